@@ -1,0 +1,14 @@
+//! What every other crate agrees on: ids, units, limits, checksums, codecs, errors.
+//! Pure: nothing here reads a clock, a file or a socket.
+#![forbid(unsafe_code)]
+
+pub mod checksum;
+pub mod codec;
+pub mod error;
+pub mod frame;
+pub mod ids;
+pub mod limits;
+pub mod path;
+pub mod units;
+
+pub use error::{Error, Kind, Result};

@@ -1,0 +1,141 @@
+//! Files. One trait, used by production ([`RealDisk`]), by the simulated disk in `sim` and by
+//! every crash test alike. Calls block; who must not wait calls them from a thread of its own.
+
+mod real;
+
+pub use real::RealDisk;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// How a file is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Through the page cache.
+    Cached,
+    /// Past the page cache where the file system can; offsets, lengths and addresses must be
+    /// multiples of a sector ([`crate::buf::AlignedBuf`]).
+    Direct,
+}
+
+/// One directory entry.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Entry {
+    /// Name without its directory.
+    pub name: String,
+    pub is_dir: bool,
+    /// Length in bytes; 0 for directories.
+    pub bytes: u64,
+}
+
+/// A file system, or what a simulation makes of one.
+///
+/// Durability follows POSIX at its strictest: written bytes survive a power cut after
+/// [`File::sync`] or when written by [`File::write_at_durable`]; names created, renamed or removed
+/// survive after [`Disk::sync_dir`] of their directory; everything else may be lost or kept, in
+/// any combination, sector by sector.
+///
+/// Every call that makes something durable takes `site`, a name for this place in the code, e.g.
+/// `"log.commit"`. The power-cut test removes sites one by one and must fail for each.
+pub trait Disk: Send + Sync + 'static {
+    /// Makes a new empty file; fails with `AlreadyExists`.
+    fn create(&self, path: &Path, access: Access) -> io::Result<Arc<dyn File>>;
+    /// Opens an existing file for reading and writing.
+    fn open(&self, path: &Path, access: Access) -> io::Result<Arc<dyn File>>;
+    /// Replaces `to` if it exists, atomically.
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+    fn remove(&self, path: &Path) -> io::Result<()>;
+    /// Makes a directory and its parents; no error if it is there.
+    fn create_dir_all(&self, path: &Path) -> io::Result<()>;
+    /// Entries sorted by name, so that nobody depends on the file system's order.
+    fn list(&self, path: &Path) -> io::Result<Vec<Entry>>;
+    fn exists(&self, path: &Path) -> io::Result<bool>;
+    /// Makes the directory's names durable.
+    fn sync_dir(&self, path: &Path, site: &'static str) -> io::Result<()>;
+    /// Free and total bytes of the file system that holds `path`.
+    fn space(&self, path: &Path) -> io::Result<Space>;
+    /// Takes a lock on `path` (made if missing) that ends with the returned value or the process.
+    /// Fails with `WouldBlock` when another process holds it.
+    fn lock(&self, path: &Path) -> io::Result<Box<dyn Send + Sync>>;
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Space {
+    pub free_bytes: u64,
+    pub total_bytes: u64,
+}
+
+/// An open file. Positions are explicit, so one handle serves many threads.
+pub trait File: Send + Sync {
+    /// Reads up to `buf.len()` bytes; fewer only at the end of the file.
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize>;
+    /// Writes all of `buf`; not durable before [`File::sync`].
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()>;
+    /// Writes all of `buf`, durable on return: the same as a write and a sync, in one call.
+    fn write_at_durable(&self, buf: &[u8], offset: u64, site: &'static str) -> io::Result<()>;
+    /// Makes data and length durable (fdatasync).
+    fn sync(&self, site: &'static str) -> io::Result<()>;
+    fn len(&self) -> io::Result<u64>;
+    fn is_empty(&self) -> io::Result<bool> {
+        Ok(self.len()? == 0)
+    }
+    /// Cuts the file or extends it with zeros that may take no space.
+    fn set_len(&self, bytes: u64) -> io::Result<()>;
+    /// Reserves space up to `bytes`, extending the file with zeros; `StorageFull` when there is
+    /// none, in which case the file keeps its length.
+    fn allocate(&self, bytes: u64) -> io::Result<()>;
+
+    /// Fills `buf` or fails with `UnexpectedEof`.
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        match self.read_at(buf, offset)? {
+            n if n == buf.len() => Ok(()),
+            n => Err(io::Error::new(
+                io::ErrorKind::UnexpectedEof,
+                format!("wanted {} bytes at {offset}, the file ends after {n}", buf.len()),
+            )),
+        }
+    }
+}
+
+/// Writes `bytes` as `path` so that a crash leaves the old file or the new one, never a mixture:
+/// temporary file, sync, rename, sync of the directory. `site` names all three syncs' place.
+pub fn replace_file(
+    disk: &dyn Disk,
+    path: &Path,
+    bytes: &[u8],
+    sites: ReplaceSites,
+) -> io::Result<()> {
+    let temporary: PathBuf = path.with_extension("tmp");
+    if disk.exists(&temporary)? {
+        disk.remove(&temporary)?;
+    }
+    let file = disk.create(&temporary, Access::Cached)?;
+    file.write_at(bytes, 0)?;
+    file.sync(sites.data)?;
+    disk.rename(&temporary, path)?;
+    let parent = path.parent().expect("a file has a directory");
+    disk.sync_dir(parent, sites.name)
+}
+
+/// The two sync sites of [`replace_file`], named by its caller.
+#[derive(Clone, Copy, Debug)]
+pub struct ReplaceSites {
+    pub data: &'static str,
+    pub name: &'static str,
+}
+
+/// The whole file, which must not be longer than `bytes_max`.
+pub fn read_file(disk: &dyn Disk, path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
+    let file = disk.open(path, Access::Cached)?;
+    let len = file.len()?;
+    if len > bytes_max {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!("`{}` has {len} bytes, expected at most {bytes_max}", path.display()),
+        ));
+    }
+    let mut bytes = vec![0; len as usize];
+    file.read_exact_at(&mut bytes, 0)?;
+    Ok(bytes)
+}

@@ -1,0 +1,234 @@
+//! The machine's file system, through libc where the standard library has no call.
+
+use super::{Access, Disk, Entry, File, Space};
+use std::ffi::CString;
+use std::fs::{self, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::Arc;
+
+/// The machine's file system.
+pub struct RealDisk;
+
+struct RealFile {
+    file: fs::File,
+}
+
+fn open(path: &Path, access: Access, create: bool) -> io::Result<Arc<dyn File>> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create_new(create);
+    if access == Access::Direct {
+        options.custom_flags(libc::O_DIRECT);
+    }
+    let file = match options.open(path) {
+        // tmpfs and some overlays refuse O_DIRECT: the page cache serves as well there.
+        Err(e) if access == Access::Direct && e.raw_os_error() == Some(libc::EINVAL) => {
+            if create && path.exists() {
+                // The refused open left the empty file behind.
+                RealDisk.remove(path)?;
+            }
+            return open(path, Access::Cached, create);
+        }
+        other => other?,
+    };
+    Ok(Arc::new(RealFile { file }))
+}
+
+#[expect(clippy::disallowed_methods, reason = "this is the seam")]
+impl Disk for RealDisk {
+    fn create(&self, path: &Path, access: Access) -> io::Result<Arc<dyn File>> {
+        open(path, access, true)
+    }
+
+    fn open(&self, path: &Path, access: Access) -> io::Result<Arc<dyn File>> {
+        open(path, access, false)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        fs::rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        fs::remove_file(path)
+    }
+
+    fn create_dir_all(&self, path: &Path) -> io::Result<()> {
+        fs::create_dir_all(path)
+    }
+
+    fn list(&self, path: &Path) -> io::Result<Vec<Entry>> {
+        let mut entries = Vec::new();
+        for entry in fs::read_dir(path)? {
+            let entry = entry?;
+            let metadata = entry.metadata()?;
+            entries.push(Entry {
+                name: entry.file_name().to_string_lossy().into_owned(),
+                is_dir: metadata.is_dir(),
+                bytes: if metadata.is_dir() { 0 } else { metadata.len() },
+            });
+        }
+        entries.sort();
+        Ok(entries)
+    }
+
+    fn exists(&self, path: &Path) -> io::Result<bool> {
+        path.try_exists()
+    }
+
+    fn sync_dir(&self, path: &Path, _site: &'static str) -> io::Result<()> {
+        fs::File::open(path)?.sync_all()
+    }
+
+    fn space(&self, path: &Path) -> io::Result<Space> {
+        let path = CString::new(path.as_os_str().as_bytes())?;
+        // SAFETY: an all-zero statvfs is a valid value of the plain C struct.
+        let mut stat: libc::statvfs = unsafe { std::mem::zeroed() };
+        // SAFETY: `path` is NUL-terminated and `stat` outlives the call.
+        if unsafe { libc::statvfs(path.as_ptr(), &mut stat) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Space {
+            free_bytes: stat.f_bavail * stat.f_frsize,
+            total_bytes: stat.f_blocks * stat.f_frsize,
+        })
+    }
+
+    fn lock(&self, path: &Path) -> io::Result<Box<dyn Send + Sync>> {
+        let file =
+            OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
+        // SAFETY: the descriptor is open for the duration of the call.
+        if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Box::new(file))
+    }
+}
+
+impl File for RealFile {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        let mut done = 0;
+        while done < buf.len() {
+            match self.file.read_at(&mut buf[done..], offset + done as u64) {
+                Ok(0) => break,
+                Ok(n) => done += n,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(done)
+    }
+
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        self.file.write_all_at(buf, offset)
+    }
+
+    fn write_at_durable(&self, buf: &[u8], offset: u64, _site: &'static str) -> io::Result<()> {
+        let mut done = 0;
+        while done < buf.len() {
+            let rest = &buf[done..];
+            let iov = libc::iovec { iov_base: rest.as_ptr() as *mut _, iov_len: rest.len() };
+            // SAFETY: one iovec that describes `rest`, which outlives the call; pwritev2 only
+            // reads from it. RWF_DSYNC makes this one write durable, like O_DSYNC.
+            let n = unsafe {
+                libc::pwritev2(
+                    self.file.as_raw_fd(),
+                    &iov,
+                    1,
+                    (offset + done as u64) as libc::off_t,
+                    libc::RWF_DSYNC,
+                )
+            };
+            match n {
+                0 => return Err(io::ErrorKind::WriteZero.into()),
+                n if n > 0 => done += n as usize,
+                _ => match io::Error::last_os_error() {
+                    e if e.kind() == io::ErrorKind::Interrupted => {}
+                    e => return Err(e),
+                },
+            }
+        }
+        Ok(())
+    }
+
+    fn sync(&self, _site: &'static str) -> io::Result<()> {
+        self.file.sync_data()
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.file.metadata()?.len())
+    }
+
+    fn set_len(&self, bytes: u64) -> io::Result<()> {
+        self.file.set_len(bytes)
+    }
+
+    fn allocate(&self, bytes: u64) -> io::Result<()> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        // SAFETY: a plain system call on an open descriptor.
+        match unsafe { libc::posix_fallocate(self.file.as_raw_fd(), 0, bytes as libc::off_t) } {
+            0 => Ok(()),
+            code => Err(io::Error::from_raw_os_error(code)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::buf::AlignedBuf;
+    use crate::disk::{ReplaceSites, read_file, replace_file};
+    use std::path::PathBuf;
+
+    fn scratch(name: &str) -> PathBuf {
+        let dir = std::env::temp_dir().join(format!("holdfast-disk-{}-{name}", std::process::id()));
+        let _ = fs::remove_dir_all(&dir);
+        RealDisk.create_dir_all(&dir).unwrap();
+        dir
+    }
+
+    #[test]
+    fn direct_files_read_back() {
+        let dir = scratch("direct");
+        let path = dir.join("f");
+        let file = RealDisk.create(&path, Access::Direct).unwrap();
+        file.allocate(16384).unwrap();
+        let mut out = AlignedBuf::zeroed(8192);
+        out.fill(7);
+        file.write_at_durable(&out, 4096, "test").unwrap();
+        let mut back = AlignedBuf::zeroed(16384);
+        assert_eq!(file.read_at(&mut back, 0).unwrap(), 16384);
+        assert!(back[..4096].iter().all(|&b| b == 0) && back[4096..12288].iter().all(|&b| b == 7));
+        assert!(RealDisk.create(&path, Access::Direct).is_err(), "create never overwrites");
+        fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn replacing_and_listing() {
+        let dir = scratch("replace");
+        let sites = ReplaceSites { data: "test.data", name: "test.name" };
+        replace_file(&RealDisk, &dir.join("a"), b"one", sites).unwrap();
+        replace_file(&RealDisk, &dir.join("a"), b"two!", sites).unwrap();
+        assert_eq!(read_file(&RealDisk, &dir.join("a"), 10).unwrap(), b"two!");
+        assert!(read_file(&RealDisk, &dir.join("a"), 3).is_err());
+        let names: Vec<_> = RealDisk.list(&dir).unwrap().into_iter().map(|e| e.name).collect();
+        assert_eq!(names, ["a"]);
+        assert!(RealDisk.space(&dir).unwrap().total_bytes > 0);
+        fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn a_lock_keeps_others_out_until_it_is_dropped() {
+        let dir = scratch("lock");
+        let held = RealDisk.lock(&dir.join("LOCK")).unwrap();
+        let refused = RealDisk.lock(&dir.join("LOCK")).err().expect("second lock is refused");
+        assert_eq!(refused.kind(), io::ErrorKind::WouldBlock);
+        drop(held);
+        RealDisk.lock(&dir.join("LOCK")).unwrap();
+        fs::remove_dir_all(dir).unwrap();
+    }
+}

@@ -1,0 +1,12 @@
+//! The seams between Holdfast and the machine: clock, randomness, disk, network, memory regions,
+//! threads. The only crate that names libc; everything above takes these as arguments, so that a
+//! simulation can stand in for the machine.
+
+pub mod buf;
+pub mod clock;
+pub mod disk;
+pub mod rng;
+
+pub use clock::{Clock, RealClock};
+pub use disk::{Disk, File, RealDisk};
+pub use rng::{RealRng, Rng, SeededRng};
