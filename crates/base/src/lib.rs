@@ -8,6 +8,7 @@ pub mod error;
 pub mod frame;
 pub mod ids;
 pub mod limits;
+pub mod node;
 pub mod path;
 pub mod units;
 
