@@ -3,5 +3,6 @@
 #![forbid(unsafe_code)]
 
 pub mod disk;
+pub mod fuzz;
 
 pub use disk::{Options, SimDisk};
