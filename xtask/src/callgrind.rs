@@ -8,11 +8,11 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const BASELINES: &str = "callgrind-baselines.tsv";
-const BINARY: &str = "target/release/holdfast-hotpaths";
+const BINARY: &str = "release/holdfast-hotpaths";
 /// A case fails when it grows by more than this.
 const GROWTH_MAX_PERCENT: f64 = 5.0;
 
@@ -33,6 +33,7 @@ pub fn run(root: &Path, arguments: &[&str]) -> Result<(), String> {
         return Err(format!("run callgrind: unknown option `{option}`, there is only --bless"));
     }
     let file = root.join(BASELINES);
+    // Without the file nothing was recorded; the next message says what to do.
     let old = fs::read_to_string(&file).map(|text| parse(&text)).unwrap_or_default();
     let rustc = output(Command::new("rustc").arg("--version"))?.0.trim().to_owned();
     if !bless && old.rustc != rustc {
@@ -59,7 +60,7 @@ pub fn run(root: &Path, arguments: &[&str]) -> Result<(), String> {
         return Ok(());
     }
     let mut new = Baselines { rustc, features, cases: BTreeMap::new() };
-    for line in output(hotpaths(root).arg("list"))?.0.lines() {
+    for line in output(Command::new(binary(root)).arg("list"))?.0.lines() {
         let Some((name, iterations)) = line.split_once(' ') else { continue };
         if wanted.is_empty() || wanted.contains(&name) {
             let iterations: u32 = iterations.parse().map_err(|e| format!("read `{line}`: {e}"))?;
@@ -95,8 +96,9 @@ pub fn run(root: &Path, arguments: &[&str]) -> Result<(), String> {
     ))
 }
 
-fn hotpaths(root: &Path) -> Command {
-    Command::new(root.join(BINARY))
+fn binary(root: &Path) -> PathBuf {
+    let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
+    root.join(target).join(BINARY)
 }
 
 fn valgrind(root: &Path, tool: &str) -> Command {
@@ -105,7 +107,7 @@ fn valgrind(root: &Path, tool: &str) -> Command {
     if tool == "callgrind" {
         command.arg("--callgrind-out-file=/dev/null");
     }
-    command.arg(root.join(BINARY));
+    command.arg(binary(root));
     command
 }
 
