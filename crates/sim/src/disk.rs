@@ -90,6 +90,8 @@ enum SyncFate {
     Fails,
 }
 
+/// Of an `off_t`.
+const FILE_BYTES_MAX: u64 = i64::MAX as u64;
 const EIO: i32 = 5;
 const DIGEST_START: u64 = 0xcbf2_9ce4_8422_2325;
 
@@ -450,8 +452,11 @@ struct SimFile {
 }
 
 impl SimFile {
-    /// Direct I/O that would fail on a real disk fails here.
-    fn check_aligned(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+    /// What a real disk refuses: positions past the largest, direct I/O that is not aligned.
+    fn check_range(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        if offset > FILE_BYTES_MAX - buf.len() as u64 {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
         let sector = SECTOR_BYTES as u64;
         let misaligned = |n: u64| !n.is_multiple_of(sector);
         if self.access == Access::Direct
@@ -470,7 +475,7 @@ impl SimFile {
     }
 
     fn write(&self, buf: &[u8], offset: u64, site: Option<&'static str>) -> io::Result<()> {
-        self.check_aligned(buf, offset)?;
+        self.check_range(buf, offset)?;
         let mut world = self.disk.world();
         let crash = world.begin(format!(
             "{} {} {}+{} {:08x} {}",
@@ -503,7 +508,7 @@ impl SimFile {
 
 impl File for SimFile {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
-        self.check_aligned(buf, offset)?;
+        self.check_range(buf, offset)?;
         let mut world = self.disk.world();
         world.alive()?;
         let end = offset + buf.len() as u64;

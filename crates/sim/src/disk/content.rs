@@ -37,6 +37,8 @@ pub(super) struct Content {
     cut_to: Option<u64>,
     /// Sectors below this one have space reserved.
     reserved: u64,
+    /// How many from there on are written and no holes; kept, because every write asks.
+    written_beyond: u64,
 }
 
 fn zeros() -> Bytes {
@@ -54,8 +56,12 @@ impl Content {
     }
 
     pub fn sectors_used(&self) -> u64 {
+        self.reserved + self.written_beyond
+    }
+
+    fn count_written(&mut self) {
         let beyond = self.sectors.range(self.reserved..);
-        self.reserved + beyond.filter(|(_, sector)| !sector.hole).count() as u64
+        self.written_beyond = beyond.filter(|(_, sector)| !sector.hole).count() as u64;
     }
 
     /// Sectors that must be taken from the free ones before `range` can be written.
@@ -90,8 +96,11 @@ impl Content {
             visible: zeros(),
             durable: None,
             pending: Vec::new(),
-            hole,
+            hole: true,
         });
+        if sector.hole && !hole && number >= self.reserved {
+            self.written_beyond += 1;
+        }
         change(Arc::make_mut(&mut sector.visible));
         sector.pending.push(sector.visible.clone());
         sector.hole = hole;
@@ -135,6 +144,7 @@ impl Content {
                 self.change(number, |sector| sector.fill(0), true);
             }
             self.reserved = self.reserved.min(first);
+            self.count_written();
             self.cut_to = Some(self.cut_to.unwrap_or(u64::MAX).min(bytes));
         }
         if bytes != self.bytes {
@@ -144,6 +154,7 @@ impl Content {
 
     pub fn reserve(&mut self, bytes: u64) {
         self.reserved = self.reserved.max(bytes.div_ceil(SECTOR));
+        self.count_written();
         if bytes > self.bytes {
             self.resize(bytes);
         }
@@ -238,6 +249,7 @@ impl Content {
             let sector = Sector { visible: kept, durable, pending: Vec::new(), hole: false };
             after.sectors.insert(number, sector);
         }
+        after.count_written();
         after
     }
 
@@ -247,7 +259,7 @@ impl Content {
             visible: zeros(),
             durable: Some(zeros()),
             pending: Vec::new(),
-            hole: false,
+            hole: true,
         });
         let versions = sector.pending.iter_mut().chain(&mut sector.durable);
         for version in versions.chain([&mut sector.visible]) {

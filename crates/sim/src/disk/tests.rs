@@ -223,11 +223,21 @@ fn a_full_disk_refuses_new_sectors_and_takes_reserved_ones() {
     file.write_at(&[1; 2 * SECTOR_BYTES], 6 * SECTOR_BYTES as u64).unwrap();
     full(file.write_at_durable(&[1], 8 * SECTOR_BYTES as u64, "t.data"));
     file.write_at(&[2; SECTOR_BYTES], 0).unwrap();
+    assert_eq!(disk.space(path("/")).unwrap().free_bytes, 0);
     file.set_len(SECTOR_BYTES as u64).unwrap();
     assert_eq!(disk.space(path("/")).unwrap().free_bytes, 7 * SECTOR_BYTES as u64);
+    // What was cut off takes space again once it is written, and survives the power as counted.
+    file.write_at(&[2; 4 * SECTOR_BYTES], 2 * SECTOR_BYTES as u64).unwrap();
+    file.sync("t.data").unwrap();
+    disk.sync_dir(path("/"), "t.name").unwrap();
+    assert_eq!(disk.space(path("/")).unwrap().free_bytes, 3 * SECTOR_BYTES as u64);
     disk.set_capacity(0);
     full(file.write_at(&[2], SECTOR_BYTES as u64));
-    disk.remove(path("/f")).unwrap();
+    disk.set_capacity(capacity_bytes);
+    let after = disk.power_cut_losing_all();
+    assert_eq!(after.space(path("/")).unwrap().free_bytes, 3 * SECTOR_BYTES as u64);
+    after.remove(path("/f")).unwrap();
+    assert_eq!(after.space(path("/")).unwrap().free_bytes, capacity_bytes);
 }
 
 #[test]
@@ -382,6 +392,8 @@ fn missing_and_taken_names_are_errors() {
     assert_eq!(kind(disk.rename(path("/x"), path("/y"))), io::ErrorKind::NotFound);
     assert_eq!(kind(disk.create_dir_all(path("/f/d"))), io::ErrorKind::NotADirectory);
     assert_eq!(kind(disk.list(path("/x")).map(|_| ())), io::ErrorKind::NotFound);
+    let file = disk.open(path("/f"), Access::Cached).unwrap();
+    assert_eq!(kind(file.write_at(&[1; 2], u64::MAX)), io::ErrorKind::FileTooLarge);
 }
 
 #[test]
