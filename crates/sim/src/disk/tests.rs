@@ -78,6 +78,35 @@ fn an_unsynced_length_is_kept_or_lost() {
 }
 
 #[test]
+fn a_durable_write_makes_every_length_below_it_impossible() {
+    let (disk, file) = four_sectors();
+    file.write_at(&[2; 10], 4 * SECTOR_BYTES as u64).unwrap();
+    file.write_at_durable(&[3; 10], 5 * SECTOR_BYTES as u64, "t.data").unwrap();
+    for seed in SEEDS {
+        let bytes = contents(&disk.power_cut(seed), "/f").unwrap();
+        assert_eq!(bytes[5 * SECTOR_BYTES..], [3; 10], "seed {seed}");
+    }
+}
+
+#[test]
+fn nothing_lies_beyond_a_length_that_survived() {
+    let (disk, file) = four_sectors();
+    file.write_at(&[2; 10], 4 * SECTOR_BYTES as u64).unwrap();
+    file.write_at(&[2; 20], 4 * SECTOR_BYTES as u64).unwrap();
+    let mut short = 0;
+    for seed in SEEDS {
+        let after = disk.power_cut(seed);
+        let file = after.open(path("/f"), Access::Cached).unwrap();
+        if file.len().unwrap() == 4 * SECTOR_BYTES as u64 + 10 {
+            short += 1;
+            file.set_len(5 * SECTOR_BYTES as u64).unwrap();
+            assert_eq!(contents(&after, "/f").unwrap()[4 * SECTOR_BYTES + 10..][..10], [0; 10]);
+        }
+    }
+    assert!(short > 0);
+}
+
+#[test]
 fn cut_off_bytes_read_as_zeros_and_stay_away_once_synced() {
     let cut_and_extend = || {
         let (disk, file) = four_sectors();
