@@ -1,1 +1,31 @@
-fn main() {}
+//! The house's own checks, run by `make test`: `cargo xtask tidy` and `cargo xtask callgrind`.
+//! Standard library only, so that it builds in a second. Never shipped.
+#![forbid(unsafe_code)]
+
+mod callgrind;
+mod tidy;
+
+use std::path::Path;
+use std::process::ExitCode;
+
+const USAGE: &str = "usage: cargo xtask tidy | callgrind [--bless] [CASE...]";
+
+fn main() -> ExitCode {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace");
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let result = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["tidy"] => tidy::run(root),
+        ["callgrind", ref rest @ ..] => callgrind::run(root, rest),
+        _ => {
+            eprintln!("{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("{message}");
+            ExitCode::FAILURE
+        }
+    }
+}

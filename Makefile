@@ -1,0 +1,66 @@
+# One front door: `make` lists what can be done. Each step says in one line what it does.
+
+.DEFAULT_GOAL := help
+.PHONY: help build run test tools format lint tidy unit callgrind fuzz bench clean
+
+DATA ?= ./data
+FUZZ_SECONDS ?= 60
+
+help: ## list what can be done
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+build: ## build the binary, target/release/holdfast
+	@echo "== build: target/release/holdfast, optimised"
+	cargo build --release --package holdfast
+
+run: build ## build, and start a node that keeps its data in ./data (DATA=DIR)
+	@echo "== run: a whole node with its data in $(DATA), until interrupted"
+	./target/release/holdfast up --data $(DATA)
+
+# One after another even under `make -j`: the cheap checks first, each with the whole machine.
+test: ## everything that must hold before a change is merged
+	@$(MAKE) --no-print-directory tools
+	@$(MAKE) --no-print-directory format
+	@$(MAKE) --no-print-directory lint
+	@$(MAKE) --no-print-directory tidy
+	@$(MAKE) --no-print-directory unit
+	@$(MAKE) --no-print-directory callgrind
+	@echo "== test: all steps passed"
+
+tools: ## install what the other steps need and this machine lacks
+	@echo "== tools: linker, rustfmt, clippy, valgrind"
+	@.ci/tools
+
+format: ## check the formatting
+	@echo "== format: cargo fmt --check"
+	@cargo fmt --check
+
+lint: ## check with clippy
+	@echo "== lint: cargo clippy, warnings are errors"
+	@cargo clippy --workspace --all-targets -- -D warnings
+
+tidy: ## check the house rules
+	@echo "== tidy: the order of the crates, unsafe code, leftovers, links"
+	@cargo xtask tidy
+
+unit: ## run all tests
+	@echo "== unit: cargo test --workspace"
+	@cargo test --workspace
+
+callgrind: ## compare the hot paths' instruction counts with their baselines
+	@echo "== callgrind: instructions of the hot paths against callgrind-baselines.tsv"
+	@if command -v valgrind >/dev/null; then cargo xtask callgrind; \
+	else echo "!! callgrind: SKIPPED, valgrind is not installed: no hot path was checked"; fi
+
+fuzz: ## fuzz every decoder for a minute each (FUZZ_SECONDS=N)
+	@echo "== fuzz: every decoder for $(FUZZ_SECONDS) s, from a random seed"
+	HOLDFAST_FUZZ_SECONDS=$(FUZZ_SECONDS) \
+		cargo test --release --package holdfast-sim --test fuzz -- --nocapture --test-threads=2
+
+bench: build ## measure the file system, with its limits in the same run
+	@echo "== bench: holdfast bench iobench, JSON Lines on standard output"
+	./target/release/holdfast bench iobench
+
+clean: ## remove what was built; ./data stays
+	@echo "== clean: target"
+	cargo clean

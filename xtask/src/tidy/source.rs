@@ -1,0 +1,231 @@
+//! Rules about single files. Those about code get it with comments and literals blanked out, so
+//! that a word in a sentence is not taken for a statement.
+
+use super::Finding;
+
+/// Directories of people's and build machines.
+const MACHINE_PATHS: &[&str] = &["/work/", "/home/", "/root/", "/Users/"];
+const UNFINISHED: &[&str] = &["FIXME", "TODO", "XXX"];
+const LEFTOVERS: &[&str] = &["dbg!", "todo!", "unimplemented!"];
+
+/// Paths of a machine that nobody else has.
+pub fn machine_paths(file: &str, text: &str) -> Vec<Finding> {
+    each_line(file, text, |line| {
+        let found = MACHINE_PATHS.iter().find(|path| {
+            line.match_indices(**path).any(|(at, _)| {
+                // `crates/work/x` and `https://host/home/x` are something else.
+                !line[..at].ends_with(|c: char| c.is_alphanumeric() || "._-}".contains(c))
+            })
+        })?;
+        Some(format!("names `{found}`, a directory of one machine"))
+    })
+}
+
+/// Notes to self.
+pub fn unfinished(file: &str, text: &str) -> Vec<Finding> {
+    each_line(file, text, |line| {
+        let found = UNFINISHED.iter().find(|word| has_word(line, word))?;
+        Some(format!("says {found}: do it, or write down why not"))
+    })
+}
+
+/// Macros that do not belong into finished code, and tests that do not run.
+pub fn leftovers(file: &str, code: &str) -> Vec<Finding> {
+    each_line(file, code, |line| {
+        if let Some(found) = LEFTOVERS.iter().find(|name| has_word(line, name)) {
+            return Some(format!("has a leftover `{found}`"));
+        }
+        (line.contains("#[ignore") || line.contains("cfg_attr(") && line.contains(", ignore"))
+            .then(|| "ignores a test: make it run, or remove it".to_owned())
+    })
+}
+
+/// Waiting for time to pass, in tests: slow on a fast machine, wrong on a slow one.
+pub fn sleeping_tests(file: &str, code: &str) -> Vec<Finding> {
+    let whole = file.contains("/tests/") || file.ends_with("/tests.rs");
+    let mut in_tests = whole;
+    each_line(file, code, |line| {
+        in_tests |= line.contains("#[cfg(test)]");
+        (in_tests && has_word(line, "sleep(") && !line.contains("fn sleep("))
+            .then(|| "sleeps in a test: wait for an event instead".to_owned())
+    })
+}
+
+pub fn unsafe_code(file: &str, code: &str) -> Vec<Finding> {
+    each_line(file, code, |line| {
+        has_word(line, "unsafe").then(|| {
+            "has unsafe code: use a safe interface of `env`, or list the module".to_owned()
+        })
+    })
+}
+
+/// The root of every crate says that it has no unsafe code.
+pub fn unsafe_forbidden(file: &str, code: &str, level: &str) -> Option<Finding> {
+    let is_root = file.ends_with("src/lib.rs")
+        || file.ends_with("src/main.rs")
+        || file.contains("/src/bin/")
+        || file.ends_with("build.rs");
+    let wanted = format!("#![{level}(unsafe_code)]");
+    (is_root && !code.contains(&wanted)).then(|| Finding::new(file, 0, format!("lacks `{wanted}`")))
+}
+
+fn each_line(file: &str, text: &str, mut rule: impl FnMut(&str) -> Option<String>) -> Vec<Finding> {
+    let lines = text.lines().enumerate();
+    lines.filter_map(|(index, line)| Some(Finding::new(file, index + 1, rule(line)?))).collect()
+}
+
+/// Whether `word` stands in `line` with no identifier running on at either side.
+fn has_word(line: &str, word: &str) -> bool {
+    let runs_on = |c: char| c.is_alphanumeric() || c == '_';
+    line.match_indices(word).any(|(at, _)| {
+        let after = &line[at + word.len()..];
+        let bounded = !word.ends_with(runs_on) || !after.starts_with(runs_on);
+        bounded && !line[..at].ends_with(runs_on)
+    })
+}
+
+/// The source with comments, strings and character literals replaced by spaces, line by line.
+pub fn blank_text(source: &str) -> String {
+    let mut out = String::with_capacity(source.len());
+    let mut rest = source;
+    while let Some(c) = rest.chars().next() {
+        let before = out.chars().next_back().unwrap_or(' ');
+        let blanked = text_at(rest, before);
+        if blanked == 0 {
+            out.push(c);
+            rest = &rest[c.len_utf8()..];
+        } else {
+            let text = &rest[..blanked];
+            out.extend(text.chars().map(|c| if c == '\n' { '\n' } else { ' ' }));
+            rest = &rest[blanked..];
+        }
+    }
+    out
+}
+
+/// Length of the comment or literal that starts here, or 0.
+fn text_at(rest: &str, before: char) -> usize {
+    let to = |end: Option<usize>| end.unwrap_or(rest.len());
+    if rest.starts_with("//") {
+        return to(rest.find('\n'));
+    }
+    if rest.starts_with("/*") {
+        return block_comment(rest);
+    }
+    if rest.starts_with('"') {
+        return quoted(rest, '"');
+    }
+    if rest.starts_with('r') && !before.is_alphanumeric() && before != '_'
+        || rest.starts_with('r') && before == 'b'
+    {
+        let hashes = rest[1..].len() - rest[1..].trim_start_matches('#').len();
+        if rest[1 + hashes..].starts_with('"') {
+            let end = format!("\"{}", "#".repeat(hashes));
+            let body = 2 + hashes;
+            return to(rest[body..].find(&end).map(|at| body + at + end.len()));
+        }
+    }
+    // A lifetime has no closing quote behind its first character.
+    let mut chars = rest.chars();
+    if chars.next() == Some('\'') {
+        let inner = chars.next();
+        if inner == Some('\\') || inner.is_some() && chars.next() == Some('\'') {
+            return quoted(rest, '\'');
+        }
+    }
+    0
+}
+
+fn quoted(rest: &str, quote: char) -> usize {
+    let mut escaped = false;
+    for (at, c) in rest.char_indices().skip(1) {
+        if escaped {
+            escaped = false;
+        } else if c == '\\' {
+            escaped = true;
+        } else if c == quote {
+            return at + c.len_utf8();
+        }
+    }
+    rest.len()
+}
+
+fn block_comment(rest: &str) -> usize {
+    let (mut depth, mut at) = (0, 0);
+    while at < rest.len() {
+        let here = &rest.as_bytes()[at..];
+        if here.starts_with(b"/*") {
+            depth += 1;
+            at += 2;
+        } else if here.starts_with(b"*/") {
+            depth -= 1;
+            at += 2;
+            if depth == 0 {
+                return at;
+            }
+        } else {
+            at += 1;
+        }
+    }
+    rest.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(findings: Vec<Finding>) -> Vec<usize> {
+        findings.into_iter().map(|finding| finding.line).collect()
+    }
+
+    #[test]
+    fn comments_and_literals_are_blanked() {
+        let source =
+            "a /* \"x\n */ b // c\nlet s = \"un\\\"safe\"; let r = r#\"q\"q\"#; 'x' '\\'' &'a z";
+        let code = blank_text(source);
+        assert_eq!(code.lines().count(), 3);
+        let words: Vec<&str> = code.split_whitespace().collect();
+        assert_eq!(words, ["a", "b", "let", "s", "=", ";", "let", "r", "=", ";", "&'a", "z"]);
+    }
+
+    #[test]
+    fn paths_of_a_machine_are_found() {
+        let text = "see /home/me/x\nin `/work/a`\ncrates/work/a\nhttps://host/home/x\n/root\n";
+        assert_eq!(lines(machine_paths("a", text)), [1, 2]);
+    }
+
+    #[test]
+    fn notes_to_self_are_found() {
+        assert_eq!(lines(unfinished("a", "// TODO: x\n// METHODOLOGY\n# FIXME\n")), [1, 3]);
+    }
+
+    #[test]
+    fn leftover_macros_and_ignored_tests_are_found() {
+        let code = "dbg!(x);\nmy_dbg!(x);\ntodo!()\n#[ignore]\n#[ignore = \" \"]\n";
+        assert_eq!(lines(leftovers("a.rs", code)), [1, 3, 4, 5]);
+        assert_eq!(lines(leftovers("a.rs", &blank_text("// dbg!(x)\n\"todo!\""))), [0; 0]);
+    }
+
+    #[test]
+    fn only_tests_must_not_sleep() {
+        let code = "thread::sleep(a);\n#[cfg(test)]\nthread::sleep(a);\ntokio::time::sleep(b)\n";
+        assert_eq!(lines(sleeping_tests("crates/x/src/a.rs", code)), [3, 4]);
+        assert_eq!(lines(sleeping_tests("crates/x/tests/a.rs", code)), [1, 3, 4]);
+        assert_eq!(lines(sleeping_tests("crates/x/src/a/tests.rs", "asleep(1);\nsleep(1)")), [2]);
+    }
+
+    #[test]
+    fn unsafe_is_a_word_of_its_own() {
+        let code = "#![forbid(unsafe_code)]\nunsafe { x }\nunsafe fn f() {}\n";
+        assert_eq!(lines(unsafe_code("a.rs", code)), [2, 3]);
+    }
+
+    #[test]
+    fn crate_roots_forbid_unsafe_code() {
+        let good = "#![forbid(unsafe_code)]\n";
+        assert_eq!(unsafe_forbidden("crates/x/src/lib.rs", good, "forbid"), None);
+        assert_eq!(unsafe_forbidden("crates/x/src/other.rs", "", "forbid"), None);
+        assert!(unsafe_forbidden("crates/x/src/lib.rs", good, "deny").is_some());
+        assert!(unsafe_forbidden("crates/x/src/main.rs", "", "forbid").is_some());
+    }
+}
