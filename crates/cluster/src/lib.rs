@@ -8,6 +8,7 @@ mod class;
 pub mod cluster;
 pub mod command;
 pub mod namespace;
+mod views;
 
 pub use class::ClassSet;
 pub use cluster::{ClusterCommand, ClusterView};

@@ -101,6 +101,12 @@ impl fmt::Display for Shown<'_> {
     }
 }
 
+impl Default for Namespace {
+    fn default() -> Namespace {
+        Namespace::new(0)
+    }
+}
+
 impl Namespace {
     /// The empty namespace of a shard: a root directory of the default class.
     pub fn new(shard: u16) -> Namespace {

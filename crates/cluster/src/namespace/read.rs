@@ -29,7 +29,8 @@ pub struct FileInfo {
     /// CRC32C of the whole, where it is known.
     pub crc: Option<u32>,
     pub location: Location,
-    pub metadata_bytes: u32,
+    /// Whether `Namespace::metadata` has any.
+    pub has_metadata: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -133,14 +134,13 @@ impl Namespace {
         at
     }
 
+    /// The bytes of a file, 0 for nodes without bytes.
     pub(super) fn size(&self, at: u32) -> u64 {
         let node = &self.nodes[at];
-        match node.kind() {
-            Some(NodeKind::Symlink) => self.nodes.arena.len(node.slot) as u64,
-            Some(kind) if kind.is_container() => 0,
-            _ if node.flags & EXTENTS != 0 => self.extents.get(&at).map_or(0, |list| list.size),
-            _ => node.size as u64,
+        if node.flags & EXTENTS != 0 {
+            return self.extents.get(&at).map_or(0, |list| list.size);
         }
+        node.size as u64
     }
 
     pub(super) fn location(&self, at: u32) -> Location {
@@ -165,10 +165,14 @@ impl Namespace {
             mode: node.mode,
             class: node.class(),
             mtime: node.mtime,
-            size: if kind.is_container() { self.child_count(at) as u64 } else { self.size(at) },
+            size: match kind {
+                NodeKind::File | NodeKind::KeyValue => self.size(at),
+                NodeKind::Symlink => self.nodes.arena.len(node.slot) as u64,
+                _ => self.child_count(at) as u64,
+            },
             crc: (node.flags & HAS_CRC != 0).then_some(node.crc),
             location: self.location(at),
-            metadata_bytes: self.nodes.arena.len(node.metadata) as u32,
+            has_metadata: node.metadata != 0,
         }
     }
 
@@ -298,7 +302,7 @@ impl Namespace {
             )));
         }
         let mut page = Page { entries: Vec::new(), more: false };
-        let Some(children) = self.families.get(self.nodes[at].slot) else { return Ok(page) };
+        let Some(children) = self.children(at) else { return Ok(page) };
         let limit = limit.clamp(1, LIST_PAGE_MAX);
         for child in children.above(&self.nodes, after) {
             if page.entries.len() == limit {
@@ -321,8 +325,8 @@ impl Namespace {
                 NodeKind::Symlink => usage.symlinks += 1,
                 NodeKind::Directory | NodeKind::MultiFile | NodeKind::Table => {
                     usage.directories += 1;
-                    let children = self.families.get(self.nodes[at].slot);
-                    stack.extend(children.iter().flat_map(|c| c.above(&self.nodes, None)));
+                    let children = self.children(at).into_iter();
+                    stack.extend(children.flat_map(|c| c.above(&self.nodes, None)));
                 }
             }
             usage.bytes += self.size(at);

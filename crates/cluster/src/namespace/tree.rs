@@ -1,6 +1,7 @@
 //! Changes of the tree: making, renaming and deleting nodes. Each function checks everything
 //! first and then changes without failing.
 
+use super::children::Children;
 use super::nodes::{DETACHED, ROOT, UNCLOSED};
 use super::{Namespace, STEPS_MAX, Shown, table};
 use crate::command::METADATA_BYTES_MAX;
@@ -43,9 +44,14 @@ impl Namespace {
         self.kind(at).is_container()
     }
 
-    /// How many children a container has.
+    /// The children of a container; `None` for one without any, and for other nodes.
+    pub(super) fn children(&self, at: u32) -> Option<&Children> {
+        let container = self.is_container(at);
+        container.then(|| self.families.get(self.nodes[at].slot)).flatten()
+    }
+
     pub(super) fn child_count(&self, at: u32) -> u32 {
-        self.families.get(self.nodes[at].slot).map_or(0, |children| children.len())
+        self.children(at).map_or(0, |children| children.len())
     }
 
     /// The node at a path, for a change of it.
@@ -305,7 +311,7 @@ impl Namespace {
         if at == ROOT {
             return Err(Error::invalid("the root cannot be deleted: delete what is in it"));
         }
-        let children = if self.is_container(at) { self.child_count(at) } else { 0 };
+        let children = self.child_count(at);
         if children > 0 && !recursive {
             return Err(Error::invalid(format!(
                 "it is a {} with {children} entries: delete them first, or ask for recursive",
@@ -335,8 +341,7 @@ impl Namespace {
             && let Some(&at) = self.detached.last()
         {
             steps += 1;
-            let children = self.families.get(self.nodes[at].slot);
-            match children.and_then(|c| c.first()).filter(|_| self.is_container(at)) {
+            match self.children(at).and_then(|children| children.first()) {
                 Some(child) => {
                     self.unlink(child);
                     self.detach(child);
