@@ -293,3 +293,75 @@ fn decode_map<K: Decode + Ord, V: Decode>(
     }
     Ok(map)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use holdfast_base::Kind;
+
+    fn register(store: u64, node: u32, tier: Tier) -> ClusterCommand {
+        let (store, node) = (StoreId(store), NodeId(node));
+        ClusterCommand::RegisterStore { store, node, tier, capacity: 9 }
+    }
+
+    fn view() -> ClusterView {
+        let mut view = ClusterView::new();
+        let (host, address) = ("h".to_owned(), "h:7400".to_owned());
+        let node = ClusterCommand::RegisterNode { node: NodeId(1), host, address };
+        view.apply(Index(1), &node).unwrap();
+        view.apply(Index(2), &register(7, 1, Tier::Disk)).unwrap();
+        view
+    }
+
+    #[test]
+    fn a_store_needs_a_node_keeps_its_tier_and_stays_gone() {
+        let mut view = view();
+        let mut apply = |command| view.apply(Index(9), &command);
+        assert_eq!(apply(register(8, 2, Tier::Disk)).unwrap_err().kind, Kind::NotFound);
+        assert_eq!(apply(register(7, 1, Tier::Dram)).unwrap_err().kind, Kind::Invalid);
+        let state = |state| ClusterCommand::SetStoreState { store: StoreId(7), state };
+        apply(state(StoreState::ReadOnly)).unwrap();
+        apply(register(7, 1, Tier::Disk)).unwrap();
+        apply(state(StoreState::Gone)).unwrap();
+        apply(state(StoreState::Gone)).unwrap();
+        assert!(apply(state(StoreState::Live)).is_err());
+        assert!(apply(register(7, 1, Tier::Disk)).unwrap_err().message.contains("gone for good"));
+        assert!(apply(ClusterCommand::SetDataFormat { version: 0 }).is_err());
+        assert_eq!(view.store(StoreId(7)).unwrap().state, StoreState::Gone);
+        assert_eq!(view.shards().shard_of("/any/path"), 0);
+    }
+
+    #[test]
+    fn registering_again_keeps_a_read_only_store_read_only() {
+        let mut view = view();
+        let (store, state) = (StoreId(7), StoreState::ReadOnly);
+        view.apply(Index(3), &ClusterCommand::SetStoreState { store, state }).unwrap();
+        view.apply(Index(4), &register(7, 1, Tier::Disk)).unwrap();
+        assert_eq!(view.store(store).unwrap().state, state);
+    }
+
+    #[test]
+    fn snapshots_come_back_and_damage_is_refused() {
+        let view = view();
+        let mut bytes = Vec::new();
+        view.snapshot(&mut bytes);
+        assert_eq!(ClusterView::restore(&bytes).as_ref(), Ok(&view));
+        for cut in 0..bytes.len() {
+            assert!(ClusterView::restore(&bytes[..cut]).is_err());
+            for bit in 0..8 {
+                let mut bad = bytes.clone();
+                bad[cut] ^= 1 << bit;
+                assert!(ClusterView::restore(&bad).is_err(), "byte {cut} bit {bit}");
+                // With its checksum made right it is refused, or a state of its own.
+                let end = bad.len() - 4;
+                let crc = crc32c(&bad[..end]);
+                bad[end..].copy_from_slice(&crc.to_le_bytes());
+                if let Ok(lie) = ClusterView::restore(&bad) {
+                    let mut again = Vec::new();
+                    lie.snapshot(&mut again);
+                    assert_eq!(again, bad);
+                }
+            }
+        }
+    }
+}

@@ -83,7 +83,7 @@ struct Step<'a> {
 impl<'a> Step<'a> {
     fn start(path: &'a str) -> Step<'a> {
         let (rest, at) = match below_root(path) {
-            Some(rest) if rest.is_empty() => (None, ROOT),
+            Some([]) => (None, ROOT),
             Some(rest) => (Some(rest), ROOT),
             None => (None, 0),
         };

@@ -48,7 +48,7 @@ fn fold(a: u64, b: u64) -> u64 {
 
 #[inline]
 fn home(tag: u32, slots: usize) -> usize {
-    (tag as u64 * slots as u64 >> 32) as usize
+    ((tag as u64 * slots as u64) >> 32) as usize
 }
 
 impl Table {
