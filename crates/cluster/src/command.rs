@@ -1,0 +1,364 @@
+//! What the namespace topic's entries say, and what applying one answers.
+//! An entry is a version byte, a tag byte and the fields: docs/formats/namespace.md. Every choice
+//! (time, placement, cookies) is in the entry; the fold makes none.
+
+use crate::ClassSet;
+use holdfast_base::codec::{Decode, Encode};
+use holdfast_base::ids::{
+    ChunkId, Durability, FileId, Generation, Index, NodeId, Pointer, StoreId, Tier,
+};
+use holdfast_base::{Error, Result, codec_enum, codec_struct};
+
+/// The first byte of every entry of a namespace topic.
+pub const COMMAND_VERSION: u8 = 1;
+
+/// User metadata of one node.
+pub const METADATA_BYTES_MAX: usize = 64 << 10;
+
+/// Replicas of one chunk.
+pub const REPLICAS_MAX: usize = 16;
+
+macro_rules! byte_enum {
+    ($(#[$doc:meta])* $name:ident : $what:literal { $($(#[$vdoc:meta])* $variant:ident = $code:literal $text:literal),* $(,)? }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[repr(u8)]
+        pub enum $name { $($(#[$vdoc])* $variant = $code),* }
+
+        impl $name {
+            pub fn from_code(code: u8) -> Option<$name> {
+                match code {
+                    $($code => Some($name::$variant),)*
+                    _ => None,
+                }
+            }
+
+            pub fn name(self) -> &'static str {
+                match self {
+                    $($name::$variant => $text),*
+                }
+            }
+        }
+
+        impl holdfast_base::codec::Encode for $name {
+            fn encode(&self, out: &mut Vec<u8>) {
+                out.push(*self as u8);
+            }
+        }
+
+        impl holdfast_base::codec::Decode for $name {
+            fn decode(
+                reader: &mut holdfast_base::codec::Reader<'_>,
+            ) -> Result<$name, holdfast_base::codec::DecodeError> {
+                let code = <u8 as holdfast_base::codec::Decode>::decode(reader)?;
+                $name::from_code(code).ok_or(holdfast_base::codec::DecodeError::BadValue($what))
+            }
+        }
+    };
+}
+pub(crate) use byte_enum;
+
+byte_enum! {
+    /// What a node of the namespace is.
+    NodeKind: "node kind" {
+        Directory = 1 "directory",
+        File = 2 "file",
+        Symlink = 3 "symlink",
+        /// Behaves as a directory of files, is read as their bytes in order of name.
+        MultiFile = 4 "multifile",
+        /// Holds key-values and nothing else.
+        Table = 5 "table",
+        /// A value in a table; the last put wins.
+        KeyValue = 6 "key-value",
+    }
+}
+
+impl NodeKind {
+    /// Whether nodes of this kind have children.
+    pub fn is_container(self) -> bool {
+        matches!(self, NodeKind::Directory | NodeKind::MultiFile | NodeKind::Table)
+    }
+
+    /// Whether nodes of this kind have bytes.
+    pub fn is_data(self) -> bool {
+        matches!(self, NodeKind::File | NodeKind::KeyValue)
+    }
+
+    /// Whether a node of kind `child` may be made in, or moved into, one of this kind.
+    pub fn may_hold(self, child: NodeKind) -> bool {
+        match self {
+            NodeKind::Directory => child != NodeKind::KeyValue,
+            NodeKind::MultiFile => child == NodeKind::File,
+            NodeKind::Table => child == NodeKind::KeyValue,
+            NodeKind::File | NodeKind::Symlink | NodeKind::KeyValue => false,
+        }
+    }
+}
+
+byte_enum! {
+    ChunkKind: "chunk kind" {
+        /// One owner, read by byte offset.
+        Raw = 1 "raw",
+        /// Many objects of many owners, read by slot.
+        Packed = 2 "packed",
+    }
+}
+
+/// Where a node's bytes are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Location {
+    /// Nowhere: there are none.
+    Inline {},
+    /// One object of a packed chunk.
+    Packed { pointer: Pointer },
+    /// A list, given by `Namespace::extents`; never in a `Put`.
+    Extents {},
+}
+codec_enum!(Location: "location" {
+    1 => Inline {},
+    2 => Packed { pointer },
+    3 => Extents {},
+});
+
+/// The first `length` bytes of a raw chunk: part of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    pub chunk: ChunkId,
+    pub length: u64,
+}
+codec_struct!(Extent { chunk, length });
+
+/// The last bytes of a large file, packed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Remainder {
+    pub pointer: Pointer,
+    pub length: u64,
+}
+codec_struct!(Remainder { pointer, length });
+
+/// One change of a namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// Makes a directory, table or multifile. With `parents`, missing directories above are made
+    /// too and an existing one of the same kind is no error. Answers `File`.
+    MakeDir {
+        path: String,
+        kind: NodeKind,
+        mode: u16,
+        mtime: i64,
+        class: Option<ClassSet>,
+        parents: bool,
+    },
+    /// Names a small file's bytes; visible at once. A `KeyValue` replaces without being asked.
+    /// Answers `File`.
+    Put {
+        path: String,
+        kind: NodeKind,
+        mode: u16,
+        mtime: i64,
+        size: u64,
+        crc: u32,
+        class: Option<ClassSet>,
+        location: Location,
+        replace: bool,
+        parents: bool,
+        metadata: Vec<u8>,
+    },
+    /// Answers `File`.
+    Symlink {
+        path: String,
+        target: String,
+        mtime: i64,
+    },
+    /// Starts a large file that nobody sees until its `Close`; `path` is for reports, and names
+    /// the directory whose class is inherited. Answers `File`.
+    Begin {
+        path: String,
+        class: Option<ClassSet>,
+        mode: u16,
+        mtime: i64,
+    },
+    /// Draws a chunk id. `owner` is the unclosed file of a raw chunk and 0 for a packed one, whose
+    /// writer is `node`. Answers `Chunk`.
+    AllocateChunk {
+        kind: ChunkKind,
+        owner: FileId,
+        node: NodeId,
+        replicas: Vec<StoreId>,
+        tier: Tier,
+        durability: Durability,
+    },
+    /// Names an unclosed file. Its extents' chunks are sealed before; its other chunks are freed.
+    /// In a table it becomes a key-value. Answers `File`.
+    Close {
+        file: FileId,
+        path: String,
+        size: u64,
+        crc: Option<u32>,
+        extents: Vec<Extent>,
+        remainder: Option<Remainder>,
+        mode: u16,
+        mtime: i64,
+        replace: bool,
+        metadata: Vec<u8>,
+    },
+    /// Frees an unclosed file and its chunks.
+    Abandon {
+        file: FileId,
+    },
+    /// Names what was found of an unclosed file whose writer is gone. Answers `File`.
+    Salvage {
+        file: FileId,
+        path: String,
+        extents: Vec<Extent>,
+    },
+    /// Fixes a chunk's length and replicas. The first one decides, later ones are told what it
+    /// decided. Answers `Sealed`.
+    SealChunk {
+        chunk: ChunkId,
+        length: u64,
+        replicas: Vec<StoreId>,
+    },
+    /// Moves a node and all below it. With `replace`, a file takes a file's name and a directory
+    /// an empty directory's.
+    Rename {
+        from: String,
+        to: String,
+        replace: bool,
+    },
+    /// With `recursive`, a whole subtree leaves in this one entry; `Reclaim` frees it later.
+    Delete {
+        path: String,
+        recursive: bool,
+    },
+    /// Frees up to `budget` nodes of deleted subtrees. Answers `Progress`.
+    Reclaim {
+        budget: u32,
+    },
+    SetAttributes {
+        path: String,
+        mode: Option<u16>,
+        mtime: Option<i64>,
+        metadata: Option<Vec<u8>>,
+    },
+    /// Sets what later nodes of a directory inherit; existing ones keep theirs.
+    SetClass {
+        path: String,
+        class: ClassSet,
+    },
+    /// Ends naming of a sealed packed chunk's objects: pointers to it are refused from here on.
+    CloseChunk {
+        chunk: ChunkId,
+    },
+    /// Makes the next generation of a closed chunk the current one.
+    SwitchGeneration {
+        chunk: ChunkId,
+        generation: Generation,
+        length: u64,
+        digest: u64,
+    },
+    /// Lets one store remove one replica.
+    Unlink {
+        chunk: ChunkId,
+        generation: Generation,
+        store: StoreId,
+    },
+    /// Ends the grace of up to `budget` pointers, chunks and generations that were freed by
+    /// entries before `before`; the proposer knows that their readers are done. Answers
+    /// `Progress`.
+    Release {
+        before: Index,
+        budget: u32,
+    },
+}
+codec_enum!(Command: "command" {
+    1 => MakeDir { path, kind, mode, mtime, class, parents },
+    2 => Put {
+        path, kind, mode, mtime, size, crc, class, location, replace, parents, metadata
+    },
+    3 => Symlink { path, target, mtime },
+    4 => Begin { path, class, mode, mtime },
+    5 => AllocateChunk { kind, owner, node, replicas, tier, durability },
+    6 => Close { file, path, size, crc, extents, remainder, mode, mtime, replace, metadata },
+    7 => Abandon { file },
+    8 => Salvage { file, path, extents },
+    9 => SealChunk { chunk, length, replicas },
+    10 => Rename { from, to, replace },
+    11 => Delete { path, recursive },
+    12 => Reclaim { budget },
+    13 => SetAttributes { path, mode, mtime, metadata },
+    14 => SetClass { path, class },
+    15 => CloseChunk { chunk },
+    16 => SwitchGeneration { chunk, generation, length, digest },
+    17 => Unlink { chunk, generation, store },
+    18 => Release { before, budget },
+});
+
+/// The largest tag above.
+const COMMAND_TAG_MAX: u8 = 18;
+
+impl Command {
+    /// The bytes of an entry.
+    pub fn to_entry(&self) -> Vec<u8> {
+        to_entry(self)
+    }
+
+    /// The inverse of [`Command::to_entry`]. `Unsupported` for a version or command that this
+    /// build does not know: the view must stop there. `Invalid` for bytes that no build writes.
+    pub fn from_entry(bytes: &[u8]) -> Result<Command> {
+        from_entry(bytes, COMMAND_TAG_MAX, "namespace")
+    }
+}
+
+pub(crate) fn to_entry(command: &impl Encode) -> Vec<u8> {
+    let mut out = vec![COMMAND_VERSION];
+    command.encode(&mut out);
+    out
+}
+
+pub(crate) fn from_entry<T: Decode>(bytes: &[u8], tag_max: u8, topic: &str) -> Result<T> {
+    let (version, rest) = bytes.split_first().unwrap_or((&COMMAND_VERSION, &[]));
+    if *version != COMMAND_VERSION {
+        return Err(Error::unsupported(format!(
+            "read a {topic} entry: version {version} is not known, this build reads version \
+             {COMMAND_VERSION}: use a newer build"
+        )));
+    }
+    if let Some(tag) = rest.first().filter(|tag| !(1..=tag_max).contains(*tag)) {
+        return Err(Error::unsupported(format!(
+            "read a {topic} entry: command {tag} is not known to this build: use a newer build"
+        )));
+    }
+    T::from_bytes(rest).map_err(|e| Error::invalid(format!("read a {topic} entry: {e}")))
+}
+
+/// What an accepted command answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    Done {},
+    /// The node made or named.
+    File {
+        file: FileId,
+    },
+    /// The chunk drawn; its generation is 0.
+    Chunk {
+        chunk: ChunkId,
+    },
+    /// What the first seal decided.
+    Sealed {
+        length: u64,
+        replicas: Vec<StoreId>,
+    },
+    /// How much of the budget was used, and whether more is waiting.
+    Progress {
+        steps: u32,
+        more: bool,
+    },
+}
+codec_enum!(Outcome: "outcome" {
+    1 => Done {},
+    2 => File { file },
+    3 => Chunk { chunk },
+    4 => Sealed { length, replicas },
+    5 => Progress { steps, more },
+});

@@ -1,0 +1,221 @@
+//! Changes of chunks: drawn, sealed, closed, rewritten, and unlinked. Nothing that a name or a
+//! reader may still use is ever allowed to go: what is freed waits for its `Release`.
+
+use super::chunks::{Bitmap, Chunk};
+use super::{ChunkState, Freed, FreedThing, Namespace, OldGeneration, STEPS_MAX};
+use crate::command::REPLICAS_MAX;
+use crate::{ChunkKind, Command, Outcome};
+use holdfast_base::ids::{ChunkId, FileId, Generation, Index, StoreId};
+use holdfast_base::limits::CHUNK_BYTES;
+use holdfast_base::{Error, Result};
+
+impl Namespace {
+    pub(super) fn allocate_chunk(&mut self, command: &Command) -> Result<Outcome> {
+        let Command::AllocateChunk { kind, owner, node, replicas, tier, durability } = command
+        else {
+            return Err(super::misrouted());
+        };
+        check_replicas(replicas)?;
+        let owner_at = match kind {
+            ChunkKind::Raw => Some(self.find_unclosed(*owner)?),
+            ChunkKind::Packed if *owner != FileId(0) => {
+                return Err(Error::invalid("a packed chunk belongs to a node, not to a file"));
+            }
+            ChunkKind::Packed => None,
+        };
+        if self.chunk_next >> ChunkId::COUNTER_BITS != 0 {
+            return Err(Error::full("the shard has drawn every chunk id: use another shard"));
+        }
+        let id = ChunkId::new(self.shard, self.chunk_next);
+        self.chunk_next += 1;
+        self.chunks.insert(Chunk {
+            id,
+            kind: *kind,
+            state: ChunkState::Open,
+            generation: Generation(0),
+            tier: *tier,
+            durability: *durability,
+            owner: *owner,
+            node: *node,
+            length: 0,
+            replicas: replicas.clone(),
+            old: Vec::new(),
+            digest: 0,
+            freed: false,
+            live_objects: 0,
+            live_bytes: 0,
+            live: Bitmap::default(),
+            dead: Bitmap::default(),
+        });
+        if let Some(unclosed) = owner_at.and_then(|at| self.unclosed.get_mut(&at)) {
+            unclosed.chunks.push(id);
+        }
+        Ok(Outcome::Chunk { chunk: id })
+    }
+
+    pub(super) fn find_chunk(&mut self, id: ChunkId) -> Result<&mut Chunk> {
+        self.chunks.get_mut(id).ok_or_else(|| Error::not_found("it is not known"))
+    }
+
+    pub(super) fn seal_chunk(
+        &mut self,
+        id: ChunkId,
+        length: u64,
+        replicas: &[StoreId],
+    ) -> Result<Outcome> {
+        let chunk = self.find_chunk(id)?;
+        if chunk.state == ChunkState::Open {
+            check_replicas(replicas)?;
+            if length > CHUNK_BYTES {
+                return Err(Error::invalid(format!(
+                    "{length} bytes are more than a chunk's {CHUNK_BYTES}"
+                )));
+            }
+            if let Some(store) = replicas.iter().find(|store| !chunk.replicas.contains(store)) {
+                return Err(Error::invalid(format!("store `{store}` never held it")));
+            }
+            chunk.state = ChunkState::Sealed;
+            chunk.length = length;
+            chunk.replicas = replicas.to_vec();
+        }
+        // Later seals are told what the first one decided.
+        Ok(Outcome::Sealed { length: chunk.length, replicas: chunk.replicas.clone() })
+    }
+
+    pub(super) fn close_chunk(&mut self, id: ChunkId) -> Result<Outcome> {
+        let chunk = self.find_chunk(id)?;
+        if chunk.kind != ChunkKind::Packed {
+            return Err(Error::invalid("it is raw: only packed chunks are closed"));
+        }
+        match chunk.state {
+            ChunkState::Open => return Err(Error::invalid("it is open: seal it first")),
+            ChunkState::Sealed => chunk.state = ChunkState::Closed,
+            ChunkState::Closed | ChunkState::Doomed => {}
+        }
+        doom_if_empty(chunk);
+        Ok(Outcome::Done {})
+    }
+
+    pub(super) fn switch_generation(
+        &mut self,
+        index: Index,
+        id: ChunkId,
+        generation: Generation,
+        length: u64,
+        digest: u64,
+    ) -> Result<Outcome> {
+        let chunk = self.find_chunk(id)?;
+        if chunk.state != ChunkState::Closed {
+            return Err(Error::invalid(format!(
+                "it is {}: only a closed chunk is rewritten",
+                chunk.state.name()
+            )));
+        }
+        if Some(generation.0) != chunk.generation.0.checked_add(1) {
+            return Err(Error::invalid(format!(
+                "it is at generation `{}`: switch to the next one",
+                chunk.generation
+            )));
+        }
+        if length > CHUNK_BYTES {
+            return Err(Error::invalid(format!(
+                "{length} bytes are more than a chunk's {CHUNK_BYTES}"
+            )));
+        }
+        let old = chunk.generation;
+        chunk.old.push(OldGeneration {
+            generation: old,
+            replicas: chunk.replicas.clone(),
+            released: false,
+        });
+        (chunk.generation, chunk.length, chunk.digest) = (generation, length, digest);
+        let what = FreedThing::Generation { chunk: id, generation: old };
+        self.freed.push_back(Freed { index, what });
+        Ok(Outcome::Done {})
+    }
+
+    pub(super) fn unlink_replica(
+        &mut self,
+        id: ChunkId,
+        generation: Generation,
+        store: StoreId,
+    ) -> Result<Outcome> {
+        let chunk = self.find_chunk(id)?;
+        let replicas = if generation == chunk.generation {
+            if chunk.state != ChunkState::Doomed {
+                return Err(Error::invalid(format!(
+                    "it is {} with {} live objects{}: it stays",
+                    chunk.state.name(),
+                    chunk.live_objects,
+                    if chunk.freed { " and its readers have their grace" } else { "" }
+                )));
+            }
+            &mut chunk.replicas
+        } else {
+            match chunk.old.iter_mut().find(|old| old.generation == generation) {
+                None => return Err(Error::not_found("it has no such generation")),
+                Some(old) if !old.released => {
+                    return Err(Error::invalid("its readers have their grace: it stays"));
+                }
+                Some(old) => &mut old.replicas,
+            }
+        };
+        let Some(place) = replicas.iter().position(|held| *held == store) else {
+            return Err(Error::not_found("that store does not hold it"));
+        };
+        replicas.remove(place);
+        chunk.old.retain(|old| !old.replicas.is_empty());
+        if chunk.replicas.is_empty() && chunk.old.is_empty() {
+            self.chunks.remove(id);
+        }
+        Ok(Outcome::Done {})
+    }
+
+    pub(super) fn release(&mut self, before: Index, budget: u32) -> Outcome {
+        let mut steps = 0;
+        let due = |freed: &VecFront<'_>| freed.is_some_and(|freed| freed.index < before);
+        while steps < budget.min(STEPS_MAX) && due(&self.freed.front()) {
+            steps += 1;
+            let Some(freed) = self.freed.pop_front() else { break };
+            let (FreedThing::Slot { chunk: id, .. }
+            | FreedThing::Chunk { chunk: id }
+            | FreedThing::Generation { chunk: id, .. }) = freed.what;
+            let Some(chunk) = self.chunks.get_mut(id) else { continue };
+            match freed.what {
+                FreedThing::Slot { slot, bytes, .. } => {
+                    chunk.bury(slot, bytes);
+                    doom_if_empty(chunk);
+                }
+                FreedThing::Chunk { .. } => {
+                    chunk.freed = false;
+                    chunk.state = ChunkState::Doomed;
+                }
+                FreedThing::Generation { generation, .. } => {
+                    let old = chunk.old.iter_mut().find(|old| old.generation == generation);
+                    old.into_iter().for_each(|old| old.released = true);
+                }
+            }
+        }
+        Outcome::Progress { steps, more: due(&self.freed.front()) }
+    }
+}
+
+type VecFront<'a> = Option<&'a Freed>;
+
+/// Nothing new can be named in a closed chunk, so an empty one stays empty.
+fn doom_if_empty(chunk: &mut Chunk) {
+    if chunk.state == ChunkState::Closed && chunk.live_objects == 0 {
+        chunk.state = ChunkState::Doomed;
+    }
+}
+
+pub(super) fn check_replicas(replicas: &[StoreId]) -> Result<()> {
+    let twice = || replicas.iter().enumerate().any(|(i, store)| replicas[..i].contains(store));
+    if replicas.is_empty() || replicas.len() > REPLICAS_MAX || twice() {
+        return Err(Error::invalid(format!(
+            "{} stores were given: name 1 to {REPLICAS_MAX}, each once",
+            replicas.len()
+        )));
+    }
+    Ok(())
+}

@@ -1,0 +1,98 @@
+//! The log: ordered entries per topic, kept in segment files by group commit ([`EmbeddedLog`]),
+//! and the runtime that folds one topic into a view ([`Fold`]). Interprets no entry: the engine
+//! keeps bytes, the fold knows its envelope, and only a [`View`] knows what a command means.
+#![forbid(unsafe_code)]
+
+mod core;
+mod driver;
+mod fold;
+mod format;
+mod recover;
+mod segment;
+mod topic;
+
+pub use driver::{Drive, EmbeddedLog, Options};
+pub use fold::{
+    Applied, ENVELOPE_BYTES, Fold, FoldOptions, FoldStatus, Request, SESSION_OUTSTANDING_MAX,
+    SESSIONS_MAX, SnapshotStore, View,
+};
+pub use recover::CutTail;
+pub use topic::check_topic;
+
+use holdfast_base::Result;
+use holdfast_base::ids::Index;
+
+/// Called exactly once, on whatever thread finished the work, with no lock held. It must not wait
+/// for the log (`sync`, `snapshot_now`): it may be running on the thread that would do the work.
+pub type Done<T> = Box<dyn FnOnce(Result<T>) + Send>;
+
+/// What an append's acknowledgement promises.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// The entries, and all before them, survive a power cut.
+    Synced,
+    /// The entries are written and have their place in the order; they survive the process, and a
+    /// power cut only once a later synced append, [`Log::sync`] or the background sync is through.
+    Ordered,
+}
+
+/// Which entries a reader may see.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// Only those that survive a power cut.
+    Durable,
+    /// Those written but not yet synced, too.
+    Written,
+}
+
+/// The state of one topic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Info {
+    /// The first index that can be read; equal to `next` when there is none.
+    pub first: Index,
+    /// The index after the last entry written.
+    pub next: Index,
+    /// Every entry below this index survives a power cut.
+    pub durable: Index,
+    /// Bytes of entries and their framing in the segments that are kept.
+    pub bytes: u64,
+    pub segments: usize,
+}
+
+/// Ordered entries per topic. Indices start at 1 and increase; callers must allow for gaps.
+pub trait Log: Send + Sync + 'static {
+    /// Makes the topic if it is not there, durably.
+    fn create(&self, topic: &str) -> Result<()>;
+
+    /// Appends `entries`, all or none, at consecutive indices, and hands the first one to `done`.
+    /// Acknowledgements of a topic come in the order of the appends. After an error other than
+    /// `Full`, `Invalid` or `NotFound` it is unknown whether the entries were kept.
+    fn append(&self, topic: &str, entries: Vec<Vec<u8>>, mode: Mode, done: Done<Index>);
+
+    /// Entries from `from` on, in order; at least one if there is one, then up to `entries_max`
+    /// and `bytes_max`. Each was verified by this read. `from` below the first kept index is an
+    /// `Invalid` error: the entries were trimmed.
+    fn read(
+        &self,
+        topic: &str,
+        from: Index,
+        entries_max: usize,
+        bytes_max: usize,
+        scope: Scope,
+    ) -> Result<Vec<(Index, Vec<u8>)>>;
+
+    /// Calls `wake` as soon as there is a durable entry at or after `from`, at once if there is
+    /// one already. An error means that the topic or the log ended.
+    fn tail(&self, topic: &str, from: Index, wake: Done<()>);
+
+    /// Returns when everything appended before the call is durable or refused.
+    fn sync(&self, topic: &str) -> Result<()>;
+
+    /// Gives up the entries below `before`, which must be durable; whole segments are deleted.
+    fn trim(&self, topic: &str, before: Index) -> Result<()>;
+
+    fn info(&self, topic: &str) -> Result<Info>;
+
+    /// The names of all topics, sorted; damaged ones too.
+    fn topics(&self) -> Vec<String>;
+}
