@@ -5,6 +5,7 @@
 pub mod buf;
 pub mod clock;
 pub mod disk;
+pub mod net;
 pub mod region;
 pub mod rng;
 pub mod signals;

@@ -11,7 +11,7 @@
 
 mod header;
 mod mapped;
-mod memfd;
+pub(crate) mod memfd;
 #[cfg(test)]
 mod tests;
 
@@ -327,4 +327,10 @@ impl std::fmt::Debug for RegionSlice {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "RegionSlice({} bytes at {})", self.len, self.region_offset())
     }
+}
+
+/// Some descriptor, for tests that pass one.
+#[cfg(test)]
+pub(crate) fn memfd_for_tests() -> OwnedFd {
+    memfd::create("test", FRAME_BYTES).expect("memfds can be made")
 }

@@ -40,7 +40,9 @@ fn a_descriptor_that_is_no_region_is_refused() {
     let unsealed = memfd::create("unsealed", 4 * FRAME_BYTES).unwrap();
     assert!(MappedRegion::from_fd(&unsealed).err().unwrap().message.contains("not sealed"));
     memfd::seal_size(&unsealed).unwrap();
-    assert!(MappedRegion::from_fd(&unsealed).err().unwrap().message.contains("not a memory region"));
+    assert!(
+        MappedRegion::from_fd(&unsealed).err().unwrap().message.contains("not a memory region")
+    );
 }
 
 #[test]
