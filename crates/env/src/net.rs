@@ -1,0 +1,82 @@
+//! The native protocol's server: reactor threads with epoll, frames parsed in place, one batch a
+//! read handed to the [`Service`], answers gathered into one write. It never decides anything
+//! about a request but whether its frame is sound, and never blocks but in epoll.
+//!
+//! Back-pressure: what a connection has received and not yet seen answered, and what it was sent
+//! and has not yet taken, is bounded by `base::limits`; past that its socket is not read.
+
+mod batch;
+mod connection;
+mod listen;
+mod mailbox;
+mod message;
+mod out;
+mod parse;
+mod reactor;
+mod server;
+mod socket;
+#[cfg(test)]
+mod tests;
+
+pub use batch::Batch;
+pub use mailbox::Reply;
+pub use message::{Body, BodyPart, Parts, Response};
+pub use server::{Counters, Server, ServerConfig};
+pub use socket::{Endpoint, Socket, Wait};
+
+use crate::region::RegionMut;
+use holdfast_base::Error;
+use holdfast_base::frame::Header;
+
+/// Answered by the server itself, with the request's meta and no body.
+pub const OP_PING: u16 = 0x0001;
+
+/// One accepted connection; never reused in a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ConnectionId(pub u64);
+
+/// Where a request's body is received.
+pub enum BodyTarget {
+    /// Into a buffer of the server's, see [`Body`].
+    Buffer,
+    /// Straight into the region. The window's length must be the body's.
+    Region(RegionMut),
+    /// Nowhere: the body is read and dropped, then the error answered; `handle` never sees it.
+    Refuse(Error),
+}
+
+/// What the server serves. Called on reactor threads, so nothing here may block: what takes time
+/// is deferred ([`Batch::defer`]) and answered from another thread.
+pub trait Service: Send + Sync + 'static {
+    /// Where the body of this request goes, asked once its header and meta are verified. Not
+    /// asked for requests without a body.
+    fn body_target(&self, connection: ConnectionId, header: &Header, meta: &[u8]) -> BodyTarget {
+        let _ = (connection, header, meta);
+        BodyTarget::Buffer
+    }
+
+    /// Requests that one read of one connection completed, in the order sent, at most
+    /// [`BATCH_REQUESTS_MAX`]. Those neither answered nor deferred are answered as a bug.
+    fn handle(&self, batch: &mut Batch<'_>);
+
+    fn connected(&self, connection: ConnectionId) {
+        let _ = connection;
+    }
+
+    /// The connection is gone; answers to it go nowhere.
+    fn disconnected(&self, connection: ConnectionId) {
+        let _ = connection;
+    }
+}
+
+/// Connections of one server.
+pub const CONNECTIONS_MAX: usize = 16384;
+/// Requests of one batch; between batches the limits of the connection are looked at.
+pub const BATCH_REQUESTS_MAX: usize = 256;
+/// One receive of small frames.
+pub(crate) const RECEIVE_BYTES: usize = 512 << 10;
+/// A body of this size that is not yet complete is received where it belongs; a smaller one is
+/// waited for in the buffer, and copied.
+pub(crate) const DIRECT_BYTES_MIN: usize = 16 << 10;
+/// Read beyond a direct body, in the same call: the next frame's head and meta, as a rule.
+pub(crate) const TAIL_BYTES: usize = 4 << 10;

@@ -1,0 +1,244 @@
+//! What the reactor knows of one connection, and of the requests that wait for an answer.
+//! Plain data and arithmetic; the reactor does the calls.
+
+use super::ConnectionId;
+use super::mailbox::DeferredKey;
+use super::out::{Address, Out};
+use super::socket::{Socket, Wait};
+use crate::region::RegionMut;
+use holdfast_base::Error;
+use holdfast_base::frame::Header;
+use holdfast_base::limits::{FRAME_BODY_BYTES_MAX, FRAME_META_BYTES_MAX};
+use std::io;
+
+pub(super) struct Connection {
+    pub socket: Socket,
+    pub id: ConnectionId,
+    /// What epoll was told to watch.
+    pub interest: u32,
+    /// Received and not yet parsed; no memory while the peer is idle.
+    pub stash: Vec<u8>,
+    /// Bytes that the stash needs before it can be parsed.
+    pub stash_need: usize,
+    /// A body on its way to where it belongs.
+    pub incoming: Option<Incoming>,
+    pub out: Out,
+    pub load: Load,
+    pub stage: Stage,
+    /// Over a limit: nothing is read or parsed until the load is down to half of it.
+    pub paused: bool,
+    /// Held bytes that the server's counters know of.
+    pub counted_bytes: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    Open,
+    /// Nothing more is read; ends when every request is answered and every answer sent.
+    Finishing,
+    /// The last frame was queued; what still arrives is dropped, at most so many bytes, until the
+    /// peer has closed or the time is up. Closing at once would reset the connection and could
+    /// take the last frame with it.
+    Refused {
+        drop_bytes: usize,
+        until_ns: u64,
+        told: bool,
+    },
+}
+
+/// Requests handed to the service and not yet answered.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Load {
+    pub requests: usize,
+    pub bytes: u64,
+}
+
+/// A request whose body is being received.
+pub(super) struct Incoming {
+    pub header: Header,
+    pub meta: Vec<u8>,
+    pub body: Receiving,
+}
+
+pub(super) enum Receiving {
+    Buffer(Vec<u8>),
+    Region { window: RegionMut, filled: usize },
+    Refused { error: Error, left: usize },
+}
+
+impl Connection {
+    pub fn new(socket: Socket, id: ConnectionId) -> Connection {
+        Connection {
+            socket,
+            id,
+            interest: 0,
+            stash: Vec::new(),
+            stash_need: 0,
+            incoming: None,
+            out: Out::default(),
+            load: Load::default(),
+            stage: Stage::Open,
+            paused: false,
+            counted_bytes: 0,
+        }
+    }
+
+    pub fn held_bytes(&self) -> u64 {
+        self.load.bytes + self.out.pending_bytes()
+    }
+
+    /// Whether anything is left to do for this peer.
+    pub fn is_done(&self) -> bool {
+        self.stage == Stage::Finishing
+            && self.load.requests == 0
+            && self.out.is_empty()
+            && !self.paused
+    }
+}
+
+impl Incoming {
+    pub fn is_complete(&self) -> bool {
+        match &self.body {
+            Receiving::Buffer(bytes) => bytes.len() == self.header.body_bytes as usize,
+            Receiving::Region { window, filled } => *filled == window.len(),
+            Receiving::Refused { left, .. } => *left == 0,
+        }
+    }
+
+    /// Takes bytes of the body that were already received.
+    pub fn take(&mut self, bytes: &[u8]) {
+        match &mut self.body {
+            Receiving::Buffer(body) => body.extend_from_slice(bytes),
+            Receiving::Region { window, filled } => {
+                window[*filled..*filled + bytes.len()].copy_from_slice(bytes);
+                *filled += bytes.len();
+            }
+            Receiving::Refused { left, .. } => *left -= bytes.len(),
+        }
+    }
+
+    /// Receives more of the body, and what follows it into `tail`; says how many bytes came in
+    /// all, and how many of them into `tail`.
+    pub fn receive(&mut self, socket: &Socket, tail: &mut [u8]) -> io::Result<(usize, usize)> {
+        // Descriptors are not expected from clients here; dropping closes them.
+        let fds = &mut Vec::new();
+        match &mut self.body {
+            Receiving::Buffer(body) => {
+                let end = self.header.body_bytes as usize;
+                let (body, more) = socket.receive_append(body, end, tail, Wait::No, fds)?;
+                Ok((body + more, more))
+            }
+            Receiving::Region { window, filled } => {
+                let received = socket.receive_two(&mut window[*filled..], tail, Wait::No, fds)?;
+                let body = received.min(window.len() - *filled);
+                *filled += body;
+                Ok((received, received - body))
+            }
+            Receiving::Refused { left, .. } => {
+                let end = tail.len().min(*left);
+                let received = socket.receive(&mut tail[..end], Wait::No, fds)?;
+                *left -= received;
+                Ok((received, 0))
+            }
+        }
+    }
+}
+
+/// The deferred requests of one reactor.
+#[derive(Default)]
+pub(super) struct Waiting {
+    places: Vec<Place>,
+    free: Vec<u32>,
+    /// No deadline is earlier; may itself be too early.
+    pub next_deadline_ns: Option<u64>,
+}
+
+struct Place {
+    generation: u32,
+    request: Option<WaitingRequest>,
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct WaitingRequest {
+    pub slot: u32,
+    pub connection: ConnectionId,
+    pub to: Address,
+    pub bytes: u64,
+    deadline_ns: Option<u64>,
+    /// Its deadline passed and the client was told; the place stays taken until the service lets
+    /// go of the [`super::Reply`].
+    pub expired: bool,
+}
+
+impl Waiting {
+    pub fn insert(
+        &mut self,
+        slot: u32,
+        connection: ConnectionId,
+        to: Address,
+        bytes: u64,
+        deadline_ns: Option<u64>,
+    ) -> DeferredKey {
+        if let Some(deadline) = deadline_ns {
+            self.next_deadline_ns =
+                Some(self.next_deadline_ns.map_or(deadline, |next| next.min(deadline)));
+        }
+        let request = WaitingRequest { slot, connection, to, bytes, deadline_ns, expired: false };
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.places.push(Place { generation: 0, request: None });
+            self.places.len() as u32 - 1
+        });
+        let place = &mut self.places[index as usize];
+        place.request = Some(request);
+        DeferredKey { index, generation: place.generation }
+    }
+
+    pub fn get(&self, key: DeferredKey) -> Option<WaitingRequest> {
+        let place = self.places.get(key.index as usize)?;
+        place.request.filter(|_| place.generation == key.generation)
+    }
+
+    pub fn remove(&mut self, key: DeferredKey) -> Option<WaitingRequest> {
+        let request = self.get(key)?;
+        let place = &mut self.places[key.index as usize];
+        place.generation = place.generation.wrapping_add(1);
+        place.request = None;
+        self.free.push(key.index);
+        Some(request)
+    }
+
+    /// Marks what is due, and hands each to `due`.
+    pub fn expire(&mut self, now_ns: u64, mut due: impl FnMut(WaitingRequest)) {
+        if self.next_deadline_ns.is_none_or(|next| next > now_ns) {
+            return;
+        }
+        self.next_deadline_ns = None;
+        for request in self.places.iter_mut().filter_map(|place| place.request.as_mut()) {
+            match request.deadline_ns {
+                Some(deadline) if !request.expired && deadline <= now_ns => {
+                    request.expired = true;
+                    due(*request);
+                }
+                Some(deadline) if !request.expired => {
+                    let next = self.next_deadline_ns.unwrap_or(u64::MAX);
+                    self.next_deadline_ns = Some(next.min(deadline));
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Puts a response of the service into the connection's send queue.
+pub(super) fn answer(out: &mut Out, to: Address, response: super::Response) {
+    match response.result {
+        Ok(())
+            if response.meta.len() > FRAME_META_BYTES_MAX as usize
+                || response.body.bytes() > FRAME_BODY_BYTES_MAX as usize =>
+        {
+            out.push_error(to, &Error::bug("the answer exceeds a frame: please report this"));
+        }
+        Ok(()) => out.push(to, |m| m.extend_from_slice(&response.meta), response.body),
+        Err(error) => out.push_error(to, &error),
+    }
+}

@@ -1,0 +1,136 @@
+//! How other threads talk to a reactor: messages in a list, and one wake for each time that the
+//! list becomes non-empty.
+
+use super::message::{Parts, Response};
+use super::socket::Socket;
+use holdfast_base::{Error, Result};
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+pub(super) enum Message {
+    /// A connection that this reactor shall serve.
+    Accepted(Socket),
+    Answer {
+        key: DeferredKey,
+        response: Response,
+        last: bool,
+    },
+    Shutdown,
+}
+
+/// A deferred request in its reactor's table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct DeferredKey {
+    pub index: u32,
+    /// Tells apart the requests that used the same place.
+    pub generation: u32,
+}
+
+pub(super) struct Mailbox {
+    /// Held for a push or a swap only. Emptied by the reactor; nobody closes it: what arrives
+    /// after the reactor's end is dropped with the last sender.
+    messages: Mutex<Vec<Message>>,
+    /// Says without the lock that `messages` is not empty. For reactors that never sleep.
+    filled: AtomicBool,
+    /// In the reactor's epoll set, unless it never sleeps.
+    eventfd: File,
+    /// The reactor looks at `filled` all the time, so waking it would be a wasted call.
+    spins: bool,
+}
+
+impl Mailbox {
+    pub fn new(spins: bool) -> io::Result<Mailbox> {
+        // SAFETY: no pointers; the result is checked, and owned by nobody else.
+        let eventfd = match unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) } {
+            -1 => return Err(io::Error::last_os_error()),
+            fd => unsafe { OwnedFd::from_raw_fd(fd) },
+        };
+        Ok(Mailbox {
+            messages: Mutex::default(),
+            filled: AtomicBool::new(false),
+            eventfd: eventfd.into(),
+            spins,
+        })
+    }
+
+    pub fn raw(&self) -> RawFd {
+        self.eventfd.as_raw_fd()
+    }
+
+    pub fn push(&self, message: Message) {
+        let mut messages = self.messages.lock().expect("no holder of this lock panics");
+        let was_empty = messages.is_empty();
+        messages.push(message);
+        self.filled.store(true, Ordering::Release);
+        drop(messages);
+        if was_empty && !self.spins {
+            // Fails only when the counter is full, that is, when a wake is pending anyway.
+            let _ = (&self.eventfd).write(&1u64.to_ne_bytes());
+        }
+    }
+
+    /// Moves all messages into `into`, which is empty. Called by the reactor, when awake.
+    pub fn take(&self, into: &mut Vec<Message>) {
+        if !self.filled.load(Ordering::Acquire) {
+            return;
+        }
+        let mut messages = self.messages.lock().expect("no holder of this lock panics");
+        std::mem::swap(&mut *messages, into);
+        self.filled.store(false, Ordering::Release);
+    }
+
+    /// Takes note of a wake, so that epoll reports the next one.
+    pub fn woken(&self) {
+        let _ = (&self.eventfd).read(&mut [0; 8]);
+    }
+}
+
+/// A deferred request: whoever holds it owes the answer. Dropped without one, the request is
+/// answered as a bug instead of hanging.
+pub struct Reply {
+    pub(super) mailbox: Arc<Mailbox>,
+    pub(super) key: DeferredKey,
+    pub(super) deadline_ns: Option<u64>,
+    pub(super) answered: bool,
+}
+
+impl Reply {
+    /// On the server's clock; past it the request is answered without waiting for this.
+    pub fn deadline_ns(&self) -> Option<u64> {
+        self.deadline_ns
+    }
+
+    /// Sends the answer, or the last part of it. Goes nowhere if the client is gone.
+    pub fn send(mut self, response: Response) {
+        self.answered = true;
+        self.mailbox.push(Message::Answer { key: self.key, response, last: true });
+    }
+
+    /// Sends a part of the answer; more must follow.
+    pub fn send_part(&mut self, meta: Vec<u8>, body: impl Into<Parts>) {
+        let response = Response::ok(meta, body);
+        self.mailbox.push(Message::Answer { key: self.key, response, last: false });
+    }
+
+    /// `send` for a result whose value is the meta.
+    pub fn finish(self, result: Result<Vec<u8>>) {
+        self.send(match result {
+            Ok(meta) => Response::ok(meta, ()),
+            Err(error) => Response::error(error),
+        });
+    }
+}
+
+impl Drop for Reply {
+    fn drop(&mut self) {
+        if !self.answered {
+            let response = Response::error(Error::bug(
+                "the server dropped the request without an answer: please report this",
+            ));
+            self.mailbox.push(Message::Answer { key: self.key, response, last: true });
+        }
+    }
+}

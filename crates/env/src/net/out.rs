@@ -1,0 +1,256 @@
+//! What a connection still has to send: heads and small bodies in one buffer, large bodies kept
+//! where they are, descriptors to pass, all gathered into as few calls as possible.
+
+use super::message::{BodyPart, Parts};
+use super::socket::Socket;
+use holdfast_base::Error;
+use holdfast_base::codec::Encode;
+use holdfast_base::frame::{self, FrameKind};
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, OwnedFd};
+
+/// A body up to this size is copied behind its head: cheaper than an entry of its own.
+const COPY_BYTES_MAX: usize = 1024;
+/// Entries of one gathered write; the kernel's limit is 1024, and more than this gains nothing.
+const GATHER_MAX: usize = 256;
+/// Sent bytes at the front of a buffer that does not drain are dropped from here on.
+const COMPACT_BYTES: usize = 256 << 10;
+
+#[derive(Default)]
+pub(super) struct Out {
+    /// Heads, metas and small bodies. Taken from the reactor's spare buffers while in use.
+    pub buf: Vec<u8>,
+    /// Position in the stream of heads of `buf`'s first byte.
+    base: u64,
+    /// First position not yet sent.
+    sent: u64,
+    /// Bodies, each behind the position where it belongs.
+    parts: VecDeque<(u64, BodyPart)>,
+    /// Bytes of the first part that were sent.
+    part_sent: usize,
+    /// Descriptors, each with the position of the byte that carries it.
+    fds: VecDeque<(u64, OwnedFd)>,
+    /// Unsent bytes of `parts`.
+    parts_bytes: u64,
+}
+
+/// Where an answer belongs.
+#[derive(Clone, Copy)]
+pub(super) struct Address {
+    pub kind: FrameKind,
+    pub opcode: u16,
+    pub request_id: u64,
+}
+
+impl Address {
+    /// The last word on a connection that cannot go on.
+    pub const FINAL: Address = Address { kind: FrameKind::Response, opcode: 0, request_id: 0 };
+}
+
+impl Out {
+    /// Bytes that the kernel has not taken.
+    pub fn pending_bytes(&self) -> u64 {
+        self.base + self.buf.len() as u64 - self.sent + self.parts_bytes
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.pending_bytes() == 0
+    }
+
+    pub fn push(&mut self, to: Address, meta: impl FnOnce(&mut Vec<u8>), body: Parts) {
+        let body_bytes = body.bytes() as u32;
+        frame::encode(&mut self.buf, to.kind, to.opcode, to.request_id, 0, body_bytes, meta);
+        match body {
+            Parts::None => {}
+            Parts::One(part) => self.push_part(part),
+            Parts::Many(parts) => parts.into_iter().for_each(|part| self.push_part(part)),
+        }
+    }
+
+    fn push_part(&mut self, part: BodyPart) {
+        let bytes = part.as_slice();
+        if bytes.len() <= COPY_BYTES_MAX {
+            self.buf.extend_from_slice(bytes);
+        } else {
+            self.parts_bytes += bytes.len() as u64;
+            self.parts.push_back((self.base + self.buf.len() as u64, part));
+        }
+    }
+
+    pub fn push_error(&mut self, to: Address, error: &Error) {
+        let status = error.kind as u32;
+        // A message is a sentence; one that quotes too much is cut, not a reason to fail.
+        let mut end = error.message.len().min(64 << 10);
+        while !error.message.is_char_boundary(end) {
+            end -= 1;
+        }
+        frame::encode(&mut self.buf, to.kind, to.opcode, to.request_id, status, 0, |out| {
+            error.message[..end].encode(out)
+        });
+    }
+
+    /// The next pushed answer carries `fd` on its first byte.
+    pub fn attach(&mut self, fd: OwnedFd) {
+        self.fds.push_back((self.base + self.buf.len() as u64, fd));
+    }
+
+    /// Sends what the kernel takes. An error ends the connection.
+    pub fn flush(&mut self, socket: &Socket) -> io::Result<()> {
+        while !self.is_empty() {
+            let mut gathered = [IoSlice::new(&[]); GATHER_MAX];
+            let (count, with_fd) = self.gather(&mut gathered);
+            let fd = if with_fd { self.fds.front().map(|(_, fd)| fd.as_fd()) } else { None };
+            match socket.send(&gathered[..count], fd) {
+                Ok(sent) => {
+                    if with_fd {
+                        self.fds.pop_front();
+                    }
+                    self.advance(sent);
+                }
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+        self.compact();
+        Ok(())
+    }
+
+    /// Lists what comes next, up to the next descriptor's byte; says whether the first byte
+    /// carries one.
+    fn gather<'a>(&'a self, into: &mut [IoSlice<'a>; GATHER_MAX]) -> (usize, bool) {
+        // A body at the descriptor's position belongs to the answer in front of it.
+        let head_is_next = self.parts.front().is_none_or(|(position, _)| *position != self.sent);
+        let with_fd = head_is_next && self.fds.front().is_some_and(|(p, _)| *p == self.sent);
+        let stop = self.fds.get(with_fd as usize).map_or(u64::MAX, |(position, _)| *position);
+        let end = stop.min(self.base + self.buf.len() as u64);
+        let mut at = self.sent;
+        let mut count = 0;
+        let mut skip = self.part_sent;
+        for (position, part) in &self.parts {
+            if *position > end || count + 2 > GATHER_MAX {
+                break;
+            }
+            if *position > at {
+                into[count] = IoSlice::new(self.head(at, *position));
+                count += 1;
+                at = *position;
+            }
+            into[count] = IoSlice::new(&part.as_slice()[skip..]);
+            count += 1;
+            skip = 0;
+        }
+        // If the list is full, bodies at `at` may be left, and go first the next time.
+        if count + 2 <= GATHER_MAX && at < end {
+            into[count] = IoSlice::new(self.head(at, end));
+            count += 1;
+        }
+        (count, with_fd)
+    }
+
+    fn head(&self, from: u64, to: u64) -> &[u8] {
+        &self.buf[(from - self.base) as usize..(to - self.base) as usize]
+    }
+
+    fn advance(&mut self, mut sent: usize) {
+        while sent > 0 {
+            match self.parts.front() {
+                Some((position, part)) if *position == self.sent => {
+                    let rest = part.as_slice().len() - self.part_sent;
+                    let taken = rest.min(sent);
+                    sent -= taken;
+                    self.parts_bytes -= taken as u64;
+                    self.part_sent += taken;
+                    if taken == rest {
+                        self.part_sent = 0;
+                        self.parts.pop_front();
+                    }
+                }
+                next => {
+                    let end = next.map_or(self.base + self.buf.len() as u64, |(p, _)| *p);
+                    let taken = (end - self.sent).min(sent as u64);
+                    self.sent += taken;
+                    sent -= taken as usize;
+                }
+            }
+        }
+    }
+
+    fn compact(&mut self) {
+        let done = (self.sent - self.base) as usize;
+        if done == self.buf.len() {
+            self.buf.clear();
+            self.base = self.sent;
+        } else if done >= COMPACT_BYTES && done * 2 >= self.buf.len() {
+            self.buf.drain(..done);
+            self.base = self.sent;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    /// Takes what is queued in steps of `step` bytes, as a slow kernel would.
+    fn drain(out: &mut Out, step: usize) -> Vec<u8> {
+        let mut stream = Vec::new();
+        while !out.is_empty() {
+            let mut gathered = [IoSlice::new(&[]); GATHER_MAX];
+            let (count, _) = out.gather(&mut gathered);
+            let listed: Vec<u8> = gathered[..count].iter().flat_map(|s| s.to_vec()).collect();
+            assert!(!listed.is_empty(), "nothing is listed, and {} pending", out.pending_bytes());
+            let taken = listed.len().min(step);
+            stream.extend_from_slice(&listed[..taken]);
+            out.advance(taken);
+            out.compact();
+        }
+        stream
+    }
+
+    #[test]
+    fn any_partial_write_resumes_at_the_right_byte() {
+        let to = |request_id| Address { kind: FrameKind::Response, opcode: 7, request_id };
+        let fill = |out: &mut Out| {
+            let shared = Arc::new((0..5000u32).map(|i| i as u8).collect::<Vec<u8>>());
+            out.push(to(1), |m| m.extend_from_slice(b"one"), Parts::None);
+            out.push(to(2), |_| {}, vec![9; 2000].into());
+            let parts = (0..400)
+                .map(|i| BodyPart::Shared(shared.clone(), i..i + 1025 + i))
+                .chain([BodyPart::Owned(vec![4; 3])])
+                .collect::<Vec<_>>();
+            out.push(to(3), |m| m.extend_from_slice(b"three"), parts.into());
+            out.push_error(to(4), &Error::full("no space"));
+        };
+        let mut whole = Out::default();
+        fill(&mut whole);
+        let expected_bytes = whole.pending_bytes();
+        let expected = drain(&mut whole, usize::MAX);
+        assert_eq!(expected.len() as u64, expected_bytes);
+        let second = &expected[35..];
+        assert_eq!(&second[32..2032], [9; 2000]);
+        for step in [1, 7, 1000, 4096, 70_000] {
+            let mut out = Out::default();
+            fill(&mut out);
+            assert!(drain(&mut out, step) == expected, "step {step}");
+        }
+    }
+
+    #[test]
+    fn a_descriptor_travels_with_its_own_answer() {
+        let fd = || crate::region::memfd_for_tests();
+        let mut out = Out::default();
+        let to = Address { kind: FrameKind::Response, opcode: 7, request_id: 1 };
+        out.push(to, |_| {}, vec![1; 5000].into());
+        out.attach(fd());
+        out.push(to, |_| {}, Parts::None);
+        let mut gathered = [IoSlice::new(&[]); GATHER_MAX];
+        let (count, with_fd) = out.gather(&mut gathered);
+        assert_eq!((count, with_fd), (2, false), "what is in front goes without it");
+        out.advance(32 + 5000);
+        let mut gathered = [IoSlice::new(&[]); GATHER_MAX];
+        assert_eq!(out.gather(&mut gathered), (1, true));
+    }
+}

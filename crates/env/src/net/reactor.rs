@@ -1,0 +1,463 @@
+//! One thread's loop: epoll, accept, mailbox, deadlines, and the life of connections. Reading and
+//! batches are in `reactor/input.rs`. Everything here belongs to the one thread.
+
+mod input;
+
+use super::batch::Request;
+use super::connection::{Connection, Stage, Waiting, answer};
+use super::listen::Listener;
+use super::mailbox::{DeferredKey, Mailbox, Message};
+use super::message::Response;
+use super::out::{Address, Out};
+use super::server::Counters;
+use super::socket::Socket;
+use super::{ConnectionId, RECEIVE_BYTES, ServerConfig, Service};
+use crate::Clock;
+use holdfast_base::Error;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What the reactors of one server share.
+pub(super) struct Shared {
+    pub config: ServerConfig,
+    pub service: Arc<dyn Service>,
+    pub clock: Arc<dyn Clock>,
+    /// One a reactor.
+    pub mailboxes: Vec<Arc<Mailbox>>,
+    pub counters: Counters,
+    pub next_connection: AtomicU64,
+}
+
+const WAKE: u64 = u64::MAX;
+/// Listeners count down from here; slots with generations never get so far.
+const LISTENER: u64 = u64::MAX - 1;
+const EVENTS_MAX: usize = 256;
+/// Emptied send buffers kept for the next connection that answers.
+const SPARE_MAX: usize = 16;
+/// A send buffer that grew beyond this is returned to the allocator.
+const SPARE_BYTES_MAX: usize = 1 << 20;
+/// How long a refused peer may take to close.
+const REFUSED_NS: u64 = 1_000_000_000;
+/// When descriptors run out, accepting rests for this long: the listener stays readable, and
+/// trying at once would spin.
+const ACCEPT_REST_NS: u64 = 100_000_000;
+
+pub(super) struct Reactor {
+    shared: Arc<Shared>,
+    mailbox: Arc<Mailbox>,
+    epoll: OwnedFd,
+    listeners: Vec<Listener>,
+    /// Round robin over the mailboxes.
+    next_reactor: usize,
+    connections: Vec<Option<Box<Connection>>>,
+    free: Vec<u32>,
+    waiting: Waiting,
+    /// All receives of small frames go through here.
+    buffer: Vec<u8>,
+    /// Requests of the current batch; kept for its memory.
+    requests: Vec<Request>,
+    spare: Vec<Vec<u8>>,
+    messages: Vec<Message>,
+    /// Slots of connections that got an answer from the mailbox and need a flush.
+    touched: Vec<u32>,
+    /// Slots of refused connections, which are closed by time if not by the peer.
+    refused: Vec<(u32, ConnectionId)>,
+    accept_again_ns: Option<u64>,
+    /// Set by a shutdown: everything ends at this time at the latest.
+    stop_ns: Option<u64>,
+}
+
+impl Reactor {
+    pub fn new(shared: Arc<Shared>, index: usize, listeners: Vec<Listener>) -> io::Result<Reactor> {
+        // SAFETY: no pointers; the result is checked, and owned by nobody else.
+        let epoll = match unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) } {
+            -1 => return Err(io::Error::last_os_error()),
+            fd => unsafe { OwnedFd::from_raw_fd(fd) },
+        };
+        let mailbox = shared.mailboxes[index].clone();
+        let reactor = Reactor {
+            shared,
+            mailbox,
+            epoll,
+            listeners,
+            next_reactor: 0,
+            connections: Vec::new(),
+            free: Vec::new(),
+            waiting: Waiting::default(),
+            buffer: vec![0; RECEIVE_BYTES],
+            requests: Vec::new(),
+            spare: Vec::new(),
+            messages: Vec::new(),
+            touched: Vec::new(),
+            refused: Vec::new(),
+            accept_again_ns: None,
+            stop_ns: None,
+        };
+        let readable = libc::EPOLLIN as u32;
+        reactor.watch(libc::EPOLL_CTL_ADD, reactor.mailbox.raw(), readable, WAKE)?;
+        reactor.watch_listeners(libc::EPOLL_CTL_ADD)?;
+        Ok(reactor)
+    }
+
+    pub fn run(mut self) {
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS_MAX];
+        loop {
+            let timeout_ms = self.timeout_ms();
+            // SAFETY: the pointer and count describe `events`, which outlives the call.
+            let count = unsafe {
+                let fd = self.epoll.as_raw_fd();
+                libc::epoll_wait(fd, events.as_mut_ptr(), EVENTS_MAX as i32, timeout_ms)
+            };
+            // Negative is EINTR: anything else would be a bug in the arguments.
+            for event in &events[..count.max(0) as usize] {
+                self.event(event.u64, event.events);
+            }
+            self.read_mailbox();
+            if self.has_timers() {
+                self.timers();
+            }
+            if self.stop_ns.is_some() && self.connections.iter().all(Option::is_none) {
+                return;
+            }
+            if self.shared.config.spin && count == 0 {
+                std::hint::spin_loop();
+            }
+        }
+    }
+
+    fn event(&mut self, token: u64, events: u32) {
+        if token == WAKE {
+            self.mailbox.woken();
+            return;
+        }
+        if token > LISTENER - self.listeners.len() as u64 {
+            self.accept((LISTENER - token) as usize);
+            return;
+        }
+        let (slot, id_low) = (token as u32, (token >> 32) as u32);
+        let Some(connection) = self.connections[slot as usize].as_deref_mut() else { return };
+        // An event of a connection that was closed in this very round, and its slot reused.
+        if connection.id.0 as u32 & (u32::MAX >> 1) != id_low {
+            return;
+        }
+        if events & (libc::EPOLLERR | libc::EPOLLHUP) as u32 != 0
+            && events & libc::EPOLLIN as u32 == 0
+        {
+            return self.close(slot);
+        }
+        if events & libc::EPOLLIN as u32 != 0 {
+            self.readable(slot);
+        }
+        if self.connections[slot as usize].is_some() {
+            self.settle(slot);
+        }
+    }
+
+    fn accept(&mut self, listener: usize) {
+        // A bound, so that a flood of connections does not starve those that are open.
+        for _ in 0..EVENTS_MAX {
+            match self.listeners[listener].accept() {
+                Ok(Some(socket)) => self.admit(socket),
+                Ok(None) => {
+                    self.shared.counters.turned_away.fetch_add(1, Ordering::Relaxed);
+                }
+                Err(e) => {
+                    let code = e.raw_os_error().unwrap_or(0);
+                    let exhausted = [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::ENOBUFS];
+                    if exhausted.contains(&code)
+                        && self.watch_listeners(libc::EPOLL_CTL_DEL).is_ok()
+                    {
+                        self.accept_again_ns =
+                            Some(self.shared.clock.monotonic_ns() + ACCEPT_REST_NS);
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    fn admit(&mut self, socket: Socket) {
+        let Shared { config, counters, mailboxes, .. } = &*self.shared;
+        if counters.connections.fetch_add(1, Ordering::Relaxed) >= config.connections_max {
+            counters.connections.fetch_sub(1, Ordering::Relaxed);
+            counters.turned_away.fetch_add(1, Ordering::Relaxed);
+            let mut out = Out::default();
+            out.push_error(
+                Address::FINAL,
+                &Error::retry(format!(
+                    "the server has its limit of {} connections: close some, or try again later",
+                    config.connections_max
+                )),
+            );
+            // A new socket takes one frame, or the peer is gone.
+            let _ = out.flush(&socket);
+            return;
+        }
+        counters.accepted.fetch_add(1, Ordering::Relaxed);
+        let target = self.next_reactor;
+        self.next_reactor = (target + 1) % mailboxes.len();
+        if target == 0 {
+            self.open(socket);
+        } else {
+            mailboxes[target].push(Message::Accepted(socket));
+        }
+    }
+
+    fn open(&mut self, socket: Socket) {
+        let id = ConnectionId(self.shared.next_connection.fetch_add(1, Ordering::Relaxed));
+        let raw = socket.raw();
+        let mut connection = Box::new(Connection::new(socket, id));
+        connection.interest = libc::EPOLLIN as u32;
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.connections.push(None);
+            self.connections.len() as u32 - 1
+        });
+        if self.stop_ns.is_some()
+            || self.watch(libc::EPOLL_CTL_ADD, raw, connection.interest, token(slot, id)).is_err()
+        {
+            self.free.push(slot);
+            self.shared.counters.connections.fetch_sub(1, Ordering::Relaxed);
+            return;
+        }
+        self.connections[slot as usize] = Some(connection);
+        self.shared.service.connected(id);
+    }
+
+    fn close(&mut self, slot: u32) {
+        let Some(connection) = self.connections[slot as usize].take() else { return };
+        self.free.push(slot);
+        let counters = &self.shared.counters;
+        counters.connections.fetch_sub(1, Ordering::Relaxed);
+        counters.held_bytes.fetch_sub(connection.counted_bytes, Ordering::Relaxed);
+        let id = connection.id;
+        // The socket first: the service may let go of what the peer was reading.
+        drop(connection);
+        self.shared.service.disconnected(id);
+    }
+
+    fn read_mailbox(&mut self) {
+        let mut messages = std::mem::take(&mut self.messages);
+        self.mailbox.take(&mut messages);
+        for message in messages.drain(..) {
+            match message {
+                Message::Accepted(socket) => self.open(socket),
+                Message::Answer { key, response, last } => self.answered(key, response, last),
+                Message::Shutdown => self.begin_shutdown(),
+            }
+        }
+        self.messages = messages;
+        self.settle_touched();
+    }
+
+    fn settle_touched(&mut self) {
+        while let Some(slot) = self.touched.pop() {
+            if self.connections[slot as usize].is_some() {
+                self.settle(slot);
+            }
+        }
+    }
+
+    fn answered(&mut self, key: DeferredKey, response: Response, last: bool) {
+        let found = if last { self.waiting.remove(key) } else { self.waiting.get(key) };
+        let Some(request) = found.filter(|request| !request.expired) else { return };
+        let Some(connection) = self.connections[request.slot as usize].as_deref_mut() else {
+            return;
+        };
+        if connection.id != request.connection {
+            return;
+        }
+        let mut to = request.to;
+        if last {
+            connection.load.requests -= 1;
+            connection.load.bytes -= request.bytes;
+        } else {
+            to.kind = holdfast_base::frame::FrameKind::Part;
+        }
+        if matches!(connection.stage, Stage::Refused { .. }) {
+            return;
+        }
+        if connection.out.is_empty() {
+            // Only the first answer since the last flush: so each slot is listed once.
+            self.touched.push(request.slot);
+        }
+        lend_buffer(&mut self.spare, &mut connection.out);
+        answer(&mut connection.out, to, response);
+    }
+
+    fn begin_shutdown(&mut self) {
+        self.listeners.clear();
+        let grace_ns = self.shared.config.shutdown_grace.as_nanos() as u64;
+        self.stop_ns = Some(self.shared.clock.monotonic_ns().saturating_add(grace_ns));
+        for slot in 0..self.connections.len() as u32 {
+            if let Some(connection) = self.connections[slot as usize].as_deref_mut() {
+                if connection.stage == Stage::Open {
+                    connection.stage = Stage::Finishing;
+                }
+                self.settle(slot);
+            }
+        }
+    }
+
+    fn has_timers(&self) -> bool {
+        self.waiting.next_deadline_ns.is_some()
+            || !self.refused.is_empty()
+            || self.accept_again_ns.is_some()
+            || self.stop_ns.is_some()
+    }
+
+    fn timers(&mut self) {
+        let now_ns = self.shared.clock.monotonic_ns();
+        let mut due = Vec::new();
+        self.waiting.expire(now_ns, |request| due.push(request));
+        for request in due {
+            let Some(connection) = self.connections[request.slot as usize].as_deref_mut() else {
+                continue;
+            };
+            if connection.id == request.connection {
+                connection.load.requests -= 1;
+                connection.load.bytes -= request.bytes;
+                let error = Error::retry(
+                    "the deadline passed before the answer was there: what was asked may or may \
+                     not have been done, ask again",
+                );
+                connection.out.push_error(request.to, &error);
+                self.shared.counters.deadlines_passed.fetch_add(1, Ordering::Relaxed);
+                self.touched.push(request.slot);
+            }
+        }
+        self.settle_touched();
+        if self.accept_again_ns.is_some_and(|at| at <= now_ns)
+            && self.watch_listeners(libc::EPOLL_CTL_ADD).is_ok()
+        {
+            self.accept_again_ns = None;
+        }
+        let mut refused = std::mem::take(&mut self.refused);
+        refused.retain(|&(slot, id)| match self.connections[slot as usize].as_deref() {
+            Some(connection) if connection.id == id => {
+                let Stage::Refused { until_ns, .. } = connection.stage else { return false };
+                if until_ns <= now_ns {
+                    self.close(slot);
+                }
+                until_ns > now_ns
+            }
+            _ => false,
+        });
+        self.refused = refused;
+        if self.stop_ns.is_some_and(|at| at <= now_ns) {
+            (0..self.connections.len() as u32).for_each(|slot| self.close(slot));
+        }
+    }
+
+    fn timeout_ms(&self) -> i32 {
+        if self.shared.config.spin {
+            return 0;
+        }
+        if !self.has_timers() {
+            return -1;
+        }
+        let refused = (!self.refused.is_empty()).then(|| {
+            let until = |&(slot, _): &(u32, ConnectionId)| match self.connections[slot as usize]
+                .as_deref()
+                .map(|c| c.stage)
+            {
+                Some(Stage::Refused { until_ns, .. }) => until_ns,
+                _ => 0,
+            };
+            self.refused.iter().map(until).min().unwrap_or(0)
+        });
+        let timers = [self.waiting.next_deadline_ns, refused, self.accept_again_ns, self.stop_ns];
+        let next_ns = timers.into_iter().flatten().min().unwrap_or(0);
+        let wait_ns = next_ns.saturating_sub(self.shared.clock.monotonic_ns());
+        wait_ns.div_ceil(1_000_000).min(i32::MAX as u64) as i32
+    }
+
+    /// Sends what can be sent, and brings what epoll watches in line with the connection's state.
+    fn settle(&mut self, slot: u32) {
+        loop {
+            let Some(connection) = self.connections[slot as usize].as_deref_mut() else { return };
+            if connection.out.flush(&connection.socket).is_err() {
+                return self.close(slot);
+            }
+            let config = &self.shared.config;
+            let resume = connection.paused
+                && connection.load.requests <= config.connection_requests_max / 2
+                && connection.held_bytes() <= config.connection_bytes_max / 2;
+            if !resume {
+                break;
+            }
+            connection.paused = false;
+            self.resume(slot);
+        }
+        let Some(connection) = self.connections[slot as usize].as_deref_mut() else { return };
+        if connection.out.buf.is_empty() && connection.out.buf.capacity() > 0 {
+            let buffer = std::mem::take(&mut connection.out.buf);
+            if self.spare.len() < SPARE_MAX && buffer.capacity() <= SPARE_BYTES_MAX {
+                self.spare.push(buffer);
+            }
+        }
+        if let Stage::Refused { told, .. } = &mut connection.stage
+            && !*told
+            && connection.out.is_empty()
+        {
+            *told = true;
+            connection.socket.shutdown_write();
+        }
+        let held = connection.held_bytes();
+        if held != connection.counted_bytes {
+            let counters = &self.shared.counters;
+            counters.held_bytes.fetch_add(held, Ordering::Relaxed);
+            counters.held_bytes.fetch_sub(connection.counted_bytes, Ordering::Relaxed);
+            counters.held_bytes_peak.fetch_max(held, Ordering::Relaxed);
+            connection.counted_bytes = held;
+        }
+        if connection.is_done() {
+            return self.close(slot);
+        }
+        self.update_interest(slot);
+    }
+
+    fn update_interest(&mut self, slot: u32) {
+        let Some(connection) = self.connections[slot as usize].as_deref_mut() else { return };
+        let read = connection.stage != Stage::Finishing && !connection.paused;
+        let write = !connection.out.is_empty();
+        let wanted = if read { libc::EPOLLIN as u32 } else { 0 }
+            | if write { libc::EPOLLOUT as u32 } else { 0 };
+        if wanted != connection.interest {
+            connection.interest = wanted;
+            let (raw, token) = (connection.socket.raw(), token(slot, connection.id));
+            if self.watch(libc::EPOLL_CTL_MOD, raw, wanted, token).is_err() {
+                self.close(slot);
+            }
+        }
+    }
+
+    fn watch(&self, operation: i32, fd: RawFd, events: u32, token: u64) -> io::Result<()> {
+        let mut event = libc::epoll_event { events, u64: token };
+        // SAFETY: `event` outlives the call; a wrong descriptor is an error, not a danger.
+        match unsafe { libc::epoll_ctl(self.epoll.as_raw_fd(), operation, fd, &mut event) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    fn watch_listeners(&self, operation: i32) -> io::Result<()> {
+        for (i, listener) in self.listeners.iter().enumerate() {
+            self.watch(operation, listener.raw(), libc::EPOLLIN as u32, LISTENER - i as u64)?;
+        }
+        Ok(())
+    }
+}
+
+/// Slot and the low bits of the connection's id; the top bit is left to the special tokens.
+fn token(slot: u32, id: ConnectionId) -> u64 {
+    (id.0 as u32 & (u32::MAX >> 1)) as u64 * (1 << 32) + slot as u64
+}
+
+/// An idle connection owns no send buffer; it borrows one when it has something to say.
+fn lend_buffer(spare: &mut Vec<Vec<u8>>, out: &mut Out) {
+    if out.buf.capacity() == 0 {
+        out.buf = spare.pop().unwrap_or_default();
+    }
+}

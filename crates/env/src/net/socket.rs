@@ -1,0 +1,321 @@
+//! One connected stream socket, TCP or Unix, with the calls that the standard library lacks:
+//! gathered and scattered transfers that do not wait, into memory not yet initialised, and with
+//! descriptors. Used by the server's connections and by the client.
+
+use holdfast_base::{Error, Result};
+use std::fmt;
+use std::io::{self, IoSlice};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Where a server listens.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Endpoint {
+    /// `host:port`.
+    Tcp(String),
+    Unix(PathBuf),
+}
+
+impl Endpoint {
+    /// Reads `127.0.0.1:7400` or `unix:/path/to/socket`.
+    pub fn parse(text: &str) -> Result<Endpoint> {
+        if let Some(path) = text.strip_prefix("unix:") {
+            if path.is_empty() {
+                return Err(Error::invalid(
+                    "read endpoint `unix:`: the path is missing, write `unix:/path`",
+                ));
+            }
+            return Ok(Endpoint::Unix(path.into()));
+        }
+        match text.rsplit_once(':') {
+            Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => {
+                Ok(Endpoint::Tcp(text.to_owned()))
+            }
+            _ => Err(Error::invalid(format!(
+                "read endpoint `{}`: write `host:port` or `unix:/path`",
+                text.escape_debug()
+            ))),
+        }
+    }
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Endpoint::Tcp(address) => f.write_str(address),
+            Endpoint::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+/// Whether a call waits for the socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// `WouldBlock` at once when nothing can be done.
+    No,
+    /// As long as the socket's timeout says, then `WouldBlock`.
+    Yes,
+}
+
+/// Descriptors taken from one receive; a peer that sends more has the rest closed.
+const FDS_MAX: usize = 4;
+
+pub struct Socket {
+    fd: OwnedFd,
+    unix: bool,
+}
+
+impl Socket {
+    /// A blocking socket, connected to `endpoint`.
+    #[expect(clippy::disallowed_methods, reason = "this is the seam")]
+    pub fn connect(endpoint: &Endpoint, timeout: Duration) -> io::Result<Socket> {
+        match endpoint {
+            Endpoint::Unix(path) => {
+                Ok(Socket { fd: UnixStream::connect(path)?.into(), unix: true })
+            }
+            Endpoint::Tcp(address) => {
+                let mut failure = io::Error::new(io::ErrorKind::NotFound, "no such address");
+                for address in address.to_socket_addrs()? {
+                    match TcpStream::connect_timeout(&address, timeout) {
+                        Ok(stream) => {
+                            stream.set_nodelay(true)?;
+                            return Ok(Socket { fd: stream.into(), unix: false });
+                        }
+                        Err(e) => failure = e,
+                    }
+                }
+                Err(failure)
+            }
+        }
+    }
+
+    pub(super) fn from_accepted(fd: OwnedFd, unix: bool) -> io::Result<Socket> {
+        let socket = if unix {
+            Socket { fd, unix }
+        } else {
+            let stream = TcpStream::from(fd);
+            stream.set_nodelay(true)?;
+            Socket { fd: stream.into(), unix }
+        };
+        Ok(socket)
+    }
+
+    pub fn is_unix(&self) -> bool {
+        self.unix
+    }
+
+    pub(super) fn raw(&self) -> RawFd {
+        self.fd.as_raw_fd()
+    }
+
+    /// Longest wait of a receive with [`Wait::Yes`]; nothing means for ever.
+    pub fn set_receive_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        let time = timeout.unwrap_or(Duration::ZERO);
+        // Zero means for ever here, so the shortest wait is a microsecond.
+        let micros = match timeout {
+            Some(_) => time.subsec_micros().max((time.as_secs() == 0) as u32),
+            None => 0,
+        };
+        let value = libc::timeval { tv_sec: time.as_secs() as i64, tv_usec: i64::from(micros) };
+        // SAFETY: the pointer and length describe `value`, which outlives the call.
+        let result = unsafe {
+            libc::setsockopt(
+                self.raw(),
+                libc::SOL_SOCKET,
+                libc::SO_RCVTIMEO,
+                (&raw const value).cast(),
+                size_of::<libc::timeval>() as u32,
+            )
+        };
+        if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+
+    /// Sends without waiting; `fd` travels with the first byte. A dead peer is an error, never a
+    /// signal.
+    pub fn send(&self, parts: &[IoSlice<'_>], fd: Option<BorrowedFd<'_>>) -> io::Result<usize> {
+        let mut control = Control::default();
+        // SAFETY: msghdr is a plain C struct for which all zeros is a value.
+        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        // IoSlice is ABI-compatible with iovec, and sendmsg only reads through it.
+        message.msg_iov = parts.as_ptr().cast_mut().cast();
+        message.msg_iovlen = parts.len();
+        if let Some(fd) = fd {
+            // SAFETY: the control buffer is aligned and long enough for one descriptor; the
+            // header that CMSG_FIRSTHDR points at lies in it.
+            unsafe {
+                message.msg_control = control.0.as_mut_ptr().cast();
+                message.msg_controllen = libc::CMSG_SPACE(size_of::<RawFd>() as u32) as usize;
+                let header = libc::CMSG_FIRSTHDR(&message);
+                (*header).cmsg_level = libc::SOL_SOCKET;
+                (*header).cmsg_type = libc::SCM_RIGHTS;
+                (*header).cmsg_len = libc::CMSG_LEN(size_of::<RawFd>() as u32) as usize;
+                libc::CMSG_DATA(header).cast::<RawFd>().write_unaligned(fd.as_raw_fd());
+            }
+        }
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        // SAFETY: `message` points at the caller's slices and our control buffer, all alive.
+        match unsafe { libc::sendmsg(self.raw(), &message, flags) } {
+            n if n >= 0 => Ok(n as usize),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// Receives into `target`; 0 is the end of the stream.
+    pub fn receive(
+        &self,
+        target: &mut [u8],
+        wait: Wait,
+        fds: &mut Vec<OwnedFd>,
+    ) -> io::Result<usize> {
+        self.receive_two(target, &mut [], wait, fds)
+    }
+
+    /// Receives into `target`, and what is more into `tail`.
+    pub fn receive_two(
+        &self,
+        target: &mut [u8],
+        tail: &mut [u8],
+        wait: Wait,
+        fds: &mut Vec<OwnedFd>,
+    ) -> io::Result<usize> {
+        let mut into = [
+            libc::iovec { iov_base: target.as_mut_ptr().cast(), iov_len: target.len() },
+            libc::iovec { iov_base: tail.as_mut_ptr().cast(), iov_len: tail.len() },
+        ];
+        // SAFETY: both entries describe exclusively borrowed memory that outlives the call.
+        unsafe { self.receive_raw(&mut into, wait, fds) }
+    }
+
+    /// Appends to `target` until it has `end` bytes, and puts what is more into `tail`; says how
+    /// many bytes went to each.
+    pub fn receive_append(
+        &self,
+        target: &mut Vec<u8>,
+        end: usize,
+        tail: &mut [u8],
+        wait: Wait,
+        fds: &mut Vec<OwnedFd>,
+    ) -> io::Result<(usize, usize)> {
+        let room = end.saturating_sub(target.len());
+        target.reserve(room);
+        let spare = target.spare_capacity_mut();
+        let mut into = [
+            libc::iovec { iov_base: spare.as_mut_ptr().cast(), iov_len: room },
+            libc::iovec { iov_base: tail.as_mut_ptr().cast(), iov_len: tail.len() },
+        ];
+        // SAFETY: `room` bytes of spare capacity were reserved; the kernel only writes to them.
+        let received = unsafe { self.receive_raw(&mut into, wait, fds)? };
+        let appended = received.min(room);
+        // SAFETY: the kernel initialised the first `appended` bytes of the spare capacity.
+        unsafe { target.set_len(target.len() + appended) };
+        Ok((appended, received - appended))
+    }
+
+    /// # Safety
+    /// The entries describe memory that may be written during the call.
+    unsafe fn receive_raw(
+        &self,
+        into: &mut [libc::iovec; 2],
+        wait: Wait,
+        fds: &mut Vec<OwnedFd>,
+    ) -> io::Result<usize> {
+        let mut control = Control::default();
+        // SAFETY: msghdr is a plain C struct for which all zeros is a value.
+        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        message.msg_iov = into.as_mut_ptr();
+        message.msg_iovlen = into.len();
+        if self.unix {
+            message.msg_control = control.0.as_mut_ptr().cast();
+            message.msg_controllen = size_of::<Control>();
+        }
+        let wait = if wait == Wait::No { libc::MSG_DONTWAIT } else { 0 };
+        let received = loop {
+            // SAFETY: the caller vouches for the entries; the control buffer outlives the call.
+            let n =
+                unsafe { libc::recvmsg(self.raw(), &mut message, libc::MSG_CMSG_CLOEXEC | wait) };
+            if n >= 0 {
+                break n as usize;
+            }
+            let error = io::Error::last_os_error();
+            if error.kind() != io::ErrorKind::Interrupted {
+                return Err(error);
+            }
+        };
+        if message.msg_controllen > 0 {
+            take_fds(&message, fds);
+        }
+        Ok(received)
+    }
+
+    /// Waits until the socket can be read, or written if `write`; says whether it can be read.
+    pub fn wait_ready(&self, write: bool, timeout: Option<Duration>) -> io::Result<bool> {
+        let events = libc::POLLIN | if write { libc::POLLOUT } else { 0 };
+        let mut poll = libc::pollfd { fd: self.raw(), events, revents: 0 };
+        let timeout_ms = timeout.map_or(-1, |t| t.as_millis().clamp(1, i32::MAX as u128) as i32);
+        // SAFETY: one entry, alive during the call.
+        match unsafe { libc::poll(&mut poll, 1, timeout_ms) } {
+            0 => Err(io::ErrorKind::TimedOut.into()),
+            n if n > 0 => Ok(poll.revents & !libc::POLLOUT != 0),
+            _ => match io::Error::last_os_error() {
+                e if e.kind() == io::ErrorKind::Interrupted => Ok(false),
+                e => Err(e),
+            },
+        }
+    }
+
+    /// Tells the peer that nothing more comes.
+    pub fn shutdown_write(&self) {
+        // SAFETY: a plain call on an open descriptor. It fails only if the peer is gone already.
+        unsafe { libc::shutdown(self.raw(), libc::SHUT_WR) };
+    }
+
+    /// The user at the other end of a Unix socket.
+    pub(super) fn peer_uid(&self) -> io::Result<u32> {
+        let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
+        let mut len = size_of::<libc::ucred>() as u32;
+        // SAFETY: both pointers are to values that outlive the call, `len` is the first's size.
+        let result = unsafe {
+            libc::getsockopt(
+                self.raw(),
+                libc::SOL_SOCKET,
+                libc::SO_PEERCRED,
+                (&raw mut peer).cast(),
+                &mut len,
+            )
+        };
+        if result == 0 { Ok(peer.uid) } else { Err(io::Error::last_os_error()) }
+    }
+}
+
+/// A buffer for control messages, aligned as they want to be.
+#[repr(align(8))]
+struct Control([u8; 64]);
+
+impl Default for Control {
+    fn default() -> Control {
+        Control([0; 64])
+    }
+}
+
+const _: () = assert!(16 + FDS_MAX * size_of::<RawFd>() <= size_of::<Control>());
+
+fn take_fds(message: &libc::msghdr, fds: &mut Vec<OwnedFd>) {
+    // SAFETY: the kernel filled the control buffer that `message` describes; the CMSG macros walk
+    // it, and each descriptor of SCM_RIGHTS is new and owned by nobody else.
+    unsafe {
+        let mut header = libc::CMSG_FIRSTHDR(message);
+        while !header.is_null() {
+            if (*header).cmsg_level == libc::SOL_SOCKET && (*header).cmsg_type == libc::SCM_RIGHTS {
+                let bytes = (*header).cmsg_len - libc::CMSG_LEN(0) as usize;
+                for i in 0..bytes / size_of::<RawFd>() {
+                    let fd = libc::CMSG_DATA(header).cast::<RawFd>().add(i).read_unaligned();
+                    fds.push(OwnedFd::from_raw_fd(fd));
+                }
+            }
+            header = libc::CMSG_NXTHDR(message, header);
+        }
+    }
+}
