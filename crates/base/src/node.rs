@@ -13,7 +13,7 @@ pub enum NodeKind {
     File = 2,
     Symlink = 3,
     /// A bag of files that is read as one stream.
-    Multifile = 4,
+    MultiFile = 4,
     /// A directory of key-values.
     Table = 5,
     /// A file in a table: the last put wins.
@@ -23,7 +23,9 @@ pub enum NodeKind {
 impl NodeKind {
     pub fn from_code(code: u8) -> Option<NodeKind> {
         use NodeKind::*;
-        [Directory, File, Symlink, Multifile, Table, KeyValue].into_iter().find(|k| *k as u8 == code)
+        [Directory, File, Symlink, MultiFile, Table, KeyValue]
+            .into_iter()
+            .find(|k| *k as u8 == code)
     }
 
     pub fn name(self) -> &'static str {
@@ -31,7 +33,7 @@ impl NodeKind {
             NodeKind::Directory => "directory",
             NodeKind::File => "file",
             NodeKind::Symlink => "symlink",
-            NodeKind::Multifile => "multifile",
+            NodeKind::MultiFile => "multifile",
             NodeKind::Table => "table",
             NodeKind::KeyValue => "key-value",
         }
@@ -39,7 +41,17 @@ impl NodeKind {
 
     /// Has names below it.
     pub fn is_container(self) -> bool {
-        matches!(self, NodeKind::Directory | NodeKind::Multifile | NodeKind::Table)
+        matches!(self, NodeKind::Directory | NodeKind::MultiFile | NodeKind::Table)
+    }
+
+    /// Whether a node of kind `child` may be made in, or moved into, one of this kind.
+    pub fn may_hold(self, child: NodeKind) -> bool {
+        match self {
+            NodeKind::Directory => child != NodeKind::KeyValue,
+            NodeKind::MultiFile => child == NodeKind::File,
+            NodeKind::Table => child == NodeKind::KeyValue,
+            NodeKind::File | NodeKind::Symlink | NodeKind::KeyValue => false,
+        }
     }
 
     /// Has bytes.
@@ -63,16 +75,17 @@ impl Decode for NodeKind {
 /// An ordered list of one to four tiers, the next taken when one is full, and what an
 /// acknowledgement promises. Inherited from the directory.
 ///
-/// Packed into 16 bits: bit 15 is set for `durable`, each 3 bits from the lowest hold a tier's
-/// code plus 1, 0 ends the list.
+/// Packed into 16 bits: bits 12-15 hold the durability's code, each 3 bits from the lowest a
+/// tier's code plus 1, 0 ends the list.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct StorageClass(u16);
 
 pub const CLASS_TIERS_MAX: usize = 4;
+const DURABLE: u16 = (Durability::Durable as u16) << (3 * CLASS_TIERS_MAX);
 
 impl StorageClass {
     /// The root directory's: on disk, synced before the acknowledgement.
-    pub const DEFAULT: StorageClass = StorageClass(0x8000 | (Tier::Disk as u16 + 1));
+    pub const DEFAULT: StorageClass = StorageClass(DURABLE | (Tier::Disk as u16 + 1));
 
     /// `None` for no tier, more than four, or one twice; and for `durable` with `dram` in the
     /// list, since memory cannot keep that promise.
@@ -91,7 +104,7 @@ impl StorageClass {
             if tiers.contains(&Tier::Dram) {
                 return None;
             }
-            bits |= 0x8000;
+            bits |= DURABLE;
         }
         Some(StorageClass(bits))
     }
@@ -104,7 +117,7 @@ impl StorageClass {
                 tier => tiers.push(Tier::from_code(tier as u8 - 1)?),
             }
         }
-        let durability = if code & 0x8000 != 0 { Durability::Durable } else { Durability::Memory };
+        let durability = if code & DURABLE != 0 { Durability::Durable } else { Durability::Memory };
         StorageClass::new(&tiers, durability).filter(|class| class.0 == code)
     }
 
@@ -119,7 +132,7 @@ impl StorageClass {
     }
 
     pub fn durability(self) -> Durability {
-        if self.0 & 0x8000 != 0 { Durability::Durable } else { Durability::Memory }
+        if self.0 & DURABLE != 0 { Durability::Durable } else { Durability::Memory }
     }
 }
 
@@ -148,7 +161,9 @@ impl FromStr for StorageClass {
 
     fn from_str(text: &str) -> Result<StorageClass, String> {
         let wrong = || {
-            format!("storage class `{text}` is not one of `disk`, `disk:memory`, `dram`, `dram,disk`")
+            format!(
+                "storage class `{text}` is not one of `disk`, `disk:memory`, `dram`, `dram,disk`"
+            )
         };
         let (names, durability) = match text.split_once(':') {
             Some((names, "durable")) => (names, Some(Durability::Durable)),
@@ -202,14 +217,17 @@ mod tests {
             assert_eq!(StorageClass::from_code(class.code()), Some(class));
         }
         assert_eq!("disk".parse(), Ok(StorageClass::DEFAULT));
-        for bad in ["", "tape", "disk,disk", "dram:durable", "dram,disk:durable", "disk:", "disk:safe"] {
+        for bad in
+            ["", "tape", "disk,disk", "dram:durable", "dram,disk:durable", "disk:", "disk:safe"]
+        {
             assert!(bad.parse::<StorageClass>().is_err(), "{bad}");
         }
     }
 
     #[test]
     fn every_other_code_is_refused() {
-        let valid: Vec<u16> = (0..=u16::MAX).filter(|c| StorageClass::from_code(*c).is_some()).collect();
+        let valid: Vec<u16> =
+            (0..=u16::MAX).filter(|c| StorageClass::from_code(*c).is_some()).collect();
         assert_eq!(valid.len(), 5, "disk twice, dram, and both orders of the two: {valid:?}");
     }
 }

@@ -2,11 +2,11 @@
 //! An entry is a version byte, a tag byte and the fields: docs/formats/namespace.md. Every choice
 //! (time, placement, cookies) is in the entry; the fold makes none.
 
-use crate::ClassSet;
 use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::ids::{
     ChunkId, Durability, FileId, Generation, Index, NodeId, Pointer, StoreId, Tier,
 };
+use holdfast_base::node::{NodeKind, StorageClass};
 use holdfast_base::{Error, Result, codec_enum, codec_struct};
 
 /// The first byte of every entry of a namespace topic.
@@ -59,43 +59,6 @@ macro_rules! byte_enum {
 pub(crate) use byte_enum;
 
 byte_enum! {
-    /// What a node of the namespace is.
-    NodeKind: "node kind" {
-        Directory = 1 "directory",
-        File = 2 "file",
-        Symlink = 3 "symlink",
-        /// Behaves as a directory of files, is read as their bytes in order of name.
-        MultiFile = 4 "multifile",
-        /// Holds key-values and nothing else.
-        Table = 5 "table",
-        /// A value in a table; the last put wins.
-        KeyValue = 6 "key-value",
-    }
-}
-
-impl NodeKind {
-    /// Whether nodes of this kind have children.
-    pub fn is_container(self) -> bool {
-        matches!(self, NodeKind::Directory | NodeKind::MultiFile | NodeKind::Table)
-    }
-
-    /// Whether nodes of this kind have bytes.
-    pub fn is_data(self) -> bool {
-        matches!(self, NodeKind::File | NodeKind::KeyValue)
-    }
-
-    /// Whether a node of kind `child` may be made in, or moved into, one of this kind.
-    pub fn may_hold(self, child: NodeKind) -> bool {
-        match self {
-            NodeKind::Directory => child != NodeKind::KeyValue,
-            NodeKind::MultiFile => child == NodeKind::File,
-            NodeKind::Table => child == NodeKind::KeyValue,
-            NodeKind::File | NodeKind::Symlink | NodeKind::KeyValue => false,
-        }
-    }
-}
-
-byte_enum! {
     ChunkKind: "chunk kind" {
         /// One owner, read by byte offset.
         Raw = 1 "raw",
@@ -146,7 +109,7 @@ pub enum Command {
         kind: NodeKind,
         mode: u16,
         mtime: i64,
-        class: Option<ClassSet>,
+        class: Option<StorageClass>,
         parents: bool,
     },
     /// Names a small file's bytes; visible at once. A `KeyValue` replaces without being asked.
@@ -158,7 +121,7 @@ pub enum Command {
         mtime: i64,
         size: u64,
         crc: u32,
-        class: Option<ClassSet>,
+        class: Option<StorageClass>,
         location: Location,
         replace: bool,
         parents: bool,
@@ -174,7 +137,7 @@ pub enum Command {
     /// the directory whose class is inherited. Answers `File`.
     Begin {
         path: String,
-        class: Option<ClassSet>,
+        class: Option<StorageClass>,
         mode: u16,
         mtime: i64,
     },
@@ -244,7 +207,7 @@ pub enum Command {
     /// Sets what later nodes of a directory inherit; existing ones keep theirs.
     SetClass {
         path: String,
-        class: ClassSet,
+        class: StorageClass,
     },
     /// Ends naming of a sealed packed chunk's objects: pointers to it are refused from here on.
     CloseChunk {

@@ -4,13 +4,12 @@
 //! the log's runtime feeds entries, the file face reads.
 #![deny(unsafe_code)]
 
-mod class;
 pub mod cluster;
 pub mod command;
 pub mod namespace;
 mod views;
 
-pub use class::ClassSet;
 pub use cluster::{ClusterCommand, ClusterView};
-pub use command::{ChunkKind, Command, Extent, Location, NodeKind, Outcome, Remainder};
+pub use command::{ChunkKind, Command, Extent, Location, Outcome, Remainder};
+pub use holdfast_base::node::{NodeKind, StorageClass};
 pub use namespace::Namespace;

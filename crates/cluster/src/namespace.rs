@@ -23,7 +23,7 @@ pub use chunks::{Chunk, ChunkState, OldGeneration};
 pub use read::{Entry, FileInfo, Page, Totals, UnclosedInfo, Usage};
 pub(crate) use restore::checked_body;
 
-use crate::{ClassSet, Command, Extent, NodeKind, Outcome, Remainder};
+use crate::{Command, Extent, NodeKind, Outcome, Remainder, StorageClass};
 use children::Families;
 use chunks::Chunks;
 use holdfast_base::ids::{ChunkId, Generation, Index};
@@ -111,7 +111,7 @@ impl Namespace {
     /// The empty namespace of a shard: a root directory of the default class.
     pub fn new(shard: u16) -> Namespace {
         let mut ns = Namespace::hollow(shard);
-        let root = ns.nodes.make(NodeKind::Directory, 0o755, 0, ClassSet::DEFAULT);
+        let root = ns.nodes.make(NodeKind::Directory, 0o755, 0, StorageClass::DEFAULT);
         assert_eq!(root, ROOT);
         ns.count(root, true);
         ns

@@ -7,8 +7,8 @@ use holdfast_base::ids::{
 };
 use holdfast_cluster::cluster::StoreState;
 use holdfast_cluster::{
-    ChunkKind, ClassSet, ClusterCommand, ClusterView, Command, Extent, Location, Namespace,
-    NodeKind, Remainder,
+    ChunkKind, ClusterCommand, ClusterView, Command, Extent, Location, Namespace, NodeKind,
+    Remainder, StorageClass,
 };
 use std::fmt::Write;
 
@@ -17,7 +17,7 @@ const P: Pointer = Pointer { chunk: ChunkId(1), slot: Slot(2), cookie: Cookie(0x
 /// One of each command, in an order in which all are accepted.
 fn commands() -> Vec<Command> {
     let stores = vec![StoreId(7), StoreId(8)];
-    let class = ClassSet::new(&[Tier::Dram, Tier::Disk], Durability::Memory).unwrap();
+    let class = StorageClass::new(&[Tier::Dram, Tier::Disk], Durability::Memory).unwrap();
     let file = |place: u64| FileId(place);
     let chunk = ChunkId;
     let kind = NodeKind::Directory;

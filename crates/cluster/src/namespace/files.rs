@@ -4,7 +4,7 @@
 use super::nodes::{EXTENTS, HAS_CRC, PACKED, UNCLOSED};
 use super::tree::{Fresh, check_metadata, check_mode};
 use super::{ChunkState, FileExtents, Freed, FreedThing, Namespace, Unclosed};
-use crate::{ChunkKind, ClassSet, Command, Extent, Location, NodeKind, Outcome, Remainder};
+use crate::{ChunkKind, Command, Extent, Location, NodeKind, Outcome, Remainder, StorageClass};
 use holdfast_base::ids::{ChunkId, FileId, Index, Pointer};
 use holdfast_base::limits::{CHUNK_SLOTS_MAX, PACKED_BYTES_MAX};
 use holdfast_base::{Error, Result, path};
@@ -110,7 +110,7 @@ impl Namespace {
     pub(super) fn begin(
         &mut self,
         path: &str,
-        class: Option<ClassSet>,
+        class: Option<StorageClass>,
         mode: u16,
         mtime: i64,
     ) -> Result<Outcome> {

@@ -3,7 +3,7 @@
 
 use super::arena::Arena;
 use super::prefetch::prefetch;
-use crate::{ClassSet, NodeKind};
+use crate::{NodeKind, StorageClass};
 use holdfast_base::ids::FileId;
 
 pub(super) const PAGE_NODES: usize = 4096;
@@ -39,7 +39,7 @@ pub(super) struct Node {
     kind: u8,
     pub flags: u8,
     pub mode: u16,
-    class: u16,
+    class: StorageClass,
     /// User metadata in the arena.
     pub metadata: u32,
     /// Bytes of a packed file; a list's length is with the list.
@@ -63,7 +63,7 @@ const FREE: Node = Node {
     kind: 0,
     flags: 0,
     mode: 0,
-    class: 0,
+    class: StorageClass::DEFAULT,
     metadata: 0,
     size: 0,
     mtime: 0,
@@ -79,12 +79,12 @@ impl Node {
         NodeKind::from_code(self.kind)
     }
 
-    pub(super) fn class(&self) -> ClassSet {
-        ClassSet::from_stored(self.class)
+    pub(super) fn class(&self) -> StorageClass {
+        self.class
     }
 
-    pub(super) fn set_class(&mut self, class: ClassSet) {
-        self.class = class.to_bits();
+    pub(super) fn set_class(&mut self, class: StorageClass) {
+        self.class = class;
     }
 }
 
@@ -129,7 +129,13 @@ impl Nodes {
     }
 
     /// A fresh node without a name.
-    pub(super) fn make(&mut self, kind: NodeKind, mode: u16, mtime: i64, class: ClassSet) -> u32 {
+    pub(super) fn make(
+        &mut self,
+        kind: NodeKind,
+        mode: u16,
+        mtime: i64,
+        class: StorageClass,
+    ) -> u32 {
         let at = match self.free.pop() {
             Some(at) => at,
             None => {
@@ -140,7 +146,6 @@ impl Nodes {
             }
         };
         let generation = self[at].generation;
-        let class = class.to_bits();
         self[at] = Node { generation, kind: kind as u8, mode, mtime, class, ..FREE };
         at
     }

@@ -4,7 +4,7 @@
 use super::chunks::Chunk;
 use super::nodes::{DETACHED, EXTENTS, HAS_CRC, PACKED, ROOT, UNCLOSED};
 use super::{Namespace, Shown, table};
-use crate::{ClassSet, Extent, Location, NodeKind, Remainder};
+use crate::{Extent, Location, NodeKind, Remainder, StorageClass};
 use holdfast_base::ids::{ChunkId, Cookie, FileId, Index, Pointer, Slot};
 use holdfast_base::limits::{LIST_PAGE_MAX, PATH_BYTES_MAX};
 use holdfast_base::{Error, Result, path};
@@ -21,7 +21,7 @@ pub struct FileInfo {
     pub id: FileId,
     pub kind: NodeKind,
     pub mode: u16,
-    pub class: ClassSet,
+    pub class: StorageClass,
     /// Nanoseconds since 1970.
     pub mtime: i64,
     /// Bytes of a file or of a link's target; entries of a container.

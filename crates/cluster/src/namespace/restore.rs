@@ -8,7 +8,7 @@ use super::snapshot::{MAGIC, VERSION};
 use super::space::check_replicas;
 use super::tree::{check_metadata, check_mode};
 use super::{ChunkState, FileExtents, Freed, FreedThing, Namespace, Unclosed, table};
-use crate::{ChunkKind, ClassSet, Extent, NodeKind, Remainder};
+use crate::{ChunkKind, Extent, NodeKind, Remainder, StorageClass};
 use holdfast_base::checksum::crc32c;
 use holdfast_base::codec::{Decode, Reader};
 use holdfast_base::ids::{ChunkId, FileId, Generation, Pointer};
@@ -131,7 +131,7 @@ impl Namespace {
         let node = &mut self.nodes[at];
         (node.flags, node.parent, node.mode) = (flags, parent, mode);
         node.mtime = i64::decode(reader)?;
-        node.set_class(ClassSet::decode(reader)?);
+        node.set_class(StorageClass::decode(reader)?);
         let metadata = reader.bytes()?;
         check_metadata(metadata).map_err(|e| Error::corrupt(e.message))?;
         self.set_metadata(at, metadata);

@@ -188,7 +188,7 @@ fn every_bad_path_is_refused_by_every_command_with_the_reason() {
             Command::Salvage { file, path: bad.into(), extents: vec![] },
             rename(bad, "/ok", false),
             delete(bad, true),
-            Command::SetClass { path: bad.into(), class: ClassSet::DEFAULT },
+            Command::SetClass { path: bad.into(), class: StorageClass::DEFAULT },
             Command::SetAttributes { path: bad.into(), mode: None, mtime: None, metadata: None },
         ] {
             w.refused(command, Kind::Invalid, why);
@@ -229,19 +229,19 @@ fn directories_are_made_with_parents_only_when_asked() {
 #[test]
 fn classes_are_inherited_at_creation_and_can_be_given() {
     let mut w = World::new();
-    let fast = ClassSet::new(&[Tier::Dram, Tier::Disk], Durability::Memory).unwrap();
+    let fast = StorageClass::new(&[Tier::Dram, Tier::Disk], Durability::Memory).unwrap();
     w.dir("/d");
     w.ok(put("/d/old", None, false));
     w.ok(Command::SetClass { path: "/d".into(), class: fast });
     w.ok(put("/d/new", None, false));
     let unclosed = w.file(begin("/d/no/such/dir"));
     assert_eq!(w.ns.info(unclosed).unwrap().class, fast);
-    assert_eq!(w.ns.lookup("/d/old").unwrap().class, ClassSet::DEFAULT);
+    assert_eq!(w.ns.lookup("/d/old").unwrap().class, StorageClass::DEFAULT);
     assert_eq!(w.ns.lookup("/d/new").unwrap().class, fast);
-    let class = Some(ClassSet::DEFAULT);
+    let class = Some(StorageClass::DEFAULT);
     let given = Command::Begin { path: "/d/x".into(), class, mode: 0, mtime: 0 };
     let given = w.file(given);
-    assert_eq!(w.ns.info(given).unwrap().class, ClassSet::DEFAULT);
+    assert_eq!(w.ns.info(given).unwrap().class, StorageClass::DEFAULT);
     let set = Command::SetClass { path: "/d/old".into(), class: fast };
     w.refused(set, Kind::Invalid, "copy it");
 }

@@ -5,7 +5,7 @@ use super::children::Children;
 use super::nodes::{DETACHED, ROOT, UNCLOSED};
 use super::{Namespace, STEPS_MAX, Shown, table};
 use crate::command::METADATA_BYTES_MAX;
-use crate::{ClassSet, Command, NodeKind, Outcome};
+use crate::{Command, NodeKind, Outcome, StorageClass};
 use holdfast_base::ids::Index;
 use holdfast_base::limits::{PATH_BYTES_MAX, PATH_DEPTH_MAX};
 use holdfast_base::{Error, Result, path};
@@ -26,7 +26,7 @@ pub(super) struct Fresh {
     pub kind: NodeKind,
     pub mode: u16,
     pub mtime: i64,
-    pub class: Option<ClassSet>,
+    pub class: Option<StorageClass>,
 }
 
 impl Namespace {
@@ -383,7 +383,7 @@ impl Namespace {
         self.nodes[at].metadata = self.nodes.arena.put(metadata);
     }
 
-    pub(super) fn set_class(&mut self, path: &str, class: ClassSet) -> Result<Outcome> {
+    pub(super) fn set_class(&mut self, path: &str, class: StorageClass) -> Result<Outcome> {
         let at = self.find(path)?;
         if !self.is_container(at) {
             return Err(Error::invalid(format!(
