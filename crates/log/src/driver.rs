@@ -285,6 +285,9 @@ impl Drop for EmbeddedLog {
             let topic = r.topic.clone();
             if let Some(mut r) = Arc::into_inner(r)
                 && let Some(committer) = r.committer.take()
+                // A callback may hold the last reference; then this is the committer itself,
+                // which ends on its own.
+                && committer.thread().id() != std::thread::current().id()
             {
                 // A committer that panicked has poisoned the topic; nothing is left to save.
                 let _ = committer.join();

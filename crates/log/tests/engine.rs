@@ -38,8 +38,7 @@ fn what_was_appended_is_read_back_after_reopening() {
             let mode = if b % 3 == 0 { Mode::Ordered } else { Mode::Synced };
             assert_eq!(append(&log, T, &entries, mode), Ok(Index(b as u64 * 3 + 1)));
         }
-        let expected: Vec<(u64, Vec<u8>)> =
-            (1..).zip(batches.into_iter().flatten()).collect();
+        let expected: Vec<(u64, Vec<u8>)> = (1..).zip(batches.into_iter().flatten()).collect();
         assert_eq!(read_all(&log, T).unwrap(), expected);
         let before = log.info(T).unwrap();
         assert!(before.segments > 3, "{before:?}");
@@ -47,7 +46,10 @@ fn what_was_appended_is_read_back_after_reopening() {
         let log = open(&root, drive);
         assert_eq!(read_all(&log, T).unwrap(), expected);
         let after = log.info(T).unwrap();
-        assert_eq!((after.first, after.next, after.bytes), (before.first, before.next, before.bytes));
+        assert_eq!(
+            (after.first, after.next, after.bytes),
+            (before.first, before.next, before.bytes)
+        );
         assert_eq!(log.recovered(), []);
         assert_eq!(log.topics(), [T]);
         assert_eq!(append(&log, T, &[b"more"], Mode::Synced), Ok(before.next));
@@ -337,9 +339,11 @@ fn a_full_disk_refuses_appends_until_space_is_free() {
 
 #[test]
 fn a_failed_sync_makes_the_topic_read_only_until_restart() {
-    for (site, mode) in
-        [("log.commit", Mode::Synced), ("log.sync-ordered", Mode::Ordered), ("log.segment-name", Mode::Synced)]
-    {
+    for (site, mode) in [
+        ("log.commit", Mode::Synced),
+        ("log.sync-ordered", Mode::Ordered),
+        ("log.segment-name", Mode::Synced),
+    ] {
         let dir = Scratch::new("failing");
         let disk = FaultDisk::new();
         let log = EmbeddedLog::open(disk.clone(), &dir.0, options(Drive::Pump)).unwrap();

@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
-use std::thread::JoinHandle;
+use std::thread::{JoinHandle, ThreadId};
 use std::time::Duration;
 
 pub struct Topic {
@@ -43,6 +43,8 @@ pub struct State {
     /// Who waits for a durable entry at or after an index.
     pub tails: Vec<(u64, Done<()>)>,
     committer: Committer,
+    /// Who runs acknowledgements at the moment.
+    delivering: Option<ThreadId>,
     stopping: bool,
 }
 
@@ -60,6 +62,11 @@ enum Spare {
     None,
     Filling(JoinHandle<io::Result<()>>),
 }
+
+/// How often an ordered append gives way to a delivery that is about to end, before it queues
+/// behind it. Without this, a caller that was woken by the committer would find it busy for one
+/// more instant, queue, be woken by it again, and so never append on its own thread.
+const DELIVERY_YIELDS: usize = 8;
 
 /// Threads until the task registry of `env` takes them over.
 pub fn spawn<T: Send + 'static>(
@@ -87,6 +94,7 @@ impl Topic {
                 files: files.into_iter().map(|f| (f.first, f)).collect(),
                 tails: Vec::new(),
                 committer: Committer::Away,
+                delivering: None,
                 stopping: false,
             }),
             work: Condvar::new(),
@@ -102,6 +110,15 @@ impl Topic {
 
     pub fn append(&self, entries: Vec<Vec<u8>>, synced: bool, done: Done<Index>) {
         let mut state = self.lock();
+        for _ in 0..if synced { 0 } else { DELIVERY_YIELDS } {
+            // A callback that appends must not wait for itself.
+            if state.delivering.is_none_or(|t| t == std::thread::current().id()) {
+                break;
+            }
+            drop(state);
+            std::thread::yield_now();
+            state = self.lock();
+        }
         if let Err((done, e)) = state.core.stage(entries, synced, done) {
             drop(state);
             return done(Err(e));
@@ -339,6 +356,9 @@ impl Topic {
                 .collect();
         }
         let wants_spare = state.core.wants_spare();
+        if busy {
+            state.delivering = Some(std::thread::current().id());
+        }
         drop(state);
         if wants_spare {
             self.fill_spare();
@@ -352,6 +372,7 @@ impl Topic {
         if busy {
             let mut state = self.lock();
             state.core.idle();
+            state.delivering = None;
             self.wake_committer(&mut state);
             if state.stopping {
                 self.work.notify_all();
