@@ -1,12 +1,29 @@
-//! The embedded engine's driver: a committer thread a topic, or none in a simulation.
+//! The embedded engine: a directory of topics, a committer thread for each (or none, in a
+//! simulation). Decides nothing about commits, that is the core's; opens, routes and closes.
 
-use crate::recover::CutTail;
+mod read;
+mod topic;
+
+pub(crate) use topic::spawn;
+
+use crate::core::Tail;
+use crate::format::{COMMIT_HEADER_BYTES, SECTOR};
+use crate::recover::{CutTail, open_topic};
+use crate::topic::{check_topic, directory_name, hash, topic_of_directory};
 use crate::{Done, Info, Log, Mode, Scope};
-use holdfast_base::Result;
 use holdfast_base::ids::Index;
+use holdfast_base::{Error, Result};
 use holdfast_env::Disk;
-use std::path::Path;
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, RwLock, mpsc};
+use std::thread::JoinHandle;
+use topic::Topic;
+
+/// Smallest segment: its header and one commit of a few sectors.
+pub const SEGMENT_BYTES_MIN: u64 = 4 * SECTOR;
+
+const _: () = assert!(SEGMENT_BYTES_MIN > SECTOR + COMMIT_HEADER_BYTES as u64);
 
 /// Who performs commits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,9 +39,9 @@ pub struct Options {
     pub drive: Drive,
     /// Size of a segment file, whole sectors.
     pub segment_bytes: u64,
-    /// Ordered entries are synced in the background after at most this time...
+    /// Ordered entries are synced in the background after at most this time (not by `Pump`)...
     pub ordered_sync_ms: u64,
-    /// ...or this many bytes.
+    /// ...or this many bytes; at four times as many, ordered appends wait for the sync.
     pub ordered_bytes_max: u64,
 }
 
@@ -40,56 +57,242 @@ impl Default for Options {
 }
 
 /// The log of one machine: a directory of topics.
-pub struct EmbeddedLog {}
+pub struct EmbeddedLog {
+    disk: Arc<dyn Disk>,
+    topics_directory: PathBuf,
+    options: Options,
+    /// Every topic by name, or why it could not be opened. Written when a topic is made.
+    topics: RwLock<BTreeMap<String, Result<Arc<Running>>>>,
+    cuts: Vec<CutTail>,
+    /// Keeps other processes out of the directory for as long as this one lives.
+    _lock: Box<dyn Send + Sync>,
+}
+
+struct Running {
+    topic: Arc<Topic>,
+    committer: Option<JoinHandle<()>>,
+}
+
+impl Running {
+    fn start(topic: Topic, drive: Drive) -> Result<Running> {
+        let topic = Arc::new(topic);
+        let committer = match drive {
+            Drive::Pump => None,
+            Drive::Threads => {
+                let runs = topic.clone();
+                Some(spawn("log-commit", move || runs.run_committer())?)
+            }
+        };
+        Ok(Running { topic, committer })
+    }
+}
 
 impl EmbeddedLog {
     /// Opens every topic below `directory` (made if missing, locked against other processes).
     /// A damaged topic does not keep the others from opening: every call on it tells the damage.
-    pub fn open(_disk: Arc<dyn Disk>, _directory: &Path, _options: Options) -> Result<EmbeddedLog> {
-        unimplemented!()
+    pub fn open(disk: Arc<dyn Disk>, directory: &Path, options: Options) -> Result<EmbeddedLog> {
+        let sizes = options.segment_bytes.is_multiple_of(SECTOR)
+            && options.segment_bytes >= SEGMENT_BYTES_MIN;
+        if !sizes {
+            return Err(Error::invalid(format!(
+                "open log: segments of {} bytes: use a multiple of {SECTOR}, at least {SEGMENT_BYTES_MIN}",
+                options.segment_bytes
+            )));
+        }
+        let topics_directory = directory.join("topics");
+        let opening = |e: std::io::Error| {
+            Error::from(e).context(format_args!("open log `{}`", directory.display()))
+        };
+        disk.create_dir_all(&topics_directory).map_err(opening)?;
+        disk.sync_dir(directory, "log.directory").map_err(opening)?;
+        let lock = disk.lock(&directory.join("LOCK")).map_err(|e| match e.kind() {
+            std::io::ErrorKind::WouldBlock => Error::retry(format!(
+                "open log `{}`: another process uses it: stop that one first",
+                directory.display()
+            )),
+            _ => opening(e),
+        })?;
+        let mut log = EmbeddedLog {
+            disk,
+            topics_directory,
+            options,
+            topics: RwLock::new(BTreeMap::new()),
+            cuts: Vec::new(),
+            _lock: lock,
+        };
+        for entry in log.disk.list(&log.topics_directory).map_err(opening)? {
+            if let Some(name) = topic_of_directory(&entry.name).filter(|_| entry.is_dir) {
+                let opened = log.open_topic(&name, &directory.join("lost+found"));
+                let running = opened.map(|(running, cut)| {
+                    log.cuts.extend(cut);
+                    Arc::new(running)
+                });
+                log.topics.get_mut().expect("not shared yet").insert(name, running);
+            }
+        }
+        Ok(log)
+    }
+
+    fn open_topic(&self, name: &str, lost: &Path) -> Result<(Running, Option<CutTail>)> {
+        let directory = self.topics_directory.join(directory_name(name));
+        let recovered = open_topic(&*self.disk, name, &directory, lost)?;
+        let topic =
+            Topic::new(self.disk.clone(), directory, self.options, recovered.tail, recovered.files);
+        Ok((Running::start(topic, self.options.drive)?, recovered.cut))
+    }
+
+    fn new_topic(&self, name: &str) -> Result<Running> {
+        let directory = self.topics_directory.join(directory_name(name));
+        let making =
+            |e: std::io::Error| Error::from(e).context(format_args!("make topic `{name}`"));
+        self.disk.create_dir_all(&directory).map_err(making)?;
+        self.disk.sync_dir(&self.topics_directory, "log.topic-name").map_err(making)?;
+        let tail = Tail {
+            topic: name.to_owned(),
+            topic_hash: hash(name),
+            first: 1,
+            next: 1,
+            chain: 0,
+            capacity: 0,
+            segments: Vec::new(),
+        };
+        let topic = Topic::new(self.disk.clone(), directory, self.options, tail, Vec::new());
+        topic.fill_spare();
+        Running::start(topic, self.options.drive)
+    }
+
+    fn topic(&self, name: &str) -> Result<Arc<Running>> {
+        let topics = self.topics.read().expect("no holder of the topics' lock panics");
+        match topics.get(name) {
+            Some(running) => running.clone(),
+            None => {
+                Err(Error::not_found(format!("topic `{name}` does not exist: create it first")))
+            }
+        }
     }
 
     /// With [`Drive::Pump`]: performs what is pending, one step a topic; false if nothing was.
     pub fn pump(&self) -> bool {
-        unimplemented!()
+        let running: Vec<_> = {
+            let topics = self.topics.read().expect("no holder of the topics' lock panics");
+            topics.values().flatten().cloned().collect()
+        };
+        running.iter().fold(false, |any, r| r.topic.pump() | any)
     }
 
     /// Torn tails that opening has cut, and where their bytes are kept.
     pub fn recovered(&self) -> &[CutTail] {
-        unimplemented!()
+        &self.cuts
     }
 }
 
 impl Log for EmbeddedLog {
-    fn create(&self, _topic: &str) -> Result<()> {
-        unimplemented!()
+    fn create(&self, topic: &str) -> Result<()> {
+        check_topic(topic)?;
+        let mut topics = self.topics.write().expect("no holder of the topics' lock panics");
+        match topics.get(topic) {
+            Some(Ok(_)) => Ok(()),
+            Some(Err(e)) => Err(e.clone()),
+            None => {
+                let running = self.new_topic(topic)?;
+                topics.insert(topic.to_owned(), Ok(Arc::new(running)));
+                Ok(())
+            }
+        }
     }
-    fn append(&self, _topic: &str, _entries: Vec<Vec<u8>>, _mode: Mode, _done: Done<Index>) {
-        unimplemented!()
+
+    fn append(&self, topic: &str, entries: Vec<Vec<u8>>, mode: Mode, done: Done<Index>) {
+        if entries.is_empty() {
+            return done(Err(Error::invalid(format!(
+                "append to topic `{topic}`: no entries: pass at least one"
+            ))));
+        }
+        match self.topic(topic) {
+            Ok(running) => running.topic.append(entries, mode == Mode::Synced, done),
+            Err(e) => done(Err(e)),
+        }
     }
+
     fn read(
         &self,
-        _topic: &str,
-        _from: Index,
-        _entries_max: usize,
-        _bytes_max: usize,
-        _scope: Scope,
+        topic: &str,
+        from: Index,
+        entries_max: usize,
+        bytes_max: usize,
+        scope: Scope,
     ) -> Result<Vec<(Index, Vec<u8>)>> {
-        unimplemented!()
+        read::read(&self.topic(topic)?.topic, from, entries_max, bytes_max, scope)
     }
-    fn tail(&self, _topic: &str, _from: Index, _wake: Done<()>) {
-        unimplemented!()
+
+    fn tail(&self, topic: &str, from: Index, wake: Done<()>) {
+        let running = match self.topic(topic) {
+            Ok(running) => running,
+            Err(e) => return wake(Err(e)),
+        };
+        let mut state = running.topic.lock();
+        let now = match state.core.failed() {
+            _ if from.0 < state.core.durable() => Ok(()),
+            Some(e) => Err(e),
+            None => return state.tails.push((from.0, wake)),
+        };
+        drop(state);
+        wake(now);
     }
-    fn sync(&self, _topic: &str) -> Result<()> {
-        unimplemented!()
+
+    fn sync(&self, topic: &str) -> Result<()> {
+        let running = self.topic(topic)?;
+        let (send, receive) = mpsc::channel();
+        let done = Box::new(move |result: Result<Index>| {
+            // The receiver is waiting below, or its thread is gone; either is fine.
+            let _ = send.send(result);
+        });
+        running.topic.append(Vec::new(), true, done);
+        if self.options.drive == Drive::Pump {
+            while running.topic.pump() {}
+        }
+        let closed = |_| Error::retry(format!("sync topic `{topic}`: the log was closed"));
+        receive.recv().map_err(closed)?.map(|_| ())
     }
-    fn trim(&self, _topic: &str, _before: Index) -> Result<()> {
-        unimplemented!()
+
+    fn trim(&self, topic: &str, before: Index) -> Result<()> {
+        self.topic(topic)?.topic.trim(before.0)
     }
-    fn info(&self, _topic: &str) -> Result<Info> {
-        unimplemented!()
+
+    fn info(&self, topic: &str) -> Result<Info> {
+        let running = self.topic(topic)?;
+        let state = running.topic.lock();
+        Ok(Info {
+            first: Index(state.core.first()),
+            next: Index(state.core.next()),
+            durable: Index(state.core.durable()),
+            bytes: state.core.segments().iter().map(|s| s.end - SECTOR).sum(),
+            segments: state.core.segments().len(),
+        })
     }
+
     fn topics(&self) -> Vec<String> {
-        unimplemented!()
+        let topics = self.topics.read().expect("no holder of the topics' lock panics");
+        topics.keys().cloned().collect()
+    }
+}
+
+impl Drop for EmbeddedLog {
+    fn drop(&mut self) {
+        let topics = std::mem::take(self.topics.get_mut().expect("no holder panics"));
+        let running: Vec<_> = topics.into_values().flatten().collect();
+        running.iter().for_each(|r| r.topic.stop());
+        for r in running {
+            let topic = r.topic.clone();
+            if let Some(mut r) = Arc::into_inner(r)
+                && let Some(committer) = r.committer.take()
+                // A callback may hold the last reference; then this is the committer itself,
+                // which ends on its own.
+                && committer.thread().id() != std::thread::current().id()
+            {
+                // A committer that panicked has poisoned the topic; nothing is left to save.
+                let _ = committer.join();
+            }
+            topic.close();
+        }
     }
 }

@@ -2,12 +2,23 @@
 //! index order, remembers sessions' results, fences old leaders, takes snapshots and boots from
 //! them. Never interprets a command. Called by the services that own a view.
 
-use crate::{Done, Log, Mode};
+mod boot;
+mod envelope;
+mod machine;
+mod sessions;
+mod snapshot;
+
+use crate::driver::spawn;
+use crate::{Done, Log, Mode, Scope};
+use envelope::{EntryKind, Envelope};
 use holdfast_base::ids::{Index, Sequence, SessionId};
 use holdfast_base::{Error, Result};
 use holdfast_env::Disk;
+use machine::Machine;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
+use std::thread::JoinHandle;
 
 /// Bytes of the envelope in front of each command.
 pub const ENVELOPE_BYTES: usize = 40;
@@ -64,7 +75,8 @@ pub struct SnapshotStore {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FoldOptions {
-    /// A background thread takes a snapshot after this many entries; 0 for never.
+    /// A background thread takes a snapshot after this many entries; 0 for never. With both limits
+    /// 0 there is no thread: a simulation calls [`Fold::snapshot_now`].
     pub snapshot_entries: u64,
     /// The same, after this many bytes of entries; 0 for never.
     pub snapshot_bytes: u64,
@@ -94,68 +106,410 @@ pub struct FoldStatus {
     pub reports: Vec<String>,
 }
 
+/// Entries and bytes of one read when catching up.
+const PAGE_ENTRIES: usize = 4096;
+const PAGE_BYTES: usize = 1 << 20;
+/// Reports that a fold keeps; older ones have been seen or never will be.
+const REPORTS_MAX: usize = 16;
+
 /// A topic, folded.
 pub struct Fold<V: View> {
-    _view: std::marker::PhantomData<V>,
+    shared: Arc<Shared<V>>,
+    snapshots: Option<JoinHandle<()>>,
+}
+
+struct Shared<V> {
+    log: Arc<dyn Log>,
+    topic: String,
+    store: SnapshotStore,
+    options: FoldOptions,
+    follower: bool,
+    /// The claim that this fold proposes under; set once, before it is handed out.
+    epoch: AtomicU64,
+    /// Readers share it; whoever delivers an acknowledgement applies under it, in index order.
+    machine: RwLock<Machine<V>>,
+    /// Entries and bytes applied since the last snapshot: counted without a lock, on every entry.
+    entries_since: AtomicU64,
+    bytes_since: AtomicU64,
+    background: Mutex<Background>,
+    /// The snapshot thread waits here for `due` or `stopping`.
+    wake: Condvar,
+    /// Held while a snapshot is taken: one at a time.
+    snapshotting: Mutex<()>,
+}
+
+struct Background {
+    due: bool,
+    stopping: bool,
+    snapshot: Option<Index>,
+    reports: Vec<String>,
 }
 
 impl<V: View> Fold<V> {
     /// Boots from the newest valid snapshot and the log; proposes under the claim found there.
     pub fn open(
-        _log: Arc<dyn Log>,
-        _topic: &str,
-        _snapshots: SnapshotStore,
-        _options: FoldOptions,
+        log: Arc<dyn Log>,
+        topic: &str,
+        snapshots: SnapshotStore,
+        options: FoldOptions,
     ) -> Result<Fold<V>> {
-        unimplemented!()
+        Fold::boot(log, topic, snapshots, options, false)
     }
 
     /// As [`Fold::open`], then appends a claim: commands of earlier leaders that follow it in the
     /// log are refused as `Fenced`, by this fold and every other.
     pub fn open_as_leader(
-        _log: Arc<dyn Log>,
-        _topic: &str,
-        _snapshots: SnapshotStore,
-        _options: FoldOptions,
+        log: Arc<dyn Log>,
+        topic: &str,
+        snapshots: SnapshotStore,
+        options: FoldOptions,
     ) -> Result<Fold<V>> {
-        unimplemented!()
+        let fold = Fold::boot(log, topic, snapshots, options, false)?;
+        let claimed = Arc::new(Mutex::new(None));
+        let slot = claimed.clone();
+        let done = Box::new(move |result: Result<(Index, Vec<u8>)>| {
+            *slot.lock().expect("no holder panics") = Some(result);
+        });
+        fold.append(EntryKind::Claim, Request::internal(Mode::Synced), done);
+        fold.shared.log.sync(topic)?;
+        let claim = claimed.lock().expect("no holder panics").take();
+        let (index, _) = claim.unwrap_or_else(|| {
+            Err(Error::bug(format!("claim topic `{topic}`: the log lost the claim's result")))
+        })?;
+        fold.shared.epoch.store(index.0, Ordering::Release);
+        Ok(fold)
     }
 
     /// As [`Fold::open`], but applies what others append, when durable, and proposes nothing.
     pub fn open_follower(
-        _log: Arc<dyn Log>,
-        _topic: &str,
-        _snapshots: SnapshotStore,
-        _options: FoldOptions,
+        log: Arc<dyn Log>,
+        topic: &str,
+        snapshots: SnapshotStore,
+        options: FoldOptions,
     ) -> Result<Fold<V>> {
-        unimplemented!()
+        let fold = Fold::boot(log, topic, snapshots, options, true)?;
+        follow(Arc::downgrade(&fold.shared));
+        Ok(fold)
+    }
+
+    fn boot(
+        log: Arc<dyn Log>,
+        topic: &str,
+        store: SnapshotStore,
+        options: FoldOptions,
+        follower: bool,
+    ) -> Result<Fold<V>> {
+        log.create(topic)?;
+        let booted = boot::boot::<V>(&*log, topic, &store)?;
+        let shared = Arc::new(Shared {
+            log,
+            topic: topic.to_owned(),
+            store,
+            options,
+            follower,
+            epoch: AtomicU64::new(0),
+            machine: RwLock::new(booted.machine),
+            entries_since: AtomicU64::new(0),
+            bytes_since: AtomicU64::new(0),
+            background: Mutex::new(Background {
+                due: false,
+                stopping: false,
+                snapshot: booted.snapshot,
+                reports: booted.reports,
+            }),
+            wake: Condvar::new(),
+            snapshotting: Mutex::new(()),
+        });
+        let scope = if follower { Scope::Durable } else { Scope::Written };
+        shared.catch_up(&mut shared.write(), None, scope)?;
+        shared.epoch.store(shared.read().epoch.0, Ordering::Release);
+        let mut snapshots = None;
+        if options.snapshot_entries > 0 || options.snapshot_bytes > 0 {
+            let runs = shared.clone();
+            snapshots = Some(spawn("fold-snapshot", move || runs.run_snapshots())?);
+        }
+        Ok(Fold { shared, snapshots })
     }
 
     /// Appends a command; `done` gets its index and result after it was applied. An `Ordered`
     /// request with nothing before it is applied, and `done` called, before this returns.
-    pub fn propose(&self, _request: Request, _done: Done<(Index, Vec<u8>)>) {
-        unimplemented!()
+    pub fn propose(&self, request: Request, done: Done<(Index, Vec<u8>)>) {
+        self.append(EntryKind::Command, request, done);
     }
 
-    pub fn open_session(&self, _mode: Mode, _done: Done<SessionId>) {
-        unimplemented!()
+    /// Opens a session for a client. Its id is the index of the entry that opens it.
+    pub fn open_session(&self, mode: Mode, done: Done<SessionId>) {
+        let done = move |result: Result<(Index, Vec<u8>)>| {
+            done(result.map(|(index, _)| SessionId(index.0)));
+        };
+        self.append(EntryKind::OpenSession, Request::internal(mode), Box::new(done));
     }
 
-    pub fn end_session(&self, _session: SessionId, _mode: Mode, _done: Done<()>) {
-        unimplemented!()
+    /// Ends a session and forgets its results; later requests of it are refused.
+    pub fn end_session(&self, session: SessionId, mode: Mode, done: Done<()>) {
+        let request = Request { session, ..Request::internal(mode) };
+        let done = move |result: Result<(Index, Vec<u8>)>| done(result.map(|_| ()));
+        self.append(EntryKind::EndSession, request, Box::new(done));
+    }
+
+    fn append(&self, kind: EntryKind, request: Request, done: Done<(Index, Vec<u8>)>) {
+        let shared = &self.shared;
+        let epoch = Index(shared.epoch.load(Ordering::Acquire));
+        if let Err(e) = shared.admit(kind, epoch) {
+            return done(Err(e));
+        }
+        let envelope = Envelope {
+            kind,
+            epoch,
+            session: request.session,
+            sequence: request.sequence,
+            acknowledged_below: request.acknowledged_below,
+        };
+        let entry = envelope.encode(&request.command);
+        let (runs, applied) = (shared.clone(), entry.clone());
+        let acknowledged = move |index: Result<Index>| {
+            let result = index.and_then(|index| {
+                let result = runs.apply(index, &applied)?;
+                Ok((index, result))
+            });
+            // The last owner of a log must not be the log's own thread.
+            drop(runs);
+            done(result);
+        };
+        shared.log.append(&shared.topic, vec![entry], request.mode, Box::new(acknowledged));
     }
 
     /// Reads the view at the index applied last, under a shared lock. Fails once it has stopped.
-    pub fn read<R>(&self, _f: impl FnOnce(&V, Index) -> R) -> Result<R> {
-        unimplemented!()
+    pub fn read<R>(&self, f: impl FnOnce(&V, Index) -> R) -> Result<R> {
+        let machine = self.shared.read();
+        match &machine.stopped {
+            Some(e) => Err(e.clone()),
+            None => Ok(f(&machine.view, machine.applied)),
+        }
     }
 
     /// Writes and verifies a snapshot, keeps the last two, and trims the log up to the older one.
     pub fn snapshot_now(&self) -> Result<Index> {
-        unimplemented!()
+        self.shared.snapshot()
     }
 
     pub fn status(&self) -> FoldStatus {
-        unimplemented!()
+        let machine = self.shared.read();
+        let background = self.shared.background();
+        FoldStatus {
+            applied: machine.applied,
+            digest: machine.digest,
+            epoch: machine.epoch,
+            sessions: machine.sessions.len(),
+            snapshot: background.snapshot,
+            stopped: machine.stopped.clone(),
+            reports: background.reports.clone(),
+        }
     }
+}
+
+impl<V: View> Drop for Fold<V> {
+    fn drop(&mut self) {
+        self.shared.background().stopping = true;
+        self.shared.wake.notify_all();
+        if let Some(thread) = self.snapshots.take() {
+            // A panic there has been printed; the log holds everything.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Request {
+    fn internal(mode: Mode) -> Request {
+        Request {
+            session: SessionId(0),
+            sequence: Sequence(0),
+            acknowledged_below: Sequence(0),
+            command: Vec::new(),
+            mode,
+        }
+    }
+}
+
+impl<V: View> Shared<V> {
+    fn read(&self) -> RwLockReadGuard<'_, Machine<V>> {
+        self.machine.read().expect("no view panics while it applies")
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Machine<V>> {
+        self.machine.write().expect("no view panics while it applies")
+    }
+
+    fn background(&self) -> MutexGuard<'_, Background> {
+        self.background.lock().expect("no holder panics")
+    }
+
+    /// Refuses early what `apply` would refuse anyway.
+    fn admit(&self, kind: EntryKind, epoch: Index) -> Result<()> {
+        if self.follower {
+            return Err(Error::read_only(format!(
+                "propose to view `{}`: it only follows topic `{}`: ask the leader",
+                V::NAME,
+                self.topic
+            )));
+        }
+        let machine = self.read();
+        match &machine.stopped {
+            Some(e) => Err(e.clone()),
+            None if kind != EntryKind::Claim && machine.epoch != epoch => {
+                Err(machine::fenced(epoch, machine.epoch))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Applies an entry that this fold appended. Acknowledgements come in order, so whatever lies
+    /// between the last one and this was appended by somebody else, and is read from the log.
+    fn apply(&self, index: Index, entry: &[u8]) -> Result<Vec<u8>> {
+        let mut machine = self.write();
+        if machine.applied.0 + 1 < index.0 {
+            self.catch_up(&mut machine, Some(index), Scope::Written)?;
+        }
+        let outcome = machine.apply(index, entry);
+        drop(machine);
+        self.count(1, entry.len() as u64);
+        outcome
+    }
+
+    /// Applies from the log everything behind what was applied, up to `before`.
+    fn catch_up(
+        &self,
+        machine: &mut Machine<V>,
+        before: Option<Index>,
+        scope: Scope,
+    ) -> Result<()> {
+        loop {
+            let from = Index(machine.applied.0 + 1);
+            if before.is_some_and(|before| from >= before) || machine.stopped.is_some() {
+                return Ok(());
+            }
+            let page = self.log.read(&self.topic, from, PAGE_ENTRIES, PAGE_BYTES, scope);
+            let page = page.inspect_err(|e| {
+                // An entry that cannot be read cannot be skipped either.
+                machine.stopped.get_or_insert(e.clone().context("fold"));
+            })?;
+            if page.is_empty() {
+                return Ok(());
+            }
+            for (index, entry) in &page {
+                if before.is_some_and(|before| *index >= before) {
+                    return Ok(());
+                }
+                // A refusal is a result, somebody else's; a stop is kept in the machine.
+                let _ = machine.apply(*index, entry);
+                self.count(1, entry.len() as u64);
+            }
+        }
+    }
+
+    fn count(&self, entries: u64, bytes: u64) {
+        let entries = self.entries_since.fetch_add(entries, Ordering::Relaxed) + entries;
+        let bytes = self.bytes_since.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        let FoldOptions { snapshot_entries, snapshot_bytes } = self.options;
+        let due = (snapshot_entries > 0 && entries == snapshot_entries)
+            || (snapshot_bytes > 0 && bytes >= snapshot_bytes);
+        if due {
+            // Counting starts anew here, so that the next entry does not ask again.
+            self.entries_since.store(0, Ordering::Relaxed);
+            self.bytes_since.store(0, Ordering::Relaxed);
+            self.background().due = true;
+            self.wake.notify_all();
+        }
+    }
+
+    fn run_snapshots(&self) {
+        let mut background = self.background();
+        while !background.stopping {
+            if !background.due {
+                background = self.wake.wait(background).expect("no holder panics");
+                continue;
+            }
+            background.due = false;
+            drop(background);
+            let result = self.snapshot();
+            background = self.background();
+            if let Err(e) = result {
+                let excess = (background.reports.len() + 1).saturating_sub(REPORTS_MAX);
+                background.reports.drain(..excess);
+                background.reports.push(e.message);
+            }
+        }
+    }
+
+    fn snapshot(&self) -> Result<Index> {
+        let _one = self.snapshotting.lock().expect("no holder panics");
+        let mut payload = Vec::new();
+        let header = {
+            let machine = self.read();
+            if let Some(e) = &machine.stopped {
+                return Err(e.clone().context("take a snapshot"));
+            }
+            if machine.applied.0 == 0 {
+                return Err(Error::invalid(format!(
+                    "take a snapshot of view `{}`: nothing was applied yet: append first",
+                    V::NAME
+                )));
+            }
+            machine.encode(&mut payload);
+            snapshot::Header {
+                view: V::NAME.to_owned(),
+                view_version: V::VERSION,
+                topic: self.topic.clone(),
+                index: machine.applied,
+                entry_crc: machine.entry_crc,
+                digest: machine.digest,
+                payload_bytes: payload.len() as u64,
+                payload_crc: holdfast_base::checksum::crc32c(&payload),
+            }
+        };
+        let index = header.index;
+        if self.background().snapshot == Some(index) {
+            return Ok(index);
+        }
+        // A snapshot must never hold what a power cut can take from the log.
+        self.log.sync(&self.topic)?;
+        if self.log.info(&self.topic)?.durable <= index {
+            return Err(Error::bug(format!(
+                "take a snapshot of topic `{}`: entry {index} is not durable after a sync",
+                self.topic
+            )));
+        }
+        snapshot::write(&self.store, &header, &payload)?;
+        let oldest = snapshot::publish(&self.store, index)?;
+        self.background().snapshot = Some(index);
+        if let Some(oldest) = oldest.filter(|_| !self.follower) {
+            // The entry at the snapshot itself stays: a boot compares it with the snapshot's.
+            self.log.trim(&self.topic, oldest)?;
+        }
+        Ok(index)
+    }
+}
+
+/// Applies what is durable, then asks the log to call again when there is more.
+fn follow<V: View>(weak: Weak<Shared<V>>) {
+    let Some(shared) = weak.upgrade() else { return };
+    let from = {
+        let mut machine = shared.write();
+        let caught_up = shared.catch_up(&mut machine, None, Scope::Durable);
+        if caught_up.is_err() || machine.stopped.is_some() {
+            return;
+        }
+        Index(machine.applied.0 + 1)
+    };
+    let (log, topic) = (shared.log.clone(), shared.topic.clone());
+    drop(shared);
+    let wake = move |result: Result<()>| match (result, weak.upgrade()) {
+        (Ok(()), Some(_)) => follow(weak),
+        (Err(e), Some(shared)) => {
+            let mut machine = shared.write();
+            machine.stopped.get_or_insert(e);
+        }
+        (_, None) => {}
+    };
+    log.tail(&topic, from, Box::new(wake));
 }

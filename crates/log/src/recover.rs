@@ -1,6 +1,23 @@
-//! Opening a topic.
+//! Opening a topic: follows the chain of commits through its segments, cuts a torn tail (keeping
+//! what it cuts), and refuses the topic when something that was acknowledged as durable is
+//! missing. Never cuts in front of proof that the bytes were once durable.
 
-use std::path::PathBuf;
+use crate::core::{SegmentMeta, Tail};
+use crate::format::{
+    self, COMMIT_HEADER_BYTES, CommitHeader, SECTOR, SegmentHeader, TRIM_MARK_BYTES,
+};
+use crate::segment::{SCAN_BYTES, Segment, Window, first_of_name, remove_spare};
+use crate::topic::{directory_name, hash};
+use holdfast_base::limits::SECTOR_BYTES;
+use holdfast_base::{Error, Result};
+use holdfast_env::Disk;
+use holdfast_env::buf::AlignedBuf;
+use holdfast_env::disk::{ReplaceSites, read_file, replace_file};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+pub const TRIM_MARK: &str = "trim";
+const CUT_SITES: ReplaceSites = ReplaceSites { data: "log.cut-data", name: "log.cut-name" };
 
 /// A torn tail that opening a topic has cut: bytes that were never acknowledged as durable.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -12,4 +29,219 @@ pub struct CutTail {
     pub bytes: u64,
     /// The file that keeps them.
     pub kept: PathBuf,
+}
+
+/// An opened topic.
+pub struct Recovered {
+    pub tail: Tail,
+    pub files: Vec<Arc<Segment>>,
+    pub cut: Option<CutTail>,
+}
+
+/// Where the chain stands while it is followed.
+struct Walk {
+    topic: String,
+    topic_hash: u64,
+    next: u64,
+    chain: u32,
+    metas: Vec<SegmentMeta>,
+}
+
+/// Opens the topic in `directory`; cut bytes go to `lost_and_found`.
+pub fn open_topic(
+    disk: &dyn Disk,
+    topic: &str,
+    directory: &Path,
+    lost_and_found: &Path,
+) -> Result<Recovered> {
+    let doing = |e: Error| e.context(format_args!("open topic `{topic}`"));
+    remove_spare(disk, directory).map_err(|e| doing(e.into()))?;
+    let topic_hash = hash(topic);
+    let trimmed = read_trim_mark(disk, directory, topic_hash).map_err(doing)?;
+    let mut files = Vec::new();
+    for first in kept_segments(disk, directory, trimmed).map_err(|e| doing(e.into()))? {
+        let path = directory.join(crate::segment::segment_name(first));
+        files.push(Segment::open(disk, path, first).map_err(|e| doing(e.into()))?);
+    }
+    let mut walk =
+        Walk { topic: topic.to_owned(), topic_hash, next: 1, chain: 0, metas: Vec::new() };
+    let first = trimmed.unwrap_or(1);
+    if files.first().map_or(first, |f| f.first) > first || (files.is_empty() && first > 1) {
+        return Err(Error::corrupt(format!(
+            "open topic `{topic}`: the segment that holds entry {first} is missing from `{}`: restore the file, or restore the topic from a copy",
+            directory.display()
+        )));
+    }
+    let mut end = SECTOR;
+    for (i, segment) in files.iter().enumerate() {
+        end = follow(&mut walk, segment, i == 0)?;
+        if let Some(later) = files.get(i + 1)
+            && later.first != walk.next
+        {
+            let what = format!("the log breaks off at entry {}, a later segment exists", walk.next);
+            return Err(damaged(&walk.topic, &segment.path, end, &what));
+        }
+    }
+    let mut cut = None;
+    let mut capacity = 0;
+    if let Some(last) = files.last() {
+        capacity = last.direct.len().map_err(|e| doing(e.into()))? / SECTOR * SECTOR;
+        if first > walk.next {
+            let what = format!("entries below {first} were trimmed, so they were durable");
+            return Err(damaged(topic, &last.path, end, &what));
+        }
+        cut = cut_tail(disk, &walk, last, end, capacity, lost_and_found)?;
+        // After a crash of the process alone, commits may be in the page cache only. From here
+        // on all that was recovered counts as durable, so make it so.
+        last.cached.sync("log.sync-recovered").map_err(|e| doing(e.into()))?;
+    }
+    let tail = Tail {
+        topic: topic.to_owned(),
+        topic_hash,
+        first,
+        next: walk.next,
+        chain: walk.chain,
+        capacity,
+        segments: walk.metas,
+    };
+    Ok(Recovered { tail, files: files.into_iter().map(Arc::new).collect(), cut })
+}
+
+fn read_trim_mark(disk: &dyn Disk, directory: &Path, topic_hash: u64) -> Result<Option<u64>> {
+    let path = directory.join(TRIM_MARK);
+    if !disk.exists(&path)? {
+        return Ok(None);
+    }
+    let bytes = read_file(disk, &path, TRIM_MARK_BYTES as u64 * 2)?;
+    format::decode_trim_mark(&bytes, topic_hash).map(Some).map_err(|bad| {
+        Error::corrupt(format!(
+            "read trim mark `{}`: {bad}: restore the file from a copy",
+            path.display()
+        ))
+    })
+}
+
+/// First indices of the segments that hold something from `trimmed` on. Those wholly below are
+/// deleted: a crash may have interrupted, or undone, the deletion that the mark announced.
+fn kept_segments(
+    disk: &dyn Disk,
+    directory: &Path,
+    trimmed: Option<u64>,
+) -> std::io::Result<Vec<u64>> {
+    let names = disk.list(directory)?;
+    let firsts: Vec<u64> = names.iter().filter_map(|e| first_of_name(&e.name)).collect();
+    let before = trimmed.unwrap_or(0);
+    let stale = firsts.windows(2).take_while(|pair| pair[1] <= before).count();
+    for &first in &firsts[..stale] {
+        disk.remove(&directory.join(crate::segment::segment_name(first)))?;
+    }
+    Ok(firsts[stale..].to_vec())
+}
+
+fn damaged(topic: &str, path: &Path, offset: u64, what: &str) -> Error {
+    Error::corrupt(format!(
+        "open topic `{topic}`: `{}` is damaged at offset {offset}: {what}: nothing was changed; restore the file from a copy, or move the topic's directory away to start it anew",
+        path.display()
+    ))
+}
+
+/// Checks the segment's header and follows its commits, payloads and all, while they are valid;
+/// returns where they end.
+fn follow(walk: &mut Walk, segment: &Segment, oldest: bool) -> Result<u64> {
+    let io = |e: std::io::Error| {
+        Error::from(e).context(format_args!("read segment `{}`", segment.path.display()))
+    };
+    let capacity = segment.direct.len().map_err(io)?;
+    let mut window = Window::new(&*segment.direct, SCAN_BYTES);
+    let (header, crc) = SegmentHeader::decode(window.get(0, SECTOR_BYTES).map_err(io)?)
+        .map_err(|bad| damaged(&walk.topic, &segment.path, 0, &bad.to_string()))?;
+    let fits = header.topic_hash == walk.topic_hash
+        && header.topic == walk.topic
+        && header.first == segment.first
+        // The chain before the oldest segment was trimmed away.
+        && (oldest || (header.first == walk.next && header.chain == walk.chain));
+    if !fits {
+        let what = format!(
+            "its header says topic `{}`, first entry {}, and does not continue the segment before",
+            header.topic, header.first
+        );
+        return Err(damaged(&walk.topic, &segment.path, 0, &what));
+    }
+    (walk.next, walk.chain) = (header.first, crc);
+    let mut meta = SegmentMeta::new(header.first);
+    while meta.end + SECTOR <= capacity {
+        let head = window.get(meta.end, COMMIT_HEADER_BYTES).map_err(io)?;
+        let Ok((commit, crc)) = CommitHeader::decode(head, walk.topic_hash, meta.end) else {
+            break;
+        };
+        if commit.first != walk.next || commit.chain != walk.chain || commit.end() > capacity {
+            break;
+        }
+        let at = meta.end + COMMIT_HEADER_BYTES as u64;
+        let payload = window.get(at, commit.payload_bytes as usize).map_err(io)?;
+        if !format::payload_is_valid(&commit, payload) {
+            break;
+        }
+        meta.note(&commit);
+        (walk.next, walk.chain) = (commit.next(), crc);
+    }
+    let end = meta.end;
+    walk.metas.push(meta);
+    Ok(end)
+}
+
+/// Looks at everything behind the last valid commit. Zeros are a clean end. A commit that knew
+/// the missing entries to be durable is proof of damage. Anything else was never acknowledged as
+/// durable: it is copied aside and replaced by zeros, so that it can never be taken for a commit.
+fn cut_tail(
+    disk: &dyn Disk,
+    walk: &Walk,
+    segment: &Segment,
+    end: u64,
+    capacity: u64,
+    lost_and_found: &Path,
+) -> Result<Option<CutTail>> {
+    let io = |e: std::io::Error| {
+        Error::from(e).context(format_args!("scan segment `{}`", segment.path.display()))
+    };
+    let mut window = Window::new(&*segment.direct, SCAN_BYTES);
+    let mut dirty_end = end;
+    let mut at = end;
+    while at < capacity {
+        let sector = window.get(at, SECTOR_BYTES).map_err(io)?;
+        if sector.iter().any(|&b| b != 0) {
+            dirty_end = at + SECTOR;
+            if let Ok((later, _)) = CommitHeader::decode(sector, walk.topic_hash, at)
+                && later.durable > walk.next
+            {
+                let what = format!(
+                    "entry {} was acknowledged (the commit at offset {at} says so) and cannot be read",
+                    walk.next
+                );
+                return Err(damaged(&walk.topic, &segment.path, end, &what));
+            }
+        }
+        at += SECTOR;
+    }
+    if dirty_end == end {
+        return Ok(None);
+    }
+    let mut bytes = AlignedBuf::zeroed((dirty_end - end) as usize);
+    segment.direct.read_exact_at(&mut bytes, end).map_err(io)?;
+    disk.create_dir_all(lost_and_found).map_err(io)?;
+    let kept = lost_and_found.join(format!(
+        "{}-{:020}-{end}.cut",
+        directory_name(&walk.topic),
+        segment.first
+    ));
+    replace_file(disk, &kept, &bytes, CUT_SITES).map_err(io)?;
+    bytes.fill(0);
+    segment.direct.write_at_durable(&bytes, end, "log.cut-zero").map_err(io)?;
+    Ok(Some(CutTail {
+        topic: walk.topic.clone(),
+        segment: segment.path.clone(),
+        offset: end,
+        bytes: dirty_end - end,
+        kept,
+    }))
 }

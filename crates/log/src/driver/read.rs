@@ -1,0 +1,137 @@
+//! Reading a topic's entries back. Every entry's checksum is verified by every read; what fails
+//! is an error that names file and offset, never bytes.
+
+use super::topic::Topic;
+use crate::Scope;
+use crate::format::{COMMIT_HEADER_BYTES, CommitHeader, for_each_entry};
+use crate::segment::{SCAN_BYTES, Segment, Window};
+use holdfast_base::ids::Index;
+use holdfast_base::{Error, Result};
+
+const WINDOW_BYTES_MIN: usize = 64 << 10;
+
+/// What a read has gathered and how much more it wants.
+struct Gather {
+    out: Vec<(Index, Vec<u8>)>,
+    /// The next index to take.
+    next: u64,
+    /// Take nothing from here on.
+    limit: u64,
+    entries_left: usize,
+    bytes_left: usize,
+}
+
+impl Gather {
+    fn is_done(&self) -> bool {
+        self.next >= self.limit || self.entries_left == 0 || self.bytes_left == 0
+    }
+
+    /// Takes an entry if it is wanted; false when nothing more is.
+    fn take(&mut self, index: u64, bytes: &[u8]) -> bool {
+        if index < self.next {
+            return true;
+        }
+        let fits = self.out.is_empty() || bytes.len() <= self.bytes_left;
+        if self.is_done() || !fits {
+            self.bytes_left = 0;
+            return false;
+        }
+        self.out.push((Index(index), bytes.to_vec()));
+        self.next = index + 1;
+        self.entries_left -= 1;
+        self.bytes_left = self.bytes_left.saturating_sub(bytes.len());
+        true
+    }
+}
+
+pub fn read(
+    topic: &Topic,
+    from: Index,
+    entries_max: usize,
+    bytes_max: usize,
+    scope: Scope,
+) -> Result<Vec<(Index, Vec<u8>)>> {
+    let mut gather = {
+        let state = topic.lock();
+        let first = state.core.first();
+        let next = from.0.max(1);
+        if next < first {
+            return Err(Error::invalid(format!(
+                "read topic `{}` from entry {next}: entries below {first} were trimmed: start at {first}, or from a snapshot",
+                topic.name
+            )));
+        }
+        let limit = match scope {
+            Scope::Durable => state.core.durable(),
+            Scope::Written => state.core.next(),
+        };
+        Gather {
+            out: Vec::new(),
+            next,
+            limit,
+            entries_left: entries_max.max(1),
+            bytes_left: bytes_max.max(1),
+        }
+    };
+    let window_bytes = bytes_max.clamp(WINDOW_BYTES_MIN, SCAN_BYTES);
+    while !gather.is_done() {
+        let place = {
+            let state = topic.lock();
+            state.core.locate(gather.next).and_then(|(first, position)| {
+                let meta = state.core.segments().iter().find(|s| s.first == first)?;
+                Some((state.files.get(&first)?.clone(), position, meta.end))
+            })
+        };
+        let Some((segment, position, end)) = place else {
+            return Err(Error::invalid(format!(
+                "read topic `{}` from entry {}: it was trimmed meanwhile: start from a snapshot",
+                topic.name, gather.next
+            )));
+        };
+        read_segment(topic, &segment, position, end, window_bytes, &mut gather)?;
+    }
+    Ok(gather.out)
+}
+
+/// Reads commits of one segment from `position` up to `end`, or until nothing more is wanted.
+fn read_segment(
+    topic: &Topic,
+    segment: &Segment,
+    mut position: u64,
+    end: u64,
+    window_bytes: usize,
+    gather: &mut Gather,
+) -> Result<()> {
+    let io = |e: std::io::Error| {
+        Error::from(e).context(format_args!("read segment `{}`", segment.path.display()))
+    };
+    let bad = |offset: u64, what: String| {
+        Error::corrupt(format!(
+            "read topic `{}`: `{}` is damaged at offset {offset}: {what}: restore the file from a copy",
+            topic.name,
+            segment.path.display()
+        ))
+    };
+    let topic_hash = crate::topic::hash(&topic.name);
+    let mut window = Window::new(&*segment.cached, window_bytes);
+    let started_at = gather.next;
+    while position < end && !gather.is_done() {
+        let head = window.get(position, COMMIT_HEADER_BYTES).map_err(io)?;
+        let (header, _) = CommitHeader::decode(head, topic_hash, position)
+            .map_err(|e| bad(position, e.to_string()))?;
+        if header.end() > end {
+            return Err(bad(position, "a commit reaches past the last one".into()));
+        }
+        if header.next() > gather.next {
+            let at = position + COMMIT_HEADER_BYTES as u64;
+            let payload = window.get(at, header.payload_bytes as usize).map_err(io)?;
+            for_each_entry(&header, payload, |index, bytes| gather.take(index, bytes))
+                .map_err(|index| bad(position, format!("entry {index} fails its checksum")))?;
+        }
+        position = header.end();
+    }
+    if gather.next == started_at && !gather.is_done() {
+        return Err(bad(position, format!("entry {started_at} is not where it should be")));
+    }
+    Ok(())
+}

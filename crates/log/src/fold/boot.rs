@@ -1,0 +1,89 @@
+//! Booting a fold: the newest valid snapshot, and proof that the log is the one it was taken of.
+
+use super::machine::Machine;
+use super::{SnapshotStore, View, snapshot};
+use crate::{Log, Scope};
+use holdfast_base::checksum::crc32c;
+use holdfast_base::ids::Index;
+use holdfast_base::{Error, Kind, Result};
+
+pub struct Booted<V> {
+    pub machine: Machine<V>,
+    pub snapshot: Option<Index>,
+    /// Damaged snapshots that were passed over.
+    pub reports: Vec<String>,
+}
+
+pub fn boot<V: View>(log: &dyn Log, topic: &str, store: &SnapshotStore) -> Result<Booted<V>> {
+    let mut booted = Booted { machine: Machine::new(), snapshot: None, reports: Vec::new() };
+    for index in snapshot::list(store)?.into_iter().rev() {
+        match load::<V>(store, topic, index) {
+            Ok(machine) => {
+                (booted.machine, booted.snapshot) = (machine, Some(index));
+                break;
+            }
+            Err(e) if e.kind == Kind::Corrupt => booted.reports.push(e.message),
+            Err(e) => return Err(e),
+        }
+    }
+    check_log(log, topic, &booted.machine)?;
+    Ok(booted)
+}
+
+fn load<V: View>(store: &SnapshotStore, topic: &str, index: Index) -> Result<Machine<V>> {
+    let (header, payload) = snapshot::read(store, index)?;
+    let path = snapshot::path(store, index);
+    if header.view != V::NAME || header.topic != topic {
+        return Err(Error::invalid(format!(
+            "boot view `{}` of topic `{topic}`: `{}` is a snapshot of view `{}` of topic `{}`: give each view a directory of its own",
+            V::NAME,
+            path.display(),
+            header.view,
+            header.topic
+        )));
+    }
+    if header.view_version != V::VERSION {
+        return Err(Error::unsupported(format!(
+            "boot view `{}`: snapshot `{}` has version {}, this build reads {}: use the build that wrote it",
+            V::NAME,
+            path.display(),
+            header.view_version,
+            V::VERSION
+        )));
+    }
+    Machine::decode(&payload, header.index, header.entry_crc, header.digest)
+        .map_err(|e| e.context(format_args!("restore snapshot `{}`", path.display())))
+}
+
+/// Refuses a log that does not hold what the machine has applied.
+fn check_log<V: View>(log: &dyn Log, topic: &str, machine: &Machine<V>) -> Result<()> {
+    let info = log.info(topic)?;
+    let applied = machine.applied;
+    let refuse = |why: String| {
+        Err(Error::corrupt(format!(
+            "boot view `{}`: {why}: log and snapshots are of different age or origin; restore both from one copy",
+            V::NAME
+        )))
+    };
+    if info.first.0 > applied.0 + 1 {
+        return refuse(format!(
+            "topic `{topic}` begins at entry {}, the newest valid snapshot ends at {applied}",
+            info.first
+        ));
+    }
+    if applied.0 == 0 || info.first > applied {
+        return Ok(());
+    }
+    if info.next <= applied {
+        return refuse(format!(
+            "topic `{topic}` ends before entry {}, the snapshot holds entries up to {applied}",
+            info.next
+        ));
+    }
+    match log.read(topic, applied, 1, 1, Scope::Written)?.first() {
+        Some((index, entry)) if *index == applied && crc32c(entry) == machine.entry_crc => Ok(()),
+        _ => refuse(format!(
+            "entry {applied} of topic `{topic}` is not the one that the snapshot contains"
+        )),
+    }
+}

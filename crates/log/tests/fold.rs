@@ -1,0 +1,524 @@
+//! The fold on the embedded log: results come once, in order, the same after every restart.
+
+mod common;
+
+use common::*;
+use holdfast_base::ids::{Index, Sequence, SessionId};
+use holdfast_base::{Error, Kind, Result};
+use holdfast_env::RealDisk;
+use holdfast_log::*;
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Arc, mpsc};
+
+const T: &str = "ns/0";
+
+/// Sums by key; the result of an addition is the new sum, a sum past 200 is refused.
+#[derive(Default, Debug, PartialEq, Eq, Clone)]
+struct Sums(BTreeMap<u8, u64>);
+
+impl View for Sums {
+    const NAME: &'static str = "sums";
+    const VERSION: u32 = 1;
+
+    fn apply(&mut self, _index: Index, command: &[u8]) -> Applied {
+        let &[version, key, amount] = command else {
+            return Applied::Refused(Error::invalid("add: three bytes"));
+        };
+        if version != 1 {
+            return Applied::UnknownVersion(format!("addition version {version}"));
+        }
+        let sum = self.0.entry(key).or_default();
+        if *sum + amount as u64 > 200 {
+            return Applied::Refused(Error::full(format!("key {key} is at {sum}")));
+        }
+        *sum += amount as u64;
+        Applied::Ok(sum.to_le_bytes().to_vec())
+    }
+
+    fn snapshot(&self, out: &mut Vec<u8>) {
+        for (key, sum) in &self.0 {
+            out.push(*key);
+            out.extend_from_slice(&sum.to_le_bytes());
+        }
+    }
+
+    fn restore(bytes: &[u8]) -> Result<Sums> {
+        let pairs = bytes.chunks_exact(9);
+        Ok(Sums(pairs.map(|p| (p[0], u64::from_le_bytes(p[1..].try_into().unwrap()))).collect()))
+    }
+}
+
+fn store(root: &Path, name: &str) -> SnapshotStore {
+    SnapshotStore { disk: Arc::new(RealDisk), directory: root.join(name) }
+}
+
+const MANUAL: FoldOptions = FoldOptions { snapshot_entries: 0, snapshot_bytes: 0 };
+
+struct World {
+    log: Arc<EmbeddedLog>,
+    fold: Fold<Sums>,
+}
+
+fn world(root: &Path) -> World {
+    let log = Arc::new(open(&root.join("log"), Drive::Pump));
+    let fold = Fold::open(log.clone(), T, store(root, "snapshots"), MANUAL).unwrap();
+    World { log, fold }
+}
+
+fn fresh(world: &World, root: &Path, name: &str) -> Result<Fold<Sums>> {
+    Fold::open(world.log.clone(), T, store(root, name), MANUAL)
+}
+
+impl World {
+    fn wait<X: Send + 'static>(&self, start: impl FnOnce(&Fold<Sums>, Done<X>)) -> Result<X> {
+        let (send, receive) = mpsc::channel();
+        start(&self.fold, Box::new(move |r| send.send(r).unwrap()));
+        while self.log.pump() {}
+        receive.try_recv().expect("an answer after the pump is dry")
+    }
+
+    fn session(&self) -> SessionId {
+        self.wait(|fold, done| fold.open_session(Mode::Synced, done)).unwrap()
+    }
+
+    fn send(&self, session: SessionId, sequence: u64, below: u64, command: &[u8]) -> Result<u64> {
+        let request = request(session, sequence, below, command);
+        let (_, result) = self.wait(|fold, done| fold.propose(request, done))?;
+        Ok(u64::from_le_bytes(result.try_into().unwrap()))
+    }
+
+    fn add(&self, key: u8, amount: u8) -> Result<u64> {
+        self.send(SessionId(0), 0, 0, &[1, key, amount])
+    }
+}
+
+fn request(session: SessionId, sequence: u64, below: u64, command: &[u8]) -> Request {
+    Request {
+        session,
+        sequence: Sequence(sequence),
+        acknowledged_below: Sequence(below),
+        command: command.to_vec(),
+        mode: Mode::Synced,
+    }
+}
+
+fn view(fold: &Fold<Sums>) -> (Sums, Index) {
+    fold.read(|view, index| (view.clone(), index)).unwrap()
+}
+
+#[test]
+fn a_repeated_request_gets_its_first_result_across_restarts_and_snapshots() {
+    let dir = Scratch::new("sessions");
+    let w = world(&dir.0);
+    let s = w.session();
+    assert_eq!(w.send(s, 1, 1, &[1, 7, 10]), Ok(10));
+    assert_eq!(w.send(s, 2, 1, &[1, 7, 10]), Ok(20));
+    let refusal = w.send(s, 3, 1, &[1, 7, 250]).unwrap_err();
+    assert_eq!(w.send(s, 1, 1, &[1, 7, 99]), Ok(10), "whatever the command says now");
+    drop(w);
+    let w = world(&dir.0);
+    assert_eq!(w.send(s, 2, 1, &[1, 7, 10]), Ok(20));
+    w.fold.snapshot_now().unwrap();
+    drop(w);
+    let w = world(&dir.0);
+    assert!(w.fold.status().snapshot.is_some());
+    assert_eq!(w.send(s, 1, 1, &[1, 7, 10]), Ok(10));
+    assert_eq!(w.send(s, 3, 1, &[1, 7, 250]), Err(refusal));
+    assert_eq!(w.send(s, 4, 3, &[1, 7, 1]), Ok(21));
+    let stale = w.send(s, 2, 1, &[1, 7, 10]).unwrap_err();
+    assert!(stale.kind == Kind::Invalid && stale.message.contains("stale"), "{stale}");
+    assert_eq!(w.send(s, 5, 6, &[1, 7, 1]).unwrap_err().kind, Kind::Invalid);
+    w.wait(|fold, done| fold.end_session(s, Mode::Synced, done)).unwrap();
+    assert_eq!(w.send(s, 6, 3, &[1, 7, 1]).unwrap_err().kind, Kind::NotFound);
+    assert_eq!(w.add(7, 1), Ok(22));
+}
+
+#[test]
+fn a_session_with_too_many_unacknowledged_results_is_refused_until_it_acknowledges() {
+    let dir = Scratch::new("outstanding");
+    let w = world(&dir.0);
+    let s = w.session();
+    for sequence in 1..=SESSION_OUTSTANDING_MAX as u64 {
+        w.send(s, sequence, 1, &[1, 0, 0]).unwrap();
+    }
+    let next = SESSION_OUTSTANDING_MAX as u64 + 1;
+    assert_eq!(w.send(s, next, 1, &[1, 0, 0]).unwrap_err().kind, Kind::Retry);
+    assert_eq!(w.send(s, next, 2, &[1, 0, 5]), Ok(5));
+}
+
+#[test]
+fn two_folds_of_one_log_agree_and_a_snapshot_with_replay_equals_a_full_replay() {
+    let dir = Scratch::new("agree");
+    let w = world(&dir.0);
+    let s = w.session();
+    for i in 0..30u8 {
+        let _ = w.send(s, i as u64 + 1, i as u64, &[1, i % 3, i]);
+        if i == 9 || i == 19 {
+            // Only one snapshot in a directory of its own: nothing is trimmed yet.
+            fresh(&w, &dir.0, &format!("other{i}")).unwrap().snapshot_now().unwrap();
+        }
+    }
+    let expected = (view(&w.fold), w.fold.status().digest);
+    for name in ["empty", "other9", "other19"] {
+        let fold = fresh(&w, &dir.0, name).unwrap();
+        assert_eq!(fold.status().snapshot.is_some(), name != "empty");
+        assert_eq!((view(&fold), fold.status().digest), expected, "{name}");
+        assert_eq!(fold.status().sessions, 1);
+    }
+}
+
+#[test]
+fn the_digest_covers_index_entry_and_result() {
+    let digest = |commands: &[[u8; 3]]| {
+        let dir = Scratch::new("digest");
+        let w = world(&dir.0);
+        for c in commands {
+            let _ = w.send(SessionId(0), 0, 0, c);
+        }
+        w.fold.status().digest
+    };
+    let a = digest(&[[1, 1, 1], [1, 2, 2]]);
+    assert_eq!(a, digest(&[[1, 1, 1], [1, 2, 2]]));
+    assert_ne!(a, digest(&[[1, 2, 2], [1, 1, 1]]));
+    assert_ne!(a, digest(&[[1, 1, 1], [1, 2, 3]]));
+    assert_ne!(a, digest(&[[1, 1, 1], [1, 2, 2], [1, 3, 0]]));
+}
+
+#[test]
+fn a_claim_fences_the_leader_before() {
+    let dir = Scratch::new("claims");
+    let log = Arc::new(open(&dir.0.join("log"), Drive::Pump));
+    let lead = |name: &str| {
+        let fold: Fold<Sums> =
+            Fold::open_as_leader(log.clone(), T, store(&dir.0, name), MANUAL).unwrap();
+        World { log: log.clone(), fold }
+    };
+    let old = lead("old");
+    assert_eq!(old.add(1, 5), Ok(5));
+    let new = lead("new");
+    assert!(new.fold.status().epoch > old.fold.status().epoch);
+    // The old leader does not know yet: its command reaches the log, and `apply` refuses it.
+    let e = old.add(1, 5).unwrap_err();
+    assert_eq!(e.kind, Kind::Fenced, "{e}");
+    let next = log.info(T).unwrap().next;
+    assert_eq!(old.add(1, 5).unwrap_err().kind, Kind::Fenced);
+    assert_eq!(log.info(T).unwrap().next, next, "now it knows, and appends no more");
+    assert_eq!(new.add(1, 7), Ok(12), "the new one reads over what the old one appended");
+    let reader = fresh(&new, &dir.0, "reader").unwrap();
+    assert_eq!(reader.status().digest, new.fold.status().digest);
+}
+
+#[test]
+fn a_follower_applies_what_is_durable_and_proposes_nothing() {
+    let dir = Scratch::new("follower");
+    let w = world(&dir.0);
+    let follower: Fold<Sums> =
+        Fold::open_follower(w.log.clone(), T, store(&dir.0, "follower"), MANUAL).unwrap();
+    for i in 0..5 {
+        w.add(i, 1).unwrap();
+        assert_eq!(follower.status().digest, w.fold.status().digest);
+    }
+    let ordered = Request { mode: Mode::Ordered, ..request(SessionId(0), 0, 0, &[1, 9, 9]) };
+    w.wait(|fold, done| fold.propose(ordered, done)).unwrap();
+    assert!(follower.status().applied < w.fold.status().applied);
+    w.log.sync(T).unwrap();
+    assert_eq!(follower.status().applied, w.fold.status().applied);
+    let follower = World { log: w.log.clone(), fold: follower };
+    assert_eq!(follower.add(1, 1).unwrap_err().kind, Kind::ReadOnly);
+}
+
+#[test]
+fn an_ordered_request_is_applied_before_propose_returns() {
+    let dir = Scratch::new("inline");
+    let log = Arc::new(open(&dir.0.join("log"), Drive::Pump));
+    let fold: Fold<Sums> =
+        Fold::open_as_leader(log.clone(), T, store(&dir.0, "s"), MANUAL).unwrap();
+    for i in 1..=10u64 {
+        let (send, receive) = mpsc::channel();
+        let request = Request { mode: Mode::Ordered, ..request(SessionId(0), 0, 0, &[1, 1, 1]) };
+        fold.propose(request, Box::new(move |r| send.send(r).unwrap()));
+        let result = receive.try_recv().expect("nobody pumped, and yet it is done");
+        assert_eq!(result.unwrap().1, i.to_le_bytes());
+    }
+    assert_eq!(view(&fold).0.0[&1], 10);
+}
+
+#[test]
+fn an_unknown_version_stops_the_view_in_front_of_the_entry() {
+    let dir = Scratch::new("unknown");
+    let w = world(&dir.0);
+    w.add(1, 1).unwrap();
+    let e = w.send(SessionId(0), 0, 0, &[9, 1, 1]).unwrap_err();
+    assert_eq!(e.kind, Kind::Unsupported);
+    assert!(e.message.contains("entry 2") && e.message.contains("addition version 9"), "{e}");
+    assert_eq!(w.add(1, 1).unwrap_err().kind, Kind::Unsupported);
+    assert!(w.fold.read(|_, _| ()).is_err() && w.fold.snapshot_now().is_err());
+    let again = fresh(&w, &dir.0, "again").unwrap();
+    let status = again.status();
+    assert_eq!(
+        (status.applied, status.stopped.map(|e| e.kind)),
+        (Index(1), Some(Kind::Unsupported))
+    );
+    let other = Scratch::new("envelope");
+    let w = world(&other.0);
+    append(&w.log, T, &[&[7; 60]], Mode::Synced).unwrap();
+    let e = fresh(&w, &other.0, "x").unwrap().status().stopped.unwrap();
+    assert!(e.message.contains("entry 1") && e.message.contains("envelope version 7"), "{e}");
+}
+
+#[test]
+fn the_log_is_trimmed_only_when_two_snapshots_cover_it() {
+    let dir = Scratch::new("two");
+    let w = world(&dir.0);
+    let mut taken = Vec::new();
+    for round in 0..4u8 {
+        for _ in 0..20 {
+            w.add(round, 1).unwrap();
+        }
+        taken.push(w.fold.snapshot_now().unwrap());
+        assert_eq!(w.fold.snapshot_now().unwrap(), taken[round as usize], "nothing new, no file");
+        let first = w.log.info(T).unwrap().first;
+        let covered = taken.len().checked_sub(2).map_or(Index(1), |i| taken[i]);
+        assert_eq!(first, covered);
+    }
+    let expected = (view(&w.fold), w.fold.status().digest);
+    drop(w);
+    // The newest is damaged: the older one serves, and the damage is reported.
+    let path = dir.0.join(format!("snapshots/snapshot-{:020}.hfs", taken[3].0));
+    let good = read_bytes(&path);
+    for at in [3, 20, 4000, 4096 + 3, 4096 + 6, 4096 + 20] {
+        let mut bad = good.clone();
+        bad[at] ^= 1;
+        write_bytes(&path, &bad);
+        let w = world(&dir.0);
+        let status = w.fold.status();
+        assert_eq!((status.snapshot, status.reports.len()), (Some(taken[2]), 1), "byte {at}");
+        assert_eq!((view(&w.fold), status.digest), expected);
+    }
+    // Both damaged: the log alone does not reach back, and that is said.
+    let older = dir.0.join(format!("snapshots/snapshot-{:020}.hfs", taken[2].0));
+    write_bytes(&older, b"gone");
+    let log = Arc::new(open(&dir.0.join("log"), Drive::Pump));
+    let refused = Fold::<Sums>::open(log, T, store(&dir.0, "snapshots"), MANUAL).err().unwrap();
+    assert!(refused.message.contains("begins at entry"), "{refused}");
+}
+
+#[test]
+fn a_log_that_is_shorter_or_different_from_the_snapshots_is_refused() {
+    let dir = Scratch::new("mismatch");
+    let w = world(&dir.0);
+    for _ in 0..3 {
+        w.add(1, 1).unwrap();
+    }
+    copy_dir(&dir.0.join("log/topics"), &dir.0.join("short/log/topics"));
+    w.add(1, 1).unwrap();
+    w.fold.snapshot_now().unwrap();
+    drop(w);
+    for (name, extra, why) in
+        [("short", None, "ends before entry 4"), ("different", Some(9), "is not the one")]
+    {
+        let root = dir.0.join(name);
+        if let Some(amount) = extra {
+            copy_dir(&dir.0.join("short/log/topics"), &root.join("log/topics"));
+            let w = world(&root);
+            w.add(1, amount).unwrap();
+            w.add(1, amount).unwrap();
+        }
+        let log = Arc::new(open(&root.join("log"), Drive::Pump));
+        let e = Fold::<Sums>::open(log, T, store(&dir.0, "snapshots"), MANUAL).err().unwrap();
+        assert!(e.kind == Kind::Corrupt && e.message.contains(why), "{e}");
+    }
+}
+
+#[test]
+fn a_snapshot_of_another_topic_is_refused() {
+    let dir = Scratch::new("foreign");
+    let w = world(&dir.0);
+    w.add(1, 1).unwrap();
+    w.fold.snapshot_now().unwrap();
+    let store = store(&dir.0, "snapshots");
+    let e = Fold::<Sums>::open(w.log.clone(), "other", store, MANUAL).err().unwrap();
+    assert!(e.kind == Kind::Invalid && e.message.contains("directory of its own"), "{e}");
+}
+
+#[test]
+fn a_snapshot_syncs_the_ordered_entries_that_it_holds() {
+    let dir = Scratch::new("durable");
+    let w = world(&dir.0);
+    let ordered =
+        |key| Request { mode: Mode::Ordered, ..request(SessionId(0), 0, 0, &[1, key, 1]) };
+    w.add(0, 1).unwrap();
+    w.wait(|fold, done| fold.propose(ordered(1), done)).unwrap();
+    assert!(w.log.info(T).unwrap().durable < w.log.info(T).unwrap().next);
+    let index = w.fold.snapshot_now().unwrap();
+    assert!(w.log.info(T).unwrap().durable > index);
+}
+
+#[test]
+fn the_background_takes_snapshots_when_enough_was_applied() {
+    let dir = Scratch::new("background");
+    let log = Arc::new(open(&dir.0.join("log"), Drive::Threads));
+    let options = FoldOptions { snapshot_entries: 10, snapshot_bytes: 0 };
+    let fold: Fold<Sums> = Fold::open(log.clone(), T, store(&dir.0, "s"), options).unwrap();
+    let (send, receive) = mpsc::channel();
+    for _ in 0..10 {
+        let send = send.clone();
+        let request = request(SessionId(0), 0, 0, &[1, 1, 1]);
+        fold.propose(request, Box::new(move |r| send.send(r).unwrap()));
+    }
+    for _ in 0..10 {
+        receive.recv().unwrap().unwrap();
+    }
+    while fold.status().snapshot.is_none() {
+        std::thread::yield_now();
+    }
+    assert_eq!(fold.status().reports, Vec::<String>::new());
+}
+
+/// Many threads propose to a threaded log; every result is what its place in the order gives.
+#[test]
+fn concurrent_proposals_are_applied_in_the_order_of_their_indices() {
+    let dir = Scratch::new("concurrent");
+    let log = Arc::new(open(&dir.0.join("log"), Drive::Threads));
+    let fold: Fold<Sums> =
+        Fold::open_as_leader(log.clone(), T, store(&dir.0, "s"), MANUAL).unwrap();
+    let mut results: Vec<(Index, u64)> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..6)
+            .map(|t| {
+                let fold = &fold;
+                scope.spawn(move || {
+                    let mut results = Vec::new();
+                    for i in 0..30 {
+                        let (send, receive) = mpsc::channel();
+                        let mode = if (t + i) % 2 == 0 { Mode::Ordered } else { Mode::Synced };
+                        let request = Request { mode, ..request(SessionId(0), 0, 0, &[1, 3, 1]) };
+                        fold.propose(request, Box::new(move |r| send.send(r).unwrap()));
+                        let (index, sum) = receive.recv().unwrap().unwrap();
+                        results.push((index, u64::from_le_bytes(sum.try_into().unwrap())));
+                    }
+                    results
+                })
+            })
+            .collect();
+        threads.into_iter().flat_map(|t| t.join().unwrap()).collect()
+    });
+    results.sort();
+    let expected: Vec<(Index, u64)> = (1..=180).map(|n| (Index(n + 1), n)).collect();
+    assert_eq!(results, expected);
+}
+
+/// The golden snapshot was written by the first version of the format.
+#[test]
+fn the_golden_snapshot_is_read_and_reproduced() {
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/snapshot.v1");
+    let dir = Scratch::new("golden");
+    let w = world(&dir.0);
+    let s = w.session();
+    w.send(s, 1, 1, &[1, 7, 10]).unwrap();
+    let _ = w.send(s, 2, 1, &[1, 7, 250]);
+    let index = w.fold.snapshot_now().unwrap();
+    let digest = w.fold.status().digest;
+    drop(w);
+    let path = dir.0.join(format!("snapshots/snapshot-{:020}.hfs", index.0));
+    if std::env::var_os("HOLDFAST_GOLDEN_WRITE").is_some() {
+        write_bytes(&golden, &read_bytes(&path));
+    }
+    assert!(read_bytes(&path) == read_bytes(&golden), "the snapshot format changed");
+    write_bytes(&path, &read_bytes(&golden));
+    let w = world(&dir.0);
+    assert_eq!((w.fold.status().snapshot, w.fold.status().digest), (Some(index), digest));
+    assert_eq!(w.send(s, 1, 1, &[1, 7, 10]), Ok(10));
+    assert_eq!(digest, 0xcb39_859b_56df_1a4e, "the digest's definition changed");
+}
+
+#[derive(Debug, Clone)]
+enum Action {
+    Send { session: usize, ahead: u64, acknowledge: bool, key: u8, amount: u8, synced: bool },
+    Repeat { session: usize, back: u64 },
+    Restart,
+    Snapshot,
+}
+
+fn action() -> impl Strategy<Value = Action> {
+    prop_oneof![
+        6 => (0..3usize, 1..3u64, any::<bool>(), 0..3u8, 0..60u8, any::<bool>()).prop_map(
+            |(session, ahead, acknowledge, key, amount, synced)| Action::Send {
+                session, ahead, acknowledge, key, amount, synced
+            }
+        ),
+        3 => (0..3usize, 0..4u64).prop_map(|(session, back)| Action::Repeat { session, back }),
+        1 => Just(Action::Restart),
+        1 => Just(Action::Snapshot),
+    ]
+}
+
+/// What one client knows.
+#[derive(Default)]
+struct Client {
+    id: SessionId,
+    last: u64,
+    below: u64,
+    results: BTreeMap<u64, ([u8; 3], std::result::Result<u64, Kind>)>,
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..Default::default() })]
+
+    /// Random clients, repetitions, restarts and snapshots against a model that is a plain map:
+    /// every result is the model's, and a fold from nothing ends in the same digest.
+    #[test]
+    fn the_fold_does_what_a_plain_map_does(actions in prop::collection::vec(action(), 1..60)) {
+        let dir = Scratch::new("model");
+        let mut w = world(&dir.0);
+        let mut model = Sums::default();
+        let mut clients: Vec<Client> =
+            (0..3).map(|_| Client { id: w.session(), below: 1, ..Client::default() }).collect();
+        for action in actions {
+            match action {
+                Action::Send { session, ahead, acknowledge, key, amount, synced } => {
+                    let client = &mut clients[session];
+                    client.last += ahead;
+                    if acknowledge {
+                        client.below = client.last;
+                    }
+                    let command = [1, key, amount];
+                    let mut r = request(client.id, client.last, client.below, &command);
+                    r.mode = if synced { Mode::Synced } else { Mode::Ordered };
+                    let got = w.wait(|fold, done| fold.propose(r, done));
+                    let got = got
+                        .map(|(_, bytes)| u64::from_le_bytes(bytes.try_into().unwrap()))
+                        .map_err(|e| e.kind);
+                    let expected = match model.apply(Index(0), &command) {
+                        Applied::Ok(bytes) => Ok(u64::from_le_bytes(bytes.try_into().unwrap())),
+                        Applied::Refused(e) => Err(e.kind),
+                        Applied::UnknownVersion(_) => unreachable!(),
+                    };
+                    prop_assert_eq!(got, expected);
+                    client.results.insert(client.last, (command, expected));
+                }
+                Action::Repeat { session, back } => {
+                    let client = &clients[session];
+                    let Some((&sequence, (command, first))) =
+                        client.results.iter().rev().nth(back as usize) else { continue };
+                    let got = w.send(client.id, sequence, 1, command).map_err(|e| e.kind);
+                    let expected = if sequence < client.below { Err(Kind::Invalid) } else { *first };
+                    prop_assert_eq!(got, expected);
+                }
+                Action::Restart => {
+                    drop(w);
+                    w = world(&dir.0);
+                }
+                Action::Snapshot => {
+                    w.fold.snapshot_now().unwrap();
+                }
+            }
+            prop_assert_eq!(&view(&w.fold).0, &model);
+        }
+        if w.log.info(T).unwrap().first == Index(1) {
+            let replayed = fresh(&w, &dir.0, "replayed").unwrap();
+            prop_assert_eq!(replayed.status().digest, w.fold.status().digest);
+        }
+    }
+}
