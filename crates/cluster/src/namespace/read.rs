@@ -78,6 +78,8 @@ struct Step<'a> {
     /// Where it is, 0 when it got lost.
     at: u32,
     hash: u64,
+    /// The first node that may be the next one, 0 for none.
+    candidate: u32,
 }
 
 impl<'a> Step<'a> {
@@ -87,7 +89,7 @@ impl<'a> Step<'a> {
             Some(rest) => (Some(rest), ROOT),
             None => (None, 0),
         };
-        Step { rest, name: &[], at, hash: 0 }
+        Step { rest, name: &[], at, hash: 0, candidate: 0 }
     }
 }
 
@@ -186,7 +188,7 @@ impl Namespace {
     pub fn lookup_batch(&self, paths: &[&str], infos: &mut [Option<FileInfo>]) {
         assert_eq!(paths.len(), infos.len(), "one place for each path");
         for (paths, infos) in paths.chunks(BATCH).zip(infos.chunks_mut(BATCH)) {
-            let mut steps = [Step { rest: None, name: &[], at: 0, hash: 0 }; BATCH];
+            let mut steps = [Step::start(""); BATCH];
             let steps = &mut steps[..paths.len()];
             for (step, path) in steps.iter_mut().zip(paths) {
                 *step = Step::start(path);
@@ -217,16 +219,21 @@ impl Namespace {
         if !busy {
             return false;
         }
-        for step in steps.iter().filter(|step| !step.name.is_empty()) {
-            if let Some(candidate) = self.table.find(step.hash, |_| true) {
-                self.nodes.prefetch(candidate);
+        for step in steps.iter_mut().filter(|step| !step.name.is_empty()) {
+            step.candidate = self.table.find(step.hash, |_| true).unwrap_or(0);
+            if step.candidate != 0 {
+                self.nodes.prefetch(step.candidate);
             }
         }
         for step in steps.iter_mut().filter(|step| !step.name.is_empty()) {
-            let found =
-                self.table.find(step.hash, |at| self.nodes.is_named(at, step.at, step.name));
-            step.at = found.unwrap_or(0);
-            if found.is_none() {
+            let is_it = |at: u32| self.nodes.is_named(at, step.at, step.name);
+            // Tags rarely collide, so the second search is rare.
+            step.at = match step.candidate {
+                0 => 0,
+                at if is_it(at) => at,
+                _ => self.table.find(step.hash, is_it).unwrap_or(0),
+            };
+            if step.at == 0 {
                 step.rest = None;
             }
         }
