@@ -105,6 +105,9 @@ impl EmbeddedLog {
         };
         disk.create_dir_all(&topics_directory).map_err(opening)?;
         disk.sync_dir(directory, "log.directory").map_err(opening)?;
+        if let Some(parent) = crate::segment::parent(directory) {
+            disk.sync_dir(parent, "log.directory").map_err(opening)?;
+        }
         let lock = disk.lock(&directory.join("LOCK")).map_err(|e| match e.kind() {
             std::io::ErrorKind::WouldBlock => Error::retry(format!(
                 "open log `{}`: another process uses it: stop that one first",

@@ -23,7 +23,8 @@ use holdfast_base::Result;
 use holdfast_base::ids::Index;
 
 /// Called exactly once, on whatever thread finished the work, with no lock held. It must not wait
-/// for the log (`sync`, `snapshot_now`): it may be running on the thread that would do the work.
+/// for the log (`sync`, `snapshot_now`) nor panic: it may be running on the thread that does the
+/// work.
 pub type Done<T> = Box<dyn FnOnce(Result<T>) + Send>;
 
 /// What an append's acknowledgement promises.

@@ -229,6 +229,9 @@ fn cut_tail(
     let mut bytes = AlignedBuf::zeroed((dirty_end - end) as usize);
     segment.direct.read_exact_at(&mut bytes, end).map_err(io)?;
     disk.create_dir_all(lost_and_found).map_err(io)?;
+    if let Some(parent) = crate::segment::parent(lost_and_found) {
+        disk.sync_dir(parent, "log.cut-directory").map_err(io)?;
+    }
     let kept = lost_and_found.join(format!(
         "{}-{:020}-{end}.cut",
         directory_name(&walk.topic),

@@ -20,8 +20,8 @@ pub struct Segment {
     pub first: u64,
     /// Synced commits go past the page cache: the fastest durable write there is.
     pub direct: Arc<dyn File>,
-    /// Ordered commits and reads go through it. The kernel keeps both views of a file coherent,
-    /// and no sector is ever written through one handle and then through the other.
+    /// Ordered commits and reads go through it. The kernel keeps both views of a file coherent: a
+    /// write past the page cache drops the pages it covers.
     pub cached: Arc<dyn File>,
 }
 
@@ -92,6 +92,13 @@ pub fn name_spare(
     disk.rename(&spare, &path)?;
     disk.sync_dir(directory, "log.segment-name")?;
     Ok((Segment::open(disk, path, header.first)?, crc))
+}
+
+/// The directory that holds a directory's name; `None` for the root.
+pub fn parent(path: &Path) -> Option<&Path> {
+    let parent = path.parent()?;
+    // A relative path of one component lies in the current directory.
+    Some(if parent.as_os_str().is_empty() { Path::new(".") } else { parent })
 }
 
 /// Reads a file by moving an aligned window over it. Behind the end of the file lie zeros.

@@ -151,6 +151,8 @@ fn a_flipped_bit_is_refused_or_reported_and_never_delivered() {
     let path = segment_path(&dir.0, T, 1);
     let good = read_bytes(&path);
     let used = 4 * 4096;
+    let disk = FaultDisk::new();
+    disk.faults.careless.store(true, Ordering::Relaxed);
     let (mut refused, mut reported, mut harmless) = (0, 0, 0);
     // Each bit of what holds something, one bit of each byte elsewhere near it.
     for at in (0..used).filter(|at| at % 4096 < 160 || at % 512 == 7 || at % 4096 > 4090) {
@@ -158,7 +160,7 @@ fn a_flipped_bit_is_refused_or_reported_and_never_delivered() {
             let mut bad = good.clone();
             bad[at] ^= 1 << bit;
             write_bytes(&path, &bad);
-            let log = open(&dir.0, Drive::Pump);
+            let log = EmbeddedLog::open(disk.clone(), &dir.0, options(Drive::Pump)).unwrap();
             match read_all(&log, T) {
                 Err(e) => {
                     assert_eq!(e.kind, Kind::Corrupt, "{e}");

@@ -15,6 +15,7 @@ pub struct Booted<V> {
 }
 
 pub fn boot<V: View>(log: &dyn Log, topic: &str, store: &SnapshotStore) -> Result<Booted<V>> {
+    snapshot::prepare(store)?;
     let mut booted = Booted { machine: Machine::new(), snapshot: None, reports: Vec::new() };
     for index in snapshot::list(store)?.into_iter().rev() {
         match load::<V>(store, topic, index) {

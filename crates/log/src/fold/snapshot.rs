@@ -128,12 +128,25 @@ fn file_name(index: Index) -> String {
     format!("snapshot-{:020}.hfs", index.0)
 }
 
+/// Makes the store's directory, durably: a snapshot whose directory a power cut can take would
+/// not cover what is trimmed for its sake.
+pub fn prepare(store: &SnapshotStore) -> Result<()> {
+    let making = |e: std::io::Error| {
+        Error::from(e)
+            .context(format_args!("make snapshot directory `{}`", store.directory.display()))
+    };
+    store.disk.create_dir_all(&store.directory).map_err(making)?;
+    match crate::segment::parent(&store.directory) {
+        Some(parent) => store.disk.sync_dir(parent, "snapshot.directory").map_err(making),
+        None => Ok(()),
+    }
+}
+
 /// Indices of the snapshots that have a name, ascending.
 pub fn list(store: &SnapshotStore) -> Result<Vec<Index>> {
     let listing = |e: std::io::Error| {
         Error::from(e).context(format_args!("list snapshots `{}`", store.directory.display()))
     };
-    store.disk.create_dir_all(&store.directory).map_err(listing)?;
     let names = store.disk.list(&store.directory).map_err(listing)?;
     let index = |name: &str| {
         let digits = name.strip_prefix("snapshot-")?.strip_suffix(".hfs")?;
