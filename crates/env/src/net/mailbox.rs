@@ -43,9 +43,10 @@ pub(super) struct Mailbox {
 
 impl Mailbox {
     pub fn new(spins: bool) -> io::Result<Mailbox> {
-        // SAFETY: no pointers; the result is checked, and owned by nobody else.
+        // SAFETY: no pointers; the result is checked.
         let eventfd = match unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) } {
             -1 => return Err(io::Error::last_os_error()),
+            // SAFETY: just made, and owned by nobody else.
             fd => unsafe { OwnedFd::from_raw_fd(fd) },
         };
         Ok(Mailbox {

@@ -71,9 +71,10 @@ pub(super) struct Reactor {
 
 impl Reactor {
     pub fn new(shared: Arc<Shared>, index: usize, listeners: Vec<Listener>) -> io::Result<Reactor> {
-        // SAFETY: no pointers; the result is checked, and owned by nobody else.
+        // SAFETY: no pointers; the result is checked.
         let epoll = match unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) } {
             -1 => return Err(io::Error::last_os_error()),
+            // SAFETY: just made, and owned by nobody else.
             fd => unsafe { OwnedFd::from_raw_fd(fd) },
         };
         let mailbox = shared.mailboxes[index].clone();

@@ -1,4 +1,4 @@
-//! memfd and mmap behind safe names. Shared with the ring transport, which maps memfds too.
+//! memfd and mmap behind safe names.
 
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
@@ -43,10 +43,6 @@ impl Mapping {
         Ok(Mapping { start, len, writable })
     }
 
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
     /// Start of a range, which must lie inside: checked always, since all safety rests on it.
     fn range(&self, offset: u64, len: usize) -> *mut u8 {
         let inside = offset.checked_add(len as u64).is_some_and(|end| end <= self.len as u64);
@@ -83,14 +79,6 @@ impl Mapping {
     pub fn copy_out(&self, offset: u64, target: &mut [u8]) {
         // SAFETY: the source is mapped, the target is exclusively ours, both are long enough.
         unsafe { copy_racy(self.range(offset, target.len()), target.as_mut_ptr(), target.len()) }
-    }
-
-    /// Copies into bytes that another process may be reading or writing.
-    pub fn copy_in(&self, offset: u64, source: &[u8]) {
-        assert!(self.writable, "the mapping is read-only");
-        // SAFETY: the target is mapped for writing, the source is ours, both are long enough; no
-        // reference of this process covers the target (see `slice`'s contract).
-        unsafe { copy_racy(source.as_ptr(), self.range(offset, source.len()), source.len()) }
     }
 }
 

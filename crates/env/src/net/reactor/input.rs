@@ -46,7 +46,7 @@ impl Reactor {
         }
     }
 
-    fn receive(&mut self, slot: u32, buffer: &mut Vec<u8>) -> io::Result<()> {
+    fn receive(&mut self, slot: u32, buffer: &mut [u8]) -> io::Result<()> {
         let Some(connection) = self.connections[slot as usize].as_deref_mut() else {
             return Ok(());
         };

@@ -1,0 +1,479 @@
+//! One connection to a server, for one thread: requests are pipelined, answers matched by id.
+//! What decides is in `core.rs`; this file moves bytes. Connections are never re-made here: after
+//! a failure every outstanding request says so, and the caller connects again.
+
+mod core;
+#[cfg(test)]
+mod tests;
+
+use self::core::{Core, Step};
+use holdfast_base::frame::{FrameKind, HEADER_BYTES, Header};
+use holdfast_base::limits::{CONNECTION_REQUESTS_MAX, FRAME_BODY_BYTES_MAX};
+use holdfast_base::{Error, Kind, Result};
+use holdfast_env::net::{Endpoint, Socket, Wait};
+use std::io::{self, IoSlice};
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+/// One receive of small frames.
+const RECEIVE_BYTES: usize = 256 << 10;
+/// Read beyond a large body, in the same call.
+const TAIL_BYTES: usize = 4 << 10;
+/// A body up to this size is copied behind its head and sent with the next flush.
+const COPY_BYTES_MAX: usize = 4 << 10;
+/// Pieces of a body that are sent without a copy.
+const BODY_PIECES_MAX: usize = 63;
+/// Unsent requests up to this size are gathered before a send is forced.
+const SEND_BYTES_MAX: usize = 256 << 10;
+/// Empty looks at the socket before a spinning receive sleeps: some 100 us.
+const SPINS_MAX: u32 = 200;
+
+/// Names a request of one connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RequestId(pub u64);
+
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub connect_timeout: Duration,
+    /// Longest silence of the server while an answer is awaited; nothing means for ever.
+    pub read_timeout: Option<Duration>,
+    /// Look for answers for a while before sleeping: some microseconds less latency, a busy core.
+    pub spin: bool,
+    /// Requests without an answer; up to the server's own limit.
+    pub outstanding_max: usize,
+    /// Sent with each request; 0 for none.
+    pub deadline_ms: u32,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            connect_timeout: Duration::from_secs(5),
+            read_timeout: Some(Duration::from_secs(60)),
+            spin: false,
+            outstanding_max: CONNECTION_REQUESTS_MAX / 2,
+            deadline_ms: 0,
+        }
+    }
+}
+
+/// An answer, or a part of one. Checksums of the body are the caller's work.
+#[derive(Debug, Default)]
+pub struct Response {
+    /// Meta, then the body unless it went to the caller's own memory.
+    bytes: Vec<u8>,
+    meta_bytes: usize,
+    body_bytes: usize,
+    last: bool,
+}
+
+impl Response {
+    #[cfg(test)]
+    fn new(bytes: Vec<u8>, meta_bytes: usize, last: bool) -> Response {
+        let body_bytes = bytes.len() - meta_bytes;
+        Response { bytes, meta_bytes, body_bytes, last }
+    }
+
+    pub fn meta(&self) -> &[u8] {
+        &self.bytes[..self.meta_bytes]
+    }
+
+    /// The body; empty after [`Connection::wait_into`].
+    pub fn body(&self) -> &[u8] {
+        &self.bytes[self.meta_bytes..]
+    }
+
+    /// Length of the body, wherever it went.
+    pub fn body_bytes(&self) -> usize {
+        self.body_bytes
+    }
+
+    /// Whether the answer ends here.
+    pub fn is_last(&self) -> bool {
+        self.last
+    }
+}
+
+pub struct Connection {
+    endpoint: Endpoint,
+    socket: Socket,
+    options: Options,
+    core: Core,
+    /// Encoded and not yet sent.
+    out: Vec<u8>,
+    /// Received bytes are `buffer[start..end]`.
+    buffer: Vec<u8>,
+    start: usize,
+    end: usize,
+    /// A frame whose body does not fit the buffer, on its way into memory of its own.
+    partial: Option<Partial>,
+    /// Descriptors received and not yet taken, oldest first.
+    fds: Vec<OwnedFd>,
+}
+
+/// A large frame that is being received.
+struct Partial {
+    header: Header,
+    /// Meta, and the body unless the caller's memory takes it.
+    bytes: Vec<u8>,
+    /// Bytes of the body already in the caller's memory; none if the body goes to `bytes`.
+    in_target: Option<usize>,
+}
+
+/// The caller's memory for the body of one answer.
+struct Target<'a> {
+    id: RequestId,
+    memory: &'a mut [u8],
+}
+
+impl Connection {
+    pub fn connect(endpoint: &Endpoint) -> Result<Connection> {
+        Connection::connect_with(endpoint, Options::default())
+    }
+
+    pub fn connect_with(endpoint: &Endpoint, options: Options) -> Result<Connection> {
+        let socket = Socket::connect(endpoint, options.connect_timeout)
+            .and_then(|s| s.set_receive_timeout(options.read_timeout).map(|()| s))
+            .map_err(|e| connect_error(endpoint, &e))?;
+        Ok(Connection {
+            endpoint: endpoint.clone(),
+            socket,
+            core: Core::new(options.outstanding_max),
+            options,
+            out: Vec::new(),
+            buffer: vec![0; RECEIVE_BYTES],
+            start: 0,
+            end: 0,
+            partial: None,
+            fds: Vec::new(),
+        })
+    }
+
+    pub fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
+    /// Requests whose answer has not come.
+    pub fn outstanding(&self) -> usize {
+        self.core.outstanding()
+    }
+
+    /// Sends one request and waits for its answer.
+    pub fn call(
+        &mut self,
+        opcode: u16,
+        meta: impl FnOnce(&mut Vec<u8>),
+        body: &[&[u8]],
+    ) -> Result<Response> {
+        let id = self.submit(opcode, meta, body)?;
+        self.wait(id)
+    }
+
+    /// Queues a request. A body of more than a few KiB is sent before this returns, from where it
+    /// lies; everything else goes with the next flush or wait.
+    pub fn submit(
+        &mut self,
+        opcode: u16,
+        meta: impl FnOnce(&mut Vec<u8>),
+        body: &[&[u8]],
+    ) -> Result<RequestId> {
+        let body_bytes: usize = body.iter().map(|piece| piece.len()).sum();
+        if body_bytes > FRAME_BODY_BYTES_MAX as usize || body.len() > BODY_PIECES_MAX {
+            return Err(Error::invalid(format!(
+                "send a body of {body_bytes} bytes in {} pieces: the limits are \
+                 {FRAME_BODY_BYTES_MAX} and {BODY_PIECES_MAX}: cut it",
+                body.len()
+            )));
+        }
+        let deadline_ms = self.options.deadline_ms;
+        let id = self.core.submit(&mut self.out, opcode, deadline_ms, body_bytes as u32, meta)?;
+        if body_bytes <= COPY_BYTES_MAX {
+            body.iter().for_each(|piece| self.out.extend_from_slice(piece));
+            if self.out.len() < SEND_BYTES_MAX {
+                return Ok(id);
+            }
+            self.send(&[])?;
+        } else {
+            self.send(body)?;
+        }
+        Ok(id)
+    }
+
+    /// Sends what is queued.
+    pub fn flush(&mut self) -> Result<()> {
+        self.send(&[])
+    }
+
+    /// The answer to `id`, or its next part. Errors of the server come as errors.
+    pub fn wait(&mut self, id: RequestId) -> Result<Response> {
+        self.flush_quietly();
+        loop {
+            if let Some(answer) = self.core.take(id) {
+                return answer;
+            }
+            self.receive(None);
+        }
+    }
+
+    /// As [`Connection::wait`], with the body received into the front of `target`.
+    pub fn wait_into(&mut self, id: RequestId, target: &mut [u8]) -> Result<Response> {
+        self.flush_quietly();
+        let mut into = Target { id, memory: target };
+        loop {
+            if let Some(answer) = self.core.take(id) {
+                let target = into.memory;
+                let mut response = answer?;
+                let body = response.body();
+                if response.body_bytes > target.len() {
+                    return Err(too_long(response.body_bytes, target.len()));
+                }
+                if !body.is_empty() {
+                    target[..body.len()].copy_from_slice(body);
+                    response.bytes.truncate(response.meta_bytes);
+                }
+                return Ok(response);
+            }
+            self.receive(Some(&mut into));
+        }
+    }
+
+    /// The next answer to arrive, to any request; refused when nothing is outstanding.
+    pub fn wait_any(&mut self) -> Result<(RequestId, Result<Response>)> {
+        self.flush_quietly();
+        loop {
+            if let Some(answer) = self.core.take_any() {
+                return Ok(answer);
+            }
+            if self.core.outstanding() == 0 {
+                return Err(Error::invalid("wait for an answer: no request is outstanding"));
+            }
+            self.receive(None);
+        }
+    }
+
+    /// A failed send fails every outstanding request, so waiting finds out by itself.
+    fn flush_quietly(&mut self) {
+        let _ = self.send(&[]);
+    }
+
+    /// Sends all that is queued, then `body`. While the server does not take it, answers are
+    /// received: two sides that only send would wait for each other for ever.
+    fn send(&mut self, body: &[&[u8]]) -> Result<()> {
+        if let Some(error) = self.core.failure() {
+            return Err(error.clone());
+        }
+        let out = std::mem::take(&mut self.out);
+        let mut slices = [IoSlice::new(&[]); BODY_PIECES_MAX + 1];
+        slices[0] = IoSlice::new(&out);
+        for (slice, piece) in slices[1..].iter_mut().zip(body) {
+            *slice = IoSlice::new(piece);
+        }
+        let mut rest = &mut slices[..body.len() + 1];
+        let mut left: usize = rest.iter().map(|slice| slice.len()).sum();
+        while left > 0 {
+            match self.socket.send(rest, None) {
+                Ok(sent) => {
+                    left -= sent;
+                    IoSlice::advance_slices(&mut rest, sent);
+                }
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                    match self.socket.wait_ready(true, self.options.read_timeout) {
+                        Ok(true) => self.receive(None),
+                        Ok(false) => {}
+                        Err(e) => self.fail(&e),
+                    }
+                }
+                Err(e) => {
+                    // The server may have said why before it closed.
+                    while self.core.failure().is_none() && self.core.outstanding() > 0 {
+                        match self.receive_once(None, Wait::No) {
+                            Ok(()) => {}
+                            Err(_) => self.fail(&e),
+                        }
+                    }
+                    self.fail(&e);
+                }
+            }
+            if let Some(error) = self.core.failure() {
+                return Err(error.clone());
+            }
+        }
+        self.out = out;
+        self.out.clear();
+        Ok(())
+    }
+
+    /// Receives something; a failure is kept in the core, where every wait finds it.
+    fn receive(&mut self, mut target: Option<&mut Target<'_>>) {
+        let spins = if self.options.spin { SPINS_MAX } else { 0 };
+        for _ in 0..spins {
+            match self.receive_once(target.as_deref_mut(), Wait::No) {
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => std::hint::spin_loop(),
+                Err(e) => return self.fail(&e),
+                Ok(()) => return,
+            }
+        }
+        if let Err(e) = self.receive_once(target, Wait::Yes) {
+            self.fail(&e);
+        }
+    }
+
+    /// One call to the socket, and what it completed.
+    fn receive_once(&mut self, target: Option<&mut Target<'_>>, wait: Wait) -> io::Result<()> {
+        let mut target = target;
+        let (socket, fds) = (&self.socket, &mut self.fds);
+        let received = match &mut self.partial {
+            Some(partial) => {
+                let left = partial.left();
+                let tail = if left < RECEIVE_BYTES / 8 { RECEIVE_BYTES } else { TAIL_BYTES };
+                let tail = &mut self.buffer[..tail];
+                let (body, more) = match (&mut partial.in_target, &mut target) {
+                    (Some(filled), Some(target)) => {
+                        let memory = &mut target.memory[*filled..*filled + left];
+                        let received = socket.receive_two(memory, tail, wait, fds)?;
+                        let body = received.min(left);
+                        *filled += body;
+                        (body, received - body)
+                    }
+                    _ => {
+                        let end = partial.bytes.len() + left;
+                        socket.receive_append(&mut partial.bytes, end, tail, wait, fds)?
+                    }
+                };
+                (self.start, self.end) = (0, more);
+                if partial.left() == 0
+                    && let Some(partial) = self.partial.take()
+                {
+                    self.core.complete(partial.header, partial.into_response());
+                }
+                body + more
+            }
+            None => {
+                if self.end == self.buffer.len() {
+                    self.buffer.copy_within(self.start..self.end, 0);
+                    (self.start, self.end) = (0, self.end - self.start);
+                }
+                let received = socket.receive(&mut self.buffer[self.end..], wait, fds)?;
+                self.end += received;
+                received
+            }
+        };
+        if received == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        if let Err(error) = self.parse(target) {
+            let doing = format!("talk to `{}`", self.endpoint);
+            self.core.fail(error.context(doing));
+        }
+        Ok(())
+    }
+
+    /// Hands every frame of the buffer to the core; a cut-off body is begun as a `Partial`.
+    fn parse(&mut self, mut target: Option<&mut Target<'_>>) -> Result<()> {
+        while self.start < self.end {
+            let received = &self.buffer[self.start..self.end];
+            let header = match self.core.next(received)? {
+                Step::Frame(header) => header,
+                Step::Need(bytes) => {
+                    if bytes > self.buffer.len() - self.start {
+                        self.buffer.copy_within(self.start..self.end, 0);
+                        (self.start, self.end) = (0, self.end - self.start);
+                        let grown = self.buffer.len().max(bytes);
+                        self.buffer.resize(grown, 0);
+                    }
+                    return Ok(());
+                }
+            };
+            let meta_end = HEADER_BYTES + header.meta_bytes as usize;
+            let body_end = received.len().min(meta_end + header.body_bytes as usize);
+            let wanted = target.as_deref_mut().filter(|target| {
+                target.id.0 == header.request_id
+                    && header.deadline_or_status == 0
+                    && header.body_bytes as usize <= target.memory.len()
+                    // Of a streamed answer, only the part that the caller gets next: see the test
+                    // `parts_that_arrive_together_do_not_share_the_memory`.
+                    && !self.core.has_answer(target.id)
+            });
+            let partial = match wanted {
+                Some(target) => {
+                    let body = &received[meta_end..body_end];
+                    target.memory[..body.len()].copy_from_slice(body);
+                    let bytes = received[HEADER_BYTES..meta_end].to_vec();
+                    Partial { header, bytes, in_target: Some(body.len()) }
+                }
+                None => {
+                    let whole = (header.meta_bytes + header.body_bytes) as usize;
+                    let mut bytes = Vec::with_capacity(whole);
+                    bytes.extend_from_slice(&received[HEADER_BYTES..body_end]);
+                    Partial { header, bytes, in_target: None }
+                }
+            };
+            self.start += body_end;
+            if partial.left() == 0 {
+                self.core.complete(header, partial.into_response());
+            } else {
+                self.partial = Some(partial);
+            }
+        }
+        (self.start, self.end) = (0, 0);
+        Ok(())
+    }
+
+    fn fail(&mut self, e: &io::Error) {
+        let why = match e.kind() {
+            io::ErrorKind::UnexpectedEof => "the server closed the connection".to_owned(),
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+                "the server was silent for too long".to_owned()
+            }
+            _ => e.to_string(),
+        };
+        let message = format!("talk to `{}`: {why}: connect again and retry", self.endpoint);
+        self.core.fail(Error::retry(message));
+    }
+
+    /// The oldest descriptor that the server passed and nobody took. It is there when the answer
+    /// that it belongs to is.
+    pub fn take_fd(&mut self) -> Option<OwnedFd> {
+        (!self.fds.is_empty()).then(|| self.fds.remove(0))
+    }
+}
+
+impl Partial {
+    /// Bytes that are missing.
+    fn left(&self) -> usize {
+        let Header { meta_bytes, body_bytes, .. } = self.header;
+        (meta_bytes + body_bytes) as usize - self.bytes.len() - self.in_target.unwrap_or(0)
+    }
+
+    fn into_response(self) -> Response {
+        Response {
+            bytes: self.bytes,
+            meta_bytes: self.header.meta_bytes as usize,
+            body_bytes: self.header.body_bytes as usize,
+            last: self.header.kind == FrameKind::Response,
+        }
+    }
+}
+
+fn too_long(body_bytes: usize, room: usize) -> Error {
+    Error::invalid(format!(
+        "receive a body of {body_bytes} bytes: there is room for {room} only: make more"
+    ))
+}
+
+fn connect_error(endpoint: &Endpoint, e: &io::Error) -> Error {
+    let (kind, why) = match e.kind() {
+        io::ErrorKind::ConnectionRefused => {
+            (Kind::Retry, "connection refused: is `holdfast up` running?".to_owned())
+        }
+        io::ErrorKind::NotFound if matches!(endpoint, Endpoint::Unix(_)) => {
+            (Kind::Retry, "there is no such socket: is `holdfast up` running there?".to_owned())
+        }
+        io::ErrorKind::TimedOut => {
+            (Kind::Retry, "no answer in time: check the address and the network".to_owned())
+        }
+        _ => (Error::from(io::Error::from(e.kind())).kind, format!("{e}: check the address")),
+    };
+    Error::new(kind, format!("connect to `{endpoint}`: {why}"))
+}

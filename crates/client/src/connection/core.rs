@@ -1,0 +1,288 @@
+//! Requests out, answers in, matched by id: the client's side of the protocol without a socket.
+//! Never blocks, reads no clock; the driver moves the bytes.
+
+use super::{RequestId, Response};
+use holdfast_base::frame::{self, Decoded, FrameKind, HEADER_BYTES, Header};
+use holdfast_base::{Error, Kind, Result, codec};
+use std::collections::VecDeque;
+
+pub(super) struct Core {
+    /// Id of `window`'s first request. Ids count up from 1; 0 is the server's last word.
+    first_id: u64,
+    /// Requests in the order sent, from the oldest that still matters.
+    window: VecDeque<Request>,
+    /// Ids with answers, in the order of arrival. Ids whose answers were taken stay until met.
+    arrived: VecDeque<u64>,
+    outstanding: usize,
+    outstanding_max: usize,
+    /// Why the connection cannot be used any more.
+    failed: Option<Error>,
+}
+
+#[derive(Default)]
+struct Request {
+    opcode: u16,
+    /// The last frame of the answer has come.
+    complete: bool,
+    /// Answers not yet taken: one, unless it is streamed.
+    first: Option<Result<Response>>,
+    more: VecDeque<Result<Response>>,
+}
+
+impl Request {
+    fn push(&mut self, answer: Result<Response>) {
+        if self.first.is_none() {
+            self.first = Some(answer);
+        } else {
+            self.more.push_back(answer);
+        }
+    }
+
+    fn pop(&mut self) -> Option<Result<Response>> {
+        let answer = self.first.take();
+        self.first = self.more.pop_front();
+        answer
+    }
+
+    fn is_over(&self) -> bool {
+        self.complete && self.first.is_none()
+    }
+}
+
+/// What the front of the receive buffer holds.
+pub(super) enum Step {
+    /// So many bytes are needed.
+    Need(usize),
+    /// A verified frame of an outstanding request; meta and body follow the header.
+    Frame(Header),
+}
+
+impl Core {
+    pub fn new(outstanding_max: usize) -> Core {
+        Core {
+            first_id: 1,
+            window: VecDeque::new(),
+            arrived: VecDeque::new(),
+            outstanding: 0,
+            outstanding_max,
+            failed: None,
+        }
+    }
+
+    pub fn outstanding(&self) -> usize {
+        self.outstanding
+    }
+
+    pub fn failure(&self) -> Option<&Error> {
+        self.failed.as_ref()
+    }
+
+    /// Appends a request's head and meta to `out`; `body_bytes` of body must follow.
+    pub fn submit(
+        &mut self,
+        out: &mut Vec<u8>,
+        opcode: u16,
+        deadline_ms: u32,
+        body_bytes: u32,
+        meta: impl FnOnce(&mut Vec<u8>),
+    ) -> Result<RequestId> {
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
+        }
+        if self.outstanding >= self.outstanding_max {
+            return Err(Error::retry(format!(
+                "send a request: {} are outstanding, the limit: wait for answers first",
+                self.outstanding
+            )));
+        }
+        let id = self.first_id + self.window.len() as u64;
+        frame::encode(out, FrameKind::Request, opcode, id, deadline_ms, body_bytes, meta);
+        self.window.push_back(Request { opcode, ..Request::default() });
+        self.outstanding += 1;
+        Ok(RequestId(id))
+    }
+
+    /// Looks at the front of what was received. After an error the connection is of no use.
+    pub fn next(&self, received: &[u8]) -> Result<Step> {
+        let header = match frame::decode(received)? {
+            Decoded::NeedBytes(bytes) => return Ok(Step::Need(bytes)),
+            Decoded::Frame(header) => header,
+        };
+        if header.request_id == 0 && header.kind == FrameKind::Response {
+            let meta = &received[HEADER_BYTES..HEADER_BYTES + header.meta_bytes as usize];
+            return Err(error_of(&header, meta).context("the server ended the connection"));
+        }
+        let known = self.place(RequestId(header.request_id)).map(|i| &self.window[i]);
+        match known {
+            Some(request) if !request.complete && header.kind != FrameKind::Request => {
+                if request.opcode != header.opcode {
+                    return Err(Error::bug(format!(
+                        "the server answered opcode {:#06x} to a request of {:#06x}",
+                        header.opcode, request.opcode
+                    )));
+                }
+                Ok(Step::Frame(header))
+            }
+            _ => Err(Error::bug(format!(
+                "the server sent an answer to request {}, which is not outstanding: reconnect",
+                header.request_id
+            ))),
+        }
+    }
+
+    /// Keeps a frame that [`Core::next`] announced.
+    pub fn complete(&mut self, header: Header, response: Response) {
+        let id = RequestId(header.request_id);
+        let Some(place) = self.place(id) else { return };
+        let answer = match header.deadline_or_status {
+            0 => Ok(response),
+            _ => Err(error_of(&header, response.meta())),
+        };
+        self.push(place, answer, header.kind == FrameKind::Response);
+    }
+
+    fn push(&mut self, place: usize, answer: Result<Response>, last: bool) {
+        let request = &mut self.window[place];
+        request.push(answer);
+        if last {
+            request.complete = true;
+            self.outstanding -= 1;
+        }
+        self.arrived.push_back(self.first_id + place as u64);
+    }
+
+    pub fn has_answer(&self, id: RequestId) -> bool {
+        self.place(id).is_some_and(|place| self.window[place].first.is_some())
+    }
+
+    /// Takes the next answer to `id`, if there is one.
+    pub fn take(&mut self, id: RequestId) -> Option<Result<Response>> {
+        let Some(place) = self.place(id) else {
+            return Some(Err(Error::invalid(format!(
+                "wait for request {}: its answer was taken before",
+                id.0
+            ))));
+        };
+        let answer = self.window[place].pop();
+        while self.window.front().is_some_and(Request::is_over) {
+            self.window.pop_front();
+            self.first_id += 1;
+        }
+        // What was taken by id leaves its mark here; dropped from the front as it becomes stale.
+        while let Some(&id) = self.arrived.front() {
+            if self.has_answer(RequestId(id)) {
+                break;
+            }
+            self.arrived.pop_front();
+        }
+        answer
+    }
+
+    /// Takes the answer that arrived first.
+    pub fn take_any(&mut self) -> Option<(RequestId, Result<Response>)> {
+        loop {
+            let id = RequestId(self.arrived.pop_front()?);
+            if self.has_answer(id) {
+                return self.take(id).map(|answer| (id, answer));
+            }
+        }
+    }
+
+    /// Ends the connection: all that is outstanding fails, with `error` as the reason.
+    pub fn fail(&mut self, error: Error) {
+        if self.failed.is_some() {
+            return;
+        }
+        for place in 0..self.window.len() {
+            if !self.window[place].complete {
+                self.push(place, Err(error.clone()), true);
+            }
+        }
+        self.failed = Some(error);
+    }
+
+    fn place(&self, id: RequestId) -> Option<usize> {
+        let place = usize::try_from(id.0.checked_sub(self.first_id)?).ok()?;
+        self.window.get(place).filter(|request| !request.is_over()).map(|_| place)
+    }
+}
+
+fn error_of(header: &Header, meta: &[u8]) -> Error {
+    let kind = u16::try_from(header.deadline_or_status).ok().and_then(Kind::from_code);
+    let message = codec::Reader::new(meta).str().unwrap_or("the server gave no reason").to_owned();
+    // A kind of a later build is one that this build cannot act on.
+    Error::new(kind.unwrap_or(Kind::Unsupported), message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(core: &mut Core, id: u64, kind: FrameKind, text: &str) {
+        let mut bytes = Vec::new();
+        frame::encode(&mut bytes, kind, 7, id, 0, 0, |m| m.extend_from_slice(text.as_bytes()));
+        let Ok(Step::Frame(header)) = core.next(&bytes) else { panic!("{id} is outstanding") };
+        core.complete(header, Response::new(bytes[HEADER_BYTES..].to_vec(), text.len(), true));
+    }
+
+    fn text(answer: Option<Result<Response>>) -> String {
+        String::from_utf8(answer.unwrap().unwrap().meta().to_vec()).unwrap()
+    }
+
+    fn core(requests: usize) -> Core {
+        let mut core = Core::new(requests);
+        for _ in 0..requests {
+            core.submit(&mut Vec::new(), 7, 0, 0, |_| {}).unwrap();
+        }
+        core
+    }
+
+    #[test]
+    fn answers_match_requests_in_any_order() {
+        let mut core = core(3);
+        assert!(core.submit(&mut Vec::new(), 7, 0, 0, |_| {}).is_err(), "the limit is 3");
+        answer(&mut core, 3, FrameKind::Response, "three");
+        answer(&mut core, 1, FrameKind::Response, "one");
+        assert!(core.take(RequestId(2)).is_none());
+        assert_eq!(text(core.take(RequestId(1))), "one");
+        assert!(core.take(RequestId(1)).unwrap().is_err(), "taken once");
+        answer(&mut core, 2, FrameKind::Response, "two");
+        let (id, third) = core.take_any().unwrap();
+        assert_eq!((id, text(Some(third))), (RequestId(3), "three".into()));
+        assert_eq!(core.take_any().unwrap().0, RequestId(2));
+        assert!(core.take_any().is_none() && core.window.is_empty() && core.outstanding() == 0);
+    }
+
+    #[test]
+    fn streamed_parts_keep_their_order() {
+        let mut core = core(1);
+        for part in ["a", "b"] {
+            answer(&mut core, 1, FrameKind::Part, part);
+        }
+        assert_eq!(text(core.take(RequestId(1))), "a");
+        answer(&mut core, 1, FrameKind::Response, "c");
+        assert_eq!(text(core.take(RequestId(1))), "b");
+        assert_eq!(text(core.take(RequestId(1))), "c");
+    }
+
+    #[test]
+    fn a_failure_reaches_every_outstanding_request_and_no_other() {
+        let mut core = core(2);
+        answer(&mut core, 1, FrameKind::Response, "one");
+        core.fail(Error::retry("connection reset"));
+        assert_eq!(text(core.take(RequestId(1))), "one");
+        assert_eq!(core.take(RequestId(2)).unwrap().unwrap_err().kind, Kind::Retry);
+        assert!(core.submit(&mut Vec::new(), 7, 0, 0, |_| {}).is_err());
+    }
+
+    #[test]
+    fn answers_nobody_asked_for_are_refused() {
+        let core = core(1);
+        let mut bytes = Vec::new();
+        frame::encode(&mut bytes, FrameKind::Response, 7, 2, 0, 0, |_| {});
+        assert!(core.next(&bytes).is_err());
+        bytes.clear();
+        frame::encode(&mut bytes, FrameKind::Response, 8, 1, 0, 0, |_| {});
+        assert!(core.next(&bytes).is_err(), "another opcode");
+    }
+}
