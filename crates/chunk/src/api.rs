@@ -154,7 +154,7 @@ pub struct Recovered {
     pub other_generations: Vec<(ChunkId, Generation)>,
 }
 
-/// Bytes read, as one or more slices.
+/// Bytes read, in one piece.
 pub enum Bytes {
     /// A part of an owned buffer.
     Owned { buf: Vec<u8>, range: Range<usize> },
@@ -171,11 +171,14 @@ impl Bytes {
         self.len() == 0
     }
 
-    /// A copy in one piece.
-    pub fn to_vec(&self) -> Vec<u8> {
+    pub fn as_slice(&self) -> &[u8] {
         match self {
-            Bytes::Owned { buf, range } => buf[range.clone()].to_vec(),
+            Bytes::Owned { buf, range } => &buf[range.clone()],
         }
+    }
+
+    pub fn to_vec(&self) -> Vec<u8> {
+        self.as_slice().to_vec()
     }
 }
 
