@@ -6,6 +6,7 @@ use crate::open::{Batch, COMMIT_BYTES_MAX, Open};
 use holdfast_base::Result;
 use holdfast_base::units::MIB;
 use holdfast_env::buf::AlignedBuf;
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex};
 
@@ -76,8 +77,19 @@ impl Queue {
     }
 }
 
+thread_local! {
+    /// Set on commit threads: a callback there may drop the store's last handle, and a thread
+    /// cannot wait for its own end.
+    static IS_COMMIT_THREAD: Cell<bool> = const { Cell::new(false) };
+}
+
+pub fn on_commit_thread() -> bool {
+    IS_COMMIT_THREAD.get()
+}
+
 /// A commit thread: until the store ends.
 pub fn run(store: &DiskStore) {
+    IS_COMMIT_THREAD.set(true);
     let mut buf = AlignedBuf::zeroed(MIB as usize);
     while let Some(open) = store.queue.pop() {
         commit_once(store, &open, &mut buf);

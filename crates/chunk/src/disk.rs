@@ -217,6 +217,13 @@ impl DiskStore {
         }
     }
 
+    pub fn room(&self, chunk: ChunkId) -> Result<u64> {
+        Ok(match self.current(chunk)? {
+            Version::Open(open) => open.core().room(&open.header),
+            Version::Sealed(_) => 0,
+        })
+    }
+
     fn version(&self, chunk: ChunkId, generation: Generation) -> Result<Version> {
         let chunks = self.chunks.read().expect("no holder of this lock panics");
         let held = chunks.get(&chunk).ok_or_else(|| not_held(chunk))?;
@@ -261,9 +268,10 @@ impl DiskStore {
         };
         let allocated = header.capacity_bytes;
         let path = self.dir.join(names::open(chunk, Generation(0)));
-        let spare = self.spares.as_ref().filter(|_| {
-            spec.kind == ChunkKind::Packed && spec.durability == Durability::Durable
-        });
+        let spare = self
+            .spares
+            .as_ref()
+            .filter(|_| spec.kind == ChunkKind::Packed && spec.durability == Durability::Durable);
         let spare = spare.and_then(|spares| spares.take(allocated));
         let from_spare = spare.is_some();
         if !from_spare {
@@ -317,7 +325,8 @@ impl DiskStore {
 
     pub fn append(&self, chunk: ChunkId, item: Pending) {
         let staged = self.writable().and_then(|()| {
-            check_append(&item).map_err(|e| e.context(format_args!("append to chunk `{chunk}`")))?;
+            check_append(&item)
+                .map_err(|e| e.context(format_args!("append to chunk `{chunk}`")))?;
             self.open_chunk(chunk)
         });
         let open = match staged {
@@ -378,9 +387,7 @@ pub fn open_needle(open: &Open, pointer: Pointer) -> Result<Option<NeedlePlan>> 
     let core = open.core();
     let Index::Packed(packed) = &core.index else { return Ok(None) };
     match packed.get(pointer.slot.0) {
-        Some((entry, next)) => {
-            Ok(Some(NeedlePlan::new(entry.offset_units, next, core.data_end)))
-        }
+        Some((entry, next)) => Ok(Some(NeedlePlan::new(entry.offset_units, next, core.data_end))),
         None if pointer.slot.0 < packed.next_slot => {
             let slot = pointer.slot;
             let what = format_args!("object {slot} was lost to damage");

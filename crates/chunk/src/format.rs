@@ -171,7 +171,8 @@ impl CommitHeader {
 
     pub fn decode_at(file: &FileHeader, bytes: &[u8], offset: u64) -> Option<CommitHeader> {
         let head = bytes.get(offset as usize..)?.get(..COMMIT_HEADER_BYTES)?;
-        if head[..4] != COMMIT_MAGIC || get_u32(head, 36) != crc32c(&head[..36]) ^ file.place(offset)
+        if head[..4] != COMMIT_MAGIC
+            || get_u32(head, 36) != crc32c(&head[..36]) ^ file.place(offset)
         {
             return None;
         }

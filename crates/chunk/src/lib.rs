@@ -5,6 +5,20 @@
 #![forbid(unsafe_code)]
 
 mod api;
+mod commit;
+mod compact;
+mod disk;
+mod format;
+mod index;
+mod load;
+mod names;
+mod open;
+mod read;
+mod recover;
+mod seal;
+mod sealed;
+mod slot_table;
+mod spare;
 mod store;
 
 pub use api::*;

@@ -38,9 +38,16 @@ pub enum Expect {
 
 /// One step of the walk.
 enum Place {
-    Commit { header: CommitHeader, offset: u64, bad: Vec<Range<u64>> },
+    Commit {
+        header: CommitHeader,
+        offset: u64,
+        bad: Vec<Range<u64>>,
+    },
     /// No commit begins here; the next one found begins at the end of the range.
-    Gap { range: Range<u64>, first_missing: u64 },
+    Gap {
+        range: Range<u64>,
+        first_missing: u64,
+    },
 }
 
 impl Place {

@@ -66,14 +66,16 @@ impl Sealed {
     pub fn footer_is_sound(footer: &Footer) -> bool {
         match &footer.table {
             Table::Raw { extents, blocks } => {
-                let ordered = extents
-                    .windows(2)
-                    .all(|w| w[0].logical.checked_add(w[0].bytes).is_some_and(|e| e <= w[1].logical));
+                let ordered = extents.windows(2).all(|w| {
+                    w[0].logical.checked_add(w[0].bytes).is_some_and(|e| e <= w[1].logical)
+                });
                 let inside = extents.iter().all(|e| {
                     e.physical.checked_add(e.bytes).is_some_and(|end| end <= footer.data_end)
                         && e.logical + e.bytes <= footer.length
                 });
-                ordered && inside && blocks.len() as u64 == footer.length.div_ceil(crate::format::BLOCK)
+                ordered
+                    && inside
+                    && blocks.len() as u64 == footer.length.div_ceil(crate::format::BLOCK)
             }
             Table::Packed { entries, damaged } => {
                 let ordered = entries

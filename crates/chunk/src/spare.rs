@@ -5,9 +5,9 @@
 use crate::disk::DiskStore;
 use crate::format::SECTOR;
 use crate::names;
+use holdfast_base::Result;
 use holdfast_base::limits::CHUNK_BYTES;
 use holdfast_base::units::MIB;
-use holdfast_base::Result;
 use holdfast_env::buf::AlignedBuf;
 use holdfast_env::disk::Access;
 use std::path::PathBuf;

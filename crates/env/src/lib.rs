@@ -5,8 +5,12 @@
 pub mod buf;
 pub mod clock;
 pub mod disk;
+pub mod region;
 pub mod rng;
+pub mod signals;
+pub mod tasks;
 
 pub use clock::{Clock, RealClock};
 pub use disk::{Disk, File, RealDisk};
+pub use region::{Region, RegionMut, RegionSlice};
 pub use rng::{RealRng, Rng, SeededRng};

@@ -1,0 +1,65 @@
+//! Waiting for the two signals that ask a server to stop. Never a handler: handlers run between
+//! any two instructions, a waiting thread runs at a place of its own.
+
+use std::io;
+
+/// What asked for the end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Signal {
+    /// SIGINT, as from Ctrl-C.
+    Interrupt,
+    /// SIGTERM, as from a service manager.
+    Terminate,
+}
+
+/// Keeps SIGINT and SIGTERM from ending the process, so that [`wait_for_shutdown`] receives them.
+/// Called first in `main`: threads inherit it from the one that spawns them.
+pub fn block_shutdown_signals() {
+    let set = shutdown_set();
+    // SAFETY: `set` is initialised and outlives the call; the old mask is not asked for.
+    let failed = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut()) };
+    // EINVAL for a wrong `how` is the only error.
+    assert_eq!(failed, 0, "pthread_sigmask refused SIG_BLOCK");
+}
+
+/// Blocks until SIGINT or SIGTERM arrives.
+pub fn wait_for_shutdown() -> io::Result<Signal> {
+    block_shutdown_signals();
+    let set = shutdown_set();
+    let mut signal = 0;
+    // SAFETY: both pointers are to values that outlive the call.
+    match unsafe { libc::sigwait(&set, &mut signal) } {
+        0 if signal == libc::SIGINT => Ok(Signal::Interrupt),
+        0 => Ok(Signal::Terminate),
+        code => Err(io::Error::from_raw_os_error(code)),
+    }
+}
+
+fn shutdown_set() -> libc::sigset_t {
+    // SAFETY: sigset_t is a plain C struct for which all zeros is a value; sigemptyset and
+    // sigaddset only write to it, and both signal numbers exist.
+    unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut set);
+        libc::sigaddset(&mut set, libc::SIGINT);
+        libc::sigaddset(&mut set, libc::SIGTERM);
+        set
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tasks;
+
+    #[test]
+    fn a_blocked_signal_ends_the_wait() {
+        let waiter = tasks::spawn("signal-test", || {
+            block_shutdown_signals();
+            // SAFETY: raises a signal that this very thread has blocked; no pointers.
+            unsafe { libc::pthread_kill(libc::pthread_self(), libc::SIGTERM) };
+            assert_eq!(wait_for_shutdown().unwrap(), Signal::Terminate);
+        });
+        waiter.unwrap().join();
+    }
+}
