@@ -1,0 +1,186 @@
+//! Writes commits: one in flight a chunk, all appends that wait for it in one write. Runs on a
+//! few threads a store, or in `pump` when the store has none.
+
+use crate::disk::DiskStore;
+use crate::open::{Batch, COMMIT_BYTES_MAX, Open};
+use holdfast_base::Result;
+use holdfast_base::units::MIB;
+use holdfast_env::buf::AlignedBuf;
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex};
+
+/// A file that must grow grows by this much.
+const GROW_BYTES: u64 = 4 * MIB;
+
+/// Chunks that have something to commit, first come first served.
+#[derive(Default)]
+pub struct Queue {
+    /// Held to push and pop.
+    state: Mutex<QueueState>,
+    /// Waited on by commit threads (and the spare's), notified for each push and at the end.
+    work: Condvar,
+    spare_work: Condvar,
+}
+
+#[derive(Default)]
+struct QueueState {
+    ready: VecDeque<Arc<Open>>,
+    spare_wanted: bool,
+    stop: bool,
+}
+
+impl Queue {
+    pub fn push(&self, open: Arc<Open>) {
+        self.state.lock().expect("no holder of this lock panics").ready.push_back(open);
+        self.work.notify_one();
+    }
+
+    pub fn try_pop(&self) -> Option<Arc<Open>> {
+        self.state.lock().expect("no holder of this lock panics").ready.pop_front()
+    }
+
+    /// Waits for a chunk; `None` when the store ends and nothing is left.
+    fn pop(&self) -> Option<Arc<Open>> {
+        let state = self.state.lock().expect("no holder of this lock panics");
+        let mut state = self
+            .work
+            .wait_while(state, |state| state.ready.is_empty() && !state.stop)
+            .expect("no holder of this lock panics");
+        state.ready.pop_front()
+    }
+
+    pub fn wake_spare(&self) {
+        self.state.lock().expect("no holder of this lock panics").spare_wanted = true;
+        self.spare_work.notify_one();
+    }
+
+    /// Waits until a spare is wanted; false when the store ends.
+    pub fn wait_spare(&self) -> bool {
+        let state = self.state.lock().expect("no holder of this lock panics");
+        let mut state = self
+            .spare_work
+            .wait_while(state, |state| !state.spare_wanted && !state.stop)
+            .expect("no holder of this lock panics");
+        state.spare_wanted = false;
+        !state.stop
+    }
+
+    pub fn is_stopping(&self) -> bool {
+        self.state.lock().expect("no holder of this lock panics").stop
+    }
+
+    pub fn stop(&self) {
+        self.state.lock().expect("no holder of this lock panics").stop = true;
+        self.work.notify_all();
+        self.spare_work.notify_all();
+    }
+}
+
+thread_local! {
+    /// Set on commit threads: a callback there may drop the store's last handle, and a thread
+    /// cannot wait for its own end.
+    static IS_COMMIT_THREAD: Cell<bool> = const { Cell::new(false) };
+}
+
+pub fn on_commit_thread() -> bool {
+    IS_COMMIT_THREAD.get()
+}
+
+/// A commit thread: until the store ends.
+pub fn run(store: &DiskStore) {
+    IS_COMMIT_THREAD.set(true);
+    let mut buf = AlignedBuf::zeroed(MIB as usize);
+    while let Some(open) = store.queue.pop() {
+        commit_once(store, &open, &mut buf);
+    }
+}
+
+/// One commit of `open`; puts it back into the queue when more waits.
+pub fn commit_once(store: &DiskStore, open: &Arc<Open>, buf: &mut AlignedBuf) {
+    let batch = open.core().take_batch(&open.header);
+    let Some(batch) = batch else {
+        open.core().busy = false;
+        return;
+    };
+    let result = write(store, open, &batch, buf);
+    let mut dropped = Vec::new();
+    {
+        let mut core = open.core();
+        match &result {
+            Ok(()) if batch.is_empty() => {}
+            Ok(()) => core.finish(&batch),
+            // Appends to a raw chunk that wait now begin where the failed ones would have ended.
+            Err(_) => dropped = core.drain(),
+        }
+    }
+    open.commit_ended();
+    let error = result.clone().err();
+    batch.answer(result);
+    for item in dropped {
+        let error = error.clone().unwrap_or_else(|| holdfast_base::Error::retry("not written"));
+        item.fail(error);
+    }
+    // Only now, so that callbacks of one chunk come in its order.
+    let more = {
+        let mut core = open.core();
+        core.busy = core.has_pending();
+        core.busy
+    };
+    if more {
+        store.queue.push(open.clone());
+    }
+}
+
+fn write(store: &DiskStore, open: &Open, batch: &Batch, buf: &mut AlignedBuf) -> Result<()> {
+    store.writable()?;
+    if batch.is_empty() {
+        return Ok(());
+    }
+    let bytes = batch.padded_bytes() as usize;
+    grow(store, open, batch.offset + bytes as u64)?;
+    if buf.len() < bytes {
+        *buf = AlignedBuf::zeroed(bytes);
+    }
+    let out = &mut buf[..bytes];
+    batch.encode(&open.header, out);
+    let written = write_batch(open, batch, out);
+    if buf.len() as u64 > 2 * COMMIT_BYTES_MAX {
+        *buf = AlignedBuf::zeroed(MIB as usize);
+    }
+    let chunk = open.header.chunk;
+    written.map_err(|e| store.write_failed(format_args!("commit to chunk `{chunk}`"), e))
+}
+
+fn write_batch(open: &Open, batch: &Batch, out: &[u8]) -> std::io::Result<()> {
+    if !batch.durable {
+        return open.writer.write_at(out, batch.offset);
+    }
+    if batch.header.synced_before + 1 == batch.header.sequence {
+        return open.writer.write_at_durable(out, batch.offset, "chunk.commit");
+    }
+    // Commits before this one were only written (or refused): one sync for all.
+    open.writer.write_at(out, batch.offset)?;
+    open.writer.sync("chunk.commit-sync")
+}
+
+/// Reserves space for a commit that ends at `end`, before it is written.
+fn grow(store: &DiskStore, open: &Open, end: u64) -> Result<()> {
+    let allocated = open.core().allocated;
+    if end <= allocated {
+        return Ok(());
+    }
+    let wanted = end.max(allocated + GROW_BYTES);
+    store.take_space(wanted - allocated, false)?;
+    match open.writer.allocate(wanted) {
+        Ok(()) => {
+            open.core().allocated = wanted;
+            Ok(())
+        }
+        Err(e) => {
+            store.give_space(wanted - allocated);
+            let chunk = open.header.chunk;
+            Err(store.write_failed(format_args!("reserve space for chunk `{chunk}`"), e))
+        }
+    }
+}

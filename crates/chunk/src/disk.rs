@@ -1,0 +1,466 @@
+//! A store in a directory: which chunks there are, their space, and the calls that need no commit
+//! thread. Commits are written by `commit.rs`, seals by `seal.rs`, generations by `compact.rs`.
+
+use crate::api::*;
+use crate::commit::Queue;
+use crate::format::{FileHeader, SECTOR, VERSION, piece_count};
+use crate::index::Index;
+use crate::open::{Append, Core, Open, Pending};
+use crate::read::{NeedlePlan, RawPlan};
+use crate::sealed::{Handles, Sealed, wrong_kind};
+use crate::{NEEDLE_HINT_BYTES_MAX, names};
+use holdfast_base::checksum::crc32c;
+use holdfast_base::ids::{ChunkId, Durability, Generation, Pointer, StoreId, Tier};
+use holdfast_base::limits::{CHUNK_BYTES, PACKED_BYTES_MAX};
+use holdfast_base::units::format_bytes;
+use holdfast_base::{Error, Result};
+use holdfast_env::buf::AlignedBuf;
+use holdfast_env::disk::{Access, Space};
+use holdfast_env::{Disk, File, Rng};
+use std::collections::{HashMap, HashSet};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, RwLock};
+
+/// The generation of a chunk that is read when none is named.
+#[derive(Clone)]
+pub enum Version {
+    Open(Arc<Open>),
+    Sealed(Arc<Sealed>),
+}
+
+/// A chunk and all its files.
+pub struct Held {
+    pub current: Version,
+    /// Computed and not switched to, or switched from and not unlinked.
+    pub others: Vec<Arc<Sealed>>,
+}
+
+/// State of one directory, shared by callers and threads.
+pub struct DiskStore {
+    pub disk: Arc<dyn Disk>,
+    pub rng: Arc<dyn Rng>,
+    pub dir: PathBuf,
+    pub id: StoreId,
+    pub capacity_bytes: u64,
+    pub reserve_bytes: u64,
+    /// What is there. Held to look up and to swap, never during I/O or callbacks.
+    pub chunks: RwLock<HashMap<ChunkId, Held>>,
+    pub handles: Handles,
+    /// Bytes that files take. Held while free space is asked for, so that two creations cannot
+    /// both take the last of it.
+    used_bytes: Mutex<u64>,
+    /// Chunks with a seal, compaction, switch or unlink under way; held to look and mark.
+    busy: Mutex<HashSet<ChunkId>>,
+    /// Set once, with the cause beside it; read on every append.
+    broken: AtomicBool,
+    broken_by: Mutex<String>,
+    pub queue: Queue,
+    /// Zero-filled files for packed chunks; `None` when none are kept.
+    pub spares: Option<crate::spare::Spares>,
+    /// Keeps other processes out for as long as the store lives.
+    pub _lock: Box<dyn Send + Sync>,
+}
+
+/// Marks a chunk as busy while it lives.
+pub struct BusyGuard<'a> {
+    store: &'a DiskStore,
+    chunk: ChunkId,
+}
+
+impl Drop for BusyGuard<'_> {
+    fn drop(&mut self) {
+        self.store.busy.lock().expect("no holder of this lock panics").remove(&self.chunk);
+    }
+}
+
+/// What [`DiskStore`] is made of at its opening.
+pub struct Parts {
+    pub disk: Arc<dyn Disk>,
+    pub rng: Arc<dyn Rng>,
+    pub config: StoreConfig,
+    pub id: StoreId,
+    pub chunks: HashMap<ChunkId, Held>,
+    pub used_bytes: u64,
+    pub lock: Box<dyn Send + Sync>,
+}
+
+impl DiskStore {
+    pub fn new(parts: Parts) -> Result<DiskStore> {
+        let Parts { disk, rng, config, id, chunks, used_bytes, lock } = parts;
+        let space = disk.space(&config.dir).map_err(Error::from)?;
+        let capacity_bytes = match config.capacity_bytes {
+            0 => space.total_bytes,
+            bytes => bytes,
+        };
+        let reserve_bytes = match config.reserve_bytes {
+            0 => (2 * CHUNK_BYTES).max(capacity_bytes / 100),
+            bytes => bytes,
+        };
+        let spares = config.spare_file.then(crate::spare::Spares::default);
+        Ok(DiskStore {
+            disk,
+            rng,
+            dir: config.dir,
+            id,
+            capacity_bytes,
+            reserve_bytes,
+            chunks: RwLock::new(chunks),
+            handles: Handles::default(),
+            used_bytes: Mutex::new(used_bytes),
+            busy: Mutex::default(),
+            broken: AtomicBool::new(false),
+            broken_by: Mutex::default(),
+            queue: Queue::default(),
+            spares,
+            _lock: lock,
+        })
+    }
+
+    // Space.
+
+    fn free(&self, used_bytes: u64) -> Result<u64> {
+        let Space { free_bytes, .. } = self.disk.space(&self.dir).map_err(Error::from)?;
+        Ok(free_bytes.min(self.capacity_bytes.saturating_sub(used_bytes)))
+    }
+
+    /// Takes `bytes`, leaving the reserve alone unless the caller is a compaction or a seal.
+    pub fn take_space(&self, bytes: u64, may_use_reserve: bool) -> Result<()> {
+        let mut used = self.used_bytes.lock().expect("no holder of this lock panics");
+        let free = self.free(*used)?;
+        let reserve = if may_use_reserve { 0 } else { self.reserve_bytes };
+        if free < bytes.saturating_add(reserve) {
+            return Err(Error::full(format!(
+                "take {} in store `{}`: {} are free, of which {} are kept for compaction; \
+                 remove files or add a disk",
+                format_bytes(bytes),
+                self.dir.display(),
+                format_bytes(free),
+                format_bytes(reserve),
+            )));
+        }
+        *used += bytes;
+        Ok(())
+    }
+
+    pub fn give_space(&self, bytes: u64) {
+        let mut used = self.used_bytes.lock().expect("no holder of this lock panics");
+        *used = used.saturating_sub(bytes);
+    }
+
+    pub fn usage(&self) -> Usage {
+        let used_bytes = *self.used_bytes.lock().expect("no holder of this lock panics");
+        let free = self.free(used_bytes).unwrap_or(0);
+        Usage {
+            store: self.id,
+            tier: Tier::Disk,
+            used_bytes,
+            free_bytes: free.saturating_sub(self.reserve_bytes),
+            capacity_bytes: self.capacity_bytes,
+            reserve_bytes: self.reserve_bytes,
+            chunks: self.chunks.read().expect("no holder of this lock panics").len() as u64,
+            read_only: self.broken.load(Ordering::Acquire),
+        }
+    }
+
+    // Failure.
+
+    /// Turns a failed write or sync into an error, and the store read-only: what the kernel
+    /// dropped cannot be asked for again. Running out of space is not such a failure.
+    pub fn write_failed(&self, what: std::fmt::Arguments<'_>, e: std::io::Error) -> Error {
+        let error = Error::from(e).context(format_args!("{what} in `{}`", self.dir.display()));
+        if error.kind == holdfast_base::Kind::Full {
+            return error;
+        }
+        let mut cause = self.broken_by.lock().expect("no holder of this lock panics");
+        if !self.broken.swap(true, Ordering::AcqRel) {
+            *cause = error.message.clone();
+        }
+        drop(cause);
+        self.writable().err().unwrap_or(error)
+    }
+
+    pub fn writable(&self) -> Result<()> {
+        if !self.broken.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let cause = self.broken_by.lock().expect("no holder of this lock panics").clone();
+        Err(Error::read_only(format!(
+            "write to store `{}`: it accepts reads only since this failed: {cause}; check the \
+             disk, then restart",
+            self.dir.display()
+        )))
+    }
+
+    // Finding chunks.
+
+    pub fn mark_busy(&self, chunk: ChunkId) -> Result<BusyGuard<'_>> {
+        if !self.busy.lock().expect("no holder of this lock panics").insert(chunk) {
+            return Err(Error::retry(format!(
+                "change chunk `{chunk}`: another change of it is under way"
+            )));
+        }
+        Ok(BusyGuard { store: self, chunk })
+    }
+
+    pub fn current(&self, chunk: ChunkId) -> Result<Version> {
+        let chunks = self.chunks.read().expect("no holder of this lock panics");
+        chunks.get(&chunk).map(|held| held.current.clone()).ok_or_else(|| not_held(chunk))
+    }
+
+    pub fn open_chunk(&self, chunk: ChunkId) -> Result<Arc<Open>> {
+        match self.current(chunk)? {
+            Version::Open(open) => Ok(open),
+            Version::Sealed(_) => {
+                Err(Error::fenced(format!("append to chunk `{chunk}`: it is sealed")))
+            }
+        }
+    }
+
+    pub fn room(&self, chunk: ChunkId) -> Result<u64> {
+        Ok(match self.current(chunk)? {
+            Version::Open(open) => open.core().room(&open.header),
+            Version::Sealed(_) => 0,
+        })
+    }
+
+    fn version(&self, chunk: ChunkId, generation: Generation) -> Result<Version> {
+        let chunks = self.chunks.read().expect("no holder of this lock panics");
+        let held = chunks.get(&chunk).ok_or_else(|| not_held(chunk))?;
+        if held.current.generation() == generation {
+            return Ok(held.current.clone());
+        }
+        let other = held.others.iter().find(|s| s.header.generation == generation);
+        other.cloned().map(Version::Sealed).ok_or_else(|| {
+            Error::not_found(format!("read chunk `{chunk}`: no generation `{generation}` here"))
+        })
+    }
+
+    pub fn list(&self) -> Vec<ChunkInfo> {
+        let chunks = self.chunks.read().expect("no holder of this lock panics");
+        let mut list: Vec<ChunkInfo> = chunks.values().map(|held| held.current.info()).collect();
+        list.sort_by_key(|info| info.chunk);
+        list
+    }
+
+    // Creation and appends.
+
+    pub fn create(&self, spec: ChunkSpec) -> Result<()> {
+        self.writable()?;
+        let chunk = spec.chunk;
+        if spec.capacity_bytes == 0 || spec.capacity_bytes > 64 * CHUNK_BYTES {
+            let what = format!("{} is no capacity for it", format_bytes(spec.capacity_bytes));
+            return Err(Error::invalid(what).context(format_args!("create chunk `{chunk}`")));
+        }
+        let _busy = self.mark_busy(chunk)?;
+        if self.current(chunk).is_ok() {
+            return Err(Error::exists(format!("create chunk `{chunk}`: this store holds it")));
+        }
+        let header = FileHeader {
+            version: VERSION,
+            kind: spec.kind,
+            generation: Generation(0),
+            store: self.id,
+            chunk,
+            owner: spec.owner,
+            capacity_bytes: spec.capacity_bytes.next_multiple_of(SECTOR) + 2 * SECTOR,
+            nonce: self.rng.next_u64(),
+        };
+        let allocated = header.capacity_bytes;
+        let path = self.dir.join(names::open(chunk, Generation(0)));
+        let spare = self
+            .spares
+            .as_ref()
+            .filter(|_| spec.kind == ChunkKind::Packed && spec.durability == Durability::Durable);
+        let spare = spare.and_then(|spares| spares.take(allocated));
+        let from_spare = spare.is_some();
+        if !from_spare {
+            self.take_space(allocated, false)?;
+        }
+        let made = self.make_file(&header, &path, spare, allocated);
+        let (writer, reader) = match made {
+            Ok(files) => files,
+            Err(e) => {
+                // Best effort: what remains has no name in any log and is found at the next start.
+                let _ = self.disk.remove(&path);
+                self.give_space(allocated);
+                return Err(self.write_failed(format_args!("create chunk `{chunk}`"), e));
+            }
+        };
+        let core = Core::new(spec.kind, SECTOR, allocated);
+        let open = Arc::new(Open::new(header, writer, reader, path, core));
+        let held = Held { current: Version::Open(open), others: Vec::new() };
+        self.chunks.write().expect("no holder of this lock panics").insert(chunk, held);
+        if from_spare {
+            self.queue.wake_spare();
+        }
+        Ok(())
+    }
+
+    fn make_file(
+        &self,
+        header: &FileHeader,
+        path: &Path,
+        spare: Option<PathBuf>,
+        bytes: u64,
+    ) -> std::io::Result<(Arc<dyn File>, Arc<dyn File>)> {
+        let writer = match spare {
+            Some(spare) => {
+                self.disk.rename(&spare, path)?;
+                self.disk.open(path, Access::Direct)?
+            }
+            None => {
+                let file = self.disk.create(path, Access::Direct)?;
+                file.allocate(bytes)?;
+                file
+            }
+        };
+        let mut sector = AlignedBuf::zeroed(SECTOR as usize);
+        header.encode_sector(&mut sector);
+        writer.write_at_durable(&sector, 0, "chunk.create")?;
+        self.disk.sync_dir(&self.dir, "chunk.create-name")?;
+        let reader = self.disk.open(path, Access::Cached)?;
+        Ok((writer, reader))
+    }
+
+    pub fn append(&self, chunk: ChunkId, item: Pending) {
+        let staged = self.writable().and_then(|()| {
+            check_append(&item)
+                .map_err(|e| e.context(format_args!("append to chunk `{chunk}`")))?;
+            self.open_chunk(chunk)
+        });
+        let open = match staged {
+            Ok(open) => open,
+            Err(e) => return item.fail(e),
+        };
+        let staged = open.core().stage(&open.header, item);
+        match staged {
+            Ok(true) => self.queue.push(open),
+            Ok(false) => {}
+            Err((item, e)) => item.fail(e),
+        }
+    }
+
+    // Reads.
+
+    pub fn read_raw(
+        &self,
+        chunk: ChunkId,
+        generation: Generation,
+        offset: u64,
+        bytes: u64,
+        all: bool,
+    ) -> Result<RawRead> {
+        match self.version(chunk, generation)? {
+            Version::Open(open) => {
+                let plan = match &open.core().index {
+                    Index::Raw(raw) => RawPlan::new(&open.header, raw, offset, bytes),
+                    Index::Packed(_) => Err(wrong_kind(&open.header)),
+                }?;
+                plan.read(&open.header, &*open.reader, all)
+            }
+            Version::Sealed(sealed) => {
+                let plan = RawPlan::new(&sealed.header, sealed.raw()?, offset, bytes)?;
+                let file = self.handles.get(&*self.disk, &sealed)?;
+                plan.read(&sealed.header, &*file, all)
+            }
+        }
+    }
+
+    pub fn read_needle(&self, pointer: Pointer) -> Result<NeedleRead> {
+        match self.current(pointer.chunk).map_err(|_| no_such_object(pointer))? {
+            Version::Open(open) => {
+                let plan = open_needle(&open, pointer)?.ok_or_else(|| no_such_object(pointer))?;
+                plan.read(&open.header, &*open.reader, pointer, false)
+            }
+            Version::Sealed(sealed) => {
+                let plan = sealed.needle(pointer.slot)?.ok_or_else(|| no_such_object(pointer))?;
+                let file = self.handles.get(&*self.disk, &sealed)?;
+                plan.read(&sealed.header, &*file, pointer, false)
+            }
+        }
+    }
+}
+
+/// Where an acknowledged object of an open chunk is.
+pub fn open_needle(open: &Open, pointer: Pointer) -> Result<Option<NeedlePlan>> {
+    let core = open.core();
+    let Index::Packed(packed) = &core.index else { return Ok(None) };
+    match packed.get(pointer.slot.0) {
+        Some((entry, next)) => Ok(Some(NeedlePlan::new(entry.offset_units, next, core.data_end))),
+        None if pointer.slot.0 < packed.next_slot => {
+            let slot = pointer.slot;
+            let what = format_args!("object {slot} was lost to damage");
+            Err(crate::read::damaged(&open.header, what))
+        }
+        None => Ok(None),
+    }
+}
+
+/// Refuses what could not be read again: bytes that do not match their checksums, first of all.
+fn check_append(item: &Pending) -> Result<()> {
+    let body = (*item.body).as_ref();
+    let bytes = body.len() as u64;
+    let skew = match &item.append {
+        Append::Raw { .. } if bytes == 0 => return Err(Error::invalid("it brings no bytes")),
+        Append::Raw { at, .. } => at % crate::format::BLOCK,
+        Append::Needle { needle, .. } if needle.hint.len() > NEEDLE_HINT_BYTES_MAX => {
+            return Err(Error::invalid(format!(
+                "its hint has {} bytes, at most {NEEDLE_HINT_BYTES_MAX} are kept",
+                needle.hint.len()
+            )));
+        }
+        Append::Needle { .. } => 0,
+    };
+    if bytes > PACKED_BYTES_MAX {
+        return Err(Error::invalid(format!(
+            "its body has {bytes} bytes, at most {PACKED_BYTES_MAX} go into one append"
+        )));
+    }
+    let pieces = piece_count(skew, bytes);
+    if item.crcs.len() as u64 != pieces {
+        let given = item.crcs.len();
+        return Err(Error::invalid(format!("{given} checksums were given for {pieces} pieces")));
+    }
+    let mut at = 0;
+    for (i, &crc) in item.crcs.iter().enumerate() {
+        let end = ((i as u64 + 1) * crate::format::BLOCK - skew).min(bytes) as usize;
+        if crc32c(&body[at..end]) != crc {
+            return Err(Error::corrupt("its bytes arrived damaged: checksum mismatch; send again"));
+        }
+        at = end;
+    }
+    Ok(())
+}
+
+pub fn not_held(chunk: ChunkId) -> Error {
+    Error::not_found(format!("use chunk `{chunk}`: this store does not hold it"))
+}
+
+impl Version {
+    pub fn generation(&self) -> Generation {
+        match self {
+            Version::Open(open) => open.header.generation,
+            Version::Sealed(sealed) => sealed.header.generation,
+        }
+    }
+
+    pub fn info(&self) -> ChunkInfo {
+        let open = match self {
+            Version::Sealed(sealed) => return sealed.info(),
+            Version::Open(open) => open,
+        };
+        let core = open.core();
+        ChunkInfo {
+            chunk: open.header.chunk,
+            generation: open.header.generation,
+            kind: open.header.kind,
+            owner: open.header.owner,
+            state: if core.fenced { ChunkState::Fenced } else { ChunkState::Open },
+            length: core.index.length(),
+            needles: core.index.needles(),
+            stored_bytes: core.allocated,
+            damaged: core.damaged,
+        }
+    }
+}

@@ -1,0 +1,28 @@
+//! One node's stores. A [`Store`] is one directory (tier `disk`) or one memory region (tier
+//! `dram`) that holds chunks: raw ones read by byte offset, packed ones read by slot. It never
+//! knows names and never decides what lives; services call it, the cluster's log commands it.
+//! Bytes on disk are described in docs/formats/chunk.md.
+#![forbid(unsafe_code)]
+
+mod api;
+mod commit;
+mod compact;
+mod disk;
+mod format;
+mod index;
+mod load;
+mod names;
+mod open;
+mod read;
+mod recover;
+mod seal;
+mod sealed;
+mod slot_table;
+mod spare;
+mod store;
+
+pub use api::*;
+pub use store::Store;
+
+/// Longest hint of a needle; a name fits.
+pub const NEEDLE_HINT_BYTES_MAX: usize = 255;

@@ -1,0 +1,418 @@
+//! Opening a directory: what each file is, which chunks it holds, what was torn and what is
+//! damaged. Moves strangers aside, never deletes what could hold somebody's bytes.
+
+use crate::api::*;
+use crate::disk::{DiskStore, Held, Parts, Version};
+use crate::format::{
+    FOOTER_HEADER_BYTES, FileHeader, Footer, FooterHead, HeaderError, SECTOR, STORE_FILE_BYTES,
+    TRAILER_MAGIC, Table, VERSION, decode_store_file, encode_store_file,
+};
+use crate::index::Index;
+use crate::names::{self, Name};
+use crate::open::{Core, Open};
+use crate::recover::{Expect, Scan, scan};
+use crate::sealed::Sealed;
+use holdfast_base::checksum::crc32c;
+use holdfast_base::ids::{ChunkId, Generation, StoreId};
+use holdfast_base::{Error, Result};
+use holdfast_env::disk::{Access, ReplaceSites, read_file, replace_file};
+use holdfast_env::{Disk, Rng};
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Loads one directory.
+struct Loader {
+    disk: Arc<dyn Disk>,
+    dir: PathBuf,
+    id: StoreId,
+    found: Recovered,
+    chunks: HashMap<ChunkId, Held>,
+    /// All sealed generations, by chunk, before it is known which is current.
+    sealed: HashMap<ChunkId, Vec<Arc<Sealed>>>,
+    next: Vec<Arc<Sealed>>,
+    used_bytes: u64,
+}
+
+pub fn open(
+    disk: Arc<dyn Disk>,
+    rng: Arc<dyn Rng>,
+    config: StoreConfig,
+) -> Result<(DiskStore, Recovered)> {
+    let dir = config.dir.clone();
+    let doing = |e: Error| e.context(format_args!("open store `{}`", dir.display()));
+    let io = |e: std::io::Error| doing(Error::from(e));
+    disk.create_dir_all(&dir).map_err(io)?;
+    let lock = disk.lock(&dir.join(names::LOCK)).map_err(|e| match e.kind() {
+        std::io::ErrorKind::WouldBlock => {
+            doing(Error::retry("another process has it open; end that one first"))
+        }
+        _ => io(e),
+    })?;
+    let (id, new) = identity(&*disk, &*rng, &dir).map_err(doing)?;
+    let mut loader = Loader {
+        disk: disk.clone(),
+        dir: dir.clone(),
+        id,
+        found: Recovered { store: id, new, ..Recovered::default() },
+        chunks: HashMap::new(),
+        sealed: HashMap::new(),
+        next: Vec::new(),
+        used_bytes: 0,
+    };
+    loader.files().map_err(doing)?;
+    loader.choose_generations();
+    let Loader { mut found, chunks, used_bytes, .. } = loader;
+    found.chunks = chunks.values().map(|held| held.current.info()).collect();
+    found.chunks.sort_by_key(|info| info.chunk);
+    found.other_generations.sort();
+    let parts = Parts { disk, rng, config, id, chunks, used_bytes, lock };
+    Ok((DiskStore::new(parts).map_err(doing)?, found))
+}
+
+/// Reads the store's id, or draws one for an empty directory.
+fn identity(disk: &dyn Disk, rng: &dyn Rng, dir: &Path) -> Result<(StoreId, bool)> {
+    let path = dir.join(names::STORE);
+    if disk.exists(&path)? {
+        let bytes = read_file(disk, &path, SECTOR)?;
+        let id = decode_store_file(&bytes).map_err(|e| match e {
+            HeaderError::Version(version) => Error::unsupported(format!(
+                "its format is version {version}, this build reads version {VERSION}; use a build \
+                 that reads it"
+            )),
+            _ => Error::corrupt(format!(
+                "`{}` is damaged (expected {STORE_FILE_BYTES} bytes with a valid checksum); \
+                 restore it from a copy of this directory",
+                names::STORE
+            )),
+        })?;
+        return Ok((id, false));
+    }
+    let is_chunk = |name: &str| {
+        matches!(names::parse(name), Name::Open(..) | Name::Sealed(..) | Name::Next(..))
+    };
+    if disk.list(dir)?.iter().any(|entry| is_chunk(&entry.name)) {
+        return Err(Error::corrupt(format!(
+            "it holds chunks but no `{}`, which says whose they are; restore that file",
+            names::STORE
+        )));
+    }
+    let id = StoreId(rng.next_u64());
+    let sites = ReplaceSites { data: "chunk.store-data", name: "chunk.store-name" };
+    replace_file(disk, &path, &encode_store_file(id), sites)?;
+    Ok((id, true))
+}
+
+impl Loader {
+    fn files(&mut self) -> Result<()> {
+        for entry in self.disk.list(&self.dir)? {
+            let path = self.dir.join(&entry.name);
+            let name = names::parse(&entry.name);
+            let read = match name {
+                Name::Own => continue,
+                Name::Temporary if !entry.is_dir => {
+                    self.disk.remove(&path)?;
+                    continue;
+                }
+                Name::Open(chunk, generation) if !entry.is_dir => {
+                    self.open_file(&path, chunk, generation)
+                }
+                Name::Sealed(chunk, generation) | Name::Next(chunk, generation)
+                    if !entry.is_dir =>
+                {
+                    let is_next = matches!(name, Name::Next(..));
+                    self.sealed_file(&path, chunk, generation, is_next)
+                }
+                _ => Err(Unusable::Stranger("no store gives a file this name".into())),
+            };
+            match read {
+                Ok(()) => {}
+                Err(Unusable::Stranger(why)) => self.quarantine(&entry.name, why)?,
+                Err(Unusable::Unreadable(e)) => self.unreadable(name, &path, &e),
+            }
+        }
+        Ok(())
+    }
+
+    fn unreadable(&mut self, name: Name, path: &Path, e: &std::io::Error) {
+        if let Name::Open(chunk, generation)
+        | Name::Sealed(chunk, generation)
+        | Name::Next(chunk, generation) = name
+        {
+            let what = format!("`{}`: the disk did not give it: {e}", path.display());
+            self.found.damaged.push(Damage { chunk, generation, what });
+        }
+    }
+
+    fn quarantine(&mut self, name: &str, why: String) -> Result<()> {
+        let aside = self.dir.join(names::QUARANTINE);
+        self.disk.create_dir_all(&aside)?;
+        let mut target = aside.join(name);
+        let mut number = 1;
+        while self.disk.exists(&target)? {
+            number += 1;
+            target = aside.join(format!("{name}.{number}"));
+        }
+        self.disk.rename(&self.dir.join(name), &target)?;
+        self.found.quarantined.push((name.to_owned(), why));
+        Ok(())
+    }
+
+    fn header(
+        &self,
+        bytes: &[u8],
+        chunk: ChunkId,
+        generation: Generation,
+    ) -> Result<FileHeader, Unusable> {
+        let header = FileHeader::decode_sector(bytes).map_err(|e| match e {
+            HeaderError::NotAChunk => {
+                Unusable::Stranger("it does not begin as a chunk does".into())
+            }
+            HeaderError::Version(v) => Unusable::Stranger(format!("its format is version {v}")),
+            HeaderError::Checksum => Unusable::Stranger("its header fails its checksum".into()),
+        })?;
+        if (header.chunk, header.generation) != (chunk, generation) {
+            let (c, g) = (header.chunk, header.generation);
+            return Err(Unusable::Stranger(format!(
+                "its header says that it is chunk {c} generation {g}"
+            )));
+        }
+        if header.store != self.id {
+            return Err(Unusable::Stranger(format!("it belongs to store {}", header.store)));
+        }
+        Ok(header)
+    }
+
+    /// A chunk that was open when the last process ended: takes no more appends.
+    fn open_file(
+        &mut self,
+        path: &Path,
+        chunk: ChunkId,
+        generation: Generation,
+    ) -> Result<(), Unusable> {
+        let bytes = self.whole(path)?;
+        if bytes.iter().all(|&b| b == 0) {
+            // Made and never acknowledged: the header is written before the name is durable.
+            return Ok(self.disk.remove(path)?);
+        }
+        let header = self.header(&bytes, chunk, generation)?;
+        let scan = scan(&header, &bytes, Expect::Open);
+        if let Some(head) = scan.footer {
+            return self.finish_seal(path, &header, head, &bytes);
+        }
+        self.keep_tail(&header, &scan, &bytes)?;
+        for range in &scan.damage {
+            let what = format!(
+                "`{}`: bytes {} to {} fail their checksums and were acknowledged; the rest is \
+                 served",
+                path.display(),
+                range.start,
+                range.end
+            );
+            self.found.damaged.push(Damage { chunk, generation, what });
+        }
+        let mut core = Core::new(header.kind, scan.data_end, bytes.len() as u64);
+        core.damaged = !scan.damage.is_empty() || scan.index.damaged();
+        core.index = scan.index;
+        core.next_sequence = scan.next_sequence;
+        core.fenced = true;
+        let writer = self.disk.open(path, Access::Direct)?;
+        let reader = self.disk.open(path, Access::Cached)?;
+        self.used_bytes += bytes.len() as u64;
+        let open = Open::new(header, writer, reader, path.to_owned(), core);
+        let held = Held { current: Version::Open(Arc::new(open)), others: Vec::new() };
+        self.chunks.insert(chunk, held);
+        Ok(())
+    }
+
+    /// The process ended between the durable footer and the name: the seal had decided.
+    fn finish_seal(
+        &mut self,
+        path: &Path,
+        header: &FileHeader,
+        head: FooterHead,
+        bytes: &[u8],
+    ) -> Result<(), Unusable> {
+        let end = head.data_end + head.footer_bytes();
+        if bytes.len() as u64 != end {
+            let file = self.disk.open(path, Access::Cached)?;
+            file.set_len(end)?;
+            file.sync("chunk.seal-finish")?;
+        }
+        let target = self.dir.join(names::sealed(header.chunk, header.generation));
+        self.disk.rename(path, &target)?;
+        self.disk.sync_dir(&self.dir, "chunk.seal-finish-name")?;
+        self.sealed_file(&target, header.chunk, header.generation, false)
+    }
+
+    /// Copies what is cut to `lost+found`, durably, before anything may overwrite it.
+    fn keep_tail(
+        &mut self,
+        header: &FileHeader,
+        scan: &Scan,
+        bytes: &[u8],
+    ) -> Result<(), Unusable> {
+        let Some(tail) = &scan.tail else { return Ok(()) };
+        let aside = self.dir.join(names::LOST);
+        self.disk.create_dir_all(&aside)?;
+        let lost = &bytes[tail.start as usize..tail.end as usize];
+        let (chunk, generation) = (header.chunk, header.generation);
+        // The checksum keeps apart what two restarts cut at one place, and makes the copy of the
+        // same tail the same file.
+        let name = format!("{chunk}.{generation}.at-{}.{:08x}", tail.start, crc32c(lost));
+        let kept_as = aside.join(name);
+        if !self.disk.exists(&kept_as)? {
+            let sites = ReplaceSites { data: "chunk.lost-data", name: "chunk.lost-name" };
+            replace_file(&*self.disk, &kept_as, lost, sites)?;
+        }
+        let (offset, bytes) = (tail.start, tail.end - tail.start);
+        self.found.cut_tails.push(CutTail { chunk, offset, bytes, kept_as });
+        Ok(())
+    }
+
+    fn whole(&self, path: &Path) -> Result<Vec<u8>, Unusable> {
+        Ok(read_file(&*self.disk, path, u64::MAX)?)
+    }
+
+    fn sealed_file(
+        &mut self,
+        path: &Path,
+        chunk: ChunkId,
+        generation: Generation,
+        is_next: bool,
+    ) -> Result<(), Unusable> {
+        let file = self.disk.open(path, Access::Cached)?;
+        let len = file.len()?;
+        let mut sector = vec![0; SECTOR as usize];
+        let got = file.read_at(&mut sector, 0)?;
+        let header = self.header(&sector[..got], chunk, generation)?;
+        let mut footer = None;
+        let trailer_at = len.saturating_sub(SECTOR);
+        let got = file.read_at(&mut sector, trailer_at)?;
+        let trailer = FooterHead::decode(&header, TRAILER_MAGIC, trailer_at, &sector[..got]);
+        if let Some(head) =
+            trailer.filter(|h| h.data_end.checked_add(h.footer_bytes()) == Some(len))
+        {
+            let mut table = vec![0; head.table_bytes as usize];
+            let at = head.data_end + FOOTER_HEADER_BYTES as u64;
+            let got = file.read_at(&mut table, at)?;
+            footer = Footer::decode(&header, &head, &table[..got]).filter(Sealed::footer_is_sound);
+        }
+        let rescued = footer.is_none();
+        let footer = match footer {
+            Some(footer) => footer,
+            None => self.rescue(path, &header, trailer)?,
+        };
+        let sealed = Arc::new(Sealed::new(header, footer, path.to_owned(), len, rescued));
+        self.used_bytes += len;
+        if is_next {
+            self.next.push(sealed);
+        } else {
+            self.sealed.entry(chunk).or_default().push(sealed);
+        }
+        Ok(())
+    }
+
+    /// Makes the index again from the records when footer or trailer are damaged. The length
+    /// comes from whichever of the two is whole: without it nobody knows what was acknowledged.
+    fn rescue(
+        &mut self,
+        path: &Path,
+        header: &FileHeader,
+        trailer: Option<FooterHead>,
+    ) -> Result<Footer, Unusable> {
+        let bytes = self.whole(path)?;
+        let scan = scan(header, &bytes, Expect::Sealed);
+        let (chunk, generation) = (header.chunk, header.generation);
+        let head = scan.footer.or(trailer);
+        let what = match head {
+            Some(_) => "its footer is damaged; its index was made again from the records",
+            None => {
+                "its footer and trailer are damaged; nothing says how long it is, so nothing \
+                     of it is served"
+            }
+        };
+        let what = format!("`{}`: {what}", path.display());
+        self.found.damaged.push(Damage { chunk, generation, what });
+        let whole = head.and_then(|head| {
+            let at = head.data_end as usize + FOOTER_HEADER_BYTES;
+            Footer::decode(header, &head, bytes.get(at..)?).filter(Sealed::footer_is_sound)
+        });
+        Ok(whole.unwrap_or_else(|| rebuilt_footer(header, scan, head, &bytes)))
+    }
+
+    /// The highest sealed generation is current; others wait for their unlink.
+    fn choose_generations(&mut self) {
+        let others = |list: &[Arc<Sealed>]| -> Vec<_> {
+            list.iter().map(|s| (s.header.chunk, s.header.generation)).collect()
+        };
+        for (chunk, mut versions) in std::mem::take(&mut self.sealed) {
+            versions.sort_by_key(|sealed| sealed.header.generation);
+            let Some(current) = versions.pop() else { continue };
+            self.found.other_generations.extend(others(&versions));
+            let held = Held { current: Version::Sealed(current), others: versions };
+            self.chunks.insert(chunk, held);
+        }
+        for next in std::mem::take(&mut self.next) {
+            self.found.other_generations.extend(others(std::slice::from_ref(&next)));
+            match self.chunks.get_mut(&next.header.chunk) {
+                Some(held) => held.others.push(next),
+                // Its source is gone, which no order of steps here does; it is all there is.
+                None => {
+                    let chunk = next.header.chunk;
+                    let held = Held { current: Version::Sealed(next), others: Vec::new() };
+                    self.chunks.insert(chunk, held);
+                }
+            }
+        }
+    }
+}
+
+fn rebuilt_footer(
+    header: &FileHeader,
+    scan: Scan,
+    head: Option<FooterHead>,
+    bytes: &[u8],
+) -> Footer {
+    let length = head.map_or(0, |head| head.length);
+    let data_end = scan.data_end;
+    let table = match scan.index {
+        Index::Raw(mut raw) => {
+            let length = length.min(raw.length);
+            let start = length / crate::format::BLOCK * crate::format::BLOCK;
+            let last = raw.parts(start, length).ok().map(|parts| {
+                let mut block = Vec::new();
+                for part in parts {
+                    let at = part.physical as usize;
+                    block.extend_from_slice(&bytes[at..at + part.bytes as usize]);
+                }
+                crc32c(&block)
+            });
+            raw.clip(length, last.filter(|_| !length.is_multiple_of(crate::format::BLOCK)));
+            let stamp = |(i, crc): (usize, &u32)| crc ^ header.stamp(i as u64);
+            let blocks = raw.blocks.iter().enumerate().map(stamp).collect();
+            return Footer { length, data_end, table: Table::Raw { extents: raw.extents, blocks } };
+        }
+        Index::Packed(mut packed) => {
+            packed.clip(length as u32);
+            // In a compacted generation a slot may be gone because it was dead: nobody can say.
+            let damaged = packed.damaged();
+            Table::Packed { entries: packed.entries, damaged }
+        }
+    };
+    Footer { length, data_end, table }
+}
+
+/// Why a file holds no chunk of this store that can be used.
+enum Unusable {
+    /// It is none: moved aside.
+    Stranger(String),
+    /// The disk did not give it: it stays where it is, and is tried again at the next start.
+    Unreadable(std::io::Error),
+}
+
+impl From<std::io::Error> for Unusable {
+    fn from(e: std::io::Error) -> Unusable {
+        Unusable::Unreadable(e)
+    }
+}

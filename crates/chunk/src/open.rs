@@ -1,0 +1,453 @@
+//! An open chunk on disk: the core that stages appends and lays out commits, and the chunk's
+//! locks. The core does no I/O; `commit.rs` drives it and writes what it says.
+
+use crate::api::{Body, ChunkKind, Done, Needle, SlotDone};
+use crate::format::{
+    BLOCK, COMMIT_HEADER_BYTES, CommitHeader, Extent, FileHeader, IndexEntry, RECORD_ALIGN,
+    RECORD_HEADER_BYTES, RecordHeader, SECTOR,
+};
+use crate::index::{Index, PackedIndex, RawIndex};
+use holdfast_base::checksum::crc32c_combine;
+use holdfast_base::ids::{Durability, Slot};
+use holdfast_base::units::MIB;
+use holdfast_base::{Error, Result};
+use holdfast_env::File;
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+
+/// Payload of one commit, unless a single append is larger. Large enough that a disk streams,
+/// small enough that what waits behind it does not notice.
+pub const COMMIT_BYTES_MAX: u64 = 4 * MIB;
+
+/// A raw chunk's file may grow to this many times its capacity when its appends are small; then
+/// the chunk counts as full.
+pub const RAW_GROWTH_MAX: u64 = 2;
+
+pub enum Append {
+    Raw { at: u64, done: Done<u64> },
+    Needle { needle: Needle, done: SlotDone },
+}
+
+pub struct Pending {
+    pub append: Append,
+    pub body: Body,
+    pub crcs: Vec<u32>,
+    pub durability: Durability,
+}
+
+impl Pending {
+    fn payload_bytes(&self) -> u64 {
+        (*self.body).as_ref().len() as u64
+    }
+
+    /// Upper bound of what it takes in a commit of its own.
+    fn stored_bytes(&self) -> u64 {
+        let hint = match &self.append {
+            Append::Needle { needle, .. } => needle.hint.len() as u64,
+            Append::Raw { .. } => 0,
+        };
+        let head = RECORD_HEADER_BYTES as u64 + 4 * self.crcs.len() as u64 + hint;
+        (head + self.payload_bytes()).next_multiple_of(RECORD_ALIGN)
+    }
+
+    pub fn fail(self, error: Error) {
+        match self.append {
+            Append::Raw { done, .. } => done(Err(error)),
+            Append::Needle { done, .. } => done(Err(error)),
+        }
+    }
+}
+
+/// Bytes of a commit on disk that holds records of `bytes`.
+fn commit_bytes(bytes: u64) -> u64 {
+    (COMMIT_HEADER_BYTES as u64 + bytes).next_multiple_of(SECTOR)
+}
+
+/// Everything that changes while a chunk is open.
+pub struct Core {
+    /// Acknowledged bytes only.
+    pub index: Index,
+    pub next_sequence: u64,
+    /// The last commit known to be durable, with all before it.
+    pub synced: u64,
+    /// End of the last commit; a multiple of the sector.
+    pub data_end: u64,
+    /// Length of the file.
+    pub allocated: u64,
+    pending: VecDeque<Pending>,
+    pending_bytes: u64,
+    /// Raw: where the next append must begin.
+    staged_end: u64,
+    /// In a queue of the driver or in flight: nobody else needs to be told of new appends.
+    pub busy: bool,
+    pub in_flight: bool,
+    pub fenced: bool,
+    /// The length a durable footer gave it, even if the rest of the seal failed.
+    pub sealed: Option<u64>,
+    pub damaged: bool,
+    /// Unlinked: the file is gone or about to go.
+    pub gone: bool,
+}
+
+/// A chunk that takes appends, or waits for its seal.
+pub struct Open {
+    pub header: FileHeader,
+    /// For commits, past the page cache.
+    pub writer: Arc<dyn File>,
+    /// For reads, through it.
+    pub reader: Arc<dyn File>,
+    pub path: PathBuf,
+    /// Staged and acknowledged state. Held for list work only, never during I/O or callbacks.
+    core: Mutex<Core>,
+    /// Waited on by seal, fence and unlink, notified when a commit has ended.
+    idle: Condvar,
+}
+
+/// Appends taken out for one commit, and where they go.
+pub struct Batch {
+    items: Vec<Pending>,
+    records: Vec<Planned>,
+    pub header: CommitHeader,
+    pub offset: u64,
+    pub durable: bool,
+    first_slot: u32,
+    /// Appends that did not fit any more.
+    pub refused: Vec<Pending>,
+}
+
+impl Core {
+    pub fn new(kind: ChunkKind, data_end: u64, allocated: u64) -> Core {
+        let index = match kind {
+            ChunkKind::Raw => Index::Raw(RawIndex::default()),
+            ChunkKind::Packed => Index::Packed(PackedIndex::default()),
+        };
+        Core {
+            index,
+            next_sequence: 1,
+            synced: 0,
+            data_end,
+            allocated,
+            pending: VecDeque::new(),
+            pending_bytes: 0,
+            staged_end: 0,
+            busy: false,
+            in_flight: false,
+            fenced: false,
+            sealed: None,
+            damaged: false,
+            gone: false,
+        }
+    }
+
+    /// Takes an append in; says whether the driver must be told, or gives it back with the reason.
+    pub fn stage(&mut self, header: &FileHeader, item: Pending) -> Result<bool, (Pending, Error)> {
+        if let Err(e) = self.check(header, &item) {
+            return Err((item, e));
+        }
+        if let Append::Raw { .. } = item.append {
+            self.staged_end += item.payload_bytes();
+        }
+        self.pending_bytes += item.stored_bytes();
+        self.pending.push_back(item);
+        Ok(!std::mem::replace(&mut self.busy, true))
+    }
+
+    fn check(&self, header: &FileHeader, item: &Pending) -> Result<()> {
+        let chunk = header.chunk;
+        let doing = format_args!("append to chunk `{chunk}`");
+        if self.fenced || self.sealed.is_some() || self.gone {
+            let e = Error::fenced("it takes no more appends; seal it and go on in a new chunk");
+            return Err(e.context(doing));
+        }
+        let bytes = item.payload_bytes();
+        let full = |room: u64| {
+            let what = format!("{bytes} bytes do not fit, room for {room}; go on in a new chunk");
+            Err(Error::full(what).context(doing))
+        };
+        match (&item.append, header.kind) {
+            (Append::Raw { at, .. }, ChunkKind::Raw) => {
+                if *at != self.staged_end {
+                    let end = self.staged_end;
+                    let what = format!("asked to write at byte {at}, its end is at {end}");
+                    return Err(Error::invalid(what).context(doing));
+                }
+                if at + bytes > header.capacity_bytes {
+                    return full(self.room(header));
+                }
+            }
+            (Append::Needle { .. }, ChunkKind::Packed) => {
+                if self.data_end + commit_bytes(item.stored_bytes()) > header.capacity_bytes {
+                    return full(self.room(header));
+                }
+            }
+            _ => return Err(Error::invalid("it is of the other kind").context(doing)),
+        }
+        Ok(())
+    }
+
+    /// What one append can still bring.
+    pub fn room(&self, header: &FileHeader) -> u64 {
+        if self.fenced || self.sealed.is_some() || self.gone {
+            return 0;
+        }
+        match header.kind {
+            ChunkKind::Raw => header.capacity_bytes.saturating_sub(self.staged_end),
+            ChunkKind::Packed => {
+                // A sector for headers, and a checksum for each block of the object.
+                let taken = self.data_end + self.pending_bytes + 2 * SECTOR;
+                let left = header.capacity_bytes.saturating_sub(taken);
+                left.saturating_sub(left.div_ceil(BLOCK) * 4)
+            }
+        }
+    }
+
+    fn physical_max(header: &FileHeader) -> u64 {
+        match header.kind {
+            ChunkKind::Raw => RAW_GROWTH_MAX * header.capacity_bytes + 16 * SECTOR,
+            ChunkKind::Packed => header.capacity_bytes,
+        }
+    }
+
+    /// Lays out the next commit; `None` when nothing waits.
+    pub fn take_batch(&mut self, header: &FileHeader) -> Option<Batch> {
+        let mut refused = Vec::new();
+        let mut items = Vec::new();
+        let mut stored = 0;
+        let limit = Core::physical_max(header).saturating_sub(self.data_end);
+        while let Some(next) = self.pending.front() {
+            let bytes = next.stored_bytes();
+            if !items.is_empty() && stored + bytes > COMMIT_BYTES_MAX {
+                break;
+            }
+            let fits = commit_bytes(stored + bytes) <= limit;
+            if !fits && !items.is_empty() {
+                break;
+            }
+            let item = self.pending.pop_front().expect("its front was seen");
+            self.pending_bytes -= bytes;
+            if fits {
+                stored += bytes;
+                items.push(item);
+            } else {
+                refused.push(item);
+            }
+        }
+        if !refused.is_empty() && header.kind == ChunkKind::Raw {
+            // What follows a refused append has no place either.
+            refused.extend(self.pending.drain(..));
+            self.pending_bytes = 0;
+            self.staged_end = self.index.length();
+        }
+        if items.is_empty() && refused.is_empty() {
+            return None;
+        }
+        self.in_flight = true;
+        let durable = items.iter().any(|item| item.durability == Durability::Durable);
+        let commit = CommitHeader {
+            flags: 0,
+            sequence: self.next_sequence,
+            synced_before: self.synced,
+            bytes: 0,
+        };
+        self.next_sequence += 1;
+        let first_slot = match &self.index {
+            Index::Packed(packed) => packed.next_slot,
+            Index::Raw(_) => 0,
+        };
+        let offset = self.data_end;
+        let records = Vec::new();
+        let mut batch =
+            Batch { items, records, header: commit, offset, durable, first_slot, refused };
+        batch.layout(header);
+        Some(batch)
+    }
+
+    /// Takes a written commit's appends into the index: from here on they are acknowledged.
+    pub fn finish(&mut self, batch: &Batch) {
+        for record in &batch.records {
+            let at = batch.offset + record.at;
+            match &mut self.index {
+                Index::Raw(raw) => raw.append(
+                    Extent {
+                        logical: record.header.position,
+                        physical: at + record.header.head_bytes(),
+                        bytes: record.header.payload_bytes as u64,
+                    },
+                    &record.crcs,
+                ),
+                Index::Packed(packed) => packed.push(IndexEntry {
+                    slot: record.header.position as u32,
+                    offset_units: (at / RECORD_ALIGN) as u32,
+                    owner: record.header.owner,
+                }),
+            }
+        }
+        self.data_end += batch.padded_bytes();
+        if batch.durable {
+            self.synced = batch.header.sequence;
+        }
+    }
+
+    /// All that waits, not to be written any more.
+    pub fn drain(&mut self) -> Vec<Pending> {
+        self.pending_bytes = 0;
+        self.staged_end = self.index.length();
+        self.pending.drain(..).collect()
+    }
+
+    pub fn has_pending(&self) -> bool {
+        !self.pending.is_empty()
+    }
+}
+
+/// One record of a commit to be.
+struct Planned {
+    /// From the commit's start.
+    at: u64,
+    header: RecordHeader,
+    crcs: Vec<u32>,
+}
+
+impl Batch {
+    /// Whether anything is to be written.
+    pub fn is_empty(&self) -> bool {
+        self.items.is_empty()
+    }
+
+    pub fn padded_bytes(&self) -> u64 {
+        self.header.bytes.next_multiple_of(SECTOR)
+    }
+
+    /// Places the records. All appends to a raw chunk are one record: they follow each other, and
+    /// their checksums combine.
+    fn layout(&mut self, file: &FileHeader) {
+        let mut at = COMMIT_HEADER_BYTES as u64;
+        let sequence = self.header.sequence;
+        match (file.kind, self.items.first().map(|i| &i.append)) {
+            (ChunkKind::Raw, Some(&Append::Raw { at: first, .. })) => {
+                let bytes = self.items.iter().map(Pending::payload_bytes).sum::<u64>();
+                let header = RecordHeader::raw(first, file.owner, bytes as u32, sequence);
+                let crcs = merge_crcs(first, &self.items);
+                self.records.push(Planned { at, header, crcs });
+                at += header.record_bytes();
+            }
+            _ => {
+                for (i, item) in self.items.iter_mut().enumerate() {
+                    let Append::Needle { needle, .. } = &item.append else { continue };
+                    let slot = Slot(self.first_slot + i as u32);
+                    let bytes = item.payload_bytes() as u32;
+                    let header = RecordHeader::needle(slot, needle, bytes, sequence);
+                    let crcs = std::mem::take(&mut item.crcs);
+                    self.records.push(Planned { at, header, crcs });
+                    at += header.record_bytes();
+                }
+            }
+        }
+        self.header.bytes = at;
+    }
+
+    /// Writes the commit into `out`, which is as long as [`Batch::padded_bytes`] and may hold
+    /// old bytes. The bodies' only copy.
+    pub fn encode(&self, file: &FileHeader, out: &mut [u8]) {
+        self.header.encode_into(file, self.offset, out);
+        let mut at = COMMIT_HEADER_BYTES;
+        let mut items = self.items.iter();
+        for record in &self.records {
+            let offset = self.offset + record.at;
+            let share = match file.kind {
+                ChunkKind::Raw => usize::MAX,
+                ChunkKind::Packed => 1,
+            };
+            let mut hint: &[u8] = &[];
+            let start = at;
+            at += record.header.head_bytes() as usize;
+            for item in items.by_ref().take(share) {
+                if let Append::Needle { needle, .. } = &item.append {
+                    hint = &needle.hint;
+                }
+                let body = (*item.body).as_ref();
+                out[at..at + body.len()].copy_from_slice(body);
+                at += body.len();
+            }
+            record.header.encode_into(file, offset, &record.crcs, hint, &mut out[start..]);
+            let end = at.next_multiple_of(RECORD_ALIGN as usize);
+            out[at..end].fill(0);
+            at = end;
+        }
+        out[at..].fill(0);
+    }
+
+    /// Calls everybody back. Without locks.
+    pub fn answer(self, result: Result<()>) {
+        let mut slot = self.first_slot;
+        for item in self.items {
+            let end = match &item.append {
+                Append::Raw { at, .. } => at + item.payload_bytes(),
+                Append::Needle { .. } => 0,
+            };
+            match (item.append, &result) {
+                (Append::Raw { done, .. }, result) => done(result.clone().map(|()| end)),
+                (Append::Needle { done, .. }, result) => done(result.clone().map(|()| Slot(slot))),
+            }
+            slot += 1;
+        }
+        for item in self.refused {
+            item.fail(Error::full(
+                "append to a chunk: its file cannot take the commit; seal it and go on in a new one",
+            ));
+        }
+    }
+}
+
+/// Checksums of the pieces of all items together, which begin at byte `first` of the chunk.
+fn merge_crcs(first: u64, items: &[Pending]) -> Vec<u32> {
+    let mut merged: Vec<u32> = Vec::new();
+    let mut at = first;
+    for item in items {
+        let end = at + item.payload_bytes();
+        for &crc in &item.crcs {
+            let next = ((at / BLOCK + 1) * BLOCK).min(end);
+            match merged.last_mut() {
+                Some(last) if at != first && !at.is_multiple_of(BLOCK) => {
+                    *last = crc32c_combine(*last, crc, next - at);
+                }
+                _ => merged.push(crc),
+            }
+            at = next;
+        }
+    }
+    merged
+}
+
+impl Open {
+    pub fn new(
+        header: FileHeader,
+        writer: Arc<dyn File>,
+        reader: Arc<dyn File>,
+        path: PathBuf,
+        core: Core,
+    ) -> Open {
+        Open { header, writer, reader, path, core: Mutex::new(core), idle: Condvar::new() }
+    }
+
+    pub fn core(&self) -> MutexGuard<'_, Core> {
+        self.core.lock().expect("no holder of this lock panics")
+    }
+
+    /// Tells whoever waits that no commit is in flight any more.
+    pub fn commit_ended(&self) {
+        self.core().in_flight = false;
+        self.idle.notify_all();
+    }
+
+    /// Ends appends, and waits for the commit in flight; answers what was waiting.
+    pub fn stop_appends(&self) -> Vec<Pending> {
+        let mut core = self.core();
+        core.fenced = true;
+        let dropped = core.drain();
+        let core = self.idle.wait_while(core, |core| core.in_flight);
+        drop(core.expect("no holder of this lock panics"));
+        dropped
+    }
+}

@@ -1,0 +1,194 @@
+//! A sealed generation of a chunk on disk: immutable, with its index in memory.
+
+use crate::api::{ChunkInfo, ChunkKind, ChunkState};
+use crate::format::{FileHeader, Footer, Table};
+use crate::index::RawIndex;
+use crate::read::{NeedlePlan, damaged};
+use crate::slot_table::SlotTable;
+use holdfast_base::ids::Slot;
+use holdfast_base::{Error, Result};
+use holdfast_env::disk::Access;
+use holdfast_env::{Disk, File};
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, Weak};
+
+/// Sealed files held open at once. Opening costs a few microseconds; descriptors are scarce.
+const HANDLES_MAX: usize = 256;
+
+pub enum SealedIndex {
+    Raw(RawIndex),
+    Packed { table: SlotTable, damaged: Vec<u32> },
+}
+
+pub struct Sealed {
+    pub header: FileHeader,
+    pub index: SealedIndex,
+    pub length: u64,
+    pub data_end: u64,
+    pub file_bytes: u64,
+    /// The footer was lost and the index made again from the records.
+    pub rescued: bool,
+    /// The file's name, which a switch changes, and its handle while it is open. Held while the
+    /// file is opened, so that it is opened once.
+    place: Mutex<(PathBuf, Option<Arc<dyn File>>)>,
+}
+
+impl Sealed {
+    pub fn new(
+        header: FileHeader,
+        footer: Footer,
+        path: PathBuf,
+        file_bytes: u64,
+        rescued: bool,
+    ) -> Sealed {
+        let index = match footer.table {
+            Table::Raw { extents, blocks } => {
+                let plain = |(i, crc): (usize, &u32)| crc ^ header.stamp(i as u64);
+                let blocks = blocks.iter().enumerate().map(plain).collect();
+                SealedIndex::Raw(RawIndex { extents, blocks, length: footer.length })
+            }
+            Table::Packed { entries, damaged } => {
+                let mut offsets = vec![None; footer.length as usize];
+                for entry in entries {
+                    offsets[entry.slot as usize] = Some(entry.offset_units);
+                }
+                SealedIndex::Packed { table: SlotTable::new(offsets.into_iter()), damaged }
+            }
+        };
+        let (length, data_end) = (footer.length, footer.data_end);
+        let place = Mutex::new((path, None));
+        Sealed { header, index, length, data_end, file_bytes, rescued, place }
+    }
+
+    /// A footer from disk may verify and still contradict itself only through a bug; it is
+    /// checked all the same before it is trusted with offsets.
+    pub fn footer_is_sound(footer: &Footer) -> bool {
+        match &footer.table {
+            Table::Raw { extents, blocks } => {
+                let ordered = extents.windows(2).all(|w| {
+                    w[0].logical.checked_add(w[0].bytes).is_some_and(|e| e <= w[1].logical)
+                });
+                let inside = extents.iter().all(|e| {
+                    e.physical.checked_add(e.bytes).is_some_and(|end| end <= footer.data_end)
+                        && e.logical + e.bytes <= footer.length
+                });
+                ordered
+                    && inside
+                    && blocks.len() as u64 == footer.length.div_ceil(crate::format::BLOCK)
+            }
+            Table::Packed { entries, damaged } => {
+                let ordered = entries
+                    .windows(2)
+                    .all(|w| w[0].slot < w[1].slot && w[0].offset_units < w[1].offset_units);
+                let slots = entries.iter().map(|e| &e.slot).chain(damaged);
+                ordered
+                    && slots.into_iter().all(|&s| (s as u64) < footer.length)
+                    && footer.length <= u32::MAX as u64
+                    && entries.last().is_none_or(|e| {
+                        (e.offset_units as u64) * crate::format::RECORD_ALIGN < footer.data_end
+                    })
+            }
+        }
+    }
+
+    pub fn info(&self) -> ChunkInfo {
+        let (needles, holes) = match &self.index {
+            SealedIndex::Raw(raw) => (0, raw.has_gap()),
+            SealedIndex::Packed { table, damaged } => (table.count() as u64, !damaged.is_empty()),
+        };
+        ChunkInfo {
+            chunk: self.header.chunk,
+            generation: self.header.generation,
+            kind: self.header.kind,
+            owner: self.header.owner,
+            state: ChunkState::Sealed,
+            length: self.length,
+            needles,
+            stored_bytes: self.file_bytes,
+            damaged: holes || self.rescued,
+        }
+    }
+
+    /// Where the needle is; `None` if there is none in this slot.
+    pub fn needle(&self, slot: Slot) -> Result<Option<NeedlePlan>> {
+        let SealedIndex::Packed { table, damaged: lost } = &self.index else { return Ok(None) };
+        match table.get(slot.0) {
+            Some((units, next)) => Ok(Some(NeedlePlan::new(units, next, self.data_end))),
+            None if lost.binary_search(&slot.0).is_ok() => {
+                Err(damaged(&self.header, format_args!("object {slot} was lost to damage")))
+            }
+            None => Ok(None),
+        }
+    }
+
+    pub fn raw(&self) -> Result<&RawIndex> {
+        match &self.index {
+            SealedIndex::Raw(raw) => Ok(raw),
+            SealedIndex::Packed { .. } => Err(wrong_kind(&self.header)),
+        }
+    }
+
+    pub fn path(&self) -> PathBuf {
+        self.place.lock().expect("no holder of this lock panics").0.clone()
+    }
+
+    pub fn renamed(&self, path: PathBuf) {
+        self.place.lock().expect("no holder of this lock panics").0 = path;
+    }
+
+    /// Uses a handle that is already there: readers that began on the open chunk go on with it.
+    pub fn adopt(&self, file: Arc<dyn File>) {
+        self.place.lock().expect("no holder of this lock panics").1 = Some(file);
+    }
+
+    fn close(&self) {
+        self.place.lock().expect("no holder of this lock panics").1 = None;
+    }
+}
+
+pub fn wrong_kind(header: &FileHeader) -> Error {
+    let is = match header.kind {
+        ChunkKind::Raw => "raw: read it by offset",
+        ChunkKind::Packed => "packed: read it by slot",
+    };
+    Error::invalid(format!("use chunk `{}`: it is {is}", header.chunk))
+}
+
+/// Which sealed files are open, in the order they were opened.
+#[derive(Default)]
+pub struct Handles {
+    /// Held for list work; never while a file is opened.
+    opened: Mutex<VecDeque<Weak<Sealed>>>,
+}
+
+impl Handles {
+    pub fn get(&self, disk: &dyn Disk, sealed: &Arc<Sealed>) -> Result<Arc<dyn File>> {
+        let file = {
+            let mut place = sealed.place.lock().expect("no holder of this lock panics");
+            if let Some(file) = &place.1 {
+                return Ok(file.clone());
+            }
+            let file = disk.open(&place.0, Access::Cached).map_err(|e| {
+                let name = place.0.display();
+                Error::from(e).context(format_args!("open chunk file `{name}`"))
+            })?;
+            place.1 = Some(file.clone());
+            file
+        };
+        self.opened_now(sealed);
+        Ok(file)
+    }
+
+    /// Counts a handle, and closes the oldest beyond the limit. Readers keep what they hold.
+    pub fn opened_now(&self, sealed: &Arc<Sealed>) {
+        let evicted = {
+            let mut opened = self.opened.lock().expect("no holder of this lock panics");
+            opened.push_back(Arc::downgrade(sealed));
+            if opened.len() > HANDLES_MAX { opened.pop_front() } else { None }
+        };
+        if let Some(old) = evicted.and_then(|weak| weak.upgrade()) {
+            old.close();
+        }
+    }
+}

@@ -1,0 +1,479 @@
+//! The disk tier as its callers see it, over a file system in memory.
+
+mod common;
+
+use common::*;
+use holdfast_base::Kind;
+use holdfast_base::ids::{Cookie, Durability, Generation, Pointer, Slot};
+use holdfast_chunk::*;
+use proptest::prelude::*;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+
+const D: Durability = Durability::Durable;
+
+fn raw_store() -> (Arc<MemDisk>, Store) {
+    let disk = MemDisk::new();
+    let (store, found) = open(&disk);
+    assert!(found.new);
+    store.create(spec(ChunkKind::Raw, 4 << 20)).unwrap();
+    (disk, store)
+}
+
+fn packed_store(sizes: &[usize]) -> (Arc<MemDisk>, Store) {
+    let disk = MemDisk::new();
+    let (store, _) = open(&disk);
+    store.create(spec(ChunkKind::Packed, 2 << 20)).unwrap();
+    for (i, &size) in sizes.iter().enumerate() {
+        let slot = append_needle(&store, i as u64, &noise(i as u64, size)).unwrap();
+        assert_eq!(slot, Slot(i as u32));
+    }
+    (disk, store)
+}
+
+fn reopen(disk: &Arc<MemDisk>, store: Store) -> (Store, Recovered) {
+    drop(store);
+    open(disk)
+}
+
+fn needles_are_there(store: &Store, sizes: &[usize], gone: &[usize]) {
+    for (i, &size) in sizes.iter().enumerate() {
+        let read = store.read_needle(pointer(i as u32, i as u64));
+        if gone.contains(&i) {
+            assert_eq!(read.err().unwrap().kind, Kind::NotFound, "slot {i}");
+            continue;
+        }
+        let read = read.unwrap();
+        assert_eq!(read.bytes.as_slice(), noise(i as u64, size), "slot {i}");
+        assert_eq!(read.needle, needle(i as u64));
+        assert_eq!(read.crcs, crcs(0, &noise(i as u64, size)));
+    }
+}
+
+const SIZES: &[usize] = &[0, 1, 7, 100, 4096, 65_536, 65_537, 200_000];
+
+#[test]
+fn acknowledged_raw_bytes_are_readable_before_and_after_restart_and_seal() {
+    let (disk, store) = raw_store();
+    let data = noise(5, 300_000);
+    let mut at = 0;
+    for (i, len) in [1usize, 4095, 65_536, 100_000, 130_368].into_iter().enumerate() {
+        let class = if i % 2 == 0 { D } else { Durability::Memory };
+        let body = &data[at..at + len];
+        assert_eq!(append_raw(&store, at as u64, body, class), Ok((at + len) as u64));
+        at += len;
+    }
+    assert_eq!(read_raw(&store, 0, 1 << 30).unwrap(), data);
+    let (store, found) = reopen(&disk, store);
+    assert_eq!(found.chunks[0].length, 300_000);
+    assert_eq!(found.chunks[0].owner, 99);
+    assert!(found.cut_tails.is_empty() && found.damaged.is_empty());
+    assert_eq!(read_raw(&store, 65_535, 3).unwrap(), data[65_535..65_538]);
+    store.seal(CHUNK, 300_000).unwrap();
+    assert_eq!(read_raw(&store, 0, 1 << 30).unwrap(), data);
+    let (store, found) = reopen(&disk, store);
+    assert_eq!(found.chunks[0].state, ChunkState::Sealed);
+    assert_eq!(read_raw(&store, 100, 299_000).unwrap(), data[100..299_100]);
+    assert!(read_raw(&store, 300_000, 1).unwrap().is_empty());
+}
+
+#[test]
+fn needles_of_all_sizes_are_readable_before_and_after_restart_and_seal() {
+    let (disk, store) = packed_store(SIZES);
+    needles_are_there(&store, SIZES, &[]);
+    let (store, found) = reopen(&disk, store);
+    assert_eq!((found.chunks[0].length, found.chunks[0].needles), (8, 8));
+    needles_are_there(&store, SIZES, &[]);
+    store.seal(CHUNK, 8).unwrap();
+    needles_are_there(&store, SIZES, &[]);
+    let (store, _) = reopen(&disk, store);
+    needles_are_there(&store, SIZES, &[]);
+}
+
+#[test]
+fn a_wrong_cookie_slot_or_chunk_finds_nothing() {
+    let (_disk, store) = packed_store(&[10]);
+    let right = pointer(0, 0);
+    for wrong in [
+        Pointer { cookie: Cookie(1), ..right },
+        Pointer { slot: Slot(1), ..right },
+        Pointer { chunk: holdfast_base::ids::ChunkId(8), ..right },
+    ] {
+        assert_eq!(store.read_needle(wrong).err().unwrap().kind, Kind::NotFound);
+    }
+    store.read_needle(right).unwrap();
+}
+
+#[test]
+fn wrong_appends_are_refused_and_change_nothing() {
+    let (_disk, store) = raw_store();
+    append_raw(&store, 0, b"abc", D).unwrap();
+    assert_eq!(append_raw(&store, 2, b"x", D).unwrap_err().kind, Kind::Invalid);
+    assert_eq!(append_raw(&store, 4, b"x", D).unwrap_err().kind, Kind::Invalid);
+    assert_eq!(append_raw(&store, 3, b"", D).unwrap_err().kind, Kind::Invalid);
+    let told = Arc::new(Mutex::new(None));
+    let heard = told.clone();
+    let done = Box::new(move |result| *heard.lock().unwrap() = Some(result));
+    store.append_raw(CHUNK, 3, Box::new(b"xyz".to_vec()), vec![1], D, done);
+    assert!(matches!(told.lock().unwrap().take(), Some(Err(e)) if e.kind == Kind::Corrupt));
+    assert_eq!(append_raw(&store, 3, &noise(1, 5 << 20), D).unwrap_err().kind, Kind::Full);
+    assert_eq!(append_raw(&store, 3, b"def", D), Ok(6));
+    assert_eq!(read_raw(&store, 0, 10).unwrap(), b"abcdef");
+}
+
+#[test]
+fn one_commit_takes_all_waiting_appends_and_answers_in_order() {
+    let (disk, store) = packed_store(&[]);
+    disk.shared.writes.lock().unwrap().clear();
+    let order = Arc::new(Mutex::new(Vec::new()));
+    for i in 0..64u64 {
+        let body = noise(i, 4096);
+        let sums = crcs(0, &body);
+        let order = order.clone();
+        let done = Box::new(move |slot| order.lock().unwrap().push(slot));
+        store.append_needle(CHUNK, needle(i), Box::new(body), sums, D, done);
+    }
+    assert!(store.read_needle(pointer(0, 0)).is_err(), "not acknowledged, not readable");
+    store.pump();
+    assert_eq!(disk.shared.writes.lock().unwrap().len(), 1);
+    let expected: Vec<_> = (0..64).map(|i| Ok(Slot(i))).collect();
+    assert_eq!(*order.lock().unwrap(), expected);
+    needles_are_there(&store, &[4096; 64], &[]);
+}
+
+#[test]
+fn no_write_touches_a_sector_of_an_earlier_commit() {
+    let (disk, store) = raw_store();
+    let mut at = 0;
+    for i in 1..60u64 {
+        let body = noise(i, (i * i * 13 % 9000 + 1) as usize);
+        at =
+            append_raw(&store, at, &body, if i % 3 == 0 { Durability::Memory } else { D }).unwrap();
+    }
+    store.fence(CHUNK).unwrap();
+    store.seal(CHUNK, at - 5).unwrap();
+    let path = disk.find(".chunk");
+    assert!(disk.content(&path).lock().unwrap().len() % 4096 == 0);
+    // The first two writes are the store's own file and the header.
+    let writes = disk.shared.writes.lock().unwrap();
+    let chunk_writes = &writes[1..];
+    for pair in chunk_writes.windows(2) {
+        assert!(pair[1].start >= pair[0].end, "{pair:?}");
+        assert!(pair[1].start.is_multiple_of(4096) && pair[1].end.is_multiple_of(4096));
+    }
+}
+
+#[test]
+fn a_chunk_held_open_takes_no_appends_after_a_restart() {
+    let (disk, store) = raw_store();
+    append_raw(&store, 0, b"abc", D).unwrap();
+    let (store, found) = reopen(&disk, store);
+    assert_eq!(found.chunks[0].state, ChunkState::Fenced);
+    assert_eq!(append_raw(&store, 3, b"d", D).unwrap_err().kind, Kind::Fenced);
+    assert_eq!(store.room(CHUNK), Ok(0));
+    assert_eq!(store.fence(CHUNK), Ok(3));
+    store.seal(CHUNK, 3).unwrap();
+    assert_eq!(read_raw(&store, 0, 9).unwrap(), b"abc");
+}
+
+#[test]
+fn a_fence_ends_appends_and_survives_restarts() {
+    let (disk, store) = raw_store();
+    append_raw(&store, 0, b"abc", D).unwrap();
+    assert_eq!(store.fence(CHUNK), Ok(3));
+    assert_eq!(append_raw(&store, 3, b"d", D).unwrap_err().kind, Kind::Fenced);
+    let (store, found) = reopen(&disk, store);
+    assert!(found.cut_tails.is_empty(), "a fence is no torn tail");
+    assert_eq!(store.fence(CHUNK), Ok(3));
+}
+
+#[test]
+fn the_first_seal_decides_and_may_be_shorter() {
+    let (disk, store) = raw_store();
+    let data = noise(2, 150_000);
+    append_raw(&store, 0, &data, D).unwrap();
+    assert_eq!(store.seal(CHUNK, 150_001).unwrap_err().kind, Kind::Invalid);
+    store.seal(CHUNK, 100_001).unwrap();
+    store.seal(CHUNK, 100_001).unwrap();
+    assert_eq!(store.seal(CHUNK, 150_000).unwrap_err().kind, Kind::Fenced);
+    let (store, _) = reopen(&disk, store);
+    assert_eq!(store.length(CHUNK), Ok(100_001));
+    assert_eq!(read_raw(&store, 0, 1 << 20).unwrap(), data[..100_001]);
+    assert_eq!(read_raw(&store, 70_000, 40_000).unwrap(), data[70_000..100_001]);
+
+    let (disk, store) = packed_store(SIZES);
+    store.seal(CHUNK, 4).unwrap();
+    let (store, _) = reopen(&disk, store);
+    needles_are_there(&store, SIZES, &[4, 5, 6, 7]);
+}
+
+#[test]
+fn a_crash_between_footer_and_name_finishes_the_seal() {
+    let (disk, store) = packed_store(SIZES);
+    store.seal(CHUNK, 8).unwrap();
+    drop(store);
+    let sealed = disk.find(".chunk");
+    let content = disk.files.lock().unwrap().remove(&sealed).unwrap();
+    disk.files.lock().unwrap().insert(sealed.with_extension("open"), content);
+    let (store, found) = open(&disk);
+    assert_eq!(found.chunks[0].state, ChunkState::Sealed);
+    assert!(found.cut_tails.is_empty() && found.damaged.is_empty());
+    needles_are_there(&store, SIZES, &[]);
+    disk.find(".chunk");
+}
+
+#[test]
+fn a_torn_tail_is_cut_and_kept_aside() {
+    for lost_sectors in 1..=2usize {
+        let (disk, store) = raw_store();
+        let data = noise(3, 20_000);
+        append_raw(&store, 0, &data[..10_000], D).unwrap();
+        append_raw(&store, 10_000, &data[10_000..], D).unwrap();
+        drop(store);
+        // 3 sectors each; the second commit loses its last ones.
+        let open_file = disk.content(&disk.find(".open"));
+        open_file.lock().unwrap()[(7 - lost_sectors) * 4096..7 * 4096].fill(0);
+        for _ in 0..2 {
+            let (store, found) = open(&disk);
+            assert_eq!(found.cut_tails.len(), 1);
+            assert!(found.damaged.is_empty());
+            assert_eq!(store.length(CHUNK), Ok(10_000));
+            let kept = disk.content(&found.cut_tails[0].kept_as);
+            assert_eq!(kept.lock().unwrap()[84 + 40 - 40..][..100].len(), 100);
+            assert_eq!(read_raw(&store, 0, 1 << 20).unwrap(), data[..10_000]);
+        }
+        let (store, _) = open(&disk);
+        store.seal(CHUNK, 10_000).unwrap();
+        let (store, found) = reopen(&disk, store);
+        assert!(found.cut_tails.is_empty() && found.damaged.is_empty());
+        assert_eq!(read_raw(&store, 0, 1 << 20).unwrap(), data[..10_000]);
+    }
+}
+
+#[test]
+fn a_bad_place_before_a_valid_commit_is_damage_and_nothing_is_cut() {
+    let (disk, store) = packed_store(&[3000, 3000, 3000]);
+    drop(store);
+    let file = disk.content(&disk.find(".open"));
+    // A payload byte of the second commit; then the whole second commit.
+    for range in [8192 + 500..8192 + 501, 8192..12288] {
+        file.lock().unwrap()[range].iter_mut().for_each(|b| *b ^= 0x10);
+        let (store, found) = open(&disk);
+        assert!(found.cut_tails.is_empty());
+        assert_eq!(found.damaged.len(), 1);
+        assert!(found.chunks[0].damaged);
+        assert_eq!(store.length(CHUNK), Ok(3));
+        assert_eq!(store.read_needle(pointer(1, 1)).err().unwrap().kind, Kind::Corrupt);
+        store.read_needle(pointer(0, 0)).unwrap();
+        store.read_needle(pointer(2, 2)).unwrap();
+    }
+    let (store, _) = open(&disk);
+    store.seal(CHUNK, 3).unwrap();
+    let (store, _) = reopen(&disk, store);
+    assert_eq!(store.read_needle(pointer(1, 1)).err().unwrap().kind, Kind::Corrupt);
+    store.read_needle(pointer(2, 2)).unwrap();
+}
+
+/// Every byte of every chunk file, one bit each: reads give the right bytes or an error.
+fn flip_everywhere(disk: &Arc<MemDisk>, ending: &str, check: impl Fn(&Store, &Recovered, usize)) {
+    let len = disk.content(&disk.find(ending)).lock().unwrap().iter().rposition(|&b| b != 0);
+    for at in 0..=len.unwrap() {
+        let copy = disk.copy();
+        let path = copy.find(ending);
+        copy.content(&path).lock().unwrap()[at] ^= 1 << (at % 8);
+        let (store, found) = open(&copy);
+        check(&store, &found, at);
+    }
+}
+
+#[test]
+fn a_flipped_bit_anywhere_is_never_served() {
+    let sizes = [0, 5, 300, 1000];
+    for sealed in [false, true] {
+        let (disk, store) = packed_store(&sizes);
+        if sealed {
+            store.seal(CHUNK, 4).unwrap();
+        }
+        drop(store);
+        let served = Mutex::new(0);
+        flip_everywhere(&disk, if sealed { ".chunk" } else { ".open" }, |store, found, at| {
+            let mut wrong = 0;
+            for (i, &size) in sizes.iter().enumerate() {
+                match store.read_needle(pointer(i as u32, i as u64)) {
+                    Ok(read) => {
+                        assert_eq!(read.bytes.as_slice(), noise(i as u64, size), "byte {at}");
+                        assert_eq!(read.needle, needle(i as u64), "byte {at}");
+                        *served.lock().unwrap() += 1;
+                    }
+                    Err(_) => wrong += 1,
+                }
+            }
+            let reported = found.damaged.len() + found.cut_tails.len() + found.quarantined.len();
+            if !sealed && wrong > 0 {
+                assert!(reported > 0, "byte {at}: lost {wrong} in silence");
+            }
+            if reported == 0 && !sealed {
+                assert_eq!(wrong, 0, "byte {at}");
+            }
+            assert!(at < 4096 || wrong <= 1, "byte {at}: one bit took {wrong} objects");
+        });
+        assert!(*served.lock().unwrap() > 0);
+    }
+}
+
+#[test]
+fn a_flipped_bit_in_a_raw_chunk_is_never_served() {
+    for sealed in [false, true] {
+        let (disk, store) = raw_store();
+        let data = noise(9, 6000);
+        append_raw(&store, 0, &data[..2000], D).unwrap();
+        append_raw(&store, 2000, &data[2000..], D).unwrap();
+        if sealed {
+            store.seal(CHUNK, 6000).unwrap();
+        }
+        drop(store);
+        flip_everywhere(&disk, if sealed { ".chunk" } else { ".open" }, |store, _, at| {
+            for range in [0..6000, 100..200, 1999..2001, 5999..6000] {
+                if let Ok(read) = read_raw(store, range.start as u64, range.len() as u64) {
+                    let end = range.end.min(range.start + read.len());
+                    assert_eq!(read, data[range.start..end], "byte {at}");
+                }
+            }
+        });
+    }
+}
+
+#[test]
+fn compaction_keeps_pointers_valid_and_old_readers_reading() {
+    let (disk, store) = packed_store(SIZES);
+    store.seal(CHUNK, 8).unwrap();
+    let live = |slot: Slot| slot.0 % 3 != 1;
+    let gone = [1, 4, 7];
+    let first = store.compact(CHUNK, &live, Generation(1)).unwrap();
+    assert_eq!(first.needles, 5);
+    needles_are_there(&store, SIZES, &[]);
+    assert_eq!(store.compact(CHUNK, &live, Generation(1)).unwrap_err().kind, Kind::Exists);
+    let (store, found) = reopen(&disk, store);
+    assert_eq!(found.other_generations, [(CHUNK, Generation(1))]);
+    needles_are_there(&store, SIZES, &[]);
+    store.switch(CHUNK, Generation(1)).unwrap();
+    needles_are_there(&store, SIZES, &gone);
+    let used = store.usage().used_bytes;
+    assert_eq!(store.unlink(CHUNK, Generation(1)).unwrap_err().kind, Kind::Invalid);
+    store.unlink(CHUNK, Generation(0)).unwrap();
+    assert!(store.usage().used_bytes < used);
+    let (store, found) = reopen(&disk, store);
+    assert_eq!(found.chunks[0].generation, Generation(1));
+    needles_are_there(&store, SIZES, &gone);
+    // Compacting the compacted, and the same slots on another replica: the same digest.
+    store.compact(CHUNK, &|_| true, Generation(2)).unwrap();
+    let (_other, replica) = packed_store(SIZES);
+    replica.seal(CHUNK, 8).unwrap();
+    assert_eq!(replica.compact(CHUNK, &live, Generation(1)).unwrap(), first);
+    let differs = replica.compact(CHUNK, &|_| true, Generation(2)).unwrap();
+    assert_ne!(differs.digest, first.digest);
+}
+
+#[test]
+fn a_full_disk_refuses_appends_and_can_be_compacted() {
+    let disk = MemDisk::new();
+    disk.shared.total_bytes.store(4 << 20, Ordering::SeqCst);
+    let (store, _) = open(&disk);
+    store.create(spec(ChunkKind::Packed, 1 << 20)).unwrap();
+    let mut count = 0;
+    while append_needle(&store, count, &noise(count, 50_000)).is_ok() {
+        count += 1;
+    }
+    assert!(count >= 15, "{count}");
+    store.seal(CHUNK, count).unwrap();
+    let mut next = 100;
+    let refused = loop {
+        let spec = ChunkSpec::new(holdfast_base::ids::ChunkId(next), ChunkKind::Raw, 1);
+        match store.create(ChunkSpec { capacity_bytes: 300_000, ..spec }) {
+            Ok(()) => next += 1,
+            Err(e) => break e,
+        }
+    };
+    assert_eq!(refused.kind, Kind::Full);
+    store.compact(CHUNK, &|slot| slot.0 % 2 == 0, Generation(1)).unwrap();
+    store.switch(CHUNK, Generation(1)).unwrap();
+    store.unlink(CHUNK, Generation(0)).unwrap();
+    let spec = ChunkSpec::new(holdfast_base::ids::ChunkId(next), ChunkKind::Raw, 1);
+    store.create(ChunkSpec { capacity_bytes: 300_000, ..spec }).unwrap();
+    let sizes = vec![50_000; count as usize];
+    let gone: Vec<usize> = (0..count as usize).filter(|i| i % 2 == 1).collect();
+    needles_are_there(&store, &sizes, &gone);
+}
+
+#[test]
+fn a_failed_sync_makes_the_store_read_only_until_restart() {
+    let (disk, store) = packed_store(&[100]);
+    disk.shared.fail_syncs.store(true, Ordering::SeqCst);
+    let refused = append_needle(&store, 1, b"x").unwrap_err();
+    assert_eq!(refused.kind, Kind::ReadOnly);
+    assert!(refused.message.contains("sync failed"), "{refused}");
+    disk.shared.fail_syncs.store(false, Ordering::SeqCst);
+    assert_eq!(append_needle(&store, 1, b"x").unwrap_err().kind, Kind::ReadOnly);
+    assert_eq!(store.seal(CHUNK, 1).unwrap_err().kind, Kind::ReadOnly);
+    assert!(store.usage().read_only);
+    needles_are_there(&store, &[100], &[]);
+    let (store, _) = reopen(&disk, store);
+    store.seal(CHUNK, 1).unwrap();
+}
+
+#[test]
+fn strangers_are_quarantined_and_other_versions_refused() {
+    let (disk, store) = packed_store(&[10]);
+    drop(store);
+    let put = |name: &str, bytes: &[u8]| {
+        let content = Arc::new(Mutex::new(bytes.to_vec()));
+        disk.files.lock().unwrap().insert(format!("/store/{name}").into(), content);
+    };
+    put("holiday.jpg", b"sun");
+    put("c0.9.g0.chunk", b"not one");
+    put("spare-3.tmp", &[0; 10]);
+    let (_store, found) = open(&disk);
+    let names: Vec<_> = found.quarantined.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["c0.9.g0.chunk", "holiday.jpg"]);
+    assert_eq!(*disk.content(&disk.find("quarantine/holiday.jpg")).lock().unwrap(), b"sun");
+    assert_eq!(found.chunks.len(), 1);
+    disk.content("/store/STORE".as_ref()).lock().unwrap()[8] = 2;
+    let rng = Arc::new(holdfast_env::SeededRng::new(1));
+    let refused = Store::open(disk.clone(), rng, config()).err().unwrap();
+    assert_eq!(refused.kind, Kind::Unsupported);
+    assert!(refused.message.contains("version 2"), "{refused}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+    #[test]
+    fn raw_reads_agree_with_a_vector(
+        appends in prop::collection::vec((1usize..6, any::<u32>(), any::<bool>()), 1..14),
+        reads in prop::collection::vec((any::<u32>(), any::<u32>()), 1..20),
+        steps in 0u8..3,
+    ) {
+        let (disk, mut store) = raw_store();
+        let mut model = Vec::new();
+        for (i, (scale, size, durable)) in appends.into_iter().enumerate() {
+            // 1 byte to 1 MiB, all magnitudes alike.
+            let len = 1 + size as usize % (1 << (scale * 4)).min(1 << 20);
+            let body = noise(i as u64, len);
+            if model.len() + len > 4 << 20 { break; }
+            let class = if durable { D } else { Durability::Memory };
+            let end = append_raw(&store, model.len() as u64, &body, class).unwrap();
+            model.extend(body);
+            prop_assert_eq!(end as usize, model.len());
+        }
+        if steps >= 1 { store = reopen(&disk, store).0; }
+        if steps >= 2 {
+            store.seal(CHUNK, model.len() as u64).unwrap();
+            store = reopen(&disk, store).0;
+        }
+        for (from, len) in reads {
+            let from = from as usize % model.len();
+            let len = len as usize % (model.len() + 10);
+            let expected = &model[from..(from + len).min(model.len())];
+            prop_assert_eq!(read_raw(&store, from as u64, len as u64).unwrap(), expected);
+        }
+    }
+}
