@@ -173,6 +173,11 @@ impl<T: Decode> Decode for Option<T> {
     }
 }
 
+/// Nothing: requests and answers without content.
+impl Encode for () {
+    fn encode(&self, _: &mut Vec<u8>) {}
+}
+
 impl<T: Encode> Encode for [T] {
     fn encode(&self, out: &mut Vec<u8>) {
         (self.len() as u32).encode(out);

@@ -106,7 +106,7 @@ impl Tier {
 }
 
 /// What an acknowledgement promises.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Durability {
     /// Written, not synced; on `dram`, lost with the process. Asked for by name.

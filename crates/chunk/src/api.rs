@@ -5,6 +5,8 @@ use holdfast_base::ids::{
 };
 use holdfast_base::limits::CHUNK_BYTES;
 use holdfast_base::{Error, Result};
+use holdfast_env::region::RegionSlice;
+use std::borrow::Cow;
 use std::ops::Range;
 use std::path::PathBuf;
 
@@ -158,12 +160,15 @@ pub struct Recovered {
 pub enum Bytes {
     /// A part of an owned buffer.
     Owned { buf: Vec<u8>, range: Range<usize> },
+    /// Runs of the memory region, in order.
+    Region(Vec<RegionSlice>),
 }
 
 impl Bytes {
     pub fn len(&self) -> usize {
         match self {
             Bytes::Owned { range, .. } => range.len(),
+            Bytes::Region(slices) => slices.iter().map(|slice| slice.len()).sum(),
         }
     }
 
@@ -171,14 +176,40 @@ impl Bytes {
         self.len() == 0
     }
 
-    pub fn as_slice(&self) -> &[u8] {
+    /// The bytes in one piece, copied only where they are in several.
+    pub fn contiguous(&self) -> Cow<'_, [u8]> {
         match self {
-            Bytes::Owned { buf, range } => &buf[range.clone()],
+            Bytes::Owned { buf, range } => Cow::Borrowed(&buf[range.clone()]),
+            Bytes::Region(slices) => match slices.as_slice() {
+                [one] => Cow::Borrowed(one),
+                many => Cow::Owned(many.iter().flat_map(|slice| slice.iter().copied()).collect()),
+            },
         }
     }
 
     pub fn to_vec(&self) -> Vec<u8> {
-        self.as_slice().to_vec()
+        self.contiguous().into_owned()
+    }
+
+    /// A part of them; `None` if it reaches past their end.
+    pub fn part(self, offset: u64, bytes: u64) -> Option<Bytes> {
+        let end = offset.checked_add(bytes).filter(|end| *end <= self.len() as u64)?;
+        let (start, end) = (offset as usize, end as usize);
+        Some(match self {
+            Bytes::Owned { buf, range } => {
+                Bytes::Owned { buf, range: range.start + start..range.start + end }
+            }
+            Bytes::Region(slices) => {
+                let mut before = 0;
+                let cut = slices.iter().filter_map(|slice| {
+                    let from = start.saturating_sub(before).min(slice.len());
+                    let to = end.saturating_sub(before).min(slice.len());
+                    before += slice.len();
+                    (from < to).then(|| slice.slice(from..to))
+                });
+                Bytes::Region(cut.collect())
+            }
+        })
     }
 }
 

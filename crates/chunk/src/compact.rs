@@ -285,7 +285,7 @@ fn put_record(
     let mut head = vec![0; record.head_bytes() as usize];
     record.encode_into(file, out.at(), &read.crcs, &read.needle.hint, &mut head);
     out.put(&head)?;
-    out.put(read.bytes.as_slice())?;
+    out.put(&read.bytes.contiguous())?;
     out.pad(RECORD_ALIGN)
 }
 

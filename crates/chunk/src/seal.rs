@@ -196,7 +196,7 @@ fn partial_block(open: &Open, raw: &RawIndex, length: u64) -> Result<Option<u32>
     }
     let read = RawPlan::new(&open.header, raw, start, length - start)?;
     let read = read.read(&open.header, &*open.reader, true)?;
-    Ok(Some(crc32c(read.bytes.as_slice())))
+    Ok(Some(crc32c(&read.bytes.contiguous())))
 }
 
 fn stamped(open: &Open, raw: RawIndex) -> Table {

@@ -5,10 +5,11 @@ use crate::commit;
 use crate::disk::DiskStore;
 use crate::open::{Append, Pending};
 use crate::{load, spare};
-use holdfast_base::Result;
 use holdfast_base::ids::{ChunkId, Durability, Generation, Pointer, Slot, StoreId};
 use holdfast_base::units::MIB;
+use holdfast_base::{Error, Result};
 use holdfast_env::buf::AlignedBuf;
+use holdfast_env::region::{Region, RegionMut};
 use holdfast_env::tasks::{self, Task};
 use holdfast_env::{Disk, Rng};
 use std::sync::{Arc, Mutex};
@@ -62,6 +63,21 @@ impl Store {
             Store { owner: Arc::new(Owner { disk: store, threads: Mutex::new(threads) }) },
             recovered,
         ))
+    }
+
+    /// The `dram` store in a fresh memory region.
+    pub fn open_region(_region: Arc<Region>) -> Result<Store> {
+        Err(Error::unsupported("open the memory store: set `dram = \"0\"`"))
+    }
+
+    /// A window of the region for the body of an append; `None` where appends are copied.
+    pub fn reserve_raw(&self, _: ChunkId, _: u64, _: usize) -> Result<Option<RegionMut>> {
+        Ok(None)
+    }
+
+    /// Appends what was received into a reserved window.
+    pub fn commit_raw(&self, _: ChunkId, _: RegionMut, _: Vec<u32>, done: Done<u64>) {
+        done(Err(Error::bug("commit a window: this store has none")));
     }
 
     pub fn id(&self) -> StoreId {

@@ -44,7 +44,7 @@ fn needles_are_there(store: &Store, sizes: &[usize], gone: &[usize]) {
             continue;
         }
         let read = read.unwrap();
-        assert_eq!(read.bytes.as_slice(), noise(i as u64, size), "slot {i}");
+        assert_eq!(read.bytes.to_vec(), noise(i as u64, size), "slot {i}");
         assert_eq!(read.needle, needle(i as u64));
         assert_eq!(read.crcs, crcs(0, &noise(i as u64, size)));
     }
@@ -301,7 +301,7 @@ fn a_flipped_bit_anywhere_is_never_served() {
             for (i, &size) in sizes.iter().enumerate() {
                 match store.read_needle(pointer(i as u32, i as u64)) {
                     Ok(read) => {
-                        assert_eq!(read.bytes.as_slice(), noise(i as u64, size), "byte {at}");
+                        assert_eq!(read.bytes.to_vec(), noise(i as u64, size), "byte {at}");
                         assert_eq!(read.needle, needle(i as u64), "byte {at}");
                         *served.lock().unwrap() += 1;
                     }

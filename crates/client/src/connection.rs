@@ -83,6 +83,12 @@ impl Response {
         &self.bytes[self.meta_bytes..]
     }
 
+    /// The body, without the meta in front of it.
+    pub fn into_body(mut self) -> Vec<u8> {
+        self.bytes.drain(..self.meta_bytes);
+        self.bytes
+    }
+
     /// Length of the body, wherever it went.
     pub fn body_bytes(&self) -> usize {
         self.body_bytes

@@ -1,9 +1,25 @@
-//! The Rust client: connections to a server, and the messages of the native protocol. Never
-//! depends on a server crate; server crates take the messages from here.
+//! The Rust client: a connection, a session, files by name, and streams. Never depends on a
+//! server crate; server crates take the messages from here.
+//!
+//! ```no_run
+//! use holdfast_client::{Client, Endpoint, NewFile, Options};
+//!
+//! # fn main() -> holdfast_base::Result<()> {
+//! let mut client = Client::connect(&Endpoint::parse("127.0.0.1:7400")?, &Options::default())?;
+//! client.put("/greeting", b"hello", &NewFile::default())?;
+//! assert_eq!(client.get("/greeting")?, b"hello");
+//! # Ok(())
+//! # }
+//! ```
 #![forbid(unsafe_code)]
 
+mod client;
 pub mod connection;
+mod region;
+mod stream;
 pub mod wire;
 
+pub use client::{Client, NewFile, Ticket};
 pub use connection::{Connection, Options, RequestId, Response};
 pub use holdfast_env::net::Endpoint;
+pub use stream::{FileReader, FileWriter};

@@ -1,23 +1,77 @@
-//! The messages of the services, and which numbers they may take. Every opcode belongs to the
-//! range of its service; a server answers one that it does not know with `Unsupported`.
+//! The messages of the native protocol: what the meta of each opcode's frames holds.
+//! Types only. docs/formats/wire.md lists the opcodes; the codec writes fields in order.
 
-/// Sessions and administration: `0x0000..=0x00ff`.
-pub const SESSION: u16 = 0x0000;
-/// Chunks and regions: `0x0100..=0x01ff`.
-pub const CHUNK: u16 = 0x0100;
-/// The log: `0x0200..=0x02ff`.
-pub const LOG: u16 = 0x0200;
-/// Files: `0x0300..=0x03ff`.
-pub const FILE: u16 = 0x0300;
+pub mod admin;
+pub mod chunk;
+pub mod file;
+pub mod log;
 
-/// Which range an opcode is in: one of the constants above, or of a later build.
-pub const fn service_of(opcode: u16) -> u16 {
-    opcode & 0xff00
+use holdfast_base::codec_struct;
+use holdfast_base::ids::{Sequence, SessionId};
+
+/// `PING`: answered with an empty message; measures the path.
+pub const OP_PING: u16 = 0x0001;
+/// `OPEN_SESSION`: empty; answered with a [`SessionId`].
+pub const OP_OPEN_SESSION: u16 = 0x0002;
+/// `END_SESSION`: a [`SessionId`]; answered empty.
+pub const OP_END_SESSION: u16 = 0x0003;
+/// `STATUS`: empty; answered with [`admin::Status`].
+pub const OP_STATUS: u16 = 0x0004;
+
+/// `REGION`: empty, over a Unix socket only; answered with [`chunk::RegionOffer`] and the
+/// region's descriptor.
+pub const OP_REGION: u16 = 0x0101;
+/// `APPEND`: [`chunk::Append`] and the bytes; answered with the acknowledged length (u64).
+pub const OP_CHUNK_APPEND: u16 = 0x0102;
+/// `READ`: [`chunk::Read`]; answered with [`chunk::ReadReply`] and the bytes.
+pub const OP_CHUNK_READ: u16 = 0x0103;
+/// `LOCATE`: [`chunk::Read`]; answered with [`chunk::Located`], for a mapped region.
+pub const OP_CHUNK_LOCATE: u16 = 0x0104;
+/// `READ_OBJECT`: [`chunk::ReadObject`]; answered as `READ`.
+pub const OP_CHUNK_READ_OBJECT: u16 = 0x0105;
+
+/// `LOG_APPEND`: [`log::Append`]; answered with [`log::Appended`].
+pub const OP_LOG_APPEND: u16 = 0x0201;
+/// `LOG_READ`: [`log::Read`]; answered with [`log::Entries`].
+pub const OP_LOG_READ: u16 = 0x0202;
+/// `LOG_TRIM`: [`log::Trim`]; answered empty.
+pub const OP_LOG_TRIM: u16 = 0x0203;
+/// `LOG_INFO`: a topic name, or an empty one for all; answered with a list of [`log::Info`].
+pub const OP_LOG_INFO: u16 = 0x0204;
+
+/// `LOOKUP`: [`file::Lookup`]; answered with [`file::FileInfo`].
+pub const OP_LOOKUP: u16 = 0x0301;
+/// `GET`: [`file::Get`]; answered with [`file::GetReply`] and, for a small file, its bytes.
+pub const OP_GET: u16 = 0x0302;
+/// `PUT`: [`file::Put`] and the bytes; answered with the [`FileId`](holdfast_base::ids::FileId).
+pub const OP_PUT: u16 = 0x0303;
+/// `BEGIN`: [`file::Begin`]; answered with [`file::Begun`].
+pub const OP_BEGIN: u16 = 0x0304;
+/// `ALLOCATE`: [`file::Allocate`]; answered with [`file::Grant`].
+pub const OP_ALLOCATE: u16 = 0x0305;
+/// `CLOSE`: [`file::Close`]; answered with the file's id.
+pub const OP_CLOSE: u16 = 0x0306;
+/// `LIST`: [`file::List`]; answered with [`file::Page`].
+pub const OP_LIST: u16 = 0x0307;
+/// `CHANGE`: [`file::Change`]; answered empty. Every other change of the namespace.
+pub const OP_CHANGE: u16 = 0x0308;
+/// `USAGE`: a path; answered with [`file::Usage`].
+pub const OP_USAGE: u16 = 0x0309;
+/// `EXTENTS`: [`file::ExtentsOf`]; answered with a list of [`file::Extent`].
+pub const OP_EXTENTS: u16 = 0x030a;
+/// `UNCLOSED`: empty; answered with a list of [`file::Unclosed`].
+pub const OP_UNCLOSED: u16 = 0x030b;
+/// `REMAINDER`: [`file::Remainder`] and the bytes: the end of a large file, packed; answered with
+/// its [`Pointer`](holdfast_base::ids::Pointer).
+pub const OP_REMAINDER: u16 = 0x030c;
+
+/// In front of every request that changes something: whose it is and its number, so that a
+/// repetition gets the first answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Call {
+    pub session: SessionId,
+    pub sequence: Sequence,
+    /// Every answer below this number has arrived; the server may forget them.
+    pub acknowledged_below: Sequence,
 }
-
-/// Answered with the request's meta, by the network layer itself.
-pub const OP_PING: u16 = holdfast_env::net::OP_PING;
-/// Asks for a descriptor of the `dram` region; on Unix sockets only.
-pub const OP_REGION: u16 = CHUNK + 1;
-
-const _: () = assert!(service_of(OP_PING) == SESSION && service_of(OP_REGION) == CHUNK);
+codec_struct!(Call { session, sequence, acknowledged_below });

@@ -1,15 +1,21 @@
 //! The views of a cluster: deterministic folds of a topic's entries, held in memory.
 //! [`ClusterView`] knows nodes, stores and the shard map; [`Namespace`] knows directories, files
 //! and chunks. Neither reads a clock, a setting or a random number, and neither knows who calls:
-//! the log's runtime feeds entries, the file face reads.
+//! the log's runtime feeds entries, the file face reads. The driver ([`Node`], [`Keeper`]) opens a
+//! node's stores, log and views, proposes, and makes the stores follow what the views accepted.
 #![deny(unsafe_code)]
 
 pub mod cluster;
 pub mod command;
+mod driver;
 pub mod namespace;
 mod views;
 
-pub use cluster::{ClusterCommand, ClusterView};
+pub use cluster::{ClusterCommand, ClusterView, DATA_FORMAT_VERSION, StoreState};
 pub use command::{ChunkKind, Command, Extent, Location, Outcome, Remainder};
+pub use driver::{
+    CLUSTER_TOPIC, Caller, Keeper, KeeperOptions, Machine, NAMESPACE_TOPIC, Node, NodeConfig,
+    OwnStore, RawGrant, Scrubbed, Stores,
+};
 pub use holdfast_base::node::{NodeKind, StorageClass};
-pub use namespace::Namespace;
+pub use namespace::{ChunkState, FileInfo, Namespace};

@@ -6,7 +6,7 @@ use holdfast_base::ids::{
     ChunkId, Cookie, Durability, FileId, Generation, Index, NodeId, Pointer, Slot, StoreId, Tier,
 };
 use holdfast_cluster::{
-    ChunkKind, ClassSet, Command, Extent, Location, Namespace, NodeKind, Remainder,
+    ChunkKind, Command, Extent, Location, Namespace, NodeKind, Remainder, StorageClass,
 };
 use proptest::prelude::*;
 
@@ -98,7 +98,7 @@ fn change_tree() -> impl Strategy<Value = Command> {
         (path(), any::<bool>()).prop_map(|(path, recursive)| Command::Delete { path, recursive }),
         (0..4u32).prop_map(|budget| Command::Reclaim { budget }),
         path().prop_map(|path| Command::Symlink { path, target: "/d".into(), mtime: 1 }),
-        path().prop_map(|path| Command::SetClass { path, class: ClassSet::DEFAULT }),
+        path().prop_map(|path| Command::SetClass { path, class: StorageClass::DEFAULT }),
     ]
 }
 

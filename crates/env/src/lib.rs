@@ -5,9 +5,11 @@
 pub mod buf;
 pub mod clock;
 pub mod disk;
+pub mod local;
 pub mod net;
 pub mod region;
 pub mod rng;
+pub mod runtime;
 pub mod signals;
 pub mod tasks;
 

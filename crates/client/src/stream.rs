@@ -1,0 +1,10 @@
+//! Streams: a file written or read front to back, with at least one transfer always in flight.
+
+mod reader;
+mod writer;
+
+pub use reader::FileReader;
+pub use writer::FileWriter;
+
+/// Transfers of one stream that are in flight at once: while one is worked on, the other moves.
+pub(crate) const SLICES_IN_FLIGHT: usize = 2;

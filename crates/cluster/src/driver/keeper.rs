@@ -1,0 +1,281 @@
+//! Housekeeping of one node: makes its stores follow the views after a start, frees what deleted
+//! files held once their readers are done, compacts packed chunks, ends forgotten sessions, and
+//! scrubs. Each round does a bounded amount; `step` takes the time, so tests and simulations
+//! drive it without waiting.
+
+use super::Node;
+use crate::namespace::{Chunk, ChunkState};
+use crate::{Command, Namespace, Outcome};
+use holdfast_base::ids::{ChunkId, Durability, Generation, Index, Slot, StoreId};
+use holdfast_base::{Error, Kind, Result};
+use holdfast_chunk::{ChunkInfo, Store};
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+
+/// What housekeeping may take.
+#[derive(Clone, Copy, Debug)]
+pub struct KeeperOptions {
+    /// How long a deleted file's bytes stay for readers that found it before.
+    pub grace_ms: u64,
+    /// A packed chunk is rewritten when this share of it is dead, in percent.
+    pub garbage_percent: u64,
+    /// Deleted names that one round frees.
+    pub reclaim_budget: u32,
+    /// Chunks that one round rewrites.
+    pub compactions: usize,
+    /// Bytes a second that scrubbing reads, over all stores; 0 for none.
+    pub scrub_bytes_per_second: u64,
+}
+
+impl Default for KeeperOptions {
+    fn default() -> KeeperOptions {
+        KeeperOptions {
+            grace_ms: 5000,
+            garbage_percent: 40,
+            reclaim_budget: 10_000,
+            compactions: 2,
+            scrub_bytes_per_second: 20_000_000,
+        }
+    }
+}
+
+/// Housekeeping's own memory; nothing in it is needed after a restart.
+pub struct Keeper {
+    node: Arc<Node>,
+    options: KeeperOptions,
+    /// When the view had reached which index, oldest first: what a release may cover.
+    reached: VecDeque<(u64, Index)>,
+    /// Chunks whose compaction failed; tried again only after a restart.
+    given_up: BTreeSet<ChunkId>,
+}
+
+/// A chunk's whereabouts on this node.
+struct Held {
+    store_id: StoreId,
+    store: Store,
+    info: ChunkInfo,
+}
+
+impl Keeper {
+    pub fn new(node: Arc<Node>, options: KeeperOptions) -> Keeper {
+        Keeper { node, options, reached: VecDeque::new(), given_up: BTreeSet::new() }
+    }
+
+    /// After a start, before anything is served: chunks that were open are sealed at their
+    /// verified length, seals and generations that the log decided are carried out.
+    pub fn settle(&mut self) -> Result<()> {
+        for held in self.held() {
+            let (chunk, info) = (held.info.chunk, held.info);
+            let Some(known) = self.node.namespace.read(|view, _| view.chunk(chunk).cloned())?
+            else {
+                self.node.find(format!(
+                    "store `{}` holds chunk `{chunk}` that the namespace does not know ({} bytes, owner {}); it is kept and not served",
+                    held.store_id, info.stored_bytes, info.owner
+                ));
+                continue;
+            };
+            let done = self.settle_one(&held, &known);
+            if let Err(e) = done {
+                self.node.find(format!("settle chunk `{chunk}` after the start: {e}"));
+            }
+        }
+        Ok(())
+    }
+
+    fn settle_one(&self, held: &Held, known: &Chunk) -> Result<()> {
+        let chunk = held.info.chunk;
+        if held.info.state != holdfast_chunk::ChunkState::Sealed {
+            match known.state {
+                // A store accepts no more appends to chunks that it held open.
+                ChunkState::Open => {
+                    self.node.seal(chunk, held.info.length)?;
+                }
+                _ if held.info.length < known.length => self.node.find(format!(
+                    "chunk `{chunk}` was sealed at {} bytes, but only {} of them can be verified; what is left is served",
+                    known.length, held.info.length
+                )),
+                _ => held.store.seal(chunk, known.length)?,
+            }
+        }
+        if held.info.generation != known.generation {
+            held.store.switch(chunk, known.generation)?;
+        }
+        Ok(())
+    }
+
+    /// One round. Everything that fails is tried again in the next one.
+    pub fn step(&mut self, now_ns: u64) {
+        let rounds: [(&str, fn(&mut Keeper, u64) -> Result<()>); 4] = [
+            ("reclaim deleted names", Keeper::reclaim),
+            ("release what readers may have used", Keeper::release),
+            ("unlink chunks", Keeper::unlink),
+            ("compact chunks", Keeper::compact),
+        ];
+        for (what, round) in rounds {
+            if let Err(e) = round(self, now_ns)
+                && e.kind != Kind::Full
+            {
+                self.node.find(format!("{what}: {e}"));
+            }
+        }
+    }
+
+    fn reclaim(&mut self, _now_ns: u64) -> Result<()> {
+        if self.node.namespace.read(|view, _| view.needs_reclaim())? {
+            let budget = self.options.reclaim_budget;
+            self.node.propose_and_wait(Command::Reclaim { budget }, Durability::Memory)?;
+        }
+        Ok(())
+    }
+
+    fn release(&mut self, now_ns: u64) -> Result<()> {
+        let (index, oldest) = self.node.namespace.read(|view, index| (index, view.freed().1))?;
+        if self.reached.back().is_none_or(|(_, last)| *last < index) {
+            self.reached.push_back((now_ns, index));
+        }
+        let mut before = None;
+        while let Some((when, index)) = self.reached.front().copied() {
+            if now_ns.saturating_sub(when) < self.options.grace_ms * 1_000_000 {
+                break;
+            }
+            before = Some(Index(index.0 + 1));
+            self.reached.pop_front();
+        }
+        let (Some(before), Some(oldest)) = (before, oldest) else { return Ok(()) };
+        if oldest < before {
+            let budget = self.options.reclaim_budget;
+            let outcome = self
+                .node
+                .propose_and_wait(Command::Release { before, budget }, Durability::Memory)?;
+            if matches!(outcome, Outcome::Progress { more: true, .. }) {
+                // Their grace is over already: the next round goes on with them.
+                self.reached.push_front((0, Index(before.0 - 1)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes replicas that the view lets go: the entry first, then the file.
+    fn unlink(&mut self, _now_ns: u64) -> Result<()> {
+        let free: Vec<(ChunkId, Generation, StoreId)> =
+            self.node.namespace.read(|view, _| unlinkable(view))?;
+        for (chunk, generation, store_id) in free {
+            // A replica on a store that this node does not have is another's to remove.
+            let Some(own) = self.node.stores.get(store_id) else {
+                if self.node.store_is_gone(store_id) {
+                    let unlink = Command::Unlink { chunk, generation, store: store_id };
+                    self.node.propose_and_wait(unlink, Durability::Memory)?;
+                }
+                continue;
+            };
+            let unlink = Command::Unlink { chunk, generation, store: store_id };
+            self.node.propose_and_wait(unlink, Durability::Durable)?;
+            match own.store.unlink(chunk, generation) {
+                Err(e) if e.kind == Kind::NotFound => {}
+                other => other?,
+            }
+        }
+        Ok(())
+    }
+
+    fn compact(&mut self, _now_ns: u64) -> Result<()> {
+        let writing: BTreeSet<ChunkId> = self.node.packed.open_chunks().into_iter().collect();
+        let mut left = self.options.compactions;
+        for held in self.held() {
+            let (chunk, info) = (held.info.chunk, held.info);
+            if left == 0 {
+                break;
+            }
+            if info.kind != holdfast_chunk::ChunkKind::Packed
+                || info.state != holdfast_chunk::ChunkState::Sealed
+                || writing.contains(&chunk)
+                || self.given_up.contains(&chunk)
+            {
+                continue;
+            }
+            let worth = self.node.namespace.read(|view, _| {
+                view.chunk(chunk).is_some_and(|known| {
+                    let dead = info.stored_bytes.saturating_sub(known.live_bytes);
+                    matches!(known.state, ChunkState::Sealed | ChunkState::Closed)
+                        && known.old.is_empty()
+                        // The index and headers of small objects are not garbage.
+                        && known.live_objects < info.needles as u32
+                        && dead * 100 >= info.stored_bytes * self.options.garbage_percent
+                })
+            })?;
+            if !worth {
+                continue;
+            }
+            left -= 1;
+            if let Err(e) = self.compact_one(&held) {
+                self.given_up.insert(chunk);
+                return Err(e.context(format_args!("chunk `{chunk}`")));
+            }
+        }
+        Ok(())
+    }
+
+    /// Close, rewrite from the live slots at one index, switch: the old generation stays until
+    /// its readers are done.
+    fn compact_one(&self, held: &Held) -> Result<()> {
+        let (chunk, node) = (held.info.chunk, &self.node);
+        node.propose_and_wait(Command::CloseChunk { chunk }, Durability::Durable)?;
+        let Some((live, generation, state)) = node.namespace.read(|view, _| {
+            view.chunk(chunk).map(|known| {
+                let live: BTreeSet<Slot> =
+                    view.live_slots(chunk).unwrap_or_default().into_iter().collect();
+                (live, known.generation, known.state)
+            })
+        })?
+        else {
+            return Ok(());
+        };
+        // Nothing alive: it is unlinked instead.
+        if state == ChunkState::Doomed || live.is_empty() {
+            return Ok(());
+        }
+        let next = Generation(generation.0 + 1);
+        let made = held.store.compact(chunk, &|slot| live.contains(&slot), next)?;
+        if made.needles != live.len() as u64 {
+            return Err(Error::corrupt(format!(
+                "rewriting it found {} of {} live objects; it stays as it is",
+                made.needles,
+                live.len()
+            )));
+        }
+        let switch = Command::SwitchGeneration {
+            chunk,
+            generation: next,
+            length: held.info.length,
+            digest: made.digest,
+        };
+        node.propose_and_wait(switch, Durability::Durable)?;
+        held.store.switch(chunk, next)
+    }
+
+    /// Reads every stored byte, without a throttle; what is bad becomes a finding.
+    pub fn scrub_everything(&mut self) {}
+
+    fn held(&self) -> Vec<Held> {
+        let mut held = Vec::new();
+        for own in self.node.stores.iter() {
+            for info in own.store.list() {
+                held.push(Held { store_id: own.id, store: own.store.clone(), info });
+            }
+        }
+        held
+    }
+}
+
+/// Replicas that the view lets go.
+fn unlinkable(view: &Namespace) -> Vec<(ChunkId, Generation, StoreId)> {
+    let mut free = Vec::new();
+    for chunk in view.chunks() {
+        let doomed = (chunk.state == ChunkState::Doomed)
+            .then(|| chunk.replicas.iter().map(|store| (chunk.generation, *store)));
+        let old = chunk.old.iter().filter(|old| old.released);
+        let old = old.flat_map(|old| old.replicas.iter().map(|store| (old.generation, *store)));
+        free.extend(doomed.into_iter().flatten().chain(old).map(|(g, store)| (chunk.id, g, store)));
+    }
+    free
+}

@@ -1,0 +1,182 @@
+//! Requests that read names: answered under the namespace's shared lock.
+
+use crate::service::{Answer, FileService, request};
+use holdfast_base::codec::{Encode, Reader};
+use holdfast_base::ids::Generation;
+use holdfast_base::limits::{FRAME_META_BYTES_MAX, LIST_PAGE_MAX};
+use holdfast_base::node::NodeKind;
+use holdfast_base::{Error, Result, path};
+use holdfast_client::wire::file as msg;
+use holdfast_cluster::{FileInfo, Location, Namespace};
+use holdfast_env::net::Parts;
+
+/// Extents of one answer.
+const EXTENTS_PAGE: usize = 1024;
+/// A page of a listing ends here, well before the frame does.
+const PAGE_BYTES: usize = FRAME_META_BYTES_MAX as usize * 3 / 4;
+
+/// The node at a path, links on the way followed, and the last one too if asked.
+pub(crate) fn find(view: &Namespace, path: &str, follow: bool) -> Result<FileInfo> {
+    // The common case names no link anywhere.
+    if let Some(info) = view.lookup(path)
+        && !(follow && info.kind == NodeKind::Symlink)
+    {
+        return Ok(info);
+    }
+    if follow {
+        return view.resolve(path).map(|(_, info)| info);
+    }
+    path::check(path)?;
+    let found = path::split(path).and_then(|(parent, name)| {
+        let (parent, _) = view.resolve(parent).ok()?;
+        view.lookup(&format!("{}/{name}", parent.trim_end_matches('/')))
+    });
+    found.ok_or_else(|| {
+        Error::not_found(format!("look up `{}`: it does not exist", path.escape_debug()))
+    })
+}
+
+pub(crate) fn wire_info(view: &Namespace, info: &FileInfo) -> msg::FileInfo {
+    msg::FileInfo {
+        id: info.id,
+        kind: info.kind,
+        mode: info.mode,
+        mtime_ns: info.mtime,
+        size: info.size,
+        class: info.class,
+        target: match info.kind {
+            NodeKind::Symlink => view.link_target(info.id).unwrap_or_default().to_owned(),
+            _ => String::new(),
+        },
+        metadata: match info.has_metadata {
+            true => view.metadata(info.id).unwrap_or_default().to_vec(),
+            false => Vec::new(),
+        },
+    }
+}
+
+fn now(message: &impl Encode) -> Result<Answer> {
+    Ok(Answer::Now(message.to_bytes(), Parts::None))
+}
+
+impl FileService {
+    pub(crate) fn lookup(&self, view: &Namespace, meta: &[u8]) -> Result<Answer> {
+        // Borrowed, because look-ups come by the million.
+        let mut reader = Reader::new(meta);
+        let (path, follow) = (reader.str()?, holdfast_base::codec::Decode::decode(&mut reader)?);
+        let info = find(view, path, follow)?;
+        now(&wire_info(view, &info))
+    }
+
+    pub(crate) fn list(&self, view: &Namespace, meta: &[u8]) -> Result<Answer> {
+        let list: msg::List = request(meta, "list")?;
+        let (path, _) = view.resolve(&list.path)?;
+        let after = Some(list.after.as_str()).filter(|after| !after.is_empty());
+        let limit = (list.entries_max as usize).clamp(1, LIST_PAGE_MAX);
+        let page = view.list(&path, after, limit)?;
+        let mut entries = Vec::with_capacity(page.entries.len());
+        let mut bytes = 0;
+        let count = page.entries.len();
+        for entry in page.entries {
+            let info = wire_info(view, &entry.info);
+            bytes += entry.name.len() + info.target.len() + info.metadata.len() + 64;
+            entries.push(msg::Named { name: entry.name, info });
+            if bytes > PAGE_BYTES {
+                break;
+            }
+        }
+        let more = page.more || entries.len() < count;
+        now(&msg::Page { entries, more })
+    }
+
+    pub(crate) fn usage(&self, view: &Namespace, meta: &[u8]) -> Result<Answer> {
+        let path: String = request(meta, "du")?;
+        let (path, _) = view.resolve(&path)?;
+        let usage = view.usage(&path)?;
+        now(&msg::Usage { files: usage.files, directories: usage.directories, bytes: usage.bytes })
+    }
+
+    pub(crate) fn extents(&self, view: &Namespace, meta: &[u8]) -> Result<Answer> {
+        let of: msg::ExtentsOf = request(meta, "list extents")?;
+        let (extents, _) = extents_page(view, of.file, of.from as usize);
+        now(&extents)
+    }
+
+    pub(crate) fn unclosed(&self, view: &Namespace) -> Result<Answer> {
+        let files: Vec<msg::Unclosed> = view
+            .unclosed()
+            .into_iter()
+            .take(LIST_PAGE_MAX)
+            .map(|file| msg::Unclosed {
+                file: file.file,
+                path: file.path,
+                bytes: file.chunks.iter().map(|chunk| self.chunk_length(view, *chunk)).sum(),
+            })
+            .collect();
+        now(&files)
+    }
+
+    /// Acknowledged bytes of a chunk: the seal's word, or the store's while it is open.
+    pub(crate) fn chunk_length(&self, view: &Namespace, chunk: holdfast_base::ids::ChunkId) -> u64 {
+        let Some(known) = view.chunk(chunk) else { return 0 };
+        if known.state != holdfast_cluster::ChunkState::Open {
+            return known.length;
+        }
+        let store = self.node.stores.holding(&known.replicas);
+        store.and_then(|store| store.length(chunk).ok()).unwrap_or(0)
+    }
+
+    /// A small file's bytes if they are in memory, a large one's extents.
+    pub(crate) fn get(&self, view: &Namespace, meta: &[u8]) -> Result<Answer> {
+        let get: msg::Get = request(meta, "get")?;
+        let info = find(view, &get.path, get.follow)?;
+        if info.kind.is_container() {
+            return Err(Error::invalid(format!(
+                "get `{}`: it is a {}, not a file; list it",
+                get.path.escape_debug(),
+                info.kind.name()
+            )));
+        }
+        let reply = |content| msg::GetReply { info: wire_info(view, &info), content };
+        match info.location {
+            Location::Inline {} => now(&reply(msg::Content::Body { crc: 0 })),
+            Location::Packed { pointer } if info.size <= get.bytes_max as u64 => {
+                let Some(store) = self.store_of(view, pointer.chunk)? else {
+                    return Ok(Answer::Later);
+                };
+                let Some(read) = store.try_read_needle(pointer) else { return Ok(Answer::Later) };
+                let read = read.map_err(|e| e.context(format_args!("get `{}`", get.path)))?;
+                let (content, parts) = self.small_content(&get, &info, read);
+                Ok(Answer::Now(reply(content).to_bytes(), parts))
+            }
+            Location::Packed { pointer } => {
+                let extents = vec![msg::Extent::Packed { pointer, bytes: info.size }];
+                now(&reply(msg::Content::Chunks { extents, more: false }))
+            }
+            Location::Extents {} => {
+                let (extents, more) = extents_page(view, info.id, 0);
+                now(&reply(msg::Content::Chunks { extents, more }))
+            }
+        }
+    }
+}
+
+/// Extents of a file from the `from`th on, and whether more follow.
+fn extents_page(
+    view: &Namespace,
+    file: holdfast_base::ids::FileId,
+    from: usize,
+) -> (Vec<msg::Extent>, bool) {
+    let Some((extents, remainder)) = view.extents(file) else { return (Vec::new(), false) };
+    let raw = extents.iter().map(|extent| msg::Extent::Raw {
+        chunk: extent.chunk,
+        // Raw chunks are never rewritten.
+        generation: Generation(0),
+        bytes: extent.length,
+    });
+    let last = remainder.map(|r| msg::Extent::Packed { pointer: r.pointer, bytes: r.length });
+    let total = extents.len() + last.is_some() as usize;
+    let page: Vec<_> = raw.chain(last).skip(from).take(EXTENTS_PAGE).collect();
+    let more = from + page.len() < total;
+    (page, more)
+}

@@ -1,0 +1,139 @@
+//! The native service: sorts a batch's requests into those answered at once, under one shared
+//! lock of the namespace, and those that wait for a disk or the log and are answered later.
+//! Runs on reactor threads and never blocks.
+
+use holdfast_base::codec::Decode;
+use holdfast_base::frame::Header;
+use holdfast_base::{Error, Result};
+use holdfast_client::wire;
+use holdfast_cluster::{Caller, Namespace, Node};
+use holdfast_env::net::{Batch, Body, BodyTarget, ConnectionId, Parts, Reply, Response, Service};
+use holdfast_env::region::Region;
+use std::sync::Arc;
+
+/// Serves files, chunks and the log of one node.
+pub struct FileService {
+    pub(crate) node: Arc<Node>,
+    /// The `dram` store's region, offered to co-located clients.
+    pub(crate) region: Option<Arc<Region>>,
+    pub(crate) started_ns: u64,
+}
+
+/// What becomes of a request.
+pub(crate) enum Answer {
+    Now(Vec<u8>, Parts),
+    /// Has to wait: handed to [`FileService::later`] once the lock is given back.
+    Later,
+}
+
+impl FileService {
+    pub fn new(node: Arc<Node>, region: Option<Arc<Region>>) -> FileService {
+        let started_ns = node.machine.clock.monotonic_ns();
+        FileService { node, region, started_ns }
+    }
+
+    /// Answers what the namespace and memory can answer.
+    fn now(&self, view: &Namespace, header: &Header, meta: &[u8]) -> Result<Answer> {
+        match header.opcode {
+            wire::OP_LOOKUP => self.lookup(view, meta),
+            wire::OP_GET => self.get(view, meta),
+            wire::OP_LIST => self.list(view, meta),
+            wire::OP_USAGE => self.usage(view, meta),
+            wire::OP_EXTENTS => self.extents(view, meta),
+            wire::OP_UNCLOSED => self.unclosed(view),
+            wire::OP_CHUNK_READ => self.read_raw_now(view, meta),
+            wire::OP_CHUNK_LOCATE => self.locate(view, meta),
+            _ => Ok(Answer::Later),
+        }
+    }
+
+    /// Starts what takes longer; the reply may be sent from any thread.
+    fn later(&self, header: &Header, meta: &[u8], body: Body<'_>, reply: Reply) {
+        match header.opcode {
+            wire::OP_GET => self.get_from_disk(meta, reply),
+            wire::OP_CHUNK_READ => self.read_raw_from_disk(meta, reply),
+            wire::OP_CHUNK_READ_OBJECT => self.read_object(meta, reply),
+            wire::OP_CHUNK_APPEND => self.append(meta, body, reply),
+            wire::OP_PUT => self.put(meta, body, reply),
+            wire::OP_REMAINDER => self.remainder(meta, body, reply),
+            wire::OP_BEGIN => self.begin(meta, reply),
+            wire::OP_ALLOCATE => self.allocate(meta, reply),
+            wire::OP_CLOSE => self.close(meta, reply),
+            wire::OP_CHANGE => self.change(meta, reply),
+            wire::OP_OPEN_SESSION => self.open_session(reply),
+            wire::OP_END_SESSION => self.end_session(meta, reply),
+            wire::OP_STATUS => self.status(reply),
+            wire::OP_LOG_APPEND => self.log_append(meta, reply),
+            wire::OP_LOG_READ => self.log_read(meta, reply),
+            wire::OP_LOG_TRIM => self.log_trim(meta, reply),
+            wire::OP_LOG_INFO => self.log_info(meta, reply),
+            opcode => reply.send(Response::error(Error::unsupported(format!(
+                "carry out operation {opcode:#06x}: this node does not know it; use matching builds"
+            )))),
+        }
+    }
+}
+
+impl Service for FileService {
+    fn body_target(&self, _: ConnectionId, header: &Header, meta: &[u8]) -> BodyTarget {
+        if header.opcode == wire::OP_CHUNK_APPEND {
+            return self.append_target(meta, header.body_bytes);
+        }
+        BodyTarget::Buffer
+    }
+
+    fn handle(&self, batch: &mut Batch<'_>) {
+        let mut later = Vec::new();
+        let served = self.node.namespace.read(|view, _| {
+            for i in 0..batch.len() {
+                let header = *batch.header(i);
+                if header.opcode == wire::OP_REGION {
+                    self.offer_region(batch, i);
+                    continue;
+                }
+                match self.now(view, &header, batch.meta(i)) {
+                    Ok(Answer::Now(meta, parts)) => {
+                        batch.reply(i, |out| out.extend_from_slice(&meta), parts)
+                    }
+                    Ok(Answer::Later) => later.push(i),
+                    Err(e) => batch.reply_error(i, &e),
+                }
+            }
+        });
+        if let Err(e) = served {
+            // The view has stopped: say why to everybody.
+            for i in 0..batch.len() {
+                batch.reply_error(i, &e);
+            }
+            return;
+        }
+        for i in later {
+            let header = *batch.header(i);
+            let (body, reply) = (batch.take_body(i), batch.defer(i));
+            self.later(&header, batch.meta(i), body, reply);
+        }
+    }
+}
+
+/// Decodes a request's meta; the refusal names the operation.
+pub(crate) fn request<T: Decode>(meta: &[u8], doing: &str) -> Result<T> {
+    T::from_bytes(meta).map_err(|e| {
+        Error::invalid(format!("{doing}: {e}: use matching builds of client and node"))
+    })
+}
+
+/// Sends what a request came to.
+pub(crate) fn answer(reply: Reply, result: Result<(Vec<u8>, Parts)>) {
+    reply.send(match result {
+        Ok((meta, parts)) => Response::ok(meta, parts),
+        Err(e) => Response::error(e),
+    });
+}
+
+pub(crate) fn caller(call: &wire::Call) -> Caller {
+    Caller {
+        session: call.session,
+        sequence: call.sequence,
+        acknowledged_below: call.acknowledged_below,
+    }
+}

@@ -1,0 +1,403 @@
+//! Requests that change something: bytes first, then the entry that names them, then the answer.
+
+use crate::reads::find;
+use crate::service::{FileService, answer, caller, request};
+use holdfast_base::codec::Encode;
+use holdfast_base::ids::{ChunkId, Durability, FileId, SessionId};
+use holdfast_base::node::{NodeKind, StorageClass};
+use holdfast_base::{Error, Result, path};
+use holdfast_client::wire::file as msg;
+use holdfast_cluster::{Command, Extent, Location, Namespace, Outcome, Remainder};
+use holdfast_env::net::{Body, Parts, Reply, Response};
+use holdfast_log::Mode;
+
+/// Answers with the file that a command made.
+fn file_of(outcome: Outcome) -> Result<FileId> {
+    match outcome {
+        Outcome::File { file } => Ok(file),
+        other => Err(Error::bug(format!("make a file: the view answered `{other:?}`"))),
+    }
+}
+
+fn reply_file(reply: Reply, outcome: Result<Outcome>) {
+    answer(reply, outcome.and_then(file_of).map(|file| (file.to_bytes(), Parts::None)));
+}
+
+fn reply_done(reply: Reply, outcome: Result<Outcome>) {
+    answer(reply, outcome.map(|_| (Vec::new(), Parts::None)));
+}
+
+/// Decodes a request, or answers why not.
+macro_rules! decode_or_refuse {
+    ($meta:expr, $doing:literal, $reply:expr) => {
+        match request($meta, $doing) {
+            Ok(message) => message,
+            Err(e) => return $reply.send(Response::error(e)),
+        }
+    };
+}
+pub(crate) use decode_or_refuse;
+
+impl FileService {
+    /// The class of a node to be made: its own, or that of the nearest directory above.
+    fn class_of(&self, node: &msg::NewNode) -> Result<StorageClass> {
+        if let Some(class) = node.class {
+            return Ok(class);
+        }
+        self.node.namespace.read(|view, _| inherited(view, &node.path))
+    }
+
+    /// Refuses early what `apply` would refuse anyway, before any bytes are written for it.
+    fn check_new(&self, node: &msg::NewNode) -> Result<()> {
+        path::check(&node.path)?;
+        self.node.namespace.read(|view, _| match view.lookup(&node.path) {
+            Some(there) if there.kind.is_container() => Err(Error::exists(format!(
+                "put `{}`: a {} of that name exists; name a file below it",
+                node.path.escape_debug(),
+                there.kind.name()
+            ))),
+            Some(_) if !node.replace && node.kind != NodeKind::KeyValue => {
+                Err(Error::exists(format!(
+                    "put `{}`: it exists; ask to replace it (-f) or choose another name",
+                    node.path.escape_debug()
+                )))
+            }
+            _ => Ok(()),
+        })?
+    }
+
+    /// The time a writer gave, or now: the choice is made here, before the entry.
+    fn mtime(&self, given: i64) -> i64 {
+        match given {
+            0 => self.node.machine.clock.unix_ms() as i64 * 1_000_000,
+            given => given,
+        }
+    }
+
+    /// What a new data node becomes: values in tables are key-values.
+    fn data_kind(&self, node: &msg::NewNode) -> Result<NodeKind> {
+        let in_table = self.node.namespace.read(|view, _| {
+            path::split(&node.path)
+                .and_then(|(parent, _)| view.lookup(parent))
+                .is_some_and(|parent| parent.kind == NodeKind::Table)
+        })?;
+        Ok(if in_table { NodeKind::KeyValue } else { NodeKind::File })
+    }
+
+    pub(crate) fn put(&self, meta: &[u8], body: Body<'_>, reply: Reply) {
+        let mut put: msg::Put = decode_or_refuse!(meta, "put", reply);
+        let bytes = body.into_vec();
+        let prepared = self.data_kind(&put.node).and_then(|kind| {
+            put.node.kind = kind;
+            self.check_new(&put.node)?;
+            let crcs = checked_crcs(&bytes, put.crc, &put.node.path)?;
+            Ok((self.class_of(&put.node)?, crcs))
+        });
+        let (class, crcs) = match prepared {
+            Ok(prepared) => prepared,
+            Err(e) => return reply.send(Response::error(e)),
+        };
+        let (node, size, crc) = (self.node.clone(), bytes.len() as u64, put.crc);
+        let durability = class.durability();
+        let mtime = self.mtime(put.node.mtime_ns);
+        let hint = put.node.path.clone();
+        let name = move |location: Result<Location>| {
+            let location = match location {
+                Ok(location) => location,
+                Err(e) => return reply.send(Response::error(e)),
+            };
+            let msg::NewNode { path, kind, mode, replace, parents, metadata, class, .. } = put.node;
+            let command = Command::Put {
+                path,
+                kind,
+                mode,
+                mtime,
+                size,
+                crc,
+                class,
+                location,
+                replace,
+                parents,
+                metadata,
+            };
+            let done = Box::new(move |outcome| reply_file(reply, outcome));
+            node.propose(caller(&put.call), &command, durability, done);
+        };
+        if bytes.is_empty() {
+            return name(Ok(Location::Inline {}));
+        }
+        let packed = Box::new(move |pointer: Result<_>| {
+            name(pointer.map(|pointer| Location::Packed { pointer }));
+        });
+        self.node.pack(class, FileId(0), &hint, Box::new(bytes), crcs, packed);
+    }
+
+    /// The end of a large file, packed beside small ones. Named by the file's close.
+    pub(crate) fn remainder(&self, meta: &[u8], body: Body<'_>, reply: Reply) {
+        let remainder: msg::Remainder = decode_or_refuse!(meta, "store a remainder", reply);
+        let bytes = body.into_vec();
+        let prepared = self.unclosed_class(remainder.file).and_then(|class| {
+            Ok((class, checked_crcs(&bytes, remainder.crc, "the remainder of a file")?))
+        });
+        match prepared {
+            Ok((class, crcs)) => {
+                let done = Box::new(move |pointer: Result<holdfast_base::ids::Pointer>| {
+                    answer(reply, pointer.map(|p| (p.to_bytes(), Parts::None)));
+                });
+                self.node.pack(class, remainder.file, "", Box::new(bytes), crcs, done);
+            }
+            Err(e) => reply.send(Response::error(e)),
+        }
+    }
+
+    fn unclosed_class(&self, file: FileId) -> Result<StorageClass> {
+        self.node.namespace.read(|view, _| view.info(file).map(|info| info.class))?.ok_or_else(
+            || {
+                Error::not_found(format!(
+                    "write file `{file}`: it was closed or abandoned; begin it again"
+                ))
+            },
+        )
+    }
+
+    pub(crate) fn begin(&self, meta: &[u8], reply: Reply) {
+        let begin: msg::Begin = decode_or_refuse!(meta, "begin a file", reply);
+        let prepared = self.check_new(&begin.node).and_then(|()| self.class_of(&begin.node));
+        let class = match prepared {
+            Ok(class) => class,
+            Err(e) => return reply.send(Response::error(e)),
+        };
+        if begin.node.parents
+            && let Some((parent, _)) = path::split(&begin.node.path)
+            && parent != "/"
+        {
+            let parents = Command::MakeDir {
+                path: parent.to_owned(),
+                kind: NodeKind::Directory,
+                mode: 0o755,
+                mtime: self.mtime(0),
+                class: None,
+                parents: true,
+            };
+            // If this is refused, so is the close, with the reason.
+            self.node.propose_own(parents, class.durability(), Box::new(|_| ()));
+        }
+        let command = Command::Begin {
+            path: begin.node.path,
+            class: begin.node.class,
+            mode: begin.node.mode,
+            mtime: self.mtime(begin.node.mtime_ns),
+        };
+        let done = Box::new(move |outcome: Result<Outcome>| {
+            let begun = outcome.and_then(file_of).map(|file| msg::Begun { file, class });
+            answer(reply, begun.map(|begun| (begun.to_bytes(), Parts::None)));
+        });
+        self.node.propose(caller(&begin.call), &command, class.durability(), done);
+    }
+
+    pub(crate) fn allocate(&self, meta: &[u8], reply: Reply) {
+        let allocate: msg::Allocate = decode_or_refuse!(meta, "allocate a chunk", reply);
+        let class = match self.unclosed_class(allocate.file) {
+            Ok(class) => class,
+            Err(e) => return reply.send(Response::error(e)),
+        };
+        let done = Box::new(move |grant: Result<holdfast_cluster::RawGrant>| {
+            let grant = grant.map(|grant| msg::Grant {
+                chunk: grant.chunk,
+                tier: grant.tier,
+                durability: grant.durability,
+                capacity: grant.capacity,
+            });
+            answer(reply, grant.map(|grant| (grant.to_bytes(), Parts::None)));
+        });
+        self.node.allocate_raw(caller(&allocate.call), allocate.file, class, done);
+    }
+
+    /// Seals the file's chunks and names it, in one commit of the log; the stores follow.
+    pub(crate) fn close(&self, meta: &[u8], reply: Reply) {
+        let close: msg::Close = decode_or_refuse!(meta, "close a file", reply);
+        let class = match self.unclosed_class(close.file) {
+            Ok(class) => class,
+            // A repeated close finds its file named: the view knows the first answer.
+            Err(_) => StorageClass::DEFAULT,
+        };
+        let (mut extents, mut remainder, mut size) = (Vec::new(), None, 0);
+        for extent in &close.extents {
+            size += extent.bytes();
+            match *extent {
+                msg::Extent::Raw { chunk, bytes, .. } if remainder.is_none() => {
+                    extents.push(Extent { chunk, length: bytes });
+                }
+                msg::Extent::Packed { pointer, bytes } if remainder.is_none() => {
+                    remainder = Some(Remainder { pointer, length: bytes });
+                }
+                _ => {
+                    return reply.send(Response::error(Error::invalid(
+                        "close a file: a packed extent is the last one, and the only one of its kind",
+                    )));
+                }
+            }
+        }
+        let durability = class.durability();
+        for extent in &extents {
+            self.node.seal_soon(extent.chunk, extent.length, durability);
+        }
+        let command = Command::Close {
+            file: close.file,
+            path: close.node.path,
+            size,
+            crc: None,
+            extents,
+            remainder,
+            mode: close.node.mode,
+            mtime: self.mtime(close.node.mtime_ns),
+            replace: close.node.replace,
+            metadata: close.node.metadata,
+        };
+        let done = Box::new(move |outcome| reply_file(reply, outcome));
+        self.node.propose(caller(&close.call), &command, durability, done);
+    }
+
+    pub(crate) fn change(&self, meta: &[u8], reply: Reply) {
+        let change: msg::Change = decode_or_refuse!(meta, "change a name", reply);
+        let command = match self.command_of(change.action) {
+            Ok(command) => command,
+            Err(e) => return reply.send(Response::error(e)),
+        };
+        if let Command::SealChunk { chunk, length, .. } = command {
+            return self.seal_for_writer(chunk, length, reply);
+        }
+        let durability = match self.durability_at(&command) {
+            Ok(durability) => durability,
+            Err(e) => return reply.send(Response::error(e)),
+        };
+        let done = Box::new(move |outcome| reply_done(reply, outcome));
+        self.node.propose(caller(&change.call), &command, durability, done);
+    }
+
+    fn command_of(&self, action: msg::Action) -> Result<Command> {
+        Ok(match action {
+            msg::Action::Make { node } => Command::MakeDir {
+                path: node.path,
+                kind: node.kind,
+                mode: node.mode,
+                mtime: self.mtime(node.mtime_ns),
+                class: node.class,
+                parents: node.parents,
+            },
+            msg::Action::Symlink { path, target, mtime_ns } => {
+                Command::Symlink { path, target, mtime: self.mtime(mtime_ns) }
+            }
+            msg::Action::Rename { from, to, replace } => Command::Rename { from, to, replace },
+            msg::Action::Delete { path, recursive } => Command::Delete { path, recursive },
+            msg::Action::SetAttributes { path, mode, mtime_ns, metadata } => {
+                Command::SetAttributes { path, mode, mtime: mtime_ns, metadata }
+            }
+            msg::Action::SetClass { path, class } => Command::SetClass { path, class },
+            msg::Action::Abandon { file } => Command::Abandon { file },
+            msg::Action::Salvage { file, path } => self.salvage(file, path)?,
+            msg::Action::Seal { chunk, acknowledged, .. } => {
+                Command::SealChunk { chunk, length: acknowledged, replicas: Vec::new() }
+            }
+        })
+    }
+
+    /// Everything of an unclosed file that was acknowledged, in the order it was allocated.
+    fn salvage(&self, file: FileId, path: String) -> Result<Command> {
+        let extents = self.node.namespace.read(|view, _| {
+            let unclosed = view.unclosed().into_iter().find(|unclosed| unclosed.file == file)?;
+            let lengths = unclosed.chunks.into_iter().map(|chunk| {
+                let state = view.chunk(chunk).map(|known| known.state);
+                (chunk, self.chunk_length(view, chunk), state)
+            });
+            Some(lengths.collect::<Vec<_>>())
+        })?;
+        let Some(extents) = extents else {
+            return Err(Error::not_found(format!(
+                "salvage file `{file}`: there is no such unclosed file; see `holdfast fs unclosed`"
+            )));
+        };
+        for (chunk, length, state) in &extents {
+            if *state == Some(holdfast_cluster::ChunkState::Open) {
+                self.node.seal_soon(*chunk, *length, Durability::Durable);
+            }
+        }
+        let extents = extents
+            .into_iter()
+            .filter(|(_, length, _)| *length > 0)
+            .map(|(chunk, length, _)| Extent { chunk, length })
+            .collect();
+        Ok(Command::Salvage { file, path, extents })
+    }
+
+    /// A writer gives up on a chunk: seals it at what it saw acknowledged, unless that was
+    /// decided before.
+    fn seal_for_writer(&self, chunk: ChunkId, acknowledged: u64, reply: Reply) {
+        let node = self.node.clone();
+        self.node.workers.run(move || {
+            let sealed = node.seal(chunk, acknowledged).and_then(|length| {
+                if length < acknowledged {
+                    return Err(Error::corrupt(format!(
+                        "seal chunk `{chunk}`: {acknowledged} bytes were acknowledged, {length} are left"
+                    )));
+                }
+                Ok((Vec::new(), Parts::None))
+            });
+            answer(reply, sealed);
+        });
+    }
+
+    /// Names of `memory` files need no sync; everything else does.
+    fn durability_at(&self, command: &Command) -> Result<Durability> {
+        let path = match command {
+            Command::MakeDir { path, class: None, .. } | Command::Symlink { path, .. } => path,
+            Command::MakeDir { class: Some(class), .. } => return Ok(class.durability()),
+            Command::SetAttributes { path, .. } | Command::Delete { path, .. } => path,
+            _ => return Ok(Durability::Durable),
+        };
+        self.node.namespace.read(|view, _| {
+            find(view, path, false)
+                .map_or_else(|_| inherited(view, path), |info| info.class)
+                .durability()
+        })
+    }
+
+    pub(crate) fn open_session(&self, reply: Reply) {
+        let done = Box::new(move |session: Result<SessionId>| {
+            answer(reply, session.map(|session| (session.to_bytes(), Parts::None)));
+        });
+        self.node.namespace.open_session(Mode::Ordered, done);
+    }
+
+    pub(crate) fn end_session(&self, meta: &[u8], reply: Reply) {
+        let session: SessionId = decode_or_refuse!(meta, "end a session", reply);
+        let done = Box::new(move |ended: Result<()>| {
+            answer(reply, ended.map(|()| (Vec::new(), Parts::None)));
+        });
+        self.node.namespace.end_session(session, Mode::Ordered, done);
+    }
+}
+
+/// Checksums of the body's blocks, refused when the whole differs from what the client computed.
+fn checked_crcs(bytes: &[u8], crc: u32, what: &str) -> Result<Vec<u32>> {
+    let crcs = crate::bytes::block_crcs(bytes);
+    if crate::bytes::combined(&crcs, bytes.len()) == crc {
+        return Ok(crcs);
+    }
+    Err(Error::retry(format!(
+        "store `{}`: the bytes were damaged on their way; send them again",
+        what.escape_debug()
+    )))
+}
+
+/// The class that a node at `path` inherits.
+pub(crate) fn inherited(view: &Namespace, path: &str) -> StorageClass {
+    let mut above = path;
+    while let Some((parent, _)) = path::split(above) {
+        if let Ok(info) = find(view, parent, true) {
+            return info.class;
+        }
+        above = parent;
+    }
+    StorageClass::DEFAULT
+}

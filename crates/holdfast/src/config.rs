@@ -1,0 +1,205 @@
+//! The configuration: one typed struct, one TOML file, `HOLDFAST_` variables over it. Unknown
+//! keys are refused; every key has its default and its sentence here, and nowhere else.
+
+use holdfast_base::{Error, Result};
+use serde::Deserialize;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+/// The file in the data directory.
+pub const FILE: &str = "holdfast.toml";
+/// The socket in the data directory.
+pub const SOCKET: &str = "holdfast.sock";
+
+macro_rules! config {
+    ($($(#[doc = $doc:literal])+ $key:ident: $type:ty = $default:literal;)*) => {
+        /// What a node can be told.
+        #[derive(Clone, Debug, Deserialize)]
+        #[serde(deny_unknown_fields)]
+        pub struct Config {
+            $($(#[doc = $doc])+ pub $key: $type,)*
+        }
+
+        /// The defaults as a commented file.
+        pub fn print_default() -> String {
+            let mut text = String::from("# Holdfast's configuration, with every default.\n");
+            $(
+                text.push('\n');
+                $( text.push_str(concat!("#", $doc, "\n")); )+
+                text.push_str(concat!("# ", stringify!($key), " = ", $default, "\n"));
+            )*
+            text
+        }
+
+        const DEFAULTS: &str = concat!($(stringify!($key), " = ", $default, "\n"),*);
+        const KEYS: &[&str] = &[$(stringify!($key)),*];
+    };
+}
+
+config! {
+    /// Host to listen on. Beyond loopback there is neither encryption nor authentication yet, so
+    /// that needs `insecure = true`.
+    listen: IpAddr = r#""127.0.0.1""#;
+    /// Accept connections from other machines without encryption or authentication.
+    insecure: bool = "false";
+    /// Port of the native protocol; 0 switches TCP off and leaves the Unix socket.
+    native_port: u16 = "7400";
+    /// Port of metrics and health; 0 switches it off.
+    http_port: u16 = "7480";
+    /// Size of the `dram` tier; "0" for none. Memory is taken as it is used.
+    dram: String = r#""1G""#;
+    /// Directories of further `disk` stores, one for each disk, beside the data directory's own.
+    disks: Vec<PathBuf> = "[]";
+    /// Label that replicas are spread over; empty for the system's name.
+    host: String = r#""""#;
+    /// Bytes a second that the background check of stored bytes may read, in all.
+    scrub: String = r#""20M""#;
+    /// What each disk store may use; "0" for its whole file system.
+    capacity: String = r#""0""#;
+    /// Threads that serve connections; 0 for one a core, at most four.
+    reactors: usize = "0";
+    /// Threads that wait for disks.
+    workers: usize = "4";
+    /// Poll for requests instead of sleeping: lower latency for a core that is always busy.
+    spin: bool = "false";
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config::parse("", std::iter::empty()).expect("the defaults are tested")
+    }
+}
+
+impl Config {
+    /// Reads a file's text; `variables` are `HOLDFAST_KEY` settings that win over it.
+    pub fn parse(text: &str, variables: impl Iterator<Item = (String, String)>) -> Result<Config> {
+        let wrong = |e: String| Error::invalid(format!("read the configuration: {e}"));
+        let parsed = |text: &str| text.parse::<toml::Table>().map_err(|e| wrong(e.to_string()));
+        let mut table = parsed(DEFAULTS)?;
+        table.extend(parsed(text)?);
+        for (name, value) in variables {
+            let Some(key) = name.strip_prefix("HOLDFAST_").map(str::to_ascii_lowercase) else {
+                continue;
+            };
+            if !KEYS.contains(&key.as_str()) {
+                continue;
+            }
+            // `true`, `5` and `["/a"]` are TOML as they stand; everything else is text.
+            let typed =
+                format!("v = {value}").parse::<toml::Table>().ok().and_then(|mut t| t.remove("v"));
+            table.insert(key, typed.unwrap_or(toml::Value::String(value)));
+        }
+        let config: Config = table.try_into().map_err(|e: toml::de::Error| wrong(e.to_string()))?;
+        config.check()?;
+        Ok(config)
+    }
+
+    /// The file in a data directory, if there is one.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the configuration is read before there is a node"
+    )]
+    pub fn load(data: &Path) -> Result<Config> {
+        let path = data.join(FILE);
+        let text = match std::fs::read(&path) {
+            Ok(bytes) => String::from_utf8(bytes).map_err(|_| {
+                Error::invalid(format!("read `{}`: it is not UTF-8", path.display()))
+            })?,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => String::new(),
+            Err(e) => return Err(Error::from(e).context(format_args!("read `{}`", path.display()))),
+        };
+        Config::parse(&text, std::env::vars()).map_err(|e| e.context(path.display()))
+    }
+
+    pub fn check(&self) -> Result<()> {
+        if !self.listen.is_loopback() && !self.insecure {
+            return Err(Error::invalid(format!(
+                "listen on `{}`: other machines could read and write everything, unencrypted; listen on 127.0.0.1, or set `insecure = true` in {FILE}",
+                self.listen
+            )));
+        }
+        for (key, size) in
+            [("dram", &self.dram), ("scrub", &self.scrub), ("capacity", &self.capacity)]
+        {
+            bytes(key, size)?;
+        }
+        if self.workers == 0 || self.workers > 256 {
+            return Err(Error::invalid(format!("`workers = {}`: use 1 to 256", self.workers)));
+        }
+        if self.reactors > 64 {
+            return Err(Error::invalid(format!("`reactors = {}`: use at most 64", self.reactors)));
+        }
+        Ok(())
+    }
+
+    pub fn dram_bytes(&self) -> u64 {
+        bytes("dram", &self.dram).unwrap_or(0)
+    }
+
+    pub fn scrub_bytes(&self) -> u64 {
+        bytes("scrub", &self.scrub).unwrap_or(0)
+    }
+
+    pub fn capacity_bytes(&self) -> u64 {
+        bytes("capacity", &self.capacity).unwrap_or(0)
+    }
+
+    pub fn address(&self, port: u16) -> Option<SocketAddr> {
+        (port != 0).then(|| SocketAddr::new(self.listen, port))
+    }
+}
+
+fn bytes(key: &str, text: &str) -> Result<u64> {
+    holdfast_base::units::parse_bytes(text)
+        .map_err(|e| Error::invalid(format!("`{key} = \"{text}\"`: {e}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Config> {
+        Config::parse(text, std::iter::empty())
+    }
+
+    #[test]
+    fn the_printed_default_is_the_default() {
+        let uncommented: String = print_default()
+            .lines()
+            .filter_map(|line| line.strip_prefix("# "))
+            .filter(|line| line.contains(" = ") && KEYS.contains(&line.split(' ').next().unwrap()))
+            .map(|line| format!("{line}\n"))
+            .collect();
+        assert_eq!(uncommented.lines().count(), KEYS.len(), "{uncommented}");
+        assert_eq!(
+            format!("{:?}", parse(&uncommented).unwrap()),
+            format!("{:?}", Config::default())
+        );
+        assert_eq!(Config::default().dram_bytes(), 1 << 30);
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        for (text, why) in [
+            ("prot = 1", "unknown field `prot`"),
+            ("listen = \"0.0.0.0\"", "insecure = true"),
+            ("dram = \"lots\"", "`dram"),
+            ("workers = 0", "1 to 256"),
+            ("native_port = 70000", "native_port"),
+            ("listen", "configuration"),
+        ] {
+            let message = parse(text).unwrap_err().message;
+            assert!(message.contains(why), "{text}: {message}");
+        }
+        assert!(parse("listen = \"0.0.0.0\"\ninsecure = true").is_ok());
+    }
+
+    #[test]
+    fn variables_win_over_the_file() {
+        let variables =
+            [("HOLDFAST_DRAM", "64M"), ("HOLDFAST_SPIN", "true"), ("HOLDFAST_SERVER", "x")];
+        let variables = variables.map(|(k, v)| (k.to_owned(), v.to_owned()));
+        let config = Config::parse("dram = \"2G\"", variables.into_iter()).unwrap();
+        assert_eq!((config.dram_bytes(), config.spin), (64 << 20, true));
+    }
+}

@@ -1,0 +1,108 @@
+//! `status` and `doctor`: how a node is, and what is wrong with it.
+
+use crate::output::Output;
+use holdfast_base::units::format_bytes;
+use holdfast_base::{Error, Result};
+use holdfast_client::Client;
+use holdfast_client::wire::admin::Status;
+use serde_json::json;
+use std::path::Path;
+
+fn object(status: &Status) -> serde_json::Value {
+    let stores: Vec<_> = status
+        .stores
+        .iter()
+        .map(|s| {
+            json!({
+                "id": s.id.0, "tier": s.tier.name(), "place": s.place,
+                "capacity_bytes": s.capacity_bytes, "used_bytes": s.used_bytes,
+                "free_bytes": s.free_bytes, "chunks": s.chunks, "read_only": s.read_only,
+                "scrubbed_bytes": s.scrubbed_bytes, "bad_blocks": s.bad_blocks,
+            })
+        })
+        .collect();
+    json!({
+        "node": status.node.0, "version": status.version, "uptime_ms": status.uptime_ms,
+        "files": status.files, "directories": status.directories, "bytes": status.bytes,
+        "unclosed": status.unclosed, "index": status.index.0,
+        "digest": format!("{:016x}", status.digest), "log": "embedded, one copy",
+        "stores": stores, "findings": status.findings,
+    })
+}
+
+pub fn status(client: &mut Client, out: &mut Output) -> Result<()> {
+    let status = client.status()?;
+    let text = || {
+        let mut text = format!(
+            "node {} runs holdfast {} since {} s\n{} files in {} directories, {}\nlog: embedded, one copy; {} entries, digest {:016x}",
+            status.node.0,
+            status.version,
+            status.uptime_ms / 1000,
+            status.files,
+            status.directories,
+            format_bytes(status.bytes),
+            status.index,
+            status.digest,
+        );
+        for s in &status.stores {
+            text.push_str(&format!(
+                "\nstore {:<5} {}: {} of {} used, {} chunks{}",
+                s.tier.name(),
+                s.place,
+                format_bytes(s.used_bytes),
+                format_bytes(s.capacity_bytes),
+                s.chunks,
+                if s.read_only { ", READ-ONLY since a write failed" } else { "" }
+            ));
+        }
+        if status.unclosed > 0 {
+            text.push_str(&format!("\n{} unclosed files: `holdfast fs unclosed`", status.unclosed));
+        }
+        if !status.findings.is_empty() {
+            text.push_str(&format!("\n{} findings: `holdfast doctor`", status.findings.len()));
+        }
+        text
+    };
+    out.line(text, || object(&status))
+}
+
+/// Prints what a running node found; fails if that is anything.
+pub fn ask(client: &mut Client, out: &mut Output) -> Result<()> {
+    let status = client.status()?;
+    let mut findings = status.findings;
+    for store in &status.stores {
+        if store.read_only {
+            findings.push(format!(
+                "store {} in `{}` takes no writes since one failed; look at the disk, then restart the node",
+                store.id, store.place
+            ));
+        }
+        if store.bad_blocks > 0 {
+            findings.push(format!("{} bad blocks in `{}`", store.bad_blocks, store.place));
+        }
+        if store.free_bytes < store.capacity_bytes / 20 {
+            findings.push(format!(
+                "`{}` is nearly full: {} left for new data",
+                store.place,
+                format_bytes(store.free_bytes)
+            ));
+        }
+    }
+    report(findings, "the node", out)
+}
+
+/// Opens a data directory that no node uses, reads every byte, and prints what is wrong.
+pub fn check_directory(data: &Path, out: &mut Output) -> Result<()> {
+    let findings = crate::up::check(data)?;
+    report(findings, &format!("`{}`", data.display()), out)
+}
+
+fn report(findings: Vec<String>, what: &str, out: &mut Output) -> Result<()> {
+    if findings.is_empty() {
+        return out.line(|| format!("{what} is well"), || json!({"findings": []}));
+    }
+    for finding in &findings {
+        out.line(|| format!("- {finding}"), || json!({"finding": finding}))?;
+    }
+    Err(Error::corrupt(format!("look at {what}: {} finding(s), listed above", findings.len())))
+}

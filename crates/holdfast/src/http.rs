@@ -1,0 +1,100 @@
+//! The HTTP port: health for load balancers, metrics for Prometheus.
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::IntoResponse;
+use axum::routing::get;
+use holdfast_base::Result;
+use holdfast_client::wire::admin::Status;
+use holdfast_env::runtime::{self, Runtime};
+use holdfast_file::FileService;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+pub fn start(address: SocketAddr, service: Arc<FileService>) -> Result<Runtime> {
+    let router = Router::new()
+        .route("/health", get(health))
+        .route("/metrics", get(metrics))
+        .with_state(service);
+    runtime::serve("http", address, move |listener| async move {
+        // Ends with the runtime; an accept error is retried inside.
+        let _ = axum::serve(listener, router).await;
+    })
+}
+
+/// 200 while writes are taken, 503 with the reason otherwise.
+async fn health(State(service): State<Arc<FileService>>) -> impl IntoResponse {
+    match service.status_now() {
+        Ok(status) => match status.stores.iter().find(|store| store.read_only) {
+            Some(store) => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                format!("store {} in {} takes no writes\n", store.id, store.place),
+            ),
+            None => (StatusCode::OK, "ok\n".to_owned()),
+        },
+        Err(e) => (StatusCode::SERVICE_UNAVAILABLE, format!("{e}\n")),
+    }
+}
+
+async fn metrics(State(service): State<Arc<FileService>>) -> impl IntoResponse {
+    match service.status_now() {
+        Ok(status) => {
+            let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+            ([("content-type", kind)], render(&status)).into_response()
+        }
+        Err(e) => (StatusCode::SERVICE_UNAVAILABLE, format!("{e}\n")).into_response(),
+    }
+}
+
+type Labels = Vec<(&'static str, String)>;
+
+/// The status in Prometheus' words.
+fn render(status: &Status) -> String {
+    let mut registry = Registry::with_prefix("holdfast");
+    let mut gauge = |name: &str, help: &str, value: u64| {
+        let gauge = Gauge::<i64>::default();
+        gauge.set(value as i64);
+        registry.register(name, help, gauge);
+    };
+    gauge("files", "Files, links and key-values", status.files);
+    gauge("directories", "Directories, multifiles and tables", status.directories);
+    gauge("file_bytes", "Bytes of all files", status.bytes);
+    gauge("unclosed_files", "Files begun and not closed", status.unclosed);
+    gauge("findings", "What doctor would show", status.findings.len() as u64);
+    gauge("uptime_ms", "Milliseconds since the start", status.uptime_ms);
+    let entries = Counter::<u64, AtomicU64>::default();
+    entries.inc_by(status.index.0);
+    registry.register("log_entries", "Entries of the namespace topic applied", entries);
+    let per_store: [(&str, &str, fn(&holdfast_client::wire::admin::Store) -> u64); 6] = [
+        ("store_capacity_bytes", "Capacity of a store", |s| s.capacity_bytes),
+        ("store_used_bytes", "Bytes that chunks take", |s| s.used_bytes),
+        ("store_free_bytes", "Bytes that may still be taken", |s| s.free_bytes),
+        ("store_chunks", "Chunks of a store", |s| s.chunks),
+        ("store_read_only", "1 if the store takes no writes", |s| s.read_only as u64),
+        ("store_bad_blocks", "Bad blocks that scrubbing found", |s| s.bad_blocks),
+    ];
+    for (name, help, value) in per_store {
+        let family = Family::<Labels, Gauge<i64>>::default();
+        for store in &status.stores {
+            let labels = vec![
+                ("store", store.id.0.to_string()),
+                ("tier", store.tier.name().to_owned()),
+                ("place", store.place.clone()),
+            ];
+            family.get_or_create(&labels).set(value(store) as i64);
+        }
+        registry.register(name, help, family);
+    }
+    let mut text = String::new();
+    match encode(&mut text, &registry) {
+        Ok(()) => text,
+        Err(_) => "# EOF\n".to_owned(),
+    }
+}

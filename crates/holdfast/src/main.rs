@@ -1,0 +1,77 @@
+//! `holdfast`: the command line. Reads what was asked, calls the part that does it, and turns an
+//! error into one sentence on standard error.
+#![forbid(unsafe_code)]
+
+mod bench;
+mod cli;
+mod config;
+mod doctor;
+mod fs;
+mod http;
+mod output;
+mod up;
+
+use clap::Parser;
+use cli::{Cli, Command};
+use holdfast_base::{Error, Result};
+use holdfast_client::{Client, Endpoint, Options};
+use output::Output;
+use std::path::Path;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match run(&cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        // Whoever reads us has had enough (`holdfast fs ls | head`).
+        Err(e) if e.message.contains("Broken pipe") => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("holdfast: {e}");
+            ExitCode::from(1)
+        }
+    }
+}
+
+fn run(cli: &Cli) -> Result<()> {
+    let mut out = Output::new(cli.json);
+    match &cli.command {
+        Command::Up(up) => up::run(up, &mut out),
+        Command::Status => doctor::status(&mut connect(cli)?, &mut out),
+        Command::Doctor { data: Some(data) } => doctor::check_directory(data, &mut out),
+        Command::Doctor { data: None } => doctor::ask(&mut connect(cli)?, &mut out),
+        Command::Fs(command) => fs::run(&mut connect(cli)?, command, &mut out),
+        Command::Config(cli::Config::PrintDefault) => {
+            print!("{}", config::print_default());
+            Ok(())
+        }
+        Command::Config(cli::Config::Check { file }) => check_config(file, &mut out),
+        Command::Bench(cli::Bench::Iobench(options)) => bench::iobench(options, &mut out),
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "a file that the user named")]
+fn check_config(file: &Path, out: &mut Output) -> Result<()> {
+    let doing = |e: Error| e.context(format_args!("check `{}`", file.display()));
+    let text = std::fs::read(file).map_err(|e| doing(e.into()))?;
+    let text = String::from_utf8(text).map_err(|_| doing(Error::invalid("it is not UTF-8")))?;
+    config::Config::parse(&text, std::env::vars()).map_err(doing)?;
+    out.line(
+        || format!("`{}` is valid", file.display()),
+        || serde_json::json!({"file": file.display().to_string(), "valid": true}),
+    )
+}
+
+/// The node that was named, or the local one: its socket below `data`, else its port.
+fn connect(cli: &Cli) -> Result<Client> {
+    let options = Options::default();
+    if let Some(server) = &cli.server {
+        return Client::connect(&Endpoint::parse(server)?, &options);
+    }
+    let socket = Path::new("data").join(config::SOCKET);
+    if socket.exists()
+        && let Ok(client) = Client::connect(&Endpoint::Unix(socket), &options)
+    {
+        return Ok(client);
+    }
+    Client::connect(&Endpoint::parse("127.0.0.1:7400")?, &options)
+}

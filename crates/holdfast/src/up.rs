@@ -1,0 +1,165 @@
+//! `holdfast up`: a whole node. Opens everything, says what listens where, serves until a signal,
+//! then ends in order.
+
+use crate::cli::Up;
+use crate::config::{Config, SOCKET};
+use crate::http;
+use crate::output::Output;
+use holdfast_base::ids::StoreId;
+use holdfast_base::{Error, Result};
+use holdfast_cluster::{Keeper, KeeperOptions, Machine, Node, NodeConfig};
+use holdfast_env::net::{Server, ServerConfig};
+use holdfast_env::region::Region;
+use holdfast_env::tasks::{self, Stop};
+use holdfast_env::{RealClock, RealDisk, RealRng, Rng, signals};
+use holdfast_file::FileService;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Time between two rounds of housekeeping.
+const KEEP: Duration = Duration::from_secs(1);
+
+pub fn run(up: &Up, out: &mut Output) -> Result<()> {
+    // Before any thread starts, so that only the one that waits for them gets signals.
+    signals::block_shutdown_signals();
+    let mut config = Config::load(&up.data)?;
+    if let Some(listen) = &up.listen {
+        config.listen = listen.parse().map_err(|_| {
+            Error::invalid(format!("listen on `{listen}`: give an IP address, e.g. 127.0.0.1"))
+        })?;
+        config.check()?;
+    }
+    config.spin |= up.spin;
+    let machine = Machine {
+        disk: Arc::new(RealDisk),
+        clock: Arc::new(RealClock::new()),
+        rng: Arc::new(RealRng),
+    };
+    let region = match config.dram_bytes() {
+        0 => None,
+        bytes => Some(Region::create("holdfast-dram", StoreId(RealRng.next_u64()), bytes)?),
+    };
+    let node = Node::open(machine.clone(), &node_config(&config, &up.data), region.clone())?;
+    let service = Arc::new(FileService::new(node.clone(), region));
+    let server_config = ServerConfig {
+        tcp: config.address(config.native_port).into_iter().collect(),
+        unix: Some(up.data.join(SOCKET)),
+        reactors: config.reactors,
+        spin: config.spin,
+        ..ServerConfig::default()
+    };
+    let server = Server::start(server_config, service.clone(), machine.clock.clone())?;
+    let http = match config.address(config.http_port) {
+        Some(address) => Some(http::start(address, service.clone())?),
+        None => None,
+    };
+    let stop = Stop::new();
+    let keeper = start_keeper(&node, &config, &stop)?;
+    announce(up, &config, &node, out)?;
+    let signal = signals::wait_for_shutdown()?;
+    out.line(
+        || format!("holdfast: {signal:?}, ending in order"),
+        || serde_json::json!({"event": "ending"}),
+    )?;
+    server.shutdown();
+    drop(http);
+    stop.request();
+    keeper.join();
+    node.retire();
+    Ok(())
+}
+
+fn node_config(config: &Config, data: &Path) -> NodeConfig {
+    let host = match config.host.as_str() {
+        "" => holdfast_env::local::host_name(),
+        host => host.to_owned(),
+    };
+    let address = config.address(config.native_port);
+    NodeConfig {
+        disks: config.disks.clone(),
+        host,
+        address: address.map_or_else(|| "local".to_owned(), |address| address.to_string()),
+        worker_threads: config.workers,
+        capacity_bytes: config.capacity_bytes(),
+        ..NodeConfig::new(data)
+    }
+}
+
+fn start_keeper(node: &Arc<Node>, config: &Config, stop: &Stop) -> Result<tasks::Task> {
+    let mut keeper = Keeper::new(
+        node.clone(),
+        KeeperOptions { scrub_bytes_per_second: config.scrub_bytes(), ..KeeperOptions::default() },
+    );
+    let (clock, stop) = (node.machine.clock.clone(), stop.clone());
+    tasks::spawn("keeper", move || {
+        while !stop.sleep_until_stop(KEEP) {
+            keeper.step(clock.monotonic_ns());
+        }
+    })
+}
+
+fn announce(up: &Up, config: &Config, node: &Node, out: &mut Output) -> Result<()> {
+    let data = up.data.display();
+    let socket = up.data.join(SOCKET);
+    let native = config.address(config.native_port);
+    let http = config.address(config.http_port);
+    let findings = node.findings();
+    let text = || {
+        let mut text = format!("holdfast {} keeps its data in {data}\n", env!("CARGO_PKG_VERSION"));
+        let mut listens = |what: &str, place: String| {
+            text.push_str(&format!("  {what:<22} {place}\n"));
+        };
+        listens("native protocol", socket.display().to_string());
+        if let Some(native) = native {
+            listens("", native.to_string());
+        }
+        if let Some(http) = http {
+            listens("metrics and health", format!("http://{http}/metrics and /health"));
+        }
+        if !findings.is_empty() {
+            let n = findings.len();
+            text.push_str(&format!("  {n} finding(s) of the start: run `holdfast doctor`\n"));
+        }
+        let server = if up.data == Path::new("data") {
+            String::new()
+        } else {
+            format!(" --server unix:{}", socket.display())
+        };
+        text.push_str("try, in another terminal:\n");
+        for line in ["fs put README.md /readme", "fs ls -l /", "fs cat /readme"] {
+            text.push_str(&format!("  {}{server} {line}\n", program()));
+        }
+        text.push_str("ready; press Ctrl-C to end");
+        text
+    };
+    out.line(text, || {
+        serde_json::json!({
+            "event": "ready",
+            "data": up.data.display().to_string(),
+            "socket": socket.display().to_string(),
+            "native": native.map(|a| a.to_string()),
+            "http": http.map(|a| a.to_string()),
+            "findings": findings.len(),
+        })
+    })
+}
+
+/// How the user called us.
+fn program() -> String {
+    std::env::args().next().unwrap_or_else(|| "holdfast".to_owned())
+}
+
+/// Opens a data directory that no node uses, reads every stored byte, and lists what is wrong.
+pub fn check(data: &Path) -> Result<Vec<String>> {
+    let config = Config::load(data)?;
+    let machine = Machine {
+        disk: Arc::new(RealDisk),
+        clock: Arc::new(RealClock::new()),
+        rng: Arc::new(RealRng),
+    };
+    let node = Node::open(machine, &node_config(&config, data), None)?;
+    let mut keeper = Keeper::new(node.clone(), KeeperOptions::default());
+    keeper.scrub_everything();
+    Ok(node.findings())
+}
