@@ -15,6 +15,7 @@ mod names;
 mod open;
 mod read;
 mod recover;
+mod scrub;
 mod seal;
 mod sealed;
 mod slot_table;
@@ -22,6 +23,7 @@ mod spare;
 mod store;
 
 pub use api::*;
+pub use scrub::{ScrubCursor, ScrubStep, Scrubber};
 pub use store::Store;
 
 /// Longest hint of a needle; a name fits.
