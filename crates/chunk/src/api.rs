@@ -5,6 +5,7 @@ use holdfast_base::ids::{
 };
 use holdfast_base::limits::CHUNK_BYTES;
 use holdfast_base::{Error, Result};
+use holdfast_env::region::RegionSlice;
 use std::ops::Range;
 use std::path::PathBuf;
 
@@ -158,12 +159,15 @@ pub struct Recovered {
 pub enum Bytes {
     /// A part of an owned buffer.
     Owned { buf: Vec<u8>, range: Range<usize> },
+    /// Memory of the `dram` tier, kept while this lives.
+    Region(RegionSlice),
 }
 
 impl Bytes {
     pub fn len(&self) -> usize {
         match self {
             Bytes::Owned { range, .. } => range.len(),
+            Bytes::Region(slice) => slice.len(),
         }
     }
 
@@ -174,6 +178,7 @@ impl Bytes {
     pub fn as_slice(&self) -> &[u8] {
         match self {
             Bytes::Owned { buf, range } => &buf[range.clone()],
+            Bytes::Region(slice) => slice,
         }
     }
 
@@ -236,3 +241,12 @@ pub(crate) fn no_such_object(pointer: Pointer) -> Error {
 
 /// The slot given to an object.
 pub type SlotDone = Done<Slot>;
+
+/// Where bytes of a raw chunk are in the memory region, for clients that map it. The bytes are to
+/// be trusted only if the frame's generation is still this one after they were copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Location {
+    pub region_offset: u64,
+    pub bytes: u64,
+    pub frame_generation: u64,
+}

@@ -8,6 +8,7 @@ mod api;
 mod commit;
 mod compact;
 mod disk;
+mod dram;
 mod format;
 mod index;
 mod load;
@@ -23,6 +24,7 @@ mod spare;
 mod store;
 
 pub use api::*;
+pub use dram::Reservation;
 pub use scrub::{ScrubCursor, ScrubStep, Scrubber};
 pub use store::Store;
 

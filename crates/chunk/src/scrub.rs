@@ -85,7 +85,7 @@ impl Scrubber {
 
     /// The chunk at the cursor, or the first one behind it.
     fn next_chunk(&mut self) -> Option<ChunkId> {
-        let chunks = self.store.disk().chunks.read().expect("no holder of this lock panics");
+        let chunks = self.store.disk()?.chunks.read().expect("no holder of this lock panics");
         let chunk = chunks.keys().copied().filter(|&id| id >= self.cursor.chunk).min()?;
         if chunk != self.cursor.chunk {
             self.cursor = ScrubCursor { chunk, position: 0 };
@@ -97,7 +97,7 @@ impl Scrubber {
     fn unit(&mut self, chunk: ChunkId) -> (u64, Option<Damage>) {
         let position = self.cursor.position;
         self.cursor.position += 1;
-        let disk = self.store.disk();
+        let Some(disk) = self.store.disk() else { return (0, None) };
         let unit = disk.current(chunk).and_then(|version| {
             let generation = version.generation();
             let read = match version.info() {
@@ -149,9 +149,7 @@ fn raw_block(
 fn needle(disk: &DiskStore, version: &Version, chunk: ChunkId, slot: Slot) -> Unit {
     let pointer = Pointer { chunk, slot, cookie: Cookie(0) };
     let (plan, header, file) = match version {
-        Version::Open(open) => {
-            (open_needle(open, pointer), &open.header, Ok(open.reader.clone()))
-        }
+        Version::Open(open) => (open_needle(open, pointer), &open.header, Ok(open.reader.clone())),
         Version::Sealed(sealed) => {
             (sealed.needle(slot), &sealed.header, disk.handles.get(&*disk.disk, sealed))
         }

@@ -167,7 +167,7 @@ impl DiskStore {
     }
 }
 
-fn same_length(chunk: ChunkId, sealed: u64, asked: u64) -> Result<()> {
+pub fn same_length(chunk: ChunkId, sealed: u64, asked: u64) -> Result<()> {
     if sealed == asked {
         return Ok(());
     }
