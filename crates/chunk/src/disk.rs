@@ -337,7 +337,7 @@ impl DiskStore {
         match staged {
             Ok(true) => self.queue.push(open),
             Ok(false) => {}
-            Err((item, e)) => item.fail(e),
+            Err(refused) => refused.0.fail(refused.1),
         }
     }
 

@@ -144,9 +144,13 @@ impl Core {
     }
 
     /// Takes an append in; says whether the driver must be told, or gives it back with the reason.
-    pub fn stage(&mut self, header: &FileHeader, item: Pending) -> Result<bool, (Pending, Error)> {
+    pub fn stage(
+        &mut self,
+        header: &FileHeader,
+        item: Pending,
+    ) -> Result<bool, Box<(Pending, Error)>> {
         if let Err(e) = self.check(header, &item) {
-            return Err((item, e));
+            return Err(Box::new((item, e)));
         }
         if let Append::Raw { .. } = item.append {
             self.staged_end += item.payload_bytes();
@@ -389,8 +393,7 @@ impl Batch {
 
     /// Calls everybody back. Without locks.
     pub fn answer(self, result: Result<()>) {
-        let mut slot = self.first_slot;
-        for item in self.items {
+        for (slot, item) in (self.first_slot..).zip(self.items) {
             let end = match &item.append {
                 Append::Raw { at, .. } => at + item.payload_bytes(),
                 Append::Needle { .. } => 0,
@@ -399,7 +402,6 @@ impl Batch {
                 (Append::Raw { done, .. }, result) => done(result.clone().map(|()| end)),
                 (Append::Needle { done, .. }, result) => done(result.clone().map(|()| Slot(slot))),
             }
-            slot += 1;
         }
         for item in self.refused {
             item.fail(Error::full(

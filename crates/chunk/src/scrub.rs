@@ -98,7 +98,7 @@ impl Scrubber {
         let position = self.cursor.position;
         self.cursor.position += 1;
         let Some(disk) = self.store.disk() else { return (0, None) };
-        let unit = disk.current(chunk).and_then(|version| {
+        let unit = disk.current(chunk).map(|version| {
             let generation = version.generation();
             let read = match version.info() {
                 info if info.kind == ChunkKind::Raw => {
@@ -108,7 +108,7 @@ impl Scrubber {
                 info => (position < info.length)
                     .then(|| needle(disk, &version, chunk, Slot(position as u32))),
             };
-            Ok((generation, read))
+            (generation, read)
         });
         match unit {
             Ok((_, Some(Ok(bytes)))) => (bytes, None),
