@@ -21,7 +21,7 @@ use holdfast_base::ids::{
 use holdfast_base::limits::CHUNK_BYTES;
 use holdfast_base::node::StorageClass;
 use holdfast_base::{Error, Kind, Result};
-use holdfast_chunk::{Body, ChunkSpec, Done, Needle, Store};
+use holdfast_chunk::{Body, ChunkSpec, Done, Needle, ScrubStep, Store};
 use holdfast_env::{Clock, Disk, Rng};
 use holdfast_log::{EmbeddedLog, Fold, Mode, Request};
 use packed::PackedWriters;
@@ -279,6 +279,19 @@ impl Node {
     fn store_is_gone(&self, store: StoreId) -> bool {
         let state = self.cluster.read(|view, _| view.store(store).map(|info| info.state));
         matches!(state, Ok(Some(crate::StoreState::Gone)))
+    }
+
+    /// Adds up a scrubber's step; what is damaged becomes a finding.
+    fn count_scrubbed(&self, store: StoreId, step: &ScrubStep) {
+        {
+            let mut scrubbed = self.scrubbed.lock().expect("no holder of this lock panics");
+            let sum = scrubbed.entry(store).or_default();
+            sum.bytes += step.bytes;
+            sum.bad += step.damaged.len() as u64;
+        }
+        for damage in &step.damaged {
+            self.find(format!("chunk `{}` is damaged: {}", damage.chunk, damage.what));
+        }
     }
 
     pub fn scrubbed(&self, store: StoreId) -> Scrubbed {
