@@ -86,6 +86,15 @@ pub struct RawGrant {
     pub capacity: u64,
 }
 
+/// How durable a chunk's allocation must be: a file outlives the process, so its entry must never
+/// be lost, or the chunk's id would be drawn again while the file is there.
+fn allocation(tier: Tier, class: Durability) -> Durability {
+    match tier {
+        Tier::Dram => class,
+        Tier::Disk => Durability::Durable,
+    }
+}
+
 fn mode(durability: Durability) -> Mode {
     match durability {
         Durability::Durable => Mode::Synced,
@@ -210,7 +219,7 @@ impl Node {
         self.propose(
             caller,
             &command,
-            durability,
+            allocation(tier, durability),
             Box::new(move |outcome| {
                 let workers = node.clone();
                 workers.workers.run(move || {
