@@ -221,7 +221,7 @@ fn open_stores(
     }
     if let Some(region) = region {
         let id = region.store();
-        let store = Store::open_region(region)?;
+        let store = Store::in_region(region);
         stores.push(OwnStore { id, tier: Tier::Dram, place: "memory".to_owned(), store });
     }
     Ok(Stores::new(stores))
