@@ -180,13 +180,19 @@ fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     }
 }
 
-/// Four significant digits: more would pretend to be known.
-fn rounded(value: f64) -> f64 {
+/// Four significant digits, as an integer where it is one: more would pretend to be known.
+fn rounded(value: f64) -> Value {
     if value == 0.0 || !value.is_finite() {
-        return 0.0;
+        return json!(0);
     }
-    let scale = 10f64.powi(3 - value.abs().log10().floor() as i32);
-    (value * scale).round() / scale
+    let digits = 3 - value.abs().log10().floor() as i32;
+    if digits > 0 {
+        let scale = 10f64.powi(digits);
+        json!((value * scale).round() / scale)
+    } else {
+        let scale = 10f64.powi(-digits);
+        json!(((value / scale).round() * scale) as u64)
+    }
 }
 
 impl Report {
@@ -198,7 +204,7 @@ impl Report {
             rounded(median(samples.iter_mut().map(|s| percentile(&mut s.latencies_ns, part))))
         };
         let samples = &mut self.samples;
-        let quantiles = [0.5, 0.9, 0.99, 1.0].map(|part| latency(part, samples));
+        let quantiles: [Value; 4] = [0.5, 0.9, 0.99, 1.0].map(|part| latency(part, samples));
         let mean = |s: &Sample| {
             s.latencies_ns.iter().sum::<u64>() as f64 / s.latencies_ns.len().max(1) as f64 / 1e3
         };
@@ -209,8 +215,8 @@ impl Report {
             self.peer.map(|p| json!({"name": p.name, "version": p.version, "value": p.value}));
         json!({
             "case": self.case,
-            "operations": of(|s| s.operations as f64) as u64,
-            "bytes": of(|s| s.bytes as f64) as u64,
+            "operations": of(|s| s.operations as f64),
+            "bytes": of(|s| s.bytes as f64),
             "seconds": of(|s| s.time.as_secs_f64()),
             "ops_per_second": of(|s| s.operations as f64 / s.time.as_secs_f64()),
             "bytes_per_second": of(|s| s.bytes as f64 / s.time.as_secs_f64()),
@@ -267,8 +273,8 @@ mod tests {
 
     #[test]
     fn four_digits_are_kept() {
-        assert_eq!(rounded(123_456.0), 123_500.0);
-        assert_eq!(rounded(0.123_456), 0.1235);
-        assert_eq!(rounded(f64::NAN), 0.0);
+        assert_eq!(rounded(123_456.0), json!(123_500));
+        assert_eq!(rounded(0.123_456), json!(0.1235));
+        assert_eq!(rounded(f64::NAN), json!(0));
     }
 }
