@@ -328,12 +328,19 @@ impl Connection {
     /// One call to the socket, and what it completed.
     fn receive_once(&mut self, target: Option<&mut Target<'_>>, wait: Wait) -> io::Result<()> {
         let mut target = target;
+        if let (Some(partial), Some(target)) = (&mut self.partial, target.as_deref_mut())
+            && !self.core.has_answer(target.id)
+        {
+            partial.redirect(target);
+        }
         let (socket, fds) = (&self.socket, &mut self.fds);
         let received = match &mut self.partial {
             Some(partial) => {
                 let left = partial.left();
-                let tail = if left < RECEIVE_BYTES / 8 { RECEIVE_BYTES } else { TAIL_BYTES };
-                let tail = &mut self.buffer[..tail];
+                // Of the next body as little as possible: it has a place of its own.
+                let into_target = partial.in_target.is_some();
+                let much = left < RECEIVE_BYTES / 8 && !into_target;
+                let tail = &mut self.buffer[..if much { RECEIVE_BYTES } else { TAIL_BYTES }];
                 let (body, more) = match (&mut partial.in_target, &mut target) {
                     (Some(filled), Some(target)) => {
                         let memory = &mut target.memory[*filled..*filled + left];
@@ -409,9 +416,8 @@ impl Connection {
                     Partial { header, bytes, in_target: Some(body.len()) }
                 }
                 None => {
-                    let whole = (header.meta_bytes + header.body_bytes) as usize;
-                    let mut bytes = Vec::with_capacity(whole);
-                    bytes.extend_from_slice(&received[HEADER_BYTES..body_end]);
+                    // The rest may go to memory of the caller, so room is made when it comes.
+                    let bytes = received[HEADER_BYTES..body_end].to_vec();
                     Partial { header, bytes, in_target: None }
                 }
             };
@@ -446,6 +452,22 @@ impl Connection {
 }
 
 impl Partial {
+    /// Lets the rest go straight to the caller's memory, if this is the answer it waits for.
+    fn redirect(&mut self, target: &mut Target<'_>) {
+        let Header { request_id, deadline_or_status, meta_bytes, body_bytes, .. } = self.header;
+        let meta_bytes = meta_bytes as usize;
+        if self.in_target.is_none()
+            && target.id.0 == request_id
+            && deadline_or_status == 0
+            && body_bytes as usize <= target.memory.len()
+            && self.bytes.len() >= meta_bytes
+        {
+            let body = self.bytes.split_off(meta_bytes);
+            target.memory[..body.len()].copy_from_slice(&body);
+            self.in_target = Some(body.len());
+        }
+    }
+
     /// Bytes that are missing.
     fn left(&self) -> usize {
         let Header { meta_bytes, body_bytes, .. } = self.header;
