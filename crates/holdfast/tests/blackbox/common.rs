@@ -1,5 +1,6 @@
 //! A node in a directory of its own, and the commands that talk to it.
 
+use holdfast_client::wire::admin::Status;
 use holdfast_client::{Client, Endpoint, Options};
 use serde_json::Value;
 use std::ffi::OsStr;
@@ -161,15 +162,25 @@ impl Node {
         text.lines().map(|line| serde_json::from_str(line).expect(line)).collect()
     }
 
+    /// Asks for the status until `good` says so: for what housekeeping does in its own time.
+    /// Every attempt is a round trip; their number is a bound, not a time.
+    #[track_caller]
+    pub fn until(&self, what: &str, good: impl Fn(&Status) -> bool) -> Status {
+        let mut client = self.client();
+        for _ in 0..1_000_000 {
+            let status = client.status().unwrap();
+            if good(&status) {
+                return status;
+            }
+        }
+        panic!("waited in vain until {what}: {:?}", client.status());
+    }
+
     /// kill -9, and waits for the process to be gone.
     pub fn kill(mut self) -> PathBuf {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
         self.data.clone()
-    }
-
-    pub fn pid(&self) -> u32 {
-        self.child.id()
     }
 
     /// SIGTERM; it must end in order, with exit status 0 and nothing on standard error.
