@@ -207,7 +207,7 @@ pub(crate) fn size(fd: &OwnedFd) -> io::Result<u64> {
     Ok(File::from(fd.try_clone()?).metadata()?.len())
 }
 
-pub(super) fn reopen_read_only(fd: &OwnedFd) -> io::Result<OwnedFd> {
+pub(crate) fn reopen_read_only(fd: &OwnedFd) -> io::Result<OwnedFd> {
     let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
     Ok(OpenOptions::new().read(true).open(path)?.into())
 }
