@@ -87,7 +87,7 @@ impl Service for TestService {
                     }
                     reply.send(Answer::ok(vec![3], ()));
                 }
-                LONG => batch.reply(i, |m| m.extend([0; (1 << 20) + 1]), ()),
+                LONG => batch.reply(i, |m| m.extend(vec![0; (1 << 20) + 1]), ()),
                 BIG => batch.reply(i, |_| {}, BodyPart::Owned(vec![1; 1 << 20])),
                 REGION => {
                     let fd = self.region.client_fd().unwrap();
