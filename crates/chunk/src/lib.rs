@@ -8,6 +8,7 @@ mod api;
 mod commit;
 mod compact;
 mod disk;
+mod dram;
 mod format;
 mod index;
 mod load;
@@ -15,6 +16,7 @@ mod names;
 mod open;
 mod read;
 mod recover;
+mod scrub;
 mod seal;
 mod sealed;
 mod slot_table;
@@ -22,6 +24,7 @@ mod spare;
 mod store;
 
 pub use api::*;
+pub use scrub::{ScrubCursor, ScrubStep, Scrubber};
 pub use store::Store;
 
 /// Longest hint of a needle; a name fits.
