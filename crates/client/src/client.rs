@@ -99,7 +99,14 @@ impl Client {
 
     /// Maps the node's `dram` region, so that reads of it are memory copies. Needs a Unix socket.
     pub fn map_region(&mut self) -> Result<()> {
-        self.mapping = Some(Mapping::request(&mut self.connection)?);
+        if !self.options.ring {
+            self.mapping = Some(Mapping::request(&mut self.connection)?);
+            return Ok(());
+        }
+        // A ring carries no descriptors: a socket of its own does, for this once.
+        let options = Options { ring: false, ..self.options.clone() };
+        let mut plain = Connection::connect_with(self.connection.endpoint(), options)?;
+        self.mapping = Some(Mapping::request(&mut plain)?);
         Ok(())
     }
 
