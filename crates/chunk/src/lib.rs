@@ -25,6 +25,8 @@ mod store;
 
 pub use api::*;
 pub use scrub::{ScrubCursor, ScrubStep, Scrubber};
+/// Public for those who count its instructions and bytes; a store makes its own.
+pub use slot_table::SlotTable;
 pub use store::Store;
 
 /// Longest hint of a needle; a name fits.

@@ -69,7 +69,7 @@ impl FileService {
     /// The time a writer gave, or now: the choice is made here, before the entry.
     fn mtime(&self, given: i64) -> i64 {
         match given {
-            0 => self.node.machine.clock.unix_ms() as i64 * 1_000_000,
+            msg::MTIME_NOW => self.node.machine.clock.unix_ms() as i64 * 1_000_000,
             given => given,
         }
     }
@@ -86,6 +86,10 @@ impl FileService {
 
     pub(crate) fn put(&self, meta: &[u8], body: Body<'_>, reply: Reply) {
         let mut put: msg::Put = decode_or_refuse!(meta, "put", reply);
+        // A repeated put finds the name that its first attempt made: not a reason to refuse it.
+        if let Some(outcome) = self.node.answered(caller(&put.call)) {
+            return reply_file(reply, outcome);
+        }
         let bytes = body.into_vec();
         let prepared = self.data_kind(&put.node).and_then(|kind| {
             put.node.kind = kind;
@@ -104,7 +108,10 @@ impl FileService {
         let name = move |location: Result<Location>| {
             let location = match location {
                 Ok(location) => location,
-                Err(e) => return reply.send(Response::error(e)),
+                Err(e) => {
+                    let doing = format!("put `{}`", put.node.path.escape_debug());
+                    return reply.send(Response::error(e.context(doing)));
+                }
             };
             let msg::NewNode { path, kind, mode, replace, parents, metadata, class, .. } = put.node;
             let command = Command::Put {
@@ -175,7 +182,7 @@ impl FileService {
                 path: parent.to_owned(),
                 kind: NodeKind::Directory,
                 mode: 0o755,
-                mtime: self.mtime(0),
+                mtime: self.mtime(msg::MTIME_NOW),
                 class: None,
                 parents: true,
             };

@@ -51,6 +51,9 @@ pub struct Keeper {
     scrubbers: Vec<(StoreId, Scrubber)>,
 }
 
+/// One duty, given the time.
+type Round = fn(&mut Keeper, u64) -> Result<()>;
+
 /// A chunk's whereabouts on this node.
 struct Held {
     store_id: StoreId,
@@ -118,7 +121,7 @@ impl Keeper {
 
     /// One round. Everything that fails is tried again in the next one.
     pub fn step(&mut self, now_ns: u64) {
-        let rounds: [(&str, fn(&mut Keeper, u64) -> Result<()>); 5] = [
+        let rounds: [(&str, Round); 5] = [
             ("reclaim deleted names", Keeper::reclaim),
             ("release what readers may have used", Keeper::release),
             ("unlink chunks", Keeper::unlink),

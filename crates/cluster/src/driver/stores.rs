@@ -68,7 +68,7 @@ impl Stores {
             ))
         } else {
             Error::invalid(format!(
-                "place {bytes} bytes of class `{class}`: this node has no store of that tier"
+                "place {bytes} bytes of class `{class}`: this node has no store of that tier: choose another class, or give the node one"
             ))
         })
     }

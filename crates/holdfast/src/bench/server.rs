@@ -78,9 +78,10 @@ impl Server {
         if local { Ok(Endpoint::Unix(self.socket.clone())) } else { Endpoint::parse(&self.tcp) }
     }
 
-    /// A connection; a local one maps the region too, if there is one.
+    /// A connection; a local one maps the region too, if there is one, and goes through a shared
+    /// ring if both sides spin.
     pub fn connect(&self, local: bool, mapped: bool, spin: bool) -> Result<Client> {
-        let options = Options { spin, ..Options::default() };
+        let options = Options { spin, ring: local && spin, ..Options::default() };
         let mut client = Client::connect(&self.endpoint(local)?, &options)?;
         if local && mapped {
             client.map_region()?;

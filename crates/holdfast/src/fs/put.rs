@@ -5,7 +5,7 @@ use super::{Progress, Totals, window_bytes};
 use holdfast_base::limits::PACKED_BYTES_MAX;
 use holdfast_base::node::{NodeKind, StorageClass};
 use holdfast_base::{Error, Kind, Result};
-use holdfast_client::wire::file::Action;
+use holdfast_client::wire::file::{Action, MTIME_NOW};
 use holdfast_client::{Client, NewFile, Ticket};
 use std::collections::VecDeque;
 use std::fs::{self, File, Metadata};
@@ -113,7 +113,12 @@ fn local(doing: &str, path: &Path, e: std::io::Error) -> Error {
 impl Putter<'_> {
     fn put_one(&mut self, source: &str, to: &str) -> Result<()> {
         if source == "-" {
-            return self.put_stream(std::io::stdin().lock(), to, &self.new_file(0o644, 0), None);
+            return self.put_stream(
+                std::io::stdin().lock(),
+                to,
+                &self.new_file(0o644, MTIME_NOW),
+                None,
+            );
         }
         let path = Path::new(source);
         // What is named on the command line is followed, as cp does; what lies below is not.
