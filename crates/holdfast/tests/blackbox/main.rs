@@ -8,7 +8,7 @@
 
 //mod bad_data;
 mod bad_frames;
-//mod bad_input;
+mod bad_input;
 mod common;
 //mod full_disk;
 mod http;
