@@ -89,7 +89,11 @@ fn node_config(config: &Config, data: &Path) -> NodeConfig {
 fn start_keeper(node: &Arc<Node>, config: &Config, stop: &Stop) -> Result<tasks::Task> {
     let mut keeper = Keeper::new(
         node.clone(),
-        KeeperOptions { scrub_bytes_per_second: config.scrub_bytes(), ..KeeperOptions::default() },
+        KeeperOptions {
+            scrub_bytes_per_second: config.scrub_bytes(),
+            grace_ms: config.grace_ms,
+            ..KeeperOptions::default()
+        },
     );
     let (clock, stop) = (node.machine.clock.clone(), stop.clone());
     tasks::spawn("keeper", move || {

@@ -270,7 +270,7 @@ fn fifty_kills_under_load_lose_nothing_that_was_acknowledged() {
             })
             .collect();
         drop(sender);
-        for _ in 0..1 + random.below(60) {
+        for _ in 0..1 + random.below(30) {
             receiver.recv().expect("a loader ended before the kill");
         }
         let data = node.kill();
