@@ -18,7 +18,6 @@ use holdfast_base::codec::Decode;
 use holdfast_base::ids::{
     ChunkId, Cookie, Durability, FileId, NodeId, Pointer, Sequence, SessionId, StoreId, Tier,
 };
-use holdfast_base::limits::CHUNK_BYTES;
 use holdfast_base::node::StorageClass;
 use holdfast_base::{Error, Kind, Result};
 use holdfast_chunk::{Body, ChunkSpec, Done, Needle, ScrubStep, Store};
@@ -208,7 +207,7 @@ impl Node {
         class: StorageClass,
         done: Done<RawGrant>,
     ) {
-        let own = match self.stores.place(class, CHUNK_BYTES) {
+        let own = match self.stores.place(class, 0) {
             Ok(own) => own,
             Err(e) => return done(Err(e)),
         };
@@ -253,6 +252,7 @@ impl Node {
         })?;
         let spec = ChunkSpec {
             durability,
+            capacity_bytes: own.chunk_bytes(),
             ..ChunkSpec::new(chunk, holdfast_chunk::ChunkKind::Raw, file.0)
         };
         match own.store.create(spec) {

@@ -45,7 +45,7 @@ pub fn run(up: &Up, out: &mut Output) -> Result<()> {
     let server_config = ServerConfig {
         tcp: config.address(config.native_port).into_iter().collect(),
         unix: Some(up.data.join(SOCKET)),
-        reactors: config.reactors,
+        reactors: reactors(&config),
         spin: config.spin,
         ..ServerConfig::default()
     };
@@ -68,6 +68,15 @@ pub fn run(up: &Up, out: &mut Output) -> Result<()> {
     keeper.join();
     node.retire();
     Ok(())
+}
+
+/// One thread a core, at most four; a polling one has a core to itself.
+fn reactors(config: &Config) -> usize {
+    match config.reactors {
+        0 if config.spin => 1,
+        0 => std::thread::available_parallelism().map_or(1, |cores| cores.get().min(4)),
+        n => n,
+    }
 }
 
 fn node_config(config: &Config, data: &Path) -> NodeConfig {

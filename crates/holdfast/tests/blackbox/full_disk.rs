@@ -88,7 +88,8 @@ impl Mount<'_> {
     fn new<'a>(at: &'a Path, size: &str) -> Option<Mount<'a>> {
         std::fs::create_dir_all(at).unwrap();
         let options = format!("size={size}");
-        let done = Command::new("mount").args(["-t", "tmpfs", "-o", &options, "none"]).arg(at).output();
+        let done =
+            Command::new("mount").args(["-t", "tmpfs", "-o", &options, "none"]).arg(at).output();
         match done {
             Ok(done) if done.status.success() => Some(Mount(at)),
             other => {
