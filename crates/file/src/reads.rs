@@ -32,7 +32,10 @@ pub(crate) fn find(view: &Namespace, path: &str, follow: bool) -> Result<FileInf
         view.lookup(&format!("{}/{name}", parent.trim_end_matches('/')))
     });
     found.ok_or_else(|| {
-        Error::not_found(format!("look up `{}`: it does not exist: check the path", path.escape_debug()))
+        Error::not_found(format!(
+            "look up `{}`: it does not exist: check the path",
+            path.escape_debug()
+        ))
     })
 }
 

@@ -182,8 +182,7 @@ impl FileWriter<'_> {
             None => {
                 let node = self.new.node(&self.path);
                 let begin = |call| msg::Begin { call, node: node.clone() };
-                let begun: msg::Begun =
-                    decode(&self.client.insist(wire::OP_BEGIN, begin, &[])?)?;
+                let begun: msg::Begun = decode(&self.client.insist(wire::OP_BEGIN, begin, &[])?)?;
                 *self.file.insert(begun.file)
             }
         };

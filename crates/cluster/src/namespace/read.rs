@@ -364,7 +364,10 @@ impl Namespace {
                 continue;
             }
             let child = self.child(at, name.as_bytes()).ok_or_else(|| {
-                Error::not_found(format!("look up {}: `{name}` does not exist: check the path", Shown(path)))
+                Error::not_found(format!(
+                    "look up {}: `{name}` does not exist: check the path",
+                    Shown(path)
+                ))
             })?;
             if self.kind(child) != NodeKind::Symlink {
                 at = child;

@@ -121,7 +121,9 @@ impl Namespace {
             Some(at) if self.is_container(at) => {
                 Err(Error::exists(format!("it is a {}: delete it first", self.kind(at).name())))
             }
-            Some(_) if !replace => Err(Error::exists("it exists: ask to replace it (-f), or choose another name")),
+            Some(_) if !replace => {
+                Err(Error::exists("it exists: ask to replace it (-f), or choose another name"))
+            }
             _ => Ok(()),
         }
     }
@@ -266,7 +268,9 @@ impl Namespace {
         let mut above = spot.parent;
         while above != ROOT {
             if above == at {
-                return Err(Error::invalid("a directory cannot move into its own subtree: choose a place outside"));
+                return Err(Error::invalid(
+                    "a directory cannot move into its own subtree: choose a place outside",
+                ));
             }
             above = self.nodes[above].parent;
         }

@@ -113,7 +113,12 @@ fn local(doing: &str, path: &Path, e: std::io::Error) -> Error {
 impl Putter<'_> {
     fn put_one(&mut self, source: &str, to: &str) -> Result<()> {
         if source == "-" {
-            return self.put_stream(std::io::stdin().lock(), to, &self.new_file(0o644, MTIME_NOW), None);
+            return self.put_stream(
+                std::io::stdin().lock(),
+                to,
+                &self.new_file(0o644, MTIME_NOW),
+                None,
+            );
         }
         let path = Path::new(source);
         // What is named on the command line is followed, as cp does; what lies below is not.

@@ -229,7 +229,8 @@ fn verify(client: &mut Client, directory: &str, known: Known) -> Files {
 #[track_caller]
 fn assert_holds(found: &BTreeMap<String, Vec<u8>>, expected: &Files) {
     for (name, content) in expected {
-        let there = found.get(name).unwrap_or_else(|| panic!("`{name}` was acknowledged and is lost"));
+        let there =
+            found.get(name).unwrap_or_else(|| panic!("`{name}` was acknowledged and is lost"));
         assert!(*there == content.bytes(), "`{name}`: {} bytes, not {content:?}", there.len());
     }
     for name in found.keys() {
@@ -289,11 +290,13 @@ fn fifty_kills_under_load_lose_nothing_that_was_acknowledged() {
     }
     salvage(&mut node.client(), &unclosed);
     let data = node.stop();
-    let doctor = crate::common::finish(
-        crate::common::binary().args(["doctor", "--data"]).arg(&data),
-        b"",
+    let doctor =
+        crate::common::finish(crate::common::binary().args(["doctor", "--data"]).arg(&data), b"");
+    assert!(
+        doctor.out.ends_with(b"is well\n")
+            || String::from_utf8_lossy(&doctor.out).contains("never acknowledged"),
+        "{doctor:?}"
     );
-    assert!(doctor.out.ends_with(b"is well\n") || String::from_utf8_lossy(&doctor.out).contains("never acknowledged"), "{doctor:?}");
 }
 
 /// Streams that a kill cut off have no name; each can be given one, with what was acknowledged.
@@ -303,10 +306,8 @@ fn salvage(client: &mut Client, written: &BTreeMap<String, (Content, usize)>) {
     for (i, file) in unclosed.into_iter().enumerate() {
         let (content, acknowledged) = written[&file.path];
         let path = format!("/salvaged-{i}");
-        let salvage = holdfast_client::wire::file::Action::Salvage {
-            file: file.file,
-            path: path.clone(),
-        };
+        let salvage =
+            holdfast_client::wire::file::Action::Salvage { file: file.file, path: path.clone() };
         client.act(salvage).unwrap();
         let found = client.get(&path).unwrap();
         assert!(found.len() >= acknowledged, "{} of {acknowledged} are left", found.len());

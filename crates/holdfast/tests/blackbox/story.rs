@@ -15,7 +15,10 @@ fn the_first_commands_of_a_new_user_work() {
     assert!(put.starts_with("put 1 files"), "{put}");
     assert_eq!(node.run(&["fs", "ls"]).ok(), "readme\n");
     let long = node.run(&["fs", "ls", "-l", "/"]).ok();
-    assert!(long.starts_with("-rw") && long.contains(" 6 ") && long.ends_with(" readme\n"), "{long}");
+    assert!(
+        long.starts_with("-rw") && long.contains(" 6 ") && long.ends_with(" readme\n"),
+        "{long}"
+    );
     assert_eq!(node.run(&["fs", "cat", "/readme"]).ok(), "hello\n");
     assert_eq!(node.run(&["fs", "cat", "/readme", "/readme"]).ok(), "hello\nhello\n");
     let stat = node.run(&["fs", "stat", "/readme"]).ok();

@@ -70,8 +70,27 @@ fn build(root: &Path) {
     fs::create_dir(&names).unwrap();
     let longest = "n".repeat(255);
     let odd = [
-        " ", "  two  ", "-rf", "--help", "a\nb", "a\tb", "quote\"'`", "\\", "*?[x]", "$HOME", "...",
-        ".hidden", "%2F", "ümlaut", "日本語", "👩‍🚀", "a\u{301}", "\u{7f}\u{1b}[31m", "~", "#", &longest,
+        " ",
+        "  two  ",
+        "-rf",
+        "--help",
+        "a\nb",
+        "a\tb",
+        "quote\"'`",
+        "\\",
+        "*?[x]",
+        "$HOME",
+        "...",
+        ".hidden",
+        "%2F",
+        "ümlaut",
+        "日本語",
+        "👩‍🚀",
+        "a\u{301}",
+        "\u{7f}\u{1b}[31m",
+        "~",
+        "#",
+        &longest,
     ];
     for name in odd {
         fs::write(names.join(name), name).unwrap();
@@ -114,8 +133,14 @@ fn build(root: &Path) {
     let times = root.join("times");
     fs::create_dir(&times).unwrap();
     let odd = [
-        (0, 0), (0, 1), (1, 0), (-1, 0), (-1, 999_999_999), (-86_400 * 365 * 30, 123_456_789),
-        (951_782_400, 1), (4_102_444_800, 999_999_999),
+        (0, 0),
+        (0, 1),
+        (1, 0),
+        (-1, 0),
+        (-1, 999_999_999),
+        (-86_400 * 365 * 30, 123_456_789),
+        (951_782_400, 1),
+        (4_102_444_800, 999_999_999),
     ];
     for (i, (seconds, nanoseconds)) in odd.into_iter().enumerate() {
         let path = times.join(i.to_string());
@@ -181,5 +206,6 @@ fn a_tree_merges_into_one_that_is_there_only_with_force() {
     node.run(&["fs", "get", "-r", "/t/source", out.to_str().unwrap()]).ok();
     assert_same(&source, &out);
     node.run(&["fs", "get", "-r", "/t/source/d/f", out.to_str().unwrap()]).ok();
-    node.run(&["fs", "get", "/t/source/d/f", out.to_str().unwrap()]).refused(&["/t/source/d/f", "-f"]);
+    node.run(&["fs", "get", "/t/source/d/f", out.to_str().unwrap()])
+        .refused(&["/t/source/d/f", "-f"]);
 }
