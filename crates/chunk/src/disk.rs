@@ -337,7 +337,7 @@ impl DiskStore {
         match staged {
             Ok(true) => self.queue.push(open),
             Ok(false) => {}
-            Err((item, e)) => item.fail(e),
+            Err(refused) => refused.0.fail(refused.1),
         }
     }
 
@@ -398,7 +398,7 @@ pub fn open_needle(open: &Open, pointer: Pointer) -> Result<Option<NeedlePlan>> 
 }
 
 /// Refuses what could not be read again: bytes that do not match their checksums, first of all.
-fn check_append(item: &Pending) -> Result<()> {
+pub fn check_append(item: &Pending) -> Result<()> {
     let body = (*item.body).as_ref();
     let bytes = body.len() as u64;
     let skew = match &item.append {

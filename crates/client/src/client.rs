@@ -99,7 +99,14 @@ impl Client {
 
     /// Maps the node's `dram` region, so that reads of it are memory copies. Needs a Unix socket.
     pub fn map_region(&mut self) -> Result<()> {
-        self.mapping = Some(Mapping::request(&mut self.connection)?);
+        if !self.options.ring {
+            self.mapping = Some(Mapping::request(&mut self.connection)?);
+            return Ok(());
+        }
+        // A ring carries no descriptors: a socket of its own does, for this once.
+        let options = Options { ring: false, ..self.options.clone() };
+        let mut plain = Connection::connect_with(self.connection.endpoint(), options)?;
+        self.mapping = Some(Mapping::request(&mut plain)?);
         Ok(())
     }
 
@@ -127,7 +134,13 @@ impl Client {
 
     /// As [`Client::stat`], for many outstanding at once.
     pub fn submit_stat(&mut self, path: &str, follow: bool) -> Result<Ticket> {
-        self.submit(wire::OP_LOOKUP, &msg::Lookup { path: path.to_owned(), follow }, &[])
+        // As `msg::Lookup`, which would want a copy of the path.
+        let lookup = |out: &mut Vec<u8>| {
+            path.encode(out);
+            follow.encode(out);
+        };
+        let request = self.connection.submit(wire::OP_LOOKUP, lookup, &[])?;
+        Ok(Ticket { request, sequence: None })
     }
 
     pub fn wait_stat(&mut self, ticket: Ticket) -> Result<msg::FileInfo> {

@@ -10,9 +10,10 @@ use self::core::{Core, Step};
 use holdfast_base::frame::{FrameKind, HEADER_BYTES, Header};
 use holdfast_base::limits::{CONNECTION_REQUESTS_MAX, FRAME_BODY_BYTES_MAX};
 use holdfast_base::{Error, Kind, Result};
-use holdfast_env::net::{Endpoint, Socket, Wait};
+use holdfast_env::net::{Endpoint, Link, OP_RING, Socket, Wait};
+use holdfast_env::ring::Ring;
 use std::io::{self, IoSlice};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 /// One receive of small frames.
@@ -39,6 +40,10 @@ pub struct Options {
     pub read_timeout: Option<Duration>,
     /// Look for answers for a while before sleeping: some microseconds less latency, a busy core.
     pub spin: bool,
+    /// Over a Unix socket, move everything through shared memory that both sides poll: a few
+    /// microseconds a round trip, for a core each. Refused by a server that does not spin. Over
+    /// TCP this changes nothing.
+    pub ring: bool,
     /// Requests without an answer; up to the server's own limit.
     pub outstanding_max: usize,
     /// Sent with each request; 0 for none.
@@ -53,6 +58,7 @@ impl Default for Options {
             connect_timeout: Duration::from_secs(5),
             read_timeout: Some(Duration::from_secs(60)),
             spin: false,
+            ring: false,
             outstanding_max: CONNECTION_REQUESTS_MAX / 2,
             deadline_ms: 0,
             patience: Duration::from_secs(30),
@@ -105,7 +111,7 @@ impl Response {
 
 pub struct Connection {
     endpoint: Endpoint,
-    socket: Socket,
+    link: Link,
     options: Options,
     core: Core,
     /// Encoded and not yet sent.
@@ -156,12 +162,13 @@ impl Connection {
     }
 
     fn with_core(endpoint: &Endpoint, options: Options, core: Core) -> Result<Connection> {
-        let socket = Socket::connect(endpoint, options.connect_timeout)
-            .and_then(|s| s.set_receive_timeout(options.read_timeout).map(|()| s))
+        let mut link = Socket::connect(endpoint, options.connect_timeout)
+            .map(Link::new)
             .map_err(|e| connect_error(endpoint, &e))?;
-        Ok(Connection {
+        link.set_receive_timeout(options.read_timeout).map_err(|e| connect_error(endpoint, &e))?;
+        let mut connection = Connection {
             endpoint: endpoint.clone(),
-            socket,
+            link,
             core,
             options,
             out: Vec::new(),
@@ -170,7 +177,29 @@ impl Connection {
             end: 0,
             partial: None,
             fds: Vec::new(),
-        })
+        };
+        if connection.options.ring && matches!(endpoint, Endpoint::Unix(_)) {
+            connection.enter_ring()?;
+        }
+        Ok(connection)
+    }
+
+    /// Makes a ring, hands it to the server, and goes on through it.
+    fn enter_ring(&mut self) -> Result<()> {
+        let (ring, fd) = Ring::create()?;
+        let id = self.core.submit(&mut self.out, OP_RING, 0, 0, |_| {})?;
+        let request = std::mem::take(&mut self.out);
+        match self.link.send(&[IoSlice::new(&request)], Some(fd.as_fd())) {
+            Ok(sent) if sent == request.len() => {}
+            // An empty socket takes so small a request as a whole.
+            Ok(_) => self.fail(&io::ErrorKind::WriteZero.into()),
+            Err(e) => self.fail(&e),
+        }
+        if let Err(e) = self.wait(id) {
+            return Err(e.context(format!("connect to `{}`", self.endpoint)));
+        }
+        self.link.ring = Some(ring);
+        Ok(())
     }
 
     pub fn endpoint(&self) -> &Endpoint {
@@ -286,6 +315,10 @@ impl Connection {
         if let Some(error) = self.core.failure() {
             return Err(error.clone());
         }
+        // Every wait comes by here, most with nothing to send.
+        if self.out.is_empty() && body.is_empty() {
+            return Ok(());
+        }
         let out = std::mem::take(&mut self.out);
         let mut slices = [IoSlice::new(&[]); BODY_PIECES_MAX + 1];
         slices[0] = IoSlice::new(&out);
@@ -295,14 +328,14 @@ impl Connection {
         let mut rest = &mut slices[..body.len() + 1];
         let mut left: usize = rest.iter().map(|slice| slice.len()).sum();
         while left > 0 {
-            match self.socket.send(rest, None) {
+            match self.link.send(rest, None) {
                 Ok(sent) => {
                     left -= sent;
                     IoSlice::advance_slices(&mut rest, sent);
                 }
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                    match self.socket.wait_ready(true, self.options.read_timeout) {
+                    match self.link.wait_ready(true, self.options.read_timeout) {
                         Ok(true) => self.receive(None),
                         Ok(false) => {}
                         Err(e) => self.fail(&e),
@@ -346,23 +379,30 @@ impl Connection {
     /// One call to the socket, and what it completed.
     fn receive_once(&mut self, target: Option<&mut Target<'_>>, wait: Wait) -> io::Result<()> {
         let mut target = target;
-        let (socket, fds) = (&self.socket, &mut self.fds);
+        if let (Some(partial), Some(target)) = (&mut self.partial, target.as_deref_mut())
+            && !self.core.has_answer(target.id)
+        {
+            partial.redirect(target);
+        }
+        let (link, fds) = (&mut self.link, &mut self.fds);
         let received = match &mut self.partial {
             Some(partial) => {
                 let left = partial.left();
-                let tail = if left < RECEIVE_BYTES / 8 { RECEIVE_BYTES } else { TAIL_BYTES };
-                let tail = &mut self.buffer[..tail];
+                // Of the next body as little as possible: it has a place of its own.
+                let into_target = partial.in_target.is_some();
+                let much = left < RECEIVE_BYTES / 8 && !into_target;
+                let tail = &mut self.buffer[..if much { RECEIVE_BYTES } else { TAIL_BYTES }];
                 let (body, more) = match (&mut partial.in_target, &mut target) {
                     (Some(filled), Some(target)) => {
                         let memory = &mut target.memory[*filled..*filled + left];
-                        let received = socket.receive_two(memory, tail, wait, fds)?;
+                        let received = link.receive_two(memory, tail, wait, fds)?;
                         let body = received.min(left);
                         *filled += body;
                         (body, received - body)
                     }
                     _ => {
                         let end = partial.bytes.len() + left;
-                        socket.receive_append(&mut partial.bytes, end, tail, wait, fds)?
+                        link.receive_append(&mut partial.bytes, end, tail, wait, fds)?
                     }
                 };
                 (self.start, self.end) = (0, more);
@@ -378,7 +418,7 @@ impl Connection {
                     self.buffer.copy_within(self.start..self.end, 0);
                     (self.start, self.end) = (0, self.end - self.start);
                 }
-                let received = socket.receive(&mut self.buffer[self.end..], wait, fds)?;
+                let received = link.receive(&mut self.buffer[self.end..], wait, fds)?;
                 self.end += received;
                 received
             }
@@ -427,9 +467,8 @@ impl Connection {
                     Partial { header, bytes, in_target: Some(body.len()) }
                 }
                 None => {
-                    let whole = (header.meta_bytes + header.body_bytes) as usize;
-                    let mut bytes = Vec::with_capacity(whole);
-                    bytes.extend_from_slice(&received[HEADER_BYTES..body_end]);
+                    // The rest may go to memory of the caller, so room is made when it comes.
+                    let bytes = received[HEADER_BYTES..body_end].to_vec();
                     Partial { header, bytes, in_target: None }
                 }
             };
@@ -445,6 +484,14 @@ impl Connection {
     }
 
     fn fail(&mut self, e: &io::Error) {
+        if self.link.ring.take().is_some() {
+            // Why the server ended it comes over the socket, as the only frame.
+            let mut word = [0; 4096];
+            let received = self.link.socket.receive(&mut word, Wait::No, &mut self.fds);
+            if let Err(error) = self.core.next(&word[..received.unwrap_or(0)]) {
+                return self.core.fail(error.context(format!("talk to `{}`", self.endpoint)));
+            }
+        }
         let why = match e.kind() {
             io::ErrorKind::UnexpectedEof => "the server closed the connection".to_owned(),
             io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
@@ -464,6 +511,22 @@ impl Connection {
 }
 
 impl Partial {
+    /// Lets the rest go straight to the caller's memory, if this is the answer it waits for.
+    fn redirect(&mut self, target: &mut Target<'_>) {
+        let Header { request_id, deadline_or_status, meta_bytes, body_bytes, .. } = self.header;
+        let meta_bytes = meta_bytes as usize;
+        if self.in_target.is_none()
+            && target.id.0 == request_id
+            && deadline_or_status == 0
+            && body_bytes as usize <= target.memory.len()
+            && self.bytes.len() >= meta_bytes
+        {
+            let body = self.bytes.split_off(meta_bytes);
+            target.memory[..body.len()].copy_from_slice(&body);
+            self.in_target = Some(body.len());
+        }
+    }
+
     /// Bytes that are missing.
     fn left(&self) -> usize {
         let Header { meta_bytes, body_bytes, .. } = self.header;

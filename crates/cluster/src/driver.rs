@@ -21,7 +21,7 @@ use holdfast_base::ids::{
 use holdfast_base::limits::CHUNK_BYTES;
 use holdfast_base::node::StorageClass;
 use holdfast_base::{Error, Kind, Result};
-use holdfast_chunk::{Body, ChunkSpec, Done, Needle, Store};
+use holdfast_chunk::{Body, ChunkSpec, Done, Needle, ScrubStep, Store};
 use holdfast_env::{Clock, Disk, Rng};
 use holdfast_log::{EmbeddedLog, Fold, Mode, Request};
 use packed::PackedWriters;
@@ -84,6 +84,15 @@ pub struct RawGrant {
     pub tier: Tier,
     pub durability: Durability,
     pub capacity: u64,
+}
+
+/// How durable a chunk's allocation must be: a file outlives the process, so its entry must never
+/// be lost, or the chunk's id would be drawn again while the file is there.
+fn allocation(tier: Tier, class: Durability) -> Durability {
+    match tier {
+        Tier::Dram => class,
+        Tier::Disk => Durability::Durable,
+    }
 }
 
 fn mode(durability: Durability) -> Mode {
@@ -216,7 +225,7 @@ impl Node {
         self.propose(
             caller,
             &command,
-            durability,
+            allocation(tier, durability),
             Box::new(move |outcome| {
                 let workers = node.clone();
                 workers.workers.run(move || {
@@ -285,6 +294,19 @@ impl Node {
     fn store_is_gone(&self, store: StoreId) -> bool {
         let state = self.cluster.read(|view, _| view.store(store).map(|info| info.state));
         matches!(state, Ok(Some(crate::StoreState::Gone)))
+    }
+
+    /// Adds up a scrubber's step; what is damaged becomes a finding.
+    fn count_scrubbed(&self, store: StoreId, step: &ScrubStep) {
+        {
+            let mut scrubbed = self.scrubbed.lock().expect("no holder of this lock panics");
+            let sum = scrubbed.entry(store).or_default();
+            sum.bytes += step.bytes;
+            sum.bad += step.damaged.len() as u64;
+        }
+        for damage in &step.damaged {
+            self.find(format!("chunk `{}` is damaged: {}", damage.chunk, damage.what));
+        }
     }
 
     pub fn scrubbed(&self, store: StoreId) -> Scrubbed {

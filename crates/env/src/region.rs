@@ -215,6 +215,11 @@ impl Frames {
         (end <= self.run.state().settled).then(|| RegionSlice { run: self.run.clone(), start, len })
     }
 
+    /// Whether `window` was reserved here.
+    pub fn owns(&self, window: &RegionMut) -> bool {
+        Arc::ptr_eq(&self.run, &window.run)
+    }
+
     /// Returns the frames behind the first `keep`, none of which was ever given out.
     pub fn truncate(&self, keep: u64) {
         let mut state = self.run.state();

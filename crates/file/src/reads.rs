@@ -1,17 +1,19 @@
 //! Requests that read names: answered under the namespace's shared lock.
 
 use crate::service::{Answer, FileService, request};
-use holdfast_base::codec::{Encode, Reader};
+use holdfast_base::codec::{Decode, Encode, Reader};
 use holdfast_base::ids::Generation;
 use holdfast_base::limits::{FRAME_META_BYTES_MAX, LIST_PAGE_MAX};
 use holdfast_base::node::NodeKind;
 use holdfast_base::{Error, Result, path};
-use holdfast_client::wire::file as msg;
+use holdfast_client::wire::{self, file as msg};
 use holdfast_cluster::{FileInfo, Location, Namespace};
-use holdfast_env::net::Parts;
+use holdfast_env::net::{Batch, Parts};
 
 /// Extents of one answer.
 const EXTENTS_PAGE: usize = 1024;
+/// Names that are looked up together.
+const LOOKUP_RUN: usize = 16;
 /// A page of a listing ends here, well before the frame does.
 const PAGE_BYTES: usize = FRAME_META_BYTES_MAX as usize * 3 / 4;
 
@@ -58,17 +60,47 @@ pub(crate) fn wire_info(view: &Namespace, info: &FileInfo) -> msg::FileInfo {
     }
 }
 
+/// Borrowed, because look-ups come by the million.
+fn lookup_of(meta: &[u8]) -> Result<(&str, bool)> {
+    let mut reader = Reader::new(meta);
+    Ok((reader.str()?, Decode::decode(&mut reader)?))
+}
+
 fn now(message: &impl Encode) -> Result<Answer> {
     Ok(Answer::Now(message.to_bytes(), Parts::None))
 }
 
 impl FileService {
-    pub(crate) fn lookup(&self, view: &Namespace, meta: &[u8]) -> Result<Answer> {
-        // Borrowed, because look-ups come by the million.
-        let mut reader = Reader::new(meta);
-        let (path, follow) = (reader.str()?, holdfast_base::codec::Decode::decode(&mut reader)?);
-        let info = find(view, path, follow)?;
-        now(&wire_info(view, &info))
+    /// Answers the look-ups from request `first` on, and says where their run ends.
+    pub(crate) fn lookup_run(
+        &self,
+        view: &Namespace,
+        batch: &mut Batch<'_>,
+        first: usize,
+    ) -> usize {
+        let mut found = [None; LOOKUP_RUN];
+        let mut paths = [""; LOOKUP_RUN];
+        let mut count = 0;
+        while count < LOOKUP_RUN
+            && first + count < batch.len()
+            && batch.header(first + count).opcode == wire::OP_LOOKUP
+        {
+            // What is not a request is refused below.
+            paths[count] = lookup_of(batch.meta(first + count)).map_or("", |(path, _)| path);
+            count += 1;
+        }
+        view.lookup_batch(&paths[..count], &mut found[..count]);
+        for (i, found) in (first..).zip(&found[..count]) {
+            let info = match found {
+                Some(info) if info.kind != NodeKind::Symlink => Ok(*info),
+                _ => lookup_of(batch.meta(i)).and_then(|(path, follow)| find(view, path, follow)),
+            };
+            match info {
+                Ok(info) => batch.reply(i, |out| wire_info(view, &info).encode(out), Parts::None),
+                Err(e) => batch.reply_error(i, &e),
+            }
+        }
+        first + count
     }
 
     pub(crate) fn list(&self, view: &Namespace, meta: &[u8]) -> Result<Answer> {

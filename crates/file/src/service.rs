@@ -35,7 +35,6 @@ impl FileService {
     /// Answers what the namespace and memory can answer.
     fn now(&self, view: &Namespace, header: &Header, meta: &[u8]) -> Result<Answer> {
         match header.opcode {
-            wire::OP_LOOKUP => self.lookup(view, meta),
             wire::OP_GET => self.get(view, meta),
             wire::OP_LIST => self.list(view, meta),
             wire::OP_USAGE => self.usage(view, meta),
@@ -85,8 +84,16 @@ impl Service for FileService {
     fn handle(&self, batch: &mut Batch<'_>) {
         let mut later = Vec::new();
         let served = self.node.namespace.read(|view, _| {
+            let mut looked_up = 0;
             for i in 0..batch.len() {
                 let header = *batch.header(i);
+                if header.opcode == wire::OP_LOOKUP {
+                    // A run of look-ups waits for memory together, not one after another.
+                    if i >= looked_up {
+                        looked_up = self.lookup_run(view, batch, i);
+                    }
+                    continue;
+                }
                 if header.opcode == wire::OP_REGION {
                     self.offer_region(batch, i);
                     continue;

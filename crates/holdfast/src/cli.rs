@@ -169,7 +169,7 @@ pub enum Bench {
 pub struct Iobench {
     /// write, writeAsync, readSequential, readRandom, readSequentialAsync, readMultiStream,
     /// createFile, createFileAsync, createMultiFile, getKey, getFile, getFileAsync, enumerateDir,
-    /// or `table` for every row of docs/benchmarks.md
+    /// memory, or `table` for every row of docs/benchmarks.md
     #[arg(short = 't', long = "type", value_name = "TYPE")]
     pub kind: String,
     /// File or directory to work on
@@ -202,6 +202,9 @@ pub struct Iobench {
     /// The server polls instead of sleeping
     #[arg(long)]
     pub spin: bool,
+    /// Threads of the server that serve connections
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub reactors: usize,
     /// Directory for the server's data [default: a fresh one below the current directory]
     #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,

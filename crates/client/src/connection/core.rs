@@ -106,7 +106,7 @@ impl Core {
             )));
         }
         let id = self.first_id + self.window.len() as u64;
-        frame::encode(out, FrameKind::Request, opcode, id, deadline_ms, body_bytes, meta);
+        frame::try_encode(out, FrameKind::Request, opcode, id, deadline_ms, body_bytes, meta)?;
         self.window.push_back(Request { opcode, ..Request::default() });
         self.outstanding += 1;
         Ok(RequestId(id))

@@ -6,9 +6,9 @@
 use super::Node;
 use crate::namespace::{Chunk, ChunkState};
 use crate::{Command, Namespace, Outcome};
-use holdfast_base::ids::{ChunkId, Durability, Generation, Index, Slot, StoreId};
+use holdfast_base::ids::{ChunkId, Durability, Generation, Index, Slot, StoreId, Tier};
 use holdfast_base::{Error, Kind, Result};
-use holdfast_chunk::{ChunkInfo, Store};
+use holdfast_chunk::{ChunkInfo, Scrubber, Store};
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
@@ -47,7 +47,12 @@ pub struct Keeper {
     reached: VecDeque<(u64, Index)>,
     /// Chunks whose compaction failed; tried again only after a restart.
     given_up: BTreeSet<ChunkId>,
+    /// One a disk store; they share the throttle evenly.
+    scrubbers: Vec<(StoreId, Scrubber)>,
 }
+
+/// One duty, given the time.
+type Round = fn(&mut Keeper, u64) -> Result<()>;
 
 /// A chunk's whereabouts on this node.
 struct Held {
@@ -58,7 +63,18 @@ struct Held {
 
 impl Keeper {
     pub fn new(node: Arc<Node>, options: KeeperOptions) -> Keeper {
-        Keeper { node, options, reached: VecDeque::new(), given_up: BTreeSet::new() }
+        let stores = node.stores.iter().filter(|own| own.tier == Tier::Disk).count() as u64;
+        let rate = options.scrub_bytes_per_second / stores.max(1);
+        let scrubbers = match rate {
+            0 => Vec::new(),
+            rate => {
+                let disks = node.stores.iter().filter(|own| own.tier == Tier::Disk);
+                let scrubber =
+                    |store: &Store| Scrubber::new(store.clone(), rate, Default::default());
+                disks.map(|own| (own.id, scrubber(&own.store))).collect()
+            }
+        };
+        Keeper { node, options, reached: VecDeque::new(), given_up: BTreeSet::new(), scrubbers }
     }
 
     /// After a start, before anything is served: chunks that were open are sealed at their
@@ -105,11 +121,12 @@ impl Keeper {
 
     /// One round. Everything that fails is tried again in the next one.
     pub fn step(&mut self, now_ns: u64) {
-        let rounds: [(&str, fn(&mut Keeper, u64) -> Result<()>); 4] = [
+        let rounds: [(&str, Round); 5] = [
             ("reclaim deleted names", Keeper::reclaim),
             ("release what readers may have used", Keeper::release),
             ("unlink chunks", Keeper::unlink),
             ("compact chunks", Keeper::compact),
+            ("scrub", Keeper::scrub),
         ];
         for (what, round) in rounds {
             if let Err(e) = round(self, now_ns)
@@ -253,8 +270,38 @@ impl Keeper {
         held.store.switch(chunk, next)
     }
 
-    /// Reads every stored byte, without a throttle; what is bad becomes a finding.
-    pub fn scrub_everything(&mut self) {}
+    /// Reads what the throttle allows; what is bad becomes a finding.
+    fn scrub(&mut self, now_ns: u64) -> Result<()> {
+        for (id, scrubber) in &mut self.scrubbers {
+            // A round takes about a second's worth, in steps of at most one MiB.
+            loop {
+                let step = scrubber.step(now_ns);
+                self.node.count_scrubbed(*id, &step);
+                if step.finished_pass || step.wait_ns > 0 || step.bytes == 0 {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads every stored byte once, without a throttle; what is bad becomes a finding.
+    pub fn scrub_everything(&mut self) {
+        for own in self.node.stores.iter() {
+            let mut scrubber =
+                Scrubber::new(own.store.clone(), u32::MAX as u64, Default::default());
+            // Each round of the clock earns the next burst.
+            let mut now_ns = 0;
+            loop {
+                let step = scrubber.step(now_ns);
+                self.node.count_scrubbed(own.id, &step);
+                if step.finished_pass {
+                    break;
+                }
+                now_ns += step.wait_ns + 1_000_000_000;
+            }
+        }
+    }
 
     fn held(&self) -> Vec<Held> {
         let mut held = Vec::new();

@@ -115,7 +115,7 @@ impl PackedWriters {
         let opener = node.clone();
         node.propose_own(
             command,
-            durability,
+            super::allocation(tier, durability),
             Box::new(move |outcome| {
                 let node = opener.clone();
                 // Making the chunk's file waits for the disk; this callback must not.

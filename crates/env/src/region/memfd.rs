@@ -3,6 +3,7 @@
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;
@@ -79,6 +80,24 @@ impl Mapping {
     pub fn copy_out(&self, offset: u64, target: &mut [u8]) {
         // SAFETY: the source is mapped, the target is exclusively ours, both are long enough.
         unsafe { copy_racy(self.range(offset, target.len()), target.as_mut_ptr(), target.len()) }
+    }
+
+    /// As [`Mapping::copy_out`]; afterwards the whole target is initialised.
+    pub fn copy_out_uninit(&self, offset: u64, target: &mut [MaybeUninit<u8>]) {
+        let source = self.range(offset, target.len());
+        // SAFETY: as in `copy_out`.
+        unsafe { copy_racy(source, target.as_mut_ptr().cast(), target.len()) }
+    }
+
+    /// Copies bytes into memory that another process may be reading or writing.
+    ///
+    /// # Safety
+    /// Nobody has a reference to the range.
+    pub unsafe fn copy_in(&self, offset: u64, source: &[u8]) {
+        assert!(self.writable, "the mapping is read-only");
+        // SAFETY: the target is mapped for writing and long enough; the caller excludes
+        // references to it, so `source` cannot overlap it.
+        unsafe { copy_racy(source.as_ptr(), self.range(offset, source.len()), source.len()) }
     }
 }
 
@@ -177,7 +196,10 @@ pub(crate) fn size_is_sealed(fd: &OwnedFd) -> io::Result<bool> {
     // SAFETY: a plain call on an open descriptor.
     match unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) } {
         -1 => Err(io::Error::last_os_error()),
-        seals => Ok(seals & libc::F_SEAL_SHRINK != 0),
+        seals => {
+            let size = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
+            Ok(seals & size == size)
+        }
     }
 }
 
@@ -185,7 +207,7 @@ pub(crate) fn size(fd: &OwnedFd) -> io::Result<u64> {
     Ok(File::from(fd.try_clone()?).metadata()?.len())
 }
 
-pub(super) fn reopen_read_only(fd: &OwnedFd) -> io::Result<OwnedFd> {
+pub(crate) fn reopen_read_only(fd: &OwnedFd) -> io::Result<OwnedFd> {
     let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
     Ok(OpenOptions::new().read(true).open(path)?.into())
 }

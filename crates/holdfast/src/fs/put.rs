@@ -26,7 +26,7 @@ pub struct Options {
 struct Putter<'a> {
     client: &'a mut Client,
     options: &'a Options,
-    outstanding: VecDeque<(Ticket, String, u64)>,
+    outstanding: VecDeque<(Ticket, u64)>,
     outstanding_bytes: u64,
     /// Modes and times of directories, set when everything below them is there.
     directories: Vec<(String, i64)>,
@@ -208,7 +208,7 @@ impl Putter<'_> {
         }
         let ticket = self.client.submit_put(to, &bytes, &new)?;
         self.outstanding_bytes += bytes.len() as u64;
-        self.outstanding.push_back((ticket, to.to_owned(), bytes.len() as u64));
+        self.outstanding.push_back((ticket, bytes.len() as u64));
         Ok(())
     }
 
@@ -240,9 +240,9 @@ impl Putter<'_> {
     }
 
     fn settle_one(&mut self) -> Result<()> {
-        if let Some((ticket, to, bytes)) = self.outstanding.pop_front() {
+        if let Some((ticket, bytes)) = self.outstanding.pop_front() {
             self.outstanding_bytes -= bytes;
-            self.client.wait(ticket).map_err(|e| e.context(format_args!("put `{to}`")))?;
+            self.client.wait(ticket)?;
             self.totals.files += 1;
             self.totals.bytes += bytes;
             self.progress.add(bytes);
