@@ -10,23 +10,16 @@ use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::ids::{FileId, Sequence, SessionId};
 use holdfast_base::limits::{INLINE_GET_BYTES_MAX, LIST_PAGE_MAX, PACKED_BYTES_MAX};
 use holdfast_base::node::{NodeKind, StorageClass};
-use holdfast_base::{Error, Kind, Result};
+use holdfast_base::{Error, Result};
 use holdfast_env::net::Endpoint;
-use holdfast_env::tasks::Stop;
 use std::collections::BTreeSet;
-use std::time::Duration;
-
-/// Between two attempts to reach a node that went away.
-const RECONNECT_PAUSE: Duration = Duration::from_millis(50);
-/// How often one request is sent again before it is held to be what ends its connections.
-const REPEATS_MAX: usize = 8;
 
 /// How a new file or directory should look; start from [`NewFile::default`].
 #[derive(Clone, Debug)]
 pub struct NewFile {
     pub kind: NodeKind,
     pub mode: u16,
-    /// Nanoseconds since 1970-01-01 UTC, or [`msg::MTIME_NOW`].
+    /// Nanoseconds since 1970-01-01 UTC.
     pub mtime_ns: i64,
     /// `None` inherits the directory's.
     pub class: Option<StorageClass>,
@@ -40,7 +33,7 @@ impl Default for NewFile {
         NewFile {
             kind: NodeKind::File,
             mode: 0o644,
-            mtime_ns: msg::MTIME_NOW,
+            mtime_ns: 0,
             class: None,
             replace: false,
             parents: false,
@@ -260,31 +253,16 @@ impl Client {
         self.connection.wait_into(ticket.request, target)
     }
 
-    /// Makes the connection anew, waiting for a node that restarts; the session goes on,
-    /// outstanding requests are lost.
+    /// Makes the connection anew; the session goes on, outstanding requests are lost.
     pub fn reconnect(&mut self) -> Result<()> {
-        let mut left = self.options.patience;
-        self.connection = loop {
-            match self.connection.again() {
-                Ok(connection) => break connection,
-                Err(e) if e.kind != Kind::Retry || left.is_zero() => return Err(e),
-                Err(_) => {
-                    Stop::new().sleep_until_stop(RECONNECT_PAUSE);
-                    left = left.saturating_sub(RECONNECT_PAUSE);
-                }
-            }
-        };
+        let endpoint = self.connection.endpoint().clone();
+        self.connection = Connection::connect_with(&endpoint, self.options.clone())?;
         // Answers that were lost are asked for again under new numbers or not at all.
         self.unanswered.clear();
         if self.mapping.take().is_some() {
             self.map_region()?;
         }
         Ok(())
-    }
-
-    /// Whether an error came from the loss of the connection.
-    pub(crate) fn lost(&self, e: &Error) -> bool {
-        e.kind == Kind::Retry && self.connection.is_lost()
     }
 
     /// Copies bytes out of the mapped region.
@@ -329,18 +307,6 @@ impl Client {
         message: impl FnOnce(Call) -> M,
         body: &[&[u8]],
     ) -> Result<Ticket> {
-        let mut sequence = None;
-        self.change_as(&mut sequence, opcode, message, body)
-    }
-
-    /// As [`Client::change`], under the number that the request was given before, if any.
-    fn change_as<M: Encode>(
-        &mut self,
-        sequence: &mut Option<Sequence>,
-        opcode: u16,
-        message: impl FnOnce(Call) -> M,
-        body: &[&[u8]],
-    ) -> Result<Ticket> {
         let session = match self.session {
             Some(session) => session,
             None => {
@@ -348,38 +314,13 @@ impl Client {
                 *self.session.insert(session)
             }
         };
-        let sequence = *sequence.get_or_insert_with(|| {
-            self.next_sequence += 1;
-            Sequence(self.next_sequence - 1)
-        });
+        let sequence = Sequence(self.next_sequence);
+        self.next_sequence += 1;
         self.unanswered.insert(sequence.0);
         let acknowledged_below = Sequence(*self.unanswered.first().expect("just inserted"));
         let message = message(Call { session, sequence, acknowledged_below });
         let request = self.connection.submit(opcode, |out| message.encode(out), body)?;
         Ok(Ticket { request, sequence: Some(sequence) })
-    }
-
-    /// Sends a numbered request until it is answered, over a restart of the node too: the same
-    /// number gets the first answer, so nothing is done twice.
-    pub(crate) fn insist<M: Encode>(
-        &mut self,
-        opcode: u16,
-        message: impl Fn(Call) -> M,
-        body: &[&[u8]],
-    ) -> Result<Response> {
-        let mut sequence = None;
-        for repeats in 0.. {
-            let submitted = self.change_as(&mut sequence, opcode, &message, body);
-            let answer = submitted.and_then(|ticket| self.connection.wait(ticket.request));
-            match answer {
-                Err(e) if repeats < REPEATS_MAX && self.lost(&e) => self.reconnect()?,
-                answer => {
-                    sequence.map(|sequence| self.unanswered.remove(&sequence.0));
-                    return answer;
-                }
-            }
-        }
-        unreachable!("the last repetition returns")
     }
 }
 

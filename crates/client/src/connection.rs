@@ -48,8 +48,6 @@ pub struct Options {
     pub outstanding_max: usize,
     /// Sent with each request; 0 for none.
     pub deadline_ms: u32,
-    /// How long what can go on over a node's restart waits for the node to come back.
-    pub patience: Duration,
 }
 
 impl Default for Options {
@@ -61,7 +59,6 @@ impl Default for Options {
             ring: false,
             outstanding_max: CONNECTION_REQUESTS_MAX / 2,
             deadline_ms: 0,
-            patience: Duration::from_secs(30),
         }
     }
 }
@@ -147,21 +144,6 @@ impl Connection {
     }
 
     pub fn connect_with(endpoint: &Endpoint, options: Options) -> Result<Connection> {
-        let core = Core::new(options.outstanding_max);
-        Connection::with_core(endpoint, options, core)
-    }
-
-    /// A new connection to the same server. What is outstanding on this one is lost.
-    pub fn again(&self) -> Result<Connection> {
-        Connection::with_core(&self.endpoint, self.options.clone(), self.core.successor())
-    }
-
-    /// Whether this connection is of no more use.
-    pub fn is_lost(&self) -> bool {
-        self.core.failure().is_some()
-    }
-
-    fn with_core(endpoint: &Endpoint, options: Options, core: Core) -> Result<Connection> {
         let mut link = Socket::connect(endpoint, options.connect_timeout)
             .map(Link::new)
             .map_err(|e| connect_error(endpoint, &e))?;
@@ -169,7 +151,7 @@ impl Connection {
         let mut connection = Connection {
             endpoint: endpoint.clone(),
             link,
-            core,
+            core: Core::new(options.outstanding_max),
             options,
             out: Vec::new(),
             buffer: vec![0; RECEIVE_BYTES],

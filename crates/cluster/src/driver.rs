@@ -135,12 +135,6 @@ impl Node {
         );
     }
 
-    /// What the view answered to a request before, if it is a repeated one.
-    pub fn answered(&self, caller: Caller) -> Option<Result<Outcome>> {
-        let answered = self.namespace.answered(caller.session, caller.sequence)?;
-        Some(answered.and_then(|bytes| Ok(Outcome::from_bytes(&bytes)?)))
-    }
-
     /// As [`Node::propose`], for the node's own commands, which nobody repeats.
     pub fn propose_own(&self, command: Command, durability: Durability, done: Done<Outcome>) {
         let caller = Caller {

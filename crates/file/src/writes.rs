@@ -86,10 +86,6 @@ impl FileService {
 
     pub(crate) fn put(&self, meta: &[u8], body: Body<'_>, reply: Reply) {
         let mut put: msg::Put = decode_or_refuse!(meta, "put", reply);
-        // A repeated put finds the name that its first attempt made: not a reason to refuse it.
-        if let Some(outcome) = self.node.answered(caller(&put.call)) {
-            return reply_file(reply, outcome);
-        }
         let bytes = body.into_vec();
         let prepared = self.data_kind(&put.node).and_then(|kind| {
             put.node.kind = kind;

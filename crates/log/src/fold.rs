@@ -288,12 +288,6 @@ impl<V: View> Fold<V> {
         }
     }
 
-    /// What a request of an open session came to, while its client may still ask again. For checks
-    /// before the append, which must not refuse the repetition of what was done.
-    pub fn answered(&self, session: SessionId, sequence: Sequence) -> Option<Result<Vec<u8>>> {
-        self.shared.read().sessions.answered(session, sequence)
-    }
-
     /// Writes and verifies a snapshot, keeps the last two, and trims the log up to the older one.
     pub fn snapshot_now(&self) -> Result<Index> {
         self.shared.snapshot()

@@ -7,8 +7,6 @@ use holdfast_base::{Error, Kind, Result, codec};
 use std::collections::VecDeque;
 
 pub(super) struct Core {
-    /// Id of this connection's first request: what is below went with an earlier connection.
-    born_id: u64,
     /// Id of `window`'s first request. Ids count up from 1; 0 is the server's last word.
     first_id: u64,
     /// Requests in the order sent, from the oldest that still matters.
@@ -62,7 +60,6 @@ pub(super) enum Step {
 impl Core {
     pub fn new(outstanding_max: usize) -> Core {
         Core {
-            born_id: 1,
             first_id: 1,
             window: VecDeque::new(),
             arrived: VecDeque::new(),
@@ -70,13 +67,6 @@ impl Core {
             outstanding_max,
             failed: None,
         }
-    }
-
-    /// For the connection that replaces this one. Ids go on, so that whoever still waits for a
-    /// request of this one never gets the answer to another.
-    pub fn successor(&self) -> Core {
-        let id = self.first_id + self.window.len() as u64;
-        Core { born_id: id, first_id: id, ..Core::new(self.outstanding_max) }
     }
 
     pub fn outstanding(&self) -> usize {
@@ -167,12 +157,6 @@ impl Core {
 
     /// Takes the next answer to `id`, if there is one.
     pub fn take(&mut self, id: RequestId) -> Option<Result<Response>> {
-        if id.0 < self.born_id {
-            return Some(Err(Error::retry(format!(
-                "wait for request {}: its connection was lost before the answer came: it may or may not have been carried out, look before you repeat it",
-                id.0
-            ))));
-        }
         let Some(place) = self.place(id) else {
             return Some(Err(Error::invalid(format!(
                 "wait for request {}: its answer was taken before",
@@ -289,21 +273,6 @@ mod tests {
         assert_eq!(text(core.take(RequestId(1))), "one");
         assert_eq!(core.take(RequestId(2)).unwrap().unwrap_err().kind, Kind::Retry);
         assert!(core.submit(&mut Vec::new(), 7, 0, 0, |_| {}).is_err());
-    }
-
-    /// Ids once began at 1 on every connection: a ticket of the lost one then took the answer of
-    /// the request that happened to have its number on the new one.
-    #[test]
-    fn a_new_connection_answers_no_request_of_the_old_one() {
-        let mut old = core(2);
-        answer(&mut old, 1, FrameKind::Response, "one");
-        assert_eq!(text(old.take(RequestId(1))), "one");
-        let mut new = old.successor();
-        let id = new.submit(&mut Vec::new(), 7, 0, 0, |_| {}).unwrap();
-        assert_eq!(id, RequestId(3));
-        answer(&mut new, 3, FrameKind::Response, "three");
-        assert_eq!(new.take(RequestId(2)).unwrap().unwrap_err().kind, Kind::Retry);
-        assert_eq!(text(new.take(id)), "three");
     }
 
     #[test]

@@ -5,15 +5,13 @@
 use super::SLICES_IN_FLIGHT;
 use crate::client::{Client, NewFile, Ticket, decode};
 use crate::wire::{self, chunk, file as msg};
-use holdfast_base::checksum::crc32c;
 use holdfast_base::ids::FileId;
 use holdfast_base::limits::SLICE_BYTES;
 use holdfast_base::{Error, Kind, Result};
 use std::collections::VecDeque;
 use std::mem;
 
-/// How often one stream moves to a new chunk because its old one failed, without a byte
-/// acknowledged in between, before it gives up.
+/// How often one stream moves to a new chunk because its old one failed, before it gives up.
 const MOVES_MAX: usize = 8;
 
 /// A slice on its way.
@@ -107,9 +105,7 @@ impl FileWriter<'_> {
         self.usable()?;
         if self.file.is_none() {
             let bytes = mem::take(&mut self.buffer);
-            let (node, crc) = (self.new.node(&self.path), crc32c(&bytes));
-            let put = |call| msg::Put { call, node: node.clone(), crc };
-            return decode(&self.client.insist(wire::OP_PUT, put, &[&bytes])?);
+            return self.client.put(&self.path, &bytes, &self.new);
         }
         self.flush()?;
         self.finish_chunk();
@@ -117,11 +113,9 @@ impl FileWriter<'_> {
             return Err(Error::bug("close a stream: it has no file"));
         };
         let (node, extents) = (self.new.node(&self.path), mem::take(&mut self.extents));
-        let close = |call| {
-            let (node, extents) = (node.clone(), extents.clone());
-            msg::Close { call, file, node, extents }
-        };
-        decode(&self.client.insist(wire::OP_CLOSE, close, &[])?)
+        let close = |call| msg::Close { call, file, node, extents };
+        let ticket = self.client.change(wire::OP_CLOSE, close, &[])?;
+        decode(&self.client.wait(ticket)?)
     }
 
     /// Forgets the file and frees what it took.
@@ -181,20 +175,17 @@ impl FileWriter<'_> {
             Some(file) => file,
             None => {
                 let node = self.new.node(&self.path);
-                let begin = |call| msg::Begin { call, node: node.clone() };
-                let begun: msg::Begun = decode(&self.client.insist(wire::OP_BEGIN, begin, &[])?)?;
+                let ticket =
+                    self.client.change(wire::OP_BEGIN, |call| msg::Begin { call, node }, &[])?;
+                let begun: msg::Begun = decode(&self.client.wait(ticket)?)?;
                 *self.file.insert(begun.file)
             }
         };
-        if let Some(ticket) = self.next.take() {
-            match self.client.wait(ticket) {
-                // Lost with its connection, and its chunk is freed with the file's unused ones.
-                Err(e) if self.client.lost(&e) => {}
-                answer => return decode(&answer?),
-            }
-        }
-        let allocate = |call| msg::Allocate { call, file };
-        decode(&self.client.insist(wire::OP_ALLOCATE, allocate, &[])?)
+        let ticket = match self.next.take() {
+            Some(ticket) => ticket,
+            None => self.ask_for_chunk(file)?,
+        };
+        decode(&self.client.wait(ticket)?)
     }
 
     fn ask_for_chunk(&mut self, file: FileId) -> Result<Ticket> {
@@ -229,12 +220,7 @@ impl FileWriter<'_> {
             }
         }
         if half_full && self.next.is_none() {
-            self.next = match self.ask_for_chunk(file) {
-                Ok(ticket) => Some(ticket),
-                // Whoever waits for the slice finds out, and makes the connection anew.
-                Err(e) if self.client.lost(&e) => None,
-                Err(e) => return Err(e),
-            };
+            self.next = Some(self.ask_for_chunk(file)?);
         }
         Ok(())
     }
@@ -250,7 +236,6 @@ impl FileWriter<'_> {
                 let mut bytes = slice.bytes;
                 bytes.clear();
                 self.spare.push(bytes);
-                self.moves = 0;
                 Ok(())
             }
             Err(e) => {
@@ -278,11 +263,7 @@ impl FileWriter<'_> {
         // the file's other unused ones at the close.
         self.next = None;
         let (chunk, acknowledged) = (current.grant.chunk, current.acknowledged);
-        let seal = |call| {
-            let action = msg::Action::Seal { file, chunk, acknowledged };
-            msg::Change { call, action }
-        };
-        self.client.insist(wire::OP_CHANGE, seal, &[])?;
+        self.client.act(msg::Action::Seal { file, chunk, acknowledged })?;
         self.current = Some(Current { sent: acknowledged, ..current });
         self.finish_chunk();
         for bytes in slices {

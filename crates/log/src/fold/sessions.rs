@@ -91,10 +91,6 @@ impl Sessions {
         Admission::Apply
     }
 
-    pub fn answered(&self, session: SessionId, sequence: Sequence) -> Option<Outcome> {
-        self.open.get(&session.0)?.results.get(&sequence.0).cloned()
-    }
-
     pub fn remember(&mut self, session: SessionId, sequence: Sequence, outcome: &Outcome) {
         if let Some(open) = self.open.get_mut(&session.0) {
             open.results.insert(sequence.0, outcome.clone());
