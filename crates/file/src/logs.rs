@@ -127,12 +127,17 @@ impl Tails {
         }
         waiting.insert(place.clone(), vec![(read, reply)]);
         drop(waiting);
-        let (tails, again, asked) = (self.clone(), log.clone(), place.clone());
+        // Weak: the log keeps this, and must not keep itself.
+        let (tails, again, asked) = (self.clone(), Arc::downgrade(&log), place.clone());
         let wake = Box::new(move |woken: Result<()>| {
             let waiting =
                 tails.waiting.lock().expect("no holder of this lock panics").remove(&asked);
             for (read, reply) in waiting.unwrap_or_default() {
-                send(reply, woken.clone().and_then(|()| entries(&*again, &read)));
+                let woken = woken.clone().and_then(|()| match again.upgrade() {
+                    Some(log) => entries(&*log, &read),
+                    None => Err(Error::retry("tail the log: the node is ending; connect again")),
+                });
+                send(reply, woken);
             }
         });
         log.tail(&place.0, place.1, wake);
