@@ -197,7 +197,6 @@ mod tests {
     use super::*;
     use holdfast_base::ids::{Durability, FileId, Index, NodeId, StoreId, Tier};
     use holdfast_cluster::{ChunkKind, Command, Extent, Outcome};
-    use holdfast_log::{Applied, View};
 
     /// A view with one closed file of `chunks` chunks of one byte each.
     fn view_with(chunks: usize) -> (Namespace, FileId) {
@@ -205,12 +204,7 @@ mod tests {
         let mut index = 0;
         let mut apply = |command: Command| {
             index += 1;
-            match view.apply(Index(index), &command.to_entry()) {
-                Applied::Ok(bytes) => {
-                    <Outcome as holdfast_base::codec::Decode>::from_bytes(&bytes).unwrap()
-                }
-                other => panic!("{command:?}: {other:?}"),
-            }
+            view.apply(Index(index), &command).unwrap()
         };
         let path = "/f".to_owned();
         let begin = Command::Begin { path: path.clone(), class: None, mode: 0o644, mtime: 1 };

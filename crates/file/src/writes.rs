@@ -168,8 +168,13 @@ impl FileService {
     }
 
     pub(crate) fn begin(&self, meta: &[u8], reply: Reply) {
-        let begin: msg::Begin = decode_or_refuse!(meta, "begin a file", reply);
-        let prepared = self.check_new(&begin.node).and_then(|()| self.class_of(&begin.node));
+        let mut begin: msg::Begin = decode_or_refuse!(meta, "begin a file", reply);
+        let prepared = self.data_kind(&begin.node).and_then(|kind| {
+            // A key-value is replaced without being asked.
+            begin.node.kind = kind;
+            self.check_new(&begin.node)?;
+            self.class_of(&begin.node)
+        });
         let class = match prepared {
             Ok(class) => class,
             Err(e) => {

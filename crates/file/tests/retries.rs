@@ -49,7 +49,7 @@ fn changes_whose_answer_was_lost_happen_once() {
     let proxy = Proxy::new(&world);
     let mut client = proxy.client();
     client.put("/warm", b"", &NewFile::default()).unwrap();
-    let mut lose = |count| {
+    let lose = |count| {
         proxy.lose_answers(count);
         &proxy
     };

@@ -45,11 +45,14 @@ fn streams_of_every_size_come_back() {
             let path = format!("/{size}-{sized}");
             write_oddly(&mut client, &path, &bytes, sized);
             assert_eq!(client.stat(&path).unwrap().size, size as u64);
-            assert_same(&client.get(&path).unwrap(), &bytes, &path);
-            let mut reader = client.open(&path).unwrap();
-            let mut read = Vec::new();
-            std::io::Read::read_to_end(&mut reader, &mut read).unwrap();
-            assert_same(&read, &bytes, &path);
+            if sized {
+                assert_same(&client.get(&path).unwrap(), &bytes, &path);
+            } else {
+                let mut read = Vec::new();
+                let mut reader = client.open(&path).unwrap();
+                std::io::Read::read_to_end(&mut reader, &mut read).unwrap();
+                assert_same(&read, &bytes, &path);
+            }
             client.delete(&path, false).unwrap();
         }
     }
@@ -221,8 +224,8 @@ fn many_files_are_read_at_once_and_every_byte_arrives_once() {
         assert!(read == files);
     }
     assert_eq!(client.outstanding(), 0);
-    let missing = client.open_many(&["/0", "/nobody"], 4).next_run();
-    assert!(missing.is_ok() || missing.is_err_and(|e| e.kind == Kind::NotFound));
+    let mut stream = client.open_many(&["/nobody"], 4);
+    assert_eq!(stream.next_run().unwrap_err().kind, Kind::NotFound);
 }
 
 #[test]
