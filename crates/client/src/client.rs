@@ -191,7 +191,6 @@ impl Client {
     }
 
     /// As [`Client::put`], without waiting; the bytes are copied, to be sent again if need be.
-
     pub fn submit_put(&mut self, path: &str, bytes: &[u8], new: &NewFile) -> Result<Ticket> {
         if bytes.len() as u64 > PACKED_BYTES_MAX {
             return Err(Error::invalid(format!(

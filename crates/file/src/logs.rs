@@ -107,12 +107,16 @@ impl FileService {
     }
 }
 
+type Waiting = (msg::Read, Reply);
+/// A topic and the index that somebody waits for.
+type Place = (String, Index);
+
 /// Reads that wait for an entry. The log is asked once for each place that somebody waits at,
 /// however often its readers come back after their deadlines.
 #[derive(Clone, Default)]
 pub(crate) struct Tails {
     /// Who waits at a place that the log was asked about. Never held while the log is called.
-    waiting: Arc<Mutex<BTreeMap<(String, Index), Vec<(msg::Read, Reply)>>>>,
+    waiting: Arc<Mutex<BTreeMap<Place, Vec<Waiting>>>>,
 }
 
 impl Tails {

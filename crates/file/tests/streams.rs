@@ -319,3 +319,45 @@ fn answers_are_taken_in_any_order() {
     }
     assert_eq!((stats, gets.len()), (1, 0));
 }
+
+#[expect(clippy::disallowed_methods, reason = "looks at the store's files behind its back")]
+#[test]
+fn a_damaged_block_is_an_error_and_gives_no_bytes() {
+    let world = World::new("damaged");
+    let mut client = world.client();
+    let bytes = pattern(2 << 20, 6);
+    write_oddly(&mut client, "/f", &bytes, false);
+    // The store seals in the background; a stat of the chunk says when.
+    let chunks = world.data.join("chunks");
+    let sealed = || {
+        let names = std::fs::read_dir(&chunks).unwrap().map(|entry| entry.unwrap().path());
+        names.into_iter().find(|path| path.extension().is_some_and(|e| e == "chunk"))
+    };
+    let path = loop {
+        match sealed() {
+            Some(path) => break path,
+            None => std::thread::yield_now(),
+        }
+    };
+    let stored = std::fs::OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    let needle = &bytes[1_000_000..1_000_064];
+    let mut content = vec![0; stored.metadata().unwrap().len() as usize];
+    std::os::unix::fs::FileExt::read_exact_at(&stored, &mut content, 0).unwrap();
+    let at = content.windows(64).position(|window| window == needle).unwrap() as u64;
+    std::os::unix::fs::FileExt::write_all_at(&stored, &[!needle[0]], at).unwrap();
+    assert_eq!(client.get("/f").unwrap_err().kind, Kind::Corrupt);
+    let mut reader = client.open("/f").unwrap();
+    let mut read = Vec::new();
+    let error = loop {
+        match reader.next_bytes() {
+            Ok(ready) => read.extend_from_slice(ready),
+            Err(e) => break e,
+        }
+        reader.consume(SLICE_BYTES as usize);
+    };
+    assert_eq!(error.kind, Kind::Corrupt, "{error}");
+    assert!(read.len() <= 1_000_000 && bytes.starts_with(&read), "only what is right");
+    let mut part = vec![0; 100_000];
+    reader.read_exact_at(&mut part, 1 << 20).unwrap();
+    assert_same(&part, &bytes[1 << 20..(1 << 20) + 100_000], "blocks that are not damaged");
+}

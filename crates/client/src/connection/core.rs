@@ -3,6 +3,7 @@
 
 use super::{RequestId, Response};
 use holdfast_base::frame::{self, Decoded, FrameKind, HEADER_BYTES, Header};
+use holdfast_base::limits::FRAME_META_BYTES_MAX;
 use holdfast_base::{Error, Kind, Result, codec};
 use std::collections::VecDeque;
 
@@ -111,7 +112,16 @@ impl Core {
             )));
         }
         let id = self.first_id + self.window.len() as u64;
+        let start = out.len();
         frame::encode(out, FrameKind::Request, opcode, id, deadline_ms, body_bytes, meta);
+        let meta_bytes = out.len() - start - HEADER_BYTES;
+        if meta_bytes > FRAME_META_BYTES_MAX as usize {
+            // The server would end the connection over it.
+            out.truncate(start);
+            return Err(Error::invalid(format!(
+                "send a message of {meta_bytes} bytes: the limit is {FRAME_META_BYTES_MAX}: send it in parts"
+            )));
+        }
         self.window.push_back(Request { opcode, ..Request::default() });
         self.outstanding += 1;
         Ok(RequestId(id))
@@ -411,6 +421,14 @@ mod tests {
         core.revive(&mut Vec::new(), 1);
         assert!(core.take(RequestId(1)).unwrap().is_err(), "once was the limit");
         assert!(core.window.is_empty() && core.arrived.is_empty());
+    }
+
+    #[test]
+    fn a_message_that_no_server_takes_is_not_sent() {
+        let (mut core, mut out) = (Core::new(1), vec![1]);
+        let meta = |m: &mut Vec<u8>| m.resize(m.len() + FRAME_META_BYTES_MAX as usize + 1, 0);
+        assert_eq!(core.submit(&mut out, 7, 0, 0, meta).unwrap_err().kind, Kind::Invalid);
+        assert_eq!((out.len(), core.outstanding()), (1, 0));
     }
 
     #[test]

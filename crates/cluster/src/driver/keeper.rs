@@ -57,6 +57,9 @@ pub struct Keeper {
     sessions_next_ns: u64,
 }
 
+/// One kind of work of a round; takes the time.
+type Round = fn(&mut Keeper, u64) -> Result<()>;
+
 /// A chunk's whereabouts on this node.
 struct Held {
     store_id: StoreId,
@@ -120,7 +123,7 @@ impl Keeper {
 
     /// One round. Everything that fails is tried again in the next one.
     pub fn step(&mut self, now_ns: u64) {
-        let rounds: [(&str, fn(&mut Keeper, u64) -> Result<()>); 5] = [
+        let rounds: [(&str, Round); 5] = [
             ("reclaim deleted names", Keeper::reclaim),
             ("release what readers may have used", Keeper::release),
             ("unlink chunks", Keeper::unlink),

@@ -153,10 +153,10 @@ fn claim(disk: &dyn Disk, data: &Path) -> Result<Box<dyn Send + Sync>> {
         }
         return Ok(lock);
     }
-    let strangers = disk.list(data)?.into_iter().map(|entry| entry.name);
+    let mut strangers = disk.list(data)?.into_iter().map(|entry| entry.name);
     // What `up` writes before the node opens, and file systems' own.
     let known = ["LOCK", "HOLDFAST.tmp", "holdfast.toml", "holdfast.sock", "lost+found"];
-    if let Some(stranger) = strangers.filter(|name| !known.contains(&name.as_str())).next() {
+    if let Some(stranger) = strangers.find(|name| !known.contains(&name.as_str())) {
         return Err(Error::invalid(format!(
             "it is not empty and no Holdfast data directory (it holds `{stranger}`): choose an empty one"
         )));
