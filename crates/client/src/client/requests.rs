@@ -74,6 +74,12 @@ impl Client {
         self.answered(ticket);
     }
 
+    /// Sends what was submitted, without waiting. That it cannot be sent is found by whoever waits
+    /// for an answer, and put right there.
+    pub fn push(&mut self) {
+        let _ = self.connection.flush();
+    }
+
     /// Requests without an answer.
     pub fn outstanding(&self) -> usize {
         self.connection.outstanding()

@@ -16,6 +16,8 @@ pub(super) struct Core {
     arrived: VecDeque<u64>,
     outstanding: usize,
     outstanding_max: usize,
+    /// Where a request's meta is made, to see that it is not too long.
+    meta: Vec<u8>,
     /// Why the connection cannot be used any more.
     failed: Option<Error>,
 }
@@ -81,6 +83,7 @@ impl Core {
             arrived: VecDeque::new(),
             outstanding: 0,
             outstanding_max,
+            meta: Vec::new(),
             failed: None,
         }
     }
@@ -112,16 +115,18 @@ impl Core {
             )));
         }
         let id = self.first_id + self.window.len() as u64;
-        let start = out.len();
-        frame::encode(out, FrameKind::Request, opcode, id, deadline_ms, body_bytes, meta);
-        let meta_bytes = out.len() - start - HEADER_BYTES;
+        self.meta.clear();
+        meta(&mut self.meta);
+        let (meta, meta_bytes) = (&self.meta, self.meta.len());
         if meta_bytes > FRAME_META_BYTES_MAX as usize {
             // The server would end the connection over it.
-            out.truncate(start);
             return Err(Error::invalid(format!(
                 "send a message of {meta_bytes} bytes: the limit is {FRAME_META_BYTES_MAX}: send it in parts"
             )));
         }
+        frame::encode(out, FrameKind::Request, opcode, id, deadline_ms, body_bytes, |out| {
+            out.extend_from_slice(meta);
+        });
         self.window.push_back(Request { opcode, ..Request::default() });
         self.outstanding += 1;
         Ok(RequestId(id))

@@ -234,7 +234,7 @@ impl FileReader<'_> {
         self.cursor = Cursor::asked(self.client, &path, ticket)?;
         (self.asked_to, self.position) = (0, 0);
         bag.ask(self.client)?;
-        self.client.connection.flush()?;
+        self.client.push();
         Ok(true)
     }
 
@@ -264,7 +264,7 @@ impl FileReader<'_> {
         self.position += bytes as u64;
         // Ask for the next one before the caller works on this one.
         self.ask_ahead(self.slices)?;
-        self.client.connection.flush()?;
+        self.client.push();
         Ok(bytes)
     }
 

@@ -147,7 +147,8 @@ impl FileWriter<'_> {
             self.buffer.extend_from_slice(slice);
             self.send_buffer()?;
         }
-        self.client.connection.flush()
+        self.client.push();
+        Ok(())
     }
 
     /// A direct write that returns when it is acknowledged.
