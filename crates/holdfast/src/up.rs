@@ -13,6 +13,7 @@ use holdfast_env::region::Region;
 use holdfast_env::tasks::{self, Stop};
 use holdfast_env::{RealClock, RealDisk, RealRng, Rng, signals};
 use holdfast_file::FileService;
+use holdfast_log::FoldOptions;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -91,6 +92,7 @@ fn node_config(config: &Config, data: &Path) -> NodeConfig {
         address: address.map_or_else(|| "local".to_owned(), |address| address.to_string()),
         worker_threads: config.workers,
         capacity_bytes: config.capacity_bytes(),
+        fold: FoldOptions { snapshot_entries: config.snapshot_entries, ..FoldOptions::default() },
         ..NodeConfig::new(data)
     }
 }
