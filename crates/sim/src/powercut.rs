@@ -75,7 +75,8 @@ pub struct Plan {
     pub steps: u64,
     /// Every so many operations there is a cut; 1 for all.
     pub stride: u64,
-    /// Outcomes tried for each cut; the first loses all that can be lost.
+    /// Outcomes tried for each cut: the first loses all that can be lost, the second ends the
+    /// process only, the others are drawn.
     pub outcomes: u64,
 }
 
@@ -156,8 +157,14 @@ pub fn cut_at<L: Layer>(
     for outcome in 0..plan.outcomes {
         let seed = mix(mix(plan.seed, at), outcome);
         let mut model = model.clone();
-        layer.power_was_cut(&mut model);
-        let after = if outcome == 0 { disk.power_cut_losing_all() } else { disk.power_cut(seed) };
+        if outcome != 1 {
+            layer.power_was_cut(&mut model);
+        }
+        let after = match outcome {
+            0 => disk.power_cut_losing_all(),
+            1 => disk.process_kill(),
+            _ => disk.power_cut(seed),
+        };
         aftermath(layer, after, model, seed, seen)
             .map_err(|e| told(format!("outcome {outcome}: {e}")))?;
     }

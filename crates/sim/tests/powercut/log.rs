@@ -1,7 +1,7 @@
 //! The log engine: synced entries are kept, ordered ones form a prefix, appends are whole or
 //! absent, nothing comes back that a recovery has cut, and what it cut is kept aside.
 
-use crate::common::{Answer, below, ensure, noise, powered};
+use crate::common::{Answer, Outcome, below, ensure, noise, powered};
 use holdfast_base::ids::Index;
 use holdfast_base::{Error, Result};
 use holdfast_env::disk::read_file;
@@ -12,10 +12,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// An `Err` is a broken promise.
-type Outcome<T> = std::result::Result<T, String>;
-
-const DIRECTORY: &str = "/data/log";
+const DIRECTORY: &str = "/log";
 const TOPICS: [&str; 2] = ["cluster", "namespace/0"];
 
 pub fn options() -> Options {
@@ -278,5 +275,31 @@ fn the_log_keeps_its_promises_wherever_the_power_is_cut() {
 #[test]
 fn no_sync_of_the_log_can_be_left_out() {
     let plans: Vec<Plan> = (0..40).map(|seed| plan(seed, 16, 5)).collect();
-    crate::common::prove_sites(&LogLayer, &plans, &[]);
+    crate::common::prove_sites(&LogLayer, "log.", &plans);
+}
+
+/// A segment is filled with zeros, headed and named, and its first commit extends its durable
+/// length. A power cut in between left a named segment of one sector. The next append did not fit,
+/// so a second segment was begun with the same first index, in the same file, and the next trim
+/// deleted it as the older of the two.
+#[test]
+fn an_empty_segment_that_a_power_cut_has_shortened_is_begun_anew() {
+    let disk = SimDisk::new(1);
+    let append = |log: &EmbeddedLog, mode| {
+        let (answer, done) = Answer::new();
+        log.append("t", vec![vec![7; 5000]], mode, done);
+        while log.pump() {}
+        answer.get().unwrap()
+    };
+    let log = open(&disk).unwrap();
+    log.create("t").unwrap();
+    append(&log, Mode::Ordered);
+    let disk = disk.power_cut_losing_all();
+    let log = open(&disk).unwrap();
+    assert_eq!(log.info("t").unwrap().next, Index(1));
+    append(&log, Mode::Synced);
+    append(&log, Mode::Synced);
+    log.trim("t", Index(2)).unwrap();
+    let log = open(&disk.power_cut_losing_all()).unwrap();
+    assert_eq!(read_all(&log, "t", 2).unwrap(), [vec![7; 5000]]);
 }

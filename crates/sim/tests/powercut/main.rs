@@ -2,4 +2,5 @@
 //! there, what was not is whole or absent, and no sync can be left out.
 
 mod common;
+mod fold;
 mod log;
