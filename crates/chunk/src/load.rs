@@ -15,7 +15,7 @@ use crate::sealed::Sealed;
 use holdfast_base::checksum::crc32c;
 use holdfast_base::ids::{ChunkId, Generation, StoreId};
 use holdfast_base::{Error, Result};
-use holdfast_env::disk::{Access, ReplaceSites, read_file, replace_file};
+use holdfast_env::disk::{Access, ReplaceSites, create_dir_durable, read_file, replace_file};
 use holdfast_env::{Disk, Rng};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -42,7 +42,7 @@ pub fn open(
     let dir = config.dir.clone();
     let doing = |e: Error| e.context(format_args!("open store `{}`", dir.display()));
     let io = |e: std::io::Error| doing(Error::from(e));
-    disk.create_dir_all(&dir).map_err(io)?;
+    create_dir_durable(&*disk, &dir, 1, "chunk.directory").map_err(io)?;
     let lock = disk.lock(&dir.join(names::LOCK)).map_err(|e| match e.kind() {
         std::io::ErrorKind::WouldBlock => {
             doing(Error::retry("another process has it open; end that one first"))
@@ -105,6 +105,9 @@ fn identity(disk: &dyn Disk, rng: &dyn Rng, dir: &Path) -> Result<(StoreId, bool
 
 impl Loader {
     fn files(&mut self) -> Result<()> {
+        // A process that was killed may have left names that are not durable yet. What is served
+        // from here on counts as durable, so they must be.
+        self.disk.sync_dir(&self.dir, "chunk.recovered-names")?;
         for entry in self.disk.list(&self.dir)? {
             let path = self.dir.join(&entry.name);
             let name = names::parse(&entry.name);
@@ -146,7 +149,7 @@ impl Loader {
 
     fn quarantine(&mut self, name: &str, why: String) -> Result<()> {
         let aside = self.dir.join(names::QUARANTINE);
-        self.disk.create_dir_all(&aside)?;
+        create_dir_durable(&*self.disk, &aside, 1, "chunk.quarantine")?;
         let mut target = aside.join(name);
         let mut number = 1;
         while self.disk.exists(&target)? {
@@ -218,6 +221,9 @@ impl Loader {
         core.fenced = true;
         let writer = self.disk.open(path, Access::Direct)?;
         let reader = self.disk.open(path, Access::Cached)?;
+        // The length found here is what a seal will be asked for: commits that a killed process
+        // left in the page cache must not be lost after that.
+        writer.sync("chunk.recovered")?;
         self.used_bytes += bytes.len() as u64;
         let open = Open::new(header, writer, reader, path.to_owned(), core);
         let held = Held { current: Version::Open(Arc::new(open)), others: Vec::new() };
@@ -240,8 +246,8 @@ impl Loader {
             file.sync("chunk.seal-finish")?;
         }
         let target = self.dir.join(names::sealed(header.chunk, header.generation));
+        // Not synced: if the name is lost, the next start does this again.
         self.disk.rename(path, &target)?;
-        self.disk.sync_dir(&self.dir, "chunk.seal-finish-name")?;
         self.sealed_file(&target, header.chunk, header.generation, false)
     }
 
@@ -254,7 +260,7 @@ impl Loader {
     ) -> Result<(), Unusable> {
         let Some(tail) = &scan.tail else { return Ok(()) };
         let aside = self.dir.join(names::LOST);
-        self.disk.create_dir_all(&aside)?;
+        create_dir_durable(&*self.disk, &aside, 1, "chunk.lost-directory")?;
         let lost = &bytes[tail.start as usize..tail.end as usize];
         let (chunk, generation) = (header.chunk, header.generation);
         // The checksum keeps apart what two restarts cut at one place, and makes the copy of the

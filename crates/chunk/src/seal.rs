@@ -61,8 +61,10 @@ impl DiskStore {
         let mut sector = AlignedBuf::zeroed(SECTOR as usize);
         header.encode_into(&open.header, offset, &mut sector);
         let chunk = open.header.chunk;
+        // Not synced: a restart fences every chunk that was open. The mark says that the commits
+        // before it were whole, to tell damage from a torn tail.
         open.writer
-            .write_at_durable(&sector, offset, "chunk.fence")
+            .write_at(&sector, offset)
             .map_err(|e| self.write_failed(format_args!("fence chunk `{chunk}`"), e))?;
         let mut core = open.core();
         core.data_end += SECTOR;
@@ -155,14 +157,10 @@ impl DiskStore {
     fn name_sealed(&self, open: &Open) -> Result<PathBuf> {
         let (chunk, generation) = (open.header.chunk, open.header.generation);
         let path = self.dir.join(names::sealed(chunk, generation));
-        let rename = || {
-            // A seal that is tried again after its name was not made durable finds it renamed.
-            if self.disk.exists(&open.path)? {
-                self.disk.rename(&open.path, &path)?;
-            }
-            self.disk.sync_dir(&self.dir, "chunk.seal-name")
-        };
-        rename().map_err(|e| self.write_failed(format_args!("name sealed chunk `{chunk}`"), e))?;
+        // Not synced: the footer has decided. If the name is lost, the next start gives it again.
+        self.disk
+            .rename(&open.path, &path)
+            .map_err(|e| self.write_failed(format_args!("name sealed chunk `{chunk}`"), e))?;
         Ok(path)
     }
 }

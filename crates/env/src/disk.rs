@@ -98,6 +98,27 @@ pub trait File: Send + Sync {
     }
 }
 
+/// Makes a directory, and the last `levels` names of its path durable: also those that are there
+/// already, whose maker may have been killed before it could.
+pub fn create_dir_durable(
+    disk: &dyn Disk,
+    path: &Path,
+    levels: usize,
+    site: &'static str,
+) -> io::Result<()> {
+    disk.create_dir_all(path)?;
+    for above in path.ancestors().skip(1).take(levels) {
+        // A relative path of one component lies in the current directory.
+        let above = if above.as_os_str().is_empty() { Path::new(".") } else { above };
+        match disk.sync_dir(above, site) {
+            // What may be entered but not read belongs to somebody else, who made our directory.
+            Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {}
+            other => other?,
+        }
+    }
+    Ok(())
+}
+
 /// Writes `bytes` as `path` so that a crash leaves the old file or the new one, never a mixture:
 /// temporary file, sync, rename, sync of the directory. `site` names all three syncs' place.
 pub fn replace_file(

@@ -14,6 +14,7 @@ use crate::{Done, Info, Log, Mode, Scope};
 use holdfast_base::ids::Index;
 use holdfast_base::{Error, Result};
 use holdfast_env::Disk;
+use holdfast_env::disk::create_dir_durable;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, RwLock, mpsc};
@@ -103,11 +104,7 @@ impl EmbeddedLog {
         let opening = |e: std::io::Error| {
             Error::from(e).context(format_args!("open log `{}`", directory.display()))
         };
-        disk.create_dir_all(&topics_directory).map_err(opening)?;
-        disk.sync_dir(directory, "log.directory").map_err(opening)?;
-        if let Some(parent) = crate::segment::parent(directory) {
-            disk.sync_dir(parent, "log.directory").map_err(opening)?;
-        }
+        create_dir_durable(&*disk, &topics_directory, 2, "log.directory").map_err(opening)?;
         let lock = disk.lock(&directory.join("LOCK")).map_err(|e| match e.kind() {
             std::io::ErrorKind::WouldBlock => Error::retry(format!(
                 "open log `{}`: another process uses it: stop that one first",
@@ -123,6 +120,9 @@ impl EmbeddedLog {
             cuts: Vec::new(),
             _lock: lock,
         };
+        // A process that was killed may have left names that are not durable yet. What is served
+        // from here on counts as durable, so they must be.
+        log.disk.sync_dir(&log.topics_directory, "log.recovered-topics").map_err(opening)?;
         for entry in log.disk.list(&log.topics_directory).map_err(opening)? {
             if let Some(name) = topic_of_directory(&entry.name).filter(|_| entry.is_dir) {
                 let opened = log.open_topic(&name, &directory.join("lost+found"));
@@ -148,8 +148,7 @@ impl EmbeddedLog {
         let directory = self.topics_directory.join(directory_name(name));
         let making =
             |e: std::io::Error| Error::from(e).context(format_args!("make topic `{name}`"));
-        self.disk.create_dir_all(&directory).map_err(making)?;
-        self.disk.sync_dir(&self.topics_directory, "log.topic-name").map_err(making)?;
+        create_dir_durable(&*self.disk, &directory, 1, "log.topic-name").map_err(making)?;
         let tail = Tail {
             topic: name.to_owned(),
             topic_hash: hash(name),

@@ -8,11 +8,12 @@ use crate::format::{
 };
 use crate::segment::{SCAN_BYTES, Segment, Window, first_of_name, remove_spare};
 use crate::topic::{directory_name, hash};
+use holdfast_base::checksum::crc32c;
 use holdfast_base::limits::SECTOR_BYTES;
 use holdfast_base::{Error, Result};
 use holdfast_env::Disk;
 use holdfast_env::buf::AlignedBuf;
-use holdfast_env::disk::{ReplaceSites, read_file, replace_file};
+use holdfast_env::disk::{ReplaceSites, create_dir_durable, read_file, replace_file};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -44,6 +45,8 @@ struct Walk {
     topic_hash: u64,
     next: u64,
     chain: u32,
+    /// The chain in front of the segment followed last.
+    chain_before: u32,
     metas: Vec<SegmentMeta>,
 }
 
@@ -56,6 +59,8 @@ pub fn open_topic(
 ) -> Result<Recovered> {
     let doing = |e: Error| e.context(format_args!("open topic `{topic}`"));
     remove_spare(disk, directory).map_err(|e| doing(e.into()))?;
+    // A process that was killed may have named a segment, or a trim mark, and not synced the name.
+    disk.sync_dir(directory, "log.recovered-names").map_err(|e| doing(e.into()))?;
     let topic_hash = hash(topic);
     let trimmed = read_trim_mark(disk, directory, topic_hash).map_err(doing)?;
     let mut files = Vec::new();
@@ -63,8 +68,14 @@ pub fn open_topic(
         let path = directory.join(crate::segment::segment_name(first));
         files.push(Segment::open(disk, path, first).map_err(|e| doing(e.into()))?);
     }
-    let mut walk =
-        Walk { topic: topic.to_owned(), topic_hash, next: 1, chain: 0, metas: Vec::new() };
+    let mut walk = Walk {
+        topic: topic.to_owned(),
+        topic_hash,
+        next: 1,
+        chain: 0,
+        chain_before: 0,
+        metas: Vec::new(),
+    };
     let first = trimmed.unwrap_or(1);
     if files.first().map_or(first, |f| f.first) > first || (files.is_empty() && first > 1) {
         return Err(Error::corrupt(format!(
@@ -94,6 +105,13 @@ pub fn open_topic(
         // After a crash of the process alone, commits may be in the page cache only. From here
         // on all that was recovered counts as durable, so make it so.
         last.cached.sync("log.sync-recovered").map_err(|e| doing(e.into()))?;
+        if walk.next == last.first {
+            // It holds nothing, and a power cut may have left it shorter than it was made, so that
+            // an append may not fit. The next one starts it anew: a new file takes its name.
+            files.pop();
+            walk.metas.pop();
+            (walk.chain, capacity) = (walk.chain_before, 0);
+        }
     }
     let tail = Tail {
         topic: topic.to_owned(),
@@ -145,6 +163,11 @@ fn damaged(topic: &str, path: &Path, offset: u64, what: &str) -> Error {
     ))
 }
 
+/// A window no larger than the file.
+fn scan_bytes(capacity: u64) -> usize {
+    capacity.next_multiple_of(SECTOR).clamp(SECTOR, SCAN_BYTES as u64) as usize
+}
+
 /// Checks the segment's header and follows its commits, payloads and all, while they are valid;
 /// returns where they end.
 fn follow(walk: &mut Walk, segment: &Segment, oldest: bool) -> Result<u64> {
@@ -152,7 +175,7 @@ fn follow(walk: &mut Walk, segment: &Segment, oldest: bool) -> Result<u64> {
         Error::from(e).context(format_args!("read segment `{}`", segment.path.display()))
     };
     let capacity = segment.direct.len().map_err(io)?;
-    let mut window = Window::new(&*segment.direct, SCAN_BYTES);
+    let mut window = Window::new(&*segment.direct, scan_bytes(capacity));
     let (header, crc) = SegmentHeader::decode(window.get(0, SECTOR_BYTES).map_err(io)?)
         .map_err(|bad| damaged(&walk.topic, &segment.path, 0, &bad.to_string()))?;
     let fits = header.topic_hash == walk.topic_hash
@@ -167,7 +190,7 @@ fn follow(walk: &mut Walk, segment: &Segment, oldest: bool) -> Result<u64> {
         );
         return Err(damaged(&walk.topic, &segment.path, 0, &what));
     }
-    (walk.next, walk.chain) = (header.first, crc);
+    (walk.next, walk.chain, walk.chain_before) = (header.first, crc, header.chain);
     let mut meta = SegmentMeta::new(header.first);
     while meta.end + SECTOR <= capacity {
         let head = window.get(meta.end, COMMIT_HEADER_BYTES).map_err(io)?;
@@ -204,7 +227,7 @@ fn cut_tail(
     let io = |e: std::io::Error| {
         Error::from(e).context(format_args!("scan segment `{}`", segment.path.display()))
     };
-    let mut window = Window::new(&*segment.direct, SCAN_BYTES);
+    let mut window = Window::new(&*segment.direct, scan_bytes(capacity));
     let mut dirty_end = end;
     let mut at = end;
     while at < capacity {
@@ -228,18 +251,19 @@ fn cut_tail(
     }
     let mut bytes = AlignedBuf::zeroed((dirty_end - end) as usize);
     segment.direct.read_exact_at(&mut bytes, end).map_err(io)?;
-    disk.create_dir_all(lost_and_found).map_err(io)?;
-    if let Some(parent) = crate::segment::parent(lost_and_found) {
-        disk.sync_dir(parent, "log.cut-directory").map_err(io)?;
-    }
+    create_dir_durable(disk, lost_and_found, 1, "log.cut-directory").map_err(io)?;
+    // The checksum keeps apart what two recoveries cut at one place: the second may follow a crash
+    // in the midst of the zeroing below, and must not replace the whole tail by what is left of it.
     let kept = lost_and_found.join(format!(
-        "{}-{:020}-{end}.cut",
+        "{}-{:020}-{end}-{:08x}.cut",
         directory_name(&walk.topic),
-        segment.first
+        segment.first,
+        crc32c(&bytes)
     ));
     replace_file(disk, &kept, &bytes, CUT_SITES).map_err(io)?;
     bytes.fill(0);
-    segment.direct.write_at_durable(&bytes, end, "log.cut-zero").map_err(io)?;
+    // Made durable by the sync of all that was recovered, before anything is appended.
+    segment.direct.write_at(&bytes, end).map_err(io)?;
     Ok(Some(CutTail {
         topic: walk.topic.clone(),
         segment: segment.path.clone(),

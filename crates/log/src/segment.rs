@@ -94,13 +94,6 @@ pub fn name_spare(
     Ok((Segment::open(disk, path, header.first)?, crc))
 }
 
-/// The directory that holds a directory's name; `None` for the root.
-pub fn parent(path: &Path) -> Option<&Path> {
-    let parent = path.parent()?;
-    // A relative path of one component lies in the current directory.
-    Some(if parent.as_os_str().is_empty() { Path::new(".") } else { parent })
-}
-
 /// Reads a file by moving an aligned window over it. Behind the end of the file lie zeros.
 pub struct Window<'a> {
     file: &'a dyn File,

@@ -148,6 +148,29 @@ impl SimDisk {
         self.cut(0, &Cut::worst())
     }
 
+    /// Ends the process but not the power: this disk and all its handles fail from now on, and the
+    /// one returned shows everything that was written, durable or not. Locks are gone, and so are
+    /// the faults that a power cut ends.
+    pub fn process_kill(&self) -> SimDisk {
+        let mut world = self.world();
+        world.dead = true;
+        SimDisk::from_world(World {
+            options: world.options,
+            dead: false,
+            names: world.names.clone(),
+            files: world.files.clone(),
+            next_file: world.next_file,
+            locked: BTreeSet::new(),
+            faults: Faults { unreadable: world.faults.unreadable.clone(), ..Faults::default() },
+            sites: world.sites.clone(),
+            sites_off: world.sites_off.clone(),
+            trace: Vec::new(),
+            digest: DIGEST_START,
+            in_flight: None,
+            seed: world.seed,
+        })
+    }
+
     fn cut(&self, seed: u64, cut: &Cut) -> SimDisk {
         let mut world = self.world();
         world.dead = true;

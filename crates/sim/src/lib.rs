@@ -1,8 +1,10 @@
-//! For developing only: the simulated disk that every crash test runs on, and the mutation fuzzer.
-//! Nothing here is shipped. Same seed, same outcome: a failing seed is a one-line test.
+//! For developing only: the simulated disk that every crash test runs on, power cuts at every
+//! operation, and the mutation fuzzer. Nothing here is shipped. Same seed, same outcome: a failing
+//! seed is a one-line test.
 #![forbid(unsafe_code)]
 
 pub mod disk;
 pub mod fuzz;
+pub mod powercut;
 
 pub use disk::{Options, SimDisk};

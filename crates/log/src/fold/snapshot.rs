@@ -9,7 +9,7 @@ use holdfast_base::ids::{ChunkId, Generation, Index};
 use holdfast_base::limits::SECTOR_BYTES;
 use holdfast_base::{Error, Result};
 use holdfast_env::buf::AlignedBuf;
-use holdfast_env::disk::Access;
+use holdfast_env::disk::{Access, create_dir_durable};
 use holdfast_env::{Disk, File};
 use std::path::{Path, PathBuf};
 
@@ -135,11 +135,9 @@ pub fn prepare(store: &SnapshotStore) -> Result<()> {
         Error::from(e)
             .context(format_args!("make snapshot directory `{}`", store.directory.display()))
     };
-    store.disk.create_dir_all(&store.directory).map_err(making)?;
-    match crate::segment::parent(&store.directory) {
-        Some(parent) => store.disk.sync_dir(parent, "snapshot.directory").map_err(making),
-        None => Ok(()),
-    }
+    // The directory above is made here, too: one for the snapshots of all folds.
+    let site = "snapshot.directory";
+    create_dir_durable(&*store.disk, &store.directory, 2, site).map_err(making)
 }
 
 /// Indices of the snapshots that have a name, ascending.

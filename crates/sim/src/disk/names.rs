@@ -39,6 +39,7 @@ impl Change {
     }
 }
 
+#[derive(Clone)]
 pub(super) struct Names {
     visible: BTreeMap<PathBuf, Node>,
     durable: BTreeMap<PathBuf, Node>,

@@ -445,3 +445,14 @@ fn threads_share_one_disk() {
         assert_eq!(contents(&after, &format!("/{thread}")), Some(vec![thread; 5000]));
     }
 }
+
+#[test]
+fn a_killed_process_leaves_what_it_wrote_and_makes_none_of_it_durable() {
+    let disk = SimDisk::new(1);
+    let file = disk.create(path("/a"), Access::Cached).unwrap();
+    file.write_at(b"written", 0).unwrap();
+    let after = disk.process_kill();
+    assert!(file.write_at(b"x", 0).is_err(), "the process is gone");
+    assert_eq!(contents(&after, "/a").unwrap(), b"written");
+    assert_eq!(contents(&after.power_cut_losing_all(), "/a"), None);
+}

@@ -1,0 +1,305 @@
+//! The log engine: synced entries are kept, ordered ones form a prefix, appends are whole or
+//! absent, nothing comes back that a recovery has cut, and what it cut is kept aside.
+
+use crate::common::{Answer, Outcome, below, ensure, noise, powered};
+use holdfast_base::ids::Index;
+use holdfast_base::{Error, Result};
+use holdfast_env::disk::read_file;
+use holdfast_log::{Drive, EmbeddedLog, Log, Mode, Options, Scope};
+use holdfast_sim::SimDisk;
+use holdfast_sim::powercut::{self, Layer, Life, Plan, Seen, mix};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+const DIRECTORY: &str = "/log";
+const TOPICS: [&str; 2] = ["cluster", "namespace/0"];
+
+pub fn options() -> Options {
+    Options { drive: Drive::Pump, segment_bytes: 8 * 4096, ..Options::default() }
+}
+
+pub fn open(disk: &SimDisk) -> Result<EmbeddedLog> {
+    EmbeddedLog::open(Arc::new(disk.clone()), Path::new(DIRECTORY), options())
+}
+
+#[derive(Clone, Default)]
+struct Topic {
+    /// Entries from index 1 on, in doubt ones at the end.
+    entries: Vec<Vec<u8>>,
+    /// Where appends end, ascending: an append is kept whole or not at all.
+    ends: Vec<u64>,
+    /// That many entries were acknowledged as durable.
+    durable: u64,
+    /// That many were acknowledged.
+    written: u64,
+    first: u64,
+    /// A trim that was not acknowledged.
+    first_in_doubt: u64,
+    created: bool,
+}
+
+#[derive(Clone, Default)]
+pub struct Model {
+    topics: BTreeMap<&'static str, Topic>,
+    /// What recovery has cut and where it says that it is kept.
+    kept: BTreeMap<PathBuf, Vec<u8>>,
+}
+
+pub struct LogLayer;
+
+impl Layer for LogLayer {
+    type Model = Model;
+
+    fn live(
+        &self,
+        disk: &SimDisk,
+        model: &mut Model,
+        life: Life,
+        seen: &mut Seen,
+    ) -> Outcome<()> {
+        let mut log = powered!(disk, "open the log", open(disk));
+        powered!(disk, "check the log", check(disk, &log, model, seen)?);
+        let rng = life.rng();
+        // Clients that saw no answer send the same bytes again: half of the lives write what
+        // every other life would write at an index.
+        let salt = if below(&rng, 2) == 0 { 0 } else { life.seed };
+        for _ in 0..life.steps {
+            let name = TOPICS[below(&rng, 2) as usize];
+            let topic = model.topics.entry(name).or_default();
+            if !topic.created {
+                topic.first = 1;
+                powered!(disk, "create", log.create(name));
+                topic.created = true;
+            }
+            match below(&rng, 16) {
+                0 => {
+                    powered!(disk, "sync", log.sync(name));
+                    topic.durable = topic.entries.len() as u64;
+                }
+                1 if topic.durable > 0 => {
+                    let before = topic.first.max(1 + below(&rng, topic.durable));
+                    topic.first_in_doubt = before;
+                    powered!(disk, "trim", log.trim(name, Index(before)));
+                    seen.sometimes(before > topic.first, "trim");
+                    topic.first = before;
+                }
+                2 => {
+                    // The process ends and starts again; the power stays on.
+                    drop(log);
+                    log = powered!(disk, "open the log again", open(disk));
+                    powered!(disk, "check the log", check(disk, &log, model, seen)?);
+                }
+                _ => powered!(disk, "append", append_some(disk, &log, name, topic, salt, &rng)?),
+            }
+        }
+        Ok(())
+    }
+
+    fn power_was_cut(&self, model: &mut Model) {
+        model.topics.values_mut().for_each(|topic| topic.written = topic.durable);
+    }
+}
+
+/// One to three appends, performed together.
+fn append_some(
+    disk: &SimDisk,
+    log: &EmbeddedLog,
+    name: &str,
+    topic: &mut Topic,
+    salt: u64,
+    rng: &holdfast_env::SeededRng,
+) -> Outcome<Result<()>> {
+    let mut waiting = Vec::new();
+    for _ in 0..1 + below(rng, 3) {
+        let mode = if below(rng, 2) == 0 { Mode::Synced } else { Mode::Ordered };
+        let mut entries = Vec::new();
+        for _ in 0..1 + below(rng, 3) {
+            let seed = mix(salt, topic.entries.len() as u64);
+            let len = [0, 9, 700, 3000, 5000][(seed % 5) as usize];
+            entries.push(noise(seed, len));
+            topic.entries.push(noise(seed, len));
+        }
+        let (first, end) = (topic.entries.len() - entries.len() + 1, topic.entries.len() as u64);
+        topic.ends.push(end);
+        let (answer, done) = Answer::new();
+        log.append(name, entries, mode, done);
+        waiting.push((mode, first, end, answer));
+        if below(rng, 3) == 0 {
+            while log.pump() {}
+        }
+    }
+    while log.pump() {}
+    for (mode, first, end, answer) in waiting {
+        match answer.get() {
+            Ok(index) => {
+                ensure(index == Index(first as u64), || format!("{name}: {index} for {first}"))?;
+                topic.written = end;
+                if mode == Mode::Synced {
+                    topic.durable = end;
+                }
+            }
+            Err(e) if disk.crashed() => return Ok(Err(e)),
+            Err(e) => return Err(format!("append to {name}: {}", e.message)),
+        }
+    }
+    Ok(Ok(()))
+}
+
+fn read_all(log: &EmbeddedLog, name: &str, from: u64) -> Result<Vec<Vec<u8>>> {
+    let mut all = Vec::new();
+    loop {
+        let next = from + all.len() as u64;
+        let page = log.read(name, Index(next), 5, 10_000, Scope::Durable)?;
+        if page.is_empty() {
+            return Ok(all);
+        }
+        for (at, (index, bytes)) in (next..).zip(page) {
+            if index.0 != at {
+                return Err(Error::bug(format!("entry {index} where {at} should be")));
+            }
+            all.push(bytes);
+        }
+    }
+}
+
+/// The outer error is a broken promise, the inner one a call that failed.
+fn check(
+    disk: &SimDisk,
+    log: &EmbeddedLog,
+    model: &mut Model,
+    seen: &mut Seen,
+) -> Outcome<Result<()>> {
+    let there = log.topics();
+    model.topics.retain(|name, topic| topic.created || there.iter().any(|t| t == name));
+    for (name, topic) in &mut model.topics {
+        match check_topic(log, name, topic, seen)? {
+            Ok(()) => {}
+            Err(e) if disk.crashed() => return Ok(Err(e)),
+            Err(e) => return Err(format!("topic {name}: {}", e.message)),
+        }
+    }
+    let read = |path: &Path| read_file(disk, path, 1 << 20);
+    for cut in log.recovered() {
+        match read(&cut.kept) {
+            Ok(bytes) => {
+                seen.sometimes(true, "torn tail cut");
+                ensure(bytes.len() as u64 == cut.bytes, || {
+                    format!("{} of {} bytes of a tail were kept", bytes.len(), cut.bytes)
+                })?;
+                model.kept.insert(cut.kept.clone(), bytes);
+            }
+            Err(_) if disk.crashed() => return Ok(Err(Error::retry("power"))),
+            Err(e) => return Err(format!("the cut tail `{}`: {e}", cut.kept.display())),
+        }
+    }
+    for (path, bytes) in &model.kept {
+        let found = read(path);
+        if disk.crashed() {
+            return Ok(Err(Error::retry("power")));
+        }
+        ensure(found.as_ref().ok() == Some(bytes), || {
+            format!("the tail kept as `{}` has changed or is gone", path.display())
+        })?;
+    }
+    Ok(Ok(()))
+}
+
+fn check_topic(
+    log: &EmbeddedLog,
+    name: &str,
+    topic: &mut Topic,
+    seen: &mut Seen,
+) -> Outcome<Result<()>> {
+    let info = match log.info(name) {
+        Ok(info) => info,
+        Err(e) => return Ok(Err(e)),
+    };
+    topic.created = true;
+    topic.first = topic.first.max(1);
+    let trimmed = info.first.0 == topic.first || info.first.0 == topic.first_in_doubt;
+    ensure(trimmed, || {
+        format!("{name} begins at {}, it was trimmed below {}", info.first, topic.first)
+    })?;
+    topic.first = info.first.0;
+    let there = info.next.0 - 1;
+    let (durable, written, all) = (topic.durable, topic.written, topic.entries.len());
+    ensure(there >= topic.durable.max(topic.written), || {
+        format!("{name} ends at {there}, durable {durable}, acknowledged {written}")
+    })?;
+    ensure(there <= all as u64, || format!("{name} has {there} entries of {all}"))?;
+    ensure(there == 0 || topic.ends.contains(&there), || {
+        format!("{name} ends at {there}, inside an append")
+    })?;
+    ensure(info.durable == info.next, || format!("{name}: recovered, yet not durable"))?;
+    let entries = match read_all(log, name, topic.first) {
+        Ok(entries) => entries,
+        Err(e) => return Ok(Err(e)),
+    };
+    let wanted = &topic.entries[topic.first as usize - 1..there as usize];
+    ensure(entries == wanted, || format!("{name} holds other entries than were appended"))?;
+    seen.sometimes(there < all as u64, "entries lost that were in doubt");
+    seen.sometimes(there > durable, "entries kept that were in doubt");
+    seen.sometimes(info.segments > 2, "several segments");
+    topic.entries.truncate(there as usize);
+    topic.ends.retain(|end| *end <= there);
+    (topic.durable, topic.written) = (there, there);
+    Ok(Ok(()))
+}
+
+fn plan(seed: u64, steps: u64, stride: u64) -> Plan {
+    Plan { seed, steps, stride, outcomes: 4 }
+}
+
+#[test]
+fn the_log_keeps_its_promises_wherever_the_power_is_cut() {
+    let mut seen = Seen::default();
+    let mut outcomes = 0;
+    for seed in 0..6 {
+        outcomes += powercut::explore(&LogLayer, plan(seed, 12, 1), &mut seen).unwrap();
+    }
+    for seed in 100..110 {
+        outcomes += powercut::explore(&LogLayer, plan(seed, 60, 23), &mut seen).unwrap();
+    }
+    println!("log: {outcomes} outcomes");
+    seen.assert_all(&[
+        "torn tail cut",
+        "trim",
+        "second cut",
+        "several segments",
+        "entries lost that were in doubt",
+        "entries kept that were in doubt",
+    ]);
+}
+
+#[test]
+fn no_sync_of_the_log_can_be_left_out() {
+    let plans: Vec<Plan> = (0..40).map(|seed| plan(seed, 16, 5)).collect();
+    crate::common::prove_sites(&LogLayer, "log.", &plans);
+}
+
+/// A segment is filled with zeros, headed and named, and its first commit extends its durable
+/// length. A power cut in between left a named segment of one sector. The next append did not fit,
+/// so a second segment was begun with the same first index, in the same file, and the next trim
+/// deleted it as the older of the two.
+#[test]
+fn an_empty_segment_that_a_power_cut_has_shortened_is_begun_anew() {
+    let disk = SimDisk::new(1);
+    let append = |log: &EmbeddedLog, mode| {
+        let (answer, done) = Answer::new();
+        log.append("t", vec![vec![7; 5000]], mode, done);
+        while log.pump() {}
+        answer.get().unwrap()
+    };
+    let log = open(&disk).unwrap();
+    log.create("t").unwrap();
+    append(&log, Mode::Ordered);
+    let disk = disk.power_cut_losing_all();
+    let log = open(&disk).unwrap();
+    assert_eq!(log.info("t").unwrap().next, Index(1));
+    append(&log, Mode::Synced);
+    append(&log, Mode::Synced);
+    log.trim("t", Index(2)).unwrap();
+    let log = open(&disk.power_cut_losing_all()).unwrap();
+    assert_eq!(read_all(&log, "t", 2).unwrap(), [vec![7; 5000]]);
+}
