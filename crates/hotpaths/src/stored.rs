@@ -98,7 +98,7 @@ pub fn slot_lookup() -> Box<dyn FnMut()> {
 pub fn small_get() -> Box<dyn FnMut()> {
     let (ns, chunk) = namespace();
     let region = Region::create("hotpaths", StoreId(1), 64 << 20).expect("memory is there");
-    let store = Store::open_region(region).expect("the region is fresh");
+    let store = Store::in_region(region);
     let spec = ChunkSpec::new(chunk, ChunkKind::Packed, 1);
     store.create(spec).expect("the chunk is new");
     let body = vec![7u8; OBJECT_BYTES];
