@@ -1,6 +1,6 @@
 //! One connection to a server, for one thread: requests are pipelined, answers matched by id.
-//! What decides is in `core.rs`; this file moves bytes. Connections are never re-made here: after
-//! a failure every outstanding request says so, and the caller connects again.
+//! What decides is in `core.rs`; this file moves bytes. After a failure every outstanding request
+//! says so; [`Connection::reconnect`] sends those again that were kept. Never decides when to.
 
 mod core;
 #[cfg(test)]
@@ -48,9 +48,15 @@ pub struct Options {
     pub outstanding_max: usize,
     /// Sent with each request; 0 for none.
     pub deadline_ms: u32,
-    /// How long what can go on over a node's restart waits for the node to come back.
-    pub patience: Duration,
+    /// How often a client connects again before it gives up, and how often it sends one request
+    /// again. Requests that change something are numbered, so a repetition gets the first answer.
+    pub reconnects_max: u32,
+    /// Pause before the second attempt; it doubles with each, up to [`RECONNECT_PAUSE_MAX`].
+    pub reconnect_pause: Duration,
 }
+
+/// The longest pause between two attempts to connect.
+pub const RECONNECT_PAUSE_MAX: Duration = Duration::from_secs(2);
 
 impl Default for Options {
     fn default() -> Options {
@@ -61,7 +67,8 @@ impl Default for Options {
             ring: false,
             outstanding_max: CONNECTION_REQUESTS_MAX / 2,
             deadline_ms: 0,
-            patience: Duration::from_secs(30),
+            reconnects_max: 8,
+            reconnect_pause: Duration::from_millis(50),
         }
     }
 }
@@ -147,29 +154,11 @@ impl Connection {
     }
 
     pub fn connect_with(endpoint: &Endpoint, options: Options) -> Result<Connection> {
-        let core = Core::new(options.outstanding_max);
-        Connection::with_core(endpoint, options, core)
-    }
-
-    /// A new connection to the same server. What is outstanding on this one is lost.
-    pub fn again(&self) -> Result<Connection> {
-        Connection::with_core(&self.endpoint, self.options.clone(), self.core.successor())
-    }
-
-    /// Whether this connection is of no more use.
-    pub fn is_lost(&self) -> bool {
-        self.core.failure().is_some()
-    }
-
-    fn with_core(endpoint: &Endpoint, options: Options, core: Core) -> Result<Connection> {
-        let mut link = Socket::connect(endpoint, options.connect_timeout)
-            .map(Link::new)
-            .map_err(|e| connect_error(endpoint, &e))?;
-        link.set_receive_timeout(options.read_timeout).map_err(|e| connect_error(endpoint, &e))?;
+        let link = open(endpoint, &options)?;
         let mut connection = Connection {
             endpoint: endpoint.clone(),
             link,
-            core,
+            core: Core::new(options.outstanding_max),
             options,
             out: Vec::new(),
             buffer: vec![0; RECEIVE_BYTES],
@@ -178,10 +167,15 @@ impl Connection {
             partial: None,
             fds: Vec::new(),
         };
-        if connection.options.ring && matches!(endpoint, Endpoint::Unix(_)) {
-            connection.enter_ring()?;
-        }
+        connection.enter_ring_if_wanted()?;
         Ok(connection)
+    }
+
+    fn enter_ring_if_wanted(&mut self) -> Result<()> {
+        if self.options.ring && matches!(self.endpoint, Endpoint::Unix(_)) {
+            return self.enter_ring();
+        }
+        Ok(())
     }
 
     /// Makes a ring, hands it to the server, and goes on through it.
@@ -230,6 +224,30 @@ impl Connection {
         meta: impl FnOnce(&mut Vec<u8>),
         body: &[&[u8]],
     ) -> Result<RequestId> {
+        self.queue(opcode, self.options.deadline_ms, false, meta, body)
+    }
+
+    /// As [`Connection::submit`], with a copy kept until the answer is taken, so that
+    /// [`Connection::reconnect`] can send it again.
+    pub fn submit_kept(
+        &mut self,
+        opcode: u16,
+        deadline_ms: u32,
+        meta: impl FnOnce(&mut Vec<u8>),
+        body: &[&[u8]],
+    ) -> Result<RequestId> {
+        self.queue(opcode, deadline_ms, true, meta, body)
+    }
+
+    /// Once the request is registered, a failed send is found by whoever waits for the answer.
+    fn queue(
+        &mut self,
+        opcode: u16,
+        deadline_ms: u32,
+        keep: bool,
+        meta: impl FnOnce(&mut Vec<u8>),
+        body: &[&[u8]],
+    ) -> Result<RequestId> {
         let body_bytes: usize = body.iter().map(|piece| piece.len()).sum();
         if body_bytes > FRAME_BODY_BYTES_MAX as usize || body.len() > BODY_PIECES_MAX {
             return Err(Error::invalid(format!(
@@ -238,16 +256,21 @@ impl Connection {
                 body.len()
             )));
         }
-        let deadline_ms = self.options.deadline_ms;
+        let start = self.out.len();
         let id = self.core.submit(&mut self.out, opcode, deadline_ms, body_bytes as u32, meta)?;
+        if keep {
+            let mut frame = Vec::with_capacity(self.out.len() - start + body_bytes);
+            frame.extend_from_slice(&self.out[start..]);
+            body.iter().for_each(|piece| frame.extend_from_slice(piece));
+            self.core.keep(id, frame);
+        }
         if body_bytes <= COPY_BYTES_MAX {
             body.iter().for_each(|piece| self.out.extend_from_slice(piece));
-            if self.out.len() < SEND_BYTES_MAX {
-                return Ok(id);
+            if self.out.len() >= SEND_BYTES_MAX {
+                self.flush_quietly();
             }
-            self.send(&[])?;
         } else {
-            self.send(body)?;
+            let _ = self.send(body);
         }
         Ok(id)
     }
@@ -259,49 +282,95 @@ impl Connection {
 
     /// The answer to `id`, or its next part. Errors of the server come as errors.
     pub fn wait(&mut self, id: RequestId) -> Result<Response> {
+        self.ready(id, None);
+        self.core.take(id).unwrap_or_else(|| Err(self.unready(id)))
+    }
+
+    /// Blocks until there is an answer to `id`, its body in `target` if that is given and takes
+    /// it; the answer is not taken. After a failure every request has one.
+    pub fn ready(&mut self, id: RequestId, target: Option<&mut [u8]>) {
         self.flush_quietly();
-        loop {
-            if let Some(answer) = self.core.take(id) {
-                return answer;
-            }
-            self.receive(None);
+        let mut into = target.map(|memory| Target { id, memory });
+        while self.core.is_awaited(id) {
+            self.receive(into.as_mut());
         }
+    }
+
+    fn unready(&self, id: RequestId) -> Error {
+        Error::bug(format!("wait for request {}: it ended without an answer", id.0))
     }
 
     /// As [`Connection::wait`], with the body received into the front of `target`.
     pub fn wait_into(&mut self, id: RequestId, target: &mut [u8]) -> Result<Response> {
-        self.flush_quietly();
-        let mut into = Target { id, memory: target };
-        loop {
-            if let Some(answer) = self.core.take(id) {
-                let target = into.memory;
-                let mut response = answer?;
-                let body = response.body();
-                if response.body_bytes > target.len() {
-                    return Err(too_long(response.body_bytes, target.len()));
-                }
-                if !body.is_empty() {
-                    target[..body.len()].copy_from_slice(body);
-                    response.bytes.truncate(response.meta_bytes);
-                }
-                return Ok(response);
-            }
-            self.receive(Some(&mut into));
+        self.ready(id, Some(&mut *target));
+        let answer = self.core.take(id).unwrap_or_else(|| Err(self.unready(id)));
+        let mut response = answer?;
+        if response.body_bytes > target.len() {
+            return Err(too_long(response.body_bytes, target.len()));
         }
+        let body = response.body();
+        if !body.is_empty() {
+            target[..body.len()].copy_from_slice(body);
+            response.bytes.truncate(response.meta_bytes);
+        }
+        Ok(response)
     }
 
-    /// The next answer to arrive, to any request; refused when nothing is outstanding.
-    pub fn wait_any(&mut self) -> Result<(RequestId, Result<Response>)> {
+    /// Blocks until there is an answer to one of the requests that `wanted` picks, the one that
+    /// arrived first, and names it; none when nothing of them is outstanding.
+    pub fn ready_any(&mut self, wanted: impl Fn(RequestId) -> bool) -> Option<RequestId> {
         self.flush_quietly();
         loop {
-            if let Some(answer) = self.core.take_any() {
-                return Ok(answer);
+            if let Some(id) = self.core.first_arrived(&wanted) {
+                return Some(id);
             }
             if self.core.outstanding() == 0 {
-                return Err(Error::invalid("wait for an answer: no request is outstanding"));
+                return None;
             }
             self.receive(None);
         }
+    }
+
+    /// Why the connection is of no use any more.
+    pub fn failure(&self) -> Option<&Error> {
+        self.core.failure()
+    }
+
+    /// Nobody waits for the answer to `id` any more.
+    pub fn forget(&mut self, id: RequestId) {
+        self.core.forget(id);
+    }
+
+    /// Whether the connection broke before the answer to `id` came, and reconnecting would send
+    /// it again.
+    pub fn is_resendable(&self, id: RequestId) -> bool {
+        self.core.is_resendable(id, self.options.reconnects_max)
+    }
+
+    /// The error that `wait` would answer now, and whether the request was sent more than once.
+    pub fn error(&self, id: RequestId) -> Option<(&Error, bool)> {
+        self.core.error(id)
+    }
+
+    /// Sends a kept request that was refused again, its meta changed; false if it was not kept.
+    pub fn submit_again(&mut self, id: RequestId, change: impl FnOnce(&mut [u8])) -> bool {
+        self.core.again(id, &mut self.out, change)
+    }
+
+    /// One attempt to connect anew. Kept requests without an answer are sent again, under the
+    /// numbers that they had; the others have failed.
+    pub fn reconnect(&mut self) -> Result<()> {
+        let link = open(&self.endpoint, &self.options)?;
+        self.core.fail(Error::retry(format!("talk to `{}`: connected anew", self.endpoint)));
+        self.link = link;
+        self.out.clear();
+        (self.start, self.end, self.partial) = (0, 0, None);
+        self.fds.clear();
+        let mut again = Vec::new();
+        self.core.revive(&mut again, self.options.reconnects_max);
+        self.enter_ring_if_wanted()?;
+        self.out = again;
+        Ok(())
     }
 
     /// A failed send fails every outstanding request, so waiting finds out by itself.
@@ -541,6 +610,13 @@ impl Partial {
             last: self.header.kind == FrameKind::Response,
         }
     }
+}
+
+fn open(endpoint: &Endpoint, options: &Options) -> Result<Link> {
+    Socket::connect(endpoint, options.connect_timeout)
+        .map(Link::new)
+        .and_then(|mut link| link.set_receive_timeout(options.read_timeout).map(|()| link))
+        .map_err(|e| connect_error(endpoint, &e))
 }
 
 fn too_long(body_bytes: usize, room: usize) -> Error {

@@ -1,8 +1,11 @@
 //! Streams: a file written or read front to back, with at least one transfer always in flight.
 
+mod cursor;
+mod multi;
 mod reader;
 mod writer;
 
+pub use multi::{MultiStream, Run};
 pub use reader::FileReader;
 pub use writer::FileWriter;
 

@@ -5,6 +5,8 @@ pub mod admin;
 pub mod chunk;
 pub mod file;
 pub mod log;
+#[cfg(test)]
+mod tests;
 
 use holdfast_base::codec_struct;
 use holdfast_base::ids::{Sequence, SessionId};

@@ -18,7 +18,6 @@ use holdfast_base::codec::Decode;
 use holdfast_base::ids::{
     ChunkId, Cookie, Durability, FileId, NodeId, Pointer, Sequence, SessionId, StoreId, Tier,
 };
-use holdfast_base::limits::CHUNK_BYTES;
 use holdfast_base::node::StorageClass;
 use holdfast_base::{Error, Kind, Result};
 use holdfast_chunk::{Body, ChunkSpec, Done, Needle, ScrubStep, Store};
@@ -136,12 +135,6 @@ impl Node {
         );
     }
 
-    /// What the view answered to a request before, if it is a repeated one.
-    pub fn answered(&self, caller: Caller) -> Option<Result<Outcome>> {
-        let answered = self.namespace.answered(caller.session, caller.sequence)?;
-        Some(answered.and_then(|bytes| Ok(Outcome::from_bytes(&bytes)?)))
-    }
-
     /// As [`Node::propose`], for the node's own commands, which nobody repeats.
     pub fn propose_own(&self, command: Command, durability: Durability, done: Done<Outcome>) {
         let caller = Caller {
@@ -208,7 +201,7 @@ impl Node {
         class: StorageClass,
         done: Done<RawGrant>,
     ) {
-        let own = match self.stores.place(class, CHUNK_BYTES) {
+        let own = match self.stores.place(class, 0) {
             Ok(own) => own,
             Err(e) => return done(Err(e)),
         };
@@ -253,6 +246,7 @@ impl Node {
         })?;
         let spec = ChunkSpec {
             durability,
+            capacity_bytes: own.chunk_bytes(),
             ..ChunkSpec::new(chunk, holdfast_chunk::ChunkKind::Raw, file.0)
         };
         match own.store.create(spec) {

@@ -133,7 +133,13 @@ impl FileService {
 
     pub(crate) fn extents(&self, view: &Namespace, meta: &[u8]) -> Result<Answer> {
         let of: msg::ExtentsOf = request(meta, "list extents")?;
-        let (extents, _) = extents_page(view, of.file, of.from as usize);
+        if view.extents(of.file).is_none() {
+            return Err(Error::not_found(format!(
+                "list extents of file `{}`: it was deleted or replaced; open it again",
+                of.file
+            )));
+        }
+        let (extents, _) = extents_page(view, of.file, of.from as usize, EXTENTS_PAGE);
         now(&extents)
     }
 
@@ -165,6 +171,11 @@ impl FileService {
     pub(crate) fn get(&self, view: &Namespace, meta: &[u8]) -> Result<Answer> {
         let get: msg::Get = request(meta, "get")?;
         let info = find(view, &get.path, get.follow)?;
+        let reply = |content| msg::GetReply { info: wire_info(view, &info), content };
+        if info.kind == NodeKind::MultiFile {
+            // A bag of files: its reader lists them and gets each.
+            return now(&reply(msg::Content::Chunks { extents: Vec::new(), more: false }));
+        }
         if info.kind.is_container() {
             return Err(Error::invalid(format!(
                 "get `{}`: it is a {}, not a file; list it",
@@ -172,7 +183,6 @@ impl FileService {
                 info.kind.name()
             )));
         }
-        let reply = |content| msg::GetReply { info: wire_info(view, &info), content };
         match info.location {
             Location::Inline {} => now(&reply(msg::Content::Body { crc: 0 })),
             Location::Packed { pointer } if info.size <= get.bytes_max as u64 => {
@@ -189,18 +199,19 @@ impl FileService {
                 now(&reply(msg::Content::Chunks { extents, more: false }))
             }
             Location::Extents {} => {
-                let (extents, more) = extents_page(view, info.id, 0);
+                let (extents, more) = extents_page(view, info.id, 0, EXTENTS_PAGE);
                 now(&reply(msg::Content::Chunks { extents, more }))
             }
         }
     }
 }
 
-/// Extents of a file from the `from`th on, and whether more follow.
+/// Up to `count` extents of a file from the `from`th on, and whether more follow.
 fn extents_page(
     view: &Namespace,
     file: holdfast_base::ids::FileId,
     from: usize,
+    count: usize,
 ) -> (Vec<msg::Extent>, bool) {
     let Some((extents, remainder)) = view.extents(file) else { return (Vec::new(), false) };
     let raw = extents.iter().map(|extent| msg::Extent::Raw {
@@ -211,7 +222,73 @@ fn extents_page(
     });
     let last = remainder.map(|r| msg::Extent::Packed { pointer: r.pointer, bytes: r.length });
     let total = extents.len() + last.is_some() as usize;
-    let page: Vec<_> = raw.chain(last).skip(from).take(EXTENTS_PAGE).collect();
+    let page: Vec<_> = raw.chain(last).skip(from).take(count).collect();
     let more = from + page.len() < total;
     (page, more)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use holdfast_base::ids::{Durability, FileId, Index, NodeId, StoreId, Tier};
+    use holdfast_cluster::{ChunkKind, Command, Extent, Outcome};
+
+    /// A view with one closed file of `chunks` chunks of one byte each.
+    fn view_with(chunks: usize) -> (Namespace, FileId) {
+        let mut view = Namespace::default();
+        let mut index = 0;
+        let mut apply = |command: Command| {
+            index += 1;
+            view.apply(Index(index), &command).unwrap()
+        };
+        let path = "/f".to_owned();
+        let begin = Command::Begin { path: path.clone(), class: None, mode: 0o644, mtime: 1 };
+        let Outcome::File { file } = apply(begin) else { panic!("a file") };
+        let mut extents = Vec::new();
+        for _ in 0..chunks {
+            let allocated = apply(Command::AllocateChunk {
+                kind: ChunkKind::Raw,
+                owner: file,
+                node: NodeId(1),
+                replicas: vec![StoreId(1)],
+                tier: Tier::Disk,
+                durability: Durability::Durable,
+            });
+            let Outcome::Chunk { chunk } = allocated else { panic!("a chunk") };
+            apply(Command::SealChunk { chunk, length: 1, replicas: vec![StoreId(1)] });
+            extents.push(Extent { chunk, length: 1 });
+        }
+        apply(Command::Close {
+            file,
+            path,
+            size: chunks as u64,
+            crc: None,
+            extents,
+            remainder: None,
+            mode: 0o644,
+            mtime: 1,
+            replace: false,
+            metadata: Vec::new(),
+        });
+        (view, file)
+    }
+
+    #[test]
+    fn pages_of_extents_make_the_whole_list_and_the_last_one_says_so() {
+        let (view, file) = view_with(10);
+        let (all, more) = extents_page(&view, file, 0, 100);
+        assert_eq!((all.len(), more), (10, false));
+        let mut paged = Vec::new();
+        loop {
+            let (page, more) = extents_page(&view, file, paged.len(), 3);
+            assert!(!page.is_empty());
+            paged.extend(page);
+            assert_eq!(more, paged.len() < 10);
+            if !more {
+                break;
+            }
+        }
+        assert_eq!(paged, all);
+        assert_eq!(extents_page(&view, file, 10, 3), (Vec::new(), false));
+    }
 }

@@ -17,6 +17,7 @@ pub struct FileService {
     /// The `dram` store's region, offered to co-located clients.
     pub(crate) region: Option<Arc<Region>>,
     pub(crate) started_ns: u64,
+    pub(crate) tails: crate::logs::Tails,
 }
 
 /// What becomes of a request.
@@ -29,7 +30,7 @@ pub(crate) enum Answer {
 impl FileService {
     pub fn new(node: Arc<Node>, region: Option<Arc<Region>>) -> FileService {
         let started_ns = node.machine.clock.monotonic_ns();
-        FileService { node, region, started_ns }
+        FileService { node, region, started_ns, tails: Default::default() }
     }
 
     /// Answers what the namespace and memory can answer.

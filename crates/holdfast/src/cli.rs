@@ -32,6 +32,9 @@ pub enum Command {
     /// Work with files
     #[command(subcommand)]
     Fs(Fs),
+    /// Work with the log: ordered entries in topics
+    #[command(subcommand)]
+    Log(Log),
     /// Show or check the configuration
     #[command(subcommand)]
     Config(Config),
@@ -157,6 +160,41 @@ pub enum Fs {
     Unclosed,
     /// Give an unclosed file a name, with every byte that was acknowledged
     Salvage { file: u64, path: String },
+}
+
+#[derive(Subcommand, Debug)]
+pub enum Log {
+    /// Append entries, all or none; without any, each line of standard input is one
+    Append {
+        /// Acknowledge before the sync; a later append without this syncs these, too
+        #[arg(long)]
+        ordered: bool,
+        topic: String,
+        entries: Vec<String>,
+    },
+    /// Print entries from an index on
+    Read {
+        topic: String,
+        /// First index [default: the oldest entry]
+        #[arg(long, value_name = "INDEX")]
+        from: Option<u64>,
+        /// At most so many entries
+        #[arg(short = 'n', long, default_value_t = u64::MAX, hide_default_value = true, value_name = "N")]
+        count: u64,
+    },
+    /// Print entries as they come, until interrupted
+    Tail {
+        topic: String,
+        /// First index [default: the next entry]
+        #[arg(long, value_name = "INDEX")]
+        from: Option<u64>,
+    },
+    /// Give up the entries before an index
+    Trim { topic: String, before: u64 },
+    /// Say how a topic is doing
+    Info { topic: String },
+    /// List topics
+    Ls,
 }
 
 #[derive(Subcommand, Debug)]

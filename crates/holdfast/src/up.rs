@@ -45,7 +45,7 @@ pub fn run(up: &Up, out: &mut Output) -> Result<()> {
     let server_config = ServerConfig {
         tcp: config.address(config.native_port).into_iter().collect(),
         unix: Some(up.data.join(SOCKET)),
-        reactors: config.reactors,
+        reactors: reactors(&config),
         spin: config.spin,
         ..ServerConfig::default()
     };
@@ -70,6 +70,15 @@ pub fn run(up: &Up, out: &mut Output) -> Result<()> {
     Ok(())
 }
 
+/// One thread a core, at most four; a polling one has a core to itself.
+fn reactors(config: &Config) -> usize {
+    match config.reactors {
+        0 if config.spin => 1,
+        0 => std::thread::available_parallelism().map_or(1, |cores| cores.get().min(4)),
+        n => n,
+    }
+}
+
 fn node_config(config: &Config, data: &Path) -> NodeConfig {
     let host = match config.host.as_str() {
         "" => holdfast_env::local::host_name(),
@@ -89,7 +98,11 @@ fn node_config(config: &Config, data: &Path) -> NodeConfig {
 fn start_keeper(node: &Arc<Node>, config: &Config, stop: &Stop) -> Result<tasks::Task> {
     let mut keeper = Keeper::new(
         node.clone(),
-        KeeperOptions { scrub_bytes_per_second: config.scrub_bytes(), ..KeeperOptions::default() },
+        KeeperOptions {
+            scrub_bytes_per_second: config.scrub_bytes(),
+            grace_ms: config.grace_ms,
+            ..KeeperOptions::default()
+        },
     );
     let (clock, stop) = (node.machine.clock.clone(), stop.clone());
     tasks::spawn("keeper", move || {

@@ -471,7 +471,8 @@ fn too_many_waiting_requests_stop_the_reading() {
         batch.into_iter().for_each(|(reply, _)| reply.finish(Ok(vec![])));
     }
     for _ in 0..25 {
-        connection.wait_any().unwrap().1.unwrap();
+        let id = connection.ready_any(|_| true).unwrap();
+        connection.wait(id).unwrap();
     }
 }
 

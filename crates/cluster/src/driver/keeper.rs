@@ -6,10 +6,11 @@
 use super::Node;
 use crate::namespace::{Chunk, ChunkState};
 use crate::{Command, Namespace, Outcome};
-use holdfast_base::ids::{ChunkId, Durability, Generation, Index, Slot, StoreId, Tier};
+use holdfast_base::ids::{ChunkId, Durability, Generation, Index, SessionId, Slot, StoreId, Tier};
 use holdfast_base::{Error, Kind, Result};
 use holdfast_chunk::{ChunkInfo, Scrubber, Store};
-use std::collections::{BTreeSet, VecDeque};
+use holdfast_log::Mode;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 /// What housekeeping may take.
@@ -23,6 +24,8 @@ pub struct KeeperOptions {
     pub reclaim_budget: u32,
     /// Chunks that one round rewrites.
     pub compactions: usize,
+    /// How long a session may be unused before it is ended.
+    pub session_idle_ms: u64,
     /// Bytes a second that scrubbing reads, over all stores; 0 for none.
     pub scrub_bytes_per_second: u64,
 }
@@ -34,6 +37,7 @@ impl Default for KeeperOptions {
             garbage_percent: 40,
             reclaim_budget: 10_000,
             compactions: 2,
+            session_idle_ms: 3_600_000,
             scrub_bytes_per_second: 20_000_000,
         }
     }
@@ -49,6 +53,10 @@ pub struct Keeper {
     given_up: BTreeSet<ChunkId>,
     /// One a disk store; they share the throttle evenly.
     scrubbers: Vec<(StoreId, Scrubber)>,
+    /// Each session's mark when it was last looked at, and since when it has had it.
+    sessions: BTreeMap<SessionId, (u64, u64)>,
+    /// When the sessions are looked at again.
+    sessions_next_ns: u64,
 }
 
 /// One duty, given the time.
@@ -74,7 +82,15 @@ impl Keeper {
                 disks.map(|own| (own.id, scrubber(&own.store))).collect()
             }
         };
-        Keeper { node, options, reached: VecDeque::new(), given_up: BTreeSet::new(), scrubbers }
+        Keeper {
+            node,
+            options,
+            reached: VecDeque::new(),
+            given_up: BTreeSet::new(),
+            scrubbers,
+            sessions: BTreeMap::new(),
+            sessions_next_ns: 0,
+        }
     }
 
     /// After a start, before anything is served: chunks that were open are sealed at their
@@ -121,12 +137,13 @@ impl Keeper {
 
     /// One round. Everything that fails is tried again in the next one.
     pub fn step(&mut self, now_ns: u64) {
-        let rounds: [(&str, Round); 5] = [
+        let rounds: [(&str, Round); 6] = [
             ("reclaim deleted names", Keeper::reclaim),
             ("release what readers may have used", Keeper::release),
             ("unlink chunks", Keeper::unlink),
             ("compact chunks", Keeper::compact),
             ("scrub", Keeper::scrub),
+            ("end sessions", Keeper::end_sessions),
         ];
         for (what, round) in rounds {
             if let Err(e) = round(self, now_ns)
@@ -192,6 +209,33 @@ impl Keeper {
                 other => other?,
             }
         }
+        Ok(())
+    }
+
+    /// Ends sessions that were not used for long. What is known of their use is this keeper's own
+    /// memory, so after a start every session has its whole time again.
+    fn end_sessions(&mut self, now_ns: u64) -> Result<()> {
+        if now_ns < self.sessions_next_ns {
+            return Ok(());
+        }
+        let idle_ns = self.options.session_idle_ms * 1_000_000;
+        self.sessions_next_ns = now_ns + idle_ns / 16;
+        let mut seen = BTreeMap::new();
+        for (session, mark) in self.node.namespace.sessions() {
+            let since = match self.sessions.get(&session) {
+                Some((before, since)) if *before == mark => *since,
+                _ => now_ns,
+            };
+            if now_ns - since < idle_ns {
+                seen.insert(session, (mark, since));
+                continue;
+            }
+            // Used a moment ago after all: it gets a new one, as if it had come later.
+            self.node.wait_for(|done| {
+                self.node.namespace.end_session(session, Mode::Ordered, done);
+            })?;
+        }
+        self.sessions = seen;
         Ok(())
     }
 

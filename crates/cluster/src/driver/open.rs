@@ -47,7 +47,8 @@ impl NodeConfig {
             host: "localhost".to_owned(),
             address: "localhost".to_owned(),
             worker_threads: 4,
-            commit_threads: 2,
+            // They wait for the disk, one commit each: as many chunks as streams are written at once.
+            commit_threads: 8,
             reserve_bytes: 0,
             capacity_bytes: 0,
             segment_bytes: Options::default().segment_bytes,

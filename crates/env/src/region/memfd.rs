@@ -173,23 +173,24 @@ pub(crate) fn create(name: &str, bytes: u64) -> io::Result<OwnedFd> {
     Ok(file.into())
 }
 
-/// Fixes the size for good and takes write permission off the file, so that it cannot be opened
-/// for writing again.
-///
-/// Not F_SEAL_FUTURE_WRITE: under it the kernel refuses to punch holes, and freed frames could
-/// never be given back. Clients get a read-only descriptor instead, whose mappings can never
-/// become writable.
+/// Fixes the size for good.
 pub(crate) fn seal_size(fd: &OwnedFd) -> io::Result<()> {
-    let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
-    // SAFETY: plain calls on an open descriptor.
-    unsafe {
-        if libc::fchmod(fd.as_raw_fd(), 0o400) != 0
-            || libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, seals) != 0
-        {
-            return Err(io::Error::last_os_error());
-        }
+    add_seals(fd, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL)
+}
+
+/// As [`seal_size`], and forbids every writable mapping and write that is not there yet: the
+/// caller's own mapping goes on, nobody else's can ever write.
+pub(crate) fn seal_against_writing(fd: &OwnedFd) -> io::Result<()> {
+    let size = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
+    add_seals(fd, size | libc::F_SEAL_FUTURE_WRITE | libc::F_SEAL_SEAL)
+}
+
+fn add_seals(fd: &OwnedFd, seals: libc::c_int) -> io::Result<()> {
+    // SAFETY: a plain call on an open descriptor.
+    match unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, seals) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
     }
-    Ok(())
 }
 
 pub(crate) fn size_is_sealed(fd: &OwnedFd) -> io::Result<bool> {
@@ -210,14 +211,4 @@ pub(crate) fn size(fd: &OwnedFd) -> io::Result<u64> {
 pub(crate) fn reopen_read_only(fd: &OwnedFd) -> io::Result<OwnedFd> {
     let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
     Ok(OpenOptions::new().read(true).open(path)?.into())
-}
-
-pub(super) fn punch_hole(fd: &OwnedFd, offset: u64, bytes: u64) -> io::Result<()> {
-    let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-    // SAFETY: a plain call on an open descriptor; the caller owns the range, so no reference
-    // observes that its bytes turn to zeros.
-    match unsafe { libc::fallocate(fd.as_raw_fd(), mode, offset as i64, bytes as i64) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
 }

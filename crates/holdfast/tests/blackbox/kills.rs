@@ -6,7 +6,6 @@ use holdfast_client::{Client, Endpoint, NewFile, Options};
 use std::collections::BTreeMap;
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
 const KILLS: usize = 50;
 const LOADERS: u64 = 3;
@@ -239,7 +238,7 @@ fn assert_holds(found: &BTreeMap<String, Vec<u8>>, expected: &Files) {
 }
 
 fn impatient(endpoint: &Endpoint) -> Client {
-    let options = Options { patience: Duration::ZERO, ..Options::default() };
+    let options = Options { reconnects_max: 0, ..Options::default() };
     Client::connect(endpoint, &options).unwrap()
 }
 
@@ -270,7 +269,7 @@ fn fifty_kills_under_load_lose_nothing_that_was_acknowledged() {
             })
             .collect();
         drop(sender);
-        for _ in 0..1 + random.below(60) {
+        for _ in 0..1 + random.below(30) {
             receiver.recv().expect("a loader ended before the kill");
         }
         let data = node.kill();

@@ -6,11 +6,11 @@
     reason = "these tests are the user of the binary: they own files, sockets, threads and processes"
 )]
 
-//mod bad_data;
+mod bad_data;
 mod bad_frames;
-//mod bad_input;
+mod bad_input;
 mod common;
-//mod full_disk;
+mod full_disk;
 mod http;
 mod kills;
 mod story;
