@@ -29,7 +29,7 @@ const CASES: &[Case] = &[
     Case { name: "slot_lookup", iterations: 10_000, prepare: stored::slot_lookup },
     Case { name: "name_lookup", iterations: 10_000, prepare: stored::name_lookup },
     Case { name: "name_lookup_16", iterations: 1_000, prepare: stored::name_lookup_16 },
-    Case { name: "small_get_4k", iterations: 1_000, prepare: stored::small_get },
+    Case { name: "small_get_512", iterations: 1_000, prepare: stored::small_get },
     Case { name: "file_info_encode", iterations: 10_000, prepare: stored::file_info_encode },
     Case { name: "file_info_decode", iterations: 10_000, prepare: stored::file_info_decode },
 ];

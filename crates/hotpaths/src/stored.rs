@@ -13,7 +13,8 @@ use holdfast_env::region::Region;
 use std::hint::black_box;
 
 const FILES: u32 = 100_000;
-const OBJECT_BYTES: usize = 4096;
+const OBJECT_BYTES: usize = 512;
+/// Of the table of slots.
 const SLOTS: u32 = 10_000;
 
 /// A number that jumps about below `below`, the same in every run.
@@ -44,7 +45,7 @@ fn namespace() -> (Namespace, ChunkId) {
     };
     let Outcome::Chunk { chunk } = apply(allocate) else { unreachable!("it allocates a chunk") };
     for file in 0..FILES {
-        let pointer = Pointer { chunk, slot: Slot(file % SLOTS), cookie: Cookie(7) };
+        let pointer = Pointer { chunk, slot: Slot(file), cookie: Cookie(7) };
         apply(Command::Put {
             path: path(file),
             kind: NodeKind::File,
@@ -94,7 +95,7 @@ pub fn slot_lookup() -> Box<dyn FnMut()> {
     })
 }
 
-/// A get of 4 KiB from memory without its sockets: name, object, checksum, answer.
+/// A get of 512 bytes from memory without its sockets: name, object, checksum, answer.
 pub fn small_get() -> Box<dyn FnMut()> {
     let (ns, chunk) = namespace();
     let region = Region::create("hotpaths", StoreId(1), 64 << 20).expect("memory is there");
@@ -103,7 +104,7 @@ pub fn small_get() -> Box<dyn FnMut()> {
     store.create(spec).expect("the chunk is new");
     let body = vec![7u8; OBJECT_BYTES];
     let crc = crc32c(&body);
-    for _ in 0..SLOTS {
+    for _ in 0..FILES {
         let needle = Needle { cookie: Cookie(7), ..Needle::default() };
         let done = Box::new(|slot: holdfast_base::Result<Slot>| assert!(slot.is_ok()));
         store.append_needle(

@@ -340,6 +340,30 @@ fn parts_that_arrive_together_do_not_share_the_memory() {
     assert!(connection.wait(id).unwrap().is_last());
 }
 
+/// The head of an answer that was asked for ahead arrives behind the one before it; the rest goes
+/// straight to the memory that its own wait offers, and `wait` gets it whole all the same.
+#[test]
+fn an_answer_begun_in_a_buffer_goes_on_in_the_callers_memory() {
+    let world = world("ahead");
+    let mut connection = world.connect();
+    let bodies: Vec<Vec<u8>> = (0..6u8).map(|i| vec![i; 700_000]).collect();
+    let mut memory = vec![9; 700_000];
+    let mut ids = Vec::new();
+    for (i, body) in bodies.iter().enumerate() {
+        ids.push(connection.submit(ECHO, |m| m.push(i as u8), &[body]).unwrap());
+    }
+    for (i, (id, body)) in ids.into_iter().zip(&bodies).enumerate() {
+        if i == 3 {
+            let whole = connection.wait(id).unwrap();
+            assert!(whole.meta() == [3] && whole.body() == body);
+            continue;
+        }
+        let answer = connection.wait_into(id, &mut memory).unwrap();
+        assert!(answer.meta() == [i as u8] && answer.body_bytes() == body.len());
+        assert!(memory == *body, "body {i}");
+    }
+}
+
 #[test]
 fn a_passed_deadline_is_answered_and_the_late_answer_dropped() {
     let world = world("deadline");

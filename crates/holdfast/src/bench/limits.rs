@@ -103,7 +103,8 @@ fn receive(stream: &mut impl Stream, message: &mut [u8]) -> io::Result<bool> {
 /// Median microseconds of one round trip, and messages a second, of `batch` messages of 64 bytes
 /// there and the same back.
 fn rounds(near: impl Stream, far: impl Stream, batch: usize, spin: bool) -> io::Result<(f64, f64)> {
-    (near.spin(spin)?, far.spin(spin)?);
+    near.spin(spin)?;
+    far.spin(spin)?;
     thread::scope(|scope| {
         let (mut near, mut far) = (near, far);
         let echo = scope.spawn(move || -> io::Result<()> {
