@@ -182,18 +182,6 @@ impl Bytes {
         }
     }
 
-    /// A part of them; `None` if it reaches past their end.
-    pub fn part(self, offset: u64, bytes: u64) -> Option<Bytes> {
-        let end = offset.checked_add(bytes).filter(|end| *end <= self.len() as u64)?;
-        let (start, end) = (offset as usize, end as usize);
-        Some(match self {
-            Bytes::Owned { buf, range } => {
-                Bytes::Owned { buf, range: range.start + start..range.start + end }
-            }
-            Bytes::Region(slice) => Bytes::Region(slice.slice(start..end)),
-        })
-    }
-
     pub fn to_vec(&self) -> Vec<u8> {
         self.as_slice().to_vec()
     }

@@ -8,12 +8,14 @@ use crate::disk::{check_append, not_held};
 use crate::format::{BLOCK, Extent};
 use crate::index::RawIndex;
 use crate::open::{Append, Pending};
+use crate::read::{check_part, part_crc};
 use holdfast_base::checksum::{crc32c, stamp};
 use holdfast_base::ids::{ChunkId, Generation, Pointer, Slot, Tier};
 use holdfast_base::limits::CHUNK_SLOTS_MAX;
 use holdfast_base::{Error, Result};
 use holdfast_env::region::{FRAME_BYTES, Frames, Region, RegionMut, RegionSlice};
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 
 /// One generation of a chunk.
@@ -279,6 +281,31 @@ impl DramStore {
         let object = held.state().slots.get(pointer.slot.0 as usize).cloned().flatten();
         let object = object.filter(|object| object.needle.cookie == pointer.cookie);
         read_object(object.ok_or_else(|| no_such_object(pointer))?, pointer)
+    }
+
+    pub fn read_needle_part(
+        &self,
+        pointer: Pointer,
+        wanted: Range<u64>,
+    ) -> Result<(Bytes, Vec<u32>)> {
+        let held = self.current(pointer.chunk).map_err(|_| no_such_object(pointer))?;
+        let object = held.state().slots.get(pointer.slot.0 as usize).cloned().flatten();
+        let object = object.filter(|object| object.needle.cookie == pointer.cookie);
+        let Object { bytes, crcs, .. } = object.ok_or_else(|| no_such_object(pointer))?;
+        check_part(pointer, &wanted, bytes.len() as u64)?;
+        let first = (wanted.start / BLOCK) as usize;
+        let mut part_crcs = Vec::new();
+        let blocks = bytes.chunks(BLOCK as usize).zip(&crcs).enumerate().skip(first);
+        for (block, (piece, &crc)) in blocks.take_while(|(b, _)| (*b as u64 * BLOCK) < wanted.end) {
+            if crc32c(piece) != crc {
+                return Err(Error::corrupt(format!(
+                    "read object `{pointer}`: it fails its checksum in memory; it is not served"
+                )));
+            }
+            part_crcs.push(part_crc(piece, block as u64, &wanted));
+        }
+        let part = bytes.slice(wanted.start as usize..wanted.end as usize);
+        Ok((Bytes::Region(part), part_crcs))
     }
 
     pub fn locate(&self, chunk: ChunkId, offset: u64, bytes: u64) -> Result<Vec<Location>> {

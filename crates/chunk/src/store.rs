@@ -13,6 +13,7 @@ use holdfast_env::buf::AlignedBuf;
 use holdfast_env::region::{Region, RegionMut};
 use holdfast_env::tasks::{self, Task};
 use holdfast_env::{Disk, Rng};
+use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
 /// One directory or one memory region full of chunks. Cheap to clone; every call may come from
@@ -143,6 +144,16 @@ impl Store {
     /// Reads one object of the current generation, verified.
     pub fn read_needle(&self, pointer: Pointer) -> Result<NeedleRead> {
         either!(self.read_needle(pointer))
+    }
+
+    /// Bytes `wanted` of an object: only the 64 KiB blocks that they touch are read and verified.
+    /// With the plain checksums of the pieces that block borders cut them into.
+    pub fn read_needle_part(
+        &self,
+        pointer: Pointer,
+        wanted: Range<u64>,
+    ) -> Result<(Bytes, Vec<u32>)> {
+        either!(self.read_needle_part(pointer, wanted))
     }
 
     /// As [`Store::read_needle`] when that needs no disk; `None`: ask a thread that may wait.

@@ -156,7 +156,7 @@ impl FileService {
         }
     }
 
-    /// Part of a packed object, by its pointer; the server verifies the whole of it.
+    /// Part of a packed object, by its pointer, verified here.
     pub(crate) fn read_object(&self, meta: &[u8], reply: Reply) {
         let read: msg::ReadObject = decode_or_refuse!(meta, "read an object", reply);
         let store = check_bytes(read.bytes).and_then(|()| self.any_store_of(read.pointer.chunk));
@@ -165,17 +165,10 @@ impl FileService {
             Err(e) => return reply.send(Response::error(e)),
         };
         self.node.workers.run(move || {
-            let part = store.read_needle(read.pointer).and_then(|needle| {
-                let size = needle.bytes.len();
-                let part = needle.bytes.part(read.offset, read.bytes as u64).ok_or_else(|| {
-                    Error::invalid(format!(
-                        "read object `{}`: {} bytes at {} reach past its end at {size}",
-                        read.pointer, read.bytes, read.offset
-                    ))
-                })?;
-                let crcs = msg::piece_crcs(read.offset, part.as_slice());
-                Ok((msg::ReadReply { crcs }.to_bytes(), parts(part)))
-            });
+            let wanted = read.offset..read.offset.saturating_add(read.bytes as u64);
+            let part = store
+                .read_needle_part(read.pointer, wanted)
+                .map(|(bytes, crcs)| (msg::ReadReply { crcs }.to_bytes(), parts(bytes)));
             answer(reply, part);
         });
     }
@@ -216,19 +209,21 @@ impl FileService {
         let done: holdfast_chunk::Done<u64> = Box::new(move |length| {
             answer(reply, length.map(|length| (length.to_bytes(), Parts::None)));
         });
-        // The bytes are checked once, here: what was damaged on its way is never stored.
-        if msg::piece_crcs(append.at, body.as_slice()) != append.crcs {
-            return done(Err(Error::retry(format!(
-                "append to chunk `{}` at {}: the bytes were damaged on their way; send them again",
-                append.chunk, append.at
-            ))));
-        }
         let store = match self.any_store_of(append.chunk) {
             Ok(store) => store,
             Err(e) => return done(Err(e)),
         };
         match body {
-            Body::Region(window) => done(store.commit_raw(append.chunk, window, &append.crcs)),
+            Body::Region(window) => {
+                // Other stores check what they copy; here the bytes are in place already.
+                if msg::piece_crcs(append.at, &window) != append.crcs {
+                    return done(Err(Error::retry(format!(
+                        "append to chunk `{}` at {}: the bytes were damaged on their way; send them again",
+                        append.chunk, append.at
+                    ))));
+                }
+                done(store.commit_raw(append.chunk, window, &append.crcs))
+            }
             body => {
                 let body = Box::new(body.into_vec());
                 let durability: Durability = append.durability;

@@ -3,11 +3,11 @@
 //! is not acknowledged is kept, so that a chunk that failed can be sealed and the rest sent to a
 //! new one.
 
-use super::SLICES_IN_FLIGHT;
+use super::{DURABLE_SLICES_IN_FLIGHT, SLICES_IN_FLIGHT};
 use crate::client::{Client, NewFile, Ticket, decode};
 use crate::wire::{self, chunk, file as msg};
 use holdfast_base::checksum::crc32c;
-use holdfast_base::ids::{FileId, Pointer};
+use holdfast_base::ids::{Durability, FileId, Pointer};
 use holdfast_base::limits::{PACKED_BYTES_MAX, SLICE_BYTES};
 use holdfast_base::{Error, Kind, Result};
 use std::collections::VecDeque;
@@ -41,7 +41,7 @@ pub struct FileWriter<'a> {
     /// Bytes that no request carries yet: at most a slice, or the end that will be packed.
     buffer: Vec<u8>,
     /// Appends on their way at once.
-    slices: usize,
+    slices: Option<usize>,
     /// The file's id, once it needs a chunk.
     file: Option<FileId>,
     current: Option<Current>,
@@ -99,7 +99,7 @@ impl Client {
             new: new.clone(),
             expected,
             buffer: Vec::new(),
-            slices: SLICES_IN_FLIGHT,
+            slices: None,
             file: None,
             current: None,
             next: None,
@@ -114,9 +114,10 @@ impl Client {
 }
 
 impl FileWriter<'_> {
-    /// How many appends are on their way at once; two unless said otherwise.
+    /// How many appends are on their way at once; unless said otherwise two, and more where each
+    /// waits for a sync.
     pub fn set_in_flight(&mut self, slices: usize) {
-        self.slices = slices.max(1);
+        self.slices = Some(slices.max(1));
     }
 
     /// Takes all of `bytes`. Returns before they are acknowledged; see [`FileWriter::flush`].
@@ -288,9 +289,17 @@ impl FileWriter<'_> {
         self.client.change(wire::OP_ALLOCATE, |call| msg::Allocate { call, file }, &[])
     }
 
+    fn slices_max(&self) -> usize {
+        let durability = self.current.as_ref().map(|current| current.grant.durability);
+        self.slices.unwrap_or(match durability {
+            Some(Durability::Durable) => DURABLE_SLICES_IN_FLIGHT,
+            _ => SLICES_IN_FLIGHT,
+        })
+    }
+
     /// Sends one append; its bytes fit into the current chunk, if that is still there.
     fn send(&mut self, bytes: Vec<u8>) -> Result<()> {
-        while self.in_flight.len() >= self.slices {
+        while self.in_flight.len() >= self.slices_max() {
             self.settle_one()?;
         }
         // Settling may have moved the stream to another chunk, which is as good as empty.
