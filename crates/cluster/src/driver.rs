@@ -18,7 +18,6 @@ use holdfast_base::codec::Decode;
 use holdfast_base::ids::{
     ChunkId, Cookie, Durability, FileId, NodeId, Pointer, Sequence, SessionId, StoreId, Tier,
 };
-use holdfast_base::limits::CHUNK_BYTES;
 use holdfast_base::node::StorageClass;
 use holdfast_base::{Error, Kind, Result};
 use holdfast_chunk::{Body, ChunkSpec, Done, Needle, Store};
@@ -59,6 +58,8 @@ pub struct Node {
     pub cluster: Fold<ClusterView>,
     pub workers: Arc<Workers>,
     packed: PackedWriters,
+    /// Capacity of new chunks.
+    chunk_bytes: u64,
     /// What recovery and housekeeping found, one sentence each, for `doctor`. Bounded.
     findings: Mutex<Vec<String>>,
     /// What scrubbing has read and found, a store.
@@ -193,7 +194,7 @@ impl Node {
         class: StorageClass,
         done: Done<RawGrant>,
     ) {
-        let own = match self.stores.place(class, CHUNK_BYTES) {
+        let own = match self.stores.place(class, self.chunk_bytes) {
             Ok(own) => own,
             Err(e) => return done(Err(e)),
         };
@@ -238,6 +239,7 @@ impl Node {
         })?;
         let spec = ChunkSpec {
             durability,
+            capacity_bytes: self.chunk_bytes,
             ..ChunkSpec::new(chunk, holdfast_chunk::ChunkKind::Raw, file.0)
         };
         match own.store.create(spec) {

@@ -86,8 +86,7 @@ pub fn mix(a: u64, b: u64) -> u64 {
 }
 
 fn new_disk(seed: u64, off: Option<&str>) -> SimDisk {
-    let disk =
-        SimDisk::with_options(seed, Options { volatile_dirs: true, ..Options::default() });
+    let disk = SimDisk::with_options(seed, Options { volatile_dirs: true, ..Options::default() });
     if let Some(site) = off {
         disk.disable_site(site);
     }
@@ -213,8 +212,7 @@ pub fn prove_site<L: Layer>(layer: &L, plans: &[Plan], site: &str) -> Option<Str
         };
         let trace = disk.trace();
         let calls = (0u64..).zip(&trace).filter(|(_, line)| line.ends_with(site));
-        let mut cuts: BTreeSet<u64> =
-            calls.flat_map(|(at, _)| at + 1..=at + AFTER_SITE).collect();
+        let mut cuts: BTreeSet<u64> = calls.flat_map(|(at, _)| at + 1..=at + AFTER_SITE).collect();
         if cuts.is_empty() {
             // It is called by recovery alone.
             cuts = (plan.seed % plan.stride..disk.operations())

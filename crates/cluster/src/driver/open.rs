@@ -4,10 +4,11 @@
 use super::{Keeper, KeeperOptions, Machine, Node, OwnStore, Stores, Workers};
 use crate::{CLUSTER_TOPIC, ClusterCommand, DATA_FORMAT_VERSION, NAMESPACE_TOPIC, StoreState};
 use holdfast_base::ids::{NodeId, Sequence, SessionId, StoreId, Tier};
+use holdfast_base::limits::CHUNK_BYTES;
 use holdfast_base::{Error, Result};
 use holdfast_chunk::{Recovered, Store, StoreConfig};
 use holdfast_env::Disk;
-use holdfast_env::disk::{ReplaceSites, read_file, replace_file};
+use holdfast_env::disk::{ReplaceSites, create_dir_durable, read_file, replace_file};
 use holdfast_env::region::Region;
 use holdfast_log::{
     Drive, EmbeddedLog, Fold, FoldOptions, Log, Mode, Options, Request, SnapshotStore, View,
@@ -36,6 +37,8 @@ pub struct NodeConfig {
     /// What each store may use; 0 for its whole file system.
     pub capacity_bytes: u64,
     pub segment_bytes: u64,
+    /// Capacity of new chunks; less than the default in simulations only.
+    pub chunk_bytes: u64,
     pub fold: FoldOptions,
 }
 
@@ -51,6 +54,7 @@ impl NodeConfig {
             reserve_bytes: 0,
             capacity_bytes: 0,
             segment_bytes: Options::default().segment_bytes,
+            chunk_bytes: CHUNK_BYTES,
             fold: FoldOptions::default(),
         }
     }
@@ -85,6 +89,7 @@ impl Node {
             cluster,
             workers: Arc::new(Workers::new("disk", config.worker_threads)?),
             packed: Default::default(),
+            chunk_bytes: config.chunk_bytes,
             findings: Mutex::new(findings),
             scrubbed: Mutex::default(),
             _lock: lock,
@@ -133,7 +138,7 @@ impl Node {
 
 /// Locks the directory and checks that it is ours to use.
 fn claim(disk: &dyn Disk, data: &Path) -> Result<Box<dyn Send + Sync>> {
-    disk.create_dir_all(data)?;
+    create_dir_durable(disk, data, 1, "node.directory")?;
     let lock = disk.lock(&data.join("LOCK")).map_err(|e| match e.kind() {
         std::io::ErrorKind::WouldBlock => Error::retry(
             "another process uses it: stop that one first, or choose another directory with --data",

@@ -133,6 +133,7 @@ impl PackedWriters {
                         })?;
                         let spec = ChunkSpec {
                             durability,
+                            capacity_bytes: node.chunk_bytes,
                             ..ChunkSpec::new(
                                 chunk,
                                 holdfast_chunk::ChunkKind::Packed,

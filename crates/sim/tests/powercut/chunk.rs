@@ -3,15 +3,13 @@
 
 use crate::common::{Answer, Outcome, below, ensure, noise, powered};
 use holdfast_base::checksum::{crc32c, stamp};
-use holdfast_base::ids::{
-    ChunkId, Cookie, Durability, FileId, Generation, Pointer, Slot, StoreId,
-};
+use holdfast_base::ids::{ChunkId, Cookie, Durability, FileId, Generation, Pointer, Slot, StoreId};
 use holdfast_base::{Error, Kind, Result};
 use holdfast_chunk::{
     ChunkInfo, ChunkKind, ChunkSpec, ChunkState, Needle, Recovered, Store, StoreConfig,
 };
-use holdfast_env::{Rng, SeededRng};
 use holdfast_env::disk::read_file;
+use holdfast_env::{Rng, SeededRng};
 use holdfast_sim::SimDisk;
 use holdfast_sim::powercut::{self, Layer, Life, Plan, Seen, mix};
 use std::collections::BTreeMap;
@@ -111,13 +109,7 @@ fn needle(number: u64) -> Needle {
 impl Layer for ChunkLayer {
     type Model = Model;
 
-    fn live(
-        &self,
-        disk: &SimDisk,
-        model: &mut Model,
-        life: Life,
-        seen: &mut Seen,
-    ) -> Outcome<()> {
+    fn live(&self, disk: &SimDisk, model: &mut Model, life: Life, seen: &mut Seen) -> Outcome<()> {
         let (store, found) = powered!(disk, "open the store", open(disk, life.seed));
         powered!(disk, "check the store", check(disk, &store, &found, model, seen)?);
         let rng = life.rng();
@@ -255,13 +247,7 @@ fn append(
     Ok(Ok(()))
 }
 
-fn seal(
-    store: &Store,
-    model: &mut Model,
-    id: u64,
-    rng: &SeededRng,
-    seen: &mut Seen,
-) -> Result<()> {
+fn seal(store: &Store, model: &mut Model, id: u64, rng: &SeededRng, seen: &mut Seen) -> Result<()> {
     let Some(chunk) = model.chunks.get_mut(&id) else { return Ok(()) };
     // Mostly all of it; the first seal may also decide for less.
     let whole = store.length(ChunkId(id))?;
@@ -398,9 +384,7 @@ fn settle(
     let id = info.chunk;
     chunk.created = true;
     chunk.open = false;
-    let other = |generation: u32| {
-        found.other_generations.contains(&(id, Generation(generation)))
-    };
+    let other = |generation: u32| found.other_generations.contains(&(id, Generation(generation)));
     if let Some(length) = chunk.sealed.or(chunk.seal_in_doubt)
         && info.state == ChunkState::Sealed
     {

@@ -120,13 +120,7 @@ fn snapshots(disk: &SimDisk) -> SnapshotStore {
 impl Layer for FoldLayer {
     type Model = Model;
 
-    fn live(
-        &self,
-        disk: &SimDisk,
-        model: &mut Model,
-        life: Life,
-        seen: &mut Seen,
-    ) -> Outcome<()> {
+    fn live(&self, disk: &SimDisk, model: &mut Model, life: Life, seen: &mut Seen) -> Outcome<()> {
         let log = Arc::new(powered!(disk, "open the log", open(disk)));
         if log.topics().iter().any(|topic| topic == TOPIC) {
             let info = powered!(disk, "look at the log", log.info(TOPIC));

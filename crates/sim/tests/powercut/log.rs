@@ -51,13 +51,7 @@ pub struct LogLayer;
 impl Layer for LogLayer {
     type Model = Model;
 
-    fn live(
-        &self,
-        disk: &SimDisk,
-        model: &mut Model,
-        life: Life,
-        seen: &mut Seen,
-    ) -> Outcome<()> {
+    fn live(&self, disk: &SimDisk, model: &mut Model, life: Life, seen: &mut Seen) -> Outcome<()> {
         let mut log = powered!(disk, "open the log", open(disk));
         powered!(disk, "check the log", check(disk, &log, model, seen)?);
         let rng = life.rng();

@@ -5,3 +5,4 @@ mod chunk;
 mod common;
 mod fold;
 mod log;
+mod node;
