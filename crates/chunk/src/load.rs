@@ -49,6 +49,9 @@ pub fn open(
         }
         _ => io(e),
     })?;
+    // A process that was killed may have left names that are not durable yet. What is served from
+    // here on counts as durable, so they must be.
+    disk.sync_dir(&dir, "chunk.recovered-names").map_err(io)?;
     let (id, new) = identity(&*disk, &*rng, &dir).map_err(doing)?;
     let mut loader = Loader {
         disk: disk.clone(),
@@ -105,9 +108,6 @@ fn identity(disk: &dyn Disk, rng: &dyn Rng, dir: &Path) -> Result<(StoreId, bool
 
 impl Loader {
     fn files(&mut self) -> Result<()> {
-        // A process that was killed may have left names that are not durable yet. What is served
-        // from here on counts as durable, so they must be.
-        self.disk.sync_dir(&self.dir, "chunk.recovered-names")?;
         for entry in self.disk.list(&self.dir)? {
             let path = self.dir.join(&entry.name);
             let name = names::parse(&entry.name);
@@ -240,11 +240,22 @@ impl Loader {
         bytes: &[u8],
     ) -> Result<(), Unusable> {
         let end = head.data_end + head.footer_bytes();
+        let file = self.disk.open(path, Access::Cached)?;
         if bytes.len() as u64 != end {
-            let file = self.disk.open(path, Access::Cached)?;
             file.set_len(end)?;
-            file.sync("chunk.seal-finish")?;
         }
+        let table = bytes.get(head.data_end as usize + FOOTER_HEADER_BYTES..).unwrap_or(&[]);
+        if let Some(footer) = Footer::decode(header, &head, table) {
+            // The write was torn between the footer, which decides, and its trailer.
+            let sectors = footer.encode_sectors(header);
+            let trailer = &sectors[sectors.len() - SECTOR as usize..];
+            if bytes.get((end - SECTOR) as usize..end as usize) != Some(trailer) {
+                file.write_at(trailer, end - SECTOR)?;
+            }
+        }
+        // A killed process may have left the footer in the page cache. Under its new name the
+        // file must have it, whatever comes.
+        file.sync("chunk.seal-finish")?;
         let target = self.dir.join(names::sealed(header.chunk, header.generation));
         // Not synced: if the name is lost, the next start does this again.
         self.disk.rename(path, &target)?;

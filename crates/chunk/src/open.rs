@@ -84,6 +84,8 @@ pub struct Core {
     pub busy: bool,
     pub in_flight: bool,
     in_flight_slots: u64,
+    /// What the commit in flight takes in the file; `data_end` passes it only when it is written.
+    in_flight_bytes: u64,
     pub fenced: bool,
     /// The length a durable footer gave it, even if the rest of the seal failed.
     pub sealed: Option<u64>,
@@ -136,6 +138,7 @@ impl Core {
             busy: false,
             in_flight: false,
             in_flight_slots: 0,
+            in_flight_bytes: 0,
             fenced: false,
             sealed: None,
             damaged: false,
@@ -189,7 +192,9 @@ impl Core {
                 if slots >= CHUNK_SLOTS_MAX as u64 {
                     return full(0);
                 }
-                if self.data_end + commit_bytes(item.stored_bytes()) > header.capacity_bytes {
+                // Of an object as it is; `room` allows for the largest head.
+                let taken = self.taken_bytes() + item.stored_bytes();
+                if taken > header.capacity_bytes {
                     return full(self.room(header));
                 }
             }
@@ -206,12 +211,23 @@ impl Core {
         match header.kind {
             ChunkKind::Raw => header.capacity_bytes.saturating_sub(self.staged_end),
             ChunkKind::Packed => {
-                // A sector for headers, and a checksum for each block of the object.
-                let taken = self.data_end + self.pending_bytes + 2 * SECTOR;
-                let left = header.capacity_bytes.saturating_sub(taken);
-                left.saturating_sub(left.div_ceil(BLOCK) * 4)
+                // A checksum for each block of the object, a header and a hint.
+                let left = header.capacity_bytes.saturating_sub(self.taken_bytes());
+                left.saturating_sub(left.div_ceil(BLOCK) * 4 + SECTOR)
             }
         }
+    }
+
+    /// Bytes of a packed chunk's file that are spoken for once one more append is staged: what is
+    /// written, on its way, and waiting. Each commit to come may waste a header and most of a
+    /// sector; what waits goes into the next ones, at least [`COMMIT_BYTES_MAX`] less one object
+    /// each, of which two follow each other never both half empty.
+    fn taken_bytes(&self) -> u64 {
+        let commits = 2 + 2 * self.pending_bytes.div_ceil(COMMIT_BYTES_MAX);
+        self.data_end
+            + self.in_flight_bytes
+            + self.pending_bytes
+            + commits * (SECTOR + COMMIT_HEADER_BYTES as u64)
     }
 
     fn physical_max(header: &FileHeader) -> u64 {
@@ -273,6 +289,7 @@ impl Core {
         let mut batch =
             Batch { items, records, header: commit, offset, durable, first_slot, refused };
         batch.layout(header);
+        self.in_flight_bytes = batch.padded_bytes();
         Some(batch)
     }
 
@@ -297,6 +314,7 @@ impl Core {
             }
         }
         self.data_end += batch.padded_bytes();
+        self.in_flight_bytes = 0;
         if batch.durable {
             self.synced = batch.header.sequence;
         }
@@ -451,6 +469,7 @@ impl Open {
         let mut core = self.core();
         core.in_flight = false;
         core.in_flight_slots = 0;
+        core.in_flight_bytes = 0;
         drop(core);
         self.idle.notify_all();
     }
@@ -463,5 +482,67 @@ impl Open {
         let core = self.idle.wait_while(core, |core| core.in_flight);
         drop(core.expect("no holder of this lock panics"));
         dropped
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use holdfast_base::ids::{ChunkId, Generation, StoreId};
+
+    fn header() -> FileHeader {
+        FileHeader {
+            version: crate::format::VERSION,
+            store: StoreId(1),
+            chunk: ChunkId::new(0, 1),
+            generation: Generation(0),
+            kind: ChunkKind::Packed,
+            owner: 1,
+            capacity_bytes: 1 << 20,
+            nonce: 7,
+        }
+    }
+
+    fn object(bytes: usize) -> Pending {
+        Pending {
+            append: Append::Needle { needle: Needle::default(), done: Box::new(|_| ()) },
+            body: Box::new(vec![0u8; bytes]),
+            crcs: vec![0; bytes.div_ceil(BLOCK as usize)],
+            durability: Durability::Durable,
+        }
+    }
+
+    /// Room once forgot the commit in flight, which was no longer waiting and not yet written:
+    /// under load more was staged than the file takes, and the last appends were refused as full
+    /// although the writer had asked for room before each.
+    #[test]
+    fn what_had_room_when_it_was_staged_fits_whatever_is_in_flight() {
+        let header = header();
+        let mut core = Core::new(ChunkKind::Packed, SECTOR, SECTOR);
+        let mut flying = None;
+        let mut staged = 0;
+        for round in 0.. {
+            let size = 1 + (round * 7919) % 40_000;
+            if core.room(&header) < size as u64 {
+                break;
+            }
+            assert!(core.stage(&header, object(size)).is_ok(), "round {round}");
+            staged += 1;
+            // Every few appends the commit in flight ends and the next one takes what waits.
+            if round % 3 == 2 {
+                if let Some(batch) = flying.take() {
+                    core.finish(&batch);
+                }
+                flying = core.take_batch(&header);
+                assert!(flying.as_ref().is_none_or(|batch| batch.refused.is_empty()));
+            }
+        }
+        assert!(staged > 20, "{staged} objects of 20 KB on average");
+        while let Some(batch) = flying.take() {
+            core.finish(&batch);
+            flying = core.take_batch(&header);
+            assert!(flying.as_ref().is_none_or(|batch| batch.refused.is_empty()));
+        }
+        assert!(core.data_end <= header.capacity_bytes);
     }
 }

@@ -68,6 +68,14 @@ impl Region {
         self.taken().iter().filter(|taken| !**taken).count() as u64
     }
 
+    /// Takes the memory of all frames from the machine now, so that no write has to wait for it.
+    pub fn populate(&self) -> Result<()> {
+        let bytes = self.header.frames * FRAME_BYTES;
+        self.mapping.populate(self.frame_offset(0), bytes as usize).map_err(|e| {
+            Error::from(e).context(format_args!("take {bytes} bytes of memory for the `dram` tier"))
+        })
+    }
+
     /// Where frame `frame` starts in the memfd.
     pub fn frame_offset(&self, frame: u64) -> u64 {
         self.header.frames_offset + frame * FRAME_BYTES

@@ -48,6 +48,8 @@ config! {
     http_port: u16 = "7480";
     /// Size of the `dram` tier; "0" for none. Memory is taken as it is used.
     dram: String = r#""1G""#;
+    /// Take the `dram` tier's memory at the start: a slower start, and no write waits for memory.
+    dram_populate: bool = "false";
     /// Directories of further `disk` stores, one for each disk, beside the data directory's own.
     disks: Vec<PathBuf> = "[]";
     /// Label that replicas are spread over; empty for the system's name.

@@ -41,6 +41,9 @@ pub fn run(up: &Up, out: &mut Output) -> Result<()> {
         0 => None,
         bytes => Some(Region::create("holdfast-dram", StoreId(RealRng.next_u64()), bytes)?),
     };
+    if let Some(region) = region.as_ref().filter(|_| config.dram_populate) {
+        region.populate()?;
+    }
     let node = Node::open(machine.clone(), &node_config(&config, &up.data), region.clone())?;
     let service = Arc::new(FileService::new(node.clone(), region));
     let server_config = ServerConfig {

@@ -19,13 +19,18 @@ const INTERESTING: [u64; 10] =
 
 /// Runs `check` on mutations of `samples`. A panic in it is reported with the seed for [`once`]
 /// and the input, then goes on.
-pub fn run(target: &str, samples: &[Vec<u8>], mut check: impl FnMut(&[u8])) {
+pub fn run(target: &str, samples: &[Vec<u8>], check: impl FnMut(&[u8])) {
+    run_rounds(target, ROUNDS, samples, check);
+}
+
+/// As [`run`], for checks that take their time: so many rounds in an ordinary test run.
+pub fn run_rounds(target: &str, rounds: u64, samples: &[Vec<u8>], mut check: impl FnMut(&[u8])) {
     for sample in samples {
         check(sample);
     }
     let seconds = std::env::var(SECONDS).ok().and_then(|text| text.parse::<u64>().ok());
     let Some(seconds) = seconds else {
-        for seed in 0..ROUNDS {
+        for seed in 0..rounds {
             once(target, seed, samples, &mut check);
         }
         return;

@@ -221,6 +221,8 @@ pub fn prove_site<L: Layer>(layer: &L, plans: &[Plan], site: &str) -> Option<Str
         }
         for at in cuts {
             if let Err(broken) = cut_at(layer, *plan, Some(site), at, seen) {
+                let with = cut_at(layer, *plan, None, at, seen);
+                assert!(with.is_ok(), "not for the lack of a sync: {with:?}");
                 return Some(broken);
             }
         }

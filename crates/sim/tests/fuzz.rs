@@ -6,7 +6,13 @@ use holdfast_base::frame::{self, Decoded, FrameKind, HEADER_BYTES};
 use holdfast_base::ids::{ChunkId, Cookie, Durability, Pointer, Slot, Tier};
 use holdfast_base::limits::FRAME_META_BYTES_MAX;
 use holdfast_base::{codec_enum, codec_struct};
-use holdfast_sim::fuzz;
+use holdfast_chunk::{ChunkKind, ChunkSpec, Needle, Store, StoreConfig};
+use holdfast_env::SeededRng;
+use holdfast_env::disk::{Access, Disk, read_file};
+use holdfast_log::{Drive, EmbeddedLog, Log, Mode, Options, Scope};
+use holdfast_sim::{SimDisk, fuzz};
+use std::path::Path;
+use std::sync::Arc;
 
 #[test]
 fn frames_are_refused_or_encode_to_the_same_bytes() {
@@ -94,4 +100,126 @@ fn readers_never_go_past_the_end() {
         assert_eq!(reader.take(rest).map(<[u8]>::len), Ok(rest));
         assert_eq!(reader.finish(), Ok(()));
     });
+}
+
+/// Rounds of those targets that recover a whole file.
+const RECOVERIES: u64 = 3_000;
+
+/// The disk of `like`, with another content of one file.
+fn replaced(like: &SimDisk, path: &Path, bytes: &[u8]) -> SimDisk {
+    let disk = like.power_cut_losing_all();
+    let file = disk.open(path, Access::Cached).unwrap();
+    file.set_len(0).unwrap();
+    file.write_at(bytes, 0).unwrap();
+    file.sync("test.data").unwrap();
+    disk
+}
+
+const CHUNK: ChunkId = ChunkId(7);
+
+fn open_store(disk: &SimDisk) -> holdfast_base::Result<Store> {
+    let config = StoreConfig {
+        reserve_bytes: 1 << 20,
+        commit_threads: 0,
+        spare_file: false,
+        ..StoreConfig::new("/store")
+    };
+    Store::open(Arc::new(disk.clone()), Arc::new(SeededRng::new(1)), config).map(|(store, _)| store)
+}
+
+fn object(i: u32) -> (Needle, Vec<u8>) {
+    let owner = holdfast_base::ids::FileId(i as u64);
+    let needle = Needle { owner, cookie: Cookie(i + 9), flags: 2, hint: vec![b'h'; i as usize] };
+    (needle, vec![i as u8; 1500 * i as usize])
+}
+
+/// A store with one packed chunk of four objects, in commits of two.
+fn packed_chunk(sealed: bool) -> SimDisk {
+    let disk = SimDisk::new(1);
+    let store = open_store(&disk).unwrap();
+    let spec = ChunkSpec::new(CHUNK, ChunkKind::Packed, 1);
+    store.create(ChunkSpec { capacity_bytes: 24 << 10, ..spec }).unwrap();
+    for i in 0..4 {
+        let (needle, body) = object(i);
+        let crcs = vec![holdfast_base::checksum::crc32c(&body)];
+        let durable = Durability::Durable;
+        store.append_needle(CHUNK, needle, Box::new(body), crcs, durable, Box::new(|_| ()));
+        if i % 2 == 1 {
+            store.pump();
+        }
+    }
+    if sealed {
+        store.seal(CHUNK, 4).unwrap();
+    }
+    drop(store);
+    let end = disk.process_kill();
+    // Everything on it becomes durable.
+    end.sync_dir(Path::new("/store"), "test.name").unwrap();
+    end
+}
+
+fn fuzz_chunk(target: &str, sealed: bool) {
+    let disk = packed_chunk(sealed);
+    let name = if sealed { "/store/c0.7.g0.chunk" } else { "/store/c0.7.g0.open" };
+    let path = Path::new(name);
+    let sample = read_file(&disk, path, 1 << 20).unwrap();
+    let mut served = 0;
+    fuzz::run_rounds(target, RECOVERIES, &[sample], |input| {
+        let Ok(store) = open_store(&replaced(&disk, path, input)) else { return };
+        for i in 0..8 {
+            let pointer = Pointer { chunk: CHUNK, slot: Slot(i), cookie: Cookie(i + 9) };
+            if let Ok(read) = store.read_needle(pointer) {
+                assert_eq!((read.needle.clone(), read.bytes.to_vec()), object(i), "slot {i}");
+                served += 1;
+            }
+        }
+        if let Ok(length) = store.length(CHUNK) {
+            let _ = store.seal(CHUNK, length);
+        }
+    });
+    assert!(served > RECOVERIES, "only {served} objects survived: the fuzzer is too blunt");
+}
+
+#[test]
+fn a_mutated_open_chunk_serves_what_was_written_or_nothing() {
+    fuzz_chunk("open chunk", false);
+}
+
+#[test]
+fn a_mutated_sealed_chunk_serves_what_was_written_or_nothing() {
+    fuzz_chunk("sealed chunk", true);
+}
+
+#[test]
+fn a_mutated_segment_gives_what_was_appended_or_nothing() {
+    let disk = SimDisk::new(1);
+    let open = |disk: &SimDisk| {
+        let options = Options { drive: Drive::Pump, segment_bytes: 32 << 10, ..Options::default() };
+        EmbeddedLog::open(Arc::new(disk.clone()), Path::new("/log"), options)
+    };
+    let entry = |i: u64| vec![i as u8; (i * 700) as usize];
+    let append = |log: &EmbeddedLog, entries| {
+        log.append("t", entries, Mode::Synced, Box::new(|_| ()));
+        while log.pump() {}
+    };
+    let log = open(&disk).unwrap();
+    log.create("t").unwrap();
+    for first in [1, 3, 5] {
+        append(&log, vec![entry(first), entry(first + 1)]);
+    }
+    drop(log);
+    let path = Path::new("/log/topics/t/00000000000000000001.seg");
+    let sample = read_file(&disk, path, 1 << 20).unwrap();
+    let mut read = 0;
+    fuzz::run_rounds("segment", RECOVERIES, &[sample], |input| {
+        let log = open(&replaced(&disk, path, input)).unwrap();
+        let from = holdfast_base::ids::Index(1);
+        let entries = log.read("t", from, 100, 1 << 20, Scope::Written).unwrap_or_default();
+        for (index, bytes) in &entries {
+            assert_eq!(*bytes, entry(index.0), "entry {index}");
+        }
+        read += entries.len() as u64;
+        append(&log, vec![entry(9)]);
+    });
+    assert!(read > RECOVERIES, "only {read} entries survived: the fuzzer is too blunt");
 }

@@ -362,7 +362,8 @@ impl Keeper {
 fn unlinkable(view: &Namespace) -> Vec<(ChunkId, Generation, StoreId)> {
     let mut free = Vec::new();
     for chunk in view.chunks() {
-        let doomed = (chunk.state == ChunkState::Doomed)
+        // A store removes the current generation last: before that, nothing may say it is gone.
+        let doomed = (chunk.state == ChunkState::Doomed && chunk.old.is_empty())
             .then(|| chunk.replicas.iter().map(|store| (chunk.generation, *store)));
         let old = chunk.old.iter().filter(|old| old.released);
         let old = old.flat_map(|old| old.replicas.iter().map(|store| (old.generation, *store)));

@@ -4,10 +4,11 @@
 use super::{Keeper, KeeperOptions, Machine, Node, OwnStore, Stores, Workers};
 use crate::{CLUSTER_TOPIC, ClusterCommand, DATA_FORMAT_VERSION, NAMESPACE_TOPIC, StoreState};
 use holdfast_base::ids::{NodeId, Sequence, SessionId, StoreId, Tier};
+use holdfast_base::limits::CHUNK_BYTES;
 use holdfast_base::{Error, Result};
 use holdfast_chunk::{Recovered, Store, StoreConfig};
 use holdfast_env::Disk;
-use holdfast_env::disk::{ReplaceSites, read_file, replace_file};
+use holdfast_env::disk::{ReplaceSites, create_dir_durable, read_file, replace_file};
 use holdfast_env::region::Region;
 use holdfast_log::{
     Drive, EmbeddedLog, Fold, FoldOptions, Log, Mode, Options, Request, SnapshotStore, View,
@@ -36,6 +37,8 @@ pub struct NodeConfig {
     /// What each store may use; 0 for its whole file system.
     pub capacity_bytes: u64,
     pub segment_bytes: u64,
+    /// Capacity of new chunks; less than the default in simulations only.
+    pub chunk_bytes: u64,
     pub fold: FoldOptions,
 }
 
@@ -52,6 +55,7 @@ impl NodeConfig {
             reserve_bytes: 0,
             capacity_bytes: 0,
             segment_bytes: Options::default().segment_bytes,
+            chunk_bytes: CHUNK_BYTES,
             fold: FoldOptions::default(),
         }
     }
@@ -134,7 +138,7 @@ impl Node {
 
 /// Locks the directory and checks that it is ours to use.
 fn claim(disk: &dyn Disk, data: &Path) -> Result<Box<dyn Send + Sync>> {
-    disk.create_dir_all(data)?;
+    create_dir_durable(disk, data, 1, "node.directory")?;
     let lock = disk.lock(&data.join("LOCK")).map_err(|e| match e.kind() {
         std::io::ErrorKind::WouldBlock => Error::retry(
             "another process uses it: stop that one first, or choose another directory with --data",
@@ -218,12 +222,14 @@ fn open_stores(
         let (store, found) = Store::open(machine.disk.clone(), machine.rng.clone(), store_config)
             .map_err(|e| e.context(format_args!("open store `{place}`")))?;
         describe(&place, &found, findings);
-        stores.push(OwnStore { id: found.store, tier: Tier::Disk, place, store });
+        let chunk_bytes_max = config.chunk_bytes;
+        stores.push(OwnStore { id: found.store, tier: Tier::Disk, place, store, chunk_bytes_max });
     }
     if let Some(region) = region {
         let id = region.store();
         let store = Store::in_region(region);
-        stores.push(OwnStore { id, tier: Tier::Dram, place: "memory".to_owned(), store });
+        let (place, chunk_bytes_max) = ("memory".to_owned(), config.chunk_bytes);
+        stores.push(OwnStore { id, tier: Tier::Dram, place, store, chunk_bytes_max });
     }
     Ok(Stores::new(stores))
 }

@@ -1,7 +1,6 @@
 //! The stores of this node, and which of them takes the next bytes.
 
 use holdfast_base::ids::{StoreId, Tier};
-use holdfast_base::limits::CHUNK_BYTES;
 use holdfast_base::node::StorageClass;
 use holdfast_base::units::MIB;
 use holdfast_base::{Error, Result};
@@ -19,13 +18,15 @@ pub struct OwnStore {
     /// The directory, or `memory`: for people.
     pub place: String,
     pub store: Store,
+    pub chunk_bytes_max: u64,
 }
 
 impl OwnStore {
     /// Capacity of a new chunk: smaller than usual where the store is small.
     pub fn chunk_bytes(&self) -> u64 {
         let share = self.store.usage().capacity_bytes / CHUNKS_MIN;
-        (share / MIB * MIB).clamp(CHUNK_BYTES_MIN, CHUNK_BYTES)
+        let max = self.chunk_bytes_max;
+        (share / MIB * MIB).clamp(CHUNK_BYTES_MIN.min(max), max)
     }
 }
 

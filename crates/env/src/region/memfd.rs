@@ -52,6 +52,16 @@ impl Mapping {
         unsafe { self.start.as_ptr().add(offset as usize) }
     }
 
+    /// Makes the kernel back a range with memory; its bytes stay.
+    pub fn populate(&self, offset: u64, len: usize) -> io::Result<()> {
+        let start = self.range(offset, len);
+        // SAFETY: the range is mapped and writable, and populating changes no byte of it.
+        match unsafe { libc::madvise(start.cast(), len, libc::MADV_POPULATE_WRITE) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
     /// # Safety
     /// Nobody, in any process, writes to the range while the slice lives.
     pub unsafe fn slice(&self, offset: u64, len: usize) -> &[u8] {

@@ -36,7 +36,8 @@ impl Server {
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
         let Settings { dram_bytes, reactors, spin } = settings;
         let config = format!(
-            "native_port = {port}\nhttp_port = 0\ndram = \"{dram_bytes}\"\nscrub = \"0\"\n\
+            "native_port = {port}\nhttp_port = 0\ndram = \"{dram_bytes}\"\n\
+             dram_populate = true\nscrub = \"0\"\n\
              reactors = {reactors}\nspin = {spin}\n"
         );
         std::fs::write(directory.join(FILE), config)?;

@@ -274,7 +274,7 @@ impl World<'_> {
     }
 }
 
-fn plan(seed: u64, steps: u64, stride: u64) -> Plan {
+pub fn plan(seed: u64, steps: u64, stride: u64) -> Plan {
     Plan { seed, steps, stride, outcomes: 4 }
 }
 

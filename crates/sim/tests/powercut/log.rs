@@ -241,7 +241,7 @@ fn check_topic(
     Ok(Ok(()))
 }
 
-fn plan(seed: u64, steps: u64, stride: u64) -> Plan {
+pub fn plan(seed: u64, steps: u64, stride: u64) -> Plan {
     Plan { seed, steps, stride, outcomes: 4 }
 }
 
@@ -249,10 +249,10 @@ fn plan(seed: u64, steps: u64, stride: u64) -> Plan {
 fn the_log_keeps_its_promises_wherever_the_power_is_cut() {
     let mut seen = Seen::default();
     let mut outcomes = 0;
-    for seed in 0..6 {
+    for seed in 0..4 {
         outcomes += powercut::explore(&LogLayer, plan(seed, 12, 1), &mut seen).unwrap();
     }
-    for seed in 100..110 {
+    for seed in 100..106 {
         outcomes += powercut::explore(&LogLayer, plan(seed, 60, 23), &mut seen).unwrap();
     }
     println!("log: {outcomes} outcomes");

@@ -3,5 +3,25 @@
 
 mod chunk;
 mod common;
+mod flips;
 mod fold;
 mod log;
+mod node;
+
+use holdfast_sim::powercut::{Layer, Plan, undisturbed};
+
+#[test]
+fn the_same_seed_gives_the_same_trace_byte_for_byte() {
+    fn check<L: Layer>(layer: &L, plan: fn(u64, u64, u64) -> Plan) {
+        let run = |seed| {
+            let disk = undisturbed(layer, plan(seed, 40, 1)).unwrap();
+            (disk.digest(), disk.trace())
+        };
+        assert_eq!(run(5), run(5));
+        assert_ne!(run(5).0, run(6).0);
+    }
+    check(&log::LogLayer, log::plan);
+    check(&fold::FoldLayer, fold::plan);
+    check(&chunk::ChunkLayer, chunk::plan);
+    check(&node::NodeLayer, node::plan);
+}
