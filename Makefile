@@ -59,7 +59,7 @@ fuzz: ## fuzz every decoder for a minute each (FUZZ_SECONDS=N)
 
 bench: build ## measure the file system, with its limits in the same run
 	@echo "== bench: holdfast bench iobench, JSON Lines on standard output"
-	./target/release/holdfast bench iobench
+	./target/release/holdfast --json bench iobench -t table
 
 clean: ## remove what was built; ./data stays
 	@echo "== clean: target"

@@ -53,8 +53,12 @@ impl Error {
     }
 
     /// Puts what was being done in front: `read chunk 7: checksum mismatch ...`.
+    /// What a layer below has said already is not said twice.
     pub fn context(mut self, doing: impl fmt::Display) -> Error {
-        self.message = format!("{doing}: {}", self.message);
+        let doing = format!("{doing}: ");
+        if !self.message.starts_with(&doing) {
+            self.message.insert_str(0, &doing);
+        }
         self
     }
 }
@@ -126,6 +130,8 @@ mod tests {
     fn context_goes_in_front() {
         let e = Error::full("no space").context("append to chunk 7");
         assert_eq!(e.to_string(), "append to chunk 7: no space");
+        let e = e.context("append to chunk 7");
+        assert_eq!(e.to_string(), "append to chunk 7: no space", "said once");
         assert_eq!(e.kind, Kind::Full);
     }
 }

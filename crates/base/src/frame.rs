@@ -110,9 +110,7 @@ pub enum Decoded {
     Frame(Header),
 }
 
-/// Appends header and meta; `body_bytes` of body must follow on the wire.
-///
-/// The meta is written by `meta` straight behind the header, so that no message is built twice.
+/// As [`try_encode`], for a meta that is known to fit.
 pub fn encode(
     out: &mut Vec<u8>,
     kind: FrameKind,
@@ -122,12 +120,35 @@ pub fn encode(
     body_bytes: u32,
     meta: impl FnOnce(&mut Vec<u8>),
 ) {
+    let encoded = try_encode(out, kind, opcode, request_id, deadline_or_status, body_bytes, meta);
+    assert!(encoded.is_ok(), "{encoded:?}");
+}
+
+/// Appends header and meta; `body_bytes` of body must follow on the wire. A meta that is too long
+/// for a frame is refused, and leaves `out` as it was.
+///
+/// The meta is written by `meta` straight behind the header, so that no message is built twice.
+pub fn try_encode(
+    out: &mut Vec<u8>,
+    kind: FrameKind,
+    opcode: u16,
+    request_id: u64,
+    deadline_or_status: u32,
+    body_bytes: u32,
+    meta: impl FnOnce(&mut Vec<u8>),
+) -> Result<(), crate::Error> {
     assert!(body_bytes <= FRAME_BODY_BYTES_MAX, "body of {body_bytes} bytes");
     let start = out.len();
     out.extend_from_slice(&[0; HEADER_BYTES]);
     meta(out);
-    let meta_bytes = (out.len() - start - HEADER_BYTES) as u32;
-    assert!(meta_bytes <= FRAME_META_BYTES_MAX, "meta of {meta_bytes} bytes");
+    let meta_bytes = out.len() - start - HEADER_BYTES;
+    if meta_bytes > FRAME_META_BYTES_MAX as usize {
+        out.truncate(start);
+        return Err(crate::Error::invalid(format!(
+            "send {meta_bytes} bytes of metadata: the limit is {FRAME_META_BYTES_MAX}: ask for less"
+        )));
+    }
+    let meta_bytes = meta_bytes as u32;
     let head = &mut out[start..start + HEADER_BYTES];
     head[0..4].copy_from_slice(&MAGIC);
     head[4] = VERSION;
@@ -139,6 +160,7 @@ pub fn encode(
     head[24..28].copy_from_slice(&body_bytes.to_le_bytes());
     let crc = frame_crc(&out[start..]);
     out[start + 28..start + 32].copy_from_slice(&crc.to_le_bytes());
+    Ok(())
 }
 
 /// Decodes the frame at the front of `buf`, which may hold less or more than one.

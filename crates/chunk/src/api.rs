@@ -6,7 +6,6 @@ use holdfast_base::ids::{
 use holdfast_base::limits::CHUNK_BYTES;
 use holdfast_base::{Error, Result};
 use holdfast_env::region::RegionSlice;
-use std::borrow::Cow;
 use std::ops::Range;
 use std::path::PathBuf;
 
@@ -160,15 +159,15 @@ pub struct Recovered {
 pub enum Bytes {
     /// A part of an owned buffer.
     Owned { buf: Vec<u8>, range: Range<usize> },
-    /// Runs of the memory region, in order.
-    Region(Vec<RegionSlice>),
+    /// Memory of the `dram` tier, kept while this lives.
+    Region(RegionSlice),
 }
 
 impl Bytes {
     pub fn len(&self) -> usize {
         match self {
             Bytes::Owned { range, .. } => range.len(),
-            Bytes::Region(slices) => slices.iter().map(|slice| slice.len()).sum(),
+            Bytes::Region(slice) => slice.len(),
         }
     }
 
@@ -176,40 +175,15 @@ impl Bytes {
         self.len() == 0
     }
 
-    /// The bytes in one piece, copied only where they are in several.
-    pub fn contiguous(&self) -> Cow<'_, [u8]> {
+    pub fn as_slice(&self) -> &[u8] {
         match self {
-            Bytes::Owned { buf, range } => Cow::Borrowed(&buf[range.clone()]),
-            Bytes::Region(slices) => match slices.as_slice() {
-                [one] => Cow::Borrowed(one),
-                many => Cow::Owned(many.iter().flat_map(|slice| slice.iter().copied()).collect()),
-            },
+            Bytes::Owned { buf, range } => &buf[range.clone()],
+            Bytes::Region(slice) => slice,
         }
     }
 
     pub fn to_vec(&self) -> Vec<u8> {
-        self.contiguous().into_owned()
-    }
-
-    /// A part of them; `None` if it reaches past their end.
-    pub fn part(self, offset: u64, bytes: u64) -> Option<Bytes> {
-        let end = offset.checked_add(bytes).filter(|end| *end <= self.len() as u64)?;
-        let (start, end) = (offset as usize, end as usize);
-        Some(match self {
-            Bytes::Owned { buf, range } => {
-                Bytes::Owned { buf, range: range.start + start..range.start + end }
-            }
-            Bytes::Region(slices) => {
-                let mut before = 0;
-                let cut = slices.iter().filter_map(|slice| {
-                    let from = start.saturating_sub(before).min(slice.len());
-                    let to = end.saturating_sub(before).min(slice.len());
-                    before += slice.len();
-                    (from < to).then(|| slice.slice(from..to))
-                });
-                Bytes::Region(cut.collect())
-            }
-        })
+        self.as_slice().to_vec()
     }
 }
 
@@ -267,3 +241,12 @@ pub(crate) fn no_such_object(pointer: Pointer) -> Error {
 
 /// The slot given to an object.
 pub type SlotDone = Done<Slot>;
+
+/// Where bytes of a raw chunk are in the memory region, for clients that map it. The bytes are to
+/// be trusted only if the frame's generation is still this one after they were copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Location {
+    pub region_offset: u64,
+    pub bytes: u64,
+    pub frame_generation: u64,
+}

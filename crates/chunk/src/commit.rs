@@ -36,6 +36,16 @@ impl Queue {
         self.work.notify_one();
     }
 
+    /// Puts a chunk back by a thread that takes the next one itself: it wakes another only when
+    /// there is work for two, for a wake costs as much as a small commit.
+    fn push_back_for_me(&self, open: Arc<Open>) {
+        let mut state = self.state.lock().expect("no holder of this lock panics");
+        state.ready.push_back(open);
+        if state.ready.len() > 1 {
+            self.work.notify_one();
+        }
+    }
+
     pub fn try_pop(&self) -> Option<Arc<Open>> {
         self.state.lock().expect("no holder of this lock panics").ready.pop_front()
     }
@@ -128,7 +138,7 @@ pub fn commit_once(store: &DiskStore, open: &Arc<Open>, buf: &mut AlignedBuf) {
         core.busy
     };
     if more {
-        store.queue.push(open.clone());
+        store.queue.push_back_for_me(open.clone());
     }
 }
 

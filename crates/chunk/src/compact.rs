@@ -14,7 +14,7 @@ use holdfast_base::{Error, Result};
 use holdfast_env::File;
 use holdfast_env::buf::AlignedBuf;
 use holdfast_env::disk::Access;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 
 /// Writes sector-aligned pieces of a growing file.
@@ -118,7 +118,7 @@ impl DiskStore {
         source: &Arc<Sealed>,
         live: &dyn Fn(Slot) -> bool,
         next: Generation,
-        temporary: &PathBuf,
+        temporary: &Path,
     ) -> Result<(Sealed, CompactionDigest)> {
         let chunk = source.header.chunk;
         let failed = |e| self.write_failed(format_args!("compact chunk `{chunk}`"), e);
@@ -285,7 +285,7 @@ fn put_record(
     let mut head = vec![0; record.head_bytes() as usize];
     record.encode_into(file, out.at(), &read.crcs, &read.needle.hint, &mut head);
     out.put(&head)?;
-    out.put(&read.bytes.contiguous())?;
+    out.put(read.bytes.as_slice())?;
     out.pad(RECORD_ALIGN)
 }
 

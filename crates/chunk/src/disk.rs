@@ -18,6 +18,7 @@ use holdfast_env::buf::AlignedBuf;
 use holdfast_env::disk::{Access, Space};
 use holdfast_env::{Disk, File, Rng};
 use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
@@ -337,7 +338,7 @@ impl DiskStore {
         match staged {
             Ok(true) => self.queue.push(open),
             Ok(false) => {}
-            Err((item, e)) => item.fail(e),
+            Err(refused) => refused.0.fail(refused.1),
         }
     }
 
@@ -368,15 +369,33 @@ impl DiskStore {
     }
 
     pub fn read_needle(&self, pointer: Pointer) -> Result<NeedleRead> {
+        self.with_needle(pointer, |plan, header, file| plan.read(header, file, pointer, false))
+    }
+
+    pub fn read_needle_part(
+        &self,
+        pointer: Pointer,
+        wanted: Range<u64>,
+    ) -> Result<(Bytes, Vec<u32>)> {
+        self.with_needle(pointer, |plan, header, file| {
+            plan.read_part(header, file, pointer, wanted)
+        })
+    }
+
+    fn with_needle<T>(
+        &self,
+        pointer: Pointer,
+        read: impl FnOnce(NeedlePlan, &FileHeader, &dyn File) -> Result<T>,
+    ) -> Result<T> {
         match self.current(pointer.chunk).map_err(|_| no_such_object(pointer))? {
             Version::Open(open) => {
                 let plan = open_needle(&open, pointer)?.ok_or_else(|| no_such_object(pointer))?;
-                plan.read(&open.header, &*open.reader, pointer, false)
+                read(plan, &open.header, &*open.reader)
             }
             Version::Sealed(sealed) => {
                 let plan = sealed.needle(pointer.slot)?.ok_or_else(|| no_such_object(pointer))?;
                 let file = self.handles.get(&*self.disk, &sealed)?;
-                plan.read(&sealed.header, &*file, pointer, false)
+                read(plan, &sealed.header, &*file)
             }
         }
     }
@@ -398,7 +417,7 @@ pub fn open_needle(open: &Open, pointer: Pointer) -> Result<Option<NeedlePlan>> 
 }
 
 /// Refuses what could not be read again: bytes that do not match their checksums, first of all.
-fn check_append(item: &Pending) -> Result<()> {
+pub fn check_append(item: &Pending) -> Result<()> {
     let body = (*item.body).as_ref();
     let bytes = body.len() as u64;
     let skew = match &item.append {

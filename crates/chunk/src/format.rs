@@ -326,6 +326,19 @@ impl<'a> Record<'a> {
     /// The record at `bytes[at..]`, where `bytes` begins at `base` of the file; `None` unless its
     /// head is whole and verifies. The payload is not verified here.
     pub fn decode_at(file: &FileHeader, bytes: &'a [u8], base: u64, at: u64) -> Option<Record<'a>> {
+        let mut record = Record::decode_head_at(file, bytes, base, at)?;
+        let head = (at - base) as usize + record.header.head_bytes() as usize;
+        record.payload = bytes.get(head..)?.get(..record.header.payload_bytes as usize)?;
+        Some(record)
+    }
+
+    /// As [`Record::decode_at`], without the payload, which need not be in `bytes`.
+    pub fn decode_head_at(
+        file: &FileHeader,
+        bytes: &'a [u8],
+        base: u64,
+        at: u64,
+    ) -> Option<Record<'a>> {
         let start = usize::try_from(at.checked_sub(base)?).ok()?;
         let rest = bytes.get(start..)?;
         let fixed = rest.get(..RECORD_HEADER_BYTES)?;
@@ -346,9 +359,8 @@ impl<'a> Record<'a> {
         if header.kind != file.kind || get_u32(fixed, 40) != crc ^ file.place(at) {
             return None;
         }
-        let payload = rest.get(head.len()..)?.get(..header.payload_bytes as usize)?;
         let (crcs, hint) = behind.split_at(4 * header.pieces() as usize);
-        Some(Record { header, crcs, hint, payload })
+        Some(Record { header, crcs, hint, payload: &[] })
     }
 
     /// The plain checksum of piece `i`.

@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn blocks_combine_over_appends_and_parts_follow_extents() {
-        let data: Vec<u8> = (0..200_000u32).map(|i| (i * 7 >> 3) as u8).collect();
+        let data: Vec<u8> = (0..200_000u32).map(|i| ((i * 7) >> 3) as u8).collect();
         let mut index = RawIndex::default();
         let (mut at, mut physical) = (0usize, 4096);
         for len in [1, 65_535, 10, 70_000, 64_454] {

@@ -8,6 +8,7 @@ mod api;
 mod commit;
 mod compact;
 mod disk;
+mod dram;
 mod format;
 mod index;
 mod load;
@@ -15,6 +16,7 @@ mod names;
 mod open;
 mod read;
 mod recover;
+mod scrub;
 mod seal;
 mod sealed;
 mod slot_table;
@@ -22,6 +24,9 @@ mod spare;
 mod store;
 
 pub use api::*;
+pub use scrub::{ScrubCursor, ScrubStep, Scrubber};
+/// Public for those who count its instructions and bytes; a store makes its own.
+pub use slot_table::SlotTable;
 pub use store::Store;
 
 /// Longest hint of a needle; a name fits.

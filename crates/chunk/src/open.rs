@@ -9,6 +9,7 @@ use crate::format::{
 use crate::index::{Index, PackedIndex, RawIndex};
 use holdfast_base::checksum::crc32c_combine;
 use holdfast_base::ids::{Durability, Slot};
+use holdfast_base::limits::CHUNK_SLOTS_MAX;
 use holdfast_base::units::MIB;
 use holdfast_base::{Error, Result};
 use holdfast_env::File;
@@ -82,6 +83,7 @@ pub struct Core {
     /// In a queue of the driver or in flight: nobody else needs to be told of new appends.
     pub busy: bool,
     pub in_flight: bool,
+    in_flight_slots: u64,
     pub fenced: bool,
     /// The length a durable footer gave it, even if the rest of the seal failed.
     pub sealed: Option<u64>,
@@ -133,6 +135,7 @@ impl Core {
             staged_end: 0,
             busy: false,
             in_flight: false,
+            in_flight_slots: 0,
             fenced: false,
             sealed: None,
             damaged: false,
@@ -141,9 +144,13 @@ impl Core {
     }
 
     /// Takes an append in; says whether the driver must be told, or gives it back with the reason.
-    pub fn stage(&mut self, header: &FileHeader, item: Pending) -> Result<bool, (Pending, Error)> {
+    pub fn stage(
+        &mut self,
+        header: &FileHeader,
+        item: Pending,
+    ) -> Result<bool, Box<(Pending, Error)>> {
         if let Err(e) = self.check(header, &item) {
-            return Err((item, e));
+            return Err(Box::new((item, e)));
         }
         if let Append::Raw { .. } = item.append {
             self.staged_end += item.payload_bytes();
@@ -177,6 +184,11 @@ impl Core {
                 }
             }
             (Append::Needle { .. }, ChunkKind::Packed) => {
+                // Slots are given when a commit is laid out; these are the ones to come.
+                let slots = self.index.length() + self.pending.len() as u64 + self.in_flight_slots;
+                if slots >= CHUNK_SLOTS_MAX as u64 {
+                    return full(0);
+                }
                 if self.data_end + commit_bytes(item.stored_bytes()) > header.capacity_bytes {
                     return full(self.room(header));
                 }
@@ -243,6 +255,7 @@ impl Core {
             return None;
         }
         self.in_flight = true;
+        self.in_flight_slots = items.len() as u64;
         let durable = items.iter().any(|item| item.durability == Durability::Durable);
         let commit = CommitHeader {
             flags: 0,
@@ -380,8 +393,7 @@ impl Batch {
 
     /// Calls everybody back. Without locks.
     pub fn answer(self, result: Result<()>) {
-        let mut slot = self.first_slot;
-        for item in self.items {
+        for (slot, item) in (self.first_slot..).zip(self.items) {
             let end = match &item.append {
                 Append::Raw { at, .. } => at + item.payload_bytes(),
                 Append::Needle { .. } => 0,
@@ -390,7 +402,6 @@ impl Batch {
                 (Append::Raw { done, .. }, result) => done(result.clone().map(|()| end)),
                 (Append::Needle { done, .. }, result) => done(result.clone().map(|()| Slot(slot))),
             }
-            slot += 1;
         }
         for item in self.refused {
             item.fail(Error::full(
@@ -437,7 +448,10 @@ impl Open {
 
     /// Tells whoever waits that no commit is in flight any more.
     pub fn commit_ended(&self) {
-        self.core().in_flight = false;
+        let mut core = self.core();
+        core.in_flight = false;
+        core.in_flight_slots = 0;
+        drop(core);
         self.idle.notify_all();
     }
 

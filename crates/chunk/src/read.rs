@@ -2,7 +2,7 @@
 //! chunks, by compaction and by the scrubber. Holds no lock: the plan was made before.
 
 use crate::api::{Bytes, ChunkKind, NeedleRead, RawRead, no_such_object};
-use crate::format::{BLOCK, Extent, FileHeader, RECORD_ALIGN, Record};
+use crate::format::{BLOCK, Extent, FileHeader, RECORD_ALIGN, RECORD_HEADER_BYTES, Record};
 use crate::index::RawIndex;
 use holdfast_base::checksum::crc32c;
 use holdfast_base::ids::Pointer;
@@ -117,4 +117,74 @@ impl NeedlePlan {
         let (needle, crcs) = (record.needle(), record.all_crcs(file));
         Ok(NeedleRead { needle, bytes: Bytes::Owned { buf, range }, crcs })
     }
+
+    /// Bytes `wanted` of the object, for which only the blocks that they touch are read and
+    /// verified. With plain checksums of the pieces that block borders cut them into.
+    pub fn read_part(
+        &self,
+        file: &FileHeader,
+        from: &dyn File,
+        pointer: Pointer,
+        wanted: Range<u64>,
+    ) -> Result<(Bytes, Vec<u32>)> {
+        let failed = |e| Error::from(e).context(reading(file));
+        let bad = || {
+            let (slot, at) = (pointer.slot, self.offset);
+            damaged(file, format_args!("object {slot} at offset {at} fails its checksum"))
+        };
+        let mut head = vec![0; ((self.end - self.offset) as usize).min(RECORD_HEAD_BYTES_MAX)];
+        let got = from.read_at(&mut head, self.offset).map_err(failed)?;
+        let record = Record::decode_head_at(file, &head[..got], self.offset, self.offset)
+            .filter(|r| r.header.position == pointer.slot.0 as u64)
+            .filter(|r| r.header.kind == ChunkKind::Packed)
+            .ok_or_else(bad)?;
+        if record.header.cookie != pointer.cookie.0 {
+            return Err(no_such_object(pointer));
+        }
+        let size = record.header.payload_bytes as u64;
+        check_part(pointer, &wanted, size)?;
+        let start = wanted.start / BLOCK * BLOCK;
+        let end = wanted.end.next_multiple_of(BLOCK).min(size);
+        let mut buf = vec![0; (end - start) as usize];
+        let at = self.offset + record.header.head_bytes() + start;
+        from.read_exact_at(&mut buf, at).map_err(failed)?;
+        let mut crcs = Vec::new();
+        for (block, piece) in (start / BLOCK..).zip(buf.chunks(BLOCK as usize)) {
+            if crc32c(piece) != record.crc(file, block) {
+                return Err(bad());
+            }
+            crcs.push(part_crc(piece, block, &wanted));
+        }
+        let skip = (wanted.start - start) as usize;
+        let range = skip..skip + (wanted.end - wanted.start) as usize;
+        Ok((Bytes::Owned { buf, range }, crcs))
+    }
+}
+
+/// Head of a record, at most: its checksums, one for each block of the largest object, and a hint.
+const RECORD_HEAD_BYTES_MAX: usize = 4096;
+const _: () = assert!(
+    RECORD_HEADER_BYTES
+        + 4 * (holdfast_base::limits::PACKED_BYTES_MAX / BLOCK) as usize
+        + crate::NEEDLE_HINT_BYTES_MAX
+        <= RECORD_HEAD_BYTES_MAX
+);
+
+/// Refuses a part that is not within an object of `size` bytes.
+pub fn check_part(pointer: Pointer, wanted: &Range<u64>, size: u64) -> Result<()> {
+    if wanted.start <= wanted.end && wanted.end <= size {
+        return Ok(());
+    }
+    Err(Error::invalid(format!(
+        "read object `{pointer}`: bytes {} to {} reach past its end at {size}",
+        wanted.start, wanted.end
+    )))
+}
+
+/// Checksum of what `wanted` has of a verified block.
+pub fn part_crc(piece: &[u8], block: u64, wanted: &Range<u64>) -> u32 {
+    let start = block * BLOCK;
+    let from = wanted.start.saturating_sub(start) as usize;
+    let to = ((wanted.end - start) as usize).min(piece.len());
+    crc32c(&piece[from..to])
 }

@@ -118,10 +118,20 @@ fn build(file: &FileHeader, bytes: &[u8], walk: Walk, cut_at: usize) -> Scan {
     if scan.footer.is_none() {
         let from = invalid_from.min(bytes.len() as u64);
         let rest = &bytes[from as usize..];
-        let used = rest.iter().rposition(|&b| b != 0).map_or(0, |at| at as u64 + 1);
+        let used = used_bytes(rest) as u64;
         scan.tail = (used > 0).then(|| from..from + used);
     }
     scan
+}
+
+/// Bytes up to the last one that is not zero. Most of a preallocated file is zeros: they are
+/// passed by whole sectors, a comparison that is fast in every build.
+fn used_bytes(bytes: &[u8]) -> usize {
+    const ZEROS: [u8; SECTOR as usize] = [0; SECTOR as usize];
+    let is_used = |sector: &[u8]| *sector != ZEROS[..sector.len()];
+    let Some(last) = bytes.chunks(ZEROS.len()).rposition(is_used) else { return 0 };
+    let end = bytes.len().min((last + 1) * ZEROS.len());
+    bytes[..end].iter().rposition(|&b| b != 0).map_or(0, |at| at + 1)
 }
 
 fn empty_index(kind: ChunkKind) -> Index {
@@ -318,6 +328,23 @@ fn add_pieces(file: &FileHeader, record: &Record<'_>, at: u64, torn: bool, raw: 
             raw.append(extent, &[record.crc(file, i)]);
         } else if torn {
             return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_byte_that_is_not_zero_ends_what_is_used() {
+        for len in [0, 1, 4095, 4096, 4097, 3 * 4096 + 5] {
+            assert_eq!(used_bytes(&vec![0; len]), 0);
+            for at in (0..len).step_by(13).chain(len.checked_sub(1)) {
+                let mut bytes = vec![0; len];
+                bytes[at] = 1;
+                assert_eq!(used_bytes(&bytes), at + 1, "{at} of {len}");
+            }
         }
     }
 }

@@ -165,7 +165,7 @@ impl DiskStore {
     }
 }
 
-fn same_length(chunk: ChunkId, sealed: u64, asked: u64) -> Result<()> {
+pub fn same_length(chunk: ChunkId, sealed: u64, asked: u64) -> Result<()> {
     if sealed == asked {
         return Ok(());
     }
@@ -194,7 +194,7 @@ fn partial_block(open: &Open, raw: &RawIndex, length: u64) -> Result<Option<u32>
     }
     let read = RawPlan::new(&open.header, raw, start, length - start)?;
     let read = read.read(&open.header, &*open.reader, true)?;
-    Ok(Some(crc32c(&read.bytes.contiguous())))
+    Ok(Some(crc32c(read.bytes.as_slice())))
 }
 
 fn stamped(open: &Open, raw: RawIndex) -> Table {

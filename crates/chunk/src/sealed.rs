@@ -84,7 +84,7 @@ impl Sealed {
                 let slots = entries.iter().map(|e| &e.slot).chain(damaged);
                 ordered
                     && slots.into_iter().all(|&s| (s as u64) < footer.length)
-                    && footer.length <= u32::MAX as u64
+                    && footer.length <= holdfast_base::limits::CHUNK_SLOTS_MAX as u64
                     && entries.last().is_none_or(|e| {
                         (e.offset_units as u64) * crate::format::RECORD_ALIGN < footer.data_end
                     })

@@ -69,11 +69,6 @@ impl SlotTable {
         }
     }
 
-    /// Slots, present or not.
-    pub fn slots(&self) -> u32 {
-        self.slots
-    }
-
     /// Slots present.
     pub fn count(&self) -> u32 {
         self.count
@@ -143,6 +138,7 @@ impl SlotTable {
     }
 
     /// Memory it takes.
+    #[cfg(test)]
     pub fn bytes(&self) -> usize {
         size_of::<SlotTable>()
             + 8 * (self.present.len() + self.low.len() + self.high.len())

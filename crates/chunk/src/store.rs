@@ -3,6 +3,7 @@
 use crate::api::*;
 use crate::commit;
 use crate::disk::DiskStore;
+use crate::dram::DramStore;
 use crate::open::{Append, Pending};
 use crate::{load, spare};
 use holdfast_base::ids::{ChunkId, Durability, Generation, Pointer, Slot, StoreId};
@@ -12,6 +13,7 @@ use holdfast_env::buf::AlignedBuf;
 use holdfast_env::region::{Region, RegionMut};
 use holdfast_env::tasks::{self, Task};
 use holdfast_env::{Disk, Rng};
+use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
 /// One directory or one memory region full of chunks. Cheap to clone; every call may come from
@@ -21,16 +23,32 @@ pub struct Store {
     owner: Arc<Owner>,
 }
 
+enum Tiered {
+    Disk(Arc<DiskStore>),
+    Dram(DramStore),
+}
+
+/// Calls the same method of either tier.
+macro_rules! either {
+    ($self:ident . $method:ident ( $($arg:expr),* )) => {
+        match &$self.owner.tier {
+            Tiered::Disk(store) => store.$method($($arg),*),
+            Tiered::Dram(store) => store.$method($($arg),*),
+        }
+    };
+}
+
 /// Ends the threads when the last handle is dropped; commits that wait are written first.
 struct Owner {
-    disk: Arc<DiskStore>,
+    tier: Tiered,
     /// Taken at the end, by whoever drops the last handle.
     threads: Mutex<Vec<Task>>,
 }
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        self.disk.queue.stop();
+        let Tiered::Disk(disk) = &self.tier else { return };
+        disk.queue.stop();
         if commit::on_commit_thread() {
             return;
         }
@@ -59,34 +77,26 @@ impl Store {
             store.queue.wake_spare();
             threads.push(tasks::spawn("chunk-spare", move || spare::run(&store))?);
         }
-        Ok((
-            Store { owner: Arc::new(Owner { disk: store, threads: Mutex::new(threads) }) },
-            recovered,
-        ))
+        let owner = Owner { tier: Tiered::Disk(store), threads: Mutex::new(threads) };
+        Ok((Store { owner: Arc::new(owner) }, recovered))
     }
 
-    /// The `dram` store in a fresh memory region.
-    pub fn open_region(_region: Arc<Region>) -> Result<Store> {
-        Err(Error::unsupported("open the memory store: set `dram = \"0\"`"))
-    }
-
-    /// A window of the region for the body of an append; `None` where appends are copied.
-    pub fn reserve_raw(&self, _: ChunkId, _: u64, _: usize) -> Result<Option<RegionMut>> {
-        Ok(None)
-    }
-
-    /// Appends what was received into a reserved window.
-    pub fn commit_raw(&self, _: ChunkId, _: RegionMut, _: Vec<u32>, done: Done<u64>) {
-        done(Err(Error::bug("commit a window: this store has none")));
+    /// A store in memory; it begins empty and ends with the process.
+    pub fn in_region(region: Arc<Region>) -> Store {
+        let tier = Tiered::Dram(DramStore::new(region));
+        Store { owner: Arc::new(Owner { tier, threads: Mutex::default() }) }
     }
 
     pub fn id(&self) -> StoreId {
-        self.owner.disk.id
+        match &self.owner.tier {
+            Tiered::Disk(store) => store.id,
+            Tiered::Dram(store) => store.region.store(),
+        }
     }
 
     /// Makes an empty chunk, durably.
     pub fn create(&self, spec: ChunkSpec) -> Result<()> {
-        self.owner.disk.create(spec)
+        either!(self.create(spec))
     }
 
     /// Appends `body` at byte `at`, which must be the end of what was appended before.
@@ -102,7 +112,7 @@ impl Store {
         done: Done<u64>,
     ) {
         let append = Append::Raw { at, done };
-        self.owner.disk.append(chunk, Pending { append, body, crcs, durability });
+        either!(self.append(chunk, Pending { append, body, crcs, durability }));
     }
 
     /// Appends an object; `crcs`: crc32c of each 64 KiB of it (one for an empty object); they
@@ -117,7 +127,7 @@ impl Store {
         done: SlotDone,
     ) {
         let append = Append::Needle { needle, done };
-        self.owner.disk.append(chunk, Pending { append, body, crcs, durability });
+        either!(self.append(chunk, Pending { append, body, crcs, durability }));
     }
 
     /// Reads acknowledged bytes; a range that reaches past them is cut there.
@@ -128,38 +138,92 @@ impl Store {
         offset: u64,
         bytes: u64,
     ) -> Result<RawRead> {
-        self.owner.disk.read_raw(chunk, generation, offset, bytes, false)
+        either!(self.read_raw(chunk, generation, offset, bytes, false))
     }
 
     /// Reads one object of the current generation, verified.
     pub fn read_needle(&self, pointer: Pointer) -> Result<NeedleRead> {
-        self.owner.disk.read_needle(pointer)
+        either!(self.read_needle(pointer))
+    }
+
+    /// Bytes `wanted` of an object: only the 64 KiB blocks that they touch are read and verified.
+    /// With the plain checksums of the pieces that block borders cut them into.
+    pub fn read_needle_part(
+        &self,
+        pointer: Pointer,
+        wanted: Range<u64>,
+    ) -> Result<(Bytes, Vec<u32>)> {
+        either!(self.read_needle_part(pointer, wanted))
     }
 
     /// As [`Store::read_needle`] when that needs no disk; `None`: ask a thread that may wait.
-    pub fn try_read_needle(&self, _pointer: Pointer) -> Option<Result<NeedleRead>> {
-        None
+    pub fn try_read_needle(&self, pointer: Pointer) -> Option<Result<NeedleRead>> {
+        match &self.owner.tier {
+            Tiered::Disk(_) => None,
+            Tiered::Dram(store) => Some(store.read_needle(pointer)),
+        }
+    }
+
+    /// As [`Store::read_raw`] when that needs no disk; `None`: ask a thread that may wait.
+    pub fn try_read_raw(
+        &self,
+        chunk: ChunkId,
+        generation: Generation,
+        offset: u64,
+        bytes: u64,
+    ) -> Option<Result<RawRead>> {
+        match &self.owner.tier {
+            Tiered::Disk(_) => None,
+            Tiered::Dram(store) => Some(store.read_raw(chunk, generation, offset, bytes, false)),
+        }
+    }
+
+    /// A place in memory for the append of `bytes` at byte `at`, to receive its body into.
+    /// `None`: this store has no such places; use [`Store::append_raw`].
+    pub fn reserve_raw(&self, chunk: ChunkId, at: u64, bytes: usize) -> Option<Result<RegionMut>> {
+        match &self.owner.tier {
+            Tiered::Disk(_) => None,
+            Tiered::Dram(store) => Some(store.reserve_raw(chunk, at, bytes)),
+        }
+    }
+
+    /// Acknowledges a window whose bytes are in place; windows of a chunk are committed
+    /// in the order they were made. `crcs` as in [`Store::append_raw`], not checked here.
+    pub fn commit_raw(&self, chunk: ChunkId, window: RegionMut, crcs: &[u32]) -> Result<u64> {
+        match &self.owner.tier {
+            Tiered::Disk(_) => Err(Error::bug("commit a reservation to a store on disk")),
+            Tiered::Dram(store) => store.commit_raw(chunk, window, crcs),
+        }
+    }
+
+    /// Where acknowledged bytes of a raw chunk are, for clients that map the region; empty for
+    /// stores on disk.
+    pub fn locate(&self, chunk: ChunkId, offset: u64, bytes: u64) -> Result<Vec<Location>> {
+        match &self.owner.tier {
+            Tiered::Disk(_) => Ok(Vec::new()),
+            Tiered::Dram(store) => store.locate(chunk, offset, bytes),
+        }
     }
 
     /// Acknowledged length (raw: bytes, packed: next slot).
     pub fn length(&self, chunk: ChunkId) -> Result<u64> {
-        self.owner.disk.length(chunk)
+        either!(self.length(chunk))
     }
 
     /// Bytes that the open chunk can still take in one append; 0 when it takes none.
     pub fn room(&self, chunk: ChunkId) -> Result<u64> {
-        self.owner.disk.room(chunk)
+        either!(self.room(chunk))
     }
 
     /// Ends appends for good, across restarts, and answers the verified length.
     pub fn fence(&self, chunk: ChunkId) -> Result<u64> {
-        self.owner.disk.fence(chunk)
+        either!(self.fence(chunk))
     }
 
     /// Fixes the length (raw: bytes, packed: slots), which must not exceed the verified one. The
     /// first seal decides. What is beyond stays in the file, unread.
     pub fn seal(&self, chunk: ChunkId, length: u64) -> Result<()> {
-        self.owner.disk.seal(chunk, length)
+        either!(self.seal(chunk, length))
     }
 
     /// Computes generation `next` of a sealed packed chunk from the slots for which `live` says
@@ -170,39 +234,43 @@ impl Store {
         live: &dyn Fn(Slot) -> bool,
         next: Generation,
     ) -> Result<CompactionDigest> {
-        self.owner.disk.compact(chunk, live, next)
+        either!(self.compact(chunk, live, next))
     }
 
     /// Makes `generation`, computed before, the one that is read.
     pub fn switch(&self, chunk: ChunkId, generation: Generation) -> Result<()> {
-        self.owner.disk.switch(chunk, generation)
+        either!(self.switch(chunk, generation))
     }
 
     /// Removes a generation that is not current, or, when it is the last, the chunk. Readers that
     /// have begun go on.
     pub fn unlink(&self, chunk: ChunkId, generation: Generation) -> Result<()> {
-        self.owner.disk.unlink(chunk, generation)
+        either!(self.unlink(chunk, generation))
     }
 
     /// Current generations, by chunk.
     pub fn list(&self) -> Vec<ChunkInfo> {
-        self.owner.disk.list()
+        either!(self.list())
     }
 
     pub fn usage(&self) -> Usage {
-        self.owner.disk.usage()
+        either!(self.usage())
     }
 
     /// Writes pending commits here and now, first come first served; for stores without threads.
     pub fn pump(&self) {
+        let Tiered::Disk(store) = &self.owner.tier else { return };
         let mut buf = AlignedBuf::zeroed(MIB as usize);
-        while let Some(open) = self.owner.disk.queue.try_pop() {
-            commit::commit_once(&self.owner.disk, &open, &mut buf);
+        while let Some(open) = store.queue.try_pop() {
+            commit::commit_once(store, &open, &mut buf);
         }
     }
 
-    /// What the scrubber reads next.
-    pub(crate) fn disk(&self) -> &DiskStore {
-        &self.owner.disk
+    /// What the scrubber reads; memory is checked by its readers alone.
+    pub(crate) fn disk(&self) -> Option<&DiskStore> {
+        match &self.owner.tier {
+            Tiered::Disk(store) => Some(store),
+            Tiered::Dram(_) => None,
+        }
     }
 }

@@ -13,17 +13,25 @@ use std::sync::{Arc, Mutex};
 const D: Durability = Durability::Durable;
 
 fn raw_store() -> (Arc<MemDisk>, Store) {
+    raw_store_of(4 << 20)
+}
+
+fn raw_store_of(capacity: u64) -> (Arc<MemDisk>, Store) {
     let disk = MemDisk::new();
     let (store, found) = open(&disk);
     assert!(found.new);
-    store.create(spec(ChunkKind::Raw, 4 << 20)).unwrap();
+    store.create(spec(ChunkKind::Raw, capacity)).unwrap();
     (disk, store)
 }
 
 fn packed_store(sizes: &[usize]) -> (Arc<MemDisk>, Store) {
+    packed_store_of(2 << 20, sizes)
+}
+
+fn packed_store_of(capacity: u64, sizes: &[usize]) -> (Arc<MemDisk>, Store) {
     let disk = MemDisk::new();
     let (store, _) = open(&disk);
-    store.create(spec(ChunkKind::Packed, 2 << 20)).unwrap();
+    store.create(spec(ChunkKind::Packed, capacity)).unwrap();
     for (i, &size) in sizes.iter().enumerate() {
         let slot = append_needle(&store, i as u64, &noise(i as u64, size)).unwrap();
         assert_eq!(slot, Slot(i as u32));
@@ -290,7 +298,7 @@ fn flip_everywhere(disk: &Arc<MemDisk>, ending: &str, check: impl Fn(&Store, &Re
 fn a_flipped_bit_anywhere_is_never_served() {
     let sizes = [0, 5, 300, 1000];
     for sealed in [false, true] {
-        let (disk, store) = packed_store(&sizes);
+        let (disk, store) = packed_store_of(24 << 10, &sizes);
         if sealed {
             store.seal(CHUNK, 4).unwrap();
         }
@@ -324,7 +332,7 @@ fn a_flipped_bit_anywhere_is_never_served() {
 #[test]
 fn a_flipped_bit_in_a_raw_chunk_is_never_served() {
     for sealed in [false, true] {
-        let (disk, store) = raw_store();
+        let (disk, store) = raw_store_of(24 << 10);
         let data = noise(9, 6000);
         append_raw(&store, 0, &data[..2000], D).unwrap();
         append_raw(&store, 2000, &data[2000..], D).unwrap();
@@ -476,4 +484,40 @@ proptest! {
             prop_assert_eq!(read_raw(&store, from as u64, len as u64).unwrap(), expected);
         }
     }
+}
+
+#[test]
+fn the_scrubber_finds_a_flipped_bit_and_honours_its_rate() {
+    let (disk, store) = raw_store();
+    let data = noise(4, 1 << 20);
+    append_raw(&store, 0, &data, D).unwrap();
+    store.seal(CHUNK, 1 << 20).unwrap();
+    const RATE: u64 = 256 << 10;
+    let pass = |found: &mut Vec<Damage>| {
+        let mut scrubber = Scrubber::new(store.clone(), RATE, ScrubCursor::default());
+        let (mut now, mut bytes) = (0u64, 0u64);
+        loop {
+            let step = scrubber.step(now);
+            bytes += step.bytes;
+            // One block may be read ahead of what was earned.
+            assert!(bytes <= now * RATE / 1_000_000_000 + 65_536, "{bytes} bytes at {now} ns");
+            found.extend(step.damaged);
+            if step.finished_pass {
+                return (bytes, now);
+            }
+            now += step.wait_ns.max(1);
+            // Stopped and resumed anywhere, it goes on where it was.
+            let cursor = scrubber.cursor();
+            assert!(cursor.position <= 17);
+        }
+    };
+    let mut found = Vec::new();
+    let (bytes, took_ns) = pass(&mut found);
+    assert!(found.is_empty());
+    assert_eq!(bytes, 1 << 20);
+    assert!((3_700_000_000..4_300_000_000).contains(&took_ns), "{took_ns}");
+    disk.content(&disk.find(".chunk")).lock().unwrap()[500_000] ^= 4;
+    pass(&mut found);
+    assert_eq!(found.len(), 1);
+    assert!(found[0].what.contains("block 7"), "{}", found[0].what);
 }

@@ -1,18 +1,24 @@
 //! The client: one connection to a node, a session for what changes something, and the calls
-//! that name files. Streams are in `stream`; nothing here spawns a thread.
+//! that name files. Streams are in `stream`, the log in `log`; nothing here spawns a thread.
+
+mod requests;
+
+pub use requests::Ticket;
 
 use crate::connection::{Connection, Options, RequestId, Response};
 use crate::region::Mapping;
-use crate::wire::chunk::Piece;
-use crate::wire::{self, Call, file as msg};
+use crate::wire::{self, file as msg};
 use holdfast_base::checksum::crc32c;
 use holdfast_base::codec::{Decode, Encode};
-use holdfast_base::ids::{FileId, Sequence, SessionId};
+use holdfast_base::ids::{FileId, SessionId};
 use holdfast_base::limits::{INLINE_GET_BYTES_MAX, LIST_PAGE_MAX, PACKED_BYTES_MAX};
 use holdfast_base::node::{NodeKind, StorageClass};
-use holdfast_base::{Error, Result};
+use holdfast_base::{Error, Kind, Result};
 use holdfast_env::net::Endpoint;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
+
+/// How often a get starts again because its file was replaced meanwhile.
+const GET_ATTEMPTS_MAX: u32 = 5;
 
 /// How a new file or directory should look; start from [`NewFile::default`].
 #[derive(Clone, Debug)]
@@ -57,24 +63,22 @@ impl NewFile {
     }
 }
 
-/// An answer to wait for; see [`Client::wait`].
-#[must_use = "a request that nobody waits for keeps its answer in memory"]
-#[derive(Debug, PartialEq, Eq, Hash, Clone, Copy)]
-pub struct Ticket {
-    pub(crate) request: RequestId,
-    sequence: Option<Sequence>,
-}
-
 /// One connection to a node.
 pub struct Client {
     pub(crate) connection: Connection,
     options: Options,
     session: Option<SessionId>,
     next_sequence: u64,
-    /// Sequences without an answer yet; the lowest bounds what the server must remember.
+    /// The session's numbers without an answer yet; the lowest bounds what the node remembers.
     unanswered: BTreeSet<u64>,
+    /// Under which number each request that changes something was sent.
+    numbered: HashMap<RequestId, requests::Numbered>,
+    /// Connecting anew failed: requests that were lost fail at once, until it works again.
+    gave_up: bool,
     /// The node's region, mapped once, for co-located clients.
     pub(crate) mapping: Option<Mapping>,
+    /// Counts mappings: places in an earlier one mean nothing in this one.
+    pub(crate) mappings: u32,
 }
 
 impl Client {
@@ -86,13 +90,24 @@ impl Client {
             session: None,
             next_sequence: 1,
             unanswered: BTreeSet::new(),
+            numbered: HashMap::new(),
+            gave_up: false,
             mapping: None,
+            mappings: 0,
         })
     }
 
     /// Maps the node's `dram` region, so that reads of it are memory copies. Needs a Unix socket.
     pub fn map_region(&mut self) -> Result<()> {
-        self.mapping = Some(Mapping::request(&mut self.connection)?);
+        if self.options.ring {
+            // A ring carries no descriptors: a socket of its own does, for this once.
+            let options = Options { ring: false, ..self.options.clone() };
+            let mut plain = Connection::connect_with(self.connection.endpoint(), options)?;
+            self.mapping = Some(Mapping::request(&mut plain)?);
+        } else {
+            self.mapping = Some(Mapping::request(&mut self.connection)?);
+        }
+        self.mappings += 1;
         Ok(())
     }
 
@@ -120,7 +135,14 @@ impl Client {
 
     /// As [`Client::stat`], for many outstanding at once.
     pub fn submit_stat(&mut self, path: &str, follow: bool) -> Result<Ticket> {
-        self.submit(wire::OP_LOOKUP, &msg::Lookup { path: path.to_owned(), follow }, &[])
+        // As `msg::Lookup`, which would want a copy of the path.
+        let lookup = |out: &mut Vec<u8>| {
+            path.encode(out);
+            follow.encode(out);
+        };
+        let deadline_ms = self.options.deadline_ms;
+        let request = self.connection.submit_kept(wire::OP_LOOKUP, deadline_ms, lookup, &[])?;
+        Ok(Ticket { request })
     }
 
     pub fn wait_stat(&mut self, ticket: Ticket) -> Result<msg::FileInfo> {
@@ -129,27 +151,16 @@ impl Client {
 
     /// The whole of a file that fits into memory, verified. One round trip up to 1 MiB.
     pub fn get(&mut self, path: &str) -> Result<Vec<u8>> {
-        let ticket = self.submit_get(path)?;
-        let response = self.wait(ticket)?;
-        let reply: msg::GetReply = decode(&response)?;
-        match reply.content {
-            msg::Content::Body { crc } => {
-                verify(response.body(), crc, path)?;
-                Ok(response.into_body())
-            }
-            msg::Content::Mapped { pieces, crc } => {
-                let mut bytes = vec![0; reply.info.size as usize];
-                self.copy_mapped(&pieces, &mut bytes, path)?;
-                verify(&bytes, crc, path)?;
-                Ok(bytes)
-            }
-            msg::Content::Chunks { .. } => {
-                let mut reader = self.open(path)?;
-                let mut bytes = vec![0; reader.info().size as usize];
-                reader.read_exact_at(&mut bytes, 0)?;
-                Ok(bytes)
+        for _ in 1..GET_ATTEMPTS_MAX {
+            let ticket = self.submit_get(path)?;
+            match self.wait_get(path, ticket) {
+                // It was replaced between look-up and read: the new one is as good an answer.
+                Err(e) if e.kind == Kind::Retry && self.connection.failure().is_none() => {}
+                other => return other,
             }
         }
+        let ticket = self.submit_get(path)?;
+        self.wait_get(path, ticket)
     }
 
     pub fn submit_get(&mut self, path: &str) -> Result<Ticket> {
@@ -186,9 +197,14 @@ impl Client {
     /// Stores a whole file of up to 16 MiB in one round trip.
     pub fn put(&mut self, path: &str, bytes: &[u8], new: &NewFile) -> Result<FileId> {
         let ticket = self.submit_put(path, bytes, new)?;
+        self.wait_put(ticket)
+    }
+
+    pub fn wait_put(&mut self, ticket: Ticket) -> Result<FileId> {
         decode(&self.wait(ticket)?)
     }
 
+    /// As [`Client::put`], without waiting; the bytes are copied, to be sent again if need be.
     pub fn submit_put(&mut self, path: &str, bytes: &[u8], new: &NewFile) -> Result<Ticket> {
         if bytes.len() as u64 > PACKED_BYTES_MAX {
             return Err(Error::invalid(format!(
@@ -223,91 +239,6 @@ impl Client {
     pub fn symlink(&mut self, path: &str, target: &str, mtime_ns: i64) -> Result<()> {
         let (path, target) = (path.to_owned(), target.to_owned());
         self.act(msg::Action::Symlink { path, target, mtime_ns })
-    }
-
-    // The machinery.
-
-    /// Sends what was submitted and waits for one answer.
-    pub fn wait(&mut self, ticket: Ticket) -> Result<Response> {
-        let response = self.connection.wait(ticket.request);
-        self.answered(ticket);
-        response
-    }
-
-    /// As [`Client::wait`], with the body received into `target`; answers meta and the body's
-    /// length.
-    pub(crate) fn wait_into(&mut self, ticket: Ticket, target: &mut [u8]) -> Result<Response> {
-        self.connection.wait_into(ticket.request, target)
-    }
-
-    /// Makes the connection anew; the session goes on, outstanding requests are lost.
-    pub fn reconnect(&mut self) -> Result<()> {
-        let endpoint = self.connection.endpoint().clone();
-        self.connection = Connection::connect_with(&endpoint, self.options.clone())?;
-        // Answers that were lost are asked for again under new numbers or not at all.
-        self.unanswered.clear();
-        if self.mapping.take().is_some() {
-            self.map_region()?;
-        }
-        Ok(())
-    }
-
-    /// Copies bytes out of the mapped region.
-    pub(crate) fn copy_mapped(&self, pieces: &[Piece], out: &mut [u8], path: &str) -> Result<()> {
-        let Some(mapping) = &self.mapping else {
-            return Err(Error::bug(format!(
-                "get `{path}`: the node answered with a location, but nothing is mapped"
-            )));
-        };
-        if mapping.copy(pieces, out)? {
-            return Ok(());
-        }
-        // The frame was reused under the copy: the name now stands for something else.
-        Err(Error::retry(format!("get `{path}`: it was replaced while it was read, try again")))
-    }
-
-    pub(crate) fn answered(&mut self, ticket: Ticket) {
-        if let Some(sequence) = ticket.sequence {
-            self.unanswered.remove(&sequence.0);
-        }
-    }
-
-    pub(crate) fn submit(
-        &mut self,
-        opcode: u16,
-        message: &impl Encode,
-        body: &[&[u8]],
-    ) -> Result<Ticket> {
-        let request = self.connection.submit(opcode, |out| message.encode(out), body)?;
-        Ok(Ticket { request, sequence: None })
-    }
-
-    pub(crate) fn ask<T: Decode>(&mut self, opcode: u16, message: &impl Encode) -> Result<T> {
-        let ticket = self.submit(opcode, message, &[])?;
-        decode(&self.wait(ticket)?)
-    }
-
-    /// Submits a numbered request.
-    pub(crate) fn change<M: Encode>(
-        &mut self,
-        opcode: u16,
-        message: impl FnOnce(Call) -> M,
-        body: &[&[u8]],
-    ) -> Result<Ticket> {
-        let session = match self.session {
-            Some(session) => session,
-            None => {
-                let session = self.ask(wire::OP_OPEN_SESSION, &())?;
-                *self.session.insert(session)
-            }
-        };
-        let sequence = Sequence(self.next_sequence);
-        self.next_sequence += 1;
-        self.unanswered.insert(sequence.0);
-        let acknowledged_below = Sequence(*self.unanswered.first().expect("just inserted"));
-        let message = message(Call { session, sequence, acknowledged_below });
-        let request = self.connection.submit(opcode, |out| message.encode(out), body)?;
-        Ok(Ticket { request, sequence: Some(sequence) })
     }
 }
 

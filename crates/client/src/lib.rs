@@ -15,6 +15,7 @@
 
 mod client;
 pub mod connection;
+pub mod log;
 mod region;
 mod stream;
 pub mod wire;
@@ -22,4 +23,5 @@ pub mod wire;
 pub use client::{Client, NewFile, Ticket};
 pub use connection::{Connection, Options, RequestId, Response};
 pub use holdfast_env::net::Endpoint;
-pub use stream::{FileReader, FileWriter};
+pub use log::LogClient;
+pub use stream::{FileReader, FileWriter, MultiStream, Run};

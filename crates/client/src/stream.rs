@@ -1,10 +1,17 @@
 //! Streams: a file written or read front to back, with at least one transfer always in flight.
 
+mod cursor;
+mod multi;
 mod reader;
 mod writer;
 
+pub use multi::{MultiStream, Run};
 pub use reader::FileReader;
 pub use writer::FileWriter;
 
 /// Transfers of one stream that are in flight at once: while one is worked on, the other moves.
 pub(crate) const SLICES_IN_FLIGHT: usize = 2;
+
+/// The same of a stream that is written durably: what waits for one sync shares the next, so more
+/// on the way makes larger commits.
+pub(crate) const DURABLE_SLICES_IN_FLIGHT: usize = 12;

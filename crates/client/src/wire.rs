@@ -5,6 +5,8 @@ pub mod admin;
 pub mod chunk;
 pub mod file;
 pub mod log;
+#[cfg(test)]
+mod tests;
 
 use holdfast_base::codec_struct;
 use holdfast_base::ids::{Sequence, SessionId};
@@ -17,6 +19,9 @@ pub const OP_OPEN_SESSION: u16 = 0x0002;
 pub const OP_END_SESSION: u16 = 0x0003;
 /// `STATUS`: empty; answered with [`admin::Status`].
 pub const OP_STATUS: u16 = 0x0004;
+/// `RING`: empty, over a Unix socket only and with the descriptor of a ring, see
+/// docs/formats/ring.md; answered empty.
+pub const OP_RING: u16 = holdfast_env::net::OP_RING;
 
 /// `REGION`: empty, over a Unix socket only; answered with [`chunk::RegionOffer`] and the
 /// region's descriptor.

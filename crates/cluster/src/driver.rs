@@ -20,7 +20,7 @@ use holdfast_base::ids::{
 };
 use holdfast_base::node::StorageClass;
 use holdfast_base::{Error, Kind, Result};
-use holdfast_chunk::{Body, ChunkSpec, Done, Needle, Store};
+use holdfast_chunk::{Body, ChunkSpec, Done, Needle, ScrubStep, Store};
 use holdfast_env::{Clock, Disk, Rng};
 use holdfast_log::{EmbeddedLog, Fold, Mode, Request};
 use packed::PackedWriters;
@@ -58,8 +58,6 @@ pub struct Node {
     pub cluster: Fold<ClusterView>,
     pub workers: Arc<Workers>,
     packed: PackedWriters,
-    /// Capacity of new chunks.
-    chunk_bytes: u64,
     /// What recovery and housekeeping found, one sentence each, for `doctor`. Bounded.
     findings: Mutex<Vec<String>>,
     /// What scrubbing has read and found, a store.
@@ -85,6 +83,15 @@ pub struct RawGrant {
     pub tier: Tier,
     pub durability: Durability,
     pub capacity: u64,
+}
+
+/// How durable a chunk's allocation must be: a file outlives the process, so its entry must never
+/// be lost, or the chunk's id would be drawn again while the file is there.
+fn allocation(tier: Tier, class: Durability) -> Durability {
+    match tier {
+        Tier::Dram => class,
+        Tier::Disk => Durability::Durable,
+    }
 }
 
 fn mode(durability: Durability) -> Mode {
@@ -194,7 +201,7 @@ impl Node {
         class: StorageClass,
         done: Done<RawGrant>,
     ) {
-        let own = match self.stores.place(class, self.chunk_bytes) {
+        let own = match self.stores.place(class, 0) {
             Ok(own) => own,
             Err(e) => return done(Err(e)),
         };
@@ -211,7 +218,7 @@ impl Node {
         self.propose(
             caller,
             &command,
-            durability,
+            allocation(tier, durability),
             Box::new(move |outcome| {
                 let workers = node.clone();
                 workers.workers.run(move || {
@@ -239,7 +246,7 @@ impl Node {
         })?;
         let spec = ChunkSpec {
             durability,
-            capacity_bytes: self.chunk_bytes,
+            capacity_bytes: own.chunk_bytes(),
             ..ChunkSpec::new(chunk, holdfast_chunk::ChunkKind::Raw, file.0)
         };
         match own.store.create(spec) {
@@ -281,6 +288,19 @@ impl Node {
     fn store_is_gone(&self, store: StoreId) -> bool {
         let state = self.cluster.read(|view, _| view.store(store).map(|info| info.state));
         matches!(state, Ok(Some(crate::StoreState::Gone)))
+    }
+
+    /// Adds up a scrubber's step; what is damaged becomes a finding.
+    fn count_scrubbed(&self, store: StoreId, step: &ScrubStep) {
+        {
+            let mut scrubbed = self.scrubbed.lock().expect("no holder of this lock panics");
+            let sum = scrubbed.entry(store).or_default();
+            sum.bytes += step.bytes;
+            sum.bad += step.damaged.len() as u64;
+        }
+        for damage in &step.damaged {
+            self.find(format!("chunk `{}` is damaged: {}", damage.chunk, damage.what));
+        }
     }
 
     pub fn scrubbed(&self, store: StoreId) -> Scrubbed {

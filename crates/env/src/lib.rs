@@ -8,6 +8,7 @@ pub mod disk;
 pub mod local;
 pub mod net;
 pub mod region;
+pub mod ring;
 pub mod rng;
 pub mod runtime;
 pub mod signals;

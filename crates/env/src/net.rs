@@ -7,6 +7,7 @@
 
 mod batch;
 mod connection;
+mod link;
 mod listen;
 mod mailbox;
 mod message;
@@ -19,6 +20,7 @@ mod socket;
 mod tests;
 
 pub use batch::Batch;
+pub use link::Link;
 pub use mailbox::Reply;
 pub use message::{Body, BodyPart, Parts, Response};
 pub use server::{Counters, Server, ServerConfig};
@@ -30,6 +32,10 @@ use holdfast_base::frame::Header;
 
 /// Answered by the server itself, with the request's meta and no body.
 pub const OP_PING: u16 = 0x0001;
+/// Answered by the server itself: a client's first request over the Unix socket, with the
+/// descriptor of a [`crate::ring::Ring`]. After an answer without error everything goes through
+/// the ring. Refused unless the server spins.
+pub const OP_RING: u16 = 0x0005;
 
 /// One accepted connection; never reused in a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -73,6 +79,9 @@ pub trait Service: Send + Sync + 'static {
 pub const CONNECTIONS_MAX: usize = 16384;
 /// Requests of one batch; between batches the limits of the connection are looked at.
 pub const BATCH_REQUESTS_MAX: usize = 256;
+/// Bodies of one batch's requests, past which no more are added; and what the answers of one batch
+/// should come to, see `Connection::batch_requests`.
+pub const BATCH_BYTES: u64 = 8 << 20;
 /// One receive of small frames.
 pub(crate) const RECEIVE_BYTES: usize = 512 << 10;
 /// A body of this size that is not yet complete is received where it belongs; a smaller one is

@@ -30,17 +30,17 @@ use std::sync::{Arc, Mutex};
 /// The server's side: memory, and which frames of it are free.
 pub struct Region {
     mapping: Mapping,
-    /// Kept to give memory back; what clients get is a read-only descriptor of the same file.
+    /// What clients get is a read-only descriptor of the same file.
     file: OwnedFd,
     header: Header,
     /// One flag a frame, true when taken. Held for a scan of the flags only, never while memory
-    /// is touched or given back.
+    /// is touched.
     taken: Mutex<Vec<bool>>,
 }
 
 impl Region {
     /// Makes a region whose frames hold `bytes` (rounded up to whole frames). Memory is taken
-    /// from the machine when it is first written.
+    /// from the machine when it is first written, and kept until the region ends.
     pub fn create(name: &str, store: StoreId, bytes: u64) -> Result<Arc<Region>> {
         let doing = || format!("make memory region `{name}` of {bytes} bytes");
         let header = Header::for_frames(store, bytes.div_ceil(FRAME_BYTES).max(1))
@@ -50,7 +50,7 @@ impl Region {
         let mapping = Mapping::read_write(&file, header.region_bytes as usize)
             .map_err(|e| Error::from(e).context(doing()))?;
         header.write(&mapping);
-        memfd::seal_size(&file).map_err(|e| Error::from(e).context(doing()))?;
+        memfd::seal_against_writing(&file).map_err(|e| Error::from(e).context(doing()))?;
         let taken = Mutex::new(vec![false; header.frames as usize]);
         Ok(Arc::new(Region { mapping, file, header, taken }))
     }
@@ -110,10 +110,9 @@ impl Region {
         if count == 0 {
             return;
         }
-        // First clients learn that the bytes go, then they go, then somebody else may have them.
+        // First clients learn that the bytes go, then somebody else may have them. The memory
+        // stays: faulting it in anew would cost a third of what writing to it costs.
         (first..first + count).for_each(|frame| self.bump(frame));
-        // Best effort: if the kernel keeps the memory, it is used again by the next owner.
-        let _ = memfd::punch_hole(&self.file, self.frame_offset(first), count * FRAME_BYTES);
         self.taken()[first as usize..(first + count) as usize].fill(false);
     }
 
@@ -213,6 +212,11 @@ impl Frames {
     pub fn slice(&self, start: u64, len: usize) -> Option<RegionSlice> {
         let end = start.checked_add(len as u64)?;
         (end <= self.run.state().settled).then(|| RegionSlice { run: self.run.clone(), start, len })
+    }
+
+    /// Whether `window` was reserved here.
+    pub fn owns(&self, window: &RegionMut) -> bool {
+        Arc::ptr_eq(&self.run, &window.run)
     }
 
     /// Returns the frames behind the first `keep`, none of which was ever given out.

@@ -7,11 +7,13 @@ use holdfast_base::checksum::{crc32c, crc32c_combine};
 use holdfast_base::codec::Encode;
 use holdfast_base::ids::{ChunkId, Durability, Tier};
 use holdfast_base::limits::{BLOCK_BYTES, FRAME_BODY_BYTES_MAX};
-use holdfast_base::{Error, Result};
+use holdfast_base::{Error, Kind, Result};
 use holdfast_chunk::{Bytes, NeedleRead, RawRead, Store};
 use holdfast_client::wire::{chunk as msg, file};
 use holdfast_cluster::{FileInfo, Location, Namespace};
 use holdfast_env::net::{Batch, Body, BodyPart, BodyTarget, Parts, Reply, Response};
+use holdfast_env::region::{FRAME_BYTES, Region, RegionSlice};
+use std::sync::Arc;
 
 /// CRC32C of each 64 KiB of an object; one of nothing for an empty one.
 pub(crate) fn block_crcs(bytes: &[u8]) -> Vec<u32> {
@@ -34,10 +36,8 @@ pub(crate) fn combined(crcs: &[u32], bytes: usize) -> u32 {
 /// A store's bytes as an answer's body: no copy.
 fn parts(bytes: Bytes) -> Parts {
     match bytes {
-        Bytes::Owned { buf, range } => BodyPart::Shared(std::sync::Arc::new(buf), range).into(),
-        Bytes::Region(slices) => {
-            slices.into_iter().map(BodyPart::Region).collect::<Vec<_>>().into()
-        }
+        Bytes::Owned { buf, range } => BodyPart::Shared(Arc::new(buf), range).into(),
+        Bytes::Region(slice) => slice.into(),
     }
 }
 
@@ -94,8 +94,8 @@ impl FileService {
         // A few bytes are cheaper sent than described.
         const LOCATE_BYTES_MIN: u64 = 4096;
         match (&read.bytes, &self.region) {
-            (Bytes::Region(slices), Some(region)) if get.locate && info.size > LOCATE_BYTES_MIN => {
-                let pieces = slices.iter().map(|slice| piece(region, slice)).collect();
+            (Bytes::Region(slice), Some(region)) if get.locate && info.size > LOCATE_BYTES_MIN => {
+                let pieces = pieces(region, slice);
                 (file::Content::Mapped { pieces, crc }, Parts::None)
             }
             _ => (file::Content::Body { crc }, parts(read.bytes)),
@@ -156,7 +156,7 @@ impl FileService {
         }
     }
 
-    /// Part of a packed object, by its pointer; the server verifies the whole of it.
+    /// Part of a packed object, by its pointer, verified here.
     pub(crate) fn read_object(&self, meta: &[u8], reply: Reply) {
         let read: msg::ReadObject = decode_or_refuse!(meta, "read an object", reply);
         let store = check_bytes(read.bytes).and_then(|()| self.any_store_of(read.pointer.chunk));
@@ -165,17 +165,10 @@ impl FileService {
             Err(e) => return reply.send(Response::error(e)),
         };
         self.node.workers.run(move || {
-            let part = store.read_needle(read.pointer).and_then(|needle| {
-                let size = needle.bytes.len();
-                let part = needle.bytes.part(read.offset, read.bytes as u64).ok_or_else(|| {
-                    Error::invalid(format!(
-                        "read object `{}`: {} bytes at {} reach past its end at {size}",
-                        read.pointer, read.bytes, read.offset
-                    ))
-                })?;
-                let crcs = msg::piece_crcs(read.offset, &part.contiguous());
-                Ok((msg::ReadReply { crcs }.to_bytes(), parts(part)))
-            });
+            let wanted = read.offset..read.offset.saturating_add(read.bytes as u64);
+            let part = store
+                .read_needle_part(read.pointer, wanted)
+                .map(|(bytes, crcs)| (msg::ReadReply { crcs }.to_bytes(), parts(bytes)));
             answer(reply, part);
         });
     }
@@ -190,10 +183,10 @@ impl FileService {
             )));
         };
         let raw = store.read_raw(read.chunk, read.generation, read.offset, read.bytes as u64)?;
-        let Bytes::Region(slices) = &raw.bytes else {
+        let Bytes::Region(slice) = &raw.bytes else {
             return Err(Error::bug("locate a chunk: the memory store answered from elsewhere"));
         };
-        let pieces = slices.iter().map(|slice| piece(region, slice)).collect();
+        let pieces = pieces(region, slice);
         let located = msg::Located { pieces, crcs: raw.crcs };
         Ok(Answer::Now(located.to_bytes(), Parts::None))
     }
@@ -203,9 +196,9 @@ impl FileService {
         let Ok(append) = request::<msg::Append>(meta, "append") else { return BodyTarget::Buffer };
         for own in self.node.stores.iter().filter(|own| own.tier == Tier::Dram) {
             match own.store.reserve_raw(append.chunk, append.at, body_bytes as usize) {
-                Ok(Some(window)) => return BodyTarget::Region(window),
-                Ok(None) => {}
-                Err(e) => return BodyTarget::Refuse(e),
+                Some(Ok(window)) => return BodyTarget::Region(window),
+                Some(Err(e)) if e.kind != Kind::NotFound => return BodyTarget::Refuse(e),
+                _ => {}
             }
         }
         BodyTarget::Buffer
@@ -216,19 +209,21 @@ impl FileService {
         let done: holdfast_chunk::Done<u64> = Box::new(move |length| {
             answer(reply, length.map(|length| (length.to_bytes(), Parts::None)));
         });
-        // The bytes are checked once, here: what was damaged on its way is never stored.
-        if msg::piece_crcs(append.at, body.as_slice()) != append.crcs {
-            return done(Err(Error::retry(format!(
-                "append to chunk `{}` at {}: the bytes were damaged on their way; send them again",
-                append.chunk, append.at
-            ))));
-        }
         let store = match self.any_store_of(append.chunk) {
             Ok(store) => store,
             Err(e) => return done(Err(e)),
         };
         match body {
-            Body::Region(window) => store.commit_raw(append.chunk, window, append.crcs, done),
+            Body::Region(window) => {
+                // Other stores check what they copy; here the bytes are in place already.
+                if msg::piece_crcs(append.at, &window) != append.crcs {
+                    return done(Err(Error::retry(format!(
+                        "append to chunk `{}` at {}: the bytes were damaged on their way; send them again",
+                        append.chunk, append.at
+                    ))));
+                }
+                done(store.commit_raw(append.chunk, window, &append.crcs))
+            }
             body => {
                 let body = Box::new(body.into_vec());
                 let durability: Durability = append.durability;
@@ -243,7 +238,7 @@ impl FileService {
         });
         let offered = offer.and_then(|region| {
             let fd = region.client_fd()?;
-            let region_bytes = region.frames() << 20;
+            let region_bytes = region.frames() * FRAME_BYTES;
             let offer = msg::RegionOffer { store: region.store(), region_bytes };
             batch.reply_with_fd(i, |out| offer.encode(out), fd)
         });
@@ -262,14 +257,17 @@ fn check_bytes(bytes: u32) -> Result<()> {
     )))
 }
 
-fn piece(
-    region: &holdfast_env::region::Region,
-    slice: &holdfast_env::region::RegionSlice,
-) -> msg::Piece {
-    let offset = slice.region_offset();
-    msg::Piece {
-        offset,
-        bytes: slice.len() as u32,
-        frame_generation: region.frame_generation((offset - region.frame_offset(0)) >> 20),
+/// A run of the region, frame by frame.
+fn pieces(region: &Region, slice: &RegionSlice) -> Vec<msg::Piece> {
+    let (mut offset, end) = (slice.region_offset(), slice.region_offset() + slice.len() as u64);
+    let first = region.frame_offset(0);
+    let mut pieces = Vec::new();
+    while offset < end {
+        let frame = (offset - first) / FRAME_BYTES;
+        let bytes = (region.frame_offset(frame) + FRAME_BYTES).min(end) - offset;
+        let frame_generation = region.frame_generation(frame);
+        pieces.push(msg::Piece { offset, bytes: bytes as u32, frame_generation });
+        offset += bytes;
     }
+    pieces
 }

@@ -11,7 +11,8 @@ use holdfast_client::wire::log as msg;
 use holdfast_cluster::{CLUSTER_TOPIC, NAMESPACE_TOPIC};
 use holdfast_env::net::{Parts, Reply, Response};
 use holdfast_log::{Log, Mode, Scope};
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
 
 /// Entries of one answer, and their bytes: what fits into a frame's meta.
 const READ_ENTRIES_MAX: usize = 4096;
@@ -58,12 +59,15 @@ impl FileService {
 
     pub(crate) fn log_read(&self, meta: &[u8], reply: Reply) {
         let read: msg::Read = decode_or_refuse!(meta, "read the log", reply);
-        let log = self.node.log.clone();
-        self.node.workers.clone().run(move || {
+        let (log, tails) = (self.node.log.clone(), self.tails.clone());
+        let clock = self.node.machine.clock.clone();
+        self.node.workers.run(move || {
             let ready = entries(&*log, &read);
             match ready {
                 // A tail: answered when there is an entry, or by the request's deadline.
-                Ok(none) if none.entries.is_empty() && read.wait => tail(log, read, reply),
+                Ok(none) if none.entries.is_empty() && read.wait => {
+                    tails.wait(log, clock.monotonic_ns(), read, reply);
+                }
                 ready => send(reply, ready),
             }
         });
@@ -103,10 +107,43 @@ impl FileService {
     }
 }
 
-fn tail(log: Arc<dyn Log>, read: msg::Read, reply: Reply) {
-    let (again, topic, from) = (log.clone(), read.topic.clone(), read.from);
-    let wake = Box::new(move |woken: Result<()>| {
-        send(reply, woken.and_then(|()| entries(&*again, &read)));
-    });
-    log.tail(&topic, from, wake);
+type Waiting = (msg::Read, Reply);
+/// A topic and the index that somebody waits for.
+type Place = (String, Index);
+
+/// Reads that wait for an entry. The log is asked once for each place that somebody waits at,
+/// however often its readers come back after their deadlines.
+#[derive(Clone, Default)]
+pub(crate) struct Tails {
+    /// Who waits at a place that the log was asked about. Never held while the log is called.
+    waiting: Arc<Mutex<BTreeMap<Place, Vec<Waiting>>>>,
+}
+
+impl Tails {
+    fn wait(&self, log: Arc<dyn Log>, now_ns: u64, read: msg::Read, reply: Reply) {
+        let place = (read.topic.clone(), read.from);
+        let mut waiting = self.waiting.lock().expect("no holder of this lock panics");
+        if let Some(others) = waiting.get_mut(&place) {
+            // Whoever's deadline passed was told so, and has asked again or left.
+            others.retain(|(_, reply)| reply.deadline_ns().is_none_or(|end| end > now_ns));
+            others.push((read, reply));
+            return;
+        }
+        waiting.insert(place.clone(), vec![(read, reply)]);
+        drop(waiting);
+        // Weak: the log keeps this, and must not keep itself.
+        let (tails, again, asked) = (self.clone(), Arc::downgrade(&log), place.clone());
+        let wake = Box::new(move |woken: Result<()>| {
+            let waiting =
+                tails.waiting.lock().expect("no holder of this lock panics").remove(&asked);
+            for (read, reply) in waiting.unwrap_or_default() {
+                let woken = woken.clone().and_then(|()| match again.upgrade() {
+                    Some(log) => entries(&*log, &read),
+                    None => Err(Error::retry("tail the log: the node is ending; connect again")),
+                });
+                send(reply, woken);
+            }
+        });
+        log.tail(&place.0, place.1, wake);
+    }
 }

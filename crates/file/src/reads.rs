@@ -1,17 +1,19 @@
 //! Requests that read names: answered under the namespace's shared lock.
 
 use crate::service::{Answer, FileService, request};
-use holdfast_base::codec::{Encode, Reader};
+use holdfast_base::codec::{Decode, Encode, Reader};
 use holdfast_base::ids::Generation;
 use holdfast_base::limits::{FRAME_META_BYTES_MAX, LIST_PAGE_MAX};
 use holdfast_base::node::NodeKind;
 use holdfast_base::{Error, Result, path};
-use holdfast_client::wire::file as msg;
+use holdfast_client::wire::{self, file as msg};
 use holdfast_cluster::{FileInfo, Location, Namespace};
-use holdfast_env::net::Parts;
+use holdfast_env::net::{Batch, Parts};
 
 /// Extents of one answer.
 const EXTENTS_PAGE: usize = 1024;
+/// Names that are looked up together.
+const LOOKUP_RUN: usize = 16;
 /// A page of a listing ends here, well before the frame does.
 const PAGE_BYTES: usize = FRAME_META_BYTES_MAX as usize * 3 / 4;
 
@@ -32,7 +34,10 @@ pub(crate) fn find(view: &Namespace, path: &str, follow: bool) -> Result<FileInf
         view.lookup(&format!("{}/{name}", parent.trim_end_matches('/')))
     });
     found.ok_or_else(|| {
-        Error::not_found(format!("look up `{}`: it does not exist", path.escape_debug()))
+        Error::not_found(format!(
+            "look up `{}`: it does not exist: check the path",
+            path.escape_debug()
+        ))
     })
 }
 
@@ -55,17 +60,47 @@ pub(crate) fn wire_info(view: &Namespace, info: &FileInfo) -> msg::FileInfo {
     }
 }
 
+/// Borrowed, because look-ups come by the million.
+fn lookup_of(meta: &[u8]) -> Result<(&str, bool)> {
+    let mut reader = Reader::new(meta);
+    Ok((reader.str()?, Decode::decode(&mut reader)?))
+}
+
 fn now(message: &impl Encode) -> Result<Answer> {
     Ok(Answer::Now(message.to_bytes(), Parts::None))
 }
 
 impl FileService {
-    pub(crate) fn lookup(&self, view: &Namespace, meta: &[u8]) -> Result<Answer> {
-        // Borrowed, because look-ups come by the million.
-        let mut reader = Reader::new(meta);
-        let (path, follow) = (reader.str()?, holdfast_base::codec::Decode::decode(&mut reader)?);
-        let info = find(view, path, follow)?;
-        now(&wire_info(view, &info))
+    /// Answers the look-ups from request `first` on, and says where their run ends.
+    pub(crate) fn lookup_run(
+        &self,
+        view: &Namespace,
+        batch: &mut Batch<'_>,
+        first: usize,
+    ) -> usize {
+        let mut found = [None; LOOKUP_RUN];
+        let mut paths = [""; LOOKUP_RUN];
+        let mut count = 0;
+        while count < LOOKUP_RUN
+            && first + count < batch.len()
+            && batch.header(first + count).opcode == wire::OP_LOOKUP
+        {
+            // What is not a request is refused below.
+            paths[count] = lookup_of(batch.meta(first + count)).map_or("", |(path, _)| path);
+            count += 1;
+        }
+        view.lookup_batch(&paths[..count], &mut found[..count]);
+        for (i, found) in (first..).zip(&found[..count]) {
+            let info = match found {
+                Some(info) if info.kind != NodeKind::Symlink => Ok(*info),
+                _ => lookup_of(batch.meta(i)).and_then(|(path, follow)| find(view, path, follow)),
+            };
+            match info {
+                Ok(info) => batch.reply(i, |out| wire_info(view, &info).encode(out), Parts::None),
+                Err(e) => batch.reply_error(i, &e),
+            }
+        }
+        first + count
     }
 
     pub(crate) fn list(&self, view: &Namespace, meta: &[u8]) -> Result<Answer> {
@@ -98,7 +133,13 @@ impl FileService {
 
     pub(crate) fn extents(&self, view: &Namespace, meta: &[u8]) -> Result<Answer> {
         let of: msg::ExtentsOf = request(meta, "list extents")?;
-        let (extents, _) = extents_page(view, of.file, of.from as usize);
+        if view.extents(of.file).is_none() {
+            return Err(Error::not_found(format!(
+                "list extents of file `{}`: it was deleted or replaced; open it again",
+                of.file
+            )));
+        }
+        let (extents, _) = extents_page(view, of.file, of.from as usize, EXTENTS_PAGE);
         now(&extents)
     }
 
@@ -130,6 +171,11 @@ impl FileService {
     pub(crate) fn get(&self, view: &Namespace, meta: &[u8]) -> Result<Answer> {
         let get: msg::Get = request(meta, "get")?;
         let info = find(view, &get.path, get.follow)?;
+        let reply = |content| msg::GetReply { info: wire_info(view, &info), content };
+        if info.kind == NodeKind::MultiFile {
+            // A bag of files: its reader lists them and gets each.
+            return now(&reply(msg::Content::Chunks { extents: Vec::new(), more: false }));
+        }
         if info.kind.is_container() {
             return Err(Error::invalid(format!(
                 "get `{}`: it is a {}, not a file; list it",
@@ -137,7 +183,6 @@ impl FileService {
                 info.kind.name()
             )));
         }
-        let reply = |content| msg::GetReply { info: wire_info(view, &info), content };
         match info.location {
             Location::Inline {} => now(&reply(msg::Content::Body { crc: 0 })),
             Location::Packed { pointer } if info.size <= get.bytes_max as u64 => {
@@ -154,18 +199,19 @@ impl FileService {
                 now(&reply(msg::Content::Chunks { extents, more: false }))
             }
             Location::Extents {} => {
-                let (extents, more) = extents_page(view, info.id, 0);
+                let (extents, more) = extents_page(view, info.id, 0, EXTENTS_PAGE);
                 now(&reply(msg::Content::Chunks { extents, more }))
             }
         }
     }
 }
 
-/// Extents of a file from the `from`th on, and whether more follow.
+/// Up to `count` extents of a file from the `from`th on, and whether more follow.
 fn extents_page(
     view: &Namespace,
     file: holdfast_base::ids::FileId,
     from: usize,
+    count: usize,
 ) -> (Vec<msg::Extent>, bool) {
     let Some((extents, remainder)) = view.extents(file) else { return (Vec::new(), false) };
     let raw = extents.iter().map(|extent| msg::Extent::Raw {
@@ -176,7 +222,73 @@ fn extents_page(
     });
     let last = remainder.map(|r| msg::Extent::Packed { pointer: r.pointer, bytes: r.length });
     let total = extents.len() + last.is_some() as usize;
-    let page: Vec<_> = raw.chain(last).skip(from).take(EXTENTS_PAGE).collect();
+    let page: Vec<_> = raw.chain(last).skip(from).take(count).collect();
     let more = from + page.len() < total;
     (page, more)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use holdfast_base::ids::{Durability, FileId, Index, NodeId, StoreId, Tier};
+    use holdfast_cluster::{ChunkKind, Command, Extent, Outcome};
+
+    /// A view with one closed file of `chunks` chunks of one byte each.
+    fn view_with(chunks: usize) -> (Namespace, FileId) {
+        let mut view = Namespace::default();
+        let mut index = 0;
+        let mut apply = |command: Command| {
+            index += 1;
+            view.apply(Index(index), &command).unwrap()
+        };
+        let path = "/f".to_owned();
+        let begin = Command::Begin { path: path.clone(), class: None, mode: 0o644, mtime: 1 };
+        let Outcome::File { file } = apply(begin) else { panic!("a file") };
+        let mut extents = Vec::new();
+        for _ in 0..chunks {
+            let allocated = apply(Command::AllocateChunk {
+                kind: ChunkKind::Raw,
+                owner: file,
+                node: NodeId(1),
+                replicas: vec![StoreId(1)],
+                tier: Tier::Disk,
+                durability: Durability::Durable,
+            });
+            let Outcome::Chunk { chunk } = allocated else { panic!("a chunk") };
+            apply(Command::SealChunk { chunk, length: 1, replicas: vec![StoreId(1)] });
+            extents.push(Extent { chunk, length: 1 });
+        }
+        apply(Command::Close {
+            file,
+            path,
+            size: chunks as u64,
+            crc: None,
+            extents,
+            remainder: None,
+            mode: 0o644,
+            mtime: 1,
+            replace: false,
+            metadata: Vec::new(),
+        });
+        (view, file)
+    }
+
+    #[test]
+    fn pages_of_extents_make_the_whole_list_and_the_last_one_says_so() {
+        let (view, file) = view_with(10);
+        let (all, more) = extents_page(&view, file, 0, 100);
+        assert_eq!((all.len(), more), (10, false));
+        let mut paged = Vec::new();
+        loop {
+            let (page, more) = extents_page(&view, file, paged.len(), 3);
+            assert!(!page.is_empty());
+            paged.extend(page);
+            assert_eq!(more, paged.len() < 10);
+            if !more {
+                break;
+            }
+        }
+        assert_eq!(paged, all);
+        assert_eq!(extents_page(&view, file, 10, 3), (Vec::new(), false));
+    }
 }

@@ -17,6 +17,7 @@ pub struct FileService {
     /// The `dram` store's region, offered to co-located clients.
     pub(crate) region: Option<Arc<Region>>,
     pub(crate) started_ns: u64,
+    pub(crate) tails: crate::logs::Tails,
 }
 
 /// What becomes of a request.
@@ -29,13 +30,12 @@ pub(crate) enum Answer {
 impl FileService {
     pub fn new(node: Arc<Node>, region: Option<Arc<Region>>) -> FileService {
         let started_ns = node.machine.clock.monotonic_ns();
-        FileService { node, region, started_ns }
+        FileService { node, region, started_ns, tails: Default::default() }
     }
 
     /// Answers what the namespace and memory can answer.
     fn now(&self, view: &Namespace, header: &Header, meta: &[u8]) -> Result<Answer> {
         match header.opcode {
-            wire::OP_LOOKUP => self.lookup(view, meta),
             wire::OP_GET => self.get(view, meta),
             wire::OP_LIST => self.list(view, meta),
             wire::OP_USAGE => self.usage(view, meta),
@@ -85,8 +85,16 @@ impl Service for FileService {
     fn handle(&self, batch: &mut Batch<'_>) {
         let mut later = Vec::new();
         let served = self.node.namespace.read(|view, _| {
+            let mut looked_up = 0;
             for i in 0..batch.len() {
                 let header = *batch.header(i);
+                if header.opcode == wire::OP_LOOKUP {
+                    // A run of look-ups waits for memory together, not one after another.
+                    if i >= looked_up {
+                        looked_up = self.lookup_run(view, batch, i);
+                    }
+                    continue;
+                }
                 if header.opcode == wire::OP_REGION {
                     self.offer_region(batch, i);
                     continue;

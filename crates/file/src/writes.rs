@@ -2,11 +2,11 @@
 
 use crate::reads::find;
 use crate::service::{FileService, answer, caller, request};
-use holdfast_base::codec::Encode;
+use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::ids::{ChunkId, Durability, FileId, SessionId};
 use holdfast_base::node::{NodeKind, StorageClass};
 use holdfast_base::{Error, Result, path};
-use holdfast_client::wire::file as msg;
+use holdfast_client::wire::{Call, file as msg};
 use holdfast_cluster::{Command, Extent, Location, Namespace, Outcome, Remainder};
 use holdfast_env::net::{Body, Parts, Reply, Response};
 use holdfast_log::Mode;
@@ -66,10 +66,17 @@ impl FileService {
         })?
     }
 
+    /// What a refusal comes to: the first answer, if this is a repetition of a request that was
+    /// carried out and stands in its own way now.
+    fn first_answer(&self, call: &Call, refusal: Error) -> Result<Outcome> {
+        let first = self.node.namespace.known(call.session, call.sequence);
+        first.unwrap_or(Err(refusal)).and_then(|bytes| Ok(Outcome::from_bytes(&bytes)?))
+    }
+
     /// The time a writer gave, or now: the choice is made here, before the entry.
     fn mtime(&self, given: i64) -> i64 {
         match given {
-            0 => self.node.machine.clock.unix_ms() as i64 * 1_000_000,
+            msg::MTIME_NOW => self.node.machine.clock.unix_ms() as i64 * 1_000_000,
             given => given,
         }
     }
@@ -95,7 +102,7 @@ impl FileService {
         });
         let (class, crcs) = match prepared {
             Ok(prepared) => prepared,
-            Err(e) => return reply.send(Response::error(e)),
+            Err(e) => return reply_file(reply, self.first_answer(&put.call, e)),
         };
         let (node, size, crc) = (self.node.clone(), bytes.len() as u64, put.crc);
         let durability = class.durability();
@@ -104,7 +111,10 @@ impl FileService {
         let name = move |location: Result<Location>| {
             let location = match location {
                 Ok(location) => location,
-                Err(e) => return reply.send(Response::error(e)),
+                Err(e) => {
+                    let doing = format!("put `{}`", put.node.path.escape_debug());
+                    return reply.send(Response::error(e.context(doing)));
+                }
             };
             let msg::NewNode { path, kind, mode, replace, parents, metadata, class, .. } = put.node;
             let command = Command::Put {
@@ -161,11 +171,22 @@ impl FileService {
     }
 
     pub(crate) fn begin(&self, meta: &[u8], reply: Reply) {
-        let begin: msg::Begin = decode_or_refuse!(meta, "begin a file", reply);
-        let prepared = self.check_new(&begin.node).and_then(|()| self.class_of(&begin.node));
+        let mut begin: msg::Begin = decode_or_refuse!(meta, "begin a file", reply);
+        let prepared = self.data_kind(&begin.node).and_then(|kind| {
+            // A key-value is replaced without being asked.
+            begin.node.kind = kind;
+            self.check_new(&begin.node)?;
+            self.class_of(&begin.node)
+        });
         let class = match prepared {
             Ok(class) => class,
-            Err(e) => return reply.send(Response::error(e)),
+            Err(e) => {
+                // The class is what the directory gives now; the file knows its own.
+                let class = self.class_of(&begin.node).unwrap_or(StorageClass::DEFAULT);
+                let begun = self.first_answer(&begin.call, e).and_then(file_of);
+                let begun = begun.map(|file| msg::Begun { file, class });
+                return answer(reply, begun.map(|begun| (begun.to_bytes(), Parts::None)));
+            }
         };
         if begin.node.parents
             && let Some((parent, _)) = path::split(&begin.node.path)
@@ -175,7 +196,7 @@ impl FileService {
                 path: parent.to_owned(),
                 kind: NodeKind::Directory,
                 mode: 0o755,
-                mtime: self.mtime(0),
+                mtime: self.mtime(msg::MTIME_NOW),
                 class: None,
                 parents: true,
             };
@@ -262,7 +283,7 @@ impl FileService {
         let change: msg::Change = decode_or_refuse!(meta, "change a name", reply);
         let command = match self.command_of(change.action) {
             Ok(command) => command,
-            Err(e) => return reply.send(Response::error(e)),
+            Err(e) => return reply_done(reply, self.first_answer(&change.call, e)),
         };
         if let Command::SealChunk { chunk, length, .. } = command {
             return self.seal_for_writer(chunk, length, reply);
@@ -366,7 +387,8 @@ impl FileService {
         let done = Box::new(move |session: Result<SessionId>| {
             answer(reply, session.map(|session| (session.to_bytes(), Parts::None)));
         });
-        self.node.namespace.open_session(Mode::Ordered, done);
+        // Synced: a session that a power cut takes back would share its id with a later one.
+        self.node.namespace.open_session(Mode::Synced, done);
     }
 
     pub(crate) fn end_session(&self, meta: &[u8], reply: Reply) {

@@ -1,9 +1,399 @@
-//! `holdfast bench`: every benchmark, beside the limit measured in the same run.
+//! `holdfast bench`: every benchmark, beside the limit measured in the same run. Client and node
+//! are processes of their own; limit and case take turns, so that a machine that drifts carries
+//! both along.
+#![expect(
+    clippy::disallowed_methods,
+    reason = "a tool that people run: it measures with the machine's own clock, files and threads"
+)]
 
-use crate::cli::Iobench;
+mod limits;
+mod names;
+mod report;
+mod server;
+mod streams;
+mod table;
+
+use crate::cli::{Bench as BenchCommand, Cli, Command, Iobench};
 use crate::output::Output;
-use holdfast_base::Result;
+use clap::Parser;
+use holdfast_base::ids::{Durability, Tier};
+use holdfast_base::node::StorageClass;
+use holdfast_base::units::{format_bytes, parse_bytes};
+use holdfast_base::{Error, Result};
+use holdfast_client::wire::file::NewNode;
+use holdfast_client::{Client, Connection, NewFile, Options};
+use holdfast_env::{RealRng, Rng, SeededRng};
+use limits::Memcpy;
+use report::{Figure, Meter, Peer, Report};
+use server::{Server, Settings};
 
-pub fn iobench(_options: &Iobench, _out: &mut Output) -> Result<()> {
+/// Runs one repetition.
+type Work<'a> = Box<dyn FnMut(&mut Meter<'_>) -> Result<()> + 'a>;
+
+/// Room for a file that is written while the one before it is not yet freed.
+const DRAM_BYTES: u64 = 4 << 30;
+/// What a stream keeps in flight: so many threads has the limit of the disk.
+const STREAM_DEPTH: usize = 2;
+
+pub fn iobench(options: &Iobench, out: &mut Output) -> Result<()> {
+    if options.kind != "table" {
+        return run(options, out);
+    }
+    for row in table::ROWS {
+        let words = ["holdfast", "bench", "iobench"].into_iter().chain(row.split(' '));
+        let cli = Cli::try_parse_from(words)
+            .map_err(|e| Error::bug(format!("read row `{row}` of the table: {e}")))?;
+        let Command::Bench(BenchCommand::Iobench(row)) = cli.command else { continue };
+        run(&Iobench { repetitions: options.repetitions, data: options.data.clone(), ..row }, out)?;
+    }
     Ok(())
+}
+
+fn run(options: &Iobench, out: &mut Output) -> Result<()> {
+    let kind = Kind::parse(&options.kind)?;
+    let bench = Bench::start(options)?;
+    let mut limit = bench.limit(kind)?;
+    let mut work = bench.work(kind)?;
+    // A million files are made once.
+    let repetitions = if kind == Kind::Memory { 1 } else { options.repetitions.max(1) };
+    let (mut limits, mut samples) = (Vec::new(), Vec::new());
+    let quick = bench.size < 4096 && kind.is_stream() || kind.is_pipelined();
+    for _ in 0..repetitions {
+        limits.push((limit.measure)()?);
+        let mut meter = Meter::new(&bench.server, options.operations, quick);
+        work(&mut meter)?;
+        samples.push(meter.sample);
+    }
+    drop(work);
+    let mut report = Report {
+        case: bench.case(),
+        figure: kind.figure(),
+        limit_name: std::mem::take(&mut limit.name),
+        limits,
+        peer: bench.peer(kind),
+        samples,
+    };
+    let text = report.text();
+    out.line(|| text, || report.line())
+}
+
+/// iobench's types, and `memory`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Write,
+    WriteAsync,
+    ReadSequential,
+    ReadRandom,
+    ReadSequentialAsync,
+    ReadMultiStream,
+    CreateFile,
+    CreateFileAsync,
+    CreateMultiFile,
+    GetKey,
+    GetFile,
+    GetFileAsync,
+    EnumerateDir,
+    Memory,
+}
+
+const KINDS: &[(&str, Kind)] = &[
+    ("write", Kind::Write),
+    ("writeAsync", Kind::WriteAsync),
+    ("readSequential", Kind::ReadSequential),
+    ("readRandom", Kind::ReadRandom),
+    ("readSequentialAsync", Kind::ReadSequentialAsync),
+    ("readMultiStream", Kind::ReadMultiStream),
+    ("createFile", Kind::CreateFile),
+    ("createFileAsync", Kind::CreateFileAsync),
+    ("createMultiFile", Kind::CreateMultiFile),
+    ("getKey", Kind::GetKey),
+    ("getFile", Kind::GetFile),
+    ("getFileAsync", Kind::GetFileAsync),
+    ("enumerateDir", Kind::EnumerateDir),
+    ("memory", Kind::Memory),
+];
+
+impl Kind {
+    fn parse(name: &str) -> Result<Kind> {
+        let found = KINDS.iter().find(|(known, _)| known.eq_ignore_ascii_case(name));
+        found.map(|(_, kind)| *kind).ok_or_else(|| {
+            let names: Vec<&str> = KINDS.iter().map(|(name, _)| *name).collect();
+            Error::invalid(format!("measure `{name}`: use table or one of {}", names.join(", ")))
+        })
+    }
+
+    fn is_stream(self) -> bool {
+        use Kind::*;
+        matches!(self, Write | ReadSequential | ReadMultiStream)
+    }
+
+    /// Many outstanding, each cheaper than a look at the clock.
+    fn is_pipelined(self) -> bool {
+        matches!(self, Kind::GetFileAsync | Kind::Memory)
+    }
+
+    fn figure(self) -> Figure {
+        use Kind::*;
+        match self {
+            Write | ReadSequential | ReadSequentialAsync | ReadMultiStream => {
+                Figure::BytesPerSecond
+            }
+            WriteAsync | CreateFile | CreateFileAsync | CreateMultiFile | GetFileAsync
+            | EnumerateDir => Figure::OperationsPerSecond,
+            ReadRandom | GetKey | GetFile => Figure::MicrosecondsP50,
+            Memory => Figure::BytesPerOperation,
+        }
+    }
+}
+
+/// What a case works with.
+struct Bench {
+    options: Iobench,
+    size: usize,
+    local: bool,
+    class: StorageClass,
+    dram: bool,
+    server: Server,
+    data: Data,
+}
+
+struct Limit<'a> {
+    name: String,
+    measure: Box<dyn FnMut() -> Result<f64> + 'a>,
+}
+
+impl Bench {
+    fn start(options: &Iobench) -> Result<Bench> {
+        let doing = |e: String| Error::invalid(format!("`-s {}`: {e}", options.size));
+        let size = parse_bytes(&options.size).map_err(doing)? as usize;
+        if size > Data::PERIOD || options.batch == 0 {
+            return Err(Error::invalid("measure: use `-s` up to 8M and `-b` of at least 1"));
+        }
+        let local = match options.transport.as_str() {
+            "tcp" => false,
+            "local" => true,
+            other => {
+                return Err(Error::invalid(format!("`--transport {other}`: use tcp or local")));
+            }
+        };
+        let (tier, durability) = match options.class {
+            0 => (Tier::Dram, Durability::Memory),
+            1 => (Tier::Disk, Durability::Durable),
+            other => return Err(Error::invalid(format!("`-c {other}`: 0 is dram, 1 is disk"))),
+        };
+        let class = StorageClass::new(&[tier], durability)
+            .ok_or_else(|| Error::bug("measure: the class is not one"))?;
+        let dram = tier == Tier::Dram;
+        let parent = match &options.data {
+            Some(parent) => parent.clone(),
+            None => std::env::current_dir()?,
+        };
+        let settings = Settings {
+            dram_bytes: if dram { DRAM_BYTES } else { 0 },
+            reactors: options.reactors,
+            spin: options.spin,
+        };
+        let server = Server::start(&parent, &settings)?;
+        let data = Data::random();
+        Ok(Bench { options: options.clone(), size, local, class, dram, server, data })
+    }
+
+    /// Names the case by what makes it: `readSequential/512 KiB/dram/tcp`.
+    fn case(&self) -> String {
+        let Iobench { kind, batch, spin, buffered, .. } = &self.options;
+        let mut case = format!("{kind}/{}/", format_bytes(self.size as u64).replace(' ', ""));
+        case += if self.dram { "dram/" } else { "disk/" };
+        case += &self.options.transport;
+        if kind.ends_with("Async") || kind == "memory" {
+            case += &format!("/{batch} outstanding");
+        }
+        for (on, name) in [(*spin, "/spin"), (!buffered, "/direct")] {
+            case += if on { name } else { "" };
+        }
+        case
+    }
+
+    fn client(&self) -> Result<Client> {
+        self.server.connect(self.local, self.dram, self.options.spin)
+    }
+
+    fn connection(&self) -> Result<Connection> {
+        let options = Options { spin: self.options.spin, ..Options::default() };
+        Connection::connect_with(&self.server.endpoint(self.local)?, options)
+    }
+
+    fn new_file(&self) -> NewFile {
+        NewFile { class: Some(self.class), replace: true, ..NewFile::default() }
+    }
+
+    fn node(&self, path: &str) -> NewNode {
+        let NewFile { kind, mode, mtime_ns, class, replace, parents, metadata } = self.new_file();
+        NewNode { path: path.to_owned(), kind, mode, mtime_ns, class, replace, parents, metadata }
+    }
+
+    fn work(&self, kind: Kind) -> Result<Work<'_>> {
+        match kind {
+            Kind::Write => streams::write(self),
+            Kind::WriteAsync => streams::write_async(self),
+            Kind::ReadSequential => streams::read_sequential(self),
+            Kind::ReadRandom => streams::read_random(self),
+            Kind::ReadSequentialAsync => streams::read_sequential_async(self),
+            Kind::ReadMultiStream => streams::read_multi_stream(self),
+            Kind::CreateFile => names::create_file(self, 1),
+            Kind::CreateFileAsync => names::create_file(self, self.options.batch),
+            Kind::CreateMultiFile => names::create_multi_file(self),
+            Kind::GetKey => names::get_key(self),
+            Kind::GetFile => names::get_file(self),
+            Kind::GetFileAsync => names::get_file_async(self),
+            Kind::EnumerateDir => names::enumerate_dir(self),
+            Kind::Memory => names::memory(self),
+        }
+    }
+
+    /// What the case is held against.
+    fn limit(&self, kind: Kind) -> Result<Limit<'_>> {
+        // Buffered streams move slices, however small the operations are.
+        let block = self.size.max(64 << 10);
+        let block = if kind.is_stream() && self.size < 64 << 10 { 512 << 10 } else { block };
+        let file = self.server.directory().join("limit");
+        let limit = |name: &str, measure: Box<dyn FnMut() -> Result<f64>>| Limit {
+            name: name.to_owned(),
+            measure,
+        };
+        let (size, batch, spin, local) =
+            (self.size, self.options.batch, self.options.spin, self.local);
+        Ok(match (kind, self.dram) {
+            (Kind::Write, false) => limit(
+                &format!("direct writes, {block} bytes"),
+                Box::new(move || Ok(limits::direct_write(&file, block, STREAM_DEPTH)?)),
+            ),
+            (kind, false) if kind.figure() == Figure::BytesPerSecond => limit(
+                &format!("direct reads, {block} bytes"),
+                Box::new(move || Ok(limits::direct_read(&file, block, STREAM_DEPTH)?)),
+            ),
+            (Kind::ReadRandom, false) => limit(
+                &format!("direct reads, {size} bytes"),
+                Box::new(move || Ok(limits::direct_read_latency(&file, size)?)),
+            ),
+            (kind, true) if kind.figure() == Figure::BytesPerSecond && local => {
+                let memory = Memcpy::new()?;
+                let name = format!("memcpy of a region, {block} bytes");
+                limit(&name, Box::new(move || memory.measure(block)))
+            }
+            (kind, true) if kind.figure() == Figure::BytesPerSecond => limit(
+                &format!("one TCP stream, {block} bytes"),
+                Box::new(move || Ok(limits::raw_tcp(block)?)),
+            ),
+            (Kind::Memory, _) => limit("120 bytes a file", Box::new(|| Ok(120.0))),
+            (Kind::WriteAsync | Kind::CreateFile | Kind::CreateFileAsync, false)
+            | (Kind::CreateMultiFile, _) => limit(
+                &format!("fdatasync loop, {} bytes", size.max(4096)),
+                Box::new(move || Ok(limits::fdatasync_loop(&file, size.max(4096))?)),
+            ),
+            (Kind::CreateFile, true) => limit(
+                "TCP ping-pong, 64 bytes",
+                Box::new(|| Ok(1e6 / limits::tcp_ping_pong(false)?)),
+            ),
+            (
+                Kind::GetFileAsync | Kind::CreateFileAsync | Kind::WriteAsync | Kind::EnumerateDir,
+                _,
+            ) => limit(
+                &format!("echo of 64 bytes, {batch} at a time"),
+                Box::new(move || Ok(limits::tcp_pipelined(batch)?)),
+            ),
+            _ => round_trip(size, local, spin),
+        })
+    }
+
+    /// Crail's figures on a machine of this kind, see docs/benchmarks.md.
+    fn peer(&self, kind: Kind) -> Option<Peer> {
+        const GBIT: f64 = 1e9 / 8.0;
+        if !self.dram || self.local {
+            return None;
+        }
+        let value = match (kind, self.size) {
+            (Kind::Write, 1024) => 3.9 * GBIT,
+            (Kind::Write, 65_536) => 4.5 * GBIT,
+            (Kind::Write, 524_288) => 4.9 * GBIT,
+            (Kind::ReadSequential, 1024) => 7.7 * GBIT,
+            (Kind::ReadSequential, 65_536) => 7.6 * GBIT,
+            (Kind::ReadSequential, 524_288) => 10.6 * GBIT,
+            (Kind::ReadRandom, 4096) => 68.0,
+            (Kind::GetKey, 4) => 84.0,
+            (Kind::GetKey, 4096) => 76.0,
+            (Kind::GetKey, 65_536) => 106.0,
+            (Kind::GetKey, 262_144) => 181.0,
+            (Kind::GetFile, _) => 25.0,
+            _ => return None,
+        };
+        Some(Peer { name: "Apache Crail", version: "built from source of 2022-07", value })
+    }
+}
+
+/// One round trip on the transport, and the time that more than a message's bytes take.
+fn round_trip(size: usize, local: bool, spin: bool) -> Limit<'static> {
+    const TRANSFER_BYTES_MIN: usize = 16 << 10;
+    let transfer = size >= TRANSFER_BYTES_MIN && !local;
+    let transport = if local { "Unix" } else { "TCP" };
+    let how = if spin { ", spinning" } else { "" };
+    let and = if transfer { format!(" and {size} bytes") } else { String::new() };
+    Limit {
+        name: format!("{transport} ping-pong{how}, 64 bytes{and}"),
+        measure: Box::new(move || {
+            let round = if local { limits::unix_ping_pong } else { limits::tcp_ping_pong };
+            let mut us = round(spin)?;
+            if transfer {
+                us += size as f64 / limits::raw_tcp(64 << 10)? * 1e6;
+            }
+            Ok(us)
+        }),
+    }
+}
+
+/// Random bytes: whoever compresses or dedupes gains nothing.
+struct Data {
+    bytes: Vec<u8>,
+}
+
+impl Data {
+    /// After so many bytes the data repeat.
+    const PERIOD: usize = 8 << 20;
+
+    fn random() -> Data {
+        let rng = SeededRng::new(RealRng.next_u64());
+        let mut bytes = Vec::with_capacity(2 * Data::PERIOD);
+        for _ in 0..Data::PERIOD / 8 {
+            bytes.extend_from_slice(&rng.next_u64().to_le_bytes());
+        }
+        bytes.extend_from_within(..);
+        Data { bytes }
+    }
+
+    /// The bytes that belong at `at` of a file.
+    fn at(&self, at: u64, bytes: usize) -> &[u8] {
+        let start = at as usize % Data::PERIOD;
+        &self.bytes[start..start + bytes]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_row_of_the_table_is_a_command_line() {
+        for row in table::ROWS {
+            let words = ["holdfast", "bench", "iobench"].into_iter().chain(row.split(' '));
+            let cli = Cli::try_parse_from(words).unwrap();
+            let Command::Bench(BenchCommand::Iobench(row)) = cli.command else { panic!("{cli:?}") };
+            assert!(Kind::parse(&row.kind).is_ok() && parse_bytes(&row.size).is_ok());
+        }
+    }
+
+    #[test]
+    fn data_repeat_after_their_period() {
+        let data = Data::random();
+        assert_eq!(data.at(5, 100), data.at(5 + Data::PERIOD as u64, 100));
+        assert_ne!(data.at(0, 100), data.at(100, 100));
+    }
 }

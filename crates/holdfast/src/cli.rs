@@ -32,6 +32,9 @@ pub enum Command {
     /// Work with files
     #[command(subcommand)]
     Fs(Fs),
+    /// Work with the log: ordered entries in topics
+    #[command(subcommand)]
+    Log(Log),
     /// Show or check the configuration
     #[command(subcommand)]
     Config(Config),
@@ -160,6 +163,41 @@ pub enum Fs {
 }
 
 #[derive(Subcommand, Debug)]
+pub enum Log {
+    /// Append entries, all or none; without any, each line of standard input is one
+    Append {
+        /// Acknowledge before the sync; a later append without this syncs these, too
+        #[arg(long)]
+        ordered: bool,
+        topic: String,
+        entries: Vec<String>,
+    },
+    /// Print entries from an index on
+    Read {
+        topic: String,
+        /// First index [default: the oldest entry]
+        #[arg(long, value_name = "INDEX")]
+        from: Option<u64>,
+        /// At most so many entries
+        #[arg(short = 'n', long, default_value_t = u64::MAX, hide_default_value = true, value_name = "N")]
+        count: u64,
+    },
+    /// Print entries as they come, until interrupted
+    Tail {
+        topic: String,
+        /// First index [default: the next entry]
+        #[arg(long, value_name = "INDEX")]
+        from: Option<u64>,
+    },
+    /// Give up the entries before an index
+    Trim { topic: String, before: u64 },
+    /// Say how a topic is doing
+    Info { topic: String },
+    /// List topics
+    Ls,
+}
+
+#[derive(Subcommand, Debug)]
 pub enum Bench {
     /// Crail's iobench: streams, look-ups and small gets of files
     Iobench(Iobench),
@@ -169,7 +207,7 @@ pub enum Bench {
 pub struct Iobench {
     /// write, writeAsync, readSequential, readRandom, readSequentialAsync, readMultiStream,
     /// createFile, createFileAsync, createMultiFile, getKey, getFile, getFileAsync, enumerateDir,
-    /// or `table` for every row of docs/benchmarks.md
+    /// memory, or `table` for every row of docs/benchmarks.md
     #[arg(short = 't', long = "type", value_name = "TYPE")]
     pub kind: String,
     /// File or directory to work on
@@ -202,6 +240,9 @@ pub struct Iobench {
     /// The server polls instead of sleeping
     #[arg(long)]
     pub spin: bool,
+    /// Threads of the server that serve connections
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub reactors: usize,
     /// Directory for the server's data [default: a fresh one below the current directory]
     #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,

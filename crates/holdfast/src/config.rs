@@ -56,6 +56,10 @@ config! {
     scrub: String = r#""20M""#;
     /// What each disk store may use; "0" for its whole file system.
     capacity: String = r#""0""#;
+    /// Milliseconds that a deleted file's bytes stay for readers that found it before.
+    grace_ms: u64 = "5000";
+    /// Entries between two snapshots of a view: a start reads what came after the last one.
+    snapshot_entries: u64 = "1000000";
     /// Threads that serve connections; 0 for one a core, at most four.
     reactors: usize = "0";
     /// Threads that wait for disks.

@@ -6,7 +6,7 @@ use axum::http::StatusCode;
 use axum::response::IntoResponse;
 use axum::routing::get;
 use holdfast_base::Result;
-use holdfast_client::wire::admin::Status;
+use holdfast_client::wire::admin::{Status, Store};
 use holdfast_env::runtime::{self, Runtime};
 use holdfast_file::FileService;
 use prometheus_client::encoding::text::encode;
@@ -54,6 +54,7 @@ async fn metrics(State(service): State<Arc<FileService>>) -> impl IntoResponse {
 }
 
 type Labels = Vec<(&'static str, String)>;
+type Value = fn(&Store) -> u64;
 
 /// The status in Prometheus' words.
 fn render(status: &Status) -> String {
@@ -72,7 +73,7 @@ fn render(status: &Status) -> String {
     let entries = Counter::<u64, AtomicU64>::default();
     entries.inc_by(status.index.0);
     registry.register("log_entries", "Entries of the namespace topic applied", entries);
-    let per_store: [(&str, &str, fn(&holdfast_client::wire::admin::Store) -> u64); 6] = [
+    let per_store: [(&str, &str, Value); 6] = [
         ("store_capacity_bytes", "Capacity of a store", |s| s.capacity_bytes),
         ("store_used_bytes", "Bytes that chunks take", |s| s.used_bytes),
         ("store_free_bytes", "Bytes that may still be taken", |s| s.free_bytes),

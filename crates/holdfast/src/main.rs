@@ -8,6 +8,7 @@ mod config;
 mod doctor;
 mod fs;
 mod http;
+mod log;
 mod output;
 mod up;
 
@@ -40,6 +41,7 @@ fn run(cli: &Cli) -> Result<()> {
         Command::Doctor { data: Some(data) } => doctor::check_directory(data, &mut out),
         Command::Doctor { data: None } => doctor::ask(&mut connect(cli)?, &mut out),
         Command::Fs(command) => fs::run(&mut connect(cli)?, command, &mut out),
+        Command::Log(command) => log::run(&mut connect(cli)?, command, &mut out),
         Command::Config(cli::Config::PrintDefault) => {
             print!("{}", config::print_default());
             Ok(())

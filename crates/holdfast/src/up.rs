@@ -13,6 +13,7 @@ use holdfast_env::region::Region;
 use holdfast_env::tasks::{self, Stop};
 use holdfast_env::{RealClock, RealDisk, RealRng, Rng, signals};
 use holdfast_file::FileService;
+use holdfast_log::FoldOptions;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,7 +46,7 @@ pub fn run(up: &Up, out: &mut Output) -> Result<()> {
     let server_config = ServerConfig {
         tcp: config.address(config.native_port).into_iter().collect(),
         unix: Some(up.data.join(SOCKET)),
-        reactors: config.reactors,
+        reactors: reactors(&config),
         spin: config.spin,
         ..ServerConfig::default()
     };
@@ -70,6 +71,15 @@ pub fn run(up: &Up, out: &mut Output) -> Result<()> {
     Ok(())
 }
 
+/// One thread a core, at most four; a polling one has a core to itself.
+fn reactors(config: &Config) -> usize {
+    match config.reactors {
+        0 if config.spin => 1,
+        0 => std::thread::available_parallelism().map_or(1, |cores| cores.get().min(4)),
+        n => n,
+    }
+}
+
 fn node_config(config: &Config, data: &Path) -> NodeConfig {
     let host = match config.host.as_str() {
         "" => holdfast_env::local::host_name(),
@@ -82,6 +92,7 @@ fn node_config(config: &Config, data: &Path) -> NodeConfig {
         address: address.map_or_else(|| "local".to_owned(), |address| address.to_string()),
         worker_threads: config.workers,
         capacity_bytes: config.capacity_bytes(),
+        fold: FoldOptions { snapshot_entries: config.snapshot_entries, ..FoldOptions::default() },
         ..NodeConfig::new(data)
     }
 }
@@ -89,7 +100,11 @@ fn node_config(config: &Config, data: &Path) -> NodeConfig {
 fn start_keeper(node: &Arc<Node>, config: &Config, stop: &Stop) -> Result<tasks::Task> {
     let mut keeper = Keeper::new(
         node.clone(),
-        KeeperOptions { scrub_bytes_per_second: config.scrub_bytes(), ..KeeperOptions::default() },
+        KeeperOptions {
+            scrub_bytes_per_second: config.scrub_bytes(),
+            grace_ms: config.grace_ms,
+            ..KeeperOptions::default()
+        },
     );
     let (clock, stop) = (node.machine.clock.clone(), stop.clone());
     tasks::spawn("keeper", move || {

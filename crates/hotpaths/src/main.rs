@@ -6,7 +6,9 @@
 //! clock, no randomness, no map with a random hasher.
 #![forbid(unsafe_code)]
 
-use holdfast_base::checksum::crc32c;
+mod stored;
+
+use holdfast_base::checksum::{crc32c, crc32c_combine};
 use holdfast_base::frame::{self, Decoded, FrameKind};
 use std::hint::black_box;
 
@@ -23,12 +25,25 @@ const CASES: &[Case] = &[
     Case { name: "crc32c_65536", iterations: 100, prepare: || crc(65536) },
     Case { name: "frame_encode_64", iterations: 10_000, prepare: frame_encode },
     Case { name: "frame_decode_64", iterations: 10_000, prepare: frame_decode },
+    Case { name: "crc32c_combine_64k", iterations: 10_000, prepare: combine },
+    Case { name: "slot_lookup", iterations: 10_000, prepare: stored::slot_lookup },
+    Case { name: "name_lookup", iterations: 10_000, prepare: stored::name_lookup },
+    Case { name: "name_lookup_16", iterations: 1_000, prepare: stored::name_lookup_16 },
+    Case { name: "small_get_512", iterations: 1_000, prepare: stored::small_get },
+    Case { name: "file_info_encode", iterations: 10_000, prepare: stored::file_info_encode },
+    Case { name: "file_info_decode", iterations: 10_000, prepare: stored::file_info_decode },
 ];
 
 fn crc(len: usize) -> Box<dyn FnMut()> {
     let bytes: Vec<u8> = (0..len).map(|i| i as u8).collect();
     Box::new(move || {
         black_box(crc32c(black_box(&bytes)));
+    })
+}
+
+fn combine() -> Box<dyn FnMut()> {
+    Box::new(|| {
+        black_box(crc32c_combine(black_box(0x1234_5678), black_box(7), 64 << 10));
     })
 }
 

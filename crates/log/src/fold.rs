@@ -252,6 +252,16 @@ impl<V: View> Fold<V> {
         self.append(EntryKind::EndSession, request, Box::new(done));
     }
 
+    /// The first answer to a request that was applied and not yet acknowledged.
+    pub fn known(&self, session: SessionId, sequence: Sequence) -> Option<Result<Vec<u8>>> {
+        self.shared.read().sessions.known(session, sequence).cloned()
+    }
+
+    /// Every open session with a mark that changes whenever it is used.
+    pub fn sessions(&self) -> Vec<(SessionId, u64)> {
+        self.shared.read().sessions.marks()
+    }
+
     fn append(&self, kind: EntryKind, request: Request, done: Done<(Index, Vec<u8>)>) {
         let shared = &self.shared;
         let epoch = Index(shared.epoch.load(Ordering::Acquire));

@@ -232,7 +232,7 @@ fn cut_tail(
     let mut at = end;
     while at < capacity {
         let sector = window.get(at, SECTOR_BYTES).map_err(io)?;
-        if sector.iter().any(|&b| b != 0) {
+        if *sector != [0; SECTOR_BYTES][..] {
             dirty_end = at + SECTOR;
             if let Ok((later, _)) = CommitHeader::decode(sector, walk.topic_hash, at)
                 && later.durable > walk.next

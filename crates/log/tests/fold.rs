@@ -131,7 +131,7 @@ fn a_repeated_request_gets_its_first_result_across_restarts_and_snapshots() {
     assert!(stale.kind == Kind::Invalid && stale.message.contains("stale"), "{stale}");
     assert_eq!(w.send(s, 5, 6, &[1, 7, 1]).unwrap_err().kind, Kind::Invalid);
     w.wait(|fold, done| fold.end_session(s, Mode::Synced, done)).unwrap();
-    assert_eq!(w.send(s, 6, 3, &[1, 7, 1]).unwrap_err().kind, Kind::NotFound);
+    assert_eq!(w.send(s, 6, 3, &[1, 7, 1]).unwrap_err().kind, Kind::Fenced);
     assert_eq!(w.add(7, 1), Ok(22));
 }
 

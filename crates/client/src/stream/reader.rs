@@ -1,111 +1,119 @@
-//! Reading a file: slices are asked for ahead, so that one is on its way while another is used,
-//! and arrive in the reader's own buffer where it is large enough. Every byte is verified here,
-//! against the checksums that were made when it was written.
+//! Reading a file, or a multifile as one stream: slices are asked for ahead, so that one is on its
+//! way while another is used, and arrive in the reader's own buffer where it is large enough. Of a
+//! multifile, the next file's description is on its way while the current one is read.
 
 use super::SLICES_IN_FLIGHT;
-use crate::client::{Client, Ticket, decode, verify};
-use crate::wire::{self, chunk, file as msg};
-use holdfast_base::checksum::{crc32c, stamp};
-use holdfast_base::ids::{ChunkId, Generation};
-use holdfast_base::limits::{BLOCK_BYTES, SLICE_BYTES};
+use super::cursor::{Asked, Cursor};
+use crate::client::{Client, Ticket};
+use crate::wire::file as msg;
+use holdfast_base::limits::SLICE_BYTES;
+use holdfast_base::node::NodeKind;
 use holdfast_base::{Error, Result};
 use std::collections::VecDeque;
 
-/// Bytes located at once in a mapped region: a whole chunk, so that a read of it is one request.
-const LOCATE_BYTES: u64 = holdfast_base::limits::CHUNK_BYTES;
-
-/// A run of one extent.
-#[derive(Clone, Copy, Debug)]
-struct Span {
-    extent: msg::Extent,
-    offset: u64,
-    bytes: usize,
-}
-
-struct Asked {
-    ticket: Ticket,
-    span: Span,
-}
-
-/// Where a chunk's bytes lie in the mapped region.
-struct Located {
-    chunk: ChunkId,
-    generation: Generation,
-    start: u64,
-    bytes: u64,
-    located: chunk::Located,
-}
-
-/// A file (or multifile) open for reading.
+/// A file or multifile open for reading.
 pub struct FileReader<'a> {
     client: &'a mut Client,
-    path: String,
+    /// What was opened; of a multifile, itself.
     info: msg::FileInfo,
-    extents: Vec<msg::Extent>,
-    /// Bytes of the file before each extent, and at the end.
-    starts: Vec<u64>,
-    more_extents: bool,
-    /// Where the next request begins, where the next byte for the caller lies.
+    cursor: Cursor,
+    /// The files of a multifile behind the current one.
+    bag: Option<Bag>,
+    slices: usize,
+    /// In the current file: where the next request begins, where the next byte for the caller is.
     asked_to: u64,
     position: u64,
     asked: VecDeque<Asked>,
     /// Verified bytes that the caller has not taken.
     buffer: Vec<u8>,
     taken: usize,
-    located: Option<Located>,
+}
+
+/// The rest of a multifile: its files in the order of their names, listed a page at a time.
+struct Bag {
+    path: String,
+    names: VecDeque<String>,
+    after: String,
+    more: bool,
+    /// The next file, asked for.
+    next: Option<(String, Ticket)>,
 }
 
 impl Client {
     /// Opens a file or multifile for reading.
     pub fn open(&mut self, path: &str) -> Result<FileReader<'_>> {
         let ticket = self.submit_get(path)?;
-        let response = self.wait(ticket)?;
-        let reply: msg::GetReply = decode(&response)?;
+        self.open_asked(path, ticket)
+    }
+
+    fn open_asked(&mut self, path: &str, ticket: Ticket) -> Result<FileReader<'_>> {
+        let cursor = Cursor::asked(self, path, ticket)?;
+        Ok(self.read_from(path, cursor))
+    }
+
+    /// The bytes that [`Client::submit_get`] asked for. A file that is larger than one answer is
+    /// read here, as a stream.
+    pub fn wait_get(&mut self, path: &str, ticket: Ticket) -> Result<Vec<u8>> {
+        let mut cursor = Cursor::asked(self, path, ticket)?;
+        match cursor.whole.take() {
+            Some(whole) => Ok(whole),
+            None => self.read_from(path, cursor).read_to_end(),
+        }
+    }
+
+    fn read_from(&mut self, path: &str, cursor: Cursor) -> FileReader<'_> {
+        let bag = (cursor.info.kind == NodeKind::MultiFile).then(|| Bag {
+            path: path.to_owned(),
+            names: VecDeque::new(),
+            after: String::new(),
+            more: true,
+            next: None,
+        });
         let mut reader = FileReader {
             client: self,
-            path: path.to_owned(),
-            info: reply.info,
-            extents: Vec::new(),
-            starts: vec![0],
-            more_extents: false,
+            info: cursor.info.clone(),
+            cursor,
+            bag,
+            slices: SLICES_IN_FLIGHT,
             asked_to: 0,
             position: 0,
             asked: VecDeque::new(),
             buffer: Vec::new(),
             taken: 0,
-            located: None,
         };
-        match reply.content {
-            msg::Content::Body { crc } => {
-                verify(response.body(), crc, path)?;
-                reader.whole(response.into_body());
-            }
-            msg::Content::Mapped { pieces, crc } => {
-                let mut bytes = vec![0; reader.info.size as usize];
-                reader.client.copy_mapped(&pieces, &mut bytes, path)?;
-                verify(&bytes, crc, path)?;
-                reader.whole(bytes);
-            }
-            msg::Content::Chunks { extents, more } => reader.add_extents(extents, more),
+        if reader.bag.is_some() {
+            // The bag itself has no bytes: the first fill turns to its first file.
+            reader.cursor.info.size = 0;
         }
-        Ok(reader)
+        reader
     }
 }
 
 impl FileReader<'_> {
+    /// What was opened; a multifile's size is the number of its files.
     pub fn info(&self) -> &msg::FileInfo {
         &self.info
+    }
+
+    /// How many transfers are on their way at once; two unless said otherwise.
+    pub fn set_in_flight(&mut self, slices: usize) {
+        self.slices = slices.max(1);
     }
 
     /// Bytes ready for the caller, verified; empty at the end. [`FileReader::consume`] takes them.
     pub fn next_bytes(&mut self) -> Result<&[u8]> {
         if self.taken == self.buffer.len() {
-            let mut buffer = std::mem::take(&mut self.buffer);
-            buffer.resize(SLICE_BYTES as usize, 0);
-            let got = self.fill(&mut buffer);
-            buffer.truncate(*got.as_ref().unwrap_or(&0));
-            (self.buffer, self.taken) = (buffer, 0);
-            got?;
+            self.taken = 0;
+            if let Some(whole) = self.next_whole()? {
+                self.buffer = whole;
+            } else {
+                let mut buffer = std::mem::take(&mut self.buffer);
+                buffer.resize(SLICE_BYTES as usize, 0);
+                let got = self.fill(&mut buffer);
+                buffer.truncate(*got.as_ref().unwrap_or(&0));
+                self.buffer = buffer;
+                got?;
+            }
         }
         Ok(&self.buffer[self.taken..])
     }
@@ -117,8 +125,12 @@ impl FileReader<'_> {
     /// Reads up to `out.len()` bytes; 0 only at the end. A large `out` is filled without a copy
     /// in between.
     pub fn read(&mut self, out: &mut [u8]) -> Result<usize> {
-        if self.taken == self.buffer.len() && out.len() >= SLICE_BYTES as usize {
-            return self.fill(out);
+        let large = out.len() >= SLICE_BYTES as usize;
+        if large && self.taken == self.buffer.len() && self.cursor.whole.is_none() {
+            let got = self.fill(out)?;
+            if got > 0 || self.cursor.whole.is_none() {
+                return Ok(got);
+            }
         }
         let ready = self.next_bytes()?;
         let n = ready.len().min(out.len());
@@ -127,207 +139,177 @@ impl FileReader<'_> {
         Ok(n)
     }
 
-    /// Fills `out` from any position; what is read ahead is kept.
+    /// Everything from here to the end.
+    pub fn read_to_end(&mut self) -> Result<Vec<u8>> {
+        let untouched = self.position == 0 && self.asked.is_empty() && self.buffer.is_empty();
+        if self.bag.is_none() && self.cursor.whole.is_none() && untouched {
+            let size = usize::try_from(self.info.size).unwrap_or(usize::MAX);
+            let mut bytes = Vec::new();
+            bytes.try_reserve_exact(size).map_err(|_| {
+                Error::full(format!(
+                    "read `{}`: {size} bytes do not fit into memory; read it as a stream",
+                    self.cursor.path
+                ))
+            })?;
+            bytes.resize(size, 0);
+            let mut done = 0;
+            while done < size {
+                // A slice at the end is shorter than `fill` asks for.
+                let end = (done + SLICE_BYTES as usize).min(size);
+                done += self.fill(&mut bytes[done..end])?;
+            }
+            return Ok(bytes);
+        }
+        let mut bytes = Vec::new();
+        loop {
+            let ready = self.next_bytes()?;
+            if ready.is_empty() {
+                return Ok(bytes);
+            }
+            bytes.extend_from_slice(ready);
+            let n = ready.len();
+            self.consume(n);
+        }
+    }
+
+    /// Fills `out` from any position; what is read ahead is kept. Not of a multifile, whose files
+    /// have their own positions.
     pub fn read_exact_at(&mut self, out: &mut [u8], offset: u64) -> Result<()> {
+        let path = &self.cursor.path;
+        if self.bag.is_some() {
+            return Err(Error::invalid(format!(
+                "read `{path}` at {offset}: it is a multifile; open one of its files"
+            )));
+        }
         let end = offset.saturating_add(out.len() as u64);
         if end > self.info.size {
             return Err(Error::invalid(format!(
-                "read `{}` at {offset}: {} bytes reach past its end at {}",
-                self.path,
+                "read `{path}` at {offset}: {} bytes reach past its end at {}",
                 out.len(),
                 self.info.size
             )));
         }
-        if self.extents.is_empty() {
-            out.copy_from_slice(&self.buffer[offset as usize..end as usize]);
+        if let Some(whole) = &self.cursor.whole {
+            out.copy_from_slice(&whole[offset as usize..end as usize]);
             return Ok(());
         }
         let mut done = 0;
         while done < out.len() {
-            let span = self.span_at(offset + done as u64, out.len() - done)?;
+            let at = offset + done as u64;
+            let span = self.cursor.span_at(self.client, at, out.len() - done)?;
             let part = &mut out[done..done + span.bytes];
-            if !self.read_mapped(&span, part)? {
-                let ticket = self.ask(&span)?;
-                self.receive(&Asked { ticket, span }, part)?;
+            if !self.cursor.read_mapped(self.client, &span, part)? {
+                let asked = self.cursor.ask(self.client, span)?;
+                self.cursor.receive(self.client, &asked, part)?;
             }
             done += span.bytes;
         }
         Ok(())
     }
 
-    /// A small file that came whole.
-    fn whole(&mut self, bytes: Vec<u8>) {
-        self.asked_to = self.info.size;
-        self.position = self.info.size;
-        self.buffer = bytes;
-    }
-
-    fn add_extents(&mut self, extents: Vec<msg::Extent>, more: bool) {
-        for extent in &extents {
-            self.starts.push(self.starts[self.starts.len() - 1] + extent.bytes());
+    /// The current file's bytes, if they came whole and none was given out. Those of a single
+    /// file stay for `read_exact_at`.
+    fn next_whole(&mut self) -> Result<Option<Vec<u8>>> {
+        loop {
+            let size = self.cursor.info.size;
+            if let Some(whole) = &mut self.cursor.whole
+                && self.position < size
+            {
+                self.position = size;
+                self.asked_to = size;
+                let bag = self.bag.is_some();
+                return Ok(Some(if bag { std::mem::take(whole) } else { whole.clone() }));
+            }
+            if self.position < size || !self.turn()? {
+                return Ok(None);
+            }
         }
-        self.extents.extend(extents);
-        self.more_extents = more;
     }
 
-    /// The next slice of the stream into `out`, which is at least a slice long.
+    /// Turns to the multifile's next file, which is not empty; false at the end.
+    fn turn(&mut self) -> Result<bool> {
+        let Some(bag) = &mut self.bag else { return Ok(false) };
+        bag.ask(self.client)?;
+        let Some((path, ticket)) = bag.next.take() else { return Ok(false) };
+        self.cursor = Cursor::asked(self.client, &path, ticket)?;
+        (self.asked_to, self.position) = (0, 0);
+        bag.ask(self.client)?;
+        self.client.push();
+        Ok(true)
+    }
+
+    /// The next slice of the stream into `out`; 0 at the end, and before a file that came whole.
     fn fill(&mut self, out: &mut [u8]) -> Result<usize> {
-        if self.position >= self.info.size {
+        while self.position >= self.cursor.info.size {
+            if !self.turn()? {
+                return Ok(0);
+            }
+        }
+        if self.cursor.whole.is_some() {
             return Ok(0);
         }
-        if self.client.mapping.is_some() {
-            let span = self.span_at(self.position, SLICE_BYTES as usize)?;
-            if self.read_mapped(&span, &mut out[..span.bytes])? {
+        if self.client.mapping.is_some() && self.asked.is_empty() {
+            let bytes_max = out.len().min(SLICE_BYTES as usize);
+            let span = self.cursor.span_at(self.client, self.position, bytes_max)?;
+            if self.cursor.read_mapped(self.client, &span, &mut out[..span.bytes])? {
                 self.position += span.bytes as u64;
                 self.asked_to = self.position;
                 return Ok(span.bytes);
             }
         }
-        while self.asked.len() < SLICES_IN_FLIGHT && self.asked_to < self.info.size {
-            let span = self.span_at(self.asked_to, SLICE_BYTES as usize)?;
-            let ticket = self.ask(&span)?;
-            self.asked_to += span.bytes as u64;
-            self.asked.push_back(Asked { ticket, span });
-        }
+        self.ask_ahead(self.slices)?;
         let Some(asked) = self.asked.pop_front() else { return Ok(0) };
-        self.receive(&asked, &mut out[..asked.span.bytes])?;
-        self.position += asked.span.bytes as u64;
+        let bytes = asked.span.bytes;
+        self.cursor.receive(self.client, &asked, &mut out[..bytes])?;
+        self.position += bytes as u64;
         // Ask for the next one before the caller works on this one.
-        if self.asked_to < self.info.size {
-            let span = self.span_at(self.asked_to, SLICE_BYTES as usize)?;
-            let ticket = self.ask(&span)?;
+        self.ask_ahead(self.slices)?;
+        self.client.push();
+        Ok(bytes)
+    }
+
+    fn ask_ahead(&mut self, slices: usize) -> Result<()> {
+        while self.asked.len() < slices && self.asked_to < self.cursor.info.size {
+            let span = self.cursor.span_at(self.client, self.asked_to, SLICE_BYTES as usize)?;
+            let asked = self.cursor.ask(self.client, span)?;
             self.asked_to += span.bytes as u64;
-            self.asked.push_back(Asked { ticket, span });
-            self.client.connection.flush()?;
+            self.asked.push_back(asked);
         }
-        Ok(asked.span.bytes)
-    }
-
-    /// The run at `position`: within one extent, and within one slice of its chunk, so that whole
-    /// blocks come with their stored checksums.
-    fn span_at(&mut self, position: u64, bytes_max: usize) -> Result<Span> {
-        while position >= self.starts[self.starts.len() - 1] && self.more_extents {
-            let of = msg::ExtentsOf { file: self.info.id, from: self.extents.len() as u32 };
-            let extents: Vec<msg::Extent> = self.client.ask(wire::OP_EXTENTS, &of)?;
-            let more = !extents.is_empty();
-            self.add_extents(extents, more);
-        }
-        let index = self.starts.partition_point(|start| *start <= position) - 1;
-        let Some(extent) = self.extents.get(index).copied() else {
-            return Err(Error::corrupt(format!(
-                "read `{}`: its extents end at {position}, its size is {}; run `holdfast doctor`",
-                self.path, self.info.size
-            )));
-        };
-        let offset = position - self.starts[index];
-        let in_slice = SLICE_BYTES - offset % SLICE_BYTES;
-        let bytes = (extent.bytes() - offset).min(in_slice).min(bytes_max as u64) as usize;
-        Ok(Span { extent, offset, bytes })
-    }
-
-    fn ask(&mut self, span: &Span) -> Result<Ticket> {
-        let (offset, bytes) = (span.offset, span.bytes as u32);
-        match span.extent {
-            msg::Extent::Raw { chunk, generation, .. } => {
-                let read = chunk::Read { chunk, generation, offset, bytes };
-                self.client.submit(wire::OP_CHUNK_READ, &read, &[])
-            }
-            msg::Extent::Packed { pointer, .. } => {
-                let read = chunk::ReadObject { pointer, offset, bytes };
-                self.client.submit(wire::OP_CHUNK_READ_OBJECT, &read, &[])
-            }
-        }
-    }
-
-    fn receive(&mut self, asked: &Asked, out: &mut [u8]) -> Result<()> {
-        let response = self.client.wait_into(asked.ticket, out)?;
-        if response.body_bytes() != out.len() {
-            return Err(Error::corrupt(format!(
-                "read `{}`: asked for {} bytes, {} came",
-                self.path,
-                out.len(),
-                response.body_bytes()
-            )));
-        }
-        let reply: chunk::ReadReply = decode(&response)?;
-        check(&asked.span, &reply.crcs, out, &self.path)
-    }
-
-    /// Copies a run out of the mapped region; false if it does not lie there.
-    fn read_mapped(&mut self, span: &Span, out: &mut [u8]) -> Result<bool> {
-        let msg::Extent::Raw { chunk, generation, bytes: chunk_bytes } = span.extent else {
-            return Ok(false);
-        };
-        if self.client.mapping.is_none() {
-            return Ok(false);
-        }
-        if self.located.as_ref().is_none_or(|l| l.chunk != chunk) {
-            let read = chunk::Read {
-                chunk,
-                generation,
-                offset: 0,
-                bytes: chunk_bytes.min(LOCATE_BYTES) as u32,
-            };
-            let located: chunk::Located = self.client.ask(wire::OP_CHUNK_LOCATE, &read)?;
-            let bytes = located.pieces.iter().map(|piece| piece.bytes as u64).sum();
-            self.located = Some(Located { chunk, generation, start: 0, bytes, located });
-        }
-        let Some(located) = &self.located else { return Ok(false) };
-        // Only whole blocks have stored checksums; the last one may be short.
-        let end = span.offset + out.len() as u64;
-        let whole = span.offset.is_multiple_of(BLOCK_BYTES)
-            && (end.is_multiple_of(BLOCK_BYTES) || end == located.start + located.bytes);
-        if !whole || end > located.bytes {
-            return Ok(false);
-        }
-        let first = (span.offset / BLOCK_BYTES) as usize;
-        let blocks = out.len().div_ceil(BLOCK_BYTES as usize);
-        let crcs = &located.located.crcs[first..first + blocks];
-        let Some(mapping) = &self.client.mapping else { return Ok(false) };
-        if !mapping.copy_range(&located.located.pieces, span.offset, out)? {
-            // The frames were reused: the file is gone or was replaced.
-            return Err(Error::not_found(format!(
-                "read `{}`: it was deleted while it was read",
-                self.path
-            )));
-        }
-        check(
-            &Span {
-                extent: msg::Extent::Raw { chunk, generation: located.generation, bytes: 0 },
-                ..*span
-            },
-            crcs,
-            out,
-            &self.path,
-        )?;
-        Ok(true)
+        Ok(())
     }
 }
 
-/// Verifies a run against the checksums of its pieces, cut at block borders.
-fn check(span: &Span, crcs: &[u32], bytes: &[u8], path: &str) -> Result<()> {
-    let damaged = || {
-        Error::corrupt(format!(
-            "read `{path}`: bytes at {} of chunk `{:?}` fail their checksum; they were not used, see `holdfast doctor`",
-            span.offset, span.extent
-        ))
-    };
-    let block = span.offset / BLOCK_BYTES;
-    let mut seen = 0;
-    for (i, piece) in chunk::pieces(span.offset, bytes).enumerate() {
-        let position = match span.extent {
-            msg::Extent::Raw { chunk, generation, .. } => {
-                stamp(chunk, generation, block + i as u64)
+impl Bag {
+    /// Asks for the next file, unless that was done.
+    fn ask(&mut self, client: &mut Client) -> Result<()> {
+        while self.next.is_none() {
+            if let Some(name) = self.names.pop_front() {
+                let path = format!("{}/{name}", self.path.trim_end_matches('/'));
+                let ticket = client.submit_get(&path)?;
+                self.next = Some((path, ticket));
+            } else if self.more {
+                let page = client.list(&self.path, &self.after)?;
+                self.more = page.more && !page.entries.is_empty();
+                self.names.extend(page.entries.into_iter().map(|entry| entry.name));
+                self.after = self.names.back().cloned().unwrap_or_default();
+            } else {
+                return Ok(());
             }
-            // The server verified the object; its answer carries plain checksums.
-            msg::Extent::Packed { .. } => 0,
-        };
-        if crcs.get(i).is_none_or(|crc| *crc != crc32c(piece) ^ position) {
-            return Err(damaged());
         }
-        seen = i + 1;
+        Ok(())
     }
-    if seen == crcs.len() { Ok(()) } else { Err(damaged()) }
+}
+
+impl Drop for FileReader<'_> {
+    /// Answers to what was asked ahead are dropped when they come.
+    fn drop(&mut self) {
+        for asked in self.asked.drain(..) {
+            self.client.forget(asked.ticket);
+        }
+        if let Some((_, ticket)) = self.bag.as_mut().and_then(|bag| bag.next.take()) {
+            self.client.forget(ticket);
+        }
+    }
 }
 
 impl std::io::Read for FileReader<'_> {

@@ -1,12 +1,14 @@
 //! Writing a file: small ones are kept until the close and sent whole, in one round trip; larger
-//! ones go to raw chunks slice by slice. What is not acknowledged is kept, so that a chunk that
-//! failed can be sealed and the rest sent to a new one.
+//! ones go to raw chunks slice by slice, and the end of one whose length is known is packed. What
+//! is not acknowledged is kept, so that a chunk that failed can be sealed and the rest sent to a
+//! new one.
 
-use super::SLICES_IN_FLIGHT;
+use super::{DURABLE_SLICES_IN_FLIGHT, SLICES_IN_FLIGHT};
 use crate::client::{Client, NewFile, Ticket, decode};
 use crate::wire::{self, chunk, file as msg};
-use holdfast_base::ids::FileId;
-use holdfast_base::limits::SLICE_BYTES;
+use holdfast_base::checksum::crc32c;
+use holdfast_base::ids::{Durability, FileId, Pointer};
+use holdfast_base::limits::{PACKED_BYTES_MAX, SLICE_BYTES};
 use holdfast_base::{Error, Kind, Result};
 use std::collections::VecDeque;
 use std::mem;
@@ -34,14 +36,20 @@ pub struct FileWriter<'a> {
     client: &'a mut Client,
     path: String,
     new: NewFile,
-    /// Bytes that no request carries yet; at most a slice.
+    /// How long the file is said to become.
+    expected: Option<u64>,
+    /// Bytes that no request carries yet: at most a slice, or the end that will be packed.
     buffer: Vec<u8>,
-    /// The file's id, once it outgrew one slice.
+    /// Appends on their way at once.
+    slices: Option<usize>,
+    /// The file's id, once it needs a chunk.
     file: Option<FileId>,
     current: Option<Current>,
     /// The next chunk, asked for while the current one fills.
     next: Option<Ticket>,
     extents: Vec<msg::Extent>,
+    /// Bytes in appends, acknowledged or not.
+    sent: u64,
     in_flight: VecDeque<InFlight>,
     /// Buffers to use again.
     spare: Vec<Vec<u8>>,
@@ -53,16 +61,50 @@ pub struct FileWriter<'a> {
 impl Client {
     /// Starts a file. It appears at its close; without one, nobody ever sees it.
     pub fn create(&mut self, path: &str, new: &NewFile) -> Result<FileWriter<'_>> {
+        self.start(path, new, None)
+    }
+
+    /// As [`Client::create`], for a file whose length is known: whole chunks are filled, and the
+    /// rest is packed with other small objects if it is at most a quarter of a chunk. A file that
+    /// turns out shorter or longer is stored all the same.
+    pub fn create_sized(
+        &mut self,
+        path: &str,
+        new: &NewFile,
+        bytes: u64,
+    ) -> Result<FileWriter<'_>> {
+        self.start(path, new, Some(bytes))
+    }
+
+    /// Stores `bytes`, however many, as [`Client::create_sized`] does.
+    pub fn put_sized(&mut self, path: &str, bytes: &[u8], new: &NewFile) -> Result<FileId> {
+        if bytes.len() as u64 <= PACKED_BYTES_MAX {
+            return self.put(path, bytes, new);
+        }
+        let mut writer = self.create_sized(path, new, bytes.len() as u64)?;
+        writer.write(bytes)?;
+        writer.close()
+    }
+
+    fn start(
+        &mut self,
+        path: &str,
+        new: &NewFile,
+        expected: Option<u64>,
+    ) -> Result<FileWriter<'_>> {
         holdfast_base::path::check(path)?;
         Ok(FileWriter {
             client: self,
             path: path.to_owned(),
             new: new.clone(),
-            buffer: Vec::with_capacity(SLICE_BYTES as usize),
+            expected,
+            buffer: Vec::new(),
+            slices: None,
             file: None,
             current: None,
             next: None,
             extents: Vec::new(),
+            sent: 0,
             in_flight: VecDeque::new(),
             spare: Vec::new(),
             moves: 0,
@@ -72,19 +114,48 @@ impl Client {
 }
 
 impl FileWriter<'_> {
+    /// How many appends are on their way at once; unless said otherwise two, and more where each
+    /// waits for a sync.
+    pub fn set_in_flight(&mut self, slices: usize) {
+        self.slices = Some(slices.max(1));
+    }
+
     /// Takes all of `bytes`. Returns before they are acknowledged; see [`FileWriter::flush`].
     pub fn write(&mut self, mut bytes: &[u8]) -> Result<()> {
         self.usable()?;
         while !bytes.is_empty() {
-            let room = SLICE_BYTES as usize - self.buffer.len();
+            let limit = if self.is_last() { PACKED_BYTES_MAX } else { SLICE_BYTES } as usize;
+            let room = limit.saturating_sub(self.buffer.len());
             let (now, later) = bytes.split_at(room.min(bytes.len()));
             self.buffer.extend_from_slice(now);
             bytes = later;
-            if self.buffer.len() == SLICE_BYTES as usize {
+            // The end of a file that is longer than was said outgrows its place.
+            if self.buffer.len() >= limit && !(self.is_last() && bytes.is_empty()) {
                 self.send_buffer()?;
             }
         }
         Ok(())
+    }
+
+    /// A direct write: `bytes` become an append of their own at once, whatever their number.
+    /// Returns before it is acknowledged; blocks only while too many are on their way.
+    pub fn submit(&mut self, bytes: &[u8]) -> Result<()> {
+        self.usable()?;
+        if !self.buffer.is_empty() {
+            self.send_buffer()?;
+        }
+        for slice in bytes.chunks(SLICE_BYTES as usize) {
+            self.buffer.extend_from_slice(slice);
+            self.send_buffer()?;
+        }
+        self.client.push();
+        Ok(())
+    }
+
+    /// A direct write that returns when it is acknowledged.
+    pub fn append(&mut self, bytes: &[u8]) -> Result<()> {
+        self.submit(bytes)?;
+        self.flush()
     }
 
     /// Returns when every byte so far is acknowledged: it can be recovered, though only the close
@@ -94,24 +165,33 @@ impl FileWriter<'_> {
         if !self.buffer.is_empty() {
             self.send_buffer()?;
         }
-        while !self.in_flight.is_empty() {
-            self.settle_one()?;
-        }
-        Ok(())
+        self.settle_all()
     }
 
     /// Names the file. Everything is acknowledged when this returns.
     pub fn close(mut self) -> Result<FileId> {
         self.usable()?;
-        if self.file.is_none() {
-            let bytes = mem::take(&mut self.buffer);
-            return self.client.put(&self.path, &bytes, &self.new);
-        }
+        let last = mem::take(&mut self.buffer);
+        let Some(file) = self.file else {
+            if last.len() as u64 <= PACKED_BYTES_MAX {
+                return self.client.put(&self.path, &last, &self.new);
+            }
+            return Err(Error::bug("close a stream: more is buffered than one request holds"));
+        };
+        let remainder = if self.is_last() && !last.is_empty() {
+            let remainder = msg::Remainder { file, crc: crc32c(&last) };
+            let ticket = self.client.submit(wire::OP_REMAINDER, &remainder, &[&last])?;
+            Some((ticket, last.len() as u64))
+        } else {
+            self.buffer = last;
+            None
+        };
         self.flush()?;
         self.finish_chunk();
-        let Some(file) = self.file else {
-            return Err(Error::bug("close a stream: it has no file"));
-        };
+        if let Some((ticket, bytes)) = remainder {
+            let pointer: Pointer = decode(&self.client.wait(ticket)?)?;
+            self.extents.push(msg::Extent::Packed { pointer, bytes });
+        }
         let (node, extents) = (self.new.node(&self.path), mem::take(&mut self.extents));
         let close = |call| msg::Close { call, file, node, extents };
         let ticket = self.client.change(wire::OP_CLOSE, close, &[])?;
@@ -126,6 +206,16 @@ impl FileWriter<'_> {
         }
     }
 
+    /// What is buffered and still to come is packed: as far as is known, it is at most a quarter
+    /// of a chunk, and the chunks before it are full.
+    fn is_last(&self) -> bool {
+        let full = self.current.as_ref().is_none_or(|c| c.sent == c.grant.capacity);
+        full && self.expected.is_some_and(|expected| {
+            expected.saturating_sub(self.sent) <= PACKED_BYTES_MAX
+                && self.buffer.len() as u64 <= PACKED_BYTES_MAX
+        })
+    }
+
     fn usable(&self) -> Result<()> {
         match &self.failed {
             Some(e) => Err(e.clone().context(format_args!("write `{}` after an error", self.path))),
@@ -135,30 +225,37 @@ impl FileWriter<'_> {
 
     /// Sends the buffer as appends; blocks only while too many are in flight.
     fn send_buffer(&mut self) -> Result<()> {
-        let sent = self.try_send_buffer();
-        if let Err(e) = &sent {
-            self.failed = Some(e.clone());
-        }
-        sent
+        let empty = self.spare.pop().unwrap_or_default();
+        let bytes = mem::replace(&mut self.buffer, empty);
+        let sent = self.send_bytes(bytes);
+        self.note(sent)
     }
 
-    fn try_send_buffer(&mut self) -> Result<()> {
-        let empty = self.spare.pop().unwrap_or_else(|| Vec::with_capacity(SLICE_BYTES as usize));
-        let mut bytes = mem::replace(&mut self.buffer, empty);
-        // A slice that does not fit into the chunk is cut; slices and chunks are aligned, so only
-        // a stream with odd flushes pays this copy.
-        loop {
-            let room = self.room()?;
-            if room >= bytes.len() as u64 {
-                return self.send(bytes);
-            }
-            let rest = bytes.split_off(room as usize);
-            if !bytes.is_empty() {
-                self.send(bytes)?;
-            }
-            bytes = rest;
-            self.finish_current()?;
+    /// Remembers an error: after it, nobody knows which bytes are where.
+    fn note<T>(&mut self, result: Result<T>) -> Result<T> {
+        if let Err(e) = &result {
+            self.failed = Some(e.clone());
         }
+        result
+    }
+
+    /// Cuts what is too long for an append, or does not fit into the chunk. Slices and chunks are
+    /// aligned, so only odd flushes, and an end that turned out too long to be packed, are copied.
+    fn send_bytes(&mut self, mut bytes: Vec<u8>) -> Result<()> {
+        while !bytes.is_empty() {
+            let room = self.room()?;
+            if room == 0 {
+                self.settle_in_flight()?;
+                self.finish_chunk();
+                continue;
+            }
+            let now = (bytes.len() as u64).min(SLICE_BYTES).min(room) as usize;
+            let rest = bytes.split_off(now);
+            self.sent += now as u64;
+            self.send(bytes)?;
+            bytes = rest;
+        }
+        Ok(())
     }
 
     /// Bytes that the current chunk still takes; makes one if there is none.
@@ -192,13 +289,24 @@ impl FileWriter<'_> {
         self.client.change(wire::OP_ALLOCATE, |call| msg::Allocate { call, file }, &[])
     }
 
+    fn slices_max(&self) -> usize {
+        let durability = self.current.as_ref().map(|current| current.grant.durability);
+        self.slices.unwrap_or(match durability {
+            Some(Durability::Durable) => DURABLE_SLICES_IN_FLIGHT,
+            _ => SLICES_IN_FLIGHT,
+        })
+    }
+
+    /// Sends one append; its bytes fit into the current chunk, if that is still there.
     fn send(&mut self, bytes: Vec<u8>) -> Result<()> {
-        while self.in_flight.len() >= SLICES_IN_FLIGHT {
+        while self.in_flight.len() >= self.slices_max() {
             self.settle_one()?;
         }
-        // Settling may have moved the stream to another chunk.
+        // Settling may have moved the stream to another chunk, which is as good as empty.
         if self.room()? < bytes.len() as u64 {
-            return Err(Error::bug("append: a fresh chunk has no room for a slice"));
+            self.settle_in_flight()?;
+            self.finish_chunk();
+            self.room()?;
         }
         let (Some(current), Some(file)) = (self.current.as_mut(), self.file) else {
             return Err(Error::bug("append: the stream has no chunk"));
@@ -212,15 +320,26 @@ impl FileWriter<'_> {
         };
         current.sent += bytes.len() as u64;
         let half_full = current.sent >= current.grant.capacity / 2;
-        let submitted = self.client.submit(wire::OP_CHUNK_APPEND, &append, &[&bytes]);
-        match submitted {
-            Ok(ticket) => self.in_flight.push_back(InFlight { ticket, at, bytes }),
-            Err(e) => {
-                self.moved(e, Some(bytes))?;
-            }
-        }
-        if half_full && self.next.is_none() {
+        let ticket = self.client.submit_once(wire::OP_CHUNK_APPEND, &append, &[&bytes])?;
+        self.in_flight.push_back(InFlight { ticket, at, bytes });
+        let ends_here = self.expected.is_some_and(|expected| {
+            let room = self.current.as_ref().map_or(0, |c| c.grant.capacity - c.sent);
+            expected.saturating_sub(self.sent) <= room + PACKED_BYTES_MAX
+        });
+        if half_full && self.next.is_none() && !ends_here {
             self.next = Some(self.ask_for_chunk(file)?);
+        }
+        Ok(())
+    }
+
+    fn settle_all(&mut self) -> Result<()> {
+        let settled = self.settle_in_flight();
+        self.note(settled)
+    }
+
+    fn settle_in_flight(&mut self) -> Result<()> {
+        while !self.in_flight.is_empty() {
+            self.settle_one()?;
         }
         Ok(())
     }
@@ -229,9 +348,11 @@ impl FileWriter<'_> {
         let Some(slice) = self.in_flight.pop_front() else { return Ok(()) };
         let answer: Result<u64> = self.client.wait(slice.ticket).and_then(|r| decode(&r));
         match answer {
-            Ok(acknowledged) => {
+            Ok(_) => {
                 if let Some(current) = self.current.as_mut() {
-                    current.acknowledged = acknowledged.max(slice.at + slice.bytes.len() as u64);
+                    // The answer says the chunk's length; what this stream may count on is what
+                    // it sent up to here.
+                    current.acknowledged = slice.at + slice.bytes.len() as u64;
                 }
                 let mut bytes = slice.bytes;
                 bytes.clear();
@@ -240,44 +361,32 @@ impl FileWriter<'_> {
             }
             Err(e) => {
                 self.in_flight.push_front(slice);
-                self.moved(e, None)
+                self.moved(e)
             }
         }
     }
 
     /// The chunk failed: has it sealed at what was acknowledged and sends the rest to a new one.
-    fn moved(&mut self, e: Error, unsent: Option<Vec<u8>>) -> Result<()> {
-        let gone = matches!(e.kind, Kind::Retry | Kind::Fenced);
+    /// An append is never sent twice to the same chunk, because nobody knows whether the first
+    /// one arrived.
+    fn moved(&mut self, e: Error) -> Result<()> {
+        let movable = matches!(e.kind, Kind::Retry | Kind::Fenced | Kind::Full | Kind::ReadOnly);
         self.moves += 1;
-        if !gone || self.moves > MOVES_MAX {
+        if !movable || self.moves > MOVES_MAX {
             return Err(e);
         }
         let (Some(file), Some(current)) = (self.file, self.current.take()) else { return Err(e) };
-        let slices: Vec<Vec<u8>> = mem::take(&mut self.in_flight)
-            .into_iter()
-            .map(|slice| slice.bytes)
-            .chain(unsent)
-            .collect();
-        self.client.reconnect()?;
-        // An allocation that was on its way is lost with the connection; its chunk is freed with
-        // the file's other unused ones at the close.
-        self.next = None;
+        let slices: Vec<InFlight> = mem::take(&mut self.in_flight).into();
+        for slice in &slices {
+            self.client.forget(slice.ticket);
+        }
         let (chunk, acknowledged) = (current.grant.chunk, current.acknowledged);
         self.client.act(msg::Action::Seal { file, chunk, acknowledged })?;
-        self.current = Some(Current { sent: acknowledged, ..current });
+        self.current = Some(current);
         self.finish_chunk();
-        for bytes in slices {
-            self.send(bytes)?;
+        for slice in slices {
+            self.send(slice.bytes)?;
         }
-        Ok(())
-    }
-
-    /// Waits for the current chunk's appends and turns to the next.
-    fn finish_current(&mut self) -> Result<()> {
-        while !self.in_flight.is_empty() {
-            self.settle_one()?;
-        }
-        self.finish_chunk();
         Ok(())
     }
 
@@ -290,6 +399,18 @@ impl FileWriter<'_> {
                 generation: Default::default(),
                 bytes: current.acknowledged,
             });
+        }
+    }
+}
+
+impl Drop for FileWriter<'_> {
+    /// Without a close nobody sees the file; what was acknowledged of it can be salvaged.
+    fn drop(&mut self) {
+        for slice in self.in_flight.drain(..) {
+            self.client.forget(slice.ticket);
+        }
+        if let Some(ticket) = self.next.take() {
+            self.client.forget(ticket);
         }
     }
 }

@@ -5,6 +5,9 @@ use holdfast_base::ids::{ChunkId, Durability, FileId, Generation, Pointer, Tier}
 use holdfast_base::node::{NodeKind, StorageClass};
 use holdfast_base::{codec_enum, codec_struct};
 
+/// In place of a time: the node's own, at the moment of the request.
+pub const MTIME_NOW: i64 = i64::MIN;
+
 /// A name to look up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lookup {
@@ -92,6 +95,7 @@ pub struct NewNode {
     pub path: String,
     pub kind: NodeKind,
     pub mode: u16,
+    /// Nanoseconds since 1970-01-01 UTC, or [`MTIME_NOW`].
     pub mtime_ns: i64,
     /// `None` inherits the directory's.
     pub class: Option<StorageClass>,

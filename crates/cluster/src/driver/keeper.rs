@@ -6,10 +6,11 @@
 use super::Node;
 use crate::namespace::{Chunk, ChunkState};
 use crate::{Command, Namespace, Outcome};
-use holdfast_base::ids::{ChunkId, Durability, Generation, Index, Slot, StoreId};
+use holdfast_base::ids::{ChunkId, Durability, Generation, Index, SessionId, Slot, StoreId, Tier};
 use holdfast_base::{Error, Kind, Result};
-use holdfast_chunk::{ChunkInfo, Store};
-use std::collections::{BTreeSet, VecDeque};
+use holdfast_chunk::{ChunkInfo, Scrubber, Store};
+use holdfast_log::Mode;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 /// What housekeeping may take.
@@ -23,6 +24,8 @@ pub struct KeeperOptions {
     pub reclaim_budget: u32,
     /// Chunks that one round rewrites.
     pub compactions: usize,
+    /// How long a session may be unused before it is ended.
+    pub session_idle_ms: u64,
     /// Bytes a second that scrubbing reads, over all stores; 0 for none.
     pub scrub_bytes_per_second: u64,
 }
@@ -34,6 +37,7 @@ impl Default for KeeperOptions {
             garbage_percent: 40,
             reclaim_budget: 10_000,
             compactions: 2,
+            session_idle_ms: 3_600_000,
             scrub_bytes_per_second: 20_000_000,
         }
     }
@@ -47,7 +51,16 @@ pub struct Keeper {
     reached: VecDeque<(u64, Index)>,
     /// Chunks whose compaction failed; tried again only after a restart.
     given_up: BTreeSet<ChunkId>,
+    /// One a disk store; they share the throttle evenly.
+    scrubbers: Vec<(StoreId, Scrubber)>,
+    /// Each session's mark when it was last looked at, and since when it has had it.
+    sessions: BTreeMap<SessionId, (u64, u64)>,
+    /// When the sessions are looked at again.
+    sessions_next_ns: u64,
 }
+
+/// One duty, given the time.
+type Round = fn(&mut Keeper, u64) -> Result<()>;
 
 /// A chunk's whereabouts on this node.
 struct Held {
@@ -58,7 +71,26 @@ struct Held {
 
 impl Keeper {
     pub fn new(node: Arc<Node>, options: KeeperOptions) -> Keeper {
-        Keeper { node, options, reached: VecDeque::new(), given_up: BTreeSet::new() }
+        let stores = node.stores.iter().filter(|own| own.tier == Tier::Disk).count() as u64;
+        let rate = options.scrub_bytes_per_second / stores.max(1);
+        let scrubbers = match rate {
+            0 => Vec::new(),
+            rate => {
+                let disks = node.stores.iter().filter(|own| own.tier == Tier::Disk);
+                let scrubber =
+                    |store: &Store| Scrubber::new(store.clone(), rate, Default::default());
+                disks.map(|own| (own.id, scrubber(&own.store))).collect()
+            }
+        };
+        Keeper {
+            node,
+            options,
+            reached: VecDeque::new(),
+            given_up: BTreeSet::new(),
+            scrubbers,
+            sessions: BTreeMap::new(),
+            sessions_next_ns: 0,
+        }
     }
 
     /// After a start, before anything is served: chunks that were open are sealed at their
@@ -105,11 +137,13 @@ impl Keeper {
 
     /// One round. Everything that fails is tried again in the next one.
     pub fn step(&mut self, now_ns: u64) {
-        let rounds: [(&str, fn(&mut Keeper, u64) -> Result<()>); 4] = [
+        let rounds: [(&str, Round); 6] = [
             ("reclaim deleted names", Keeper::reclaim),
             ("release what readers may have used", Keeper::release),
             ("unlink chunks", Keeper::unlink),
             ("compact chunks", Keeper::compact),
+            ("scrub", Keeper::scrub),
+            ("end sessions", Keeper::end_sessions),
         ];
         for (what, round) in rounds {
             if let Err(e) = round(self, now_ns)
@@ -175,6 +209,33 @@ impl Keeper {
                 other => other?,
             }
         }
+        Ok(())
+    }
+
+    /// Ends sessions that were not used for long. What is known of their use is this keeper's own
+    /// memory, so after a start every session has its whole time again.
+    fn end_sessions(&mut self, now_ns: u64) -> Result<()> {
+        if now_ns < self.sessions_next_ns {
+            return Ok(());
+        }
+        let idle_ns = self.options.session_idle_ms * 1_000_000;
+        self.sessions_next_ns = now_ns + idle_ns / 16;
+        let mut seen = BTreeMap::new();
+        for (session, mark) in self.node.namespace.sessions() {
+            let since = match self.sessions.get(&session) {
+                Some((before, since)) if *before == mark => *since,
+                _ => now_ns,
+            };
+            if now_ns - since < idle_ns {
+                seen.insert(session, (mark, since));
+                continue;
+            }
+            // Used a moment ago after all: it gets a new one, as if it had come later.
+            self.node.wait_for(|done| {
+                self.node.namespace.end_session(session, Mode::Ordered, done);
+            })?;
+        }
+        self.sessions = seen;
         Ok(())
     }
 
@@ -253,8 +314,38 @@ impl Keeper {
         held.store.switch(chunk, next)
     }
 
-    /// Reads every stored byte, without a throttle; what is bad becomes a finding.
-    pub fn scrub_everything(&mut self) {}
+    /// Reads what the throttle allows; what is bad becomes a finding.
+    fn scrub(&mut self, now_ns: u64) -> Result<()> {
+        for (id, scrubber) in &mut self.scrubbers {
+            // A round takes about a second's worth, in steps of at most one MiB.
+            loop {
+                let step = scrubber.step(now_ns);
+                self.node.count_scrubbed(*id, &step);
+                if step.finished_pass || step.wait_ns > 0 || step.bytes == 0 {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads every stored byte once, without a throttle; what is bad becomes a finding.
+    pub fn scrub_everything(&mut self) {
+        for own in self.node.stores.iter() {
+            let mut scrubber =
+                Scrubber::new(own.store.clone(), u32::MAX as u64, Default::default());
+            // Each round of the clock earns the next burst.
+            let mut now_ns = 0;
+            loop {
+                let step = scrubber.step(now_ns);
+                self.node.count_scrubbed(own.id, &step);
+                if step.finished_pass {
+                    break;
+                }
+                now_ns += step.wait_ns + 1_000_000_000;
+            }
+        }
+    }
 
     fn held(&self) -> Vec<Held> {
         let mut held = Vec::new();

@@ -37,7 +37,7 @@ pub struct NodeConfig {
     /// What each store may use; 0 for its whole file system.
     pub capacity_bytes: u64,
     pub segment_bytes: u64,
-    /// Capacity of new chunks; less than the default in simulations only.
+    /// Capacity of new chunks at most; less than the default in simulations only.
     pub chunk_bytes: u64,
     pub fold: FoldOptions,
 }
@@ -50,7 +50,8 @@ impl NodeConfig {
             host: "localhost".to_owned(),
             address: "localhost".to_owned(),
             worker_threads: 4,
-            commit_threads: 2,
+            // They wait for the disk, one commit each: as many chunks as streams are written at once.
+            commit_threads: 8,
             reserve_bytes: 0,
             capacity_bytes: 0,
             segment_bytes: Options::default().segment_bytes,
@@ -89,7 +90,6 @@ impl Node {
             cluster,
             workers: Arc::new(Workers::new("disk", config.worker_threads)?),
             packed: Default::default(),
-            chunk_bytes: config.chunk_bytes,
             findings: Mutex::new(findings),
             scrubbed: Mutex::default(),
             _lock: lock,
@@ -158,10 +158,10 @@ fn claim(disk: &dyn Disk, data: &Path) -> Result<Box<dyn Send + Sync>> {
         }
         return Ok(lock);
     }
-    let strangers = disk.list(data)?.into_iter().map(|entry| entry.name);
+    let mut strangers = disk.list(data)?.into_iter().map(|entry| entry.name);
     // What `up` writes before the node opens, and file systems' own.
     let known = ["LOCK", "HOLDFAST.tmp", "holdfast.toml", "holdfast.sock", "lost+found"];
-    if let Some(stranger) = strangers.filter(|name| !known.contains(&name.as_str())).next() {
+    if let Some(stranger) = strangers.find(|name| !known.contains(&name.as_str())) {
         return Err(Error::invalid(format!(
             "it is not empty and no Holdfast data directory (it holds `{stranger}`): choose an empty one"
         )));
@@ -209,6 +209,7 @@ fn open_stores(
     findings: &mut Vec<String>,
 ) -> Result<Stores> {
     let mut stores = Vec::new();
+    let chunk_bytes_max = config.chunk_bytes;
     let directories = std::iter::once(config.data.join("chunks")).chain(config.disks.clone());
     for directory in directories {
         let place = directory.display().to_string();
@@ -222,12 +223,13 @@ fn open_stores(
         let (store, found) = Store::open(machine.disk.clone(), machine.rng.clone(), store_config)
             .map_err(|e| e.context(format_args!("open store `{place}`")))?;
         describe(&place, &found, findings);
-        stores.push(OwnStore { id: found.store, tier: Tier::Disk, place, store });
+        stores.push(OwnStore { id: found.store, tier: Tier::Disk, place, store, chunk_bytes_max });
     }
     if let Some(region) = region {
         let id = region.store();
-        let store = Store::open_region(region)?;
-        stores.push(OwnStore { id, tier: Tier::Dram, place: "memory".to_owned(), store });
+        let store = Store::in_region(region);
+        let place = "memory".to_owned();
+        stores.push(OwnStore { id, tier: Tier::Dram, place, store, chunk_bytes_max });
     }
     Ok(Stores::new(stores))
 }

@@ -76,34 +76,36 @@ impl PackedWriters {
     ) {
         let bytes = (*body).as_ref().len() as u64;
         let needed = bytes + NEEDLE_OVERHEAD_BYTES;
-        let own = match node.stores.place(class, needed) {
-            Ok(own) => own,
-            Err(e) => return done(Err(e)),
-        };
-        let key = (own.tier, class.durability());
         let waiting = Waiting { needle, body, bytes, crcs, done };
         let mut lanes = self.lanes.lock().expect("no holder of this lock panics");
-        let lane = lanes.entry(key).or_default();
-        if let LaneState::Open(open) = &lane.state {
-            if lane.waiting.is_empty() && open.takes(needed) {
-                return open.append(node, waiting);
+        for tier in class.tiers() {
+            let key = (tier, class.durability());
+            let lane = lanes.entry(key).or_default();
+            match &lane.state {
+                LaneState::Open(open) if open.takes(needed) => return open.append(node, waiting),
+                LaneState::Opening => return lane.waiting.push_back(waiting),
+                _ => {}
             }
-            if !open.takes(needed) {
-                retire(node, std::mem::take(&mut lane.state));
-            }
-        }
-        lane.waiting.push_back(waiting);
-        if matches!(lane.state, LaneState::Closed) {
-            lane.state = LaneState::Opening;
-            let (tier, durability) = key;
+            // The next chunk; where there is no room for it, the next tier.
+            let Some(own) = node.stores.for_chunk(tier, needed) else { continue };
+            retire(node, std::mem::replace(&mut lane.state, LaneState::Opening));
+            lane.waiting.push_back(waiting);
             let store_id = own.id;
             drop(lanes);
-            self.open_chunk(node, tier, durability, store_id);
+            return self.open_chunk(node, key, store_id, needed);
         }
+        drop(lanes);
+        (waiting.done)(Err(node.stores.refusal(class)));
     }
 
     /// Allocates the lane's next chunk, then serves who waits.
-    fn open_chunk(&self, node: &Arc<Node>, tier: Tier, durability: Durability, store_id: StoreId) {
+    fn open_chunk(
+        &self,
+        node: &Arc<Node>,
+        (tier, durability): (Tier, Durability),
+        store_id: StoreId,
+        least_bytes: u64,
+    ) {
         let command = Command::AllocateChunk {
             kind: ChunkKind::Packed,
             owner: FileId(0),
@@ -115,7 +117,7 @@ impl PackedWriters {
         let opener = node.clone();
         node.propose_own(
             command,
-            durability,
+            super::allocation(tier, durability),
             Box::new(move |outcome| {
                 let node = opener.clone();
                 // Making the chunk's file waits for the disk; this callback must not.
@@ -133,7 +135,7 @@ impl PackedWriters {
                         })?;
                         let spec = ChunkSpec {
                             durability,
-                            capacity_bytes: node.chunk_bytes,
+                            capacity_bytes: own.chunk_bytes().max(least_bytes),
                             ..ChunkSpec::new(
                                 chunk,
                                 holdfast_chunk::ChunkKind::Packed,
@@ -182,10 +184,11 @@ impl PackedWriters {
         }
         // More waited than one chunk takes.
         let store_id = open.store_id;
+        let needed = lane.waiting.front().map_or(0, |next| next.bytes + NEEDLE_OVERHEAD_BYTES);
         retire(node, LaneState::Open(open));
         lane.state = LaneState::Opening;
         drop(lanes);
-        self.open_chunk(node, key.0, key.1, store_id);
+        self.open_chunk(node, key, store_id, needed);
     }
 
     /// Chunks that this node is writing now.

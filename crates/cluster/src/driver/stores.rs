@@ -1,10 +1,17 @@
 //! The stores of this node, and which of them takes the next bytes.
 
 use holdfast_base::ids::{StoreId, Tier};
+use holdfast_base::limits::CHUNK_BYTES;
 use holdfast_base::node::StorageClass;
+use holdfast_base::units::MIB;
 use holdfast_base::{Error, Result};
 use holdfast_chunk::Store;
 use std::collections::BTreeMap;
+
+/// A store holds at least this many chunks, or one large file would leave no room for another.
+const CHUNKS_MIN: u64 = 16;
+/// The smallest chunk of a small store.
+const CHUNK_BYTES_MIN: u64 = 4 * MIB;
 
 pub struct OwnStore {
     pub id: StoreId,
@@ -12,6 +19,16 @@ pub struct OwnStore {
     /// The directory, or `memory`: for people.
     pub place: String,
     pub store: Store,
+    /// [`super::NodeConfig::chunk_bytes`].
+    pub chunk_bytes_max: u64,
+}
+
+impl OwnStore {
+    /// Capacity of a new chunk: smaller than usual where the store is small.
+    pub fn chunk_bytes(&self) -> u64 {
+        let share = self.store.usage().capacity_bytes / CHUNKS_MIN;
+        (share / MIB * MIB).clamp(CHUNK_BYTES_MIN, CHUNK_BYTES).min(self.chunk_bytes_max)
+    }
 }
 
 /// Every store that this process opened; fixed for its life.
@@ -37,39 +54,40 @@ impl Stores {
         replicas.iter().find_map(|id| self.by_id.get(id)).map(|own| &own.store)
     }
 
-    /// The store for `bytes` more of `class`: the first tier in its order that has room; within a
-    /// tier the store with the most.
-    pub fn place(&self, class: StorageClass, bytes: u64) -> Result<&OwnStore> {
-        let mut full = false;
-        let mut read_only = false;
-        for tier in class.tiers() {
-            let mut best: Option<(u64, &OwnStore)> = None;
-            for own in self.by_id.values().filter(|own| own.tier == tier) {
-                let usage = own.store.usage();
-                if usage.read_only {
-                    read_only = true;
-                } else if usage.free_bytes < bytes {
-                    full = true;
-                } else if best.is_none_or(|(most, _)| usage.free_bytes > most) {
-                    best = Some((usage.free_bytes, own));
-                }
-            }
-            if let Some((_, own)) = best {
-                return Ok(own);
-            }
+    /// The store of a tier for a new chunk that takes `least_bytes` or more: of those with room
+    /// for a chunk the one with the most.
+    pub fn for_chunk(&self, tier: Tier, least_bytes: u64) -> Option<&OwnStore> {
+        let of_tier = self.by_id.values().filter(|own| own.tier == tier);
+        let room = of_tier.filter_map(|own| {
+            let usage = own.store.usage();
+            let fits = !usage.read_only && usage.free_bytes >= own.chunk_bytes().max(least_bytes);
+            fits.then_some((usage.free_bytes, own))
+        });
+        room.max_by_key(|(free, own)| (*free, own.id)).map(|(_, own)| own)
+    }
+
+    /// The store for a new chunk of `class`: the first tier in its order that has room.
+    pub fn place(&self, class: StorageClass, least_bytes: u64) -> Result<&OwnStore> {
+        let found = class.tiers().find_map(|tier| self.for_chunk(tier, least_bytes));
+        found.ok_or_else(|| self.refusal(class))
+    }
+
+    /// Why no store takes a chunk of `class`.
+    pub fn refusal(&self, class: StorageClass) -> Error {
+        let wanted = |own: &&OwnStore| class.tiers().any(|tier| tier == own.tier);
+        let mut stores = self.by_id.values().filter(wanted).peekable();
+        if stores.peek().is_none() {
+            return Error::invalid(format!(
+                "place bytes of class `{class}`: this node has no store of that tier"
+            ));
         }
-        Err(if full {
-            Error::full(format!(
-                "place {bytes} bytes of class `{class}`: every store of it is full; delete something or add a store"
-            ))
-        } else if read_only {
-            Error::read_only(format!(
-                "place {bytes} bytes of class `{class}`: its stores take no writes since one failed; see `holdfast doctor`, then restart the node"
-            ))
-        } else {
-            Error::invalid(format!(
-                "place {bytes} bytes of class `{class}`: this node has no store of that tier"
-            ))
-        })
+        if stores.all(|own| own.store.usage().read_only) {
+            return Error::read_only(format!(
+                "place bytes of class `{class}`: its stores take no writes since one failed; see `holdfast doctor`, then restart the node"
+            ));
+        }
+        Error::full(format!(
+            "place bytes of class `{class}`: every store of it is full; delete something or add a store"
+        ))
     }
 }

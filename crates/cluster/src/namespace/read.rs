@@ -303,7 +303,7 @@ impl Namespace {
         let at = self.find_for("list", path)?;
         if !self.is_container(at) {
             return Err(Error::invalid(format!(
-                "list {}: it is a {}, not a directory",
+                "list {}: it is a {}, not a directory: name one",
                 Shown(path),
                 self.kind(at).name()
             )));
@@ -350,7 +350,7 @@ impl Namespace {
         while let Some(name) = todo.pop() {
             if !self.is_container(at) {
                 return Err(Error::invalid(format!(
-                    "resolve {}: `{}` on its way is a {}, not a directory",
+                    "look up {}: `{}` on its way is a {}, not a directory: check the path",
                     Shown(path),
                     self.nodes.name_str(at),
                     self.kind(at).name()
@@ -364,7 +364,10 @@ impl Namespace {
                 continue;
             }
             let child = self.child(at, name.as_bytes()).ok_or_else(|| {
-                Error::not_found(format!("resolve {}: `{name}` does not exist", Shown(path)))
+                Error::not_found(format!(
+                    "look up {}: `{name}` does not exist: check the path",
+                    Shown(path)
+                ))
             })?;
             if self.kind(child) != NodeKind::Symlink {
                 at = child;

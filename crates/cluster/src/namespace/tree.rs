@@ -80,7 +80,7 @@ impl Namespace {
             let Some(child) = child else {
                 if !parents {
                     return Err(Error::not_found(format!(
-                        "directory {} does not exist: make it first, or ask for parents",
+                        "directory {} does not exist: make it first, or ask for parents (-p)",
                         Shown(&prefix(path, depth + 1))
                     )));
                 }
@@ -89,7 +89,7 @@ impl Namespace {
             };
             if !self.is_container(child) {
                 return Err(Error::invalid(format!(
-                    "{} is a {}, not a directory",
+                    "{} is a {}, not a directory: choose another place",
                     Shown(&prefix(path, depth + 1)),
                     self.kind(child).name()
                 )));
@@ -121,7 +121,9 @@ impl Namespace {
             Some(at) if self.is_container(at) => {
                 Err(Error::exists(format!("it is a {}: delete it first", self.kind(at).name())))
             }
-            Some(_) if !replace => Err(Error::exists("it exists: ask to replace it")),
+            Some(_) if !replace => {
+                Err(Error::exists("it exists: ask to replace it (-f), or choose another name"))
+            }
             _ => Ok(()),
         }
     }
@@ -266,7 +268,9 @@ impl Namespace {
         let mut above = spot.parent;
         while above != ROOT {
             if above == at {
-                return Err(Error::invalid("a directory cannot move into its own subtree"));
+                return Err(Error::invalid(
+                    "a directory cannot move into its own subtree: choose a place outside",
+                ));
             }
             above = self.nodes[above].parent;
         }
@@ -286,7 +290,7 @@ impl Namespace {
 
     fn check_rename_over(&self, at: u32, old: u32, replace: bool) -> Result<()> {
         if !replace {
-            return Err(Error::exists("the new name is taken: ask to replace it"));
+            return Err(Error::exists("the new name is taken: ask to replace it (-f)"));
         }
         let (kind, old_kind) = (self.kind(at), self.kind(old));
         if kind.is_container() != old_kind.is_container() || kind.is_container() && kind != old_kind
@@ -314,7 +318,7 @@ impl Namespace {
         let children = self.child_count(at);
         if children > 0 && !recursive {
             return Err(Error::invalid(format!(
-                "it is a {} with {children} entries: delete them first, or ask for recursive",
+                "it is a {} with {children} entries: delete them first, or ask for everything below (-r)",
                 self.kind(at).name()
             )));
         }

@@ -1,18 +1,20 @@
 //! What the reactor knows of one connection, and of the requests that wait for an answer.
 //! Plain data and arithmetic; the reactor does the calls.
 
-use super::ConnectionId;
+use super::link::Link;
 use super::mailbox::DeferredKey;
 use super::out::{Address, Out};
 use super::socket::{Socket, Wait};
+use super::{BATCH_BYTES, BATCH_REQUESTS_MAX, ConnectionId};
 use crate::region::RegionMut;
-use holdfast_base::Error;
+use crate::ring::Ring;
 use holdfast_base::frame::Header;
-use holdfast_base::limits::{FRAME_BODY_BYTES_MAX, FRAME_META_BYTES_MAX};
+use holdfast_base::{Error, Result};
 use std::io;
+use std::os::fd::OwnedFd;
 
 pub(super) struct Connection {
-    pub socket: Socket,
+    pub link: Link,
     pub id: ConnectionId,
     /// What epoll was told to watch.
     pub interest: u32,
@@ -29,7 +31,15 @@ pub(super) struct Connection {
     pub paused: bool,
     /// Held bytes that the server's counters know of.
     pub counted_bytes: u64,
+    /// Came with what was received last; dropped, and thereby closed, unless it is a ring.
+    pub passed: Option<OwnedFd>,
+    /// Requests of the next batch, at most; follows the size of the answers.
+    pub batch_requests: usize,
 }
+
+/// Requests of a connection's first batch: so many answers of a full meta keep to
+/// [`BATCH_BYTES`].
+const FIRST_BATCH_REQUESTS: usize = 8;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
@@ -69,7 +79,7 @@ pub(super) enum Receiving {
 impl Connection {
     pub fn new(socket: Socket, id: ConnectionId) -> Connection {
         Connection {
-            socket,
+            link: Link::new(socket),
             id,
             interest: 0,
             stash: Vec::new(),
@@ -80,7 +90,44 @@ impl Connection {
             stage: Stage::Open,
             paused: false,
             counted_bytes: 0,
+            passed: None,
+            batch_requests: FIRST_BATCH_REQUESTS,
         }
+    }
+
+    /// Takes note of a batch whose answers made `bytes`. What a request will be answered with is
+    /// not known before, so a batch after small answers may be long, one after large ones not.
+    pub fn batch_answered(&mut self, requests: usize, bytes: u64) {
+        self.batch_requests = match bytes.checked_div(requests as u64).unwrap_or(0) {
+            each if bytes > BATCH_BYTES => ((BATCH_BYTES / each) as usize).max(1),
+            _ => (self.batch_requests * 2).min(BATCH_REQUESTS_MAX),
+        };
+    }
+
+    /// The ring that came with a request for one. `first` says whether that request is the only
+    /// one under way: otherwise its answer could not be the socket's last.
+    pub fn open_ring(&mut self, spins: bool, first: bool) -> Result<Ring> {
+        let doing = "use a shared ring";
+        if !self.link.passes_fds() {
+            return Err(Error::unsupported(format!(
+                "{doing}: connect to `unix:DATA/holdfast.sock`, and ask once"
+            )));
+        }
+        if !spins {
+            return Err(Error::unsupported(format!(
+                "{doing}: the server sleeps when idle and would not see it: start it with \
+                 `holdfast up --spin`, or connect without a ring"
+            )));
+        }
+        if !first || self.load.requests > 0 || !self.out.is_empty() {
+            return Err(Error::invalid(format!(
+                "{doing}: ask while no other request is under way"
+            )));
+        }
+        let fd = self.passed.take().ok_or_else(|| {
+            Error::invalid(format!("{doing}: the request came without a descriptor"))
+        })?;
+        Ring::open(&fd)
     }
 
     pub fn held_bytes(&self) -> u64 {
@@ -119,24 +166,24 @@ impl Incoming {
 
     /// Receives more of the body, and what follows it into `tail`; says how many bytes came in
     /// all, and how many of them into `tail`.
-    pub fn receive(&mut self, socket: &Socket, tail: &mut [u8]) -> io::Result<(usize, usize)> {
+    pub fn receive(&mut self, link: &mut Link, tail: &mut [u8]) -> io::Result<(usize, usize)> {
         // Descriptors are not expected from clients here; dropping closes them.
         let fds = &mut Vec::new();
         match &mut self.body {
             Receiving::Buffer(body) => {
                 let end = self.header.body_bytes as usize;
-                let (body, more) = socket.receive_append(body, end, tail, Wait::No, fds)?;
+                let (body, more) = link.receive_append(body, end, tail, Wait::No, fds)?;
                 Ok((body + more, more))
             }
             Receiving::Region { window, filled } => {
-                let received = socket.receive_two(&mut window[*filled..], tail, Wait::No, fds)?;
+                let received = link.receive_two(&mut window[*filled..], tail, Wait::No, fds)?;
                 let body = received.min(window.len() - *filled);
                 *filled += body;
                 Ok((received, received - body))
             }
             Receiving::Refused { left, .. } => {
                 let end = tail.len().min(*left);
-                let received = socket.receive(&mut tail[..end], Wait::No, fds)?;
+                let received = link.receive(&mut tail[..end], Wait::No, fds)?;
                 *left -= received;
                 Ok((received, 0))
             }
@@ -232,12 +279,6 @@ impl Waiting {
 /// Puts a response of the service into the connection's send queue.
 pub(super) fn answer(out: &mut Out, to: Address, response: super::Response) {
     match response.result {
-        Ok(())
-            if response.meta.len() > FRAME_META_BYTES_MAX as usize
-                || response.body.bytes() > FRAME_BODY_BYTES_MAX as usize =>
-        {
-            out.push_error(to, &Error::bug("the answer exceeds a frame: please report this"));
-        }
         Ok(()) => out.push(to, |m| m.extend_from_slice(&response.meta), response.body),
         Err(error) => out.push_error(to, &error),
     }

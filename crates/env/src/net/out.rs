@@ -1,11 +1,12 @@
 //! What a connection still has to send: heads and small bodies in one buffer, large bodies kept
 //! where they are, descriptors to pass, all gathered into as few calls as possible.
 
+use super::link::Link;
 use super::message::{BodyPart, Parts};
-use super::socket::Socket;
-use holdfast_base::Error;
 use holdfast_base::codec::Encode;
 use holdfast_base::frame::{self, FrameKind};
+use holdfast_base::limits::FRAME_BODY_BYTES_MAX;
+use holdfast_base::{Error, Kind};
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, OwnedFd};
@@ -58,9 +59,19 @@ impl Out {
         self.pending_bytes() == 0
     }
 
+    /// An answer that exceeds a frame is a bug of the service, and becomes an error.
     pub fn push(&mut self, to: Address, meta: impl FnOnce(&mut Vec<u8>), body: Parts) {
-        let body_bytes = body.bytes() as u32;
-        frame::encode(&mut self.buf, to.kind, to.opcode, to.request_id, 0, body_bytes, meta);
+        let bytes = body.bytes();
+        let encoded = match u32::try_from(bytes).ok().filter(|n| *n <= FRAME_BODY_BYTES_MAX) {
+            Some(bytes) => {
+                frame::try_encode(&mut self.buf, to.kind, to.opcode, to.request_id, 0, bytes, meta)
+            }
+            None => Err(Error::bug(format!("send a body of {bytes} bytes: it exceeds a frame"))),
+        };
+        if let Err(error) = encoded {
+            let message = format!("answer opcode {:#06x}: {}", to.opcode, error.message);
+            return self.push_error(to, &Error::new(Kind::Bug, message));
+        }
         match body {
             Parts::None => {}
             Parts::One(part) => self.push_part(part),
@@ -96,12 +107,12 @@ impl Out {
     }
 
     /// Sends what the kernel takes. An error ends the connection.
-    pub fn flush(&mut self, socket: &Socket) -> io::Result<()> {
+    pub fn flush(&mut self, link: &mut Link) -> io::Result<()> {
         while !self.is_empty() {
             let mut gathered = [IoSlice::new(&[]); GATHER_MAX];
             let (count, with_fd) = self.gather(&mut gathered);
             let fd = if with_fd { self.fds.front().map(|(_, fd)| fd.as_fd()) } else { None };
-            match socket.send(&gathered[..count], fd) {
+            match link.send(&gathered[..count], fd) {
                 Ok(sent) => {
                     if with_fd {
                         self.fds.pop_front();

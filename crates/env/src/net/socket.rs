@@ -265,6 +265,19 @@ impl Socket {
         }
     }
 
+    /// Whether there is something to receive, be it the end.
+    pub fn is_readable(&self) -> io::Result<bool> {
+        let mut poll = libc::pollfd { fd: self.raw(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one entry, alive during the call.
+        match unsafe { libc::poll(&mut poll, 1, 0) } {
+            -1 => match io::Error::last_os_error() {
+                e if e.kind() == io::ErrorKind::Interrupted => Ok(false),
+                e => Err(e),
+            },
+            count => Ok(count > 0),
+        }
+    }
+
     /// Tells the peer that nothing more comes.
     pub fn shutdown_write(&self) {
         // SAFETY: a plain call on an open descriptor. It fails only if the peer is gone already.

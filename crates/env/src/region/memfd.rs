@@ -3,6 +3,7 @@
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;
@@ -80,6 +81,24 @@ impl Mapping {
         // SAFETY: the source is mapped, the target is exclusively ours, both are long enough.
         unsafe { copy_racy(self.range(offset, target.len()), target.as_mut_ptr(), target.len()) }
     }
+
+    /// As [`Mapping::copy_out`]; afterwards the whole target is initialised.
+    pub fn copy_out_uninit(&self, offset: u64, target: &mut [MaybeUninit<u8>]) {
+        let source = self.range(offset, target.len());
+        // SAFETY: as in `copy_out`.
+        unsafe { copy_racy(source, target.as_mut_ptr().cast(), target.len()) }
+    }
+
+    /// Copies bytes into memory that another process may be reading or writing.
+    ///
+    /// # Safety
+    /// Nobody has a reference to the range.
+    pub unsafe fn copy_in(&self, offset: u64, source: &[u8]) {
+        assert!(self.writable, "the mapping is read-only");
+        // SAFETY: the target is mapped for writing and long enough; the caller excludes
+        // references to it, so `source` cannot overlap it.
+        unsafe { copy_racy(source.as_ptr(), self.range(offset, source.len()), source.len()) }
+    }
 }
 
 impl Drop for Mapping {
@@ -154,30 +173,34 @@ pub(crate) fn create(name: &str, bytes: u64) -> io::Result<OwnedFd> {
     Ok(file.into())
 }
 
-/// Fixes the size for good and takes write permission off the file, so that it cannot be opened
-/// for writing again.
-///
-/// Not F_SEAL_FUTURE_WRITE: under it the kernel refuses to punch holes, and freed frames could
-/// never be given back. Clients get a read-only descriptor instead, whose mappings can never
-/// become writable.
+/// Fixes the size for good.
 pub(crate) fn seal_size(fd: &OwnedFd) -> io::Result<()> {
-    let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
-    // SAFETY: plain calls on an open descriptor.
-    unsafe {
-        if libc::fchmod(fd.as_raw_fd(), 0o400) != 0
-            || libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, seals) != 0
-        {
-            return Err(io::Error::last_os_error());
-        }
+    add_seals(fd, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL)
+}
+
+/// As [`seal_size`], and forbids every writable mapping and write that is not there yet: the
+/// caller's own mapping goes on, nobody else's can ever write.
+pub(crate) fn seal_against_writing(fd: &OwnedFd) -> io::Result<()> {
+    let size = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
+    add_seals(fd, size | libc::F_SEAL_FUTURE_WRITE | libc::F_SEAL_SEAL)
+}
+
+fn add_seals(fd: &OwnedFd, seals: libc::c_int) -> io::Result<()> {
+    // SAFETY: a plain call on an open descriptor.
+    match unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, seals) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
     }
-    Ok(())
 }
 
 pub(crate) fn size_is_sealed(fd: &OwnedFd) -> io::Result<bool> {
     // SAFETY: a plain call on an open descriptor.
     match unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) } {
         -1 => Err(io::Error::last_os_error()),
-        seals => Ok(seals & libc::F_SEAL_SHRINK != 0),
+        seals => {
+            let size = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
+            Ok(seals & size == size)
+        }
     }
 }
 
@@ -185,17 +208,7 @@ pub(crate) fn size(fd: &OwnedFd) -> io::Result<u64> {
     Ok(File::from(fd.try_clone()?).metadata()?.len())
 }
 
-pub(super) fn reopen_read_only(fd: &OwnedFd) -> io::Result<OwnedFd> {
+pub(crate) fn reopen_read_only(fd: &OwnedFd) -> io::Result<OwnedFd> {
     let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
     Ok(OpenOptions::new().read(true).open(path)?.into())
-}
-
-pub(super) fn punch_hole(fd: &OwnedFd, offset: u64, bytes: u64) -> io::Result<()> {
-    let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-    // SAFETY: a plain call on an open descriptor; the caller owns the range, so no reference
-    // observes that its bytes turn to zeros.
-    match unsafe { libc::fallocate(fd.as_raw_fd(), mode, offset as i64, bytes as i64) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
 }

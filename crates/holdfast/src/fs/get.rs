@@ -125,15 +125,13 @@ impl Getter<'_> {
                 to.display()
             )));
         }
-        let mut name = to.file_name().unwrap_or_default().to_owned();
-        name.push(".holdfast-part");
-        let part = to.with_file_name(name);
-        let copied =
-            File::create(&part).map_err(|e| local("make", &part, e)).and_then(|mut file| {
-                self.copy_out(source, &mut file, &part.display().to_string())?;
-                set_attributes(&file, info, &part)?;
-                fs::rename(&part, to).map_err(|e| local("name", to, e))
-            });
+        // Short, because the target's own name may be as long as names get.
+        let part = to.with_file_name(format!(".holdfast-part-{}", std::process::id()));
+        let copied = File::create(&part).map_err(|e| local("make", to, e)).and_then(|mut file| {
+            self.copy_out(source, &mut file, &to.display().to_string())?;
+            set_attributes(&file, info, to)?;
+            fs::rename(&part, to).map_err(|e| local("name", to, e))
+        });
         if copied.is_err() {
             let _ = fs::remove_file(&part);
         }

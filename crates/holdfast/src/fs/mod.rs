@@ -10,7 +10,7 @@ use crate::cli::Fs;
 use crate::output::Output;
 use holdfast_base::node::{NodeKind, StorageClass};
 use holdfast_base::{Error, Kind, Result};
-use holdfast_client::wire::file::Action;
+use holdfast_client::wire::file::{Action, MTIME_NOW};
 use holdfast_client::{Client, NewFile};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::{IsTerminal, Write};
@@ -131,7 +131,7 @@ pub fn run(client: &mut Client, command: &Fs, out: &mut Output) -> Result<()> {
             })
         }
         Fs::Du { path } => show::du(client, path, out),
-        Fs::Ln { target, path } => client.symlink(path, target, 0),
+        Fs::Ln { target, path } => client.symlink(path, target, MTIME_NOW),
         Fs::SetClass { class: text, path } => {
             let class = text.parse().map_err(Error::invalid)?;
             client.act(Action::SetClass { path: path.clone(), class })

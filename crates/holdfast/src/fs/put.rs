@@ -5,7 +5,7 @@ use super::{Progress, Totals, window_bytes};
 use holdfast_base::limits::PACKED_BYTES_MAX;
 use holdfast_base::node::{NodeKind, StorageClass};
 use holdfast_base::{Error, Kind, Result};
-use holdfast_client::wire::file::Action;
+use holdfast_client::wire::file::{Action, MTIME_NOW};
 use holdfast_client::{Client, NewFile, Ticket};
 use std::collections::VecDeque;
 use std::fs::{self, File, Metadata};
@@ -26,7 +26,7 @@ pub struct Options {
 struct Putter<'a> {
     client: &'a mut Client,
     options: &'a Options,
-    outstanding: VecDeque<(Ticket, String, u64)>,
+    outstanding: VecDeque<(Ticket, u64)>,
     outstanding_bytes: u64,
     /// Modes and times of directories, set when everything below them is there.
     directories: Vec<(String, i64)>,
@@ -113,7 +113,8 @@ fn local(doing: &str, path: &Path, e: std::io::Error) -> Error {
 impl Putter<'_> {
     fn put_one(&mut self, source: &str, to: &str) -> Result<()> {
         if source == "-" {
-            return self.put_stream(std::io::stdin().lock(), to, &self.new_file(0o644, 0), None);
+            let new = self.new_file(0o644, MTIME_NOW);
+            return self.put_stream(std::io::stdin().lock(), to, &new, None);
         }
         let path = Path::new(source);
         // What is named on the command line is followed, as cp does; what lies below is not.
@@ -187,7 +188,7 @@ impl Putter<'_> {
         let file = File::open(path).map_err(|e| local("open", path, e))?;
         // Files that say 0 bytes may still have some (/proc); the stream finds out.
         if metadata.len() == 0 || metadata.len() > PACKED_BYTES_MAX.min(window_bytes()) {
-            return self.put_stream(file, to, &new, Some(path));
+            return self.put_stream(file, to, &new, Some((path, metadata.len())));
         }
         let mut bytes = Vec::with_capacity(metadata.len() as usize + 1);
         file.take(PACKED_BYTES_MAX + 1)
@@ -203,7 +204,7 @@ impl Putter<'_> {
         }
         let ticket = self.client.submit_put(to, &bytes, &new)?;
         self.outstanding_bytes += bytes.len() as u64;
-        self.outstanding.push_back((ticket, to.to_owned(), bytes.len() as u64));
+        self.outstanding.push_back((ticket, bytes.len() as u64));
         Ok(())
     }
 
@@ -212,14 +213,18 @@ impl Putter<'_> {
         mut source: impl Read,
         to: &str,
         new: &NewFile,
-        path: Option<&Path>,
+        local_file: Option<(&Path, u64)>,
     ) -> Result<()> {
         while !self.outstanding.is_empty() {
             self.settle_one()?;
         }
-        let mut writer = self.client.create(to, new)?;
+        // The end of a file whose length is known is packed.
+        let mut writer = match local_file {
+            Some((_, bytes)) if bytes > 0 => self.client.create_sized(to, new, bytes)?,
+            _ => self.client.create(to, new)?,
+        };
         let mut buffer = vec![0; 512 << 10];
-        let name = path.unwrap_or(Path::new("standard input"));
+        let name = local_file.map_or(Path::new("standard input"), |(path, _)| path);
         loop {
             let n = source.read(&mut buffer).map_err(|e| local("read", name, e))?;
             if n == 0 {
@@ -235,9 +240,9 @@ impl Putter<'_> {
     }
 
     fn settle_one(&mut self) -> Result<()> {
-        if let Some((ticket, to, bytes)) = self.outstanding.pop_front() {
+        if let Some((ticket, bytes)) = self.outstanding.pop_front() {
             self.outstanding_bytes -= bytes;
-            self.client.wait(ticket).map_err(|e| e.context(format_args!("put `{to}`")))?;
+            self.client.wait(ticket)?;
             self.totals.files += 1;
             self.totals.bytes += bytes;
             self.progress.add(bytes);

@@ -91,6 +91,20 @@ impl Sessions {
         Admission::Apply
     }
 
+    /// The remembered outcome of a request.
+    pub fn known(&self, session: SessionId, sequence: Sequence) -> Option<&Outcome> {
+        self.open.get(&session.0)?.results.get(&sequence.0)
+    }
+
+    /// Each open session and the highest number that it is known to have reached.
+    pub fn marks(&self) -> Vec<(SessionId, u64)> {
+        let mark = |session: &Session| {
+            let last = session.results.last_key_value().map_or(0, |(sequence, _)| *sequence);
+            last.max(session.acknowledged_below)
+        };
+        self.open.iter().map(|(id, session)| (SessionId(*id), mark(session))).collect()
+    }
+
     pub fn remember(&mut self, session: SessionId, sequence: Sequence, outcome: &Outcome) {
         if let Some(open) = self.open.get_mut(&session.0) {
             open.results.insert(sequence.0, outcome.clone());
@@ -98,8 +112,9 @@ impl Sessions {
     }
 }
 
+/// `Fenced`, because the client has to start again with a new session.
 fn not_open(session: SessionId) -> Error {
-    Error::not_found(format!("session `{session}` is not open: open a new one"))
+    Error::fenced(format!("session `{session}` is not open: open a new one"))
 }
 
 /// An applied command's outcome, or the name of what is not known.

@@ -7,7 +7,7 @@ use crate::net::out::{Address, Out};
 use crate::net::parse::{self, Next};
 use crate::net::socket::Wait;
 use crate::net::{
-    BATCH_REQUESTS_MAX, BodyTarget, ConnectionId, OP_PING, RECEIVE_BYTES, Service, TAIL_BYTES,
+    BATCH_BYTES, BodyTarget, ConnectionId, OP_PING, OP_RING, RECEIVE_BYTES, Service, TAIL_BYTES,
 };
 use holdfast_base::Error;
 use holdfast_base::frame::{FrameKind, Header};
@@ -41,8 +41,29 @@ impl Reactor {
         match outcome {
             Ok(()) => {}
             Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock) => {}
-            // Reset, broken pipe and the like: the connection just ends.
-            Err(_) => self.close(slot),
+            Err(e) => self.broken(slot, &e),
+        }
+    }
+
+    /// Ends a connection that failed. A ring's peer that broke the rules is told so; after a
+    /// reset, a broken pipe and the like the connection just ends.
+    pub(super) fn broken(&mut self, slot: u32, e: &io::Error) {
+        let Some(connection) = self.connections[slot as usize].as_deref() else { return };
+        if connection.link.ring.is_some() && e.kind() == io::ErrorKind::InvalidData {
+            self.refuse(slot, &Error::invalid(e.to_string()));
+        } else {
+            self.close(slot);
+        }
+    }
+
+    /// The socket beside a ring has something: the end, as a rule.
+    pub(super) fn socket_spoke(&mut self, slot: u32) {
+        let Some(connection) = self.connections[slot as usize].as_deref_mut() else { return };
+        match connection.link.socket.receive(&mut [0], Wait::No, &mut Vec::new()) {
+            Ok(n) if n > 0 => self
+                .refuse(slot, &Error::invalid("the peer left its ring for the socket: reconnect")),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+            _ => self.close(slot),
         }
     }
 
@@ -50,11 +71,10 @@ impl Reactor {
         let Some(connection) = self.connections[slot as usize].as_deref_mut() else {
             return Ok(());
         };
-        let socket = &connection.socket;
-        // Descriptors that a client sends are closed.
+        let link = &mut connection.link;
         let fds = &mut Vec::new();
         if let Stage::Refused { drop_bytes, .. } = &mut connection.stage {
-            let received = socket.receive(buffer, Wait::No, fds)?;
+            let received = link.receive(buffer, Wait::No, fds)?;
             if received == 0 || received > *drop_bytes {
                 return Err(io::ErrorKind::ConnectionAborted.into());
             }
@@ -64,7 +84,7 @@ impl Reactor {
         if let Some(incoming) = &mut connection.incoming {
             let refused = matches!(incoming.body, Receiving::Refused { .. });
             let tail = if refused { RECEIVE_BYTES } else { TAIL_BYTES };
-            let (received, tail) = incoming.receive(socket, &mut buffer[..tail])?;
+            let (received, tail) = incoming.receive(link, &mut buffer[..tail])?;
             if received == 0 {
                 return self.ended(slot);
             }
@@ -77,7 +97,7 @@ impl Reactor {
         let stashed = connection.stash.len();
         if stashed > STASH_COPY_MAX {
             let (need, stash) = (connection.stash_need, &mut connection.stash);
-            let (received, _) = socket.receive_append(stash, need, &mut [], Wait::No, fds)?;
+            let (received, _) = link.receive_append(stash, need, &mut [], Wait::No, fds)?;
             if received == 0 {
                 return self.ended(slot);
             }
@@ -87,12 +107,16 @@ impl Reactor {
             return Ok(());
         }
         buffer[..stashed].copy_from_slice(&connection.stash);
-        let received = socket.receive(&mut buffer[stashed..], Wait::No, fds)?;
+        let received = link.receive(&mut buffer[stashed..], Wait::No, fds)?;
         if received == 0 {
             return self.ended(slot);
         }
         connection.stash = Vec::new();
+        connection.passed = fds.pop();
         self.process(slot, &buffer[..stashed + received], None);
+        if let Some(connection) = self.connections[slot as usize].as_deref_mut() {
+            connection.passed = None;
+        }
         Ok(())
     }
 
@@ -135,7 +159,7 @@ impl Reactor {
                 }
                 Stop::Paused => {
                     // Sending may be all that it takes.
-                    let failed = connection.out.flush(&connection.socket).is_err();
+                    let failed = connection.out.flush(&mut connection.link).is_err();
                     if !failed && !self.is_over(slot, 0) {
                         continue;
                     }
@@ -163,10 +187,9 @@ impl Reactor {
 
     /// Collects requests into the batch until one of the reasons of [`Stop`].
     fn collect(&mut self, slot: u32, data: &[u8], at: &mut usize) -> Stop {
+        let mut body_bytes: u64 =
+            self.requests.iter().map(|request| request.header.body_bytes as u64).sum();
         loop {
-            if self.requests.len() >= BATCH_REQUESTS_MAX {
-                return Stop::Full;
-            }
             if *at == data.len() {
                 return Stop::Need(1);
             }
@@ -176,6 +199,9 @@ impl Reactor {
             let Some(connection) = self.connections[slot as usize].as_deref_mut() else {
                 return Stop::Need(1);
             };
+            if self.requests.len() >= connection.batch_requests || body_bytes > BATCH_BYTES {
+                return Stop::Full;
+            }
             let service = &*self.shared.service;
             let id = connection.id;
             match parse::next(data, *at) {
@@ -183,6 +209,7 @@ impl Reactor {
                 Ok(Next::Need(need)) => return Stop::Need(need),
                 Ok(Next::Request { header, meta, body }) => {
                     *at = body.end;
+                    body_bytes += body.len() as u64;
                     if header.opcode == OP_PING {
                         let to = Address {
                             kind: FrameKind::Response,
@@ -191,6 +218,8 @@ impl Reactor {
                         };
                         connection.out.push(to, |m| m.extend_from_slice(&data[meta]), ().into());
                         self.shared.counters.requests.fetch_add(1, Ordering::Relaxed);
+                    } else if header.opcode == OP_RING {
+                        self.enter_ring(slot, &header, *at == data.len());
                     } else if body.is_empty() {
                         let body = BodyPlace::Empty;
                         let meta = Meta::InData(meta);
@@ -225,10 +254,11 @@ impl Reactor {
             return;
         }
         let Some(connection) = self.connections[slot as usize].as_deref_mut() else { return };
-        self.shared.counters.requests.fetch_add(self.requests.len() as u64, Ordering::Relaxed);
+        let (count, pending) = (self.requests.len(), connection.out.pending_bytes());
+        self.shared.counters.requests.fetch_add(count as u64, Ordering::Relaxed);
         let mut batch = Batch {
             connection: connection.id,
-            is_unix: connection.socket.is_unix(),
+            is_unix: connection.link.passes_fds(),
             data,
             requests: &mut self.requests,
             out: &mut connection.out,
@@ -242,12 +272,43 @@ impl Reactor {
         self.shared.service.handle(&mut batch);
         batch.finish();
         self.requests.clear();
+        connection.batch_answered(count, connection.out.pending_bytes() - pending);
+    }
+
+    /// Moves a connection from its socket to the ring that came along. `last` says that nothing
+    /// was received behind the request.
+    fn enter_ring(&mut self, slot: u32, header: &Header, last: bool) {
+        let Some(connection) = self.connections[slot as usize].as_deref_mut() else { return };
+        self.shared.counters.requests.fetch_add(1, Ordering::Relaxed);
+        let first = last && self.requests.is_empty();
+        let Header { opcode, request_id, .. } = *header;
+        let to = Address { kind: FrameKind::Response, opcode, request_id };
+        let ring = match connection.open_ring(self.shared.config.spin, first) {
+            Ok(ring) => ring,
+            Err(error) => return connection.out.push_error(to, &error),
+        };
+        connection.out.push(to, |_| {}, ().into());
+        let sent = connection.out.flush(&mut connection.link);
+        if sent.is_ok() && connection.out.is_empty() {
+            connection.link.ring = Some(ring);
+            self.rings.push((slot, connection.id));
+        } else {
+            // An idle socket takes so small an answer, or its peer is gone.
+            connection.stage = Stage::Finishing;
+        }
     }
 
     /// Tells the peer why the connection ends.
     fn refuse(&mut self, slot: u32, error: &Error) {
         let Some(connection) = self.connections[slot as usize].as_deref_mut() else { return };
         self.shared.counters.bad_frames.fetch_add(1, Ordering::Relaxed);
+        if connection.link.ring.is_some() {
+            // Answers that fit still go through the ring; the reason takes the socket, because a
+            // broken ring cannot carry it.
+            let _ = connection.out.flush(&mut connection.link);
+            connection.link.ring = None;
+            connection.out = Out::default();
+        }
         connection.out.push_error(Address::FINAL, error);
         let until_ns = self.shared.clock.monotonic_ns() + REFUSED_NS;
         connection.stage = Stage::Refused { drop_bytes: REFUSED_BYTES, until_ns, told: false };

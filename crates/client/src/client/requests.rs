@@ -1,0 +1,273 @@
+//! The client's requests: submitted, waited for, and brought through broken connections and ended
+//! sessions. A request that changes something keeps its number, so a repetition gets the first
+//! answer; under a new number it goes only when the first one was certainly not carried out.
+
+use super::{Client, decode};
+use crate::connection::{RECONNECT_PAUSE_MAX, RequestId, Response};
+use crate::region::Mapping;
+use crate::wire::chunk::Piece;
+use crate::wire::{self, Call};
+use holdfast_base::codec::{Decode, Encode};
+use holdfast_base::ids::{Sequence, SessionId};
+use holdfast_base::{Error, Kind, Result};
+use holdfast_env::tasks::Stop;
+
+/// An answer to wait for; see [`Client::wait`].
+#[must_use = "a request that nobody waits for keeps its answer in memory"]
+#[derive(Debug, PartialEq, Eq, Hash, Clone, Copy)]
+pub struct Ticket {
+    pub(crate) request: RequestId,
+}
+
+/// Under which number a request was sent.
+pub(super) struct Numbered {
+    session: SessionId,
+    sequence: u64,
+    /// It has a second number, because the session of its first had ended.
+    renewed: bool,
+}
+
+impl Numbered {
+    fn new(call: &Call) -> Numbered {
+        Numbered { session: call.session, sequence: call.sequence.0, renewed: false }
+    }
+}
+
+impl Client {
+    /// Sends what was submitted and waits for one answer. When the connection breaks, it is made
+    /// anew and the request sent again.
+    pub fn wait(&mut self, ticket: Ticket) -> Result<Response> {
+        self.bring(ticket, None);
+        let response = self.connection.wait(ticket.request);
+        self.answered(ticket);
+        response
+    }
+
+    /// As [`Client::wait`], with the body received into `target`; the answer says its length.
+    pub(crate) fn wait_into(&mut self, ticket: Ticket, target: &mut [u8]) -> Result<Response> {
+        self.bring(ticket, Some(target));
+        let response = self.connection.wait_into(ticket.request, target);
+        self.answered(ticket);
+        response
+    }
+
+    /// Waits until there is an answer to any of the outstanding requests, and says to which: the
+    /// one that came first. Waiting for that one then takes no time. None when nothing is
+    /// outstanding.
+    pub fn wait_any(&mut self) -> Option<Ticket> {
+        self.wait_any_of(|_| true)
+    }
+
+    /// As [`Client::wait_any`], of those that `wanted` picks.
+    pub(crate) fn wait_any_of(&mut self, wanted: impl Fn(Ticket) -> bool) -> Option<Ticket> {
+        loop {
+            let request = self.connection.ready_any(|request| wanted(Ticket { request }))?;
+            if !self.connection.is_resendable(request) || self.gave_up || self.recover().is_err() {
+                return Some(Ticket { request });
+            }
+        }
+    }
+
+    /// Gives up waiting: the answer is dropped when it comes.
+    pub fn forget(&mut self, ticket: Ticket) {
+        self.connection.forget(ticket.request);
+        self.answered(ticket);
+    }
+
+    /// Sends what was submitted, without waiting. That it cannot be sent is found by whoever waits
+    /// for an answer, and put right there.
+    pub fn push(&mut self) {
+        let _ = self.connection.flush();
+    }
+
+    /// Requests without an answer.
+    pub fn outstanding(&self) -> usize {
+        self.connection.outstanding()
+    }
+
+    /// Waits for an answer, through broken connections and an ended session.
+    fn bring(&mut self, ticket: Ticket, mut target: Option<&mut [u8]>) {
+        loop {
+            self.connection.ready(ticket.request, target.as_deref_mut());
+            let lost = self.connection.is_resendable(ticket.request);
+            let again = if lost {
+                !self.gave_up && self.recover().is_ok()
+            } else {
+                self.is_of_ended_session(ticket) && self.renumber(ticket)
+            };
+            if !again {
+                return;
+            }
+        }
+    }
+
+    /// Connects anew, a bounded number of times; what was kept is sent again.
+    fn recover(&mut self) -> Result<()> {
+        let mut pause = self.options.reconnect_pause;
+        let mut last = Error::retry(format!(
+            "connect to `{}` again: not asked to by the options",
+            self.connection.endpoint()
+        ));
+        for attempt in 0..self.options.reconnects_max {
+            if attempt > 0 {
+                // Nobody asks this one to stop: it only sleeps.
+                Stop::new().sleep_until_stop(pause);
+                pause = (pause * 2).min(RECONNECT_PAUSE_MAX);
+            }
+            match self.connection.reconnect() {
+                Ok(()) => {
+                    self.gave_up = false;
+                    if self.mapping.take().is_some() {
+                        // A node that came back without a region is read over the socket.
+                        self.mapping = Mapping::request(&mut self.connection).ok();
+                        self.mappings += 1;
+                    }
+                    return Ok(());
+                }
+                Err(e) if e.kind == Kind::Retry => last = e,
+                Err(e) => {
+                    last = e;
+                    break;
+                }
+            }
+        }
+        self.gave_up = true;
+        Err(last)
+    }
+
+    /// The node ended the session, and this request came after that: it was sent once only, so it
+    /// was certainly not carried out.
+    fn is_of_ended_session(&self, ticket: Ticket) -> bool {
+        // A second refusal is not answered with a third attempt.
+        self.numbered.get(&ticket.request).is_some_and(|numbered| !numbered.renewed)
+            && self
+                .connection
+                .error(ticket.request)
+                .is_some_and(|(e, in_doubt)| e.kind == Kind::Fenced && !in_doubt)
+    }
+
+    /// Sends a refused request again with the next number of the current session; opens a new one
+    /// if it was refused under the current one.
+    fn renumber(&mut self, ticket: Ticket) -> bool {
+        let Some(refused) = self.numbered.remove(&ticket.request) else { return false };
+        if self.session == Some(refused.session) {
+            self.session = None;
+        }
+        let Ok(call) = self.next_call() else { return false };
+        self.numbered.insert(ticket.request, Numbered { renewed: true, ..Numbered::new(&call) });
+        self.connection.submit_again(ticket.request, |meta| {
+            let call = call.to_bytes();
+            meta[..call.len()].copy_from_slice(&call);
+        })
+    }
+
+    fn answered(&mut self, ticket: Ticket) {
+        if let Some(numbered) = self.numbered.remove(&ticket.request)
+            && self.session == Some(numbered.session)
+        {
+            self.unanswered.remove(&numbered.sequence);
+        }
+    }
+
+    /// Submits a request that changes nothing, or that may be repeated as it is.
+    pub(crate) fn submit(
+        &mut self,
+        opcode: u16,
+        message: &impl Encode,
+        body: &[&[u8]],
+    ) -> Result<Ticket> {
+        self.submit_by(opcode, self.options.deadline_ms, message, body)
+    }
+
+    /// As [`Client::submit`], with a deadline of its own.
+    pub(crate) fn submit_by(
+        &mut self,
+        opcode: u16,
+        deadline_ms: u32,
+        message: &impl Encode,
+        body: &[&[u8]],
+    ) -> Result<Ticket> {
+        self.connected()?;
+        let meta = |out: &mut Vec<u8>| message.encode(out);
+        let request = self.connection.submit_kept(opcode, deadline_ms, meta, body)?;
+        Ok(Ticket { request })
+    }
+
+    /// Submits a request that must not be sent twice: its sender keeps what it needs.
+    pub(crate) fn submit_once(
+        &mut self,
+        opcode: u16,
+        message: &impl Encode,
+        body: &[&[u8]],
+    ) -> Result<Ticket> {
+        self.connected()?;
+        let request = self.connection.submit(opcode, |out| message.encode(out), body)?;
+        Ok(Ticket { request })
+    }
+
+    /// A connection that broke while nobody looked is made anew before it is used.
+    fn connected(&mut self) -> Result<()> {
+        match self.connection.failure() {
+            Some(_) => self.recover(),
+            None => Ok(()),
+        }
+    }
+
+    pub(crate) fn ask<T: Decode>(&mut self, opcode: u16, message: &impl Encode) -> Result<T> {
+        let ticket = self.submit(opcode, message, &[])?;
+        decode(&self.wait(ticket)?)
+    }
+
+    /// Submits a numbered request. The [`Call`] is the first field of every such message.
+    pub(crate) fn change<M: Encode>(
+        &mut self,
+        opcode: u16,
+        message: impl FnOnce(Call) -> M,
+        body: &[&[u8]],
+    ) -> Result<Ticket> {
+        let call = self.next_call()?;
+        let ticket = self.submit(opcode, &message(call), body);
+        match &ticket {
+            Ok(ticket) => {
+                self.numbered.insert(ticket.request, Numbered::new(&call));
+            }
+            Err(_) => {
+                self.unanswered.remove(&call.sequence.0);
+            }
+        }
+        ticket
+    }
+
+    /// The next number of the session, which is opened if there is none.
+    fn next_call(&mut self) -> Result<Call> {
+        let session = match self.session {
+            Some(session) => session,
+            None => {
+                let session: SessionId = self.ask(wire::OP_OPEN_SESSION, &())?;
+                self.next_sequence = 1;
+                self.unanswered.clear();
+                *self.session.insert(session)
+            }
+        };
+        let sequence = self.next_sequence;
+        self.next_sequence += 1;
+        self.unanswered.insert(sequence);
+        let lowest = self.unanswered.first().copied().unwrap_or(sequence);
+        let acknowledged_below = Sequence(lowest);
+        Ok(Call { session, sequence: Sequence(sequence), acknowledged_below })
+    }
+
+    /// Copies bytes out of the mapped region.
+    pub(crate) fn copy_mapped(&self, pieces: &[Piece], out: &mut [u8], path: &str) -> Result<()> {
+        let Some(mapping) = &self.mapping else {
+            return Err(Error::retry(format!(
+                "get `{path}`: the node answered with a place in memory that is no longer mapped; try again"
+            )));
+        };
+        if mapping.copy(pieces, out)? {
+            return Ok(());
+        }
+        // The frame was reused under the copy: the name now stands for something else.
+        Err(Error::retry(format!("get `{path}`: it was replaced while it was read, try again")))
+    }
+}

@@ -1,0 +1,190 @@
+//! Golden bytes: one of each message, as docs/formats/wire.md describes them. A change here is a
+//! change of the protocol: it needs a new version.
+
+use super::*;
+use holdfast_base::codec::{Decode, Encode};
+use holdfast_base::ids::*;
+use holdfast_base::node::{NodeKind, StorageClass};
+use std::fmt::Debug;
+
+const GOLDEN: &str = include_str!("golden/messages.txt");
+
+#[derive(Default)]
+struct Messages(Vec<(&'static str, String)>);
+
+impl Messages {
+    fn add<T: Encode + Decode + PartialEq + Debug>(&mut self, name: &'static str, message: T) {
+        let bytes = message.to_bytes();
+        assert_eq!(T::from_bytes(&bytes).as_ref(), Ok(&message), "{name} comes back");
+        for cut in 0..bytes.len() {
+            assert!(T::from_bytes(&bytes[..cut]).is_err(), "{name} cut at {cut}");
+        }
+        self.0.push((name, bytes.iter().map(|byte| format!("{byte:02x}")).collect()));
+    }
+}
+
+const CHUNK: ChunkId = ChunkId(0x0102_0304_0506_0708);
+const POINTER: Pointer = Pointer { chunk: CHUNK, slot: Slot(0x11), cookie: Cookie(0x2233_4455) };
+const CALL: Call =
+    Call { session: SessionId(7), sequence: Sequence(8), acknowledged_below: Sequence(6) };
+
+fn node() -> file::NewNode {
+    file::NewNode {
+        path: "/p".into(),
+        kind: NodeKind::File,
+        mode: 0o644,
+        mtime_ns: -2,
+        class: Some(StorageClass::DEFAULT),
+        replace: true,
+        parents: false,
+        metadata: vec![0xaa],
+    }
+}
+
+fn info() -> file::FileInfo {
+    file::FileInfo {
+        id: FileId(9),
+        kind: NodeKind::Symlink,
+        mode: 0o777,
+        mtime_ns: 1,
+        size: 10,
+        class: StorageClass::DEFAULT,
+        target: "/t".into(),
+        metadata: vec![0xbb],
+    }
+}
+
+fn extents() -> Vec<file::Extent> {
+    let raw = file::Extent::Raw { chunk: CHUNK, generation: Generation(1), bytes: 2 };
+    vec![raw, file::Extent::Packed { pointer: POINTER, bytes: 3 }]
+}
+
+fn piece() -> chunk::Piece {
+    chunk::Piece { offset: 1, bytes: 2, frame_generation: 3 }
+}
+
+fn chunk_messages(m: &mut Messages) {
+    let (offset, bytes) = (5, 6);
+    let durability = Durability::Durable;
+    m.add("chunk::Append", chunk::Append { chunk: CHUNK, at: 5, durability, crcs: vec![1, 2] });
+    m.add("chunk::Read", chunk::Read { chunk: CHUNK, generation: Generation(4), offset, bytes });
+    m.add("chunk::ReadObject", chunk::ReadObject { pointer: POINTER, offset, bytes });
+    m.add("chunk::ReadReply", chunk::ReadReply { crcs: vec![0xdead_beef] });
+    m.add("chunk::RegionOffer", chunk::RegionOffer { store: StoreId(1), region_bytes: 2 });
+    m.add("chunk::Located", chunk::Located { pieces: vec![piece()], crcs: vec![7] });
+}
+
+fn log_messages(m: &mut Messages) {
+    let topic = || "t".to_owned();
+    let entry = log::Entry { bytes: vec![1, 2] };
+    m.add("log::Append", log::Append { topic: topic(), synced: true, entries: vec![entry] });
+    m.add("log::Appended", log::Appended { first: Index(3) });
+    m.add("log::Read", log::Read { topic: topic(), from: Index(3), entries_max: 4, wait: true });
+    let entries = vec![log::Indexed { index: Index(3), bytes: vec![5] }];
+    m.add("log::Entries", log::Entries { entries });
+    m.add("log::Trim", log::Trim { topic: topic(), before: Index(3) });
+    let (first, next, durable) = (Index(1), Index(2), Index(3));
+    m.add("log::Info", log::Info { topic: topic(), first, next, durable, bytes: 4, segments: 5 });
+}
+
+fn file_messages(m: &mut Messages) {
+    let path = || "/p".to_owned();
+    m.add("Call", CALL);
+    m.add("file::Lookup", file::Lookup { path: path(), follow: true });
+    m.add("file::FileInfo", info());
+    m.add(
+        "file::Get",
+        file::Get { path: path(), follow: true, offset: 1, bytes_max: 2, locate: false },
+    );
+    let reply = |content| file::GetReply { info: info(), content };
+    m.add("file::GetReply Body", reply(file::Content::Body { crc: 1 }));
+    m.add("file::GetReply Mapped", reply(file::Content::Mapped { pieces: vec![piece()], crc: 1 }));
+    m.add("file::GetReply Chunks", reply(file::Content::Chunks { extents: extents(), more: true }));
+    m.add("file::NewNode", node());
+    m.add("file::Put", file::Put { call: CALL, node: node(), crc: 1 });
+    m.add("file::Begin", file::Begin { call: CALL, node: node() });
+    m.add("file::Begun", file::Begun { file: FileId(9), class: StorageClass::DEFAULT });
+    m.add("file::Allocate", file::Allocate { call: CALL, file: FileId(9) });
+    let (tier, durability) = (Tier::Disk, Durability::Durable);
+    m.add("file::Grant", file::Grant { chunk: CHUNK, tier, durability, capacity: 1 });
+    m.add("file::Remainder", file::Remainder { file: FileId(9), crc: 1 });
+    m.add(
+        "file::Close",
+        file::Close { call: CALL, file: FileId(9), node: node(), extents: extents() },
+    );
+    m.add("file::List", file::List { path: path(), after: "a".into(), entries_max: 1 });
+    let entries = vec![file::Named { name: "n".into(), info: info() }];
+    m.add("file::Page", file::Page { entries, more: true });
+    m.add("file::Usage", file::Usage { files: 1, directories: 2, bytes: 3 });
+    m.add("file::ExtentsOf", file::ExtentsOf { file: FileId(9), from: 1 });
+    m.add("file::Unclosed", file::Unclosed { file: FileId(9), path: path(), bytes: 1 });
+}
+
+fn changes(m: &mut Messages) {
+    let (path, file) = (|| "/p".to_owned(), FileId(9));
+    let mut change = |name, action| m.add(name, file::Change { call: CALL, action });
+    change("file::Change Make", file::Action::Make { node: node() });
+    let target = "/t".to_owned();
+    change("file::Change Symlink", file::Action::Symlink { path: path(), target, mtime_ns: 1 });
+    let to = "/q".to_owned();
+    change("file::Change Rename", file::Action::Rename { from: path(), to, replace: true });
+    change("file::Change Delete", file::Action::Delete { path: path(), recursive: true });
+    let attributes = file::Action::SetAttributes {
+        path: path(),
+        mode: Some(0o600),
+        mtime_ns: None,
+        metadata: Some(vec![1]),
+    };
+    change("file::Change SetAttributes", attributes);
+    let class = StorageClass::DEFAULT;
+    change("file::Change SetClass", file::Action::SetClass { path: path(), class });
+    change("file::Change Abandon", file::Action::Abandon { file });
+    change("file::Change Salvage", file::Action::Salvage { file, path: path() });
+    change("file::Change Seal", file::Action::Seal { file, chunk: CHUNK, acknowledged: 1 });
+}
+
+fn status(m: &mut Messages) {
+    let store = admin::Store {
+        id: StoreId(1),
+        tier: Tier::Dram,
+        place: "m".into(),
+        capacity_bytes: 2,
+        used_bytes: 3,
+        free_bytes: 4,
+        chunks: 5,
+        read_only: true,
+        scrubbed_bytes: 6,
+        bad_blocks: 7,
+    };
+    let status = admin::Status {
+        node: NodeId(1),
+        version: "v".into(),
+        uptime_ms: 2,
+        files: 3,
+        directories: 4,
+        bytes: 5,
+        unclosed: 6,
+        index: Index(7),
+        digest: 8,
+        stores: vec![store],
+        findings: vec!["f".into()],
+    };
+    m.add("admin::Status", status);
+}
+
+#[test]
+fn every_message_has_its_golden_bytes() {
+    let mut messages = Messages::default();
+    chunk_messages(&mut messages);
+    log_messages(&mut messages);
+    file_messages(&mut messages);
+    changes(&mut messages);
+    status(&mut messages);
+    let made: Vec<String> =
+        messages.0.into_iter().map(|(name, bytes)| format!("{name}: {bytes}")).collect();
+    let golden: Vec<&str> = GOLDEN.lines().collect();
+    for (made, golden) in made.iter().zip(&golden) {
+        assert_eq!(made, golden);
+    }
+    assert_eq!(made.len(), golden.len(), "all messages:\n{}", made.join("\n"));
+}

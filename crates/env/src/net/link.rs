@@ -1,0 +1,139 @@
+//! How one connection's bytes travel: over its socket, or through a ring in shared memory beside
+//! a socket that is then silent and only says whether the peer lives. Same calls for both, so
+//! that the reactor and the client's connection need not care.
+
+use super::socket::{Socket, Wait};
+use crate::ring::Ring;
+use std::io::{self, IoSlice};
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+/// How long a wait for the ring keeps the core to itself before it yields and looks at the socket.
+const SPIN: Duration = Duration::from_micros(50);
+/// Looks at the ring between two looks at the clock.
+const LOOKS: u32 = 64;
+
+pub struct Link {
+    pub socket: Socket,
+    /// Carries everything while it is there.
+    pub ring: Option<Ring>,
+    /// Longest wait for the ring; the socket knows its own.
+    timeout: Option<Duration>,
+}
+
+impl Link {
+    pub fn new(socket: Socket) -> Link {
+        Link { socket, ring: None, timeout: None }
+    }
+
+    /// Longest wait of a receive with [`Wait::Yes`]; nothing means for ever.
+    pub fn set_receive_timeout(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        self.timeout = timeout;
+        self.socket.set_receive_timeout(timeout)
+    }
+
+    /// Whether descriptors can be passed: a ring carries none.
+    pub(super) fn passes_fds(&self) -> bool {
+        self.socket.is_unix() && self.ring.is_none()
+    }
+
+    /// As [`Socket::send`].
+    pub fn send(&mut self, parts: &[IoSlice<'_>], fd: Option<BorrowedFd<'_>>) -> io::Result<usize> {
+        match &mut self.ring {
+            None => self.socket.send(parts, fd),
+            Some(ring) => some(ring.write(parts)?),
+        }
+    }
+
+    /// As [`Socket::receive`].
+    pub fn receive(
+        &mut self,
+        target: &mut [u8],
+        wait: Wait,
+        fds: &mut Vec<OwnedFd>,
+    ) -> io::Result<usize> {
+        self.receive_two(target, &mut [], wait, fds)
+    }
+
+    /// As [`Socket::receive_two`].
+    pub fn receive_two(
+        &mut self,
+        target: &mut [u8],
+        tail: &mut [u8],
+        wait: Wait,
+        fds: &mut Vec<OwnedFd>,
+    ) -> io::Result<usize> {
+        self.wait_for_ring(wait)?;
+        match &mut self.ring {
+            None => self.socket.receive_two(target, tail, wait, fds),
+            Some(ring) => some(ring.read(target, tail)?),
+        }
+    }
+
+    /// As [`Socket::receive_append`].
+    pub fn receive_append(
+        &mut self,
+        target: &mut Vec<u8>,
+        end: usize,
+        tail: &mut [u8],
+        wait: Wait,
+        fds: &mut Vec<OwnedFd>,
+    ) -> io::Result<(usize, usize)> {
+        self.wait_for_ring(wait)?;
+        match &mut self.ring {
+            None => self.socket.receive_append(target, end, tail, wait, fds),
+            Some(ring) => {
+                let (appended, more) = ring.read_append(target, end, tail)?;
+                some(appended + more).map(|_| (appended, more))
+            }
+        }
+    }
+
+    fn wait_for_ring(&mut self, wait: Wait) -> io::Result<()> {
+        if wait == Wait::Yes && self.ring.is_some() {
+            self.wait_ready(false, self.timeout)?;
+        }
+        Ok(())
+    }
+
+    /// As [`Socket::wait_ready`]. The end of the ring's socket is the end of the stream.
+    #[expect(clippy::disallowed_methods, reason = "this is the seam")]
+    pub fn wait_ready(&mut self, write: bool, timeout: Option<Duration>) -> io::Result<bool> {
+        let Some(ring) = &mut self.ring else { return self.socket.wait_ready(write, timeout) };
+        let mut start = None;
+        let mut yields = false;
+        for look in 1u32.. {
+            if ring.readable()? > 0 {
+                return Ok(true);
+            }
+            if write && ring.writable()? > 0 {
+                return Ok(false);
+            }
+            if look.is_multiple_of(LOOKS) {
+                let waited = start.get_or_insert_with(Instant::now).elapsed();
+                yields = waited >= SPIN;
+                if yields && self.socket.is_readable()? {
+                    // What the peer wrote before it closed still counts.
+                    return match ring.readable()? {
+                        0 => Err(io::ErrorKind::UnexpectedEof.into()),
+                        _ => Ok(true),
+                    };
+                }
+                if timeout.is_some_and(|timeout| waited >= timeout) {
+                    return Err(io::ErrorKind::TimedOut.into());
+                }
+            }
+            if yields {
+                std::thread::yield_now();
+            } else {
+                std::hint::spin_loop();
+            }
+        }
+        Ok(false)
+    }
+}
+
+/// Nothing moved means to try again later, as with a socket that does not wait.
+fn some(bytes: usize) -> io::Result<usize> {
+    if bytes == 0 { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(bytes) }
+}

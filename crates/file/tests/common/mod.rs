@@ -1,0 +1,190 @@
+//! A whole node in this process, served over a Unix socket in a directory of its own, and a proxy
+//! that loses answers.
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use holdfast_base::ids::SessionId;
+use holdfast_base::{Result, checksum::crc32c};
+use holdfast_client::{Client, Connection, Endpoint, NewFile, Options};
+use holdfast_cluster::{Machine, Node, NodeConfig};
+use holdfast_env::net::{Server, ServerConfig};
+use holdfast_env::{RealClock, RealDisk, RealRng, tasks};
+use holdfast_file::FileService;
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+/// A running node; its directory is deleted at the end.
+pub struct World {
+    pub data: PathBuf,
+    node: Option<Arc<Node>>,
+    server: Option<Server>,
+}
+
+impl World {
+    pub fn new(name: &str) -> World {
+        let data = std::env::temp_dir().join(format!("hf-file-{}-{name}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&data);
+        let node = Some(open(&data));
+        let mut world = World { data, node, server: None };
+        world.serve();
+        world
+    }
+
+    pub fn node(&self) -> &Arc<Node> {
+        self.node.as_ref().unwrap()
+    }
+
+    fn serve(&mut self) {
+        let service = Arc::new(FileService::new(self.node().clone(), None));
+        let config = ServerConfig {
+            unix: Some(self.socket()),
+            reactors: 1,
+            shutdown_grace: Duration::ZERO,
+            ..ServerConfig::default()
+        };
+        let clock = self.node().machine.clock.clone();
+        self.server = Some(Server::start(config, service, clock).unwrap());
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.data.join("holdfast.sock")
+    }
+
+    pub fn endpoint(&self) -> Endpoint {
+        Endpoint::Unix(self.socket())
+    }
+
+    pub fn client(&self) -> Client {
+        Client::connect(&self.endpoint(), &Options::default()).unwrap()
+    }
+
+    pub fn connection(&self) -> Connection {
+        Connection::connect(&self.endpoint()).unwrap()
+    }
+
+    /// Every connection breaks; the node goes on and is served again.
+    pub fn cut_connections(&mut self) {
+        self.server = None;
+        self.serve();
+    }
+
+    /// The process ends and another one starts in the same directory.
+    pub fn restart(&mut self) {
+        self.server = None;
+        // What is left of the old node lets go of the directory first.
+        let old = self.node.take().map(|node| Arc::downgrade(&node)).unwrap();
+        while old.strong_count() > 0 {
+            std::thread::yield_now();
+        }
+        self.node = Some(open(&self.data));
+        self.serve();
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        self.server = None;
+        let _ = std::fs::remove_dir_all(&self.data);
+    }
+}
+
+fn open(data: &Path) -> Arc<Node> {
+    let machine = Machine {
+        disk: Arc::new(RealDisk),
+        clock: Arc::new(RealClock::new()),
+        rng: Arc::new(RealRng),
+    };
+    Node::open(machine, &NodeConfig { worker_threads: 2, ..NodeConfig::new(data) }, None).unwrap()
+}
+
+/// Bytes that differ from place to place, and from seed to seed.
+pub fn pattern(bytes: usize, seed: u64) -> Vec<u8> {
+    let mut x = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut out = Vec::with_capacity(bytes + 8);
+    while out.len() < bytes {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        out.extend_from_slice(&x.to_le_bytes());
+    }
+    out.truncate(bytes);
+    out
+}
+
+/// Compares by checksum first: a failure does not print megabytes.
+pub fn assert_same(got: &[u8], expected: &[u8], what: &str) {
+    assert_eq!(got.len(), expected.len(), "{what}: length");
+    assert_eq!(crc32c(got), crc32c(expected), "{what}: checksum");
+    assert!(got == expected, "{what}: bytes");
+}
+
+pub fn replacing() -> NewFile {
+    NewFile { replace: true, ..NewFile::default() }
+}
+
+/// A session opened by hand, for requests that are repeated by hand.
+pub fn open_session(connection: &mut Connection) -> Result<SessionId> {
+    let response = connection.call(holdfast_client::wire::OP_OPEN_SESSION, |_| {}, &[])?;
+    Ok(<SessionId as holdfast_base::codec::Decode>::from_bytes(response.meta())?)
+}
+
+/// Stands between client and node, and loses answers when told to: the connection breaks after
+/// the node has carried out the request and before the client hears of it.
+pub struct Proxy {
+    path: PathBuf,
+    lose: Arc<AtomicU32>,
+}
+
+impl Proxy {
+    pub fn new(world: &World) -> Proxy {
+        let path = world.data.join("proxy.sock");
+        let listener = UnixListener::bind(&path).unwrap();
+        let lose = Arc::new(AtomicU32::new(0));
+        let (upstream, losing) = (world.socket(), lose.clone());
+        tasks::spawn("proxy", move || {
+            for client in listener.incoming().map_while(std::io::Result::ok) {
+                let Ok(server) = UnixStream::connect(&upstream) else { continue };
+                let (from_client, to_server) =
+                    (client.try_clone().unwrap(), server.try_clone().unwrap());
+                tasks::spawn("proxy-up", move || copy(from_client, to_server, None)).unwrap();
+                let losing = losing.clone();
+                tasks::spawn("proxy-down", move || copy(server, client, Some(&losing))).unwrap();
+            }
+        })
+        .unwrap();
+        Proxy { path, lose }
+    }
+
+    pub fn client(&self) -> Client {
+        let options = Options { reconnect_pause: Duration::from_millis(1), ..Options::default() };
+        Client::connect(&Endpoint::Unix(self.path.clone()), &options).unwrap()
+    }
+
+    /// The next `count` answers are lost, each with its connection.
+    pub fn lose_answers(&self, count: u32) {
+        self.lose.store(count, Ordering::SeqCst);
+    }
+
+    /// Answers that are still to be lost.
+    pub fn left(&self) -> u32 {
+        self.lose.load(Ordering::SeqCst)
+    }
+}
+
+fn copy(mut from: UnixStream, mut to: UnixStream, lose: Option<&AtomicU32>) {
+    let mut buffer = vec![0; 64 << 10];
+    while let Ok(n @ 1..) = from.read(&mut buffer) {
+        let lost = lose.is_some_and(|lose| {
+            lose.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1)).is_ok()
+        });
+        if lost || to.write_all(&buffer[..n]).is_err() {
+            break;
+        }
+    }
+    let _ = from.shutdown(Shutdown::Both);
+    let _ = to.shutdown(Shutdown::Both);
+}

@@ -1,0 +1,30 @@
+//! The rows of docs/benchmarks.md, as command lines: what `-t table` runs one after another.
+
+/// Behind `holdfast bench iobench`.
+pub const ROWS: &[&str] = &[
+    "-t readSequential -s 512K",
+    "-t readSequential -s 64K",
+    "-t readSequential -s 1K",
+    "-t write -s 512K",
+    "-t write -s 64K",
+    "-t write -s 1K",
+    "-t readSequential -s 512K --transport local",
+    "-t readRandom -s 4K",
+    "-t readMultiStream -s 512K",
+    "-t getKey -s 4",
+    "-t getKey -s 1K",
+    "-t getKey -s 4K",
+    "-t getKey -s 64K",
+    "-t getKey -s 256K",
+    "-t getKey -s 4 --transport local",
+    "-t getKey -s 4 --transport local --spin",
+    "-t getFile",
+    "-t getFileAsync -b 64",
+    "-t createFile -s 4 -c 0",
+    "-t enumerateDir",
+    "-t readSequential -s 512K -c 1",
+    "-t write -s 512K -c 1",
+    "-t createFileAsync -s 4K -b 64 -c 1",
+    "-t writeAsync -s 4K -b 64 -c 1",
+    "-t memory -b 256",
+];

@@ -1,0 +1,243 @@
+//! A node in a directory of its own, and the commands that talk to it.
+
+use holdfast_client::wire::admin::Status;
+use holdfast_client::{Client, Endpoint, Options};
+use serde_json::Value;
+use std::ffi::OsStr;
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Memory would only take room here: its tests are elsewhere.
+pub const SETTINGS: &str = "native_port = 0\nhttp_port = 0\ndram = \"0\"\nworkers = 2\n";
+
+/// A directory that goes with the test. Beside the binary, so on a real file system.
+pub struct Scratch(pub PathBuf);
+
+impl Scratch {
+    pub fn new() -> Scratch {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("bb-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        fs::create_dir_all(&path).unwrap();
+        Scratch(path)
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // Kept for whoever looks into a failure.
+        if !std::thread::panicking() {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+}
+
+/// What a finished command left.
+#[derive(Debug)]
+pub struct Finished {
+    pub code: Option<i32>,
+    pub out: Vec<u8>,
+    pub err: String,
+}
+
+impl Finished {
+    #[track_caller]
+    pub fn ok(self) -> String {
+        assert_eq!((self.code, self.err.as_str()), (Some(0), ""));
+        String::from_utf8(self.out).unwrap()
+    }
+
+    /// Exit status 1 and one sentence that names what it is about; answers it.
+    #[track_caller]
+    pub fn refused(self, names: &[&str]) -> String {
+        assert_eq!(self.code, Some(1), "{self:?}");
+        assert!(self.out.is_empty(), "nothing on standard output: {self:?}");
+        let sentence = self.err.strip_prefix("holdfast: ").expect(&self.err).to_owned();
+        assert_eq!(sentence.matches('\n').count(), 1, "one line: {sentence}");
+        for name in names {
+            assert!(sentence.contains(name), "`{name}` is missing in: {sentence}");
+        }
+        sentence
+    }
+}
+
+/// `holdfast` with nothing of the environment that could change what it does.
+pub fn binary() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_holdfast"));
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("HOLDFAST_")) {
+        command.env_remove(name);
+    }
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+pub fn finish(command: &mut Command, stdin: &[u8]) -> Finished {
+    let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
+    let mut pipe = child.stdin.take().unwrap();
+    std::thread::scope(|scope| {
+        // A command that does not read its input closes it early.
+        scope.spawn(move || pipe.write_all(stdin));
+        let done = child.wait_with_output().unwrap();
+        let err = String::from_utf8(done.stderr).unwrap();
+        Finished { code: done.status.code(), out: done.stdout, err }
+    })
+}
+
+/// A running `holdfast up`.
+pub struct Node {
+    pub data: PathBuf,
+    /// The line that said it was ready.
+    pub ready: Value,
+    child: Child,
+    stdout: BufReader<ChildStdout>,
+}
+
+impl Node {
+    /// Starts in `data` with [`SETTINGS`] unless it has settings already.
+    pub fn start(data: &Path) -> Node {
+        Node::try_start(data).unwrap_or_else(|failed| panic!("the node did not start: {failed:?}"))
+    }
+
+    pub fn start_with(data: &Path, settings: &str) -> Node {
+        fs::create_dir_all(data).unwrap();
+        fs::write(data.join("holdfast.toml"), format!("{SETTINGS}{settings}")).unwrap();
+        Node::start(data)
+    }
+
+    pub fn try_start(data: &Path) -> Result<Node, Finished> {
+        // A directory that cannot take settings is the test's own.
+        if fs::create_dir_all(data).is_ok() && !data.join("holdfast.toml").exists() {
+            let _ = fs::write(data.join("holdfast.toml"), SETTINGS);
+        }
+        let mut child = binary().args(["--json", "up", "--data"]).arg(data).spawn().unwrap();
+        let mut stdout = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        stdout.read_line(&mut line).unwrap();
+        if line.is_empty() {
+            let done = child.wait_with_output().unwrap();
+            let err = String::from_utf8(done.stderr).unwrap();
+            return Err(Finished { code: done.status.code(), out: Vec::new(), err });
+        }
+        let ready: Value = serde_json::from_str(&line).unwrap();
+        assert_eq!(ready["event"], "ready", "{line}");
+        Ok(Node { data: data.to_owned(), ready, child, stdout })
+    }
+
+    pub fn socket(&self) -> PathBuf {
+        self.data.join("holdfast.sock")
+    }
+
+    pub fn endpoint(&self) -> Endpoint {
+        Endpoint::Unix(self.socket())
+    }
+
+    pub fn client(&self) -> Client {
+        Client::connect(&self.endpoint(), &Options::default()).unwrap()
+    }
+
+    pub fn command<S: AsRef<OsStr>>(&self, words: &[S]) -> Command {
+        let mut command = binary();
+        command.arg("--server").arg(format!("unix:{}", self.socket().display())).args(words);
+        command
+    }
+
+    /// Runs `holdfast WORDS` against this node.
+    pub fn run<S: AsRef<OsStr>>(&self, words: &[S]) -> Finished {
+        finish(&mut self.command(words), b"")
+    }
+
+    /// As [`Node::run`] with `--json`: every line parsed.
+    #[track_caller]
+    pub fn json(&self, words: &[&str]) -> Vec<Value> {
+        let words: Vec<&str> = std::iter::once("--json").chain(words.iter().copied()).collect();
+        let text = self.run(&words).ok();
+        text.lines().map(|line| serde_json::from_str(line).expect(line)).collect()
+    }
+
+    /// Asks for the status until `good` says so: for what housekeeping does in its own time.
+    /// Every attempt is a round trip; their number is a bound, not a time.
+    #[track_caller]
+    pub fn until(&self, what: &str, good: impl Fn(&Status) -> bool) -> Status {
+        let mut client = self.client();
+        for _ in 0..1_000_000 {
+            let status = client.status().unwrap();
+            if good(&status) {
+                return status;
+            }
+        }
+        panic!("waited in vain until {what}: {:?}", client.status());
+    }
+
+    /// kill -9, and waits for the process to be gone.
+    pub fn kill(mut self) -> PathBuf {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        self.data.clone()
+    }
+
+    /// SIGTERM; it must end in order, with exit status 0 and nothing on standard error.
+    #[track_caller]
+    pub fn stop(mut self) -> PathBuf {
+        signal(self.child.id(), "TERM");
+        let status = self.child.wait().unwrap();
+        let (mut out, mut err) = (String::new(), String::new());
+        self.stdout.read_to_string(&mut out).unwrap();
+        self.child.stderr.take().unwrap().read_to_string(&mut err).unwrap();
+        assert_eq!((status.code(), err.as_str()), (Some(0), ""), "{out}");
+        assert!(out.contains("ending"), "{out}");
+        self.data.clone()
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+pub fn signal(pid: u32, name: &str) {
+    let sent = Command::new("sh").args(["-c", &format!("kill -{name} {pid}")]).status().unwrap();
+    assert!(sent.success());
+}
+
+/// A port that was free a moment ago.
+pub fn free_port() -> u16 {
+    TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap().local_addr().unwrap().port()
+}
+
+/// Bytes that repeat nowhere, the same for the same seed.
+pub fn bytes(seed: u64, len: usize) -> Vec<u8> {
+    let mut random = Random(seed);
+    let mut bytes = Vec::with_capacity(len + 8);
+    while bytes.len() < len {
+        bytes.extend_from_slice(&random.next().to_le_bytes());
+    }
+    bytes.truncate(len);
+    bytes
+}
+
+/// SplitMix64: a failing seed fails again.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+}

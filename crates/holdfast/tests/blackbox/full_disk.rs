@@ -1,0 +1,131 @@
+//! No room left: writes are refused with the reason, reads go on, deleting heals it without a
+//! restart, and a start on the full disk works.
+
+use crate::common::{Node, Scratch, bytes};
+use holdfast_base::limits::CHUNK_BYTES;
+use holdfast_base::{Error, Kind};
+use holdfast_client::{Client, NewFile};
+use std::path::Path;
+use std::process::Command;
+use std::sync::OnceLock;
+
+const FILE_BYTES: usize = 1 << 20;
+/// More than fits anywhere here.
+const FILES_MAX: usize = 600;
+
+fn content(i: usize) -> &'static [u8] {
+    static POOL: OnceLock<Vec<u8>> = OnceLock::new();
+    let pool = POOL.get_or_init(|| bytes(1, FILE_BYTES + 4096 * FILES_MAX));
+    &pool[4096 * i..][..FILE_BYTES]
+}
+
+fn put(client: &mut Client, i: usize) -> Result<(), Error> {
+    client.put(&format!("/f{i}"), content(i), &NewFile::default()).map(|_| ())
+}
+
+/// As [`put`], while housekeeping still works: a rewrite takes room before it gives more back.
+fn put_when_there_is_room(client: &mut Client, i: usize) {
+    for _ in 0..200_000 {
+        match put(client, i) {
+            Err(e) if e.kind == Kind::Full => {}
+            other => return other.unwrap(),
+        }
+    }
+    panic!("room for /f{i} never came: {:?}", client.status());
+}
+
+fn assert_whole(client: &mut Client, files: impl Iterator<Item = usize>) {
+    for i in files {
+        assert!(client.get(&format!("/f{i}")).unwrap() == content(i), "/f{i}");
+    }
+}
+
+/// The story of both tests: fill, be refused, read, restart, free, write again.
+fn fill_and_heal(data: &Path, settings: &str) {
+    let node = Node::start_with(data, &format!("grace_ms = 0\n{settings}"));
+    let mut client = node.client();
+    let mut count = 0;
+    let refused = loop {
+        assert!(count < FILES_MAX, "it never became full");
+        match put(&mut client, count) {
+            Ok(()) => count += 1,
+            Err(e) => break e,
+        }
+    };
+    assert!(count > 3, "{count} files fit: {refused}");
+    assert_eq!(refused.kind, Kind::Full, "{refused}");
+    let what_to_do = ["remove files", "delete something"];
+    let message = &refused.message;
+    assert!(message.contains(&format!("`/f{count}`")), "{message}");
+    assert!(what_to_do.iter().any(|words| message.contains(words)), "{message}");
+    assert_eq!(client.stat(&format!("/f{count}")).unwrap_err().kind, Kind::NotFound);
+    // A stream is refused as well, and a second time.
+    let streamed = client
+        .create("/stream", &NewFile::default())
+        .and_then(|mut w| w.write(&vec![1; 100 << 20]).and_then(|()| w.close()));
+    assert_eq!(streamed.unwrap_err().kind, Kind::Full);
+    assert_eq!(put(&mut client, count).unwrap_err().kind, Kind::Full);
+    assert_whole(&mut client, 0..count);
+    node.run(&["doctor"]);
+    drop(client);
+
+    let node = Node::start(&node.kill());
+    let mut client = node.client();
+    assert_whole(&mut client, 0..count);
+    let status = client.status().unwrap();
+    assert!(status.stores.iter().all(|store| !store.read_only), "{status:?}");
+    // The names of what is left alternate with those of what goes: chunks must be rewritten.
+    let keeps = |i: &usize| i.is_multiple_of(4);
+    for i in (0..count).filter(|i| !keeps(i)) {
+        client.delete(&format!("/f{i}"), false).unwrap();
+    }
+    // Room is taken a chunk at a time.
+    let needed = (count / 8 * FILE_BYTES) as u64 + CHUNK_BYTES;
+    node.until("the deleted bytes are free", |status| status.stores[0].free_bytes > needed);
+    for i in (0..count).filter(|i| !keeps(i)).take(count / 8) {
+        put_when_there_is_room(&mut client, i);
+    }
+    assert_whole(&mut client, (0..count).filter(keeps));
+    assert_whole(&mut client, (0..count).filter(|i| !keeps(i)).take(count / 8));
+    drop(client);
+    node.stop();
+}
+
+#[test]
+fn a_store_that_reached_its_capacity_refuses_reads_on_and_heals() {
+    let scratch = Scratch::new();
+    fill_and_heal(&scratch.path("data"), "capacity = \"340M\"\n");
+}
+
+/// A small file system of its own; gone with the test.
+struct Mount<'a>(&'a Path);
+
+impl Mount<'_> {
+    fn new<'a>(at: &'a Path, size: &str) -> Option<Mount<'a>> {
+        std::fs::create_dir_all(at).unwrap();
+        let options = format!("size={size}");
+        let done =
+            Command::new("mount").args(["-t", "tmpfs", "-o", &options, "none"]).arg(at).output();
+        match done {
+            Ok(done) if done.status.success() => Some(Mount(at)),
+            other => {
+                eprintln!("SKIPPED: no small file system may be mounted here: {other:?}");
+                None
+            }
+        }
+    }
+}
+
+impl Drop for Mount<'_> {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(self.0).status();
+    }
+}
+
+#[test]
+fn a_full_file_system_refuses_reads_on_and_heals() {
+    let scratch = Scratch::new();
+    let data = scratch.path("data");
+    let Some(_mount) = Mount::new(&data, "500m") else { return };
+    fill_and_heal(&data, "");
+}

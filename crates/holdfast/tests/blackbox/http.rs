@@ -1,0 +1,33 @@
+//! The HTTP port, by hand-written requests.
+
+use crate::common::{Node, Scratch, free_port};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+fn get(port: u16, path: &str) -> String {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+#[test]
+fn health_and_metrics_answer() {
+    let scratch = Scratch::new();
+    let (data, port) = (scratch.path("data"), free_port());
+    std::fs::create_dir_all(&data).unwrap();
+    let settings = format!("native_port = 0\ndram = \"0\"\nhttp_port = {port}\n");
+    std::fs::write(data.join("holdfast.toml"), settings).unwrap();
+    let node = Node::start(&data);
+    assert_eq!(node.ready["http"], format!("127.0.0.1:{port}"));
+    let health = get(port, "/health");
+    assert!(health.starts_with("HTTP/1.1 200 ") && health.ends_with("ok\n"), "{health}");
+    node.run(&["fs", "mkdir", "/d"]).ok();
+    let metrics = get(port, "/metrics");
+    assert!(metrics.starts_with("HTTP/1.1 200 ") && metrics.ends_with("# EOF\n"), "{metrics}");
+    assert!(metrics.contains("\nholdfast_directories 2\n"), "{metrics}");
+    assert!(metrics.contains("holdfast_store_free_bytes{"), "{metrics}");
+    assert!(get(port, "/nothing").starts_with("HTTP/1.1 404 "));
+    node.stop();
+}

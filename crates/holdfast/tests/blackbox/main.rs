@@ -1,0 +1,17 @@
+//! The real binary from outside: started, fed, killed, started again. Every test has a data
+//! directory and a node of its own and waits for events only: a line, an exit, an answer.
+#![forbid(unsafe_code)]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "these tests are the user of the binary: they own files, sockets, threads and processes"
+)]
+
+mod bad_data;
+mod bad_frames;
+mod bad_input;
+mod common;
+mod full_disk;
+mod http;
+mod kills;
+mod story;
+mod trees;
