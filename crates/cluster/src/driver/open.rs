@@ -37,7 +37,7 @@ pub struct NodeConfig {
     /// What each store may use; 0 for its whole file system.
     pub capacity_bytes: u64,
     pub segment_bytes: u64,
-    /// Capacity of new chunks; less than the default in simulations only.
+    /// Capacity of new chunks at most; less than the default in simulations only.
     pub chunk_bytes: u64,
     pub fold: FoldOptions,
 }
@@ -209,6 +209,7 @@ fn open_stores(
     findings: &mut Vec<String>,
 ) -> Result<Stores> {
     let mut stores = Vec::new();
+    let chunk_bytes_max = config.chunk_bytes;
     let directories = std::iter::once(config.data.join("chunks")).chain(config.disks.clone());
     for directory in directories {
         let place = directory.display().to_string();
@@ -222,13 +223,12 @@ fn open_stores(
         let (store, found) = Store::open(machine.disk.clone(), machine.rng.clone(), store_config)
             .map_err(|e| e.context(format_args!("open store `{place}`")))?;
         describe(&place, &found, findings);
-        let chunk_bytes_max = config.chunk_bytes;
         stores.push(OwnStore { id: found.store, tier: Tier::Disk, place, store, chunk_bytes_max });
     }
     if let Some(region) = region {
         let id = region.store();
         let store = Store::in_region(region);
-        let (place, chunk_bytes_max) = ("memory".to_owned(), config.chunk_bytes);
+        let place = "memory".to_owned();
         stores.push(OwnStore { id, tier: Tier::Dram, place, store, chunk_bytes_max });
     }
     Ok(Stores::new(stores))

@@ -18,6 +18,7 @@ pub struct OwnStore {
     /// The directory, or `memory`: for people.
     pub place: String,
     pub store: Store,
+    /// [`super::NodeConfig::chunk_bytes`].
     pub chunk_bytes_max: u64,
 }
 
@@ -25,8 +26,7 @@ impl OwnStore {
     /// Capacity of a new chunk: smaller than usual where the store is small.
     pub fn chunk_bytes(&self) -> u64 {
         let share = self.store.usage().capacity_bytes / CHUNKS_MIN;
-        let max = self.chunk_bytes_max;
-        (share / MIB * MIB).clamp(CHUNK_BYTES_MIN.min(max), max)
+        (share / MIB * MIB).max(CHUNK_BYTES_MIN).min(self.chunk_bytes_max)
     }
 }
 

@@ -125,7 +125,6 @@ fn a_flipped_bit_of_stored_bytes_is_never_served() {
 }
 
 #[test]
-#[ignore = "doctor reads every stored byte once scrubbing is there"]
 fn doctor_names_the_chunks_whose_bytes_changed() {
     let (_scratch, data, ..) = two_flipped_bits();
     let done = doctor(&data);

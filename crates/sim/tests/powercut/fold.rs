@@ -142,7 +142,7 @@ impl Layer for FoldLayer {
         model.durable = model.entries.len() as u64;
         model.written = model.durable;
         check(&fold, model, seen)?;
-        let mut world = World { disk, log: &*log, fold: &fold, rng: life.rng() };
+        let mut world = World { disk, log: &log, fold: &fold, rng: life.rng() };
         for _ in 0..life.steps {
             match below(&world.rng, 12) {
                 0 => {

@@ -297,3 +297,37 @@ fn an_empty_segment_that_a_power_cut_has_shortened_is_begun_anew() {
     let log = open(&disk.power_cut_losing_all()).unwrap();
     assert_eq!(read_all(&log, "t", 2).unwrap(), [vec![7; 5000]]);
 }
+
+/// Recovery copies a torn tail aside, then puts zeros in its place. After a crash in the midst of
+/// the zeros the next recovery found the rest of the tail at the same place, and replaced the copy
+/// of the whole by a copy of the rest, because both had the same name.
+#[test]
+fn a_tail_that_was_kept_is_not_replaced_by_what_is_left_of_it() {
+    let disk = SimDisk::new(1);
+    let log = open(&disk).unwrap();
+    log.create("t").unwrap();
+    for seed in 0..3 {
+        log.append("t", vec![noise(seed, 5000)], Mode::Ordered, Box::new(|_| ()));
+        while log.pump() {}
+    }
+    let mut tails = 0;
+    for seed in 0..40 {
+        let torn = disk.power_cut(seed);
+        let log = open(&torn).unwrap();
+        let Some(cut) = log.recovered().first() else { continue };
+        let whole = read_file(&torn, &cut.kept, 1 << 20).unwrap();
+        let zeros = torn.trace().iter().position(|line| line.starts_with("write /log/topics"));
+        for again in 0..10 {
+            let torn = disk.power_cut(seed);
+            torn.crash_at(zeros.unwrap() as u64);
+            let _ = open(&torn);
+            assert!(torn.crashed());
+            let torn = torn.power_cut(again);
+            open(&torn).unwrap();
+            let kept = read_file(&torn, &cut.kept, 1 << 20).unwrap();
+            assert_eq!(kept, whole, "cuts {seed} and {again}");
+        }
+        tails += 1;
+    }
+    assert!(tails > 3, "{tails} torn tails");
+}
