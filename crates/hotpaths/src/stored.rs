@@ -20,7 +20,7 @@ const SLOTS: u32 = 10_000;
 /// A number that jumps about below `below`, the same in every run.
 fn next(turn: &mut u32, below: u32) -> u32 {
     *turn = turn.wrapping_add(0x9e37_79b1);
-    (*turn as u64 * below as u64 >> 32) as u32
+    ((*turn as u64 * below as u64) >> 32) as u32
 }
 
 fn path(file: u32) -> String {
