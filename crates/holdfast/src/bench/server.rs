@@ -37,7 +37,7 @@ impl Server {
         let Settings { dram_bytes, reactors, spin } = settings;
         let config = format!(
             "native_port = {port}\nhttp_port = 0\ndram = \"{dram_bytes}\"\n\
-             dram_populate = true\nscrub = \"0\"\n\
+             dram_populate = true\ngrace_ms = 0\nscrub = \"0\"\n\
              reactors = {reactors}\nspin = {spin}\n"
         );
         std::fs::write(directory.join(FILE), config)?;
