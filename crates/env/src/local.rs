@@ -2,6 +2,7 @@
 
 use std::ffi::CString;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -31,4 +32,15 @@ pub fn set_link_mtime(path: &Path, mtime_ns: i64) -> io::Result<()> {
         libc::utimensat(libc::AT_FDCWD, path.as_ptr(), times.as_ptr(), libc::AT_SYMLINK_NOFOLLOW)
     };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Drops what the page cache holds of a file and the disk has, too: for measuring cold reads.
+pub fn drop_cached(path: &Path) -> io::Result<()> {
+    #[expect(clippy::disallowed_methods, reason = "this is the seam")]
+    let file = std::fs::File::open(path)?;
+    // SAFETY: a plain system call on an open descriptor; 0 bytes from 0 is the whole file.
+    match unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) } {
+        0 => Ok(()),
+        code => Err(io::Error::from_raw_os_error(code)),
+    }
 }

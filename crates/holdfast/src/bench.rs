@@ -205,6 +205,19 @@ impl Bench {
         Ok(Bench { options: options.clone(), size, local, class, dram, server, data })
     }
 
+    /// Makes the next reads from disk cold: the node reads sealed chunks through the page cache.
+    fn drop_cached(&self) -> Result<()> {
+        if !self.dram {
+            for entry in std::fs::read_dir(self.server.directory().join("chunks"))? {
+                let path = entry?.path();
+                if path.is_file() {
+                    holdfast_env::local::drop_cached(&path)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Names the case by what makes it: `readSequential/512 KiB/dram/tcp`.
     fn case(&self) -> String {
         let Iobench { kind, batch, spin, buffered, .. } = &self.options;

@@ -81,6 +81,7 @@ pub fn read_sequential(bench: &Bench) -> Result<Work<'_>> {
     let mut block = vec![0; bench.size];
     Ok(Box::new(move |meter: &mut Meter<'_>| {
         while meter.more() {
+            bench.drop_cached()?;
             meter.run();
             read_pass(bench, &mut client, path, meter, &mut block)?;
             meter.pause();
