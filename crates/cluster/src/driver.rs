@@ -73,7 +73,7 @@ pub struct Scrubbed {
     pub bad: u64,
 }
 
-/// Findings kept; later ones are counted only.
+/// Findings kept; later ones are dropped, for a node that finds so many needs a person first.
 const FINDINGS_MAX: usize = 1000;
 
 /// A raw chunk to append to.
