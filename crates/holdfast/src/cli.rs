@@ -26,6 +26,9 @@ pub enum Command {
     /// Nodes of a cluster
     #[command(subcommand)]
     Node(Node),
+    /// How lost copies are made again
+    #[command(subcommand)]
+    Recovery(Recovery),
     /// Say how a node is doing
     Status,
     /// Look for trouble: in a running node, or in a data directory that is not in use
@@ -128,6 +131,22 @@ pub enum Node {
         node: u32,
         #[arg(long)]
         off: bool,
+    },
+    /// Give up nodes for good when the leader waits for that: many are silent at once
+    ConfirmLost {
+        #[arg(required = true)]
+        nodes: Vec<u32>,
+    },
+}
+
+#[derive(Subcommand, Debug)]
+pub enum Recovery {
+    /// Say which chunks are short of copies, and how their repair is doing
+    Status,
+    /// Set what one node may send, and receive, for repair: bytes a second, e.g. 50M
+    Set {
+        #[arg(long, value_name = "BYTES")]
+        rate: String,
     },
 }
 

@@ -5,6 +5,7 @@ use super::control::{Answer, NodeStatus, Order};
 use crate::cli::Dev;
 use crate::config::FILE;
 use holdfast_base::{Error, Result};
+use holdfast_client::wire::admin;
 use holdfast_client::{Client, Endpoint, Options};
 use holdfast_env::signals;
 use std::io::{BufRead, BufReader};
@@ -109,7 +110,9 @@ impl Supervisor {
             Order::Start { node } => {
                 self.check(node)?;
                 let mut running = self.lock();
-                if running[node - 1].as_mut().is_some_and(|p| matches!(p.child.try_wait(), Ok(None)))
+                if running[node - 1]
+                    .as_mut()
+                    .is_some_and(|p| matches!(p.child.try_wait(), Ok(None)))
                 {
                     return Err(Error::invalid(format!("start node-{node}: it runs already")));
                 }
@@ -147,10 +150,11 @@ impl Supervisor {
         }
         for (here, there) in [(a, b), (b, a)] {
             let other = format!("127.0.0.1:{}", self.nodes[there - 1].native_port);
-            let endpoint = Endpoint::parse(&format!("127.0.0.1:{}", self.nodes[here - 1].native_port))?;
+            let endpoint =
+                Endpoint::parse(&format!("127.0.0.1:{}", self.nodes[here - 1].native_port))?;
             let options = Options { reconnects_max: 0, ..Options::default() };
             match Client::connect(&endpoint, &options) {
-                Ok(mut client) => client.cut(&other, heal)?,
+                Ok(mut client) => client.order(&admin::Order::Cut { address: other, heal })?,
                 Err(_) if self.lock()[here - 1].is_none() => {}
                 Err(e) => return Err(e),
             }
@@ -208,9 +212,9 @@ fn end(process: &mut Running, hard: bool) -> Result<()> {
 fn remove(data: &Path) -> Result<()> {
     match std::fs::remove_dir_all(data) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(()),
-        other => other.map_err(|e| {
-            Error::from(e).context(format_args!("erase `{}`", data.display()))
-        }),
+        other => {
+            other.map_err(|e| Error::from(e).context(format_args!("erase `{}`", data.display())))
+        }
     }
 }
 
