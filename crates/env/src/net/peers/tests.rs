@@ -88,7 +88,7 @@ impl World {
     }
 
     fn ask(&self, opcode: u16, meta: &[u8], body: &[u8]) -> mpsc::Receiver<Result<PeerReply>> {
-        ask(&*self.peers, &self.address, opcode, meta, Some(Arc::new(body.to_vec())), 30_000)
+        ask(&self.peers, &self.address, opcode, meta, Some(Arc::new(body.to_vec())), 30_000)
     }
 
     fn echo(&self, text: &str) -> Result<Vec<u8>> {
