@@ -5,6 +5,7 @@ pub mod admin;
 pub mod chunk;
 pub mod file;
 pub mod log;
+pub mod peer;
 #[cfg(test)]
 mod tests;
 
