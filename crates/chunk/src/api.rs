@@ -153,6 +153,8 @@ pub struct Recovered {
     pub quarantined: Vec<(String, String)>,
     /// Generations beside the current one, waiting for a switch or an unlink.
     pub other_generations: Vec<(ChunkId, Generation)>,
+    /// Imports that were not finished; the next import of the same goes on with them.
+    pub partial: Vec<(ChunkId, Generation)>,
 }
 
 /// Bytes read, in one piece.
