@@ -38,4 +38,11 @@ pub trait Peers: Send + Sync + 'static {
 
     /// Calls `then` after about so long: for hedges and limits.
     fn after(&self, ms: u64, then: Box<dyn FnOnce() + Send>);
+
+    /// For callers that wait for a callback: lets a simulation go on to its next event, and says
+    /// whether it did. `false`: the callback comes from another thread, so block. An error means
+    /// that this node was ended meanwhile: the wait is over.
+    fn step(&self) -> Result<bool> {
+        Ok(false)
+    }
 }
