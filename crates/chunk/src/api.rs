@@ -14,7 +14,7 @@ use std::path::PathBuf;
 pub type Done<T> = Box<dyn FnOnce(Result<T>) + Send>;
 
 /// An append's bytes; the store keeps the owner until they are copied into a commit.
-pub type Body = Box<dyn AsRef<[u8]> + Send>;
+pub type Body = Box<dyn AsRef<[u8]> + Send + Sync>;
 
 /// How a store is opened.
 #[derive(Clone, Debug)]
