@@ -106,7 +106,13 @@ impl DramChunk {
         Error::full(format!("append to chunk `{chunk}`: it does not fit; go on in a new chunk"))
     }
 
-    fn add_needle(&self, needle: Needle, body: &[u8], crcs: Vec<u32>) -> Result<Slot> {
+    fn add_needle(
+        &self,
+        needle: Needle,
+        expected: Option<Slot>,
+        body: &[u8],
+        crcs: Vec<u32>,
+    ) -> Result<Slot> {
         self.expect_kind(ChunkKind::Packed)?;
         let mut window = {
             self.takes_appends(&self.state())?;
@@ -120,6 +126,12 @@ impl DramChunk {
             return Err(self.full());
         }
         let slot = Slot(state.slots.len() as u32);
+        if let Some(expected) = expected.filter(|expected| *expected != slot) {
+            let chunk = self.chunk;
+            return Err(Error::invalid(format!(
+                "append to chunk `{chunk}`: asked for slot {expected}, its next one is {slot}"
+            )));
+        }
         // Objects that were begun earlier may settle later; a frozen window reads all the same.
         state.slots.push(Some(Object { needle, bytes: window.freeze(), crcs }));
         Ok(slot)
@@ -187,7 +199,9 @@ impl DramStore {
                     self.commit_raw(chunk, window, &crcs)
                 }));
             }
-            Append::Needle { needle, done } => done(held.add_needle(needle, body, crcs)),
+            Append::Needle { needle, expected, done } => {
+                done(held.add_needle(needle, expected, body, crcs));
+            }
         }
     }
 

@@ -5,11 +5,14 @@
 mod keeper;
 mod open;
 mod packed;
+mod peer_service;
+pub mod replicas;
 mod stores;
 mod work;
 
 pub use keeper::{Keeper, KeeperOptions};
 pub use open::NodeConfig;
+pub use peer_service::is_peer_operation;
 pub use stores::{OwnStore, Stores};
 pub use work::Workers;
 
