@@ -120,6 +120,17 @@ impl Client {
         self.ask(wire::OP_STATUS, &())
     }
 
+    /// The cluster, as the node sees it.
+    pub fn cluster(&mut self) -> Result<wire::admin::Cluster> {
+        self.ask(wire::OP_CLUSTER, &())
+    }
+
+    /// What a person wants of the cluster.
+    pub fn order(&mut self, order: &wire::admin::Order) -> Result<()> {
+        let ticket = self.submit(wire::OP_ORDER, order, &[])?;
+        self.wait(ticket).map(|_| ())
+    }
+
     // Requests that change nothing.
 
     pub fn stat(&mut self, path: &str) -> Result<msg::FileInfo> {

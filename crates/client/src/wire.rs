@@ -24,6 +24,11 @@ pub const OP_STATUS: u16 = 0x0004;
 /// docs/formats/ring.md; answered empty.
 pub const OP_RING: u16 = holdfast_env::net::OP_RING;
 
+/// `CLUSTER`: empty; answered with [`admin::Cluster`].
+pub const OP_CLUSTER: u16 = 0x0006;
+/// `ORDER`: [`admin::Order`]; answered empty.
+pub const OP_ORDER: u16 = 0x0007;
+
 /// `REGION`: empty, over a Unix socket only; answered with [`chunk::RegionOffer`] and the
 /// region's descriptor.
 pub const OP_REGION: u16 = 0x0101;

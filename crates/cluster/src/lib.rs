@@ -11,7 +11,10 @@ mod driver;
 pub mod namespace;
 mod views;
 
-pub use cluster::{ClusterCommand, ClusterView, DATA_FORMAT_VERSION, StoreState};
+pub use cluster::{
+    ClusterCommand, ClusterOutcome, ClusterView, DATA_FORMAT_VERSION, FreeSpace, NodeState,
+    StartedStore, StoreState,
+};
 pub use command::{ChunkKind, Command, Extent, Location, Outcome, Remainder};
 pub use driver::{
     CLUSTER_TOPIC, Caller, Keeper, KeeperOptions, Machine, NAMESPACE_TOPIC, Node, NodeConfig,

@@ -24,7 +24,10 @@ pub use batch::Batch;
 pub use link::Link;
 pub use mailbox::Reply;
 pub use message::{Body, BodyPart, Parts, Response};
-pub use peers::{PeerDone, PeerReply, PeerRequest, Peers, SharedBody};
+pub use peers::{
+    Finished, PEER_BYTES_MAX, PEER_REQUESTS_MAX, PeerConnection, PeerDone, PeerReply, PeerRequest,
+    Peers, SharedBody, TcpPeers,
+};
 pub use server::{Counters, Server, ServerConfig};
 pub use socket::{Endpoint, Socket, Wait};
 

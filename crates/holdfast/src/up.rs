@@ -21,7 +21,7 @@ use std::time::Duration;
 /// Time between two rounds of housekeeping.
 const KEEP: Duration = Duration::from_secs(1);
 
-pub fn run(up: &Up, out: &mut Output) -> Result<()> {
+pub fn run(up: &Up, join: Option<&str>, out: &mut Output) -> Result<()> {
     // Before any thread starts, so that only the one that waits for them gets signals.
     signals::block_shutdown_signals();
     let mut config = Config::load(&up.data)?;
@@ -32,6 +32,9 @@ pub fn run(up: &Up, out: &mut Output) -> Result<()> {
         config.check()?;
     }
     config.spin |= up.spin;
+    if let Some(join) = join {
+        config.join = join.to_owned();
+    }
     let machine = Machine {
         disk: Arc::new(RealDisk),
         clock: Arc::new(RealClock::new()),

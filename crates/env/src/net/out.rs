@@ -3,10 +3,11 @@
 
 use super::link::Link;
 use super::message::{BodyPart, Parts};
+use super::peers::SharedBody;
 use holdfast_base::codec::Encode;
 use holdfast_base::frame::{self, FrameKind};
 use holdfast_base::limits::FRAME_BODY_BYTES_MAX;
-use holdfast_base::{Error, Kind};
+use holdfast_base::{Error, Kind, Result};
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, OwnedFd};
@@ -77,6 +78,51 @@ impl Out {
             Parts::One(part) => self.push_part(part),
             Parts::Many(parts) => parts.into_iter().for_each(|part| self.push_part(part)),
         }
+    }
+
+    /// A request to another server; one that exceeds a frame is refused, and leaves nothing.
+    pub fn push_request(
+        &mut self,
+        opcode: u16,
+        request_id: u64,
+        deadline_ms: u32,
+        meta: &[u8],
+        body: Option<SharedBody>,
+    ) -> Result<()> {
+        let part = body.map(BodyPart::Peers);
+        let bytes = part.as_ref().map_or(0, |part| part.as_slice().len());
+        if bytes > FRAME_BODY_BYTES_MAX as usize {
+            return Err(Error::invalid(format!(
+                "send a body of {bytes} bytes: the limit is {FRAME_BODY_BYTES_MAX}: cut it"
+            )));
+        }
+        let kind = FrameKind::Request;
+        frame::try_encode(
+            &mut self.buf,
+            kind,
+            opcode,
+            request_id,
+            deadline_ms,
+            bytes as u32,
+            |m| m.extend_from_slice(meta),
+        )?;
+        part.into_iter().for_each(|part| self.push_part(part));
+        Ok(())
+    }
+
+    /// Takes everything that is queued, in one piece: for those who have no socket.
+    pub fn take_bytes(&mut self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(self.pending_bytes() as usize);
+        let mut at = self.sent;
+        let mut skip = self.part_sent;
+        for (position, part) in &self.parts {
+            bytes.extend_from_slice(self.head(at, *position));
+            bytes.extend_from_slice(&part.as_slice()[skip..]);
+            (at, skip) = (*position, 0);
+        }
+        bytes.extend_from_slice(self.head(at, self.base + self.buf.len() as u64));
+        *self = Out::default();
+        bytes
     }
 
     fn push_part(&mut self, part: BodyPart) {
@@ -245,6 +291,9 @@ mod tests {
         assert_eq!(expected.len() as u64, expected_bytes);
         let second = &expected[35..];
         assert_eq!(&second[32..2032], [9; 2000]);
+        whole = Out::default();
+        fill(&mut whole);
+        assert!(whole.take_bytes() == expected && whole.is_empty());
         for step in [97, 1000, 4096, 70_000] {
             let mut out = Out::default();
             fill(&mut out);
