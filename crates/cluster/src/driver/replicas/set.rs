@@ -10,7 +10,7 @@ use super::window::Window;
 use super::{Replicator, Shared, Target, WRITER_LIMIT_MS};
 use holdfast_base::ids::{ChunkId, Durability, Slot, StoreId};
 use holdfast_base::{Error, Kind, Result};
-use holdfast_chunk::{ChunkKind, ChunkSpec, Done, Needle};
+use holdfast_chunk::{ChunkSpec, Done, Needle};
 use holdfast_client::wire::peer;
 use holdfast_env::net::SharedBody;
 use std::collections::VecDeque;
@@ -226,14 +226,7 @@ impl ReplicaSet {
         done: Done<u64>,
     ) {
         let bytes = (*body).as_ref().len() as u64;
-        let chunk = self.spec.chunk;
-        let next = self.state().window.next();
-        if self.spec.kind != ChunkKind::Raw || at != next || bytes == 0 {
-            return done(Err(Error::invalid(format!(
-                "append {bytes} bytes to chunk `{chunk}` at byte {at}: its end is at {next}"
-            ))));
-        }
-        self.append(bytes, None, body, crcs, durability, Answer::Raw(done));
+        self.append((Some(at), bytes), None, body, crcs, durability, Answer::Raw(done));
     }
 
     /// Appends an object; every replica gives it the slot that is answered.
@@ -245,12 +238,12 @@ impl ReplicaSet {
         done: Done<Slot>,
     ) {
         let durability = self.spec.durability;
-        self.append(1, Some(needle), body, crcs, durability, Answer::Needle(done));
+        self.append((None, 1), Some(needle), body, crcs, durability, Answer::Needle(done));
     }
 
     fn append(
         self: &Arc<Self>,
-        length: u64,
+        (expected, length): (Option<u64>, u64),
         needle: Option<Needle>,
         body: SharedBody,
         crcs: Vec<u32>,
@@ -262,11 +255,23 @@ impl ReplicaSet {
         let taken = taken as u64 + APPEND_OVERHEAD_BYTES;
         let mut state = self.state();
         let at = state.window.next();
-        let Some(number) = state.window.push(length, self.with.now_ns()) else {
-            let refusal = self.refusal(&state);
+        // First of all: whoever sends on after the end is to seal the chunk and move.
+        let refusal = if state.window.ended() {
+            Some(self.refusal(&state))
+        } else if expected.is_some_and(|expected| expected != at) || length == 0 {
+            Some(Error::invalid(format!(
+                "append {length} bytes to chunk `{}` at byte {}: its end is at {at}",
+                self.spec.chunk,
+                expected.unwrap_or(at)
+            )))
+        } else {
+            None
+        };
+        if let Some(refusal) = refusal {
             drop(state);
             return answer.send(Err(refusal));
-        };
+        }
+        let number = state.window.push(length, self.with.now_ns());
         state.waiting.push_back((answer, taken));
         state.waiting_bytes += taken;
         state.outgoing.push_back(Outgoing { number, at, needle, body, crcs, durability });
