@@ -8,6 +8,9 @@
 pub mod cluster;
 pub mod command;
 mod driver;
+pub mod liveness;
+pub mod placement;
+pub mod repair;
 pub mod namespace;
 mod views;
 

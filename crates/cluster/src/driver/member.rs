@@ -165,7 +165,7 @@ impl Member {
             return;
         }
         match self.lead {
-            Lead::Follows => self.lead = Lead::Waits { beat: self.shared().sent + 1 },
+            Lead::Follows => self.wait_for_beat(),
             Lead::Waits { beat } => {
                 if self.shared().read_back >= beat && !self.is_stale(now_ns) {
                     self.lead = Lead::Claims;
@@ -182,11 +182,16 @@ impl Member {
                         self.liveness = Liveness::new(self.node.id, self.options.liveness);
                         self.lead = Lead::Leads;
                     }
-                    Some(Err(_)) => self.lead = Lead::Waits { beat: self.shared().sent + 1 },
+                    Some(Err(_)) => self.wait_for_beat(),
                 }
             }
             Lead::Leads => {}
         }
+    }
+
+    fn wait_for_beat(&mut self) {
+        let beat = self.shared().sent + 1;
+        self.lead = Lead::Waits { beat };
     }
 
     /// Claims the cluster topic, then the namespace's.
