@@ -401,8 +401,7 @@ impl Keeper {
             }
         }
         let (length, digest) = (held.info.length, made.digest);
-        let switch =
-            Command::SwitchReplicas { chunk, generation: next, length, digest, replicas };
+        let switch = Command::SwitchReplicas { chunk, generation: next, length, digest, replicas };
         node.propose_and_wait(switch, Durability::Durable)?;
         held.store.switch(chunk, next)
     }

@@ -192,7 +192,9 @@ impl Node {
             let teller = node.clone();
             let sealed = move |outcome: Result<Outcome>| match outcome {
                 Ok(Outcome::Sealed { length, replicas }) => {
-                    teller.replicator.seal_replicas(chunk, length, &replicas, move |_| done(Ok(())));
+                    teller
+                        .replicator
+                        .seal_replicas(chunk, length, &replicas, move |_| done(Ok(())));
                 }
                 Ok(_) => done(Ok(())),
                 Err(e) => done(Err(e)),
@@ -249,7 +251,10 @@ impl Node {
                 let others = known.replicas.len() > 1 && known.replicas.contains(&bad.store);
                 others.then_some((known.generation, known.durability, known.state))
             });
-            self.find(format!("chunk `{}` is damaged in store `{}`: {}", bad.chunk, bad.store, bad.what));
+            self.find(format!(
+                "chunk `{}` is damaged in store `{}`: {}",
+                bad.chunk, bad.store, bad.what
+            ));
             let Ok(Some((generation, durability, state))) = known else { continue };
             if state == ChunkState::Open {
                 // Once it is sealed, whoever reads it says so again.

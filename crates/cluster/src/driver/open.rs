@@ -5,7 +5,7 @@ use super::cuts::{Cut, Cuts};
 use super::identity::Identity;
 use super::replicas::Replicator;
 use super::views::{Views, wait_for};
-use super::{Keeper, KeeperOptions, Machine, Node, OwnStore, Stores, Workers, own_request};
+use super::{Keeper, KeeperOptions, Leader, Machine, Node, OwnStore, Stores, Workers, own_request};
 use crate::{
     CLUSTER_TOPIC, ClusterCommand, ClusterOutcome, ClusterView, DATA_FORMAT_VERSION,
     NAMESPACE_TOPIC, Namespace, StartedStore,
@@ -133,6 +133,10 @@ impl Node {
             machine.peers.clone(),
             Arc::new(directory),
         );
+        let log_host = match &log.remote {
+            Some((_, host, _)) => host.clone(),
+            None => config.address.clone(),
+        };
         let node = Arc::new(Node {
             id: identity.node,
             sender,
@@ -144,6 +148,8 @@ impl Node {
             cluster,
             workers,
             replicator,
+            log_host,
+            leader: Leader::default(),
             leading: Default::default(),
             heard: Mutex::default(),
             operator: Mutex::default(),
@@ -160,9 +166,9 @@ impl Node {
 
     /// The only controller leads from the start: there is nobody else to hear from.
     fn lead_alone(&self) -> Result<()> {
-        let alone = self.cluster.read(|view, _| {
-            view.leader() == Some(self.id) && view.controllers().count() == 1
-        })?;
+        let alone = self
+            .cluster
+            .read(|view, _| view.leader() == Some(self.id) && view.controllers().count() == 1)?;
         if alone {
             let cluster = self.wait_for(|done| self.cluster.claim(done))?;
             let namespace = self.wait_for(|done| self.namespace.claim(done))?;
@@ -198,7 +204,8 @@ impl OpenLog {
                 Err(e) if e.kind != Kind::Retry => return Err(e),
                 Err(_) => {
                     let peers = &*machine.peers;
-                    let pause = |done: Done<()>| peers.after(JOIN_PAUSE_MS, Box::new(|| done(Ok(()))));
+                    let pause =
+                        |done: Done<()>| peers.after(JOIN_PAUSE_MS, Box::new(|| done(Ok(()))));
                     wait_for(peers, &|| {}, pause)?;
                 }
             }
