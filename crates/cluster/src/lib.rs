@@ -8,7 +8,10 @@
 pub mod cluster;
 pub mod command;
 mod driver;
+pub mod liveness;
 pub mod namespace;
+pub mod placement;
+pub mod repair;
 mod views;
 
 pub use cluster::{
