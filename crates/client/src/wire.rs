@@ -6,6 +6,7 @@ pub mod chunk;
 pub mod file;
 pub mod log;
 pub mod peer;
+pub mod peer_log;
 #[cfg(test)]
 mod tests;
 

@@ -3,33 +3,47 @@
 //! stores follow what the view accepted. Called by the services.
 
 mod chunks;
+mod cuts;
+mod identity;
 mod keeper;
+mod leader;
+mod member;
 mod open;
 mod packed;
 mod peer_service;
 pub mod replicas;
 mod stores;
+mod views;
 mod work;
 
 pub use chunks::Source;
+pub use cuts::Cuts;
+pub use identity::Identity;
 pub use keeper::{Keeper, KeeperOptions};
+pub use leader::{Leader, REPAIR_BYTES_PER_SECOND};
+pub use member::{Member, MemberOptions};
 pub use open::NodeConfig;
 pub use peer_service::is_peer_operation;
 pub use stores::{OwnStore, Stores};
 pub use work::Workers;
 
-use crate::{ClusterView, Command, Namespace, Outcome};
+use crate::{ClusterCommand, ClusterView, Command, Namespace, Outcome};
 use holdfast_base::codec::Decode;
 use holdfast_base::ids::{
-    ChunkId, Cookie, Durability, FileId, NodeId, Pointer, Sequence, SessionId, StoreId, Tier,
+    ChunkId, Cookie, Durability, FileId, Index, NodeId, Pointer, Sequence, SessionId, StoreId, Tier,
 };
 use holdfast_base::node::StorageClass;
 use holdfast_base::{Error, Kind, Result};
+use crate::liveness::HeardBeat;
 use holdfast_chunk::{Body, ChunkSpec, Done, Needle, ScrubStep, Store};
+use holdfast_client::wire::peer::Sender;
+use holdfast_env::net::Peers;
 use holdfast_env::{Clock, Disk, Rng};
-use holdfast_log::{EmbeddedLog, Fold, Mode, Request};
+use holdfast_log::{EmbeddedLog, Fold, Log, Mode, Request};
 use packed::PackedWriters;
+use replicas::Replicator;
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// The topic of shard 0's namespace.
@@ -51,17 +65,31 @@ pub struct Machine {
     pub disk: Arc<dyn Disk>,
     pub clock: Arc<dyn Clock>,
     pub rng: Arc<dyn Rng>,
+    pub peers: Arc<dyn Peers>,
 }
 
 /// One node: its stores, its log, its views.
 pub struct Node {
     pub id: NodeId,
+    /// In front of every message to another node.
+    pub sender: Sender,
     pub machine: Machine,
-    pub stores: Stores,
-    pub log: Arc<EmbeddedLog>,
-    pub namespace: Fold<Namespace>,
-    pub cluster: Fold<ClusterView>,
+    pub stores: Arc<Stores>,
+    pub log: Arc<dyn Log>,
+    /// The log, if it is kept here.
+    pub hosted: Option<Arc<EmbeddedLog>>,
+    pub namespace: Arc<Fold<Namespace>>,
+    pub cluster: Arc<Fold<ClusterView>>,
     pub workers: Arc<Workers>,
+    pub replicator: Arc<Replicator>,
+    /// The claims that this node commands under, while it leads.
+    pub(crate) leading: Leading,
+    /// Beats that other nodes sent here since the leader looked last.
+    heard: Mutex<Vec<HeardBeat>>,
+    /// What a person said, and is asked.
+    operator: Mutex<Operator>,
+    /// Whom this node may not reach, in development clusters.
+    cuts: Arc<Cuts>,
     packed: PackedWriters,
     /// What recovery and housekeeping found, one sentence each, for `doctor`. Bounded.
     findings: Mutex<Vec<String>>,
@@ -70,6 +98,42 @@ pub struct Node {
     /// Keeps the data directory's lock.
     _lock: Box<dyn Send + Sync>,
 }
+
+/// Epochs of a leader; 0 while this node does not lead.
+#[derive(Debug, Default)]
+pub(crate) struct Leading {
+    cluster: AtomicU64,
+    namespace: AtomicU64,
+}
+
+impl Leading {
+    pub fn set(&self, cluster: Index, namespace: Index) {
+        self.cluster.store(cluster.0, Ordering::Release);
+        self.namespace.store(namespace.0, Ordering::Release);
+    }
+
+    pub fn cluster(&self) -> Option<Index> {
+        Some(Index(self.cluster.load(Ordering::Acquire))).filter(|epoch| epoch.0 != 0)
+    }
+
+    pub fn namespace(&self) -> Option<Index> {
+        Some(Index(self.namespace.load(Ordering::Acquire))).filter(|epoch| epoch.0 != 0)
+    }
+}
+
+/// Between the leader and a person.
+#[derive(Debug, Default)]
+struct Operator {
+    /// Nodes that do not come back, as was said since the leader looked last.
+    confirmed: Vec<NodeId>,
+    /// Nodes about which the leader asks.
+    unconfirmed: Vec<NodeId>,
+    /// 0 for the default.
+    repair_bytes_per_second: u64,
+}
+
+/// Beats kept for a leader that has not looked; each node sends two a second.
+const HEARD_MAX: usize = 1 << 16;
 
 /// How far scrubbing has come since the start.
 #[derive(Clone, Copy, Debug, Default)]
@@ -104,6 +168,15 @@ fn mode(durability: Durability) -> Mode {
         Durability::Durable => Mode::Synced,
         Durability::Memory => Mode::Ordered,
     }
+}
+
+fn own_request(command: Vec<u8>, mode: Mode) -> Request {
+    let (session, none) = (SessionId(0), Sequence(0));
+    Request { session, sequence: none, acknowledged_below: none, command, mode }
+}
+
+fn not_leading() -> Error {
+    Error::fenced("command the cluster: this node does not lead it (any more)")
 }
 
 impl Node {
@@ -155,14 +228,72 @@ impl Node {
         self.wait_for(|done| self.propose_own(command, durability, done))
     }
 
-    /// Waits for a callback; without threads, does the work that it waits for.
-    fn wait_for<T: Send + 'static>(&self, start: impl FnOnce(Done<T>)) -> Result<T> {
-        let (sender, receiver) = std::sync::mpsc::channel();
-        start(Box::new(move |result| {
-            let _ = sender.send(result);
-        }));
-        self.pump();
-        receiver.recv().map_err(|_| Error::retry("wait for the log: it has ended"))?
+    /// Whether this node commands the cluster, as far as it knows.
+    pub fn leads(&self) -> bool {
+        self.leading.namespace().is_some()
+    }
+
+    /// Appends a leader's command to the namespace: refused once another node has claimed it.
+    pub fn command(&self, command: &Command, durability: Durability, done: Done<Outcome>) {
+        let Some(epoch) = self.leading.namespace() else { return done(Err(not_leading())) };
+        let request = own_request(command.to_entry(), mode(durability));
+        let done = move |result: Result<(Index, Vec<u8>)>| {
+            done(result.and_then(|(_, bytes)| Ok(Outcome::from_bytes(&bytes)?)));
+        };
+        self.namespace.propose_as(epoch, request, Box::new(done));
+    }
+
+    pub fn command_and_wait(&self, command: &Command, durability: Durability) -> Result<Outcome> {
+        self.wait_for(|done| self.command(command, durability, done))
+    }
+
+    /// Appends a leader's command to the cluster view.
+    pub fn command_cluster(&self, command: &ClusterCommand, done: Done<()>) {
+        let Some(epoch) = self.leading.cluster() else { return done(Err(not_leading())) };
+        let request = own_request(command.to_entry(), Mode::Synced);
+        self.cluster.propose_as(epoch, request, Box::new(|result| done(result.map(|_| ()))));
+    }
+
+    /// Appends a command that any node may give to the cluster view.
+    pub fn propose_cluster(&self, command: &ClusterCommand, done: Done<()>) {
+        let request = own_request(command.to_entry(), Mode::Synced);
+        self.cluster.propose(request, Box::new(|result| done(result.map(|_| ()))));
+    }
+
+    /// Takes note of another node's beat, for the leader that this node is or will be.
+    pub fn hear(&self, sender: &Sender) {
+        let mut heard = self.heard.lock().expect("no holder of this lock panics");
+        if heard.len() < HEARD_MAX {
+            heard.push(HeardBeat { node: sender.node, incarnation: sender.incarnation });
+        }
+    }
+
+    fn operator(&self) -> std::sync::MutexGuard<'_, Operator> {
+        self.operator.lock().expect("no holder of this lock panics")
+    }
+
+    /// A person says that these nodes do not come back; for the leader.
+    pub fn confirm_lost(&self, nodes: &[NodeId]) -> Result<()> {
+        if !self.leads() {
+            return Err(not_leading());
+        }
+        self.operator().confirmed.extend_from_slice(nodes);
+        Ok(())
+    }
+
+    /// Nodes that the leader would give up if a person said so.
+    pub fn unconfirmed(&self) -> Vec<NodeId> {
+        self.operator().unconfirmed.clone()
+    }
+
+    pub fn cuts(&self) -> &Cuts {
+        &self.cuts
+    }
+
+    /// Waits for a callback; without threads, does the work that it waits for, or lets the
+    /// simulation go on.
+    pub fn wait_for<T: Send + 'static>(&self, start: impl FnOnce(Done<T>)) -> Result<T> {
+        views::wait_for(&*self.machine.peers, &|| self.pump(), start)
     }
 
     /// Performs pending commits of log and stores, for nodes without threads.
@@ -171,7 +302,7 @@ impl Node {
             // An acknowledged append may lead to a proposal, and that to another append.
             loop {
                 self.stores.iter().for_each(|own| own.store.pump());
-                if !self.log.pump() {
+                if !self.hosted.as_ref().is_some_and(|log| log.pump()) {
                     break;
                 }
             }

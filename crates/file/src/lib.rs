@@ -5,8 +5,10 @@
 mod admin;
 mod bytes;
 mod logs;
+mod peers;
 mod reads;
 mod service;
 mod writes;
 
+pub use peers::Admit;
 pub use service::FileService;

@@ -9,6 +9,7 @@ use holdfast_client::wire;
 use holdfast_cluster::{Caller, Namespace, Node};
 use holdfast_env::net::{Batch, Body, BodyTarget, ConnectionId, Parts, Reply, Response, Service};
 use holdfast_env::region::Region;
+use holdfast_log::LogHost;
 use std::sync::Arc;
 
 /// Serves files, chunks and the log of one node.
@@ -18,6 +19,9 @@ pub struct FileService {
     pub(crate) region: Option<Arc<Region>>,
     pub(crate) started_ns: u64,
     pub(crate) tails: crate::logs::Tails,
+    pub(crate) log_host: Arc<LogHost>,
+    /// Who else may ask, in a cluster.
+    pub(crate) admit: Option<Box<crate::peers::Admit>>,
 }
 
 /// What becomes of a request.
@@ -30,7 +34,8 @@ pub(crate) enum Answer {
 impl FileService {
     pub fn new(node: Arc<Node>, region: Option<Arc<Region>>) -> FileService {
         let started_ns = node.machine.clock.monotonic_ns();
-        FileService { node, region, started_ns, tails: Default::default() }
+        let log_host = Arc::new(LogHost::new(node.log.clone()));
+        FileService { node, region, started_ns, tails: Default::default(), log_host, admit: None }
     }
 
     /// Answers what the namespace and memory can answer.
@@ -67,6 +72,7 @@ impl FileService {
             wire::OP_LOG_READ => self.log_read(meta, reply),
             wire::OP_LOG_TRIM => self.log_trim(meta, reply),
             wire::OP_LOG_INFO => self.log_info(meta, reply),
+            opcode if LogHost::knows(opcode) => self.peer_log(opcode, meta, body, reply),
             opcode => reply.send(Response::error(Error::unsupported(format!(
                 "carry out operation {opcode:#06x}: this node does not know it; use matching builds"
             )))),

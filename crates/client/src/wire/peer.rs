@@ -37,6 +37,11 @@ pub const OP_PEER_SWITCH: u16 = 0x040d;
 /// `UNLINK`: [`Unlink`]; answered empty, also when it is gone already.
 pub const OP_PEER_UNLINK: u16 = 0x040e;
 
+/// `HELLO`: empty; answered with [`Welcome`]. What a node asks that knows an address and no more.
+pub const OP_PEER_HELLO: u16 = 0x0430;
+/// `BEAT`: [`Beat`], from a node that is no controller to the leader; answered empty.
+pub const OP_PEER_BEAT: u16 = 0x0431;
+
 /// Who asks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sender {
@@ -292,3 +297,30 @@ pub struct Unlink {
     pub index: Index,
 }
 codec_struct!(Unlink { sender, store, chunk, generation, index });
+
+/// Where a node is that somebody asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Welcome {
+    pub cluster: u64,
+    /// Of the node that hosts the log: `host:port`.
+    pub log_host: String,
+    /// Of the format of what nodes keep and send.
+    pub data_format: u32,
+}
+codec_struct!(Welcome { cluster, log_host, data_format });
+
+/// A sign of life.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Beat {
+    pub sender: Sender,
+    pub free: Vec<FreeSpace>,
+}
+codec_struct!(Beat { sender, free });
+
+/// Free space of one store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FreeSpace {
+    pub store: StoreId,
+    pub free_mib: u32,
+}
+codec_struct!(FreeSpace { store, free_mib });

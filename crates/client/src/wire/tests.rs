@@ -87,6 +87,17 @@ fn log_messages(m: &mut Messages) {
     m.add("log::Info", log::Info { topic: topic(), first, next, durable, bytes: 4, segments: 5 });
 }
 
+fn peer_log(m: &mut Messages) {
+    let sender = peer::Sender { cluster: 1, node: NodeId(2), incarnation: Index(3) };
+    let topic = || "t".to_owned();
+    m.add("peer_log::Append", peer_log::Append { sender, topic: topic(), crc: 4 });
+    let (from, entries_max, wait) = (Index(4), 5, true);
+    m.add("peer_log::Read", peer_log::Read { sender, topic: topic(), from, entries_max, wait });
+    m.add("peer_log::Entries", peer_log::Entries { crc: 4 });
+    m.add("peer_log::Trim", peer_log::Trim { sender, topic: topic(), before: Index(4) });
+    m.add("peer_log::Describe", peer_log::Describe { sender, topic: topic() });
+}
+
 fn file_messages(m: &mut Messages) {
     let path = || "/p".to_owned();
     m.add("Call", CALL);
@@ -247,6 +258,7 @@ fn every_message_has_its_golden_bytes() {
     status(&mut messages);
     peer_chunks(&mut messages);
     peer_copies(&mut messages);
+    peer_log(&mut messages);
     let made: Vec<String> =
         messages.0.into_iter().map(|(name, bytes)| format!("{name}: {bytes}")).collect();
     let golden: Vec<&str> = GOLDEN.lines().collect();

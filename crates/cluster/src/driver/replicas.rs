@@ -3,6 +3,7 @@
 //! `fence`, `latency`); this drives them over the node's own stores and [`Peers`]. Knows no view:
 //! a [`Directory`] says who is where. Called by the node's driver and by its peer service.
 
+mod compact;
 mod copy;
 mod fence;
 mod hedge;
@@ -158,6 +159,19 @@ impl Replicator {
         let request = PeerRequest { opcode, meta: meta.to_bytes(), body, deadline_ms };
         let reply = move |reply: Result<PeerReply>| done(reply.and_then(|r| decode(&r)));
         self.peers.call(address, request, Box::new(reply));
+    }
+
+    /// Sends a message whose answer is empty.
+    pub(crate) fn tell(
+        &self,
+        address: &str,
+        opcode: u16,
+        meta: &impl Encode,
+        deadline_ms: u32,
+        done: Done<()>,
+    ) {
+        let request = PeerRequest { opcode, meta: meta.to_bytes(), body: None, deadline_ms };
+        self.peers.call(address, request, Box::new(|reply| done(reply.map(|_| ()))));
     }
 
     /// A store failed a writer: it gets no new chunks from here for a while.

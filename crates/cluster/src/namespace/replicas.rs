@@ -147,6 +147,18 @@ impl Namespace {
         self.chunks.thin().filter(|chunk| chunk.is_lost())
     }
 
+    /// Whether `store` has that generation by the log's word: as a replica that counts, one that
+    /// was dropped, or one of an old generation.
+    pub fn names_replica(&self, id: ChunkId, generation: Generation, store: StoreId) -> bool {
+        self.chunks.get(id).is_some_and(|chunk| {
+            (chunk.generation == generation && chunk.replicas.contains(&store))
+                || chunk.dropped.contains(&Dropped { generation, store })
+                || chunk.old.iter().any(|old| {
+                    old.generation == generation && old.replicas.contains(&store)
+                })
+        })
+    }
+
     /// Replicas that an `Unlink` would be accepted for, in the order in which they should go: a
     /// store removes the current generation last, before that nothing may say that it is gone.
     pub fn unlinkable(&self) -> impl Iterator<Item = (ChunkId, Generation, StoreId)> {

@@ -296,29 +296,3 @@ fn a_peer_that_speaks_nonsense_is_left() {
     assert!(e.kind == Kind::Retry && e.message.contains("does not speak"), "{e}");
     task.unwrap().join();
 }
-
-/// `cargo test -p holdfast-env --release -- --ignored --nocapture how_fast`
-#[test]
-#[ignore = "prints figures"]
-fn how_fast() {
-    let w = World::new();
-    let clock = RealClock::new();
-    let seconds = |from: u64| (crate::Clock::monotonic_ns(&clock) - from) as f64 / 1e9;
-    let start = crate::Clock::monotonic_ns(&clock);
-    for _ in 0..20_000 {
-        w.echo("ping").unwrap();
-    }
-    println!("one echo at a time: {:.1} us", seconds(start) / 20_000.0 * 1e6);
-    let body: SharedBody = Arc::new(vec![7u8; 64 << 10]);
-    let start = crate::Clock::monotonic_ns(&clock);
-    let mut calls = std::collections::VecDeque::new();
-    for _ in 0..40_000 {
-        if calls.len() == 32 {
-            let call: mpsc::Receiver<Result<PeerReply>> = calls.pop_front().unwrap();
-            call.recv().unwrap().unwrap_err();
-        }
-        calls.push_back(ask(&w.peers, &w.address, REFUSE, b"", Some(body.clone()), 30_000));
-    }
-    calls.into_iter().for_each(|call| drop(call.recv().unwrap()));
-    println!("bodies of 64 KiB out: {:.2} GB/s", 40_000.0 * 65536.0 / seconds(start) / 1e9);
-}
