@@ -27,15 +27,15 @@ pub use peer_service::is_peer_operation;
 pub use stores::{OwnStore, Stores};
 pub use work::Workers;
 
+use crate::liveness::HeardBeat;
 use crate::{ClusterCommand, ClusterView, Command, Namespace, Outcome};
 use holdfast_base::codec::Decode;
 use holdfast_base::ids::{
     ChunkId, Cookie, Durability, FileId, Index, NodeId, Pointer, Sequence, SessionId, StoreId, Tier,
 };
 use holdfast_base::node::StorageClass;
-use holdfast_base::{Error, Kind, Result};
-use crate::liveness::HeardBeat;
-use holdfast_chunk::{Body, ChunkSpec, Done, Needle, ScrubStep, Store};
+use holdfast_base::{Error, Result};
+use holdfast_chunk::{Body, Done, Needle, ScrubStep};
 use holdfast_client::wire::peer::Sender;
 use holdfast_env::net::Peers;
 use holdfast_env::{Clock, Disk, Rng};

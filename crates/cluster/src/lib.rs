@@ -21,7 +21,7 @@ pub use cluster::{
 pub use command::{ChunkKind, Command, Extent, Location, Outcome, Remainder};
 pub use driver::{
     CLUSTER_TOPIC, Caller, Keeper, KeeperOptions, Machine, NAMESPACE_TOPIC, Node, NodeConfig,
-    OwnStore, RawGrant, Scrubbed, Stores, Workers, is_peer_operation, replicas,
+    OwnStore, RawGrant, Scrubbed, Source, Stores, Workers, is_peer_operation, replicas,
 };
 pub use holdfast_base::node::{NodeKind, StorageClass};
 pub use namespace::{ChunkState, FileInfo, Namespace};

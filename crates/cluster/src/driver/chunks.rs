@@ -67,12 +67,15 @@ impl Node {
 
     /// As [`Node::spot`], on the first tier of `class` that has room.
     fn spot_of(&self, class: StorageClass) -> Result<Spot> {
+        let mut refusal = None;
         for tier in class.tiers() {
-            if let Some(spot) = self.spot(tier, class.durability(), 0)? {
-                return Ok(spot);
+            match self.spot(tier, class.durability(), 0) {
+                Ok(Some(spot)) => return Ok(spot),
+                Ok(None) => {}
+                Err(e) => refusal = Some(e),
             }
         }
-        Err(self.stores.refusal(class))
+        Err(refusal.unwrap_or_else(|| self.stores.refusal(class)))
     }
 
     pub(super) fn allocate_command(&self, kind: ChunkKind, owner: FileId, spot: &Spot) -> Command {
@@ -118,13 +121,7 @@ impl Node {
 
     /// Makes a raw chunk on its stores. The repetition of an allocation that went through finds
     /// it there, on the stores that the first one chose.
-    fn make_raw(
-        self: &Arc<Node>,
-        chunk: ChunkId,
-        spot: Spot,
-        file: FileId,
-        done: Done<RawGrant>,
-    ) {
+    fn make_raw(self: &Arc<Node>, chunk: ChunkId, spot: Spot, file: FileId, done: Done<RawGrant>) {
         let (tier, durability, capacity) = (spot.tier, spot.durability, spot.capacity);
         let known = self.namespace.read(|view, _| view.chunk(chunk).map(|c| c.replicas.clone()));
         let replicas = match known {
@@ -154,7 +151,7 @@ impl Node {
     }
 
     /// The store of a chunk that no other node has a part in.
-    fn alone(&self, replicas: &[StoreId]) -> Option<&Store> {
+    pub(super) fn alone(&self, replicas: &[StoreId]) -> Option<&Store> {
         match replicas {
             [one] => self.stores.get(*one).map(|own| &own.store),
             _ => None,
@@ -166,6 +163,41 @@ impl Node {
         match self.alone(&chunk.replicas) {
             Some(store) => Source::Own(store.clone()),
             None => Source::Replicas(chunk.replicas.clone()),
+        }
+    }
+
+    /// Whether some of `replicas` is on a store that is not gone.
+    pub fn is_within_reach(&self, replicas: &[StoreId]) -> bool {
+        replicas.iter().any(|id| {
+            self.stores.get(*id).is_some()
+                || self.replicator.directory.place(*id).is_some_and(|place| !place.lost)
+        })
+    }
+
+    /// Appends to an open raw chunk that is written through this node.
+    pub fn append_raw(
+        &self,
+        chunk: ChunkId,
+        at: u64,
+        body: Vec<u8>,
+        crcs: Vec<u32>,
+        durability: Durability,
+        done: Done<u64>,
+    ) {
+        if let Some(set) = self.replicator.open_set(chunk) {
+            return set.append_raw(at, Arc::new(body), crcs, durability, done);
+        }
+        let known = self.namespace.read(|view, _| view.chunk(chunk).map(|c| c.replicas.clone()));
+        match known {
+            Ok(Some(replicas)) => match self.alone(&replicas) {
+                Some(store) => store.append_raw(chunk, at, Box::new(body), crcs, durability, done),
+                None => done(Err(Error::fenced(format!(
+                    "append to chunk `{chunk}`: it is not written through this node (any more); \
+                     seal it and go on in a new chunk"
+                )))),
+            },
+            Ok(None) => done(Err(not_known("append to", chunk))),
+            Err(e) => done(Err(e)),
         }
     }
 
@@ -290,16 +322,11 @@ impl Node {
 
     /// A writer gives up on a raw chunk, or is done with it: seals it at what it saw acknowledged,
     /// unless that was decided before. Answers the length that was decided.
-    pub fn seal_for_writer(
-        self: &Arc<Node>,
-        chunk: ChunkId,
-        acknowledged: u64,
-        done: Done<u64>,
-    ) {
+    pub fn seal_for_writer(self: &Arc<Node>, chunk: ChunkId, acknowledged: u64, done: Done<u64>) {
         let known = self.namespace.read(|view, _| view.chunk(chunk).cloned());
         let known = match known {
             Ok(Some(known)) => known,
-            Ok(None) => return done(Err(not_known(chunk))),
+            Ok(None) => return done(Err(not_known("seal", chunk))),
             Err(e) => return done(Err(e)),
         };
         let (mut length, mut replicas) = (acknowledged, known.replicas);
@@ -323,7 +350,7 @@ impl Node {
         let known = self.namespace.read(|view, _| view.chunk(chunk).cloned());
         let known = match known {
             Ok(Some(known)) => known,
-            Ok(None) => return done(Err(not_known(chunk))),
+            Ok(None) => return done(Err(not_known("seal", chunk))),
             Err(e) => return done(Err(e)),
         };
         if known.state != ChunkState::Open {
@@ -335,8 +362,7 @@ impl Node {
         let replicas = known.replicas.clone();
         let fenced = move |decision: Result<super::replicas::Decision>| match decision {
             Ok(decision) => {
-                let named =
-                    if decision.replicas.is_empty() { replicas } else { decision.replicas };
+                let named = if decision.replicas.is_empty() { replicas } else { decision.replicas };
                 node.propose_seal(chunk, decision.length, named, durability, done);
             }
             Err(e) => done(Err(e)),
@@ -346,13 +372,15 @@ impl Node {
 
     /// Fixes a retired packed chunk's length: entry first, then the store.
     pub(super) fn seal_packed(self: &Arc<Node>, chunk: ChunkId, store: &Store) {
-        let (node, store) = (self.clone(), store.clone());
-        self.workers.run(move || {
-            let sealed = store.length(chunk).and_then(|length| node.seal(chunk, length));
-            if let Err(e) = sealed {
-                node.find(format!("seal packed chunk `{chunk}`: {e}"));
+        let node = self.clone();
+        let failed = move |e: Error| node.find(format!("seal packed chunk `{chunk}`: {e}"));
+        match store.length(chunk) {
+            Ok(length) => {
+                let done = move |sealed: Result<u64>| sealed.map_or_else(failed, |_| ());
+                self.seal_for_writer(chunk, length, Box::new(done));
             }
-        });
+            Err(e) => failed(e),
+        }
     }
 
     /// As [`Node::seal_packed`], of a chunk with several replicas. Tries again until the log takes
@@ -384,8 +412,8 @@ impl Node {
     }
 }
 
-fn not_known(chunk: ChunkId) -> Error {
-    Error::not_found(format!("seal chunk `{chunk}`: the namespace knows no such chunk"))
+fn not_known(doing: &str, chunk: ChunkId) -> Error {
+    Error::not_found(format!("{doing} chunk `{chunk}`: the namespace knows no such chunk"))
 }
 
 /// Whether stores of a tier are on more than one host, so that chunks have several copies.

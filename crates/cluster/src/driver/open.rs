@@ -160,9 +160,9 @@ impl Node {
 
     /// The only controller leads from the start: there is nobody else to hear from.
     fn lead_alone(&self) -> Result<()> {
-        let alone = self.cluster.read(|view, _| {
-            view.leader() == Some(self.id) && view.controllers().count() == 1
-        })?;
+        let alone = self
+            .cluster
+            .read(|view, _| view.leader() == Some(self.id) && view.controllers().count() == 1)?;
         if alone {
             let cluster = self.wait_for(|done| self.cluster.claim(done))?;
             let namespace = self.wait_for(|done| self.namespace.claim(done))?;
@@ -198,7 +198,8 @@ impl OpenLog {
                 Err(e) if e.kind != Kind::Retry => return Err(e),
                 Err(_) => {
                     let peers = &*machine.peers;
-                    let pause = |done: Done<()>| peers.after(JOIN_PAUSE_MS, Box::new(|| done(Ok(()))));
+                    let pause =
+                        |done: Done<()>| peers.after(JOIN_PAUSE_MS, Box::new(|| done(Ok(()))));
                     wait_for(peers, &|| {}, pause)?;
                 }
             }

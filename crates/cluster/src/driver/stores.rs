@@ -1,10 +1,10 @@
 //! The stores of this node, and which of them takes the next bytes.
 
+use holdfast_base::Error;
 use holdfast_base::ids::{StoreId, Tier};
 use holdfast_base::limits::CHUNK_BYTES;
 use holdfast_base::node::StorageClass;
 use holdfast_base::units::MIB;
-use holdfast_base::{Error, Result};
 use holdfast_chunk::Store;
 use std::collections::BTreeMap;
 

@@ -34,9 +34,8 @@ impl Directory for Views {
             )));
         }
         let (incarnation, address) = self.cluster.read(|view, _| {
-            view.node(sender.node).map_or((Index(0), String::new()), |info| {
-                (info.incarnation, info.address.clone())
-            })
+            view.node(sender.node)
+                .map_or((Index(0), String::new()), |info| (info.incarnation, info.address.clone()))
         })?;
         // A start that this view has not seen yet is good, and so is a node that is starting.
         if sender.incarnation.0 != 0 && sender.incarnation < incarnation {

@@ -153,9 +153,10 @@ impl Namespace {
         self.chunks.get(id).is_some_and(|chunk| {
             (chunk.generation == generation && chunk.replicas.contains(&store))
                 || chunk.dropped.contains(&Dropped { generation, store })
-                || chunk.old.iter().any(|old| {
-                    old.generation == generation && old.replicas.contains(&store)
-                })
+                || chunk
+                    .old
+                    .iter()
+                    .any(|old| old.generation == generation && old.replicas.contains(&store))
         })
     }
 

@@ -33,8 +33,7 @@ impl Replicator {
                 let sender = self.directory.sender();
                 let order = peer::Compact { sender, store, chunk, next, live };
                 let op = peer::OP_PEER_COMPACT;
-                let digest =
-                    |made: Result<Compacted>| done(made.map(|made| made.digest));
+                let digest = |made: Result<Compacted>| done(made.map(|made| made.digest));
                 self.ask(&place.address, op, &order, None, COMPACT_MS, Box::new(digest));
             }
         }
