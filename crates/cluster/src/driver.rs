@@ -2,6 +2,7 @@
 //! and keeps house. Decides nothing that a fold should: every choice becomes an entry, and the
 //! stores follow what the view accepted. Called by the services.
 
+mod chunks;
 mod cuts;
 mod identity;
 mod keeper;
@@ -15,6 +16,7 @@ mod stores;
 mod views;
 mod work;
 
+pub use chunks::Source;
 pub use cuts::Cuts;
 pub use identity::Identity;
 pub use keeper::{Keeper, KeeperOptions};
@@ -33,8 +35,8 @@ use holdfast_base::ids::{
     ChunkId, Cookie, Durability, FileId, Index, NodeId, Pointer, Sequence, SessionId, StoreId, Tier,
 };
 use holdfast_base::node::StorageClass;
-use holdfast_base::{Error, Kind, Result};
-use holdfast_chunk::{Body, ChunkSpec, Done, Needle, ScrubStep, Store};
+use holdfast_base::{Error, Result};
+use holdfast_chunk::{Body, Done, Needle, ScrubStep};
 use holdfast_client::wire::peer::{self, Sender};
 use holdfast_env::net::Peers;
 use holdfast_env::{Clock, Disk, Rng};
@@ -334,92 +336,6 @@ impl Node {
         self.packed.append(self, class, needle, body, crcs, done);
     }
 
-    /// Allocates and makes the next raw chunk of an unclosed file.
-    pub fn allocate_raw(
-        self: &Arc<Node>,
-        caller: Caller,
-        file: FileId,
-        class: StorageClass,
-        done: Done<RawGrant>,
-    ) {
-        let own = match self.stores.place(class, 0) {
-            Ok(own) => own,
-            Err(e) => return done(Err(e)),
-        };
-        let (store_id, tier, durability) = (own.id, own.tier, class.durability());
-        let command = Command::AllocateChunk {
-            kind: crate::ChunkKind::Raw,
-            owner: file,
-            node: self.id,
-            replicas: vec![store_id],
-            tier,
-            durability,
-        };
-        let node = self.clone();
-        self.propose(
-            caller,
-            &command,
-            allocation(tier, durability),
-            Box::new(move |outcome| {
-                let workers = node.clone();
-                workers.workers.run(move || {
-                    done(outcome.and_then(|outcome| {
-                        node.make_raw(outcome, store_id, tier, durability, file)
-                    }));
-                });
-            }),
-        );
-    }
-
-    fn make_raw(
-        &self,
-        outcome: Outcome,
-        store_id: StoreId,
-        tier: Tier,
-        durability: Durability,
-        file: FileId,
-    ) -> Result<RawGrant> {
-        let Outcome::Chunk { chunk } = outcome else {
-            return Err(Error::bug("allocate a raw chunk: the view answered something else"));
-        };
-        let own = self.stores.get(store_id).ok_or_else(|| {
-            Error::bug(format!("allocate a raw chunk: store `{store_id}` vanished"))
-        })?;
-        let spec = ChunkSpec {
-            durability,
-            capacity_bytes: own.chunk_bytes(),
-            ..ChunkSpec::new(chunk, holdfast_chunk::ChunkKind::Raw, file.0)
-        };
-        match own.store.create(spec) {
-            // The repetition of an allocation that went through: the chunk is there.
-            Err(e) if e.kind == Kind::Exists => {}
-            other => other?,
-        }
-        Ok(RawGrant { chunk, tier, durability, capacity: spec.capacity_bytes })
-    }
-
-    /// Proposes a chunk's seal, behind which an entry that needs it may be proposed at once; the
-    /// store follows later.
-    pub fn seal_soon(self: &Arc<Node>, chunk: ChunkId, length: u64, durability: Durability) {
-        let replicas = self.namespace.read(|view, _| view.chunk(chunk).map(|c| c.replicas.clone()));
-        let Ok(Some(replicas)) = replicas else { return };
-        let (node, held) = (self.clone(), replicas.clone());
-        self.propose_own(
-            Command::SealChunk { chunk, length, replicas },
-            durability,
-            Box::new(move |outcome| {
-                let Ok(Outcome::Sealed { length, .. }) = outcome else { return };
-                let workers = node.workers.clone();
-                workers.run(move || {
-                    let Some(store) = node.stores.holding(&held) else { return };
-                    if let Err(e) = store.seal(chunk, length) {
-                        node.find(format!("seal chunk `{chunk}` at {length} bytes: {e}"));
-                    }
-                });
-            }),
-        );
-    }
-
     /// Seals what this node was writing, so that the next start has nothing to recover.
     pub fn retire(self: &Arc<Node>) {
         self.packed.retire_all(self);
@@ -447,37 +363,5 @@ impl Node {
     pub fn scrubbed(&self, store: StoreId) -> Scrubbed {
         let scrubbed = self.scrubbed.lock().expect("no holder of this lock panics");
         scrubbed.get(&store).copied().unwrap_or_default()
-    }
-
-    /// Fixes a retired packed chunk's length: entry first, then the store.
-    fn seal_packed(self: &Arc<Node>, chunk: ChunkId, store: &Store) {
-        let (node, store) = (self.clone(), store.clone());
-        self.workers.run(move || {
-            let sealed = store.length(chunk).and_then(|length| node.seal(chunk, length));
-            if let Err(e) = sealed {
-                node.find(format!("seal packed chunk `{chunk}`: {e}"));
-            }
-        });
-    }
-
-    /// Has the log decide a chunk's length, then makes the store follow. Answers the length that
-    /// the first seal decided. Waits.
-    pub fn seal(&self, chunk: ChunkId, length: u64) -> Result<u64> {
-        let Some((replicas, durability)) = self.namespace.read(|view, _| {
-            view.chunk(chunk).map(|info| (info.replicas.clone(), info.durability))
-        })?
-        else {
-            return Err(Error::not_found(format!(
-                "seal chunk `{chunk}`: the namespace knows no such chunk"
-            )));
-        };
-        let command = Command::SealChunk { chunk, length, replicas: replicas.clone() };
-        let Outcome::Sealed { length, .. } = self.propose_and_wait(command, durability)? else {
-            return Err(Error::bug("seal a chunk: the view answered something else"));
-        };
-        if let Some(store) = self.stores.holding(&replicas) {
-            store.seal(chunk, length)?;
-        }
-        Ok(length)
     }
 }

@@ -183,12 +183,12 @@ impl Keeper {
         })?;
         for chunk in former {
             let node = self.node.clone();
-            let done = move |sealed: Result<()>| {
+            let done = move |sealed: Result<u64>| {
                 if let Err(e) = sealed {
                     node.find(format!("seal chunk `{chunk}`, which this node was writing: {e}"));
                 }
             };
-            self.node.seal_by_fences(chunk, Box::new(done));
+            self.node.seal_silent(chunk, Box::new(done));
         }
         Ok(())
     }

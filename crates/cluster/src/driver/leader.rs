@@ -3,7 +3,6 @@
 //! next round. Which copy goes where is decided in `repair`, what a fence means in `replicas`.
 
 use super::Node;
-use super::replicas::Decision;
 use crate::repair::{self, Assignment, Limits, Nodes};
 use crate::{ChunkState, Command, NodeState, Outcome};
 use holdfast_base::Result;
@@ -87,7 +86,7 @@ impl Leader {
             }
         }
         let (work, clock) = (self.work.clone(), node.machine.clock.clone());
-        node.seal_by_fences(
+        node.seal_silent(
             chunk,
             Box::new(move |result| {
                 let mut work = work.lock().expect("no holder of this lock panics");
@@ -170,41 +169,6 @@ impl Leader {
 }
 
 impl Node {
-    /// Ends a chunk whose writer does not: fences its replicas, proposes the longest verified
-    /// length, and tells those who have it.
-    pub(super) fn seal_by_fences(self: &Arc<Node>, chunk: ChunkId, done: Done<()>) {
-        let known = self.namespace.read(|view, _| {
-            let known = view.chunk(chunk).filter(|known| known.state == ChunkState::Open);
-            known.map(|known| (known.replicas.clone(), known.durability))
-        });
-        let (replicas, durability) = match known {
-            Ok(Some(known)) => known,
-            Ok(None) => return done(Ok(())),
-            Err(e) => return done(Err(e)),
-        };
-        let node = self.clone();
-        let fenced = move |decision: Result<Decision>| {
-            let Decision { length, replicas } = match decision {
-                Ok(decision) => decision,
-                Err(e) => return done(Err(e)),
-            };
-            let seal = Command::SealChunk { chunk, length, replicas };
-            let teller = node.clone();
-            let sealed = move |outcome: Result<Outcome>| match outcome {
-                Ok(Outcome::Sealed { length, replicas }) => {
-                    teller
-                        .replicator
-                        .seal_replicas(chunk, length, &replicas, move |_| done(Ok(())));
-                }
-                Ok(_) => done(Ok(())),
-                Err(e) => done(Err(e)),
-            };
-            // The first seal decides, whoever proposes it: a node ends its own former chunks, too.
-            node.propose_own(seal, durability, Box::new(sealed));
-        };
-        self.replicator.fence_replicas(chunk, &replicas, Box::new(fenced));
-    }
-
     /// Has the target's node pull a chunk.
     fn order_copy(self: &Arc<Node>, copy: Assignment, bytes_per_second: u64, done: Done<()>) {
         let address = |store| self.replicator.directory.place(store).map(|place| place.address);

@@ -234,7 +234,7 @@ fn decode<T: Decode>(reply: &PeerReply) -> Result<T> {
 }
 
 /// A shared body as a store takes it.
-struct Shared(SharedBody);
+pub(super) struct Shared(pub SharedBody);
 
 impl AsRef<[u8]> for Shared {
     fn as_ref(&self) -> &[u8] {

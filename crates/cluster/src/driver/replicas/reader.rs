@@ -30,6 +30,13 @@ pub struct Answer {
     pub crcs: Vec<u32>,
 }
 
+impl Answer {
+    /// Of a range in which there is nothing.
+    pub fn empty() -> Answer {
+        Answer { bytes: Bytes::Owned { buf: Vec::new(), range: 0..0 }, crcs: Vec::new() }
+    }
+}
+
 impl Wanted {
     pub fn chunk(&self) -> ChunkId {
         match *self {
