@@ -7,8 +7,11 @@ use super::checker::{Model, check};
 use holdfast_base::ids::{
     ChunkId, Cookie, Durability, FileId, Generation, Index, NodeId, Pointer, Slot, StoreId, Tier,
 };
+use holdfast_cluster::namespace::Chunk;
 use holdfast_cluster::{ChunkKind, ChunkState, Command, Location, Namespace, NodeKind};
-use std::collections::BTreeSet;
+use std::cell::RefCell;
+use std::collections::{BTreeSet, HashMap};
+use std::rc::Rc;
 
 const CHUNK: ChunkId = ChunkId(1);
 const SLOTS: usize = 2;
@@ -33,10 +36,58 @@ enum Rules {
 /// Slots of the generations that a store has a file of.
 type Files = [Option<u8>; 2];
 
+/// A namespace that was reached: its bytes, and what the model looks at.
+struct View {
+    snapshot: Vec<u8>,
+    chunk: Option<Chunk>,
+    live: u8,
+    freed: bool,
+}
+
+/// Every namespace that was reached, by number, and what each command made of it: most states
+/// share theirs with many.
+#[derive(Default)]
+struct Views {
+    views: Vec<Rc<View>>,
+    numbers: HashMap<Vec<u8>, usize>,
+    applied: HashMap<(usize, Vec<u8>), Option<usize>>,
+}
+
+impl Views {
+    fn keep(&mut self, ns: &Namespace) -> usize {
+        let mut snapshot = Vec::new();
+        ns.snapshot(&mut snapshot);
+        if let Some(number) = self.numbers.get(&snapshot) {
+            return *number;
+        }
+        self.numbers.insert(snapshot.clone(), self.views.len());
+        let slots = ns.live_slots(CHUNK).unwrap_or_default();
+        self.views.push(Rc::new(View {
+            snapshot,
+            chunk: ns.chunk(CHUNK).cloned(),
+            live: slots.iter().fold(0, |set, slot| set | 1 << slot.0),
+            freed: ns.freed().0 > 0,
+        }));
+        self.views.len() - 1
+    }
+
+    /// `None` for a refusal, which changes nothing.
+    fn apply(&mut self, number: usize, command: &Command) -> Option<usize> {
+        let key = (number, command.to_entry());
+        if let Some(known) = self.applied.get(&key) {
+            return *known;
+        }
+        let mut ns = Namespace::restore(&self.views[number].snapshot).unwrap();
+        let accepted = ns.apply(INDEX, command).is_ok().then(|| self.keep(&ns));
+        self.applied.insert(key, accepted);
+        accepted
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct State {
-    /// The namespace's snapshot: the same state has the same bytes.
-    namespace: Vec<u8>,
+    /// Its number in [`Views`].
+    namespace: usize,
     stores: [Files; STORES],
     /// The live slots that the next generation is made of.
     plan: Option<u8>,
@@ -64,6 +115,7 @@ enum Action {
 
 struct Compaction {
     rules: Rules,
+    views: RefCell<Views>,
 }
 
 fn store(s: usize) -> StoreId {
@@ -74,45 +126,37 @@ fn place(store: StoreId) -> usize {
     store.0 as usize - 1
 }
 
-fn snapshot(ns: &Namespace) -> Vec<u8> {
-    let mut out = Vec::new();
-    ns.snapshot(&mut out);
-    out
-}
-
-fn live(ns: &Namespace) -> u8 {
-    ns.live_slots(CHUNK).unwrap_or_default().iter().fold(0, |set, slot| set | 1 << slot.0)
-}
-
-impl State {
-    fn view(&self) -> Namespace {
-        Namespace::restore(&self.namespace).unwrap()
-    }
-
-    /// Proposes; `None` for a refusal, which changes nothing.
-    fn apply(&mut self, command: &Command) -> Option<()> {
-        let mut ns = self.view();
-        ns.apply(INDEX, command).ok()?;
-        self.namespace = snapshot(&ns);
-        Some(())
-    }
-
-    /// Replicas that count and were not lost behind the view's back.
-    fn counted(&self, ns: &Namespace) -> Vec<usize> {
-        let replicas = ns.chunk(CHUNK).map(|chunk| chunk.replicas.clone()).unwrap_or_default();
-        replicas.into_iter().map(place).filter(|s| self.lost != Some(*s)).collect()
-    }
-
-    fn current(&self, ns: &Namespace) -> usize {
-        ns.chunk(CHUNK).map_or(0, |chunk| chunk.generation.0 as usize)
+impl View {
+    fn generation(&self) -> usize {
+        self.chunk.as_ref().map_or(0, |chunk| chunk.generation.0 as usize)
     }
 }
 
 impl Compaction {
+    fn new(rules: Rules) -> Compaction {
+        Compaction { rules, views: RefCell::default() }
+    }
+
+    fn view(&self, state: &State) -> Rc<View> {
+        self.views.borrow().views[state.namespace].clone()
+    }
+
+    fn apply(&self, state: &mut State, command: &Command) -> Option<()> {
+        state.namespace = self.views.borrow_mut().apply(state.namespace, command)?;
+        Some(())
+    }
+
+    /// Replicas that count and were not lost behind the view's back.
+    fn counted(&self, state: &State) -> Vec<usize> {
+        let view = self.view(state);
+        let replicas = view.chunk.as_ref().map(|chunk| chunk.replicas.clone()).unwrap_or_default();
+        replicas.into_iter().map(place).filter(|s| state.lost != Some(*s)).collect()
+    }
+
     fn compute(&self, next: &mut State, s: usize) -> Option<()> {
         let old = next.stores[s][0]?;
         let wanted = match self.rules {
-            Rules::OwnLiveSlots => next.plan.map(|_| live(&next.view()))?,
+            Rules::OwnLiveSlots => next.plan.map(|_| self.view(next).live)?,
             _ => next.plan?,
         };
         next.stores[s][1] = Some(old & wanted);
@@ -122,30 +166,30 @@ impl Compaction {
     /// Once every copy that is there has the next generation, of one digest.
     fn switch(&self, next: &mut State) -> Option<()> {
         let plan = next.plan?;
-        let ns = next.view();
         let made = |s: &usize| match self.rules {
             Rules::OwnLiveSlots => next.stores[*s][1].is_some(),
             _ => next.stores[*s][1] == Some(plan),
         };
-        let counted = next.counted(&ns);
+        let counted = self.counted(next);
         // The last store has a copy of the old generation: it will be given the new one.
         let (named, rest): (Vec<usize>, Vec<usize>) = counted.iter().partition(|s| made(s));
         if named.is_empty() || rest.iter().any(|s| *s != STORES - 1) {
             return None;
         }
         let replicas = match self.rules {
-            Rules::SwitchNamesAll => ns.chunk(CHUNK)?.replicas.clone(),
+            Rules::SwitchNamesAll => self.view(next).chunk.as_ref()?.replicas.clone(),
             _ => named.into_iter().map(store).collect(),
         };
         let (chunk, generation) = (CHUNK, Generation(1));
         let digest = plan as u64;
-        next.apply(&Command::SwitchReplicas { chunk, generation, length: 2, digest, replicas })
+        let switch = Command::SwitchReplicas { chunk, generation, length: 2, digest, replicas };
+        self.apply(next, &switch)
     }
 
     fn end_copy(&self, next: &mut State) -> Option<()> {
         let (copied, slots) = next.copying.take()?;
         let generation = match self.rules {
-            Rules::CopyWithoutGeneration => next.current(&next.view()),
+            Rules::CopyWithoutGeneration => self.view(next).generation(),
             _ => copied,
         };
         let generation = Generation(generation as u32);
@@ -153,7 +197,7 @@ impl Compaction {
         let mut added = next.clone();
         let add = Command::AddReplica { chunk: CHUNK, generation, store: store(target) };
         // A copy that came too late is thrown away by its store, which no view knows it has.
-        if added.apply(&add).is_some() {
+        if self.apply(&mut added, &add).is_some() {
             added.stores[target][copied] = Some(slots);
             *next = added;
         }
@@ -181,7 +225,7 @@ impl Model for Compaction {
         let seal = Command::SealChunk { chunk: CHUNK, length: SLOTS as u64, replicas };
         ns.apply(INDEX, &seal).unwrap();
         State {
-            namespace: snapshot(&ns),
+            namespace: self.views.borrow_mut().keep(&ns),
             stores: [[Some(ALL), None], [Some(ALL), None], [None, None]],
             plan: None,
             copying: None,
@@ -208,48 +252,54 @@ impl Model for Compaction {
 
     fn next(&self, state: &State, action: &Action) -> Option<State> {
         let mut next = state.clone();
-        let ns = || state.view();
+        let view = self.view(state);
         match *action {
             Action::Name(slot) => {
                 let pointer = Pointer { chunk: CHUNK, slot: Slot(slot as u32), cookie: Cookie(0) };
-                next.apply(&Command::Put {
-                    path: format!("/{slot}"),
-                    kind: NodeKind::File,
-                    mode: 0,
-                    mtime: 0,
-                    size: 1,
-                    crc: 0,
-                    class: None,
-                    location: Location::Packed { pointer },
-                    replace: false,
-                    parents: false,
-                    metadata: Vec::new(),
-                })?;
+                self.apply(
+                    &mut next,
+                    &Command::Put {
+                        path: format!("/{slot}"),
+                        kind: NodeKind::File,
+                        mode: 0,
+                        mtime: 0,
+                        size: 1,
+                        crc: 0,
+                        class: None,
+                        location: Location::Packed { pointer },
+                        replace: false,
+                        parents: false,
+                        metadata: Vec::new(),
+                    },
+                )?;
             }
             Action::Delete(slot) => {
-                next.apply(&Command::Delete { path: format!("/{slot}"), recursive: false })?;
+                self.apply(
+                    &mut next,
+                    &Command::Delete { path: format!("/{slot}"), recursive: false },
+                )?;
             }
             Action::Release => {
-                ns().freed().1?;
-                next.apply(&Command::Release { before: Index(INDEX.0 + 1), budget: 9 })?;
+                view.freed.then_some(())?;
+                self.apply(&mut next, &Command::Release { before: Index(INDEX.0 + 1), budget: 9 })?;
             }
             Action::Close => {
-                let open = ns().chunk(CHUNK).is_some_and(|c| c.state == ChunkState::Sealed);
+                let open = view.chunk.as_ref().is_some_and(|c| c.state == ChunkState::Sealed);
                 open.then_some(())?;
-                next.apply(&Command::CloseChunk { chunk: CHUNK })?;
+                self.apply(&mut next, &Command::CloseChunk { chunk: CHUNK })?;
             }
             Action::Plan => {
-                let ns = ns();
-                let chunk = ns.chunk(CHUNK).filter(|c| c.generation.0 == 0 && c.is_kept())?;
+                let kept = |c: &&Chunk| c.generation.0 == 0 && c.is_kept();
+                let chunk = view.chunk.as_ref().filter(kept)?;
                 let early = self.rules == Rules::PlanBeforeClose;
-                let ready = chunk.state == ChunkState::Closed || early && live(&ns) != 0;
+                let ready = chunk.state == ChunkState::Closed || early && view.live != 0;
                 (ready && next.plan.is_none()).then_some(())?;
-                next.plan = Some(live(&ns));
+                next.plan = Some(view.live);
             }
             Action::Compute(s) => self.compute(&mut next, s)?,
             Action::Switch => self.switch(&mut next)?,
             Action::StartCopy(s) => {
-                let generation = state.current(&ns());
+                let generation = view.generation();
                 next.copying = Some((generation, state.stores[s][generation]?));
                 next.copied = true;
             }
@@ -260,15 +310,18 @@ impl Model for Compaction {
             }
             Action::Drop(s) => {
                 (state.lost == Some(s)).then_some(())?;
-                let generation = Generation(state.current(&ns()) as u32);
+                let generation = Generation(view.generation() as u32);
                 let (chunk, store) = (CHUNK, store(s));
-                next.apply(&Command::DropReplica { chunk, generation, store, lost: false })?;
+                self.apply(
+                    &mut next,
+                    &Command::DropReplica { chunk, generation, store, lost: false },
+                )?;
             }
             Action::Unlink(generation, s) => {
                 let (chunk, store) = (CHUNK, store(s));
                 let unlink =
                     Command::Unlink { chunk, generation: Generation(generation as u32), store };
-                next.apply(&unlink)?;
+                self.apply(&mut next, &unlink)?;
                 next.stores[s][generation] = None;
             }
         }
@@ -276,11 +329,11 @@ impl Model for Compaction {
     }
 
     fn wrong(&self, state: &State) -> Option<String> {
-        let ns = state.view();
-        ns.chunk(CHUNK)?;
-        let (live, generation) = (live(&ns), state.current(&ns));
+        let view = self.view(state);
+        view.chunk.as_ref()?;
+        let (live, generation) = (view.live, view.generation());
         let mut first = None;
-        for s in state.counted(&ns) {
+        for s in self.counted(state) {
             let name = store(s);
             let Some(slots) = state.stores[s][generation] else {
                 return Some(format!("`{name}` counts, and has no file of g{generation}"));
@@ -299,8 +352,8 @@ impl Model for Compaction {
     }
 
     fn shows(&self, state: &State, out: &mut BTreeSet<&'static str>) {
-        let ns = state.view();
-        let Some(chunk) = ns.chunk(CHUNK) else {
+        let view = self.view(state);
+        let Some(chunk) = &view.chunk else {
             out.insert("everything was unlinked");
             return;
         };
@@ -318,7 +371,7 @@ impl Model for Compaction {
 
 #[test]
 fn every_copy_that_counts_holds_every_live_object() {
-    let report = check("compaction", &Compaction { rules: Rules::Chosen });
+    let report = check("compaction", &Compaction::new(Rules::Chosen));
     assert!(report.wrong.is_none(), "{:?}", report.wrong);
     let points = [
         "a copy of the old generation met the switch",
@@ -337,7 +390,7 @@ fn each_rule_of_compaction_is_needed() {
         Rules::SwitchNamesAll,
         Rules::CopyWithoutGeneration,
     ] {
-        let report = check(&format!("compaction, {rules:?}"), &Compaction { rules });
+        let report = check(&format!("compaction, {rules:?}"), &Compaction::new(rules));
         assert!(report.wrong.is_some(), "{rules:?} was not found");
     }
 }
