@@ -10,12 +10,11 @@ mod snapshot;
 mod tests;
 
 pub use command::{ClusterCommand, ClusterOutcome, FreeSpace, NodeState, StartedStore, StoreState};
-pub use leadership::{BEATS_DEAD, CONTROLLERS_MAX, Controller};
+pub use leadership::{BEATS_DEAD, CONTROLLERS_MAX, Controller, Leadership};
 
 use holdfast_base::ids::{Index, NodeId, StoreId, Tier};
 use holdfast_base::units::MIB;
 use holdfast_base::{Error, Result, path};
-use leadership::Leadership;
 use std::collections::BTreeMap;
 
 /// The version of everything that this build writes below its data directory.
@@ -214,7 +213,7 @@ impl ClusterView {
             }
             ClusterCommand::Beat { node, incarnation, free } => {
                 self.hear(*node, *incarnation, free)?;
-                self.leadership.beat(index, *node);
+                self.leadership.beat(index, *node, BEATS_DEAD);
                 Ok(ClusterOutcome::Done {})
             }
             ClusterCommand::SetNode { node, incarnation, state } => {

@@ -14,7 +14,7 @@ pub const CONTROLLERS_MAX: usize = 7;
 pub const BEATS_DEAD: u8 = 6;
 
 /// One seat.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Controller {
     /// The entry at which it (re)joined the queue.
     pub queued: Index,
@@ -25,7 +25,8 @@ pub struct Controller {
     against: BTreeMap<NodeId, u8>,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// Seats, counts and queue. The cluster view's; public for the model that searches its rules.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Leadership {
     seats: BTreeMap<NodeId, Controller>,
 }
@@ -60,9 +61,9 @@ impl Leadership {
         }
     }
 
-    /// A controller's beat. Everybody is judged against those who were live with it, so that the
-    /// order of judging does not matter.
-    pub fn beat(&mut self, index: Index, node: NodeId) {
+    /// A controller's beat; `beats_dead` is [`BEATS_DEAD`] but in models. Everybody is judged
+    /// against those who were live with it, so that the order of judging does not matter.
+    pub fn beat(&mut self, index: Index, node: NodeId, beats_dead: u8) {
         let Some(seat) = self.seats.get_mut(&node) else { return };
         seat.against.clear();
         seat.beat = index;
@@ -76,9 +77,9 @@ impl Leadership {
                 continue;
             }
             let count = seat.against.entry(node).or_default();
-            *count = (*count + 1).min(BEATS_DEAD);
+            *count = (*count + 1).min(beats_dead);
             let judges = live.iter().filter(|judge| *judge != other);
-            let for_death = judges.filter(|judge| seat.against.get(judge) == Some(&BEATS_DEAD));
+            let for_death = judges.filter(|judge| seat.against.get(judge) == Some(&beats_dead));
             seat.dead = for_death.count() * 2 > live.len() - 1;
         }
     }
