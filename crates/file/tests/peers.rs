@@ -44,7 +44,16 @@ impl View for Count {
 struct Cluster {
     world: World,
     address: String,
-    _server: Server,
+    service: Arc<FileService>,
+    server: Option<Server>,
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        // Or the server would wait for the mirrors' reads.
+        self.service.release_peers();
+        self.server = None;
+    }
 }
 
 fn cluster(name: &str) -> Cluster {
@@ -57,15 +66,19 @@ fn cluster(name: &str) -> Cluster {
         Err(Error::fenced(format!("this is cluster {CLUSTER}, not {}", sender.cluster)))
     };
     let service = FileService::new(world.node().clone(), None).with_peers(Box::new(admit));
+    let service = Arc::new(service);
+    let server = serve(service.clone());
+    let address = server.tcp_addresses()[0].to_string();
+    Cluster { world, address, service, server: Some(server) }
+}
+
+fn serve(service: Arc<FileService>) -> Server {
     let config = ServerConfig {
         tcp: vec![([127, 0, 0, 1], 0).into()],
         reactors: 1,
         ..ServerConfig::default()
     };
-    let server = Server::start(config, Arc::new(service), world.node().machine.clock.clone());
-    let server = server.unwrap();
-    let address = server.tcp_addresses()[0].to_string();
-    Cluster { world, address, _server: server }
+    Server::start(config, service, Arc::new(RealClock::new())).unwrap()
 }
 
 fn sender(cluster: u64, node: u32) -> Sender {
@@ -163,9 +176,7 @@ fn strangers_are_refused_whatever_they_ask() {
     }
     ask(&cluster.address, sender(CLUSTER, 2), wire::OP_PEER_LOG_INFO).unwrap();
     // A node on its own.
-    let service = FileService::new(cluster.world.node().clone(), None);
-    let config = ServerConfig { tcp: vec![([127, 0, 0, 1], 0).into()], ..ServerConfig::default() };
-    let alone = Server::start(config, Arc::new(service), Arc::new(RealClock::new())).unwrap();
+    let alone = serve(Arc::new(FileService::new(cluster.world.node().clone(), None)));
     let address = alone.tcp_addresses()[0].to_string();
     let e = ask(&address, sender(CLUSTER, 2), wire::OP_PEER_LOG_INFO).unwrap_err();
     assert!(e.kind == Kind::Invalid && e.message.contains("no cluster"), "{e}");
