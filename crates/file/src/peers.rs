@@ -45,6 +45,12 @@ impl FileService {
         }
     }
 
+    /// Answers the nodes that wait for entries: to be called before the server is shut down, which
+    /// otherwise waits for them.
+    pub fn release_peers(&self) {
+        self.log_host.release();
+    }
+
     fn admit(&self, meta: &[u8]) -> Result<()> {
         let sender = Sender::decode(&mut Reader::new(meta)).map_err(|e| {
             Error::invalid(format!("ask a node: {e}: use matching builds on all nodes"))

@@ -44,22 +44,35 @@ struct Cluster {
     id: u64,
     world: World,
     address: String,
-    _server: Server,
+    service: Arc<FileService>,
+    server: Option<Server>,
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        // Or the server would wait for the mirrors' reads.
+        self.service.release_peers();
+        self.server = None;
+    }
 }
 
 fn cluster(name: &str) -> Cluster {
     let world = World::new(name);
     world.node().log.create(TOPIC).unwrap();
-    let service = FileService::new(world.node().clone(), None);
+    let service = Arc::new(FileService::new(world.node().clone(), None));
+    let server = serve(service.clone());
+    let address = server.tcp_addresses()[0].to_string();
+    let id = world.node().sender.cluster;
+    Cluster { id, world, address, service, server: Some(server) }
+}
+
+fn serve(service: Arc<FileService>) -> Server {
     let config = ServerConfig {
         tcp: vec![([127, 0, 0, 1], 0).into()],
         reactors: 1,
         ..ServerConfig::default()
     };
-    let server = Server::start(config, Arc::new(service), world.node().machine.clock.clone());
-    let server = server.unwrap();
-    let address = server.tcp_addresses()[0].to_string();
-    Cluster { id: world.node().sender.cluster, world, address, _server: server }
+    Server::start(config, service, Arc::new(RealClock::new())).unwrap()
 }
 
 fn sender(cluster: u64, node: u32) -> Sender {

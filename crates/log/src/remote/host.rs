@@ -52,6 +52,17 @@ impl LogHost {
         done(served.map(|meta| PeerReply { meta, body: Vec::new() }));
     }
 
+    /// Answers every read that waits for an entry: the server's end would wait for them.
+    pub fn release(&self) {
+        let reads = {
+            let mut waiting = self.waiting.lock().expect("no holder of this lock panics");
+            std::mem::take(&mut waiting.reads)
+        };
+        for (_, (_, done)) in reads {
+            done(Err(Error::retry("read the log: its host is ending")));
+        }
+    }
+
     fn append(&self, meta: &[u8], body: &[u8], done: PeerDone) {
         let decoded = decode::<wire::Append>(meta)
             .and_then(|append| Ok((wire::decode_entries(body, append.crc)?, append.topic)));
