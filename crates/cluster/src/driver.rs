@@ -27,6 +27,7 @@ pub use peer_service::is_peer_operation;
 pub use stores::{OwnStore, Stores};
 pub use work::Workers;
 
+use crate::cluster::FreeSpace;
 use crate::liveness::HeardBeat;
 use crate::{ClusterCommand, ClusterView, Command, Namespace, Outcome};
 use holdfast_base::codec::Decode;
@@ -36,7 +37,7 @@ use holdfast_base::ids::{
 use holdfast_base::node::StorageClass;
 use holdfast_base::{Error, Result};
 use holdfast_chunk::{Body, Done, Needle, ScrubStep};
-use holdfast_client::wire::peer::Sender;
+use holdfast_client::wire::peer::{self, Sender};
 use holdfast_env::net::Peers;
 use holdfast_env::{Clock, Disk, Rng};
 use holdfast_log::{EmbeddedLog, Fold, Log, Mode, Request};
@@ -82,10 +83,13 @@ pub struct Node {
     pub cluster: Arc<Fold<ClusterView>>,
     pub workers: Arc<Workers>,
     pub replicator: Arc<Replicator>,
+    /// Where the log is kept: `host:port`.
+    pub log_host: String,
+    pub leader: Leader,
     /// The claims that this node commands under, while it leads.
     pub(crate) leading: Leading,
     /// Beats that other nodes sent here since the leader looked last.
-    heard: Mutex<Vec<HeardBeat>>,
+    heard: Mutex<Vec<(HeardBeat, Vec<FreeSpace>)>>,
     /// What a person said, and is asked.
     operator: Mutex<Operator>,
     /// Whom this node may not reach, in development clusters.
@@ -261,10 +265,13 @@ impl Node {
     }
 
     /// Takes note of another node's beat, for the leader that this node is or will be.
-    pub fn hear(&self, sender: &Sender) {
+    pub fn hear(&self, beat: &peer::Beat) {
+        let peer::Beat { sender, free } = beat;
         let mut heard = self.heard.lock().expect("no holder of this lock panics");
         if heard.len() < HEARD_MAX {
-            heard.push(HeardBeat { node: sender.node, incarnation: sender.incarnation });
+            let (node, incarnation) = (sender.node, sender.incarnation);
+            let free = free.iter().map(|f| FreeSpace { store: f.store, free_mib: f.free_mib });
+            heard.push((HeardBeat { node, incarnation }, free.collect()));
         }
     }
 

@@ -25,8 +25,8 @@ pub use link::Link;
 pub use mailbox::Reply;
 pub use message::{Body, BodyPart, Parts, Response};
 pub use peers::{
-    Finished, PEER_BYTES_MAX, PEER_REQUESTS_MAX, PeerConnection, PeerDone, PeerReply, PeerRequest,
-    Peers, SharedBody, TcpPeers,
+    Finished, NoPeers, PEER_BYTES_MAX, PEER_REQUESTS_MAX, PeerConnection, PeerDone, PeerReply,
+    PeerRequest, Peers, SharedBody, TcpPeers,
 };
 pub use server::{Counters, Server, ServerConfig};
 pub use socket::{Endpoint, Socket, Wait};

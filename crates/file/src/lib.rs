@@ -10,5 +10,4 @@ mod reads;
 mod service;
 mod writes;
 
-pub use peers::Admit;
 pub use service::FileService;

@@ -1,47 +1,74 @@
-//! What other nodes ask of this one's log. Who asks is checked before anything is done; a node
-//! that belongs to no cluster is asked by nobody.
+//! What other nodes ask of this one: where the cluster is, its log, its stores. Who asks is
+//! checked before anything is done, but for the first question of all.
 
 use crate::FileService;
-use holdfast_base::codec::{Decode, Reader};
+use holdfast_base::codec::{Decode, Encode, Reader};
 use holdfast_base::{Error, Result};
-use holdfast_client::wire::peer::Sender;
+use holdfast_client::wire::peer::{self, Sender, Welcome};
 use holdfast_client::wire::peer_log::OP_PEER_LOG_APPEND;
-use holdfast_env::net::{Body, PeerReply, Reply, Response};
+use holdfast_cluster::{DATA_FORMAT_VERSION, is_peer_operation};
+use holdfast_env::net::{Body, PeerDone, PeerReply, Reply, Response};
+use holdfast_log::LogHost;
 
-/// Whether a node may ask: of the same cluster, and not of an older start than is known. A node
-/// that is starting does not know its incarnation yet, and says 0.
-pub type Admit = dyn Fn(&Sender) -> Result<()> + Send + Sync;
+/// Whether nodes alone ask this.
+pub(crate) fn is_for_nodes(opcode: u16) -> bool {
+    is_peer_operation(opcode)
+        || LogHost::knows(opcode)
+        || matches!(opcode, peer::OP_PEER_HELLO | peer::OP_PEER_BEAT)
+}
+
+fn said(message: &impl Encode) -> Result<PeerReply> {
+    Ok(PeerReply { meta: message.to_bytes(), body: Vec::new() })
+}
 
 impl FileService {
-    /// Serves the nodes that `admit` lets in, too.
-    pub fn with_peers(self, admit: Box<Admit>) -> FileService {
-        FileService { admit: Some(admit), ..self }
+    pub(crate) fn peer(&self, opcode: u16, meta: &[u8], body: Body<'_>, reply: Reply) {
+        let done: PeerDone = Box::new(move |answer: Result<PeerReply>| {
+            reply.send(match answer {
+                Ok(PeerReply { meta, body }) => Response::ok(meta, body),
+                Err(e) => Response::error(e),
+            });
+        });
+        match opcode {
+            peer::OP_PEER_HELLO => done(said(&self.welcome())),
+            peer::OP_PEER_BEAT => done(self.heard(meta)),
+            opcode if LogHost::knows(opcode) => self.peer_log(opcode, meta, body, done),
+            opcode => self.node.replicator.handle(opcode, meta, body.into_vec(), done),
+        }
+    }
+
+    fn welcome(&self) -> Welcome {
+        Welcome {
+            cluster: self.node.sender.cluster,
+            log_host: self.node.log_host.clone(),
+            data_format: DATA_FORMAT_VERSION,
+        }
     }
 
     fn admit(&self, meta: &[u8]) -> Result<()> {
         let sender = Sender::decode(&mut Reader::new(meta)).map_err(|e| {
             Error::invalid(format!("ask a node: {e}: use matching builds on all nodes"))
         })?;
-        match &self.admit {
-            Some(admit) => admit(&sender),
-            None => Err(Error::invalid(format!(
-                "answer node `{}` of cluster {:016x}: this node belongs to no cluster: check the \
-                 address",
-                sender.node, sender.cluster
-            ))),
-        }
+        self.node.replicator.directory.admit(&sender)
     }
 
-    pub(crate) fn peer_log(&self, opcode: u16, meta: &[u8], body: Body<'_>, reply: Reply) {
+    fn heard(&self, meta: &[u8]) -> Result<PeerReply> {
+        self.admit(meta)?;
+        let beat = peer::Beat::from_bytes(meta)?;
+        self.node.hear(&beat);
+        Ok(PeerReply::default())
+    }
+
+    fn peer_log(&self, opcode: u16, meta: &[u8], body: Body<'_>, done: PeerDone) {
         if let Err(e) = self.admit(meta) {
-            return reply.send(Response::error(e));
+            return done(Err(e));
         }
-        let done = Box::new(move |answer: Result<PeerReply>| {
-            reply.send(match answer {
-                Ok(PeerReply { meta, body }) => Response::ok(meta, body),
-                Err(e) => Response::error(e),
-            });
-        });
+        if self.node.hosted.is_none() {
+            return done(Err(Error::retry(format!(
+                "use the log: this node does not keep it, `{}` does",
+                self.node.log_host
+            ))));
+        }
         if opcode == OP_PEER_LOG_APPEND {
             // On this thread, which never waits for it: appends keep the order they were sent in.
             return self.log_host.serve(opcode, meta, body.as_slice(), done);

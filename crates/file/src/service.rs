@@ -2,6 +2,7 @@
 //! lock of the namespace, and those that wait for a disk or the log and are answered later.
 //! Runs on reactor threads and never blocks.
 
+use crate::peers::is_for_nodes;
 use holdfast_base::codec::Decode;
 use holdfast_base::frame::Header;
 use holdfast_base::{Error, Result};
@@ -20,8 +21,8 @@ pub struct FileService {
     pub(crate) started_ns: u64,
     pub(crate) tails: crate::logs::Tails,
     pub(crate) log_host: Arc<LogHost>,
-    /// Who else may ask, in a cluster.
-    pub(crate) admit: Option<Box<crate::peers::Admit>>,
+    /// Takes orders that only a development cluster should.
+    pub(crate) dev: bool,
 }
 
 /// What becomes of a request.
@@ -35,7 +36,12 @@ impl FileService {
     pub fn new(node: Arc<Node>, region: Option<Arc<Region>>) -> FileService {
         let started_ns = node.machine.clock.monotonic_ns();
         let log_host = Arc::new(LogHost::new(node.log.clone()));
-        FileService { node, region, started_ns, tails: Default::default(), log_host, admit: None }
+        FileService { node, region, started_ns, tails: Default::default(), log_host, dev: false }
+    }
+
+    /// Takes orders that only a development cluster should, too.
+    pub fn for_development(self) -> FileService {
+        FileService { dev: true, ..self }
     }
 
     /// Answers what the namespace and memory can answer.
@@ -68,11 +74,17 @@ impl FileService {
             wire::OP_OPEN_SESSION => self.open_session(reply),
             wire::OP_END_SESSION => self.end_session(meta, reply),
             wire::OP_STATUS => self.status(reply),
+            // The log is elsewhere: its host answers, through this node.
+            wire::OP_LOG_APPEND..=wire::OP_LOG_INFO if self.node.hosted.is_none() => {
+                self.ask_log_host(header.opcode, meta, reply)
+            }
             wire::OP_LOG_APPEND => self.log_append(meta, reply),
             wire::OP_LOG_READ => self.log_read(meta, reply),
             wire::OP_LOG_TRIM => self.log_trim(meta, reply),
             wire::OP_LOG_INFO => self.log_info(meta, reply),
-            opcode if LogHost::knows(opcode) => self.peer_log(opcode, meta, body, reply),
+            wire::OP_CLUSTER => self.cluster(reply),
+            wire::OP_ORDER => self.order(meta, reply),
+            opcode if is_for_nodes(opcode) => self.peer(opcode, meta, body, reply),
             opcode => reply.send(Response::error(Error::unsupported(format!(
                 "carry out operation {opcode:#06x}: this node does not know it; use matching builds"
             )))),

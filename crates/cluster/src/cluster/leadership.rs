@@ -19,6 +19,8 @@ pub struct Controller {
     /// The entry at which it (re)joined the queue.
     pub queued: Index,
     pub dead: bool,
+    /// Its last beat; the entry at which it was seated before the first.
+    pub beat: Index,
     /// Beats that others have appended since its own last one, [`BEATS_DEAD`] at most.
     against: BTreeMap<NodeId, u8>,
 }
@@ -48,7 +50,8 @@ impl Leadership {
             if self.seats.len() == CONTROLLERS_MAX {
                 break;
             }
-            let fresh = Controller { queued: index, dead: false, against: BTreeMap::new() };
+            let fresh =
+                Controller { queued: index, dead: false, beat: index, against: BTreeMap::new() };
             self.seats.entry(node).or_insert(fresh);
         }
         let seated: Vec<NodeId> = self.seats.keys().copied().collect();
@@ -62,6 +65,7 @@ impl Leadership {
     pub fn beat(&mut self, index: Index, node: NodeId) {
         let Some(seat) = self.seats.get_mut(&node) else { return };
         seat.against.clear();
+        seat.beat = index;
         if seat.dead {
             (seat.dead, seat.queued) = (false, index);
         }
@@ -100,6 +104,7 @@ impl Encode for Controller {
     fn encode(&self, out: &mut Vec<u8>) {
         self.queued.encode(out);
         self.dead.encode(out);
+        self.beat.encode(out);
         encode_map(&self.against, out);
     }
 }
@@ -109,6 +114,7 @@ impl Decode for Controller {
         Ok(Controller {
             queued: Index::decode(reader)?,
             dead: bool::decode(reader)?,
+            beat: Index::decode(reader)?,
             against: decode_map(reader)?,
         })
     }

@@ -12,6 +12,7 @@ use holdfast_base::units::MIB;
 use holdfast_base::{Error, Kind, Result};
 use holdfast_client::wire::peer;
 use holdfast_env::net::PeerRequest;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Time between two beats of a node.
@@ -19,6 +20,8 @@ pub const BEAT_MS: u64 = 500;
 /// A leader that has not read back a beat of its own for so long may be deposed: half of the time
 /// that makes others call it dead.
 pub const STALE_MS: u64 = BEAT_MS * crate::cluster::BEATS_DEAD as u64 / 2;
+/// How often the leader tells the free space of nodes that are no controllers.
+const USAGE_MS: u64 = 10_000;
 /// A beat to the leader is worth nothing after this.
 const BEAT_DEADLINE_MS: u32 = 2000;
 
@@ -59,6 +62,9 @@ pub struct Member {
     liveness: Liveness,
     lead: Lead,
     next_beat_ns: u64,
+    next_usage_ns: u64,
+    /// The last beat of each controller that was handed to `liveness`.
+    beats_seen: BTreeMap<NodeId, Index>,
     shared: Arc<Mutex<Shared>>,
 }
 
@@ -80,6 +86,8 @@ impl Member {
             options,
             lead,
             next_beat_ns: 0,
+            next_usage_ns: 0,
+            beats_seen: BTreeMap::new(),
             shared: Arc::new(Mutex::new(shared)),
         }
     }
@@ -208,6 +216,38 @@ impl Member {
         }));
     }
 
+    /// Beats that were sent here. What they say of free space is told to all, now and then.
+    fn hear_others(&mut self, now_ns: u64) -> Vec<HeardBeat> {
+        let heard =
+            std::mem::take(&mut *self.node.heard.lock().expect("no holder of this lock panics"));
+        if now_ns >= self.next_usage_ns {
+            self.next_usage_ns = now_ns + USAGE_MS * 1_000_000;
+            let latest: BTreeMap<NodeId, _> =
+                heard.iter().map(|(beat, free)| (beat.node, (beat.incarnation, free))).collect();
+            for (node, (incarnation, free)) in latest {
+                let usage = ClusterCommand::Usage { node, incarnation, free: free.clone() };
+                self.node.propose_cluster(&usage, Box::new(|_| ()));
+            }
+        }
+        heard.into_iter().map(|(beat, _)| beat).collect()
+    }
+
+    /// Controllers that the log has heard since this was last asked.
+    fn beats_in_the_log(&mut self) -> Result<Vec<HeardBeat>> {
+        let seen = &mut self.beats_seen;
+        self.node.cluster.read(|view, _| {
+            let mut heard = Vec::new();
+            for (node, seat) in view.controllers() {
+                if seen.insert(node, seat.beat) != Some(seat.beat)
+                    && let Some(info) = view.node(node)
+                {
+                    heard.push(HeardBeat { node, incarnation: info.incarnation });
+                }
+            }
+            heard
+        })
+    }
+
     /// Says which nodes are unavailable, lost or back.
     fn judge(&mut self, now_ns: u64) -> Result<()> {
         if self.shared().commands > 0 {
@@ -216,7 +256,8 @@ impl Member {
         let Some(epoch) = self.node.leading.cluster() else { return Ok(()) };
         let confirmed = std::mem::take(&mut self.node.operator().confirmed);
         self.liveness.confirm_lost(confirmed);
-        let heard = self.node.take_heard();
+        let mut heard = self.hear_others(now_ns);
+        heard.extend(self.beats_in_the_log()?);
         let liveness = &mut self.liveness;
         let round =
             self.node.cluster.read(|view, _| liveness.round(now_ns, epoch, view, &heard))?;
@@ -256,9 +297,5 @@ impl Node {
     fn free_space_told(&self) -> Vec<peer::FreeSpace> {
         let told = |free: FreeSpace| peer::FreeSpace { store: free.store, free_mib: free.free_mib };
         self.free_space().into_iter().map(told).collect()
-    }
-
-    fn take_heard(&self) -> Vec<HeardBeat> {
-        std::mem::take(&mut self.heard.lock().expect("no holder of this lock panics"))
     }
 }

@@ -5,7 +5,7 @@ use super::cuts::{Cut, Cuts};
 use super::identity::Identity;
 use super::replicas::Replicator;
 use super::views::{Views, wait_for};
-use super::{Keeper, KeeperOptions, Machine, Node, OwnStore, Stores, Workers, own_request};
+use super::{Keeper, KeeperOptions, Leader, Machine, Node, OwnStore, Stores, Workers, own_request};
 use crate::{
     CLUSTER_TOPIC, ClusterCommand, ClusterOutcome, ClusterView, DATA_FORMAT_VERSION,
     NAMESPACE_TOPIC, Namespace, StartedStore,
@@ -133,6 +133,10 @@ impl Node {
             machine.peers.clone(),
             Arc::new(directory),
         );
+        let log_host = match &log.remote {
+            Some((_, host, _)) => host.clone(),
+            None => config.address.clone(),
+        };
         let node = Arc::new(Node {
             id: identity.node,
             sender,
@@ -144,6 +148,8 @@ impl Node {
             cluster,
             workers,
             replicator,
+            log_host,
+            leader: Leader::default(),
             leading: Default::default(),
             heard: Mutex::default(),
             operator: Mutex::default(),

@@ -55,3 +55,14 @@ pub trait Peers: Send + Sync + 'static {
         Ok(false)
     }
 }
+
+/// Of a process that asks nobody: a node that is looked at, not run.
+pub struct NoPeers;
+
+impl Peers for NoPeers {
+    fn call(&self, address: &str, _: PeerRequest, done: PeerDone) {
+        done(Err(holdfast_base::Error::retry(format!("ask `{address}`: this node is alone"))));
+    }
+
+    fn after(&self, _: u64, _: Box<dyn FnOnce() + Send>) {}
+}

@@ -97,6 +97,7 @@ fn open(data: &Path) -> Arc<Node> {
         disk: Arc::new(RealDisk),
         clock: Arc::new(RealClock::new()),
         rng: Arc::new(RealRng),
+        peers: Arc::new(holdfast_env::net::NoPeers),
     };
     Node::open(machine, &NodeConfig { worker_threads: 2, ..NodeConfig::new(data) }, None).unwrap()
 }

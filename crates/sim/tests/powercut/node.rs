@@ -12,6 +12,7 @@ use holdfast_cluster::{
     Caller, Command, Extent, Keeper, KeeperOptions, Location, Machine, Node, NodeConfig,
     Outcome as Made,
 };
+use holdfast_env::net::NoPeers;
 use holdfast_env::{Clock, Rng, SeededRng};
 use holdfast_log::{FoldOptions, Mode};
 use holdfast_sim::SimDisk;
@@ -74,7 +75,8 @@ impl Layer for NodeLayer {
     fn live(&self, disk: &SimDisk, model: &mut Model, life: Life, seen: &mut Seen) -> Outcome<()> {
         let clock = Arc::new(SimClock(AtomicU64::new(0)));
         let rng = Arc::new(SeededRng::new(life.rng().next_u64()));
-        let machine = Machine { disk: Arc::new(disk.clone()), clock: clock.clone(), rng };
+        let peers = Arc::new(NoPeers);
+        let machine = Machine { disk: Arc::new(disk.clone()), clock: clock.clone(), rng, peers };
         let node = powered!(disk, "open the node", Node::open(machine, &config(), None));
         powered!(disk, "check the node", check(disk, &node, model, seen)?);
         let options = KeeperOptions { grace_ms: 1000, ..KeeperOptions::default() };
