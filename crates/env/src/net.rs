@@ -7,6 +7,7 @@
 
 mod batch;
 mod connection;
+mod inline;
 mod link;
 mod listen;
 mod mailbox;
@@ -21,6 +22,7 @@ mod socket;
 mod tests;
 
 pub use batch::Batch;
+pub use inline::Inline;
 pub use link::Link;
 pub use mailbox::Reply;
 pub use message::{Body, BodyPart, Parts, Response};

@@ -65,7 +65,6 @@ pub struct Up {
 }
 
 #[derive(Args, Debug)]
-#[command(args_conflicts_with_subcommands = true)]
 pub struct Dev {
     /// Nodes to start
     #[arg(long, default_value_t = 5, value_name = "N")]

@@ -276,6 +276,14 @@ impl Waiting {
     }
 }
 
+/// The answer to a request whose service took too long.
+pub(super) fn deadline_passed() -> Error {
+    Error::retry(
+        "the deadline passed before the answer was there: what was asked may or may not have been \
+         done, ask again",
+    )
+}
+
 /// Puts a response of the service into the connection's send queue.
 pub(super) fn answer(out: &mut Out, to: Address, response: super::Response) {
     match response.result {

@@ -65,7 +65,7 @@ impl Supervisor {
         let doing = |e: Error| e.context(format_args!("start node-{number}"));
         std::fs::create_dir_all(&node.data).map_err(|e| doing(e.into()))?;
         std::fs::write(node.data.join(FILE), &node.toml).map_err(|e| doing(e.into()))?;
-        let mut child = Command::new(std::env::current_exe()?)
+        let mut child = Command::new("/proc/self/exe")
             .args(["--json", "node", "run", "--data"])
             .arg(&node.data)
             .stdin(Stdio::null())

@@ -317,7 +317,12 @@ impl Reactor {
 }
 
 /// Asks the service where a body belongs. Holds no meta: the caller knows where that is.
-fn begin(service: &dyn Service, id: ConnectionId, header: Header, meta: &[u8]) -> Incoming {
+pub(in crate::net) fn begin(
+    service: &dyn Service,
+    id: ConnectionId,
+    header: Header,
+    meta: &[u8],
+) -> Incoming {
     let bytes = header.body_bytes as usize;
     let body = match service.body_target(id, &header, meta) {
         BodyTarget::Buffer => Receiving::Buffer(Vec::new()),
@@ -337,7 +342,7 @@ fn begin(service: &dyn Service, id: ConnectionId, header: Header, meta: &[u8]) -
 }
 
 /// A request that lies in `data` as a whole. A buffered body stays there.
-fn push_whole(
+pub(in crate::net) fn push_whole(
     requests: &mut Vec<Request>,
     out: &mut Out,
     mut incoming: Incoming,
