@@ -320,27 +320,51 @@ impl Node {
         Ok(length)
     }
 
+    /// What a writer's seal proposes: length, replicas and class. Ends the chunk's set, if it is
+    /// written here.
+    fn last_word(
+        &self,
+        chunk: ChunkId,
+        acknowledged: u64,
+    ) -> Result<(u64, Vec<StoreId>, Durability)> {
+        let known = self.namespace.read(|view, _| {
+            view.chunk(chunk).map(|known| (known.replicas.clone(), known.durability))
+        })?;
+        let (replicas, durability) = known.ok_or_else(|| not_known("seal", chunk))?;
+        match self.replicator.forget_set(chunk) {
+            // Not more than every replica has, whatever a client says.
+            Some(set) => {
+                let length = acknowledged.min(set.acknowledged());
+                Ok((length, self.holders(&set, replicas), durability))
+            }
+            None => Ok((acknowledged, replicas, durability)),
+        }
+    }
+
     /// A writer gives up on a raw chunk, or is done with it: seals it at what it saw acknowledged,
     /// unless that was decided before. Answers the length that was decided.
     pub fn seal_for_writer(self: &Arc<Node>, chunk: ChunkId, acknowledged: u64, done: Done<u64>) {
-        let known = self.namespace.read(|view, _| view.chunk(chunk).cloned());
-        let known = match known {
-            Ok(Some(known)) => known,
-            Ok(None) => return done(Err(not_known("seal", chunk))),
-            Err(e) => return done(Err(e)),
-        };
-        let (mut length, mut replicas) = (acknowledged, known.replicas);
-        if let Some(set) = self.replicator.forget_set(chunk) {
-            // Not more than every replica has, whatever a client says.
-            length = length.min(set.acknowledged());
-            replicas = self.holders(&set, replicas);
+        match self.last_word(chunk, acknowledged) {
+            Ok((_, replicas, _)) if self.alone(&replicas).is_some() => {
+                let node = self.clone();
+                self.workers.run(move || done(node.seal(chunk, acknowledged)));
+            }
+            Ok((length, replicas, durability)) => {
+                self.propose_seal(chunk, length, replicas, durability, done);
+            }
+            Err(e) => done(Err(e)),
         }
-        self.propose_seal(chunk, length, replicas, known.durability, done);
     }
 
-    /// Has the log decide a chunk's length, and makes the store follow. Waits.
+    /// Has the log decide a chunk's length, and makes its stores follow. Waits for the log, and
+    /// for an own store that is alone.
     pub fn seal(self: &Arc<Node>, chunk: ChunkId, length: u64) -> Result<u64> {
-        self.wait_for(|done| self.seal_for_writer(chunk, length, done))
+        let (length, replicas, durability) = self.last_word(chunk, length)?;
+        let command = Command::SealChunk { chunk, length, replicas };
+        match self.propose_and_wait(command, durability)? {
+            Outcome::Sealed { length, replicas } => self.follow_seal(chunk, length, &replicas),
+            _ => Err(Error::bug("seal a chunk: the view answered something else")),
+        }
     }
 
     /// Seals a chunk whose writer has fallen silent: fences its replicas, proposes the longest
@@ -372,15 +396,13 @@ impl Node {
 
     /// Fixes a retired packed chunk's length: entry first, then the store.
     pub(super) fn seal_packed(self: &Arc<Node>, chunk: ChunkId, store: &Store) {
-        let node = self.clone();
-        let failed = move |e: Error| node.find(format!("seal packed chunk `{chunk}`: {e}"));
-        match store.length(chunk) {
-            Ok(length) => {
-                let done = move |sealed: Result<u64>| sealed.map_or_else(failed, |_| ());
-                self.seal_for_writer(chunk, length, Box::new(done));
+        let (node, store) = (self.clone(), store.clone());
+        self.workers.run(move || {
+            let sealed = store.length(chunk).and_then(|length| node.seal(chunk, length));
+            if let Err(e) = sealed {
+                node.find(format!("seal packed chunk `{chunk}`: {e}"));
             }
-            Err(e) => failed(e),
-        }
+        });
     }
 
     /// As [`Node::seal_packed`], of a chunk with several replicas. Tries again until the log takes
