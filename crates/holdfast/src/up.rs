@@ -72,6 +72,8 @@ pub fn run(up: &Up, join: Option<&str>, out: &mut Output) -> Result<()> {
         || format!("holdfast: {signal:?}, ending in order"),
         || serde_json::json!({"event": "ending"}),
     )?;
+    // Other nodes' reads of the log wait for entries that come no more.
+    service.release_peers();
     server.shutdown();
     drop(http);
     stop.request();
