@@ -100,7 +100,8 @@ struct State {
 #[derive(Clone, Debug)]
 enum Action {
     Name(usize),
-    Delete(usize),
+    /// Of the first object; the second one stays if it is named.
+    Delete,
     Release,
     Close,
     Plan,
@@ -236,15 +237,22 @@ impl Model for Compaction {
 
     fn actions(&self, state: &State, out: &mut Vec<Action>) {
         out.extend((0..SLOTS).map(Action::Name));
-        out.extend((0..SLOTS).map(Action::Delete));
-        out.extend([Action::Release, Action::Close, Action::Plan, Action::Switch, Action::EndCopy]);
+        out.extend([
+            Action::Delete,
+            Action::Release,
+            Action::Close,
+            Action::Plan,
+            Action::Switch,
+            Action::EndCopy,
+        ]);
         for s in 0..STORES {
             out.extend([Action::Compute(s), Action::Drop(s)]);
             out.extend([0, 1].map(|generation| Action::Unlink(generation, s)));
-            if !state.copied && s != STORES - 1 {
+            // The first two are alike, so that one of them is enough for what happens to one.
+            if !state.copied && s == 1 {
                 out.push(Action::StartCopy(s));
             }
-            if state.lost.is_none() {
+            if state.lost.is_none() && s != 1 {
                 out.push(Action::Lose(s));
             }
         }
@@ -273,11 +281,8 @@ impl Model for Compaction {
                     },
                 )?;
             }
-            Action::Delete(slot) => {
-                self.apply(
-                    &mut next,
-                    &Command::Delete { path: format!("/{slot}"), recursive: false },
-                )?;
+            Action::Delete => {
+                self.apply(&mut next, &Command::Delete { path: "/0".into(), recursive: false })?;
             }
             Action::Release => {
                 view.freed.then_some(())?;
