@@ -112,12 +112,12 @@ impl Node {
         let log = opened.map_err(doing)?;
         let cluster: Arc<Fold<ClusterView>> =
             Arc::new(fold(&machine, &log.log, config, CLUSTER_TOPIC).map_err(doing)?);
+        let namespace: Arc<Fold<Namespace>> =
+            Arc::new(fold(&machine, &log.log, config, NAMESPACE_TOPIC).map_err(doing)?);
         let stores = Arc::new(open_stores(&machine, config, region, &mut findings).map_err(doing)?);
         let joining = Joining { machine: &machine, config, log: &log, cluster: &cluster };
         let identity = joining.identify(identity).map_err(doing)?;
         let sender = joining.start(identity, &stores).map_err(doing)?;
-        let namespace: Arc<Fold<Namespace>> =
-            Arc::new(fold(&machine, &log.log, config, NAMESPACE_TOPIC).map_err(doing)?);
         joining.catch_up(&namespace).map_err(doing)?;
         let workers = Arc::new(Workers::new("disk", config.worker_threads)?);
         let directory = Views {
