@@ -17,6 +17,7 @@ mod client;
 pub mod connection;
 pub mod log;
 mod region;
+mod session;
 mod stream;
 pub mod wire;
 

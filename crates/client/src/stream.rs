@@ -3,6 +3,7 @@
 mod cursor;
 mod multi;
 mod reader;
+mod slice;
 mod writer;
 
 pub use multi::{MultiStream, Run};

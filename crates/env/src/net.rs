@@ -20,7 +20,7 @@ mod socket;
 mod tests;
 
 pub use batch::Batch;
-pub use link::Link;
+pub use link::{Link, Pages};
 pub use mailbox::Reply;
 pub use message::{Body, BodyPart, Parts, Response};
 pub use server::{Counters, Server, ServerConfig};

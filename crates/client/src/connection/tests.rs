@@ -4,6 +4,7 @@ mod ring;
 
 use super::*;
 use holdfast_base::frame;
+use holdfast_base::frame::{FrameKind, HEADER_BYTES, Header};
 use holdfast_base::ids::StoreId;
 use holdfast_env::net::{
     Batch, Body, BodyPart, BodyTarget, ConnectionId, Reply, Response as Answer, Server,
