@@ -18,7 +18,7 @@ use holdfast_base::{Error, Kind, Result};
 use holdfast_env::net::Endpoint;
 
 /// How often a get starts again because its file was replaced meanwhile.
-const GET_ATTEMPTS_MAX: u32 = 5;
+pub(crate) const GET_ATTEMPTS_MAX: u32 = 5;
 
 /// How a new file or directory should look; start from [`NewFile::default`].
 #[derive(Clone, Debug)]

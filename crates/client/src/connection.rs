@@ -2,6 +2,8 @@
 //! What decides is in `core.rs`; this file moves bytes. After a failure every outstanding request
 //! says so; [`Connection::reconnect`] sends those again that were kept. Never decides when to.
 
+#[cfg(feature = "async")]
+pub(crate) mod aio;
 mod core;
 mod intake;
 #[cfg(test)]

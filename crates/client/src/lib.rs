@@ -13,6 +13,8 @@
 //! ```
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "async")]
+pub mod aio;
 mod client;
 pub mod connection;
 pub mod log;

@@ -4,7 +4,7 @@
 //! new one.
 
 use super::slice::Slice;
-use super::{DURABLE_SLICES_IN_FLIGHT, SLICES_IN_FLIGHT};
+use super::{DURABLE_SLICES_IN_FLIGHT, MOVES_MAX, SLICES_IN_FLIGHT};
 use crate::client::{Client, NewFile, Ticket, decode};
 use crate::wire::{self, chunk, file as msg};
 use holdfast_base::checksum::crc32c;
@@ -13,9 +13,6 @@ use holdfast_base::limits::{PACKED_BYTES_MAX, SLICE_BYTES};
 use holdfast_base::{Error, Kind, Result};
 use std::collections::VecDeque;
 use std::mem;
-
-/// How often one stream moves to a new chunk because its old one failed, before it gives up.
-const MOVES_MAX: usize = 8;
 
 /// A slice on its way.
 struct InFlight {

@@ -98,6 +98,11 @@ impl Socket {
         }
     }
 
+    /// A connected socket that never waits, of a runtime that waits for it.
+    pub(crate) fn from_nonblocking(fd: OwnedFd, unix: bool) -> Socket {
+        Socket { fd, unix, nonblocking: true }
+    }
+
     pub(super) fn from_accepted(fd: OwnedFd, unix: bool) -> io::Result<Socket> {
         if unix {
             return Ok(Socket { fd, unix, nonblocking: false });
@@ -110,6 +115,11 @@ impl Socket {
 
     pub fn is_unix(&self) -> bool {
         self.unix
+    }
+
+    /// Another descriptor of the same socket.
+    pub(crate) fn duplicate(&self) -> io::Result<OwnedFd> {
+        self.fd.try_clone()
     }
 
     pub(super) fn raw(&self) -> RawFd {
