@@ -88,6 +88,8 @@ impl AsyncClient {
             match got {
                 // It was replaced between look-up and read: the new one is as good an answer.
                 Err(e) if e.kind == Kind::Retry && attempt < GET_ATTEMPTS_MAX => {}
+                // Or while it was on its way, see `Cursor::receive`.
+                Err(e) if e.kind == Kind::Corrupt && attempt == 1 => {}
                 other => return other,
             }
         }

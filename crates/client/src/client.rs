@@ -143,11 +143,13 @@ impl Client {
 
     /// The whole of a file that fits into memory, verified. One round trip up to 1 MiB.
     pub fn get(&mut self, path: &str) -> Result<Vec<u8>> {
-        for _ in 1..GET_ATTEMPTS_MAX {
+        for attempt in 1..GET_ATTEMPTS_MAX {
             let ticket = self.submit_get(path)?;
             match self.wait_get(path, ticket) {
                 // It was replaced between look-up and read: the new one is as good an answer.
                 Err(e) if e.kind == Kind::Retry && self.connection.failure().is_none() => {}
+                // Or while it was on its way, see `Cursor::receive`.
+                Err(e) if e.kind == Kind::Corrupt && attempt == 1 => {}
                 other => return other,
             }
         }

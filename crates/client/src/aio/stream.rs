@@ -85,7 +85,7 @@ impl AsyncReader {
         let Some((_, request)) = self.asked.front() else { return Ok(None) };
         request.ready().await;
         let Some((span, request)) = self.asked.pop_front() else { return Ok(None) };
-        Ok(Some(verified(&self.cursor, span, request).await?))
+        Ok(Some(verified(&self.client, &self.cursor, span, request).await?))
     }
 
     /// Everything from here to the end.
@@ -127,7 +127,7 @@ impl AsyncReader {
         }
         let mut out = Vec::with_capacity(bytes);
         for (span, request) in asked {
-            out.extend_from_slice(&verified(cursor, span, request).await?);
+            out.extend_from_slice(&verified(&self.client, cursor, span, request).await?);
         }
         Ok(out)
     }
@@ -159,7 +159,22 @@ async fn ask(client: &AsyncClient, span: &Span) -> Result<Request> {
     client.submit(opcode, &message).await
 }
 
-async fn verified(cursor: &Cursor, span: Span, request: Request) -> Result<Vec<u8>> {
+/// What fails its checksum is asked for once more, see `Cursor::receive`.
+async fn verified(
+    client: &AsyncClient,
+    cursor: &Cursor,
+    span: Span,
+    request: Request,
+) -> Result<Vec<u8>> {
+    match verified_once(cursor, span, request).await {
+        Err(e) if e.kind == Kind::Corrupt => {
+            verified_once(cursor, span, ask(client, &span).await?).await
+        }
+        other => other,
+    }
+}
+
+async fn verified_once(cursor: &Cursor, span: Span, request: Request) -> Result<Vec<u8>> {
     let response = request.answer().await?;
     let reply: chunk::ReadReply = decode(&response)?;
     let bytes = response.into_body();

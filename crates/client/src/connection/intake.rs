@@ -12,8 +12,10 @@ use std::os::fd::OwnedFd;
 
 /// One receive of small frames.
 const RECEIVE_BYTES: usize = 256 << 10;
-/// Read beyond a large body, in the same call.
+/// Read beyond a large body, in the same call, and of one together with its head.
 const TAIL_BYTES: usize = 4 << 10;
+/// A large body.
+const LARGE_BYTES: usize = 16 << 10;
 
 pub(super) struct Intake {
     /// Received bytes are `buffer[start..end]`.
@@ -22,6 +24,9 @@ pub(super) struct Intake {
     end: usize,
     /// A frame whose body does not fit the buffer, on its way into memory of its own.
     partial: Option<Partial>,
+    /// A large body came last: little of the next one is received together with its head, so that
+    /// the rest goes where it belongs without a copy.
+    large: bool,
 }
 
 /// The caller's memory for the body of one answer.
@@ -33,15 +38,16 @@ pub(super) struct Target<'a> {
 /// A large frame that is being received.
 struct Partial {
     header: Header,
-    /// Meta, and the body unless the caller's memory takes it.
-    bytes: Vec<u8>,
-    /// Bytes of the body already in the caller's memory; none if the body goes to `bytes`.
+    meta: Vec<u8>,
+    /// The body, unless the caller's memory takes it.
+    body: Vec<u8>,
+    /// Bytes of the body already in the caller's memory; none if it goes to `body`.
     in_target: Option<usize>,
 }
 
 impl Intake {
     pub fn new() -> Intake {
-        Intake { buffer: vec![0; RECEIVE_BYTES], start: 0, end: 0, partial: None }
+        Intake { buffer: vec![0; RECEIVE_BYTES], start: 0, end: 0, partial: None, large: false }
     }
 
     /// A new connection begins.
@@ -81,8 +87,8 @@ impl Intake {
                         (body, received - body)
                     }
                     _ => {
-                        let end = partial.bytes.len() + left;
-                        link.receive_append(&mut partial.bytes, end, tail, wait, fds)?
+                        let end = partial.body.len() + left;
+                        link.receive_append(&mut partial.body, end, tail, wait, fds)?
                     }
                 };
                 (self.start, self.end) = (0, more);
@@ -98,7 +104,11 @@ impl Intake {
                     self.buffer.copy_within(self.start..self.end, 0);
                     (self.start, self.end) = (0, self.end - self.start);
                 }
-                let received = link.receive(&mut self.buffer[self.end..], wait, fds)?;
+                let room = self.buffer.len() - self.end;
+                let room = if self.large { room.min(TAIL_BYTES) } else { room };
+                let into = &mut self.buffer[self.end..self.end + room];
+                let received = link.receive(into, wait, fds)?;
+                self.large = false;
                 self.end += received;
                 received
             }
@@ -135,18 +145,16 @@ impl Intake {
                     // `parts_that_arrive_together_do_not_share_the_memory`.
                     && !core.has_answer(target.id)
             });
+            self.large = header.body_bytes as usize >= LARGE_BYTES;
+            let meta = received[HEADER_BYTES..meta_end].to_vec();
+            let begun = &received[meta_end..body_end];
             let partial = match wanted {
                 Some(target) => {
-                    let body = &received[meta_end..body_end];
-                    target.memory[..body.len()].copy_from_slice(body);
-                    let bytes = received[HEADER_BYTES..meta_end].to_vec();
-                    Partial { header, bytes, in_target: Some(body.len()) }
+                    target.memory[..begun.len()].copy_from_slice(begun);
+                    Partial { header, meta, body: Vec::new(), in_target: Some(begun.len()) }
                 }
-                None => {
-                    // The rest may go to memory of the caller, so room is made when it comes.
-                    let bytes = received[HEADER_BYTES..body_end].to_vec();
-                    Partial { header, bytes, in_target: None }
-                }
+                // The rest may go to memory of the caller, so room is made when it comes.
+                None => Partial { header, meta, body: begun.to_vec(), in_target: None },
             };
             self.start += body_end;
             if partial.left() == 0 {
@@ -163,15 +171,13 @@ impl Intake {
 impl Partial {
     /// Lets the rest go straight to the caller's memory, if this is the answer it waits for.
     fn redirect(&mut self, target: &mut Target<'_>) {
-        let Header { request_id, deadline_or_status, meta_bytes, body_bytes, .. } = self.header;
-        let meta_bytes = meta_bytes as usize;
+        let Header { request_id, deadline_or_status, body_bytes, .. } = self.header;
         if self.in_target.is_none()
             && target.id.0 == request_id
             && deadline_or_status == 0
             && body_bytes as usize <= target.memory.len()
-            && self.bytes.len() >= meta_bytes
         {
-            let body = self.bytes.split_off(meta_bytes);
+            let body = std::mem::take(&mut self.body);
             target.memory[..body.len()].copy_from_slice(&body);
             self.in_target = Some(body.len());
         }
@@ -179,14 +185,13 @@ impl Partial {
 
     /// Bytes that are missing.
     fn left(&self) -> usize {
-        let Header { meta_bytes, body_bytes, .. } = self.header;
-        (meta_bytes + body_bytes) as usize - self.bytes.len() - self.in_target.unwrap_or(0)
+        self.header.body_bytes as usize - self.body.len() - self.in_target.unwrap_or(0)
     }
 
     fn into_response(self) -> Response {
         Response {
-            bytes: self.bytes,
-            meta_bytes: self.header.meta_bytes as usize,
+            meta: self.meta,
+            body: self.body,
             body_bytes: self.header.body_bytes as usize,
             last: self.header.kind == FrameKind::Response,
         }

@@ -8,7 +8,7 @@ use holdfast_base::checksum::{crc32c, stamp};
 use holdfast_base::codec::Encode;
 use holdfast_base::ids::{ChunkId, Generation};
 use holdfast_base::limits::{BLOCK_BYTES, SLICE_BYTES};
-use holdfast_base::{Error, Result};
+use holdfast_base::{Error, Kind, Result};
 
 /// Bytes located at once in a mapped region: a whole chunk, so that a read of it is one request.
 const LOCATE_BYTES: u64 = holdfast_base::limits::CHUNK_BYTES;
@@ -96,8 +96,20 @@ impl Cursor {
         Ok(cursor)
     }
 
-    /// The answer to an asked run, into `out`, which is as long.
+    /// The answer to an asked run, into `out`, which is as long. What fails its checksum is asked
+    /// for once more: a node that sends memory by its pages may have used it again, seconds after
+    /// a file was deleted, and then says so.
     pub fn receive(&self, client: &mut Client, asked: &Asked, out: &mut [u8]) -> Result<()> {
+        match self.receive_once(client, asked, out) {
+            Err(e) if e.kind == Kind::Corrupt => {
+                let again = self.ask(client, asked.span)?;
+                self.receive_once(client, &again, out)
+            }
+            other => other,
+        }
+    }
+
+    fn receive_once(&self, client: &mut Client, asked: &Asked, out: &mut [u8]) -> Result<()> {
         let response = client.wait_into(asked.ticket, out)?;
         if response.body_bytes() != out.len() {
             return Err(Error::corrupt(format!(
