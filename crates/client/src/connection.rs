@@ -128,6 +128,7 @@ pub struct Connection {
     /// Encoded and not yet sent.
     out: Vec<u8>,
     intake: Intake,
+    linger: Linger,
     /// Descriptors received and not yet taken, oldest first.
     fds: Vec<OwnedFd>,
 }
@@ -146,6 +147,7 @@ impl Connection {
             options,
             out: Vec::new(),
             intake: Intake::new(),
+            linger: Linger::default(),
             fds: Vec::new(),
         };
         connection.enter_ring_if_wanted()?;
@@ -429,12 +431,15 @@ impl Connection {
 
     /// Receives something; a failure is kept in the core, where every wait finds it.
     fn receive(&mut self, mut target: Option<&mut Target<'_>>) {
-        let spins = if self.options.spin { SPINS_MAX } else { LINGER_LOOKS };
+        let spins = match self.options.spin {
+            true => SPINS_MAX,
+            false => self.linger.looks(),
+        };
         for _ in 0..spins {
             match self.receive_once(target.as_deref_mut(), Wait::No) {
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => std::hint::spin_loop(),
                 Err(e) => return self.fail(&e),
-                Ok(()) => return,
+                Ok(()) => return self.linger.paid(),
             }
         }
         if let Err(e) = self.receive_once(target, Wait::Yes) {
@@ -476,6 +481,31 @@ impl Connection {
     /// that it belongs to is.
     pub fn take_fd(&mut self) -> Option<OwnedFd> {
         (!self.fds.is_empty()).then(|| self.fds.remove(0))
+    }
+}
+
+/// When to look for an answer before sleeping: as long as it pays. Each time that it did not, twice
+/// as many waits go by until it is tried again, up to 31.
+#[derive(Default)]
+struct Linger {
+    misses: u32,
+    skip: u32,
+}
+
+impl Linger {
+    /// Looks of the next wait, which is taken to be in vain until [`Linger::paid`].
+    fn looks(&mut self) -> u32 {
+        if self.skip > 0 {
+            self.skip -= 1;
+            return 0;
+        }
+        self.misses = (self.misses + 1).min(5);
+        self.skip = (1 << self.misses) - 1;
+        LINGER_LOOKS
+    }
+
+    fn paid(&mut self) {
+        *self = Linger::default();
     }
 }
 

@@ -208,6 +208,7 @@ fn a_request_that_never_gets_through_fails_and_the_client_goes_on() {
 }
 
 #[test]
+#[expect(clippy::disallowed_methods, reason = "the socket disappears and comes back")]
 fn without_a_node_every_request_fails_in_the_end_and_works_again_later() {
     let world = World::new("async-down");
     let proxy = Proxy::new(&world);

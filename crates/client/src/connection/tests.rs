@@ -252,6 +252,16 @@ fn bodies_that_travel_by_their_pages_arrive_whole() {
 }
 
 #[test]
+fn looking_before_sleeping_is_given_up_where_it_does_not_pay() {
+    let mut linger = Linger::default();
+    let looked = |linger: &mut Linger| (0..200).filter(|_| linger.looks() > 0).count();
+    assert!(looked(&mut linger) <= 10, "seldom, of 200 waits in vain");
+    while linger.looks() == 0 {}
+    linger.paid();
+    assert!(linger.looks() > 0, "at once, after it paid");
+}
+
+#[test]
 fn requests_cut_at_every_byte_are_understood() {
     // One reactor: what it answers later proves what it has read before.
     let world = world_with("cuts", |config| config.reactors = 1);

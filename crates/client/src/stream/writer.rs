@@ -3,7 +3,7 @@
 //! is not acknowledged is kept, so that a chunk that failed can be sealed and the rest sent to a
 //! new one.
 
-use super::slice::Slice;
+use super::slice::{Memory, Slice};
 use super::{DURABLE_SLICES_IN_FLIGHT, MOVES_MAX, SLICES_IN_FLIGHT};
 use crate::client::{Client, NewFile, Ticket, decode};
 use crate::wire::{self, chunk, file as msg};
@@ -314,13 +314,13 @@ impl FileWriter<'_> {
             chunk: current.grant.chunk,
             at,
             durability: current.grant.durability,
-            crcs: chunk::piece_crcs(at, &bytes),
+            crcs: bytes.piece_crcs(at),
         };
         current.sent += bytes.len() as u64;
         let half_full = current.sent >= current.grant.capacity / 2;
-        let ticket = match &bytes {
-            Slice::Own(own) => self.client.submit_once(wire::OP_CHUNK_APPEND, &append, &[own])?,
-            Slice::Pages(pages) => {
+        let ticket = match &bytes.memory {
+            Memory::Own(own) => self.client.submit_once(wire::OP_CHUNK_APPEND, &append, &[own])?,
+            Memory::Pages(pages) => {
                 self.client.submit_pages_once(wire::OP_CHUNK_APPEND, &append, pages)?
             }
         };
@@ -360,7 +360,7 @@ impl FileWriter<'_> {
                 let mut bytes = slice.bytes;
                 bytes.clear();
                 // The first one, and what was cut, is not worth keeping.
-                if matches!(bytes, Slice::Pages(_)) {
+                if matches!(bytes.memory, Memory::Pages(_)) {
                     self.spare.push(bytes);
                 }
                 Ok(())

@@ -18,6 +18,10 @@ const GATHER_MAX: usize = 256;
 /// Bodies in the region of this size on are sent by their pages: two calls instead of one, and no
 /// copy.
 const PAGES_BYTES_MIN: usize = 32 << 10;
+/// From here on they are copied again. They are slices of a stream, of which another is on its way
+/// meanwhile: the sender's copy then costs no time, and spares the reader, who has more to do, that
+/// the bytes are far from its processor.
+const PAGES_BYTES_END: usize = 512 << 10;
 /// Sent bytes at the front of a buffer that does not drain are dropped from here on.
 const COMPACT_BYTES: usize = 256 << 10;
 
@@ -51,7 +55,11 @@ struct Gathered {
 
 impl BodyPart {
     fn is_pages(&self) -> bool {
-        matches!(self, BodyPart::Region(slice) if slice.len() >= PAGES_BYTES_MIN)
+        let bytes = match self {
+            BodyPart::Region(slice) => slice.len(),
+            _ => 0,
+        };
+        (PAGES_BYTES_MIN..PAGES_BYTES_END).contains(&bytes)
     }
 }
 

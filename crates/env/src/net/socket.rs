@@ -188,7 +188,8 @@ impl Socket {
     /// Sends `bytes` of `memory` from byte `offset` on without copying them, and without waiting.
     /// The kernel keeps the pages: until the peer has received them, whatever is written there is
     /// what it gets. So either nobody writes there before the peer's answer, or the peer can tell
-    /// by a checksum.
+    /// by a checksum. A dead peer is an error as long as the program ignores `SIGPIPE`, as Rust's
+    /// programs do: this call has no flag for it.
     pub(crate) fn send_pages(
         &self,
         memory: &OwnedFd,
