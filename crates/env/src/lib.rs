@@ -7,6 +7,7 @@ pub mod clock;
 pub mod disk;
 pub mod local;
 pub mod net;
+pub mod page_buf;
 pub mod region;
 pub mod ring;
 pub mod rng;

@@ -35,6 +35,15 @@ pub fn wait_for_shutdown() -> io::Result<Signal> {
     }
 }
 
+/// Asks the process `pid`, a child of this one, to end.
+pub fn terminate(pid: u32) -> io::Result<()> {
+    // SAFETY: no pointers; a wrong number is an error, and a child keeps its own until waited for.
+    match unsafe { libc::kill(pid as libc::pid_t, libc::SIGTERM) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 fn shutdown_set() -> libc::sigset_t {
     // SAFETY: sigset_t is a plain C struct for which all zeros is a value; sigemptyset and
     // sigaddset only write to it, and both signal numbers exist.

@@ -21,6 +21,14 @@ pub struct Cli {
 pub enum Command {
     /// Run a whole node until interrupted
     Up(Up),
+    /// Run a cluster of several nodes on this machine, to try it out; and do things to its nodes
+    Dev(Dev),
+    /// Nodes of a cluster
+    #[command(subcommand)]
+    Node(Node),
+    /// How lost copies are made again
+    #[command(subcommand)]
+    Recovery(Recovery),
     /// Say how a node is doing
     Status,
     /// Look for trouble: in a running node, or in a data directory that is not in use
@@ -54,6 +62,91 @@ pub struct Up {
     /// Poll instead of sleeping: lower latency for a core that is always busy
     #[arg(long)]
     pub spin: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct Dev {
+    /// Nodes to start
+    #[arg(long, default_value_t = 5, value_name = "N")]
+    pub nodes: usize,
+    /// Directory that keeps everything
+    #[arg(long, global = true, default_value = "dev", value_name = "DIR")]
+    pub data: PathBuf,
+    /// Native port of node-1; the others count up by 100
+    #[arg(long, default_value_t = 7400, value_name = "PORT")]
+    pub port: u16,
+    /// HTTP port of node-1; the others count up by 100
+    #[arg(long, default_value_t = 7480, value_name = "PORT")]
+    pub http_port: u16,
+    /// What each node may store; 0 for the whole file system
+    #[arg(long, default_value = "0", value_name = "BYTES")]
+    pub capacity: String,
+    /// Milliseconds without a sign of life after which a node's chunks are copied elsewhere
+    #[arg(long, default_value_t = 15_000, value_name = "MS")]
+    pub lost_ms: u64,
+    #[command(subcommand)]
+    pub command: Option<DevCommand>,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum DevCommand {
+    /// End a node's process, in order or (--hard) with SIGKILL
+    Kill {
+        node: usize,
+        #[arg(long)]
+        hard: bool,
+    },
+    /// Delete everything that a stopped node kept, as if its disk were gone
+    Erase { node: usize },
+    /// Start a stopped node
+    Start { node: usize },
+    /// Keep two nodes from reaching each other, until --heal
+    Cut {
+        a: usize,
+        b: usize,
+        #[arg(long)]
+        heal: bool,
+    },
+    /// List the nodes' processes
+    Status,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum Node {
+    /// Run a node until interrupted; the first start with --join makes it part of a cluster
+    Run {
+        #[command(flatten)]
+        up: Up,
+        /// Any node of the cluster to join, HOST:PORT
+        #[arg(long, value_name = "ADDR")]
+        join: Option<String>,
+    },
+    /// List the cluster's nodes
+    Ls,
+    /// Say everything about a node
+    Show { node: u32 },
+    /// Move everything off a node, so that it can be removed; --off takes that back
+    Drain {
+        node: u32,
+        #[arg(long)]
+        off: bool,
+    },
+    /// Give up nodes for good when the leader waits for that: many are silent at once
+    ConfirmLost {
+        #[arg(required = true)]
+        nodes: Vec<u32>,
+    },
+}
+
+#[derive(Subcommand, Debug)]
+pub enum Recovery {
+    /// Say which chunks are short of copies, and how their repair is doing
+    Status,
+    /// Set what one node may send, and receive, for repair: bytes a second, e.g. 50M
+    Set {
+        #[arg(long, value_name = "BYTES")]
+        rate: String,
+    },
 }
 
 #[derive(Subcommand, Debug)]

@@ -54,6 +54,15 @@ config! {
     disks: Vec<PathBuf> = "[]";
     /// Label that replicas are spread over; empty for the system's name.
     host: String = r#""""#;
+    /// Label of the rack; replicas go to different racks while there are enough.
+    rack: String = r#""""#;
+    /// Any node of the cluster that this node belongs to, `host:port`; empty for the first one.
+    join: String = r#""""#;
+    /// Milliseconds without a sign of life after which a node counts as lost and its chunks are
+    /// copied to others.
+    lost_ms: u64 = "300000";
+    /// Take orders that only a development cluster should, such as to cut connections.
+    dev: bool = "false";
     /// Bytes a second that the background check of stored bytes may read, in all.
     scrub: String = r#""20M""#;
     /// What each disk store may use; "0" for its whole file system.

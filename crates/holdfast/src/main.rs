@@ -5,10 +5,12 @@
 mod bench;
 mod cli;
 mod config;
+mod dev;
 mod doctor;
 mod fs;
 mod http;
 mod log;
+mod node;
 mod output;
 mod up;
 
@@ -36,7 +38,11 @@ fn main() -> ExitCode {
 fn run(cli: &Cli) -> Result<()> {
     let mut out = Output::new(cli.json);
     match &cli.command {
-        Command::Up(up) => up::run(up, &mut out),
+        Command::Up(up) => up::run(up, None, &mut out),
+        Command::Dev(dev) => dev::run(dev, &mut out),
+        Command::Node(cli::Node::Run { up, join }) => up::run(up, join.as_deref(), &mut out),
+        Command::Node(command) => node::run(&mut connect(cli)?, command, &mut out),
+        Command::Recovery(command) => node::recovery(&mut connect(cli)?, command, &mut out),
         Command::Status => doctor::status(&mut connect(cli)?, &mut out),
         Command::Doctor { data: Some(data) } => doctor::check_directory(data, &mut out),
         Command::Doctor { data: None } => doctor::ask(&mut connect(cli)?, &mut out),

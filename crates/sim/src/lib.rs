@@ -5,6 +5,8 @@
 
 pub mod disk;
 pub mod fuzz;
+pub mod net;
 pub mod powercut;
 
 pub use disk::{Options, SimDisk};
+pub use net::{Life, Listener, SimNet, Weather};

@@ -2,6 +2,15 @@
 //! between a node and its cluster; the real one keeps a connection to each address, a simulation
 //! delivers, delays and loses as it likes. Never retries: who calls decides what a failure means.
 
+mod core;
+mod dial;
+mod driver;
+#[cfg(test)]
+mod tests;
+
+pub use core::{Finished, PeerConnection};
+pub use driver::{PEER_BYTES_MAX, PEER_REQUESTS_MAX, TcpPeers};
+
 use holdfast_base::Result;
 use std::sync::Arc;
 
@@ -25,8 +34,8 @@ pub struct PeerReply {
     pub body: Vec<u8>,
 }
 
-/// Called exactly once, on any thread, never before the call that it was given to has returned,
-/// with no lock held. It must not block.
+/// Called exactly once, on any thread, but never from within the call that it was given to, with no
+/// lock held. It must not block.
 pub type PeerDone = Box<dyn FnOnce(Result<PeerReply>) + Send>;
 
 pub trait Peers: Send + Sync + 'static {
@@ -45,4 +54,15 @@ pub trait Peers: Send + Sync + 'static {
     fn step(&self) -> Result<bool> {
         Ok(false)
     }
+}
+
+/// Of a process that asks nobody: a node that is looked at, not run.
+pub struct NoPeers;
+
+impl Peers for NoPeers {
+    fn call(&self, address: &str, _: PeerRequest, done: PeerDone) {
+        done(Err(holdfast_base::Error::retry(format!("ask `{address}`: this node is alone"))));
+    }
+
+    fn after(&self, _: u64, _: Box<dyn FnOnce() + Send>) {}
 }

@@ -1,0 +1,85 @@
+//! What other nodes ask of this one: where the cluster is, its log, its stores. Who asks is
+//! checked before anything is done, but for the first question of all.
+
+use crate::FileService;
+use holdfast_base::codec::{Decode, Encode, Reader};
+use holdfast_base::{Error, Result};
+use holdfast_client::wire::peer::{self, Sender, Welcome};
+use holdfast_client::wire::peer_log::OP_PEER_LOG_APPEND;
+use holdfast_cluster::{DATA_FORMAT_VERSION, is_peer_operation};
+use holdfast_env::net::{Body, PeerDone, PeerReply, Reply, Response};
+use holdfast_log::LogHost;
+
+/// Whether nodes alone ask this.
+pub(crate) fn is_for_nodes(opcode: u16) -> bool {
+    is_peer_operation(opcode)
+        || LogHost::knows(opcode)
+        || matches!(opcode, peer::OP_PEER_HELLO | peer::OP_PEER_BEAT)
+}
+
+fn said(message: &impl Encode) -> Result<PeerReply> {
+    Ok(PeerReply { meta: message.to_bytes(), body: Vec::new() })
+}
+
+impl FileService {
+    pub(crate) fn peer(&self, opcode: u16, meta: &[u8], body: Body<'_>, reply: Reply) {
+        let done: PeerDone = Box::new(move |answer: Result<PeerReply>| {
+            reply.send(match answer {
+                Ok(PeerReply { meta, body }) => Response::ok(meta, body),
+                Err(e) => Response::error(e),
+            });
+        });
+        match opcode {
+            peer::OP_PEER_HELLO => done(said(&self.welcome())),
+            peer::OP_PEER_BEAT => done(self.heard(meta)),
+            opcode if LogHost::knows(opcode) => self.peer_log(opcode, meta, body, done),
+            opcode => self.node.replicator.handle(opcode, meta, body.into_vec(), done),
+        }
+    }
+
+    fn welcome(&self) -> Welcome {
+        Welcome {
+            cluster: self.node.sender.cluster,
+            log_host: self.node.log_host.clone(),
+            data_format: DATA_FORMAT_VERSION,
+        }
+    }
+
+    /// Answers the nodes that wait for entries: to be called before the server is shut down, which
+    /// otherwise waits for them.
+    pub fn release_peers(&self) {
+        self.log_host.release();
+    }
+
+    fn admit(&self, meta: &[u8]) -> Result<()> {
+        let sender = Sender::decode(&mut Reader::new(meta)).map_err(|e| {
+            Error::invalid(format!("ask a node: {e}: use matching builds on all nodes"))
+        })?;
+        self.node.replicator.directory.admit(&sender)
+    }
+
+    fn heard(&self, meta: &[u8]) -> Result<PeerReply> {
+        self.admit(meta)?;
+        let beat = peer::Beat::from_bytes(meta)?;
+        self.node.hear(&beat);
+        Ok(PeerReply::default())
+    }
+
+    fn peer_log(&self, opcode: u16, meta: &[u8], body: Body<'_>, done: PeerDone) {
+        if let Err(e) = self.admit(meta) {
+            return done(Err(e));
+        }
+        if self.node.hosted.is_none() {
+            return done(Err(Error::retry(format!(
+                "use the log: this node does not keep it, `{}` does",
+                self.node.log_host
+            ))));
+        }
+        if opcode == OP_PEER_LOG_APPEND {
+            // On this thread, which never waits for it: appends keep the order they were sent in.
+            return self.log_host.serve(opcode, meta, body.as_slice(), done);
+        }
+        let (host, meta) = (self.log_host.clone(), meta.to_vec());
+        self.node.workers.run(move || host.serve(opcode, &meta, &[], done));
+    }
+}
