@@ -117,7 +117,7 @@ pub fn own_cpu_seconds() -> f64 {
 }
 
 /// User and system time of all threads. A process that is gone has used none.
-fn cpu_seconds(path: &str) -> f64 {
+pub fn cpu_seconds(path: &str) -> f64 {
     let stat = read(path);
     // The name in parentheses may hold anything; utime and stime are fields 14 and 15.
     let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
