@@ -380,7 +380,8 @@ mod tests {
         while hashes.len() < n as usize {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let hash = state ^ state >> 31;
-            if hashes.insert(place(hash), hash).is_none() {
+            if !hashes.contains_key(&place(hash)) {
+                hashes.insert(place(hash), hash);
                 assert!(index.lock(hash).insert(Slot::new(hash, place(hash))));
                 while index.wants_to_grow(hashes.len()) {
                     index.grow(|slot| hashes[&slot.place()]);

@@ -21,6 +21,10 @@ pub const LINE_BYTES_MAX: usize = 2048;
 pub const OUT_BYTES_FULL: usize = 256 << 10;
 /// The same within one batch of gets.
 const OUT_BYTES_MAX: usize = 1 << 20;
+/// Of an item, its key and value apart.
+const HEAD_BYTES: usize = 8;
+/// Of a value: the processor goes on with what lies in order.
+const PREFETCH_BYTES_MAX: usize = 256;
 /// Large values up to this are answered at once; longer ones piece by piece as they are taken.
 const WHOLE_BYTES_MAX: u64 = 1 << 20;
 
@@ -184,7 +188,7 @@ impl Session {
             }
             match &mut self.state {
                 State::Command => {
-                    if let Some(wants) = self.command(engine, batch, &input[..len], &mut at, out) {
+                    if let Some(wants) = self.command(engine, batch, (input, len), &mut at, out) {
                         break wants;
                     }
                 }
@@ -247,11 +251,11 @@ impl Session {
         &mut self,
         engine: &mut Engine,
         batch: &mut Batch,
-        input: &[u8],
+        (input, len): (&[u8], usize),
         at: &mut usize,
         out: &mut Out,
     ) -> Option<Wants> {
-        let rest = &input[*at..];
+        let rest = &input[*at..len];
         let must_log_in = engine.shared.settings.users.is_some() && !self.authenticated;
         let plain = |skip: usize| !must_log_in && rest.get(skip).is_some_and(|b| *b > b' ');
         if rest.starts_with(b"get ") && plain(4) {
@@ -379,6 +383,9 @@ impl Session {
             if key.len() > crate::item::KEY_BYTES_MAX {
                 return self.refuse_keys(engine, batch, input, at, out);
             }
+            if get.touch.is_some() && out.len() >= OUT_BYTES_FULL {
+                return Keys::Drain;
+            }
             if get.touch.is_some() {
                 if let Some(keys) = self.get_and_touch(engine, key, get, out) {
                     *at = end;
@@ -392,11 +399,12 @@ impl Session {
                 *at = end;
                 continue;
             }
-            if batch.entries.len() == BATCH
-                && let Some(resume) = self.flush(engine, batch, input, out)
-            {
-                *at = resume;
-                return Keys::Drain;
+            if batch.entries.len() == BATCH {
+                let resume = self.flush(engine, batch, input, out);
+                *at = resume.unwrap_or(start);
+                if resume.is_some() || out.len() >= OUT_BYTES_FULL {
+                    return Keys::Drain;
+                }
             }
             let mut entry = Entry {
                 start: start as u32,
@@ -493,7 +501,11 @@ impl Session {
             return None;
         }
         batch.probes.clear();
-        batch.probes.extend(batch.entries.iter().map(|entry| engine.store.probe(entry.hash)));
+        // Items tend to be as long as the one before.
+        let value_bytes = batch.suffix.len.min(PREFETCH_BYTES_MAX);
+        batch.probes.extend(batch.entries.iter().map(|entry| {
+            engine.store.probe(entry.hash, HEAD_BYTES + entry.len as usize + value_bytes)
+        }));
         let (mut hits, mut misses) = (0, 0);
         let mut resume = None;
         // The last get in the batch, if its end has not come yet, starts here.
@@ -652,7 +664,7 @@ fn emit(
                 return Emitted::Miss;
             }
             _ => {
-                probe = store.probe(entry.hash);
+                probe = store.probe(entry.hash, 0);
                 continue;
             }
         };
@@ -667,7 +679,7 @@ fn emit(
             out.advance_by(written);
             return large.map_or(Emitted::Hit, Emitted::Large);
         }
-        probe = store.probe(entry.hash);
+        probe = store.probe(entry.hash, 0);
     }
 }
 

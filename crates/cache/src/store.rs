@@ -13,6 +13,7 @@ use crate::item::{
 use crate::segments::{CLASSES, Open, Segments, class};
 use crate::stats::{Counters, Totals};
 use holdfast_base::units::MIB;
+use holdfast_env::arena::LINE_BYTES;
 use holdfast_base::{Error, Result};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -181,9 +182,9 @@ impl Store {
         self.index.prefetch(hash);
     }
 
-    /// Looks into the index, and starts loading the item.
+    /// Looks into the index, and starts loading the item, `bytes` of it.
     #[inline(always)]
-    pub fn probe(&self, hash: u64) -> Probe {
+    pub fn probe(&self, hash: u64, bytes: usize) -> Probe {
         let reading = self.index.read(hash);
         let (mut at, mut slot) = (SlotAt::default(), Slot(0));
         self.index.find(reading, hash, |found_at, found| {
@@ -191,8 +192,13 @@ impl Store {
             true
         });
         if slot.0 != 0 {
-            self.segments.arena.prefetch(slot.place());
-            self.segments.arena.prefetch(slot.place() + 64);
+            let (first, end) = (slot.place() & !(LINE_BYTES - 1), slot.place() + bytes);
+            self.segments.arena.prefetch(first);
+            let mut at = first + LINE_BYTES;
+            while at < end {
+                self.segments.arena.prefetch(at);
+                at += LINE_BYTES;
+            }
         }
         Probe { hash, reading, at, slot }
     }
@@ -232,7 +238,7 @@ impl Store {
     /// Looks a key up and makes something of it with `read`, as often as a writer interferes.
     pub fn read<T>(&self, key: &[u8], hash: u64, mut read: impl FnMut(Lookup) -> T) -> T {
         loop {
-            let probe = self.probe(hash);
+            let probe = self.probe(hash, 0);
             let made = read(self.look_up(&probe, key));
             if self.confirm(&probe) {
                 return made;
