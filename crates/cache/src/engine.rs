@@ -34,7 +34,10 @@ pub enum Mode {
     Append,
     Prepend,
     /// Only over this cas. `stale`: over a newer one, too, and then marked.
-    Cas { cas: u64, stale: bool },
+    Cas {
+        cas: u64,
+        stale: bool,
+    },
 }
 
 /// A storage command without its value.
@@ -56,7 +59,8 @@ pub struct Storing<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stored {
     Done(u64),
-    NotStored,
+    /// What its mode asks for is not so.
+    No,
     Exists,
     NotFound,
     TooLarge,
@@ -214,7 +218,7 @@ impl Engine {
                 cas: new_cas,
             };
             let hash = self.store.hash(storing.key);
-            let (mut refused, mut replaced, mut stale) = (Stored::NotStored, None, None);
+            let (mut refused, mut replaced, mut stale) = (Stored::No, None, None);
             let put = self.store.put(&mut self.writer, &new, hash, |old| {
                 let (agrees, answer) = match (storing.mode, old) {
                     (Mode::Cas { .. } | Mode::Replace, None) => (false, Stored::NotFound),
@@ -227,10 +231,10 @@ impl Engine {
                         let agrees = current == cas || stale.is_some() && marks & MARK_STALE != 0;
                         (agrees, Stored::Exists)
                     }
-                    (Mode::Add, Some(_)) => (false, Stored::NotStored),
-                    _ => (true, Stored::NotStored),
+                    (Mode::Add, Some(_)) => (false, Stored::No),
+                    _ => (true, Stored::No),
                 };
-                refused = if storing.mode == Mode::Replace { Stored::NotStored } else { answer };
+                refused = if storing.mode == Mode::Replace { Stored::No } else { answer };
                 replaced = old.filter(|_| agrees).and_then(|old| large_of(&self.store, old));
                 agrees
             });
@@ -265,17 +269,17 @@ impl Engine {
     fn join(&mut self, storing: &Storing<'_>, value: &[u8]) -> Stored {
         loop {
             let Some(found) = self.fetch(storing.key, true) else {
-                let Some(expires) = storing.vivify else { return Stored::NotStored };
+                let Some(expires) = storing.vivify else { return Stored::No };
                 let add = Storing { mode: Mode::Add, expires, ..*storing };
                 match self.link(&add, [value, &[]], 0) {
-                    Stored::NotStored => continue,
+                    Stored::No => continue,
                     stored => return stored,
                 }
             };
             if storing.required_cas.is_some_and(|cas| cas != found.cas) {
                 return Stored::Exists;
             }
-            let Some(mut old) = self.whole_value(&found) else { return Stored::NotStored };
+            let Some(mut old) = self.whole_value(&found) else { return Stored::No };
             if !self.fits(storing.key, old.len() + value.len()) {
                 self.counters().store_too_large.add(1);
                 return Stored::TooLarge;
@@ -337,7 +341,15 @@ impl Engine {
     }
 
     /// Adds to or subtracts from the number that a key holds.
-    pub fn count(&mut self, key: &[u8], delta: u64, up: bool, required: Option<u64>, new_expires: Option<u32>, new_cas: Option<u64>) -> Counted {
+    pub fn count(
+        &mut self,
+        key: &[u8],
+        delta: u64,
+        up: bool,
+        required: Option<u64>,
+        new_expires: Option<u32>,
+        new_cas: Option<u64>,
+    ) -> Counted {
         loop {
             let Some(found) = self.fetch(key, true) else {
                 let misses =
@@ -352,7 +364,9 @@ impl Engine {
             if found.large.is_some() || old_len == 0 || old_len > NUMBER_BYTES_MAX {
                 return Counted::NotANumber;
             }
-            let Some(number) = crate::parse::u64_of(&self.scratch) else { return Counted::NotANumber };
+            let Some(number) = crate::parse::u64_of(&self.scratch) else {
+                return Counted::NotANumber;
+            };
             let value = if up { number.wrapping_add(delta) } else { number.saturating_sub(delta) };
             let mut digits = [0; 20];
             let at = crate::out::digits_of(value, &mut digits);

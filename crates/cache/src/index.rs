@@ -368,6 +368,7 @@ impl Drop for Locked<'_> {
 mod tests {
     use super::*;
     use std::collections::HashMap;
+    use std::collections::hash_map::Entry;
 
     fn place(hash: u64) -> usize {
         (hash as u32 as usize & 0xff_ffff) * 4
@@ -380,8 +381,8 @@ mod tests {
         while hashes.len() < n as usize {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let hash = state ^ state >> 31;
-            if !hashes.contains_key(&place(hash)) {
-                hashes.insert(place(hash), hash);
+            if let Entry::Vacant(free) = hashes.entry(place(hash)) {
+                free.insert(hash);
                 assert!(index.lock(hash).insert(Slot::new(hash, place(hash))));
                 while index.wants_to_grow(hashes.len()) {
                     index.grow(|slot| hashes[&slot.place()]);

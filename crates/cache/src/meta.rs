@@ -87,7 +87,12 @@ impl<'a> Flags<'a> {
     }
 
     /// Appends the flags that an answer repeats or fills in.
-    fn answer(&self, out: &mut Out, mut fill: impl FnMut(u8, &mut Out)) {
+    fn answer(&self, out: &mut Out, fill: impl FnMut(u8, &mut Out)) {
+        self.answer_as(self.binary, out, fill);
+    }
+
+    /// The same, with the key as it was stored.
+    fn answer_as(&self, binary: bool, out: &mut Out, mut fill: impl FnMut(u8, &mut Out)) {
         for word in self.words {
             match word[0] {
                 b'O' => {
@@ -96,8 +101,8 @@ impl<'a> Flags<'a> {
                 }
                 b'k' => {
                     out.push(b" k");
-                    push_key(&self.key, self.binary, out);
-                    if self.binary {
+                    push_key(&self.key, binary, out);
+                    if binary {
                         out.push(b" b");
                     }
                 }
@@ -138,13 +143,17 @@ pub fn command(
             return Done::Line;
         }
         b's' => return begin_store(engine, words, line, behind, at, out),
-        b'g' | b'd' | b'a' | b'e' if words.len() < 2 => out.push(b"ERROR\r\n"),
+        b'g' | b'd' | b'a' if words.len() < 2 => out.push(b"ERROR\r\n"),
+        b'e' if words.len() < 2 => wrong(out, BAD_LINE),
         b'g' | b'd' | b'a' | b'e' if words.get(1).len() > KEY_BYTES_MAX => wrong(out, BAD_LINE),
         b'e' => debug(engine, words, out),
-        b'g' if words.len() == 2 => wrong(out, BAD_LINE),
         b'g' | b'd' | b'a' => {
             if words.len() + 1 > WORDS_MAX {
-                let text = if verb == b'g' { "options flags are too long" } else { "options flags too long" };
+                let text = if verb == b'g' {
+                    "options flags are too long"
+                } else {
+                    "options flags too long"
+                };
                 wrong(out, text);
                 return Done::Line;
             }
@@ -243,7 +252,7 @@ fn get(engine: &mut Engine, flags: &Flags<'_>, out: &mut Out) -> Done {
     }
     let now = engine.store.now();
     let mut shows_cas = false;
-    flags.answer(out, |letter, out| match letter {
+    flags.answer_as(head.has(MARK_BINARY), out, |letter, out| match letter {
         b's' => push_number(b's', bytes, out),
         b't' => push_ttl(head.expires, now, out),
         b'c' => {
@@ -311,9 +320,7 @@ fn delete(engine: &mut Engine, flags: &Flags<'_>, out: &mut Out) {
         Removed::Done => {}
         _ => engine.counters().delete_misses.add(1),
     }
-    // memcached leaves a space where the flags begin.
     out.push(line);
-    out.push(b" ");
     flags.answer(out, |_, _| {});
     out.push(b"\r\n");
 }
@@ -386,7 +393,7 @@ fn count(engine: &mut Engine, flags: &Flags<'_>, out: &mut Out) {
         Counted::NotANumber => return out.push(NOT_A_NUMBER),
         Counted::NoMemory => return out.push(b"SERVER_ERROR out of memory\r\n"),
         Counted::NotFound | Counted::WrongCas => {
-            out.push(if counted == Counted::NotFound { b"NF " } else { b"EX " });
+            out.push(if counted == Counted::NotFound { b"NF" } else { b"EX" });
             flags.answer(out, |_, _| {});
             return out.push(b"\r\n");
         }
@@ -570,7 +577,7 @@ fn answer_store(
     let (line, cas): (&[u8], u64) = match value.store(engine, &storing) {
         Stored::Done(_) if flags.quiet => return,
         Stored::Done(cas) => (b"HD", cas),
-        Stored::NotStored => (b"NS", 0),
+        Stored::No => (b"NS", 0),
         Stored::Exists => (b"EX", 0),
         Stored::NotFound if storing.mode == Mode::Replace => (b"NS", 0),
         Stored::NotFound => (b"NF", 0),

@@ -48,7 +48,7 @@ impl<'a> Words<'a> {
 pub fn find(bytes: &[u8], byte: u8) -> Option<usize> {
     let (words, rest) = bytes.as_chunks::<8>();
     for (i, word) in words.iter().enumerate() {
-        let found = zero_bytes(u64::from_le_bytes(*word) ^ u64::from(byte) * LOW);
+        let found = zero_bytes(u64::from_le_bytes(*word) ^ (u64::from(byte) * LOW));
         if found != 0 {
             return Some(i * 8 + found.trailing_zeros() as usize / 8);
         }
@@ -58,6 +58,8 @@ pub fn find(bytes: &[u8], byte: u8) -> Option<usize> {
 
 const LOW: u64 = 0x0101_0101_0101_0101;
 const HIGH: u64 = 0x8080_8080_8080_8080;
+const SPACES: u64 = LOW * b' ' as u64;
+const LINE_FEEDS: u64 = LOW * b'\n' as u64;
 
 /// The high bit of each byte that is zero; exact up to the first.
 #[inline(always)]
@@ -71,7 +73,7 @@ pub fn word_end(bytes: &[u8], from: usize) -> Option<usize> {
     let mut at = from;
     while let Some(word) = bytes.get(at..).and_then(|rest| rest.first_chunk::<8>()) {
         let word = u64::from_le_bytes(*word);
-        let found = zero_bytes(word ^ u64::from(b' ') * LOW) | zero_bytes(word ^ u64::from(b'\n') * LOW);
+        let found = zero_bytes(word ^ SPACES) | zero_bytes(word ^ LINE_FEEDS);
         if found != 0 {
             return Some(at + found.trailing_zeros() as usize / 8);
         }

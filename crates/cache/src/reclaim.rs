@@ -61,7 +61,8 @@ impl Store {
             let queue = std::mem::take(&mut pool.closed[class]);
             for segment in queue {
                 let entry = &self.segments.table[segment as usize];
-                let empty = entry.dead.load(Ordering::Relaxed) >= entry.used.load(Ordering::Relaxed);
+                let empty =
+                    entry.dead.load(Ordering::Relaxed) >= entry.used.load(Ordering::Relaxed);
                 let expired = entry.expires.load(Ordering::Relaxed) <= now;
                 if empty || expired || entry.opened.load(Ordering::Relaxed) <= flushed {
                     if !empty {
@@ -81,7 +82,8 @@ impl Store {
             let entry = &self.segments.table[*segment as usize];
             // What was never filled counts as dead: it is as lost.
             let used = entry.used.load(Ordering::Relaxed);
-            entry.dead.load(Ordering::Relaxed) as usize + self.segments.segment_bytes - used as usize
+            entry.dead.load(Ordering::Relaxed) as usize + self.segments.segment_bytes
+                - used as usize
         };
         let mut best: Option<(usize, Vec<u32>, usize)> = None;
         for class in 0..CLASSES {
@@ -115,9 +117,8 @@ impl Store {
 
     /// Merges the oldest segments.
     fn evict(&self, pool: &mut Pool, counters: &Counters) {
-        let opened = |segment: &u32| {
-            self.segments.table[*segment as usize].opened.load(Ordering::Relaxed)
-        };
+        let opened =
+            |segment: &u32| self.segments.table[*segment as usize].opened.load(Ordering::Relaxed);
         let oldest = (0..CLASSES)
             .filter_map(|class| pool.closed[class].front().map(|s| (opened(s), class)))
             .min();

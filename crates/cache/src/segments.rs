@@ -87,7 +87,9 @@ impl Segments {
         let segment_bytes = segment_bytes(limit);
         let count = limit / segment_bytes;
         if count * segment_bytes > crate::item::ARENA_BYTES_MAX {
-            return Err(Error::invalid(format!("a memory limit of {limit} bytes: it is too large")));
+            return Err(Error::invalid(format!(
+                "a memory limit of {limit} bytes: it is too large"
+            )));
         }
         Ok(Segments {
             arena: Arena::reserve(count * segment_bytes + TAIL_BYTES)?,

@@ -48,8 +48,7 @@ impl Server {
     pub fn start(mut settings: Settings, clock: Arc<dyn Clock>, rng: &dyn Rng) -> Result<Server> {
         let threads = settings.threads.max(1);
         settings.threads = threads;
-        let store =
-            Store::new(settings.memory_bytes, threads, settings.evicts, rng.next_u64())?;
+        let store = Store::new(settings.memory_bytes, threads, settings.evicts, rng.next_u64())?;
         let store = Arc::new(store);
         let mut listeners = Vec::new();
         for thread in 0..threads {
@@ -76,12 +75,23 @@ impl Server {
     fn listen(settings: &mut Settings, thread: usize) -> Result<Listeners> {
         let mut listeners = Listeners::default();
         for address in &mut settings.tcp {
+            if thread == 0 {
+                // Shared ports would let two servers of one user divide the clients in silence.
+                let alone = sockets::listen_tcp(*address, settings.backlog, false)
+                    .map_err(|e| listening("TCP", address, e))?;
+                *address = alone.local_addr().map_err(|e| listening("TCP", address, e))?;
+            }
             let listener = sockets::listen_tcp(*address, settings.backlog, true)
                 .map_err(|e| listening("TCP", address, e))?;
             *address = listener.local_addr().map_err(|e| listening("TCP", address, e))?;
             listeners.tcp.push(listener);
         }
         for address in &mut settings.udp {
+            if thread == 0 {
+                let alone =
+                    sockets::bind_udp(*address, false).map_err(|e| listening("UDP", address, e))?;
+                *address = alone.local_addr().map_err(|e| listening("UDP", address, e))?;
+            }
             let socket =
                 sockets::bind_udp(*address, true).map_err(|e| listening("UDP", address, e))?;
             *address = socket.local_addr().map_err(|e| listening("UDP", address, e))?;

@@ -329,7 +329,7 @@ impl Session {
     ) -> Option<Wants> {
         let touches = words.get(0).starts_with(b"gat");
         let with_cas = words.get(0).ends_with(b"s");
-        if words.len() < 2 || touches && words.len() < 3 {
+        if words.len() < 2 {
             *at += end + 1;
             out.push(b"ERROR\r\n");
             return None;
@@ -466,8 +466,7 @@ impl Session {
             engine.counters().touch_hits.add(1);
             engine.counters().get_hits.add(1);
             engine.store.count_read(&mut engine.writer, &found.seen, get.with_cas);
-            let bytes =
-                found.large.map_or(engine.scratch.len() as u64, |large| large.bytes);
+            let bytes = found.large.map_or(engine.scratch.len() as u64, |large| large.bytes);
             let before = out.len();
             value_line(key, found.flags, bytes, get.with_cas.then_some(found.cas), out);
             match found.large {

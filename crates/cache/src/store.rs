@@ -7,14 +7,12 @@
 
 use crate::hash::Hasher;
 use crate::index::{Index, Locked, Reading, SlotAt};
-use crate::item::{
-    Head, MARK_CAS, MARK_FLAGS, MARK_LARGE, Slot, VALUE_BYTES_MAX,
-};
+use crate::item::{Head, MARK_CAS, MARK_FLAGS, MARK_LARGE, Slot, VALUE_BYTES_MAX};
 use crate::segments::{CLASSES, Open, Segments, class};
 use crate::stats::{Counters, Totals};
 use holdfast_base::units::MIB;
-use holdfast_env::arena::LINE_BYTES;
 use holdfast_base::{Error, Result};
+use holdfast_env::arena::LINE_BYTES;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Least memory: a few segments for each thread and class in use, and the index.
@@ -253,7 +251,9 @@ impl Store {
         let head = self.head(place);
         let same = head.key_len() == key.len()
             && self.segments.arena.equals(place + head.key_at(), key)
-            && !(key.len() == PIECE_KEY_BYTES && head.has(MARK_LARGE) && self.is_piece(place, head));
+            && !(key.len() == PIECE_KEY_BYTES
+                && head.has(MARK_LARGE)
+                && self.is_piece(place, head));
         same.then_some(Seen { at, slot, head, place })
     }
 
@@ -518,9 +518,8 @@ impl Store {
         let ttl = head.expires.saturating_sub(if head.expires == 0 { 0 } else { self.now() });
         let class = class(if head.expires == 0 { 0 } else { ttl.max(1) });
         let flushed = self.segments.flushed.load(Ordering::Relaxed);
-        let fits = |open: &Open| {
-            open.used + bytes <= self.segments.segment_bytes && open.opened > flushed
-        };
+        let fits =
+            |open: &Open| open.used + bytes <= self.segments.segment_bytes && open.opened > flushed;
         if !writer.open[class].as_ref().is_some_and(fits) {
             assert!(bytes <= self.segments.segment_bytes, "an item longer than a segment");
             self.open_segment(writer, class)?;
@@ -565,7 +564,8 @@ impl Store {
 
     /// Stores a piece of a large value; false if there is no memory.
     pub fn put_piece(&self, writer: &mut Writer, key: &[u8], value: &[u8], expires: u32) -> bool {
-        let new = NewItem { key, value: [value, &[]], marks: MARK_LARGE, expires, ..NewItem::default() };
+        let new =
+            NewItem { key, value: [value, &[]], marks: MARK_LARGE, expires, ..NewItem::default() };
         let hash = self.hash(key);
         let Some((place, head)) = self.write(writer, &new, true) else { return false };
         let mut line = self.index.lock(hash);

@@ -17,8 +17,7 @@ const BAD_EXPTIME: &[u8] = b"CLIENT_ERROR invalid exptime argument\r\n";
 const BAD_VALUE: &[u8] = b"CLIENT_ERROR bad data chunk\r\n";
 pub const TOO_LARGE: &[u8] = b"SERVER_ERROR object too large for cache\r\n";
 pub const NO_MEMORY: &[u8] = b"SERVER_ERROR out of memory storing object\r\n";
-pub const NOT_A_NUMBER: &[u8] =
-    b"CLIENT_ERROR cannot increment or decrement non-numeric value\r\n";
+pub const NOT_A_NUMBER: &[u8] = b"CLIENT_ERROR cannot increment or decrement non-numeric value\r\n";
 const ERROR: &[u8] = b"ERROR\r\n";
 const OK: &[u8] = b"OK\r\n";
 
@@ -75,7 +74,11 @@ pub fn command(
         b"quit" => return Done::Close,
         b"shutdown" => return shutdown(engine, words, out),
         b"cache_memlimit" if n == 2 || n == 3 => {
-            reply(out, is_quiet(words), b"MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust\r\n");
+            reply(
+                out,
+                is_quiet(words),
+                b"MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust\r\n",
+            );
         }
         // Nothing to tune: segments are reclaimed without being told.
         b"lru_crawler" if n == 2 && matches!(words.get(1), b"enable" | b"disable") => out.push(OK),
@@ -201,7 +204,7 @@ fn answer(
     }
     let line: &[u8] = match value.store(engine, storing) {
         Stored::Done(_) => b"STORED\r\n",
-        Stored::NotStored => b"NOT_STORED\r\n",
+        Stored::No => b"NOT_STORED\r\n",
         Stored::Exists => b"EXISTS\r\n",
         Stored::NotFound if storing.mode == Mode::Replace => b"NOT_STORED\r\n",
         Stored::NotFound => b"NOT_FOUND\r\n",

@@ -32,6 +32,7 @@ pub fn prepare(socket: &UdpSocket) -> io::Result<()> {
 }
 
 /// One thread's buffers.
+#[derive(Default)]
 pub struct Udp {
     input: Vec<u8>,
     /// A request without its frame, with slack behind it.
@@ -49,20 +50,6 @@ pub struct Udp {
 struct Rate {
     second: u32,
     bytes: u64,
-}
-
-impl Default for Udp {
-    fn default() -> Udp {
-        Udp {
-            input: Vec::new(),
-            request: Vec::new(),
-            out: Out::new(),
-            train: Vec::new(),
-            each: 0,
-            to: None,
-            rates: HashMap::new(),
-        }
-    }
 }
 
 impl Udp {

@@ -98,7 +98,9 @@ impl Worker {
         poller.add(&*waker, TOKEN_WAKER, Interest::Read).map_err(failed)?;
         for i in 0..listeners.len() {
             if let Some(listener) = listeners.get(i) {
-                poller.add(&listener, TOKEN_LISTENERS + i as u64, Interest::Read).map_err(failed)?;
+                poller
+                    .add(&listener, TOKEN_LISTENERS + i as u64, Interest::Read)
+                    .map_err(failed)?;
             }
         }
         for (i, socket) in listeners.udp.iter().enumerate() {
@@ -250,8 +252,7 @@ impl Worker {
 
     /// Waits for what the connection needs next.
     fn watch(&mut self, connection: &mut Connection, slot: usize) -> bool {
-        let interest =
-            if connection.unsent.is_empty() { Interest::Read } else { Interest::Write };
+        let interest = if connection.unsent.is_empty() { Interest::Read } else { Interest::Write };
         if interest == connection.interest {
             return true;
         }
@@ -272,7 +273,7 @@ impl Worker {
         drop(stash);
         let end = self.input.len() - SLACK_BYTES;
         match sockets::receive(&connection.socket, &mut self.input[kept..end]) {
-            Ok(0) => return false,
+            Ok(0) => false,
             Ok(n) => {
                 counters.bytes_read.add(n as u64);
                 self.consume(connection, kept + n)
@@ -432,9 +433,9 @@ impl Worker {
         }
         self.looked_for_idle_s = now;
         for slot in 0..self.connections.len() {
-            let idle = self.connections[slot].as_ref().is_some_and(|connection| {
-                connection.last_used_s.saturating_add(timeout) <= now
-            });
+            let idle = self.connections[slot]
+                .as_ref()
+                .is_some_and(|connection| connection.last_used_s.saturating_add(timeout) <= now);
             if idle {
                 self.engine.counters().idle_kicks.add(1);
                 self.close(slot);

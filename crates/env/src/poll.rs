@@ -116,7 +116,11 @@ impl Poller {
             let count = libc::epoll_wait(fd, events.raw.as_mut_ptr(), room, ms);
             if count < 0 {
                 let error = io::Error::last_os_error();
-                return if error.kind() == io::ErrorKind::Interrupted { Ok(()) } else { Err(error) };
+                return if error.kind() == io::ErrorKind::Interrupted {
+                    Ok(())
+                } else {
+                    Err(error)
+                };
             }
             events.raw.set_len(count as usize);
         }

@@ -185,9 +185,8 @@ pub fn receive(fd: &impl AsFd, target: &mut [u8]) -> io::Result<usize> {
 pub fn send(fd: &impl AsFd, bytes: &[u8]) -> io::Result<usize> {
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     // SAFETY: pointer and length describe `bytes`.
-    let sent = unsafe {
-        libc::send(fd.as_fd().as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), flags)
-    };
+    let sent =
+        unsafe { libc::send(fd.as_fd().as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), flags) };
     if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(sent as usize) }
 }
 
@@ -239,13 +238,10 @@ fn message(
 pub fn receive_train(fd: &impl AsFd, target: &mut [u8]) -> io::Result<Train> {
     let mut name = RawAddress::empty();
     let mut control = Control([0; 64]);
-    let mut part =
-        libc::iovec { iov_base: target.as_mut_ptr().cast(), iov_len: target.len() };
+    let mut part = libc::iovec { iov_base: target.as_mut_ptr().cast(), iov_len: target.len() };
     let mut message = message(&mut name, &mut part, &mut control, size_of::<Control>());
     // SAFETY: everything the message points to outlives the call.
-    let got = unsafe {
-        libc::recvmsg(fd.as_fd().as_raw_fd(), &mut message, libc::MSG_DONTWAIT)
-    };
+    let got = unsafe { libc::recvmsg(fd.as_fd().as_raw_fd(), &mut message, libc::MSG_DONTWAIT) };
     if got < 0 {
         return Err(io::Error::last_os_error());
     }

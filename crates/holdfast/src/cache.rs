@@ -22,10 +22,22 @@ const MIB: u64 = 1 << 20;
 #[derive(Args, Debug, Clone)]
 pub struct Options {
     /// TCP port; 0 for none, -1 for any free one
-    #[arg(short = 'p', long = "port", default_value_t = 11211, allow_negative_numbers = true, value_name = "PORT")]
+    #[arg(
+        short = 'p',
+        long = "port",
+        default_value_t = 11211,
+        allow_negative_numbers = true,
+        value_name = "PORT"
+    )]
     pub port: i32,
     /// UDP port; 0 for none
-    #[arg(short = 'U', long = "udp-port", default_value_t = 0, allow_negative_numbers = true, value_name = "PORT")]
+    #[arg(
+        short = 'U',
+        long = "udp-port",
+        default_value_t = 0,
+        allow_negative_numbers = true,
+        value_name = "PORT"
+    )]
     pub udp_port: i32,
     /// Addresses to listen on, with or without a port: `HOST[:PORT],...`
     #[arg(short = 'l', long = "listen", value_delimiter = ',', value_name = "ADDR")]
@@ -122,11 +134,28 @@ pub struct Options {
 
 /// Slab and LRU tuning that has no counterpart here: memory is not cut by size.
 const IGNORED: &[&str] = &[
-    "slab_reassign", "slab_automove", "slab_automove_ratio", "slab_automove_window",
-    "slab_chunk_max", "lru_crawler", "lru_crawler_sleep", "lru_crawler_tocrawl", "lru_maintainer",
-    "hot_lru_pct", "warm_lru_pct", "hot_max_factor", "warm_max_factor", "temporary_ttl",
-    "modern", "maxconns_fast", "hashpower", "hash_algorithm", "tail_repair_time", "track_sizes",
-    "resp_obj_mem_limit", "read_buf_mem_limit",
+    "slab_reassign",
+    "slab_automove",
+    "slab_automove_ratio",
+    "slab_automove_window",
+    "slab_chunk_max",
+    "lru_crawler",
+    "lru_crawler_sleep",
+    "lru_crawler_tocrawl",
+    "lru_maintainer",
+    "hot_lru_pct",
+    "warm_lru_pct",
+    "hot_max_factor",
+    "warm_max_factor",
+    "temporary_ttl",
+    "modern",
+    "maxconns_fast",
+    "hashpower",
+    "hash_algorithm",
+    "tail_repair_time",
+    "track_sizes",
+    "resp_obj_mem_limit",
+    "read_buf_mem_limit",
 ];
 
 impl Options {
@@ -164,8 +193,10 @@ impl Options {
             settings.users = Some(read_users(file)?);
         }
         if let Some(null) = &self.null {
-            let parts = null.split_once(':').and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));
-            settings.null = Some(parts.ok_or_else(|| Error::invalid("`--null`: give BYTES:BYTES"))?);
+            let parts =
+                null.split_once(':').and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));
+            settings.null =
+                Some(parts.ok_or_else(|| Error::invalid("`--null`: give BYTES:BYTES"))?);
         }
         self.extend(&mut settings)?;
         if self.unix.is_none() {
@@ -197,13 +228,15 @@ impl Options {
         for option in &self.extended {
             let (name, value) = option.split_once('=').unwrap_or((option, ""));
             let number = || {
-                value.parse::<u64>().map_err(|_| {
-                    Error::invalid(format!("`-o {option}`: `{name}` wants a number"))
-                })
+                value
+                    .parse::<u64>()
+                    .map_err(|_| Error::invalid(format!("`-o {option}`: `{name}` wants a number")))
             };
             let ignored = IGNORED.contains(&name.strip_prefix("no_").unwrap_or(name));
             match name {
-                "idle_timeout" => settings.idle_timeout_s = number()?.min(u64::from(u32::MAX)) as u32,
+                "idle_timeout" => {
+                    settings.idle_timeout_s = number()?.min(u64::from(u32::MAX)) as u32
+                }
                 "busy_poll" => settings.busy_poll_us = number()?.min(1_000_000) as u32,
                 "udp_reply" => settings.udp_reply_bytes_max = number()? as usize,
                 "udp_rate" => settings.udp_bytes_per_second = number()?,
@@ -219,9 +252,10 @@ impl Options {
     }
 
     fn addresses(&self, settings: &mut Settings) -> Result<()> {
-        let port = |port: i32| u16::try_from(port.max(0)).map_err(|_| {
-            Error::invalid(format!("port {port}: give 1 to 65535"))
-        });
+        let port = |port: i32| {
+            u16::try_from(port.max(0))
+                .map_err(|_| Error::invalid(format!("port {port}: give 1 to 65535")))
+        };
         let (tcp, udp) = (port(self.port)?, port(self.udp_port)?);
         // As DESIGN: loopback, unless told otherwise; memcached listens everywhere.
         let loopback = ["127.0.0.1".to_owned()];
@@ -245,7 +279,9 @@ impl Options {
             }
         }
         if settings.tcp.is_empty() && settings.udp.is_empty() {
-            return Err(Error::invalid("start the cache: `-p 0` without `-U`: nothing to listen on"));
+            return Err(Error::invalid(
+                "start the cache: `-p 0` without `-U`: nothing to listen on",
+            ));
         }
         Ok(())
     }
@@ -260,9 +296,12 @@ fn resolve(text: &str, port: u16) -> Result<Vec<SocketAddr>> {
     if let Ok(ip) = host.trim_matches(['[', ']']).parse::<IpAddr>() {
         return Ok(vec![SocketAddr::new(ip, port)]);
     }
-    let found = if host.contains(':') { host.to_socket_addrs() } else { (host, port).to_socket_addrs() };
+    let found =
+        if host.contains(':') { host.to_socket_addrs() } else { (host, port).to_socket_addrs() };
     let found: Vec<SocketAddr> = found
-        .map_err(|e| Error::invalid(format!("listen on `{text}`: {e}: give an address of this machine")))?
+        .map_err(|e| {
+            Error::invalid(format!("listen on `{text}`: {e}: give an address of this machine"))
+        })?
         .collect();
     Ok(found)
 }
@@ -293,7 +332,9 @@ fn read_users(file: &Path) -> Result<Vec<String>> {
     let users: Vec<String> =
         text.lines().filter(|line| !line.trim().is_empty()).map(str::to_owned).collect();
     if users.is_empty() || users.iter().any(|user| !user.contains(':')) {
-        return Err(doing(Error::invalid("each line must be `user:password`, and one there must be")));
+        return Err(doing(Error::invalid(
+            "each line must be `user:password`, and one there must be",
+        )));
     }
     Ok(users)
 }
@@ -305,7 +346,9 @@ pub fn run(options: &Options, out: &mut Output) -> Result<()> {
     signals::block_shutdown_and_user_signals();
     let settings = options.settings()?;
     for address in settings.tcp.iter().filter(|a| !a.ip().is_loopback()) {
-        eprintln!("holdfast: warning: the cache on `{address}` can be read and written by whoever reaches it");
+        eprintln!(
+            "holdfast: warning: the cache on `{address}` can be read and written by whoever reaches it"
+        );
     }
     let mut server = Server::start(settings, Arc::new(RealClock::new()), &RealRng)?;
     if let Some(file) = &options.pid_file {
@@ -329,9 +372,8 @@ pub fn run(options: &Options, out: &mut Output) -> Result<()> {
 }
 
 fn announce(server: &Server, options: &Options, out: &mut Output) -> Result<()> {
-    let list = |addresses: &[SocketAddr]| {
-        addresses.iter().map(SocketAddr::to_string).collect::<Vec<_>>()
-    };
+    let list =
+        |addresses: &[SocketAddr]| addresses.iter().map(SocketAddr::to_string).collect::<Vec<_>>();
     let (tcp, udp) = (list(server.tcp_addresses()), list(server.udp_addresses()));
     let text = || {
         let unix = options.unix.as_ref().map(|path| path.display().to_string());

@@ -78,8 +78,7 @@ fn a_get_of_any_length_is_answered_in_bounded_memory() {
     let len = stash.len();
     stash.resize(len + SLACK_BYTES, 0);
     let mut session = Session::default();
-    let (used, wants) =
-        session.consume(&mut engine, &mut Batch::default(), &stash, len, &mut out);
+    let (used, wants) = session.consume(&mut engine, &mut Batch::default(), &stash, len, &mut out);
     assert!(wants == Wants::Drain && used < len && out.len() < 2 * OUT_BYTES_FULL);
 }
 
@@ -98,8 +97,10 @@ fn wrong_lines_get_memcached_s_errors() {
         ("set a 0 0\r\n".to_owned(), "ERROR\r\n"),
         ("set a 0 0 1\r\nxyz\r\n".to_owned(), "CLIENT_ERROR bad data chunk\r\nERROR\r\n"),
         (format!("set {long} 0 0 1\r\n"), "CLIENT_ERROR bad command line format\r\n"),
-        ("delete a b\r\n".to_owned(),
-         "CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]\r\n"),
+        (
+            "delete a b\r\n".to_owned(),
+            "CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]\r\n",
+        ),
         ("incr a x\r\n".to_owned(), "CLIENT_ERROR invalid numeric delta argument\r\n"),
         ("touch a x\r\n".to_owned(), "CLIENT_ERROR invalid exptime argument\r\n"),
         ("gat x a\r\n".to_owned(), "CLIENT_ERROR invalid exptime argument\r\n"),
@@ -117,8 +118,11 @@ fn wrong_lines_get_memcached_s_errors() {
 #[test]
 fn too_large_a_value_is_dropped_and_with_it_what_it_would_have_replaced() {
     let mut engine = engine();
-    let input =
-        format!("set a 0 0 1\r\nx\r\nset a 0 0 {}\r\n{}\r\nget a\r\n", 2 << 20, "y".repeat(2 << 20));
+    let input = format!(
+        "set a 0 0 1\r\nx\r\nset a 0 0 {}\r\n{}\r\nget a\r\n",
+        2 << 20,
+        "y".repeat(2 << 20)
+    );
     let answer = "STORED\r\nSERVER_ERROR object too large for cache\r\nEND\r\n";
     assert_eq!(talk(&mut engine, &input), answer);
 }
@@ -140,7 +144,7 @@ fn a_lease_is_won_by_one_and_lost_by_who_comes_late() {
     let first = cas(&talk(&mut engine, "ms k 1 c\r\na\r\n"));
     // Invalidated: the next reader is to refresh it, who then stores; an older writer may store,
     // too, but what it stored is stale.
-    assert_eq!(talk(&mut engine, "md k I T30\r\n"), "HD \r\n");
+    assert_eq!(talk(&mut engine, "md k I T30\r\n"), "HD\r\n");
     let won = talk(&mut engine, "mg k c v\r\n");
     assert!(won.contains(" X W\r\na\r\n"), "{won}");
     assert_eq!(talk(&mut engine, "mg k v\r\n"), "VA 1 Z X\r\na\r\n");
@@ -183,10 +187,47 @@ fn nothing_is_served_before_the_log_in() {
 #[test]
 fn noise_is_survived() {
     let words: &[&[u8]] = &[
-        b"get ", b"gets ", b"gat 5 ", b"set ", b"add ", b"cas ", b"ms ", b"mg ", b"md ", b"ma ", b"me ",
-        b"a ", b"b ", b"0 ", b"1 ", b"-1 ", b"99999999999999999999 ", b"\r\n", b"\n", b"\r", b"\0",
-        b"noreply", b"v ", b"N30 ", b"I ", b"b ", b"Zm9v ", b"q ", b"k ", b"c ", b"MA ", b"  ", b"x",
-        b"delete ", b"incr ", b"touch ", b"flush_all ", b"stats ", b"300 ", b"70000 ", b"\xff",
+        b"get ",
+        b"gets ",
+        b"gat 5 ",
+        b"set ",
+        b"add ",
+        b"cas ",
+        b"ms ",
+        b"mg ",
+        b"md ",
+        b"ma ",
+        b"me ",
+        b"a ",
+        b"b ",
+        b"0 ",
+        b"1 ",
+        b"-1 ",
+        b"99999999999999999999 ",
+        b"\r\n",
+        b"\n",
+        b"\r",
+        b"\0",
+        b"noreply",
+        b"v ",
+        b"N30 ",
+        b"I ",
+        b"b ",
+        b"Zm9v ",
+        b"q ",
+        b"k ",
+        b"c ",
+        b"MA ",
+        b"  ",
+        b"x",
+        b"delete ",
+        b"incr ",
+        b"touch ",
+        b"flush_all ",
+        b"stats ",
+        b"300 ",
+        b"70000 ",
+        b"\xff",
     ];
     let mut engine = engine();
     let mut state = 7u64;

@@ -64,14 +64,32 @@ const fn shape(transport: Transport, clients: usize, depth: usize) -> Shape {
 }
 
 const CASES: &[Case] = &[
-    case("get100", "TCP, 100-key gets, 50 connections", Kind::Get, 100, shape(Transport::Tcp, 50, 1)),
-    case("pipeline", "TCP, 16 connections x 100 gets", Kind::Get, 1, shape(Transport::Tcp, 16, 100)),
+    case(
+        "get100",
+        "TCP, 100-key gets, 50 connections",
+        Kind::Get,
+        100,
+        shape(Transport::Tcp, 50, 1),
+    ),
+    case(
+        "pipeline",
+        "TCP, 16 connections x 100 gets",
+        Kind::Get,
+        1,
+        shape(Transport::Tcp, 16, 100),
+    ),
     case("get1", "TCP, single gets, 50 connections", Kind::Get, 1, shape(Transport::Tcp, 50, 1)),
     case("set", "TCP, sets, 50 connections x 16", Kind::Set, 1, shape(Transport::Tcp, 50, 16)),
     case("udp1", "UDP, single gets, 8 sockets x 8", Kind::Get, 1, shape(Transport::Udp, 8, 8)),
     case("udp10", "UDP, 10-key gets, 8 sockets x 8", Kind::Get, 10, shape(Transport::Udp, 8, 8)),
     case("udp100", "UDP, 100-key gets, 8 sockets x 2", Kind::Get, 100, shape(Transport::Udp, 8, 2)),
-    case("trains1", "UDP, single gets, trains, 8 x 8", Kind::Get, 1, shape(Transport::Trains, 8, 8)),
+    case(
+        "trains1",
+        "UDP, single gets, trains, 8 x 8",
+        Kind::Get,
+        1,
+        shape(Transport::Trains, 8, 8),
+    ),
 ];
 
 const fn case(
@@ -133,10 +151,20 @@ impl Target {
     fn peer(options: &Options) -> Result<Option<Target>> {
         let port = free_port()?;
         let threads = options.threads.to_string();
-        let cores = if options.threads > 1 { format!("0-{}", options.threads - 1) } else { "0".into() };
+        let cores =
+            if options.threads > 1 { format!("0-{}", options.threads - 1) } else { "0".into() };
         let child = Command::new("taskset")
             .args(["-c", &cores, &options.peer, "-l", "127.0.0.1", "-m", MEMORY_MIB, "-c", "4096"])
-            .args(["-t", &threads, "-u", "nobody", "-p", &port.to_string(), "-U", &port.to_string()])
+            .args([
+                "-t",
+                &threads,
+                "-u",
+                "nobody",
+                "-p",
+                &port.to_string(),
+                "-U",
+                &port.to_string(),
+            ])
             .stdin(Stdio::null())
             .spawn();
         let Ok(mut child) = child else { return Ok(None) };

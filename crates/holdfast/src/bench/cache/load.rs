@@ -194,7 +194,9 @@ fn udp(target: SocketAddr, shape: Shape, requests: &Requests, time: Duration) ->
             let mut done = Vec::new();
             // All that is there: so that a train of requests can follow a train of answers.
             for _ in 0..shape.depth {
-                let Ok(received) = sockets::receive_train(&asker.socket, &mut buffer) else { break };
+                let Ok(received) = sockets::receive_train(&asker.socket, &mut buffer) else {
+                    break;
+                };
                 for datagram in buffer[..received.bytes].chunks(received.each) {
                     asker.received(datagram, requests, &mut done, &mut ran)?;
                 }
@@ -207,7 +209,8 @@ fn udp(target: SocketAddr, shape: Shape, requests: &Requests, time: Duration) ->
             for asker in &mut askers {
                 let now = Instant::now();
                 let late = |wait: &(u16, usize, Instant)| now - wait.2 > LOST;
-                let lost: Vec<usize> = (0..shape.depth).filter(|i| late(&asker.waits[*i])).collect();
+                let lost: Vec<usize> =
+                    (0..shape.depth).filter(|i| late(&asker.waits[*i])).collect();
                 ran.lost += lost.len() as u64;
                 asker.ask(lost, requests, target, trains, &mut train)?;
             }
@@ -240,10 +243,15 @@ impl Asker {
         if body.len() > wait.1 {
             return Err(wrong("an answer is longer than it must be"));
         }
-        if wait.1 == requests.reply_bytes && body.len() > 6 && requests.comparable
+        if wait.1 == requests.reply_bytes
+            && body.len() > 6
+            && requests.comparable
             && !body.starts_with(b"VALUE ")
         {
-            return Err(wrong(format_args!("`{}`", String::from_utf8_lossy(&body[..body.len().min(80)]))));
+            return Err(wrong(format_args!(
+                "`{}`",
+                String::from_utf8_lossy(&body[..body.len().min(80)])
+            )));
         }
         wait.1 -= body.len();
         if wait.1 == 0 {
