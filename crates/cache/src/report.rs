@@ -14,7 +14,7 @@ pub fn stats(engine: &mut Engine, words: &Words<'_>, out: &mut Out) {
     match words.get(1) {
         b"" => general(store, shared, &totals, &mut |name, value| stat(out, name, value)),
         b"settings" => settings(shared, &mut |name, value| stat(out, name, value)),
-        b"items" => items(store, &totals, &mut |name, value| stat(out, name, value)),
+        b"items" => items(&totals, &mut |name, value| stat(out, name, value)),
         b"slabs" => slabs(store, &mut |name, value| stat(out, name, value)),
         b"sizes" => stat(out, "sizes_status", &"disabled"),
         b"conns" => stat(out, "connections", &totals.curr_connections),
@@ -131,7 +131,7 @@ fn settings(shared: &Shared, say: Say<'_>) {
 }
 
 /// Memory is not divided by size: there is one class, 1.
-fn items(store: &Store, totals: &Totals, say: Say<'_>) {
+fn items(totals: &Totals, say: Say<'_>) {
     if totals.items == 0 {
         return;
     }
@@ -141,7 +141,6 @@ fn items(store: &Store, totals: &Totals, say: Say<'_>) {
     say("items:1:evicted_unfetched", &totals.evicted_unfetched);
     say("items:1:outofmemory", &totals.store_no_memory);
     say("items:1:reclaimed", &totals.reclaimed);
-    let _ = store;
 }
 
 fn slabs(store: &Store, say: Say<'_>) {

@@ -317,7 +317,7 @@ pub fn authenticate(engine: &mut Engine, words: &Words<'_>, line: &[u8], out: &m
             Done::Value(Box::new(Incoming::new(Kind::LogIn, line, len as usize)))
         }
         _ => {
-            let _ = engine;
+            engine.counters().auth_errors.add(1);
             out.push(b"CLIENT_ERROR unauthenticated\r\n");
             Done::Line
         }

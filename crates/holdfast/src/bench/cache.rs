@@ -256,7 +256,7 @@ fn measure(
     let peer = peer.map(|(_, version)| Peer {
         name: "memcached",
         version,
-        value: super::report::median(peers),
+        value: super::report::median(peers).round(),
     });
     report(case, samples, limits, peer, out)
 }
