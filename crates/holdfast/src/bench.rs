@@ -6,6 +6,7 @@
     reason = "a tool that people run: it measures with the machine's own clock, files and threads"
 )]
 
+pub mod cache;
 mod limits;
 mod names;
 mod report;

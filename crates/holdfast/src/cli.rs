@@ -43,6 +43,8 @@ pub enum Command {
     /// Work with the log: ordered entries in topics
     #[command(subcommand)]
     Log(Log),
+    /// Run a cache that speaks memcached's protocol, with memcached's own options
+    Cache(crate::cache::Options),
     /// Show or check the configuration
     #[command(subcommand)]
     Config(Config),
@@ -294,6 +296,8 @@ pub enum Log {
 pub enum Bench {
     /// Crail's iobench: streams, look-ups and small gets of files
     Iobench(Iobench),
+    /// The cache: gets and sets over TCP and UDP, beside a null server and memcached
+    Cache(crate::bench::cache::Options),
 }
 
 #[derive(Args, Debug, Clone)]

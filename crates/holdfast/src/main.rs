@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod cache;
 mod cli;
 mod config;
 mod dev;
@@ -53,6 +54,8 @@ fn run(cli: &Cli) -> Result<()> {
             Ok(())
         }
         Command::Config(cli::Config::Check { file }) => check_config(file, &mut out),
+        Command::Cache(options) => cache::run(options, &mut out),
+        Command::Bench(cli::Bench::Cache(options)) => bench::cache::run(options, &mut out),
         Command::Bench(cli::Bench::Iobench(options)) => bench::iobench(options, &mut out),
     }
 }

@@ -226,7 +226,7 @@ fn settings(dev: &Dev, i: usize) -> NodeSettings {
     };
     let toml = format!(
         "# Written by `holdfast dev`.\nhost = \"node-{}\"\nnative_port = {native_port}\n\
-         http_port = {http_port}\ndram = \"0\"\ncapacity = \"{}\"\nlost_ms = {}\ndev = true\n{join}",
+         http_port = {http_port}\ndram = \"0\"\ncache_port = 0\ncapacity = \"{}\"\nlost_ms = {}\ndev = true\n{join}",
         i + 1,
         dev.capacity,
         dev.lost_ms,

@@ -9,6 +9,7 @@
 mod bad_data;
 mod bad_frames;
 mod bad_input;
+mod cache;
 mod common;
 mod full_disk;
 mod http;
