@@ -6,6 +6,12 @@
 //! f32 holds a chunk of 64 MB to 4 bytes, and lets a search look at twice as many nodes at once.
 #![forbid(unsafe_code)]
 
+pub mod fill;
 pub mod model;
+pub mod plan;
 pub mod random;
+pub mod rates;
+pub mod search;
+pub mod select;
+pub mod straggler;
 pub mod trace;

@@ -9,7 +9,7 @@ mod csv;
 mod placement;
 
 pub use csv::parse_csv;
-pub use placement::{Placement, PlacementParams};
+pub use placement::{CHUNK_MB, Placement, PlacementParams};
 
 use crate::random::{Random, exp};
 use std::f32::consts::TAU;
