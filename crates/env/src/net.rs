@@ -13,6 +13,7 @@ mod mailbox;
 mod message;
 mod out;
 mod parse;
+mod peers;
 mod reactor;
 mod server;
 mod socket;
@@ -23,6 +24,7 @@ pub use batch::Batch;
 pub use link::Link;
 pub use mailbox::Reply;
 pub use message::{Body, BodyPart, Parts, Response};
+pub use peers::{PeerDone, PeerReply, PeerRequest, Peers, SharedBody};
 pub use server::{Counters, Server, ServerConfig};
 pub use socket::{Endpoint, Socket, Wait};
 
