@@ -8,7 +8,8 @@
 
 mod limits;
 mod names;
-mod report;
+pub mod report;
+pub mod scheduler;
 mod server;
 mod streams;
 mod table;

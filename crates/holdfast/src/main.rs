@@ -10,6 +10,7 @@ mod fs;
 mod http;
 mod log;
 mod output;
+mod sim;
 mod up;
 
 use clap::Parser;
@@ -47,7 +48,9 @@ fn run(cli: &Cli) -> Result<()> {
             Ok(())
         }
         Command::Config(cli::Config::Check { file }) => check_config(file, &mut out),
+        Command::Sim(cli::Sim::Recovery(options)) => sim::recovery(options, &mut out),
         Command::Bench(cli::Bench::Iobench(options)) => bench::iobench(options, &mut out),
+        Command::Bench(cli::Bench::Scheduler(options)) => bench::scheduler::run(options, &mut out),
     }
 }
 

@@ -13,5 +13,6 @@ pub mod random;
 pub mod rates;
 pub mod search;
 pub mod select;
+pub mod sim;
 pub mod straggler;
 pub mod trace;

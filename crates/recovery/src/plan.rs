@@ -7,7 +7,6 @@ use crate::rates::{Flow, Rates, deadline, wss};
 use crate::search::{Hull, Naive, Scan, Side, Tops, Tree};
 use crate::select::{Algorithm, Greedy, Greedy1, Greedy2, Picks};
 use crate::straggler::{Fate, Stragglers, elastic_limit_s};
-use crate::trace::CHUNK_MB;
 use holdfast_base::{Error, Result};
 
 /// How rates are set.
@@ -36,6 +35,8 @@ pub struct Options {
     pub elastic: bool,
     /// How far the plan reaches; the paper's plans reach to the end of the slot.
     pub horizon_s: f32,
+    /// Scan tasks of nodes with much to send for their bandwidth first: our generalisation of P.
+    pub heaviest_first: bool,
     /// Whether random picks respect the saturation rule: the stronger reading of the paper.
     pub picks_skip: bool,
 }
@@ -51,6 +52,7 @@ impl Options {
             adjust: true,
             elastic: false,
             horizon_s: params.slot_s,
+            heaviest_first: false,
             picks_skip: true,
         }
     }
@@ -182,6 +184,11 @@ pub fn plan(input: &Input<'_>, options: &Options) -> Result<Plan> {
         queue = &merged;
     }
     plan.fates = stragglers.fates;
+    let ordered;
+    if options.heaviest_first {
+        ordered = heaviest_first(nodes, tasks, queue);
+        queue = &ordered;
+    }
     let filled = place(input, options, out, into, queue, &mut plan);
     plan.waiting = filled.waiting;
     plan.lost = filled.lost;
@@ -198,6 +205,42 @@ pub fn plan(input: &Input<'_>, options: &Options) -> Result<Plan> {
     }));
     allocate(input, options, &mut plan);
     Ok(plan)
+}
+
+/// Steps of urgency that [`heaviest_first`] tells apart.
+const PRESSURES: usize = 64;
+
+/// The queue, tasks of the most pressed holders first. A node's pressure is the time in which it
+/// could send all that it holds of what is left. Where one holder is pressed and the other is not,
+/// the other should send, and soon: later it would have nothing to relieve anybody of.
+fn heaviest_first(nodes: &[Node], tasks: &Tasks, queue: &[u32]) -> Vec<u32> {
+    let mut pressure = vec![0f32; nodes.len()];
+    for task in queue {
+        tasks.sources(*task).iter().for_each(|n| pressure[*n as usize] += tasks.mb(*task));
+    }
+    for (pressure, node) in pressure.iter_mut().zip(nodes) {
+        *pressure = if node.out_mb_s > 0.0 { *pressure / node.out_mb_s } else { 0.0 };
+    }
+    let highest = pressure.iter().fold(1e-9f32, |a, b| a.max(*b));
+    // Counting sort, stable, highest first.
+    let key = |task: &u32| {
+        let sources = tasks.sources(*task).iter();
+        let most = sources.map(|node| pressure[*node as usize]).fold(0.0, f32::max);
+        PRESSURES - 1 - ((most / highest * PRESSURES as f32) as usize).min(PRESSURES - 1)
+    };
+    let keys: Vec<u8> = queue.iter().map(|task| key(task) as u8).collect();
+    let mut start = [0usize; PRESSURES + 1];
+    keys.iter().for_each(|key| start[usize::from(*key) + 1] += 1);
+    for at in 0..PRESSURES {
+        start[at + 1] += start[at];
+    }
+    let mut ordered = vec![0; queue.len()];
+    for (task, key) in queue.iter().zip(&keys) {
+        let at = &mut start[usize::from(*key)];
+        ordered[*at] = *task;
+        *at += 1;
+    }
+    ordered
 }
 
 /// Steps 3 and 4: underemployed nodes, and the greedy pass.
@@ -245,19 +288,36 @@ fn place(
         volume_mb: plan.volume_mb - used,
         underemployed: &under,
     };
+    let common_mb = common_mb(tasks, queue);
     match options.algorithm {
-        Algorithm::Dayu => fill(pass, Greedy::<Tops>::new(out, &into, &rack_of, CHUNK_MB), queue),
-        Algorithm::Hull => fill(pass, Greedy::<Hull>::new(out, &into, &rack_of, CHUNK_MB), queue),
-        Algorithm::Scan => fill(pass, Greedy::<Scan>::new(out, &into, &rack_of, CHUNK_MB), queue),
-        Algorithm::Tree => fill(pass, Greedy::<Tree>::new(out, &into, &rack_of, CHUNK_MB), queue),
-        Algorithm::Naive => fill(pass, Greedy::<Naive>::new(out, &into, &rack_of, CHUNK_MB), queue),
-        Algorithm::G1 => fill(pass, Greedy1::<Scan>::new(out, into, &rack_of, CHUNK_MB), queue),
+        Algorithm::Dayu => fill(pass, Greedy::<Tree>::new(out, &into, &rack_of, common_mb), queue),
+        Algorithm::Hull => fill(pass, Greedy::<Hull>::new(out, &into, &rack_of, common_mb), queue),
+        Algorithm::Scan => fill(pass, Greedy::<Scan>::new(out, &into, &rack_of, common_mb), queue),
+        Algorithm::Tops => fill(pass, Greedy::<Tops>::new(out, &into, &rack_of, common_mb), queue),
+        Algorithm::Naive => {
+            fill(pass, Greedy::<Naive>::new(out, &into, &rack_of, common_mb), queue)
+        }
+        Algorithm::G1 => fill(pass, Greedy1::<Scan>::new(out, into, &rack_of, common_mb), queue),
         Algorithm::G2 => fill(pass, Greedy2::new(out, into, options.horizon_s), queue),
         Algorithm::Random | Algorithm::B2r | Algorithm::Wr => {
             fill(pass, Picks::new(options.algorithm, out, into, input.seed), queue)
         }
     }
 }
+
+/// Tasks whose sizes are looked at for the common one.
+const SAMPLE: usize = 255;
+
+/// The size that most tasks have: the median of a sample.
+fn common_mb(tasks: &Tasks, queue: &[u32]) -> f32 {
+    let every = queue.len() / SAMPLE + 1;
+    let mut sizes: Vec<f32> = queue.iter().step_by(every).map(|task| tasks.mb(*task)).collect();
+    sizes.sort_by(f32::total_cmp);
+    sizes.get(sizes.len() / 2).copied().unwrap_or(1.0)
+}
+
+/// Without A, what stragglers that keep their rates leave of a link to the others, at least.
+const LEFT_SHARE_MIN: f32 = 0.1;
 
 /// Step 6: rates. Without A, stragglers keep theirs, and the others share what is left.
 fn allocate(input: &Input<'_>, options: &Options, plan: &mut Plan) {
@@ -271,10 +331,12 @@ fn allocate(input: &Input<'_>, options: &Options, plan: &mut Plan) {
         plan.assignments.iter().take_while(|a| a.origin != Origin::New).count()
     };
     let (kept, planned) = plan.assignments.split_at_mut(fixed);
+    let whole = capacity.clone();
     for a in kept {
-        for link in [a.source, n + a.destination] {
-            let left = &mut capacity[link as usize];
-            *left = (*left - a.rate_mb_s).max(0.0);
+        for link in [a.source as usize, (n + a.destination) as usize] {
+            // New tasks always get something: a rate of next to nothing would be kept for good.
+            let least = LEFT_SHARE_MIN * whole[link];
+            capacity[link] = (capacity[link] - a.rate_mb_s).max(least);
         }
     }
     let rates: Rates = if options.allocator == Allocator::Ceiling {

@@ -93,6 +93,32 @@ pub fn deadline<const LINKS: usize>(flows: &[Flow<LINKS>], slot_s: f32) -> Rates
     Rates { mb_s, iterations: 0, slowest_s: f64::from(slot_s) }
 }
 
+/// Rounds of [`fair`]; each leaves a fraction of what the one before left.
+const FAIR_ROUNDS: usize = 6;
+
+/// What transfers get that share links without a plan, as TCP's would: each link offers what it
+/// has left to its flows in equal parts, a flow takes the least of its offers, and so again.
+pub fn fair(links: &[[u32; 2]], capacity_mb_s: &[f32]) -> Vec<f32> {
+    let mut left = capacity_mb_s.to_vec();
+    let mut flows = vec![0f32; left.len()];
+    links.iter().flatten().for_each(|link| flows[*link as usize] += 1.0);
+    let mut rates = vec![0f32; links.len()];
+    let mut offer = vec![0f32; left.len()];
+    for _ in 0..FAIR_ROUNDS {
+        for (offer, (left, flows)) in offer.iter_mut().zip(left.iter().zip(&flows)) {
+            *offer = left.max(0.0) / flows.max(1.0);
+        }
+        for (rate, [a, b]) in rates.iter_mut().zip(links) {
+            let (a, b) = (*a as usize, *b as usize);
+            let more = offer[a].min(offer[b]);
+            *rate += more;
+            left[a] -= more;
+            left[b] -= more;
+        }
+    }
+    rates
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -149,6 +175,25 @@ mod tests {
         let rates = wss(&flows(&[(0, 2, 10.0), (1, 2, 10.0)]), &[0.0, 50.0, 50.0]);
         assert_eq!(rates.mb_s, [0.0, 50.0]);
         assert!(wss::<2>(&[], &[]).mb_s.is_empty());
+    }
+
+    #[test]
+    fn fair_shares_fill_links_and_never_overfill_them() {
+        let mut random = Random::new(5);
+        let nodes = 50;
+        let capacity: Vec<f32> = (0..2 * nodes).map(|_| 30.0 + 157.0 * random.unit()).collect();
+        let link = |random: &mut Random| {
+            [random.below(nodes) as u32, (nodes + random.below(nodes)) as u32]
+        };
+        let links: Vec<[u32; 2]> = (0..250).map(|_| link(&mut random)).collect();
+        let mut used = vec![0.0; capacity.len()];
+        for (links, rate) in links.iter().zip(fair(&links, &capacity)) {
+            links.iter().for_each(|link| used[*link as usize] += rate);
+        }
+        let full =
+            used.iter().zip(&capacity).filter(|(used, capacity)| *used > &(0.97 * **capacity));
+        assert!(full.count() > nodes, "half of the links are full");
+        assert!(used.iter().zip(&capacity).all(|(used, capacity)| *used <= capacity * 1.0001));
     }
 
     #[test]

@@ -6,7 +6,7 @@ mod buckets;
 mod scan;
 mod tree;
 
-pub use buckets::{Hull, Tops};
+pub use buckets::{Hull, Tops, reduction};
 pub use scan::{Naive, Scan};
 pub use tree::Tree;
 
@@ -26,7 +26,9 @@ impl Side {
     pub fn new(bandwidths: impl Iterator<Item = f32>) -> Side {
         let inverse: Vec<f32> =
             bandwidths.map(|b| if b > 0.0 { 1.0 / b } else { NO_BANDWIDTH }).collect();
-        Side { load_mb: vec![0.0; inverse.len()], inverse }
+        // A node that is away starts loaded, or it would be the best place for nothing.
+        let load = |inverse: &f32| if *inverse < NO_BANDWIDTH { 0.0 } else { 1.0 };
+        Side { load_mb: inverse.iter().map(load).collect(), inverse }
     }
 
     /// Expected finish time of `mb` more: (s + c) / B.

@@ -8,14 +8,15 @@ use std::collections::BTreeSet;
 /// How sources and destinations are chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Algorithm {
-    /// Dayu's greedy with the search that was measured to be the fastest: a scan of bucket tops.
+    /// Dayu's greedy with the search that was measured to be the fastest: a tournament over all
+    /// nodes. What a live cluster uses.
     Dayu,
+    /// Dayu's greedy with bucket approximation and a scan of the buckets' tops in vectors.
+    Tops,
     /// Dayu's greedy with the paper's search: bucket approximation and convex hull.
     Hull,
     /// Dayu's greedy, exact over all nodes in vectors.
     Scan,
-    /// Dayu's greedy with a tournament over all nodes.
-    Tree,
     /// Dayu's greedy, exact over all nodes one by one.
     Naive,
     /// Greedy1: all nodes scanned for the lowest c / B.
@@ -33,8 +34,8 @@ impl Algorithm {
     pub const ALL: [(&'static str, Algorithm); 10] = [
         ("dayu", Algorithm::Dayu),
         ("hull", Algorithm::Hull),
+        ("tops", Algorithm::Tops),
         ("scan", Algorithm::Scan),
-        ("tree", Algorithm::Tree),
         ("naive", Algorithm::Naive),
         ("g1", Algorithm::G1),
         ("g2", Algorithm::G2),

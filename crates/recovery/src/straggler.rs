@@ -27,12 +27,16 @@ pub struct Stragglers {
 }
 
 impl Stragglers {
-    /// Extrapolates each transfer with its mean speed so far to the start of the slot.
+    /// Extrapolates each transfer with its mean speed so far to the start of the slot. One that
+    /// will not be done counts with all that it has left now: a rate in proportion to the little
+    /// that is predicted to be left is far too low when the prediction is a little wrong, and the
+    /// transfer then takes slots to end.
     pub fn predict(flights: &[Flight], tasks: &Tasks, until_slot_s: f32) -> Stragglers {
         let left = |flight: &Flight| {
-            tasks.mb(flight.task) - flight.done_mb - flight.speed_mb_s * until_slot_s
+            let left = (tasks.mb(flight.task) - flight.done_mb).max(0.0);
+            if flight.speed_mb_s * until_slot_s < left { left } else { 0.0 }
         };
-        let left_mb: Vec<f32> = flights.iter().map(|flight| left(flight).max(0.0)).collect();
+        let left_mb: Vec<f32> = flights.iter().map(left).collect();
         let fate = |left: &f32| if *left > 0.0 { Fate::Kept } else { Fate::Finishes };
         Stragglers { fates: left_mb.iter().map(fate).collect(), left_mb }
     }

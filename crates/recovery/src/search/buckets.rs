@@ -2,7 +2,7 @@
 //! bucket's least loaded node is a candidate. Over the candidates, two searches: a scan of all of
 //! them in vectors (`Tops`), and the paper's convex hull (`Hull`).
 
-use super::{Avoid, LANES, Search, Side, lowest};
+use super::{Avoid, LANES, NO_BANDWIDTH, Search, Side, lowest};
 
 /// Width of a bucket: the paper's 1 MB/s, or less where all links are slow, so that there are
 /// always about as many buckets as the paper had.
@@ -127,6 +127,14 @@ impl Buckets {
         }
         best
     }
+}
+
+/// How many nodes stand behind one candidate: the paper's reduction factor.
+pub fn reduction(side: &Side) -> f64 {
+    let live = side.inverse.iter().filter(|inverse| **inverse < NO_BANDWIDTH).count();
+    let buckets = Buckets::new(side);
+    let used = buckets.inverse[..buckets.count()].iter().filter(|i| **i < NO_BANDWIDTH).count();
+    live as f64 / used.max(1) as f64
 }
 
 /// Scans the tops of all buckets: about 160, a few vectors each.

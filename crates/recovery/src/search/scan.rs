@@ -3,32 +3,40 @@
 
 use super::{Avoid, LANES, Search, Side, lowest};
 
-/// One node after the other, with a division each: the scan that the paper measures itself
+/// All candidates one after the other, as the paper's text reads: the scan that it measures itself
 /// against. Literal: what is full is looked at again for every task.
 pub struct Naive {
-    /// (B, c) of each node.
-    nodes: Vec<(f32, f32)>,
+    nodes: Vec<Candidate>,
+}
+
+struct Candidate {
+    bandwidth_mb_s: f64,
+    load_mb: f64,
 }
 
 impl Search for Naive {
     const LITERAL: bool = true;
 
     fn new(side: &Side, _rack_of: &[u32], _common_mb: f32) -> Naive {
-        let nodes = side.inverse.iter().zip(&side.load_mb);
-        Naive { nodes: nodes.map(|(inverse, load)| (1.0 / inverse, *load)).collect() }
+        let candidate = |(inverse, load): (&f32, &f32)| Candidate {
+            bandwidth_mb_s: 1.0 / f64::from(*inverse),
+            load_mb: f64::from(*load),
+        };
+        Naive { nodes: side.inverse.iter().zip(&side.load_mb).map(candidate).collect() }
     }
 
     fn best(&mut self, mb: f32, avoid: &Avoid<'_>) -> Option<(u32, f32)> {
         let mut best = None;
-        let mut lowest = f32::INFINITY;
-        for (node, (bandwidth, load)) in self.nodes.iter().enumerate() {
-            let finish = (mb + load) / bandwidth;
-            if finish < lowest && !avoid.excludes(node as u32) {
-                lowest = finish;
+        for (node, candidate) in self.nodes.iter().enumerate() {
+            if avoid.excludes(node as u32) {
+                continue;
+            }
+            let finish = (f64::from(mb) + candidate.load_mb) / candidate.bandwidth_mb_s;
+            if best.is_none_or(|(_, lowest)| finish < lowest) {
                 best = Some((node as u32, finish));
             }
         }
-        best
+        best.map(|(node, finish)| (node, finish as f32))
     }
 
     fn floor(&mut self, _mb: f32) -> f32 {
@@ -36,7 +44,7 @@ impl Search for Naive {
     }
 
     fn add(&mut self, node: u32, mb: f32) {
-        self.nodes[node as usize].1 += mb;
+        self.nodes[node as usize].load_mb += f64::from(mb);
     }
 }
 

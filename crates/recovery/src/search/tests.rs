@@ -24,7 +24,13 @@ fn world(nodes: usize, racks: usize, seed: u64) -> World {
 }
 
 /// Places tasks with one search, and holds each choice against the best one at the same loads.
-fn assert_best<S: Search>(world: &World, tolerance: f32, sizes: fn(&mut Random) -> f32) {
+/// `other_sizes_s` is what a choice made for the common size may cost an empty chunk.
+fn assert_best<S: Search>(
+    world: &World,
+    tolerance: f32,
+    other_sizes_s: f32,
+    sizes: fn(&mut Random) -> f32,
+) {
     let mut side = world.side.clone();
     let mut search = S::new(&side, &world.rack_of, 64.0);
     let mut random = Random::new(99);
@@ -41,10 +47,8 @@ fn assert_best<S: Search>(world: &World, tolerance: f32, sizes: fn(&mut Random) 
         assert!(search.floor(mb) <= promised * 1.0001);
         let mut naive = Naive::new(&side, &world.rack_of, 64.0);
         let (_, best) = naive.best(mb, &avoid).unwrap();
-        assert!(
-            finish <= best * (1.0 + tolerance),
-            "task {task}: {finish} s, the best is {best} s"
-        );
+        let slack = best * tolerance + other_sizes_s * (64.0 - mb) / 64.0;
+        assert!(finish <= best + slack, "task {task}: {finish} s, the best is {best} s");
         search.add(node, mb);
         side.load_mb[node as usize] += mb;
     }
@@ -56,22 +60,23 @@ fn all_searches_agree_to_a_buckets_width() {
     for seed in 0..20 {
         let world = world(60 + 13 * seed as usize, 9, seed);
         let common = |_: &mut Random| 64.0;
-        assert_best::<Scan>(&world, 1e-4, common);
-        assert_best::<Tree>(&world, 1e-4, common);
-        assert_best::<Tops>(&world, 0.034, common);
-        assert_best::<Hull>(&world, 0.034, common);
+        assert_best::<Scan>(&world, 1e-4, 0.0, common);
+        assert_best::<Tree>(&world, 1e-4, 0.0, common);
+        assert_best::<Tops>(&world, 0.034, 0.0, common);
+        assert_best::<Hull>(&world, 0.034, 0.0, common);
     }
 }
 
-/// The tree is left out: it is made for one size.
+/// The tree is made for one size: another's choice is within the difference at the slowest node.
 #[test]
 fn sizes_may_differ() {
     for seed in 20..30 {
         let world = world(150, 9, seed);
         let mixed = |r: &mut Random| if r.unit() < 0.5 { 64.0 } else { 1.0 + 63.0 * r.unit() };
-        assert_best::<Scan>(&world, 1e-4, mixed);
-        assert_best::<Tops>(&world, 0.034, mixed);
-        assert_best::<Hull>(&world, 0.034, mixed);
+        assert_best::<Scan>(&world, 1e-4, 0.0, mixed);
+        assert_best::<Tree>(&world, 1e-4, 64.0 / 30.0, mixed);
+        assert_best::<Tops>(&world, 0.034, 0.0, mixed);
+        assert_best::<Hull>(&world, 0.034, 0.0, mixed);
     }
 }
 
