@@ -26,6 +26,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// Failures of one run.
 const FAILURES_MAX: usize = 10_000;
 
+/// One failure: the ideal and the outcome of each job.
+type Recovered = Vec<(Ideal, Outcome)>;
+
 /// What a job came to over all its failures.
 struct Summary {
     job: Job,
@@ -100,8 +103,8 @@ fn run(
     bar: Option<&ProgressBar>,
 ) -> Result<Vec<Summary>> {
     let next = AtomicUsize::new(0);
-    let done: Mutex<Vec<(usize, Result<Vec<(Ideal, Outcome)>>)>> = Mutex::new(Vec::new());
-    let one = |failure: usize| -> Result<Vec<(Ideal, Outcome)>> {
+    let done: Mutex<Vec<(usize, Result<Recovered>)>> = Mutex::new(Vec::new());
+    let one = |failure: usize| -> Result<Recovered> {
         let scenario = setup.scenario(failure as u64, recorded);
         let mut ideals: Vec<(Params, Ideal)> = Vec::new();
         let mut outcomes = Vec::new();
@@ -144,13 +147,12 @@ fn run(
     let mut done = done.into_inner().expect("no holder of this lock panics");
     // Sums of floats depend on their order.
     done.sort_by_key(|(failure, _)| *failure);
-    let done: Vec<Vec<(Ideal, Outcome)>> =
-        done.into_iter().map(|(_, result)| result).collect::<Result<_>>()?;
+    let done: Vec<Recovered> = done.into_iter().map(|(_, result)| result).collect::<Result<_>>()?;
     Ok(jobs.into_iter().enumerate().map(|(at, job)| Summary::new(job, at, &done)).collect())
 }
 
 impl Summary {
-    fn new(job: Job, at: usize, done: &[Vec<(Ideal, Outcome)>]) -> Summary {
+    fn new(job: Job, at: usize, done: &[Recovered]) -> Summary {
         let outcomes = || done.iter().map(|all| &all[at]);
         let mean = |of: &dyn Fn(&(Ideal, Outcome)) -> f64| {
             outcomes().map(of).sum::<f64>() / done.len().max(1) as f64

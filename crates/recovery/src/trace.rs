@@ -180,7 +180,7 @@ impl Generator {
             }
             let shared =
                 self.base[node] + day + slow_scale * self.slow[node] + common * self.fast[0][node];
-            for direction in 0..2 {
+            for (direction, now) in now.iter_mut().enumerate() {
                 let draw = self.random.unit();
                 let burst = &mut self.burst[direction][node];
                 if *burst != 0.0 && draw < ends {
@@ -190,7 +190,7 @@ impl Generator {
                 }
                 let x = shared + own * self.fast[1 + direction][node];
                 let value = p.total_mb_s / (1.0 + exp(-x)) + self.burst[direction][node];
-                now[direction][node] = value.clamp(0.0, p.total_mb_s);
+                now[node] = value.clamp(0.0, p.total_mb_s);
             }
         }
         let [mut in_mb_s, mut out_mb_s] = now;
