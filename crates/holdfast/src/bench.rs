@@ -9,7 +9,8 @@
 pub mod cache;
 mod limits;
 mod names;
-mod report;
+pub mod report;
+pub mod scheduler;
 mod server;
 mod streams;
 mod table;

@@ -51,6 +51,57 @@ pub enum Command {
     /// Measure, beside the machine's limits
     #[command(subcommand)]
     Bench(Bench),
+    /// Simulate what cannot be had on one machine
+    #[command(subcommand)]
+    Sim(Sim),
+}
+
+#[derive(Subcommand, Debug)]
+pub enum Sim {
+    /// Recovery of a failed node in a cluster of thousands, after the Dayu paper
+    Recovery(SimRecovery),
+}
+
+#[derive(Args, Debug)]
+pub struct SimRecovery {
+    /// Nodes of the cluster
+    #[arg(long, default_value_t = 3500, value_name = "N")]
+    pub nodes: usize,
+    /// Chunks of the node that fails
+    #[arg(long, default_value_t = 250_000, value_name = "N")]
+    pub chunks: usize,
+    /// Random failures that each figure is the mean of
+    #[arg(long, default_value_t = 50, value_name = "N")]
+    pub failures: usize,
+    /// Of dayu, hull, tops, scan, naive, g1, g2, random, b2r, wr, best
+    #[arg(long, default_value = "dayu,g1,g2,b2r,wr,random", value_name = "NAMES")]
+    pub algorithms: String,
+    /// Of wss, da
+    #[arg(long, default_value = "wss,da", value_name = "NAMES")]
+    pub allocators: String,
+    /// Share of a link that foreground and recovery together may take
+    #[arg(long, default_value_t = 0.75, value_name = "SHARE")]
+    pub alpha: f32,
+    /// Share of the nodes looked at for underemployed ones
+    #[arg(long, default_value_t = 0.05, value_name = "SHARE")]
+    pub beta: f32,
+    /// Length of a slot, and of a report's period
+    #[arg(long, default_value_t = 15.0, value_name = "SECONDS")]
+    pub slot: f32,
+    /// How far plans of `best` reach [default: 6]
+    #[arg(long, value_name = "SECONDS")]
+    pub horizon: Option<f32>,
+    #[arg(long, default_value_t = 1, value_name = "SEED")]
+    pub seed: u64,
+    /// Foreground traffic from a CSV file instead of the generator
+    #[arg(long, value_name = "FILE")]
+    pub trace: Option<PathBuf>,
+    /// A figure of the paper: 6, 7, 8, 9a or 9b
+    #[arg(long, value_name = "FIGURE")]
+    pub figure: Option<String>,
+    /// Draw the picture as SVG and PNG into this directory
+    #[arg(long, value_name = "DIR")]
+    pub plot: Option<PathBuf>,
 }
 
 #[derive(Args, Debug)]
@@ -298,6 +349,23 @@ pub enum Bench {
     Iobench(Iobench),
     /// The cache: gets and sets over TCP and UDP, beside a null server and memcached
     Cache(crate::bench::cache::Options),
+    /// The recovery planner: tasks scheduled a second by each selector and search, on one core
+    Scheduler(Scheduler),
+}
+
+#[derive(Args, Debug)]
+pub struct Scheduler {
+    /// Nodes of the cluster, one of which failed
+    #[arg(long, default_value_t = 3500, value_name = "N")]
+    pub nodes: usize,
+    /// Chunks of the failed node
+    #[arg(long, default_value_t = 250_000, value_name = "N")]
+    pub chunks: usize,
+    #[arg(long, default_value_t = 1, value_name = "SEED")]
+    pub seed: u64,
+    /// Repetitions; the median is printed, with the spread
+    #[arg(short = 'e', long = "repetitions", default_value_t = 5, value_name = "N")]
+    pub repetitions: usize,
 }
 
 #[derive(Args, Debug, Clone)]

@@ -11,6 +11,7 @@ const LAYERS: &[&[&str]] = &[
     &["holdfast-client"],
     &["holdfast-log"],
     &["holdfast-chunk"],
+    &["holdfast-recovery"],
     &["holdfast-cluster"],
     &["holdfast-file", "holdfast-cache"],
     &["holdfast"],

@@ -193,7 +193,7 @@ pub fn median(values: impl IntoIterator<Item = f64>) -> f64 {
 }
 
 /// Four significant digits, as an integer where it is one: more would pretend to be known.
-fn rounded(value: f64) -> Value {
+pub fn rounded(value: f64) -> Value {
     if value == 0.0 || !value.is_finite() {
         return json!(0);
     }
