@@ -12,7 +12,7 @@ const LAYERS: &[&[&str]] = &[
     &["holdfast-log"],
     &["holdfast-chunk"],
     &["holdfast-cluster"],
-    &["holdfast-file"],
+    &["holdfast-file", "holdfast-sort"],
     &["holdfast"],
 ];
 

@@ -1,0 +1,6 @@
+//! External sort.
+#![deny(unsafe_code)]
+
+mod failure;
+pub mod gray;
+mod local;
