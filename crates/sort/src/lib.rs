@@ -3,4 +3,9 @@
 
 mod failure;
 pub mod gray;
+pub mod hash;
+pub mod key;
 mod local;
+mod number;
+pub mod order;
+pub mod record;
