@@ -2,6 +2,8 @@
 #![deny(unsafe_code)]
 
 mod failure;
+pub mod kernel;
+pub mod split;
 pub mod gray;
 pub mod hash;
 pub mod key;
