@@ -4,8 +4,9 @@ use holdfast_base::limits::SECTOR_BYTES;
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ops::{Deref, DerefMut};
 
-/// What the allocator aligns to without work of its own.
-const LAYOUT_ALIGN: usize = 16;
+/// Buffers from this size on are mappings of their own: pages are taken as they are touched, and
+/// given back when the buffer goes.
+const MAPPED_FROM: usize = 128 << 10;
 /// Buffers from this size on start on a huge page and ask for huge pages: who reads all over them
 /// would otherwise miss the processor's table of pages at every step.
 const HUGE_FROM: usize = 4 << 20;
@@ -13,11 +14,8 @@ const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 /// Zeroed on creation; length is fixed and a multiple of the sector.
 pub struct AlignedBuf {
-    /// What the allocator gave; `start` is the first sector in it.
-    base: *mut u8,
     start: *mut u8,
     len: usize,
-    layout: Layout,
 }
 
 // SAFETY: the buffer owns its memory exclusively, as a Box<[u8]> does.
@@ -30,35 +28,64 @@ impl AlignedBuf {
     /// by page as it is touched.
     pub fn zeroed(len: usize) -> AlignedBuf {
         let len = len.max(1).next_multiple_of(SECTOR_BYTES);
-        // The allocator zeroes what it is asked to align by hand, touching every page of it; what
-        // is aligned by us comes from the kernel, zeroed when touched.
+        if len < MAPPED_FROM {
+            let layout = AlignedBuf::layout(len);
+            // SAFETY: the layout has a non-zero size.
+            let start = unsafe { alloc_zeroed(layout) };
+            if start.is_null() {
+                handle_alloc_error(layout);
+            }
+            return AlignedBuf { start, len };
+        }
         let align = if len >= HUGE_FROM { HUGE_PAGE_BYTES } else { SECTOR_BYTES };
-        let layout = AlignedBuf::layout(len + align);
-        // SAFETY: the layout has a non-zero size.
-        let base = unsafe { alloc_zeroed(layout) };
-        if base.is_null() {
-            handle_alloc_error(layout);
-        }
-        let shift = base.align_offset(align);
-        // SAFETY: the allocation is `align` bytes longer than `len`, and `shift` is less.
-        let start = unsafe { base.add(shift) };
-        if align == HUGE_PAGE_BYTES {
-            // SAFETY: the range lies in the allocation; the advice changes no byte of it. That it
-            // may be refused changes only time.
-            unsafe { libc::madvise(start.cast(), len, libc::MADV_HUGEPAGE) };
-        }
-        AlignedBuf { base, start, len, layout }
+        let base = map(len + align);
+        let skipped = base.align_offset(align);
+        // SAFETY: the mapping is `align` bytes longer than `len`, and `skipped` is less; what is
+        // given back is whole pages of it in front of and behind the buffer, used by nobody. The
+        // advice changes no byte; that it may be refused changes only time.
+        let start = unsafe {
+            let start = base.add(skipped);
+            if skipped > 0 {
+                libc::munmap(base.cast(), skipped);
+            }
+            if align > skipped {
+                libc::munmap(start.add(len).cast(), align - skipped);
+            }
+            if align == HUGE_PAGE_BYTES {
+                libc::madvise(start.cast(), len, libc::MADV_HUGEPAGE);
+            }
+            start
+        };
+        AlignedBuf { start, len }
     }
 
     fn layout(len: usize) -> Layout {
-        Layout::from_size_align(len, LAYOUT_ALIGN).expect("sixteen is a power of two")
+        Layout::from_size_align(len, SECTOR_BYTES).expect("a sector is a power of two")
     }
+}
+
+/// Fresh zeroed pages.
+fn map(len: usize) -> *mut u8 {
+    // SAFETY: an anonymous mapping at an address of the kernel's choice touches nobody's memory.
+    let base = unsafe {
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        libc::mmap(std::ptr::null_mut(), len, access, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0)
+    };
+    if base == libc::MAP_FAILED {
+        handle_alloc_error(AlignedBuf::layout(len));
+    }
+    base.cast()
 }
 
 impl Drop for AlignedBuf {
     fn drop(&mut self) {
-        // SAFETY: allocated in `zeroed` with this very layout, freed only here.
-        unsafe { dealloc(self.base, self.layout) }
+        if self.len < MAPPED_FROM {
+            // SAFETY: allocated in `zeroed` with this very layout, freed only here.
+            unsafe { dealloc(self.start, AlignedBuf::layout(self.len)) }
+        } else {
+            // SAFETY: mapped in `zeroed` with this very length, unmapped only here.
+            unsafe { libc::munmap(self.start.cast(), self.len) };
+        }
     }
 }
 
@@ -83,7 +110,7 @@ mod tests {
 
     #[test]
     fn aligned_rounded_and_zeroed() {
-        for (asked, given) in [(0, 4096), (1, 4096), (4096, 4096), (4097, 8192), (5 << 20, 5 << 20)] {
+        for (asked, given) in [(0, 4096), (1, 4096), (4096, 4096), (4097, 8192), (1 << 20, 1 << 20), (5 << 20, 5 << 20)] {
             let buf = AlignedBuf::zeroed(asked);
             assert_eq!(buf.len(), given);
             assert_eq!(buf.as_ptr() as usize % SECTOR_BYTES, 0);

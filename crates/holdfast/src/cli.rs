@@ -35,6 +35,8 @@ pub enum Command {
     /// Work with the log: ordered entries in topics
     #[command(subcommand)]
     Log(Log),
+    /// Sort what does not fit in memory; make and check the sort benchmark's records
+    Sort(crate::sort::Sort),
     /// Show or check the configuration
     #[command(subcommand)]
     Config(Config),

@@ -10,6 +10,7 @@ mod fs;
 mod http;
 mod log;
 mod output;
+mod sort;
 mod up;
 
 use clap::Parser;
@@ -42,6 +43,10 @@ fn run(cli: &Cli) -> Result<()> {
         Command::Doctor { data: None } => doctor::ask(&mut connect(cli)?, &mut out),
         Command::Fs(command) => fs::run(&mut connect(cli)?, command, &mut out),
         Command::Log(command) => log::run(&mut connect(cli)?, command, &mut out),
+        Command::Sort(command) => {
+            // What is sorted may go to standard output, which this would hold.
+            sort::run(command, &mut out)
+        }
         Command::Config(cli::Config::PrintDefault) => {
             print!("{}", config::print_default());
             Ok(())
