@@ -10,6 +10,7 @@ mod limits;
 mod names;
 mod report;
 mod server;
+pub mod sort;
 mod streams;
 mod table;
 

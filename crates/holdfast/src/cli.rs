@@ -203,6 +203,8 @@ pub enum Log {
 pub enum Bench {
     /// Crail's iobench: streams, look-ups and small gets of files
     Iobench(Iobench),
+    /// The external sort, beside the disk's bandwidth and GNU sort
+    Sort(crate::bench::sort::SortBench),
 }
 
 #[derive(Args, Debug, Clone)]

@@ -53,6 +53,7 @@ fn run(cli: &Cli) -> Result<()> {
         }
         Command::Config(cli::Config::Check { file }) => check_config(file, &mut out),
         Command::Bench(cli::Bench::Iobench(options)) => bench::iobench(options, &mut out),
+        Command::Bench(cli::Bench::Sort(options)) => bench::sort::run(options, &mut out),
     }
 }
 

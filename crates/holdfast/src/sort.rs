@@ -6,6 +6,7 @@ use clap::{Args, Subcommand};
 use holdfast_base::units::parse_bytes;
 use holdfast_base::{Error, Result};
 use holdfast_env::disk::RealDisk;
+use holdfast_env::signals;
 use holdfast_env::tasks::{self, Stop};
 use holdfast_sort::gray::{check, generate};
 use holdfast_sort::input::Input;
@@ -15,6 +16,7 @@ use holdfast_sort::order::Order;
 use holdfast_sort::output::Output;
 use holdfast_sort::progress::{Phase, Progress};
 use holdfast_sort::record::Format;
+use holdfast_sort::sorted;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 use std::io::IsTerminal;
@@ -85,6 +87,12 @@ struct Options {
     /// Only the first of lines with equal keys
     #[arg(short, long)]
     unique: bool,
+    /// Merge inputs that are sorted already
+    #[arg(short, long)]
+    merge: bool,
+    /// Say whether the one input is sorted, and do nothing else
+    #[arg(short, long, conflicts_with_all = ["merge", "output"])]
+    check: bool,
     /// Lines end with NUL instead of newline
     #[arg(short, long)]
     zero_terminated: bool,
@@ -359,9 +367,23 @@ fn sort_files(options: &Options, lines: &mut Lines) -> Result<()> {
         threads: options.parallel.unwrap_or_else(processors),
     };
     let progress = Arc::new(Progress::default());
+    if options.check {
+        return match sorted::first_unordered(&RealDisk, job, &progress)? {
+            None => Ok(()),
+            Some((number, record)) => Err(Error::invalid(format!(
+                "check `{}`: record {number} is out of order: {}",
+                options.inputs.first().map_or("-", |name| name),
+                String::from_utf8_lossy(&record).trim_end()
+            ))),
+        };
+    }
     let stop = Stop::new();
     let drawer = draw(progress.clone(), stop.clone())?;
-    let done = job::run(&RealDisk, job, &progress);
+    watch_signals(progress.clone())?;
+    let done = match options.merge {
+        true => sorted::merge(&RealDisk, job, &progress),
+        false => job::run(&RealDisk, job, &progress),
+    };
     stop.request();
     drawer.into_iter().for_each(tasks::Task::join);
     let report = done?;
@@ -380,6 +402,18 @@ fn report_object(report: &Report) -> serde_json::Value {
         "split_partitions": report.split,
         "split_bytes": report.split_bytes,
     })
+}
+
+/// Turns Ctrl-C into a sort that fails, so that it cleans up.
+fn watch_signals(progress: Arc<Progress>) -> Result<()> {
+    signals::block_shutdown_signals();
+    let watch = move || {
+        if signals::wait_for_shutdown().is_ok() {
+            progress.stop();
+        }
+    };
+    // Nobody joins it: it ends with the process.
+    tasks::spawn("sort-signals", watch).map(drop)
 }
 
 /// Draws a bar until the stop, where standard error is a terminal.

@@ -46,9 +46,6 @@ pub(crate) struct Work<'a> {
     pub failure: &'a Failure,
     /// By lane and partition.
     pub chains: &'a [Vec<Chain>],
-    /// Partitions before this one are in the output already.
-    pub first: usize,
-    pub first_offset: u64,
 }
 
 /// What came of it.
@@ -202,11 +199,11 @@ impl<'a> Deliver<'a> {
         let chunks = Chunks::new(plan::chunks(work.threads as u64), work.plan.chunk_bytes);
         let state = State {
             slots: (0..slots).map(|_| AlignedBuf::zeroed(slot_bytes as usize)).collect(),
-            next_read: work.first,
+            next_read: 0,
             loaded: BTreeMap::new(),
-            next_taken: work.first,
-            turn: work.first,
-            offset: work.first_offset,
+            next_taken: 0,
+            turn: 0,
+            offset: 0,
         };
         let shared = Shared { state: Mutex::new(state), changed: Condvar::new() };
         Deliver {

@@ -17,7 +17,6 @@ use crate::split::Splitters;
 use holdfast_base::limits::SECTOR_BYTES;
 use holdfast_base::{Error, Result};
 use holdfast_env::buf::AlignedBuf;
-use std::collections::VecDeque;
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::thread;
@@ -194,6 +193,9 @@ fn distribute(
     // A record that blocks cut.
     let mut rest = Vec::new();
     for Filled { block, start, end, ends } in filleds {
+        if work.progress.is_stopped() {
+            return Err(Error::retry("sort: interrupted"));
+        }
         let mut at = start;
         if !rest.is_empty() {
             at += extend(work.format, &mut rest, &block[start..end]);
@@ -239,7 +241,7 @@ fn check_length(work: &Work<'_>, bytes: usize) -> Result<()> {
     Ok(())
 }
 
-#[inline]
+#[inline(always)]
 fn add(work: &Work<'_>, record: &[u8], to: &mut Combiner, keeper: &mut Keeper<'_>) -> Result<()> {
     let p = work.splitters.find(work.order, work.format.body(record));
     keeper.chains[p].sum.add(record);

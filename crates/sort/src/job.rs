@@ -209,19 +209,13 @@ impl Run<'_> {
             progress: self.progress,
             failure: &failure,
             chains,
-            first: 0,
-            first_offset: 0,
         })
     }
 
-    fn finish(&mut self, delivered: &Delivered) -> Result<()> {
-        match &mut self.target {
+    fn finish(&self, delivered: &Delivered) -> Result<()> {
+        match &self.target {
             Some(Target::File(file)) => file.finish(self.disk, delivered.bytes),
-            Some(Target::Stream(name, stream)) => {
-                let stream = stream.get_mut().expect("no holder of this lock panics");
-                let flushed = stream.flush();
-                flushed.map_err(|e| Error::from(e).context(format_args!("write `{name}`")))
-            }
+            Some(target) => target.flush(),
             None => Ok(()),
         }
     }
@@ -240,7 +234,7 @@ impl Run<'_> {
 }
 
 /// Names the files of this sort: the same for the same output.
-fn id_of(job: &Job) -> String {
+pub(crate) fn id_of(job: &Job) -> String {
     let name = match &job.output {
         Output::File(path) => path.display().to_string(),
         Output::Stream(name, _) => format!("{name} {}", std::process::id()),

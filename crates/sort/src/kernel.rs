@@ -266,9 +266,14 @@ pub fn gather(
     entries: &[Entry],
     mut each: impl FnMut(&[u8]) -> Result<()>,
 ) -> Result<()> {
+    let lines = match format {
+        // A record starts in the middle of a line, on average.
+        Format::Fixed(n) => (n + stream::LINE_BYTES / 2).div_ceil(stream::LINE_BYTES),
+        Format::Delimited(_) | Format::Prefixed => 2,
+    };
     for (i, entry) in entries.iter().enumerate() {
         if let Some(ahead) = entries.get(i + AHEAD) {
-            stream::prefetch(segments.from_place(*ahead));
+            stream::prefetch(segments.from_place(*ahead), lines);
         }
         each(segments.record(format, *entry))?;
     }

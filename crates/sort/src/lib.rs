@@ -9,6 +9,7 @@ pub mod input;
 pub mod output;
 mod run;
 pub mod progress;
+pub mod sorted;
 mod spill;
 mod plan;
 pub mod split;

@@ -125,14 +125,19 @@ impl Order {
 
     /// 80 bits that order as the records do, as far as they reach; the first `skip` bytes of the
     /// keys are known to be equal.
-    #[inline]
+    #[inline(always)]
     pub fn prefix(&self, body: &[u8], skip: usize) -> u128 {
+        if let Rule::Fixed { start, end } = &self.rule {
+            let at = (start + skip).min(*end);
+            let prefix = fixed_prefix(&body[at..*end], body, at);
+            return if self.reverse { !prefix & PREFIX_MASK } else { prefix };
+        }
+        self.variable_prefix(body, skip)
+    }
+
+    fn variable_prefix(&self, body: &[u8], skip: usize) -> u128 {
         let prefix = match &self.rule {
-            Rule::Fixed { start, end } => {
-                let at = (start + skip).min(*end);
-                fixed_prefix(&body[at..*end], body, at)
-            }
-            Rule::Range { start, end } => {
+            Rule::Fixed { start, end } | Rule::Range { start, end } => {
                 bytes_prefix(Order::key(start.saturating_add(skip), *end, body))
             }
             Rule::Keys(keys) => return keys.prefix(body, skip),

@@ -71,15 +71,6 @@ impl FileTarget {
         Ok(FileTarget { temporary, path: path.to_owned(), file, seams: Mutex::default() })
     }
 
-    /// Opens what a sort left.
-    pub fn open(disk: &dyn Disk, path: &Path, id: &str) -> Result<FileTarget> {
-        let temporary = temporary_path(path, id);
-        let file = disk.open(&temporary, Access::Direct).map_err(|e| {
-            Error::from(e).context(format_args!("open `{}`", temporary.display()))
-        })?;
-        Ok(FileTarget { temporary, path: path.to_owned(), file, seams: Mutex::default() })
-    }
-
     fn failed(&self, e: std::io::Error) -> Error {
         Error::from(e).context(format_args!("write `{}`", self.path.display()))
     }
@@ -131,21 +122,6 @@ impl FileTarget {
         self.file.sync("sort.output").map_err(|e| self.failed(e))
     }
 
-    /// Takes up a sector that was left incomplete at `offset`.
-    pub fn resume_at(&self, offset: u64) -> Result<()> {
-        let filled = (offset % SECTOR_BYTES as u64) as usize;
-        if filled == 0 {
-            return Ok(());
-        }
-        let mut seam = AlignedBuf::zeroed(SECTOR_BYTES);
-        let sector = offset / SECTOR_BYTES as u64;
-        let read = self.file.read_at(&mut seam, sector * SECTOR_BYTES as u64);
-        read.map_err(|e| self.failed(e))?;
-        let mut seams = self.seams.lock().expect("no holder of this lock panics");
-        seams.insert(sector, (seam, filled));
-        Ok(())
-    }
-
     /// Gives the file its length and its name.
     pub fn finish(&self, disk: &dyn Disk, bytes: u64) -> Result<()> {
         self.sync()?;
@@ -163,6 +139,13 @@ impl FileTarget {
 impl Target {
     pub fn is_stream(&self) -> bool {
         matches!(self, Target::Stream(..))
+    }
+
+    /// Hands over what a stream buffers.
+    pub fn flush(&self) -> Result<()> {
+        let Target::Stream(name, stream) = self else { return Ok(()) };
+        let flushed = stream.lock().expect("no holder of this lock panics").flush();
+        flushed.map_err(|e| Error::from(e).context(format_args!("write `{name}`")))
     }
 
     fn write(&self, chunk: &Chunk) -> Result<()> {

@@ -1,6 +1,6 @@
 //! Sorted runs on disk: read record by record through a window, merged, and written.
 
-use crate::input::Opened;
+use crate::input::{self, Input, Opened};
 use crate::kernel::merge::{Head, LoserTree};
 use crate::order::Order;
 use crate::progress::Progress;
@@ -9,11 +9,14 @@ use crate::spill::{Extent, Spills};
 use holdfast_base::limits::SECTOR_BYTES;
 use holdfast_base::{Error, Result};
 use holdfast_env::buf::AlignedBuf;
+use holdfast_env::disk::Disk;
 use std::collections::VecDeque;
+use std::io::Read;
 
 enum Source<'a> {
     Extents(&'a Spills, VecDeque<Extent>),
-    File(&'a Opened, u64),
+    File(Opened, u64),
+    Stream(String, Box<dyn Read + Send>),
 }
 
 /// Records in a row.
@@ -40,14 +43,19 @@ impl<'a> Run<'a> {
         Run { source, format, window, bytes: Vec::new(), at: 0, progress }
     }
 
-    pub fn of_file(
-        file: &'a Opened,
+    pub fn of_input(
+        disk: &dyn Disk,
+        input: Input,
         format: Format,
         window: usize,
         progress: &'a Progress,
-    ) -> Run<'a> {
+    ) -> Result<Run<'a>> {
+        let source = match input {
+            Input::File(path) => Source::File(input::open(disk, &path)?, 0),
+            Input::Stream(name, stream) => Source::Stream(name, stream),
+        };
         let window = AlignedBuf::zeroed(window);
-        Run { source: Source::File(file, 0), format, window, bytes: Vec::new(), at: 0, progress }
+        Ok(Run { source, format, window, bytes: Vec::new(), at: 0, progress })
     }
 
     /// The next record; none at the end.
@@ -93,6 +101,15 @@ impl<'a> Run<'a> {
                 *offset += read as u64;
                 Ok(read)
             }
+            Source::Stream(name, stream) => loop {
+                match stream.read(&mut self.window) {
+                    Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+                    read => {
+                        let doing = format!("read `{name}`");
+                        return read.map_err(|e| Error::from(e).context(doing));
+                    }
+                }
+            },
         }
     }
 }

@@ -60,20 +60,6 @@ impl Spills {
         Ok(spills)
     }
 
-    /// Opens those that a sort left.
-    pub fn open(disk: &dyn Disk, directories: &[PathBuf], id: &str) -> Result<Spills> {
-        let mut spills = Vec::new();
-        for directory in directories {
-            let path = spill_path(directory, id);
-            let file = disk.open(&path, Access::Direct).map_err(|e| {
-                Error::from(e).context(format_args!("open temporary file `{}`", path.display()))
-            })?;
-            let next = AtomicU64::new(file.len()?);
-            spills.push(Spill { path, file, next });
-        }
-        Ok(Spills { spills, turn: AtomicU64::new(0) })
-    }
-
     /// Where a block of so many whole sectors goes.
     pub fn place(&self, bytes: u64) -> (usize, u64) {
         let file = (self.turn.fetch_add(1, Ordering::Relaxed) % self.spills.len() as u64) as usize;
@@ -94,12 +80,6 @@ impl Spills {
     pub fn read(&self, block: &mut [u8], file: usize, offset: u64) -> Result<()> {
         let read = self.spills[file].file.read_exact_at(block, offset);
         read.map_err(|e| self.failed("read", file, e))
-    }
-
-    pub fn sync(&self) -> Result<()> {
-        self.spills.iter().enumerate().try_for_each(|(i, spill)| {
-            spill.file.sync("sort.spill").map_err(|e| self.failed("sync", i, e))
-        })
     }
 
     /// Removes them all. That one cannot be removed stops nobody: its name says whose it was.

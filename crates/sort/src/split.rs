@@ -5,14 +5,23 @@
 use crate::order::{Order, Tie};
 use crate::record::Format;
 
+/// Bits that the first look at a record goes by: the table of their values stays in the cache.
+const TABLE_BITS: u32 = 12;
+/// Boundaries that are looked at one after another before the search is by halves.
+const STEPS_MAX: usize = 8;
+
 /// The boundaries, and which partition a record belongs to.
 #[derive(Clone, Debug)]
 pub struct Splitters {
     /// Bodies of the boundaries, rising; a boundary is the first record of what is above it.
     bodies: Vec<Vec<u8>>,
     prefixes: Vec<u128>,
-    /// The upper halves of the prefixes, filled up to a power of two with the largest number.
+    /// The upper halves of the prefixes.
     heads: Vec<u64>,
+    /// By a few bits of a head: how many boundaries are certainly below it.
+    table: Vec<u16>,
+    /// Which bits these are: those of the distance to the first boundary, this far up.
+    shift: u32,
     /// The partition of records between boundary i-1 and i.
     between: Vec<usize>,
     /// The partition of records equal to boundary i, where that has one of its own.
@@ -49,9 +58,16 @@ impl Splitters {
             partitions += 1;
         }
         let prefixes: Vec<u128> = bodies.iter().map(|body| order.prefix(body, 0)).collect();
-        let mut heads: Vec<u64> = prefixes.iter().map(|prefix| (prefix >> 16) as u64).collect();
-        heads.resize((heads.len() + 1).next_power_of_two(), u64::MAX);
-        Splitters { bodies, prefixes, heads, between, equal, partitions }
+        let heads: Vec<u64> = prefixes.iter().map(|prefix| (prefix >> 16) as u64).collect();
+        let span = heads.last().map_or(0, |last| last - heads[0]);
+        let shift = (u64::BITS - span.leading_zeros()).saturating_sub(TABLE_BITS);
+        let base = heads.first().copied().unwrap_or(0);
+        let certainly_below = |slot: u64| {
+            let from = base.saturating_add(slot << shift);
+            heads.partition_point(|head| *head < from) as u16
+        };
+        let table = (0..=1 << TABLE_BITS).map(certainly_below).collect();
+        Splitters { bodies, prefixes, heads, table, shift, between, equal, partitions }
     }
 
     pub fn partitions(&self) -> usize {
@@ -82,14 +98,20 @@ impl Splitters {
     pub fn find(&self, order: &Order, body: &[u8]) -> usize {
         let prefix = order.prefix(body, 0);
         let head = (prefix >> 16) as u64;
-        // How many boundaries have a smaller head, without a branch to mispredict.
-        let mut below = 0;
-        let mut half = self.heads.len() / 2;
-        while half > 0 {
-            below += half * usize::from(self.heads[below + half - 1] < head);
-            half /= 2;
+        let Some(first) = self.heads.first() else { return 0 };
+        // How many boundaries have a smaller head: nearly always the table's answer or the next.
+        let slot = (head.saturating_sub(*first) >> self.shift).min(1 << TABLE_BITS) as usize;
+        let mut below = self.table[slot] as usize;
+        let mut steps = 0;
+        while below < self.heads.len() && self.heads[below] < head {
+            below += 1;
+            steps += 1;
+            if steps == STEPS_MAX {
+                below += self.heads[below..].partition_point(|other| *other < head);
+                break;
+            }
         }
-        if self.heads[below] != head || below >= self.bodies.len() {
+        if below == self.heads.len() || self.heads[below] != head {
             return self.between[below];
         }
         self.find_near(order, body, prefix, below)

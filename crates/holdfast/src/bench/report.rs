@@ -170,7 +170,7 @@ fn percentile(ns: &mut [u64], part: f64) -> f64 {
     *ns.select_nth_unstable(i).1 as f64 / 1e3
 }
 
-fn median(values: impl IntoIterator<Item = f64>) -> f64 {
+pub fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.into_iter().collect();
     values.sort_by(f64::total_cmp);
     match values.len() {
@@ -181,7 +181,7 @@ fn median(values: impl IntoIterator<Item = f64>) -> f64 {
 }
 
 /// Four significant digits, as an integer where it is one: more would pretend to be known.
-fn rounded(value: f64) -> Value {
+pub fn rounded(value: f64) -> Value {
     if value == 0.0 || !value.is_finite() {
         return json!(0);
     }

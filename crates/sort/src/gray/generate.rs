@@ -60,7 +60,7 @@ fn binary_key(x: u128) -> [u8; KEY_BYTES] {
 
 fn ascii_key(x: u128) -> [u8; KEY_BYTES] {
     let (mut high, mut low) = ((x >> 64) as u64, x as u64);
-    let mut digit = |from: &mut u64| {
+    let digit = |from: &mut u64| {
         let digit = b' ' + (*from % 95) as u8;
         *from /= 95;
         digit

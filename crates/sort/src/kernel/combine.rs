@@ -86,7 +86,7 @@ impl Combiner {
     }
 
     /// Hands over what is left: the last block of each partition and the bytes in it.
-    pub fn finish(mut self, blocks: &mut dyn Blocks) -> Result<Vec<(AlignedBuf, usize)>> {
+    pub fn finish(self, blocks: &mut dyn Blocks) -> Result<Vec<(AlignedBuf, usize)>> {
         let mut last = Vec::with_capacity(self.targets.len());
         for (p, mut target) in self.targets.into_iter().enumerate() {
             let staged = target.staged;

@@ -29,22 +29,27 @@ pub fn copy(to: &mut [u8], from: &[u8]) {
     to.copy_from_slice(from);
 }
 
-/// Starts loading the first two lines of `bytes`.
+/// Starts loading the first `lines` lines of `bytes`, three at most.
 #[inline(always)]
-pub fn prefetch(bytes: &[u8]) {
+pub fn prefetch(bytes: &[u8], lines: usize) {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         let start = bytes.as_ptr().cast::<i8>();
         // SAFETY: a prefetch reads nothing that the program can see and cannot fault, wherever
-        // it points; the second address is computed without claiming that it lies in `bytes`.
+        // it points; further addresses are computed without claiming that they lie in `bytes`.
         unsafe {
             _mm_prefetch::<_MM_HINT_T0>(start);
-            _mm_prefetch::<_MM_HINT_T0>(start.wrapping_add(LINE_BYTES));
+            if lines > 1 {
+                _mm_prefetch::<_MM_HINT_T0>(start.wrapping_add(LINE_BYTES));
+            }
+            if lines > 2 {
+                _mm_prefetch::<_MM_HINT_T0>(start.wrapping_add(2 * LINE_BYTES));
+            }
         }
     }
     #[cfg(not(target_arch = "x86_64"))]
-    let _ = bytes;
+    let _ = (bytes, lines);
 }
 
 #[cfg(test)]
@@ -62,7 +67,7 @@ mod tests {
                 copy(&mut to[start..start + len], &from[3..3 + len]);
                 assert_eq!(to[start..start + len], from[3..3 + len]);
                 assert!(to[..start].iter().chain(&to[start + len..]).all(|b| *b == 0));
-                prefetch(&to[start..start + len]);
+                prefetch(&to[start..start + len], len % 4);
             }
         }
     }
