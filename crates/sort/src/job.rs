@@ -6,11 +6,11 @@ use crate::failure::Failure;
 use crate::hash::Sum;
 use crate::input::{self, Filled, Input, Opened, Piece};
 use crate::order::Order;
-use crate::output::{FileTarget, Output, Target};
+use crate::output::{self, FileTarget, Output, Target};
 use crate::plan::{Need, Plan};
 use crate::progress::{Phase, Progress};
 use crate::record::Format;
-use crate::spill::Spills;
+use crate::spill::{self, Spills};
 use crate::split::Splitters;
 use holdfast_base::limits::SECTOR_BYTES;
 use holdfast_base::units::{MIB, format_bytes};
@@ -93,10 +93,39 @@ pub fn run(disk: &dyn Disk, mut job: Job, progress: &Progress) -> Result<Report>
     let passes = if plan.in_memory { 2 } else { 4 };
     progress.set_total(if known { bytes * passes } else { 0 });
     let id = id_of(&job);
+    let lock = take_over(disk, &job, &id)?;
     let mut run = Run { disk, job, id, plan, splitters, progress, target: None, spills: None };
     let done = run.all(source, bytes, known, threads, lanes as usize);
     run.clean(done.is_err());
+    if let Some((_held, path)) = lock {
+        let _ = disk.remove(&path);
+    }
     done
+}
+
+/// A lock that is held, and its file.
+type Held = (Box<dyn Send + Sync>, PathBuf);
+
+/// Keeps other sorts from the same output, and removes what one that was killed has left.
+fn take_over(disk: &dyn Disk, job: &Job, id: &str) -> Result<Option<Held>> {
+    let Output::File(path) = &job.output else { return Ok(None) };
+    let temporary = output::temporary_path(path, id);
+    let lock = temporary.with_added_extension("lock");
+    let held = disk.lock(&lock).map_err(|e| match e.kind() {
+        std::io::ErrorKind::WouldBlock => Error::exists(format!(
+            "write `{}`: another sort is writing it: wait for it, or name another output",
+            path.display()
+        )),
+        _ => Error::from(e).context(format_args!("write `{}`", path.display())),
+    })?;
+    let spills = job.temp.iter().map(|directory| spill::spill_path(directory, id));
+    for left in spills.chain([temporary]) {
+        let gone = disk.exists(&left).and_then(|there| if there { disk.remove(&left) } else { Ok(()) });
+        gone.map_err(|e| {
+            Error::from(e).context(format_args!("remove what a sort left, `{}`", left.display()))
+        })?;
+    }
+    Ok(Some((held, lock)))
 }
 
 struct Run<'a> {
