@@ -69,7 +69,14 @@ fn map(len: usize) -> *mut u8 {
     // SAFETY: an anonymous mapping at an address of the kernel's choice touches nobody's memory.
     let base = unsafe {
         let access = libc::PROT_READ | libc::PROT_WRITE;
-        libc::mmap(std::ptr::null_mut(), len, access, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0)
+        libc::mmap(
+            std::ptr::null_mut(),
+            len,
+            access,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+            -1,
+            0,
+        )
     };
     if base == libc::MAP_FAILED {
         handle_alloc_error(AlignedBuf::layout(len));
@@ -110,7 +117,14 @@ mod tests {
 
     #[test]
     fn aligned_rounded_and_zeroed() {
-        for (asked, given) in [(0, 4096), (1, 4096), (4096, 4096), (4097, 8192), (1 << 20, 1 << 20), (5 << 20, 5 << 20)] {
+        for (asked, given) in [
+            (0, 4096),
+            (1, 4096),
+            (4096, 4096),
+            (4097, 8192),
+            (1 << 20, 1 << 20),
+            (5 << 20, 5 << 20),
+        ] {
             let buf = AlignedBuf::zeroed(asked);
             assert_eq!(buf.len(), given);
             assert_eq!(buf.as_ptr() as usize % SECTOR_BYTES, 0);

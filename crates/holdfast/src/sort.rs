@@ -46,7 +46,13 @@ struct Options {
     #[arg(short, long, value_name = "OUT")]
     output: Option<String>,
     /// Memory to use, all buffers together
-    #[arg(short = 'S', long = "memory", alias = "buffer-size", default_value = "1G", value_name = "BYTES")]
+    #[arg(
+        short = 'S',
+        long = "memory",
+        alias = "buffer-size",
+        default_value = "1G",
+        value_name = "BYTES"
+    )]
     memory: String,
     /// Directory for temporary files; several share them [default: that of OUT]
     #[arg(short = 'T', long = "temp", alias = "temporary-directory", value_name = "DIR")]
@@ -155,8 +161,12 @@ pub fn run(sort: &Sort, lines: &mut Lines) -> Result<()> {
         None => sort_files(&sort.options, lines),
         Some(Command::Gen { records, start, ascii, skew, out }) => {
             let shape = generate::Shape { ascii: *ascii, skew: *skew };
-            let request =
-                generate::Request { start: *start, records: *records, shape, threads: processors() };
+            let request = generate::Request {
+                start: *start,
+                records: *records,
+                shape,
+                threads: processors(),
+            };
             if out == "-" {
                 generate::stream(&mut std::io::stdout(), &request)?;
                 return Ok(());
@@ -286,7 +296,9 @@ impl Options {
                 letters.replace('r', "")
             )));
         }
-        let Some(text) = &self.record_key else { return Order::range(format, 0, None, self.reverse) };
+        let Some(text) = &self.record_key else {
+            return Order::range(format, 0, None, self.reverse);
+        };
         let range = text.split_once(':').and_then(|(offset, length)| {
             let (offset, length) = (offset.parse::<usize>().ok()?, length.parse::<usize>().ok()?);
             Some((offset, offset.checked_add(length)?))
@@ -332,9 +344,10 @@ fn output_of(name: Option<&str>) -> Result<Output> {
             Err(Error::invalid(format!("write `{name}`: it is a directory")))
         }
         Ok(metadata) if !metadata.is_file() => {
-            let file = std::fs::OpenOptions::new().write(true).open(path).map_err(|e| {
-                Error::from(e).context(format_args!("write `{name}`"))
-            })?;
+            let file = std::fs::OpenOptions::new()
+                .write(true)
+                .open(path)
+                .map_err(|e| Error::from(e).context(format_args!("write `{name}`")))?;
             Ok(Output::Stream(name.to_owned(), Box::new(file)))
         }
         // A link stays a link: what it names is replaced.

@@ -86,9 +86,32 @@ impl Random {
 /// beyond ASCII, fields that are missing, equal keys, empty lines.
 fn corpus(seed: u64, lines: usize) -> Vec<u8> {
     let words: [&[u8]; 26] = [
-        b"a", b"A", b"b", b"ab", b"aB", b"zebra", b"Zebra", b"-1", b"-01.50", b"0", b"-0", b"1.5",
-        b"10", b"9", b"2K", b"1M", b"-3G", b"jan", b"Feb", b"DEC", b"\xe4\xff", b"a-b", b"a.b",
-        b"x\x01y", b"12345678901234567890.5", b".5",
+        b"a",
+        b"A",
+        b"b",
+        b"ab",
+        b"aB",
+        b"zebra",
+        b"Zebra",
+        b"-1",
+        b"-01.50",
+        b"0",
+        b"-0",
+        b"1.5",
+        b"10",
+        b"9",
+        b"2K",
+        b"1M",
+        b"-3G",
+        b"jan",
+        b"Feb",
+        b"DEC",
+        b"\xe4\xff",
+        b"a-b",
+        b"a.b",
+        b"x\x01y",
+        b"12345678901234567890.5",
+        b".5",
     ];
     let blanks: [&[u8]; 5] = [b" ", b" ", b"  ", b"\t", b":"];
     let mut random = Random(seed);
@@ -254,8 +277,11 @@ fn a_key_in_half_of_the_records_streams_through() {
         match random.below(2) {
             0 => lines.extend_from_slice(b"the same line again and again, in half of all places\n"),
             _ => lines.extend_from_slice(
-                format!("{:016x} and some more bytes to fill the line up\n", random.below(u64::MAX))
-                    .as_bytes(),
+                format!(
+                    "{:016x} and some more bytes to fill the line up\n",
+                    random.below(u64::MAX)
+                )
+                .as_bytes(),
             ),
         }
     }

@@ -100,11 +100,8 @@ impl Shared {
                 self.changed.notify_all();
                 return Ok(answer);
             }
-            state = self
-                .changed
-                .wait_timeout(state, LOOK)
-                .expect("no holder of this lock panics")
-                .0;
+            state =
+                self.changed.wait_timeout(state, LOOK).expect("no holder of this lock panics").0;
         }
     }
 
@@ -479,12 +476,16 @@ impl<'a> Deliver<'a> {
         let sum = &self.sums[p];
         let mean = (sum.bytes / sum.records.max(1)).max(1);
         // Bytes, their entries twice, and the block that they are written in.
-        let most = (self.split_bytes as u128 * mean as u128 / (mean + 2 * ENTRY_BYTES) as u128) as usize;
+        let most =
+            (self.split_bytes as u128 * mean as u128 / (mean + 2 * ENTRY_BYTES) as u128) as usize;
         let most = most / 4;
         let mut runs = Vec::new();
         let (mut entries, mut scratch) = (Vec::new(), Vec::new());
-        let rules =
-            Rules { format: work.format, order: work.order, skip: work.splitters.shared(p, work.order) };
+        let rules = Rules {
+            format: work.format,
+            order: work.order,
+            skip: work.splitters.shared(p, work.order),
+        };
         let mut bytes: Vec<u8> = Vec::with_capacity(most);
         for extents in self.extents(p) {
             let mut run = self.run(extents, work.plan.chunk_bytes)?;

@@ -135,9 +135,8 @@ impl Piece {
                 let aligned = *start / SECTOR_BYTES as u64 * SECTOR_BYTES as u64;
                 let wanted = (*end - aligned).min(block.len() as u64) as usize;
                 let whole = wanted.next_multiple_of(SECTOR_BYTES);
-                let got = file
-                    .read_at(&mut block[..whole], aligned)
-                    .map_err(|e| failed(name, e))?;
+                let got =
+                    file.read_at(&mut block[..whole], aligned).map_err(|e| failed(name, e))?;
                 if got < wanted {
                     return Err(Error::retry(format!(
                         "read `{name}`: it became shorter meanwhile: nobody may write to the input"
@@ -169,7 +168,11 @@ impl Piece {
 }
 
 /// Whole records of blocks spread evenly over the files.
-pub(crate) fn sample_files(files: &[Opened], format: Format, wanted: usize) -> Result<Vec<Vec<u8>>> {
+pub(crate) fn sample_files(
+    files: &[Opened],
+    format: Format,
+    wanted: usize,
+) -> Result<Vec<Vec<u8>>> {
     let total: u64 = files.iter().map(|file| file.bytes).sum();
     let blocks = (total / SAMPLE_PART / SAMPLE_BLOCK_BYTES as u64)
         .clamp(SAMPLE_BLOCKS_MIN, SAMPLE_BLOCKS_MAX);
@@ -206,12 +209,7 @@ pub(crate) fn sample_files(files: &[Opened], format: Format, wanted: usize) -> R
 }
 
 /// Adds about `wanted` records of `bytes`, spread over them.
-pub(crate) fn take_sample(
-    bytes: &[u8],
-    format: Format,
-    wanted: usize,
-    sample: &mut Vec<Vec<u8>>,
-) {
+pub(crate) fn take_sample(bytes: &[u8], format: Format, wanted: usize, sample: &mut Vec<Vec<u8>>) {
     let mut records = Vec::new();
     let mut at = 0;
     while let Some(n) = format.record_bytes(&bytes[at..]) {

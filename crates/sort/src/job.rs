@@ -63,7 +63,10 @@ const STREAM_MEMORIES: u64 = 16;
 enum Source {
     Files(Vec<Opened>),
     /// The blocks that were read so far, and what is left to read.
-    Stream { primed: Vec<Filled>, pieces: Vec<Piece> },
+    Stream {
+        primed: Vec<Filled>,
+        pieces: Vec<Piece>,
+    },
 }
 
 /// Sorts. Temporary files are gone afterwards; the output has its name only if all went well.
@@ -120,7 +123,8 @@ fn take_over(disk: &dyn Disk, job: &Job, id: &str) -> Result<Option<Held>> {
     })?;
     let spills = job.temp.iter().map(|directory| spill::spill_path(directory, id));
     for left in spills.chain([temporary]) {
-        let gone = disk.exists(&left).and_then(|there| if there { disk.remove(&left) } else { Ok(()) });
+        let gone =
+            disk.exists(&left).and_then(|there| if there { disk.remove(&left) } else { Ok(()) });
         gone.map_err(|e| {
             Error::from(e).context(format_args!("remove what a sort left, `{}`", left.display()))
         })?;

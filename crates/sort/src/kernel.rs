@@ -233,8 +233,7 @@ fn settle_ties(segments: &Segments<'_>, rules: Rules<'_>, entries: &mut [Entry])
                 settle_ties(segments, deeper, run);
             }
             Tie::Deeper | Tie::Compare => run.sort_unstable_by(|a, b| {
-                let (x, y) =
-                    (segments.body(rules.format, *a), segments.body(rules.format, *b));
+                let (x, y) = (segments.body(rules.format, *a), segments.body(rules.format, *b));
                 let places = (*a & PLACE_MASK).cmp(&(*b & PLACE_MASK));
                 rules.order.compare(x, y).then(places)
             }),

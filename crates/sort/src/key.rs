@@ -55,10 +55,22 @@ impl Style {
                 self.skip_end_blanks |= end;
                 return Ok(());
             }
-            b'f' => return Ok(self.fold = true),
-            b'd' => return Ok(self.dictionary = true),
-            b'i' => return Ok(self.printable = true),
-            b'r' => return Ok(self.reverse = true),
+            b'f' => {
+                self.fold = true;
+                return Ok(());
+            }
+            b'd' => {
+                self.dictionary = true;
+                return Ok(());
+            }
+            b'i' => {
+                self.printable = true;
+                return Ok(());
+            }
+            b'r' => {
+                self.reverse = true;
+                return Ok(());
+            }
             b'g' | b'R' | b'V' => {
                 let name = ["general numeric", "random", "version"]
                     [b"gRV".iter().position(|l| *l == letter).unwrap_or(0)];

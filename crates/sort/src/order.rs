@@ -19,9 +19,15 @@ const FIXED_BYTES: usize = 10;
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Rule {
     /// A range that every record has.
-    Fixed { start: usize, end: usize },
+    Fixed {
+        start: usize,
+        end: usize,
+    },
     /// A range that records may end in or before.
-    Range { start: usize, end: usize },
+    Range {
+        start: usize,
+        end: usize,
+    },
     Keys(Keys),
 }
 
@@ -108,7 +114,7 @@ impl Order {
         })
     }
 
-    fn key<'a>(start: usize, end: usize, body: &'a [u8]) -> &'a [u8] {
+    fn key(start: usize, end: usize, body: &[u8]) -> &[u8] {
         let end = end.min(body.len());
         &body[start.min(end)..end]
     }

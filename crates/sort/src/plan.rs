@@ -81,7 +81,8 @@ impl Plan {
         let read_block = (buffers / 64 / need.lanes / READ_BLOCKS * 8)
             .clamp(READ_BLOCK_BYTES_MIN, READ_BLOCK_BYTES_MAX);
         let read_block_bytes = sectors(read_block);
-        let chunk_bytes = sectors((buffers / 4 / chunks(need.threads) as u64).clamp(64 << 10, 4 * MIB));
+        let chunk_bytes =
+            sectors((buffers / 4 / chunks(need.threads) as u64).clamp(64 << 10, 4 * MIB));
         let reading = need.lanes * READ_BLOCKS * read_block_bytes as u64;
         let mut plan = Plan {
             buffers,
@@ -99,8 +100,8 @@ impl Plan {
         let record = need.record_bytes.max(1);
         let entries = |bytes: u64| bytes / record * ENTRY_BYTES;
         let target = buffers / PARTITIONS_A_MEMORY;
-        let partition = (target as u128 * target as u128
-            / (target + entries(target)).max(1) as u128) as u64;
+        let partition =
+            (target as u128 * target as u128 / (target + entries(target)).max(1) as u128) as u64;
         let blocks = (buffers - reading) / 8 * 7;
         // A quarter of the blocks is on its way to the disk.
         let share = |partitions: u64| {

@@ -1,6 +1,6 @@
 //! How far a sort is, for whoever draws it, and the order to stop.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
 /// Counters that threads of a sort add to; shared by reference.
 #[derive(Debug, Default)]

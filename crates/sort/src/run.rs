@@ -95,9 +95,10 @@ impl<'a> Run<'a> {
                 Ok(read)
             }
             Source::File(opened, offset) => {
-                let read = opened.file.read_at(&mut self.window, *offset).map_err(|e| {
-                    Error::from(e).context(format_args!("read `{}`", opened.name))
-                })?;
+                let read = opened
+                    .file
+                    .read_at(&mut self.window, *offset)
+                    .map_err(|e| Error::from(e).context(format_args!("read `{}`", opened.name)))?;
                 *offset += read as u64;
                 Ok(read)
             }
@@ -124,8 +125,8 @@ pub(crate) fn merge(
     // A head keeps a copy of its record: the window below it moves on.
     let mut records: Vec<Vec<u8>> = vec![Vec::new(); runs.len()];
     let mut failed = None;
-    let mut take = |source: usize, head: &mut Head, records: &mut Vec<Vec<u8>>| {
-        match runs[source].next() {
+    let mut take =
+        |source: usize, head: &mut Head, records: &mut Vec<Vec<u8>>| match runs[source].next() {
             Ok(Some(record)) => {
                 records[source].clear();
                 records[source].extend_from_slice(record);
@@ -138,8 +139,7 @@ pub(crate) fn merge(
                 head.ended = true;
                 failed.get_or_insert(e);
             }
-        }
-    };
+        };
     let mut heads = Vec::new();
     for source in 0..records.len() {
         let mut head = Head::default();
@@ -168,7 +168,13 @@ pub(crate) struct Writer<'a> {
 
 impl<'a> Writer<'a> {
     pub fn new(spills: &'a Spills, bytes: usize, progress: &'a Progress) -> Writer<'a> {
-        Writer { spills, block: AlignedBuf::zeroed(bytes), filled: 0, extents: Vec::new(), progress }
+        Writer {
+            spills,
+            block: AlignedBuf::zeroed(bytes),
+            filled: 0,
+            extents: Vec::new(),
+            progress,
+        }
     }
 
     pub fn push(&mut self, mut bytes: &[u8]) -> Result<()> {

@@ -37,7 +37,12 @@ pub(crate) fn spill_path(directory: &Path, id: &str) -> PathBuf {
 impl Spills {
     /// Makes one file in each of `directories`, with room for `bytes` together. Nothing is left
     /// behind if one cannot be made.
-    pub fn create(disk: &dyn Disk, directories: &[PathBuf], id: &str, bytes: u64) -> Result<Spills> {
+    pub fn create(
+        disk: &dyn Disk,
+        directories: &[PathBuf],
+        id: &str,
+        bytes: u64,
+    ) -> Result<Spills> {
         let mut spills = Spills { spills: Vec::new(), turn: AtomicU64::new(0) };
         let share = bytes.div_ceil(directories.len().max(1) as u64);
         for directory in directories {

@@ -94,9 +94,7 @@ fn measure(options: &SortBench, directory: &Path, lines: &mut Lines) -> Result<(
         "half" => make_half(&input, bytes, options.seed)?,
         "lines" => make_lines(&input, bytes, options.seed)?,
         other => {
-            return Err(Error::invalid(format!(
-                "`-t {other}`: use uniform, skew, half or lines"
-            )));
+            return Err(Error::invalid(format!("`-t {other}`: use uniform, skew, half or lines")));
         }
     }
     let bytes = std::fs::metadata(&input)?.len();
@@ -319,19 +317,12 @@ fn same(a: &Path, b: &Path) -> Result<bool> {
     }
 }
 
-fn line(
-    options: &SortBench,
-    bytes: u64,
-    memory: u64,
-    samples: &[Sample],
-    peers: &[f64],
-) -> Value {
+fn line(options: &SortBench, bytes: u64, memory: u64, samples: &[Sample], peers: &[f64]) -> Value {
     let of = |value: &dyn Fn(&Sample) -> f64| median(samples.iter().map(value));
     let size = bytes as f64;
     let in_memory = samples.iter().any(|sample| sample.report.in_memory);
     let passes = if in_memory { 2.0 } else { 4.0 };
-    let (rate, limit) =
-        (of(&|s| size / s.seconds), of(&|s| s.bandwidth / passes));
+    let (rate, limit) = (of(&|s| size / s.seconds), of(&|s| s.bandwidth / passes));
     let rates = samples.iter().map(|s| size / s.seconds);
     let spread = rates.fold((f64::MAX, 0f64), |(a, b), v| (a.min(v), b.max(v)));
     let peer = (!peers.is_empty()).then(|| size / median(peers.iter().copied()));

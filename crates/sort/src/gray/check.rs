@@ -90,13 +90,8 @@ impl Summary {
 
     pub fn to_bytes(&self) -> [u8; SUMMARY_BYTES] {
         let mut bytes = [0; SUMMARY_BYTES];
-        let numbers = [
-            self.first_unordered,
-            self.unordered,
-            self.records,
-            self.duplicates,
-            self.checksum,
-        ];
+        let numbers =
+            [self.first_unordered, self.unordered, self.records, self.duplicates, self.checksum];
         for (number, out) in numbers.iter().zip(bytes.chunks_exact_mut(16)) {
             out[..8].copy_from_slice(&((number >> 64) as u64).to_le_bytes());
             out[8..].copy_from_slice(&(*number as u64).to_le_bytes());

@@ -73,8 +73,7 @@ fn a_record_that_fills_a_partition_gets_one_of_its_own() {
     assert_eq!(splitters.find(&order, &[50, 1]), alone + 1);
     assert_eq!(splitters.find(&order, &[0, 0]), 0);
     assert_eq!(splitters.find(&order, &[255, 255]), splitters.partitions() - 1);
-    let again =
-        Splitters::of(splitters.boundaries().map(|(b, alone)| (b.to_vec(), alone)), &order);
+    let again = Splitters::of(splitters.boundaries().map(|(b, alone)| (b.to_vec(), alone)), &order);
     assert_eq!(again.partitions(), splitters.partitions());
 }
 
