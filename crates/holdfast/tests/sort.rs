@@ -293,6 +293,24 @@ fn a_key_in_half_of_the_records_streams_through() {
 }
 
 #[test]
+fn a_pipe_whose_start_says_nothing_of_the_rest_goes_through_the_third_phase() {
+    let scratch = Scratch::new("third");
+    // In order already: the boundaries come from the first third of the memory, so that nearly
+    // everything belongs behind the last of them.
+    let lines: Vec<String> = (0..700_000)
+        .map(|i| format!("{i:010} the same in every line, thirty bytes or so\n"))
+        .collect();
+    let lines = lines.concat();
+    for unique in [&[][..], &["-u"]] {
+        let words = [unique, &["-S", "32M", "-o", "out", "-"]].concat();
+        let ours = holdfast(&words, &scratch.0, lines.as_bytes());
+        assert!(ours.status.success(), "{ours:?}");
+        assert!(fs::read(scratch.0.join("out")).unwrap() == lines.as_bytes());
+    }
+    assert_eq!(scratch.names(), ["out"]);
+}
+
+#[test]
 fn what_cannot_be_sorted_is_refused_and_nothing_is_left_behind() {
     let scratch = Scratch::new("bad");
     scratch.write("in", b"b\na\n");

@@ -220,7 +220,8 @@ fn settle_ties(segments: &Segments<'_>, rules: Rules<'_>, entries: &mut [Entry])
         if count == 1 {
             continue;
         }
-        match rules.order.tie(prefix, rules.skip) {
+        let tie = rules.order.tie(prefix, rules.skip);
+        match tie {
             Tie::Equal => {}
             Tie::Deeper if count >= DEEPER_FROM => {
                 let deeper = Rules { skip: rules.skip + rules.order.depth_bytes(), ..rules };
@@ -232,10 +233,14 @@ fn settle_ties(segments: &Segments<'_>, rules: Rules<'_>, entries: &mut [Entry])
                 run.sort_unstable();
                 settle_ties(segments, deeper, run);
             }
-            Tie::Deeper | Tie::Compare => run.sort_unstable_by(|a, b| {
+            Tie::Deeper | Tie::Compare | Tie::CompareRest => run.sort_unstable_by(|a, b| {
                 let (x, y) = (segments.body(rules.format, *a), segments.body(rules.format, *b));
                 let places = (*a & PLACE_MASK).cmp(&(*b & PLACE_MASK));
-                rules.order.compare(x, y).then(places)
+                let order = match tie {
+                    Tie::CompareRest => rules.order.compare_rest(x, y),
+                    _ => rules.order.compare(x, y),
+                };
+                order.then(places)
             }),
         }
     }

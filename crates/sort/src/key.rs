@@ -304,7 +304,12 @@ impl LineOptions {
 
 impl Keys {
     pub fn compare(&self, a: &[u8], b: &[u8]) -> Ordering {
-        for key in &self.keys {
+        self.compare_from(0, a, b)
+    }
+
+    /// Compares lines whose first `from` keys are known to be equal.
+    pub fn compare_from(&self, from: usize, a: &[u8], b: &[u8]) -> Ordering {
+        for key in &self.keys[from..] {
             match key.compare(a, b, self.separator) {
                 Ordering::Equal => {}
                 other => return other,

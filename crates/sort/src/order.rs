@@ -47,6 +47,8 @@ pub enum Tie {
     Deeper,
     /// The comparison decides.
     Compare,
+    /// The comparison decides; first keys are equal.
+    CompareRest,
 }
 
 /// Nine bytes at most of a variable key, and how many more: ten means at least one more. Zeros
@@ -129,6 +131,14 @@ impl Order {
         if self.reverse { order.reverse() } else { order }
     }
 
+    /// As [`Order::compare`], where the first keys are known to be equal.
+    pub fn compare_rest(&self, a: &[u8], b: &[u8]) -> Ordering {
+        match &self.rule {
+            Rule::Keys(keys) => keys.compare_from(1, a, b),
+            _ => self.compare(a, b),
+        }
+    }
+
     /// 80 bits that order as the records do, as far as they reach; the first `skip` bytes of the
     /// keys are known to be equal.
     #[inline(always)]
@@ -162,6 +172,7 @@ impl Order {
             }
             Rule::Keys(keys) => match keys.first_is_decided(prefix) {
                 true if keys.first_is_all() => Tie::Equal,
+                true => Tie::CompareRest,
                 false if keys.has_depth() => Tie::Deeper,
                 _ => Tie::Compare,
             },
