@@ -222,7 +222,11 @@ fn results_are_those_of_gnu_sort_for_every_option() {
 fn several_inputs_merge_pipes_and_memory_too_small_for_all_give_the_same() {
     let scratch = Scratch::new("inputs");
     // More than the least memory that is taken, and without a newline at one end.
-    let big = corpus(3, 2_500_000);
+    let filler =
+        b" and a tail as long as the lines of a log have, but without a field of its own\n";
+    let lines = corpus(3, 300_000);
+    let big: Vec<u8> =
+        lines.split(|b| *b == b'\n').flat_map(|line| [line, filler].concat()).collect();
     assert!(big.len() > 20 << 20);
     let one = scratch.write("one", &big[..big.len() - 1]);
     let two = scratch.write("two", &corpus(4, 1000));
