@@ -12,6 +12,7 @@ mod names;
 pub mod report;
 pub mod scheduler;
 mod server;
+pub mod sort;
 mod streams;
 mod table;
 

@@ -45,6 +45,8 @@ pub enum Command {
     Log(Log),
     /// Run a cache that speaks memcached's protocol, with memcached's own options
     Cache(crate::cache::Options),
+    /// Sort what does not fit in memory; make and check the sort benchmark's records
+    Sort(crate::sort::Sort),
     /// Show or check the configuration
     #[command(subcommand)]
     Config(Config),
@@ -351,6 +353,8 @@ pub enum Bench {
     Cache(crate::bench::cache::Options),
     /// The recovery planner: tasks scheduled a second by each selector and search, on one core
     Scheduler(Scheduler),
+    /// The external sort, beside the disk's bandwidth and GNU sort
+    Sort(crate::bench::sort::SortBench),
 }
 
 #[derive(Args, Debug)]

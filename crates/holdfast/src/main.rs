@@ -14,6 +14,7 @@ mod log;
 mod node;
 mod output;
 mod sim;
+mod sort;
 mod up;
 
 use clap::Parser;
@@ -50,6 +51,10 @@ fn run(cli: &Cli) -> Result<()> {
         Command::Doctor { data: None } => doctor::ask(&mut connect(cli)?, &mut out),
         Command::Fs(command) => fs::run(&mut connect(cli)?, command, &mut out),
         Command::Log(command) => log::run(&mut connect(cli)?, command, &mut out),
+        Command::Sort(command) => {
+            // What is sorted may go to standard output, which this would hold.
+            sort::run(command, &mut out)
+        }
         Command::Config(cli::Config::PrintDefault) => {
             print!("{}", config::print_default());
             Ok(())
@@ -60,6 +65,7 @@ fn run(cli: &Cli) -> Result<()> {
         Command::Sim(cli::Sim::Recovery(options)) => sim::recovery(options, &mut out),
         Command::Bench(cli::Bench::Iobench(options)) => bench::iobench(options, &mut out),
         Command::Bench(cli::Bench::Scheduler(options)) => bench::scheduler::run(options, &mut out),
+        Command::Bench(cli::Bench::Sort(options)) => bench::sort::run(options, &mut out),
     }
 }
 

@@ -13,7 +13,7 @@ const LAYERS: &[&[&str]] = &[
     &["holdfast-chunk"],
     &["holdfast-recovery"],
     &["holdfast-cluster"],
-    &["holdfast-file", "holdfast-cache"],
+    &["holdfast-file", "holdfast-cache", "holdfast-sort"],
     &["holdfast"],
 ];
 
