@@ -11,6 +11,7 @@ mod tests;
 
 use self::core::Core;
 use self::intake::{Intake, Target};
+use crate::wire::OP_CATCH_UP;
 use holdfast_base::limits::{CONNECTION_REQUESTS_MAX, FRAME_BODY_BYTES_MAX};
 use holdfast_base::{Error, Kind, Result};
 use holdfast_env::net::{Endpoint, Link, OP_RING, Socket, Wait};
@@ -57,6 +58,8 @@ pub struct Options {
     /// How often a client connects again before it gives up, and how often it sends one request
     /// again. Requests that change something are numbered, so a repetition gets the first answer.
     pub reconnects_max: u32,
+    /// Other nodes of the same cluster: where to go on when the first one does not answer.
+    pub others: Vec<Endpoint>,
     /// Pause before the second attempt; it doubles with each, up to [`RECONNECT_PAUSE_MAX`].
     pub reconnect_pause: Duration,
 }
@@ -74,6 +77,7 @@ impl Default for Options {
             outstanding_max: CONNECTION_REQUESTS_MAX / 2,
             deadline_ms: 0,
             reconnects_max: 8,
+            others: Vec::new(),
             reconnect_pause: Duration::from_millis(50),
         }
     }
@@ -352,7 +356,15 @@ impl Connection {
     /// One attempt to connect anew. Kept requests without an answer are sent again, under the
     /// numbers that they had; the others have failed.
     pub fn reconnect(&mut self) -> Result<()> {
-        let link = open(&self.endpoint, &self.options)?;
+        let link = match open(&self.endpoint, &self.options) {
+            Ok(link) => link,
+            Err(e) => {
+                // The next attempt goes to the next node.
+                self.options.others.push(self.endpoint.clone());
+                self.endpoint = self.options.others.remove(0);
+                return Err(e);
+            }
+        };
         self.core.fail(Error::retry(format!("talk to `{}`: connected anew", self.endpoint)));
         self.link = link;
         self.out.clear();
@@ -361,6 +373,11 @@ impl Connection {
         let mut again = Vec::new();
         self.core.revive(&mut again, self.options.reconnects_max);
         self.enter_ring_if_wanted()?;
+        if !self.options.others.is_empty() {
+            // Another node may not have seen yet what this client was told elsewhere.
+            let id = self.core.submit(&mut self.out, OP_CATCH_UP, 0, 0, |_| {})?;
+            self.wait(id).map_err(|e| e.context(format!("go on at `{}`", self.endpoint)))?;
+        }
         self.out = again;
         Ok(())
     }

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 #[derive(Parser, Debug)]
 #[command(name = "holdfast", version, propagate_version = true, max_term_width = 100)]
 pub struct Cli {
-    /// Node to talk to: HOST:PORT or unix:/path [default: unix:data/holdfast.sock, then 127.0.0.1:7400]
+    /// Node to talk to: HOST:PORT or unix:/path, several with commas [default: unix:data/holdfast.sock, then 127.0.0.1:7400]
     #[arg(long, global = true, env = "HOLDFAST_SERVER", value_name = "ADDR")]
     pub server: Option<String>,
     /// Print JSON, one object a line
@@ -130,7 +130,7 @@ pub struct Dev {
     /// Native port of node-1; the others count up by 100
     #[arg(long, default_value_t = 7400, value_name = "PORT")]
     pub port: u16,
-    /// HTTP port of node-1; the others count up by 100
+    /// HTTP port of node-1; the others count up by 100; 0 for none
     #[arg(long, default_value_t = 7480, value_name = "PORT")]
     pub http_port: u16,
     /// What each node may store; 0 for the whole file system

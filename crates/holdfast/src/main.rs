@@ -83,9 +83,19 @@ fn check_config(file: &Path, out: &mut Output) -> Result<()> {
 
 /// The node that was named, or the local one: its socket below `data`, else its port.
 fn connect(cli: &Cli) -> Result<Client> {
-    let options = Options::default();
-    if let Some(server) = &cli.server {
-        return Client::connect(&Endpoint::parse(server)?, &options);
+    let mut options = Options::default();
+    if let Some(servers) = &cli.server {
+        // The first that answers; the others are where to go on when it does not any more.
+        let mut nodes = servers.split(',').map(Endpoint::parse).collect::<Result<Vec<_>>>()?;
+        for _ in 1..nodes.len() {
+            options.others = nodes[1..].to_vec();
+            if let Ok(client) = Client::connect(&nodes[0], &options) {
+                return Ok(client);
+            }
+            nodes.rotate_left(1);
+        }
+        options.others = nodes[1..].to_vec();
+        return Client::connect(&nodes[0], &options);
     }
     let socket = Path::new("data").join(config::SOCKET);
     if socket.exists()

@@ -219,7 +219,8 @@ fn remove(data: &Path) -> Result<()> {
 
 fn settings(dev: &Dev, i: usize) -> NodeSettings {
     let step = PORT_STEP * i as u16;
-    let (native_port, http_port) = (dev.port + step, dev.http_port + step);
+    let http_port = if dev.http_port == 0 { 0 } else { dev.http_port + step };
+    let native_port = dev.port + step;
     let join = match i {
         0 => String::new(),
         _ => format!("join = \"127.0.0.1:{}\"\n", dev.port),
