@@ -15,7 +15,6 @@ use crate::wire::OP_CATCH_UP;
 use holdfast_base::limits::{CONNECTION_REQUESTS_MAX, FRAME_BODY_BYTES_MAX};
 use holdfast_base::{Error, Kind, Result};
 use holdfast_env::net::{Endpoint, Link, OP_RING, Socket, Wait};
-use holdfast_env::page_buf::PageBuf;
 use holdfast_env::ring::Ring;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, OwnedFd};
@@ -25,8 +24,6 @@ use std::time::Duration;
 const COPY_BYTES_MAX: usize = 4 << 10;
 /// Pieces of a body that are sent without a copy.
 const BODY_PIECES_MAX: usize = 63;
-/// A body of this size on is sent by its pages: two calls instead of one, and no copy.
-const PAGES_BYTES_MIN: usize = 32 << 10;
 /// Unsent requests up to this size are gathered before a send is forced.
 const SEND_BYTES_MAX: usize = 256 << 10;
 /// Empty looks at the socket before a spinning receive sleeps: some 100 us.
@@ -214,24 +211,6 @@ impl Connection {
         self.queue(opcode, self.options.deadline_ms, false, meta, body)
     }
 
-    /// As [`Connection::submit`], with a body that is sent by its pages where that saves a copy:
-    /// it must not change before the answer is there.
-    pub fn submit_pages(
-        &mut self,
-        opcode: u16,
-        meta: impl FnOnce(&mut Vec<u8>),
-        body: &PageBuf,
-    ) -> Result<RequestId> {
-        if body.len() < PAGES_BYTES_MIN || !self.link.sends_pages() {
-            return self.submit(opcode, meta, &[body]);
-        }
-        check_body(body.len(), 1)?;
-        let (deadline_ms, bytes) = (self.options.deadline_ms, body.len() as u32);
-        let id = self.core.submit(&mut self.out, opcode, deadline_ms, bytes, meta)?;
-        let _ = self.send(&[], Some(body));
-        Ok(id)
-    }
-
     /// As [`Connection::submit`], with a copy kept until the answer is taken, so that
     /// [`Connection::reconnect`] can send it again.
     pub fn submit_kept(
@@ -269,14 +248,14 @@ impl Connection {
                 self.flush_quietly();
             }
         } else {
-            let _ = self.send(body, None);
+            let _ = self.send(body);
         }
         Ok(id)
     }
 
     /// Sends what is queued.
     pub fn flush(&mut self) -> Result<()> {
-        self.send(&[], None)
+        self.send(&[])
     }
 
     /// The answer to `id`, or its next part. Errors of the server come as errors.
@@ -384,17 +363,17 @@ impl Connection {
 
     /// A failed send fails every outstanding request, so waiting finds out by itself.
     fn flush_quietly(&mut self) {
-        let _ = self.send(&[], None);
+        let _ = self.send(&[]);
     }
 
-    /// Sends all that is queued, then `body`, then `pages`. While the server does not take it,
-    /// answers are received: two sides that only send would wait for each other for ever.
-    fn send(&mut self, body: &[&[u8]], pages: Option<&PageBuf>) -> Result<()> {
+    /// Sends all that is queued, then `body`. While the server does not take it, answers are
+    /// received: two sides that only send would wait for each other for ever.
+    fn send(&mut self, body: &[&[u8]]) -> Result<()> {
         if let Some(error) = self.core.failure() {
             return Err(error.clone());
         }
         // Every wait comes by here, most with nothing to send.
-        if self.out.is_empty() && body.is_empty() && pages.is_none() {
+        if self.out.is_empty() && body.is_empty() {
             return Ok(());
         }
         let out = std::mem::take(&mut self.out);
@@ -405,19 +384,12 @@ impl Connection {
         }
         let mut rest = &mut slices[..body.len() + 1];
         let mut left: usize = rest.iter().map(|slice| slice.len()).sum();
-        let mut pages_sent = 0;
-        loop {
-            let sent = match pages {
-                _ if left > 0 => self.link.send(rest, None, pages.is_some()),
-                Some(pages) if pages_sent < pages.len() => self.link.send_pages(pages, pages_sent),
-                _ => break,
-            };
-            match sent {
-                Ok(sent) if left > 0 => {
+        while left > 0 {
+            match self.link.send(rest, None, false) {
+                Ok(sent) => {
                     left -= sent;
                     IoSlice::advance_slices(&mut rest, sent);
                 }
-                Ok(sent) => pages_sent += sent,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
                     match self.link.wait_ready(true, self.options.read_timeout) {

@@ -8,7 +8,6 @@ pub mod clock;
 pub mod disk;
 pub mod local;
 pub mod net;
-pub mod page_buf;
 pub mod poll;
 pub mod region;
 pub mod ring;

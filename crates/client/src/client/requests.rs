@@ -10,7 +10,6 @@ use crate::wire::{self, Call};
 use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::ids::SessionId;
 use holdfast_base::{Error, Kind, Result};
-use holdfast_env::page_buf::PageBuf;
 use holdfast_env::tasks::Stop;
 
 /// An answer to wait for; see [`Client::wait`].
@@ -181,19 +180,6 @@ impl Client {
     ) -> Result<Ticket> {
         self.connected()?;
         let request = self.connection.submit(opcode, |out| message.encode(out), body)?;
-        Ok(Ticket { request })
-    }
-
-    /// As [`Client::submit_once`], with a body that is sent by its pages: it must stay as it is
-    /// until the answer is there.
-    pub(crate) fn submit_pages_once(
-        &mut self,
-        opcode: u16,
-        message: &impl Encode,
-        body: &PageBuf,
-    ) -> Result<Ticket> {
-        self.connected()?;
-        let request = self.connection.submit_pages(opcode, |out| message.encode(out), body)?;
         Ok(Ticket { request })
     }
 

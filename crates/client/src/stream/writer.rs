@@ -3,7 +3,7 @@
 //! is not acknowledged is kept, so that a chunk that failed can be sealed and the rest sent to a
 //! new one.
 
-use super::slice::{Memory, Slice};
+use super::slice::Slice;
 use super::{DURABLE_SLICES_IN_FLIGHT, MOVES_MAX, SLICES_IN_FLIGHT};
 use crate::client::{Client, NewFile, Ticket, decode};
 use crate::wire::{self, chunk, file as msg};
@@ -223,7 +223,7 @@ impl FileWriter<'_> {
 
     /// Sends the buffer as appends; blocks only while too many are in flight.
     fn send_buffer(&mut self) -> Result<()> {
-        let empty = self.spare.pop().unwrap_or_else(Slice::pages);
+        let empty = self.spare.pop().unwrap_or_default();
         let bytes = mem::replace(&mut self.buffer, empty);
         let sent = self.send_bytes(bytes);
         self.note(sent)
@@ -318,12 +318,7 @@ impl FileWriter<'_> {
         };
         current.sent += bytes.len() as u64;
         let half_full = current.sent >= current.grant.capacity / 2;
-        let ticket = match &bytes.memory {
-            Memory::Own(own) => self.client.submit_once(wire::OP_CHUNK_APPEND, &append, &[own])?,
-            Memory::Pages(pages) => {
-                self.client.submit_pages_once(wire::OP_CHUNK_APPEND, &append, pages)?
-            }
-        };
+        let ticket = self.client.submit_once(wire::OP_CHUNK_APPEND, &append, &[&bytes])?;
         self.in_flight.push_back(InFlight { ticket, at, bytes });
         let ends_here = self.expected.is_some_and(|expected| {
             let room = self.current.as_ref().map_or(0, |c| c.grant.capacity - c.sent);
@@ -360,9 +355,7 @@ impl FileWriter<'_> {
                 let mut bytes = slice.bytes;
                 bytes.clear();
                 // The first one, and what was cut, is not worth keeping.
-                if matches!(bytes.memory, Memory::Pages(_)) {
-                    self.spare.push(bytes);
-                }
+                self.spare.push(bytes);
                 Ok(())
             }
             Err(e) => {
