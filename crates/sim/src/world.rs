@@ -274,11 +274,12 @@ impl World {
     }
 
     fn report(&self) -> Report {
+        let fault_kinds = locked(&self.shared.fault_kinds).clone();
         Report {
             seed: self.schedule.seed,
             operations: self.shared.operations.load(Ordering::Relaxed),
-            faults: locked(&self.shared.fault_kinds).values().sum(),
-            fault_kinds: locked(&self.shared.fault_kinds).clone(),
+            faults: fault_kinds.values().sum(),
+            fault_kinds,
             digest: self.net.digest(),
             simulated_ns: self.net.now_ns(),
             seen: locked(&self.shared.seen).clone(),
