@@ -85,6 +85,7 @@ fn one(options: &Options) -> ExitCode {
     if failed || options.trace {
         report.trace.iter().for_each(|line| println!("{line}"));
     }
+    report.findings.iter().for_each(|(cell, what)| println!("n{cell} found: {what}"));
     println!(
         "seed {}: {} operations, {} faults {:?}, {} simulated seconds, digest {:016x}",
         report.seed,

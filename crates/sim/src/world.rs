@@ -73,6 +73,8 @@ pub struct Report {
     pub seen: BTreeMap<&'static str, u64>,
     /// Broken promises, each a sentence; empty for a good run.
     pub violations: Vec<String>,
+    /// What nodes found, with the number of the cell.
+    pub findings: Vec<(usize, String)>,
     pub trace: Vec<String>,
 }
 
@@ -274,6 +276,11 @@ impl World {
     }
 
     fn report(&self) -> Report {
+        for cell in &self.cells {
+            if let Some(node) = cell.node() {
+                self.shared.keep_findings(cell.number, &node);
+            }
+        }
         let fault_kinds = locked(&self.shared.fault_kinds).clone();
         Report {
             seed: self.schedule.seed,
@@ -284,6 +291,7 @@ impl World {
             simulated_ns: self.net.now_ns(),
             seen: locked(&self.shared.seen).clone(),
             violations: locked(&self.shared.violations).clone(),
+            findings: locked(&self.shared.findings).clone(),
             trace: self.net.take_trace(),
         }
     }

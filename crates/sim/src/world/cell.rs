@@ -226,7 +226,8 @@ impl Cell {
         self.lives.fetch_add(1, Ordering::Relaxed);
         self.shared.note_start(self.number, process.node.id);
         self.net.note(&format!("{} is node {}", self.address, process.node.id));
-        self.net.listen(&self.address, Arc::new(Server { cell: self.clone(), of: process.clone() }));
+        self.net
+            .listen(&self.address, Arc::new(Server { cell: self.clone(), of: process.clone() }));
         self.every(MEMBER_NS, &process, Process::member_round);
         self.every(KEEPER_NS, &process, Process::keeper_round);
         self.every(SNAPSHOT_NS, &process, Process::snapshot);

@@ -5,7 +5,7 @@ use super::client::Client;
 use super::{World, locked};
 use crate::SimDisk;
 use crate::task::{slot, spawn};
-use holdfast_base::ids::{ChunkId, StoreId};
+use holdfast_base::ids::StoreId;
 use holdfast_base::{Error, Result};
 use holdfast_chunk::{Store, StoreConfig};
 use holdfast_cluster::namespace::Chunk;
@@ -20,6 +20,9 @@ use std::sync::Arc;
 
 /// Everything is whole again so long after the faults stopped, at most.
 const WHOLE_WITHIN_NS: u64 = 90 * SECOND;
+
+/// A store follows what the log decided of its chunks within this.
+const FOLLOWS_WITHIN_NS: u64 = 30 * SECOND;
 
 /// A store of a copy of a disk.
 fn open_store(disk: &SimDisk) -> Result<Store> {
@@ -129,7 +132,7 @@ impl World {
         self.net.note("whole again");
         self.check_models();
         if !self.shared.is_over() {
-            self.check_replicas();
+            self.check_replicas_soon();
             self.check_views();
             self.check_findings();
         }
@@ -228,12 +231,27 @@ impl World {
         model.saw(path, found.as_deref());
     }
 
+    /// Compaction goes on meanwhile: a store may be about to follow.
+    fn check_replicas_soon(&self) {
+        let until_ns = self.net.now_ns() + FOLLOWS_WITHIN_NS;
+        while let Err(e) = self.check_replicas() {
+            if self.net.now_ns() > until_ns || self.shared.is_over() {
+                return self.shared.violate(e);
+            }
+            self.run_for(SECOND);
+        }
+    }
+
     /// Every counted replica of a sealed chunk holds the same bytes.
-    fn check_replicas(&self) {
-        let Some(host) = self.cells[0].node() else { return };
+    fn check_replicas(&self) -> std::result::Result<(), String> {
+        let Some(host) = self.cells[0].node() else { return Ok(()) };
         let chunks: Vec<Chunk> = host
             .namespace
-            .read(|view, _| view.chunks().filter(|chunk| chunk.is_kept()).cloned().collect())
+            .read(|view, _| {
+                // What was sealed empty may be nowhere.
+                let kept = view.chunks().filter(|chunk| chunk.is_kept() && chunk.length > 0);
+                kept.cloned().collect()
+            })
             .unwrap_or_default();
         for chunk in chunks {
             let mut first: Option<(StoreId, Vec<Vec<u8>>)> = None;
@@ -247,17 +265,14 @@ impl World {
                         if cell.number == self.cells[self.unlucky].number {
                             continue;
                         }
-                        return self.shared.violate(format!(
-                            "chunk `{}` on {}: {e}",
-                            chunk.id, cell.address
-                        ));
+                        return Err(format!("chunk `{}` on {}: {e}", chunk.id, cell.address));
                     }
                 };
                 match &first {
                     None => first = Some((*store, content)),
                     Some((_, before)) if *before == content => {}
                     Some((before, _)) => {
-                        return self.shared.violate(format!(
+                        return Err(format!(
                             "chunk `{}` differs between stores `{before}` and `{store}`",
                             chunk.id
                         ));
@@ -265,6 +280,7 @@ impl World {
                 }
             }
         }
+        Ok(())
     }
 
     fn content(&self, node: &Node, store: StoreId, chunk: &Chunk) -> Result<Vec<Vec<u8>>> {
@@ -345,12 +361,5 @@ impl World {
                 self.shared.violate(format!("n{cell} found: {finding}"));
             }
         }
-    }
-
-    /// For messages.
-    #[expect(dead_code, reason = "for whoever looks into a failure")]
-    fn chunk(&self, chunk: ChunkId) -> Option<Chunk> {
-        let host = self.cells[0].node()?;
-        host.namespace.read(|view, _| view.chunk(chunk).cloned()).ok()?
     }
 }

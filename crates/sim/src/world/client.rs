@@ -115,7 +115,7 @@ impl Client {
     pub async fn run(mut self, end_ns: u64) {
         while self.net.now_ns() < end_ns {
             self.step().await;
-            sleep(&self.net, self.below(150) * MS).await;
+            sleep(&self.net, self.below(1000) * MS).await;
             // A client stays with its gateway for a while.
             if self.below(8) == 0 {
                 self.elsewhere();
@@ -427,7 +427,9 @@ impl Client {
         let got = msg::GetReply::from_bytes(&reply.meta)?;
         let extents = match got.content {
             msg::Content::Body { .. } => return Ok(Some(reply.body)),
-            msg::Content::Mapped { .. } => return Err(Error::bug("a simulated client maps nothing")),
+            msg::Content::Mapped { .. } => {
+                return Err(Error::bug("a simulated client maps nothing"));
+            }
             msg::Content::Chunks { extents, .. } => extents,
         };
         let mut content = Vec::new();

@@ -3,7 +3,7 @@
 //! while every chunk has copies elsewhere).
 
 use super::World;
-use super::cell::{Cell, End, MS, SECOND, address};
+use super::cell::{Cell, End, MS, SECOND};
 use crate::Weather;
 use holdfast_env::Rng;
 use std::sync::Arc;
@@ -148,10 +148,9 @@ impl World {
                 others.flat_map(both).collect::<Vec<_>>()
             }
             1 => vec![(a.address.clone(), b.address.clone())],
-            _ => vec![
-                (a.address.clone(), b.address.clone()),
-                (b.address.clone(), a.address.clone()),
-            ],
+            _ => {
+                vec![(a.address.clone(), b.address.clone()), (b.address.clone(), a.address.clone())]
+            }
         };
         ways.iter().for_each(|(from, to)| self.net.cut(from, to));
         let net = self.net.clone();
@@ -225,14 +224,12 @@ impl World {
             cell.disk().set_capacity(super::DISK_BYTES);
             cell.pause(0);
             let limps = cell.node().is_none_or(|node| {
-                node.stores.iter().any(|own| own.store.usage().read_only)
-                    || node.hosted.is_some()
+                node.stores.iter().any(|own| own.store.usage().read_only) || node.hosted.is_some()
             });
             if limps {
                 cell.end(End::Kill);
                 cell.start();
             }
         }
-        let _ = address;
     }
 }

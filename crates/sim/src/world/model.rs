@@ -139,7 +139,13 @@ impl Model {
             Some(version) => format!("{} bytes of {:#x}", version.bytes, version.seed),
             None => "nothing".to_owned(),
         };
-        self.states.iter().map(of).collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>().join(" or ")
+        self.states
+            .iter()
+            .map(of)
+            .collect::<BTreeSet<_>>()
+            .into_iter()
+            .collect::<Vec<_>>()
+            .join(" or ")
     }
 }
 
