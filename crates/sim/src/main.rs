@@ -18,6 +18,8 @@ struct Options {
     trace: bool,
     nodes: usize,
     threads: usize,
+    /// Sync sites that do nothing: deliberate bugs.
+    without: Vec<String>,
 }
 
 fn options() -> Result<Options, String> {
@@ -28,9 +30,14 @@ fn options() -> Result<Options, String> {
         trace: false,
         nodes: 5,
         threads: std::thread::available_parallelism().map_or(1, |n| n.get()),
+        without: Vec::new(),
     };
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
+        if word == "--without" {
+            options.without.extend(words.next());
+            continue;
+        }
         let mut number = || {
             let text = words.next().ok_or(format!("`{word}` wants a number"))?;
             text.parse::<u64>().map_err(|_| format!("`{word} {text}`: not a number"))
@@ -53,7 +60,8 @@ fn schedule(options: &Options, seed: u64, trace: bool) -> Schedule {
         true => Schedule::calm(seed),
         false => Schedule::new(seed),
     };
-    Schedule { nodes: options.nodes, trace, ..schedule }
+    let sites_off = options.without.clone();
+    Schedule { nodes: options.nodes, trace, sites_off, ..schedule }
 }
 
 fn on_a_deep_stack<T: Send>(what: impl FnOnce() -> T + Send) -> T {
