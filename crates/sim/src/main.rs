@@ -67,7 +67,6 @@ fn schedule(options: &Options, seed: u64, trace: bool) -> Schedule {
 fn on_a_deep_stack<T: Send>(what: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
         let builder = std::thread::Builder::new().stack_size(STACK_BYTES);
-        #[expect(clippy::disallowed_methods, reason = "a tool for people, not part of the system")]
         let thread = builder.spawn_scoped(scope, what);
         thread.expect("a thread can be had").join().expect("the world does not panic")
     })
@@ -133,7 +132,6 @@ fn many(options: &Options, schedules: u64) -> ExitCode {
     std::thread::scope(|scope| {
         for _ in 0..options.threads {
             let builder = std::thread::Builder::new().stack_size(STACK_BYTES);
-            #[expect(clippy::disallowed_methods, reason = "a tool for people")]
             builder.spawn_scoped(scope, work).expect("a thread can be had");
         }
     });

@@ -277,7 +277,6 @@ impl World {
 pub struct Slot<T>(Arc<Mutex<Option<T>>>);
 
 impl<T: Send + 'static> Slot<T> {
-    #[expect(clippy::type_complexity, reason = "a callback and its answer")]
     pub fn new() -> (Slot<T>, Box<dyn FnOnce(T) + Send>) {
         let slot = Arc::new(Mutex::new(None));
         let answer = Slot(slot.clone());
