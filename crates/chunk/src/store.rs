@@ -8,7 +8,7 @@ use crate::open::{Append, Pending};
 use crate::transfer::{Exported, Import};
 use crate::{load, spare};
 use holdfast_base::ids::{ChunkId, Durability, Generation, Pointer, Slot, StoreId};
-use holdfast_base::units::MIB;
+use holdfast_base::limits::SECTOR_BYTES;
 use holdfast_base::{Error, Result};
 use holdfast_env::buf::AlignedBuf;
 use holdfast_env::region::{Region, RegionMut};
@@ -318,7 +318,8 @@ impl Store {
     /// Writes pending commits here and now, first come first served; for stores without threads.
     pub fn pump(&self) {
         let Tiered::Disk(store) = &self.owner.tier else { return };
-        let mut buf = AlignedBuf::zeroed(MIB as usize);
+        // It grows when a commit needs more: most calls find nothing to write.
+        let mut buf = AlignedBuf::zeroed(SECTOR_BYTES);
         while let Some(open) = store.queue.try_pop() {
             commit::commit_once(store, &open, &mut buf);
         }

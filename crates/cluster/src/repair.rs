@@ -69,7 +69,8 @@ pub fn tasks(namespace: &Namespace, view: &ClusterView) -> Vec<Task> {
     let short = namespace.short_chunks(|store| view.store_counts(store));
     let task = |short: ShortChunk| {
         let chunk = namespace.chunk(short.chunk)?;
-        (!chunk.replicas.is_empty()).then(|| Task {
+        // One that was sealed empty may never have been made anywhere: there is nothing to copy.
+        (!chunk.replicas.is_empty() && chunk.length > 0).then(|| Task {
             chunk: short.chunk,
             generation: short.generation,
             tier: chunk.tier,

@@ -150,6 +150,17 @@ impl SimNet {
         true
     }
 
+    /// Forgets everything that was to happen, and who holds it.
+    pub fn clear(&self) {
+        let (events, listeners, connections) = {
+            let mut state = self.state();
+            let events = std::mem::take(&mut state.events);
+            let listeners = std::mem::take(&mut state.listeners);
+            (events, listeners, std::mem::take(&mut state.connections))
+        };
+        drop((events, listeners, connections));
+    }
+
     /// When the next event is due.
     pub fn next_ns(&self) -> Option<u64> {
         self.state().events.first_key_value().map(|((at, _), _)| *at)

@@ -142,7 +142,8 @@ impl Keeper {
                 _ => held.store.seal(chunk, known.length)?,
             }
         }
-        if held.info.generation != known.generation {
+        // Who was left out of a switch, or missed it, keeps the old generation until it is unlinked.
+        if counted && held.info.generation != known.generation {
             held.store.switch(chunk, known.generation)?;
         }
         Ok(())
@@ -313,8 +314,10 @@ impl Keeper {
             if let Some(known) = known
                 && known.state != ChunkState::Open
                 && !self.node.replicator.is_alone(&known.replicas)
+                && let Err(e) = self.settle_one(&held, &known)
             {
-                self.settle_one(&held, &known)?;
+                // The others follow all the same.
+                self.node.find(format!("follow the seal of chunk `{}`: {e}", known.id));
             }
         }
         Ok(())
