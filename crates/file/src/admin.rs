@@ -60,10 +60,12 @@ impl FileService {
         let node = &self.node;
         let fold = node.namespace.status();
         let mut replicas: BTreeMap<StoreId, u64> = BTreeMap::new();
-        node.namespace.read(|view, _| {
+        let counts = |store| node.cluster.read(|view, _| view.store_counts(store)).unwrap_or(false);
+        let short = node.namespace.read(|view, _| {
             for store in view.chunks().flat_map(|chunk| &chunk.replicas) {
                 *replicas.entry(*store).or_default() += 1;
             }
+            view.short_chunks(counts)
         })?;
         node.cluster.read(|view, index| {
             let stores = |of| {
@@ -88,6 +90,9 @@ impl FileService {
                 stores: stores(id),
             });
             let mut recovery = node.leader.recovery();
+            // As this view has it now: the leader looks at it now and then.
+            recovery.short = short.len() as u64;
+            recovery.short_of_one = short.iter().filter(|short| short.live <= 1).count() as u64;
             recovery.bytes_per_second = node.repair_rate();
             recovery.confirm_lost = node.unconfirmed();
             msg::Cluster {

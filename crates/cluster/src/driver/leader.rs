@@ -53,7 +53,7 @@ impl Leader {
         self.repair(node)
     }
 
-    /// How repair is doing, as far as this node knows.
+    /// How repair is doing, as far as this node knows; what is short, the view says.
     pub fn recovery(&self) -> Recovery {
         self.work().told.clone()
     }
@@ -118,8 +118,6 @@ impl Leader {
         let planned = {
             let mut work = self.work();
             work.told.lost = lost.len() as u64;
-            work.told.short = tasks.len() as u64;
-            work.told.short_of_one = tasks.iter().filter(|task| task.live <= 1).count() as u64;
             tasks.retain(|task| !work.resting.contains_key(&task.chunk));
             let running: Vec<Assignment> = work.copying.values().copied().collect();
             let planned = repair::plan(&tasks, &nodes, &running, Limits::default());

@@ -84,7 +84,6 @@ impl Dev {
             let recovery = &cluster.recovery;
             node.is_some_and(|node| node.state == "lost")
                 && (recovery.short, recovery.copies, recovery.lost) == (0, 0, 0)
-                && recovery.copies_made > 0
         });
     }
 }
