@@ -174,11 +174,12 @@ impl Store {
         either!(self.read_needle_part(pointer, wanted))
     }
 
-    /// As [`Store::read_needle`] when that needs no disk; `None`: ask a thread that may wait.
+    /// As [`Store::read_needle`] when that needs no disk, but not verified: whoever uses the bytes
+    /// checks them against the checksums that come along. `None`: ask a thread that may wait.
     pub fn try_read_needle(&self, pointer: Pointer) -> Option<Result<NeedleRead>> {
         match &self.owner.tier {
             Tiered::Disk(_) => None,
-            Tiered::Dram(store) => Some(store.read_needle(pointer)),
+            Tiered::Dram(store) => Some(store.find_needle(pointer)),
         }
     }
 

@@ -30,6 +30,10 @@ pub const OP_CLUSTER: u16 = 0x0006;
 /// `ORDER`: [`admin::Order`]; answered empty.
 pub const OP_ORDER: u16 = 0x0007;
 
+/// `CATCH_UP`: empty; answered empty once the node's view has all that was durable in the log when
+/// it was asked.
+pub const OP_CATCH_UP: u16 = 0x0008;
+
 /// `REGION`: empty, over a Unix socket only; answered with [`chunk::RegionOffer`] and the
 /// region's descriptor.
 pub const OP_REGION: u16 = 0x0101;

@@ -23,7 +23,7 @@ mod tests;
 
 pub use batch::Batch;
 pub use inline::Inline;
-pub use link::Link;
+pub use link::{Link, Pages};
 pub use mailbox::Reply;
 pub use message::{Body, BodyPart, Parts, Response};
 pub use peers::{

@@ -3,12 +3,17 @@
 
 use crate::FileService;
 use holdfast_base::codec::{Decode, Encode, Reader};
+use holdfast_base::ids::Index;
 use holdfast_base::{Error, Result};
+use holdfast_client::wire::log::Info;
 use holdfast_client::wire::peer::{self, Sender, Welcome};
-use holdfast_client::wire::peer_log::OP_PEER_LOG_APPEND;
-use holdfast_cluster::{DATA_FORMAT_VERSION, is_peer_operation};
-use holdfast_env::net::{Body, PeerDone, PeerReply, Reply, Response};
+use holdfast_client::wire::peer_log::{Describe, OP_PEER_LOG_APPEND, OP_PEER_LOG_INFO};
+use holdfast_cluster::{DATA_FORMAT_VERSION, NAMESPACE_TOPIC, is_peer_operation};
+use holdfast_env::net::{Body, PeerDone, PeerReply, PeerRequest, Reply, Response};
 use holdfast_log::LogHost;
+
+/// How long the log's host may take to say how far the log is.
+const CATCH_UP_MS: u32 = 5000;
 
 /// Whether nodes alone ask this.
 pub(crate) fn is_for_nodes(opcode: u16) -> bool {
@@ -35,6 +40,32 @@ impl FileService {
             opcode if LogHost::knows(opcode) => self.peer_log(opcode, meta, body, done),
             opcode => self.node.replicator.handle(opcode, meta, body.into_vec(), done),
         }
+    }
+
+    /// Answers once this node's view has everything that is in the log now.
+    pub(crate) fn catch_up(&self, reply: Reply) {
+        let done = move |reached: Result<()>| reply.finish(reached.map(|()| Vec::new()));
+        if self.node.hosted.is_some() {
+            // The log is here, and so is all of it.
+            return done(Ok(()));
+        }
+        let (sender, topic) = (self.node.sender, NAMESPACE_TOPIC.to_owned());
+        let request = PeerRequest {
+            opcode: OP_PEER_LOG_INFO,
+            meta: Describe { sender, topic }.to_bytes(),
+            body: None,
+            deadline_ms: CATCH_UP_MS,
+        };
+        let namespace = self.node.namespace.clone();
+        let answered = move |answer: Result<PeerReply>| match answer
+            .and_then(|answer| Ok(Info::from_bytes(&answer.meta)?))
+        {
+            Ok(info) => {
+                namespace.wake_at(Index(info.durable.0.saturating_sub(1)), Box::new(done));
+            }
+            Err(e) => done(Err(e)),
+        };
+        self.node.machine.peers.call(&self.node.log_host, request, Box::new(answered));
     }
 
     fn welcome(&self) -> Welcome {

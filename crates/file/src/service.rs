@@ -82,6 +82,7 @@ impl FileService {
             wire::OP_LOG_READ => self.log_read(meta, reply),
             wire::OP_LOG_TRIM => self.log_trim(meta, reply),
             wire::OP_LOG_INFO => self.log_info(meta, reply),
+            wire::OP_CATCH_UP => self.catch_up(reply),
             wire::OP_CLUSTER => self.cluster(reply),
             wire::OP_ORDER => self.order(meta, reply),
             opcode if is_for_nodes(opcode) => self.peer(opcode, meta, body, reply),

@@ -46,6 +46,10 @@ config! {
     native_port: u16 = "7400";
     /// Port of metrics and health; 0 switches it off.
     http_port: u16 = "7480";
+    /// Port of the cache, which speaks memcached's protocol; 0 switches it off.
+    cache_port: u16 = "11211";
+    /// What the cache may keep.
+    cache_memory: String = r#""64M""#;
     /// Size of the `dram` tier; "0" for none. Memory is taken as it is used.
     dram: String = r#""1G""#;
     /// Take the `dram` tier's memory at the start: a slower start, and no write waits for memory.
@@ -133,9 +137,12 @@ impl Config {
                 self.listen
             )));
         }
-        for (key, size) in
-            [("dram", &self.dram), ("scrub", &self.scrub), ("capacity", &self.capacity)]
-        {
+        for (key, size) in [
+            ("dram", &self.dram),
+            ("scrub", &self.scrub),
+            ("capacity", &self.capacity),
+            ("cache_memory", &self.cache_memory),
+        ] {
             bytes(key, size)?;
         }
         if self.workers == 0 || self.workers > 256 {
@@ -149,6 +156,10 @@ impl Config {
 
     pub fn dram_bytes(&self) -> u64 {
         bytes("dram", &self.dram).unwrap_or(0)
+    }
+
+    pub fn cache_bytes(&self) -> u64 {
+        bytes("cache_memory", &self.cache_memory).unwrap_or(0)
     }
 
     pub fn scrub_bytes(&self) -> u64 {

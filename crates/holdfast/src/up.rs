@@ -63,10 +63,11 @@ pub fn run(up: &Up, join: Option<&str>, out: &mut Output) -> Result<()> {
         Some(address) => Some(http::start(address, service.clone())?),
         None => None,
     };
+    let cache = start_cache(&config, &machine)?;
     let stop = Stop::new();
     let keeper = start_keeper(&node, &config, &stop)?;
     let member = start_member(&node, &config, &stop)?;
-    announce(up, &config, &node, out)?;
+    announce(up, &config, &node, cache.as_ref(), out)?;
     let signal = signals::wait_for_shutdown()?;
     out.line(
         || format!("holdfast: {signal:?}, ending in order"),
@@ -76,11 +77,25 @@ pub fn run(up: &Up, join: Option<&str>, out: &mut Output) -> Result<()> {
     service.release_peers();
     server.shutdown();
     drop(http);
+    drop(cache);
     stop.request();
     keeper.join();
     member.join();
     node.retire();
     Ok(())
+}
+
+/// The cache; nothing if it is switched off.
+fn start_cache(config: &Config, machine: &Machine) -> Result<Option<holdfast_cache::Server>> {
+    let Some(address) = config.address(config.cache_port) else { return Ok(None) };
+    let settings = holdfast_cache::Settings {
+        tcp: vec![address],
+        memory_bytes: config.cache_bytes() as usize,
+        threads: std::thread::available_parallelism().map_or(1, |cores| cores.get().min(4)),
+        ..holdfast_cache::Settings::default()
+    };
+    let server = holdfast_cache::Server::start(settings, machine.clock.clone(), &RealRng);
+    server.map(Some).map_err(|e| e.context("start the cache (`cache_port`, 0 for none)"))
 }
 
 /// One thread a core, at most four; a polling one has a core to itself.
@@ -148,7 +163,14 @@ fn start_member(node: &Arc<Node>, config: &Config, stop: &Stop) -> Result<tasks:
     })
 }
 
-fn announce(up: &Up, config: &Config, node: &Node, out: &mut Output) -> Result<()> {
+fn announce(
+    up: &Up,
+    config: &Config,
+    node: &Node,
+    cache: Option<&holdfast_cache::Server>,
+    out: &mut Output,
+) -> Result<()> {
+    let cache = cache.and_then(|cache| cache.tcp_addresses().first());
     let data = up.data.display();
     let socket = up.data.join(SOCKET);
     let native = config.address(config.native_port);
@@ -165,6 +187,9 @@ fn announce(up: &Up, config: &Config, node: &Node, out: &mut Output) -> Result<(
         }
         if let Some(http) = http {
             listens("metrics and health", format!("http://{http}/metrics and /health"));
+        }
+        if let Some(cache) = cache {
+            listens("cache (memcached)", cache.to_string());
         }
         if !findings.is_empty() {
             let n = findings.len();
@@ -189,6 +214,7 @@ fn announce(up: &Up, config: &Config, node: &Node, out: &mut Output) -> Result<(
             "socket": socket.display().to_string(),
             "native": native.map(|a| a.to_string()),
             "http": http.map(|a| a.to_string()),
+            "cache": cache.map(|a| a.to_string()),
             "findings": findings.len(),
         })
     })

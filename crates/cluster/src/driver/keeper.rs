@@ -155,7 +155,8 @@ impl Keeper {
             let here: BTreeSet<ChunkId> = own.store.list().iter().map(|info| info.chunk).collect();
             let missing: Vec<Chunk> = self.node.namespace.read(|view, _| {
                 let on = view.chunks_on(own.id);
-                on.filter(|known| known.state != ChunkState::Open && !here.contains(&known.id))
+                // One without bytes may never have been made.
+                on.filter(|known| known.is_kept() && known.length > 0 && !here.contains(&known.id))
                     .cloned()
                     .collect()
             })?;

@@ -193,6 +193,11 @@ impl Member {
                     Some(Err(_)) => self.wait_for_beat(),
                 }
             }
+            // A deposed node's late claim fences whoever leads now: it claims again.
+            Lead::Leads if self.node.is_fenced() => {
+                self.node.leading.set(Index(0), Index(0));
+                self.wait_for_beat();
+            }
             Lead::Leads => {}
         }
     }
@@ -292,6 +297,12 @@ impl Node {
             free.push(FreeSpace { store: own.id, free_mib });
         }
         free
+    }
+
+    /// Whether another claim lies behind those that this node leads under.
+    fn is_fenced(&self) -> bool {
+        let (cluster, namespace) = (self.cluster.status().epoch, self.namespace.status().epoch);
+        self.leading.cluster() != Some(cluster) || self.leading.namespace() != Some(namespace)
     }
 
     fn free_space_told(&self) -> Vec<peer::FreeSpace> {

@@ -112,12 +112,17 @@ impl Node {
         let log = opened.map_err(doing)?;
         let cluster: Arc<Fold<ClusterView>> =
             Arc::new(fold(&machine, &log.log, config, CLUSTER_TOPIC).map_err(doing)?);
-        let stores = Arc::new(open_stores(&machine, config, region, &mut findings).map_err(doing)?);
-        let joining = Joining { machine: &machine, config, log: &log, cluster: &cluster };
-        let identity = joining.identify(identity).map_err(doing)?;
-        let sender = joining.start(identity, &stores).map_err(doing)?;
         let namespace: Arc<Fold<Namespace>> =
             Arc::new(fold(&machine, &log.log, config, NAMESPACE_TOPIC).map_err(doing)?);
+        let stores = Arc::new(open_stores(&machine, config, region, &mut findings).map_err(doing)?);
+        let joining = Joining { machine: &machine, config, log: &log, cluster: &cluster };
+        let known = identity;
+        let identity = joining.identify(known).map_err(doing)?;
+        let sender = joining.start(identity, &stores).map_err(doing)?;
+        if known.is_none() {
+            // A number that is lost before this is nobody's for ever.
+            identity.save(&*machine.disk, data).map_err(doing)?;
+        }
         joining.catch_up(&namespace).map_err(doing)?;
         let workers = Arc::new(Workers::new("disk", config.worker_threads)?);
         let directory = Views {
@@ -274,7 +279,7 @@ impl Joining<'_> {
         Ok(ClusterOutcome::from_result(&bytes)?)
     }
 
-    /// Gets a number, unless there is one, and keeps it.
+    /// Gets a number, unless there is one.
     fn identify(&self, known: Option<Identity>) -> Result<Identity> {
         if let Some(known) = known {
             return Ok(known);
@@ -309,9 +314,7 @@ impl Joining<'_> {
                 node
             }
         };
-        let identity = Identity { cluster, node };
-        identity.save(&*self.machine.disk, &self.config.data)?;
-        Ok(identity)
+        Ok(Identity { cluster, node })
     }
 
     fn place(&self) -> (String, String, String) {

@@ -208,7 +208,6 @@ fn end(process: &mut Running, hard: bool) -> Result<()> {
     Ok(())
 }
 
-#[expect(clippy::disallowed_methods, reason = "what a person asked to erase")]
 fn remove(data: &Path) -> Result<()> {
     match std::fs::remove_dir_all(data) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(()),
@@ -220,14 +219,15 @@ fn remove(data: &Path) -> Result<()> {
 
 fn settings(dev: &Dev, i: usize) -> NodeSettings {
     let step = PORT_STEP * i as u16;
-    let (native_port, http_port) = (dev.port + step, dev.http_port + step);
+    let http_port = if dev.http_port == 0 { 0 } else { dev.http_port + step };
+    let native_port = dev.port + step;
     let join = match i {
         0 => String::new(),
         _ => format!("join = \"127.0.0.1:{}\"\n", dev.port),
     };
     let toml = format!(
         "# Written by `holdfast dev`.\nhost = \"node-{}\"\nnative_port = {native_port}\n\
-         http_port = {http_port}\ndram = \"0\"\ncapacity = \"{}\"\nlost_ms = {}\ndev = true\n{join}",
+         http_port = {http_port}\ndram = \"0\"\ncache_port = 0\ncapacity = \"{}\"\nlost_ms = {}\ndev = true\n{join}",
         i + 1,
         dev.capacity,
         dev.lost_ms,

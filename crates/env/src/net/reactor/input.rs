@@ -107,10 +107,12 @@ impl Reactor {
             return Ok(());
         }
         buffer[..stashed].copy_from_slice(&connection.stash);
-        let received = link.receive(&mut buffer[stashed..], Wait::No, fds)?;
+        let end = if connection.large { stashed + TAIL_BYTES } else { buffer.len() };
+        let received = link.receive(&mut buffer[stashed..end], Wait::No, fds)?;
         if received == 0 {
             return self.ended(slot);
         }
+        connection.large = false;
         connection.stash = Vec::new();
         connection.passed = fds.pop();
         self.process(slot, &buffer[..stashed + received], None);
@@ -242,6 +244,7 @@ impl Reactor {
                     }
                     incoming.take(&data[body]);
                     connection.incoming = Some(incoming);
+                    connection.large = true;
                     *at = data.len();
                 }
             }
