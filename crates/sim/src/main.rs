@@ -18,6 +18,7 @@ struct Options {
     trace: bool,
     nodes: usize,
     threads: usize,
+    log_sync_fails: bool,
     /// Sync sites that do nothing: deliberate bugs.
     without: Vec<String>,
 }
@@ -30,6 +31,7 @@ fn options() -> Result<Options, String> {
         trace: false,
         nodes: 5,
         threads: std::thread::available_parallelism().map_or(1, |n| n.get()),
+        log_sync_fails: false,
         without: Vec::new(),
     };
     let mut words = std::env::args().skip(1);
@@ -47,6 +49,7 @@ fn options() -> Result<Options, String> {
             "--schedules" => options.schedules = Some(number()?),
             "--nodes" => options.nodes = number()? as usize,
             "--threads" => options.threads = number()? as usize,
+            "--log-sync-fails" => options.log_sync_fails = true,
             "--calm" => options.calm = true,
             "--trace" => options.trace = true,
             _ => return Err(format!("`{word}` is not known: see docs/testing.md")),
@@ -61,7 +64,8 @@ fn schedule(options: &Options, seed: u64, trace: bool) -> Schedule {
         false => Schedule::new(seed),
     };
     let sites_off = options.without.clone();
-    Schedule { nodes: options.nodes, trace, sites_off, ..schedule }
+    let log_sync_fails = options.log_sync_fails;
+    Schedule { nodes: options.nodes, trace, sites_off, log_sync_fails, ..schedule }
 }
 
 fn on_a_deep_stack<T: Send>(what: impl FnOnce() -> T + Send) -> T {

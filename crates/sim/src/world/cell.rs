@@ -448,6 +448,10 @@ impl Peers for CellPeers {
         if self.cell.crash_if_due(&self.life) {
             return Err(holdfast_base::Error::retry("wait: this machine has no power"));
         }
+        // Waits nest: those that would last for ever must not keep the world from its end.
+        if self.cell.shared.is_over() {
+            return Err(holdfast_base::Error::retry("wait: the world is over"));
+        }
         self.inner.step()
     }
 }
