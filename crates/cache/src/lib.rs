@@ -21,6 +21,7 @@ pub mod store;
 mod text;
 mod udp;
 mod values;
+mod warm;
 mod worker;
 
 pub use server::Server;

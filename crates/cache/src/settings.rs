@@ -4,9 +4,11 @@ use crate::stats::Totals;
 use crate::store::Store;
 use holdfast_env::Clock;
 use holdfast_env::poll::Waker;
+use holdfast_env::tls::{TlsConfig, TlsFiles};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use holdfast_base::{Error, Result};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The version that the protocol is complete to: what clients compare.
@@ -32,6 +34,12 @@ pub struct Settings {
     pub requests_per_event: usize,
     pub cas: bool,
     pub backlog: u32,
+    /// Where items are kept from one run to the next.
+    pub file: Option<PathBuf>,
+    /// TLS on all TCP listeners but those of `tcp_plain`.
+    pub tls: Option<TlsFiles>,
+    /// Addresses that are served without TLS where others are served with it.
+    pub tcp_plain: Vec<SocketAddr>,
     pub flush: bool,
     pub shutdown_command: bool,
     pub verbose: u8,
@@ -67,6 +75,9 @@ impl Default for Settings {
             requests_per_event: 20,
             cas: true,
             backlog: 1024,
+            file: None,
+            tls: None,
+            tcp_plain: Vec::new(),
             flush: true,
             shutdown_command: false,
             verbose: 0,
@@ -99,15 +110,19 @@ pub struct Shared {
     pub flush_at: AtomicU64,
     large: AtomicU64,
     pub verbose: AtomicU64,
+    /// Replaced by `refresh_certs`; looked at when a client connects.
+    tls: Mutex<Option<TlsConfig>>,
     /// What the counters were at `stats reset`.
     pub before: Mutex<Totals>,
 }
 
 impl Shared {
-    pub fn new(settings: Settings, clock: Arc<dyn Clock>, wake: Waker) -> Shared {
+    /// Reads the certificates, if there are to be some.
+    pub fn new(settings: Settings, clock: Arc<dyn Clock>, wake: Waker) -> Result<Shared> {
+        let tls = settings.tls.as_ref().map(TlsConfig::load).transpose()?;
         let verbose = AtomicU64::new(u64::from(settings.verbose));
         let (unix_s, started_ns) = ((clock.unix_ms() / 1000) as i64, clock.monotonic_ns());
-        Shared {
+        Ok(Shared {
             settings,
             clock,
             // Second 1 is now: 0 means never, and what expired in second 1 expired before.
@@ -121,8 +136,9 @@ impl Shared {
             flush_at: AtomicU64::new(0),
             large: AtomicU64::new(1),
             verbose,
+            tls: Mutex::new(tls),
             before: Mutex::new(Totals::default()),
-        }
+        })
     }
 
     pub fn epoch_s(&self) -> i64 {
@@ -148,9 +164,29 @@ impl Shared {
         }
     }
 
+    /// Numbers below were used by an earlier cache.
+    pub fn skip_large(&self, next: u64) {
+        self.large.fetch_max(next, Ordering::Relaxed);
+    }
+
     /// The number of the next large value. On no path of small ones.
     pub fn next_large(&self) -> u64 {
         self.large.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub fn tls(&self) -> Option<TlsConfig> {
+        // A plain value.
+        self.tls.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Reads renewed certificates; those that are in use stay if they are wrong.
+    pub fn refresh_tls(&self) -> Result<()> {
+        let Some(files) = &self.settings.tls else {
+            return Err(Error::invalid("read certificates: TLS is off"));
+        };
+        let renewed = TlsConfig::load(files)?;
+        *self.tls.lock().unwrap_or_else(PoisonError::into_inner) = Some(renewed);
+        Ok(())
     }
 
     pub fn before(&self) -> MutexGuard<'_, Totals> {

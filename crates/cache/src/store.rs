@@ -86,6 +86,17 @@ pub struct NewItem<'a> {
     pub cas: Option<u64>,
 }
 
+/// An item that an earlier store held, with what is known of its use.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Restored<'a> {
+    pub item: NewItem<'a>,
+    /// Also flags of 0: a piece of a large value does.
+    pub stores_flags: bool,
+    pub frequency: u64,
+    pub is_fetched: bool,
+    pub is_cas_seen: bool,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Put {
     /// With its cas.
@@ -367,6 +378,33 @@ impl Store {
         Put::Stored(self.cas(place, head))
     }
 
+    /// Stores what an earlier store held, under a key that is not there. False without memory.
+    pub(crate) fn restore(&self, writer: &mut Writer, restored: &Restored<'_>) -> bool {
+        let hash = self.hash(restored.item.key);
+        let Some((place, head)) = self.write(writer, &restored.item, restored.stores_flags) else {
+            return false;
+        };
+        let mut line = self.index.lock(hash);
+        self.link(writer, &mut line, hash, (place, head), None);
+        if let Some((at, slot)) = line.find(|slot| slot.place() == place) {
+            let Restored { frequency, is_fetched, is_cas_seen, .. } = *restored;
+            line.set(at, slot.with_counts(frequency, is_fetched, is_cas_seen));
+        }
+        drop(line);
+        self.grow_if_due(writer, true);
+        true
+    }
+
+    /// Closes a writer's segments: it writes no more.
+    pub fn retire(&self, writer: &mut Writer) {
+        let mut pool = self.segments.pool();
+        for (class, open) in writer.open.iter_mut().enumerate() {
+            if let Some(open) = open.take() {
+                pool.close(&self.segments, class, open);
+            }
+        }
+    }
+
     /// Points the index to a new item instead of the old one, if any.
     fn link(
         &self,
@@ -540,11 +578,9 @@ impl Store {
         let mut segment = self.take_segment(&mut pool, counters);
         if segment.is_none() && self.evicts {
             // All memory is in open segments: closed, ours can be reclaimed.
-            for (class, open) in writer.open.iter_mut().enumerate() {
-                if let Some(open) = open.take() {
-                    pool.close(&self.segments, class, open);
-                }
-            }
+            drop(pool);
+            self.retire(writer);
+            pool = self.segments.pool();
             segment = self.take_segment(&mut pool, counters);
         }
         writer.open[class] = Some(pool.open(&self.segments, segment?, self.now()));

@@ -86,6 +86,12 @@ pub fn command(
             out.push(OK);
         }
         b"slabs" if n >= 3 && words.get(1) == b"automove" => reply(out, is_quiet(words), OK),
+        b"refresh_certs" if n == 1 && engine.shared.settings.tls.is_some() => {
+            match engine.shared.refresh_tls() {
+                Ok(()) => out.push(OK),
+                Err(e) => out.push(format!("ERROR {e}\r\n").as_bytes()),
+            }
+        }
         b"watch" => out.push(b"CLIENT_ERROR watch commands not allowed\r\n"),
         _ if words.last().starts_with(b"HTTP/") => return Done::Close,
         _ => out.push(ERROR),

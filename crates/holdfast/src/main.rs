@@ -10,6 +10,7 @@ mod dev;
 mod doctor;
 mod fs;
 mod http;
+mod kernel;
 mod log;
 mod node;
 mod output;
@@ -47,8 +48,9 @@ fn run(cli: &Cli) -> Result<()> {
         Command::Node(command) => node::run(&mut connect(cli)?, command, &mut out),
         Command::Recovery(command) => node::recovery(&mut connect(cli)?, command, &mut out),
         Command::Status => doctor::status(&mut connect(cli)?, &mut out),
-        Command::Doctor { data: Some(data) } => doctor::check_directory(data, &mut out),
-        Command::Doctor { data: None } => doctor::ask(&mut connect(cli)?, &mut out),
+        Command::Doctor { machine: true, .. } => kernel::run(&mut out),
+        Command::Doctor { data: Some(data), .. } => doctor::check_directory(data, &mut out),
+        Command::Doctor { data: None, .. } => doctor::ask(&mut connect(cli)?, &mut out),
         Command::Fs(command) => fs::run(&mut connect(cli)?, command, &mut out),
         Command::Log(command) => log::run(&mut connect(cli)?, command, &mut out),
         Command::Sort(command) => {

@@ -9,7 +9,7 @@ fn engine_with(settings: Settings) -> Engine {
     let clock: Arc<dyn Clock> = Arc::new(RealClock::new());
     let store = Store::new(settings.memory_bytes, 1, settings.evicts, 1).unwrap();
     let writer = store.writer(0);
-    let shared = Arc::new(Shared::new(settings, clock, Waker::new().unwrap()));
+    let shared = Arc::new(Shared::new(settings, clock, Waker::new().unwrap()).unwrap());
     store.set_now(1000);
     Engine { store: Arc::new(store), shared, writer, scratch: Vec::new() }
 }
