@@ -7,6 +7,7 @@ mod hash;
 mod index;
 mod item;
 mod large;
+mod local;
 mod meta;
 mod out;
 mod parse;
@@ -24,5 +25,6 @@ mod values;
 mod warm;
 mod worker;
 
+pub use local::Local;
 pub use server::Server;
-pub use settings::{Settings, Shared, UDP_REPLY_BYTES, VERSION};
+pub use settings::{Ablation, Settings, Shared, UDP_REPLY_BYTES, VERSION};

@@ -218,9 +218,8 @@ impl Store {
     /// thread writes, and all segments are closed ([`Store::retire`]).
     pub(crate) fn each_kept(&self, mut visit: impl FnMut(&Live) -> Result<()>) -> Result<()> {
         let (now, flushed) = (self.now(), self.segments.flushed.load(Ordering::Relaxed));
-        let opened = |segment: u32| {
-            self.segments.table[segment as usize].opened.load(Ordering::Relaxed)
-        };
+        let opened =
+            |segment: u32| self.segments.table[segment as usize].opened.load(Ordering::Relaxed);
         let mut segments: Vec<(u64, u32)> = {
             let pool = self.segments.pool();
             pool.closed.iter().flatten().map(|segment| (opened(*segment), *segment)).collect()

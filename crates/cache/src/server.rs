@@ -61,7 +61,8 @@ impl Server {
         let store = Arc::new(store);
         let mut listeners = Vec::new();
         for thread in 0..threads {
-            listeners.push(Server::listen(&mut settings, thread)?);
+            let listening = Server::listen(&mut settings, thread, listeners.first())?;
+            listeners.push(listening);
         }
         let tcp = [&settings.tcp[..], &settings.tcp_plain].concat();
         let udp = settings.udp.clone();
@@ -88,7 +89,11 @@ impl Server {
     }
 
     /// The listeners of one thread. The first binds ports of 0, and the others the same ports.
-    fn listen(settings: &mut Settings, thread: usize) -> Result<Listeners> {
+    fn listen(
+        settings: &mut Settings,
+        thread: usize,
+        first: Option<&Listeners>,
+    ) -> Result<Listeners> {
         let mut listeners = Listeners::default();
         for address in settings.tcp.iter_mut().chain(&mut settings.tcp_plain) {
             if thread == 0 {
@@ -102,7 +107,13 @@ impl Server {
             *address = listener.local_addr().map_err(|e| listening("TCP", address, e))?;
             listeners.tcp.push(listener);
         }
-        for address in &mut settings.udp {
+        let shared = first.filter(|_| settings.ablation.one_udp_socket);
+        for socket in shared.iter().flat_map(|first| &first.udp) {
+            let socket =
+                socket.try_clone().map_err(|e| Error::from(e).context("share a socket"))?;
+            listeners.udp.push(socket);
+        }
+        for address in settings.udp.iter_mut().filter(|_| shared.is_none()) {
             if thread == 0 {
                 let alone =
                     sockets::bind_udp(*address, false).map_err(|e| listening("UDP", address, e))?;

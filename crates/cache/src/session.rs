@@ -13,8 +13,11 @@ use crate::values::Incoming;
 use crate::{meta, text};
 use holdfast_env::arena::SLACK_BYTES;
 
-/// Keys whose lines and items are loaded at once.
+/// Keys whose lines are loaded at once.
 const BATCH: usize = 128;
+/// Items that are loaded while one is copied: about what a core can wait for at once, so that
+/// loading goes on behind the copying and neither waits for the other.
+const AHEAD: usize = 12;
 /// Longest line that is not a get (memcached's).
 pub const LINE_BYTES_MAX: usize = 2048;
 /// Answers past which a session lets them be sent before it goes on.
@@ -183,11 +186,14 @@ impl Session {
         let mut at = 0;
         batch.answers_at = None;
         let wants = loop {
-            if out.len() >= OUT_BYTES_FULL {
+            let full =
+                if engine.shared.settings.ablation.unbatched_sends { 1 } else { OUT_BYTES_FULL };
+            if out.len() >= full {
                 break Wants::Drain;
             }
             match &mut self.state {
                 State::Command => {
+                    self.plain_gets(engine, batch, (input, len), &mut at);
                     if let Some(wants) = self.command(engine, batch, (input, len), &mut at, out) {
                         break wants;
                     }
@@ -195,7 +201,12 @@ impl Session {
                 State::Keys(get) => {
                     let get = *get;
                     match self.keys(engine, batch, (input, len), &mut at, get, out) {
-                        Keys::Ended => self.state = State::Command,
+                        Keys::Ended => {
+                            self.state = State::Command;
+                            if engine.shared.settings.ablation.unbatched_sends {
+                                break Wants::Drain;
+                            }
+                        }
                         Keys::Short => break Wants::More,
                         Keys::Drain => break Wants::Drain,
                         Keys::Changed => {}
@@ -246,6 +257,44 @@ impl Session {
         (at, wants)
     }
 
+    /// Gets of one key, one behind the other, as clients send them in a pipeline: what `command`
+    /// and `keys` make of them, in one loop. Ends before whatever is not as plain.
+    fn plain_gets(
+        &self,
+        engine: &Engine,
+        batch: &mut Batch,
+        (input, len): (&[u8], usize),
+        at: &mut usize,
+    ) {
+        /// `get ` and a key of one byte.
+        const LINE_BYTES_MIN: usize = 5;
+        let settings = &engine.shared.settings;
+        if settings.users.is_some() && !self.authenticated || settings.ablation.unbatched_sends {
+            return;
+        }
+        while batch.entries.len() < BATCH {
+            let rest = &input[*at..len];
+            if !rest.starts_with(b"get ") {
+                return;
+            }
+            let Some(end) = word_end(rest, 4) else { return };
+            if end <= LINE_BYTES_MIN || rest[end] != b'\n' || rest[end - 1] != b'\r' {
+                return;
+            }
+            let key = &rest[4..end - 1];
+            if key.len() > crate::item::KEY_BYTES_MAX {
+                return;
+            }
+            let hash = engine.store.hash(key);
+            engine.store.prefetch(hash);
+            let start = (*at + 4) as u32;
+            let entry = Entry { start, len: key.len() as u8, end: true, with_cas: false, hash };
+            batch.entries.push(entry);
+            batch.answers_at = None;
+            *at += end + 1;
+        }
+    }
+
     /// One command's line. Says what is wanted if it cannot go on.
     fn command(
         &mut self,
@@ -263,6 +312,14 @@ impl Session {
         }
         if rest.starts_with(b"gets ") && plain(5) {
             return self.begin_keys(batch, at, 5, Get { with_cas: true, touch: None });
+        }
+        if rest.starts_with(b"set ")
+            && !must_log_in
+            && batch.entries.is_empty()
+            && let Some(used) = text::plain_set(engine, rest, out)
+        {
+            *at += used;
+            return None;
         }
         let Some(end) = find(rest, b'\n') else {
             // Spaces may precede a get of any length; nothing else may be as long.
@@ -502,14 +559,18 @@ impl Session {
         batch.probes.clear();
         // Items tend to be as long as the one before.
         let value_bytes = batch.suffix.len.min(PREFETCH_BYTES_MAX);
-        batch.probes.extend(batch.entries.iter().map(|entry| {
+        let probe = |engine: &Engine, entry: &Entry| {
             engine.store.probe(entry.hash, HEAD_BYTES + entry.len as usize + value_bytes)
-        }));
+        };
+        batch.probes.extend(batch.entries.iter().take(AHEAD).map(|entry| probe(engine, entry)));
         let (mut hits, mut misses) = (0, 0);
         let mut resume = None;
         // The last get in the batch, if its end has not come yet, starts here.
         let open = batch.entries.iter().rposition(|e| e.end).map_or(0, |i| i + 1);
         for i in 0..batch.entries.len() {
+            if let Some(entry) = batch.entries.get(i + AHEAD) {
+                batch.probes.push(probe(engine, entry));
+            }
             if i == open && (open > 0 || batch.answers_at.is_none()) {
                 batch.answers_at = Some(out.len());
             }
@@ -551,6 +612,9 @@ impl Session {
             }
         }
         batch.entries.clear();
+        if engine.shared.settings.ablation.shared_statistics {
+            engine.shared.count_slowly(hits + misses);
+        }
         let counters = engine.counters();
         counters.cmd_get.add(hits + misses);
         counters.get_hits.add(hits);

@@ -2,13 +2,13 @@
 
 use crate::stats::Totals;
 use crate::store::Store;
+use holdfast_base::{Error, Result};
 use holdfast_env::Clock;
 use holdfast_env::poll::Waker;
 use holdfast_env::tls::{TlsConfig, TlsFiles};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
-use holdfast_base::{Error, Result};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The version that the protocol is complete to: what clients compare.
@@ -16,6 +16,19 @@ pub const VERSION: &str = concat!("1.6.18-holdfast-", env!("CARGO_PKG_VERSION"))
 
 /// Answers to one UDP request, unless told otherwise: a few hundred keys.
 pub const UDP_REPLY_BYTES: usize = 256 << 10;
+
+/// Design decisions taken back one by one, so that a benchmark can say what each is worth.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ablation {
+    /// One set of statistics under one lock, taken for each key.
+    pub shared_statistics: bool,
+    /// All threads receive from and send on one UDP socket.
+    pub one_udp_socket: bool,
+    /// Each answer is sent alone, and each datagram.
+    pub unbatched_sends: bool,
+    /// Each connection owns buffers for receiving and sending.
+    pub connection_buffers: bool,
+}
 
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -58,6 +71,7 @@ pub struct Settings {
     /// Answers read-ahead measurements only: reads whole requests and answers the same bytes
     /// without looking anything up. (request bytes, reply bytes)
     pub null: Option<(usize, usize)>,
+    pub ablation: Ablation,
 }
 
 impl Default for Settings {
@@ -88,6 +102,7 @@ impl Default for Settings {
             udp_bytes_per_second: 16 << 20,
             first_core: None,
             null: None,
+            ablation: Ablation::default(),
         }
     }
 }
@@ -112,6 +127,8 @@ pub struct Shared {
     pub verbose: AtomicU64,
     /// Replaced by `refresh_certs`; looked at when a client connects.
     tls: Mutex<Option<TlsConfig>>,
+    /// Of the ablation alone: statistics as they must not be kept.
+    pub slow_statistics: Mutex<u64>,
     /// What the counters were at `stats reset`.
     pub before: Mutex<Totals>,
 }
@@ -137,6 +154,7 @@ impl Shared {
             large: AtomicU64::new(1),
             verbose,
             tls: Mutex::new(tls),
+            slow_statistics: Mutex::new(0),
             before: Mutex::new(Totals::default()),
         })
     }
@@ -172,6 +190,14 @@ impl Shared {
     /// The number of the next large value. On no path of small ones.
     pub fn next_large(&self) -> u64 {
         self.large.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Counts as with one lock for all threads.
+    #[cold]
+    pub fn count_slowly(&self, requests: u64) {
+        for _ in 0..requests {
+            *self.slow_statistics.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        }
     }
 
     pub fn tls(&self) -> Option<TlsConfig> {

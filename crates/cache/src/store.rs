@@ -191,6 +191,12 @@ impl Store {
         self.index.prefetch(hash);
     }
 
+    /// Starts loading what a write to a key compares: the head and key of the item that is there.
+    #[inline(always)]
+    pub fn prefetch_item(&self, hash: u64, key_len: usize) {
+        self.probe(hash, size_of::<Head>() + key_len);
+    }
+
     /// Looks into the index, and starts loading the item, `bytes` of it.
     #[inline(always)]
     pub fn probe(&self, hash: u64, bytes: usize) -> Probe {

@@ -29,6 +29,8 @@ const TLS_RECEIVE_BYTES: usize = 64 << 10;
 const _: () = assert!(TLS_RECEIVE_BYTES + RECORD_BYTES <= INPUT_BYTES / 2);
 /// How long a thread sleeps at most: idle connections are looked at then.
 const IDLE_WAIT: Duration = Duration::from_secs(1);
+/// The same while clients wait to be accepted.
+const ACCEPT_WAIT: Duration = Duration::from_millis(10);
 /// What all connections of one thread may hold unsent, at least.
 const UNSENT_BYTES_MIN: u64 = 8 << 20;
 /// The same as a part of the memory limit.
@@ -70,6 +72,8 @@ struct Connection {
     last_used_s: u32,
     closing: bool,
     interest: Interest,
+    /// Of an ablation: what the thread has for all.
+    own: Option<Box<(Vec<u8>, Out)>>,
 }
 
 pub struct Worker {
@@ -87,7 +91,7 @@ pub struct Worker {
     received: Vec<u8>,
     sealed: Vec<u8>,
     batch: Batch,
-    /// Descriptors ran out: nothing is accepted until one is closed.
+    /// False when descriptors have run out: another thread may close one, so it is tried again soon.
     accepts: bool,
     unsent_bytes: u64,
     looked_for_idle_s: u32,
@@ -144,13 +148,17 @@ impl Worker {
         }
         let mut events = Events::new(EVENTS);
         while !self.shared.stops() {
-            if self.poller.wait(&mut events, Some(IDLE_WAIT)).is_err() {
+            let wait = if self.accepts { IDLE_WAIT } else { ACCEPT_WAIT };
+            if self.poller.wait(&mut events, Some(wait)).is_err() {
                 break;
             }
             for i in 0..events.len() {
                 self.event(events.get(i));
             }
             self.drop_idle();
+            if !self.accepts {
+                self.accept_again();
+            }
         }
         self.engine.store.retire(&mut self.engine.writer);
     }
@@ -222,6 +230,7 @@ impl Worker {
                 last_used_s: self.engine.store.now(),
                 closing: false,
                 interest: Interest::Read,
+                own: settings.ablation.connection_buffers.then(Box::default),
             };
             let added = self.poller.add(&connection.socket, slot as u64, Interest::Read);
             self.connections[slot] = Some(connection);
@@ -240,7 +249,7 @@ impl Worker {
         self.shared.tls().map(|config| TlsSession::new(&config)).transpose()
     }
 
-    /// Waits with new connections until an old one ends.
+    /// Waits with new connections until others have ended.
     fn stop_accepting(&mut self) {
         self.accepts = false;
         for i in 0..self.listeners.len() {
@@ -266,6 +275,7 @@ impl Worker {
             return;
         };
         connection.last_used_s = self.engine.store.now();
+        self.swap_buffers(&mut connection);
         let lives = if connection.unsent.is_empty() {
             self.receive(&mut connection)
         } else if event.ended {
@@ -273,10 +283,19 @@ impl Worker {
         } else {
             self.send_unsent(&mut connection)
         };
+        self.swap_buffers(&mut connection);
         let lives = lives && self.watch(&mut connection, slot);
         self.connections[slot] = Some(connection);
         if !lives {
             self.close(slot);
+        }
+    }
+
+    /// Of an ablation: the connection's buffers instead of the thread's, and back.
+    fn swap_buffers(&mut self, connection: &mut Connection) {
+        if let Some(own) = &mut connection.own {
+            std::mem::swap(&mut self.input, &mut own.0);
+            std::mem::swap(&mut self.out, &mut own.1);
         }
     }
 
@@ -507,9 +526,6 @@ impl Worker {
         self.shared.connections.fetch_sub(1, Ordering::Relaxed);
         self.free.push(slot as u32);
         drop(connection);
-        if !self.accepts {
-            self.accept_again();
-        }
     }
 
     /// Ends connections that were not used for as long as was allowed.

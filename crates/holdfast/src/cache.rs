@@ -8,7 +8,7 @@ pub use metrics::register as register_metrics;
 use crate::output::Output;
 use clap::{ArgAction, Args};
 use holdfast_base::{Error, Result};
-use holdfast_cache::{Server, Settings, VERSION};
+use holdfast_cache::{Ablation, Server, Settings, VERSION};
 use holdfast_env::tls::{ClientCertificates, TlsFiles};
 use holdfast_env::{Disk, RealClock, RealDisk, RealRng, local, signals};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
@@ -142,6 +142,10 @@ pub struct Options {
     /// Reads fixed requests and answers fixed replies: `REQUEST:REPLY` bytes
     #[arg(long, hide = true, value_name = "BYTES:BYTES")]
     pub null: Option<String>,
+    /// Takes one decision of the design back, for benchmarks: shared-statistics, one-udp-socket,
+    /// unbatched-sends, connection-buffers
+    #[arg(long, hide = true, value_name = "NAME")]
+    pub ablate: Option<String>,
 }
 
 /// Slab and LRU tuning that has no counterpart here: memory is not cut by size.
@@ -193,6 +197,7 @@ impl Options {
             verbose: self.verbose,
             first_core: self.pin,
             file: self.memory_file.clone(),
+            ablation: ablation(self.ablate.as_deref())?,
             ..Settings::default()
         };
         if self.threads == 0 || self.threads > 256 {
@@ -347,6 +352,21 @@ fn resolve(text: &str, port: u16) -> Result<Vec<SocketAddr>> {
         })?
         .collect();
     Ok(found)
+}
+
+fn ablation(name: Option<&str>) -> Result<Ablation> {
+    let mut ablation = Ablation::default();
+    match name {
+        None => {}
+        Some("shared-statistics") => ablation.shared_statistics = true,
+        Some("one-udp-socket") => ablation.one_udp_socket = true,
+        Some("unbatched-sends") => ablation.unbatched_sends = true,
+        Some("connection-buffers") => ablation.connection_buffers = true,
+        Some(other) => {
+            return Err(Error::invalid(format!("`--ablate {other}`: there is no such decision")));
+        }
+    }
+    Ok(ablation)
 }
 
 fn item_bytes(text: &str) -> Result<usize> {

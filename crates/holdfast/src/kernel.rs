@@ -266,7 +266,8 @@ mod tests {
 
     #[test]
     fn columns_of_interrupts_are_added_up() {
-        let lines = [" 24:  10  20  PCI-MSI 1-edge virtio0-input.0", " 25:  1  2  PCI-MSI 2-edge x"];
+        let lines =
+            [" 24:  10  20  PCI-MSI 1-edge virtio0-input.0", " 25:  1  2  PCI-MSI 2-edge x"];
         assert_eq!(by_core(lines.into_iter()), [11, 22]);
         // Whatever this machine is, reading it does not fail.
         assert!(read(Path::new("/")).cores > 0);

@@ -97,12 +97,8 @@ fn start_cache(config: &Config, machine: &Machine) -> Result<Option<holdfast_cac
         threads: std::thread::available_parallelism().map_or(1, |cores| cores.get().min(4)),
         ..holdfast_cache::Settings::default()
     };
-    let server = holdfast_cache::Server::start(
-        settings,
-        machine.clock.clone(),
-        &RealRng,
-        &machine.disk,
-    );
+    let server =
+        holdfast_cache::Server::start(settings, machine.clock.clone(), &RealRng, &machine.disk);
     server.map(Some).map_err(|e| e.context("start the cache (`cache_port`, 0 for none)"))
 }
 

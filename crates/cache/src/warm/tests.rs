@@ -133,7 +133,7 @@ fn whatever_a_file_holds_the_cache_is_whole_or_empty() {
     let disk = machine();
     let whole = saved(&disk);
     let mut state = 1u64;
-    for round in 0..2000 {
+    for round in 0..600 {
         let mut bytes = whole.clone();
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         // The first eight bytes say whose it is; without them it is not ours to touch.
