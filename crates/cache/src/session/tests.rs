@@ -1,6 +1,7 @@
 use super::*;
 use crate::settings::{Settings, Shared};
 use crate::store::Store;
+use holdfast_env::arena::SLACK_BYTES;
 use holdfast_env::poll::Waker;
 use holdfast_env::{Clock, RealClock};
 use std::collections::HashMap;
