@@ -214,7 +214,7 @@ fn half_commands_of_many_take_little_and_idle_clients_nothing() {
     let half: Vec<TcpStream> = (0..n)
         .map(|i| {
             let mut stream = cache.connect();
-            stream.write_all(format!("set half-{i} 0 0 100\r\nabc").as_bytes()).unwrap();
+            stream.write_all(format!("set half-{i} 0 0 9000\r\nabc").as_bytes()).unwrap();
             stream
         })
         .collect();
@@ -223,7 +223,7 @@ fn half_commands_of_many_take_little_and_idle_clients_nothing() {
     assert!(held < n * 1024, "{held} bytes are held for {n} half commands");
     cache.is_well();
     for (i, mut stream) in half.into_iter().enumerate() {
-        stream.write_all(&[b'd'; 97]).unwrap();
+        stream.write_all(&[b'd'; 8997]).unwrap();
         stream.write_all(format!("\r\nget half-{i}\r\n").as_bytes()).unwrap();
         let mut answer = [0; 8];
         stream.read_exact(&mut answer).unwrap();
