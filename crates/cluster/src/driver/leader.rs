@@ -142,8 +142,11 @@ impl Leader {
             let add = Command::AddReplica { chunk, generation, store };
             let ended = leader.clone();
             let clock = adder.machine.clock.clone();
-            let counted: Done<Outcome> =
-                Box::new(move |counted| ended.ended(copy, clock.monotonic_ns(), counted.is_ok()));
+            let bytes = adder.namespace.read(|view, _| view.chunk(chunk).map_or(0, bytes_of));
+            let counted: Done<Outcome> = Box::new(move |counted| {
+                let made = counted.is_ok().then(|| bytes.unwrap_or(0));
+                ended.ended(copy, clock.monotonic_ns(), made);
+            });
             match copied {
                 Ok(()) => adder.command(&add, Durability::Durable, counted),
                 Err(e) => counted(Err(e)),
@@ -154,15 +157,24 @@ impl Leader {
         node.order_copy(copy, bytes_per_second, done);
     }
 
-    fn ended(&self, copy: Assignment, now_ns: u64, counted: bool) {
+    fn ended(&self, copy: Assignment, now_ns: u64, made: Option<u64>) {
         let mut work = self.work();
         work.copying.remove(&(copy.chunk, copy.target));
-        if counted {
+        if let Some(bytes) = made {
+            work.told.bytes_made += bytes;
             work.told.copies_made += 1;
         } else {
             work.told.copies_failed += 1;
             work.resting.insert(copy.chunk, now_ns + REST_MS * 1_000_000);
         }
+    }
+}
+
+/// About what a copy brings: a packed chunk's length is in slots.
+fn bytes_of(chunk: &crate::namespace::Chunk) -> u64 {
+    match chunk.kind {
+        crate::ChunkKind::Raw => chunk.length,
+        crate::ChunkKind::Packed => chunk.live_bytes,
     }
 }
 
