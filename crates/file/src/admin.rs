@@ -93,7 +93,8 @@ impl FileService {
             // As this view has it now: the leader looks at it now and then.
             recovery.short = short.len() as u64;
             recovery.short_of_one = short.iter().filter(|short| short.live <= 1).count() as u64;
-            recovery.bytes_per_second = node.repair_rate();
+            recovery.settings = view.recovery();
+            recovery.bytes_per_second = recovery.settings.rate_max;
             recovery.confirm_lost = node.unconfirmed();
             msg::Cluster {
                 cluster: node.sender.cluster,
@@ -124,9 +125,12 @@ impl FileService {
                 return node.propose_cluster(&drain, Box::new(done));
             }
             msg::Order::ConfirmLost { nodes } => node.confirm_lost(&nodes),
-            msg::Order::RecoveryRate { bytes_per_second } => {
-                node.set_repair_rate(bytes_per_second);
-                Ok(())
+            msg::Order::Recovery { settings } => {
+                let set = ClusterCommand::SetRecovery { settings };
+                let done = |result: Result<()>| {
+                    answer(reply, result.map(|()| (Vec::new(), Parts::None)));
+                };
+                return node.propose_cluster(&set, Box::new(done));
             }
             msg::Order::Cut { address, heal } if self.dev => {
                 node.cuts().set(&address, !heal);
