@@ -247,7 +247,9 @@ impl Fleet {
     /// Datagrams that an answer will take.
     fn cost(&self, shape: Shape, keys: u32) -> u32 {
         match shape {
-            Shape::Values => (f64::from(keys) * self.key_bytes / BODY_BYTES as f64).ceil().max(1.0) as u32,
+            Shape::Values => {
+                (f64::from(keys) * self.key_bytes / BODY_BYTES as f64).ceil().max(1.0) as u32
+            }
             _ => 1,
         }
     }
@@ -343,7 +345,11 @@ impl Fleet {
                 if parts.has_hole() {
                     // They come in order from one server: what was overtaken is as good as lost.
                     let at_ns = slot.heard_ns + self.window.disorder_ns();
-                    self.holes.push_back(Timer { at_ns, slot: number, generation: slot.generation });
+                    self.holes.push_back(Timer {
+                        at_ns,
+                        slot: number,
+                        generation: slot.generation,
+                    });
                 }
             }
         }

@@ -208,7 +208,10 @@ mod tests {
         for n in [0, 7, 10, u64::MAX] {
             out.clear();
             push_number(&mut out, n);
-            assert_eq!((String::from_utf8_lossy(&out).into_owned(), number(&out)), (n.to_string(), Some(n)));
+            assert_eq!(
+                (String::from_utf8_lossy(&out).into_owned(), number(&out)),
+                (n.to_string(), Some(n))
+            );
         }
         assert!(is_key(b"a") && is_key(&[b'k'; 250]) && is_key("\u{e9}".as_bytes()));
         assert!(!is_key(b"") && !is_key(&[b'k'; 251]) && !is_key(b"a b") && !is_key(b"a\r"));

@@ -228,8 +228,6 @@ fn make_records(path: &Path, bytes: u64, seed: u64, skew: bool) -> Result<()> {
         records: bytes / 100,
         shape: Shape { ascii: true, skew },
         threads: std::thread::available_parallelism().map_or(1, usize::from),
-        first: None,
-        resume: false,
     };
     generate::file(&RealDisk, path, &request).map(drop)
 }
