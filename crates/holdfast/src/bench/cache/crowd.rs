@@ -77,7 +77,7 @@ impl Crowd {
         let mut streams = Vec::with_capacity(clients);
         for i in 0..clients {
             let from = Ipv4Addr::new(127, 0, 1, 1 + (i / CLIENTS_PER_ADDRESS) as u8);
-            let stream = sockets::connect_tcp(IpAddr::V4(from), target.tcp)
+            let stream = sockets::connect_tcp_from(IpAddr::V4(from), target.tcp)
                 .map_err(|e| Error::from(e).context(format_args!("connect client {i}")))?;
             streams.push(stream);
         }
