@@ -87,7 +87,8 @@ impl Assembly {
     pub fn answer(&mut self) -> &[u8] {
         if !self.parts.is_sorted() {
             self.parts.sort_unstable();
-            let parts = self.parts.iter().map(|(_, from, to)| &self.bytes[*from as usize..*to as usize]);
+            let parts =
+                self.parts.iter().map(|(_, from, to)| &self.bytes[*from as usize..*to as usize]);
             self.bytes = parts.collect::<Vec<_>>().concat();
         }
         &self.bytes

@@ -45,7 +45,9 @@ pub enum Answer<'a> {
     /// The server's own words.
     Refused(&'a [u8]),
     /// The server is dead. If `maybe`, it may have carried the operation out before.
-    Dead { maybe: bool },
+    Dead {
+        maybe: bool,
+    },
 }
 
 impl<'a> Answer<'a> {

@@ -186,7 +186,8 @@ impl Client {
                 request.clear();
                 request.extend_from_slice(if place % 2 == 1 { b"gets" } else { b"get" });
                 let (mut at, mut last) = (first, first);
-                while at != NONE && count < options.keys_per_request.max(1) && request.len() <= most {
+                while at != NONE && count < options.keys_per_request.max(1) && request.len() <= most
+                {
                     request.push(b' ');
                     request.extend_from_slice(batch.key(at as usize));
                     (last, at) = (at, batch.operation(at).next);
@@ -229,9 +230,7 @@ impl Client {
 
     /// The values of many keys, in their order.
     pub fn get_many<K: AsRef<[u8]>>(&mut self, keys: &[K]) -> Result<Vec<Option<Vec<u8>>>> {
-        let batch = self.one(|batch| {
-            keys.iter().try_fold(0, |_, key| batch.get(key.as_ref()))
-        })?;
+        let batch = self.one(|batch| keys.iter().try_fold(0, |_, key| batch.get(key.as_ref())))?;
         let all = batch.answers().map(|answer| answer.data().map(<[u8]>::to_vec)).collect();
         self.single = batch;
         Ok(all)

@@ -120,7 +120,7 @@ struct Slot {
     /// When the last part of the answer came; 0 before the first.
     heard_ns: u64,
     bytes: Vec<u8>,
-    parts: Option<Box<Assembly>>,
+    parts: Option<Assembly>,
 }
 
 struct Server {
@@ -158,7 +158,7 @@ pub struct Fleet {
     dead: Vec<u32>,
     /// Servers that have something for the driver.
     work: VecDeque<u32>,
-    spare: Vec<Box<Assembly>>,
+    spare: Vec<Assembly>,
     key_bytes: f64,
     heard_ns: u64,
     backed_off_ns: u64,
@@ -247,7 +247,9 @@ impl Fleet {
     /// Datagrams that an answer will take.
     fn cost(&self, shape: Shape, keys: u32) -> u32 {
         match shape {
-            Shape::Values => (f64::from(keys) * self.key_bytes / BODY_BYTES as f64).ceil().max(1.0) as u32,
+            Shape::Values => {
+                (f64::from(keys) * self.key_bytes / BODY_BYTES as f64).ceil().max(1.0) as u32
+            }
             _ => 1,
         }
     }
@@ -343,7 +345,11 @@ impl Fleet {
                 if parts.has_hole() {
                     // They come in order from one server: what was overtaken is as good as lost.
                     let at_ns = slot.heard_ns + self.window.disorder_ns();
-                    self.holes.push_back(Timer { at_ns, slot: number, generation: slot.generation });
+                    self.holes.push_back(Timer {
+                        at_ns,
+                        slot: number,
+                        generation: slot.generation,
+                    });
                 }
             }
         }
@@ -361,7 +367,7 @@ impl Fleet {
         self.keep_spare(parts);
     }
 
-    fn keep_spare(&mut self, mut parts: Box<Assembly>) {
+    fn keep_spare(&mut self, mut parts: Assembly) {
         if self.spare.len() < SPARE_MAX {
             parts.clear();
             self.spare.push(parts);

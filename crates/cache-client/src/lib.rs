@@ -10,6 +10,7 @@ pub mod fleet;
 pub mod links;
 mod md5;
 pub mod ring;
+pub mod route;
 pub mod window;
 pub mod wire;
 

@@ -4,9 +4,9 @@
 use crate::fleet::{Fleet, Outcome, Settings};
 use crate::ring::Member;
 use holdfast_base::{Error, Result};
+use holdfast_env::Clock;
 use holdfast_env::poll::{Event, Interest, Poller};
 use holdfast_env::sockets::{self, DATAGRAM_BYTES_MAX};
-use holdfast_env::Clock;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, ToSocketAddrs, UdpSocket};
 use std::sync::Arc;
@@ -44,7 +44,12 @@ pub fn resolve(member: &Member) -> Result<SocketAddr> {
 }
 
 impl Links {
-    pub fn new(addresses: Vec<SocketAddr>, settings: Settings, clock: Arc<dyn Clock>, token: u64) -> Links {
+    pub fn new(
+        addresses: Vec<SocketAddr>,
+        settings: Settings,
+        clock: Arc<dyn Clock>,
+        token: u64,
+    ) -> Links {
         Links {
             fleet: Fleet::new(addresses.len(), settings),
             clock,
@@ -88,7 +93,12 @@ impl Links {
         self.send_stream(poller, server, done);
     }
 
-    fn send_datagrams(&mut self, poller: &Poller, server: u32, done: &mut impl FnMut(u64, Outcome<'_>)) {
+    fn send_datagrams(
+        &mut self,
+        poller: &Poller,
+        server: u32,
+        done: &mut impl FnMut(u64, Outcome<'_>),
+    ) {
         let link = &mut self.links[server as usize];
         let to = self.addresses[server as usize];
         if link.udp.is_none() {
@@ -120,13 +130,19 @@ impl Links {
         let link = &mut self.links[server as usize];
         match made {
             Ok(stream) => {
-                (link.tcp, link.interest, link.is_connected) = (Some(stream), Some(Interest::Write), false);
+                (link.tcp, link.interest, link.is_connected) =
+                    (Some(stream), Some(Interest::Write), false);
             }
             Err(_) => self.fleet.disconnected(server, self.clock.monotonic_ns(), done),
         }
     }
 
-    fn send_stream(&mut self, poller: &Poller, server: u32, done: &mut impl FnMut(u64, Outcome<'_>)) {
+    fn send_stream(
+        &mut self,
+        poller: &Poller,
+        server: u32,
+        done: &mut impl FnMut(u64, Outcome<'_>),
+    ) {
         let link = &mut self.links[server as usize];
         let Some(stream) = link.tcp.as_ref().filter(|_| link.is_connected) else { return };
         let mut interest = Interest::Read;
@@ -221,7 +237,6 @@ impl Links {
             }
         }
     }
-
 }
 
 fn open(to: SocketAddr) -> io::Result<UdpSocket> {
@@ -251,6 +266,8 @@ fn send_run(socket: &UdpSocket, run: &[u8], each: usize, to: SocketAddr) -> bool
         Err(e) if refused(&e) => true,
         Err(e) if e.kind() == io::ErrorKind::WouldBlock => false,
         // A kernel or device that takes no trains takes datagrams.
-        Err(_) => run.chunks(each).any(|one| sockets::send(socket, one).is_err_and(|e| refused(&e))),
+        Err(_) => {
+            run.chunks(each).any(|one| sockets::send(socket, one).is_err_and(|e| refused(&e)))
+        }
     }
 }

@@ -58,7 +58,11 @@ mod tests {
     use super::words;
 
     fn hex(text: &str) -> String {
-        words(text.as_bytes()).iter().flat_map(|w| w.to_le_bytes()).map(|b| format!("{b:02x}")).collect()
+        words(text.as_bytes())
+            .iter()
+            .flat_map(|w| w.to_le_bytes())
+            .map(|b| format!("{b:02x}"))
+            .collect()
     }
 
     #[test]
@@ -67,6 +71,10 @@ mod tests {
         assert_eq!(hex("message digest"), "f96b697d7cb7938d525a2f31aaf161d0");
         let digits = "1234567890".repeat(8);
         assert_eq!(hex(&digits), "57edf4a22be3c955ac49da2e2107b67a");
-        assert_eq!(hex(&digits[..56]), "49f193adce178490e34d1b3a4ec0064c", "padding has its own block");
+        assert_eq!(
+            hex(&digits[..56]),
+            "49f193adce178490e34d1b3a4ec0064c",
+            "padding has its own block"
+        );
     }
 }

@@ -26,7 +26,9 @@ impl Member {
     /// `HOST`, `HOST:PORT`, `[V6]:PORT`, each with ` WEIGHT` behind it or not.
     pub fn parse(text: &str) -> Result<Member> {
         let wrong = |why: &str| {
-            Error::invalid(format!("read server `{text}`: {why}: write HOST:PORT or `HOST:PORT WEIGHT`"))
+            Error::invalid(format!(
+                "read server `{text}`: {why}: write HOST:PORT or `HOST:PORT WEIGHT`"
+            ))
         };
         let mut words = text.split_whitespace();
         let (place, weight) = (words.next().unwrap_or_default(), words.next());
@@ -39,7 +41,9 @@ impl Member {
             Some(_) => return Err(wrong("a weight is a number from 1 to 1000")),
         };
         let (host, port) = match place.rsplit_once(':') {
-            Some((host, port)) if !host.ends_with(':') && (!host.contains(':') || host.ends_with(']')) => {
+            Some((host, port))
+                if !host.ends_with(':') && (!host.contains(':') || host.ends_with(']')) =>
+            {
                 let port = port.parse().ok().filter(|port| *port != 0);
                 (host, port.ok_or_else(|| wrong("a port is a number from 1 to 65535"))?)
             }

@@ -45,6 +45,8 @@ pub enum Command {
     Log(Log),
     /// Run a cache that speaks memcached's protocol, with memcached's own options
     Cache(crate::cache::Options),
+    /// Spread the keys of any memcached client over pools of servers, with failover and warm-up
+    Route(crate::route::Options),
     /// Sort what does not fit in memory; make and check the sort benchmark's records
     Sort(crate::sort::Sort),
     /// Show or check the configuration

@@ -13,6 +13,7 @@ mod http;
 mod log;
 mod node;
 mod output;
+mod route;
 mod sim;
 mod sort;
 mod up;
@@ -61,6 +62,7 @@ fn run(cli: &Cli) -> Result<()> {
         }
         Command::Config(cli::Config::Check { file }) => check_config(file, &mut out),
         Command::Cache(options) => cache::run(options, &mut out),
+        Command::Route(options) => route::run(options, &mut out),
         Command::Bench(cli::Bench::Cache(options)) => bench::cache::run(options, &mut out),
         Command::Sim(cli::Sim::Recovery(options)) => sim::recovery(options, &mut out),
         Command::Bench(cli::Bench::Iobench(options)) => bench::iobench(options, &mut out),

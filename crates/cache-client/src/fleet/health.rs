@@ -13,9 +13,14 @@ const PAUSE_MOST_NS: u64 = 2_000_000_000;
 pub enum Health {
     Up,
     /// Until when it is left alone, and how long that is.
-    Dead { until_ns: u64, pause_ns: u64 },
+    Dead {
+        until_ns: u64,
+        pause_ns: u64,
+    },
     /// Dead, and asked whether it still is.
-    Asked { pause_ns: u64 },
+    Asked {
+        pause_ns: u64,
+    },
 }
 
 impl Fleet {

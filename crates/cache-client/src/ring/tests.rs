@@ -25,7 +25,12 @@ fn keys_have_the_servers_that_libmemcached_gives_them() {
     for (weights, hashing, first, digest) in [
         (equal, Hashing::Weighted, "3332214231342124233143443340332313133434", 0x9e91ab503f42dd36),
         (equal, Hashing::Ketama, "1210302001211422012401124434332444100030", 0x1944878d38f547c8),
-        (weighted, Hashing::Weighted, "4334414241442114413141444440332343124424", 0x846b23b0ba6fadf2),
+        (
+            weighted,
+            Hashing::Weighted,
+            "4334414241442114413141444440332343124424",
+            0x846b23b0ba6fadf2,
+        ),
         (weighted, Hashing::Ketama, "1442324014411444441011424411414410421131", 0x2daa038942879d62),
     ] {
         let found = servers_of(&members(weights), hashing);
@@ -40,7 +45,8 @@ fn a_server_that_goes_moves_only_its_own_keys() {
     let keys: Vec<String> = (0..2000).map(|i| format!("user:{i}")).collect();
     let mut moved = 0;
     for key in &keys {
-        let (old, new) = (before.find(key.as_bytes()).unwrap(), after.find(key.as_bytes()).unwrap());
+        let (old, new) =
+            (before.find(key.as_bytes()).unwrap(), after.find(key.as_bytes()).unwrap());
         moved += usize::from(old == 4);
         assert!(old == new || old == 4, "{key} moved from {old} to {new}");
         assert_eq!(before.find_where(key.as_bytes(), |server| server != 4), Some(new));
