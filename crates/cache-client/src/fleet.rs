@@ -28,7 +28,7 @@ const KEY_BYTES_GUESS: f64 = 100.0;
 /// Answers of more datagrams than this say nothing about the queue by their time over TCP.
 const TIMED_DATAGRAMS_MAX: u32 = 4;
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Settings {
     pub window: window::Settings,
     /// A longer answer ends its connection, or is lost: what a server may make us keep.

@@ -7,6 +7,7 @@ mod assembly;
 mod batch;
 mod client;
 pub mod fleet;
+pub mod incast;
 pub mod links;
 mod md5;
 pub mod ring;
