@@ -7,6 +7,7 @@
 )]
 
 pub mod cache;
+pub mod incast;
 mod limits;
 mod names;
 pub mod report;

@@ -353,6 +353,8 @@ pub enum Bench {
     Iobench(Iobench),
     /// The cache: gets and sets over TCP and UDP, beside a null server and memcached
     Cache(crate::bench::cache::Options),
+    /// Hundreds of servers answering one client at once through a shallow switch, simulated
+    Incast(crate::bench::incast::Options),
     /// The recovery planner: tasks scheduled a second by each selector and search, on one core
     Scheduler(Scheduler),
     /// The external sort, beside the disk's bandwidth and GNU sort

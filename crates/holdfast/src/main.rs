@@ -64,6 +64,7 @@ fn run(cli: &Cli) -> Result<()> {
         Command::Cache(options) => cache::run(options, &mut out),
         Command::Route(options) => route::run(options, &mut out),
         Command::Bench(cli::Bench::Cache(options)) => bench::cache::run(options, &mut out),
+        Command::Bench(cli::Bench::Incast(options)) => bench::incast::run(options, &mut out),
         Command::Sim(cli::Sim::Recovery(options)) => sim::recovery(options, &mut out),
         Command::Bench(cli::Bench::Iobench(options)) => bench::iobench(options, &mut out),
         Command::Bench(cli::Bench::Scheduler(options)) => bench::scheduler::run(options, &mut out),

@@ -6,6 +6,8 @@ use crate::wire::{LINE_BYTES_MAX, Shape, is_key, number, word};
 /// A line of gets.
 pub const GET_LINE_BYTES_MAX: usize = 1 << 20;
 const BAD_LINE: &[u8] = b"CLIENT_ERROR bad command line format\r\n";
+const VERSION_LINE: &str =
+    concat!("VERSION 1.6.18-holdfast-route-", env!("CARGO_PKG_VERSION"), "\r\n");
 const TOO_LARGE: &[u8] = b"SERVER_ERROR object too large for cache\r\n";
 
 /// What the bytes begin with.
@@ -181,6 +183,7 @@ pub fn parse(bytes: &[u8], value_bytes_max: usize) -> Parsed<'_> {
         b"verbosity" => {
             Parsed::Command(Command::Verbosity { is_mute: line.ends_with(b" noreply") }, used)
         }
+        b"version" => Parsed::Say(VERSION_LINE.as_bytes(), used),
         b"quit" => Parsed::Close(b""),
         b"shutdown" => Parsed::Say(b"ERROR: shutdown not enabled\r\n", used),
         _ => Parsed::Say(b"ERROR\r\n", used),
