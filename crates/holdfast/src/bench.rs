@@ -7,6 +7,7 @@
 )]
 
 pub mod cache;
+pub mod cluster;
 pub mod incast;
 mod limits;
 mod names;
