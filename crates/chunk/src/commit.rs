@@ -97,21 +97,37 @@ pub fn on_commit_thread() -> bool {
     IS_COMMIT_THREAD.get()
 }
 
+pub fn mark_commit_thread() {
+    IS_COMMIT_THREAD.set(true);
+}
+
 /// A commit thread: until the store ends.
 pub fn run(store: &DiskStore) {
-    IS_COMMIT_THREAD.set(true);
+    mark_commit_thread();
     let mut buf = AlignedBuf::zeroed(MIB as usize);
     while let Some(open) = store.queue.pop() {
         commit_once(store, &open, &mut buf);
     }
 }
 
+/// Writes what is queued here and now; false if nothing was.
+pub fn commit_queued(store: &DiskStore) -> bool {
+    let mut buf = AlignedBuf::zeroed(MIB as usize);
+    let mut any = false;
+    while let Some(open) = store.queue.try_pop() {
+        commit_once(store, &open, &mut buf);
+        any = true;
+    }
+    any
+}
+
 /// One commit of `open`; puts it back into the queue when more waits.
 pub fn commit_once(store: &DiskStore, open: &Arc<Open>, buf: &mut AlignedBuf) {
     let batch = open.core().take_batch(&open.header);
-    let Some(batch) = batch else {
-        open.core().busy = false;
-        return;
+    let Some(mut batch) = batch else {
+        // What came meanwhile waits for the journal, which tells the driver.
+        open.core().rest();
+        return open.rests();
     };
     let result = write(store, open, &batch, buf);
     let mut dropped = Vec::new();
@@ -121,11 +137,17 @@ pub fn commit_once(store: &DiskStore, open: &Arc<Open>, buf: &mut AlignedBuf) {
             Ok(()) if batch.is_empty() => {}
             Ok(()) => core.finish(&batch),
             // Appends to a raw chunk that wait now begin where the failed ones would have ended.
-            Err(_) => dropped = core.drain(),
+            Err(_) => {
+                core.put_back(&mut batch);
+                dropped = core.drain();
+            }
         }
     }
     open.commit_ended();
     let error = result.clone().err();
+    if batch.is_deferred() {
+        store.journal.release(batch.segments());
+    }
     batch.answer(result);
     for item in dropped {
         let error = error.clone().unwrap_or_else(|| holdfast_base::Error::retry("not written"));
@@ -134,11 +156,13 @@ pub fn commit_once(store: &DiskStore, open: &Arc<Open>, buf: &mut AlignedBuf) {
     // Only now, so that callbacks of one chunk come in its order.
     let more = {
         let mut core = open.core();
-        core.busy = core.has_pending();
+        // What a store that takes no writes has in its journal stays there until the next start.
+        core.busy = core.rest() && store.writable().is_ok();
         core.busy
     };
-    if more {
-        store.queue.push_back_for_me(open.clone());
+    match more {
+        true => store.queue.push_back_for_me(open.clone()),
+        false => open.rests(),
     }
 }
 
@@ -159,7 +183,12 @@ fn write(store: &DiskStore, open: &Open, batch: &Batch, buf: &mut AlignedBuf) ->
         *buf = AlignedBuf::zeroed(MIB as usize);
     }
     let chunk = open.header.chunk;
-    written.map_err(|e| store.write_failed(format_args!("commit to chunk `{chunk}`"), e))
+    let what = format_args!("commit to chunk `{chunk}`");
+    written.map_err(|e| match batch.is_deferred() {
+        // Its space was reserved before it was acknowledged.
+        true => store.write_broke(what, e),
+        false => store.write_failed(what, e),
+    })
 }
 
 fn write_batch(open: &Open, batch: &Batch, out: &[u8]) -> std::io::Result<()> {
@@ -167,7 +196,11 @@ fn write_batch(open: &Open, batch: &Batch, out: &[u8]) -> std::io::Result<()> {
         return open.writer.write_at(out, batch.offset);
     }
     if batch.header.synced_before + 1 == batch.header.sequence {
-        return open.writer.write_at_durable(out, batch.offset, "chunk.commit");
+        let site = match batch.is_deferred() {
+            true => "chunk.commit-journaled",
+            false => "chunk.commit",
+        };
+        return open.writer.write_at_durable(out, batch.offset, site);
     }
     // Commits before this one were only written (or refused): one sync for all.
     open.writer.write_at(out, batch.offset)?;

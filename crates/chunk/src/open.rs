@@ -2,11 +2,13 @@
 //! locks. The core does no I/O; `commit.rs` drives it and writes what it says.
 
 use crate::api::{Body, ChunkKind, Done, Needle, SlotDone};
+use crate::disk::DiskStore;
 use crate::format::{
     BLOCK, COMMIT_HEADER_BYTES, CommitHeader, Extent, FileHeader, IndexEntry, RECORD_ALIGN,
     RECORD_HEADER_BYTES, RecordHeader, SECTOR,
 };
 use crate::index::{Index, PackedIndex, RawIndex};
+use crate::journal;
 use holdfast_base::checksum::crc32c_combine;
 use holdfast_base::ids::{Durability, Slot};
 use holdfast_base::limits::CHUNK_SLOTS_MAX;
@@ -65,9 +67,19 @@ fn commit_bytes(bytes: u64) -> u64 {
     (COMMIT_HEADER_BYTES as u64 + bytes).next_multiple_of(SECTOR)
 }
 
+/// What a chunk's file misses of the journal is written to it once it is this much, or half of it:
+/// streams of equal pace must not all be written at one time. Or when it is asked for.
+pub const DEFERRED_BYTES_MAX: u64 = MIB;
+
+/// An append that was acknowledged from the journal, and in which of its segments it stands.
+struct Deferred {
+    item: Pending,
+    segment: usize,
+}
+
 /// Everything that changes while a chunk is open.
 pub struct Core {
-    /// Acknowledged bytes only.
+    /// What is in the file and acknowledged.
     pub index: Index,
     pub next_sequence: u64,
     /// The last commit known to be durable, with all before it.
@@ -83,6 +95,27 @@ pub struct Core {
     /// In a queue of the driver or in flight: nobody else needs to be told of new appends.
     pub busy: bool,
     pub in_flight: bool,
+    /// Some appends that wait or are in flight are not in the journal; until they are answered,
+    /// those behind them may not be either.
+    direct: bool,
+    /// Commits in the file were only written: what follows them must not be durable before them.
+    unsynced: bool,
+    /// In the journal's next batch, or the one in flight.
+    journaling: VecDeque<Pending>,
+    /// Acknowledged from the journal, and not yet in a commit of the file.
+    deferred: VecDeque<Deferred>,
+    /// Payload of `deferred` and of such appends in flight: the end of what is acknowledged.
+    unwritten_bytes: u64,
+    /// What `journaling` and `unwritten_bytes` take in the file at most.
+    unwritten_stored: u64,
+    /// Of `deferred`, for this chunk; see [`DEFERRED_BYTES_MAX`].
+    deferred_bytes_max: u64,
+    /// Somebody waits for `deferred` to be in the file.
+    flush_wanted: bool,
+    /// Who waits on [`Open`]'s `idle`: a notification costs a system call, heard or not.
+    waiters: u32,
+    /// The use of a journal's segment whose list of chunks this one is on.
+    dirty_in: u64,
     in_flight_slots: u64,
     /// What the commit in flight takes in the file; `data_end` passes it only when it is written.
     in_flight_bytes: u64,
@@ -118,6 +151,8 @@ pub struct Batch {
     first_slot: u32,
     /// Appends that did not fit any more.
     pub refused: Vec<Pending>,
+    /// Of appends acknowledged before: the segments of the journal they stand in.
+    segments: Vec<usize>,
 }
 
 impl Core {
@@ -137,6 +172,16 @@ impl Core {
             staged_end: 0,
             busy: false,
             in_flight: false,
+            direct: false,
+            unsynced: false,
+            journaling: VecDeque::new(),
+            deferred: VecDeque::new(),
+            unwritten_bytes: 0,
+            unwritten_stored: 0,
+            deferred_bytes_max: DEFERRED_BYTES_MAX,
+            flush_wanted: false,
+            waiters: 0,
+            dirty_in: 0,
             in_flight_slots: 0,
             in_flight_bytes: 0,
             fenced: false,
@@ -160,6 +205,11 @@ impl Core {
         }
         self.pending_bytes += item.stored_bytes();
         self.pending.push_back(item);
+        self.direct = true;
+        if !self.journaling.is_empty() {
+            // The end of the batch in flight tells the driver.
+            return Ok(false);
+        }
         Ok(!std::mem::replace(&mut self.busy, true))
     }
 
@@ -203,6 +253,70 @@ impl Core {
         Ok(())
     }
 
+    /// Takes an append that the journal has taken.
+    pub fn stage_journaled(&mut self, item: Pending) {
+        self.staged_end += item.payload_bytes();
+        self.unwritten_stored += commit_bytes(item.stored_bytes());
+        self.journaling.push_back(item);
+    }
+
+    /// Whether the journal may take `item`: small, durable, behind nothing that is not durable
+    /// or in the journal itself, with room reserved for it even if it gets a commit of its own.
+    pub fn may_journal(&self, header: &FileHeader, item: &Pending) -> bool {
+        let own = commit_bytes(item.stored_bytes());
+        header.kind == ChunkKind::Raw
+            && item.durability == Durability::Durable
+            && item.payload_bytes() <= journal::BODY_BYTES_MAX
+            && !self.direct
+            && !self.unsynced
+            && self.data_end + self.in_flight_bytes + self.unwritten_stored + own
+                <= self.allocated.min(Core::physical_max(header))
+            && self.check(header, item).is_ok()
+    }
+
+    /// Bytes (raw) or slots (packed) that were acknowledged.
+    pub fn length(&self) -> u64 {
+        self.index.length() + self.unwritten_bytes
+    }
+
+    /// Asks for what the file misses of the journal; says whether the driver must be told.
+    pub fn wants_flush(&mut self) -> bool {
+        self.flush_wanted = !self.deferred.is_empty();
+        self.flush_wanted && !std::mem::replace(&mut self.busy, true)
+    }
+
+    /// Whether there is a commit to write.
+    pub fn has_work(&self) -> bool {
+        self.flush_is_due() || (!self.pending.is_empty() && self.journaling.is_empty())
+    }
+
+    fn flush_is_due(&self) -> bool {
+        let waiting = self.flush_wanted || self.unwritten_bytes >= self.deferred_bytes_max;
+        !self.deferred.is_empty() && (waiting || !self.pending.is_empty())
+    }
+
+    /// The driver has nothing more to do for now.
+    pub fn rest(&mut self) -> bool {
+        self.direct &= !self.pending.is_empty();
+        self.busy = self.has_work();
+        self.busy
+    }
+
+    /// Takes over what a journal has and the file has not, for recovery.
+    pub fn adopt(&mut self, at: u64, body: Vec<u8>, crcs: Vec<u32>) {
+        self.unwritten_bytes += body.len() as u64;
+        let append = Append::Raw { at, done: Box::new(|_| ()) };
+        let item = Pending { append, body: Box::new(body), crcs, durability: Durability::Durable };
+        self.deferred.push_back(Deferred { item, segment: 0 });
+        self.flush_wanted = true;
+    }
+
+    /// Forgets what the file misses of the journal: the file is about to go. Answers the segments.
+    pub fn discard_deferred(&mut self) -> Vec<usize> {
+        self.unwritten_bytes = 0;
+        self.deferred.drain(..).map(|d| d.segment).collect()
+    }
+
     /// What one append can still bring.
     pub fn room(&self, header: &FileHeader) -> u64 {
         if self.fenced || self.sealed.is_some() || self.gone {
@@ -239,6 +353,12 @@ impl Core {
 
     /// Lays out the next commit; `None` when nothing waits.
     pub fn take_batch(&mut self, header: &FileHeader) -> Option<Batch> {
+        if self.flush_is_due() {
+            return Some(self.take_deferred(header));
+        }
+        if !self.journaling.is_empty() {
+            return None;
+        }
         let mut refused = Vec::new();
         let mut items = Vec::new();
         let mut stored = 0;
@@ -270,9 +390,36 @@ impl Core {
         if items.is_empty() && refused.is_empty() {
             return None;
         }
-        self.in_flight = true;
         self.in_flight_slots = items.len() as u64;
         let durable = items.iter().any(|item| item.durability == Durability::Durable);
+        Some(self.batch(header, items, refused, durable, Vec::new()))
+    }
+
+    /// What was acknowledged from the journal, as one commit.
+    fn take_deferred(&mut self, header: &FileHeader) -> Batch {
+        let (mut items, mut segments, mut stored) = (Vec::new(), Vec::new(), 0);
+        while let Some(next) = self.deferred.front() {
+            stored += next.item.stored_bytes();
+            if !items.is_empty() && stored > COMMIT_BYTES_MAX {
+                break;
+            }
+            let Some(next) = self.deferred.pop_front() else { break };
+            items.push(next.item);
+            segments.push(next.segment);
+        }
+        self.flush_wanted &= !self.deferred.is_empty();
+        self.batch(header, items, Vec::new(), true, segments)
+    }
+
+    fn batch(
+        &mut self,
+        header: &FileHeader,
+        items: Vec<Pending>,
+        refused: Vec<Pending>,
+        durable: bool,
+        segments: Vec<usize>,
+    ) -> Batch {
+        self.in_flight = true;
         let commit = CommitHeader {
             flags: 0,
             sequence: self.next_sequence,
@@ -286,11 +433,19 @@ impl Core {
         };
         let offset = self.data_end;
         let records = Vec::new();
-        let mut batch =
-            Batch { items, records, header: commit, offset, durable, first_slot, refused };
+        let mut batch = Batch {
+            items,
+            records,
+            header: commit,
+            offset,
+            durable,
+            first_slot,
+            refused,
+            segments,
+        };
         batch.layout(header);
         self.in_flight_bytes = batch.padded_bytes();
-        Some(batch)
+        batch
     }
 
     /// Takes a written commit's appends into the index: from here on they are acknowledged.
@@ -313,22 +468,42 @@ impl Core {
                 }),
             }
         }
+        if batch.is_deferred() {
+            for item in &batch.items {
+                self.unwritten_bytes = self.unwritten_bytes.saturating_sub(item.payload_bytes());
+                self.journal_forgets(item);
+            }
+        }
         self.data_end += batch.padded_bytes();
         self.in_flight_bytes = 0;
+        self.unsynced = !batch.durable;
         if batch.durable {
             self.synced = batch.header.sequence;
+        }
+    }
+
+    fn journal_forgets(&mut self, item: &Pending) {
+        let stored = commit_bytes(item.stored_bytes());
+        self.unwritten_stored = self.unwritten_stored.saturating_sub(stored);
+    }
+
+    /// Puts back what a failed commit was to write and the journal still has.
+    pub fn put_back(&mut self, batch: &mut Batch) {
+        if !batch.is_deferred() {
+            return;
+        }
+        let items = batch.items.drain(..).zip(batch.segments.drain(..));
+        for (item, segment) in items.rev() {
+            self.deferred.push_front(Deferred { item, segment });
         }
     }
 
     /// All that waits, not to be written any more.
     pub fn drain(&mut self) -> Vec<Pending> {
         self.pending_bytes = 0;
-        self.staged_end = self.index.length();
+        let journaling = self.journaling.iter().map(Pending::payload_bytes).sum::<u64>();
+        self.staged_end = self.length() + journaling;
         self.pending.drain(..).collect()
-    }
-
-    pub fn has_pending(&self) -> bool {
-        !self.pending.is_empty()
     }
 }
 
@@ -344,6 +519,16 @@ impl Batch {
     /// Whether anything is to be written.
     pub fn is_empty(&self) -> bool {
         self.items.is_empty()
+    }
+
+    /// Whether its appends were acknowledged before, from the journal.
+    pub fn is_deferred(&self) -> bool {
+        !self.segments.is_empty()
+    }
+
+    /// Where they stand in the journal.
+    pub fn segments(&self) -> impl Iterator<Item = usize> + '_ {
+        self.segments.iter().copied()
     }
 
     pub fn padded_bytes(&self) -> u64 {
@@ -457,6 +642,8 @@ impl Open {
         path: PathBuf,
         core: Core,
     ) -> Open {
+        let mut core = core;
+        core.deferred_bytes_max = DEFERRED_BYTES_MAX / 2 + header.nonce % (DEFERRED_BYTES_MAX / 2);
         Open { header, writer, reader, path, core: Mutex::new(core), idle: Condvar::new() }
     }
 
@@ -470,20 +657,86 @@ impl Open {
         core.in_flight = false;
         core.in_flight_slots = 0;
         core.in_flight_bytes = 0;
-        drop(core);
-        self.idle.notify_all();
+        self.notify(core);
     }
 
-    /// Ends appends, and waits for the commit in flight; answers what was waiting.
+    fn notify(&self, core: MutexGuard<'_, Core>) {
+        let heard = core.waiters > 0;
+        drop(core);
+        if heard {
+            self.idle.notify_all();
+        }
+    }
+
+    /// Waits once, or while `waits` says so.
+    fn wait(&self, mut core: MutexGuard<'_, Core>, waits: impl Fn(&Core) -> bool, again: bool) {
+        core.waiters += 1;
+        while waits(&core) {
+            core = self.idle.wait(core).expect("no holder of this lock panics");
+            if !again {
+                break;
+            }
+        }
+        core.waiters -= 1;
+    }
+
+    /// Ends appends, and waits for the commit and the journal's batch in flight; answers what was
+    /// waiting.
     pub fn stop_appends(&self) -> Vec<Pending> {
         let mut core = self.core();
         core.fenced = true;
         let dropped = core.drain();
-        let core = self.idle.wait_while(core, |core| core.in_flight);
-        drop(core.expect("no holder of this lock panics"));
+        self.wait(core, |core| core.in_flight || !core.journaling.is_empty(), true);
         dropped
     }
+
+    /// Waits until a commit has ended, or the driver has nothing more to do.
+    pub fn wait_for_commit(&self, core: MutexGuard<'_, Core>) {
+        self.wait(core, |_| true, false);
+    }
+
+    /// Tells whoever waits that the driver rests.
+    pub fn rests(&self) {
+        self.notify(self.core());
+    }
+
+    /// The journal's batch with this chunk's oldest append has ended: answers it. True if the
+    /// chunk belongs on the list of those whose files miss something of the segment.
+    pub fn journal_ended(self: &Arc<Open>, store: &DiskStore, written: &Written) -> bool {
+        let mut core = self.core();
+        let Some(mut item) = core.journaling.pop_front() else { return false };
+        let end = match &item.append {
+            Append::Raw { at, .. } => at + item.payload_bytes(),
+            Append::Needle { .. } => 0,
+        };
+        let append = Append::Raw { at: end - item.payload_bytes(), done: Box::new(|_| ()) };
+        let answered = std::mem::replace(&mut item.append, append);
+        let mut dirty = false;
+        match written {
+            Ok((segment, number)) => {
+                core.unwritten_bytes += item.payload_bytes();
+                core.deferred.push_back(Deferred { item, segment: *segment });
+                dirty = std::mem::replace(&mut core.dirty_in, *number) != *number;
+            }
+            Err(_) => {
+                core.journal_forgets(&item);
+                core.staged_end = core.length();
+            }
+        }
+        let tell = core.has_work() && !std::mem::replace(&mut core.busy, true);
+        self.notify(core);
+        if let Append::Raw { done, .. } = answered {
+            done(written.clone().map(|_| end));
+        }
+        if tell {
+            store.queue.push(self.clone());
+        }
+        dirty
+    }
 }
+
+/// What became of a journal's batch: the segment that holds it and the number of its use.
+pub type Written = Result<(usize, u64)>;
 
 #[cfg(test)]
 mod tests {

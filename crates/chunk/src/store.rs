@@ -5,11 +5,9 @@ use crate::commit;
 use crate::disk::DiskStore;
 use crate::dram::DramStore;
 use crate::open::{Append, Pending};
-use crate::{load, spare};
+use crate::{journal, load, spare};
 use holdfast_base::ids::{ChunkId, Durability, Generation, Pointer, Slot, StoreId};
-use holdfast_base::units::MIB;
 use holdfast_base::{Error, Result};
-use holdfast_env::buf::AlignedBuf;
 use holdfast_env::region::{Region, RegionMut};
 use holdfast_env::tasks::{self, Task};
 use holdfast_env::{Disk, Rng};
@@ -48,6 +46,7 @@ struct Owner {
 impl Drop for Owner {
     fn drop(&mut self) {
         let Tiered::Disk(disk) = &self.tier else { return };
+        disk.journal.stop();
         disk.queue.stop();
         if commit::on_commit_thread() {
             return;
@@ -71,6 +70,10 @@ impl Store {
         for i in 0..count {
             let store = store.clone();
             threads.push(tasks::spawn(&format!("commit-{i}"), move || commit::run(&store))?);
+        }
+        if count > 0 {
+            let store = store.clone();
+            threads.push(tasks::spawn("chunk-journal", move || journal::run(&store))?);
         }
         if store.spares.is_some() {
             let store = store.clone();
@@ -260,10 +263,8 @@ impl Store {
     /// Writes pending commits here and now, first come first served; for stores without threads.
     pub fn pump(&self) {
         let Tiered::Disk(store) = &self.owner.tier else { return };
-        let mut buf = AlignedBuf::zeroed(MIB as usize);
-        while let Some(open) = store.queue.try_pop() {
-            commit::commit_once(store, &open, &mut buf);
-        }
+        // Callbacks may bring more.
+        while journal::commit(store) | commit::commit_queued(store) {}
     }
 
     /// What the scrubber reads; memory is checked by its readers alone.

@@ -183,6 +183,7 @@ pub fn config() -> StoreConfig {
         reserve_bytes: 1 << 20,
         commit_threads: 0,
         spare_file: false,
+        journal_segment_bytes: 0,
         ..StoreConfig::new("/store")
     }
 }
