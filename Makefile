@@ -1,10 +1,12 @@
 # One front door: `make` lists what can be done. Each step says in one line what it does.
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test tools format lint tidy unit callgrind fuzz bench clean
+.PHONY: help build run test tools format lint tidy unit callgrind fuzz sim bench clean
 
 DATA ?= ./data
 FUZZ_SECONDS ?= 60
+SCHEDULES ?= 20
+SEED ?= 1
 
 help: ## list what can be done
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,6 +26,7 @@ test: ## everything that must hold before a change is merged
 	@$(MAKE) --no-print-directory lint
 	@$(MAKE) --no-print-directory tidy
 	@$(MAKE) --no-print-directory unit
+	@$(MAKE) --no-print-directory sim SCHEDULES=25 SEED=1
 	@$(MAKE) --no-print-directory callgrind
 	@echo "== test: all steps passed"
 
@@ -56,6 +59,11 @@ fuzz: ## fuzz every decoder for a minute each (FUZZ_SECONDS=N)
 	@echo "== fuzz: every decoder for $(FUZZ_SECONDS) s, from a random seed"
 	HOLDFAST_FUZZ_SECONDS=$(FUZZ_SECONDS) \
 		cargo test --release --package holdfast-sim --test fuzz -- --nocapture --test-threads=2
+
+sim: ## run simulated clusters under faults (SCHEDULES=N SEED=FIRST)
+	@echo "== sim: $(SCHEDULES) schedules from seed $(SEED), a thread a core"
+	@cargo run --quiet --profile sim --package holdfast-sim -- \
+		--schedules $(SCHEDULES) --seed $(SEED)
 
 bench: build ## measure the file system, with its limits in the same run
 	@echo "== bench: holdfast bench iobench, JSON Lines on standard output"

@@ -178,6 +178,12 @@ impl Encode for () {
     fn encode(&self, _: &mut Vec<u8>) {}
 }
 
+impl Decode for () {
+    fn decode(_: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        Ok(())
+    }
+}
+
 impl<T: Encode> Encode for [T] {
     fn encode(&self, out: &mut Vec<u8>) {
         (self.len() as u32).encode(out);

@@ -15,7 +15,7 @@ use std::path::PathBuf;
 pub type Done<T> = Box<dyn FnOnce(Result<T>) + Send>;
 
 /// An append's bytes; the store keeps the owner until they are copied into a commit.
-pub type Body = Box<dyn AsRef<[u8]> + Send>;
+pub type Body = Box<dyn AsRef<[u8]> + Send + Sync>;
 
 /// How a store is opened.
 #[derive(Clone, Debug)]
@@ -160,6 +160,8 @@ pub struct Recovered {
     pub journal_damage: Vec<String>,
     /// Generations beside the current one, waiting for a switch or an unlink.
     pub other_generations: Vec<(ChunkId, Generation)>,
+    /// Imports that were not finished; the next import of the same goes on with them.
+    pub partial: Vec<(ChunkId, Generation)>,
 }
 
 /// Bytes read, in one piece.

@@ -20,7 +20,7 @@ use holdfast_env::buf::AlignedBuf;
 use holdfast_env::disk::{Access, Space};
 use holdfast_env::{Disk, File, Rng};
 use std::collections::{HashMap, HashSet};
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
@@ -69,12 +69,23 @@ pub struct DiskStore {
 }
 
 /// Marks a chunk as busy while it lives.
-pub struct BusyGuard<'a> {
-    store: &'a DiskStore,
+pub struct BusyGuard<S: Deref<Target = DiskStore>> {
+    store: S,
     chunk: ChunkId,
 }
 
-impl Drop for BusyGuard<'_> {
+impl<S: Deref<Target = DiskStore>> BusyGuard<S> {
+    pub fn new(store: S, chunk: ChunkId) -> Result<BusyGuard<S>> {
+        if !store.busy.lock().expect("no holder of this lock panics").insert(chunk) {
+            return Err(Error::retry(format!(
+                "change chunk `{chunk}`: another change of it is under way"
+            )));
+        }
+        Ok(BusyGuard { store, chunk })
+    }
+}
+
+impl<S: Deref<Target = DiskStore>> Drop for BusyGuard<S> {
     fn drop(&mut self) {
         self.store.busy.lock().expect("no holder of this lock panics").remove(&self.chunk);
     }
@@ -213,13 +224,8 @@ impl DiskStore {
 
     // Finding chunks.
 
-    pub fn mark_busy(&self, chunk: ChunkId) -> Result<BusyGuard<'_>> {
-        if !self.busy.lock().expect("no holder of this lock panics").insert(chunk) {
-            return Err(Error::retry(format!(
-                "change chunk `{chunk}`: another change of it is under way"
-            )));
-        }
-        Ok(BusyGuard { store: self, chunk })
+    pub fn mark_busy(&self, chunk: ChunkId) -> Result<BusyGuard<&DiskStore>> {
+        BusyGuard::new(self, chunk)
     }
 
     pub fn current(&self, chunk: ChunkId) -> Result<Version> {
@@ -243,7 +249,7 @@ impl DiskStore {
         })
     }
 
-    fn version(&self, chunk: ChunkId, generation: Generation) -> Result<Version> {
+    pub fn version(&self, chunk: ChunkId, generation: Generation) -> Result<Version> {
         let chunks = self.chunks.read().expect("no holder of this lock panics");
         let held = chunks.get(&chunk).ok_or_else(|| not_held(chunk))?;
         if held.current.generation() == generation {

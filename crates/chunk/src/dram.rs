@@ -106,7 +106,13 @@ impl DramChunk {
         Error::full(format!("append to chunk `{chunk}`: it does not fit; go on in a new chunk"))
     }
 
-    fn add_needle(&self, needle: Needle, body: &[u8], crcs: Vec<u32>) -> Result<Slot> {
+    fn add_needle(
+        &self,
+        needle: Needle,
+        expected: Option<Slot>,
+        body: &[u8],
+        crcs: Vec<u32>,
+    ) -> Result<Slot> {
         self.expect_kind(ChunkKind::Packed)?;
         let mut window = {
             self.takes_appends(&self.state())?;
@@ -120,6 +126,12 @@ impl DramChunk {
             return Err(self.full());
         }
         let slot = Slot(state.slots.len() as u32);
+        if let Some(expected) = expected.filter(|expected| *expected != slot) {
+            let chunk = self.chunk;
+            return Err(Error::invalid(format!(
+                "append to chunk `{chunk}`: asked for slot {expected}, its next one is {slot}"
+            )));
+        }
         // Objects that were begun earlier may settle later; a frozen window reads all the same.
         state.slots.push(Some(Object { needle, bytes: window.freeze(), crcs }));
         Ok(slot)
@@ -187,7 +199,9 @@ impl DramStore {
                     self.commit_raw(chunk, window, &crcs)
                 }));
             }
-            Append::Needle { needle, done } => done(held.add_needle(needle, body, crcs)),
+            Append::Needle { needle, expected, done } => {
+                done(held.add_needle(needle, expected, body, crcs));
+            }
         }
     }
 
@@ -277,10 +291,20 @@ impl DramStore {
     }
 
     pub fn read_needle(&self, pointer: Pointer) -> Result<NeedleRead> {
+        read_object(self.object(pointer)?, pointer)
+    }
+
+    /// Not verified: the checksums are in the answer.
+    pub fn find_needle(&self, pointer: Pointer) -> Result<NeedleRead> {
+        let Object { needle, bytes, crcs } = self.object(pointer)?;
+        Ok(NeedleRead { needle, bytes: Bytes::Region(bytes), crcs })
+    }
+
+    fn object(&self, pointer: Pointer) -> Result<Object> {
         let held = self.current(pointer.chunk).map_err(|_| no_such_object(pointer))?;
         let object = held.state().slots.get(pointer.slot.0 as usize).cloned().flatten();
         let object = object.filter(|object| object.needle.cookie == pointer.cookie);
-        read_object(object.ok_or_else(|| no_such_object(pointer))?, pointer)
+        object.ok_or_else(|| no_such_object(pointer))
     }
 
     pub fn read_needle_part(
@@ -288,10 +312,7 @@ impl DramStore {
         pointer: Pointer,
         wanted: Range<u64>,
     ) -> Result<(Bytes, Vec<u32>)> {
-        let held = self.current(pointer.chunk).map_err(|_| no_such_object(pointer))?;
-        let object = held.state().slots.get(pointer.slot.0 as usize).cloned().flatten();
-        let object = object.filter(|object| object.needle.cookie == pointer.cookie);
-        let Object { bytes, crcs, .. } = object.ok_or_else(|| no_such_object(pointer))?;
+        let Object { bytes, crcs, .. } = self.object(pointer)?;
         check_part(pointer, &wanted, bytes.len() as u64)?;
         let first = (wanted.start / BLOCK) as usize;
         let mut part_crcs = Vec::new();

@@ -25,12 +25,14 @@ mod sealed;
 mod slot_table;
 mod spare;
 mod store;
+mod transfer;
 
 pub use api::*;
 pub use scrub::{ScrubCursor, ScrubStep, Scrubber};
 /// Public for those who count its instructions and bytes; a store makes its own.
 pub use slot_table::SlotTable;
 pub use store::Store;
+pub use transfer::{Exported, Import};
 
 /// Longest hint of a needle; a name fits.
 pub const NEEDLE_HINT_BYTES_MAX: usize = 255;

@@ -17,7 +17,7 @@ use holdfast_base::checksum::crc32c;
 use holdfast_base::ids::{ChunkId, Generation, StoreId};
 use holdfast_base::{Error, Result};
 use holdfast_env::disk::{Access, ReplaceSites, create_dir_durable, read_file, replace_file};
-use holdfast_env::{Disk, Rng};
+use holdfast_env::{Disk, File, Rng};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -127,6 +127,11 @@ impl Loader {
                 Name::Own | Name::Journal => continue,
                 Name::Temporary if !entry.is_dir => {
                     self.disk.remove(&path)?;
+                    continue;
+                }
+                Name::Partial(chunk, generation) if !entry.is_dir => {
+                    self.used_bytes += entry.bytes;
+                    self.found.partial.push((chunk, generation));
                     continue;
                 }
                 Name::Open(chunk, generation) if !entry.is_dir => {
@@ -376,18 +381,7 @@ impl Loader {
         let mut sector = vec![0; SECTOR as usize];
         let got = file.read_at(&mut sector, 0)?;
         let header = self.header(&sector[..got], chunk, generation)?;
-        let mut footer = None;
-        let trailer_at = len.saturating_sub(SECTOR);
-        let got = file.read_at(&mut sector, trailer_at)?;
-        let trailer = FooterHead::decode(&header, TRAILER_MAGIC, trailer_at, &sector[..got]);
-        if let Some(head) =
-            trailer.filter(|h| h.data_end.checked_add(h.footer_bytes()) == Some(len))
-        {
-            let mut table = vec![0; head.table_bytes as usize];
-            let at = head.data_end + FOOTER_HEADER_BYTES as u64;
-            let got = file.read_at(&mut table, at)?;
-            footer = Footer::decode(&header, &head, &table[..got]).filter(Sealed::footer_is_sound);
-        }
+        let (trailer, footer) = read_footer(&*file, &header, len)?;
         let rescued = footer.is_none();
         let footer = match footer {
             Some(footer) => footer,
@@ -456,6 +450,25 @@ impl Loader {
             }
         }
     }
+}
+
+/// The trailer at the end of a file of `len` bytes, and the footer that it leads to; each if it
+/// verifies.
+pub fn read_footer(
+    file: &dyn File,
+    header: &FileHeader,
+    len: u64,
+) -> std::io::Result<(Option<FooterHead>, Option<Footer>)> {
+    let mut sector = vec![0; SECTOR as usize];
+    let trailer_at = len.saturating_sub(SECTOR);
+    let got = file.read_at(&mut sector, trailer_at)?;
+    let trailer = FooterHead::decode(header, TRAILER_MAGIC, trailer_at, &sector[..got]);
+    let whole = trailer.filter(|h| h.data_end.checked_add(h.footer_bytes()) == Some(len));
+    let Some(head) = whole else { return Ok((trailer, None)) };
+    let mut table = vec![0; head.table_bytes as usize];
+    let got = file.read_at(&mut table, head.data_end + FOOTER_HEADER_BYTES as u64)?;
+    let footer = Footer::decode(header, &head, &table[..got]).filter(Sealed::footer_is_sound);
+    Ok((trailer, footer))
 }
 
 fn rebuilt_footer(

@@ -19,6 +19,8 @@ pub enum Name {
     Next(ChunkId, Generation),
     /// A segment of the journal.
     Journal,
+    /// Received in part from another store: a copy goes on with it.
+    Partial(ChunkId, Generation),
     /// Unfinished work of a process that has ended; holds nothing that was acknowledged.
     Temporary,
     /// The store's own.
@@ -36,6 +38,10 @@ pub fn sealed(chunk: ChunkId, generation: Generation) -> String {
 
 pub fn next(chunk: ChunkId, generation: Generation) -> String {
     format!("{chunk}.{generation}.next")
+}
+
+pub fn partial(chunk: ChunkId, generation: Generation) -> String {
+    format!("{chunk}.{generation}.part")
 }
 
 pub fn temporary(chunk: ChunkId, generation: Generation) -> String {
@@ -74,6 +80,7 @@ pub fn parse(name: &str) -> Name {
             "open" => (Name::Open(chunk, generation), open(chunk, generation)),
             "chunk" => (Name::Sealed(chunk, generation), sealed(chunk, generation)),
             "next" => (Name::Next(chunk, generation), next(chunk, generation)),
+            "part" => (Name::Partial(chunk, generation), partial(chunk, generation)),
             "tmp" => (Name::Temporary, temporary(chunk, generation)),
             _ => return None,
         };
@@ -94,6 +101,7 @@ mod tests {
         assert_eq!(parse("c3.77.g2.open"), Name::Open(chunk, generation));
         assert_eq!(parse(&sealed(chunk, generation)), Name::Sealed(chunk, generation));
         assert_eq!(parse(&next(chunk, generation)), Name::Next(chunk, generation));
+        assert_eq!(parse(&partial(chunk, generation)), Name::Partial(chunk, generation));
         assert_eq!(parse(&temporary(chunk, generation)), Name::Temporary);
         assert_eq!(parse(&spare(9)), Name::Temporary);
         assert_eq!(parse("lost+found"), Name::Own);

@@ -28,8 +28,16 @@ pub const COMMIT_BYTES_MAX: u64 = 4 * MIB;
 pub const RAW_GROWTH_MAX: u64 = 2;
 
 pub enum Append {
-    Raw { at: u64, done: Done<u64> },
-    Needle { needle: Needle, done: SlotDone },
+    Raw {
+        at: u64,
+        done: Done<u64>,
+    },
+    /// With `expected`, refused unless that is the slot it would get.
+    Needle {
+        needle: Needle,
+        expected: Option<Slot>,
+        done: SlotDone,
+    },
 }
 
 pub struct Pending {
@@ -236,9 +244,13 @@ impl Core {
                     return full(self.room(header));
                 }
             }
-            (Append::Needle { .. }, ChunkKind::Packed) => {
+            (Append::Needle { expected, .. }, ChunkKind::Packed) => {
                 // Slots are given when a commit is laid out; these are the ones to come.
                 let slots = self.index.length() + self.pending.len() as u64 + self.in_flight_slots;
+                if let Some(expected) = expected.filter(|slot| slot.0 as u64 != slots) {
+                    let what = format!("asked for slot {expected}, its next one is {slots}");
+                    return Err(Error::invalid(what).context(doing));
+                }
                 if slots >= CHUNK_SLOTS_MAX as u64 {
                     return full(0);
                 }
@@ -477,6 +489,7 @@ impl Core {
         self.data_end += batch.padded_bytes();
         self.in_flight_bytes = 0;
         self.unsynced = !batch.durable;
+        self.in_flight_slots = 0;
         if batch.durable {
             self.synced = batch.header.sequence;
         }
@@ -758,7 +771,11 @@ mod tests {
 
     fn object(bytes: usize) -> Pending {
         Pending {
-            append: Append::Needle { needle: Needle::default(), done: Box::new(|_| ()) },
+            append: Append::Needle {
+                needle: Needle::default(),
+                expected: None,
+                done: Box::new(|_| ()),
+            },
             body: Box::new(vec![0u8; bytes]),
             crcs: vec![0; bytes.div_ceil(BLOCK as usize)],
             durability: Durability::Durable,

@@ -5,6 +5,7 @@ use crate::commit;
 use crate::disk::DiskStore;
 use crate::dram::DramStore;
 use crate::open::{Append, Pending};
+use crate::transfer::{Exported, Import};
 use crate::{journal, load, spare};
 use holdfast_base::ids::{ChunkId, Durability, Generation, Pointer, Slot, StoreId};
 use holdfast_base::{Error, Result};
@@ -129,7 +130,24 @@ impl Store {
         durability: Durability,
         done: SlotDone,
     ) {
-        let append = Append::Needle { needle, done };
+        let append = Append::Needle { needle, expected: None, done };
+        either!(self.append(chunk, Pending { append, body, crcs, durability }));
+    }
+
+    /// As [`Store::append_needle`], refused before it is written when `slot` is not the next one:
+    /// replicas of a chunk agree on their slots by construction.
+    #[expect(clippy::too_many_arguments, reason = "an append and where it belongs")]
+    pub fn append_needle_at(
+        &self,
+        chunk: ChunkId,
+        slot: Slot,
+        needle: Needle,
+        body: Body,
+        crcs: Vec<u32>,
+        durability: Durability,
+        done: SlotDone,
+    ) {
+        let append = Append::Needle { needle, expected: Some(slot), done };
         either!(self.append(chunk, Pending { append, body, crcs, durability }));
     }
 
@@ -159,11 +177,12 @@ impl Store {
         either!(self.read_needle_part(pointer, wanted))
     }
 
-    /// As [`Store::read_needle`] when that needs no disk; `None`: ask a thread that may wait.
+    /// As [`Store::read_needle`] when that needs no disk, but not verified: whoever uses the bytes
+    /// checks them against the checksums that come along. `None`: ask a thread that may wait.
     pub fn try_read_needle(&self, pointer: Pointer) -> Option<Result<NeedleRead>> {
         match &self.owner.tier {
             Tiered::Disk(_) => None,
-            Tiered::Dram(store) => Some(store.read_needle(pointer)),
+            Tiered::Dram(store) => Some(store.find_needle(pointer)),
         }
     }
 
@@ -249,6 +268,45 @@ impl Store {
     /// have begun go on.
     pub fn unlink(&self, chunk: ChunkId, generation: Generation) -> Result<()> {
         either!(self.unlink(chunk, generation))
+    }
+
+    /// Bytes of the file that holds a sealed generation, from `offset` on and at most `bytes`, for
+    /// a copy on another store.
+    pub fn export(
+        &self,
+        chunk: ChunkId,
+        generation: Generation,
+        offset: u64,
+        bytes: u64,
+    ) -> Result<Exported> {
+        self.on_disk("export a chunk")?.export(chunk, generation, offset, bytes)
+    }
+
+    /// Takes up a sealed generation of `bytes_total` file bytes from another store, or goes on
+    /// where an earlier import of it was when it ended.
+    pub fn import(
+        &self,
+        chunk: ChunkId,
+        generation: Generation,
+        bytes_total: u64,
+    ) -> Result<Import> {
+        Import::begin(self.on_disk("import a chunk")?, chunk, generation, bytes_total)
+    }
+
+    /// Removes what an unfinished import has left; nothing if there is none.
+    pub fn discard_import(&self, chunk: ChunkId, generation: Generation) -> Result<()> {
+        self.on_disk("discard an import")?.discard_import(chunk, generation)
+    }
+
+    fn on_disk(&self, doing: &str) -> Result<&Arc<DiskStore>> {
+        match &self.owner.tier {
+            Tiered::Disk(store) => Ok(store),
+            Tiered::Dram(store) => Err(Error::unsupported(format!(
+                "{doing}: store `{}` is memory, whose chunks live and end with its process; \
+                 use a store on disk",
+                store.region.store()
+            ))),
+        }
     }
 
     /// Current generations, by chunk.

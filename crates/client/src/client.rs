@@ -5,20 +5,20 @@ mod requests;
 
 pub use requests::Ticket;
 
-use crate::connection::{Connection, Options, RequestId, Response};
+use crate::connection::{Connection, Options, Response};
 use crate::region::Mapping;
+use crate::session::Session;
 use crate::wire::{self, file as msg};
 use holdfast_base::checksum::crc32c;
 use holdfast_base::codec::{Decode, Encode};
-use holdfast_base::ids::{FileId, SessionId};
+use holdfast_base::ids::FileId;
 use holdfast_base::limits::{INLINE_GET_BYTES_MAX, LIST_PAGE_MAX, PACKED_BYTES_MAX};
 use holdfast_base::node::{NodeKind, StorageClass};
 use holdfast_base::{Error, Kind, Result};
 use holdfast_env::net::Endpoint;
-use std::collections::{BTreeSet, HashMap};
 
 /// How often a get starts again because its file was replaced meanwhile.
-const GET_ATTEMPTS_MAX: u32 = 5;
+pub(crate) const GET_ATTEMPTS_MAX: u32 = 5;
 
 /// How a new file or directory should look; start from [`NewFile::default`].
 #[derive(Clone, Debug)]
@@ -67,12 +67,7 @@ impl NewFile {
 pub struct Client {
     pub(crate) connection: Connection,
     options: Options,
-    session: Option<SessionId>,
-    next_sequence: u64,
-    /// The session's numbers without an answer yet; the lowest bounds what the node remembers.
-    unanswered: BTreeSet<u64>,
-    /// Under which number each request that changes something was sent.
-    numbered: HashMap<RequestId, requests::Numbered>,
+    session: Session,
     /// Connecting anew failed: requests that were lost fail at once, until it works again.
     gave_up: bool,
     /// The node's region, mapped once, for co-located clients.
@@ -87,10 +82,7 @@ impl Client {
         Ok(Client {
             connection: Connection::connect_with(endpoint, options.clone())?,
             options: options.clone(),
-            session: None,
-            next_sequence: 1,
-            unanswered: BTreeSet::new(),
-            numbered: HashMap::new(),
+            session: Session::default(),
             gave_up: false,
             mapping: None,
             mappings: 0,
@@ -118,6 +110,17 @@ impl Client {
 
     pub fn status(&mut self) -> Result<wire::admin::Status> {
         self.ask(wire::OP_STATUS, &())
+    }
+
+    /// The cluster, as the node sees it.
+    pub fn cluster(&mut self) -> Result<wire::admin::Cluster> {
+        self.ask(wire::OP_CLUSTER, &())
+    }
+
+    /// What a person wants of the cluster.
+    pub fn order(&mut self, order: &wire::admin::Order) -> Result<()> {
+        let ticket = self.submit(wire::OP_ORDER, order, &[])?;
+        self.wait(ticket).map(|_| ())
     }
 
     // Requests that change nothing.
@@ -151,11 +154,13 @@ impl Client {
 
     /// The whole of a file that fits into memory, verified. One round trip up to 1 MiB.
     pub fn get(&mut self, path: &str) -> Result<Vec<u8>> {
-        for _ in 1..GET_ATTEMPTS_MAX {
+        for attempt in 1..GET_ATTEMPTS_MAX {
             let ticket = self.submit_get(path)?;
             match self.wait_get(path, ticket) {
                 // It was replaced between look-up and read: the new one is as good an answer.
                 Err(e) if e.kind == Kind::Retry && self.connection.failure().is_none() => {}
+                // Or while it was on its way, see `Cursor::receive`.
+                Err(e) if e.kind == Kind::Corrupt && attempt == 1 => {}
                 other => return other,
             }
         }
@@ -244,7 +249,7 @@ impl Client {
 
 impl Drop for Client {
     fn drop(&mut self) {
-        if let Some(session) = self.session.take() {
+        if let Some(session) = self.session.close() {
             // Best effort: a session that nobody ends is ended by the node in time.
             let _ = self.connection.call(wire::OP_END_SESSION, |out| session.encode(out), &[]);
         }

@@ -2,12 +2,16 @@
 //! What decides is in `core.rs`; this file moves bytes. After a failure every outstanding request
 //! says so; [`Connection::reconnect`] sends those again that were kept. Never decides when to.
 
+#[cfg(feature = "async")]
+pub(crate) mod aio;
 mod core;
+mod intake;
 #[cfg(test)]
 mod tests;
 
-use self::core::{Core, Step};
-use holdfast_base::frame::{FrameKind, HEADER_BYTES, Header};
+use self::core::Core;
+use self::intake::{Intake, Target};
+use crate::wire::OP_CATCH_UP;
 use holdfast_base::limits::{CONNECTION_REQUESTS_MAX, FRAME_BODY_BYTES_MAX};
 use holdfast_base::{Error, Kind, Result};
 use holdfast_env::net::{Endpoint, Link, OP_RING, Socket, Wait};
@@ -16,10 +20,6 @@ use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-/// One receive of small frames.
-const RECEIVE_BYTES: usize = 256 << 10;
-/// Read beyond a large body, in the same call.
-const TAIL_BYTES: usize = 4 << 10;
 /// A body up to this size is copied behind its head and sent with the next flush.
 const COPY_BYTES_MAX: usize = 4 << 10;
 /// Pieces of a body that are sent without a copy.
@@ -28,6 +28,10 @@ const BODY_PIECES_MAX: usize = 63;
 const SEND_BYTES_MAX: usize = 256 << 10;
 /// Empty looks at the socket before a spinning receive sleeps: some 100 us.
 const SPINS_MAX: u32 = 200;
+
+/// The same without spinning: some 10 us. Answers of a server that is awake are back by then, and
+/// being awake saves the wake-up, which costs both sides about as much.
+const LINGER_LOOKS: u32 = 24;
 
 /// Names a request of one connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -51,6 +55,8 @@ pub struct Options {
     /// How often a client connects again before it gives up, and how often it sends one request
     /// again. Requests that change something are numbered, so a repetition gets the first answer.
     pub reconnects_max: u32,
+    /// Other nodes of the same cluster: where to go on when the first one does not answer.
+    pub others: Vec<Endpoint>,
     /// Pause before the second attempt; it doubles with each, up to [`RECONNECT_PAUSE_MAX`].
     pub reconnect_pause: Duration,
 }
@@ -68,6 +74,7 @@ impl Default for Options {
             outstanding_max: CONNECTION_REQUESTS_MAX / 2,
             deadline_ms: 0,
             reconnects_max: 8,
+            others: Vec::new(),
             reconnect_pause: Duration::from_millis(50),
         }
     }
@@ -76,9 +83,9 @@ impl Default for Options {
 /// An answer, or a part of one. Checksums of the body are the caller's work.
 #[derive(Debug, Default)]
 pub struct Response {
-    /// Meta, then the body unless it went to the caller's own memory.
-    bytes: Vec<u8>,
-    meta_bytes: usize,
+    meta: Vec<u8>,
+    /// Empty if it went to the caller's own memory.
+    body: Vec<u8>,
     body_bytes: usize,
     last: bool,
 }
@@ -86,23 +93,21 @@ pub struct Response {
 impl Response {
     #[cfg(test)]
     fn new(bytes: Vec<u8>, meta_bytes: usize, last: bool) -> Response {
-        let body_bytes = bytes.len() - meta_bytes;
-        Response { bytes, meta_bytes, body_bytes, last }
+        let (meta, body) = bytes.split_at(meta_bytes);
+        Response { meta: meta.to_vec(), body: body.to_vec(), body_bytes: body.len(), last }
     }
 
     pub fn meta(&self) -> &[u8] {
-        &self.bytes[..self.meta_bytes]
+        &self.meta
     }
 
     /// The body; empty after [`Connection::wait_into`].
     pub fn body(&self) -> &[u8] {
-        &self.bytes[self.meta_bytes..]
+        &self.body
     }
 
-    /// The body, without the meta in front of it.
-    pub fn into_body(mut self) -> Vec<u8> {
-        self.bytes.drain(..self.meta_bytes);
-        self.bytes
+    pub fn into_body(self) -> Vec<u8> {
+        self.body
     }
 
     /// Length of the body, wherever it went.
@@ -123,29 +128,10 @@ pub struct Connection {
     core: Core,
     /// Encoded and not yet sent.
     out: Vec<u8>,
-    /// Received bytes are `buffer[start..end]`.
-    buffer: Vec<u8>,
-    start: usize,
-    end: usize,
-    /// A frame whose body does not fit the buffer, on its way into memory of its own.
-    partial: Option<Partial>,
+    intake: Intake,
+    linger: Linger,
     /// Descriptors received and not yet taken, oldest first.
     fds: Vec<OwnedFd>,
-}
-
-/// A large frame that is being received.
-struct Partial {
-    header: Header,
-    /// Meta, and the body unless the caller's memory takes it.
-    bytes: Vec<u8>,
-    /// Bytes of the body already in the caller's memory; none if the body goes to `bytes`.
-    in_target: Option<usize>,
-}
-
-/// The caller's memory for the body of one answer.
-struct Target<'a> {
-    id: RequestId,
-    memory: &'a mut [u8],
 }
 
 impl Connection {
@@ -161,10 +147,8 @@ impl Connection {
             core: Core::new(options.outstanding_max),
             options,
             out: Vec::new(),
-            buffer: vec![0; RECEIVE_BYTES],
-            start: 0,
-            end: 0,
-            partial: None,
+            intake: Intake::new(),
+            linger: Linger::default(),
             fds: Vec::new(),
         };
         connection.enter_ring_if_wanted()?;
@@ -183,7 +167,7 @@ impl Connection {
         let (ring, fd) = Ring::create()?;
         let id = self.core.submit(&mut self.out, OP_RING, 0, 0, |_| {})?;
         let request = std::mem::take(&mut self.out);
-        match self.link.send(&[IoSlice::new(&request)], Some(fd.as_fd())) {
+        match self.link.send(&[IoSlice::new(&request)], Some(fd.as_fd()), false) {
             Ok(sent) if sent == request.len() => {}
             // An empty socket takes so small a request as a whole.
             Ok(_) => self.fail(&io::ErrorKind::WriteZero.into()),
@@ -249,13 +233,7 @@ impl Connection {
         body: &[&[u8]],
     ) -> Result<RequestId> {
         let body_bytes: usize = body.iter().map(|piece| piece.len()).sum();
-        if body_bytes > FRAME_BODY_BYTES_MAX as usize || body.len() > BODY_PIECES_MAX {
-            return Err(Error::invalid(format!(
-                "send a body of {body_bytes} bytes in {} pieces: the limits are \
-                 {FRAME_BODY_BYTES_MAX} and {BODY_PIECES_MAX}: cut it",
-                body.len()
-            )));
-        }
+        check_body(body_bytes, body.len())?;
         let start = self.out.len();
         let id = self.core.submit(&mut self.out, opcode, deadline_ms, body_bytes as u32, meta)?;
         if keep {
@@ -308,11 +286,8 @@ impl Connection {
         if response.body_bytes > target.len() {
             return Err(too_long(response.body_bytes, target.len()));
         }
-        let body = response.body();
-        if !body.is_empty() {
-            target[..body.len()].copy_from_slice(body);
-            response.bytes.truncate(response.meta_bytes);
-        }
+        let body = std::mem::take(&mut response.body);
+        target[..body.len()].copy_from_slice(&body);
         Ok(response)
     }
 
@@ -360,15 +335,28 @@ impl Connection {
     /// One attempt to connect anew. Kept requests without an answer are sent again, under the
     /// numbers that they had; the others have failed.
     pub fn reconnect(&mut self) -> Result<()> {
-        let link = open(&self.endpoint, &self.options)?;
+        let link = match open(&self.endpoint, &self.options) {
+            Ok(link) => link,
+            Err(e) => {
+                // The next attempt goes to the next node.
+                self.options.others.push(self.endpoint.clone());
+                self.endpoint = self.options.others.remove(0);
+                return Err(e);
+            }
+        };
         self.core.fail(Error::retry(format!("talk to `{}`: connected anew", self.endpoint)));
         self.link = link;
         self.out.clear();
-        (self.start, self.end, self.partial) = (0, 0, None);
+        self.intake.clear();
         self.fds.clear();
         let mut again = Vec::new();
         self.core.revive(&mut again, self.options.reconnects_max);
         self.enter_ring_if_wanted()?;
+        if !self.options.others.is_empty() {
+            // Another node may not have seen yet what this client was told elsewhere.
+            let id = self.core.submit(&mut self.out, OP_CATCH_UP, 0, 0, |_| {})?;
+            self.wait(id).map_err(|e| e.context(format!("go on at `{}`", self.endpoint)))?;
+        }
         self.out = again;
         Ok(())
     }
@@ -397,7 +385,7 @@ impl Connection {
         let mut rest = &mut slices[..body.len() + 1];
         let mut left: usize = rest.iter().map(|slice| slice.len()).sum();
         while left > 0 {
-            match self.link.send(rest, None) {
+            match self.link.send(rest, None, false) {
                 Ok(sent) => {
                     left -= sent;
                     IoSlice::advance_slices(&mut rest, sent);
@@ -432,12 +420,15 @@ impl Connection {
 
     /// Receives something; a failure is kept in the core, where every wait finds it.
     fn receive(&mut self, mut target: Option<&mut Target<'_>>) {
-        let spins = if self.options.spin { SPINS_MAX } else { 0 };
+        let spins = match self.options.spin {
+            true => SPINS_MAX,
+            false => self.linger.looks(),
+        };
         for _ in 0..spins {
             match self.receive_once(target.as_deref_mut(), Wait::No) {
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => std::hint::spin_loop(),
                 Err(e) => return self.fail(&e),
-                Ok(()) => return,
+                Ok(()) => return self.linger.paid(),
             }
         }
         if let Err(e) = self.receive_once(target, Wait::Yes) {
@@ -447,108 +438,11 @@ impl Connection {
 
     /// One call to the socket, and what it completed.
     fn receive_once(&mut self, target: Option<&mut Target<'_>>, wait: Wait) -> io::Result<()> {
-        let mut target = target;
-        if let (Some(partial), Some(target)) = (&mut self.partial, target.as_deref_mut())
-            && !self.core.has_answer(target.id)
-        {
-            partial.redirect(target);
+        let parsed =
+            self.intake.receive(&mut self.core, &mut self.link, &mut self.fds, target, wait)?;
+        if let Err(error) = parsed {
+            self.core.fail(error.context(format!("talk to `{}`", self.endpoint)));
         }
-        let (link, fds) = (&mut self.link, &mut self.fds);
-        let received = match &mut self.partial {
-            Some(partial) => {
-                let left = partial.left();
-                // Of the next body as little as possible: it has a place of its own.
-                let into_target = partial.in_target.is_some();
-                let much = left < RECEIVE_BYTES / 8 && !into_target;
-                let tail = &mut self.buffer[..if much { RECEIVE_BYTES } else { TAIL_BYTES }];
-                let (body, more) = match (&mut partial.in_target, &mut target) {
-                    (Some(filled), Some(target)) => {
-                        let memory = &mut target.memory[*filled..*filled + left];
-                        let received = link.receive_two(memory, tail, wait, fds)?;
-                        let body = received.min(left);
-                        *filled += body;
-                        (body, received - body)
-                    }
-                    _ => {
-                        let end = partial.bytes.len() + left;
-                        link.receive_append(&mut partial.bytes, end, tail, wait, fds)?
-                    }
-                };
-                (self.start, self.end) = (0, more);
-                if partial.left() == 0
-                    && let Some(partial) = self.partial.take()
-                {
-                    self.core.complete(partial.header, partial.into_response());
-                }
-                body + more
-            }
-            None => {
-                if self.end == self.buffer.len() {
-                    self.buffer.copy_within(self.start..self.end, 0);
-                    (self.start, self.end) = (0, self.end - self.start);
-                }
-                let received = link.receive(&mut self.buffer[self.end..], wait, fds)?;
-                self.end += received;
-                received
-            }
-        };
-        if received == 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        if let Err(error) = self.parse(target) {
-            let doing = format!("talk to `{}`", self.endpoint);
-            self.core.fail(error.context(doing));
-        }
-        Ok(())
-    }
-
-    /// Hands every frame of the buffer to the core; a cut-off body is begun as a `Partial`.
-    fn parse(&mut self, mut target: Option<&mut Target<'_>>) -> Result<()> {
-        while self.start < self.end {
-            let received = &self.buffer[self.start..self.end];
-            let header = match self.core.next(received)? {
-                Step::Frame(header) => header,
-                Step::Need(bytes) => {
-                    if bytes > self.buffer.len() - self.start {
-                        self.buffer.copy_within(self.start..self.end, 0);
-                        (self.start, self.end) = (0, self.end - self.start);
-                        let grown = self.buffer.len().max(bytes);
-                        self.buffer.resize(grown, 0);
-                    }
-                    return Ok(());
-                }
-            };
-            let meta_end = HEADER_BYTES + header.meta_bytes as usize;
-            let body_end = received.len().min(meta_end + header.body_bytes as usize);
-            let wanted = target.as_deref_mut().filter(|target| {
-                target.id.0 == header.request_id
-                    && header.deadline_or_status == 0
-                    && header.body_bytes as usize <= target.memory.len()
-                    // Of a streamed answer, only the part that the caller gets next: see the test
-                    // `parts_that_arrive_together_do_not_share_the_memory`.
-                    && !self.core.has_answer(target.id)
-            });
-            let partial = match wanted {
-                Some(target) => {
-                    let body = &received[meta_end..body_end];
-                    target.memory[..body.len()].copy_from_slice(body);
-                    let bytes = received[HEADER_BYTES..meta_end].to_vec();
-                    Partial { header, bytes, in_target: Some(body.len()) }
-                }
-                None => {
-                    // The rest may go to memory of the caller, so room is made when it comes.
-                    let bytes = received[HEADER_BYTES..body_end].to_vec();
-                    Partial { header, bytes, in_target: None }
-                }
-            };
-            self.start += body_end;
-            if partial.left() == 0 {
-                self.core.complete(header, partial.into_response());
-            } else {
-                self.partial = Some(partial);
-            }
-        }
-        (self.start, self.end) = (0, 0);
         Ok(())
     }
 
@@ -579,37 +473,39 @@ impl Connection {
     }
 }
 
-impl Partial {
-    /// Lets the rest go straight to the caller's memory, if this is the answer it waits for.
-    fn redirect(&mut self, target: &mut Target<'_>) {
-        let Header { request_id, deadline_or_status, meta_bytes, body_bytes, .. } = self.header;
-        let meta_bytes = meta_bytes as usize;
-        if self.in_target.is_none()
-            && target.id.0 == request_id
-            && deadline_or_status == 0
-            && body_bytes as usize <= target.memory.len()
-            && self.bytes.len() >= meta_bytes
-        {
-            let body = self.bytes.split_off(meta_bytes);
-            target.memory[..body.len()].copy_from_slice(&body);
-            self.in_target = Some(body.len());
+/// When to look for an answer before sleeping: as long as it pays. Each time that it did not, twice
+/// as many waits go by until it is tried again, up to 31.
+#[derive(Default)]
+struct Linger {
+    misses: u32,
+    skip: u32,
+}
+
+impl Linger {
+    /// Looks of the next wait, which is taken to be in vain until [`Linger::paid`].
+    fn looks(&mut self) -> u32 {
+        if self.skip > 0 {
+            self.skip -= 1;
+            return 0;
         }
+        self.misses = (self.misses + 1).min(5);
+        self.skip = (1 << self.misses) - 1;
+        LINGER_LOOKS
     }
 
-    /// Bytes that are missing.
-    fn left(&self) -> usize {
-        let Header { meta_bytes, body_bytes, .. } = self.header;
-        (meta_bytes + body_bytes) as usize - self.bytes.len() - self.in_target.unwrap_or(0)
+    fn paid(&mut self) {
+        *self = Linger::default();
     }
+}
 
-    fn into_response(self) -> Response {
-        Response {
-            bytes: self.bytes,
-            meta_bytes: self.header.meta_bytes as usize,
-            body_bytes: self.header.body_bytes as usize,
-            last: self.header.kind == FrameKind::Response,
-        }
+fn check_body(bytes: usize, pieces: usize) -> Result<()> {
+    if bytes <= FRAME_BODY_BYTES_MAX as usize && pieces <= BODY_PIECES_MAX {
+        return Ok(());
     }
+    Err(Error::invalid(format!(
+        "send a body of {bytes} bytes in {pieces} pieces: the limits are {FRAME_BODY_BYTES_MAX} \
+         and {BODY_PIECES_MAX}: cut it"
+    )))
 }
 
 fn open(endpoint: &Endpoint, options: &Options) -> Result<Link> {

@@ -13,10 +13,13 @@
 //! ```
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "async")]
+pub mod aio;
 mod client;
 pub mod connection;
 pub mod log;
 mod region;
+mod session;
 mod stream;
 pub mod wire;
 

@@ -1,8 +1,9 @@
 //! Streams: a file written or read front to back, with at least one transfer always in flight.
 
-mod cursor;
+pub(crate) mod cursor;
 mod multi;
 mod reader;
+mod slice;
 mod writer;
 
 pub use multi::{MultiStream, Run};
@@ -15,3 +16,6 @@ pub(crate) const SLICES_IN_FLIGHT: usize = 2;
 /// The same of a stream that is written durably: what waits for one sync shares the next, so more
 /// on the way makes larger commits.
 pub(crate) const DURABLE_SLICES_IN_FLIGHT: usize = 12;
+
+/// How often one stream moves to a new chunk because its old one failed, before it gives up.
+pub(crate) const MOVES_MAX: usize = 8;

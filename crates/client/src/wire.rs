@@ -5,6 +5,8 @@ pub mod admin;
 pub mod chunk;
 pub mod file;
 pub mod log;
+pub mod peer;
+pub mod peer_log;
 #[cfg(test)]
 mod tests;
 
@@ -22,6 +24,15 @@ pub const OP_STATUS: u16 = 0x0004;
 /// `RING`: empty, over a Unix socket only and with the descriptor of a ring, see
 /// docs/formats/ring.md; answered empty.
 pub const OP_RING: u16 = holdfast_env::net::OP_RING;
+
+/// `CLUSTER`: empty; answered with [`admin::Cluster`].
+pub const OP_CLUSTER: u16 = 0x0006;
+/// `ORDER`: [`admin::Order`]; answered empty.
+pub const OP_ORDER: u16 = 0x0007;
+
+/// `CATCH_UP`: empty; answered empty once the node's view has all that was durable in the log when
+/// it was asked.
+pub const OP_CATCH_UP: u16 = 0x0008;
 
 /// `REGION`: empty, over a Unix socket only; answered with [`chunk::RegionOffer`] and the
 /// region's descriptor.

@@ -1,83 +1,55 @@
-//! The cluster view: which nodes and stores exist, in which state, and which shard keeps a path.
-//! A fold of the cluster topic. It never decides who is alive; entries say so.
+//! The cluster view: which cluster this is, which nodes and stores it has, in which state, who
+//! leads, and which shard keeps a path. A fold of the cluster topic. It never decides who is
+//! alive by a clock; entries say so, and beats are counted.
 
-use crate::command::{byte_enum, from_entry, to_entry};
-use holdfast_base::checksum::crc32c;
-use holdfast_base::codec::{Decode, DecodeError, Encode, Reader};
+mod command;
+mod leadership;
+mod snapshot;
+
+#[cfg(test)]
+mod tests;
+
+pub use command::{ClusterCommand, ClusterOutcome, FreeSpace, NodeState, StartedStore, StoreState};
+pub use leadership::{BEATS_DEAD, CONTROLLERS_MAX, Controller, Leadership};
+
 use holdfast_base::ids::{Index, NodeId, StoreId, Tier};
-use holdfast_base::{Error, Result, codec_enum, codec_struct, path};
+use holdfast_base::units::MIB;
+use holdfast_base::{Error, Result, path};
 use std::collections::BTreeMap;
 
 /// The version of everything that this build writes below its data directory.
 pub const DATA_FORMAT_VERSION: u32 = 1;
 
-const SNAPSHOT_MAGIC: [u8; 4] = *b"HFCV";
-const SNAPSHOT_VERSION: u8 = 1;
-/// A host label or an address.
+/// A host label, a rack label or an address.
 const LABEL_BYTES_MAX: usize = 255;
-
-byte_enum! {
-    StoreState: "store state" {
-        Live = 1 "live",
-        /// Serves reads; something failed, or a person asked.
-        ReadOnly = 2 "read-only",
-        /// Never comes back; its replicas are lost.
-        Gone = 3 "gone",
-    }
-}
-
-/// One change of the cluster.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ClusterCommand {
-    /// Adds a node, or changes where it is.
-    RegisterNode {
-        node: NodeId,
-        host: String,
-        address: String,
-    },
-    /// Adds a store, or tells its capacity or node anew (a disk may move). Its tier stays, and a
-    /// store that is gone stays gone.
-    RegisterStore {
-        store: StoreId,
-        node: NodeId,
-        tier: Tier,
-        capacity: u64,
-    },
-    SetStoreState {
-        store: StoreId,
-        state: StoreState,
-    },
-    /// Raises the data format's version, once every node can read it.
-    SetDataFormat {
-        version: u32,
-    },
-}
-codec_enum!(ClusterCommand: "cluster command" {
-    1 => RegisterNode { node, host, address },
-    2 => RegisterStore { store, node, tier, capacity },
-    3 => SetStoreState { store, state },
-    4 => SetDataFormat { version },
-});
-const CLUSTER_TAG_MAX: u8 = 4;
-
-impl ClusterCommand {
-    pub fn to_entry(&self) -> Vec<u8> {
-        to_entry(self)
-    }
-
-    pub fn from_entry(bytes: &[u8]) -> Result<ClusterCommand> {
-        from_entry(bytes, CLUSTER_TAG_MAX, "cluster")
-    }
-}
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeInfo {
     /// Replicas go to different hosts.
     pub host: String,
+    /// Replicas go to different racks while there are enough; empty where nobody said.
+    pub rack: String,
     /// Of the native protocol: `host:port`.
     pub address: String,
+    pub state: NodeState,
+    /// Index of its last `StartNode`; 0 before the first.
+    pub incarnation: Index,
+    pub draining: bool,
+    /// Of its `JoinNode`; 0 for a node from before nodes joined.
+    pub nonce: u64,
 }
-codec_struct!(NodeInfo { host, address });
+
+impl NodeInfo {
+    fn unstarted(host: String, rack: String, address: String, nonce: u64) -> NodeInfo {
+        let (state, incarnation, draining) = (NodeState::Live, Index(0), false);
+        NodeInfo { host, rack, address, state, incarnation, draining, nonce }
+    }
+
+    /// Started at least once, and not lost.
+    pub fn is_member(&self) -> bool {
+        self.incarnation != Index(0) && self.state != NodeState::Lost
+    }
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoreInfo {
@@ -85,8 +57,9 @@ pub struct StoreInfo {
     pub tier: Tier,
     pub state: StoreState,
     pub capacity: u64,
+    /// As its node last told; its capacity before that.
+    pub free_mib: u32,
 }
-codec_struct!(StoreInfo { node, tier, state, capacity });
 
 /// Which shard keeps a path: the one named for its first component, or else the default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -106,8 +79,11 @@ impl ShardMap {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClusterView {
     data_format: u32,
+    /// 0 until the cluster is founded.
+    id: u64,
     nodes: BTreeMap<NodeId, NodeInfo>,
     stores: BTreeMap<StoreId, StoreInfo>,
+    leadership: Leadership,
     shards: ShardMap,
 }
 
@@ -121,14 +97,21 @@ impl ClusterView {
     pub fn new() -> ClusterView {
         ClusterView {
             data_format: DATA_FORMAT_VERSION,
+            id: 0,
             nodes: BTreeMap::new(),
             stores: BTreeMap::new(),
+            leadership: Leadership::default(),
             shards: ShardMap::default(),
         }
     }
 
     pub fn data_format(&self) -> u32 {
         self.data_format
+    }
+
+    /// The cluster's id; `None` in a data directory from before clusters, until its next start.
+    pub fn id(&self) -> Option<u64> {
+        (self.id != 0).then_some(self.id)
     }
 
     pub fn nodes(&self) -> impl Iterator<Item = (NodeId, &NodeInfo)> {
@@ -151,52 +134,111 @@ impl ClusterView {
         &self.shards
     }
 
+    /// The live controller that queued first. It acts only once it has read a beat of its own
+    /// that it sent after it saw itself lead, and has claimed both topics.
+    pub fn leader(&self) -> Option<NodeId> {
+        self.leadership.leader()
+    }
+
+    /// The nodes whose beats decide who leads, by number.
+    pub fn controllers(&self) -> impl Iterator<Item = (NodeId, &Controller)> {
+        self.leadership.seats().iter().map(|(node, seat)| (*node, seat))
+    }
+
+    pub fn is_controller(&self, node: NodeId) -> bool {
+        self.leadership.seats().contains_key(&node)
+    }
+
+    /// A controller that most of the other live ones have outlived by [`BEATS_DEAD`] beats.
+    pub fn is_dead(&self, node: NodeId) -> bool {
+        self.leadership.seats().get(&node).is_some_and(|seat| seat.dead)
+    }
+
+    /// A store and its node.
+    fn whole(&self, store: StoreId) -> Option<(&StoreInfo, &NodeInfo)> {
+        let info = self.stores.get(&store)?;
+        Some((info, self.nodes.get(&info.node)?))
+    }
+
+    /// What it holds counts as a copy: it is there, and its node is not lost for good.
+    pub fn store_holds(&self, store: StoreId) -> bool {
+        self.whole(store).is_some_and(|(info, node)| {
+            matches!(info.state, StoreState::Live | StoreState::ReadOnly)
+                && node.state != NodeState::Lost
+        })
+    }
+
+    /// As [`ClusterView::store_holds`], and it is to stay: repair makes up for all other copies.
+    pub fn store_counts(&self, store: StoreId) -> bool {
+        self.store_holds(store) && self.whole(store).is_some_and(|(_, node)| !node.draining)
+    }
+
+    /// Can be read from now.
+    pub fn store_serves(&self, store: StoreId) -> bool {
+        self.store_holds(store)
+            && self.whole(store).is_some_and(|(_, node)| node.state == NodeState::Live)
+    }
+
+    /// Takes new replicas.
+    pub fn store_takes(&self, store: StoreId) -> bool {
+        self.store_serves(store)
+            && self
+                .whole(store)
+                .is_some_and(|(info, node)| info.state == StoreState::Live && !node.draining)
+    }
+
     /// Decodes and applies an entry; `Unsupported` means that the view must stop before it.
-    pub fn apply_bytes(&mut self, index: Index, bytes: &[u8]) -> Result<()> {
+    pub fn apply_bytes(&mut self, index: Index, bytes: &[u8]) -> Result<ClusterOutcome> {
         self.apply(index, &ClusterCommand::from_entry(bytes)?)
     }
 
     /// Applies a command or refuses it whole.
-    pub fn apply(&mut self, _index: Index, command: &ClusterCommand) -> Result<()> {
+    pub fn apply(&mut self, index: Index, command: &ClusterCommand) -> Result<ClusterOutcome> {
         match command {
             ClusterCommand::RegisterNode { node, host, address } => {
-                for (what, label) in [("host label", host), ("address", address)] {
-                    if label.is_empty() || label.len() > LABEL_BYTES_MAX {
-                        return Err(Error::invalid(format!(
-                            "register node `{node}`: its {what} has {} bytes, give 1 to \
-                             {LABEL_BYTES_MAX}",
-                            label.len()
-                        )));
-                    }
-                }
-                let info = NodeInfo { host: host.clone(), address: address.clone() };
-                self.nodes.insert(*node, info);
-                Ok(())
+                self.register_node(*node, host, address)
             }
             ClusterCommand::RegisterStore { store, node, tier, capacity } => {
                 self.register_store(*store, *node, *tier, *capacity)
             }
-            ClusterCommand::SetStoreState { store, state } => {
-                let info = self.stores.get_mut(store).ok_or_else(|| {
-                    Error::not_found(format!("set the state of store `{store}`: it is not known"))
-                })?;
-                if info.state == StoreState::Gone && *state != StoreState::Gone {
-                    return Err(gone(*store));
-                }
-                info.state = *state;
-                Ok(())
+            ClusterCommand::SetStoreState { store, state } => self.set_store(*store, *state),
+            ClusterCommand::SetDataFormat { version } => self.set_data_format(*version),
+            ClusterCommand::FoundCluster { id } => self.found(*id),
+            ClusterCommand::JoinNode { nonce, host, rack, address } => {
+                self.join(*nonce, host, rack, address)
             }
-            ClusterCommand::SetDataFormat { version } => {
-                if *version < self.data_format {
-                    return Err(Error::invalid(format!(
-                        "set the data format to version {version}: it is at {} and never goes back",
-                        self.data_format
-                    )));
-                }
-                self.data_format = *version;
-                Ok(())
+            ClusterCommand::StartNode { node, host, rack, address, stores } => {
+                let place = [host, rack, address].map(String::as_str);
+                self.start(index, *node, place, stores)
+            }
+            ClusterCommand::Beat { node, incarnation, free } => {
+                self.hear(*node, *incarnation, free)?;
+                self.leadership.beat(index, *node, BEATS_DEAD);
+                Ok(ClusterOutcome::Done {})
+            }
+            ClusterCommand::SetNode { node, incarnation, state } => {
+                self.set_node(index, *node, *incarnation, *state)
+            }
+            ClusterCommand::Drain { node, on } => {
+                let info = self.nodes.get_mut(node).ok_or_else(|| unknown("drain", *node))?;
+                info.draining = *on;
+                Ok(ClusterOutcome::Done {})
+            }
+            ClusterCommand::Usage { node, incarnation, free } => {
+                self.hear(*node, *incarnation, free)?;
+                Ok(ClusterOutcome::Done {})
             }
         }
+    }
+
+    fn register_node(&mut self, node: NodeId, host: &str, address: &str) -> Result<ClusterOutcome> {
+        let doing = format!("register node `{node}`");
+        check_label(&doing, "host label", host, 1)?;
+        check_label(&doing, "address", address, 1)?;
+        let fresh = NodeInfo::unstarted(String::new(), String::new(), String::new(), 0);
+        let info = self.nodes.entry(node).or_insert(fresh);
+        (info.host, info.address) = (host.to_owned(), address.to_owned());
+        Ok(ClusterOutcome::Done {})
     }
 
     fn register_store(
@@ -205,163 +247,209 @@ impl ClusterView {
         node: NodeId,
         tier: Tier,
         capacity: u64,
-    ) -> Result<()> {
+    ) -> Result<ClusterOutcome> {
         if !self.nodes.contains_key(&node) {
             return Err(Error::not_found(format!(
                 "register store `{store}`: node `{node}` is not known: register it first"
             )));
         }
-        let mut info = StoreInfo { node, tier, state: StoreState::Live, capacity };
-        if let Some(old) = self.stores.get(&store) {
-            if old.state == StoreState::Gone {
-                return Err(gone(store));
-            }
-            if old.tier != tier {
+        self.check_store(store, tier)?;
+        let free_mib = self.stores.get(&store).map_or(mib(capacity), |old| old.free_mib);
+        self.keep_store(node, StartedStore { store, tier, capacity, free_mib });
+        Ok(ClusterOutcome::Done {})
+    }
+
+    fn check_store(&self, store: StoreId, tier: Tier) -> Result<()> {
+        match self.stores.get(&store) {
+            Some(old) if old.state == StoreState::Gone => Err(gone(store)),
+            Some(old) if old.tier != tier => Err(Error::invalid(format!(
+                "register store `{store}`: it is on tier `{}`, not `{}`: make a new store",
+                old.tier.name(),
+                tier.name()
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    /// Enters a store that was checked. What a person or a failure made of it stays; only what was
+    /// absent is back.
+    fn keep_store(&mut self, node: NodeId, started: StartedStore) {
+        let StartedStore { store, tier, capacity, free_mib } = started;
+        let state = match self.stores.get(&store).map(|old| old.state) {
+            None | Some(StoreState::Absent) => StoreState::Live,
+            Some(state) => state,
+        };
+        self.stores.insert(store, StoreInfo { node, tier, state, capacity, free_mib });
+    }
+
+    fn set_store(&mut self, store: StoreId, state: StoreState) -> Result<ClusterOutcome> {
+        let info = self.stores.get_mut(&store).ok_or_else(|| {
+            Error::not_found(format!("set the state of store `{store}`: it is not known"))
+        })?;
+        if info.state == StoreState::Gone && state != StoreState::Gone {
+            return Err(gone(store));
+        }
+        info.state = state;
+        Ok(ClusterOutcome::Done {})
+    }
+
+    fn set_data_format(&mut self, version: u32) -> Result<ClusterOutcome> {
+        if version < self.data_format {
+            return Err(Error::invalid(format!(
+                "set the data format to version {version}: it is at {} and never goes back",
+                self.data_format
+            )));
+        }
+        self.data_format = version;
+        Ok(ClusterOutcome::Done {})
+    }
+
+    fn found(&mut self, id: u64) -> Result<ClusterOutcome> {
+        if id == 0 {
+            return Err(Error::invalid("found a cluster: its id is 0: draw another one"));
+        }
+        if self.id == 0 {
+            self.id = id;
+        }
+        Ok(ClusterOutcome::Founded { id: self.id })
+    }
+
+    fn join(
+        &mut self,
+        nonce: u64,
+        host: &str,
+        rack: &str,
+        address: &str,
+    ) -> Result<ClusterOutcome> {
+        if self.id == 0 || nonce == 0 {
+            return Err(Error::invalid(
+                "join a node: the cluster is not founded, or the node's nonce is 0: start the \
+                 cluster's first node, and draw another nonce",
+            ));
+        }
+        if let Some((node, _)) = self.nodes.iter().find(|(_, info)| info.nonce == nonce) {
+            return Ok(ClusterOutcome::Joined { node: *node });
+        }
+        check_place("join a node", [host, rack, address])?;
+        let last = self.nodes.last_key_value().map_or(0, |(node, _)| node.0);
+        let Some(next) = last.checked_add(1) else {
+            return Err(Error::full("join a node: every node number is drawn"));
+        };
+        let node = NodeId(next);
+        let [host, rack, address] = [host, rack, address].map(str::to_owned);
+        self.nodes.insert(node, NodeInfo::unstarted(host, rack, address, nonce));
+        Ok(ClusterOutcome::Joined { node })
+    }
+
+    fn start(
+        &mut self,
+        index: Index,
+        node: NodeId,
+        place: [&str; 3],
+        stores: &[StartedStore],
+    ) -> Result<ClusterOutcome> {
+        let doing = format!("start node `{node}`");
+        check_place(&doing, place)?;
+        for (i, started) in stores.iter().enumerate() {
+            self.check_store(started.store, started.tier)?;
+            if stores[..i].iter().any(|other| other.store == started.store) {
                 return Err(Error::invalid(format!(
-                    "register store `{store}`: it is on tier `{}`, not `{}`: make a new store",
-                    old.tier.name(),
-                    tier.name()
+                    "{doing}: it has store `{}` twice: two of its directories are copies of one",
+                    started.store
                 )));
             }
-            info.state = old.state;
         }
-        self.stores.insert(store, info);
+        let info = self.nodes.get_mut(&node).ok_or_else(|| unknown("start", node))?;
+        [info.host, info.rack, info.address] = place.map(str::to_owned);
+        (info.incarnation, info.state) = (index, NodeState::Live);
+        for (store, info) in self.stores.iter_mut().filter(|(_, info)| info.node == node) {
+            let here = stores.iter().any(|started| started.store == *store);
+            match (info.tier, info.state) {
+                _ if here => {}
+                (_, StoreState::Gone) => {}
+                // Memory does not outlive its process; a disk may be put back.
+                (Tier::Dram, _) => info.state = StoreState::Gone,
+                (Tier::Disk, _) => info.state = StoreState::Absent,
+            }
+        }
+        stores.iter().for_each(|started| self.keep_store(node, *started));
+        self.reseat(index);
+        Ok(ClusterOutcome::Started { incarnation: index })
+    }
+
+    /// A node's own word, with its free space; one of an earlier process is refused.
+    fn hear(&mut self, node: NodeId, incarnation: Index, free: &[FreeSpace]) -> Result<()> {
+        self.check_incarnation("hear", node, incarnation)?;
+        for FreeSpace { store, free_mib } in free {
+            if let Some(info) = self.stores.get_mut(store).filter(|info| info.node == node) {
+                info.free_mib = *free_mib;
+            }
+        }
         Ok(())
     }
 
-    /// Writes the state's one byte form.
-    pub fn snapshot(&self, out: &mut Vec<u8>) {
-        let start = out.len();
-        out.extend_from_slice(&SNAPSHOT_MAGIC);
-        out.push(SNAPSHOT_VERSION);
-        self.data_format.encode(out);
-        encode_map(&self.nodes, out);
-        encode_map(&self.stores, out);
-        self.shards.default.encode(out);
-        encode_map(&self.shards.components, out);
-        crc32c(&out[start..]).encode(out);
+    fn check_incarnation(&self, doing: &str, node: NodeId, incarnation: Index) -> Result<()> {
+        let info = self.nodes.get(&node).ok_or_else(|| unknown(doing, node))?;
+        if info.incarnation != incarnation || incarnation == Index(0) {
+            return Err(Error::fenced(format!(
+                "{doing} node `{node}`: this is about its start at {incarnation}, its last one was \
+                 at {}: only one process may be a node",
+                info.incarnation
+            )));
+        }
+        Ok(())
     }
 
-    /// The inverse of [`ClusterView::snapshot`]; refuses everything else.
-    pub fn restore(bytes: &[u8]) -> Result<ClusterView> {
-        let body = crate::namespace::checked_body(bytes, SNAPSHOT_MAGIC, SNAPSHOT_VERSION)
-            .map_err(|e| e.context("restore the cluster view"))?;
-        let mut reader = Reader::new(body);
-        let view = ClusterView {
-            data_format: u32::decode(&mut reader)?,
-            nodes: decode_map(&mut reader)?,
-            stores: decode_map(&mut reader)?,
-            shards: ShardMap {
-                default: u16::decode(&mut reader)?,
-                components: decode_map(&mut reader)?,
-            },
-        };
-        reader.finish()?;
-        match view.stores.iter().find(|(_, info)| !view.nodes.contains_key(&info.node)) {
-            Some((store, info)) => Err(Error::corrupt(format!(
-                "restore the cluster view: store `{store}` is on unknown node `{}`",
-                info.node
-            ))),
-            None => Ok(view),
+    fn set_node(
+        &mut self,
+        index: Index,
+        node: NodeId,
+        incarnation: Index,
+        state: NodeState,
+    ) -> Result<ClusterOutcome> {
+        self.check_incarnation("set the state of", node, incarnation)?;
+        if let Some(info) = self.nodes.get_mut(&node) {
+            info.state = state;
         }
+        self.reseat(index);
+        Ok(ClusterOutcome::Done {})
     }
+
+    fn may_sit(&self) -> impl Iterator<Item = NodeId> {
+        self.nodes.iter().filter(|(_, info)| info.is_member()).map(|(node, _)| *node)
+    }
+
+    fn reseat(&mut self, index: Index) {
+        let may_sit: Vec<NodeId> = self.may_sit().collect();
+        self.leadership.reseat(index, may_sit.into_iter());
+    }
+}
+
+/// Whole MiB of a capacity, as far as it can be said.
+fn mib(bytes: u64) -> u32 {
+    u32::try_from(bytes / MIB).unwrap_or(u32::MAX)
+}
+
+fn check_place(doing: &str, [host, rack, address]: [&str; 3]) -> Result<()> {
+    check_label(doing, "host label", host, 1)?;
+    check_label(doing, "rack label", rack, 0)?;
+    check_label(doing, "address", address, 1)
+}
+
+fn check_label(doing: &str, what: &str, label: &str, bytes_min: usize) -> Result<()> {
+    if label.len() < bytes_min || label.len() > LABEL_BYTES_MAX {
+        return Err(Error::invalid(format!(
+            "{doing}: its {what} has {} bytes, give {bytes_min} to {LABEL_BYTES_MAX}",
+            label.len()
+        )));
+    }
+    Ok(())
+}
+
+fn unknown(doing: &str, node: NodeId) -> Error {
+    Error::not_found(format!("{doing} node `{node}`: it is not known: let it join first"))
 }
 
 fn gone(store: StoreId) -> Error {
     Error::invalid(format!("change store `{store}`: it is gone for good: make a new store"))
-}
-
-fn encode_map<K: Encode, V: Encode>(map: &BTreeMap<K, V>, out: &mut Vec<u8>) {
-    (map.len() as u32).encode(out);
-    for (key, value) in map {
-        key.encode(out);
-        value.encode(out);
-    }
-}
-
-/// Refuses keys out of order, so that each state has one byte form.
-fn decode_map<K: Decode + Ord, V: Decode>(
-    reader: &mut Reader<'_>,
-) -> Result<BTreeMap<K, V>, DecodeError> {
-    let mut map = BTreeMap::new();
-    for _ in 0..u32::decode(reader)? {
-        let key = K::decode(reader)?;
-        if map.last_key_value().is_some_and(|(last, _)| *last >= key) {
-            return Err(DecodeError::BadValue("order of keys"));
-        }
-        map.insert(key, V::decode(reader)?);
-    }
-    Ok(map)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use holdfast_base::Kind;
-
-    fn register(store: u64, node: u32, tier: Tier) -> ClusterCommand {
-        let (store, node) = (StoreId(store), NodeId(node));
-        ClusterCommand::RegisterStore { store, node, tier, capacity: 9 }
-    }
-
-    fn view() -> ClusterView {
-        let mut view = ClusterView::new();
-        let (host, address) = ("h".to_owned(), "h:7400".to_owned());
-        let node = ClusterCommand::RegisterNode { node: NodeId(1), host, address };
-        view.apply(Index(1), &node).unwrap();
-        view.apply(Index(2), &register(7, 1, Tier::Disk)).unwrap();
-        view
-    }
-
-    #[test]
-    fn a_store_needs_a_node_keeps_its_tier_and_stays_gone() {
-        let mut view = view();
-        let mut apply = |command| view.apply(Index(9), &command);
-        assert_eq!(apply(register(8, 2, Tier::Disk)).unwrap_err().kind, Kind::NotFound);
-        assert_eq!(apply(register(7, 1, Tier::Dram)).unwrap_err().kind, Kind::Invalid);
-        let state = |state| ClusterCommand::SetStoreState { store: StoreId(7), state };
-        apply(state(StoreState::ReadOnly)).unwrap();
-        apply(register(7, 1, Tier::Disk)).unwrap();
-        apply(state(StoreState::Gone)).unwrap();
-        apply(state(StoreState::Gone)).unwrap();
-        assert!(apply(state(StoreState::Live)).is_err());
-        assert!(apply(register(7, 1, Tier::Disk)).unwrap_err().message.contains("gone for good"));
-        assert!(apply(ClusterCommand::SetDataFormat { version: 0 }).is_err());
-        assert_eq!(view.store(StoreId(7)).unwrap().state, StoreState::Gone);
-        assert_eq!(view.shards().shard_of("/any/path"), 0);
-    }
-
-    #[test]
-    fn registering_again_keeps_a_read_only_store_read_only() {
-        let mut view = view();
-        let (store, state) = (StoreId(7), StoreState::ReadOnly);
-        view.apply(Index(3), &ClusterCommand::SetStoreState { store, state }).unwrap();
-        view.apply(Index(4), &register(7, 1, Tier::Disk)).unwrap();
-        assert_eq!(view.store(store).unwrap().state, state);
-    }
-
-    #[test]
-    fn snapshots_come_back_and_damage_is_refused() {
-        let view = view();
-        let mut bytes = Vec::new();
-        view.snapshot(&mut bytes);
-        assert_eq!(ClusterView::restore(&bytes).as_ref(), Ok(&view));
-        for cut in 0..bytes.len() {
-            assert!(ClusterView::restore(&bytes[..cut]).is_err());
-            for bit in 0..8 {
-                let mut bad = bytes.clone();
-                bad[cut] ^= 1 << bit;
-                assert!(ClusterView::restore(&bad).is_err(), "byte {cut} bit {bit}");
-                // With its checksum made right it is refused, or a state of its own.
-                let end = bad.len() - 4;
-                let crc = crc32c(&bad[..end]);
-                bad[end..].copy_from_slice(&crc.to_le_bytes());
-                if let Ok(lie) = ClusterView::restore(&bad) {
-                    let mut again = Vec::new();
-                    lie.snapshot(&mut again);
-                    assert_eq!(again, bad);
-                }
-            }
-        }
-    }
 }

@@ -141,8 +141,7 @@ pub enum Command {
         mode: u16,
         mtime: i64,
     },
-    /// Draws a chunk id. `owner` is the unclosed file of a raw chunk and 0 for a packed one, whose
-    /// writer is `node`. Answers `Chunk`.
+    /// As `AllocateCopies`, with as many copies wanted as replicas are named.
     AllocateChunk {
         kind: ChunkKind,
         owner: FileId,
@@ -176,7 +175,8 @@ pub enum Command {
         extents: Vec<Extent>,
     },
     /// Fixes a chunk's length and replicas. The first one decides, later ones are told what it
-    /// decided. Answers `Sealed`.
+    /// decided. It may name fewer replicas than were allocated: the others do not count any more,
+    /// and may be unlinked once the chunk has its copies. Answers `Sealed`.
     SealChunk {
         chunk: ChunkId,
         length: u64,
@@ -213,14 +213,16 @@ pub enum Command {
     CloseChunk {
         chunk: ChunkId,
     },
-    /// Makes the next generation of a closed chunk the current one.
+    /// As `SwitchReplicas`, with every replica of the chunk.
     SwitchGeneration {
         chunk: ChunkId,
         generation: Generation,
         length: u64,
         digest: u64,
     },
-    /// Lets one store remove one replica.
+    /// Lets one store remove one replica: of a doomed chunk, of a generation whose readers are
+    /// done, or one that was dropped. The latter two wait until the chunk has its copies without
+    /// it.
     Unlink {
         chunk: ChunkId,
         generation: Generation,
@@ -232,6 +234,42 @@ pub enum Command {
     Release {
         before: Index,
         budget: u32,
+    },
+    /// Draws a chunk id. `owner` is the unclosed file of a raw chunk and 0 for a packed one, whose
+    /// writer is `node`. With fewer `replicas` than `copies` it is repaired once it is sealed.
+    /// Answers `Chunk`.
+    AllocateCopies {
+        kind: ChunkKind,
+        owner: FileId,
+        node: NodeId,
+        replicas: Vec<StoreId>,
+        copies: u8,
+        tier: Tier,
+        durability: Durability,
+    },
+    /// A store holds a verified replica of a sealed chunk's current generation: it counts from
+    /// here on.
+    AddReplica {
+        chunk: ChunkId,
+        generation: Generation,
+        store: StoreId,
+    },
+    /// A replica of a sealed chunk's current generation does not count any more. The last one is
+    /// dropped only where `lost` says that nothing is left; the chunk is then reported as lost.
+    DropReplica {
+        chunk: ChunkId,
+        generation: Generation,
+        store: StoreId,
+        lost: bool,
+    },
+    /// Makes the next generation of a closed chunk the current one. `replicas` have computed it;
+    /// the chunk's other replicas hold the old one alone.
+    SwitchReplicas {
+        chunk: ChunkId,
+        generation: Generation,
+        length: u64,
+        digest: u64,
+        replicas: Vec<StoreId>,
     },
 }
 codec_enum!(Command: "command" {
@@ -255,10 +293,14 @@ codec_enum!(Command: "command" {
     16 => SwitchGeneration { chunk, generation, length, digest },
     17 => Unlink { chunk, generation, store },
     18 => Release { before, budget },
+    19 => AllocateCopies { kind, owner, node, replicas, copies, tier, durability },
+    20 => AddReplica { chunk, generation, store },
+    21 => DropReplica { chunk, generation, store, lost },
+    22 => SwitchReplicas { chunk, generation, length, digest, replicas },
 });
 
 /// The largest tag above.
-const COMMAND_TAG_MAX: u8 = 18;
+const COMMAND_TAG_MAX: u8 = 22;
 
 impl Command {
     /// The bytes of an entry.

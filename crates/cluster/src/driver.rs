@@ -2,29 +2,49 @@
 //! and keeps house. Decides nothing that a fold should: every choice becomes an entry, and the
 //! stores follow what the view accepted. Called by the services.
 
+mod chunks;
+mod cuts;
+mod identity;
 mod keeper;
+mod leader;
+mod member;
 mod open;
 mod packed;
+mod peer_service;
+pub mod replicas;
 mod stores;
+mod views;
 mod work;
 
+pub use chunks::Source;
+pub use cuts::Cuts;
+pub use identity::Identity;
 pub use keeper::{Keeper, KeeperOptions};
+pub use leader::{Leader, REPAIR_BYTES_PER_SECOND};
+pub use member::{Member, MemberOptions};
 pub use open::NodeConfig;
+pub use peer_service::is_peer_operation;
 pub use stores::{OwnStore, Stores};
 pub use work::Workers;
 
-use crate::{ClusterView, Command, Namespace, Outcome};
+use crate::cluster::FreeSpace;
+use crate::liveness::HeardBeat;
+use crate::{ClusterCommand, ClusterView, Command, Namespace, Outcome};
 use holdfast_base::codec::Decode;
 use holdfast_base::ids::{
-    ChunkId, Cookie, Durability, FileId, NodeId, Pointer, Sequence, SessionId, StoreId, Tier,
+    ChunkId, Cookie, Durability, FileId, Index, NodeId, Pointer, Sequence, SessionId, StoreId, Tier,
 };
 use holdfast_base::node::StorageClass;
-use holdfast_base::{Error, Kind, Result};
-use holdfast_chunk::{Body, ChunkSpec, Done, Needle, ScrubStep, Store};
+use holdfast_base::{Error, Result};
+use holdfast_chunk::{Body, Done, Needle, ScrubStep};
+use holdfast_client::wire::peer::{self, Sender};
+use holdfast_env::net::Peers;
 use holdfast_env::{Clock, Disk, Rng};
-use holdfast_log::{EmbeddedLog, Fold, Mode, Request};
+use holdfast_log::{EmbeddedLog, Fold, Log, Mode, Request};
 use packed::PackedWriters;
+use replicas::Replicator;
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// The topic of shard 0's namespace.
@@ -46,17 +66,34 @@ pub struct Machine {
     pub disk: Arc<dyn Disk>,
     pub clock: Arc<dyn Clock>,
     pub rng: Arc<dyn Rng>,
+    pub peers: Arc<dyn Peers>,
 }
 
 /// One node: its stores, its log, its views.
 pub struct Node {
     pub id: NodeId,
+    /// In front of every message to another node.
+    pub sender: Sender,
     pub machine: Machine,
-    pub stores: Stores,
-    pub log: Arc<EmbeddedLog>,
-    pub namespace: Fold<Namespace>,
-    pub cluster: Fold<ClusterView>,
+    pub stores: Arc<Stores>,
+    pub log: Arc<dyn Log>,
+    /// The log, if it is kept here.
+    pub hosted: Option<Arc<EmbeddedLog>>,
+    pub namespace: Arc<Fold<Namespace>>,
+    pub cluster: Arc<Fold<ClusterView>>,
     pub workers: Arc<Workers>,
+    pub replicator: Arc<Replicator>,
+    /// Where the log is kept: `host:port`.
+    pub log_host: String,
+    pub leader: Leader,
+    /// The claims that this node commands under, while it leads.
+    pub(crate) leading: Leading,
+    /// Beats that other nodes sent here since the leader looked last.
+    heard: Mutex<Vec<(HeardBeat, Vec<FreeSpace>)>>,
+    /// What a person said, and is asked.
+    operator: Mutex<Operator>,
+    /// Whom this node may not reach, in development clusters.
+    cuts: Arc<Cuts>,
     packed: PackedWriters,
     /// What recovery and housekeeping found, one sentence each, for `doctor`. Bounded.
     findings: Mutex<Vec<String>>,
@@ -65,6 +102,42 @@ pub struct Node {
     /// Keeps the data directory's lock.
     _lock: Box<dyn Send + Sync>,
 }
+
+/// Epochs of a leader; 0 while this node does not lead.
+#[derive(Debug, Default)]
+pub(crate) struct Leading {
+    cluster: AtomicU64,
+    namespace: AtomicU64,
+}
+
+impl Leading {
+    pub fn set(&self, cluster: Index, namespace: Index) {
+        self.cluster.store(cluster.0, Ordering::Release);
+        self.namespace.store(namespace.0, Ordering::Release);
+    }
+
+    pub fn cluster(&self) -> Option<Index> {
+        Some(Index(self.cluster.load(Ordering::Acquire))).filter(|epoch| epoch.0 != 0)
+    }
+
+    pub fn namespace(&self) -> Option<Index> {
+        Some(Index(self.namespace.load(Ordering::Acquire))).filter(|epoch| epoch.0 != 0)
+    }
+}
+
+/// Between the leader and a person.
+#[derive(Debug, Default)]
+struct Operator {
+    /// Nodes that do not come back, as was said since the leader looked last.
+    confirmed: Vec<NodeId>,
+    /// Nodes about which the leader asks.
+    unconfirmed: Vec<NodeId>,
+    /// 0 for the default.
+    repair_bytes_per_second: u64,
+}
+
+/// Beats kept for a leader that has not looked; each node sends two a second.
+const HEARD_MAX: usize = 1 << 16;
 
 /// How far scrubbing has come since the start.
 #[derive(Clone, Copy, Debug, Default)]
@@ -99,6 +172,15 @@ fn mode(durability: Durability) -> Mode {
         Durability::Durable => Mode::Synced,
         Durability::Memory => Mode::Ordered,
     }
+}
+
+fn own_request(command: Vec<u8>, mode: Mode) -> Request {
+    let (session, none) = (SessionId(0), Sequence(0));
+    Request { session, sequence: none, acknowledged_below: none, command, mode }
+}
+
+fn not_leading() -> Error {
+    Error::fenced("command the cluster: this node does not lead it (any more)")
 }
 
 impl Node {
@@ -150,14 +232,75 @@ impl Node {
         self.wait_for(|done| self.propose_own(command, durability, done))
     }
 
-    /// Waits for a callback; without threads, does the work that it waits for.
-    fn wait_for<T: Send + 'static>(&self, start: impl FnOnce(Done<T>)) -> Result<T> {
-        let (sender, receiver) = std::sync::mpsc::channel();
-        start(Box::new(move |result| {
-            let _ = sender.send(result);
-        }));
-        self.pump();
-        receiver.recv().map_err(|_| Error::retry("wait for the log: it has ended"))?
+    /// Whether this node commands the cluster, as far as it knows.
+    pub fn leads(&self) -> bool {
+        self.leading.namespace().is_some()
+    }
+
+    /// Appends a leader's command to the namespace: refused once another node has claimed it.
+    pub fn command(&self, command: &Command, durability: Durability, done: Done<Outcome>) {
+        let Some(epoch) = self.leading.namespace() else { return done(Err(not_leading())) };
+        let request = own_request(command.to_entry(), mode(durability));
+        let done = move |result: Result<(Index, Vec<u8>)>| {
+            done(result.and_then(|(_, bytes)| Ok(Outcome::from_bytes(&bytes)?)));
+        };
+        self.namespace.propose_as(epoch, request, Box::new(done));
+    }
+
+    pub fn command_and_wait(&self, command: &Command, durability: Durability) -> Result<Outcome> {
+        self.wait_for(|done| self.command(command, durability, done))
+    }
+
+    /// Appends a leader's command to the cluster view.
+    pub fn command_cluster(&self, command: &ClusterCommand, done: Done<()>) {
+        let Some(epoch) = self.leading.cluster() else { return done(Err(not_leading())) };
+        let request = own_request(command.to_entry(), Mode::Synced);
+        self.cluster.propose_as(epoch, request, Box::new(|result| done(result.map(|_| ()))));
+    }
+
+    /// Appends a command that any node may give to the cluster view.
+    pub fn propose_cluster(&self, command: &ClusterCommand, done: Done<()>) {
+        let request = own_request(command.to_entry(), Mode::Synced);
+        self.cluster.propose(request, Box::new(|result| done(result.map(|_| ()))));
+    }
+
+    /// Takes note of another node's beat, for the leader that this node is or will be.
+    pub fn hear(&self, beat: &peer::Beat) {
+        let peer::Beat { sender, free } = beat;
+        let mut heard = self.heard.lock().expect("no holder of this lock panics");
+        if heard.len() < HEARD_MAX {
+            let (node, incarnation) = (sender.node, sender.incarnation);
+            let free = free.iter().map(|f| FreeSpace { store: f.store, free_mib: f.free_mib });
+            heard.push((HeardBeat { node, incarnation }, free.collect()));
+        }
+    }
+
+    fn operator(&self) -> std::sync::MutexGuard<'_, Operator> {
+        self.operator.lock().expect("no holder of this lock panics")
+    }
+
+    /// A person says that these nodes do not come back; for the leader.
+    pub fn confirm_lost(&self, nodes: &[NodeId]) -> Result<()> {
+        if !self.leads() {
+            return Err(not_leading());
+        }
+        self.operator().confirmed.extend_from_slice(nodes);
+        Ok(())
+    }
+
+    /// Nodes that the leader would give up if a person said so.
+    pub fn unconfirmed(&self) -> Vec<NodeId> {
+        self.operator().unconfirmed.clone()
+    }
+
+    pub fn cuts(&self) -> &Cuts {
+        &self.cuts
+    }
+
+    /// Waits for a callback; without threads, does the work that it waits for, or lets the
+    /// simulation go on.
+    pub fn wait_for<T: Send + 'static>(&self, start: impl FnOnce(Done<T>)) -> Result<T> {
+        views::wait_for(&*self.machine.peers, &|| self.pump(), start)
     }
 
     /// Performs pending commits of log and stores, for nodes without threads.
@@ -166,7 +309,7 @@ impl Node {
             // An acknowledged append may lead to a proposal, and that to another append.
             loop {
                 self.stores.iter().for_each(|own| own.store.pump());
-                if !self.log.pump() {
+                if !self.hosted.as_ref().is_some_and(|log| log.pump()) {
                     break;
                 }
             }
@@ -191,92 +334,6 @@ impl Node {
         }
         let needle = Needle { owner, cookie, flags: 0, hint: hint.as_bytes()[..len].to_vec() };
         self.packed.append(self, class, needle, body, crcs, done);
-    }
-
-    /// Allocates and makes the next raw chunk of an unclosed file.
-    pub fn allocate_raw(
-        self: &Arc<Node>,
-        caller: Caller,
-        file: FileId,
-        class: StorageClass,
-        done: Done<RawGrant>,
-    ) {
-        let own = match self.stores.place(class, 0) {
-            Ok(own) => own,
-            Err(e) => return done(Err(e)),
-        };
-        let (store_id, tier, durability) = (own.id, own.tier, class.durability());
-        let command = Command::AllocateChunk {
-            kind: crate::ChunkKind::Raw,
-            owner: file,
-            node: self.id,
-            replicas: vec![store_id],
-            tier,
-            durability,
-        };
-        let node = self.clone();
-        self.propose(
-            caller,
-            &command,
-            allocation(tier, durability),
-            Box::new(move |outcome| {
-                let workers = node.clone();
-                workers.workers.run(move || {
-                    done(outcome.and_then(|outcome| {
-                        node.make_raw(outcome, store_id, tier, durability, file)
-                    }));
-                });
-            }),
-        );
-    }
-
-    fn make_raw(
-        &self,
-        outcome: Outcome,
-        store_id: StoreId,
-        tier: Tier,
-        durability: Durability,
-        file: FileId,
-    ) -> Result<RawGrant> {
-        let Outcome::Chunk { chunk } = outcome else {
-            return Err(Error::bug("allocate a raw chunk: the view answered something else"));
-        };
-        let own = self.stores.get(store_id).ok_or_else(|| {
-            Error::bug(format!("allocate a raw chunk: store `{store_id}` vanished"))
-        })?;
-        let spec = ChunkSpec {
-            durability,
-            capacity_bytes: own.chunk_bytes(),
-            ..ChunkSpec::new(chunk, holdfast_chunk::ChunkKind::Raw, file.0)
-        };
-        match own.store.create(spec) {
-            // The repetition of an allocation that went through: the chunk is there.
-            Err(e) if e.kind == Kind::Exists => {}
-            other => other?,
-        }
-        Ok(RawGrant { chunk, tier, durability, capacity: spec.capacity_bytes })
-    }
-
-    /// Proposes a chunk's seal, behind which an entry that needs it may be proposed at once; the
-    /// store follows later.
-    pub fn seal_soon(self: &Arc<Node>, chunk: ChunkId, length: u64, durability: Durability) {
-        let replicas = self.namespace.read(|view, _| view.chunk(chunk).map(|c| c.replicas.clone()));
-        let Ok(Some(replicas)) = replicas else { return };
-        let (node, held) = (self.clone(), replicas.clone());
-        self.propose_own(
-            Command::SealChunk { chunk, length, replicas },
-            durability,
-            Box::new(move |outcome| {
-                let Ok(Outcome::Sealed { length, .. }) = outcome else { return };
-                let workers = node.workers.clone();
-                workers.run(move || {
-                    let Some(store) = node.stores.holding(&held) else { return };
-                    if let Err(e) = store.seal(chunk, length) {
-                        node.find(format!("seal chunk `{chunk}` at {length} bytes: {e}"));
-                    }
-                });
-            }),
-        );
     }
 
     /// Seals what this node was writing, so that the next start has nothing to recover.
@@ -306,37 +363,5 @@ impl Node {
     pub fn scrubbed(&self, store: StoreId) -> Scrubbed {
         let scrubbed = self.scrubbed.lock().expect("no holder of this lock panics");
         scrubbed.get(&store).copied().unwrap_or_default()
-    }
-
-    /// Fixes a retired packed chunk's length: entry first, then the store.
-    fn seal_packed(self: &Arc<Node>, chunk: ChunkId, store: &Store) {
-        let (node, store) = (self.clone(), store.clone());
-        self.workers.run(move || {
-            let sealed = store.length(chunk).and_then(|length| node.seal(chunk, length));
-            if let Err(e) = sealed {
-                node.find(format!("seal packed chunk `{chunk}`: {e}"));
-            }
-        });
-    }
-
-    /// Has the log decide a chunk's length, then makes the store follow. Answers the length that
-    /// the first seal decided. Waits.
-    pub fn seal(&self, chunk: ChunkId, length: u64) -> Result<u64> {
-        let Some((replicas, durability)) = self.namespace.read(|view, _| {
-            view.chunk(chunk).map(|info| (info.replicas.clone(), info.durability))
-        })?
-        else {
-            return Err(Error::not_found(format!(
-                "seal chunk `{chunk}`: the namespace knows no such chunk"
-            )));
-        };
-        let command = Command::SealChunk { chunk, length, replicas: replicas.clone() };
-        let Outcome::Sealed { length, .. } = self.propose_and_wait(command, durability)? else {
-            return Err(Error::bug("seal a chunk: the view answered something else"));
-        };
-        if let Some(store) = self.stores.holding(&replicas) {
-            store.seal(chunk, length)?;
-        }
-        Ok(length)
     }
 }

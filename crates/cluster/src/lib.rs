@@ -8,14 +8,21 @@
 pub mod cluster;
 pub mod command;
 mod driver;
+pub mod liveness;
 pub mod namespace;
+pub mod placement;
+pub mod repair;
 mod views;
 
-pub use cluster::{ClusterCommand, ClusterView, DATA_FORMAT_VERSION, StoreState};
+pub use cluster::{
+    ClusterCommand, ClusterOutcome, ClusterView, DATA_FORMAT_VERSION, FreeSpace, NodeState,
+    StartedStore, StoreState,
+};
 pub use command::{ChunkKind, Command, Extent, Location, Outcome, Remainder};
 pub use driver::{
-    CLUSTER_TOPIC, Caller, Keeper, KeeperOptions, Machine, NAMESPACE_TOPIC, Node, NodeConfig,
-    OwnStore, RawGrant, Scrubbed, Stores,
+    CLUSTER_TOPIC, Caller, Cuts, Identity, Keeper, KeeperOptions, Leader, Machine, Member,
+    MemberOptions, NAMESPACE_TOPIC, Node, NodeConfig, OwnStore, REPAIR_BYTES_PER_SECOND, RawGrant,
+    Scrubbed, Source, Stores, Workers, is_peer_operation, replicas,
 };
 pub use holdfast_base::node::{NodeKind, StorageClass};
 pub use namespace::{ChunkState, FileInfo, Namespace};

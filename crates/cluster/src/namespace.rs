@@ -10,6 +10,7 @@ mod files;
 mod nodes;
 mod prefetch;
 mod read;
+mod replicas;
 mod restore;
 mod snapshot;
 mod space;
@@ -19,10 +20,12 @@ mod tree;
 #[cfg(test)]
 mod tests;
 
-pub use chunks::{Chunk, ChunkState, OldGeneration};
+pub use chunks::{Chunk, ChunkState, Dropped, OldGeneration};
 pub use read::{Entry, FileInfo, Page, Totals, UnclosedInfo, Usage};
+pub use replicas::ShortChunk;
 pub(crate) use restore::checked_body;
 
+use crate::command::REPLICAS_MAX;
 use crate::{Command, Extent, NodeKind, Outcome, Remainder, StorageClass};
 use children::Families;
 use chunks::Chunks;
@@ -151,7 +154,13 @@ impl Namespace {
             Command::Put { .. } => self.put(index, command),
             Command::Symlink { path, target, mtime } => self.symlink(path, target, *mtime),
             Command::Begin { path, class, mode, mtime } => self.begin(path, *class, *mode, *mtime),
-            Command::AllocateChunk { .. } => self.allocate_chunk(command),
+            Command::AllocateChunk { kind, owner, node, replicas, tier, durability } => {
+                let copies = replicas.len().min(REPLICAS_MAX) as u8;
+                self.allocate(*kind, *owner, *node, replicas, copies, (*tier, *durability))
+            }
+            Command::AllocateCopies { kind, owner, node, replicas, copies, tier, durability } => {
+                self.allocate(*kind, *owner, *node, replicas, *copies, (*tier, *durability))
+            }
             Command::Close { .. } => self.close(index, command),
             Command::Abandon { file } => self.abandon(index, *file),
             Command::Salvage { file, path, extents } => self.salvage(index, *file, path, extents),
@@ -167,7 +176,17 @@ impl Namespace {
             Command::SetClass { path, class } => self.set_class(path, *class),
             Command::CloseChunk { chunk } => self.close_chunk(*chunk),
             Command::SwitchGeneration { chunk, generation, length, digest } => {
-                self.switch_generation(index, *chunk, *generation, *length, *digest)
+                self.switch_generation(index, *chunk, *generation, *length, *digest, None)
+            }
+            Command::SwitchReplicas { chunk, generation, length, digest, replicas } => {
+                let replicas = Some(replicas.as_slice());
+                self.switch_generation(index, *chunk, *generation, *length, *digest, replicas)
+            }
+            Command::AddReplica { chunk, generation, store } => {
+                self.add_replica(*chunk, *generation, *store)
+            }
+            Command::DropReplica { chunk, generation, store, lost } => {
+                self.drop_replica(*chunk, *generation, *store, *lost)
             }
             Command::Unlink { chunk, generation, store } => {
                 self.unlink_replica(*chunk, *generation, *store)
@@ -190,7 +209,9 @@ impl fmt::Display for Doing<'_> {
             Command::Put { path, .. } => write!(f, "put {}", Shown(path)),
             Command::Symlink { path, .. } => write!(f, "link {}", Shown(path)),
             Command::Begin { path, .. } => write!(f, "begin file {}", Shown(path)),
-            Command::AllocateChunk { owner, .. } => write!(f, "allocate a chunk for `{owner}`"),
+            Command::AllocateChunk { owner, .. } | Command::AllocateCopies { owner, .. } => {
+                write!(f, "allocate a chunk for `{owner}`")
+            }
             Command::Close { file, path, .. } => write!(f, "close `{file}` as {}", Shown(path)),
             Command::Abandon { file } => write!(f, "abandon `{file}`"),
             Command::Salvage { file, path, .. } => write!(f, "salvage `{file}` as {}", Shown(path)),
@@ -203,11 +224,21 @@ impl fmt::Display for Doing<'_> {
             Command::SetAttributes { path, .. } => write!(f, "set attributes of {}", Shown(path)),
             Command::SetClass { path, .. } => write!(f, "set the class of {}", Shown(path)),
             Command::CloseChunk { chunk } => write!(f, "close chunk `{chunk}`"),
-            Command::SwitchGeneration { chunk, generation, .. } => {
+            Command::SwitchGeneration { chunk, generation, .. }
+            | Command::SwitchReplicas { chunk, generation, .. } => {
                 write!(f, "switch chunk `{chunk}` to generation `{generation}`")
             }
             Command::Unlink { chunk, generation, store } => {
                 write!(f, "unlink chunk `{chunk}` generation `{generation}` from `{store}`")
+            }
+            Command::AddReplica { chunk, generation, store } => {
+                write!(
+                    f,
+                    "count `{store}` as a replica of chunk `{chunk}` generation `{generation}`"
+                )
+            }
+            Command::DropReplica { chunk, generation, store, .. } => {
+                write!(f, "drop chunk `{chunk}` generation `{generation}` on `{store}`")
             }
             Command::Release { before, .. } => write!(f, "release what was freed before {before}"),
         }

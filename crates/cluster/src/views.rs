@@ -1,6 +1,6 @@
 //! How the log's runtime drives the two views.
 
-use crate::{ClusterView, Namespace};
+use crate::{ClusterOutcome, ClusterView, Namespace};
 use holdfast_base::codec::Encode;
 use holdfast_base::ids::Index;
 use holdfast_base::{Error, Kind, Result};
@@ -36,9 +36,9 @@ impl View for ClusterView {
     const NAME: &'static str = "cluster";
     const VERSION: u32 = 1;
 
-    /// The result has no bytes.
+    /// The result is that of [`ClusterOutcome::to_result`].
     fn apply(&mut self, index: Index, command: &[u8]) -> Applied {
-        applied(self.apply_bytes(index, command).map(|()| Vec::new()))
+        applied(self.apply_bytes(index, command).map(ClusterOutcome::to_result))
     }
 
     fn snapshot(&self, out: &mut Vec<u8>) {

@@ -5,10 +5,13 @@
 use holdfast_base::ids::{
     ChunkId, Cookie, Durability, FileId, Generation, Index, NodeId, Pointer, Slot, StoreId, Tier,
 };
+use holdfast_cluster::namespace::Chunk;
 use holdfast_cluster::{
-    ChunkKind, Command, Extent, Location, Namespace, NodeKind, Remainder, StorageClass,
+    ChunkKind, ChunkState, Command, Extent, Location, Namespace, NodeKind, Outcome, Remainder,
+    StorageClass,
 };
 use proptest::prelude::*;
+use std::collections::{BTreeMap, BTreeSet};
 
 fn path() -> impl Strategy<Value = String> {
     prop::sample::select(vec!["/a", "/b", "/d", "/d/a", "/d/b", "/t", "/t/a", "/d/d", "/d/d/a"])
@@ -111,11 +114,36 @@ fn change_chunks() -> impl Strategy<Value = Command> {
         tier: Tier::Disk,
         durability: Durability::Durable,
     };
-    let stores = prop::sample::subsequence(vec![StoreId(1), StoreId(2)], 1..=2);
+    let all = || vec![StoreId(1), StoreId(2), StoreId(3)];
+    let stores = || prop::sample::subsequence(all(), 1..=3);
+    let copies = move |owner: FileId, replicas: Vec<StoreId>, copies| Command::AllocateCopies {
+        kind: if owner == FileId(0) { ChunkKind::Packed } else { ChunkKind::Raw },
+        owner,
+        node: NodeId(1),
+        replicas,
+        copies,
+        tier: Tier::Disk,
+        durability: Durability::Durable,
+    };
+    let held = || (chunk(), (0..3u32).prop_map(Generation), (1..5u64).prop_map(StoreId));
     prop_oneof![
+        (file(), stores(), 2..4u8).prop_map(move |(file, stores, n)| copies(file, stores, n)),
+        (stores(), 2..4u8).prop_map(move |(stores, n)| copies(FileId(0), stores, n)),
+        held().prop_map(|(chunk, generation, store)| Command::AddReplica {
+            chunk,
+            generation,
+            store
+        }),
+        (held(), any::<bool>()).prop_map(|((chunk, generation, store), lost)| {
+            Command::DropReplica { chunk, generation, store, lost }
+        }),
+        (chunk(), 1..3u32, stores()).prop_map(|(chunk, generation, replicas)| {
+            let generation = Generation(generation);
+            Command::SwitchReplicas { chunk, generation, length: 5, digest: 6, replicas }
+        }),
         file().prop_map(move |file| allocate(ChunkKind::Raw, file)),
         Just(allocate(ChunkKind::Packed, FileId(0))),
-        (chunk(), 0..4u64, stores).prop_map(|(chunk, length, replicas)| Command::SealChunk {
+        (chunk(), 0..4u64, stores()).prop_map(|(chunk, length, replicas)| Command::SealChunk {
             chunk,
             length,
             replicas
@@ -127,14 +155,94 @@ fn change_chunks() -> impl Strategy<Value = Command> {
             length: 5,
             digest: 6,
         }),
-        (chunk(), 0..3u32, 1..3u64).prop_map(|(chunk, generation, store)| Command::Unlink {
-            chunk,
-            generation: Generation(generation),
-            store: StoreId(store),
-        }),
+        held().prop_map(|(chunk, generation, store)| Command::Unlink { chunk, generation, store }),
         (0..300u64, 0..5u32)
             .prop_map(|(before, budget)| Command::Release { before: Index(before), budget }),
     ]
+}
+
+/// Files that stores may have of a chunk, by generation and store: what an entry has put there and
+/// no `Unlink` has named.
+type Files = BTreeMap<ChunkId, BTreeSet<(Generation, StoreId)>>;
+
+/// Keeps `files`, and checks what an accepted command may do to them.
+fn follow(files: &mut Files, before: &Namespace, command: &Command, outcome: &Outcome) {
+    match (command, outcome) {
+        (
+            Command::AllocateChunk { replicas, .. } | Command::AllocateCopies { replicas, .. },
+            Outcome::Chunk { chunk },
+        ) => {
+            let all = replicas.iter().map(|store| (Generation(0), *store));
+            files.insert(*chunk, all.collect());
+        }
+        (Command::AddReplica { chunk, generation, store }, _) => {
+            files.get_mut(chunk).unwrap().insert((*generation, *store));
+        }
+        (Command::SwitchGeneration { chunk, generation, .. }, _) => {
+            let replicas = before.chunk(*chunk).unwrap().replicas.clone();
+            files.get_mut(chunk).unwrap().extend(replicas.iter().map(|s| (*generation, *s)));
+        }
+        (Command::SwitchReplicas { chunk, generation, replicas, .. }, _) => {
+            files.get_mut(chunk).unwrap().extend(replicas.iter().map(|s| (*generation, *s)));
+        }
+        (Command::Unlink { chunk, generation, store }, _) => {
+            let known = before.chunk(*chunk).unwrap();
+            assert!(files.get_mut(chunk).unwrap().remove(&(*generation, *store)), "unlinked twice");
+            assert!(before.unlinkable_at_all(*chunk, *generation, *store));
+            if known.state != ChunkState::Doomed {
+                let current = *generation == known.generation && known.replicas.contains(store);
+                assert!(!current, "a copy that counts was unlinked");
+                let copies = known.replicas.iter().filter(|held| *held != store).count();
+                let enough = copies >= known.copies as usize || known.replicas.contains(store);
+                assert!(enough, "a last resort was unlinked");
+            }
+        }
+        _ => {}
+    }
+}
+
+/// What the view says of files is what entries made of them, and its indices agree with a look at
+/// every chunk.
+fn check_files(files: &Files, ns: &Namespace) {
+    for (chunk, files) in files {
+        let Some(known) = ns.chunk(*chunk) else {
+            assert!(files.is_empty(), "{chunk} was forgotten, and {files:?} are left");
+            continue;
+        };
+        let current = known.replicas.iter().map(|store| (known.generation, *store));
+        let dropped = known.dropped.iter().map(|dropped| (dropped.generation, dropped.store));
+        let old = known.old.iter();
+        let old = old.flat_map(|old| old.replicas.iter().map(|store| (old.generation, *store)));
+        let said: BTreeSet<_> = current.chain(dropped).chain(old).collect();
+        assert_eq!(&said, files, "{chunk}");
+    }
+    for bad in 0..16u64 {
+        let counts = |store: StoreId| bad >> (store.0 - 1) & 1 == 0;
+        let live = |chunk: &&Chunk| chunk.replicas.iter().filter(|store| counts(**store)).count();
+        let short = ns.chunks().filter(|c| c.is_kept() && live(c) < c.copies as usize);
+        let mut short: Vec<(usize, ChunkId)> =
+            short.map(|chunk| (live(&chunk), chunk.id)).collect();
+        short.sort_by_key(|(live, chunk)| (*live, ns.chunk(*chunk).unwrap().copies, *chunk));
+        let found = ns.short_chunks(counts);
+        assert_eq!(found.iter().map(|s| (s.live, s.chunk)).collect::<Vec<_>>(), short);
+    }
+    for store in (1..5).map(StoreId) {
+        let on = ns.chunks().filter(|chunk| chunk.replicas.contains(&store)).map(|chunk| chunk.id);
+        assert!(ns.chunks_on(store).map(|chunk| chunk.id).eq(on));
+    }
+}
+
+trait Unlinkable {
+    fn unlinkable_at_all(&self, chunk: ChunkId, generation: Generation, store: StoreId) -> bool;
+}
+
+impl Unlinkable for Namespace {
+    /// Listed, or listed once older generations are gone.
+    fn unlinkable_at_all(&self, chunk: ChunkId, generation: Generation, store: StoreId) -> bool {
+        let known = self.chunk(chunk).unwrap();
+        self.unlinkable().any(|free| free == (chunk, generation, store))
+            || known.state == ChunkState::Doomed && generation == known.generation
+    }
 }
 
 fn snapshot(ns: &Namespace) -> Vec<u8> {
@@ -154,13 +262,17 @@ proptest! {
     ) {
         let mut ns = Namespace::new(0);
         let mut before = snapshot(&ns);
+        let mut files = Files::new();
         for (i, command) in commands.iter().enumerate() {
+            let earlier = Namespace::restore(&before).unwrap();
             let result = ns.apply(Index(i as u64 + 1), command);
             let after = snapshot(&ns);
             if result.is_err() {
                 prop_assert!(before == after, "refused, and changed: {:?}", command);
                 continue;
             }
+            follow(&mut files, &earlier, command, result.as_ref().unwrap());
+            check_files(&files, &ns);
             let back = Namespace::restore(&after);
             prop_assert!(back.is_ok(), "{:?} after {:?}", back.err(), command);
             let back = back.unwrap();

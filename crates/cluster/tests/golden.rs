@@ -5,17 +5,61 @@ use holdfast_base::codec::Encode;
 use holdfast_base::ids::{
     ChunkId, Cookie, Durability, FileId, Generation, Index, NodeId, Pointer, Slot, StoreId, Tier,
 };
-use holdfast_cluster::cluster::StoreState;
 use holdfast_cluster::{
-    ChunkKind, ClusterCommand, ClusterView, Command, Extent, Location, Namespace, NodeKind,
-    Remainder, StorageClass,
+    ChunkKind, ClusterCommand, ClusterView, Command, Extent, FreeSpace, Location, Namespace,
+    NodeKind, NodeState, Remainder, StartedStore, StorageClass, StoreState,
 };
 use std::fmt::Write;
 
 const P: Pointer = Pointer { chunk: ChunkId(1), slot: Slot(2), cookie: Cookie(0xc0ffee) };
 
-/// One of each command, in an order in which all are accepted.
+/// One of each command, in an order in which all are accepted; first those of a build before
+/// clusters.
 fn commands() -> Vec<Command> {
+    old_commands().into_iter().chain(copies_commands()).collect()
+}
+
+fn copies_commands() -> Vec<Command> {
+    let (chunk, store) = (ChunkId(4), StoreId);
+    let (generation, mode, mtime) = (Generation(0), 0o600, 5);
+    vec![
+        Command::AllocateCopies {
+            kind: ChunkKind::Packed,
+            owner: FileId(0),
+            node: NodeId(3),
+            replicas: vec![store(7), store(8)],
+            copies: 3,
+            tier: Tier::Disk,
+            durability: Durability::Durable,
+        },
+        Command::Put {
+            path: "/copied".into(),
+            kind: NodeKind::File,
+            mode,
+            mtime,
+            size: 3,
+            crc: 1,
+            class: None,
+            location: Location::Packed { pointer: Pointer { chunk, slot: Slot(0), ..P } },
+            replace: false,
+            parents: false,
+            metadata: vec![],
+        },
+        Command::SealChunk { chunk, length: 9, replicas: vec![store(7)] },
+        Command::AddReplica { chunk, generation, store: store(9) },
+        Command::DropReplica { chunk, generation, store: store(7), lost: false },
+        Command::CloseChunk { chunk },
+        Command::SwitchReplicas {
+            chunk,
+            generation: Generation(1),
+            length: 9,
+            digest: 6,
+            replicas: vec![store(9)],
+        },
+    ]
+}
+
+fn old_commands() -> Vec<Command> {
     let stores = vec![StoreId(7), StoreId(8)];
     let class = StorageClass::new(&[Tier::Dram, Tier::Disk], Durability::Memory).unwrap();
     let file = |place: u64| FileId(place);
@@ -124,34 +168,111 @@ fn the_bytes_of_namespace_entries_and_of_a_snapshot_stay() {
         let _ = writeln!(text, "{name} {} > {}", hex(&entry), hex(&outcome.to_bytes()));
     }
     assert_golden(&text, include_str!("golden/namespace-entries.txt"), "namespace-entries.txt");
+    let text = lines(&snapshot(&ns));
+    assert_golden(
+        &text,
+        include_str!("golden/namespace-snapshot-2.txt"),
+        "namespace-snapshot-2.txt",
+    );
+}
+
+fn snapshot(ns: &Namespace) -> Vec<u8> {
     let mut snapshot = Vec::new();
     ns.snapshot(&mut snapshot);
-    let lines: Vec<String> = snapshot.chunks(32).map(hex).collect();
-    let text = lines.join("\n") + "\n";
-    assert_golden(&text, include_str!("golden/namespace-snapshot.txt"), "namespace-snapshot.txt");
+    snapshot
+}
+
+fn lines(bytes: &[u8]) -> String {
+    bytes.chunks(32).map(|line| hex(line) + "\n").collect()
+}
+
+fn unhex(text: &str) -> Vec<u8> {
+    let digits: Vec<u8> = text.chars().filter_map(|c| Some(c.to_digit(16)? as u8)).collect();
+    digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect()
+}
+
+#[test]
+fn snapshots_of_builds_before_clusters_are_still_read() {
+    let old = Namespace::restore(&unhex(include_str!("golden/namespace-snapshot-1.txt"))).unwrap();
+    let mut now = Namespace::new(0);
+    for (i, command) in old_commands().iter().enumerate() {
+        now.apply(Index(i as u64 + 1), command).unwrap();
+    }
+    // The old form did not say how many copies a chunk of one replica less should have.
+    let copies = |ns: &Namespace| ns.chunks().map(|c| (c.id.0, c.copies)).collect::<Vec<_>>();
+    assert_eq!(copies(&old), [(1, 2), (2, 2), (3, 1)]);
+    assert_eq!(copies(&now), [(1, 2), (2, 2), (3, 2)]);
+    assert_eq!((old.totals(), old.unclosed()), (now.totals(), now.unclosed()));
+
+    let old = include_str!("golden/cluster-1.txt").lines().last().unwrap();
+    let old = ClusterView::restore(&unhex(old)).unwrap();
+    let mut now = ClusterView::new();
+    for (i, command) in old_cluster_commands().iter().enumerate() {
+        now.apply(Index(i as u64), command).unwrap();
+    }
+    assert_eq!(old, now);
+    assert_eq!((old.id(), old.leader()), (None, None));
+}
+
+fn old_cluster_commands() -> Vec<ClusterCommand> {
+    let (node, store) = (NodeId(1), StoreId(7));
+    vec![
+        ClusterCommand::RegisterNode { node, host: "h".into(), address: "h:7400".into() },
+        ClusterCommand::RegisterStore { store, node, tier: Tier::Disk, capacity: 1 << 30 },
+        ClusterCommand::SetStoreState { store, state: StoreState::ReadOnly },
+        ClusterCommand::SetDataFormat { version: 1 },
+    ]
+}
+
+fn cluster_commands() -> Vec<ClusterCommand> {
+    let host = |name: &str| (name.to_owned(), "r".to_owned(), format!("{name}:7400"));
+    let start = |node, name, store| {
+        let (host, rack, address) = host(name);
+        let store = StartedStore {
+            store: StoreId(store),
+            tier: Tier::Disk,
+            capacity: 1 << 31,
+            free_mib: 2000,
+        };
+        ClusterCommand::StartNode { node: NodeId(node), host, rack, address, stores: vec![store] }
+    };
+    let (host, rack, address) = host("i");
+    let free = vec![FreeSpace { store: StoreId(7), free_mib: 1000 }];
+    // A node's incarnation is the index of its start: 10 plus its place here.
+    let (first, second) = (Index(15), Index(17));
+    [
+        old_cluster_commands(),
+        vec![
+            ClusterCommand::FoundCluster { id: 0x1122_3344_5566_7788 },
+            start(1, "h", 7),
+            ClusterCommand::JoinNode { nonce: 99, host, rack, address },
+            start(2, "i", 8),
+            ClusterCommand::Beat { node: NodeId(1), incarnation: first, free: free.clone() },
+            ClusterCommand::SetNode {
+                node: NodeId(2),
+                incarnation: second,
+                state: NodeState::Unavailable,
+            },
+            ClusterCommand::Drain { node: NodeId(2), on: true },
+            ClusterCommand::Usage { node: NodeId(1), incarnation: first, free },
+        ],
+    ]
+    .concat()
 }
 
 #[test]
 fn the_bytes_of_cluster_entries_and_of_a_snapshot_stay() {
     let mut view = ClusterView::new();
     let mut text = String::new();
-    let (node, store) = (NodeId(1), StoreId(7));
-    for (i, command) in [
-        ClusterCommand::RegisterNode { node, host: "h".into(), address: "h:7400".into() },
-        ClusterCommand::RegisterStore { store, node, tier: Tier::Disk, capacity: 1 << 30 },
-        ClusterCommand::SetStoreState { store, state: StoreState::ReadOnly },
-        ClusterCommand::SetDataFormat { version: 1 },
-    ]
-    .iter()
-    .enumerate()
-    {
+    for (i, command) in cluster_commands().iter().enumerate() {
         let entry = command.to_entry();
-        view.apply_bytes(Index(i as u64), &entry).unwrap();
-        let _ = writeln!(text, "{}", hex(&entry));
+        assert_eq!(ClusterCommand::from_entry(&entry).as_ref(), Ok(command));
+        let outcome = view.apply_bytes(Index(i as u64 + 10), &entry).unwrap();
+        let _ = writeln!(text, "{} > {}", hex(&entry), hex(&outcome.to_result()));
     }
     let mut snapshot = Vec::new();
     view.snapshot(&mut snapshot);
     let _ = writeln!(text, "{}", hex(&snapshot));
-    assert_golden(&text, include_str!("golden/cluster.txt"), "cluster.txt");
+    assert_golden(&text, include_str!("golden/cluster-2.txt"), "cluster-2.txt");
     assert_eq!(ClusterView::restore(&snapshot), Ok(view));
 }

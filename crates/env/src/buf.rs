@@ -4,6 +4,14 @@ use holdfast_base::limits::SECTOR_BYTES;
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ops::{Deref, DerefMut};
 
+/// Buffers from this size on are mappings of their own: pages are taken as they are touched, and
+/// given back when the buffer goes.
+const MAPPED_FROM: usize = 128 << 10;
+/// Buffers from this size on start on a huge page and ask for huge pages: who reads all over them
+/// would otherwise miss the processor's table of pages at every step.
+const HUGE_FROM: usize = 4 << 20;
+const HUGE_PAGE_BYTES: usize = 2 << 20;
+
 /// Zeroed on creation; length is fixed and a multiple of the sector.
 pub struct AlignedBuf {
     start: *mut u8,
@@ -16,15 +24,38 @@ unsafe impl Send for AlignedBuf {}
 unsafe impl Sync for AlignedBuf {}
 
 impl AlignedBuf {
-    /// `len` is rounded up to whole sectors; at least one.
+    /// `len` is rounded up to whole sectors; at least one. Memory of a large buffer is taken page
+    /// by page as it is touched.
     pub fn zeroed(len: usize) -> AlignedBuf {
         let len = len.max(1).next_multiple_of(SECTOR_BYTES);
-        let layout = AlignedBuf::layout(len);
-        // SAFETY: the layout has a non-zero size.
-        let start = unsafe { alloc_zeroed(layout) };
-        if start.is_null() {
-            handle_alloc_error(layout);
+        if len < MAPPED_FROM {
+            let layout = AlignedBuf::layout(len);
+            // SAFETY: the layout has a non-zero size.
+            let start = unsafe { alloc_zeroed(layout) };
+            if start.is_null() {
+                handle_alloc_error(layout);
+            }
+            return AlignedBuf { start, len };
         }
+        let align = if len >= HUGE_FROM { HUGE_PAGE_BYTES } else { SECTOR_BYTES };
+        let base = map(len + align);
+        let skipped = base.align_offset(align);
+        // SAFETY: the mapping is `align` bytes longer than `len`, and `skipped` is less; what is
+        // given back is whole pages of it in front of and behind the buffer, used by nobody. The
+        // advice changes no byte; that it may be refused changes only time.
+        let start = unsafe {
+            let start = base.add(skipped);
+            if skipped > 0 {
+                libc::munmap(base.cast(), skipped);
+            }
+            if align > skipped {
+                libc::munmap(start.add(len).cast(), align - skipped);
+            }
+            if align == HUGE_PAGE_BYTES {
+                libc::madvise(start.cast(), len, libc::MADV_HUGEPAGE);
+            }
+            start
+        };
         AlignedBuf { start, len }
     }
 
@@ -33,10 +64,35 @@ impl AlignedBuf {
     }
 }
 
+/// Fresh zeroed pages.
+fn map(len: usize) -> *mut u8 {
+    // SAFETY: an anonymous mapping at an address of the kernel's choice touches nobody's memory.
+    let base = unsafe {
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        libc::mmap(
+            std::ptr::null_mut(),
+            len,
+            access,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+            -1,
+            0,
+        )
+    };
+    if base == libc::MAP_FAILED {
+        handle_alloc_error(AlignedBuf::layout(len));
+    }
+    base.cast()
+}
+
 impl Drop for AlignedBuf {
     fn drop(&mut self) {
-        // SAFETY: allocated in `zeroed` with this very layout, freed only here.
-        unsafe { dealloc(self.start, AlignedBuf::layout(self.len)) }
+        if self.len < MAPPED_FROM {
+            // SAFETY: allocated in `zeroed` with this very layout, freed only here.
+            unsafe { dealloc(self.start, AlignedBuf::layout(self.len)) }
+        } else {
+            // SAFETY: mapped in `zeroed` with this very length, unmapped only here.
+            unsafe { libc::munmap(self.start.cast(), self.len) };
+        }
     }
 }
 
@@ -61,7 +117,14 @@ mod tests {
 
     #[test]
     fn aligned_rounded_and_zeroed() {
-        for (asked, given) in [(0, 4096), (1, 4096), (4096, 4096), (4097, 8192)] {
+        for (asked, given) in [
+            (0, 4096),
+            (1, 4096),
+            (4096, 4096),
+            (4097, 8192),
+            (1 << 20, 1 << 20),
+            (5 << 20, 5 << 20),
+        ] {
             let buf = AlignedBuf::zeroed(asked);
             assert_eq!(buf.len(), given);
             assert_eq!(buf.as_ptr() as usize % SECTOR_BYTES, 0);

@@ -43,6 +43,10 @@ pub trait Disk: Send + Sync + 'static {
     fn create(&self, path: &Path, access: Access) -> io::Result<Arc<dyn File>>;
     /// Opens an existing file for reading and writing.
     fn open(&self, path: &Path, access: Access) -> io::Result<Arc<dyn File>>;
+    /// Opens an existing file for reading alone, which needs no permission to write.
+    fn open_to_read(&self, path: &Path, access: Access) -> io::Result<Arc<dyn File>> {
+        self.open(path, access)
+    }
     /// Replaces `to` if it exists, atomically.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
     fn remove(&self, path: &Path) -> io::Result<()>;

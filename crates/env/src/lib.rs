@@ -2,16 +2,19 @@
 //! threads. The only crate that names libc; everything above takes these as arguments, so that a
 //! simulation can stand in for the machine.
 
+pub mod arena;
 pub mod buf;
 pub mod clock;
 pub mod disk;
 pub mod local;
 pub mod net;
+pub mod poll;
 pub mod region;
 pub mod ring;
 pub mod rng;
 pub mod runtime;
 pub mod signals;
+pub mod sockets;
 pub mod tasks;
 
 pub use clock::{Clock, RealClock};

@@ -18,6 +18,42 @@ pub fn host_name() -> String {
     }
 }
 
+/// Processor time of this process so far, in seconds: its own, and the kernel's for it.
+pub fn cpu_seconds() -> (f64, f64) {
+    // SAFETY: a plain C struct for which all zeros is a value, written by the call.
+    let usage = unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_SELF, &mut usage);
+        usage
+    };
+    let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
+    (seconds(usage.ru_utime), seconds(usage.ru_stime))
+}
+
+/// Gives up root's rights for those of user `name`; nothing for who is not root.
+pub fn become_user(name: &str) -> io::Result<()> {
+    let text = CString::new(name)?;
+    // SAFETY: plain calls; `text` is NUL-terminated, and the entry that getpwnam points to is read
+    // before any other call could change it, while no other thread runs.
+    unsafe {
+        if libc::geteuid() != 0 {
+            return Ok(());
+        }
+        let entry = libc::getpwnam(text.as_ptr());
+        if entry.is_null() {
+            return Err(io::Error::new(io::ErrorKind::NotFound, "there is no such user"));
+        }
+        let (user, group) = ((*entry).pw_uid, (*entry).pw_gid);
+        if libc::setgroups(0, std::ptr::null()) != 0
+            || libc::setgid(group) != 0
+            || libc::setuid(user) != 0
+        {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
+}
+
 /// Sets the modification time of a symbolic link itself.
 pub fn set_link_mtime(path: &Path, mtime_ns: i64) -> io::Result<()> {
     let path = CString::new(path.as_os_str().as_bytes())?;

@@ -7,12 +7,14 @@
 
 mod batch;
 mod connection;
+mod inline;
 mod link;
 mod listen;
 mod mailbox;
 mod message;
 mod out;
 mod parse;
+mod peers;
 mod reactor;
 mod server;
 mod socket;
@@ -20,9 +22,14 @@ mod socket;
 mod tests;
 
 pub use batch::Batch;
-pub use link::Link;
+pub use inline::Inline;
+pub use link::{Link, Pages};
 pub use mailbox::Reply;
 pub use message::{Body, BodyPart, Parts, Response};
+pub use peers::{
+    Finished, NoPeers, PEER_BYTES_MAX, PEER_REQUESTS_MAX, PeerConnection, PeerDone, PeerReply,
+    PeerRequest, Peers, SharedBody, TcpPeers,
+};
 pub use server::{Counters, Server, ServerConfig};
 pub use socket::{Endpoint, Socket, Wait};
 

@@ -329,6 +329,14 @@ impl Deref for RegionSlice {
     }
 }
 
+/// The slice's bytes do not change while it lives. Whoever lets go of it earlier relies on the
+/// reader's checksums: frames are used again seconds after their file is gone.
+impl crate::net::Pages for RegionSlice {
+    fn pages(&self) -> (&OwnedFd, u64, usize) {
+        (&self.run.region.file, self.region_offset(), self.len)
+    }
+}
+
 impl AsRef<[u8]> for RegionSlice {
     fn as_ref(&self) -> &[u8] {
         self

@@ -1,12 +1,22 @@
 //! The one place that names tokio: a thread with a current-thread runtime that serves one
-//! listening socket, for protocols whose libraries want one.
+//! listening socket, for protocols whose libraries want one; and what the asynchronous client
+//! takes from the runtime that it is used in: sockets, time, tasks.
 
+use crate::net::{Endpoint, Link, Socket};
 use crate::tasks::{self, Task};
 use holdfast_base::{Error, Result};
 use std::future::Future;
+use std::io;
 use std::net::SocketAddr;
-use tokio::net::TcpListener;
+use std::os::fd::OwnedFd;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::io::unix::AsyncFd;
+use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::sync::oneshot;
+
+pub use tokio::sync::Mutex;
 
 /// A serving thread; ends when dropped.
 pub struct Runtime {
@@ -57,4 +67,119 @@ pub fn serve<F: Future<Output = ()>>(
         });
     })?;
     Ok(Runtime { address, stop: Some(stop), task: Some(task) })
+}
+
+/// Runs `future` to its end on this thread, with a runtime of its own.
+pub fn block_on<F: Future>(future: F) -> Result<F::Output> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|e| Error::from(e).context("start an asynchronous runtime"))?;
+    Ok(runtime.block_on(future))
+}
+
+/// A future that the runtime runs by itself. Dropping this does not end it.
+pub struct Spawned<T>(tokio::task::JoinHandle<T>);
+
+/// Starts `future` on the runtime that this is called in; refused outside of one.
+pub fn spawn<T: Send + 'static>(
+    future: impl Future<Output = T> + Send + 'static,
+) -> Result<Spawned<T>> {
+    let handle = tokio::runtime::Handle::try_current().map_err(|_| {
+        Error::invalid("start a task: call this inside a tokio runtime with I/O and time")
+    })?;
+    Ok(Spawned(handle.spawn(future)))
+}
+
+impl<T> Future for Spawned<T> {
+    type Output = Result<T>;
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<T>> {
+        let ended = |_| Error::retry("wait for a task: it panicked, or its runtime ended");
+        Pin::new(&mut self.0).poll(cx).map(|result| result.map_err(ended))
+    }
+}
+
+pub async fn sleep(time: Duration) {
+    tokio::time::sleep(time).await;
+}
+
+/// A time that can be put off.
+pub struct Timer(Pin<Box<tokio::time::Sleep>>);
+
+impl Timer {
+    pub fn after(time: Duration) -> Timer {
+        Timer(Box::pin(tokio::time::sleep(time)))
+    }
+
+    pub fn restart(&mut self, time: Duration) {
+        self.0.as_mut().reset(tokio::time::Instant::now() + time);
+    }
+
+    pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.0.as_mut().poll(cx)
+    }
+}
+
+/// A connected socket whose readiness the runtime waits for.
+pub struct AsyncLink {
+    link: Link,
+    /// A descriptor of the same socket, which nobody else has.
+    ready: AsyncFd<OwnedFd>,
+}
+
+impl AsyncLink {
+    /// Refused outside of a runtime.
+    pub async fn connect(endpoint: &Endpoint, timeout: Duration) -> io::Result<AsyncLink> {
+        if tokio::runtime::Handle::try_current().is_err() {
+            return Err(io::Error::other("this is outside of a tokio runtime"));
+        }
+        let connect = async {
+            Ok(match endpoint {
+                Endpoint::Tcp(address) => {
+                    let stream = TcpStream::connect(address).await?;
+                    stream.set_nodelay(true)?;
+                    Socket::from_nonblocking(stream.into_std()?.into(), false)
+                }
+                Endpoint::Unix(path) => {
+                    let stream = UnixStream::connect(path).await?;
+                    Socket::from_nonblocking(stream.into_std()?.into(), true)
+                }
+            })
+        };
+        let socket = tokio::time::timeout(timeout, connect).await;
+        let socket = socket.map_err(|_| io::Error::from(io::ErrorKind::TimedOut)).flatten()?;
+        // SAFETY: the descriptor stays open and the same, because `ready` owns it and lends it to
+        // nobody.
+        let ready = unsafe { AsyncFd::register(socket.duplicate()?) }?;
+        Ok(AsyncLink { link: Link::new(socket), ready })
+    }
+
+    /// Calls `receive`, which must not wait, when there may be something to receive, and again
+    /// until it says anything but `WouldBlock`.
+    pub fn poll_receive<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        mut receive: impl FnMut(&mut Link) -> io::Result<T>,
+    ) -> Poll<io::Result<T>> {
+        loop {
+            let ready = self.ready.poll_read_ready(cx);
+            let Poll::Ready(guard) = ready else { return Poll::Pending };
+            if let Ok(result) = guard?.try_io(|_| receive(&mut self.link)) {
+                return Poll::Ready(result);
+            }
+        }
+    }
+
+    /// As [`AsyncLink::poll_receive`], for sending.
+    pub fn poll_send<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        mut send: impl FnMut(&mut Link) -> io::Result<T>,
+    ) -> Poll<io::Result<T>> {
+        loop {
+            let ready = self.ready.poll_write_ready(cx);
+            let Poll::Ready(guard) = ready else { return Poll::Pending };
+            if let Ok(result) = guard?.try_io(|_| send(&mut self.link)) {
+                return Poll::Ready(result);
+            }
+        }
+    }
 }

@@ -1,9 +1,14 @@
-//! What a node says of itself.
+//! What a node says of itself and of its cluster, and what people order.
 
-use crate::service::{FileService, answer};
+use crate::service::{FileService, answer, request};
+use crate::writes::decode_or_refuse;
 use holdfast_base::codec::Encode;
+use holdfast_base::ids::StoreId;
+use holdfast_base::{Error, Result};
 use holdfast_client::wire::admin as msg;
-use holdfast_env::net::{Parts, Reply};
+use holdfast_cluster::ClusterCommand;
+use holdfast_env::net::{Parts, Reply, Response};
+use std::collections::BTreeMap;
 
 impl FileService {
     pub fn status_now(&self) -> holdfast_base::Result<msg::Status> {
@@ -49,5 +54,88 @@ impl FileService {
 
     pub(crate) fn status(&self, reply: Reply) {
         answer(reply, self.status_now().map(|status| (status.to_bytes(), Parts::None)));
+    }
+
+    fn cluster_now(&self) -> Result<msg::Cluster> {
+        let node = &self.node;
+        let fold = node.namespace.status();
+        let mut replicas: BTreeMap<StoreId, u64> = BTreeMap::new();
+        let counts = |store| node.cluster.read(|view, _| view.store_counts(store)).unwrap_or(false);
+        let short = node.namespace.read(|view, _| {
+            for store in view.chunks().flat_map(|chunk| &chunk.replicas) {
+                *replicas.entry(*store).or_default() += 1;
+            }
+            view.short_chunks(counts)
+        })?;
+        node.cluster.read(|view, index| {
+            let stores = |of| {
+                let own = view.stores().filter(move |(_, info)| info.node == of);
+                own.map(|(id, info)| msg::ClusterStore {
+                    id,
+                    tier: info.tier,
+                    state: info.state.name().to_owned(),
+                    free_mib: info.free_mib as u64,
+                    replicas: replicas.get(&id).copied().unwrap_or(0),
+                })
+                .collect()
+            };
+            let nodes = view.nodes().map(|(id, info)| msg::ClusterNode {
+                node: id,
+                host: info.host.clone(),
+                rack: info.rack.clone(),
+                address: info.address.clone(),
+                state: info.state.name().to_owned(),
+                controller: view.is_controller(id),
+                draining: info.draining,
+                stores: stores(id),
+            });
+            let mut recovery = node.leader.recovery();
+            // As this view has it now: the leader looks at it now and then.
+            recovery.short = short.len() as u64;
+            recovery.short_of_one = short.iter().filter(|short| short.live <= 1).count() as u64;
+            recovery.bytes_per_second = node.repair_rate();
+            recovery.confirm_lost = node.unconfirmed();
+            msg::Cluster {
+                cluster: node.sender.cluster,
+                node: node.id,
+                leader: view.leader(),
+                index,
+                namespace_digest: fold.digest,
+                namespace_index: fold.applied,
+                nodes: nodes.collect(),
+                recovery,
+            }
+        })
+    }
+
+    pub(crate) fn cluster(&self, reply: Reply) {
+        answer(reply, self.cluster_now().map(|cluster| (cluster.to_bytes(), Parts::None)));
+    }
+
+    pub(crate) fn order(&self, meta: &[u8], reply: Reply) {
+        let order: msg::Order = decode_or_refuse!(meta, "carry out an order", reply);
+        let node = &self.node;
+        let done = match order {
+            msg::Order::Drain { node: drained, on } => {
+                let drain = ClusterCommand::Drain { node: drained, on };
+                let done = |result: Result<()>| {
+                    answer(reply, result.map(|()| (Vec::new(), Parts::None)));
+                };
+                return node.propose_cluster(&drain, Box::new(done));
+            }
+            msg::Order::ConfirmLost { nodes } => node.confirm_lost(&nodes),
+            msg::Order::RecoveryRate { bytes_per_second } => {
+                node.set_repair_rate(bytes_per_second);
+                Ok(())
+            }
+            msg::Order::Cut { address, heal } if self.dev => {
+                node.cuts().set(&address, !heal);
+                Ok(())
+            }
+            msg::Order::Cut { .. } => Err(Error::invalid(
+                "cut connections: this node belongs to no development cluster (`dev = true`)",
+            )),
+        };
+        answer(reply, done.map(|()| (Vec::new(), Parts::None)));
     }
 }

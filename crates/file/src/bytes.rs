@@ -5,12 +5,14 @@ use crate::service::{Answer, FileService, answer, request};
 use crate::writes::decode_or_refuse;
 use holdfast_base::checksum::{crc32c, crc32c_combine};
 use holdfast_base::codec::Encode;
-use holdfast_base::ids::{ChunkId, Durability, Tier};
+use holdfast_base::ids::{ChunkId, Tier};
 use holdfast_base::limits::{BLOCK_BYTES, FRAME_BODY_BYTES_MAX};
 use holdfast_base::{Error, Kind, Result};
 use holdfast_chunk::{Bytes, NeedleRead, RawRead, Store};
 use holdfast_client::wire::{chunk as msg, file};
-use holdfast_cluster::{FileInfo, Location, Namespace};
+use holdfast_cluster::namespace::Chunk;
+use holdfast_cluster::replicas::{Answer as Answered, Wanted};
+use holdfast_cluster::{FileInfo, Location, Namespace, Source};
 use holdfast_env::net::{Batch, Body, BodyPart, BodyTarget, Parts, Reply, Response};
 use holdfast_env::region::{FRAME_BYTES, Region, RegionSlice};
 use std::sync::Arc;
@@ -45,42 +47,50 @@ fn read_reply(read: RawRead) -> (Vec<u8>, Parts) {
     (msg::ReadReply { crcs: read.crcs }.to_bytes(), parts(read.bytes))
 }
 
+fn answered_reply(read: Answered) -> (Vec<u8>, Parts) {
+    (msg::ReadReply { crcs: read.crcs }.to_bytes(), parts(read.bytes))
+}
+
+fn deleted(chunk: ChunkId) -> Error {
+    Error::not_found(format!("read chunk `{chunk}`: it was deleted"))
+}
+
+fn lost(chunk: ChunkId, tier: Tier) -> Error {
+    Error::not_found(format!(
+        "read chunk `{chunk}`: {}",
+        match tier {
+            Tier::Dram =>
+                "it was in the memory of a process that has ended; class `dram` keeps nothing over a restart",
+            Tier::Disk => "no store that is left holds it; is a directory or a node missing?",
+        }
+    ))
+}
+
 impl FileService {
     /// The store that holds a chunk, if it is one that answers from memory.
     pub(crate) fn store_of(&self, view: &Namespace, chunk: ChunkId) -> Result<Option<&Store>> {
-        let Some(known) = view.chunk(chunk) else {
-            return Err(Error::not_found(format!("read chunk `{chunk}`: it was deleted")));
-        };
+        let Some(known) = view.chunk(chunk) else { return Err(deleted(chunk)) };
         if known.tier != Tier::Dram {
             return Ok(None);
         }
         match self.node.stores.holding(&known.replicas) {
             Some(store) => Ok(Some(store)),
-            None => Err(self.lost(chunk, known.tier)),
+            // In the memory of another node, or of a process that has ended.
+            None if self.node.is_within_reach(&known.replicas) => Ok(None),
+            None => Err(lost(chunk, known.tier)),
         }
     }
 
-    fn lost(&self, chunk: ChunkId, tier: Tier) -> Error {
-        Error::not_found(format!(
-            "read chunk `{chunk}`: {}",
-            match tier {
-                Tier::Dram =>
-                    "it was in the memory of a process that has ended; class `dram` keeps nothing over a restart",
-                Tier::Disk => "none of this node's stores holds it; is a directory missing?",
+    /// What the view knows of a chunk, and where it can be read, for threads that may wait.
+    fn known(&self, chunk: ChunkId) -> Result<Chunk> {
+        let known = self.node.namespace.read(|view, _| view.chunk(chunk).cloned())?;
+        let known = known.ok_or_else(|| deleted(chunk))?;
+        match self.node.source(&known) {
+            Source::Replicas(replicas) if !self.node.is_within_reach(&replicas) => {
+                Err(lost(chunk, known.tier))
             }
-        ))
-    }
-
-    /// Any store that holds a chunk, for threads that may wait.
-    fn any_store_of(&self, chunk: ChunkId) -> Result<Store> {
-        let known = self
-            .node
-            .namespace
-            .read(|view, _| view.chunk(chunk).map(|known| (known.tier, known.replicas.clone())))?;
-        let Some((tier, replicas)) = known else {
-            return Err(Error::not_found(format!("read chunk `{chunk}`: it was deleted")));
-        };
-        self.node.stores.holding(&replicas).cloned().ok_or_else(|| self.lost(chunk, tier))
+            _ => Ok(known),
+        }
     }
 
     /// What a small get answers with: bytes, or where they lie for a client that has them mapped.
@@ -120,19 +130,29 @@ impl FileService {
                 get.path.escape_debug()
             ))));
         };
-        let store = match self.any_store_of(pointer.chunk) {
-            Ok(store) => store,
+        let known = match self.known(pointer.chunk) {
+            Ok(known) => known,
             Err(e) => return reply.send(Response::error(e)),
         };
-        self.node.workers.run(move || {
-            let read = store.read_needle(pointer).map(|read| {
-                let crc = info.crc.unwrap_or_else(|| combined(&read.crcs, read.bytes.len()));
+        let done = move |read: Result<(Bytes, Vec<u32>)>| {
+            let read = read.map(|(bytes, crcs)| {
+                let crc = info.crc.unwrap_or_else(|| combined(&crcs, bytes.len()));
                 let content = file::Content::Body { crc };
                 let meta = file::GetReply { info: wire_info, content }.to_bytes();
-                (meta, parts(read.bytes))
+                (meta, parts(bytes))
             });
             answer(reply, read.map_err(|e| e.context(format_args!("get `{}`", get.path))));
-        });
+        };
+        match node.source(&known) {
+            Source::Own(store) => self.node.workers.run(move || {
+                done(store.read_needle(pointer).map(|read| (read.bytes, read.crcs)));
+            }),
+            Source::Replicas(replicas) => self.node.workers.run(move || {
+                let wanted = Wanted::Object { pointer, offset: 0, bytes: info.size as u32 };
+                let done = |read: Result<_>| done(read.map(|a: Answered| (a.bytes, a.crcs)));
+                node.replicator.read(&replicas, wanted, Box::new(done));
+            }),
+        }
     }
 
     pub(crate) fn read_raw_now(&self, view: &Namespace, meta: &[u8]) -> Result<Answer> {
@@ -146,31 +166,52 @@ impl FileService {
 
     pub(crate) fn read_raw_from_disk(&self, meta: &[u8], reply: Reply) {
         let read: msg::Read = decode_or_refuse!(meta, "read", reply);
-        match self.any_store_of(read.chunk) {
-            Ok(store) => self.node.workers.run(move || {
-                let raw =
-                    store.read_raw(read.chunk, read.generation, read.offset, read.bytes as u64);
+        let known = match check_bytes(read.bytes).and_then(|()| self.known(read.chunk)) {
+            Ok(known) => known,
+            Err(e) => return reply.send(Response::error(e)),
+        };
+        let (chunk, generation, offset, bytes) =
+            (read.chunk, read.generation, read.offset, read.bytes);
+        match self.node.source(&known) {
+            Source::Own(store) => self.node.workers.run(move || {
+                let raw = store.read_raw(chunk, generation, offset, bytes as u64);
                 answer(reply, raw.map(read_reply));
             }),
-            Err(e) => reply.send(Response::error(e)),
+            Source::Replicas(_) => {
+                let node = self.node.clone();
+                let done = |read: Result<Answered>| answer(reply, read.map(answered_reply));
+                self.node.workers.run(move || {
+                    node.read_replicated(&known, generation, (offset, bytes), Box::new(done));
+                });
+            }
         }
     }
 
     /// Part of a packed object, by its pointer, verified here.
     pub(crate) fn read_object(&self, meta: &[u8], reply: Reply) {
         let read: msg::ReadObject = decode_or_refuse!(meta, "read an object", reply);
-        let store = check_bytes(read.bytes).and_then(|()| self.any_store_of(read.pointer.chunk));
-        let store = match store {
-            Ok(store) => store,
+        let known = match check_bytes(read.bytes).and_then(|()| self.known(read.pointer.chunk)) {
+            Ok(known) => known,
             Err(e) => return reply.send(Response::error(e)),
         };
-        self.node.workers.run(move || {
-            let wanted = read.offset..read.offset.saturating_add(read.bytes as u64);
-            let part = store
-                .read_needle_part(read.pointer, wanted)
-                .map(|(bytes, crcs)| (msg::ReadReply { crcs }.to_bytes(), parts(bytes)));
-            answer(reply, part);
-        });
+        let (pointer, offset, bytes) = (read.pointer, read.offset, read.bytes);
+        match self.node.source(&known) {
+            Source::Own(store) => self.node.workers.run(move || {
+                let wanted = offset..offset.saturating_add(bytes as u64);
+                let part = store
+                    .read_needle_part(pointer, wanted)
+                    .map(|(bytes, crcs)| (msg::ReadReply { crcs }.to_bytes(), parts(bytes)));
+                answer(reply, part);
+            }),
+            Source::Replicas(replicas) => {
+                let node = self.node.clone();
+                let done = |read: Result<Answered>| answer(reply, read.map(answered_reply));
+                self.node.workers.run(move || {
+                    let wanted = Wanted::Object { pointer, offset, bytes };
+                    node.replicator.read(&replicas, wanted, Box::new(done));
+                });
+            }
+        }
     }
 
     /// Where a raw chunk's bytes lie in the region, for a client that has it mapped.
@@ -209,27 +250,30 @@ impl FileService {
         let done: holdfast_chunk::Done<u64> = Box::new(move |length| {
             answer(reply, length.map(|length| (length.to_bytes(), Parts::None)));
         });
-        let store = match self.any_store_of(append.chunk) {
-            Ok(store) => store,
-            Err(e) => return done(Err(e)),
+        let Body::Region(window) = body else {
+            let body = body.into_vec();
+            return self.node.append_raw(
+                append.chunk,
+                append.at,
+                body,
+                append.crcs,
+                append.durability,
+                done,
+            );
         };
-        match body {
-            Body::Region(window) => {
-                // Other stores check what they copy; here the bytes are in place already.
-                if msg::piece_crcs(append.at, &window) != append.crcs {
-                    return done(Err(Error::retry(format!(
-                        "append to chunk `{}` at {}: the bytes were damaged on their way; send them again",
-                        append.chunk, append.at
-                    ))));
-                }
-                done(store.commit_raw(append.chunk, window, &append.crcs))
-            }
-            body => {
-                let body = Box::new(body.into_vec());
-                let durability: Durability = append.durability;
-                store.append_raw(append.chunk, append.at, body, append.crcs, durability, done);
-            }
+        // Other stores check what they copy; here the bytes are in place already.
+        if msg::piece_crcs(append.at, &window) != append.crcs {
+            return done(Err(Error::retry(format!(
+                "append to chunk `{}` at {}: the bytes were damaged on their way; send them again",
+                append.chunk, append.at
+            ))));
         }
+        let store =
+            self.node.namespace.read(|view, _| match self.store_of(view, append.chunk)? {
+                Some(store) => Ok(store.clone()),
+                None => Err(lost(append.chunk, Tier::Dram)),
+            });
+        done(store.and_then(|store| store?.commit_raw(append.chunk, window, &append.crcs)));
     }
 
     pub(crate) fn offer_region(&self, batch: &mut Batch<'_>, i: usize) {

@@ -5,6 +5,7 @@
 mod admin;
 mod bytes;
 mod logs;
+mod peers;
 mod reads;
 mod service;
 mod writes;

@@ -9,7 +9,7 @@ use holdfast_base::limits::FRAME_META_BYTES_MAX;
 use holdfast_base::{Error, Result};
 use holdfast_client::wire::log as msg;
 use holdfast_cluster::{CLUSTER_TOPIC, NAMESPACE_TOPIC};
-use holdfast_env::net::{Parts, Reply, Response};
+use holdfast_env::net::{Parts, PeerReply, PeerRequest, Reply, Response};
 use holdfast_log::{Log, Mode, Scope};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -17,6 +17,9 @@ use std::sync::{Arc, Mutex};
 /// Entries of one answer, and their bytes: what fits into a frame's meta.
 const READ_ENTRIES_MAX: usize = 4096;
 const READ_BYTES_MAX: usize = FRAME_META_BYTES_MAX as usize / 2;
+
+/// How long the host of the log may take where the client sets no deadline: tails ask again.
+const HOST_MS: u32 = 60_000;
 
 fn own(topic: &str) -> Result<()> {
     if topic != CLUSTER_TOPIC && topic != NAMESPACE_TOPIC {
@@ -37,6 +40,18 @@ fn send<T: Encode>(reply: Reply, result: Result<T>) {
 }
 
 impl FileService {
+    /// Passes a client's request on to the node that keeps the log.
+    pub(crate) fn ask_log_host(&self, opcode: u16, meta: &[u8], reply: Reply) {
+        let now_ns = self.node.machine.clock.monotonic_ns();
+        let left_ns = reply.deadline_ns().map(|deadline_ns| deadline_ns.saturating_sub(now_ns));
+        let deadline_ms = left_ns.map_or(HOST_MS, |left_ns| (left_ns / 1_000_000) as u32);
+        let request = PeerRequest { opcode, meta: meta.to_vec(), body: None, deadline_ms };
+        let done = Box::new(move |answered: Result<PeerReply>| {
+            answer(reply, answered.map(|answered| (answered.meta, Parts::None)));
+        });
+        self.node.machine.peers.call(&self.node.log_host, request, done);
+    }
+
     pub(crate) fn log_append(&self, meta: &[u8], reply: Reply) {
         let append: msg::Append = decode_or_refuse!(meta, "append to the log", reply);
         let log = self.node.log.clone();

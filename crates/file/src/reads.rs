@@ -157,14 +157,9 @@ impl FileService {
         now(&files)
     }
 
-    /// Acknowledged bytes of a chunk: the seal's word, or the store's while it is open.
+    /// Acknowledged bytes of a chunk: the seal's word, or what this node knows while it is open.
     pub(crate) fn chunk_length(&self, view: &Namespace, chunk: holdfast_base::ids::ChunkId) -> u64 {
-        let Some(known) = view.chunk(chunk) else { return 0 };
-        if known.state != holdfast_cluster::ChunkState::Open {
-            return known.length;
-        }
-        let store = self.node.stores.holding(&known.replicas);
-        store.and_then(|store| store.length(chunk).ok()).unwrap_or(0)
+        view.chunk(chunk).map_or(0, |known| self.node.chunk_length(known))
     }
 
     /// A small file's bytes if they are in memory, a large one's extents.

@@ -2,6 +2,7 @@
 //! lock of the namespace, and those that wait for a disk or the log and are answered later.
 //! Runs on reactor threads and never blocks.
 
+use crate::peers::is_for_nodes;
 use holdfast_base::codec::Decode;
 use holdfast_base::frame::Header;
 use holdfast_base::{Error, Result};
@@ -9,6 +10,7 @@ use holdfast_client::wire;
 use holdfast_cluster::{Caller, Namespace, Node};
 use holdfast_env::net::{Batch, Body, BodyTarget, ConnectionId, Parts, Reply, Response, Service};
 use holdfast_env::region::Region;
+use holdfast_log::LogHost;
 use std::sync::Arc;
 
 /// Serves files, chunks and the log of one node.
@@ -18,6 +20,9 @@ pub struct FileService {
     pub(crate) region: Option<Arc<Region>>,
     pub(crate) started_ns: u64,
     pub(crate) tails: crate::logs::Tails,
+    pub(crate) log_host: Arc<LogHost>,
+    /// Takes orders that only a development cluster should.
+    pub(crate) dev: bool,
 }
 
 /// What becomes of a request.
@@ -30,7 +35,13 @@ pub(crate) enum Answer {
 impl FileService {
     pub fn new(node: Arc<Node>, region: Option<Arc<Region>>) -> FileService {
         let started_ns = node.machine.clock.monotonic_ns();
-        FileService { node, region, started_ns, tails: Default::default() }
+        let log_host = Arc::new(LogHost::new(node.log.clone()));
+        FileService { node, region, started_ns, tails: Default::default(), log_host, dev: false }
+    }
+
+    /// Takes orders that only a development cluster should, too.
+    pub fn for_development(self) -> FileService {
+        FileService { dev: true, ..self }
     }
 
     /// Answers what the namespace and memory can answer.
@@ -63,10 +74,18 @@ impl FileService {
             wire::OP_OPEN_SESSION => self.open_session(reply),
             wire::OP_END_SESSION => self.end_session(meta, reply),
             wire::OP_STATUS => self.status(reply),
+            // The log is elsewhere: its host answers, through this node.
+            wire::OP_LOG_APPEND..=wire::OP_LOG_INFO if self.node.hosted.is_none() => {
+                self.ask_log_host(header.opcode, meta, reply)
+            }
             wire::OP_LOG_APPEND => self.log_append(meta, reply),
             wire::OP_LOG_READ => self.log_read(meta, reply),
             wire::OP_LOG_TRIM => self.log_trim(meta, reply),
             wire::OP_LOG_INFO => self.log_info(meta, reply),
+            wire::OP_CATCH_UP => self.catch_up(reply),
+            wire::OP_CLUSTER => self.cluster(reply),
+            wire::OP_ORDER => self.order(meta, reply),
+            opcode if is_for_nodes(opcode) => self.peer(opcode, meta, body, reply),
             opcode => reply.send(Response::error(Error::unsupported(format!(
                 "carry out operation {opcode:#06x}: this node does not know it; use matching builds"
             )))),

@@ -7,7 +7,7 @@ use holdfast_base::ids::{ChunkId, Durability, FileId, SessionId};
 use holdfast_base::node::{NodeKind, StorageClass};
 use holdfast_base::{Error, Result, path};
 use holdfast_client::wire::{Call, file as msg};
-use holdfast_cluster::{Command, Extent, Location, Namespace, Outcome, Remainder};
+use holdfast_cluster::{ChunkState, Command, Extent, Location, Namespace, Outcome, Remainder};
 use holdfast_env::net::{Body, Parts, Reply, Response};
 use holdfast_log::Mode;
 
@@ -328,8 +328,11 @@ impl FileService {
         let extents = self.node.namespace.read(|view, _| {
             let unclosed = view.unclosed().into_iter().find(|unclosed| unclosed.file == file)?;
             let lengths = unclosed.chunks.into_iter().map(|chunk| {
-                let state = view.chunk(chunk).map(|known| known.state);
-                (chunk, self.chunk_length(view, chunk), state)
+                let known = view.chunk(chunk);
+                let silent = known.is_some_and(|known| {
+                    known.state == ChunkState::Open && !self.node.writes(known)
+                });
+                (chunk, self.chunk_length(view, chunk), known.map(|known| known.state), silent)
             });
             Some(lengths.collect::<Vec<_>>())
         })?;
@@ -338,15 +341,25 @@ impl FileService {
                 "salvage file `{file}`: there is no such unclosed file; see `holdfast fs unclosed`"
             )));
         };
-        for (chunk, length, state) in &extents {
-            if *state == Some(holdfast_cluster::ChunkState::Open) {
+        let silent: Vec<ChunkId> =
+            extents.iter().filter(|(.., silent)| *silent).map(|(chunk, ..)| *chunk).collect();
+        if !silent.is_empty() {
+            // Their writer was another node, or an earlier process of this one.
+            silent.iter().for_each(|chunk| self.node.seal_silent(*chunk, Box::new(|_| ())));
+            return Err(Error::retry(format!(
+                "salvage file `{file}`: {} of its chunks are being sealed; ask again",
+                silent.len()
+            )));
+        }
+        for (chunk, length, state, _) in &extents {
+            if *state == Some(ChunkState::Open) {
                 self.node.seal_soon(*chunk, *length, Durability::Durable);
             }
         }
         let extents = extents
             .into_iter()
-            .filter(|(_, length, _)| *length > 0)
-            .map(|(chunk, length, _)| Extent { chunk, length })
+            .filter(|(_, length, ..)| *length > 0)
+            .map(|(chunk, length, ..)| Extent { chunk, length })
             .collect();
         Ok(Command::Salvage { file, path, extents })
     }
@@ -354,9 +367,8 @@ impl FileService {
     /// A writer gives up on a chunk: seals it at what it saw acknowledged, unless that was
     /// decided before.
     fn seal_for_writer(&self, chunk: ChunkId, acknowledged: u64, reply: Reply) {
-        let node = self.node.clone();
-        self.node.workers.run(move || {
-            let sealed = node.seal(chunk, acknowledged).and_then(|length| {
+        let done = move |sealed: Result<u64>| {
+            let sealed = sealed.and_then(|length| {
                 if length < acknowledged {
                     return Err(Error::corrupt(format!(
                         "seal chunk `{chunk}`: {acknowledged} bytes were acknowledged, {length} are left"
@@ -365,7 +377,8 @@ impl FileService {
                 Ok((Vec::new(), Parts::None))
             });
             answer(reply, sealed);
-        });
+        };
+        self.node.seal_for_writer(chunk, acknowledged, Box::new(done));
     }
 
     /// Names of `memory` files need no sync; everything else does.

@@ -6,10 +6,13 @@
     reason = "a tool that people run: it measures with the machine's own clock, files and threads"
 )]
 
+pub mod cache;
 mod limits;
 mod names;
-mod report;
+pub mod report;
+pub mod scheduler;
 mod server;
+pub mod sort;
 mod streams;
 mod table;
 

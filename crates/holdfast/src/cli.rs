@@ -7,7 +7,7 @@ use std::path::PathBuf;
 #[derive(Parser, Debug)]
 #[command(name = "holdfast", version, propagate_version = true, max_term_width = 100)]
 pub struct Cli {
-    /// Node to talk to: HOST:PORT or unix:/path [default: unix:data/holdfast.sock, then 127.0.0.1:7400]
+    /// Node to talk to: HOST:PORT or unix:/path, several with commas [default: unix:data/holdfast.sock, then 127.0.0.1:7400]
     #[arg(long, global = true, env = "HOLDFAST_SERVER", value_name = "ADDR")]
     pub server: Option<String>,
     /// Print JSON, one object a line
@@ -21,6 +21,14 @@ pub struct Cli {
 pub enum Command {
     /// Run a whole node until interrupted
     Up(Up),
+    /// Run a cluster of several nodes on this machine, to try it out; and do things to its nodes
+    Dev(Dev),
+    /// Nodes of a cluster
+    #[command(subcommand)]
+    Node(Node),
+    /// How lost copies are made again
+    #[command(subcommand)]
+    Recovery(Recovery),
     /// Say how a node is doing
     Status,
     /// Look for trouble: in a running node, or in a data directory that is not in use
@@ -35,12 +43,67 @@ pub enum Command {
     /// Work with the log: ordered entries in topics
     #[command(subcommand)]
     Log(Log),
+    /// Run a cache that speaks memcached's protocol, with memcached's own options
+    Cache(crate::cache::Options),
+    /// Sort what does not fit in memory; make and check the sort benchmark's records
+    Sort(crate::sort::Sort),
     /// Show or check the configuration
     #[command(subcommand)]
     Config(Config),
     /// Measure, beside the machine's limits
     #[command(subcommand)]
     Bench(Bench),
+    /// Simulate what cannot be had on one machine
+    #[command(subcommand)]
+    Sim(Sim),
+}
+
+#[derive(Subcommand, Debug)]
+pub enum Sim {
+    /// Recovery of a failed node in a cluster of thousands, after the Dayu paper
+    Recovery(SimRecovery),
+}
+
+#[derive(Args, Debug)]
+pub struct SimRecovery {
+    /// Nodes of the cluster
+    #[arg(long, default_value_t = 3500, value_name = "N")]
+    pub nodes: usize,
+    /// Chunks of the node that fails
+    #[arg(long, default_value_t = 250_000, value_name = "N")]
+    pub chunks: usize,
+    /// Random failures that each figure is the mean of
+    #[arg(long, default_value_t = 50, value_name = "N")]
+    pub failures: usize,
+    /// Of dayu, hull, tops, scan, naive, g1, g2, random, b2r, wr, best
+    #[arg(long, default_value = "dayu,g1,g2,b2r,wr,random", value_name = "NAMES")]
+    pub algorithms: String,
+    /// Of wss, da
+    #[arg(long, default_value = "wss,da", value_name = "NAMES")]
+    pub allocators: String,
+    /// Share of a link that foreground and recovery together may take
+    #[arg(long, default_value_t = 0.75, value_name = "SHARE")]
+    pub alpha: f32,
+    /// Share of the nodes looked at for underemployed ones
+    #[arg(long, default_value_t = 0.05, value_name = "SHARE")]
+    pub beta: f32,
+    /// Length of a slot, and of a report's period
+    #[arg(long, default_value_t = 15.0, value_name = "SECONDS")]
+    pub slot: f32,
+    /// How far plans of `best` reach [default: 6]
+    #[arg(long, value_name = "SECONDS")]
+    pub horizon: Option<f32>,
+    #[arg(long, default_value_t = 1, value_name = "SEED")]
+    pub seed: u64,
+    /// Foreground traffic from a CSV file instead of the generator
+    #[arg(long, value_name = "FILE")]
+    pub trace: Option<PathBuf>,
+    /// A figure of the paper: 6, 7, 8, 9a or 9b
+    #[arg(long, value_name = "FIGURE")]
+    pub figure: Option<String>,
+    /// Draw the picture as SVG and PNG into this directory
+    #[arg(long, value_name = "DIR")]
+    pub plot: Option<PathBuf>,
 }
 
 #[derive(Args, Debug)]
@@ -54,6 +117,91 @@ pub struct Up {
     /// Poll instead of sleeping: lower latency for a core that is always busy
     #[arg(long)]
     pub spin: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct Dev {
+    /// Nodes to start
+    #[arg(long, default_value_t = 5, value_name = "N")]
+    pub nodes: usize,
+    /// Directory that keeps everything
+    #[arg(long, global = true, default_value = "dev", value_name = "DIR")]
+    pub data: PathBuf,
+    /// Native port of node-1; the others count up by 100
+    #[arg(long, default_value_t = 7400, value_name = "PORT")]
+    pub port: u16,
+    /// HTTP port of node-1; the others count up by 100; 0 for none
+    #[arg(long, default_value_t = 7480, value_name = "PORT")]
+    pub http_port: u16,
+    /// What each node may store; 0 for the whole file system
+    #[arg(long, default_value = "0", value_name = "BYTES")]
+    pub capacity: String,
+    /// Milliseconds without a sign of life after which a node's chunks are copied elsewhere
+    #[arg(long, default_value_t = 15_000, value_name = "MS")]
+    pub lost_ms: u64,
+    #[command(subcommand)]
+    pub command: Option<DevCommand>,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum DevCommand {
+    /// End a node's process, in order or (--hard) with SIGKILL
+    Kill {
+        node: usize,
+        #[arg(long)]
+        hard: bool,
+    },
+    /// Delete everything that a stopped node kept, as if its disk were gone
+    Erase { node: usize },
+    /// Start a stopped node
+    Start { node: usize },
+    /// Keep two nodes from reaching each other, until --heal
+    Cut {
+        a: usize,
+        b: usize,
+        #[arg(long)]
+        heal: bool,
+    },
+    /// List the nodes' processes
+    Status,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum Node {
+    /// Run a node until interrupted; the first start with --join makes it part of a cluster
+    Run {
+        #[command(flatten)]
+        up: Up,
+        /// Any node of the cluster to join, HOST:PORT
+        #[arg(long, value_name = "ADDR")]
+        join: Option<String>,
+    },
+    /// List the cluster's nodes
+    Ls,
+    /// Say everything about a node
+    Show { node: u32 },
+    /// Move everything off a node, so that it can be removed; --off takes that back
+    Drain {
+        node: u32,
+        #[arg(long)]
+        off: bool,
+    },
+    /// Give up nodes for good when the leader waits for that: many are silent at once
+    ConfirmLost {
+        #[arg(required = true)]
+        nodes: Vec<u32>,
+    },
+}
+
+#[derive(Subcommand, Debug)]
+pub enum Recovery {
+    /// Say which chunks are short of copies, and how their repair is doing
+    Status,
+    /// Set what one node may send, and receive, for repair: bytes a second, e.g. 50M
+    Set {
+        #[arg(long, value_name = "BYTES")]
+        rate: String,
+    },
 }
 
 #[derive(Subcommand, Debug)]
@@ -201,6 +349,27 @@ pub enum Log {
 pub enum Bench {
     /// Crail's iobench: streams, look-ups and small gets of files
     Iobench(Iobench),
+    /// The cache: gets and sets over TCP and UDP, beside a null server and memcached
+    Cache(crate::bench::cache::Options),
+    /// The recovery planner: tasks scheduled a second by each selector and search, on one core
+    Scheduler(Scheduler),
+    /// The external sort, beside the disk's bandwidth and GNU sort
+    Sort(crate::bench::sort::SortBench),
+}
+
+#[derive(Args, Debug)]
+pub struct Scheduler {
+    /// Nodes of the cluster, one of which failed
+    #[arg(long, default_value_t = 3500, value_name = "N")]
+    pub nodes: usize,
+    /// Chunks of the failed node
+    #[arg(long, default_value_t = 250_000, value_name = "N")]
+    pub chunks: usize,
+    #[arg(long, default_value_t = 1, value_name = "SEED")]
+    pub seed: u64,
+    /// Repetitions; the median is printed, with the spread
+    #[arg(short = 'e', long = "repetitions", default_value_t = 5, value_name = "N")]
+    pub repetitions: usize,
 }
 
 #[derive(Args, Debug, Clone)]

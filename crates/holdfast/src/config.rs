@@ -46,6 +46,10 @@ config! {
     native_port: u16 = "7400";
     /// Port of metrics and health; 0 switches it off.
     http_port: u16 = "7480";
+    /// Port of the cache, which speaks memcached's protocol; 0 switches it off.
+    cache_port: u16 = "11211";
+    /// What the cache may keep.
+    cache_memory: String = r#""64M""#;
     /// Size of the `dram` tier; "0" for none. Memory is taken as it is used.
     dram: String = r#""1G""#;
     /// Take the `dram` tier's memory at the start: a slower start, and no write waits for memory.
@@ -54,6 +58,15 @@ config! {
     disks: Vec<PathBuf> = "[]";
     /// Label that replicas are spread over; empty for the system's name.
     host: String = r#""""#;
+    /// Label of the rack; replicas go to different racks while there are enough.
+    rack: String = r#""""#;
+    /// Any node of the cluster that this node belongs to, `host:port`; empty for the first one.
+    join: String = r#""""#;
+    /// Milliseconds without a sign of life after which a node counts as lost and its chunks are
+    /// copied to others.
+    lost_ms: u64 = "300000";
+    /// Take orders that only a development cluster should, such as to cut connections.
+    dev: bool = "false";
     /// Bytes a second that the background check of stored bytes may read, in all.
     scrub: String = r#""20M""#;
     /// What each disk store may use; "0" for its whole file system.
@@ -124,9 +137,12 @@ impl Config {
                 self.listen
             )));
         }
-        for (key, size) in
-            [("dram", &self.dram), ("scrub", &self.scrub), ("capacity", &self.capacity)]
-        {
+        for (key, size) in [
+            ("dram", &self.dram),
+            ("scrub", &self.scrub),
+            ("capacity", &self.capacity),
+            ("cache_memory", &self.cache_memory),
+        ] {
             bytes(key, size)?;
         }
         if self.workers == 0 || self.workers > 256 {
@@ -140,6 +156,10 @@ impl Config {
 
     pub fn dram_bytes(&self) -> u64 {
         bytes("dram", &self.dram).unwrap_or(0)
+    }
+
+    pub fn cache_bytes(&self) -> u64 {
+        bytes("cache_memory", &self.cache_memory).unwrap_or(0)
     }
 
     pub fn scrub_bytes(&self) -> u64 {

@@ -3,13 +3,18 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod cache;
 mod cli;
 mod config;
+mod dev;
 mod doctor;
 mod fs;
 mod http;
 mod log;
+mod node;
 mod output;
+mod sim;
+mod sort;
 mod up;
 
 use clap::Parser;
@@ -36,18 +41,31 @@ fn main() -> ExitCode {
 fn run(cli: &Cli) -> Result<()> {
     let mut out = Output::new(cli.json);
     match &cli.command {
-        Command::Up(up) => up::run(up, &mut out),
+        Command::Up(up) => up::run(up, None, &mut out),
+        Command::Dev(dev) => dev::run(dev, &mut out),
+        Command::Node(cli::Node::Run { up, join }) => up::run(up, join.as_deref(), &mut out),
+        Command::Node(command) => node::run(&mut connect(cli)?, command, &mut out),
+        Command::Recovery(command) => node::recovery(&mut connect(cli)?, command, &mut out),
         Command::Status => doctor::status(&mut connect(cli)?, &mut out),
         Command::Doctor { data: Some(data) } => doctor::check_directory(data, &mut out),
         Command::Doctor { data: None } => doctor::ask(&mut connect(cli)?, &mut out),
         Command::Fs(command) => fs::run(&mut connect(cli)?, command, &mut out),
         Command::Log(command) => log::run(&mut connect(cli)?, command, &mut out),
+        Command::Sort(command) => {
+            // What is sorted may go to standard output, which this would hold.
+            sort::run(command, &mut out)
+        }
         Command::Config(cli::Config::PrintDefault) => {
             print!("{}", config::print_default());
             Ok(())
         }
         Command::Config(cli::Config::Check { file }) => check_config(file, &mut out),
+        Command::Cache(options) => cache::run(options, &mut out),
+        Command::Bench(cli::Bench::Cache(options)) => bench::cache::run(options, &mut out),
+        Command::Sim(cli::Sim::Recovery(options)) => sim::recovery(options, &mut out),
         Command::Bench(cli::Bench::Iobench(options)) => bench::iobench(options, &mut out),
+        Command::Bench(cli::Bench::Scheduler(options)) => bench::scheduler::run(options, &mut out),
+        Command::Bench(cli::Bench::Sort(options)) => bench::sort::run(options, &mut out),
     }
 }
 
@@ -65,9 +83,19 @@ fn check_config(file: &Path, out: &mut Output) -> Result<()> {
 
 /// The node that was named, or the local one: its socket below `data`, else its port.
 fn connect(cli: &Cli) -> Result<Client> {
-    let options = Options::default();
-    if let Some(server) = &cli.server {
-        return Client::connect(&Endpoint::parse(server)?, &options);
+    let mut options = Options::default();
+    if let Some(servers) = &cli.server {
+        // The first that answers; the others are where to go on when it does not any more.
+        let mut nodes = servers.split(',').map(Endpoint::parse).collect::<Result<Vec<_>>>()?;
+        for _ in 1..nodes.len() {
+            options.others = nodes[1..].to_vec();
+            if let Ok(client) = Client::connect(&nodes[0], &options) {
+                return Ok(client);
+            }
+            nodes.rotate_left(1);
+        }
+        options.others = nodes[1..].to_vec();
+        return Client::connect(&nodes[0], &options);
     }
     let socket = Path::new("data").join(config::SOCKET);
     if socket.exists()

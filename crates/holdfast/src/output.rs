@@ -6,12 +6,12 @@ use std::io::Write;
 
 pub struct Output {
     json: bool,
-    out: std::io::StdoutLock<'static>,
+    out: std::io::Stdout,
 }
 
 impl Output {
     pub fn new(json: bool) -> Output {
-        Output { json, out: std::io::stdout().lock() }
+        Output { json, out: std::io::stdout() }
     }
 
     /// One result: only the form that is wanted is made.
@@ -24,6 +24,14 @@ impl Output {
             writeln!(self.out, "{}", object())?;
         } else {
             writeln!(self.out, "{}", text())?;
+        }
+        Ok(())
+    }
+
+    /// A result that only programs ask for.
+    pub fn object(&mut self, object: impl FnOnce() -> Value) -> Result<()> {
+        if self.json {
+            writeln!(self.out, "{}", object())?;
         }
         Ok(())
     }

@@ -7,8 +7,9 @@ use crate::http;
 use crate::output::Output;
 use holdfast_base::ids::StoreId;
 use holdfast_base::{Error, Result};
-use holdfast_cluster::{Keeper, KeeperOptions, Machine, Node, NodeConfig};
-use holdfast_env::net::{Server, ServerConfig};
+use holdfast_cluster::liveness::LivenessOptions;
+use holdfast_cluster::{Keeper, KeeperOptions, Machine, Member, MemberOptions, Node, NodeConfig};
+use holdfast_env::net::{NoPeers, Server, ServerConfig, TcpPeers};
 use holdfast_env::region::Region;
 use holdfast_env::tasks::{self, Stop};
 use holdfast_env::{RealClock, RealDisk, RealRng, Rng, signals};
@@ -20,8 +21,10 @@ use std::time::Duration;
 
 /// Time between two rounds of housekeeping.
 const KEEP: Duration = Duration::from_secs(1);
+/// Time between two rounds of a member of a cluster: several a beat.
+const MEMBER: Duration = Duration::from_millis(100);
 
-pub fn run(up: &Up, out: &mut Output) -> Result<()> {
+pub fn run(up: &Up, join: Option<&str>, out: &mut Output) -> Result<()> {
     // Before any thread starts, so that only the one that waits for them gets signals.
     signals::block_shutdown_signals();
     let mut config = Config::load(&up.data)?;
@@ -32,11 +35,12 @@ pub fn run(up: &Up, out: &mut Output) -> Result<()> {
         config.check()?;
     }
     config.spin |= up.spin;
-    let machine = Machine {
-        disk: Arc::new(RealDisk),
-        clock: Arc::new(RealClock::new()),
-        rng: Arc::new(RealRng),
-    };
+    if let Some(join) = join {
+        config.join = join.to_owned();
+    }
+    let clock = Arc::new(RealClock::new());
+    let peers = Arc::new(TcpPeers::start(clock.clone())?);
+    let machine = Machine { disk: Arc::new(RealDisk), clock, rng: Arc::new(RealRng), peers };
     let region = match config.dram_bytes() {
         0 => None,
         bytes => Some(Region::create("holdfast-dram", StoreId(RealRng.next_u64()), bytes)?),
@@ -45,7 +49,8 @@ pub fn run(up: &Up, out: &mut Output) -> Result<()> {
         region.populate()?;
     }
     let node = Node::open(machine.clone(), &node_config(&config, &up.data), region.clone())?;
-    let service = Arc::new(FileService::new(node.clone(), region));
+    let service = FileService::new(node.clone(), region);
+    let service = Arc::new(if config.dev { service.for_development() } else { service });
     let server_config = ServerConfig {
         tcp: config.address(config.native_port).into_iter().collect(),
         unix: Some(up.data.join(SOCKET)),
@@ -58,20 +63,39 @@ pub fn run(up: &Up, out: &mut Output) -> Result<()> {
         Some(address) => Some(http::start(address, service.clone())?),
         None => None,
     };
+    let cache = start_cache(&config, &machine)?;
     let stop = Stop::new();
     let keeper = start_keeper(&node, &config, &stop)?;
-    announce(up, &config, &node, out)?;
+    let member = start_member(&node, &config, &stop)?;
+    announce(up, &config, &node, cache.as_ref(), out)?;
     let signal = signals::wait_for_shutdown()?;
     out.line(
         || format!("holdfast: {signal:?}, ending in order"),
         || serde_json::json!({"event": "ending"}),
     )?;
+    // Other nodes' reads of the log wait for entries that come no more.
+    service.release_peers();
     server.shutdown();
     drop(http);
+    drop(cache);
     stop.request();
     keeper.join();
+    member.join();
     node.retire();
     Ok(())
+}
+
+/// The cache; nothing if it is switched off.
+fn start_cache(config: &Config, machine: &Machine) -> Result<Option<holdfast_cache::Server>> {
+    let Some(address) = config.address(config.cache_port) else { return Ok(None) };
+    let settings = holdfast_cache::Settings {
+        tcp: vec![address],
+        memory_bytes: config.cache_bytes() as usize,
+        threads: std::thread::available_parallelism().map_or(1, |cores| cores.get().min(4)),
+        ..holdfast_cache::Settings::default()
+    };
+    let server = holdfast_cache::Server::start(settings, machine.clock.clone(), &RealRng);
+    server.map(Some).map_err(|e| e.context("start the cache (`cache_port`, 0 for none)"))
 }
 
 /// One thread a core, at most four; a polling one has a core to itself.
@@ -91,7 +115,9 @@ fn node_config(config: &Config, data: &Path) -> NodeConfig {
     let address = config.address(config.native_port);
     NodeConfig {
         disks: config.disks.clone(),
+        join: Some(config.join.clone()).filter(|join| !join.is_empty()),
         host,
+        rack: config.rack.clone(),
         address: address.map_or_else(|| "local".to_owned(), |address| address.to_string()),
         worker_threads: config.workers,
         capacity_bytes: config.capacity_bytes(),
@@ -117,7 +143,34 @@ fn start_keeper(node: &Arc<Node>, config: &Config, stop: &Stop) -> Result<tasks:
     })
 }
 
-fn announce(up: &Up, config: &Config, node: &Node, out: &mut Output) -> Result<()> {
+/// Signs of life, leadership and repair. A node that may not be itself any more ends at once, so
+/// that nobody is answered by it.
+fn start_member(node: &Arc<Node>, config: &Config, stop: &Stop) -> Result<tasks::Task> {
+    let liveness = LivenessOptions { lost_ms: config.lost_ms };
+    let mut member = Member::new(node.clone(), MemberOptions { liveness });
+    let (node, stop) = (node.clone(), stop.clone());
+    tasks::spawn("member", move || {
+        while !stop.sleep_until_stop(MEMBER) {
+            let now_ns = node.machine.clock.monotonic_ns();
+            if let Err(e) = member.step(now_ns) {
+                eprintln!("holdfast: {e}");
+                std::process::exit(1);
+            }
+            if let Err(e) = node.leader.step(&node, now_ns) {
+                node.find(format!("lead the cluster: {e}"));
+            }
+        }
+    })
+}
+
+fn announce(
+    up: &Up,
+    config: &Config,
+    node: &Node,
+    cache: Option<&holdfast_cache::Server>,
+    out: &mut Output,
+) -> Result<()> {
+    let cache = cache.and_then(|cache| cache.tcp_addresses().first());
     let data = up.data.display();
     let socket = up.data.join(SOCKET);
     let native = config.address(config.native_port);
@@ -134,6 +187,9 @@ fn announce(up: &Up, config: &Config, node: &Node, out: &mut Output) -> Result<(
         }
         if let Some(http) = http {
             listens("metrics and health", format!("http://{http}/metrics and /health"));
+        }
+        if let Some(cache) = cache {
+            listens("cache (memcached)", cache.to_string());
         }
         if !findings.is_empty() {
             let n = findings.len();
@@ -158,6 +214,7 @@ fn announce(up: &Up, config: &Config, node: &Node, out: &mut Output) -> Result<(
             "socket": socket.display().to_string(),
             "native": native.map(|a| a.to_string()),
             "http": http.map(|a| a.to_string()),
+            "cache": cache.map(|a| a.to_string()),
             "findings": findings.len(),
         })
     })
@@ -171,10 +228,18 @@ fn program() -> String {
 /// Opens a data directory that no node uses, reads every stored byte, and lists what is wrong.
 pub fn check(data: &Path) -> Result<Vec<String>> {
     let config = Config::load(data)?;
+    if !config.join.is_empty() {
+        return Err(Error::unsupported(format!(
+            "check `{}`: its names are in the log of `{}`; ask the running node with `holdfast doctor --server ADDR`",
+            data.display(),
+            config.join
+        )));
+    }
     let machine = Machine {
         disk: Arc::new(RealDisk),
         clock: Arc::new(RealClock::new()),
         rng: Arc::new(RealRng),
+        peers: Arc::new(NoPeers),
     };
     let node = Node::open(machine, &node_config(&config, data), None)?;
     let mut keeper = Keeper::new(node.clone(), KeeperOptions::default());

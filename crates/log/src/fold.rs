@@ -5,6 +5,7 @@
 mod boot;
 mod envelope;
 mod machine;
+mod member;
 mod sessions;
 mod snapshot;
 
@@ -15,9 +16,10 @@ use holdfast_base::ids::{Index, Sequence, SessionId};
 use holdfast_base::{Error, Result};
 use holdfast_env::Disk;
 use machine::Machine;
+use member::{Proposer, Ready, Waiting};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::thread::JoinHandle;
 
 /// Bytes of the envelope in front of each command.
@@ -123,7 +125,9 @@ struct Shared<V> {
     topic: String,
     store: SnapshotStore,
     options: FoldOptions,
-    follower: bool,
+    role: Role,
+    /// The log was seen to hold what the snapshot that the fold booted from holds.
+    verified: AtomicBool,
     /// The claim that this fold proposes under; set once, before it is handed out.
     epoch: AtomicU64,
     /// Readers share it; whoever delivers an acknowledgement applies under it, in index order.
@@ -131,6 +135,8 @@ struct Shared<V> {
     /// Entries and bytes applied since the last snapshot: counted without a lock, on every entry.
     entries_since: AtomicU64,
     bytes_since: AtomicU64,
+    /// Never held while anything is called; locked after `machine` where both are needed.
+    waiting: Mutex<Waiting>,
     background: Mutex<Background>,
     /// The snapshot thread waits here for `due` or `stopping`.
     wake: Condvar,
@@ -138,11 +144,32 @@ struct Shared<V> {
     snapshotting: Mutex<()>,
 }
 
+/// What a fold does beside applying.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Role {
+    /// Proposes, and applies what it has proposed: nobody else appends, or its claim ends this one.
+    Owner,
+    /// Applies what others append.
+    Follower,
+    /// Both.
+    Member,
+}
+
 struct Background {
     due: bool,
     stopping: bool,
     snapshot: Option<Index>,
+    /// The older of the two newest snapshots, once this fold has taken one.
+    covered: Option<Index>,
     reports: Vec<String>,
+}
+
+impl Background {
+    fn report(&mut self, what: String) {
+        let excess = (self.reports.len() + 1).saturating_sub(REPORTS_MAX);
+        self.reports.drain(..excess);
+        self.reports.push(what);
+    }
 }
 
 impl<V: View> Fold<V> {
@@ -153,7 +180,7 @@ impl<V: View> Fold<V> {
         snapshots: SnapshotStore,
         options: FoldOptions,
     ) -> Result<Fold<V>> {
-        Fold::boot(log, topic, snapshots, options, false)
+        Fold::boot(log, topic, snapshots, options, Role::Owner)
     }
 
     /// As [`Fold::open`], then appends a claim: commands of earlier leaders that follow it in the
@@ -164,13 +191,13 @@ impl<V: View> Fold<V> {
         snapshots: SnapshotStore,
         options: FoldOptions,
     ) -> Result<Fold<V>> {
-        let fold = Fold::boot(log, topic, snapshots, options, false)?;
+        let fold = Fold::boot(log, topic, snapshots, options, Role::Owner)?;
         let claimed = Arc::new(Mutex::new(None));
         let slot = claimed.clone();
         let done = Box::new(move |result: Result<(Index, Vec<u8>)>| {
             *slot.lock().expect("no holder panics") = Some(result);
         });
-        fold.append(EntryKind::Claim, Request::internal(Mode::Synced), done);
+        fold.append(EntryKind::Claim, fold.epoch(), Request::internal(Mode::Synced), done);
         fold.shared.log.sync(topic)?;
         let claim = claimed.lock().expect("no holder panics").take();
         let (index, _) = claim.unwrap_or_else(|| {
@@ -187,8 +214,8 @@ impl<V: View> Fold<V> {
         snapshots: SnapshotStore,
         options: FoldOptions,
     ) -> Result<Fold<V>> {
-        let fold = Fold::boot(log, topic, snapshots, options, true)?;
-        follow(Arc::downgrade(&fold.shared));
+        let fold = Fold::boot(log, topic, snapshots, options, Role::Follower)?;
+        member::follow(Arc::downgrade(&fold.shared));
         Ok(fold)
     }
 
@@ -197,32 +224,40 @@ impl<V: View> Fold<V> {
         topic: &str,
         store: SnapshotStore,
         options: FoldOptions,
-        follower: bool,
+        role: Role,
     ) -> Result<Fold<V>> {
         log.create(topic)?;
-        let booted = boot::boot::<V>(&*log, topic, &store)?;
+        let booted = boot::boot::<V>(topic, &store)?;
+        if role != Role::Member {
+            boot::check_log(&*log, topic, Some(log.info(topic)?), &booted.machine)?;
+        }
         let shared = Arc::new(Shared {
             log,
             topic: topic.to_owned(),
             store,
             options,
-            follower,
+            role,
+            verified: AtomicBool::new(role != Role::Member),
             epoch: AtomicU64::new(0),
             machine: RwLock::new(booted.machine),
             entries_since: AtomicU64::new(0),
             bytes_since: AtomicU64::new(0),
+            waiting: Mutex::default(),
             background: Mutex::new(Background {
                 due: false,
                 stopping: false,
                 snapshot: booted.snapshot,
+                covered: None,
                 reports: booted.reports,
             }),
             wake: Condvar::new(),
             snapshotting: Mutex::new(()),
         });
-        let scope = if follower { Scope::Durable } else { Scope::Written };
-        shared.catch_up(&mut shared.write(), None, scope)?;
-        shared.epoch.store(shared.read().epoch.0, Ordering::Release);
+        if role != Role::Member {
+            let scope = if role == Role::Owner { Scope::Written } else { Scope::Durable };
+            shared.catch_up(&mut shared.write(), None, scope)?;
+            shared.epoch.store(shared.read().epoch.0, Ordering::Release);
+        }
         let mut snapshots = None;
         if options.snapshot_entries > 0 || options.snapshot_bytes > 0 {
             let runs = shared.clone();
@@ -232,9 +267,15 @@ impl<V: View> Fold<V> {
     }
 
     /// Appends a command; `done` gets its index and result after it was applied. An `Ordered`
-    /// request with nothing before it is applied, and `done` called, before this returns.
+    /// request with nothing before it is applied, and `done` called, before this returns. A
+    /// leader's carries its claim, a member's none: no later claim refuses it.
     pub fn propose(&self, request: Request, done: Done<(Index, Vec<u8>)>) {
-        self.append(EntryKind::Command, request, done);
+        self.append(EntryKind::Command, self.epoch(), request, done);
+    }
+
+    /// The claim that the fold proposes under; 0 for none.
+    fn epoch(&self) -> Index {
+        Index(self.shared.epoch.load(Ordering::Acquire))
     }
 
     /// Opens a session for a client. Its id is the index of the entry that opens it.
@@ -242,14 +283,14 @@ impl<V: View> Fold<V> {
         let done = move |result: Result<(Index, Vec<u8>)>| {
             done(result.map(|(index, _)| SessionId(index.0)));
         };
-        self.append(EntryKind::OpenSession, Request::internal(mode), Box::new(done));
+        self.append(EntryKind::OpenSession, self.epoch(), Request::internal(mode), Box::new(done));
     }
 
     /// Ends a session and forgets its results; later requests of it are refused.
     pub fn end_session(&self, session: SessionId, mode: Mode, done: Done<()>) {
         let request = Request { session, ..Request::internal(mode) };
         let done = move |result: Result<(Index, Vec<u8>)>| done(result.map(|_| ()));
-        self.append(EntryKind::EndSession, request, Box::new(done));
+        self.append(EntryKind::EndSession, self.epoch(), request, Box::new(done));
     }
 
     /// The first answer to a request that was applied and not yet acknowledged.
@@ -262,9 +303,8 @@ impl<V: View> Fold<V> {
         self.shared.read().sessions.marks()
     }
 
-    fn append(&self, kind: EntryKind, request: Request, done: Done<(Index, Vec<u8>)>) {
+    fn append(&self, kind: EntryKind, epoch: Index, request: Request, done: Proposer) {
         let shared = &self.shared;
-        let epoch = Index(shared.epoch.load(Ordering::Acquire));
         if let Err(e) = shared.admit(kind, epoch) {
             return done(Err(e));
         }
@@ -276,15 +316,20 @@ impl<V: View> Fold<V> {
             acknowledged_below: request.acknowledged_below,
         };
         let entry = envelope.encode(&request.command);
-        let (runs, applied) = (shared.clone(), entry.clone());
+        // Before the append: its entry may be applied while it is still under way.
+        let flight = shared.depart();
+        let (runs, own) = (shared.clone(), entry.clone());
         let acknowledged = move |index: Result<Index>| {
-            let result = index.and_then(|index| {
-                let result = runs.apply(index, &applied)?;
-                Ok((index, result))
-            });
+            let ready = match index {
+                Ok(index) => runs.acknowledged(flight, index, &own, done),
+                Err(e) => {
+                    runs.land(flight);
+                    vec![Ready::Proposer(done, Err(e))]
+                }
+            };
             // The last owner of a log must not be the log's own thread.
             drop(runs);
-            done(result);
+            ready.into_iter().for_each(Ready::call);
         };
         shared.log.append(&shared.topic, vec![entry], request.mode, Box::new(acknowledged));
     }
@@ -326,6 +371,7 @@ impl<V: View> Drop for Fold<V> {
             // A panic there has been printed; the log holds everything.
             let _ = thread.join();
         }
+        self.shared.close();
     }
 }
 
@@ -354,9 +400,13 @@ impl<V: View> Shared<V> {
         self.background.lock().expect("no holder panics")
     }
 
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().expect("no holder panics")
+    }
+
     /// Refuses early what `apply` would refuse anyway.
     fn admit(&self, kind: EntryKind, epoch: Index) -> Result<()> {
-        if self.follower {
+        if self.role == Role::Follower {
             return Err(Error::read_only(format!(
                 "propose to view `{}`: it only follows topic `{}`: ask the leader",
                 V::NAME,
@@ -366,7 +416,7 @@ impl<V: View> Shared<V> {
         let machine = self.read();
         match &machine.stopped {
             Some(e) => Err(e.clone()),
-            None if kind != EntryKind::Claim && machine.epoch != epoch => {
+            None if kind != EntryKind::Claim && machine.is_fenced(epoch) => {
                 Err(machine::fenced(epoch, machine.epoch))
             }
             None => Ok(()),
@@ -375,15 +425,19 @@ impl<V: View> Shared<V> {
 
     /// Applies an entry that this fold appended. Acknowledgements come in order, so whatever lies
     /// between the last one and this was appended by somebody else, and is read from the log.
-    fn apply(&self, index: Index, entry: &[u8]) -> Result<Vec<u8>> {
-        let mut machine = self.write();
+    fn apply_own(&self, machine: &mut Machine<V>, index: Index, entry: &[u8]) -> Result<Vec<u8>> {
         if machine.applied.0 + 1 < index.0 {
-            self.catch_up(&mut machine, Some(index), Scope::Written)?;
+            self.catch_up(machine, Some(index), Scope::Written)?;
         }
         let outcome = machine.apply(index, entry);
-        drop(machine);
         self.count(1, entry.len() as u64);
         outcome
+    }
+
+    /// Takes note of an entry that the machine has applied, for a member.
+    fn applied(&self, index: Index, entry: &[u8], outcome: &Result<Vec<u8>>) {
+        self.waiting().applied(index, outcome);
+        self.count(1, entry.len() as u64);
     }
 
     /// Applies from the log everything behind what was applied, up to `before`.
@@ -410,9 +464,11 @@ impl<V: View> Shared<V> {
                 if before.is_some_and(|before| *index >= before) {
                     return Ok(());
                 }
-                // A refusal is a result, somebody else's; a stop is kept in the machine.
-                let _ = machine.apply(*index, entry);
-                self.count(1, entry.len() as u64);
+                let outcome = machine.apply(*index, entry);
+                if machine.stopped.is_some() {
+                    break;
+                }
+                self.applied(*index, entry, &outcome);
             }
         }
     }
@@ -444,9 +500,7 @@ impl<V: View> Shared<V> {
             let result = self.snapshot();
             background = self.background();
             if let Err(e) = result {
-                let excess = (background.reports.len() + 1).saturating_sub(REPORTS_MAX);
-                background.reports.drain(..excess);
-                background.reports.push(e.message);
+                background.report(e.message);
             }
         }
     }
@@ -491,35 +545,15 @@ impl<V: View> Shared<V> {
         }
         snapshot::write(&self.store, &header, &payload)?;
         let oldest = snapshot::publish(&self.store, index)?;
-        self.background().snapshot = Some(index);
-        if let Some(oldest) = oldest.filter(|_| !self.follower) {
+        {
+            let mut background = self.background();
+            background.snapshot = Some(index);
+            background.covered = oldest;
+        }
+        if let Some(oldest) = oldest.filter(|_| self.role == Role::Owner) {
             // The entry at the snapshot itself stays: a boot compares it with the snapshot's.
             self.log.trim(&self.topic, oldest)?;
         }
         Ok(index)
     }
-}
-
-/// Applies what is durable, then asks the log to call again when there is more.
-fn follow<V: View>(weak: Weak<Shared<V>>) {
-    let Some(shared) = weak.upgrade() else { return };
-    let from = {
-        let mut machine = shared.write();
-        let caught_up = shared.catch_up(&mut machine, None, Scope::Durable);
-        if caught_up.is_err() || machine.stopped.is_some() {
-            return;
-        }
-        Index(machine.applied.0 + 1)
-    };
-    let (log, topic) = (shared.log.clone(), shared.topic.clone());
-    drop(shared);
-    let wake = move |result: Result<()>| match (result, weak.upgrade()) {
-        (Ok(()), Some(_)) => follow(weak),
-        (Err(e), Some(shared)) => {
-            let mut machine = shared.write();
-            machine.stopped.get_or_insert(e);
-        }
-        (_, None) => {}
-    };
-    log.tail(&topic, from, Box::new(wake));
 }

@@ -1,5 +1,5 @@
-//! The log: ordered entries per topic, kept in segment files by group commit ([`EmbeddedLog`]),
-//! and the runtime that folds one topic into a view ([`Fold`]). Interprets no entry: the engine
+//! The log: ordered entries per topic, kept in segment files by group commit ([`EmbeddedLog`]) or
+//! by another node ([`RemoteLog`]), and the runtime that folds one topic into a view ([`Fold`]). Interprets no entry: the engine
 //! keeps bytes, the fold knows its envelope, and only a [`View`] knows what a command means.
 #![forbid(unsafe_code)]
 
@@ -8,6 +8,7 @@ mod driver;
 mod fold;
 mod format;
 mod recover;
+mod remote;
 mod segment;
 mod topic;
 
@@ -17,6 +18,7 @@ pub use fold::{
     SESSIONS_MAX, SnapshotStore, View,
 };
 pub use recover::CutTail;
+pub use remote::{LogHost, RemoteLog};
 pub use topic::check_topic;
 
 use holdfast_base::Result;

@@ -148,6 +148,14 @@ impl SimDisk {
         self.cut(0, &Cut::worst())
     }
 
+    /// A disk with what the worst power cut would leave now; this one goes on.
+    pub fn durable_copy(&self) -> SimDisk {
+        let was_dead = self.world().dead;
+        let copy = self.power_cut_losing_all();
+        self.world().dead = was_dead;
+        copy
+    }
+
     /// Ends the process but not the power: this disk and all its handles fail from now on, and the
     /// one returned shows everything that was written, durable or not. Locks are gone, and so are
     /// the faults that a power cut ends.

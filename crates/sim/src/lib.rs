@@ -5,6 +5,10 @@
 
 pub mod disk;
 pub mod fuzz;
+pub mod net;
 pub mod powercut;
+pub mod task;
+pub mod world;
 
 pub use disk::{Options, SimDisk};
+pub use net::{Life, Listener, SimNet, Weather};

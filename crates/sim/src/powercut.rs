@@ -7,7 +7,7 @@ use holdfast_env::{Rng, SeededRng};
 use std::collections::BTreeSet;
 
 /// Operations behind a sync site's call at which the power is cut to show that it matters.
-const AFTER_SITE: u64 = 8;
+const AFTER_SITE: u64 = 12;
 /// The second cut falls on one of this many first operations of the second life.
 const SECOND_CUT_WITHIN: u64 = 24;
 

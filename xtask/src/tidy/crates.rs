@@ -11,8 +11,9 @@ const LAYERS: &[&[&str]] = &[
     &["holdfast-client"],
     &["holdfast-log"],
     &["holdfast-chunk"],
+    &["holdfast-recovery"],
     &["holdfast-cluster"],
-    &["holdfast-file"],
+    &["holdfast-file", "holdfast-cache", "holdfast-sort"],
     &["holdfast"],
 ];
 

@@ -8,7 +8,7 @@ use crate::region::Mapping;
 use crate::wire::chunk::Piece;
 use crate::wire::{self, Call};
 use holdfast_base::codec::{Decode, Encode};
-use holdfast_base::ids::{Sequence, SessionId};
+use holdfast_base::ids::SessionId;
 use holdfast_base::{Error, Kind, Result};
 use holdfast_env::tasks::Stop;
 
@@ -17,20 +17,6 @@ use holdfast_env::tasks::Stop;
 #[derive(Debug, PartialEq, Eq, Hash, Clone, Copy)]
 pub struct Ticket {
     pub(crate) request: RequestId,
-}
-
-/// Under which number a request was sent.
-pub(super) struct Numbered {
-    session: SessionId,
-    sequence: u64,
-    /// It has a second number, because the session of its first had ended.
-    renewed: bool,
-}
-
-impl Numbered {
-    fn new(call: &Call) -> Numbered {
-        Numbered { session: call.session, sequence: call.sequence.0, renewed: false }
-    }
 }
 
 impl Client {
@@ -138,8 +124,7 @@ impl Client {
     /// The node ended the session, and this request came after that: it was sent once only, so it
     /// was certainly not carried out.
     fn is_of_ended_session(&self, ticket: Ticket) -> bool {
-        // A second refusal is not answered with a third attempt.
-        self.numbered.get(&ticket.request).is_some_and(|numbered| !numbered.renewed)
+        self.session.may_renew(ticket.request)
             && self
                 .connection
                 .error(ticket.request)
@@ -149,12 +134,9 @@ impl Client {
     /// Sends a refused request again with the next number of the current session; opens a new one
     /// if it was refused under the current one.
     fn renumber(&mut self, ticket: Ticket) -> bool {
-        let Some(refused) = self.numbered.remove(&ticket.request) else { return false };
-        if self.session == Some(refused.session) {
-            self.session = None;
-        }
+        self.session.ended(ticket.request);
         let Ok(call) = self.next_call() else { return false };
-        self.numbered.insert(ticket.request, Numbered { renewed: true, ..Numbered::new(&call) });
+        self.session.renewed(ticket.request, &call);
         self.connection.submit_again(ticket.request, |meta| {
             let call = call.to_bytes();
             meta[..call.len()].copy_from_slice(&call);
@@ -162,11 +144,7 @@ impl Client {
     }
 
     fn answered(&mut self, ticket: Ticket) {
-        if let Some(numbered) = self.numbered.remove(&ticket.request)
-            && self.session == Some(numbered.session)
-        {
-            self.unanswered.remove(&numbered.sequence);
-        }
+        self.session.answered(ticket.request);
     }
 
     /// Submits a request that changes nothing, or that may be repeated as it is.
@@ -227,34 +205,18 @@ impl Client {
     ) -> Result<Ticket> {
         let call = self.next_call()?;
         let ticket = self.submit(opcode, &message(call), body);
-        match &ticket {
-            Ok(ticket) => {
-                self.numbered.insert(ticket.request, Numbered::new(&call));
-            }
-            Err(_) => {
-                self.unanswered.remove(&call.sequence.0);
-            }
-        }
+        self.session.submitted(ticket.as_ref().ok().map(|ticket| ticket.request), &call);
         ticket
     }
 
     /// The next number of the session, which is opened if there is none.
     fn next_call(&mut self) -> Result<Call> {
-        let session = match self.session {
-            Some(session) => session,
-            None => {
-                let session: SessionId = self.ask(wire::OP_OPEN_SESSION, &())?;
-                self.next_sequence = 1;
-                self.unanswered.clear();
-                *self.session.insert(session)
-            }
-        };
-        let sequence = self.next_sequence;
-        self.next_sequence += 1;
-        self.unanswered.insert(sequence);
-        let lowest = self.unanswered.first().copied().unwrap_or(sequence);
-        let acknowledged_below = Sequence(lowest);
-        Ok(Call { session, sequence: Sequence(sequence), acknowledged_below })
+        if let Some(call) = self.session.next() {
+            return Ok(call);
+        }
+        let session: SessionId = self.ask(wire::OP_OPEN_SESSION, &())?;
+        self.session.opened(session);
+        self.session.next().ok_or_else(|| Error::bug("number a request: there is no session"))
     }
 
     /// Copies bytes out of the mapped region.

@@ -4,6 +4,7 @@ mod ring;
 
 use super::*;
 use holdfast_base::frame;
+use holdfast_base::frame::{FrameKind, HEADER_BYTES, Header};
 use holdfast_base::ids::StoreId;
 use holdfast_env::net::{
     Batch, Body, BodyPart, BodyTarget, ConnectionId, Reply, Response as Answer, Server,
@@ -216,6 +217,42 @@ fn bodies_are_received_into_the_region_and_sent_from_it() {
     assert_eq!(refused.kind, Kind::Full);
     assert_eq!(connection.call(REFUSE, |_| {}, &[b"small"]).unwrap_err().kind, Kind::ReadOnly);
     world.is_alive();
+}
+
+/// From the server by their pages over TCP, out of the region. More of them than the sockets hold,
+/// so that both sides go on where they stopped.
+#[test]
+fn bodies_that_travel_by_their_pages_arrive_whole() {
+    let world = world("pages");
+    let bytes = pattern(512 << 10);
+    for endpoint in [&world.tcp, &world.unix] {
+        let mut connection = Connection::connect(endpoint).unwrap();
+        for turn in 0..3 {
+            let mut asked = Vec::new();
+            for i in 0..4usize {
+                let len = [bytes.len(), 300_000 + turn, 32 << 10, 5][i];
+                let body = &bytes[i..][..len.min(bytes.len() - i)];
+                let to = if i == 1 { ECHO } else { TO_REGION };
+                let id = connection.submit(to, |m| m.push(i as u8), &[body]).unwrap();
+                asked.push((id, body));
+            }
+            for (i, (id, body)) in asked.into_iter().enumerate() {
+                let answer = connection.wait(id).unwrap();
+                assert_eq!(answer.meta(), [i as u8]);
+                assert!(answer.body() == body, "{i} in turn {turn} over {endpoint}");
+            }
+        }
+    }
+}
+
+#[test]
+fn looking_before_sleeping_is_given_up_where_it_does_not_pay() {
+    let mut linger = Linger::default();
+    let looked = |linger: &mut Linger| (0..200).filter(|_| linger.looks() > 0).count();
+    assert!(looked(&mut linger) <= 10, "seldom, of 200 waits in vain");
+    while linger.looks() == 0 {}
+    linger.paid();
+    assert!(linger.looks() > 0, "at once, after it paid");
 }
 
 #[test]

@@ -5,28 +5,30 @@
 use crate::client::{Client, Ticket, decode, verify};
 use crate::wire::{self, chunk, file as msg};
 use holdfast_base::checksum::{crc32c, stamp};
+use holdfast_base::codec::Encode;
 use holdfast_base::ids::{ChunkId, Generation};
 use holdfast_base::limits::{BLOCK_BYTES, SLICE_BYTES};
-use holdfast_base::{Error, Result};
+use holdfast_base::{Error, Kind, Result};
 
 /// Bytes located at once in a mapped region: a whole chunk, so that a read of it is one request.
 const LOCATE_BYTES: u64 = holdfast_base::limits::CHUNK_BYTES;
 
 /// A run of one extent.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Span {
+pub(crate) struct Span {
     extent: msg::Extent,
     offset: u64,
     pub bytes: usize,
 }
 
 /// A run that was asked for.
-pub(super) struct Asked {
+pub(crate) struct Asked {
     pub ticket: Ticket,
     pub span: Span,
 }
 
 /// Where a chunk's bytes lie in the mapped region.
+#[derive(Clone)]
 struct Located {
     /// Which mapping the places are of.
     mappings: u32,
@@ -37,7 +39,8 @@ struct Located {
 }
 
 /// A file's description and where its bytes are.
-pub(super) struct Cursor {
+#[derive(Clone)]
+pub(crate) struct Cursor {
     pub path: String,
     pub info: msg::FileInfo,
     /// A small file came whole, with its description.
@@ -54,6 +57,25 @@ impl Cursor {
     pub fn asked(client: &mut Client, path: &str, ticket: Ticket) -> Result<Cursor> {
         let response = client.wait(ticket)?;
         let reply: msg::GetReply = decode(&response)?;
+        let pieces = match &reply.content {
+            msg::Content::Mapped { pieces, .. } => Some(pieces.clone()),
+            _ => None,
+        };
+        let mut mapped = None;
+        if let Some(pieces) = pieces {
+            let mut bytes = vec![0; reply.info.size as usize];
+            client.copy_mapped(&pieces, &mut bytes, path)?;
+            mapped = Some(bytes);
+        }
+        Cursor::described(path, reply, || mapped.unwrap_or_else(|| response.into_body()))
+    }
+
+    /// From a get's answer; `bytes` gives those of a small file.
+    pub fn described(
+        path: &str,
+        reply: msg::GetReply,
+        bytes: impl FnOnce() -> Vec<u8>,
+    ) -> Result<Cursor> {
         let mut cursor = Cursor {
             path: path.to_owned(),
             info: reply.info,
@@ -64,13 +86,8 @@ impl Cursor {
             located: None,
         };
         match reply.content {
-            msg::Content::Body { crc } => {
-                verify(response.body(), crc, path)?;
-                cursor.whole = Some(response.into_body());
-            }
-            msg::Content::Mapped { pieces, crc } => {
-                let mut bytes = vec![0; cursor.info.size as usize];
-                client.copy_mapped(&pieces, &mut bytes, path)?;
+            msg::Content::Body { crc } | msg::Content::Mapped { crc, .. } => {
+                let bytes = bytes();
                 verify(&bytes, crc, path)?;
                 cursor.whole = Some(bytes);
             }
@@ -79,8 +96,20 @@ impl Cursor {
         Ok(cursor)
     }
 
-    /// The answer to an asked run, into `out`, which is as long.
+    /// The answer to an asked run, into `out`, which is as long. What fails its checksum is asked
+    /// for once more: a node that sends memory by its pages may have used it again, seconds after
+    /// a file was deleted, and then says so.
     pub fn receive(&self, client: &mut Client, asked: &Asked, out: &mut [u8]) -> Result<()> {
+        match self.receive_once(client, asked, out) {
+            Err(e) if e.kind == Kind::Corrupt => {
+                let again = self.ask(client, asked.span)?;
+                self.receive_once(client, &again, out)
+            }
+            other => other,
+        }
+    }
+
+    fn receive_once(&self, client: &mut Client, asked: &Asked, out: &mut [u8]) -> Result<()> {
         let response = client.wait_into(asked.ticket, out)?;
         if response.body_bytes() != out.len() {
             return Err(Error::corrupt(format!(
@@ -94,7 +123,7 @@ impl Cursor {
         check(&asked.span, &reply.crcs, out, &self.path)
     }
 
-    fn add_extents(&mut self, extents: Vec<msg::Extent>, more: bool) {
+    pub fn add_extents(&mut self, extents: Vec<msg::Extent>, more: bool) {
         for extent in &extents {
             self.starts.push(self.starts[self.starts.len() - 1] + extent.bytes());
         }
@@ -102,20 +131,31 @@ impl Cursor {
         self.more_extents = more;
     }
 
-    /// The run at `position`: within one extent, and within one slice of its chunk, so that whole
-    /// blocks come with their stored checksums.
+    /// As [`Cursor::span_of`], with the extents that it takes.
     pub fn span_at(
         &mut self,
         client: &mut Client,
         position: u64,
         bytes_max: usize,
     ) -> Result<Span> {
-        while position >= self.starts[self.starts.len() - 1] && self.more_extents {
-            let of = msg::ExtentsOf { file: self.info.id, from: self.extents.len() as u32 };
+        while let Some(of) = self.missing(position) {
             let extents: Vec<msg::Extent> = client.ask(wire::OP_EXTENTS, &of)?;
             let more = !extents.is_empty();
             self.add_extents(extents, more);
         }
+        self.span_of(position, bytes_max)
+    }
+
+    /// What to ask for before the place of `position` is known.
+    pub fn missing(&self, position: u64) -> Option<msg::ExtentsOf> {
+        let known = self.starts[self.starts.len() - 1];
+        let of = msg::ExtentsOf { file: self.info.id, from: self.extents.len() as u32 };
+        (position >= known && self.more_extents).then_some(of)
+    }
+
+    /// The run at `position`: within one extent, and within one slice of its chunk, so that whole
+    /// blocks come with their stored checksums.
+    pub fn span_of(&self, position: u64, bytes_max: usize) -> Result<Span> {
         let index = self.starts.partition_point(|start| *start <= position) - 1;
         let Some(extent) = self.extents.get(index).copied() else {
             return Err(Error::corrupt(format!(
@@ -130,18 +170,8 @@ impl Cursor {
     }
 
     pub fn ask(&self, client: &mut Client, span: Span) -> Result<Asked> {
-        let (offset, bytes) = (span.offset, span.bytes as u32);
-        let ticket = match span.extent {
-            msg::Extent::Raw { chunk, generation, .. } => {
-                let read = chunk::Read { chunk, generation, offset, bytes };
-                client.submit(wire::OP_CHUNK_READ, &read, &[])?
-            }
-            msg::Extent::Packed { pointer, .. } => {
-                let read = chunk::ReadObject { pointer, offset, bytes };
-                client.submit(wire::OP_CHUNK_READ_OBJECT, &read, &[])?
-            }
-        };
-        Ok(Asked { ticket, span })
+        let (opcode, message) = span.request();
+        Ok(Asked { ticket: client.submit(opcode, &message, &[])?, span })
     }
 
     /// Copies a run out of the mapped region; false if it does not lie there.
@@ -202,8 +232,40 @@ impl Cursor {
     }
 }
 
+/// One of the two messages that ask for a run.
+pub(crate) enum ReadRun {
+    Raw(chunk::Read),
+    Object(chunk::ReadObject),
+}
+
+impl Encode for ReadRun {
+    fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            ReadRun::Raw(read) => read.encode(out),
+            ReadRun::Object(read) => read.encode(out),
+        }
+    }
+}
+
+impl Span {
+    /// What to ask the node for.
+    pub fn request(&self) -> (u16, ReadRun) {
+        let (offset, bytes) = (self.offset, self.bytes as u32);
+        match self.extent {
+            msg::Extent::Raw { chunk, generation, .. } => {
+                let read = chunk::Read { chunk, generation, offset, bytes };
+                (wire::OP_CHUNK_READ, ReadRun::Raw(read))
+            }
+            msg::Extent::Packed { pointer, .. } => {
+                let read = chunk::ReadObject { pointer, offset, bytes };
+                (wire::OP_CHUNK_READ_OBJECT, ReadRun::Object(read))
+            }
+        }
+    }
+}
+
 /// Verifies a run against the checksums of its pieces, cut at block borders.
-fn check(span: &Span, crcs: &[u32], bytes: &[u8], path: &str) -> Result<()> {
+pub(crate) fn check(span: &Span, crcs: &[u32], bytes: &[u8], path: &str) -> Result<()> {
     let damaged = || {
         Error::corrupt(format!(
             "read `{path}`: bytes at {} of chunk `{:?}` fail their checksum; they were not used, see `holdfast doctor`",

@@ -3,7 +3,8 @@
 //! is not acknowledged is kept, so that a chunk that failed can be sealed and the rest sent to a
 //! new one.
 
-use super::{DURABLE_SLICES_IN_FLIGHT, SLICES_IN_FLIGHT};
+use super::slice::Slice;
+use super::{DURABLE_SLICES_IN_FLIGHT, MOVES_MAX, SLICES_IN_FLIGHT};
 use crate::client::{Client, NewFile, Ticket, decode};
 use crate::wire::{self, chunk, file as msg};
 use holdfast_base::checksum::crc32c;
@@ -13,14 +14,11 @@ use holdfast_base::{Error, Kind, Result};
 use std::collections::VecDeque;
 use std::mem;
 
-/// How often one stream moves to a new chunk because its old one failed, before it gives up.
-const MOVES_MAX: usize = 8;
-
 /// A slice on its way.
 struct InFlight {
     ticket: Ticket,
     at: u64,
-    bytes: Vec<u8>,
+    bytes: Slice,
 }
 
 /// The chunk that takes appends now.
@@ -39,7 +37,7 @@ pub struct FileWriter<'a> {
     /// How long the file is said to become.
     expected: Option<u64>,
     /// Bytes that no request carries yet: at most a slice, or the end that will be packed.
-    buffer: Vec<u8>,
+    buffer: Slice,
     /// Appends on their way at once.
     slices: Option<usize>,
     /// The file's id, once it needs a chunk.
@@ -52,7 +50,7 @@ pub struct FileWriter<'a> {
     sent: u64,
     in_flight: VecDeque<InFlight>,
     /// Buffers to use again.
-    spare: Vec<Vec<u8>>,
+    spare: Vec<Slice>,
     moves: usize,
     /// Set by the first error: the stream is of no more use.
     failed: Option<Error>,
@@ -98,7 +96,7 @@ impl Client {
             path: path.to_owned(),
             new: new.clone(),
             expected,
-            buffer: Vec::new(),
+            buffer: Slice::default(),
             slices: None,
             file: None,
             current: None,
@@ -241,7 +239,7 @@ impl FileWriter<'_> {
 
     /// Cuts what is too long for an append, or does not fit into the chunk. Slices and chunks are
     /// aligned, so only odd flushes, and an end that turned out too long to be packed, are copied.
-    fn send_bytes(&mut self, mut bytes: Vec<u8>) -> Result<()> {
+    fn send_bytes(&mut self, mut bytes: Slice) -> Result<()> {
         while !bytes.is_empty() {
             let room = self.room()?;
             if room == 0 {
@@ -298,7 +296,7 @@ impl FileWriter<'_> {
     }
 
     /// Sends one append; its bytes fit into the current chunk, if that is still there.
-    fn send(&mut self, bytes: Vec<u8>) -> Result<()> {
+    fn send(&mut self, bytes: Slice) -> Result<()> {
         while self.in_flight.len() >= self.slices_max() {
             self.settle_one()?;
         }
@@ -316,7 +314,7 @@ impl FileWriter<'_> {
             chunk: current.grant.chunk,
             at,
             durability: current.grant.durability,
-            crcs: chunk::piece_crcs(at, &bytes),
+            crcs: bytes.piece_crcs(at),
         };
         current.sent += bytes.len() as u64;
         let half_full = current.sent >= current.grant.capacity / 2;
@@ -356,6 +354,7 @@ impl FileWriter<'_> {
                 }
                 let mut bytes = slice.bytes;
                 bytes.clear();
+                // The first one, and what was cut, is not worth keeping.
                 self.spare.push(bytes);
                 Ok(())
             }

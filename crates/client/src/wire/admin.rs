@@ -1,7 +1,7 @@
 //! Messages for people who look after a node.
 
-use holdfast_base::codec_struct;
 use holdfast_base::ids::{Index, NodeId, StoreId, Tier};
+use holdfast_base::{codec_enum, codec_struct};
 
 /// What a node says of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,4 +58,112 @@ codec_struct!(Store {
     read_only,
     scrubbed_bytes,
     bad_blocks
+});
+
+/// The cluster as the answering node's view has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cluster {
+    pub cluster: u64,
+    /// Who answers.
+    pub node: NodeId,
+    /// Who leads, if somebody does.
+    pub leader: Option<NodeId>,
+    /// The last entry of the cluster topic that the node has applied.
+    pub index: Index,
+    /// Running digest of the namespace view at [`Cluster::namespace_index`]: equal on all nodes.
+    pub namespace_digest: u64,
+    pub namespace_index: Index,
+    pub nodes: Vec<ClusterNode>,
+    /// Of the leader; zeros from others.
+    pub recovery: Recovery,
+}
+codec_struct!(Cluster {
+    cluster,
+    node,
+    leader,
+    index,
+    namespace_digest,
+    namespace_index,
+    nodes,
+    recovery
+});
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClusterNode {
+    pub node: NodeId,
+    pub host: String,
+    pub rack: String,
+    pub address: String,
+    /// `live`, `unavailable` or `lost`.
+    pub state: String,
+    pub controller: bool,
+    pub draining: bool,
+    pub stores: Vec<ClusterStore>,
+}
+codec_struct!(ClusterNode { node, host, rack, address, state, controller, draining, stores });
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClusterStore {
+    pub id: StoreId,
+    pub tier: Tier,
+    /// `live`, `read-only` or `gone`.
+    pub state: String,
+    pub free_mib: u64,
+    /// Replicas that the namespace counts on it.
+    pub replicas: u64,
+}
+codec_struct!(ClusterStore { id, tier, state, free_mib, replicas });
+
+/// How repair is doing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Recovery {
+    /// Chunks with fewer copies than wanted, and those of them with a single one left.
+    pub short: u64,
+    pub short_of_one: u64,
+    /// Chunks without any copy that can be read.
+    pub lost: u64,
+    /// Copies under way, their bytes and how many of these are done.
+    pub copies: u64,
+    pub bytes_total: u64,
+    pub bytes_done: u64,
+    /// Since the leader leads.
+    pub copies_made: u64,
+    pub bytes_made: u64,
+    pub copies_failed: u64,
+    /// What one node may send, and receive, for repair.
+    pub bytes_per_second: u64,
+    /// The leader waits for a person: so many nodes would be given up at once.
+    pub confirm_lost: Vec<NodeId>,
+}
+codec_struct!(Recovery {
+    short,
+    short_of_one,
+    lost,
+    copies,
+    bytes_total,
+    bytes_done,
+    copies_made,
+    bytes_made,
+    copies_failed,
+    bytes_per_second,
+    confirm_lost
+});
+
+/// What a person wants of a cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// Move everything off a node, or stop doing so.
+    Drain { node: NodeId, on: bool },
+    /// Give up the nodes that the leader asks about.
+    ConfirmLost { nodes: Vec<NodeId> },
+    /// Set what one node may send, and receive, for repair.
+    RecoveryRate { bytes_per_second: u64 },
+    /// Only in development clusters, to the node itself: reach, or reach no more, an address.
+    Cut { address: String, heal: bool },
+}
+codec_enum!(Order: "order" {
+    1 => Drain { node, on },
+    2 => ConfirmLost { nodes },
+    3 => RecoveryRate { bytes_per_second },
+    4 => Cut { address, heal },
 });

@@ -87,6 +87,17 @@ fn log_messages(m: &mut Messages) {
     m.add("log::Info", log::Info { topic: topic(), first, next, durable, bytes: 4, segments: 5 });
 }
 
+fn peer_log(m: &mut Messages) {
+    let sender = peer::Sender { cluster: 1, node: NodeId(2), incarnation: Index(3) };
+    let topic = || "t".to_owned();
+    m.add("peer_log::Append", peer_log::Append { sender, topic: topic(), crc: 4 });
+    let (from, entries_max, wait) = (Index(4), 5, true);
+    m.add("peer_log::Read", peer_log::Read { sender, topic: topic(), from, entries_max, wait });
+    m.add("peer_log::Entries", peer_log::Entries { crc: 4 });
+    m.add("peer_log::Trim", peer_log::Trim { sender, topic: topic(), before: Index(4) });
+    m.add("peer_log::Describe", peer_log::Describe { sender, topic: topic() });
+}
+
 fn file_messages(m: &mut Messages) {
     let path = || "/p".to_owned();
     m.add("Call", CALL);
@@ -172,6 +183,71 @@ fn status(m: &mut Messages) {
     m.add("admin::Status", status);
 }
 
+fn peer_chunks(m: &mut Messages) {
+    let sender = peer::Sender { cluster: 1, node: NodeId(2), incarnation: Index(3) };
+    let (store, chunk, durability) = (StoreId(4), CHUNK, Durability::Durable);
+    m.add("peer::Sender", sender);
+    let create = peer::Create { sender, store, chunk, kind: 1, owner: 5, capacity: 6, durability };
+    m.add("peer::Create", create);
+    let crcs = || vec![7];
+    let append = peer::AppendRaw { sender, store, chunk, at: 5, durability, crcs: crcs() };
+    m.add("peer::AppendRaw", append);
+    let needle = peer::AppendNeedle {
+        sender,
+        store,
+        chunk,
+        slot: Slot(5),
+        durability,
+        owner: FileId(6),
+        cookie: Cookie(7),
+        flags: 8,
+        hint: vec![9],
+        crcs: crcs(),
+    };
+    m.add("peer::AppendNeedle", needle);
+    m.add("peer::Appended", peer::Appended { position: 1, room: 2 });
+    m.add("peer::Fence", peer::Fence { sender, store, chunk });
+    m.add("peer::Seal", peer::Seal { sender, store, chunk, length: 5 });
+    let (generation, offset, bytes) = (Generation(5), 6, 7);
+    m.add("peer::ReadRaw", peer::ReadRaw { sender, store, chunk, generation, offset, bytes });
+    m.add("peer::ReadNeedle", peer::ReadNeedle { sender, store, pointer: POINTER, offset, bytes });
+    m.add("peer::Inventory", peer::Inventory { sender, store, from: chunk, entries_max: 5 });
+    let held = peer::Held {
+        chunk,
+        generation,
+        kind: 1,
+        state: 2,
+        length: 3,
+        stored_bytes: 4,
+        damaged: true,
+    };
+    m.add("peer::InventoryPage", peer::InventoryPage { entries: vec![held], more: true });
+}
+
+fn peer_copies(m: &mut Messages) {
+    let sender = peer::Sender { cluster: 1, node: NodeId(2), incarnation: Index(3) };
+    let (store, chunk, generation) = (StoreId(4), CHUNK, Generation(5));
+    let (offset, bytes) = (6, 7);
+    m.add("peer::Export", peer::Export { sender, store, chunk, generation, offset, bytes });
+    m.add("peer::Exported", peer::Exported { bytes_total: 1, crc: 2 });
+    let copy = peer::Copy {
+        sender,
+        store,
+        chunk,
+        generation,
+        source: StoreId(6),
+        source_address: "a".into(),
+        bytes_per_second: 7,
+    };
+    m.add("peer::Copy", copy);
+    m.add("peer::Copying", peer::Copying { sender, store, chunk, generation });
+    m.add("peer::Progress", peer::Progress { active: true, bytes_done: 1, bytes_total: 2 });
+    m.add("peer::Compact", peer::Compact { sender, store, chunk, next: generation, live: vec![6] });
+    m.add("peer::Compacted", peer::Compacted { needles: 1, stored_bytes: 2, digest: 3 });
+    m.add("peer::Switch", peer::Switch { sender, store, chunk, generation });
+    m.add("peer::Unlink", peer::Unlink { sender, store, chunk, generation, index: Index(6) });
+}
+
 #[test]
 fn every_message_has_its_golden_bytes() {
     let mut messages = Messages::default();
@@ -180,6 +256,9 @@ fn every_message_has_its_golden_bytes() {
     file_messages(&mut messages);
     changes(&mut messages);
     status(&mut messages);
+    peer_chunks(&mut messages);
+    peer_copies(&mut messages);
+    peer_log(&mut messages);
     let made: Vec<String> =
         messages.0.into_iter().map(|(name, bytes)| format!("{name}: {bytes}")).collect();
     let golden: Vec<&str> = GOLDEN.lines().collect();

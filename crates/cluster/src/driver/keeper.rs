@@ -5,7 +5,7 @@
 
 use super::Node;
 use crate::namespace::{Chunk, ChunkState};
-use crate::{Command, Namespace, Outcome};
+use crate::{Command, Outcome};
 use holdfast_base::ids::{ChunkId, Durability, Generation, Index, SessionId, Slot, StoreId, Tier};
 use holdfast_base::{Error, Kind, Result};
 use holdfast_chunk::{ChunkInfo, Scrubber, Store};
@@ -93,8 +93,9 @@ impl Keeper {
         }
     }
 
-    /// After a start, before anything is served: chunks that were open are sealed at their
-    /// verified length, seals and generations that the log decided are carried out.
+    /// After a start, before anything is served: seals and generations that the log decided are
+    /// carried out; chunks that were open are sealed at their verified length, if this node has
+    /// all there is of them; replicas that are missing or short do not count any more.
     pub fn settle(&mut self) -> Result<()> {
         for held in self.held() {
             let (chunk, info) = (held.info.chunk, held.info);
@@ -111,43 +112,105 @@ impl Keeper {
                 self.node.find(format!("settle chunk `{chunk}` after the start: {e}"));
             }
         }
-        Ok(())
+        self.report_missing()?;
+        self.end_former_chunks()
     }
 
     fn settle_one(&self, held: &Held, known: &Chunk) -> Result<()> {
         let chunk = held.info.chunk;
+        let counted = known.replicas.contains(&held.store_id);
+        let alone = self.node.replicator.is_alone(&known.replicas);
         if held.info.state != holdfast_chunk::ChunkState::Sealed {
             match known.state {
                 // A store accepts no more appends to chunks that it held open.
-                ChunkState::Open => {
+                ChunkState::Open if alone => {
                     self.node.seal(chunk, held.info.length)?;
                 }
-                _ if held.info.length < known.length => self.node.find(format!(
+                // Others have it, too: whoever leads asks them all.
+                ChunkState::Open => return Ok(()),
+                _ if held.info.length < known.length && alone => self.node.find(format!(
                     "chunk `{chunk}` was sealed at {} bytes, but only {} of them can be verified; what is left is served",
                     known.length, held.info.length
                 )),
+                _ if held.info.length < known.length => {
+                    if counted {
+                        let (generation, class) = (known.generation, known.durability);
+                        self.node.drop_replica(chunk, generation, held.store_id, class);
+                    }
+                    return Ok(());
+                }
                 _ => held.store.seal(chunk, known.length)?,
             }
         }
-        if held.info.generation != known.generation {
+        // Who was left out of a switch, or missed it, keeps the old generation until it is unlinked.
+        if counted && held.info.generation != known.generation {
             held.store.switch(chunk, known.generation)?;
+        }
+        Ok(())
+    }
+
+    /// What the view says is here and is not: a disk that was replaced, a file that was lost.
+    fn report_missing(&self) -> Result<()> {
+        for own in self.node.stores.iter() {
+            let here: BTreeSet<ChunkId> = own.store.list().iter().map(|info| info.chunk).collect();
+            let missing: Vec<Chunk> = self.node.namespace.read(|view, _| {
+                let on = view.chunks_on(own.id);
+                // One without bytes may never have been made.
+                on.filter(|known| known.is_kept() && known.length > 0 && !here.contains(&known.id))
+                    .cloned()
+                    .collect()
+            })?;
+            for known in missing {
+                self.node.find(format!(
+                    "chunk `{}` is missing in `{}`, where the namespace has a replica of it",
+                    known.id, own.place
+                ));
+                if known.replicas.len() > 1 {
+                    let (generation, class) = (known.generation, known.durability);
+                    self.node.drop_replica(known.id, generation, own.id, class);
+                }
+            }
+        }
+        self.node.pump();
+        Ok(())
+    }
+
+    /// What an earlier process of this node was writing with others: nobody goes on with it.
+    fn end_former_chunks(&self) -> Result<()> {
+        let former: Vec<ChunkId> = self.node.namespace.read(|view, _| {
+            let open = view.chunks().filter(|known| known.state == ChunkState::Open);
+            let mine = open.filter(|known| known.node == self.node.id);
+            let shared = mine.filter(|known| !self.node.replicator.is_alone(&known.replicas));
+            shared.map(|known| known.id).collect()
+        })?;
+        for chunk in former {
+            let node = self.node.clone();
+            let done = move |sealed: Result<u64>| {
+                if let Err(e) = sealed {
+                    node.find(format!("seal chunk `{chunk}`, which this node was writing: {e}"));
+                }
+            };
+            self.node.seal_silent(chunk, Box::new(done));
         }
         Ok(())
     }
 
     /// One round. Everything that fails is tried again in the next one.
     pub fn step(&mut self, now_ns: u64) {
-        let rounds: [(&str, Round); 6] = [
+        let rounds: [(&str, Round); 8] = [
             ("reclaim deleted names", Keeper::reclaim),
             ("release what readers may have used", Keeper::release),
+            ("follow seals", Keeper::follow_seals),
             ("unlink chunks", Keeper::unlink),
             ("compact chunks", Keeper::compact),
             ("scrub", Keeper::scrub),
+            ("report damage", Keeper::report_damage),
             ("end sessions", Keeper::end_sessions),
         ];
         for (what, round) in rounds {
             if let Err(e) = round(self, now_ns)
-                && e.kind != Kind::Full
+                // A log or a node out of reach is asked again in the next round.
+                && !matches!(e.kind, Kind::Full | Kind::Retry | Kind::Fenced)
             {
                 self.node.find(format!("{what}: {e}"));
             }
@@ -155,9 +218,9 @@ impl Keeper {
     }
 
     fn reclaim(&mut self, _now_ns: u64) -> Result<()> {
-        if self.node.namespace.read(|view, _| view.needs_reclaim())? {
+        if self.node.leads() && self.node.namespace.read(|view, _| view.needs_reclaim())? {
             let budget = self.options.reclaim_budget;
-            self.node.propose_and_wait(Command::Reclaim { budget }, Durability::Memory)?;
+            self.node.command_and_wait(&Command::Reclaim { budget }, Durability::Memory)?;
         }
         Ok(())
     }
@@ -176,11 +239,11 @@ impl Keeper {
             self.reached.pop_front();
         }
         let (Some(before), Some(oldest)) = (before, oldest) else { return Ok(()) };
-        if oldest < before {
+        if oldest < before && self.node.leads() {
             let budget = self.options.reclaim_budget;
             let outcome = self
                 .node
-                .propose_and_wait(Command::Release { before, budget }, Durability::Memory)?;
+                .command_and_wait(&Command::Release { before, budget }, Durability::Memory)?;
             if matches!(outcome, Outcome::Progress { more: true, .. }) {
                 // Their grace is over already: the next round goes on with them.
                 self.reached.push_front((0, Index(before.0 - 1)));
@@ -192,11 +255,11 @@ impl Keeper {
     /// Removes replicas that the view lets go: the entry first, then the file.
     fn unlink(&mut self, _now_ns: u64) -> Result<()> {
         let free: Vec<(ChunkId, Generation, StoreId)> =
-            self.node.namespace.read(|view, _| unlinkable(view))?;
+            self.node.namespace.read(|view, _| view.unlinkable().collect())?;
         for (chunk, generation, store_id) in free {
             // A replica on a store that this node does not have is another's to remove.
             let Some(own) = self.node.stores.get(store_id) else {
-                if self.node.store_is_gone(store_id) {
+                if self.node.leads() && self.node.store_is_gone(store_id) {
                     let unlink = Command::Unlink { chunk, generation, store: store_id };
                     self.node.propose_and_wait(unlink, Durability::Memory)?;
                 }
@@ -215,7 +278,7 @@ impl Keeper {
     /// Ends sessions that were not used for long. What is known of their use is this keeper's own
     /// memory, so after a start every session has its whole time again.
     fn end_sessions(&mut self, now_ns: u64) -> Result<()> {
-        if now_ns < self.sessions_next_ns {
+        if now_ns < self.sessions_next_ns || !self.node.leads() {
             return Ok(());
         }
         let idle_ns = self.options.session_idle_ms * 1_000_000;
@@ -239,6 +302,32 @@ impl Keeper {
         Ok(())
     }
 
+    /// Seals and switches here what was decided elsewhere while nobody told this node.
+    fn follow_seals(&mut self, _now_ns: u64) -> Result<()> {
+        for held in self.held() {
+            if held.info.state == holdfast_chunk::ChunkState::Sealed
+                && held.info.kind == holdfast_chunk::ChunkKind::Raw
+            {
+                continue;
+            }
+            let known = self.node.namespace.read(|view, _| view.chunk(held.info.chunk).cloned())?;
+            if let Some(known) = known
+                && known.state != ChunkState::Open
+                && !self.node.replicator.is_alone(&known.replicas)
+                && let Err(e) = self.settle_one(&held, &known)
+            {
+                // The others follow all the same.
+                self.node.find(format!("follow the seal of chunk `{}`: {e}", known.id));
+            }
+        }
+        Ok(())
+    }
+
+    fn report_damage(&mut self, _now_ns: u64) -> Result<()> {
+        self.node.drop_bad();
+        Ok(())
+    }
+
     fn compact(&mut self, _now_ns: u64) -> Result<()> {
         let writing: BTreeSet<ChunkId> = self.node.packed.open_chunks().into_iter().collect();
         let mut left = self.options.compactions;
@@ -258,6 +347,8 @@ impl Keeper {
                 view.chunk(chunk).is_some_and(|known| {
                     let dead = info.stored_bytes.saturating_sub(known.live_bytes);
                     matches!(known.state, ChunkState::Sealed | ChunkState::Closed)
+                        // The node of the first replica sees to all of them.
+                        && known.replicas.first() == Some(&held.store_id)
                         && known.old.is_empty()
                         // The index and headers of small objects are not garbage.
                         && known.live_objects < info.needles as u32
@@ -276,16 +367,16 @@ impl Keeper {
         Ok(())
     }
 
-    /// Close, rewrite from the live slots at one index, switch: the old generation stays until
-    /// its readers are done.
+    /// Close, rewrite every replica from the live slots at one index, switch to what they agree
+    /// on: the old generation stays until its readers are done.
     fn compact_one(&self, held: &Held) -> Result<()> {
         let (chunk, node) = (held.info.chunk, &self.node);
         node.propose_and_wait(Command::CloseChunk { chunk }, Durability::Durable)?;
-        let Some((live, generation, state)) = node.namespace.read(|view, _| {
+        let Some((live, generation, state, holders)) = node.namespace.read(|view, _| {
             view.chunk(chunk).map(|known| {
                 let live: BTreeSet<Slot> =
                     view.live_slots(chunk).unwrap_or_default().into_iter().collect();
-                (live, known.generation, known.state)
+                (live, known.generation, known.state, known.replicas.clone())
             })
         })?
         else {
@@ -313,12 +404,17 @@ impl Keeper {
                 live.len()
             )));
         }
-        let switch = Command::SwitchGeneration {
-            chunk,
-            generation: next,
-            length: held.info.length,
-            digest: made.digest,
-        };
+        let mut replicas = vec![held.store_id];
+        for store in holders.into_iter().filter(|store| *store != held.store_id) {
+            let order = (store, chunk, next);
+            let digest = node.wait_for(|done| node.replicator.compact_at(order, &live, done));
+            // Who did not, or did otherwise, has the old generation alone, and gets a copy.
+            if digest == Ok(made.digest) {
+                replicas.push(store);
+            }
+        }
+        let (length, digest) = (held.info.length, made.digest);
+        let switch = Command::SwitchReplicas { chunk, generation: next, length, digest, replicas };
         node.propose_and_wait(switch, Durability::Durable)?;
         held.store.switch(chunk, next)
     }
@@ -365,18 +461,4 @@ impl Keeper {
         }
         held
     }
-}
-
-/// Replicas that the view lets go.
-fn unlinkable(view: &Namespace) -> Vec<(ChunkId, Generation, StoreId)> {
-    let mut free = Vec::new();
-    for chunk in view.chunks() {
-        // A store removes the current generation last: before that, nothing may say it is gone.
-        let doomed = (chunk.state == ChunkState::Doomed && chunk.old.is_empty())
-            .then(|| chunk.replicas.iter().map(|store| (chunk.generation, *store)));
-        let old = chunk.old.iter().filter(|old| old.released);
-        let old = old.flat_map(|old| old.replicas.iter().map(|store| (old.generation, *store)));
-        free.extend(doomed.into_iter().flatten().chain(old).map(|(g, store)| (chunk.id, g, store)));
-    }
-    free
 }

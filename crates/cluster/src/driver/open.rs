@@ -1,18 +1,29 @@
 //! Opening a data directory: lock, version, log, cluster view, stores, namespace; then the stores
 //! are made to follow the views. Nothing is served before all of it went well.
 
-use super::{Keeper, KeeperOptions, Machine, Node, OwnStore, Stores, Workers};
-use crate::{CLUSTER_TOPIC, ClusterCommand, DATA_FORMAT_VERSION, NAMESPACE_TOPIC, StoreState};
-use holdfast_base::ids::{NodeId, Sequence, SessionId, StoreId, Tier};
+use super::cuts::{Cut, Cuts};
+use super::identity::Identity;
+use super::replicas::Replicator;
+use super::views::{Views, wait_for};
+use super::{Keeper, KeeperOptions, Leader, Machine, Node, OwnStore, Stores, Workers, own_request};
+use crate::{
+    CLUSTER_TOPIC, ClusterCommand, ClusterOutcome, ClusterView, DATA_FORMAT_VERSION,
+    NAMESPACE_TOPIC, Namespace, StartedStore,
+};
+use holdfast_base::codec::{Decode, Encode};
+use holdfast_base::ids::{Index, NodeId, Tier};
 use holdfast_base::limits::CHUNK_BYTES;
 use holdfast_base::units::MIB;
-use holdfast_base::{Error, Result};
-use holdfast_chunk::{Recovered, Store, StoreConfig};
+use holdfast_base::{Error, Kind, Result};
+use holdfast_chunk::{Done, Recovered, Store, StoreConfig};
+use holdfast_client::wire::peer::{self, Sender, Welcome};
+use holdfast_client::wire::peer_log;
 use holdfast_env::Disk;
 use holdfast_env::disk::{ReplaceSites, create_dir_durable, read_file, replace_file};
+use holdfast_env::net::PeerRequest;
 use holdfast_env::region::Region;
 use holdfast_log::{
-    Drive, EmbeddedLog, Fold, FoldOptions, Log, Mode, Options, Request, SnapshotStore, View,
+    Drive, EmbeddedLog, Fold, FoldOptions, Log, Mode, Options, RemoteLog, SnapshotStore, View,
 };
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -21,14 +32,22 @@ use std::sync::{Arc, Mutex};
 const MARK: &str = "HOLDFAST";
 const MARK_SITES: ReplaceSites = ReplaceSites { data: "node.mark-data", name: "node.mark-name" };
 
+/// Between two attempts to reach a cluster that is to be joined.
+const JOIN_PAUSE_MS: u64 = 500;
+/// Answers about the cluster and its log.
+const HELLO_MS: u32 = 3000;
+
 /// What a node is made of.
 #[derive(Clone, Debug)]
 pub struct NodeConfig {
     pub data: PathBuf,
     /// Directories of further `disk` stores; the first one is `data/chunks`.
     pub disks: Vec<PathBuf>,
-    /// Label that replicas are spread over.
+    /// Any node of the cluster to belong to; `None` hosts the log itself.
+    pub join: Option<String>,
+    /// Label that replicas are spread over, and that of its rack.
     pub host: String,
+    pub rack: String,
     pub address: String,
     /// Threads that wait for disks, and that write commits. 0 for both in simulations.
     pub worker_threads: usize,
@@ -50,7 +69,9 @@ impl NodeConfig {
         NodeConfig {
             data: data.into(),
             disks: Vec::new(),
+            join: None,
             host: "localhost".to_owned(),
+            rack: String::new(),
             address: "localhost".to_owned(),
             worker_threads: 4,
             // They wait for the disk, one commit each: as many chunks as streams are written at once.
@@ -71,7 +92,9 @@ impl NodeConfig {
 }
 
 impl Node {
-    /// Opens the node in `config.data`, or makes one there. `region` becomes its `dram` store.
+    /// Opens the node in `config.data`, or makes one there, and makes it part of its cluster: the
+    /// one of `config.join`, or its own. `region` becomes its `dram` store. Waits for the log's
+    /// host, until it answers.
     pub fn open(
         machine: Machine,
         config: &NodeConfig,
@@ -80,63 +103,266 @@ impl Node {
         let data = &config.data;
         let doing = |e: Error| e.context(format_args!("open data directory `{}`", data.display()));
         let lock = claim(&*machine.disk, data).map_err(doing)?;
+        let cuts = Arc::new(Cuts::default());
+        let peers = Arc::new(Cut { peers: machine.peers.clone(), cuts: cuts.clone() });
+        let machine = Machine { peers, ..machine };
         let mut findings = Vec::new();
-        let log = open_log(&machine, config, &mut findings).map_err(doing)?;
-        let cluster = fold(&machine, &log, config, CLUSTER_TOPIC).map_err(doing)?;
-        let stores = open_stores(&machine, config, region, &mut findings).map_err(doing)?;
-        let namespace = fold(&machine, &log, config, NAMESPACE_TOPIC).map_err(doing)?;
+        let identity = Identity::load(&*machine.disk, data).map_err(doing)?;
+        let opened = match &config.join {
+            None => OpenLog::embedded(&machine, config, &mut findings),
+            Some(address) => OpenLog::remote(&machine, address, identity),
+        };
+        let log = opened.map_err(doing)?;
+        let cluster: Arc<Fold<ClusterView>> =
+            Arc::new(fold(&machine, &log.log, config, CLUSTER_TOPIC).map_err(doing)?);
+        let namespace: Arc<Fold<Namespace>> =
+            Arc::new(fold(&machine, &log.log, config, NAMESPACE_TOPIC).map_err(doing)?);
+        let stores = Arc::new(open_stores(&machine, config, region, &mut findings).map_err(doing)?);
+        let joining = Joining { machine: &machine, config, log: &log, cluster: &cluster };
+        let known = identity;
+        let identity = joining.identify(known).map_err(doing)?;
+        let sender = joining.start(identity, &stores).map_err(doing)?;
+        if known.is_none() {
+            // A number that is lost before this is nobody's for ever.
+            identity.save(&*machine.disk, data).map_err(doing)?;
+        }
+        joining.catch_up(&namespace).map_err(doing)?;
+        let workers = Arc::new(Workers::new("disk", config.worker_threads)?);
+        let directory = Views {
+            sender,
+            cluster: cluster.clone(),
+            namespace: namespace.clone(),
+            cuts: cuts.clone(),
+        };
+        let replicator = Replicator::new(
+            stores.clone(),
+            workers.clone(),
+            machine.clock.clone(),
+            machine.peers.clone(),
+            Arc::new(directory),
+        );
+        let log_host = match &log.remote {
+            Some((_, host, _)) => host.clone(),
+            None => config.address.clone(),
+        };
         let node = Arc::new(Node {
-            id: NodeId(1),
+            id: identity.node,
+            sender,
             machine,
             stores,
-            log,
+            log: log.log,
+            hosted: log.hosted,
             namespace,
             cluster,
-            workers: Arc::new(Workers::new("disk", config.worker_threads)?),
+            workers,
+            replicator,
+            log_host,
+            leader: Leader::default(),
+            leading: Default::default(),
+            heard: Mutex::default(),
+            operator: Mutex::default(),
+            cuts,
             packed: Default::default(),
             findings: Mutex::new(findings),
             scrubbed: Mutex::default(),
             _lock: lock,
         });
-        node.register(config).map_err(doing)?;
+        node.lead_alone().map_err(doing)?;
         Keeper::new(node.clone(), KeeperOptions::default()).settle().map_err(doing)?;
         Ok(node)
     }
 
-    /// Tells the cluster view who this is and which stores it has.
-    fn register(&self, config: &NodeConfig) -> Result<()> {
-        let (node, host, address) = (self.id, config.host.clone(), config.address.clone());
-        self.propose_cluster(ClusterCommand::RegisterNode { node, host, address })?;
-        for own in self.stores.iter() {
-            let (store, tier) = (own.id, own.tier);
-            let capacity = own.store.usage().capacity_bytes;
-            self.propose_cluster(ClusterCommand::RegisterStore { store, node, tier, capacity })?;
-        }
-        // Memory does not outlive its process: what an earlier one had is gone for good.
-        let gone: Vec<StoreId> = self.cluster.read(|view, _| {
-            let mine = view.stores().filter(|(_, info)| info.node == self.id);
-            let dead = mine.filter(|(id, info)| {
-                info.tier == Tier::Dram
-                    && info.state != StoreState::Gone
-                    && self.stores.get(*id).is_none()
-            });
-            dead.map(|(id, _)| id).collect()
-        })?;
-        for store in gone {
-            self.propose_cluster(ClusterCommand::SetStoreState { store, state: StoreState::Gone })?;
+    /// The only controller leads from the start: there is nobody else to hear from.
+    fn lead_alone(&self) -> Result<()> {
+        let alone = self
+            .cluster
+            .read(|view, _| view.leader() == Some(self.id) && view.controllers().count() == 1)?;
+        if alone {
+            let cluster = self.wait_for(|done| self.cluster.claim(done))?;
+            let namespace = self.wait_for(|done| self.namespace.claim(done))?;
+            self.leading.set(cluster, namespace);
         }
         Ok(())
     }
+}
 
-    fn propose_cluster(&self, command: ClusterCommand) -> Result<()> {
-        let request = Request {
-            session: SessionId(0),
-            sequence: Sequence(0),
-            acknowledged_below: Sequence(0),
-            command: command.to_entry(),
-            mode: Mode::Synced,
+/// The log of a node that is being opened.
+struct OpenLog {
+    log: Arc<dyn Log>,
+    hosted: Option<Arc<EmbeddedLog>>,
+    /// And of a node that does not host it: the log again, its host, and the cluster's id.
+    remote: Option<(Arc<RemoteLog>, String, u64)>,
+}
+
+impl OpenLog {
+    fn embedded(
+        machine: &Machine,
+        config: &NodeConfig,
+        findings: &mut Vec<String>,
+    ) -> Result<OpenLog> {
+        let hosted = open_log(machine, config, findings)?;
+        Ok(OpenLog { log: hosted.clone(), hosted: Some(hosted), remote: None })
+    }
+
+    /// Asks at `address` where the log is, until there is an answer.
+    fn remote(machine: &Machine, address: &str, identity: Option<Identity>) -> Result<OpenLog> {
+        let welcome = loop {
+            match hello(machine, address) {
+                Ok(welcome) => break welcome,
+                Err(e) if e.kind != Kind::Retry => return Err(e),
+                Err(_) => {
+                    let peers = &*machine.peers;
+                    let pause =
+                        |done: Done<()>| peers.after(JOIN_PAUSE_MS, Box::new(|| done(Ok(()))));
+                    wait_for(peers, &|| {}, pause)?;
+                }
+            }
         };
-        self.wait_for(|done| self.cluster.propose(request, done)).map(|_| ())
+        if welcome.data_format != DATA_FORMAT_VERSION {
+            return Err(Error::unsupported(format!(
+                "join the cluster at `{address}`: its data have format {}, this build writes \
+                 {DATA_FORMAT_VERSION}: use matching builds",
+                welcome.data_format
+            )));
+        }
+        if let Some(own) = identity.filter(|own| own.cluster != welcome.cluster) {
+            return Err(Error::invalid(format!(
+                "join the cluster at `{address}`: it is `{:016x}`, this directory belongs to \
+                 `{:016x}`: check the address, or choose an empty directory",
+                welcome.cluster, own.cluster
+            )));
+        }
+        let node = identity.map_or(NodeId(0), |own| own.node);
+        let sender = Sender { cluster: welcome.cluster, node, incarnation: Index(0) };
+        let remote = RemoteLog::new(machine.peers.clone(), &welcome.log_host, sender);
+        let remote = Arc::new(remote);
+        Ok(OpenLog {
+            log: remote.clone(),
+            hosted: None,
+            remote: Some((remote, welcome.log_host, welcome.cluster)),
+        })
+    }
+
+    fn pump(&self) {
+        if let Some(log) = &self.hosted {
+            // Does nothing where threads do it.
+            while log.pump() {}
+        }
+    }
+}
+
+fn hello(machine: &Machine, address: &str) -> Result<Welcome> {
+    let request = PeerRequest {
+        opcode: peer::OP_PEER_HELLO,
+        meta: Vec::new(),
+        body: None,
+        deadline_ms: HELLO_MS,
+    };
+    let peers = &*machine.peers;
+    let reply = wait_for(peers, &|| {}, |done| peers.call(address, request, done))?;
+    Ok(Welcome::from_bytes(&reply.meta)?)
+}
+
+/// The steps by which a process becomes a node.
+struct Joining<'a> {
+    machine: &'a Machine,
+    config: &'a NodeConfig,
+    log: &'a OpenLog,
+    cluster: &'a Fold<ClusterView>,
+}
+
+impl Joining<'_> {
+    fn wait<T: Send + 'static>(&self, start: impl FnOnce(Done<T>)) -> Result<T> {
+        wait_for(&*self.machine.peers, &|| self.log.pump(), start)
+    }
+
+    fn propose(&self, command: &ClusterCommand) -> Result<ClusterOutcome> {
+        let request = own_request(command.to_entry(), Mode::Synced);
+        let (_, bytes) = self.wait(|done| self.cluster.propose(request, done))?;
+        Ok(ClusterOutcome::from_result(&bytes)?)
+    }
+
+    /// Gets a number, unless there is one.
+    fn identify(&self, known: Option<Identity>) -> Result<Identity> {
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        let rng = &self.machine.rng;
+        let cluster = match &self.log.remote {
+            Some((_, _, cluster)) => *cluster,
+            None => {
+                let id = rng.next_u64().max(1);
+                let ClusterOutcome::Founded { id } =
+                    self.propose(&ClusterCommand::FoundCluster { id })?
+                else {
+                    return Err(Error::bug("found a cluster: the view answered something else"));
+                };
+                id
+            }
+        };
+        // A directory from before there were clusters holds the log, and is node 1.
+        let old = self.cluster.read(|view, _| {
+            let first = view.node(NodeId(1)).filter(|info| info.nonce == 0);
+            first.filter(|_| self.log.remote.is_none()).map(|_| NodeId(1))
+        })?;
+        let node = match old {
+            Some(node) => node,
+            None => {
+                let (host, rack, address) = self.place();
+                let nonce = rng.next_u64().max(1);
+                let join = ClusterCommand::JoinNode { nonce, host, rack, address };
+                let ClusterOutcome::Joined { node } = self.propose(&join)? else {
+                    return Err(Error::bug("join a cluster: the view answered something else"));
+                };
+                node
+            }
+        };
+        Ok(Identity { cluster, node })
+    }
+
+    fn place(&self) -> (String, String, String) {
+        (self.config.host.clone(), self.config.rack.clone(), self.config.address.clone())
+    }
+
+    /// Tells the cluster that this process is the node from now on, and what it has.
+    fn start(&self, identity: Identity, stores: &Stores) -> Result<Sender> {
+        let (host, rack, address) = self.place();
+        let started = stores.iter().map(|own| {
+            let usage = own.store.usage();
+            let free_mib = u32::try_from(usage.free_bytes / MIB).unwrap_or(u32::MAX);
+            let (store, tier, capacity) = (own.id, own.tier, usage.capacity_bytes);
+            StartedStore { store, tier, capacity, free_mib }
+        });
+        let (node, stores) = (identity.node, started.collect());
+        let start = ClusterCommand::StartNode { node, host, rack, address, stores };
+        let ClusterOutcome::Started { incarnation } = self.propose(&start)? else {
+            return Err(Error::bug("start a node: the view answered something else"));
+        };
+        let sender = Sender { cluster: identity.cluster, node, incarnation };
+        if let Some((remote, _, _)) = &self.log.remote {
+            remote.set_sender(sender);
+        }
+        Ok(sender)
+    }
+
+    /// Waits until the view has everything that was in the log when this was called.
+    fn catch_up(&self, namespace: &Fold<Namespace>) -> Result<()> {
+        let Some((_, host, _)) = &self.log.remote else { return Ok(()) };
+        let peers = &*self.machine.peers;
+        let sender = Sender { cluster: 0, ..Sender::default() };
+        let sender = Sender { cluster: self.log.remote.as_ref().map_or(0, |r| r.2), ..sender };
+        let topic = NAMESPACE_TOPIC.to_owned();
+        let describe = peer_log::Describe { sender, topic };
+        let request = PeerRequest {
+            opcode: peer_log::OP_PEER_LOG_INFO,
+            meta: describe.to_bytes(),
+            body: None,
+            deadline_ms: HELLO_MS,
+        };
+        let reply = self.wait(|done| peers.call(host, request, done))?;
+        let info = holdfast_client::wire::log::Info::from_bytes(&reply.meta)?;
+        let last = Index(info.durable.0.saturating_sub(1));
+        self.wait(|done| namespace.wake_at(last, done))
     }
 }
 
@@ -195,15 +421,14 @@ fn open_log(
 
 fn fold<V: View>(
     machine: &Machine,
-    log: &Arc<EmbeddedLog>,
+    log: &Arc<dyn Log>,
     config: &NodeConfig,
     topic: &str,
 ) -> Result<Fold<V>> {
-    let log: Arc<dyn Log> = log.clone();
     log.create(topic)?;
     let directory = config.data.join("snapshots").join(topic.replace('/', "-"));
     let snapshots = SnapshotStore { disk: machine.disk.clone(), directory };
-    Fold::open_as_leader(log, topic, snapshots, config.fold)
+    Fold::open_member(log.clone(), topic, snapshots, config.fold)
 }
 
 fn open_stores(

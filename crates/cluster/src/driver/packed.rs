@@ -1,16 +1,24 @@
 //! The node as the writer of packed chunks: one open chunk for each tier and durability class
 //! (a lane). A full chunk is sealed once its last append is answered, and the next one allocated.
+//! A chunk with several replicas that one of them failed is sealed at what all have; what was not
+//! acknowledged goes into the next one.
 //!
 //! **Invariant:** a pointer is handed out only after its bytes are as durable as their class says.
 
 use super::Node;
-use crate::{ChunkKind, Command, Outcome};
-use holdfast_base::ids::{ChunkId, Durability, FileId, Pointer, StoreId, Tier};
+use super::chunks::Spot;
+use super::replicas::{ReplicaSet, Shared};
+use crate::{ChunkKind, Outcome};
+use holdfast_base::ids::{ChunkId, Durability, FileId, Pointer, Slot, Tier};
 use holdfast_base::node::StorageClass;
-use holdfast_base::{Error, Result};
+use holdfast_base::{Error, Kind, Result};
 use holdfast_chunk::{Body, ChunkSpec, Done, Needle, Store};
+use holdfast_env::net::SharedBody;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
+
+/// How often one object moves on because its chunk failed, before its writer is told.
+const MOVES_MAX: u32 = 8;
 
 /// What a needle takes beside its bytes, hint and checksums, at most: header and padding to a
 /// sector, counted generously because it only decides when a chunk is called full.
@@ -18,9 +26,12 @@ const NEEDLE_OVERHEAD_BYTES: u64 = 8192;
 
 /// An append that waits for its lane's chunk.
 struct Waiting {
+    class: StorageClass,
     needle: Needle,
     body: Body,
     bytes: u64,
+    /// Chunks that failed under it.
+    moves: u32,
     crcs: Vec<u32>,
     done: Done<Pointer>,
 }
@@ -40,13 +51,21 @@ enum LaneState {
     Open(OpenChunk),
 }
 
+/// Cheap to clone: an append goes on without the lanes' lock.
+#[derive(Clone)]
 struct OpenChunk {
     chunk: ChunkId,
-    store_id: StoreId,
-    store: Store,
-    durability: Durability,
+    spot: Arc<Spot>,
+    writer: Writer,
     /// Appends of this chunk that are not answered yet; the last one seals a retired chunk.
     in_flight: Arc<Mutex<InFlight>>,
+}
+
+#[derive(Clone)]
+enum Writer {
+    /// One store of this node.
+    Alone(Store),
+    Set(Arc<ReplicaSet>),
 }
 
 #[derive(Default)]
@@ -75,120 +94,144 @@ impl PackedWriters {
         done: Done<Pointer>,
     ) {
         let bytes = (*body).as_ref().len() as u64;
-        let needed = bytes + NEEDLE_OVERHEAD_BYTES;
-        let waiting = Waiting { needle, body, bytes, crcs, done };
+        self.enqueue(node, Waiting { class, needle, body, bytes, moves: 0, crcs, done });
+    }
+
+    fn enqueue(&self, node: &Arc<Node>, waiting: Waiting) {
+        let (class, needed) = (waiting.class, waiting.bytes + NEEDLE_OVERHEAD_BYTES);
+        let mut refusal = None;
         let mut lanes = self.lanes.lock().expect("no holder of this lock panics");
         for tier in class.tiers() {
             let key = (tier, class.durability());
             let lane = lanes.entry(key).or_default();
             match &lane.state {
-                LaneState::Open(open) if open.takes(needed) => return open.append(node, waiting),
+                LaneState::Open(open) if open.takes(needed) => {
+                    let open = open.clone();
+                    // Before the lock is let go: nobody seals the chunk meanwhile.
+                    open.begin();
+                    if let Writer::Set(_) = &open.writer {
+                        // Its answer may come at once, and lead back here.
+                        drop(lanes);
+                    }
+                    return open.append(node, waiting);
+                }
                 LaneState::Opening => return lane.waiting.push_back(waiting),
                 _ => {}
             }
             // The next chunk; where there is no room for it, the next tier.
-            let Some(own) = node.stores.for_chunk(tier, needed) else { continue };
-            retire(node, std::mem::replace(&mut lane.state, LaneState::Opening));
+            let spot = match node.spot(tier, class.durability(), needed) {
+                Ok(Some(spot)) => spot,
+                Ok(None) => continue,
+                Err(e) => {
+                    refusal = Some(e);
+                    continue;
+                }
+            };
+            let old = std::mem::replace(&mut lane.state, LaneState::Opening);
             lane.waiting.push_back(waiting);
-            let store_id = own.id;
             drop(lanes);
-            return self.open_chunk(node, key, store_id, needed);
+            retire(node, old);
+            return self.open_chunk(node, spot);
         }
         drop(lanes);
-        (waiting.done)(Err(node.stores.refusal(class)));
+        (waiting.done)(Err(refusal.unwrap_or_else(|| node.stores.refusal(class))));
     }
 
     /// Allocates the lane's next chunk, then serves who waits.
-    fn open_chunk(
-        &self,
-        node: &Arc<Node>,
-        (tier, durability): (Tier, Durability),
-        store_id: StoreId,
-        least_bytes: u64,
-    ) {
-        let command = Command::AllocateChunk {
-            kind: ChunkKind::Packed,
-            owner: FileId(0),
-            node: node.id,
-            replicas: vec![store_id],
-            tier,
-            durability,
-        };
+    fn open_chunk(&self, node: &Arc<Node>, spot: Spot) {
+        let command = node.allocate_command(ChunkKind::Packed, FileId(0), &spot);
+        let durable = super::allocation(spot.tier, spot.durability);
         let opener = node.clone();
-        node.propose_own(
-            command,
-            super::allocation(tier, durability),
-            Box::new(move |outcome| {
-                let node = opener.clone();
-                // Making the chunk's file waits for the disk; this callback must not.
-                opener.workers.run(move || {
-                    let opened = outcome.and_then(|outcome| {
-                        let Outcome::Chunk { chunk } = outcome else {
-                            return Err(Error::bug(
-                                "allocate a packed chunk: the view answered something else",
-                            ));
-                        };
-                        let own = node.stores.get(store_id).ok_or_else(|| {
-                            Error::bug(format!(
-                                "allocate a packed chunk: store `{store_id}` vanished"
-                            ))
-                        })?;
-                        let spec = ChunkSpec {
-                            durability,
-                            capacity_bytes: own.chunk_bytes().max(least_bytes),
-                            ..ChunkSpec::new(
-                                chunk,
-                                holdfast_chunk::ChunkKind::Packed,
-                                node.id.0 as u64,
-                            )
-                        };
-                        own.store.create(spec)?;
-                        Ok(OpenChunk {
-                            chunk,
-                            store_id,
-                            store: own.store.clone(),
-                            durability,
-                            in_flight: Arc::default(),
-                        })
-                    });
-                    node.packed.opened(&node, (tier, durability), opened);
-                });
-            }),
-        );
+        let allocated = move |outcome: Result<Outcome>| {
+            let node = opener.clone();
+            // Making the chunk's file waits for the disk; this callback must not.
+            opener.workers.run(move || match outcome {
+                Ok(Outcome::Chunk { chunk }) => make(&node, chunk, spot),
+                Ok(_) => {
+                    let what = "allocate a packed chunk: the view answered something else";
+                    node.packed.refuse(&spot, Error::bug(what));
+                }
+                Err(e) => node.packed.refuse(&spot, e),
+            });
+        };
+        node.propose_own(command, durable, Box::new(allocated));
     }
 
-    fn opened(&self, node: &Arc<Node>, key: (Tier, Durability), opened: Result<OpenChunk>) {
-        let mut lanes = self.lanes.lock().expect("no holder of this lock panics");
-        let lane = lanes.entry(key).or_default();
-        let open = match opened {
-            Ok(open) => open,
-            Err(e) => {
-                lane.state = LaneState::Closed;
-                let waiting = std::mem::take(&mut lane.waiting);
-                drop(lanes);
-                waiting.into_iter().for_each(|w| (w.done)(Err(e.clone())));
-                return;
-            }
+    /// No chunk could be had: who waits is told.
+    fn refuse(&self, spot: &Spot, e: Error) {
+        let waiting = {
+            let mut lanes = self.lanes.lock().expect("no holder of this lock panics");
+            let lane = lanes.entry((spot.tier, spot.durability)).or_default();
+            lane.state = LaneState::Closed;
+            std::mem::take(&mut lane.waiting)
         };
+        waiting.into_iter().for_each(|w| (w.done)(Err(e.clone())));
+    }
+
+    /// The lane's chunk is there: serves who waits, as far as it takes them.
+    fn opened(&self, node: &Arc<Node>, open: OpenChunk) {
+        let mut later = Vec::new();
+        let mut lanes = self.lanes.lock().expect("no holder of this lock panics");
+        let lane = lanes.entry((open.spot.tier, open.spot.durability)).or_default();
+        let mut later_bytes = 0;
         while let Some(next) = lane.waiting.front() {
-            if !open.takes(next.bytes + NEEDLE_OVERHEAD_BYTES) {
+            let taken = next.bytes + NEEDLE_OVERHEAD_BYTES;
+            if !open.takes(later_bytes + taken) {
                 break;
             }
-            if let Some(next) = lane.waiting.pop_front() {
-                open.append(node, next);
+            let Some(next) = lane.waiting.pop_front() else { break };
+            open.begin();
+            match &open.writer {
+                Writer::Alone(_) => open.append(node, next),
+                // Without the lock: its answer may come at once, and lead back here.
+                Writer::Set(_) => {
+                    later_bytes += taken;
+                    later.push(next);
+                }
             }
         }
-        if lane.waiting.is_empty() {
-            lane.state = LaneState::Open(open);
-            return;
-        }
-        // More waited than one chunk takes.
-        let store_id = open.store_id;
-        let needed = lane.waiting.front().map_or(0, |next| next.bytes + NEEDLE_OVERHEAD_BYTES);
-        retire(node, LaneState::Open(open));
-        lane.state = LaneState::Opening;
+        let needed = lane.waiting.front().map(|next| next.bytes + NEEDLE_OVERHEAD_BYTES);
+        lane.state = match needed {
+            None => LaneState::Open(open.clone()),
+            // More waited than one chunk takes.
+            Some(_) => LaneState::Opening,
+        };
         drop(lanes);
-        self.open_chunk(node, key, store_id, needed);
+        later.into_iter().for_each(|next| open.append(node, next));
+        let Some(needed) = needed else { return };
+        let spot = open.spot.clone();
+        retire(node, LaneState::Open(open));
+        match node.spot(spot.tier, spot.durability, needed) {
+            Ok(Some(next)) => self.open_chunk(node, next),
+            Ok(None) => self.refuse(&spot, Error::full(
+                "place the next packed chunk: every store of its tier is full; delete something or add a store",
+            )),
+            Err(e) => self.refuse(&spot, e),
+        }
+    }
+
+    /// A chunk that was made on some of its replicas only is not used; who waits for it moves on.
+    fn failed_to_open(&self, node: &Arc<Node>, spot: &Spot, set: Arc<ReplicaSet>) {
+        let cause = set.cause().unwrap_or_else(|| Error::retry("a replica refused it"));
+        node.seal_packed_set(set);
+        let waiting = {
+            let mut lanes = self.lanes.lock().expect("no holder of this lock panics");
+            let lane = lanes.entry((spot.tier, spot.durability)).or_default();
+            lane.state = LaneState::Closed;
+            std::mem::take(&mut lane.waiting)
+        };
+        waiting.into_iter().for_each(|waiting| self.move_on(node, waiting, cause.clone()));
+    }
+
+    /// Its chunk failed before the append was acknowledged: another one takes it.
+    fn move_on(&self, node: &Arc<Node>, mut waiting: Waiting, e: Error) {
+        waiting.moves += 1;
+        if waiting.moves > MOVES_MAX {
+            let what =
+                format!("store an object: {MOVES_MAX} chunks failed under it, the last: {e}");
+            return (waiting.done)(Err(Error::retry(what)));
+        }
+        self.enqueue(node, waiting);
     }
 
     /// Chunks that this node is writing now.
@@ -205,42 +248,118 @@ impl PackedWriters {
 
     /// Seals every open chunk; for an orderly end.
     pub fn retire_all(&self, node: &Arc<Node>) {
-        let mut lanes = self.lanes.lock().expect("no holder of this lock panics");
-        for lane in lanes.values_mut() {
-            if lane.waiting.is_empty() {
-                retire(node, std::mem::take(&mut lane.state));
+        let mut states = Vec::new();
+        {
+            let mut lanes = self.lanes.lock().expect("no holder of this lock panics");
+            for lane in lanes.values_mut().filter(|lane| lane.waiting.is_empty()) {
+                states.push(std::mem::take(&mut lane.state));
             }
         }
+        states.into_iter().for_each(|state| retire(node, state));
     }
 }
 
+/// Makes the chunk's files, then has the lane go on. On a thread that may wait.
+fn make(node: &Arc<Node>, chunk: ChunkId, spot: Spot) {
+    let kind = holdfast_chunk::ChunkKind::Packed;
+    let spec = ChunkSpec {
+        durability: spot.durability,
+        capacity_bytes: spot.capacity,
+        ..ChunkSpec::new(chunk, kind, node.id.0 as u64)
+    };
+    let spot = Arc::new(spot);
+    let open = |writer| OpenChunk { chunk, spot: spot.clone(), writer, in_flight: Arc::default() };
+    if let Some(store) = node.alone(&spot.replicas) {
+        return match store.create(spec) {
+            Ok(()) => node.packed.opened(node, open(Writer::Alone(store.clone()))),
+            Err(e) => node.packed.refuse(&spot, e),
+        };
+    }
+    let (maker, place) = (node.clone(), spot.clone());
+    ReplicaSet::create(&node.replicator, spec, &spot.replicas, move |set| {
+        let node = maker;
+        if set.ended() {
+            return node.packed.failed_to_open(&node, &place, set);
+        }
+        let writer = Writer::Set(set);
+        let open = OpenChunk { chunk, spot: place, writer, in_flight: Arc::default() };
+        node.packed.opened(&node, open);
+    });
+}
+
 impl OpenChunk {
-    fn takes(&self, bytes: u64) -> bool {
-        self.store.room(self.chunk).is_ok_and(|room| room >= bytes)
+    fn room(&self) -> u64 {
+        match &self.writer {
+            Writer::Alone(store) => store.room(self.chunk).unwrap_or(0),
+            Writer::Set(set) => set.room(),
+        }
     }
 
-    fn append(&self, node: &Arc<Node>, w: Waiting) {
-        let (chunk, cookie, done) = (self.chunk, w.needle.cookie, w.done);
+    fn takes(&self, bytes: u64) -> bool {
+        self.room() >= bytes
+    }
+
+    /// Counts an append that is about to be made.
+    fn begin(&self) {
         self.in_flight.lock().expect("no holder of this lock panics").appends += 1;
-        let (node, in_flight, store) = (node.clone(), self.in_flight.clone(), self.store.clone());
-        self.store.append_needle(
-            chunk,
-            w.needle,
-            w.body,
-            w.crcs,
-            self.durability,
-            Box::new(move |slot| {
-                done(slot.map(|slot| Pointer { chunk, slot, cookie }));
-                let last = {
-                    let mut in_flight = in_flight.lock().expect("no holder of this lock panics");
-                    in_flight.appends -= 1;
-                    in_flight.retired && in_flight.appends == 0
+    }
+
+    /// One append was answered; the last one of a retired chunk seals it.
+    fn ended(&self, node: &Arc<Node>) {
+        let last = {
+            let mut in_flight = self.in_flight.lock().expect("no holder of this lock panics");
+            in_flight.appends -= 1;
+            in_flight.retired && in_flight.appends == 0
+        };
+        if last {
+            self.seal(node);
+        }
+    }
+
+    fn seal(&self, node: &Arc<Node>) {
+        match &self.writer {
+            Writer::Alone(store) => node.seal_packed(self.chunk, store),
+            Writer::Set(set) => node.seal_packed_set(set.clone()),
+        }
+    }
+
+    /// Makes an append that [`OpenChunk::begin`] has counted.
+    fn append(&self, node: &Arc<Node>, w: Waiting) {
+        let (open, node) = (self.clone(), node.clone());
+        let (chunk, cookie) = (self.chunk, w.needle.cookie);
+        match &self.writer {
+            Writer::Alone(store) => {
+                let done = w.done;
+                let answered = move |slot: Result<Slot>| {
+                    done(slot.map(|slot| Pointer { chunk, slot, cookie }));
+                    open.ended(&node);
                 };
-                if last {
-                    node.seal_packed(chunk, &store);
-                }
-            }),
-        );
+                let durability = self.spot.durability;
+                store.append_needle(
+                    chunk,
+                    w.needle,
+                    w.body,
+                    w.crcs,
+                    durability,
+                    Box::new(answered),
+                );
+            }
+            Writer::Set(set) => {
+                let (needle, crcs) = (w.needle.clone(), w.crcs.clone());
+                let body = SharedBody::from(w.body);
+                // Kept until it is acknowledged: another chunk may have to take it.
+                let w = Waiting { body: Box::new(Shared(body.clone())), ..w };
+                let answered = move |slot: Result<Slot>| {
+                    match slot {
+                        Ok(slot) => (w.done)(Ok(Pointer { chunk, slot, cookie })),
+                        Err(e) if e.kind == Kind::Fenced => node.packed.move_on(&node, w, e),
+                        Err(e) => (w.done)(Err(e)),
+                    }
+                    open.ended(&node);
+                };
+                set.append_needle(needle, body, crcs, Box::new(answered));
+            }
+        }
     }
 }
 
@@ -253,6 +372,6 @@ fn retire(node: &Arc<Node>, state: LaneState) {
         in_flight.appends == 0
     };
     if idle {
-        node.seal_packed(open.chunk, &open.store);
+        open.seal(node);
     }
 }

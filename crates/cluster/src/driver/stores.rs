@@ -1,9 +1,10 @@
 //! The stores of this node, and which of them takes the next bytes.
 
+use holdfast_base::Error;
 use holdfast_base::ids::{StoreId, Tier};
+use holdfast_base::limits::CHUNK_BYTES;
 use holdfast_base::node::StorageClass;
 use holdfast_base::units::MIB;
-use holdfast_base::{Error, Result};
 use holdfast_chunk::Store;
 use std::collections::BTreeMap;
 
@@ -25,9 +26,13 @@ pub struct OwnStore {
 impl OwnStore {
     /// Capacity of a new chunk: smaller than usual where the store is small.
     pub fn chunk_bytes(&self) -> u64 {
-        let share = self.store.usage().capacity_bytes / CHUNKS_MIN;
-        (share / MIB * MIB).max(CHUNK_BYTES_MIN).min(self.chunk_bytes_max)
+        chunk_bytes(self.store.usage().capacity_bytes, self.chunk_bytes_max)
     }
+}
+
+/// Capacity of a new chunk in a store of so many bytes.
+fn chunk_bytes(capacity: u64, chunk_bytes_max: u64) -> u64 {
+    (capacity / CHUNKS_MIN / MIB * MIB).max(CHUNK_BYTES_MIN).min(chunk_bytes_max)
 }
 
 /// Every store that this process opened; fixed for its life.
@@ -53,6 +58,12 @@ impl Stores {
         replicas.iter().find_map(|id| self.by_id.get(id)).map(|own| &own.store)
     }
 
+    /// Capacity of a new chunk in some node's store of `capacity` bytes.
+    pub fn chunk_bytes_of(&self, capacity: u64) -> u64 {
+        let max = self.by_id.values().map(|own| own.chunk_bytes_max).min();
+        chunk_bytes(capacity, max.unwrap_or(CHUNK_BYTES))
+    }
+
     /// The store of a tier for a new chunk that takes `least_bytes` or more: of those with room
     /// for a chunk the one with the most.
     pub fn for_chunk(&self, tier: Tier, least_bytes: u64) -> Option<&OwnStore> {
@@ -63,12 +74,6 @@ impl Stores {
             fits.then_some((usage.free_bytes, own))
         });
         room.max_by_key(|(free, own)| (*free, own.id)).map(|(_, own)| own)
-    }
-
-    /// The store for a new chunk of `class`: the first tier in its order that has room.
-    pub fn place(&self, class: StorageClass, least_bytes: u64) -> Result<&OwnStore> {
-        let found = class.tiers().find_map(|tier| self.for_chunk(tier, least_bytes));
-        found.ok_or_else(|| self.refusal(class))
     }
 
     /// Why no store takes a chunk of `class`.

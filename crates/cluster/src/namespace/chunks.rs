@@ -4,7 +4,7 @@
 use crate::ChunkKind;
 use holdfast_base::codec::DecodeError;
 use holdfast_base::ids::{ChunkId, Durability, FileId, Generation, NodeId, StoreId, Tier};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 crate::command::byte_enum! {
     ChunkState: "chunk state" {
@@ -27,6 +27,13 @@ pub struct OldGeneration {
     pub released: bool,
 }
 
+/// A replica that does not count any more; its store may still have the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Dropped {
+    pub generation: Generation,
+    pub store: StoreId,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chunk {
     pub id: ChunkId,
@@ -41,8 +48,13 @@ pub struct Chunk {
     pub node: NodeId,
     /// Decided by the seal; 0 before.
     pub length: u64,
+    /// Those that count, of the current generation. Changed through `Chunks::set_replicas` alone.
     pub replicas: Vec<StoreId>,
+    /// How many there should be; 1 to `REPLICAS_MAX`.
+    pub copies: u8,
     pub old: Vec<OldGeneration>,
+    /// In order; kept until the chunk has its copies and an `Unlink` names them.
+    pub dropped: Vec<Dropped>,
     /// Of the current generation, if compaction made it; else 0.
     pub digest: u64,
     /// Raw: its file is deleted and the grace is not over.
@@ -105,6 +117,32 @@ impl Bitmap {
 }
 
 impl Chunk {
+    /// Sealed and not deleted: it is to have its copies.
+    pub fn is_kept(&self) -> bool {
+        matches!(self.state, ChunkState::Sealed | ChunkState::Closed) && !self.freed
+    }
+
+    /// Nothing is left of it: no replica counts, though it is not deleted.
+    pub fn is_lost(&self) -> bool {
+        self.is_kept() && self.replicas.is_empty()
+    }
+
+    /// Whether `store` can lose an old or dropped replica without making the chunk's copies fewer
+    /// than they should be.
+    pub(super) fn can_spare(&self, store: StoreId) -> bool {
+        self.state == ChunkState::Doomed
+            || self.replicas.contains(&store)
+            || self.replicas.len() >= self.copies as usize
+    }
+
+    /// Doomed, and every replica was unlinked.
+    pub(super) fn is_over(&self) -> bool {
+        self.state == ChunkState::Doomed
+            && self.replicas.is_empty()
+            && self.old.is_empty()
+            && self.dropped.is_empty()
+    }
+
     /// A slot turns from live to dead.
     pub(super) fn bury(&mut self, slot: u32, bytes: u32) {
         self.live.remove(slot);
@@ -127,6 +165,10 @@ pub(super) struct Chunks {
     slab: Vec<Option<Box<Chunk>>>,
     free: Vec<u32>,
     by_id: BTreeMap<ChunkId, u32>,
+    /// Chunks by the stores of their replicas: what a lost or draining store concerns.
+    by_store: BTreeMap<StoreId, BTreeSet<ChunkId>>,
+    /// Chunks with fewer replicas than copies, whatever their stores' state.
+    thin: BTreeSet<ChunkId>,
 }
 
 impl Chunks {
@@ -149,6 +191,12 @@ impl Chunks {
 
     pub(super) fn insert(&mut self, chunk: Chunk) {
         let id = chunk.id;
+        for store in &chunk.replicas {
+            self.by_store.entry(*store).or_default().insert(id);
+        }
+        if chunk.replicas.len() < chunk.copies as usize {
+            self.thin.insert(id);
+        }
         let index = match self.free.pop() {
             Some(index) => index,
             None => {
@@ -160,7 +208,47 @@ impl Chunks {
         self.by_id.insert(id, index);
     }
 
+    /// The only way to change who holds a chunk.
+    pub(super) fn set_replicas(&mut self, id: ChunkId, replicas: Vec<StoreId>) {
+        let Some(chunk) = self.index(id).and_then(|at| self.slab[at as usize].as_mut()) else {
+            return;
+        };
+        for store in chunk.replicas.iter().filter(|store| !replicas.contains(store)) {
+            if let Some(chunks) = self.by_store.get_mut(store) {
+                chunks.remove(&id);
+                if chunks.is_empty() {
+                    self.by_store.remove(store);
+                }
+            }
+        }
+        for store in &replicas {
+            self.by_store.entry(*store).or_default().insert(id);
+        }
+        match replicas.len() < chunk.copies as usize {
+            true => self.thin.insert(id),
+            false => self.thin.remove(&id),
+        };
+        chunk.replicas = replicas;
+    }
+
+    /// Chunks with a replica on `store`, by id.
+    pub(super) fn on(&self, store: StoreId) -> impl Iterator<Item = &Chunk> {
+        self.by_store.get(&store).into_iter().flatten().filter_map(|id| self.get(*id))
+    }
+
+    /// Stores that hold a replica of any chunk, by id.
+    pub(super) fn stores(&self) -> impl Iterator<Item = StoreId> {
+        self.by_store.keys().copied()
+    }
+
+    /// Chunks with fewer replicas than copies, by id.
+    pub(super) fn thin(&self) -> impl Iterator<Item = &Chunk> {
+        self.thin.iter().filter_map(|id| self.get(*id))
+    }
+
     pub(super) fn remove(&mut self, id: ChunkId) {
+        self.set_replicas(id, Vec::new());
+        self.thin.remove(&id);
         if let Some(index) = self.by_id.remove(&id) {
             self.slab[index as usize] = None;
             self.free.push(index);

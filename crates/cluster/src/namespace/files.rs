@@ -45,6 +45,13 @@ impl Namespace {
                 CHUNK_SLOTS_MAX - 1
             )));
         }
+        if chunk.state == ChunkState::Sealed && pointer.slot.0 as u64 >= chunk.length {
+            // The seal decided without these bytes, so nobody acknowledged them.
+            return Err(Error::retry(format!(
+                "chunk `{}` was sealed at {} slots, before slot {}: write the bytes again",
+                chunk.id, chunk.length, pointer.slot
+            )));
+        }
         if chunk.live.contains(pointer.slot.0) || chunk.dead.contains(pointer.slot.0) {
             return Err(Error::invalid(format!(
                 "slot {} of chunk `{}` was named before: write the bytes again",

@@ -4,10 +4,11 @@
 
 use super::chunks::{Bitmap, Chunk};
 use super::nodes::{DETACHED, EXTENTS, HAS_CRC, PACKED, ROOT, UNCLOSED};
-use super::snapshot::{MAGIC, VERSION};
+use super::snapshot::{MAGIC, VERSION, VERSION_BEFORE_COPIES};
 use super::space::check_replicas;
 use super::tree::{check_metadata, check_mode};
 use super::{ChunkState, FileExtents, Freed, FreedThing, Namespace, Unclosed, table};
+use crate::command::REPLICAS_MAX;
 use crate::{ChunkKind, Extent, NodeKind, Remainder, StorageClass};
 use holdfast_base::checksum::crc32c;
 use holdfast_base::codec::{Decode, Reader};
@@ -15,9 +16,14 @@ use holdfast_base::ids::{ChunkId, FileId, Generation, Pointer};
 use holdfast_base::limits::{CHUNK_BYTES, CHUNK_SLOTS_MAX, PACKED_BYTES_MAX, PATH_BYTES_MAX};
 use holdfast_base::{Error, Result, path};
 use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
 
-/// What is between a snapshot's version and its checksum, once both are right.
-pub(crate) fn checked_body(bytes: &[u8], magic: [u8; 4], version: u8) -> Result<&[u8]> {
+/// A snapshot's version, and what is between it and the checksum, once both are right.
+pub(crate) fn checked_body(
+    bytes: &[u8],
+    magic: [u8; 4],
+    versions: RangeInclusive<u8>,
+) -> Result<(u8, &[u8])> {
     let Some((body, crc)) = bytes.split_last_chunk::<4>().filter(|(body, _)| body.len() > 4) else {
         return Err(Error::corrupt("the snapshot is cut short: use an older one"));
     };
@@ -27,13 +33,14 @@ pub(crate) fn checked_body(bytes: &[u8], magic: [u8; 4], version: u8) -> Result<
     if crc32c(body) != u32::from_le_bytes(*crc) {
         return Err(Error::corrupt("the snapshot fails its checksum: use an older one"));
     }
-    if body[4] != version {
+    if !versions.contains(&body[4]) {
         return Err(Error::unsupported(format!(
-            "the snapshot has version {}, this build reads version {version}: use a newer build",
-            body[4]
+            "the snapshot has version {}, this build reads versions up to {}: use a newer build",
+            body[4],
+            versions.end()
         )));
     }
-    Ok(&body[5..])
+    Ok((body[4], &body[5..]))
 }
 
 fn ensure(holds: bool, what: impl FnOnce() -> String) -> Result<()> {
@@ -43,11 +50,12 @@ fn ensure(holds: bool, what: impl FnOnce() -> String) -> Result<()> {
 impl Namespace {
     /// The inverse of [`Namespace::snapshot`].
     pub fn restore(bytes: &[u8]) -> Result<Namespace> {
-        let body = checked_body(bytes, MAGIC, VERSION);
-        body.and_then(Namespace::restore_body).map_err(|e| e.context("restore the namespace"))
+        checked_body(bytes, MAGIC, VERSION_BEFORE_COPIES..=VERSION)
+            .and_then(|(version, body)| Namespace::restore_body(version, body))
+            .map_err(|e| e.context("restore the namespace"))
     }
 
-    fn restore_body(body: &[u8]) -> Result<Namespace> {
+    fn restore_body(version: u8, body: &[u8]) -> Result<Namespace> {
         let mut reader = Reader::new(body);
         let reader = &mut reader;
         let mut ns = Namespace::hollow(u16::decode(reader)?);
@@ -57,7 +65,7 @@ impl Namespace {
         })?;
         let mut last = None;
         for _ in 0..u32::decode(reader)? {
-            let chunk = decode_chunk(reader)?;
+            let chunk = decode_chunk(version, reader)?;
             let known = chunk.id.shard() == ns.shard && chunk.id.counter() < ns.chunk_next;
             ensure(known && last < Some(chunk.id), || {
                 format!("chunk `{}` is out of place", chunk.id)
@@ -321,8 +329,8 @@ fn check_flags(kind: NodeKind, flags: u8) -> Result<()> {
     })
 }
 
-fn decode_chunk(reader: &mut Reader<'_>) -> Result<Chunk> {
-    let chunk = Chunk {
+fn decode_chunk(version: u8, reader: &mut Reader<'_>) -> Result<Chunk> {
+    let mut chunk = Chunk {
         id: Decode::decode(reader)?,
         kind: Decode::decode(reader)?,
         state: Decode::decode(reader)?,
@@ -333,7 +341,9 @@ fn decode_chunk(reader: &mut Reader<'_>) -> Result<Chunk> {
         node: Decode::decode(reader)?,
         length: Decode::decode(reader)?,
         replicas: Decode::decode(reader)?,
+        copies: 0,
         old: Decode::decode(reader)?,
+        dropped: Vec::new(),
         digest: Decode::decode(reader)?,
         freed: Decode::decode(reader)?,
         live_objects: 0,
@@ -341,6 +351,11 @@ fn decode_chunk(reader: &mut Reader<'_>) -> Result<Chunk> {
         live: Bitmap::default(),
         dead: Bitmap::from_words(Decode::decode(reader)?)?,
     };
+    if version == VERSION_BEFORE_COPIES {
+        chunk.copies = chunk.replicas.len().clamp(1, REPLICAS_MAX) as u8;
+    } else {
+        (chunk.copies, chunk.dropped) = (Decode::decode(reader)?, Decode::decode(reader)?);
+    }
     check_chunk(&chunk).map_err(|e| e.context(format_args!("chunk `{}`", chunk.id)))?;
     Ok(chunk)
 }
@@ -349,9 +364,15 @@ fn check_chunk(chunk: &Chunk) -> Result<()> {
     let packed = chunk.kind == ChunkKind::Packed;
     let dead = chunk.dead.words();
     let rewritten = chunk.generation != Generation(0) || !chunk.old.is_empty();
-    // An unlinked current generation may leave older ones behind, so no replicas is a state too.
-    let replicas = chunk.replicas.is_empty() && !chunk.old.is_empty()
+    // No replicas is a state too: of a lost chunk, and of one that was unlinked but for leftovers.
+    let replicas = chunk.replicas.is_empty() && chunk.state != ChunkState::Open && !chunk.is_over()
         || check_replicas(&chunk.replicas).is_ok();
+    let dropped = chunk.dropped.is_sorted_by(|a, b| a < b)
+        && chunk.dropped.iter().all(|dropped| {
+            dropped.generation < chunk.generation
+                || dropped.generation == chunk.generation
+                    && !chunk.replicas.contains(&dropped.store)
+        });
     let old = chunk.old.windows(2).all(|pair| pair[0].generation < pair[1].generation)
         && chunk
             .old
@@ -365,7 +386,10 @@ fn check_chunk(chunk: &Chunk) -> Result<()> {
         !rewritten || matches!(chunk.state, ChunkState::Closed | ChunkState::Doomed),
         chunk.length <= CHUNK_BYTES && (chunk.state != ChunkState::Open || chunk.length == 0),
         dead.len() <= CHUNK_SLOTS_MAX as usize / 64,
-        replicas && old,
+        replicas && old && dropped,
+        (1..=REPLICAS_MAX).contains(&(chunk.copies as usize)),
+        chunk.state != ChunkState::Open || chunk.dropped.is_empty(),
+        chunk.state != ChunkState::Open || chunk.replicas.len() <= chunk.copies as usize,
     ];
     ensure(!rules.contains(&false), || "its parts do not agree".to_owned())
 }

@@ -1,7 +1,7 @@
 //! The namespace as bytes: docs/formats/namespace.md. The same state has one form, whatever its
 //! history: everything is in order of id, and what can be found again is left out.
 
-use super::chunks::{Chunk, OldGeneration};
+use super::chunks::{Chunk, Dropped, OldGeneration};
 use super::nodes::{EXTENTS, PACKED, UNCLOSED};
 use super::{Freed, FreedThing, Namespace};
 use crate::{Location, NodeKind};
@@ -10,8 +10,11 @@ use holdfast_base::codec::{Encode, put_bytes};
 use holdfast_base::{codec_enum, codec_struct};
 
 pub(super) const MAGIC: [u8; 4] = *b"HFNV";
-pub(super) const VERSION: u8 = 1;
+pub(super) const VERSION: u8 = 2;
+/// Its chunks want as many copies as they have replicas, and remember none that was dropped.
+pub(super) const VERSION_BEFORE_COPIES: u8 = 1;
 
+codec_struct!(Dropped { generation, store });
 codec_struct!(OldGeneration { generation, replicas, released });
 codec_enum!(FreedThing: "freed thing" {
     1 => Slot { chunk, slot, bytes },
@@ -108,4 +111,6 @@ fn encode_chunk(chunk: &Chunk, out: &mut Vec<u8>) {
     chunk.digest.encode(out);
     chunk.freed.encode(out);
     chunk.dead.words().encode(out);
+    chunk.copies.encode(out);
+    chunk.dropped.encode(out);
 }

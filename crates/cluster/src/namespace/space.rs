@@ -1,24 +1,36 @@
-//! Changes of chunks: drawn, sealed, closed, rewritten, and unlinked. Nothing that a name or a
-//! reader may still use is ever allowed to go: what is freed waits for its `Release`.
+//! Changes of chunks: drawn, sealed, closed, rewritten, and released. Nothing that a name or a
+//! reader may still use is ever allowed to go: what is freed waits for its `Release`. Who holds a
+//! chunk changes in `replicas.rs`.
 
-use super::chunks::{Bitmap, Chunk};
+use super::chunks::{Bitmap, Chunk, Dropped};
 use super::{ChunkState, Freed, FreedThing, Namespace, OldGeneration, STEPS_MAX};
 use crate::command::REPLICAS_MAX;
-use crate::{ChunkKind, Command, Outcome};
-use holdfast_base::ids::{ChunkId, FileId, Generation, Index, StoreId};
+use crate::{ChunkKind, Outcome};
+use holdfast_base::ids::{ChunkId, Durability, FileId, Generation, Index, NodeId, StoreId, Tier};
 use holdfast_base::limits::CHUNK_BYTES;
 use holdfast_base::{Error, Result};
 
 impl Namespace {
-    pub(super) fn allocate_chunk(&mut self, command: &Command) -> Result<Outcome> {
-        let Command::AllocateChunk { kind, owner, node, replicas, tier, durability } = command
-        else {
-            return Err(super::misrouted());
-        };
+    pub(super) fn allocate(
+        &mut self,
+        kind: ChunkKind,
+        owner: FileId,
+        node: NodeId,
+        replicas: &[StoreId],
+        copies: u8,
+        (tier, durability): (Tier, Durability),
+    ) -> Result<Outcome> {
         check_replicas(replicas)?;
+        if copies as usize > REPLICAS_MAX || (copies as usize) < replicas.len() {
+            return Err(Error::invalid(format!(
+                "{copies} copies are wanted and {} stores named: want at least that many, and at \
+                 most {REPLICAS_MAX}",
+                replicas.len()
+            )));
+        }
         let owner_at = match kind {
-            ChunkKind::Raw => Some(self.find_unclosed(*owner)?),
-            ChunkKind::Packed if *owner != FileId(0) => {
+            ChunkKind::Raw => Some(self.find_unclosed(owner)?),
+            ChunkKind::Packed if owner != FileId(0) => {
                 return Err(Error::invalid("a packed chunk belongs to a node, not to a file"));
             }
             ChunkKind::Packed => None,
@@ -30,16 +42,18 @@ impl Namespace {
         self.chunk_next += 1;
         self.chunks.insert(Chunk {
             id,
-            kind: *kind,
+            kind,
             state: ChunkState::Open,
             generation: Generation(0),
-            tier: *tier,
-            durability: *durability,
-            owner: *owner,
-            node: *node,
+            tier,
+            durability,
+            owner,
+            node,
             length: 0,
-            replicas: replicas.clone(),
+            replicas: replicas.to_vec(),
+            copies,
             old: Vec::new(),
+            dropped: Vec::new(),
             digest: 0,
             freed: false,
             live_objects: 0,
@@ -76,9 +90,14 @@ impl Namespace {
             }
             chunk.state = ChunkState::Sealed;
             chunk.length = length;
-            chunk.replicas = replicas.to_vec();
+            let generation = chunk.generation;
+            let left_out = chunk.replicas.iter().filter(|store| !replicas.contains(store));
+            chunk.dropped = left_out.map(|store| Dropped { generation, store: *store }).collect();
+            chunk.dropped.sort_unstable();
+            self.chunks.set_replicas(id, replicas.to_vec());
         }
         // Later seals are told what the first one decided.
+        let chunk = self.find_chunk(id)?;
         Ok(Outcome::Sealed { length: chunk.length, replicas: chunk.replicas.clone() })
     }
 
@@ -93,9 +112,11 @@ impl Namespace {
             ChunkState::Closed | ChunkState::Doomed => {}
         }
         doom_if_empty(chunk);
+        self.forget_if_over(id);
         Ok(Outcome::Done {})
     }
 
+    /// `replicas` have the new generation; `None` for all.
     pub(super) fn switch_generation(
         &mut self,
         index: Index,
@@ -103,6 +124,7 @@ impl Namespace {
         generation: Generation,
         length: u64,
         digest: u64,
+        replicas: Option<&[StoreId]>,
     ) -> Result<Outcome> {
         let chunk = self.find_chunk(id)?;
         if chunk.state != ChunkState::Closed {
@@ -122,6 +144,11 @@ impl Namespace {
                 "{length} bytes are more than a chunk's {CHUNK_BYTES}"
             )));
         }
+        let replicas = replicas.unwrap_or(&chunk.replicas).to_vec();
+        check_replicas(&replicas)?;
+        if let Some(store) = replicas.iter().find(|store| !chunk.replicas.contains(store)) {
+            return Err(Error::invalid(format!("store `{store}` holds no replica that counts")));
+        }
         let old = chunk.generation;
         chunk.old.push(OldGeneration {
             generation: old,
@@ -129,45 +156,9 @@ impl Namespace {
             released: false,
         });
         (chunk.generation, chunk.length, chunk.digest) = (generation, length, digest);
+        self.chunks.set_replicas(id, replicas);
         let what = FreedThing::Generation { chunk: id, generation: old };
         self.freed.push_back(Freed { index, what });
-        Ok(Outcome::Done {})
-    }
-
-    pub(super) fn unlink_replica(
-        &mut self,
-        id: ChunkId,
-        generation: Generation,
-        store: StoreId,
-    ) -> Result<Outcome> {
-        let chunk = self.find_chunk(id)?;
-        let replicas = if generation == chunk.generation {
-            if chunk.state != ChunkState::Doomed {
-                return Err(Error::invalid(format!(
-                    "it is {} with {} live objects{}: it stays",
-                    chunk.state.name(),
-                    chunk.live_objects,
-                    if chunk.freed { " and its readers have their grace" } else { "" }
-                )));
-            }
-            &mut chunk.replicas
-        } else {
-            match chunk.old.iter_mut().find(|old| old.generation == generation) {
-                None => return Err(Error::not_found("it has no such generation")),
-                Some(old) if !old.released => {
-                    return Err(Error::invalid("its readers have their grace: it stays"));
-                }
-                Some(old) => &mut old.replicas,
-            }
-        };
-        let Some(place) = replicas.iter().position(|held| *held == store) else {
-            return Err(Error::not_found("that store does not hold it"));
-        };
-        replicas.remove(place);
-        chunk.old.retain(|old| !old.replicas.is_empty());
-        if chunk.replicas.is_empty() && chunk.old.is_empty() {
-            self.chunks.remove(id);
-        }
         Ok(Outcome::Done {})
     }
 
@@ -195,6 +186,7 @@ impl Namespace {
                     old.into_iter().for_each(|old| old.released = true);
                 }
             }
+            self.forget_if_over(id);
         }
         Outcome::Progress { steps, more: due(&self.freed.front()) }
     }

@@ -1,5 +1,7 @@
 //! The rules, one by one. `tests/model.rs` tries them in random order against a naive model.
 
+mod replicas;
+
 use super::*;
 use crate::{ChunkKind, Location};
 use holdfast_base::Kind;

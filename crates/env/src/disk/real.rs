@@ -17,9 +17,17 @@ struct RealFile {
     file: fs::File,
 }
 
-fn open(path: &Path, access: Access, create: bool) -> io::Result<Arc<dyn File>> {
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum How {
+    Create,
+    Open,
+    OpenToRead,
+}
+
+fn open(path: &Path, access: Access, how: How) -> io::Result<Arc<dyn File>> {
     let mut options = OpenOptions::new();
-    options.read(true).write(true).create_new(create);
+    let create = how == How::Create;
+    options.read(true).write(how != How::OpenToRead).create_new(create);
     if access == Access::Direct {
         options.custom_flags(libc::O_DIRECT);
     }
@@ -30,7 +38,7 @@ fn open(path: &Path, access: Access, create: bool) -> io::Result<Arc<dyn File>> 
                 // The refused open left the empty file behind.
                 RealDisk.remove(path)?;
             }
-            return open(path, Access::Cached, create);
+            return open(path, Access::Cached, how);
         }
         other => other?,
     };
@@ -40,11 +48,15 @@ fn open(path: &Path, access: Access, create: bool) -> io::Result<Arc<dyn File>> 
 #[expect(clippy::disallowed_methods, reason = "this is the seam")]
 impl Disk for RealDisk {
     fn create(&self, path: &Path, access: Access) -> io::Result<Arc<dyn File>> {
-        open(path, access, true)
+        open(path, access, How::Create)
     }
 
     fn open(&self, path: &Path, access: Access) -> io::Result<Arc<dyn File>> {
-        open(path, access, false)
+        open(path, access, How::Open)
+    }
+
+    fn open_to_read(&self, path: &Path, access: Access) -> io::Result<Arc<dyn File>> {
+        open(path, access, How::OpenToRead)
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {

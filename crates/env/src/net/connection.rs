@@ -33,6 +33,9 @@ pub(super) struct Connection {
     pub counted_bytes: u64,
     /// Came with what was received last; dropped, and thereby closed, unless it is a ring.
     pub passed: Option<OwnedFd>,
+    /// A large body came last: the next one is received where it belongs only if little of it is
+    /// received together with its head.
+    pub large: bool,
     /// Requests of the next batch, at most; follows the size of the answers.
     pub batch_requests: usize,
 }
@@ -91,6 +94,7 @@ impl Connection {
             paused: false,
             counted_bytes: 0,
             passed: None,
+            large: false,
             batch_requests: FIRST_BATCH_REQUESTS,
         }
     }
@@ -274,6 +278,14 @@ impl Waiting {
             }
         }
     }
+}
+
+/// The answer to a request whose service took too long.
+pub(super) fn deadline_passed() -> Error {
+    Error::retry(
+        "the deadline passed before the answer was there: what was asked may or may not have been \
+         done, ask again",
+    )
 }
 
 /// Puts a response of the service into the connection's send queue.

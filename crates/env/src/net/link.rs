@@ -13,6 +13,13 @@ const SPIN: Duration = Duration::from_micros(50);
 /// Looks at the ring between two looks at the clock.
 const LOOKS: u32 = 64;
 
+/// Memory that the kernel can send from without a copy: it takes the pages, not the bytes, so the
+/// bytes must stay until the peer has answered, or the peer must be able to tell.
+pub trait Pages {
+    /// The file that is the memory, and which bytes of it.
+    fn pages(&self) -> (&OwnedFd, u64, usize);
+}
+
 pub struct Link {
     pub socket: Socket,
     /// Carries everything while it is there.
@@ -37,12 +44,29 @@ impl Link {
         self.socket.is_unix() && self.ring.is_none()
     }
 
+    /// Whether [`Link::send_pages`] is worth while: over TCP, where it saves one of two copies.
+    pub fn sends_pages(&self) -> bool {
+        self.ring.is_none() && !self.socket.is_unix()
+    }
+
     /// As [`Socket::send`].
-    pub fn send(&mut self, parts: &[IoSlice<'_>], fd: Option<BorrowedFd<'_>>) -> io::Result<usize> {
+    pub fn send(
+        &mut self,
+        parts: &[IoSlice<'_>],
+        fd: Option<BorrowedFd<'_>>,
+        more: bool,
+    ) -> io::Result<usize> {
         match &mut self.ring {
-            None => self.socket.send(parts, fd),
+            None => self.socket.send(parts, fd, more),
             Some(ring) => some(ring.write(parts)?),
         }
+    }
+
+    /// Sends bytes of shared memory without a copy, see [`Pages`]. Only where
+    /// [`Link::sends_pages`] says so.
+    pub fn send_pages(&mut self, pages: &impl Pages, skip: usize) -> io::Result<usize> {
+        let (memory, offset, bytes) = pages.pages();
+        self.socket.send_pages(memory, offset + skip as u64, bytes - skip)
     }
 
     /// As [`Socket::receive`].

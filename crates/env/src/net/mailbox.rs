@@ -29,10 +29,10 @@ pub(super) struct DeferredKey {
     pub generation: u32,
 }
 
-pub(super) struct Mailbox {
+pub(super) struct Mailbox<M = Message> {
     /// Held for a push or a swap only. Emptied by the reactor; nobody closes it: what arrives
     /// after the reactor's end is dropped with the last sender.
-    messages: Mutex<Vec<Message>>,
+    messages: Mutex<Vec<M>>,
     /// Says without the lock that `messages` is not empty. For reactors that never sleep.
     filled: AtomicBool,
     /// In the reactor's epoll set, unless it never sleeps.
@@ -41,8 +41,8 @@ pub(super) struct Mailbox {
     spins: bool,
 }
 
-impl Mailbox {
-    pub fn new(spins: bool) -> io::Result<Mailbox> {
+impl<M> Mailbox<M> {
+    pub fn new(spins: bool) -> io::Result<Mailbox<M>> {
         // SAFETY: no pointers; the result is checked.
         let eventfd = match unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) } {
             -1 => return Err(io::Error::last_os_error()),
@@ -61,7 +61,7 @@ impl Mailbox {
         self.eventfd.as_raw_fd()
     }
 
-    pub fn push(&self, message: Message) {
+    pub fn push(&self, message: M) {
         let mut messages = self.messages.lock().expect("no holder of this lock panics");
         let was_empty = messages.is_empty();
         messages.push(message);
@@ -74,7 +74,7 @@ impl Mailbox {
     }
 
     /// Moves all messages into `into`, which is empty. Called by the reactor, when awake.
-    pub fn take(&self, into: &mut Vec<Message>) {
+    pub fn take(&self, into: &mut Vec<M>) {
         if !self.filled.load(Ordering::Acquire) {
             return;
         }

@@ -1,5 +1,6 @@
 //! Bodies of requests and of answers, and where their bytes live.
 
+use super::peers::SharedBody;
 use crate::buf::AlignedBuf;
 use crate::region::{RegionMut, RegionSlice};
 use holdfast_base::{Error, Result};
@@ -41,6 +42,8 @@ pub enum BodyPart {
     Region(RegionSlice),
     Shared(Arc<Vec<u8>>, Range<usize>),
     Aligned(Arc<AlignedBuf>, Range<usize>),
+    /// What several peers are sent.
+    Peers(SharedBody),
 }
 
 impl BodyPart {
@@ -51,6 +54,7 @@ impl BodyPart {
             BodyPart::Region(slice) => slice,
             BodyPart::Shared(bytes, range) => &bytes[range.clone()],
             BodyPart::Aligned(bytes, range) => &bytes[range.clone()],
+            BodyPart::Peers(body) => (**body).as_ref(),
         }
     }
 }

@@ -3,10 +3,11 @@
 
 use super::link::Link;
 use super::message::{BodyPart, Parts};
+use super::peers::SharedBody;
 use holdfast_base::codec::Encode;
 use holdfast_base::frame::{self, FrameKind};
 use holdfast_base::limits::FRAME_BODY_BYTES_MAX;
-use holdfast_base::{Error, Kind};
+use holdfast_base::{Error, Kind, Result};
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, OwnedFd};
@@ -15,6 +16,13 @@ use std::os::fd::{AsFd, OwnedFd};
 const COPY_BYTES_MAX: usize = 1024;
 /// Entries of one gathered write; the kernel's limit is 1024, and more than this gains nothing.
 const GATHER_MAX: usize = 256;
+/// Bodies in the region of this size on are sent by their pages: two calls instead of one, and no
+/// copy.
+const PAGES_BYTES_MIN: usize = 32 << 10;
+/// From here on they are copied again. They are slices of a stream, of which another is on its way
+/// meanwhile: the sender's copy then costs no time, and spares the reader, who has more to do, that
+/// the bytes are far from its processor.
+const PAGES_BYTES_END: usize = 512 << 10;
 /// Sent bytes at the front of a buffer that does not drain are dropped from here on.
 const COMPACT_BYTES: usize = 256 << 10;
 
@@ -34,6 +42,26 @@ pub(super) struct Out {
     fds: VecDeque<(u64, OwnedFd)>,
     /// Unsent bytes of `parts`.
     parts_bytes: u64,
+}
+
+/// What one call sends.
+#[derive(Debug, PartialEq, Eq)]
+struct Gathered {
+    count: usize,
+    /// The first byte carries a descriptor.
+    with_fd: bool,
+    /// Behind it comes a body that is sent by its pages.
+    pages_follow: bool,
+}
+
+impl BodyPart {
+    fn is_pages(&self) -> bool {
+        let bytes = match self {
+            BodyPart::Region(slice) => slice.len(),
+            _ => 0,
+        };
+        (PAGES_BYTES_MIN..PAGES_BYTES_END).contains(&bytes)
+    }
 }
 
 /// Where an answer belongs.
@@ -79,6 +107,51 @@ impl Out {
         }
     }
 
+    /// A request to another server; one that exceeds a frame is refused, and leaves nothing.
+    pub fn push_request(
+        &mut self,
+        opcode: u16,
+        request_id: u64,
+        deadline_ms: u32,
+        meta: &[u8],
+        body: Option<SharedBody>,
+    ) -> Result<()> {
+        let part = body.map(BodyPart::Peers);
+        let bytes = part.as_ref().map_or(0, |part| part.as_slice().len());
+        if bytes > FRAME_BODY_BYTES_MAX as usize {
+            return Err(Error::invalid(format!(
+                "send a body of {bytes} bytes: the limit is {FRAME_BODY_BYTES_MAX}: cut it"
+            )));
+        }
+        let kind = FrameKind::Request;
+        frame::try_encode(
+            &mut self.buf,
+            kind,
+            opcode,
+            request_id,
+            deadline_ms,
+            bytes as u32,
+            |m| m.extend_from_slice(meta),
+        )?;
+        part.into_iter().for_each(|part| self.push_part(part));
+        Ok(())
+    }
+
+    /// Takes everything that is queued, in one piece: for those who have no socket.
+    pub fn take_bytes(&mut self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(self.pending_bytes() as usize);
+        let mut at = self.sent;
+        let mut skip = self.part_sent;
+        for (position, part) in &self.parts {
+            bytes.extend_from_slice(self.head(at, *position));
+            bytes.extend_from_slice(&part.as_slice()[skip..]);
+            (at, skip) = (*position, 0);
+        }
+        bytes.extend_from_slice(self.head(at, self.base + self.buf.len() as u64));
+        *self = Out::default();
+        bytes
+    }
+
     fn push_part(&mut self, part: BodyPart) {
         let bytes = part.as_slice();
         if bytes.len() <= COPY_BYTES_MAX {
@@ -108,11 +181,23 @@ impl Out {
 
     /// Sends what the kernel takes. An error ends the connection.
     pub fn flush(&mut self, link: &mut Link) -> io::Result<()> {
+        let by_pages = link.sends_pages();
         while !self.is_empty() {
-            let mut gathered = [IoSlice::new(&[]); GATHER_MAX];
-            let (count, with_fd) = self.gather(&mut gathered);
-            let fd = if with_fd { self.fds.front().map(|(_, fd)| fd.as_fd()) } else { None };
-            match link.send(&gathered[..count], fd) {
+            let mut with_fd = false;
+            let sent = match self.parts.front() {
+                Some((position, part)) if *position == self.sent && by_pages && part.is_pages() => {
+                    let BodyPart::Region(slice) = part else { break };
+                    link.send_pages(slice, self.part_sent)
+                }
+                _ => {
+                    let mut gathered = [IoSlice::new(&[]); GATHER_MAX];
+                    let gather = self.gather(&mut gathered, by_pages);
+                    with_fd = gather.with_fd;
+                    let fd = self.fds.front().filter(|_| with_fd).map(|(_, fd)| fd.as_fd());
+                    link.send(&gathered[..gather.count], fd, gather.pages_follow)
+                }
+            };
+            match sent {
                 Ok(sent) => {
                     if with_fd {
                         self.fds.pop_front();
@@ -128,9 +213,9 @@ impl Out {
         Ok(())
     }
 
-    /// Lists what comes next, up to the next descriptor's byte; says whether the first byte
-    /// carries one.
-    fn gather<'a>(&'a self, into: &mut [IoSlice<'a>; GATHER_MAX]) -> (usize, bool) {
+    /// Lists what comes next, up to the next descriptor's byte, and up to what is sent by its
+    /// pages if anything is.
+    fn gather<'a>(&'a self, into: &mut [IoSlice<'a>; GATHER_MAX], by_pages: bool) -> Gathered {
         // A body at the descriptor's position belongs to the answer in front of it.
         let head_is_next = self.parts.front().is_none_or(|(position, _)| *position != self.sent);
         let with_fd = head_is_next && self.fds.front().is_some_and(|(p, _)| *p == self.sent);
@@ -148,6 +233,9 @@ impl Out {
                 count += 1;
                 at = *position;
             }
+            if by_pages && part.is_pages() {
+                return Gathered { count, with_fd, pages_follow: true };
+            }
             into[count] = IoSlice::new(&part.as_slice()[skip..]);
             count += 1;
             skip = 0;
@@ -157,7 +245,7 @@ impl Out {
             into[count] = IoSlice::new(self.head(at, end));
             count += 1;
         }
-        (count, with_fd)
+        Gathered { count, with_fd, pages_follow: false }
     }
 
     fn head(&self, from: u64, to: u64) -> &[u8] {
@@ -210,7 +298,7 @@ mod tests {
         let mut stream = Vec::new();
         while !out.is_empty() {
             let mut gathered = [IoSlice::new(&[]); GATHER_MAX];
-            let (count, _) = out.gather(&mut gathered);
+            let Gathered { count, .. } = out.gather(&mut gathered, false);
             let mut taken = 0;
             for slice in &gathered[..count] {
                 let part = slice.len().min(step - taken);
@@ -245,6 +333,9 @@ mod tests {
         assert_eq!(expected.len() as u64, expected_bytes);
         let second = &expected[35..];
         assert_eq!(&second[32..2032], [9; 2000]);
+        whole = Out::default();
+        fill(&mut whole);
+        assert!(whole.take_bytes() == expected && whole.is_empty());
         for step in [97, 1000, 4096, 70_000] {
             let mut out = Out::default();
             fill(&mut out);
@@ -261,10 +352,36 @@ mod tests {
         out.attach(fd());
         out.push(to, |_| {}, Parts::None);
         let mut gathered = [IoSlice::new(&[]); GATHER_MAX];
-        let (count, with_fd) = out.gather(&mut gathered);
-        assert_eq!((count, with_fd), (2, false), "what is in front goes without it");
+        let first = Gathered { count: 2, with_fd: false, pages_follow: false };
+        assert_eq!(out.gather(&mut gathered, true), first, "what is in front goes without it");
         out.advance(32 + 5000);
         let mut gathered = [IoSlice::new(&[]); GATHER_MAX];
-        assert_eq!(out.gather(&mut gathered), (1, true));
+        let second = Gathered { count: 1, with_fd: true, pages_follow: false };
+        assert_eq!(out.gather(&mut gathered, true), second);
+    }
+
+    #[test]
+    fn large_bodies_in_the_region_are_left_to_their_pages() {
+        let region = crate::Region::create("test", holdfast_base::ids::StoreId(1), 1 << 20);
+        let frames = region.unwrap().allocate(1).unwrap();
+        let body = |bytes| {
+            let mut window = frames.reserve(bytes).unwrap();
+            window.fill(7);
+            Parts::from(window.freeze())
+        };
+        let mut out = Out::default();
+        let to = Address { kind: FrameKind::Response, opcode: 7, request_id: 1 };
+        out.push(to, |_| {}, body(PAGES_BYTES_MIN - 1));
+        out.push(to, |_| {}, body(PAGES_BYTES_MIN));
+        out.push(to, |_| {}, Parts::None);
+        let mut gathered = [IoSlice::new(&[]); GATHER_MAX];
+        let front = Gathered { count: 3, with_fd: false, pages_follow: true };
+        assert_eq!(out.gather(&mut gathered, true), front, "two heads and the smaller body");
+        let sent = gathered[..3].iter().map(|slice| slice.len()).sum();
+        out.advance(sent);
+        out.advance(PAGES_BYTES_MIN);
+        let mut gathered = [IoSlice::new(&[]); GATHER_MAX];
+        let rest = Gathered { count: 1, with_fd: false, pages_follow: false };
+        assert_eq!(out.gather(&mut gathered, true), rest);
     }
 }

@@ -1,10 +1,10 @@
 //! One thread's loop: epoll, accept, mailbox, deadlines, and the life of connections. Reading and
 //! batches are in `reactor/input.rs`. Everything here belongs to the one thread.
 
-mod input;
+pub(super) mod input;
 
 use super::batch::Request;
-use super::connection::{Connection, Stage, Waiting, answer};
+use super::connection::{Connection, Stage, Waiting, answer, deadline_passed};
 use super::link::Link;
 use super::listen::Listener;
 use super::mailbox::{DeferredKey, Mailbox, Message};
@@ -376,11 +376,7 @@ impl Reactor {
             if connection.id == request.connection {
                 connection.load.requests -= 1;
                 connection.load.bytes -= request.bytes;
-                let error = Error::retry(
-                    "the deadline passed before the answer was there: what was asked may or may \
-                     not have been done, ask again",
-                );
-                connection.out.push_error(request.to, &error);
+                connection.out.push_error(request.to, &deadline_passed());
                 self.shared.counters.deadlines_passed.fetch_add(1, Ordering::Relaxed);
                 self.touched.push(request.slot);
             }

@@ -66,6 +66,8 @@ const FDS_MAX: usize = 4;
 pub struct Socket {
     fd: OwnedFd,
     unix: bool,
+    /// Of the descriptor itself; other sockets say per call that they do not wait.
+    nonblocking: bool,
 }
 
 impl Socket {
@@ -73,7 +75,8 @@ impl Socket {
     pub fn connect(endpoint: &Endpoint, timeout: Duration) -> io::Result<Socket> {
         match endpoint {
             Endpoint::Unix(path) => {
-                Ok(Socket { fd: UnixStream::connect(path)?.into(), unix: true })
+                let fd = UnixStream::connect(path)?.into();
+                Ok(Socket { fd, unix: true, nonblocking: false })
             }
             Endpoint::Tcp(address) => {
                 let mut failure = io::Error::new(io::ErrorKind::NotFound, "no such address");
@@ -81,7 +84,11 @@ impl Socket {
                     match TcpStream::connect_timeout(&address, timeout) {
                         Ok(stream) => {
                             stream.set_nodelay(true)?;
-                            return Ok(Socket { fd: stream.into(), unix: false });
+                            return Ok(Socket {
+                                fd: stream.into(),
+                                unix: false,
+                                nonblocking: false,
+                            });
                         }
                         Err(e) => failure = e,
                     }
@@ -91,19 +98,28 @@ impl Socket {
         }
     }
 
+    /// A connected socket that never waits, of a runtime that waits for it.
+    pub(crate) fn from_nonblocking(fd: OwnedFd, unix: bool) -> Socket {
+        Socket { fd, unix, nonblocking: true }
+    }
+
     pub(super) fn from_accepted(fd: OwnedFd, unix: bool) -> io::Result<Socket> {
-        let socket = if unix {
-            Socket { fd, unix }
-        } else {
-            let stream = TcpStream::from(fd);
-            stream.set_nodelay(true)?;
-            Socket { fd: stream.into(), unix }
-        };
-        Ok(socket)
+        if unix {
+            return Ok(Socket { fd, unix, nonblocking: false });
+        }
+        let stream = TcpStream::from(fd);
+        stream.set_nodelay(true)?;
+        stream.set_nonblocking(true)?;
+        Ok(Socket { fd: stream.into(), unix, nonblocking: true })
     }
 
     pub fn is_unix(&self) -> bool {
         self.unix
+    }
+
+    /// Another descriptor of the same socket.
+    pub(crate) fn duplicate(&self) -> io::Result<OwnedFd> {
+        self.fd.try_clone()
     }
 
     pub(super) fn raw(&self) -> RawFd {
@@ -132,9 +148,15 @@ impl Socket {
         if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// Sends without waiting; `fd` travels with the first byte. A dead peer is an error, never a
+    /// Sends without waiting; `fd` travels with the first byte, and `more` says that bytes follow
+    /// at once, so that a short head leaves together with them. A dead peer is an error, never a
     /// signal.
-    pub fn send(&self, parts: &[IoSlice<'_>], fd: Option<BorrowedFd<'_>>) -> io::Result<usize> {
+    pub fn send(
+        &self,
+        parts: &[IoSlice<'_>],
+        fd: Option<BorrowedFd<'_>>,
+        more: bool,
+    ) -> io::Result<usize> {
         let mut control = Control::default();
         // SAFETY: msghdr is a plain C struct for which all zeros is a value.
         let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
@@ -154,10 +176,48 @@ impl Socket {
                 libc::CMSG_DATA(header).cast::<RawFd>().write_unaligned(fd.as_raw_fd());
             }
         }
-        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        let more = if more { libc::MSG_MORE } else { 0 };
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | more;
         // SAFETY: `message` points at the caller's slices and our control buffer, all alive.
         match unsafe { libc::sendmsg(self.raw(), &message, flags) } {
             n if n >= 0 => Ok(n as usize),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// Sends `bytes` of `memory` from byte `offset` on without copying them, and without waiting.
+    /// The kernel keeps the pages: until the peer has received them, whatever is written there is
+    /// what it gets. So either nobody writes there before the peer's answer, or the peer can tell
+    /// by a checksum. A dead peer is an error as long as the program ignores `SIGPIPE`, as Rust's
+    /// programs do: this call has no flag for it.
+    pub(crate) fn send_pages(
+        &self,
+        memory: &OwnedFd,
+        offset: u64,
+        bytes: usize,
+    ) -> io::Result<usize> {
+        let mut offset = offset as libc::off_t;
+        self.set_nonblocking_unless(true)?;
+        // SAFETY: `offset` outlives the call; no other pointer.
+        let sent =
+            match unsafe { libc::sendfile(self.raw(), memory.as_raw_fd(), &mut offset, bytes) } {
+                0 => Err(io::ErrorKind::UnexpectedEof.into()),
+                n if n > 0 => Ok(n as usize),
+                _ => Err(io::Error::last_os_error()),
+            };
+        self.set_nonblocking_unless(false)?;
+        sent
+    }
+
+    /// `sendfile` has no flag for one call.
+    fn set_nonblocking_unless(&self, on: bool) -> io::Result<()> {
+        if self.nonblocking {
+            return Ok(());
+        }
+        let mut on = i32::from(on);
+        // SAFETY: the pointer is to an int that outlives the call.
+        match unsafe { libc::ioctl(self.raw(), libc::FIONBIO, &raw mut on) } {
+            0 => Ok(()),
             _ => Err(io::Error::last_os_error()),
         }
     }

@@ -97,6 +97,7 @@ fn open(data: &Path) -> Arc<Node> {
         disk: Arc::new(RealDisk),
         clock: Arc::new(RealClock::new()),
         rng: Arc::new(RealRng),
+        peers: Arc::new(holdfast_env::net::NoPeers),
     };
     Node::open(machine, &NodeConfig { worker_threads: 2, ..NodeConfig::new(data) }, None).unwrap()
 }
@@ -161,7 +162,11 @@ impl Proxy {
 
     pub fn client(&self) -> Client {
         let options = Options { reconnect_pause: Duration::from_millis(1), ..Options::default() };
-        Client::connect(&Endpoint::Unix(self.path.clone()), &options).unwrap()
+        Client::connect(&self.endpoint(), &options).unwrap()
+    }
+
+    pub fn endpoint(&self) -> Endpoint {
+        Endpoint::Unix(self.path.clone())
     }
 
     /// The next `count` answers are lost, each with its connection.

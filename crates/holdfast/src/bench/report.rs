@@ -41,6 +41,18 @@ pub struct Sample {
 }
 
 impl Sample {
+    /// Of operations that were counted elsewhere; `cpu` is the server's and the client's.
+    pub fn of_run(
+        operations: u64,
+        bytes: u64,
+        time: Duration,
+        cpu: (f64, f64),
+        latencies_ns: Vec<u64>,
+    ) -> Sample {
+        let (server_cpu, client_cpu) = cpu;
+        Sample { operations, bytes, time, server_cpu, client_cpu, latencies_ns, memory_bytes: 0 }
+    }
+
     /// A latency that is of several operations at once.
     pub fn time_page(&mut self, start: Option<Instant>) {
         if let Some(start) = start {
@@ -170,7 +182,7 @@ fn percentile(ns: &mut [u64], part: f64) -> f64 {
     *ns.select_nth_unstable(i).1 as f64 / 1e3
 }
 
-fn median(values: impl IntoIterator<Item = f64>) -> f64 {
+pub fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.into_iter().collect();
     values.sort_by(f64::total_cmp);
     match values.len() {
@@ -181,7 +193,7 @@ fn median(values: impl IntoIterator<Item = f64>) -> f64 {
 }
 
 /// Four significant digits, as an integer where it is one: more would pretend to be known.
-fn rounded(value: f64) -> Value {
+pub fn rounded(value: f64) -> Value {
     if value == 0.0 || !value.is_finite() {
         return json!(0);
     }

@@ -36,7 +36,7 @@ impl Server {
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
         let Settings { dram_bytes, reactors, spin } = settings;
         let config = format!(
-            "native_port = {port}\nhttp_port = 0\ndram = \"{dram_bytes}\"\n\
+            "native_port = {port}\nhttp_port = 0\ncache_port = 0\ndram = \"{dram_bytes}\"\n\
              dram_populate = true\ngrace_ms = 0\nscrub = \"0\"\n\
              reactors = {reactors}\nspin = {spin}\n"
         );
@@ -117,7 +117,7 @@ pub fn own_cpu_seconds() -> f64 {
 }
 
 /// User and system time of all threads. A process that is gone has used none.
-fn cpu_seconds(path: &str) -> f64 {
+pub fn cpu_seconds(path: &str) -> f64 {
     let stat = read(path);
     // The name in parentheses may hold anything; utime and stime are fields 14 and 15.
     let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest);

@@ -9,6 +9,8 @@
 mod bad_data;
 mod bad_frames;
 mod bad_input;
+mod cache;
+mod cluster;
 mod common;
 mod full_disk;
 mod http;

@@ -113,6 +113,8 @@ fn read_segment(
         ))
     };
     let topic_hash = crate::topic::hash(&topic.name);
+    // Who follows the topic reads its last commit, again and again: no megabyte for that.
+    let window_bytes = window_bytes.min((end - position) as usize).max(COMMIT_HEADER_BYTES);
     let mut window = Window::new(&*segment.cached, window_bytes);
     let started_at = gather.next;
     while position < end && !gather.is_done() {

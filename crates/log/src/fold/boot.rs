@@ -2,7 +2,7 @@
 
 use super::machine::Machine;
 use super::{SnapshotStore, View, snapshot};
-use crate::{Log, Scope};
+use crate::{Info, Log, Scope};
 use holdfast_base::checksum::crc32c;
 use holdfast_base::ids::Index;
 use holdfast_base::{Error, Kind, Result};
@@ -14,7 +14,8 @@ pub struct Booted<V> {
     pub reports: Vec<String>,
 }
 
-pub fn boot<V: View>(log: &dyn Log, topic: &str, store: &SnapshotStore) -> Result<Booted<V>> {
+/// Loads the newest valid snapshot. The log is to be checked against it before it is applied.
+pub fn boot<V: View>(topic: &str, store: &SnapshotStore) -> Result<Booted<V>> {
     snapshot::prepare(store)?;
     let mut booted = Booted { machine: Machine::new(), snapshot: None, reports: Vec::new() };
     for index in snapshot::list(store)?.into_iter().rev() {
@@ -27,7 +28,6 @@ pub fn boot<V: View>(log: &dyn Log, topic: &str, store: &SnapshotStore) -> Resul
             Err(e) => return Err(e),
         }
     }
-    check_log(log, topic, &booted.machine)?;
     Ok(booted)
 }
 
@@ -56,9 +56,14 @@ fn load<V: View>(store: &SnapshotStore, topic: &str, index: Index) -> Result<Mac
         .map_err(|e| e.context(format_args!("restore snapshot `{}`", path.display())))
 }
 
-/// Refuses a log that does not hold what the machine has applied.
-fn check_log<V: View>(log: &dyn Log, topic: &str, machine: &Machine<V>) -> Result<()> {
-    let info = log.info(topic)?;
+/// Refuses a log that does not hold what the machine has applied. False says that the log's own
+/// entry at that place is not here yet; the entries behind it must not be applied before.
+pub fn check_log<V: View>(
+    log: &dyn Log,
+    topic: &str,
+    info: Option<Info>,
+    machine: &Machine<V>,
+) -> Result<bool> {
     let applied = machine.applied;
     let refuse = |why: String| {
         Err(Error::corrupt(format!(
@@ -66,24 +71,30 @@ fn check_log<V: View>(log: &dyn Log, topic: &str, machine: &Machine<V>) -> Resul
             V::NAME
         )))
     };
-    if info.first.0 > applied.0 + 1 {
-        return refuse(format!(
-            "topic `{topic}` begins at entry {}, the newest valid snapshot ends at {applied}",
-            info.first
-        ));
+    if let Some(info) = info {
+        if info.first.0 > applied.0 + 1 {
+            return refuse(format!(
+                "topic `{topic}` begins at entry {}, the newest valid snapshot ends at {applied}",
+                info.first
+            ));
+        }
+        if applied.0 > 0 && info.next <= applied {
+            return refuse(format!(
+                "topic `{topic}` ends before entry {}, the snapshot holds entries up to {applied}",
+                info.next
+            ));
+        }
+        if info.first > applied {
+            return Ok(true);
+        }
     }
-    if applied.0 == 0 || info.first > applied {
-        return Ok(());
-    }
-    if info.next <= applied {
-        return refuse(format!(
-            "topic `{topic}` ends before entry {}, the snapshot holds entries up to {applied}",
-            info.next
-        ));
+    if applied.0 == 0 {
+        return Ok(true);
     }
     match log.read(topic, applied, 1, 1, Scope::Written)?.first() {
-        Some((index, entry)) if *index == applied && crc32c(entry) == machine.entry_crc => Ok(()),
-        _ => refuse(format!(
+        None => Ok(false),
+        Some((index, entry)) if *index == applied && crc32c(entry) == machine.entry_crc => Ok(true),
+        Some(_) => refuse(format!(
             "entry {applied} of topic `{topic}` is not the one that the snapshot contains"
         )),
     }

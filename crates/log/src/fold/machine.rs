@@ -73,7 +73,7 @@ impl<V: View> Machine<V> {
             self.epoch = index;
             return Ok(Ok(Vec::new()));
         }
-        if envelope.epoch != self.epoch {
+        if self.is_fenced(envelope.epoch) {
             // Not remembered for the session: the same request is good under the new leader.
             return Ok(Err(fenced(envelope.epoch, self.epoch)));
         }
@@ -82,6 +82,11 @@ impl<V: View> Machine<V> {
             EntryKind::EndSession => Ok(self.sessions.end(envelope.session)),
             _ => self.command(index, envelope, command),
         }
+    }
+
+    /// Whether a command under this claim is refused. One under none is nobody's who leads.
+    pub fn is_fenced(&self, epoch: Index) -> bool {
+        epoch.0 != 0 && epoch != self.epoch
     }
 
     fn command(

@@ -22,6 +22,7 @@ fn open(disk: &SimDisk) -> holdfast_base::Result<Arc<Node>> {
         disk: Arc::new(disk.clone()),
         clock: Arc::new(SimClock(AtomicU64::new(0))),
         rng: Arc::new(SeededRng::new(3)),
+        peers: Arc::new(holdfast_env::net::NoPeers),
     };
     Node::open(machine, &config(), None)
 }

@@ -121,45 +121,76 @@ impl Layer for FoldLayer {
     type Model = Model;
 
     fn live(&self, disk: &SimDisk, model: &mut Model, life: Life, seen: &mut Seen) -> Outcome<()> {
-        let log = Arc::new(powered!(disk, "open the log", open(disk)));
-        if log.topics().iter().any(|topic| topic == TOPIC) {
-            let info = powered!(disk, "look at the log", log.info(TOPIC));
-            let there = info.next.0 - 1;
-            let (least, most) = (model.durable.max(model.written), model.entries.len() as u64);
-            ensure((least..=most).contains(&there), || {
-                format!("{there} entries, {least} acknowledged, {most} appended")
-            })?;
-            model.entries.truncate(there as usize);
-            (model.durable, model.written) = (there, there);
-        } else {
-            ensure(model.durable == 0, || "the topic is gone".into())?;
-            model.entries.clear();
-        }
-        model.entries.push(Entry::Claim);
-        let options = FoldOptions { snapshot_entries: 0, snapshot_bytes: 0 };
-        let fold = Fold::<Sums>::open_as_leader(log.clone(), TOPIC, snapshots(disk), options);
-        let fold = powered!(disk, "open the fold", fold);
-        model.durable = model.entries.len() as u64;
-        model.written = model.durable;
-        check(&fold, model, seen)?;
-        let mut world = World { disk, log: &log, fold: &fold, rng: life.rng() };
-        for _ in 0..life.steps {
-            match below(&world.rng, 12) {
-                0 => {
-                    let taken = powered!(disk, "take a snapshot", fold.snapshot_now());
-                    model.durable = model.durable.max(taken.0);
-                    model.written = model.written.max(taken.0);
-                }
-                1 | 2 => powered!(disk, "send again", world.send_again(model, seen)?),
-                _ => powered!(disk, "add", world.add(model)?),
-            }
-        }
-        check(&fold, model, seen)
+        live(false, disk, model, life, seen)
     }
 
     fn power_was_cut(&self, model: &mut Model) {
         model.written = model.durable;
     }
+}
+
+/// A member of a cluster, on the node that hosts the log.
+struct MemberLayer;
+
+impl Layer for MemberLayer {
+    type Model = Model;
+
+    fn live(&self, disk: &SimDisk, model: &mut Model, life: Life, seen: &mut Seen) -> Outcome<()> {
+        live(true, disk, model, life, seen)
+    }
+
+    fn power_was_cut(&self, model: &mut Model) {
+        model.written = model.durable;
+    }
+}
+
+fn live(
+    member: bool,
+    disk: &SimDisk,
+    model: &mut Model,
+    life: Life,
+    seen: &mut Seen,
+) -> Outcome<()> {
+    let log = Arc::new(powered!(disk, "open the log", open(disk)));
+    if log.topics().iter().any(|topic| topic == TOPIC) {
+        let info = powered!(disk, "look at the log", log.info(TOPIC));
+        let there = info.next.0 - 1;
+        let (least, most) = (model.durable.max(model.written), model.entries.len() as u64);
+        ensure((least..=most).contains(&there), || {
+            format!("{there} entries, {least} acknowledged, {most} appended")
+        })?;
+        model.entries.truncate(there as usize);
+        (model.durable, model.written) = (there, there);
+    } else {
+        ensure(model.durable == 0, || "the topic is gone".into())?;
+        model.entries.clear();
+    }
+    let options = FoldOptions { snapshot_entries: 0, snapshot_bytes: 0 };
+    let fold = if member {
+        Fold::<Sums>::open_member(log.clone(), TOPIC, snapshots(disk), options)
+    } else {
+        model.entries.push(Entry::Claim);
+        Fold::<Sums>::open_as_leader(log.clone(), TOPIC, snapshots(disk), options)
+    };
+    let fold = powered!(disk, "open the fold", fold);
+    model.durable = model.entries.len() as u64;
+    model.written = model.durable;
+    let stopped = fold.status().stopped.filter(|_| !disk.crashed());
+    ensure(stopped.is_none(), || format!("the fold has stopped: {stopped:?}"))?;
+    check(&fold, model, seen)?;
+    let mut world = World { disk, log: &log, fold: &fold, rng: life.rng() };
+    for _ in 0..life.steps {
+        match below(&world.rng, 12) {
+            0 if !model.entries.is_empty() => {
+                let taken = powered!(disk, "take a snapshot", fold.snapshot_now());
+                model.durable = model.durable.max(taken.0);
+                model.written = model.written.max(taken.0);
+            }
+            1 | 2 => powered!(disk, "send again", world.send_again(model, seen)?),
+            _ => powered!(disk, "add", world.add(model)?),
+        }
+    }
+    check(&fold, model, seen)
 }
 
 fn check(fold: &Fold<Sums>, model: &Model, seen: &mut Seen) -> Outcome<()> {
@@ -289,6 +320,18 @@ fn the_fold_keeps_its_promises_wherever_the_power_is_cut() {
         outcomes += powercut::explore(&FoldLayer, plan(seed, 60, 23), &mut seen).unwrap();
     }
     println!("fold: {outcomes} outcomes");
+    seen.assert_all(&["snapshot boot", "session dedupe", "second cut"]);
+}
+
+#[test]
+fn a_member_keeps_them_as_well() {
+    let mut seen = Seen::default();
+    for seed in 200..202 {
+        powercut::explore(&MemberLayer, plan(seed, 14, 1), &mut seen).unwrap();
+    }
+    for seed in 300..304 {
+        powercut::explore(&MemberLayer, plan(seed, 60, 23), &mut seen).unwrap();
+    }
     seen.assert_all(&["snapshot boot", "session dedupe", "second cut"]);
 }
 

@@ -5,13 +5,14 @@
 use crate::chunk::{crcs, read_raw};
 use crate::common::{Answer, Outcome, below, ensure, noise, powered};
 use holdfast_base::checksum::crc32c;
-use holdfast_base::ids::{ChunkId, Durability, FileId, Sequence, SessionId};
+use holdfast_base::ids::{ChunkId, Durability, FileId, NodeId, Sequence, SessionId};
 use holdfast_base::node::{NodeKind, StorageClass};
 use holdfast_base::{Error, Result};
 use holdfast_cluster::{
     Caller, Command, Extent, Keeper, KeeperOptions, Location, Machine, Node, NodeConfig,
     Outcome as Made,
 };
+use holdfast_env::net::NoPeers;
 use holdfast_env::{Clock, Rng, SeededRng};
 use holdfast_log::{FoldOptions, Mode};
 use holdfast_sim::SimDisk;
@@ -37,6 +38,8 @@ pub type Files = BTreeMap<String, Vec<u8>>;
 
 #[derive(Clone, Default)]
 pub struct Model {
+    /// Which node it is, since the first start that went well.
+    id: Option<NodeId>,
     files: Files,
     /// What files become if the command in doubt was accepted.
     doubt: Option<Files>,
@@ -75,8 +78,11 @@ impl Layer for NodeLayer {
     fn live(&self, disk: &SimDisk, model: &mut Model, life: Life, seen: &mut Seen) -> Outcome<()> {
         let clock = Arc::new(SimClock(AtomicU64::new(0)));
         let rng = Arc::new(SeededRng::new(life.rng().next_u64()));
-        let machine = Machine { disk: Arc::new(disk.clone()), clock: clock.clone(), rng };
+        let peers = Arc::new(NoPeers);
+        let machine = Machine { disk: Arc::new(disk.clone()), clock: clock.clone(), rng, peers };
         let node = powered!(disk, "open the node", Node::open(machine, &config(), None));
+        let id = *model.id.get_or_insert(node.id);
+        ensure(node.id == id, || format!("it was node {id} and is {} now", node.id))?;
         powered!(disk, "check the node", check(disk, &node, model, seen)?);
         let options = KeeperOptions { grace_ms: 1000, ..KeeperOptions::default() };
         let keeper = Keeper::new(node.clone(), options);

@@ -48,7 +48,7 @@ impl Raw {
 
     /// Sends `bytes`, and gives the frames that are received at once.
     fn ask(socket: &Socket, bytes: &[u8], fd: Option<&OwnedFd>) -> Vec<(Header, Vec<u8>)> {
-        let sent = socket.send(&[IoSlice::new(bytes)], fd.map(|fd| fd.as_fd())).unwrap();
+        let sent = socket.send(&[IoSlice::new(bytes)], fd.map(|fd| fd.as_fd()), false).unwrap();
         assert_eq!(sent, bytes.len());
         let mut memory = [0; 4096];
         let received = socket.receive(&mut memory, Wait::Yes, &mut Vec::new()).unwrap();
@@ -246,7 +246,7 @@ fn hostile_positions_and_garbage_end_the_connection_with_a_reason() {
     raw.write(&request(ECHO, 0, b"", b""));
     assert!(raw.reason().contains("reserved"), "while an answer fills the ring");
     let mut raw = Raw::connect(&world);
-    raw.socket.send(&[IoSlice::new(b"x")], None).unwrap();
+    raw.socket.send(&[IoSlice::new(b"x")], None, false).unwrap();
     assert!(raw.reason().contains("left its ring"));
     assert_eq!(world.server.counters().bad_frames.load(Ordering::Relaxed), 9);
     world.is_alive();

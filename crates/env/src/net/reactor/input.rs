@@ -107,10 +107,12 @@ impl Reactor {
             return Ok(());
         }
         buffer[..stashed].copy_from_slice(&connection.stash);
-        let received = link.receive(&mut buffer[stashed..], Wait::No, fds)?;
+        let end = if connection.large { stashed + TAIL_BYTES } else { buffer.len() };
+        let received = link.receive(&mut buffer[stashed..end], Wait::No, fds)?;
         if received == 0 {
             return self.ended(slot);
         }
+        connection.large = false;
         connection.stash = Vec::new();
         connection.passed = fds.pop();
         self.process(slot, &buffer[..stashed + received], None);
@@ -242,6 +244,7 @@ impl Reactor {
                     }
                     incoming.take(&data[body]);
                     connection.incoming = Some(incoming);
+                    connection.large = true;
                     *at = data.len();
                 }
             }
@@ -317,7 +320,12 @@ impl Reactor {
 }
 
 /// Asks the service where a body belongs. Holds no meta: the caller knows where that is.
-fn begin(service: &dyn Service, id: ConnectionId, header: Header, meta: &[u8]) -> Incoming {
+pub(in crate::net) fn begin(
+    service: &dyn Service,
+    id: ConnectionId,
+    header: Header,
+    meta: &[u8],
+) -> Incoming {
     let bytes = header.body_bytes as usize;
     let body = match service.body_target(id, &header, meta) {
         BodyTarget::Buffer => Receiving::Buffer(Vec::new()),
@@ -337,7 +345,7 @@ fn begin(service: &dyn Service, id: ConnectionId, header: Header, meta: &[u8]) -
 }
 
 /// A request that lies in `data` as a whole. A buffered body stays there.
-fn push_whole(
+pub(in crate::net) fn push_whole(
     requests: &mut Vec<Request>,
     out: &mut Out,
     mut incoming: Incoming,

@@ -1,0 +1,27 @@
+//! The cache: memcached's protocols over TCP and UDP on a store that all threads share. Sockets,
+//! clocks and memory come from `env`; the binary calls [`Server`].
+#![forbid(unsafe_code)]
+
+mod engine;
+mod hash;
+mod index;
+mod item;
+mod large;
+mod meta;
+mod out;
+mod parse;
+mod reclaim;
+pub mod report;
+mod segments;
+mod server;
+mod session;
+mod settings;
+pub mod stats;
+pub mod store;
+mod text;
+mod udp;
+mod values;
+mod worker;
+
+pub use server::Server;
+pub use settings::{Settings, Shared, UDP_REPLY_BYTES, VERSION};

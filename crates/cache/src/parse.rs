@@ -1,0 +1,210 @@
+//! Words and numbers of the text protocol, as memcached reads them. Pure.
+
+/// Words of one line, the last of which holds whatever follows (memcached's MAX_TOKENS).
+pub const WORDS_MAX: usize = 23;
+
+/// A line cut at spaces.
+#[derive(Clone, Copy)]
+pub struct Words<'a> {
+    words: [&'a [u8]; WORDS_MAX],
+    len: usize,
+}
+
+impl<'a> Words<'a> {
+    pub fn of(line: &'a [u8]) -> Words<'a> {
+        let mut words = Words { words: [&[]; WORDS_MAX], len: 0 };
+        // C strings end there.
+        let line = line.split(|b| *b == 0).next().unwrap_or_default();
+        for word in line.split(|b| *b == b' ').filter(|word| !word.is_empty()) {
+            if words.len == WORDS_MAX {
+                break;
+            }
+            words.words[words.len] = word;
+            words.len += 1;
+        }
+        words
+    }
+
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The word, or nothing.
+    pub fn get(&self, i: usize) -> &'a [u8] {
+        self.words.get(i).copied().unwrap_or_default()
+    }
+
+    pub fn from(&self, i: usize) -> &[&'a [u8]] {
+        &self.words[i.min(self.len)..self.len]
+    }
+
+    pub fn last(&self) -> &'a [u8] {
+        self.get(self.len.wrapping_sub(1))
+    }
+}
+
+/// Position of the first `byte`.
+#[inline(always)]
+pub fn find(bytes: &[u8], byte: u8) -> Option<usize> {
+    let (words, rest) = bytes.as_chunks::<8>();
+    for (i, word) in words.iter().enumerate() {
+        let found = zero_bytes(u64::from_le_bytes(*word) ^ (u64::from(byte) * LOW));
+        if found != 0 {
+            return Some(i * 8 + found.trailing_zeros() as usize / 8);
+        }
+    }
+    rest.iter().position(|b| *b == byte).map(|i| words.len() * 8 + i)
+}
+
+const LOW: u64 = 0x0101_0101_0101_0101;
+const HIGH: u64 = 0x8080_8080_8080_8080;
+const SPACES: u64 = LOW * b' ' as u64;
+const LINE_FEEDS: u64 = LOW * b'\n' as u64;
+
+/// The high bit of each byte that is zero; exact up to the first.
+#[inline(always)]
+fn zero_bytes(word: u64) -> u64 {
+    word.wrapping_sub(LOW) & !word & HIGH
+}
+
+/// Position of the first space or line feed at or after `from`.
+#[inline(always)]
+pub fn word_end(bytes: &[u8], from: usize) -> Option<usize> {
+    let mut at = from;
+    while let Some(word) = bytes.get(at..).and_then(|rest| rest.first_chunk::<8>()) {
+        let word = u64::from_le_bytes(*word);
+        let found = zero_bytes(word ^ SPACES) | zero_bytes(word ^ LINE_FEEDS);
+        if found != 0 {
+            return Some(at + found.trailing_zeros() as usize / 8);
+        }
+        at += 8;
+    }
+    let rest = bytes.get(at..)?;
+    rest.iter().position(|b| *b == b' ' || *b == b'\n').map(|i| at + i)
+}
+
+/// Digits, and nothing behind them but white space.
+pub fn u64_of(word: &[u8]) -> Option<u64> {
+    let word = word.trim_ascii();
+    let word = word.strip_prefix(b"+").unwrap_or(word);
+    if word.is_empty() {
+        return None;
+    }
+    word.iter().try_fold(0u64, |n, byte| {
+        let digit = byte.wrapping_sub(b'0');
+        if digit > 9 {
+            return None;
+        }
+        n.checked_mul(10)?.checked_add(u64::from(digit))
+    })
+}
+
+pub fn u32_of(word: &[u8]) -> Option<u32> {
+    u64_of(word).and_then(|n| u32::try_from(n).ok())
+}
+
+pub fn i32_of(word: &[u8]) -> Option<i32> {
+    let word = word.trim_ascii();
+    match word.strip_prefix(b"-") {
+        Some(digits) if digits.first().is_some_and(u8::is_ascii_digit) => {
+            u64_of(digits).and_then(|n| i32::try_from(-i64::try_from(n).ok()?).ok())
+        }
+        Some(_) => None,
+        None => u64_of(word).and_then(|n| i32::try_from(n).ok()),
+    }
+}
+
+const BASE64: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+/// What base64 stands for; nothing if it is not, or empty.
+pub fn base64_decode(text: &[u8]) -> Option<Vec<u8>> {
+    if text.is_empty() || !text.len().is_multiple_of(4) {
+        return None;
+    }
+    let mut bytes = Vec::with_capacity(text.len() / 4 * 3);
+    let padding = text.iter().rev().take_while(|b| **b == b'=').count();
+    if padding > 2 {
+        return None;
+    }
+    for chunk in text.chunks(4) {
+        let mut word = 0u32;
+        for byte in chunk {
+            let value = match byte {
+                b'=' => 0,
+                byte => BASE64.iter().position(|b| b == byte)? as u32,
+            };
+            word = word << 6 | value;
+        }
+        bytes.extend_from_slice(&word.to_be_bytes()[1..]);
+    }
+    if text[..text.len() - padding].contains(&b'=') {
+        return None;
+    }
+    bytes.truncate(bytes.len() - padding);
+    Some(bytes)
+}
+
+pub fn base64_encode(bytes: &[u8]) -> Vec<u8> {
+    let mut text = Vec::with_capacity(bytes.len().div_ceil(3) * 4);
+    for chunk in bytes.chunks(3) {
+        let byte = |i: usize| u32::from(chunk.get(i).copied().unwrap_or(0));
+        let word = byte(0) << 16 | byte(1) << 8 | byte(2);
+        for i in 0..4 {
+            let digit = BASE64[(word >> (18 - 6 * i)) as usize & 63];
+            text.push(if i <= chunk.len() { digit } else { b'=' });
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_cut_at_spaces_and_nothing_else() {
+        let words = Words::of(b"  get a  b\tc ");
+        assert_eq!(words.from(0), [&b"get"[..], b"a", b"b\tc"]);
+        assert_eq!((words.len(), words.get(9), words.last()), (3, &b""[..], &b"b\tc"[..]));
+        assert_eq!(Words::of(b"").len(), 0);
+    }
+
+    #[test]
+    fn ends_are_found_wherever_they_are() {
+        for len in 0..40 {
+            let mut bytes = vec![b'!'; len];
+            assert_eq!((word_end(&bytes, 0), find(&bytes, b'\n')), (None, None));
+            for at in 0..len {
+                bytes[at] = b'\n';
+                assert_eq!((word_end(&bytes, 0), find(&bytes, b'\n')), (Some(at), Some(at)));
+                bytes[at] = b' ';
+                assert_eq!(word_end(&bytes, 0), Some(at));
+                assert_eq!(word_end(&bytes, at + 1), None);
+                bytes[at] = b'!';
+            }
+        }
+    }
+
+    #[test]
+    fn numbers_end_at_white_space_and_do_not_overflow() {
+        assert_eq!(u64_of(b"18446744073709551615"), Some(u64::MAX));
+        for wrong in [&b""[..], b"18446744073709551616", b"-1", b"1a", b"a", b"1 2", b"+"] {
+            assert_eq!(u64_of(wrong), None, "{wrong:?}");
+        }
+        assert_eq!((u64_of(b"7  "), u32_of(b"4294967296")), (Some(7), None));
+        assert_eq!((i32_of(b"-2147483648"), i32_of(b"-2147483649")), (Some(i32::MIN), None));
+        assert_eq!((i32_of(b"--1"), i32_of(b"-"), i32_of(b"-+1")), (None, None, None));
+    }
+
+    #[test]
+    fn base64_is_its_own_inverse() {
+        for len in 1..50u8 {
+            let bytes: Vec<u8> = (0..len).map(|i| i.wrapping_mul(37) ^ len).collect();
+            assert_eq!(base64_decode(&base64_encode(&bytes)), Some(bytes));
+        }
+        assert_eq!(base64_encode(b"foo"), b"Zm9v");
+        for wrong in [&b""[..], b"Zm9", b"Zm9*", b"Z=9v", b"===="] {
+            assert_eq!(base64_decode(wrong), None);
+        }
+    }
+}

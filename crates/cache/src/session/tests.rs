@@ -1,0 +1,244 @@
+use super::*;
+use crate::settings::{Settings, Shared};
+use crate::store::Store;
+use holdfast_env::poll::Waker;
+use holdfast_env::{Clock, RealClock};
+use std::sync::Arc;
+
+fn engine_with(settings: Settings) -> Engine {
+    let clock: Arc<dyn Clock> = Arc::new(RealClock::new());
+    let store = Store::new(settings.memory_bytes, 1, settings.evicts, 1).unwrap();
+    let writer = store.writer(0);
+    let shared = Arc::new(Shared::new(settings, clock, Waker::new().unwrap()));
+    store.set_now(1000);
+    Engine { store: Arc::new(store), shared, writer, scratch: Vec::new() }
+}
+
+fn engine() -> Engine {
+    engine_with(Settings { memory_bytes: 8 << 20, ..Settings::default() })
+}
+
+/// Sends `input` in parts of `part` bytes; the answers, and whether the connection lives.
+fn talk_in_parts(engine: &mut Engine, input: &[u8], part: usize) -> (Vec<u8>, bool) {
+    let (mut session, mut batch, mut out) = (Session::default(), Batch::default(), Out::new());
+    let (mut stash, mut answers) = (Vec::new(), Vec::new());
+    for chunk in input.chunks(part) {
+        stash.extend_from_slice(chunk);
+        loop {
+            let len = stash.len();
+            stash.resize(len + SLACK_BYTES, b'#');
+            let (used, wants) = session.consume(engine, &mut batch, &stash, len, &mut out);
+            stash.truncate(len);
+            stash.drain(..used);
+            answers.extend_from_slice(out.as_slice());
+            out.clear();
+            match wants {
+                Wants::More => break,
+                Wants::Drain => {}
+                Wants::Close => return (answers, false),
+            }
+        }
+    }
+    session.abandon(engine);
+    (answers, true)
+}
+
+fn talk(engine: &mut Engine, input: &str) -> String {
+    let (answers, _) = talk_in_parts(engine, input.as_bytes(), usize::MAX);
+    String::from_utf8_lossy(&answers).into_owned()
+}
+
+#[test]
+fn answers_do_not_depend_on_how_requests_are_cut() {
+    let large = "z".repeat(200_000);
+    let input = format!(
+        "set a 5 0 3\r\nabc\r\nget a b a\r\nget  a \r\nset b 0 0 200000\r\n{large}\r\nget b a\r\n\
+         append b 0 0 2\r\n!!\r\nget b\r\ngat 100 a b\r\nmg b s v\r\nms m 2 F7\r\nhi\r\nmg m f v k\r\n\
+         set bad 0 0 2\r\nabcd\r\nincr a 1\r\nset n 0 0 1\r\n9\r\nincr n 1\r\nnonsense\r\n\
+         delete a\r\nget a\r\nset q 0 0 1 noreply\r\nx\r\nget q\r\n\r\nversion\r\n"
+    );
+    let whole = talk_in_parts(&mut engine(), input.as_bytes(), usize::MAX);
+    assert!(whole.0.ends_with(format!("VERSION {}\r\n", crate::VERSION).as_bytes()));
+    for part in [1, 7, 1000, 70_000] {
+        let parts = talk_in_parts(&mut engine(), input.as_bytes(), part);
+        assert!(parts == whole, "in parts of {part}");
+    }
+}
+
+#[test]
+fn a_get_of_any_length_is_answered_in_bounded_memory() {
+    let mut engine = engine();
+    talk(&mut engine, "set a 0 0 1\r\nx\r\n");
+    let input = format!("get {}\r\n", "a ".repeat(1_000_000));
+    let (answers, lives) = talk_in_parts(&mut engine, input.as_bytes(), 64 << 10);
+    assert!(lives);
+    assert_eq!(answers.len(), 1_000_000 * b"VALUE a 0 1\r\nx\r\n".len() + b"END\r\n".len());
+    let mut out = Out::new();
+    let mut stash = input.into_bytes();
+    let len = stash.len();
+    stash.resize(len + SLACK_BYTES, 0);
+    let mut session = Session::default();
+    let (used, wants) = session.consume(&mut engine, &mut Batch::default(), &stash, len, &mut out);
+    assert!(wants == Wants::Drain && used < len && out.len() < 2 * OUT_BYTES_FULL);
+}
+
+#[test]
+fn wrong_lines_get_memcached_s_errors() {
+    let long = "k".repeat(251);
+    let mut engine = engine();
+    for (input, answer) in [
+        ("get\r\n".to_owned(), "ERROR\r\n"),
+        ("get \r\n".to_owned(), "ERROR\r\n"),
+        ("\r\n".to_owned(), "ERROR\r\n"),
+        (format!("get {long}\r\n"), "CLIENT_ERROR bad command line format\r\n"),
+        (format!("get a {long} b\r\nmn\r\n"), "CLIENT_ERROR bad command line format\r\nMN\r\n"),
+        ("set a 0 0 -1\r\n".to_owned(), "CLIENT_ERROR bad command line format\r\n"),
+        ("set a 0 0 99999999999\r\n".to_owned(), "CLIENT_ERROR bad command line format\r\n"),
+        ("set a 0 0\r\n".to_owned(), "ERROR\r\n"),
+        ("set a 0 0 1\r\nxyz\r\n".to_owned(), "CLIENT_ERROR bad data chunk\r\nERROR\r\n"),
+        (format!("set {long} 0 0 1\r\n"), "CLIENT_ERROR bad command line format\r\n"),
+        (
+            "delete a b\r\n".to_owned(),
+            "CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]\r\n",
+        ),
+        ("incr a x\r\n".to_owned(), "CLIENT_ERROR invalid numeric delta argument\r\n"),
+        ("touch a x\r\n".to_owned(), "CLIENT_ERROR invalid exptime argument\r\n"),
+        ("gat x a\r\n".to_owned(), "CLIENT_ERROR invalid exptime argument\r\n"),
+        ("shutdown\r\n".to_owned(), "ERROR: shutdown not enabled\r\n"),
+        ("mg\r\n".to_owned(), "ERROR\r\n"),
+        ("mg a v v\r\n".to_owned(), "CLIENT_ERROR duplicate flag\r\n"),
+        ("mg a !\r\n".to_owned(), "CLIENT_ERROR invalid flag\r\n"),
+        ("ms a 1 MX\r\nx\r\n".to_owned(), "CLIENT_ERROR invalid mode for ms M token\r\n"),
+        ("ma a MX\r\n".to_owned(), "CLIENT_ERROR invalid mode for ma M token\r\n"),
+    ] {
+        assert_eq!(talk(&mut engine, &input), answer, "{input:?}");
+    }
+}
+
+#[test]
+fn too_large_a_value_is_dropped_and_with_it_what_it_would_have_replaced() {
+    let mut engine = engine();
+    let input = format!(
+        "set a 0 0 1\r\nx\r\nset a 0 0 {}\r\n{}\r\nget a\r\n",
+        2 << 20,
+        "y".repeat(2 << 20)
+    );
+    let answer = "STORED\r\nSERVER_ERROR object too large for cache\r\nEND\r\n";
+    assert_eq!(talk(&mut engine, &input), answer);
+}
+
+#[test]
+fn a_megabyte_without_a_line_end_ends_the_connection() {
+    let (_, lives) = talk_in_parts(&mut engine(), &vec![b'x'; 1 << 20], 4096);
+    assert!(!lives);
+    let input = format!("get {}", "y".repeat(1 << 20));
+    assert!(!talk_in_parts(&mut engine(), input.as_bytes(), 4096).1);
+}
+
+#[test]
+fn a_lease_is_won_by_one_and_lost_by_who_comes_late() {
+    let mut engine = engine();
+    assert_eq!(talk(&mut engine, "mg k N30 v t\r\n"), "VA 0 t30 W\r\n\r\n");
+    assert_eq!(talk(&mut engine, "mg k N30 v\r\n"), "VA 0 Z\r\n\r\n");
+    let cas = |line: &str| line.split(" c").nth(1).unwrap().trim().to_owned();
+    let first = cas(&talk(&mut engine, "ms k 1 c\r\na\r\n"));
+    // Invalidated: the next reader is to refresh it, who then stores; an older writer may store,
+    // too, but what it stored is stale.
+    assert_eq!(talk(&mut engine, "md k I T30\r\n"), "HD\r\n");
+    let won = talk(&mut engine, "mg k c v\r\n");
+    assert!(won.contains(" X W\r\na\r\n"), "{won}");
+    assert_eq!(talk(&mut engine, "mg k v\r\n"), "VA 1 Z X\r\na\r\n");
+    assert_eq!(talk(&mut engine, &format!("ms k 1 C{first}\r\nb\r\n")), "EX\r\n");
+    assert_eq!(talk(&mut engine, &format!("ms k 1 I C{first}\r\nb\r\n")), "HD\r\n");
+    assert_eq!(talk(&mut engine, "mg k v\r\n"), "VA 1 Z X\r\nb\r\n");
+    assert_eq!(talk(&mut engine, "ms k 1\r\nc\r\nmg k v\r\n"), "HD\r\nVA 1\r\nc\r\n");
+}
+
+#[test]
+fn times_to_live_end_and_a_delayed_flush_comes() {
+    let mut engine = engine();
+    let input = "set a 0 10 1\r\nx\r\nset b 0 -1 1\r\ny\r\nset c 0 0 1\r\nz\r\nget a b c\r\n";
+    let answer = "STORED\r\nSTORED\r\nSTORED\r\nVALUE a 0 1\r\nx\r\nVALUE c 0 1\r\nz\r\nEND\r\n";
+    assert_eq!(talk(&mut engine, input), answer);
+    assert_eq!(talk(&mut engine, "touch c 5\r\nmg c t\r\n"), "TOUCHED\r\nHD t5\r\n");
+    engine.store.set_now(1005);
+    assert_eq!(talk(&mut engine, "get a c\r\n"), "VALUE a 0 1\r\nx\r\nEND\r\n");
+    engine.store.set_now(1010);
+    assert_eq!(talk(&mut engine, "get a\r\nadd a 0 0 1\r\nw\r\n"), "END\r\nSTORED\r\n");
+    assert_eq!(talk(&mut engine, "flush_all 10\r\nget a\r\n"), "OK\r\nVALUE a 0 1\r\nw\r\nEND\r\n");
+    assert_eq!(engine.shared.flush_at.load(std::sync::atomic::Ordering::Relaxed), 1020);
+}
+
+#[test]
+fn nothing_is_served_before_the_log_in() {
+    let users = Some(vec!["me:secret".to_owned()]);
+    let settings = Settings { memory_bytes: 8 << 20, users, ..Settings::default() };
+    let mut engine = engine_with(settings);
+    let no = "CLIENT_ERROR unauthenticated\r\n";
+    assert_eq!(talk(&mut engine, "get a\r\nmg a v\r\nstats\r\n"), no.repeat(3));
+    let wrong = "set x 0 0 8\r\nme wrong\r\nget a\r\n";
+    let answer = format!("CLIENT_ERROR authentication failure\r\n{no}");
+    assert_eq!(talk(&mut engine, wrong), answer);
+    assert_eq!(talk(&mut engine, "set x 0 0 9\r\nme secret\r\nget a\r\n"), "STORED\r\nEND\r\n");
+}
+
+/// Whatever comes in, nothing panics, memory stays bounded, and the connection answers after it
+/// or ends.
+#[test]
+fn noise_is_survived() {
+    let words: &[&[u8]] = &[
+        b"get ",
+        b"gets ",
+        b"gat 5 ",
+        b"set ",
+        b"add ",
+        b"cas ",
+        b"ms ",
+        b"mg ",
+        b"md ",
+        b"ma ",
+        b"me ",
+        b"a ",
+        b"b ",
+        b"0 ",
+        b"1 ",
+        b"-1 ",
+        b"99999999999999999999 ",
+        b"\r\n",
+        b"\n",
+        b"\r",
+        b"\0",
+        b"noreply",
+        b"v ",
+        b"N30 ",
+        b"I ",
+        b"b ",
+        b"Zm9v ",
+        b"q ",
+        b"k ",
+        b"c ",
+        b"MA ",
+        b"  ",
+        b"x",
+        b"delete ",
+        b"incr ",
+        b"touch ",
+        b"flush_all ",
+        b"stats ",
+        b"300 ",
+        b"70000 ",
+        b"\xff",
+    ];
+    let mut engine = engine();
+    let mut state = 7u64;
+    for round in 0..400 {
+        let mut input = Vec::new();
+        for _ in 0..200 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            input.extend_from_slice(words[(state >> 33) as usize % words.len()]);
+        }
+        let (_, _) = talk_in_parts(&mut engine, &input, 1 + round % 97);
+        let answer = talk(&mut engine, "set probe 0 0 2\r\nok\r\nget probe\r\n");
+        assert_eq!(answer, "STORED\r\nVALUE probe 0 2\r\nok\r\nEND\r\n");
+    }
+}

@@ -1,0 +1,164 @@
+//! What a cache is told at the start, and what its threads share beside the store.
+
+use crate::stats::Totals;
+use crate::store::Store;
+use holdfast_env::Clock;
+use holdfast_env::poll::Waker;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The version that the protocol is complete to: what clients compare.
+pub const VERSION: &str = concat!("1.6.18-holdfast-", env!("CARGO_PKG_VERSION"));
+
+/// Answers to one UDP request, unless told otherwise: a few hundred keys.
+pub const UDP_REPLY_BYTES: usize = 256 << 10;
+
+#[derive(Clone, Debug)]
+pub struct Settings {
+    pub tcp: Vec<SocketAddr>,
+    pub udp: Vec<SocketAddr>,
+    pub unix: Option<PathBuf>,
+    /// Access to the Unix socket.
+    pub unix_mode: u32,
+    pub memory_bytes: usize,
+    pub connections_max: usize,
+    pub threads: usize,
+    /// Longest item, as memcached's `-I` counts it.
+    pub item_bytes_max: usize,
+    pub evicts: bool,
+    /// Events served for one connection before others get their turn.
+    pub requests_per_event: usize,
+    pub cas: bool,
+    pub backlog: u32,
+    pub flush: bool,
+    pub shutdown_command: bool,
+    pub verbose: u8,
+    /// Seconds; 0 for none.
+    pub idle_timeout_s: u32,
+    /// Lines `user:password`; nothing for no authentication.
+    pub users: Option<Vec<String>>,
+    /// Microseconds that sockets poll the device; 0 for none.
+    pub busy_poll_us: u32,
+    /// Longest reply to one UDP request; longer ones are refused.
+    pub udp_reply_bytes_max: usize,
+    /// UDP payload bytes a second to one address beyond loopback.
+    pub udp_bytes_per_second: u64,
+    /// Core of the first thread; the others follow. Nothing leaves it to the kernel.
+    pub first_core: Option<usize>,
+    /// Answers read-ahead measurements only: reads whole requests and answers the same bytes
+    /// without looking anything up. (request bytes, reply bytes)
+    pub null: Option<(usize, usize)>,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            tcp: Vec::new(),
+            udp: Vec::new(),
+            unix: None,
+            unix_mode: 0o700,
+            memory_bytes: 64 << 20,
+            connections_max: 1024,
+            threads: 4,
+            item_bytes_max: 1 << 20,
+            evicts: true,
+            requests_per_event: 20,
+            cas: true,
+            backlog: 1024,
+            flush: true,
+            shutdown_command: false,
+            verbose: 0,
+            idle_timeout_s: 0,
+            users: None,
+            busy_poll_us: 0,
+            udp_reply_bytes_max: UDP_REPLY_BYTES,
+            udp_bytes_per_second: 16 << 20,
+            first_core: None,
+            null: None,
+        }
+    }
+}
+
+/// Shared by all threads of a cache.
+pub struct Shared {
+    pub settings: Settings,
+    pub clock: Arc<dyn Clock>,
+    /// Seconds since 1970 of second 0 of the store's time.
+    epoch_s: AtomicI64,
+    started_ns: u64,
+    pub process_id: u32,
+    /// Set once: every thread ends.
+    pub stop: AtomicBool,
+    pub stop_signal: Waker,
+    /// Asked for by the command `shutdown`.
+    pub shutdown_wanted: AtomicBool,
+    pub connections: AtomicU64,
+    /// The clock's second at which to flush, plus one; 0 for none.
+    pub flush_at: AtomicU64,
+    large: AtomicU64,
+    pub verbose: AtomicU64,
+    /// What the counters were at `stats reset`.
+    pub before: Mutex<Totals>,
+}
+
+impl Shared {
+    pub fn new(settings: Settings, clock: Arc<dyn Clock>, wake: Waker) -> Shared {
+        let verbose = AtomicU64::new(u64::from(settings.verbose));
+        let (unix_s, started_ns) = ((clock.unix_ms() / 1000) as i64, clock.monotonic_ns());
+        Shared {
+            settings,
+            clock,
+            // Second 1 is now: 0 means never, and what expired in second 1 expired before.
+            epoch_s: AtomicI64::new(unix_s - 2),
+            started_ns,
+            process_id: std::process::id(),
+            stop: AtomicBool::new(false),
+            stop_signal: wake,
+            shutdown_wanted: AtomicBool::new(false),
+            connections: AtomicU64::new(0),
+            flush_at: AtomicU64::new(0),
+            large: AtomicU64::new(1),
+            verbose,
+            before: Mutex::new(Totals::default()),
+        }
+    }
+
+    pub fn epoch_s(&self) -> i64 {
+        self.epoch_s.load(Ordering::Relaxed)
+    }
+
+    /// Seconds since the start.
+    pub fn uptime_s(&self) -> u64 {
+        (self.clock.monotonic_ns() - self.started_ns) / 1_000_000_000
+    }
+
+    /// Moves the store's time on, and does what is due.
+    pub fn tick(&self, store: &Store) {
+        let now = self.uptime_s() as u32 + 2;
+        if now == store.now() {
+            return;
+        }
+        store.set_now(now);
+        let due = self.flush_at.load(Ordering::Relaxed);
+        if due != 0 && u64::from(now) >= due {
+            self.flush_at.store(0, Ordering::Relaxed);
+            store.flush();
+        }
+    }
+
+    /// The number of the next large value. On no path of small ones.
+    pub fn next_large(&self) -> u64 {
+        self.large.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub fn before(&self) -> MutexGuard<'_, Totals> {
+        // A plain value.
+        self.before.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn stops(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,166 @@
+//! A value on its way in, when one read did not bring all of it. A large one goes into the store
+//! piece by piece, so that what a connection holds stays small.
+
+use crate::engine::{Engine, Mode, Storing};
+use crate::large::Large;
+use crate::out::Out;
+use crate::parse::Words;
+use crate::{meta, text};
+
+/// Whose command it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Text,
+    Meta,
+    /// The name and password of a connection that must log in.
+    LogIn,
+}
+
+pub struct Incoming {
+    kind: Kind,
+    /// The command; read again when its value is complete.
+    line: Vec<u8>,
+    /// Of the value, without its line end.
+    len: usize,
+    /// Received and neither stored nor answered: part of the value and its line end.
+    buffer: Vec<u8>,
+    received: usize,
+    pieces: Option<Pieces>,
+}
+
+struct Pieces {
+    large: Large,
+    next: u32,
+    expires: u32,
+    out_of_memory: bool,
+}
+
+/// Most that is reserved for a value before its bytes are there.
+const RESERVE_BYTES_MAX: usize = 16 << 10;
+/// The value's `\r\n`.
+pub const END_BYTES: usize = 2;
+
+impl Incoming {
+    /// Waits for `len` bytes and a line end.
+    pub fn new(kind: Kind, line: &[u8], len: usize) -> Incoming {
+        Incoming { kind, line: line.to_vec(), len, buffer: Vec::new(), received: 0, pieces: None }
+    }
+
+    /// The same for a storage command, whose value is stored in pieces if it is long.
+    pub fn storing(
+        engine: &Engine,
+        kind: Kind,
+        line: &[u8],
+        storing: &Storing<'_>,
+        len: usize,
+    ) -> Incoming {
+        let mut incoming = Incoming::new(kind, line, len);
+        let joins = matches!(storing.mode, Mode::Append | Mode::Prepend);
+        if len > engine.store.large_bytes() && !joins {
+            let large = Large { id: engine.shared.next_large(), bytes: len as u64 };
+            let expires = storing.expires;
+            incoming.pieces = Some(Pieces { large, next: 0, expires, out_of_memory: false });
+        }
+        incoming
+    }
+
+    pub fn is_complete(&self) -> bool {
+        self.received == self.len + END_BYTES
+    }
+
+    /// Takes what belongs to it; says how much that was.
+    pub fn take(&mut self, engine: &mut Engine, input: &[u8]) -> usize {
+        let n = input.len().min(self.len + END_BYTES - self.received);
+        let Some(pieces) = &mut self.pieces else {
+            if self.buffer.capacity() == 0 {
+                self.buffer.reserve_exact((self.len + END_BYTES).min(RESERVE_BYTES_MAX.max(n)));
+            }
+            self.buffer.extend_from_slice(&input[..n]);
+            self.received += n;
+            return n;
+        };
+        let (piece_bytes, mut rest) = (engine.store.piece_bytes(), &input[..n]);
+        while !rest.is_empty() {
+            let stored = (pieces.next as usize * piece_bytes).min(self.len);
+            let want = piece_bytes.min(self.len - stored);
+            // Behind the last piece comes the line end, which stays in the buffer.
+            let want = if want == 0 { END_BYTES } else { want };
+            let take = rest.len().min(want - self.buffer.len());
+            self.buffer.extend_from_slice(&rest[..take]);
+            rest = &rest[take..];
+            if stored < self.len && self.buffer.len() == want {
+                let key = pieces.large.key(pieces.next);
+                pieces.out_of_memory = pieces.out_of_memory
+                    || !engine.store.put_piece(
+                        &mut engine.writer,
+                        &key,
+                        &self.buffer,
+                        pieces.expires,
+                    );
+                pieces.next += 1;
+                self.buffer.clear();
+            }
+        }
+        self.received += n;
+        n
+    }
+
+    /// The connection ended before the value did.
+    pub fn abandon(self, engine: &mut Engine) {
+        if let Some(pieces) = self.pieces {
+            engine.remove_pieces(pieces.large);
+        }
+    }
+
+    /// Answers a complete value. True if it was a name and password that are right.
+    pub fn finish(self, engine: &mut Engine, out: &mut Out) -> bool {
+        let words = Words::of(&self.line);
+        let value = match &self.pieces {
+            None => Value::Here(&self.buffer[..self.len]),
+            Some(pieces) if pieces.out_of_memory => Value::NoMemory(pieces.large),
+            Some(pieces) => Value::Pieces(pieces.large),
+        };
+        let ends_right = self.buffer.ends_with(b"\r\n");
+        match self.kind {
+            Kind::Text => text::store(engine, &words, value, ends_right, out),
+            Kind::Meta => meta::store(engine, &words, value, ends_right, out),
+            Kind::LogIn => {
+                return text::log_in(engine, &self.buffer[..self.len], ends_right, out);
+            }
+        }
+        false
+    }
+}
+
+/// A complete value.
+#[derive(Clone, Copy)]
+pub enum Value<'a> {
+    Here(&'a [u8]),
+    /// Already stored under their own keys.
+    Pieces(Large),
+    /// Some of them are not.
+    NoMemory(Large),
+}
+
+impl Value<'_> {
+    /// Stores it, or takes back what was stored of it.
+    pub fn store(self, engine: &mut Engine, storing: &Storing<'_>) -> crate::engine::Stored {
+        match self {
+            Value::Here(bytes) => engine.store_value(storing, bytes),
+            Value::Pieces(large) => {
+                engine.counters().cmd_set.add(1);
+                engine.link_large(storing, large)
+            }
+            Value::NoMemory(large) => {
+                engine.remove_pieces(large);
+                engine.no_memory(storing)
+            }
+        }
+    }
+
+    pub fn drop_pieces(self, engine: &mut Engine) {
+        if let Value::Pieces(large) | Value::NoMemory(large) = self {
+            engine.remove_pieces(large);
+        }
+    }
+}

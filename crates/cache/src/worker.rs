@@ -1,0 +1,450 @@
+//! One thread's loop: waits for sockets, receives, lets sessions consume, sends. It owns its
+//! connections and one set of buffers for all of them: a connection that waits for its client's
+//! next command owns none.
+
+use crate::engine::Engine;
+use crate::out::Out;
+use crate::session::{Batch, Session, Wants};
+use crate::settings::Shared;
+use crate::store::Store;
+use crate::udp::Udp;
+use holdfast_base::{Error, Result};
+use holdfast_env::arena::SLACK_BYTES;
+use holdfast_env::poll::{Event, Events, Interest, Poller, Waker};
+use holdfast_env::sockets;
+use std::io;
+use std::net::{TcpListener, UdpSocket};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixListener;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// One receive.
+const INPUT_BYTES: usize = 256 << 10;
+const EVENTS: usize = 512;
+/// How long a thread sleeps at most: idle connections are looked at then.
+const IDLE_WAIT: Duration = Duration::from_secs(1);
+/// What all connections of one thread may hold unsent, at least.
+const UNSENT_BYTES_MIN: u64 = 8 << 20;
+/// The same as a part of the memory limit.
+const UNSENT_PART: u64 = 8;
+
+const TOKEN_WAKER: u64 = u64::MAX;
+const TOKEN_LISTENERS: u64 = 1 << 40;
+const TOKEN_UDP: u64 = 1 << 41;
+
+#[derive(Default)]
+pub struct Listeners {
+    pub tcp: Vec<TcpListener>,
+    pub udp: Vec<UdpSocket>,
+    pub unix: Vec<UnixListener>,
+}
+
+impl Listeners {
+    fn get(&self, i: usize) -> Option<BorrowedFd<'_>> {
+        match self.tcp.get(i) {
+            Some(listener) => Some(listener.as_fd()),
+            None => self.unix.get(i - self.tcp.len()).map(AsFd::as_fd),
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.tcp.len() + self.unix.len()
+    }
+}
+
+struct Connection {
+    socket: OwnedFd,
+    session: Session,
+    /// Received and not used: half a command, or what waits for answers to be taken.
+    stash: Vec<u8>,
+    /// Answers that the client has not taken.
+    unsent: Vec<u8>,
+    sent: usize,
+    last_used_s: u32,
+    closing: bool,
+    interest: Interest,
+}
+
+pub struct Worker {
+    engine: Engine,
+    shared: Arc<Shared>,
+    listeners: Listeners,
+    udp: Udp,
+    poller: Poller,
+    waker: Arc<Waker>,
+    connections: Vec<Option<Connection>>,
+    free: Vec<u32>,
+    input: Vec<u8>,
+    out: Out,
+    batch: Batch,
+    /// Descriptors ran out: nothing is accepted until one is closed.
+    accepts: bool,
+    unsent_bytes: u64,
+    looked_for_idle_s: u32,
+}
+
+impl Worker {
+    pub fn new(
+        store: Arc<Store>,
+        shared: Arc<Shared>,
+        thread: usize,
+        listeners: Listeners,
+        waker: Arc<Waker>,
+    ) -> Result<Worker> {
+        let failed = |e: io::Error| Error::from(e).context("prepare a thread of the cache");
+        let poller = Poller::new().map_err(failed)?;
+        poller.add(&*waker, TOKEN_WAKER, Interest::Read).map_err(failed)?;
+        for i in 0..listeners.len() {
+            if let Some(listener) = listeners.get(i) {
+                poller
+                    .add(&listener, TOKEN_LISTENERS + i as u64, Interest::Read)
+                    .map_err(failed)?;
+            }
+        }
+        for (i, socket) in listeners.udp.iter().enumerate() {
+            poller.add(socket, TOKEN_UDP + i as u64, Interest::Read).map_err(failed)?;
+            crate::udp::prepare(socket).map_err(failed)?;
+        }
+        let writer = store.writer(thread);
+        let engine = Engine { store, shared: shared.clone(), writer, scratch: Vec::new() };
+        Ok(Worker {
+            engine,
+            shared,
+            listeners,
+            udp: Udp::default(),
+            poller,
+            waker,
+            connections: Vec::new(),
+            free: Vec::new(),
+            input: vec![0; INPUT_BYTES + SLACK_BYTES],
+            out: Out::new(),
+            batch: Batch::default(),
+            accepts: true,
+            unsent_bytes: 0,
+            looked_for_idle_s: 0,
+        })
+    }
+
+    pub fn run(mut self) {
+        if let Some(first) = self.shared.settings.first_core {
+            // A core that is not there leaves the thread to the kernel.
+            let _ = sockets::pin_to_core(first + self.engine.writer.id);
+        }
+        let mut events = Events::new(EVENTS);
+        while !self.shared.stops() {
+            if self.poller.wait(&mut events, Some(IDLE_WAIT)).is_err() {
+                break;
+            }
+            for i in 0..events.len() {
+                self.event(events.get(i));
+            }
+            self.drop_idle();
+        }
+    }
+
+    fn event(&mut self, event: Event) {
+        match event.token {
+            TOKEN_WAKER => self.waker.clear(),
+            token if token >= TOKEN_UDP => {
+                let i = (token - TOKEN_UDP) as usize;
+                if let Some(socket) = self.listeners.udp.get(i) {
+                    self.udp.serve(socket, &mut self.engine, &mut self.batch);
+                }
+            }
+            token if token >= TOKEN_LISTENERS => self.accept((token - TOKEN_LISTENERS) as usize),
+            token => self.serve(token as usize, event),
+        }
+    }
+
+    fn accept(&mut self, i: usize) {
+        let shared = self.shared.clone();
+        let settings = &shared.settings;
+        while let Some(listener) = self.listeners.get(i) {
+            let (socket, from) = match sockets::accept(&listener) {
+                Ok(accepted) => accepted,
+                Err(e) if is_out_of_descriptors(&e) => {
+                    self.stop_accepting();
+                    return;
+                }
+                // Gone already, or none left.
+                Err(_) => return,
+            };
+            let counters = self.engine.counters();
+            counters.total_connections.add(1);
+            let others = self.shared.connections.fetch_add(1, Ordering::Relaxed);
+            if others >= settings.connections_max as u64 {
+                self.shared.connections.fetch_sub(1, Ordering::Relaxed);
+                counters.rejected_connections.add(1);
+                let _ = sockets::send(&socket, b"ERROR Too many open connections\r\n");
+                continue;
+            }
+            counters.curr_connections.add(1);
+            if from.is_some() {
+                // What fails here only costs time.
+                let _ = sockets::set_nodelay(&socket);
+            }
+            if settings.busy_poll_us > 0 {
+                let _ = sockets::set_busy_poll(&socket, settings.busy_poll_us);
+            }
+            let slot = self.free.pop().unwrap_or_else(|| {
+                self.connections.push(None);
+                self.connections.len() as u32 - 1
+            }) as usize;
+            let connection = Connection {
+                socket,
+                session: Session::default(),
+                stash: Vec::new(),
+                unsent: Vec::new(),
+                sent: 0,
+                last_used_s: self.engine.store.now(),
+                closing: false,
+                interest: Interest::Read,
+            };
+            let added = self.poller.add(&connection.socket, slot as u64, Interest::Read);
+            self.connections[slot] = Some(connection);
+            if added.is_err() {
+                self.close(slot);
+            }
+        }
+    }
+
+    /// Waits with new connections until an old one ends.
+    fn stop_accepting(&mut self) {
+        self.accepts = false;
+        for i in 0..self.listeners.len() {
+            if let Some(listener) = self.listeners.get(i) {
+                let _ = self.poller.remove(&listener);
+            }
+        }
+    }
+
+    fn accept_again(&mut self) {
+        self.accepts = true;
+        for i in 0..self.listeners.len() {
+            if let Some(listener) = self.listeners.get(i) {
+                let token = TOKEN_LISTENERS + i as u64;
+                let _ = self.poller.add(&listener, token, Interest::Read);
+            }
+        }
+    }
+
+    fn serve(&mut self, slot: usize, event: Event) {
+        // Taken out while it is served, so that it can be served with all else of the thread.
+        let Some(mut connection) = self.connections.get_mut(slot).and_then(Option::take) else {
+            return;
+        };
+        connection.last_used_s = self.engine.store.now();
+        let lives = if connection.unsent.is_empty() {
+            self.receive(&mut connection)
+        } else if event.ended {
+            false
+        } else {
+            self.send_unsent(&mut connection)
+        };
+        let lives = lives && self.watch(&mut connection, slot);
+        self.connections[slot] = Some(connection);
+        if !lives {
+            self.close(slot);
+        }
+    }
+
+    /// Waits for what the connection needs next.
+    fn watch(&mut self, connection: &mut Connection, slot: usize) -> bool {
+        let interest = if connection.unsent.is_empty() { Interest::Read } else { Interest::Write };
+        if interest == connection.interest {
+            return true;
+        }
+        connection.interest = interest;
+        self.poller.change(&connection.socket, slot as u64, interest).is_ok()
+    }
+
+    /// Receives once and serves what came. False when the connection has ended.
+    fn receive(&mut self, connection: &mut Connection) -> bool {
+        let stash = std::mem::take(&mut connection.stash);
+        let kept = stash.len();
+        if self.input.len() < kept + INPUT_BYTES / 2 + SLACK_BYTES {
+            self.input.resize(kept + INPUT_BYTES + SLACK_BYTES, 0);
+        }
+        self.input[..kept].copy_from_slice(&stash);
+        let counters = &self.engine.store.counters[self.engine.writer.id];
+        counters.connection_bytes.subtract(stash.capacity() as u64);
+        drop(stash);
+        let end = self.input.len() - SLACK_BYTES;
+        match sockets::receive(&connection.socket, &mut self.input[kept..end]) {
+            Ok(0) => false,
+            Ok(n) => {
+                counters.bytes_read.add(n as u64);
+                self.consume(connection, kept + n)
+            }
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => self.keep(connection, 0, kept),
+            Err(e) => e.kind() == io::ErrorKind::Interrupted,
+        }
+    }
+
+    /// What a benchmark holds us against: as many bytes as the answers would have, at once.
+    fn consume_null(
+        &mut self,
+        connection: &mut Connection,
+        len: usize,
+        (request, reply): (usize, usize),
+    ) -> bool {
+        let answered = len / request.max(1);
+        self.out.room(answered * reply);
+        self.out.advance_by(answered * reply);
+        self.send_out(connection) && self.keep(connection, answered * request, len)
+    }
+
+    /// Serves the first `len` bytes of the input, and sends the answers.
+    fn consume(&mut self, connection: &mut Connection, len: usize) -> bool {
+        if let Some(null) = self.shared.settings.null {
+            return self.consume_null(connection, len, null);
+        }
+        let mut at = 0;
+        loop {
+            let (used, wants) = connection.session.consume(
+                &mut self.engine,
+                &mut self.batch,
+                &self.input[at..],
+                len - at,
+                &mut self.out,
+            );
+            at += used;
+            connection.closing = wants == Wants::Close;
+            if !self.send_out(connection) {
+                return false;
+            }
+            if !connection.unsent.is_empty() {
+                break;
+            }
+            match wants {
+                Wants::More => break,
+                Wants::Drain => {}
+                Wants::Close => return false,
+            }
+        }
+        self.keep(connection, at, len)
+    }
+
+    /// Keeps the input from `at` to `len` for the next time.
+    fn keep(&mut self, connection: &mut Connection, at: usize, len: usize) -> bool {
+        connection.stash = self.input[at..len].to_vec();
+        let bytes = connection.stash.capacity() as u64;
+        self.engine.counters().connection_bytes.add(bytes);
+        if self.input.len() > 2 * INPUT_BYTES {
+            self.input.truncate(INPUT_BYTES + SLACK_BYTES);
+            self.input.shrink_to_fit();
+        }
+        true
+    }
+
+    /// Sends what was answered; what is not taken goes to the connection.
+    fn send_out(&mut self, connection: &mut Connection) -> bool {
+        let mut sent = 0;
+        let bytes = self.out.as_slice();
+        while sent < bytes.len() {
+            match sockets::send(&connection.socket, &bytes[sent..]) {
+                Ok(n) => sent += n,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => {
+                    self.out.clear();
+                    return false;
+                }
+            }
+        }
+        let rest = &bytes[sent..];
+        let counters = &self.engine.store.counters[self.engine.writer.id];
+        counters.bytes_written.add(sent as u64);
+        let mut lives = true;
+        if !rest.is_empty() {
+            let most = (self.shared.settings.memory_bytes as u64 / UNSENT_PART)
+                / self.shared.settings.threads as u64;
+            // Clients that do not read cannot be given memory without end.
+            lives = self.unsent_bytes + rest.len() as u64 <= most.max(UNSENT_BYTES_MIN);
+            if lives {
+                connection.unsent = rest.to_vec();
+                connection.sent = 0;
+                self.unsent_bytes += connection.unsent.capacity() as u64;
+                counters.connection_bytes.add(connection.unsent.capacity() as u64);
+            }
+        }
+        self.out.clear();
+        lives
+    }
+
+    /// Sends more of what was not taken; once all is, goes on with what was received.
+    fn send_unsent(&mut self, connection: &mut Connection) -> bool {
+        let counters = &self.engine.store.counters[self.engine.writer.id];
+        while connection.sent < connection.unsent.len() {
+            match sockets::send(&connection.socket, &connection.unsent[connection.sent..]) {
+                Ok(n) => {
+                    connection.sent += n;
+                    counters.bytes_written.add(n as u64);
+                }
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return true,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => return false,
+            }
+        }
+        self.drop_unsent(connection);
+        if connection.closing {
+            return false;
+        }
+        let stash = std::mem::take(&mut connection.stash);
+        let counters = &self.engine.store.counters[self.engine.writer.id];
+        counters.connection_bytes.subtract(stash.capacity() as u64);
+        if self.input.len() < stash.len() + SLACK_BYTES {
+            self.input.resize(stash.len() + SLACK_BYTES, 0);
+        }
+        self.input[..stash.len()].copy_from_slice(&stash);
+        self.consume(connection, stash.len())
+    }
+
+    fn drop_unsent(&mut self, connection: &mut Connection) {
+        let bytes = connection.unsent.capacity() as u64;
+        self.unsent_bytes -= bytes;
+        self.engine.counters().connection_bytes.subtract(bytes);
+        connection.unsent = Vec::new();
+        connection.sent = 0;
+    }
+
+    fn close(&mut self, slot: usize) {
+        let Some(mut connection) = self.connections[slot].take() else { return };
+        connection.session.abandon(&mut self.engine);
+        self.drop_unsent(&mut connection);
+        let counters = self.engine.counters();
+        counters.connection_bytes.subtract(connection.stash.capacity() as u64);
+        counters.curr_connections.subtract(1);
+        self.shared.connections.fetch_sub(1, Ordering::Relaxed);
+        self.free.push(slot as u32);
+        drop(connection);
+        if !self.accepts {
+            self.accept_again();
+        }
+    }
+
+    /// Ends connections that were not used for as long as was allowed.
+    fn drop_idle(&mut self) {
+        let (now, timeout) = (self.engine.store.now(), self.shared.settings.idle_timeout_s);
+        if timeout == 0 || now == self.looked_for_idle_s {
+            return;
+        }
+        self.looked_for_idle_s = now;
+        for slot in 0..self.connections.len() {
+            let idle = self.connections[slot]
+                .as_ref()
+                .is_some_and(|connection| connection.last_used_s.saturating_add(timeout) <= now);
+            if idle {
+                self.engine.counters().idle_kicks.add(1);
+                self.close(slot);
+            }
+        }
+    }
+}
+
+fn is_out_of_descriptors(error: &io::Error) -> bool {
+    // EMFILE and ENFILE.
+    matches!(error.raw_os_error(), Some(24 | 23))
+}

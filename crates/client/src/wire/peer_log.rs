@@ -1,0 +1,129 @@
+//! Messages by which a node uses the log of the node that hosts it. Every request begins with its
+//! [`Sender`]. Entries travel in the body, whose checksum is in the meta: an entry can be as long
+//! as a meta. Types only; nodes alone send them.
+
+use super::peer::Sender;
+use holdfast_base::checksum::crc32c;
+use holdfast_base::codec::{Decode, DecodeError, Encode, Reader, put_bytes};
+use holdfast_base::codec_struct;
+use holdfast_base::ids::Index;
+use holdfast_base::{Error, Result};
+
+/// `LOG_APPEND`: [`Append`] and a list of entries; answered with
+/// [`Appended`](super::log::Appended) once they are durable.
+pub const OP_PEER_LOG_APPEND: u16 = 0x0421;
+/// `LOG_READ`: [`Read`]; answered with [`Entries`] and a list of indices with their entries.
+pub const OP_PEER_LOG_READ: u16 = 0x0422;
+/// `LOG_TRIM`: [`Trim`]; answered empty.
+pub const OP_PEER_LOG_TRIM: u16 = 0x0423;
+/// `LOG_INFO`: [`Describe`]; answered with [`Info`](super::log::Info).
+pub const OP_PEER_LOG_INFO: u16 = 0x0424;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Append {
+    pub sender: Sender,
+    pub topic: String,
+    /// CRC32C of the body.
+    pub crc: u32,
+}
+codec_struct!(Append { sender, topic, crc });
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Read {
+    pub sender: Sender,
+    pub topic: String,
+    pub from: Index,
+    pub entries_max: u32,
+    /// When there is no such entry yet, answer once there is (or at the request's deadline).
+    pub wait: bool,
+}
+codec_struct!(Read { sender, topic, from, entries_max, wait });
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entries {
+    /// CRC32C of the body.
+    pub crc: u32,
+}
+codec_struct!(Entries { crc });
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trim {
+    pub sender: Sender,
+    pub topic: String,
+    pub before: Index,
+}
+codec_struct!(Trim { sender, topic, before });
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Describe {
+    pub sender: Sender,
+    pub topic: String,
+}
+codec_struct!(Describe { sender, topic });
+
+/// The body of an [`Append`].
+pub fn encode_entries(entries: &[Vec<u8>]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(entries.iter().map(|entry| entry.len() + 4).sum());
+    (entries.len() as u32).encode(&mut out);
+    entries.iter().for_each(|entry| put_bytes(&mut out, entry));
+    out
+}
+
+/// The inverse of [`encode_entries`]; `crc` is what the meta says.
+pub fn decode_entries(body: &[u8], crc: u32) -> Result<Vec<Vec<u8>>> {
+    list(body, crc, |reader| Ok(reader.bytes()?.to_vec()))
+}
+
+/// The body of an answer to [`Read`].
+pub fn encode_indexed(entries: &[(Index, Vec<u8>)]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(entries.iter().map(|(_, entry)| entry.len() + 12).sum());
+    (entries.len() as u32).encode(&mut out);
+    for (index, entry) in entries {
+        index.encode(&mut out);
+        put_bytes(&mut out, entry);
+    }
+    out
+}
+
+/// The inverse of [`encode_indexed`].
+pub fn decode_indexed(body: &[u8], crc: u32) -> Result<Vec<(Index, Vec<u8>)>> {
+    list(body, crc, |reader| Ok((Index::decode(reader)?, reader.bytes()?.to_vec())))
+}
+
+fn list<T>(
+    body: &[u8],
+    crc: u32,
+    item: impl Fn(&mut Reader<'_>) -> std::result::Result<T, DecodeError>,
+) -> Result<Vec<T>> {
+    // Damage on the way is no damage of what is stored: the same may be asked for again.
+    if crc32c(body) != crc {
+        return Err(Error::retry("entries were damaged on their way (checksum mismatch)"));
+    }
+    let mut reader = Reader::new(body);
+    let mut items = Vec::new();
+    for _ in 0..u32::decode(&mut reader)? {
+        items.push(item(&mut reader)?);
+    }
+    reader.finish()?;
+    Ok(items)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use holdfast_base::Kind;
+
+    #[test]
+    fn entries_come_back_and_damage_is_noticed() {
+        let entries = vec![vec![1, 2], vec![], vec![3; 100]];
+        let body = encode_entries(&entries);
+        assert_eq!(decode_entries(&body, crc32c(&body)), Ok(entries));
+        let indexed = vec![(Index(4), vec![1]), (Index(9), vec![])];
+        let body = encode_indexed(&indexed);
+        assert_eq!(decode_indexed(&body, crc32c(&body)), Ok(indexed));
+        assert_eq!(decode_indexed(&body, 0).unwrap_err().kind, Kind::Retry);
+        for cut in 0..body.len() {
+            assert!(decode_indexed(&body[..cut], crc32c(&body[..cut])).is_err());
+        }
+    }
+}

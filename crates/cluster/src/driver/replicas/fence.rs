@@ -1,0 +1,119 @@
+//! The seal of a chunk whose writer has fallen silent. A core: takes what fenced replicas answered
+//! and decides at which length to propose the seal, or that too few have answered.
+//!
+//! **Invariant:** an acknowledged append is on every replica, and a fenced replica grows no more:
+//! the longest verified length of two fenced replicas, or of all that are not lost, is at least
+//! what was acknowledged.
+
+use holdfast_base::ids::{ChunkId, StoreId};
+use holdfast_base::{Error, Kind, Result};
+
+/// Replicas that must have answered, unless fewer are left.
+const FENCES_MIN: usize = 2;
+
+/// What to propose.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Decision {
+    pub length: u64,
+    /// Those that reach it; others are short, or nobody knows.
+    pub replicas: Vec<StoreId>,
+}
+
+/// One round of fences.
+#[derive(Debug)]
+pub struct FenceRound {
+    chunk: ChunkId,
+    /// Replicas whose node is not lost.
+    not_lost: usize,
+    waiting: usize,
+    /// Lengths of those that answered; `None` of those that do not hold it.
+    lengths: Vec<(StoreId, Option<u64>)>,
+    last_error: Option<Error>,
+}
+
+impl FenceRound {
+    /// `not_lost` replicas are asked, all of them.
+    pub fn new(chunk: ChunkId, not_lost: usize) -> FenceRound {
+        let (lengths, last_error) = (Vec::new(), None);
+        FenceRound { chunk, not_lost, waiting: not_lost, lengths, last_error }
+    }
+
+    /// A replica's answer; the last one decides.
+    pub fn answered(&mut self, store: StoreId, answer: Result<u64>) -> Option<Result<Decision>> {
+        self.waiting = self.waiting.saturating_sub(1);
+        match answer {
+            Ok(length) => self.lengths.push((store, Some(length))),
+            // Never made there, or damaged.
+            Err(e) if e.kind == Kind::NotFound => self.lengths.push((store, None)),
+            Err(e) => self.last_error = Some(e),
+        }
+        (self.waiting == 0).then(|| self.decide())
+    }
+
+    fn decide(&mut self) -> Result<Decision> {
+        let needed = FENCES_MIN.min(self.not_lost).max(1);
+        let fenced = self.lengths.iter().filter(|(_, length)| length.is_some()).count();
+        // That it is not there may be damage: it counts only when nobody is left to ask.
+        let all_answered = self.not_lost > 0 && self.lengths.len() == self.not_lost;
+        if fenced < needed && !all_answered {
+            let why = match &self.last_error {
+                Some(e) => format!("the last failure: {e}"),
+                None => "every replica is lost".to_owned(),
+            };
+            return Err(Error::retry(format!(
+                "seal chunk `{}` for its silent writer: {fenced} of {needed} replicas were fenced; {why}",
+                self.chunk,
+            )));
+        }
+        let length = self.lengths.iter().filter_map(|(_, length)| *length).max().unwrap_or(0);
+        let reach = self.lengths.iter().filter(|(_, found)| *found == Some(length));
+        let mut replicas: Vec<StoreId> = reach.map(|(store, _)| *store).collect();
+        replicas.sort();
+        Ok(Decision { length, replicas })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CHUNK: ChunkId = ChunkId(7);
+
+    fn round(not_lost: usize, answers: &[Result<u64>]) -> Result<Decision> {
+        let mut round = FenceRound::new(CHUNK, not_lost);
+        let mut decided = None;
+        for (i, answer) in answers.iter().enumerate() {
+            assert!(decided.is_none(), "decided too early");
+            decided = round.answered(StoreId(i as u64 + 1), answer.clone());
+        }
+        decided.unwrap()
+    }
+
+    fn decision(length: u64, replicas: &[u64]) -> Result<Decision> {
+        Ok(Decision { length, replicas: replicas.iter().map(|id| StoreId(*id)).collect() })
+    }
+
+    fn silent() -> Result<u64> {
+        Err(Error::retry("no answer"))
+    }
+
+    #[test]
+    fn the_longest_of_two_fenced_replicas_decides_and_shorter_ones_are_left_out() {
+        assert_eq!(round(3, &[Ok(5), Ok(9), Ok(9)]), decision(9, &[2, 3]));
+        assert_eq!(round(3, &[Ok(9), silent(), Ok(5)]), decision(9, &[1]));
+        assert_eq!(round(3, &[silent(), silent(), Ok(5)]).unwrap_err().kind, Kind::Retry);
+        // All that are not lost: one.
+        assert_eq!(round(1, &[Ok(5)]), decision(5, &[1]));
+        assert_eq!(round(1, &[silent()]).unwrap_err().kind, Kind::Retry);
+    }
+
+    #[test]
+    fn a_replica_that_is_not_there_counts_only_when_all_have_answered() {
+        let missing = || Err(Error::not_found("not here"));
+        assert_eq!(round(2, &[missing(), Ok(4)]), decision(4, &[2]));
+        assert_eq!(round(2, &[missing(), missing()]), decision(0, &[]));
+        // Two that miss it may both be damaged, and the third one has it.
+        assert_eq!(round(3, &[missing(), missing(), silent()]).unwrap_err().kind, Kind::Retry);
+        assert_eq!(round(3, &[missing(), missing(), Ok(4)]), decision(4, &[3]));
+    }
+}

@@ -1,0 +1,232 @@
+//! Who holds a chunk: replicas that count, those that were dropped, and which of both may go. A
+//! replica goes only by an accepted entry that names chunk, generation and store, and never while
+//! the chunk would be left with fewer copies than it should have.
+
+use super::chunks::Dropped;
+use super::nodes::PACKED;
+use super::{Chunk, ChunkState, Namespace};
+use crate::command::REPLICAS_MAX;
+use crate::{ChunkKind, Outcome};
+use holdfast_base::ids::{ChunkId, FileId, Generation, StoreId};
+use holdfast_base::{Error, Result};
+use std::collections::BTreeSet;
+
+/// A chunk that has fewer copies than it should have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ShortChunk {
+    /// Replicas that count; with 0 there is nothing to copy from.
+    pub live: usize,
+    pub wanted: usize,
+    pub chunk: ChunkId,
+    pub generation: Generation,
+}
+
+impl Namespace {
+    pub(super) fn add_replica(
+        &mut self,
+        id: ChunkId,
+        generation: Generation,
+        store: StoreId,
+    ) -> Result<Outcome> {
+        let chunk = self.find_held(id, generation)?;
+        if chunk.replicas.contains(&store) {
+            return Ok(Outcome::Done {});
+        }
+        if chunk.replicas.len() >= REPLICAS_MAX {
+            return Err(Error::invalid(format!("it has {REPLICAS_MAX} replicas: drop one first")));
+        }
+        chunk.dropped.retain(|dropped| *dropped != Dropped { generation, store });
+        let replicas = chunk.replicas.iter().copied().chain([store]).collect();
+        self.chunks.set_replicas(id, replicas);
+        Ok(Outcome::Done {})
+    }
+
+    pub(super) fn drop_replica(
+        &mut self,
+        id: ChunkId,
+        generation: Generation,
+        store: StoreId,
+        lost: bool,
+    ) -> Result<Outcome> {
+        let chunk = self.find_held(id, generation)?;
+        if !chunk.replicas.contains(&store) {
+            return Ok(Outcome::Done {});
+        }
+        if chunk.replicas.len() == 1 && !lost {
+            return Err(Error::invalid(
+                "it is the last replica: copy it first, or say that the chunk is lost",
+            ));
+        }
+        let dropped = Dropped { generation, store };
+        let place = chunk.dropped.partition_point(|other| *other < dropped);
+        chunk.dropped.insert(place, dropped);
+        let replicas = chunk.replicas.iter().copied().filter(|held| *held != store).collect();
+        self.chunks.set_replicas(id, replicas);
+        Ok(Outcome::Done {})
+    }
+
+    /// A chunk whose replicas may change one by one: its length is decided and it is not deleted.
+    fn find_held(&mut self, id: ChunkId, generation: Generation) -> Result<&mut Chunk> {
+        let chunk = self.find_chunk(id)?;
+        if !chunk.is_kept() {
+            return Err(Error::invalid(match chunk.state {
+                ChunkState::Open => "it is open: seal it first".to_owned(),
+                _ => "it is deleted: unlink its replicas".to_owned(),
+            }));
+        }
+        if chunk.generation != generation {
+            return Err(Error::invalid(format!("it is at generation `{}`", chunk.generation)));
+        }
+        Ok(chunk)
+    }
+
+    pub(super) fn unlink_replica(
+        &mut self,
+        id: ChunkId,
+        generation: Generation,
+        store: StoreId,
+    ) -> Result<Outcome> {
+        let chunk = self.find_chunk(id)?;
+        if let Ok(place) = chunk.dropped.binary_search(&Dropped { generation, store }) {
+            check_spare(chunk, store)?;
+            chunk.dropped.remove(place);
+        } else if generation == chunk.generation {
+            if chunk.state != ChunkState::Doomed {
+                return Err(Error::invalid(format!(
+                    "it is {} with {} live objects{}: it stays",
+                    chunk.state.name(),
+                    chunk.live_objects,
+                    if chunk.freed { " and its readers have their grace" } else { "" }
+                )));
+            }
+            let held = |chunk: &Chunk| chunk.replicas.contains(&store);
+            if !held(chunk) {
+                return Err(Error::not_found("that store does not hold it"));
+            }
+            let left = chunk.replicas.iter().copied().filter(|held| *held != store).collect();
+            self.chunks.set_replicas(id, left);
+        } else {
+            unlink_old(chunk, generation, store)?;
+        }
+        self.forget_if_over(id);
+        Ok(Outcome::Done {})
+    }
+
+    pub(super) fn forget_if_over(&mut self, id: ChunkId) {
+        if self.chunks.get(id).is_some_and(Chunk::is_over) {
+            self.chunks.remove(id);
+        }
+    }
+
+    /// Sealed chunks with fewer replicas on stores of which `counts` says yes than they should
+    /// have, fewest first. Looks only at chunks of other stores, and at those that were short
+    /// whatever their stores.
+    pub fn short_chunks(&self, counts: impl Fn(StoreId) -> bool) -> Vec<ShortChunk> {
+        let bad = self.chunks.stores().filter(|store| !counts(*store));
+        let concerned = bad.flat_map(|store| self.chunks.on(store)).chain(self.chunks.thin());
+        let short: BTreeSet<ShortChunk> = concerned
+            .filter(|chunk| chunk.is_kept())
+            .map(|chunk| ShortChunk {
+                live: chunk.replicas.iter().filter(|store| counts(**store)).count(),
+                wanted: chunk.copies as usize,
+                chunk: chunk.id,
+                generation: chunk.generation,
+            })
+            .filter(|short| short.live < short.wanted)
+            .collect();
+        short.into_iter().collect()
+    }
+
+    /// Chunks with a replica that counts on `store`, by id: what a drain has to move.
+    pub fn chunks_on(&self, store: StoreId) -> impl Iterator<Item = &Chunk> {
+        self.chunks.on(store)
+    }
+
+    /// Chunks of which nothing is left, by id.
+    pub fn lost_chunks(&self) -> impl Iterator<Item = &Chunk> {
+        self.chunks.thin().filter(|chunk| chunk.is_lost())
+    }
+
+    /// Whether `store` has that generation by the log's word: as a replica that counts, one that
+    /// was dropped, or one of an old generation.
+    pub fn names_replica(&self, id: ChunkId, generation: Generation, store: StoreId) -> bool {
+        self.chunks.get(id).is_some_and(|chunk| {
+            (chunk.generation == generation && chunk.replicas.contains(&store))
+                || chunk.dropped.contains(&Dropped { generation, store })
+                || chunk
+                    .old
+                    .iter()
+                    .any(|old| old.generation == generation && old.replicas.contains(&store))
+        })
+    }
+
+    /// Replicas that an `Unlink` would be accepted for, in the order in which they should go: a
+    /// store removes the current generation last, before that nothing may say that it is gone.
+    pub fn unlinkable(&self) -> impl Iterator<Item = (ChunkId, Generation, StoreId)> {
+        self.chunks.iter().flat_map(|chunk| {
+            let old = chunk.old.iter().filter(|old| old.released);
+            let old = old.flat_map(|old| old.replicas.iter().map(|at| (old.generation, *at)));
+            let dropped = chunk.dropped.iter().map(|d| (d.generation, d.store));
+            let spare = old.chain(dropped).filter(|(_, store)| chunk.can_spare(*store));
+            let last = chunk.state == ChunkState::Doomed
+                && chunk.old.is_empty()
+                && chunk.dropped.is_empty();
+            let current = last.then(|| chunk.replicas.iter().map(|at| (chunk.generation, *at)));
+            spare
+                .chain(current.into_iter().flatten())
+                .map(|(generation, store)| (chunk.id, generation, store))
+        })
+    }
+
+    /// Paths of up to `max` files with bytes in a chunk, for reports: looks at every node when the
+    /// chunk is packed.
+    pub fn files_of(&self, chunk: ChunkId, max: usize) -> Vec<String> {
+        let Some(known) = self.chunks.get(chunk) else { return Vec::new() };
+        let path = |file: FileId| {
+            let unclosed = || Some(self.unclosed.get(&self.nodes.at(file)?)?.path.clone());
+            self.path_of(file).or_else(unclosed)
+        };
+        if known.kind == ChunkKind::Raw {
+            return path(known.owner).into_iter().take(max).collect();
+        }
+        let index = self.chunks.index(chunk);
+        let in_it = |at: &u32| {
+            let node = &self.nodes[*at];
+            node.flags & PACKED != 0 && Some(node.chunk) == index
+                || self
+                    .extents
+                    .get(at)
+                    .and_then(|list| list.remainder)
+                    .is_some_and(|remainder| remainder.pointer.chunk == chunk)
+        };
+        let named = self.nodes.iter().filter(in_it).filter_map(|at| path(self.nodes.id(at)));
+        named.take(max).collect()
+    }
+}
+
+fn unlink_old(chunk: &mut Chunk, generation: Generation, store: StoreId) -> Result<()> {
+    let Some(place) = chunk.old.iter().position(|old| old.generation == generation) else {
+        return Err(Error::not_found("it has no such generation"));
+    };
+    if !chunk.old[place].released {
+        return Err(Error::invalid("its readers have their grace: it stays"));
+    }
+    if !chunk.old[place].replicas.contains(&store) {
+        return Err(Error::not_found("that store does not hold it"));
+    }
+    check_spare(chunk, store)?;
+    chunk.old[place].replicas.retain(|held| *held != store);
+    chunk.old.retain(|old| !old.replicas.is_empty());
+    Ok(())
+}
+
+fn check_spare(chunk: &Chunk, store: StoreId) -> Result<()> {
+    if chunk.can_spare(store) {
+        return Ok(());
+    }
+    Err(Error::invalid(format!(
+        "the chunk has {} of {} copies without it: it stays until repair has made the others",
+        chunk.replicas.len(),
+        chunk.copies
+    )))
+}

@@ -1,0 +1,350 @@
+//! One connection to a service without socket and thread: bytes of requests in, bytes of answers
+//! out. For simulations, which deliver both as they like; what parses, batches and encodes is the
+//! server's. It knows none of the server's limits, and never calls by itself: deferred answers and
+//! deadlines come out when asked for.
+
+use super::batch::{Batch, BodyPlace, Meta, Request};
+use super::connection::{Load, Waiting, answer, deadline_passed};
+use super::mailbox::{Mailbox, Message};
+use super::out::{Address, Out};
+use super::parse::{self, Next};
+use super::reactor::input::{begin, push_whole};
+use super::{BATCH_BYTES, BATCH_REQUESTS_MAX, ConnectionId, OP_PING, OP_RING, Service};
+use crate::Clock;
+use holdfast_base::frame::FrameKind;
+use holdfast_base::{Error, Result};
+use std::sync::{Arc, Mutex};
+
+pub struct Inline {
+    service: Arc<dyn Service>,
+    clock: Arc<dyn Clock>,
+    id: ConnectionId,
+    /// Deferred answers, until they are taken.
+    mailbox: Arc<Mailbox>,
+    /// Received and not parsed; a service that lets the simulation go on while it handles a
+    /// request may well receive the next one.
+    received: Mutex<Vec<u8>>,
+    /// Away while the service handles a batch. Never held while anything is called.
+    state: Mutex<Option<Box<State>>>,
+}
+
+#[derive(Default)]
+struct State {
+    /// The front of a frame that is not complete.
+    stash: Vec<u8>,
+    out: Out,
+    waiting: Waiting,
+    load: Load,
+    requests: Vec<Request>,
+    /// Why nothing is read any more.
+    refused: Option<Error>,
+}
+
+impl Inline {
+    /// `id` tells the service's connections apart: never the same one twice.
+    pub fn connect(
+        service: Arc<dyn Service>,
+        clock: Arc<dyn Clock>,
+        id: ConnectionId,
+    ) -> Result<Inline> {
+        let mailbox = Mailbox::new(true).map_err(|e| Error::from(e).context("make a mailbox"))?;
+        service.connected(id);
+        Ok(Inline {
+            service,
+            clock,
+            id,
+            mailbox: Arc::new(mailbox),
+            received: Mutex::default(),
+            state: Mutex::new(Some(Box::default())),
+        })
+    }
+
+    /// Takes bytes in pieces of any size, and lets the service handle what is complete. An error
+    /// means that the connection is of no use: the last answer says why.
+    pub fn receive(&self, bytes: &[u8]) -> Result<()> {
+        self.received.lock().expect("no holder of this lock panics").extend_from_slice(bytes);
+        // Otherwise further up: whoever has it goes on until nothing is left.
+        let Some(mut state) = self.lend() else { return Ok(()) };
+        loop {
+            let received = std::mem::take(&mut *self.received.lock().expect("no holder panics"));
+            if received.is_empty() || state.refused.is_some() {
+                break;
+            }
+            let mut data = std::mem::take(&mut state.stash);
+            data.extend_from_slice(&received);
+            if let Err(e) = self.process(&mut state, &data) {
+                state.out.push_error(Address::FINAL, &e);
+                state.refused = Some(e);
+            }
+        }
+        let refused = state.refused.clone();
+        self.give_back(state);
+        refused.map_or(Ok(()), Err)
+    }
+
+    /// Takes the answers that are there, deferred ones and those of passed deadlines too.
+    pub fn take(&self) -> Vec<u8> {
+        let Some(mut state) = self.lend() else { return Vec::new() };
+        let mut messages = Vec::new();
+        self.mailbox.take(&mut messages);
+        for message in messages {
+            let Message::Answer { key, response, last } = message else { continue };
+            let State { waiting, out, load, .. } = &mut *state;
+            let found = if last { waiting.remove(key) } else { waiting.get(key) };
+            let Some(request) = found.filter(|request| !request.expired) else { continue };
+            let mut to = request.to;
+            if last {
+                load.requests -= 1;
+                load.bytes -= request.bytes;
+            } else {
+                to.kind = FrameKind::Part;
+            }
+            answer(out, to, response);
+        }
+        if state.waiting.next_deadline_ns.is_some() {
+            let State { waiting, out, load, .. } = &mut *state;
+            waiting.expire(self.clock.monotonic_ns(), |request| {
+                load.requests -= 1;
+                load.bytes -= request.bytes;
+                out.push_error(request.to, &deadline_passed());
+            });
+        }
+        let bytes = state.out.take_bytes();
+        self.give_back(state);
+        bytes
+    }
+
+    /// When to ask for answers at the latest. May be too early.
+    pub fn next_deadline_ns(&self) -> Option<u64> {
+        let state = self.state.lock().expect("no holder of this lock panics");
+        state.as_ref()?.waiting.next_deadline_ns
+    }
+
+    fn lend(&self) -> Option<Box<State>> {
+        self.state.lock().expect("no holder of this lock panics").take()
+    }
+
+    fn give_back(&self, state: Box<State>) {
+        *self.state.lock().expect("no holder of this lock panics") = Some(state);
+    }
+
+    fn process(&self, state: &mut State, data: &[u8]) -> Result<()> {
+        let (mut at, mut body_bytes) = (0, 0);
+        while at < data.len() {
+            let next = parse::next(data, at);
+            let full = state.requests.len() >= BATCH_REQUESTS_MAX || body_bytes > BATCH_BYTES;
+            if full || next.is_err() {
+                self.hand_over(state, data);
+                body_bytes = 0;
+            }
+            let Next::Request { header, meta, body } = next? else { break };
+            at = body.end;
+            body_bytes += body.len() as u64;
+            let to = Address {
+                kind: FrameKind::Response,
+                opcode: header.opcode,
+                request_id: header.request_id,
+            };
+            match header.opcode {
+                OP_PING => state.out.push(to, |m| m.extend_from_slice(&data[meta]), ().into()),
+                OP_RING => {
+                    state.out.push_error(to, &Error::unsupported("there is no ring in here"));
+                }
+                _ if body.is_empty() => {
+                    let (meta, body) = (Meta::InData(meta), BodyPlace::Empty);
+                    state.requests.push(Request { header, meta, body, answered: false });
+                }
+                _ => {
+                    let incoming = begin(&*self.service, self.id, header, &data[meta.clone()]);
+                    push_whole(&mut state.requests, &mut state.out, incoming, data, meta, body);
+                }
+            }
+        }
+        self.hand_over(state, data);
+        state.stash = data[at..].to_vec();
+        Ok(())
+    }
+
+    fn hand_over(&self, state: &mut State, data: &[u8]) {
+        if state.requests.is_empty() {
+            return;
+        }
+        let mut batch = Batch {
+            connection: self.id,
+            is_unix: false,
+            data,
+            requests: &mut state.requests,
+            out: &mut state.out,
+            waiting: &mut state.waiting,
+            slot: 0,
+            load: &mut state.load,
+            mailbox: &self.mailbox,
+            clock: &*self.clock,
+            now_ns: None,
+        };
+        self.service.handle(&mut batch);
+        batch.finish();
+        state.requests.clear();
+    }
+}
+
+impl Drop for Inline {
+    fn drop(&mut self) {
+        self.service.disconnected(self.id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::net::{Finished, PeerConnection, PeerReply, PeerRequest, Reply, Response};
+    use holdfast_base::Kind;
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::sync::mpsc;
+
+    const ECHO: u16 = 0x7001;
+    const HOLD: u16 = 0x7002;
+    const MS: u64 = 1_000_000;
+
+    #[derive(Default)]
+    struct Time(AtomicU64);
+
+    impl Clock for Time {
+        fn monotonic_ns(&self) -> u64 {
+            self.0.load(Ordering::Relaxed)
+        }
+        fn unix_ms(&self) -> u64 {
+            0
+        }
+    }
+
+    #[derive(Default)]
+    struct Mirror {
+        held: Mutex<Vec<Reply>>,
+        batches: Mutex<Vec<usize>>,
+        connections: AtomicU64,
+    }
+
+    impl Service for Mirror {
+        fn handle(&self, batch: &mut Batch<'_>) {
+            self.batches.lock().unwrap().push(batch.len());
+            for i in 0..batch.len() {
+                if batch.header(i).opcode == HOLD {
+                    self.held.lock().unwrap().push(batch.defer(i));
+                    continue;
+                }
+                let meta = batch.meta(i).to_vec();
+                let body = batch.take_body(i).into_vec();
+                batch.reply(i, |m| m.extend_from_slice(&meta), body);
+            }
+        }
+        fn connected(&self, _: ConnectionId) {
+            self.connections.fetch_add(1, Ordering::Relaxed);
+        }
+        fn disconnected(&self, _: ConnectionId) {
+            self.connections.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    struct World {
+        mirror: Arc<Mirror>,
+        time: Arc<Time>,
+        inline: Inline,
+        peer: PeerConnection,
+        finished: Finished,
+    }
+
+    type Answer = mpsc::Receiver<Result<PeerReply>>;
+
+    impl World {
+        fn new() -> World {
+            let (mirror, time) = (Arc::new(Mirror::default()), Arc::new(Time::default()));
+            let inline = Inline::connect(mirror.clone(), time.clone(), ConnectionId(1)).unwrap();
+            let peer = PeerConnection::new("inline");
+            World { mirror, time, inline, peer, finished: Vec::new() }
+        }
+
+        fn ask(&mut self, opcode: u16, meta: &[u8], body: usize, deadline_ms: u32) -> Answer {
+            let (sender, receiver) = mpsc::channel();
+            let body = (body > 0).then(|| Arc::new(vec![7u8; body]) as _);
+            let request = PeerRequest { opcode, meta: meta.to_vec(), body, deadline_ms };
+            let done = Box::new(move |result| sender.send(result).unwrap());
+            self.peer.submit(self.time.monotonic_ns(), request, done, &mut self.finished);
+            receiver
+        }
+
+        /// Carries bytes both ways, in pieces.
+        fn exchange(&mut self, piece: usize) {
+            self.peer.take_output().chunks(piece).for_each(|part| {
+                self.inline.receive(part).unwrap();
+            });
+            for part in self.inline.take().chunks(piece) {
+                self.peer.received(1, part, &mut self.finished).unwrap();
+            }
+            self.finished.drain(..).for_each(|(done, result)| done(result));
+        }
+    }
+
+    #[test]
+    fn requests_in_pieces_of_any_size_are_answered() {
+        for piece in [1, 33, 4000, usize::MAX] {
+            let mut w = World::new();
+            let answers: Vec<Answer> = [0, 10, 40_000, 0]
+                .into_iter()
+                .map(|body| w.ask(ECHO, b"meta", body, 1000))
+                .collect();
+            let ping = w.ask(OP_PING, b"p", 0, 1000);
+            w.exchange(piece);
+            for (answer, body) in answers.iter().zip([0, 10, 40_000, 0]) {
+                let reply = answer.try_recv().unwrap().unwrap();
+                assert!(reply.meta == b"meta" && reply.body == vec![7; body], "{piece}");
+            }
+            assert_eq!(ping.try_recv().unwrap().unwrap().meta, b"p");
+        }
+    }
+
+    #[test]
+    fn what_arrives_together_is_one_batch_up_to_its_limit() {
+        let mut w = World::new();
+        let answers: Vec<Answer> = (0..300).map(|_| w.ask(ECHO, b"", 0, 1000)).collect();
+        w.exchange(usize::MAX);
+        assert!(answers.iter().all(|answer| answer.try_recv().unwrap().is_ok()));
+        assert_eq!(*w.mirror.batches.lock().unwrap(), [BATCH_REQUESTS_MAX, 44]);
+    }
+
+    #[test]
+    fn deferred_answers_and_deadlines_come_out_when_asked_for() {
+        let mut w = World::new();
+        let (slow, held) = (w.ask(HOLD, b"", 0, 40), w.ask(HOLD, b"", 0, 60_000));
+        w.exchange(usize::MAX);
+        assert!(slow.try_recv().is_err() && held.try_recv().is_err());
+        // The server is told a little less.
+        assert_eq!(w.inline.next_deadline_ns(), Some(30 * MS));
+        w.time.0.store(30 * MS, Ordering::Relaxed);
+        w.exchange(usize::MAX);
+        assert_eq!(slow.try_recv().unwrap().unwrap_err().kind, Kind::Retry);
+        let replies = std::mem::take(&mut *w.mirror.held.lock().unwrap());
+        replies.into_iter().for_each(|reply| reply.send(Response::ok(b"now".to_vec(), ())));
+        w.exchange(usize::MAX);
+        assert_eq!(held.try_recv().unwrap().unwrap().meta, b"now");
+        assert!(slow.try_recv().is_err(), "answered once");
+    }
+
+    #[test]
+    fn nonsense_is_refused_with_the_reason_and_nothing_is_read_after_it() {
+        let mut w = World::new();
+        let answer = w.ask(ECHO, b"", 0, 1000);
+        let mut bytes = w.peer.take_output();
+        bytes.extend_from_slice(b"GET / HTTP/1.1\r\nand more than a header's length");
+        assert!(w.inline.receive(&bytes).is_err());
+        let e = w.peer.received(1, &w.inline.take(), &mut w.finished).unwrap_err();
+        assert!(e.message.contains("does not speak"), "{e}");
+        w.finished.drain(..).for_each(|(done, result)| done(result));
+        assert!(answer.try_recv().unwrap().is_ok(), "what came before is answered");
+        assert!(w.inline.receive(b"x").is_err());
+        let World { mirror, inline, .. } = w;
+        assert_eq!(mirror.connections.load(Ordering::Relaxed), 1);
+        drop(inline);
+        assert_eq!(mirror.connections.load(Ordering::Relaxed), 0);
+    }
+}

@@ -1,0 +1,315 @@
+//! `holdfast bench cache`: our cache, a null server that reads and answers the same bytes without
+//! looking anything up, and memcached where it is installed, taking turns under the same load.
+//! Servers are processes of their own, each pinned to the first core; the load has the next one.
+
+mod keys;
+mod load;
+
+use super::report::{Figure, Peer, Report, Sample};
+use crate::output::Output;
+use clap::Args;
+use holdfast_base::{Error, Result};
+use holdfast_env::sockets;
+use keys::{Kind, Requests, fill};
+use load::{Ran, Shape, Transport};
+use std::io::{BufRead, BufReader};
+use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// What servers may keep.
+const MEMORY_MIB: &str = "2048";
+
+#[derive(Args, Debug, Clone)]
+pub struct Options {
+    /// get100, pipeline, get1, set, udp1, udp10, udp100, trains1, or `table` for all
+    #[arg(short = 't', long = "type", default_value = "table", value_name = "TYPE")]
+    pub kind: String,
+    /// Keys that are stored
+    #[arg(long, default_value_t = 1_000_000, value_name = "N")]
+    pub keys: u64,
+    /// Bytes of a value
+    #[arg(long, default_value_t = 64, value_name = "BYTES")]
+    pub value: usize,
+    /// Seconds of one repetition
+    #[arg(long, default_value_t = 1.0, value_name = "SECONDS")]
+    pub seconds: f64,
+    /// Repetitions; the median is printed, with the spread
+    #[arg(short = 'e', long = "repetitions", default_value_t = 3, value_name = "N")]
+    pub repetitions: usize,
+    /// Threads of the servers
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub threads: usize,
+    /// Measure this server instead, which is filled first
+    #[arg(long, value_name = "HOST:PORT")]
+    pub target: Option<String>,
+    /// The peer's program
+    #[arg(long, default_value = "memcached", value_name = "PROGRAM")]
+    pub peer: String,
+    /// Leave the peer out
+    #[arg(long)]
+    pub no_peer: bool,
+}
+
+struct Case {
+    name: &'static str,
+    text: &'static str,
+    kind: Kind,
+    keys_each: usize,
+    shape: Shape,
+}
+
+const fn shape(transport: Transport, clients: usize, depth: usize) -> Shape {
+    Shape { transport, clients, depth }
+}
+
+const CASES: &[Case] = &[
+    case(
+        "get100",
+        "TCP, 100-key gets, 50 connections",
+        Kind::Get,
+        100,
+        shape(Transport::Tcp, 50, 1),
+    ),
+    case(
+        "pipeline",
+        "TCP, 16 connections x 100 gets",
+        Kind::Get,
+        1,
+        shape(Transport::Tcp, 16, 100),
+    ),
+    case("get1", "TCP, single gets, 50 connections", Kind::Get, 1, shape(Transport::Tcp, 50, 1)),
+    case("set", "TCP, sets, 50 connections x 16", Kind::Set, 1, shape(Transport::Tcp, 50, 16)),
+    case("udp1", "UDP, single gets, 8 sockets x 8", Kind::Get, 1, shape(Transport::Udp, 8, 8)),
+    case("udp10", "UDP, 10-key gets, 8 sockets x 8", Kind::Get, 10, shape(Transport::Udp, 8, 8)),
+    case("udp100", "UDP, 100-key gets, 8 sockets x 2", Kind::Get, 100, shape(Transport::Udp, 8, 2)),
+    case(
+        "trains1",
+        "UDP, single gets, trains, 8 x 8",
+        Kind::Get,
+        1,
+        shape(Transport::Trains, 8, 8),
+    ),
+];
+
+const fn case(
+    name: &'static str,
+    text: &'static str,
+    kind: Kind,
+    keys_each: usize,
+    shape: Shape,
+) -> Case {
+    Case { name, text, kind, keys_each, shape }
+}
+
+/// A server under load; ends when dropped.
+struct Target {
+    child: Option<Child>,
+    tcp: SocketAddr,
+    udp: SocketAddr,
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.child {
+            // It keeps nothing.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+impl Target {
+    fn cpu_seconds(&self) -> f64 {
+        let stat = self.child.as_ref().map(|child| format!("/proc/{}/stat", child.id()));
+        stat.map_or(0.0, |path| super::server::cpu_seconds(&path))
+    }
+
+    fn ours(options: &Options, null: Option<(usize, usize)>) -> Result<Target> {
+        let port = free_port()?;
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["--json", "cache", "-m", MEMORY_MIB, "-c", "4096", "--pin", "0"]);
+        command.args(["-t", &options.threads.to_string()]);
+        command.args(["-p", &port.to_string(), "-U", &port.to_string()]);
+        if let Some((request, reply)) = null {
+            command.args(["--null", &format!("{request}:{reply}")]);
+        }
+        let mut child = command.stdout(Stdio::piped()).spawn()?;
+        let mut line = String::new();
+        if let Some(output) = child.stdout.take() {
+            BufReader::new(output).read_line(&mut line)?;
+        }
+        let address = SocketAddr::from(([127, 0, 0, 1], port));
+        let target = Target { child: Some(child), tcp: address, udp: address };
+        if !line.contains("ready") {
+            return Err(Error::retry("start a cache to measure: it ended at once, see above"));
+        }
+        Ok(target)
+    }
+
+    /// Nothing if it is not installed.
+    fn peer(options: &Options) -> Result<Option<Target>> {
+        let port = free_port()?;
+        let threads = options.threads.to_string();
+        let cores =
+            if options.threads > 1 { format!("0-{}", options.threads - 1) } else { "0".into() };
+        let child = Command::new("taskset")
+            .args(["-c", &cores, &options.peer, "-l", "127.0.0.1", "-m", MEMORY_MIB, "-c", "4096"])
+            .args([
+                "-t",
+                &threads,
+                "-u",
+                "nobody",
+                "-p",
+                &port.to_string(),
+                "-U",
+                &port.to_string(),
+            ])
+            .stdin(Stdio::null())
+            .spawn();
+        let Ok(mut child) = child else { return Ok(None) };
+        let address = SocketAddr::from(([127, 0, 0, 1], port));
+        for _ in 0..200 {
+            if TcpStream::connect(address).is_ok() {
+                return Ok(Some(Target { child: Some(child), tcp: address, udp: address }));
+            }
+            if child.try_wait()?.is_some() {
+                return Ok(None);
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Ok(None)
+    }
+
+    fn load(&self, case: &Case, requests: &Requests, options: &Options) -> Result<Ran> {
+        let address = if case.shape.transport == Transport::Tcp { self.tcp } else { self.udp };
+        load::run(address, case.shape, requests, Duration::from_secs_f64(options.seconds))
+    }
+}
+
+fn free_port() -> Result<u16> {
+    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+}
+
+/// What the peer says it is.
+fn version(program: &str) -> &'static str {
+    let output = Command::new(program).arg("-V").output();
+    let text = output.map(|o| String::from_utf8_lossy(&o.stdout).into_owned()).unwrap_or_default();
+    let version = text.split_whitespace().last().unwrap_or("unknown").to_owned();
+    // Once a run.
+    Box::leak(version.into_boxed_str())
+}
+
+pub fn run(options: &Options, out: &mut Output) -> Result<()> {
+    // The load has a core of its own where there is one.
+    let _ = sockets::pin_to_core(options.threads);
+    let cases: Vec<&Case> =
+        CASES.iter().filter(|c| options.kind == "table" || options.kind == c.name).collect();
+    if cases.is_empty() {
+        let names: Vec<&str> = CASES.iter().map(|c| c.name).collect();
+        return Err(Error::invalid(format!(
+            "measure `{}`: give `table` or one of {}",
+            options.kind,
+            names.join(", ")
+        )));
+    }
+    if let Some(target) = &options.target {
+        return foreign(target, &cases, options, out);
+    }
+    let ours = Target::ours(options, None)?;
+    fill(ours.tcp, options.keys, options.value)?;
+    let peer = if options.no_peer { None } else { Target::peer(options)? };
+    if let Some(peer) = &peer {
+        fill(peer.tcp, options.keys, options.value)?;
+    }
+    let peer_version = version(&options.peer);
+    for case in cases {
+        measure(case, &ours, peer.as_ref().map(|p| (p, peer_version)), options, out)?;
+    }
+    Ok(())
+}
+
+fn measure(
+    case: &Case,
+    ours: &Target,
+    peer: Option<(&Target, &'static str)>,
+    options: &Options,
+    out: &mut Output,
+) -> Result<()> {
+    let mut requests = Requests::new(case.kind, case.keys_each, options.keys, options.value);
+    let null = Target::ours(options, Some((requests.request_bytes, requests.reply_bytes)))?;
+    let keys = case.keys_each as f64;
+    let rate = |ran: &Ran| ran.requests as f64 * keys / ran.seconds;
+    let (mut limits, mut peers, mut samples) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..options.repetitions.max(1) {
+        requests.comparable = false;
+        limits.push(rate(&null.load(case, &requests, options)?));
+        requests.comparable = true;
+        let (server, client) = (ours.cpu_seconds(), super::server::own_cpu_seconds());
+        let ran = ours.load(case, &requests, options)?;
+        let cpu = (ours.cpu_seconds() - server, super::server::own_cpu_seconds() - client);
+        samples.push(sample(ran, case, requests.reply_bytes, cpu));
+        if let Some((peer, _)) = peer {
+            peers.push(rate(&peer.load(case, &requests, options)?));
+        }
+    }
+    let peer = peer.map(|(_, version)| Peer {
+        name: "memcached",
+        version,
+        value: super::report::median(peers).round(),
+    });
+    report(case, samples, limits, peer, out)
+}
+
+/// Measures somebody else's server, without a limit.
+fn foreign(target: &str, cases: &[&Case], options: &Options, out: &mut Output) -> Result<()> {
+    let doing = || format!("measure `{target}`");
+    let address = target
+        .to_socket_addrs()
+        .ok()
+        .and_then(|mut all| all.next())
+        .ok_or_else(|| Error::invalid(format!("{}: give HOST:PORT", doing())))?;
+    let target = Target { child: None, tcp: address, udp: address };
+    fill(address, options.keys, options.value).map_err(|e| e.context(doing()))?;
+    for case in cases {
+        let requests = Requests::new(case.kind, case.keys_each, options.keys, options.value);
+        let mut samples = Vec::new();
+        for _ in 0..options.repetitions.max(1) {
+            let client = super::server::own_cpu_seconds();
+            let ran = target.load(case, &requests, options)?;
+            let cpu = (0.0, super::server::own_cpu_seconds() - client);
+            samples.push(sample(ran, case, requests.reply_bytes, cpu));
+        }
+        report(case, samples, Vec::new(), None, out)?;
+    }
+    Ok(())
+}
+
+fn sample(ran: Ran, case: &Case, reply_bytes: usize, cpu: (f64, f64)) -> Sample {
+    Sample::of_run(
+        ran.requests * case.keys_each as u64,
+        ran.requests * reply_bytes as u64,
+        Duration::from_secs_f64(ran.seconds),
+        cpu,
+        ran.latencies_ns,
+    )
+}
+
+fn report(
+    case: &Case,
+    samples: Vec<Sample>,
+    limits: Vec<f64>,
+    peer: Option<Peer>,
+    out: &mut Output,
+) -> Result<()> {
+    let mut report = Report {
+        case: case.text.to_owned(),
+        figure: Figure::OperationsPerSecond,
+        limit_name: "a null server".to_owned(),
+        limits,
+        peer,
+        samples,
+    };
+    let text = report.text();
+    out.line(|| text, || report.line())
+}

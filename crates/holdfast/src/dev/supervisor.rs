@@ -1,0 +1,236 @@
+//! The nodes as child processes: their directories, settings and ports, and what can be done to
+//! them. Node 1 has the default ports and hosts the log; the others count up by 100 and join it.
+
+use super::control::{Answer, NodeStatus, Order};
+use crate::cli::Dev;
+use crate::config::FILE;
+use holdfast_base::{Error, Result};
+use holdfast_client::wire::admin;
+use holdfast_client::{Client, Endpoint, Options};
+use holdfast_env::signals;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::{Arc, Mutex};
+
+/// Ports of node I are those of node 1 plus so much for each node between.
+const PORT_STEP: u16 = 100;
+
+pub struct Supervisor {
+    dir: PathBuf,
+    nodes: Vec<NodeSettings>,
+    /// The process of each node, while it runs. Held while an order is carried out: one at a time.
+    running: Mutex<Vec<Option<Running>>>,
+}
+
+struct NodeSettings {
+    native_port: u16,
+    http_port: u16,
+    data: PathBuf,
+    toml: String,
+}
+
+struct Running {
+    child: Child,
+    /// Kept open: a node whose output nobody reads would end.
+    _output: BufReader<ChildStdout>,
+}
+
+impl Supervisor {
+    /// Writes the settings of every node and starts them, the one with the log first.
+    pub fn start(dev: &Dev) -> Result<Arc<Supervisor>> {
+        let nodes: Vec<NodeSettings> = (0..dev.nodes).map(|i| settings(dev, i)).collect();
+        let running = Mutex::new(nodes.iter().map(|_| None).collect());
+        let supervisor = Supervisor { dir: dev.data.clone(), nodes, running };
+        let mut running = supervisor.lock();
+        for number in 1..=supervisor.nodes.len() {
+            running[number - 1] = Some(supervisor.launch(number)?);
+        }
+        drop(running);
+        Ok(Arc::new(supervisor))
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Option<Running>>> {
+        self.running.lock().expect("no holder of this lock panics")
+    }
+
+    pub fn native_ports(&self) -> Vec<u16> {
+        self.nodes.iter().map(|node| node.native_port).collect()
+    }
+
+    /// Starts a node and waits until it says that it is ready.
+    #[expect(clippy::disallowed_methods, reason = "settings of a cluster for development")]
+    fn launch(&self, number: usize) -> Result<Running> {
+        let node = &self.nodes[number - 1];
+        let doing = |e: Error| e.context(format_args!("start node-{number}"));
+        std::fs::create_dir_all(&node.data).map_err(|e| doing(e.into()))?;
+        std::fs::write(node.data.join(FILE), &node.toml).map_err(|e| doing(e.into()))?;
+        let mut child = Command::new("/proc/self/exe")
+            .args(["--json", "node", "run", "--data"])
+            .arg(&node.data)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(|e| doing(e.into()))?;
+        let Some(output) = child.stdout.take() else {
+            return Err(doing(Error::bug("its output is not ours")));
+        };
+        let mut output = BufReader::new(output);
+        let mut line = String::new();
+        output.read_line(&mut line)?;
+        let ready: serde_json::Value = serde_json::from_str(&line).unwrap_or_default();
+        if ready["event"] != "ready" {
+            let _ = child.wait();
+            return Err(doing(Error::retry("it ended at once; it has said why above")));
+        }
+        Ok(Running { child, _output: output })
+    }
+
+    pub fn carry_out(&self, order: &Order) -> Result<Answer> {
+        let done = |sentence: String| Ok(Answer::Done { sentence });
+        match *order {
+            Order::Kill { node, hard } => {
+                self.check(node)?;
+                let Some(mut process) = self.lock()[node - 1].take() else {
+                    return Err(Error::invalid(format!("kill node-{node}: it does not run")));
+                };
+                end(&mut process, hard)?;
+                done(format!("node-{node} {}", if hard { "was killed" } else { "has ended" }))
+            }
+            Order::Erase { node } => {
+                self.check(node)?;
+                if self.lock()[node - 1].is_some() {
+                    return Err(Error::invalid(format!(
+                        "erase node-{node}: it runs; `dev kill {node}` first"
+                    )));
+                }
+                remove(&self.nodes[node - 1].data)?;
+                done(format!("everything that node-{node} kept is gone"))
+            }
+            Order::Start { node } => {
+                self.check(node)?;
+                let mut running = self.lock();
+                if running[node - 1]
+                    .as_mut()
+                    .is_some_and(|p| matches!(p.child.try_wait(), Ok(None)))
+                {
+                    return Err(Error::invalid(format!("start node-{node}: it runs already")));
+                }
+                running[node - 1] = Some(self.launch(node)?);
+                done(format!("node-{node} is ready"))
+            }
+            Order::Cut { a, b, heal } => {
+                self.check(a)?;
+                self.check(b)?;
+                self.cut(a, b, heal)?;
+                done(match heal {
+                    true => format!("node-{a} and node-{b} reach each other again"),
+                    false => format!("node-{a} and node-{b} cannot reach each other any more"),
+                })
+            }
+            Order::Status {} => Ok(Answer::Nodes { nodes: self.status() }),
+        }
+    }
+
+    fn check(&self, node: usize) -> Result<()> {
+        if (1..=self.nodes.len()).contains(&node) {
+            return Ok(());
+        }
+        Err(Error::invalid(format!(
+            "find node-{node}: the cluster in `{}` has node-1 to node-{}",
+            self.dir.display(),
+            self.nodes.len()
+        )))
+    }
+
+    /// Tells both nodes; one that does not run needs no telling.
+    fn cut(&self, a: usize, b: usize, heal: bool) -> Result<()> {
+        if a == b {
+            return Err(Error::invalid(format!("cut node-{a} off from itself: name two nodes")));
+        }
+        for (here, there) in [(a, b), (b, a)] {
+            let other = format!("127.0.0.1:{}", self.nodes[there - 1].native_port);
+            let endpoint =
+                Endpoint::parse(&format!("127.0.0.1:{}", self.nodes[here - 1].native_port))?;
+            let options = Options { reconnects_max: 0, ..Options::default() };
+            match Client::connect(&endpoint, &options) {
+                Ok(mut client) => client.order(&admin::Order::Cut { address: other, heal })?,
+                Err(_) if self.lock()[here - 1].is_none() => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+
+    fn status(&self) -> Vec<NodeStatus> {
+        let mut running = self.lock();
+        let processes = running.iter_mut().map(|process| {
+            let process = process.as_mut()?;
+            matches!(process.child.try_wait(), Ok(None)).then(|| process.child.id())
+        });
+        (1..)
+            .zip(self.nodes.iter().zip(processes))
+            .map(|(number, (node, pid))| NodeStatus {
+                number,
+                pid,
+                native_port: node.native_port,
+                http_port: node.http_port,
+                data: node.data.display().to_string(),
+            })
+            .collect()
+    }
+
+    /// Ends every node in order, the one with the log last.
+    pub fn stop_all(&self) {
+        let mut running = self.lock();
+        for process in running.iter_mut().rev() {
+            if let Some(mut process) = process.take() {
+                let _ = end(&mut process, false);
+            }
+        }
+    }
+}
+
+impl Drop for Supervisor {
+    fn drop(&mut self) {
+        self.stop_all();
+    }
+}
+
+/// Asks a process to end, or ends it, and waits until it has.
+fn end(process: &mut Running, hard: bool) -> Result<()> {
+    if hard {
+        process.child.kill()?;
+    } else if matches!(process.child.try_wait(), Ok(None)) {
+        signals::terminate(process.child.id())?;
+    }
+    process.child.wait()?;
+    Ok(())
+}
+
+fn remove(data: &Path) -> Result<()> {
+    match std::fs::remove_dir_all(data) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        other => {
+            other.map_err(|e| Error::from(e).context(format_args!("erase `{}`", data.display())))
+        }
+    }
+}
+
+fn settings(dev: &Dev, i: usize) -> NodeSettings {
+    let step = PORT_STEP * i as u16;
+    let http_port = if dev.http_port == 0 { 0 } else { dev.http_port + step };
+    let native_port = dev.port + step;
+    let join = match i {
+        0 => String::new(),
+        _ => format!("join = \"127.0.0.1:{}\"\n", dev.port),
+    };
+    let toml = format!(
+        "# Written by `holdfast dev`.\nhost = \"node-{}\"\nnative_port = {native_port}\n\
+         http_port = {http_port}\ndram = \"0\"\ncache_port = 0\ncapacity = \"{}\"\nlost_ms = {}\ndev = true\n{join}",
+        i + 1,
+        dev.capacity,
+        dev.lost_ms,
+    );
+    NodeSettings { native_port, http_port, data: dev.data.join(format!("node-{}", i + 1)), toml }
+}

@@ -1,0 +1,472 @@
+//! `holdfast sort`: its options, the user's files and streams, the progress bar. The sorting is in
+//! holdfast-sort.
+
+use crate::output::Output as Lines;
+use clap::{Args, Subcommand};
+use holdfast_base::units::parse_bytes;
+use holdfast_base::{Error, Result};
+use holdfast_env::disk::RealDisk;
+use holdfast_env::signals;
+use holdfast_env::tasks::{self, Stop};
+use holdfast_sort::gray::{check, generate};
+use holdfast_sort::input::Input;
+use holdfast_sort::job::{self, Job, Report};
+use holdfast_sort::key::{Key, LineOptions};
+use holdfast_sort::order::Order;
+use holdfast_sort::output::Output;
+use holdfast_sort::progress::{Phase, Progress};
+use holdfast_sort::record::Format;
+use holdfast_sort::sorted;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::json;
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+#[derive(Args, Debug)]
+#[command(args_conflicts_with_subcommands = true, disable_help_flag = true)]
+pub struct Sort {
+    /// Print help
+    #[arg(long, action = clap::ArgAction::Help)]
+    help: Option<bool>,
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    options: Options,
+}
+
+/// Options with a letter are GNU sort's; the order is that of LC_ALL=C.
+#[derive(Args, Debug)]
+struct Options {
+    /// Files to sort; `-` or none is standard input
+    #[arg(value_name = "IN")]
+    inputs: Vec<String>,
+    /// Write here instead of to standard output; may be one of the inputs
+    #[arg(short, long, value_name = "OUT")]
+    output: Option<String>,
+    /// Memory to use, all buffers together
+    #[arg(
+        short = 'S',
+        long = "memory",
+        alias = "buffer-size",
+        default_value = "1G",
+        value_name = "BYTES"
+    )]
+    memory: String,
+    /// Directory for temporary files; several share them [default: that of OUT]
+    #[arg(short = 'T', long = "temp", alias = "temporary-directory", value_name = "DIR")]
+    temp: Vec<PathBuf>,
+    /// Sort by a key: F[.C][OPTIONS][,F[.C][OPTIONS]], options of `bdfhiMnr`
+    #[arg(short, long = "key", value_name = "KEY")]
+    key: Vec<String>,
+    /// Fields are separated by this character instead of by blanks
+    #[arg(short = 't', long, value_name = "CHAR")]
+    field_separator: Option<String>,
+    /// Ignore blanks at the start of keys
+    #[arg(short = 'b', long)]
+    ignore_leading_blanks: bool,
+    /// Compare blanks, letters and digits alone
+    #[arg(short, long)]
+    dictionary_order: bool,
+    /// Compare lower case as upper case
+    #[arg(short = 'f', long)]
+    ignore_case: bool,
+    /// Compare printable characters alone
+    #[arg(short = 'i', long)]
+    ignore_nonprinting: bool,
+    /// Compare month names: anything else < JAN < ... < DEC
+    #[arg(short = 'M', long)]
+    month_sort: bool,
+    /// Compare numbers
+    #[arg(short, long)]
+    numeric_sort: bool,
+    /// Compare numbers with suffixes: 2K < 1G
+    #[arg(short = 'h', long)]
+    human_numeric_sort: bool,
+    /// The other way round
+    #[arg(short, long)]
+    reverse: bool,
+    /// Lines with equal keys keep their order
+    #[arg(short, long)]
+    stable: bool,
+    /// Only the first of lines with equal keys
+    #[arg(short, long)]
+    unique: bool,
+    /// Merge inputs that are sorted already
+    #[arg(short, long)]
+    merge: bool,
+    /// Say whether the one input is sorted, and do nothing else
+    #[arg(short, long, conflicts_with_all = ["merge", "output"])]
+    check: bool,
+    /// Lines end with NUL instead of newline
+    #[arg(short, long)]
+    zero_terminated: bool,
+    /// Records end with this byte instead: a character, or `\xNN`
+    #[arg(long, value_name = "BYTE", conflicts_with = "zero_terminated")]
+    delimiter: Option<String>,
+    /// Records of so many bytes each instead of lines
+    #[arg(long, value_name = "BYTES", conflicts_with_all = ["zero_terminated", "delimiter", "key"])]
+    record: Option<usize>,
+    /// Records of a length (four bytes, big-endian) and so many bytes
+    #[arg(long, conflicts_with_all = ["zero_terminated", "delimiter", "record", "key"])]
+    length_prefixed: bool,
+    /// The key of such records: OFFSET:LENGTH [default: all]
+    #[arg(long, value_name = "OFFSET:LENGTH")]
+    record_key: Option<String>,
+    /// Threads that sort [default: one a processor]
+    #[arg(long, value_name = "N")]
+    parallel: Option<usize>,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    /// Make the sort benchmark's records, those of gensort
+    Gen {
+        /// How many
+        #[arg(long, value_name = "N")]
+        records: u64,
+        /// Number of the first
+        #[arg(long, default_value_t = 0, value_name = "R")]
+        start: u128,
+        /// Printable characters
+        #[arg(long)]
+        ascii: bool,
+        /// Many equal keys
+        #[arg(long)]
+        skew: bool,
+        /// New file, or `-`
+        out: String,
+    },
+    /// Check what was sorted, as valsort does: order, duplicate keys, checksum
+    Check {
+        /// What is given are summaries of parts, in order
+        #[arg(long)]
+        summaries: bool,
+        /// Write a summary that `--summaries` reads
+        #[arg(long, value_name = "FILE")]
+        summary_out: Option<PathBuf>,
+        /// Files, checked as one after the other; `-` is standard input
+        #[arg(required = true, value_name = "FILE")]
+        files: Vec<String>,
+    },
+}
+
+fn processors() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+pub fn run(sort: &Sort, lines: &mut Lines) -> Result<()> {
+    match &sort.command {
+        None => sort_files(&sort.options, lines),
+        Some(Command::Gen { records, start, ascii, skew, out }) => {
+            let shape = generate::Shape { ascii: *ascii, skew: *skew };
+            let request = generate::Request {
+                start: *start,
+                records: *records,
+                shape,
+                threads: processors(),
+            };
+            if out == "-" {
+                generate::stream(&mut std::io::stdout(), &request)?;
+                return Ok(());
+            }
+            let made = generate::file(&RealDisk, Path::new(out), &request)?;
+            let checksum = format!("{:x}", made.checksum);
+            lines.line(
+                || format!("{} records, checksum {checksum}", made.records),
+                || json!({"records": made.records, "bytes": made.bytes, "checksum": checksum}),
+            )
+        }
+        Some(Command::Check { summaries, summary_out, files }) => {
+            check_files(*summaries, summary_out.as_deref(), files, lines)
+        }
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "summary files that the user named")]
+fn check_files(
+    summaries: bool,
+    summary_out: Option<&Path>,
+    files: &[String],
+    lines: &mut Lines,
+) -> Result<()> {
+    let mut parts = Vec::new();
+    for file in files {
+        if summaries {
+            let doing = |e: Error| e.context(format_args!("read summaries `{file}`"));
+            let bytes = std::fs::read(file).map_err(|e| doing(e.into()))?;
+            parts.extend(check::parse_summaries(&bytes).map_err(doing)?);
+        } else if file == "-" {
+            parts.extend(check::stream(&mut std::io::stdin())?);
+        } else {
+            parts.extend(check::file(&RealDisk, Path::new(file), processors())?);
+        }
+    }
+    let Some(all) = check::chain(parts) else {
+        return lines.line(
+            || "0 records".to_owned(),
+            || json!({"records": 0, "checksum": "0", "duplicates": 0, "unordered": 0}),
+        );
+    };
+    if let Some(path) = summary_out {
+        std::fs::write(path, all.to_bytes()).map_err(|e| {
+            Error::from(e).context(format_args!("write summary `{}`", path.display()))
+        })?;
+    }
+    let checksum = format!("{:x}", all.checksum);
+    lines.line(
+        || {
+            format!(
+                "{} records, checksum {checksum}, {} duplicate keys, {} unordered",
+                all.records, all.duplicates, all.unordered
+            )
+        },
+        || {
+            json!({
+                "records": all.records.to_string().parse::<u64>().unwrap_or(u64::MAX),
+                "checksum": checksum,
+                "duplicates": all.duplicates.to_string().parse::<u64>().unwrap_or(u64::MAX),
+                "unordered": all.unordered.to_string().parse::<u64>().unwrap_or(u64::MAX),
+            })
+        },
+    )?;
+    if all.unordered == 0 {
+        return Ok(());
+    }
+    Err(Error::invalid(format!(
+        "check: {} records are less than the one before them, the first is record {}",
+        all.unordered, all.first_unordered
+    )))
+}
+
+impl Options {
+    fn format(&self) -> Result<Format> {
+        if let Some(bytes) = self.record {
+            if bytes == 0 {
+                return Err(Error::invalid("`--record 0`: a record has at least one byte"));
+            }
+            return Ok(Format::Fixed(bytes));
+        }
+        if self.length_prefixed {
+            return Ok(Format::Prefixed);
+        }
+        if self.zero_terminated {
+            return Ok(Format::Delimited(0));
+        }
+        let Some(text) = &self.delimiter else { return Ok(Format::Delimited(b'\n')) };
+        byte(text).map(Format::Delimited).ok_or_else(|| {
+            Error::invalid(format!("`--delimiter {text}`: write one character, or `\\xNN`"))
+        })
+    }
+
+    fn order(&self, format: Format) -> Result<Order> {
+        let letters = [
+            (self.ignore_leading_blanks, 'b'),
+            (self.dictionary_order, 'd'),
+            (self.ignore_case, 'f'),
+            (self.human_numeric_sort, 'h'),
+            (self.ignore_nonprinting, 'i'),
+            (self.month_sort, 'M'),
+            (self.numeric_sort, 'n'),
+            (self.reverse, 'r'),
+        ];
+        let letters: String = letters.iter().filter(|(on, _)| *on).map(|(_, l)| *l).collect();
+        if let Format::Delimited(_) = format {
+            if self.record_key.is_some() {
+                return Err(Error::invalid("`--record-key` goes with `--record`; lines have `-k`"));
+            }
+            let separator = match self.field_separator.as_deref() {
+                None => None,
+                Some("\\0") => Some(0),
+                Some(text) => Some(byte(text).ok_or_else(|| {
+                    Error::invalid(format!("`-t {text}`: a separator is one character"))
+                })?),
+            };
+            return Order::lines(&LineOptions {
+                keys: self.key.iter().map(|key| Key::parse(key)).collect::<Result<_>>()?,
+                separator,
+                letters,
+                stable: self.stable || self.unique,
+            });
+        }
+        if letters.chars().any(|letter| letter != 'r') {
+            return Err(Error::invalid(format!(
+                "`-{}`: records that are no lines are compared byte by byte, with `-r` at most",
+                letters.replace('r', "")
+            )));
+        }
+        let Some(text) = &self.record_key else {
+            return Order::range(format, 0, None, self.reverse);
+        };
+        let range = text.split_once(':').and_then(|(offset, length)| {
+            let (offset, length) = (offset.parse::<usize>().ok()?, length.parse::<usize>().ok()?);
+            Some((offset, offset.checked_add(length)?))
+        });
+        let (start, end) = range.ok_or_else(|| {
+            Error::invalid(format!("`--record-key {text}`: write OFFSET:LENGTH, e.g. 0:10"))
+        })?;
+        Order::range(format, start, Some(end), self.reverse)
+    }
+}
+
+/// One byte, plain or as `\xNN`.
+fn byte(text: &str) -> Option<u8> {
+    match (text.as_bytes(), text.strip_prefix("\\x")) {
+        ([byte], _) => Some(*byte),
+        (_, Some(hex)) if hex.len() == 2 => u8::from_str_radix(hex, 16).ok(),
+        _ => None,
+    }
+}
+
+fn input_of(name: &str) -> Input {
+    let path = Path::new(name);
+    // Whatever is no plain file is read once, front to back.
+    #[expect(clippy::disallowed_methods, reason = "a file that the user named")]
+    let stream = match std::fs::metadata(path) {
+        Ok(metadata) if !metadata.is_file() && !metadata.is_dir() => std::fs::File::open(path).ok(),
+        _ => None,
+    };
+    match stream {
+        _ if name == "-" => Input::Stream("standard input".to_owned(), Box::new(std::io::stdin())),
+        Some(file) => Input::Stream(name.to_owned(), Box::new(file)),
+        None => Input::File(path.to_owned()),
+    }
+}
+
+fn output_of(name: Option<&str>) -> Result<Output> {
+    let Some(name) = name else {
+        return Ok(Output::Stream("standard output".to_owned(), Box::new(std::io::stdout())));
+    };
+    let path = Path::new(name);
+    match std::fs::metadata(path) {
+        Ok(metadata) if metadata.is_dir() => {
+            Err(Error::invalid(format!("write `{name}`: it is a directory")))
+        }
+        Ok(metadata) if !metadata.is_file() => {
+            let file = std::fs::OpenOptions::new()
+                .write(true)
+                .open(path)
+                .map_err(|e| Error::from(e).context(format_args!("write `{name}`")))?;
+            Ok(Output::Stream(name.to_owned(), Box::new(file)))
+        }
+        // A link stays a link: what it names is replaced.
+        Ok(_) => Ok(Output::File(path.canonicalize().unwrap_or_else(|_| path.to_owned()))),
+        Err(_) => Ok(Output::File(path.to_owned())),
+    }
+}
+
+fn sort_files(options: &Options, lines: &mut Lines) -> Result<()> {
+    let format = options.format()?;
+    let output = output_of(options.output.as_deref())?;
+    let inputs = match &options.inputs[..] {
+        [] => vec![input_of("-")],
+        names => names.iter().map(|name| input_of(name)).collect(),
+    };
+    let memory_bytes = parse_bytes(&options.memory).map_err(Error::invalid)?;
+    let temp = match &options.temp[..] {
+        [] => vec![job::default_temp(&output)],
+        given => given.to_vec(),
+    };
+    let to_file = matches!(output, Output::File(_));
+    let job = Job {
+        inputs,
+        output,
+        format,
+        order: options.order(format)?,
+        unique: options.unique,
+        memory_bytes,
+        temp,
+        threads: options.parallel.unwrap_or_else(processors),
+    };
+    let progress = Arc::new(Progress::default());
+    if options.check {
+        return match sorted::first_unordered(&RealDisk, job, &progress)? {
+            None => Ok(()),
+            Some((number, record)) => Err(Error::invalid(format!(
+                "check `{}`: record {number} is out of order: {}",
+                options.inputs.first().map_or("-", |name| name),
+                String::from_utf8_lossy(&record).trim_end()
+            ))),
+        };
+    }
+    let stop = Stop::new();
+    let drawer = draw(progress.clone(), stop.clone())?;
+    watch_signals(progress.clone())?;
+    let done = match options.merge {
+        true => sorted::merge(&RealDisk, job, &progress),
+        false => job::run(&RealDisk, job, &progress),
+    };
+    stop.request();
+    drawer.into_iter().for_each(tasks::Task::join);
+    let report = done?;
+    // As GNU sort, it is silent; a program may ask for the figures.
+    if to_file { lines.object(|| report_object(&report)) } else { Ok(()) }
+}
+
+fn report_object(report: &Report) -> serde_json::Value {
+    json!({
+        "records": report.records,
+        "bytes": report.bytes,
+        "records_out": report.records_out,
+        "bytes_out": report.bytes_out,
+        "in_memory": report.in_memory,
+        "partitions": report.partitions,
+        "split_partitions": report.split,
+        "split_bytes": report.split_bytes,
+    })
+}
+
+/// Turns Ctrl-C into a sort that fails, so that it cleans up.
+fn watch_signals(progress: Arc<Progress>) -> Result<()> {
+    signals::block_shutdown_signals();
+    let watch = move || {
+        if signals::wait_for_shutdown().is_ok() {
+            progress.stop();
+        }
+    };
+    // Nobody joins it: it ends with the process.
+    tasks::spawn("sort-signals", watch).map(drop)
+}
+
+/// Draws a bar until the stop, where standard error is a terminal.
+fn draw(progress: Arc<Progress>, stop: Stop) -> Result<Option<tasks::Task>> {
+    if !std::io::stderr().is_terminal() {
+        return Ok(None);
+    }
+    const EVERY: Duration = Duration::from_millis(200);
+    let work = move || {
+        let style = "{msg} {bar:30} {bytes}/{total_bytes} {bytes_per_sec} {eta} left";
+        let bar = ProgressBar::no_length();
+        let bar = match ProgressStyle::with_template(style) {
+            Ok(style) => bar.with_style(style),
+            Err(_) => bar,
+        };
+        while !stop.sleep_until_stop(EVERY) {
+            let (read, written, total) = progress.bytes();
+            bar.set_message(match progress.phase() {
+                Phase::Sample => "sample",
+                Phase::Distribute => "1: split",
+                Phase::Sort => "2: sort",
+                Phase::Finish => "sync",
+            });
+            if total > 0 {
+                bar.set_length(total);
+            }
+            bar.set_position(read + written);
+        }
+        bar.finish_and_clear();
+    };
+    tasks::spawn("sort-draw", work).map(Some)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_characters_or_hexadecimal() {
+        assert_eq!([byte(","), byte("\\x00"), byte("\\xff")], [Some(b','), Some(0), Some(255)]);
+        assert_eq!([byte(""), byte("ab"), byte("\\x0"), byte("\\xzz")], [None; 4]);
+    }
+}

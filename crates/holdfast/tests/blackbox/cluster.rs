@@ -1,0 +1,183 @@
+//! A cluster of real processes: files go in, nodes are killed and their disks erased, files come
+//! out, from any node that is left.
+
+use crate::common::{Finished, Scratch, binary, bytes, finish, signal};
+use holdfast_base::ids::NodeId;
+use holdfast_client::wire::admin::Cluster;
+use holdfast_client::{Client, Endpoint, NewFile, Options};
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout};
+
+const STEP: u16 = 100;
+
+/// A running `holdfast dev`.
+struct Dev {
+    data: PathBuf,
+    port: u16,
+    child: Child,
+    _stdout: BufReader<ChildStdout>,
+}
+
+/// A port that is free, and so are those of the other nodes.
+fn free_ports(nodes: u16) -> u16 {
+    let free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
+    let from = 20_000 + (std::process::id() % 100) as u16;
+    let mut ports = (from..60_000).step_by(7);
+    ports.find(|port| (0..nodes).all(|i| free(port + STEP * i))).expect("some ports are free")
+}
+
+impl Dev {
+    fn start(data: &Path, nodes: u16) -> Dev {
+        let port = free_ports(nodes);
+        let mut child = binary()
+            .args(["--json", "dev", "--http-port", "0", "--lost-ms", "4000"])
+            .args(["--nodes", &nodes.to_string(), "--port", &port.to_string(), "--data"])
+            .arg(data)
+            .spawn()
+            .unwrap();
+        let mut stdout = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        stdout.read_line(&mut line).unwrap();
+        assert!(line.contains("ready"), "{line}");
+        Dev { data: data.to_owned(), port, child, _stdout: stdout }
+    }
+
+    fn address(&self, node: u16) -> String {
+        format!("127.0.0.1:{}", self.port + STEP * (node - 1))
+    }
+
+    fn client(&self, node: u16, others: &[u16]) -> Client {
+        let endpoint = |node: &u16| Endpoint::parse(&self.address(*node)).unwrap();
+        let others = others.iter().map(endpoint).collect();
+        Client::connect(&endpoint(&node), &Options { others, ..Options::default() }).unwrap()
+    }
+
+    /// `holdfast dev WORDS` for this cluster.
+    fn order(&self, words: &[&str]) -> Finished {
+        finish(binary().args(["dev", "--data"]).arg(&self.data).args(words), b"")
+    }
+
+    fn run(&self, node: u16, words: &[&str]) -> Finished {
+        finish(binary().args(["--server", &self.address(node)]).args(words), b"")
+    }
+
+    /// Asks a node until `good` says so. Every attempt is a round trip; their number is a bound,
+    /// not a time.
+    #[track_caller]
+    fn until(&self, node: u16, what: &str, good: impl Fn(&Cluster) -> bool) {
+        let mut client = self.client(node, &[]);
+        for _ in 0..2_000_000 {
+            if good(&client.cluster().unwrap()) {
+                return;
+            }
+        }
+        panic!("waited in vain until {what}: {:?}", client.cluster());
+    }
+
+    /// Node 1 leads here: it hosts the log and is never killed.
+    fn until_repaired(&self, lost: u32) {
+        self.until(1, "every chunk has its copies again", |cluster| {
+            let node = cluster.nodes.iter().find(|node| node.node == NodeId(lost));
+            let recovery = &cluster.recovery;
+            node.is_some_and(|node| node.state == "lost")
+                && (recovery.short, recovery.copies, recovery.lost) == (0, 0, 0)
+        });
+    }
+}
+
+impl Drop for Dev {
+    fn drop(&mut self) {
+        signal(self.child.id(), "TERM");
+        let _ = self.child.wait();
+    }
+}
+
+/// Small files and one that takes a chunk of its own.
+fn make_tree(root: &Path) {
+    for i in 0..60u64 {
+        let dir = root.join(format!("d{}", i % 4));
+        fs::create_dir_all(&dir).unwrap();
+        fs::write(dir.join(format!("f{i}")), bytes(i, (i * 997) as usize)).unwrap();
+    }
+    fs::write(root.join("large"), bytes(99, 20 << 20)).unwrap();
+}
+
+#[track_caller]
+fn assert_same(dev: &Dev, node: u16, scratch: &Scratch, name: &str) {
+    let out = scratch.path(name);
+    dev.run(node, &["fs", "get", "-r", "/tree", out.to_str().unwrap()]).ok();
+    let tree = scratch.path("tree");
+    let mut diff = std::process::Command::new("diff");
+    let diff = finish(
+        diff.arg("-r")
+            .arg(&tree)
+            .arg(&out)
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::piped()),
+        b"",
+    );
+    assert_eq!(diff.code, Some(0), "{diff:?}");
+}
+
+#[test]
+fn a_cluster_loses_nodes_and_disks_and_no_file() {
+    let scratch = Scratch::new();
+    make_tree(&scratch.path("tree"));
+    let dev = Dev::start(&scratch.path("dev"), 4);
+    dev.run(1, &["fs", "put", "-r", scratch.path("tree").to_str().unwrap(), "/tree"]).ok();
+    assert_same(&dev, 4, &scratch, "before");
+
+    // A client's node dies under a stream; it goes on at another one.
+    let streamed = bytes(7, 6 << 20);
+    let mut client = dev.client(3, &[2, 1]);
+    let mut writer = client.create("/streamed", &NewFile::default()).unwrap();
+    for (i, piece) in streamed.chunks(64 << 10).enumerate() {
+        if i == 40 {
+            dev.order(&["kill", "3", "--hard"]).ok();
+        }
+        writer.write(piece).unwrap();
+    }
+    writer.close().unwrap();
+    assert_eq!(client.get("/streamed").unwrap(), streamed);
+    drop(client);
+
+    // Its disk is gone for good; every chunk gets its copies on those that are left.
+    dev.order(&["erase", "3"]).ok();
+    dev.until_repaired(3);
+    dev.order(&["kill", "4", "--hard"]).ok();
+    dev.order(&["erase", "4"]).ok();
+    assert_same(&dev, 2, &scratch, "two left");
+
+    // A node with the old one's name and an empty disk joins as another one.
+    dev.order(&["start", "3"]).ok();
+    dev.until_repaired(4);
+    assert_same(&dev, 3, &scratch, "three again");
+    assert_eq!(dev.client(3, &[]).get("/streamed").unwrap(), streamed);
+    let listed = dev.run(2, &["node", "ls"]).ok();
+    let states: Vec<&str> = listed.lines().map(|l| l.split_whitespace().nth(1).unwrap()).collect();
+    assert_eq!(states, ["live", "live", "lost", "lost", "live"], "{listed}");
+}
+
+#[test]
+fn orders_to_a_cluster_that_make_no_sense_are_refused() {
+    let scratch = Scratch::new();
+    finish(binary().args(["dev", "--data"]).arg(scratch.path("none")).arg("status"), b"")
+        .refused(&["ask the cluster in", "holdfast dev --nodes N"]);
+    let dev = Dev::start(&scratch.path("dev"), 2);
+    dev.order(&["kill", "3"]).refused(&["node-3", "node-1 to node-2"]);
+    dev.order(&["erase", "1"]).refused(&["erase node-1", "kill 1"]);
+    dev.order(&["start", "2"]).refused(&["runs already"]);
+    dev.order(&["cut", "1", "1"]).refused(&["from itself"]);
+    dev.run(1, &["node", "show", "7"]).refused(&["`n7`", "node ls"]);
+    dev.run(2, &["node", "confirm-lost", "1"]).refused(&["does not lead"]);
+    // A directory of one cluster does not join another.
+    let other = Dev::start(&scratch.path("other"), 1);
+    let data = scratch.path("dev").join("node-2");
+    dev.order(&["kill", "2"]).ok();
+    let join = other.address(1);
+    finish(binary().args(["node", "run", "--join", &join, "--data"]).arg(&data), b"")
+        .refused(&["belongs to", "check the address"]);
+}

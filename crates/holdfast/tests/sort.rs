@@ -1,0 +1,362 @@
+//! `holdfast sort` from outside, beside GNU sort under LC_ALL=C: the same bytes for every option
+//! that both have; and what it does about bad input.
+#![allow(clippy::disallowed_methods, reason = "a test with files of its own")]
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Scratch {
+        let name = format!("sort-{}-{name}", std::process::id());
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        fs::create_dir_all(&path).unwrap();
+        Scratch(path)
+    }
+
+    fn write(&self, name: &str, bytes: &[u8]) -> String {
+        let path = self.0.join(name);
+        fs::write(&path, bytes).unwrap();
+        path.display().to_string()
+    }
+
+    fn names(&self) -> Vec<String> {
+        let mut names: Vec<String> = fs::read_dir(&self.0)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+}
+
+fn run(program: &str, words: &[&str], directory: &Path, stdin: &[u8]) -> Output {
+    let mut command = Command::new(program);
+    command.current_dir(directory).env("LC_ALL", "C").args(words);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut pipe = child.stdin.take().unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(move || pipe.write_all(stdin));
+        child.wait_with_output().unwrap()
+    })
+}
+
+fn holdfast(words: &[&str], directory: &Path, stdin: &[u8]) -> Output {
+    let words: Vec<&str> = std::iter::once("sort").chain(words.iter().copied()).collect();
+    run(env!("CARGO_BIN_EXE_holdfast"), &words, directory, stdin)
+}
+
+/// Exit status 1 and one sentence with these words.
+#[track_caller]
+fn refused(output: Output, words: &[&str]) {
+    let sentence = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{sentence}");
+    assert_eq!(sentence.trim_end().lines().count(), 1, "{sentence}");
+    for word in words {
+        assert!(sentence.contains(word), "`{word}` is missing in: {sentence}");
+    }
+}
+
+/// SplitMix64.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % n
+    }
+}
+
+/// Lines with what orders differ about: blanks, signs, points, suffixes, months, cases, bytes
+/// beyond ASCII, fields that are missing, equal keys, empty lines.
+fn corpus(seed: u64, lines: usize) -> Vec<u8> {
+    let words: [&[u8]; 26] = [
+        b"a",
+        b"A",
+        b"b",
+        b"ab",
+        b"aB",
+        b"zebra",
+        b"Zebra",
+        b"-1",
+        b"-01.50",
+        b"0",
+        b"-0",
+        b"1.5",
+        b"10",
+        b"9",
+        b"2K",
+        b"1M",
+        b"-3G",
+        b"jan",
+        b"Feb",
+        b"DEC",
+        b"\xe4\xff",
+        b"a-b",
+        b"a.b",
+        b"x\x01y",
+        b"12345678901234567890.5",
+        b".5",
+    ];
+    let blanks: [&[u8]; 5] = [b" ", b" ", b"  ", b"\t", b":"];
+    let mut random = Random(seed);
+    let mut text = Vec::new();
+    for _ in 0..lines {
+        for _ in 0..random.below(5) {
+            if random.below(3) > 0 {
+                text.extend_from_slice(blanks[random.below(5) as usize]);
+            }
+            text.extend_from_slice(words[random.below(26) as usize]);
+            if random.below(4) == 0 {
+                text.extend_from_slice(random.below(1000).to_string().as_bytes());
+            }
+        }
+        text.push(b'\n');
+    }
+    text
+}
+
+/// The licence and sources of this repository: real text, whoever checked it out.
+fn real_text() -> Vec<u8> {
+    fn walk(directory: &Path, text: &mut Vec<u8>) {
+        let mut paths: Vec<PathBuf> =
+            fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
+        paths.sort();
+        for path in paths {
+            if path.is_dir() {
+                walk(&path, text);
+            } else if path.extension().is_some_and(|e| e == "rs" || e == "md") {
+                text.extend(fs::read(&path).unwrap());
+            }
+        }
+    }
+    let mut text = Vec::new();
+    walk(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../base")), &mut text);
+    walk(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../sort")), &mut text);
+    text
+}
+
+const OPTIONS: &[&str] = &[
+    "",
+    "-r",
+    "-u",
+    "-f",
+    "-f -u",
+    "-f -s",
+    "-n",
+    "-n -r",
+    "-n -u",
+    "-n -s -r",
+    "-h",
+    "-h -r -s",
+    "-M",
+    "-M -u",
+    "-d",
+    "-d -f",
+    "-i",
+    "-i -r",
+    "-b",
+    "-b -r",
+    "-k2",
+    "-k2,2",
+    "-k2,2 -s",
+    "-k2,2 -u",
+    "-k2n",
+    "-k2,2nr -k1,1",
+    "-k2b,2",
+    "-k2.2b,2.3b",
+    "-k1.2,1.3",
+    "-k1.2,1.3 -s",
+    "-k3,3M -k1f,1",
+    "-k2,2h -r",
+    "-k2d,3",
+    "-k2,3i -f",
+    "-t: -k2",
+    "-t: -k2,2n -k1r",
+    "-t: -k2.2,3.1 -u",
+    "-b -k2,2 -k3n",
+    "-n -k2 -k1,1r",
+    "-r -k2,2 -k1n",
+    "-z",
+    "-z -k2 -f",
+    "-c",
+    "-c -u",
+    "-m",
+];
+
+#[test]
+fn results_are_those_of_gnu_sort_for_every_option() {
+    let scratch = Scratch::new("gnu");
+    let mut real = real_text();
+    real.pop();
+    let inputs = [corpus(1, 3000), corpus(2, 40), real, b"".to_vec(), b"\n\nb\na".to_vec()];
+    for (i, input) in inputs.iter().enumerate() {
+        let name = scratch.write(&format!("in{i}"), input);
+        for options in OPTIONS {
+            let words: Vec<&str> = options.split_whitespace().chain([&name[..]]).collect();
+            let expected = run("sort", &words, &scratch.0, b"");
+            let ours = holdfast(&words, &scratch.0, b"");
+            let note = String::from_utf8_lossy(&ours.stderr).into_owned();
+            assert_eq!(ours.status.code(), expected.status.code(), "{options} {name}: {note}");
+            assert!(ours.stdout == expected.stdout, "{options} {name}: other bytes");
+        }
+    }
+}
+
+#[test]
+fn several_inputs_merge_pipes_and_memory_too_small_for_all_give_the_same() {
+    let scratch = Scratch::new("inputs");
+    // More than the least memory that is taken, and without a newline at one end.
+    let filler =
+        b" and a tail as long as the lines of a log have, but without a field of its own\n";
+    let lines = corpus(3, 300_000);
+    let big: Vec<u8> =
+        lines.split(|b| *b == b'\n').flat_map(|line| [line, filler].concat()).collect();
+    assert!(big.len() > 20 << 20);
+    let one = scratch.write("one", &big[..big.len() - 1]);
+    let two = scratch.write("two", &corpus(4, 1000));
+    for options in ["-k2,2 -s", "-u", "-k2,2n -u"] {
+        let options: Vec<&str> = options.split_whitespace().collect();
+        let words = [&options[..], &[&one[..], &two, "-o", "gnu"]].concat();
+        assert!(run("sort", &words, &scratch.0, b"").status.success());
+        let expected = fs::read(scratch.0.join("gnu")).unwrap();
+        let words = [&options[..], &["-S", "32M", &one[..], &two, "-o", "ours"]].concat();
+        let ours = holdfast(&words, &scratch.0, b"");
+        assert!(ours.status.success(), "{ours:?}");
+        assert!(fs::read(scratch.0.join("ours")).unwrap() == expected, "{options:?}");
+        let words = [&options[..], &["-S", "32M", "-", &two]].concat();
+        let ours = holdfast(&words, &scratch.0, &big);
+        assert!(ours.stdout == expected, "{options:?} from a pipe");
+    }
+    for name in ["one", "two"] {
+        assert!(holdfast(&["-o", name, name], &scratch.0, b"").status.success());
+    }
+    assert!(holdfast(&["-c", "one"], &scratch.0, b"").status.success());
+    let merged = holdfast(&["-m", "one", "two"], &scratch.0, b"");
+    assert!(merged.stdout == run("sort", &["-m", "one", "two"], &scratch.0, b"").stdout);
+    let left: Vec<String> = scratch.names();
+    assert_eq!(left, ["gnu", "one", "ours", "two"], "no temporary file is left");
+}
+
+#[test]
+fn records_of_the_benchmark_are_made_sorted_and_checked() {
+    let scratch = Scratch::new("gray");
+    for shape in [&["--ascii"][..], &["--skew"], &[]] {
+        let words = [&["gen", "--records", "300000"], shape, &["data"]].concat();
+        let made = String::from_utf8(holdfast(&words, &scratch.0, b"").stdout).unwrap();
+        let checksum = made.split_whitespace().last().unwrap().to_owned();
+        let words =
+            ["--record", "100", "--record-key", "0:10", "-S", "32M", "-o", "sorted", "data"];
+        assert!(holdfast(&words, &scratch.0, b"").status.success());
+        let checked = holdfast(&["check", "sorted"], &scratch.0, b"");
+        let said = String::from_utf8(checked.stdout).unwrap();
+        assert!(said.contains(&checksum) && said.contains("300000 records"), "{said} {made}");
+        refused(holdfast(&["check", "data"], &scratch.0, b""), &["check", "first is record"]);
+        fs::remove_file(scratch.0.join("data")).unwrap();
+        fs::remove_file(scratch.0.join("sorted")).unwrap();
+    }
+}
+
+#[test]
+fn a_key_in_half_of_the_records_streams_through() {
+    let scratch = Scratch::new("half");
+    let mut random = Random(5);
+    let mut lines = Vec::new();
+    for _ in 0..400_000 {
+        match random.below(2) {
+            0 => lines.extend_from_slice(b"the same line again and again, in half of all places\n"),
+            _ => lines.extend_from_slice(
+                format!(
+                    "{:016x} and some more bytes to fill the line up\n",
+                    random.below(u64::MAX)
+                )
+                .as_bytes(),
+            ),
+        }
+    }
+    scratch.write("in", &lines);
+    let expected = run("sort", &["in"], &scratch.0, b"").stdout;
+    let ours = holdfast(&["--parallel", "2", "-S", "32M", "-o", "out", "in"], &scratch.0, b"");
+    assert!(ours.status.success(), "{ours:?}");
+    assert!(fs::read(scratch.0.join("out")).unwrap() == expected);
+}
+
+#[test]
+fn a_pipe_whose_start_says_nothing_of_the_rest_goes_through_the_third_phase() {
+    let scratch = Scratch::new("third");
+    // In order already: the boundaries come from the first third of the memory, so that nearly
+    // everything belongs behind the last of them.
+    let lines: Vec<String> = (0..700_000)
+        .map(|i| format!("{i:010} the same in every line, thirty bytes or so\n"))
+        .collect();
+    let lines = lines.concat();
+    for unique in [&[][..], &["-u"]] {
+        let words = [unique, &["-S", "32M", "-o", "out", "-"]].concat();
+        let ours = holdfast(&words, &scratch.0, lines.as_bytes());
+        assert!(ours.status.success(), "{ours:?}");
+        assert!(fs::read(scratch.0.join("out")).unwrap() == lines.as_bytes());
+    }
+    assert_eq!(scratch.names(), ["out"]);
+}
+
+#[test]
+fn what_cannot_be_sorted_is_refused_and_nothing_is_left_behind() {
+    let scratch = Scratch::new("bad");
+    scratch.write("in", b"b\na\n");
+    let sort = |words: &[&str]| holdfast(words, &scratch.0, b"");
+    refused(sort(&["missing"]), &["read `missing`"]);
+    refused(sort(&["--record", "3", "in", "-o", "out"]), &["`in`", "4 bytes", "--record"]);
+    refused(sort(&["--record", "0", "in"]), &["--record 0"]);
+    refused(sort(&["--record", "4", "--record-key", "2:9", "in"]), &["bytes 2 to 11"]);
+    refused(sort(&["--record", "4", "--record-key", "x", "in"]), &["OFFSET:LENGTH"]);
+    refused(sort(&["--length-prefixed", "in", "-o", "out"]), &["`in`", "cut"]);
+    refused(sort(&["-S", "1M", "in"]), &["--memory"]);
+    refused(sort(&["-k", "0", "in"]), &["key `0`"]);
+    refused(sort(&["-k", "1g", "in"]), &["general numeric"]);
+    refused(sort(&["-n", "-d", "in"]), &["do not go"]);
+    refused(sort(&["-t", "ab", "in"]), &["one character"]);
+    refused(sort(&["in", "-o", "missing/out"]), &["missing/out"]);
+    refused(sort(&["in", "-o", "."]), &["directory"]);
+    refused(sort(&["check", "in"]), &["check `in`", "4 bytes"]);
+    refused(sort(&["gen", "--records", "3", "in"]), &["make `in`"]);
+    assert_eq!(scratch.names(), ["in"]);
+    assert_eq!(fs::read(scratch.0.join("in")).unwrap(), b"b\na\n");
+    // A name that is given twice is sorted as two inputs, into one of them.
+    assert!(sort(&["in", "in", "-o", "in"]).status.success());
+    assert_eq!(fs::read(scratch.0.join("in")).unwrap(), b"a\na\nb\nb\n");
+}
+
+#[test]
+fn long_lines_and_nul_bytes_are_kept() {
+    let scratch = Scratch::new("long");
+    let mut text = vec![b'x'; 6 << 20];
+    text.extend_from_slice(b"\n\0\0b\n\0\n");
+    text.extend(vec![b'a'; 1 << 20]);
+    text.push(b'\n');
+    scratch.write("in", &text);
+    for memory in ["64M", "1G"] {
+        let ours = holdfast(&["-S", memory, "in", "-o", "out"], &scratch.0, b"");
+        assert!(ours.status.success(), "{}", String::from_utf8_lossy(&ours.stderr));
+        let expected = run("sort", &["in"], &scratch.0, b"").stdout;
+        assert!(fs::read(scratch.0.join("out")).unwrap() == expected);
+    }
+    refused(
+        holdfast(&["-S", "32M", "in", "-o", "out"], &scratch.0, b""),
+        &["record of more than", "--memory"],
+    );
+}

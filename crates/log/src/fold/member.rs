@@ -1,0 +1,322 @@
+//! A fold as a member of a cluster: it follows its topic like everybody and proposes to it, so an
+//! own entry may be applied before its append is acknowledged, or long after. Here is who waits
+//! for what, and how a member follows. Nothing blocks or spins: the log calls when there is more.
+
+use super::envelope::EntryKind;
+use super::machine::Machine;
+use super::sessions::Outcome;
+use super::{Fold, FoldOptions, Request, Role, Shared, SnapshotStore, View, boot};
+use crate::{Done, Log, Mode, Scope};
+use holdfast_base::ids::Index;
+use holdfast_base::{Error, Kind, Result};
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+
+/// Results kept for proposals whose append is not acknowledged yet, and their bytes. A proposer
+/// whose result had to go is told to ask again, which its session answers.
+const KEPT_MAX: usize = 1 << 16;
+const KEPT_BYTES_MAX: usize = 16 << 20;
+
+/// What is called with an entry's index and result.
+pub(super) type Proposer = Done<(Index, Vec<u8>)>;
+
+/// Who waits for the fold.
+#[derive(Default)]
+pub(super) struct Waiting {
+    /// Appends under way, by number, each with what was applied when it began: its entry lies
+    /// behind that.
+    flights: BTreeMap<u64, Index>,
+    flights_begun: u64,
+    /// Results of entries that may belong to a flight.
+    kept: BTreeMap<u64, Outcome>,
+    kept_bytes: usize,
+    /// Proposers whose entry is in the log and not applied yet, by its index.
+    proposers: BTreeMap<u64, (u64, Proposer)>,
+    /// Who wants to know when an index is reached.
+    wakes: BTreeMap<(u64, u64), Done<()>>,
+    wakes_asked: u64,
+    /// To be called once no lock is held.
+    ready: Vec<Ready>,
+    /// The fold's owner is gone.
+    closed: bool,
+}
+
+pub(super) enum Ready {
+    Proposer(Proposer, Result<(Index, Vec<u8>)>),
+    Wake(Done<()>, Result<()>),
+}
+
+impl Ready {
+    pub fn call(self) {
+        match self {
+            Ready::Proposer(done, result) => done(result),
+            Ready::Wake(done, result) => done(result),
+        }
+    }
+}
+
+impl Waiting {
+    fn depart(&mut self, applied: Index) -> u64 {
+        self.flights_begun += 1;
+        self.flights.insert(self.flights_begun, applied);
+        self.flights_begun
+    }
+
+    fn land(&mut self, flight: u64) {
+        self.flights.remove(&flight);
+        let behind = self.flights.values().next().map_or(u64::MAX, |applied| applied.0);
+        while self.kept.first_key_value().is_some_and(|(index, _)| *index <= behind) {
+            self.forget_first();
+        }
+    }
+
+    fn forget_first(&mut self) {
+        if let Some((_, outcome)) = self.kept.pop_first() {
+            self.kept_bytes -= outcome_bytes(&outcome);
+        }
+    }
+
+    /// An entry was applied.
+    pub fn applied(&mut self, index: Index, outcome: &Outcome) {
+        if let Some((flight, done)) = self.proposers.remove(&index.0) {
+            let result = outcome.clone().map(|bytes| (index, bytes));
+            self.ready.push(Ready::Proposer(done, result));
+            return self.land(flight);
+        }
+        if self.flights.is_empty() {
+            return;
+        }
+        self.kept_bytes += outcome_bytes(outcome);
+        self.kept.insert(index.0, outcome.clone());
+        while self.kept.len() > KEPT_MAX || self.kept_bytes > KEPT_BYTES_MAX {
+            self.forget_first();
+        }
+    }
+
+    /// The outcome of an own entry that was applied before its append was acknowledged.
+    fn take_kept(&mut self, index: Index) -> Outcome {
+        let kept = self.kept.remove(&index.0);
+        self.kept_bytes -= kept.as_ref().map_or(0, outcome_bytes);
+        kept.unwrap_or_else(|| {
+            Err(Error::retry(format!(
+                "entry {index} was applied, and its result is not kept any more: send the request \
+                 again"
+            )))
+        })
+    }
+}
+
+fn outcome_bytes(outcome: &Outcome) -> usize {
+    match outcome {
+        Ok(bytes) => bytes.len(),
+        Err(e) => e.message.len(),
+    }
+}
+
+impl<V: View> Fold<V> {
+    /// Boots from the newest valid snapshot without asking the log, then follows it: proves that
+    /// it is the log that the snapshot was taken of before it applies the first entry. Proposals
+    /// carry no epoch ([`Fold::propose`]) or a claim's ([`Fold::propose_as`]). It does not trim by
+    /// itself, see [`Fold::trim`].
+    pub fn open_member(
+        log: Arc<dyn Log>,
+        topic: &str,
+        snapshots: SnapshotStore,
+        options: FoldOptions,
+    ) -> Result<Fold<V>> {
+        let fold = Fold::boot(log, topic, snapshots, options, Role::Member)?;
+        follow(Arc::downgrade(&fold.shared));
+        Ok(fold)
+    }
+
+    /// Appends a claim. `done` gets the epoch once it is applied: from there on commands under
+    /// earlier claims are refused as `Fenced`, by every fold.
+    pub fn claim(&self, done: Done<Index>) {
+        let done = move |result: Result<(Index, Vec<u8>)>| done(result.map(|(index, _)| index));
+        let epoch = self.shared.read().epoch;
+        self.append(EntryKind::Claim, epoch, Request::internal(Mode::Synced), Box::new(done));
+    }
+
+    /// As [`Fold::propose`], for a leader's command: refused as `Fenced` once a later claim than
+    /// `epoch` is in front of it.
+    pub fn propose_as(&self, epoch: Index, request: Request, done: Done<(Index, Vec<u8>)>) {
+        self.append(EntryKind::Command, epoch, request, done);
+    }
+
+    /// The last entry applied.
+    pub fn applied(&self) -> Index {
+        self.shared.read().applied
+    }
+
+    /// Calls `done` once the entry at `index` is applied, at once if it is; with an error if it
+    /// never will be.
+    pub fn wake_at(&self, index: Index, done: Done<()>) {
+        let machine = self.shared.read();
+        if machine.applied >= index {
+            drop(machine);
+            return done(Ok(()));
+        }
+        if let Some(e) = machine.stopped.clone() {
+            drop(machine);
+            return done(Err(e));
+        }
+        let mut waiting = self.shared.waiting();
+        waiting.wakes_asked += 1;
+        let key = (index.0, waiting.wakes_asked);
+        waiting.wakes.insert(key, done);
+    }
+
+    /// Up to where two verified snapshots of this fold cover the log; none before it has taken
+    /// one. What lies before that, on every node, may be trimmed.
+    pub fn covered(&self) -> Option<Index> {
+        self.shared.background().covered
+    }
+
+    /// Gives up the log's entries below `before`. For the leader, which knows what every node's
+    /// snapshots cover; the entry at a snapshot itself must stay, a boot compares it.
+    pub fn trim(&self, before: Index) -> Result<()> {
+        self.shared.log.trim(&self.shared.topic, before)
+    }
+}
+
+impl<V: View> Shared<V> {
+    /// An append begins; its number, if anybody else could apply its entry.
+    pub(super) fn depart(&self) -> Option<u64> {
+        if self.role != Role::Member {
+            return None;
+        }
+        let applied = self.read().applied;
+        Some(self.waiting().depart(applied))
+    }
+
+    /// The append failed.
+    pub(super) fn land(&self, flight: Option<u64>) {
+        if let Some(flight) = flight {
+            self.waiting().land(flight);
+        }
+    }
+
+    /// An own entry is in the log at `index`. Its result goes to `done`: now, if it is applied or
+    /// can be, or when the follower has come so far. Gives who is to be called.
+    pub(super) fn acknowledged(
+        &self,
+        flight: Option<u64>,
+        index: Index,
+        entry: &[u8],
+        done: Proposer,
+    ) -> Vec<Ready> {
+        let mut machine = self.write();
+        let Some(flight) = flight else {
+            let outcome = self.apply_own(&mut machine, index, entry);
+            self.waiting().ready.push(Ready::Proposer(done, outcome.map(|result| (index, result))));
+            return self.settle(&machine);
+        };
+        let mut waiting = self.waiting();
+        if index <= machine.applied {
+            let outcome = waiting.take_kept(index);
+            waiting.land(flight);
+            waiting.ready.push(Ready::Proposer(done, outcome.map(|result| (index, result))));
+            drop(waiting);
+        } else {
+            waiting.proposers.insert(index.0, (flight, done));
+            drop(waiting);
+            let next = machine.applied.0 + 1 == index.0;
+            if next && machine.stopped.is_none() && self.verified.load(Ordering::Relaxed) {
+                let outcome = machine.apply(index, entry);
+                self.applied(index, entry, &outcome);
+            } else {
+                // Never over what others appended: it is read from the log, and then this, too.
+                self.advance(&mut machine, Some(Index(index.0 + 1)), Scope::Written);
+            }
+        }
+        self.settle(&machine)
+    }
+
+    /// Applies what the log has behind what was applied, below `before`. Gives the index to go on
+    /// from; none if the fold has stopped.
+    fn advance(
+        &self,
+        machine: &mut Machine<V>,
+        before: Option<Index>,
+        scope: Scope,
+    ) -> Option<Index> {
+        if machine.stopped.is_none() && !self.verified.load(Ordering::Relaxed) {
+            let info = self.log.info(&self.topic).ok();
+            match boot::check_log(&*self.log, &self.topic, info, machine) {
+                Ok(true) => self.verified.store(true, Ordering::Relaxed),
+                // The entry is not here yet; it comes before the next one does.
+                Ok(false) => return Some(Index(machine.applied.0 + 1)),
+                Err(e) => machine.stopped = Some(e),
+            }
+        }
+        let caught_up = self.catch_up(machine, before, scope);
+        let goes_on = caught_up.is_ok() && machine.stopped.is_none();
+        goes_on.then_some(Index(machine.applied.0 + 1))
+    }
+
+    /// Takes out who is to be called; under the machine's lock, so that nobody is overlooked.
+    pub(super) fn settle(&self, machine: &Machine<V>) -> Vec<Ready> {
+        let mut waiting = self.waiting();
+        let closed = waiting.closed.then(|| Error::retry("the view was closed: ask again"));
+        while let Some(first) = waiting.wakes.first_entry()
+            && first.key().0 <= machine.applied.0
+        {
+            let done = first.remove();
+            waiting.ready.push(Ready::Wake(done, Ok(())));
+        }
+        if let Some(e) = machine.stopped.clone().or(closed) {
+            for (_, done) in std::mem::take(&mut waiting.wakes) {
+                waiting.ready.push(Ready::Wake(done, Err(e.clone())));
+            }
+            for (_, (flight, done)) in std::mem::take(&mut waiting.proposers) {
+                waiting.ready.push(Ready::Proposer(done, Err(e.clone())));
+                waiting.land(flight);
+            }
+        }
+        std::mem::take(&mut waiting.ready)
+    }
+
+    pub(super) fn close(&self) {
+        let machine = self.read();
+        self.waiting().closed = true;
+        let ready = self.settle(&machine);
+        drop(machine);
+        ready.into_iter().for_each(Ready::call);
+    }
+
+    /// The log will not call again.
+    fn tail_ended(&self, e: Error) {
+        let mut machine = self.write();
+        // A log that was closed or does not take writes any more leaves a view that can be read.
+        if self.role != Role::Member || e.kind == Kind::Corrupt {
+            machine.stopped.get_or_insert(e);
+        } else {
+            self.background().report(e.message);
+        }
+        let ready = self.settle(&machine);
+        drop(machine);
+        ready.into_iter().for_each(Ready::call);
+    }
+}
+
+/// Applies what is durable, then asks the log to call again when there is more.
+pub(super) fn follow<V: View>(weak: Weak<Shared<V>>) {
+    let Some(shared) = weak.upgrade() else { return };
+    let mut machine = shared.write();
+    let from = shared.advance(&mut machine, None, Scope::Durable);
+    let ready = shared.settle(&machine);
+    drop(machine);
+    // Nothing is owned here while others are called: see `Fold::append`.
+    drop(shared);
+    ready.into_iter().for_each(Ready::call);
+    let (Some(from), Some(shared)) = (from, weak.upgrade()) else { return };
+    let (log, topic) = (shared.log.clone(), shared.topic.clone());
+    drop(shared);
+    let wake = move |result: Result<()>| match (result, weak.upgrade()) {
+        (Ok(()), Some(_)) => follow(weak),
+        (Err(e), Some(shared)) => shared.tail_ended(e),
+        (_, None) => {}
+    };
+    log.tail(&topic, from, Box::new(wake));
+}

@@ -1,0 +1,528 @@
+//! The log of a node that does not host it: appends go to the host, entries come from one
+//! long-polled read a topic into a mirror in memory, from which the folds are fed. No call blocks;
+//! everything else happens in callbacks of [`Peers`]. Loses nothing by itself: what the mirror
+//! lacks it fetches, from the place where the reader is.
+
+mod host;
+mod mirror;
+
+pub use host::LogHost;
+
+use crate::{Done, Info, Log, Mode, Scope, check_topic};
+use holdfast_base::checksum::crc32c;
+use holdfast_base::codec::{Decode, Encode};
+use holdfast_base::ids::Index;
+use holdfast_base::{Error, Result};
+use holdfast_client::wire::peer::Sender;
+use holdfast_client::wire::{log as msg, peer_log as wire};
+use holdfast_env::net::{PeerReply, PeerRequest, Peers};
+use mirror::{Mirror, Page};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+
+/// How long one read waits at the host for an entry.
+const POLL_MS: u32 = 20_000;
+const APPEND_MS: u32 = 10_000;
+const INFO_MS: u32 = 2_000;
+/// Pause after a second failure in a row; doubled with each further one. The first is followed by
+/// a new attempt at once: it is the end of an idle poll, as a rule.
+const PAUSE_MS: u64 = 10;
+const PAUSE_MS_MAX: u64 = 1_000;
+/// An append that the host has acknowledged, and whose entry does not arrive while nothing else
+/// does either, is answered as unknown after one to two times this.
+const ARRIVAL_MS: u64 = 5_000;
+const ENTRIES_MAX: u32 = 4096;
+
+/// A log hosted by another node.
+pub struct RemoteLog {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    peers: Arc<dyn Peers>,
+    /// Never held while anything is called.
+    state: Mutex<State>,
+}
+
+struct State {
+    host: String,
+    sender: Sender,
+    topics: BTreeMap<String, Feed>,
+    closed: bool,
+}
+
+/// One topic.
+#[derive(Default)]
+struct Feed {
+    /// From the first index that anybody wanted on.
+    mirror: Option<Mirror>,
+    /// What the host said of the topic last.
+    info: Option<msg::Info>,
+    /// Whether to compare positions with the host before the next read: at first, and after every
+    /// failure, because it may be another host then, or one with an older copy.
+    compared: bool,
+    /// A request or a pause is under way, with this number; what belongs to an earlier one is
+    /// dropped.
+    busy: bool,
+    round: u64,
+    failures: u32,
+    tails: Vec<(Index, Done<()>)>,
+    /// Acknowledged by the host and not in the mirror yet, by the index of the last entry.
+    arriving: BTreeMap<Index, (Index, Done<Index>)>,
+    /// Somebody looks after `arriving`.
+    watched: bool,
+    /// What kept the last attempt from succeeding.
+    trouble: Option<Error>,
+    /// The host's log is not the one that was mirrored here.
+    ended: Option<Error>,
+}
+
+/// Callbacks to call once the lock is given back.
+type Calls = Vec<Box<dyn FnOnce() + Send>>;
+
+impl Feed {
+    /// Makes sure that the entry at `from` is here or on its way.
+    fn want(&mut self, from: Index) {
+        let from = Index(from.0.max(1));
+        if self.mirror.as_ref().is_none_or(|mirror| mirror.is_before(from)) {
+            self.mirror = Some(Mirror::new(from));
+            self.compared = false;
+            self.interrupt();
+        }
+    }
+
+    /// Whatever is under way does not count any more.
+    fn interrupt(&mut self) {
+        self.busy = false;
+        self.round += 1;
+    }
+
+    fn holds(&self, from: Index) -> bool {
+        self.mirror.as_ref().is_some_and(|mirror| mirror.holds(from))
+    }
+
+    fn next(&self) -> Index {
+        self.mirror.as_ref().map_or(Index(0), Mirror::next)
+    }
+
+    /// New entries are here: whom that concerns.
+    fn arrived(&mut self, calls: &mut Calls) {
+        let next = self.next();
+        while let Some(first) = self.arriving.first_entry()
+            && *first.key() < next
+        {
+            let (index, done) = first.remove();
+            calls.push(Box::new(move || done(Ok(index))));
+        }
+        let mirror = &self.mirror;
+        let here = |tail: &mut (Index, Done<()>)| {
+            mirror.as_ref().is_some_and(|mirror| mirror.holds(tail.0))
+        };
+        for (_, wake) in self.tails.extract_if(.., here) {
+            calls.push(Box::new(move || wake(Ok(()))));
+        }
+    }
+
+    /// Appends whose entry did not come: whether it will is unknown.
+    fn give_up_arriving(&mut self, topic: &str, calls: &mut Calls) {
+        for (_, (_, done)) in std::mem::take(&mut self.arriving) {
+            let e = unknown(topic);
+            calls.push(Box::new(move || done(Err(e))));
+        }
+    }
+
+    /// Ends the topic for good.
+    fn end(&mut self, topic: &str, e: Error, calls: &mut Calls) {
+        self.interrupt();
+        self.give_up_arriving(topic, calls);
+        for (_, wake) in std::mem::take(&mut self.tails) {
+            let e = e.clone();
+            calls.push(Box::new(move || wake(Err(e))));
+        }
+        self.ended = Some(e);
+    }
+
+    /// Compares what the host says of the topic with what was mirrored, and with where its readers
+    /// are.
+    fn compare(&mut self, topic: &str, info: msg::Info, calls: &mut Calls) {
+        let reached = self.next();
+        let wanted = self.tails.iter().map(|tail| tail.0).max().unwrap_or(reached).max(reached);
+        let why = if wanted > info.next {
+            format!("the host's log ends before entry {}, this node was at {wanted}", info.next)
+        } else if reached < info.first {
+            format!("the host's log begins at entry {}, this node was at {reached}", info.first)
+        } else {
+            self.compared = true;
+            // Not to nothing: a host that answers this and fails every read is still let rest.
+            self.failures = self.failures.min(1);
+            self.info = Some(info);
+            return;
+        };
+        let e = Error::corrupt(format!(
+            "follow topic `{topic}`: {why}: it is another log, or an older copy of it; start this \
+             node from a snapshot of another node, or restore the log"
+        ));
+        self.end(topic, e, calls);
+    }
+}
+
+fn unknown(topic: &str) -> Error {
+    Error::retry(format!(
+        "append to topic `{topic}`: the log's host is out of reach: whether the entry was kept is \
+         unknown, ask again"
+    ))
+}
+
+impl RemoteLog {
+    /// Uses the log of the node at `host`, in the name of `sender`.
+    pub fn new(peers: Arc<dyn Peers>, host: &str, sender: Sender) -> RemoteLog {
+        let state = State { host: host.to_owned(), sender, topics: BTreeMap::new(), closed: false };
+        RemoteLog { inner: Arc::new(Inner { peers, state: Mutex::new(state) }) }
+    }
+
+    /// The host has moved, or another node has its log now. Positions are compared with it before
+    /// anything of it is used.
+    pub fn set_host(&self, host: &str) {
+        let topics: Vec<String> = {
+            let mut state = self.inner.lock();
+            if state.host == host {
+                return;
+            }
+            state.host = host.to_owned();
+            for feed in state.topics.values_mut() {
+                feed.interrupt();
+                (feed.compared, feed.failures) = (false, 0);
+            }
+            state.topics.keys().cloned().collect()
+        };
+        topics.iter().for_each(|topic| self.inner.go_on(topic));
+    }
+
+    /// Who asks from now on: a node knows its incarnation once it is in the log.
+    pub fn set_sender(&self, sender: Sender) {
+        self.inner.lock().sender = sender;
+    }
+
+    /// Why a topic gets no entries at the moment, if it does not.
+    pub fn trouble(&self, topic: &str) -> Option<Error> {
+        let state = self.inner.lock();
+        let feed = state.topics.get(topic)?;
+        feed.ended.clone().or_else(|| feed.trouble.clone())
+    }
+}
+
+impl Inner {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no holder of this lock panics")
+    }
+
+    /// Sends the next request of a topic, unless one is under way or nobody wants it.
+    fn go_on(self: &Arc<Self>, topic: &str) {
+        let mut state = self.lock();
+        let State { host, sender, topics, closed } = &mut *state;
+        let Some(feed) = topics.get_mut(topic).filter(|_| !*closed) else { return };
+        let Some(mirror) = &feed.mirror else { return };
+        if feed.busy || feed.ended.is_some() || (feed.compared && !mirror.has_room()) {
+            return;
+        }
+        let (sender, topic) = (*sender, topic.to_owned());
+        let (opcode, meta, deadline_ms) = if feed.compared {
+            let read = wire::Read {
+                sender,
+                topic: topic.clone(),
+                from: mirror.next(),
+                entries_max: ENTRIES_MAX,
+                wait: true,
+            };
+            (wire::OP_PEER_LOG_READ, read.to_bytes(), POLL_MS)
+        } else {
+            let describe = wire::Describe { sender, topic: topic.clone() };
+            (wire::OP_PEER_LOG_INFO, describe.to_bytes(), INFO_MS)
+        };
+        feed.busy = true;
+        feed.round += 1;
+        let (host, round, weak) = (host.clone(), feed.round, Arc::downgrade(self));
+        drop(state);
+        let request = PeerRequest { opcode, meta, body: None, deadline_ms };
+        let done = move |answer: Result<PeerReply>| {
+            if let Some(inner) = weak.upgrade() {
+                inner.answered(&topic, round, opcode, answer);
+            }
+        };
+        self.peers.call(&host, request, Box::new(done));
+    }
+
+    fn answered(self: &Arc<Self>, topic: &str, round: u64, opcode: u16, answer: Result<PeerReply>) {
+        let mut calls = Calls::new();
+        let mut pause_ms = 0;
+        {
+            let mut state = self.lock();
+            let Some(feed) = state.topics.get_mut(topic).filter(|feed| feed.round == round) else {
+                return;
+            };
+            feed.busy = false;
+            let taken = answer.and_then(|reply| match opcode {
+                wire::OP_PEER_LOG_READ => {
+                    let entries: wire::Entries = decode(&reply.meta)?;
+                    let entries = wire::decode_indexed(&reply.body, entries.crc)?;
+                    feed.mirror.as_mut().map_or(Ok(()), |mirror| mirror.push(entries))?;
+                    feed.failures = 0;
+                    feed.arrived(&mut calls);
+                    Ok(())
+                }
+                _ => {
+                    feed.compare(topic, decode(&reply.meta)?, &mut calls);
+                    Ok(())
+                }
+            });
+            feed.trouble = taken.err();
+            if feed.trouble.is_some() {
+                feed.failures += 1;
+                feed.compared = false;
+                if feed.failures > 1 {
+                    feed.give_up_arriving(topic, &mut calls);
+                    pause_ms = (PAUSE_MS << (feed.failures - 2).min(16)).min(PAUSE_MS_MAX);
+                    feed.busy = true;
+                }
+            }
+        }
+        if pause_ms == 0 {
+            self.go_on(topic);
+        } else {
+            let (weak, topic) = (Arc::downgrade(self), topic.to_owned());
+            let then = move || resume(&weak, &topic, round);
+            self.peers.after(pause_ms, Box::new(then));
+        }
+        calls.into_iter().for_each(|call| call());
+    }
+
+    /// The host has the entries from `first` on.
+    fn appended(self: &Arc<Self>, topic: &str, first: Index, count: u64, done: Done<Index>) {
+        let last = Index(first.0 + count - 1);
+        let mut watch = false;
+        let now = {
+            let mut state = self.lock();
+            let closed = state.closed;
+            let feed = state.topics.entry(topic.to_owned()).or_default();
+            if closed || feed.ended.is_some() {
+                Some((done, Err(unknown(topic))))
+            } else {
+                if feed.mirror.is_none() {
+                    feed.want(first);
+                }
+                if last < feed.next() {
+                    Some((done, Ok(first)))
+                } else {
+                    feed.arriving.insert(last, (first, done));
+                    watch = !std::mem::replace(&mut feed.watched, true);
+                    None
+                }
+            }
+        };
+        match now {
+            Some((done, result)) => done(result),
+            None => self.go_on(topic),
+        }
+        if watch {
+            self.watch(topic, Index(0));
+        }
+    }
+
+    /// Looks again later whether anything has arrived.
+    fn watch(self: &Arc<Self>, topic: &str, reached: Index) {
+        let (weak, topic) = (Arc::downgrade(self), topic.to_owned());
+        let then = move || {
+            let Some(inner) = weak.upgrade() else { return };
+            let mut calls = Calls::new();
+            let next = {
+                let mut state = inner.lock();
+                let Some(feed) = state.topics.get_mut(&topic) else { return };
+                let next = feed.next();
+                if next == reached {
+                    feed.give_up_arriving(&topic, &mut calls);
+                }
+                feed.watched = !feed.arriving.is_empty();
+                feed.watched.then_some(next)
+            };
+            calls.into_iter().for_each(|call| call());
+            if let Some(next) = next {
+                inner.watch(&topic, next);
+            }
+        };
+        self.peers.after(ARRIVAL_MS, Box::new(then));
+    }
+}
+
+/// A pause is over.
+fn resume(weak: &Weak<Inner>, topic: &str, round: u64) {
+    let Some(inner) = weak.upgrade() else { return };
+    {
+        let mut state = inner.lock();
+        let Some(feed) = state.topics.get_mut(topic).filter(|feed| feed.round == round) else {
+            return;
+        };
+        feed.busy = false;
+    }
+    inner.go_on(topic);
+}
+
+fn decode<T: Decode>(meta: &[u8]) -> Result<T> {
+    T::from_bytes(meta).map_err(|e| Error::bug(format!("use the log: the host's answer: {e}")))
+}
+
+impl Log for RemoteLog {
+    /// Checks the name; the host makes its topics itself.
+    fn create(&self, topic: &str) -> Result<()> {
+        check_topic(topic)
+    }
+
+    /// Always synced at the host, whatever `mode` says: readers here see durable entries only, so
+    /// an ordered one would be waited for until the host's background sync. `done` is called once
+    /// the mirror holds the entries.
+    fn append(&self, topic: &str, entries: Vec<Vec<u8>>, _: Mode, done: Done<Index>) {
+        if entries.is_empty() {
+            return done(Err(Error::invalid(format!(
+                "append to topic `{topic}`: no entries: pass at least one"
+            ))));
+        }
+        let (host, sender, refused) = {
+            let state = self.inner.lock();
+            let ended = state.topics.get(topic).and_then(|feed| feed.ended.clone());
+            (state.host.clone(), state.sender, ended)
+        };
+        if let Some(e) = refused {
+            return done(Err(e));
+        }
+        let count = entries.len() as u64;
+        let body = wire::encode_entries(&entries);
+        let append = wire::Append { sender, topic: topic.to_owned(), crc: crc32c(&body) };
+        let request = PeerRequest {
+            opcode: wire::OP_PEER_LOG_APPEND,
+            meta: append.to_bytes(),
+            body: Some(Arc::new(body)),
+            deadline_ms: APPEND_MS,
+        };
+        let weak = Arc::downgrade(&self.inner);
+        let answered = move |answer: Result<PeerReply>| {
+            let first = answer.and_then(|reply| decode::<msg::Appended>(&reply.meta));
+            match (first, weak.upgrade()) {
+                (Ok(appended), Some(inner)) => {
+                    inner.appended(&append.topic, appended.first, count, done);
+                }
+                (Ok(_), None) => done(Err(unknown(&append.topic))),
+                (Err(e), _) => done(Err(e)),
+            }
+        };
+        self.inner.peers.call(&host, request, Box::new(answered));
+    }
+
+    /// What the mirror has; nothing while it has not: ask [`Log::tail`] to be told. Only durable
+    /// entries, for either scope. Reading far apart at the same time makes the mirror go back and
+    /// forth: it is made for one reader a topic.
+    fn read(
+        &self,
+        topic: &str,
+        from: Index,
+        entries_max: usize,
+        bytes_max: usize,
+        _: Scope,
+    ) -> Result<Vec<(Index, Vec<u8>)>> {
+        let page = {
+            let mut state = self.inner.lock();
+            let feed = state.topics.entry(topic.to_owned()).or_default();
+            if let Some(e) = &feed.ended {
+                return Err(e.clone());
+            }
+            feed.want(from);
+            let page = |mirror: &mut Mirror| mirror.page(from, entries_max, bytes_max);
+            feed.mirror.as_mut().map_or(Page::Later, page)
+        };
+        // What was read may have made room.
+        self.inner.go_on(topic);
+        match page {
+            Page::Entries(entries) => Ok(entries),
+            Page::Later | Page::Before => Ok(Vec::new()),
+        }
+    }
+
+    /// An error means that the host has another log than the one that was read here, or that this
+    /// log was dropped. A host out of reach is none: it is asked again until it answers.
+    fn tail(&self, topic: &str, from: Index, wake: Done<()>) {
+        let now = {
+            let mut state = self.inner.lock();
+            let feed = state.topics.entry(topic.to_owned()).or_default();
+            match &feed.ended {
+                Some(e) => Err(e.clone()),
+                None if feed.holds(from) => Ok(()),
+                None => {
+                    feed.want(from);
+                    feed.tails.push((from, wake));
+                    drop(state);
+                    return self.inner.go_on(topic);
+                }
+            }
+        };
+        wake(now);
+    }
+
+    /// Nothing: what was acknowledged or read here is durable at the host.
+    fn sync(&self, _: &str) -> Result<()> {
+        Ok(())
+    }
+
+    /// Tells the host, and does not wait: a trim that is lost is made up for by the next one.
+    fn trim(&self, topic: &str, before: Index) -> Result<()> {
+        let (host, sender) = {
+            let state = self.inner.lock();
+            (state.host.clone(), state.sender)
+        };
+        let trim = wire::Trim { sender, topic: topic.to_owned(), before };
+        let request = PeerRequest {
+            opcode: wire::OP_PEER_LOG_TRIM,
+            meta: trim.to_bytes(),
+            body: None,
+            deadline_ms: APPEND_MS,
+        };
+        self.inner.peers.call(&host, request, Box::new(|_| {}));
+        Ok(())
+    }
+
+    /// What the host said last, and what has arrived since; `Retry` before it has said anything.
+    fn info(&self, topic: &str) -> Result<Info> {
+        let state = self.inner.lock();
+        let feed = state.topics.get(topic);
+        let Some((feed, info)) = feed.and_then(|feed| Some((feed, feed.info.as_ref()?))) else {
+            return Err(Error::retry(format!(
+                "describe topic `{topic}`: the log's host `{}` has not answered yet: ask again",
+                state.host
+            )));
+        };
+        Ok(Info {
+            first: info.first,
+            next: info.next.max(feed.next()),
+            durable: info.durable.max(feed.next()),
+            bytes: info.bytes,
+            segments: info.segments as usize,
+        })
+    }
+
+    /// Those that were used here.
+    fn topics(&self) -> Vec<String> {
+        self.inner.lock().topics.keys().cloned().collect()
+    }
+}
+
+impl Drop for RemoteLog {
+    fn drop(&mut self) {
+        let mut calls = Calls::new();
+        {
+            let mut state = self.inner.lock();
+            state.closed = true;
+            for (topic, feed) in &mut state.topics {
+                let e = Error::retry(format!("tail topic `{topic}`: the log was closed"));
+                feed.end(topic, e, &mut calls);
+            }
+        }
+        calls.into_iter().for_each(|call| call());
+    }
+}

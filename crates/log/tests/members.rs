@@ -1,0 +1,529 @@
+//! A host and two members in one thread, with a network that delays, loses, repeats and reorders:
+//! every proposer gets its result once, and all views come to the same.
+
+mod common;
+
+use common::*;
+use holdfast_base::ids::{Index, NodeId, Sequence, SessionId};
+use holdfast_base::{Error, Kind, Result};
+use holdfast_client::wire::peer::Sender;
+use holdfast_client::wire::peer_log as wire;
+use holdfast_env::net::{PeerDone, PeerReply, PeerRequest, Peers};
+use holdfast_env::{RealDisk, Rng, SeededRng};
+use holdfast_log::*;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+
+const T: &str = "ns/0";
+const MANUAL: FoldOptions = FoldOptions { snapshot_entries: 0, snapshot_bytes: 0 };
+
+/// Counts: the result of an addition is the new count.
+#[derive(Default, Debug, PartialEq, Eq, Clone)]
+struct Counts(BTreeMap<u8, u64>);
+
+impl View for Counts {
+    const NAME: &'static str = "counts";
+    const VERSION: u32 = 1;
+
+    fn apply(&mut self, _: Index, command: &[u8]) -> Applied {
+        let &[key] = command else { return Applied::Refused(Error::invalid("one byte")) };
+        let count = self.0.entry(key).or_default();
+        *count += 1;
+        Applied::Ok(count.to_le_bytes().to_vec())
+    }
+
+    fn snapshot(&self, out: &mut Vec<u8>) {
+        for (key, count) in &self.0 {
+            out.push(*key);
+            out.extend_from_slice(&count.to_le_bytes());
+        }
+    }
+
+    fn restore(bytes: &[u8]) -> Result<Counts> {
+        let pairs = bytes.chunks_exact(9);
+        let pair = |p: &[u8]| (p[0], u64::from_le_bytes(p[1..].try_into().unwrap()));
+        Ok(Counts(pairs.map(pair).collect()))
+    }
+}
+
+/// Every network call in time order; nothing happens but in `step`.
+struct Net {
+    rng: SeededRng,
+    state: Mutex<NetState>,
+}
+
+#[derive(Default)]
+struct NetState {
+    now_ms: u64,
+    sent: u64,
+    events: BTreeMap<(u64, u64), Event>,
+    hosts: BTreeMap<String, Arc<LogHost>>,
+    /// Callers, until they are called.
+    callers: BTreeMap<u64, PeerDone>,
+    /// One in so many is lost; 0 for none.
+    loses: u64,
+    /// One in so many requests and answers comes twice; 0 for none.
+    repeats: u64,
+    /// Nothing gets through.
+    cut: bool,
+}
+
+enum Event {
+    Arrive(u64, String, PeerRequest),
+    Answer(u64, Result<PeerReply>),
+    Timer(Box<dyn FnOnce() + Send>),
+}
+
+impl Net {
+    fn new(seed: u64) -> Arc<Net> {
+        Arc::new(Net { rng: SeededRng::new(seed), state: Mutex::default() })
+    }
+
+    fn below(&self, end: u64) -> u64 {
+        self.rng.next_u64() % end
+    }
+
+    fn put(&self, delay_ms: u64, event: Event) {
+        let mut state = self.state.lock().unwrap();
+        state.sent += 1;
+        let key = (state.now_ms + delay_ms, state.sent);
+        state.events.insert(key, event);
+    }
+
+    fn times(&self) -> u64 {
+        let repeats = self.state.lock().unwrap().repeats;
+        1 + (repeats > 0 && self.below(repeats) == 0) as u64
+    }
+
+    fn is_lost(&self) -> bool {
+        let state = self.state.lock().unwrap();
+        state.cut || (state.loses > 0 && self.rng.next_u64().is_multiple_of(state.loses))
+    }
+
+    /// Lets the next thing happen; false if there is nothing.
+    fn step(self: &Arc<Net>) -> bool {
+        let next = {
+            let mut state = self.state.lock().unwrap();
+            let Some(((at_ms, _), event)) = state.events.pop_first() else { return false };
+            state.now_ms = at_ms;
+            event
+        };
+        match next {
+            Event::Timer(then) => then(),
+            Event::Answer(caller, answer) => {
+                // Repeated, or late.
+                let done = self.state.lock().unwrap().callers.remove(&caller);
+                if let Some(done) = done {
+                    done(answer);
+                }
+            }
+            Event::Arrive(caller, address, request) => {
+                let host = self.state.lock().unwrap().hosts.get(&address).cloned();
+                let Some(host) = host.filter(|_| !self.is_lost()) else { return true };
+                let net = self.clone();
+                let done = Box::new(move |answer: Result<PeerReply>| {
+                    for _ in 0..net.times() {
+                        if !net.is_lost() {
+                            net.put(net.below(30), Event::Answer(caller, answer.clone()));
+                        }
+                    }
+                });
+                let body = request.body.map_or(Vec::new(), |body| (*body).as_ref().to_vec());
+                host.serve(request.opcode, &request.meta, &body, done);
+            }
+        }
+        true
+    }
+}
+
+impl Peers for Net {
+    fn call(&self, address: &str, request: PeerRequest, done: PeerDone) {
+        let caller = {
+            let mut state = self.state.lock().unwrap();
+            state.sent += 1;
+            let caller = state.sent;
+            state.callers.insert(caller, done);
+            caller
+        };
+        let late = Err(Error::retry("no answer in time"));
+        self.put(request.deadline_ms as u64, Event::Answer(caller, late));
+        // Repeated: what is appended then is there twice.
+        for _ in 0..self.times() {
+            let arrive = Event::Arrive(caller, address.to_owned(), request.clone());
+            self.put(self.below(30), arrive);
+        }
+    }
+
+    fn after(&self, ms: u64, then: Box<dyn FnOnce() + Send>) {
+        self.put(ms, Event::Timer(then));
+    }
+}
+
+fn sender(node: u32) -> Sender {
+    Sender { cluster: 7, node: NodeId(node), incarnation: Index(0) }
+}
+
+fn store(root: &Path, name: &str) -> SnapshotStore {
+    SnapshotStore { disk: Arc::new(RealDisk), directory: root.join(name) }
+}
+
+fn member(log: &Arc<impl Log>, root: &Path, name: &str) -> Fold<Counts> {
+    Fold::open_member(log.clone(), T, store(root, name), MANUAL).unwrap()
+}
+
+struct World {
+    net: Arc<Net>,
+    log: Arc<EmbeddedLog>,
+    remotes: Vec<Arc<RemoteLog>>,
+    /// The host's first.
+    folds: Vec<Fold<Counts>>,
+    _dir: Scratch,
+}
+
+impl World {
+    fn new(name: &str, seed: u64) -> World {
+        let dir = Scratch::new(name);
+        let net = Net::new(seed);
+        // Whose syncs do nothing: no power is cut here.
+        let disk = FaultDisk::new();
+        disk.faults.careless.store(true, Ordering::Relaxed);
+        let log = EmbeddedLog::open(disk, &dir.0.join("log"), options(Drive::Pump));
+        let log = Arc::new(log.unwrap());
+        log.create(T).unwrap();
+        net.state.lock().unwrap().hosts.insert("host:1".into(), host(&log));
+        let remote = |node| Arc::new(RemoteLog::new(net.clone(), "host:1", sender(node)));
+        let remotes = vec![remote(2), remote(3)];
+        let mut folds = vec![member(&log, &dir.0, "1")];
+        for (i, remote) in remotes.iter().enumerate() {
+            folds.push(member(remote, &dir.0, &(i + 2).to_string()));
+        }
+        World { net, log, remotes, folds, _dir: dir }
+    }
+
+    /// Lets things happen until `over`, or so much time has passed.
+    fn run(&self, ms: u64, over: impl Fn() -> bool) -> bool {
+        let end_ms = self.net.state.lock().unwrap().now_ms + ms;
+        while !over() {
+            while self.log.pump() {}
+            if self.net.state.lock().unwrap().now_ms > end_ms || !self.net.step() {
+                return over();
+            }
+        }
+        true
+    }
+
+    fn agree(&self) -> bool {
+        let next = self.log.info(T).unwrap().next;
+        self.folds.iter().all(|fold| fold.applied().0 + 1 == next.0)
+    }
+
+    fn quiet(&self) {
+        {
+            let mut state = self.net.state.lock().unwrap();
+            (state.loses, state.repeats, state.cut) = (0, 0, false);
+        }
+        // What was ordered last is seen by others once it is synced.
+        self.log.sync(T).unwrap();
+        assert!(self.run(200_000, || self.agree()), "{:?}", self.statuses());
+        let digest = self.folds[0].status().digest;
+        assert!(self.folds.iter().all(|fold| fold.status().digest == digest));
+    }
+
+    fn statuses(&self) -> Vec<FoldStatus> {
+        self.folds.iter().map(Fold::status).collect()
+    }
+
+    fn wait<X: Send + 'static>(&self, start: impl FnOnce(Done<X>)) -> Result<X> {
+        let answer = Arc::new(Mutex::new(None));
+        let slot = answer.clone();
+        start(Box::new(move |result| {
+            assert!(slot.lock().unwrap().replace(result).is_none(), "answered twice");
+        }));
+        let answered = self.run(200_000, || answer.lock().unwrap().is_some());
+        assert!(answered, "{:?}", self.statuses());
+        answer.lock().unwrap().take().unwrap()
+    }
+
+    fn session(&self, node: usize) -> SessionId {
+        loop {
+            match self.wait(|done| self.folds[node].open_session(Mode::Synced, done)) {
+                Ok(session) => return session,
+                Err(e) => assert_eq!(e.kind, Kind::Retry, "{e}"),
+            }
+        }
+    }
+}
+
+fn host(log: &Arc<EmbeddedLog>) -> Arc<LogHost> {
+    Arc::new(LogHost::new(log.clone()))
+}
+
+fn request(session: SessionId, sequence: u64, key: u8) -> Request {
+    Request {
+        session,
+        sequence: Sequence(sequence),
+        acknowledged_below: Sequence(0),
+        command: vec![key],
+        mode: if sequence % 3 == 2 { Mode::Ordered } else { Mode::Synced },
+    }
+}
+
+type Answer = Result<(Index, Vec<u8>)>;
+
+/// A client of one node: sends each request until it has an answer that is not `Retry`.
+struct Client {
+    node: usize,
+    session: SessionId,
+    key: u8,
+    sequence: u64,
+    /// Answers of the request under way, one a time that it was sent.
+    answers: Arc<Mutex<Vec<Answer>>>,
+    sent: usize,
+}
+
+impl Client {
+    fn go_on(&mut self, w: &World) {
+        let mut answers = self.answers.lock().unwrap();
+        assert!(answers.len() <= self.sent, "answered more often than asked");
+        match answers.last() {
+            None if self.sent > 0 => return,
+            Some(Ok((_, count))) => {
+                // Its own key: each request counts once, however often it came.
+                assert_eq!(count, &self.sequence.to_le_bytes());
+                self.sequence += 1;
+            }
+            Some(Err(e)) => assert_eq!(e.kind, Kind::Retry, "{e}"),
+            None => self.sequence = 1,
+        }
+        self.sent = 1;
+        answers.clear();
+        drop(answers);
+        let (answers, asked) = (self.answers.clone(), self.sequence);
+        let done = Box::new(move |result| answers.lock().unwrap().push(result));
+        w.folds[self.node].propose(request(self.session, asked, self.key), done);
+    }
+}
+
+#[test]
+fn proposers_on_every_node_get_each_result_once_and_all_views_agree() {
+    for seed in 0..6 {
+        let w = World::new("storm", seed);
+        let mut clients: Vec<Client> = (0..6)
+            .map(|i| Client {
+                node: i % 3,
+                session: w.session(i % 3),
+                key: i as u8,
+                sequence: 0,
+                answers: Arc::default(),
+                sent: 0,
+            })
+            .collect();
+        {
+            let mut state = w.net.state.lock().unwrap();
+            (state.loses, state.repeats) = (10, 10);
+        }
+        for _ in 0..2000 {
+            while w.log.pump() {}
+            clients.iter_mut().for_each(|client| client.go_on(&w));
+            w.net.step();
+        }
+        w.quiet();
+        let counts = w.folds[2].read(|view, _| view.0.clone()).unwrap();
+        for client in &clients {
+            let reached = counts[&client.key];
+            assert!([client.sequence - 1, client.sequence].contains(&reached), "seed {seed}");
+            assert!(client.sequence > 10, "seed {seed}: {} went on", client.key);
+        }
+    }
+}
+
+#[test]
+fn an_own_write_is_read_where_it_was_made() {
+    let w = World::new("own", 1);
+    for i in 1..=20u64 {
+        let node = (i % 3) as usize;
+        let result = w.wait(|done| w.folds[node].propose(request(SessionId(0), 0, 1), done));
+        let (index, _) = result.unwrap();
+        assert!(w.folds[node].applied() >= index);
+        let count = w.folds[node].read(|view, _| view.0[&1]).unwrap();
+        assert!(count >= i, "{count} at {i}");
+        w.wait(|done| w.folds[(node + 1) % 3].wake_at(index, done)).unwrap();
+        assert!(w.folds[(node + 1) % 3].applied() >= index);
+    }
+    w.quiet();
+}
+
+#[test]
+fn a_claim_fences_the_leader_before_and_nobody_who_does_not_lead() {
+    let w = World::new("claim", 2);
+    let command = || request(SessionId(0), 1, 9);
+    let first = w.wait(|done| w.folds[1].claim(done)).unwrap();
+    w.wait(|done| w.folds[1].propose_as(first, command(), done)).unwrap();
+    let second = w.wait(|done| w.folds[2].claim(done)).unwrap();
+    assert!(second > first);
+    // Node 2 may not have heard of it: the log decides.
+    let e = w.wait(|done| w.folds[1].propose_as(first, command(), done)).unwrap_err();
+    assert_eq!(e.kind, Kind::Fenced, "{e}");
+    w.wait(|done| w.folds[2].propose_as(second, command(), done)).unwrap();
+    for fold in &w.folds {
+        w.wait(|done| fold.propose(command(), done)).unwrap();
+    }
+    w.quiet();
+    assert!(w.folds.iter().all(|fold| fold.status().epoch == second));
+}
+
+#[test]
+fn a_host_out_of_reach_fails_appends_and_nothing_is_missed_when_it_is_back() {
+    let w = World::new("cut", 3);
+    w.wait(|done| w.folds[1].propose(request(SessionId(0), 1, 1), done)).unwrap();
+    w.net.state.lock().unwrap().cut = true;
+    let e = w.wait(|done| w.folds[1].propose(request(SessionId(0), 1, 1), done)).unwrap_err();
+    assert_eq!(e.kind, Kind::Retry);
+    for _ in 0..50 {
+        w.wait(|done| w.folds[0].propose(request(SessionId(0), 1, 2), done)).unwrap();
+    }
+    assert!(w.folds[1].applied() < w.folds[0].applied());
+    assert!(w.folds[1].read(|view, _| view.0[&1]).unwrap() >= 1, "what it has, it serves");
+    w.run(100_000, || w.remotes[0].trouble(T).is_some());
+    assert!(w.remotes[0].trouble(T).is_some(), "and it says so");
+    w.quiet();
+    assert_eq!(w.remotes[0].trouble(T), None);
+}
+
+#[test]
+fn a_member_boots_from_its_snapshot_without_waiting_and_goes_on_where_it_was() {
+    let mut w = World::new("boot", 4);
+    for i in 0..40 {
+        w.wait(|done| w.folds[i % 3].propose(request(SessionId(0), 1, 1), done)).unwrap();
+    }
+    w.quiet();
+    assert_eq!(w.folds[2].covered(), None);
+    let taken = w.folds[2].snapshot_now().unwrap();
+    w.wait(|done| w.folds[0].propose(request(SessionId(0), 1, 1), done)).unwrap();
+    w.folds.pop();
+    w.remotes.pop();
+    w.net.state.lock().unwrap().cut = true;
+    let remote = Arc::new(RemoteLog::new(w.net.clone(), "host:1", sender(3)));
+    let fold = member(&remote, &w._dir.0, "3");
+    assert_eq!((fold.applied(), fold.status().snapshot), (taken, Some(taken)));
+    assert_eq!(fold.read(|view, _| view.0[&1]).unwrap(), 40, "reads what it had");
+    w.remotes.push(remote);
+    w.folds.push(fold);
+    w.quiet();
+    w.folds[2].snapshot_now().unwrap();
+    assert_eq!(w.folds[2].covered(), Some(taken), "two snapshots now");
+    assert_eq!(w.log.info(T).unwrap().first, Index(1), "nobody trims by himself");
+    w.folds[2].trim(taken).unwrap();
+    w.run(1_000, || w.log.info(T).unwrap().first == taken);
+    assert_eq!(w.log.info(T).unwrap().first, taken);
+}
+
+#[test]
+fn a_log_that_ends_before_or_differs_is_refused_before_anything_is_applied() {
+    let mut w = World::new("other", 5);
+    for _ in 0..10 {
+        w.wait(|done| w.folds[2].propose(request(SessionId(0), 1, 1), done)).unwrap();
+    }
+    w.quiet();
+    w.folds[2].snapshot_now().unwrap();
+    let root = w._dir.0.clone();
+    w.folds.pop();
+    for (name, entries, why) in [("short", 5u8, "ends before"), ("different", 12, "is not the one")]
+    {
+        let other = Arc::new(open(&root.join(name), Drive::Pump));
+        other.create(T).unwrap();
+        for i in 0..entries {
+            append(&other, T, &[&[i; 50]], Mode::Synced).unwrap();
+        }
+        w.net.state.lock().unwrap().hosts.insert(name.into(), host(&other));
+        let remote = Arc::new(RemoteLog::new(w.net.clone(), name, sender(3)));
+        let fold = member(&remote, &root, "3");
+        assert!(w.run(60_000, || fold.status().stopped.is_some()), "{name}");
+        let e = fold.status().stopped.unwrap();
+        assert!(e.kind == Kind::Corrupt && e.message.contains(why), "{e}");
+        assert_eq!(fold.applied(), Index(10));
+        let refused = w.wait(|done| fold.propose(request(SessionId(0), 1, 1), done));
+        assert!(refused.is_err());
+        // The host itself sees it as well.
+        let fold = member(&other, &root, "3");
+        let e = fold.status().stopped.unwrap();
+        assert!(e.kind == Kind::Corrupt && e.message.contains(why), "{e}");
+    }
+}
+
+#[test]
+fn a_host_that_moves_is_compared_before_it_is_used() {
+    let w = World::new("move", 6);
+    w.wait(|done| w.folds[1].propose(request(SessionId(0), 1, 1), done)).unwrap();
+    w.net.state.lock().unwrap().hosts.insert("host:2".into(), host(&w.log));
+    w.net.state.lock().unwrap().hosts.remove("host:1");
+    w.remotes.iter().for_each(|remote| remote.set_host("host:2"));
+    w.wait(|done| w.folds[1].propose(request(SessionId(0), 1, 1), done)).unwrap();
+    w.quiet();
+    let empty = Arc::new(open(&w._dir.0.join("empty"), Drive::Pump));
+    empty.create(T).unwrap();
+    w.net.state.lock().unwrap().hosts.insert("host:3".into(), host(&empty));
+    w.remotes[0].set_host("host:3");
+    assert!(w.run(60_000, || w.folds[1].status().stopped.is_some()));
+    let e = w.folds[1].status().stopped.unwrap();
+    assert!(e.message.contains("ends before entry 1"), "{e}");
+}
+
+#[test]
+fn closing_answers_everybody_who_waits() {
+    let mut w = World::new("close", 7);
+    w.wait(|done| w.folds[1].propose(request(SessionId(0), 1, 1), done)).unwrap();
+    let answers = Arc::new(Mutex::new(Vec::new()));
+    let slot = answers.clone();
+    let wake = move |result: Result<()>| slot.lock().unwrap().push(result.map_err(|e| e.kind));
+    w.folds[1].wake_at(Index(1000), Box::new(wake));
+    let slot = answers.clone();
+    let wake = move |result: Result<()>| slot.lock().unwrap().push(result.map_err(|e| e.kind));
+    w.remotes[0].tail("other", Index(1), Box::new(wake));
+    assert!(answers.lock().unwrap().is_empty());
+    w.folds.remove(1);
+    assert_eq!(*answers.lock().unwrap(), [Err(Kind::Retry)]);
+    w.remotes.remove(0);
+    assert_eq!(*answers.lock().unwrap(), [Err(Kind::Retry); 2]);
+}
+
+#[test]
+fn the_host_answers_a_waiting_read_again_and_refuses_what_it_cannot_read() {
+    let dir = Scratch::new("host");
+    let log = Arc::new(open(&dir.0, Drive::Pump));
+    log.create(T).unwrap();
+    let host = host(&log);
+    let answers = Arc::new(Mutex::new(Vec::new()));
+    let ask = |opcode: u16, meta: Vec<u8>, body: &[u8]| {
+        let answers = answers.clone();
+        let done = Box::new(move |answer| answers.lock().unwrap().push(answer));
+        host.serve(opcode, &meta, body, done);
+    };
+    use holdfast_base::codec::Encode;
+    let read = |node| wire::Read {
+        sender: sender(node),
+        topic: T.into(),
+        from: Index(1),
+        entries_max: 10,
+        wait: true,
+    };
+    for node in [2, 2, 3] {
+        ask(wire::OP_PEER_LOG_READ, read(node).to_bytes(), &[]);
+    }
+    let kinds = |answers: &[Result<PeerReply>]| -> Vec<Option<Kind>> {
+        answers.iter().map(|a| a.as_ref().err().map(|e| e.kind)).collect()
+    };
+    assert_eq!(kinds(&answers.lock().unwrap()), [Some(Kind::Retry)], "the first of node 2");
+    append(&log, T, &[b"x"], Mode::Synced).unwrap();
+    assert_eq!(kinds(&answers.lock().unwrap()), [Some(Kind::Retry), None, None]);
+    answers.lock().unwrap().clear();
+    let damaged = wire::Append { sender: sender(2), topic: T.into(), crc: 1 };
+    ask(wire::OP_PEER_LOG_APPEND, damaged.to_bytes(), &[0; 4]);
+    ask(wire::OP_PEER_LOG_APPEND, vec![1], &[]);
+    ask(wire::OP_PEER_LOG_INFO, vec![1], &[]);
+    let refused = [Some(Kind::Retry), Some(Kind::Invalid), Some(Kind::Invalid)];
+    assert_eq!(kinds(&answers.lock().unwrap()), refused);
+    assert_eq!(log.info(T).unwrap().next, Index(2));
+}

@@ -1,0 +1,471 @@
+//! Simulated time and a simulated network: servers and their peers in one thread, driven by a
+//! queue of events. Messages take time, connections break, ways are cut in one direction or both,
+//! processes end while others wait for them. Same seed, same events in the same order; `digest`
+//! says so. Never looks into a message.
+
+use holdfast_base::{Error, Result};
+use holdfast_env::net::{PeerDone, PeerReply, PeerRequest, Peers};
+use holdfast_env::{Rng, SeededRng};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// What listens at an address. `reply` may be called at once or later, within any event.
+pub trait Listener: Send + Sync {
+    fn request(&self, request: PeerRequest, reply: PeerDone);
+}
+
+/// How messages travel.
+#[derive(Clone, Copy, Debug)]
+pub struct Weather {
+    /// A message takes between these, drawn for each.
+    pub delay_ns: (u64, u64),
+    /// Of a thousand messages, those whose connection breaks under them.
+    pub breaks_per_mille: u64,
+}
+
+impl Default for Weather {
+    fn default() -> Weather {
+        Weather { delay_ns: (50_000, 400_000), breaks_per_mille: 0 }
+    }
+}
+
+type Event = Box<dyn FnOnce() + Send>;
+/// From and to.
+type Way = (String, String);
+
+/// The network and the clock. Clones are the same one.
+#[derive(Clone)]
+pub struct SimNet {
+    /// Never held while an event runs.
+    state: Arc<Mutex<State>>,
+}
+
+struct State {
+    now_ns: u64,
+    /// By time, then by the order they were made.
+    events: BTreeMap<(u64, u64), Event>,
+    next_event: u64,
+    rng: SeededRng,
+    weather: Weather,
+    listeners: BTreeMap<String, Arc<dyn Listener>>,
+    connections: BTreeMap<Way, Connection>,
+    /// Messages of these ways vanish.
+    cut: BTreeSet<Way>,
+    digest: u64,
+    /// Lines of what happened, while somebody wants them.
+    trace: Option<Vec<String>>,
+}
+
+/// What was sent from one address to another since the connection last broke.
+#[derive(Default)]
+struct Connection {
+    /// Counts breaks: messages of an earlier one are gone.
+    epoch: u64,
+    /// The last message arrives then; later ones do not overtake it. There and back.
+    arrives_ns: [u64; 2],
+    /// Calls without an answer, by their number.
+    outstanding: BTreeMap<u64, PeerDone>,
+    next_call: u64,
+}
+
+/// Whether a process still lives. Clones are the same process.
+#[derive(Clone, Default)]
+pub struct Life(Arc<AtomicBool>);
+
+impl Life {
+    pub fn end(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    pub fn has_ended(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl SimNet {
+    pub fn new(seed: u64) -> SimNet {
+        SimNet {
+            state: Arc::new(Mutex::new(State {
+                now_ns: 1_000_000_000,
+                events: BTreeMap::new(),
+                next_event: 0,
+                rng: SeededRng::new(seed),
+                weather: Weather::default(),
+                listeners: BTreeMap::new(),
+                connections: BTreeMap::new(),
+                cut: BTreeSet::new(),
+                digest: seed,
+                trace: None,
+            })),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no holder of this lock panics")
+    }
+
+    pub fn now_ns(&self) -> u64 {
+        self.state().now_ns
+    }
+
+    pub fn digest(&self) -> u64 {
+        self.state().digest
+    }
+
+    pub fn set_weather(&self, weather: Weather) {
+        self.state().weather = weather;
+    }
+
+    /// Keeps lines of what happens from now on.
+    pub fn start_trace(&self) {
+        self.state().trace = Some(Vec::new());
+    }
+
+    pub fn take_trace(&self) -> Vec<String> {
+        self.state().trace.replace(Vec::new()).unwrap_or_default()
+    }
+
+    /// Mixes something that happened into the digest, and into the trace if there is one.
+    pub fn note(&self, what: &str) {
+        self.state().note(what);
+    }
+
+    /// Runs `event` so many nanoseconds from now.
+    pub fn after_ns(&self, ns: u64, event: impl FnOnce() + Send + 'static) {
+        let mut state = self.state();
+        let at = state.now_ns + ns;
+        state.schedule(at, Box::new(event));
+    }
+
+    /// Runs the next event; false if there is none.
+    pub fn step(&self) -> bool {
+        let event = {
+            let mut state = self.state();
+            let Some(((at, _), event)) = state.events.pop_first() else { return false };
+            state.now_ns = state.now_ns.max(at);
+            event
+        };
+        event();
+        true
+    }
+
+    /// Forgets everything that was to happen, and who holds it.
+    pub fn clear(&self) {
+        let (events, listeners, connections) = {
+            let mut state = self.state();
+            let events = std::mem::take(&mut state.events);
+            let listeners = std::mem::take(&mut state.listeners);
+            (events, listeners, std::mem::take(&mut state.connections))
+        };
+        drop((events, listeners, connections));
+    }
+
+    /// When the next event is due.
+    pub fn next_ns(&self) -> Option<u64> {
+        self.state().events.first_key_value().map(|((at, _), _)| *at)
+    }
+
+    /// Answers requests to `address` from now on.
+    pub fn listen(&self, address: &str, listener: Arc<dyn Listener>) {
+        self.state().listeners.insert(address.to_owned(), listener);
+    }
+
+    /// The process at `address` is gone: its connections break on both sides, and its own waits
+    /// end by `life`.
+    pub fn end(&self, address: &str, life: &Life) {
+        life.end();
+        let ways: Vec<Way> = {
+            let mut state = self.state();
+            state.listeners.remove(address);
+            let of = |way: &&Way| way.0 == address || way.1 == address;
+            state.connections.keys().filter(of).cloned().collect()
+        };
+        for way in ways {
+            // What it waited for, nobody is there to hear.
+            if way.0 == address {
+                let gone = self.state().connections.get_mut(&way).map(|connection| {
+                    connection.epoch += 1;
+                    std::mem::take(&mut connection.outstanding)
+                });
+                drop(gone);
+            } else {
+                self.break_connection(&way, "the connection was reset");
+            }
+        }
+    }
+
+    /// Messages from `from` to `to` vanish until [`SimNet::heal`]. Whoever waits does so until its
+    /// deadline.
+    pub fn cut(&self, from: &str, to: &str) {
+        self.state().cut.insert((from.to_owned(), to.to_owned()));
+    }
+
+    pub fn heal(&self, from: &str, to: &str) {
+        self.state().cut.remove(&(from.to_owned(), to.to_owned()));
+    }
+
+    pub fn heal_all(&self) {
+        self.state().cut.clear();
+    }
+
+    /// What the process at `address` reaches others by.
+    pub fn peers(&self, address: &str, life: &Life) -> Arc<dyn Peers> {
+        Arc::new(SimPeers { net: self.clone(), from: address.to_owned(), life: life.clone() })
+    }
+
+    /// Fails every outstanding call of a connection; messages on their way are gone.
+    fn break_connection(&self, way: &Way, why: &str) {
+        let failed = {
+            let mut state = self.state();
+            let Some(connection) = state.connections.get_mut(way) else { return };
+            connection.epoch += 1;
+            std::mem::take(&mut connection.outstanding)
+        };
+        for (_, done) in failed {
+            let (why, to) = (why.to_owned(), way.1.clone());
+            self.after_ns(1000, move || done(Err(Error::retry(format!("ask `{to}`: {why}")))));
+        }
+    }
+
+    fn deliver(&self, way: Way, epoch: u64, call: u64, request: PeerRequest) {
+        let listener = {
+            let mut state = self.state();
+            if !state.is_current(&way, epoch) || state.cut.contains(&way) {
+                return;
+            }
+            state.note(&format!("{} > {} {:#06x}", way.0, way.1, request.opcode));
+            state.listeners.get(&way.1).cloned()
+        };
+        let Some(listener) = listener else {
+            return self.break_connection(&way, "connection refused");
+        };
+        let net = self.clone();
+        let reply = Box::new(move |answer| net.send_back(way, epoch, call, answer));
+        listener.request(request, reply);
+    }
+
+    fn send_back(&self, way: Way, epoch: u64, call: u64, answer: Result<PeerReply>) {
+        let mut state = self.state();
+        if !state.is_current(&way, epoch) {
+            return;
+        }
+        let at = state.arrival(&way, 1);
+        let net = self.clone();
+        let arrive = move || {
+            let done = {
+                let mut state = net.state();
+                let back = (way.1.clone(), way.0.clone());
+                if !state.is_current(&way, epoch) || state.cut.contains(&back) {
+                    return;
+                }
+                let said = match &answer {
+                    Ok(reply) => format!("{} bytes", reply.meta.len() + reply.body.len()),
+                    Err(e) => format!("{:?}", e.kind),
+                };
+                state.note(&format!("{} < {} {said}", way.0, way.1));
+                state.connections.get_mut(&way).and_then(|c| c.outstanding.remove(&call))
+            };
+            if let Some(done) = done {
+                done(answer);
+            }
+        };
+        state.schedule(at, Box::new(arrive));
+    }
+}
+
+impl State {
+    fn schedule(&mut self, at_ns: u64, event: Event) {
+        self.events.insert((at_ns, self.next_event), event);
+        self.next_event += 1;
+    }
+
+    fn note(&mut self, what: &str) {
+        for byte in what.bytes().chain(self.now_ns.to_le_bytes()) {
+            self.digest = (self.digest ^ byte as u64).wrapping_mul(0x0100_0000_01b3);
+        }
+        if let Some(trace) = &mut self.trace {
+            trace.push(format!("{:>12} {what}", self.now_ns / 1000));
+        }
+    }
+
+    fn is_current(&self, way: &Way, epoch: u64) -> bool {
+        self.connections.get(way).is_some_and(|connection| connection.epoch == epoch)
+    }
+
+    /// When the next message of a way arrives; there is 0, back is 1.
+    fn arrival(&mut self, way: &Way, direction: usize) -> u64 {
+        let (least, most) = self.weather.delay_ns;
+        let delay = least + self.rng.next_u64() % (most - least + 1);
+        let connection = self.connections.entry(way.clone()).or_default();
+        let at = (self.now_ns + delay).max(connection.arrives_ns[direction] + 1);
+        connection.arrives_ns[direction] = at;
+        at
+    }
+}
+
+struct SimPeers {
+    net: SimNet,
+    from: String,
+    life: Life,
+}
+
+impl Peers for SimPeers {
+    fn call(&self, address: &str, request: PeerRequest, done: PeerDone) {
+        if self.life.has_ended() {
+            return;
+        }
+        let way = (self.from.clone(), address.to_owned());
+        let mut state = self.net.state();
+        let at = state.arrival(&way, 0);
+        let breaks = state.rng.next_u64() % 1000 < state.weather.breaks_per_mille;
+        let deadline_ns = state.now_ns + request.deadline_ms as u64 * 1_000_000;
+        let Some(connection) = state.connections.get_mut(&way) else { return };
+        let (epoch, call) = (connection.epoch, connection.next_call);
+        connection.next_call += 1;
+        connection.outstanding.insert(call, done);
+        if request.deadline_ms > 0 {
+            let (net, way) = (self.net.clone(), way.clone());
+            let late = move || {
+                let done = {
+                    let mut state = net.state();
+                    state.connections.get_mut(&way).and_then(|c| c.outstanding.remove(&call))
+                };
+                if let Some(done) = done {
+                    done(Err(Error::retry(format!("ask `{}`: no answer in time", way.1))));
+                }
+            };
+            state.schedule(deadline_ns, Box::new(late));
+        }
+        let net = self.net.clone();
+        state.schedule(
+            at,
+            Box::new(move || match breaks {
+                true => net.break_connection(&way, "the connection broke"),
+                false => net.deliver(way, epoch, call, request),
+            }),
+        );
+    }
+
+    fn after(&self, ms: u64, then: Box<dyn FnOnce() + Send>) {
+        let life = self.life.clone();
+        self.net.after_ns(ms * 1_000_000, move || {
+            if !life.has_ended() {
+                then();
+            }
+        });
+    }
+
+    fn step(&self) -> Result<bool> {
+        if self.life.has_ended() {
+            return Err(Error::retry("wait for an answer: this node was ended"));
+        }
+        if !self.net.step() {
+            return Err(Error::bug("wait for an answer: nothing is on its way"));
+        }
+        Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Answers with the request's meta; requests beginning with `!` never.
+    struct Echo;
+
+    impl Listener for Echo {
+        fn request(&self, request: PeerRequest, reply: PeerDone) {
+            if !request.meta.starts_with(b"!") {
+                reply(Ok(PeerReply { meta: request.meta, body: Vec::new() }));
+            }
+        }
+    }
+
+    type Heard = Arc<Mutex<Vec<String>>>;
+
+    fn ask(peers: &Arc<dyn Peers>, to: &str, text: &str, heard: &Heard) {
+        let request = PeerRequest {
+            opcode: 1,
+            meta: text.as_bytes().to_vec(),
+            body: None,
+            deadline_ms: 1000,
+        };
+        let (heard, text) = (heard.clone(), text.to_owned());
+        let done = move |answer: Result<PeerReply>| {
+            let said = match answer {
+                Ok(reply) => String::from_utf8(reply.meta).unwrap(),
+                Err(e) => format!("{text}: {}", e.message),
+            };
+            heard.lock().unwrap().push(said);
+        };
+        peers.call(to, request, Box::new(done));
+    }
+
+    fn run(net: &SimNet) {
+        while net.step() {}
+    }
+
+    #[test]
+    fn messages_of_a_way_keep_their_order_and_a_cut_loses_them() {
+        let net = SimNet::new(7);
+        let heard = Heard::default();
+        net.listen("b", Arc::new(Echo));
+        let a = net.peers("a", &Life::default());
+        (0..20).for_each(|i| ask(&a, "b", &i.to_string(), &heard));
+        run(&net);
+        let wanted: Vec<String> = (0..20).map(|i| i.to_string()).collect();
+        assert_eq!(std::mem::take(&mut *heard.lock().unwrap()), wanted);
+        // The answer is lost as well as the request.
+        for (from, to) in [("a", "b"), ("b", "a")] {
+            net.cut(from, to);
+            let before = net.now_ns();
+            ask(&a, "b", "lost", &heard);
+            run(&net);
+            assert_eq!(heard.lock().unwrap().pop().unwrap(), "lost: ask `b`: no answer in time");
+            assert_eq!(net.now_ns() - before, 1_000_000_000);
+            net.heal_all();
+        }
+        ask(&a, "b", "again", &heard);
+        run(&net);
+        assert_eq!(*heard.lock().unwrap(), ["again"]);
+    }
+
+    #[test]
+    fn an_ended_process_fails_those_who_wait_and_hears_nothing_more() {
+        let net = SimNet::new(7);
+        let (heard, life) = (Heard::default(), Life::default());
+        net.listen("b", Arc::new(Echo));
+        let (a, b) = (net.peers("a", &Life::default()), net.peers("b", &life));
+        net.listen("a", Arc::new(Echo));
+        ask(&a, "b", "!one", &heard);
+        ask(&b, "a", "two", &heard);
+        b.after(1, Box::new(|| panic!("it has ended")));
+        net.end("b", &life);
+        ask(&a, "b", "three", &heard);
+        run(&net);
+        let heard = heard.lock().unwrap();
+        assert_eq!(heard.len(), 2, "{heard:?}");
+        assert!(heard[0].contains("reset") && heard[1].contains("refused"), "{heard:?}");
+        assert!(b.step().is_err());
+    }
+
+    #[test]
+    fn a_break_fails_all_that_is_outstanding_and_the_same_seed_does_the_same() {
+        let story = |seed| {
+            let net = SimNet::new(seed);
+            net.set_weather(Weather { breaks_per_mille: 300, ..Weather::default() });
+            net.start_trace();
+            net.listen("b", Arc::new(Echo));
+            let (a, heard) = (net.peers("a", &Life::default()), Heard::default());
+            (0..30).for_each(|i| ask(&a, "b", &i.to_string(), &heard));
+            run(&net);
+            let heard = heard.lock().unwrap().clone();
+            assert_eq!(heard.len(), 30, "each once");
+            assert!(heard.iter().any(|said| said.contains("broke")), "{heard:?}");
+            (net.digest(), net.take_trace(), heard)
+        };
+        assert_eq!(story(3), story(3));
+        assert_ne!(story(3).0, story(4).0);
+    }
+}

@@ -1,0 +1,321 @@
+//! A whole cluster in one thread from one seed: production nodes on simulated disks and a
+//! simulated network, clients that write and read, faults, and checkers that say which promise
+//! was broken. `run` is one schedule; the same seed is the same schedule, event by event.
+
+pub mod cell;
+mod check;
+mod client;
+pub mod faults;
+mod model;
+
+use crate::powercut::{Seen, mix};
+use crate::task::spawn;
+use crate::{Options, SimDisk, SimNet};
+use cell::{Cell, SECOND};
+use client::Client;
+use faults::Fault;
+use holdfast_base::ids::NodeId;
+use holdfast_cluster::Node;
+use holdfast_env::SeededRng;
+use model::Model;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
+
+/// Of each simulated disk.
+pub const DISK_BYTES: u64 = 1 << 40;
+
+/// No schedule takes longer after its faults: something waits for ever.
+const LASTS_NS_MAX: u64 = 900 * SECOND;
+
+/// What a schedule is made of.
+#[derive(Clone, Debug)]
+pub struct Schedule {
+    pub seed: u64,
+    pub nodes: usize,
+    pub clients: usize,
+    /// Faults are drawn from these; none for a calm one.
+    pub faults: Vec<Fault>,
+    /// How long clients work, and faults may begin within.
+    pub work_ns: u64,
+    pub faults_ns: u64,
+    /// Sync sites that do nothing: deliberate bugs.
+    pub sites_off: Vec<String>,
+    /// Syncs fail on the log's host, too: a known gap.
+    pub log_sync_fails: bool,
+    /// Keep a line of everything that happens.
+    pub trace: bool,
+}
+
+impl Schedule {
+    pub fn new(seed: u64) -> Schedule {
+        Schedule {
+            seed,
+            nodes: 5,
+            clients: 6,
+            faults: faults::ALL.to_vec(),
+            work_ns: 120 * SECOND,
+            faults_ns: 95 * SECOND,
+            sites_off: Vec::new(),
+            log_sync_fails: false,
+            trace: false,
+        }
+    }
+
+    pub fn calm(seed: u64) -> Schedule {
+        Schedule { faults: Vec::new(), ..Schedule::new(seed) }
+    }
+}
+
+/// What a schedule came to.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    pub seed: u64,
+    pub operations: u64,
+    pub faults: u64,
+    pub fault_kinds: BTreeMap<Fault, u64>,
+    pub digest: u64,
+    pub simulated_ns: u64,
+    pub seen: BTreeMap<&'static str, u64>,
+    /// Broken promises, each a sentence; empty for a good run.
+    pub violations: Vec<String>,
+    /// What nodes found, with the number of the cell.
+    pub findings: Vec<(usize, String)>,
+    pub trace: Vec<String>,
+}
+
+/// What everybody in the world tells.
+pub struct Shared {
+    net: SimNet,
+    sites_off: Vec<String>,
+    seen: Mutex<BTreeMap<&'static str, u64>>,
+    violations: Mutex<Vec<String>>,
+    findings: Mutex<Vec<(usize, String)>>,
+    /// Who lives in each cell, as who, last.
+    ids: Mutex<BTreeMap<usize, NodeId>>,
+    operations: AtomicU64,
+    fault_kinds: Mutex<BTreeMap<Fault, u64>>,
+    clients_left: AtomicUsize,
+    acknowledgements: AtomicU64,
+    over: AtomicBool,
+    world: OnceLock<Weak<World>>,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().expect("no holder of this lock panics")
+}
+
+impl Shared {
+    pub fn new_disk(&self, seed: u64) -> SimDisk {
+        let options = Options { capacity_bytes: DISK_BYTES, ..Options::default() };
+        let disk = SimDisk::with_options(seed, options);
+        self.sites_off.iter().for_each(|site| disk.disable_site(site));
+        disk
+    }
+
+    pub fn sometimes(&self, happened: bool, what: &'static str) {
+        if happened {
+            *locked(&self.seen).entry(what).or_default() += 1;
+        }
+    }
+
+    /// A promise was broken: the schedule is over.
+    pub fn violate(&self, what: String) {
+        self.net.note(&format!("VIOLATION {what}"));
+        locked(&self.violations).push(what);
+        self.over.store(true, Ordering::Relaxed);
+    }
+
+    pub fn is_over(&self) -> bool {
+        self.over.load(Ordering::Relaxed)
+    }
+
+    fn note_start(&self, cell: usize, id: NodeId) {
+        locked(&self.ids).insert(cell, id);
+    }
+
+    fn keep_findings(&self, cell: usize, node: &Node) {
+        let mut kept = locked(&self.findings);
+        for finding in node.findings() {
+            let finding = (cell, finding);
+            if !kept.contains(&finding) {
+                kept.push(finding);
+            }
+        }
+    }
+
+    fn count_operation(&self) {
+        self.operations.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn count_fault(&self, fault: Fault) {
+        *locked(&self.fault_kinds).entry(fault).or_default() += 1;
+    }
+
+    fn client_ended(&self) {
+        self.clients_left.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// A write was acknowledged: now and then its copies are counted on the disks.
+    fn acknowledged(&self, gateway: usize, path: &str) {
+        let count = self.acknowledgements.fetch_add(1, Ordering::Relaxed);
+        if count.is_multiple_of(16)
+            && let Some(world) = self.world.get().and_then(Weak::upgrade)
+        {
+            world.check_synced(gateway, path);
+        }
+    }
+}
+
+/// The simulated world.
+pub struct World {
+    schedule: Schedule,
+    net: SimNet,
+    shared: Arc<Shared>,
+    rng: SeededRng,
+    cells: Vec<Arc<Cell>>,
+    faults: Vec<Fault>,
+    /// The cell whose media fail; never the one with the log.
+    unlucky: usize,
+    models: Arc<Vec<Mutex<Model>>>,
+}
+
+impl World {
+    pub fn new(schedule: &Schedule) -> Arc<World> {
+        let seed = schedule.seed;
+        let net = SimNet::new(mix(seed, 1));
+        if schedule.trace {
+            net.start_trace();
+        }
+        let shared = Arc::new(Shared {
+            net: net.clone(),
+            sites_off: schedule.sites_off.clone(),
+            seen: Mutex::default(),
+            violations: Mutex::default(),
+            findings: Mutex::default(),
+            ids: Mutex::default(),
+            operations: AtomicU64::new(0),
+            fault_kinds: Mutex::default(),
+            clients_left: AtomicUsize::new(schedule.clients),
+            acknowledgements: AtomicU64::new(0),
+            over: AtomicBool::new(false),
+            world: OnceLock::new(),
+        });
+        let cell = |number| Cell::new(number, mix(seed, 100 + number as u64), &net, &shared);
+        let models = (0..schedule.clients).map(|_| Mutex::default()).collect();
+        let world = Arc::new(World {
+            cells: (1..=schedule.nodes).map(cell).collect(),
+            rng: SeededRng::new(mix(seed, 2)),
+            faults: schedule.faults.clone(),
+            unlucky: match schedule.nodes {
+                1 => 0,
+                n => 1 + (mix(seed, 3) % (n as u64 - 1)) as usize,
+            },
+            models: Arc::new(models),
+            schedule: schedule.clone(),
+            net,
+            shared: shared.clone(),
+        });
+        let _ = shared.world.set(Arc::downgrade(&world));
+        world
+    }
+
+    /// Lets the world go on until then, or until a promise is broken.
+    fn run_until(&self, until_ns: u64) {
+        while !self.shared.is_over() && self.net.next_ns().is_some_and(|next| next <= until_ns) {
+            self.net.step();
+        }
+    }
+
+    fn run_for(&self, ns: u64) {
+        self.run_until(self.net.now_ns() + ns);
+    }
+
+    fn run(self: &Arc<World>) {
+        for cell in &self.cells {
+            let starting = cell.clone();
+            self.net.after_ns(cell.number as u64 * SECOND / 10, move || starting.start());
+        }
+        self.operator();
+        self.run_for(3 * SECOND);
+        let end_ns = self.net.now_ns() + self.schedule.work_ns;
+        for number in 0..self.schedule.clients {
+            let seed = mix(self.schedule.seed, 1000 + number as u64);
+            let (nodes, models) = (self.schedule.nodes, &self.models);
+            let client = Client::new(number, seed, nodes, &self.net, &self.shared, models);
+            spawn(&self.net, client.run(end_ns));
+        }
+        if !self.faults.is_empty() {
+            self.fault_soon(self.net.now_ns() + self.schedule.faults_ns);
+        }
+        // As events: a node that waits to be started may be waiting on top of this.
+        let (healer, watchdog) = (self.clone(), self.shared.clone());
+        self.net.after_ns(self.schedule.work_ns, move || healer.heal());
+        self.net.after_ns(self.schedule.work_ns + LASTS_NS_MAX, move || {
+            watchdog.violate("it does not come to an end".to_owned());
+        });
+        // What faults began has ended by itself by then, but for clients that still wait.
+        self.run_until(end_ns);
+        let patience_ns = self.net.now_ns() + client::GIVES_UP_NS;
+        while self.shared.clients_left.load(Ordering::Relaxed) > 0
+            && !self.shared.is_over()
+            && self.net.now_ns() < patience_ns
+        {
+            self.run_for(SECOND);
+        }
+        self.check_quiet();
+    }
+
+    /// A person, who says what the leader asks: that an erased disk does not come back.
+    fn operator(self: &Arc<World>) {
+        let world = self.clone();
+        self.net.after_ns(SECOND, move || {
+            let current: Vec<NodeId> = locked(&world.shared.ids).values().copied().collect();
+            for node in world.cells.iter().filter_map(|cell| cell.node()) {
+                world.look_at(&node);
+                let gone = |id: &NodeId| !current.contains(id);
+                let gone: Vec<NodeId> = node.unconfirmed().into_iter().filter(gone).collect();
+                if !gone.is_empty() && node.leads() && node.confirm_lost(&gone).is_ok() {
+                    world.shared.sometimes(true, "a person confirmed a loss");
+                }
+            }
+            world.operator();
+        });
+    }
+
+    fn report(&self) -> Report {
+        for cell in &self.cells {
+            if let Some(node) = cell.node() {
+                self.shared.keep_findings(cell.number, &node);
+            }
+        }
+        let fault_kinds = locked(&self.shared.fault_kinds).clone();
+        Report {
+            seed: self.schedule.seed,
+            operations: self.shared.operations.load(Ordering::Relaxed),
+            faults: fault_kinds.values().sum(),
+            fault_kinds,
+            digest: self.net.digest(),
+            simulated_ns: self.net.now_ns(),
+            seen: locked(&self.shared.seen).clone(),
+            violations: locked(&self.shared.violations).clone(),
+            findings: locked(&self.shared.findings).clone(),
+            trace: self.net.take_trace(),
+        }
+    }
+}
+
+/// Runs one schedule to its end.
+pub fn run(schedule: &Schedule) -> Report {
+    let world = World::new(schedule);
+    world.run();
+    let report = world.report();
+    // Events hold the world, and the world the events.
+    world.net.clear();
+    report
+}
+
+/// Adds up what was seen over many schedules.
+pub fn merge(seen: &mut Seen, report: &Report) {
+    report.seen.keys().for_each(|what| seen.sometimes(true, what));
+}

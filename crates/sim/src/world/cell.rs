@@ -1,0 +1,457 @@
+//! One node's place in the simulated world: its disk, its clock, its address, and the production
+//! process that lives there now, if any. Starts it, feeds it messages and rounds, pumps its
+//! commits a moment later, and ends it. Decides nothing; the faults say when.
+
+use super::Shared;
+use crate::{Life, Listener, SimDisk, SimNet};
+use holdfast_base::Result;
+use holdfast_base::ids::NodeId;
+use holdfast_cluster::liveness::LivenessOptions;
+use holdfast_cluster::{Keeper, KeeperOptions, Machine, Member, MemberOptions, Node, NodeConfig};
+use holdfast_env::net::{
+    ConnectionId, Finished, Inline, PeerConnection, PeerDone, PeerRequest, Peers,
+};
+use holdfast_env::{Clock, Rng, SeededRng};
+use holdfast_file::FileService;
+use holdfast_log::FoldOptions;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+pub const MS: u64 = 1_000_000;
+pub const SECOND: u64 = 1000 * MS;
+/// Rounds, as production drives them.
+const MEMBER_NS: u64 = 100 * MS;
+const KEEPER_NS: u64 = SECOND;
+/// Between two snapshots of a node's views.
+const SNAPSHOT_NS: u64 = 12 * SECOND;
+/// Between two attempts to start a node that could not.
+const AGAIN_NS: u64 = SECOND;
+/// A commit is carried out so long after it was asked for, at most.
+const PUMP_NS_MAX: u64 = 3 * MS;
+/// As in development clusters.
+const LOST_MS: u64 = 15_000;
+
+/// A process: one life of one node.
+pub struct Process {
+    pub life: Life,
+    pub node: Arc<Node>,
+    inline: Inline,
+    /// The other end of `inline`. Never held while anything is called.
+    peer: Mutex<PeerConnection>,
+    /// Away while it steps: production has one thread for each.
+    member: Mutex<Option<Member>>,
+    keeper: Mutex<Option<Keeper>>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Ends with the process, or with the attempt to start one.
+    life: Life,
+    process: Option<Arc<Process>>,
+    starting: bool,
+    /// Nothing runs there before this.
+    paused_until_ns: u64,
+    /// Why it could not start last.
+    refused: Option<String>,
+}
+
+pub struct Cell {
+    pub number: usize,
+    pub address: String,
+    pub net: SimNet,
+    pub shared: Arc<Shared>,
+    pub rng: SeededRng,
+    clock: Arc<CellClock>,
+    disk: Mutex<SimDisk>,
+    state: Mutex<State>,
+    /// A pump is on its way.
+    pump_due: AtomicBool,
+    connections: AtomicU64,
+    /// The power fails here, at the disk's word; not by a process kill.
+    pub lives: AtomicU64,
+}
+
+struct CellClock {
+    net: SimNet,
+    /// This machine was switched on so much earlier than the world.
+    skew_ns: u64,
+    calendar_ms: AtomicI64,
+}
+
+impl Clock for CellClock {
+    fn monotonic_ns(&self) -> u64 {
+        self.net.now_ns() + self.skew_ns
+    }
+
+    fn unix_ms(&self) -> u64 {
+        let jumped = self.calendar_ms.load(Ordering::Relaxed);
+        1_700_000_000_000u64.saturating_add_signed(jumped) + self.net.now_ns() / MS
+    }
+}
+
+impl Cell {
+    pub fn new(number: usize, seed: u64, net: &SimNet, shared: &Arc<Shared>) -> Arc<Cell> {
+        let rng = SeededRng::new(seed);
+        let clock = CellClock {
+            net: net.clone(),
+            skew_ns: rng.next_u64() % (1000 * SECOND),
+            calendar_ms: AtomicI64::new(0),
+        };
+        let disk = shared.new_disk(rng.next_u64());
+        Arc::new(Cell {
+            number,
+            address: address(number),
+            net: net.clone(),
+            shared: shared.clone(),
+            rng,
+            clock: Arc::new(clock),
+            disk: Mutex::new(disk),
+            state: Mutex::default(),
+            pump_due: AtomicBool::new(false),
+            connections: AtomicU64::new(0),
+            lives: AtomicU64::new(0),
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no holder of this lock panics")
+    }
+
+    pub fn disk(&self) -> SimDisk {
+        self.disk.lock().expect("no holder of this lock panics").clone()
+    }
+
+    pub fn process(&self) -> Option<Arc<Process>> {
+        self.state().process.clone()
+    }
+
+    pub fn node(&self) -> Option<Arc<Node>> {
+        self.process().map(|process| process.node.clone())
+    }
+
+    pub fn is_up(&self) -> bool {
+        self.state().process.is_some()
+    }
+
+    pub fn refused(&self) -> Option<String> {
+        self.state().refused.clone()
+    }
+
+    pub fn jump_calendar(&self, ms: i64) {
+        self.clock.calendar_ms.fetch_add(ms, Ordering::Relaxed);
+    }
+
+    /// Nothing runs here for so long, as on a machine that swaps.
+    pub fn pause(&self, ns: u64) {
+        self.state().paused_until_ns = self.net.now_ns() + ns;
+    }
+
+    fn config(&self) -> NodeConfig {
+        NodeConfig {
+            join: (self.number != 1).then(|| address(1)),
+            host: format!("host-{}", self.number),
+            address: self.address.clone(),
+            reserve_bytes: 1 << 20,
+            segment_bytes: 256 << 10,
+            chunk_bytes: 192 << 10,
+            fold: FoldOptions { snapshot_entries: 0, snapshot_bytes: 0 },
+            ..NodeConfig::new("/data").without_threads()
+        }
+    }
+
+    /// Starts a process, unless there is one.
+    pub fn start(self: &Arc<Cell>) {
+        let life = {
+            let mut state = self.state();
+            if state.process.is_some() || state.starting {
+                return;
+            }
+            state.starting = true;
+            state.life = Life::default();
+            state.life.clone()
+        };
+        // What an attempt before held is let go.
+        let disk = self.disk().process_kill();
+        *self.disk.lock().expect("no holder of this lock panics") = disk.clone();
+        self.net.note(&format!("{} starts", self.address));
+        let machine = Machine {
+            disk: Arc::new(disk),
+            clock: self.clock.clone(),
+            rng: Arc::new(SeededRng::new(self.rng.next_u64())),
+            peers: Arc::new(CellPeers {
+                inner: self.net.peers(&self.address, &life),
+                cell: self.clone(),
+                life: life.clone(),
+            }),
+        };
+        let opened = Node::open(machine, &self.config(), None);
+        if self.crash_if_due(&life) || life.has_ended() {
+            return;
+        }
+        match opened.and_then(|node| self.inhabit(node, &life)) {
+            Ok(()) => {}
+            Err(e) => {
+                self.net.note(&format!("{} could not start: {e}", self.address));
+                life.end();
+                let mut state = self.state();
+                state.starting = false;
+                state.refused = Some(e.to_string());
+                drop(state);
+                let cell = self.clone();
+                self.net.after_ns(AGAIN_NS, move || cell.start());
+            }
+        }
+    }
+
+    /// The node is open: it listens, and its rounds begin.
+    fn inhabit(self: &Arc<Cell>, node: Arc<Node>, life: &Life) -> Result<()> {
+        let service = Arc::new(FileService::new(node.clone(), None).for_development());
+        let id = ConnectionId(self.connections.fetch_add(1, Ordering::Relaxed) + 1);
+        let liveness = LivenessOptions { lost_ms: LOST_MS };
+        let keeping = KeeperOptions { scrub_bytes_per_second: 200_000, ..Default::default() };
+        let process = Arc::new(Process {
+            life: life.clone(),
+            inline: Inline::connect(service, self.clock.clone(), id)?,
+            peer: Mutex::new(PeerConnection::new(&self.address)),
+            member: Mutex::new(Some(Member::new(node.clone(), MemberOptions { liveness }))),
+            keeper: Mutex::new(Some(Keeper::new(node.clone(), keeping))),
+            node,
+        });
+        {
+            let mut state = self.state();
+            state.starting = false;
+            state.refused = None;
+            state.process = Some(process.clone());
+        }
+        self.lives.fetch_add(1, Ordering::Relaxed);
+        self.shared.note_start(self.number, process.node.id);
+        self.net.note(&format!("{} is node {}", self.address, process.node.id));
+        self.net
+            .listen(&self.address, Arc::new(Server { cell: self.clone(), of: process.clone() }));
+        self.every(MEMBER_NS, &process, Process::member_round);
+        self.every(KEEPER_NS, &process, Process::keeper_round);
+        self.every(SNAPSHOT_NS, &process, Process::snapshot);
+        Ok(())
+    }
+
+    /// A round, now and then, for as long as the process lives.
+    fn every(self: &Arc<Cell>, ns: u64, process: &Arc<Process>, round: fn(&Process, &Cell)) {
+        let (cell, of) = (self.clone(), process.clone());
+        // Rounds of nodes that were started together drift apart.
+        let ns_now = ns + self.rng.next_u64() % (ns / 8);
+        self.net.after_ns(ns_now, move || {
+            if of.life.has_ended() {
+                return;
+            }
+            cell.every(ns, &of, round);
+            let (within, life) = (cell.clone(), of.life.clone());
+            cell.run(&life, move || round(&of, &within));
+        });
+    }
+
+    /// Runs something of a process, unless it has ended; later, if it is paused.
+    fn run(self: &Arc<Cell>, life: &Life, what: impl FnOnce() + Send + 'static) {
+        if life.has_ended() {
+            return;
+        }
+        let (now_ns, until_ns) = (self.net.now_ns(), self.state().paused_until_ns);
+        if now_ns < until_ns {
+            let (cell, life) = (self.clone(), life.clone());
+            return self.net.after_ns(until_ns - now_ns, move || cell.run(&life, what));
+        }
+        what();
+        if self.crash_if_due(life) || life.has_ended() {
+            return;
+        }
+        if let Some(process) = self.process() {
+            process.flush(self.net.now_ns());
+        }
+        self.pump_soon(life);
+    }
+
+    /// The power failed during an operation of the disk: that was the process's last.
+    fn crash_if_due(self: &Arc<Cell>, life: &Life) -> bool {
+        if life.has_ended() || !self.disk().crashed() {
+            return false;
+        }
+        self.end(End::PowerCut);
+        true
+    }
+
+    fn pump_soon(self: &Arc<Cell>, life: &Life) {
+        if self.pump_due.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let (cell, life) = (self.clone(), life.clone());
+        let ns = 1000 + self.rng.next_u64() % PUMP_NS_MAX;
+        self.net.after_ns(ns, move || {
+            cell.pump_due.store(false, Ordering::Relaxed);
+            let Some(process) = cell.process().filter(|p| !p.life.has_ended()) else { return };
+            let _ = life;
+            let of = process.clone();
+            let now_ns = cell.net.now_ns();
+            let until_ns = cell.state().paused_until_ns;
+            if now_ns < until_ns {
+                return cell.pump_soon(&of.life);
+            }
+            of.node.pump();
+            if !cell.crash_if_due(&of.life) {
+                of.flush(now_ns);
+            }
+        });
+    }
+
+    /// Ends what lives here, at once; what is left is the disk.
+    pub fn end(self: &Arc<Cell>, how: End) {
+        let (life, process) = {
+            let mut state = self.state();
+            state.starting = false;
+            (state.life.clone(), state.process.take())
+        };
+        self.net.note(&format!("{} ends: {how:?}", self.address));
+        self.net.end(&self.address, &life);
+        if let Some(process) = &process {
+            self.shared.keep_findings(self.number, &process.node);
+        }
+        let mut disk = self.disk.lock().expect("no holder of this lock panics");
+        *disk = match how {
+            End::Kill => disk.process_kill(),
+            End::PowerCut => disk.power_cut(self.rng.next_u64()),
+            End::Erase => self.shared.new_disk(self.rng.next_u64()),
+        };
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    Kill,
+    PowerCut,
+    /// And the disk is a new one.
+    Erase,
+}
+
+/// Where node `number` listens.
+pub fn address(number: usize) -> String {
+    format!("n{number}")
+}
+
+impl Process {
+    /// Takes a request, as a server's connection does.
+    fn request(&self, now_ns: u64, request: PeerRequest, done: PeerDone) {
+        let mut finished = Finished::new();
+        let bytes = {
+            let mut peer = self.peer.lock().expect("no holder of this lock panics");
+            peer.submit(now_ns, request, done, &mut finished);
+            peer.take_output()
+        };
+        finished.into_iter().for_each(|(done, result)| done(result));
+        if let Err(e) = self.inline.receive(&bytes) {
+            self.node.find(format!("a connection was refused: {e}"));
+        }
+    }
+
+    /// Sends the answers that are there.
+    fn flush(&self, now_ns: u64) {
+        loop {
+            let bytes = self.inline.take();
+            if bytes.is_empty() {
+                return;
+            }
+            let mut finished = Finished::new();
+            let mut peer = self.peer.lock().expect("no holder of this lock panics");
+            let received = peer.received(now_ns, &bytes, &mut finished);
+            drop(peer);
+            if let Err(e) = received {
+                self.node.find(format!("an answer cannot be read: {e}"));
+            }
+            finished.into_iter().for_each(|(done, result)| done(result));
+        }
+    }
+
+    fn member_round(&self, cell: &Cell) {
+        let taken = self.member.lock().expect("no holder of this lock panics").take();
+        let Some(mut member) = taken else { return };
+        let now_ns = cell.clock.monotonic_ns();
+        match member.step(now_ns) {
+            Ok(()) => {
+                if let Err(e) = self.node.leader.step(&self.node, now_ns) {
+                    self.node.find(format!("lead the cluster: {e}"));
+                }
+            }
+            Err(e) => cell.shared.violate(format!("{} must end: {e}", cell.address)),
+        }
+        *self.member.lock().expect("no holder of this lock panics") = Some(member);
+    }
+
+    fn keeper_round(&self, cell: &Cell) {
+        let taken = self.keeper.lock().expect("no holder of this lock panics").take();
+        let Some(mut keeper) = taken else { return };
+        keeper.step(cell.clock.monotonic_ns());
+        *self.keeper.lock().expect("no holder of this lock panics") = Some(keeper);
+    }
+
+    fn snapshot(&self, cell: &Cell) {
+        for taken in [self.node.namespace.snapshot_now(), self.node.cluster.snapshot_now()] {
+            if let Err(e) = taken {
+                cell.net.note(&format!("{} takes no snapshot: {e}", cell.address));
+            }
+        }
+    }
+
+    /// As who it is in the cluster.
+    pub fn id(&self) -> NodeId {
+        self.node.id
+    }
+}
+
+/// What other nodes and clients reach.
+struct Server {
+    cell: Arc<Cell>,
+    of: Arc<Process>,
+}
+
+impl Listener for Server {
+    fn request(&self, request: PeerRequest, reply: PeerDone) {
+        let (of, cell) = (self.of.clone(), self.cell.clone());
+        let life = of.life.clone();
+        self.cell.run(&life, move || of.request(cell.net.now_ns(), request, reply));
+    }
+}
+
+/// The network as a process sees it: what comes back is followed by commits and answers, and
+/// nothing leaves a machine without power.
+struct CellPeers {
+    inner: Arc<dyn Peers>,
+    cell: Arc<Cell>,
+    life: Life,
+}
+
+impl Peers for CellPeers {
+    fn call(&self, address: &str, request: PeerRequest, done: PeerDone) {
+        if self.life.has_ended() || self.cell.disk().crashed() {
+            return;
+        }
+        let (cell, life) = (self.cell.clone(), self.life.clone());
+        let done = move |answer| {
+            let within = life.clone();
+            cell.run(&within, move || done(answer));
+        };
+        self.inner.call(address, request, Box::new(done));
+    }
+
+    fn after(&self, ms: u64, then: Box<dyn FnOnce() + Send>) {
+        let (cell, life) = (self.cell.clone(), self.life.clone());
+        self.inner.after(ms, Box::new(move || cell.run(&life, then)));
+    }
+
+    fn step(&self) -> Result<bool> {
+        if self.cell.crash_if_due(&self.life) {
+            return Err(holdfast_base::Error::retry("wait: this machine has no power"));
+        }
+        // Waits nest: those that would last for ever must not keep the world from its end.
+        if self.cell.shared.is_over() {
+            return Err(holdfast_base::Error::retry("wait: the world is over"));
+        }
+        self.inner.step()
+    }
+}

@@ -1,0 +1,365 @@
+//! The promises, checked: while the schedule runs by samples, after it from every side.
+
+use super::cell::{Cell, SECOND};
+use super::client::Client;
+use super::{World, locked};
+use crate::SimDisk;
+use crate::task::{slot, spawn};
+use holdfast_base::ids::StoreId;
+use holdfast_base::{Error, Result};
+use holdfast_chunk::{Store, StoreConfig};
+use holdfast_cluster::namespace::Chunk;
+use holdfast_cluster::{
+    CLUSTER_TOPIC, ChunkState, ClusterView, Location, NAMESPACE_TOPIC, Namespace, Node, NodeState,
+    repair,
+};
+use holdfast_env::{Disk, SeededRng};
+use holdfast_log::{Fold, FoldOptions, FoldStatus, SnapshotStore, View};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Everything is whole again so long after the faults stopped, at most.
+const WHOLE_WITHIN_NS: u64 = 90 * SECOND;
+
+/// A store follows what the log decided of its chunks within this.
+const FOLLOWS_WITHIN_NS: u64 = 30 * SECOND;
+
+/// A store of a copy of a disk.
+fn open_store(disk: &SimDisk) -> Result<Store> {
+    let config = StoreConfig {
+        commit_threads: 0,
+        spare_file: false,
+        reserve_bytes: 1 << 20,
+        ..StoreConfig::new("/data/chunks")
+    };
+    Ok(Store::open(Arc::new(disk.clone()), Arc::new(SeededRng::new(1)), config)?.0)
+}
+
+impl World {
+    /// The cell that has a store now, whoever lived there before.
+    fn cell_of(&self, store: StoreId) -> Option<&Arc<Cell>> {
+        let node = self.cells.iter().find_map(|cell| cell.node())?;
+        let of = node.cluster.read(|view, _| view.store(store).map(|info| info.node)).ok()??;
+        let ids = locked(&self.shared.ids);
+        self.cells.iter().find(|cell| ids.get(&cell.number) == Some(&of))
+    }
+
+    /// Whether every chunk has copies on two other disks.
+    pub(super) fn can_lose(&self, victim: &Arc<Cell>) -> bool {
+        let Some(host) = self.cells[0].node() else { return false };
+        let chunks = host.namespace.read(|view, _| {
+            let kept = view.chunks().filter(|chunk| chunk.state != ChunkState::Doomed);
+            kept.map(|chunk| chunk.replicas.clone()).collect::<Vec<_>>()
+        });
+        let whole = |replicas: &Vec<StoreId>| {
+            let others = replicas.iter().filter_map(|store| self.cell_of(*store));
+            others.filter(|cell| cell.number != victim.number).count() >= 2
+        };
+        chunks.is_ok_and(|chunks| chunks.iter().all(whole))
+    }
+
+    /// Some sealed chunk's file.
+    pub(super) fn sealed_file(&self, cell: &Arc<Cell>) -> Option<PathBuf> {
+        let directory = Path::new("/data/chunks");
+        let entries = cell.disk().list(directory).ok()?;
+        let sealed: Vec<_> =
+            entries.into_iter().filter(|entry| entry.name.ends_with(".chunk")).collect();
+        let nth = holdfast_env::Rng::next_u64(&self.rng) % sealed.len().max(1) as u64;
+        sealed.get(nth as usize).map(|entry| directory.join(&entry.name))
+    }
+
+    /// A small file was acknowledged as durable a moment ago: two disks have it, whatever else
+    /// they lose.
+    pub(super) fn check_synced(&self, gateway: usize, path: &str) {
+        let Some(node) = self.cells[gateway - 1].node() else { return };
+        let found = node.namespace.read(|view, _| {
+            let info = view.lookup(path)?;
+            let Location::Packed { pointer } = info.location else { return None };
+            Some((pointer, view.chunk(pointer.chunk)?.replicas.clone()))
+        });
+        let Ok(Some((pointer, replicas))) = found else { return };
+        if self.schedule.nodes < 2 {
+            return;
+        }
+        let synced = replicas.iter().filter(|store| {
+            let Some(cell) = self.cell_of(**store) else { return false };
+            let disk = cell.disk().durable_copy();
+            open_store(&disk).is_ok_and(|store| store.read_needle(pointer).is_ok())
+        });
+        let (synced, of) = (synced.count(), replicas.len());
+        self.shared.sometimes(synced == 3, "an acknowledged write was on three disks");
+        if synced < 2 {
+            self.shared.violate(format!(
+                "`{path}` was acknowledged, and is synced on {synced} disks (of {of} replicas of {})",
+                pointer.chunk
+            ));
+        }
+    }
+
+    /// What a node has been through, for those who want to know that it happened.
+    pub(super) fn look_at(&self, node: &Arc<Node>) {
+        let told = node.leader.recovery();
+        self.shared.sometimes(told.copies_made > 0, "a chunk was copied");
+        let states = node.cluster.read(|view, _| {
+            let lost = view.nodes().any(|(_, info)| info.state == NodeState::Lost);
+            (lost, view.leader().is_some_and(|leader| leader.0 != 1))
+        });
+        let (lost, other_leads) = states.unwrap_or_default();
+        self.shared.sometimes(lost, "a node was lost");
+        self.shared.sometimes(other_leads, "another node led");
+        let seals = node.namespace.read(|view, _| view.chunks().any(|c| !c.dropped.is_empty()));
+        self.shared.sometimes(seals.unwrap_or_default(), "a replica was dropped");
+        let generations =
+            node.namespace.read(|view, _| view.chunks().any(|chunk| chunk.generation.0 > 0));
+        self.shared.sometimes(generations.unwrap_or_default(), "a chunk was compacted");
+    }
+
+    /// After the faults: nothing is short, nothing differs, nothing is gone.
+    pub(super) fn check_quiet(self: &Arc<World>) {
+        let since_ns = self.net.now_ns();
+        loop {
+            if self.shared.is_over() {
+                return;
+            }
+            match self.why_not_whole() {
+                None => break,
+                Some(why) if self.net.now_ns() > since_ns + WHOLE_WITHIN_NS => {
+                    return self.shared.violate(format!("not whole in time: {why}"));
+                }
+                Some(_) => self.run_for(SECOND),
+            }
+        }
+        self.net.note("whole again");
+        self.check_models();
+        if !self.shared.is_over() {
+            self.check_replicas_soon();
+            self.check_views();
+            self.check_findings();
+        }
+    }
+
+    fn why_not_whole(&self) -> Option<String> {
+        for cell in &self.cells {
+            let Some(node) = cell.node() else {
+                return Some(format!("{} does not run: {:?}", cell.address, cell.refused()));
+            };
+            let read_only = node.stores.iter().any(|own| own.store.usage().read_only);
+            if read_only {
+                return Some(format!("a store of {} is read-only", cell.address));
+            }
+            let applied = |cell: &Arc<Cell>| {
+                let node = cell.node()?;
+                Some((node.namespace.applied(), node.cluster.applied()))
+            };
+            let namespaces = (applied(cell)?.0, applied(&self.cells[0])?.0);
+            if namespaces.0 != namespaces.1 {
+                return Some(format!("{} is at {namespaces:?}", cell.address));
+            }
+        }
+        let host = self.cells[0].node()?;
+        let silent = host.cluster.read(|view, _| {
+            let ids = locked(&self.shared.ids);
+            let mut nodes = view.nodes().filter(|(id, _)| ids.values().any(|now| now == id));
+            nodes.find(|(_, info)| info.state != NodeState::Live).map(|(id, _)| id)
+        });
+        if let Ok(Some(id)) = silent {
+            return Some(format!("node {id} does not count as live"));
+        }
+        let short = host.namespace.read(|namespace, _| {
+            host.cluster.read(|view, _| repair::tasks(namespace, view)).unwrap_or_default()
+        });
+        match short {
+            Ok(short) if short.is_empty() => None,
+            Ok(short) => Some(format!("{} chunks are short: {:?}", short.len(), short[0])),
+            Err(e) => Some(e.to_string()),
+        }
+    }
+
+    /// Every name through every gateway: what was acknowledged, the same everywhere.
+    fn check_models(self: &Arc<World>) {
+        let (leave, left) = slot();
+        let world = self.clone();
+        let checked = async move {
+            for number in 0..world.models.len() {
+                let paths = locked(&world.models[number]).paths();
+                let nodes = world.schedule.nodes;
+                let client =
+                    Client::new(number, 1, nodes, &world.net, &world.shared, &world.models);
+                for path in paths {
+                    for gateway in 1..=nodes {
+                        world.check_file(&client, number, gateway, &path).await;
+                    }
+                }
+            }
+            leave(());
+        };
+        spawn(&self.net, checked);
+        let done = Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let noticed = done.clone();
+        spawn(&self.net, async move {
+            left.await;
+            noticed.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
+        let until_ns = self.net.now_ns() + 600 * SECOND;
+        while !done.load(std::sync::atomic::Ordering::Relaxed) && !self.shared.is_over() {
+            if self.net.now_ns() > until_ns {
+                return self.shared.violate("reading everything takes for ever".to_owned());
+            }
+            self.net.step();
+        }
+    }
+
+    async fn check_file(&self, client: &Client, number: usize, gateway: usize, path: &str) {
+        let mut found = Err(Error::retry("not asked"));
+        for _ in 0..5 {
+            found = client.read(gateway, path).await;
+            if found.is_ok() {
+                break;
+            }
+        }
+        let found = match found {
+            Ok(found) => found,
+            Err(e) => return self.shared.violate(format!("read `{path}` at n{gateway}: {e}")),
+        };
+        let mut model = locked(&self.models[number]);
+        if !model.allows(path, found.as_deref()) {
+            let (bytes, wanted) = (found.as_ref().map(Vec::len), model.describe(path));
+            return self.shared.violate(format!(
+                "`{path}` has {bytes:?} bytes at n{gateway} in the end, not {wanted}"
+            ));
+        }
+        model.saw(path, found.as_deref());
+    }
+
+    /// Compaction goes on meanwhile: a store may be about to follow.
+    fn check_replicas_soon(&self) {
+        let until_ns = self.net.now_ns() + FOLLOWS_WITHIN_NS;
+        while let Err(e) = self.check_replicas() {
+            if self.net.now_ns() > until_ns || self.shared.is_over() {
+                return self.shared.violate(e);
+            }
+            self.run_for(SECOND);
+        }
+    }
+
+    /// Every counted replica of a sealed chunk holds the same bytes.
+    fn check_replicas(&self) -> std::result::Result<(), String> {
+        let Some(host) = self.cells[0].node() else { return Ok(()) };
+        let chunks: Vec<Chunk> = host
+            .namespace
+            .read(|view, _| {
+                // What was sealed empty may be nowhere.
+                let kept = view.chunks().filter(|chunk| chunk.is_kept() && chunk.length > 0);
+                kept.cloned().collect()
+            })
+            .unwrap_or_default();
+        for chunk in chunks {
+            let mut first: Option<(StoreId, Vec<Vec<u8>>)> = None;
+            for store in &chunk.replicas {
+                let Some(cell) = self.cell_of(*store) else { continue };
+                let Some(node) = cell.node() else { continue };
+                let content = match self.content(&node, *store, &chunk) {
+                    Ok(content) => content,
+                    Err(e) => {
+                        // What was damaged and nobody has read since is found by a scrub.
+                        if cell.number == self.cells[self.unlucky].number {
+                            continue;
+                        }
+                        return Err(format!("chunk `{}` on {}: {e}", chunk.id, cell.address));
+                    }
+                };
+                match &first {
+                    None => first = Some((*store, content)),
+                    Some((_, before)) if *before == content => {}
+                    Some((before, _)) => {
+                        return Err(format!(
+                            "chunk `{}` differs between stores `{before}` and `{store}`",
+                            chunk.id
+                        ));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn content(&self, node: &Node, store: StoreId, chunk: &Chunk) -> Result<Vec<Vec<u8>>> {
+        let own = node.stores.get(store).ok_or_else(|| Error::bug("no such store there"))?;
+        if chunk.kind == holdfast_cluster::ChunkKind::Raw {
+            let mut content = Vec::new();
+            let mut at = 0;
+            while at < chunk.length {
+                let part = (chunk.length - at).min(64 << 10);
+                let read = own.store.read_raw(chunk.id, chunk.generation, at, part)?;
+                at += read.bytes.len().max(1) as u64;
+                content.push(read.bytes.to_vec());
+            }
+            return Ok(content);
+        }
+        let info = own.store.list().into_iter().find(|info| info.chunk == chunk.id);
+        let info = info.ok_or_else(|| Error::not_found("it is not there"))?;
+        if info.generation != chunk.generation {
+            let (has, wanted) = (info.generation, chunk.generation);
+            return Err(Error::not_found(format!("generation {has} is there, not {wanted}")));
+        }
+        Ok(vec![info.length.to_le_bytes().to_vec(), info.needles.to_le_bytes().to_vec()])
+    }
+
+    /// All views are the same, and the same as the log folded anew.
+    fn check_views(&self) {
+        let Some(host) = self.cells[0].node() else { return };
+        let fresh = self.new_fold::<Namespace>(&host, NAMESPACE_TOPIC);
+        let fresh_cluster = self.new_fold::<ClusterView>(&host, CLUSTER_TOPIC);
+        let (fresh, fresh_cluster) = match (fresh, fresh_cluster) {
+            (Ok(one), Ok(two)) => (one, two),
+            (Err(e), _) | (_, Err(e)) => {
+                return self.shared.violate(format!("fold the log anew: {e}"));
+            }
+        };
+        for cell in &self.cells {
+            let Some(node) = cell.node() else { continue };
+            let namespace = node.namespace.status();
+            let cluster = node.cluster.status();
+            self.compare(cell, "namespace", &namespace, &fresh);
+            self.compare(cell, "cluster", &cluster, &fresh_cluster);
+        }
+    }
+
+    fn compare(&self, cell: &Cell, what: &str, status: &FoldStatus, fresh: &FoldStatus) {
+        if let Some(e) = &status.stopped {
+            let at = &cell.address;
+            return self.shared.violate(format!("the {what} view of {at} has stopped: {e}"));
+        }
+        let same = status.digest == fresh.digest;
+        if status.applied == fresh.applied && !same {
+            self.shared.violate(format!(
+                "the {what} view of {} differs from the log folded anew, at {}",
+                cell.address, status.applied
+            ));
+        }
+        self.shared.sometimes(status.applied == fresh.applied && same, "a view equals its replay");
+    }
+
+    fn new_fold<V: View>(&self, host: &Node, topic: &str) -> Result<FoldStatus> {
+        let disk = Arc::new(SimDisk::new(1));
+        let snapshots = SnapshotStore { disk, directory: PathBuf::from("/fresh") };
+        let options = FoldOptions { snapshot_entries: 0, snapshot_bytes: 0 };
+        let fold = Fold::<V>::open_follower(host.log.clone(), topic, snapshots, options)?;
+        Ok(fold.status())
+    }
+
+    /// What nodes found is what the faults did.
+    fn check_findings(&self) {
+        for cell in &self.cells {
+            if let Some(node) = cell.node() {
+                self.shared.keep_findings(cell.number, &node);
+            }
+        }
+        for (cell, finding) in locked(&self.shared.findings).iter() {
+            let lost = finding.contains("no copy left") || finding.contains("were acknowledged");
+            if lost {
+                self.shared.violate(format!("n{cell} found: {finding}"));
+            }
+        }
+    }
+}

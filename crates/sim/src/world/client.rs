@@ -1,0 +1,458 @@
+//! A client of the simulated cluster: sequential, with a directory of its own, through any node as
+//! its gateway, going on at another one with the same session and number when one fails. Sends the
+//! production messages; keeps its [`Model`], and says when an answer contradicts it.
+
+use super::Shared;
+use super::cell::{MS, SECOND, address};
+use super::model::{Change, Model, Version};
+use crate::task::{sleep, slot};
+use crate::{Life, SimNet};
+use holdfast_base::checksum::crc32c;
+use holdfast_base::codec::{Decode, Encode};
+use holdfast_base::ids::{Sequence, SessionId};
+use holdfast_base::node::NodeKind;
+use holdfast_base::{Error, Kind, Result};
+use holdfast_client::wire::{self, Call, chunk as bytes, file as msg};
+use holdfast_env::net::{PeerReply, PeerRequest, Peers};
+use holdfast_env::{Rng, SeededRng};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// How long an answer may take before another gateway is asked.
+const DEADLINE_MS: u32 = 5000;
+/// How often a request is sent before its client gives up, and does not know.
+const ATTEMPTS: u32 = 40;
+const FILES: u64 = 8;
+/// Bytes of one append, at most.
+const PIECE_BYTES: u64 = 30_000;
+
+pub struct Client {
+    pub name: String,
+    net: SimNet,
+    shared: Arc<Shared>,
+    peers: Arc<dyn Peers>,
+    rng: SeededRng,
+    /// Gateways there are.
+    nodes: usize,
+    gateway: usize,
+    /// The gateway that acknowledged the last change: it must show it.
+    changed_at: Option<usize>,
+    session: Option<SessionId>,
+    sequence: u64,
+    models: Arc<Vec<Mutex<Model>>>,
+    number: usize,
+}
+
+/// What became of a change.
+enum Fate {
+    Done(PeerReply),
+    /// It was not carried out.
+    Refused(Error),
+    Unknown,
+}
+
+impl Client {
+    pub fn new(
+        number: usize,
+        seed: u64,
+        nodes: usize,
+        net: &SimNet,
+        shared: &Arc<Shared>,
+        models: &Arc<Vec<Mutex<Model>>>,
+    ) -> Client {
+        let name = format!("c{number}");
+        let rng = SeededRng::new(seed);
+        Client {
+            peers: net.peers(&name, &Life::default()),
+            name,
+            net: net.clone(),
+            shared: shared.clone(),
+            gateway: 1 + (rng.next_u64() % nodes as u64) as usize,
+            rng,
+            nodes,
+            changed_at: None,
+            session: None,
+            sequence: 1,
+            models: models.clone(),
+            number,
+        }
+    }
+
+    fn below(&self, n: u64) -> u64 {
+        self.rng.next_u64() % n
+    }
+
+    fn model(&self) -> MutexGuard<'_, Model> {
+        self.models[self.number].lock().expect("no holder of this lock panics")
+    }
+
+    fn path(&self) -> String {
+        format!("/{}/f{}", self.name, self.below(FILES))
+    }
+
+    async fn ask(
+        &self,
+        gateway: usize,
+        opcode: u16,
+        meta: Vec<u8>,
+        body: Option<&[u8]>,
+    ) -> Result<PeerReply> {
+        let (leave, left) = slot();
+        let body = body.map(|body| Arc::new(body.to_vec()) as _);
+        let request = PeerRequest { opcode, meta, body, deadline_ms: DEADLINE_MS };
+        self.peers.call(&address(gateway), request, Box::new(leave));
+        left.await
+    }
+
+    async fn pause(&self) {
+        sleep(&self.net, (20 + self.below(400)) * MS).await;
+    }
+
+    fn elsewhere(&mut self) {
+        self.gateway = 1 + self.below(self.nodes as u64) as usize;
+    }
+
+    /// Works until `end_ns`.
+    pub async fn run(mut self, end_ns: u64) {
+        while self.net.now_ns() < end_ns {
+            self.step().await;
+            sleep(&self.net, self.below(1000) * MS).await;
+            // A client stays with its gateway for a while.
+            if self.below(8) == 0 {
+                self.elsewhere();
+            }
+        }
+        self.shared.client_ended();
+    }
+
+    async fn step(&mut self) {
+        if self.session.is_none() && !self.open_session().await {
+            return self.pause().await;
+        }
+        match self.below(20) {
+            0..=6 => self.put().await,
+            7..=8 => self.write_large().await,
+            9..=10 => self.delete().await,
+            11..=12 => self.rename().await,
+            13..=17 => self.read_own().await,
+            _ => self.read_other().await,
+        }
+        self.shared.count_operation();
+    }
+
+    async fn open_session(&mut self) -> bool {
+        match self.ask(self.gateway, wire::OP_OPEN_SESSION, Vec::new(), None).await {
+            Ok(reply) => {
+                self.session = SessionId::from_bytes(&reply.meta).ok();
+                self.sequence = 1;
+            }
+            Err(_) => self.elsewhere(),
+        }
+        self.session.is_some()
+    }
+
+    /// Sends a numbered request until somebody answers.
+    async fn change<M: Encode>(
+        &mut self,
+        opcode: u16,
+        body: Option<&[u8]>,
+        message: impl Fn(Call) -> M,
+    ) -> Fate {
+        let Some(session) = self.session else { return Fate::Unknown };
+        let sequence = Sequence(self.sequence);
+        self.sequence += 1;
+        let meta = message(Call { session, sequence, acknowledged_below: sequence }).to_bytes();
+        let mut unknown = false;
+        for attempt in 0..ATTEMPTS {
+            let reply = self.ask(self.gateway, opcode, meta.clone(), body).await;
+            let e = match reply {
+                Ok(reply) => {
+                    self.shared.sometimes(unknown, "a change in doubt was repeated and answered");
+                    return Fate::Done(reply);
+                }
+                Err(e) => e,
+            };
+            self.shared.sometimes(e.kind == Kind::Full, "a client was told that a disk is full");
+            match e.kind {
+                Kind::Bug => self.shared.violate(format!("{}: {e}", self.name)),
+                Kind::Exists | Kind::NotFound | Kind::Invalid if !unknown => {
+                    return Fate::Refused(e);
+                }
+                Kind::Fenced if e.message.contains("is not open") => {
+                    self.session = None;
+                    return Fate::Unknown;
+                }
+                _ => unknown = true,
+            }
+            if attempt % 2 == 1 {
+                self.elsewhere();
+            }
+            self.pause().await;
+        }
+        Fate::Unknown
+    }
+
+    /// Carries out a change of the directory, and keeps the model.
+    async fn carry_out<M: Encode>(
+        &mut self,
+        change: Change,
+        opcode: u16,
+        body: Option<&[u8]>,
+        message: impl Fn(Call) -> M,
+    ) {
+        self.model().begin(&change);
+        let fate = self.change(opcode, body, message).await;
+        self.settle(&change, fate);
+    }
+
+    fn settle(&mut self, change: &Change, fate: Fate) {
+        match fate {
+            Fate::Done(_) => {
+                self.model().done(change);
+                self.changed_at = Some(self.gateway);
+                self.net.note(&format!("{} did {change:?} at n{}", self.name, self.gateway));
+                if let Change::Put(path, _) = change {
+                    self.shared.acknowledged(self.gateway, path);
+                }
+            }
+            Fate::Refused(e) => {
+                let name = &self.name;
+                self.net.note(&format!("{name} was refused {change:?}: {e}"));
+                // Only what is not there cannot be renamed or deleted; nothing else is refused.
+                let expected = match change {
+                    Change::Put(..) => false,
+                    Change::Delete(path) | Change::Rename(path, _) => {
+                        self.model().allows(path, None) && e.kind == Kind::NotFound
+                    }
+                };
+                if expected {
+                    let (Change::Delete(path) | Change::Rename(path, _) | Change::Put(path, _)) =
+                        change;
+                    self.model().saw(path, None);
+                } else if matches!(change, Change::Put(..)) && e.kind == Kind::Invalid {
+                    // Too few stores: said before anything was done.
+                    self.shared.sometimes(true, "a write was refused for want of stores");
+                } else {
+                    self.shared.violate(format!("{name}: {change:?} was refused: {e}"));
+                }
+            }
+            Fate::Unknown => {
+                self.net.note(&format!("{} does not know about {change:?}", self.name));
+                self.model().doubt(change);
+                self.changed_at = None;
+                self.shared.sometimes(true, "a client gave up on a change");
+            }
+        }
+    }
+
+    fn new_node(&self, path: &str) -> msg::NewNode {
+        msg::NewNode {
+            path: path.to_owned(),
+            kind: NodeKind::File,
+            mode: 0o644,
+            mtime_ns: msg::MTIME_NOW,
+            class: None,
+            replace: true,
+            parents: true,
+            metadata: Vec::new(),
+        }
+    }
+
+    async fn put(&mut self) {
+        let path = self.path();
+        let version = Version { seed: self.rng.next_u64(), bytes: self.below(12_000) as u32 };
+        let content = version.content();
+        let (node, crc) = (self.new_node(&path), crc32c(&content));
+        let put = move |call| msg::Put { call, node: node.clone(), crc };
+        self.carry_out(Change::Put(path, version), wire::OP_PUT, Some(&content), put).await;
+    }
+
+    async fn delete(&mut self) {
+        let Some(path) = self.model().any_path(self.rng.next_u64()) else { return };
+        let action = msg::Action::Delete { path: path.clone(), recursive: false };
+        let message = move |call| msg::Change { call, action: action.clone() };
+        self.carry_out(Change::Delete(path), wire::OP_CHANGE, None, message).await;
+    }
+
+    async fn rename(&mut self) {
+        let Some(from) = self.model().any_path(self.rng.next_u64()) else { return };
+        let to = self.path();
+        if from == to {
+            return;
+        }
+        let action = msg::Action::Rename { from: from.clone(), to: to.clone(), replace: true };
+        let message = move |call| msg::Change { call, action: action.clone() };
+        self.carry_out(Change::Rename(from, to), wire::OP_CHANGE, None, message).await;
+    }
+
+    /// A file in chunks: each takes appends until one fails, is sealed at what was acknowledged,
+    /// and followed by the next.
+    async fn write_large(&mut self) {
+        let path = self.path();
+        let bytes = 30_000 + self.below(350_000) as u32;
+        let version = Version { seed: self.rng.next_u64(), bytes };
+        let content = version.content();
+        let node = self.new_node(&path);
+        let begin = {
+            let node = node.clone();
+            move |call| msg::Begin { call, node: node.clone() }
+        };
+        let Fate::Done(reply) = self.change(wire::OP_BEGIN, None, begin).await else { return };
+        let Ok(begun) = msg::Begun::from_bytes(&reply.meta) else { return };
+        let file = begun.file;
+        let mut extents = Vec::new();
+        let mut at = 0;
+        while at < content.len() {
+            let allocate = |call| msg::Allocate { call, file };
+            let Fate::Done(reply) = self.change(wire::OP_ALLOCATE, None, allocate).await else {
+                return;
+            };
+            let Ok(grant) = msg::Grant::from_bytes(&reply.meta) else { return };
+            let Some(taken) = self.fill(file, grant, &content[at..]).await else { return };
+            if taken > 0 {
+                let (chunk, generation) = (grant.chunk, Default::default());
+                extents.push(msg::Extent::Raw { chunk, generation, bytes: taken });
+            }
+            at += taken as usize;
+        }
+        let change = Change::Put(path, version);
+        let close = |call| {
+            let (node, extents) = (node.clone(), extents.clone());
+            msg::Close { call, file, node, extents }
+        };
+        self.carry_out(change, wire::OP_CLOSE, None, close).await;
+        self.shared.sometimes(extents.len() > 3, "a file went on in another chunk");
+    }
+
+    /// Appends to one chunk what it takes; `None` if nobody knows what it has.
+    async fn fill(
+        &mut self,
+        file: holdfast_base::ids::FileId,
+        grant: msg::Grant,
+        content: &[u8],
+    ) -> Option<u64> {
+        let (chunk, durability) = (grant.chunk, grant.durability);
+        let mut at = 0u64;
+        let end = (content.len() as u64).min(grant.capacity);
+        while at < end {
+            let piece = (1 + self.below(PIECE_BYTES)).min(end - at);
+            let piece = &content[at as usize..][..piece as usize];
+            let crcs = bytes::piece_crcs(at, piece);
+            let append = bytes::Append { chunk, at, durability, crcs };
+            let meta = append.to_bytes();
+            match self.ask(self.gateway, wire::OP_CHUNK_APPEND, meta, Some(piece)).await {
+                Ok(_) => at += piece.len() as u64,
+                Err(e) => {
+                    self.net.note(&format!("{} cannot append: {e}", self.name));
+                    return self.seal(file, chunk, at).await;
+                }
+            }
+        }
+        // One in three leaves the seal to the close.
+        if self.below(3) > 0 { self.seal(file, chunk, at).await } else { Some(at) }
+    }
+
+    async fn seal(
+        &mut self,
+        file: holdfast_base::ids::FileId,
+        chunk: holdfast_base::ids::ChunkId,
+        acknowledged: u64,
+    ) -> Option<u64> {
+        let action = msg::Action::Seal { file, chunk, acknowledged };
+        let message = move |call| msg::Change { call, action: action.clone() };
+        match self.change(wire::OP_CHANGE, None, message).await {
+            Fate::Done(_) => Some(acknowledged),
+            Fate::Refused(e) => {
+                self.shared.violate(format!("{}: seal {chunk}: {e}", self.name));
+                None
+            }
+            Fate::Unknown => None,
+        }
+    }
+
+    /// A read of an own file, most often where it was changed: there it must show the change.
+    async fn read_own(&mut self) {
+        let path = self.path();
+        let gateway = match self.changed_at {
+            Some(gateway) if self.below(2) == 0 => gateway,
+            _ => self.gateway,
+        };
+        let Ok(found) = self.read(gateway, &path).await else {
+            return self.elsewhere();
+        };
+        let found = found.as_deref();
+        let mut model = self.model();
+        let fine = match self.changed_at == Some(gateway) {
+            true => model.allows(&path, found),
+            false => model.ever_allows(&path, found),
+        };
+        if !fine {
+            let (bytes, wanted) = (found.map(<[u8]>::len), model.describe(&path));
+            self.shared.violate(format!(
+                "{} read `{path}` at n{gateway} (changed at {:?}): {bytes:?} bytes, not {wanted}",
+                self.name, self.changed_at
+            ));
+        } else if self.changed_at == Some(gateway) {
+            model.saw(&path, found);
+        }
+    }
+
+    /// A read of another client's file: something that it wrote, or nothing.
+    async fn read_other(&mut self) {
+        let other = self.below(self.models.len() as u64) as usize;
+        let path = format!("/c{other}/f{}", self.below(FILES));
+        let Ok(found) = self.read(self.gateway, &path).await else {
+            return self.elsewhere();
+        };
+        let model = self.models[other].lock().expect("no holder of this lock panics");
+        if !model.ever_allows(&path, found.as_deref()) {
+            let bytes = found.map(|found| found.len());
+            let name = &self.name;
+            self.shared.violate(format!("{name} read {bytes:?} bytes of `{path}`: never written"));
+        }
+    }
+
+    /// A file's bytes through a gateway; `None`: there is no such file. An error decides nothing.
+    pub async fn read(&self, gateway: usize, path: &str) -> Result<Option<Vec<u8>>> {
+        let get = msg::Get {
+            path: path.to_owned(),
+            follow: true,
+            offset: 0,
+            bytes_max: 1 << 20,
+            locate: false,
+        };
+        let reply = match self.ask(gateway, wire::OP_GET, get.to_bytes(), None).await {
+            Err(e) if e.kind == Kind::NotFound && !e.message.contains("chunk") => return Ok(None),
+            other => other?,
+        };
+        let got = msg::GetReply::from_bytes(&reply.meta)?;
+        let extents = match got.content {
+            msg::Content::Body { .. } => return Ok(Some(reply.body)),
+            msg::Content::Mapped { .. } => {
+                return Err(Error::bug("a simulated client maps nothing"));
+            }
+            msg::Content::Chunks { extents, .. } => extents,
+        };
+        let mut content = Vec::new();
+        for extent in extents {
+            let msg::Extent::Raw { chunk, generation, bytes } = extent else { continue };
+            let mut offset = 0;
+            while offset < bytes {
+                let part = (bytes - offset).min(64 << 10) as u32;
+                let read = bytes::Read { chunk, generation, offset, bytes: part };
+                let reply = self.ask(gateway, wire::OP_CHUNK_READ, read.to_bytes(), None).await?;
+                if reply.body.is_empty() {
+                    return Err(Error::retry("read a file: the gateway knows no more of it yet"));
+                }
+                offset += reply.body.len() as u64;
+                content.extend_from_slice(&reply.body);
+            }
+        }
+        if content.len() as u64 != got.info.size {
+            return Err(Error::corrupt(format!("`{path}`: {} bytes", content.len())));
+        }
+        Ok(Some(content))
+    }
+}
+
+/// How long a client tries the same request, about.
+pub const GIVES_UP_NS: u64 = ATTEMPTS as u64 * (DEADLINE_MS as u64 * MS + SECOND / 4);

@@ -1,0 +1,240 @@
+//! What goes wrong, when: drawn from the seed. Every fault ends by itself; none takes the last
+//! good copy of anything (media fail on one node of a schedule only, and its disk is erased only
+//! while every chunk has copies elsewhere).
+
+use super::World;
+use super::cell::{Cell, End, MS, SECOND};
+use crate::Weather;
+use holdfast_env::Rng;
+use std::sync::Arc;
+
+/// Kinds of faults; a schedule may do without some, to see what the others do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Fault {
+    Kill,
+    PowerCut,
+    PowerCutAll,
+    Erase,
+    Cut,
+    Weather,
+    Pause,
+    FullDisk,
+    FailSync,
+    FailRead,
+    FlipBit,
+    ClockJump,
+}
+
+/// Each as often as it stands here.
+pub const ALL: &[Fault] = &[
+    Fault::Kill,
+    Fault::Kill,
+    Fault::PowerCut,
+    Fault::PowerCut,
+    Fault::PowerCut,
+    Fault::PowerCutAll,
+    Fault::Erase,
+    Fault::Cut,
+    Fault::Cut,
+    Fault::Cut,
+    Fault::Weather,
+    Fault::Pause,
+    Fault::Pause,
+    Fault::FullDisk,
+    Fault::FailSync,
+    Fault::FailRead,
+    Fault::FlipBit,
+    Fault::FlipBit,
+    Fault::ClockJump,
+];
+
+/// Time between two faults.
+const BETWEEN_NS: (u64, u64) = (2 * SECOND, 10 * SECOND);
+/// Operations of the disk within which an announced power cut falls.
+const CUT_WITHIN: u64 = 60;
+
+impl World {
+    fn draw(&self, (least, most): (u64, u64)) -> u64 {
+        least + self.rng.next_u64() % (most - least)
+    }
+
+    /// Schedules the next fault, until `end_ns`.
+    pub(super) fn fault_soon(self: &Arc<World>, end_ns: u64) {
+        let world = self.clone();
+        self.net.after_ns(self.draw(BETWEEN_NS), move || {
+            if world.net.now_ns() >= end_ns {
+                return;
+            }
+            let fault = world.faults[(world.rng.next_u64() % world.faults.len() as u64) as usize];
+            world.strike(fault);
+            world.fault_soon(end_ns);
+        });
+    }
+
+    fn any_cell(&self) -> &Arc<Cell> {
+        &self.cells[(self.rng.next_u64() % self.cells.len() as u64) as usize]
+    }
+
+    fn strike(self: &Arc<World>, fault: Fault) {
+        let cell = self.any_cell().clone();
+        self.net.note(&format!("fault {fault:?} {}", cell.address));
+        self.shared.count_fault(fault);
+        match fault {
+            Fault::Kill => self.end_for_a_while(&cell, End::Kill),
+            Fault::PowerCut => self.cut_power_soon(&cell),
+            Fault::PowerCutAll => {
+                // The same moment, or about.
+                self.cells.iter().for_each(|cell| self.end_for_a_while(cell, End::PowerCut));
+            }
+            Fault::Erase => self.erase(),
+            Fault::Cut => self.cut_ways(),
+            Fault::Weather => self.bad_weather(),
+            Fault::Pause => cell.pause(self.draw((SECOND / 2, 8 * SECOND))),
+            Fault::FullDisk => self.fill_disk(&cell),
+            Fault::FailSync => self.fail_sync(&cell),
+            Fault::FailRead => self.damage(false),
+            Fault::FlipBit => self.damage(true),
+            Fault::ClockJump => {
+                let hours = 1 + (self.rng.next_u64() % 30) as i64;
+                cell.jump_calendar((hours - 15) * 3_600_000);
+            }
+        }
+    }
+
+    /// Ends a node now, and starts it later.
+    fn end_for_a_while(self: &Arc<World>, cell: &Arc<Cell>, how: End) {
+        cell.end(how);
+        self.start_later(cell);
+    }
+
+    fn start_later(self: &Arc<World>, cell: &Arc<Cell>) {
+        // Most are back soon, some only when they count as lost.
+        let most = if self.rng.next_u64().is_multiple_of(4) { 30 * SECOND } else { 6 * SECOND };
+        let cell = cell.clone();
+        self.net.after_ns(self.draw((SECOND / 5, most)), move || cell.start());
+    }
+
+    /// The power fails within the next operations of the disk, whatever they are.
+    fn cut_power_soon(self: &Arc<World>, cell: &Arc<Cell>) {
+        let disk = cell.disk();
+        disk.crash_at(disk.operations() + self.rng.next_u64() % CUT_WITHIN);
+        let cell = cell.clone();
+        let world = self.clone();
+        // If nothing was written meanwhile, it fails anyhow.
+        let ns = self.draw((SECOND, 3 * SECOND));
+        self.net.after_ns(ns, move || world.end_for_a_while(&cell, End::PowerCut));
+    }
+
+    fn erase(self: &Arc<World>) {
+        let cell = &self.cells[self.unlucky];
+        if self.can_lose(cell) {
+            self.shared.sometimes(true, "a disk was erased");
+            self.end_for_a_while(cell, End::Erase);
+        }
+    }
+
+    fn cut_ways(self: &Arc<World>) {
+        let (a, b) = (self.any_cell().clone(), self.any_cell().clone());
+        let ways = match self.rng.next_u64() % 3 {
+            // One from all the others.
+            0 => {
+                let others = self.cells.iter().filter(|other| other.number != a.number);
+                let both = |other: &Arc<Cell>| {
+                    [
+                        (a.address.clone(), other.address.clone()),
+                        (other.address.clone(), a.address.clone()),
+                    ]
+                };
+                others.flat_map(both).collect::<Vec<_>>()
+            }
+            1 => vec![(a.address.clone(), b.address.clone())],
+            _ => {
+                vec![(a.address.clone(), b.address.clone()), (b.address.clone(), a.address.clone())]
+            }
+        };
+        ways.iter().for_each(|(from, to)| self.net.cut(from, to));
+        let net = self.net.clone();
+        self.net.after_ns(self.draw((SECOND, 15 * SECOND)), move || {
+            ways.iter().for_each(|(from, to)| net.heal(from, to));
+        });
+    }
+
+    fn bad_weather(self: &Arc<World>) {
+        let breaks_per_mille = self.rng.next_u64() % 12;
+        let delay_ns = (MS / 20, self.draw((MS, 200 * MS)));
+        self.net.set_weather(Weather { delay_ns, breaks_per_mille });
+        let net = self.net.clone();
+        let ns = self.draw((SECOND, 10 * SECOND));
+        self.net.after_ns(ns, move || net.set_weather(Weather::default()));
+    }
+
+    fn fill_disk(self: &Arc<World>, cell: &Arc<Cell>) {
+        let disk = cell.disk();
+        let used = match holdfast_env::Disk::space(&disk, std::path::Path::new("/data")) {
+            Ok(space) => space.total_bytes - space.free_bytes,
+            Err(_) => return,
+        };
+        disk.set_capacity(used + self.rng.next_u64() % (256 << 10));
+        let cell = cell.clone();
+        // Whatever disk it has by then.
+        self.net.after_ns(self.draw((SECOND, 10 * SECOND)), move || {
+            cell.disk().set_capacity(super::DISK_BYTES);
+        });
+    }
+
+    /// One sync fails: what it was for is read-only until a person has started the node again.
+    fn fail_sync(self: &Arc<World>, cell: &Arc<Cell>) {
+        // Known gap, see docs/testing.md: the log's recovery trusts what a failed sync left in
+        // the cache, and a later power cut takes it away.
+        if cell.number == 1 && !self.schedule.log_sync_fails {
+            return;
+        }
+        cell.disk().fail_sync(1 + self.rng.next_u64() % 20);
+        let (world, cell) = (self.clone(), cell.clone());
+        self.net.after_ns(self.draw((3 * SECOND, 10 * SECOND)), move || {
+            world.end_for_a_while(&cell, End::Kill);
+        });
+    }
+
+    /// A sealed chunk's file on the unlucky node is damaged, or cannot be read in one place.
+    fn damage(self: &Arc<World>, flip: bool) {
+        let cell = &self.cells[self.unlucky];
+        if !self.can_lose(cell) {
+            return;
+        }
+        let disk = cell.disk();
+        let Some(path) = self.sealed_file(cell) else { return };
+        let file = holdfast_env::Disk::open(&disk, &path, holdfast_env::disk::Access::Cached);
+        let Some(bytes) = file.and_then(|file| file.len()).ok().filter(|bytes| *bytes > 0) else {
+            return;
+        };
+        let at = self.rng.next_u64() % bytes;
+        let (did, what) = match flip {
+            true => (disk.flip_bit(&path, at, (self.rng.next_u64() % 8) as u32), "a bit flipped"),
+            false => (disk.fail_reads(&path, at..at + 4096), "a sector became unreadable"),
+        };
+        if did.is_ok() {
+            self.net.note(&format!("{what}: {} {} at {at}", cell.address, path.display()));
+            self.shared.sometimes(true, what);
+        }
+    }
+
+    /// Ends all faults, and starts what does not run or is not whole.
+    pub(super) fn heal(self: &Arc<World>) {
+        self.net.note("everything heals");
+        self.net.heal_all();
+        self.net.set_weather(Weather::default());
+        for cell in &self.cells {
+            cell.disk().heal();
+            cell.disk().set_capacity(super::DISK_BYTES);
+            cell.pause(0);
+            let limps = cell.node().is_none_or(|node| {
+                node.stores.iter().any(|own| own.store.usage().read_only) || node.hosted.is_some()
+            });
+            if limps {
+                cell.end(End::Kill);
+                cell.start();
+            }
+        }
+    }
+}

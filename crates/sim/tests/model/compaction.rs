@@ -1,0 +1,401 @@
+//! Compaction of one packed chunk on two stores, with names and deletes that come at any moment, a
+//! copy to a third store, a store lost, and unlinks tried all the time. The log's part is the
+//! production namespace: whatever the actors propose, its `apply` decides. Every copy that counts
+//! must hold every live object, in the current generation, and all must hold the same.
+
+use super::checker::{Model, check};
+use holdfast_base::ids::{
+    ChunkId, Cookie, Durability, FileId, Generation, Index, NodeId, Pointer, Slot, StoreId, Tier,
+};
+use holdfast_cluster::namespace::Chunk;
+use holdfast_cluster::{ChunkKind, ChunkState, Command, Location, Namespace, NodeKind};
+use std::cell::RefCell;
+use std::collections::{BTreeSet, HashMap};
+use std::rc::Rc;
+
+const CHUNK: ChunkId = ChunkId(1);
+const SLOTS: usize = 2;
+const STORES: usize = 3;
+/// Of every entry: only their order matters here, and states that differ in numbers alone are one.
+const INDEX: Index = Index(1);
+const ALL: u8 = (1 << SLOTS) - 1;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rules {
+    Chosen,
+    /// The live slots are taken before the chunk is closed.
+    PlanBeforeClose,
+    /// Every store takes the live slots of its own moment, and nobody compares digests.
+    OwnLiveSlots,
+    /// The switch takes every replica that counts for one that has the new generation.
+    SwitchNamesAll,
+    /// A finished copy is entered as whatever generation is current then.
+    CopyWithoutGeneration,
+}
+
+/// Slots of the generations that a store has a file of.
+type Files = [Option<u8>; 2];
+
+/// A namespace that was reached: its bytes, and what the model looks at.
+struct View {
+    snapshot: Vec<u8>,
+    chunk: Option<Chunk>,
+    live: u8,
+    freed: bool,
+}
+
+/// Every namespace that was reached, by number, and what each command made of it: most states
+/// share theirs with many.
+#[derive(Default)]
+struct Views {
+    views: Vec<Rc<View>>,
+    numbers: HashMap<Vec<u8>, usize>,
+    applied: HashMap<(usize, Vec<u8>), Option<usize>>,
+}
+
+impl Views {
+    fn keep(&mut self, ns: &Namespace) -> usize {
+        let mut snapshot = Vec::new();
+        ns.snapshot(&mut snapshot);
+        if let Some(number) = self.numbers.get(&snapshot) {
+            return *number;
+        }
+        self.numbers.insert(snapshot.clone(), self.views.len());
+        let slots = ns.live_slots(CHUNK).unwrap_or_default();
+        self.views.push(Rc::new(View {
+            snapshot,
+            chunk: ns.chunk(CHUNK).cloned(),
+            live: slots.iter().fold(0, |set, slot| set | 1 << slot.0),
+            freed: ns.freed().0 > 0,
+        }));
+        self.views.len() - 1
+    }
+
+    /// `None` for a refusal, which changes nothing.
+    fn apply(&mut self, number: usize, command: &Command) -> Option<usize> {
+        let key = (number, command.to_entry());
+        if let Some(known) = self.applied.get(&key) {
+            return *known;
+        }
+        let mut ns = Namespace::restore(&self.views[number].snapshot).unwrap();
+        let accepted = ns.apply(INDEX, command).is_ok().then(|| self.keep(&ns));
+        self.applied.insert(key, accepted);
+        accepted
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct State {
+    /// Its number in [`Views`].
+    namespace: usize,
+    stores: [Files; STORES],
+    /// The live slots that the next generation is made of.
+    plan: Option<u8>,
+    /// To the last store: generation and slots of the file as it was read.
+    copying: Option<(usize, u8)>,
+    copied: bool,
+    lost: Option<usize>,
+}
+
+#[derive(Clone, Debug)]
+enum Action {
+    Name(usize),
+    /// Of the first object; the second one stays if it is named.
+    Delete,
+    Release,
+    Close,
+    Plan,
+    Compute(usize),
+    Switch,
+    StartCopy(usize),
+    EndCopy,
+    Lose(usize),
+    Drop(usize),
+    Unlink(usize, usize),
+}
+
+struct Compaction {
+    rules: Rules,
+    views: RefCell<Views>,
+}
+
+fn store(s: usize) -> StoreId {
+    StoreId(s as u64 + 1)
+}
+
+fn place(store: StoreId) -> usize {
+    store.0 as usize - 1
+}
+
+impl View {
+    fn generation(&self) -> usize {
+        self.chunk.as_ref().map_or(0, |chunk| chunk.generation.0 as usize)
+    }
+}
+
+impl Compaction {
+    fn new(rules: Rules) -> Compaction {
+        Compaction { rules, views: RefCell::default() }
+    }
+
+    fn view(&self, state: &State) -> Rc<View> {
+        self.views.borrow().views[state.namespace].clone()
+    }
+
+    fn apply(&self, state: &mut State, command: &Command) -> Option<()> {
+        state.namespace = self.views.borrow_mut().apply(state.namespace, command)?;
+        Some(())
+    }
+
+    /// Replicas that count and were not lost behind the view's back.
+    fn counted(&self, state: &State) -> Vec<usize> {
+        let view = self.view(state);
+        let replicas = view.chunk.as_ref().map(|chunk| chunk.replicas.clone()).unwrap_or_default();
+        replicas.into_iter().map(place).filter(|s| state.lost != Some(*s)).collect()
+    }
+
+    fn compute(&self, next: &mut State, s: usize) -> Option<()> {
+        let old = next.stores[s][0]?;
+        let wanted = match self.rules {
+            Rules::OwnLiveSlots => next.plan.map(|_| self.view(next).live)?,
+            _ => next.plan?,
+        };
+        next.stores[s][1] = Some(old & wanted);
+        Some(())
+    }
+
+    /// Once every copy that is there has the next generation, of one digest.
+    fn switch(&self, next: &mut State) -> Option<()> {
+        let plan = next.plan?;
+        let made = |s: &usize| match self.rules {
+            Rules::OwnLiveSlots => next.stores[*s][1].is_some(),
+            _ => next.stores[*s][1] == Some(plan),
+        };
+        let counted = self.counted(next);
+        // The last store has a copy of the old generation: it will be given the new one.
+        let (named, rest): (Vec<usize>, Vec<usize>) = counted.iter().partition(|s| made(s));
+        if named.is_empty() || rest.iter().any(|s| *s != STORES - 1) {
+            return None;
+        }
+        let replicas = match self.rules {
+            Rules::SwitchNamesAll => self.view(next).chunk.as_ref()?.replicas.clone(),
+            _ => named.into_iter().map(store).collect(),
+        };
+        let (chunk, generation) = (CHUNK, Generation(1));
+        let digest = plan as u64;
+        let switch = Command::SwitchReplicas { chunk, generation, length: 2, digest, replicas };
+        self.apply(next, &switch)
+    }
+
+    fn end_copy(&self, next: &mut State) -> Option<()> {
+        let (copied, slots) = next.copying.take()?;
+        let generation = match self.rules {
+            Rules::CopyWithoutGeneration => self.view(next).generation(),
+            _ => copied,
+        };
+        let generation = Generation(generation as u32);
+        let target = STORES - 1;
+        let mut added = next.clone();
+        let add = Command::AddReplica { chunk: CHUNK, generation, store: store(target) };
+        // A copy that came too late is thrown away by its store, which no view knows it has.
+        if self.apply(&mut added, &add).is_some() {
+            added.stores[target][copied] = Some(slots);
+            *next = added;
+        }
+        Some(())
+    }
+}
+
+impl Model for Compaction {
+    type State = State;
+    type Action = Action;
+
+    fn initial(&self) -> State {
+        let mut ns = Namespace::new(0);
+        let replicas = vec![store(0), store(1)];
+        let allocate = Command::AllocateCopies {
+            kind: ChunkKind::Packed,
+            owner: FileId(0),
+            node: NodeId(1),
+            replicas: replicas.clone(),
+            copies: 2,
+            tier: Tier::Disk,
+            durability: Durability::Durable,
+        };
+        ns.apply(INDEX, &allocate).unwrap();
+        let seal = Command::SealChunk { chunk: CHUNK, length: SLOTS as u64, replicas };
+        ns.apply(INDEX, &seal).unwrap();
+        State {
+            namespace: self.views.borrow_mut().keep(&ns),
+            stores: [[Some(ALL), None], [Some(ALL), None], [None, None]],
+            plan: None,
+            copying: None,
+            copied: false,
+            lost: None,
+        }
+    }
+
+    fn actions(&self, state: &State, out: &mut Vec<Action>) {
+        out.extend((0..SLOTS).map(Action::Name));
+        out.extend([
+            Action::Delete,
+            Action::Release,
+            Action::Close,
+            Action::Plan,
+            Action::Switch,
+            Action::EndCopy,
+        ]);
+        for s in 0..STORES {
+            out.extend([Action::Compute(s), Action::Drop(s)]);
+            out.extend([0, 1].map(|generation| Action::Unlink(generation, s)));
+            // The first two are alike, so that one of them is enough for what happens to one.
+            if !state.copied && s == 1 {
+                out.push(Action::StartCopy(s));
+            }
+            if state.lost.is_none() && s != 1 {
+                out.push(Action::Lose(s));
+            }
+        }
+    }
+
+    fn next(&self, state: &State, action: &Action) -> Option<State> {
+        let mut next = state.clone();
+        let view = self.view(state);
+        match *action {
+            Action::Name(slot) => {
+                let pointer = Pointer { chunk: CHUNK, slot: Slot(slot as u32), cookie: Cookie(0) };
+                self.apply(
+                    &mut next,
+                    &Command::Put {
+                        path: format!("/{slot}"),
+                        kind: NodeKind::File,
+                        mode: 0,
+                        mtime: 0,
+                        size: 1,
+                        crc: 0,
+                        class: None,
+                        location: Location::Packed { pointer },
+                        replace: false,
+                        parents: false,
+                        metadata: Vec::new(),
+                    },
+                )?;
+            }
+            Action::Delete => {
+                self.apply(&mut next, &Command::Delete { path: "/0".into(), recursive: false })?;
+            }
+            Action::Release => {
+                view.freed.then_some(())?;
+                self.apply(&mut next, &Command::Release { before: Index(INDEX.0 + 1), budget: 9 })?;
+            }
+            Action::Close => {
+                let open = view.chunk.as_ref().is_some_and(|c| c.state == ChunkState::Sealed);
+                open.then_some(())?;
+                self.apply(&mut next, &Command::CloseChunk { chunk: CHUNK })?;
+            }
+            Action::Plan => {
+                let kept = |c: &&Chunk| c.generation.0 == 0 && c.is_kept();
+                let chunk = view.chunk.as_ref().filter(kept)?;
+                let early = self.rules == Rules::PlanBeforeClose;
+                let ready = chunk.state == ChunkState::Closed || early && view.live != 0;
+                (ready && next.plan.is_none()).then_some(())?;
+                next.plan = Some(view.live);
+            }
+            Action::Compute(s) => self.compute(&mut next, s)?,
+            Action::Switch => self.switch(&mut next)?,
+            Action::StartCopy(s) => {
+                let generation = view.generation();
+                next.copying = Some((generation, state.stores[s][generation]?));
+                next.copied = true;
+            }
+            Action::EndCopy => self.end_copy(&mut next)?,
+            Action::Lose(s) => {
+                next.stores[s] = [None, None];
+                next.lost = Some(s);
+            }
+            Action::Drop(s) => {
+                (state.lost == Some(s)).then_some(())?;
+                let generation = Generation(view.generation() as u32);
+                let (chunk, store) = (CHUNK, store(s));
+                self.apply(
+                    &mut next,
+                    &Command::DropReplica { chunk, generation, store, lost: false },
+                )?;
+            }
+            Action::Unlink(generation, s) => {
+                let (chunk, store) = (CHUNK, store(s));
+                let unlink =
+                    Command::Unlink { chunk, generation: Generation(generation as u32), store };
+                self.apply(&mut next, &unlink)?;
+                next.stores[s][generation] = None;
+            }
+        }
+        (next != *state).then_some(next)
+    }
+
+    fn wrong(&self, state: &State) -> Option<String> {
+        let view = self.view(state);
+        view.chunk.as_ref()?;
+        let (live, generation) = (view.live, view.generation());
+        let mut first = None;
+        for s in self.counted(state) {
+            let name = store(s);
+            let Some(slots) = state.stores[s][generation] else {
+                return Some(format!("`{name}` counts, and has no file of g{generation}"));
+            };
+            if slots & live != live {
+                return Some(format!(
+                    "`{name}` counts, and lacks live objects: {slots:b} {live:b}"
+                ));
+            }
+            if *first.get_or_insert(slots) != slots {
+                return Some("copies of one generation differ".to_owned());
+            }
+        }
+        let none = first.is_none() && live != 0;
+        none.then(|| "no copy is left of what is named".to_owned())
+    }
+
+    fn shows(&self, state: &State, out: &mut BTreeSet<&'static str>) {
+        let view = self.view(state);
+        let Some(chunk) = &view.chunk else {
+            out.insert("everything was unlinked");
+            return;
+        };
+        if chunk.generation.0 == 1 && chunk.replicas.contains(&store(2)) {
+            out.insert("the new generation was copied");
+        }
+        if chunk.generation.0 == 1 && chunk.old.iter().any(|old| old.replicas.len() == 3) {
+            out.insert("a copy of the old generation met the switch");
+        }
+        if chunk.generation.0 == 1 && chunk.old.is_empty() && chunk.replicas.len() == 2 {
+            out.insert("the old generation went");
+        }
+    }
+}
+
+#[test]
+fn every_copy_that_counts_holds_every_live_object() {
+    let report = check("compaction", &Compaction::new(Rules::Chosen));
+    assert!(report.wrong.is_none(), "{:?}", report.wrong);
+    let points = [
+        "a copy of the old generation met the switch",
+        "everything was unlinked",
+        "the new generation was copied",
+        "the old generation went",
+    ];
+    assert!(report.seen.iter().eq(points.iter()), "{:?}", report.seen);
+}
+
+#[test]
+fn each_rule_of_compaction_is_needed() {
+    for rules in [
+        Rules::PlanBeforeClose,
+        Rules::OwnLiveSlots,
+        Rules::SwitchNamesAll,
+        Rules::CopyWithoutGeneration,
+    ] {
+        let report = check(&format!("compaction, {rules:?}"), &Compaction::new(rules));
+        assert!(report.wrong.is_some(), "{rules:?} was not found");
+    }
+}

@@ -1,0 +1,493 @@
+//! Chunks with replicas on several nodes: whatever is lost on the way, what was acknowledged is on
+//! every replica that a seal names, with the right bytes.
+
+mod world;
+
+use holdfast_base::codec::Encode;
+use holdfast_base::ids::*;
+use holdfast_base::{Error, Kind, Result};
+use holdfast_chunk::{ChunkKind, ChunkSpec, ChunkState, Needle, Store};
+use holdfast_client::wire::chunk::piece_crcs;
+use holdfast_client::wire::peer;
+use holdfast_cluster::replicas::{Answer, ReplicaSet, WRITER_LIMIT_MS, Wanted};
+use holdfast_env::net::{PeerReply, PeerRequest};
+use std::sync::Arc;
+use world::{CLUSTER, Fate, Slot as Left, World};
+
+const CHUNK: ChunkId = ChunkId(8);
+const G0: Generation = Generation(0);
+
+fn noise(seed: u64, len: usize) -> Vec<u8> {
+    let mut x = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let step = |_| {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        x as u8
+    };
+    (0..len).map(step).collect()
+}
+
+fn spec(kind: ChunkKind) -> ChunkSpec {
+    ChunkSpec { capacity_bytes: 4 << 20, ..ChunkSpec::new(CHUNK, kind, 9) }
+}
+
+/// A set of a chunk on `nodes`, written by node 1.
+fn create(world: &World, kind: ChunkKind, nodes: &[u32]) -> Arc<ReplicaSet> {
+    let (left, leave) = Left::new();
+    ReplicaSet::create(&world.node(1), spec(kind), &world.stores(nodes), leave);
+    world.settle();
+    left.get()
+}
+
+fn append(set: &Arc<ReplicaSet>, at: u64, bytes: Vec<u8>) -> Left<Result<u64>> {
+    let (left, leave) = Left::new();
+    let crcs = piece_crcs(at, &bytes);
+    set.append_raw(at, Arc::new(bytes), crcs, Durability::Durable, leave);
+    left
+}
+
+fn append_needle(set: &Arc<ReplicaSet>, i: u64, bytes: Vec<u8>) -> Left<Result<Slot>> {
+    let (left, leave) = Left::new();
+    let crcs = piece_crcs(0, &bytes);
+    let needle = Needle { owner: FileId(i), cookie: Cookie(i as u32), flags: 0, hint: vec![7] };
+    set.append_needle(needle, Arc::new(bytes), crcs, leave);
+    left
+}
+
+fn raw_bytes(store: &Store, length: u64) -> Result<Vec<u8>> {
+    Ok(store.read_raw(CHUNK, G0, 0, length)?.bytes.to_vec())
+}
+
+fn read(world: &World, node: u32, nodes: &[u32], wanted: Wanted) -> Result<Answer> {
+    let (left, leave) = Left::new();
+    world.node(node).read(&world.stores(nodes), wanted, leave);
+    world.settle();
+    left.get()
+}
+
+fn raw_wanted(offset: u64, bytes: u32) -> Wanted {
+    Wanted::Raw { chunk: CHUNK, generation: G0, offset, bytes }
+}
+
+/// Appends `parts` of `data` at once, from node 1 to nodes 1, 2 and 3.
+fn written(world: &World, data: &[u8], part: usize) -> Arc<ReplicaSet> {
+    let set = create(world, ChunkKind::Raw, &[1, 2, 3]);
+    let mut at = 0;
+    let answers: Vec<_> = data
+        .chunks(part)
+        .map(|bytes| {
+            at += bytes.len() as u64;
+            (at, append(&set, at - bytes.len() as u64, bytes.to_vec()))
+        })
+        .collect();
+    world.settle();
+    answers.into_iter().for_each(|(end, answer)| assert_eq!(answer.get(), Ok(end)));
+    set
+}
+
+/// Fences, decides and seals from node 2, as a leader does for a silent writer.
+fn seal_silently(world: &World, nodes: &[u32]) -> Result<(u64, Vec<StoreId>)> {
+    let (left, leave) = Left::new();
+    world.node(2).fence_replicas(CHUNK, &world.stores(nodes), leave);
+    world.settle();
+    let decision = left.get()?;
+    let (left, leave) = Left::new();
+    world.node(2).seal_replicas(CHUNK, decision.length, &decision.replicas, leave);
+    world.settle();
+    let report = left.get();
+    assert_eq!(report.short, [], "a named replica reaches the length");
+    Ok((decision.length, decision.replicas))
+}
+
+#[test]
+fn appends_are_acknowledged_in_order_and_replicas_are_equal() {
+    let world = World::new(3);
+    let data = noise(1, 900_000);
+    let set = written(&world, &data, 70_001);
+    assert_eq!((set.acknowledged(), set.ended()), (900_000, false));
+    assert_eq!(set.end(), 900_000);
+    let (left, leave) = Left::new();
+    world.node(1).seal_replicas(CHUNK, 900_000, &set.holders(), leave);
+    world.settle();
+    assert_eq!(left.get().sealed.len(), 3);
+    for node in 1..=3 {
+        assert_eq!(raw_bytes(&world.store(node), 1 << 20).unwrap(), data);
+        assert_eq!(world.store(node).list()[0].state, ChunkState::Sealed);
+    }
+    // Repeated, by anybody: the same.
+    let (left, leave) = Left::new();
+    world.node(3).seal_replicas(CHUNK, 900_000, &set.holders(), leave);
+    world.settle();
+    assert_eq!(left.get().sealed.len(), 3);
+}
+
+#[test]
+fn objects_get_the_same_slot_everywhere_however_their_messages_are_delayed() {
+    let world = World::new(3);
+    let set = create(&world, ChunkKind::Packed, &[1, 2, 3]);
+    let room = set.room();
+    let mut turn = 0;
+    world.script(move |_, to, _| {
+        turn += 1;
+        // One connection keeps its order; the two have their own pace.
+        Fate::Late(1 + to as u64 * 7 + turn)
+    });
+    let answers: Vec<_> =
+        (0..30).map(|i| append_needle(&set, i, noise(i, i as usize * 997))).collect();
+    assert!(set.room() < room - 30 * 8192, "what is on its way takes room");
+    world.settle();
+    for (i, answer) in (0..30).zip(answers) {
+        assert_eq!(answer.get(), Ok(Slot(i)));
+        let pointer = Pointer { chunk: CHUNK, slot: Slot(i), cookie: Cookie(i) };
+        for node in 1..=3 {
+            let read = world.store(node).read_needle(pointer).unwrap();
+            assert_eq!(read.bytes.to_vec(), noise(i as u64, i as usize * 997));
+        }
+    }
+    assert!(set.room() > room - 1_000_000 && set.room() < room);
+}
+
+/// One message of an append, from the first create to the last answer, has one of these fates.
+/// What was acknowledged until then is on every replica that the seal names.
+#[test]
+fn whatever_happens_to_one_message_acknowledged_bytes_survive() {
+    let fates = [Fate::Lost, Fate::AnswerLost, Fate::Late(4000), Fate::Damaged, Fate::Twice];
+    let (mut ended, mut whole) = (0, 0);
+    for fate in fates {
+        // Two creates, then two messages for each of four appends.
+        for step in 0..10 {
+            let world = World::new(3);
+            let mut message = 0;
+            world.script(move |from, _, _| {
+                message += (from == 1) as usize;
+                if from == 1 && message == step + 1 { fate } else { Fate::Arrives }
+            });
+            let set = create(&world, ChunkKind::Raw, &[1, 2, 3]);
+            let data = noise(step as u64, 80_000);
+            let mut acknowledged = 0;
+            for part in data.chunks(20_000) {
+                let answer = append(&set, acknowledged, part.to_vec());
+                world.settle();
+                match answer.get() {
+                    Ok(end) => acknowledged = end,
+                    // The kind on which writers seal and move on.
+                    Err(e) => {
+                        assert_eq!(e.kind, Kind::Fenced, "{e}");
+                        break;
+                    }
+                }
+            }
+            ended += set.ended() as u32;
+            whole += (acknowledged == 80_000) as u32;
+            assert_eq!(set.acknowledged(), acknowledged);
+            assert_eq!(set.ended(), acknowledged < 80_000, "{fate:?} at {step}");
+            world.script(|_, _, _| Fate::Arrives);
+            let (length, replicas) = seal_silently(&world, &[1, 2, 3]).unwrap();
+            assert!(length >= acknowledged, "{fate:?} at {step}: {length} of {acknowledged}");
+            assert!(length == 0 || !replicas.is_empty());
+            for node in 1..=3 {
+                let store = world.store(node);
+                if replicas.contains(&store.id()) {
+                    let found = raw_bytes(&store, 1 << 20).unwrap();
+                    assert_eq!(found, data[..length as usize], "{fate:?} at {step}");
+                }
+            }
+        }
+    }
+    assert!(ended >= 30 && whole >= 10, "{ended} sets ended, {whole} were whole");
+}
+
+#[test]
+fn a_node_killed_at_any_append_loses_nothing_that_was_acknowledged() {
+    for (victim, kill_at) in (1..=3).flat_map(|victim| (0..4).map(move |at| (victim, at))) {
+        let mut world = World::new(4);
+        let set = create(&world, ChunkKind::Raw, &[1, 2, 3]);
+        let data = noise(3, 80_000);
+        let mut answers = Vec::new();
+        for (i, part) in data.chunks(20_000).enumerate() {
+            if i == kill_at {
+                world.kill(victim);
+            }
+            answers.push(append(&set, i as u64 * 20_000, part.to_vec()));
+            if i % 2 == 0 {
+                world.settle();
+            }
+        }
+        world.settle();
+        let acknowledged =
+            answers.iter().filter_map(Left::take).filter_map(Result::ok).max().unwrap_or(0);
+        // The leader is a survivor, and asks everybody.
+        let (left, leave) = Left::new();
+        let leader = world.node(if victim == 2 { 3 } else { 2 });
+        leader.fence_replicas(CHUNK, &world.stores(&[1, 2, 3]), leave);
+        world.settle();
+        let decision = left.get().unwrap();
+        assert!(decision.length >= acknowledged, "{victim} at {kill_at}");
+        assert_eq!(decision.replicas.len(), 2, "the dead one is not named");
+        // It comes back, and follows the seal, or says that it is short.
+        let disk = world.disks[&victim].power_cut(kill_at as u64);
+        world.start(victim, disk);
+        let (left, leave) = Left::new();
+        leader.seal_replicas(CHUNK, decision.length, &world.stores(&[1, 2, 3]), leave);
+        world.settle();
+        let report = left.get();
+        assert_eq!(report.silent, []);
+        for node in 1..=3 {
+            let store = world.store(node);
+            if report.sealed.contains(&store.id()) {
+                let found = raw_bytes(&store, 1 << 20).unwrap();
+                assert_eq!(found, data[..decision.length as usize]);
+            } else {
+                assert!(store.length(CHUNK).unwrap_or(0) < decision.length);
+                assert_eq!(node, victim);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_replica_slower_than_the_limit_ends_the_chunk_and_a_late_answer_changes_nothing() {
+    let world = World::new(3);
+    let set = create(&world, ChunkKind::Raw, &[1, 2, 3]);
+    world.script(|_, to, _| if to == 3 { Fate::Late(2 * WRITER_LIMIT_MS) } else { Fate::Arrives });
+    let began = world.now_ms();
+    let slow = append(&set, 0, noise(1, 1000));
+    world.settle();
+    let e = slow.get().unwrap_err();
+    assert!(e.kind == Kind::Fenced && e.message.contains("store `"), "{e}");
+    assert!(world.now_ms() - began >= 2 * WRITER_LIMIT_MS, "the late message did arrive");
+    assert_eq!((set.acknowledged(), set.room()), (0, 0));
+    // Wherever its writer thinks the end is: it is to move, not to despair.
+    for at in [0, 1000, 7000] {
+        assert_eq!(append(&set, at, vec![1]).get().unwrap_err().kind, Kind::Fenced);
+    }
+    let slow = world.store(3).id();
+    assert!(world.node(1).is_suspect(slow), "no new chunks for it");
+    assert_eq!(seal_silently(&world, &[1, 2, 3]).unwrap().0, 1000);
+}
+
+#[test]
+fn an_append_at_a_wrong_place_is_refused_and_ends_nothing() {
+    let world = World::new(2);
+    let set = create(&world, ChunkKind::Raw, &[1, 2]);
+    assert_eq!(append(&set, 5, vec![1]).get().unwrap_err().kind, Kind::Invalid);
+    assert_eq!(append(&set, 0, vec![]).get().unwrap_err().kind, Kind::Invalid);
+    let first = append(&set, 0, vec![1; 10]);
+    let second = append(&set, 10, vec![2; 10]);
+    world.settle();
+    assert_eq!((first.get(), second.get()), (Ok(10), Ok(20)));
+}
+
+#[test]
+fn messages_of_another_cluster_or_an_older_start_are_refused() {
+    let mut world = World::new(2);
+    let store = world.store(2).id();
+    let old = peer::Sender { cluster: CLUSTER, node: NodeId(1), incarnation: Index(1) };
+    let ask = |world: &World, sender: peer::Sender, store: StoreId| -> Error {
+        let (left, leave) = Left::<Result<PeerReply>>::new();
+        let fence = peer::Fence { sender, store, chunk: CHUNK };
+        let (op, meta) = (peer::OP_PEER_FENCE, fence.to_bytes());
+        world.node(2).handle(op, &meta, Vec::new(), leave);
+        world.settle();
+        left.get().unwrap_err()
+    };
+    assert_eq!(ask(&world, old, store).kind, Kind::NotFound, "it may ask; there is no such chunk");
+    let stranger = peer::Sender { cluster: 1, ..old };
+    assert_eq!(ask(&world, stranger, store).kind, Kind::Invalid);
+    assert!(ask(&world, old, StoreId(1)).message.contains("does not have it"));
+    let disk = world.disks[&1].process_kill();
+    world.start(1, disk);
+    assert_eq!(ask(&world, old, store).kind, Kind::Fenced);
+    // An unknown operation, and bytes that are no message.
+    for (op, meta) in [(0x04ff, old.to_bytes()), (peer::OP_PEER_FENCE, vec![1, 2, 3])] {
+        let (left, leave) = Left::<Result<PeerReply>>::new();
+        world.node(2).handle(op, &meta, Vec::new(), leave);
+        let kind = left.get().unwrap_err().kind;
+        assert!(matches!(kind, Kind::Unsupported | Kind::Invalid));
+    }
+}
+
+#[test]
+fn reads_come_from_the_own_store_or_a_peer_and_bad_blocks_from_another() {
+    let world = World::new(4);
+    let data = noise(1, 300_000);
+    written(&world, &data, 100_000).end();
+    seal_silently(&world, &[1, 2, 3]).unwrap();
+    let whole = |node, wanted| read(&world, node, &[1, 2, 3], wanted).map(|a| a.bytes.to_vec());
+    assert_eq!(whole(1, raw_wanted(0, 300_000)).unwrap(), data);
+    assert_eq!(world.arrived(peer::OP_PEER_READ_RAW), 0, "its own store has it");
+    assert_eq!(whole(4, raw_wanted(65_000, 70_000)).unwrap(), data[65_000..135_000]);
+    // Damaged on its way, then at rest: another replica answers, and it is told.
+    let mut first = true;
+    world.script(move |_, _, _| match std::mem::take(&mut first) {
+        true => Fate::Damaged,
+        false => Fate::Arrives,
+    });
+    assert_eq!(whole(4, raw_wanted(0, 300_000)).unwrap(), data);
+    assert_eq!(world.node(4).take_bad_blocks().len(), 1);
+    assert_eq!(world.node(4).take_bad_blocks(), []);
+    let path = std::path::Path::new("/store").join(format!("{CHUNK}.g0.chunk"));
+    world.disks[&1].flip_bit(&path, 100_000, 3).unwrap();
+    assert_eq!(whole(1, raw_wanted(0, 300_000)).unwrap(), data);
+    let bad = world.node(1).take_bad_blocks();
+    assert!(bad.len() == 1 && bad[0].store == world.store(1).id(), "{bad:?}");
+    // More than there is: nobody lies about a length unnoticed.
+    assert_eq!(whole(4, raw_wanted(0, 300_001)).unwrap_err().kind, Kind::Corrupt);
+}
+
+#[test]
+fn a_slow_node_is_hedged_and_a_fast_one_asked_first() {
+    let world = World::new(4);
+    let data = noise(1, 10_000);
+    written(&world, &data, 10_000).end();
+    seal_silently(&world, &[1, 2, 3]).unwrap();
+    let slow = 1;
+    world.script(move |_, to, _| if to == slow { Fate::Late(400) } else { Fate::Late(3) });
+    let mut took = Vec::new();
+    for _ in 0..40 {
+        let began = world.now_ms();
+        let (left, leave) = Left::new();
+        let node = world.node(4);
+        let (clock, stores) = (node.clock.clone(), world.stores(&[1, 2, 3]));
+        let done = Box::new(move |answer: Result<Answer>| {
+            leave((answer.map(|a| a.bytes.to_vec()), clock.monotonic_ns() / 1_000_000));
+        });
+        node.read(&stores, raw_wanted(0, 10_000), done);
+        world.settle();
+        let (bytes, at) = left.get();
+        assert_eq!(bytes.unwrap(), data);
+        took.push(at - began);
+    }
+    assert!(took.iter().all(|ms| *ms <= 60), "never the slow node's 400 ms: {took:?}");
+    assert!(took[20..].iter().all(|ms| *ms <= 8), "later the fast ones alone: {took:?}");
+    let asked = |node| {
+        let net = world.net.lock().unwrap();
+        net.arrived.iter().filter(|(to, op)| (*to, *op) == (node, peer::OP_PEER_READ_RAW)).count()
+    };
+    assert!(asked(slow) < 15, "{}", asked(slow));
+}
+
+fn copy_order(world: &World, rate: u64) -> peer::Copy {
+    peer::Copy {
+        sender: peer::Sender { cluster: CLUSTER, node: NodeId(2), incarnation: Index(1) },
+        store: world.store(4).id(),
+        chunk: CHUNK,
+        generation: G0,
+        source: world.store(2).id(),
+        source_address: "2".into(),
+        bytes_per_second: rate,
+    }
+}
+
+/// Has node 2 order node 4 to copy.
+fn order_copy(world: &World, rate: u64) -> Left<Result<PeerReply>> {
+    let (left, leave) = Left::new();
+    let (meta, node) = (copy_order(world, rate).to_bytes(), world.node(2));
+    let opcode = peer::OP_PEER_COPY;
+    let request = PeerRequest { opcode, meta, body: None, deadline_ms: 1_000_000 };
+    node.peers.call("4", request, leave);
+    left
+}
+
+#[test]
+fn a_copy_is_resumed_verified_and_throttled() {
+    let mut world = World::new(4);
+    let data = noise(1, 3_500_000);
+    written(&world, &data, 500_000).end();
+    seal_silently(&world, &[1, 2, 3]).unwrap();
+    // The fourth block does not come; a restart keeps what had.
+    let mut exports = 0;
+    world.script(move |_, _, op| {
+        exports += (op == peer::OP_PEER_EXPORT) as u32;
+        if op == peer::OP_PEER_EXPORT && exports == 4 { Fate::Lost } else { Fate::Arrives }
+    });
+    let refused = order_copy(&world, 0);
+    world.settle();
+    assert_eq!(refused.get().unwrap_err().kind, Kind::Retry);
+    assert!(world.store(4).list().is_empty());
+    let disk = world.disks[&4].process_kill();
+    world.start(4, disk);
+    let before = world.arrived(peer::OP_PEER_EXPORT);
+    // Two orders at once are one copy.
+    let (began, rate) = (world.now_ms(), 1 << 20);
+    let copied = [order_copy(&world, rate), order_copy(&world, rate)];
+    world.settle();
+    copied.iter().for_each(|copy| assert_eq!(copy.get(), Ok(PeerReply::default())));
+    let blocks = world.arrived(peer::OP_PEER_EXPORT) - before;
+    assert!(blocks <= 4, "{blocks} requests: it began anew");
+    assert!(world.now_ms() > began);
+    assert_eq!(raw_bytes(&world.store(4), 4 << 20).unwrap(), data);
+    let bad = order_copy(&world, 0);
+    world.settle();
+    assert!(bad.get().is_ok(), "what is there is there");
+}
+
+#[test]
+fn a_damaged_source_is_refused_and_the_other_one_copied() {
+    let world = World::new(4);
+    let data = noise(1, 1_500_000);
+    written(&world, &data, 500_000).end();
+    seal_silently(&world, &[1, 2, 3]).unwrap();
+    let path = std::path::Path::new("/store").join(format!("{CHUNK}.g0.chunk"));
+    world.disks[&2].flip_bit(&path, 700_000, 3).unwrap();
+    let refused = order_copy(&world, 0);
+    world.settle();
+    assert_eq!(refused.get().unwrap_err().kind, Kind::Corrupt);
+    assert!(world.store(4).list().is_empty());
+    assert_eq!(world.store(4).usage().used_bytes, 0);
+    let (left, leave) = Left::new();
+    let order = peer::Copy {
+        source: world.store(3).id(),
+        source_address: "3".into(),
+        ..copy_order(&world, 0)
+    };
+    world.node(4).copy(order, leave);
+    world.settle();
+    assert_eq!(left.get(), Ok(()));
+    assert_eq!(raw_bytes(&world.store(4), 4 << 20).unwrap(), data);
+}
+
+#[test]
+fn compaction_switch_and_unlink_go_by_message_and_may_be_repeated() {
+    let world = World::new(3);
+    let set = create(&world, ChunkKind::Packed, &[1, 2, 3]);
+    (0..20).for_each(|i| drop(append_needle(&set, i, noise(i, 3000))));
+    world.settle();
+    set.end();
+    seal_silently(&world, &[1, 2, 3]).unwrap();
+    let sender = peer::Sender { cluster: CLUSTER, node: NodeId(1), incarnation: Index(1) };
+    let ask = |node: u32, opcode: u16, meta: Vec<u8>| {
+        let (left, leave) = Left::<Result<PeerReply>>::new();
+        let request = PeerRequest { opcode, meta, body: None, deadline_ms: 1000 };
+        world.node(1).peers.call(&node.to_string(), request, leave);
+        world.settle();
+        left.get()
+    };
+    let (next, live) = (Generation(1), vec![0b1010_1010]);
+    let mut made = Vec::new();
+    for node in [2, 3, 2] {
+        let (store, live) = (world.store(node).id(), live.clone());
+        let compact = peer::Compact { sender, store, chunk: CHUNK, next, live };
+        made.push(ask(node, peer::OP_PEER_COMPACT, compact.to_bytes()).unwrap());
+    }
+    assert!(made[0] == made[1] && made[1] == made[2], "one digest everywhere");
+    let store = world.store(2).id();
+    for _ in 0..2 {
+        let switch = peer::Switch { sender, store, chunk: CHUNK, generation: next };
+        ask(2, peer::OP_PEER_SWITCH, switch.to_bytes()).unwrap();
+        let index = Index(1);
+        let unlink = peer::Unlink { sender, store, chunk: CHUNK, generation: G0, index };
+        ask(2, peer::OP_PEER_UNLINK, unlink.to_bytes()).unwrap();
+    }
+    // One that the receiver's view still names stays.
+    let chunk = ChunkId(9);
+    let unlink = peer::Unlink { sender, store, chunk, generation: G0, index: Index(1) };
+    assert_eq!(ask(2, peer::OP_PEER_UNLINK, unlink.to_bytes()).unwrap_err().kind, Kind::Retry);
+    let inventory = peer::Inventory { sender, store, from: ChunkId(0), entries_max: 10 };
+    let page = ask(2, peer::OP_PEER_INVENTORY, inventory.to_bytes()).unwrap();
+    let page: peer::InventoryPage = holdfast_base::codec::Decode::from_bytes(&page.meta).unwrap();
+    let held = page.entries[0];
+    assert_eq!((held.chunk, held.generation, held.state, held.length), (CHUNK, next, 3, 20));
+    assert!(page.entries.len() == 1 && !page.more);
+}

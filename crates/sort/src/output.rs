@@ -1,0 +1,257 @@
+//! Where sorted bytes go: a file, written by several threads at places that are known, or a
+//! stream, written front to back. A file gets its final name when all of it is durable.
+
+use crate::failure::Failure;
+use crate::progress::Progress;
+use holdfast_base::limits::SECTOR_BYTES;
+use holdfast_base::{Error, Result};
+use holdfast_env::buf::AlignedBuf;
+use holdfast_env::disk::{Access, Disk, File};
+use std::collections::HashMap;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+
+/// What a sort writes.
+pub enum Output {
+    File(PathBuf),
+    /// Written once, front to back; the name is for people.
+    Stream(String, Box<dyn Write + Send>),
+}
+
+/// A block on its way out: bytes `start..end` of it, which belong at `offset`.
+pub(crate) struct Chunk {
+    block: AlignedBuf,
+    start: usize,
+    end: usize,
+    offset: u64,
+}
+
+pub(crate) enum Target {
+    File(FileTarget),
+    Stream(String, Mutex<Box<dyn Write + Send>>),
+}
+
+/// A file that has a temporary name until it is complete.
+pub(crate) struct FileTarget {
+    pub temporary: PathBuf,
+    path: PathBuf,
+    file: Arc<dyn File>,
+    /// Sectors that two partitions share: what is there of them, and how many bytes.
+    seams: Mutex<HashMap<u64, (AlignedBuf, usize)>>,
+}
+
+pub(crate) fn temporary_path(path: &Path, id: &str) -> PathBuf {
+    let mut name = std::ffi::OsString::from(".");
+    name.push(path.file_name().unwrap_or_default());
+    name.push(format!(".holdfast-sort-{id}"));
+    path.with_file_name(name)
+}
+
+impl FileTarget {
+    /// Reserves room for `bytes`.
+    pub fn create(disk: &dyn Disk, path: &Path, id: &str, bytes: u64) -> Result<FileTarget> {
+        let temporary = temporary_path(path, id);
+        let make = || {
+            let file = disk.create(&temporary, Access::Direct)?;
+            if let Err(e) = file.allocate(bytes) {
+                let _ = disk.remove(&temporary);
+                return Err(e);
+            }
+            Ok(file)
+        };
+        let file = make().map_err(|e| {
+            Error::from(e).context(format_args!(
+                "reserve {} for `{}`",
+                holdfast_base::units::format_bytes(bytes),
+                path.display()
+            ))
+        })?;
+        Ok(FileTarget { temporary, path: path.to_owned(), file, seams: Mutex::default() })
+    }
+
+    fn failed(&self, e: std::io::Error) -> Error {
+        Error::from(e).context(format_args!("write `{}`", self.path.display()))
+    }
+
+    fn write(&self, chunk: &Chunk) -> Result<()> {
+        let Chunk { block, start, end, offset } = chunk;
+        let sector = SECTOR_BYTES;
+        // Blocks start on the sector of their first byte.
+        let first = if start % sector == 0 { *start } else { start.next_multiple_of(sector) };
+        if first > *start {
+            self.seam(&block[*start..first.min(*end)], *offset)?;
+        }
+        let last = end / sector * sector;
+        if last > first {
+            let at = offset + (first - start) as u64;
+            self.file.write_at(&block[first..last], at).map_err(|e| self.failed(e))?;
+        }
+        if last >= first && *end > last {
+            self.seam(&block[last..*end], offset + (last - start) as u64)?;
+        }
+        Ok(())
+    }
+
+    /// Adds part of a sector; writes it when it is whole.
+    fn seam(&self, bytes: &[u8], offset: u64) -> Result<()> {
+        let (sector, at) = (offset / SECTOR_BYTES as u64, (offset % SECTOR_BYTES as u64) as usize);
+        let mut seams = self.seams.lock().expect("no holder of this lock panics");
+        let (seam, filled) =
+            seams.entry(sector).or_insert_with(|| (AlignedBuf::zeroed(SECTOR_BYTES), 0));
+        seam[at..at + bytes.len()].copy_from_slice(bytes);
+        *filled += bytes.len();
+        if *filled == SECTOR_BYTES
+            && let Some((seam, _)) = seams.remove(&sector)
+        {
+            let at = sector * SECTOR_BYTES as u64;
+            self.file.write_at(&seam, at).map_err(|e| self.failed(e))?;
+        }
+        Ok(())
+    }
+
+    /// Makes what was written durable. Sectors that are not complete are written as they are;
+    /// whoever completes them writes them again.
+    pub fn sync(&self) -> Result<()> {
+        let seams = self.seams.lock().expect("no holder of this lock panics");
+        for (sector, (seam, _)) in seams.iter() {
+            let at = sector * SECTOR_BYTES as u64;
+            self.file.write_at(seam, at).map_err(|e| self.failed(e))?;
+        }
+        self.file.sync("sort.output").map_err(|e| self.failed(e))
+    }
+
+    /// Gives the file its length and its name.
+    pub fn finish(&self, disk: &dyn Disk, bytes: u64) -> Result<()> {
+        self.sync()?;
+        let named = || {
+            self.file.set_len(bytes)?;
+            self.file.sync("sort.output_length")?;
+            disk.rename(&self.temporary, &self.path)?;
+            let parent = self.path.parent().filter(|p| !p.as_os_str().is_empty());
+            disk.sync_dir(parent.unwrap_or(Path::new(".")), "sort.output_name")
+        };
+        named().map_err(|e| self.failed(e))
+    }
+}
+
+impl Target {
+    pub fn is_stream(&self) -> bool {
+        matches!(self, Target::Stream(..))
+    }
+
+    /// Hands over what a stream buffers.
+    pub fn flush(&self) -> Result<()> {
+        let Target::Stream(name, stream) = self else { return Ok(()) };
+        let flushed = stream.lock().expect("no holder of this lock panics").flush();
+        flushed.map_err(|e| Error::from(e).context(format_args!("write `{name}`")))
+    }
+
+    fn write(&self, chunk: &Chunk) -> Result<()> {
+        match self {
+            Target::File(file) => file.write(chunk),
+            Target::Stream(name, stream) => {
+                let mut stream = stream.lock().expect("no holder of this lock panics");
+                let bytes = &chunk.block[chunk.start..chunk.end];
+                stream
+                    .write_all(bytes)
+                    .map_err(|e| Error::from(e).context(format_args!("write `{name}`")))
+            }
+        }
+    }
+}
+
+/// Blocks of the output between those who fill and those who write them.
+pub(crate) struct Chunks {
+    out: Sender<Chunk>,
+    outgoing: Mutex<Receiver<Chunk>>,
+    home: Sender<AlignedBuf>,
+    homes: Mutex<Receiver<AlignedBuf>>,
+}
+
+impl Chunks {
+    pub fn new(count: usize, bytes: usize) -> Chunks {
+        let ((out, outgoing), (home, homes)) = (channel(), channel());
+        (0..count).for_each(|_| drop(home.send(AlignedBuf::zeroed(bytes))));
+        Chunks { out, outgoing: Mutex::new(outgoing), home, homes: Mutex::new(homes) }
+    }
+
+    /// Ends one writer.
+    pub fn end(&self) {
+        let end = Chunk { block: AlignedBuf::zeroed(0), start: 0, end: 0, offset: u64::MAX };
+        let _ = self.out.send(end);
+    }
+
+    /// Writes blocks until [`Chunks::end`].
+    pub fn write(&self, target: &Target, failure: &Failure, progress: &Progress) {
+        loop {
+            let next = self.outgoing.lock().expect("no holder of this lock panics").recv();
+            let Ok(chunk) = next else { return };
+            if chunk.offset == u64::MAX {
+                return;
+            }
+            if !failure.is_set() {
+                failure.note(target.write(&chunk));
+                progress.wrote(chunk.end - chunk.start);
+            }
+            let _ = self.home.send(chunk.block);
+        }
+    }
+
+    fn take(&self) -> Result<AlignedBuf> {
+        let block = self.homes.lock().expect("no holder of this lock panics").recv();
+        block.map_err(|_| Error::bug("write the output: its blocks are gone"))
+    }
+}
+
+/// Writes consecutive bytes of the output.
+pub(crate) struct Cursor<'a> {
+    chunks: &'a Chunks,
+    failure: &'a Failure,
+    /// Where the next block's first byte belongs.
+    offset: u64,
+    block: Option<AlignedBuf>,
+    start: usize,
+    end: usize,
+}
+
+impl<'a> Cursor<'a> {
+    pub fn new(chunks: &'a Chunks, failure: &'a Failure, offset: u64) -> Cursor<'a> {
+        Cursor { chunks, failure, offset, block: None, start: 0, end: 0 }
+    }
+
+    #[inline]
+    pub fn push(&mut self, mut bytes: &[u8]) -> Result<()> {
+        loop {
+            if let Some(block) = &mut self.block {
+                let n = bytes.len().min(block.len() - self.end);
+                block[self.end..self.end + n].copy_from_slice(&bytes[..n]);
+                self.end += n;
+                if n == bytes.len() {
+                    return Ok(());
+                }
+                bytes = &bytes[n..];
+                self.send();
+            }
+            self.failure.result()?;
+            self.block = Some(self.chunks.take()?);
+            self.start = (self.offset % SECTOR_BYTES as u64) as usize;
+            self.end = self.start;
+        }
+    }
+
+    fn send(&mut self) {
+        if let Some(block) = self.block.take() {
+            let chunk = Chunk { block, start: self.start, end: self.end, offset: self.offset };
+            self.offset += (self.end - self.start) as u64;
+            let _ = self.chunks.out.send(chunk);
+        }
+    }
+
+    /// Sends what is left; answers where the next byte belongs.
+    pub fn finish(mut self) -> u64 {
+        self.send();
+        self.offset
+    }
+}

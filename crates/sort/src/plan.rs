@@ -1,0 +1,191 @@
+//! How the memory that was given is divided. Pure arithmetic: every buffer of a sort is counted
+//! here, so that one number is obeyed.
+
+use crate::kernel::ENTRY_BYTES;
+use crate::kernel::combine::Combiner;
+use holdfast_base::limits::SECTOR_BYTES;
+use holdfast_base::units::{MIB, format_bytes};
+use holdfast_base::{Error, Result};
+
+/// What a process has before the first buffer: code, stacks, the sample, tables.
+const FIXED_BYTES: u64 = 12 * MIB;
+/// Less cannot keep a disk busy.
+pub const MEMORY_BYTES_MIN: u64 = 32 * MIB;
+
+/// Blocks that leave for the temporary disks: what TritonSort found to keep a disk sequential.
+const SPILL_BLOCK_BYTES_MAX: u64 = 8 * MIB;
+const SPILL_BLOCK_BYTES_MIN: u64 = 64 << 10;
+const READ_BLOCK_BYTES_MAX: u64 = 4 * MIB;
+const READ_BLOCK_BYTES_MIN: u64 = 64 << 10;
+/// Blocks of a lane on their way from the input.
+pub const READ_BLOCKS: u64 = 4;
+/// A partition should be so small a part of the memory that several are under way at once, and
+/// that a bad guess still fits.
+const PARTITIONS_A_MEMORY: u64 = 16;
+const PARTITIONS_MAX: u64 = 4096;
+/// Of a sort in memory: small enough that entries stay in the cache.
+const MEMORY_PARTITION_BYTES: u64 = 8 * MIB;
+const MEMORY_PARTITIONS_MAX: u64 = 1024;
+const MEMORY_BLOCK_BYTES: u64 = 256 << 10;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// All buffers together may take so many bytes.
+    pub buffers: u64,
+    /// Each byte is read and written once; partitions stay in memory.
+    pub in_memory: bool,
+    pub partitions: usize,
+    /// Of the blocks that a partition's bytes are kept or written in.
+    pub block_bytes: usize,
+    /// Blocks a lane has beyond one a partition.
+    pub spare_blocks: usize,
+    pub read_block_bytes: usize,
+    /// Of the blocks that the output is written in.
+    pub chunk_bytes: usize,
+}
+
+/// What a plan is made for.
+#[derive(Clone, Copy, Debug)]
+pub struct Need {
+    pub memory_bytes: u64,
+    /// Of the input; as good a guess as there is.
+    pub total_bytes: u64,
+    /// Mean of the records in the sample.
+    pub record_bytes: u64,
+    pub lanes: u64,
+    pub threads: u64,
+    /// The whole input is known to have no more than `total_bytes`.
+    pub total_known: bool,
+}
+
+/// Output blocks: those that each sorter fills, and those on their way.
+pub fn chunks(threads: u64) -> usize {
+    threads as usize * 3 + 2
+}
+
+fn sectors(bytes: u64) -> usize {
+    let sector = SECTOR_BYTES as u64;
+    (bytes / sector * sector).max(sector) as usize
+}
+
+impl Plan {
+    pub fn new(need: &Need) -> Result<Plan> {
+        if need.memory_bytes < MEMORY_BYTES_MIN {
+            return Err(Error::invalid(format!(
+                "sort with {} of memory: give `--memory` at least {}",
+                format_bytes(need.memory_bytes),
+                format_bytes(MEMORY_BYTES_MIN)
+            )));
+        }
+        let buffers = need.memory_bytes - FIXED_BYTES;
+        let read_block = (buffers / 64 / need.lanes / READ_BLOCKS * 8)
+            .clamp(READ_BLOCK_BYTES_MIN, READ_BLOCK_BYTES_MAX);
+        let read_block_bytes = sectors(read_block);
+        let chunk_bytes =
+            sectors((buffers / 4 / chunks(need.threads) as u64).clamp(64 << 10, 4 * MIB));
+        let reading = need.lanes * READ_BLOCKS * read_block_bytes as u64;
+        let mut plan = Plan {
+            buffers,
+            in_memory: false,
+            partitions: 1,
+            block_bytes: 0,
+            spare_blocks: 0,
+            read_block_bytes,
+            chunk_bytes,
+        };
+        if need.total_known && plan.fits_in_memory(need, reading) {
+            return Ok(plan);
+        }
+        // Both phases must fit: blocks of all partitions in the first, partitions in the second.
+        let record = need.record_bytes.max(1);
+        let entries = |bytes: u64| bytes / record * ENTRY_BYTES;
+        let target = buffers / PARTITIONS_A_MEMORY;
+        let partition =
+            (target as u128 * target as u128 / (target + entries(target)).max(1) as u128) as u64;
+        let blocks = (buffers - reading) / 8 * 7;
+        // A quarter of the blocks is on its way to the disk.
+        let share = |partitions: u64| {
+            let stages = need.lanes * Combiner::stage_bytes(partitions as usize) as u64;
+            blocks.saturating_sub(stages) / (need.lanes * (partitions + partitions / 4 + 4))
+        };
+        let mut partitions = need.total_bytes.div_ceil(partition.max(1)).clamp(4, PARTITIONS_MAX);
+        while partitions > 4 && share(partitions) < SPILL_BLOCK_BYTES_MIN {
+            partitions -= partitions.div_ceil(16);
+        }
+        plan.partitions = partitions as usize;
+        plan.block_bytes = sectors(share(partitions).min(SPILL_BLOCK_BYTES_MAX));
+        plan.spare_blocks = (partitions / 4 + 4) as usize;
+        Ok(plan)
+    }
+
+    /// Whether everything stays in memory; then plans so.
+    fn fits_in_memory(&mut self, need: &Need, reading: u64) -> bool {
+        let partitions =
+            need.total_bytes.div_ceil(MEMORY_PARTITION_BYTES).clamp(4, MEMORY_PARTITIONS_MAX);
+        let bytes = need.total_bytes / partitions * 2;
+        let entries = need.threads * (bytes / need.record_bytes.max(1)) * ENTRY_BYTES;
+        // Half of each open block is empty in the end, and each is one more where it is cut.
+        let blocks = need.total_bytes + need.lanes * partitions * MEMORY_BLOCK_BYTES;
+        let stages = need.lanes * Combiner::stage_bytes(partitions as usize) as u64;
+        let chunks = chunks(need.threads) as u64 * self.chunk_bytes as u64;
+        if blocks + stages + reading.max(entries + chunks) > self.buffers {
+            return false;
+        }
+        self.in_memory = true;
+        self.partitions = partitions as usize;
+        self.block_bytes = MEMORY_BLOCK_BYTES as usize;
+        true
+    }
+
+    /// Bytes that partitions in memory may take in the second phase.
+    pub fn partition_budget(&self, threads: u64) -> u64 {
+        let chunks = chunks(threads) as u64 * self.chunk_bytes as u64;
+        (self.buffers - chunks.min(self.buffers)) / 16 * 15
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use holdfast_base::units::GIB;
+
+    #[test]
+    fn all_buffers_of_a_phase_fit_into_the_memory() {
+        for memory_bytes in [32 * MIB, 64 * MIB, 100 * MIB, GIB, 2 * GIB, 64 * GIB] {
+            for total in [1, MIB, 30 * MIB, 200 * MIB, 2 * GIB, 100 * GIB, 10_000 * GIB] {
+                for (record_bytes, lanes) in [(1, 1), (8, 2), (100, 2), (100, 16), (5000, 4)] {
+                    let need = Need {
+                        memory_bytes,
+                        total_bytes: total,
+                        record_bytes,
+                        lanes,
+                        threads: lanes,
+                        total_known: true,
+                    };
+                    let plan = Plan::new(&need).unwrap();
+                    let reading = lanes * READ_BLOCKS * plan.read_block_bytes as u64;
+                    let stages = lanes * Combiner::stage_bytes(plan.partitions) as u64;
+                    let blocks = lanes * (plan.partitions + plan.spare_blocks) as u64;
+                    let kept = if plan.in_memory { total } else { 0 };
+                    let sum = kept + stages + reading + blocks * plan.block_bytes as u64;
+                    let slack = if memory_bytes / lanes < 8 * MIB { 4 * MIB } else { 0 };
+                    assert!(sum <= plan.buffers + slack, "{need:?} {plan:?} {sum}");
+                    assert!(plan.partition_budget(lanes) > plan.buffers / 2, "{need:?} {plan:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn too_little_memory_is_refused() {
+        let need = Need {
+            memory_bytes: 1 << 20,
+            total_bytes: 1,
+            record_bytes: 1,
+            lanes: 1,
+            threads: 1,
+            total_known: true,
+        };
+        assert!(Plan::new(&need).unwrap_err().message.contains("`--memory` at least 32.0 MiB"));
+    }
+}
