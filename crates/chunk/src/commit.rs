@@ -2,8 +2,9 @@
 //! few threads a store, or in `pump` when the store has none.
 
 use crate::disk::DiskStore;
-use crate::open::{Batch, COMMIT_BYTES_MAX, Open};
+use crate::open::{Batch, COMMIT_BYTES_MAX, Class, Open};
 use holdfast_base::Result;
+use holdfast_base::limits::SECTOR_BYTES;
 use holdfast_base::units::MIB;
 use holdfast_env::buf::AlignedBuf;
 use std::cell::Cell;
@@ -106,28 +107,41 @@ pub fn run(store: &DiskStore) {
     mark_commit_thread();
     let mut buf = AlignedBuf::zeroed(MIB as usize);
     while let Some(open) = store.queue.pop() {
-        commit_once(store, &open, &mut buf);
+        if commit_once(store, &open, &mut buf) {
+            store.queue.push_back_for_me(open);
+        }
     }
 }
 
 /// Writes what is queued here and now; false if nothing was.
 pub fn commit_queued(store: &DiskStore) -> bool {
-    let mut buf = AlignedBuf::zeroed(MIB as usize);
+    // It grows when a commit needs more: most calls find nothing to write.
+    let mut buf = AlignedBuf::zeroed(SECTOR_BYTES);
     let mut any = false;
     while let Some(open) = store.queue.try_pop() {
-        commit_once(store, &open, &mut buf);
+        if commit_once(store, &open, &mut buf) {
+            store.queue.push(open);
+        }
         any = true;
     }
     any
 }
 
-/// One commit of `open`; puts it back into the queue when more waits.
-pub fn commit_once(store: &DiskStore, open: &Arc<Open>, buf: &mut AlignedBuf) {
-    let batch = open.core().take_batch(&open.header);
-    let Some(mut batch) = batch else {
-        // What came meanwhile waits for the journal, which tells the driver.
-        open.core().rest();
-        return open.rests();
+/// One commit of `open`, which the caller has taken up ([`crate::open::Core::busy`]). True when
+/// more waits: it stays taken up, and the caller sees to it that somebody goes on.
+#[must_use]
+pub fn commit_once(store: &DiskStore, open: &Arc<Open>, buf: &mut AlignedBuf) -> bool {
+    let batch = {
+        let mut core = open.core();
+        match core.take_batch(&open.header) {
+            Some(batch) => batch,
+            // In one step: what is asked for between the two would be nobody's.
+            None => {
+                core.rest();
+                open.notify(core);
+                return false;
+            }
+        }
     };
     let result = write(store, open, &batch, buf);
     let mut dropped = Vec::new();
@@ -137,33 +151,25 @@ pub fn commit_once(store: &DiskStore, open: &Arc<Open>, buf: &mut AlignedBuf) {
             Ok(()) if batch.is_empty() => {}
             Ok(()) => core.finish(&batch),
             // Appends to a raw chunk that wait now begin where the failed ones would have ended.
-            Err(_) => {
-                core.put_back(&mut batch);
-                dropped = core.drain();
-            }
+            Err(_) => dropped = core.drain(),
         }
     }
     open.commit_ended();
     let error = result.clone().err();
-    if batch.is_deferred() {
-        store.journal.release(batch.segments());
-    }
     batch.answer(result);
     for item in dropped {
         let error = error.clone().unwrap_or_else(|| holdfast_base::Error::retry("not written"));
         item.fail(error);
     }
     // Only now, so that callbacks of one chunk come in its order.
-    let more = {
-        let mut core = open.core();
-        // What a store that takes no writes has in its journal stays there until the next start.
-        core.busy = core.rest() && store.writable().is_ok();
-        core.busy
-    };
-    match more {
-        true => store.queue.push_back_for_me(open.clone()),
-        false => open.rests(),
+    let mut core = open.core();
+    // What a store that takes no writes has in its journal stays there until the next start.
+    core.busy = core.rest() && store.writable().is_ok();
+    let more = core.busy;
+    if !more {
+        open.notify(core);
     }
+    more
 }
 
 fn write(store: &DiskStore, open: &Open, batch: &Batch, buf: &mut AlignedBuf) -> Result<()> {
@@ -184,23 +190,19 @@ fn write(store: &DiskStore, open: &Open, batch: &Batch, buf: &mut AlignedBuf) ->
     }
     let chunk = open.header.chunk;
     let what = format_args!("commit to chunk `{chunk}`");
-    written.map_err(|e| match batch.is_deferred() {
+    written.map_err(|e| match batch.class {
         // Its space was reserved before it was acknowledged.
-        true => store.write_broke(what, e),
-        false => store.write_failed(what, e),
+        Class::Deferred => store.write_broke(what, e),
+        Class::Durable | Class::Written => store.write_failed(what, e),
     })
 }
 
 fn write_batch(open: &Open, batch: &Batch, out: &[u8]) -> std::io::Result<()> {
-    if !batch.durable {
+    if batch.class != Class::Durable {
         return open.writer.write_at(out, batch.offset);
     }
     if batch.header.synced_before + 1 == batch.header.sequence {
-        let site = match batch.is_deferred() {
-            true => "chunk.commit-journaled",
-            false => "chunk.commit",
-        };
-        return open.writer.write_at_durable(out, batch.offset, site);
+        return open.writer.write_at_durable(out, batch.offset, "chunk.commit");
     }
     // Commits before this one were only written (or refused): one sync for all.
     open.writer.write_at(out, batch.offset)?;

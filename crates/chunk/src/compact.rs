@@ -252,8 +252,6 @@ impl DiskStore {
         if let Version::Open(open) = self.current(chunk)? {
             open.core().gone = true;
             self.stop_appends(&open);
-            let discarded = open.core().discard_deferred();
-            self.journal.release(discarded.into_iter());
             bytes = open.core().allocated;
         }
         let remove = || {

@@ -14,7 +14,7 @@ use crate::{NEEDLE_HINT_BYTES_MAX, names};
 use holdfast_base::checksum::crc32c;
 use holdfast_base::ids::{ChunkId, Durability, Generation, Pointer, StoreId, Tier};
 use holdfast_base::limits::{CHUNK_BYTES, PACKED_BYTES_MAX};
-use holdfast_base::units::{MIB, format_bytes};
+use holdfast_base::units::format_bytes;
 use holdfast_base::{Error, Result};
 use holdfast_env::buf::AlignedBuf;
 use holdfast_env::disk::{Access, Space};
@@ -394,29 +394,13 @@ impl DiskStore {
             self.writable()?;
             if core.wants_flush() || (self.inline && !core.in_flight) {
                 drop(core);
-                commit::commit_once(self, open, &mut AlignedBuf::zeroed(MIB as usize));
+                if commit::commit_once(self, open, &mut AlignedBuf::zeroed(SECTOR as usize)) {
+                    self.queue.push(open.clone());
+                }
             } else {
                 open.wait_for_commit(core);
             }
         }
-    }
-
-    /// Writes to all files what they miss of the journal, for an orderly end.
-    pub fn write_all_deferred(&self) {
-        let opens: Vec<Arc<Open>> = {
-            let chunks = self.chunks.read().expect("no holder of this lock panics");
-            let open = |held: &Held| match &held.current {
-                Version::Open(open) => Some(open.clone()),
-                Version::Sealed(_) => None,
-            };
-            chunks.values().filter_map(open).collect()
-        };
-        for open in opens {
-            if open.core().wants_flush() {
-                self.queue.push(open);
-            }
-        }
-        commit::commit_queued(self);
     }
 
     // Reads.

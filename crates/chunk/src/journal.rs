@@ -1,10 +1,10 @@
 //! The store's journal: small durable appends to raw chunks of all files share its commits. They
 //! are acknowledged from here, kept in memory, and written to their chunks' files later, many in
-//! one commit; a segment is used again once nothing of it is missing from a file. Recovery
-//! (`load.rs`) writes to the files what the journal has and they have not.
+//! one commit (`writeback.rs`); a segment is used again once all of it is durable in the files.
+//! Recovery (`load.rs`) writes to the files what the journal has and they have not.
 //!
 //! **Invariants.** One batch is in flight. A batch is written behind the last one of its segment,
-//! never over what a file still misses. Whoever holds this lock takes no chunk's lock.
+//! never over what a file may miss. Whoever holds this lock takes no chunk's lock.
 
 use crate::commit;
 use crate::disk::DiskStore;
@@ -13,13 +13,15 @@ use crate::journal_format::{
     BATCH_HEADER_BYTES, BatchHeader, RecordHeader, SegmentHeader, record_bytes,
 };
 use crate::names;
-use crate::open::Open;
+use crate::open::{Due, Open};
+use crate::writeback;
 use holdfast_base::limits::SECTOR_BYTES;
 use holdfast_base::units::{KIB, MIB};
 use holdfast_base::{Error, Result};
 use holdfast_env::File;
 use holdfast_env::buf::AlignedBuf;
 use holdfast_env::disk::Access;
+use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 
@@ -38,8 +40,10 @@ pub struct Journal {
     state: Mutex<State>,
     /// The journal's thread waits here for appends; told only while it waits.
     work: Condvar,
-    /// It waits here for a segment to become free; told by every release that frees one.
-    freed: Condvar,
+    /// It waits here for a segment to become clean.
+    cleaned: Condvar,
+    /// The write-back's thread waits here for chunks that are due and segments to clean.
+    later: Condvar,
 }
 
 #[derive(Default)]
@@ -56,7 +60,12 @@ struct State {
     sequence: u64,
     /// Where the next batch begins.
     at: u64,
+    /// Chunks whose files miss much.
+    due: VecDeque<Arc<Open>>,
+    broken: bool,
     stop: bool,
+    /// Its thread has ended: nothing new becomes due.
+    ended: bool,
 }
 
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
@@ -72,11 +81,21 @@ enum Phase {
 
 struct Segment {
     file: Arc<dyn File>,
-    /// Appends of this use that their files miss.
-    live: u64,
-    /// Chunks that such appends belong to, each once. Weak: the last owner of an unlinked chunk
-    /// closes its file, which takes a while.
+    /// Of its use.
+    number: u64,
+    /// Chunks with appends in it, each once. Weak: those of a sealed or unlinked one are settled,
+    /// and its file is to be closed.
     dirty: Vec<Weak<Open>>,
+    /// All of it is durable in the files.
+    clean: bool,
+}
+
+/// What the write-back does next.
+pub enum Later {
+    /// Write to this chunk's file what it misses; it is taken up.
+    Write(Arc<Open>),
+    /// Make durable in this chunk's file what a use of a segment holds of it.
+    Checkpoint(Weak<Open>, u64),
 }
 
 /// A batch to be.
@@ -109,7 +128,8 @@ impl Journal {
             segment_bytes,
             state: Mutex::new(State { phase, ..State::default() }),
             work: Condvar::new(),
-            freed: Condvar::new(),
+            cleaned: Condvar::new(),
+            later: Condvar::new(),
         }
     }
 
@@ -159,31 +179,63 @@ impl Journal {
         }
     }
 
-    /// Appends of these segments' uses are in their files now, or gone with them.
-    pub fn release(&self, segments: impl Iterator<Item = usize>) {
+    /// What the write-back is to do, if anything. It calls again when that is done: then the last
+    /// chunk of a segment's list is, too.
+    pub fn next_later(&self) -> Option<Later> {
+        self.lock().next_later(&self.cleaned)
+    }
+
+    /// As [`Journal::next_later`], waiting for it; `None` when the store ends.
+    pub fn wait_later(&self) -> Option<Later> {
         let mut state = self.lock();
-        let mut freed = false;
-        for i in segments {
-            let segment = &mut state.segments[i];
-            segment.live -= 1;
-            freed |= segment.live == 0;
-        }
-        if freed {
-            self.freed.notify_all();
+        loop {
+            let later = state.next_later(&self.cleaned);
+            if later.is_some() || state.ended {
+                return later;
+            }
+            state = self.later.wait(state).expect("no holder of this lock panics");
         }
     }
 
-    /// The store takes no writes any more: nobody frees segments.
+    /// The store takes no writes any more: nobody cleans segments.
     pub fn store_broke(&self) {
-        let _state = self.lock();
-        self.freed.notify_all();
+        let mut state = self.lock();
+        // Those that are not clean never will be.
+        state.segments.iter_mut().for_each(|segment| segment.dirty.clear());
+        state.broken = true;
+        self.cleaned.notify_all();
     }
 
     pub fn stop(&self) {
-        let mut state = self.lock();
-        state.stop = true;
+        self.lock().stop = true;
         self.work.notify_all();
-        self.freed.notify_all();
+    }
+}
+
+impl State {
+    fn next(&self) -> usize {
+        (self.current + 1) % self.segments.len()
+    }
+
+    fn next_later(&mut self, cleaned: &Condvar) -> Option<Later> {
+        if let Some(open) = self.due.pop_front() {
+            return Some(Later::Write(open));
+        }
+        // One segment ahead of need; the others give their chunks time to gather more.
+        if self.header.is_none() || self.broken {
+            return None;
+        }
+        let next = self.next();
+        let segment = &mut self.segments[next];
+        if segment.clean {
+            return None;
+        }
+        if let Some(open) = segment.dirty.pop() {
+            return Some(Later::Checkpoint(open, segment.number));
+        }
+        segment.clean = true;
+        cleaned.notify_all();
+        None
     }
 }
 
@@ -198,8 +250,8 @@ pub fn run(store: &DiskStore) {
             continue;
         }
         if state.stop {
-            drop(state);
-            return store.write_all_deferred();
+            state.ended = true;
+            return journal.later.notify_all();
         }
         if state.phase != Phase::Wanted {
             state.thread_waits = true;
@@ -225,23 +277,36 @@ pub fn commit(store: &DiskStore) -> bool {
     let mut batch = std::mem::replace(&mut state.staging, spare);
     drop(state);
     let written = write(store, &mut batch);
-    let mut dirty = Vec::new();
+    let (mut dirty, mut due) = (Vec::new(), Vec::new());
     for open in batch.opens.drain(..) {
-        if open.journal_ended(store, &written) {
+        let ended = open.journal_ended(&written);
+        if ended.first_in_use {
             dirty.push(Arc::downgrade(&open));
+        }
+        match ended.due {
+            Some(Due::Now) => store.queue.push(open),
+            Some(Due::Later) => due.push(open),
+            None => {}
         }
     }
     batch.clear();
+    let tell = !due.is_empty();
     let mut state = journal.lock();
-    if let Ok((segment, _)) = written {
-        state.segments[segment].dirty.extend(dirty);
+    if written.is_ok() {
+        let current = state.current;
+        state.segments[current].dirty.extend(dirty);
     }
+    state.due.extend(due);
     state.spare = Some(batch);
+    drop(state);
+    if tell {
+        journal.later.notify_one();
+    }
     true
 }
 
-/// Answers the segment and the number of its use.
-fn write(store: &DiskStore, batch: &mut Staging) -> Result<(usize, u64)> {
+/// Answers the number of the segment's use.
+fn write(store: &DiskStore, batch: &mut Staging) -> Result<u64> {
     store.writable()?;
     let journal = &store.journal;
     let padded = batch.len.next_multiple_of(SECTOR_BYTES);
@@ -257,47 +322,26 @@ fn write(store: &DiskStore, batch: &mut Staging) -> Result<(usize, u64)> {
     BatchHeader::seal(&header, state.sequence, offset, &mut batch.buf[..batch.len]);
     batch.buf[batch.len..padded].fill(0);
     state.at += padded as u64;
-    // Before the acknowledgements, for a release may follow each at once.
-    state.segments[current].live += batch.opens.len() as u64;
     let file = state.segments[current].file.clone();
     drop(state);
     file.write_at_durable(&batch.buf[..padded], offset, "chunk.journal-batch")
         .map_err(|e| store.write_broke(format_args!("write to the journal"), e))?;
-    Ok((current, header.number))
+    Ok(header.number)
 }
 
-/// Goes on in the next segment, once no file misses an append of it. What the files miss of the
-/// segment that is full is written to them meanwhile.
+/// Goes on in the next segment, once it is clean.
 fn turn(store: &DiskStore) -> Result<()> {
     let journal = &store.journal;
-    let dirty = {
-        let mut state = journal.lock();
-        let current = state.current;
-        std::mem::take(&mut state.segments[current].dirty)
-    };
-    for open in dirty.iter().filter_map(Weak::upgrade) {
-        if open.core().wants_flush() {
-            store.queue.push(open);
-        }
-    }
     let mut state = journal.lock();
-    let next = (state.current + 1) % state.segments.len();
-    while state.segments[next].live > 0 {
+    let next = state.next();
+    while !state.segments[next].clean {
         store.writable()?;
-        if store.inline || state.stop {
-            // There are no commit threads, or not for much longer.
-            drop(state);
-            let committed = commit::commit_queued(store);
-            state = journal.lock();
-            if committed {
-                continue;
-            }
-        }
         if store.inline {
-            return Err(Error::bug("turn the journal: nobody writes what the files miss of it"));
-        }
-        if state.segments[next].live > 0 {
-            state = journal.freed.wait(state).expect("no holder of this lock panics");
+            drop(state);
+            while writeback::step(store) {}
+            state = journal.lock();
+        } else {
+            state = journal.cleaned.wait(state).expect("no holder of this lock panics");
         }
     }
     let header = SegmentHeader {
@@ -317,6 +361,9 @@ fn turn(store: &DiskStore) -> Result<()> {
     let mut state = journal.lock();
     state.header = Some(header);
     (state.current, state.at, state.sequence) = (next, SECTOR, 0);
+    (state.segments[next].clean, state.segments[next].number) = (false, header.number);
+    drop(state);
+    journal.later.notify_one();
     Ok(())
 }
 
@@ -329,7 +376,7 @@ fn make(store: &DiskStore) {
         state.phase = Phase::Off;
         return;
     };
-    let segment = |file| Segment { file, live: 0, dirty: Vec::new() };
+    let segment = |file| Segment { file, number: 0, dirty: Vec::new(), clean: true };
     state.segments = files.into_iter().map(segment).collect();
     // As if the last one were full: the first batch turns to the first segment.
     (state.current, state.at) = (SEGMENTS as usize - 1, journal.segment_bytes);

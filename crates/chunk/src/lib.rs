@@ -26,6 +26,7 @@ mod slot_table;
 mod spare;
 mod store;
 mod transfer;
+mod writeback;
 
 pub use api::*;
 pub use scrub::{ScrubCursor, ScrubStep, Scrubber};

@@ -263,7 +263,10 @@ impl Loader {
         // left in the page cache must not be lost after that.
         writer.sync("chunk.recovered")?;
         core.synced = core.next_sequence - 1;
-        replay(&header, &*writer, &mut core, missed.appends)?;
+        if !missed.appends.is_empty() {
+            replay(&header, &*writer, &mut core, missed.appends)?;
+            core.synced = core.written;
+        }
         self.used_bytes += core.allocated;
         let open = Open::new(header, writer, reader, path.to_owned(), core);
         let held = Held { current: Version::Open(Arc::new(open)), others: Vec::new() };

@@ -2,7 +2,6 @@
 //! locks. The core does no I/O; `commit.rs` drives it and writes what it says.
 
 use crate::api::{Body, ChunkKind, Done, Needle, SlotDone};
-use crate::disk::DiskStore;
 use crate::format::{
     BLOCK, COMMIT_HEADER_BYTES, CommitHeader, Extent, FileHeader, IndexEntry, RECORD_ALIGN,
     RECORD_HEADER_BYTES, RecordHeader, SECTOR,
@@ -79,10 +78,10 @@ fn commit_bytes(bytes: u64) -> u64 {
 /// streams of equal pace must not all be written at one time. Or when it is asked for.
 pub const DEFERRED_BYTES_MAX: u64 = MIB;
 
-/// An append that was acknowledged from the journal, and in which of its segments it stands.
+/// An append that was acknowledged from the journal, and the use of a segment that holds it.
 struct Deferred {
     item: Pending,
-    segment: usize,
+    number: u64,
 }
 
 /// Everything that changes while a chunk is open.
@@ -90,6 +89,10 @@ pub struct Core {
     /// What is in the file and acknowledged.
     pub index: Index,
     pub next_sequence: u64,
+    /// The last commit that is in the file, and the last of these that was only written because
+    /// its appends asked for no more.
+    pub written: u64,
+    unpromised: u64,
     /// The last commit known to be durable, with all before it.
     pub synced: u64,
     /// End of the last commit; a multiple of the sector.
@@ -106,8 +109,6 @@ pub struct Core {
     /// Some appends that wait or are in flight are not in the journal; until they are answered,
     /// those behind them may not be either.
     direct: bool,
-    /// Commits in the file were only written: what follows them must not be durable before them.
-    unsynced: bool,
     /// In the journal's next batch, or the one in flight.
     journaling: VecDeque<Pending>,
     /// Acknowledged from the journal, and not yet in a commit of the file.
@@ -155,12 +156,22 @@ pub struct Batch {
     records: Vec<Planned>,
     pub header: CommitHeader,
     pub offset: u64,
-    pub durable: bool,
+    pub class: Class,
     first_slot: u32,
     /// Appends that did not fit any more.
     pub refused: Vec<Pending>,
-    /// Of appends acknowledged before: the segments of the journal they stand in.
-    segments: Vec<usize>,
+}
+
+/// What a commit is, once it has been written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// Durable, with all before it.
+    Durable,
+    /// Written.
+    Written,
+    /// Written; its appends were acknowledged before, from the journal, which keeps them until a
+    /// sync of the file.
+    Deferred,
 }
 
 impl Core {
@@ -172,6 +183,8 @@ impl Core {
         Core {
             index,
             next_sequence: 1,
+            written: 0,
+            unpromised: 0,
             synced: 0,
             data_end,
             allocated,
@@ -181,7 +194,6 @@ impl Core {
             busy: false,
             in_flight: false,
             direct: false,
-            unsynced: false,
             journaling: VecDeque::new(),
             deferred: VecDeque::new(),
             unwritten_bytes: 0,
@@ -280,7 +292,7 @@ impl Core {
             && item.durability == Durability::Durable
             && item.payload_bytes() <= journal::BODY_BYTES_MAX
             && !self.direct
-            && !self.unsynced
+            && self.unpromised <= self.synced
             && self.data_end + self.in_flight_bytes + self.unwritten_stored + own
                 <= self.allocated.min(Core::physical_max(header))
             && self.check(header, item).is_ok()
@@ -307,11 +319,23 @@ impl Core {
         !self.deferred.is_empty() && (waiting || !self.pending.is_empty())
     }
 
-    /// The driver has nothing more to do for now.
+    /// A driver lets go of the chunk; true if it must take it up again.
     pub fn rest(&mut self) -> bool {
         self.direct &= !self.pending.is_empty();
         self.busy = self.has_work();
         self.busy
+    }
+
+    /// Whether the file misses something of this use of a segment, or of an earlier one.
+    pub fn misses(&self, number: u64) -> bool {
+        let waits = self.deferred.front().is_some_and(|first| first.number <= number);
+        waits || (self.in_flight && self.unwritten_bytes > 0)
+    }
+
+    /// The last commit in the file, if it is not known to be durable.
+    pub fn unsynced(&self) -> Option<u64> {
+        let ends = self.gone || self.sealed.is_some();
+        (self.written > self.synced && !ends).then_some(self.written)
     }
 
     /// Takes over what a journal has and the file has not, for recovery.
@@ -319,14 +343,8 @@ impl Core {
         self.unwritten_bytes += body.len() as u64;
         let append = Append::Raw { at, done: Box::new(|_| ()) };
         let item = Pending { append, body: Box::new(body), crcs, durability: Durability::Durable };
-        self.deferred.push_back(Deferred { item, segment: 0 });
+        self.deferred.push_back(Deferred { item, number: 0 });
         self.flush_wanted = true;
-    }
-
-    /// Forgets what the file misses of the journal: the file is about to go. Answers the segments.
-    pub fn discard_deferred(&mut self) -> Vec<usize> {
-        self.unwritten_bytes = 0;
-        self.deferred.drain(..).map(|d| d.segment).collect()
     }
 
     /// What one append can still bring.
@@ -403,13 +421,16 @@ impl Core {
             return None;
         }
         self.in_flight_slots = items.len() as u64;
-        let durable = items.iter().any(|item| item.durability == Durability::Durable);
-        Some(self.batch(header, items, refused, durable, Vec::new()))
+        let class = match items.iter().any(|item| item.durability == Durability::Durable) {
+            true => Class::Durable,
+            false => Class::Written,
+        };
+        Some(self.batch(header, items, refused, class))
     }
 
     /// What was acknowledged from the journal, as one commit.
     fn take_deferred(&mut self, header: &FileHeader) -> Batch {
-        let (mut items, mut segments, mut stored) = (Vec::new(), Vec::new(), 0);
+        let (mut items, mut stored) = (Vec::new(), 0);
         while let Some(next) = self.deferred.front() {
             stored += next.item.stored_bytes();
             if !items.is_empty() && stored > COMMIT_BYTES_MAX {
@@ -417,10 +438,9 @@ impl Core {
             }
             let Some(next) = self.deferred.pop_front() else { break };
             items.push(next.item);
-            segments.push(next.segment);
         }
         self.flush_wanted &= !self.deferred.is_empty();
-        self.batch(header, items, Vec::new(), true, segments)
+        self.batch(header, items, Vec::new(), Class::Deferred)
     }
 
     fn batch(
@@ -428,8 +448,7 @@ impl Core {
         header: &FileHeader,
         items: Vec<Pending>,
         refused: Vec<Pending>,
-        durable: bool,
-        segments: Vec<usize>,
+        class: Class,
     ) -> Batch {
         self.in_flight = true;
         let commit = CommitHeader {
@@ -445,16 +464,7 @@ impl Core {
         };
         let offset = self.data_end;
         let records = Vec::new();
-        let mut batch = Batch {
-            items,
-            records,
-            header: commit,
-            offset,
-            durable,
-            first_slot,
-            refused,
-            segments,
-        };
+        let mut batch = Batch { items, records, header: commit, offset, class, first_slot, refused };
         batch.layout(header);
         self.in_flight_bytes = batch.padded_bytes();
         batch
@@ -480,35 +490,25 @@ impl Core {
                 }),
             }
         }
-        if batch.is_deferred() {
-            for item in &batch.items {
-                self.unwritten_bytes = self.unwritten_bytes.saturating_sub(item.payload_bytes());
-                self.journal_forgets(item);
-            }
-        }
         self.data_end += batch.padded_bytes();
         self.in_flight_bytes = 0;
-        self.unsynced = !batch.durable;
         self.in_flight_slots = 0;
-        if batch.durable {
-            self.synced = batch.header.sequence;
+        self.written = batch.header.sequence;
+        match batch.class {
+            Class::Durable => self.synced = self.written,
+            Class::Written => self.unpromised = self.written,
+            Class::Deferred => {
+                for item in &batch.items {
+                    self.unwritten_bytes -= item.payload_bytes();
+                    self.journal_forgets(item);
+                }
+            }
         }
     }
 
     fn journal_forgets(&mut self, item: &Pending) {
         let stored = commit_bytes(item.stored_bytes());
         self.unwritten_stored = self.unwritten_stored.saturating_sub(stored);
-    }
-
-    /// Puts back what a failed commit was to write and the journal still has.
-    pub fn put_back(&mut self, batch: &mut Batch) {
-        if !batch.is_deferred() {
-            return;
-        }
-        let items = batch.items.drain(..).zip(batch.segments.drain(..));
-        for (item, segment) in items.rev() {
-            self.deferred.push_front(Deferred { item, segment });
-        }
     }
 
     /// All that waits, not to be written any more.
@@ -532,16 +532,6 @@ impl Batch {
     /// Whether anything is to be written.
     pub fn is_empty(&self) -> bool {
         self.items.is_empty()
-    }
-
-    /// Whether its appends were acknowledged before, from the journal.
-    pub fn is_deferred(&self) -> bool {
-        !self.segments.is_empty()
-    }
-
-    /// Where they stand in the journal.
-    pub fn segments(&self) -> impl Iterator<Item = usize> + '_ {
-        self.segments.iter().copied()
     }
 
     pub fn padded_bytes(&self) -> u64 {
@@ -673,7 +663,8 @@ impl Open {
         self.notify(core);
     }
 
-    fn notify(&self, core: MutexGuard<'_, Core>) {
+    /// Tells whoever waits that the driver rests or a commit has ended.
+    pub fn notify(&self, core: MutexGuard<'_, Core>) {
         let heard = core.waiters > 0;
         drop(core);
         if heard {
@@ -708,48 +699,53 @@ impl Open {
         self.wait(core, |_| true, false);
     }
 
-    /// Tells whoever waits that the driver rests.
-    pub fn rests(&self) {
-        self.notify(self.core());
-    }
-
-    /// The journal's batch with this chunk's oldest append has ended: answers it. True if the
-    /// chunk belongs on the list of those whose files miss something of the segment.
-    pub fn journal_ended(self: &Arc<Open>, store: &DiskStore, written: &Written) -> bool {
+    /// The journal's batch with this chunk's oldest append has ended, in this use of a segment:
+    /// answers it.
+    pub fn journal_ended(self: &Arc<Open>, written: &Result<u64>) -> Journaled {
+        let mut ended = Journaled::default();
         let mut core = self.core();
-        let Some(mut item) = core.journaling.pop_front() else { return false };
-        let end = match &item.append {
-            Append::Raw { at, .. } => at + item.payload_bytes(),
-            Append::Needle { .. } => 0,
-        };
-        let append = Append::Raw { at: end - item.payload_bytes(), done: Box::new(|_| ()) };
+        let Some(mut item) = core.journaling.pop_front() else { return ended };
+        let Append::Raw { at, .. } = item.append else { return ended };
+        let end = at + item.payload_bytes();
+        let append = Append::Raw { at, done: Box::new(|_| ()) };
         let answered = std::mem::replace(&mut item.append, append);
-        let mut dirty = false;
         match written {
-            Ok((segment, number)) => {
+            Ok(number) => {
                 core.unwritten_bytes += item.payload_bytes();
-                core.deferred.push_back(Deferred { item, segment: *segment });
-                dirty = std::mem::replace(&mut core.dirty_in, *number) != *number;
+                core.deferred.push_back(Deferred { item, number: *number });
+                ended.first_in_use = std::mem::replace(&mut core.dirty_in, *number) != *number;
             }
             Err(_) => {
                 core.journal_forgets(&item);
                 core.staged_end = core.length();
             }
         }
-        let tell = core.has_work() && !std::mem::replace(&mut core.busy, true);
+        if core.has_work() && !std::mem::replace(&mut core.busy, true) {
+            ended.due = Some(if core.pending.is_empty() { Due::Later } else { Due::Now });
+        }
         self.notify(core);
         if let Append::Raw { done, .. } = answered {
             done(written.clone().map(|_| end));
         }
-        if tell {
-            store.queue.push(self.clone());
-        }
-        dirty
+        ended
     }
 }
 
-/// What became of a journal's batch: the segment that holds it and the number of its use.
-pub type Written = Result<(usize, u64)>;
+/// What the journal does about a chunk, one of whose appends it has answered.
+#[derive(Default)]
+pub struct Journaled {
+    /// It belongs on the list of those whose files miss something of the segment.
+    pub first_in_use: bool,
+    /// A driver must take it up.
+    pub due: Option<Due>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Due {
+    /// Somebody waits for an acknowledgement.
+    Now,
+    Later,
+}
 
 #[cfg(test)]
 mod tests {

@@ -149,12 +149,12 @@ pub fn replay(
         let Some(batch) = core.take_batch(header) else { break };
         let mut buf = AlignedBuf::zeroed(batch.padded_bytes() as usize);
         batch.encode(header, &mut buf);
-        file.write_at_durable(&buf, batch.offset, "chunk.replay")?;
+        file.write_at(&buf, batch.offset)?;
         core.finish(&batch);
         core.allocated = core.allocated.max(core.data_end);
         core.in_flight = false;
     }
-    Ok(())
+    file.sync("chunk.replay")
 }
 
 /// Checksums of the parts of `body`, which begins at byte `at`, between borders of blocks.

@@ -6,7 +6,7 @@ use crate::disk::DiskStore;
 use crate::dram::DramStore;
 use crate::open::{Append, Pending};
 use crate::transfer::{Exported, Import};
-use crate::{journal, load, spare};
+use crate::{journal, load, spare, writeback};
 use holdfast_base::ids::{ChunkId, Durability, Generation, Pointer, Slot, StoreId};
 use holdfast_base::{Error, Result};
 use holdfast_env::region::{Region, RegionMut};
@@ -48,7 +48,9 @@ impl Drop for Owner {
     fn drop(&mut self) {
         let Tiered::Disk(disk) = &self.tier else { return };
         disk.journal.stop();
-        disk.queue.stop();
+        if disk.inline {
+            disk.queue.stop();
+        }
         if commit::on_commit_thread() {
             return;
         }
@@ -73,8 +75,9 @@ impl Store {
             threads.push(tasks::spawn(&format!("commit-{i}"), move || commit::run(&store))?);
         }
         if count > 0 {
-            let store = store.clone();
+            let (store, later) = (store.clone(), store.clone());
             threads.push(tasks::spawn("chunk-journal", move || journal::run(&store))?);
+            threads.push(tasks::spawn("write-back", move || writeback::run(&later))?);
         }
         if store.spares.is_some() {
             let store = store.clone();
@@ -322,7 +325,7 @@ impl Store {
     pub fn pump(&self) {
         let Tiered::Disk(store) = &self.owner.tier else { return };
         // Callbacks may bring more.
-        while journal::commit(store) | commit::commit_queued(store) {}
+        while journal::commit(store) | commit::commit_queued(store) | writeback::step(store) {}
     }
 
     /// What the scrubber reads; memory is checked by its readers alone.
