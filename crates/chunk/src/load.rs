@@ -5,7 +5,7 @@ use crate::api::*;
 use crate::disk::{DiskStore, Held, Parts, Version};
 use crate::format::{
     FOOTER_HEADER_BYTES, FileHeader, Footer, FooterHead, HeaderError, SECTOR, STORE_FILE_BYTES,
-    TRAILER_MAGIC, Table, VERSION, decode_store_file, encode_store_file,
+    STORE_VERSION, TRAILER_MAGIC, Table, decode_store_file, encode_store_file,
 };
 use crate::index::Index;
 use crate::names::{self, Name};
@@ -88,12 +88,13 @@ pub fn open(
 /// Reads the store's id, or draws one for an empty directory.
 fn identity(disk: &dyn Disk, rng: &dyn Rng, dir: &Path) -> Result<(StoreId, bool)> {
     let path = dir.join(names::STORE);
+    let sites = ReplaceSites { data: "chunk.store-data", name: "chunk.store-name" };
     if disk.exists(&path)? {
         let bytes = read_file(disk, &path, SECTOR)?;
-        let id = decode_store_file(&bytes).map_err(|e| match e {
+        let (version, id) = decode_store_file(&bytes).map_err(|e| match e {
             HeaderError::Version(version) => Error::unsupported(format!(
-                "its format is version {version}, this build reads version {VERSION}; use a build \
-                 that reads it"
+                "its format is version {version}, this build reads up to version {STORE_VERSION}; \
+                 use a build that reads it"
             )),
             _ => Error::corrupt(format!(
                 "`{}` is damaged (expected {STORE_FILE_BYTES} bytes with a valid checksum); \
@@ -101,6 +102,9 @@ fn identity(disk: &dyn Disk, rng: &dyn Rng, dir: &Path) -> Result<(StoreId, bool
                 names::STORE
             )),
         })?;
+        if version < STORE_VERSION {
+            replace_file(disk, &path, &encode_store_file(id), sites)?;
+        }
         return Ok((id, false));
     }
     let is_chunk = |name: &str| {
@@ -113,7 +117,6 @@ fn identity(disk: &dyn Disk, rng: &dyn Rng, dir: &Path) -> Result<(StoreId, bool
         )));
     }
     let id = StoreId(rng.next_u64());
-    let sites = ReplaceSites { data: "chunk.store-data", name: "chunk.store-name" };
     replace_file(disk, &path, &encode_store_file(id), sites)?;
     Ok((id, true))
 }

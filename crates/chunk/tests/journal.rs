@@ -8,12 +8,21 @@ use holdfast_base::ids::{Durability, Generation};
 use holdfast_chunk::*;
 use holdfast_env::SeededRng;
 use holdfast_env::disk::{Access, Disk};
+use std::path::Path;
 use std::sync::Arc;
 
-/// A store with a small journal, which the first append asks for.
 fn with_journal(disk: &Arc<MemDisk>) -> (Store, Recovered) {
-    let config = StoreConfig { journal_segment_bytes: 32 << 10, ..config() };
-    Store::open(disk.clone(), Arc::new(SeededRng::new(1)), config).unwrap()
+    open_with(disk, 32 << 10)
+}
+
+/// Appends and waits for the acknowledgement, from whichever thread it comes.
+fn append_and_wait(store: &Store, at: u64, len: usize) {
+    let body = noise(at, len);
+    let (tx, rx) = std::sync::mpsc::channel();
+    let done = Box::new(move |length| tx.send(length).unwrap());
+    let sums = crcs(at, &body);
+    store.append_raw(CHUNK, at, Box::new(body), sums, Durability::Durable, done);
+    assert_eq!(rx.recv().unwrap().unwrap(), at + len as u64);
 }
 
 /// Appends of `len` bytes each; answers the acknowledged length after each.
@@ -68,4 +77,40 @@ fn a_damaged_journal_is_told_and_serves_nothing_behind_the_gap() {
     assert_eq!(found.journal_damage.len(), 1, "{found:?}");
     assert_eq!(found.damaged.len(), 1);
     assert_eq!(store.length(CHUNK).unwrap(), 3000);
+}
+
+/// A reader writes to the file what it is about to read of it. Once, what came meanwhile was put
+/// into the queue as if the reader were a thread that looks there next: no thread was woken, the
+/// chunk counted as taken up, and whoever asked for it later waited for ever.
+#[test]
+fn what_comes_while_a_reader_writes_back_is_written_back_by_somebody() {
+    let disk = MemDisk::new();
+    let config =
+        StoreConfig { journal_segment_bytes: 4 << 20, commit_threads: 1, ..common::config() };
+    let (store, _) = Store::open(disk.clone(), Arc::new(SeededRng::new(1)), config).unwrap();
+    store.create(spec(ChunkKind::Raw, 8 << 20)).unwrap();
+    let mut length = 0;
+    // The first append asks for the journal; those that come before it is made go to the file.
+    let is_used = || {
+        let journal = disk.files.lock().unwrap().get(Path::new("/store/journal-0")).cloned();
+        journal.is_some_and(|bytes| bytes.lock().unwrap().get(4096).is_some_and(|&b| b != 0))
+    };
+    while !is_used() {
+        append_and_wait(&store, length, 1000);
+        length += 1000;
+    }
+    let (tx, rx) = std::sync::mpsc::channel();
+    let writer = store.clone();
+    *disk.shared.in_next_write.lock().unwrap() = Some(Box::new(move || {
+        let mut at = length;
+        while at < length + (2 << 20) {
+            append_and_wait(&writer, at, 60_000);
+            at += 60_000;
+        }
+        tx.send(at).unwrap();
+    }));
+    assert_eq!(read_raw(&store, length - 1000, 1000).unwrap(), noise(length - 1000, 1000));
+    let end = rx.recv().unwrap();
+    assert_eq!(read_raw(&store, end - 60_000, 60_000).unwrap(), noise(end - 60_000, 60_000));
+    store.seal(CHUNK, end).unwrap();
 }
