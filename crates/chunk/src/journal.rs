@@ -348,8 +348,6 @@ fn turn(store: &DiskStore) -> Result<()> {
         version: VERSION,
         store: store.id,
         number: state.header.map_or(0, |h| h.number) + 1,
-        nonce: store.rng.next_u64(),
-        previous_nonce: state.header.map_or(0, |h| h.nonce),
         previous_end: state.header.map_or(0, |_| state.at),
     };
     let file = state.segments[next].file.clone();

@@ -20,15 +20,13 @@ const RECORD_ALIGN: usize = 8;
 pub struct SegmentHeader {
     pub version: u16,
     pub store: StoreId,
-    /// Counts uses, of all segments of one journal, from 1.
+    /// Counts uses, of all segments of one journal, from 1. Every batch says it, too: a header
+    /// torn by a power cut, over a segment that was clean, or damaged later takes nothing with it.
     pub number: u64,
-    /// Random: enters every batch's checksum, so that batches of an earlier use are none.
-    pub nonce: u64,
-    /// The use before this one, and where its last batch ended; 0 for none.
-    pub previous_nonce: u64,
+    /// Where the last batch of the use before this one ended; 0 for none.
     pub previous_end: u64,
 }
-codec_struct!(SegmentHeader { version, store, number, nonce, previous_nonce, previous_end });
+codec_struct!(SegmentHeader { version, store, number, previous_end });
 
 impl SegmentHeader {
     pub fn encode_sector(&self, sector: &mut [u8]) {
@@ -55,15 +53,18 @@ impl SegmentHeader {
             Err(_) => Err(HeaderError::NotAChunk),
         }
     }
+}
 
-    fn place(&self, offset: u64) -> u32 {
-        stamp(ChunkId(self.nonce), Generation(0), offset)
-    }
+/// The stamp of a batch's header that stands at `offset` of a segment.
+fn place(store: StoreId, offset: u64) -> u32 {
+    stamp(ChunkId(store.0), Generation(0), offset)
 }
 
 /// What one durable write holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchHeader {
+    /// The use of the segment that it belongs to.
+    pub number: u64,
     /// From 1 in each use of a segment, without gaps: one batch is in flight a journal.
     pub sequence: u64,
     /// From the batch's start to the end of its last record.
@@ -82,14 +83,15 @@ impl BatchHeader {
         head[8..16].copy_from_slice(&sequence.to_le_bytes());
         head[16..24].copy_from_slice(&bytes.to_le_bytes());
         head[24..28].copy_from_slice(&payload_crc.to_le_bytes());
-        let crc = crc32c(&head[..36]) ^ segment.place(offset);
+        head[28..36].copy_from_slice(&segment.number.to_le_bytes());
+        let crc = crc32c(&head[..36]) ^ place(segment.store, offset);
         head[36..40].copy_from_slice(&crc.to_le_bytes());
     }
 
     /// The header at `offset` of a segment's `bytes`, if one stands there whose batch fits.
-    fn decode_at(segment: &SegmentHeader, bytes: &[u8], offset: u64) -> Option<BatchHeader> {
+    fn decode_at(store: StoreId, bytes: &[u8], offset: u64) -> Option<BatchHeader> {
         let head = bytes.get(offset as usize..)?.get(..BATCH_HEADER_BYTES)?;
-        let crc = crc32c(&head[..36]) ^ segment.place(offset);
+        let crc = crc32c(&head[..36]) ^ place(store, offset);
         if head[..4] != BATCH_MAGIC || get_u32(head, 36) != crc {
             return None;
         }
@@ -98,7 +100,9 @@ impl BatchHeader {
         let size = u64::decode(&mut reader).ok()?;
         let fits = size >= BATCH_HEADER_BYTES as u64
             && offset.checked_add(size).is_some_and(|end| end <= bytes.len() as u64);
-        fits.then_some(BatchHeader { sequence, bytes: size, payload_crc: get_u32(head, 24) })
+        let number = u64::from_bytes(&head[28..36]).ok()?;
+        let payload_crc = get_u32(head, 24);
+        fits.then_some(BatchHeader { number, sequence, bytes: size, payload_crc })
     }
 
     fn payload<'a>(&self, bytes: &'a [u8], offset: u64) -> Option<&'a [u8]> {
@@ -165,10 +169,17 @@ pub struct Walked {
     pub torn: Option<Range<u64>>,
 }
 
-/// Follows a segment's batches. One is in flight a journal, so a valid batch behind an invalid
+/// The last use of a segment whose header is lost; `None` if it holds no batch.
+pub fn last_use(store: StoreId, bytes: &[u8]) -> Option<u64> {
+    let places = (SECTOR..bytes.len() as u64).step_by(SECTOR_BYTES);
+    places.filter_map(|at| BatchHeader::decode_at(store, bytes, at)).map(|h| h.number).max()
+}
+
+/// Follows the batches of one use of a segment. One is in flight a journal, so a valid batch behind an invalid
 /// place proves that the place was acknowledged.
 pub fn walk(
-    segment: &SegmentHeader,
+    store: StoreId,
+    number: u64,
     bytes: &[u8],
     mut each: impl FnMut(RecordHeader, &[u8]),
 ) -> Walked {
@@ -176,7 +187,8 @@ pub fn walk(
     let mut expected = 1;
     let mut at = SECTOR;
     while at < bytes.len() as u64 {
-        let header = BatchHeader::decode_at(segment, bytes, at).filter(|h| h.sequence >= expected);
+        let header = BatchHeader::decode_at(store, bytes, at)
+            .filter(|h| h.number == number && h.sequence >= expected);
         let payload = header.and_then(|h| Some((h, h.payload(bytes, at)?)));
         match (payload, header) {
             (Some((header, payload)), _) => {
@@ -210,8 +222,6 @@ mod tests {
             version: VERSION,
             store: StoreId(3),
             number: 1,
-            nonce: 77,
-            previous_nonce: 0,
             previous_end: 0,
         }
     }
@@ -236,7 +246,7 @@ mod tests {
     fn found(bytes: &[u8]) -> (Vec<u64>, Walked) {
         let header = SegmentHeader::decode_sector(bytes).unwrap();
         let mut list = Vec::new();
-        let walked = walk(&header, bytes, |record, body| {
+        let walked = walk(header.store, header.number, bytes, |record, body| {
             assert!(body.iter().all(|&b| b as u64 == record.at / 5000 + 1));
             list.push(record.at);
         });
@@ -267,7 +277,7 @@ mod tests {
     #[test]
     fn batches_of_an_earlier_use_are_none() {
         let mut bytes = three();
-        SegmentHeader { nonce: 78, number: 2, ..segment() }
+        SegmentHeader { number: 2, ..segment() }
             .encode_sector(&mut bytes[..SECTOR_BYTES]);
         let (list, walked) = found(&bytes);
         assert!(list.is_empty());

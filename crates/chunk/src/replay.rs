@@ -2,7 +2,7 @@
 //! Called by `load.rs`, before the store exists; knows nothing of other files.
 
 use crate::format::{FileHeader, SECTOR};
-use crate::journal_format::{SegmentHeader, Walked, walk};
+use crate::journal_format::{SegmentHeader, Walked, last_use, walk};
 use crate::open::{Core, DEFERRED_BYTES_MAX};
 use holdfast_base::checksum::crc32c;
 use holdfast_base::ids::{ChunkId, StoreId};
@@ -47,25 +47,22 @@ impl Replay {
     /// used hold nothing.
     pub fn read(store: StoreId, segments: Vec<(PathBuf, Vec<u8>)>) -> Replay {
         let mut replay = Replay::default();
-        let header = |bytes: &[u8]| SegmentHeader::decode_sector(bytes).ok();
-        let mut used: Vec<(SegmentHeader, PathBuf, Vec<u8>)> = Vec::new();
+        // With the number of its use, and where the use before it ended.
+        let mut used: Vec<(u64, Option<u64>, PathBuf, Vec<u8>)> = Vec::new();
         for (path, bytes) in segments {
-            match header(&bytes).filter(|header| header.store == store) {
-                Some(header) => used.push((header, path, bytes)),
-                None if bytes.get(..8).is_some_and(|magic| magic.iter().any(|&b| b != 0)) => {
-                    // Its header is durable before its first batch.
-                    let what = "its header is damaged; what it held that files miss is lost";
-                    replay.damage.push(format!("`{}`: {what}", path.display()));
-                }
-                None => {}
+            let header = SegmentHeader::decode_sector(&bytes).ok().filter(|h| h.store == store);
+            match header {
+                Some(h) => used.push((h.number, Some(h.previous_end), path, bytes)),
+                // Of a clean segment, torn, or damaged: its batches say where they belong.
+                None => used.extend(last_use(store, &bytes).map(|n| (n, None, path, bytes))),
             }
         }
-        used.sort_by_key(|(header, ..)| header.number);
+        used.sort_by_key(|(number, ..)| *number);
         for i in 0..used.len() {
-            let (header, path, bytes) = &used[i];
-            let walked = replay.follow(header, bytes);
-            let successor = used.get(i + 1).filter(|next| next.0.previous_nonce == header.nonce);
-            let end = successor.map_or(walked.end, |next| next.0.previous_end);
+            let (number, _, path, bytes) = &used[i];
+            let walked = replay.follow(store, *number, bytes);
+            let successor = used.get(i + 1).filter(|next| next.0 == number + 1);
+            let end = successor.and_then(|next| next.1).unwrap_or(walked.end);
             let short = (walked.end < end).then_some(walked.end..end);
             for place in walked.damage.into_iter().chain(short) {
                 replay.damage.push(format!(
@@ -83,8 +80,8 @@ impl Replay {
         replay
     }
 
-    fn follow(&mut self, header: &SegmentHeader, bytes: &[u8]) -> Walked {
-        walk(header, bytes, |record, body| {
+    fn follow(&mut self, store: StoreId, number: u64, bytes: &[u8]) -> Walked {
+        walk(store, number, bytes, |record, body| {
             let (nonce, at, body) = (record.nonce, record.at, body.to_vec());
             self.records.entry(record.chunk).or_default().push(Record { nonce, at, body });
         })
