@@ -191,6 +191,11 @@ pub fn accept(listener: &impl AsFd) -> io::Result<(OwnedFd, Option<SocketAddr>)>
     Ok((fd, raw.address()))
 }
 
+/// Whether a call failed because this process, or the machine, has no descriptor left.
+pub fn is_out_of_descriptors(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
+}
+
 /// Small answers go out at once.
 pub fn set_nodelay(fd: &impl AsFd) -> io::Result<()> {
     set_option(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1)

@@ -16,6 +16,7 @@ mod log;
 mod node;
 mod output;
 mod recovery;
+mod route;
 mod sim;
 mod sort;
 mod up;
@@ -76,7 +77,9 @@ fn run(cli: &Cli) -> Result<()> {
         }
         Command::Config(cli::Config::Check { file }) => check_config(file, &mut out),
         Command::Cache(options) => cache::run(options, &mut out),
+        Command::Route(options) => route::run(options, &mut out),
         Command::Bench(cli::Bench::Cache(options)) => bench::cache::run(options, &mut out),
+        Command::Bench(cli::Bench::Incast(options)) => bench::incast::run(options, &mut out),
         Command::Sim(cli::Sim::Recovery(options)) => sim::recovery(options, &mut out),
         Command::Bench(cli::Bench::Iobench(options)) => bench::iobench(options, &mut out),
         Command::Bench(cli::Bench::Cluster(options)) => bench::cluster::run(options, &mut out),

@@ -122,6 +122,7 @@ fn open_store(disk: &SimDisk) -> holdfast_base::Result<Store> {
         reserve_bytes: 1 << 20,
         commit_threads: 0,
         spare_file: false,
+        journal_segment_bytes: 0,
         ..StoreConfig::new("/store")
     };
     Store::open(Arc::new(disk.clone()), Arc::new(SeededRng::new(1)), config).map(|(store, _)| store)

@@ -2,6 +2,7 @@
 //! looking anything up, and memcached where it is installed, taking turns under the same load.
 //! Servers are processes of their own, each pinned to the first core; the load has the next one.
 
+mod client;
 mod crowd;
 mod curve;
 mod keys;
@@ -24,8 +25,8 @@ use std::time::Duration;
 
 #[derive(Args, Debug, Clone)]
 pub struct Options {
-    /// get100, pipeline, get1, set, udp1, udp10, udp100, trains1, or `table` for all these; hits,
-    /// curve, ladder, cores, crowd, items, second: see docs/cache.md
+    /// get100, pipeline, get1, set, udp1, udp10, udp100, trains1, client1, or `table` for all
+    /// these; hits, curve, ladder, cores, crowd, items, second: see docs/cache.md
     #[arg(short = 't', long = "type", default_value = "table", value_name = "TYPE")]
     pub kind: String,
     /// Keys that are stored
@@ -99,7 +100,20 @@ const CASES: &[Case] = &[
         1,
         shape(Transport::Trains, 8, 8),
     ),
+    case("client1", "UDP, single gets, our client", Kind::Get, 1, shape(Transport::Client, 1, 64)),
 ];
+
+impl Case {
+    /// What the null server is put under, which answers nothing that a client understands: the
+    /// bare load in the client's place.
+    fn bare(&self) -> Case {
+        let mut case = Case { ..*self };
+        if case.shape.transport == Transport::Client {
+            case.shape = shape(Transport::Trains, 8, 8);
+        }
+        case
+    }
+}
 
 const fn case(
     name: &'static str,
@@ -173,7 +187,7 @@ fn measure(
     let (mut limits, mut peers, mut samples) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..options.repetitions.max(1) {
         requests.comparable = false;
-        limits.push(rate(&load_on(&null, case, &requests, options)?));
+        limits.push(rate(&load_on(&null, &case.bare(), &requests, options)?));
         requests.comparable = true;
         let (server, client) = (ours.cpu_seconds(), super::server::own_cpu_seconds());
         let ran = load_on(ours, case, &requests, options)?;

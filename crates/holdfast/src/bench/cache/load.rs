@@ -25,6 +25,8 @@ pub enum Transport {
     Udp,
     /// UDP with trains of datagrams in one call, at our end.
     Trains,
+    /// The shipped client, over UDP; see [`super::client`].
+    Client,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -54,6 +56,10 @@ pub fn run(target: SocketAddr, shape: Shape, requests: &Requests, time: Duration
     match shape.transport {
         Transport::Tcp => tcp(target, shape, requests, time),
         Transport::Udp | Transport::Trains => udp(target, shape, requests, time),
+        Transport::Client => {
+            let (keys, value) = (requests.key_count, requests.value_bytes);
+            super::client::run(target, keys, value, time)
+        }
     }
 }
 
