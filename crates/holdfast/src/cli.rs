@@ -38,6 +38,9 @@ pub enum Command {
         /// Check this data directory instead of asking a node
         #[arg(long, value_name = "DIR")]
         data: Option<PathBuf>,
+        /// Look at this machine's kernel settings instead, and give advice
+        #[arg(long, conflicts_with = "data")]
+        machine: bool,
     },
     /// Work with files
     #[command(subcommand)]

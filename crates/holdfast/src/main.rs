@@ -11,6 +11,7 @@ mod dev;
 mod doctor;
 mod fs;
 mod http;
+mod kernel;
 mod log;
 mod node;
 mod output;
@@ -56,8 +57,9 @@ fn run(cli: &Cli) -> Result<()> {
         Command::Node(command) => node::run(&mut connect(cli)?, command, &mut out),
         Command::Recovery(command) => recovery::run(&mut connect(cli)?, command, &mut out),
         Command::Status => doctor::status(&mut connect(cli)?, &mut out),
-        Command::Doctor { data: Some(data) } => doctor::check_directory(data, &mut out),
-        Command::Doctor { data: None } => doctor::ask(&mut connect(cli)?, &mut out),
+        Command::Doctor { machine: true, .. } => kernel::run(&mut out),
+        Command::Doctor { data: Some(data), .. } => doctor::check_directory(data, &mut out),
+        Command::Doctor { data: None, .. } => doctor::ask(&mut connect(cli)?, &mut out),
         Command::Fs(command) => {
             let mut client = connect(cli)?;
             // A long copy outlives its node. One of another build may not know the question.

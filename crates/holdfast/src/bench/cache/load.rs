@@ -39,6 +39,7 @@ pub struct Shape {
 }
 
 /// What a run came to.
+#[derive(Default)]
 pub struct Ran {
     pub requests: u64,
     pub seconds: f64,
@@ -87,7 +88,7 @@ fn tcp(target: SocketAddr, shape: Shape, requests: &Requests, time: Duration) ->
     }
     let mut events = Events::new(256);
     let mut buffer = vec![0; RECEIVE_BYTES];
-    let mut ran = Ran { requests: 0, seconds: 0.0, latencies_ns: Vec::new(), lost: 0, compared: 0 };
+    let mut ran = Ran::default();
     let (start, mut rounds) = (Instant::now(), 0u64);
     let mut last = start;
     while start.elapsed() < time {
@@ -186,7 +187,7 @@ fn udp(target: SocketAddr, shape: Shape, requests: &Requests, time: Duration) ->
     }
     let mut events = Events::new(256);
     let mut buffer = vec![0; sockets::DATAGRAM_BYTES_MAX];
-    let mut ran = Ran { requests: 0, seconds: 0.0, latencies_ns: Vec::new(), lost: 0, compared: 0 };
+    let mut ran = Ran::default();
     let start = Instant::now();
     let mut last = start;
     while start.elapsed() < time {
