@@ -148,6 +148,8 @@ fn sort_once(
         memory_bytes,
         temp,
         threads: std::thread::available_parallelism().map_or(1, usize::from),
+        first: None,
+        resume: false,
     };
     // Resets the peak that `VmHWM` says.
     let _ = std::fs::write("/proc/self/clear_refs", "5");
@@ -226,6 +228,8 @@ fn make_records(path: &Path, bytes: u64, seed: u64, skew: bool) -> Result<()> {
         records: bytes / 100,
         shape: Shape { ascii: true, skew },
         threads: std::thread::available_parallelism().map_or(1, usize::from),
+        first: None,
+        resume: false,
     };
     generate::file(&RealDisk, path, &request).map(drop)
 }
