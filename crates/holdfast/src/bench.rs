@@ -7,6 +7,8 @@
 )]
 
 pub mod cache;
+pub mod cluster;
+pub mod incast;
 mod limits;
 mod names;
 pub mod report;
