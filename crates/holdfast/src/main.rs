@@ -69,7 +69,7 @@ fn run(cli: &Cli) -> Result<()> {
         Command::Log(command) => log::run(&mut connect(cli)?, command, &mut out),
         Command::Sort(command) => {
             // What is sorted may go to standard output, which this would hold.
-            sort::run(command, &mut out)
+            sort::run(command, &|| connect(cli), &mut out)
         }
         Command::Config(cli::Config::PrintDefault) => {
             print!("{}", config::print_default());
