@@ -9,6 +9,7 @@
 pub mod cache;
 mod limits;
 mod names;
+pub mod recovery;
 pub mod report;
 pub mod scheduler;
 mod server;

@@ -98,6 +98,13 @@ pub struct SimRecovery {
     /// Foreground traffic from a CSV file instead of the generator
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
+    /// Copysets: a node shares its chunks with so many others only; 0 for all
+    #[arg(long, default_value_t = 0, value_name = "NODES")]
+    pub scatter: usize,
+    /// Charge the time that planning takes on this machine, now, instead of the recorded one;
+    /// then no two runs are the same
+    #[arg(long)]
+    pub measure_compute: bool,
     /// A figure of the paper: 6, 7, 8, 9a or 9b
     #[arg(long, value_name = "FIGURE")]
     pub figure: Option<String>,
@@ -368,6 +375,9 @@ pub enum Bench {
     Iobench(Iobench),
     /// The cache: gets and sets over TCP and UDP, beside a null server and memcached
     Cache(crate::bench::cache::Options),
+    /// A node lost in a real cluster with limited links: time of repair and what the foreground
+    /// feels of it, beside fixed rates
+    Recovery(crate::bench::recovery::Options),
     /// The recovery planner: tasks scheduled a second by each selector and search, on one core
     Scheduler(Scheduler),
     /// The external sort, beside the disk's bandwidth and GNU sort
