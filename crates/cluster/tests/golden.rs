@@ -57,6 +57,7 @@ fn copies_commands() -> Vec<Command> {
             digest: 6,
             replicas: vec![store(9)],
         },
+        Command::RaiseCopies { chunks: vec![chunk], copies: 3 },
     ]
 }
 

@@ -23,6 +23,8 @@ pub enum Command {
     Up(Up),
     /// Run a cluster of several nodes on this machine, to try it out; and do things to its nodes
     Dev(Dev),
+    /// Watch a small cluster lose a node with its disk, and no file
+    Demo(crate::demo::Options),
     /// Nodes of a cluster
     #[command(subcommand)]
     Node(Node),
@@ -182,6 +184,9 @@ pub enum Node {
         /// Any node of the cluster to join, HOST:PORT
         #[arg(long, value_name = "ADDR")]
         join: Option<String>,
+        /// End when standard input does: for `dev`, whose nodes end with it
+        #[arg(long, hide = true)]
+        attached: bool,
     },
     /// List the cluster's nodes
     Ls,
@@ -380,6 +385,8 @@ pub enum Bench {
     Recovery(crate::bench::recovery::Options),
     /// The recovery planner: tasks scheduled a second by each selector and search, on one core
     Scheduler(Scheduler),
+    /// A cluster under load that loses a node; and what three copies cost beside one
+    Cluster(crate::bench::cluster::Options),
     /// The external sort, beside the disk's bandwidth and GNU sort
     Sort(crate::bench::sort::SortBench),
 }

@@ -88,6 +88,17 @@ pub fn run(up: &Up, join: Option<&str>, out: &mut Output) -> Result<()> {
     Ok(())
 }
 
+/// Ends this process in order when its standard input ends: whoever started it is gone.
+pub fn end_with_input() -> Result<()> {
+    // Before the thread, which would get them otherwise.
+    signals::block_shutdown_signals();
+    tasks::spawn("parent", || {
+        let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+        let _ = signals::terminate(std::process::id());
+    })?;
+    Ok(())
+}
+
 /// The cache; nothing if it is switched off.
 fn start_cache(config: &Config, machine: &Machine) -> Result<Option<holdfast_cache::Server>> {
     let Some(address) = config.address(config.cache_port) else { return Ok(None) };

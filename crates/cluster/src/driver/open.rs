@@ -438,12 +438,15 @@ fn fold<V: View>(
     Fold::open_member(log.clone(), topic, snapshots, config.fold)
 }
 
+/// A chunk that a store has received in part.
+type Partial = (StoreId, ChunkId, Generation);
+
 fn open_stores(
     machine: &Machine,
     config: &NodeConfig,
     region: Option<Arc<Region>>,
     findings: &mut Vec<String>,
-) -> Result<(Stores, Vec<(StoreId, ChunkId, Generation)>)> {
+) -> Result<(Stores, Vec<Partial>)> {
     let (mut stores, mut partial) = (Vec::new(), Vec::new());
     let chunk_bytes_max = config.chunk_bytes;
     let directories = std::iter::once(config.data.join("chunks")).chain(config.disks.clone());

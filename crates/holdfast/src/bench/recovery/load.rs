@@ -23,7 +23,8 @@ struct Shared {
     began: Instant,
     /// Due times, in microseconds after the trace's beginning, with latencies.
     samples: Mutex<Vec<(u64, u64)>>,
-    failures: AtomicU64,
+    /// Of requests: there should be none.
+    failures: Mutex<Vec<Error>>,
     stop: Stop,
 }
 
@@ -69,7 +70,7 @@ impl Load {
             origin_us: AtomicU64::new(0),
             began: now(),
             samples: Mutex::default(),
-            failures: AtomicU64::new(0),
+            failures: Mutex::default(),
             stop: Stop::new(),
         });
         let mut threads = Vec::new();
@@ -104,9 +105,13 @@ impl Load {
     pub fn finish(self) -> Result<()> {
         self.shared.stop.request();
         self.threads.into_iter().for_each(Task::join);
-        match self.shared.failures.load(Ordering::Relaxed) {
-            0 => Ok(()),
-            n => Err(Error::retry(format!("replay the foreground: {n} requests failed"))),
+        let failures = self.shared.failures.lock().expect("no holder of this lock panics");
+        match failures.first() {
+            None => Ok(()),
+            Some(first) => {
+                let count = failures.len();
+                Err(first.clone().context(format!("replay the foreground: {count} streams failed")))
+            }
         }
     }
 }
@@ -131,8 +136,8 @@ impl Shared {
                 return;
             }
             number += 1;
-            if stream.request(number).is_err() {
-                self.failures.fetch_add(1, Ordering::Relaxed);
+            if let Err(e) = stream.request(number) {
+                self.failures.lock().expect("no holder of this lock panics").push(e);
                 return;
             }
             let latency_us = self.elapsed_us().saturating_sub(due_us as u64);
