@@ -15,6 +15,9 @@ use std::time::{Duration, Instant};
 /// Connections of each node and direction, which share its traffic.
 const CONNECTIONS: usize = 2;
 
+/// What is sent into a node at a time: below what a server hands over to its service.
+const SEND_BYTES: usize = 12 << 10;
+
 /// What all streams share.
 struct Shared {
     trace: Trace,
@@ -83,7 +86,7 @@ impl Load {
                     Stream::Read(Client::connect(&endpoint, &options)?, node)
                 } else {
                     let connection = Connection::connect_with(&endpoint, options)?;
-                    Stream::Send(connection, vec![7; OBJECT_BYTES])
+                    Stream::Send(connection, vec![7; SEND_BYTES])
                 };
                 let (with, seed) = (shared.clone(), seed ^ (node * 64 + number) as u64);
                 threads.push(tasks::spawn("foreground", move || {
@@ -125,9 +128,10 @@ impl Shared {
             let step = self.trace.at(seconds as f64 / 1e6);
             let mb_s = if reads { step.out_mb_s[node] } else { step.in_mb_s[node] };
             let rate = f64::from(mb_s) * 1e6 / CONNECTIONS as f64;
+            let bytes = if reads { OBJECT_BYTES } else { SEND_BYTES };
             // Half to one and a half of the mean, so that streams do not march in step.
             let jitter = 0.5 + rng.next_u64() as f64 / u64::MAX as f64;
-            due_us += (OBJECT_BYTES as f64 / rate.max(1000.0) * 1e6 * jitter).min(1e6);
+            due_us += (bytes as f64 / rate.max(1000.0) * 1e6 * jitter).min(1e6);
             let now_us = self.elapsed_us();
             if due_us as u64 > now_us {
                 pause(Duration::from_micros(due_us as u64 - now_us));
