@@ -97,7 +97,6 @@ impl Nodes {
         Ok(())
     }
 
-    #[expect(clippy::disallowed_methods, reason = "settings of a measured node")]
     fn launch(&self, node: usize, link: u64, lost_ms: u64, plan: &Plan) -> Result<Running> {
         let directory = self.directory(node);
         std::fs::create_dir_all(&directory)?;
@@ -325,12 +324,10 @@ impl Drop for Nodes {
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "a benchmark measures the machine's time")]
 pub fn now() -> Instant {
     Instant::now()
 }
 
-#[expect(clippy::disallowed_methods, reason = "files of nodes that have ended")]
 fn read(path: &Path) -> Result<Vec<u8>> {
     std::fs::read(path)
         .map_err(|e| Error::from(e).context(format_args!("read `{}`", path.display())))
