@@ -63,6 +63,8 @@ pub struct NodeConfig {
     pub chunk_bytes: u64,
     /// What the node's link carries in each direction, in bytes a second; 0 for a gigabit.
     pub link_bytes_per_second: u64,
+    /// Repair is planned by chance, as long as this node leads: to compare with.
+    pub repair_at_random: bool,
     pub fold: FoldOptions,
 }
 
@@ -84,6 +86,7 @@ impl NodeConfig {
             journal_segment_bytes: 32 * MIB,
             chunk_bytes: CHUNK_BYTES,
             link_bytes_per_second: 0,
+            repair_at_random: false,
             fold: FoldOptions::default(),
         }
     }
@@ -164,7 +167,7 @@ impl Node {
             workers,
             replicator,
             log_host,
-            leader: Leader::default(),
+            leader: Leader::new(config.repair_at_random),
             leading: Default::default(),
             heard: Mutex::default(),
             operator: Mutex::default(),
