@@ -18,9 +18,9 @@ pub use cluster::{
     ClusterCommand, ClusterOutcome, ClusterView, DATA_FORMAT_VERSION, FreeSpace, NodeState,
     StartedStore, StoreState,
 };
-pub use command::{ChunkKind, Command, Extent, Location, Outcome, Remainder};
+pub use command::{BLOBS, ChunkKind, Command, Extent, Location, Outcome, Remainder};
 pub use driver::{
-    CLUSTER_TOPIC, Caller, Cuts, Identity, Keeper, KeeperOptions, Leader, Machine, Member,
+    CLUSTER_TOPIC, Caller, Cuts, FaceChunk, Identity, Keeper, KeeperOptions, Leader, Machine, Member,
     MemberOptions, NAMESPACE_TOPIC, Node, NodeConfig, OwnStore, REPAIR_BYTES_PER_SECOND, RawGrant,
     Scrubbed, Source, Stores, Workers, is_peer_operation, replicas,
 };

@@ -192,6 +192,7 @@ impl Namespace {
                 self.unlink_replica(*chunk, *generation, *store)
             }
             Command::Release { before, budget } => Ok(self.release(*before, *budget)),
+            Command::FreeChunk { chunk } => self.free_face_chunk(*chunk),
         };
         result.map_err(|e| e.context(Doing(command)))
     }
@@ -241,6 +242,7 @@ impl fmt::Display for Doing<'_> {
                 write!(f, "drop chunk `{chunk}` generation `{generation}` on `{store}`")
             }
             Command::Release { before, .. } => write!(f, "release what was freed before {before}"),
+            Command::FreeChunk { chunk } => write!(f, "free chunk `{chunk}`"),
         }
     }
 }

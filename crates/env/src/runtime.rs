@@ -183,3 +183,14 @@ impl AsyncLink {
         }
     }
 }
+
+/// Starts what answers by a callback, and waits for its answer; `None` if it never will.
+pub async fn answer<T>(start: impl FnOnce(Box<dyn FnOnce(T) + Send>)) -> Option<T>
+where
+    T: Send + 'static,
+{
+    let (send, receive) = oneshot::channel();
+    // Whoever asked may have stopped waiting.
+    start(Box::new(move |answer| drop(send.send(answer))));
+    receive.await.ok()
+}
