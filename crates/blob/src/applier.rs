@@ -89,11 +89,6 @@ impl Applier {
         self.fold().position().index
     }
 
-    /// Why the view applies no more, if it has stopped.
-    pub fn stopped(&self) -> Option<Error> {
-        self.state().stopped.clone()
-    }
-
     /// Appends a command; `done` hears what came of it once it is durable and applied.
     pub fn propose(self: &Arc<Self>, command: &Command, done: Done) {
         let mark = self.mark.fetch_add(1, Ordering::Relaxed).max(1);

@@ -157,10 +157,6 @@ pub fn chunk(chunk: ChunkId) -> Vec<u8> {
     row
 }
 
-pub fn parse_chunk(row: &[u8]) -> Option<ChunkId> {
-    Some(ChunkId(u64::from_be_bytes(row.get(1..9)?.try_into().ok()?)))
-}
-
 /// The first row behind all that begin with `prefix`.
 pub fn behind(prefix: &[u8]) -> Vec<u8> {
     let mut end = prefix.to_vec();
