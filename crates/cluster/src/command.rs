@@ -275,6 +275,12 @@ pub enum Command {
         digest: u64,
         replicas: Vec<StoreId>,
     },
+    /// Wants at least so many copies of chunks that were made when fewer hosts were there; those
+    /// that are deleted meanwhile are passed over.
+    RaiseCopies {
+        chunks: Vec<ChunkId>,
+        copies: u8,
+    },
     /// A face has no name left in a closed chunk of its own, and nobody reads it any more.
     FreeChunk {
         chunk: ChunkId,
@@ -305,11 +311,12 @@ codec_enum!(Command: "command" {
     20 => AddReplica { chunk, generation, store },
     21 => DropReplica { chunk, generation, store, lost },
     22 => SwitchReplicas { chunk, generation, length, digest, replicas },
-    23 => FreeChunk { chunk },
+    23 => RaiseCopies { chunks, copies },
+    24 => FreeChunk { chunk },
 });
 
 /// The largest tag above.
-const COMMAND_TAG_MAX: u8 = 23;
+const COMMAND_TAG_MAX: u8 = 24;
 
 impl Command {
     /// The bytes of an entry.

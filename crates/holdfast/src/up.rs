@@ -4,12 +4,13 @@
 use crate::cli::Up;
 use crate::config::{Config, SOCKET};
 use crate::http;
+use crate::s3;
 use crate::output::Output;
 use holdfast_base::ids::StoreId;
 use holdfast_base::{Error, Result};
 use holdfast_cluster::liveness::LivenessOptions;
 use holdfast_cluster::{Keeper, KeeperOptions, Machine, Member, MemberOptions, Node, NodeConfig};
-use holdfast_env::net::{NoPeers, Server, ServerConfig, TcpPeers};
+use holdfast_env::net::{Meter, NoPeers, Server, ServerConfig, TcpPeers};
 use holdfast_env::region::Region;
 use holdfast_env::tasks::{self, Stop};
 use holdfast_env::{RealClock, RealDisk, RealRng, Rng, signals};
@@ -39,8 +40,10 @@ pub fn run(up: &Up, join: Option<&str>, out: &mut Output) -> Result<()> {
         config.join = join.to_owned();
     }
     let clock = Arc::new(RealClock::new());
-    let peers = Arc::new(TcpPeers::start(clock.clone())?);
-    let machine = Machine { disk: Arc::new(RealDisk), clock, rng: Arc::new(RealRng), peers };
+    let meter = Arc::new(Meter::default());
+    let peers = Arc::new(TcpPeers::metered(clock.clone(), Some(meter.clone()))?);
+    let rng = Arc::new(RealRng);
+    let machine = Machine { disk: Arc::new(RealDisk), clock, rng, peers, meter };
     let region = match config.dram_bytes() {
         0 => None,
         bytes => Some(Region::create("holdfast-dram", StoreId(RealRng.next_u64()), bytes)?),
@@ -56,6 +59,7 @@ pub fn run(up: &Up, join: Option<&str>, out: &mut Output) -> Result<()> {
         unix: Some(up.data.join(SOCKET)),
         reactors: reactors(&config),
         spin: config.spin,
+        meter: Some(machine.meter.clone()),
         ..ServerConfig::default()
     };
     let server = Server::start(server_config, service.clone(), machine.clock.clone())?;
@@ -64,10 +68,12 @@ pub fn run(up: &Up, join: Option<&str>, out: &mut Output) -> Result<()> {
         None => None,
     };
     let cache = start_cache(&config, &machine)?;
+    let s3 = s3::start(&config, &up.data, &node)?;
     let stop = Stop::new();
     let keeper = start_keeper(&node, &config, &stop)?;
     let member = start_member(&node, &config, &stop)?;
-    announce(up, &config, &node, cache.as_ref(), out)?;
+    let blobs = s3.as_ref().map(|s3| s3.keep_house(&stop)).transpose()?;
+    announce(up, &config, &node, cache.as_ref(), s3.as_ref(), out)?;
     let signal = signals::wait_for_shutdown()?;
     out.line(
         || format!("holdfast: {signal:?}, ending in order"),
@@ -81,7 +87,22 @@ pub fn run(up: &Up, join: Option<&str>, out: &mut Output) -> Result<()> {
     stop.request();
     keeper.join();
     member.join();
+    if let Some(s3) = s3 {
+        blobs.into_iter().for_each(tasks::Task::join);
+        s3.end()?;
+    }
     node.retire();
+    Ok(())
+}
+
+/// Ends this process in order when its standard input ends: whoever started it is gone.
+pub fn end_with_input() -> Result<()> {
+    // Before the thread, which would get them otherwise.
+    signals::block_shutdown_signals();
+    tasks::spawn("parent", || {
+        let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+        let _ = signals::terminate(std::process::id());
+    })?;
     Ok(())
 }
 
@@ -121,6 +142,8 @@ fn node_config(config: &Config, data: &Path) -> NodeConfig {
         address: address.map_or_else(|| "local".to_owned(), |address| address.to_string()),
         worker_threads: config.workers,
         capacity_bytes: config.capacity_bytes(),
+        link_bytes_per_second: config.link_bytes(),
+        chunk_bytes: config.chunk_bytes(),
         fold: FoldOptions { snapshot_entries: config.snapshot_entries, ..FoldOptions::default() },
         ..NodeConfig::new(data)
     }
@@ -168,6 +191,7 @@ fn announce(
     config: &Config,
     node: &Node,
     cache: Option<&holdfast_cache::Server>,
+    s3: Option<&s3::S3>,
     out: &mut Output,
 ) -> Result<()> {
     let cache = cache.and_then(|cache| cache.tcp_addresses().first());
@@ -191,6 +215,10 @@ fn announce(
         if let Some(cache) = cache {
             listens("cache (memcached)", cache.to_string());
         }
+        if let Some(s3) = s3 {
+            listens("S3", s3.credentials.endpoint.clone());
+            listens("", format!("keys in {}", up.data.join(holdfast_s3::CREDENTIALS_FILE).display()));
+        }
         if !findings.is_empty() {
             let n = findings.len();
             text.push_str(&format!("  {n} finding(s) of the start: run `holdfast doctor`\n"));
@@ -204,6 +232,9 @@ fn announce(
         for line in ["fs put README.md /readme", "fs ls -l /", "fs cat /readme"] {
             text.push_str(&format!("  {}{server} {line}\n", program()));
         }
+        if let Some(s3) = s3 {
+            text.push_str(&s3.lines_to_try());
+        }
         text.push_str("ready; press Ctrl-C to end");
         text
     };
@@ -215,6 +246,7 @@ fn announce(
             "native": native.map(|a| a.to_string()),
             "http": http.map(|a| a.to_string()),
             "cache": cache.map(|a| a.to_string()),
+            "s3": s3.map(|s3| s3.credentials.endpoint.as_str()),
             "findings": findings.len(),
         })
     })
@@ -240,6 +272,7 @@ pub fn check(data: &Path) -> Result<Vec<String>> {
         clock: Arc::new(RealClock::new()),
         rng: Arc::new(RealRng),
         peers: Arc::new(NoPeers),
+        meter: Arc::default(),
     };
     let node = Node::open(machine, &node_config(&config, data), None)?;
     let mut keeper = Keeper::new(node.clone(), KeeperOptions::default());
