@@ -8,7 +8,7 @@ use crate::model::{ChunkUse, Hold};
 use crate::service::Blobs;
 use crate::rows;
 use holdfast_base::ids::{ChunkId, Durability, Slot};
-use holdfast_base::{Kind, Result};
+use holdfast_base::{Error, Kind, Result};
 use holdfast_cluster::{BLOBS, ChunkState, FaceChunk};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -36,6 +36,11 @@ pub struct Housekeeping {
     holds_next_ms: u64,
 }
 
+/// Trouble that is over by itself, or is known elsewhere.
+fn passes(e: &Error) -> bool {
+    matches!(e.kind, Kind::Full | Kind::Retry | Kind::Fenced)
+}
+
 impl Housekeeping {
     pub fn new(blobs: &Arc<Blobs>) -> Housekeeping {
         Housekeeping {
@@ -54,7 +59,7 @@ impl Housekeeping {
             ("end what uploads left", self.end_holds(now_ms)),
         ] {
             match done {
-                Err(e) if !matches!(e.kind, Kind::Full | Kind::Retry | Kind::Fenced) => {
+                Err(e) if !passes(&e) => {
                     self.blobs.node.find(format!("{what}: {e}"));
                 }
                 _ => {}
@@ -112,7 +117,9 @@ impl Housekeeping {
             }
             left -= 1;
             if let Err(e) = self.rewrite(&chunk) {
-                self.given_up.insert(id);
+                if !passes(&e) {
+                    self.given_up.insert(id);
+                }
                 return Err(e.context(format_args!("chunk `{id}`")));
             }
             since.remove(&id);
@@ -124,6 +131,7 @@ impl Housekeeping {
     /// Ends naming, then rewrites what lives; a chunk in which nothing does goes.
     fn rewrite(&self, chunk: &FaceChunk) -> Result<()> {
         let (blobs, node) = (&self.blobs, &self.blobs.node);
+        let _alone = blobs.compacting.lock().expect("no holder of this lock panics");
         let id = chunk.chunk;
         blobs.propose_and_wait(&Command::CloseChunk { chunk: id })?;
         let close = holdfast_cluster::Command::CloseChunk { chunk: id };

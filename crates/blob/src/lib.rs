@@ -20,6 +20,7 @@ mod writer;
 
 pub use command::{Command, Condition, Outcome, PartName, Refusal};
 pub use index::{Batch, DiskIndex, MemoryIndex, Ordered};
+pub use fold::Fold;
 pub use housekeeping::Housekeeping;
 pub use list::{ListQuery, Listing, UploadListing, VersionListing, VersionMarker};
 pub use model::{

@@ -50,9 +50,13 @@ impl Blobs {
 
     /// A needle by its pointer alone, with what it says of itself: one read, no look-up of names.
     pub fn read_pointer(&self, pointer: Pointer) -> Result<(Trailer, Bytes)> {
-        let Source::Own(store) = self.source(pointer)? else {
+        self.source(pointer)?;
+        let replicas = self.node.namespace.read(|view, _| {
+            view.chunk(pointer.chunk).map(|known| known.replicas.clone()).unwrap_or_default()
+        })?;
+        let Some(store) = self.node.stores.holding(&replicas) else {
             return Err(Error::unsupported(format!(
-                "read object `{pointer}`: its chunk has copies on several nodes; read it by its key"
+                "read object `{pointer}`: this node has no copy of its chunk; read it by its key"
             )));
         };
         let NeedleRead { bytes, .. } = store.read_needle(pointer)?;

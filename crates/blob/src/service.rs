@@ -14,7 +14,7 @@ use holdfast_base::{Error, Result};
 use holdfast_cluster::{BLOBS, Node};
 use holdfast_env::runtime;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 /// Why something was not done.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,6 +72,8 @@ pub struct Blobs {
     pub(crate) index: Arc<dyn Ordered>,
     pub(crate) applier: Arc<Applier>,
     class: StorageClass,
+    /// Held by whoever rewrites a chunk: housekeeping, or a person who did not want to wait for it.
+    pub(crate) compacting: Mutex<()>,
 }
 
 impl Blobs {
@@ -89,7 +91,13 @@ impl Blobs {
         let fold = Fold::open(index.clone())?;
         let mark = node.machine.rng.next_u64() | 1;
         let applier = Applier::start(node.log.clone(), BLOBS_TOPIC, fold, mark)?;
-        let blobs = Arc::new(Blobs { node: node.clone(), index, applier, class });
+        let blobs = Arc::new(Blobs {
+            node: node.clone(),
+            index,
+            applier,
+            class,
+            compacting: Mutex::default(),
+        });
         // A command that changes nothing: when it is applied, all before it is.
         let barrier = Command::ReleaseHold { id: 0 };
         blobs.node.wait_for(|done| {

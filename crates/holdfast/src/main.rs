@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod blob;
 mod cache;
 mod cli;
 mod config;
@@ -11,6 +12,7 @@ mod dev;
 mod doctor;
 mod fs;
 mod http;
+mod import;
 mod log;
 mod node;
 mod output;
@@ -74,7 +76,10 @@ fn run(cli: &Cli) -> Result<()> {
             Ok(())
         }
         Command::Config(cli::Config::Check { file }) => check_config(file, &mut out),
+        Command::Blob(blob) => blob::run(blob, &mut out),
+        Command::S3(s3) => blob::users(s3, &mut out),
         Command::Cache(options) => cache::run(options, &mut out),
+        Command::Bench(cli::Bench::Blob(options)) => bench::blob::run(options, &mut out),
         Command::Bench(cli::Bench::Cache(options)) => bench::cache::run(options, &mut out),
         Command::Sim(cli::Sim::Recovery(options)) => sim::recovery(options, &mut out),
         Command::Bench(cli::Bench::Iobench(options)) => bench::iobench(options, &mut out),

@@ -3,7 +3,9 @@
 
 use crate::credentials::random_key;
 use crate::errors::OrS3;
+use holdfast_base::Result;
 use holdfast_blob::{AccessKey, Blobs, Housekeeping};
+use holdfast_env::{runtime, tasks};
 use hyper::{HeaderMap, Method, Uri};
 use s3s::route::S3Route;
 use s3s::{Body, S3Request, S3Response, S3Result, s3_error};
@@ -50,6 +52,22 @@ fn text(asked: &Value, name: &str) -> Option<String> {
     asked.get(name)?.as_str().map(str::to_owned)
 }
 
+/// Runs what reads everything on a thread of its own: it takes long, and others are served here.
+async fn apart<T: Send + 'static>(
+    blobs: &Arc<Blobs>,
+    work: impl FnOnce(&Arc<Blobs>) -> Result<T> + Send + 'static,
+) -> S3Result<T> {
+    let blobs = blobs.clone();
+    let done = runtime::answer(|done: Box<dyn FnOnce(Result<T>) + Send>| {
+        // A thread that cannot be had is an answer that never comes.
+        let _ = tasks::spawn("blob-admin", move || done(work(&blobs)));
+    });
+    match done.await {
+        Some(done) => done.or_s3(),
+        None => Err(s3_error!(ServiceUnavailable, "the node could not start the work")),
+    }
+}
+
 impl Admin {
     async fn answer(&self, what: &str, asked: &Value) -> S3Result<Value> {
         let blobs = &self.blobs;
@@ -89,15 +107,15 @@ impl Admin {
                 Ok(json!({"removed": names}))
             }
             "verify" => {
-                let found = blobs.verify().or_s3()?;
+                let found = apart(blobs, |blobs| blobs.verify()).await?;
                 Ok(json!({"objects": found.objects, "bytes": found.bytes, "damaged": found.damaged}))
             }
             "compact" => {
-                let chunks = Housekeeping::new(blobs).compact_all().or_s3()?;
+                let chunks = apart(blobs, |blobs| Housekeeping::new(blobs).compact_all()).await?;
                 Ok(json!({"chunks": chunks}))
             }
             "rebuild-index" => {
-                let made = blobs.rebuild().or_s3()?;
+                let made = apart(blobs, |blobs| blobs.rebuild()).await?;
                 Ok(json!({
                     "needles": made.needles, "objects": made.objects, "known": made.known,
                     "refused": made.refused,

@@ -29,6 +29,7 @@ pub use client::{Client, Endpoint, Request, Response, Signer, element, elements}
 pub use credentials::{Credentials, FILE as CREDENTIALS_FILE, find_or_make, random_key};
 pub use lifecycle::Lifecycle;
 pub use server::{Limits, Server};
+pub use tags::percent_decode;
 
 /// The one region there is, whatever a client calls it.
 pub const REGION: &str = "us-east-1";

@@ -252,7 +252,7 @@ pub async fn put_object(
     new.head.checksums.extend(hashed.checksum);
     let object = writer.finish(new).await.or_s3()?;
     let sums = self::sums(&object.head.checksums);
-    Ok(S3Response::new(PutObjectOutput {
+    let mut answer = S3Response::new(PutObjectOutput {
         e_tag: etag(&object),
         version_id: version_id(&object),
         checksum_crc32: sums.crc32,
@@ -262,7 +262,9 @@ pub async fn put_object(
         checksum_sha256: sums.sha256,
         checksum_type: sums.kind,
         ..Default::default()
-    }))
+    });
+    crate::native::point(&object, &mut answer.headers);
+    Ok(answer)
 }
 
 /// What a body in signed chunks comes to, or what its plain length is.
@@ -561,7 +563,11 @@ pub async fn get_object_attributes(
 ) -> S3Result<S3Response<GetObjectAttributesOutput>> {
     let input = req.input;
     let object = visible(face, &input.bucket, &input.key, input.version_id.as_deref())?;
-    let asked = |name: &str| input.object_attributes.iter().any(|a| a.as_str() == name);
+    let asked = |name: &str| {
+        // Some clients name several in one header.
+        let mut all = input.object_attributes.iter().flat_map(|a| a.as_str().split(','));
+        all.any(|a| a.trim() == name)
+    };
     let sums = sums(&object.head.checksums);
     let checksum = Checksum {
         checksum_crc32: sums.crc32,

@@ -49,7 +49,7 @@ impl Default for Limits {
             threads: std::thread::available_parallelism()
                 .map_or(1, |cores| cores.get())
                 .saturating_mul(4)
-                .clamp(8, 64),
+                .clamp(16, 64),
         }
     }
 }

@@ -64,9 +64,9 @@ macro_rules! operations {
             )*
         }
 
-        /// Their names as S3 has them, for the page that lists them.
+        /// For the page that lists them.
         #[cfg(test)]
-        pub const SUPPORTED: &[&str] = &[$(stringify!($name)),*];
+        const SUPPORTED: &[&str] = &[$(stringify!($name)),*];
     };
 }
 
@@ -121,4 +121,42 @@ operations! {
     put_object_tagging: PutObjectTaggingInput => PutObjectTaggingOutput = tags;
     upload_part: UploadPartInput => UploadPartOutput = multipart;
     upload_part_copy: UploadPartCopyInput => UploadPartCopyOutput = copy;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `list_objects_v2` as S3 says it.
+    fn title(name: &str) -> String {
+        let word = |word: &str| word[..1].to_ascii_uppercase() + &word[1..];
+        name.split('_').map(word).collect()
+    }
+
+    #[test]
+    fn the_page_lists_every_operation_that_is_here_and_no_other() {
+        let page = include_str!("../../../docs/s3.md");
+        let (_, table) = page.split_once("## Operations").unwrap();
+        let (table, missing) = table.split_once("NotImplemented").unwrap();
+        let mut listed: Vec<&str> =
+            table.lines().filter_map(|line| line.strip_prefix("| ")?.split(" | yes").next()).collect();
+        listed.retain(|name| *name != "operation | here |" && *name != "PostObject");
+        let mut here: Vec<String> = SUPPORTED.iter().map(|name| title(name)).collect();
+        here.sort();
+        listed.sort();
+        assert_eq!(listed, here);
+        for name in &here {
+            let absent = missing.split([',', ' ', ';']).any(|word| word == name);
+            assert!(!absent, "{name} is here and is listed as missing");
+        }
+    }
+
+    #[test]
+    fn memory_for_bodies_comes_back() {
+        let budget = Budget::new(10);
+        let first = budget.take(7).unwrap();
+        assert!(budget.take(4).is_none(), "others have it");
+        drop(first);
+        assert!(budget.take(10).is_some());
+    }
 }

@@ -15,5 +15,6 @@ mod common;
 mod full_disk;
 mod http;
 mod kills;
+mod s3;
 mod story;
 mod trees;
