@@ -12,10 +12,10 @@ use crate::seal::fail_all;
 use crate::sealed::{Handles, Sealed, wrong_kind};
 use crate::{NEEDLE_HINT_BYTES_MAX, names};
 use holdfast_base::checksum::crc32c;
-use holdfast_base::ids::{ChunkId, Durability, Generation, Pointer, StoreId, Tier};
+use holdfast_base::ids::{ChunkId, Cookie, Durability, Generation, Pointer, Slot, StoreId, Tier};
 use holdfast_base::limits::{CHUNK_BYTES, PACKED_BYTES_MAX};
 use holdfast_base::units::format_bytes;
-use holdfast_base::{Error, Result};
+use holdfast_base::{Error, Kind, Result};
 use holdfast_env::buf::AlignedBuf;
 use holdfast_env::disk::{Access, Space};
 use holdfast_env::{Disk, File, Rng};
@@ -432,6 +432,16 @@ impl DiskStore {
 
     pub fn read_needle(&self, pointer: Pointer) -> Result<NeedleRead> {
         self.with_needle(pointer, |plan, header, file| plan.read(header, file, pointer, false))
+    }
+
+    pub fn read_slot(&self, chunk: ChunkId, slot: Slot) -> Result<Option<NeedleRead>> {
+        let pointer = Pointer { chunk, slot, cookie: Cookie(0) };
+        match self.with_needle(pointer, |plan, header, file| plan.read(header, file, pointer, true))
+        {
+            Ok(read) => Ok(Some(read)),
+            Err(e) if e.kind == Kind::NotFound => Ok(None),
+            Err(e) => Err(e),
+        }
     }
 
     pub fn read_needle_part(

@@ -132,7 +132,9 @@ impl NeedlePlan {
             let (slot, at) = (pointer.slot, self.offset);
             damaged(file, format_args!("object {slot} at offset {at} fails its checksum"))
         };
-        let mut head = vec![0; ((self.end - self.offset) as usize).min(RECORD_HEAD_BYTES_MAX)];
+        let whole = (self.end - self.offset) as usize;
+        let ahead = if whole <= ONE_READ_BYTES_MAX { whole } else { RECORD_HEAD_BYTES_MAX };
+        let mut head = vec![0; ahead];
         let got = from.read_at(&mut head, self.offset).map_err(failed)?;
         let record = Record::decode_head_at(file, &head[..got], self.offset, self.offset)
             .filter(|r| r.header.position == pointer.slot.0 as u64)
@@ -145,21 +147,37 @@ impl NeedlePlan {
         check_part(pointer, &wanted, size)?;
         let start = wanted.start / BLOCK * BLOCK;
         let end = wanted.end.next_multiple_of(BLOCK).min(size);
-        let mut buf = vec![0; (end - start) as usize];
-        let at = self.offset + record.header.head_bytes() + start;
-        from.read_exact_at(&mut buf, at).map_err(failed)?;
+        let (at, len) = ((record.header.head_bytes() + start) as usize, (end - start) as usize);
+        let read_already = head.get(at..at + len).filter(|_| at + len <= got).is_some();
+        let rest = match read_already {
+            true => None,
+            false => {
+                let mut rest = vec![0; len];
+                from.read_exact_at(&mut rest, self.offset + at as u64).map_err(failed)?;
+                Some(rest)
+            }
+        };
+        let wanted_blocks = rest.as_deref().unwrap_or_else(|| &head[at..at + len]);
         let mut crcs = Vec::new();
-        for (block, piece) in (start / BLOCK..).zip(buf.chunks(BLOCK as usize)) {
+        for (block, piece) in (start / BLOCK..).zip(wanted_blocks.chunks(BLOCK as usize)) {
             if crc32c(piece) != record.crc(file, block) {
                 return Err(bad());
             }
             crcs.push(part_crc(piece, block, &wanted));
         }
         let skip = (wanted.start - start) as usize;
+        let (buf, skip) = match rest {
+            Some(rest) => (rest, skip),
+            None => (head, at + skip),
+        };
         let range = skip..skip + (wanted.end - wanted.start) as usize;
         Ok((Bytes::Owned { buf, range }, crcs))
     }
 }
+
+/// Objects up to this size are read in one piece, whatever part is wanted: a second read costs a
+/// disk more than the bytes.
+const ONE_READ_BYTES_MAX: usize = 2 * BLOCK as usize;
 
 /// Head of a record, at most: its checksums, one for each block of the largest object, and a hint.
 const RECORD_HEAD_BYTES_MAX: usize = 4096;

@@ -170,6 +170,12 @@ impl Store {
         either!(self.read_needle(pointer))
     }
 
+    /// The object in a slot, whatever its cookie, verified; `None` if there is none. To find names
+    /// again: who has a pointer uses [`Store::read_needle`].
+    pub fn read_slot(&self, chunk: ChunkId, slot: Slot) -> Result<Option<NeedleRead>> {
+        self.on_disk("read a slot")?.read_slot(chunk, slot)
+    }
+
     /// Bytes `wanted` of an object: only the 64 KiB blocks that they touch are read and verified.
     /// With the plain checksums of the pieces that block borders cut them into.
     pub fn read_needle_part(

@@ -15,6 +15,10 @@ pub const COMMAND_VERSION: u8 = 1;
 /// User metadata of one node.
 pub const METADATA_BYTES_MAX: usize = 64 << 10;
 
+/// Owner of the packed chunks that hold blobs: their names are in the blob face's view, which says
+/// what lives in them. No file ever has this number.
+pub const BLOBS: FileId = FileId(u64::MAX);
+
 /// Replicas of one chunk.
 pub const REPLICAS_MAX: usize = 16;
 
@@ -235,8 +239,8 @@ pub enum Command {
         before: Index,
         budget: u32,
     },
-    /// Draws a chunk id. `owner` is the unclosed file of a raw chunk and 0 for a packed one, whose
-    /// writer is `node`. With fewer `replicas` than `copies` it is repaired once it is sealed.
+    /// Draws a chunk id. `owner` is the unclosed file of a raw chunk; of a packed one, whose writer
+    /// is `node`, it is 0 or a face that keeps the chunk's names itself. With fewer `replicas` than `copies` it is repaired once it is sealed.
     /// Answers `Chunk`.
     AllocateCopies {
         kind: ChunkKind,
@@ -277,6 +281,10 @@ pub enum Command {
         chunks: Vec<ChunkId>,
         copies: u8,
     },
+    /// A face has no name left in a closed chunk of its own, and nobody reads it any more.
+    FreeChunk {
+        chunk: ChunkId,
+    },
 }
 codec_enum!(Command: "command" {
     1 => MakeDir { path, kind, mode, mtime, class, parents },
@@ -304,10 +312,11 @@ codec_enum!(Command: "command" {
     21 => DropReplica { chunk, generation, store, lost },
     22 => SwitchReplicas { chunk, generation, length, digest, replicas },
     23 => RaiseCopies { chunks, copies },
+    24 => FreeChunk { chunk },
 });
 
 /// The largest tag above.
-const COMMAND_TAG_MAX: u8 = 23;
+const COMMAND_TAG_MAX: u8 = 24;
 
 impl Command {
     /// The bytes of an entry.

@@ -12,6 +12,7 @@ mod open;
 mod packed;
 mod peer_service;
 pub mod replicas;
+mod rewrite;
 mod stores;
 mod views;
 mod work;
@@ -24,6 +25,7 @@ pub use leader::Leader;
 pub use member::{Member, MemberOptions};
 pub use open::NodeConfig;
 pub use peer_service::is_peer_operation;
+pub use rewrite::FaceChunk;
 pub use stores::{OwnStore, Stores};
 pub use work::Workers;
 
@@ -333,7 +335,22 @@ impl Node {
             len -= 1;
         }
         let needle = Needle { owner, cookie, flags: 0, hint: hint.as_bytes()[..len].to_vec() };
-        self.packed.append(self, class, needle, body, crcs, done);
+        self.packed.append(self, FileId(0), class, needle, body, crcs, done);
+    }
+
+    /// As [`Node::pack`], for a face that keeps the names of its objects itself: in chunks of its
+    /// own, whose live slots it tells ([`Node::rewrite`], `Command::FreeChunk`).
+    pub fn pack_for(
+        self: &Arc<Node>,
+        face: FileId,
+        class: StorageClass,
+        body: Body,
+        crcs: Vec<u32>,
+        done: Done<Pointer>,
+    ) {
+        let cookie = Cookie(self.machine.rng.next_u64() as u32);
+        let needle = Needle { owner: face, cookie, flags: 0, hint: Vec::new() };
+        self.packed.append(self, face, class, needle, body, crcs, done);
     }
 
     /// Seals what this node was writing, so that the next start has nothing to recover.

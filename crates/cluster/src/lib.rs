@@ -18,11 +18,11 @@ pub use cluster::{
     ClusterCommand, ClusterOutcome, ClusterView, DATA_FORMAT_VERSION, FreeSpace, NodeState,
     StartedStore, StoreState,
 };
-pub use command::{ChunkKind, Command, Extent, Location, Outcome, Remainder};
+pub use command::{BLOBS, ChunkKind, Command, Extent, Location, Outcome, Remainder};
 pub use driver::{
-    CLUSTER_TOPIC, Caller, Cuts, Identity, Keeper, KeeperOptions, Leader, Machine, Member,
-    MemberOptions, NAMESPACE_TOPIC, Node, NodeConfig, OwnStore, RawGrant, Scrubbed, Source, Stores,
-    Workers, is_peer_operation, replicas,
+    CLUSTER_TOPIC, Caller, Cuts, FaceChunk, Identity, Keeper, KeeperOptions, Leader, Machine,
+    Member, MemberOptions, NAMESPACE_TOPIC, Node, NodeConfig, OwnStore, RawGrant, Scrubbed, Source,
+    Stores, Workers, is_peer_operation, replicas,
 };
 pub use holdfast_base::node::{NodeKind, StorageClass};
 pub use namespace::{ChunkState, FileInfo, Namespace};

@@ -193,6 +193,7 @@ impl Namespace {
             }
             Command::RaiseCopies { chunks, copies } => self.raise_copies(chunks, *copies),
             Command::Release { before, budget } => Ok(self.release(*before, *budget)),
+            Command::FreeChunk { chunk } => self.free_face_chunk(*chunk),
         };
         result.map_err(|e| e.context(Doing(command)))
     }
@@ -243,6 +244,7 @@ impl fmt::Display for Doing<'_> {
             }
             Command::RaiseCopies { copies, .. } => write!(f, "want {copies} copies"),
             Command::Release { before, .. } => write!(f, "release what was freed before {before}"),
+            Command::FreeChunk { chunk } => write!(f, "free chunk `{chunk}`"),
         }
     }
 }

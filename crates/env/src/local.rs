@@ -1,10 +1,13 @@
 //! Small questions to the machine that the standard library has no call for.
 
 use std::ffi::CString;
-use std::io;
+use std::io::{self, Write};
+use std::net::{TcpStream, ToSocketAddrs};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use std::time::Duration;
 
 /// The system's name; `localhost` where it has none.
 pub fn host_name() -> String {
@@ -102,5 +105,34 @@ pub fn drop_cached(path: &Path) -> io::Result<()> {
     match unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) } {
         0 => Ok(()),
         code => Err(io::Error::from_raw_os_error(code)),
+    }
+}
+
+/// Connects, trying every address that the host's name stands for; for command-line clients.
+#[expect(clippy::disallowed_methods, reason = "this is the seam")]
+pub fn connect_tcp(address: &str, timeout: Duration) -> io::Result<TcpStream> {
+    let mut refused = io::Error::new(io::ErrorKind::NotFound, "the host's name stands for nothing");
+    for address in address.to_socket_addrs()? {
+        match TcpStream::connect_timeout(&address, timeout) {
+            Ok(stream) => return Ok(stream),
+            Err(e) => refused = e,
+        }
+    }
+    Err(refused)
+}
+
+/// Writes a small file that its owner alone may read, durably, in one step.
+#[expect(clippy::disallowed_methods, reason = "this is the seam")]
+pub fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let temporary = path.with_extension("tmp");
+    let _ = std::fs::remove_file(&temporary);
+    let mut options = std::fs::OpenOptions::new();
+    let mut file = options.write(true).create_new(true).mode(0o600).open(&temporary)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    std::fs::rename(&temporary, path)?;
+    match path.parent() {
+        Some(parent) => std::fs::File::open(parent)?.sync_all(),
+        None => Ok(()),
     }
 }

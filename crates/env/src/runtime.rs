@@ -69,6 +69,49 @@ pub fn serve<F: Future<Output = ()>>(
     Ok(Runtime { address, stop: Some(stop), task: Some(task) })
 }
 
+/// As [`serve`], on several threads, each of which accepts from the same socket: a thread that is
+/// busy leaves new connections to others. For services whose threads may wait for disks.
+pub fn serve_on_threads<F: Future<Output = ()>>(
+    name: &str,
+    address: SocketAddr,
+    threads: usize,
+    serve: impl Fn(TcpListener) -> F + Clone + Send + 'static,
+) -> Result<Vec<Runtime>> {
+    let listening = |e: io::Error| {
+        Error::from(e).context(format_args!(
+            "listen on `{address}` for {name}: choose another port, or end who uses it"
+        ))
+    };
+    let socket = bind(address).map_err(listening)?;
+    let address = socket.local_addr().map_err(listening)?;
+    let mut runtimes = Vec::new();
+    for i in 0..threads.max(1) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(listening)?;
+        let socket = socket.try_clone().map_err(listening)?;
+        let (stop, stopped) = oneshot::channel::<()>();
+        let serve = serve.clone();
+        let task = tasks::spawn(&format!("{name}-{i}"), move || {
+            runtime.block_on(async {
+                let Ok(listener) = TcpListener::from_std(socket) else { return };
+                tokio::select! {
+                    () = serve(listener) => {}
+                    _ = stopped => {}
+                }
+            });
+        })?;
+        runtimes.push(Runtime { address, stop: Some(stop), task: Some(task) });
+    }
+    Ok(runtimes)
+}
+
+#[expect(clippy::disallowed_methods, reason = "this is the seam")]
+fn bind(address: SocketAddr) -> io::Result<std::net::TcpListener> {
+    let socket = std::net::TcpListener::bind(address)?;
+    socket.set_nonblocking(true)?;
+    Ok(socket)
+}
+
 /// Runs `future` to its end on this thread, with a runtime of its own.
 pub fn block_on<F: Future>(future: F) -> Result<F::Output> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -182,4 +225,15 @@ impl AsyncLink {
             }
         }
     }
+}
+
+/// Starts what answers by a callback, and waits for its answer; `None` if it never will.
+pub async fn answer<T>(start: impl FnOnce(Box<dyn FnOnce(T) + Send>)) -> Option<T>
+where
+    T: Send + 'static,
+{
+    let (send, receive) = oneshot::channel();
+    // Whoever asked may have stopped waiting.
+    start(Box::new(move |answer| drop(send.send(answer))));
+    receive.await.ok()
 }

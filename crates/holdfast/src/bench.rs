@@ -6,6 +6,7 @@
     reason = "a tool that people run: it measures with the machine's own clock, files and threads"
 )]
 
+pub mod blob;
 pub mod cache;
 pub mod cluster;
 pub mod incast;

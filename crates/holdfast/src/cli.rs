@@ -52,6 +52,10 @@ pub enum Command {
     Cache(crate::cache::Options),
     /// Spread the keys of any memcached client over pools of servers, with failover and warm-up
     Route(crate::route::Options),
+    /// Work with blobs over S3, here or elsewhere
+    Blob(crate::blob::Blob),
+    /// Users of S3 and their access keys
+    S3(crate::blob::S3),
     /// Sort what does not fit in memory; make and check the sort benchmark's records
     Sort(crate::sort::Sort),
     /// Show or check the configuration
@@ -147,6 +151,9 @@ pub struct Dev {
     /// HTTP port of node-1; the others count up by 100; 0 for none
     #[arg(long, default_value_t = 7480, value_name = "PORT")]
     pub http_port: u16,
+    /// S3 port of node-1; the others count up by 100; 0 for none
+    #[arg(long, default_value_t = 9000, value_name = "PORT")]
+    pub s3_port: u16,
     /// What each node may store; 0 for the whole file system
     #[arg(long, default_value = "0", value_name = "BYTES")]
     pub capacity: String,
@@ -390,6 +397,8 @@ pub enum Bench {
     /// A node lost in a real cluster with limited links: time of repair and what the foreground
     /// feels of it, beside fixed rates
     Recovery(crate::bench::recovery::Options),
+    /// Blobs over S3: puts, gets and lists from many connections, beside the raw device
+    Blob(crate::bench::blob::Options),
     /// The recovery planner: tasks scheduled a second by each selector and search, on one core
     Scheduler(Scheduler),
     /// A cluster under load that loses a node; and what three copies cost beside one

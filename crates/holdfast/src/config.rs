@@ -48,6 +48,10 @@ config! {
     native_port: u16 = "7400";
     /// Port of metrics and health; 0 switches it off.
     http_port: u16 = "7480";
+    /// Port of S3; 0 switches it off.
+    s3_port: u16 = "9000";
+    /// Blocks of the index of blobs' names that are kept in memory.
+    s3_cache: String = r#""64M""#;
     /// Port of the cache, which speaks memcached's protocol; 0 switches it off.
     cache_port: u16 = "11211";
     /// What the cache may keep.
@@ -151,6 +155,7 @@ impl Config {
             ("scrub", &self.scrub),
             ("capacity", &self.capacity),
             ("cache_memory", &self.cache_memory),
+            ("s3_cache", &self.s3_cache),
             ("link", &self.link),
             ("chunk", &self.chunk),
         ] {
@@ -180,6 +185,10 @@ impl Config {
 
     pub fn cache_bytes(&self) -> u64 {
         bytes("cache_memory", &self.cache_memory).unwrap_or(0)
+    }
+
+    pub fn s3_cache_bytes(&self) -> u64 {
+        bytes("s3_cache", &self.s3_cache).unwrap_or(0)
     }
 
     pub fn scrub_bytes(&self) -> u64 {

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod blob;
 mod cache;
 mod cli;
 mod config;
@@ -11,12 +12,14 @@ mod dev;
 mod doctor;
 mod fs;
 mod http;
+mod import;
 mod kernel;
 mod log;
 mod node;
 mod output;
 mod recovery;
 mod route;
+mod s3;
 mod sim;
 mod sort;
 mod up;
@@ -76,8 +79,11 @@ fn run(cli: &Cli) -> Result<()> {
             Ok(())
         }
         Command::Config(cli::Config::Check { file }) => check_config(file, &mut out),
+        Command::Blob(blob) => blob::run(blob, &mut out),
+        Command::S3(s3) => blob::users(s3, &mut out),
         Command::Cache(options) => cache::run(options, &mut out),
         Command::Route(options) => route::run(options, &mut out),
+        Command::Bench(cli::Bench::Blob(options)) => bench::blob::run(options, &mut out),
         Command::Bench(cli::Bench::Cache(options)) => bench::cache::run(options, &mut out),
         Command::Bench(cli::Bench::Incast(options)) => bench::incast::run(options, &mut out),
         Command::Sim(cli::Sim::Recovery(options)) => sim::recovery(options, &mut out),

@@ -5,6 +5,7 @@ use crate::cli::Up;
 use crate::config::{Config, SOCKET};
 use crate::http;
 use crate::output::Output;
+use crate::s3;
 use holdfast_base::ids::StoreId;
 use holdfast_base::{Error, Result};
 use holdfast_cluster::liveness::LivenessOptions;
@@ -70,10 +71,12 @@ pub fn run(up: &Up, join: Option<&str>, out: &mut Output) -> Result<()> {
         }
         None => None,
     };
+    let s3 = s3::start(&config, &up.data, &node)?;
     let stop = Stop::new();
     let keeper = start_keeper(&node, &config, &stop)?;
     let member = start_member(&node, &config, &stop)?;
-    announce(up, &config, &node, cache.as_ref(), out)?;
+    let blobs = s3.as_ref().map(|s3| s3.keep_house(&stop)).transpose()?;
+    announce(up, &config, &node, cache.as_ref(), s3.as_ref(), out)?;
     let signal = signals::wait_for_shutdown()?;
     out.line(
         || format!("holdfast: {signal:?}, ending in order"),
@@ -87,6 +90,10 @@ pub fn run(up: &Up, join: Option<&str>, out: &mut Output) -> Result<()> {
     stop.request();
     keeper.join();
     member.join();
+    if let Some(s3) = s3 {
+        blobs.into_iter().for_each(tasks::Task::join);
+        s3.end()?;
+    }
     node.retire();
     Ok(())
 }
@@ -189,6 +196,7 @@ fn announce(
     config: &Config,
     node: &Node,
     cache: Option<&holdfast_cache::Server>,
+    s3: Option<&s3::S3>,
     out: &mut Output,
 ) -> Result<()> {
     let cache = cache.and_then(|cache| cache.tcp_addresses().first());
@@ -212,6 +220,13 @@ fn announce(
         if let Some(cache) = cache {
             listens("cache (memcached)", cache.to_string());
         }
+        if let Some(s3) = s3 {
+            listens("S3", s3.credentials.endpoint.clone());
+            listens(
+                "",
+                format!("keys in {}", up.data.join(holdfast_s3::CREDENTIALS_FILE).display()),
+            );
+        }
         if !findings.is_empty() {
             let n = findings.len();
             text.push_str(&format!("  {n} finding(s) of the start: run `holdfast doctor`\n"));
@@ -225,6 +240,9 @@ fn announce(
         for line in ["fs put README.md /readme", "fs ls -l /", "fs cat /readme"] {
             text.push_str(&format!("  {}{server} {line}\n", program()));
         }
+        if let Some(s3) = s3 {
+            text.push_str(&s3.lines_to_try());
+        }
         text.push_str("ready; press Ctrl-C to end");
         text
     };
@@ -236,6 +254,7 @@ fn announce(
             "native": native.map(|a| a.to_string()),
             "http": http.map(|a| a.to_string()),
             "cache": cache.map(|a| a.to_string()),
+            "s3": s3.map(|s3| s3.credentials.endpoint.as_str()),
             "findings": findings.len(),
         })
     })

@@ -13,7 +13,8 @@ const LAYERS: &[&[&str]] = &[
     &["holdfast-chunk"],
     &["holdfast-recovery"],
     &["holdfast-cluster"],
-    &["holdfast-file", "holdfast-cache", "holdfast-sort"],
+    &["holdfast-blob", "holdfast-file", "holdfast-cache", "holdfast-sort"],
+    &["holdfast-s3"],
     &["holdfast"],
 ];
 

@@ -8,8 +8,10 @@ mod copies;
 use super::Node;
 use crate::namespace::{Chunk, ChunkState};
 use crate::{Command, Outcome};
-use holdfast_base::ids::{ChunkId, Durability, Generation, Index, SessionId, Slot, StoreId, Tier};
-use holdfast_base::{Error, Kind, Result};
+use holdfast_base::ids::{
+    ChunkId, Durability, FileId, Generation, Index, SessionId, Slot, StoreId, Tier,
+};
+use holdfast_base::{Kind, Result};
 use holdfast_chunk::{ChunkInfo, Scrubber, Store};
 use holdfast_log::Mode;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -390,6 +392,8 @@ impl Keeper {
                 view.chunk(chunk).is_some_and(|known| {
                     let dead = info.stored_bytes.saturating_sub(known.live_bytes);
                     matches!(known.state, ChunkState::Sealed | ChunkState::Closed)
+                        // A face knows what lives in its chunks.
+                        && known.owner == FileId(0)
                         // The node of the first replica sees to all of them.
                         && known.replicas.first() == Some(&held.store_id)
                         && known.old.is_empty()
@@ -410,16 +414,15 @@ impl Keeper {
         Ok(())
     }
 
-    /// Close, rewrite every replica from the live slots at one index, switch to what they agree
-    /// on: the old generation stays until its readers are done.
+    /// Close, then rewrite from the live slots at one index.
     fn compact_one(&self, held: &Held) -> Result<()> {
         let (chunk, node) = (held.info.chunk, &self.node);
         node.propose_and_wait(Command::CloseChunk { chunk }, Durability::Durable)?;
-        let Some((live, generation, state, holders)) = node.namespace.read(|view, _| {
+        let Some((live, state)) = node.namespace.read(|view, _| {
             view.chunk(chunk).map(|known| {
                 let live: BTreeSet<Slot> =
                     view.live_slots(chunk).unwrap_or_default().into_iter().collect();
-                (live, known.generation, known.state, known.replicas.clone())
+                (live, known.state)
             })
         })?
         else {
@@ -429,37 +432,7 @@ impl Keeper {
         if state == ChunkState::Doomed || live.is_empty() {
             return Ok(());
         }
-        let next = Generation(generation.0 + 1);
-        let rewrite = || held.store.compact(chunk, &|slot| live.contains(&slot), next);
-        let made = match rewrite() {
-            // Computed by a process that ended before the switch, from slots that may have died
-            // since: nothing names it.
-            Err(e) if e.kind == Kind::Exists => {
-                held.store.unlink(chunk, next)?;
-                rewrite()?
-            }
-            made => made?,
-        };
-        if made.needles != live.len() as u64 {
-            return Err(Error::corrupt(format!(
-                "rewriting it found {} of {} live objects; it stays as it is",
-                made.needles,
-                live.len()
-            )));
-        }
-        let mut replicas = vec![held.store_id];
-        for store in holders.into_iter().filter(|store| *store != held.store_id) {
-            let order = (store, chunk, next);
-            let digest = node.wait_for(|done| node.replicator.compact_at(order, &live, done));
-            // Who did not, or did otherwise, has the old generation alone, and gets a copy.
-            if digest == Ok(made.digest) {
-                replicas.push(store);
-            }
-        }
-        let (length, digest) = (held.info.length, made.digest);
-        let switch = Command::SwitchReplicas { chunk, generation: next, length, digest, replicas };
-        node.propose_and_wait(switch, Durability::Durable)?;
-        held.store.switch(chunk, next)
+        node.rewrite(chunk, &live)
     }
 
     /// Reads what the throttle allows; what is bad becomes a finding.

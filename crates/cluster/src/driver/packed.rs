@@ -1,5 +1,5 @@
-//! The node as the writer of packed chunks: one open chunk for each tier and durability class
-//! (a lane). A full chunk is sealed once its last append is answered, and the next one allocated.
+//! The node as the writer of packed chunks: one open chunk for each owner, tier and durability
+//! class (a lane). A full chunk is sealed once its last append is answered, and the next one allocated.
 //! A chunk with several replicas that one of them failed is sealed at what all have; what was not
 //! acknowledged goes into the next one.
 //!
@@ -27,6 +27,8 @@ const NEEDLE_OVERHEAD_BYTES: u64 = 8192;
 
 /// An append that waits for its lane's chunk.
 struct Waiting {
+    /// Of its chunk: 0, or a face that keeps names itself.
+    owner: FileId,
     class: StorageClass,
     needle: Needle,
     body: Body,
@@ -55,6 +57,7 @@ enum LaneState {
 /// Cheap to clone: an append goes on without the lanes' lock.
 #[derive(Clone)]
 struct OpenChunk {
+    owner: FileId,
     chunk: ChunkId,
     spot: Arc<Spot>,
     writer: Writer,
@@ -75,19 +78,24 @@ struct InFlight {
     retired: bool,
 }
 
+/// Whose objects, where, and how durable.
+type LaneKey = (FileId, Tier, Durability);
+
 /// The lanes of one node.
 #[derive(Default)]
 pub struct PackedWriters {
     /// Held while an append is handed to its store (which does not block), so that appends of one
     /// lane keep their order and see a chunk's room exactly.
-    lanes: Mutex<BTreeMap<(Tier, Durability), Lane>>,
+    lanes: Mutex<BTreeMap<LaneKey, Lane>>,
 }
 
 impl PackedWriters {
-    /// Appends an object to the lane of `class` and answers its pointer.
+    /// Appends an object to the lane of `owner` and `class` and answers its pointer.
+    #[expect(clippy::too_many_arguments, reason = "an append and where it belongs")]
     pub fn append(
         &self,
         node: &Arc<Node>,
+        owner: FileId,
         class: StorageClass,
         needle: Needle,
         body: Body,
@@ -95,15 +103,16 @@ impl PackedWriters {
         done: Done<Pointer>,
     ) {
         let bytes = (*body).as_ref().len() as u64;
-        self.enqueue(node, Waiting { class, needle, body, bytes, moves: 0, crcs, done });
+        self.enqueue(node, Waiting { owner, class, needle, body, bytes, moves: 0, crcs, done });
     }
 
     fn enqueue(&self, node: &Arc<Node>, waiting: Waiting) {
-        let (class, needed) = (waiting.class, waiting.bytes + NEEDLE_OVERHEAD_BYTES);
+        let (owner, class) = (waiting.owner, waiting.class);
+        let needed = waiting.bytes + NEEDLE_OVERHEAD_BYTES;
         let mut refusal = None;
         let mut lanes = self.lanes.lock().expect("no holder of this lock panics");
         for tier in class.tiers() {
-            let key = (tier, class.durability());
+            let key = (owner, tier, class.durability());
             let lane = lanes.entry(key).or_default();
             match &lane.state {
                 LaneState::Open(open) if open.takes(needed) => {
@@ -132,37 +141,37 @@ impl PackedWriters {
             lane.waiting.push_back(waiting);
             drop(lanes);
             retire(node, old);
-            return self.open_chunk(node, spot);
+            return self.open_chunk(node, owner, spot);
         }
         drop(lanes);
         (waiting.done)(Err(refusal.unwrap_or_else(|| node.stores.refusal(class))));
     }
 
     /// Allocates the lane's next chunk, then serves who waits.
-    fn open_chunk(&self, node: &Arc<Node>, spot: Spot) {
-        let command = node.allocate_command(ChunkKind::Packed, FileId(0), &spot);
+    fn open_chunk(&self, node: &Arc<Node>, owner: FileId, spot: Spot) {
+        let command = node.allocate_command(ChunkKind::Packed, owner, &spot);
         let durable = super::allocation(spot.tier, spot.durability);
         let opener = node.clone();
         let allocated = move |outcome: Result<Outcome>| {
             let node = opener.clone();
             // Making the chunk's file waits for the disk; this callback must not.
             opener.workers.run(move || match outcome {
-                Ok(Outcome::Chunk { chunk }) => make(&node, chunk, spot),
+                Ok(Outcome::Chunk { chunk }) => make(&node, chunk, owner, spot),
                 Ok(_) => {
                     let what = "allocate a packed chunk: the view answered something else";
-                    node.packed.refuse(&spot, Error::bug(what));
+                    node.packed.refuse(owner, &spot, Error::bug(what));
                 }
-                Err(e) => node.packed.refuse(&spot, e),
+                Err(e) => node.packed.refuse(owner, &spot, e),
             });
         };
         node.propose_own(command, durable, Box::new(allocated));
     }
 
     /// No chunk could be had: who waits is told.
-    fn refuse(&self, spot: &Spot, e: Error) {
+    fn refuse(&self, owner: FileId, spot: &Spot, e: Error) {
         let waiting = {
             let mut lanes = self.lanes.lock().expect("no holder of this lock panics");
-            let lane = lanes.entry((spot.tier, spot.durability)).or_default();
+            let lane = lanes.entry((owner, spot.tier, spot.durability)).or_default();
             lane.state = LaneState::Closed;
             std::mem::take(&mut lane.waiting)
         };
@@ -173,7 +182,7 @@ impl PackedWriters {
     fn opened(&self, node: &Arc<Node>, open: OpenChunk) {
         let mut later = Vec::new();
         let mut lanes = self.lanes.lock().expect("no holder of this lock panics");
-        let lane = lanes.entry((open.spot.tier, open.spot.durability)).or_default();
+        let lane = lanes.entry((open.owner, open.spot.tier, open.spot.durability)).or_default();
         let mut later_bytes = 0;
         while let Some(next) = lane.waiting.front() {
             let taken = next.bytes + NEEDLE_OVERHEAD_BYTES;
@@ -200,24 +209,24 @@ impl PackedWriters {
         drop(lanes);
         later.into_iter().for_each(|next| open.append(node, next));
         let Some(needed) = needed else { return };
-        let spot = open.spot.clone();
+        let (owner, spot) = (open.owner, open.spot.clone());
         retire(node, LaneState::Open(open));
         match node.spot(spot.tier, spot.durability, chunk_bytes_for(needed)) {
-            Ok(Some(next)) => self.open_chunk(node, next),
-            Ok(None) => self.refuse(&spot, Error::full(
+            Ok(Some(next)) => self.open_chunk(node, owner, next),
+            Ok(None) => self.refuse(owner, &spot, Error::full(
                 "place the next packed chunk: every store of its tier is full; delete something or add a store",
             )),
-            Err(e) => self.refuse(&spot, e),
+            Err(e) => self.refuse(owner, &spot, e),
         }
     }
 
     /// A chunk that was made on some of its replicas only is not used; who waits for it moves on.
-    fn failed_to_open(&self, node: &Arc<Node>, spot: &Spot, set: Arc<ReplicaSet>) {
+    fn failed_to_open(&self, node: &Arc<Node>, owner: FileId, spot: &Spot, set: Arc<ReplicaSet>) {
         let cause = set.cause().unwrap_or_else(|| Error::retry("a replica refused it"));
         node.seal_packed_set(set);
         let waiting = {
             let mut lanes = self.lanes.lock().expect("no holder of this lock panics");
-            let lane = lanes.entry((spot.tier, spot.durability)).or_default();
+            let lane = lanes.entry((owner, spot.tier, spot.durability)).or_default();
             lane.state = LaneState::Closed;
             std::mem::take(&mut lane.waiting)
         };
@@ -270,7 +279,7 @@ impl PackedWriters {
 }
 
 /// Makes the chunk's files, then has the lane go on. On a thread that may wait.
-fn make(node: &Arc<Node>, chunk: ChunkId, spot: Spot) {
+fn make(node: &Arc<Node>, chunk: ChunkId, owner: FileId, spot: Spot) {
     let kind = holdfast_chunk::ChunkKind::Packed;
     let spec = ChunkSpec {
         durability: spot.durability,
@@ -278,21 +287,24 @@ fn make(node: &Arc<Node>, chunk: ChunkId, spot: Spot) {
         ..ChunkSpec::new(chunk, kind, node.id.0 as u64)
     };
     let spot = Arc::new(spot);
-    let open = |writer| OpenChunk { chunk, spot: spot.clone(), writer, in_flight: Arc::default() };
+    let open = |writer| {
+        let (spot, in_flight) = (spot.clone(), Arc::default());
+        OpenChunk { owner, chunk, spot, writer, in_flight }
+    };
     if let Some(store) = node.alone(&spot.replicas) {
         return match store.create(spec) {
             Ok(()) => node.packed.opened(node, open(Writer::Alone(store.clone()))),
-            Err(e) => node.packed.refuse(&spot, e),
+            Err(e) => node.packed.refuse(owner, &spot, e),
         };
     }
     let (maker, place) = (node.clone(), spot.clone());
     ReplicaSet::create(&node.replicator, spec, &spot.replicas, move |set| {
         let node = maker;
         if set.ended() {
-            return node.packed.failed_to_open(&node, &place, set);
+            return node.packed.failed_to_open(&node, owner, &place, set);
         }
         let writer = Writer::Set(set);
-        let open = OpenChunk { chunk, spot: place, writer, in_flight: Arc::default() };
+        let open = OpenChunk { owner, chunk, spot: place, writer, in_flight: Arc::default() };
         node.packed.opened(&node, open);
     });
 }

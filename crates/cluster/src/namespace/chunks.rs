@@ -42,7 +42,7 @@ pub struct Chunk {
     pub generation: Generation,
     pub tier: Tier,
     pub durability: Durability,
-    /// Of a raw chunk; 0 for a packed one.
+    /// Of a raw chunk; 0 for a packed one, or `BLOBS`.
     pub owner: FileId,
     /// Who writes it.
     pub node: NodeId,

@@ -30,6 +30,10 @@ impl Namespace {
         if chunk.kind != ChunkKind::Packed {
             return Err(Error::invalid(format!("chunk `{}` is not packed", chunk.id)));
         }
+        if chunk.owner != FileId(0) {
+            let what = format!("the names of chunk `{}` are kept elsewhere", chunk.id);
+            return Err(Error::invalid(what));
+        }
         if matches!(chunk.state, ChunkState::Closed | ChunkState::Doomed) {
             // The writer's bytes may be dropped by compaction: it has to write them elsewhere.
             return Err(Error::retry(format!(

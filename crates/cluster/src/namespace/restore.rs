@@ -8,7 +8,7 @@ use super::snapshot::{MAGIC, VERSION, VERSION_BEFORE_COPIES};
 use super::space::check_replicas;
 use super::tree::{check_metadata, check_mode};
 use super::{ChunkState, FileExtents, Freed, FreedThing, Namespace, Unclosed, table};
-use crate::command::REPLICAS_MAX;
+use crate::command::{BLOBS, REPLICAS_MAX};
 use crate::{ChunkKind, Extent, NodeKind, Remainder, StorageClass};
 use holdfast_base::checksum::crc32c;
 use holdfast_base::codec::{Decode, Reader};
@@ -290,7 +290,9 @@ impl Namespace {
         }
         let mut unclosed = Vec::new();
         for chunk in self.chunks.iter() {
-            let empty = chunk.state == ChunkState::Closed && chunk.live_objects == 0;
+            let empty = chunk.state == ChunkState::Closed
+                && chunk.live_objects == 0
+                && (chunk.owner != BLOBS || chunk.length == 0);
             let forgotten = chunk.freed && !waiting.contains(&(chunk.id, None))
                 || chunk.old.iter().any(|old| {
                     !old.released && !waiting.contains(&(chunk.id, Some(old.generation)))
@@ -379,7 +381,7 @@ fn check_chunk(chunk: &Chunk) -> Result<()> {
             .iter()
             .all(|old| old.generation < chunk.generation && check_replicas(&old.replicas).is_ok());
     let rules = [
-        packed == (chunk.owner == FileId(0)),
+        packed == (chunk.owner == FileId(0) || chunk.owner == BLOBS),
         packed || dead.is_empty() && !rewritten && chunk.state != ChunkState::Closed,
         !packed || !chunk.freed,
         !chunk.freed || chunk.state != ChunkState::Doomed,

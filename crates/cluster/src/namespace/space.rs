@@ -4,7 +4,7 @@
 
 use super::chunks::{Bitmap, Chunk, Dropped};
 use super::{ChunkState, Freed, FreedThing, Namespace, OldGeneration, STEPS_MAX};
-use crate::command::REPLICAS_MAX;
+use crate::command::{BLOBS, REPLICAS_MAX};
 use crate::{ChunkKind, Outcome};
 use holdfast_base::ids::{ChunkId, Durability, FileId, Generation, Index, NodeId, StoreId, Tier};
 use holdfast_base::limits::CHUNK_BYTES;
@@ -30,7 +30,7 @@ impl Namespace {
         }
         let owner_at = match kind {
             ChunkKind::Raw => Some(self.find_unclosed(owner)?),
-            ChunkKind::Packed if owner != FileId(0) => {
+            ChunkKind::Packed if owner != FileId(0) && owner != BLOBS => {
                 return Err(Error::invalid("a packed chunk belongs to a node, not to a file"));
             }
             ChunkKind::Packed => None,
@@ -116,6 +116,23 @@ impl Namespace {
         Ok(Outcome::Done {})
     }
 
+    pub(super) fn free_face_chunk(&mut self, id: ChunkId) -> Result<Outcome> {
+        let chunk = self.find_chunk(id)?;
+        if chunk.owner != BLOBS {
+            return Err(Error::invalid("its names are kept here: they say when it is free"));
+        }
+        match chunk.state {
+            ChunkState::Closed => chunk.state = ChunkState::Doomed,
+            ChunkState::Doomed => {}
+            state => {
+                let what = format!("it is {}: close it first", state.name());
+                return Err(Error::invalid(what));
+            }
+        }
+        self.forget_if_over(id);
+        Ok(Outcome::Done {})
+    }
+
     /// `replicas` have the new generation; `None` for all.
     pub(super) fn switch_generation(
         &mut self,
@@ -194,9 +211,11 @@ impl Namespace {
 
 type VecFront<'a> = Option<&'a Freed>;
 
-/// Nothing new can be named in a closed chunk, so an empty one stays empty.
+/// Nothing new can be named in a closed chunk, so an empty one stays empty. Of a chunk whose names
+/// a face keeps only this is known here: whether anything was ever written to it.
 fn doom_if_empty(chunk: &mut Chunk) {
-    if chunk.state == ChunkState::Closed && chunk.live_objects == 0 {
+    let named_here = chunk.owner != BLOBS || chunk.length == 0;
+    if chunk.state == ChunkState::Closed && chunk.live_objects == 0 && named_here {
         chunk.state = ChunkState::Doomed;
     }
 }

@@ -256,6 +256,32 @@ pub fn direct_read(path: &Path, block_bytes: usize, depth: usize) -> io::Result<
     })
 }
 
+/// Direct reads a second of `block_bytes` from scattered places of a file, `depth` at once.
+pub fn scattered_read(path: &Path, block_bytes: usize, depth: usize) -> io::Result<f64> {
+    if !path.exists() {
+        direct_write(path, CHUNK_BYTES as usize / 64, 1)?;
+    }
+    let file = direct(path)?;
+    let block_bytes = block_bytes.next_multiple_of(4096);
+    let blocks = WORK_BYTES / block_bytes as u64;
+    let (begin, done) = (Instant::now(), std::sync::atomic::AtomicU64::new(0));
+    let read = |thread: u64| -> io::Result<()> {
+        let mut block = AlignedBuf::zeroed(block_bytes);
+        let mut at = thread * 7919;
+        while begin.elapsed() < LIMIT_TIME {
+            at = (at + 0x9e37_79b1) % blocks;
+            file.read_exact_at(&mut block, at * block_bytes as u64)?;
+            done.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        }
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..depth as u64).map(|i| scope.spawn(move || read(i))).collect();
+        threads.into_iter().try_for_each(joined)
+    })?;
+    Ok(done.into_inner() as f64 / begin.elapsed().as_secs_f64())
+}
+
 /// Median microseconds of reading `block_bytes` from scattered places of a file.
 pub fn direct_read_latency(path: &Path, block_bytes: usize) -> io::Result<f64> {
     if !path.exists() {

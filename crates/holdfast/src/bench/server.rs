@@ -36,7 +36,7 @@ impl Server {
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
         let Settings { dram_bytes, reactors, spin } = settings;
         let config = format!(
-            "native_port = {port}\nhttp_port = 0\ncache_port = 0\ndram = \"{dram_bytes}\"\n\
+            "native_port = {port}\nhttp_port = 0\ncache_port = 0\ns3_port = 0\ndram = \"{dram_bytes}\"\n\
              dram_populate = true\ngrace_ms = 0\nscrub = \"0\"\n\
              reactors = {reactors}\nspin = {spin}\n"
         );

@@ -42,6 +42,7 @@ impl LocalCluster {
             data: directory.clone(),
             port: free_ports(nodes)?,
             http_port: 0,
+            s3_port: 0,
             capacity: capacity.to_string(),
             lost_ms,
             command: None,

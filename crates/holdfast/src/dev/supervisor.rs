@@ -249,6 +249,7 @@ fn remove(data: &Path) -> Result<()> {
 fn settings(dev: &Dev, i: usize) -> NodeSettings {
     let step = PORT_STEP * i as u16;
     let http_port = if dev.http_port == 0 { 0 } else { dev.http_port + step };
+    let s3_port = if dev.s3_port == 0 { 0 } else { dev.s3_port + step };
     let native_port = dev.port + step;
     let join = match i {
         0 => String::new(),
@@ -256,7 +257,7 @@ fn settings(dev: &Dev, i: usize) -> NodeSettings {
     };
     let toml = format!(
         "# Written by `holdfast dev`.\nhost = \"node-{}\"\nnative_port = {native_port}\n\
-         http_port = {http_port}\ndram = \"0\"\ncache_port = 0\ncapacity = \"{}\"\nlost_ms = {}\ndev = true\n{join}",
+         http_port = {http_port}\ndram = \"0\"\ncache_port = 0\ns3_port = {s3_port}\ncapacity = \"{}\"\nlost_ms = {}\ndev = true\n{join}",
         i + 1,
         dev.capacity,
         dev.lost_ms,

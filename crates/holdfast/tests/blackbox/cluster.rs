@@ -33,7 +33,7 @@ impl Dev {
     fn start(data: &Path, nodes: u16) -> Dev {
         let port = free_ports(nodes);
         let mut child = binary()
-            .args(["--json", "dev", "--http-port", "0", "--lost-ms", "4000"])
+            .args(["--json", "dev", "--http-port", "0", "--s3-port", "0", "--lost-ms", "4000"])
             .args(["--nodes", &nodes.to_string(), "--port", &port.to_string(), "--data"])
             .arg(data)
             .spawn()

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Memory would only take room here: its tests are elsewhere.
 pub const SETTINGS: &str =
-    "native_port = 0\nhttp_port = 0\ncache_port = 0\ndram = \"0\"\nworkers = 2\n";
+    "native_port = 0\nhttp_port = 0\ncache_port = 0\ns3_port = 0\ndram = \"0\"\nworkers = 2\n";
 
 /// A directory that goes with the test. Beside the binary, so on a real file system.
 pub struct Scratch(pub PathBuf);

@@ -16,5 +16,6 @@ mod full_disk;
 mod http;
 mod kills;
 mod route;
+mod s3;
 mod story;
 mod trees;

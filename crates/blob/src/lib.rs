@@ -1,0 +1,55 @@
+//! The blob face: buckets and keys over packed chunks. Objects are needles in chunks that belong to
+//! this face alone; their names are a view of one log topic, kept in an ordered index on disk.
+//! The index can be thrown away: it is folded again from the log, or from the needles. Never speaks
+//! a protocol: S3 is the crate above. docs/blobs.md says what must hold.
+#![forbid(unsafe_code)]
+
+mod applier;
+mod command;
+mod fold;
+mod housekeeping;
+mod index;
+mod list;
+mod model;
+mod needle;
+mod read;
+mod rebuild;
+mod rows;
+mod service;
+mod writer;
+
+pub use command::{Command, Condition, Outcome, PartName, Refusal};
+pub use fold::Fold;
+pub use housekeeping::Housekeeping;
+pub use index::{Batch, DiskIndex, MemoryIndex, Ordered};
+pub use list::{ListQuery, Listing, UploadListing, VersionListing, VersionMarker};
+pub use model::{
+    AccessKey, Bucket, ChunkUse, Document, Extent, Head, Lock, Object, Pair, Part, Upload,
+    Versioning, version_name,
+};
+pub use needle::Trailer;
+pub use read::ObjectReader;
+pub use rebuild::{Rebuilt, Verified};
+pub use service::{Answer, Blobs, BlobsOptions, Failure};
+pub use writer::{NewObject, Writer};
+
+/// The topic of the names of shard 0's blobs.
+pub const BLOBS_TOPIC: &str = "blobs/0";
+/// Bytes of one needle: larger objects are cut. Bounds what one upload keeps in memory.
+pub const NEEDLE_DATA_BYTES: usize = 8 << 20;
+/// Bytes of a key, as S3 has it.
+pub const KEY_BYTES_MAX: usize = 1024;
+/// Parts of one upload, as S3 has it.
+pub const PARTS_MAX: u16 = 10_000;
+/// Extents of one object: they are in one entry of the log.
+pub const EXTENTS_MAX: usize = 40_000;
+/// Bytes of one object: what its extents hold.
+pub const OBJECT_BYTES_MAX: u64 = EXTENTS_MAX as u64 * NEEDLE_DATA_BYTES as u64;
+
+const _: () = {
+    use holdfast_base::limits::{ENTRY_BYTES_MAX, PACKED_BYTES_MAX};
+    // An extent takes 20 bytes of an entry; the rest of an object's description fits beside them.
+    assert!(EXTENTS_MAX * 20 + (128 << 10) < ENTRY_BYTES_MAX);
+    // A needle's description, with all extents of its object, fits behind its data.
+    assert!((NEEDLE_DATA_BYTES + ENTRY_BYTES_MAX) as u64 <= PACKED_BYTES_MAX);
+};

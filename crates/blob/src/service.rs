@@ -1,0 +1,387 @@
+//! The face of one node: what protocols call. Checks what can be checked early, stores bytes before
+//! it names them, and proposes; the fold decides.
+
+use crate::applier::Applier;
+use crate::command::{Command, Condition, Outcome, PartName, Refusal};
+use crate::fold::{Fold, decoded};
+use crate::index::{DiskIndex, Ordered};
+use crate::model::{AccessKey, Bucket, Extent, Head, Lock, Object, Pair, Upload};
+use crate::{BLOBS_TOPIC, list, needle, rows};
+use holdfast_base::codec::Decode;
+use holdfast_base::ids::Pointer;
+use holdfast_base::node::StorageClass;
+use holdfast_base::{Error, Result};
+use holdfast_cluster::{BLOBS, Node};
+use holdfast_env::runtime;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+/// Why something was not done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Failure {
+    Refused(Refusal),
+    Failed(Error),
+}
+
+impl From<Refusal> for Failure {
+    fn from(refusal: Refusal) -> Failure {
+        Failure::Refused(refusal)
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(e: Error) -> Failure {
+        Failure::Failed(e)
+    }
+}
+
+impl From<Failure> for Error {
+    fn from(failure: Failure) -> Error {
+        match failure {
+            Failure::Refused(refusal) => refusal.into(),
+            Failure::Failed(e) => e,
+        }
+    }
+}
+
+pub type Answer<T> = std::result::Result<T, Failure>;
+
+/// How the face is opened.
+#[derive(Clone, Debug)]
+pub struct BlobsOptions {
+    /// The directory of the index.
+    pub place: PathBuf,
+    /// Blocks of the index kept in memory.
+    pub cache_bytes: u64,
+    /// Where objects go, and what an acknowledgement promises.
+    pub class: StorageClass,
+}
+
+impl BlobsOptions {
+    pub fn new(data: &Path) -> BlobsOptions {
+        BlobsOptions {
+            place: data.join("blobs"),
+            cache_bytes: 64 << 20,
+            class: StorageClass::DEFAULT,
+        }
+    }
+}
+
+pub struct Blobs {
+    pub(crate) node: Arc<Node>,
+    pub(crate) index: Arc<dyn Ordered>,
+    pub(crate) applier: Arc<Applier>,
+    class: StorageClass,
+    /// Held by whoever rewrites a chunk: housekeeping, or a person who did not want to wait for it.
+    pub(crate) compacting: Mutex<()>,
+}
+
+impl Blobs {
+    /// Opens the index and catches up with the log.
+    pub fn open(node: &Arc<Node>, options: &BlobsOptions) -> Result<Arc<Blobs>> {
+        let index = Arc::new(DiskIndex::open(&options.place, options.cache_bytes)?);
+        Blobs::with_index(node, index, options.class)
+    }
+
+    pub fn with_index(
+        node: &Arc<Node>,
+        index: Arc<dyn Ordered>,
+        class: StorageClass,
+    ) -> Result<Arc<Blobs>> {
+        let fold = Fold::open(index.clone())?;
+        let mark = node.machine.rng.next_u64() | 1;
+        let applier = Applier::start(node.log.clone(), BLOBS_TOPIC, fold, mark)?;
+        let blobs = Arc::new(Blobs {
+            node: node.clone(),
+            index,
+            applier,
+            class,
+            compacting: Mutex::default(),
+        });
+        // A command that changes nothing: when it is applied, all before it is.
+        let barrier = Command::ReleaseHold { id: 0 };
+        blobs.node.wait_for(|done| {
+            let told =
+                move |applied: Answer<Outcome>| done(applied.map(|_| ()).map_err(Error::from));
+            blobs.applier.propose(&barrier, Box::new(told));
+        })?;
+        Ok(blobs)
+    }
+
+    /// Ends the thread that applies; then the rows are written out.
+    pub fn end(&self) -> Result<()> {
+        self.applier.end();
+        self.index.sync()
+    }
+
+    pub fn node(&self) -> &Arc<Node> {
+        &self.node
+    }
+
+    pub fn now_ms(&self) -> i64 {
+        self.node.machine.clock.unix_ms() as i64
+    }
+
+    /// A number for a version: the time, then chance, so that later ones are larger as far as
+    /// clocks agree.
+    pub fn draw_version(&self) -> u64 {
+        const CHANCE_BITS: u32 = 20;
+        let chance = self.node.machine.rng.next_u64() & ((1 << CHANCE_BITS) - 1);
+        (self.now_ms() as u64) << CHANCE_BITS | chance
+    }
+
+    pub fn draw_id(&self) -> u64 {
+        self.node.machine.rng.next_u64().max(1)
+    }
+
+    /// Appends a command and waits until it is durable and applied here.
+    pub async fn propose(&self, command: &Command) -> Answer<Outcome> {
+        let applied = runtime::answer(|done: Box<dyn FnOnce(Answer<Outcome>) + Send>| {
+            self.applier.propose(command, done);
+        });
+        match applied.await {
+            Some(answer) => answer,
+            None => Err(Error::retry("name a blob: the node is ending").into()),
+        }
+    }
+
+    /// Proposes without waiting; for what is repeated by housekeeping if it is lost.
+    pub(crate) fn propose_soon(&self, command: &Command) {
+        self.applier.propose(command, Box::new(|_| ()));
+    }
+
+    /// For housekeeping threads only.
+    pub(crate) fn propose_and_wait(&self, command: &Command) -> Answer<Outcome> {
+        let outcome = self.node.wait_for(|done| {
+            self.applier.propose(command, Box::new(move |applied| done(Ok(applied))));
+        });
+        outcome?
+    }
+
+    /// Makes a needle durable and answers where it is. Nothing names it yet.
+    pub async fn store(&self, needle: Vec<u8>) -> Answer<Pointer> {
+        let crcs = needle::block_crcs(&needle);
+        let stored = runtime::answer(|done: holdfast_chunk::Done<Pointer>| {
+            self.node.pack_for(BLOBS, self.class, Box::new(needle), crcs, done);
+        });
+        match stored.await {
+            Some(pointer) => Ok(pointer?),
+            None => Err(Error::retry("store a blob: the node is ending").into()),
+        }
+    }
+
+    pub(crate) fn row<T: Decode>(&self, row: &[u8], what: &str) -> Result<Option<T>> {
+        match self.index.get(row)? {
+            Some(bytes) => Ok(Some(decoded(&bytes, what)?)),
+            None => Ok(None),
+        }
+    }
+
+    pub fn bucket(&self, name: &str) -> Answer<Bucket> {
+        self.row(&rows::bucket(name), "a bucket")?.ok_or(Refusal::NoSuchBucket.into())
+    }
+
+    pub fn buckets(&self) -> Result<Vec<(String, Bucket)>> {
+        list::named(&*self.index, rows::BUCKET, "a bucket")
+    }
+
+    pub async fn create_bucket(&self, name: &str, owner: &str, lockable: bool) -> Answer<()> {
+        let versioning = lockable as u8;
+        let bucket = Bucket {
+            created_ms: self.now_ms(),
+            owner: owner.to_owned(),
+            versioning,
+            lockable,
+            documents: Vec::new(),
+        };
+        self.propose(&Command::CreateBucket { name: name.to_owned(), bucket }).await.map(|_| ())
+    }
+
+    pub async fn delete_bucket(&self, name: &str) -> Answer<()> {
+        self.propose(&Command::DeleteBucket { name: name.to_owned() }).await.map(|_| ())
+    }
+
+    pub async fn set_document(
+        &self,
+        bucket: &str,
+        document: &str,
+        text: Option<String>,
+    ) -> Answer<()> {
+        let (name, document) = (bucket.to_owned(), document.to_owned());
+        self.propose(&Command::SetDocument { name, document, text }).await.map(|_| ())
+    }
+
+    /// A version of a key, `None` for the current one. A delete marker is an answer, too.
+    pub fn object(&self, bucket: &str, key: &str, version: Option<&str>) -> Answer<Object> {
+        let current: Option<Object> = self.row(&rows::current(bucket, key), "an object")?;
+        let Some(version) = version else {
+            return match current {
+                Some(object) => Ok(object),
+                None => Err(self.absent(bucket, Refusal::NoSuchKey)),
+            };
+        };
+        if let Some(object) = current.filter(|o| crate::version_name(o) == version) {
+            return Ok(object);
+        }
+        let older = list::older_version(&*self.index, bucket, key, version)?;
+        older.ok_or_else(|| self.absent(bucket, Refusal::NoSuchVersion))
+    }
+
+    /// What is missing: the bucket, or else what was asked for in it.
+    fn absent(&self, bucket: &str, refusal: Refusal) -> Failure {
+        match self.bucket(bucket) {
+            Ok(_) => refusal.into(),
+            Err(e) => e,
+        }
+    }
+
+    pub async fn delete(&self, bucket: &str, key: &str, condition: Condition) -> Answer<Outcome> {
+        let (version, now_ms) = (self.draw_version(), self.now_ms());
+        let (bucket, key) = (bucket.to_owned(), key.to_owned());
+        self.propose(&Command::Delete { bucket, key, version, now_ms, condition }).await
+    }
+
+    pub async fn delete_version(
+        &self,
+        bucket: &str,
+        key: &str,
+        version: &str,
+        bypass: bool,
+    ) -> Answer<Outcome> {
+        let (bucket, key, version) = (bucket.to_owned(), key.to_owned(), version.to_owned());
+        let now_ms = self.now_ms();
+        self.propose(&Command::DeleteVersion { bucket, key, version, now_ms, bypass }).await
+    }
+
+    pub async fn set_head(
+        &self,
+        bucket: &str,
+        key: &str,
+        object: &Object,
+        head: Head,
+    ) -> Answer<()> {
+        let version = crate::version_name(object);
+        let (bucket, key) = (bucket.to_owned(), key.to_owned());
+        self.propose(&Command::SetHead { bucket, key, version, head }).await.map(|_| ())
+    }
+
+    pub async fn set_lock(
+        &self,
+        bucket: &str,
+        key: &str,
+        object: &Object,
+        (lock, hold): (Option<Lock>, bool),
+        bypass: bool,
+    ) -> Answer<()> {
+        let (bucket, key) = (bucket.to_owned(), key.to_owned());
+        let (version, now_ms) = (crate::version_name(object), self.now_ms());
+        let command = Command::SetLock { bucket, key, version, lock, hold, now_ms, bypass };
+        self.propose(&command).await.map(|_| ())
+    }
+
+    pub async fn begin_upload(&self, bucket: &str, key: &str, upload: Upload) -> Answer<u64> {
+        let id = self.draw_id();
+        let (bucket, key) = (bucket.to_owned(), key.to_owned());
+        self.propose(&Command::BeginUpload { bucket, key, id, upload }).await.map(|_| id)
+    }
+
+    pub fn upload(&self, bucket: &str, key: &str, id: u64) -> Answer<Upload> {
+        let found = self.row(&rows::upload(bucket, key, id), "an upload")?;
+        found.ok_or_else(|| self.absent(bucket, Refusal::NoSuchUpload))
+    }
+
+    pub async fn abort_upload(&self, bucket: &str, key: &str, id: u64) -> Answer<()> {
+        let (bucket, key) = (bucket.to_owned(), key.to_owned());
+        self.propose(&Command::AbortUpload { bucket, key, id }).await.map(|_| ())
+    }
+
+    /// Names the object that parts make. Its description is stored first, so that it can be found
+    /// again from the chunks alone.
+    pub async fn complete_upload(
+        &self,
+        (bucket, key, id): (&str, &str, u64),
+        parts: Vec<PartName>,
+        (etag, checksums): (String, Vec<Pair>),
+        condition: Condition,
+    ) -> Answer<Object> {
+        let manifest = match self.described(bucket, key, id, &parts, (&etag, &checksums))? {
+            Some(object) => Some(self.store_manifest(bucket, key, object).await?),
+            // It may have been completed before: the fold knows.
+            None => None,
+        };
+        let command = Command::CompleteUpload {
+            bucket: bucket.to_owned(),
+            key: key.to_owned(),
+            id,
+            parts,
+            version: self.draw_version(),
+            now_ms: self.now_ms(),
+            etag,
+            checksums,
+            manifest,
+            condition,
+        };
+        named(self.propose(&command).await)
+    }
+
+    /// The object as the parts that are here now make it.
+    fn described(
+        &self,
+        bucket: &str,
+        key: &str,
+        id: u64,
+        parts: &[PartName],
+        (etag, checksums): (&str, &[Pair]),
+    ) -> Answer<Option<Object>> {
+        let Ok(upload) = self.upload(bucket, key, id) else { return Ok(None) };
+        let mut object = Object {
+            version: self.draw_version(),
+            modified_ms: self.now_ms(),
+            etag: etag.to_owned(),
+            head: Head { checksums: checksums.to_vec(), ..upload.head },
+            ..Object::default()
+        };
+        for name in parts {
+            let row = rows::part(id, name.number);
+            let part: Option<crate::Part> = self.row(&row, "a part")?;
+            let part = part.filter(|part| part.etag == name.etag);
+            let part = part.ok_or(Refusal::InvalidPart(name.number))?;
+            object.size += part.size;
+            object.parts.push(part.size);
+            object.extents.extend(part.extents);
+        }
+        if object.extents.len() > crate::EXTENTS_MAX {
+            let what = format!("an object has at most {} extents", crate::EXTENTS_MAX);
+            return Err(Refusal::Invalid(what).into());
+        }
+        Ok(Some(object))
+    }
+
+    async fn store_manifest(&self, bucket: &str, key: &str, object: Object) -> Answer<Extent> {
+        let (bucket, key) = (bucket.to_owned(), key.to_owned());
+        let mut needle = Vec::new();
+        crate::Trailer::Whole { bucket, key, object }.append_to(&mut needle);
+        let bytes = needle.len() as u32;
+        Ok(Extent { pointer: self.store(needle).await?, bytes })
+    }
+
+    pub fn access_key(&self, name: &str) -> Result<Option<AccessKey>> {
+        self.row(&rows::access_key(name), "an access key")
+    }
+
+    pub fn access_keys(&self) -> Result<Vec<(String, AccessKey)>> {
+        list::named(&*self.index, rows::ACCESS_KEY, "an access key")
+    }
+
+    pub async fn set_access_key(&self, name: &str, key: Option<AccessKey>) -> Answer<()> {
+        let command = Command::SetAccessKey { name: name.to_owned(), key };
+        self.propose(&command).await.map(|_| ())
+    }
+}
+
+pub(crate) fn named(outcome: Answer<Outcome>) -> Answer<Object> {
+    match outcome? {
+        Outcome::Named(object) => Ok(*object),
+        _ => Err(Error::bug("name an object: the view answered something else").into()),
+    }
+}

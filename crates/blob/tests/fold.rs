@@ -1,0 +1,314 @@
+//! The fold over a map in memory: what each command does to names, versions and live slots.
+
+use holdfast_base::codec::Decode;
+use holdfast_base::ids::{ChunkId, Cookie, Index, Pointer, Slot};
+use holdfast_blob::{
+    Bucket, Command, Condition, Extent, Fold, MemoryIndex, Object, Ordered, Outcome, Part,
+    PartName, Refusal, Upload,
+};
+use std::sync::Arc;
+
+struct World {
+    index: Arc<MemoryIndex>,
+    fold: Fold,
+    at: u64,
+}
+
+fn extent(chunk: u64, slot: u32, bytes: u32) -> Extent {
+    let pointer = Pointer { chunk: ChunkId(chunk), slot: Slot(slot), cookie: Cookie(7) };
+    Extent { pointer, bytes }
+}
+
+fn object(version: u64, extents: &[Extent]) -> Object {
+    let size = extents.iter().map(|e| e.bytes as u64).sum();
+    let etag = format!("etag-{version}");
+    Object { version, size, etag, extents: extents.to_vec(), ..Object::default() }
+}
+
+fn put(key: &str, object: Object) -> Command {
+    let condition = Condition::default();
+    Command::Put { bucket: "b".into(), key: key.into(), object, condition, hold: 0 }
+}
+
+fn delete(version: u64) -> Command {
+    let condition = Condition::default();
+    let (bucket, key) = ("b".into(), "k".into());
+    Command::Delete { bucket, key, version, now_ms: 0, condition }
+}
+
+impl World {
+    fn new(versioning: u8) -> World {
+        let index = Arc::new(MemoryIndex::default());
+        let fold = Fold::open(index.clone()).unwrap();
+        let mut world = World { index, fold, at: 0 };
+        let bucket = Bucket { versioning, ..Bucket::default() };
+        world.ok(Command::CreateBucket { name: "b".into(), bucket });
+        world
+    }
+
+    fn apply(&mut self, command: Command) -> Result<Outcome, Refusal> {
+        self.at += 1;
+        let applied = self.fold.apply(Index(self.at), &command.to_entry(self.at)).unwrap();
+        let applied = applied.expect("the entry is new");
+        assert_eq!(applied.mark, self.at);
+        applied.result
+    }
+
+    #[track_caller]
+    fn ok(&mut self, command: Command) -> Outcome {
+        self.apply(command).unwrap()
+    }
+
+    /// Live slots of all chunks, as (chunk, slot), from their rows.
+    fn live(&self) -> Vec<(u64, u32)> {
+        let mut live = Vec::new();
+        let each = &mut |row: &[u8], _: &[u8]| {
+            let chunk = u64::from_be_bytes(row[1..9].try_into().unwrap());
+            live.push((chunk, u32::from_be_bytes(row[9..13].try_into().unwrap())));
+            Ok(true)
+        };
+        self.index.scan(b"s", b"t", each).unwrap();
+        live
+    }
+
+    /// The sums of a chunk: live slots and bytes.
+    fn used(&self, chunk: u64) -> (u32, u64) {
+        let row = [b"c".as_slice(), &chunk.to_be_bytes()].concat();
+        let bytes = self.index.get(&row).unwrap().unwrap();
+        let used = holdfast_blob::ChunkUse::from_bytes(&bytes).unwrap();
+        (used.live, used.live_bytes)
+    }
+}
+
+#[test]
+fn an_overwrite_frees_what_it_replaces_and_a_delete_everything() {
+    let mut world = World::new(0);
+    world.ok(put("k", object(1, &[extent(1, 0, 10), extent(1, 1, 5)])));
+    assert_eq!((world.live(), world.used(1)), (vec![(1, 0), (1, 1)], (2, 15)));
+    world.ok(put("k", object(2, &[extent(2, 0, 3)])));
+    assert_eq!((world.live(), world.used(1)), (vec![(2, 0)], (0, 0)));
+    world.ok(delete(3));
+    assert_eq!(world.live(), vec![]);
+    world.ok(Command::DeleteBucket { name: "b".into() });
+}
+
+#[test]
+fn a_slot_is_named_once_and_never_in_a_closed_chunk() {
+    let mut world = World::new(0);
+    world.ok(put("k", object(1, &[extent(1, 0, 10)])));
+    let again = world.apply(put("other", object(2, &[extent(1, 0, 10)])));
+    assert_eq!(again, Err(Refusal::Taken(extent(1, 0, 10).pointer)));
+    world.ok(Command::CloseChunk { chunk: ChunkId(1) });
+    let late = world.apply(put("other", object(3, &[extent(1, 1, 10)])));
+    assert_eq!(late, Err(Refusal::ChunkClosed(ChunkId(1))));
+    assert!(
+        world.apply(Command::ForgetChunk { chunk: ChunkId(1) }).is_err(),
+        "something lives in it"
+    );
+    world.ok(delete(4));
+    world.ok(Command::ForgetChunk { chunk: ChunkId(1) });
+    assert_eq!(world.live(), vec![]);
+}
+
+#[test]
+fn a_refused_command_changes_nothing_but_the_position() {
+    let mut world = World::new(0);
+    world.ok(put("k", object(1, &[extent(1, 0, 10)])));
+    let mut conditional = put("k", object(2, &[extent(1, 1, 10)]));
+    if let Command::Put { condition, .. } = &mut conditional {
+        condition.if_absent = true;
+    }
+    assert_eq!(world.apply(conditional), Err(Refusal::PreconditionFailed));
+    assert_eq!((world.live(), world.used(1)), (vec![(1, 0)], (1, 10)));
+    // What a restart reads is where this one was.
+    let reopened = Fold::open(world.index.clone()).unwrap();
+    assert_eq!(reopened.position(), world.fold.position());
+    assert_eq!(reopened.position().index, Index(world.at));
+}
+
+#[test]
+fn an_entry_is_applied_once() {
+    let mut world = World::new(0);
+    let command = put("k", object(1, &[extent(1, 0, 10)]));
+    world.ok(command.clone());
+    let again = world.fold.apply(Index(world.at), &command.to_entry(9)).unwrap();
+    assert!(again.is_none(), "it is in the rows already");
+    assert_eq!(world.used(1), (1, 10));
+}
+
+#[test]
+fn unknown_entries_stop_the_view_and_garbage_does_not() {
+    let mut world = World::new(0);
+    let mut next = |entry: &[u8]| {
+        let applied = world.fold.apply(Index(world.at + 1), entry);
+        world.at += applied.is_ok() as u64;
+        applied
+    };
+    let garbage = next(&[1, 0, 0, 0, 0, 0, 0, 0, 0, 5, 1]).unwrap().unwrap();
+    assert!(matches!(garbage.result, Err(Refusal::Invalid(_))));
+    assert!(matches!(next(b"").unwrap().unwrap().result, Err(Refusal::Invalid(_))));
+    for unknown in [&[2, 0, 0, 0, 0, 0, 0, 0, 0, 1][..], &[1, 0, 0, 0, 0, 0, 0, 0, 0, 200]] {
+        let e = next(unknown).unwrap_err();
+        assert_eq!(e.kind, holdfast_base::Kind::Unsupported, "{e}");
+    }
+}
+
+#[test]
+fn versions_stay_until_they_are_removed_by_name() {
+    let mut world = World::new(1);
+    world.ok(put("k", object(1, &[extent(1, 0, 1)])));
+    world.ok(put("k", object(2, &[extent(1, 1, 2)])));
+    let Outcome::Deleted { version: Some(marker), marker: true } = world.ok(delete(3)) else {
+        panic!("a marker is put over it");
+    };
+    assert_eq!(world.used(1), (2, 3), "nothing is freed");
+    let remove = |version: &str| Command::DeleteVersion {
+        bucket: "b".into(),
+        key: "k".into(),
+        version: version.into(),
+        now_ms: 0,
+        bypass: false,
+    };
+    let busy = world.apply(Command::DeleteBucket { name: "b".into() });
+    assert_eq!(busy, Err(Refusal::BucketNotEmpty));
+    world.ok(remove(&marker));
+    world.ok(remove("0000000000000002"));
+    assert_eq!(world.live(), vec![(1, 0)], "the older one is current again");
+    world.ok(remove("0000000000000002"));
+    world.ok(remove("0000000000000001"));
+    assert_eq!(world.live(), vec![]);
+    world.ok(Command::DeleteBucket { name: "b".into() });
+}
+
+#[test]
+fn a_suspended_bucket_has_one_null_version() {
+    let mut world = World::new(0);
+    world.ok(put("k", object(1, &[extent(1, 0, 1)])));
+    world.ok(Command::SetVersioning { name: "b".into(), versioning: 1 });
+    world.ok(put("k", object(2, &[extent(1, 1, 1)])));
+    world.ok(Command::SetVersioning { name: "b".into(), versioning: 2 });
+    assert_eq!(world.live(), vec![(1, 0), (1, 1)]);
+    world.ok(put("k", object(3, &[extent(1, 2, 1)])));
+    assert_eq!(world.live(), vec![(1, 1), (1, 2)], "the older null version is replaced");
+    world.ok(put("k", object(4, &[extent(1, 3, 1)])));
+    assert_eq!(world.live(), vec![(1, 1), (1, 3)]);
+}
+
+#[test]
+fn a_locked_version_stays() {
+    let mut world = World::new(0);
+    let bucket = Bucket { versioning: 1, lockable: true, ..Bucket::default() };
+    world.ok(Command::CreateBucket { name: "locked".into(), bucket });
+    let mut kept = object(1, &[extent(1, 0, 1)]);
+    kept.lock = Some(holdfast_blob::Lock { until_ms: 100, compliance: false });
+    let condition = Condition::default();
+    let (bucket, key) = ("locked".to_owned(), "k".to_owned());
+    world.ok(Command::Put {
+        bucket: bucket.clone(),
+        key: key.clone(),
+        object: kept,
+        condition,
+        hold: 0,
+    });
+    let mut remove = |now_ms, bypass| {
+        let version = "0000000000000001".into();
+        let (bucket, key) = (bucket.clone(), key.clone());
+        world.apply(Command::DeleteVersion { bucket, key, version, now_ms, bypass })
+    };
+    assert_eq!(remove(99, false), Err(Refusal::Locked));
+    assert!(remove(100, false).is_ok());
+}
+
+fn part(extents: &[Extent], etag: &str) -> Part {
+    let size = extents.iter().map(|e| e.bytes as u64).sum();
+    Part { size, etag: etag.into(), extents: extents.to_vec(), ..Part::default() }
+}
+
+#[test]
+fn parts_become_an_object_without_being_freed_in_between() {
+    let mut world = World::new(0);
+    let (bucket, key) = || -> (String, String) { ("b".into(), "k".into()) }();
+    let upload = Upload::default();
+    world.ok(Command::BeginUpload { bucket: bucket.clone(), key: key.clone(), id: 9, upload });
+    let put_part = |number, part| Command::PutPart {
+        bucket: "b".into(),
+        key: "k".into(),
+        id: 9,
+        number,
+        part,
+        hold: 0,
+    };
+    world.ok(put_part(2, part(&[extent(1, 1, 20)], "two")));
+    world.ok(put_part(1, part(&[extent(1, 0, 10)], "one")));
+    world.ok(put_part(1, part(&[extent(1, 2, 11)], "one again")));
+    world.ok(put_part(5, part(&[extent(1, 3, 50)], "not wanted")));
+    assert_eq!(world.used(1), (3, 81));
+    assert_eq!(world.apply(put_part(0, Part::default())), Err(Refusal::InvalidPart(0)));
+    let complete = |names: &[(u16, &str)]| Command::CompleteUpload {
+        bucket: "b".into(),
+        key: "k".into(),
+        id: 9,
+        parts: names
+            .iter()
+            .map(|(number, etag)| PartName { number: *number, etag: (*etag).into() })
+            .collect(),
+        version: 1,
+        now_ms: 5,
+        etag: "whole-2".into(),
+        checksums: vec![],
+        manifest: Some(extent(2, 0, 100)),
+        condition: Condition::default(),
+    };
+    assert_eq!(world.apply(complete(&[(1, "one"), (2, "two")])), Err(Refusal::InvalidPart(1)));
+    assert_eq!(
+        world.apply(complete(&[(2, "two"), (1, "one again")])),
+        Err(Refusal::InvalidPart(1))
+    );
+    assert_eq!(world.apply(complete(&[(7, "x")])), Err(Refusal::InvalidPart(7)));
+    assert_eq!(world.used(1), (3, 81), "refusals free nothing");
+    let Outcome::Named(named) = world.ok(complete(&[(1, "one again"), (2, "two")])) else {
+        panic!("it is named");
+    };
+    assert_eq!((named.size, named.parts.as_slice()), (31, [11, 20].as_slice()));
+    assert_eq!(world.live(), vec![(1, 1), (1, 2), (2, 0)], "the part that nobody wanted is freed");
+    let Outcome::Named(again) = world.ok(complete(&[(1, "one again"), (2, "two")])) else {
+        panic!("asked again, it gives the first answer");
+    };
+    assert_eq!(again, named);
+    world.ok(delete(2));
+    assert_eq!(world.live(), vec![]);
+}
+
+#[test]
+fn an_aborted_upload_gives_everything_back() {
+    let mut world = World::new(0);
+    let (bucket, key) = ("b".to_owned(), "k".to_owned());
+    let upload = Upload::default();
+    world.ok(Command::BeginUpload { bucket: bucket.clone(), key: key.clone(), id: 9, upload });
+    let one = part(&[extent(1, 0, 10)], "one");
+    let (b, k) = (bucket.clone(), key.clone());
+    world.ok(Command::PutPart { bucket: b, key: k, id: 9, number: 1, part: one, hold: 0 });
+    let abort = Command::AbortUpload { bucket, key, id: 9 };
+    world.ok(abort.clone());
+    assert_eq!((world.live(), world.apply(abort)), (vec![], Err(Refusal::NoSuchUpload)));
+}
+
+#[test]
+fn a_hold_keeps_pieces_until_they_are_named_or_given_back() {
+    let mut world = World::new(0);
+    let hold = |extents: &[Extent]| Command::Hold { id: 4, now_ms: 0, extents: extents.to_vec() };
+    world.ok(hold(&[extent(1, 0, 8)]));
+    world.ok(hold(&[extent(1, 1, 8)]));
+    assert_eq!(world.used(1), (2, 16));
+    // The chunk is compacted meanwhile: what is held may still be named, new bytes may not.
+    world.ok(Command::CloseChunk { chunk: ChunkId(1) });
+    let named = object(1, &[extent(1, 0, 8), extent(2, 0, 2)]);
+    let condition = Condition::default();
+    let (bucket, key) = ("b".into(), "k".into());
+    world.ok(Command::Put { bucket, key, object: named, condition, hold: 4 });
+    assert_eq!(world.live(), vec![(1, 0), (2, 0)], "what the object does not name is freed");
+    world.ok(Command::Hold { id: 5, now_ms: 0, extents: vec![extent(2, 1, 8)] });
+    world.ok(Command::ReleaseHold { id: 5 });
+    world.ok(Command::ReleaseHold { id: 5 });
+    assert_eq!(world.live(), vec![(1, 0), (2, 0)]);
+}

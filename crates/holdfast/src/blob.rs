@@ -1,0 +1,441 @@
+//! `holdfast blob` and `holdfast s3`: S3 from the command line, against this node or any other
+//! service; and what administrators ask of this node alone.
+
+use crate::output::Output;
+use clap::{Args, Subcommand};
+use holdfast_base::units::format_bytes;
+use holdfast_base::{Error, Result};
+use holdfast_env::RealClock;
+use holdfast_s3::{
+    CREDENTIALS_FILE, Client, Credentials, Endpoint, REGION, Request, Signer, element, elements,
+};
+use serde_json::{Value, json};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Where the service is and who asks; by default what the data directory says.
+#[derive(Args, Debug, Clone)]
+pub struct Access {
+    /// Data directory whose credentials.json is used
+    #[arg(long, global = true, default_value = "data", value_name = "DIR")]
+    pub data: PathBuf,
+    /// Service to ask instead, http://HOST:PORT
+    #[arg(long, global = true, value_name = "URL")]
+    pub endpoint: Option<String>,
+    #[arg(long, global = true, env = "AWS_ACCESS_KEY_ID", value_name = "KEY")]
+    pub access_key: Option<String>,
+    #[arg(
+        long,
+        global = true,
+        env = "AWS_SECRET_ACCESS_KEY",
+        hide_env_values = true,
+        value_name = "SECRET"
+    )]
+    pub secret_key: Option<String>,
+}
+
+#[derive(Args, Debug)]
+pub struct Blob {
+    #[command(flatten)]
+    pub access: Access,
+    #[command(subcommand)]
+    pub command: BlobCommand,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum BlobCommand {
+    /// List buckets, or what is below BUCKET/PREFIX
+    Ls {
+        /// BUCKET or BUCKET/PREFIX
+        path: Option<String>,
+        /// Everything below, not only the next level
+        #[arg(short, long)]
+        recursive: bool,
+    },
+    /// Make a bucket
+    Mb { bucket: String },
+    /// Remove an empty bucket
+    Rb { bucket: String },
+    /// Store a file as BUCKET/KEY
+    Put { file: PathBuf, path: String },
+    /// Fetch BUCKET/KEY into a file, or `-` for standard output
+    Get { path: String, file: PathBuf },
+    /// Delete BUCKET/KEY
+    Rm { paths: Vec<String> },
+    /// Show what is kept of BUCKET/KEY
+    Stat { path: String },
+    /// Read every stored byte and every name, and compare them
+    Verify,
+    /// Rewrite, now, every chunk of this node in which anything is dead
+    Compact,
+    /// Name again what the needles of this node say and the index does not know
+    RebuildIndex,
+    /// Copy everything from another S3 service, or the files of a directory, into this one;
+    /// what is there already is passed over, so that it can be repeated
+    Import(Import),
+}
+
+#[derive(Args, Debug)]
+pub struct Import {
+    /// http://HOST:PORT of the other service, or a directory
+    pub from: String,
+    /// Bucket to copy; for a directory, where its files go [default: all buckets]
+    #[arg(long, value_name = "BUCKET")]
+    pub bucket: Option<String>,
+    #[arg(long, env = "SOURCE_ACCESS_KEY_ID", default_value = "", value_name = "KEY")]
+    pub source_access_key: String,
+    #[arg(
+        long,
+        env = "SOURCE_SECRET_ACCESS_KEY",
+        hide_env_values = true,
+        default_value = "",
+        value_name = "SECRET"
+    )]
+    pub source_secret_key: String,
+}
+
+#[derive(Args, Debug)]
+pub struct S3 {
+    #[command(flatten)]
+    pub access: Access,
+    #[command(subcommand)]
+    pub command: S3Command,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum S3Command {
+    /// Users who may ask for things over S3
+    #[command(subcommand)]
+    User(User),
+    /// Their access keys
+    #[command(subcommand)]
+    Key(Key),
+}
+
+#[derive(Subcommand, Debug)]
+pub enum User {
+    /// Make a user with a first key, which is shown once
+    Add(NewKey),
+    /// List users and their keys
+    Ls,
+    /// Remove a user's keys
+    Rm { user: String },
+}
+
+#[derive(Subcommand, Debug)]
+pub enum Key {
+    /// Give a user a further key, which is shown once
+    Add(NewKey),
+    /// List keys
+    Ls,
+    /// Remove a key
+    Rm { access_key: String },
+}
+
+#[derive(Args, Debug)]
+pub struct NewKey {
+    pub user: String,
+    /// May do everything
+    #[arg(long)]
+    pub admin: bool,
+    /// May only read
+    #[arg(long)]
+    pub read_only: bool,
+    /// May use this bucket as its owner; other buckets are closed
+    #[arg(long = "bucket", value_name = "BUCKET")]
+    pub buckets: Vec<String>,
+}
+
+impl Access {
+    fn credentials(&self) -> Result<Credentials> {
+        if let (Some(endpoint), Some(access_key), Some(secret_key)) =
+            (&self.endpoint, &self.access_key, &self.secret_key)
+        {
+            let (access_key, secret_key) = (access_key.clone(), secret_key.clone());
+            return Ok(Credentials { access_key, secret_key, endpoint: endpoint.clone() });
+        }
+        let path = self.data.join(CREDENTIALS_FILE);
+        #[expect(clippy::disallowed_methods, reason = "a file of the node's that the user named")]
+        let bytes = std::fs::read(&path).map_err(|e| {
+            Error::from(e).context(format_args!(
+                "read `{}`: name the data directory (`--data`), or `--endpoint`, `--access-key` and `--secret-key`",
+                path.display()
+            ))
+        })?;
+        let found = String::from_utf8(bytes).ok().and_then(|text| Credentials::parse(&text));
+        let found = found.ok_or_else(|| {
+            Error::invalid(format!("read `{}`: these are no credentials", path.display()))
+        })?;
+        let endpoint = self.endpoint.clone().unwrap_or(found.endpoint);
+        Ok(Credentials { endpoint, ..found })
+    }
+
+    pub fn client(&self) -> Result<Client> {
+        client(&self.credentials()?)
+    }
+}
+
+pub fn client(credentials: &Credentials) -> Result<Client> {
+    let signer = Signer {
+        access_key: credentials.access_key.clone(),
+        secret_key: credentials.secret_key.clone(),
+        region: REGION.to_owned(),
+    };
+    let endpoint = Endpoint::parse(&credentials.endpoint)?;
+    Ok(Client::new(endpoint, signer, Arc::new(RealClock::new())))
+}
+
+fn split(path: &str) -> Result<(&str, &str)> {
+    let path = path.strip_prefix("s3://").unwrap_or(path);
+    let parts = path.split_once('/').filter(|(bucket, key)| !bucket.is_empty() && !key.is_empty());
+    parts.ok_or_else(|| Error::invalid(format!("use `{path}`: give it as BUCKET/KEY")))
+}
+
+pub fn run(blob: &Blob, out: &mut Output) -> Result<()> {
+    let mut client = blob.access.client()?;
+    match &blob.command {
+        BlobCommand::Ls { path: None, .. } => ls_buckets(&mut client, out),
+        BlobCommand::Ls { path: Some(path), recursive } => ls(&mut client, path, *recursive, out),
+        BlobCommand::Mb { bucket } => {
+            let made = client.send(&Request::new("PUT", format!("/{bucket}")))?;
+            made.ok(format_args!("make bucket `{bucket}`")).map(drop)
+        }
+        BlobCommand::Rb { bucket } => {
+            let gone = client.send(&Request::new("DELETE", format!("/{bucket}")))?;
+            gone.ok(format_args!("remove bucket `{bucket}`")).map(drop)
+        }
+        BlobCommand::Put { file, path } => put(&mut client, file, path, out),
+        BlobCommand::Get { path, file } => get(&mut client, path, file),
+        BlobCommand::Rm { paths } => paths.iter().try_for_each(|path| {
+            let (bucket, key) = split(path)?;
+            let gone = client.send(&Request::new("DELETE", format!("/{bucket}/{key}")))?;
+            gone.ok(format_args!("delete `{path}`")).map(drop)
+        }),
+        BlobCommand::Stat { path } => stat(&mut client, path, out),
+        BlobCommand::Verify => {
+            let found = ask(&mut client, "verify", &json!({}))?;
+            let damaged = found["damaged"].as_array().map_or(0, Vec::len);
+            out.line(
+                || {
+                    let list = found["damaged"].as_array().into_iter().flatten();
+                    let list: String =
+                        list.map(|d| format!("\n  {}", d.as_str().unwrap_or(""))).collect();
+                    format!(
+                        "{} objects, {} bytes, {damaged} damaged{list}",
+                        found["objects"], found["bytes"]
+                    )
+                },
+                || found.clone(),
+            )?;
+            match damaged {
+                0 => Ok(()),
+                n => Err(Error::corrupt(format!("verify blobs: {n} are damaged"))),
+            }
+        }
+        BlobCommand::Compact => {
+            let done = ask(&mut client, "compact", &json!({}))?;
+            out.line(|| format!("{} chunks rewritten", done["chunks"]), || done.clone())
+        }
+        BlobCommand::RebuildIndex => {
+            let made = ask(&mut client, "rebuild-index", &json!({}))?;
+            let text = || {
+                format!(
+                    "{} needles read: {} objects named, {} known, {} refused",
+                    made["needles"],
+                    made["objects"],
+                    made["known"],
+                    made["refused"].as_array().map_or(0, Vec::len)
+                )
+            };
+            out.line(text, || made.clone())
+        }
+        BlobCommand::Import(import) => crate::import::run(&mut client, import, out),
+    }
+}
+
+fn ask(client: &mut Client, what: &str, with: &Value) -> Result<Value> {
+    let body = with.to_string();
+    let mut request = Request::new("POST", "/").with("holdfast", what);
+    request.body = body.as_bytes();
+    let answer = client.send(&request)?.ok(format_args!("ask for `{what}`"))?;
+    serde_json::from_slice(&answer.body)
+        .map_err(|e| Error::invalid(format!("ask for `{what}`: the answer is not JSON: {e}")))
+}
+
+fn ls_buckets(client: &mut Client, out: &mut Output) -> Result<()> {
+    let answer = client.send(&Request::new("GET", "/"))?.ok("list buckets")?;
+    for bucket in elements(&answer.text(), "Bucket") {
+        let name = element(bucket, "Name").unwrap_or_default();
+        let made = element(bucket, "CreationDate").unwrap_or_default();
+        out.line(|| format!("{made}  {name}"), || json!({"bucket": name, "created": made}))?;
+    }
+    Ok(())
+}
+
+/// One entry of a listing.
+pub struct Listed {
+    pub key: String,
+    pub size: u64,
+    pub etag: String,
+    pub modified: String,
+}
+
+/// A page of a listing: keys, prefixes, and where the next page begins.
+pub fn page(
+    client: &mut Client,
+    (bucket, prefix, delimiter): (&str, &str, &str),
+    token: Option<String>,
+) -> Result<(Vec<Listed>, Vec<String>, Option<String>)> {
+    let mut request = Request::new("GET", format!("/{bucket}"))
+        .with("list-type", "2")
+        .with("prefix", prefix)
+        .with("encoding-type", "url");
+    if !delimiter.is_empty() {
+        request = request.with("delimiter", delimiter);
+    }
+    if let Some(token) = token {
+        request = request.with("continuation-token", token);
+    }
+    let answer = client.send(&request)?.ok(format_args!("list `{bucket}/{prefix}`"))?;
+    let text = answer.text();
+    let decoded = |encoded: Option<String>| {
+        let encoded = encoded.unwrap_or_default();
+        holdfast_s3::percent_decode(&encoded).unwrap_or(encoded)
+    };
+    let keys = elements(&text, "Contents").into_iter().map(|found| Listed {
+        key: decoded(element(found, "Key")),
+        size: element(found, "Size").and_then(|s| s.parse().ok()).unwrap_or_default(),
+        etag: element(found, "ETag").unwrap_or_default().trim_matches('"').to_owned(),
+        modified: element(found, "LastModified").unwrap_or_default(),
+    });
+    let prefixes = elements(&text, "CommonPrefixes");
+    let prefixes = prefixes.into_iter().map(|found| decoded(element(found, "Prefix")));
+    let next = element(&text, "NextContinuationToken").filter(|token| !token.is_empty());
+    Ok((keys.collect(), prefixes.collect(), next))
+}
+
+fn ls(client: &mut Client, path: &str, recursive: bool, out: &mut Output) -> Result<()> {
+    let path = path.strip_prefix("s3://").unwrap_or(path);
+    let (bucket, prefix) = path.split_once('/').unwrap_or((path, ""));
+    let delimiter = if recursive { "" } else { "/" };
+    let mut token = None;
+    loop {
+        let (keys, prefixes, next) = page(client, (bucket, prefix, delimiter), token)?;
+        for prefix in prefixes {
+            out.line(|| format!("{:>30}  {prefix}", ""), || json!({"prefix": prefix}))?;
+        }
+        for Listed { key, size, etag, modified } in keys {
+            out.line(
+                || format!("{:>10} {modified}  {key}", format_bytes(size)),
+                || json!({"key": key, "size": size, "etag": etag, "modified": modified}),
+            )?;
+        }
+        if next.is_none() {
+            return Ok(());
+        }
+        token = next;
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "a file that the user named")]
+fn put(client: &mut Client, file: &Path, path: &str, out: &mut Output) -> Result<()> {
+    let (bucket, key) = split(path)?;
+    let doing =
+        |e: std::io::Error| Error::from(e).context(format_args!("read `{}`", file.display()));
+    let mut source = File::open(file).map_err(doing)?;
+    let bytes = source.metadata().map_err(doing)?.len();
+    let request = Request::new("PUT", format!("/{bucket}/{key}"));
+    let stored = client.upload(&request, bytes, &mut source)?;
+    let stored = stored.ok(format_args!("put `{path}`"))?;
+    let etag = stored.header("etag").unwrap_or_default().trim_matches('"').to_owned();
+    out.object(|| json!({"key": path, "bytes": bytes, "etag": etag}))
+}
+
+#[expect(clippy::disallowed_methods, reason = "a file that the user named")]
+fn get(client: &mut Client, path: &str, file: &Path) -> Result<()> {
+    let (bucket, key) = split(path)?;
+    let request = Request::new("GET", format!("/{bucket}/{key}"));
+    if file == Path::new("-") {
+        let answer = client.download(&request, &mut std::io::stdout())?;
+        return answer.ok(format_args!("get `{path}`")).map(drop);
+    }
+    // Under its name only when it is whole.
+    let part = file.with_extension("part");
+    let doing =
+        |e: std::io::Error| Error::from(e).context(format_args!("write `{}`", file.display()));
+    let mut target = File::create(&part).map_err(doing)?;
+    let answer = client
+        .download(&request, &mut target)
+        .and_then(|answer| answer.ok(format_args!("get `{path}`")));
+    match answer {
+        Ok(_) => std::fs::rename(&part, file).map_err(doing),
+        Err(e) => {
+            let _ = std::fs::remove_file(&part);
+            Err(e)
+        }
+    }
+}
+
+fn stat(client: &mut Client, path: &str, out: &mut Output) -> Result<()> {
+    let (bucket, key) = split(path)?;
+    let answer = client.send(&Request::new("HEAD", format!("/{bucket}/{key}")))?;
+    let answer = answer.ok(format_args!("look at `{path}`"))?;
+    let shown = |name: &str| {
+        [
+            "content-",
+            "etag",
+            "last-modified",
+            "x-amz-meta-",
+            "x-amz-version-id",
+            "x-holdfast-",
+            "cache-control",
+        ]
+        .iter()
+        .any(|start| name.starts_with(start))
+    };
+    let shown: Vec<&(String, String)> = answer.headers.iter().filter(|(n, _)| shown(n)).collect();
+    out.line(
+        || shown.iter().map(|(n, v)| format!("{n:<24} {v}")).collect::<Vec<_>>().join("\n"),
+        || Value::Object(shown.iter().map(|(n, v)| (n.clone(), json!(v))).collect()),
+    )
+}
+
+pub fn users(s3: &S3, out: &mut Output) -> Result<()> {
+    let mut client = s3.access.client()?;
+    match &s3.command {
+        S3Command::User(User::Add(new)) | S3Command::Key(Key::Add(new)) => {
+            let asked = json!({
+                "user": new.user, "admin": new.admin, "read_only": new.read_only, "buckets": new.buckets,
+            });
+            let made = ask(&mut client, "add-key", &asked)?;
+            let text = |name: &str| made[name].as_str().unwrap_or_default().to_owned();
+            out.line(
+                || format!("access key {}\nsecret key {}", text("access_key"), text("secret_key")),
+                || made.clone(),
+            )
+        }
+        S3Command::User(User::Ls) | S3Command::Key(Key::Ls) => {
+            let keys = ask(&mut client, "keys", &json!({}))?;
+            for key in keys.as_array().into_iter().flatten() {
+                let text = |name: &str| key[name].as_str().unwrap_or_default().to_owned();
+                let may = match (key["admin"].as_bool(), key["read_only"].as_bool()) {
+                    (Some(true), _) => "everything",
+                    (_, Some(true)) => "read",
+                    _ => "read and write",
+                };
+                out.line(
+                    || format!("{:<16} {}  {may}", text("user"), text("access_key")),
+                    || key.clone(),
+                )?;
+            }
+            Ok(())
+        }
+        S3Command::User(User::Rm { user }) => {
+            ask(&mut client, "remove-user", &json!({"user": user})).map(drop)
+        }
+        S3Command::Key(Key::Rm { access_key }) => {
+            ask(&mut client, "remove-key", &json!({"access_key": access_key})).map(drop)
+        }
+    }
+}

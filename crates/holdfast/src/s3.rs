@@ -1,0 +1,66 @@
+//! S3 as part of a node: opens the blob face, serves the port, keeps house; and the commands that
+//! ask administrators' things of it.
+
+use crate::config::Config;
+use holdfast_base::{Error, Result};
+use holdfast_blob::{Blobs, BlobsOptions, Housekeeping};
+use holdfast_cluster::Node;
+use holdfast_env::tasks::{self, Stop, Task};
+use holdfast_s3::{Credentials, Lifecycle, Limits, Server};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Time between two rounds of the blobs' housekeeping.
+const KEEP: Duration = Duration::from_secs(1);
+
+/// The running face.
+pub struct S3 {
+    blobs: Arc<Blobs>,
+    server: Server,
+    pub credentials: Credentials,
+}
+
+/// Nothing if it is switched off.
+pub fn start(config: &Config, data: &Path, node: &Arc<Node>) -> Result<Option<S3>> {
+    let Some(address) = config.address(config.s3_port) else { return Ok(None) };
+    let doing = |e: Error| e.context("start S3 (`s3_port`, 0 for none)");
+    let options = BlobsOptions { cache_bytes: config.s3_cache_bytes(), ..BlobsOptions::new(data) };
+    let blobs = Blobs::open(node, &options).map_err(doing)?;
+    let endpoint = format!("http://{address}");
+    let credentials = holdfast_s3::find_or_make(&*node.machine.disk, data, &blobs, &endpoint);
+    let credentials = credentials.map_err(doing)?;
+    let server = Server::start(address, blobs.clone(), Limits::default()).map_err(doing)?;
+    Ok(Some(S3 { blobs, server, credentials }))
+}
+
+impl S3 {
+    pub fn keep_house(&self, stop: &Stop) -> Result<Task> {
+        let mut housekeeping = Housekeeping::new(&self.blobs);
+        let mut lifecycle = Lifecycle::new(&self.blobs);
+        let (clock, stop) = (self.blobs.node().machine.clock.clone(), stop.clone());
+        tasks::spawn("blob-keeper", move || {
+            while !stop.sleep_until_stop(KEEP) {
+                housekeeping.step(clock.monotonic_ns());
+                lifecycle.step(clock.monotonic_ns());
+            }
+        })
+    }
+
+    /// For whoever has the AWS command line.
+    pub fn lines_to_try(&self) -> String {
+        let Credentials { access_key, secret_key, endpoint } = &self.credentials;
+        format!(
+            "  export AWS_ACCESS_KEY_ID={access_key} AWS_SECRET_ACCESS_KEY={secret_key} AWS_REGION={}\n  \
+             aws --endpoint-url {endpoint} s3 mb s3://photos\n  \
+             aws --endpoint-url {endpoint} s3 cp README.md s3://photos/readme\n",
+            holdfast_s3::REGION
+        )
+    }
+
+    /// Ends serving, then applying; writes the index out.
+    pub fn end(self) -> Result<()> {
+        drop(self.server);
+        self.blobs.end()
+    }
+}

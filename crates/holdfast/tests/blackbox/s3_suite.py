@@ -1,0 +1,687 @@
+"""S3 as boto3 sees it, by the documentation of S3. Arguments: endpoint, access key, secret key.
+
+Each function whose name begins with `test_` is one case, in a bucket of its own. Prints what failed
+and ends with status 1 if anything did.
+"""
+
+import base64
+import datetime
+import hashlib
+import io
+import json
+import sys
+import threading
+import traceback
+import urllib.error
+import urllib.parse
+import urllib.request
+
+import boto3
+from botocore.client import Config
+from botocore.exceptions import ClientError
+
+ENDPOINT, ACCESS, SECRET = sys.argv[1:4]
+
+
+def client(access=ACCESS, secret=SECRET, **config):
+    config = Config(
+        signature_version="s3v4",
+        retries={"max_attempts": 1},
+        s3={"addressing_style": "path"},
+        **config,
+    )
+    return boto3.client(
+        "s3",
+        endpoint_url=ENDPOINT,
+        aws_access_key_id=access,
+        aws_secret_access_key=secret,
+        region_name="us-east-1",
+        config=config,
+    )
+
+
+S3 = client()
+NEXT = iter(range(1, 10_000))
+
+
+def bucket(**more):
+    name = f"bucket-{next(NEXT)}"
+    S3.create_bucket(Bucket=name, **more)
+    return name
+
+
+def refused(code, call, **arguments):
+    try:
+        call(**arguments)
+    except ClientError as error:
+        got = error.response["Error"]["Code"]
+        assert got in (code if isinstance(code, tuple) else (code,)), f"{got}, not {code}: {error}"
+        return error.response
+    raise AssertionError(f"{call.__name__} was not refused with {code}")
+
+
+def http(method, url, headers=None, body=None):
+    request = urllib.request.Request(url, method=method, headers=headers or {}, data=body)
+    try:
+        with urllib.request.urlopen(request) as answer:
+            return answer.status, dict(answer.headers), answer.read()
+    except urllib.error.HTTPError as error:
+        return error.code, dict(error.headers), error.read()
+
+
+def keys(answer):
+    return [found["Key"] for found in answer.get("Contents", [])]
+
+
+def test_buckets_are_made_listed_and_removed():
+    name = bucket()
+    assert name in [b["Name"] for b in S3.list_buckets()["Buckets"]]
+    S3.head_bucket(Bucket=name)
+    assert S3.get_bucket_location(Bucket=name)["LocationConstraint"] is None
+    refused("BucketAlreadyOwnedByYou", S3.create_bucket, Bucket=name)
+    S3.put_object(Bucket=name, Key="a", Body=b"")
+    refused("BucketNotEmpty", S3.delete_bucket, Bucket=name)
+    S3.delete_object(Bucket=name, Key="a")
+    S3.delete_bucket(Bucket=name)
+    refused("404", S3.head_bucket, Bucket=name)
+    refused("NoSuchBucket", S3.list_objects_v2, Bucket=name)
+    refused("NoSuchBucket", S3.put_object, Bucket=name, Key="a", Body=b"")
+    refused("NoSuchBucket", S3.get_object, Bucket=name, Key="a")
+
+
+def test_objects_come_back_as_they_were():
+    name = bucket()
+    for size in (0, 1, 1000, 65536, 65537, 1 << 20, (8 << 20) + 1, 20 << 20):
+        body = bytes(i * 7 % 251 for i in range(1000)) * (size // 1000 + 1)
+        body = body[:size]
+        put = S3.put_object(
+            Bucket=name,
+            Key=f"size/{size}",
+            Body=body,
+            ContentType="image/x-test",
+            CacheControl="no-cache",
+            ContentDisposition="attachment",
+            ContentLanguage="de",
+            Metadata={"colour": "blue", "other": "1"},
+        )
+        assert put["ETag"] == f'"{hashlib.md5(body).hexdigest()}"', size
+        got = S3.get_object(Bucket=name, Key=f"size/{size}")
+        assert got["Body"].read() == body, size
+        assert got["ContentLength"] == size and got["ContentType"] == "image/x-test"
+        assert got["CacheControl"] == "no-cache" and got["ContentLanguage"] == "de"
+        assert got["Metadata"] == {"colour": "blue", "other": "1"}
+        head = S3.head_object(Bucket=name, Key=f"size/{size}")
+        assert head["ETag"] == put["ETag"] and head["ContentLength"] == size
+        age = datetime.datetime.now(datetime.timezone.utc) - head["LastModified"]
+        assert abs(age) < datetime.timedelta(minutes=1)
+    refused("NoSuchKey", S3.get_object, Bucket=name, Key="none")
+    refused("404", S3.head_object, Bucket=name, Key="none")
+    S3.put_object(Bucket=name, Key="plain", Body=b"x")
+    assert S3.get_object(Bucket=name, Key="plain")["ContentType"] == "binary/octet-stream"
+
+
+def test_an_overwrite_replaces_and_a_delete_removes():
+    name = bucket()
+    S3.put_object(Bucket=name, Key="a", Body=b"one")
+    S3.put_object(Bucket=name, Key="a", Body=b"two and more")
+    assert S3.get_object(Bucket=name, Key="a")["Body"].read() == b"two and more"
+    assert keys(S3.list_objects_v2(Bucket=name)) == ["a"]
+    S3.delete_object(Bucket=name, Key="a")
+    S3.delete_object(Bucket=name, Key="a")
+    refused("NoSuchKey", S3.get_object, Bucket=name, Key="a")
+
+
+def test_ranges():
+    name = bucket()
+    body = bytes(range(256)) * 1000
+    S3.put_object(Bucket=name, Key="a", Body=body)
+    for text, part in [
+        ("bytes=0-0", body[:1]),
+        ("bytes=100-199", body[100:200]),
+        ("bytes=65530-65600", body[65530:65601]),
+        ("bytes=-10", body[-10:]),
+        ("bytes=255990-", body[255990:]),
+        ("bytes=255990-9999999", body[255990:]),
+    ]:
+        got = S3.get_object(Bucket=name, Key="a", Range=text)
+        assert got["Body"].read() == part, text
+        assert got["ResponseMetadata"]["HTTPStatusCode"] == 206
+        assert got["ContentRange"].endswith(f"/{len(body)}")
+    refused("InvalidRange", S3.get_object, Bucket=name, Key="a", Range="bytes=256000-256001")
+    S3.put_object(Bucket=name, Key="empty", Body=b"")
+    refused("InvalidRange", S3.get_object, Bucket=name, Key="empty", Range="bytes=0-1")
+
+
+def test_conditions_of_reads_and_writes():
+    name = bucket()
+    etag = S3.put_object(Bucket=name, Key="a", Body=b"1")["ETag"]
+    S3.get_object(Bucket=name, Key="a", IfMatch=etag)
+    refused("PreconditionFailed", S3.get_object, Bucket=name, Key="a", IfMatch='"other"')
+    refused("304", S3.get_object, Bucket=name, Key="a", IfNoneMatch=etag)
+    S3.get_object(Bucket=name, Key="a", IfNoneMatch='"other"')
+    now = datetime.datetime.now(datetime.timezone.utc)
+    day = datetime.timedelta(days=1)
+    refused("304", S3.get_object, Bucket=name, Key="a", IfModifiedSince=now + day)
+    S3.get_object(Bucket=name, Key="a", IfModifiedSince=now - day)
+    refused("PreconditionFailed", S3.get_object, Bucket=name, Key="a", IfUnmodifiedSince=now - day)
+    refused("PreconditionFailed", S3.put_object, Bucket=name, Key="a", Body=b"2", IfNoneMatch="*")
+    S3.put_object(Bucket=name, Key="b", Body=b"2", IfNoneMatch="*")
+    refused("PreconditionFailed", S3.put_object, Bucket=name, Key="a", Body=b"3", IfMatch='"x"')
+    S3.put_object(Bucket=name, Key="a", Body=b"3", IfMatch=etag)
+    assert S3.get_object(Bucket=name, Key="a")["Body"].read() == b"3"
+
+
+def test_one_of_many_conditional_writers_wins():
+    name = bucket()
+    won = []
+
+    def write(i):
+        try:
+            client().put_object(Bucket=name, Key="a", Body=b"%d" % i, IfNoneMatch="*")
+            won.append(i)
+        except ClientError as error:
+            assert error.response["Error"]["Code"] == "PreconditionFailed", error
+
+    threads = [threading.Thread(target=write, args=(i,)) for i in range(8)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    assert len(won) == 1, won
+    assert S3.get_object(Bucket=name, Key="a")["Body"].read() == b"%d" % won[0]
+
+
+def test_lists_with_prefix_delimiter_and_pages():
+    name = bucket()
+    names = ["a", "b/1", "b/2", "b/c/3", "b0", "c/4", "d", "ü", "z//x"]
+    for key in names:
+        S3.put_object(Bucket=name, Key=key, Body=b"x")
+    for call in (S3.list_objects_v2, S3.list_objects):
+        assert keys(call(Bucket=name)) == sorted(names, key=lambda k: k.encode())
+        answer = call(Bucket=name, Delimiter="/")
+        assert keys(answer) == ["a", "b0", "d", "ü"]
+        assert [p["Prefix"] for p in answer["CommonPrefixes"]] == ["b/", "c/", "z/"]
+        answer = call(Bucket=name, Prefix="b/", Delimiter="/")
+        assert keys(answer) == ["b/1", "b/2"]
+        assert [p["Prefix"] for p in answer["CommonPrefixes"]] == ["b/c/"]
+        assert keys(call(Bucket=name, Prefix="nothing")) == []
+    for size in (1, 2, 3, 1000):
+        found, prefixes, token = [], [], None
+        while True:
+            more = {"ContinuationToken": token} if token else {}
+            answer = S3.list_objects_v2(Bucket=name, Delimiter="/", MaxKeys=size, **more)
+            found += keys(answer)
+            prefixes += [p["Prefix"] for p in answer.get("CommonPrefixes", [])]
+            assert answer["KeyCount"] <= size
+            token = answer.get("NextContinuationToken")
+            if not answer["IsTruncated"]:
+                break
+        assert (found, prefixes) == (["a", "b0", "d", "ü"], ["b/", "c/", "z/"]), size
+    marker, found = "", []
+    while True:
+        answer = S3.list_objects(Bucket=name, MaxKeys=2, Marker=marker)
+        found += keys(answer)
+        if not answer["IsTruncated"]:
+            break
+        marker = found[-1]
+    assert found == sorted(names, key=lambda k: k.encode())
+    assert keys(S3.list_objects_v2(Bucket=name, StartAfter="c/4")) == ["d", "z//x", "ü"]
+    assert S3.list_objects_v2(Bucket=name, MaxKeys=0)["KeyCount"] == 0
+    refused("InvalidArgument", S3.list_objects_v2, Bucket=name, ContinuationToken="!")
+
+
+def test_keys_of_any_characters():
+    name = bucket()
+    odd = [
+        "a b", "a+b", "a%2Fb", "..", "../x", "x/../y", "a//b", "/lead", "ä/ö ü", "日本", "a&b=c",
+        "q?x=1", "#frag", "'\"<>", "tab\tx", "k" * 1024, "\U0001f600", "a\\b", "~-_.!*()",
+    ]
+    for key in odd:
+        S3.put_object(Bucket=name, Key=key, Body=key.encode())
+    for key in odd:
+        assert S3.get_object(Bucket=name, Key=key)["Body"].read() == key.encode(), key
+    found = keys(S3.list_objects_v2(Bucket=name))
+    assert found == sorted(odd, key=lambda k: k.encode()), found
+    refused("KeyTooLongError", S3.put_object, Bucket=name, Key="k" * 1025, Body=b"")
+    for key in odd:
+        S3.delete_object(Bucket=name, Key=key)
+    assert keys(S3.list_objects_v2(Bucket=name)) == []
+
+
+def test_many_deletes_at_once():
+    name = bucket()
+    for i in range(10):
+        S3.put_object(Bucket=name, Key=f"k{i}", Body=b"x")
+    wanted = [{"Key": f"k{i}"} for i in range(9)] + [{"Key": "none"}]
+    answer = S3.delete_objects(Bucket=name, Delete={"Objects": wanted})
+    assert len(answer["Deleted"]) == 10 and "Errors" not in answer
+    assert keys(S3.list_objects_v2(Bucket=name)) == ["k9"]
+    quiet = S3.delete_objects(Bucket=name, Delete={"Objects": [{"Key": "k9"}], "Quiet": True})
+    assert "Deleted" not in quiet
+    many = {"Objects": [{"Key": f"x{i}"} for i in range(1001)]}
+    refused("MalformedXML", S3.delete_objects, Bucket=name, Delete=many)
+
+
+def test_copies():
+    name, other = bucket(), bucket()
+    body = b"copied" * 2_000_000
+    S3.put_object(Bucket=name, Key="a b", Body=body, ContentType="text/x", Metadata={"m": "1"})
+    source = {"Bucket": name, "Key": "a b"}
+    copied = S3.copy_object(Bucket=other, Key="c", CopySource=source)
+    assert copied["CopyObjectResult"]["ETag"] == f'"{hashlib.md5(body).hexdigest()}"'
+    got = S3.get_object(Bucket=other, Key="c")
+    assert got["Body"].read() == body and got["ContentType"] == "text/x" and got["Metadata"] == {"m": "1"}
+    S3.copy_object(
+        Bucket=other, Key="d", CopySource=source, MetadataDirective="REPLACE",
+        ContentType="text/y", Metadata={"n": "2"},
+    )
+    got = S3.head_object(Bucket=other, Key="d")
+    assert got["ContentType"] == "text/y" and got["Metadata"] == {"n": "2"}
+    refused("InvalidRequest", S3.copy_object, Bucket=name, Key="a b", CopySource=source)
+    S3.copy_object(Bucket=name, Key="a b", CopySource=source, MetadataDirective="REPLACE")
+    assert S3.head_object(Bucket=name, Key="a b")["Metadata"] == {}
+    refused("NoSuchKey", S3.copy_object, Bucket=name, Key="x", CopySource={"Bucket": name, "Key": "none"})
+    refused(
+        "PreconditionFailed", S3.copy_object, Bucket=name, Key="x", CopySource=source,
+        CopySourceIfMatch='"other"',
+    )
+
+
+def test_uploads_in_parts():
+    name = bucket()
+    mib = 1 << 20
+    body = [bytes([65 + i]) * (5 * mib + i) for i in range(3)] + [b"last"]
+    begun = S3.create_multipart_upload(
+        Bucket=name, Key="m/ü", ContentType="text/x", Metadata={"a": "b"}
+    )
+    upload = {"Bucket": name, "Key": "m/ü", "UploadId": begun["UploadId"]}
+    assert [u["Key"] for u in S3.list_multipart_uploads(Bucket=name)["Uploads"]] == ["m/ü"]
+    etags = {}
+    for number, part in reversed(list(zip((1, 2, 5, 9), body))):
+        etags[number] = S3.upload_part(PartNumber=number, Body=part, **upload)["ETag"]
+    S3.upload_part(PartNumber=2, Body=b"replaced soon", **upload)
+    etags[2] = S3.upload_part(PartNumber=2, Body=body[1], **upload)["ETag"]
+    S3.upload_part(PartNumber=7, Body=b"not wanted", **upload)
+    listed = S3.list_parts(MaxParts=2, **upload)
+    assert [p["PartNumber"] for p in listed["Parts"]] == [1, 2] and listed["IsTruncated"]
+    refused("NoSuchKey", S3.get_object, Bucket=name, Key="m/ü")
+    parts = [{"PartNumber": n, "ETag": etags[n]} for n in (1, 2, 5, 9)]
+    done = S3.complete_multipart_upload(MultipartUpload={"Parts": parts}, **upload)
+    digests = b"".join(hashlib.md5(part).digest() for part in body)
+    assert done["ETag"] == f'"{hashlib.md5(digests).hexdigest()}-4"', done["ETag"]
+    again = S3.complete_multipart_upload(MultipartUpload={"Parts": parts}, **upload)
+    assert again["ETag"] == done["ETag"], "completing twice gives the first answer"
+    got = S3.get_object(Bucket=name, Key="m/ü")
+    assert got["Body"].read() == b"".join(body)
+    assert got["ContentType"] == "text/x" and got["Metadata"] == {"a": "b"}
+    part = S3.get_object(Bucket=name, Key="m/ü", PartNumber=2)
+    assert part["Body"].read() == body[1] and part["PartsCount"] == 4
+    refused("InvalidRange", S3.get_object, Bucket=name, Key="m/ü", PartNumber=5)
+    around = f"bytes={5 * mib - 3}-{5 * mib + 3}"
+    assert S3.get_object(Bucket=name, Key="m/ü", Range=around)["Body"].read() == b"AAABBBB"
+    attributes = S3.get_object_attributes(
+        Bucket=name, Key="m/ü", ObjectAttributes=["ObjectParts", "ObjectSize", "ETag"]
+    )
+    assert attributes["ObjectParts"]["TotalPartsCount"] == 4
+    assert attributes["ObjectSize"] == len(b"".join(body))
+
+
+def test_uploads_in_parts_are_refused_when_wrong():
+    name = bucket()
+    upload = {"Bucket": name, "Key": "k"}
+    upload["UploadId"] = S3.create_multipart_upload(**upload)["UploadId"]
+    etag = S3.upload_part(PartNumber=1, Body=b"small", **upload)["ETag"]
+    second = S3.upload_part(PartNumber=2, Body=b"small", **upload)["ETag"]
+    parts = lambda *list: {"Parts": [{"PartNumber": n, "ETag": e} for n, e in list]}
+    complete = S3.complete_multipart_upload
+    refused("EntityTooSmall", complete, MultipartUpload=parts((1, etag), (2, second)), **upload)
+    refused("InvalidPartOrder", complete, MultipartUpload=parts((2, second), (1, etag)), **upload)
+    refused("InvalidPart", complete, MultipartUpload=parts((3, etag)), **upload)
+    refused("InvalidPart", complete, MultipartUpload=parts((1, '"0"')), **upload)
+    refused("InvalidArgument", S3.upload_part, PartNumber=0, Body=b"", **upload)
+    refused("InvalidArgument", S3.upload_part, PartNumber=10001, Body=b"", **upload)
+    S3.upload_part(PartNumber=10000, Body=b"last", **upload)
+    S3.abort_multipart_upload(**upload)
+    refused("NoSuchUpload", S3.upload_part, PartNumber=1, Body=b"", **upload)
+    refused("NoSuchUpload", S3.abort_multipart_upload, **upload)
+    refused("NoSuchUpload", complete, MultipartUpload=parts((1, etag)), **upload)
+    assert "Uploads" not in S3.list_multipart_uploads(Bucket=name)
+
+
+def test_parts_are_copied():
+    name = bucket()
+    body = b"0123456789" * 600_000
+    S3.put_object(Bucket=name, Key="source", Body=body)
+    upload = {"Bucket": name, "Key": "copy"}
+    upload["UploadId"] = S3.create_multipart_upload(**upload)["UploadId"]
+    source = {"Bucket": name, "Key": "source"}
+    first = S3.upload_part_copy(
+        PartNumber=1, CopySource=source, CopySourceRange="bytes=0-5999989", **upload
+    )
+    second = S3.upload_part_copy(
+        PartNumber=2, CopySource=source, CopySourceRange="bytes=5999990-5999999", **upload
+    )
+    parts = [
+        {"PartNumber": 1, "ETag": first["CopyPartResult"]["ETag"]},
+        {"PartNumber": 2, "ETag": second["CopyPartResult"]["ETag"]},
+    ]
+    S3.complete_multipart_upload(MultipartUpload={"Parts": parts}, **upload)
+    assert S3.get_object(Bucket=name, Key="copy")["Body"].read() == body
+    upload["UploadId"] = S3.create_multipart_upload(Bucket=name, Key="copy")["UploadId"]
+    refused(
+        "InvalidRange", S3.upload_part_copy, PartNumber=1, CopySource=source,
+        CopySourceRange="bytes=0-6000000", **upload,
+    )
+
+
+def test_the_transfer_manager_moves_large_files():
+    name = bucket()
+    body = bytes(i * i % 256 for i in range(65536)) * 400
+    S3.upload_fileobj(io.BytesIO(body), name, "big")
+    back = io.BytesIO()
+    S3.download_fileobj(name, "big", back)
+    assert back.getvalue() == body
+
+
+def test_versions():
+    name = bucket()
+    S3.put_object(Bucket=name, Key="a", Body=b"0")
+    assert "Status" not in S3.get_bucket_versioning(Bucket=name)
+    S3.put_bucket_versioning(Bucket=name, VersioningConfiguration={"Status": "Enabled"})
+    assert S3.get_bucket_versioning(Bucket=name)["Status"] == "Enabled"
+    first = S3.put_object(Bucket=name, Key="a", Body=b"1")["VersionId"]
+    second = S3.put_object(Bucket=name, Key="a", Body=b"2")["VersionId"]
+    assert first != second
+    assert S3.get_object(Bucket=name, Key="a")["Body"].read() == b"2"
+    assert S3.get_object(Bucket=name, Key="a", VersionId=first)["Body"].read() == b"1"
+    assert S3.get_object(Bucket=name, Key="a", VersionId="null")["Body"].read() == b"0"
+    marker = S3.delete_object(Bucket=name, Key="a")
+    assert marker["DeleteMarker"] is True
+    answer = refused("NoSuchKey", S3.get_object, Bucket=name, Key="a")
+    assert answer["ResponseMetadata"]["HTTPHeaders"]["x-amz-delete-marker"] == "true"
+    refused("MethodNotAllowed", S3.get_object, Bucket=name, Key="a", VersionId=marker["VersionId"])
+    assert keys(S3.list_objects_v2(Bucket=name)) == []
+    listed = S3.list_object_versions(Bucket=name)
+    assert [v["VersionId"] for v in listed["Versions"]] == [second, first, "null"]
+    assert [v["IsLatest"] for v in listed["Versions"]] == [False, False, False]
+    assert [m["VersionId"] for m in listed["DeleteMarkers"]] == [marker["VersionId"]]
+    S3.delete_object(Bucket=name, Key="a", VersionId=marker["VersionId"])
+    assert S3.get_object(Bucket=name, Key="a")["Body"].read() == b"2", "the marker is gone"
+    S3.delete_object(Bucket=name, Key="a", VersionId=second)
+    assert S3.get_object(Bucket=name, Key="a")["Body"].read() == b"1"
+    refused("NoSuchVersion", S3.get_object, Bucket=name, Key="a", VersionId=second)
+    S3.put_bucket_versioning(Bucket=name, VersioningConfiguration={"Status": "Suspended"})
+    S3.put_object(Bucket=name, Key="a", Body=b"null again")
+    listed = S3.list_object_versions(Bucket=name)
+    assert [v["VersionId"] for v in listed["Versions"]] == ["null", first]
+    for version in ("null", first):
+        S3.delete_object(Bucket=name, Key="a", VersionId=version)
+    S3.delete_bucket(Bucket=name)
+
+
+def test_versions_are_listed_in_pages():
+    name = bucket()
+    S3.put_bucket_versioning(Bucket=name, VersioningConfiguration={"Status": "Enabled"})
+    made = []
+    for key in ("a", "b", "c"):
+        for i in range(3):
+            version = S3.put_object(Bucket=name, Key=key, Body=b"%d" % i)["VersionId"]
+            made.append((key, version))
+    expected = [pair for key in "abc" for pair in reversed([p for p in made if p[0] == key])]
+    for size in (1, 2, 4, 9, 100):
+        found, more = [], {}
+        while True:
+            answer = S3.list_object_versions(Bucket=name, MaxKeys=size, **more)
+            found += [(v["Key"], v["VersionId"]) for v in answer.get("Versions", [])]
+            if not answer["IsTruncated"]:
+                break
+            more = {"KeyMarker": answer["NextKeyMarker"]}
+            if "NextVersionIdMarker" in answer:
+                more["VersionIdMarker"] = answer["NextVersionIdMarker"]
+        assert found == expected, size
+
+
+def test_tags():
+    name = bucket()
+    S3.put_object(Bucket=name, Key="a", Body=b"x", Tagging="k1=v1&k2=v%202")
+    tags = S3.get_object_tagging(Bucket=name, Key="a")["TagSet"]
+    assert tags == [{"Key": "k1", "Value": "v1"}, {"Key": "k2", "Value": "v 2"}]
+    assert S3.get_object(Bucket=name, Key="a")["TagCount"] == 2
+    wanted = [{"Key": "n", "Value": "m"}]
+    S3.put_object_tagging(Bucket=name, Key="a", Tagging={"TagSet": wanted})
+    assert S3.get_object_tagging(Bucket=name, Key="a")["TagSet"] == wanted
+    S3.delete_object_tagging(Bucket=name, Key="a")
+    assert S3.get_object_tagging(Bucket=name, Key="a")["TagSet"] == []
+    many = [{"Key": f"k{i}", "Value": ""} for i in range(11)]
+    refused("InvalidTag", S3.put_object_tagging, Bucket=name, Key="a", Tagging={"TagSet": many})
+    refused("NoSuchTagSet", S3.get_bucket_tagging, Bucket=name)
+    S3.put_bucket_tagging(Bucket=name, Tagging={"TagSet": wanted})
+    assert S3.get_bucket_tagging(Bucket=name)["TagSet"] == wanted
+    S3.delete_bucket_tagging(Bucket=name)
+    refused("NoSuchTagSet", S3.get_bucket_tagging, Bucket=name)
+
+
+def test_presigned_urls():
+    name = bucket()
+    S3.put_object(Bucket=name, Key="a/ü b", Body=b"presigned")
+    sign = lambda what, seconds=60, **more: S3.generate_presigned_url(
+        what, Params={"Bucket": name, **more}, ExpiresIn=seconds
+    )
+    url = sign("get_object", Key="a/ü b")
+    assert http("GET", url)[::2] == (200, b"presigned")
+    other = url[:-1] + ("0" if url[-1] != "0" else "1")
+    assert http("GET", other)[0] == 403, "another signature"
+    assert http("GET", url.replace("b?", "c?"))[0] == 403, "another key"
+    assert http("GET", sign("get_object", Key="a/ü b", seconds=-10))[0] in (400, 403)
+    put = sign("put_object", Key="up")
+    assert http("PUT", put, body=b"by url")[0] == 200
+    assert S3.get_object(Bucket=name, Key="up")["Body"].read() == b"by url"
+    disposition = sign("get_object", Key="up", ResponseContentDisposition="attachment; x")
+    assert http("GET", disposition)[1]["Content-Disposition"] == "attachment; x"
+
+
+def test_post_forms():
+    name = bucket()
+    form = S3.generate_presigned_post(name, "form/${filename}", Conditions=[["content-length-range", 1, 100]])
+
+    def post(body):
+        edge = "edge" * 8
+        parts = [
+            f'--{edge}\r\nContent-Disposition: form-data; name="{k}"\r\n\r\n{v}\r\n'
+            for k, v in form["fields"].items()
+        ]
+        parts.append(
+            f'--{edge}\r\nContent-Disposition: form-data; name="file"; filename="x.txt"\r\n\r\n{body}\r\n--{edge}--\r\n'
+        )
+        headers = {"Content-Type": f"multipart/form-data; boundary={edge}"}
+        return http("POST", form["url"], headers, "".join(parts).encode())[0]
+
+    assert post("hello") == 204
+    assert keys(S3.list_objects_v2(Bucket=name)) in (["form/x.txt"], ["form/${filename}"])
+    assert post("x" * 101) == 400
+
+
+def test_signatures_that_are_wrong():
+    name = bucket()
+    refused("SignatureDoesNotMatch", client(secret="wrong").put_object, Bucket=name, Key="a", Body=b"")
+    refused("InvalidAccessKeyId", client(access="NOBODY").put_object, Bucket=name, Key="a", Body=b"")
+    assert http("GET", f"{ENDPOINT}/{name}/a")[0] == 403
+    assert http("GET", f"{ENDPOINT}/")[0] == 403
+    assert http("PUT", f"{ENDPOINT}/{name}/a", body=b"x")[0] == 403
+    headers = {
+        "Authorization": f"AWS4-HMAC-SHA256 Credential={ACCESS}/20200101/us-east-1/s3/aws4_request, SignedHeaders=host;x-amz-date, Signature={'0' * 64}",
+        "x-amz-date": "20200101T000000Z",
+        "x-amz-content-sha256": "UNSIGNED-PAYLOAD",
+    }
+    status, _, body = http("GET", f"{ENDPOINT}/{name}/a", headers)
+    assert status == 403 and b"RequestTimeTooSkewed" in body, body
+
+
+def test_checksums():
+    name = bucket()
+    body = b"123456789"
+    wrong = base64.b64encode(hashlib.md5(b"other").digest()).decode()
+    refused("BadDigest", S3.put_object, Bucket=name, Key="a", Body=body, ContentMD5=wrong)
+    refused("InvalidDigest", S3.put_object, Bucket=name, Key="a", Body=body, ContentMD5="x")
+    refused("NoSuchKey", S3.get_object, Bucket=name, Key="a")
+    for algorithm, value in [
+        ("CRC32", "y/Q5Jg=="),
+        ("SHA1", base64.b64encode(hashlib.sha1(body).digest()).decode()),
+        ("SHA256", base64.b64encode(hashlib.sha256(body).digest()).decode()),
+    ]:
+        put = S3.put_object(Bucket=name, Key=algorithm, Body=body, ChecksumAlgorithm=algorithm)
+        field = f"Checksum{algorithm}"
+        assert put[field] == value, (algorithm, put)
+        got = S3.get_object(Bucket=name, Key=algorithm, ChecksumMode="ENABLED")
+        assert got[field] == value and got["Body"].read() == body
+    refused("BadDigest", S3.put_object, Bucket=name, Key="a", Body=body, ChecksumCRC32="AAAAAA==")
+    refused("NoSuchKey", S3.get_object, Bucket=name, Key="a")
+
+
+def test_policies_let_others_in_and_nothing_else_does():
+    name = bucket()
+    S3.put_object(Bucket=name, Key="open/a", Body=b"open")
+    S3.put_object(Bucket=name, Key="closed", Body=b"closed")
+    refused("NoSuchBucketPolicy", S3.get_bucket_policy, Bucket=name)
+    policy = {
+        "Version": "2012-10-17",
+        "Statement": [
+            {
+                "Effect": "Allow",
+                "Principal": "*",
+                "Action": "s3:GetObject",
+                "Resource": f"arn:aws:s3:::{name}/open/*",
+            }
+        ],
+    }
+    S3.put_bucket_policy(Bucket=name, Policy=json.dumps(policy))
+    assert json.loads(S3.get_bucket_policy(Bucket=name)["Policy"]) == policy
+    assert S3.get_bucket_policy_status(Bucket=name)["PolicyStatus"]["IsPublic"] is True
+    assert http("GET", f"{ENDPOINT}/{name}/open/a")[::2] == (200, b"open")
+    assert http("GET", f"{ENDPOINT}/{name}/closed")[0] == 403
+    assert http("PUT", f"{ENDPOINT}/{name}/open/b", body=b"x")[0] == 403
+    assert http("GET", f"{ENDPOINT}/{name}")[0] == 403
+    policy["Statement"][0]["Condition"] = {"StringEquals": {}}
+    refused("MalformedPolicy", S3.put_bucket_policy, Bucket=name, Policy=json.dumps(policy))
+    refused("MalformedPolicy", S3.put_bucket_policy, Bucket=name, Policy="{")
+    S3.delete_bucket_policy(Bucket=name)
+    assert http("GET", f"{ENDPOINT}/{name}/open/a")[0] == 403
+    refused("AccessControlListNotSupported", S3.put_object, Bucket=name, Key="p", Body=b"", ACL="public-read")
+    S3.put_object(Bucket=name, Key="p", Body=b"", ACL="private")
+    assert S3.get_object_acl(Bucket=name, Key="p")["Grants"][0]["Permission"] == "FULL_CONTROL"
+
+
+def test_cross_origin_rules():
+    name = bucket()
+    refused("NoSuchCORSConfiguration", S3.get_bucket_cors, Bucket=name)
+    rules = [{"AllowedMethods": ["GET"], "AllowedOrigins": ["https://ok.example"], "MaxAgeSeconds": 60}]
+    S3.put_bucket_cors(Bucket=name, CORSConfiguration={"CORSRules": rules})
+    assert S3.get_bucket_cors(Bucket=name)["CORSRules"] == rules
+    ask = {"Origin": "https://ok.example", "Access-Control-Request-Method": "GET"}
+    status, headers, _ = http("OPTIONS", f"{ENDPOINT}/{name}/a", ask)
+    headers = {key.lower(): value for key, value in headers.items()}
+    assert status == 200 and headers["access-control-allow-origin"] == "https://ok.example"
+    assert headers["access-control-max-age"] == "60"
+    ask["Origin"] = "https://other.example"
+    assert http("OPTIONS", f"{ENDPOINT}/{name}/a", ask)[0] == 403
+    S3.delete_bucket_cors(Bucket=name)
+    refused("NoSuchCORSConfiguration", S3.get_bucket_cors, Bucket=name)
+
+
+def test_lifecycle_rules_are_kept():
+    name = bucket()
+    refused("NoSuchLifecycleConfiguration", S3.get_bucket_lifecycle_configuration, Bucket=name)
+    rules = [
+        {
+            "ID": "old",
+            "Status": "Enabled",
+            "Filter": {"Prefix": "logs/"},
+            "Expiration": {"Days": 3},
+            "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": 1},
+        }
+    ]
+    put = S3.put_bucket_lifecycle_configuration
+    put(Bucket=name, LifecycleConfiguration={"Rules": rules})
+    assert S3.get_bucket_lifecycle_configuration(Bucket=name)["Rules"] == rules
+    moving = [{**rules[0], "Transitions": [{"Days": 1, "StorageClass": "GLACIER"}]}]
+    refused("NotImplemented", put, Bucket=name, LifecycleConfiguration={"Rules": moving})
+    wrong = [{**rules[0], "Expiration": {"Days": 0}}]
+    refused("InvalidArgument", put, Bucket=name, LifecycleConfiguration={"Rules": wrong})
+    S3.delete_bucket_lifecycle(Bucket=name)
+
+
+def test_object_lock():
+    name = bucket(ObjectLockEnabledForBucket=True)
+    assert S3.get_bucket_versioning(Bucket=name)["Status"] == "Enabled"
+    version = S3.put_object(Bucket=name, Key="a", Body=b"kept")["VersionId"]
+    S3.put_object_legal_hold(Bucket=name, Key="a", LegalHold={"Status": "ON"})
+    refused("AccessDenied", S3.delete_object, Bucket=name, Key="a", VersionId=version)
+    S3.put_object_legal_hold(Bucket=name, Key="a", LegalHold={"Status": "OFF"})
+    until = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(days=1)
+    retention = {"Mode": "GOVERNANCE", "RetainUntilDate": until}
+    S3.put_object_retention(Bucket=name, Key="a", Retention=retention)
+    assert S3.get_object_retention(Bucket=name, Key="a")["Retention"]["Mode"] == "GOVERNANCE"
+    refused("AccessDenied", S3.delete_object, Bucket=name, Key="a", VersionId=version)
+    S3.delete_object(Bucket=name, Key="a", VersionId=version, BypassGovernanceRetention=True)
+    rule = {"DefaultRetention": {"Mode": "COMPLIANCE", "Days": 1}}
+    configuration = {"ObjectLockEnabled": "Enabled", "Rule": rule}
+    S3.put_object_lock_configuration(Bucket=name, ObjectLockConfiguration=configuration)
+    assert S3.get_object_lock_configuration(Bucket=name)["ObjectLockConfiguration"] == configuration
+    version = S3.put_object(Bucket=name, Key="b", Body=b"kept")["VersionId"]
+    refused(
+        "AccessDenied", S3.delete_object, Bucket=name, Key="b", VersionId=version,
+        BypassGovernanceRetention=True,
+    )
+    plain = bucket()
+    refused("ObjectLockConfigurationNotFoundError", S3.get_object_lock_configuration, Bucket=plain)
+
+
+def test_an_object_is_read_by_its_pointer():
+    name = bucket()
+    S3.put_object(Bucket=name, Key="a", Body=b"by pointer", ContentType="text/x")
+    head = S3.head_object(Bucket=name, Key="a")["ResponseMetadata"]["HTTPHeaders"]
+    pointer = head["x-holdfast-pointer"]
+    status, headers, body = http("GET", f"{ENDPOINT}/n/{pointer}")
+    headers = {key.lower(): value for key, value in headers.items()}
+    assert (status, body, headers["content-type"]) == (200, b"by pointer", "text/x")
+    chunk, slot, cookie = pointer.split(",")
+    other = f"{int(cookie, 16) ^ 1:08x}"
+    assert http("GET", f"{ENDPOINT}/n/{chunk},{slot},{other}")[0] == 404
+    assert http("GET", f"{ENDPOINT}/n/{chunk},{int(slot) + 1000},{cookie}")[0] == 404
+    assert http("GET", f"{ENDPOINT}/n/nonsense")[0] == 400
+    assert http("PUT", f"{ENDPOINT}/n/{pointer}", body=b"x")[0] == 405
+
+
+def test_what_is_not_there_says_so_by_name():
+    name = bucket()
+    for call, arguments in [
+        (S3.get_bucket_website, {}),
+        (S3.get_bucket_replication, {}),
+        (S3.get_bucket_logging, {}),
+    ]:
+        refused("NotImplemented", call, Bucket=name, **arguments)
+    refused(
+        "NotImplemented", S3.put_object, Bucket=name, Key="a", Body=b"",
+        ServerSideEncryption="AES256",
+    )
+
+
+def test_bad_names_are_refused():
+    for wrong in ("ab", "Upper", "a_b", "-ab", "x" * 64):
+        status, _, body = http("PUT", f"{ENDPOINT}/{wrong}")
+        assert status in (400, 403), (wrong, status)
+
+
+def main():
+    failed = 0
+    only = sys.argv[4:]
+    tests = [(n, f) for n, f in globals().items() if n.startswith("test_") and (not only or n in only)]
+    for name, test in tests:
+        try:
+            test()
+        except Exception:
+            failed += 1
+            print(f"FAILED {name}\n{traceback.format_exc()}", file=sys.stderr)
+    print(f"{len(tests) - failed} of {len(tests)} passed")
+    sys.exit(failed > 0)
+
+
+main()

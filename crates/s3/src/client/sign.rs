@@ -1,0 +1,147 @@
+//! Signature Version 4. Pure: the time is handed in.
+
+use super::Request;
+use crate::hash::hex;
+use crate::listing::percent_encode;
+use s3s::crypto::{Checksum as _, Sha256};
+
+/// A key pair and a region.
+#[derive(Clone, Debug)]
+pub struct Signer {
+    pub access_key: String,
+    pub secret_key: String,
+    pub region: String,
+}
+
+pub struct Signed {
+    /// Path and query, encoded.
+    pub target: String,
+    /// All headers to send, but for the body's length.
+    pub headers: Vec<(String, String)>,
+}
+
+const UNRESERVED: &[u8] = b"-_.~";
+
+fn sha256(bytes: &[u8]) -> [u8; 32] {
+    let mut hash = [0; 32];
+    hash.copy_from_slice(Sha256::checksum(bytes).as_ref());
+    hash
+}
+
+/// RFC 2104 over SHA-256.
+fn hmac(key: &[u8], text: &[u8]) -> [u8; 32] {
+    const BLOCK: usize = 64;
+    let mut block = [0u8; BLOCK];
+    match key.len() <= BLOCK {
+        true => block[..key.len()].copy_from_slice(key),
+        false => block[..32].copy_from_slice(&sha256(key)),
+    }
+    let inner: Vec<u8> = block.iter().map(|b| b ^ 0x36).chain(text.iter().copied()).collect();
+    let outer: Vec<u8> = block.iter().map(|b| b ^ 0x5c).chain(sha256(&inner)).collect();
+    sha256(&outer)
+}
+
+/// `20261121T080000Z`, from milliseconds since 1970 (Howard Hinnant's days to civil date).
+fn amz_date(unix_ms: u64) -> String {
+    let seconds = unix_ms / 1000;
+    let (days, rest) = (seconds / 86_400, seconds % 86_400);
+    let z = days + 719_468;
+    let (era, doe) = (z / 146_097, z % 146_097);
+    let yoe = (doe - doe / 1460 + doe / 36_524 - doe / 146_096) / 365;
+    let doy = doe - (365 * yoe + yoe / 4 - yoe / 100);
+    let mp = (5 * doy + 2) / 153;
+    let day = doy - (153 * mp + 2) / 5 + 1;
+    let month = if mp < 10 { mp + 3 } else { mp - 9 };
+    let year = yoe + era * 400 + (month <= 2) as u64;
+    let (hour, minute, second) = (rest / 3600, rest / 60 % 60, rest % 60);
+    format!("{year:04}{month:02}{day:02}T{hour:02}{minute:02}{second:02}Z")
+}
+
+impl Signer {
+    pub fn sign(
+        &self,
+        request: &Request<'_>,
+        host: &str,
+        payload_hash: &str,
+        unix_ms: u64,
+    ) -> Signed {
+        let date = amz_date(unix_ms);
+        let path = percent_encode(&request.path, b"-_.~/");
+        let mut query: Vec<(String, String)> = request
+            .query
+            .iter()
+            .map(|(name, value)| {
+                (percent_encode(name, UNRESERVED), percent_encode(value, UNRESERVED))
+            })
+            .collect();
+        query.sort();
+        let query: Vec<String> = query.into_iter().map(|(n, v)| format!("{n}={v}")).collect();
+        let query = query.join("&");
+        let mut headers: Vec<(String, String)> =
+            request.headers.iter().map(|(n, v)| (n.to_ascii_lowercase(), v.clone())).collect();
+        headers.push(("host".into(), host.to_owned()));
+        headers.push(("x-amz-content-sha256".into(), payload_hash.to_owned()));
+        headers.push(("x-amz-date".into(), date.clone()));
+        headers.sort();
+        let names: Vec<&str> = headers.iter().map(|(name, _)| name.as_str()).collect();
+        let names = names.join(";");
+        let lines: String = headers.iter().map(|(n, v)| format!("{n}:{}\n", v.trim())).collect();
+        let canonical =
+            format!("{}\n{path}\n{query}\n{lines}\n{names}\n{payload_hash}", request.method);
+        let day = &date[..8];
+        let scope = format!("{day}/{}/s3/aws4_request", self.region);
+        let to_sign =
+            format!("AWS4-HMAC-SHA256\n{date}\n{scope}\n{}", hex(&sha256(canonical.as_bytes())));
+        let mut key = hmac(format!("AWS4{}", self.secret_key).as_bytes(), day.as_bytes());
+        for part in [self.region.as_str(), "s3", "aws4_request"] {
+            key = hmac(&key, part.as_bytes());
+        }
+        let signature = hex(&hmac(&key, to_sign.as_bytes()));
+        let authorization = format!(
+            "AWS4-HMAC-SHA256 Credential={}/{scope}, SignedHeaders={names}, Signature={signature}",
+            self.access_key
+        );
+        headers.push(("authorization".into(), authorization));
+        let target = if query.is_empty() { path } else { format!("{path}?{query}") };
+        Signed { target, headers }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_documentations_example_is_signed_as_it_says() {
+        // "Example: GET Object" of S3's documentation of Signature Version 4.
+        let signer = Signer {
+            access_key: "AKIAIOSFODNN7EXAMPLE".into(),
+            secret_key: "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY".into(),
+            region: "us-east-1".into(),
+        };
+        let mut request = Request::new("GET", "/test.txt");
+        request.headers.push(("Range", "bytes=0-9".into()));
+        let empty = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+        let at_ms = 1_369_353_600_000;
+        assert_eq!(amz_date(at_ms), "20130524T000000Z");
+        let signed = signer.sign(&request, "examplebucket.s3.amazonaws.com", empty, at_ms);
+        let authorization = &signed.headers.last().unwrap().1;
+        assert!(
+            authorization
+                .ends_with("f0e8bdb87c964420e857bd35b5d6ed310bd44f0170aba48dd91039c6036bdb41"),
+            "{authorization}"
+        );
+    }
+
+    #[test]
+    fn dates_of_leap_years_and_ends_of_years_are_right() {
+        for (seconds, text) in [
+            (0, "19700101T000000Z"),
+            (951_782_400, "20000229T000000Z"),
+            (4_107_542_399, "21000228T235959Z"),
+            (1_767_225_599, "20251231T235959Z"),
+        ] {
+            assert_eq!(amz_date(seconds * 1000), text);
+        }
+    }
+}

@@ -1,0 +1,302 @@
+//! Hashes of a body while it streams by: MD5 for the ETag, and the checksum that the client chose,
+//! which is compared with what it says in a header or behind the body.
+
+use holdfast_blob::Pair;
+use hyper::HeaderMap;
+use s3s::crypto::{Checksum as _, Crc32, Crc32c, Crc64Nvme, Md5, Sha1, Sha256};
+use s3s::{S3Result, s3_error};
+
+/// The checksum that a client chose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Algorithm {
+    Crc32,
+    Crc32c,
+    Crc64Nvme,
+    Sha1,
+    Sha256,
+}
+
+const ALL: [Algorithm; 5] =
+    [Algorithm::Crc32, Algorithm::Crc32c, Algorithm::Crc64Nvme, Algorithm::Sha1, Algorithm::Sha256];
+
+impl Algorithm {
+    /// As stored, and behind `x-amz-checksum-`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Algorithm::Crc32 => "crc32",
+            Algorithm::Crc32c => "crc32c",
+            Algorithm::Crc64Nvme => "crc64nvme",
+            Algorithm::Sha1 => "sha1",
+            Algorithm::Sha256 => "sha256",
+        }
+    }
+
+    /// Any case.
+    pub fn parse(name: &str) -> Option<Algorithm> {
+        ALL.into_iter().find(|algorithm| algorithm.name().eq_ignore_ascii_case(name))
+    }
+}
+
+enum Hasher {
+    Crc32(Crc32),
+    Crc32c(Crc32c),
+    Crc64Nvme(Crc64Nvme),
+    Sha1(Box<Sha1>),
+    Sha256(Box<Sha256>),
+}
+
+impl Hasher {
+    fn new(algorithm: Algorithm) -> Hasher {
+        match algorithm {
+            Algorithm::Crc32 => Hasher::Crc32(Crc32::new()),
+            Algorithm::Crc32c => Hasher::Crc32c(Crc32c::new()),
+            Algorithm::Crc64Nvme => Hasher::Crc64Nvme(Crc64Nvme::new()),
+            Algorithm::Sha1 => Hasher::Sha1(Box::new(Sha1::new())),
+            Algorithm::Sha256 => Hasher::Sha256(Box::new(Sha256::new())),
+        }
+    }
+
+    fn update(&mut self, bytes: &[u8]) {
+        match self {
+            Hasher::Crc32(hasher) => hasher.update(bytes),
+            Hasher::Crc32c(hasher) => hasher.update(bytes),
+            Hasher::Crc64Nvme(hasher) => hasher.update(bytes),
+            Hasher::Sha1(hasher) => hasher.update(bytes),
+            Hasher::Sha256(hasher) => hasher.update(bytes),
+        }
+    }
+
+    fn finish(self) -> Vec<u8> {
+        match self {
+            Hasher::Crc32(hasher) => hasher.finalize().as_ref().to_vec(),
+            Hasher::Crc32c(hasher) => hasher.finalize().as_ref().to_vec(),
+            Hasher::Crc64Nvme(hasher) => hasher.finalize().as_ref().to_vec(),
+            Hasher::Sha1(hasher) => hasher.finalize().as_ref().to_vec(),
+            Hasher::Sha256(hasher) => hasher.finalize().as_ref().to_vec(),
+        }
+    }
+}
+
+/// What a client says of its body.
+#[derive(Debug, Default)]
+pub struct Expected {
+    /// Base64.
+    pub md5: Option<String>,
+    pub algorithm: Option<Algorithm>,
+    /// Base64; `None` if it comes behind the body.
+    pub checksum: Option<String>,
+}
+
+impl Expected {
+    /// From `Content-MD5`, the algorithm that is named, and the checksums in headers, in the order
+    /// of [`Algorithm`]. Two checksums are refused.
+    pub fn new(
+        md5: Option<String>,
+        named: Option<&str>,
+        headers: [Option<String>; 5],
+    ) -> S3Result<Expected> {
+        if md5.as_ref().is_some_and(|md5| decode_base64(md5).is_none_or(|md5| md5.len() != 16)) {
+            return Err(s3_error!(InvalidDigest, "Content-MD5 is not the base64 of 16 bytes"));
+        }
+        let mut expected = Expected { md5, ..Expected::default() };
+        if let Some(name) = named {
+            let algorithm = Algorithm::parse(name);
+            expected.algorithm = Some(
+                algorithm
+                    .ok_or_else(|| s3_error!(InvalidRequest, "checksum `{name}` is not known"))?,
+            );
+        }
+        for (algorithm, value) in ALL.into_iter().zip(headers) {
+            let Some(value) = value else { continue };
+            if expected.checksum.is_some() {
+                return Err(s3_error!(InvalidRequest, "give one checksum, not several"));
+            }
+            expected.algorithm = Some(algorithm);
+            expected.checksum = Some(value);
+        }
+        Ok(expected)
+    }
+
+    /// The algorithm whose checksum comes behind the body.
+    pub fn announced(mut self, headers: &HeaderMap) -> Expected {
+        if self.checksum.is_none()
+            && let Some(trailer) = headers.get("x-amz-trailer").and_then(|v| v.to_str().ok())
+            && let Some(name) = trailer.trim().to_ascii_lowercase().strip_prefix("x-amz-checksum-")
+        {
+            self.algorithm = Algorithm::parse(name).or(self.algorithm);
+        }
+        self
+    }
+}
+
+/// Hashes of a body that streams by.
+pub struct Hashes {
+    md5: Md5,
+    chosen: Option<(Algorithm, Hasher)>,
+}
+
+/// What they came to.
+pub struct Hashed {
+    pub md5: [u8; 16],
+    pub checksum: Option<Pair>,
+}
+
+impl Hashes {
+    pub fn new(algorithm: Option<Algorithm>) -> Hashes {
+        Hashes { md5: Md5::new(), chosen: algorithm.map(|a| (a, Hasher::new(a))) }
+    }
+
+    pub fn update(&mut self, bytes: &[u8]) {
+        self.md5.update(bytes);
+        if let Some((_, hasher)) = &mut self.chosen {
+            hasher.update(bytes);
+        }
+    }
+
+    pub fn finish(self) -> Hashed {
+        let mut md5 = [0; 16];
+        md5.copy_from_slice(self.md5.finalize().as_ref());
+        let checksum = self.chosen.map(|(algorithm, hasher)| {
+            Pair::new(algorithm.name(), encode_base64(&hasher.finish()))
+        });
+        Hashed { md5, checksum }
+    }
+}
+
+impl Hashed {
+    pub fn etag(&self) -> String {
+        hex(&self.md5)
+    }
+
+    /// Refuses a body that is not what its client said.
+    pub fn check(&self, expected: &Expected, trailers: Option<&HeaderMap>) -> S3Result<()> {
+        if let Some(md5) = &expected.md5
+            && *md5 != encode_base64(&self.md5)
+        {
+            return Err(s3_error!(BadDigest, "the body's MD5 is not the one in Content-MD5"));
+        }
+        let Some(computed) = &self.checksum else { return Ok(()) };
+        let behind = trailers.and_then(|trailers| {
+            let name = format!("x-amz-checksum-{}", computed.name);
+            Some(trailers.get(name)?.to_str().ok()?.to_owned())
+        });
+        match expected.checksum.as_ref().or(behind.as_ref()) {
+            Some(said) if *said != computed.value => Err(s3_error!(
+                BadDigest,
+                "the body's {} is not the one that came with it",
+                computed.name
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The base64 checksum of some bytes.
+pub fn checksum_of(algorithm: Algorithm, bytes: &[u8]) -> String {
+    let mut hasher = Hasher::new(algorithm);
+    hasher.update(bytes);
+    encode_base64(&hasher.finish())
+}
+
+pub fn md5_of(bytes: &[u8]) -> [u8; 16] {
+    let mut md5 = [0; 16];
+    md5.copy_from_slice(Md5::checksum(bytes).as_ref());
+    md5
+}
+
+pub fn hex(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let mut text = String::with_capacity(2 * bytes.len());
+    for byte in bytes {
+        text.push(DIGITS[(byte >> 4) as usize] as char);
+        text.push(DIGITS[(byte & 15) as usize] as char);
+    }
+    text
+}
+
+pub fn decode_hex(text: &str) -> Option<Vec<u8>> {
+    let digit = |byte: u8| (byte as char).to_digit(16);
+    text.as_bytes()
+        .chunks(2)
+        .map(|pair| Some((digit(pair[0])? << 4 | digit(*pair.get(1)?)?) as u8))
+        .collect()
+}
+
+const BASE64: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+pub fn encode_base64(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
+    for part in bytes.chunks(3) {
+        let word =
+            part.iter().fold(0u32, |word, byte| word << 8 | *byte as u32) << (8 * (3 - part.len()));
+        for i in 0..4 {
+            let digit = BASE64[(word >> (18 - 6 * i) & 63) as usize] as char;
+            text.push(if i <= part.len() { digit } else { '=' });
+        }
+    }
+    text
+}
+
+pub fn decode_base64(text: &str) -> Option<Vec<u8>> {
+    let text = text.trim_end_matches('=');
+    let mut bytes = Vec::with_capacity(text.len() * 3 / 4);
+    for part in text.as_bytes().chunks(4) {
+        let mut word = 0u32;
+        for byte in part {
+            word = word << 6 | BASE64.iter().position(|digit| digit == byte)? as u32;
+        }
+        match part.len() {
+            4 => bytes.extend_from_slice(&word.to_be_bytes()[1..]),
+            3 => bytes.extend_from_slice(&(word >> 2).to_be_bytes()[2..]),
+            2 => bytes.push((word >> 4) as u8),
+            _ => return None,
+        }
+    }
+    Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn base64_and_hex_come_back() {
+        for (bytes, text) in [
+            (&b""[..], ""),
+            (b"f", "Zg=="),
+            (b"fo", "Zm8="),
+            (b"foo", "Zm9v"),
+            (b"foobar", "Zm9vYmFy"),
+        ] {
+            assert_eq!(encode_base64(bytes), text);
+            assert_eq!(decode_base64(text).as_deref(), Some(bytes));
+            assert_eq!(decode_hex(&hex(bytes)).as_deref(), Some(bytes));
+        }
+        assert_eq!(decode_base64("Z"), None);
+        assert_eq!(decode_base64("Zm9*"), None);
+        assert_eq!(decode_hex("0"), None);
+    }
+
+    #[test]
+    fn a_body_is_compared_with_what_its_client_says() {
+        let hashed = |algorithm| {
+            let mut hashes = Hashes::new(algorithm);
+            hashes.update(b"123456789");
+            hashes.finish()
+        };
+        let whole = hashed(Some(Algorithm::Crc32c));
+        assert_eq!(whole.etag(), "25f9e794323b453885f5181f1b624d0b");
+        assert_eq!(whole.checksum.as_ref().unwrap().value, "4waSgw==");
+        let none = [const { None }; 5];
+        let md5 = |text: &str| Expected::new(Some(text.into()), None, none.clone());
+        assert!(whole.check(&md5("JfnnlDI7RTiF9RgfG2JNCw==").unwrap(), None).is_ok());
+        assert!(whole.check(&md5("JfnnlDI7RTiF9RgfG2JNCA==").unwrap(), None).is_err());
+        assert!(md5("short").is_err());
+        let mut headers = none.clone();
+        headers[1] = Some("4waSgA==".into());
+        assert!(whole.check(&Expected::new(None, None, headers).unwrap(), None).is_err());
+        let mut behind = HeaderMap::new();
+        behind.insert("x-amz-checksum-crc32c", "AAAAAA==".parse().unwrap());
+        assert!(whole.check(&Expected::default(), Some(&behind)).is_err());
+    }
+}

@@ -1,0 +1,35 @@
+//! S3 over the blob face: the protocol is s3s', everything that it means is here: limits, users and
+//! policies, conditions, checksums, listings, settings of buckets. Also a small client, for the
+//! tools. Never keeps state of its own: what it is told goes into the blob face's topic.
+#![forbid(unsafe_code)]
+
+mod access;
+mod admin;
+mod buckets;
+mod client;
+mod copy;
+mod cors;
+mod credentials;
+mod errors;
+mod hash;
+mod lifecycle;
+mod listing;
+mod locks;
+mod multipart;
+mod native;
+mod objects;
+mod outgoing;
+mod policy;
+mod server;
+mod service;
+mod settings;
+mod tags;
+
+pub use client::{Client, Endpoint, Request, Response, Signer, element, elements};
+pub use credentials::{Credentials, FILE as CREDENTIALS_FILE, find_or_make, random_key};
+pub use lifecycle::Lifecycle;
+pub use server::{Limits, Server};
+pub use tags::percent_decode;
+
+/// The one region there is, whatever a client calls it.
+pub const REGION: &str = "us-east-1";

@@ -1,0 +1,109 @@
+//! Haystack's own way: an object by its pointer, `GET /n/CHUNK,SLOT,COOKIE`. One read of a disk and
+//! no look-up of a name. Who knows the cookie may read: that is what it is for.
+
+use crate::outgoing::bytes_of;
+use holdfast_base::ids::{ChunkId, Cookie, Pointer, Slot};
+use holdfast_base::{Error, Kind};
+use holdfast_blob::{Blobs, Object, Trailer};
+use hyper::header::{HeaderMap, HeaderName, HeaderValue};
+use hyper::{Method, Response, StatusCode};
+use s3s::Body;
+
+/// What such paths begin with. No bucket is called that: its name is too short.
+pub const PREFIX: &str = "/n/";
+
+/// Says in an answer where an object's only needle is.
+pub fn point(object: &Object, headers: &mut HeaderMap) {
+    if let [only] = object.extents.as_slice()
+        && let Ok(pointer) = HeaderValue::from_str(&only.pointer.to_string())
+    {
+        headers.insert(HeaderName::from_static("x-holdfast-pointer"), pointer);
+    }
+}
+
+/// The inverse of a pointer's text: `c0.12,7,0badcafe`.
+fn parse(text: &str) -> Option<Pointer> {
+    let mut parts = text.split(',');
+    let (shard, counter) = parts.next()?.strip_prefix('c')?.split_once('.')?;
+    let counter: u64 = counter.parse().ok().filter(|c| c >> ChunkId::COUNTER_BITS == 0)?;
+    let chunk = ChunkId::new(shard.parse().ok()?, counter);
+    let slot = Slot(parts.next()?.parse().ok()?);
+    let cookie = parts.next().filter(|cookie| cookie.len() == 8)?;
+    let cookie = Cookie(u32::from_str_radix(cookie, 16).ok()?);
+    parts.next().is_none().then_some(Pointer { chunk, slot, cookie })
+}
+
+pub fn answer(blobs: &Blobs, method: &Method, path: &str) -> Response<Body> {
+    if *method != Method::GET && *method != Method::HEAD {
+        return refuse(
+            StatusCode::METHOD_NOT_ALLOWED,
+            "an object is read by its pointer, nothing else",
+        );
+    }
+    let Some(pointer) = path.strip_prefix(PREFIX).and_then(parse) else {
+        return refuse(StatusCode::BAD_REQUEST, "a pointer is CHUNK,SLOT,COOKIE");
+    };
+    match blobs.read_pointer(pointer) {
+        Ok((Trailer::Whole { object, .. }, data)) => {
+            let mut response = Response::new(Body::from(bytes_of(data)));
+            let headers = response.headers_mut();
+            let mut set = |name: &'static str, value: &str| {
+                if let Ok(value) = HeaderValue::from_str(value) {
+                    headers.insert(HeaderName::from_static(name), value);
+                }
+            };
+            set("content-length", &object.size.to_string());
+            set(
+                "content-type",
+                match object.head.content_type.as_str() {
+                    "" => "binary/octet-stream",
+                    kind => kind,
+                },
+            );
+            set("etag", &format!("\"{}\"", object.etag));
+            // What a pointer leads to never changes.
+            set("cache-control", "public, max-age=31536000, immutable");
+            response
+        }
+        Ok((Trailer::Piece { .. }, _)) => {
+            refuse(StatusCode::NOT_FOUND, "the needle is a part of an object")
+        }
+        Err(e) => refuse(status(&e), &e.message),
+    }
+}
+
+fn status(e: &Error) -> StatusCode {
+    match e.kind {
+        Kind::NotFound => StatusCode::NOT_FOUND,
+        Kind::Unsupported => StatusCode::NOT_IMPLEMENTED,
+        Kind::Retry => StatusCode::SERVICE_UNAVAILABLE,
+        _ => StatusCode::INTERNAL_SERVER_ERROR,
+    }
+}
+
+fn refuse(status: StatusCode, why: &str) -> Response<Body> {
+    let mut response = Response::new(Body::from(format!("{why}\n")));
+    *response.status_mut() = status;
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pointers_text_comes_back_and_nothing_else_is_one() {
+        let pointer = Pointer { chunk: ChunkId::new(3, 12), slot: Slot(7), cookie: Cookie(0xbad) };
+        assert_eq!(parse(&pointer.to_string()), Some(pointer));
+        for bad in [
+            "",
+            "c3.12,7",
+            "c3.12,7,bad",
+            "3.12,7,00000bad",
+            "c3.12,7,00000bad,",
+            "c3.x,7,00000bad",
+        ] {
+            assert_eq!(parse(bad), None, "{bad}");
+        }
+    }
+}

@@ -1,0 +1,666 @@
+//! Objects: put, shown, got whole or in part, deleted.
+
+use crate::buckets::timestamp;
+use crate::errors::{OrS3, s3_failure};
+use crate::hash::{Algorithm, Expected, Hashed, Hashes};
+use crate::outgoing;
+use crate::service::{Face, Share, caller};
+use futures_core::Stream;
+use holdfast_blob::{
+    Condition, Failure, Head, NEEDLE_DATA_BYTES, NewObject, Object, Outcome, Pair, Refusal, Writer,
+    version_name,
+};
+use hyper::{HeaderMap, StatusCode};
+use s3s::dto::*;
+use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result, TrailingHeaders, s3_error};
+use std::pin::Pin;
+
+/// Bytes of one put, and of one part; S3's own limit.
+pub const PUT_BYTES_MAX: u64 = 5 << 30;
+/// Names and values of user metadata, together.
+const METADATA_BYTES_MAX: usize = 2 << 10;
+
+/// A body on its way in: what is expected of it, and the memory it may take.
+pub struct Incoming<'a> {
+    pub body: Option<StreamingBlob>,
+    pub content_length: Option<i64>,
+    pub expected: Expected,
+    pub trailers: Option<&'a TrailingHeaders>,
+}
+
+/// Takes memory for a body; asks the client to come again while others have it.
+pub fn share(face: &Face, expected_bytes: u64) -> S3Result<Share> {
+    let bytes = expected_bytes.min(NEEDLE_DATA_BYTES as u64);
+    face.budget.take(bytes).ok_or_else(|| {
+        s3_error!(SlowDown, "too many uploads are under way: come again in a moment")
+    })
+}
+
+impl Incoming<'_> {
+    pub fn expected_bytes(&self) -> S3Result<u64> {
+        let bytes = self.content_length.unwrap_or(NEEDLE_DATA_BYTES as i64).max(0) as u64;
+        if bytes > PUT_BYTES_MAX {
+            return Err(s3_error!(
+                EntityTooLarge,
+                "one request brings at most {PUT_BYTES_MAX} bytes"
+            ));
+        }
+        Ok(bytes)
+    }
+
+    /// Receives everything, and compares it with what the client said.
+    pub async fn receive(self, writer: &mut Writer) -> S3Result<Hashed> {
+        let mut hashes = Hashes::new(self.expected.algorithm);
+        if let Some(mut body) = self.body {
+            while let Some(piece) =
+                std::future::poll_fn(|cx| Pin::new(&mut body).poll_next(cx)).await
+            {
+                let piece = piece.map_err(|e| broken(&*e))?;
+                if writer.size() + piece.len() as u64 > PUT_BYTES_MAX {
+                    return Err(s3_error!(
+                        EntityTooLarge,
+                        "one request brings at most {PUT_BYTES_MAX} bytes"
+                    ));
+                }
+                hashes.update(&piece);
+                writer.write(&piece).await.or_s3()?;
+            }
+        }
+        if self.content_length.is_some_and(|length| length.max(0) as u64 != writer.size()) {
+            return Err(s3_error!(IncompleteBody, "the body is not as long as was said"));
+        }
+        let hashed = hashes.finish();
+        let trailers = self.trailers.and_then(TrailingHeaders::take);
+        hashed.check(&self.expected, trailers.as_ref())?;
+        Ok(hashed)
+    }
+}
+
+/// What broke a body off, from the protocol's words for it.
+fn broken(e: &(dyn std::error::Error + Send + Sync)) -> S3Error {
+    let said = e.to_string();
+    if said.contains("Sha256Mismatch") {
+        let code = S3ErrorCode::Custom("XAmzContentSHA256Mismatch".into());
+        let mut error = S3Error::with_message(
+            code,
+            "the body's SHA-256 is not the one in x-amz-content-sha256",
+        );
+        error.set_status_code(StatusCode::BAD_REQUEST);
+        return error;
+    }
+    if said.contains("SignatureMismatch") {
+        return s3_error!(
+            SignatureDoesNotMatch,
+            "a chunk of the body is not signed as it should be"
+        );
+    }
+    if said.contains("timed out") {
+        return s3_error!(RequestTimeout, "the body did not go on: {said}");
+    }
+    s3_error!(IncompleteBody, "the body broke off: {said}")
+}
+
+/// What requests ask for that is not here is refused by name, never ignored.
+pub fn refuse(asked: &[(bool, &str)]) -> S3Result<()> {
+    match asked.iter().find(|(asked, _)| *asked) {
+        Some((_, what)) => Err(s3_error!(NotImplemented, "{what} is not implemented")),
+        None => Ok(()),
+    }
+}
+
+pub fn check_storage_class(class: Option<&StorageClass>) -> S3Result<()> {
+    match class.map(StorageClass::as_str) {
+        None | Some(StorageClass::STANDARD | StorageClass::REDUCED_REDUNDANCY) => Ok(()),
+        Some(other) => Err(s3_error!(InvalidStorageClass, "there is no storage class `{other}`")),
+    }
+}
+
+/// User metadata, in order of the names.
+pub fn metadata(metadata: Option<Metadata>) -> S3Result<Vec<Pair>> {
+    let mut pairs: Vec<Pair> =
+        metadata.into_iter().flatten().map(|(name, value)| Pair { name, value }).collect();
+    pairs.sort_by(|a, b| a.name.cmp(&b.name));
+    let bytes: usize = pairs.iter().map(|pair| pair.name.len() + pair.value.len()).sum();
+    if bytes > METADATA_BYTES_MAX {
+        return Err(s3_error!(
+            MetadataTooLarge,
+            "user metadata takes at most {METADATA_BYTES_MAX} bytes"
+        ));
+    }
+    Ok(pairs)
+}
+
+/// Headers that are kept with an object and given back with it.
+pub fn kept_headers(
+    headers: [(&str, Option<String>); 5],
+    expires: Option<&Timestamp>,
+) -> Vec<Pair> {
+    let mut kept: Vec<Pair> = headers
+        .into_iter()
+        .filter_map(|(name, value)| Some(Pair::new(name, value.filter(|v| !v.is_empty())?)))
+        .collect();
+    let mut text = Vec::new();
+    if let Some(expires) = expires
+        && expires.format(TimestampFormat::HttpDate, &mut text).is_ok()
+        && let Ok(text) = String::from_utf8(text)
+    {
+        kept.push(Pair::new("expires", text));
+    }
+    kept
+}
+
+/// `aws-chunked` says how the body came, not what it is.
+pub fn content_encoding(encoding: Option<String>) -> Option<String> {
+    let encoding = encoding?;
+    let kept: Vec<&str> = encoding
+        .split(',')
+        .map(str::trim)
+        .filter(|e| *e != "aws-chunked" && !e.is_empty())
+        .collect();
+    Some(kept.join(","))
+}
+
+pub fn condition(
+    if_match: Option<&ETagCondition>,
+    if_none_match: Option<&ETagCondition>,
+) -> S3Result<Condition> {
+    let if_absent = match if_none_match {
+        None => false,
+        Some(condition) if condition.is_any() => true,
+        Some(_) => return Err(s3_error!(NotImplemented, "If-None-Match of a write is `*`")),
+    };
+    let if_match = if_match.map(|condition| match condition.as_etag() {
+        Some(etag) => etag.value().to_owned(),
+        None => "*".to_owned(),
+    });
+    Ok(Condition { if_match, if_absent })
+}
+
+pub fn version_id(object: &Object) -> Option<String> {
+    (!object.null).then(|| version_name(object))
+}
+
+pub fn etag(object: &Object) -> Option<ETag> {
+    Some(ETag::Strong(object.etag.clone()))
+}
+
+/// Stored checksums by their fields.
+#[derive(Default)]
+pub struct Sums {
+    pub crc32: Option<String>,
+    pub crc32c: Option<String>,
+    pub crc64nvme: Option<String>,
+    pub sha1: Option<String>,
+    pub sha256: Option<String>,
+    pub kind: Option<ChecksumType>,
+}
+
+pub fn sums(checksums: &[Pair]) -> Sums {
+    let mut sums = Sums::default();
+    for pair in checksums {
+        let composite = pair.value.contains('-');
+        let kind = if composite { ChecksumType::COMPOSITE } else { ChecksumType::FULL_OBJECT };
+        sums.kind = Some(ChecksumType::from_static(kind));
+        let field = match pair.name.as_str() {
+            "crc32" => &mut sums.crc32,
+            "crc32c" => &mut sums.crc32c,
+            "crc64nvme" => &mut sums.crc64nvme,
+            "sha1" => &mut sums.sha1,
+            "sha256" => &mut sums.sha256,
+            _ => continue,
+        };
+        *field = Some(pair.value.clone());
+    }
+    sums
+}
+
+pub async fn put_object(
+    face: &Face,
+    req: S3Request<PutObjectInput>,
+) -> S3Result<S3Response<PutObjectOutput>> {
+    let input = req.input;
+    refuse(&[
+        (input.server_side_encryption.is_some(), "server-side encryption"),
+        (input.sse_customer_algorithm.is_some(), "server-side encryption with a customer's key"),
+        (input.write_offset_bytes.is_some(), "appending to an object"),
+    ])?;
+    crate::settings::check_object_acl(input.acl.as_ref())?;
+    check_storage_class(input.storage_class.as_ref())?;
+    let named = input.checksum_algorithm.as_ref().map(|a| a.as_str().to_owned());
+    let sums = [
+        input.checksum_crc32,
+        input.checksum_crc32c,
+        input.checksum_crc64nvme,
+        input.checksum_sha1,
+        input.checksum_sha256,
+    ];
+    let expected =
+        Expected::new(input.content_md5, named.as_deref(), sums)?.announced(&req.headers);
+    let headers = kept_headers(
+        [
+            ("cache-control", input.cache_control),
+            ("content-disposition", input.content_disposition),
+            ("content-encoding", content_encoding(input.content_encoding)),
+            ("content-language", input.content_language),
+            ("x-amz-website-redirect-location", input.website_redirect_location),
+        ],
+        input.expires.as_ref(),
+    );
+    let head = Head {
+        content_type: input.content_type.unwrap_or_default(),
+        headers,
+        metadata: metadata(input.metadata)?,
+        tags: crate::tags::parse_header(input.tagging.as_deref())?,
+        ..Head::default()
+    };
+    let condition = condition(input.if_match.as_ref(), input.if_none_match.as_ref())?;
+    let bucket = face.blobs.bucket(&input.bucket).or_s3()?;
+    let (lock, hold) = crate::locks::of_put(
+        &bucket,
+        input.object_lock_mode.as_ref(),
+        input.object_lock_retain_until_date.as_ref(),
+        input.object_lock_legal_hold_status.as_ref(),
+        face.blobs.now_ms(),
+    )?;
+    let incoming = Incoming {
+        body: input.body,
+        content_length: decoded_length(&req.headers, input.content_length),
+        expected,
+        trailers: req.trailing_headers.as_ref(),
+    };
+    let expected_bytes = incoming.expected_bytes()?;
+    let _share = share(face, expected_bytes)?;
+    let mut writer = Writer::new(&face.blobs, &input.bucket, &input.key, expected_bytes);
+    let hashed = incoming.receive(&mut writer).await?;
+    let mut new = NewObject { head, etag: hashed.etag(), lock, hold, condition };
+    new.head.checksums.extend(hashed.checksum);
+    let object = writer.finish(new).await.or_s3()?;
+    let sums = self::sums(&object.head.checksums);
+    let mut answer = S3Response::new(PutObjectOutput {
+        e_tag: etag(&object),
+        version_id: version_id(&object),
+        checksum_crc32: sums.crc32,
+        checksum_crc32c: sums.crc32c,
+        checksum_crc64nvme: sums.crc64nvme,
+        checksum_sha1: sums.sha1,
+        checksum_sha256: sums.sha256,
+        checksum_type: sums.kind,
+        ..Default::default()
+    });
+    crate::native::point(&object, &mut answer.headers);
+    Ok(answer)
+}
+
+/// What a body in signed chunks comes to, or what its plain length is.
+pub fn decoded_length(headers: &HeaderMap, content_length: Option<i64>) -> Option<i64> {
+    let decoded = headers.get("x-amz-decoded-content-length");
+    let decoded = decoded.and_then(|value| value.to_str().ok()?.parse().ok());
+    match headers
+        .get("x-amz-content-sha256")
+        .is_some_and(|v| v.as_bytes().starts_with(b"STREAMING"))
+    {
+        true => decoded,
+        false => content_length,
+    }
+}
+
+/// What a reader sees of a version, or why it sees nothing.
+pub fn visible(face: &Face, bucket: &str, key: &str, version: Option<&str>) -> S3Result<Object> {
+    let object = face.blobs.object(bucket, key, version).or_s3()?;
+    if !object.marker {
+        return Ok(object);
+    }
+    let mut e = match version {
+        Some(_) => s3_error!(MethodNotAllowed, "the version is a delete marker"),
+        None => s3_failure(Failure::Refused(Refusal::NoSuchKey)),
+    };
+    let mut headers = HeaderMap::new();
+    headers.insert("x-amz-delete-marker", hyper::header::HeaderValue::from_static("true"));
+    if let Ok(name) = version_name(&object).parse() {
+        headers.insert("x-amz-version-id", name);
+    }
+    e.set_headers(headers);
+    Err(e)
+}
+
+/// RFC 9110's conditions of a read.
+pub struct ReadConditions<'a> {
+    pub if_match: Option<&'a ETagCondition>,
+    pub if_none_match: Option<&'a ETagCondition>,
+    pub if_modified_since: Option<&'a Timestamp>,
+    pub if_unmodified_since: Option<&'a Timestamp>,
+}
+
+fn seconds(timestamp: &Timestamp) -> i64 {
+    let mut text = Vec::new();
+    let _ = timestamp.format(TimestampFormat::EpochSeconds, &mut text);
+    let text = String::from_utf8(text).unwrap_or_default();
+    text.split('.').next().and_then(|s| s.parse().ok()).unwrap_or_default()
+}
+
+impl ReadConditions<'_> {
+    pub fn check(&self, object: &Object) -> S3Result<()> {
+        let is = |condition: &ETagCondition| {
+            condition.as_etag().is_none_or(|etag| etag.value() == object.etag)
+        };
+        let modified = object.modified_ms.div_euclid(1000);
+        let failed = match (self.if_match, self.if_unmodified_since) {
+            (Some(etag), _) => !is(etag),
+            (None, Some(since)) => modified > seconds(since),
+            (None, None) => false,
+        };
+        if failed {
+            return Err(s3_error!(PreconditionFailed, "the object is another one by now"));
+        }
+        let unchanged = match (self.if_none_match, self.if_modified_since) {
+            (Some(etag), _) => is(etag),
+            (None, Some(since)) => modified <= seconds(since),
+            (None, None) => false,
+        };
+        if unchanged {
+            let mut e = s3_error!(NotModified, "Not Modified");
+            let mut headers = HeaderMap::new();
+            if let Ok(etag) = format!("\"{}\"", object.etag).parse() {
+                headers.insert(hyper::header::ETAG, etag);
+            }
+            e.set_headers(headers);
+            return Err(e);
+        }
+        Ok(())
+    }
+}
+
+/// The bytes that a request wants, and whether they are a part.
+fn wanted(
+    object: &Object,
+    range: Option<&Range>,
+    part: Option<i32>,
+) -> S3Result<(std::ops::Range<u64>, bool)> {
+    match (range, part) {
+        (Some(_), Some(_)) => {
+            Err(s3_error!(InvalidRequest, "ask for a range or for a part, not both"))
+        }
+        (Some(range), None) => Ok((range.check(object.size)?, true)),
+        (None, None) => Ok((0..object.size, false)),
+        (None, Some(part)) => {
+            let sizes = match object.parts.is_empty() {
+                true => std::slice::from_ref(&object.size),
+                false => object.parts.as_slice(),
+            };
+            let at = usize::try_from(part).ok().and_then(|part| part.checked_sub(1));
+            let Some((at, size)) = at.and_then(|at| Some((at, sizes.get(at)?))) else {
+                return Err(s3_error!(InvalidRange, "the object has {} parts", sizes.len()));
+            };
+            let start: u64 = sizes[..at].iter().sum();
+            Ok((start..start + size, true))
+        }
+    }
+}
+
+fn content_range(object: &Object, wanted: &std::ops::Range<u64>) -> Option<String> {
+    (wanted.start < wanted.end)
+        .then(|| format!("bytes {}-{}/{}", wanted.start, wanted.end - 1, object.size))
+}
+
+/// The fields that a get and a head have in common.
+macro_rules! described {
+    ($output:ident, $input:expr, $object:expr, $wanted:expr, $partial:expr) => {{
+        let (object, input): (&Object, _) = ($object, $input);
+        let header = |name: &str| {
+            object.head.headers.iter().find(|p| p.name == name).map(|p| p.value.clone())
+        };
+        let whole = *$wanted == (0..object.size);
+        let asked =
+            input.checksum_mode.as_ref().is_some_and(|m| m.as_str() == ChecksumMode::ENABLED);
+        let sums = if asked && whole { sums(&object.head.checksums) } else { Sums::default() };
+        let metadata: Metadata =
+            object.head.metadata.iter().map(|p| (p.name.clone(), p.value.clone())).collect();
+        let (lock_mode, lock_until) = crate::locks::shown(object);
+        $output {
+            accept_ranges: Some("bytes".to_owned()),
+            cache_control: header("cache-control"),
+            content_disposition: header("content-disposition"),
+            content_encoding: header("content-encoding"),
+            content_language: header("content-language"),
+            content_length: Some(($wanted.end - $wanted.start) as i64),
+            content_range: content_range(object, $wanted).filter(|_| $partial),
+            content_type: Some(match object.head.content_type.as_str() {
+                "" => "binary/octet-stream".to_owned(),
+                kind => kind.to_owned(),
+            }),
+            e_tag: etag(object),
+            expires: header("expires")
+                .and_then(|e| Timestamp::parse(TimestampFormat::HttpDate, &e).ok()),
+            last_modified: Some(timestamp(object.modified_ms)),
+            metadata: Some(metadata).filter(|m| !m.is_empty()),
+            parts_count: input
+                .part_number
+                .filter(|_| !object.parts.is_empty())
+                .map(|_| object.parts.len() as i32),
+            version_id: input.version_id.clone().or_else(|| version_id(object)),
+            website_redirect_location: header("x-amz-website-redirect-location"),
+            object_lock_mode: lock_mode,
+            object_lock_retain_until_date: lock_until,
+            object_lock_legal_hold_status: object
+                .hold
+                .then(|| ObjectLockLegalHoldStatus::from_static(ObjectLockLegalHoldStatus::ON)),
+            checksum_crc32: sums.crc32,
+            checksum_crc32c: sums.crc32c,
+            checksum_crc64nvme: sums.crc64nvme,
+            checksum_sha1: sums.sha1,
+            checksum_sha256: sums.sha256,
+            checksum_type: sums.kind,
+            ..Default::default()
+        }
+    }};
+}
+
+pub async fn get_object(
+    face: &Face,
+    req: S3Request<GetObjectInput>,
+) -> S3Result<S3Response<GetObjectOutput>> {
+    let input = req.input;
+    refuse(&[(
+        input.sse_customer_algorithm.is_some(),
+        "server-side encryption with a customer's key",
+    )])?;
+    let mut object = visible(face, &input.bucket, &input.key, input.version_id.as_deref())?;
+    let conditions = ReadConditions {
+        if_match: input.if_match.as_ref(),
+        if_none_match: input.if_none_match.as_ref(),
+        if_modified_since: input.if_modified_since.as_ref(),
+        if_unmodified_since: input.if_unmodified_since.as_ref(),
+    };
+    conditions.check(&object)?;
+    let (mut bytes, mut partial) = wanted(&object, input.range.as_ref(), input.part_number)?;
+    let mut body =
+        outgoing::body(face.blobs.reader(&object, bytes.clone()), bytes.end - bytes.start).await;
+    if let Err(Failure::Failed(e)) = &body
+        && e.kind == holdfast_base::Kind::NotFound
+    {
+        // Between the two it may have been replaced, and its chunk compacted.
+        object = visible(face, &input.bucket, &input.key, input.version_id.as_deref())?;
+        conditions.check(&object)?;
+        (bytes, partial) = wanted(&object, input.range.as_ref(), input.part_number)?;
+        let reader = face.blobs.reader(&object, bytes.clone());
+        body = outgoing::body(reader, bytes.end - bytes.start).await;
+    }
+    let body = match body {
+        Ok(body) => body,
+        // It is named, so its absence is no answer.
+        Err(Failure::Failed(e)) if e.kind == holdfast_base::Kind::NotFound => {
+            return Err(s3_error!(InternalError, "{}", e.message));
+        }
+        Err(e) => return Err(s3_failure(e)),
+    };
+    let mut output: GetObjectOutput = described!(GetObjectOutput, &input, &object, &bytes, partial);
+    output.body = Some(StreamingBlob::from(body));
+    output.tag_count = Some(object.head.tags.len() as i32).filter(|count| *count > 0);
+    let mut answer = S3Response::new(output);
+    crate::native::point(&object, &mut answer.headers);
+    Ok(answer)
+}
+
+pub async fn head_object(
+    face: &Face,
+    req: S3Request<HeadObjectInput>,
+) -> S3Result<S3Response<HeadObjectOutput>> {
+    let input = req.input;
+    let object = visible(face, &input.bucket, &input.key, input.version_id.as_deref())?;
+    let conditions = ReadConditions {
+        if_match: input.if_match.as_ref(),
+        if_none_match: input.if_none_match.as_ref(),
+        if_modified_since: input.if_modified_since.as_ref(),
+        if_unmodified_since: input.if_unmodified_since.as_ref(),
+    };
+    conditions.check(&object)?;
+    let (bytes, partial) = wanted(&object, input.range.as_ref(), input.part_number)?;
+    let output: HeadObjectOutput = described!(HeadObjectOutput, &input, &object, &bytes, partial);
+    let mut answer = S3Response::new(output);
+    crate::native::point(&object, &mut answer.headers);
+    Ok(answer)
+}
+
+pub async fn delete_object(
+    face: &Face,
+    req: S3Request<DeleteObjectInput>,
+) -> S3Result<S3Response<DeleteObjectOutput>> {
+    let input = req.input;
+    let bypass = input.bypass_governance_retention.unwrap_or(false);
+    let outcome = match &input.version_id {
+        Some(version) => {
+            face.blobs.delete_version(&input.bucket, &input.key, version, bypass).await
+        }
+        None => {
+            let condition = condition(input.if_match.as_ref(), None)?;
+            face.blobs.delete(&input.bucket, &input.key, condition).await
+        }
+    };
+    let (version_id, marker) = deleted(outcome.or_s3()?);
+    let delete_marker = marker.then_some(true);
+    Ok(S3Response::new(DeleteObjectOutput { delete_marker, version_id, ..Default::default() }))
+}
+
+fn deleted(outcome: Outcome) -> (Option<String>, bool) {
+    match outcome {
+        Outcome::Deleted { version, marker } => (version, marker),
+        _ => (None, false),
+    }
+}
+
+pub async fn delete_objects(
+    face: &Face,
+    req: S3Request<DeleteObjectsInput>,
+) -> S3Result<S3Response<DeleteObjectsOutput>> {
+    const KEYS_MAX: usize = 1000;
+    let caller = caller(&req);
+    let input = req.input;
+    let bypass = input.bypass_governance_retention.unwrap_or(false);
+    if input.delete.objects.is_empty() || input.delete.objects.len() > KEYS_MAX {
+        return Err(s3_error!(MalformedXML, "name 1 to {KEYS_MAX} keys"));
+    }
+    let (mut gone, mut errors) = (Vec::new(), Vec::new());
+    for object in input.delete.objects {
+        let ObjectIdentifier { key, version_id, e_tag, .. } = object;
+        let allowed = face.access.check_one(&caller, "DeleteObject", &input.bucket, &key);
+        let done = match (allowed, &version_id) {
+            (Err(e), _) => Err(e),
+            (Ok(()), Some(version)) => {
+                face.blobs.delete_version(&input.bucket, &key, version, bypass).await.or_s3()
+            }
+            (Ok(()), None) => {
+                let if_match = e_tag.map(|etag| etag.value().to_owned());
+                let condition = Condition { if_match, if_absent: false };
+                face.blobs.delete(&input.bucket, &key, condition).await.or_s3()
+            }
+        };
+        match done {
+            Ok(outcome) => {
+                let (version, marker) = deleted(outcome);
+                gone.push(DeletedObject {
+                    delete_marker: marker.then_some(true),
+                    delete_marker_version_id: version.filter(|_| marker),
+                    key: Some(key),
+                    version_id,
+                });
+            }
+            Err(e) => errors.push(Error {
+                code: Some(e.code().as_str().to_owned()),
+                key: Some(key),
+                message: e.message().map(str::to_owned),
+                version_id,
+            }),
+        }
+    }
+    let quiet = input.delete.quiet.unwrap_or(false);
+    Ok(S3Response::new(DeleteObjectsOutput {
+        deleted: Some(gone).filter(|_| !quiet),
+        errors: Some(errors).filter(|errors| !errors.is_empty()),
+        ..Default::default()
+    }))
+}
+
+pub async fn get_object_attributes(
+    face: &Face,
+    req: S3Request<GetObjectAttributesInput>,
+) -> S3Result<S3Response<GetObjectAttributesOutput>> {
+    let input = req.input;
+    let object = visible(face, &input.bucket, &input.key, input.version_id.as_deref())?;
+    let asked = |name: &str| {
+        // Some clients name several in one header.
+        let mut all = input.object_attributes.iter().flat_map(|a| a.as_str().split(','));
+        all.any(|a| a.trim() == name)
+    };
+    let sums = sums(&object.head.checksums);
+    let checksum = Checksum {
+        checksum_crc32: sums.crc32,
+        checksum_crc32c: sums.crc32c,
+        checksum_crc64nvme: sums.crc64nvme,
+        checksum_sha1: sums.sha1,
+        checksum_sha256: sums.sha256,
+        checksum_type: sums.kind,
+    };
+    let after = input.part_number_marker.unwrap_or(0).max(0);
+    let max = input.max_parts.unwrap_or(1000).clamp(0, 1000);
+    let listed = object.parts.iter().zip(1..).filter(|(_, number)| *number > after);
+    let parts: Vec<ObjectPart> = listed
+        .take(max as usize)
+        .map(|(size, number)| ObjectPart {
+            part_number: Some(number),
+            size: Some(*size as i64),
+            ..Default::default()
+        })
+        .collect();
+    let last = parts.last().and_then(|part| part.part_number).unwrap_or(after);
+    let object_parts = GetObjectAttributesParts {
+        is_truncated: Some((last as usize) < object.parts.len()),
+        max_parts: Some(max),
+        next_part_number_marker: Some(last),
+        part_number_marker: Some(after),
+        parts: Some(parts),
+        total_parts_count: Some(object.parts.len() as i32),
+    };
+    let multipart = !object.parts.is_empty();
+    Ok(S3Response::new(GetObjectAttributesOutput {
+        checksum: Some(checksum)
+            .filter(|_| asked(ObjectAttributes::CHECKSUM) && !object.head.checksums.is_empty()),
+        e_tag: etag(&object).filter(|_| asked(ObjectAttributes::ETAG)),
+        last_modified: Some(timestamp(object.modified_ms)),
+        object_parts: Some(object_parts)
+            .filter(|_| multipart && asked(ObjectAttributes::OBJECT_PARTS)),
+        object_size: Some(object.size as i64).filter(|_| asked(ObjectAttributes::OBJECT_SIZE)),
+        storage_class: asked(ObjectAttributes::STORAGE_CLASS)
+            .then(|| StorageClass::from_static(StorageClass::STANDARD)),
+        version_id: version_id(&object),
+        ..Default::default()
+    }))
+}
+
+/// The algorithm that a multipart upload was begun with.
+pub fn algorithm(name: Option<&ChecksumAlgorithm>) -> S3Result<Option<Algorithm>> {
+    let Some(name) = name else { return Ok(None) };
+    match Algorithm::parse(name.as_str()) {
+        Some(algorithm) => Ok(Some(algorithm)),
+        None => Err(s3_error!(InvalidRequest, "checksum `{}` is not known", name.as_str())),
+    }
+}

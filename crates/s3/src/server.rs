@@ -1,0 +1,298 @@
+//! The S3 port: threads that each serve some of the connections, and the limits that keep one
+//! client from taking what belongs to all. A thread may wait for a disk: there are more threads
+//! than cores, so that as many reads wait at once.
+
+use crate::access::Access;
+use crate::admin::Admin;
+use crate::service::{Budget, Face};
+use crate::{cors, native};
+use holdfast_base::Result;
+use holdfast_blob::Blobs;
+use holdfast_env::runtime::{self, Runtime, Timer};
+use http_body::{Frame, SizeHint};
+use hyper::body::{Bytes, Incoming};
+use hyper::server::conn::http1;
+use hyper::service::Service;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use s3s::service::{S3Service, S3ServiceBuilder};
+use s3s::{Body, HttpError};
+use std::future::Future;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+/// What clients may take.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Connections at once; further ones are closed.
+    pub connections: usize,
+    /// Memory for bodies that are being received.
+    pub upload_bytes: u64,
+    /// For the whole head of a request, from the first byte or the answer before.
+    pub head: Duration,
+    /// Without a byte of a body.
+    pub stall: Duration,
+    pub threads: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            connections: 4096,
+            upload_bytes: 512 << 20,
+            head: Duration::from_secs(60),
+            stall: Duration::from_secs(60),
+            threads: std::thread::available_parallelism()
+                .map_or(1, |cores| cores.get())
+                .saturating_mul(4)
+                .clamp(16, 64),
+        }
+    }
+}
+
+/// Headers of one request, and bytes of its head.
+const HEADERS_MAX: usize = 100;
+const HEAD_BYTES_MAX: usize = 64 << 10;
+
+/// Serves until it is dropped.
+pub struct Server {
+    runtimes: Vec<Runtime>,
+}
+
+#[derive(Clone)]
+struct Door {
+    service: S3Service,
+    blobs: Arc<Blobs>,
+    limits: Arc<Limits>,
+    connections: Arc<AtomicUsize>,
+}
+
+impl Server {
+    pub fn start(address: SocketAddr, blobs: Arc<Blobs>, limits: Limits) -> Result<Server> {
+        let access = Arc::new(Access { blobs: blobs.clone() });
+        let budget = Budget::new(limits.upload_bytes);
+        let face = Face { blobs: blobs.clone(), access, budget };
+        let mut builder = S3ServiceBuilder::new(face);
+        builder.set_auth(Access { blobs: blobs.clone() });
+        builder.set_access(Access { blobs: blobs.clone() });
+        builder.set_route(Admin { blobs: blobs.clone() });
+        let door = Door {
+            service: builder.build(),
+            blobs,
+            limits: Arc::new(limits),
+            connections: Arc::new(AtomicUsize::new(0)),
+        };
+        let threads = door.limits.threads;
+        let runtimes = runtime::serve_on_threads("s3", address, threads, move |listener| {
+            let door = door.clone();
+            async move {
+                loop {
+                    let Ok((stream, _)) = listener.accept().await else {
+                        // Out of descriptors, or the client is gone again.
+                        runtime::sleep(Duration::from_millis(10)).await;
+                        continue;
+                    };
+                    // Without it, an answer's last bytes wait for the client's.
+                    let _ = stream.set_nodelay(true);
+                    door.admit(TokioIo::new(stream));
+                }
+            }
+        })?;
+        Ok(Server { runtimes })
+    }
+
+    pub fn address(&self) -> Option<SocketAddr> {
+        self.runtimes.first().map(Runtime::address)
+    }
+}
+
+impl Door {
+    fn admit<I>(&self, io: TokioIo<I>)
+    where
+        TokioIo<I>: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
+    {
+        if self.connections.fetch_add(1, Ordering::AcqRel) >= self.limits.connections {
+            self.connections.fetch_sub(1, Ordering::AcqRel);
+            return;
+        }
+        let stall = self.limits.stall;
+        let connection = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(self.limits.head)
+            .max_headers(HEADERS_MAX)
+            .max_buf_size(HEAD_BYTES_MAX)
+            .serve_connection(Patient { io, stall, timer: None }, self.clone());
+        let connections = self.connections.clone();
+        let served = runtime::spawn(async move {
+            // A client that breaks off is no news.
+            let _ = connection.await;
+            connections.fetch_sub(1, Ordering::AcqRel);
+        });
+        if served.is_err() {
+            self.connections.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+}
+
+type Served = Pin<Box<dyn Future<Output = std::result::Result<Response<Body>, HttpError>> + Send>>;
+
+impl Service<Request<Incoming>> for Door {
+    type Response = Response<Body>;
+    type Error = HttpError;
+    type Future = Served;
+
+    fn call(&self, req: Request<Incoming>) -> Served {
+        let door = self.clone();
+        Box::pin(async move { door.serve(req).await })
+    }
+}
+
+impl Door {
+    async fn serve(self, req: Request<Incoming>) -> std::result::Result<Response<Body>, HttpError> {
+        if req.uri().path().starts_with(native::PREFIX) {
+            return Ok(native::answer(&self.blobs, req.method(), req.uri().path()));
+        }
+        let mut cross_origin = None;
+        if req.headers().contains_key("origin") {
+            cross_origin = cors::headers(&self.blobs, req.method(), req.uri(), req.headers());
+            if *req.method() == Method::OPTIONS {
+                return Ok(preflight(cross_origin));
+            }
+        }
+        let stall = self.limits.stall;
+        let req = req.map(|body| match http_body::Body::size_hint(&body).exact() {
+            Some(0) => Body::empty(),
+            _ => Body::http_body(Timed { body, stall, timer: None }),
+        });
+        let mut response = self.service.call(req).await?;
+        if let Some(headers) = cross_origin {
+            response.headers_mut().extend(headers);
+        }
+        Ok(response)
+    }
+}
+
+fn preflight(allowed: Option<hyper::HeaderMap>) -> Response<Body> {
+    let mut response = Response::new(Body::empty());
+    match allowed {
+        Some(headers) => *response.headers_mut() = headers,
+        None => *response.status_mut() = StatusCode::FORBIDDEN,
+    }
+    response
+}
+
+/// A body that must go on.
+struct Timed {
+    body: Incoming,
+    stall: Duration,
+    /// Made when it has to be waited for.
+    timer: Option<Timer>,
+}
+
+impl http_body::Body for Timed {
+    type Data = Bytes;
+    type Error = std::io::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<std::result::Result<Frame<Bytes>, std::io::Error>>> {
+        let this = &mut *self;
+        match Pin::new(&mut this.body).poll_frame(cx) {
+            Poll::Ready(frame) => {
+                this.timer = None;
+                Poll::Ready(frame.map(|frame| frame.map_err(std::io::Error::other)))
+            }
+            Poll::Pending => {
+                let stall = this.stall;
+                let timer = this.timer.get_or_insert_with(|| Timer::after(stall));
+                match timer.poll(cx) {
+                    Poll::Pending => Poll::Pending,
+                    Poll::Ready(()) => {
+                        let e = std::io::Error::new(std::io::ErrorKind::TimedOut, "timed out");
+                        Poll::Ready(Some(Err(e)))
+                    }
+                }
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// A connection that ends when its client does not take what it asked for.
+struct Patient<I> {
+    io: I,
+    stall: Duration,
+    timer: Option<Timer>,
+}
+
+impl<I: hyper::rt::Read + Unpin> hyper::rt::Read for Patient<I> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: hyper::rt::ReadBufCursor<'_>,
+    ) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.io).poll_read(cx, buf)
+    }
+}
+
+impl<I> Patient<I> {
+    fn judge(
+        &mut self,
+        cx: &mut Context<'_>,
+        written: Poll<std::io::Result<usize>>,
+    ) -> Poll<std::io::Result<usize>> {
+        if written.is_ready() {
+            self.timer = None;
+            return written;
+        }
+        let stall = self.stall;
+        match self.timer.get_or_insert_with(|| Timer::after(stall)).poll(cx) {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(()) => Poll::Ready(Err(std::io::ErrorKind::TimedOut.into())),
+        }
+    }
+}
+
+impl<I: hyper::rt::Write + Unpin> hyper::rt::Write for Patient<I> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<std::io::Result<usize>> {
+        let written = Pin::new(&mut self.io).poll_write(cx, buf);
+        self.judge(cx, written)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[std::io::IoSlice<'_>],
+    ) -> Poll<std::io::Result<usize>> {
+        let written = Pin::new(&mut self.io).poll_write_vectored(cx, bufs);
+        self.judge(cx, written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(cx)
+    }
+}
