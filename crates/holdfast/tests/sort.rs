@@ -423,7 +423,6 @@ fn what_cannot_be_sorted_is_refused_and_nothing_is_left_behind() {
     refused(sort(&["-k", "0", "in"]), &["key `0`"]);
     refused(sort(&["-k", "1R", "in"]), &["random"]);
     refused(sort(&["--sort=random", "in"]), &["--sort=random", "version"]);
-    refused(sort(&["--files0-from", "in"]), &["`in`"]);
     refused(sort(&["in", "-o", "/proc/holdfast"]), &["/proc/holdfast"]);
     refused(sort(&["-n", "-d", "in"]), &["do not go"]);
     refused(sort(&["-t", "ab", "in"]), &["one character"]);
