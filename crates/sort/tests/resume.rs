@@ -83,11 +83,11 @@ fn what_was_killed_or_lost_its_power_anywhere_goes_on_and_gives_the_same() {
     let (disk, sorted, operations) = start();
     let input = content(&disk, "/in/data");
     let mut resumed = 0;
-    for i in 0..18 {
+    for i in 0..12 {
         let copy = disk.durable_copy();
         copy.crash_at(match i {
-            0..6 => operations.begun * (i + 1) / 7,
-            _ => operations.later(i - 5, 14),
+            0..4 => operations.begun * (i + 1) / 5,
+            _ => operations.later(i - 3, 10),
         });
         assert!(sort(&copy, false, false).is_err(), "{i}");
         let mut left = if i % 3 == 2 { copy.power_cut(i) } else { copy.process_kill() };
@@ -134,7 +134,7 @@ fn an_input_that_changed_meanwhile_is_not_mixed_into_the_output() {
     let manifest = names(&left).iter().any(|name| name.ends_with(".manifest"));
     let file = left.open(Path::new("/in/data"), Access::Cached).unwrap();
     // The least key there is: its partition stays in memory. The sample does not see it.
-    file.write_at(&[0; 10], 100 * (RECORDS / 2 + 77)).unwrap();
+    file.write_at(&[0; 10], 100 * (RECORDS / 16 * 9)).unwrap();
     match sort(&left, true, false) {
         Err(e) => assert!(manifest && e.message.contains("input is not what it was"), "{e}"),
         // It had not come far enough, or needed the input no more.
