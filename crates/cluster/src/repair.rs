@@ -93,7 +93,10 @@ pub struct Repair {
     at_random: bool,
     epoch: Index,
     number: u64,
+    /// When it began to look at the nodes: with the leadership, or after a rest.
     began_ns: u64,
+    /// Nothing is to do, and nobody was asked anything since.
+    rests: bool,
     next_ns: u64,
     heard: BTreeMap<NodeId, Heard>,
     bound: BTreeMap<(ChunkId, StoreId), Bound>,
@@ -126,6 +129,7 @@ impl Repair {
             epoch,
             number: 0,
             began_ns: now_ns,
+            rests: false,
             next_ns: now_ns,
             heard: BTreeMap::new(),
             bound: BTreeMap::new(),
@@ -246,13 +250,19 @@ impl Repair {
             rate_max: settings.rate_max,
         };
         self.told.alpha_per_mille = alpha_per_mille;
+        if self.rests && !tasks.is_empty() {
+            // Reports from before the rest say nothing of the links now.
+            (self.rests, self.began_ns) = (false, now_ns);
+            self.heard.clear();
+        }
         let all_heard = nodes.live().all(|site| self.heard.contains_key(&site.node));
-        let looks = self.number == 0 && !all_heard && now_ns < self.began_ns + LOOK_MS * MS;
+        let looks = !self.rests && !all_heard && now_ns < self.began_ns + LOOK_MS * MS;
         let found = if looks { Vec::new() } else { self.count_found(tasks) };
         let quiet =
             |heard: &Heard| heard.report.flights.is_empty() && heard.report.ended.is_empty();
         let idle = tasks.is_empty() && self.bound.is_empty() && self.heard.values().all(quiet);
-        if idle && all_heard {
+        if idle && (all_heard || self.rests) {
+            self.rests = true;
             self.tell_idle(settings);
             if settings.p90_budget_percent == 0 || !self.budget.wants_quiet(now_ns) {
                 return Ok((Vec::new(), found));

@@ -412,6 +412,20 @@ fn what_waits_is_told_with_its_reason() {
     }
 }
 
+/// The first plan after a rest was made of reports from before it, which are too old to use: no
+/// node had any bandwidth, half a second went by, and people were told that nobody answers.
+#[test]
+fn after_a_rest_the_nodes_are_asked_before_anything_is_planned() {
+    let mut world = World::new(5, Vec::new());
+    (0..20).for_each(|_| drop(world.round()));
+    world.tasks = lost_one(50, 5);
+    world.lose(1);
+    assert!(world.round().iter().all(|orders| orders.plan.look));
+    world.round();
+    assert!(world.machines.values().any(|machine| !machine.copies.is_empty()));
+    assert_eq!(world.repair.told().slow, []);
+}
+
 #[test]
 fn nothing_is_sent_while_nothing_is_to_do() {
     let mut world = World::new(4, Vec::new());
