@@ -191,6 +191,8 @@ impl Applier {
         self.wake.notify_all();
         let task = self.task.lock().expect("no holder of this lock panics").take();
         task.into_iter().for_each(Task::join);
-        self.stop(Error::retry("name a blob: the node is ending; whether it was done is not known"));
+        self.stop(Error::retry(
+            "name a blob: the node is ending; whether it was done is not known",
+        ));
     }
 }

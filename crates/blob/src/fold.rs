@@ -207,7 +207,10 @@ impl<'a> Change<'a> {
 
     fn create_bucket(&mut self, name: &str, bucket: Bucket) -> Step {
         if name.is_empty() || name.len() > 255 || name.as_bytes().contains(&0) {
-            return Err(Refusal::Invalid("the bucket's name is empty, too long or holds a zero byte".into()).into());
+            return Err(Refusal::Invalid(
+                "the bucket's name is empty, too long or holds a zero byte".into(),
+            )
+            .into());
         }
         if self.index.get(&rows::bucket(name))?.is_some() {
             return Err(Refusal::BucketExists.into());

@@ -5,8 +5,8 @@
 use crate::command::Command;
 use crate::fold::decoded;
 use crate::model::{ChunkUse, Hold};
-use crate::service::Blobs;
 use crate::rows;
+use crate::service::Blobs;
 use holdfast_base::ids::{ChunkId, Durability, Slot};
 use holdfast_base::{Error, Kind, Result};
 use holdfast_cluster::{BLOBS, ChunkState, FaceChunk};
@@ -86,9 +86,8 @@ impl Housekeeping {
     fn is_worth(&self, chunk: &FaceChunk, percent: u64) -> Result<bool> {
         let used = self.used(chunk.chunk)?;
         let dead = chunk.needles.saturating_sub(used.live as u64);
-        let dead_bytes = chunk
-            .stored_bytes
-            .saturating_sub(used.live_bytes + chunk.needles * NEEDLE_BYTES);
+        let dead_bytes =
+            chunk.stored_bytes.saturating_sub(used.live_bytes + chunk.needles * NEEDLE_BYTES);
         Ok(dead > 0
             && (dead * 100 >= chunk.needles * percent
                 || dead_bytes * 100 >= chunk.stored_bytes * percent))

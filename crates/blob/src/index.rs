@@ -73,7 +73,9 @@ impl Ordered for MemoryIndex {
         loop {
             let range = (Bound::Included(next.as_slice()), Bound::Excluded(until));
             let found = match next.as_slice() < until {
-                true => self.rows().range::<[u8], _>(range).next().map(|(k, v)| (k.clone(), v.clone())),
+                true => {
+                    self.rows().range::<[u8], _>(range).next().map(|(k, v)| (k.clone(), v.clone()))
+                }
                 false => None,
             };
             let Some((row, value)) = found else { return Ok(()) };

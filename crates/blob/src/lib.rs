@@ -19,17 +19,17 @@ mod service;
 mod writer;
 
 pub use command::{Command, Condition, Outcome, PartName, Refusal};
-pub use index::{Batch, DiskIndex, MemoryIndex, Ordered};
 pub use fold::Fold;
 pub use housekeeping::Housekeeping;
+pub use index::{Batch, DiskIndex, MemoryIndex, Ordered};
 pub use list::{ListQuery, Listing, UploadListing, VersionListing, VersionMarker};
 pub use model::{
     AccessKey, Bucket, ChunkUse, Document, Extent, Head, Lock, Object, Pair, Part, Upload,
     Versioning, version_name,
 };
 pub use needle::Trailer;
-pub use rebuild::{Rebuilt, Verified};
 pub use read::ObjectReader;
+pub use rebuild::{Rebuilt, Verified};
 pub use service::{Answer, Blobs, BlobsOptions, Failure};
 pub use writer::{NewObject, Writer};
 

@@ -252,7 +252,11 @@ impl Blobs {
 }
 
 /// Every row of a kind whose keys are names.
-pub(crate) fn named<T: Decode>(index: &dyn Ordered, kind: u8, what: &str) -> Result<Vec<(String, T)>> {
+pub(crate) fn named<T: Decode>(
+    index: &dyn Ordered,
+    kind: u8,
+    what: &str,
+) -> Result<Vec<(String, T)>> {
     let mut found = Vec::new();
     index.scan(&[kind], &[kind + 1], &mut |row, value| {
         let name = String::from_utf8_lossy(&row[1..]).into_owned();

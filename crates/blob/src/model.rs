@@ -77,7 +77,19 @@ pub struct Object {
     pub hold: bool,
 }
 codec_struct!(Object {
-    version, null, marker, modified_ms, size, etag, head, parts, extents, manifest, upload, lock, hold
+    version,
+    null,
+    marker,
+    modified_ms,
+    size,
+    etag,
+    head,
+    parts,
+    extents,
+    manifest,
+    upload,
+    lock,
+    hold
 });
 
 /// The name of a version, as clients see it.

@@ -44,13 +44,15 @@ impl Trailer {
     /// The description of a needle, and how many bytes of it are data.
     pub fn of(needle: &[u8]) -> Result<(Trailer, usize)> {
         let wrong = |what: &str| Error::corrupt(format!("read a blob's description: {what}"));
-        let footer = needle.len().checked_sub(FOOTER_BYTES).ok_or_else(|| wrong("it is too short"))?;
+        let footer =
+            needle.len().checked_sub(FOOTER_BYTES).ok_or_else(|| wrong("it is too short"))?;
         let (rest, footer) = needle.split_at(footer);
         if footer[4..] != MAGIC {
             return Err(wrong("its end is not marked"));
         }
         let bytes = u32::from_le_bytes([footer[0], footer[1], footer[2], footer[3]]) as usize;
-        let data = rest.len().checked_sub(bytes).ok_or_else(|| wrong("it is longer than its needle"))?;
+        let data =
+            rest.len().checked_sub(bytes).ok_or_else(|| wrong("it is longer than its needle"))?;
         let trailer = Trailer::from_bytes(&rest[data..]).map_err(|e| wrong(&e.to_string()))?;
         Ok((trailer, data))
     }

@@ -101,7 +101,8 @@ impl Blobs {
         // A command that changes nothing: when it is applied, all before it is.
         let barrier = Command::ReleaseHold { id: 0 };
         blobs.node.wait_for(|done| {
-            let told = move |applied: Answer<Outcome>| done(applied.map(|_| ()).map_err(Error::from));
+            let told =
+                move |applied: Answer<Outcome>| done(applied.map(|_| ()).map_err(Error::from));
             blobs.applier.propose(&barrier, Box::new(told));
         })?;
         Ok(blobs)
@@ -252,7 +253,13 @@ impl Blobs {
         self.propose(&Command::DeleteVersion { bucket, key, version, now_ms, bypass }).await
     }
 
-    pub async fn set_head(&self, bucket: &str, key: &str, object: &Object, head: Head) -> Answer<()> {
+    pub async fn set_head(
+        &self,
+        bucket: &str,
+        key: &str,
+        object: &Object,
+        head: Head,
+    ) -> Answer<()> {
         let version = crate::version_name(object);
         let (bucket, key) = (bucket.to_owned(), key.to_owned());
         self.propose(&Command::SetHead { bucket, key, version, head }).await.map(|_| ())

@@ -101,7 +101,10 @@ fn a_slot_is_named_once_and_never_in_a_closed_chunk() {
     world.ok(Command::CloseChunk { chunk: ChunkId(1) });
     let late = world.apply(put("other", object(3, &[extent(1, 1, 10)])));
     assert_eq!(late, Err(Refusal::ChunkClosed(ChunkId(1))));
-    assert!(world.apply(Command::ForgetChunk { chunk: ChunkId(1) }).is_err(), "something lives in it");
+    assert!(
+        world.apply(Command::ForgetChunk { chunk: ChunkId(1) }).is_err(),
+        "something lives in it"
+    );
     world.ok(delete(4));
     world.ok(Command::ForgetChunk { chunk: ChunkId(1) });
     assert_eq!(world.live(), vec![]);
@@ -200,7 +203,13 @@ fn a_locked_version_stays() {
     kept.lock = Some(holdfast_blob::Lock { until_ms: 100, compliance: false });
     let condition = Condition::default();
     let (bucket, key) = ("locked".to_owned(), "k".to_owned());
-    world.ok(Command::Put { bucket: bucket.clone(), key: key.clone(), object: kept, condition, hold: 0 });
+    world.ok(Command::Put {
+        bucket: bucket.clone(),
+        key: key.clone(),
+        object: kept,
+        condition,
+        hold: 0,
+    });
     let mut remove = |now_ms, bypass| {
         let version = "0000000000000001".into();
         let (bucket, key) = (bucket.clone(), key.clone());
@@ -239,7 +248,10 @@ fn parts_become_an_object_without_being_freed_in_between() {
         bucket: "b".into(),
         key: "k".into(),
         id: 9,
-        parts: names.iter().map(|(number, etag)| PartName { number: *number, etag: (*etag).into() }).collect(),
+        parts: names
+            .iter()
+            .map(|(number, etag)| PartName { number: *number, etag: (*etag).into() })
+            .collect(),
         version: 1,
         now_ms: 5,
         etag: "whole-2".into(),
@@ -248,7 +260,10 @@ fn parts_become_an_object_without_being_freed_in_between() {
         condition: Condition::default(),
     };
     assert_eq!(world.apply(complete(&[(1, "one"), (2, "two")])), Err(Refusal::InvalidPart(1)));
-    assert_eq!(world.apply(complete(&[(2, "two"), (1, "one again")])), Err(Refusal::InvalidPart(1)));
+    assert_eq!(
+        world.apply(complete(&[(2, "two"), (1, "one again")])),
+        Err(Refusal::InvalidPart(1))
+    );
     assert_eq!(world.apply(complete(&[(7, "x")])), Err(Refusal::InvalidPart(7)));
     assert_eq!(world.used(1), (3, 81), "refusals free nothing");
     let Outcome::Named(named) = world.ok(complete(&[(1, "one again"), (2, "two")])) else {

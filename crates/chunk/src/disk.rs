@@ -10,9 +10,7 @@ use crate::read::{NeedlePlan, RawPlan};
 use crate::sealed::{Handles, Sealed, wrong_kind};
 use crate::{NEEDLE_HINT_BYTES_MAX, names};
 use holdfast_base::checksum::crc32c;
-use holdfast_base::ids::{
-    ChunkId, Cookie, Durability, Generation, Pointer, Slot, StoreId, Tier,
-};
+use holdfast_base::ids::{ChunkId, Cookie, Durability, Generation, Pointer, Slot, StoreId, Tier};
 use holdfast_base::limits::{CHUNK_BYTES, PACKED_BYTES_MAX};
 use holdfast_base::units::format_bytes;
 use holdfast_base::{Error, Kind, Result};

@@ -25,7 +25,13 @@ pub struct Access {
     pub endpoint: Option<String>,
     #[arg(long, global = true, env = "AWS_ACCESS_KEY_ID", value_name = "KEY")]
     pub access_key: Option<String>,
-    #[arg(long, global = true, env = "AWS_SECRET_ACCESS_KEY", hide_env_values = true, value_name = "SECRET")]
+    #[arg(
+        long,
+        global = true,
+        env = "AWS_SECRET_ACCESS_KEY",
+        hide_env_values = true,
+        value_name = "SECRET"
+    )]
     pub secret_key: Option<String>,
 }
 
@@ -79,7 +85,13 @@ pub struct Import {
     pub bucket: Option<String>,
     #[arg(long, env = "SOURCE_ACCESS_KEY_ID", default_value = "", value_name = "KEY")]
     pub source_access_key: String,
-    #[arg(long, env = "SOURCE_SECRET_ACCESS_KEY", hide_env_values = true, default_value = "", value_name = "SECRET")]
+    #[arg(
+        long,
+        env = "SOURCE_SECRET_ACCESS_KEY",
+        hide_env_values = true,
+        default_value = "",
+        value_name = "SECRET"
+    )]
     pub source_secret_key: String,
 }
 
@@ -207,8 +219,12 @@ pub fn run(blob: &Blob, out: &mut Output) -> Result<()> {
             out.line(
                 || {
                     let list = found["damaged"].as_array().into_iter().flatten();
-                    let list: String = list.map(|d| format!("\n  {}", d.as_str().unwrap_or(""))).collect();
-                    format!("{} objects, {} bytes, {damaged} damaged{list}", found["objects"], found["bytes"])
+                    let list: String =
+                        list.map(|d| format!("\n  {}", d.as_str().unwrap_or(""))).collect();
+                    format!(
+                        "{} objects, {} bytes, {damaged} damaged{list}",
+                        found["objects"], found["bytes"]
+                    )
                 },
                 || found.clone(),
             )?;
@@ -226,7 +242,9 @@ pub fn run(blob: &Blob, out: &mut Output) -> Result<()> {
             let text = || {
                 format!(
                     "{} needles read: {} objects named, {} known, {} refused",
-                    made["needles"], made["objects"], made["known"],
+                    made["needles"],
+                    made["objects"],
+                    made["known"],
                     made["refused"].as_array().map_or(0, Vec::len)
                 )
             };
@@ -323,7 +341,8 @@ fn ls(client: &mut Client, path: &str, recursive: bool, out: &mut Output) -> Res
 #[expect(clippy::disallowed_methods, reason = "a file that the user named")]
 fn put(client: &mut Client, file: &Path, path: &str, out: &mut Output) -> Result<()> {
     let (bucket, key) = split(path)?;
-    let doing = |e: std::io::Error| Error::from(e).context(format_args!("read `{}`", file.display()));
+    let doing =
+        |e: std::io::Error| Error::from(e).context(format_args!("read `{}`", file.display()));
     let mut source = File::open(file).map_err(doing)?;
     let bytes = source.metadata().map_err(doing)?.len();
     let request = Request::new("PUT", format!("/{bucket}/{key}"));
@@ -343,9 +362,12 @@ fn get(client: &mut Client, path: &str, file: &Path) -> Result<()> {
     }
     // Under its name only when it is whole.
     let part = file.with_extension("part");
-    let doing = |e: std::io::Error| Error::from(e).context(format_args!("write `{}`", file.display()));
+    let doing =
+        |e: std::io::Error| Error::from(e).context(format_args!("write `{}`", file.display()));
     let mut target = File::create(&part).map_err(doing)?;
-    let answer = client.download(&request, &mut target).and_then(|answer| answer.ok(format_args!("get `{path}`")));
+    let answer = client
+        .download(&request, &mut target)
+        .and_then(|answer| answer.ok(format_args!("get `{path}`")));
     match answer {
         Ok(_) => std::fs::rename(&part, file).map_err(doing),
         Err(e) => {
@@ -360,9 +382,17 @@ fn stat(client: &mut Client, path: &str, out: &mut Output) -> Result<()> {
     let answer = client.send(&Request::new("HEAD", format!("/{bucket}/{key}")))?;
     let answer = answer.ok(format_args!("look at `{path}`"))?;
     let shown = |name: &str| {
-        ["content-", "etag", "last-modified", "x-amz-meta-", "x-amz-version-id", "x-holdfast-", "cache-control"]
-            .iter()
-            .any(|start| name.starts_with(start))
+        [
+            "content-",
+            "etag",
+            "last-modified",
+            "x-amz-meta-",
+            "x-amz-version-id",
+            "x-holdfast-",
+            "cache-control",
+        ]
+        .iter()
+        .any(|start| name.starts_with(start))
     };
     let shown: Vec<&(String, String)> = answer.headers.iter().filter(|(n, _)| shown(n)).collect();
     out.line(
@@ -394,7 +424,10 @@ pub fn users(s3: &S3, out: &mut Output) -> Result<()> {
                     (_, Some(true)) => "read",
                     _ => "read and write",
                 };
-                out.line(|| format!("{:<16} {}  {may}", text("user"), text("access_key")), || key.clone())?;
+                out.line(
+                    || format!("{:<16} {}  {may}", text("user"), text("access_key")),
+                    || key.clone(),
+                )?;
             }
             Ok(())
         }

@@ -28,7 +28,8 @@ pub fn run(to: &mut Client, import: &Import, out: &mut Output) -> Result<()> {
         let buckets = match &import.bucket {
             Some(bucket) => vec![bucket.clone()],
             None => {
-                let answer = from.send(&Request::new("GET", "/"))?.ok("list the source's buckets")?;
+                let answer =
+                    from.send(&Request::new("GET", "/"))?.ok("list the source's buckets")?;
                 let text = answer.text();
                 elements(&text, "Bucket").iter().filter_map(|b| element(b, "Name")).collect()
             }
@@ -158,8 +159,10 @@ fn directory(
     there: &BTreeMap<String, (u64, String)>,
     totals: &mut Totals,
 ) -> Result<()> {
-    let doing = |e: std::io::Error| Error::from(e).context(format_args!("import `{}`", at.display()));
-    let mut entries: Vec<_> = std::fs::read_dir(at).map_err(doing)?.collect::<std::io::Result<_>>().map_err(doing)?;
+    let doing =
+        |e: std::io::Error| Error::from(e).context(format_args!("import `{}`", at.display()));
+    let mut entries: Vec<_> =
+        std::fs::read_dir(at).map_err(doing)?.collect::<std::io::Result<_>>().map_err(doing)?;
     entries.sort_by_key(std::fs::DirEntry::file_name);
     for entry in entries {
         let name = entry.file_name();

@@ -4,8 +4,8 @@
 use crate::cli::Up;
 use crate::config::{Config, SOCKET};
 use crate::http;
-use crate::s3;
 use crate::output::Output;
+use crate::s3;
 use holdfast_base::ids::StoreId;
 use holdfast_base::{Error, Result};
 use holdfast_cluster::liveness::LivenessOptions;
@@ -217,7 +217,10 @@ fn announce(
         }
         if let Some(s3) = s3 {
             listens("S3", s3.credentials.endpoint.clone());
-            listens("", format!("keys in {}", up.data.join(holdfast_s3::CREDENTIALS_FILE).display()));
+            listens(
+                "",
+                format!("keys in {}", up.data.join(holdfast_s3::CREDENTIALS_FILE).display()),
+            );
         }
         if !findings.is_empty() {
             let n = findings.len();

@@ -59,7 +59,9 @@ impl S3Access for Access {
             None if caller.key.is_some() => Ok(()),
             None => Err(denied()),
             // Each key is checked for itself.
-            Some(bucket) if operation == "DeleteObjects" => self.blobs.bucket(bucket).map(drop).or_s3(),
+            Some(bucket) if operation == "DeleteObjects" => {
+                self.blobs.bucket(bucket).map(drop).or_s3()
+            }
             Some(bucket) => self.check_one(&caller, operation, bucket, key),
         };
         cx.extensions_mut().insert(caller);
@@ -73,7 +75,13 @@ pub fn denied() -> S3Error {
 
 impl Access {
     /// Whether a caller may do an operation to a bucket or one of its keys.
-    pub fn check_one(&self, caller: &Caller, operation: &str, bucket: &str, key: &str) -> S3Result<()> {
+    pub fn check_one(
+        &self,
+        caller: &Caller,
+        operation: &str,
+        bucket: &str,
+        key: &str,
+    ) -> S3Result<()> {
         if caller.is_admin() {
             return Ok(());
         }
@@ -96,13 +104,16 @@ impl Access {
         let verdict = match found.document(POLICY) {
             None => Verdict::Nothing,
             Some(text) => match Policy::parse(text, bucket) {
-                Ok(policy) => policy.judge(&Ask { user: caller.user(), action: &action, bucket, key }),
+                Ok(policy) => {
+                    policy.judge(&Ask { user: caller.user(), action: &action, bucket, key })
+                }
                 Err(_) => Verdict::Deny,
             },
         };
-        let owns = caller.key.as_ref().is_some_and(|own| {
-            own.user == found.owner || own.buckets.iter().any(|b| b == bucket)
-        });
+        let owns = caller
+            .key
+            .as_ref()
+            .is_some_and(|own| own.user == found.owner || own.buckets.iter().any(|b| b == bucket));
         match verdict {
             Verdict::Deny => Err(denied()),
             Verdict::Allow => Ok(()),
@@ -124,8 +135,12 @@ fn action(operation: &str) -> String {
         "ListObjectVersions" => "ListBucketVersions",
         "ListMultipartUploads" => "ListBucketMultipartUploads",
         "ListParts" => "ListMultipartUploadParts",
-        "CreateMultipartUpload" | "UploadPart" | "UploadPartCopy" | "CompleteMultipartUpload"
-        | "CopyObject" | "PostObject" => "PutObject",
+        "CreateMultipartUpload"
+        | "UploadPart"
+        | "UploadPartCopy"
+        | "CompleteMultipartUpload"
+        | "CopyObject"
+        | "PostObject" => "PutObject",
         "PutBucketLifecycleConfiguration" | "DeleteBucketLifecycle" => "PutLifecycleConfiguration",
         "GetBucketLifecycleConfiguration" => "GetLifecycleConfiguration",
         "PutBucketCors" | "DeleteBucketCors" => "PutBucketCORS",

@@ -24,7 +24,13 @@ fn what(uri: &Uri) -> Option<&str> {
 
 #[async_trait::async_trait]
 impl S3Route for Admin {
-    fn is_match(&self, method: &Method, uri: &Uri, _: &HeaderMap, _: &mut hyper::http::Extensions) -> bool {
+    fn is_match(
+        &self,
+        method: &Method,
+        uri: &Uri,
+        _: &HeaderMap,
+        _: &mut hyper::http::Extensions,
+    ) -> bool {
         *method == Method::POST && uri.path() == "/" && what(uri).is_some()
     }
 
@@ -95,8 +101,11 @@ impl Admin {
             "remove-user" => {
                 let user = text(asked, "user").unwrap_or_default();
                 let keys = blobs.access_keys().or_s3()?;
-                let names: Vec<&str> =
-                    keys.iter().filter(|(_, key)| key.user == user).map(|(name, _)| name.as_str()).collect();
+                let names: Vec<&str> = keys
+                    .iter()
+                    .filter(|(_, key)| key.user == user)
+                    .map(|(name, _)| name.as_str())
+                    .collect();
                 if names.is_empty() {
                     return Err(s3_error!(InvalidRequest, "user `{user}` is not known"));
                 }
@@ -108,7 +117,9 @@ impl Admin {
             }
             "verify" => {
                 let found = apart(blobs, |blobs| blobs.verify()).await?;
-                Ok(json!({"objects": found.objects, "bytes": found.bytes, "damaged": found.damaged}))
+                Ok(
+                    json!({"objects": found.objects, "bytes": found.bytes, "damaged": found.damaged}),
+                )
             }
             "compact" => {
                 let chunks = apart(blobs, |blobs| Housekeeping::new(blobs).compact_all()).await?;
@@ -127,7 +138,8 @@ impl Admin {
 
     async fn add_key(&self, asked: &Value) -> S3Result<Value> {
         let user = text(asked, "user").filter(|user| !user.is_empty() && user.len() <= 64);
-        let user = user.ok_or_else(|| s3_error!(InvalidRequest, "name a user, in at most 64 bytes"))?;
+        let user =
+            user.ok_or_else(|| s3_error!(InvalidRequest, "name a user, in at most 64 bytes"))?;
         let flag = |name: &str| asked.get(name).and_then(Value::as_bool).unwrap_or(false);
         let buckets = asked.get("buckets").and_then(Value::as_array);
         let buckets = buckets.into_iter().flatten().filter_map(|b| b.as_str().map(str::to_owned));
@@ -150,7 +162,10 @@ impl Admin {
         let left = keys.iter().any(|(name, key)| key.admin && !going.contains(&name.as_str()));
         match left {
             true => Ok(()),
-            false => Err(s3_error!(InvalidRequest, "this is the last administrator's key: make another one first")),
+            false => Err(s3_error!(
+                InvalidRequest,
+                "this is the last administrator's key: make another one first"
+            )),
         }
     }
 }

@@ -29,8 +29,12 @@ pub async fn create_bucket(
         Err(Failure::Refused(Refusal::BucketExists)) => {
             let owner = face.blobs.bucket(&input.bucket).or_s3()?.owner;
             return Err(match owner == user {
-                true => s3_error!(BucketAlreadyOwnedByYou, "bucket `{}` is yours already", input.bucket),
-                false => s3_error!(BucketAlreadyExists, "bucket `{}` is somebody else's", input.bucket),
+                true => {
+                    s3_error!(BucketAlreadyOwnedByYou, "bucket `{}` is yours already", input.bucket)
+                }
+                false => {
+                    s3_error!(BucketAlreadyExists, "bucket `{}` is somebody else's", input.bucket)
+                }
             });
         }
         Err(e) => return Err(crate::errors::s3_failure(e)),
@@ -131,7 +135,12 @@ pub async fn put_bucket_versioning(
     let versioning = match wanted {
         Some(BucketVersioningStatus::ENABLED) => Versioning::Enabled,
         Some(BucketVersioningStatus::SUSPENDED) => Versioning::Suspended,
-        _ => return Err(s3_error!(IllegalVersioningConfigurationException, "the status is `Enabled` or `Suspended`")),
+        _ => {
+            return Err(s3_error!(
+                IllegalVersioningConfigurationException,
+                "the status is `Enabled` or `Suspended`"
+            ));
+        }
     };
     if face.blobs.bucket(&input.bucket).or_s3()?.lockable && versioning == Versioning::Suspended {
         return Err(s3_error!(InvalidBucketState, "a bucket with object lock keeps its versions"));

@@ -37,7 +37,8 @@ impl Endpoint {
     }
 
     fn address(&self) -> String {
-        let has_port = self.authority.rsplit_once(':').is_some_and(|(_, p)| p.parse::<u16>().is_ok());
+        let has_port =
+            self.authority.rsplit_once(':').is_some_and(|(_, p)| p.parse::<u16>().is_ok());
         if has_port { self.authority.clone() } else { format!("{}:80", self.authority) }
     }
 }
@@ -116,7 +117,8 @@ impl Client {
         let hash = hex(Sha256::checksum(request.body).as_ref());
         let mut body = request.body;
         let mut answer = Vec::new();
-        let mut response = self.exchange(request, &hash, body.len() as u64, &mut body, &mut answer)?;
+        let mut response =
+            self.exchange(request, &hash, body.len() as u64, &mut body, &mut answer)?;
         response.body = answer;
         Ok(response)
     }
@@ -154,7 +156,11 @@ impl Client {
         match first {
             // The service may have closed a connection that was not used for a while. Only what
             // can be sent again is.
-            Err(e) if kept && bytes == request.body.len() as u64 && e.kind == holdfast_base::Kind::Retry => {
+            Err(e)
+                if kept
+                    && bytes == request.body.len() as u64
+                    && e.kind == holdfast_base::Kind::Retry =>
+            {
                 self.connection = None;
                 let mut body = request.body;
                 self.try_once(&head, request.method, bytes, &mut body, to)
@@ -171,9 +177,8 @@ impl Client {
         body: &mut dyn Read,
         to: &mut dyn Write,
     ) -> Result<Response> {
-        let doing = |e: std::io::Error| {
-            Error::retry(format!("talk to `{}`: {e}", self.endpoint.authority))
-        };
+        let doing =
+            |e: std::io::Error| Error::retry(format!("talk to `{}`: {e}", self.endpoint.authority));
         let mut connection = match self.connection.take() {
             Some(connection) => connection,
             None => http::Connection::open(&self.endpoint.address()).map_err(doing)?,
@@ -187,7 +192,8 @@ impl Client {
     }
 
     fn head(&self, request: &Request<'_>, hash: &str, bytes: u64) -> Vec<u8> {
-        let signed = self.signer.sign(request, &self.endpoint.authority, hash, self.clock.unix_ms());
+        let signed =
+            self.signer.sign(request, &self.endpoint.authority, hash, self.clock.unix_ms());
         let mut head = format!("{} {} HTTP/1.1\r\n", request.method, signed.target);
         for (name, value) in &signed.headers {
             head.push_str(&format!("{name}: {value}\r\n"));

@@ -55,7 +55,10 @@ pub async fn copy_object(
     objects::refuse(&[
         (input.server_side_encryption.is_some(), "server-side encryption"),
         (input.sse_customer_algorithm.is_some(), "server-side encryption with a customer's key"),
-        (input.copy_source_sse_customer_algorithm.is_some(), "server-side encryption with a customer's key"),
+        (
+            input.copy_source_sse_customer_algorithm.is_some(),
+            "server-side encryption with a customer's key",
+        ),
     ])?;
     crate::settings::check_object_acl(input.acl.as_ref())?;
     objects::check_storage_class(input.storage_class.as_ref())?;
@@ -144,8 +147,13 @@ pub async fn upload_part_copy(
 ) -> S3Result<S3Response<UploadPartCopyOutput>> {
     let caller = caller(&req);
     let input = req.input;
-    let (id, number, upload) =
-        crate::multipart::find(face, &input.bucket, &input.key, &input.upload_id, input.part_number)?;
+    let (id, number, upload) = crate::multipart::find(
+        face,
+        &input.bucket,
+        &input.key,
+        &input.upload_id,
+        input.part_number,
+    )?;
     let from = source(face, &caller, &input.copy_source)?;
     ReadConditions {
         if_match: input.copy_source_if_match.as_ref(),
@@ -192,7 +200,9 @@ fn source_range(text: &str, size: u64) -> S3Result<ops::Range<u64>> {
     let parsed = numbers.and_then(|(a, b)| Some((a.parse::<u64>().ok()?, b.parse::<u64>().ok()?)));
     match parsed {
         Some((first, last)) if first <= last && last < size => Ok(first..last + 1),
-        Some(_) => Err(s3_error!(InvalidRange, "the range is not inside the source's {size} bytes")),
+        Some(_) => {
+            Err(s3_error!(InvalidRange, "the range is not inside the source's {size} bytes"))
+        }
         None => Err(s3_error!(InvalidArgument, "x-amz-copy-source-range is `bytes=FIRST-LAST`")),
     }
 }

@@ -66,7 +66,12 @@ fn answer(rule: &CORSRule, origin: &HeaderValue, method: &str, asked: &str) -> H
 
 /// The headers of an answer to a request from another origin; `None` if no rule allows it. For an
 /// `OPTIONS` request the method and headers that it announces are judged.
-pub fn headers(blobs: &Blobs, method: &Method, uri: &Uri, headers: &HeaderMap) -> Option<HeaderMap> {
+pub fn headers(
+    blobs: &Blobs,
+    method: &Method,
+    uri: &Uri,
+    headers: &HeaderMap,
+) -> Option<HeaderMap> {
     let origin = headers.get("origin")?;
     let bucket = blobs.bucket(bucket(uri)?).ok()?;
     let rules: CORSRules = serde_json::from_str(bucket.document(CORS)?).ok()?;
@@ -94,7 +99,8 @@ mod tests {
             id: None,
             max_age_seconds: None,
         }];
-        let found = |origin, method, headers: &[&str]| rule_for(&rules, origin, method, headers).is_some();
+        let found =
+            |origin, method, headers: &[&str]| rule_for(&rules, origin, method, headers).is_some();
         assert!(found("https://www.example.org", "GET", &["X-Custom"]));
         assert!(!found("https://www.example.com", "GET", &[]));
         assert!(!found("https://www.example.org", "PUT", &[]));

@@ -59,7 +59,8 @@ pub fn find_or_make(
     endpoint: &str,
 ) -> Result<Credentials> {
     let path = data.join(FILE);
-    let doing = |e: std::io::Error| Error::from(e).context(format_args!("keep `{}`", path.display()));
+    let doing =
+        |e: std::io::Error| Error::from(e).context(format_args!("keep `{}`", path.display()));
     let found = match disk.exists(&path).map_err(doing)? {
         true => {
             let bytes = read_file(disk, &path, FILE_BYTES_MAX).map_err(doing)?;

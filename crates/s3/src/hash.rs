@@ -16,13 +16,8 @@ pub enum Algorithm {
     Sha256,
 }
 
-const ALL: [Algorithm; 5] = [
-    Algorithm::Crc32,
-    Algorithm::Crc32c,
-    Algorithm::Crc64Nvme,
-    Algorithm::Sha1,
-    Algorithm::Sha256,
-];
+const ALL: [Algorithm; 5] =
+    [Algorithm::Crc32, Algorithm::Crc32c, Algorithm::Crc64Nvme, Algorithm::Sha1, Algorithm::Sha256];
 
 impl Algorithm {
     /// As stored, and behind `x-amz-checksum-`.
@@ -106,8 +101,10 @@ impl Expected {
         let mut expected = Expected { md5, ..Expected::default() };
         if let Some(name) = named {
             let algorithm = Algorithm::parse(name);
-            expected.algorithm =
-                Some(algorithm.ok_or_else(|| s3_error!(InvalidRequest, "checksum `{name}` is not known"))?);
+            expected.algorithm = Some(
+                algorithm
+                    .ok_or_else(|| s3_error!(InvalidRequest, "checksum `{name}` is not known"))?,
+            );
         }
         for (algorithm, value) in ALL.into_iter().zip(headers) {
             let Some(value) = value else { continue };
@@ -230,7 +227,8 @@ const BASE64: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz
 pub fn encode_base64(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
     for part in bytes.chunks(3) {
-        let word = part.iter().fold(0u32, |word, byte| word << 8 | *byte as u32) << (8 * (3 - part.len()));
+        let word =
+            part.iter().fold(0u32, |word, byte| word << 8 | *byte as u32) << (8 * (3 - part.len()));
         for i in 0..4 {
             let digit = BASE64[(word >> (18 - 6 * i) & 63) as usize] as char;
             text.push(if i <= part.len() { digit } else { '=' });

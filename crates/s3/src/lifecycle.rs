@@ -30,7 +30,10 @@ pub fn check(rules: &mut LifecycleRules) -> S3Result<()> {
         let moves = rule.transitions.as_ref().is_some_and(|t| !t.is_empty())
             || rule.noncurrent_version_transitions.as_ref().is_some_and(|t| !t.is_empty());
         if moves {
-            return Err(s3_error!(NotImplemented, "Transition is not implemented: there is one class of storage"));
+            return Err(s3_error!(
+                NotImplemented,
+                "Transition is not implemented: there is one class of storage"
+            ));
         }
         let status = rule.status.as_str();
         if status != ExpirationStatus::ENABLED && status != ExpirationStatus::DISABLED {
@@ -57,9 +60,11 @@ pub fn check(rules: &mut LifecycleRules) -> S3Result<()> {
 /// Whether a rule is for this version of a key.
 fn covers(rule: &LifecycleRule, key: &str, object: &Object) -> bool {
     let tagged = |tag: &Tag| {
-        object.head.tags.iter().any(|t| {
-            Some(&t.name) == tag.key.as_ref() && Some(&t.value) == tag.value.as_ref()
-        })
+        object
+            .head
+            .tags
+            .iter()
+            .any(|t| Some(&t.name) == tag.key.as_ref() && Some(&t.value) == tag.value.as_ref())
     };
     let size = object.size as i64;
     let sized = |above: Option<i64>, below: Option<i64>| {
@@ -104,8 +109,11 @@ fn fate(rules: &[LifecycleRule], key: &str, object: &Object, place: &Place, now_
         let past = |since_ms: i64, days: i32| now_ms >= since_ms + days as i64 * DAY_MS;
         if !place.current {
             let Some(expiration) = &rule.noncurrent_version_expiration else { continue };
-            let enough = expiration.newer_noncurrent_versions.is_none_or(|n| place.newer >= n as usize);
-            if enough && expiration.noncurrent_days.is_none_or(|days| past(place.superseded_ms, days)) {
+            let enough =
+                expiration.newer_noncurrent_versions.is_none_or(|n| place.newer >= n as usize);
+            if enough
+                && expiration.noncurrent_days.is_none_or(|days| past(place.superseded_ms, days))
+            {
                 return Fate::Remove;
             }
             continue;
@@ -117,9 +125,8 @@ fn fate(rules: &[LifecycleRule], key: &str, object: &Object, place: &Place, now_
             }
             continue;
         }
-        let dated = expiration.date.as_ref().is_some_and(|date| {
-            *date <= crate::buckets::timestamp(now_ms)
-        });
+        let dated =
+            expiration.date.as_ref().is_some_and(|date| *date <= crate::buckets::timestamp(now_ms));
         if dated || expiration.days.is_some_and(|days| past(object.modified_ms, days)) {
             return Fate::Delete;
         }
@@ -244,7 +251,10 @@ mod tests {
         LifecycleRule {
             abort_incomplete_multipart_upload: None,
             expiration: Some(expiration),
-            filter: Some(LifecycleRuleFilter { prefix: Some("logs/".into()), ..Default::default() }),
+            filter: Some(LifecycleRuleFilter {
+                prefix: Some("logs/".into()),
+                ..Default::default()
+            }),
             id: None,
             noncurrent_version_expiration: Some(NoncurrentVersionExpiration {
                 newer_noncurrent_versions: Some(1),
@@ -288,7 +298,8 @@ mod tests {
 
     #[test]
     fn a_marker_goes_when_nothing_is_below_it() {
-        let expiration = LifecycleExpiration { expired_object_delete_marker: Some(true), ..Default::default() };
+        let expiration =
+            LifecycleExpiration { expired_object_delete_marker: Some(true), ..Default::default() };
         let rules = [rule(expiration)];
         let marker = Object { marker: true, ..Object::default() };
         assert_eq!(fate(&rules, "logs/a", &marker, &CURRENT, 0), Fate::Remove);

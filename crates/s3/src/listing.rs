@@ -60,9 +60,11 @@ fn contents(
         owner: owner.cloned(),
         size: Some(object.size as i64),
         storage_class: Some(ObjectStorageClass::from_static(ObjectStorageClass::STANDARD)),
-        checksum_algorithm: object.head.checksums.first().map(|sum| {
-            vec![ChecksumAlgorithm::from(sum.name.to_ascii_uppercase())]
-        }),
+        checksum_algorithm: object
+            .head
+            .checksums
+            .first()
+            .map(|sum| vec![ChecksumAlgorithm::from(sum.name.to_ascii_uppercase())]),
         ..Default::default()
     });
     shown.collect()
@@ -80,7 +82,9 @@ pub async fn list_objects_v2(
         Some(token) => {
             let key = decode_base64(token).filter(|_| !token.is_empty());
             let key = key.and_then(|key| String::from_utf8(key).ok());
-            key.ok_or_else(|| s3_error!(InvalidArgument, "the continuation token is not one of ours"))?
+            key.ok_or_else(|| {
+                s3_error!(InvalidArgument, "the continuation token is not one of ours")
+            })?
         }
     };
     let query = ListQuery {
@@ -131,7 +135,8 @@ pub async fn list_objects(
     let next = listing.next.filter(|_| max > 0);
     let truncated = next.is_some();
     Ok(S3Response::new(ListObjectsOutput {
-        contents: Some(contents(listing.objects, url, Some(&owner(&user)))).filter(|list| !list.is_empty()),
+        contents: Some(contents(listing.objects, url, Some(&owner(&user))))
+            .filter(|list| !list.is_empty()),
         common_prefixes: prefixes(listing.prefixes, url),
         is_truncated: Some(truncated),
         // Without a delimiter the last key is the marker.
@@ -183,7 +188,9 @@ pub async fn list_object_versions(
                 last_modified,
                 owner: Some(owner(&user)),
                 size: Some(object.size as i64),
-                storage_class: Some(ObjectVersionStorageClass::from_static(ObjectVersionStorageClass::STANDARD)),
+                storage_class: Some(ObjectVersionStorageClass::from_static(
+                    ObjectVersionStorageClass::STANDARD,
+                )),
                 version_id,
                 ..Default::default()
             });
@@ -195,7 +202,10 @@ pub async fn list_object_versions(
         delete_markers: Some(markers).filter(|list| !list.is_empty()),
         common_prefixes: prefixes(listing.prefixes, url),
         is_truncated: Some(next.is_some()),
-        next_version_id_marker: next.as_ref().map(|next| next.version.clone()).filter(|v| !v.is_empty()),
+        next_version_id_marker: next
+            .as_ref()
+            .map(|next| next.version.clone())
+            .filter(|v| !v.is_empty()),
         next_key_marker: next.map(|next| encoded(next.key, url)),
         max_keys: Some(max as i32),
         name: Some(input.bucket),

@@ -69,7 +69,8 @@ fn default_lock(bucket: &Bucket, now_ms: i64) -> Option<Lock> {
 /// A version's lock as a get says it.
 pub fn shown(object: &Version) -> (Option<ObjectLockMode>, Option<Timestamp>) {
     let Some(lock) = object.lock else { return (None, None) };
-    let mode = if lock.compliance { ObjectLockMode::COMPLIANCE } else { ObjectLockMode::GOVERNANCE };
+    let mode =
+        if lock.compliance { ObjectLockMode::COMPLIANCE } else { ObjectLockMode::GOVERNANCE };
     (Some(ObjectLockMode::from_static(mode)), Some(crate::buckets::timestamp(lock.until_ms)))
 }
 
@@ -79,7 +80,10 @@ pub async fn get_object_lock_configuration(
 ) -> S3Result<S3Response<GetObjectLockConfigurationOutput>> {
     let bucket = face.blobs.bucket(&req.input.bucket).or_s3()?;
     if !bucket.lockable {
-        return Err(s3_error!(ObjectLockConfigurationNotFoundError, "the bucket was made without object lock"));
+        return Err(s3_error!(
+            ObjectLockConfigurationNotFoundError,
+            "the bucket was made without object lock"
+        ));
     }
     let rule = bucket.document(LOCK).and_then(|text| serde_json::from_str(text).ok());
     let object_lock_enabled = Some(ObjectLockEnabled::from_static(ObjectLockEnabled::ENABLED));
@@ -100,7 +104,8 @@ pub async fn put_object_lock_configuration(
     let rule = input.object_lock_configuration.and_then(|configuration| configuration.rule);
     if let Some(rule) = &rule {
         let default = rule.default_retention.as_ref();
-        let default = default.ok_or_else(|| s3_error!(MalformedXML, "a rule has a DefaultRetention"))?;
+        let default =
+            default.ok_or_else(|| s3_error!(MalformedXML, "a rule has a DefaultRetention"))?;
         let length = match (default.days, default.years) {
             (Some(length), None) | (None, Some(length)) => length,
             _ => return Err(s3_error!(MalformedXML, "give days or years")),
@@ -164,7 +169,9 @@ pub async fn get_object_legal_hold(
         false => ObjectLockLegalHoldStatus::OFF,
     };
     let status = Some(ObjectLockLegalHoldStatus::from_static(status));
-    Ok(S3Response::new(GetObjectLegalHoldOutput { legal_hold: Some(ObjectLockLegalHold { status }) }))
+    Ok(S3Response::new(GetObjectLegalHoldOutput {
+        legal_hold: Some(ObjectLockLegalHold { status }),
+    }))
 }
 
 pub async fn put_object_legal_hold(

@@ -96,7 +96,10 @@ pub async fn upload_part(
     req: S3Request<UploadPartInput>,
 ) -> S3Result<S3Response<UploadPartOutput>> {
     let input = req.input;
-    objects::refuse(&[(input.sse_customer_algorithm.is_some(), "server-side encryption with a customer's key")])?;
+    objects::refuse(&[(
+        input.sse_customer_algorithm.is_some(),
+        "server-side encryption with a customer's key",
+    )])?;
     let (id, number, upload) =
         find(face, &input.bucket, &input.key, &input.upload_id, input.part_number)?;
     let named = input.checksum_algorithm.as_ref().map(|a| a.as_str().to_owned());
@@ -112,7 +115,11 @@ pub async fn upload_part(
     // What the upload was begun with is computed for every part.
     let begun_with = Algorithm::parse(&upload.algorithm);
     if expected.checksum.is_some() && begun_with.is_some() && expected.algorithm != begun_with {
-        return Err(s3_error!(InvalidRequest, "the upload was begun with checksum `{}`", upload.algorithm));
+        return Err(s3_error!(
+            InvalidRequest,
+            "the upload was begun with checksum `{}`",
+            upload.algorithm
+        ));
     }
     expected.algorithm = begun_with.or(expected.algorithm);
     let incoming = Incoming {
@@ -193,7 +200,10 @@ fn names(parts: Vec<CompletedPart>) -> S3Result<Vec<PartName>> {
         let number = part.part_number.and_then(|n| u16::try_from(n).ok());
         let number = number.filter(|n| (1..=PARTS_MAX).contains(n));
         let (Some(number), Some(etag)) = (number, part.e_tag) else {
-            return Err(s3_error!(InvalidPart, "each part has a number of 1 to {PARTS_MAX} and an ETag"));
+            return Err(s3_error!(
+                InvalidPart,
+                "each part has a number of 1 to {PARTS_MAX} and an ETag"
+            ));
         };
         if names.last().is_some_and(|last: &PartName| last.number >= number) {
             return Err(s3_error!(InvalidPartOrder, "name the parts in order, each once"));
@@ -225,7 +235,11 @@ fn summed(face: &Face, bucket: &str, key: &str, id: u64, names: &[PartName]) -> 
             return Err(crate::errors::s3_failure(Refusal::InvalidPart(name.number).into()));
         };
         if part.size < PART_BYTES_MIN && at + 1 < names.len() {
-            return Err(s3_error!(EntityTooSmall, "part {} has less than {PART_BYTES_MIN} bytes", name.number));
+            return Err(s3_error!(
+                EntityTooSmall,
+                "part {} has less than {PART_BYTES_MIN} bytes",
+                name.number
+            ));
         }
         size += part.size;
         md5s.extend(decode_hex(&part.etag).unwrap_or_default());

@@ -35,7 +35,10 @@ fn parse(text: &str) -> Option<Pointer> {
 
 pub fn answer(blobs: &Blobs, method: &Method, path: &str) -> Response<Body> {
     if *method != Method::GET && *method != Method::HEAD {
-        return refuse(StatusCode::METHOD_NOT_ALLOWED, "an object is read by its pointer, nothing else");
+        return refuse(
+            StatusCode::METHOD_NOT_ALLOWED,
+            "an object is read by its pointer, nothing else",
+        );
     }
     let Some(pointer) = path.strip_prefix(PREFIX).and_then(parse) else {
         return refuse(StatusCode::BAD_REQUEST, "a pointer is CHUNK,SLOT,COOKIE");
@@ -50,10 +53,13 @@ pub fn answer(blobs: &Blobs, method: &Method, path: &str) -> Response<Body> {
                 }
             };
             set("content-length", &object.size.to_string());
-            set("content-type", match object.head.content_type.as_str() {
-                "" => "binary/octet-stream",
-                kind => kind,
-            });
+            set(
+                "content-type",
+                match object.head.content_type.as_str() {
+                    "" => "binary/octet-stream",
+                    kind => kind,
+                },
+            );
             set("etag", &format!("\"{}\"", object.etag));
             // What a pointer leads to never changes.
             set("cache-control", "public, max-age=31536000, immutable");
@@ -89,7 +95,14 @@ mod tests {
     fn a_pointers_text_comes_back_and_nothing_else_is_one() {
         let pointer = Pointer { chunk: ChunkId::new(3, 12), slot: Slot(7), cookie: Cookie(0xbad) };
         assert_eq!(parse(&pointer.to_string()), Some(pointer));
-        for bad in ["", "c3.12,7", "c3.12,7,bad", "3.12,7,00000bad", "c3.12,7,00000bad,", "c3.x,7,00000bad"] {
+        for bad in [
+            "",
+            "c3.12,7",
+            "c3.12,7,bad",
+            "3.12,7,00000bad",
+            "c3.12,7,00000bad,",
+            "c3.x,7,00000bad",
+        ] {
             assert_eq!(parse(bad), None, "{bad}");
         }
     }

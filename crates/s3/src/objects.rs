@@ -40,7 +40,10 @@ impl Incoming<'_> {
     pub fn expected_bytes(&self) -> S3Result<u64> {
         let bytes = self.content_length.unwrap_or(NEEDLE_DATA_BYTES as i64).max(0) as u64;
         if bytes > PUT_BYTES_MAX {
-            return Err(s3_error!(EntityTooLarge, "one request brings at most {PUT_BYTES_MAX} bytes"));
+            return Err(s3_error!(
+                EntityTooLarge,
+                "one request brings at most {PUT_BYTES_MAX} bytes"
+            ));
         }
         Ok(bytes)
     }
@@ -49,10 +52,15 @@ impl Incoming<'_> {
     pub async fn receive(self, writer: &mut Writer) -> S3Result<Hashed> {
         let mut hashes = Hashes::new(self.expected.algorithm);
         if let Some(mut body) = self.body {
-            while let Some(piece) = std::future::poll_fn(|cx| Pin::new(&mut body).poll_next(cx)).await {
+            while let Some(piece) =
+                std::future::poll_fn(|cx| Pin::new(&mut body).poll_next(cx)).await
+            {
                 let piece = piece.map_err(|e| broken(&*e))?;
                 if writer.size() + piece.len() as u64 > PUT_BYTES_MAX {
-                    return Err(s3_error!(EntityTooLarge, "one request brings at most {PUT_BYTES_MAX} bytes"));
+                    return Err(s3_error!(
+                        EntityTooLarge,
+                        "one request brings at most {PUT_BYTES_MAX} bytes"
+                    ));
                 }
                 hashes.update(&piece);
                 writer.write(&piece).await.or_s3()?;
@@ -73,12 +81,18 @@ fn broken(e: &(dyn std::error::Error + Send + Sync)) -> S3Error {
     let said = e.to_string();
     if said.contains("Sha256Mismatch") {
         let code = S3ErrorCode::Custom("XAmzContentSHA256Mismatch".into());
-        let mut error = S3Error::with_message(code, "the body's SHA-256 is not the one in x-amz-content-sha256");
+        let mut error = S3Error::with_message(
+            code,
+            "the body's SHA-256 is not the one in x-amz-content-sha256",
+        );
         error.set_status_code(StatusCode::BAD_REQUEST);
         return error;
     }
     if said.contains("SignatureMismatch") {
-        return s3_error!(SignatureDoesNotMatch, "a chunk of the body is not signed as it should be");
+        return s3_error!(
+            SignatureDoesNotMatch,
+            "a chunk of the body is not signed as it should be"
+        );
     }
     if said.contains("timed out") {
         return s3_error!(RequestTimeout, "the body did not go on: {said}");
@@ -108,13 +122,19 @@ pub fn metadata(metadata: Option<Metadata>) -> S3Result<Vec<Pair>> {
     pairs.sort_by(|a, b| a.name.cmp(&b.name));
     let bytes: usize = pairs.iter().map(|pair| pair.name.len() + pair.value.len()).sum();
     if bytes > METADATA_BYTES_MAX {
-        return Err(s3_error!(MetadataTooLarge, "user metadata takes at most {METADATA_BYTES_MAX} bytes"));
+        return Err(s3_error!(
+            MetadataTooLarge,
+            "user metadata takes at most {METADATA_BYTES_MAX} bytes"
+        ));
     }
     Ok(pairs)
 }
 
 /// Headers that are kept with an object and given back with it.
-pub fn kept_headers(headers: [(&str, Option<String>); 5], expires: Option<&Timestamp>) -> Vec<Pair> {
+pub fn kept_headers(
+    headers: [(&str, Option<String>); 5],
+    expires: Option<&Timestamp>,
+) -> Vec<Pair> {
     let mut kept: Vec<Pair> = headers
         .into_iter()
         .filter_map(|(name, value)| Some(Pair::new(name, value.filter(|v| !v.is_empty())?)))
@@ -132,8 +152,11 @@ pub fn kept_headers(headers: [(&str, Option<String>); 5], expires: Option<&Times
 /// `aws-chunked` says how the body came, not what it is.
 pub fn content_encoding(encoding: Option<String>) -> Option<String> {
     let encoding = encoding?;
-    let kept: Vec<&str> =
-        encoding.split(',').map(str::trim).filter(|e| *e != "aws-chunked" && !e.is_empty()).collect();
+    let kept: Vec<&str> = encoding
+        .split(',')
+        .map(str::trim)
+        .filter(|e| *e != "aws-chunked" && !e.is_empty())
+        .collect();
     Some(kept.join(","))
 }
 
@@ -211,7 +234,8 @@ pub async fn put_object(
         input.checksum_sha1,
         input.checksum_sha256,
     ];
-    let expected = Expected::new(input.content_md5, named.as_deref(), sums)?.announced(&req.headers);
+    let expected =
+        Expected::new(input.content_md5, named.as_deref(), sums)?.announced(&req.headers);
     let headers = kept_headers(
         [
             ("cache-control", input.cache_control),
@@ -271,7 +295,10 @@ pub async fn put_object(
 pub fn decoded_length(headers: &HeaderMap, content_length: Option<i64>) -> Option<i64> {
     let decoded = headers.get("x-amz-decoded-content-length");
     let decoded = decoded.and_then(|value| value.to_str().ok()?.parse().ok());
-    match headers.get("x-amz-content-sha256").is_some_and(|v| v.as_bytes().starts_with(b"STREAMING")) {
+    match headers
+        .get("x-amz-content-sha256")
+        .is_some_and(|v| v.as_bytes().starts_with(b"STREAMING"))
+    {
         true => decoded,
         false => content_length,
     }
@@ -350,7 +377,9 @@ fn wanted(
     part: Option<i32>,
 ) -> S3Result<(std::ops::Range<u64>, bool)> {
     match (range, part) {
-        (Some(_), Some(_)) => Err(s3_error!(InvalidRequest, "ask for a range or for a part, not both")),
+        (Some(_), Some(_)) => {
+            Err(s3_error!(InvalidRequest, "ask for a range or for a part, not both"))
+        }
         (Some(range), None) => Ok((range.check(object.size)?, true)),
         (None, None) => Ok((0..object.size, false)),
         (None, Some(part)) => {
@@ -381,9 +410,11 @@ macro_rules! described {
             object.head.headers.iter().find(|p| p.name == name).map(|p| p.value.clone())
         };
         let whole = *$wanted == (0..object.size);
-        let asked = input.checksum_mode.as_ref().is_some_and(|m| m.as_str() == ChecksumMode::ENABLED);
+        let asked =
+            input.checksum_mode.as_ref().is_some_and(|m| m.as_str() == ChecksumMode::ENABLED);
         let sums = if asked && whole { sums(&object.head.checksums) } else { Sums::default() };
-        let metadata: Metadata = object.head.metadata.iter().map(|p| (p.name.clone(), p.value.clone())).collect();
+        let metadata: Metadata =
+            object.head.metadata.iter().map(|p| (p.name.clone(), p.value.clone())).collect();
         let (lock_mode, lock_until) = crate::locks::shown(object);
         $output {
             accept_ranges: Some("bytes".to_owned()),
@@ -398,15 +429,21 @@ macro_rules! described {
                 kind => kind.to_owned(),
             }),
             e_tag: etag(object),
-            expires: header("expires").and_then(|e| Timestamp::parse(TimestampFormat::HttpDate, &e).ok()),
+            expires: header("expires")
+                .and_then(|e| Timestamp::parse(TimestampFormat::HttpDate, &e).ok()),
             last_modified: Some(timestamp(object.modified_ms)),
             metadata: Some(metadata).filter(|m| !m.is_empty()),
-            parts_count: input.part_number.filter(|_| !object.parts.is_empty()).map(|_| object.parts.len() as i32),
+            parts_count: input
+                .part_number
+                .filter(|_| !object.parts.is_empty())
+                .map(|_| object.parts.len() as i32),
             version_id: input.version_id.clone().or_else(|| version_id(object)),
             website_redirect_location: header("x-amz-website-redirect-location"),
             object_lock_mode: lock_mode,
             object_lock_retain_until_date: lock_until,
-            object_lock_legal_hold_status: object.hold.then(|| ObjectLockLegalHoldStatus::from_static(ObjectLockLegalHoldStatus::ON)),
+            object_lock_legal_hold_status: object
+                .hold
+                .then(|| ObjectLockLegalHoldStatus::from_static(ObjectLockLegalHoldStatus::ON)),
             checksum_crc32: sums.crc32,
             checksum_crc32c: sums.crc32c,
             checksum_crc64nvme: sums.crc64nvme,
@@ -423,7 +460,10 @@ pub async fn get_object(
     req: S3Request<GetObjectInput>,
 ) -> S3Result<S3Response<GetObjectOutput>> {
     let input = req.input;
-    refuse(&[(input.sse_customer_algorithm.is_some(), "server-side encryption with a customer's key")])?;
+    refuse(&[(
+        input.sse_customer_algorithm.is_some(),
+        "server-side encryption with a customer's key",
+    )])?;
     let mut object = visible(face, &input.bucket, &input.key, input.version_id.as_deref())?;
     let conditions = ReadConditions {
         if_match: input.if_match.as_ref(),
@@ -433,7 +473,8 @@ pub async fn get_object(
     };
     conditions.check(&object)?;
     let (mut bytes, mut partial) = wanted(&object, input.range.as_ref(), input.part_number)?;
-    let mut body = outgoing::body(face.blobs.reader(&object, bytes.clone()), bytes.end - bytes.start).await;
+    let mut body =
+        outgoing::body(face.blobs.reader(&object, bytes.clone()), bytes.end - bytes.start).await;
     if let Err(Failure::Failed(e)) = &body
         && e.kind == holdfast_base::Kind::NotFound
     {
@@ -487,7 +528,9 @@ pub async fn delete_object(
     let input = req.input;
     let bypass = input.bypass_governance_retention.unwrap_or(false);
     let outcome = match &input.version_id {
-        Some(version) => face.blobs.delete_version(&input.bucket, &input.key, version, bypass).await,
+        Some(version) => {
+            face.blobs.delete_version(&input.bucket, &input.key, version, bypass).await
+        }
         None => {
             let condition = condition(input.if_match.as_ref(), None)?;
             face.blobs.delete(&input.bucket, &input.key, condition).await
@@ -599,12 +642,15 @@ pub async fn get_object_attributes(
     };
     let multipart = !object.parts.is_empty();
     Ok(S3Response::new(GetObjectAttributesOutput {
-        checksum: Some(checksum).filter(|_| asked(ObjectAttributes::CHECKSUM) && !object.head.checksums.is_empty()),
+        checksum: Some(checksum)
+            .filter(|_| asked(ObjectAttributes::CHECKSUM) && !object.head.checksums.is_empty()),
         e_tag: etag(&object).filter(|_| asked(ObjectAttributes::ETAG)),
         last_modified: Some(timestamp(object.modified_ms)),
-        object_parts: Some(object_parts).filter(|_| multipart && asked(ObjectAttributes::OBJECT_PARTS)),
+        object_parts: Some(object_parts)
+            .filter(|_| multipart && asked(ObjectAttributes::OBJECT_PARTS)),
         object_size: Some(object.size as i64).filter(|_| asked(ObjectAttributes::OBJECT_SIZE)),
-        storage_class: asked(ObjectAttributes::STORAGE_CLASS).then(|| StorageClass::from_static(StorageClass::STANDARD)),
+        storage_class: asked(ObjectAttributes::STORAGE_CLASS)
+            .then(|| StorageClass::from_static(StorageClass::STANDARD)),
         version_id: version_id(&object),
         ..Default::default()
     }))

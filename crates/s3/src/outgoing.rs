@@ -2,8 +2,8 @@
 //! client takes them.
 
 use bytes::Bytes;
-use http_body::{Frame, SizeHint};
 use holdfast_blob::{Answer, ObjectReader};
+use http_body::{Frame, SizeHint};
 use s3s::Body;
 use std::future::Future;
 use std::pin::Pin;

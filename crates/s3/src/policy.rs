@@ -46,7 +46,9 @@ impl Policy {
     pub fn parse(text: &str, bucket: &str) -> Result<Policy, String> {
         let policy: Value = serde_json::from_str(text).map_err(|e| e.to_string())?;
         let fields = policy.as_object().ok_or("it is not an object")?;
-        if let Some(other) = fields.keys().find(|k| !["Version", "Id", "Statement"].contains(&k.as_str())) {
+        if let Some(other) =
+            fields.keys().find(|k| !["Version", "Id", "Statement"].contains(&k.as_str()))
+        {
             return Err(format!("`{other}` is not supported"));
         }
         let statements = match fields.get("Statement") {
@@ -193,7 +195,9 @@ mod tests {
     #[test]
     fn what_cannot_be_obeyed_whole_is_refused() {
         let statement = |more: &str| {
-            format!(r#"{{"Statement":{{"Effect":"Allow","Principal":"*","Action":"s3:*","Resource":"arn:aws:s3:::pub"{more}}}}}"#)
+            format!(
+                r#"{{"Statement":{{"Effect":"Allow","Principal":"*","Action":"s3:*","Resource":"arn:aws:s3:::pub"{more}}}}}"#
+            )
         };
         assert!(Policy::parse(&statement(""), "pub").is_ok());
         for (text, why) in [

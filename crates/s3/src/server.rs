@@ -248,7 +248,11 @@ impl<I: hyper::rt::Read + Unpin> hyper::rt::Read for Patient<I> {
 }
 
 impl<I> Patient<I> {
-    fn judge(&mut self, cx: &mut Context<'_>, written: Poll<std::io::Result<usize>>) -> Poll<std::io::Result<usize>> {
+    fn judge(
+        &mut self,
+        cx: &mut Context<'_>,
+        written: Poll<std::io::Result<usize>>,
+    ) -> Poll<std::io::Result<usize>> {
         if written.is_ready() {
             self.timer = None;
             return written;

@@ -36,9 +36,9 @@ impl Budget {
 
     /// A share of it; `None` while others have it.
     pub fn take(self: &Arc<Self>, bytes: u64) -> Option<Share> {
-        let taken = self.left.try_update(Ordering::AcqRel, Ordering::Acquire, |left| {
-            left.checked_sub(bytes)
-        });
+        let taken = self
+            .left
+            .try_update(Ordering::AcqRel, Ordering::Acquire, |left| left.checked_sub(bytes));
         taken.ok().map(|_| Share { budget: self.clone(), bytes })
     }
 }
@@ -138,8 +138,10 @@ mod tests {
         let page = include_str!("../../../docs/s3.md");
         let (_, table) = page.split_once("## Operations").unwrap();
         let (table, missing) = table.split_once("NotImplemented").unwrap();
-        let mut listed: Vec<&str> =
-            table.lines().filter_map(|line| line.strip_prefix("| ")?.split(" | yes").next()).collect();
+        let mut listed: Vec<&str> = table
+            .lines()
+            .filter_map(|line| line.strip_prefix("| ")?.split(" | yes").next())
+            .collect();
         listed.retain(|name| *name != "operation | here |" && *name != "PostObject");
         let mut here: Vec<String> = SUPPORTED.iter().map(|name| title(name)).collect();
         here.sort();

@@ -19,10 +19,13 @@ fn check(tags: &[Pair], max: usize) -> S3Result<()> {
         return Err(s3_error!(InvalidTag, "there are at most {max} tags"));
     }
     for (at, tag) in tags.iter().enumerate() {
-        let long = tag.name.chars().count() > KEY_CHARS_MAX
-            || tag.value.chars().count() > VALUE_CHARS_MAX;
+        let long =
+            tag.name.chars().count() > KEY_CHARS_MAX || tag.value.chars().count() > VALUE_CHARS_MAX;
         if tag.name.is_empty() || long || tags[..at].iter().any(|other| other.name == tag.name) {
-            return Err(s3_error!(InvalidTag, "a tag is named once, in 1 to {KEY_CHARS_MAX} characters, and has at most {VALUE_CHARS_MAX}"));
+            return Err(s3_error!(
+                InvalidTag,
+                "a tag is named once, in 1 to {KEY_CHARS_MAX} characters, and has at most {VALUE_CHARS_MAX}"
+            ));
         }
     }
     Ok(())
@@ -71,7 +74,13 @@ pub fn percent_decode(text: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-async fn set(face: &Face, bucket: &str, key: &str, version: Option<&str>, tags: Vec<Pair>) -> S3Result<Option<String>> {
+async fn set(
+    face: &Face,
+    bucket: &str,
+    key: &str,
+    version: Option<&str>,
+    tags: Vec<Pair>,
+) -> S3Result<Option<String>> {
     let object = visible(face, bucket, key, version)?;
     let head = Head { tags, ..object.head.clone() };
     face.blobs.set_head(bucket, key, &object, head).await.or_s3()?;
@@ -94,7 +103,8 @@ pub async fn put_object_tagging(
 ) -> S3Result<S3Response<PutObjectTaggingOutput>> {
     let input = req.input;
     let tags = pairs(input.tagging, OBJECT_TAGS_MAX)?;
-    let version_id = set(face, &input.bucket, &input.key, input.version_id.as_deref(), tags).await?;
+    let version_id =
+        set(face, &input.bucket, &input.key, input.version_id.as_deref(), tags).await?;
     Ok(S3Response::new(PutObjectTaggingOutput { version_id }))
 }
 

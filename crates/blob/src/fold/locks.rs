@@ -29,9 +29,8 @@ impl Change<'_> {
         }
         // A lock that holds may be made longer by anybody, and weaker only by who may lift it.
         if let Some(old) = object.lock.filter(|old| old.until_ms > now_ms) {
-            let weaker = lock.is_none_or(|new| {
-                new.until_ms < old.until_ms || old.compliance && !new.compliance
-            });
+            let weaker = lock
+                .is_none_or(|new| new.until_ms < old.until_ms || old.compliance && !new.compliance);
             if weaker && (old.compliance || !bypass) {
                 return Err(Refusal::Locked.into());
             }

@@ -21,7 +21,8 @@ pub struct DiskIndex {
 impl DiskIndex {
     /// Opens the rows in a directory, or makes them there. `cache_bytes`: blocks kept in memory.
     pub fn open(place: &Path, cache_bytes: u64) -> Result<DiskIndex> {
-        let opening = |e: fjall::Error| failed(e).context(format_args!("open `{}`", place.display()));
+        let opening =
+            |e: fjall::Error| failed(e).context(format_args!("open `{}`", place.display()));
         let database = Database::builder(place)
             .cache_size(cache_bytes)
             .max_journaling_size(JOURNAL_BYTES_MAX)
@@ -46,7 +47,9 @@ impl DiskIndex {
 fn failed(e: fjall::Error) -> Error {
     match e {
         fjall::Error::Io(e) => Error::from(e),
-        other => Error::corrupt(format!("{other:?}: remove the directory, and it is made anew from the log")),
+        other => Error::corrupt(format!(
+            "{other:?}: remove the directory, and it is made anew from the log"
+        )),
     }
 }
 

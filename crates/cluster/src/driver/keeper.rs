@@ -8,7 +8,9 @@ mod copies;
 use super::Node;
 use crate::namespace::{Chunk, ChunkState};
 use crate::{Command, Outcome};
-use holdfast_base::ids::{ChunkId, Durability, FileId, Generation, Index, SessionId, Slot, StoreId, Tier};
+use holdfast_base::ids::{
+    ChunkId, Durability, FileId, Generation, Index, SessionId, Slot, StoreId, Tier,
+};
 use holdfast_base::{Kind, Result};
 use holdfast_chunk::{ChunkInfo, Scrubber, Store};
 use holdfast_log::Mode;

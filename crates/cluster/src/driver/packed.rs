@@ -220,13 +220,7 @@ impl PackedWriters {
     }
 
     /// A chunk that was made on some of its replicas only is not used; who waits for it moves on.
-    fn failed_to_open(
-        &self,
-        node: &Arc<Node>,
-        owner: FileId,
-        spot: &Spot,
-        set: Arc<ReplicaSet>,
-    ) {
+    fn failed_to_open(&self, node: &Arc<Node>, owner: FileId, spot: &Spot, set: Arc<ReplicaSet>) {
         let cause = set.cause().unwrap_or_else(|| Error::retry("a replica refused it"));
         node.seal_packed_set(set);
         let waiting = {

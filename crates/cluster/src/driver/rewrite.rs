@@ -3,9 +3,9 @@
 //! the namespace, a face with chunks of its own asks its view.
 
 use super::Node;
+use crate::Command;
 use crate::command::ChunkKind;
 use crate::namespace::ChunkState;
-use crate::Command;
 use holdfast_base::ids::{ChunkId, Durability, FileId, Generation, Slot, StoreId};
 use holdfast_base::{Error, Result};
 use std::collections::BTreeSet;

@@ -36,7 +36,13 @@ pub struct Options {
     pub endpoint: Option<String>,
     #[arg(long, env = "AWS_ACCESS_KEY_ID", default_value = "", value_name = "KEY")]
     pub access_key: String,
-    #[arg(long, env = "AWS_SECRET_ACCESS_KEY", hide_env_values = true, default_value = "", value_name = "SECRET")]
+    #[arg(
+        long,
+        env = "AWS_SECRET_ACCESS_KEY",
+        hide_env_values = true,
+        default_value = "",
+        value_name = "SECRET"
+    )]
     pub secret_key: String,
     /// Directory below which the measured node keeps its data [default: the system's for temporary files]
     #[arg(long, value_name = "DIR")]
@@ -247,7 +253,9 @@ fn connection(
             Kind::Get => {
                 let got = client.send(&Request::new("GET", key(bytes, number)))?.ok("get")?;
                 if crc32c(&got.body) != crc32c(&data) {
-                    return Err(Error::corrupt(format!("get object {number}: other bytes came back")));
+                    return Err(Error::corrupt(format!(
+                        "get object {number}: other bytes came back"
+                    )));
                 }
             }
             Kind::List => {

@@ -99,7 +99,8 @@ fn bad_frames_end_their_connection_with_the_reason_and_no_other() {
     let scratch = Scratch::new();
     let (data, port) = (scratch.path("data"), free_port());
     std::fs::create_dir_all(&data).unwrap();
-    let settings = format!("native_port = {port}\ncache_port = 0\ns3_port = 0\ndram = \"0\"\nhttp_port = 0\n");
+    let settings =
+        format!("native_port = {port}\ncache_port = 0\ns3_port = 0\ndram = \"0\"\nhttp_port = 0\n");
     std::fs::write(data.join("holdfast.toml"), settings).unwrap();
     let node = Node::start(&data);
     // Open all the time, and served after each of them.

@@ -17,7 +17,8 @@ fn health_and_metrics_answer() {
     let scratch = Scratch::new();
     let (data, port) = (scratch.path("data"), free_port());
     std::fs::create_dir_all(&data).unwrap();
-    let settings = format!("native_port = 0\ncache_port = 0\ns3_port = 0\ndram = \"0\"\nhttp_port = {port}\n");
+    let settings =
+        format!("native_port = 0\ncache_port = 0\ns3_port = 0\ndram = \"0\"\nhttp_port = {port}\n");
     std::fs::write(data.join("holdfast.toml"), settings).unwrap();
     let node = Node::start(&data);
     assert_eq!(node.ready["http"], format!("127.0.0.1:{port}"));

@@ -115,14 +115,28 @@ fn users_may_what_their_keys_say() {
     let scratch = Scratch::new();
     let node = start(&scratch.path("data"));
     let data = node.data.clone();
-    let s3 = |words: &[&str]| finish(binary().args(["--json", "s3", "--data"]).arg(&data).args(words), b"");
+    let s3 = |words: &[&str]| {
+        finish(binary().args(["--json", "s3", "--data"]).arg(&data).args(words), b"")
+    };
     blob(&data, &["mb", "photos"], b"").ok();
-    let made: Value = serde_json::from_str(&s3(&["user", "add", "ann", "--bucket", "photos", "--read-only"]).ok()).unwrap();
-    let (key, secret) = (made["access_key"].as_str().unwrap(), made["secret_key"].as_str().unwrap());
+    let made: Value = serde_json::from_str(
+        &s3(&["user", "add", "ann", "--bucket", "photos", "--read-only"]).ok(),
+    )
+    .unwrap();
+    let (key, secret) =
+        (made["access_key"].as_str().unwrap(), made["secret_key"].as_str().unwrap());
     let (endpoint, root, _) = credentials(&data);
     let ann = |words: &[&str]| {
         let mut command = binary();
-        command.args(["blob", "--endpoint", &endpoint, "--access-key", key, "--secret-key", secret]);
+        command.args([
+            "blob",
+            "--endpoint",
+            &endpoint,
+            "--access-key",
+            key,
+            "--secret-key",
+            secret,
+        ]);
         finish(command.args(words), b"")
     };
     ann(&["ls", "photos"]).ok();
@@ -291,14 +305,21 @@ fn misbehaving_clients_get_an_answer_or_an_end_and_others_are_served() {
         (format!("GET / HTTP/1.1\r\nhost: x\r\n{many}\r\n"), "431"),
         (format!("GET / HTTP/1.1\r\nhost: x\r\n{long}\r\n"), "431"),
         ("GET /%zz/x HTTP/1.1\r\nhost: x\r\n\r\n".to_owned(), "40"),
-        ("GET /b/k HTTP/1.1\r\nhost: x\r\nauthorization: AWS4-HMAC-SHA256 nonsense\r\n\r\n".to_owned(), "400"),
+        (
+            "GET /b/k HTTP/1.1\r\nhost: x\r\nauthorization: AWS4-HMAC-SHA256 nonsense\r\n\r\n"
+                .to_owned(),
+            "400",
+        ),
         ("PUT /bb/k HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\nhalf".to_owned(), "403"),
         ("GET /n/c0.1,0,00000000 HTTP/1.1\r\nhost: x\r\n\r\n".to_owned(), "404"),
         (String::new(), ""),
     ] {
         let got = raw(&endpoint, request.as_bytes());
         let shown: String = request.chars().take(60).collect();
-        assert!(got.is_empty() && answer.is_empty() || got.starts_with(&format!("HTTP/1.1 {answer}")), "{shown}: {got}");
+        assert!(
+            got.is_empty() && answer.is_empty() || got.starts_with(&format!("HTTP/1.1 {answer}")),
+            "{shown}: {got}"
+        );
     }
     blob(&node.data, &["ls"], b"").ok();
     node.stop();

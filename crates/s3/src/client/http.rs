@@ -86,7 +86,8 @@ impl Connection {
                 break;
             }
         }
-        let mut keep = response.header("connection").is_none_or(|c| !c.eq_ignore_ascii_case("close"));
+        let mut keep =
+            response.header("connection").is_none_or(|c| !c.eq_ignore_ascii_case("close"));
         let length = response.header("content-length").and_then(|l| l.parse::<u64>().ok());
         let chunked = response.header("transfer-encoding").is_some_and(|t| t.contains("chunked"));
         let empty = method == "HEAD" || matches!(response.status, 204 | 304);
@@ -113,7 +114,8 @@ impl Connection {
         loop {
             let line = self.line()?;
             let digits = line.split(';').next().unwrap_or_default().trim();
-            let size = u64::from_str_radix(digits, 16).map_err(|_| wrong("a chunk has no length"))?;
+            let size =
+                u64::from_str_radix(digits, 16).map_err(|_| wrong("a chunk has no length"))?;
             if size == 0 {
                 while !self.line()?.is_empty() {}
                 return Ok(());

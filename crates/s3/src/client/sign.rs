@@ -58,13 +58,21 @@ fn amz_date(unix_ms: u64) -> String {
 }
 
 impl Signer {
-    pub fn sign(&self, request: &Request<'_>, host: &str, payload_hash: &str, unix_ms: u64) -> Signed {
+    pub fn sign(
+        &self,
+        request: &Request<'_>,
+        host: &str,
+        payload_hash: &str,
+        unix_ms: u64,
+    ) -> Signed {
         let date = amz_date(unix_ms);
         let path = percent_encode(&request.path, b"-_.~/");
         let mut query: Vec<(String, String)> = request
             .query
             .iter()
-            .map(|(name, value)| (percent_encode(name, UNRESERVED), percent_encode(value, UNRESERVED)))
+            .map(|(name, value)| {
+                (percent_encode(name, UNRESERVED), percent_encode(value, UNRESERVED))
+            })
             .collect();
         query.sort();
         let query: Vec<String> = query.into_iter().map(|(n, v)| format!("{n}={v}")).collect();
@@ -119,7 +127,8 @@ mod tests {
         let signed = signer.sign(&request, "examplebucket.s3.amazonaws.com", empty, at_ms);
         let authorization = &signed.headers.last().unwrap().1;
         assert!(
-            authorization.ends_with("f0e8bdb87c964420e857bd35b5d6ed310bd44f0170aba48dd91039c6036bdb41"),
+            authorization
+                .ends_with("f0e8bdb87c964420e857bd35b5d6ed310bd44f0170aba48dd91039c6036bdb41"),
             "{authorization}"
         );
     }
