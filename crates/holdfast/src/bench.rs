@@ -9,8 +9,10 @@
 pub mod blob;
 pub mod cache;
 pub mod cluster;
+pub mod incast;
 mod limits;
 mod names;
+pub mod recovery;
 pub mod report;
 pub mod scheduler;
 mod server;

@@ -38,6 +38,9 @@ pub enum Command {
         /// Check this data directory instead of asking a node
         #[arg(long, value_name = "DIR")]
         data: Option<PathBuf>,
+        /// Look at this machine's kernel settings instead, and give advice
+        #[arg(long, conflicts_with = "data")]
+        machine: bool,
     },
     /// Work with files
     #[command(subcommand)]
@@ -51,6 +54,8 @@ pub enum Command {
     Blob(crate::blob::Blob),
     /// Users of S3 and their access keys
     S3(crate::blob::S3),
+    /// Spread the keys of any memcached client over pools of servers, with failover and warm-up
+    Route(crate::route::Options),
     /// Sort what does not fit in memory; make and check the sort benchmark's records
     Sort(crate::sort::Sort),
     /// Show or check the configuration
@@ -104,6 +109,13 @@ pub struct SimRecovery {
     /// Foreground traffic from a CSV file instead of the generator
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
+    /// Copysets: a node shares its chunks with so many others only; 0 for all
+    #[arg(long, default_value_t = 0, value_name = "NODES")]
+    pub scatter: usize,
+    /// Charge the time that planning takes on this machine, now, instead of the recorded one;
+    /// then no two runs are the same
+    #[arg(long)]
+    pub measure_compute: bool,
     /// A figure of the paper: 6, 7, 8, 9a or 9b
     #[arg(long, value_name = "FIGURE")]
     pub figure: Option<String>,
@@ -382,6 +394,11 @@ pub enum Bench {
     Cache(crate::bench::cache::Options),
     /// Blobs over S3: puts, gets and lists from many connections, beside the raw device
     Blob(crate::bench::blob::Options),
+    /// Hundreds of servers answering one client at once through a shallow switch, simulated
+    Incast(crate::bench::incast::Options),
+    /// A node lost in a real cluster with limited links: time of repair and what the foreground
+    /// feels of it, beside fixed rates
+    Recovery(crate::bench::recovery::Options),
     /// The recovery planner: tasks scheduled a second by each selector and search, on one core
     Scheduler(Scheduler),
     /// A cluster under load that loses a node; and what three copies cost beside one

@@ -13,10 +13,12 @@ mod doctor;
 mod fs;
 mod http;
 mod import;
+mod kernel;
 mod log;
 mod node;
 mod output;
 mod recovery;
+mod route;
 mod s3;
 mod sim;
 mod sort;
@@ -58,8 +60,9 @@ fn run(cli: &Cli) -> Result<()> {
         Command::Node(command) => node::run(&mut connect(cli)?, command, &mut out),
         Command::Recovery(command) => recovery::run(&mut connect(cli)?, command, &mut out),
         Command::Status => doctor::status(&mut connect(cli)?, &mut out),
-        Command::Doctor { data: Some(data) } => doctor::check_directory(data, &mut out),
-        Command::Doctor { data: None } => doctor::ask(&mut connect(cli)?, &mut out),
+        Command::Doctor { machine: true, .. } => kernel::run(&mut out),
+        Command::Doctor { data: Some(data), .. } => doctor::check_directory(data, &mut out),
+        Command::Doctor { data: None, .. } => doctor::ask(&mut connect(cli)?, &mut out),
         Command::Fs(command) => {
             let mut client = connect(cli)?;
             // A long copy outlives its node. One of another build may not know the question.
@@ -69,7 +72,7 @@ fn run(cli: &Cli) -> Result<()> {
         Command::Log(command) => log::run(&mut connect(cli)?, command, &mut out),
         Command::Sort(command) => {
             // What is sorted may go to standard output, which this would hold.
-            sort::run(command, &mut out)
+            sort::run(command, &|| connect(cli), &mut out)
         }
         Command::Config(cli::Config::PrintDefault) => {
             print!("{}", config::print_default());
@@ -80,9 +83,12 @@ fn run(cli: &Cli) -> Result<()> {
         Command::S3(s3) => blob::users(s3, &mut out),
         Command::Cache(options) => cache::run(options, &mut out),
         Command::Bench(cli::Bench::Blob(options)) => bench::blob::run(options, &mut out),
+        Command::Route(options) => route::run(options, &mut out),
         Command::Bench(cli::Bench::Cache(options)) => bench::cache::run(options, &mut out),
+        Command::Bench(cli::Bench::Incast(options)) => bench::incast::run(options, &mut out),
         Command::Sim(cli::Sim::Recovery(options)) => sim::recovery(options, &mut out),
         Command::Bench(cli::Bench::Iobench(options)) => bench::iobench(options, &mut out),
+        Command::Bench(cli::Bench::Recovery(options)) => bench::recovery::run(options, &mut out),
         Command::Bench(cli::Bench::Cluster(options)) => bench::cluster::run(options, &mut out),
         Command::Bench(cli::Bench::Scheduler(options)) => bench::scheduler::run(options, &mut out),
         Command::Bench(cli::Bench::Sort(options)) => bench::sort::run(options, &mut out),

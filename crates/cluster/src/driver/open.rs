@@ -57,10 +57,14 @@ pub struct NodeConfig {
     /// What each store may use; 0 for its whole file system.
     pub capacity_bytes: u64,
     pub segment_bytes: u64,
+    /// [`StoreConfig::journal_segment_bytes`] of each store.
+    pub journal_segment_bytes: u64,
     /// Capacity of new chunks at most; less than the default in simulations only.
     pub chunk_bytes: u64,
     /// What the node's link carries in each direction, in bytes a second; 0 for a gigabit.
     pub link_bytes_per_second: u64,
+    /// Repair is planned by chance, as long as this node leads: to compare with.
+    pub repair_at_random: bool,
     pub fold: FoldOptions,
 }
 
@@ -79,8 +83,10 @@ impl NodeConfig {
             reserve_bytes: 0,
             capacity_bytes: 0,
             segment_bytes: Options::default().segment_bytes,
+            journal_segment_bytes: 32 * MIB,
             chunk_bytes: CHUNK_BYTES,
             link_bytes_per_second: 0,
+            repair_at_random: false,
             fold: FoldOptions::default(),
         }
     }
@@ -161,7 +167,7 @@ impl Node {
             workers,
             replicator,
             log_host,
-            leader: Leader::default(),
+            leader: Leader::new(config.repair_at_random),
             leading: Default::default(),
             heard: Mutex::default(),
             operator: Mutex::default(),
@@ -454,6 +460,7 @@ fn open_stores(
             reserve_bytes: config.reserve_bytes,
             capacity_bytes: config.capacity_bytes,
             spare_file: config.commit_threads > 0,
+            journal_segment_bytes: config.journal_segment_bytes,
             ..StoreConfig::new(directory)
         };
         let (store, found) = Store::open(machine.disk.clone(), machine.rng.clone(), store_config)
@@ -483,6 +490,9 @@ fn describe(place: &str, found: &Recovered, findings: &mut Vec<String>) {
     }
     for damage in &found.damaged {
         findings.push(format!("chunk `{}` in `{place}` is damaged: {}", damage.chunk, damage.what));
+    }
+    for what in &found.journal_damage {
+        findings.push(format!("the journal of `{place}` is damaged: {what}"));
     }
     for (name, why) in &found.quarantined {
         findings.push(format!("`{name}` in `{place}` was moved to `quarantine`: {why}"));

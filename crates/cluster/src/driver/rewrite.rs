@@ -7,7 +7,7 @@ use crate::Command;
 use crate::command::ChunkKind;
 use crate::namespace::ChunkState;
 use holdfast_base::ids::{ChunkId, Durability, FileId, Generation, Slot, StoreId};
-use holdfast_base::{Error, Result};
+use holdfast_base::{Error, Kind, Result};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -62,7 +62,16 @@ impl Node {
             return Err(Error::invalid("its first replica is not in a store of this node"));
         };
         let next = Generation(generation.0 + 1);
-        let made = own.store.compact(chunk, &|slot| live.contains(&slot), next)?;
+        let rewrite = || own.store.compact(chunk, &|slot| live.contains(&slot), next);
+        let made = match rewrite() {
+            // Computed by a process that ended before the switch, from slots that may have died
+            // since: nothing names it.
+            Err(e) if e.kind == Kind::Exists => {
+                own.store.unlink(chunk, next)?;
+                rewrite()?
+            }
+            made => made?,
+        };
         if made.needles != live.len() as u64 {
             return Err(Error::corrupt(format!(
                 "rewriting it found {} of {} live objects; it stays as it is",

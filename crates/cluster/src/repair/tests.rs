@@ -71,7 +71,7 @@ impl World {
                 places: (1..=count).map(|n| (StoreId(n), place(n))).collect(),
             },
             tasks,
-            repair: Repair::new(Index(9), 0),
+            repair: Repair::new(Index(9), 0, false),
             settings: RecoverySettings::default(),
             now_ns: 0,
             machines: (1..=count).map(|n| (NodeId(n as u32), Machine::default())).collect(),
@@ -295,6 +295,18 @@ fn copies_go_to_other_hosts_and_to_other_racks_while_there_are_some() {
     assert!(world.landed.iter().all(|landed| landed.store == StoreId(6)), "{:?}", world.landed);
 }
 
+/// It was counted against its host for ever: a machine whose disk was lost and that joined anew got
+/// no copy back, and a cluster of three stayed at two.
+#[test]
+fn a_host_whose_node_was_lost_takes_copies_when_it_joins_anew() {
+    let mut world = World::new(4, vec![task(1, 2, &[1, 2, 3])]);
+    world.nodes.sites[3].host = "h3".into();
+    world.lose(3);
+    world.finish();
+    assert!(world.landed.iter().all(|landed| landed.store == StoreId(4)));
+    assert_eq!(world.landed.len(), 1);
+}
+
 #[test]
 fn a_draining_node_sends_and_does_not_receive() {
     let mut world = World::new(5, vec![Task { drains: true, ..task(7, 2, &[1, 2, 3]) }]);
@@ -318,7 +330,7 @@ fn a_new_leader_goes_on_with_what_is_under_way() {
     }
     let (begun, made) = (world.begun.len(), world.landed.len());
     // What ended and was not heard of, and what is under way, is not copied again.
-    world.repair = Repair::new(Index(20), world.now_ns);
+    world.repair = Repair::new(Index(20), world.now_ns, false);
     let first = world.round();
     assert!(first.iter().all(|orders| orders.plan.look), "it looks before it plans");
     world.finish();

@@ -15,6 +15,7 @@ mod common;
 mod full_disk;
 mod http;
 mod kills;
+mod route;
 mod s3;
 mod story;
 mod trees;
