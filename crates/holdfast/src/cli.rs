@@ -50,12 +50,12 @@ pub enum Command {
     Log(Log),
     /// Run a cache that speaks memcached's protocol, with memcached's own options
     Cache(crate::cache::Options),
-    /// Spread the keys of any memcached client over pools of servers, with failover and warm-up
-    Route(crate::route::Options),
     /// Work with blobs over S3, here or elsewhere
     Blob(crate::blob::Blob),
     /// Users of S3 and their access keys
     S3(crate::blob::S3),
+    /// Spread the keys of any memcached client over pools of servers, with failover and warm-up
+    Route(crate::route::Options),
     /// Sort what does not fit in memory; make and check the sort benchmark's records
     Sort(crate::sort::Sort),
     /// Show or check the configuration
@@ -392,13 +392,13 @@ pub enum Bench {
     Iobench(Iobench),
     /// The cache: gets and sets over TCP and UDP, beside a null server and memcached
     Cache(crate::bench::cache::Options),
+    /// Blobs over S3: puts, gets and lists from many connections, beside the raw device
+    Blob(crate::bench::blob::Options),
     /// Hundreds of servers answering one client at once through a shallow switch, simulated
     Incast(crate::bench::incast::Options),
     /// A node lost in a real cluster with limited links: time of repair and what the foreground
     /// feels of it, beside fixed rates
     Recovery(crate::bench::recovery::Options),
-    /// Blobs over S3: puts, gets and lists from many connections, beside the raw device
-    Blob(crate::bench::blob::Options),
     /// The recovery planner: tasks scheduled a second by each selector and search, on one core
     Scheduler(Scheduler),
     /// A cluster under load that loses a node; and what three copies cost beside one

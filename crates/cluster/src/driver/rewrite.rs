@@ -62,13 +62,13 @@ impl Node {
             return Err(Error::invalid("its first replica is not in a store of this node"));
         };
         let next = Generation(generation.0 + 1);
-        let compact = || own.store.compact(chunk, &|slot| live.contains(&slot), next);
-        let made = match compact() {
+        let rewrite = || own.store.compact(chunk, &|slot| live.contains(&slot), next);
+        let made = match rewrite() {
             // Computed by a process that ended before the switch, from slots that may have died
             // since: nothing names it.
             Err(e) if e.kind == Kind::Exists => {
                 own.store.unlink(chunk, next)?;
-                compact()?
+                rewrite()?
             }
             made => made?,
         };

@@ -62,11 +62,12 @@ def refused(code, call, **arguments):
 
 def http(method, url, headers=None, body=None):
     request = urllib.request.Request(url, method=method, headers=headers or {}, data=body)
+    names = lambda headers: {name.lower(): value for name, value in headers.items()}
     try:
         with urllib.request.urlopen(request) as answer:
-            return answer.status, dict(answer.headers), answer.read()
+            return answer.status, names(answer.headers), answer.read()
     except urllib.error.HTTPError as error:
-        return error.code, dict(error.headers), error.read()
+        return error.code, names(error.headers), error.read()
 
 
 def keys(answer):
@@ -475,7 +476,7 @@ def test_presigned_urls():
     assert http("PUT", put, body=b"by url")[0] == 200
     assert S3.get_object(Bucket=name, Key="up")["Body"].read() == b"by url"
     disposition = sign("get_object", Key="up", ResponseContentDisposition="attachment; x")
-    assert http("GET", disposition)[1]["Content-Disposition"] == "attachment; x"
+    assert http("GET", disposition)[1]["content-disposition"] == "attachment; x"
 
 
 def test_post_forms():
@@ -577,7 +578,6 @@ def test_cross_origin_rules():
     assert S3.get_bucket_cors(Bucket=name)["CORSRules"] == rules
     ask = {"Origin": "https://ok.example", "Access-Control-Request-Method": "GET"}
     status, headers, _ = http("OPTIONS", f"{ENDPOINT}/{name}/a", ask)
-    headers = {key.lower(): value for key, value in headers.items()}
     assert status == 200 and headers["access-control-allow-origin"] == "https://ok.example"
     assert headers["access-control-max-age"] == "60"
     ask["Origin"] = "https://other.example"
@@ -640,7 +640,6 @@ def test_an_object_is_read_by_its_pointer():
     head = S3.head_object(Bucket=name, Key="a")["ResponseMetadata"]["HTTPHeaders"]
     pointer = head["x-holdfast-pointer"]
     status, headers, body = http("GET", f"{ENDPOINT}/n/{pointer}")
-    headers = {key.lower(): value for key, value in headers.items()}
     assert (status, body, headers["content-type"]) == (200, b"by pointer", "text/x")
     chunk, slot, cookie = pointer.split(",")
     other = f"{int(cookie, 16) ^ 1:08x}"

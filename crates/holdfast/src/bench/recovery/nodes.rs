@@ -105,7 +105,7 @@ impl Nodes {
             _ => format!("join = \"{}:{PORT}\"\n", address(0)),
         };
         let config = format!(
-            "listen = \"{}\"\ninsecure = true\nnative_port = {PORT}\nhttp_port = 0\n\
+            "listen = \"{}\"\ninsecure = true\nnative_port = {PORT}\nhttp_port = 0\ns3_port = 0\n\
              cache_port = 0\ndram = \"0\"\nscrub = \"0\"\nhost = \"node-{node}\"\nreactors = 1\n\
              workers = 2\nlost_ms = {lost_ms}\nlink = \"{link}\"\nchunk = \"1M\"\n\
              capacity = \"64G\"\nplanner = \"{}\"\n{join}",
