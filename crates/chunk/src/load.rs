@@ -71,6 +71,7 @@ pub fn open(
     };
     loader.journal = loader.read_journal().map_err(doing)?;
     loader.files().map_err(doing)?;
+    loader.count_quarantine().map_err(io)?;
     let journal_ends = loader.end_journal().map_err(io)?;
     loader.choose_generations();
     let Loader { mut found, chunks, used_bytes, .. } = loader;
@@ -153,6 +154,17 @@ impl Loader {
                 Err(Unusable::Stranger(why)) => self.quarantine(&entry.name, why)?,
                 Err(Unusable::Unreadable(e)) => self.unreadable(name, &path, &e),
             }
+        }
+        Ok(())
+    }
+
+    /// What waits there for its removal takes space.
+    fn count_quarantine(&mut self) -> std::io::Result<()> {
+        let aside = self.dir.join(names::QUARANTINE);
+        if self.disk.exists(&aside)? {
+            let waiting = self.disk.list(&aside)?.into_iter();
+            let waiting = waiting.filter(|entry| names::aside_until(&entry.name).is_some());
+            self.used_bytes += waiting.map(|entry| entry.bytes).sum::<u64>();
         }
         Ok(())
     }
