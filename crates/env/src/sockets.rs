@@ -4,7 +4,7 @@
 
 use std::io;
 use std::mem::{MaybeUninit, size_of};
-use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
@@ -100,11 +100,27 @@ fn set_option(
     Ok(())
 }
 
-fn bound(address: SocketAddr, kind: libc::c_int, share: bool) -> io::Result<OwnedFd> {
+fn socket(address: SocketAddr, kind: libc::c_int) -> io::Result<OwnedFd> {
     let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     let kind = kind | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
     // SAFETY: a plain call; the descriptor is new and nobody else's.
-    let fd = unsafe { OwnedFd::from_raw_fd(check(libc::socket(family, kind, 0))?) };
+    Ok(unsafe { OwnedFd::from_raw_fd(check(libc::socket(family, kind, 0))?) })
+}
+
+/// A stream to `address` that never blocks: writable once it is connected, or has failed, which
+/// [`TcpStream::take_error`] tells apart.
+pub fn connect_tcp(address: SocketAddr) -> io::Result<TcpStream> {
+    let fd = socket(address, libc::SOCK_STREAM)?;
+    let raw = RawAddress::new(address);
+    // SAFETY: the address outlives the call and has the length given.
+    match check(unsafe { libc::connect(fd.as_raw_fd(), raw.pointer(), raw.len) }) {
+        Err(e) if e.raw_os_error() != Some(libc::EINPROGRESS) => Err(e),
+        _ => Ok(TcpStream::from(fd)),
+    }
+}
+
+fn bound(address: SocketAddr, kind: libc::c_int, share: bool) -> io::Result<OwnedFd> {
+    let fd = socket(address, kind)?;
     set_option(&fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)?;
     if share {
         set_option(&fd, libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)?;
@@ -125,6 +141,26 @@ pub fn listen_tcp(address: SocketAddr, backlog: u32, share: bool) -> io::Result<
     // SAFETY: a plain call on an open descriptor.
     check(unsafe { libc::listen(fd.as_raw_fd(), backlog.min(i32::MAX as u32) as libc::c_int) })?;
     Ok(TcpListener::from(fd))
+}
+
+/// A connection from an address of this machine: each has ports of its own, so that one machine
+/// can be more clients than there are ports.
+pub fn connect_tcp_from(from: IpAddr, to: SocketAddr) -> io::Result<TcpStream> {
+    let family = if to.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+    // SAFETY: a plain call; the descriptor is new and nobody else's.
+    let fd = unsafe {
+        let fd = libc::socket(family, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0);
+        OwnedFd::from_raw_fd(check(fd)?)
+    };
+    // The port is chosen when the peer is known: it may be in use towards others.
+    set_option(&fd, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1)?;
+    let (from, to) = (RawAddress::new(SocketAddr::new(from, 0)), RawAddress::new(to));
+    // SAFETY: the addresses have the lengths given, and outlive the calls.
+    unsafe {
+        check(libc::bind(fd.as_raw_fd(), from.pointer(), from.len))?;
+        check(libc::connect(fd.as_raw_fd(), to.pointer(), to.len))?;
+    }
+    Ok(TcpStream::from(fd))
 }
 
 /// A Unix listener that never blocks, with access as `mode` says. A socket that nobody listens on
@@ -153,6 +189,11 @@ pub fn accept(listener: &impl AsFd) -> io::Result<(OwnedFd, Option<SocketAddr>)>
         OwnedFd::from_raw_fd(check(fd)?)
     };
     Ok((fd, raw.address()))
+}
+
+/// Whether a call failed because this process, or the machine, has no descriptor left.
+pub fn is_out_of_descriptors(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
 }
 
 /// Small answers go out at once.
@@ -321,6 +362,37 @@ mod tests {
         assert!(listen_tcp(address, 8, true).is_ok());
         let alone = listen_tcp(address, 8, false).unwrap_err();
         assert_eq!(alone.kind(), io::ErrorKind::AddrInUse);
+    }
+
+    #[test]
+    fn a_client_has_the_address_that_it_chose() {
+        let listener = listen_tcp("127.0.0.1:0".parse().unwrap(), 8, true).unwrap();
+        let from = "127.0.0.77".parse().unwrap();
+        let client = connect_tcp_from(from, listener.local_addr().unwrap()).unwrap();
+        assert_eq!(client.local_addr().unwrap().ip(), from);
+        let (_, peer) = accept(&listener).unwrap();
+        assert_eq!(peer, Some(client.local_addr().unwrap()));
+    }
+
+    #[test]
+    fn a_connection_is_made_or_refused_without_blocking() {
+        let listener = listen_tcp("127.0.0.1:0".parse().unwrap(), 8, false).unwrap();
+        let address = listener.local_addr().unwrap();
+        let poller = Poller::new().unwrap();
+        let made = connect_tcp(address).unwrap();
+        poller.add(&made, 0, Interest::Write).unwrap();
+        poller.wait(&mut Events::new(1), None).unwrap();
+        assert!(made.take_error().unwrap().is_none() && made.peer_addr().unwrap() == address);
+        drop((made, listener));
+        let refused = match connect_tcp(address) {
+            Ok(stream) => {
+                poller.add(&stream, 0, Interest::Write).unwrap();
+                poller.wait(&mut Events::new(1), None).unwrap();
+                stream.take_error().unwrap().unwrap()
+            }
+            Err(error) => error,
+        };
+        assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
     }
 
     #[test]

@@ -7,8 +7,11 @@
 )]
 
 pub mod cache;
+pub mod cluster;
+pub mod incast;
 mod limits;
 mod names;
+pub mod recovery;
 pub mod report;
 pub mod scheduler;
 mod server;

@@ -6,13 +6,17 @@ mod bench;
 mod cache;
 mod cli;
 mod config;
+mod demo;
 mod dev;
 mod doctor;
 mod fs;
 mod http;
+mod kernel;
 mod log;
 mod node;
 mod output;
+mod recovery;
+mod route;
 mod sim;
 mod sort;
 mod up;
@@ -43,17 +47,29 @@ fn run(cli: &Cli) -> Result<()> {
     match &cli.command {
         Command::Up(up) => up::run(up, None, &mut out),
         Command::Dev(dev) => dev::run(dev, &mut out),
-        Command::Node(cli::Node::Run { up, join }) => up::run(up, join.as_deref(), &mut out),
+        Command::Demo(options) => demo::run(options, &mut out),
+        Command::Node(cli::Node::Run { up, join, attached }) => {
+            if *attached {
+                up::end_with_input()?;
+            }
+            up::run(up, join.as_deref(), &mut out)
+        }
         Command::Node(command) => node::run(&mut connect(cli)?, command, &mut out),
-        Command::Recovery(command) => node::recovery(&mut connect(cli)?, command, &mut out),
+        Command::Recovery(command) => recovery::run(&mut connect(cli)?, command, &mut out),
         Command::Status => doctor::status(&mut connect(cli)?, &mut out),
-        Command::Doctor { data: Some(data) } => doctor::check_directory(data, &mut out),
-        Command::Doctor { data: None } => doctor::ask(&mut connect(cli)?, &mut out),
-        Command::Fs(command) => fs::run(&mut connect(cli)?, command, &mut out),
+        Command::Doctor { machine: true, .. } => kernel::run(&mut out),
+        Command::Doctor { data: Some(data), .. } => doctor::check_directory(data, &mut out),
+        Command::Doctor { data: None, .. } => doctor::ask(&mut connect(cli)?, &mut out),
+        Command::Fs(command) => {
+            let mut client = connect(cli)?;
+            // A long copy outlives its node. One of another build may not know the question.
+            let _ = client.learn_nodes();
+            fs::run(&mut client, command, &mut out)
+        }
         Command::Log(command) => log::run(&mut connect(cli)?, command, &mut out),
         Command::Sort(command) => {
             // What is sorted may go to standard output, which this would hold.
-            sort::run(command, &mut out)
+            sort::run(command, &|| connect(cli), &mut out)
         }
         Command::Config(cli::Config::PrintDefault) => {
             print!("{}", config::print_default());
@@ -61,9 +77,13 @@ fn run(cli: &Cli) -> Result<()> {
         }
         Command::Config(cli::Config::Check { file }) => check_config(file, &mut out),
         Command::Cache(options) => cache::run(options, &mut out),
+        Command::Route(options) => route::run(options, &mut out),
         Command::Bench(cli::Bench::Cache(options)) => bench::cache::run(options, &mut out),
+        Command::Bench(cli::Bench::Incast(options)) => bench::incast::run(options, &mut out),
         Command::Sim(cli::Sim::Recovery(options)) => sim::recovery(options, &mut out),
         Command::Bench(cli::Bench::Iobench(options)) => bench::iobench(options, &mut out),
+        Command::Bench(cli::Bench::Recovery(options)) => bench::recovery::run(options, &mut out),
+        Command::Bench(cli::Bench::Cluster(options)) => bench::cluster::run(options, &mut out),
         Command::Bench(cli::Bench::Scheduler(options)) => bench::scheduler::run(options, &mut out),
         Command::Bench(cli::Bench::Sort(options)) => bench::sort::run(options, &mut out),
     }

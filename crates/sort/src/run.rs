@@ -1,8 +1,9 @@
 //! Sorted runs on disk: read record by record through a window, merged, and written.
 
+use crate::distribute::Piece;
 use crate::input::{self, Input, Opened};
 use crate::kernel::merge::{Head, LoserTree};
-use crate::order::Order;
+use crate::order::{Depth, Order};
 use crate::progress::Progress;
 use crate::record::Format;
 use crate::spill::{Extent, Spills};
@@ -14,10 +15,14 @@ use std::collections::VecDeque;
 use std::io::Read;
 
 enum Source<'a> {
-    Extents(&'a Spills, VecDeque<Extent>),
+    /// What is left, and how much of the first of it was read.
+    Pieces(Option<&'a Spills>, VecDeque<&'a Piece>, u64),
     File(Opened, u64),
-    Stream(String, Box<dyn Read + Send>),
+    Stream(String, Box<dyn Read + Send + 'a>),
 }
+
+/// Of runs that are in memory already.
+const BYTES_WINDOW: usize = 64 << 10;
 
 /// Records in a row.
 pub(crate) struct Run<'a> {
@@ -27,20 +32,27 @@ pub(crate) struct Run<'a> {
     /// What was read and not yet handed out is `bytes[at..]`.
     bytes: Vec<u8>,
     at: usize,
-    progress: &'a Progress,
+    progress: Option<&'a Progress>,
 }
 
 impl<'a> Run<'a> {
-    pub fn of_extents(
-        spills: &'a Spills,
-        extents: Vec<Extent>,
+    /// Of whole records in memory.
+    pub fn of_bytes(bytes: &'a [u8], format: Format) -> Run<'a> {
+        let window = AlignedBuf::zeroed(BYTES_WINDOW);
+        let source = Source::Stream(String::new(), Box::new(bytes));
+        Run { source, format, window, bytes: Vec::new(), at: 0, progress: None }
+    }
+
+    pub fn of_pieces(
+        spills: Option<&'a Spills>,
+        pieces: &'a [Piece],
         format: Format,
         window: usize,
         progress: &'a Progress,
     ) -> Run<'a> {
         let window = AlignedBuf::zeroed(window);
-        let source = Source::Extents(spills, extents.into());
-        Run { source, format, window, bytes: Vec::new(), at: 0, progress }
+        let source = Source::Pieces(spills, pieces.iter().collect(), 0);
+        Run { source, format, window, bytes: Vec::new(), at: 0, progress: Some(progress) }
     }
 
     pub fn of_input(
@@ -55,7 +67,7 @@ impl<'a> Run<'a> {
             Input::Stream(name, stream) => Source::Stream(name, stream),
         };
         let window = AlignedBuf::zeroed(window);
-        Ok(Run { source, format, window, bytes: Vec::new(), at: 0, progress })
+        Ok(Run { source, format, window, bytes: Vec::new(), at: 0, progress: Some(progress) })
     }
 
     /// The next record; none at the end.
@@ -68,7 +80,6 @@ impl<'a> Run<'a> {
             self.bytes.drain(..self.at);
             self.at = 0;
             let read = self.read()?;
-            self.progress.read(read);
             if read == 0 {
                 if self.bytes.is_empty() {
                     return Ok(None);
@@ -81,16 +92,32 @@ impl<'a> Run<'a> {
     }
 
     fn read(&mut self) -> Result<usize> {
+        let progress = self.progress;
+        let count = |bytes: usize| progress.iter().for_each(|progress| progress.read(bytes));
         match &mut self.source {
-            Source::Extents(spills, extents) => {
-                let Some(extent) = extents.front_mut() else { return Ok(0) };
-                let read = extent.bytes.min(self.window.len() as u64) as usize;
-                let whole = read.next_multiple_of(SECTOR_BYTES);
-                spills.read(&mut self.window[..whole], extent.file, extent.offset)?;
-                extent.offset += whole as u64;
-                extent.bytes -= read as u64;
-                if extent.bytes == 0 {
-                    extents.pop_front();
+            Source::Pieces(spills, pieces, at) => {
+                let Some(piece) = pieces.front() else { return Ok(0) };
+                let bytes = match piece {
+                    Piece::Kept(_, bytes) => *bytes as u64,
+                    Piece::Spilled(extent) => extent.bytes,
+                };
+                let read = (bytes - *at).min(self.window.len() as u64) as usize;
+                match (piece, spills) {
+                    (Piece::Kept(block, _), _) => {
+                        let from = *at as usize;
+                        self.window[..read].copy_from_slice(&block[from..from + read]);
+                    }
+                    (Piece::Spilled(Extent { file, offset, .. }), Some(spills)) => {
+                        let whole = read.next_multiple_of(SECTOR_BYTES);
+                        spills.read(&mut self.window[..whole], *file, offset + *at)?;
+                        count(read);
+                    }
+                    _ => return Err(Error::bug("read a partition: there is no temporary file")),
+                }
+                *at += read as u64;
+                if *at == bytes {
+                    pieces.pop_front();
+                    *at = 0;
                 }
                 Ok(read)
             }
@@ -100,6 +127,7 @@ impl<'a> Run<'a> {
                     .read_at(&mut self.window, *offset)
                     .map_err(|e| Error::from(e).context(format_args!("read `{}`", opened.name)))?;
                 *offset += read as u64;
+                count(read);
                 Ok(read)
             }
             Source::Stream(name, stream) => loop {
@@ -107,6 +135,7 @@ impl<'a> Run<'a> {
                     Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
                     read => {
                         let doing = format!("read `{name}`");
+                        count(*read.as_ref().unwrap_or(&0));
                         return read.map_err(|e| Error::from(e).context(doing));
                     }
                 }
@@ -132,7 +161,7 @@ pub(crate) fn merge(
                 records[source].extend_from_slice(record);
                 head.body.clear();
                 head.body.extend_from_slice(format.body(record));
-                head.prefix = order.prefix(&head.body, 0);
+                head.prefix = order.prefix(&head.body, Depth::default());
             }
             Ok(None) => head.ended = true,
             Err(e) => {
@@ -162,19 +191,13 @@ pub(crate) struct Writer<'a> {
     spills: &'a Spills,
     block: AlignedBuf,
     filled: usize,
-    extents: Vec<Extent>,
+    pieces: Vec<Piece>,
     progress: &'a Progress,
 }
 
 impl<'a> Writer<'a> {
     pub fn new(spills: &'a Spills, bytes: usize, progress: &'a Progress) -> Writer<'a> {
-        Writer {
-            spills,
-            block: AlignedBuf::zeroed(bytes),
-            filled: 0,
-            extents: Vec::new(),
-            progress,
-        }
+        Writer { spills, block: AlignedBuf::zeroed(bytes), filled: 0, pieces: Vec::new(), progress }
     }
 
     pub fn push(&mut self, mut bytes: &[u8]) -> Result<()> {
@@ -195,15 +218,15 @@ impl<'a> Writer<'a> {
         let (file, offset) = self.spills.place(whole as u64);
         self.spills.write(&self.block[..whole], file, offset)?;
         self.progress.wrote(whole);
-        self.extents.push(Extent { file, offset, bytes: self.filled as u64 });
+        self.pieces.push(Piece::Spilled(Extent { file, offset, bytes: self.filled as u64 }));
         self.filled = 0;
         Ok(())
     }
 
-    pub fn finish(mut self) -> Result<Vec<Extent>> {
+    pub fn finish(mut self) -> Result<Vec<Piece>> {
         if self.filled > 0 {
             self.flush()?;
         }
-        Ok(self.extents)
+        Ok(self.pieces)
     }
 }
