@@ -10,9 +10,9 @@ use crate::sealed::{Sealed, SealedIndex, wrong_kind};
 use holdfast_base::ids::{ChunkId, Cookie, Generation, Pointer, Slot};
 use holdfast_base::units::MIB;
 use holdfast_base::{Error, Result};
-use holdfast_env::File;
 use holdfast_env::buf::AlignedBuf;
-use holdfast_env::disk::Access;
+use holdfast_env::disk::{Access, Entry};
+use holdfast_env::{Disk, File};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -241,14 +241,10 @@ impl DiskStore {
 
     /// Removes what was set aside until this time or an earlier one.
     pub fn empty_quarantine(&self, now_unix_s: u64) -> Result<()> {
-        let aside = self.dir.join(names::QUARANTINE);
-        if !self.disk.exists(&aside)? {
-            return Ok(());
-        }
-        for entry in self.disk.list(&aside)? {
-            if names::aside_until(&entry.name).is_some_and(|until| until <= now_unix_s) {
+        for (entry, until) in set_aside(&*self.disk, &self.dir)? {
+            if until <= now_unix_s {
                 // Not synced: if it comes back, it goes again.
-                self.disk.remove(&aside.join(&entry.name))?;
+                self.disk.remove(&self.dir.join(names::QUARANTINE).join(&entry.name))?;
                 self.give_space(entry.bytes);
             }
         }
@@ -313,6 +309,16 @@ impl DiskStore {
         }
         Ok(())
     }
+}
+
+/// What waits in `quarantine` for its removal, and until when.
+pub fn set_aside(disk: &dyn Disk, dir: &Path) -> std::io::Result<Vec<(Entry, u64)>> {
+    let entries = match disk.list(&dir.join(names::QUARANTINE)) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Vec::new(),
+        listed => listed?,
+    };
+    let until = |entry: Entry| names::aside_until(&entry.name).map(|until| (entry, until));
+    Ok(entries.into_iter().filter_map(until).collect())
 }
 
 fn put_record(

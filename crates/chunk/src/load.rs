@@ -2,6 +2,7 @@
 //! damaged. Moves strangers aside, never deletes what could hold somebody's bytes.
 
 use crate::api::*;
+use crate::compact::set_aside;
 use crate::disk::{DiskStore, Held, Parts, Version};
 use crate::format::{
     FOOTER_HEADER_BYTES, FileHeader, Footer, FooterHead, HeaderError, SECTOR, STORE_FILE_BYTES,
@@ -160,12 +161,8 @@ impl Loader {
 
     /// What waits there for its removal takes space.
     fn count_quarantine(&mut self) -> std::io::Result<()> {
-        let aside = self.dir.join(names::QUARANTINE);
-        if self.disk.exists(&aside)? {
-            let waiting = self.disk.list(&aside)?.into_iter();
-            let waiting = waiting.filter(|entry| names::aside_until(&entry.name).is_some());
-            self.used_bytes += waiting.map(|entry| entry.bytes).sum::<u64>();
-        }
+        let waiting = set_aside(&*self.disk, &self.dir)?;
+        self.used_bytes += waiting.iter().map(|(entry, _)| entry.bytes).sum::<u64>();
         Ok(())
     }
 
