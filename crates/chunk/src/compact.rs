@@ -10,9 +10,9 @@ use crate::sealed::{Sealed, SealedIndex, wrong_kind};
 use holdfast_base::ids::{ChunkId, Cookie, Generation, Pointer, Slot};
 use holdfast_base::units::MIB;
 use holdfast_base::{Error, Result};
-use holdfast_env::File;
 use holdfast_env::buf::AlignedBuf;
-use holdfast_env::disk::Access;
+use holdfast_env::disk::{Access, Entry};
+use holdfast_env::{Disk, File};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -226,6 +226,32 @@ impl DiskStore {
 
     /// Removes a file. The current generation goes last, and the chunk with it.
     pub fn unlink(&self, chunk: ChunkId, generation: Generation) -> Result<()> {
+        self.let_go(chunk, generation, None)
+    }
+
+    /// As [`DiskStore::unlink`], but the file stays in `quarantine` until that time.
+    pub fn set_aside(
+        &self,
+        chunk: ChunkId,
+        generation: Generation,
+        until_unix_s: u64,
+    ) -> Result<()> {
+        self.let_go(chunk, generation, Some(until_unix_s))
+    }
+
+    /// Removes what was set aside until this time or an earlier one.
+    pub fn empty_quarantine(&self, now_unix_s: u64) -> Result<()> {
+        for (entry, until) in set_aside(&*self.disk, &self.dir)? {
+            if until <= now_unix_s {
+                // Not synced: if it comes back, it goes again.
+                self.disk.remove(&self.dir.join(names::QUARANTINE).join(&entry.name))?;
+                self.give_space(entry.bytes);
+            }
+        }
+        Ok(())
+    }
+
+    fn let_go(&self, chunk: ChunkId, generation: Generation, until: Option<u64>) -> Result<()> {
         let doing = || format!("unlink chunk `{chunk}` generation `{generation}`");
         let _busy = self.mark_busy(chunk)?;
         self.writable()?;
@@ -254,14 +280,25 @@ impl DiskStore {
             self.stop_appends(&open);
             bytes = open.core().allocated;
         }
-        let remove = || {
-            if self.disk.exists(&path)? {
-                self.disk.remove(&path)?;
+        let remove = || match (until, path.file_name()) {
+            (Some(until), Some(name)) => {
+                let aside = self.dir.join(names::QUARANTINE);
+                self.disk.create_dir_all(&aside)?;
+                let name = names::aside(&name.to_string_lossy(), until);
+                // Not synced: if it comes back, it is set aside again.
+                self.disk.rename(&path, &aside.join(name))
             }
-            self.disk.sync_dir(&self.dir, "chunk.unlink-name")
+            _ => {
+                if self.disk.exists(&path)? {
+                    self.disk.remove(&path)?;
+                }
+                self.disk.sync_dir(&self.dir, "chunk.unlink-name")
+            }
         };
         remove().map_err(|e| self.write_failed(format_args!("{}", doing()), e))?;
-        self.give_space(bytes);
+        if until.is_none() {
+            self.give_space(bytes);
+        }
         let mut chunks = self.chunks.write().expect("no holder of this lock panics");
         if let Some(held) = chunks.get_mut(&chunk) {
             if held.current.generation() == generation {
@@ -272,6 +309,16 @@ impl DiskStore {
         }
         Ok(())
     }
+}
+
+/// What waits in `quarantine` for its removal, and until when.
+pub fn set_aside(disk: &dyn Disk, dir: &Path) -> std::io::Result<Vec<(Entry, u64)>> {
+    let entries = match disk.list(&dir.join(names::QUARANTINE)) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Vec::new(),
+        listed => listed?,
+    };
+    let until = |entry: Entry| names::aside_until(&entry.name).map(|until| (entry, until));
+    Ok(entries.into_iter().filter_map(until).collect())
 }
 
 fn put_record(

@@ -261,6 +261,12 @@ impl DiskStore {
         })
     }
 
+    pub fn other_generations(&self, chunk: ChunkId) -> Vec<Generation> {
+        let chunks = self.chunks.read().expect("no holder of this lock panics");
+        let others = chunks.get(&chunk).map_or(&[][..], |held| &held.others);
+        others.iter().map(|other| other.header.generation).collect()
+    }
+
     pub fn list(&self) -> Vec<ChunkInfo> {
         let chunks = self.chunks.read().expect("no holder of this lock panics");
         let mut list: Vec<ChunkInfo> = chunks.values().map(|held| held.current.info()).collect();
@@ -425,6 +431,10 @@ impl DiskStore {
             Version::Sealed(sealed) => {
                 let plan = RawPlan::new(&sealed.header, sealed.raw()?, offset, bytes)?;
                 let file = self.handles.get(&*self.disk, &sealed)?;
+                // Not for the scrubber, which nobody waits for.
+                if let Some(ahead) = plan.place().filter(|_| !all).and_then(|r| sealed.ahead(r)) {
+                    file.will_need(ahead.start, ahead.end - ahead.start);
+                }
                 plan.read(&sealed.header, &*file, all)
             }
         }

@@ -2,6 +2,7 @@
 //! damaged. Moves strangers aside, never deletes what could hold somebody's bytes.
 
 use crate::api::*;
+use crate::compact::set_aside;
 use crate::disk::{DiskStore, Held, Parts, Version};
 use crate::format::{
     FOOTER_HEADER_BYTES, FileHeader, Footer, FooterHead, HeaderError, SECTOR, STORE_FILE_BYTES,
@@ -71,6 +72,7 @@ pub fn open(
     };
     loader.journal = loader.read_journal().map_err(doing)?;
     loader.files().map_err(doing)?;
+    loader.count_quarantine().map_err(io)?;
     let journal_ends = loader.end_journal().map_err(io)?;
     loader.choose_generations();
     let Loader { mut found, chunks, used_bytes, .. } = loader;
@@ -154,6 +156,13 @@ impl Loader {
                 Err(Unusable::Unreadable(e)) => self.unreadable(name, &path, &e),
             }
         }
+        Ok(())
+    }
+
+    /// What waits there for its removal takes space.
+    fn count_quarantine(&mut self) -> std::io::Result<()> {
+        let waiting = set_aside(&*self.disk, &self.dir)?;
+        self.used_bytes += waiting.iter().map(|(entry, _)| entry.bytes).sum::<u64>();
         Ok(())
     }
 

@@ -56,6 +56,18 @@ pub fn journal(segment: u8) -> String {
     format!("journal-{segment}")
 }
 
+/// In `quarantine`: a file that is removed after this time.
+pub fn aside(name: &str, until_unix_s: u64) -> String {
+    format!("{name}.until-{until_unix_s}")
+}
+
+/// When a file in `quarantine` may go; `None` for what only a person may remove.
+pub fn aside_until(name: &str) -> Option<u64> {
+    let (name, until) = name.rsplit_once(".until-")?;
+    let is_chunk = matches!(parse(name), Name::Open(..) | Name::Sealed(..) | Name::Next(..));
+    until.parse().ok().filter(|_| is_chunk)
+}
+
 pub fn parse(name: &str) -> Name {
     if [STORE, LOCK, LOST, QUARANTINE].contains(&name) {
         return Name::Own;
@@ -105,6 +117,9 @@ mod tests {
         assert_eq!(parse(&temporary(chunk, generation)), Name::Temporary);
         assert_eq!(parse(&spare(9)), Name::Temporary);
         assert_eq!(parse("lost+found"), Name::Own);
+        assert_eq!(aside_until(&aside("c3.77.g2.chunk", 99)), Some(99));
+        assert_eq!(aside_until("c3.77.g2.chunk"), None);
+        assert_eq!(aside_until("letter.until-99"), None);
         assert_eq!(parse(&journal(3)), Name::Journal);
         for name in [
             "",

@@ -11,7 +11,7 @@ use crate::journal;
 use holdfast_base::checksum::crc32c_combine;
 use holdfast_base::ids::{Durability, Slot};
 use holdfast_base::limits::CHUNK_SLOTS_MAX;
-use holdfast_base::units::MIB;
+use holdfast_base::units::{KIB, MIB};
 use holdfast_base::{Error, Result};
 use holdfast_env::File;
 use std::collections::VecDeque;
@@ -75,8 +75,9 @@ fn commit_bytes(bytes: u64) -> u64 {
 }
 
 /// What a chunk's file misses of the journal is written to it once it is this much, or half of it:
-/// streams of equal pace must not all be written at one time. Or when it is asked for.
-pub const DEFERRED_BYTES_MAX: u64 = MIB;
+/// streams of equal pace must not all be written at one time. Or when it is asked for. Small, so
+/// that a commit of the journal does not wait long behind one of these writes.
+pub const DEFERRED_BYTES_MAX: u64 = 256 * KIB;
 
 /// An append that was acknowledged from the journal, and the use of a segment that holds it.
 struct Deferred {

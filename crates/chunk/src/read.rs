@@ -37,6 +37,12 @@ impl RawPlan {
         Ok(RawPlan { range, parts, aligned, blocks })
     }
 
+    /// From where to where in the file it lies.
+    pub fn place(&self) -> Option<Range<u64>> {
+        let (first, last) = (self.parts.first()?, self.parts.last()?);
+        Some(first.physical..last.physical + last.bytes)
+    }
+
     /// Reads it; verifies blocks read in part, and with `all` those read whole, too.
     pub fn read(&self, file: &FileHeader, from: &dyn File, all: bool) -> Result<RawRead> {
         let mut buf = vec![0; (self.aligned.end - self.aligned.start) as usize];

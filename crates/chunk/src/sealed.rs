@@ -6,10 +6,12 @@ use crate::index::RawIndex;
 use crate::read::{NeedlePlan, damaged};
 use crate::slot_table::SlotTable;
 use holdfast_base::ids::Slot;
+use holdfast_base::units::{KIB, MIB};
 use holdfast_base::{Error, Result};
 use holdfast_env::disk::Access;
 use holdfast_env::{Disk, File};
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, Weak};
 
@@ -32,6 +34,45 @@ pub struct Sealed {
     /// The file's name, which a switch changes, and its handle while it is open. Held while the
     /// file is opened, so that it is opened once.
     place: Mutex<(PathBuf, Option<Arc<dyn File>>)>,
+    /// Where its readers are; held to look and to note.
+    readers: Mutex<Readers>,
+}
+
+/// A file is read ahead of who reads it front to back in large pieces: this far, in requests of
+/// at least this much. The kernel's own read-ahead (128 KiB, once) keeps no disk busy.
+const AHEAD_BYTES: u64 = 2 * MIB;
+const AHEAD_STEP_BYTES: u64 = 512 * KIB;
+/// Reads below are no stream.
+const STREAM_READ_BYTES_MIN: u64 = 64 * KIB;
+
+#[derive(Default)]
+struct Readers {
+    /// Where the furthest read of the stream ended.
+    end: u64,
+    /// How far the file was asked for.
+    asked: u64,
+}
+
+impl Readers {
+    /// Notes a read, and answers what to ask for before it, of a file whose data end there.
+    fn ahead(&mut self, read: Range<u64>, data_end: u64) -> Option<Range<u64>> {
+        if read.end - read.start < STREAM_READ_BYTES_MIN {
+            return None;
+        }
+        // Pieces of one stream come in any order, two or three at a time.
+        if read.start.abs_diff(self.end) > AHEAD_BYTES {
+            *self = Readers { end: read.end, asked: read.end };
+            return None;
+        }
+        self.end = self.end.max(read.end);
+        let from = self.asked.max(read.end);
+        let to = (self.end + AHEAD_BYTES).min(data_end);
+        let worth = to >= from + AHEAD_STEP_BYTES || (to == data_end && to > from);
+        worth.then(|| {
+            self.asked = to;
+            from..to
+        })
+    }
 }
 
 impl Sealed {
@@ -58,7 +99,13 @@ impl Sealed {
         };
         let (length, data_end) = (footer.length, footer.data_end);
         let place = Mutex::new((path, None));
-        Sealed { header, index, length, data_end, file_bytes, rescued, place }
+        let readers = Mutex::default();
+        Sealed { header, index, length, data_end, file_bytes, rescued, place, readers }
+    }
+
+    /// What to ask the file for, ahead of this read of it.
+    pub fn ahead(&self, read: Range<u64>) -> Option<Range<u64>> {
+        self.readers.lock().expect("no holder of this lock panics").ahead(read, self.data_end)
     }
 
     /// A footer from disk may verify and still contradict itself only through a bug; it is
@@ -190,5 +237,28 @@ impl Handles {
         if let Some(old) = evicted.and_then(|weak| weak.upgrade()) {
             old.close();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stream_is_read_ahead_and_who_jumps_is_not() {
+        let mut readers = Readers::default();
+        let slice = 512 * KIB;
+        let mut asked = Vec::new();
+        // Two slices at a time, each pair in the wrong order.
+        for i in [1, 0, 3, 2, 5, 4, 7, 6] {
+            asked.extend(readers.ahead(i * slice..(i + 1) * slice, 8 * slice));
+        }
+        asked.sort_by_key(|range| range.start);
+        assert_eq!(asked.last().map(|range| range.end), Some(8 * slice));
+        assert!(asked.windows(2).all(|pair| pair[0].end <= pair[1].start), "{asked:?}: asked once");
+        let again = readers.ahead(0..slice, 8 * slice);
+        assert_eq!(again, None, "a jump");
+        assert!(readers.ahead(slice..2 * slice, 8 * slice).is_some(), "and a stream again");
+        assert_eq!(readers.ahead(2 * slice..2 * slice + 4096, 8 * slice), None, "too small");
     }
 }

@@ -279,6 +279,30 @@ impl Store {
         either!(self.unlink(chunk, generation))
     }
 
+    /// As [`Store::unlink`], but the file stays in `quarantine` until that time: for what seems to
+    /// have been let go while nobody could carry it out.
+    pub fn set_aside(
+        &self,
+        chunk: ChunkId,
+        generation: Generation,
+        until_unix_s: u64,
+    ) -> Result<()> {
+        self.on_disk("set a chunk aside")?.set_aside(chunk, generation, until_unix_s)
+    }
+
+    /// Removes what was set aside until this time or an earlier one.
+    pub fn empty_quarantine(&self, now_unix_s: u64) -> Result<()> {
+        match &self.owner.tier {
+            Tiered::Disk(store) => store.empty_quarantine(now_unix_s),
+            Tiered::Dram(_) => Ok(()),
+        }
+    }
+
+    /// Generations of a chunk beside the current one.
+    pub fn other_generations(&self, chunk: ChunkId) -> Vec<Generation> {
+        self.disk().map_or_else(Vec::new, |store| store.other_generations(chunk))
+    }
+
     /// Bytes of the file that holds a sealed generation, from `offset` on and at most `bytes`, for
     /// a copy on another store.
     pub fn export(

@@ -112,9 +112,19 @@ fn what_comes_while_a_reader_writes_back_is_written_back_by_somebody() {
     store.create(spec(ChunkKind::Raw, 8 << 20)).unwrap();
     let mut length = 0;
     // The first append asks for the journal; those that come before it is made go to the file.
+    append_and_wait(&store, length, 1000);
+    length += 1000;
+    let journal = |segment: u64| {
+        let path = format!("/store/journal-{segment}");
+        disk.files.lock().unwrap().get(Path::new(&path)).cloned()
+    };
+    // Appending meanwhile would fill the chunk's reserved space, which the journal counts on.
+    while journal(3).is_none_or(|bytes| bytes.lock().unwrap().len() < 4 << 20) {
+        std::thread::yield_now();
+    }
     let is_used = || {
-        let journal = disk.files.lock().unwrap().get(Path::new("/store/journal-0")).cloned();
-        journal.is_some_and(|bytes| bytes.lock().unwrap().get(4096).is_some_and(|&b| b != 0))
+        let first = journal(0).and_then(|bytes| bytes.lock().unwrap().get(4096).copied());
+        first.is_some_and(|byte| byte != 0)
     };
     while !is_used() {
         append_and_wait(&store, length, 1000);

@@ -80,6 +80,8 @@ pub trait File: Send + Sync {
     fn write_at_durable(&self, buf: &[u8], offset: u64, site: &'static str) -> io::Result<()>;
     /// Makes data and length durable (fdatasync).
     fn sync(&self, site: &'static str) -> io::Result<()>;
+    /// Says that these bytes will be read soon; a hint that may do nothing.
+    fn will_need(&self, _offset: u64, _bytes: u64) {}
     fn len(&self) -> io::Result<u64>;
     fn is_empty(&self) -> io::Result<bool> {
         Ok(self.len()? == 0)

@@ -61,6 +61,8 @@ pub struct Keeper {
     sessions: BTreeMap<SessionId, (u64, u64)>,
     /// When the sessions are looked at again.
     sessions_next_ns: u64,
+    /// When the quarantine is looked at again.
+    quarantine_next_ns: u64,
     /// Files whose entry has let them go and that could not be removed yet.
     owed: BTreeSet<(StoreId, ChunkId, Generation)>,
     /// Open chunks of this node that nobody here writes, and since when they look like it.
@@ -68,6 +70,11 @@ pub struct Keeper {
     /// When the leader looks for chunks with fewer copies than the cluster could give them.
     copies_next_ns: u64,
 }
+
+/// How long a file that a former process should have removed is kept.
+const QUARANTINE_S: u64 = 24 * 3600;
+/// How often it is looked whether that is over.
+const QUARANTINE_LOOK_NS: u64 = 600_000_000_000;
 
 /// One duty, given the time.
 type Round = fn(&mut Keeper, u64) -> Result<()>;
@@ -100,6 +107,7 @@ impl Keeper {
             scrubbers,
             sessions: BTreeMap::new(),
             sessions_next_ns: 0,
+            quarantine_next_ns: 0,
             owed: BTreeSet::new(),
             orphans: BTreeMap::new(),
             copies_next_ns: 0,
@@ -112,15 +120,24 @@ impl Keeper {
     pub fn settle(&mut self) -> Result<()> {
         for held in self.held() {
             let (chunk, info) = (held.info.chunk, held.info);
-            let Some(known) = self.node.namespace.read(|view, _| view.chunk(chunk).cloned())?
-            else {
+            let (known, was_allocated) = self
+                .node
+                .namespace
+                .read(|view, _| (view.chunk(chunk).cloned(), view.was_allocated(chunk)))?;
+            let Some(known) = known else {
+                if was_allocated {
+                    self.let_go_again(&held, held.info.generation);
+                    continue;
+                }
                 self.node.find(format!(
                     "store `{}` holds chunk `{chunk}` that the namespace does not know ({} bytes, owner {}); it is kept and not served",
                     held.store_id, info.stored_bytes, info.owner
                 ));
                 continue;
             };
-            let done = self.settle_one(&held, &known);
+            let done = self
+                .settle_one(&held, &known)
+                .and_then(|()| self.settle_old(&held, known.generation));
             if let Err(e) = done {
                 self.node.find(format!("settle chunk `{chunk}` after the start: {e}"));
             }
@@ -158,6 +175,60 @@ impl Keeper {
         // Who was left out of a switch, or missed it, keeps the old generation until it is unlinked.
         if counted && held.info.generation != known.generation {
             held.store.switch(chunk, known.generation)?;
+        }
+        Ok(())
+    }
+
+    /// Old generations that an accepted entry has let go.
+    fn settle_old(&self, held: &Held, current: Generation) -> Result<()> {
+        let chunk = held.info.chunk;
+        for generation in held.store.other_generations(chunk) {
+            let named = self
+                .node
+                .namespace
+                .read(|view, _| view.names_replica(chunk, generation, held.store_id))?;
+            // A later one waits for its switch.
+            if generation < current && !named {
+                self.let_go_again(held, generation);
+            }
+        }
+        Ok(())
+    }
+
+    /// An accepted entry has let this replica go, and the process ended before its file was
+    /// removed: it is set aside, to be removed in a day.
+    fn let_go_again(&self, held: &Held, generation: Generation) {
+        let (chunk, store) = (held.info.chunk, &held.store);
+        let until = self.unix_s() + QUARANTINE_S;
+        let mut generations = vec![generation];
+        if generation == held.info.generation {
+            // The current one goes last.
+            generations.splice(..0, store.other_generations(chunk));
+        }
+        for generation in generations {
+            if let Err(e) = store.set_aside(chunk, generation, until) {
+                self.node.find(format!("set chunk `{chunk}` aside: {e}"));
+                return;
+            }
+        }
+        self.node.find(format!(
+            "store `{}` held chunk `{chunk}` generation `{generation}`, which was unlinked before the start; it is in `quarantine` for a day",
+            held.store_id
+        ));
+    }
+
+    fn unix_s(&self) -> u64 {
+        self.node.machine.clock.unix_ms() / 1000
+    }
+
+    /// Removes what was set aside for long enough.
+    fn empty_quarantine(&mut self, now_ns: u64) -> Result<()> {
+        if now_ns < self.quarantine_next_ns {
+            return Ok(());
+        }
+        self.quarantine_next_ns = now_ns + QUARANTINE_LOOK_NS;
+        for own in self.node.stores.iter() {
+            own.store.empty_quarantine(self.unix_s())?;
         }
         Ok(())
     }
@@ -210,7 +281,7 @@ impl Keeper {
 
     /// One round. Everything that fails is tried again in the next one.
     pub fn step(&mut self, now_ns: u64) {
-        let rounds: [(&str, Round); 11] = [
+        let rounds: [(&str, Round); 12] = [
             ("reclaim deleted names", Keeper::reclaim),
             ("release what readers may have used", Keeper::release),
             ("follow seals", Keeper::follow_seals),
@@ -218,6 +289,7 @@ impl Keeper {
             ("want more copies", Keeper::raise_copies),
             ("finish drains", Keeper::finish_drains),
             ("unlink chunks", Keeper::unlink),
+            ("empty the quarantine", Keeper::empty_quarantine),
             ("compact chunks", Keeper::compact),
             ("scrub", Keeper::scrub),
             ("report damage", Keeper::report_damage),

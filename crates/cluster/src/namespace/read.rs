@@ -396,6 +396,11 @@ impl Namespace {
         self.chunks.get(chunk)
     }
 
+    /// Whether an entry has ever made this chunk.
+    pub fn was_allocated(&self, chunk: ChunkId) -> bool {
+        chunk.shard() == self.shard && chunk.counter() < self.chunk_next
+    }
+
     /// All chunks, by id.
     pub fn chunks(&self) -> impl Iterator<Item = &Chunk> {
         self.chunks.iter()

@@ -169,6 +169,13 @@ impl File for RealFile {
         self.file.sync_data()
     }
 
+    fn will_need(&self, offset: u64, bytes: u64) {
+        let (fd, advice) = (self.file.as_raw_fd(), libc::POSIX_FADV_WILLNEED);
+        // SAFETY: a plain system call on an open descriptor. It starts reads and waits for none;
+        // a refusal means no more than that nothing was read ahead.
+        unsafe { libc::posix_fadvise(fd, offset as libc::off_t, bytes as libc::off_t, advice) };
+    }
+
     fn len(&self) -> io::Result<u64> {
         Ok(self.file.metadata()?.len())
     }
