@@ -116,6 +116,12 @@ pub enum ClusterCommand {
         incarnation: Index,
         free: Vec<FreeSpace>,
     },
+    /// A controller queues last from here on: another one leads, at once, where there is one. Said
+    /// by a node that ends in order or is drained.
+    Resign {
+        node: NodeId,
+        incarnation: Index,
+    },
 }
 codec_enum!(ClusterCommand: "cluster command" {
     1 => RegisterNode { node, host, address },
@@ -129,8 +135,9 @@ codec_enum!(ClusterCommand: "cluster command" {
     9 => SetNode { node, incarnation, state },
     10 => Drain { node, on },
     11 => Usage { node, incarnation, free },
+    13 => Resign { node, incarnation },
 });
-const CLUSTER_TAG_MAX: u8 = 11;
+const CLUSTER_TAG_MAX: u8 = 13;
 
 impl ClusterCommand {
     pub fn to_entry(&self) -> Vec<u8> {

@@ -126,11 +126,18 @@ impl Supervisor {
             Order::Start { node } => {
                 self.check(node)?;
                 let mut running = self.lock();
-                if running[node - 1]
-                    .as_mut()
-                    .is_some_and(|p| matches!(p.child.try_wait(), Ok(None)))
-                {
+                let mut runs = |node: usize| {
+                    let process = running[node - 1].as_mut();
+                    process.is_some_and(|p| matches!(p.child.try_wait(), Ok(None)))
+                };
+                if runs(node) {
                     return Err(Error::invalid(format!("start node-{node}: it runs already")));
+                }
+                if node != 1 && !runs(1) {
+                    // It would wait for the log, and whoever asked for it.
+                    return Err(Error::invalid(format!(
+                        "start node-{node}: node-1, which hosts the log, does not run: start that first"
+                    )));
                 }
                 running[node - 1] = Some(self.launch(node)?);
                 done(format!("node-{node} is ready"))
