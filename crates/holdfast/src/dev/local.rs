@@ -11,6 +11,10 @@ use holdfast_client::{Client, Endpoint, Options};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a request is sent again that is refused while a node dies or returns.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 pub struct LocalCluster {
     supervisor: Arc<Supervisor>,
@@ -70,7 +74,8 @@ impl LocalCluster {
     pub fn client(&self, node: usize) -> Result<Client> {
         let endpoint = |i: usize| Endpoint::parse(&self.address(1 + i % self.ports.len()));
         let others = (node..node + self.ports.len() - 1).map(endpoint).collect::<Result<_>>()?;
-        Client::connect(&endpoint(node - 1)?, &Options { others, ..Options::default() })
+        let options = Options { others, patience: PATIENCE, ..Options::default() };
+        Client::connect(&endpoint(node - 1)?, &options)
     }
 
     /// Ends a node as a power cut does, and takes its disk away.
