@@ -6,7 +6,7 @@ use holdfast_base::codec::Encode;
 use holdfast_base::ids::StoreId;
 use holdfast_base::{Error, Result};
 use holdfast_client::wire::admin as msg;
-use holdfast_cluster::{ChunkKind, ChunkState, ClusterCommand, NodeState};
+use holdfast_cluster::{ChunkState, ClusterCommand, NodeState};
 use holdfast_env::net::{Parts, Reply, Response};
 use std::collections::BTreeMap;
 
@@ -61,7 +61,7 @@ impl FileService {
         let fold = node.namespace.status();
         let mut replicas: BTreeMap<StoreId, u64> = BTreeMap::new();
         let counts = |store| node.cluster.read(|view, _| view.store_counts(store)).unwrap_or(false);
-        let (short, ending, bytes_left) = node.namespace.read(|view, _| {
+        let (short, ending) = node.namespace.read(|view, _| {
             for store in view.chunks().flat_map(|chunk| &chunk.replicas) {
                 *replicas.entry(*store).or_default() += 1;
             }
@@ -71,17 +71,7 @@ impl FileService {
             });
             let ending = ending.count() as u64;
             let short = view.short_chunks(counts);
-            let left = short.iter().filter_map(|short| {
-                let chunk = view.chunk(short.chunk)?;
-                // A packed chunk's length is in slots.
-                let bytes = chunk.live_bytes.max(match chunk.kind {
-                    ChunkKind::Raw => chunk.length,
-                    ChunkKind::Packed => 0,
-                });
-                Some(bytes * (short.wanted - short.live) as u64)
-            });
-            let left = left.sum::<u64>();
-            (short, ending, left)
+            (short, ending)
         })?;
         node.cluster.read(|view, index| {
             let stores = |of| {
@@ -109,13 +99,9 @@ impl FileService {
             // As this view has it now: the leader looks at it now and then.
             recovery.short = short.len() as u64 + ending;
             recovery.short_of_one = short.iter().filter(|short| short.live <= 1).count() as u64;
-            recovery.bytes_per_second = node.repair_rate();
+            recovery.settings = view.recovery();
+            recovery.bytes_per_second = recovery.settings.rate_max;
             recovery.confirm_lost = node.unconfirmed();
-            recovery.bytes_left = bytes_left;
-            let live = view.nodes().filter(|(_, info)| info.state == NodeState::Live).count();
-            recovery.ideal = if bytes_left > 0 { live as u64 * node.repair_rate() } else { 0 };
-            recovery.planned = recovery.ideal.min(recovery.copies * node.repair_rate() / 4);
-            recovery.seconds_left = bytes_left.checked_div(recovery.planned);
             msg::Cluster {
                 cluster: node.sender.cluster,
                 node: node.id,
@@ -155,9 +141,12 @@ impl FileService {
                 return node.propose_cluster(&drain, Box::new(done));
             }
             msg::Order::ConfirmLost { nodes } => node.confirm_lost(&nodes),
-            msg::Order::RecoveryRate { bytes_per_second } => {
-                node.set_repair_rate(bytes_per_second);
-                Ok(())
+            msg::Order::Recovery { settings } => {
+                let set = ClusterCommand::SetRecovery { settings };
+                let done = |result: Result<()>| {
+                    answer(reply, result.map(|()| (Vec::new(), Parts::None)));
+                };
+                return node.propose_cluster(&set, Box::new(done));
             }
             msg::Order::Cut { address, heal } if self.dev => {
                 node.cuts().set(&address, !heal);

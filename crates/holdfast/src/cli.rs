@@ -138,6 +138,9 @@ pub struct Dev {
     /// What each node may store; 0 for the whole file system
     #[arg(long, default_value = "0", value_name = "BYTES")]
     pub capacity: String,
+    /// Capacity of new chunks, 1M to 64M: smaller ones show more of a repair with few data
+    #[arg(long, default_value = "64M", value_name = "BYTES")]
+    pub chunk: String,
     /// Milliseconds without a sign of life after which a node's chunks are copied elsewhere
     #[arg(long, default_value_t = 15_000, value_name = "MS")]
     pub lost_ms: u64,
@@ -202,11 +205,28 @@ pub enum Node {
 pub enum Recovery {
     /// Say which chunks are short of copies, and how their repair is doing
     Status,
-    /// Set what one node may send, and receive, for repair: bytes a second, e.g. 50M
-    Set {
-        #[arg(long, value_name = "BYTES")]
-        rate: String,
-    },
+    /// Set how recovery shares links with the foreground, on all nodes at once and for good
+    Set(RecoverySet),
+}
+
+#[derive(Args, Debug)]
+#[command(group(clap::ArgGroup::new("what").required(true).multiple(true)))]
+pub struct RecoverySet {
+    /// By how many percent recovery may raise the 90th percentile of answers: alpha is found by
+    /// itself; 0 ends that
+    #[arg(long, group = "what", value_name = "PERCENT")]
+    pub p90_budget: Option<u32>,
+    /// For experts: the share of a link that foreground and recovery together may take; 0 for the
+    /// default, 0.75
+    #[arg(long, group = "what", value_name = "SHARE")]
+    pub alpha: Option<f64>,
+    /// For experts: what recovery may take of a link however busy it is, bytes a second; 0 for the
+    /// default, 12% of it
+    #[arg(long, group = "what", value_name = "BYTES")]
+    pub b_min: Option<String>,
+    /// What recovery may take of a link at most, bytes a second; 0 for no such limit
+    #[arg(long, group = "what", value_name = "BYTES")]
+    pub rate: Option<String>,
 }
 
 #[derive(Subcommand, Debug)]

@@ -14,6 +14,7 @@ mod http;
 mod log;
 mod node;
 mod output;
+mod recovery;
 mod sim;
 mod sort;
 mod up;
@@ -53,7 +54,7 @@ fn run(cli: &Cli) -> Result<()> {
             up::run(up, join.as_deref(), &mut out)
         }
         Command::Node(command) => node::run(&mut connect(cli)?, command, &mut out),
-        Command::Recovery(command) => node::recovery(&mut connect(cli)?, command, &mut out),
+        Command::Recovery(command) => recovery::run(&mut connect(cli)?, command, &mut out),
         Command::Status => doctor::status(&mut connect(cli)?, &mut out),
         Command::Doctor { data: Some(data) } => doctor::check_directory(data, &mut out),
         Command::Doctor { data: None } => doctor::ask(&mut connect(cli)?, &mut out),

@@ -217,14 +217,14 @@ pub enum Order {
     Drain { node: NodeId, on: bool },
     /// Give up the nodes that the leader asks about.
     ConfirmLost { nodes: Vec<NodeId> },
-    /// Set what one node may send, and receive, for repair.
-    RecoveryRate { bytes_per_second: u64 },
+    /// Set how recovery shares the links with the foreground.
+    Recovery { settings: RecoverySettings },
     /// Only in development clusters, to the node itself: reach, or reach no more, an address.
     Cut { address: String, heal: bool },
 }
 codec_enum!(Order: "order" {
     1 => Drain { node, on },
     2 => ConfirmLost { nodes },
-    3 => RecoveryRate { bytes_per_second },
+    3 => Recovery { settings },
     4 => Cut { address, heal },
 });

@@ -300,7 +300,6 @@ impl Keeper {
     }
 
     /// Files that could not be removed when their entry let them go.
-
     fn unlink_owed(&mut self) -> Result<()> {
         let mut last = Ok(());
         let stores = &self.node.stores;

@@ -8,6 +8,7 @@ use super::server::{cpu_seconds, own_cpu_seconds};
 use crate::dev::local::LocalCluster;
 use crate::output::Output;
 use clap::Args;
+use holdfast_base::limits::CHUNK_BYTES;
 use holdfast_base::units::{MIB, parse_bytes};
 use holdfast_base::{Error, Kind, Result};
 use holdfast_client::wire::admin::Recovery;
@@ -37,6 +38,9 @@ pub struct Options {
     /// Bytes stored before the load, and for each of the copies' cases
     #[arg(long, default_value = "256M", value_name = "BYTES")]
     fill: String,
+    /// Capacity of chunks in the case of the kill: many, as a larger cluster would have
+    #[arg(long, default_value = "8M", value_name = "BYTES")]
+    chunk: String,
     /// What a node may send and receive for repair, a second
     #[arg(long, default_value = "8M", value_name = "BYTES")]
     rate: String,
@@ -179,9 +183,9 @@ struct Repaired {
 fn kill_under_load(options: &Options, out: &mut Output) -> Result<()> {
     let (size, fill) = (bytes_of("files", &options.size)?, bytes_of("data", &options.fill)?);
     let rate = bytes_of("a rate", &options.rate)?;
-    let capacity = 8 * fill + 4096 * MIB;
+    let chunk = bytes_of("chunks", &options.chunk)?;
     let cluster =
-        LocalCluster::start(options.nodes, options.data.as_deref(), capacity, options.lost_ms)?;
+        LocalCluster::start(options.nodes, options.data.as_deref(), chunk, options.lost_ms)?;
     fill_large(&mut cluster.client(1)?, fill)?;
     cluster.set_repair_rate(rate)?;
     let load = Load {
@@ -334,8 +338,8 @@ fn processor_of_copies(options: &Options, out: &mut Output) -> Result<()> {
 }
 
 fn stored_on(nodes: usize, bytes: u64, options: &Options) -> Result<Sample> {
-    let capacity = 8 * bytes + 4096 * MIB;
-    let cluster = LocalCluster::start(nodes, options.data.as_deref(), capacity, options.lost_ms)?;
+    let cluster =
+        LocalCluster::start(nodes, options.data.as_deref(), CHUNK_BYTES, options.lost_ms)?;
     let mut client = cluster.client(1)?;
     let servers = || -> f64 {
         cluster.pids().iter().map(|pid| cpu_seconds(&format!("/proc/{pid}/stat"))).sum()

@@ -93,12 +93,12 @@ impl Source {
 
     /// Stores every file, some through each node.
     pub fn put(&self, cluster: &LocalCluster) -> Result<Duration> {
-        self.on_every_node(cluster, |client, file| put(client, file))
+        self.on_every_node(cluster, put)
     }
 
     /// Reads every file, some through each node that is left, and compares it.
     pub fn verify(&self, cluster: &LocalCluster) -> Result<Duration> {
-        self.on_every_node(cluster, |client, file| compare(client, file))
+        self.on_every_node(cluster, compare)
     }
 
     fn on_every_node(

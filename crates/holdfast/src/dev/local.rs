@@ -24,11 +24,12 @@ pub struct LocalCluster {
 }
 
 impl LocalCluster {
-    /// Starts nodes in `data`, or in a directory of its own beside other temporary files.
+    /// Starts nodes in `data`, or in a directory of its own beside other temporary files, with
+    /// chunks of so many bytes.
     pub fn start(
         nodes: usize,
         data: Option<&Path>,
-        capacity: u64,
+        chunk_bytes: u64,
         lost_ms: u64,
     ) -> Result<LocalCluster> {
         let temporary = data.is_none();
@@ -46,7 +47,8 @@ impl LocalCluster {
             data: directory.clone(),
             port: free_ports(nodes)?,
             http_port: 0,
-            capacity: capacity.to_string(),
+            capacity: "0".to_owned(),
+            chunk: chunk_bytes.to_string(),
             lost_ms,
             command: None,
         };

@@ -40,6 +40,7 @@ struct Running {
 }
 
 /// A native port for node 1 such that all nodes' ports are free now.
+#[expect(clippy::disallowed_methods, reason = "asks the machine what is free; serves nothing")]
 pub fn free_ports(nodes: usize) -> Result<u16> {
     let free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
     let mut ports = (FREE_FROM..u16::MAX - PORT_STEP * nodes as u16).step_by(7);
@@ -262,9 +263,10 @@ fn settings(dev: &Dev, i: usize) -> NodeSettings {
     };
     let toml = format!(
         "# Written by `holdfast dev`.\nhost = \"node-{}\"\nnative_port = {native_port}\n\
-         http_port = {http_port}\ndram = \"0\"\ncache_port = 0\ncapacity = \"{}\"\nlost_ms = {}\ndev = true\n{join}",
+         http_port = {http_port}\ndram = \"0\"\ncache_port = 0\ncapacity = \"{}\"\nchunk = \"{}\"\nlost_ms = {}\ndev = true\n{join}",
         i + 1,
         dev.capacity,
+        dev.chunk,
         dev.lost_ms,
     );
     NodeSettings { native_port, http_port, data: dev.data.join(format!("node-{}", i + 1)), toml }

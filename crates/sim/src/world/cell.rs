@@ -183,6 +183,7 @@ impl Cell {
                 cell: self.clone(),
                 life: life.clone(),
             }),
+            meter: Arc::default(),
         };
         let opened = Node::open(machine, &self.config(), None);
         if self.crash_if_due(&life) || life.has_ended() {
