@@ -70,7 +70,8 @@ fn files(disk: &SimDisk) -> Vec<(Structure, PathBuf, u64)> {
                 directories.push(path);
                 continue;
             }
-            let bytes = disk.open(&path, holdfast_env::disk::Access::Cached).unwrap().len().unwrap();
+            let bytes =
+                disk.open(&path, holdfast_env::disk::Access::Cached).unwrap().len().unwrap();
             if let Some(kind) = structure(&path).filter(|_| bytes > 0) {
                 files.push((kind, path, bytes));
             }
