@@ -48,6 +48,7 @@ struct Walk {
     /// The chain in front of the segment followed last.
     chain_before: u32,
     metas: Vec<SegmentMeta>,
+    closed: bool,
 }
 
 /// Opens the topic in `directory`; cut bytes go to `lost_and_found`.
@@ -75,6 +76,7 @@ pub fn open_topic(
         chain: 0,
         chain_before: 0,
         metas: Vec::new(),
+        closed: true,
     };
     let first = trimmed.unwrap_or(1);
     if files.first().map_or(first, |f| f.first) > first || (files.is_empty() && first > 1) {
@@ -121,6 +123,7 @@ pub fn open_topic(
         chain: walk.chain,
         capacity,
         segments: walk.metas,
+        closed: walk.closed,
     };
     Ok(Recovered { tail, files: files.into_iter().map(Arc::new).collect(), cut })
 }
@@ -192,6 +195,7 @@ fn follow(walk: &mut Walk, segment: &Segment, oldest: bool) -> Result<u64> {
     }
     (walk.next, walk.chain, walk.chain_before) = (header.first, crc, header.chain);
     let mut meta = SegmentMeta::new(header.first);
+    walk.closed = true;
     while meta.end + SECTOR <= capacity {
         let head = window.get(meta.end, COMMIT_HEADER_BYTES).map_err(io)?;
         let Ok((commit, crc)) = CommitHeader::decode(head, walk.topic_hash, meta.end) else {
@@ -206,6 +210,7 @@ fn follow(walk: &mut Walk, segment: &Segment, oldest: bool) -> Result<u64> {
             break;
         }
         meta.note(&commit);
+        walk.closed = commit.count == 0;
         (walk.next, walk.chain) = (commit.next(), crc);
     }
     let end = meta.end;

@@ -17,5 +17,6 @@ mod common;
 mod full_disk;
 mod http;
 mod kills;
+mod route;
 mod story;
 mod trees;
