@@ -7,7 +7,6 @@ mod check;
 mod client;
 pub mod faults;
 mod model;
-pub mod scene;
 
 use crate::powercut::{Seen, mix};
 use crate::task::spawn;

@@ -138,7 +138,7 @@ impl World {
         }
     }
 
-    pub(super) fn why_not_whole(&self) -> Option<String> {
+    fn why_not_whole(&self) -> Option<String> {
         for cell in &self.cells {
             let Some(node) = cell.node() else {
                 return Some(format!("{} does not run: {:?}", cell.address, cell.refused()));
@@ -243,7 +243,7 @@ impl World {
     }
 
     /// Every counted replica of a sealed chunk holds the same bytes.
-    pub(super) fn check_replicas(&self) -> std::result::Result<(), String> {
+    fn check_replicas(&self) -> std::result::Result<(), String> {
         let Some(host) = self.cells[0].node() else { return Ok(()) };
         let chunks: Vec<Chunk> = host
             .namespace
@@ -306,7 +306,7 @@ impl World {
     }
 
     /// All views are the same, and the same as the log folded anew.
-    pub(super) fn check_views(&self) {
+    fn check_views(&self) {
         let Some(host) = self.cells[0].node() else { return };
         let fresh = self.new_fold::<Namespace>(&host, NAMESPACE_TOPIC);
         let fresh_cluster = self.new_fold::<ClusterView>(&host, CLUSTER_TOPIC);
