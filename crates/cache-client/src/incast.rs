@@ -1,6 +1,6 @@
 //! Incast, simulated: many servers answer one client at once, through a switch whose port before
 //! the client has a shallow buffer. The client is the shipped core, or TCP as a model. Events in
-//! order of their time, chance from a seed: the same scenario gives the same figures anywhere.
+//! order of their time, chance from a seed: the same scenario gives the same figures every time.
 
 mod network;
 mod ours;

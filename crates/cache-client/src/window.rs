@@ -169,7 +169,7 @@ impl Window {
         let time_ns = now_ns.saturating_sub(sent_ns);
         if self.fastest.add(now_ns, time_ns) {
             // So that a queue which is always there is not taken for the way.
-            self.cut(now_ns, CUT);
+            self.cut_for_delay(now_ns, CUT);
         }
         if sent_ns >= self.round_ns && self.round_count > 0 {
             self.end_round(now_ns);
@@ -183,7 +183,7 @@ impl Window {
         let mean_ns = self.round_sum_ns as f64 / self.round_count as f64;
         let wanted_ns = self.fastest.get().unwrap_or(0) + self.settings.queue_ns;
         if mean_ns > wanted_ns as f64 && self.round_ns >= self.cut_ns {
-            self.cut(now_ns, (wanted_ns as f64 / mean_ns).max(CUT));
+            self.cut_for_delay(now_ns, (wanted_ns as f64 / mean_ns).max(CUT));
         }
         (self.round_ns, self.round_sum_ns, self.round_count) = (now_ns, 0, 0);
         (self.was_full, self.is_full) = (self.is_full, false);
@@ -200,6 +200,13 @@ impl Window {
     /// A timeout passed without any answer at all.
     pub fn back_off(&mut self) {
         self.backoffs = (self.backoffs + 1).min(BACKOFFS_MAX);
+    }
+
+    /// Servers may be what is slow, which a smaller window does not help: only losses make it
+    /// smaller than it was at first.
+    fn cut_for_delay(&mut self, now_ns: u64, part: f64) {
+        let least = self.size.min(self.settings.initial);
+        self.cut(now_ns, (least / self.size).max(part));
     }
 
     fn cut(&mut self, now_ns: u64, part: f64) {
@@ -292,6 +299,23 @@ mod tests {
         // 100 on the way and some 100 waiting: the mean of a round waits half as long as its last.
         assert!(sizes[50..].iter().all(|size| *size < 330.0), "{sizes:?}");
         assert!(sizes[299] > 100.0, "{sizes:?}");
+    }
+
+    #[test]
+    fn slow_servers_do_not_shrink_it_below_where_it_began() {
+        let mut window = Window::new(Settings::default());
+        for round in 1..200 {
+            let now = round * 10_000 * US;
+            while window.admits(1) {
+                window.sent(1);
+            }
+            for i in 0..window.outstanding() {
+                window.settle(1);
+                window.grow(1);
+                window.timed(now + (100 + 300 * (i % 20)) * US, now);
+            }
+        }
+        assert!((16.0..40.0).contains(&window.size()), "{}", window.size());
     }
 
     #[test]

@@ -218,7 +218,12 @@ mod tests {
     use super::*;
 
     fn segment() -> SegmentHeader {
-        SegmentHeader { version: VERSION, store: StoreId(3), number: 1, previous_end: 0 }
+        SegmentHeader {
+            version: VERSION,
+            store: StoreId(3),
+            number: 1,
+            previous_end: 0,
+        }
     }
 
     /// A segment of three batches, of one record of 5000 bytes each.
@@ -272,7 +277,8 @@ mod tests {
     #[test]
     fn batches_of_an_earlier_use_are_none() {
         let mut bytes = three();
-        SegmentHeader { number: 2, ..segment() }.encode_sector(&mut bytes[..SECTOR_BYTES]);
+        SegmentHeader { number: 2, ..segment() }
+            .encode_sector(&mut bytes[..SECTOR_BYTES]);
         let (list, walked) = found(&bytes);
         assert!(list.is_empty());
         assert_eq!(walked, Walked { end: SECTOR, ..Walked::default() });

@@ -464,8 +464,7 @@ impl Core {
         };
         let offset = self.data_end;
         let records = Vec::new();
-        let mut batch =
-            Batch { items, records, header: commit, offset, class, first_slot, refused };
+        let mut batch = Batch { items, records, header: commit, offset, class, first_slot, refused };
         batch.layout(header);
         self.in_flight_bytes = batch.padded_bytes();
         batch

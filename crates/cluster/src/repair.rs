@@ -90,6 +90,7 @@ struct Heard {
 
 /// The leader's knowledge of what is being repaired.
 pub struct Repair {
+    at_random: bool,
     epoch: Index,
     number: u64,
     began_ns: u64,
@@ -118,8 +119,10 @@ pub struct Round<'a> {
 
 impl Repair {
     /// For the leader that claimed the cluster topic at `epoch`.
-    pub fn new(epoch: Index, now_ns: u64) -> Repair {
+    /// `at_random` chooses by chance, as others do, to compare with.
+    pub fn new(epoch: Index, now_ns: u64, at_random: bool) -> Repair {
         Repair {
+            at_random,
             epoch,
             number: 0,
             began_ns: now_ns,
@@ -337,12 +340,15 @@ impl Repair {
         let queue = field.queue(&flights);
         let horizon_s = field.horizon_s(&queue);
         let params = Params { slot_s: PLAN_MS as f32 / 1000.0, ..Params::default() };
+        let algorithm = if self.at_random { Algorithm::Random } else { Algorithm::Dayu };
         let options = Options {
             allocator: Allocator::Ceiling,
             horizon_s,
-            elastic: true,
-            heaviest_first: true,
-            ..Options::paper(params, Algorithm::Dayu)
+            elastic: !self.at_random,
+            adjust: !self.at_random,
+            prioritize: !self.at_random,
+            heaviest_first: !self.at_random,
+            ..Options::paper(params, algorithm)
         };
         let input = Input {
             nodes: &field.nodes,
@@ -356,7 +362,9 @@ impl Repair {
         let made = plan::plan(&input, &options)?;
         self.settle(&field, &keys, &flights, &made);
         self.bind(now_ns, &field, &made);
-        self.abilities.planned(&field, &self.bound);
+        if !self.at_random {
+            self.abilities.planned(&field, &self.bound);
+        }
         self.tell(round, &field, input.capacity_mb_s());
         Ok(())
     }

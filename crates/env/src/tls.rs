@@ -161,12 +161,6 @@ impl TlsSession {
         self.hand_out(sealed)
     }
 
-    /// Appends the farewell.
-    pub fn end(&mut self, sealed: &mut Vec<u8>) -> io::Result<()> {
-        self.0.send_close_notify();
-        self.hand_out(sealed)
-    }
-
     fn hand_out(&mut self, sealed: &mut Vec<u8>) -> io::Result<()> {
         while self.0.wants_write() {
             self.0.write_tls(sealed)?;

@@ -361,3 +361,17 @@ fn a_damaged_block_is_an_error_and_gives_no_bytes() {
     reader.read_exact_at(&mut part, 1 << 20).unwrap();
     assert_same(&part, &bytes[1 << 20..(1 << 20) + 100_000], "blocks that are not damaged");
 }
+
+/// Objects of up to 16 MiB are packed, and a small store has chunks of 4. One that filled its
+/// chunk but for the checksums beside it never fitted: chunk after chunk was made for it, for ever.
+#[test]
+fn an_object_as_large_as_a_chunk_gets_one_that_takes_it() {
+    const MIB: usize = 1 << 20;
+    let world = World::with_chunks("large-objects", MIB as u64);
+    let mut client = world.client();
+    for (i, bytes) in [MIB - 5000, MIB - 1, MIB, MIB + 1, 5 * MIB].into_iter().enumerate() {
+        let (path, bytes) = (format!("/{i}"), pattern(bytes, i as u64));
+        client.put(&path, &bytes, &NewFile::default()).unwrap();
+        assert_same(&client.get(&path).unwrap(), &bytes, &path);
+    }
+}

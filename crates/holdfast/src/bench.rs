@@ -11,6 +11,7 @@ pub mod cluster;
 pub mod incast;
 mod limits;
 mod names;
+pub mod recovery;
 pub mod report;
 pub mod scheduler;
 mod server;

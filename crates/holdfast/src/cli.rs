@@ -105,6 +105,13 @@ pub struct SimRecovery {
     /// Foreground traffic from a CSV file instead of the generator
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
+    /// Copysets: a node shares its chunks with so many others only; 0 for all
+    #[arg(long, default_value_t = 0, value_name = "NODES")]
+    pub scatter: usize,
+    /// Charge the time that planning takes on this machine, now, instead of the recorded one;
+    /// then no two runs are the same
+    #[arg(long)]
+    pub measure_compute: bool,
     /// A figure of the paper: 6, 7, 8, 9a or 9b
     #[arg(long, value_name = "FIGURE")]
     pub figure: Option<String>,
@@ -383,6 +390,9 @@ pub enum Bench {
     Cache(crate::bench::cache::Options),
     /// Hundreds of servers answering one client at once through a shallow switch, simulated
     Incast(crate::bench::incast::Options),
+    /// A node lost in a real cluster with limited links: time of repair and what the foreground
+    /// feels of it, beside fixed rates
+    Recovery(crate::bench::recovery::Options),
     /// The recovery planner: tasks scheduled a second by each selector and search, on one core
     Scheduler(Scheduler),
     /// A cluster under load that loses a node; and what three copies cost beside one

@@ -78,6 +78,8 @@ config! {
     link: String = r#""0""#;
     /// Capacity of new chunks, up to 64M: less only where a cluster is tried out in small.
     chunk: String = r#""64M""#;
+    /// How the leader chooses who copies to whom: `dayu`, or `random` to compare it with.
+    planner: String = r#""dayu""#;
     /// Milliseconds that a deleted file's bytes stay for readers that found it before.
     grace_ms: u64 = "5000";
     /// Entries between two snapshots of a view: a start reads what came after the last one.
@@ -162,6 +164,12 @@ impl Config {
         }
         if !(MIB..=CHUNK_BYTES).contains(&self.chunk_bytes()) {
             return Err(Error::invalid(format!("`chunk = \"{}\"`: use 1M to 64M", self.chunk)));
+        }
+        if !["dayu", "random"].contains(&self.planner.as_str()) {
+            return Err(Error::invalid(format!(
+                "`planner = \"{}\"`: use dayu or random",
+                self.planner
+            )));
         }
         if self.workers == 0 || self.workers > 256 {
             return Err(Error::invalid(format!("`workers = {}`: use 1 to 256", self.workers)));

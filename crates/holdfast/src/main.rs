@@ -70,7 +70,7 @@ fn run(cli: &Cli) -> Result<()> {
         Command::Log(command) => log::run(&mut connect(cli)?, command, &mut out),
         Command::Sort(command) => {
             // What is sorted may go to standard output, which this would hold.
-            sort::run(command, &mut out)
+            sort::run(command, &|| connect(cli), &mut out)
         }
         Command::Config(cli::Config::PrintDefault) => {
             print!("{}", config::print_default());
@@ -83,6 +83,7 @@ fn run(cli: &Cli) -> Result<()> {
         Command::Bench(cli::Bench::Incast(options)) => bench::incast::run(options, &mut out),
         Command::Sim(cli::Sim::Recovery(options)) => sim::recovery(options, &mut out),
         Command::Bench(cli::Bench::Iobench(options)) => bench::iobench(options, &mut out),
+        Command::Bench(cli::Bench::Recovery(options)) => bench::recovery::run(options, &mut out),
         Command::Bench(cli::Bench::Cluster(options)) => bench::cluster::run(options, &mut out),
         Command::Bench(cli::Bench::Scheduler(options)) => bench::scheduler::run(options, &mut out),
         Command::Bench(cli::Bench::Sort(options)) => bench::sort::run(options, &mut out),

@@ -1,10 +1,13 @@
 //! `holdfast sort`: its options, the user's files and streams, the progress bar. The sorting is in
 //! holdfast-sort.
 
+mod store;
+
 use crate::output::Output as Lines;
 use clap::{Args, Subcommand};
 use holdfast_base::units::parse_bytes;
 use holdfast_base::{Error, Result};
+use holdfast_client::Client;
 use holdfast_env::disk::RealDisk;
 use holdfast_env::signals;
 use holdfast_env::tasks::{self, Stop};
@@ -19,7 +22,7 @@ use holdfast_sort::record::Format;
 use holdfast_sort::sorted;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,9 +42,12 @@ pub struct Sort {
 /// Options with a letter are GNU sort's; the order is that of LC_ALL=C.
 #[derive(Args, Debug)]
 struct Options {
-    /// Files to sort; `-` or none is standard input
+    /// Files to sort; `-` or none is standard input, `holdfast:///PATH` is in the store
     #[arg(value_name = "IN")]
     inputs: Vec<String>,
+    /// Sort the files that are named in F, each name ended by NUL
+    #[arg(long, value_name = "F", conflicts_with = "inputs")]
+    files0_from: Option<String>,
     /// Write here instead of to standard output; may be one of the inputs
     #[arg(short, long, value_name = "OUT")]
     output: Option<String>,
@@ -57,7 +63,7 @@ struct Options {
     /// Directory for temporary files; several share them [default: that of OUT]
     #[arg(short = 'T', long = "temp", alias = "temporary-directory", value_name = "DIR")]
     temp: Vec<PathBuf>,
-    /// Sort by a key: F[.C][OPTIONS][,F[.C][OPTIONS]], options of `bdfhiMnr`
+    /// Sort by a key: F[.C][OPTIONS][,F[.C][OPTIONS]], options of `bdfghiMnrV`
     #[arg(short, long = "key", value_name = "KEY")]
     key: Vec<String>,
     /// Fields are separated by this character instead of by blanks
@@ -81,9 +87,18 @@ struct Options {
     /// Compare numbers
     #[arg(short, long)]
     numeric_sort: bool,
+    /// Compare numbers with exponents, infinities: what is none < NaN < -inf < ... < inf
+    #[arg(short = 'g', long)]
+    general_numeric_sort: bool,
     /// Compare numbers with suffixes: 2K < 1G
     #[arg(short = 'h', long)]
     human_numeric_sort: bool,
+    /// Compare versions: a2 < a10
+    #[arg(short = 'V', long)]
+    version_sort: bool,
+    /// The same as a letter: general-numeric, human-numeric, month, numeric or version
+    #[arg(long, value_name = "WORD")]
+    sort: Option<String>,
     /// The other way round
     #[arg(short, long)]
     reverse: bool,
@@ -96,9 +111,27 @@ struct Options {
     /// Merge inputs that are sorted already
     #[arg(short, long)]
     merge: bool,
-    /// Say whether the one input is sorted, and do nothing else
-    #[arg(short, long, conflicts_with_all = ["merge", "output"])]
-    check: bool,
+    /// Say whether the one input is sorted, and do nothing else; `quiet` does not say where not
+    #[arg(
+        short,
+        long,
+        value_name = "HOW",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "diagnose-first",
+        value_parser = ["diagnose-first", "quiet", "silent"],
+        conflicts_with_all = ["merge", "output"]
+    )]
+    check: Option<String>,
+    /// The same as --check=quiet
+    #[arg(short = 'C', conflicts_with_all = ["check", "merge", "output"])]
+    check_quietly: bool,
+    /// Write only so many records, the first
+    #[arg(long, value_name = "N", conflicts_with_all = ["merge", "check", "check_quietly"])]
+    top: Option<u64>,
+    /// Go on where a sort of the same, to the same file, was killed
+    #[arg(long, requires = "output", conflicts_with_all = ["merge", "check", "check_quietly"])]
+    resume: bool,
     /// Lines end with NUL instead of newline
     #[arg(short, long)]
     zero_terminated: bool,
@@ -156,9 +189,10 @@ fn processors() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-pub fn run(sort: &Sort, lines: &mut Lines) -> Result<()> {
+/// `connect` makes a client for each file of the store.
+pub fn run(sort: &Sort, connect: &dyn Fn() -> Result<Client>, lines: &mut Lines) -> Result<()> {
     match &sort.command {
-        None => sort_files(&sort.options, lines),
+        None => sort_files(&sort.options, connect, lines),
         Some(Command::Gen { records, start, ascii, skew, out }) => {
             let shape = generate::Shape { ascii: *ascii, skew: *skew };
             let request = generate::Request {
@@ -240,6 +274,8 @@ fn check_files(
     )))
 }
 
+const WORDS: [&str; 5] = ["general-numeric", "human-numeric", "month", "numeric", "version"];
+
 impl Options {
     fn format(&self) -> Result<Format> {
         if let Some(bytes) = self.record {
@@ -261,15 +297,24 @@ impl Options {
     }
 
     fn order(&self, format: Format) -> Result<Order> {
+        let word = |word: &str| self.sort.as_deref() == Some(word);
+        if let Some(other) = self.sort.as_deref().filter(|word| !WORDS.contains(word)) {
+            return Err(Error::invalid(format!(
+                "`--sort={other}`: choose one of {}",
+                WORDS.join(", ")
+            )));
+        }
         let letters = [
             (self.ignore_leading_blanks, 'b'),
             (self.dictionary_order, 'd'),
             (self.ignore_case, 'f'),
-            (self.human_numeric_sort, 'h'),
+            (self.general_numeric_sort || word("general-numeric"), 'g'),
+            (self.human_numeric_sort || word("human-numeric"), 'h'),
             (self.ignore_nonprinting, 'i'),
-            (self.month_sort, 'M'),
-            (self.numeric_sort, 'n'),
+            (self.month_sort || word("month"), 'M'),
+            (self.numeric_sort || word("numeric"), 'n'),
             (self.reverse, 'r'),
+            (self.version_sort || word("version"), 'V'),
         ];
         let letters: String = letters.iter().filter(|(on, _)| *on).map(|(_, l)| *l).collect();
         if let Format::Delimited(_) = format {
@@ -319,7 +364,10 @@ fn byte(text: &str) -> Option<u8> {
     }
 }
 
-fn input_of(name: &str) -> Input {
+fn input_of(name: &str, connect: &dyn Fn() -> Result<Client>) -> Result<Input> {
+    if let Some(path) = store::path(name) {
+        return Ok(Input::Stream(name.to_owned(), store::read(connect()?, path)?));
+    }
     let path = Path::new(name);
     // Whatever is no plain file is read once, front to back.
     #[expect(clippy::disallowed_methods, reason = "a file that the user named")]
@@ -327,14 +375,36 @@ fn input_of(name: &str) -> Input {
         Ok(metadata) if !metadata.is_file() && !metadata.is_dir() => std::fs::File::open(path).ok(),
         _ => None,
     };
-    match stream {
+    Ok(match stream {
         _ if name == "-" => Input::Stream("standard input".to_owned(), Box::new(std::io::stdin())),
         Some(file) => Input::Stream(name.to_owned(), Box::new(file)),
         None => Input::File(path.to_owned()),
+    })
+}
+
+/// The names that a file lists, each ended by NUL.
+#[expect(clippy::disallowed_methods, reason = "a file that the user named")]
+fn listed(file: &str) -> Result<Vec<String>> {
+    let doing = |e: Error| e.context(format_args!("read the list of files `{file}`"));
+    let mut bytes = Vec::new();
+    let read = match file {
+        "-" => std::io::stdin().read_to_end(&mut bytes).map(drop),
+        _ => std::fs::read(file).map(|read| bytes = read),
+    };
+    read.map_err(|e| doing(e.into()))?;
+    let text = String::from_utf8(bytes);
+    let text = text.map_err(|_| doing(Error::invalid("a name is not UTF-8")))?;
+    let names: Vec<String> = text.split_terminator('\0').map(str::to_owned).collect();
+    match names.iter().any(String::is_empty) || names.is_empty() {
+        true => Err(doing(Error::invalid("it has no names, or an empty one"))),
+        false => Ok(names),
     }
 }
 
-fn output_of(name: Option<&str>) -> Result<Output> {
+fn output_of(name: Option<&str>, connect: &dyn Fn() -> Result<Client>) -> Result<Output> {
+    if let Some((name, path)) = name.and_then(|name| Some((name, store::path(name)?))) {
+        return Ok(Output::Stream(name.to_owned(), store::write(connect()?, path)?));
+    }
     let Some(name) = name else {
         return Ok(Output::Stream("standard output".to_owned(), Box::new(std::io::stdout())));
     };
@@ -356,13 +426,21 @@ fn output_of(name: Option<&str>) -> Result<Output> {
     }
 }
 
-fn sort_files(options: &Options, lines: &mut Lines) -> Result<()> {
+fn sort_files(
+    options: &Options,
+    connect: &dyn Fn() -> Result<Client>,
+    lines: &mut Lines,
+) -> Result<()> {
     let format = options.format()?;
-    let output = output_of(options.output.as_deref())?;
-    let inputs = match &options.inputs[..] {
-        [] => vec![input_of("-")],
-        names => names.iter().map(|name| input_of(name)).collect(),
+    let order = options.order(format)?;
+    let names = match (&options.files0_from, &options.inputs[..]) {
+        (Some(file), _) => listed(file)?,
+        (None, []) => vec!["-".to_owned()],
+        (None, names) => names.to_vec(),
     };
+    let inputs: Vec<Input> =
+        names.iter().map(|name| input_of(name, connect)).collect::<Result<_>>()?;
+    let output = output_of(options.output.as_deref(), connect)?;
     let memory_bytes = parse_bytes(&options.memory).map_err(Error::invalid)?;
     let temp = match &options.temp[..] {
         [] => vec![job::default_temp(&output)],
@@ -373,21 +451,25 @@ fn sort_files(options: &Options, lines: &mut Lines) -> Result<()> {
         inputs,
         output,
         format,
-        order: options.order(format)?,
+        order,
         unique: options.unique,
         memory_bytes,
         temp,
         threads: options.parallel.unwrap_or_else(processors),
-        first: None,
-        resume: false,
+        first: options.top,
+        resume: options.resume,
     };
     let progress = Arc::new(Progress::default());
-    if options.check {
+    let quiet = options.check_quietly
+        || options.check.as_deref().is_some_and(|how| how != "diagnose-first");
+    if quiet || options.check.is_some() {
         return match sorted::first_unordered(&RealDisk, job, &progress)? {
             None => Ok(()),
+            // The exit status says it.
+            Some(_) if quiet => std::process::exit(1),
             Some((number, record)) => Err(Error::invalid(format!(
                 "check `{}`: record {number} is out of order: {}",
-                options.inputs.first().map_or("-", |name| name),
+                names.first().map_or("-", |name| name),
                 String::from_utf8_lossy(&record).trim_end()
             ))),
         };
@@ -414,6 +496,8 @@ fn report_object(report: &Report) -> serde_json::Value {
         "bytes_out": report.bytes_out,
         "in_memory": report.in_memory,
         "partitions": report.partitions,
+        "kept_bytes": report.kept_bytes,
+        "resumed": report.resumed,
         "split_partitions": report.split,
         "split_bytes": report.split_bytes,
     })

@@ -85,7 +85,17 @@ impl Random {
 /// Lines with what orders differ about: blanks, signs, points, suffixes, months, cases, bytes
 /// beyond ASCII, fields that are missing, equal keys, empty lines.
 fn corpus(seed: u64, lines: usize) -> Vec<u8> {
-    let words: [&[u8]; 26] = [
+    let words: [&[u8]; 36] = [
+        b"1e3",
+        b"-2.5E-7",
+        b"inf",
+        b"NaN",
+        b"0x1f",
+        b"v1.10.2",
+        b"v1.9",
+        b"a~",
+        b"x-1.2.tar.gz",
+        b".hidden",
         b"a",
         b"A",
         b"b",
@@ -121,7 +131,7 @@ fn corpus(seed: u64, lines: usize) -> Vec<u8> {
             if random.below(3) > 0 {
                 text.extend_from_slice(blanks[random.below(5) as usize]);
             }
-            text.extend_from_slice(words[random.below(26) as usize]);
+            text.extend_from_slice(words[random.below(36) as usize]);
             if random.below(4) == 0 {
                 text.extend_from_slice(random.below(1000).to_string().as_bytes());
             }
@@ -194,6 +204,20 @@ const OPTIONS: &[&str] = &[
     "-r -k2,2 -k1n",
     "-z",
     "-z -k2 -f",
+    "-g",
+    "-g -r",
+    "-g -u",
+    "-k2g,2 -s",
+    "--sort=general-numeric -k2,2",
+    "-V",
+    "-V -r",
+    "-k2V,2 -k1,1",
+    "-V -f -u",
+    "--sort=version -s",
+    "--sort=month -k2b",
+    "-k2,2nr -k3,3M -k1,1g -s",
+    "-C",
+    "--check=quiet -k2",
     "-c",
     "-c -u",
     "-m",
@@ -251,6 +275,83 @@ fn several_inputs_merge_pipes_and_memory_too_small_for_all_give_the_same() {
     assert!(merged.stdout == run("sort", &["-m", "one", "two"], &scratch.0, b"").stdout);
     let left: Vec<String> = scratch.names();
     assert_eq!(left, ["gnu", "one", "ours", "two"], "no temporary file is left");
+}
+
+#[test]
+fn only_the_first_records_are_written_if_that_is_asked_for() {
+    let scratch = Scratch::new("top");
+    let filler = b" and a tail, so that there is more than fits into the memory of this sort\n";
+    let lines = corpus(6, 300_000);
+    let big: Vec<u8> =
+        lines.split(|b| *b == b'\n').flat_map(|line| [line, filler].concat()).collect();
+    scratch.write("in", &big);
+    for options in ["-k2,2", "-k2,2n -u", "-f -s"] {
+        let options: Vec<&str> = options.split_whitespace().collect();
+        let all = run("sort", &[&options[..], &["in"]].concat(), &scratch.0, b"").stdout;
+        let all: Vec<&[u8]> = all.split_inclusive(|b| *b == b'\n').collect();
+        for (top, to) in [(0, "-"), (1, "-"), (1000, "out"), (100_000, "-"), (10_000_000, "out")] {
+            let count = top.to_string();
+            let words = [&options[..], &["-S", "32M", "--top", &count, "in"]].concat();
+            let sorted = match to {
+                "-" => holdfast(&words, &scratch.0, b"").stdout,
+                _ => {
+                    let ours = holdfast(&[&words[..], &["-o", to]].concat(), &scratch.0, b"");
+                    assert!(ours.status.success(), "{ours:?}");
+                    fs::read(scratch.0.join(to)).unwrap()
+                }
+            };
+            assert!(sorted == all[..top.min(all.len())].concat(), "{options:?} --top {top}");
+        }
+    }
+}
+
+#[test]
+fn files_are_named_in_a_list() {
+    let scratch = Scratch::new("list");
+    scratch.write("a b", b"2\n");
+    scratch.write("c", b"1\n3");
+    scratch.write("list", b"a b\0c\0");
+    for words in [&["--files0-from=list"][..], &["--files0-from=-"]] {
+        let expected = run("sort", words, &scratch.0, b"c\0");
+        let ours = holdfast(words, &scratch.0, b"c\0");
+        assert_eq!((ours.stdout, ours.status), (expected.stdout, expected.status));
+    }
+}
+
+/// `kill -9` when so many bytes are in the temporary files and the output, then `--resume`.
+#[test]
+fn a_sort_that_was_killed_is_resumed() {
+    let scratch = Scratch::new("kill");
+    let gen_words = ["gen", "--records", "1500000", "--ascii", "data"];
+    let made = String::from_utf8(holdfast(&gen_words, &scratch.0, b"").stdout).unwrap();
+    let checksum = made.split_whitespace().last().unwrap();
+    let words = ["--record", "100", "--record-key", "0:10", "-S", "48M", "-o", "sorted", "data"];
+    for wanted in [1, 40 << 20, 200 << 20] {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_holdfast"))
+            .current_dir(&scratch.0)
+            .arg("sort")
+            .args(words)
+            .spawn()
+            .unwrap();
+        let written = || {
+            let io = fs::read_to_string(format!("/proc/{}/io", child.id())).unwrap_or_default();
+            let line = io.lines().find_map(|line| line.strip_prefix("wchar: ").map(str::to_owned));
+            line.map_or(u64::MAX, |bytes| bytes.parse::<u64>().unwrap())
+        };
+        while written() < wanted {
+            std::thread::yield_now();
+        }
+        let _ = child.kill();
+        let killed = !child.wait().unwrap().success();
+        assert_eq!(killed, !scratch.0.join("sorted").exists());
+        let ours = holdfast(&[&["--resume"][..], &words].concat(), &scratch.0, b"");
+        assert!(ours.status.success(), "{wanted}: {ours:?}");
+        let checked = holdfast(&["check", "sorted"], &scratch.0, b"");
+        let said = String::from_utf8(checked.stdout).unwrap();
+        assert!(said.contains(checksum) && said.contains("1500000 records"), "{said} {made}");
+        assert_eq!(scratch.names(), ["data", "sorted"]);
+        fs::remove_file(scratch.0.join("sorted")).unwrap();
+    }
 }
 
 #[test]
@@ -327,7 +428,10 @@ fn what_cannot_be_sorted_is_refused_and_nothing_is_left_behind() {
     refused(sort(&["--length-prefixed", "in", "-o", "out"]), &["`in`", "cut"]);
     refused(sort(&["-S", "1M", "in"]), &["--memory"]);
     refused(sort(&["-k", "0", "in"]), &["key `0`"]);
-    refused(sort(&["-k", "1g", "in"]), &["general numeric"]);
+    refused(sort(&["-k", "1R", "in"]), &["random"]);
+    refused(sort(&["--sort=random", "in"]), &["--sort=random", "version"]);
+    refused(sort(&["--files0-from", "in"]), &["`in`"]);
+    refused(sort(&["in", "-o", "/proc/holdfast"]), &["/proc/holdfast"]);
     refused(sort(&["-n", "-d", "in"]), &["do not go"]);
     refused(sort(&["-t", "ab", "in"]), &["one character"]);
     refused(sort(&["in", "-o", "missing/out"]), &["missing/out"]);
@@ -359,4 +463,10 @@ fn long_lines_and_nul_bytes_are_kept() {
         holdfast(&["-S", "32M", "in", "-o", "out"], &scratch.0, b""),
         &["record of more than", "--memory"],
     );
+    // A line of 100 MB, with what is given by default.
+    let long = vec![b'm'; 100 << 20];
+    scratch.write("in", &[&b"z\n"[..], &long, b"\na\n"].concat());
+    let ours = holdfast(&["in", "-o", "out"], &scratch.0, b"");
+    assert!(ours.status.success(), "{}", String::from_utf8_lossy(&ours.stderr));
+    assert!(fs::read(scratch.0.join("out")).unwrap() == [b"a\n", &long[..], b"\nz\n"].concat());
 }

@@ -261,7 +261,7 @@ impl Run<'_> {
                     let (disk, chains, sums) = (self.disk, &chains, &sums);
                     local::scoped(scope, "sort-manifest", move || {
                         outbox.wait();
-                        let durable = || spills.map_or(Ok(()), Spills::sync);
+                        let durable = || spills.map_or(Ok(()), |spills| spills.sync(disk));
                         let begin = |()| journal.begin(disk, name, chains, sums);
                         if !failure.is_set() {
                             failure.note(durable().and_then(begin));

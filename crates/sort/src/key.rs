@@ -5,6 +5,7 @@ use crate::general;
 use crate::kernel::scan::Walk;
 use crate::number::{self, HUMAN_DIGITS, NUMERIC_DIGITS, Number};
 use crate::order::{COUNTED_BYTES, Depth, Tie};
+use crate::version;
 use holdfast_base::{Error, Result};
 use std::cmp::Ordering;
 
@@ -21,6 +22,8 @@ pub enum Kind {
     Month,
     /// `g`: what is no number, then not-a-number, then numbers with exponents and infinities.
     General,
+    /// `V`: digits among other bytes count as numbers.
+    Version,
 }
 
 /// The options that a key takes, or all keys that have none of their own.
@@ -55,6 +58,7 @@ impl Style {
             b'n' => Kind::Numeric,
             b'h' => Kind::Human,
             b'g' => Kind::General,
+            b'V' => Kind::Version,
             b'M' => Kind::Month,
             b'b' => {
                 self.skip_start_blanks |= start;
@@ -78,18 +82,17 @@ impl Style {
                 return Ok(());
             }
             b'R' => return Err("`R` (random order) is not supported".to_owned()),
-            b'V' => return Err("`V` (version order) is not supported".to_owned()),
             _ => return Err(format!("`{}` is no option of a key", letter as char)),
         };
         if self.kind != Kind::Bytes && self.kind != kind {
-            return Err("a key has one of `n`, `g`, `h` and `M`".to_owned());
+            return Err("a key has one of `n`, `g`, `h`, `M` and `V`".to_owned());
         }
         self.kind = kind;
         Ok(())
     }
 
     fn check(self) -> Result<(), String> {
-        if self.kind != Kind::Bytes && self.is_filtered() {
+        if !matches!(self.kind, Kind::Bytes | Kind::Version) && self.is_filtered() {
             return Err("`d` and `i` do not go with `n`, `g`, `h` and `M`".to_owned());
         }
         Ok(())
@@ -216,6 +219,7 @@ impl Key {
             Kind::Numeric => Number::parse(key).prefix(NUMERIC_DIGITS),
             Kind::Human => number::human_prefix(key),
             Kind::General => general::prefix(key),
+            Kind::Version => 0,
             Kind::Month => (number::month(key) as u128) << 8,
             Kind::Bytes if self.style.is_filtered() || self.style.fold => {
                 let mut nine = [0u8; 9];
@@ -239,6 +243,11 @@ impl Key {
             Kind::Numeric => Number::parse(a).compare(&Number::parse(b)),
             Kind::Human => number::compare_human(a, b),
             Kind::General => general::prefix(a).cmp(&general::prefix(b)),
+            Kind::Version if self.style.is_filtered() || self.style.fold => {
+                let (a, b): (Vec<u8>, Vec<u8>) = (self.shown(a).collect(), self.shown(b).collect());
+                version::compare(&a, &b)
+            }
+            Kind::Version => version::compare(a, b),
             Kind::Month => number::month(a).cmp(&number::month(b)),
             Kind::Bytes if self.style.is_filtered() || self.style.fold => {
                 self.shown(a).cmp(self.shown(b))
@@ -296,7 +305,7 @@ pub struct LineOptions {
     pub keys: Vec<Key>,
     /// `-t`
     pub separator: Option<u8>,
-    /// Letters of global options: any of `bdfghiMnr`.
+    /// Letters of global options: any of `bdfghiMnrV`.
     pub letters: String,
     /// `-s`, or `-u`, which keeps the first of equal ones.
     pub stable: bool,
@@ -361,6 +370,7 @@ impl Keys {
             Kind::Bytes | Kind::Month | Kind::General => true,
             Kind::Numeric => number::is_exact(prefix, NUMERIC_DIGITS),
             Kind::Human => number::is_exact(prefix, HUMAN_DIGITS),
+            Kind::Version => false,
         };
         match decided {
             false => Tie::Compare,

@@ -1,8 +1,8 @@
 //! External sort: every byte is read twice and written twice, or once and once when it fits into
-//! memory, with reading, sorting and writing side by side. [`job::run`] is the whole of it; the
-//! pieces (sample and boundaries in [`split`], orders in [`order`] and [`key`], sorting a partition
-//! and merging in [`kernel`]) are functions of memory alone. Never writes where it was not told to,
-//! and knows no server.
+//! memory, with reading, sorting and writing side by side. [`job::run`] is the whole of it; its
+//! steps (sample, partition, sort a partition, merge) are functions of memory alone in [`pieces`],
+//! made of [`split`], [`order`] and [`kernel`]. Never writes where it was not told to, and knows no
+//! server.
 #![deny(unsafe_code)]
 
 mod deliver;
@@ -20,6 +20,7 @@ mod manifest;
 mod number;
 pub mod order;
 pub mod output;
+pub mod pieces;
 mod plan;
 pub mod progress;
 pub mod record;
@@ -27,3 +28,4 @@ mod run;
 pub mod sorted;
 mod spill;
 pub mod split;
+mod version;

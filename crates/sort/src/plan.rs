@@ -21,7 +21,7 @@ const READ_BLOCK_BYTES_MIN: u64 = 64 << 10;
 pub const READ_BLOCKS: u64 = 4;
 /// A partition should be so small a part of the memory that several are under way at once, and
 /// that a bad guess still fits.
-const PARTITIONS_A_MEMORY: u64 = 16;
+const PARTITIONS_A_MEMORY: u64 = 10;
 const PARTITIONS_MAX: u64 = 4096;
 /// Of a sort in memory: small enough that entries stay in the cache.
 const MEMORY_PARTITION_BYTES: u64 = 8 * MIB;
@@ -30,7 +30,7 @@ const MEMORY_PARTITIONS_MAX: u64 = 1024;
 const KEPT_BLOCK_BYTES_MAX: u64 = 256 << 10;
 const KEPT_BLOCK_BYTES_MIN: u64 = 32 << 10;
 /// Blocks that leave are not made smaller than this for the sake of partitions that stay.
-const SPILL_BLOCK_BYTES_GOOD: u64 = 4 * MIB;
+const SPILL_BLOCK_BYTES_GOOD: u64 = 2 * MIB;
 /// Of the memory, for partitions that stay in it: at least one part in so many, at most one in so
 /// many, as the second phase needs room to read the others.
 const KEPT_PART_LEAST: u64 = 8;

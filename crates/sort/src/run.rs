@@ -18,8 +18,11 @@ enum Source<'a> {
     /// What is left, and how much of the first of it was read.
     Pieces(Option<&'a Spills>, VecDeque<&'a Piece>, u64),
     File(Opened, u64),
-    Stream(String, Box<dyn Read + Send>),
+    Stream(String, Box<dyn Read + Send + 'a>),
 }
+
+/// Of runs that are in memory already.
+const BYTES_WINDOW: usize = 64 << 10;
 
 /// Records in a row.
 pub(crate) struct Run<'a> {
@@ -29,10 +32,17 @@ pub(crate) struct Run<'a> {
     /// What was read and not yet handed out is `bytes[at..]`.
     bytes: Vec<u8>,
     at: usize,
-    progress: &'a Progress,
+    progress: Option<&'a Progress>,
 }
 
 impl<'a> Run<'a> {
+    /// Of whole records in memory.
+    pub fn of_bytes(bytes: &'a [u8], format: Format) -> Run<'a> {
+        let window = AlignedBuf::zeroed(BYTES_WINDOW);
+        let source = Source::Stream(String::new(), Box::new(bytes));
+        Run { source, format, window, bytes: Vec::new(), at: 0, progress: None }
+    }
+
     pub fn of_pieces(
         spills: Option<&'a Spills>,
         pieces: &'a [Piece],
@@ -42,7 +52,7 @@ impl<'a> Run<'a> {
     ) -> Run<'a> {
         let window = AlignedBuf::zeroed(window);
         let source = Source::Pieces(spills, pieces.iter().collect(), 0);
-        Run { source, format, window, bytes: Vec::new(), at: 0, progress }
+        Run { source, format, window, bytes: Vec::new(), at: 0, progress: Some(progress) }
     }
 
     pub fn of_input(
@@ -57,7 +67,7 @@ impl<'a> Run<'a> {
             Input::Stream(name, stream) => Source::Stream(name, stream),
         };
         let window = AlignedBuf::zeroed(window);
-        Ok(Run { source, format, window, bytes: Vec::new(), at: 0, progress })
+        Ok(Run { source, format, window, bytes: Vec::new(), at: 0, progress: Some(progress) })
     }
 
     /// The next record; none at the end.
@@ -82,6 +92,8 @@ impl<'a> Run<'a> {
     }
 
     fn read(&mut self) -> Result<usize> {
+        let progress = self.progress;
+        let count = |bytes: usize| progress.iter().for_each(|progress| progress.read(bytes));
         match &mut self.source {
             Source::Pieces(spills, pieces, at) => {
                 let Some(piece) = pieces.front() else { return Ok(0) };
@@ -98,7 +110,7 @@ impl<'a> Run<'a> {
                     (Piece::Spilled(Extent { file, offset, .. }), Some(spills)) => {
                         let whole = read.next_multiple_of(SECTOR_BYTES);
                         spills.read(&mut self.window[..whole], *file, offset + *at)?;
-                        self.progress.read(read);
+                        count(read);
                     }
                     _ => return Err(Error::bug("read a partition: there is no temporary file")),
                 }
@@ -115,7 +127,7 @@ impl<'a> Run<'a> {
                     .read_at(&mut self.window, *offset)
                     .map_err(|e| Error::from(e).context(format_args!("read `{}`", opened.name)))?;
                 *offset += read as u64;
-                self.progress.read(read);
+                count(read);
                 Ok(read)
             }
             Source::Stream(name, stream) => loop {
@@ -123,7 +135,7 @@ impl<'a> Run<'a> {
                     Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
                     read => {
                         let doing = format!("read `{name}`");
-                        self.progress.read(*read.as_ref().unwrap_or(&0));
+                        count(*read.as_ref().unwrap_or(&0));
                         return read.map_err(|e| Error::from(e).context(doing));
                     }
                 }

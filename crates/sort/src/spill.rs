@@ -92,10 +92,15 @@ impl Spills {
         Ok(spills)
     }
 
-    /// Makes all blocks durable.
-    pub fn sync(&self) -> Result<()> {
+    /// Makes all blocks durable, and the files' names.
+    pub fn sync(&self, disk: &dyn Disk) -> Result<()> {
         for (i, spill) in self.spills.iter().enumerate() {
-            spill.file.sync("sort.spill").map_err(|e| self.failed("write", i, e))?;
+            let parent = spill.path.parent().filter(|p| !p.as_os_str().is_empty());
+            let synced = spill
+                .file
+                .sync("sort.spill")
+                .and_then(|()| disk.sync_dir(parent.unwrap_or(Path::new(".")), "sort.spill_name"));
+            synced.map_err(|e| self.failed("write", i, e))?;
         }
         Ok(())
     }

@@ -92,8 +92,9 @@ pub fn run(scenario: &Scenario, settings: Tcp) -> Result<Outcome> {
         next: 0,
         acknowledged: 0,
         arrived: 0,
-        smooth_ns: 0.0,
-        deviation_ns: 0.0,
+        // As the handshake measured it.
+        smooth_ns: scenario.round_trip_ns as f64,
+        deviation_ns: scenario.round_trip_ns as f64 / 2.0,
         backoffs: 0,
         probed: false,
         timer: 0,
@@ -123,23 +124,15 @@ impl Connection {
     }
 
     fn timeout_ns(&self, settings: &Tcp) -> u64 {
-        // RFC 6298: a second before anything is known; Linux keeps the deviation's part apart
-        // from the least time, which comes on top.
-        if self.smooth_ns == 0.0 {
-            return 1_000_000_000 << self.backoffs.min(7);
-        }
+        // Linux bounds the deviation's part from below, not the sum.
         let time = self.smooth_ns as u64
             + ((4.0 * self.deviation_ns) as u64).max(settings.timeout_least_ns);
         (time << self.backoffs.min(16)).min(TIMEOUT_MOST_NS)
     }
 
     fn measured(&mut self, time_ns: f64) {
-        if self.smooth_ns == 0.0 {
-            (self.smooth_ns, self.deviation_ns) = (time_ns, time_ns / 2.0);
-        } else {
-            self.deviation_ns += ((time_ns - self.smooth_ns).abs() - self.deviation_ns) / 4.0;
-            self.smooth_ns += (time_ns - self.smooth_ns) / 8.0;
-        }
+        self.deviation_ns += ((time_ns - self.smooth_ns).abs() - self.deviation_ns) / 4.0;
+        self.smooth_ns += (time_ns - self.smooth_ns) / 8.0;
     }
 
     /// Halves the window, once for all that was sent before.
@@ -256,7 +249,6 @@ impl World<'_> {
         of.is_probe_timer = settings.probes
             && !of.probed
             && !after_probe
-            && of.smooth_ns > 0.0
             && of.backoffs == 0
             && probe_ns < timeout_ns;
         let time_ns = if of.is_probe_timer { probe_ns } else { timeout_ns };

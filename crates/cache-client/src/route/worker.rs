@@ -20,10 +20,12 @@ const EVENTS: usize = 512;
 const RECEIVE_BYTES: usize = 64 << 10;
 /// Commands of one connection that wait for servers: then it is not read from.
 const COMMANDS_MAX: usize = 1024;
-/// The same in bytes.
+/// The same in bytes, of the commands and, as far as can be foreseen, of their answers.
 const WAITING_BYTES_MAX: usize = 4 << 20;
 /// Answers that a client does not take: then it is not read from, either.
 const UNSENT_BYTES_MAX: usize = 1 << 20;
+/// What a connection's answers are taken to be long until some were seen.
+const ANSWER_BYTES_GUESS: usize = 1 << 20;
 /// A thread without anything to do looks at its clock so often, for its statistics.
 const IDLE_WAIT: Duration = Duration::from_secs(1);
 /// Between two copies of a thread's statistics.
@@ -44,6 +46,8 @@ struct Connection {
     replies: VecDeque<(u32, usize)>,
     /// Lengths of the commands that wait.
     waiting_bytes: usize,
+    /// How long its answers are, at most, by the latest.
+    answer_bytes: usize,
     out: Vec<u8>,
     sent: usize,
     /// No more commands: ends once everything is answered.
@@ -211,6 +215,7 @@ impl Worker {
                 skip: 0,
                 replies: VecDeque::new(),
                 waiting_bytes: 0,
+                answer_bytes: ANSWER_BYTES_GUESS,
                 out: Vec::new(),
                 sent: 0,
                 is_closing: false,
@@ -306,32 +311,23 @@ impl Worker {
     /// Sends what is answered, in the order of the commands; then goes on with those that wait.
     fn answer(&mut self, number: u32) {
         let Some(Some(connection)) = self.connections.get_mut(number as usize) else { return };
-        while let Some((reply, used)) = connection.replies.front().copied() {
-            if !self.router.is_ready(reply) {
+        loop {
+            take_answers(connection, &mut self.router);
+            if connection.out.is_empty() {
                 break;
             }
-            connection.replies.pop_front();
-            connection.waiting_bytes -= used;
-            let bytes = self.router.close(reply);
-            if connection.out.is_empty() {
-                connection.out = bytes
-            } else {
-                connection.out.extend_from_slice(&bytes)
-            }
-        }
-        while connection.sent < connection.out.len() {
             match sockets::send(&connection.socket, &connection.out[connection.sent..]) {
                 Ok(n) => connection.sent += n,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
                 Err(_) => return self.close(number),
             }
-        }
-        if connection.sent == connection.out.len() {
-            (connection.out, connection.sent) = (Vec::new(), 0);
-            if connection.is_closing && connection.replies.is_empty() {
-                return self.close(number);
+            if connection.sent == connection.out.len() {
+                (connection.out, connection.sent) = (Vec::new(), 0);
             }
+        }
+        if connection.out.is_empty() && connection.is_closing && connection.replies.is_empty() {
+            return self.close(number);
         }
         if !is_busy(connection) && !connection.inbox.is_empty() {
             self.commands(number);
@@ -358,9 +354,28 @@ impl Worker {
     }
 }
 
+/// Moves answers that are ready behind those that are being sent, as many as may wait there.
+fn take_answers(connection: &mut Connection, router: &mut Router) {
+    while connection.out.len() - connection.sent <= UNSENT_BYTES_MAX
+        && let Some((reply, used)) = connection.replies.front().copied()
+        && router.is_ready(reply)
+    {
+        connection.replies.pop_front();
+        connection.waiting_bytes -= used;
+        let bytes = router.close(reply);
+        connection.answer_bytes = bytes.len().max(connection.answer_bytes / 2);
+        if connection.out.is_empty() {
+            connection.out = bytes;
+        } else {
+            connection.out.extend_from_slice(&bytes);
+        }
+    }
+}
+
 /// Whether a connection has enough to do.
 fn is_busy(connection: &Connection) -> bool {
     connection.replies.len() >= COMMANDS_MAX
         || connection.waiting_bytes > WAITING_BYTES_MAX
+        || connection.replies.len() * connection.answer_bytes > WAITING_BYTES_MAX
         || connection.out.len() - connection.sent > UNSENT_BYTES_MAX
 }

@@ -26,6 +26,7 @@ const SEALS_MAX: usize = 64;
 #[derive(Clone, Default)]
 pub struct Leader {
     work: Arc<Mutex<Work>>,
+    at_random: bool,
 }
 
 #[derive(Default)]
@@ -40,6 +41,11 @@ struct Work {
 }
 
 impl Leader {
+    /// `at_random`: repair is planned by chance, to compare with.
+    pub fn new(at_random: bool) -> Leader {
+        Leader { at_random, ..Leader::default() }
+    }
+
     fn work(&self) -> MutexGuard<'_, Work> {
         self.work.lock().expect("no holder of this lock panics")
     }
@@ -110,7 +116,7 @@ impl Leader {
         {
             let mut work = self.work();
             if work.repair.as_ref().is_none_or(|repair| repair.epoch() != epoch) {
-                work.repair = Some(Repair::new(epoch, now_ns));
+                work.repair = Some(Repair::new(epoch, now_ns, self.at_random));
             }
             if !work.repair.as_ref().is_some_and(|repair| repair.is_due(now_ns)) {
                 return Ok(());

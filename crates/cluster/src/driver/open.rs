@@ -66,6 +66,8 @@ pub struct NodeConfig {
     pub chunk_bytes: u64,
     /// What the node's link carries in each direction, in bytes a second; 0 for a gigabit.
     pub link_bytes_per_second: u64,
+    /// Repair is planned by chance, as long as this node leads: to compare with.
+    pub repair_at_random: bool,
     pub fold: FoldOptions,
     /// Told in a sentence what opening waits for.
     pub tell: fn(&str),
@@ -89,6 +91,7 @@ impl NodeConfig {
             journal_segment_bytes: 32 * MIB,
             chunk_bytes: CHUNK_BYTES,
             link_bytes_per_second: 0,
+            repair_at_random: false,
             fold: FoldOptions::default(),
             tell: |_| (),
         }
@@ -170,7 +173,7 @@ impl Node {
             workers,
             replicator,
             log_host,
-            leader: Leader::default(),
+            leader: Leader::new(config.repair_at_random),
             leading: Default::default(),
             heard: Mutex::default(),
             operator: Mutex::default(),

@@ -11,6 +11,7 @@ use super::replicas::{ReplicaSet, Shared};
 use crate::{ChunkKind, Outcome};
 use holdfast_base::ids::{ChunkId, Durability, FileId, Pointer, Slot, Tier};
 use holdfast_base::node::StorageClass;
+use holdfast_base::units::KIB;
 use holdfast_base::{Error, Kind, Result};
 use holdfast_chunk::{Body, ChunkSpec, Done, Needle, Store};
 use holdfast_env::net::SharedBody;
@@ -119,7 +120,7 @@ impl PackedWriters {
                 _ => {}
             }
             // The next chunk; where there is no room for it, the next tier.
-            let spot = match node.spot(tier, class.durability(), needed) {
+            let spot = match node.spot(tier, class.durability(), chunk_bytes_for(needed)) {
                 Ok(Some(spot)) => spot,
                 Ok(None) => continue,
                 Err(e) => {
@@ -201,7 +202,7 @@ impl PackedWriters {
         let Some(needed) = needed else { return };
         let spot = open.spot.clone();
         retire(node, LaneState::Open(open));
-        match node.spot(spot.tier, spot.durability, needed) {
+        match node.spot(spot.tier, spot.durability, chunk_bytes_for(needed)) {
             Ok(Some(next)) => self.open_chunk(node, next),
             Ok(None) => self.refuse(&spot, Error::full(
                 "place the next packed chunk: every store of its tier is full; delete something or add a store",
@@ -294,6 +295,11 @@ fn make(node: &Arc<Node>, chunk: ChunkId, spot: Spot) {
         let open = OpenChunk { chunk, spot: place, writer, in_flight: Arc::default() };
         node.packed.opened(&node, open);
     });
+}
+
+/// Capacity of a chunk that takes `needed` bytes at once: its front, and a checksum for each block.
+fn chunk_bytes_for(needed: u64) -> u64 {
+    needed + needed / 8192 + 16 * KIB
 }
 
 impl OpenChunk {

@@ -71,7 +71,7 @@ impl World {
                 places: (1..=count).map(|n| (StoreId(n), place(n))).collect(),
             },
             tasks,
-            repair: Repair::new(Index(9), 0),
+            repair: Repair::new(Index(9), 0, false),
             settings: RecoverySettings::default(),
             now_ns: 0,
             machines: (1..=count).map(|n| (NodeId(n as u32), Machine::default())).collect(),
@@ -330,7 +330,7 @@ fn a_new_leader_goes_on_with_what_is_under_way() {
     }
     let (begun, made) = (world.begun.len(), world.landed.len());
     // What ended and was not heard of, and what is under way, is not copied again.
-    world.repair = Repair::new(Index(20), world.now_ns);
+    world.repair = Repair::new(Index(20), world.now_ns, false);
     let first = world.round();
     assert!(first.iter().all(|orders| orders.plan.look), "it looks before it plans");
     world.finish();

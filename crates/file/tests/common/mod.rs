@@ -22,14 +22,20 @@ pub struct World {
     pub data: PathBuf,
     node: Option<Arc<Node>>,
     server: Option<Server>,
+    chunk_bytes: u64,
 }
 
 impl World {
     pub fn new(name: &str) -> World {
+        World::with_chunks(name, holdfast_base::limits::CHUNK_BYTES)
+    }
+
+    /// Chunks have this capacity, unless an object needs more.
+    pub fn with_chunks(name: &str, chunk_bytes: u64) -> World {
         let data = std::env::temp_dir().join(format!("hf-file-{}-{name}", std::process::id()));
         let _ = std::fs::remove_dir_all(&data);
-        let node = Some(open(&data));
-        let mut world = World { data, node, server: None };
+        let node = Some(open(&data, chunk_bytes));
+        let mut world = World { data, node, server: None, chunk_bytes };
         world.serve();
         world
     }
@@ -80,7 +86,7 @@ impl World {
         while old.strong_count() > 0 {
             std::thread::yield_now();
         }
-        self.node = Some(open(&self.data));
+        self.node = Some(open(&self.data, self.chunk_bytes));
         self.serve();
     }
 }
@@ -92,7 +98,7 @@ impl Drop for World {
     }
 }
 
-fn open(data: &Path) -> Arc<Node> {
+fn open(data: &Path, chunk_bytes: u64) -> Arc<Node> {
     let machine = Machine {
         disk: Arc::new(RealDisk),
         clock: Arc::new(RealClock::new()),
@@ -100,7 +106,8 @@ fn open(data: &Path) -> Arc<Node> {
         peers: Arc::new(holdfast_env::net::NoPeers),
         meter: Arc::default(),
     };
-    Node::open(machine, &NodeConfig { worker_threads: 2, ..NodeConfig::new(data) }, None).unwrap()
+    let config = NodeConfig { worker_threads: 2, chunk_bytes, ..NodeConfig::new(data) };
+    Node::open(machine, &config, None).unwrap()
 }
 
 /// Bytes that differ from place to place, and from seed to seed.

@@ -82,6 +82,15 @@ impl Case {
         )
     }
 
+    /// Tasks placed a second, scans included; by as many tasks as the slowest scan is given.
+    pub fn tasks_per_second(&self, algorithm: Algorithm) -> Result<f64> {
+        let scans = matches!(algorithm, Algorithm::Naive | Algorithm::G1);
+        let tasks_max = if scans { LITERAL_VISITS_MAX / self.nodes.len() } else { usize::MAX };
+        let start = Instant::now();
+        let made = self.plan(algorithm, tasks_max)?;
+        Ok(made.placed as f64 / start.elapsed().as_secs_f64())
+    }
+
     /// Reads each task and the loads of its sources once: no selector does less.
     fn limit_seconds(&self) -> f64 {
         let load = vec![1.0f32; self.nodes.len()];

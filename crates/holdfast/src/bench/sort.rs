@@ -2,6 +2,9 @@
 //! sort, then GNU sort with the same memory on the same file; outputs are compared. What the sort
 //! cannot beat is its bytes, read and written as often as they must be, at that bandwidth.
 
+mod kernels;
+mod peers;
+
 use super::report::{median, rounded};
 use super::server::own_cpu_seconds;
 use crate::output::Output as Lines;
@@ -20,9 +23,8 @@ use holdfast_sort::output::Output;
 use holdfast_sort::progress::Progress;
 use holdfast_sort::record::Format;
 use serde_json::{Value, json};
-use std::io::{BufWriter, Read, Write};
+use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -53,6 +55,52 @@ pub struct SortBench {
     /// Directories for temporary files [default: that for all files]
     #[arg(short = 'T', long, value_name = "DIR")]
     temp: Vec<PathBuf>,
+    /// A Python that has the package duckdb: runs DuckDB, too
+    #[arg(long, value_name = "PYTHON")]
+    duckdb: Option<String>,
+    /// All sorts in a memory cgroup of that memory and so much more, page cache included
+    #[arg(long, value_name = "BYTES")]
+    cgroup: Option<String>,
+    /// The steps of a sort in memory instead, on one thread
+    #[arg(long)]
+    kernels: bool,
+}
+
+/// A memory cgroup that this process is in.
+struct Cgroup(PathBuf);
+
+impl Cgroup {
+    fn enter(bytes: u64) -> Result<Cgroup> {
+        let name = format!("holdfast-bench-{}", std::process::id());
+        let (one, two) = ("/sys/fs/cgroup/memory", "/sys/fs/cgroup");
+        let enter = |root: &str, limit: &str| -> std::io::Result<Cgroup> {
+            let group = Path::new(root).join(&name);
+            std::fs::create_dir(&group)?;
+            let written = std::fs::write(group.join(limit), bytes.to_string())
+                .and_then(|()| std::fs::write(group.join("cgroup.procs"), "0"));
+            let _ = written.as_ref().map_err(|_| std::fs::remove_dir(&group));
+            written.map(|()| Cgroup(group))
+        };
+        enter(one, "memory.limit_in_bytes").or_else(|_| enter(two, "memory.max")).map_err(|e| {
+            Error::from(e).context("make a memory cgroup: run as root, or without `--cgroup`")
+        })
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        // Back to the group above; an empty group can be removed.
+        if let Some(above) = self.0.parent() {
+            let _ = std::fs::write(above.join("cgroup.procs"), "0");
+        }
+        let _ = std::fs::remove_dir(&self.0);
+    }
+}
+
+/// Another sort's runs.
+struct Peer {
+    name: &'static str,
+    seconds: Vec<f64>,
 }
 
 /// Reads and writes at once, each so many at a time and so long.
@@ -72,6 +120,9 @@ struct Sample {
 }
 
 pub fn run(options: &SortBench, lines: &mut Lines) -> Result<()> {
+    if options.kernels {
+        return kernels::run(options.repetitions, lines);
+    }
     let parent = match &options.data {
         Some(directory) => directory.clone(),
         None => std::env::current_dir()?,
@@ -99,6 +150,8 @@ fn measure(options: &SortBench, directory: &Path, lines: &mut Lines) -> Result<(
     }
     let bytes = std::fs::metadata(&input)?.len();
     let output = directory.join("output");
+    let more = options.cgroup.as_deref().map(parse_bytes).transpose().map_err(Error::invalid)?;
+    let _cgroup = more.map(|more| Cgroup::enter(memory + more)).transpose()?;
     let mut samples = Vec::new();
     for _ in 0..options.repetitions.max(1) {
         let bandwidth = mixed_bandwidth(directory)?;
@@ -109,18 +162,41 @@ fn measure(options: &SortBench, directory: &Path, lines: &mut Lines) -> Result<(
         };
         samples.push(sort_once(&input, &output, temp, memory, columns, bandwidth)?);
     }
-    let mut peers = Vec::new();
-    for _ in 0..options.peer_repetitions {
-        let other = directory.join("gnu");
-        let Some(seconds) = gnu_sort(&input, &other, directory, memory, columns)? else { break };
-        peers.push(seconds);
-        if !same(&output, &other)? {
-            return Err(Error::bug("compare with GNU sort: the outputs differ"));
-        }
-        std::fs::remove_file(&other)?;
-    }
+    let peers = run_peers(options, directory, memory, columns)?;
     let line = line(options, bytes, memory, &samples, &peers);
     lines.line(|| text(&line), || line.clone())
+}
+
+fn run_peers(
+    options: &SortBench,
+    directory: &Path,
+    memory: u64,
+    columns: bool,
+) -> Result<Vec<Peer>> {
+    let (input, output, other) =
+        (directory.join("input"), directory.join("output"), directory.join("other"));
+    let request =
+        peers::Request { input: &input, output: &other, temp: directory, memory, columns };
+    let mut peers = vec![Peer { name: "GNU sort", seconds: Vec::new() }];
+    peers.extend(options.duckdb.is_some().then(|| Peer { name: "DuckDB", seconds: Vec::new() }));
+    for _ in 0..options.peer_repetitions {
+        for peer in &mut peers {
+            let seconds = match &options.duckdb {
+                Some(python) if peer.name == "DuckDB" => peers::duckdb(python, &request)?,
+                _ => peers::gnu_sort(&request)?,
+            };
+            let Some(seconds) = seconds else { continue };
+            peer.seconds.push(seconds);
+            // The order of equal keys is nobody's promise there.
+            let fixed = options.kind == "uniform" || columns;
+            if fixed && !peers::same(&output, &other)? {
+                return Err(Error::bug(format!("compare with {}: the outputs differ", peer.name)));
+            }
+            std::fs::remove_file(&other)?;
+        }
+    }
+    peers.retain(|peer| !peer.seconds.is_empty());
+    Ok(peers)
 }
 
 fn sort_once(
@@ -280,46 +356,7 @@ fn make_lines(path: &Path, bytes: u64, seed: u64) -> Result<()> {
     Ok(())
 }
 
-/// Seconds that GNU sort takes, its output synced; none if there is no GNU sort.
-fn gnu_sort(
-    input: &Path,
-    output: &Path,
-    temp: &Path,
-    memory: u64,
-    columns: bool,
-) -> Result<Option<f64>> {
-    holdfast_env::local::drop_cached(input)?;
-    let mut command = Command::new("sort");
-    command.env("LC_ALL", "C").arg("-S").arg(memory.to_string() + "b").arg("--parallel=2");
-    command.arg("-T").arg(temp).arg("-o").arg(output).arg(input);
-    if columns {
-        command.arg("-k3,3");
-    }
-    let start = Instant::now();
-    let Ok(status) = command.status() else { return Ok(None) };
-    if !status.success() {
-        return Err(Error::retry(format!("run GNU sort: it ended with {status}")));
-    }
-    std::fs::File::open(output)?.sync_all()?;
-    Ok(Some(start.elapsed().as_secs_f64()))
-}
-
-fn same(a: &Path, b: &Path) -> Result<bool> {
-    let (mut a, mut b) = (std::fs::File::open(a)?, std::fs::File::open(b)?);
-    let (mut x, mut y) = (vec![0; 1 << 20], vec![0; 1 << 20]);
-    if a.metadata()?.len() != b.metadata()?.len() {
-        return Ok(false);
-    }
-    loop {
-        let n = a.read(&mut x)?;
-        b.read_exact(&mut y[..n])?;
-        if n == 0 || x[..n] != y[..n] {
-            return Ok(n == 0);
-        }
-    }
-}
-
-fn line(options: &SortBench, bytes: u64, memory: u64, samples: &[Sample], peers: &[f64]) -> Value {
+fn line(options: &SortBench, bytes: u64, memory: u64, samples: &[Sample], peers: &[Peer]) -> Value {
     let of = |value: &dyn Fn(&Sample) -> f64| median(samples.iter().map(value));
     let size = bytes as f64;
     let in_memory = samples.iter().any(|sample| sample.report.in_memory);
@@ -327,7 +364,8 @@ fn line(options: &SortBench, bytes: u64, memory: u64, samples: &[Sample], peers:
     let (rate, limit) = (of(&|s| size / s.seconds), of(&|s| s.bandwidth / passes));
     let rates = samples.iter().map(|s| size / s.seconds);
     let spread = rates.fold((f64::MAX, 0f64), |(a, b), v| (a.min(v), b.max(v)));
-    let peer = (!peers.is_empty()).then(|| size / median(peers.iter().copied()));
+    let rate_of = |peer: &Peer| size / median(peer.seconds.iter().copied());
+    let object = |peer: &Peer| json!({"name": peer.name, "version": "installed", "value": rounded(rate_of(peer))});
     json!({
         "case": format!("sort/{}/{}/{} of memory", options.kind, format_bytes(bytes), format_bytes(memory)),
         "operations": samples.first().map_or(0, |s| s.report.records),
@@ -340,14 +378,16 @@ fn line(options: &SortBench, bytes: u64, memory: u64, samples: &[Sample], peers:
             "unit": "bytes/s",
         },
         "ratio_to_limit": rounded(of(&|s| size / s.seconds / (s.bandwidth / passes))),
-        "peer": peer.map(|value| json!({"name": "GNU sort", "version": "installed", "value": rounded(value)})),
-        "ratio_to_peer": peer.map(|value| rounded(rate / value)),
+        "peer": peers.first().map(object),
+        "ratio_to_peer": peers.first().map(|peer| rounded(rate / rate_of(peer))),
+        "other_peers": peers.iter().skip(1).map(object).collect::<Vec<_>>(),
         "better": "higher",
         "client_cpu_seconds": rounded(of(&|s| s.cpu_seconds)),
         "cpu_seconds_per_gb": rounded(of(&|s| s.cpu_seconds / (size / 1e9))),
         "memory_bytes": rounded(of(&|s| s.memory_bytes as f64)),
         "reads_a_byte": rounded(of(&|s| s.read as f64 / size)),
         "writes_a_byte": rounded(of(&|s| s.written as f64 / size)),
+        "kept_bytes": rounded(of(&|s| s.report.kept_bytes as f64)),
         "split_bytes": rounded(of(&|s| s.report.split_bytes as f64)),
         "repetitions": samples.len(),
         "spread": {"min": rounded(spread.0), "max": rounded(spread.1)},
@@ -358,8 +398,13 @@ fn text(line: &Value) -> String {
     let number = |name: &str| line[name].as_f64().unwrap_or_default();
     let peer = match &line["ratio_to_peer"] {
         Value::Null => String::new(),
-        ratio => format!("; {ratio} times GNU sort"),
+        ratio => format!("; {ratio} times {}", line["peer"]["name"].as_str().unwrap_or_default()),
     };
+    let others = line["other_peers"].as_array().into_iter().flatten().map(|other| {
+        let ratio = number("bytes_per_second") / other["value"].as_f64().unwrap_or(f64::NAN);
+        format!(", {ratio:.2} times {}", other["name"].as_str().unwrap_or_default())
+    });
+    let peer = peer + &others.collect::<String>();
     format!(
         "{}: {:.1} s, {:.0} MB/s, {} of {}{peer}; {} CPU-s a GB, {} of memory, {} reads and {} writes a byte",
         line["case"].as_str().unwrap_or_default(),

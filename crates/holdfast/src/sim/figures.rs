@@ -3,6 +3,7 @@
 
 use super::Summary;
 use super::plot::Chart;
+use crate::bench::scheduler::Case;
 use crate::cli::SimRecovery;
 use holdfast_base::{Error, Result};
 use holdfast_recovery::model::Params;
@@ -68,11 +69,12 @@ impl Figure {
         };
         params.check()?;
         let nodes = options.nodes;
-        let setup = Setup::new(nodes, options.chunks, options.seed);
+        let mut setup = Setup::new(nodes, options.chunks, options.seed);
+        setup.placement.scatter = options.scatter;
         let dayu = Options::paper(params, Algorithm::Dayu);
         let slots = |variant: &str, options: Options| job(variant, options, nodes, false);
         let best = || with_horizon(job("1 s reports", dayu, nodes, true), options.horizon);
-        let jobs = match self {
+        let mut jobs = match self {
             Figure::None => chosen(options, params)?,
             Figure::Comparison => {
                 let mut jobs = chosen(options, params)?;
@@ -109,6 +111,9 @@ impl Figure {
                 .map(|beta| slots("", Options { params: Params { beta, ..params }, ..dayu }))
                 .collect(),
         };
+        if options.measure_compute {
+            measure(options, &mut jobs)?;
+        }
         Ok(vec![(setup, options.failures, jobs)])
     }
 
@@ -147,6 +152,21 @@ fn with_horizon(mut job: Job, horizon_s: Option<f32>) -> Job {
         job.config.options.horizon_s = horizon_s;
     }
     job
+}
+
+/// Charges what a slot's plan takes here and now, on one core.
+fn measure(options: &SimRecovery, jobs: &mut [Job]) -> Result<()> {
+    let case = Case::new(options.nodes, options.chunks, options.seed);
+    let mut known: Vec<(Algorithm, f64)> = Vec::new();
+    for job in jobs {
+        let algorithm = job.config.options.algorithm;
+        if !known.iter().any(|(other, _)| *other == algorithm) {
+            known.push((algorithm, case.tasks_per_second(algorithm)?));
+        }
+        let found = known.iter().find(|(other, _)| *other == algorithm);
+        job.config.compute.tasks_per_second = found.map_or(f64::INFINITY, |(_, rate)| *rate);
+    }
+    Ok(())
 }
 
 /// What planning costs: recorded with `holdfast bench scheduler` on one core of 2.5 GHz, so that a

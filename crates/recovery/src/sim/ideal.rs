@@ -17,6 +17,10 @@ pub struct Ideal {
 const ROUNDS: usize = 6;
 /// Halvings of the interval in which the end is: to 1% of the fluid ideal.
 const HALVINGS: usize = 7;
+/// The same where few nodes hold what is to be copied, and the end may be many times later.
+const HALVINGS_FAR: usize = 14;
+/// What holders must be able to send before the search for the end ends, of all that there is.
+const FAR: f64 = 1.5;
 /// A load that much over what a node can send is what balancing leaves, not too much.
 const BALANCED: f64 = 1.005;
 
@@ -30,8 +34,18 @@ pub fn ideal(scenario: &Scenario, params: &Params) -> Ideal {
     let mut left = total;
     let mut fluid_s = 0.0;
     let mut t = 0.0;
-    // A window twice as long as the fluid ideal is enough for the feasible one.
-    while (fluid_s == 0.0 || t < 2.0 * fluid_s) && t < super::SECONDS_MAX {
+    let mut holds = vec![false; n];
+    let sources = (0..tasks.len() as u32).flat_map(|task| tasks.sources(task));
+    sources.for_each(|node| holds[*node as usize] = true);
+    // A window twice as long as the fluid ideal is enough for the feasible one, unless only some
+    // nodes hold anything: then until those can have sent half as much again.
+    let can_send = |sent: &[f32]| {
+        let all = sent.iter().zip(&holds).filter(|(_, holds)| **holds);
+        all.map(|(mb, _)| f64::from(*mb)).sum::<f64>()
+    };
+    while (fluid_s == 0.0 || t < 2.0 * fluid_s || can_send(&sent[sent.len() - 1]) < FAR * total)
+        && t < super::SECONDS_MAX
+    {
         let now = scenario.foreground(t);
         let mut sums = [0.0; 2];
         let mut next = sent[sent.len() - 1].clone();
@@ -53,7 +67,9 @@ pub fn ideal(scenario: &Scenario, params: &Params) -> Ideal {
         left -= rate * step;
         t += step;
     }
-    let feasible_s = feasible(scenario, &sent, step, fluid_s);
+    let far = t > 2.0 * fluid_s + step;
+    let search = if far { (t, HALVINGS_FAR) } else { (2.0 * fluid_s, HALVINGS) };
+    let feasible_s = feasible(scenario, &sent, step, fluid_s, search);
     Ideal { fluid_s, feasible_s: feasible_s.max(fluid_s) }
 }
 
@@ -61,7 +77,13 @@ pub fn ideal(scenario: &Scenario, params: &Params) -> Ideal {
 /// For an end in question, each task in turn is split such that its holders are loaded alike for
 /// what they can send until then (coordinate descent on a convex problem); the end is late enough
 /// if no node is left with more than it can send.
-fn feasible(scenario: &Scenario, sent: &[Vec<f32>], step: f64, fluid_s: f64) -> f64 {
+fn feasible(
+    scenario: &Scenario,
+    sent: &[Vec<f32>],
+    step: f64,
+    fluid_s: f64,
+    (latest_s, halvings): (f64, usize),
+) -> f64 {
     let tasks = &scenario.tasks;
     let mut load = vec![0f64; scenario.racks.len()];
     // Share of each task's first holder; the second has the rest. Tasks with another number of
@@ -73,8 +95,8 @@ fn feasible(scenario: &Scenario, sent: &[Vec<f32>], step: f64, fluid_s: f64) -> 
             load[*node as usize] += f64::from(tasks.mb(task)) / sources.len() as f64;
         }
     }
-    let (mut early, mut late) = (fluid_s, 2.0 * fluid_s);
-    for _ in 0..HALVINGS {
+    let (mut early, mut late) = (fluid_s, latest_s);
+    for _ in 0..halvings {
         let end_s = (early + late) / 2.0;
         let at = end_s / step;
         let (before, part) = ((at as usize).min(sent.len() - 2), at.fract());

@@ -99,3 +99,18 @@ fn impossible_settings_are_refused() {
     let config = Config::slots(Options::paper(params, Algorithm::Dayu));
     assert!(simulate(&scenario, &config).unwrap_err().message.contains("alpha"));
 }
+
+/// With copysets, only some nodes have what is to be copied; the feasible ideal was looked for
+/// up to twice the fluid one, and given as that.
+#[test]
+fn with_copysets_the_feasible_ideal_is_what_the_holders_can_send() {
+    let mut setup = setup(1);
+    setup.placement.scatter = 10;
+    let scenario = setup.scenario(0, None);
+    let bound = ideal(&scenario, &Params::default());
+    assert!(bound.feasible_s > 3.0 * bound.fluid_s, "{bound:?}");
+    let best = Config::horizon(Options::paper(Params::default(), Algorithm::Dayu));
+    let outcome = simulate(&scenario, &best).unwrap();
+    let ratio = outcome.seconds / bound.feasible_s;
+    assert!((0.98..1.5).contains(&ratio), "{ratio} {bound:?}");
+}

@@ -18,11 +18,22 @@ pub struct PlacementParams {
     pub weight_cov: f32,
     /// Share of full chunks; the rest is uniform between 1 MB and a full chunk.
     pub full_share: f32,
+    /// Copysets: a node shares its chunks with so many others only, in sets of as many nodes as a
+    /// chunk has replicas, each set drawn like a chunk's holders (Cidon et al., 2013). 0: with
+    /// all. Few sets make it unlikely that a few failures at once hit all copies of a chunk, and
+    /// leave few nodes to send what one failure needs.
+    pub scatter: usize,
 }
 
 impl Default for PlacementParams {
     fn default() -> PlacementParams {
-        PlacementParams { rack_nodes: 35, replicas: 3, weight_cov: 0.3, full_share: 0.95 }
+        PlacementParams {
+            rack_nodes: 35,
+            replicas: 3,
+            weight_cov: 0.3,
+            full_share: 0.95,
+            scatter: 0,
+        }
     }
 }
 
@@ -62,16 +73,20 @@ impl Placement {
     /// Appends `chunks` tasks of the failed `node`.
     pub fn extend(&self, tasks: &mut Tasks, node: u32, chunks: usize, random: &mut Random) {
         let mut holders = Vec::with_capacity(self.params.replicas);
-        let racks = self.racks.last().map_or(0, |last| last + 1) as usize;
+        let others = self.params.replicas.max(2) - 1;
+        let mut of_node = Random::of(self.seed ^ 0xc0, u64::from(node));
+        let sets: Vec<Vec<u32>> = (0..self.params.scatter.div_ceil(others))
+            .map(|_| {
+                let mut set = Vec::with_capacity(self.params.replicas);
+                self.holders(node, &mut set, &mut of_node);
+                set
+            })
+            .collect();
         for _ in 0..chunks {
-            holders.clear();
-            holders.push(node);
-            while holders.len() < self.params.replicas.min(racks) {
-                let holder = self.weighted.draw(random);
-                let rack = self.racks[holder as usize];
-                if holders.iter().all(|other| self.racks[*other as usize] != rack) {
-                    holders.push(holder);
-                }
+            if sets.is_empty() {
+                self.holders(node, &mut holders, random);
+            } else {
+                holders.clone_from(&sets[random.below(sets.len())]);
             }
             let mb = if random.unit() < self.params.full_share {
                 CHUNK_MB
@@ -79,6 +94,20 @@ impl Placement {
                 1.0 + (CHUNK_MB - 1.0) * random.unit()
             };
             tasks.push(mb, 0, &holders[1..], &[]);
+        }
+    }
+
+    /// Draws the holders of a chunk of `node`, each in a rack of its own.
+    fn holders(&self, node: u32, holders: &mut Vec<u32>, random: &mut Random) {
+        let racks = self.racks.last().map_or(0, |last| last + 1) as usize;
+        holders.clear();
+        holders.push(node);
+        while holders.len() < self.params.replicas.min(racks) {
+            let holder = self.weighted.draw(random);
+            let rack = self.racks[holder as usize];
+            if holders.iter().all(|other| self.racks[*other as usize] != rack) {
+                holders.push(holder);
+            }
         }
     }
 }

@@ -113,3 +113,22 @@ fn impossible_traces_are_refused() {
     }
     assert!(parse_csv("a,b\n", 2, 250.0).unwrap_err().message.contains("header"));
 }
+
+#[test]
+fn copysets_bound_how_many_nodes_share_chunks_and_so_how_fast_they_are_recovered() {
+    let params = PlacementParams { rack_nodes: 10, scatter: 20, ..PlacementParams::default() };
+    let placement = Placement::new(&params, 200, 3);
+    let tasks = placement.failure(7, 5000, 1);
+    let mut shares = std::collections::BTreeSet::new();
+    for task in 0..tasks.len() as u32 {
+        let holders = tasks.sources(task);
+        assert_eq!(holders.len(), 2);
+        let racks = [holders[0] / 10, holders[1] / 10, 0];
+        assert!(racks[0] != racks[1] && racks[..2].iter().all(|rack| *rack != racks[2]));
+        shares.extend(holders.iter().copied());
+    }
+    assert!((15..=20).contains(&shares.len()), "{}", shares.len());
+    // The same sets for every failure of the node.
+    let again = placement.failure(7, 5000, 2);
+    assert!((0..5000).all(|task| again.sources(task).iter().all(|node| shares.contains(node))));
+}

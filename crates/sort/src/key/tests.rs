@@ -33,7 +33,7 @@ fn bad_keys_are_refused_with_what_is_wrong() {
         ("x", "number"),
         ("1.,2", "number"),
         ("1z", "no option"),
-        ("1V", "version"),
+        ("1nV", "one of"),
         ("1R", "random"),
         ("1nd", "do not go"),
         ("1nM", "one of"),

@@ -1,0 +1,143 @@
+//! Sorts that are killed, or lose the power, at many places, and go on: nothing has the output's
+//! name before all of it is there, the input stays as it was, the resumed sort gives what an
+//! undisturbed one gives, and nothing else is left.
+
+use holdfast_base::Result;
+use holdfast_env::disk::{Access, Disk};
+use holdfast_sim::disk::{Options, SimDisk};
+use holdfast_sort::gray::generate::{self, Request, Shape};
+use holdfast_sort::input::Input;
+use holdfast_sort::job::{self, Job, Report};
+use holdfast_sort::order::Order;
+use holdfast_sort::output::Output;
+use holdfast_sort::progress::Progress;
+use holdfast_sort::record::Format;
+use std::path::{Path, PathBuf};
+
+const RECORDS: u64 = 250_000;
+const DIRECTORIES: [&str; 4] = ["/in", "/out", "/t0", "/t1"];
+
+fn sort(disk: &SimDisk, resume: bool, reverse: bool) -> Result<Report> {
+    let format = Format::Fixed(100);
+    let job = Job {
+        inputs: vec![Input::File(PathBuf::from("/in/data"))],
+        output: Output::File(PathBuf::from("/out/sorted")),
+        format,
+        order: Order::range(format, 0, Some(10), reverse).unwrap(),
+        unique: false,
+        memory_bytes: 32 << 20,
+        temp: vec![PathBuf::from("/t0"), PathBuf::from("/t1")],
+        threads: 2,
+        first: None,
+        resume,
+    };
+    job::run(disk, job, &Progress::default())
+}
+
+fn names(disk: &SimDisk) -> Vec<String> {
+    let entries = DIRECTORIES.iter().flat_map(|directory| disk.list(Path::new(directory)).unwrap());
+    entries.map(|entry| entry.name).collect()
+}
+
+fn content(disk: &SimDisk, path: &str) -> Vec<u8> {
+    let file = disk.open_to_read(Path::new(path), Access::Cached).unwrap();
+    let mut bytes = vec![0; file.len().unwrap() as usize];
+    file.read_exact_at(&mut bytes, 0).unwrap();
+    bytes
+}
+
+/// How many operations a sort takes, and after how many of them it could be resumed.
+struct Operations {
+    all: u64,
+    begun: u64,
+}
+
+impl Operations {
+    /// So far through what comes after the first phase.
+    fn later(&self, part: u64, of: u64) -> u64 {
+        self.begun + (self.all - self.begun) * part / of
+    }
+}
+
+/// A disk with the input alone, the sorted bytes, and the operations that sorting takes.
+fn start() -> (SimDisk, Vec<u8>, Operations) {
+    let disk = SimDisk::with_options(1, Options::default());
+    for directory in DIRECTORIES {
+        disk.create_dir_all(Path::new(directory)).unwrap();
+    }
+    disk.sync_dir(Path::new("/"), "test").unwrap();
+    let shape = Shape { ascii: false, skew: true };
+    let request = Request { start: 0, records: RECORDS, shape, threads: 2 };
+    generate::file(&disk, Path::new("/in/data"), &request).unwrap();
+    disk.sync_dir(Path::new("/in"), "test").unwrap();
+    let whole = disk.durable_copy();
+    let report = sort(&whole, false, false).unwrap();
+    assert!(!report.in_memory && report.kept_bytes > 0, "{report:?}");
+    let manifest = whole.trace().iter().position(|line| line.contains("manifest"));
+    let operations = Operations { all: whole.operations(), begun: manifest.unwrap() as u64 };
+    (disk, content(&whole, "/out/sorted"), operations)
+}
+
+#[test]
+fn what_was_killed_or_lost_its_power_anywhere_goes_on_and_gives_the_same() {
+    let (disk, sorted, operations) = start();
+    let input = content(&disk, "/in/data");
+    let mut resumed = 0;
+    for i in 0..18 {
+        let copy = disk.durable_copy();
+        copy.crash_at(match i {
+            0..6 => operations.begun * (i + 1) / 7,
+            _ => operations.later(i - 5, 14),
+        });
+        assert!(sort(&copy, false, false).is_err(), "{i}");
+        let mut left = if i % 3 == 2 { copy.power_cut(i) } else { copy.process_kill() };
+        assert!(!left.exists(Path::new("/out/sorted")).unwrap(), "{i}");
+        if i % 2 == 0 {
+            // Again, while it goes on.
+            left.crash_at(operations.all / 8);
+            let _ = sort(&left, true, false);
+            left = left.process_kill();
+        }
+        let report = sort(&left, true, false).unwrap_or_else(|e| panic!("{i}: {e}"));
+        resumed += usize::from(report.resumed);
+        assert_eq!(report.records_out, RECORDS, "{i}");
+        assert!(content(&left, "/out/sorted") == sorted, "{i}: other bytes");
+        assert!(content(&left, "/in/data") == input, "{i}: the input changed");
+        assert_eq!(names(&left), ["data", "sorted"], "{i}");
+    }
+    assert!(resumed > 2, "{resumed} were resumed");
+}
+
+#[test]
+fn a_plain_sort_after_a_kill_starts_anew_and_another_sort_is_not_resumed() {
+    let (disk, sorted, operations) = start();
+    disk.crash_at(operations.later(1, 2));
+    assert!(sort(&disk, false, false).is_err());
+    let left = disk.process_kill();
+    assert!(names(&left).iter().any(|name| name.ends_with(".manifest")), "{:?}", names(&left));
+    let e = sort(&left, true, true).unwrap_err();
+    assert!(e.message.contains("resume") && e.message.contains("another"), "{e}");
+    let report = sort(&left, false, false).unwrap();
+    assert!(!report.resumed, "{report:?}");
+    assert!(content(&left, "/out/sorted") == sorted);
+    assert_eq!(names(&left), ["data", "sorted"]);
+    // Nothing is left to resume: it is a sort like any other.
+    assert!(!sort(&left, true, false).unwrap().resumed);
+}
+
+#[test]
+fn an_input_that_changed_meanwhile_is_not_mixed_into_the_output() {
+    let (disk, _, operations) = start();
+    disk.crash_at(operations.later(1, 10));
+    assert!(sort(&disk, false, false).is_err());
+    let left = disk.process_kill();
+    let manifest = names(&left).iter().any(|name| name.ends_with(".manifest"));
+    let file = left.open(Path::new("/in/data"), Access::Cached).unwrap();
+    // The least key there is: its partition stays in memory. The sample does not see it.
+    file.write_at(&[0; 10], 100 * (RECORDS / 2 + 77)).unwrap();
+    match sort(&left, true, false) {
+        Err(e) => assert!(manifest && e.message.contains("input is not what it was"), "{e}"),
+        // It had not come far enough, or needed the input no more.
+        Ok(report) => assert_eq!(report.records_out, RECORDS),
+    }
+}
