@@ -3,6 +3,7 @@
 
 mod requests;
 
+use requests::Patience;
 pub use requests::Ticket;
 
 use crate::connection::{Connection, Options, Response};
@@ -163,18 +164,22 @@ impl Client {
 
     /// The whole of a file that fits into memory, verified. One round trip up to 1 MiB.
     pub fn get(&mut self, path: &str) -> Result<Vec<u8>> {
-        for attempt in 1..GET_ATTEMPTS_MAX {
+        let (mut attempt, mut patience) = (0, Patience::default());
+        loop {
+            attempt += 1;
             let ticket = self.submit_get(path)?;
             match self.wait_get(path, ticket) {
-                // It was replaced between look-up and read: the new one is as good an answer.
-                Err(e) if e.kind == Kind::Retry && self.connection.failure().is_none() => {}
+                // It was replaced between look-up and read: the new one is as good an answer. Or
+                // those who have it do not answer now.
+                Err(e)
+                    if e.kind == Kind::Retry
+                        && self.connection.failure().is_none()
+                        && (attempt < GET_ATTEMPTS_MAX || patience.wait(&self.options)) => {}
                 // Or while it was on its way, see `Cursor::receive`.
                 Err(e) if e.kind == Kind::Corrupt && attempt == 1 => {}
                 other => return other,
             }
         }
-        let ticket = self.submit_get(path)?;
-        self.wait_get(path, ticket)
     }
 
     pub fn submit_get(&mut self, path: &str) -> Result<Ticket> {

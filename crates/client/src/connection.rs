@@ -57,6 +57,9 @@ pub struct Options {
     pub reconnects_max: u32,
     /// Other nodes of the same cluster: where to go on when the first one does not answer.
     pub others: Vec<Endpoint>,
+    /// How long a change or a get is sent again while its node refuses it for now: its log moves,
+    /// or too few stores are there. Nothing by default: the refusal is the answer.
+    pub patience: Duration,
     /// Pause before the second attempt; it doubles with each, up to [`RECONNECT_PAUSE_MAX`].
     pub reconnect_pause: Duration,
 }
@@ -75,6 +78,7 @@ impl Default for Options {
             deadline_ms: 0,
             reconnects_max: 8,
             others: Vec::new(),
+            patience: Duration::ZERO,
             reconnect_pause: Duration::from_millis(50),
         }
     }

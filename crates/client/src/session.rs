@@ -68,6 +68,11 @@ impl Session {
         }
     }
 
+    /// Whether `request` may be sent any number of times: it has a number.
+    pub fn is_numbered(&self, request: RequestId) -> bool {
+        self.numbered.contains_key(&request)
+    }
+
     /// Whether a refusal because of an ended session may be met with another number: it was not
     /// before. A second refusal is not answered with a third attempt.
     pub fn may_renew(&self, request: RequestId) -> bool {

@@ -235,6 +235,11 @@ impl ClusterView {
                 info.draining = *on;
                 Ok(ClusterOutcome::Done {})
             }
+            ClusterCommand::Resign { node, incarnation } => {
+                self.check_incarnation("let go of the lead of", *node, *incarnation)?;
+                self.leadership.resign(index, *node);
+                Ok(ClusterOutcome::Done {})
+            }
             ClusterCommand::Usage { node, incarnation, free } => {
                 self.hear(*node, *incarnation, free)?;
                 Ok(ClusterOutcome::Done {})

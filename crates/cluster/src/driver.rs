@@ -194,7 +194,11 @@ impl Node {
     }
 
     pub fn findings(&self) -> Vec<String> {
-        self.findings.lock().expect("no holder of this lock panics").clone()
+        let mut all = self.findings.lock().expect("no holder of this lock panics").clone();
+        // Snapshots that are damaged, or could not be taken.
+        all.extend(self.cluster.status().reports);
+        all.extend(self.namespace.status().reports);
+        all
     }
 
     /// Appends a command to the namespace and answers what the view made of it.

@@ -157,6 +157,9 @@ pub struct Dev {
     /// What each node may store; 0 for the whole file system
     #[arg(long, default_value = "0", value_name = "BYTES")]
     pub capacity: String,
+    /// Capacity of new chunks, 1M to 64M: smaller ones show more of a repair with few data
+    #[arg(long, default_value = "64M", value_name = "BYTES")]
+    pub chunk: String,
     /// Milliseconds without a sign of life after which a node's chunks are copied elsewhere
     #[arg(long, default_value_t = 15_000, value_name = "MS")]
     pub lost_ms: u64,

@@ -150,6 +150,12 @@ impl Config {
                 self.listen
             )));
         }
+        if !self.insecure && !is_loopback(&self.join) {
+            return Err(Error::invalid(format!(
+                "join the cluster at `{}`: it is on another machine, and nodes would talk to each other unencrypted and without proof of who they are; join one on 127.0.0.1, or set `insecure = true` in {FILE}",
+                self.join
+            )));
+        }
         for (key, size) in [
             ("dram", &self.dram),
             ("scrub", &self.scrub),
@@ -212,6 +218,15 @@ impl Config {
     }
 }
 
+/// Of `HOST:PORT`, or of nothing. A name other than this may lead anywhere.
+fn is_loopback(address: &str) -> bool {
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    host.is_empty()
+        || host == "localhost"
+        || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
+}
+
 fn bytes(key: &str, text: &str) -> Result<u64> {
     holdfast_base::units::parse_bytes(text)
         .map_err(|e| Error::invalid(format!("`{key} = \"{text}\"`: {e}")))
@@ -246,6 +261,8 @@ mod tests {
         for (text, why) in [
             ("prot = 1", "unknown field `prot`"),
             ("listen = \"0.0.0.0\"", "insecure = true"),
+            ("join = \"10.1.2.3:7400\"", "insecure = true"),
+            ("join = \"elsewhere:7400\"", "another machine"),
             ("dram = \"lots\"", "`dram"),
             ("workers = 0", "1 to 256"),
             ("link = \"fast\"", "`link"),
@@ -257,6 +274,10 @@ mod tests {
             assert!(message.contains(why), "{text}: {message}");
         }
         assert!(parse("listen = \"0.0.0.0\"\ninsecure = true").is_ok());
+        assert!(parse("join = \"10.1.2.3:7400\"\ninsecure = true").is_ok());
+        for join in ["", "localhost:7400", "127.0.0.2:7400", "[::1]:7400"] {
+            assert!(parse(&format!("join = \"{join}\"")).is_ok(), "{join}");
+        }
     }
 
     #[test]

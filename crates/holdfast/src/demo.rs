@@ -41,6 +41,8 @@ pub struct Options {
 }
 
 const NODES: usize = 5;
+/// Small, so that there are many to watch.
+const CHUNK_BYTES: u64 = 2 * MIB;
 /// All in all this takes two minutes at most.
 const LASTS_MAX: Duration = Duration::from_secs(120);
 /// So long should repair take where nobody says how fast it is: to be watched, not waited for.
@@ -52,8 +54,8 @@ pub fn run(options: &Options, out: &mut Output) -> Result<()> {
     let bytes_max = parse_bytes(&options.bytes)
         .map_err(|e| Error::invalid(format!("store `{}` of files: {e}", options.bytes)))?;
     let source = Source::find(options.files.as_deref(), bytes_max)?;
-    let capacity = 2 * source.bytes() + 512 * MIB;
-    let cluster = LocalCluster::start(NODES, options.data.as_deref(), capacity, options.lost_ms)?;
+    let cluster =
+        LocalCluster::start(NODES, options.data.as_deref(), CHUNK_BYTES, options.lost_ms)?;
     let at = cluster.directory().display().to_string();
     out.line(
         || format!("{NODES} nodes run, with their data in {at}"),

@@ -31,6 +31,7 @@ use holdfast_client::{Client, Endpoint, Options};
 use output::Output;
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -107,9 +108,13 @@ fn check_config(file: &Path, out: &mut Output) -> Result<()> {
     )
 }
 
+/// How long a command is tried again that its node refuses for now.
+const PATIENCE: Duration = Duration::from_secs(20);
+
 /// The node that was named, or the local one: its socket below `data`, else its port.
 fn connect(cli: &Cli) -> Result<Client> {
-    let mut options = Options::default();
+    // While a node of the cluster dies or returns, people would only type it again.
+    let mut options = Options { patience: PATIENCE, ..Options::default() };
     if let Some(servers) = &cli.server {
         // The first that answers; the others are where to go on when it does not any more.
         let mut nodes = servers.split(',').map(Endpoint::parse).collect::<Result<Vec<_>>>()?;

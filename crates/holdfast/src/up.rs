@@ -38,6 +38,7 @@ pub fn run(up: &Up, join: Option<&str>, out: &mut Output) -> Result<()> {
     config.spin |= up.spin;
     if let Some(join) = join {
         config.join = join.to_owned();
+        config.check()?;
     }
     let clock = Arc::new(RealClock::new());
     let meter = Arc::new(Meter::default());
@@ -82,6 +83,8 @@ pub fn run(up: &Up, join: Option<&str>, out: &mut Output) -> Result<()> {
         || format!("holdfast: {signal:?}, ending in order"),
         || serde_json::json!({"event": "ending"}),
     )?;
+    // Nobody has to find out by silence.
+    let _ = node.resign();
     // Other nodes' reads of the log wait for entries that come no more.
     service.release_peers();
     server.shutdown();
@@ -146,6 +149,7 @@ fn node_config(config: &Config, data: &Path) -> NodeConfig {
         address: address.map_or_else(|| "local".to_owned(), |address| address.to_string()),
         worker_threads: config.workers,
         capacity_bytes: config.capacity_bytes(),
+        tell: |waits| eprintln!("holdfast: {waits}"),
         link_bytes_per_second: config.link_bytes(),
         chunk_bytes: config.chunk_bytes(),
         repair_at_random: config.planner == "random",

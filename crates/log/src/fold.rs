@@ -165,6 +165,9 @@ struct Background {
 
 impl Background {
     fn report(&mut self, what: String) {
+        if self.reports.contains(&what) {
+            return;
+        }
         let excess = (self.reports.len() + 1).saturating_sub(REPORTS_MAX);
         self.reports.drain(..excess);
         self.reports.push(what);
@@ -543,9 +546,10 @@ impl<V: View> Shared<V> {
             )));
         }
         snapshot::write(&self.store, &header, &payload)?;
-        let oldest = snapshot::publish(&self.store, index)?;
+        let (oldest, damaged) = snapshot::publish(&self.store, index)?;
         {
             let mut background = self.background();
+            damaged.into_iter().for_each(|what| background.report(what));
             background.snapshot = Some(index);
             background.covered = oldest;
         }

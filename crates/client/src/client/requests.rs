@@ -3,7 +3,7 @@
 //! answer; under a new number it goes only when the first one was certainly not carried out.
 
 use super::{Client, decode};
-use crate::connection::{RECONNECT_PAUSE_MAX, RequestId, Response};
+use crate::connection::{Options, RECONNECT_PAUSE_MAX, RequestId, Response};
 use crate::region::Mapping;
 use crate::wire::chunk::Piece;
 use crate::wire::{self, Call};
@@ -11,12 +11,37 @@ use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::ids::SessionId;
 use holdfast_base::{Error, Kind, Result};
 use holdfast_env::tasks::Stop;
+use std::time::Duration;
 
 /// An answer to wait for; see [`Client::wait`].
 #[must_use = "a request that nobody waits for keeps its answer in memory"]
 #[derive(Debug, PartialEq, Eq, Hash, Clone, Copy)]
 pub struct Ticket {
     pub(crate) request: RequestId,
+}
+
+/// How long somebody has waited already.
+#[derive(Default)]
+pub(super) struct Patience {
+    waited: Duration,
+    pause: Duration,
+}
+
+impl Patience {
+    /// Sleeps before the next attempt; false once the options allow no more.
+    pub(super) fn wait(&mut self, options: &Options) -> bool {
+        self.pause = match self.pause {
+            Duration::ZERO => options.reconnect_pause,
+            before => (before * 2).min(RECONNECT_PAUSE_MAX),
+        };
+        self.waited += self.pause;
+        if self.waited > options.patience {
+            return false;
+        }
+        // Nobody asks this one to stop: it only sleeps.
+        Stop::new().sleep_until_stop(self.pause);
+        true
+    }
 }
 
 impl Client {
@@ -73,6 +98,7 @@ impl Client {
 
     /// Waits for an answer, through broken connections and an ended session.
     fn bring(&mut self, ticket: Ticket, mut target: Option<&mut [u8]>) {
+        let mut patience = Patience::default();
         loop {
             self.connection.ready(ticket.request, target.as_deref_mut());
             let lost = self.connection.is_resendable(ticket.request);
@@ -80,6 +106,9 @@ impl Client {
                 !self.gave_up && self.recover().is_ok()
             } else {
                 self.is_of_ended_session(ticket) && self.renumber(ticket)
+                    || self.is_refused_for_now(ticket)
+                        && patience.wait(&self.options)
+                        && self.connection.submit_again(ticket.request, |_| {})
             };
             if !again {
                 return;
@@ -129,6 +158,13 @@ impl Client {
                 .connection
                 .error(ticket.request)
                 .is_some_and(|(e, in_doubt)| e.kind == Kind::Fenced && !in_doubt)
+    }
+
+    /// A numbered request that its node could not carry out now, over a connection that works.
+    fn is_refused_for_now(&self, ticket: Ticket) -> bool {
+        self.session.is_numbered(ticket.request)
+            && self.connection.failure().is_none()
+            && self.connection.error(ticket.request).is_some_and(|(e, _)| e.kind == Kind::Retry)
     }
 
     /// Sends a refused request again with the next number of the current session; opens a new one
@@ -214,7 +250,13 @@ impl Client {
         if let Some(call) = self.session.next() {
             return Ok(call);
         }
-        let session: SessionId = self.ask(wire::OP_OPEN_SESSION, &())?;
+        let mut patience = Patience::default();
+        let session: SessionId = loop {
+            match self.ask(wire::OP_OPEN_SESSION, &()) {
+                Err(e) if e.kind == Kind::Retry && patience.wait(&self.options) => {}
+                other => break other?,
+            }
+        };
         self.session.opened(session);
         self.session.next().ok_or_else(|| Error::bug("number a request: there is no session"))
     }

@@ -121,6 +121,12 @@ pub enum ClusterCommand {
     SetRecovery {
         settings: RecoverySettings,
     },
+    /// A controller queues last from here on: another one leads, at once, where there is one. Said
+    /// by a node that ends in order or is drained.
+    Resign {
+        node: NodeId,
+        incarnation: Index,
+    },
 }
 codec_enum!(ClusterCommand: "cluster command" {
     1 => RegisterNode { node, host, address },
@@ -135,8 +141,9 @@ codec_enum!(ClusterCommand: "cluster command" {
     10 => Drain { node, on },
     11 => Usage { node, incarnation, free },
     12 => SetRecovery { settings },
+    13 => Resign { node, incarnation },
 });
-const CLUSTER_TAG_MAX: u8 = 12;
+const CLUSTER_TAG_MAX: u8 = 13;
 
 impl ClusterCommand {
     pub fn to_entry(&self) -> Vec<u8> {

@@ -61,6 +61,13 @@ impl Leadership {
         }
     }
 
+    /// A controller queues last, as one that returns does.
+    pub fn resign(&mut self, index: Index, node: NodeId) {
+        if let Some(seat) = self.seats.get_mut(&node) {
+            seat.queued = index;
+        }
+    }
+
     /// A controller's beat; `beats_dead` is [`BEATS_DEAD`] but in models. Everybody is judged
     /// against those who were live with it, so that the order of judging does not matter.
     pub fn beat(&mut self, index: Index, node: NodeId, beats_dead: u8) {

@@ -322,3 +322,30 @@ fn beats_of_one_that_has_no_seat_count_against_nobody() {
     world.beats(&[8], 3 * BEATS_DEAD as usize);
     assert_eq!((world.leader(), world.dead()), (Some(1), vec![]));
 }
+
+/// The host of an embedded log beats whenever anybody can: before this entry nobody else could
+/// ever lead, whatever was drained or restarted.
+#[test]
+fn who_resigns_queues_last_and_a_single_controller_leads_all_the_same() {
+    let mut world = World::new(3);
+    let resign = |world: &World, node: u32| {
+        let incarnation = world.view.node(NodeId(node)).unwrap().incarnation;
+        ClusterCommand::Resign { node: NodeId(node), incarnation }
+    };
+    let bytes = ClusterCommand::Resign { node: NodeId(2), incarnation: Index(3) }.to_entry();
+    assert_eq!(bytes, [1, 13, 2, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0]);
+    world.accept(resign(&world, 1));
+    assert_eq!(world.leader(), Some(2));
+    world.accept(resign(&world, 2));
+    assert_eq!(world.leader(), Some(3));
+    world.accept(resign(&world, 3));
+    assert_eq!(world.leader(), Some(1), "it queued last, before the others did");
+    // About a process that has ended since, it says nothing.
+    let late = resign(&world, 1);
+    world.accept(start(1, &[(1, Tier::Disk)]));
+    assert_eq!(world.apply(late).unwrap_err().kind, Kind::Fenced);
+    assert_eq!(world.leader(), Some(1));
+    let mut alone = World::new(1);
+    alone.accept(resign(&alone, 1));
+    assert_eq!(alone.leader(), Some(1));
+}

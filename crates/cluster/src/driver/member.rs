@@ -3,9 +3,9 @@
 //! disks and other nodes do. What silence means is decided in `liveness`.
 
 use super::Node;
-use crate::ClusterCommand;
 use crate::cluster::FreeSpace;
 use crate::liveness::{HeardBeat, Liveness, LivenessOptions};
+use crate::{ClusterCommand, NodeState};
 use holdfast_base::codec::Encode;
 use holdfast_base::ids::{Index, NodeId};
 use holdfast_base::units::MIB;
@@ -287,6 +287,24 @@ impl Member {
 }
 
 impl Node {
+    /// Has another node lead from now on, if this one does and there is another. Waits for the log;
+    /// whoever does not hear of it finds the silence out.
+    pub fn resign(&self) -> Result<()> {
+        let (node, incarnation) = (self.id, self.sender.incarnation);
+        let heir = self.cluster.read(|view, _| {
+            let lives = |id: NodeId| {
+                view.node(id).is_some_and(|info| info.state == NodeState::Live && !info.draining)
+            };
+            let others = view.controllers().filter(|(id, seat)| *id != node && !seat.dead);
+            view.leader() == Some(node) && others.map(|(id, _)| id).any(lives)
+        })?;
+        if heir {
+            let resign = ClusterCommand::Resign { node, incarnation };
+            self.wait_for(|done| self.propose_cluster(&resign, done))?;
+        }
+        Ok(())
+    }
+
     /// Free space of this node's stores, as beats tell it.
     pub(super) fn free_space(&self) -> Vec<FreeSpace> {
         let mut free: Vec<FreeSpace> = Vec::new();

@@ -34,6 +34,9 @@ const MARK_SITES: ReplaceSites = ReplaceSites { data: "node.mark-data", name: "n
 
 /// Between two attempts to reach a cluster that is to be joined.
 const JOIN_PAUSE_MS: u64 = 500;
+/// Attempts of a node that was never part of a cluster: more likely than a cluster that is away is
+/// an address that is wrong. One that was part of it waits for as long as it takes.
+const JOIN_ATTEMPTS: u32 = 10;
 /// Answers about the cluster and its log.
 const HELLO_MS: u32 = 3000;
 
@@ -66,6 +69,8 @@ pub struct NodeConfig {
     /// Repair is planned by chance, as long as this node leads: to compare with.
     pub repair_at_random: bool,
     pub fold: FoldOptions,
+    /// Told in a sentence what opening waits for.
+    pub tell: fn(&str),
 }
 
 impl NodeConfig {
@@ -88,6 +93,7 @@ impl NodeConfig {
             link_bytes_per_second: 0,
             repair_at_random: false,
             fold: FoldOptions::default(),
+            tell: |_| (),
         }
     }
 
@@ -116,7 +122,7 @@ impl Node {
         let identity = Identity::load(&*machine.disk, data).map_err(doing)?;
         let opened = match &config.join {
             None => OpenLog::embedded(&machine, config, &mut findings),
-            Some(address) => OpenLog::remote(&machine, address, identity),
+            Some(address) => OpenLog::remote(&machine, address, identity, config.tell),
         };
         let log = opened.map_err(doing)?;
         let cluster: Arc<Fold<ClusterView>> =
@@ -215,12 +221,28 @@ impl OpenLog {
     }
 
     /// Asks at `address` where the log is, until there is an answer.
-    fn remote(machine: &Machine, address: &str, identity: Option<Identity>) -> Result<OpenLog> {
+    fn remote(
+        machine: &Machine,
+        address: &str,
+        identity: Option<Identity>,
+        tell: fn(&str),
+    ) -> Result<OpenLog> {
+        let mut attempts = 0;
         let welcome = loop {
+            attempts += 1;
             match hello(machine, address) {
                 Ok(welcome) => break welcome,
                 Err(e) if e.kind != Kind::Retry => return Err(e),
-                Err(_) => {
+                Err(e) if identity.is_none() && attempts >= JOIN_ATTEMPTS => {
+                    return Err(e.context(format_args!(
+                        "join the cluster at `{address}`: nobody answers there: check the address, \
+                         or start that node first"
+                    )));
+                }
+                Err(e) => {
+                    if attempts == 1 {
+                        tell(&format!("waits for the cluster at `{address}`: {e}"));
+                    }
                     let peers = &*machine.peers;
                     let pause =
                         |done: Done<()>| peers.after(JOIN_PAUSE_MS, Box::new(|| done(Ok(()))));

@@ -8,6 +8,7 @@ use super::server::{cpu_seconds, own_cpu_seconds};
 use crate::dev::local::LocalCluster;
 use crate::output::Output;
 use clap::Args;
+use holdfast_base::limits::CHUNK_BYTES;
 use holdfast_base::units::{MIB, parse_bytes};
 use holdfast_base::{Error, Kind, Result};
 use holdfast_client::wire::admin::Recovery;
@@ -37,6 +38,9 @@ pub struct Options {
     /// Bytes stored before the load, and for each of the copies' cases
     #[arg(long, default_value = "256M", value_name = "BYTES")]
     fill: String,
+    /// Capacity of chunks in the case of the kill: many, as a larger cluster would have
+    #[arg(long, default_value = "8M", value_name = "BYTES")]
+    chunk: String,
     /// What a node may send and receive for repair, a second
     #[arg(long, default_value = "8M", value_name = "BYTES")]
     rate: String,
@@ -57,8 +61,8 @@ const DEATH_LIMIT_US: f64 = 3e6;
 const STALL_EXTRA_US: f64 = 1e6;
 /// Before the kill, and after everything is whole again.
 const WARM: Duration = Duration::from_secs(3);
-/// A request that is refused for now is sent again for so long.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// How far one gateway may be behind another.
+const LAG_MAX: Duration = Duration::from_secs(5);
 /// For the repair, before the run is given up.
 const REPAIR_MAX: Duration = Duration::from_secs(90);
 const FILES_FILLED: u64 = 8;
@@ -103,27 +107,18 @@ struct Load {
     size: usize,
     /// How far each writer has come: files below that number are there.
     written: Vec<AtomicU64>,
-    refusals: AtomicU64,
     errors: AtomicU64,
 }
 
-/// Sends a request again while it is refused for now, as a patient client does.
-fn patiently<T>(load: &Load, mut request: impl FnMut() -> Result<T>) -> Option<T> {
-    let began = Instant::now();
-    loop {
-        match request() {
-            Ok(answer) => return Some(answer),
-            Err(e) if e.kind == Kind::Retry && began.elapsed() < PATIENCE => {
-                load.refusals.fetch_add(1, Ordering::Relaxed);
-                std::thread::sleep(Duration::from_millis(20));
-            }
-            Err(e) => {
-                load.errors.fetch_add(1, Ordering::Relaxed);
-                eprintln!("holdfast: a client failed: {e}");
-                return None;
-            }
-        }
-    }
+/// An answer; or none, of which somebody must be told. What was refused for now the client has
+/// sent again, patiently.
+fn answered<T>(load: &Load, answer: Result<T>) -> Option<T> {
+    answer
+        .inspect_err(|e| {
+            load.errors.fetch_add(1, Ordering::Relaxed);
+            eprintln!("holdfast: a client failed: {e}");
+        })
+        .ok()
 }
 
 fn path_of(writer: usize, number: u64) -> String {
@@ -138,7 +133,7 @@ fn writer(load: &Load, me: usize, client: &mut Client) -> Vec<u64> {
         let bytes = content(&path, load.size);
         let began = Instant::now();
         let new = NewFile { parents: true, replace: true, ..NewFile::default() };
-        if patiently(load, || client.put(&path, &bytes, &new)).is_some() {
+        if answered(load, client.put(&path, &bytes, &new)).is_some() {
             load.written[me].store(number + 1, Ordering::Release);
         }
         latencies.push(began.elapsed().as_nanos() as u64);
@@ -158,11 +153,15 @@ fn reader(load: &Load, me: usize, client: &mut Client) -> Vec<u64> {
             continue;
         }
         let began = Instant::now();
-        let read = patiently(load, || match client.get(&path) {
-            // Another gateway may not have seen yet what one acknowledged a moment ago.
-            Err(e) if e.kind == Kind::NotFound => Err(Error::retry(e.message)),
-            other => other,
-        });
+        let read = loop {
+            match client.get(&path) {
+                // Another gateway may not have seen yet what one acknowledged a moment ago.
+                Err(e) if e.kind == Kind::NotFound && began.elapsed() < LAG_MAX => {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                other => break answered(load, other),
+            }
+        };
         latencies.push(began.elapsed().as_nanos() as u64);
         if read.is_some_and(|read| read != content(&path, load.size)) {
             load.errors.fetch_add(1, Ordering::Relaxed);
@@ -184,16 +183,15 @@ struct Repaired {
 fn kill_under_load(options: &Options, out: &mut Output) -> Result<()> {
     let (size, fill) = (bytes_of("files", &options.size)?, bytes_of("data", &options.fill)?);
     let rate = bytes_of("a rate", &options.rate)?;
-    let capacity = 8 * fill + 4096 * MIB;
+    let chunk = bytes_of("chunks", &options.chunk)?;
     let cluster =
-        LocalCluster::start(options.nodes, options.data.as_deref(), capacity, options.lost_ms)?;
+        LocalCluster::start(options.nodes, options.data.as_deref(), chunk, options.lost_ms)?;
     fill_large(&mut cluster.client(1)?, fill)?;
     cluster.set_repair_rate(rate)?;
     let load = Load {
         stop: AtomicBool::new(false),
         size: size as usize,
         written: (0..options.writers).map(|_| AtomicU64::new(0)).collect(),
-        refusals: AtomicU64::new(0),
         errors: AtomicU64::new(0),
     };
     let mut clients = Vec::new();
@@ -224,12 +222,11 @@ fn kill_under_load(options: &Options, out: &mut Output) -> Result<()> {
     });
     let client_cpu = own_cpu_seconds() - cpu;
     let repaired = repaired?;
-    let (errors, refusals) =
-        (load.errors.load(Ordering::Relaxed), load.refusals.load(Ordering::Relaxed));
+    let errors = load.errors.load(Ordering::Relaxed);
     let operations: Vec<u64> = latencies.into_iter().flatten().collect();
     let count = operations.len() as u64;
     let sample = Sample::of_run(count, count * size, time, (0.0, client_cpu), operations);
-    tell_clients(options, sample, (errors, refusals), out)?;
+    tell_clients(options, sample, errors, out)?;
     tell_repair(options, rate, &repaired, out)
 }
 
@@ -277,12 +274,7 @@ fn repair(cluster: &LocalCluster, victim: usize) -> Result<Repaired> {
 }
 
 /// What the clients noticed: the longest stall against the death limit and a second.
-fn tell_clients(
-    options: &Options,
-    sample: Sample,
-    (errors, refusals): (u64, u64),
-    out: &mut Output,
-) -> Result<()> {
+fn tell_clients(options: &Options, sample: Sample, errors: u64, out: &mut Output) -> Result<()> {
     let case = format!(
         "{} writers, {} readers, {} nodes, one killed",
         options.writers, options.readers, options.nodes
@@ -295,9 +287,8 @@ fn tell_clients(
         peer: None,
         samples: vec![sample],
     };
-    let text =
-        format!("{}  {errors} errors, {refusals} refusals that were tried again", report.text());
-    out.line(|| text, || with(report.line(), json!({"errors": errors, "refusals": refusals})))
+    let text = format!("{}  {errors} errors", report.text());
+    out.line(|| text, || with(report.line(), json!({"errors": errors})))
 }
 
 /// How fast copies were made against what all survivors together may receive.
@@ -347,8 +338,8 @@ fn processor_of_copies(options: &Options, out: &mut Output) -> Result<()> {
 }
 
 fn stored_on(nodes: usize, bytes: u64, options: &Options) -> Result<Sample> {
-    let capacity = 8 * bytes + 4096 * MIB;
-    let cluster = LocalCluster::start(nodes, options.data.as_deref(), capacity, options.lost_ms)?;
+    let cluster =
+        LocalCluster::start(nodes, options.data.as_deref(), CHUNK_BYTES, options.lost_ms)?;
     let mut client = cluster.client(1)?;
     let servers = || -> f64 {
         cluster.pids().iter().map(|pid| cpu_seconds(&format!("/proc/{pid}/stat"))).sum()

@@ -18,8 +18,6 @@ pub struct Picture {
     drawn: usize,
     /// Bytes that there were to copy when most were.
     most: u64,
-    /// When there were.
-    most_at: Duration,
     /// Whole seconds since the kill that a line was printed for.
     told: Option<u64>,
 }
@@ -27,7 +25,7 @@ pub struct Picture {
 impl Picture {
     pub fn new(victim: usize) -> Picture {
         let terminal = std::io::stdout().is_terminal();
-        Picture { victim, terminal, drawn: 0, most: 0, most_at: Duration::ZERO, told: None }
+        Picture { victim, terminal, drawn: 0, most: 0, told: None }
     }
 
     pub fn show(
@@ -38,9 +36,7 @@ impl Picture {
         out: &mut Output,
     ) -> Result<()> {
         let recovery = &cluster.recovery;
-        if recovery.bytes_left >= self.most {
-            (self.most, self.most_at) = (recovery.bytes_left, since);
-        }
+        self.most = self.most.max(recovery.bytes_left);
         if self.terminal && !out.is_json() {
             return self.draw(cluster, since);
         }
@@ -48,7 +44,7 @@ impl Picture {
         if self.told.replace(since.as_secs()) == Some(since.as_secs()) && !done {
             return Ok(());
         }
-        let line = format!("  {:>3} s  {}", since.as_secs(), self.line(cluster, since));
+        let line = format!("  {:>3} s  {}", since.as_secs(), self.line(cluster));
         out.line(
             || line,
             || {
@@ -78,7 +74,7 @@ impl Picture {
         let lines = [
             format!("  nodes    {}", states.join(" | ")),
             format!("  copies   [{bar}] {} of {}", format_bytes(done), format_bytes(self.most)),
-            format!("  {:>3} s    {}", since.as_secs(), self.line(cluster, since)),
+            format!("  {:>3} s    {}", since.as_secs(), self.line(cluster)),
         ];
         let mut out = std::io::stdout().lock();
         if self.drawn > 0 {
@@ -90,7 +86,7 @@ impl Picture {
         Ok(out.flush()?)
     }
 
-    fn line(&self, cluster: &Cluster, since: Duration) -> String {
+    fn line(&self, cluster: &Cluster) -> String {
         let victim = cluster.nodes.iter().find(|node| node.node.0 as usize == self.victim);
         let state = victim.map_or("gone", |node| node.state.as_str());
         let r = &cluster.recovery;
@@ -100,25 +96,21 @@ impl Picture {
         if r.short == 0 && r.copies == 0 {
             return format!("every chunk has its copies; {} made", r.copies_made);
         }
-        let speeds = self.speeds(r, since);
+        let speeds = speeds(r);
         format!("{} chunks short, {} copies under way; {speeds}", r.short, r.copies)
     }
+}
 
-    fn speeds(&self, r: &Recovery, since: Duration) -> String {
-        // Where the leader has measured nothing: the mean since most was left.
-        let mean = (self.most - r.bytes_left) as f64
-            / since.saturating_sub(self.most_at).as_secs_f64().max(0.001);
-        let actual = if r.actual > 0 { r.actual } else { mean as u64 };
-        let left = match r.seconds_left {
-            Some(seconds) => format!("{seconds} s left"),
-            None => "no estimate yet".to_owned(),
-        };
-        let rate = |bytes: u64| format!("{}/s", format_bytes(bytes));
-        format!(
-            "ideal {}, planned {}, actual {}; {left}",
-            rate(r.ideal),
-            rate(r.planned),
-            rate(actual)
-        )
-    }
+fn speeds(r: &Recovery) -> String {
+    let left = match r.seconds_left {
+        Some(seconds) => format!("{seconds} s left"),
+        None => "no estimate yet".to_owned(),
+    };
+    let rate = |bytes: u64| format!("{}/s", format_bytes(bytes));
+    format!(
+        "ideal {}, planned {}, actual {}; {left}",
+        rate(r.ideal),
+        rate(r.planned),
+        rate(r.actual)
+    )
 }

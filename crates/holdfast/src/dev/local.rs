@@ -11,6 +11,10 @@ use holdfast_client::{Client, Endpoint, Options};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a request is sent again that is refused while a node dies or returns.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 pub struct LocalCluster {
     supervisor: Arc<Supervisor>,
@@ -20,11 +24,12 @@ pub struct LocalCluster {
 }
 
 impl LocalCluster {
-    /// Starts nodes in `data`, or in a directory of its own beside other temporary files.
+    /// Starts nodes in `data`, or in a directory of its own beside other temporary files, with
+    /// chunks of so many bytes.
     pub fn start(
         nodes: usize,
         data: Option<&Path>,
-        capacity: u64,
+        chunk_bytes: u64,
         lost_ms: u64,
     ) -> Result<LocalCluster> {
         let temporary = data.is_none();
@@ -43,7 +48,8 @@ impl LocalCluster {
             port: free_ports(nodes)?,
             http_port: 0,
             s3_port: 0,
-            capacity: capacity.to_string(),
+            capacity: "0".to_owned(),
+            chunk: chunk_bytes.to_string(),
             lost_ms,
             command: None,
         };
@@ -71,7 +77,8 @@ impl LocalCluster {
     pub fn client(&self, node: usize) -> Result<Client> {
         let endpoint = |i: usize| Endpoint::parse(&self.address(1 + i % self.ports.len()));
         let others = (node..node + self.ports.len() - 1).map(endpoint).collect::<Result<_>>()?;
-        Client::connect(&endpoint(node - 1)?, &Options { others, ..Options::default() })
+        let options = Options { others, patience: PATIENCE, ..Options::default() };
+        Client::connect(&endpoint(node - 1)?, &options)
     }
 
     /// Ends a node as a power cut does, and takes its disk away.

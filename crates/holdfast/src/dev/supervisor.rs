@@ -127,11 +127,18 @@ impl Supervisor {
             Order::Start { node } => {
                 self.check(node)?;
                 let mut running = self.lock();
-                if running[node - 1]
-                    .as_mut()
-                    .is_some_and(|p| matches!(p.child.try_wait(), Ok(None)))
-                {
+                let mut runs = |node: usize| {
+                    let process = running[node - 1].as_mut();
+                    process.is_some_and(|p| matches!(p.child.try_wait(), Ok(None)))
+                };
+                if runs(node) {
                     return Err(Error::invalid(format!("start node-{node}: it runs already")));
+                }
+                if node != 1 && !runs(1) {
+                    // It would wait for the log, and whoever asked for it.
+                    return Err(Error::invalid(format!(
+                        "start node-{node}: node-1, which hosts the log, does not run: start that first"
+                    )));
                 }
                 running[node - 1] = Some(self.launch(node)?);
                 done(format!("node-{node} is ready"))
@@ -257,9 +264,10 @@ fn settings(dev: &Dev, i: usize) -> NodeSettings {
     };
     let toml = format!(
         "# Written by `holdfast dev`.\nhost = \"node-{}\"\nnative_port = {native_port}\n\
-         http_port = {http_port}\ndram = \"0\"\ncache_port = 0\ns3_port = {s3_port}\ncapacity = \"{}\"\nlost_ms = {}\ndev = true\n{join}",
+         http_port = {http_port}\ndram = \"0\"\ncache_port = 0\ns3_port = {s3_port}\ncapacity = \"{}\"\nchunk = \"{}\"\nlost_ms = {}\ndev = true\n{join}",
         i + 1,
         dev.capacity,
+        dev.chunk,
         dev.lost_ms,
     );
     NodeSettings { native_port, http_port, data: dev.data.join(format!("node-{}", i + 1)), toml }

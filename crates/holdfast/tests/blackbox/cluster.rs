@@ -10,27 +10,34 @@ use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout};
+use std::sync::atomic::{AtomicU16, Ordering};
 
 const STEP: u16 = 100;
 
 /// A running `holdfast dev`.
-struct Dev {
-    data: PathBuf,
+pub struct Dev {
+    pub data: PathBuf,
     port: u16,
-    child: Child,
+    pub child: Child,
     _stdout: BufReader<ChildStdout>,
 }
 
-/// A port that is free, and so are those of the other nodes.
+/// A port that is free, and so are those of the other nodes. No two tests are given the same.
 fn free_ports(nodes: u16) -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
     let free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
-    let from = 20_000 + (std::process::id() % 100) as u16;
-    let mut ports = (from..60_000).step_by(7);
-    ports.find(|port| (0..nodes).all(|i| free(port + STEP * i))).expect("some ports are free")
+    loop {
+        let next = NEXT.fetch_add(1, Ordering::Relaxed);
+        // Fourteen clusters interleave within one range of ports.
+        let port = 14_000 + next / 14 * 1000 + next % 14 * 7;
+        if (0..nodes).all(|i| free(port + STEP * i)) {
+            return port;
+        }
+    }
 }
 
 impl Dev {
-    fn start(data: &Path, nodes: u16) -> Dev {
+    pub fn start(data: &Path, nodes: u16) -> Dev {
         let port = free_ports(nodes);
         let mut child = binary()
             .args(["--json", "dev", "--http-port", "0", "--s3-port", "0", "--lost-ms", "4000"])
@@ -45,29 +52,35 @@ impl Dev {
         Dev { data: data.to_owned(), port, child, _stdout: stdout }
     }
 
-    fn address(&self, node: u16) -> String {
+    pub fn address(&self, node: u16) -> String {
         format!("127.0.0.1:{}", self.port + STEP * (node - 1))
     }
 
-    fn client(&self, node: u16, others: &[u16]) -> Client {
+    pub fn client(&self, node: u16, others: &[u16]) -> Client {
         let endpoint = |node: &u16| Endpoint::parse(&self.address(*node)).unwrap();
         let others = others.iter().map(endpoint).collect();
         Client::connect(&endpoint(&node), &Options { others, ..Options::default() }).unwrap()
     }
 
     /// `holdfast dev WORDS` for this cluster.
-    fn order(&self, words: &[&str]) -> Finished {
+    pub fn order(&self, words: &[&str]) -> Finished {
         finish(binary().args(["dev", "--data"]).arg(&self.data).args(words), b"")
     }
 
-    fn run(&self, node: u16, words: &[&str]) -> Finished {
+    pub fn run(&self, node: u16, words: &[&str]) -> Finished {
         finish(binary().args(["--server", &self.address(node)]).args(words), b"")
+    }
+
+    /// Whether a node's process runs.
+    pub fn runs(&self, node: u16) -> bool {
+        let listed = self.order(&["status"]).ok();
+        listed.lines().any(|l| l.starts_with(&format!("node-{node} ")) && l.contains(" pid "))
     }
 
     /// Asks a node until `good` says so. Every attempt is a round trip; their number is a bound,
     /// not a time.
     #[track_caller]
-    fn until(&self, node: u16, what: &str, good: impl Fn(&Cluster) -> bool) {
+    pub fn until(&self, node: u16, what: &str, good: impl Fn(&Cluster) -> bool) {
         let mut client = self.client(node, &[]);
         for _ in 0..2_000_000 {
             if good(&client.cluster().unwrap()) {
@@ -77,26 +90,27 @@ impl Dev {
         panic!("waited in vain until {what}: {:?}", client.cluster());
     }
 
-    /// Node 1 leads here: it hosts the log and is never killed.
-    fn until_repaired(&self, lost: u32) {
+    pub fn until_repaired(&self, lost: u32) {
         self.until(1, "every chunk has its copies again", |cluster| {
             let node = cluster.nodes.iter().find(|node| node.node == NodeId(lost));
             let recovery = &cluster.recovery;
             node.is_some_and(|node| node.state == "lost")
-                && (recovery.short, recovery.copies, recovery.lost) == (0, 0, 0)
+                && (recovery.short, recovery.lost) == (0, 0)
         });
     }
 }
 
 impl Drop for Dev {
     fn drop(&mut self) {
-        signal(self.child.id(), "TERM");
-        let _ = self.child.wait();
+        if matches!(self.child.try_wait(), Ok(None)) {
+            signal(self.child.id(), "TERM");
+            let _ = self.child.wait();
+        }
     }
 }
 
 /// Small files and one that takes a chunk of its own.
-fn make_tree(root: &Path) {
+pub fn make_tree(root: &Path) {
     for i in 0..60u64 {
         let dir = root.join(format!("d{}", i % 4));
         fs::create_dir_all(&dir).unwrap();
@@ -106,7 +120,7 @@ fn make_tree(root: &Path) {
 }
 
 #[track_caller]
-fn assert_same(dev: &Dev, node: u16, scratch: &Scratch, name: &str) {
+pub fn assert_same(dev: &Dev, node: u16, scratch: &Scratch, name: &str) {
     let out = scratch.path(name);
     dev.run(node, &["fs", "get", "-r", "/tree", out.to_str().unwrap()]).ok();
     let tree = scratch.path("tree");

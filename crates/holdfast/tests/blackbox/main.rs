@@ -11,6 +11,8 @@ mod bad_frames;
 mod bad_input;
 mod cache;
 mod cluster;
+mod cluster_input;
+mod cluster_lost;
 mod common;
 mod full_disk;
 mod http;

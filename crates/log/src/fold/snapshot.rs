@@ -194,24 +194,27 @@ fn write_blocks(file: &dyn File, header: &Header, payload: &[u8]) -> std::io::Re
 }
 
 /// Gives the written snapshot its name, durably, and removes all but the last [`KEPT`]. Returns
-/// the oldest that is left, once there are that many.
-pub fn publish(store: &SnapshotStore, index: Index) -> Result<Option<Index>> {
+/// the oldest that is left, once there are that many, and which are damaged.
+pub fn publish(store: &SnapshotStore, index: Index) -> Result<(Option<Index>, Vec<String>)> {
     let naming = |e: std::io::Error| {
         Error::from(e).context(format_args!("name snapshot `{}`", file_name(index)))
     };
     let to = path(store, index);
     store.disk.rename(&store.directory.join(TEMPORARY), &to).map_err(naming)?;
     store.disk.sync_dir(&store.directory, "snapshot.name").map_err(naming)?;
-    let mut verified = Vec::new();
+    let (mut verified, mut damaged) = (Vec::new(), Vec::new());
     for index in list(store)?.into_iter().rev() {
-        // A damaged one counts for nothing, and stays for people to look at.
         if verified.len() == KEPT {
             store.disk.remove(&path(store, index)).map_err(naming)?;
-        } else if read_file(&*store.disk, &path(store, index), false).is_ok() {
-            verified.push(index);
+            continue;
+        }
+        match read_file(&*store.disk, &path(store, index), false) {
+            Ok(_) => verified.push(index),
+            // It counts for nothing, and stays for people to look at.
+            Err(e) => damaged.push(e.message),
         }
     }
-    Ok((verified.len() == KEPT).then(|| verified[KEPT - 1]))
+    Ok(((verified.len() == KEPT).then(|| verified[KEPT - 1]), damaged))
 }
 
 /// Header and payload of a named snapshot, verified.

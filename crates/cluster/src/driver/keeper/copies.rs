@@ -113,7 +113,7 @@ impl Keeper {
     }
 
     /// The leader drops replicas on draining nodes that nobody needs any more; their nodes then
-    /// unlink them.
+    /// unlink them. One that is drained itself has another node lead.
     pub(super) fn finish_drains(&mut self, _now_ns: u64) -> Result<()> {
         let node = &self.node;
         if !node.leads() {
@@ -136,6 +136,10 @@ impl Keeper {
         })?;
         if draining.is_empty() {
             return Ok(());
+        }
+        if draining.iter().any(|store| node.stores.get(*store).is_some()) {
+            // Whoever is to be taken away should not lead.
+            return node.resign();
         }
         let spare: Vec<(ChunkId, Generation, StoreId)> = node.namespace.read(|view, _| {
             let spared = |chunk: &&Chunk| {

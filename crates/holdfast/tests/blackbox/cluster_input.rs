@@ -1,0 +1,158 @@
+//! What may be wrong with a node that joins: its directory, its number, the address it was told,
+//! or who answers there. Each is a sentence that says so, and the cluster goes on.
+
+use crate::cluster::Dev;
+use crate::common::{Finished, SETTINGS, Scratch, binary, free_port};
+use holdfast_base::codec::Encode;
+use holdfast_base::frame::{FrameKind, HEADER_BYTES, encode};
+use holdfast_client::wire::peer::{OP_PEER_HELLO, Welcome};
+use holdfast_client::{Client, Endpoint, NewFile, Options};
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout};
+
+/// A node that was started by hand.
+pub struct Joined {
+    data: PathBuf,
+    child: Child,
+    _stdout: BufReader<ChildStdout>,
+}
+
+impl Joined {
+    pub fn start(data: &Path, join: &str) -> Result<Joined, Finished> {
+        let mut command = binary();
+        command.args(["--json", "node", "run", "--join", join, "--data"]).arg(data);
+        let mut child = command.spawn().unwrap();
+        let mut stdout = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        stdout.read_line(&mut line).unwrap();
+        if line.is_empty() {
+            let done = child.wait_with_output().unwrap();
+            let err = String::from_utf8(done.stderr).unwrap();
+            return Err(Finished { code: done.status.code(), out: done.stdout, err });
+        }
+        Ok(Joined { data: data.to_owned(), child, _stdout: stdout })
+    }
+
+    pub fn client(&self) -> Client {
+        let socket = Endpoint::Unix(self.data.join("holdfast.sock"));
+        Client::connect(&socket, &Options::default()).unwrap()
+    }
+
+    /// Waits until it ends by itself, and answers what it said.
+    fn ended(mut self) -> Finished {
+        let code = self.child.wait().unwrap().code();
+        let mut err = String::new();
+        self.child.stderr.take().unwrap().read_to_string(&mut err).unwrap();
+        Finished { code, out: Vec::new(), err }
+    }
+}
+
+impl Drop for Joined {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn refused(joined: Result<Joined, Finished>) -> Finished {
+    match joined {
+        Err(finished) => finished,
+        Ok(_) => panic!("it started"),
+    }
+}
+
+fn settings(data: &Path, host: &str) {
+    fs::create_dir_all(data).unwrap();
+    let port = free_port();
+    let text = SETTINGS.replace("native_port = 0", &format!("native_port = {port}"));
+    fs::write(data.join("holdfast.toml"), format!("{text}host = \"{host}\"\n")).unwrap();
+}
+
+fn copy_directory(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let (kind, to) = (entry.file_type().unwrap(), to.join(entry.file_name()));
+        if kind.is_dir() {
+            copy_directory(&entry.path(), &to);
+        } else if kind.is_file() {
+            fs::copy(entry.path(), to).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_directory_of_another_version_is_refused_and_named() {
+    let scratch = Scratch::new();
+    let dev = Dev::start(&scratch.path("dev"), 1);
+    let data = scratch.path("old");
+    settings(&data, "old");
+    fs::write(data.join("HOLDFAST"), "Holdfast data directory, format 9\n").unwrap();
+    refused(Joined::start(&data, &dev.address(1))).refused(&[
+        "format 9",
+        "format 1",
+        "use the build that made it",
+    ]);
+}
+
+/// Somebody answers, but of a build that keeps its data in another form.
+#[test]
+fn a_cluster_of_another_version_is_not_joined() {
+    let scratch = Scratch::new();
+    let data = scratch.path("new");
+    settings(&data, "new");
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let log_host = address.clone();
+    let answering = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut head = [0; HEADER_BYTES];
+        stream.read_exact(&mut head).unwrap();
+        let id = u64::from_le_bytes(head[8..16].try_into().unwrap());
+        let welcome = Welcome { cluster: 7, log_host, data_format: 9 };
+        let mut out = Vec::new();
+        encode(&mut out, FrameKind::Response, OP_PEER_HELLO, id, 0, 0, |out| welcome.encode(out));
+        stream.write_all(&out).unwrap();
+        // Kept open until the node has gone.
+        let _ = stream.read(&mut head);
+    });
+    refused(Joined::start(&data, &address)).refused(&[&address, "format 9", "matching builds"]);
+    answering.join().unwrap();
+}
+
+#[test]
+fn an_address_where_nobody_or_somebody_else_answers_is_named() {
+    let scratch = Scratch::new();
+    let data = scratch.path("lonely");
+    settings(&data, "lonely");
+    let nobody = format!("127.0.0.1:{}", free_port());
+    let told = refused(Joined::start(&data, &nobody));
+    assert_eq!(told.code, Some(1), "{told:?}");
+    for part in ["waits for the cluster", &nobody, "check the address"] {
+        assert!(told.err.contains(part), "`{part}` is missing in {told:?}");
+    }
+    // Nodes do not prove who they are yet: other machines are not joined.
+    refused(Joined::start(&data, "192.0.2.1:7400")).refused(&["192.0.2.1:7400", "insecure = true"]);
+}
+
+/// A data directory was copied, and both are started: there is one node n2, the later one.
+#[test]
+fn of_two_nodes_with_one_number_the_earlier_one_ends() {
+    let scratch = Scratch::new();
+    let dev = Dev::start(&scratch.path("dev"), 1);
+    let (one, two) = (scratch.path("one"), scratch.path("two"));
+    settings(&one, "twin");
+    drop(Joined::start(&one, &dev.address(1)).unwrap());
+    copy_directory(&one, &two);
+    settings(&two, "twin");
+    let earlier = Joined::start(&one, &dev.address(1)).unwrap();
+    earlier.client().put("/by-one", b"one", &NewFile::default()).unwrap();
+    let later = Joined::start(&two, &dev.address(1)).unwrap();
+    earlier.ended().refused(&["be node `n2`", "copies of one data directory"]);
+    later.client().put("/by-two", b"two", &NewFile::default()).unwrap();
+    assert_eq!(later.client().get("/by-one").unwrap(), b"one");
+    assert_eq!(dev.client(1, &[]).get("/by-two").unwrap(), b"two");
+}
