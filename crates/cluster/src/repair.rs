@@ -19,6 +19,9 @@ pub struct Task {
     pub wanted: usize,
     /// Every store that has a replica, whatever its state.
     pub holders: Vec<StoreId>,
+    /// Stores whose replica was dropped, short or damaged, and may still be there: a copy goes
+    /// elsewhere if it can, or takes its place.
+    pub dropped: Vec<StoreId>,
 }
 
 /// Where a store is, and what it can do for repair.
@@ -77,6 +80,7 @@ pub fn tasks(namespace: &Namespace, view: &ClusterView) -> Vec<Task> {
             live: short.live,
             wanted: short.wanted,
             holders: chunk.replicas.clone(),
+            dropped: chunk.dropped.iter().map(|dropped| dropped.store).collect(),
         })
     };
     short.into_iter().filter_map(task).collect()
@@ -175,8 +179,11 @@ fn assign(
     let free = nodes.targets.get(&task.tier)?.iter().filter(|candidate| {
         !targets.contains(&candidate.store) && busy(&load.receiving, candidate.node) < per_node
     });
-    let free: Vec<Candidate> = free.cloned().collect();
-    let target = choose(&free, &taken, None, task.chunk.0)?.store;
+    let (second, first): (Vec<_>, Vec<_>) =
+        free.cloned().partition(|candidate| task.dropped.contains(&candidate.store));
+    let target = choose(&first, &taken, None, task.chunk.0)
+        .or_else(|| choose(&second, &taken, None, task.chunk.0))?
+        .store;
     Some(Assignment { chunk: task.chunk, generation: task.generation, source, target })
 }
 

@@ -38,6 +38,7 @@ fn task(chunk: u64, live: usize, holders: &[u64]) -> Task {
         live,
         wanted: 3,
         holders: holders.iter().map(|store| StoreId(*store)).collect(),
+        dropped: Vec::new(),
     }
 }
 
@@ -54,6 +55,19 @@ fn chunks_with_the_fewest_copies_left_come_first() {
     let plan = plan(&tasks, &nodes, &[], limits);
     assert_eq!(plan.iter().map(|a| a.chunk.0).collect::<Vec<_>>(), [2, 2, 1]);
     assert!(plan.iter().all(|a| a.source.0 > 2 && a.target.0 > 2));
+}
+
+/// A short replica was dropped; the copy was sent to just the store that still had it open.
+#[test]
+fn a_store_whose_replica_was_dropped_is_the_last_choice() {
+    let dropped = |nodes: &Nodes| {
+        let task = Task { dropped: vec![StoreId(3)], ..task(7, 2, &[1, 2]) };
+        plan(&[task], nodes, &[], Limits::default()).iter().map(|a| a.target.0).collect::<Vec<_>>()
+    };
+    for chunk in 4..9 {
+        assert_ne!(dropped(&nodes(chunk)), [3]);
+    }
+    assert_eq!(dropped(&nodes(3)), [3], "there is no other");
 }
 
 #[test]

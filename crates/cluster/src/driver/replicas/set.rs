@@ -7,7 +7,7 @@
 //! says, and after those before it.
 
 use super::window::Window;
-use super::{Replicator, Shared, Target, WRITER_LIMIT_MS};
+use super::{Events, Replicator, Shared, Target, WRITER_LIMIT_MS};
 use holdfast_base::ids::{ChunkId, Durability, Slot, StoreId};
 use holdfast_base::{Error, Kind, Result};
 use holdfast_chunk::{ChunkSpec, Done, Needle};
@@ -477,6 +477,7 @@ impl ReplicaSet {
             return self.arm_limit(WRITER_LIMIT_MS - waited_ms);
         }
         state.limit_armed = false;
+        Events::count(&self.with.events.slow_replicas);
         let slow = (0..self.replicas.len()).find(|&i| state.window.is_behind(i));
         drop(state);
         let what = format!("it did not answer within the writer's limit of {WRITER_LIMIT_MS} ms");
