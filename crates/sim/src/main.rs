@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 use holdfast_env::rules::Rule;
+use holdfast_sim::world::cell::SECOND;
 use holdfast_sim::world::{Report, SCHEDULES_FOR_ALL, SOMETIMES, Schedule, run};
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -19,6 +20,8 @@ struct Options {
     trace: bool,
     nodes: usize,
     threads: usize,
+    /// How long clients work; faults begin within what comes before the last 25 of them.
+    seconds: Option<u64>,
     /// Sync sites that do nothing, and rules that are broken: deliberate bugs.
     without: Vec<String>,
 }
@@ -28,6 +31,7 @@ fn options() -> Result<Options, String> {
         seed: 1,
         schedules: None,
         calm: false,
+        seconds: None,
         trace: false,
         nodes: 5,
         threads: std::thread::available_parallelism().map_or(1, |n| n.get()),
@@ -48,6 +52,7 @@ fn options() -> Result<Options, String> {
             "--schedules" => options.schedules = Some(number()?),
             "--nodes" => options.nodes = number()? as usize,
             "--threads" => options.threads = number()? as usize,
+            "--seconds" => options.seconds = Some(number()?),
             "--calm" => options.calm = true,
             "--trace" => options.trace = true,
             _ => return Err(format!("`{word}` is not known: see docs/testing.md")),
@@ -61,10 +66,16 @@ fn schedule(options: &Options, seed: u64, trace: bool) -> Schedule {
         true => Schedule::calm(seed),
         false => Schedule::new(seed),
     };
+    let (work_ns, faults_ns) = match options.seconds {
+        Some(seconds) => (seconds * SECOND, seconds.saturating_sub(25) * SECOND),
+        None => (schedule.work_ns, schedule.faults_ns),
+    };
     let rules_off = Rule::ALL.iter().filter(|(name, _)| options.without.iter().any(|w| w == name));
     let rules_off = rules_off.map(|(_, rule)| *rule).collect();
     let sites_off = options.without.clone();
-    Schedule { nodes: options.nodes, trace, sites_off, rules_off, ..schedule }
+    let nodes = options.nodes;
+    let (trace, aloud) = (trace && !options.trace, options.trace);
+    Schedule { nodes, trace, aloud, sites_off, rules_off, work_ns, faults_ns, ..schedule }
 }
 
 fn on_a_deep_stack<T: Send>(what: impl FnOnce() -> T + Send) -> T {
@@ -92,7 +103,7 @@ fn main() -> ExitCode {
 fn one(options: &Options) -> ExitCode {
     let report = on_a_deep_stack(|| run(&schedule(options, options.seed, true)));
     let failed = !report.violations.is_empty();
-    if failed || options.trace {
+    if failed {
         report.trace.iter().for_each(|line| println!("{line}"));
     }
     report.findings.iter().for_each(|(cell, what)| println!("n{cell} found: {what}"));

@@ -77,6 +77,8 @@ pub struct Schedule {
     pub rules_off: Vec<Rule>,
     /// Keep a line of everything that happens.
     pub trace: bool,
+    /// Print it at once.
+    pub aloud: bool,
 }
 
 impl Schedule {
@@ -91,6 +93,7 @@ impl Schedule {
             sites_off: Vec::new(),
             rules_off: Vec::new(),
             trace: false,
+            aloud: false,
         }
     }
 
@@ -232,6 +235,9 @@ impl World {
         let net = SimNet::new(mix(seed, 1));
         if schedule.trace {
             net.start_trace();
+        }
+        if schedule.aloud {
+            net.trace_aloud();
         }
         let shared = Arc::new(Shared {
             net: net.clone(),

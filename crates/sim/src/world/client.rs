@@ -350,6 +350,8 @@ impl Client {
                 }
                 Err(e) => {
                     self.net.note(&format!("{} cannot append: {e}", self.name));
+                    // Whoever failed is asked again until the cluster knows.
+                    self.pause().await;
                     return self.seal(file, chunk, at).await;
                 }
             }
