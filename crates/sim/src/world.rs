@@ -51,14 +51,13 @@ pub const SOMETIMES: &[&str] = &[
     "a replica was dropped",
     "a sector became unreadable",
     "a view equals its replay",
-    "a write was refused for want of stores",
     "an acknowledged write was on three disks",
     "an open chunk lost its tail",
     "an unknown replica was kept",
     "another node led",
     "the power failed between a sync and its acknowledgement",
 ];
-pub const SCHEDULES_FOR_ALL: u64 = 25;
+pub const SCHEDULES_FOR_ALL: u64 = 50;
 
 /// What a schedule is made of.
 #[derive(Clone, Debug)]

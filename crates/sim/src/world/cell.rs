@@ -30,6 +30,8 @@ const SNAPSHOT_NS: u64 = 12 * SECOND;
 const AGAIN_NS: u64 = SECOND;
 /// A commit is carried out so long after it was asked for, at most.
 const PUMP_NS_MAX: u64 = 3 * MS;
+/// So slow that copies are interrupted.
+const REPAIR_BYTES_PER_SECOND: u64 = 2_000_000;
 /// As in development clusters.
 const LOST_MS: u64 = 15_000;
 
@@ -235,6 +237,7 @@ impl Cell {
             keeper: Mutex::new(Some(Keeper::new(node.clone(), keeping))),
             node,
         });
+        process.node.set_repair_rate(REPAIR_BYTES_PER_SECOND);
         let held_open = held_open(&process.node).collect::<BTreeMap<_, _>>();
         self.shared.sometimes(!held_open.is_empty(), "a chunk was open when its store started");
         {
@@ -295,6 +298,8 @@ impl Cell {
         if life.has_ended() || !self.disk().crashed() {
             return false;
         }
+        let what = "the power failed between a sync and its acknowledgement";
+        self.shared.sometimes(self.disk().crashed_behind_sync(), what);
         self.end(End::PowerCut);
         true
     }
@@ -315,17 +320,7 @@ impl Cell {
             if now_ns < until_ns {
                 return cell.pump_soon(&of.life);
             }
-            let disk = cell.disk();
-            let before = disk.operations() as usize;
             of.node.pump();
-            if disk.crashed() {
-                // The last operation is the one that the power failed in.
-                let trace = disk.trace();
-                let done = &trace[before.min(trace.len())..trace.len() - 1];
-                let synced = |line: &String| line.starts_with("write_durable");
-                let what = "the power failed between a sync and its acknowledgement";
-                cell.shared.sometimes(done.iter().any(synced), what);
-            }
             if !cell.crash_if_due(&of.life) {
                 of.flush(now_ns);
             }

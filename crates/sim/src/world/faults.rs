@@ -144,10 +144,14 @@ impl World {
         self.net.after_ns(self.draw((SECOND / 5, most)), move || cell.start());
     }
 
-    /// The power fails within the next operations of the disk, whatever they are.
+    /// The power fails within the next operations of the disk, whatever they are, or behind the next
+    /// that is durable.
     fn cut_power_soon(self: &Arc<World>, cell: &Arc<Cell>) {
         let disk = cell.disk();
-        disk.crash_at(disk.operations() + self.rng.next_u64() % CUT_WITHIN);
+        match self.rng.next_u64() % 3 {
+            0 => disk.crash_behind_sync(),
+            _ => disk.crash_at(disk.operations() + self.rng.next_u64() % CUT_WITHIN),
+        }
         let cell = cell.clone();
         let world = self.clone();
         // If nothing was written meanwhile, it fails anyhow.

@@ -5,6 +5,7 @@
 use super::{Events, Replicator};
 use holdfast_base::codec::Encode;
 use holdfast_base::ids::{ChunkId, Generation, StoreId};
+use holdfast_base::limits::SECTOR_BYTES;
 use holdfast_base::units::MIB;
 use holdfast_base::{Error, Kind, Result};
 use holdfast_chunk::{Done, Import};
@@ -13,8 +14,9 @@ use holdfast_env::net::{PeerReply, PeerRequest};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// What one request fetches.
-const BLOCK_BYTES: u64 = MIB;
+/// What one request fetches at most, and the part of a chunk's capacity that it fetches.
+const BLOCK_BYTES_MAX: u64 = MIB;
+const BLOCKS: u64 = 16;
 /// For one block from a disk that scrubs, serves and repairs, behind its source's own throttle.
 const EXPORT_MS: u32 = 30_000;
 
@@ -207,7 +209,7 @@ impl Job {
             self.finish(Ok(()));
             return Ok(());
         }
-        let bytes = BLOCK_BYTES.min(total - at);
+        let bytes = self.block_bytes().min(total - at);
         let wait_ms = {
             let now = self.with.now_ns();
             let mut state = self.state();
@@ -223,6 +225,13 @@ impl Job {
             self.with.peers.after(wait_ms, Box::new(move || job.export(at, bytes)));
         }
         Ok(())
+    }
+
+    /// Whole sectors.
+    fn block_bytes(&self) -> u64 {
+        let own = self.with.stores.get(self.order.store);
+        let part = own.map_or(0, |own| own.chunk_bytes_max / BLOCKS);
+        (part / SECTOR_BYTES as u64 * SECTOR_BYTES as u64).clamp(SECTOR_BYTES as u64, BLOCK_BYTES_MAX)
     }
 
     fn begin(&self, bytes_total: u64) -> Result<Import> {

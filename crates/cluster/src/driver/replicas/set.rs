@@ -407,6 +407,10 @@ impl ReplicaSet {
         if state.window.ended() {
             return;
         }
+        let waited_ns = state.window.oldest_ns().map(|sent| self.with.now_ns().saturating_sub(sent));
+        if waited_ns.is_some_and(|waited| waited >= WRITER_LIMIT_MS * 1_000_000) {
+            Events::count(&self.with.events.slow_replicas);
+        }
         let who = replica.map(|i| format!("replica on store `{}`: ", self.replicas[i].store));
         let what = format!("{}{e}", who.unwrap_or_default());
         state.cause = Some(Error::new(e.kind, what));
@@ -477,7 +481,6 @@ impl ReplicaSet {
             return self.arm_limit(WRITER_LIMIT_MS - waited_ms);
         }
         state.limit_armed = false;
-        Events::count(&self.with.events.slow_replicas);
         let slow = (0..self.replicas.len()).find(|&i| state.window.is_behind(i));
         drop(state);
         let what = format!("it did not answer within the writer's limit of {WRITER_LIMIT_MS} ms");
