@@ -117,6 +117,15 @@ impl Client {
         self.ask(wire::OP_CLUSTER, &())
     }
 
+    /// Asks the node where its cluster's other nodes are: there this client goes on when it dies.
+    pub fn learn_nodes(&mut self) -> Result<()> {
+        let addresses: Vec<String> = self.ask(wire::OP_NODES, &())?;
+        // A node without an address of its own says so in a word.
+        let others = addresses.iter().filter_map(|address| Endpoint::parse(address).ok());
+        self.connection.add_others(others);
+        Ok(())
+    }
+
     /// What a person wants of the cluster.
     pub fn order(&mut self, order: &wire::admin::Order) -> Result<()> {
         let ticket = self.submit(wire::OP_ORDER, order, &[])?;

@@ -184,6 +184,15 @@ impl Connection {
         &self.endpoint
     }
 
+    /// More nodes of the same cluster.
+    pub(crate) fn add_others(&mut self, others: impl Iterator<Item = Endpoint>) {
+        for other in others {
+            if other != self.endpoint && !self.options.others.contains(&other) {
+                self.options.others.push(other);
+            }
+        }
+    }
+
     /// Requests whose answer has not come.
     pub fn outstanding(&self) -> usize {
         self.core.outstanding()

@@ -34,6 +34,10 @@ pub const OP_ORDER: u16 = 0x0007;
 /// it was asked.
 pub const OP_CATCH_UP: u16 = 0x0008;
 
+/// `NODES`: empty; answered with a list of text, where the cluster's other nodes listen that live:
+/// a client goes on there when the one that it talks to dies.
+pub const OP_NODES: u16 = 0x0009;
+
 /// `REGION`: empty, over a Unix socket only; answered with [`chunk::RegionOffer`] and the
 /// region's descriptor.
 pub const OP_REGION: u16 = 0x0101;

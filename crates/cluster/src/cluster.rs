@@ -15,10 +15,14 @@ pub use leadership::{BEATS_DEAD, CONTROLLERS_MAX, Controller, Leadership};
 use holdfast_base::ids::{Index, NodeId, StoreId, Tier};
 use holdfast_base::units::MIB;
 use holdfast_base::{Error, Result, path};
+use holdfast_client::wire::admin::RecoverySettings;
 use std::collections::BTreeMap;
 
 /// The version of everything that this build writes below its data directory.
 pub const DATA_FORMAT_VERSION: u32 = 1;
+
+/// A larger budget for the foreground's p90 is no budget: answers take eleven times as long.
+const P90_BUDGET_PERCENT_MAX: u32 = 1000;
 
 /// A host label, a rack label or an address.
 const LABEL_BYTES_MAX: usize = 255;
@@ -85,6 +89,7 @@ pub struct ClusterView {
     stores: BTreeMap<StoreId, StoreInfo>,
     leadership: Leadership,
     shards: ShardMap,
+    recovery: RecoverySettings,
 }
 
 impl Default for ClusterView {
@@ -102,6 +107,7 @@ impl ClusterView {
             stores: BTreeMap::new(),
             leadership: Leadership::default(),
             shards: ShardMap::default(),
+            recovery: RecoverySettings::default(),
         }
     }
 
@@ -132,6 +138,11 @@ impl ClusterView {
 
     pub fn shards(&self) -> &ShardMap {
         &self.shards
+    }
+
+    /// How recovery is to share links; zeros where nobody has said anything.
+    pub fn recovery(&self) -> RecoverySettings {
+        self.recovery
     }
 
     /// The live controller that queued first. It acts only once it has read a beat of its own
@@ -226,6 +237,11 @@ impl ClusterView {
             }
             ClusterCommand::Usage { node, incarnation, free } => {
                 self.hear(*node, *incarnation, free)?;
+                Ok(ClusterOutcome::Done {})
+            }
+            ClusterCommand::SetRecovery { settings } => {
+                check_recovery(settings)?;
+                self.recovery = *settings;
                 Ok(ClusterOutcome::Done {})
             }
         }
@@ -423,6 +439,22 @@ impl ClusterView {
         let may_sit: Vec<NodeId> = self.may_sit().collect();
         self.leadership.reseat(index, may_sit.into_iter());
     }
+}
+
+fn check_recovery(settings: &RecoverySettings) -> Result<()> {
+    if settings.alpha_per_mille > 1000 {
+        return Err(Error::invalid(format!(
+            "set recovery's alpha to {} thousandths: it is a share of a link: above 0 and up to 1",
+            settings.alpha_per_mille
+        )));
+    }
+    if settings.p90_budget_percent > P90_BUDGET_PERCENT_MAX {
+        return Err(Error::invalid(format!(
+            "let recovery slow answers down by {}%: use up to {P90_BUDGET_PERCENT_MAX}%",
+            settings.p90_budget_percent
+        )));
+    }
+    Ok(())
 }
 
 /// Whole MiB of a capacity, as far as it can be said.

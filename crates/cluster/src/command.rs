@@ -271,6 +271,12 @@ pub enum Command {
         digest: u64,
         replicas: Vec<StoreId>,
     },
+    /// Wants at least so many copies of chunks that were made when fewer hosts were there; those
+    /// that are deleted meanwhile are passed over.
+    RaiseCopies {
+        chunks: Vec<ChunkId>,
+        copies: u8,
+    },
 }
 codec_enum!(Command: "command" {
     1 => MakeDir { path, kind, mode, mtime, class, parents },
@@ -297,10 +303,11 @@ codec_enum!(Command: "command" {
     20 => AddReplica { chunk, generation, store },
     21 => DropReplica { chunk, generation, store, lost },
     22 => SwitchReplicas { chunk, generation, length, digest, replicas },
+    23 => RaiseCopies { chunks, copies },
 });
 
 /// The largest tag above.
-const COMMAND_TAG_MAX: u8 = 22;
+const COMMAND_TAG_MAX: u8 = 23;
 
 impl Command {
     /// The bytes of an entry.

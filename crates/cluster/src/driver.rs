@@ -20,7 +20,7 @@ pub use chunks::Source;
 pub use cuts::Cuts;
 pub use identity::Identity;
 pub use keeper::{Keeper, KeeperOptions};
-pub use leader::{Leader, REPAIR_BYTES_PER_SECOND};
+pub use leader::Leader;
 pub use member::{Member, MemberOptions};
 pub use open::NodeConfig;
 pub use peer_service::is_peer_operation;
@@ -38,7 +38,7 @@ use holdfast_base::node::StorageClass;
 use holdfast_base::{Error, Result};
 use holdfast_chunk::{Body, Done, Needle, ScrubStep};
 use holdfast_client::wire::peer::{self, Sender};
-use holdfast_env::net::Peers;
+use holdfast_env::net::{Meter, Peers};
 use holdfast_env::{Clock, Disk, Rng};
 use holdfast_log::{EmbeddedLog, Fold, Log, Mode, Request};
 use packed::PackedWriters;
@@ -67,6 +67,8 @@ pub struct Machine {
     pub clock: Arc<dyn Clock>,
     pub rng: Arc<dyn Rng>,
     pub peers: Arc<dyn Peers>,
+    /// What the connections of this process carry.
+    pub meter: Arc<Meter>,
 }
 
 /// One node: its stores, its log, its views.
@@ -132,8 +134,6 @@ struct Operator {
     confirmed: Vec<NodeId>,
     /// Nodes about which the leader asks.
     unconfirmed: Vec<NodeId>,
-    /// 0 for the default.
-    repair_bytes_per_second: u64,
 }
 
 /// Beats kept for a leader that has not looked; each node sends two a second.

@@ -21,8 +21,8 @@ pub use cluster::{
 pub use command::{ChunkKind, Command, Extent, Location, Outcome, Remainder};
 pub use driver::{
     CLUSTER_TOPIC, Caller, Cuts, Identity, Keeper, KeeperOptions, Leader, Machine, Member,
-    MemberOptions, NAMESPACE_TOPIC, Node, NodeConfig, OwnStore, REPAIR_BYTES_PER_SECOND, RawGrant,
-    Scrubbed, Source, Stores, Workers, is_peer_operation, replicas,
+    MemberOptions, NAMESPACE_TOPIC, Node, NodeConfig, OwnStore, RawGrant, Scrubbed, Source, Stores,
+    Workers, is_peer_operation, replicas,
 };
 pub use holdfast_base::node::{NodeKind, StorageClass};
 pub use namespace::{ChunkState, FileInfo, Namespace};

@@ -191,6 +191,7 @@ impl Namespace {
             Command::Unlink { chunk, generation, store } => {
                 self.unlink_replica(*chunk, *generation, *store)
             }
+            Command::RaiseCopies { chunks, copies } => self.raise_copies(chunks, *copies),
             Command::Release { before, budget } => Ok(self.release(*before, *budget)),
         };
         result.map_err(|e| e.context(Doing(command)))
@@ -240,6 +241,7 @@ impl fmt::Display for Doing<'_> {
             Command::DropReplica { chunk, generation, store, .. } => {
                 write!(f, "drop chunk `{chunk}` generation `{generation}` on `{store}`")
             }
+            Command::RaiseCopies { copies, .. } => write!(f, "want {copies} copies"),
             Command::Release { before, .. } => write!(f, "release what was freed before {before}"),
         }
     }

@@ -1,190 +1,457 @@
-//! Which chunk is copied from where to where: a pure function of what is short and of who is busy,
-//! called by the leader each round. The first planner; a scheduler that knows rates can take the
-//! place of [`plan`], with the same arguments.
+//! Repair: what is short of copies, and what nodes report, become Dayu's input twice a second; its
+//! plan becomes what each node is told to pull. A core: it is given views, reports and the time,
+//! and answers orders. What it remembers can be lost at any moment, for a new leader asks the
+//! nodes what is under way. Never sends; called by the leader.
+//!
+//! Plans reach some seconds and are made anew each round. A copy is *bound*, that is told to its
+//! target, only when both of its ends have room for it; what is planned and not bound costs
+//! nothing to plan again.
 
-use crate::cluster::ClusterView;
-use crate::namespace::{Namespace, ShortChunk};
-use crate::placement::{Candidate, Taken, candidates, choose};
-use holdfast_base::ids::{ChunkId, Generation, NodeId, StoreId, Tier};
+mod ability;
+mod budget;
+mod field;
+mod told;
+
+pub use field::{Nodes, Place, Site, Task, tasks};
+
+use crate::driver::replicas::Terms;
+use ability::Abilities;
+use budget::Budget;
+use holdfast_base::Result;
+use holdfast_base::ids::{ChunkId, Generation, Index, NodeId, StoreId};
+use holdfast_client::wire::admin::{Recovery, RecoverySettings};
+use holdfast_client::wire::peer;
+use holdfast_recovery::model::{Flight, Origin, Params};
+use holdfast_recovery::plan::{self, Allocator, Input, Options};
+use holdfast_recovery::select::Algorithm;
+use holdfast_recovery::sim::{HORIZON_S, IN_FLIGHT};
+use holdfast_recovery::straggler::Fate;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A chunk that needs copies.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Task {
-    pub chunk: ChunkId,
-    pub generation: Generation,
-    pub tier: Tier,
-    /// Replicas that count, of those wanted.
-    pub live: usize,
-    pub wanted: usize,
-    /// Every store that has a replica, whatever its state.
-    pub holders: Vec<StoreId>,
-    /// Stores whose replica was dropped, short or damaged, and may still be there: a copy goes
-    /// elsewhere if it can, or takes its place.
-    pub dropped: Vec<StoreId>,
-}
+/// Time between two plans.
+pub const PLAN_MS: u64 = 500;
+/// A node whose report is older plans for nobody.
+const REPORT_MS_MAX: u64 = 3000;
+/// A new leader waits so long for the reports of all live nodes before it plans without some.
+const LOOK_MS: u64 = 1500;
+/// A node is given so many seconds' worth of work: what it does until the next plan reaches it,
+/// and as much again, because a report is a round old when it is used.
+const HAND_S: f32 = 2.0;
+/// And so many copies at least, in each direction: one comes while the next is looked up.
+const HAND_MIN: usize = 2;
+/// Tasks that one plan looks at; there are more only where it could not use them for minutes.
+const TASKS_MAX: usize = 200_000;
+/// A chunk whose copy failed is left alone for so long.
+const REST_MS: u64 = 1000;
+const MS: u64 = 1_000_000;
+const MB: f32 = 1e6;
 
-/// Where a store is, and what it can do for repair.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
-    pub node: NodeId,
-    pub host: String,
-    pub rack: String,
-    /// Can be read from.
-    pub serves: bool,
-    /// A copy there is to stay: its host needs no other.
-    pub counts: bool,
-}
-
-/// The cluster as a planner sees it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Nodes {
-    pub places: BTreeMap<StoreId, Place>,
-    /// Stores that take a replica, a tier.
-    pub targets: BTreeMap<Tier, Vec<Candidate>>,
-}
-
-/// One copy to make.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Assignment {
+/// A copy that its target was told to make.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Bound {
     pub chunk: ChunkId,
     pub generation: Generation,
     pub source: StoreId,
     pub target: StoreId,
+    pub bytes: u64,
+    /// Which plan bound it, and when.
+    plan: u64,
+    since_ns: u64,
+    /// As last reported.
+    done: u64,
+    received: u64,
+    age_ms: u64,
+    rate_mb_s: f32,
 }
 
+/// What one node is to be told.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Orders {
+    pub node: NodeId,
+    pub address: String,
+    pub plan: peer::Plan,
+}
+
+/// A copy that is there and should count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// Copies that one node sends at a time, and that it receives.
-    pub per_node: usize,
-    /// Copies in all that one call may add.
-    pub assignments: usize,
+pub struct Landed {
+    pub chunk: ChunkId,
+    pub generation: Generation,
+    pub store: StoreId,
 }
 
-impl Default for Limits {
-    fn default() -> Limits {
-        Limits { per_node: 4, assignments: 1024 }
-    }
+struct Heard {
+    at_ns: u64,
+    incarnation: Index,
+    report: peer::Report,
+    /// Ends up to this one are known.
+    ended: u64,
 }
 
-/// What is short of copies, fewest live ones first; those of which nothing is left are no tasks.
-pub fn tasks(namespace: &Namespace, view: &ClusterView) -> Vec<Task> {
-    let short = namespace.short_chunks(|store| view.store_counts(store));
-    let task = |short: ShortChunk| {
-        let chunk = namespace.chunk(short.chunk)?;
-        // One that was sealed empty may never have been made anywhere: there is nothing to copy.
-        (!chunk.replicas.is_empty() && chunk.length > 0).then(|| Task {
-            chunk: short.chunk,
-            generation: short.generation,
-            tier: chunk.tier,
-            live: short.live,
-            wanted: short.wanted,
-            holders: chunk.replicas.clone(),
-            dropped: chunk.dropped.iter().map(|dropped| dropped.store).collect(),
-        })
-    };
-    short.into_iter().filter_map(task).collect()
+/// The leader's knowledge of what is being repaired.
+pub struct Repair {
+    epoch: Index,
+    number: u64,
+    began_ns: u64,
+    next_ns: u64,
+    heard: BTreeMap<NodeId, Heard>,
+    bound: BTreeMap<(ChunkId, StoreId), Bound>,
+    /// There, and its entry is on its way.
+    adding: BTreeSet<(ChunkId, StoreId)>,
+    /// Ended under another leader: to be counted if the chunk is still short.
+    found: Vec<Landed>,
+    /// Until when a chunk is left alone, and what failed.
+    resting: BTreeMap<ChunkId, (u64, String)>,
+    abilities: Abilities,
+    budget: Budget,
+    told: Recovery,
 }
 
-impl Nodes {
-    pub fn of(view: &ClusterView) -> Nodes {
-        let place = |store, info: &crate::cluster::StoreInfo| {
-            let node = view.node(info.node)?;
-            Some(Place {
-                node: info.node,
-                host: node.host.clone(),
-                rack: node.rack.clone(),
-                serves: view.store_serves(store),
-                counts: view.store_counts(store),
-            })
-        };
-        let places = view.stores().filter_map(|(store, info)| Some((store, place(store, info)?)));
-        let tiers = [Tier::Dram, Tier::Disk];
-        Nodes {
-            places: places.collect(),
-            targets: tiers.into_iter().map(|tier| (tier, candidates(view, tier))).collect(),
+/// What a round is made from.
+#[derive(Clone, Copy)]
+pub struct Round<'a> {
+    pub now_ns: u64,
+    pub tasks: &'a [Task],
+    pub nodes: &'a Nodes,
+    pub settings: RecoverySettings,
+}
+
+impl Repair {
+    /// For the leader that claimed the cluster topic at `epoch`.
+    pub fn new(epoch: Index, now_ns: u64) -> Repair {
+        Repair {
+            epoch,
+            number: 0,
+            began_ns: now_ns,
+            next_ns: now_ns,
+            heard: BTreeMap::new(),
+            bound: BTreeMap::new(),
+            adding: BTreeSet::new(),
+            found: Vec::new(),
+            resting: BTreeMap::new(),
+            abilities: Abilities::default(),
+            budget: Budget::default(),
+            told: Recovery::default(),
         }
     }
-}
 
-/// Copies under way, a node and direction.
-#[derive(Default)]
-struct Load {
-    sending: BTreeMap<NodeId, usize>,
-    receiving: BTreeMap<NodeId, usize>,
-}
+    pub fn epoch(&self) -> Index {
+        self.epoch
+    }
 
-impl Load {
-    fn add(&mut self, nodes: &Nodes, assignment: &Assignment) {
-        for (store, loads) in
-            [(assignment.source, &mut self.sending), (assignment.target, &mut self.receiving)]
-        {
-            if let Some(place) = nodes.places.get(&store) {
-                *loads.entry(place.node).or_default() += 1;
+    pub fn is_due(&self, now_ns: u64) -> bool {
+        now_ns >= self.next_ns
+    }
+
+    /// For people.
+    pub fn told(&self) -> &Recovery {
+        &self.told
+    }
+
+    /// Takes a node's report; answers the copies that should count now.
+    pub fn heard(&mut self, now_ns: u64, site: &Site, report: peer::Report) -> Vec<Landed> {
+        let incarnation = site.incarnation;
+        let old = self.heard.get(&site.node).filter(|heard| heard.incarnation == incarnation);
+        let known = old.map_or(0, |heard| heard.ended);
+        let mut landed = Vec::new();
+        for ended in report.ended.iter().filter(|ended| ended.number > known) {
+            let peer::Ended { store, chunk, generation, .. } = *ended;
+            let bound = self.bound.remove(&(chunk, store));
+            if !ended.failure.is_empty() {
+                self.told.copies_failed += 1;
+                self.told.bytes_resent += ended.bytes;
+                let until_ns = now_ns + REST_MS * MS;
+                self.resting.insert(chunk, (until_ns, ended.failure.clone()));
+                continue;
+            }
+            let there = Landed { chunk, generation, store };
+            match bound {
+                Some(bound) => {
+                    self.told.bytes_made += bound.bytes;
+                    self.adding.insert((chunk, store));
+                    landed.push(there);
+                }
+                None => self.found.push(there),
+            }
+        }
+        self.abilities.heard(site.node, &report);
+        self.note_flights(now_ns, site, &report);
+        let ended = report.ended.last().map_or(known, |ended| ended.number.max(known));
+        self.heard.insert(site.node, Heard { at_ns: now_ns, incarnation, report, ended });
+        landed
+    }
+
+    /// How far the copies to a node are; those that it has forgotten are planned again.
+    fn note_flights(&mut self, now_ns: u64, site: &Site, report: &peer::Report) {
+        for flight in &report.flights {
+            let key = (flight.chunk, flight.store);
+            let adopted = || Bound {
+                chunk: flight.chunk,
+                generation: flight.generation,
+                source: flight.source,
+                target: flight.store,
+                bytes: flight.bytes_total,
+                plan: 0,
+                since_ns: now_ns,
+                done: 0,
+                received: 0,
+                age_ms: 0,
+                rate_mb_s: 0.0,
+            };
+            // A leader's before this one.
+            let bound = match self.number {
+                0 => self.bound.entry(key).or_insert_with(adopted),
+                _ => match self.bound.get_mut(&key) {
+                    Some(bound) => bound,
+                    None => continue,
+                },
+            };
+            (bound.done, bound.received) = (flight.bytes_done, flight.bytes_received);
+            bound.age_ms = flight.age_ms;
+            bound.bytes = bound.bytes.max(flight.bytes_total);
+        }
+        let under_way: BTreeSet<_> = report.flights.iter().map(|f| (f.chunk, f.store)).collect();
+        self.bound.retain(|key, bound| {
+            !site.stores.contains(&key.1) || bound.plan > report.number || under_way.contains(key)
+        });
+    }
+
+    /// A copy's entry was applied, or refused.
+    pub fn counted(&mut self, now_ns: u64, landed: Landed, counted: Result<()>) {
+        self.adding.remove(&(landed.chunk, landed.store));
+        match counted {
+            Ok(()) => self.told.copies_made += 1,
+            Err(e) => {
+                self.told.copies_failed += 1;
+                self.resting.insert(landed.chunk, (now_ns + REST_MS * MS, e.message));
             }
         }
     }
-}
 
-/// Copies to start beside those that are `running`: fewest live copies first, from the least busy
-/// node that serves a replica, to a host that has none.
-pub fn plan(
-    tasks: &[Task],
-    nodes: &Nodes,
-    running: &[Assignment],
-    limits: Limits,
-) -> Vec<Assignment> {
-    let mut load = Load::default();
-    running.iter().for_each(|assignment| load.add(nodes, assignment));
-    let mut tasks: Vec<&Task> = tasks.iter().collect();
-    tasks.sort_by_key(|task| (task.live, task.chunk));
-    let mut planned = Vec::new();
-    for task in tasks {
-        let begun: Vec<StoreId> =
-            running.iter().filter(|a| a.chunk == task.chunk).map(|a| a.target).collect();
-        let mut coming = begun.clone();
-        while task.live + coming.len() < task.wanted && planned.len() < limits.assignments {
-            let Some(next) = assign(task, &coming, nodes, &load, limits.per_node) else { break };
-            load.add(nodes, &next);
-            coming.push(next.target);
-            planned.push(next);
+    /// One round: what each node is told, and copies found that should count.
+    pub fn round(&mut self, round: &Round<'_>) -> Result<(Vec<Orders>, Vec<Landed>)> {
+        let Round { now_ns, tasks, nodes, settings } = *round;
+        self.next_ns = now_ns + PLAN_MS * MS;
+        self.resting.retain(|_, (until, _)| *until > now_ns);
+        self.heard.retain(|node, heard| {
+            nodes.site(*node).is_some_and(|site| site.live && site.incarnation == heard.incarnation)
+        });
+        let alpha_per_mille = self.budget.step(now_ns, self.answers(), !tasks.is_empty(), settings);
+        let terms = Terms {
+            alpha_per_mille,
+            floor: settings.floor_bytes_per_second,
+            rate_max: settings.rate_max,
+        };
+        self.told.alpha_per_mille = alpha_per_mille;
+        let all_heard = nodes.live().all(|site| self.heard.contains_key(&site.node));
+        let looks = self.number == 0 && !all_heard && now_ns < self.began_ns + LOOK_MS * MS;
+        let found = if looks { Vec::new() } else { self.count_found(tasks) };
+        let quiet =
+            |heard: &Heard| heard.report.flights.is_empty() && heard.report.ended.is_empty();
+        let idle = tasks.is_empty() && self.bound.is_empty() && self.heard.values().all(quiet);
+        if idle && all_heard {
+            self.tell_idle(settings);
+            if settings.p90_budget_percent == 0 || !self.budget.wants_quiet(now_ns) {
+                return Ok((Vec::new(), found));
+            }
+        }
+        if !looks && !idle {
+            self.plan(round, terms)?;
+        }
+        let look = looks || idle;
+        Ok((nodes.live().map(|site| self.orders(site, nodes, terms, look)).collect(), found))
+    }
+
+    /// What was copied for an earlier leader counts where it is still wanted.
+    fn count_found(&mut self, tasks: &[Task]) -> Vec<Landed> {
+        let mut found = std::mem::take(&mut self.found);
+        found.retain(|landed| {
+            let short = |task: &Task| {
+                task.chunk == landed.chunk
+                    && task.generation == landed.generation
+                    && !task.holders.contains(&landed.store)
+            };
+            tasks.iter().any(short) && self.adding.insert((landed.chunk, landed.store))
+        });
+        found
+    }
+
+    fn orders(&self, site: &Site, nodes: &Nodes, terms: Terms, look: bool) -> Orders {
+        let bound = self.bound.values().filter(|bound| site.stores.contains(&bound.target));
+        let mut copies: Vec<&Bound> = bound.collect();
+        copies.sort_by_key(|bound| (bound.plan, bound.chunk));
+        let copy = |bound: &&Bound| {
+            let source = nodes.places.get(&bound.source)?;
+            Some(peer::Copy {
+                store: bound.target,
+                chunk: bound.chunk,
+                generation: bound.generation,
+                source: bound.source,
+                source_address: nodes.site(source.node)?.address.clone(),
+                bytes_per_second: (bound.rate_mb_s * MB) as u64,
+            })
+        };
+        let plan = peer::Plan {
+            sender: Default::default(),
+            epoch: self.epoch,
+            number: self.number,
+            look,
+            alpha_per_mille: terms.alpha_per_mille,
+            floor_bytes_per_second: terms.floor,
+            rate_max: terms.rate_max,
+            heard: self.heard.get(&site.node).map_or(0, |heard| heard.ended),
+            copies: copies.iter().filter_map(copy).collect(),
+        };
+        Orders { node: site.node, address: site.address.clone(), plan }
+    }
+
+    /// Makes one plan, and binds of it what has room.
+    fn plan(&mut self, round: &Round<'_>, terms: Terms) -> Result<()> {
+        self.number += 1;
+        let Round { now_ns, nodes, tasks, .. } = *round;
+        let mut field = field::Field::new(nodes, |site| {
+            let heard = self.heard.get(&site.node);
+            let heard = heard.filter(|h| now_ns < h.at_ns + REPORT_MS_MAX * MS);
+            heard.map(|heard| self.abilities.bandwidth(site.node, &heard.report, &terms))
+        });
+        let busy: BTreeSet<ChunkId> = self.adding.iter().map(|(chunk, _)| *chunk).collect();
+        for task in tasks.iter().take(TASKS_MAX) {
+            if !busy.contains(&task.chunk) && !self.resting.contains_key(&task.chunk) {
+                field.push(task);
+            }
+        }
+        // No longer wanted, or its target is away.
+        self.bound.retain(|_, bound| {
+            let task = field.task(bound.chunk).filter(|task| task.generation == bound.generation);
+            task.is_some_and(|task| {
+                !task.holders.contains(&bound.target) && field.receives(bound.target)
+            })
+        });
+        let mut keys = Vec::new();
+        let mut flights = Vec::new();
+        for (key, bound) in &self.bound {
+            let Some(flight) = field.flight(bound) else { continue };
+            keys.push(*key);
+            flights.push(flight);
+        }
+        let queue = field.queue(&flights);
+        let horizon_s = field.horizon_s(&queue);
+        let params = Params { slot_s: PLAN_MS as f32 / 1000.0, ..Params::default() };
+        let options = Options {
+            allocator: Allocator::Ceiling,
+            horizon_s,
+            elastic: true,
+            heaviest_first: true,
+            ..Options::paper(params, Algorithm::Dayu)
+        };
+        let input = Input {
+            nodes: &field.nodes,
+            racks: &[],
+            tasks: &field.tasks,
+            queue: &queue,
+            flights: &flights,
+            until_slot_s: 0.0,
+            seed: self.number,
+        };
+        let made = plan::plan(&input, &options)?;
+        self.settle(&field, &keys, &flights, &made);
+        self.bind(now_ns, &field, &made);
+        self.abilities.planned(&field, &self.bound);
+        self.tell(round, &field, input.capacity_mb_s());
+        Ok(())
+    }
+
+    /// What the plan makes of copies under way.
+    fn settle(
+        &mut self,
+        field: &field::Field<'_>,
+        keys: &[(ChunkId, StoreId)],
+        flights: &[Flight],
+        made: &plan::Plan,
+    ) {
+        let mut kept = made.assignments.iter().take_while(|a| a.origin != Origin::New);
+        for ((key, flight), fate) in keys.iter().zip(flights).zip(&made.fates) {
+            let assigned =
+                if matches!(fate, Fate::Kept | Fate::Moved) { kept.next() } else { None };
+            let Some(bound) = self.bound.get_mut(key) else { continue };
+            match (fate, assigned) {
+                (Fate::Restarted, _) => {
+                    self.told.bytes_resent += bound.done;
+                    self.bound.remove(key);
+                }
+                (Fate::Moved, Some(a)) if field.may_move(bound) => {
+                    if let Some(source) = field.source_store(flight.task, a.source) {
+                        // Replicas are laid out each in their own way until they are compacted.
+                        self.told.bytes_resent += bound.done;
+                        (bound.source, bound.done) = (source, 0);
+                        bound.rate_mb_s = a.rate_mb_s;
+                    }
+                }
+                (_, Some(a)) => bound.rate_mb_s = a.rate_mb_s,
+                // Parked ones stay where they are: the throttles of both ends hold them back.
+                _ => {}
+            }
         }
     }
-    planned
+
+    /// Binds, in the order of the plan, what both ends have room for.
+    fn bind(&mut self, now_ns: u64, field: &field::Field<'_>, made: &plan::Plan) {
+        let mut load = field.load(self.bound.values());
+        for a in made.assignments.iter().filter(|a| a.origin == Origin::New) {
+            let (from, to) = (a.source as usize, a.destination as usize);
+            let has_room = |side: usize, at: usize, bandwidth: f32| {
+                let (count, mb) = load[side][at];
+                count < HAND_MIN || (mb < bandwidth * HAND_S && count < IN_FLIGHT)
+            };
+            if !has_room(0, from, field.nodes[from].out_mb_s)
+                || !has_room(1, to, field.nodes[to].in_mb_s)
+            {
+                continue;
+            }
+            let task = field.of(a.task);
+            let source = field.source_store(a.task, a.source);
+            let (Some(source), Some(target)) = (source, field.target_store(task, a.destination))
+            else {
+                continue;
+            };
+            for (side, at) in [(0, from), (1, to)] {
+                load[side][at].0 += 1;
+                load[side][at].1 += a.mb;
+            }
+            let bound = Bound {
+                chunk: task.chunk,
+                generation: task.generation,
+                source,
+                target,
+                bytes: task.bytes,
+                plan: self.number,
+                since_ns: now_ns,
+                done: 0,
+                received: 0,
+                age_ms: 0,
+                rate_mb_s: a.rate_mb_s,
+            };
+            self.bound.insert((task.chunk, target), bound);
+        }
+    }
+
+    /// What nodes say of answers to their readers: the mean of their 90th percentiles, weighted,
+    /// and of how many answers.
+    fn answers(&self) -> (u32, u64) {
+        let heard = self.heard.values().filter(|heard| heard.report.answer_us_p90 > 0);
+        let (mut sum, mut count) = (0u64, 0u64);
+        for report in heard.map(|heard| &heard.report) {
+            let answers = u64::from(report.answers.min(1000));
+            sum += u64::from(report.answer_us_p90) * answers;
+            count += answers;
+        }
+        (sum.checked_div(count).unwrap_or(0) as u32, count)
+    }
 }
 
-fn assign(
-    task: &Task,
-    coming: &[StoreId],
-    nodes: &Nodes,
-    load: &Load,
-    per_node: usize,
-) -> Option<Assignment> {
-    let busy = |loads: &BTreeMap<NodeId, usize>, node| loads.get(&node).copied().unwrap_or(0);
-    let sources = task.holders.iter().filter_map(|store| {
-        let place = nodes.places.get(store).filter(|place| place.serves)?;
-        let sending = busy(&load.sending, place.node);
-        (sending < per_node).then_some((sending, *store))
-    });
-    let (_, source) = sources.min()?;
-    // A copy that does not count (lost, draining) still keeps its own store from another one.
-    let mut taken = Taken::default();
-    let held =
-        task.holders.iter().filter(|store| nodes.places.get(store).is_some_and(|p| p.counts));
-    for place in held.chain(coming).filter_map(|store| nodes.places.get(store)) {
-        taken.hosts.insert(place.host.clone());
-        taken.racks.insert(place.rack.clone());
-    }
-    let targets: BTreeSet<StoreId> = task.holders.iter().chain(coming).copied().collect();
-    let free = nodes.targets.get(&task.tier)?.iter().filter(|candidate| {
-        !targets.contains(&candidate.store) && busy(&load.receiving, candidate.node) < per_node
-    });
-    let (second, first): (Vec<_>, Vec<_>) =
-        free.cloned().partition(|candidate| task.dropped.contains(&candidate.store));
-    let target = choose(&first, &taken, None, task.chunk.0)
-        .or_else(|| choose(&second, &taken, None, task.chunk.0))?
-        .store;
-    Some(Assignment { chunk: task.chunk, generation: task.generation, source, target })
+/// How far a plan reaches: as in the simulations, unless a chunk takes longer.
+fn horizon_s(slowest_s: f32) -> f32 {
+    HORIZON_S.max(2.0 * slowest_s)
 }
 
 #[cfg(test)]

@@ -141,6 +141,8 @@ fn change_chunks() -> impl Strategy<Value = Command> {
             let generation = Generation(generation);
             Command::SwitchReplicas { chunk, generation, length: 5, digest: 6, replicas }
         }),
+        (prop::collection::vec(chunk(), 0..3), 0..5u8)
+            .prop_map(|(chunks, copies)| Command::RaiseCopies { chunks, copies }),
         file().prop_map(move |file| allocate(ChunkKind::Raw, file)),
         Just(allocate(ChunkKind::Packed, FileId(0))),
         (chunk(), 0..4u64, stores()).prop_map(|(chunk, length, replicas)| Command::SealChunk {

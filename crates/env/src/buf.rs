@@ -3,6 +3,7 @@
 use holdfast_base::limits::SECTOR_BYTES;
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
 
 /// Buffers from this size on are mappings of their own: pages are taken as they are touched, and
 /// given back when the buffer goes.
@@ -16,6 +17,9 @@ const HUGE_PAGE_BYTES: usize = 2 << 20;
 pub struct AlignedBuf {
     start: *mut u8,
     len: usize,
+    /// The buffer that this one is a piece of, and that goes with the last of its pieces. Nobody
+    /// looks at its bytes through it.
+    whole: Option<Arc<AlignedBuf>>,
 }
 
 // SAFETY: the buffer owns its memory exclusively, as a Box<[u8]> does.
@@ -35,7 +39,7 @@ impl AlignedBuf {
             if start.is_null() {
                 handle_alloc_error(layout);
             }
-            return AlignedBuf { start, len };
+            return AlignedBuf { start, len, whole: None };
         }
         let align = if len >= HUGE_FROM { HUGE_PAGE_BYTES } else { SECTOR_BYTES };
         let base = map(len + align);
@@ -56,7 +60,20 @@ impl AlignedBuf {
             }
             start
         };
-        AlignedBuf { start, len }
+        AlignedBuf { start, len, whole: None }
+    }
+
+    /// Buffers of `len` each, rounded up as in [`AlignedBuf::zeroed`], that share one mapping: huge
+    /// pages serve them even if they are small. The memory is given back when all are gone.
+    pub fn pieces(count: usize, len: usize) -> Vec<AlignedBuf> {
+        let len = len.max(1).next_multiple_of(SECTOR_BYTES);
+        let whole = Arc::new(AlignedBuf::zeroed(count * len));
+        let piece = |i: usize| {
+            // SAFETY: piece i lies in the mapping, which has `count * len` bytes at least.
+            let start = unsafe { whole.start.add(i * len) };
+            AlignedBuf { start, len, whole: Some(whole.clone()) }
+        };
+        (0..count).map(piece).collect()
     }
 
     fn layout(len: usize) -> Layout {
@@ -86,6 +103,9 @@ fn map(len: usize) -> *mut u8 {
 
 impl Drop for AlignedBuf {
     fn drop(&mut self) {
+        if self.whole.is_some() {
+            return;
+        }
         if self.len < MAPPED_FROM {
             // SAFETY: allocated in `zeroed` with this very layout, freed only here.
             unsafe { dealloc(self.start, AlignedBuf::layout(self.len)) }
@@ -114,6 +134,21 @@ impl DerefMut for AlignedBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pieces_are_buffers_of_their_own_that_share_a_mapping() {
+        for (count, len) in [(3, 100), (5, 1 << 20), (0, 1)] {
+            let mut pieces = AlignedBuf::pieces(count, len);
+            assert_eq!(pieces.len(), count);
+            for (i, piece) in pieces.iter_mut().enumerate() {
+                assert!(piece.len() >= len && piece.iter().all(|&b| b == 0));
+                piece.fill(i as u8 + 1);
+            }
+            let last = pieces.pop();
+            drop(pieces);
+            assert!(last.is_none_or(|last| last.iter().all(|b| *b as usize == count)));
+        }
+    }
 
     #[test]
     fn aligned_rounded_and_zeroed() {

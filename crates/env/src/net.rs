@@ -12,6 +12,7 @@ mod link;
 mod listen;
 mod mailbox;
 mod message;
+mod meter;
 mod out;
 mod parse;
 mod peers;
@@ -26,6 +27,7 @@ pub use inline::Inline;
 pub use link::{Link, Pages};
 pub use mailbox::Reply;
 pub use message::{Body, BodyPart, Parts, Response};
+pub use meter::{Flow, Meter};
 pub use peers::{
     Finished, NoPeers, PEER_BYTES_MAX, PEER_REQUESTS_MAX, PeerConnection, PeerDone, PeerReply,
     PeerRequest, Peers, SharedBody, TcpPeers,

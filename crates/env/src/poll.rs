@@ -14,6 +14,7 @@ pub struct Poller {
 pub enum Interest {
     Read,
     Write,
+    ReadWrite,
     /// Only the end of the connection.
     End,
 }
@@ -80,6 +81,7 @@ impl Poller {
         let flags = match interest {
             Interest::Read => libc::EPOLLIN,
             Interest::Write => libc::EPOLLOUT,
+            Interest::ReadWrite => libc::EPOLLIN | libc::EPOLLOUT,
             Interest::End => 0,
         };
         let mut event = libc::epoll_event { events: flags as u32, u64: token };
@@ -106,6 +108,10 @@ impl Poller {
 
     /// Waits for events; none when the time is over or a signal came. `None` waits for ever.
     pub fn wait(&self, events: &mut Events, timeout: Option<Duration>) -> io::Result<()> {
+        // The kernel counts a wait in whole milliseconds, and too short a one would spin.
+        if let Some(time) = timeout.filter(|t| !t.subsec_nanos().is_multiple_of(1_000_000)) {
+            return self.wait_precisely(events, time);
+        }
         let ms = timeout.map_or(-1, |t| t.as_millis().min(i32::MAX as u128) as i32);
         events.raw.clear();
         let room = events.raw.capacity() as i32;
@@ -125,6 +131,25 @@ impl Poller {
             events.raw.set_len(count as usize);
         }
         Ok(())
+    }
+
+    /// The same to the nanosecond, by waiting for the epoll descriptor itself.
+    fn wait_precisely(&self, events: &mut Events, time: Duration) -> io::Result<()> {
+        let mut fd = libc::pollfd { fd: self.epoll.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        let time = libc::timespec {
+            tv_sec: time.as_secs() as libc::time_t,
+            tv_nsec: time.subsec_nanos() as libc::c_long,
+        };
+        events.raw.clear();
+        // SAFETY: one entry, and the time, outlive the call; the signal mask stays as it is.
+        match unsafe { libc::ppoll(&mut fd, 1, &time, std::ptr::null()) } {
+            0 => Ok(()),
+            n if n > 0 => self.wait(events, Some(Duration::ZERO)),
+            _ => match io::Error::last_os_error() {
+                e if e.kind() == io::ErrorKind::Interrupted => Ok(()),
+                e => Err(e),
+            },
+        }
     }
 }
 
@@ -181,8 +206,12 @@ mod tests {
             poller.wait(&mut events, None).unwrap();
             assert!(events.len() == 1 && events.get(0).token == 7 && events.get(0).readable);
         }
+        poller.wait(&mut events, Some(Duration::from_micros(1500))).unwrap();
+        assert_eq!(events.len(), 1, "a wait of no whole milliseconds sees it, too");
         waker.clear();
-        poller.wait(&mut events, Some(Duration::ZERO)).unwrap();
-        assert!(events.is_empty());
+        for time in [Duration::ZERO, Duration::from_nanos(1)] {
+            poller.wait(&mut events, Some(time)).unwrap();
+            assert!(events.is_empty());
+        }
     }
 }

@@ -4,7 +4,7 @@
 
 use std::io;
 use std::mem::{MaybeUninit, size_of};
-use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
@@ -100,11 +100,27 @@ fn set_option(
     Ok(())
 }
 
-fn bound(address: SocketAddr, kind: libc::c_int, share: bool) -> io::Result<OwnedFd> {
+fn socket(address: SocketAddr, kind: libc::c_int) -> io::Result<OwnedFd> {
     let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     let kind = kind | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
     // SAFETY: a plain call; the descriptor is new and nobody else's.
-    let fd = unsafe { OwnedFd::from_raw_fd(check(libc::socket(family, kind, 0))?) };
+    Ok(unsafe { OwnedFd::from_raw_fd(check(libc::socket(family, kind, 0))?) })
+}
+
+/// A stream to `address` that never blocks: writable once it is connected, or has failed, which
+/// [`TcpStream::take_error`] tells apart.
+pub fn connect_tcp(address: SocketAddr) -> io::Result<TcpStream> {
+    let fd = socket(address, libc::SOCK_STREAM)?;
+    let raw = RawAddress::new(address);
+    // SAFETY: the address outlives the call and has the length given.
+    match check(unsafe { libc::connect(fd.as_raw_fd(), raw.pointer(), raw.len) }) {
+        Err(e) if e.raw_os_error() != Some(libc::EINPROGRESS) => Err(e),
+        _ => Ok(TcpStream::from(fd)),
+    }
+}
+
+fn bound(address: SocketAddr, kind: libc::c_int, share: bool) -> io::Result<OwnedFd> {
+    let fd = socket(address, kind)?;
     set_option(&fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)?;
     if share {
         set_option(&fd, libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)?;
@@ -321,6 +337,27 @@ mod tests {
         assert!(listen_tcp(address, 8, true).is_ok());
         let alone = listen_tcp(address, 8, false).unwrap_err();
         assert_eq!(alone.kind(), io::ErrorKind::AddrInUse);
+    }
+
+    #[test]
+    fn a_connection_is_made_or_refused_without_blocking() {
+        let listener = listen_tcp("127.0.0.1:0".parse().unwrap(), 8, false).unwrap();
+        let address = listener.local_addr().unwrap();
+        let poller = Poller::new().unwrap();
+        let made = connect_tcp(address).unwrap();
+        poller.add(&made, 0, Interest::Write).unwrap();
+        poller.wait(&mut Events::new(1), None).unwrap();
+        assert!(made.take_error().unwrap().is_none() && made.peer_addr().unwrap() == address);
+        drop((made, listener));
+        let refused = match connect_tcp(address) {
+            Ok(stream) => {
+                poller.add(&stream, 0, Interest::Write).unwrap();
+                poller.wait(&mut Events::new(1), None).unwrap();
+                stream.take_error().unwrap().unwrap()
+            }
+            Err(error) => error,
+        };
+        assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
     }
 
     #[test]

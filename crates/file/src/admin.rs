@@ -6,7 +6,7 @@ use holdfast_base::codec::Encode;
 use holdfast_base::ids::StoreId;
 use holdfast_base::{Error, Result};
 use holdfast_client::wire::admin as msg;
-use holdfast_cluster::ClusterCommand;
+use holdfast_cluster::{ChunkState, ClusterCommand, NodeState};
 use holdfast_env::net::{Parts, Reply, Response};
 use std::collections::BTreeMap;
 
@@ -61,11 +61,17 @@ impl FileService {
         let fold = node.namespace.status();
         let mut replicas: BTreeMap<StoreId, u64> = BTreeMap::new();
         let counts = |store| node.cluster.read(|view, _| view.store_counts(store)).unwrap_or(false);
-        let short = node.namespace.read(|view, _| {
+        let (short, ending) = node.namespace.read(|view, _| {
             for store in view.chunks().flat_map(|chunk| &chunk.replicas) {
                 *replicas.entry(*store).or_default() += 1;
             }
-            view.short_chunks(counts)
+            // Still open with a replica gone: sealed in a moment, and short then.
+            let ending = view.chunks().filter(|chunk| {
+                chunk.state == ChunkState::Open && !chunk.replicas.iter().all(|s| counts(*s))
+            });
+            let ending = ending.count() as u64;
+            let short = view.short_chunks(counts);
+            (short, ending)
         })?;
         node.cluster.read(|view, index| {
             let stores = |of| {
@@ -91,9 +97,10 @@ impl FileService {
             });
             let mut recovery = node.leader.recovery();
             // As this view has it now: the leader looks at it now and then.
-            recovery.short = short.len() as u64;
+            recovery.short = short.len() as u64 + ending;
             recovery.short_of_one = short.iter().filter(|short| short.live <= 1).count() as u64;
-            recovery.bytes_per_second = node.repair_rate();
+            recovery.settings = view.recovery();
+            recovery.bytes_per_second = recovery.settings.rate_max;
             recovery.confirm_lost = node.unconfirmed();
             msg::Cluster {
                 cluster: node.sender.cluster,
@@ -112,6 +119,16 @@ impl FileService {
         answer(reply, self.cluster_now().map(|cluster| (cluster.to_bytes(), Parts::None)));
     }
 
+    pub(crate) fn nodes(&self, reply: Reply) {
+        let addresses = self.node.cluster.read(|view, _| {
+            let live = view.nodes().filter(|(id, info)| {
+                *id != self.node.id && info.state == NodeState::Live && info.is_member()
+            });
+            live.map(|(_, info)| info.address.clone()).collect::<Vec<String>>()
+        });
+        answer(reply, addresses.map(|addresses| (addresses.to_bytes(), Parts::None)));
+    }
+
     pub(crate) fn order(&self, meta: &[u8], reply: Reply) {
         let order: msg::Order = decode_or_refuse!(meta, "carry out an order", reply);
         let node = &self.node;
@@ -124,9 +141,12 @@ impl FileService {
                 return node.propose_cluster(&drain, Box::new(done));
             }
             msg::Order::ConfirmLost { nodes } => node.confirm_lost(&nodes),
-            msg::Order::RecoveryRate { bytes_per_second } => {
-                node.set_repair_rate(bytes_per_second);
-                Ok(())
+            msg::Order::Recovery { settings } => {
+                let set = ClusterCommand::SetRecovery { settings };
+                let done = |result: Result<()>| {
+                    answer(reply, result.map(|()| (Vec::new(), Parts::None)));
+                };
+                return node.propose_cluster(&set, Box::new(done));
             }
             msg::Order::Cut { address, heal } if self.dev => {
                 node.cuts().set(&address, !heal);

@@ -85,6 +85,7 @@ impl FileService {
             wire::OP_CATCH_UP => self.catch_up(reply),
             wire::OP_CLUSTER => self.cluster(reply),
             wire::OP_ORDER => self.order(meta, reply),
+            wire::OP_NODES => self.nodes(reply),
             opcode if is_for_nodes(opcode) => self.peer(opcode, meta, body, reply),
             opcode => reply.send(Response::error(Error::unsupported(format!(
                 "carry out operation {opcode:#06x}: this node does not know it; use matching builds"

@@ -7,6 +7,7 @@
 )]
 
 pub mod cache;
+pub mod cluster;
 mod limits;
 mod names;
 pub mod report;

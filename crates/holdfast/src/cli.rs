@@ -23,6 +23,8 @@ pub enum Command {
     Up(Up),
     /// Run a cluster of several nodes on this machine, to try it out; and do things to its nodes
     Dev(Dev),
+    /// Watch a small cluster lose a node with its disk, and no file
+    Demo(crate::demo::Options),
     /// Nodes of a cluster
     #[command(subcommand)]
     Node(Node),
@@ -175,6 +177,9 @@ pub enum Node {
         /// Any node of the cluster to join, HOST:PORT
         #[arg(long, value_name = "ADDR")]
         join: Option<String>,
+        /// End when standard input does: for `dev`, whose nodes end with it
+        #[arg(long, hide = true)]
+        attached: bool,
     },
     /// List the cluster's nodes
     Ls,
@@ -197,11 +202,28 @@ pub enum Node {
 pub enum Recovery {
     /// Say which chunks are short of copies, and how their repair is doing
     Status,
-    /// Set what one node may send, and receive, for repair: bytes a second, e.g. 50M
-    Set {
-        #[arg(long, value_name = "BYTES")]
-        rate: String,
-    },
+    /// Set how recovery shares links with the foreground, on all nodes at once and for good
+    Set(RecoverySet),
+}
+
+#[derive(Args, Debug)]
+#[command(group(clap::ArgGroup::new("what").required(true).multiple(true)))]
+pub struct RecoverySet {
+    /// By how many percent recovery may raise the 90th percentile of answers: alpha is found by
+    /// itself; 0 ends that
+    #[arg(long, group = "what", value_name = "PERCENT")]
+    pub p90_budget: Option<u32>,
+    /// For experts: the share of a link that foreground and recovery together may take; 0 for the
+    /// default, 0.75
+    #[arg(long, group = "what", value_name = "SHARE")]
+    pub alpha: Option<f64>,
+    /// For experts: what recovery may take of a link however busy it is, bytes a second; 0 for the
+    /// default, 12% of it
+    #[arg(long, group = "what", value_name = "BYTES")]
+    pub b_min: Option<String>,
+    /// What recovery may take of a link at most, bytes a second; 0 for no such limit
+    #[arg(long, group = "what", value_name = "BYTES")]
+    pub rate: Option<String>,
 }
 
 #[derive(Subcommand, Debug)]
@@ -353,6 +375,8 @@ pub enum Bench {
     Cache(crate::bench::cache::Options),
     /// The recovery planner: tasks scheduled a second by each selector and search, on one core
     Scheduler(Scheduler),
+    /// A cluster under load that loses a node; and what three copies cost beside one
+    Cluster(crate::bench::cluster::Options),
     /// The external sort, beside the disk's bandwidth and GNU sort
     Sort(crate::bench::sort::SortBench),
 }

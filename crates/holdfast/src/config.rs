@@ -1,6 +1,8 @@
 //! The configuration: one typed struct, one TOML file, `HOLDFAST_` variables over it. Unknown
 //! keys are refused; every key has its default and its sentence here, and nowhere else.
 
+use holdfast_base::limits::CHUNK_BYTES;
+use holdfast_base::units::MIB;
 use holdfast_base::{Error, Result};
 use serde::Deserialize;
 use std::net::{IpAddr, SocketAddr};
@@ -71,6 +73,11 @@ config! {
     scrub: String = r#""20M""#;
     /// What each disk store may use; "0" for its whole file system.
     capacity: String = r#""0""#;
+    /// What the node's network link carries in each direction, bytes a second; "0" for a gigabit.
+    /// Recovery keeps foreground and itself below a share of it.
+    link: String = r#""0""#;
+    /// Capacity of new chunks, up to 64M: less only where a cluster is tried out in small.
+    chunk: String = r#""64M""#;
     /// Milliseconds that a deleted file's bytes stay for readers that found it before.
     grace_ms: u64 = "5000";
     /// Entries between two snapshots of a view: a start reads what came after the last one.
@@ -142,8 +149,13 @@ impl Config {
             ("scrub", &self.scrub),
             ("capacity", &self.capacity),
             ("cache_memory", &self.cache_memory),
+            ("link", &self.link),
+            ("chunk", &self.chunk),
         ] {
             bytes(key, size)?;
+        }
+        if !(MIB..=CHUNK_BYTES).contains(&self.chunk_bytes()) {
+            return Err(Error::invalid(format!("`chunk = \"{}\"`: use 1M to 64M", self.chunk)));
         }
         if self.workers == 0 || self.workers > 256 {
             return Err(Error::invalid(format!("`workers = {}`: use 1 to 256", self.workers)));
@@ -168,6 +180,14 @@ impl Config {
 
     pub fn capacity_bytes(&self) -> u64 {
         bytes("capacity", &self.capacity).unwrap_or(0)
+    }
+
+    pub fn link_bytes(&self) -> u64 {
+        bytes("link", &self.link).unwrap_or(0)
+    }
+
+    pub fn chunk_bytes(&self) -> u64 {
+        bytes("chunk", &self.chunk).unwrap_or(CHUNK_BYTES)
     }
 
     pub fn address(&self, port: u16) -> Option<SocketAddr> {
@@ -211,6 +231,8 @@ mod tests {
             ("listen = \"0.0.0.0\"", "insecure = true"),
             ("dram = \"lots\"", "`dram"),
             ("workers = 0", "1 to 256"),
+            ("link = \"fast\"", "`link"),
+            ("chunk = \"65M\"", "1M to 64M"),
             ("native_port = 70000", "native_port"),
             ("listen", "configuration"),
         ] {

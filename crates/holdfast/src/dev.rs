@@ -4,6 +4,7 @@
 //! Never touches what a node keeps but to erase it on request.
 
 mod control;
+pub mod local;
 mod supervisor;
 
 use crate::cli::{Dev, DevCommand};
@@ -59,7 +60,8 @@ fn start(dev: &Dev, out: &mut Output) -> Result<()> {
             dev.nodes
         )));
     }
-    let supervisor = Supervisor::start(dev)?;
+    let supervisor = Supervisor::prepare(dev);
+    supervisor.launch_all()?;
     let listening = control::serve(&dev.data, supervisor.clone())?;
     let data = dev.data.display().to_string();
     let native = supervisor.native_ports();

@@ -6,6 +6,7 @@ mod bench;
 mod cache;
 mod cli;
 mod config;
+mod demo;
 mod dev;
 mod doctor;
 mod fs;
@@ -13,6 +14,7 @@ mod http;
 mod log;
 mod node;
 mod output;
+mod recovery;
 mod sim;
 mod sort;
 mod up;
@@ -43,13 +45,24 @@ fn run(cli: &Cli) -> Result<()> {
     match &cli.command {
         Command::Up(up) => up::run(up, None, &mut out),
         Command::Dev(dev) => dev::run(dev, &mut out),
-        Command::Node(cli::Node::Run { up, join }) => up::run(up, join.as_deref(), &mut out),
+        Command::Demo(options) => demo::run(options, &mut out),
+        Command::Node(cli::Node::Run { up, join, attached }) => {
+            if *attached {
+                up::end_with_input()?;
+            }
+            up::run(up, join.as_deref(), &mut out)
+        }
         Command::Node(command) => node::run(&mut connect(cli)?, command, &mut out),
-        Command::Recovery(command) => node::recovery(&mut connect(cli)?, command, &mut out),
+        Command::Recovery(command) => recovery::run(&mut connect(cli)?, command, &mut out),
         Command::Status => doctor::status(&mut connect(cli)?, &mut out),
         Command::Doctor { data: Some(data) } => doctor::check_directory(data, &mut out),
         Command::Doctor { data: None } => doctor::ask(&mut connect(cli)?, &mut out),
-        Command::Fs(command) => fs::run(&mut connect(cli)?, command, &mut out),
+        Command::Fs(command) => {
+            let mut client = connect(cli)?;
+            // A long copy outlives its node. One of another build may not know the question.
+            let _ = client.learn_nodes();
+            fs::run(&mut client, command, &mut out)
+        }
         Command::Log(command) => log::run(&mut connect(cli)?, command, &mut out),
         Command::Sort(command) => {
             // What is sorted may go to standard output, which this would hold.
@@ -64,6 +77,7 @@ fn run(cli: &Cli) -> Result<()> {
         Command::Bench(cli::Bench::Cache(options)) => bench::cache::run(options, &mut out),
         Command::Sim(cli::Sim::Recovery(options)) => sim::recovery(options, &mut out),
         Command::Bench(cli::Bench::Iobench(options)) => bench::iobench(options, &mut out),
+        Command::Bench(cli::Bench::Cluster(options)) => bench::cluster::run(options, &mut out),
         Command::Bench(cli::Bench::Scheduler(options)) => bench::scheduler::run(options, &mut out),
         Command::Bench(cli::Bench::Sort(options)) => bench::sort::run(options, &mut out),
     }

@@ -1,9 +1,9 @@
-//! `node` and `recovery`: the cluster as one of its nodes sees it, and what a person may ask of it.
+//! `node`: the cluster as one of its nodes sees it, and what a person may ask of it.
 
-use crate::cli::{Node, Recovery};
+use crate::cli::Node;
 use crate::output::Output;
 use holdfast_base::ids::NodeId;
-use holdfast_base::units::{format_bytes, parse_bytes};
+use holdfast_base::units::format_bytes;
 use holdfast_base::{Error, Result};
 use holdfast_client::Client;
 use holdfast_client::wire::admin::{Cluster, ClusterNode, Order};
@@ -105,80 +105,4 @@ fn object(cluster: &Cluster, node: &ClusterNode) -> Value {
         "address": node.address, "leader": cluster.leader == Some(node.node),
         "controller": node.controller, "draining": node.draining, "stores": stores,
     })
-}
-
-pub fn recovery(client: &mut Client, command: &Recovery, out: &mut Output) -> Result<()> {
-    match command {
-        Recovery::Status => {
-            let recovery = leader(client)?.recovery;
-            let r = &recovery;
-            out.line(
-                || {
-                    let mut text = match r.short {
-                        0 => "every chunk has its copies".to_owned(),
-                        n => format!(
-                            "{n} chunks are short of copies, {} of them have one left",
-                            r.short_of_one
-                        ),
-                    };
-                    if r.lost > 0 {
-                        text.push_str(&format!("\n{} chunks have no readable copy", r.lost));
-                    }
-                    text.push_str(&format!(
-                        "\n{} copies under way, {} of {}; {} made ({}), {} failed and tried again; limit {}/s a node",
-                        r.copies,
-                        format_bytes(r.bytes_done),
-                        format_bytes(r.bytes_total),
-                        r.copies_made,
-                        format_bytes(r.bytes_made),
-                        r.copies_failed,
-                        format_bytes(r.bytes_per_second)
-                    ));
-                    if !r.confirm_lost.is_empty() {
-                        let nodes: Vec<_> = r.confirm_lost.iter().map(|n| n.0.to_string()).collect();
-                        text.push_str(&format!(
-                            "\nmany nodes are silent at once: if they are gone for good, say `holdfast node confirm-lost {}`",
-                            nodes.join(" ")
-                        ));
-                    }
-                    text
-                },
-                || {
-                    json!({
-                        "short": r.short, "short_of_one": r.short_of_one, "lost": r.lost,
-                        "copies": r.copies, "bytes_total": r.bytes_total, "bytes_done": r.bytes_done,
-                        "copies_made": r.copies_made, "bytes_made": r.bytes_made,
-                        "copies_failed": r.copies_failed, "bytes_per_second": r.bytes_per_second,
-                        "confirm_lost": r.confirm_lost.iter().map(|n| n.0).collect::<Vec<_>>(),
-                    })
-                },
-            )
-        }
-        Recovery::Set { rate } => {
-            let bytes_per_second = parse_bytes(rate)
-                .map_err(|e| Error::invalid(format!("set the rate of repair to `{rate}`: {e}")))?;
-            let order = Order::RecoveryRate { bytes_per_second };
-            // Whoever leads plans with it; whoever comes to lead later asks for it anew.
-            client.order(&order)?;
-            out.line(
-                || {
-                    format!(
-                        "a node may send and receive {}/s for repair",
-                        format_bytes(bytes_per_second)
-                    )
-                },
-                || json!({"bytes_per_second": bytes_per_second}),
-            )
-        }
-    }
-}
-
-/// The leader's own picture: others do not know what it plans.
-fn leader(client: &mut Client) -> Result<Cluster> {
-    let seen = client.cluster()?;
-    let Some(leader) = seen.leader.filter(|leader| *leader != seen.node) else { return Ok(seen) };
-    let address = seen.nodes.iter().find(|node| node.node == leader).map(|node| &node.address);
-    let Some(address) = address else { return Ok(seen) };
-    let endpoint = holdfast_client::Endpoint::parse(address)?;
-    Client::connect(&endpoint, &holdfast_client::Options::default())?.cluster()
 }

@@ -14,6 +14,10 @@ impl Output {
         Output { json, out: std::io::stdout() }
     }
 
+    pub fn is_json(&self) -> bool {
+        self.json
+    }
+
     /// One result: only the form that is wanted is made.
     pub fn line(
         &mut self,

@@ -378,6 +378,8 @@ fn sort_files(options: &Options, lines: &mut Lines) -> Result<()> {
         memory_bytes,
         temp,
         threads: options.parallel.unwrap_or_else(processors),
+        first: None,
+        resume: false,
     };
     let progress = Arc::new(Progress::default());
     if options.check {

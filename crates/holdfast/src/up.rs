@@ -9,7 +9,7 @@ use holdfast_base::ids::StoreId;
 use holdfast_base::{Error, Result};
 use holdfast_cluster::liveness::LivenessOptions;
 use holdfast_cluster::{Keeper, KeeperOptions, Machine, Member, MemberOptions, Node, NodeConfig};
-use holdfast_env::net::{NoPeers, Server, ServerConfig, TcpPeers};
+use holdfast_env::net::{Meter, NoPeers, Server, ServerConfig, TcpPeers};
 use holdfast_env::region::Region;
 use holdfast_env::tasks::{self, Stop};
 use holdfast_env::{RealClock, RealDisk, RealRng, Rng, signals};
@@ -39,8 +39,10 @@ pub fn run(up: &Up, join: Option<&str>, out: &mut Output) -> Result<()> {
         config.join = join.to_owned();
     }
     let clock = Arc::new(RealClock::new());
-    let peers = Arc::new(TcpPeers::start(clock.clone())?);
-    let machine = Machine { disk: Arc::new(RealDisk), clock, rng: Arc::new(RealRng), peers };
+    let meter = Arc::new(Meter::default());
+    let peers = Arc::new(TcpPeers::metered(clock.clone(), Some(meter.clone()))?);
+    let rng = Arc::new(RealRng);
+    let machine = Machine { disk: Arc::new(RealDisk), clock, rng, peers, meter };
     let region = match config.dram_bytes() {
         0 => None,
         bytes => Some(Region::create("holdfast-dram", StoreId(RealRng.next_u64()), bytes)?),
@@ -56,6 +58,7 @@ pub fn run(up: &Up, join: Option<&str>, out: &mut Output) -> Result<()> {
         unix: Some(up.data.join(SOCKET)),
         reactors: reactors(&config),
         spin: config.spin,
+        meter: Some(machine.meter.clone()),
         ..ServerConfig::default()
     };
     let server = Server::start(server_config, service.clone(), machine.clock.clone())?;
@@ -82,6 +85,17 @@ pub fn run(up: &Up, join: Option<&str>, out: &mut Output) -> Result<()> {
     keeper.join();
     member.join();
     node.retire();
+    Ok(())
+}
+
+/// Ends this process in order when its standard input ends: whoever started it is gone.
+pub fn end_with_input() -> Result<()> {
+    // Before the thread, which would get them otherwise.
+    signals::block_shutdown_signals();
+    tasks::spawn("parent", || {
+        let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+        let _ = signals::terminate(std::process::id());
+    })?;
     Ok(())
 }
 
@@ -121,6 +135,8 @@ fn node_config(config: &Config, data: &Path) -> NodeConfig {
         address: address.map_or_else(|| "local".to_owned(), |address| address.to_string()),
         worker_threads: config.workers,
         capacity_bytes: config.capacity_bytes(),
+        link_bytes_per_second: config.link_bytes(),
+        chunk_bytes: config.chunk_bytes(),
         fold: FoldOptions { snapshot_entries: config.snapshot_entries, ..FoldOptions::default() },
         ..NodeConfig::new(data)
     }
@@ -240,6 +256,7 @@ pub fn check(data: &Path) -> Result<Vec<String>> {
         clock: Arc::new(RealClock::new()),
         rng: Arc::new(RealRng),
         peers: Arc::new(NoPeers),
+        meter: Arc::default(),
     };
     let node = Node::open(machine, &node_config(&config, data), None)?;
     let mut keeper = Keeper::new(node.clone(), KeeperOptions::default());

@@ -14,8 +14,10 @@ use crate::{Options, SimDisk, SimNet};
 use cell::{Cell, SECOND};
 use client::Client;
 use faults::Fault;
+use holdfast_base::Result;
 use holdfast_base::ids::NodeId;
-use holdfast_cluster::Node;
+use holdfast_client::wire::admin::RecoverySettings;
+use holdfast_cluster::{ClusterCommand, Node};
 use holdfast_env::SeededRng;
 use holdfast_env::rules::{self, Rule};
 use model::Model;
@@ -58,6 +60,9 @@ pub const SOMETIMES: &[&str] = &[
     "the power failed between a sync and its acknowledgement",
 ];
 pub const SCHEDULES_FOR_ALL: u64 = 50;
+
+/// What repair may take of a node's link.
+const RECOVERY_BYTES_PER_SECOND: u64 = 1_000_000;
 
 /// What a schedule is made of.
 #[derive(Clone, Debug)]
@@ -288,6 +293,8 @@ impl World {
             self.net.after_ns(cell.number as u64 * SECOND / 10, move || starting.start());
         }
         self.operator();
+        let slow = self.clone();
+        self.net.after_ns(2 * SECOND, move || slow.slow_recovery());
         self.run_for(3 * SECOND);
         let end_ns = self.net.now_ns() + self.schedule.work_ns;
         for number in 0..self.schedule.clients {
@@ -315,6 +322,26 @@ impl World {
             self.run_for(SECOND);
         }
         self.check_quiet();
+    }
+
+    /// Copies take so long that they are interrupted.
+    fn slow_recovery(self: &Arc<World>) {
+        let rate = RECOVERY_BYTES_PER_SECOND;
+        let settings = RecoverySettings {
+            rate_max: rate,
+            floor_bytes_per_second: rate,
+            ..RecoverySettings::default()
+        };
+        let command = ClusterCommand::SetRecovery { settings };
+        if let Some(node) = self.cells[0].node() {
+            let shared = self.shared.clone();
+            let done = move |set: Result<()>| {
+                if let Err(e) = set {
+                    shared.violate(format!("set how fast repair may be: {e}"));
+                }
+            };
+            node.propose_cluster(&command, Box::new(done));
+        }
     }
 
     /// A person, who says what the leader asks: that an erased disk does not come back.

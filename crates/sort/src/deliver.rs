@@ -2,18 +2,20 @@
 //! records gathered into the output, so that reading, sorting and writing overlap. A partition
 //! whose records are all equal streams through; one that does not fit is split, sorted and merged.
 
-use crate::distribute::Chain;
+mod third;
+
+use crate::distribute::{Chain, Outbox, Piece};
 use crate::failure::Failure;
 use crate::hash::Sum;
 use crate::kernel::{self, ENTRY_BYTES, Entry, Rules, Segments};
 use crate::local;
+use crate::manifest::{Done, Journal};
 use crate::order::Order;
-use crate::output::{Chunks, Cursor, Target};
+use crate::output::{Chunks, Cursor, Target, Ticket};
 use crate::plan::{self, Plan};
 use crate::progress::Progress;
 use crate::record::Format;
-use crate::run;
-use crate::spill::{Extent, Spills};
+use crate::spill::Spills;
 use crate::split::Splitters;
 use holdfast_base::limits::SECTOR_BYTES;
 use holdfast_base::{Error, Result};
@@ -26,10 +28,8 @@ use std::thread;
 /// Threads that read partitions, and that write the output.
 const READERS: usize = 2;
 const WRITERS: usize = 3;
-/// Places of a lane's bytes in a partition that was read.
-const READ_SHIFT: u32 = 40;
-/// Places of a block's bytes in memory: a power of two above its length.
-const MEMORY_SHIFT: u32 = 24;
+/// Places of a piece's bytes: a power of two above its length.
+const PIECE_SHIFT: u32 = 24;
 /// How long a thread that waits for its turn goes without looking for a failure.
 const LOOK: std::time::Duration = std::time::Duration::from_millis(50);
 
@@ -46,6 +46,13 @@ pub(crate) struct Work<'a> {
     pub failure: &'a Failure,
     /// By lane and partition.
     pub chains: &'a [Vec<Chain>],
+    /// Blocks of the first phase that may still be on their way to the temporary disks.
+    pub outbox: &'a Outbox,
+    /// Partitions that are in the output already.
+    pub done: &'a [Option<Done>],
+    /// Only so many records.
+    pub first: Option<u64>,
+    pub journal: Option<&'a Journal>,
 }
 
 /// What came of it.
@@ -61,8 +68,14 @@ pub(crate) struct Delivered {
 /// A partition in memory.
 struct Loaded {
     slot: Option<AlignedBuf>,
-    /// Of each lane: where its bytes are in the slot.
+    /// Where the bytes of each piece that was read are in the slot.
     ranges: Vec<(usize, usize)>,
+}
+
+impl Loaded {
+    fn nothing() -> Loaded {
+        Loaded { slot: None, ranges: Vec::new() }
+    }
 }
 
 /// Hands partitions from readers to sorters in order.
@@ -79,6 +92,8 @@ struct State {
     /// The partition whose turn it is to say where it is written, and where that is.
     turn: usize,
     offset: u64,
+    /// Records that are still wanted.
+    left: u64,
 }
 
 impl Shared {
@@ -114,8 +129,15 @@ impl Shared {
 /// How a partition is sorted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
-    /// Nothing to read into a slot: no records, in memory already, or all of them equal.
+    /// No records, or none that are wanted.
+    Nothing,
+    /// It is in the output.
+    Done(Done),
+    /// All of its bytes are in memory.
     InPlace,
+    /// All of its records are equal.
+    Stream,
+    /// Read into a slot.
     Slot,
     /// Too large for a slot.
     Split,
@@ -141,12 +163,13 @@ pub(crate) fn run(work: &Work<'_>) -> Result<Delivered> {
         let writing: Vec<_> = (0..writers)
             .map(|_| {
                 local::scoped(scope, "sort-write", || {
-                    deliver.chunks.write(work.target, work.failure, work.progress);
+                    let Work { target, journal, failure, progress, .. } = *work;
+                    deliver.chunks.write(target, journal, failure, progress);
                 })
             })
             .collect();
         let mut working = Vec::new();
-        for _ in 0..if work.plan.in_memory { 0 } else { READERS } {
+        for _ in 0..if work.spills.is_none() { 0 } else { READERS } {
             working.push(local::scoped(scope, "sort-load", || work.failure.note(deliver.read())));
         }
         for _ in 0..work.threads {
@@ -167,25 +190,13 @@ pub(crate) fn run(work: &Work<'_>) -> Result<Delivered> {
 
 impl<'a> Deliver<'a> {
     fn new(work: &'a Work<'a>) -> Deliver<'a> {
-        let partitions = work.splitters.partitions();
-        let mut sums = vec![Sum::default(); partitions];
-        for lane in work.chains {
-            lane.iter().zip(&mut sums).for_each(|(chain, sum)| sum.merge(&chain.sum));
-        }
-        let padded = |sum: &Sum| sum.bytes + (work.chains.len() * 2 * SECTOR_BYTES) as u64;
-        let need = |sum: &Sum| padded(sum) + sum.records * ENTRY_BYTES;
-        let budget = work.plan.partition_budget(work.threads as u64);
-        let fits = |sum: &Sum| need(sum) <= budget / 2;
-        let way = |(p, sum): (usize, &Sum)| match () {
-            () if sum.records == 0 || work.plan.in_memory => Way::InPlace,
-            () if work.splitters.is_alone(p) => Way::InPlace,
-            () if fits(sum) => Way::Slot,
-            () => Way::Split,
-        };
-        let ways: Vec<Way> = sums.iter().enumerate().map(way).collect();
-        let slotted = || sums.iter().zip(&ways).filter(|(_, way)| **way == Way::Slot);
-        let slot_bytes = slotted().map(|(sum, _)| padded(sum)).max().unwrap_or(0);
-        let records = slotted().map(|(sum, _)| sum.records).max().unwrap_or(0);
+        let sums = sums(work.splitters.partitions(), work.chains);
+        let held: usize = blocks(work.chains).map(|block| block.len()).sum();
+        let budget = work.plan.partition_budget(work.threads as u64, held as u64);
+        let ways = ways(work, &sums, budget);
+        let slotted = || (0..sums.len()).filter(|p| ways[*p] == Way::Slot);
+        let slot_bytes = slotted().map(|p| slot_bytes(work, p)).max().unwrap_or(0);
+        let records = slotted().map(|p| sums[p].records).max().unwrap_or(0);
         // Whoever splits a partition does it alone, in half of the memory; see `split`.
         let splits = ways.contains(&Way::Split);
         let budget = if splits { budget / 2 } else { budget };
@@ -201,6 +212,7 @@ impl<'a> Deliver<'a> {
             next_taken: 0,
             turn: 0,
             offset: 0,
+            left: work.first.unwrap_or(u64::MAX),
         };
         let shared = Shared { state: Mutex::new(state), changed: Condvar::new() };
         Deliver {
@@ -217,27 +229,22 @@ impl<'a> Deliver<'a> {
     }
 
     fn read(&self) -> Result<()> {
+        // What the first phase wrote has to be there, and its blocks are part of the memory.
+        self.work.outbox.wait();
         loop {
             let mine = self.shared.wait(self.work.failure, |state| {
-                let p = state.next_read;
-                match self.ways.get(p) {
-                    None => Some(None),
-                    Some(Way::Slot) => {
+                while let Some(way) = self.ways.get(state.next_read) {
+                    if *way == Way::Slot {
                         let slot = state.slots.pop()?;
                         state.next_read += 1;
-                        Some(Some((p, Some(slot))))
+                        return Some(Some((state.next_read - 1, slot)));
                     }
-                    Some(_) => {
-                        state.next_read += 1;
-                        Some(Some((p, None)))
-                    }
+                    state.next_read += 1;
                 }
+                Some(None)
             });
             let Some((p, slot)) = mine? else { return Ok(()) };
-            let loaded = match slot {
-                Some(slot) => self.load(p, slot)?,
-                None => Loaded { slot: None, ranges: Vec::new() },
-            };
+            let loaded = self.load(p, slot)?;
             self.shared.change(|state| drop(state.loaded.insert(p, loaded)));
         }
     }
@@ -245,17 +252,13 @@ impl<'a> Deliver<'a> {
     fn load(&self, p: usize, mut slot: AlignedBuf) -> Result<Loaded> {
         let mut ranges = Vec::new();
         let mut at = 0;
-        for lane in self.work.chains {
-            let start = at;
-            let mut end = at;
-            for extent in &lane[p].extents {
-                let whole = (extent.bytes as usize).next_multiple_of(SECTOR_BYTES);
-                self.spills()?.read(&mut slot[at..at + whole], extent.file, extent.offset)?;
-                self.work.progress.read(extent.bytes as usize);
-                end = at + extent.bytes as usize;
-                at += whole;
-            }
-            ranges.push((start, end));
+        for piece in self.work.chains.iter().flat_map(|lane| &lane[p].pieces) {
+            let Piece::Spilled(extent) = piece else { continue };
+            let whole = (extent.bytes as usize).next_multiple_of(SECTOR_BYTES);
+            self.spills()?.read(&mut slot[at..at + whole], extent.file, extent.offset)?;
+            self.work.progress.read(extent.bytes as usize);
+            ranges.push((at, at + extent.bytes as usize));
+            at += whole;
         }
         Ok(Loaded { slot: Some(slot), ranges })
     }
@@ -275,23 +278,40 @@ impl<'a> Deliver<'a> {
                 if p >= self.ways.len() {
                     return Some(None);
                 }
-                let loaded = if self.work.plan.in_memory {
-                    Loaded { slot: None, ranges: Vec::new() }
-                } else {
-                    state.loaded.remove(&p)?
+                let loaded = match self.ways[p] {
+                    Way::Slot => state.loaded.remove(&p)?,
+                    _ => Loaded::nothing(),
                 };
                 state.next_taken += 1;
                 Some(Some((p, loaded)))
             });
             let Some((p, loaded)) = taken? else { return Ok(()) };
             match self.ways[p] {
-                Way::InPlace if !self.work.plan.in_memory => self.stream(p)?,
+                Way::Nothing => drop(self.cursor(p, 0, 0)?),
+                Way::Done(done) => self.skip(p, done)?,
+                Way::Stream => self.stream(p)?,
                 Way::Split => self.split(p)?,
-                _ => self.sort_one(p, &loaded, &mut entries, &mut scratch)?,
+                Way::InPlace | Way::Slot => {
+                    self.sort_one(p, &loaded, &mut entries, &mut scratch)?
+                }
             }
             if let Some(slot) = loaded.slot {
                 self.shared.change(|state| state.slots.push(slot));
             }
+        }
+    }
+
+    /// Goes past what is in the output already.
+    fn skip(&self, p: usize, done: Done) -> Result<()> {
+        let cursor = self.cursor(p, done.bytes, done.records)?;
+        self.records.fetch_add(done.records, Ordering::Relaxed);
+        self.work.progress.wrote(done.bytes as usize);
+        match cursor.finish() {
+            at if at == done.offset => Ok(()),
+            at => Err(Error::corrupt(format!(
+                "resume: partition {p} was written at {}, and belongs at {at}: remove what is left and sort again",
+                done.offset
+            ))),
         }
     }
 
@@ -303,25 +323,32 @@ impl<'a> Deliver<'a> {
         scratch: &mut Vec<Entry>,
     ) -> Result<()> {
         let work = self.work;
-        let (chains, shift): (Vec<Vec<&[u8]>>, u32) = match &loaded.slot {
-            Some(slot) => {
-                let ranges = loaded.ranges.iter();
-                (ranges.map(|(start, end)| vec![&slot[*start..*end]]).collect(), READ_SHIFT)
+        let mut ranges = loaded.ranges.iter();
+        let mut chains: Vec<Vec<&[u8]>> = Vec::new();
+        for lane in work.chains {
+            let mut parts: Vec<&[u8]> = Vec::new();
+            for piece in &lane[p].pieces {
+                match (piece, &loaded.slot) {
+                    (Piece::Kept(block, bytes), _) => parts.push(&block[..*bytes]),
+                    (Piece::Spilled(_), Some(slot)) => {
+                        parts.extend(ranges.next().map(|(start, end)| &slot[*start..*end]));
+                    }
+                    _ => {}
+                }
             }
-            None => {
-                let blocks = |lane: &'a Vec<Chain>| {
-                    lane[p].blocks.iter().map(|(block, bytes)| &block[..*bytes]).collect()
-                };
-                (work.chains.iter().map(blocks).collect(), MEMORY_SHIFT)
-            }
-        };
-        let skip = work.splitters.shared(p, work.order);
-        let rules = Rules { format: work.format, order: work.order, skip };
-        let segments = kernel::index(&chains, shift, rules, entries)?;
+            chains.push(parts);
+        }
+        let depth = work.splitters.shared(p, work.order);
+        let rules = Rules { format: work.format, order: work.order, depth };
+        let segments = kernel::index(&chains, PIECE_SHIFT, rules, entries)?;
         kernel::sort(&segments, rules, entries, scratch);
         let mut sum = Sum::default();
         if work.unique {
             kernel::unique(&segments, rules, entries, |record| sum.add(record));
+        }
+        let left = self.left(p)?.min(entries.len() as u64) as usize;
+        for dropped in entries.drain(left..) {
+            sum.add(segments.record(work.format, dropped));
         }
         self.gather(p, &segments, entries, sum)
     }
@@ -334,8 +361,9 @@ impl<'a> Deliver<'a> {
         mut sum: Sum,
     ) -> Result<()> {
         let bytes = self.sums[p].bytes - sum.bytes;
-        self.records.fetch_add(entries.len() as u64, Ordering::Relaxed);
-        let mut cursor = self.cursor(p, bytes)?;
+        let records = entries.len() as u64;
+        self.records.fetch_add(records, Ordering::Relaxed);
+        let mut cursor = self.cursor(p, bytes, records)?;
         kernel::gather(segments, self.work.format, entries, |record| {
             sum.add(record);
             cursor.push(record)
@@ -343,27 +371,39 @@ impl<'a> Deliver<'a> {
         self.close(p, cursor, &sum)
     }
 
+    /// How many records of partition `p` are wanted at most; known when its turn has come.
+    fn left(&self, p: usize) -> Result<u64> {
+        if self.work.first.is_none() {
+            return Ok(u64::MAX);
+        }
+        let turn = |state: &mut State| (state.turn == p).then_some(state.left);
+        self.shared.wait(self.work.failure, turn)
+    }
+
     /// Where partition `p` is written. Files say so before it is written, so that the next one
     /// goes on at once; streams wait until all before it is handed over.
-    fn cursor(&self, p: usize, bytes: u64) -> Result<Cursor<'_>> {
+    fn cursor(&self, p: usize, bytes: u64, records: u64) -> Result<Cursor<'_>> {
         let stream = self.work.target.is_stream();
         let offset = self.shared.wait(self.work.failure, |state| {
             if state.turn != p {
                 return None;
             }
             let offset = state.offset;
-            if !stream {
+            state.left -= records.min(state.left);
+            if !stream || bytes == 0 {
                 state.offset += bytes;
                 state.turn += 1;
             }
             Some(offset)
         })?;
-        Ok(Cursor::new(&self.chunks, self.work.failure, offset))
+        let ticket = Ticket::new(p, Done { offset, bytes, records });
+        Ok(Cursor::new(&self.chunks, self.work.failure, offset).with(ticket))
     }
 
     fn close(&self, p: usize, cursor: Cursor<'_>, sum: &Sum) -> Result<()> {
+        let bytes = cursor.bytes();
         let end = cursor.finish();
-        if self.work.target.is_stream() {
+        if self.work.target.is_stream() && bytes > 0 {
             self.shared.change(|state| {
                 state.offset = end;
                 state.turn += 1;
@@ -377,145 +417,54 @@ impl<'a> Deliver<'a> {
         }
         Ok(())
     }
-
-    fn extents(&self, p: usize) -> impl Iterator<Item = &[Extent]> {
-        self.work.chains.iter().map(move |lane| &lane[p].extents[..])
-    }
-
-    /// Copies a partition whose records are all equal; only the first of them if they are to be
-    /// unique.
-    fn stream(&self, p: usize) -> Result<()> {
-        let (mut sum, mut kept) = (Sum::default(), Sum::default());
-        let mut cursor = None;
-        for extents in self.extents(p) {
-            let mut run = self.run(extents, self.work.plan.chunk_bytes)?;
-            while let Some(record) = run.next()? {
-                sum.add(record);
-                if self.work.unique && kept.records > 0 {
-                    continue;
-                }
-                kept.add(record);
-                if cursor.is_none() {
-                    let all = self.sums[p].bytes;
-                    let bytes = if self.work.unique { kept.bytes } else { all };
-                    cursor = Some(self.cursor(p, bytes)?);
-                }
-                cursor.iter_mut().try_for_each(|cursor| cursor.push(record))?;
-            }
-        }
-        let cursor = match cursor {
-            Some(cursor) => cursor,
-            None => self.cursor(p, 0)?,
-        };
-        self.records.fetch_add(kept.records, Ordering::Relaxed);
-        self.close(p, cursor, &sum)
-    }
-
-    fn run<'b>(&'b self, extents: &[Extent], window: usize) -> Result<run::Run<'b>> {
-        let spills = self.spills()?;
-        let progress = self.work.progress;
-        Ok(run::Run::of_extents(spills, extents.to_vec(), self.work.format, window, progress))
-    }
-
-    /// The third phase: sorts what fits at a time, writes it, and merges. One at a time: it takes
-    /// the half of the memory that no slot has.
-    fn split(&self, p: usize) -> Result<()> {
-        let runs = {
-            let _alone = SPLITTING.lock().expect("no holder of this lock panics");
-            self.sorted_runs(p)?
-        };
-        self.split.fetch_add(1, Ordering::Relaxed);
-        self.split_total.fetch_add(self.sums[p].bytes, Ordering::Relaxed);
-        let bytes = match self.work.unique {
-            false => self.sums[p].bytes,
-            // Where the next partition is written depends on what is left of this one.
-            true => self.merge(p, &runs, |_| Ok(()))?.1.bytes,
-        };
-        let mut cursor = self.cursor(p, bytes)?;
-        let (sum, kept) = self.merge(p, &runs, |record| cursor.push(record))?;
-        self.records.fetch_add(kept.records, Ordering::Relaxed);
-        self.close(p, cursor, &sum)
-    }
-
-    /// Merges runs; answers the sums of all records and of those that were kept.
-    fn merge(
-        &self,
-        p: usize,
-        runs: &[Vec<Extent>],
-        mut each: impl FnMut(&[u8]) -> Result<()>,
-    ) -> Result<(Sum, Sum)> {
-        let work = self.work;
-        let window = (self.split_bytes / 4 / runs.len().max(1) as u64)
-            .clamp(SECTOR_BYTES as u64, work.plan.chunk_bytes as u64) as usize;
-        let mut sources = Vec::new();
-        for extents in runs {
-            sources.push(self.run(extents, window)?);
-        }
-        let (mut sum, mut kept) = (Sum::default(), Sum::default());
-        let mut last = Vec::new();
-        run::merge(&mut sources, work.order, work.format, |record| {
-            sum.add(record);
-            if work.unique {
-                let body = work.format.body(record);
-                if kept.records > 0 && work.order.compare(&last, body).is_eq() {
-                    return Ok(());
-                }
-                last.clear();
-                last.extend_from_slice(body);
-            }
-            kept.add(record);
-            each(record)
-        })
-        .map_err(|e| e.context(format_args!("merge partition {p}")))?;
-        Ok((sum, kept))
-    }
-
-    /// Sorts a partition piece by piece; answers the pieces, in the order of the input.
-    fn sorted_runs(&self, p: usize) -> Result<Vec<Vec<Extent>>> {
-        let work = self.work;
-        let sum = &self.sums[p];
-        let mean = (sum.bytes / sum.records.max(1)).max(1);
-        // Bytes, their entries twice, and the block that they are written in.
-        let most =
-            (self.split_bytes as u128 * mean as u128 / (mean + 2 * ENTRY_BYTES) as u128) as usize;
-        let most = most / 4;
-        let mut runs = Vec::new();
-        let (mut entries, mut scratch) = (Vec::new(), Vec::new());
-        let rules = Rules {
-            format: work.format,
-            order: work.order,
-            skip: work.splitters.shared(p, work.order),
-        };
-        let mut bytes: Vec<u8> = Vec::with_capacity(most);
-        for extents in self.extents(p) {
-            let mut run = self.run(extents, work.plan.chunk_bytes)?;
-            while let Some(record) = run.next()? {
-                if bytes.len() + record.len() > most && !bytes.is_empty() {
-                    runs.push(self.write_run(rules, &bytes, &mut entries, &mut scratch)?);
-                    bytes.clear();
-                }
-                bytes.extend_from_slice(record);
-            }
-        }
-        runs.push(self.write_run(rules, &bytes, &mut entries, &mut scratch)?);
-        Ok(runs)
-    }
-
-    fn write_run(
-        &self,
-        rules: Rules<'_>,
-        bytes: &[u8],
-        entries: &mut Vec<Entry>,
-        scratch: &mut Vec<Entry>,
-    ) -> Result<Vec<Extent>> {
-        let spills = self.spills()?;
-        let segments = kernel::index(&[vec![bytes]], READ_SHIFT, rules, entries)?;
-        kernel::sort(&segments, rules, entries, scratch);
-        let mut writer = run::Writer::new(spills, self.work.plan.chunk_bytes, self.work.progress);
-        kernel::gather(&segments, rules.format, entries, |record| writer.push(record))?;
-        writer.finish()
-    }
 }
 
-/// Held while partitions are split: there is memory for one.
-static SPLITTING: Mutex<()> = Mutex::new(());
+/// Number, bytes and hash of every partition's records.
+pub(crate) fn sums(partitions: usize, chains: &[Vec<Chain>]) -> Vec<Sum> {
+    let mut sums = vec![Sum::default(); partitions];
+    for lane in chains {
+        lane.iter().zip(&mut sums).for_each(|(chain, sum)| sum.merge(&chain.sum));
+    }
+    sums
+}
+
+/// The blocks that stayed in memory.
+fn blocks(chains: &[Vec<Chain>]) -> impl Iterator<Item = &AlignedBuf> {
+    let pieces = chains.iter().flatten().flat_map(|chain| &chain.pieces);
+    pieces.filter_map(|piece| match piece {
+        Piece::Kept(block, _) => Some(block),
+        Piece::Spilled(_) => None,
+    })
+}
+
+/// What a partition takes in a slot.
+fn slot_bytes(work: &Work<'_>, p: usize) -> u64 {
+    let pieces = work.chains.iter().flat_map(|lane| &lane[p].pieces);
+    let bytes = pieces.map(|piece| match piece {
+        Piece::Spilled(extent) => extent.bytes.next_multiple_of(SECTOR_BYTES as u64),
+        Piece::Kept(..) => 0,
+    });
+    bytes.sum()
+}
+
+fn ways(work: &Work<'_>, sums: &[Sum], budget: u64) -> Vec<Way> {
+    let mut before = 0;
+    let way = |(p, sum): (usize, &Sum)| {
+        let in_front = before;
+        before += sum.records;
+        let bytes = slot_bytes(work, p);
+        match work.done.get(p).copied().flatten() {
+            Some(done) => Way::Done(done),
+            None if sum.records == 0 => Way::Nothing,
+            // Without `unique` it is known where the last record that is wanted is.
+            None if !work.unique && work.first.is_some_and(|first| in_front >= first) => {
+                Way::Nothing
+            }
+            None if bytes == 0 => Way::InPlace,
+            None if work.splitters.is_alone(p) => Way::Stream,
+            None if bytes + sum.records * ENTRY_BYTES <= budget / 2 => Way::Slot,
+            None => Way::Split,
+        }
+    };
+    sums.iter().enumerate().map(way).collect()
+}

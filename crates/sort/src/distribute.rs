@@ -1,15 +1,16 @@
 //! The first phase: every lane reads its part of the input, finds each record's partition and
 //! combines it into the partition's open block; full blocks go to the temporary disks, or stay in
-//! memory when everything fits. A lane is a reader and a distributor; writers are shared.
+//! memory as far as there is room. A lane is a reader and a distributor; writers are shared, and
+//! go on into the second phase.
 
 use crate::failure::Failure;
 use crate::hash::Sum;
-use crate::input::{Filled, Piece};
+use crate::input::{self, Filled};
 use crate::kernel::combine::{Blocks, Combiner};
-use crate::kernel::extend;
+use crate::kernel::{extend, scan};
 use crate::local;
 use crate::order::Order;
-use crate::plan::{Plan, READ_BLOCKS};
+use crate::plan::{KEPT_SPARE_BLOCKS, Plan, READ_BLOCKS};
 use crate::progress::Progress;
 use crate::record::Format;
 use crate::spill::{Extent, Spills};
@@ -17,21 +18,37 @@ use crate::split::Splitters;
 use holdfast_base::limits::SECTOR_BYTES;
 use holdfast_base::{Error, Result};
 use holdfast_env::buf::AlignedBuf;
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::{Condvar, Mutex};
 use std::thread;
 
-/// Threads that write blocks, beyond one a lane.
-const MORE_WRITERS: usize = 1;
+/// Blocks that stay in memory are taken so many at a time.
+const POOL_STEP: usize = 64;
+
+/// Bytes of a partition in a row.
+pub(crate) enum Piece {
+    /// In memory: the block and how much of it counts.
+    Kept(AlignedBuf, usize),
+    /// On the temporary disks.
+    Spilled(Extent),
+}
+
+impl Piece {
+    /// Bytes in memory.
+    pub fn kept_bytes(&self) -> u64 {
+        match self {
+            Piece::Kept(_, bytes) => *bytes as u64,
+            Piece::Spilled(_) => 0,
+        }
+    }
+}
 
 /// What a lane made of one partition, in the order of the input.
 #[derive(Default)]
 pub(crate) struct Chain {
     pub sum: Sum,
-    /// On the temporary disks.
-    pub extents: Vec<Extent>,
-    /// In memory: the block and how much of it counts.
-    pub blocks: Vec<(AlignedBuf, usize)>,
+    pub pieces: Vec<Piece>,
 }
 
 /// What is distributed, and how.
@@ -40,7 +57,12 @@ pub(crate) struct Work<'a> {
     pub order: &'a Order,
     pub splitters: &'a Splitters,
     pub plan: &'a Plan,
-    /// None keeps everything in memory.
+    /// Partitions that stay in memory as far as there is room.
+    pub kept: &'a [bool],
+    /// Partitions whose records are wanted; none means all.
+    pub wanted: Option<Vec<bool>>,
+    /// Only so many records in front of the output are wanted.
+    pub first: Option<u64>,
     pub spills: Option<&'a Spills>,
     pub progress: &'a Progress,
     pub failure: &'a Failure,
@@ -49,11 +71,11 @@ pub(crate) struct Work<'a> {
 /// Blocks that were read before the lanes began, and what is still to read.
 pub(crate) struct Lane {
     pub primed: Vec<Filled>,
-    pub pieces: Vec<Piece>,
+    pub pieces: Vec<input::Piece>,
 }
 
 /// A block on its way to a temporary disk.
-struct Outgoing {
+pub(crate) struct Outgoing {
     block: AlignedBuf,
     filled: usize,
     file: usize,
@@ -62,11 +84,85 @@ struct Outgoing {
     home: Sender<AlignedBuf>,
 }
 
-/// Distributes all lanes; answers the chains by lane and partition.
-pub(crate) fn run(work: &Work<'_>, lanes: Vec<Lane>) -> Result<Vec<Vec<Chain>>> {
-    let count = lanes.len();
-    let (out, outgoing) = channel::<Outgoing>();
-    let outgoing = Mutex::new(outgoing);
+/// Blocks on their way to the temporary disks, between lanes and writers.
+pub(crate) struct Outbox {
+    queue: Mutex<Receiver<Outgoing>>,
+    /// Writers that still wait for blocks.
+    writing: Mutex<usize>,
+    written: Condvar,
+}
+
+impl Outbox {
+    /// For so many writers.
+    pub fn new(writers: usize) -> (Sender<Outgoing>, Outbox) {
+        let (out, queue) = channel();
+        let (queue, writing) = (Mutex::new(queue), Mutex::new(writers));
+        (out, Outbox { queue, writing, written: Condvar::new() })
+    }
+
+    /// Writes blocks until all lanes have ended.
+    pub fn write(&self, spills: &Spills, progress: &Progress, failure: &Failure) {
+        loop {
+            let next = self.queue.lock().expect("no holder of this lock panics").recv();
+            let Ok(Outgoing { block, filled, file, offset, home }) = next else { break };
+            // After a failure blocks only go home, so that nobody waits for them.
+            if !failure.is_set() {
+                failure.note(spills.write(&block[..filled], file, offset));
+                progress.wrote(filled);
+            }
+            let _ = home.send(block);
+        }
+        *self.writing.lock().expect("no holder of this lock panics") -= 1;
+        self.written.notify_all();
+    }
+
+    /// Waits until all is written.
+    pub fn wait(&self) {
+        let mut writing = self.writing.lock().expect("no holder of this lock panics");
+        while *writing > 0 {
+            writing = self.written.wait(writing).expect("no holder of this lock panics");
+        }
+    }
+}
+
+/// Blocks for what stays in memory, shared by all lanes.
+struct Pool {
+    /// Those at hand, and how many more there may be.
+    blocks: Mutex<(Vec<AlignedBuf>, usize)>,
+    block_bytes: usize,
+}
+
+impl Pool {
+    fn take(&self) -> Option<AlignedBuf> {
+        let mut blocks = self.blocks.lock().expect("no holder of this lock panics");
+        let (ready, left) = &mut *blocks;
+        if ready.is_empty() {
+            let more = POOL_STEP.min(*left);
+            *left -= more;
+            *ready = AlignedBuf::pieces(more, self.block_bytes);
+        }
+        ready.pop()
+    }
+}
+
+/// Distributes all lanes; answers the chains by lane and partition. Blocks that leave go `out`.
+pub(crate) fn run(
+    work: &Work<'_>,
+    lanes: Vec<Lane>,
+    out: Sender<Outgoing>,
+) -> Result<Vec<Vec<Chain>>> {
+    let block_bytes = work.plan.kept_block_bytes.max(SECTOR_BYTES);
+    let most = match work.plan.in_memory {
+        true => usize::MAX,
+        false => work.plan.kept_bytes as usize / block_bytes,
+    };
+    // What each lane holds in any case is taken from it.
+    let held = work.kept.iter().filter(|kept| **kept).count() + KEPT_SPARE_BLOCKS;
+    let left = most.saturating_sub(lanes.len() * held);
+    let shared = Shared {
+        pool: Pool { blocks: Mutex::new((Vec::new(), left)), block_bytes },
+        last: AtomicUsize::new(usize::MAX),
+    };
     let chains = thread::scope(|scope| {
         let mut distributors = Vec::new();
         for Lane { primed, pieces } in lanes {
@@ -79,26 +175,29 @@ pub(crate) fn run(work: &Work<'_>, lanes: Vec<Lane>) -> Result<Vec<Vec<Chain>>> 
             local::scoped(scope, "sort-read", move || {
                 work.failure.note(read(pieces, &frees, &filled, work.progress));
             });
-            let out = out.clone();
+            let (out, shared) = (out.clone(), &shared);
             distributors.push(local::scoped(scope, "sort-split", move || {
-                let chains = distribute(work, &filleds, &free, out);
+                let chains = distribute(work, shared, &filleds, &free, out);
                 chains.map_err(|e| work.failure.set(e)).unwrap_or_default()
             }));
         }
         drop(out);
-        let writers = if work.spills.is_some() { count + MORE_WRITERS } else { 0 };
-        for _ in 0..writers {
-            local::scoped(scope, "sort-spill", || work.failure.note(write(work, &outgoing)));
-        }
         distributors.into_iter().map(|thread| thread.join().unwrap_or_default()).collect()
     });
     work.failure.result()?;
     Ok(chains)
 }
 
+/// What lanes share.
+struct Shared {
+    pool: Pool,
+    /// The last partition that is wanted.
+    last: AtomicUsize,
+}
+
 /// Reads pieces until they end or nobody wants more.
 fn read(
-    pieces: Vec<Piece>,
+    pieces: Vec<input::Piece>,
     frees: &Receiver<AlignedBuf>,
     filled: &SyncSender<Filled>,
     progress: &Progress,
@@ -119,29 +218,29 @@ fn read(
     Ok(())
 }
 
-fn write(work: &Work<'_>, outgoing: &Mutex<Receiver<Outgoing>>) -> Result<()> {
-    let Some(spills) = work.spills else { return Ok(()) };
-    loop {
-        let next = outgoing.lock().expect("no holder of this lock panics").recv();
-        let Ok(Outgoing { block, filled, file, offset, home }) = next else { return Ok(()) };
-        // After a failure blocks only go home, so that nobody waits for them.
-        if !work.failure.is_set() {
-            if let Err(e) = spills.write(&block[..filled], file, offset) {
-                work.failure.set(e);
-            }
-            work.progress.wrote(filled);
-        }
-        let _ = home.send(block);
-    }
-}
-
 /// One lane's blocks and chains.
 struct Keeper<'a> {
     work: &'a Work<'a>,
+    pool: &'a Pool,
     chains: Vec<Chain>,
     out: Sender<Outgoing>,
+    /// Of blocks that leave, and of those that leave though they should have stayed.
+    homes: Homes,
+    kept_homes: Homes,
+}
+
+/// Where blocks come back to.
+struct Homes {
     home: Sender<AlignedBuf>,
     homes: Receiver<AlignedBuf>,
+}
+
+impl Homes {
+    fn of(blocks: impl Iterator<Item = AlignedBuf>) -> Homes {
+        let (home, homes) = channel();
+        blocks.for_each(|block| drop(home.send(block)));
+        Homes { home, homes }
+    }
 }
 
 fn stopped() -> Error {
@@ -149,47 +248,51 @@ fn stopped() -> Error {
 }
 
 impl Keeper<'_> {
-    fn keep(&mut self, p: usize, block: AlignedBuf, bytes: usize) -> Result<()> {
-        let chain = &mut self.chains[p];
+    fn spill(&mut self, p: usize, block: AlignedBuf, bytes: usize) -> Result<()> {
         let Some(spills) = self.work.spills else {
-            chain.blocks.push((block, bytes));
-            return Ok(());
+            return Err(Error::bug("distribute records: there is no temporary file"));
         };
         let filled = bytes.next_multiple_of(SECTOR_BYTES);
         let (file, offset) = spills.place(filled as u64);
-        chain.extents.push(Extent { file, offset, bytes: bytes as u64 });
-        let home = self.home.clone();
-        let outgoing = Outgoing { block, filled, file, offset, home };
+        let extent = Extent { file, offset, bytes: bytes as u64 };
+        self.chains[p].pieces.push(Piece::Spilled(extent));
+        let homes = if self.work.kept[p] { &self.kept_homes } else { &self.homes };
+        let outgoing = Outgoing { block, filled, file, offset, home: homes.home.clone() };
         self.out.send(outgoing).map_err(|_| stopped())
+    }
+
+    /// Takes the last block of a partition.
+    fn last(&mut self, p: usize, block: AlignedBuf, bytes: usize) -> Result<()> {
+        if !self.work.kept[p] {
+            return self.spill(p, block, bytes);
+        }
+        self.chains[p].pieces.push(Piece::Kept(block, bytes));
+        Ok(())
     }
 }
 
 impl Blocks for Keeper<'_> {
     fn replace(&mut self, p: usize, block: AlignedBuf, filled: usize) -> Result<AlignedBuf> {
-        self.keep(p, block, filled)?;
-        if self.work.spills.is_none() {
-            return Ok(AlignedBuf::zeroed(self.work.plan.block_bytes));
+        let kept = self.work.kept[p];
+        if kept && let Some(empty) = self.pool.take() {
+            self.chains[p].pieces.push(Piece::Kept(block, filled));
+            return Ok(empty);
         }
+        self.spill(p, block, filled)?;
         self.work.failure.result()?;
-        self.homes.recv().map_err(|_| stopped())
+        let homes = if kept { &self.kept_homes } else { &self.homes };
+        homes.homes.recv().map_err(|_| stopped())
     }
 }
 
 fn distribute(
     work: &Work<'_>,
+    shared: &Shared,
     filleds: &Receiver<Filled>,
     free: &Sender<AlignedBuf>,
     out: Sender<Outgoing>,
 ) -> Result<Vec<Chain>> {
-    let partitions = work.splitters.partitions();
-    let block = || AlignedBuf::zeroed(work.plan.block_bytes);
-    let (home, homes) = channel();
-    if work.spills.is_some() {
-        (0..work.plan.spare_blocks).for_each(|_| drop(home.send(block())));
-    }
-    let chains = (0..partitions).map(|_| Chain::default()).collect();
-    let mut keeper = Keeper { work, chains, out, home, homes };
-    let mut combiner = Combiner::new((0..partitions).map(|_| block()).collect());
+    let mut lane = Distributor::new(work, shared, out);
     // A record that blocks cut.
     let mut rest = Vec::new();
     for Filled { block, start, end, ends } in filleds {
@@ -200,12 +303,12 @@ fn distribute(
         if !rest.is_empty() {
             at += extend(work.format, &mut rest, &block[start..end]);
             if work.format.record_bytes(&rest).is_some() {
-                add(work, &rest, &mut combiner, &mut keeper)?;
+                lane.add(&rest)?;
                 rest.clear();
             }
         }
         if rest.is_empty() {
-            at += add_all(work, &block[at..end], &mut combiner, &mut keeper)?;
+            at += lane.add_all(&block[at..end])?;
             rest.extend_from_slice(&block[at..end]);
         }
         check_length(work, rest.len())?;
@@ -214,19 +317,15 @@ fn distribute(
         {
             let whole = work.format.complete(&mut rest);
             whole.map_err(|e| e.context(format_args!("sort `{name}`")))?;
-            add(work, &rest, &mut combiner, &mut keeper)?;
+            lane.add(&rest)?;
             rest.clear();
         }
+        lane.look(shared);
         // Blocks that were primed are more than the reader needs; it takes what it wants.
         let _ = free.send(block);
     }
     work.failure.result()?;
-    for (p, (block, bytes)) in combiner.finish(&mut keeper)?.into_iter().enumerate() {
-        if bytes > 0 {
-            keeper.keep(p, block, bytes)?;
-        }
-    }
-    Ok(keeper.chains)
+    lane.finish()
 }
 
 /// A record must fit into a part of the memory several times.
@@ -241,24 +340,84 @@ fn check_length(work: &Work<'_>, bytes: usize) -> Result<()> {
     Ok(())
 }
 
-#[inline(always)]
-fn add(work: &Work<'_>, record: &[u8], to: &mut Combiner, keeper: &mut Keeper<'_>) -> Result<()> {
-    let p = work.splitters.find(work.order, work.format.body(record));
-    keeper.chains[p].sum.add(record);
-    to.add(p, record, keeper)
+/// What a lane adds records to.
+struct Distributor<'a> {
+    work: &'a Work<'a>,
+    combiner: Combiner,
+    keeper: Keeper<'a>,
+    wanted: Option<Vec<bool>>,
 }
 
-/// Adds the whole records of `bytes`; answers how many bytes they were.
-fn add_all(
-    work: &Work<'_>,
-    bytes: &[u8],
-    to: &mut Combiner,
-    keeper: &mut Keeper<'_>,
-) -> Result<usize> {
-    let mut at = 0;
-    while let Some(n) = work.format.record_bytes(&bytes[at..]) {
-        add(work, &bytes[at..at + n], to, keeper)?;
-        at += n;
+impl<'a> Distributor<'a> {
+    fn new(work: &'a Work<'a>, shared: &'a Shared, out: Sender<Outgoing>) -> Distributor<'a> {
+        let plan = work.plan;
+        let kept = work.kept.iter().filter(|kept| **kept).count();
+        let mut spare = if work.spills.is_some() { plan.spare_blocks } else { 0 };
+        spare += work.kept.len() - kept;
+        let mut leaving = AlignedBuf::pieces(spare, plan.block_bytes).into_iter();
+        let extra = if work.spills.is_some() { KEPT_SPARE_BLOCKS } else { 0 };
+        let staying = AlignedBuf::pieces(kept + extra, shared.pool.block_bytes);
+        let mut staying = staying.into_iter();
+        let block = |kept: &bool| if *kept { staying.next() } else { leaving.next() };
+        let open: Vec<AlignedBuf> = work.kept.iter().filter_map(block).collect();
+        let keeper = Keeper {
+            work,
+            pool: &shared.pool,
+            chains: work.kept.iter().map(|_| Chain::default()).collect(),
+            out,
+            homes: Homes::of(leaving),
+            kept_homes: Homes::of(staying),
+        };
+        Distributor { work, combiner: Combiner::new(open), keeper, wanted: work.wanted.clone() }
     }
-    Ok(at)
+
+    #[inline(always)]
+    fn add(&mut self, record: &[u8]) -> Result<()> {
+        let p = self.work.splitters.find(self.work.order, self.work.format.body(record));
+        if self.wanted.as_ref().is_some_and(|wanted| !wanted[p]) {
+            return Ok(());
+        }
+        self.keeper.chains[p].sum.add(record);
+        self.combiner.add(p, record, &mut self.keeper)
+    }
+
+    /// Adds the whole records of `bytes`; answers how many bytes they were.
+    fn add_all(&mut self, bytes: &[u8]) -> Result<usize> {
+        if let Format::Delimited(delimiter) = self.work.format {
+            return scan::records(bytes, delimiter, |start, end| self.add(&bytes[start..end]));
+        }
+        let mut at = 0;
+        while let Some(n) = self.work.format.record_bytes(&bytes[at..]) {
+            self.add(&bytes[at..at + n])?;
+            at += n;
+        }
+        Ok(at)
+    }
+
+    /// Where only the first records are wanted: those of partitions behind them are dropped from
+    /// now on, once one lane alone has enough.
+    fn look(&mut self, shared: &Shared) {
+        let Some(first) = self.work.first else { return };
+        let mut records = 0;
+        let last = self.keeper.chains.iter().position(|chain| {
+            records += chain.sum.records;
+            records >= first
+        });
+        let last = last.unwrap_or(usize::MAX);
+        let last = shared.last.fetch_min(last, Ordering::Relaxed).min(last);
+        if last < self.work.kept.len() {
+            let wanted = self.wanted.get_or_insert_with(|| vec![true; self.work.kept.len()]);
+            wanted[last + 1..].fill(false);
+        }
+    }
+
+    fn finish(mut self) -> Result<Vec<Chain>> {
+        let last = self.combiner.finish(&mut self.keeper)?;
+        for (p, (block, bytes)) in last.into_iter().enumerate() {
+            if bytes > 0 {
+                self.keeper.last(p, block, bytes)?;
+            }
+        }
+        Ok(self.keeper.chains)
+    }
 }

@@ -4,9 +4,10 @@
 
 pub mod combine;
 pub mod merge;
+pub mod scan;
 pub mod stream;
 
-use crate::order::{Order, Tie};
+use crate::order::{Depth, Order, Tie};
 use crate::record::Format;
 use holdfast_base::{Error, Result};
 
@@ -18,11 +19,13 @@ const PLACE_MASK: u128 = (1 << PLACE_BITS) - 1;
 /// Memory of a record while it is sorted: its entry, twice.
 pub const ENTRY_BYTES: u64 = 2 * size_of::<Entry>() as u64;
 
-/// Up to so many entries a comparison sort beats a scatter before it.
-const SCATTER_FROM: usize = 2048;
-const SCATTER_BITS: u32 = 11;
+/// Up to so many entries a comparison sort beats a scatter.
+const SCATTER_FROM: usize = 24;
+/// Scatters make buckets of about eight entries, in as few steps as bits allow.
+const SCATTER_BITS_MAX: u32 = 10;
+const BUCKET_BITS: u32 = 3;
 /// Ties of more records look deeper into the key; fewer are compared.
-const DEEPER_FROM: usize = 8;
+const DEEPER_FROM: usize = 4;
 /// How far ahead records are fetched into the cache while others are moved.
 const AHEAD: usize = 12;
 
@@ -67,8 +70,8 @@ impl<'a> Segments<'a> {
 pub struct Rules<'a> {
     pub format: Format,
     pub order: &'a Order,
-    /// Bytes in front of the keys that are equal in this partition.
-    pub skip: usize,
+    /// How far records are equal in this partition.
+    pub depth: Depth,
 }
 
 /// Makes an entry for each record of `chains`, in their order; each chain is a sequence of parts
@@ -113,7 +116,7 @@ pub fn index<'a>(
 
 #[inline]
 fn entry(rules: Rules<'_>, record: &[u8], place: u128) -> Entry {
-    rules.order.prefix(rules.format.body(record), rules.skip) << PLACE_BITS | place
+    rules.order.prefix(rules.format.body(record), rules.depth) << PLACE_BITS | place
 }
 
 /// Indexes the whole records of `bytes[at..]`; answers what is left.
@@ -129,9 +132,19 @@ fn index_part<'a>(
         let rest = records.remainder();
         entries.extend(records.enumerate().map(|(i, record)| {
             let place = base + (at + i * n) as u128;
-            rules.order.prefix(record, rules.skip) << PLACE_BITS | place
+            rules.order.prefix(record, rules.depth) << PLACE_BITS | place
         }));
         return rest;
+    }
+    if let Format::Delimited(delimiter) = rules.format {
+        let rest = &bytes[at..];
+        let base = base + at as u128;
+        let end = scan::records(rest, delimiter, |start, end| {
+            entries.push(entry(rules, &rest[start..end], base + start as u128));
+            Ok::<(), std::convert::Infallible>(())
+        });
+        let Ok(end) = end;
+        return &rest[end..];
     }
     while let Some(n) = rules.format.record_bytes(&bytes[at..]) {
         entries.push(entry(rules, &bytes[at..at + n], base + at as u128));
@@ -165,84 +178,138 @@ pub fn extend(format: Format, record: &mut Vec<u8>, bytes: &[u8]) -> usize {
     taken
 }
 
-/// Sorts entries; equal records keep the order of their places. `scratch` is memory to work in.
+/// Sorts entries that are in the order of their places; equal records keep it. `scratch` is
+/// memory to work in.
 pub fn sort(
     segments: &Segments<'_>,
     rules: Rules<'_>,
-    entries: &mut Vec<Entry>,
+    entries: &mut [Entry],
     scratch: &mut Vec<Entry>,
 ) {
-    sort_by_prefix(entries, scratch);
+    if scratch.len() < entries.len() {
+        scratch.resize(entries.len(), 0);
+    }
+    let scratch = &mut scratch[..entries.len()];
+    scatter(entries, scratch, false);
     if !rules.order.prefix_is_all() {
-        settle_ties(segments, rules, entries);
+        settle_ties(segments, rules, entries, scratch);
     }
 }
 
-fn sort_by_prefix(entries: &mut Vec<Entry>, scratch: &mut Vec<Entry>) {
-    if entries.len() < SCATTER_FROM {
+/// Sorts `entries` by prefix, keeping the order of equal ones, into themselves or into `other`.
+/// Buckets are of equal width between the least prefix and the largest, so that keys which use a
+/// few of all values, as text does, spread over them; a bucket that holds many is divided again.
+fn scatter(entries: &mut [Entry], other: &mut [Entry], into_other: bool) {
+    let count = entries.len();
+    if count < SCATTER_FROM {
+        // Places make entries different, and rise.
         entries.sort_unstable();
+        if into_other {
+            other.copy_from_slice(entries);
+        }
         return;
     }
-    let first = entries[0];
-    let differing = entries.iter().fold(0, |bits, entry| bits | (entry ^ first)) >> PLACE_BITS;
-    let top = 128 - differing.leading_zeros();
-    let shift = PLACE_BITS + top.saturating_sub(SCATTER_BITS);
-    let bucket = |entry: Entry| (entry >> shift) as usize & ((1 << SCATTER_BITS) - 1);
-    let mut ends = [0usize; 1 << SCATTER_BITS];
+    let (least, most) =
+        entries.iter().fold((Entry::MAX, 0), |(least, most), e| (least.min(*e), most.max(*e)));
+    let least = least >> PLACE_BITS << PLACE_BITS;
+    let span = Entry::BITS - ((most - least) >> PLACE_BITS).leading_zeros();
+    let wanted = count.ilog2().saturating_sub(BUCKET_BITS);
+    let steps = wanted.div_ceil(SCATTER_BITS_MAX).max(1);
+    let bits = wanted.div_ceil(steps).min(span);
+    if span == 0 {
+        if into_other {
+            other.copy_from_slice(entries);
+        }
+        return;
+    }
+    let shift = PLACE_BITS + span - bits;
+    let bucket = |entry: Entry| ((entry - least) >> shift) as usize & ((1 << SCATTER_BITS_MAX) - 1);
+    let mut ends = [0u32; 1 << SCATTER_BITS_MAX];
+    let ends = &mut ends[..1 << bits];
     entries.iter().for_each(|entry| ends[bucket(*entry)] += 1);
     let mut total = 0;
-    for end in &mut ends {
+    for end in ends.iter_mut() {
         total += std::mem::replace(end, total);
     }
-    scratch.resize(entries.len(), 0);
     for entry in entries.iter() {
         let end = &mut ends[bucket(*entry)];
-        scratch[*end] = *entry;
+        other[*end as usize] = *entry;
         *end += 1;
     }
-    std::mem::swap(entries, scratch);
     let mut start = 0;
     for end in ends {
-        entries[start..end].sort_unstable();
-        start = end;
+        let range = start..*end as usize;
+        start = range.end;
+        // What it is divided from has room for what it becomes.
+        scatter(&mut other[range.clone()], &mut entries[range], !into_other);
     }
 }
 
 /// Orders runs of equal prefixes by what is behind them.
-fn settle_ties(segments: &Segments<'_>, rules: Rules<'_>, entries: &mut [Entry]) {
+fn settle_ties(
+    segments: &Segments<'_>,
+    rules: Rules<'_>,
+    entries: &mut [Entry],
+    scratch: &mut [Entry],
+) {
     let mut at = 0;
     while at < entries.len() {
         let prefix = entries[at] >> PLACE_BITS;
         let same = |entry: &&Entry| **entry >> PLACE_BITS == prefix;
         let count = 1 + entries[at + 1..].iter().take_while(same).count();
-        let run = &mut entries[at..at + count];
+        let range = at..at + count;
         at += count;
         if count == 1 {
             continue;
         }
-        let tie = rules.order.tie(prefix, rules.skip);
-        match tie {
+        let run = &mut entries[range.clone()];
+        match rules.order.tie(prefix, rules.depth) {
             Tie::Equal => {}
-            Tie::Deeper if count >= DEEPER_FROM => {
-                let deeper = Rules { skip: rules.skip + rules.order.depth_bytes(), ..rules };
-                for entry in run.iter_mut() {
+            Tie::Deeper(depth) if count >= DEEPER_FROM => {
+                let deeper = Rules { depth, ..rules };
+                let deeper = if depth.skip > 0 { share(segments, deeper, run) } else { deeper };
+                each_ahead(segments, run, |entry| {
                     let body = segments.body(rules.format, *entry);
-                    *entry =
-                        deeper.order.prefix(body, deeper.skip) << PLACE_BITS | *entry & PLACE_MASK;
-                }
-                run.sort_unstable();
-                settle_ties(segments, deeper, run);
+                    let prefix = deeper.order.prefix(body, deeper.depth);
+                    *entry = prefix << PLACE_BITS | *entry & PLACE_MASK;
+                });
+                let scratch = &mut scratch[range];
+                scatter(run, scratch, false);
+                settle_ties(segments, deeper, run, scratch);
             }
-            Tie::Deeper | Tie::Compare | Tie::CompareRest => run.sort_unstable_by(|a, b| {
+            Tie::Deeper(_) | Tie::Compare => run.sort_unstable_by(|a, b| {
                 let (x, y) = (segments.body(rules.format, *a), segments.body(rules.format, *b));
                 let places = (*a & PLACE_MASK).cmp(&(*b & PLACE_MASK));
-                let order = match tie {
-                    Tie::CompareRest => rules.order.compare_rest(x, y),
-                    _ => rules.order.compare(x, y),
-                };
-                order.then(places)
+                rules.order.compare_from(rules.depth.key, x, y).then(places)
             }),
         }
+    }
+}
+
+/// Adds what all of `run` share beyond what is known: runs that go on alike for long are read
+/// twice here, and not once for every few bytes.
+fn share<'a>(segments: &Segments<'_>, rules: Rules<'a>, run: &mut [Entry]) -> Rules<'a> {
+    let mut depth = rules.depth;
+    let first = segments.body(rules.format, run[0]);
+    let mut least = usize::MAX;
+    each_ahead(segments, run, |entry| {
+        // It shares no more than what others do; once that is little there is nothing to look for.
+        if least > depth.skip {
+            let body = segments.body(rules.format, *entry);
+            least = least.min(rules.order.shared_bytes(depth.key, first, body));
+        }
+    });
+    depth.skip = depth.skip.max(least);
+    Rules { depth, ..rules }
+}
+
+/// Calls `each` with every entry, fetching the records of those ahead.
+fn each_ahead(segments: &Segments<'_>, run: &mut [Entry], mut each: impl FnMut(&mut Entry)) {
+    for i in 0..run.len() {
+        if let Some(ahead) = run.get(i + AHEAD) {
+            stream::prefetch(segments.from_place(*ahead), 2);
+        }
+        each(&mut run[i]);
     }
 }
 

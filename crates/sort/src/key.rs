@@ -1,7 +1,10 @@
 //! Keys as in `sort -k`: which bytes of a line, and how they are compared. Results are those of
 //! GNU sort under LC_ALL=C, whose code the corner cases were compared with. Pure.
 
-use crate::number::{self, Number};
+use crate::general;
+use crate::kernel::scan::Walk;
+use crate::number::{self, HUMAN_DIGITS, NUMERIC_DIGITS, Number};
+use crate::order::{COUNTED_BYTES, Depth, Tie};
 use holdfast_base::{Error, Result};
 use std::cmp::Ordering;
 
@@ -16,6 +19,8 @@ pub enum Kind {
     Human,
     /// `M`: anything else, then JAN to DEC.
     Month,
+    /// `g`: what is no number, then not-a-number, then numbers with exponents and infinities.
+    General,
 }
 
 /// The options that a key takes, or all keys that have none of their own.
@@ -49,6 +54,7 @@ impl Style {
         let kind = match letter {
             b'n' => Kind::Numeric,
             b'h' => Kind::Human,
+            b'g' => Kind::General,
             b'M' => Kind::Month,
             b'b' => {
                 self.skip_start_blanks |= start;
@@ -71,15 +77,12 @@ impl Style {
                 self.reverse = true;
                 return Ok(());
             }
-            b'g' | b'R' | b'V' => {
-                let name = ["general numeric", "random", "version"]
-                    [b"gRV".iter().position(|l| *l == letter).unwrap_or(0)];
-                return Err(format!("`{}` ({name} order) is not supported", letter as char));
-            }
+            b'R' => return Err("`R` (random order) is not supported".to_owned()),
+            b'V' => return Err("`V` (version order) is not supported".to_owned()),
             _ => return Err(format!("`{}` is no option of a key", letter as char)),
         };
         if self.kind != Kind::Bytes && self.kind != kind {
-            return Err("a key has one of `n`, `h` and `M`".to_owned());
+            return Err("a key has one of `n`, `g`, `h` and `M`".to_owned());
         }
         self.kind = kind;
         Ok(())
@@ -87,7 +90,7 @@ impl Style {
 
     fn check(self) -> Result<(), String> {
         if self.kind != Kind::Bytes && self.is_filtered() {
-            return Err("`d` and `i` do not go with `n`, `h` and `M`".to_owned());
+            return Err("`d` and `i` do not go with `n`, `g`, `h` and `M`".to_owned());
         }
         Ok(())
     }
@@ -145,56 +148,89 @@ impl Key {
         Ok(key)
     }
 
-    fn begin(&self, line: &[u8], separator: Option<u8>) -> usize {
-        let mut at = 0;
+    /// The bytes of the key: where they begin and end.
+    #[inline]
+    fn range(&self, line: &[u8], separator: Option<u8>) -> (usize, usize) {
+        if self.start_field == 0 && self.start_char == 0 && self.end.is_none() {
+            let begin =
+                if self.style.skip_start_blanks { skip_while(line, 0, is_blank) } else { 0 };
+            return (begin, line.len());
+        }
+        let mut walk = Walk::new(line, separator);
         for _ in 0..self.start_field {
-            if at >= line.len() {
+            if walk.at >= line.len() {
                 break;
             }
-            at = match separator {
-                Some(tab) => match memchr::memchr(tab, &line[at..]) {
-                    Some(i) => at + i + 1,
-                    None => line.len(),
-                },
-                None => skip_while(line, skip_while(line, at, is_blank), |b| !is_blank(b)),
-            };
+            walk.field();
+            walk.separator();
         }
+        let mut begin = walk.at;
         if self.style.skip_start_blanks {
-            at = skip_while(line, at, is_blank);
+            begin = skip_while(line, begin, is_blank);
         }
-        at.saturating_add(self.start_char).min(line.len())
+        begin = begin.saturating_add(self.start_char).min(line.len());
+        (begin, self.limit(line, walk).max(begin))
     }
 
-    fn limit(&self, line: &[u8], separator: Option<u8>) -> usize {
+    /// Where the key ends; `walk` stands at its first field if that is not behind its last.
+    fn limit(&self, line: &[u8], mut walk: Walk<'_>) -> usize {
         let Some((field, character)) = self.end else { return line.len() };
-        let mut fields = if character == 0 { field.saturating_add(1) } else { field };
-        let mut at = 0;
-        while at < line.len() && fields > 0 {
-            fields -= 1;
-            match separator {
-                Some(tab) => {
-                    at = skip_while(line, at, |b| b != tab);
-                    if at < line.len() && (fields > 0 || character != 0) {
-                        at += 1;
-                    }
-                }
-                None => at = skip_while(line, skip_while(line, at, is_blank), |b| !is_blank(b)),
+        let fields = if character == 0 { field.saturating_add(1) } else { field };
+        let mut left = match fields.checked_sub(self.start_field) {
+            Some(left) if left > 0 => left,
+            _ => {
+                walk.restart();
+                fields
+            }
+        };
+        while walk.at < line.len() && left > 0 {
+            left -= 1;
+            walk.field();
+            if left > 0 || character != 0 {
+                walk.separator();
             }
         }
-        if character != 0 {
-            if self.style.skip_end_blanks {
-                at = skip_while(line, at, is_blank);
-            }
-            at = at.saturating_add(character).min(line.len());
+        if character == 0 {
+            return walk.at;
         }
-        at
+        let at = match self.style.skip_end_blanks {
+            true => skip_while(line, walk.at, is_blank),
+            false => walk.at,
+        };
+        at.saturating_add(character).min(line.len())
     }
 
-    /// The bytes of the key.
     #[inline]
     fn slice<'a>(&self, line: &'a [u8], separator: Option<u8>) -> &'a [u8] {
-        let begin = self.begin(line, separator);
-        &line[begin..self.limit(line, separator).max(begin)]
+        let (begin, end) = self.range(line, separator);
+        &line[begin..end]
+    }
+
+    /// 80 bits that order as the key does, as far as they reach; `skip` bytes in front of it are
+    /// known to be equal. See [`Keys::tie`].
+    #[inline]
+    fn prefix(&self, line: &[u8], separator: Option<u8>, skip: usize) -> u128 {
+        let (begin, end) = self.range(line, separator);
+        let key = &line[begin..end];
+        let prefix = match self.style.kind {
+            Kind::Numeric => Number::parse(key).prefix(NUMERIC_DIGITS),
+            Kind::Human => number::human_prefix(key),
+            Kind::General => general::prefix(key),
+            Kind::Month => (number::month(key) as u128) << 8,
+            Kind::Bytes if self.style.is_filtered() || self.style.fold => {
+                let mut nine = [0u8; 9];
+                let mut count = 0;
+                for byte in self.shown(key).skip(skip).take(10) {
+                    if count < 9 {
+                        nine[count] = byte;
+                    }
+                    count += 1;
+                }
+                crate::order::counted_prefix(&nine, count)
+            }
+            Kind::Bytes => crate::order::bytes_prefix(line, begin.saturating_add(skip), end),
+        };
+        if self.style.reverse { !prefix & crate::order::PREFIX_MASK } else { prefix }
     }
 
     fn compare(&self, a: &[u8], b: &[u8], separator: Option<u8>) -> Ordering {
@@ -202,6 +238,7 @@ impl Key {
         let order = match self.style.kind {
             Kind::Numeric => Number::parse(a).compare(&Number::parse(b)),
             Kind::Human => number::compare_human(a, b),
+            Kind::General => general::prefix(a).cmp(&general::prefix(b)),
             Kind::Month => number::month(a).cmp(&number::month(b)),
             Kind::Bytes if self.style.is_filtered() || self.style.fold => {
                 self.shown(a).cmp(self.shown(b))
@@ -245,15 +282,11 @@ fn position(text: &str) -> Result<(usize, Option<usize>, &str), String> {
     }
 }
 
-/// All keys of an order.
+/// All keys of an order; the last may be the whole line, the last resort.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Keys {
     keys: Vec<Key>,
     separator: Option<u8>,
-    /// Lines with equal keys are compared as a whole.
-    last_resort: bool,
-    /// Of the last resort.
-    reverse: bool,
 }
 
 /// What a line's order is made of.
@@ -263,7 +296,7 @@ pub struct LineOptions {
     pub keys: Vec<Key>,
     /// `-t`
     pub separator: Option<u8>,
-    /// Letters of global options: any of `bdfhiMnr`.
+    /// Letters of global options: any of `bdfghiMnr`.
     pub letters: String,
     /// `-s`, or `-u`, which keeps the first of equal ones.
     pub stable: bool,
@@ -292,94 +325,75 @@ impl LineOptions {
         if keys.is_empty() {
             return Ok((None, global.reverse));
         }
-        let keys = Keys {
-            keys,
-            separator: self.separator,
-            last_resort: !self.stable,
-            reverse: global.reverse,
-        };
-        Ok((Some(keys), global.reverse))
+        if !self.stable {
+            let style = Style { reverse: global.reverse, ..Style::default() };
+            keys.push(Key { style, ..Key::default() });
+        }
+        Ok((Some(Keys { keys, separator: self.separator }), global.reverse))
     }
 }
 
 impl Keys {
-    pub fn compare(&self, a: &[u8], b: &[u8]) -> Ordering {
-        self.compare_from(0, a, b)
-    }
-
-    /// Compares lines whose first `from` keys are known to be equal.
-    pub fn compare_from(&self, from: usize, a: &[u8], b: &[u8]) -> Ordering {
+    /// Compares lines whose keys before number `from` are known to be equal.
+    pub fn compare(&self, from: usize, a: &[u8], b: &[u8]) -> Ordering {
         for key in &self.keys[from..] {
             match key.compare(a, b, self.separator) {
                 Ordering::Equal => {}
                 other => return other,
             }
         }
-        match (self.last_resort, self.reverse) {
-            (false, _) => Ordering::Equal,
-            (true, false) => a.cmp(b),
-            (true, true) => b.cmp(a),
-        }
+        Ordering::Equal
     }
 
-    fn first(&self) -> &Key {
-        &self.keys[0]
-    }
-
-    /// 80 bits that order as the first key does, as far as they reach; `skip` bytes in front of
-    /// it are known to be equal. See [`Keys::first_is_decided`].
     #[inline]
-    pub fn prefix(&self, line: &[u8], skip: usize) -> u128 {
-        let key = self.first();
-        let slice = key.slice(line, self.separator);
-        let prefix = match key.style.kind {
-            Kind::Numeric => Number::parse(slice).prefix(),
-            Kind::Human => number::human_prefix(slice),
-            Kind::Month => (number::month(slice) as u128) << 8,
-            Kind::Bytes if key.style.is_filtered() || key.style.fold => {
-                let mut nine = [0u8; 9];
-                let mut count = 0;
-                for byte in key.shown(slice).skip(skip).take(10) {
-                    if count < 9 {
-                        nine[count] = byte;
-                    }
-                    count += 1;
-                }
-                crate::order::counted_prefix(&nine, count)
-            }
-            Kind::Bytes => crate::order::bytes_prefix(slice.get(skip..).unwrap_or_default()),
-        };
-        if key.style.reverse { !prefix & crate::order::PREFIX_MASK } else { prefix }
+    pub fn prefix(&self, line: &[u8], depth: Depth) -> u128 {
+        self.keys[depth.key].prefix(line, self.separator, depth.skip)
     }
 
-    /// Whether equal prefixes mean equal first keys; the alternative is to look deeper.
-    pub fn first_is_decided(&self, prefix: u128) -> bool {
-        let prefix = if self.first().style.reverse { !prefix } else { prefix };
-        match self.first().style.kind {
-            Kind::Bytes => prefix & 0xff <= 9,
-            Kind::Month => true,
-            Kind::Numeric | Kind::Human => false,
+    /// What lines are to each other whose prefixes at `depth` are this one.
+    pub fn tie(&self, prefix: u128, depth: Depth) -> Tie {
+        let style = &self.keys[depth.key].style;
+        let prefix = if style.reverse { !prefix } else { prefix };
+        let decided = match style.kind {
+            Kind::Bytes if prefix & 0xff > COUNTED_BYTES as u128 => {
+                return Tie::Deeper(Depth { skip: depth.skip + COUNTED_BYTES, ..depth });
+            }
+            Kind::Bytes | Kind::Month | Kind::General => true,
+            Kind::Numeric => number::is_exact(prefix, NUMERIC_DIGITS),
+            Kind::Human => number::is_exact(prefix, HUMAN_DIGITS),
+        };
+        match decided {
+            false => Tie::Compare,
+            true if depth.key + 1 == self.keys.len() => Tie::Equal,
+            true => Tie::Deeper(Depth { key: depth.key + 1, skip: 0 }),
         }
     }
 
-    /// Whether more of the first key can be asked for with `skip`.
-    pub fn has_depth(&self) -> bool {
-        self.first().style.kind == Kind::Bytes
+    /// How far the keys of `a` and `b`, and so those of all lines between them, are equal.
+    pub fn shared(&self, a: &[u8], b: &[u8]) -> Depth {
+        for (number, key) in self.keys.iter().enumerate() {
+            let bytes = key.style.kind == Kind::Bytes;
+            if number + 1 < self.keys.len() && key.compare(a, b, self.separator).is_eq() {
+                continue;
+            }
+            let skip = if bytes { self.shared_bytes(number, a, b) } else { 0 };
+            return Depth { key: number, skip };
+        }
+        Depth::default()
     }
 
-    /// Bytes in front that the first keys of `a` and `b`, and all between them, share.
-    pub fn shared(&self, a: &[u8], b: &[u8]) -> usize {
-        let key = self.first();
-        if !self.has_depth() {
+    /// Bytes in front that keys number `key` of both lines share; 0 of what is not compared as
+    /// bytes.
+    pub fn shared_bytes(&self, key: usize, a: &[u8], b: &[u8]) -> usize {
+        let key = &self.keys[key];
+        if key.style.kind != Kind::Bytes {
             return 0;
         }
         let (a, b) = (key.slice(a, self.separator), key.slice(b, self.separator));
-        key.shown(a).zip(key.shown(b)).take_while(|(a, b)| a == b).count()
-    }
-
-    /// Whether equal first keys are equal altogether.
-    pub fn first_is_all(&self) -> bool {
-        self.keys.len() == 1 && !self.last_resort
+        if key.style.is_filtered() || key.style.fold {
+            return key.shown(a).zip(key.shown(b)).take_while(|(a, b)| a == b).count();
+        }
+        a.iter().zip(b).take_while(|(a, b)| a == b).count()
     }
 }
 

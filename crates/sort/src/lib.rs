@@ -8,6 +8,7 @@
 mod deliver;
 mod distribute;
 mod failure;
+mod general;
 pub mod gray;
 pub mod hash;
 pub mod input;
@@ -15,6 +16,7 @@ pub mod job;
 pub mod kernel;
 pub mod key;
 mod local;
+mod manifest;
 mod number;
 pub mod order;
 pub mod output;

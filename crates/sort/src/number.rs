@@ -53,14 +53,17 @@ impl<'a> Number<'a> {
         if self.negative { order.reverse() } else { order }
     }
 
-    /// 80 bits that order as [`Number::compare`] does, as far as they reach: sign, magnitude,
-    /// and the first fifteen digits.
-    pub fn prefix(&self) -> u128 {
+    /// Bits that order as [`Number::compare`] does, as far as they reach: two for the sign, sixteen
+    /// for the magnitude, four for each of the first `digits` digits, and one that says whether
+    /// there are more, see [`is_exact`].
+    pub fn prefix(&self, digits: usize) -> u128 {
+        // Below the sign.
+        let below = number_bits(digits) - 2;
         if self.whole.is_empty() && self.fraction.is_empty() {
-            return 1 << 78;
+            return 1 << below;
         }
         // Positions before the point, or zeros behind it; both as far as sixteen bits reach.
-        const MIDDLE: usize = 1 << 15;
+        const MIDDLE: usize = 1 << (MAGNITUDE_BITS - 1);
         let leading = self.fraction.iter().take_while(|b| **b == b'0').count();
         let (magnitude, significant) = if self.whole.is_empty() {
             (MIDDLE - leading.min(MIDDLE), &self.fraction[leading..])
@@ -72,12 +75,32 @@ impl<'a> Number<'a> {
         let mut shown = significant.iter().chain(behind).map(|b| (b - b'0') as u128);
         // What does not fit into the magnitude is left to the comparison.
         let clipped = magnitude == 0 || magnitude == 2 * MIDDLE - 1;
-        for _ in 0..15 {
+        for _ in 0..digits {
             bits = bits << 4 | if clipped { 0 } else { shown.next().unwrap_or(0) };
         }
-        // 76 bits are taken: two for the sign stand above them.
-        if self.negative { !bits & ((1 << 76) - 1) } else { 2 << 78 | bits }
+        let more = clipped || shown.any(|digit| digit != 0);
+        bits = bits << 1 | u128::from(more);
+        if self.negative { !bits & ((1 << below) - 1) } else { 2 << below | bits }
     }
+}
+
+const MAGNITUDE_BITS: u32 = 16;
+/// Digits that 80 bits hold; beside a suffix they hold fewer.
+pub const NUMERIC_DIGITS: usize = 15;
+pub const HUMAN_DIGITS: usize = 14;
+const UNIT_BITS: u32 = 5;
+const _: () = assert!(number_bits(NUMERIC_DIGITS) <= 80);
+const _: () = assert!(number_bits(HUMAN_DIGITS) + UNIT_BITS <= 80);
+
+const fn number_bits(digits: usize) -> u32 {
+    2 + MAGNITUDE_BITS + 4 * digits as u32 + 1
+}
+
+/// Whether numbers with this prefix of so many digits are equal: it has all that they have.
+pub fn is_exact(prefix: u128, digits: usize) -> bool {
+    let is_negative = prefix >> (number_bits(digits) - 2) & 3 == 0;
+    // The bit that says that there is more, inverted as all of a negative number.
+    (prefix & 1 == 1) == is_negative
 }
 
 /// 0 for no suffix, or for a number that is zero; negative for negative numbers.
@@ -115,9 +138,11 @@ pub fn compare_human(a: &[u8], b: &[u8]) -> Ordering {
     unit(a).cmp(&unit(b)).then_with(|| Number::parse(a).compare(&Number::parse(b)))
 }
 
-/// Orders by suffix alone; the comparison does the rest.
+/// Suffix and first digits.
 pub fn human_prefix(text: &[u8]) -> u128 {
-    (unit(without_blanks(text)) + 16) as u128
+    const MIDDLE: i32 = 1 << (UNIT_BITS - 1);
+    let suffix = (unit(without_blanks(text)) + MIDDLE) as u128;
+    suffix << number_bits(HUMAN_DIGITS) | Number::parse(text).prefix(HUMAN_DIGITS)
 }
 
 /// 1 to 12, or 0.
@@ -169,9 +194,13 @@ mod tests {
             for (j, b) in RISING.iter().enumerate() {
                 let (x, y) = (Number::parse(a.as_bytes()), Number::parse(b.as_bytes()));
                 assert_eq!(x.compare(&y), i.cmp(&j), "{a} {b}");
-                let prefixes = x.prefix().cmp(&y.prefix());
-                assert!(prefixes == i.cmp(&j) || prefixes == Ordering::Equal, "{a} {b}");
-                assert!(x.prefix() < 1 << 80);
+                for digits in [3, HUMAN_DIGITS, NUMERIC_DIGITS] {
+                    let (p, q) = (x.prefix(digits), y.prefix(digits));
+                    assert!(p < 1 << 80);
+                    if p != q || is_exact(p, digits) {
+                        assert_eq!(p.cmp(&q), i.cmp(&j), "{a} {b}");
+                    }
+                }
             }
         }
         for zero in ["", "-", "-0", "0.000", " \t-00.0x", "abc", "+5", "."] {
@@ -181,7 +210,7 @@ mod tests {
         let long = [b'7'; 70_000];
         let longer = [b'1'; 70_001];
         assert!(Number::parse(&long).compare(&Number::parse(&longer)).is_lt());
-        assert!(Number::parse(&long).prefix() <= Number::parse(&longer).prefix());
+        assert!(Number::parse(&long).prefix(3) <= Number::parse(&longer).prefix(3));
     }
 
     #[test]

@@ -38,30 +38,41 @@ pub struct Order {
     reverse: bool,
 }
 
+/// How far into the keys records are known to be equal: all keys before number `key`, and `skip`
+/// bytes in front of that one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Depth {
+    pub key: usize,
+    pub skip: usize,
+}
+
 /// What equal prefixes say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tie {
     /// The records are equal.
     Equal,
-    /// The next bytes of the key decide.
-    Deeper,
+    /// The prefix at this depth decides, or what is deeper still.
+    Deeper(Depth),
     /// The comparison decides.
     Compare,
-    /// The comparison decides; first keys are equal.
-    CompareRest,
 }
 
-/// Nine bytes at most of a variable key, and how many more: ten means at least one more. Zeros
-/// fill up, and the count tells them from zeros of the key.
+/// Nine bytes at most of a variable key, which is `body[start..end]`, and how many more: ten means
+/// at least one more. Zeros fill up, and the count tells them from zeros of the key.
 #[inline]
-pub fn bytes_prefix(key: &[u8]) -> u128 {
-    if let Some(start) = key.first_chunk::<16>() {
-        return u128::from_be_bytes(*start) >> 56 << 8 | 10;
+pub fn bytes_prefix(body: &[u8], start: usize, end: usize) -> u128 {
+    let length = end.saturating_sub(start);
+    if let Some(chunk) = body.get(start..).and_then(|rest| rest.first_chunk::<16>()) {
+        let missing = COUNTED_BYTES.saturating_sub(length) as u32 * 8;
+        let nine = u128::from_be_bytes(*chunk) >> 56;
+        return (nine >> missing << missing) << 8 | length.min(10) as u128;
     }
     let mut nine = [0; COUNTED_BYTES];
-    let kept = key.len().min(COUNTED_BYTES);
-    nine[..kept].copy_from_slice(&key[..kept]);
-    counted_prefix(&nine, key.len().min(10))
+    let kept = length.min(COUNTED_BYTES);
+    if kept > 0 {
+        nine[..kept].copy_from_slice(&body[start..start + kept]);
+    }
+    counted_prefix(&nine, length.min(10))
 }
 
 #[inline]
@@ -122,60 +133,57 @@ impl Order {
     }
 
     pub fn compare(&self, a: &[u8], b: &[u8]) -> Ordering {
+        self.compare_from(0, a, b)
+    }
+
+    /// As [`Order::compare`], where the keys before number `key` are known to be equal.
+    pub fn compare_from(&self, key: usize, a: &[u8], b: &[u8]) -> Ordering {
         let order = match &self.rule {
             Rule::Fixed { start, end } | Rule::Range { start, end } => {
                 Order::key(*start, *end, a).cmp(Order::key(*start, *end, b))
             }
-            Rule::Keys(keys) => keys.compare(a, b),
+            Rule::Keys(keys) => return keys.compare(key, a, b),
         };
         if self.reverse { order.reverse() } else { order }
     }
 
-    /// As [`Order::compare`], where the first keys are known to be equal.
-    pub fn compare_rest(&self, a: &[u8], b: &[u8]) -> Ordering {
-        match &self.rule {
-            Rule::Keys(keys) => keys.compare_from(1, a, b),
-            _ => self.compare(a, b),
-        }
-    }
-
-    /// 80 bits that order as the records do, as far as they reach; the first `skip` bytes of the
-    /// keys are known to be equal.
+    /// 80 bits that order as the records do, as far as they reach, where the records are known to
+    /// be equal to this depth.
     #[inline(always)]
-    pub fn prefix(&self, body: &[u8], skip: usize) -> u128 {
+    pub fn prefix(&self, body: &[u8], depth: Depth) -> u128 {
         if let Rule::Fixed { start, end } = &self.rule {
-            let at = (start + skip).min(*end);
+            let at = (start + depth.skip).min(*end);
             let prefix = fixed_prefix(&body[at..*end], body, at);
             return if self.reverse { !prefix & PREFIX_MASK } else { prefix };
         }
-        self.variable_prefix(body, skip)
+        self.variable_prefix(body, depth)
     }
 
-    fn variable_prefix(&self, body: &[u8], skip: usize) -> u128 {
+    fn variable_prefix(&self, body: &[u8], depth: Depth) -> u128 {
         let prefix = match &self.rule {
             Rule::Fixed { start, end } | Rule::Range { start, end } => {
-                bytes_prefix(Order::key(start.saturating_add(skip), *end, body))
+                let end = (*end).min(body.len());
+                bytes_prefix(body, start.saturating_add(depth.skip).min(end), end)
             }
-            Rule::Keys(keys) => return keys.prefix(body, skip),
+            Rule::Keys(keys) => return keys.prefix(body, depth),
         };
         if self.reverse { !prefix & PREFIX_MASK } else { prefix }
     }
 
-    /// What records with this prefix are to each other.
-    pub fn tie(&self, prefix: u128, skip: usize) -> Tie {
+    /// What records are to each other whose prefixes at `depth` are this one.
+    pub fn tie(&self, prefix: u128, depth: Depth) -> Tie {
+        let deeper = |bytes| Tie::Deeper(Depth { skip: depth.skip + bytes, ..depth });
         match &self.rule {
-            Rule::Fixed { start, end } if start + skip + FIXED_BYTES >= *end => Tie::Equal,
-            Rule::Fixed { .. } => Tie::Deeper,
+            Rule::Fixed { start, end } if start + depth.skip + FIXED_BYTES >= *end => Tie::Equal,
+            Rule::Fixed { .. } => deeper(FIXED_BYTES),
             Rule::Range { .. } => {
                 let prefix = if self.reverse { !prefix } else { prefix };
-                if prefix & 0xff <= COUNTED_BYTES as u128 { Tie::Equal } else { Tie::Deeper }
+                match prefix & 0xff <= COUNTED_BYTES as u128 {
+                    true => Tie::Equal,
+                    false => deeper(COUNTED_BYTES),
+                }
             }
-            Rule::Keys(keys) => match keys.first_is_decided(prefix) {
-                true if keys.first_is_all() => Tie::Equal,
-                true => Tie::CompareRest,
-                false if keys.has_depth() => Tie::Deeper,
-                _ => Tie::Compare,
-            },
+            Rule::Keys(keys) => keys.tie(prefix, depth),
         }
     }
 
@@ -184,19 +192,22 @@ impl Order {
         matches!(&self.rule, Rule::Fixed { start, end } if end - start <= FIXED_BYTES)
     }
 
-    /// Bytes that a step deeper skips.
-    pub fn depth_bytes(&self) -> usize {
-        if matches!(self.rule, Rule::Fixed { .. }) { FIXED_BYTES } else { COUNTED_BYTES }
+    /// How far `a` and `b`, and all records between them, are equal.
+    pub fn shared(&self, a: &[u8], b: &[u8]) -> Depth {
+        match &self.rule {
+            Rule::Keys(keys) => keys.shared(a, b),
+            _ => Depth { key: 0, skip: self.shared_bytes(0, a, b) },
+        }
     }
 
-    /// Bytes in front that the keys of `a` and `b`, and all between them, share.
-    pub fn shared(&self, a: &[u8], b: &[u8]) -> usize {
+    /// Bytes in front that keys number `key` of `a` and `b` share.
+    pub fn shared_bytes(&self, key: usize, a: &[u8], b: &[u8]) -> usize {
         match &self.rule {
             Rule::Fixed { start, end } | Rule::Range { start, end } => {
                 let (a, b) = (Order::key(*start, *end, a), Order::key(*start, *end, b));
                 a.iter().zip(b).take_while(|(a, b)| a == b).count()
             }
-            Rule::Keys(keys) => keys.shared(a, b),
+            Rule::Keys(keys) => keys.shared_bytes(key, a, b),
         }
     }
 }

@@ -2,6 +2,7 @@
 //! stream, written front to back. A file gets its final name when all of it is durable.
 
 use crate::failure::Failure;
+use crate::manifest::{Done, Journal};
 use crate::progress::Progress;
 use holdfast_base::limits::SECTOR_BYTES;
 use holdfast_base::{Error, Result};
@@ -10,6 +11,7 @@ use holdfast_env::disk::{Access, Disk, File};
 use std::collections::HashMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 
@@ -26,6 +28,21 @@ pub(crate) struct Chunk {
     start: usize,
     end: usize,
     offset: u64,
+    ticket: Option<Arc<Ticket>>,
+}
+
+/// A partition on its way out.
+pub(crate) struct Ticket {
+    pub partition: usize,
+    pub done: Done,
+    /// Bytes that are not written yet.
+    left: AtomicU64,
+}
+
+impl Ticket {
+    pub fn new(partition: usize, done: Done) -> Ticket {
+        Ticket { partition, done, left: AtomicU64::new(done.bytes) }
+    }
 }
 
 pub(crate) enum Target {
@@ -40,6 +57,9 @@ pub(crate) struct FileTarget {
     file: Arc<dyn File>,
     /// Sectors that two partitions share: what is there of them, and how many bytes.
     seams: Mutex<HashMap<u64, (AlignedBuf, usize)>>,
+    /// Sectors are written when one partition's part of them is there, and again with the next
+    /// one's: what the manifest says is done must be in the file.
+    early: bool,
 }
 
 pub(crate) fn temporary_path(path: &Path, id: &str) -> PathBuf {
@@ -68,7 +88,51 @@ impl FileTarget {
                 path.display()
             ))
         })?;
-        Ok(FileTarget { temporary, path: path.to_owned(), file, seams: Mutex::default() })
+        let (path, seams) = (path.to_owned(), Mutex::default());
+        Ok(FileTarget { temporary, path, file, seams, early: false })
+    }
+
+    /// Writes parts of sectors as they come.
+    pub fn early(self) -> FileTarget {
+        FileTarget { early: true, ..self }
+    }
+
+    /// Goes on with a file that a sort has left, of which `done` is written.
+    pub fn resume<'a>(
+        disk: &dyn Disk,
+        path: &Path,
+        id: &str,
+        done: impl Iterator<Item = &'a Done>,
+    ) -> Result<FileTarget> {
+        let temporary = temporary_path(path, id);
+        let sector = SECTOR_BYTES as u64;
+        let mut parts: HashMap<u64, usize> = HashMap::new();
+        for Done { offset, bytes, .. } in done.filter(|done| done.bytes > 0) {
+            let end = offset + bytes;
+            let mut add = |number: u64| {
+                let (from, to) = (number * sector, (number + 1) * sector);
+                *parts.entry(number).or_default() += (end.min(to) - (*offset).max(from)) as usize;
+            };
+            add(offset / sector);
+            if (end - 1) / sector > offset / sector {
+                add((end - 1) / sector);
+            }
+        }
+        let open = || {
+            let file = disk.open(&temporary, Access::Direct)?;
+            let mut seams = HashMap::new();
+            for (number, filled) in parts.into_iter().filter(|(_, n)| *n < SECTOR_BYTES) {
+                let mut seam = AlignedBuf::zeroed(SECTOR_BYTES);
+                file.read_at(&mut seam, number * sector)?;
+                seams.insert(number, (seam, filled));
+            }
+            Ok((file, seams))
+        };
+        let (file, seams) = open().map_err(|e: std::io::Error| {
+            Error::from(e).context(format_args!("resume writing `{}`", path.display()))
+        })?;
+        let (path, seams) = (path.to_owned(), Mutex::new(seams));
+        Ok(FileTarget { temporary, path, file, seams, early: true })
     }
 
     fn failed(&self, e: std::io::Error) -> Error {
@@ -76,7 +140,7 @@ impl FileTarget {
     }
 
     fn write(&self, chunk: &Chunk) -> Result<()> {
-        let Chunk { block, start, end, offset } = chunk;
+        let Chunk { block, start, end, offset, .. } = chunk;
         let sector = SECTOR_BYTES;
         // Blocks start on the sector of their first byte.
         let first = if start % sector == 0 { *start } else { start.next_multiple_of(sector) };
@@ -102,29 +166,31 @@ impl FileTarget {
             seams.entry(sector).or_insert_with(|| (AlignedBuf::zeroed(SECTOR_BYTES), 0));
         seam[at..at + bytes.len()].copy_from_slice(bytes);
         *filled += bytes.len();
-        if *filled == SECTOR_BYTES
-            && let Some((seam, _)) = seams.remove(&sector)
-        {
+        let whole = *filled == SECTOR_BYTES;
+        if whole || self.early {
             let at = sector * SECTOR_BYTES as u64;
-            self.file.write_at(&seam, at).map_err(|e| self.failed(e))?;
+            self.file.write_at(seam, at).map_err(|e| self.failed(e))?;
+        }
+        if whole {
+            seams.remove(&sector);
         }
         Ok(())
     }
 
     /// Makes what was written durable. Sectors that are not complete are written as they are;
     /// whoever completes them writes them again.
-    pub fn sync(&self) -> Result<()> {
+    pub fn sync(&self, site: &'static str) -> Result<()> {
         let seams = self.seams.lock().expect("no holder of this lock panics");
         for (sector, (seam, _)) in seams.iter() {
             let at = sector * SECTOR_BYTES as u64;
             self.file.write_at(seam, at).map_err(|e| self.failed(e))?;
         }
-        self.file.sync("sort.output").map_err(|e| self.failed(e))
+        self.file.sync(site).map_err(|e| self.failed(e))
     }
 
     /// Gives the file its length and its name.
     pub fn finish(&self, disk: &dyn Disk, bytes: u64) -> Result<()> {
-        self.sync()?;
+        self.sync("sort.output")?;
         let named = || {
             self.file.set_len(bytes)?;
             self.file.sync("sort.output_length")?;
@@ -162,6 +228,18 @@ impl Target {
     }
 }
 
+/// Tells the journal of a partition whose last bytes these are.
+fn note(chunk: &Chunk, target: &Target, journal: Option<&Journal>) -> Result<()> {
+    let (Target::File(file), Some(ticket), Some(journal)) = (target, &chunk.ticket, journal) else {
+        return Ok(());
+    };
+    let bytes = (chunk.end - chunk.start) as u64;
+    match ticket.left.fetch_sub(bytes, Ordering::AcqRel) == bytes {
+        true => journal.done(file, ticket.partition, ticket.done),
+        false => Ok(()),
+    }
+}
+
 /// Blocks of the output between those who fill and those who write them.
 pub(crate) struct Chunks {
     out: Sender<Chunk>,
@@ -173,18 +251,26 @@ pub(crate) struct Chunks {
 impl Chunks {
     pub fn new(count: usize, bytes: usize) -> Chunks {
         let ((out, outgoing), (home, homes)) = (channel(), channel());
-        (0..count).for_each(|_| drop(home.send(AlignedBuf::zeroed(bytes))));
+        let blocks = AlignedBuf::pieces(count, bytes).into_iter();
+        blocks.for_each(|block| drop(home.send(block)));
         Chunks { out, outgoing: Mutex::new(outgoing), home, homes: Mutex::new(homes) }
     }
 
     /// Ends one writer.
     pub fn end(&self) {
-        let end = Chunk { block: AlignedBuf::zeroed(0), start: 0, end: 0, offset: u64::MAX };
+        let block = AlignedBuf::zeroed(0);
+        let end = Chunk { block, start: 0, end: 0, offset: u64::MAX, ticket: None };
         let _ = self.out.send(end);
     }
 
     /// Writes blocks until [`Chunks::end`].
-    pub fn write(&self, target: &Target, failure: &Failure, progress: &Progress) {
+    pub fn write(
+        &self,
+        target: &Target,
+        journal: Option<&Journal>,
+        failure: &Failure,
+        progress: &Progress,
+    ) {
         loop {
             let next = self.outgoing.lock().expect("no holder of this lock panics").recv();
             let Ok(chunk) = next else { return };
@@ -192,7 +278,8 @@ impl Chunks {
                 return;
             }
             if !failure.is_set() {
-                failure.note(target.write(&chunk));
+                let written = target.write(&chunk).and_then(|()| note(&chunk, target, journal));
+                failure.note(written);
                 progress.wrote(chunk.end - chunk.start);
             }
             let _ = self.home.send(chunk.block);
@@ -214,11 +301,17 @@ pub(crate) struct Cursor<'a> {
     block: Option<AlignedBuf>,
     start: usize,
     end: usize,
+    ticket: Option<Arc<Ticket>>,
 }
 
 impl<'a> Cursor<'a> {
     pub fn new(chunks: &'a Chunks, failure: &'a Failure, offset: u64) -> Cursor<'a> {
-        Cursor { chunks, failure, offset, block: None, start: 0, end: 0 }
+        Cursor { chunks, failure, offset, block: None, start: 0, end: 0, ticket: None }
+    }
+
+    /// Whose bytes are noted when all are written.
+    pub fn with(self, ticket: Ticket) -> Cursor<'a> {
+        Cursor { ticket: Some(Arc::new(ticket)), ..self }
     }
 
     #[inline]
@@ -243,10 +336,16 @@ impl<'a> Cursor<'a> {
 
     fn send(&mut self) {
         if let Some(block) = self.block.take() {
-            let chunk = Chunk { block, start: self.start, end: self.end, offset: self.offset };
+            let (start, end, offset) = (self.start, self.end, self.offset);
+            let chunk = Chunk { block, start, end, offset, ticket: self.ticket.clone() };
             self.offset += (self.end - self.start) as u64;
             let _ = self.chunks.out.send(chunk);
         }
+    }
+
+    /// Bytes that it was made for.
+    pub fn bytes(&self) -> u64 {
+        self.ticket.as_ref().map_or(0, |ticket| ticket.done.bytes)
     }
 
     /// Sends what is left; answers where the next byte belongs.

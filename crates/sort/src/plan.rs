@@ -26,7 +26,21 @@ const PARTITIONS_MAX: u64 = 4096;
 /// Of a sort in memory: small enough that entries stay in the cache.
 const MEMORY_PARTITION_BYTES: u64 = 8 * MIB;
 const MEMORY_PARTITIONS_MAX: u64 = 1024;
-const MEMORY_BLOCK_BYTES: u64 = 256 << 10;
+/// Of blocks that stay in memory: a partition's last ones are half empty.
+const KEPT_BLOCK_BYTES_MAX: u64 = 256 << 10;
+const KEPT_BLOCK_BYTES_MIN: u64 = 32 << 10;
+/// Blocks that leave are not made smaller than this for the sake of partitions that stay.
+const SPILL_BLOCK_BYTES_GOOD: u64 = 4 * MIB;
+/// Of the memory, for partitions that stay in it: at least one part in so many, at most one in so
+/// many, as the second phase needs room to read the others.
+const KEPT_PART_LEAST: u64 = 8;
+const KEPT_PART_MOST: u64 = 2;
+/// Blocks of a lane that leave though they should have stayed: the guess was too low.
+pub const KEPT_SPARE_BLOCKS: usize = 4;
+/// The output is made durable, and what is done noted, so many times or more often.
+const CHECKPOINTS: u64 = 8;
+const CHECKPOINT_BYTES_MIN: u64 = MIB;
+const CHECKPOINT_BYTES_MAX: u64 = 1024 * MIB;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
@@ -35,8 +49,13 @@ pub struct Plan {
     /// Each byte is read and written once; partitions stay in memory.
     pub in_memory: bool,
     pub partitions: usize,
-    /// Of the blocks that a partition's bytes are kept or written in.
+    /// Of the blocks in which a partition's bytes leave.
     pub block_bytes: usize,
+    /// Of the blocks in which a partition's bytes stay in memory, and of all of these.
+    pub kept_block_bytes: usize,
+    pub kept_bytes: u64,
+    /// Output between two checkpoints.
+    pub checkpoint_bytes: u64,
     /// Blocks a lane has beyond one a partition.
     pub spare_blocks: usize,
     pub read_block_bytes: usize,
@@ -89,6 +108,10 @@ impl Plan {
             in_memory: false,
             partitions: 1,
             block_bytes: 0,
+            kept_block_bytes: 0,
+            kept_bytes: 0,
+            checkpoint_bytes: (need.total_bytes / CHECKPOINTS)
+                .clamp(CHECKPOINT_BYTES_MIN, CHECKPOINT_BYTES_MAX),
             spare_blocks: 0,
             read_block_bytes,
             chunk_bytes,
@@ -103,19 +126,44 @@ impl Plan {
         let partition =
             (target as u128 * target as u128 / (target + entries(target)).max(1) as u128) as u64;
         let blocks = (buffers - reading) / 8 * 7;
-        // A quarter of the blocks is on its way to the disk.
-        let share = |partitions: u64| {
+        // What `partitions` take in blocks of `bytes`; a quarter of these is on its way to the disk.
+        let spare = |partitions: u64| partitions / 4 + 4;
+        let taken = |partitions: u64, bytes: u64| {
             let stages = need.lanes * Combiner::stage_bytes(partitions as usize) as u64;
-            blocks.saturating_sub(stages) / (need.lanes * (partitions + partitions / 4 + 4))
+            stages + need.lanes * (partitions + spare(partitions)) * bytes
         };
         let mut partitions = need.total_bytes.div_ceil(partition.max(1)).clamp(4, PARTITIONS_MAX);
-        while partitions > 4 && share(partitions) < SPILL_BLOCK_BYTES_MIN {
+        let kept_most = blocks / KEPT_PART_MOST;
+        let kept_least = blocks / KEPT_PART_LEAST;
+        while partitions > 4 && taken(partitions, SPILL_BLOCK_BYTES_MIN) > blocks - kept_least {
             partitions -= partitions.div_ceil(16);
         }
+        let kept = blocks
+            .saturating_sub(taken(partitions, SPILL_BLOCK_BYTES_GOOD))
+            .clamp(kept_least, kept_most);
+        let left = blocks.saturating_sub(kept + taken(partitions, 0));
+        let block_bytes = left / (need.lanes * (partitions + spare(partitions)));
         plan.partitions = partitions as usize;
-        plan.block_bytes = sectors(share(partitions).min(SPILL_BLOCK_BYTES_MAX));
-        plan.spare_blocks = (partitions / 4 + 4) as usize;
+        plan.block_bytes = sectors(block_bytes.min(SPILL_BLOCK_BYTES_MAX));
+        plan.spare_blocks = spare(partitions) as usize;
+        plan.kept_bytes = kept;
+        plan.kept_block_bytes =
+            sectors((kept / 64).clamp(KEPT_BLOCK_BYTES_MIN, KEPT_BLOCK_BYTES_MAX));
         Ok(plan)
+    }
+
+    /// Which partitions stay in memory, by the bytes that each is expected to have; each lane has
+    /// an open block for it, too.
+    pub fn kept(&self, expected: &[u64], lanes: u64) -> Vec<bool> {
+        let mut left = self.kept_bytes / 10 * 9;
+        let keeps = |bytes: &u64| {
+            let need =
+                bytes + lanes * (1 + KEPT_SPARE_BLOCKS as u64 / 4) * self.kept_block_bytes as u64;
+            let keep = self.in_memory || need <= left;
+            left -= if keep { need.min(left) } else { 0 };
+            keep
+        };
+        expected.iter().map(keeps).collect()
     }
 
     /// Whether everything stays in memory; then plans so.
@@ -125,7 +173,7 @@ impl Plan {
         let bytes = need.total_bytes / partitions * 2;
         let entries = need.threads * (bytes / need.record_bytes.max(1)) * ENTRY_BYTES;
         // Half of each open block is empty in the end, and each is one more where it is cut.
-        let blocks = need.total_bytes + need.lanes * partitions * MEMORY_BLOCK_BYTES;
+        let blocks = need.total_bytes + need.lanes * partitions * KEPT_BLOCK_BYTES_MAX;
         let stages = need.lanes * Combiner::stage_bytes(partitions as usize) as u64;
         let chunks = chunks(need.threads) as u64 * self.chunk_bytes as u64;
         if blocks + stages + reading.max(entries + chunks) > self.buffers {
@@ -133,14 +181,15 @@ impl Plan {
         }
         self.in_memory = true;
         self.partitions = partitions as usize;
-        self.block_bytes = MEMORY_BLOCK_BYTES as usize;
+        self.kept_block_bytes = KEPT_BLOCK_BYTES_MAX as usize;
+        self.kept_bytes = blocks;
         true
     }
 
-    /// Bytes that partitions in memory may take in the second phase.
-    pub fn partition_budget(&self, threads: u64) -> u64 {
+    /// Bytes that partitions may take that are read back in the second phase, beside the `kept`.
+    pub fn partition_budget(&self, threads: u64, kept: u64) -> u64 {
         let chunks = chunks(threads) as u64 * self.chunk_bytes as u64;
-        (self.buffers - chunks.min(self.buffers)) / 16 * 15
+        self.buffers.saturating_sub(chunks + kept) / 16 * 15
     }
 }
 
@@ -166,11 +215,16 @@ mod tests {
                     let reading = lanes * READ_BLOCKS * plan.read_block_bytes as u64;
                     let stages = lanes * Combiner::stage_bytes(plan.partitions) as u64;
                     let blocks = lanes * (plan.partitions + plan.spare_blocks) as u64;
-                    let kept = if plan.in_memory { total } else { 0 };
-                    let sum = kept + stages + reading + blocks * plan.block_bytes as u64;
+                    let spilled = blocks * plan.block_bytes as u64;
+                    let sum = plan.kept_bytes + stages + reading + spilled;
                     let slack = if memory_bytes / lanes < 8 * MIB { 4 * MIB } else { 0 };
                     assert!(sum <= plan.buffers + slack, "{need:?} {plan:?} {sum}");
-                    assert!(plan.partition_budget(lanes) > plan.buffers / 2, "{need:?} {plan:?}");
+                    let kept = if plan.in_memory { 0 } else { plan.kept_bytes };
+                    let budget = plan.partition_budget(lanes, kept);
+                    assert!(budget > plan.buffers / 5, "{need:?} {plan:?}");
+                    let expected = vec![total / plan.partitions as u64; plan.partitions];
+                    let stay = plan.kept(&expected, lanes);
+                    assert_eq!(stay.iter().all(|kept| *kept), plan.in_memory, "{need:?} {plan:?}");
                 }
             }
         }

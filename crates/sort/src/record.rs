@@ -21,7 +21,7 @@ impl Format {
     pub fn record_bytes(self, bytes: &[u8]) -> Option<usize> {
         let whole = match self {
             Format::Fixed(n) => n,
-            Format::Delimited(delimiter) => memchr::memchr(delimiter, bytes)? + 1,
+            Format::Delimited(delimiter) => crate::kernel::scan::find(delimiter, bytes)? + 1,
             Format::Prefixed => {
                 let length: [u8; PREFIX_BYTES] = *bytes.first_chunk()?;
                 PREFIX_BYTES + u32::from_be_bytes(length) as usize

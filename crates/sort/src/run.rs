@@ -1,8 +1,9 @@
 //! Sorted runs on disk: read record by record through a window, merged, and written.
 
+use crate::distribute::Piece;
 use crate::input::{self, Input, Opened};
 use crate::kernel::merge::{Head, LoserTree};
-use crate::order::Order;
+use crate::order::{Depth, Order};
 use crate::progress::Progress;
 use crate::record::Format;
 use crate::spill::{Extent, Spills};
@@ -14,7 +15,8 @@ use std::collections::VecDeque;
 use std::io::Read;
 
 enum Source<'a> {
-    Extents(&'a Spills, VecDeque<Extent>),
+    /// What is left, and how much of the first of it was read.
+    Pieces(Option<&'a Spills>, VecDeque<&'a Piece>, u64),
     File(Opened, u64),
     Stream(String, Box<dyn Read + Send>),
 }
@@ -31,15 +33,15 @@ pub(crate) struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    pub fn of_extents(
-        spills: &'a Spills,
-        extents: Vec<Extent>,
+    pub fn of_pieces(
+        spills: Option<&'a Spills>,
+        pieces: &'a [Piece],
         format: Format,
         window: usize,
         progress: &'a Progress,
     ) -> Run<'a> {
         let window = AlignedBuf::zeroed(window);
-        let source = Source::Extents(spills, extents.into());
+        let source = Source::Pieces(spills, pieces.iter().collect(), 0);
         Run { source, format, window, bytes: Vec::new(), at: 0, progress }
     }
 
@@ -68,7 +70,6 @@ impl<'a> Run<'a> {
             self.bytes.drain(..self.at);
             self.at = 0;
             let read = self.read()?;
-            self.progress.read(read);
             if read == 0 {
                 if self.bytes.is_empty() {
                     return Ok(None);
@@ -82,15 +83,29 @@ impl<'a> Run<'a> {
 
     fn read(&mut self) -> Result<usize> {
         match &mut self.source {
-            Source::Extents(spills, extents) => {
-                let Some(extent) = extents.front_mut() else { return Ok(0) };
-                let read = extent.bytes.min(self.window.len() as u64) as usize;
-                let whole = read.next_multiple_of(SECTOR_BYTES);
-                spills.read(&mut self.window[..whole], extent.file, extent.offset)?;
-                extent.offset += whole as u64;
-                extent.bytes -= read as u64;
-                if extent.bytes == 0 {
-                    extents.pop_front();
+            Source::Pieces(spills, pieces, at) => {
+                let Some(piece) = pieces.front() else { return Ok(0) };
+                let bytes = match piece {
+                    Piece::Kept(_, bytes) => *bytes as u64,
+                    Piece::Spilled(extent) => extent.bytes,
+                };
+                let read = (bytes - *at).min(self.window.len() as u64) as usize;
+                match (piece, spills) {
+                    (Piece::Kept(block, _), _) => {
+                        let from = *at as usize;
+                        self.window[..read].copy_from_slice(&block[from..from + read]);
+                    }
+                    (Piece::Spilled(Extent { file, offset, .. }), Some(spills)) => {
+                        let whole = read.next_multiple_of(SECTOR_BYTES);
+                        spills.read(&mut self.window[..whole], *file, offset + *at)?;
+                        self.progress.read(read);
+                    }
+                    _ => return Err(Error::bug("read a partition: there is no temporary file")),
+                }
+                *at += read as u64;
+                if *at == bytes {
+                    pieces.pop_front();
+                    *at = 0;
                 }
                 Ok(read)
             }
@@ -100,6 +115,7 @@ impl<'a> Run<'a> {
                     .read_at(&mut self.window, *offset)
                     .map_err(|e| Error::from(e).context(format_args!("read `{}`", opened.name)))?;
                 *offset += read as u64;
+                self.progress.read(read);
                 Ok(read)
             }
             Source::Stream(name, stream) => loop {
@@ -107,6 +123,7 @@ impl<'a> Run<'a> {
                     Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
                     read => {
                         let doing = format!("read `{name}`");
+                        self.progress.read(*read.as_ref().unwrap_or(&0));
                         return read.map_err(|e| Error::from(e).context(doing));
                     }
                 }
@@ -132,7 +149,7 @@ pub(crate) fn merge(
                 records[source].extend_from_slice(record);
                 head.body.clear();
                 head.body.extend_from_slice(format.body(record));
-                head.prefix = order.prefix(&head.body, 0);
+                head.prefix = order.prefix(&head.body, Depth::default());
             }
             Ok(None) => head.ended = true,
             Err(e) => {
@@ -162,19 +179,13 @@ pub(crate) struct Writer<'a> {
     spills: &'a Spills,
     block: AlignedBuf,
     filled: usize,
-    extents: Vec<Extent>,
+    pieces: Vec<Piece>,
     progress: &'a Progress,
 }
 
 impl<'a> Writer<'a> {
     pub fn new(spills: &'a Spills, bytes: usize, progress: &'a Progress) -> Writer<'a> {
-        Writer {
-            spills,
-            block: AlignedBuf::zeroed(bytes),
-            filled: 0,
-            extents: Vec::new(),
-            progress,
-        }
+        Writer { spills, block: AlignedBuf::zeroed(bytes), filled: 0, pieces: Vec::new(), progress }
     }
 
     pub fn push(&mut self, mut bytes: &[u8]) -> Result<()> {
@@ -195,15 +206,15 @@ impl<'a> Writer<'a> {
         let (file, offset) = self.spills.place(whole as u64);
         self.spills.write(&self.block[..whole], file, offset)?;
         self.progress.wrote(whole);
-        self.extents.push(Extent { file, offset, bytes: self.filled as u64 });
+        self.pieces.push(Piece::Spilled(Extent { file, offset, bytes: self.filled as u64 }));
         self.filled = 0;
         Ok(())
     }
 
-    pub fn finish(mut self) -> Result<Vec<Extent>> {
+    pub fn finish(mut self) -> Result<Vec<Piece>> {
         if self.filled > 0 {
             self.flush()?;
         }
-        Ok(self.extents)
+        Ok(self.pieces)
     }
 }

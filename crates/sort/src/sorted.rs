@@ -70,7 +70,7 @@ fn merge_into(
     let mut report = Report::default();
     thread::scope(|scope| {
         let writer =
-            local::scoped(scope, "sort-write", || chunks.write(target, &failure, progress));
+            local::scoped(scope, "sort-write", || chunks.write(target, None, &failure, progress));
         let mut cursor = Cursor::new(&chunks, &failure, 0);
         let mut last: Option<Vec<u8>> = None;
         let merged = run::merge(runs, &job.order, job.format, |record| {

@@ -2,6 +2,7 @@
 //! written, filled front to back in large aligned blocks; and which block belongs to which
 //! partition.
 
+use holdfast_base::limits::SECTOR_BYTES;
 use holdfast_base::{Error, Result};
 use holdfast_env::disk::{Access, Disk, File};
 use std::path::{Path, PathBuf};
@@ -63,6 +64,40 @@ impl Spills {
             }
         }
         Ok(spills)
+    }
+
+    /// Opens the files that a sort has left, whose blocks are `extents`.
+    pub fn open<'a>(
+        disk: &dyn Disk,
+        directories: &[PathBuf],
+        id: &str,
+        extents: impl Iterator<Item = &'a Extent>,
+    ) -> Result<Spills> {
+        let mut spills = Spills { spills: Vec::new(), turn: AtomicU64::new(0) };
+        for directory in directories {
+            let path = spill_path(directory, id);
+            let file = disk.open(&path, Access::Direct).map_err(|e| {
+                Error::from(e)
+                    .context(format_args!("resume from temporary file `{}`", path.display()))
+            })?;
+            spills.spills.push(Spill { path, file, next: AtomicU64::new(0) });
+        }
+        for Extent { file, offset, bytes } in extents {
+            let end = offset + bytes.next_multiple_of(SECTOR_BYTES as u64);
+            let Some(spill) = spills.spills.get(*file) else {
+                return Err(Error::corrupt("resume: the manifest names a temporary file too many"));
+            };
+            spill.next.fetch_max(end, Ordering::Relaxed);
+        }
+        Ok(spills)
+    }
+
+    /// Makes all blocks durable.
+    pub fn sync(&self) -> Result<()> {
+        for (i, spill) in self.spills.iter().enumerate() {
+            spill.file.sync("sort.spill").map_err(|e| self.failed("write", i, e))?;
+        }
+        Ok(())
     }
 
     /// Where a block of so many whole sectors goes.

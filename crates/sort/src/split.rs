@@ -2,7 +2,7 @@
 //! and a partition of its own for a record that fills one alone, which then needs no sorting.
 //! Pure.
 
-use crate::order::{Order, Tie};
+use crate::order::{Depth, Order, Tie};
 use crate::record::Format;
 
 /// Bits that the first look at a record goes by: the table of their values stays in the cache.
@@ -57,7 +57,8 @@ impl Splitters {
             between.push(partitions);
             partitions += 1;
         }
-        let prefixes: Vec<u128> = bodies.iter().map(|body| order.prefix(body, 0)).collect();
+        let prefixes: Vec<u128> =
+            bodies.iter().map(|body| order.prefix(body, Depth::default())).collect();
         let heads: Vec<u64> = prefixes.iter().map(|prefix| (prefix >> 16) as u64).collect();
         let span = heads.last().map_or(0, |last| last - heads[0]);
         let shift = (u64::BITS - span.leading_zeros()).saturating_sub(TABLE_BITS);
@@ -84,19 +85,19 @@ impl Splitters {
         self.equal.contains(&Some(partition))
     }
 
-    /// Bytes in front that the keys of all records of this partition share.
-    pub fn shared(&self, partition: usize, order: &Order) -> usize {
+    /// How far all records of this partition are equal.
+    pub fn shared(&self, partition: usize, order: &Order) -> Depth {
         let above = self.between.partition_point(|first| *first <= partition);
         match (above.checked_sub(2), self.bodies.get(above - 1)) {
             (Some(low), Some(high)) => order.shared(&self.bodies[low], high),
-            _ => 0,
+            _ => Depth::default(),
         }
     }
 
     /// The partition of a record.
     #[inline]
     pub fn find(&self, order: &Order, body: &[u8]) -> usize {
-        let prefix = order.prefix(body, 0);
+        let prefix = order.prefix(body, Depth::default());
         let head = (prefix >> 16) as u64;
         let Some(first) = self.heads.first() else { return 0 };
         // How many boundaries have a smaller head: nearly always the table's answer or the next.
@@ -128,7 +129,7 @@ impl Splitters {
         }
         let same = self.prefixes[at..].partition_point(|other| *other == prefix);
         let near = &self.bodies[at..at + same];
-        let (index, equal) = if order.tie(prefix, 0) == Tie::Equal {
+        let (index, equal) = if order.tie(prefix, Depth::default()) == Tie::Equal {
             (at, true)
         } else {
             match near.binary_search_by(|boundary| order.compare(boundary, body)) {

@@ -41,6 +41,8 @@ fn sort(disk: &dyn Disk, memory_bytes: u64) -> Result<Report> {
         memory_bytes,
         temp: vec![PathBuf::from("/t0"), PathBuf::from("/t1")],
         threads: 2,
+        first: None,
+        resume: false,
     };
     job::run(disk, job, &Progress::default())
 }

@@ -8,7 +8,7 @@ use super::Finding;
 const LAYERS: &[&[&str]] = &[
     &["holdfast-base"],
     &["holdfast-env"],
-    &["holdfast-client"],
+    &["holdfast-client", "holdfast-cache-client"],
     &["holdfast-log"],
     &["holdfast-chunk"],
     &["holdfast-recovery"],

@@ -1,6 +1,6 @@
 //! Messages for people who look after a node.
 
-use holdfast_base::ids::{Index, NodeId, StoreId, Tier};
+use holdfast_base::ids::{ChunkId, Index, NodeId, StoreId, Tier};
 use holdfast_base::{codec_enum, codec_struct};
 
 /// What a node says of itself.
@@ -130,10 +130,30 @@ pub struct Recovery {
     pub copies_made: u64,
     pub bytes_made: u64,
     pub copies_failed: u64,
-    /// What one node may send, and receive, for repair.
+    /// What one node may send, and receive, for repair at most; 0 for no such limit.
     pub bytes_per_second: u64,
     /// The leader waits for a person: so many nodes would be given up at once.
     pub confirm_lost: Vec<NodeId>,
+    /// Still to be copied.
+    pub bytes_left: u64,
+    /// Received for nothing: progress of copies that were begun again elsewhere.
+    pub bytes_resent: u64,
+    /// What all links together leave for recovery, what the plan makes of it, and what was copied
+    /// in the last seconds; bytes a second.
+    pub ideal: u64,
+    pub planned: u64,
+    pub actual: u64,
+    /// At the actual speed, or the planned one while nothing was measured.
+    pub seconds_left: Option<u64>,
+    /// Share of a link that foreground and recovery together may take now.
+    pub alpha_per_mille: u32,
+    pub settings: RecoverySettings,
+    /// 90th percentile of nodes' answers to each other's readers, now and while nothing was
+    /// copied; 0 where too few were seen.
+    pub answer_us_p90: u32,
+    pub answer_us_p90_quiet: u32,
+    /// Tasks that do not get on, and why: the first of each reason's.
+    pub slow: Vec<SlowTask>,
 }
 codec_struct!(Recovery {
     short,
@@ -146,8 +166,49 @@ codec_struct!(Recovery {
     bytes_made,
     copies_failed,
     bytes_per_second,
-    confirm_lost
+    confirm_lost,
+    bytes_left,
+    bytes_resent,
+    ideal,
+    planned,
+    actual,
+    seconds_left,
+    alpha_per_mille,
+    settings,
+    answer_us_p90,
+    answer_us_p90_quiet,
+    slow
 });
+
+/// What a person has said about recovery; 0 for what nobody has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RecoverySettings {
+    /// By how much recovery may raise the 90th percentile of the foreground's answers; the leader
+    /// finds alpha.
+    pub p90_budget_percent: u32,
+    /// Share of a link that foreground and recovery together may take.
+    pub alpha_per_mille: u32,
+    /// What recovery may take of a link in any case, bytes a second.
+    pub floor_bytes_per_second: u64,
+    /// What recovery may take of a link at most, bytes a second.
+    pub rate_max: u64,
+}
+codec_struct!(RecoverySettings {
+    p90_budget_percent,
+    alpha_per_mille,
+    floor_bytes_per_second,
+    rate_max
+});
+
+/// Chunks whose copies wait or are slow, for one reason.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SlowTask {
+    /// The first of them.
+    pub chunk: ChunkId,
+    pub count: u64,
+    pub reason: String,
+}
+codec_struct!(SlowTask { chunk, count, reason });
 
 /// What a person wants of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -156,14 +217,14 @@ pub enum Order {
     Drain { node: NodeId, on: bool },
     /// Give up the nodes that the leader asks about.
     ConfirmLost { nodes: Vec<NodeId> },
-    /// Set what one node may send, and receive, for repair.
-    RecoveryRate { bytes_per_second: u64 },
+    /// Set how recovery shares the links with the foreground.
+    Recovery { settings: RecoverySettings },
     /// Only in development clusters, to the node itself: reach, or reach no more, an address.
     Cut { address: String, heal: bool },
 }
 codec_enum!(Order: "order" {
     1 => Drain { node, on },
     2 => ConfirmLost { nodes },
-    3 => RecoveryRate { bytes_per_second },
+    3 => Recovery { settings },
     4 => Cut { address, heal },
 });

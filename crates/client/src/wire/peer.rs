@@ -25,11 +25,9 @@ pub const OP_PEER_READ_NEEDLE: u16 = 0x0407;
 pub const OP_PEER_INVENTORY: u16 = 0x0408;
 /// `EXPORT`: [`Export`]; answered with [`Exported`] and the bytes.
 pub const OP_PEER_EXPORT: u16 = 0x0409;
-/// `COPY`: [`Copy`]; answered empty once the receiver has the whole chunk, verified and durable.
-/// A repetition joins the copy that is under way and sets its rate.
-pub const OP_PEER_COPY: u16 = 0x040a;
-/// `COPYING`: [`Copying`]; answered with [`Progress`].
-pub const OP_PEER_COPYING: u16 = 0x040b;
+/// `PLAN`: [`Plan`], from the leader, every half second while something is copied; answered at
+/// once with [`Report`]. A repetition changes nothing.
+pub const OP_PEER_PLAN: u16 = 0x040a;
 /// `COMPACT`: [`Compact`]; answered with [`Compacted`].
 pub const OP_PEER_COMPACT: u16 = 0x040c;
 /// `SWITCH`: [`Switch`]; answered empty, also when it was switched so before.
@@ -219,10 +217,42 @@ pub struct Exported {
 }
 codec_struct!(Exported { bytes_total, crc });
 
-/// Makes the receiver pull a sealed generation from another store.
+/// All that the receiver is to copy from now on: what is under way and not listed ends.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    pub sender: Sender,
+    /// The leader's claim of the cluster topic, and the plan's number under it: a plan that is
+    /// older than the last one is refused.
+    pub epoch: Index,
+    pub number: u64,
+    /// A report is asked for, and nothing ordered: `copies` says nothing.
+    pub look: bool,
+    /// Share of its link that the receiver's foreground and recovery together may take.
+    pub alpha_per_mille: u32,
+    /// What recovery may take in any case; 0 for 12% of the link.
+    pub floor_bytes_per_second: u64,
+    /// What recovery may take at most; 0 for no such limit.
+    pub rate_max: u64,
+    /// The sender has taken note of what ended, up to this number.
+    pub heard: u64,
+    /// In the order in which they matter.
+    pub copies: Vec<Copy>,
+}
+codec_struct!(Plan {
+    sender,
+    epoch,
+    number,
+    look,
+    alpha_per_mille,
+    floor_bytes_per_second,
+    rate_max,
+    heard,
+    copies
+});
+
+/// Pull a sealed generation from another store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Copy {
-    pub sender: Sender,
     /// Where it goes: a store of the receiver.
     pub store: StoreId,
     pub chunk: ChunkId,
@@ -233,27 +263,83 @@ pub struct Copy {
     /// At most so many; 0 for no limit.
     pub bytes_per_second: u64,
 }
-codec_struct!(Copy { sender, store, chunk, generation, source, source_address, bytes_per_second });
+codec_struct!(Copy { store, chunk, generation, source, source_address, bytes_per_second });
 
-/// Asks how far a copy is.
+/// What a node's link carries, and how far its copies are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Of the last plan that was followed.
+    pub number: u64,
+    /// What the link can carry, each direction.
+    pub link_bytes_per_second: u64,
+    /// Bytes a second, the mean of the last second.
+    pub foreground: Directions,
+    pub recovery: Directions,
+    /// 90th percentile of the answers of other nodes to this one's readers lately, in
+    /// microseconds, and how many there were.
+    pub answer_us_p90: u32,
+    pub answers: u32,
+    pub flights: Vec<Flight>,
+    /// Ends that the leader has not said it has heard of, oldest first.
+    pub ended: Vec<Ended>,
+}
+codec_struct!(Report {
+    number,
+    link_bytes_per_second,
+    foreground,
+    recovery,
+    answer_us_p90,
+    answers,
+    flights,
+    ended
+});
+
+/// Bytes a second of a node, out and in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Directions {
+    pub out: u64,
+    pub into: u64,
+}
+codec_struct!(Directions { out, into });
+
+/// A copy under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Copying {
-    pub sender: Sender,
+pub struct Flight {
     pub store: StoreId,
     pub chunk: ChunkId,
     pub generation: Generation,
-}
-codec_struct!(Copying { sender, store, chunk, generation });
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Progress {
-    /// False: no such copy is under way.
-    pub active: bool,
+    pub source: StoreId,
     pub bytes_done: u64,
     /// 0 until the source has said it.
     pub bytes_total: u64,
+    /// Received by this copy, those of an earlier attempt apart, and in which time.
+    pub bytes_received: u64,
+    pub age_ms: u64,
 }
-codec_struct!(Progress { active, bytes_done, bytes_total });
+codec_struct!(Flight {
+    store,
+    chunk,
+    generation,
+    source,
+    bytes_done,
+    bytes_total,
+    bytes_received,
+    age_ms
+});
+
+/// A copy that has ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ended {
+    /// Counts up from 1 with each start of the node.
+    pub number: u64,
+    pub store: StoreId,
+    pub chunk: ChunkId,
+    pub generation: Generation,
+    pub bytes: u64,
+    /// Empty: it is there, whole and durable.
+    pub failure: String,
+}
+codec_struct!(Ended { number, store, chunk, generation, bytes, failure });
 
 /// Computes the next generation of a sealed packed chunk.
 #[derive(Clone, Debug, PartialEq, Eq)]

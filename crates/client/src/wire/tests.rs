@@ -231,7 +231,6 @@ fn peer_copies(m: &mut Messages) {
     m.add("peer::Export", peer::Export { sender, store, chunk, generation, offset, bytes });
     m.add("peer::Exported", peer::Exported { bytes_total: 1, crc: 2 });
     let copy = peer::Copy {
-        sender,
         store,
         chunk,
         generation,
@@ -239,9 +238,41 @@ fn peer_copies(m: &mut Messages) {
         source_address: "a".into(),
         bytes_per_second: 7,
     };
-    m.add("peer::Copy", copy);
-    m.add("peer::Copying", peer::Copying { sender, store, chunk, generation });
-    m.add("peer::Progress", peer::Progress { active: true, bytes_done: 1, bytes_total: 2 });
+    let plan = peer::Plan {
+        sender,
+        epoch: Index(1),
+        number: 2,
+        look: true,
+        alpha_per_mille: 3,
+        floor_bytes_per_second: 4,
+        rate_max: 5,
+        heard: 6,
+        copies: vec![copy],
+    };
+    m.add("peer::Plan", plan);
+    let flight = peer::Flight {
+        store,
+        chunk,
+        generation,
+        source: StoreId(6),
+        bytes_done: 7,
+        bytes_total: 8,
+        bytes_received: 9,
+        age_ms: 10,
+    };
+    let failure = "f".to_owned();
+    let ended = peer::Ended { number: 1, store, chunk, generation, bytes: 2, failure };
+    let report = peer::Report {
+        number: 1,
+        link_bytes_per_second: 2,
+        foreground: peer::Directions { out: 3, into: 4 },
+        recovery: peer::Directions { out: 5, into: 6 },
+        answer_us_p90: 7,
+        answers: 8,
+        flights: vec![flight],
+        ended: vec![ended],
+    };
+    m.add("peer::Report", report);
     m.add("peer::Compact", peer::Compact { sender, store, chunk, next: generation, live: vec![6] });
     m.add("peer::Compacted", peer::Compacted { needles: 1, stored_bytes: 2, digest: 3 });
     m.add("peer::Switch", peer::Switch { sender, store, chunk, generation });

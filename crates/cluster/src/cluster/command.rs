@@ -5,6 +5,7 @@ use crate::command::{byte_enum, from_entry, to_entry};
 use holdfast_base::codec::{Decode, DecodeError, Encode, Reader};
 use holdfast_base::ids::{Index, NodeId, StoreId, Tier};
 use holdfast_base::{Result, codec_enum, codec_struct};
+use holdfast_client::wire::admin::RecoverySettings;
 
 byte_enum! {
     StoreState: "store state" {
@@ -116,6 +117,10 @@ pub enum ClusterCommand {
         incarnation: Index,
         free: Vec<FreeSpace>,
     },
+    /// How recovery shares links with the foreground, as a person wants it.
+    SetRecovery {
+        settings: RecoverySettings,
+    },
 }
 codec_enum!(ClusterCommand: "cluster command" {
     1 => RegisterNode { node, host, address },
@@ -129,8 +134,9 @@ codec_enum!(ClusterCommand: "cluster command" {
     9 => SetNode { node, incarnation, state },
     10 => Drain { node, on },
     11 => Usage { node, incarnation, free },
+    12 => SetRecovery { settings },
 });
-const CLUSTER_TAG_MAX: u8 = 11;
+const CLUSTER_TAG_MAX: u8 = 12;
 
 impl ClusterCommand {
     pub fn to_entry(&self) -> Vec<u8> {

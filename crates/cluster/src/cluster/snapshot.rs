@@ -1,5 +1,5 @@
 //! The cluster view as bytes, and back: docs/formats/cluster.md. The same state has one form. What
-//! a build before clusters wrote (version 1) is read too.
+//! a build before clusters (version 1) or before recovery's settings (2) wrote is read too.
 
 use super::{ClusterView, Leadership, NodeInfo, NodeState, ShardMap, StoreInfo, mib};
 use crate::StoreState;
@@ -7,10 +7,13 @@ use holdfast_base::checksum::crc32c;
 use holdfast_base::codec::{Decode, DecodeError, Encode, Reader};
 use holdfast_base::ids::{Index, NodeId, StoreId, Tier};
 use holdfast_base::{Error, Result, codec_struct};
+use holdfast_client::wire::admin::RecoverySettings;
 use std::collections::BTreeMap;
 
 const MAGIC: [u8; 4] = *b"HFCV";
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
+/// Without what a person said about recovery.
+const VERSION_BEFORE_RECOVERY: u8 = 2;
 const VERSION_BEFORE_CLUSTERS: u8 = 1;
 
 codec_struct!(NodeInfo { host, rack, address, state, incarnation, draining, nonce });
@@ -43,6 +46,7 @@ impl ClusterView {
         self.leadership.encode(out);
         self.shards.default.encode(out);
         encode_map(&self.shards.components, out);
+        self.recovery.encode(out);
         crc32c(&out[start..]).encode(out);
     }
 
@@ -64,6 +68,9 @@ impl ClusterView {
         }
         view.shards =
             ShardMap { default: u16::decode(&mut reader)?, components: decode_map(&mut reader)? };
+        if version > VERSION_BEFORE_RECOVERY {
+            view.recovery = RecoverySettings::decode(&mut reader)?;
+        }
         reader.finish()?;
         view.check().map_err(doing)?;
         Ok(view)
@@ -84,6 +91,7 @@ impl ClusterView {
 
     /// What a snapshot's parts say of each other.
     fn check(&self) -> Result<()> {
+        super::check_recovery(&self.recovery)?;
         if let Some((store, info)) =
             self.stores.iter().find(|(_, info)| !self.nodes.contains_key(&info.node))
         {

@@ -439,7 +439,7 @@ fn not_known(doing: &str, chunk: ChunkId) -> Error {
 }
 
 /// Whether stores of a tier are on more than one host, so that chunks have several copies.
-fn several_hosts(view: &ClusterView, tier: Tier) -> bool {
+pub(super) fn several_hosts(view: &ClusterView, tier: Tier) -> bool {
     let mut hosts = view
         .stores()
         .filter(|(_, info)| info.tier == tier && info.state != crate::StoreState::Gone)

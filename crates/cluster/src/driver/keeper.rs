@@ -3,6 +3,8 @@
 //! scrubs. Each round does a bounded amount; `step` takes the time, so tests and simulations
 //! drive it without waiting.
 
+mod copies;
+
 use super::Node;
 use crate::namespace::{Chunk, ChunkState};
 use crate::{Command, Outcome};
@@ -58,6 +60,12 @@ pub struct Keeper {
     sessions: BTreeMap<SessionId, (u64, u64)>,
     /// When the sessions are looked at again.
     sessions_next_ns: u64,
+    /// Files whose entry has let them go and that could not be removed yet.
+    owed: BTreeSet<(StoreId, ChunkId, Generation)>,
+    /// Open chunks of this node that nobody here writes, and since when they look like it.
+    orphans: BTreeMap<ChunkId, u64>,
+    /// When the leader looks for chunks with fewer copies than the cluster could give them.
+    copies_next_ns: u64,
 }
 
 /// One duty, given the time.
@@ -91,6 +99,9 @@ impl Keeper {
             scrubbers,
             sessions: BTreeMap::new(),
             sessions_next_ns: 0,
+            owed: BTreeSet::new(),
+            orphans: BTreeMap::new(),
+            copies_next_ns: 0,
         }
     }
 
@@ -202,10 +213,13 @@ impl Keeper {
 
     /// One round. Everything that fails is tried again in the next one.
     pub fn step(&mut self, now_ns: u64) {
-        let rounds: [(&str, Round); 8] = [
+        let rounds: [(&str, Round); 11] = [
             ("reclaim deleted names", Keeper::reclaim),
             ("release what readers may have used", Keeper::release),
             ("follow seals", Keeper::follow_seals),
+            ("end chunks that lost a copy", Keeper::end_short),
+            ("want more copies", Keeper::raise_copies),
+            ("finish drains", Keeper::finish_drains),
             ("unlink chunks", Keeper::unlink),
             ("compact chunks", Keeper::compact),
             ("scrub", Keeper::scrub),
@@ -259,6 +273,12 @@ impl Keeper {
 
     /// Removes replicas that the view lets go: the entry first, then the file.
     fn unlink(&mut self, _now_ns: u64) -> Result<()> {
+        let owed = self.unlink_owed();
+        self.unlink_free()?;
+        owed
+    }
+
+    fn unlink_free(&mut self) -> Result<()> {
         let free: Vec<(ChunkId, Generation, StoreId)> =
             self.node.namespace.read(|view, _| view.unlinkable().collect())?;
         for (chunk, generation, store_id) in free {
@@ -273,11 +293,32 @@ impl Keeper {
             let unlink = Command::Unlink { chunk, generation, store: store_id };
             self.node.propose_and_wait(unlink, Durability::Durable)?;
             match own.store.unlink(chunk, generation) {
-                Err(e) if e.kind == Kind::NotFound => {}
-                other => other?,
+                Err(e) if e.kind != Kind::NotFound => {
+                    // No view names the file any more: it must not be forgotten.
+                    self.owed.insert((own.id, chunk, generation));
+                    return Err(e);
+                }
+                _ => {}
             }
         }
         Ok(())
+    }
+
+    /// Files that could not be removed when their entry let them go.
+    fn unlink_owed(&mut self) -> Result<()> {
+        let mut last = Ok(());
+        let stores = &self.node.stores;
+        self.owed.retain(|(store, chunk, generation)| {
+            let Some(own) = stores.get(*store) else { return false };
+            match own.store.unlink(*chunk, *generation) {
+                Err(e) if e.kind != Kind::NotFound => {
+                    last = Err(e);
+                    true
+                }
+                _ => false,
+            }
+        });
+        last
     }
 
     /// Ends sessions that were not used for long. What is known of their use is this keeper's own
@@ -323,6 +364,8 @@ impl Keeper {
                 && known.state != ChunkState::Open
                 && !self.node.replicator.is_alone(&known.replicas)
                 && let Err(e) = self.settle_one(&held, &known)
+                // Somebody else is at it: the next round sees what came of it.
+                && e.kind != Kind::Retry
             {
                 // The others follow all the same.
                 self.node.find(format!("follow the seal of chunk `{}`: {e}", known.id));

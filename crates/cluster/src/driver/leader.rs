@@ -3,21 +3,21 @@
 //! next round. Which copy goes where is decided in `repair`, what a fence means in `replicas`.
 
 use super::Node;
-use crate::repair::{self, Assignment, Limits, Nodes};
+use crate::repair::{self, Landed, Nodes, Orders, Repair, Round, Site};
 use crate::{ChunkState, Command, NodeState, Outcome};
 use holdfast_base::Result;
+use holdfast_base::codec::Encode;
 use holdfast_base::ids::{ChunkId, Durability, Generation, StoreId};
 use holdfast_chunk::Done;
 use holdfast_client::wire::admin::Recovery;
 use holdfast_client::wire::peer;
+use holdfast_env::net::{PeerReply, PeerRequest};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// What one node may send, and receive, for repair unless a person says otherwise.
-pub const REPAIR_BYTES_PER_SECOND: u64 = 64 << 20;
-/// One order to copy waits so long for its end; the next one joins the copy that is under way.
-const COPY_MS: u32 = 20_000;
-/// A chunk whose copy or seal failed is left alone for so long.
+/// An answer to a plan is worth nothing after the next one.
+const PLAN_DEADLINE_MS: u32 = 2000;
+/// A chunk whose seal failed is left alone for so long.
 const REST_MS: u64 = 1000;
 /// Chunks that are fenced and sealed at a time.
 const SEALS_MAX: usize = 64;
@@ -31,11 +31,12 @@ pub struct Leader {
 #[derive(Default)]
 struct Work {
     sealing: BTreeSet<ChunkId>,
-    copying: BTreeMap<(ChunkId, StoreId), Assignment>,
-    /// Until when a chunk is left alone.
+    /// Until when a chunk whose seal failed is left alone.
     resting: BTreeMap<ChunkId, u64>,
-    /// For people.
-    told: Recovery,
+    /// Of the present leadership.
+    repair: Option<Repair>,
+    /// Chunks of which nothing is left.
+    lost: u64,
 }
 
 impl Leader {
@@ -43,19 +44,24 @@ impl Leader {
         self.work.lock().expect("no holder of this lock panics")
     }
 
-    /// One round; does nothing on a node that does not lead.
+    /// One round, ten times a second: every node looks at its link; what else there is, only the
+    /// one that leads does.
     pub fn step(&self, node: &Arc<Node>, now_ns: u64) -> Result<()> {
+        node.replicator.regulate(node.machine.meter.total());
         if !node.leads() {
+            self.work().repair = None;
             return Ok(());
         }
         self.work().resting.retain(|_, until| *until > now_ns);
         self.seal_for_silent(node)?;
-        self.repair(node)
+        self.repair(node, now_ns)
     }
 
     /// How repair is doing, as far as this node knows; what is short, the view says.
     pub fn recovery(&self) -> Recovery {
-        self.work().told.clone()
+        let work = self.work();
+        let told = work.repair.as_ref().map_or_else(Recovery::default, |r| r.told().clone());
+        Recovery { lost: work.lost, ..told }
     }
 
     fn seal_for_silent(&self, node: &Arc<Node>) -> Result<()> {
@@ -98,113 +104,99 @@ impl Leader {
         );
     }
 
-    fn repair(&self, node: &Arc<Node>) -> Result<()> {
-        let (tasks, lost) = node.namespace.read(|namespace, _| {
+    /// Plans copies anew, when it is time, and tells the nodes.
+    fn repair(&self, node: &Arc<Node>, now_ns: u64) -> Result<()> {
+        let Some(epoch) = node.leading.cluster() else { return Ok(()) };
+        {
+            let mut work = self.work();
+            if work.repair.as_ref().is_none_or(|repair| repair.epoch() != epoch) {
+                work.repair = Some(Repair::new(epoch, now_ns));
+            }
+            if !work.repair.as_ref().is_some_and(|repair| repair.is_due(now_ns)) {
+                return Ok(());
+            }
+        }
+        let (short, lost) = node.namespace.read(|namespace, _| {
             let lost: Vec<_> = namespace
                 .lost_chunks()
                 .map(|chunk| (chunk.id, namespace.files_of(chunk.id, 8)))
                 .collect();
-            let tasks =
-                node.cluster.read(|view, _| (repair::tasks(namespace, view), Nodes::of(view)));
-            (tasks, lost)
+            let short = node
+                .cluster
+                .read(|view, _| (repair::tasks(namespace, view), Nodes::of(view), view.recovery()));
+            (short, lost)
         })?;
-        let (mut tasks, nodes) = tasks?;
+        let (tasks, nodes, settings) = short?;
         for (chunk, files) in &lost {
             node.find(format!(
                 "chunk `{chunk}` has no copy left; bytes of {} are gone",
                 if files.is_empty() { "no named file".to_owned() } else { files.join(", ") }
             ));
         }
-        let planned = {
+        let (orders, found) = {
             let mut work = self.work();
-            work.told.lost = lost.len() as u64;
-            tasks.retain(|task| !work.resting.contains_key(&task.chunk));
-            let running: Vec<Assignment> = work.copying.values().copied().collect();
-            let planned = repair::plan(&tasks, &nodes, &running, Limits::default());
-            for copy in &planned {
-                work.copying.insert((copy.chunk, copy.target), *copy);
-            }
-            work.told.copies = work.copying.len() as u64;
-            planned
+            work.lost = lost.len() as u64;
+            let Some(repair) = &mut work.repair else { return Ok(()) };
+            repair.round(&Round { now_ns, tasks: &tasks, nodes: &nodes, settings })?
         };
-        for copy in planned {
-            self.copy(node, copy);
+        found.into_iter().for_each(|landed| self.count(node, landed));
+        for orders in orders {
+            if let Some(site) = nodes.site(orders.node) {
+                self.tell(node, orders, site.clone());
+            }
         }
         Ok(())
     }
 
-    /// Orders one copy and makes it count once it is there.
-    fn copy(&self, node: &Arc<Node>, copy: Assignment) {
-        let leader = self.clone();
-        let adder = node.clone();
-        let done: Done<()> = Box::new(move |copied| {
-            let (chunk, generation, store) = (copy.chunk, copy.generation, copy.target);
-            let add = Command::AddReplica { chunk, generation, store };
-            let ended = leader.clone();
-            let clock = adder.machine.clock.clone();
-            let counted: Done<Outcome> =
-                Box::new(move |counted| ended.ended(copy, clock.monotonic_ns(), counted.is_ok()));
-            match copied {
-                Ok(()) => adder.command(&add, Durability::Durable, counted),
-                Err(e) => counted(Err(e)),
-            }
-        });
-        let share = Limits::default().per_node as u64;
-        let bytes_per_second = node.repair_rate() / share;
-        node.order_copy(copy, bytes_per_second, done);
+    /// Tells one node, and takes its report.
+    fn tell(&self, node: &Arc<Node>, orders: Orders, site: Site) {
+        let (leader, with) = (self.clone(), node.clone());
+        let epoch = orders.plan.epoch;
+        let done = move |report: Result<peer::Report>| {
+            // Silence is for `liveness` to judge; the next round asks again.
+            let Ok(report) = report else { return };
+            let now_ns = with.machine.clock.monotonic_ns();
+            let landed = {
+                let mut work = leader.work();
+                let Some(repair) = work.repair.as_mut().filter(|r| r.epoch() == epoch) else {
+                    return;
+                };
+                repair.heard(now_ns, &site, report)
+            };
+            landed.into_iter().for_each(|landed| leader.count(&with, landed));
+        };
+        let plan = peer::Plan { sender: node.sender, ..orders.plan };
+        if orders.node == node.id {
+            return done(node.replicator.follow(plan));
+        }
+        let request = PeerRequest {
+            opcode: peer::OP_PEER_PLAN,
+            meta: plan.to_bytes(),
+            body: None,
+            deadline_ms: PLAN_DEADLINE_MS,
+        };
+        let read = move |reply: Result<PeerReply>| {
+            done(reply.and_then(|reply| super::replicas::decode(&reply)));
+        };
+        node.machine.peers.call(&orders.address, request, Box::new(read));
     }
 
-    fn ended(&self, copy: Assignment, now_ns: u64, counted: bool) {
-        let mut work = self.work();
-        work.copying.remove(&(copy.chunk, copy.target));
-        if counted {
-            work.told.copies_made += 1;
-        } else {
-            work.told.copies_failed += 1;
-            work.resting.insert(copy.chunk, now_ns + REST_MS * 1_000_000);
-        }
+    /// Makes a copy that is there count.
+    fn count(&self, node: &Arc<Node>, landed: Landed) {
+        let Landed { chunk, generation, store } = landed;
+        let (leader, clock) = (self.clone(), node.machine.clock.clone());
+        let counted: Done<Outcome> = Box::new(move |counted| {
+            let mut work = leader.work();
+            if let Some(repair) = &mut work.repair {
+                repair.counted(clock.monotonic_ns(), landed, counted.map(|_| ()));
+            }
+        });
+        let add = Command::AddReplica { chunk, generation, store };
+        node.command(&add, Durability::Durable, counted);
     }
 }
 
 impl Node {
-    /// Has the target's node pull a chunk.
-    fn order_copy(self: &Arc<Node>, copy: Assignment, bytes_per_second: u64, done: Done<()>) {
-        let address = |store| self.replicator.directory.place(store).map(|place| place.address);
-        let (Some(source_address), Some(target)) = (address(copy.source), address(copy.target))
-        else {
-            return done(Err(holdfast_base::Error::retry("order a copy: a store is not known")));
-        };
-        let Assignment { chunk, generation, source, target: store } = copy;
-        let sender = self.sender;
-        let order = peer::Copy {
-            sender,
-            store,
-            chunk,
-            generation,
-            source,
-            source_address,
-            bytes_per_second,
-        };
-        if self.stores.get(store).is_some() {
-            return self.replicator.copy(order, done);
-        }
-        let op = peer::OP_PEER_COPY;
-        self.replicator.tell(&target, op, &order, COPY_MS, done);
-    }
-
-    /// What one node may send, and receive, for repair.
-    pub fn repair_rate(&self) -> u64 {
-        match self.operator().repair_bytes_per_second {
-            0 => REPAIR_BYTES_PER_SECOND,
-            rate => rate,
-        }
-    }
-
-    pub fn set_repair_rate(&self, bytes_per_second: u64) {
-        self.operator().repair_bytes_per_second = bytes_per_second;
-        self.replicator.set_export_rate(bytes_per_second);
-    }
-
     /// Replicas that failed their checksums do not count any more, where another one does.
     pub(super) fn drop_bad(self: &Arc<Node>) {
         for bad in self.replicator.take_bad_blocks() {

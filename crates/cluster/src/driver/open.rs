@@ -11,7 +11,7 @@ use crate::{
     NAMESPACE_TOPIC, Namespace, StartedStore,
 };
 use holdfast_base::codec::{Decode, Encode};
-use holdfast_base::ids::{Index, NodeId, Tier};
+use holdfast_base::ids::{ChunkId, Generation, Index, NodeId, StoreId, Tier};
 use holdfast_base::limits::CHUNK_BYTES;
 use holdfast_base::units::MIB;
 use holdfast_base::{Error, Kind, Result};
@@ -59,6 +59,8 @@ pub struct NodeConfig {
     pub segment_bytes: u64,
     /// Capacity of new chunks at most; less than the default in simulations only.
     pub chunk_bytes: u64,
+    /// What the node's link carries in each direction, in bytes a second; 0 for a gigabit.
+    pub link_bytes_per_second: u64,
     pub fold: FoldOptions,
 }
 
@@ -78,6 +80,7 @@ impl NodeConfig {
             capacity_bytes: 0,
             segment_bytes: Options::default().segment_bytes,
             chunk_bytes: CHUNK_BYTES,
+            link_bytes_per_second: 0,
             fold: FoldOptions::default(),
         }
     }
@@ -114,7 +117,9 @@ impl Node {
             Arc::new(fold(&machine, &log.log, config, CLUSTER_TOPIC).map_err(doing)?);
         let namespace: Arc<Fold<Namespace>> =
             Arc::new(fold(&machine, &log.log, config, NAMESPACE_TOPIC).map_err(doing)?);
-        let stores = Arc::new(open_stores(&machine, config, region, &mut findings).map_err(doing)?);
+        let (stores, partial) =
+            open_stores(&machine, config, region, &mut findings).map_err(doing)?;
+        let stores = Arc::new(stores);
         let joining = Joining { machine: &machine, config, log: &log, cluster: &cluster };
         let known = identity;
         let identity = joining.identify(known).map_err(doing)?;
@@ -138,6 +143,8 @@ impl Node {
             machine.peers.clone(),
             Arc::new(directory),
         );
+        replicator.set_link(config.link_bytes_per_second);
+        replicator.set_leftovers(partial);
         let log_host = match &log.remote {
             Some((_, host, _)) => host.clone(),
             None => config.address.clone(),
@@ -428,13 +435,16 @@ fn fold<V: View>(
     Fold::open_member(log.clone(), topic, snapshots, config.fold)
 }
 
+/// A chunk that a store has received in part.
+type Partial = (StoreId, ChunkId, Generation);
+
 fn open_stores(
     machine: &Machine,
     config: &NodeConfig,
     region: Option<Arc<Region>>,
     findings: &mut Vec<String>,
-) -> Result<Stores> {
-    let mut stores = Vec::new();
+) -> Result<(Stores, Vec<Partial>)> {
+    let (mut stores, mut partial) = (Vec::new(), Vec::new());
     let chunk_bytes_max = config.chunk_bytes;
     let directories = std::iter::once(config.data.join("chunks")).chain(config.disks.clone());
     for directory in directories {
@@ -449,6 +459,7 @@ fn open_stores(
         let (store, found) = Store::open(machine.disk.clone(), machine.rng.clone(), store_config)
             .map_err(|e| e.context(format_args!("open store `{place}`")))?;
         describe(&place, &found, findings);
+        partial.extend(found.partial.iter().map(|part| (found.store, part.0, part.1)));
         stores.push(OwnStore { id: found.store, tier: Tier::Disk, place, store, chunk_bytes_max });
     }
     if let Some(region) = region {
@@ -457,7 +468,7 @@ fn open_stores(
         let place = "memory".to_owned();
         stores.push(OwnStore { id, tier: Tier::Dram, place, store, chunk_bytes_max });
     }
-    Ok(Stores::new(stores))
+    Ok((Stores::new(stores), partial))
 }
 
 /// What a store's recovery found, in sentences.

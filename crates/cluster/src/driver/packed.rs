@@ -248,11 +248,20 @@ impl PackedWriters {
 
     /// Seals every open chunk; for an orderly end.
     pub fn retire_all(&self, node: &Arc<Node>) {
+        self.retire(node, &self.open_chunks());
+    }
+
+    /// Seals those of `chunks` that are open here; what comes next opens others.
+    pub fn retire(&self, node: &Arc<Node>, chunks: &[ChunkId]) {
         let mut states = Vec::new();
         {
             let mut lanes = self.lanes.lock().expect("no holder of this lock panics");
-            for lane in lanes.values_mut().filter(|lane| lane.waiting.is_empty()) {
-                states.push(std::mem::take(&mut lane.state));
+            for lane in lanes.values_mut() {
+                if let LaneState::Open(open) = &lane.state
+                    && chunks.contains(&open.chunk)
+                {
+                    states.push(std::mem::take(&mut lane.state));
+                }
             }
         }
         states.into_iter().for_each(|state| retire(node, state));

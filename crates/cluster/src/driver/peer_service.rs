@@ -56,8 +56,6 @@ requests!(
     ReadNeedle,
     Inventory,
     Export,
-    Copy,
-    Copying,
     Compact,
     Switch,
     Unlink
@@ -87,10 +85,7 @@ impl Replicator {
             }),
             msg::OP_PEER_INVENTORY => self.wait(meta, done, |_, store, m| inventory(store, &m)),
             msg::OP_PEER_EXPORT => self.export(meta, done),
-            msg::OP_PEER_COPY => self.copy_for_peer(meta, done),
-            msg::OP_PEER_COPYING => self.wait(meta, done, |with, _, m: msg::Copying| {
-                Ok(said(&with.copying(m.store, m.chunk, m.generation)))
-            }),
+            msg::OP_PEER_PLAN => self.follow_peer(meta, done),
             msg::OP_PEER_COMPACT => self.wait(meta, done, |_, store, m| compact(store, &m)),
             msg::OP_PEER_SWITCH => self.wait(meta, done, |_, store, m: msg::Switch| {
                 store.switch(m.chunk, m.generation).map(|()| PeerReply::default())
@@ -183,10 +178,12 @@ impl Replicator {
             Err(e) => return self.refuse(done, e),
         };
         let with = self.clone();
+        let counting = self.clone();
         let read = move || {
             let bytes = m.bytes.min(FRAME_BODY_BYTES_MAX) as u64;
             let exported = store.export(m.chunk, m.generation, m.offset, bytes);
             done(exported.map(|part| {
+                counting.count_exported(part.bytes.len() as u64);
                 let message = msg::Exported { bytes_total: part.bytes_total, crc: part.crc };
                 PeerReply { meta: message.to_bytes(), body: part.bytes }
             }));
@@ -197,16 +194,17 @@ impl Replicator {
         }
     }
 
-    fn copy_for_peer(self: &Arc<Self>, meta: &[u8], done: PeerDone) {
-        match self.admitted::<msg::Copy>(meta) {
-            Ok((order, _)) => {
-                self.copy(
-                    order,
-                    Box::new(move |copied| done(copied.map(|()| PeerReply::default()))),
-                );
-            }
-            Err(e) => self.refuse(done, e),
-        }
+    fn follow_peer(self: &Arc<Self>, meta: &[u8], done: PeerDone) {
+        let plan = msg::Plan::from_bytes(meta)
+            .map_err(|e| Error::invalid(format!("read a node's plan: {e}: use matching builds")));
+        let admitted = plan.and_then(|plan| {
+            self.directory.admit(&plan.sender)?;
+            Ok(plan)
+        });
+        let with = self.clone();
+        self.workers.run(move || {
+            done(admitted.and_then(|plan| with.follow(plan)).map(|report| said(&report)));
+        });
     }
 }
 

@@ -11,12 +11,14 @@ mod latency;
 mod reader;
 mod seal;
 mod set;
+mod share;
 mod window;
 
 pub use fence::Decision;
 pub use reader::{Answer, Wanted};
 pub use seal::SealReport;
 pub use set::ReplicaSet;
+pub use share::{ALPHA_PER_MILLE, Terms};
 
 use super::{Stores, Workers};
 use copy::Copies;
@@ -114,6 +116,8 @@ pub struct Replicator {
     pub directory: Arc<dyn Directory>,
     /// How fast each node answers reads. Held to look and note.
     latencies: Mutex<BTreeMap<NodeId, Latencies>>,
+    /// Answers of all nodes to readers here, and how many came since somebody asked.
+    answers: Mutex<(Latencies, u32)>,
     /// Stores that failed a writer, and until when that counts.
     suspects: Mutex<BTreeMap<StoreId, u64>>,
     /// Raw chunks that are written through this node. Held to look up and to swap.
@@ -145,6 +149,7 @@ impl Replicator {
             peers,
             directory,
             latencies: Mutex::default(),
+            answers: Mutex::default(),
             suspects: Mutex::default(),
             open: Mutex::default(),
             bad_blocks: Mutex::default(),
@@ -186,17 +191,12 @@ impl Replicator {
         self.peers.call(address, request, Box::new(reply));
     }
 
-    /// Sends a message whose answer is empty.
-    pub(crate) fn tell(
-        &self,
-        address: &str,
-        opcode: u16,
-        meta: &impl Encode,
-        deadline_ms: u32,
-        done: Done<()>,
-    ) {
-        let request = PeerRequest { opcode, meta: meta.to_bytes(), body: None, deadline_ms };
-        self.peers.call(address, request, Box::new(|reply| done(reply.map(|_| ()))));
+    /// The 90th percentile of answers to readers here lately, in microseconds (0 where too little
+    /// is known), and how many came since this was last asked.
+    fn answers_seen(&self) -> (u32, u32) {
+        let mut answers = self.answers.lock().expect("no holder of this lock panics");
+        let count = std::mem::take(&mut answers.1);
+        (answers.0.p90_us(), count)
     }
 
     /// A store failed a writer: it gets no new chunks from here for a while.
@@ -252,7 +252,7 @@ impl Replicator {
 }
 
 /// An answer's meta. A peer of another build may send anything.
-fn decode<T: Decode>(reply: &PeerReply) -> Result<T> {
+pub(super) fn decode<T: Decode>(reply: &PeerReply) -> Result<T> {
     T::from_bytes(&reply.meta).map_err(|e| {
         Error::new(Kind::Unsupported, format!("read a peer's answer: {e}: use matching builds"))
     })

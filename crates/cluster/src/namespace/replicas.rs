@@ -65,6 +65,23 @@ impl Namespace {
         Ok(Outcome::Done {})
     }
 
+    pub(super) fn raise_copies(&mut self, chunks: &[ChunkId], copies: u8) -> Result<Outcome> {
+        if !(1..=REPLICAS_MAX as u8).contains(&copies) {
+            return Err(Error::invalid(format!("that is not 1 to {REPLICAS_MAX}")));
+        }
+        for id in chunks {
+            if let Some(chunk) = self.chunks.get_mut(*id)
+                && chunk.state != ChunkState::Doomed
+                && chunk.copies < copies
+            {
+                chunk.copies = copies;
+                let replicas = chunk.replicas.clone();
+                self.chunks.set_replicas(*id, replicas);
+            }
+        }
+        Ok(Outcome::Done {})
+    }
+
     /// A chunk whose replicas may change one by one: its length is decided and it is not deleted.
     fn find_held(&mut self, id: ChunkId, generation: Generation) -> Result<&mut Chunk> {
         let chunk = self.find_chunk(id)?;

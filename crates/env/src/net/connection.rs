@@ -4,7 +4,7 @@
 use super::link::Link;
 use super::mailbox::DeferredKey;
 use super::out::{Address, Out};
-use super::socket::{Socket, Wait};
+use super::socket::Wait;
 use super::{BATCH_BYTES, BATCH_REQUESTS_MAX, ConnectionId};
 use crate::region::RegionMut;
 use crate::ring::Ring;
@@ -80,9 +80,9 @@ pub(super) enum Receiving {
 }
 
 impl Connection {
-    pub fn new(socket: Socket, id: ConnectionId) -> Connection {
+    pub fn new(link: Link, id: ConnectionId) -> Connection {
         Connection {
-            link: Link::new(socket),
+            link,
             id,
             interest: 0,
             stash: Vec::new(),

@@ -2,10 +2,12 @@
 //! a socket that is then silent and only says whether the peer lives. Same calls for both, so
 //! that the reactor and the client's connection need not care.
 
+use super::meter::{Flow, Meter};
 use super::socket::{Socket, Wait};
 use crate::ring::Ring;
 use std::io::{self, IoSlice};
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long a wait for the ring keeps the core to itself before it yields and looks at the socket.
@@ -26,11 +28,30 @@ pub struct Link {
     pub ring: Option<Ring>,
     /// Longest wait for the ring; the socket knows its own.
     timeout: Option<Duration>,
+    /// Counts what goes over TCP: a Unix socket or a ring takes nothing of a network link.
+    meter: Option<Arc<Meter>>,
 }
 
 impl Link {
     pub fn new(socket: Socket) -> Link {
-        Link { socket, ring: None, timeout: None }
+        Link { socket, ring: None, timeout: None, meter: None }
+    }
+
+    pub fn metered(socket: Socket, meter: &Option<Arc<Meter>>) -> Link {
+        let meter = meter.clone().filter(|_| !socket.is_unix());
+        Link { meter, ..Link::new(socket) }
+    }
+
+    fn count_sent(&self, sent: u64) {
+        if let Some(meter) = &self.meter {
+            meter.count(Flow { received: 0, sent });
+        }
+    }
+
+    fn count_received(&self, received: u64) {
+        if let Some(meter) = &self.meter {
+            meter.count(Flow { received, sent: 0 });
+        }
     }
 
     /// Longest wait of a receive with [`Wait::Yes`]; nothing means for ever.
@@ -56,17 +77,21 @@ impl Link {
         fd: Option<BorrowedFd<'_>>,
         more: bool,
     ) -> io::Result<usize> {
-        match &mut self.ring {
-            None => self.socket.send(parts, fd, more),
-            Some(ring) => some(ring.write(parts)?),
-        }
+        let sent = match &mut self.ring {
+            None => self.socket.send(parts, fd, more)?,
+            Some(ring) => return some(ring.write(parts)?),
+        };
+        self.count_sent(sent as u64);
+        Ok(sent)
     }
 
     /// Sends bytes of shared memory without a copy, see [`Pages`]. Only where
     /// [`Link::sends_pages`] says so.
     pub fn send_pages(&mut self, pages: &impl Pages, skip: usize) -> io::Result<usize> {
         let (memory, offset, bytes) = pages.pages();
-        self.socket.send_pages(memory, offset + skip as u64, bytes - skip)
+        let sent = self.socket.send_pages(memory, offset + skip as u64, bytes - skip)?;
+        self.count_sent(sent as u64);
+        Ok(sent)
     }
 
     /// As [`Socket::receive`].
@@ -88,10 +113,12 @@ impl Link {
         fds: &mut Vec<OwnedFd>,
     ) -> io::Result<usize> {
         self.wait_for_ring(wait)?;
-        match &mut self.ring {
-            None => self.socket.receive_two(target, tail, wait, fds),
-            Some(ring) => some(ring.read(target, tail)?),
-        }
+        let received = match &mut self.ring {
+            None => self.socket.receive_two(target, tail, wait, fds)?,
+            Some(ring) => return some(ring.read(target, tail)?),
+        };
+        self.count_received(received as u64);
+        Ok(received)
     }
 
     /// As [`Socket::receive_append`].
@@ -105,7 +132,11 @@ impl Link {
     ) -> io::Result<(usize, usize)> {
         self.wait_for_ring(wait)?;
         match &mut self.ring {
-            None => self.socket.receive_append(target, end, tail, wait, fds),
+            None => {
+                let (appended, more) = self.socket.receive_append(target, end, tail, wait, fds)?;
+                self.count_received((appended + more) as u64);
+                Ok((appended, more))
+            }
             Some(ring) => {
                 let (appended, more) = ring.read_append(target, end, tail)?;
                 some(appended + more).map(|_| (appended, more))

@@ -266,7 +266,8 @@ impl Reactor {
     fn open(&mut self, socket: Socket) {
         let id = ConnectionId(self.shared.next_connection.fetch_add(1, Ordering::Relaxed));
         let raw = socket.raw();
-        let mut connection = Box::new(Connection::new(socket, id));
+        let mut connection =
+            Box::new(Connection::new(Link::metered(socket, &self.shared.config.meter), id));
         connection.interest = libc::EPOLLIN as u32;
         let slot = self.free.pop().unwrap_or_else(|| {
             self.connections.push(None);

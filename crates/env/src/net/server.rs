@@ -2,6 +2,7 @@
 
 use super::listen::Listener;
 use super::mailbox::{Mailbox, Message};
+use super::meter::Meter;
 use super::reactor::{Reactor, Shared};
 use super::{CONNECTIONS_MAX, Service};
 use crate::{Clock, tasks};
@@ -26,6 +27,8 @@ pub struct ServerConfig {
     pub connection_requests_max: usize,
     /// How long [`Server::shutdown`] lets connections finish.
     pub shutdown_grace: Duration,
+    /// Counts the bytes of TCP connections.
+    pub meter: Option<Arc<Meter>>,
 }
 
 impl Default for ServerConfig {
@@ -40,6 +43,7 @@ impl Default for ServerConfig {
             connection_bytes_max: CONNECTION_BYTES_MAX,
             connection_requests_max: CONNECTION_REQUESTS_MAX,
             shutdown_grace: Duration::from_secs(5),
+            meter: None,
         }
     }
 }

@@ -98,6 +98,7 @@ fn open(data: &Path) -> Arc<Node> {
         clock: Arc::new(RealClock::new()),
         rng: Arc::new(RealRng),
         peers: Arc::new(holdfast_env::net::NoPeers),
+        meter: Arc::default(),
     };
     Node::open(machine, &NodeConfig { worker_threads: 2, ..NodeConfig::new(data) }, None).unwrap()
 }

@@ -124,6 +124,10 @@ pub enum Figure {
     OperationsPerSecond,
     /// Median latency.
     MicrosecondsP50,
+    /// The longest an operation took.
+    MicrosecondsMax,
+    /// Of the servers' processors.
+    ServerCpuSeconds,
     /// Of the server's memory.
     BytesPerOperation,
 }
@@ -133,7 +137,8 @@ impl Figure {
         match self {
             Figure::BytesPerSecond => "bytes/s",
             Figure::OperationsPerSecond => "operations/s",
-            Figure::MicrosecondsP50 => "us",
+            Figure::MicrosecondsP50 | Figure::MicrosecondsMax => "us",
+            Figure::ServerCpuSeconds => "CPU seconds",
             Figure::BytesPerOperation => "bytes/operation",
         }
     }
@@ -141,7 +146,10 @@ impl Figure {
     fn better(self) -> &'static str {
         match self {
             Figure::BytesPerSecond | Figure::OperationsPerSecond => "higher",
-            Figure::MicrosecondsP50 | Figure::BytesPerOperation => "lower",
+            Figure::MicrosecondsP50
+            | Figure::MicrosecondsMax
+            | Figure::ServerCpuSeconds
+            | Figure::BytesPerOperation => "lower",
         }
     }
 
@@ -151,6 +159,8 @@ impl Figure {
             Figure::BytesPerSecond => sample.bytes as f64 / seconds,
             Figure::OperationsPerSecond => sample.operations as f64 / seconds,
             Figure::MicrosecondsP50 => percentile(&mut sample.latencies_ns, 0.5),
+            Figure::MicrosecondsMax => percentile(&mut sample.latencies_ns, 1.0),
+            Figure::ServerCpuSeconds => sample.server_cpu,
             Figure::BytesPerOperation => sample.memory_bytes as f64 / sample.operations as f64,
         }
     }

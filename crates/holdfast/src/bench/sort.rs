@@ -148,6 +148,8 @@ fn sort_once(
         memory_bytes,
         temp,
         threads: std::thread::available_parallelism().map_or(1, usize::from),
+        first: None,
+        resume: false,
     };
     // Resets the peak that `VmHWM` says.
     let _ = std::fs::write("/proc/self/clear_refs", "5");

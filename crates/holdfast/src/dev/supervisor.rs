@@ -9,12 +9,15 @@ use holdfast_client::wire::admin;
 use holdfast_client::{Client, Endpoint, Options};
 use holdfast_env::signals;
 use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::{Arc, Mutex};
 
 /// Ports of node I are those of node 1 plus so much for each node between.
 const PORT_STEP: u16 = 100;
+/// Where the search for free ports begins.
+const FREE_FROM: u16 = 7400;
 
 pub struct Supervisor {
     dir: PathBuf,
@@ -36,18 +39,31 @@ struct Running {
     _output: BufReader<ChildStdout>,
 }
 
+/// A native port for node 1 such that all nodes' ports are free now.
+#[expect(clippy::disallowed_methods, reason = "asks the machine what is free; serves nothing")]
+pub fn free_ports(nodes: usize) -> Result<u16> {
+    let free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
+    let mut ports = (FREE_FROM..u16::MAX - PORT_STEP * nodes as u16).step_by(7);
+    ports
+        .find(|port| (0..nodes as u16).all(|i| free(port + PORT_STEP * i)))
+        .ok_or_else(|| Error::retry(format!("find ports for {nodes} nodes: none are free")))
+}
+
 impl Supervisor {
-    /// Writes the settings of every node and starts them, the one with the log first.
-    pub fn start(dev: &Dev) -> Result<Arc<Supervisor>> {
+    /// A cluster of which no node runs yet.
+    pub fn prepare(dev: &Dev) -> Arc<Supervisor> {
         let nodes: Vec<NodeSettings> = (0..dev.nodes).map(|i| settings(dev, i)).collect();
         let running = Mutex::new(nodes.iter().map(|_| None).collect());
-        let supervisor = Supervisor { dir: dev.data.clone(), nodes, running };
-        let mut running = supervisor.lock();
-        for number in 1..=supervisor.nodes.len() {
-            running[number - 1] = Some(supervisor.launch(number)?);
+        Arc::new(Supervisor { dir: dev.data.clone(), nodes, running })
+    }
+
+    /// Starts every node, the one with the log first.
+    pub fn launch_all(&self) -> Result<()> {
+        for number in 1..=self.nodes.len() {
+            let launched = self.launch(number)?;
+            self.lock()[number - 1] = Some(launched);
         }
-        drop(running);
-        Ok(Arc::new(supervisor))
+        Ok(())
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Option<Running>>> {
@@ -66,9 +82,10 @@ impl Supervisor {
         std::fs::create_dir_all(&node.data).map_err(|e| doing(e.into()))?;
         std::fs::write(node.data.join(FILE), &node.toml).map_err(|e| doing(e.into()))?;
         let mut child = Command::new("/proc/self/exe")
-            .args(["--json", "node", "run", "--data"])
+            .args(["--json", "node", "run", "--attached", "--data"])
             .arg(&node.data)
-            .stdin(Stdio::null())
+            // Never written to: its end tells the node that this process is gone.
+            .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
             .map_err(|e| doing(e.into()))?;
@@ -180,6 +197,11 @@ impl Supervisor {
             .collect()
     }
 
+    /// Process ids of the nodes that run.
+    pub fn pids(&self) -> Vec<u32> {
+        self.status().into_iter().filter_map(|node| node.pid).collect()
+    }
+
     /// Ends every node in order, the one with the log last.
     pub fn stop_all(&self) {
         let mut running = self.lock();
@@ -187,6 +209,13 @@ impl Supervisor {
             if let Some(mut process) = process.take() {
                 let _ = end(&mut process, false);
             }
+        }
+    }
+
+    /// Ends every node at once.
+    pub fn kill_all(&self) {
+        for mut process in self.lock().iter_mut().filter_map(Option::take) {
+            let _ = end(&mut process, true);
         }
     }
 }

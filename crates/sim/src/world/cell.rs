@@ -30,8 +30,6 @@ const SNAPSHOT_NS: u64 = 12 * SECOND;
 const AGAIN_NS: u64 = SECOND;
 /// A commit is carried out so long after it was asked for, at most.
 const PUMP_NS_MAX: u64 = 3 * MS;
-/// So slow that copies are interrupted.
-const REPAIR_BYTES_PER_SECOND: u64 = 2_000_000;
 /// As in development clusters.
 const LOST_MS: u64 = 15_000;
 
@@ -203,6 +201,7 @@ impl Cell {
                 cell: self.clone(),
                 life: life.clone(),
             }),
+            meter: Arc::default(),
         };
         let opened = Node::open(machine, &self.config(), None);
         if self.crash_if_due(&life) || life.has_ended() {
@@ -237,7 +236,6 @@ impl Cell {
             keeper: Mutex::new(Some(Keeper::new(node.clone(), keeping))),
             node,
         });
-        process.node.set_repair_rate(REPAIR_BYTES_PER_SECOND);
         let held_open = held_open(&process.node).collect::<BTreeMap<_, _>>();
         self.shared.sometimes(!held_open.is_empty(), "a chunk was open when its store started");
         {
@@ -331,9 +329,8 @@ impl Cell {
     pub fn look_at_held(&self) {
         let Some(node) = self.node() else { return };
         let state = self.state();
-        let grown = held_open(&node).find(|(key, now)| {
-            state.held_open.get(key).is_some_and(|before| now > before)
-        });
+        let grown = held_open(&node)
+            .find(|(key, now)| state.held_open.get(key).is_some_and(|before| now > before));
         drop(state);
         if let Some(((store, chunk), length)) = grown {
             let at = &self.address;

@@ -340,7 +340,8 @@ impl World {
             next = Index(last.0 + 1);
             for (index, entry) in &entries {
                 // docs/formats/log.md: version, kind (4 is a claim), six zeros, the claim it is under.
-                let under = entry.get(8..16).and_then(|b| b.try_into().ok()).map(u64::from_le_bytes);
+                let under =
+                    entry.get(8..16).and_then(|b| b.try_into().ok()).map(u64::from_le_bytes);
                 match (entry.get(1), under) {
                     (Some(4), _) => claim = index.0,
                     (_, Some(under)) if under != 0 && under != claim => stale += 1,

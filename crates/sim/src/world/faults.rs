@@ -62,6 +62,8 @@ pub const ALL: &[Fault] = &[
     Fault::Depose,
     Fault::Sleep,
     Fault::TornTail,
+    Fault::TornTail,
+    Fault::TornTail,
     Fault::Drain,
     Fault::KillAll,
 ];

@@ -23,6 +23,7 @@ fn open(disk: &SimDisk) -> holdfast_base::Result<Arc<Node>> {
         clock: Arc::new(SimClock(AtomicU64::new(0))),
         rng: Arc::new(SeededRng::new(3)),
         peers: Arc::new(holdfast_env::net::NoPeers),
+        meter: Arc::default(),
     };
     Node::open(machine, &config(), None)
 }

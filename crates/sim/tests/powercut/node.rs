@@ -78,7 +78,13 @@ impl Layer for NodeLayer {
         let clock = Arc::new(SimClock(AtomicU64::new(0)));
         let rng = Arc::new(SeededRng::new(life.rng().next_u64()));
         let peers = Arc::new(NoPeers);
-        let machine = Machine { disk: Arc::new(disk.clone()), clock: clock.clone(), rng, peers };
+        let machine = Machine {
+            disk: Arc::new(disk.clone()),
+            clock: clock.clone(),
+            rng,
+            peers,
+            meter: Arc::default(),
+        };
         let node = powered!(disk, "open the node", Node::open(machine, &config(), None));
         let id = *model.id.get_or_insert(node.id);
         ensure(node.id == id, || format!("it was node {id} and is {} now", node.id))?;

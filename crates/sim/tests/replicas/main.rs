@@ -3,7 +3,7 @@
 
 mod world;
 
-use holdfast_base::codec::Encode;
+use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::ids::*;
 use holdfast_base::{Error, Kind, Result};
 use holdfast_chunk::{ChunkKind, ChunkSpec, ChunkState, Needle, Store};
@@ -368,26 +368,35 @@ fn a_slow_node_is_hedged_and_a_fast_one_asked_first() {
     assert!(asked(slow) < 15, "{}", asked(slow));
 }
 
-fn copy_order(world: &World, rate: u64) -> peer::Copy {
+fn copy_order(world: &World, source: u32) -> peer::Copy {
     peer::Copy {
-        sender: peer::Sender { cluster: CLUSTER, node: NodeId(2), incarnation: Index(1) },
         store: world.store(4).id(),
         chunk: CHUNK,
         generation: G0,
-        source: world.store(2).id(),
-        source_address: "2".into(),
-        bytes_per_second: rate,
+        source: world.store(source).id(),
+        source_address: source.to_string(),
+        bytes_per_second: 1 << 20,
     }
 }
 
-/// Has node 2 order node 4 to copy.
-fn order_copy(world: &World, rate: u64) -> Left<Result<PeerReply>> {
-    let (left, leave) = Left::new();
-    let (meta, node) = (copy_order(world, rate).to_bytes(), world.node(2));
-    let opcode = peer::OP_PEER_COPY;
-    let request = PeerRequest { opcode, meta, body: None, deadline_ms: 1_000_000 };
+/// Has node 2, as the leader, tell node 4 what to copy, and lets the world settle.
+fn plan(world: &World, number: u64, copies: Vec<peer::Copy>) -> Result<peer::Report> {
+    let (left, leave) = Left::<Result<PeerReply>>::new();
+    let sender = peer::Sender { cluster: CLUSTER, node: NodeId(2), incarnation: Index(1) };
+    let plan = peer::Plan { sender, epoch: Index(5), number, copies, ..Default::default() };
+    let (meta, node) = (plan.to_bytes(), world.node(2));
+    let request =
+        PeerRequest { opcode: peer::OP_PEER_PLAN, meta, body: None, deadline_ms: 1_000_000 };
     node.peers.call("4", request, leave);
-    left
+    world.settle();
+    left.get().map(|reply| peer::Report::from_bytes(&reply.meta).unwrap())
+}
+
+/// What node 4 says without being told anything.
+fn look(world: &World, epoch: u64, heard: u64) -> peer::Report {
+    let (epoch, number) = (Index(epoch), 99);
+    let plan = peer::Plan { epoch, number, look: true, heard, ..Default::default() };
+    world.node(4).follow(plan).unwrap()
 }
 
 #[test]
@@ -402,25 +411,36 @@ fn a_copy_is_resumed_verified_and_throttled() {
         exports += (op == peer::OP_PEER_EXPORT) as u32;
         if op == peer::OP_PEER_EXPORT && exports == 4 { Fate::Lost } else { Fate::Arrives }
     });
-    let refused = order_copy(&world, 0);
-    world.settle();
-    assert_eq!(refused.get().unwrap_err().kind, Kind::Retry);
+    let first = plan(&world, 1, vec![copy_order(&world, 2)]).unwrap();
+    assert_eq!((first.number, first.flights.len()), (1, 1));
+    let ended = look(&world, 5, 0).ended;
+    assert!(ended[0].failure.contains("overdue"), "{ended:?}");
     assert!(world.store(4).list().is_empty());
     let disk = world.disks[&4].process_kill();
     world.start(4, disk);
+    // A new process knows no plan.
     let before = world.arrived(peer::OP_PEER_EXPORT);
-    // Two orders at once are one copy.
-    let (began, rate) = (world.now_ms(), 1 << 20);
-    let copied = [order_copy(&world, rate), order_copy(&world, rate)];
-    world.settle();
-    copied.iter().for_each(|copy| assert_eq!(copy.get(), Ok(PeerReply::default())));
+    // The plan that is repeated, as each round does, is one copy.
+    let began = world.now_ms();
+    for number in [1, 2] {
+        plan(&world, number, vec![copy_order(&world, 2)]).unwrap();
+    }
+    let report = look(&world, 5, 0);
+    assert_eq!((report.ended.len(), report.ended[0].failure.as_str()), (1, ""));
+    assert!(report.ended[0].bytes < 2 << 20, "what was there is not sent again");
+    assert!(report.flights.is_empty() && look(&world, 5, 1).ended.is_empty());
     let blocks = world.arrived(peer::OP_PEER_EXPORT) - before;
     assert!(blocks <= 4, "{blocks} requests: it began anew");
     assert!(world.now_ms() > began);
     assert_eq!(raw_bytes(&world.store(4), 4 << 20).unwrap(), data);
-    let bad = order_copy(&world, 0);
+    // What is there is there.
+    let again =
+        peer::Plan { epoch: Index(7), copies: vec![copy_order(&world, 2)], ..Default::default() };
+    world.node(4).follow(again).unwrap();
     world.settle();
-    assert!(bad.get().is_ok(), "what is there is there");
+    let report =
+        world.node(4).follow(peer::Plan { epoch: Index(8), look: true, ..Default::default() });
+    assert!(report.unwrap().ended.last().unwrap().failure.is_empty());
 }
 
 #[test]
@@ -431,21 +451,55 @@ fn a_damaged_source_is_refused_and_the_other_one_copied() {
     seal_silently(&world, &[1, 2, 3]).unwrap();
     let path = std::path::Path::new("/store").join(format!("{CHUNK}.g0.chunk"));
     world.disks[&2].flip_bit(&path, 700_000, 3).unwrap();
-    let refused = order_copy(&world, 0);
-    world.settle();
-    assert_eq!(refused.get().unwrap_err().kind, Kind::Corrupt);
+    plan(&world, 1, vec![copy_order(&world, 2)]).unwrap();
+    let ended = plan(&world, 2, Vec::new()).unwrap().ended;
+    assert!(ended[0].failure.contains("checksum"), "{ended:?}");
     assert!(world.store(4).list().is_empty());
     assert_eq!(world.store(4).usage().used_bytes, 0);
-    let (left, leave) = Left::new();
-    let order = peer::Copy {
-        source: world.store(3).id(),
-        source_address: "3".into(),
-        ..copy_order(&world, 0)
+    let heard = peer::Plan {
+        epoch: Index(5),
+        number: 3,
+        heard: 1,
+        copies: vec![copy_order(&world, 3)],
+        ..Default::default()
     };
-    world.node(4).copy(order, leave);
+    world.node(4).follow(heard).unwrap();
     world.settle();
-    assert_eq!(left.get(), Ok(()));
+    assert_eq!(look(&world, 5, 0).ended[0].failure, "");
     assert_eq!(raw_bytes(&world.store(4), 4 << 20).unwrap(), data);
+}
+
+#[test]
+fn an_old_leaders_plan_is_refused_and_what_no_plan_has_is_given_up() {
+    let world = World::new(4);
+    written(&world, &noise(1, 3_500_000), 500_000).end();
+    seal_silently(&world, &[1, 2, 3]).unwrap();
+    // The second block takes its time.
+    let mut exports = 0;
+    world.script(move |_, _, op| {
+        exports += (op == peer::OP_PEER_EXPORT) as u32;
+        if op == peer::OP_PEER_EXPORT && exports == 3 { Fate::Lost } else { Fate::Arrives }
+    });
+    let order = |epoch: u64, number, copies| peer::Plan {
+        epoch: Index(epoch),
+        number,
+        copies,
+        ..Default::default()
+    };
+    let node = world.node(4);
+    node.follow(order(5, 7, vec![copy_order(&world, 2)])).unwrap();
+    let late = node.follow(order(5, 6, Vec::new())).unwrap_err();
+    assert_eq!(late.kind, Kind::Fenced);
+    assert_eq!(node.follow(order(4, 9, Vec::new())).unwrap_err().kind, Kind::Fenced);
+    // Another source's file may be laid out otherwise: it begins anew, and only there.
+    node.follow(order(6, 1, vec![copy_order(&world, 3)])).unwrap();
+    assert_eq!(look(&world, 6, 0).flights[0].source, world.store(3).id());
+    // The next leader wants nothing of it.
+    node.follow(order(7, 1, Vec::new())).unwrap();
+    world.settle();
+    let report = node.follow(order(7, 2, Vec::new())).unwrap();
+    assert!(report.flights.is_empty() && report.ended.is_empty(), "{report:?}");
+    assert_eq!(world.store(4).usage().used_bytes, 0, "nothing of it stays");
 }
 
 #[test]

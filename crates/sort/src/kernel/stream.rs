@@ -1,6 +1,8 @@
-//! Two instructions that safe code has not: stores past the caches, and prefetches. They change
-//! time, never what is stored. The only unsafe code of this crate.
+//! Instructions that safe code has not: stores past the caches, prefetches, and comparing bytes side
+//! by side. They change time, never what is stored. The only unsafe code of this crate.
 #![allow(unsafe_code)]
+
+use super::scan::WINDOW;
 
 /// Of a cache line, which a store past the caches should fill whole.
 pub const LINE_BYTES: usize = 64;
@@ -50,6 +52,35 @@ pub fn prefetch(bytes: &[u8], lines: usize) {
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = (bytes, lines);
+}
+
+/// A bit for each byte of the window that is one of `wanted`.
+#[inline(always)]
+pub fn mask(window: &[u8; WINDOW], wanted: &[u8]) -> u32 {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{
+            __m128i, _mm_cmpeq_epi8, _mm_loadu_si128, _mm_movemask_epi8, _mm_or_si128,
+            _mm_set1_epi8, _mm_setzero_si128,
+        };
+        let mut bits = 0;
+        for (i, half) in window.as_chunks::<16>().0.iter().enumerate() {
+            // SAFETY: SSE2 is part of x86-64; the load is of the 16 bytes of `half` and needs no
+            // alignment.
+            unsafe {
+                let bytes = _mm_loadu_si128(half.as_ptr().cast::<__m128i>());
+                let mut hits = _mm_setzero_si128();
+                for byte in wanted {
+                    let equal = _mm_cmpeq_epi8(bytes, _mm_set1_epi8(*byte as i8));
+                    hits = _mm_or_si128(hits, equal);
+                }
+                bits |= (_mm_movemask_epi8(hits) as u32) << (16 * i);
+            }
+        }
+        bits
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    window.iter().enumerate().fold(0, |bits, (i, b)| bits | u32::from(wanted.contains(b)) << i)
 }
 
 #[cfg(test)]

@@ -62,7 +62,7 @@ fn partitions_are_sorted_as_a_stable_sort_would() {
                 let half = records[..count / 2].concat().len();
                 for size in [5, 1000, 1 << 20] {
                     let chains = [chunks(&bytes[..half], size), chunks(&bytes[half..], size)];
-                    let rules = Rules { format, order, skip: 0 };
+                    let rules = Rules { format, order, depth: Depth::default() };
                     let (mut entries, mut scratch) = (Vec::new(), Vec::new());
                     let segments = index(&chains, 21, rules, &mut entries).unwrap();
                     sort(&segments, rules, &mut entries, &mut scratch);
@@ -85,7 +85,7 @@ fn partitions_are_sorted_as_a_stable_sort_would() {
 #[test]
 fn the_first_of_equal_records_is_kept() {
     let order = Order::range(Format::Fixed(2), 0, Some(1), false).unwrap();
-    let rules = Rules { format: Format::Fixed(2), order: &order, skip: 0 };
+    let rules = Rules { format: Format::Fixed(2), order: &order, depth: Depth::default() };
     let (mut entries, mut scratch) = (Vec::new(), Vec::new());
     let segments = index(&[vec![b"b1a1b2a2b3"]], 20, rules, &mut entries).unwrap();
     sort(&segments, rules, &mut entries, &mut scratch);
@@ -99,7 +99,7 @@ fn the_first_of_equal_records_is_kept() {
 #[test]
 fn bytes_that_are_no_record_are_found() {
     let order = Order::range(Format::Fixed(4), 0, None, false).unwrap();
-    let rules = Rules { format: Format::Fixed(4), order: &order, skip: 0 };
+    let rules = Rules { format: Format::Fixed(4), order: &order, depth: Depth::default() };
     let e = index(&[vec![b"abcdef"]], 20, rules, &mut Vec::new()).err().unwrap();
     assert!(e.message.contains("2 bytes at its end"), "{e}");
 }
@@ -155,7 +155,7 @@ fn merging_is_stable_and_complete() {
         let mut take = |source: usize, head: &mut Head| match next[source].next() {
             Some(line) => {
                 head.body = line.into_bytes();
-                head.prefix = order.prefix(&head.body, 0);
+                head.prefix = order.prefix(&head.body, Depth::default());
             }
             None => head.ended = true,
         };

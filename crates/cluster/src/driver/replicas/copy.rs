@@ -1,26 +1,36 @@
-//! Copies that this node pulls from others: block by block at the rate that was asked for,
-//! continued where an interruption left them, verified before they count. One job a chunk,
-//! generation and store; who asks again joins it. Never retries: who asked does.
+//! Copies that this node pulls from others, as the leader's last plan says: block by block, no
+//! faster than the plan allows and than this node's link has room, continued where an interruption
+//! left them, verified before they count. One job a chunk, generation and store. Never retries and
+//! never chooses: the next plan does.
 
+use super::share::{Share, Terms};
 use super::{Events, Replicator};
 use holdfast_base::codec::Encode;
-use holdfast_base::ids::{ChunkId, Generation, StoreId};
-use holdfast_base::limits::SECTOR_BYTES;
-use holdfast_base::units::MIB;
+use holdfast_base::ids::{ChunkId, Generation, Index, StoreId};
+use holdfast_base::units::{KIB, MIB};
 use holdfast_base::{Error, Kind, Result};
-use holdfast_chunk::{Done, Import};
-use holdfast_client::wire::peer::{self, Exported, Progress};
-use holdfast_env::net::{PeerReply, PeerRequest};
-use std::collections::BTreeMap;
+use holdfast_chunk::Import;
+use holdfast_client::wire::peer::{self, Directions, Exported};
+use holdfast_env::net::{Flow, PeerReply, PeerRequest};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// What one request fetches at most, and the part of a chunk's capacity that it fetches.
+/// What one request fetches, at most and at least: a sixteenth of a second's worth between, so
+/// that a slow link is shared evenly.
 const BLOCK_BYTES_MAX: u64 = MIB;
-const BLOCKS: u64 = 16;
+const BLOCK_BYTES_MIN: u64 = 64 * KIB;
+const BLOCKS_PER_SECOND: u64 = 16;
 /// For one block from a disk that scrubs, serves and repairs, behind its source's own throttle.
 const EXPORT_MS: u32 = 30_000;
+/// Ends that nobody has asked for; past it the oldest are forgotten, and copied again.
+const ENDED_MAX: usize = 4096;
 
 type Key = (StoreId, ChunkId, Generation);
+
+fn key(copy: &peer::Copy) -> Key {
+    (copy.store, copy.chunk, copy.generation)
+}
 
 /// Bytes a second, as a bucket of tokens. A core.
 #[derive(Debug, Default)]
@@ -52,74 +62,220 @@ impl TokenBucket {
     }
 }
 
-/// Copies under way on this node, and the throttle of what it gives away.
+/// Copies under way on this node, and the throttle of what it takes and gives.
 #[derive(Default)]
 pub(crate) struct Copies {
     /// Held to look up, join and leave.
-    jobs: Mutex<BTreeMap<Key, Arc<Job>>>,
-    /// Rate, and its bucket.
-    export: Mutex<(u64, TokenBucket)>,
+    list: Mutex<List>,
+    throttle: Mutex<Throttle>,
+    /// Bytes of blocks since the start.
+    imported: AtomicU64,
+    exported: AtomicU64,
+}
+
+#[derive(Default)]
+struct List {
+    jobs: BTreeMap<Key, Arc<Job>>,
+    /// Epoch and number of the last plan.
+    seen: (Index, u64),
+    /// Files of copies that failed, or of an earlier process: gone on with by a plan that lists
+    /// them, and removed by one that does not.
+    leftovers: BTreeSet<Key>,
+    /// That the leader has not heard of, oldest first.
+    ended: Vec<peer::Ended>,
+    ends: u64,
+}
+
+#[derive(Default)]
+struct Throttle {
+    share: Share,
+    allowed: Flow,
+    import: TokenBucket,
+    export: TokenBucket,
 }
 
 struct Job {
     with: Arc<Replicator>,
-    order: peer::Copy,
+    started_ns: u64,
     state: Mutex<State>,
 }
 
-#[derive(Default)]
 struct State {
-    rate: u64,
+    order: peer::Copy,
+    /// No plan has it any more: it ends with the next block.
+    stopped: bool,
     bucket: TokenBucket,
     bytes_done: u64,
     bytes_total: u64,
+    bytes_received: u64,
     /// Taken while a block is written.
     import: Option<Import>,
-    waiting: Vec<Done<()>>,
+}
+
+impl Copies {
+    fn list(&self) -> MutexGuard<'_, List> {
+        self.list.lock().expect("no holder of this lock panics")
+    }
+
+    fn throttle(&self) -> MutexGuard<'_, Throttle> {
+        self.throttle.lock().expect("no holder of this lock panics")
+    }
 }
 
 impl Replicator {
-    /// What this node gives away for copies at most, in bytes a second; 0 for no limit.
-    pub fn set_export_rate(&self, bytes_per_second: u64) {
-        self.copies.export.lock().expect("no holder of this lock panics").0 = bytes_per_second;
+    /// What this node's link carries, each direction, in bytes a second; 0 if nobody has said.
+    pub fn set_link(&self, bytes_per_second: u64) {
+        self.copies.throttle().share.link = bytes_per_second;
+    }
+
+    /// Copies that an earlier process of this node had begun.
+    pub fn set_leftovers(&self, partial: impl IntoIterator<Item = (StoreId, ChunkId, Generation)>) {
+        self.copies.list().leftovers.extend(partial);
+    }
+
+    /// Looks at the link, given what it has carried since the start, and sets what recovery may
+    /// take until the next look; ten times a second.
+    pub fn regulate(&self, carried: Flow) {
+        let recovery = Flow {
+            received: self.copies.imported.load(Ordering::Relaxed),
+            sent: self.copies.exported.load(Ordering::Relaxed),
+        };
+        let now_ns = self.now_ns();
+        let mut throttle = self.copies.throttle();
+        throttle.share.sample(now_ns, carried, recovery);
+        throttle.allowed = throttle.share.allowed();
     }
 
     /// How long to wait before `bytes` are given away, in milliseconds.
     pub(crate) fn export_wait(&self, bytes: u64) -> u64 {
-        let now = self.now_ns();
-        let mut export = self.copies.export.lock().expect("no holder of this lock panics");
-        let rate = export.0;
-        export.1.take(bytes, rate, now)
+        let now_ns = self.now_ns();
+        let mut throttle = self.copies.throttle();
+        let rate = throttle.allowed.sent;
+        throttle.export.take(bytes, rate, now_ns)
     }
 
-    /// Pulls a chunk into a store of this node. Answers once it is there, whole and durable.
-    pub fn copy(self: &Arc<Self>, order: peer::Copy, done: Done<()>) {
-        let key = (order.store, order.chunk, order.generation);
-        let job = {
-            let mut jobs = self.copies.jobs.lock().expect("no holder of this lock panics");
-            if let Some(job) = jobs.get(&key) {
-                let mut state = job.state();
-                state.rate = order.bytes_per_second;
-                state.waiting.push(done);
-                return;
+    pub(crate) fn count_exported(&self, bytes: u64) {
+        self.copies.exported.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Does what the plan says from now on, and tells how things are.
+    pub fn follow(self: &Arc<Self>, plan: peer::Plan) -> Result<peer::Report> {
+        let now_ns = self.now_ns();
+        let (mut begun, mut unwanted) = (Vec::new(), Vec::new());
+        {
+            let mut list = self.copies.list();
+            if (plan.epoch, plan.number) < list.seen {
+                let (epoch, number) = list.seen;
+                return Err(Error::fenced(format!(
+                    "follow plan {} of epoch {}: plan {number} of epoch {epoch} came before: only \
+                     the last leader plans copies",
+                    plan.number, plan.epoch
+                )));
             }
-            let state =
-                State { rate: order.bytes_per_second, waiting: vec![done], ..State::default() };
-            let job = Arc::new(Job { with: self.clone(), order, state: Mutex::new(state) });
-            jobs.insert(key, job.clone());
-            job
-        };
-        // How long it is.
-        job.export(0, 0);
+            list.seen = (plan.epoch, plan.number);
+            list.ended.retain(|ended| ended.number > plan.heard);
+            if !plan.look {
+                let terms = Terms {
+                    alpha_per_mille: plan.alpha_per_mille,
+                    floor: plan.floor_bytes_per_second,
+                    rate_max: plan.rate_max,
+                };
+                self.copies.throttle().share.terms = terms;
+                (begun, unwanted) = list.follow(self, plan.copies, now_ns);
+            }
+        }
+        for (store, chunk, generation) in unwanted {
+            if let Some(own) = self.stores.get(store) {
+                let store = own.store.clone();
+                // What stays in spite of that is removed after the next start.
+                self.workers.run(move || drop(store.discard_import(chunk, generation)));
+            }
+        }
+        // How long they are.
+        begun.iter().for_each(|job| job.export(0, 0));
+        Ok(self.report(now_ns))
     }
 
-    pub fn copying(&self, store: StoreId, chunk: ChunkId, generation: Generation) -> Progress {
-        let jobs = self.copies.jobs.lock().expect("no holder of this lock panics");
-        jobs.get(&(store, chunk, generation)).map_or(Progress::default(), |job| {
-            let state = job.state();
-            let (bytes_done, bytes_total) = (state.bytes_done, state.bytes_total);
-            Progress { active: true, bytes_done, bytes_total }
-        })
+    /// How this node's link and copies are.
+    fn report(&self, now_ns: u64) -> peer::Report {
+        let (foreground, recovery, link_bytes_per_second) = {
+            let throttle = self.copies.throttle();
+            let (foreground, recovery) = throttle.share.report();
+            (foreground, recovery, throttle.share.link())
+        };
+        let directions = |flow: Flow| Directions { out: flow.sent, into: flow.received };
+        let (answer_us_p90, answers) = self.answers_seen();
+        let list = self.copies.list();
+        peer::Report {
+            number: list.seen.1,
+            link_bytes_per_second,
+            foreground: directions(foreground),
+            recovery: directions(recovery),
+            answer_us_p90,
+            answers,
+            flights: list.jobs.values().filter_map(|job| job.flight(now_ns)).collect(),
+            ended: list.ended.clone(),
+        }
+    }
+}
+
+impl List {
+    /// Makes the jobs what the plan lists; answers those that are new, and files that nobody wants.
+    fn follow(
+        &mut self,
+        with: &Arc<Replicator>,
+        copies: Vec<peer::Copy>,
+        now_ns: u64,
+    ) -> (Vec<Arc<Job>>, Vec<Key>) {
+        let listed: BTreeSet<Key> = copies.iter().map(key).collect();
+        let unwanted = self.leftovers.extract_if(.., |key| !listed.contains(key)).collect();
+        for (_, job) in self.jobs.iter().filter(|(key, _)| !listed.contains(key)) {
+            job.state().stopped = true;
+        }
+        let mut begun = Vec::new();
+        for order in copies {
+            let key = key(&order);
+            if let Some(job) = self.jobs.get(&key) {
+                let mut state = job.state();
+                (state.order, state.stopped) = (order, false);
+                continue;
+            }
+            // The plan was made before its end was heard of.
+            if self.ended.iter().any(|e| (e.store, e.chunk, e.generation) == key) {
+                continue;
+            }
+            let state = State {
+                order,
+                stopped: false,
+                bucket: TokenBucket::default(),
+                bytes_done: 0,
+                bytes_total: 0,
+                bytes_received: 0,
+                import: None,
+            };
+            let job =
+                Arc::new(Job { with: with.clone(), started_ns: now_ns, state: Mutex::new(state) });
+            self.leftovers.remove(&key);
+            self.jobs.insert(key, job.clone());
+            begun.push(job);
+        }
+        (begun, unwanted)
+    }
+
+    fn end(&mut self, key: Key, bytes: u64, failure: String) {
+        self.ends += 1;
+        let (store, chunk, generation) = key;
+        self.ended.push(peer::Ended {
+            number: self.ends,
+            store,
+            chunk,
+            generation,
+            bytes,
+            failure,
+        });
+        if self.ended.len() > ENDED_MAX {
+            self.ended.remove(0);
+        }
     }
 }
 
@@ -128,32 +284,51 @@ impl Job {
         self.state.lock().expect("no holder of this lock panics")
     }
 
-    /// Leaves the list first: who asks from now on begins anew.
+    fn flight(&self, now_ns: u64) -> Option<peer::Flight> {
+        let state = self.state();
+        let (store, chunk, generation) = key(&state.order);
+        (!state.stopped).then_some(peer::Flight {
+            store,
+            chunk,
+            generation,
+            source: state.order.source,
+            bytes_done: state.bytes_done,
+            bytes_total: state.bytes_total,
+            bytes_received: state.bytes_received,
+            age_ms: now_ns.saturating_sub(self.started_ns) / 1_000_000,
+        })
+    }
+
+    /// Leaves the list: a plan that lists it from now on begins anew.
     fn finish(&self, result: Result<()>) {
-        let key = (self.order.store, self.order.chunk, self.order.generation);
-        let mut jobs = self.with.copies.jobs.lock().expect("no holder of this lock panics");
-        jobs.remove(&key);
-        let waiting = {
+        let mut list = self.with.copies.list();
+        let (order, received, stopped) = {
             let mut state = self.state();
             // An unfinished import lets go of its chunk.
             state.import = None;
-            std::mem::take(&mut state.waiting)
+            (state.order.clone(), state.bytes_received, state.stopped)
         };
-        drop(jobs);
-        let result = result.map_err(|e| {
-            let (chunk, source) = (self.order.chunk, self.order.source);
-            e.context(format_args!("copy chunk `{chunk}` from store `{source}`"))
+        list.jobs.remove(&key(&order));
+        if stopped && result.is_err() {
+            return;
+        }
+        if result.is_err() {
+            list.leftovers.insert(key(&order));
+        }
+        let failure = result.err().map_or(String::new(), |e| {
+            e.context(format_args!("copy from store `{}`", order.source)).message
         });
-        waiting.into_iter().for_each(|done| done(result.clone()));
+        list.end(key(&order), received, failure);
     }
 
     /// Asks the source for `bytes` at `offset`.
     fn export(self: &Arc<Self>, offset: u64, bytes: u64) {
+        let order = self.state().order.clone();
         let export = peer::Export {
             sender: self.with.directory.sender(),
-            store: self.order.source,
-            chunk: self.order.chunk,
-            generation: self.order.generation,
+            store: order.source,
+            chunk: order.chunk,
+            generation: order.generation,
             offset,
             bytes: bytes as u32,
         };
@@ -164,21 +339,46 @@ impl Job {
             deadline_ms: EXPORT_MS,
         };
         let job = self.clone();
+        let source = order.source;
         let done = move |reply: Result<PeerReply>| {
             let with = job.with.clone();
-            with.workers.run(move || match job.received(offset, reply) {
+            with.workers.run(move || match job.received(source, offset, reply) {
                 Ok(()) => {}
                 Err(e) => job.finish(Err(e)),
             });
         };
-        self.with.peers.call(&self.order.source_address, request, Box::new(done));
+        self.with.peers.call(&order.source_address, request, Box::new(done));
     }
 
-    /// A block has come: writes it and asks for the next. On a thread that may wait.
-    fn received(self: &Arc<Self>, offset: u64, reply: Result<PeerReply>) -> Result<()> {
+    /// A block has come from `source`: writes it and asks for the next. On a thread that may wait.
+    fn received(
+        self: &Arc<Self>,
+        source: StoreId,
+        offset: u64,
+        reply: Result<PeerReply>,
+    ) -> Result<()> {
+        let (import, moved, stopped) = {
+            let mut state = self.state();
+            (state.import.take(), state.order.source != source, state.stopped)
+        };
+        if stopped || moved {
+            // Nobody wants what is there; another source's file may be laid out otherwise.
+            drop(import);
+            let (store, chunk, generation) = key(&self.state().order);
+            if let Some(own) = self.with.stores.get(store) {
+                own.store.discard_import(chunk, generation)?;
+            }
+            if stopped {
+                return Err(Error::retry("no plan has it any more"));
+            }
+            self.state().bytes_done = 0;
+            self.export(0, 0);
+            return Ok(());
+        }
         let reply = reply?;
         let exported: Exported = super::decode(&reply)?;
-        let import = self.state().import.take();
+        let bytes = reply.body.len() as u64;
+        self.with.copies.imported.fetch_add(bytes, Ordering::Relaxed);
         let import = match import {
             None => match self.begin(exported.bytes_total) {
                 Ok(import) => import,
@@ -203,21 +403,17 @@ impl Job {
             return Err(Error::retry("the source's file has changed; begin again"));
         }
         let (at, total) = (import.offset(), import.bytes_total());
+        {
+            let mut state = self.state();
+            (state.bytes_done, state.bytes_total) = (at, total);
+            state.bytes_received += bytes;
+        }
         if at == total {
             import.finish()?;
-            self.state().bytes_done = total;
             self.finish(Ok(()));
             return Ok(());
         }
-        let bytes = self.block_bytes().min(total - at);
-        let wait_ms = {
-            let now = self.with.now_ns();
-            let mut state = self.state();
-            (state.bytes_done, state.bytes_total) = (at, total);
-            state.import = Some(import);
-            let rate = state.rate;
-            state.bucket.take(bytes, rate, now)
-        };
+        let (bytes, wait_ms) = self.next_block(import, total - at);
         if wait_ms == 0 {
             self.export(at, bytes);
         } else {
@@ -227,19 +423,30 @@ impl Job {
         Ok(())
     }
 
-    /// Whole sectors.
-    fn block_bytes(&self) -> u64 {
-        let own = self.with.stores.get(self.order.store);
-        let part = own.map_or(0, |own| own.chunk_bytes_max / BLOCKS);
-        (part / SECTOR_BYTES as u64 * SECTOR_BYTES as u64).clamp(SECTOR_BYTES as u64, BLOCK_BYTES_MAX)
+    /// How much to ask for next, and after how many milliseconds: as the plan's rate and this
+    /// node's link allow.
+    fn next_block(&self, import: Import, left: u64) -> (u64, u64) {
+        let now_ns = self.with.now_ns();
+        let mut throttle = self.with.copies.throttle();
+        let allowed = throttle.allowed.received;
+        let block = match allowed {
+            0 => BLOCK_BYTES_MAX,
+            rate => (rate / BLOCKS_PER_SECOND).clamp(BLOCK_BYTES_MIN, BLOCK_BYTES_MAX),
+        };
+        let bytes = (block / BLOCK_BYTES_MIN * BLOCK_BYTES_MIN).min(left);
+        let wait_link = throttle.import.take(bytes, allowed, now_ns);
+        drop(throttle);
+        let mut state = self.state();
+        state.import = Some(import);
+        let rate = state.order.bytes_per_second;
+        (bytes, state.bucket.take(bytes, rate, now_ns).max(wait_link))
     }
 
     fn begin(&self, bytes_total: u64) -> Result<Import> {
-        let store = self.order.store;
+        let (store, chunk, generation) = key(&self.state().order);
         let own = self.with.stores.get(store).ok_or_else(|| {
             Error::not_found(format!("copy to store `{store}`: this node has no such store"))
         })?;
-        let (chunk, generation) = (self.order.chunk, self.order.generation);
         let import = match own.store.import(chunk, generation, bytes_total) {
             // Short or damaged, and dropped for that: it makes way, if the log says so here, too.
             Err(e) if e.kind == Kind::Corrupt && !self.with.directory.counts(store, chunk)? => {

@@ -43,6 +43,11 @@ impl Latencies {
         self.percentile(50).unwrap_or(0)
     }
 
+    /// The 90th percentile; 0 where too little is known.
+    pub fn p90_us(&self) -> u32 {
+        self.percentile(90).unwrap_or(0)
+    }
+
     /// After so long without an answer, another node is asked too: the 95th percentile.
     pub fn hedge_ms(&self) -> u64 {
         let p95 = self.percentile(95).map(|us| (us as u64).div_ceil(1000));

@@ -229,6 +229,10 @@ impl Reading {
         if reply.as_ref().err().is_none_or(|e| e.kind == Kind::Retry) {
             let mut latencies = self.with.latencies.lock().expect("no holder of this lock panics");
             latencies.entry(place.node).or_default().add(took_ns);
+            drop(latencies);
+            let mut answers = self.with.answers.lock().expect("no holder of this lock panics");
+            answers.0.add(took_ns);
+            answers.1 = answers.1.saturating_add(1);
         }
         let answer = reply.and_then(|reply| {
             let crcs = super::decode::<ReadReply>(&reply)?.crcs;

@@ -407,7 +407,8 @@ impl ReplicaSet {
         if state.window.ended() {
             return;
         }
-        let waited_ns = state.window.oldest_ns().map(|sent| self.with.now_ns().saturating_sub(sent));
+        let waited_ns =
+            state.window.oldest_ns().map(|sent| self.with.now_ns().saturating_sub(sent));
         if waited_ns.is_some_and(|waited| waited >= WRITER_LIMIT_MS * 1_000_000) {
             Events::count(&self.with.events.slow_replicas);
         }

@@ -278,3 +278,35 @@ fn the_index_of_short_chunks_survives_a_restore() {
     }
     assert_eq!(back.chunks_on(StoreId(2)).map(|chunk| chunk.id).collect::<Vec<_>>(), [chunk]);
 }
+
+/// Chunks of a single host want one copy. When others had joined, they stayed at that for ever.
+#[test]
+fn chunks_of_a_single_host_want_more_copies_once_an_entry_says_so() {
+    let mut world = World::new();
+    let (chunk, _) = world.raw(&[1], 1, &[1]);
+    let everywhere = |_: StoreId| true;
+    assert_eq!(world.ns.short_chunks(everywhere), []);
+    let gone = ChunkId(99);
+    world.ok(Command::RaiseCopies { chunks: vec![gone, chunk], copies: 3 });
+    let short = world.ns.short_chunks(everywhere);
+    assert_eq!(
+        short.iter().map(|s| (s.chunk, s.live, s.wanted)).collect::<Vec<_>>(),
+        [(chunk, 1, 3)]
+    );
+    world.ok(add(chunk, 2));
+    world.ok(add(chunk, 3));
+    assert_eq!(world.ns.short_chunks(everywhere), []);
+    // Never fewer; and no number that no chunk can have.
+    world.ok(Command::RaiseCopies { chunks: vec![chunk], copies: 1 });
+    assert_eq!(world.ns.chunk(chunk).unwrap().copies, 3);
+    world.refused(
+        Command::RaiseCopies { chunks: vec![chunk], copies: 0 },
+        Kind::Invalid,
+        "1 to 16",
+    );
+    world.refused(
+        Command::RaiseCopies { chunks: vec![chunk], copies: 17 },
+        Kind::Invalid,
+        "1 to 16",
+    );
+}

@@ -7,6 +7,7 @@ use super::dial;
 use super::{PeerDone, PeerRequest, Peers};
 use crate::net::link::Link;
 use crate::net::mailbox::Mailbox;
+use crate::net::meter::Meter;
 use crate::net::socket::Wait;
 use crate::{Clock, tasks};
 use holdfast_base::{Error, Result};
@@ -45,6 +46,7 @@ struct Shared {
     /// Held for a look-up only. Never shrinks: there are as many as a cluster has addresses.
     routes: Mutex<HashMap<String, Arc<Route>>>,
     clock: Arc<dyn Clock>,
+    meter: Option<Arc<Meter>>,
     /// Set by the thread itself, before it calls anybody back.
     thread: OnceLock<ThreadId>,
 }
@@ -98,11 +100,17 @@ enum Message {
 
 impl TcpPeers {
     pub fn start(clock: Arc<dyn Clock>) -> Result<TcpPeers> {
+        TcpPeers::metered(clock, None)
+    }
+
+    /// As [`TcpPeers::start`]; `meter` counts what the connections carry.
+    pub fn metered(clock: Arc<dyn Clock>, meter: Option<Arc<Meter>>) -> Result<TcpPeers> {
         let doing = |e: io::Error| Error::from(e).context("start the thread that asks peers");
         let shared = Arc::new(Shared {
             mailbox: Mailbox::new(false).map_err(doing)?,
             routes: Mutex::default(),
             clock,
+            meter,
             thread: OnceLock::new(),
         });
         let reactor = Reactor::new(shared.clone()).map_err(doing)?;
@@ -375,7 +383,11 @@ impl Reactor {
             watch(&self.epoll, libc::EPOLL_CTL_ADD, socket.raw(), peer.interest, token)
                 .map_err(|e| Error::from(e).context("watch a connection"))?;
             let until_ns = self.now_ns + DIAL_NS;
-            peer.state = State::Dialling { link: Link::new(socket), others, until_ns };
+            peer.state = State::Dialling {
+                link: Link::metered(socket, &self.shared.meter),
+                others,
+                until_ns,
+            };
             Ok(())
         });
         if let Err(e) = begun {

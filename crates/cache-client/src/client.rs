@@ -1,0 +1,316 @@
+//! The blocking client: runs batches on a pool of servers. Without a thread of its own; one
+//! client is one thread's.
+
+use crate::batch::{Answer, Batch, NONE, Store};
+use crate::fleet::{self, Counts, Outcome, Request, Transport};
+use crate::links::{self, Links};
+use crate::ring::{Hashing, Member, Ring};
+use crate::window::Window;
+use crate::wire::{BODY_BYTES, KEY_BYTES_MAX, Shape};
+use holdfast_base::{Error, Result};
+use holdfast_env::poll::{Events, Poller};
+use holdfast_env::{Clock, RealClock};
+use std::sync::Arc;
+use std::time::Duration;
+
+const EVENTS: usize = 256;
+
+/// What becomes of a dead server's keys.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Failover {
+    /// Their operations fail with [`Answer::Dead`] until it is back.
+    #[default]
+    None,
+    /// The next server on the ring has them meanwhile. What that one keeps is old when it gets
+    /// them the next time: give items a short expiry.
+    NextServer,
+}
+
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub hashing: Hashing,
+    /// How gets travel; everything else goes over TCP.
+    pub gets: Transport,
+    /// Keys of one request. Servers of memcached 1.6 want 1 over UDP if values are longer than
+    /// a datagram.
+    pub keys_per_request: usize,
+    pub failover: Failover,
+    /// Waits without sleeping: for a client that has a core to itself.
+    pub spin: bool,
+    pub fleet: fleet::Settings,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            hashing: Hashing::default(),
+            gets: Transport::default(),
+            keys_per_request: 100,
+            failover: Failover::default(),
+            spin: false,
+            fleet: fleet::Settings::default(),
+        }
+    }
+}
+
+pub struct Client {
+    options: Options,
+    ring: Ring,
+    links: Links,
+    poller: Poller,
+    events: Events,
+    /// Chains of gets by server, with and without cas: first and last.
+    chains: Vec<(u32, u32)>,
+    active: Vec<u32>,
+    request: Vec<u8>,
+    /// What single operations use.
+    single: Batch,
+}
+
+impl Client {
+    /// A client of these servers, each `HOST:PORT` with ` WEIGHT` behind it or not. Connects when
+    /// something is asked.
+    pub fn new<S: AsRef<str>>(servers: &[S], options: Options) -> Result<Client> {
+        let members =
+            servers.iter().map(|s| Member::parse(s.as_ref())).collect::<Result<Vec<Member>>>()?;
+        Client::with_clock(&members, options, Arc::new(RealClock::new()))
+    }
+
+    pub fn with_clock(
+        members: &[Member],
+        options: Options,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Client> {
+        if members.is_empty() {
+            return Err(Error::invalid("make a cache client: name at least one server"));
+        }
+        let addresses = members.iter().map(links::resolve).collect::<Result<Vec<_>>>()?;
+        let failed = |e: std::io::Error| Error::from(e).context("make a cache client");
+        Ok(Client {
+            ring: Ring::new(members, options.hashing),
+            chains: vec![(NONE, NONE); 2 * members.len()],
+            links: Links::new(addresses, options.fleet, clock, 0),
+            poller: Poller::new().map_err(failed)?,
+            events: Events::new(EVENTS),
+            active: Vec::new(),
+            request: Vec::new(),
+            single: Batch::new(),
+            options,
+        })
+    }
+
+    pub fn counts(&self) -> Counts {
+        self.links.fleet.counts
+    }
+
+    pub fn window(&self) -> &Window {
+        self.links.fleet.window()
+    }
+
+    /// Carries a batch out: all servers at once, as fast as the window admits. Returns when each
+    /// operation has its answer; fails only if this machine does.
+    pub fn run(&mut self, batch: &mut Batch) -> Result<()> {
+        batch.begin();
+        // What happened since the last batch: connections that ended, servers that are back.
+        self.turn(batch, Some(Duration::ZERO))?;
+        self.submit(batch);
+        while batch.pending > 0 {
+            self.links.advance(&self.poller, &mut |ticket, of| settle(batch, ticket, of));
+            if batch.pending == 0 {
+                break;
+            }
+            let now = self.links.now_ns();
+            let until = self.links.fleet.deadline_ns();
+            let wait = until.map(|until| Duration::from_nanos(until.saturating_sub(now)));
+            self.turn(batch, if self.options.spin { Some(Duration::ZERO) } else { wait })?;
+        }
+        Ok(())
+    }
+
+    /// Waits for the sockets, and takes what they bring.
+    fn turn(&mut self, batch: &mut Batch, wait: Option<Duration>) -> Result<()> {
+        let failed = |e: std::io::Error| Error::from(e).context("wait for cache servers");
+        self.poller.wait(&mut self.events, wait).map_err(failed)?;
+        for i in 0..self.events.len() {
+            let event = self.events.get(i);
+            self.links.event(event, &mut |ticket, of| settle(batch, ticket, of));
+        }
+        Ok(())
+    }
+
+    /// Puts everything of a batch into the core's queue.
+    fn submit(&mut self, batch: &mut Batch) {
+        for number in 0..batch.len() as u32 {
+            let fleet = &mut self.links.fleet;
+            let key = batch.key(number as usize);
+            let server = match self.options.failover {
+                Failover::None => self.ring.find(key),
+                Failover::NextServer => self.ring.find_where(key, |server| fleet.is_up(server)),
+            };
+            let Some(server) = server else {
+                batch.settle(number, Answer::Dead { maybe: false });
+                continue;
+            };
+            let of = batch.operation(number);
+            if !of.is_get {
+                let (shape, ticket) = (Shape::Line, ticket(number, 0));
+                let (transport, bytes) = (Transport::Tcp, batch.request(number));
+                fleet.submit(Request { server, transport, shape, keys: 0, ticket, bytes });
+                continue;
+            }
+            let place = server * 2 + u32::from(of.with_cas);
+            let chain = &mut self.chains[place as usize];
+            if chain.0 == NONE {
+                *chain = (number, number);
+                self.active.push(place);
+            } else {
+                batch.chain(chain.1, number);
+                chain.1 = number;
+            }
+        }
+        self.submit_gets(batch);
+    }
+
+    /// A request of each server's gets in turn, so that all servers have something to do.
+    fn submit_gets(&mut self, batch: &mut Batch) {
+        let most = match self.options.gets {
+            Transport::Tcp => usize::MAX,
+            Transport::Udp => BODY_BYTES - KEY_BYTES_MAX - b" \r\n".len(),
+        };
+        while !self.active.is_empty() {
+            let (chains, request, options) = (&mut self.chains, &mut self.request, &self.options);
+            let fleet = &mut self.links.fleet;
+            self.active.retain(|place| {
+                let chain = &mut chains[*place as usize];
+                let (first, mut count) = (chain.0, 0);
+                request.clear();
+                request.extend_from_slice(if place % 2 == 1 { b"gets" } else { b"get" });
+                let (mut at, mut last) = (first, first);
+                while at != NONE && count < options.keys_per_request.max(1) && request.len() <= most
+                {
+                    request.push(b' ');
+                    request.extend_from_slice(batch.key(at as usize));
+                    (last, at) = (at, batch.operation(at).next);
+                    count += 1;
+                }
+                request.extend_from_slice(b"\r\n");
+                // The chain of this request ends here.
+                batch.chain(last, NONE);
+                chain.0 = at;
+                let keys = count as u32;
+                fleet.submit(Request {
+                    server: place / 2,
+                    transport: options.gets,
+                    shape: Shape::Values,
+                    keys,
+                    ticket: ticket(first, keys),
+                    bytes: request,
+                });
+                at != NONE
+            });
+        }
+    }
+
+    /// One operation.
+    fn one(&mut self, fill: impl FnOnce(&mut Batch) -> Result<usize>) -> Result<Batch> {
+        let mut batch = std::mem::take(&mut self.single);
+        batch.clear();
+        fill(&mut batch)?;
+        self.run(&mut batch)?;
+        Ok(batch)
+    }
+
+    /// The value of a key; nothing if it is not there, or its server does not answer.
+    pub fn get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        let batch = self.one(|batch| batch.get(key))?;
+        let data = batch.answer(0).data().map(<[u8]>::to_vec);
+        self.single = batch;
+        Ok(data)
+    }
+
+    /// The values of many keys, in their order.
+    pub fn get_many<K: AsRef<[u8]>>(&mut self, keys: &[K]) -> Result<Vec<Option<Vec<u8>>>> {
+        let batch = self.one(|batch| keys.iter().try_fold(0, |_, key| batch.get(key.as_ref())))?;
+        let all = batch.answers().map(|answer| answer.data().map(<[u8]>::to_vec)).collect();
+        self.single = batch;
+        Ok(all)
+    }
+
+    /// Stores a value; see [`Batch::store`] for `expiry_s`.
+    pub fn set(&mut self, key: &[u8], value: &[u8], expiry_s: i64) -> Result<()> {
+        self.set_many(&[(key, value)], expiry_s)
+    }
+
+    /// Stores many values at once. Fails if one was not stored; the others may have been.
+    pub fn set_many<K: AsRef<[u8]>, V: AsRef<[u8]>>(
+        &mut self,
+        items: &[(K, V)],
+        expiry_s: i64,
+    ) -> Result<()> {
+        let batch = self.one(|batch| {
+            items.iter().try_fold(0, |_, (key, value)| {
+                batch.store(Store::Set, key.as_ref(), value.as_ref(), 0, expiry_s)
+            })
+        })?;
+        let failed = batch.answers().enumerate().find(|(_, answer)| *answer != Answer::Done);
+        let result = match failed {
+            None => Ok(()),
+            Some((number, answer)) => {
+                let key = String::from_utf8_lossy(batch.key(number)).into_owned();
+                Err(failure(&format!("store `{key}`"), answer))
+            }
+        };
+        self.single = batch;
+        result
+    }
+
+    /// Deletes a key; whether there was a value.
+    pub fn delete(&mut self, key: &[u8]) -> Result<bool> {
+        let batch = self.one(|batch| batch.delete(key))?;
+        let result = match batch.answer(0) {
+            Answer::Done => Ok(true),
+            Answer::NotFound => Ok(false),
+            other => Err(failure(&format!("delete `{}`", String::from_utf8_lossy(key)), other)),
+        };
+        self.single = batch;
+        result
+    }
+}
+
+/// What an operation failed with, as an error.
+fn failure(doing: &str, answer: Answer<'_>) -> Error {
+    match answer {
+        Answer::Refused(line) => {
+            Error::full(format!("{doing}: the server says `{}`", String::from_utf8_lossy(line)))
+        }
+        Answer::Dead { maybe: true } => {
+            Error::retry(format!("{doing}: its server died meanwhile: it may or may not be done"))
+        }
+        _ => Error::retry(format!("{doing}: its server does not answer: try again later")),
+    }
+}
+
+fn ticket(first: u32, keys: u32) -> u64 {
+    u64::from(keys) << 32 | u64::from(first)
+}
+
+/// Hands an outcome to the operations that it is of. Those of an earlier batch cannot come:
+/// a batch ends when all its operations have answers.
+fn settle(batch: &mut Batch, ticket: u64, outcome: Outcome<'_>) {
+    let (first, keys) = (ticket as u32, (ticket >> 32) as u32);
+    let answer = match outcome {
+        Outcome::Answer(answer) if keys > 0 => return batch.values(first, keys, answer),
+        Outcome::Answer(line) => return batch.line(first, line),
+        Outcome::Lost => Answer::Lost,
+        Outcome::Dead { maybe } => Answer::Dead { maybe },
+    };
+    let mut at = first;
+    for _ in 0..keys.max(1) {
+        let next = batch.operation(at).next;
+        batch.settle(at, answer);
+        at = next;
+        if at == NONE {
+            break;
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! The connection to one server: requests in order, answers in the same order.
+
+use super::{Fleet, Outcome, TIMED_DATAGRAMS_MAX, Timer};
+use crate::wire::{Broken, Scan};
+use std::collections::VecDeque;
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum State {
+    #[default]
+    Closed,
+    /// The driver has been, or will be, asked to connect.
+    Connecting,
+    Open,
+}
+
+#[derive(Default)]
+pub struct Stream {
+    state: State,
+    wants_connection: bool,
+    wants_close: bool,
+    out: Vec<u8>,
+    sent: usize,
+    awaiting: VecDeque<u32>,
+    /// The beginning of an answer.
+    inbox: Vec<u8>,
+    scan: Scan,
+    heard_ns: u64,
+}
+
+impl Stream {
+    /// Whether an answer will show if the server lives.
+    pub fn is_awaited(&self) -> bool {
+        !self.awaiting.is_empty()
+    }
+
+    /// Forgets everything; what was asked, and whether the server may have heard it.
+    pub fn give_up(&mut self) -> (VecDeque<u32>, bool) {
+        let had = std::mem::take(self);
+        self.wants_close = had.state != State::Closed;
+        (had.awaiting, had.state == State::Open)
+    }
+}
+
+impl Fleet {
+    pub(super) fn send_stream(&mut self, number: u32) {
+        let slot = &self.slots[number as usize];
+        let stream = &mut self.servers[slot.server as usize].stream;
+        if stream.state == State::Closed {
+            (stream.state, stream.wants_connection) = (State::Connecting, true);
+        }
+        stream.out.extend_from_slice(&slot.bytes);
+        stream.awaiting.push_back(number);
+        let (at_ns, generation, server) = (slot.sent_ns, slot.generation, slot.server);
+        self.streams.push_back(Timer { at_ns, slot: number, generation });
+        self.list(server);
+    }
+
+    /// Whether the driver is to close the server's connection; asked before [`Fleet::connects`].
+    pub fn closes(&mut self, server: u32) -> bool {
+        std::mem::take(&mut self.servers[server as usize].stream.wants_close)
+    }
+
+    /// Whether the driver is to connect to the server.
+    pub fn connects(&mut self, server: u32) -> bool {
+        std::mem::take(&mut self.servers[server as usize].stream.wants_connection)
+    }
+
+    /// What to send to a server that is connected.
+    pub fn output(&self, server: u32) -> &[u8] {
+        let stream = &self.servers[server as usize].stream;
+        if stream.state == State::Open { &stream.out[stream.sent..] } else { &[] }
+    }
+
+    pub fn output_sent(&mut self, server: u32, bytes: usize) {
+        let stream = &mut self.servers[server as usize].stream;
+        stream.sent += bytes;
+        if stream.sent == stream.out.len() {
+            stream.out.clear();
+            stream.sent = 0;
+        }
+    }
+
+    /// The server's connection takes bytes again.
+    pub fn writable(&mut self, server: u32) {
+        if !self.output(server).is_empty() {
+            self.list(server);
+        }
+    }
+
+    pub fn connected(&mut self, server: u32) {
+        let stream = &mut self.servers[server as usize].stream;
+        if stream.state == State::Connecting {
+            stream.state = State::Open;
+            self.list(server);
+        }
+    }
+
+    /// The connection has ended, or was not made. The driver has closed it.
+    pub fn disconnected(
+        &mut self,
+        server: u32,
+        now_ns: u64,
+        done: &mut impl FnMut(u64, Outcome<'_>),
+    ) {
+        let stream = &mut self.servers[server as usize].stream;
+        if stream.is_awaited() {
+            self.die(server, now_ns, done);
+        } else {
+            // An idle one, which a server may close as it likes.
+            let _ = stream.give_up();
+        }
+        self.servers[server as usize].stream.wants_close = false;
+    }
+
+    /// Bytes came over a server's connection.
+    pub fn received(
+        &mut self,
+        server: u32,
+        now_ns: u64,
+        bytes: &[u8],
+        done: &mut impl FnMut(u64, Outcome<'_>),
+    ) {
+        let stream = &mut self.servers[server as usize].stream;
+        stream.heard_ns = now_ns;
+        // As a rule whole answers come at once, and are not copied.
+        let mut inbox = std::mem::take(&mut stream.inbox);
+        let had_some = !inbox.is_empty();
+        if had_some {
+            inbox.extend_from_slice(bytes);
+        }
+        let all = if had_some { &inbox[..] } else { bytes };
+        let used = self.answers(server, now_ns, all, done);
+        match used {
+            Ok(used) if all.len() - used <= self.settings.answer_bytes_max => {
+                let rest = if had_some {
+                    inbox.drain(..used);
+                    inbox
+                } else {
+                    bytes[used..].to_vec()
+                };
+                self.servers[server as usize].stream.inbox = rest;
+            }
+            _ => {
+                self.counts.broken += 1;
+                self.die(server, now_ns, done);
+                // Even if nothing was asked: what comes from there is no answer.
+                let _ = self.servers[server as usize].stream.give_up();
+                self.servers[server as usize].stream.wants_close = true;
+                self.list(server);
+            }
+        }
+    }
+
+    /// Takes the answers that `bytes` hold; how many bytes those were.
+    fn answers(
+        &mut self,
+        server: u32,
+        now_ns: u64,
+        bytes: &[u8],
+        done: &mut impl FnMut(u64, Outcome<'_>),
+    ) -> Result<usize, Broken> {
+        let mut used = 0;
+        while used < bytes.len() {
+            let stream = &mut self.servers[server as usize].stream;
+            let number = *stream.awaiting.front().ok_or(Broken)?;
+            let slot = &self.slots[number as usize];
+            let Some(len) = stream.scan.end(slot.shape, &bytes[used..])? else { break };
+            stream.scan = Scan::default();
+            stream.awaiting.pop_front();
+            let (cost, sent_ns) = (slot.cost, slot.sent_ns);
+            self.lives(server);
+            self.heard_ns = now_ns;
+            if (1..=TIMED_DATAGRAMS_MAX).contains(&cost) {
+                self.window.observed(now_ns, sent_ns);
+            }
+            self.window.grow(cost);
+            self.answered(number, &bytes[used..used + len], done);
+            used += len;
+        }
+        Ok(used)
+    }
+
+    /// A server that does not answer over TCP is dead.
+    pub(super) fn expire_streams(&mut self, now_ns: u64, done: &mut impl FnMut(u64, Outcome<'_>)) {
+        while let Some(timer) = self.streams.front().copied() {
+            let is_current = self.is_current(timer);
+            if is_current && timer.at_ns + self.settings.patience_ns > now_ns {
+                return;
+            }
+            self.streams.pop_front();
+            if is_current {
+                let server = self.slots[timer.slot as usize].server;
+                let heard_ns = self.servers[server as usize].stream.heard_ns;
+                if heard_ns + self.settings.patience_ns > now_ns {
+                    // A long answer is on its way, or those before this one are.
+                    self.streams.push_back(Timer { at_ns: heard_ns, ..timer });
+                } else {
+                    self.die(server, now_ns, done);
+                }
+            }
+        }
+    }
+}

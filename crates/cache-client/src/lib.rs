@@ -1,0 +1,19 @@
+//! The cache's client side, for any memcached server: ketama, multigets and multisets fanned out,
+//! gets over UDP or TCP, one window for all that is outstanding; and the router, which puts the
+//! same behind a memcached port. What decides (`ring`, `window`, `fleet`) holds no socket.
+#![forbid(unsafe_code)]
+
+mod assembly;
+mod batch;
+mod client;
+pub mod fleet;
+pub mod links;
+mod md5;
+pub mod ring;
+pub mod window;
+pub mod wire;
+
+pub use batch::{Answer, Batch, Store};
+pub use client::{Client, Failover, Options};
+pub use fleet::Transport;
+pub use ring::{Hashing, Member, Ring};

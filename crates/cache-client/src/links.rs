@@ -1,0 +1,273 @@
+//! Drives a [`Fleet`] on this machine: a UDP socket and a connection a server, opened when they
+//! are first needed, watched by a poller that others may share.
+
+use crate::fleet::{Fleet, Outcome, Settings};
+use crate::ring::Member;
+use holdfast_base::{Error, Result};
+use holdfast_env::Clock;
+use holdfast_env::poll::{Event, Interest, Poller};
+use holdfast_env::sockets::{self, DATAGRAM_BYTES_MAX};
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, ToSocketAddrs, UdpSocket};
+use std::sync::Arc;
+
+/// Receives of one socket before others get their turn.
+const RECEIVES_MAX: usize = 16;
+/// Room for answers that arrive while the client is busy.
+const SOCKET_BYTES: usize = 4 << 20;
+
+#[derive(Default)]
+struct Link {
+    udp: Option<UdpSocket>,
+    tcp: Option<TcpStream>,
+    is_connected: bool,
+    interest: Option<Interest>,
+}
+
+pub struct Links {
+    pub fleet: Fleet,
+    clock: Arc<dyn Clock>,
+    addresses: Vec<SocketAddr>,
+    links: Vec<Link>,
+    buffer: Vec<u8>,
+    /// Tokens from here on are ours.
+    token: u64,
+}
+
+/// The address that a server's name means now.
+pub fn resolve(member: &Member) -> Result<SocketAddr> {
+    let doing = |why: String| Error::invalid(format!("find server `{member}`: {why}"));
+    let mut found = (member.host.as_str(), member.port)
+        .to_socket_addrs()
+        .map_err(|e| doing(format!("{e}: give a host that can be looked up")))?;
+    found.next().ok_or_else(|| doing("its name has no address: give another".to_owned()))
+}
+
+impl Links {
+    pub fn new(
+        addresses: Vec<SocketAddr>,
+        settings: Settings,
+        clock: Arc<dyn Clock>,
+        token: u64,
+    ) -> Links {
+        Links {
+            fleet: Fleet::new(addresses.len(), settings),
+            clock,
+            links: addresses.iter().map(|_| Link::default()).collect(),
+            addresses,
+            buffer: Vec::new(),
+            token,
+        }
+    }
+
+    pub fn now_ns(&self) -> u64 {
+        self.clock.monotonic_ns()
+    }
+
+    pub fn owns(&self, token: u64) -> bool {
+        token >= self.token && token - self.token < (self.links.len() as u64) * 2
+    }
+
+    /// Gives up what is late, and sends what the window admits.
+    pub fn advance(&mut self, poller: &Poller, done: &mut impl FnMut(u64, Outcome<'_>)) {
+        let now = self.now_ns();
+        self.fleet.expire(now, done);
+        self.fleet.pump(now, done);
+        while let Some(server) = self.fleet.take_work() {
+            self.work(poller, server, done);
+        }
+    }
+
+    /// What the core wants of one server's sockets.
+    fn work(&mut self, poller: &Poller, server: u32, done: &mut impl FnMut(u64, Outcome<'_>)) {
+        let link = &mut self.links[server as usize];
+        if self.fleet.closes(server) {
+            *link = Link { udp: link.udp.take(), ..Link::default() };
+        }
+        if !self.fleet.outbox(server).is_empty() {
+            self.send_datagrams(poller, server, done);
+        }
+        if self.fleet.connects(server) {
+            self.connect(poller, server, done);
+        }
+        self.send_stream(poller, server, done);
+    }
+
+    fn send_datagrams(
+        &mut self,
+        poller: &Poller,
+        server: u32,
+        done: &mut impl FnMut(u64, Outcome<'_>),
+    ) {
+        let link = &mut self.links[server as usize];
+        let to = self.addresses[server as usize];
+        if link.udp.is_none() {
+            // Without a socket its requests are lost: misses, as if the network had lost them.
+            link.udp = open(to).ok();
+            if let Some(socket) = &link.udp {
+                let _ = poller.add(socket, self.token + u64::from(server) * 2 + 1, Interest::Read);
+            }
+        }
+        let mut is_refused = false;
+        if let Some(socket) = &link.udp {
+            for (run, each) in self.fleet.outbox(server).runs() {
+                is_refused |= send_run(socket, run, each, to);
+            }
+        }
+        self.fleet.outbox(server).clear();
+        if is_refused {
+            self.fleet.unreachable(server, self.clock.monotonic_ns(), done);
+        }
+    }
+
+    fn connect(&mut self, poller: &Poller, server: u32, done: &mut impl FnMut(u64, Outcome<'_>)) {
+        let token = self.token + u64::from(server) * 2;
+        let made = sockets::connect_tcp(self.addresses[server as usize]).and_then(|stream| {
+            sockets::set_nodelay(&stream)?;
+            poller.add(&stream, token, Interest::Write)?;
+            Ok(stream)
+        });
+        let link = &mut self.links[server as usize];
+        match made {
+            Ok(stream) => {
+                (link.tcp, link.interest, link.is_connected) =
+                    (Some(stream), Some(Interest::Write), false);
+            }
+            Err(_) => self.fleet.disconnected(server, self.clock.monotonic_ns(), done),
+        }
+    }
+
+    fn send_stream(
+        &mut self,
+        poller: &Poller,
+        server: u32,
+        done: &mut impl FnMut(u64, Outcome<'_>),
+    ) {
+        let link = &mut self.links[server as usize];
+        let Some(stream) = link.tcp.as_ref().filter(|_| link.is_connected) else { return };
+        let mut interest = Interest::Read;
+        while !self.fleet.output(server).is_empty() {
+            match sockets::send(stream, self.fleet.output(server)) {
+                Ok(n) => self.fleet.output_sent(server, n),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                    interest = Interest::ReadWrite;
+                    break;
+                }
+                Err(_) => return self.hang_up(server, done),
+            }
+        }
+        if link.interest != Some(interest) {
+            link.interest = Some(interest);
+            if poller.change(stream, self.token + u64::from(server) * 2, interest).is_err() {
+                self.hang_up(server, done);
+            }
+        }
+    }
+
+    fn hang_up(&mut self, server: u32, done: &mut impl FnMut(u64, Outcome<'_>)) {
+        let link = &mut self.links[server as usize];
+        *link = Link { udp: link.udp.take(), ..Link::default() };
+        self.fleet.disconnected(server, self.clock.monotonic_ns(), done);
+    }
+
+    /// Something happened at one of our sockets. Answers are taken here; [`Links::advance`] sends.
+    pub fn event(&mut self, event: Event, done: &mut impl FnMut(u64, Outcome<'_>)) {
+        let number = event.token - self.token;
+        let server = (number / 2) as u32;
+        if number % 2 == 1 {
+            return self.receive_datagrams(server, done);
+        }
+        let link = &mut self.links[server as usize];
+        let Some(stream) = &link.tcp else { return };
+        if !link.is_connected {
+            if event.ended || stream.take_error().is_ok_and(|error| error.is_some()) {
+                return self.hang_up(server, done);
+            }
+            link.is_connected = true;
+            return self.fleet.connected(server);
+        }
+        if event.readable {
+            self.receive_stream(server, done);
+        }
+        if event.writable {
+            self.fleet.writable(server);
+        }
+    }
+
+    fn receive_datagrams(&mut self, server: u32, done: &mut impl FnMut(u64, Outcome<'_>)) {
+        if self.buffer.is_empty() {
+            self.buffer.resize(DATAGRAM_BYTES_MAX, 0);
+        }
+        for _ in 0..RECEIVES_MAX {
+            let Some(socket) = &self.links[server as usize].udp else { return };
+            match sockets::receive_train(socket, &mut self.buffer) {
+                Ok(train) => {
+                    let now = self.clock.monotonic_ns();
+                    for datagram in self.buffer[..train.bytes].chunks(train.each) {
+                        self.fleet.datagram(server, now, datagram, done);
+                    }
+                }
+                Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => {
+                    self.fleet.unreachable(server, self.clock.monotonic_ns(), done);
+                }
+                Err(_) => return,
+            }
+        }
+    }
+
+    fn receive_stream(&mut self, server: u32, done: &mut impl FnMut(u64, Outcome<'_>)) {
+        if self.buffer.is_empty() {
+            self.buffer.resize(DATAGRAM_BYTES_MAX, 0);
+        }
+        for _ in 0..RECEIVES_MAX {
+            let Some(stream) = &self.links[server as usize].tcp else { return };
+            match sockets::receive(stream, &mut self.buffer) {
+                Ok(0) => return self.hang_up(server, done),
+                Ok(n) => {
+                    let now = self.clock.monotonic_ns();
+                    self.fleet.received(server, now, &self.buffer[..n], done);
+                    if n < self.buffer.len() {
+                        return;
+                    }
+                }
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
+                Err(_) => return self.hang_up(server, done),
+            }
+        }
+    }
+}
+
+fn open(to: SocketAddr) -> io::Result<UdpSocket> {
+    let any = match to {
+        SocketAddr::V4(_) => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
+        SocketAddr::V6(_) => SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)),
+    };
+    let socket = sockets::bind_udp(any, false)?;
+    // Connected: only the server's datagrams arrive, and word that nobody listens there.
+    socket.connect(to)?;
+    // What fails here only costs speed.
+    let _ = sockets::set_buffer_bytes(&socket, SOCKET_BYTES);
+    let _ = sockets::enable_trains(&socket);
+    Ok(socket)
+}
+
+/// Sends a run of datagrams; whether the host says that nobody listens. What cannot be sent is
+/// lost, as any datagram may be.
+fn send_run(socket: &UdpSocket, run: &[u8], each: usize, to: SocketAddr) -> bool {
+    let refused = |e: &io::Error| e.kind() == io::ErrorKind::ConnectionRefused;
+    let sent = match run.len() > each {
+        true => sockets::send_train(socket, run, each, to),
+        false => sockets::send(socket, run).map(|_| ()),
+    };
+    match sent {
+        Ok(()) => false,
+        Err(e) if refused(&e) => true,
+        Err(e) if e.kind() == io::ErrorKind::WouldBlock => false,
+        // A kernel or device that takes no trains takes datagrams.
+        Err(_) => {
+            run.chunks(each).any(|one| sockets::send(socket, one).is_err_and(|e| refused(&e)))
+        }
+    }
+}

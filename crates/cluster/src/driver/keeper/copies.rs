@@ -1,0 +1,165 @@
+//! Copies that chunks would not get, or not give up, by themselves: an open chunk is sealed by its
+//! writer's node when one of its replicas goes, for only sealed chunks are repaired; chunks from
+//! before there were several hosts are to have as many copies as others; what a draining node has
+//! in excess is dropped. Copies nothing: that is repair's work.
+
+use super::Keeper;
+use crate::driver::chunks::several_hosts;
+use crate::namespace::{Chunk, ChunkState};
+use crate::placement::{COPIES, candidates};
+use crate::{ClusterView, Command};
+use holdfast_base::ids::{ChunkId, Durability, Generation, StoreId, Tier};
+use holdfast_base::{Kind, Result};
+use std::collections::BTreeSet;
+
+/// How often the leader looks for chunks that want more copies.
+const RAISE_EVERY_MS: u64 = 5000;
+/// Chunks of one entry.
+const RAISE_MAX: usize = 1024;
+/// Replicas that one round drops from draining nodes.
+const DROPS_MAX: usize = 256;
+/// A chunk that is being made or sealed is in nobody's hands for a moment, but not so long: the
+/// writer's limit is a third of this.
+const ORPHAN_MS: u64 = 10_000;
+
+/// Whether another chunk would do better now: a replica is out of reach or to go, or there is
+/// room for one more than the chunk has.
+fn is_short(view: &ClusterView, chunk: &Chunk, takers: usize) -> bool {
+    let stays = |store: &StoreId| view.store_serves(*store) && view.store_counts(*store);
+    let few = chunk.replicas.len() < chunk.copies as usize && chunk.replicas.len() < takers;
+    few || !chunk.replicas.iter().all(stays)
+}
+
+impl Keeper {
+    /// Hosts that take new chunks of a tier, as far as this node trusts them.
+    fn takers(&self, view: &ClusterView, tier: Tier) -> usize {
+        let taking = candidates(view, tier);
+        let trusted = taking.iter().filter(|c| !self.node.replicator.is_suspect(c.store));
+        trusted.map(|candidate| &candidate.host).collect::<BTreeSet<_>>().len()
+    }
+
+    /// Chunks that this node writes: those that lost a replica end here, so that they are copied
+    /// even if nothing is written to them any more. Those that nobody writes (their seal did not
+    /// reach the log) are sealed as a silent writer's are.
+    pub(super) fn end_short(&mut self, now_ns: u64) -> Result<()> {
+        let node = self.node.clone();
+        let open: Vec<Chunk> = node.namespace.read(|view, _| {
+            let open = view.chunks().filter(|chunk| chunk.state == ChunkState::Open);
+            let mine = open.filter(|chunk| chunk.node == node.id);
+            let shared =
+                |chunk: &&Chunk| chunk.copies > 1 || !node.replicator.is_alone(&chunk.replicas);
+            mine.filter(shared).cloned().collect()
+        })?;
+        let short: BTreeSet<ChunkId> = node.cluster.read(|view, _| {
+            let takers = [Tier::Dram, Tier::Disk].map(|tier| self.takers(view, tier));
+            let short = |chunk: &&Chunk| is_short(view, chunk, takers[chunk.tier as usize]);
+            open.iter().filter(short).map(|chunk| chunk.id).collect()
+        })?;
+        let packed = node.packed.open_chunks();
+        let mut orphans = Vec::new();
+        for chunk in open.iter().map(|chunk| chunk.id) {
+            let is_short = short.contains(&chunk);
+            if packed.contains(&chunk) {
+                if is_short {
+                    node.packed.retire(&node, &[chunk]);
+                }
+            } else if node.replicator.open_set(chunk).is_some() {
+                if is_short {
+                    // At what its writer was told; whose next append moves on.
+                    node.seal_for_writer(chunk, u64::MAX, Box::new(|_| ()));
+                }
+            } else {
+                orphans.push(chunk);
+            }
+        }
+        self.orphans.retain(|chunk, _| orphans.contains(chunk));
+        for chunk in orphans {
+            let since = *self.orphans.entry(chunk).or_insert(now_ns);
+            if now_ns.saturating_sub(since) >= ORPHAN_MS * 1_000_000 {
+                self.orphans.insert(chunk, now_ns);
+                node.seal_silent(chunk, Box::new(|_| ()));
+            }
+        }
+        Ok(())
+    }
+
+    /// The leader has chunks that were made on a single host copied, once there are others.
+    pub(super) fn raise_copies(&mut self, now_ns: u64) -> Result<()> {
+        let node = &self.node;
+        if now_ns < self.copies_next_ns
+            || !node.leads()
+            || !node.cluster.read(|view, _| several_hosts(view, Tier::Disk))?
+        {
+            return Ok(());
+        }
+        self.copies_next_ns = now_ns + RAISE_EVERY_MS * 1_000_000;
+        let chunks: Vec<ChunkId> = node.namespace.read(|view, _| {
+            let wants = |chunk: &&Chunk| {
+                chunk.tier == Tier::Disk
+                    && chunk.durability == Durability::Durable
+                    && (chunk.copies as usize) < COPIES
+                    && (chunk.state == ChunkState::Open || chunk.is_kept())
+            };
+            view.chunks().filter(wants).map(|chunk| chunk.id).take(RAISE_MAX).collect()
+        })?;
+        if chunks.is_empty() {
+            return Ok(());
+        }
+        if chunks.len() == RAISE_MAX {
+            self.copies_next_ns = now_ns;
+        }
+        let raise = Command::RaiseCopies { chunks, copies: COPIES as u8 };
+        node.command_and_wait(&raise, Durability::Durable).map(|_| ())
+    }
+
+    /// The leader drops replicas on draining nodes that nobody needs any more; their nodes then
+    /// unlink them.
+    pub(super) fn finish_drains(&mut self, _now_ns: u64) -> Result<()> {
+        let node = &self.node;
+        if !node.leads() {
+            return Ok(());
+        }
+        let (draining, staying) = node.cluster.read(|view, _| {
+            let draining = |store: StoreId| {
+                view.store_holds(store)
+                    && view
+                        .store(store)
+                        .and_then(|info| view.node(info.node))
+                        .is_some_and(|node| node.draining)
+            };
+            let stays = |store: StoreId| view.store_serves(store) && view.store_counts(store);
+            let all = || view.stores().map(|(store, _)| store);
+            (
+                all().filter(|store| draining(*store)).collect::<Vec<_>>(),
+                all().filter(|store| stays(*store)).collect::<BTreeSet<_>>(),
+            )
+        })?;
+        if draining.is_empty() {
+            return Ok(());
+        }
+        let spare: Vec<(ChunkId, Generation, StoreId)> = node.namespace.read(|view, _| {
+            let spared = |chunk: &&Chunk| {
+                let others = chunk.replicas.iter().filter(|store| staying.contains(store));
+                // What was sealed empty needs no copies.
+                let wanted = if chunk.length == 0 { 1 } else { chunk.copies as usize };
+                chunk.is_kept() && others.count() >= wanted
+            };
+            let on = |store: StoreId| {
+                let spared = view.chunks_on(store).filter(spared);
+                spared.map(move |chunk| (chunk.id, chunk.generation, store))
+            };
+            draining.iter().flat_map(|store| on(*store)).take(DROPS_MAX).collect()
+        })?;
+        for (chunk, generation, store) in spare {
+            let drop = Command::DropReplica { chunk, generation, store, lost: false };
+            match node.command_and_wait(&drop, Durability::Durable) {
+                // It was deleted or switched meanwhile.
+                Err(e) if matches!(e.kind, Kind::Invalid | Kind::NotFound) => {}
+                other => {
+                    other?;
+                }
+            }
+        }
+        Ok(())
+    }
+}

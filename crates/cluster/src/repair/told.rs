@@ -1,0 +1,128 @@
+//! Repair as a person hears of it: how much is left, what the links would give, what the plan
+//! makes of it and what happens, and why single chunks do not get on.
+
+use super::field::Field;
+use super::{Bound, MB, MS, Repair, Round, Task};
+use holdfast_base::ids::{ChunkId, NodeId};
+use holdfast_base::units::format_bytes;
+use holdfast_client::wire::admin::{RecoverySettings, SlowTask};
+use std::collections::BTreeMap;
+
+/// Reasons that are told.
+const REASONS_MAX: usize = 16;
+/// A copy is slow when it takes so many times what its rate would; in milliseconds at least.
+const SLOW_TIMES: f32 = 3.0;
+const SLOW_MS: f32 = 5000.0;
+
+impl Repair {
+    /// Nothing is to do.
+    pub(super) fn tell_idle(&mut self, settings: RecoverySettings) {
+        let told = &mut self.told;
+        (told.copies, told.bytes_total, told.bytes_done, told.bytes_left) = (0, 0, 0, 0);
+        (told.ideal, told.planned, told.actual, told.seconds_left) = (0, 0, 0, None);
+        told.slow.clear();
+        self.tell_settings(settings);
+    }
+
+    fn tell_settings(&mut self, settings: RecoverySettings) {
+        let (now, quiet) = self.budget.seen_us();
+        let told = &mut self.told;
+        (told.answer_us_p90, told.answer_us_p90_quiet) = (now, quiet);
+        (told.settings, told.bytes_per_second) = (settings, settings.rate_max);
+    }
+
+    pub(super) fn tell(&mut self, round: &Round<'_>, field: &Field<'_>, ideal_mb_s: f64) {
+        self.tell_settings(round.settings);
+        let bound = || self.bound.values();
+        let wanted = |task: &Task| task.bytes * task.wanted.saturating_sub(task.live) as u64;
+        let bytes_done: u64 = bound().map(|bound| bound.done).sum();
+        let bytes_total: u64 = bound().map(|bound| bound.bytes).sum();
+        let all: u64 = round.tasks.iter().map(wanted).sum();
+        let bytes_left = all.saturating_sub(bytes_done);
+        // Ends without a transfer do nothing.
+        let load = field.load(bound());
+        let mut sides = [0.0f32; 2];
+        for (number, (_, node)) in field.sites().enumerate() {
+            for (side, mb_s) in [node.out_mb_s, node.in_mb_s].into_iter().enumerate() {
+                sides[side] += if load[side][number].0 > 0 { mb_s } else { 0.0 };
+            }
+        }
+        let planned = (sides[0].min(sides[1]) * MB) as u64;
+        let actual: u64 = self.heard.values().map(|heard| heard.report.recovery.into).sum();
+        let speed = if actual > 0 { actual } else { planned };
+        let slow = self.slow(round, field);
+        let told = &mut self.told;
+        (told.copies, told.bytes_total, told.bytes_done) =
+            (self.bound.len() as u64, bytes_total, bytes_done);
+        (told.bytes_left, told.ideal) = (bytes_left, (ideal_mb_s * 1e6) as u64);
+        (told.planned, told.actual) = (planned, actual);
+        told.seconds_left = bytes_left.checked_div(speed);
+        told.slow = slow;
+    }
+
+    /// Why chunks do not get on, a reason each with how many it holds.
+    fn slow(&self, round: &Round<'_>, field: &Field<'_>) -> Vec<SlowTask> {
+        let mut reasons: BTreeMap<String, (ChunkId, u64)> = BTreeMap::new();
+        let mut add = |chunk: ChunkId, reason: String| {
+            if reasons.len() < REASONS_MAX || reasons.contains_key(&reason) {
+                reasons.entry(reason).or_insert((chunk, 0)).1 += 1;
+            }
+        };
+        let under_way: std::collections::BTreeSet<ChunkId> =
+            self.bound.keys().map(|(chunk, _)| *chunk).collect();
+        for task in round.tasks.iter().filter(|task| !under_way.contains(&task.chunk)) {
+            if let Some((_, why)) = self.resting.get(&task.chunk) {
+                add(task.chunk, format!("its last copy failed and is tried again: {why}"));
+            } else if field.task(task.chunk).is_none() {
+                // It counts any moment, or lies in memory.
+            } else if !field.readable(task) {
+                add(task.chunk, "no node that holds it answers now".to_owned());
+            } else if !field.has_target(task) {
+                let why = "no other host has room for it and answers: add one, or free space";
+                add(task.chunk, why.to_owned());
+            }
+        }
+        for bound in self.bound.values() {
+            if let Some(why) = self.why_slow(round, bound) {
+                add(bound.chunk, why);
+            }
+        }
+        let slow = |(reason, (chunk, count))| SlowTask { chunk, count, reason };
+        reasons.into_iter().map(slow).collect()
+    }
+
+    fn why_slow(&self, round: &Round<'_>, bound: &Bound) -> Option<String> {
+        let since_ms = round.now_ns.saturating_sub(bound.since_ns) / MS;
+        let age_ms = (bound.age_ms.max(since_ms)) as f32;
+        let fair_ms = bound.bytes as f32 / MB / bound.rate_mb_s.max(0.001) * 1000.0;
+        if age_ms < SLOW_MS.max(fair_ms * SLOW_TIMES) {
+            return None;
+        }
+        let [source, target] = [bound.source, bound.target]
+            .map(|store| round.nodes.places.get(&store).map(|place| place.node));
+        let (source, target) = (source?, target?);
+        if bound.received == 0 {
+            return Some(format!("node {source} has sent nothing of it to node {target} yet"));
+        }
+        for (node, verb) in [(source, "sends"), (target, "receives")] {
+            if let Some(limit) = self.abilities.limit(node) {
+                let limit = format_bytes((limit * MB) as u64);
+                return Some(format!("node {node} is slow: it {verb} no more than {limit}/s"));
+            }
+        }
+        let foreground = |node: NodeId, out: bool| {
+            let heard = self.heard.get(&node)?;
+            let taken = heard.report.foreground;
+            Some((if out { taken.out } else { taken.into }, heard.report.link_bytes_per_second))
+        };
+        let share = |of: (u64, u64)| of.0 as f64 / of.1.max(1) as f64;
+        let (from, to) = (foreground(source, true)?, foreground(target, false)?);
+        let (node, (taken, link)) =
+            if share(from) >= share(to) { (source, from) } else { (target, to) };
+        Some(format!(
+            "the foreground takes {}/s of the {}/s of node {node}",
+            format_bytes(taken),
+            format_bytes(link)
+        ))
+    }
+}

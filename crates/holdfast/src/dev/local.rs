@@ -1,0 +1,121 @@
+//! A cluster for one purpose (the demonstration, a benchmark): started in a directory, ended with
+//! its owner, and gone from the disk then unless a person named the directory.
+#![expect(clippy::disallowed_methods, reason = "a directory of a cluster for development")]
+
+use super::control::Order;
+use super::supervisor::{Supervisor, free_ports};
+use crate::cli::Dev;
+use holdfast_base::{Error, Result};
+use holdfast_client::wire::admin::Cluster;
+use holdfast_client::{Client, Endpoint, Options};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+pub struct LocalCluster {
+    supervisor: Arc<Supervisor>,
+    ports: Vec<u16>,
+    directory: PathBuf,
+    temporary: bool,
+}
+
+impl LocalCluster {
+    /// Starts nodes in `data`, or in a directory of its own beside other temporary files.
+    pub fn start(
+        nodes: usize,
+        data: Option<&Path>,
+        capacity: u64,
+        lost_ms: u64,
+    ) -> Result<LocalCluster> {
+        let temporary = data.is_none();
+        let own = || std::env::temp_dir().join(format!("holdfast-{}", std::process::id()));
+        let directory = data.map_or_else(own, Path::to_path_buf);
+        let occupied = std::fs::read_dir(&directory).is_ok_and(|mut found| found.next().is_some());
+        if occupied {
+            return Err(Error::invalid(format!(
+                "start a cluster in `{}`: it is not empty: choose another directory",
+                directory.display()
+            )));
+        }
+        let dev = Dev {
+            nodes,
+            data: directory.clone(),
+            port: free_ports(nodes)?,
+            http_port: 0,
+            capacity: capacity.to_string(),
+            lost_ms,
+            command: None,
+        };
+        // Dropped when a node does not start, so that the others do not stay.
+        let mut cluster = LocalCluster {
+            supervisor: Supervisor::prepare(&dev),
+            ports: vec![],
+            directory,
+            temporary,
+        };
+        cluster.supervisor.launch_all()?;
+        cluster.ports = cluster.supervisor.native_ports();
+        Ok(cluster)
+    }
+
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    pub fn address(&self, node: usize) -> String {
+        format!("127.0.0.1:{}", self.ports[node - 1])
+    }
+
+    /// A client of node `node`, counted from 1, that goes on at the others.
+    pub fn client(&self, node: usize) -> Result<Client> {
+        let endpoint = |i: usize| Endpoint::parse(&self.address(1 + i % self.ports.len()));
+        let others = (node..node + self.ports.len() - 1).map(endpoint).collect::<Result<_>>()?;
+        Client::connect(&endpoint(node - 1)?, &Options { others, ..Options::default() })
+    }
+
+    /// Ends a node as a power cut does, and takes its disk away.
+    pub fn lose(&self, node: usize) -> Result<()> {
+        self.supervisor.carry_out(&Order::Kill { node, hard: true })?;
+        self.supervisor.carry_out(&Order::Erase { node })?;
+        Ok(())
+    }
+
+    pub fn pids(&self) -> Vec<u32> {
+        self.supervisor.pids()
+    }
+
+    /// The cluster as its leader sees it: others do not know how repair is doing.
+    pub fn seen_by_leader(&self, client: &mut Client) -> Result<Cluster> {
+        let seen = client.cluster()?;
+        let leader = seen.leader.filter(|leader| *leader != seen.node);
+        let Some(node) = seen.nodes.iter().find(|node| Some(node.node) == leader) else {
+            return Ok(seen);
+        };
+        Client::connect(&Endpoint::parse(&node.address)?, &Options::default())?.cluster()
+    }
+
+    /// `holdfast recovery set --rate BYTES`.
+    pub fn set_repair_rate(&self, bytes_per_second: u64) -> Result<()> {
+        let set = Command::new("/proc/self/exe")
+            .args(["--server", &self.address(1), "recovery", "set", "--rate"])
+            .arg(bytes_per_second.to_string())
+            .stdout(Stdio::null())
+            .status()?;
+        match set.success() {
+            true => Ok(()),
+            false => Err(Error::retry("set the rate of repair: see the message above")),
+        }
+    }
+}
+
+impl Drop for LocalCluster {
+    fn drop(&mut self) {
+        if self.temporary {
+            // Their data go with them: there is nothing to end in order.
+            self.supervisor.kill_all();
+            let _ = std::fs::remove_dir_all(&self.directory);
+        } else {
+            self.supervisor.stop_all();
+        }
+    }
+}
