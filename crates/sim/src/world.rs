@@ -62,7 +62,7 @@ pub const SOMETIMES: &[&str] = &[
 pub const SCHEDULES_FOR_ALL: u64 = 50;
 
 /// What repair may take of a node's link.
-const RECOVERY_BYTES_PER_SECOND: u64 = 1_000_000;
+const RECOVERY_BYTES_PER_SECOND: u64 = 250_000;
 
 /// What a schedule is made of.
 #[derive(Clone, Debug)]

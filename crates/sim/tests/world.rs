@@ -49,8 +49,8 @@ fn held(report: &Report) -> bool {
 }
 
 /// A production cluster with one rule broken or one sync left out does not get through: the first
-/// schedule of these seeds that shows it is the last of each range. `make sim` with the same bug
-/// (`--without`) begins at seed 1.
+/// schedule that shows it is among these seeds, all of them below 10. `make sim` with the same bug:
+/// `--without`.
 #[test]
 fn each_deliberate_bug_is_caught() {
     let none: &[&str] = &[];
@@ -58,9 +58,9 @@ fn each_deliberate_bug_is_caught() {
         ("ack before sync", &["chunk.commit", "chunk.commit-sync"], &[], 1..=1, "is synced on"),
         ("directory not synced", &["chunk.create-name"], &[], 1..=1, "is synced on"),
         ("stale epoch", none, &[Rule::StaleEpochs], 1..=2, "deposed leaders"),
-        ("minimum length", none, &[Rule::LongestLength], 1..=2, ""),
-        ("forgotten fence", none, &[Rule::Fences], 5..=6, "has grown since"),
-        ("unknown unlinked", none, &[Rule::UnknownReplicas], 2..=2, ""),
+        ("minimum length", none, &[Rule::LongestLength], 6..=9, ""),
+        ("forgotten fence", none, &[Rule::Fences], 1..=2, "has grown since"),
+        ("unknown unlinked", none, &[Rule::UnknownReplicas], 2..=4, ""),
     ];
     for (name, sites, rules, mut seeds, word) in bugs {
         let found = seeds.find_map(|seed| {
