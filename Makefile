@@ -1,7 +1,7 @@
 # One front door: `make` lists what can be done. Each step says in one line what it does.
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test tools format lint tidy unit callgrind fuzz sim bench clean
+.PHONY: help build run test tools format lint tidy unit callgrind fuzz sim bench bench-cache clean
 
 DATA ?= ./data
 FUZZ_SECONDS ?= 60
@@ -9,7 +9,7 @@ SCHEDULES ?= 20
 SEED ?= 1
 
 help: ## list what can be done
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## build the binary, target/release/holdfast
 	@echo "== build: target/release/holdfast, optimised"
@@ -68,6 +68,15 @@ sim: ## run simulated clusters under faults (SCHEDULES=N SEED=FIRST)
 bench: build ## measure the file system, with its limits in the same run
 	@echo "== bench: holdfast bench iobench, JSON Lines on standard output"
 	./target/release/holdfast --json bench iobench -t table
+
+bench-cache: build ## measure the cache beside memcached, which it installs, and a null server
+	@echo "== bench-cache: tables, latency, hits, memory, on a machine that does nothing else"
+	@.ci/tools cache-peers
+	./target/release/holdfast bench cache -t table -e 5 --seconds 0.7
+	for t in ladder cores curve second; do ./target/release/holdfast bench cache -t $$t; done
+	./target/release/holdfast bench cache -t crowd
+	./target/release/holdfast bench cache -t items --keys 10000000
+	./target/release/holdfast bench cache -t hits --memory 64 --seconds 40
 
 clean: ## remove what was built; ./data stays
 	@echo "== clean: target"

@@ -28,7 +28,7 @@ const KEY_BYTES_GUESS: f64 = 100.0;
 /// Answers of more datagrams than this say nothing about the queue by their time over TCP.
 const TIMED_DATAGRAMS_MAX: u32 = 4;
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Settings {
     pub window: window::Settings,
     /// A longer answer ends its connection, or is lost: what a server may make us keep.
@@ -120,7 +120,7 @@ struct Slot {
     /// When the last part of the answer came; 0 before the first.
     heard_ns: u64,
     bytes: Vec<u8>,
-    parts: Option<Box<Assembly>>,
+    parts: Option<Assembly>,
 }
 
 struct Server {
@@ -158,7 +158,7 @@ pub struct Fleet {
     dead: Vec<u32>,
     /// Servers that have something for the driver.
     work: VecDeque<u32>,
-    spare: Vec<Box<Assembly>>,
+    spare: Vec<Assembly>,
     key_bytes: f64,
     heard_ns: u64,
     backed_off_ns: u64,
@@ -367,7 +367,7 @@ impl Fleet {
         self.keep_spare(parts);
     }
 
-    fn keep_spare(&mut self, mut parts: Box<Assembly>) {
+    fn keep_spare(&mut self, mut parts: Assembly) {
         if self.spare.len() < SPARE_MAX {
             parts.clear();
             self.spare.push(parts);

@@ -7,9 +7,11 @@ mod assembly;
 mod batch;
 mod client;
 pub mod fleet;
+pub mod incast;
 pub mod links;
 mod md5;
 pub mod ring;
+pub mod route;
 pub mod window;
 pub mod wire;
 

@@ -20,8 +20,8 @@ pub enum Shape {
     Line,
     /// One line, with a block behind it if it begins with `VA`.
     Meta,
-    /// Lines, then `END` (statistics), or one line that is another answer.
-    Lines,
+    /// As `Meta`, or nothing, or several, before `MN`: a quiet command and `mn` behind it.
+    Quiet,
 }
 
 /// The server broke the protocol.
@@ -44,13 +44,13 @@ impl Scan {
                 Shape::Line => return Ok(Some(behind)),
                 Shape::Values if line.starts_with(b"VALUE ") => number(word(line, 3)),
                 Shape::Values if line == b"END" || is_error(line) => return Ok(Some(behind)),
-                Shape::Meta if line.starts_with(b"VA ") => number(word(line, 1)),
+                Shape::Meta | Shape::Quiet if line.starts_with(b"VA ") => number(word(line, 1)),
                 Shape::Meta => return Ok(Some(behind)),
-                Shape::Lines if line.starts_with(b"STAT ") || line.starts_with(b"ITEM ") => {
+                Shape::Quiet if line == b"MN" => return Ok(Some(behind)),
+                Shape::Quiet => {
                     self.at = behind;
                     continue;
                 }
-                Shape::Lines => return Ok(Some(behind)),
                 Shape::Values => return Err(Broken),
             };
             let block = block.and_then(|n| usize::try_from(n).ok()).ok_or(Broken)?;
@@ -183,7 +183,8 @@ mod tests {
         assert_eq!(ends(Shape::Values, b"SERVER_ERROR out\r\n"), Ok(Some(18)));
         assert_eq!(ends(Shape::Meta, b"VA 2 f1\r\nok\r\nHD\r\n"), Ok(Some(13)));
         assert_eq!(ends(Shape::Meta, b"HD\r\n"), Ok(Some(4)));
-        assert_eq!(ends(Shape::Lines, b"STAT a 1\r\nSTAT b 2\r\nEND\r\n"), Ok(Some(25)));
+        assert_eq!(ends(Shape::Quiet, b"MN\r\n"), Ok(Some(4)));
+        assert_eq!(ends(Shape::Quiet, b"VA 2 f1\r\nMN\r\nNF\r\nMN\r\n"), Ok(Some(21)));
     }
 
     #[test]

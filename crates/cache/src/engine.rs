@@ -158,6 +158,9 @@ impl Engine {
 
     /// Stores a value that is all here.
     pub fn store_value(&mut self, storing: &Storing<'_>, value: &[u8]) -> Stored {
+        if self.shared.settings.ablation.shared_statistics {
+            self.shared.count_slowly(1);
+        }
         self.counters().cmd_set.add(1);
         if matches!(storing.mode, Mode::Append | Mode::Prepend) {
             return self.join(storing, value);

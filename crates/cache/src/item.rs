@@ -28,6 +28,9 @@ pub const MARK_LARGE: u32 = 1 << 30;
 /// The key is shown in base64.
 pub const MARK_BINARY: u32 = 1 << 31;
 
+/// All marks.
+pub const MARKS: u32 = 0x3f << 26;
+
 /// The first two words of an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
@@ -145,6 +148,13 @@ impl Slot {
         }
         let due = frequency < FREQUENCY_MAX && random & ((1 << frequency) - 1) == 0;
         due.then(|| self.with_frequency(frequency + 1))
+    }
+
+    /// The same with counts that were kept somewhere else.
+    pub fn with_counts(self, frequency: u64, is_fetched: bool, is_cas_seen: bool) -> Slot {
+        let fetched = if is_fetched { FETCHED } else { 0 };
+        let seen = if is_cas_seen { CAS_SEEN } else { 0 };
+        Slot(self.with_frequency(frequency.min(FREQUENCY_MAX)).0 | fetched | seen)
     }
 
     pub fn cas_seen(self) -> Slot {

@@ -7,6 +7,7 @@ mod hash;
 mod index;
 mod item;
 mod large;
+mod local;
 mod meta;
 mod out;
 mod parse;
@@ -21,7 +22,9 @@ pub mod store;
 mod text;
 mod udp;
 mod values;
+mod warm;
 mod worker;
 
+pub use local::Local;
 pub use server::Server;
-pub use settings::{Settings, Shared, UDP_REPLY_BYTES, VERSION};
+pub use settings::{Ablation, Settings, Shared, UDP_REPLY_BYTES, VERSION};

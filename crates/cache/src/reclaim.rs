@@ -9,6 +9,7 @@ use crate::item::{FREQUENCY_MAX, Head, KEY_BYTES_MAX, MARK_CAS, MARK_FLAGS, Slot
 use crate::segments::{CLASSES, Open, Pool};
 use crate::stats::Counters;
 use crate::store::Store;
+use holdfast_base::Result;
 use holdfast_env::arena::SLACK_BYTES;
 use std::sync::atomic::Ordering;
 
@@ -19,12 +20,12 @@ const COMPACT_MAX: usize = 6;
 /// Items whose index lines are loaded at once.
 const BATCH: usize = 64;
 
-/// A live item of a segment that is being reclaimed.
-struct Live {
-    place: usize,
-    hash: u64,
-    head: Head,
-    frequency: u64,
+/// A live item of a segment that is being reclaimed or saved.
+pub(crate) struct Live {
+    pub place: usize,
+    pub hash: u64,
+    pub head: Head,
+    pub slot: Slot,
 }
 
 /// Where survivors go.
@@ -141,7 +142,7 @@ impl Store {
         let found: Vec<Vec<Live>> = sources.iter().map(|s| self.live_items(*s)).collect();
         let mut bytes_of = [0u64; FREQUENCY_MAX as usize + 1];
         for live in found.iter().flatten() {
-            bytes_of[live.frequency as usize] += live.head.bytes() as u64;
+            bytes_of[live.slot.frequency() as usize] += live.head.bytes() as u64;
         }
         // The lowest frequency of which something is kept, and how many bytes of it.
         let (mut least, mut rest) = (0, u64::MAX);
@@ -159,7 +160,7 @@ impl Store {
             let mut evicted = Vec::new();
             for item in live {
                 let bytes = item.head.bytes() as u64;
-                let keeps = match item.frequency.cmp(&least) {
+                let keeps = match item.slot.frequency().cmp(&least) {
                     std::cmp::Ordering::Greater => true,
                     std::cmp::Ordering::Less => false,
                     std::cmp::Ordering::Equal => {
@@ -196,14 +197,14 @@ impl Store {
             self.segments.arena.copy_out(at + head.key_at(), len, &mut key);
             let hash = self.hasher.hash(&key[..len]);
             self.index.prefetch(hash);
-            batch.push(Live { place: at, hash, head, frequency: 0 });
+            batch.push(Live { place: at, hash, head, slot: Slot(0) });
             at += head.bytes();
             if batch.len() == BATCH || at >= start + used {
                 items.extend(batch.drain(..).filter_map(|mut item| {
                     let reading = self.index.read(item.hash);
                     // No confirmation: the slot is looked at again under the line's lock.
                     let found = self.index.find(reading, item.hash, |_, slot| {
-                        item.frequency = slot.frequency();
+                        item.slot = slot;
                         slot.place() == item.place
                     });
                     found.then_some(item)
@@ -211,6 +212,24 @@ impl Store {
             }
         }
         items
+    }
+
+    /// Visits all items that are neither expired nor flushed, oldest segments first. Only while no
+    /// thread writes, and all segments are closed ([`Store::retire`]).
+    pub(crate) fn each_kept(&self, mut visit: impl FnMut(&Live) -> Result<()>) -> Result<()> {
+        let (now, flushed) = (self.now(), self.segments.flushed.load(Ordering::Relaxed));
+        let opened =
+            |segment: u32| self.segments.table[segment as usize].opened.load(Ordering::Relaxed);
+        let mut segments: Vec<(u64, u32)> = {
+            let pool = self.segments.pool();
+            pool.closed.iter().flatten().map(|segment| (opened(*segment), *segment)).collect()
+        };
+        segments.sort_unstable();
+        for (_, segment) in segments.into_iter().filter(|(opened, _)| *opened > flushed) {
+            let items = self.live_items(segment);
+            items.iter().filter(|live| !live.head.is_expired(now)).try_for_each(&mut visit)?;
+        }
+        Ok(())
     }
 
     /// Takes items out of the index, if they are still in it.

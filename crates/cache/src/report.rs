@@ -80,6 +80,7 @@ pub fn general(store: &Store, shared: &Shared, totals: &Totals, say: Say<'_>) {
     say("auth_cmds", &totals.auth_cmds);
     say("auth_errors", &totals.auth_errors);
     say("idle_kicks", &totals.idle_kicks);
+    say("ssl_handshake_errors", &totals.ssl_handshake_errors);
     say("bytes_read", &totals.bytes_read);
     say("bytes_written", &totals.bytes_written);
     say("limit_maxbytes", &store.limit);
@@ -128,6 +129,13 @@ fn settings(shared: &Shared, say: Say<'_>) {
     say("shutdown_command", &if settings.shutdown_command { "yes" } else { "no" });
     say("idle_timeout", &settings.idle_timeout_s);
     say("binding_protocol", &"ascii");
+    say("ssl_enabled", &if settings.tls.is_some() { "yes" } else { "no" });
+    if let Some(tls) = &settings.tls {
+        say("ssl_chain_cert", &tls.chain.display());
+        say("ssl_key", &tls.key.display());
+    }
+    let file = settings.file.as_ref().map_or("NULL".to_owned(), |file| file.display().to_string());
+    say("memory_file", &file);
 }
 
 /// Memory is not divided by size: there is one class, 1.

@@ -4,11 +4,12 @@
 use crate::settings::{Settings, Shared};
 use crate::stats::Totals;
 use crate::store::Store;
+use crate::warm::Warm;
 use crate::worker::{Listeners, Worker};
 use holdfast_base::{Error, Result};
 use holdfast_env::poll::{Events, Interest, Poller, Waker};
 use holdfast_env::tasks::{self, Task};
-use holdfast_env::{Clock, Rng, sockets};
+use holdfast_env::{Clock, Disk, Rng, sockets};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -26,6 +27,9 @@ pub struct Server {
     pub shared: Arc<Shared>,
     wakers: Vec<Arc<Waker>>,
     tasks: Vec<Task>,
+    /// What people should know of the start.
+    pub notes: Vec<String>,
+    warm: Option<Warm>,
     tcp: Vec<SocketAddr>,
     udp: Vec<SocketAddr>,
 }
@@ -45,21 +49,34 @@ fn listening(what: &str, place: &dyn std::fmt::Display, error: io::Error) -> Err
 }
 
 impl Server {
-    pub fn start(mut settings: Settings, clock: Arc<dyn Clock>, rng: &dyn Rng) -> Result<Server> {
+    pub fn start(
+        mut settings: Settings,
+        clock: Arc<dyn Clock>,
+        rng: &dyn Rng,
+        disk: &Arc<dyn Disk>,
+    ) -> Result<Server> {
         let threads = settings.threads.max(1);
         settings.threads = threads;
         let store = Store::new(settings.memory_bytes, threads, settings.evicts, rng.next_u64())?;
         let store = Arc::new(store);
         let mut listeners = Vec::new();
         for thread in 0..threads {
-            listeners.push(Server::listen(&mut settings, thread)?);
+            let listening = Server::listen(&mut settings, thread, listeners.first())?;
+            listeners.push(listening);
         }
-        let tcp = settings.tcp.clone();
+        let tcp = [&settings.tcp[..], &settings.tcp_plain].concat();
         let udp = settings.udp.clone();
         let waker = || Waker::new().map_err(|e| Error::from(e).context("make an event descriptor"));
-        let shared = Arc::new(Shared::new(settings, clock, waker()?));
+        let shared = Arc::new(Shared::new(settings, clock, waker()?)?);
         shared.tick(&store);
-        let mut server = Server { store, shared, wakers: Vec::new(), tasks: Vec::new(), tcp, udp };
+        let (mut notes, mut warm) = (Vec::new(), None);
+        if let Some(file) = &shared.settings.file {
+            let (begun, note) = Warm::begin(disk, file, &store, &shared)?;
+            warm = Some(begun);
+            notes.push(note);
+        }
+        let (wakers, tasks) = (Vec::new(), Vec::new());
+        let mut server = Server { store, shared, wakers, tasks, notes, warm, tcp, udp };
         for (thread, listeners) in listeners.into_iter().enumerate() {
             let waker = Arc::new(waker()?);
             server.wakers.push(waker.clone());
@@ -72,9 +89,13 @@ impl Server {
     }
 
     /// The listeners of one thread. The first binds ports of 0, and the others the same ports.
-    fn listen(settings: &mut Settings, thread: usize) -> Result<Listeners> {
+    fn listen(
+        settings: &mut Settings,
+        thread: usize,
+        first: Option<&Listeners>,
+    ) -> Result<Listeners> {
         let mut listeners = Listeners::default();
-        for address in &mut settings.tcp {
+        for address in settings.tcp.iter_mut().chain(&mut settings.tcp_plain) {
             if thread == 0 {
                 // Shared ports would let two servers of one user divide the clients in silence.
                 let alone = sockets::listen_tcp(*address, settings.backlog, false)
@@ -86,7 +107,13 @@ impl Server {
             *address = listener.local_addr().map_err(|e| listening("TCP", address, e))?;
             listeners.tcp.push(listener);
         }
-        for address in &mut settings.udp {
+        let shared = first.filter(|_| settings.ablation.one_udp_socket);
+        for socket in shared.iter().flat_map(|first| &first.udp) {
+            let socket =
+                socket.try_clone().map_err(|e| Error::from(e).context("share a socket"))?;
+            listeners.udp.push(socket);
+        }
+        for address in settings.udp.iter_mut().filter(|_| shared.is_none()) {
             if thread == 0 {
                 let alone =
                     sockets::bind_udp(*address, false).map_err(|e| listening("UDP", address, e))?;
@@ -143,6 +170,12 @@ impl Server {
 
     pub fn totals(&self) -> Totals {
         self.store.totals()
+    }
+
+    /// Ends all threads, and keeps the items if there is a file for them. Says how many.
+    pub fn end(mut self) -> Result<Option<u64>> {
+        self.shutdown();
+        self.warm.as_ref().map(|warm| warm.save(&self.store, &self.shared)).transpose()
     }
 
     /// Ends all threads, and with them all connections.

@@ -2,8 +2,10 @@
 
 use crate::stats::Totals;
 use crate::store::Store;
+use holdfast_base::{Error, Result};
 use holdfast_env::Clock;
 use holdfast_env::poll::Waker;
+use holdfast_env::tls::{TlsConfig, TlsFiles};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
@@ -14,6 +16,19 @@ pub const VERSION: &str = concat!("1.6.18-holdfast-", env!("CARGO_PKG_VERSION"))
 
 /// Answers to one UDP request, unless told otherwise: a few hundred keys.
 pub const UDP_REPLY_BYTES: usize = 256 << 10;
+
+/// Design decisions taken back one by one, so that a benchmark can say what each is worth.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ablation {
+    /// One set of statistics under one lock, taken for each key.
+    pub shared_statistics: bool,
+    /// All threads receive from and send on one UDP socket.
+    pub one_udp_socket: bool,
+    /// Each answer is sent alone, and each datagram.
+    pub unbatched_sends: bool,
+    /// Each connection owns buffers for receiving and sending.
+    pub connection_buffers: bool,
+}
 
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -32,6 +47,12 @@ pub struct Settings {
     pub requests_per_event: usize,
     pub cas: bool,
     pub backlog: u32,
+    /// Where items are kept from one run to the next.
+    pub file: Option<PathBuf>,
+    /// TLS on all TCP listeners but those of `tcp_plain`.
+    pub tls: Option<TlsFiles>,
+    /// Addresses that are served without TLS where others are served with it.
+    pub tcp_plain: Vec<SocketAddr>,
     pub flush: bool,
     pub shutdown_command: bool,
     pub verbose: u8,
@@ -50,6 +71,7 @@ pub struct Settings {
     /// Answers read-ahead measurements only: reads whole requests and answers the same bytes
     /// without looking anything up. (request bytes, reply bytes)
     pub null: Option<(usize, usize)>,
+    pub ablation: Ablation,
 }
 
 impl Default for Settings {
@@ -67,6 +89,9 @@ impl Default for Settings {
             requests_per_event: 20,
             cas: true,
             backlog: 1024,
+            file: None,
+            tls: None,
+            tcp_plain: Vec::new(),
             flush: true,
             shutdown_command: false,
             verbose: 0,
@@ -77,6 +102,7 @@ impl Default for Settings {
             udp_bytes_per_second: 16 << 20,
             first_core: None,
             null: None,
+            ablation: Ablation::default(),
         }
     }
 }
@@ -99,15 +125,21 @@ pub struct Shared {
     pub flush_at: AtomicU64,
     large: AtomicU64,
     pub verbose: AtomicU64,
+    /// Replaced by `refresh_certs`; looked at when a client connects.
+    tls: Mutex<Option<TlsConfig>>,
+    /// Of the ablation alone: statistics as they must not be kept.
+    pub slow_statistics: Mutex<u64>,
     /// What the counters were at `stats reset`.
     pub before: Mutex<Totals>,
 }
 
 impl Shared {
-    pub fn new(settings: Settings, clock: Arc<dyn Clock>, wake: Waker) -> Shared {
+    /// Reads the certificates, if there are to be some.
+    pub fn new(settings: Settings, clock: Arc<dyn Clock>, wake: Waker) -> Result<Shared> {
+        let tls = settings.tls.as_ref().map(TlsConfig::load).transpose()?;
         let verbose = AtomicU64::new(u64::from(settings.verbose));
         let (unix_s, started_ns) = ((clock.unix_ms() / 1000) as i64, clock.monotonic_ns());
-        Shared {
+        Ok(Shared {
             settings,
             clock,
             // Second 1 is now: 0 means never, and what expired in second 1 expired before.
@@ -121,8 +153,10 @@ impl Shared {
             flush_at: AtomicU64::new(0),
             large: AtomicU64::new(1),
             verbose,
+            tls: Mutex::new(tls),
+            slow_statistics: Mutex::new(0),
             before: Mutex::new(Totals::default()),
-        }
+        })
     }
 
     pub fn epoch_s(&self) -> i64 {
@@ -148,9 +182,37 @@ impl Shared {
         }
     }
 
+    /// Numbers below were used by an earlier cache.
+    pub fn skip_large(&self, next: u64) {
+        self.large.fetch_max(next, Ordering::Relaxed);
+    }
+
     /// The number of the next large value. On no path of small ones.
     pub fn next_large(&self) -> u64 {
         self.large.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Counts as with one lock for all threads.
+    #[cold]
+    pub fn count_slowly(&self, requests: u64) {
+        for _ in 0..requests {
+            *self.slow_statistics.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        }
+    }
+
+    pub fn tls(&self) -> Option<TlsConfig> {
+        // A plain value.
+        self.tls.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Reads renewed certificates; those that are in use stay if they are wrong.
+    pub fn refresh_tls(&self) -> Result<()> {
+        let Some(files) = &self.settings.tls else {
+            return Err(Error::invalid("read certificates: TLS is off"));
+        };
+        let renewed = TlsConfig::load(files)?;
+        *self.tls.lock().unwrap_or_else(PoisonError::into_inner) = Some(renewed);
+        Ok(())
     }
 
     pub fn before(&self) -> MutexGuard<'_, Totals> {

@@ -46,6 +46,11 @@ macro_rules! counters {
                 totals
             }
 
+            /// Each by its name, and whether it is a level.
+            pub fn each(&self, mut visit: impl FnMut(&'static str, u64, bool)) {
+                $(visit(stringify!($name), self.$name, counters!(@level $($reset)?));)*
+            }
+
             /// What was counted since `before`; what is a level and not a count stays.
             pub fn since(&self, before: &Totals) -> Totals {
                 let mut since = self.clone();
@@ -54,6 +59,8 @@ macro_rules! counters {
             }
         }
     };
+    (@level) => { false };
+    (@level level) => { true };
     (@since $since:ident, $before:ident, $name:ident) => {
         $since.$name = $since.$name.wrapping_sub($before.$name);
     };
@@ -92,6 +99,7 @@ counters! {
     bytes_read,
     bytes_written,
     conn_yields,
+    ssl_handshake_errors,
     /// Items that the index points to.
     items = level,
     /// Bytes of those, with everything that belongs to them.

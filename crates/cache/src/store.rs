@@ -5,6 +5,8 @@
 //! but for changes under its line's lock; memory is reused only after the entry has gone, under
 //! that lock. So a reader that finds the line's version unchanged has read a whole item.
 
+mod pieces;
+
 use crate::hash::Hasher;
 use crate::index::{Index, Locked, Reading, SlotAt};
 use crate::item::{Head, MARK_CAS, MARK_FLAGS, MARK_LARGE, Slot, VALUE_BYTES_MAX};
@@ -84,6 +86,17 @@ pub struct NewItem<'a> {
     pub marks: u32,
     /// Stored with it instead of a cas of its own.
     pub cas: Option<u64>,
+}
+
+/// An item that an earlier store held, with what is known of its use.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Restored<'a> {
+    pub item: NewItem<'a>,
+    /// Also flags of 0: a piece of a large value does.
+    pub stores_flags: bool,
+    pub frequency: u64,
+    pub is_fetched: bool,
+    pub is_cas_seen: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -178,6 +191,12 @@ impl Store {
     #[inline(always)]
     pub fn prefetch(&self, hash: u64) {
         self.index.prefetch(hash);
+    }
+
+    /// Starts loading what a write to a key compares: the head and key of the item that is there.
+    #[inline(always)]
+    pub fn prefetch_item(&self, hash: u64, key_len: usize) {
+        self.probe(hash, size_of::<Head>() + key_len);
     }
 
     /// Looks into the index, and starts loading the item, `bytes` of it.
@@ -367,6 +386,33 @@ impl Store {
         Put::Stored(self.cas(place, head))
     }
 
+    /// Stores what an earlier store held, under a key that is not there. False without memory.
+    pub(crate) fn restore(&self, writer: &mut Writer, restored: &Restored<'_>) -> bool {
+        let hash = self.hash(restored.item.key);
+        let Some((place, head)) = self.write(writer, &restored.item, restored.stores_flags) else {
+            return false;
+        };
+        let mut line = self.index.lock(hash);
+        self.link(writer, &mut line, hash, (place, head), None);
+        if let Some((at, slot)) = line.find(|slot| slot.place() == place) {
+            let Restored { frequency, is_fetched, is_cas_seen, .. } = *restored;
+            line.set(at, slot.with_counts(frequency, is_fetched, is_cas_seen));
+        }
+        drop(line);
+        self.grow_if_due(writer, true);
+        true
+    }
+
+    /// Closes a writer's segments: it writes no more.
+    pub fn retire(&self, writer: &mut Writer) {
+        let mut pool = self.segments.pool();
+        for (class, open) in writer.open.iter_mut().enumerate() {
+            if let Some(open) = open.take() {
+                pool.close(&self.segments, class, open);
+            }
+        }
+    }
+
     /// Points the index to a new item instead of the old one, if any.
     fn link(
         &self,
@@ -540,11 +586,9 @@ impl Store {
         let mut segment = self.take_segment(&mut pool, counters);
         if segment.is_none() && self.evicts {
             // All memory is in open segments: closed, ours can be reclaimed.
-            for (class, open) in writer.open.iter_mut().enumerate() {
-                if let Some(open) = open.take() {
-                    pool.close(&self.segments, class, open);
-                }
-            }
+            drop(pool);
+            self.retire(writer);
+            pool = self.segments.pool();
             segment = self.take_segment(&mut pool, counters);
         }
         writer.open[class] = Some(pool.open(&self.segments, segment?, self.now()));
@@ -562,88 +606,11 @@ impl Store {
         }
     }
 
-    /// Stores a piece of a large value; false if there is no memory.
-    pub fn put_piece(&self, writer: &mut Writer, key: &[u8], value: &[u8], expires: u32) -> bool {
-        let new =
-            NewItem { key, value: [value, &[]], marks: MARK_LARGE, expires, ..NewItem::default() };
-        let hash = self.hash(key);
-        let Some((place, head)) = self.write(writer, &new, true) else { return false };
-        let mut line = self.index.lock(hash);
-        self.link(writer, &mut line, hash, (place, head), None);
-        drop(line);
-        self.grow_if_due(writer, true);
-        true
-    }
-
-    fn piece_seen(&self, at: SlotAt, slot: Slot, key: &[u8]) -> Option<Seen> {
-        let place = slot.place();
-        let head = self.head(place);
-        let is = head.has(MARK_LARGE)
-            && self.is_piece(place, head)
-            && head.key_len() == key.len()
-            && self.segments.arena.equals(place + head.key_at(), key);
-        is.then_some(Seen { at, slot, head, place })
-    }
-
-    /// Appends a piece to `target`; false if it is gone.
-    pub fn read_piece(&self, writer: &mut Writer, key: &[u8], target: &mut Vec<u8>) -> bool {
-        let hash = self.hash(key);
-        let start = target.len();
-        loop {
-            let reading = self.index.read(hash);
-            let mut found = None;
-            self.index.find(reading, hash, |at, slot| {
-                found = self.piece_seen(at, slot, key);
-                found.is_some()
-            });
-            if let Some(seen) = &found {
-                let len = seen.head.value_len();
-                target.resize(start + len + holdfast_env::arena::SLACK_BYTES, 0);
-                self.copy_value(seen, &mut target[start..]);
-                target.truncate(start + len);
-            }
-            if self.index.confirm(reading) {
-                if let Some(seen) = &found {
-                    self.count_read(writer, seen, false);
-                }
-                return found.is_some();
-            }
-            target.truncate(start);
-        }
-    }
-
-    /// Gives a piece another expiry.
-    pub fn touch_piece(&self, key: &[u8], expires: u32) {
-        let line = self.index.lock(self.hash(key));
-        line.find(|slot| {
-            let seen = self.piece_seen(SlotAt::default(), slot, key);
-            if let Some(seen) = &seen {
-                self.set_expires(seen, expires);
-            }
-            seen.is_some()
-        });
-    }
-
     /// Under the item's lock.
     fn set_expires(&self, seen: &Seen, expires: u32) {
         self.set_head(seen.place, Head { expires, ..seen.head });
         let bound = if expires == 0 { u32::MAX } else { expires };
         self.segments.of(seen.place).expires.fetch_max(bound, Ordering::Relaxed);
-    }
-
-    pub fn remove_piece(&self, writer: &Writer, key: &[u8]) {
-        let hash = self.hash(key);
-        let mut line = self.index.lock(hash);
-        let mut seen = None;
-        line.find(|slot| {
-            seen = self.piece_seen(SlotAt::default(), slot, key);
-            seen.is_some()
-        });
-        let Some(seen) = seen else { return };
-        let Some((at, _)) = line.find(|slot| slot == seen.slot) else { return };
-        line.remove(at);
-        drop(line);
-        self.forget(&self.counters[writer.id], &seen);
     }
 }
 

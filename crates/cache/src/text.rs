@@ -4,7 +4,7 @@
 use crate::engine::{Counted, Engine, Mode, Stored, Storing};
 use crate::item::KEY_BYTES_MAX;
 use crate::out::Out;
-use crate::parse::{Words, i32_of, u32_of, u64_of};
+use crate::parse::{Words, i32_of, u32_of, u64_of, word_end};
 use crate::report;
 use crate::session::Done;
 use crate::settings::VERSION;
@@ -86,11 +86,71 @@ pub fn command(
             out.push(OK);
         }
         b"slabs" if n >= 3 && words.get(1) == b"automove" => reply(out, is_quiet(words), OK),
+        b"refresh_certs" if n == 1 && engine.shared.settings.tls.is_some() => {
+            match engine.shared.refresh_tls() {
+                Ok(()) => out.push(OK),
+                Err(e) => out.push(format!("ERROR {e}\r\n").as_bytes()),
+            }
+        }
         b"watch" => out.push(b"CLIENT_ERROR watch commands not allowed\r\n"),
         _ if words.last().starts_with(b"HTTP/") => return Done::Close,
         _ => out.push(ERROR),
     }
     Done::Line
+}
+
+/// A number without sign or spaces at `at`, and where it ends.
+fn digits(line: &[u8], at: usize) -> Option<(u32, usize)> {
+    /// That many cannot overflow.
+    const DIGITS_MAX: usize = 9;
+    let (mut n, mut end) = (0u32, at);
+    while let Some(digit) = line.get(end).map(|b| b.wrapping_sub(b'0')).filter(|d| *d <= 9) {
+        n = n.wrapping_mul(10).wrapping_add(u32::from(digit));
+        end += 1;
+    }
+    (end > at && end - at <= DIGITS_MAX).then_some((n, end))
+}
+
+/// `set KEY FLAGS EXPTIME LENGTH` written plainly, its value behind it: what most clients send,
+/// read in one pass, while what the next one needs is loaded. Says how long it was; nothing, and
+/// nothing done, for what is not as plain: [`command`] reads that.
+pub fn plain_set(engine: &mut Engine, rest: &[u8], out: &mut Out) -> Option<usize> {
+    const COMMAND: &[u8] = b"set ";
+    let key_end = word_end(rest, COMMAND.len())?;
+    let key = &rest[COMMAND.len()..key_end];
+    if key.is_empty() || key.len() > KEY_BYTES_MAX || rest[key_end] != b' ' || key.contains(&0) {
+        return None;
+    }
+    let hash = engine.store.hash(key);
+    engine.store.prefetch_item(hash, key.len());
+    let (flags, at) = digits(rest, key_end + 1)?;
+    let (exptime, at) = digits(rest, at + usize::from(rest.get(at) == Some(&b' ')))?;
+    let (len, at) = digits(rest, at + usize::from(rest.get(at) == Some(&b' ')))?;
+    let len = len as usize;
+    let value = rest[at..].strip_prefix(b"\r\n")?;
+    let end = value.get(len..len + END_BYTES)?;
+    if end != b"\r\n" || len > engine.store.large_bytes() || !engine.fits(key, len) {
+        return None;
+    }
+    let used = at + 2 * END_BYTES + len;
+    let next = &rest[used..];
+    if next.starts_with(COMMAND)
+        && let Some(end) = word_end(next, COMMAND.len())
+    {
+        engine.store.prefetch(engine.store.hash(&next[COMMAND.len()..end]));
+    }
+    let storing = Storing {
+        key,
+        flags,
+        expires: engine.expiry(exptime as i32),
+        mode: Mode::Set,
+        new_cas: None,
+        required_cas: None,
+        binary: false,
+        vivify: None,
+    };
+    answer(engine, &storing, false, Value::Here(&value[..len]), true, out);
+    Some(used)
 }
 
 /// The command, the length of its value, and whether it wants no answer.

@@ -163,7 +163,8 @@ impl Udp {
         let count = self.out.len().div_ceil(BODY_BYTES);
         let first_bytes = FRAME_BYTES + self.out.len().min(BODY_BYTES);
         // A train's datagrams have one length, and go to one peer.
-        let joins = self.to == Some(to)
+        let joins = !engine.shared.settings.ablation.unbatched_sends
+            && self.to == Some(to)
             && self.train.len() / self.each.max(1) + count <= TRAIN_MAX
             && self.train.len() + self.out.len() + count * FRAME_BYTES <= DATAGRAM_BYTES_MAX
             && self.train.len().is_multiple_of(self.each.max(1))
@@ -197,7 +198,8 @@ fn flush(train: &mut Vec<u8>, each: usize, to: SocketAddr, socket: &UdpSocket, e
         return;
     }
     let datagrams = train.len().div_ceil(each) as u64;
-    if sockets::send_train(socket, train, each, to).is_ok() {
+    let alone = engine.shared.settings.ablation.unbatched_sends;
+    if !alone && sockets::send_train(socket, train, each, to).is_ok() {
         engine.counters().udp_datagrams_sent.add(datagrams);
         engine.counters().bytes_written.add(train.len() as u64);
     } else {

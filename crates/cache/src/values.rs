@@ -35,8 +35,6 @@ struct Pieces {
     out_of_memory: bool,
 }
 
-/// Most that is reserved for a value before its bytes are there.
-const RESERVE_BYTES_MAX: usize = 16 << 10;
 /// The value's `\r\n`.
 pub const END_BYTES: usize = 2;
 
@@ -72,8 +70,10 @@ impl Incoming {
     pub fn take(&mut self, engine: &mut Engine, input: &[u8]) -> usize {
         let n = input.len().min(self.len + END_BYTES - self.received);
         let Some(pieces) = &mut self.pieces else {
-            if self.buffer.capacity() == 0 {
-                self.buffer.reserve_exact((self.len + END_BYTES).min(RESERVE_BYTES_MAX.max(n)));
+            if self.buffer.capacity() - self.buffer.len() < n {
+                // What has come, and then as much again: never much more than the client has sent.
+                let left = self.len + END_BYTES - self.received;
+                self.buffer.reserve_exact(left.min(n.max(self.received)));
             }
             self.buffer.extend_from_slice(&input[..n]);
             self.received += n;

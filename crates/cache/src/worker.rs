@@ -12,6 +12,7 @@ use holdfast_base::{Error, Result};
 use holdfast_env::arena::SLACK_BYTES;
 use holdfast_env::poll::{Event, Events, Interest, Poller, Waker};
 use holdfast_env::sockets;
+use holdfast_env::tls::{RECORD_BYTES, TlsSession};
 use std::io;
 use std::net::{TcpListener, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -23,8 +24,13 @@ use std::time::Duration;
 /// One receive.
 const INPUT_BYTES: usize = 256 << 10;
 const EVENTS: usize = 512;
+/// One receive over TLS: with a record that came in parts, less than a receive has room for.
+const TLS_RECEIVE_BYTES: usize = 64 << 10;
+const _: () = assert!(TLS_RECEIVE_BYTES + RECORD_BYTES <= INPUT_BYTES / 2);
 /// How long a thread sleeps at most: idle connections are looked at then.
 const IDLE_WAIT: Duration = Duration::from_secs(1);
+/// The same while clients wait to be accepted.
+const ACCEPT_WAIT: Duration = Duration::from_millis(10);
 /// What all connections of one thread may hold unsent, at least.
 const UNSENT_BYTES_MIN: u64 = 8 << 20;
 /// The same as a part of the memory limit.
@@ -56,6 +62,7 @@ impl Listeners {
 
 struct Connection {
     socket: OwnedFd,
+    tls: Option<TlsSession>,
     session: Session,
     /// Received and not used: half a command, or what waits for answers to be taken.
     stash: Vec<u8>,
@@ -65,6 +72,8 @@ struct Connection {
     last_used_s: u32,
     closing: bool,
     interest: Interest,
+    /// Of an ablation: what the thread has for all.
+    own: Option<Box<(Vec<u8>, Out)>>,
 }
 
 pub struct Worker {
@@ -78,8 +87,11 @@ pub struct Worker {
     free: Vec<u32>,
     input: Vec<u8>,
     out: Out,
+    /// TLS: bytes as they are on the network, received and to be sent. Empty without it.
+    received: Vec<u8>,
+    sealed: Vec<u8>,
     batch: Batch,
-    /// Descriptors ran out: nothing is accepted until one is closed.
+    /// False when descriptors have run out: another thread may close one, so it is tried again soon.
     accepts: bool,
     unsent_bytes: u64,
     looked_for_idle_s: u32,
@@ -120,6 +132,8 @@ impl Worker {
             free: Vec::new(),
             input: vec![0; INPUT_BYTES + SLACK_BYTES],
             out: Out::new(),
+            received: Vec::new(),
+            sealed: Vec::new(),
             batch: Batch::default(),
             accepts: true,
             unsent_bytes: 0,
@@ -134,14 +148,19 @@ impl Worker {
         }
         let mut events = Events::new(EVENTS);
         while !self.shared.stops() {
-            if self.poller.wait(&mut events, Some(IDLE_WAIT)).is_err() {
+            let wait = if self.accepts { IDLE_WAIT } else { ACCEPT_WAIT };
+            if self.poller.wait(&mut events, Some(wait)).is_err() {
                 break;
             }
             for i in 0..events.len() {
                 self.event(events.get(i));
             }
             self.drop_idle();
+            if !self.accepts {
+                self.accept_again();
+            }
         }
+        self.engine.store.retire(&mut self.engine.writer);
     }
 
     fn event(&mut self, event: Event) {
@@ -180,6 +199,15 @@ impl Worker {
                 let _ = sockets::send(&socket, b"ERROR Too many open connections\r\n");
                 continue;
             }
+            let tls = match self.begin_tls(i) {
+                Ok(tls) => tls,
+                Err(_) => {
+                    self.shared.connections.fetch_sub(1, Ordering::Relaxed);
+                    self.engine.counters().ssl_handshake_errors.add(1);
+                    continue;
+                }
+            };
+            let counters = self.engine.counters();
             counters.curr_connections.add(1);
             if from.is_some() {
                 // What fails here only costs time.
@@ -194,6 +222,7 @@ impl Worker {
             }) as usize;
             let connection = Connection {
                 socket,
+                tls,
                 session: Session::default(),
                 stash: Vec::new(),
                 unsent: Vec::new(),
@@ -201,6 +230,7 @@ impl Worker {
                 last_used_s: self.engine.store.now(),
                 closing: false,
                 interest: Interest::Read,
+                own: settings.ablation.connection_buffers.then(Box::default),
             };
             let added = self.poller.add(&connection.socket, slot as u64, Interest::Read);
             self.connections[slot] = Some(connection);
@@ -210,7 +240,16 @@ impl Worker {
         }
     }
 
-    /// Waits with new connections until an old one ends.
+    /// The TLS of a connection that listener `i` brought, if it is to have some.
+    fn begin_tls(&self, i: usize) -> io::Result<Option<TlsSession>> {
+        let settings = &self.shared.settings;
+        if settings.tls.is_none() || i >= settings.tcp.len() {
+            return Ok(None);
+        }
+        self.shared.tls().map(|config| TlsSession::new(&config)).transpose()
+    }
+
+    /// Waits with new connections until others have ended.
     fn stop_accepting(&mut self) {
         self.accepts = false;
         for i in 0..self.listeners.len() {
@@ -236,6 +275,7 @@ impl Worker {
             return;
         };
         connection.last_used_s = self.engine.store.now();
+        self.swap_buffers(&mut connection);
         let lives = if connection.unsent.is_empty() {
             self.receive(&mut connection)
         } else if event.ended {
@@ -243,10 +283,19 @@ impl Worker {
         } else {
             self.send_unsent(&mut connection)
         };
+        self.swap_buffers(&mut connection);
         let lives = lives && self.watch(&mut connection, slot);
         self.connections[slot] = Some(connection);
         if !lives {
             self.close(slot);
+        }
+    }
+
+    /// Of an ablation: the connection's buffers instead of the thread's, and back.
+    fn swap_buffers(&mut self, connection: &mut Connection) {
+        if let Some(own) = &mut connection.own {
+            std::mem::swap(&mut self.input, &mut own.0);
+            std::mem::swap(&mut self.out, &mut own.1);
         }
     }
 
@@ -272,14 +321,48 @@ impl Worker {
         counters.connection_bytes.subtract(stash.capacity() as u64);
         drop(stash);
         let end = self.input.len() - SLACK_BYTES;
-        match sockets::receive(&connection.socket, &mut self.input[kept..end]) {
+        let received = match connection.tls {
+            None => sockets::receive(&connection.socket, &mut self.input[kept..end]),
+            Some(_) => self.receive_sealed(connection, kept, end),
+        };
+        match received {
             Ok(0) => false,
             Ok(n) => {
-                counters.bytes_read.add(n as u64);
+                self.engine.counters().bytes_read.add(n as u64);
+                if !connection.unsent.is_empty() {
+                    return self.keep(connection, 0, kept + n);
+                }
                 self.consume(connection, kept + n)
             }
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => self.keep(connection, 0, kept),
             Err(e) => e.kind() == io::ErrorKind::Interrupted,
+        }
+    }
+
+    /// Receives once over TLS, plain bytes to the input from `from` on. `WouldBlock` if none came.
+    fn receive_sealed(
+        &mut self,
+        connection: &mut Connection,
+        from: usize,
+        to: usize,
+    ) -> io::Result<usize> {
+        let Some(tls) = &mut connection.tls else { return Err(io::ErrorKind::InvalidInput.into()) };
+        self.received.resize(TLS_RECEIVE_BYTES, 0);
+        let n = sockets::receive(&connection.socket, &mut self.received)?;
+        self.sealed.clear();
+        let opened = tls.open(&self.received[..n], &mut self.input[from..to], &mut self.sealed);
+        if opened.is_err() {
+            self.engine.counters().ssl_handshake_errors.add(1);
+        }
+        // Also why the connection ends, if it does.
+        if !self.sealed.is_empty() && !self.send_sealed(connection) {
+            return Ok(0);
+        }
+        let opened = opened?;
+        match opened.bytes {
+            0 if n == 0 || opened.ended => Ok(0),
+            0 => Err(io::ErrorKind::WouldBlock.into()),
+            bytes => Ok(bytes),
         }
     }
 
@@ -341,37 +424,60 @@ impl Worker {
 
     /// Sends what was answered; what is not taken goes to the connection.
     fn send_out(&mut self, connection: &mut Connection) -> bool {
+        if self.out.is_empty() {
+            return true;
+        }
+        let lives = if let Some(tls) = &mut connection.tls {
+            self.sealed.clear();
+            tls.seal(self.out.as_slice(), &mut self.sealed).is_ok() && self.send_sealed(connection)
+        } else {
+            let out = std::mem::take(&mut self.out);
+            let lives = self.send(connection, out.as_slice());
+            self.out = out;
+            lives
+        };
+        self.out.clear();
+        lives
+    }
+
+    fn send_sealed(&mut self, connection: &mut Connection) -> bool {
+        let mut sealed = std::mem::take(&mut self.sealed);
+        let lives = self.send(connection, &sealed);
+        sealed.clear();
+        sealed.shrink_to(2 * INPUT_BYTES);
+        self.sealed = sealed;
+        lives
+    }
+
+    /// Sends bytes behind what is unsent. False when the connection has to end.
+    fn send(&mut self, connection: &mut Connection, bytes: &[u8]) -> bool {
         let mut sent = 0;
-        let bytes = self.out.as_slice();
-        while sent < bytes.len() {
+        while connection.unsent.is_empty() && sent < bytes.len() {
             match sockets::send(&connection.socket, &bytes[sent..]) {
                 Ok(n) => sent += n,
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) => {
-                    self.out.clear();
-                    return false;
-                }
+                Err(_) => return false,
             }
         }
         let rest = &bytes[sent..];
-        let counters = &self.engine.store.counters[self.engine.writer.id];
-        counters.bytes_written.add(sent as u64);
-        let mut lives = true;
-        if !rest.is_empty() {
-            let most = (self.shared.settings.memory_bytes as u64 / UNSENT_PART)
-                / self.shared.settings.threads as u64;
-            // Clients that do not read cannot be given memory without end.
-            lives = self.unsent_bytes + rest.len() as u64 <= most.max(UNSENT_BYTES_MIN);
-            if lives {
-                connection.unsent = rest.to_vec();
-                connection.sent = 0;
-                self.unsent_bytes += connection.unsent.capacity() as u64;
-                counters.connection_bytes.add(connection.unsent.capacity() as u64);
-            }
+        self.engine.counters().bytes_written.add(sent as u64);
+        if rest.is_empty() {
+            return true;
         }
-        self.out.clear();
-        lives
+        let most = (self.shared.settings.memory_bytes as u64 / UNSENT_PART)
+            / self.shared.settings.threads as u64;
+        // Clients that do not read cannot be given memory without end.
+        if self.unsent_bytes + rest.len() as u64 > most.max(UNSENT_BYTES_MIN) {
+            return false;
+        }
+        let before = connection.unsent.capacity() as u64;
+        connection.unsent.reserve_exact(rest.len());
+        connection.unsent.extend_from_slice(rest);
+        let more = connection.unsent.capacity() as u64 - before;
+        self.unsent_bytes += more;
+        self.engine.counters().connection_bytes.add(more);
+        true
     }
 
     /// Sends more of what was not taken; once all is, goes on with what was received.
@@ -420,9 +526,6 @@ impl Worker {
         self.shared.connections.fetch_sub(1, Ordering::Relaxed);
         self.free.push(slot as u32);
         drop(connection);
-        if !self.accepts {
-            self.accept_again();
-        }
     }
 
     /// Ends connections that were not used for as long as was allowed.

@@ -4,6 +4,7 @@ use holdfast_base::ids::{
     ChunkId, Cookie, Durability, FileId, Generation, Pointer, Slot, StoreId, Tier,
 };
 use holdfast_base::limits::CHUNK_BYTES;
+use holdfast_base::units::MIB;
 use holdfast_base::{Error, Result};
 use holdfast_env::region::RegionSlice;
 use std::ops::Range;
@@ -29,6 +30,9 @@ pub struct StoreConfig {
     /// Keep a zero-filled file ready for the next durable packed chunk: writes into zeros are
     /// about twice as fast as into reserved space, whose extents each write has to convert.
     pub spare_file: bool,
+    /// Length of a segment of the journal that small durable appends to raw chunks share; 0 for
+    /// none. It takes four of them, once such appends come.
+    pub journal_segment_bytes: u64,
 }
 
 impl StoreConfig {
@@ -39,6 +43,7 @@ impl StoreConfig {
             reserve_bytes: 0,
             commit_threads: 2,
             spare_file: true,
+            journal_segment_bytes: 32 * MIB,
         }
     }
 }
@@ -151,6 +156,8 @@ pub struct Recovered {
     pub damaged: Vec<Damage>,
     /// Files that no store wrote, and why they were moved to `quarantine`.
     pub quarantined: Vec<(String, String)>,
+    /// Acknowledged appends that the journal has lost to damage; which, nobody can say.
+    pub journal_damage: Vec<String>,
     /// Generations beside the current one, waiting for a switch or an unlink.
     pub other_generations: Vec<(ChunkId, Generation)>,
     /// Imports that were not finished; the next import of the same goes on with them.

@@ -2,8 +2,9 @@
 //! few threads a store, or in `pump` when the store has none.
 
 use crate::disk::DiskStore;
-use crate::open::{Batch, COMMIT_BYTES_MAX, Open};
+use crate::open::{Batch, COMMIT_BYTES_MAX, Class, Open};
 use holdfast_base::Result;
+use holdfast_base::limits::SECTOR_BYTES;
 use holdfast_base::units::MIB;
 use holdfast_env::buf::AlignedBuf;
 use std::cell::Cell;
@@ -97,21 +98,50 @@ pub fn on_commit_thread() -> bool {
     IS_COMMIT_THREAD.get()
 }
 
+pub fn mark_commit_thread() {
+    IS_COMMIT_THREAD.set(true);
+}
+
 /// A commit thread: until the store ends.
 pub fn run(store: &DiskStore) {
-    IS_COMMIT_THREAD.set(true);
+    mark_commit_thread();
     let mut buf = AlignedBuf::zeroed(MIB as usize);
     while let Some(open) = store.queue.pop() {
-        commit_once(store, &open, &mut buf);
+        if commit_once(store, &open, &mut buf) {
+            store.queue.push_back_for_me(open);
+        }
     }
 }
 
-/// One commit of `open`; puts it back into the queue when more waits.
-pub fn commit_once(store: &DiskStore, open: &Arc<Open>, buf: &mut AlignedBuf) {
-    let batch = open.core().take_batch(&open.header);
-    let Some(batch) = batch else {
-        open.core().busy = false;
-        return;
+/// Writes what is queued here and now; false if nothing was.
+pub fn commit_queued(store: &DiskStore) -> bool {
+    // It grows when a commit needs more: most calls find nothing to write.
+    let mut buf = AlignedBuf::zeroed(SECTOR_BYTES);
+    let mut any = false;
+    while let Some(open) = store.queue.try_pop() {
+        if commit_once(store, &open, &mut buf) {
+            store.queue.push(open);
+        }
+        any = true;
+    }
+    any
+}
+
+/// One commit of `open`, which the caller has taken up ([`crate::open::Core::busy`]). True when
+/// more waits: it stays taken up, and the caller sees to it that somebody goes on.
+#[must_use]
+pub fn commit_once(store: &DiskStore, open: &Arc<Open>, buf: &mut AlignedBuf) -> bool {
+    let batch = {
+        let mut core = open.core();
+        match core.take_batch(&open.header) {
+            Some(batch) => batch,
+            // In one step: what is asked for between the two would be nobody's.
+            None => {
+                core.rest();
+                open.notify(core);
+                return false;
+            }
+        }
     };
     let result = write(store, open, &batch, buf);
     let mut dropped = Vec::new();
@@ -132,14 +162,14 @@ pub fn commit_once(store: &DiskStore, open: &Arc<Open>, buf: &mut AlignedBuf) {
         item.fail(error);
     }
     // Only now, so that callbacks of one chunk come in its order.
-    let more = {
-        let mut core = open.core();
-        core.busy = core.has_pending();
-        core.busy
-    };
-    if more {
-        store.queue.push_back_for_me(open.clone());
+    let mut core = open.core();
+    // What a store that takes no writes has in its journal stays there until the next start.
+    core.busy = core.rest() && store.writable().is_ok();
+    let more = core.busy;
+    if !more {
+        open.notify(core);
     }
+    more
 }
 
 fn write(store: &DiskStore, open: &Open, batch: &Batch, buf: &mut AlignedBuf) -> Result<()> {
@@ -159,11 +189,16 @@ fn write(store: &DiskStore, open: &Open, batch: &Batch, buf: &mut AlignedBuf) ->
         *buf = AlignedBuf::zeroed(MIB as usize);
     }
     let chunk = open.header.chunk;
-    written.map_err(|e| store.write_failed(format_args!("commit to chunk `{chunk}`"), e))
+    let what = format_args!("commit to chunk `{chunk}`");
+    written.map_err(|e| match batch.class {
+        // Its space was reserved before it was acknowledged.
+        Class::Deferred => store.write_broke(what, e),
+        Class::Durable | Class::Written => store.write_failed(what, e),
+    })
 }
 
 fn write_batch(open: &Open, batch: &Batch, out: &[u8]) -> std::io::Result<()> {
-    if !batch.durable {
+    if batch.class != Class::Durable {
         return open.writer.write_at(out, batch.offset);
     }
     if batch.header.synced_before + 1 == batch.header.sequence {

@@ -6,7 +6,6 @@ use crate::api::{ChunkKind, CompactionDigest, NeedleRead};
 use crate::disk::{DiskStore, Version};
 use crate::format::{FileHeader, Footer, IndexEntry, RECORD_ALIGN, RecordHeader, SECTOR, Table};
 use crate::names;
-use crate::seal::fail_all;
 use crate::sealed::{Sealed, SealedIndex, wrong_kind};
 use holdfast_base::ids::{ChunkId, Cookie, Generation, Pointer, Slot};
 use holdfast_base::units::MIB;
@@ -252,7 +251,7 @@ impl DiskStore {
         let mut bytes = bytes;
         if let Version::Open(open) = self.current(chunk)? {
             open.core().gone = true;
-            fail_all(chunk, open.stop_appends());
+            self.stop_appends(&open);
             bytes = open.core().allocated;
         }
         let remove = || {

@@ -2,11 +2,13 @@
 //! thread. Commits are written by `commit.rs`, seals by `seal.rs`, generations by `compact.rs`.
 
 use crate::api::*;
-use crate::commit::Queue;
+use crate::commit::{self, Queue};
 use crate::format::{FileHeader, SECTOR, VERSION, piece_count};
 use crate::index::Index;
+use crate::journal::{self, Journal};
 use crate::open::{Append, Core, Open, Pending};
 use crate::read::{NeedlePlan, RawPlan};
+use crate::seal::fail_all;
 use crate::sealed::{Handles, Sealed, wrong_kind};
 use crate::{NEEDLE_HINT_BYTES_MAX, names};
 use holdfast_base::checksum::crc32c;
@@ -57,6 +59,9 @@ pub struct DiskStore {
     broken: AtomicBool,
     broken_by: Mutex<String>,
     pub queue: Queue,
+    pub journal: Journal,
+    /// No threads: whoever calls does the work.
+    pub inline: bool,
     /// Zero-filled files for packed chunks; `None` when none are kept.
     pub spares: Option<crate::spare::Spares>,
     /// Keeps other processes out for as long as the store lives.
@@ -109,6 +114,7 @@ impl DiskStore {
             0 => (2 * CHUNK_BYTES).max(capacity_bytes / 100),
             bytes => bytes,
         };
+        let journal = Journal::new(config.journal_segment_bytes, capacity_bytes);
         let spares = config.spare_file.then(crate::spare::Spares::default);
         Ok(DiskStore {
             disk,
@@ -124,6 +130,8 @@ impl DiskStore {
             broken: AtomicBool::new(false),
             broken_by: Mutex::default(),
             queue: Queue::default(),
+            journal,
+            inline: config.commit_threads == 0,
             spares,
             _lock: lock,
         })
@@ -181,14 +189,24 @@ impl DiskStore {
     /// dropped cannot be asked for again. Running out of space is not such a failure.
     pub fn write_failed(&self, what: std::fmt::Arguments<'_>, e: std::io::Error) -> Error {
         let error = Error::from(e).context(format_args!("{what} in `{}`", self.dir.display()));
-        if error.kind == holdfast_base::Kind::Full {
-            return error;
+        match error.kind {
+            holdfast_base::Kind::Full => error,
+            _ => self.broke(error),
         }
+    }
+
+    /// As [`DiskStore::write_failed`] where space was reserved, so that there must be enough.
+    pub fn write_broke(&self, what: std::fmt::Arguments<'_>, e: std::io::Error) -> Error {
+        self.broke(Error::from(e).context(format_args!("{what} in `{}`", self.dir.display())))
+    }
+
+    fn broke(&self, error: Error) -> Error {
         let mut cause = self.broken_by.lock().expect("no holder of this lock panics");
         if !self.broken.swap(true, Ordering::AcqRel) {
             *cause = error.message.clone();
         }
         drop(cause);
+        self.journal.store_broke();
         self.writable().err().unwrap_or(error)
     }
 
@@ -340,11 +358,48 @@ impl DiskStore {
             Ok(open) => open,
             Err(e) => return item.fail(e),
         };
-        let staged = open.core().stage(&open.header, item);
+        let mut core = open.core();
+        if core.may_journal(&open.header, &item)
+            && let Append::Raw { at, .. } = item.append
+            && self.journal.stage(&open, at, (*item.body).as_ref())
+        {
+            return core.stage_journaled(item);
+        }
+        let staged = core.stage(&open.header, item);
+        drop(core);
         match staged {
             Ok(true) => self.queue.push(open),
             Ok(false) => {}
             Err(refused) => refused.0.fail(refused.1),
+        }
+    }
+
+    /// Ends appends to a chunk; those that no batch or commit has taken fail.
+    pub fn stop_appends(&self, open: &Open) {
+        if self.inline {
+            while journal::commit(self) {}
+        }
+        fail_all(open.header.chunk, open.stop_appends());
+    }
+
+    /// Writes to the file what it misses of the journal below `end`: before that is read, and
+    /// before a fence or seal.
+    pub fn write_deferred(&self, open: &Arc<Open>, end: u64) -> Result<()> {
+        let end = end.min(open.core().length());
+        loop {
+            let mut core = open.core();
+            if core.index.length() >= end {
+                return Ok(());
+            }
+            self.writable()?;
+            if core.wants_flush() || (self.inline && !core.in_flight) {
+                drop(core);
+                if commit::commit_once(self, open, &mut AlignedBuf::zeroed(SECTOR as usize)) {
+                    self.queue.push(open.clone());
+                }
+            } else {
+                open.wait_for_commit(core);
+            }
         }
     }
 
@@ -360,6 +415,7 @@ impl DiskStore {
     ) -> Result<RawRead> {
         match self.version(chunk, generation)? {
             Version::Open(open) => {
+                self.write_deferred(&open, offset.saturating_add(bytes))?;
                 let plan = match &open.core().index {
                     Index::Raw(raw) => RawPlan::new(&open.header, raw, offset, bytes),
                     Index::Packed(_) => Err(wrong_kind(&open.header)),
@@ -482,7 +538,7 @@ impl Version {
             kind: open.header.kind,
             owner: open.header.owner,
             state: if core.fenced { ChunkState::Fenced } else { ChunkState::Open },
-            length: core.index.length(),
+            length: core.length(),
             needles: core.index.needles(),
             stored_bytes: core.allocated,
             damaged: core.damaged,

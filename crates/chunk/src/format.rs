@@ -11,7 +11,11 @@ use holdfast_base::codec_struct;
 use holdfast_base::ids::{ChunkId, Generation, Slot, StoreId};
 use holdfast_base::limits::{BLOCK_BYTES, SECTOR_BYTES};
 
+/// Of chunks' files and of the journal.
 pub const VERSION: u16 = 1;
+/// Of a store as a whole. Since 2 it may have a journal, which a build that knows none would take
+/// for a stranger's file, and with it what was acknowledged from there.
+pub const STORE_VERSION: u16 = 2;
 pub const SECTOR: u64 = SECTOR_BYTES as u64;
 pub const BLOCK: u64 = BLOCK_BYTES;
 
@@ -121,7 +125,7 @@ fn put_u32(bytes: &mut [u8], at: usize, value: u32) {
 /// `STORE`: magic, version, two zero bytes, id, crc.
 pub fn encode_store_file(id: StoreId) -> Vec<u8> {
     let mut out = STORE_MAGIC.to_vec();
-    VERSION.encode(&mut out);
+    STORE_VERSION.encode(&mut out);
     0u16.encode(&mut out);
     id.encode(&mut out);
     let crc = crc32c(&out);
@@ -129,18 +133,20 @@ pub fn encode_store_file(id: StoreId) -> Vec<u8> {
     out
 }
 
-pub fn decode_store_file(bytes: &[u8]) -> Result<StoreId, HeaderError> {
+/// The store's version, this one or an earlier one, and its id.
+pub fn decode_store_file(bytes: &[u8]) -> Result<(u16, StoreId), HeaderError> {
     if bytes.len() < 10 || bytes[..8] != STORE_MAGIC {
         return Err(HeaderError::NotAChunk);
     }
     let version = u16::from_le_bytes([bytes[8], bytes[9]]);
-    if version != VERSION {
+    if !(1..=STORE_VERSION).contains(&version) {
         return Err(HeaderError::Version(version));
     }
     if bytes.len() != STORE_FILE_BYTES || get_u32(bytes, 20) != crc32c(&bytes[..20]) {
         return Err(HeaderError::Checksum);
     }
-    StoreId::from_bytes(&bytes[12..20]).map_err(|_| HeaderError::NotAChunk)
+    let id = StoreId::from_bytes(&bytes[12..20]).map_err(|_| HeaderError::NotAChunk)?;
+    Ok((version, id))
 }
 
 /// What one durable write holds begins with this.

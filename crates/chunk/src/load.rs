@@ -5,12 +5,13 @@ use crate::api::*;
 use crate::disk::{DiskStore, Held, Parts, Version};
 use crate::format::{
     FOOTER_HEADER_BYTES, FileHeader, Footer, FooterHead, HeaderError, SECTOR, STORE_FILE_BYTES,
-    TRAILER_MAGIC, Table, VERSION, decode_store_file, encode_store_file,
+    STORE_VERSION, TRAILER_MAGIC, Table, decode_store_file, encode_store_file,
 };
 use crate::index::Index;
 use crate::names::{self, Name};
 use crate::open::{Core, Open};
 use crate::recover::{Expect, Scan, scan};
+use crate::replay::{Replay, clear, replay};
 use crate::sealed::Sealed;
 use holdfast_base::checksum::crc32c;
 use holdfast_base::ids::{ChunkId, Generation, StoreId};
@@ -35,6 +36,9 @@ struct Loader {
     sealed: HashMap<ChunkId, Vec<Arc<Sealed>>>,
     next: Vec<Arc<Sealed>>,
     used_bytes: u64,
+    journal: Replay,
+    /// A file that could not be read may miss something of the journal.
+    keeps_journal: bool,
 }
 
 pub fn open(
@@ -65,10 +69,18 @@ pub fn open(
         sealed: HashMap::new(),
         next: Vec::new(),
         used_bytes: 0,
+        journal: Replay::default(),
+        keeps_journal: false,
     };
+    loader.journal = loader.read_journal().map_err(doing)?;
     loader.files().map_err(doing)?;
+    let journal_ends = loader.end_journal().map_err(io)?;
     loader.choose_generations();
     let Loader { mut found, chunks, used_bytes, .. } = loader;
+    let mut config = config;
+    if !journal_ends {
+        config.journal_segment_bytes = 0;
+    }
     found.chunks = chunks.values().map(|held| held.current.info()).collect();
     found.chunks.sort_by_key(|info| info.chunk);
     found.other_generations.sort();
@@ -79,12 +91,13 @@ pub fn open(
 /// Reads the store's id, or draws one for an empty directory.
 fn identity(disk: &dyn Disk, rng: &dyn Rng, dir: &Path) -> Result<(StoreId, bool)> {
     let path = dir.join(names::STORE);
+    let sites = ReplaceSites { data: "chunk.store-data", name: "chunk.store-name" };
     if disk.exists(&path)? {
         let bytes = read_file(disk, &path, SECTOR)?;
-        let id = decode_store_file(&bytes).map_err(|e| match e {
+        let (version, id) = decode_store_file(&bytes).map_err(|e| match e {
             HeaderError::Version(version) => Error::unsupported(format!(
-                "its format is version {version}, this build reads version {VERSION}; use a build \
-                 that reads it"
+                "its format is version {version}, this build reads up to version {STORE_VERSION}; \
+                 use a build that reads it"
             )),
             _ => Error::corrupt(format!(
                 "`{}` is damaged (expected {STORE_FILE_BYTES} bytes with a valid checksum); \
@@ -92,6 +105,9 @@ fn identity(disk: &dyn Disk, rng: &dyn Rng, dir: &Path) -> Result<(StoreId, bool
                 names::STORE
             )),
         })?;
+        if version < STORE_VERSION {
+            replace_file(disk, &path, &encode_store_file(id), sites)?;
+        }
         return Ok((id, false));
     }
     let is_chunk = |name: &str| {
@@ -104,7 +120,6 @@ fn identity(disk: &dyn Disk, rng: &dyn Rng, dir: &Path) -> Result<(StoreId, bool
         )));
     }
     let id = StoreId(rng.next_u64());
-    let sites = ReplaceSites { data: "chunk.store-data", name: "chunk.store-name" };
     replace_file(disk, &path, &encode_store_file(id), sites)?;
     Ok((id, true))
 }
@@ -115,7 +130,7 @@ impl Loader {
             let path = self.dir.join(&entry.name);
             let name = names::parse(&entry.name);
             let read = match name {
-                Name::Own => continue,
+                Name::Own | Name::Journal => continue,
                 Name::Temporary if !entry.is_dir => {
                     self.disk.remove(&path)?;
                     continue;
@@ -146,6 +161,7 @@ impl Loader {
     }
 
     fn unreadable(&mut self, name: Name, path: &Path, e: &std::io::Error) {
+        self.keeps_journal |= matches!(name, Name::Open(..));
         if let Name::Open(chunk, generation)
         | Name::Sealed(chunk, generation)
         | Name::Next(chunk, generation) = name
@@ -193,17 +209,28 @@ impl Loader {
         chunk: ChunkId,
         generation: Generation,
     ) -> Result<(), Unusable> {
-        let bytes = self.whole(path)?;
+        let mut bytes = self.whole(path)?;
         if bytes.iter().all(|&b| b == 0) {
             // Made and never acknowledged: the header is written before the name is durable.
             return Ok(self.disk.remove(path)?);
         }
         let header = self.header(&bytes, chunk, generation)?;
-        let scan = scan(&header, &bytes, Expect::Open);
-        if let Some(head) = scan.footer {
-            return self.finish_seal(path, &header, head, bytes, scan.unproven);
+        let mut found = scan(&header, &bytes, Expect::Open);
+        if let Some(head) = found.footer {
+            return self.finish_seal(path, &header, head, bytes, found.unproven);
         }
-        self.keep_tail(&header, &scan, &bytes)?;
+        self.keep_tail(&header, &found, &bytes)?;
+        let writer = self.disk.open(path, Access::Direct)?;
+        if let Some(start) = found.torn_commit.filter(|_| self.journal.has(&header)) {
+            // The journal has what was acknowledged of it. Commits behind it would have to say
+            // whether it was durable: it goes.
+            let end = found.tail.as_ref().map_or(0, |tail| tail.end).max(found.data_end);
+            clear(&*writer, start, end)?;
+            let end = bytes.len().min(end.next_multiple_of(SECTOR) as usize);
+            bytes[start as usize..end].fill(0);
+            found = scan(&header, &bytes, Expect::Open);
+        }
+        let scan = found;
         for range in &scan.damage {
             let what = format!(
                 "`{}`: bytes {} to {} fail their checksums and were acknowledged; the rest is \
@@ -218,12 +245,26 @@ impl Loader {
         core.damaged = !scan.damage.is_empty() || scan.index.damaged();
         core.resume(scan.index, scan.next_sequence);
         core.fenced = rules::holds(Rule::Fences);
-        let writer = self.disk.open(path, Access::Direct)?;
         let reader = self.disk.open(path, Access::Cached)?;
+        let missed = self.journal.missed(&header, core.index.length());
+        if let Some(gap) = missed.gap {
+            let what = format!("`{}`: {gap}", path.display());
+            self.found.damaged.push(Damage { chunk, generation, what });
+            core.damaged = true;
+        }
+        if let Some(tail) = scan.tail.as_ref().filter(|_| !missed.appends.is_empty()) {
+            // Kept aside by now. What is written over its front must not be continued by its rest.
+            clear(&*writer, core.data_end, tail.end)?;
+        }
         // The length found here is what a seal will be asked for: what a killed process left in
         // the page cache must not be lost after that.
         harden(&*writer, &bytes, scan.unproven..scan.data_end, "chunk.recovered")?;
-        self.used_bytes += bytes.len() as u64;
+        core.synced = core.next_sequence - 1;
+        if !missed.appends.is_empty() {
+            replay(&header, &*writer, &mut core, missed.appends)?;
+            core.synced = core.written;
+        }
+        self.used_bytes += core.allocated;
         let open = Open::new(header, writer, reader, path.to_owned(), core);
         let held = Held { current: Version::Open(Arc::new(open)), others: Vec::new() };
         self.chunks.insert(chunk, held);
@@ -269,18 +310,12 @@ impl Loader {
         bytes: &[u8],
     ) -> Result<(), Unusable> {
         let Some(tail) = &scan.tail else { return Ok(()) };
-        let aside = self.dir.join(names::LOST);
-        create_dir_durable(&*self.disk, &aside, 1, "chunk.lost-directory")?;
         let lost = &bytes[tail.start as usize..tail.end as usize];
         let (chunk, generation) = (header.chunk, header.generation);
         // The checksum keeps apart what two restarts cut at one place, and makes the copy of the
         // same tail the same file.
         let name = format!("{chunk}.{generation}.at-{}.{:08x}", tail.start, crc32c(lost));
-        let kept_as = aside.join(name);
-        if !self.disk.exists(&kept_as)? {
-            let sites = ReplaceSites { data: "chunk.lost-data", name: "chunk.lost-name" };
-            replace_file(&*self.disk, &kept_as, lost, sites)?;
-        }
+        let kept_as = self.keep_aside(&name, lost)?;
         let (offset, bytes) = (tail.start, tail.end - tail.start);
         self.found.cut_tails.push(CutTail { chunk, offset, bytes, kept_as });
         Ok(())
@@ -288,6 +323,50 @@ impl Loader {
 
     fn whole(&self, path: &Path) -> Result<Vec<u8>, Unusable> {
         Ok(read_file(&*self.disk, path, u64::MAX)?)
+    }
+
+    /// What the journal's segments hold, oldest first.
+    fn read_journal(&mut self) -> Result<Replay> {
+        let mut segments = Vec::new();
+        for entry in self.disk.list(&self.dir)? {
+            if names::parse(&entry.name) == Name::Journal {
+                let path = self.dir.join(&entry.name);
+                segments.push((path.clone(), read_file(&*self.disk, &path, u64::MAX)?));
+            }
+        }
+        let mut replay = Replay::read(self.id, segments);
+        for torn in std::mem::take(&mut replay.torn) {
+            let name = format!("journal.at-{}.{:08x}", torn.offset, crc32c(&torn.bytes));
+            self.keep_aside(&name, &torn.bytes)?;
+        }
+        self.found.journal_damage = std::mem::take(&mut replay.damage);
+        Ok(replay)
+    }
+
+    /// Removes the journal: the files have everything of it. Not synced: if it comes back, they
+    /// still have. False if it has to stay.
+    fn end_journal(&mut self) -> std::io::Result<bool> {
+        if self.keeps_journal && !self.journal.is_empty() {
+            return Ok(false);
+        }
+        for entry in self.disk.list(&self.dir)? {
+            if names::parse(&entry.name) == Name::Journal {
+                self.disk.remove(&self.dir.join(&entry.name))?;
+            }
+        }
+        Ok(true)
+    }
+
+    /// Copies bytes to `lost+found`, durably.
+    fn keep_aside(&self, name: &str, bytes: &[u8]) -> std::io::Result<PathBuf> {
+        let aside = self.dir.join(names::LOST);
+        create_dir_durable(&*self.disk, &aside, 1, "chunk.lost-directory")?;
+        let kept_as = aside.join(name);
+        if !self.disk.exists(&kept_as)? {
+            let sites = ReplaceSites { data: "chunk.lost-data", name: "chunk.lost-name" };
+            replace_file(&*self.disk, &kept_as, bytes, sites)?;
+        }
+        Ok(kept_as)
     }
 
     fn sealed_file(

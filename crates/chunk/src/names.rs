@@ -1,5 +1,6 @@
 //! File names of a store's directory: `c<shard>.<counter>.g<generation>` and what it is.
 
+use crate::journal::SEGMENTS;
 use holdfast_base::ids::{ChunkId, Generation};
 
 pub const STORE: &str = "STORE";
@@ -16,6 +17,8 @@ pub enum Name {
     Sealed(ChunkId, Generation),
     /// Computed by compaction, not switched to.
     Next(ChunkId, Generation),
+    /// A segment of the journal.
+    Journal,
     /// Received in part from another store: a copy goes on with it.
     Partial(ChunkId, Generation),
     /// Unfinished work of a process that has ended; holds nothing that was acknowledged.
@@ -49,9 +52,16 @@ pub fn spare(number: u64) -> String {
     format!("spare-{number}.tmp")
 }
 
+pub fn journal(segment: u8) -> String {
+    format!("journal-{segment}")
+}
+
 pub fn parse(name: &str) -> Name {
     if [STORE, LOCK, LOST, QUARANTINE].contains(&name) {
         return Name::Own;
+    }
+    if (0..SEGMENTS as u8).any(|i| journal(i) == name) {
+        return Name::Journal;
     }
     let parsed = (|| {
         let (rest, ending) = name.rsplit_once('.')?;
@@ -95,8 +105,17 @@ mod tests {
         assert_eq!(parse(&temporary(chunk, generation)), Name::Temporary);
         assert_eq!(parse(&spare(9)), Name::Temporary);
         assert_eq!(parse("lost+found"), Name::Own);
-        for name in ["", "x", "c03.77.g2.open", "c3.77.g2.open~", "c3.77.open", "c3.77.g2.g3.open"]
-        {
+        assert_eq!(parse(&journal(3)), Name::Journal);
+        for name in [
+            "",
+            "x",
+            "journal-4",
+            "journal-03",
+            "c03.77.g2.open",
+            "c3.77.g2.open~",
+            "c3.77.open",
+            "c3.77.g2.g3.open",
+        ] {
             assert_eq!(parse(name), Name::Unknown, "{name}");
         }
     }

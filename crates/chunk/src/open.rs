@@ -7,6 +7,7 @@ use crate::format::{
     RECORD_HEADER_BYTES, RecordHeader, SECTOR,
 };
 use crate::index::{Index, PackedIndex, RawIndex};
+use crate::journal;
 use holdfast_base::checksum::crc32c_combine;
 use holdfast_base::ids::{Durability, Slot};
 use holdfast_base::limits::CHUNK_SLOTS_MAX;
@@ -73,11 +74,25 @@ fn commit_bytes(bytes: u64) -> u64 {
     (COMMIT_HEADER_BYTES as u64 + bytes).next_multiple_of(SECTOR)
 }
 
+/// What a chunk's file misses of the journal is written to it once it is this much, or half of it:
+/// streams of equal pace must not all be written at one time. Or when it is asked for.
+pub const DEFERRED_BYTES_MAX: u64 = MIB;
+
+/// An append that was acknowledged from the journal, and the use of a segment that holds it.
+struct Deferred {
+    item: Pending,
+    number: u64,
+}
+
 /// Everything that changes while a chunk is open.
 pub struct Core {
-    /// Acknowledged bytes only.
+    /// What is in the file and acknowledged.
     pub index: Index,
     pub next_sequence: u64,
+    /// The last commit that is in the file, and the last of these that was only written because
+    /// its appends asked for no more.
+    pub written: u64,
+    unpromised: u64,
     /// The last commit known to be durable, with all before it.
     pub synced: u64,
     /// End of the last commit; a multiple of the sector.
@@ -91,6 +106,25 @@ pub struct Core {
     /// In a queue of the driver or in flight: nobody else needs to be told of new appends.
     pub busy: bool,
     pub in_flight: bool,
+    /// Some appends that wait or are in flight are not in the journal; until they are answered,
+    /// those behind them may not be either.
+    direct: bool,
+    /// In the journal's next batch, or the one in flight.
+    journaling: VecDeque<Pending>,
+    /// Acknowledged from the journal, and not yet in a commit of the file.
+    deferred: VecDeque<Deferred>,
+    /// Payload of `deferred` and of such appends in flight: the end of what is acknowledged.
+    unwritten_bytes: u64,
+    /// What `journaling` and `unwritten_bytes` take in the file at most.
+    unwritten_stored: u64,
+    /// Of `deferred`, for this chunk; see [`DEFERRED_BYTES_MAX`].
+    deferred_bytes_max: u64,
+    /// Somebody waits for `deferred` to be in the file.
+    flush_wanted: bool,
+    /// Who waits on [`Open`]'s `idle`: a notification costs a system call, heard or not.
+    waiters: u32,
+    /// The use of a journal's segment whose list of chunks this one is on.
+    dirty_in: u64,
     in_flight_slots: u64,
     /// What the commit in flight takes in the file; `data_end` passes it only when it is written.
     in_flight_bytes: u64,
@@ -122,10 +156,22 @@ pub struct Batch {
     records: Vec<Planned>,
     pub header: CommitHeader,
     pub offset: u64,
-    pub durable: bool,
+    pub class: Class,
     first_slot: u32,
     /// Appends that did not fit any more.
     pub refused: Vec<Pending>,
+}
+
+/// What a commit is, once it has been written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// Durable, with all before it.
+    Durable,
+    /// Written.
+    Written,
+    /// Written; its appends were acknowledged before, from the journal, which keeps them until a
+    /// sync of the file.
+    Deferred,
 }
 
 impl Core {
@@ -137,6 +183,8 @@ impl Core {
         Core {
             index,
             next_sequence: 1,
+            written: 0,
+            unpromised: 0,
             synced: 0,
             data_end,
             allocated,
@@ -145,6 +193,15 @@ impl Core {
             staged_end: 0,
             busy: false,
             in_flight: false,
+            direct: false,
+            journaling: VecDeque::new(),
+            deferred: VecDeque::new(),
+            unwritten_bytes: 0,
+            unwritten_stored: 0,
+            deferred_bytes_max: DEFERRED_BYTES_MAX,
+            flush_wanted: false,
+            waiters: 0,
+            dirty_in: 0,
             in_flight_slots: 0,
             in_flight_bytes: 0,
             fenced: false,
@@ -174,6 +231,11 @@ impl Core {
         }
         self.pending_bytes += item.stored_bytes();
         self.pending.push_back(item);
+        self.direct = true;
+        if !self.journaling.is_empty() {
+            // The end of the batch in flight tells the driver.
+            return Ok(false);
+        }
         Ok(!std::mem::replace(&mut self.busy, true))
     }
 
@@ -221,6 +283,76 @@ impl Core {
         Ok(())
     }
 
+    /// Takes an append that the journal has taken.
+    pub fn stage_journaled(&mut self, item: Pending) {
+        self.staged_end += item.payload_bytes();
+        self.unwritten_stored += commit_bytes(item.stored_bytes());
+        self.journaling.push_back(item);
+    }
+
+    /// Whether the journal may take `item`: small, durable, behind nothing that is not durable
+    /// or in the journal itself, with room reserved for it even if it gets a commit of its own.
+    pub fn may_journal(&self, header: &FileHeader, item: &Pending) -> bool {
+        let own = commit_bytes(item.stored_bytes());
+        header.kind == ChunkKind::Raw
+            && item.durability == Durability::Durable
+            && item.payload_bytes() <= journal::BODY_BYTES_MAX
+            && !self.direct
+            && self.unpromised <= self.synced
+            && self.data_end + self.in_flight_bytes + self.unwritten_stored + own
+                <= self.allocated.min(Core::physical_max(header))
+            && self.check(header, item).is_ok()
+    }
+
+    /// Bytes (raw) or slots (packed) that were acknowledged.
+    pub fn length(&self) -> u64 {
+        self.index.length() + self.unwritten_bytes
+    }
+
+    /// Asks for what the file misses of the journal; says whether the driver must be told.
+    pub fn wants_flush(&mut self) -> bool {
+        self.flush_wanted = !self.deferred.is_empty();
+        self.flush_wanted && !std::mem::replace(&mut self.busy, true)
+    }
+
+    /// Whether there is a commit to write.
+    pub fn has_work(&self) -> bool {
+        self.flush_is_due() || (!self.pending.is_empty() && self.journaling.is_empty())
+    }
+
+    fn flush_is_due(&self) -> bool {
+        let waiting = self.flush_wanted || self.unwritten_bytes >= self.deferred_bytes_max;
+        !self.deferred.is_empty() && (waiting || !self.pending.is_empty())
+    }
+
+    /// A driver lets go of the chunk; true if it must take it up again.
+    pub fn rest(&mut self) -> bool {
+        self.direct &= !self.pending.is_empty();
+        self.busy = self.has_work();
+        self.busy
+    }
+
+    /// Whether the file misses something of this use of a segment, or of an earlier one.
+    pub fn misses(&self, number: u64) -> bool {
+        let waits = self.deferred.front().is_some_and(|first| first.number <= number);
+        waits || (self.in_flight && self.unwritten_bytes > 0)
+    }
+
+    /// The last commit in the file, if it is not known to be durable.
+    pub fn unsynced(&self) -> Option<u64> {
+        let ends = self.gone || self.sealed.is_some();
+        (self.written > self.synced && !ends).then_some(self.written)
+    }
+
+    /// Takes over what a journal has and the file has not, for recovery.
+    pub fn adopt(&mut self, at: u64, body: Vec<u8>, crcs: Vec<u32>) {
+        self.unwritten_bytes += body.len() as u64;
+        let append = Append::Raw { at, done: Box::new(|_| ()) };
+        let item = Pending { append, body: Box::new(body), crcs, durability: Durability::Durable };
+        self.deferred.push_back(Deferred { item, number: 0 });
+        self.flush_wanted = true;
+    }
+
     /// What one append can still bring.
     pub fn room(&self, header: &FileHeader) -> u64 {
         if self.fenced || self.sealed.is_some() || self.gone {
@@ -257,6 +389,12 @@ impl Core {
 
     /// Lays out the next commit; `None` when nothing waits.
     pub fn take_batch(&mut self, header: &FileHeader) -> Option<Batch> {
+        if self.flush_is_due() {
+            return Some(self.take_deferred(header));
+        }
+        if !self.journaling.is_empty() {
+            return None;
+        }
         let mut refused = Vec::new();
         let mut items = Vec::new();
         let mut stored = 0;
@@ -288,9 +426,37 @@ impl Core {
         if items.is_empty() && refused.is_empty() {
             return None;
         }
-        self.in_flight = true;
         self.in_flight_slots = items.len() as u64;
-        let durable = items.iter().any(|item| item.durability == Durability::Durable);
+        let class = match items.iter().any(|item| item.durability == Durability::Durable) {
+            true => Class::Durable,
+            false => Class::Written,
+        };
+        Some(self.batch(header, items, refused, class))
+    }
+
+    /// What was acknowledged from the journal, as one commit.
+    fn take_deferred(&mut self, header: &FileHeader) -> Batch {
+        let (mut items, mut stored) = (Vec::new(), 0);
+        while let Some(next) = self.deferred.front() {
+            stored += next.item.stored_bytes();
+            if !items.is_empty() && stored > COMMIT_BYTES_MAX {
+                break;
+            }
+            let Some(next) = self.deferred.pop_front() else { break };
+            items.push(next.item);
+        }
+        self.flush_wanted &= !self.deferred.is_empty();
+        self.batch(header, items, Vec::new(), Class::Deferred)
+    }
+
+    fn batch(
+        &mut self,
+        header: &FileHeader,
+        items: Vec<Pending>,
+        refused: Vec<Pending>,
+        class: Class,
+    ) -> Batch {
+        self.in_flight = true;
         let commit = CommitHeader {
             flags: 0,
             sequence: self.next_sequence,
@@ -304,11 +470,10 @@ impl Core {
         };
         let offset = self.data_end;
         let records = Vec::new();
-        let mut batch =
-            Batch { items, records, header: commit, offset, durable, first_slot, refused };
+        let mut batch = Batch { items, records, header: commit, offset, class, first_slot, refused };
         batch.layout(header);
         self.in_flight_bytes = batch.padded_bytes();
-        Some(batch)
+        batch
     }
 
     /// Takes a written commit's appends into the index: from here on they are acknowledged.
@@ -334,20 +499,30 @@ impl Core {
         self.data_end += batch.padded_bytes();
         self.in_flight_bytes = 0;
         self.in_flight_slots = 0;
-        if batch.durable {
-            self.synced = batch.header.sequence;
+        self.written = batch.header.sequence;
+        match batch.class {
+            Class::Durable => self.synced = self.written,
+            Class::Written => self.unpromised = self.written,
+            Class::Deferred => {
+                for item in &batch.items {
+                    self.unwritten_bytes -= item.payload_bytes();
+                    self.journal_forgets(item);
+                }
+            }
         }
+    }
+
+    fn journal_forgets(&mut self, item: &Pending) {
+        let stored = commit_bytes(item.stored_bytes());
+        self.unwritten_stored = self.unwritten_stored.saturating_sub(stored);
     }
 
     /// All that waits, not to be written any more.
     pub fn drain(&mut self) -> Vec<Pending> {
         self.pending_bytes = 0;
-        self.staged_end = self.index.length();
+        let journaling = self.journaling.iter().map(Pending::payload_bytes).sum::<u64>();
+        self.staged_end = self.length() + journaling;
         self.pending.drain(..).collect()
-    }
-
-    pub fn has_pending(&self) -> bool {
-        !self.pending.is_empty()
     }
 }
 
@@ -476,6 +651,8 @@ impl Open {
         path: PathBuf,
         core: Core,
     ) -> Open {
+        let mut core = core;
+        core.deferred_bytes_max = DEFERRED_BYTES_MAX / 2 + header.nonce % (DEFERRED_BYTES_MAX / 2);
         Open { header, writer, reader, path, core: Mutex::new(core), idle: Condvar::new() }
     }
 
@@ -489,19 +666,91 @@ impl Open {
         core.in_flight = false;
         core.in_flight_slots = 0;
         core.in_flight_bytes = 0;
-        drop(core);
-        self.idle.notify_all();
+        self.notify(core);
     }
 
-    /// Ends appends, and waits for the commit in flight; answers what was waiting.
+    /// Tells whoever waits that the driver rests or a commit has ended.
+    pub fn notify(&self, core: MutexGuard<'_, Core>) {
+        let heard = core.waiters > 0;
+        drop(core);
+        if heard {
+            self.idle.notify_all();
+        }
+    }
+
+    /// Waits once, or while `waits` says so.
+    fn wait(&self, mut core: MutexGuard<'_, Core>, waits: impl Fn(&Core) -> bool, again: bool) {
+        core.waiters += 1;
+        while waits(&core) {
+            core = self.idle.wait(core).expect("no holder of this lock panics");
+            if !again {
+                break;
+            }
+        }
+        core.waiters -= 1;
+    }
+
+    /// Ends appends, and waits for the commit and the journal's batch in flight; answers what was
+    /// waiting.
     pub fn stop_appends(&self) -> Vec<Pending> {
         let mut core = self.core();
         core.fenced = true;
         let dropped = core.drain();
-        let core = self.idle.wait_while(core, |core| core.in_flight);
-        drop(core.expect("no holder of this lock panics"));
+        self.wait(core, |core| core.in_flight || !core.journaling.is_empty(), true);
         dropped
     }
+
+    /// Waits until a commit has ended, or the driver has nothing more to do.
+    pub fn wait_for_commit(&self, core: MutexGuard<'_, Core>) {
+        self.wait(core, |_| true, false);
+    }
+
+    /// The journal's batch with this chunk's oldest append has ended, in this use of a segment:
+    /// answers it.
+    pub fn journal_ended(self: &Arc<Open>, written: &Result<u64>) -> Journaled {
+        let mut ended = Journaled::default();
+        let mut core = self.core();
+        let Some(mut item) = core.journaling.pop_front() else { return ended };
+        let Append::Raw { at, .. } = item.append else { return ended };
+        let end = at + item.payload_bytes();
+        let append = Append::Raw { at, done: Box::new(|_| ()) };
+        let answered = std::mem::replace(&mut item.append, append);
+        match written {
+            Ok(number) => {
+                core.unwritten_bytes += item.payload_bytes();
+                core.deferred.push_back(Deferred { item, number: *number });
+                ended.first_in_use = std::mem::replace(&mut core.dirty_in, *number) != *number;
+            }
+            Err(_) => {
+                core.journal_forgets(&item);
+                core.staged_end = core.length();
+            }
+        }
+        if core.has_work() && !std::mem::replace(&mut core.busy, true) {
+            ended.due = Some(if core.pending.is_empty() { Due::Later } else { Due::Now });
+        }
+        self.notify(core);
+        if let Append::Raw { done, .. } = answered {
+            done(written.clone().map(|_| end));
+        }
+        ended
+    }
+}
+
+/// What the journal does about a chunk, one of whose appends it has answered.
+#[derive(Default)]
+pub struct Journaled {
+    /// It belongs on the list of those whose files miss something of the segment.
+    pub first_in_use: bool,
+    /// A driver must take it up.
+    pub due: Option<Due>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Due {
+    /// Somebody waits for an acknowledgement.
+    Now,
+    Later,
 }
 
 #[cfg(test)]

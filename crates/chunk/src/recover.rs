@@ -20,6 +20,8 @@ pub struct Scan {
     pub unproven: u64,
     /// Bytes that no valid commit accounts for and nothing valid follows.
     pub tail: Option<Range<u64>>,
+    /// Where the torn commit begins whose verified part is in the index.
+    pub torn_commit: Option<u64>,
     /// Places that were acknowledged once and are invalid now.
     pub damage: Vec<Range<u64>>,
     /// A fence was written.
@@ -96,6 +98,7 @@ fn build(file: &FileHeader, bytes: &[u8], walk: Walk, cut_at: usize) -> Scan {
         data_end: walk.end,
         unproven: walk.end,
         tail: None,
+        torn_commit: None,
         damage: Vec::new(),
         fenced: false,
         footer: walk.footer,
@@ -117,6 +120,7 @@ fn build(file: &FileHeader, bytes: &[u8], walk: Walk, cut_at: usize) -> Scan {
                 scan.next_sequence = header.sequence + 1;
                 if torn {
                     invalid_from = bad[0].start;
+                    scan.torn_commit = Some(*offset);
                     scan.data_end = end.next_multiple_of(SECTOR);
                 } else {
                     scan.damage.extend(bad.iter().cloned());
@@ -162,6 +166,7 @@ fn scan_dense(file: &FileHeader, bytes: &[u8]) -> Scan {
         data_end,
         unproven: SECTOR,
         tail: None,
+        torn_commit: None,
         damage: bad_places(file, bytes, SECTOR..data_end, 0),
         fenced: true,
         footer,

@@ -19,7 +19,7 @@ use std::sync::Arc;
 impl DiskStore {
     pub fn length(&self, chunk: ChunkId) -> Result<u64> {
         Ok(match self.current(chunk)? {
-            Version::Open(open) => open.core().index.length(),
+            Version::Open(open) => open.core().length(),
             Version::Sealed(sealed) => sealed.length,
         })
     }
@@ -32,12 +32,12 @@ impl DiskStore {
         };
         let _busy = self.mark_busy(chunk)?;
         let was_fenced = open.core().fenced;
-        fail_all(chunk, open.stop_appends());
+        self.stop_appends(&open);
         if was_fenced {
             // Written before, or held open by a process that has ended, which fences as well.
-            return Ok(open.core().index.length());
+            return Ok(open.core().length());
         }
-        let written = self.write_fence(&open);
+        let written = self.write_deferred(&open, u64::MAX).and_then(|()| self.write_fence(&open));
         if written.is_err() {
             // Not durable: so that the caller may try again. Nothing is acknowledged meanwhile.
             open.core().fenced = false;
@@ -80,7 +80,8 @@ impl DiskStore {
             Version::Open(open) => open,
         };
         self.writable()?;
-        fail_all(chunk, open.stop_appends());
+        self.stop_appends(&open);
+        self.write_deferred(&open, u64::MAX)?;
         let footer = self.footer(&open, length)?;
         let footer_end = self.write_footer(&open, &footer)?;
         let path = self.name_sealed(&open)?;

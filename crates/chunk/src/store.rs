@@ -6,11 +6,9 @@ use crate::disk::DiskStore;
 use crate::dram::DramStore;
 use crate::open::{Append, Pending};
 use crate::transfer::{Exported, Import};
-use crate::{load, spare};
+use crate::{journal, load, spare, writeback};
 use holdfast_base::ids::{ChunkId, Durability, Generation, Pointer, Slot, StoreId};
-use holdfast_base::limits::SECTOR_BYTES;
 use holdfast_base::{Error, Result};
-use holdfast_env::buf::AlignedBuf;
 use holdfast_env::region::{Region, RegionMut};
 use holdfast_env::tasks::{self, Task};
 use holdfast_env::{Disk, Rng};
@@ -50,7 +48,10 @@ struct Owner {
 impl Drop for Owner {
     fn drop(&mut self) {
         let Tiered::Disk(disk) = &self.tier else { return };
-        disk.queue.stop();
+        disk.journal.stop();
+        if disk.inline {
+            disk.queue.stop();
+        }
         if commit::on_commit_thread() {
             return;
         }
@@ -73,6 +74,11 @@ impl Store {
         for i in 0..count {
             let store = store.clone();
             threads.push(tasks::spawn(&format!("commit-{i}"), move || commit::run(&store))?);
+        }
+        if count > 0 {
+            let (store, later) = (store.clone(), store.clone());
+            threads.push(tasks::spawn("chunk-journal", move || journal::run(&store))?);
+            threads.push(tasks::spawn("write-back", move || writeback::run(&later))?);
         }
         if store.spares.is_some() {
             let store = store.clone();
@@ -326,11 +332,8 @@ impl Store {
     /// Writes pending commits here and now, first come first served; for stores without threads.
     pub fn pump(&self) {
         let Tiered::Disk(store) = &self.owner.tier else { return };
-        // It grows when a commit needs more: most calls find nothing to write.
-        let mut buf = AlignedBuf::zeroed(SECTOR_BYTES);
-        while let Some(open) = store.queue.try_pop() {
-            commit::commit_once(store, &open, &mut buf);
-        }
+        // Callbacks may bring more.
+        while journal::commit(store) | commit::commit_queued(store) | writeback::step(store) {}
     }
 
     /// What the scrubber reads; memory is checked by its readers alone.

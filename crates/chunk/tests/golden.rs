@@ -1,4 +1,4 @@
-//! The formats do not change in silence: files of version 1, kept beside this test, are read and
+//! The formats do not change in silence: files of this version, kept beside this test, are read and
 //! written again byte for byte. To make them anew after a change of version, run with
 //! `HOLDFAST_GOLDEN=write`.
 
@@ -15,6 +15,11 @@ fn golden(name: &str) -> PathBuf {
 }
 
 #[expect(clippy::disallowed_methods, reason = "golden files are the test's own")]
+fn kept(name: &str) -> Vec<u8> {
+    std::fs::read(golden(name)).unwrap()
+}
+
+#[expect(clippy::disallowed_methods, reason = "golden files are the test's own")]
 fn compare(name: &str, made: &[u8]) -> Vec<u8> {
     // Reserved space and padding are zeros; what is kept ends with the last sector in use.
     let used = made.iter().rposition(|&b| b != 0).map_or(0, |at| (at + 1).next_multiple_of(4096));
@@ -22,19 +27,60 @@ fn compare(name: &str, made: &[u8]) -> Vec<u8> {
     if std::env::var_os("HOLDFAST_GOLDEN").is_some() {
         std::fs::write(golden(name), made).unwrap();
     }
-    let kept = std::fs::read(golden(name)).unwrap();
+    let kept = kept(name);
     assert!(kept == made, "`{name}` is written differently now: a new format needs a new version");
     kept
 }
 
+/// A store whose chunk's file has one append, and whose journal has two more.
+#[test]
+fn a_journal_of_this_version_is_read_and_written_again() {
+    let disk = MemDisk::new();
+    let (store, _) = open_with(&disk, 32 << 10);
+    store.create(spec(ChunkKind::Raw, 256 << 10)).unwrap();
+    let body = noise(1, 20_000);
+    let mut at = 0;
+    for end in [5000, 9000, 20_000] {
+        append_raw(&store, at, &body[at as usize..end], Durability::Durable).unwrap();
+        at = end as u64;
+    }
+    let content = |ending: &str| disk.content(&disk.find(ending)).lock().unwrap().clone();
+    let files = [
+        ("/store/STORE", compare("STORE", &content("STORE"))),
+        ("/store/c0.7.g0.open", compare("journaled.open", &content(".open"))),
+        ("/store/journal-0", compare("journal", &content("journal-0"))),
+    ];
+    let disk = disk_of(&files);
+    let (store, found) = open(&disk);
+    assert!(found.damaged.is_empty() && found.journal_damage.is_empty(), "{found:?}");
+    assert_eq!(read_raw(&store, 0, 1 << 20).unwrap(), body);
+}
+
+/// Version 1 had no journal, and is else the same.
+#[test]
+fn a_store_of_version_1_is_read_and_becomes_one_of_this_version() {
+    let kept = kept("STORE.v1");
+    let disk = disk_of(&[("/store/STORE", kept.clone())]);
+    let (_, found) = open(&disk);
+    assert!(!found.new);
+    let now = disk.content(&disk.find("STORE")).lock().unwrap().clone();
+    assert_eq!((kept[8], now[8]), (1, 2));
+    assert_eq!(kept[12..20], now[12..20], "it stays the same store");
+}
+
 const SIZES: [usize; 4] = [0, 11, 700, 70_000];
 
-fn check(files: &[(&str, Vec<u8>)], sealed: bool) {
+fn disk_of(files: &[(&str, Vec<u8>)]) -> Arc<MemDisk> {
     let disk = MemDisk::new();
     for (path, bytes) in files {
         let content = Arc::new(Mutex::new(bytes.clone()));
         disk.files.lock().unwrap().insert(path.into(), content);
     }
+    disk
+}
+
+fn check(files: &[(&str, Vec<u8>)], sealed: bool) {
+    let disk = disk_of(files);
     let (store, found) = open(&disk);
     assert!(found.damaged.is_empty() && found.cut_tails.is_empty() && !found.new);
     assert_eq!(found.chunks[0].state == ChunkState::Sealed, sealed);

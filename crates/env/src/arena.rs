@@ -281,15 +281,46 @@ unsafe fn copy_string(source: *const u8, target: *mut u8, len: usize) {
 /// `source` is readable and `target` writable for `len` bytes; they do not overlap.
 #[cfg(target_arch = "x86_64")]
 unsafe fn copy_exact(source: *const u8, target: *mut u8, len: usize) {
-    /// A multiple of what `copy_over` moves at once, so that it does not run over.
+    /// What `copy_over` moves at once: of a multiple it does not run over.
     const STEP: usize = 32;
-    let whole = len / STEP * STEP;
-    // SAFETY: two parts of the caller's ranges; the first, if any, is whole steps.
-    unsafe {
-        if whole > 0 {
-            copy_over(source, target, whole);
+    /// Copies the first and the last bytes of a length between one register's and two's.
+    macro_rules! ends {
+        ($load:literal, $class:ident, $bytes:literal, $shape:literal) => {
+            // SAFETY: both parts lie within the caller's ranges, since `len` is at least one's.
+            unsafe {
+                std::arch::asm!(
+                    concat!($load, " {a", $shape, "}, [{source}]"),
+                    concat!($load, " {b", $shape, "}, [{source} + {len} - ", $bytes, "]"),
+                    concat!($load, " [{target}], {a", $shape, "}"),
+                    concat!($load, " [{target} + {len} - ", $bytes, "], {b", $shape, "}"),
+                    source = in(reg) source,
+                    target = in(reg) target,
+                    len = in(reg) len,
+                    a = out($class) _,
+                    b = out($class) _,
+                    options(nostack, preserves_flags)
+                )
+            }
+        };
+    }
+    match len {
+        0 => {}
+        // SAFETY: the caller's.
+        1..4 => unsafe { copy_string(source, target, len) },
+        4..8 => ends!("mov", reg, "4", ":e"),
+        8..16 => ends!("mov", reg, "8", ":r"),
+        16..STEP => ends!("movdqu", xmm_reg, "16", ""),
+        _ => {
+            let whole = len / STEP * STEP;
+            // SAFETY: two parts of the caller's ranges, both whole steps; they overlap by bytes
+            // that are the same.
+            unsafe {
+                copy_over(source, target, whole);
+                if whole < len {
+                    copy_over(source.add(len - STEP), target.add(len - STEP), STEP);
+                }
+            }
         }
-        copy_string(source.add(whole), target.add(whole), len - whole);
     }
 }
 

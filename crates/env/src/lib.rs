@@ -17,6 +17,7 @@ pub mod runtime;
 pub mod signals;
 pub mod sockets;
 pub mod tasks;
+pub mod tls;
 
 pub use clock::{Clock, RealClock};
 pub use disk::{Disk, File, RealDisk};

@@ -30,6 +30,30 @@ pub fn cpu_seconds() -> (f64, f64) {
     (seconds(usage.ru_utime), seconds(usage.ru_stime))
 }
 
+/// Lets this process have `wanted` descriptors, or as many as it may have; says how many.
+pub fn raise_descriptors(wanted: u64) -> io::Result<u64> {
+    // SAFETY: a plain C struct for which all zeros is a value; the calls read and write it alone.
+    unsafe {
+        let mut limit: libc::rlimit = std::mem::zeroed();
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        if limit.rlim_cur >= wanted {
+            return Ok(limit.rlim_cur);
+        }
+        // Root may raise the upper limit, too.
+        let upper = libc::rlimit { rlim_cur: wanted, rlim_max: limit.rlim_max.max(wanted) };
+        if libc::setrlimit(libc::RLIMIT_NOFILE, &upper) == 0 {
+            return Ok(wanted);
+        }
+        limit.rlim_cur = limit.rlim_max.min(wanted);
+        match libc::setrlimit(libc::RLIMIT_NOFILE, &limit) {
+            0 => Ok(limit.rlim_cur),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
 /// Gives up root's rights for those of user `name`; nothing for who is not root.
 pub fn become_user(name: &str) -> io::Result<()> {
     let text = CString::new(name)?;

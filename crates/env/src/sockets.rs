@@ -143,6 +143,26 @@ pub fn listen_tcp(address: SocketAddr, backlog: u32, share: bool) -> io::Result<
     Ok(TcpListener::from(fd))
 }
 
+/// A connection from an address of this machine: each has ports of its own, so that one machine
+/// can be more clients than there are ports.
+pub fn connect_tcp_from(from: IpAddr, to: SocketAddr) -> io::Result<TcpStream> {
+    let family = if to.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+    // SAFETY: a plain call; the descriptor is new and nobody else's.
+    let fd = unsafe {
+        let fd = libc::socket(family, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0);
+        OwnedFd::from_raw_fd(check(fd)?)
+    };
+    // The port is chosen when the peer is known: it may be in use towards others.
+    set_option(&fd, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1)?;
+    let (from, to) = (RawAddress::new(SocketAddr::new(from, 0)), RawAddress::new(to));
+    // SAFETY: the addresses have the lengths given, and outlive the calls.
+    unsafe {
+        check(libc::bind(fd.as_raw_fd(), from.pointer(), from.len))?;
+        check(libc::connect(fd.as_raw_fd(), to.pointer(), to.len))?;
+    }
+    Ok(TcpStream::from(fd))
+}
+
 /// A Unix listener that never blocks, with access as `mode` says. A socket that nobody listens on
 /// is replaced.
 #[expect(clippy::disallowed_methods, reason = "this is the seam")]
@@ -169,6 +189,11 @@ pub fn accept(listener: &impl AsFd) -> io::Result<(OwnedFd, Option<SocketAddr>)>
         OwnedFd::from_raw_fd(check(fd)?)
     };
     Ok((fd, raw.address()))
+}
+
+/// Whether a call failed because this process, or the machine, has no descriptor left.
+pub fn is_out_of_descriptors(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
 }
 
 /// Small answers go out at once.
@@ -337,6 +362,16 @@ mod tests {
         assert!(listen_tcp(address, 8, true).is_ok());
         let alone = listen_tcp(address, 8, false).unwrap_err();
         assert_eq!(alone.kind(), io::ErrorKind::AddrInUse);
+    }
+
+    #[test]
+    fn a_client_has_the_address_that_it_chose() {
+        let listener = listen_tcp("127.0.0.1:0".parse().unwrap(), 8, true).unwrap();
+        let from = "127.0.0.77".parse().unwrap();
+        let client = connect_tcp_from(from, listener.local_addr().unwrap()).unwrap();
+        assert_eq!(client.local_addr().unwrap().ip(), from);
+        let (_, peer) = accept(&listener).unwrap();
+        assert_eq!(peer, Some(client.local_addr().unwrap()));
     }
 
     #[test]

@@ -21,6 +21,11 @@ impl Task {
         // A panic never arrives here: it ended the process.
         let _ = self.handle.join();
     }
+
+    /// Whether the caller runs on this thread, which cannot wait for its own end.
+    pub fn is_current(&self) -> bool {
+        self.handle.thread().id() == std::thread::current().id()
+    }
 }
 
 /// Runs `work` on a thread of its own, called `name` (the kernel keeps the first 15 bytes).

@@ -8,6 +8,7 @@
 
 pub mod cache;
 pub mod cluster;
+pub mod incast;
 mod limits;
 mod names;
 pub mod report;

@@ -1,11 +1,16 @@
 //! `holdfast cache`: memcached's command line for our cache. Reads its options as memcached does,
 //! starts the server, waits for a signal.
 
+mod metrics;
+
+pub use metrics::register as register_metrics;
+
 use crate::output::Output;
 use clap::{ArgAction, Args};
 use holdfast_base::{Error, Result};
-use holdfast_cache::{Server, Settings, VERSION};
-use holdfast_env::{RealClock, RealRng, local, signals};
+use holdfast_cache::{Ablation, Server, Settings, VERSION};
+use holdfast_env::tls::{ClientCertificates, TlsFiles};
+use holdfast_env::{Disk, RealClock, RealDisk, RealRng, local, signals};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -16,8 +21,14 @@ use std::time::Duration;
 /// How often the main thread looks whether a client has asked for the end.
 const LOOK: Duration = Duration::from_millis(100);
 const MIB: u64 = 1 << 20;
+/// `ssl_min_version`, as memcached numbers versions: below it TLS 1.2 is served, too.
+const SSL_MIN_VERSION_1_3: u64 = 3;
+/// In front of an address that is served without TLS.
+const NO_TLS: &str = "notls:";
+/// Descriptors beside the clients'.
+const DESCRIPTORS: u64 = 64;
 
-/// A drop-in for memcached: `-p -U -l -s -a -m -c -t -I -M -R -C -b -B -F -A -d -P -u -v -Y -o`
+/// A drop-in for memcached: `-p -U -l -s -a -m -c -t -I -M -R -C -b -B -F -A -d -P -u -v -Y -Z -e -o`
 /// mean what they mean there.
 #[derive(Args, Debug, Clone)]
 pub struct Options {
@@ -96,7 +107,14 @@ pub struct Options {
     /// File of `user:password` lines that clients must log in with
     #[arg(short = 'Y', long = "auth-file", value_name = "FILE")]
     pub auth_file: Option<PathBuf>,
-    /// `idle_timeout=SECONDS`, `busy_poll=MICROSECONDS`, `udp_reply=BYTES`, `udp_rate=BYTES`;
+    /// Serve TLS, with `-o ssl_chain_cert=FILE,ssl_key=FILE`; `-l notls:ADDR` goes without
+    #[arg(short = 'Z', long = "enable-ssl")]
+    pub tls: bool,
+    /// Keep the items in a file from one run to the next
+    #[arg(short = 'e', long = "memory-file", value_name = "FILE")]
+    pub memory_file: Option<PathBuf>,
+    /// `idle_timeout=SECONDS`, `busy_poll=MICROSECONDS`, `udp_reply=BYTES`, `udp_rate=BYTES`,
+    /// `ssl_chain_cert=FILE`, `ssl_key=FILE`, `ssl_ca_cert=FILE`, `ssl_verify_mode=0..3`;
     /// `no_*` and the names of memcached's slab and LRU tuning are accepted and do nothing
     #[arg(short = 'o', long = "extended", value_delimiter = ',', value_name = "NAME=VALUE")]
     pub extended: Vec<String>,
@@ -106,15 +124,9 @@ pub struct Options {
     /// Keep thread I on core FIRST + I
     #[arg(long, value_name = "FIRST")]
     pub pin: Option<usize>,
-    /// TLS: not supported
-    #[arg(short = 'Z', long = "enable-ssl", hide = true)]
-    pub tls: bool,
     /// SASL: not supported
     #[arg(short = 'S', long = "enable-sasl", hide = true)]
     pub sasl: bool,
-    /// A file for a warm restart: not supported
-    #[arg(short = 'e', long = "memory-file", hide = true, value_name = "FILE")]
-    pub memory_file: Option<PathBuf>,
     /// Locked memory: not supported
     #[arg(short = 'k', long = "lock-memory", hide = true)]
     pub lock: bool,
@@ -130,6 +142,10 @@ pub struct Options {
     /// Reads fixed requests and answers fixed replies: `REQUEST:REPLY` bytes
     #[arg(long, hide = true, value_name = "BYTES:BYTES")]
     pub null: Option<String>,
+    /// Takes one decision of the design back, for benchmarks: shared-statistics, one-udp-socket,
+    /// unbatched-sends, connection-buffers
+    #[arg(long, hide = true, value_name = "NAME")]
+    pub ablate: Option<String>,
 }
 
 /// Slab and LRU tuning that has no counterpart here: memory is not cut by size.
@@ -156,6 +172,8 @@ const IGNORED: &[&str] = &[
     "track_sizes",
     "resp_obj_mem_limit",
     "read_buf_mem_limit",
+    "ssl_session_cache",
+    "ssl_wbuf_size",
 ];
 
 impl Options {
@@ -178,6 +196,8 @@ impl Options {
             shutdown_command: self.shutdown,
             verbose: self.verbose,
             first_core: self.pin,
+            file: self.memory_file.clone(),
+            ablation: ablation(self.ablate.as_deref())?,
             ..Settings::default()
         };
         if self.threads == 0 || self.threads > 256 {
@@ -199,6 +219,7 @@ impl Options {
                 Some(parts.ok_or_else(|| Error::invalid("`--null`: give BYTES:BYTES"))?);
         }
         self.extend(&mut settings)?;
+        self.check_tls(&settings)?;
         if self.unix.is_none() {
             self.addresses(&mut settings)?;
         }
@@ -207,9 +228,7 @@ impl Options {
 
     fn refuse_unsupported(&self) -> Result<()> {
         let refused = [
-            (self.tls, "-Z (TLS): put a TLS proxy in front, or listen on loopback"),
             (self.sasl, "-S (SASL): use -Y, which needs no binary protocol"),
-            (self.memory_file.is_some(), "-e (warm restart)"),
             (self.lock, "-k (locked memory): switch swap off instead"),
             (self.protocol == "binary", "-B binary: use a client that speaks the text protocol"),
         ];
@@ -225,6 +244,7 @@ impl Options {
     }
 
     fn extend(&self, settings: &mut Settings) -> Result<()> {
+        let mut tls = TlsFiles::default();
         for option in &self.extended {
             let (name, value) = option.split_once('=').unwrap_or((option, ""));
             let number = || {
@@ -240,6 +260,17 @@ impl Options {
                 "busy_poll" => settings.busy_poll_us = number()?.min(1_000_000) as u32,
                 "udp_reply" => settings.udp_reply_bytes_max = number()? as usize,
                 "udp_rate" => settings.udp_bytes_per_second = number()?,
+                "ssl_chain_cert" => tls.chain = value.into(),
+                "ssl_key" => tls.key = value.into(),
+                "ssl_ca_cert" => tls.client_authorities = Some(value.into()),
+                "ssl_verify_mode" => {
+                    tls.client_certificates = match number()? {
+                        0 => ClientCertificates::Ignored,
+                        1 => ClientCertificates::Asked,
+                        _ => ClientCertificates::Required,
+                    }
+                }
+                "ssl_min_version" => tls.only_1_3 = number()? >= SSL_MIN_VERSION_1_3,
                 _ if ignored => {}
                 _ => {
                     return Err(Error::unsupported(format!(
@@ -247,6 +278,20 @@ impl Options {
                     )));
                 }
             }
+        }
+        settings.tls = self.tls.then_some(tls);
+        Ok(())
+    }
+
+    fn check_tls(&self, settings: &Settings) -> Result<()> {
+        let Some(tls) = &settings.tls else { return Ok(()) };
+        if tls.chain.as_os_str().is_empty() || tls.key.as_os_str().is_empty() {
+            return Err(Error::invalid(
+                "serve TLS (`-Z`): name certificate and key: `-o ssl_chain_cert=FILE,ssl_key=FILE`",
+            ));
+        }
+        if self.udp_port != 0 {
+            return Err(Error::invalid("serve TLS (`-Z`): UDP has none: leave `-U` out"));
         }
         Ok(())
     }
@@ -263,7 +308,9 @@ impl Options {
         for host in hosts {
             for address in resolve(host, tcp)? {
                 let has_port = self.port != 0 || address.port() != 0;
-                if has_port {
+                if has_port && self.tls && host.starts_with(NO_TLS) {
+                    settings.tcp_plain.push(address);
+                } else if has_port {
                     settings.tcp.push(address);
                 }
                 if self.udp_port == 0 {
@@ -278,7 +325,8 @@ impl Options {
                 settings.udp.push(SocketAddr::new(address.ip(), udp));
             }
         }
-        if settings.tcp.is_empty() && settings.udp.is_empty() {
+        let places = settings.tcp.len() + settings.tcp_plain.len() + settings.udp.len();
+        if places == 0 {
             return Err(Error::invalid(
                 "start the cache: `-p 0` without `-U`: nothing to listen on",
             ));
@@ -289,7 +337,7 @@ impl Options {
 
 /// `HOST`, `HOST:PORT`, `[V6]:PORT`, `*`, `notls:` in front or not.
 fn resolve(text: &str, port: u16) -> Result<Vec<SocketAddr>> {
-    let host = text.strip_prefix("notls:").unwrap_or(text);
+    let host = text.strip_prefix(NO_TLS).unwrap_or(text);
     if host == "*" {
         return Ok(vec![SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), port)]);
     }
@@ -304,6 +352,21 @@ fn resolve(text: &str, port: u16) -> Result<Vec<SocketAddr>> {
         })?
         .collect();
     Ok(found)
+}
+
+fn ablation(name: Option<&str>) -> Result<Ablation> {
+    let mut ablation = Ablation::default();
+    match name {
+        None => {}
+        Some("shared-statistics") => ablation.shared_statistics = true,
+        Some("one-udp-socket") => ablation.one_udp_socket = true,
+        Some("unbatched-sends") => ablation.unbatched_sends = true,
+        Some("connection-buffers") => ablation.connection_buffers = true,
+        Some(other) => {
+            return Err(Error::invalid(format!("`--ablate {other}`: there is no such decision")));
+        }
+    }
+    Ok(ablation)
 }
 
 fn item_bytes(text: &str) -> Result<usize> {
@@ -350,7 +413,12 @@ pub fn run(options: &Options, out: &mut Output) -> Result<()> {
             "holdfast: warning: the cache on `{address}` can be read and written by whoever reaches it"
         );
     }
-    let mut server = Server::start(settings, Arc::new(RealClock::new()), &RealRng)?;
+    raise_descriptors(&settings);
+    let disk: Arc<dyn Disk> = Arc::new(RealDisk);
+    let server = Server::start(settings, Arc::new(RealClock::new()), &RealRng, &disk)?;
+    for note in &server.notes {
+        eprintln!("holdfast: {note}");
+    }
     if let Some(file) = &options.pid_file {
         write_pid(file, std::process::id())?;
     }
@@ -364,11 +432,28 @@ pub fn run(options: &Options, out: &mut Output) -> Result<()> {
             break;
         }
     }
-    server.shutdown();
+    let kept = server.end();
     if let Some(file) = &options.pid_file {
         remove(file);
     }
+    if let Some(items) = kept? {
+        eprintln!("holdfast: {items} items are kept for the next cache");
+    }
     Ok(())
+}
+
+/// As many descriptors as clients may connect; with fewer, those that come too many wait.
+fn raise_descriptors(settings: &Settings) {
+    let wanted = settings.connections_max as u64 + DESCRIPTORS;
+    match local::raise_descriptors(wanted) {
+        Ok(limit) if limit < wanted => eprintln!(
+            "holdfast: warning: the machine allows {limit} descriptors, too few for `-c {}`: \
+             clients beyond them wait until others leave: raise `ulimit -n`",
+            settings.connections_max
+        ),
+        // It was not changed, and what there is may do.
+        _ => {}
+    }
 }
 
 fn announce(server: &Server, options: &Options, out: &mut Output) -> Result<()> {
@@ -461,6 +546,14 @@ mod tests {
         assert_eq!((settings.connections_max, settings.threads), (4096, 2));
         assert!(!settings.evicts && !settings.cas && !settings.flush && settings.shutdown_command);
         assert_eq!((settings.verbose, settings.idle_timeout_s), (2, 30));
+        let tls = "-Z -o ssl_chain_cert=c.pem,ssl_key=k.pem,ssl_verify_mode=2,ssl_ca_cert=a.pem \
+                   -l 127.0.0.1,notls:127.0.0.1:9 -e /tmp/items";
+        let tls = self::settings(tls).unwrap();
+        assert_eq!((tls.tcp.len(), tls.tcp_plain[0].port()), (1, 9));
+        assert_eq!(tls.file.as_deref(), Some(Path::new("/tmp/items")));
+        let files = tls.tls.unwrap();
+        assert_eq!(files.client_certificates, ClientCertificates::Required);
+        assert_eq!((files.chain, files.key), ("c.pem".into(), "k.pem".into()));
         let default = self::settings("").unwrap();
         assert_eq!(default.tcp, ["127.0.0.1:11211".parse().unwrap()]);
         assert!(default.udp.is_empty(), "UDP is off by default");
@@ -470,6 +563,9 @@ mod tests {
     fn what_is_not_supported_is_refused_by_name() {
         for (line, why) in [
             ("-S", "SASL"),
+            ("-Z", "ssl_chain_cert"),
+            ("-Z -U 5 -o ssl_chain_cert=a,ssl_key=b", "UDP has none"),
+            ("-o ssl_ciphers=x", "ssl_ciphers"),
             ("-B binary", "binary"),
             ("-k", "locked memory"),
             ("-o ext_path=/x:1g", "ext_path"),

@@ -38,6 +38,9 @@ pub enum Command {
         /// Check this data directory instead of asking a node
         #[arg(long, value_name = "DIR")]
         data: Option<PathBuf>,
+        /// Look at this machine's kernel settings instead, and give advice
+        #[arg(long, conflicts_with = "data")]
+        machine: bool,
     },
     /// Work with files
     #[command(subcommand)]
@@ -47,6 +50,8 @@ pub enum Command {
     Log(Log),
     /// Run a cache that speaks memcached's protocol, with memcached's own options
     Cache(crate::cache::Options),
+    /// Spread the keys of any memcached client over pools of servers, with failover and warm-up
+    Route(crate::route::Options),
     /// Sort what does not fit in memory; make and check the sort benchmark's records
     Sort(crate::sort::Sort),
     /// Show or check the configuration
@@ -373,6 +378,8 @@ pub enum Bench {
     Iobench(Iobench),
     /// The cache: gets and sets over TCP and UDP, beside a null server and memcached
     Cache(crate::bench::cache::Options),
+    /// Hundreds of servers answering one client at once through a shallow switch, simulated
+    Incast(crate::bench::incast::Options),
     /// The recovery planner: tasks scheduled a second by each selector and search, on one core
     Scheduler(Scheduler),
     /// A cluster under load that loses a node; and what three copies cost beside one

@@ -18,11 +18,16 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-pub fn start(address: SocketAddr, service: Arc<FileService>) -> Result<Runtime> {
+/// The cache's store and what its threads share, if the node runs one.
+pub type Cache = Option<(Arc<holdfast_cache::store::Store>, Arc<holdfast_cache::Shared>)>;
+
+type Sources = (Arc<FileService>, Cache);
+
+pub fn start(address: SocketAddr, service: Arc<FileService>, cache: Cache) -> Result<Runtime> {
     let router = Router::new()
         .route("/health", get(health))
         .route("/metrics", get(metrics))
-        .with_state(service);
+        .with_state((service, cache));
     runtime::serve("http", address, move |listener| async move {
         // Ends with the runtime; an accept error is retried inside.
         let _ = axum::serve(listener, router).await;
@@ -30,7 +35,7 @@ pub fn start(address: SocketAddr, service: Arc<FileService>) -> Result<Runtime> 
 }
 
 /// 200 while writes are taken, 503 with the reason otherwise.
-async fn health(State(service): State<Arc<FileService>>) -> impl IntoResponse {
+async fn health(State((service, _)): State<Sources>) -> impl IntoResponse {
     match service.status_now() {
         Ok(status) => match status.stores.iter().find(|store| store.read_only) {
             Some(store) => (
@@ -43,11 +48,11 @@ async fn health(State(service): State<Arc<FileService>>) -> impl IntoResponse {
     }
 }
 
-async fn metrics(State(service): State<Arc<FileService>>) -> impl IntoResponse {
+async fn metrics(State((service, cache)): State<Sources>) -> impl IntoResponse {
     match service.status_now() {
         Ok(status) => {
             let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-            ([("content-type", kind)], render(&status)).into_response()
+            ([("content-type", kind)], render(&status, &cache)).into_response()
         }
         Err(e) => (StatusCode::SERVICE_UNAVAILABLE, format!("{e}\n")).into_response(),
     }
@@ -57,7 +62,7 @@ type Labels = Vec<(&'static str, String)>;
 type Value = fn(&Store) -> u64;
 
 /// The status in Prometheus' words.
-fn render(status: &Status) -> String {
+fn render(status: &Status, cache: &Cache) -> String {
     let mut registry = Registry::with_prefix("holdfast");
     let mut gauge = |name: &str, help: &str, value: u64| {
         let gauge = Gauge::<i64>::default();
@@ -92,6 +97,9 @@ fn render(status: &Status) -> String {
             family.get_or_create(&labels).set(value(store) as i64);
         }
         registry.register(name, help, family);
+    }
+    if let Some((store, shared)) = cache {
+        crate::cache::register_metrics(&mut registry, store, shared);
     }
     let mut text = String::new();
     match encode(&mut text, &registry) {

@@ -11,10 +11,12 @@ mod dev;
 mod doctor;
 mod fs;
 mod http;
+mod kernel;
 mod log;
 mod node;
 mod output;
 mod recovery;
+mod route;
 mod sim;
 mod sort;
 mod up;
@@ -55,8 +57,9 @@ fn run(cli: &Cli) -> Result<()> {
         Command::Node(command) => node::run(&mut connect(cli)?, command, &mut out),
         Command::Recovery(command) => recovery::run(&mut connect(cli)?, command, &mut out),
         Command::Status => doctor::status(&mut connect(cli)?, &mut out),
-        Command::Doctor { data: Some(data) } => doctor::check_directory(data, &mut out),
-        Command::Doctor { data: None } => doctor::ask(&mut connect(cli)?, &mut out),
+        Command::Doctor { machine: true, .. } => kernel::run(&mut out),
+        Command::Doctor { data: Some(data), .. } => doctor::check_directory(data, &mut out),
+        Command::Doctor { data: None, .. } => doctor::ask(&mut connect(cli)?, &mut out),
         Command::Fs(command) => {
             let mut client = connect(cli)?;
             // A long copy outlives its node. One of another build may not know the question.
@@ -74,7 +77,9 @@ fn run(cli: &Cli) -> Result<()> {
         }
         Command::Config(cli::Config::Check { file }) => check_config(file, &mut out),
         Command::Cache(options) => cache::run(options, &mut out),
+        Command::Route(options) => route::run(options, &mut out),
         Command::Bench(cli::Bench::Cache(options)) => bench::cache::run(options, &mut out),
+        Command::Bench(cli::Bench::Incast(options)) => bench::incast::run(options, &mut out),
         Command::Sim(cli::Sim::Recovery(options)) => sim::recovery(options, &mut out),
         Command::Bench(cli::Bench::Iobench(options)) => bench::iobench(options, &mut out),
         Command::Bench(cli::Bench::Cluster(options)) => bench::cluster::run(options, &mut out),

@@ -6,7 +6,7 @@
 )]
 
 mod figures;
-mod plot;
+pub mod plot;
 
 use crate::bench::report::rounded;
 use crate::cli::SimRecovery;

@@ -62,11 +62,14 @@ pub fn run(up: &Up, join: Option<&str>, out: &mut Output) -> Result<()> {
         ..ServerConfig::default()
     };
     let server = Server::start(server_config, service.clone(), machine.clock.clone())?;
+    let cache = start_cache(&config, &machine)?;
     let http = match config.address(config.http_port) {
-        Some(address) => Some(http::start(address, service.clone())?),
+        Some(address) => {
+            let cache = cache.as_ref().map(|cache| (cache.store.clone(), cache.shared.clone()));
+            Some(http::start(address, service.clone(), cache)?)
+        }
         None => None,
     };
-    let cache = start_cache(&config, &machine)?;
     let stop = Stop::new();
     let keeper = start_keeper(&node, &config, &stop)?;
     let member = start_member(&node, &config, &stop)?;
@@ -108,7 +111,8 @@ fn start_cache(config: &Config, machine: &Machine) -> Result<Option<holdfast_cac
         threads: std::thread::available_parallelism().map_or(1, |cores| cores.get().min(4)),
         ..holdfast_cache::Settings::default()
     };
-    let server = holdfast_cache::Server::start(settings, machine.clock.clone(), &RealRng);
+    let server =
+        holdfast_cache::Server::start(settings, machine.clock.clone(), &RealRng, &machine.disk);
     server.map(Some).map_err(|e| e.context("start the cache (`cache_port`, 0 for none)"))
 }
 

@@ -98,7 +98,8 @@ impl SegmentMeta {
 
     pub fn note(&mut self, header: &CommitHeader) {
         let far = |&(_, position): &(u64, u64)| header.position >= position + MARK_BYTES;
-        if self.marks.last().is_none_or(far) {
+        // Nobody looks for a closing commit.
+        if header.count > 0 && self.marks.last().is_none_or(far) {
             self.marks.push((header.first, header.position));
         }
         self.end = header.end();
@@ -115,6 +116,9 @@ pub struct Tail {
     /// Length of the last segment; 0 when there is none yet.
     pub capacity: u64,
     pub segments: Vec<SegmentMeta>,
+    /// What it ends with is durable, and says so itself: a closing commit, or a segment that has
+    /// none yet.
+    pub closed: bool,
 }
 
 pub struct Core<A> {
@@ -230,17 +234,21 @@ impl<A> Core<A> {
         }
         self.queue_bytes -= payload_bytes;
         let write = self.write_of(payload_bytes > 0, synced);
-        let header = CommitHeader {
+        let header = self.next_header();
+        Some(Step::Commit(Commit { header, write, staged, payload_bytes }))
+    }
+
+    fn next_header(&self) -> CommitHeader {
+        CommitHeader {
             topic_hash: self.tail.topic_hash,
             first: self.tail.next,
             durable: self.durable,
-            position,
+            position: self.position(),
             count: 0,
             payload_bytes: 0,
             chain: self.tail.chain,
             payload_crc: 0,
-        };
-        Some(Step::Commit(Commit { header, write, staged, payload_bytes }))
+        }
     }
 
     fn write_of(&self, entries: bool, synced: bool) -> Write {
@@ -253,6 +261,20 @@ impl<A> Core<A> {
             (false, _, true) => Write::SyncOnly,
             (false, _, false) => Write::Nothing,
         }
+    }
+
+    /// The closing commit, once everything is durable and nothing more will come: without entries,
+    /// it says that what is before it was durable. Else a flipped bit in the last commit would
+    /// look like a torn one. `None` if none is needed, or there is no room.
+    pub fn step_close(&mut self) -> Option<Commit<A>> {
+        let room = self.tail.capacity.saturating_sub(self.position());
+        let ready = !self.busy && self.failed.is_none() && self.queue.is_empty();
+        if !ready || self.unsynced_bytes > 0 || self.tail.closed || room < commit_bytes(0) {
+            return None;
+        }
+        self.busy = true;
+        let (header, staged) = (self.next_header(), Vec::new());
+        Some(Commit { header, write: Write::Durable, staged, payload_bytes: 0 })
     }
 
     /// A commit that the appending thread may perform itself, because it needs no wait: one
@@ -288,6 +310,7 @@ impl<A> Core<A> {
                     segment.note(&header);
                     self.tail.next = header.next();
                     self.tail.chain = crc;
+                    self.tail.closed = header.count == 0;
                     self.unsynced_bytes += commit_bytes(commit.payload_bytes);
                 }
                 if commit.write != Write::Plain {
@@ -320,6 +343,7 @@ impl<A> Core<A> {
             Ok((capacity, chain)) => {
                 self.tail.segments.push(SegmentMeta::new(self.tail.next));
                 (self.tail.capacity, self.tail.chain) = (capacity, chain);
+                self.tail.closed = true;
                 (self.durable, self.unsynced_bytes) = (self.tail.next, 0);
                 Vec::new()
             }

@@ -4,8 +4,6 @@
 mod read;
 mod topic;
 
-pub(crate) use topic::spawn;
-
 use crate::core::Tail;
 use crate::format::{COMMIT_HEADER_BYTES, SECTOR};
 use crate::recover::{CutTail, open_topic};
@@ -15,10 +13,10 @@ use holdfast_base::ids::Index;
 use holdfast_base::{Error, Result};
 use holdfast_env::Disk;
 use holdfast_env::disk::create_dir_durable;
+use holdfast_env::tasks::{self, Task};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, RwLock, mpsc};
-use std::thread::JoinHandle;
 use topic::Topic;
 
 /// Smallest segment: its header and one commit of a few sectors.
@@ -71,7 +69,7 @@ pub struct EmbeddedLog {
 
 struct Running {
     topic: Arc<Topic>,
-    committer: Option<JoinHandle<()>>,
+    committer: Option<Task>,
 }
 
 impl Running {
@@ -81,7 +79,7 @@ impl Running {
             Drive::Pump => None,
             Drive::Threads => {
                 let runs = topic.clone();
-                Some(spawn("log-commit", move || runs.run_committer())?)
+                Some(tasks::spawn("log-commit", move || runs.run_committer())?)
             }
         };
         Ok(Running { topic, committer })
@@ -157,6 +155,7 @@ impl EmbeddedLog {
             chain: 0,
             capacity: 0,
             segments: Vec::new(),
+            closed: true,
         };
         let topic = Topic::new(self.disk.clone(), directory, self.options, tail, Vec::new());
         topic.fill_spare();
@@ -289,10 +288,9 @@ impl Drop for EmbeddedLog {
                 && let Some(committer) = r.committer.take()
                 // A callback may hold the last reference; then this is the committer itself,
                 // which ends on its own.
-                && committer.thread().id() != std::thread::current().id()
+                && !committer.is_current()
             {
-                // A committer that panicked has poisoned the topic; nothing is left to save.
-                let _ = committer.join();
+                committer.join();
             }
             topic.close();
         }

@@ -9,18 +9,17 @@ mod member;
 mod sessions;
 mod snapshot;
 
-use crate::driver::spawn;
 use crate::{Done, Log, Mode, Scope};
 use envelope::{EntryKind, Envelope};
 use holdfast_base::ids::{Index, Sequence, SessionId};
 use holdfast_base::{Error, Result};
 use holdfast_env::Disk;
+use holdfast_env::tasks::{self, Task};
 use machine::Machine;
 use member::{Proposer, Ready, Waiting};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use std::thread::JoinHandle;
 
 /// Bytes of the envelope in front of each command.
 pub const ENVELOPE_BYTES: usize = 40;
@@ -119,7 +118,7 @@ const REPORTS_MAX: usize = 16;
 /// A topic, folded.
 pub struct Fold<V: View> {
     shared: Arc<Shared<V>>,
-    snapshots: Option<JoinHandle<()>>,
+    snapshots: Option<Task>,
 }
 
 struct Shared<V> {
@@ -263,7 +262,7 @@ impl<V: View> Fold<V> {
         let mut snapshots = None;
         if options.snapshot_entries > 0 || options.snapshot_bytes > 0 {
             let runs = shared.clone();
-            snapshots = Some(spawn("fold-snapshot", move || runs.run_snapshots())?);
+            snapshots = Some(tasks::spawn("fold-snapshot", move || runs.run_snapshots())?);
         }
         Ok(Fold { shared, snapshots })
     }
@@ -372,7 +371,7 @@ impl<V: View> Drop for Fold<V> {
         self.shared.wake.notify_all();
         if let Some(thread) = self.snapshots.take() {
             // A panic there has been printed; the log holds everything.
-            let _ = thread.join();
+            thread.join();
         }
         self.shared.close();
     }

@@ -189,7 +189,7 @@ impl CommitHeader {
         let payload_bytes = header.payload_bytes as usize;
         if payload_bytes > COMMIT_PAYLOAD_BYTES_MAX
             || (header.count as usize) > payload_bytes / ENTRY_HEADER_BYTES
-            || header.count == 0
+            || (header.count == 0) != (payload_bytes == 0)
         {
             return Err(Bad::Field("size"));
         }

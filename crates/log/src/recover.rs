@@ -52,6 +52,7 @@ struct Walk {
     /// and begins, as an offset.
     unproven: VecDeque<(u64, u64)>,
     metas: Vec<SegmentMeta>,
+    closed: bool,
 }
 
 /// Opens the topic in `directory`; cut bytes go to `lost_and_found`.
@@ -80,6 +81,7 @@ pub fn open_topic(
         chain_before: 0,
         unproven: VecDeque::new(),
         metas: Vec::new(),
+        closed: true,
     };
     let first = trimmed.unwrap_or(1);
     if files.first().map_or(first, |f| f.first) > first || (files.is_empty() && first > 1) {
@@ -125,6 +127,7 @@ pub fn open_topic(
         chain: walk.chain,
         capacity,
         segments: walk.metas,
+        closed: walk.closed,
     };
     Ok(Recovered { tail, files: files.into_iter().map(Arc::new).collect(), cut })
 }
@@ -197,6 +200,7 @@ fn follow(walk: &mut Walk, segment: &Segment, oldest: bool) -> Result<u64> {
     (walk.next, walk.chain, walk.chain_before) = (header.first, crc, header.chain);
     walk.unproven.clear();
     let mut meta = SegmentMeta::new(header.first);
+    walk.closed = true;
     while meta.end + SECTOR <= capacity {
         let head = window.get(meta.end, COMMIT_HEADER_BYTES).map_err(io)?;
         let Ok((commit, crc)) = CommitHeader::decode(head, walk.topic_hash, meta.end) else {
@@ -215,6 +219,7 @@ fn follow(walk: &mut Walk, segment: &Segment, oldest: bool) -> Result<u64> {
         }
         walk.unproven.push_back((commit.next(), meta.end));
         meta.note(&commit);
+        walk.closed = commit.count == 0;
         (walk.next, walk.chain) = (commit.next(), crc);
     }
     let end = meta.end;

@@ -40,7 +40,6 @@ pub const SOMETIMES: &[&str] = &[
     "a chunk was copied",
     "a chunk was open when its store started",
     "a client was told that a disk is full",
-    "a copy went on where an earlier one ended",
     "a deposed leader's command was refused",
     "a disk was erased",
     "a file went on in another chunk",

@@ -1,15 +1,17 @@
 use super::*;
 use crate::settings::{Settings, Shared};
 use crate::store::Store;
+use holdfast_env::arena::SLACK_BYTES;
 use holdfast_env::poll::Waker;
 use holdfast_env::{Clock, RealClock};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 fn engine_with(settings: Settings) -> Engine {
     let clock: Arc<dyn Clock> = Arc::new(RealClock::new());
     let store = Store::new(settings.memory_bytes, 1, settings.evicts, 1).unwrap();
     let writer = store.writer(0);
-    let shared = Arc::new(Shared::new(settings, clock, Waker::new().unwrap()));
+    let shared = Arc::new(Shared::new(settings, clock, Waker::new().unwrap()).unwrap());
     store.set_now(1000);
     Engine { store: Arc::new(store), shared, writer, scratch: Vec::new() }
 }
@@ -95,6 +97,12 @@ fn wrong_lines_get_memcached_s_errors() {
         ("set a 0 0 -1\r\n".to_owned(), "CLIENT_ERROR bad command line format\r\n"),
         ("set a 0 0 99999999999\r\n".to_owned(), "CLIENT_ERROR bad command line format\r\n"),
         ("set a 0 0\r\n".to_owned(), "ERROR\r\n"),
+        (
+            "set a 1234567890123 0 1\r\nmn\r\n".to_owned(),
+            "CLIENT_ERROR bad command line format\r\nMN\r\n",
+        ),
+        ("set a 4294967295 0 1\r\nx\r\n".to_owned(), "STORED\r\n"),
+        ("set  a  0 0 1 \r\nx\r\n".to_owned(), "STORED\r\n"),
         ("set a 0 0 1\r\nxyz\r\n".to_owned(), "CLIENT_ERROR bad data chunk\r\nERROR\r\n"),
         (format!("set {long} 0 0 1\r\n"), "CLIENT_ERROR bad command line format\r\n"),
         (
@@ -240,5 +248,71 @@ fn noise_is_survived() {
         let (_, _) = talk_in_parts(&mut engine, &input, 1 + round % 97);
         let answer = talk(&mut engine, "set probe 0 0 2\r\nok\r\nget probe\r\n");
         assert_eq!(answer, "STORED\r\nVALUE probe 0 2\r\nok\r\nEND\r\n");
+    }
+}
+
+/// Plain commands against a map: whatever is pipelined with what, and however it is cut, the
+/// answers are a map's. The short ways that plain gets and sets take are part of this.
+#[test]
+fn commands_do_what_a_map_does() {
+    for seed in 1..=8u64 {
+        let (mut engine, mut map) = (engine(), HashMap::<String, (u64, String)>::new());
+        let mut state = seed;
+        let mut dice = |below: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 33) % below
+        };
+        let (mut input, mut expected) = (String::new(), String::new());
+        for _ in 0..3000 {
+            let key = format!("k{}", dice(12));
+            let value = "v".repeat(dice(200) as usize);
+            let (flags, quiet) = (dice(3), dice(4) == 0);
+            let noreply = if quiet { " noreply" } else { "" };
+            let old = map.get(&key).cloned();
+            let known = map.clone();
+            let mut stores = |name: &str, stored: bool, with: String, flags: u64| {
+                let line =
+                    format!("{name} {key} {flags} 0 {}{noreply}\r\n{value}\r\n", value.len());
+                if stored {
+                    map.insert(key.clone(), (flags, with));
+                }
+                let answer = if stored { "STORED\r\n" } else { "NOT_STORED\r\n" };
+                (line, if quiet { "" } else { answer })
+            };
+            let mut removed = false;
+            let (line, answer) = match (dice(10), old) {
+                (0..3, _) => stores("set", true, value.clone(), flags),
+                (3, old) => stores("add", old.is_none(), value.clone(), flags),
+                (4, old) => stores("replace", old.is_some(), value.clone(), flags),
+                (5, Some((f, old))) => stores("append", true, old + &value, f),
+                (5, None) => stores("append", false, String::new(), 0),
+                (6, old) => {
+                    removed = true;
+                    let answer = if old.is_some() { "DELETED\r\n" } else { "NOT_FOUND\r\n" };
+                    let line = format!("delete {key}{noreply}\r\n");
+                    (line, if quiet { "" } else { answer })
+                }
+                _ => {
+                    let keys: Vec<String> =
+                        (0..1 + dice(3)).map(|_| format!("k{}", dice(12))).collect();
+                    for key in &keys {
+                        if let Some((flags, value)) = known.get(key) {
+                            let line =
+                                format!("VALUE {key} {flags} {}\r\n{value}\r\n", value.len());
+                            expected.push_str(&line);
+                        }
+                    }
+                    (format!("get {}\r\n", keys.join(" ")), "END\r\n")
+                }
+            };
+            if removed {
+                map.remove(&key);
+            }
+            input.push_str(&line);
+            expected.push_str(answer);
+        }
+        let part = [usize::MAX, 1, 17, 3000][seed as usize % 4];
+        let (answers, lives) = talk_in_parts(&mut engine, input.as_bytes(), part);
+        assert!(lives && answers == expected.as_bytes(), "seed {seed}, in parts of {part}");
     }
 }

@@ -29,6 +29,8 @@ pub struct Faults {
     /// 0: one GiB.
     pub total_bytes: AtomicU64,
     pub writes: Mutex<Vec<Range<u64>>>,
+    /// Called once, in the midst of the next write.
+    pub in_next_write: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
 pub struct MemFile {
@@ -142,6 +144,10 @@ impl File for MemFile {
         if self.faults.fail_writes.load(Ordering::SeqCst) {
             return Err(io::Error::other("the disk is on fire"));
         }
+        let then = self.faults.in_next_write.lock().unwrap().take();
+        if let Some(then) = then {
+            then();
+        }
         let mut content = self.content.lock().unwrap();
         let end = offset as usize + buf.len();
         if content.len() < end {
@@ -183,12 +189,19 @@ pub fn config() -> StoreConfig {
         reserve_bytes: 1 << 20,
         commit_threads: 0,
         spare_file: false,
+        journal_segment_bytes: 0,
         ..StoreConfig::new("/store")
     }
 }
 
 pub fn open(disk: &Arc<MemDisk>) -> (Store, Recovered) {
-    Store::open(disk.clone(), Arc::new(SeededRng::new(1)), config()).unwrap()
+    open_with(disk, 0)
+}
+
+/// With a journal of such segments, for which the first small append asks.
+pub fn open_with(disk: &Arc<MemDisk>, journal_segment_bytes: u64) -> (Store, Recovered) {
+    let config = StoreConfig { journal_segment_bytes, ..config() };
+    Store::open(disk.clone(), Arc::new(SeededRng::new(1)), config).unwrap()
 }
 
 pub fn spec(kind: ChunkKind, capacity_bytes: u64) -> ChunkSpec {

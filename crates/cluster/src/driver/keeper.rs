@@ -438,7 +438,16 @@ impl Keeper {
             return Ok(());
         }
         let next = Generation(generation.0 + 1);
-        let made = held.store.compact(chunk, &|slot| live.contains(&slot), next)?;
+        let rewrite = || held.store.compact(chunk, &|slot| live.contains(&slot), next);
+        let made = match rewrite() {
+            // Computed by a process that ended before the switch, from slots that may have died
+            // since: nothing names it.
+            Err(e) if e.kind == Kind::Exists => {
+                held.store.unlink(chunk, next)?;
+                rewrite()?
+            }
+            made => made?,
+        };
         if made.needles != live.len() as u64 {
             return Err(Error::corrupt(format!(
                 "rewriting it found {} of {} live objects; it stays as it is",

@@ -57,6 +57,8 @@ pub struct NodeConfig {
     /// What each store may use; 0 for its whole file system.
     pub capacity_bytes: u64,
     pub segment_bytes: u64,
+    /// [`StoreConfig::journal_segment_bytes`] of each store.
+    pub journal_segment_bytes: u64,
     /// Capacity of new chunks at most; less than the default in simulations only.
     pub chunk_bytes: u64,
     /// What the node's link carries in each direction, in bytes a second; 0 for a gigabit.
@@ -79,6 +81,7 @@ impl NodeConfig {
             reserve_bytes: 0,
             capacity_bytes: 0,
             segment_bytes: Options::default().segment_bytes,
+            journal_segment_bytes: 32 * MIB,
             chunk_bytes: CHUNK_BYTES,
             link_bytes_per_second: 0,
             fold: FoldOptions::default(),
@@ -454,6 +457,7 @@ fn open_stores(
             reserve_bytes: config.reserve_bytes,
             capacity_bytes: config.capacity_bytes,
             spare_file: config.commit_threads > 0,
+            journal_segment_bytes: config.journal_segment_bytes,
             ..StoreConfig::new(directory)
         };
         let (store, found) = Store::open(machine.disk.clone(), machine.rng.clone(), store_config)
@@ -483,6 +487,9 @@ fn describe(place: &str, found: &Recovered, findings: &mut Vec<String>) {
     }
     for damage in &found.damaged {
         findings.push(format!("chunk `{}` in `{place}` is damaged: {}", damage.chunk, damage.what));
+    }
+    for what in &found.journal_damage {
+        findings.push(format!("the journal of `{place}` is damaged: {what}"));
     }
     for (name, why) in &found.quarantined {
         findings.push(format!("`{name}` in `{place}` was moved to `quarantine`: {why}"));

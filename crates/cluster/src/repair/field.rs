@@ -175,10 +175,11 @@ impl<'a> Field<'a> {
         for store in &task.holders {
             let Some(place) = self.sites.places.get(store) else { continue };
             let Some(node) = self.number(place.node) else { continue };
-            if place.serves {
-                sources.insert(node);
-            } else if place.counts {
-                others.insert(node);
+            match (place.serves, place.counts) {
+                (true, _) => drop(sources.insert(node)),
+                (false, true) => drop(others.insert(node)),
+                // A lost store's copy keeps nobody away, its host's next node least of all.
+                (false, false) => continue,
             }
             // Whoever shares a host with a copy takes none.
             if let Some(nodes) = self.shared.get(self.sites.sites[node as usize].host.as_str()) {

@@ -311,6 +311,18 @@ fn copies_go_to_other_hosts_and_to_other_racks_while_there_are_some() {
     assert!(world.landed.iter().all(|landed| landed.store == StoreId(6)), "{:?}", world.landed);
 }
 
+/// It was counted against its host for ever: a machine whose disk was lost and that joined anew got
+/// no copy back, and a cluster of three stayed at two.
+#[test]
+fn a_host_whose_node_was_lost_takes_copies_when_it_joins_anew() {
+    let mut world = World::new(4, vec![task(1, 2, &[1, 2, 3])]);
+    world.nodes.sites[3].host = "h3".into();
+    world.lose(3);
+    world.finish();
+    assert!(world.landed.iter().all(|landed| landed.store == StoreId(4)));
+    assert_eq!(world.landed.len(), 1);
+}
+
 #[test]
 fn a_draining_node_sends_and_does_not_receive() {
     let mut world = World::new(5, vec![Task { drains: true, ..task(7, 2, &[1, 2, 3]) }]);

@@ -2,8 +2,15 @@
 //! looking anything up, and memcached where it is installed, taking turns under the same load.
 //! Servers are processes of their own, each pinned to the first core; the load has the next one.
 
+mod client;
+mod crowd;
+mod curve;
 mod keys;
+mod ladder;
 mod load;
+mod second;
+mod server;
+mod trace;
 
 use super::report::{Figure, Peer, Report, Sample};
 use crate::output::Output;
@@ -12,17 +19,14 @@ use holdfast_base::{Error, Result};
 use holdfast_env::sockets;
 use keys::{Kind, Requests, fill};
 use load::{Ran, Shape, Transport};
-use std::io::{BufRead, BufReader};
-use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
-use std::process::{Child, Command, Stdio};
+use server::{Target, version};
+use std::net::ToSocketAddrs;
 use std::time::Duration;
-
-/// What servers may keep.
-const MEMORY_MIB: &str = "2048";
 
 #[derive(Args, Debug, Clone)]
 pub struct Options {
-    /// get100, pipeline, get1, set, udp1, udp10, udp100, trains1, or `table` for all
+    /// get100, pipeline, get1, set, udp1, udp10, udp100, trains1, client1, or `table` for all
+    /// these; hits, curve, ladder, cores, crowd, items, second: see docs/cache.md
     #[arg(short = 't', long = "type", default_value = "table", value_name = "TYPE")]
     pub kind: String,
     /// Keys that are stored
@@ -34,9 +38,15 @@ pub struct Options {
     /// Seconds of one repetition
     #[arg(long, default_value_t = 1.0, value_name = "SECONDS")]
     pub seconds: f64,
+    /// Memory of the servers, in MiB
+    #[arg(long, default_value_t = 2048, value_name = "MIB")]
+    pub memory: u64,
     /// Repetitions; the median is printed, with the spread
     #[arg(short = 'e', long = "repetitions", default_value_t = 3, value_name = "N")]
     pub repetitions: usize,
+    /// Clients of a crowd; keys of `items` are `--keys`
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    pub clients: usize,
     /// Threads of the servers
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub threads: usize,
@@ -90,7 +100,20 @@ const CASES: &[Case] = &[
         1,
         shape(Transport::Trains, 8, 8),
     ),
+    case("client1", "UDP, single gets, our client", Kind::Get, 1, shape(Transport::Client, 1, 64)),
 ];
+
+impl Case {
+    /// What the null server is put under, which answers nothing that a client understands: the
+    /// bare load in the client's place.
+    fn bare(&self) -> Case {
+        let mut case = Case { ..*self };
+        if case.shape.transport == Transport::Client {
+            case.shape = shape(Transport::Trains, 8, 8);
+        }
+        case
+    }
+}
 
 const fn case(
     name: &'static str,
@@ -102,105 +125,17 @@ const fn case(
     Case { name, text, kind, keys_each, shape }
 }
 
-/// A server under load; ends when dropped.
-struct Target {
-    child: Option<Child>,
-    tcp: SocketAddr,
-    udp: SocketAddr,
-}
-
-impl Drop for Target {
-    fn drop(&mut self) {
-        if let Some(child) = &mut self.child {
-            // It keeps nothing.
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
-}
-
-impl Target {
-    fn cpu_seconds(&self) -> f64 {
-        let stat = self.child.as_ref().map(|child| format!("/proc/{}/stat", child.id()));
-        stat.map_or(0.0, |path| super::server::cpu_seconds(&path))
-    }
-
-    fn ours(options: &Options, null: Option<(usize, usize)>) -> Result<Target> {
-        let port = free_port()?;
-        let mut command = Command::new(std::env::current_exe()?);
-        command.args(["--json", "cache", "-m", MEMORY_MIB, "-c", "4096", "--pin", "0"]);
-        command.args(["-t", &options.threads.to_string()]);
-        command.args(["-p", &port.to_string(), "-U", &port.to_string()]);
-        if let Some((request, reply)) = null {
-            command.args(["--null", &format!("{request}:{reply}")]);
-        }
-        let mut child = command.stdout(Stdio::piped()).spawn()?;
-        let mut line = String::new();
-        if let Some(output) = child.stdout.take() {
-            BufReader::new(output).read_line(&mut line)?;
-        }
-        let address = SocketAddr::from(([127, 0, 0, 1], port));
-        let target = Target { child: Some(child), tcp: address, udp: address };
-        if !line.contains("ready") {
-            return Err(Error::retry("start a cache to measure: it ended at once, see above"));
-        }
-        Ok(target)
-    }
-
-    /// Nothing if it is not installed.
-    fn peer(options: &Options) -> Result<Option<Target>> {
-        let port = free_port()?;
-        let threads = options.threads.to_string();
-        let cores =
-            if options.threads > 1 { format!("0-{}", options.threads - 1) } else { "0".into() };
-        let child = Command::new("taskset")
-            .args(["-c", &cores, &options.peer, "-l", "127.0.0.1", "-m", MEMORY_MIB, "-c", "4096"])
-            .args([
-                "-t",
-                &threads,
-                "-u",
-                "nobody",
-                "-p",
-                &port.to_string(),
-                "-U",
-                &port.to_string(),
-            ])
-            .stdin(Stdio::null())
-            .spawn();
-        let Ok(mut child) = child else { return Ok(None) };
-        let address = SocketAddr::from(([127, 0, 0, 1], port));
-        for _ in 0..200 {
-            if TcpStream::connect(address).is_ok() {
-                return Ok(Some(Target { child: Some(child), tcp: address, udp: address }));
-            }
-            if child.try_wait()?.is_some() {
-                return Ok(None);
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        Ok(None)
-    }
-
-    fn load(&self, case: &Case, requests: &Requests, options: &Options) -> Result<Ran> {
-        let address = if case.shape.transport == Transport::Tcp { self.tcp } else { self.udp };
-        load::run(address, case.shape, requests, Duration::from_secs_f64(options.seconds))
-    }
-}
-
-fn free_port() -> Result<u16> {
-    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
-}
-
-/// What the peer says it is.
-fn version(program: &str) -> &'static str {
-    let output = Command::new(program).arg("-V").output();
-    let text = output.map(|o| String::from_utf8_lossy(&o.stdout).into_owned()).unwrap_or_default();
-    let version = text.split_whitespace().last().unwrap_or("unknown").to_owned();
-    // Once a run.
-    Box::leak(version.into_boxed_str())
-}
-
 pub fn run(options: &Options, out: &mut Output) -> Result<()> {
+    match options.kind.as_str() {
+        "hits" => return trace::run(options, out),
+        "curve" => return curve::run(options, out),
+        "ladder" => return ladder::run(options, out),
+        "cores" => return ladder::cores(options, out),
+        "crowd" => return crowd::run(options, out),
+        "items" => return crowd::items(options, out),
+        "second" => return second::run(options, out),
+        _ => {}
+    }
     // The load has a core of its own where there is one.
     let _ = sockets::pin_to_core(options.threads);
     let cases: Vec<&Case> =
@@ -216,7 +151,7 @@ pub fn run(options: &Options, out: &mut Output) -> Result<()> {
     if let Some(target) = &options.target {
         return foreign(target, &cases, options, out);
     }
-    let ours = Target::ours(options, None)?;
+    let ours = Target::ours(options, options.threads, &[])?;
     fill(ours.tcp, options.keys, options.value)?;
     let peer = if options.no_peer { None } else { Target::peer(options)? };
     if let Some(peer) = &peer {
@@ -229,6 +164,15 @@ pub fn run(options: &Options, out: &mut Output) -> Result<()> {
     Ok(())
 }
 
+fn load_on(target: &Target, case: &Case, requests: &Requests, options: &Options) -> Result<Ran> {
+    let address = if case.shape.transport == Transport::Tcp { target.tcp } else { target.udp };
+    load::run(address, case.shape, requests, Duration::from_secs_f64(options.seconds))
+}
+
+fn named(name: &str) -> Result<&'static Case> {
+    CASES.iter().find(|case| case.name == name).ok_or_else(|| Error::bug("a case without a name"))
+}
+
 fn measure(
     case: &Case,
     ours: &Target,
@@ -237,20 +181,20 @@ fn measure(
     out: &mut Output,
 ) -> Result<()> {
     let mut requests = Requests::new(case.kind, case.keys_each, options.keys, options.value);
-    let null = Target::ours(options, Some((requests.request_bytes, requests.reply_bytes)))?;
+    let null = Target::null(options, requests.request_bytes, requests.reply_bytes)?;
     let keys = case.keys_each as f64;
     let rate = |ran: &Ran| ran.requests as f64 * keys / ran.seconds;
     let (mut limits, mut peers, mut samples) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..options.repetitions.max(1) {
         requests.comparable = false;
-        limits.push(rate(&null.load(case, &requests, options)?));
+        limits.push(rate(&load_on(&null, &case.bare(), &requests, options)?));
         requests.comparable = true;
         let (server, client) = (ours.cpu_seconds(), super::server::own_cpu_seconds());
-        let ran = ours.load(case, &requests, options)?;
+        let ran = load_on(ours, case, &requests, options)?;
         let cpu = (ours.cpu_seconds() - server, super::server::own_cpu_seconds() - client);
         samples.push(sample(ran, case, requests.reply_bytes, cpu));
         if let Some((peer, _)) = peer {
-            peers.push(rate(&peer.load(case, &requests, options)?));
+            peers.push(rate(&load_on(peer, case, &requests, options)?));
         }
     }
     let peer = peer.map(|(_, version)| Peer {
@@ -269,14 +213,14 @@ fn foreign(target: &str, cases: &[&Case], options: &Options, out: &mut Output) -
         .ok()
         .and_then(|mut all| all.next())
         .ok_or_else(|| Error::invalid(format!("{}: give HOST:PORT", doing())))?;
-    let target = Target { child: None, tcp: address, udp: address };
+    let target = Target::foreign(address);
     fill(address, options.keys, options.value).map_err(|e| e.context(doing()))?;
     for case in cases {
         let requests = Requests::new(case.kind, case.keys_each, options.keys, options.value);
         let mut samples = Vec::new();
         for _ in 0..options.repetitions.max(1) {
             let client = super::server::own_cpu_seconds();
-            let ran = target.load(case, &requests, options)?;
+            let ran = load_on(&target, case, &requests, options)?;
             let cpu = (0.0, super::server::own_cpu_seconds() - client);
             samples.push(sample(ran, case, requests.reply_bytes, cpu));
         }

@@ -267,6 +267,7 @@ fn comparison(summaries: &[Summary], file: &str, title: &str) -> Vec<(String, Ch
         lines: false,
         marks: vec![("ideal".into(), 1.0), ("feasible ideal".into(), feasible)],
         y_max: Some(RATIO_DRAWN_MAX),
+        log: false,
     };
     let interference: Vec<Option<f64>> =
         summaries.iter().map(|s| Some(100.0 * s.interference)).collect();
@@ -278,6 +279,7 @@ fn comparison(summaries: &[Summary], file: &str, title: &str) -> Vec<(String, Ch
         lines: false,
         marks: vec![("very small below".into(), 2.0)],
         y_max: None,
+        log: false,
     };
     vec![(file.into(), time), (format!("{file}-interference"), interference)]
 }
@@ -305,6 +307,7 @@ fn scale_chart(summaries: &[Summary]) -> Chart {
         lines: true,
         marks: Vec::new(),
         y_max: None,
+        log: false,
     }
 }
 
@@ -333,6 +336,7 @@ fn sweep(
         lines: true,
         marks,
         y_max: None,
+        log: false,
     };
     let time = chart("recovery time", "s", series(&|s| s.seconds), Vec::new());
     let very_small = vec![("very small below".to_owned(), 2.0)];

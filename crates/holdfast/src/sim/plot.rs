@@ -36,6 +36,8 @@ pub struct Chart {
     pub marks: Vec<(String, f64)>,
     /// Where the axis ends, if the largest value would hide the others.
     pub y_max: Option<f64>,
+    /// Each step of the axis is ten times the one below.
+    pub log: bool,
 }
 
 enum Shape {
@@ -69,13 +71,25 @@ enum Anchor {
 }
 
 impl Chart {
+    /// The power of ten below every value.
+    fn smallest(&self) -> f64 {
+        let values = self.series.iter().flat_map(|(_, values)| values.iter().flatten().copied());
+        let least = values.filter(|value| *value > 0.0).fold(f64::MAX, f64::min);
+        10f64.powf(least.min(1e12).log10().floor())
+    }
+
     fn shapes(&self) -> Vec<Shape> {
         let (left, right, top, bottom) = MARGINS;
         let values = self.series.iter().flat_map(|(_, values)| values.iter().flatten().copied());
         let largest = values.chain(self.marks.iter().map(|(_, v)| *v)).fold(1e-9, f64::max);
         let y_max = self.y_max.unwrap_or(largest * 1.08);
+        let y_min = if self.log { self.smallest() } else { 0.0 };
         let y = |value: f64| {
-            let share = (value / y_max).clamp(0.0, 1.0);
+            let share = match self.log {
+                true => (value / y_min).ln() / (y_max / y_min).ln(),
+                false => value / y_max,
+            };
+            let share = share.clamp(0.0, 1.0);
             HEIGHT - bottom - ((HEIGHT - top - bottom) as f64 * share) as i32
         };
         let text = |x, y, text: &str, anchor| Shape::Text { x, y, text: text.into(), anchor };
@@ -83,8 +97,13 @@ impl Chart {
             text(WIDTH / 2, 22, &self.title, Anchor::Middle),
             text(8, 78, &self.y_label, Anchor::Start),
         ];
-        for step in 0..=5 {
-            let value = y_max * f64::from(step) / 5.0;
+        let even = (0..=5).map(|step| y_max * f64::from(step) / 5.0);
+        let tenfold = (-3..12).map(|power| 10f64.powi(power));
+        let steps: Vec<f64> = match self.log {
+            true => tenfold.filter(|step| (y_min..=y_max).contains(step)).collect(),
+            false => even.collect(),
+        };
+        for value in steps {
             let (from, to) = ((left, y(value)), (WIDTH - right, y(value)));
             shapes.push(Shape::Line { from, to, colour: GREY, dashed: false });
             shapes.push(text(left - 8, y(value), &short(value), Anchor::End));
@@ -266,9 +285,16 @@ mod tests {
             lines: false,
             marks: vec![("ideal".into(), 1.0)],
             y_max: None,
+            log: false,
         };
         let svg = chart.svg();
         assert!(svg.contains("a &lt; b") && svg.contains("1.10") && svg.contains("ideal 1.00"));
+        let log =
+            Chart { log: true, series: vec![("a".into(), vec![Some(3.0), Some(400.0)])], ..chart };
+        let steps = log.svg();
+        assert!(steps.contains(">1.00<") && steps.contains(">10.0<") && steps.contains(">100<"));
+        let chart =
+            Chart { log: false, series: vec![("ours".into(), vec![Some(1.1), None])], ..log };
         let png = chart.png().unwrap();
         let decoder = png::Decoder::new(std::io::Cursor::new(&png));
         let mut reader = decoder.read_info().unwrap();

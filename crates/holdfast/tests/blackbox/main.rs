@@ -15,5 +15,6 @@ mod common;
 mod full_disk;
 mod http;
 mod kills;
+mod route;
 mod story;
 mod trees;

@@ -12,6 +12,7 @@ fn core() -> Core<u32> {
         chain: 0,
         capacity: 0,
         segments: Vec::new(),
+        closed: true,
     };
     Core::new(tail, 64 << 10, 8192)
 }

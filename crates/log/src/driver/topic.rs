@@ -12,12 +12,13 @@ use holdfast_base::ids::Index;
 use holdfast_base::limits::SECTOR_BYTES;
 use holdfast_base::{Error, Kind, Result};
 use holdfast_env::buf::AlignedBuf;
-use holdfast_env::{Clock, Disk, RealClock};
+use holdfast_env::{Clock, Disk, RealClock, tasks};
 use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
-use std::thread::{JoinHandle, ThreadId};
+use std::sync::mpsc::{self, Receiver};
+use std::thread::ThreadId;
 use std::time::Duration;
 
 pub struct Topic {
@@ -60,21 +61,14 @@ enum Committer {
 
 enum Spare {
     None,
-    Filling(JoinHandle<io::Result<()>>),
+    /// The outcome comes from the thread that fills it.
+    Filling(Receiver<io::Result<()>>),
 }
 
 /// How often an ordered append gives way to a delivery that is about to end, before it queues
 /// behind it. Without this, a caller that was woken by the committer would find it busy for one
 /// more instant, queue, be woken by it again, and so never append on its own thread.
 const DELIVERY_YIELDS: usize = 8;
-
-/// Threads until the task registry of `env` takes them over.
-pub fn spawn<T: Send + 'static>(
-    name: &str,
-    f: impl FnOnce() -> T + Send + 'static,
-) -> io::Result<JoinHandle<T>> {
-    std::thread::Builder::new().name(name.to_owned()).spawn(f)
-}
 
 impl Topic {
     pub fn new(
@@ -194,16 +188,23 @@ impl Topic {
         self.work.notify_all();
     }
 
-    /// Ends what waits for entries; after the committer is gone.
+    /// Writes the closing commit and ends what waits for entries; after the committer is gone.
     pub fn close(&self) {
-        let tails = std::mem::take(&mut self.lock().tails);
+        let mut state = self.lock();
+        let closing = state.core.step_close();
+        let tails = std::mem::take(&mut state.tails);
+        match closing {
+            // Fails as others do: then the end stays as it was.
+            Some(commit) => self.perform_commit(state, commit),
+            None => drop(state),
+        }
         for (_, wake) in tails {
             wake(Err(Error::retry(format!("tail topic `{}`: the log was closed", self.name))));
         }
         let spare = std::mem::replace(&mut *self.spare_lock(), Spare::None);
-        if let Spare::Filling(thread) = spare {
+        if let Spare::Filling(filled) = spare {
             // Its outcome does not matter: opening removes a spare that nobody used.
-            let _ = thread.join();
+            let _ = filled.recv();
         }
     }
 
@@ -264,7 +265,7 @@ impl Topic {
         commit: &Commit<Done<Index>>,
     ) -> std::result::Result<Option<(CommitHeader, u32)>, Failure> {
         let mut written = None;
-        if commit.payload_bytes > 0 {
+        if commit.payload_bytes > 0 || commit.write == Write::Durable {
             let mut buffer = self.buffer.lock().expect("no holder of the buffer panics");
             let len = commit_bytes(commit.payload_bytes) as usize;
             if buffer.len() < len {
@@ -305,7 +306,7 @@ impl Topic {
         let bytes = self.options.segment_bytes;
         let mut spare = self.spare_lock();
         let ready = match std::mem::replace(&mut *spare, Spare::None) {
-            Spare::Filling(thread) => matches!(thread.join(), Ok(Ok(()))),
+            Spare::Filling(filled) => matches!(filled.recv(), Ok(Ok(()))),
             Spare::None => false,
         };
         if !ready {
@@ -329,9 +330,14 @@ impl Topic {
         if let Spare::None = *spare {
             let (disk, directory) = (self.disk.clone(), self.directory.clone());
             let bytes = self.options.segment_bytes;
+            let (send, filled) = mpsc::channel();
+            let fill = move || {
+                // Nobody listens any more when the log was closed meanwhile.
+                let _ = send.send(make_spare(&*disk, &directory, bytes));
+            };
             // Without a thread the roll fills the segment itself.
-            if let Ok(thread) = spawn("log-fill", move || make_spare(&*disk, &directory, bytes)) {
-                *spare = Spare::Filling(thread);
+            if tasks::spawn("log-fill", fill).is_ok() {
+                *spare = Spare::Filling(filled);
             }
         }
     }

@@ -23,6 +23,7 @@ pub fn open(disk: &SimDisk, seed: u64) -> Result<(Store, Recovered)> {
         reserve_bytes: 1 << 20,
         commit_threads: 0,
         spare_file: false,
+        journal_segment_bytes: 32 << 10,
         ..StoreConfig::new("/store")
     };
     Store::open(Arc::new(disk.clone()), Arc::new(SeededRng::new(mix(seed, 77))), config)

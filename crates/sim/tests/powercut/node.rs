@@ -57,6 +57,7 @@ pub fn config() -> NodeConfig {
     NodeConfig {
         reserve_bytes: 1 << 20,
         segment_bytes: 16 * 4096,
+        journal_segment_bytes: 32 << 10,
         chunk_bytes: 96 << 10,
         fold: FoldOptions { snapshot_entries: 0, snapshot_bytes: 0 },
         ..NodeConfig::new("/data").without_threads()

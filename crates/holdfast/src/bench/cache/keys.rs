@@ -37,7 +37,8 @@ pub struct Requests {
     /// The keys of each.
     keys: Vec<u32>,
     keys_each: usize,
-    value_bytes: usize,
+    pub value_bytes: usize,
+    pub key_count: u64,
     /// Whether the target answers with what it stores.
     pub comparable: bool,
 }
@@ -59,6 +60,7 @@ impl Requests {
             keys: Vec::with_capacity(count * keys_each),
             keys_each,
             value_bytes,
+            key_count,
             comparable: true,
         };
         for _ in 0..count {

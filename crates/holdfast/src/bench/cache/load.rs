@@ -25,6 +25,8 @@ pub enum Transport {
     Udp,
     /// UDP with trains of datagrams in one call, at our end.
     Trains,
+    /// The shipped client, over UDP; see [`super::client`].
+    Client,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -37,6 +39,7 @@ pub struct Shape {
 }
 
 /// What a run came to.
+#[derive(Default)]
 pub struct Ran {
     pub requests: u64,
     pub seconds: f64,
@@ -53,6 +56,10 @@ pub fn run(target: SocketAddr, shape: Shape, requests: &Requests, time: Duration
     match shape.transport {
         Transport::Tcp => tcp(target, shape, requests, time),
         Transport::Udp | Transport::Trains => udp(target, shape, requests, time),
+        Transport::Client => {
+            let (keys, value) = (requests.key_count, requests.value_bytes);
+            super::client::run(target, keys, value, time)
+        }
     }
 }
 
@@ -81,7 +88,7 @@ fn tcp(target: SocketAddr, shape: Shape, requests: &Requests, time: Duration) ->
     }
     let mut events = Events::new(256);
     let mut buffer = vec![0; RECEIVE_BYTES];
-    let mut ran = Ran { requests: 0, seconds: 0.0, latencies_ns: Vec::new(), lost: 0, compared: 0 };
+    let mut ran = Ran::default();
     let (start, mut rounds) = (Instant::now(), 0u64);
     let mut last = start;
     while start.elapsed() < time {
@@ -180,7 +187,7 @@ fn udp(target: SocketAddr, shape: Shape, requests: &Requests, time: Duration) ->
     }
     let mut events = Events::new(256);
     let mut buffer = vec![0; sockets::DATAGRAM_BYTES_MAX];
-    let mut ran = Ran { requests: 0, seconds: 0.0, latencies_ns: Vec::new(), lost: 0, compared: 0 };
+    let mut ran = Ran::default();
     let start = Instant::now();
     let mut last = start;
     while start.elapsed() < time {

@@ -1,0 +1,632 @@
+//! The router's core: turns commands into requests, and outcomes into answers or into requests to
+//! another pool. Holds no socket and no clock.
+
+use super::command::{Keyed, Kind};
+use super::plan::Plan;
+use super::recent::Recent;
+use crate::fleet::{Fleet, Outcome, Request, Transport};
+use crate::wire::{self, BODY_BYTES, KEY_BYTES_MAX, Shape, push_number};
+use std::sync::Arc;
+
+/// Keys of one request to a server.
+const KEYS_MAX: usize = 100;
+/// What one answer to a client may take: a get of very many keys must not take all memory.
+const REPLY_BYTES_MAX: usize = 64 << 20;
+/// A longer expiry is a date in memcached's eyes.
+const EXPIRY_S_MAX: u64 = 30 * 24 * 3600;
+const NO_GROUP: u32 = u32::MAX;
+
+/// What a command of a client will be answered with.
+#[derive(Default)]
+struct Reply {
+    /// Requests that it waits for.
+    parts: u32,
+    bytes: Vec<u8>,
+    is_get: bool,
+    is_mute: bool,
+    is_too_long: bool,
+    /// The worker has taken it from `whole`.
+    is_seen: bool,
+    /// Whose it is: a connection and which of those that had its number.
+    connection: (u32, u32),
+}
+
+/// Which pool a request went to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Main,
+    Gutter,
+}
+
+/// What the outcome of a request is for.
+enum Task {
+    Gets {
+        reply: u32,
+        pool: usize,
+        stage: Stage,
+        verb: Vec<u8>,
+        keys: Vec<u8>,
+    },
+    Keyed {
+        reply: u32,
+        pool: usize,
+        stage: Stage,
+        of: Owned,
+    },
+    /// A get of a warm pool, for a key that the cold pool `pool` misses.
+    Warm {
+        reply: u32,
+        pool: usize,
+        key: Vec<u8>,
+    },
+    /// A part whose outcome changes nothing: a delete in a warm pool.
+    Part {
+        reply: u32,
+    },
+    /// One of a flush: all must be carried out.
+    Flush {
+        reply: u32,
+    },
+    /// Nobody waits for it.
+    Aside,
+}
+
+/// What an outcome asks for next.
+enum Next {
+    /// Of a dead server's gutter pool.
+    Gets {
+        reply: u32,
+        pool: usize,
+        verb: Vec<u8>,
+        keys: Vec<u8>,
+    },
+    Keyed {
+        reply: u32,
+        pool: usize,
+        of: Owned,
+    },
+    /// Of a cold pool's warm one.
+    Warm {
+        reply: u32,
+        pool: usize,
+        key: Vec<u8>,
+    },
+    /// What the warm pool had belongs into the cold one.
+    Fill {
+        pool: usize,
+        of: Owned,
+    },
+    /// What the warm pool still has is old.
+    Forget {
+        reply: u32,
+        pool: usize,
+        key: Vec<u8>,
+    },
+}
+
+/// A command about one key, kept until it is answered.
+struct Owned {
+    kind: Kind,
+    key: Vec<u8>,
+    line: Vec<u8>,
+    value: Vec<u8>,
+    is_quiet: bool,
+}
+
+impl Owned {
+    fn as_keyed(&self) -> Keyed<'_> {
+        Keyed {
+            kind: self.kind,
+            key: &self.key,
+            line: self.line.clone(),
+            value: &self.value,
+            is_mute: false,
+            is_quiet: self.is_quiet,
+        }
+    }
+}
+
+/// What a router did, for `stats`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    pub gets: u64,
+    pub hits: u64,
+    pub others: u64,
+    /// Requests that went to a gutter pool.
+    pub gutter: u64,
+    /// Keys that a warm pool was asked for, and had.
+    pub warm_gets: u64,
+    pub warm_hits: u64,
+    /// Gets without an answer in time.
+    pub lost: u64,
+}
+
+pub struct Router {
+    plan: Arc<Plan>,
+    recent: Arc<Recent>,
+    tasks: Vec<Option<Task>>,
+    free_tasks: Vec<u32>,
+    replies: Vec<Reply>,
+    free_replies: Vec<u32>,
+    /// Outcomes that ask for more requests: those are made after the core has returned.
+    next: Vec<Next>,
+    /// Replies that became whole.
+    whole: Vec<u32>,
+    /// By server: which of the groups of the get at hand is its.
+    group_of: Vec<u32>,
+    request: Vec<u8>,
+    pub tally: Tally,
+}
+
+struct Group {
+    server: u32,
+    pool: usize,
+    keys: Vec<u8>,
+    count: u32,
+}
+
+impl Router {
+    pub fn new(plan: Arc<Plan>, recent: Arc<Recent>) -> Router {
+        Router {
+            group_of: vec![NO_GROUP; plan.members.len()],
+            plan,
+            recent,
+            tasks: Vec::new(),
+            free_tasks: Vec::new(),
+            replies: Vec::new(),
+            free_replies: Vec::new(),
+            next: Vec::new(),
+            whole: Vec::new(),
+            request: Vec::new(),
+            tally: Tally::default(),
+        }
+    }
+
+    fn open(&mut self, connection: (u32, u32), is_get: bool, is_mute: bool) -> u32 {
+        let reply = Reply { connection, is_get, is_mute, ..Reply::default() };
+        match self.free_replies.pop() {
+            Some(number) => {
+                self.replies[number as usize] = reply;
+                number
+            }
+            None => {
+                self.replies.push(reply);
+                self.replies.len() as u32 - 1
+            }
+        }
+    }
+
+    /// An answer that no server is asked for.
+    pub fn say(&mut self, connection: (u32, u32), bytes: &[u8]) -> u32 {
+        let reply = self.open(connection, false, false);
+        self.replies[reply as usize].bytes.extend_from_slice(bytes);
+        self.whole.push(reply);
+        reply
+    }
+
+    /// Takes the next reply that has become whole, and says whose it is.
+    pub fn take_whole(&mut self) -> Option<(u32, (u32, u32))> {
+        let reply = self.whole.pop()?;
+        let of = &mut self.replies[reply as usize];
+        of.is_seen = true;
+        Some((reply, of.connection))
+    }
+
+    /// Whether a reply is whole, and was taken as such.
+    pub fn is_ready(&self, reply: u32) -> bool {
+        self.replies[reply as usize].is_seen
+    }
+
+    /// Takes a whole reply's bytes, and forgets it.
+    pub fn close(&mut self, reply: u32) -> Vec<u8> {
+        let of = std::mem::take(&mut self.replies[reply as usize]);
+        self.free_replies.push(reply);
+        if of.is_mute {
+            return Vec::new();
+        }
+        if of.is_too_long {
+            return b"SERVER_ERROR out of memory writing get response\r\n".to_vec();
+        }
+        let mut bytes = of.bytes;
+        if of.is_get {
+            bytes.extend_from_slice(b"END\r\n");
+        }
+        bytes
+    }
+
+    fn part_done(&mut self, reply: u32) {
+        let of = &mut self.replies[reply as usize];
+        of.parts -= 1;
+        if of.parts == 0 {
+            self.whole.push(reply);
+        }
+    }
+
+    fn ask(
+        &mut self,
+        fleet: &mut Fleet,
+        server: u32,
+        transport: Transport,
+        shape: Shape,
+        keys: u32,
+        task: Task,
+    ) {
+        let number = self.free_tasks.pop().unwrap_or_else(|| {
+            self.tasks.push(None);
+            self.tasks.len() as u32 - 1
+        });
+        self.tasks[number as usize] = Some(task);
+        let (ticket, bytes) = (u64::from(number), &self.request);
+        fleet.submit(Request { server, transport, shape, keys, ticket, bytes });
+    }
+
+    pub fn get(
+        &mut self,
+        fleet: &mut Fleet,
+        connection: (u32, u32),
+        verb: &[u8],
+        keys: &[u8],
+    ) -> u32 {
+        let reply = self.open(connection, true, false);
+        self.tally.gets += keys.split(|b| *b == b' ').filter(|key| !key.is_empty()).count() as u64;
+        self.gets(fleet, reply, None, verb, keys);
+        if self.replies[reply as usize].parts == 0 {
+            self.whole.push(reply);
+        }
+        reply
+    }
+
+    /// Asks for keys, grouped by server: in their own pools, or in the gutter pool of the one
+    /// that is named.
+    fn gets(
+        &mut self,
+        fleet: &mut Fleet,
+        reply: u32,
+        dead: Option<usize>,
+        verb: &[u8],
+        keys: &[u8],
+    ) {
+        let plan = self.plan.clone();
+        let mut groups: Vec<Group> = Vec::new();
+        for key in keys.split(|b| *b == b' ').filter(|key| !key.is_empty()) {
+            let pool = dead.unwrap_or_else(|| plan.pool(key));
+            let from = match dead {
+                None => Some(pool),
+                Some(pool) => plan.pools[pool].gutter,
+            };
+            let Some(server) = from.and_then(|from| plan.pools[from].server(key)) else { continue };
+            let at = self.group_of[server as usize];
+            let group = match groups.get_mut(at as usize) {
+                Some(group) if group.server == server => group,
+                _ => {
+                    self.group_of[server as usize] = groups.len() as u32;
+                    groups.push(Group { server, pool, keys: Vec::new(), count: 0 });
+                    let last = groups.len() - 1;
+                    &mut groups[last]
+                }
+            };
+            group.keys.push(b' ');
+            group.keys.extend_from_slice(key);
+            group.count += 1;
+            // The next key of this server begins a new request.
+            if group.count as usize >= KEYS_MAX
+                || group.keys.len() + verb.len() > BODY_BYTES - KEY_BYTES_MAX - 3
+            {
+                self.group_of[server as usize] = NO_GROUP;
+            }
+        }
+        for group in groups {
+            let gets = plan.pools[group.pool].gets;
+            let is_plain = verb == b"get" || verb == b"gets";
+            let transport = if is_plain { gets } else { Transport::Tcp };
+            self.request.clear();
+            self.request.extend_from_slice(verb);
+            self.request.extend_from_slice(&group.keys);
+            self.request.extend_from_slice(b"\r\n");
+            let stage = if dead.is_some() { Stage::Gutter } else { Stage::Main };
+            self.tally.gutter += u64::from(dead.is_some());
+            self.replies[reply as usize].parts += 1;
+            let (server, pool, count) = (group.server, group.pool, group.count);
+            let (verb, keys) = (verb.to_vec(), group.keys);
+            let task = Task::Gets { reply, pool, stage, verb, keys };
+            self.ask(fleet, server, transport, Shape::Values, count, task);
+        }
+    }
+
+    pub fn keyed(
+        &mut self,
+        fleet: &mut Fleet,
+        connection: (u32, u32),
+        of: Keyed<'_>,
+        now_ns: u64,
+    ) -> u32 {
+        let reply = self.open(connection, false, of.is_mute);
+        self.tally.others += 1;
+        let pool = self.plan.pool(of.key);
+        if of.kind.is_write() && self.plan.pools[pool].warm.is_some() {
+            self.recent.changed(of.key, now_ns);
+        }
+        self.replies[reply as usize].parts += 1;
+        let owned = Owned {
+            kind: of.kind,
+            key: of.key.to_vec(),
+            line: of.line,
+            value: of.value.to_vec(),
+            is_quiet: of.is_quiet,
+        };
+        self.send_keyed(fleet, reply, pool, Stage::Main, owned);
+        reply
+    }
+
+    fn send_keyed(&mut self, fleet: &mut Fleet, reply: u32, pool: usize, stage: Stage, of: Owned) {
+        let plan = self.plan.clone();
+        let (to, expiry_s) = match stage {
+            Stage::Main => (Some(pool), None),
+            Stage::Gutter => (plan.pools[pool].gutter, Some(plan.gutter_expiry_s)),
+        };
+        let server = to.and_then(|to| plan.pools[to].server(&of.key));
+        let keyed = of.as_keyed();
+        let shape = keyed.shape();
+        self.request.clear();
+        keyed.request(expiry_s, &mut self.request);
+        self.tally.gutter += u64::from(stage == Stage::Gutter);
+        match server {
+            Some(server) => {
+                let task = Task::Keyed { reply, pool, stage, of };
+                self.ask(fleet, server, Transport::Tcp, shape, 0, task);
+            }
+            // A pool has servers, and a gutter was looked for before.
+            None => self.part_done(reply),
+        }
+    }
+
+    pub fn flush(
+        &mut self,
+        fleet: &mut Fleet,
+        connection: (u32, u32),
+        line: &[u8],
+        is_mute: bool,
+    ) -> u32 {
+        let reply = self.open(connection, false, is_mute);
+        self.replies[reply as usize].bytes.extend_from_slice(b"OK\r\n");
+        for server in self.plan.clone().flushed() {
+            self.request.clear();
+            self.request.extend_from_slice(line);
+            self.request.extend_from_slice(b"\r\n");
+            self.replies[reply as usize].parts += 1;
+            self.ask(fleet, server, Transport::Tcp, Shape::Line, 0, Task::Flush { reply });
+        }
+        reply
+    }
+
+    /// A request has an outcome. What is to be asked next waits for [`Router::follow`].
+    pub fn settle(&mut self, ticket: u64, outcome: Outcome<'_>) {
+        let Some(task) = self.tasks[ticket as usize].take() else { return };
+        self.free_tasks.push(ticket as u32);
+        self.tally.lost += u64::from(outcome == Outcome::Lost);
+        match task {
+            Task::Gets { reply, pool, stage, verb, keys } => {
+                self.gets_done((reply, pool, stage), verb, keys, outcome);
+            }
+            Task::Keyed { reply, pool, stage, of } => {
+                self.keyed_done(reply, pool, stage, of, outcome)
+            }
+            Task::Warm { reply, pool, key } => self.warm_done(reply, pool, key, outcome),
+            Task::Flush { reply } => {
+                if outcome != Outcome::Answer(b"OK\r\n") {
+                    let bytes = &mut self.replies[reply as usize].bytes;
+                    *bytes =
+                        b"SERVER_ERROR a server was not flushed: try again when all are up\r\n"
+                            .to_vec();
+                }
+                self.part_done(reply);
+            }
+            Task::Part { reply } => self.part_done(reply),
+            Task::Aside => {}
+        }
+    }
+
+    fn gets_done(
+        &mut self,
+        (reply, pool, stage): (u32, usize, Stage),
+        verb: Vec<u8>,
+        keys: Vec<u8>,
+        outcome: Outcome<'_>,
+    ) {
+        let of = &self.plan.pools[pool];
+        if matches!(outcome, Outcome::Dead { .. }) && stage == Stage::Main && of.gutter.is_some() {
+            self.next.push(Next::Gets { reply, pool, verb, keys });
+            return;
+        }
+        let answer = match outcome {
+            Outcome::Answer(answer) => answer,
+            _ => b"",
+        };
+        let mut missed = of
+            .warm
+            .map(|_| keys.split(|b| *b == b' ').filter(|k| !k.is_empty()).collect::<Vec<_>>());
+        for value in wire::values(answer) {
+            self.tally.hits += 1;
+            self.append(reply, value.block);
+            if let Some(missed) = &mut missed
+                && let Some(at) = missed.iter().position(|key| *key == value.key)
+            {
+                missed.swap_remove(at);
+            }
+        }
+        // Only what a server of the pool itself says is a miss that a warm pool may fill.
+        if stage == Stage::Main
+            && answer.ends_with(b"END\r\n")
+            && (verb == b"get" || verb == b"gets")
+        {
+            for key in missed.unwrap_or_default() {
+                self.replies[reply as usize].parts += 1;
+                self.next.push(Next::Warm { reply, pool, key: key.to_vec() });
+            }
+        }
+        self.part_done(reply);
+    }
+
+    fn append(&mut self, reply: u32, bytes: &[u8]) {
+        let of = &mut self.replies[reply as usize];
+        of.is_too_long |= of.bytes.len() + bytes.len() > REPLY_BYTES_MAX;
+        if of.is_too_long {
+            of.bytes = Vec::new();
+        } else {
+            of.bytes.extend_from_slice(bytes);
+        }
+    }
+
+    fn keyed_done(
+        &mut self,
+        reply: u32,
+        pool: usize,
+        stage: Stage,
+        of: Owned,
+        outcome: Outcome<'_>,
+    ) {
+        let plan = self.plan.clone();
+        let answer = match outcome {
+            Outcome::Answer(answer) if of.is_quiet => {
+                answer.strip_suffix(b"MN\r\n").unwrap_or(answer)
+            }
+            Outcome::Answer(answer) => answer,
+            Outcome::Dead { maybe }
+                if stage == Stage::Main
+                    && plan.pools[pool].gutter.is_some()
+                    && (!maybe || of.kind.repeats()) =>
+            {
+                self.next.push(Next::Keyed { reply, pool, of });
+                return;
+            }
+            Outcome::Dead { maybe: true } if !of.kind.repeats() => {
+                b"SERVER_ERROR the server of this key died: it may or may not be done\r\n"
+            }
+            _ if of.kind == Kind::MetaGet && of.is_quiet => b"",
+            _ if of.kind == Kind::MetaGet => b"EN\r\n",
+            _ => b"SERVER_ERROR the server of this key does not answer\r\n",
+        };
+        self.append(reply, answer);
+        let is_done = matches!(outcome, Outcome::Answer(_)) && !refuses(answer);
+        if of.kind.is_write() && plan.pools[pool].warm.is_some() && (is_done || of.kind.is_delete())
+        {
+            // The answer waits until nobody can read the old value any more.
+            self.next.push(Next::Forget { reply, pool, key: of.key });
+            return;
+        }
+        self.part_done(reply);
+    }
+
+    /// A warm pool has said what it knows of a key.
+    fn warm_done(&mut self, reply: u32, pool: usize, key: Vec<u8>, outcome: Outcome<'_>) {
+        self.tally.warm_gets += 1;
+        if let Outcome::Answer(answer) = outcome
+            && let Some((flags, expiry_s, data)) = warm_value(answer)
+        {
+            self.tally.warm_hits += 1;
+            self.tally.hits += 1;
+            let mut block = b"VALUE ".to_vec();
+            block.extend_from_slice(&key);
+            let mut tail = vec![b' '];
+            push_number(&mut tail, flags);
+            let mut line = [b"add ", &key[..], &tail, b" "].concat();
+            push_number(&mut line, expiry_s);
+            tail.push(b' ');
+            push_number(&mut tail, data.len() as u64);
+            block.extend_from_slice(&tail);
+            block.extend_from_slice(b"\r\n");
+            block.extend_from_slice(data);
+            block.extend_from_slice(b"\r\n");
+            self.append(reply, &block);
+            line.push(b' ');
+            push_number(&mut line, data.len() as u64);
+            let value = [data, b"\r\n"].concat();
+            let of = Owned { kind: Kind::Change, key, line, value, is_quiet: false };
+            self.next.push(Next::Fill { pool, of });
+        }
+        self.part_done(reply);
+    }
+
+    /// Makes the requests that outcomes asked for; whether there were any.
+    pub fn follow(&mut self, fleet: &mut Fleet, now_ns: u64) -> bool {
+        let had_some = !self.next.is_empty();
+        while let Some(next) = self.next.pop() {
+            match next {
+                Next::Gets { reply, pool, verb, keys } => {
+                    self.gets(fleet, reply, Some(pool), &verb, &keys);
+                    self.part_done(reply);
+                }
+                Next::Keyed { reply, pool, of } => {
+                    self.send_keyed(fleet, reply, pool, Stage::Gutter, of);
+                }
+                Next::Warm { reply, pool, key } => self.ask_warm(fleet, reply, pool, key),
+                Next::Fill { pool, of } => self.fill(fleet, pool, &of, now_ns),
+                Next::Forget { reply, pool, key } => self.forget(fleet, reply, pool, &key),
+            }
+        }
+        had_some
+    }
+
+    fn ask_warm(&mut self, fleet: &mut Fleet, reply: u32, pool: usize, key: Vec<u8>) {
+        let plan = self.plan.clone();
+        let server = plan.pools[pool].warm.and_then(|warm| plan.pools[warm].server(&key));
+        let Some(server) = server else { return self.part_done(reply) };
+        self.request.clear();
+        self.request.extend_from_slice(b"mg ");
+        self.request.extend_from_slice(&key);
+        // With its expiry: a copy must not live longer.
+        self.request.extend_from_slice(b" f t v\r\n");
+        self.ask(fleet, server, Transport::Tcp, Shape::Meta, 0, Task::Warm { reply, pool, key });
+    }
+
+    /// Adds what the warm pool had to the cold one, unless the key was changed meanwhile.
+    fn fill(&mut self, fleet: &mut Fleet, pool: usize, of: &Owned, now_ns: u64) {
+        let plan = self.plan.clone();
+        if self.recent.is_recent(&of.key, now_ns) {
+            return;
+        }
+        let Some(server) = plan.pools[pool].server(&of.key) else { return };
+        self.request.clear();
+        of.as_keyed().request(None, &mut self.request);
+        self.ask(fleet, server, Transport::Tcp, Shape::Line, 0, Task::Aside);
+    }
+
+    /// Deletes what a warm pool still has of a key that was changed.
+    fn forget(&mut self, fleet: &mut Fleet, reply: u32, pool: usize, key: &[u8]) {
+        let plan = self.plan.clone();
+        let server = plan.pools[pool].warm.and_then(|warm| plan.pools[warm].server(key));
+        let Some(server) = server else { return self.part_done(reply) };
+        self.request.clear();
+        self.request.extend_from_slice(b"delete ");
+        self.request.extend_from_slice(key);
+        self.request.extend_from_slice(b"\r\n");
+        self.ask(fleet, server, Transport::Tcp, Shape::Line, 0, Task::Part { reply });
+    }
+}
+
+/// Whether a server did not carry a change out.
+fn refuses(answer: &[u8]) -> bool {
+    let refusals: [&[u8]; 7] =
+        [b"NOT_", b"EXISTS", b"ERROR", b"SERVER_ERROR", b"CLIENT_ERROR", b"NS", b"EX"];
+    answer.starts_with(b"NF") || refusals.iter().any(|refusal| answer.starts_with(refusal))
+}
+
+/// Client flags, expiry and value of a meta get's answer.
+fn warm_value(answer: &[u8]) -> Option<(u64, u64, &[u8])> {
+    let end = answer.iter().position(|b| *b == b'\n')?;
+    let line = answer[..end].strip_suffix(b"\r")?;
+    let len =
+        usize::try_from(wire::number(line.strip_prefix(b"VA ").and(Some(wire::word(line, 1)))?)?)
+            .ok()?;
+    let (mut flags, mut expiry_s) = (0, 0);
+    for word in line.split(|b| *b == b' ').skip(2) {
+        match word.split_first() {
+            Some((b'f', digits)) => flags = wire::number(digits)?,
+            // -1 is for good; what expires within this second is not worth a copy.
+            Some((b't', b"-1")) => expiry_s = 0,
+            Some((b't', digits)) => expiry_s = wire::number(digits)?.clamp(1, EXPIRY_S_MAX),
+            _ => {}
+        }
+    }
+    Some((flags, expiry_s, answer.get(end + 1..end + 1 + len)?))
+}

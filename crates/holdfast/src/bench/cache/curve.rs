@@ -1,0 +1,173 @@
+//! The latency of UDP gets at fixed rates, from a tenth of the peak to the peak: requests leave at
+//! moments chosen before (Poisson), whatever has become of earlier ones, and latency counts from
+//! the moment a request was due, not from when it got out.
+
+use super::keys::{Kind, Requests, fill};
+use super::load;
+use super::server::{Target, version};
+use super::{Options, load_on, named};
+use crate::output::Output;
+use holdfast_base::{Error, Result};
+use holdfast_env::poll::{Events, Interest, Poller};
+use holdfast_env::{Rng, SeededRng, sockets};
+use serde_json::json;
+use std::net::{SocketAddr, UdpSocket};
+use std::time::{Duration, Instant};
+
+const SOCKETS: usize = 8;
+const TENTHS: u64 = 10;
+/// Answers that come later than this after the last request are lost.
+const LATE: Duration = Duration::from_millis(200);
+const FRAME_BYTES: usize = 8;
+/// Request ids of one socket: what is outstanding must be fewer.
+const IDS: usize = 1 << 16;
+
+pub fn run(options: &Options, out: &mut Output) -> Result<()> {
+    let _ = sockets::pin_to_core(options.threads);
+    let ours = Target::ours(options, options.threads, &[])?;
+    curve("holdfast", &ours, options, out)?;
+    if !options.no_peer
+        && let Some(peer) = Target::peer(options)?
+    {
+        curve(&format!("memcached {}", version(&options.peer)), &peer, options, out)?;
+    }
+    Ok(())
+}
+
+fn curve(name: &str, target: &Target, options: &Options, out: &mut Output) -> Result<()> {
+    fill(target.tcp, options.keys, options.value)?;
+    let case = named("udp1")?;
+    let requests = Requests::new(Kind::Get, 1, options.keys, options.value);
+    let mut peaks = Vec::new();
+    for _ in 0..3 {
+        let ran = load_on(target, case, &requests, options)?;
+        peaks.push(ran.requests as f64 / ran.seconds);
+    }
+    let peak = crate::bench::report::median(peaks);
+    for tenth in 1..=TENTHS {
+        let rate = peak * tenth as f64 / TENTHS as f64;
+        let mut ran = at_rate(target.udp, rate, &requests, options.seconds)?;
+        let mean = ran.latencies_ns.iter().sum::<u64>() as f64
+            / ran.latencies_ns.len().max(1) as f64
+            / 1e3;
+        let [p50, p99, p999] = [0.5, 0.99, 0.999].map(|part| percentile(&mut ran, part));
+        let achieved = ran.requests as f64 / ran.seconds;
+        let lost = ran.lost as f64 / (ran.requests + ran.lost).max(1) as f64;
+        out.line(
+            || {
+                format!(
+                    "{name:<20} {:>3}% of the peak: {rate:.0}/s asked, {achieved:.0}/s answered, lost {:.2}%: mean {mean:.0} us, p50 {p50:.0}, p99 {p99:.0}, p99.9 {p999:.0}",
+                    tenth * 10,
+                    lost * 100.0
+                )
+            },
+            || {
+                json!({
+                    "case": format!("UDP, single gets, open loop, {}% of the peak, {name}", tenth * 10),
+                    "operations": ran.requests, "seconds": ran.seconds,
+                    "asked_per_second": rate, "ops_per_second": achieved, "lost": lost,
+                    "latency_us": {"mean": mean, "p50": p50, "p99": p99, "p99.9": p999},
+                    "better": "lower",
+                })
+            },
+        )?;
+    }
+    Ok(())
+}
+
+fn percentile(ran: &mut load::Ran, part: f64) -> f64 {
+    let n = ran.latencies_ns.len();
+    if n == 0 {
+        return 0.0;
+    }
+    let i = ((n as f64 * part) as usize).min(n - 1);
+    *ran.latencies_ns.select_nth_unstable(i).1 as f64 / 1e3
+}
+
+struct Asker {
+    socket: UdpSocket,
+    /// By request id: when it was due; nothing if it is not outstanding.
+    due: Vec<Option<Instant>>,
+    next_id: u16,
+    at: usize,
+}
+
+/// Asks `rate` times a second.
+fn at_rate(target: SocketAddr, rate: f64, requests: &Requests, seconds: f64) -> Result<load::Ran> {
+    let (poller, mut events) = (Poller::new()?, Events::new(SOCKETS));
+    let mut askers = Vec::new();
+    for i in 0..SOCKETS {
+        let socket = UdpSocket::bind("127.0.0.1:0")?;
+        socket.connect(target)?;
+        socket.set_nonblocking(true)?;
+        let _ = sockets::set_buffer_bytes(&socket, 4 << 20);
+        poller.add(&socket, i as u64, Interest::Read)?;
+        let at = requests.start(i, SOCKETS, 1);
+        askers.push(Asker { socket, due: vec![None; IDS], next_id: 0, at });
+    }
+    let rng = SeededRng::new(7);
+    // Exponential: requests of many clients come independently of each other.
+    let gap = || {
+        let part = (rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64;
+        Duration::from_secs_f64(-(1.0 - part).ln() / rate)
+    };
+    let mut ran = load::Ran::default();
+    let (start, time) = (Instant::now(), Duration::from_secs_f64(seconds));
+    let (mut due, mut turn, mut asked) = (start + gap(), 0, 0u64);
+    let mut frame = Vec::new();
+    loop {
+        let now = Instant::now();
+        let ended = now - start >= time;
+        if ended && (ran.requests == asked || now - start >= time + LATE) {
+            break;
+        }
+        while !ended && due <= Instant::now() {
+            asked += u64::from(askers[turn].ask(due, requests, &mut frame)?);
+            turn = (turn + 1) % SOCKETS;
+            due += gap();
+        }
+        poller.wait(&mut events, Some(Duration::ZERO))?;
+        for i in 0..events.len() {
+            askers[events.get(i).token as usize].receive(requests, &mut ran)?;
+        }
+    }
+    ran.lost = asked - ran.requests;
+    ran.seconds = seconds;
+    Ok(ran)
+}
+
+impl Asker {
+    /// False if the socket takes no more: the request is not counted as asked.
+    fn ask(&mut self, due: Instant, requests: &Requests, frame: &mut Vec<u8>) -> Result<bool> {
+        let id = self.next_id.to_be_bytes();
+        frame.clear();
+        frame.extend_from_slice(&[id[0], id[1], 0, 0, 0, 1, 0, 0]);
+        frame.extend_from_slice(requests.batch(self.at, 1));
+        self.at = requests.next(self.at, 1);
+        match sockets::send(&self.socket, frame) {
+            Ok(_) => {
+                self.due[usize::from(self.next_id)] = Some(due);
+                self.next_id = self.next_id.wrapping_add(1);
+                Ok(true)
+            }
+            Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => Ok(false),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    fn receive(&mut self, requests: &Requests, ran: &mut load::Ran) -> Result<()> {
+        let mut buffer = [0; 2048];
+        while let Ok(n) = sockets::receive(&self.socket, &mut buffer) {
+            if n != FRAME_BYTES + requests.reply_bytes {
+                return Err(Error::corrupt(format!("load a cache: an answer of {n} bytes")));
+            }
+            let id = usize::from(u16::from_be_bytes([buffer[0], buffer[1]]));
+            // Nothing for what was answered twice, or came too late.
+            if let Some(due) = self.due[id].take() {
+                ran.latencies_ns.push(due.elapsed().as_nanos() as u64);
+                ran.requests += 1;
+            }
+        }
+        Ok(())
+    }
+}

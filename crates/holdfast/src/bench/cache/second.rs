@@ -1,0 +1,83 @@
+//! A second opinion: memcaslap (libmemcached-tools), a load generator that knows nothing of ours,
+//! on the same server in turns with ours. Both ask for one key at a time, over 50 connections.
+
+use super::Options;
+use super::keys::{KEY_BYTES, Kind, Requests, fill};
+use super::load::{self, Shape, Transport};
+use super::server::Target;
+use crate::bench::report::median;
+use crate::output::Output;
+use holdfast_base::{Error, Result};
+use serde_json::json;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+const PROGRAM: &str = "memcaslap";
+const CLIENTS: usize = 50;
+
+/// Gets alone, of the same lengths as ours.
+fn configuration(options: &Options) -> String {
+    format!(
+        "key\n{KEY_BYTES} {KEY_BYTES} 1\nvalue\n{} {} 1\ncmd\n0 0\n1 1\n",
+        options.value, options.value
+    )
+}
+
+pub fn run(options: &Options, out: &mut Output) -> Result<()> {
+    let directory = std::env::temp_dir().join(format!("holdfast-bench-{}", std::process::id()));
+    std::fs::create_dir_all(&directory)?;
+    let done = measure(options, &directory, out);
+    let _ = std::fs::remove_dir_all(&directory);
+    done
+}
+
+fn measure(options: &Options, directory: &Path, out: &mut Output) -> Result<()> {
+    let file = directory.join("memcaslap.conf");
+    std::fs::write(&file, configuration(options))?;
+    let target = Target::ours(options, options.threads, &[])?;
+    fill(target.tcp, options.keys, options.value)?;
+    let requests = Requests::new(Kind::Get, 1, options.keys, options.value);
+    let shape = Shape { transport: Transport::Tcp, clients: CLIENTS, depth: 1 };
+    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    for _ in 0..options.repetitions.max(1) {
+        let time = Duration::from_secs_f64(options.seconds);
+        let ran = load::run(target.tcp, shape, &requests, time)?;
+        ours.push(ran.requests as f64 / ran.seconds);
+        theirs.push(memcaslap(&target, &file, options)?);
+    }
+    let (ours, theirs) = (median(ours), median(theirs));
+    out.line(
+        || {
+            format!(
+                "single gets, 50 connections: our load {ours:.0}/s, {PROGRAM} {theirs:.0}/s: {:.2} of ours",
+                theirs / ours
+            )
+        },
+        || {
+            json!({
+                "case": "single gets, 50 connections, two load generators", "ops_per_second": ours,
+                "peer": {"name": PROGRAM, "value": theirs}, "ratio_to_peer": ours / theirs,
+                "repetitions": options.repetitions,
+            })
+        },
+    )
+}
+
+/// Requests a second, by its own account.
+fn memcaslap(target: &Target, file: &Path, options: &Options) -> Result<f64> {
+    let seconds = format!("{}s", options.seconds.ceil().max(1.0));
+    let doing = |what: &str| Error::retry(format!("run {PROGRAM}: {what}"));
+    // Pinned as our load is: it would share the server's core otherwise.
+    let output = Command::new("taskset")
+        .args(["-c", &options.threads.to_string(), PROGRAM, "-s", &target.tcp.to_string()])
+        .args(["-T", "1", "-c", &CLIENTS.to_string(), "-t", &seconds, "-F"])
+        .arg(file)
+        .stderr(Stdio::inherit())
+        .output()
+        .map_err(|e| doing(&format!("{e}: install libmemcached-tools")))?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    // `Run time: 2.0s Ops: 100 TPS: 50 Net_rate: 1.0M/s`
+    let tps = text.split("TPS:").nth(1).and_then(|rest| rest.split_whitespace().next());
+    tps.and_then(|tps| tps.parse().ok()).ok_or_else(|| doing("it prints no `TPS:`"))
+}
