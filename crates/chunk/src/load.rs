@@ -17,9 +17,12 @@ use crate::sealed::Sealed;
 use holdfast_base::checksum::crc32c;
 use holdfast_base::ids::{ChunkId, Generation, StoreId};
 use holdfast_base::{Error, Result};
+use holdfast_env::buf::AlignedBuf;
 use holdfast_env::disk::{Access, ReplaceSites, create_dir_durable, read_file, replace_file};
+use holdfast_env::rules::{self, Rule};
 use holdfast_env::{Disk, File, Rng};
 use std::collections::HashMap;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -178,15 +181,7 @@ impl Loader {
     }
 
     fn quarantine(&mut self, name: &str, why: String) -> Result<()> {
-        let aside = self.dir.join(names::QUARANTINE);
-        create_dir_durable(&*self.disk, &aside, 1, "chunk.quarantine")?;
-        let mut target = aside.join(name);
-        let mut number = 1;
-        while self.disk.exists(&target)? {
-            number += 1;
-            target = aside.join(format!("{name}.{number}"));
-        }
-        self.disk.rename(&self.dir.join(name), &target)?;
+        move_aside(&*self.disk, &self.dir, name)?;
         self.found.quarantined.push((name.to_owned(), why));
         Ok(())
     }
@@ -231,7 +226,7 @@ impl Loader {
         let header = self.header(&bytes, chunk, generation)?;
         let mut found = scan(&header, &bytes, Expect::Open);
         if let Some(head) = found.footer {
-            return self.finish_seal(path, &header, head, &bytes);
+            return self.finish_seal(path, &header, head, bytes, found.unproven);
         }
         self.keep_tail(&header, &found, &bytes)?;
         let writer = self.disk.open(path, Access::Direct)?;
@@ -257,9 +252,8 @@ impl Loader {
         }
         let mut core = Core::new(header.kind, scan.data_end, bytes.len() as u64);
         core.damaged = !scan.damage.is_empty() || scan.index.damaged();
-        core.index = scan.index;
-        core.next_sequence = scan.next_sequence;
-        core.fenced = true;
+        core.resume(scan.index, scan.next_sequence);
+        core.fenced = rules::holds(Rule::Fences);
         let reader = self.disk.open(path, Access::Cached)?;
         let missed = self.journal.missed(&header, core.index.length());
         if let Some(gap) = missed.gap {
@@ -271,9 +265,9 @@ impl Loader {
             // Kept aside by now. What is written over its front must not be continued by its rest.
             clear(&*writer, core.data_end, tail.end)?;
         }
-        // The length found here is what a seal will be asked for: commits that a killed process
-        // left in the page cache must not be lost after that.
-        writer.sync("chunk.recovered")?;
+        // The length found here is what a seal will be asked for: what a killed process left in
+        // the page cache must not be lost after that.
+        harden(&*writer, &bytes, scan.unproven..scan.data_end, "chunk.recovered")?;
         core.synced = core.next_sequence - 1;
         if !missed.appends.is_empty() {
             replay(&header, &*writer, &mut core, missed.appends)?;
@@ -292,25 +286,25 @@ impl Loader {
         path: &Path,
         header: &FileHeader,
         head: FooterHead,
-        bytes: &[u8],
+        mut bytes: Vec<u8>,
+        unproven: u64,
     ) -> Result<(), Unusable> {
         let end = head.data_end + head.footer_bytes();
         let file = self.disk.open(path, Access::Cached)?;
         if bytes.len() as u64 != end {
             file.set_len(end)?;
+            bytes.resize(end as usize, 0);
         }
         let table = bytes.get(head.data_end as usize + FOOTER_HEADER_BYTES..).unwrap_or(&[]);
         if let Some(footer) = Footer::decode(header, &head, table) {
-            // The write was torn between the footer, which decides, and its trailer.
+            // The write may be torn between the footer, which decides, and its trailer.
             let sectors = footer.encode_sectors(header);
             let trailer = &sectors[sectors.len() - SECTOR as usize..];
-            if bytes.get((end - SECTOR) as usize..end as usize) != Some(trailer) {
-                file.write_at(trailer, end - SECTOR)?;
-            }
+            bytes[(end - SECTOR) as usize..].copy_from_slice(trailer);
         }
         // A killed process may have left the footer in the page cache. Under its new name the
         // file must have it, whatever comes.
-        file.sync("chunk.seal-finish")?;
+        harden(&*file, &bytes, unproven..end, "chunk.seal-finish")?;
         let target = self.dir.join(names::sealed(header.chunk, header.generation));
         // Not synced: if the name is lost, the next start does this again.
         self.disk.rename(path, &target)?;
@@ -465,6 +459,40 @@ impl Loader {
             }
         }
     }
+}
+
+/// Moves a file into `quarantine`, under a name that is free there.
+pub fn move_aside(disk: &dyn Disk, dir: &Path, name: &str) -> std::io::Result<PathBuf> {
+    let aside = dir.join(names::QUARANTINE);
+    create_dir_durable(disk, &aside, 1, "chunk.quarantine")?;
+    let mut target = aside.join(name);
+    let mut number = 1;
+    while disk.exists(&target)? {
+        number += 1;
+        target = aside.join(format!("{name}.{number}"));
+    }
+    disk.rename(&dir.join(name), &target)?;
+    Ok(target)
+}
+
+/// Makes part of a file durable, whole sectors. A sync alone does not do: where an earlier one has
+/// failed, the kernel takes the pages for written, shows them, and never writes them. So the same
+/// bytes are written to the same sectors again, which a torn write leaves as they are.
+fn harden(
+    file: &dyn File,
+    bytes: &[u8],
+    part: Range<u64>,
+    site: &'static str,
+) -> std::io::Result<()> {
+    let len = (part.end - part.start) as usize;
+    let mut buf = AlignedBuf::zeroed(len);
+    let there = bytes.get(part.start as usize..).unwrap_or(&[]);
+    let there = &there[..len.min(there.len())];
+    buf[..there.len()].copy_from_slice(there);
+    if len > 0 {
+        file.write_at(&buf[..len], part.start)?;
+    }
+    file.sync(site)
 }
 
 /// The trailer at the end of a file of `len` bytes, and the footer that it leads to; each if it

@@ -212,6 +212,12 @@ impl Core {
         }
     }
 
+    /// What a scan found: where an append would go on.
+    pub fn resume(&mut self, index: Index, next_sequence: u64) {
+        self.staged_end = index.length();
+        (self.index, self.next_sequence) = (index, next_sequence);
+    }
+
     /// Takes an append in; says whether the driver must be told, or gives it back with the reason.
     pub fn stage(
         &mut self,

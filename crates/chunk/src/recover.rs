@@ -16,6 +16,8 @@ pub struct Scan {
     pub index: Index,
     /// Where the next commit or the footer belongs.
     pub data_end: u64,
+    /// Where the first commit begins that no later one knew to be durable; else `data_end`.
+    pub unproven: u64,
     /// Bytes that no valid commit accounts for and nothing valid follows.
     pub tail: Option<Range<u64>>,
     /// Where the torn commit begins whose verified part is in the index.
@@ -68,6 +70,7 @@ pub fn scan(file: &FileHeader, bytes: &[u8], expect: Expect) -> Scan {
     let walk = Walk::run(file, bytes, expect);
     // From the back: is there a later commit that knew this one to be durable?
     let mut proven = if walk.footer.is_some() { u64::MAX } else { 0 };
+    let (mut synced, mut unproven) = (0, walk.end);
     let mut cut_at = walk.places.len();
     for (i, place) in walk.places.iter().enumerate().rev() {
         let invalid = match place {
@@ -77,17 +80,23 @@ pub fn scan(file: &FileHeader, bytes: &[u8], expect: Expect) -> Scan {
         if invalid && proven < place.sequence() {
             cut_at = i;
         }
-        if let Place::Commit { header, .. } = place {
+        if let Place::Commit { header, offset, .. } = place {
             proven = proven.max(header.synced_before);
+            synced = synced.max(header.synced_before);
+            if header.sequence > synced {
+                unproven = *offset;
+            }
         }
     }
-    build(file, bytes, walk, cut_at)
+    let scan = build(file, bytes, walk, cut_at);
+    Scan { unproven: unproven.min(scan.data_end), ..scan }
 }
 
 fn build(file: &FileHeader, bytes: &[u8], walk: Walk, cut_at: usize) -> Scan {
     let mut scan = Scan {
         index: empty_index(file.kind),
         data_end: walk.end,
+        unproven: walk.end,
         tail: None,
         torn_commit: None,
         damage: Vec::new(),
@@ -155,6 +164,7 @@ fn scan_dense(file: &FileHeader, bytes: &[u8]) -> Scan {
     Scan {
         index,
         data_end,
+        unproven: SECTOR,
         tail: None,
         torn_commit: None,
         damage: bad_places(file, bytes, SECTOR..data_end, 0),

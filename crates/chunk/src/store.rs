@@ -13,6 +13,7 @@ use holdfast_env::region::{Region, RegionMut};
 use holdfast_env::tasks::{self, Task};
 use holdfast_env::{Disk, Rng};
 use std::ops::Range;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 /// One directory or one memory region full of chunks. Cheap to clone; every call may come from
@@ -316,7 +317,8 @@ impl Store {
     }
 
     /// Takes up a sealed generation of `bytes_total` file bytes from another store, or goes on
-    /// where an earlier import of it was when it ended.
+    /// where an earlier import of it was when it ended. `Exists` if all of it is here and verifies,
+    /// `Corrupt` if what is here is in the way ([`Store::set_aside`]).
     pub fn import(
         &self,
         chunk: ChunkId,
@@ -324,6 +326,12 @@ impl Store {
         bytes_total: u64,
     ) -> Result<Import> {
         Import::begin(self.on_disk("import a chunk")?, chunk, generation, bytes_total)
+    }
+
+    /// Moves what is here of a chunk that does not count, short or damaged, to `quarantine`: an
+    /// import can take its place. Answers where it is kept.
+    pub fn set_aside(&self, chunk: ChunkId, generation: Generation) -> Result<PathBuf> {
+        self.on_disk("set a chunk aside")?.set_aside(chunk, generation)
     }
 
     /// Removes what an unfinished import has left; nothing if there is none.

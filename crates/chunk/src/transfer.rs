@@ -9,9 +9,10 @@ use crate::disk::{BusyGuard, DiskStore, Held, Version};
 use crate::format::{
     BLOCK, COMMIT_HEADER_BYTES, CommitHeader, FileHeader, RECORD_ALIGN, Record, SECTOR,
 };
-use crate::load::read_footer;
+use crate::load::{move_aside, read_footer};
 use crate::names;
 use crate::read::{RawPlan, damaged};
+use crate::seal::fail_all;
 use crate::sealed::{Sealed, SealedIndex};
 use holdfast_base::checksum::crc32c;
 use holdfast_base::ids::{ChunkId, Cookie, Generation, Pointer, Slot};
@@ -63,6 +64,54 @@ impl DiskStore {
         Ok(Exported { bytes_total, bytes, crc })
     }
 
+    /// Reads all of a sealed generation and checks its checksums.
+    fn verify(&self, sealed: &Arc<Sealed>) -> Result<()> {
+        if sealed.info().damaged {
+            return Err(damaged(&sealed.header, format_args!("part of it is lost")));
+        }
+        verify_all(sealed, &*self.handles.get(&*self.disk, sealed)?)
+    }
+
+    /// Takes a file that is short or damaged out of the store and keeps it in `quarantine`, so that
+    /// an import may take its place. Whoever calls knows that it does not count.
+    pub fn set_aside(&self, chunk: ChunkId, generation: Generation) -> Result<PathBuf> {
+        let doing = || format!("set aside chunk `{chunk}` generation `{generation}`");
+        self.writable()?;
+        let _busy = self.mark_busy(chunk)?;
+        let version = match self.current(chunk).map_err(|e| e.context(doing()))? {
+            open @ Version::Open(_) => open,
+            Version::Sealed(_) => self.version(chunk, generation)?,
+        };
+        let (path, bytes) = match &version {
+            Version::Sealed(sealed) => (sealed.path(), sealed.file_bytes),
+            Version::Open(open) => {
+                open.core().gone = true;
+                fail_all(chunk, open.stop_appends());
+                (open.path.clone(), open.core().allocated)
+            }
+        };
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let moved = move_aside(&*self.disk, &self.dir, &name)
+            .and_then(|kept| {
+                let aside = self.dir.join(names::QUARANTINE);
+                self.disk.sync_dir(&aside, "chunk.aside-name").map(|()| kept)
+            })
+            .map_err(|e| self.write_failed(format_args!("{}", doing()), e))?;
+        self.give_space(bytes);
+        let mut chunks = self.chunks.write().expect("no holder of this lock panics");
+        let Some(held) = chunks.get_mut(&chunk) else { return Ok(moved) };
+        if held.current.generation() != version.generation() {
+            held.others.retain(|other| other.header.generation != generation);
+        } else if let Some(last) = held.others.iter().map(|o| o.header.generation).max() {
+            // An older generation whose readers may not be done.
+            let at = held.others.iter().position(|other| other.header.generation == last);
+            held.current = Version::Sealed(held.others.remove(at.unwrap_or(0)));
+        } else {
+            chunks.remove(&chunk);
+        }
+        Ok(moved)
+    }
+
     pub fn discard_import(&self, chunk: ChunkId, generation: Generation) -> Result<()> {
         let _busy = self.mark_busy(chunk)?;
         self.remove_partial(&self.dir.join(names::partial(chunk, generation)))
@@ -108,12 +157,15 @@ impl Import {
             return Err(Error::invalid(what).context(doing()));
         }
         let busy = BusyGuard::new(store.clone(), chunk)?;
-        if store.version(chunk, generation).is_ok() {
-            return Err(Error::exists("this store holds it").context(doing()));
-        }
         if let Ok(Version::Open(_)) = store.current(chunk) {
-            let what = "it is open here; seal or unlink it first";
-            return Err(Error::invalid(what).context(doing()));
+            let what = "it is open here, so this is no whole copy of it; set it aside first";
+            return Err(Error::corrupt(what).context(doing()));
+        }
+        if let Ok(Version::Sealed(sealed)) = store.version(chunk, generation) {
+            return Err(match store.verify(&sealed) {
+                Ok(()) => Error::exists("this store holds it").context(doing()),
+                Err(e) => e.context("what this store holds of it must be set aside first"),
+            });
         }
         let path = store.dir.join(names::partial(chunk, generation));
         let (file, offset) = match resume(store, &path, chunk, generation, bytes_total) {
@@ -290,6 +342,11 @@ fn resume(
         .ok()
         .filter(|header| (header.chunk, header.generation) == (chunk, generation));
     let offset = header.map_or(0, |header| verified_prefix(&header, &bytes));
+    // An earlier process may have seen a sync fail, after which the kernel shows what the disk never
+    // got and no later sync writes it: so it is written again, for the sync that ends the import.
+    let mut prefix = AlignedBuf::zeroed(offset as usize);
+    prefix[..offset as usize].copy_from_slice(&bytes[..offset as usize]);
+    file.write_at(&prefix[..offset as usize], 0)?;
     Ok(Some((file, offset)))
 }
 

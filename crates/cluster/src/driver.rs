@@ -378,6 +378,8 @@ impl Node {
         }
         for damage in &step.damaged {
             self.find(format!("chunk `{}` is damaged: {}", damage.chunk, damage.what));
+            // Where others have it, it is dropped and copied anew.
+            self.replicator.report_bad(store, damage.chunk, &damage.what);
         }
     }
 

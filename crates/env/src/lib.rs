@@ -12,6 +12,7 @@ pub mod poll;
 pub mod region;
 pub mod ring;
 pub mod rng;
+pub mod rules;
 pub mod runtime;
 pub mod signals;
 pub mod sockets;

@@ -98,6 +98,8 @@ pub struct FoldStatus {
     pub digest: u64,
     /// Index of the last claim; 0 before the first.
     pub epoch: Index,
+    /// Commands of deposed leaders that were refused since the fold was opened.
+    pub fenced: u64,
     pub sessions: usize,
     /// The snapshot that the fold booted from, or the last one it took.
     pub snapshot: Option<Index>,
@@ -357,6 +359,7 @@ impl<V: View> Fold<V> {
             applied: machine.applied,
             digest: machine.digest,
             epoch: machine.epoch,
+            fenced: machine.fenced,
             sessions: machine.sessions.len(),
             snapshot: background.snapshot,
             stopped: machine.stopped.clone(),

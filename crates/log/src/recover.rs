@@ -14,6 +14,7 @@ use holdfast_base::{Error, Result};
 use holdfast_env::Disk;
 use holdfast_env::buf::AlignedBuf;
 use holdfast_env::disk::{ReplaceSites, create_dir_durable, read_file, replace_file};
+use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -47,6 +48,9 @@ struct Walk {
     chain: u32,
     /// The chain in front of the segment followed last.
     chain_before: u32,
+    /// Of that segment: where each commit that no later one knew to be durable ends, as an index,
+    /// and begins, as an offset.
+    unproven: VecDeque<(u64, u64)>,
     metas: Vec<SegmentMeta>,
     closed: bool,
 }
@@ -75,6 +79,7 @@ pub fn open_topic(
         next: 1,
         chain: 0,
         chain_before: 0,
+        unproven: VecDeque::new(),
         metas: Vec::new(),
         closed: true,
     };
@@ -104,9 +109,8 @@ pub fn open_topic(
             return Err(damaged(topic, &last.path, end, &what));
         }
         cut = cut_tail(disk, &walk, last, end, capacity, lost_and_found)?;
-        // After a crash of the process alone, commits may be in the page cache only. From here
-        // on all that was recovered counts as durable, so make it so.
-        last.cached.sync("log.sync-recovered").map_err(|e| doing(e.into()))?;
+        // From here on all that was recovered counts as durable, so make it so.
+        harden(&walk, last, end).map_err(|e| doing(e.into()))?;
         if walk.next == last.first {
             // It holds nothing, and a power cut may have left it shorter than it was made, so that
             // an append may not fit. The next one starts it anew: a new file takes its name.
@@ -194,6 +198,7 @@ fn follow(walk: &mut Walk, segment: &Segment, oldest: bool) -> Result<u64> {
         return Err(damaged(&walk.topic, &segment.path, 0, &what));
     }
     (walk.next, walk.chain, walk.chain_before) = (header.first, crc, header.chain);
+    walk.unproven.clear();
     let mut meta = SegmentMeta::new(header.first);
     walk.closed = true;
     while meta.end + SECTOR <= capacity {
@@ -209,6 +214,10 @@ fn follow(walk: &mut Walk, segment: &Segment, oldest: bool) -> Result<u64> {
         if !format::payload_is_valid(&commit, payload) {
             break;
         }
+        while walk.unproven.front().is_some_and(|(next, _)| *next <= commit.durable) {
+            walk.unproven.pop_front();
+        }
+        walk.unproven.push_back((commit.next(), meta.end));
         meta.note(&commit);
         walk.closed = commit.count == 0;
         (walk.next, walk.chain) = (commit.next(), crc);
@@ -216,6 +225,22 @@ fn follow(walk: &mut Walk, segment: &Segment, oldest: bool) -> Result<u64> {
     let end = meta.end;
     walk.metas.push(meta);
     Ok(end)
+}
+
+/// Makes the end of the last segment durable: after a crash of the process alone it may be in the
+/// page cache only. A sync does not do: where one has failed, the kernel takes the pages for
+/// written, shows them, and never writes them. So what no later commit proves to be on the disk is
+/// written again: the same bytes to the same sectors, which a torn write leaves as they are.
+fn harden(walk: &Walk, segment: &Segment, end: u64) -> std::io::Result<()> {
+    let mut at = walk.unproven.front().map_or(end, |(_, position)| *position);
+    let mut buf = AlignedBuf::zeroed((end - at).min(SCAN_BYTES as u64) as usize);
+    while at < end {
+        let piece = (end - at).min(buf.len() as u64) as usize;
+        segment.direct.read_exact_at(&mut buf[..piece], at)?;
+        segment.direct.write_at(&buf[..piece], at)?;
+        at += piece as u64;
+    }
+    segment.cached.sync("log.sync-recovered")
 }
 
 /// Looks at everything behind the last valid commit. Zeros are a clean end. A commit that knew

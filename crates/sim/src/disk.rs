@@ -76,6 +76,9 @@ struct World {
 #[derive(Default)]
 struct Faults {
     crash_at: Option<u64>,
+    /// The power fails right behind the next durable write.
+    crash_behind: bool,
+    crashed_behind: bool,
     syncs: u64,
     fail_sync: Option<u64>,
     fail_sites: BTreeSet<String>,
@@ -218,6 +221,17 @@ impl SimDisk {
     /// fails; so does everything after it. Follow with [`SimDisk::power_cut`].
     pub fn crash_at(&self, operation: u64) {
         self.world().faults.crash_at = Some(operation);
+    }
+
+    /// The next durable write is durable, and fails: the power goes right behind it, before anybody
+    /// hears of it.
+    pub fn crash_behind_sync(&self) {
+        self.world().faults.crash_behind = true;
+    }
+
+    /// Whether the power failed there.
+    pub fn crashed_behind_sync(&self) -> bool {
+        self.world().faults.crashed_behind
     }
 
     /// Whether the power is off, by a cut or by [`SimDisk::crash_at`].
@@ -527,7 +541,13 @@ impl SimFile {
         }
         match sync {
             SyncFate::SwitchedOff => {}
-            SyncFate::Works => world.content(self.id).harden_range(offset, buf.len() as u64),
+            SyncFate::Works => {
+                world.content(self.id).harden_range(offset, buf.len() as u64);
+                if std::mem::take(&mut world.faults.crash_behind) {
+                    (world.dead, world.faults.crashed_behind) = (true, true);
+                    return world.end();
+                }
+            }
             SyncFate::Fails => {
                 world.drop_dirty(self.id, sectors);
                 return Err(io::Error::from_raw_os_error(EIO));

@@ -2,7 +2,9 @@
 //! `-- --schedules N [--seed FIRST]`: many on all cores; the first failing seed and how to repeat it.
 #![forbid(unsafe_code)]
 
-use holdfast_sim::world::{Report, Schedule, run};
+use holdfast_env::rules::Rule;
+use holdfast_sim::world::cell::SECOND;
+use holdfast_sim::world::{Report, SCHEDULES_FOR_ALL, SOMETIMES, Schedule, run};
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::sync::Mutex;
@@ -18,8 +20,9 @@ struct Options {
     trace: bool,
     nodes: usize,
     threads: usize,
-    log_sync_fails: bool,
-    /// Sync sites that do nothing: deliberate bugs.
+    /// How long clients work; faults begin within what comes before the last 25 of them.
+    seconds: Option<u64>,
+    /// Sync sites that do nothing, and rules that are broken: deliberate bugs.
     without: Vec<String>,
 }
 
@@ -28,10 +31,10 @@ fn options() -> Result<Options, String> {
         seed: 1,
         schedules: None,
         calm: false,
+        seconds: None,
         trace: false,
         nodes: 5,
         threads: std::thread::available_parallelism().map_or(1, |n| n.get()),
-        log_sync_fails: false,
         without: Vec::new(),
     };
     let mut words = std::env::args().skip(1);
@@ -49,7 +52,7 @@ fn options() -> Result<Options, String> {
             "--schedules" => options.schedules = Some(number()?),
             "--nodes" => options.nodes = number()? as usize,
             "--threads" => options.threads = number()? as usize,
-            "--log-sync-fails" => options.log_sync_fails = true,
+            "--seconds" => options.seconds = Some(number()?),
             "--calm" => options.calm = true,
             "--trace" => options.trace = true,
             _ => return Err(format!("`{word}` is not known: see docs/testing.md")),
@@ -63,9 +66,16 @@ fn schedule(options: &Options, seed: u64, trace: bool) -> Schedule {
         true => Schedule::calm(seed),
         false => Schedule::new(seed),
     };
+    let (work_ns, faults_ns) = match options.seconds {
+        Some(seconds) => (seconds * SECOND, seconds.saturating_sub(25) * SECOND),
+        None => (schedule.work_ns, schedule.faults_ns),
+    };
+    let rules_off = Rule::ALL.iter().filter(|(name, _)| options.without.iter().any(|w| w == name));
+    let rules_off = rules_off.map(|(_, rule)| *rule).collect();
     let sites_off = options.without.clone();
-    let log_sync_fails = options.log_sync_fails;
-    Schedule { nodes: options.nodes, trace, sites_off, log_sync_fails, ..schedule }
+    let nodes = options.nodes;
+    let (trace, aloud) = (trace && !options.trace, options.trace);
+    Schedule { nodes, trace, aloud, sites_off, rules_off, work_ns, faults_ns, ..schedule }
 }
 
 fn on_a_deep_stack<T: Send>(what: impl FnOnce() -> T + Send) -> T {
@@ -93,7 +103,7 @@ fn main() -> ExitCode {
 fn one(options: &Options) -> ExitCode {
     let report = on_a_deep_stack(|| run(&schedule(options, options.seed, true)));
     let failed = !report.violations.is_empty();
-    if failed || options.trace {
+    if failed {
         report.trace.iter().for_each(|line| println!("{line}"));
     }
     report.findings.iter().for_each(|(cell, what)| println!("n{cell} found: {what}"));
@@ -139,7 +149,11 @@ fn many(options: &Options, schedules: u64) -> ExitCode {
             builder.spawn_scoped(scope, work).expect("a thread can be had");
         }
     });
-    println!("seen: {:#?}", seen.lock().expect("no holder panics"));
+    let seen = seen.into_inner().expect("no holder panics");
+    println!("seen: {seen:#?}");
+    let asked = schedules >= SCHEDULES_FOR_ALL && !options.calm && options.without.is_empty();
+    let never = SOMETIMES.iter().filter(|what| asked && !seen.contains_key(**what));
+    let never: Vec<_> = never.collect();
     println!(
         "{} schedules ran, {} operations, {} faults, {} failed",
         ran.into_inner(),
@@ -149,7 +163,11 @@ fn many(options: &Options, schedules: u64) -> ExitCode {
     );
     let failed = failed.into_inner().expect("no holder panics");
     match failed.iter().map(|report| report.seed).min() {
-        None => ExitCode::SUCCESS,
+        None if never.is_empty() => ExitCode::SUCCESS,
+        None => {
+            println!("never happened, so nothing is known of it: {never:?}");
+            ExitCode::FAILURE
+        }
         Some(seed) => {
             println!("the first that failed: cargo run -p holdfast-sim -- --seed {seed}");
             ExitCode::FAILURE

@@ -55,6 +55,8 @@ struct State {
     digest: u64,
     /// Lines of what happened, while somebody wants them.
     trace: Option<Vec<String>>,
+    /// Tell them as they happen, too.
+    aloud: bool,
 }
 
 /// What was sent from one address to another since the connection last broke.
@@ -97,6 +99,7 @@ impl SimNet {
                 cut: BTreeSet::new(),
                 digest: seed,
                 trace: None,
+                aloud: false,
             })),
         }
     }
@@ -120,6 +123,11 @@ impl SimNet {
     /// Keeps lines of what happens from now on.
     pub fn start_trace(&self) {
         self.state().trace = Some(Vec::new());
+    }
+
+    /// Prints lines of what happens from now on: for a schedule that does not end.
+    pub fn trace_aloud(&self) {
+        self.state().aloud = true;
     }
 
     pub fn take_trace(&self) -> Vec<String> {
@@ -283,6 +291,9 @@ impl State {
     fn note(&mut self, what: &str) {
         for byte in what.bytes().chain(self.now_ns.to_le_bytes()) {
             self.digest = (self.digest ^ byte as u64).wrapping_mul(0x0100_0000_01b3);
+        }
+        if self.aloud {
+            println!("{:>12} {what}", self.now_ns / 1000);
         }
         if let Some(trace) = &mut self.trace {
             trace.push(format!("{:>12} {what}", self.now_ns / 1000));

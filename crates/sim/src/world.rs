@@ -14,9 +14,12 @@ use crate::{Options, SimDisk, SimNet};
 use cell::{Cell, SECOND};
 use client::Client;
 use faults::Fault;
+use holdfast_base::Result;
 use holdfast_base::ids::NodeId;
-use holdfast_cluster::Node;
+use holdfast_client::wire::admin::RecoverySettings;
+use holdfast_cluster::{ClusterCommand, Node};
 use holdfast_env::SeededRng;
+use holdfast_env::rules::{self, Rule};
 use model::Model;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -27,6 +30,38 @@ pub const DISK_BYTES: u64 = 1 << 40;
 
 /// No schedule takes longer after its faults: something waits for ever.
 const LASTS_NS_MAX: u64 = 900 * SECOND;
+
+/// What must have happened in a run of [`SCHEDULES_FOR_ALL`] schedules or more: a promise that was
+/// never put to the test is not known to hold.
+pub const SOMETIMES: &[&str] = &[
+    "a bit flipped",
+    "a change in doubt was repeated and answered",
+    "a chunk was compacted",
+    "a chunk was copied",
+    "a chunk was open when its store started",
+    "a client was told that a disk is full",
+    "a deposed leader's command was refused",
+    "a disk was erased",
+    "a file went on in another chunk",
+    "a leader was cut off while it worked",
+    "a node was drained",
+    "a node was lost",
+    "a read was hedged",
+    "a replica slower than the writer's limit ended its chunk",
+    "a replica that does not count made way for a copy",
+    "a replica was dropped",
+    "a sector became unreadable",
+    "a view equals its replay",
+    "an acknowledged write was on three disks",
+    "an open chunk lost its tail",
+    "an unknown replica was kept",
+    "another node led",
+    "the power failed between a sync and its acknowledgement",
+];
+pub const SCHEDULES_FOR_ALL: u64 = 50;
+
+/// What repair may take of a node's link.
+const RECOVERY_BYTES_PER_SECOND: u64 = 250_000;
 
 /// What a schedule is made of.
 #[derive(Clone, Debug)]
@@ -41,10 +76,12 @@ pub struct Schedule {
     pub faults_ns: u64,
     /// Sync sites that do nothing: deliberate bugs.
     pub sites_off: Vec<String>,
-    /// Syncs fail on the log's host, too: a known gap.
-    pub log_sync_fails: bool,
+    /// Rules that are broken: deliberate bugs, too.
+    pub rules_off: Vec<Rule>,
     /// Keep a line of everything that happens.
     pub trace: bool,
+    /// Print it at once.
+    pub aloud: bool,
 }
 
 impl Schedule {
@@ -57,8 +94,9 @@ impl Schedule {
             work_ns: 120 * SECOND,
             faults_ns: 95 * SECOND,
             sites_off: Vec::new(),
-            log_sync_fails: false,
+            rules_off: Vec::new(),
             trace: false,
+            aloud: false,
         }
     }
 
@@ -144,6 +182,20 @@ impl Shared {
         }
     }
 
+    /// What a process has counted, at its end.
+    fn keep_events(&self, node: &Node) {
+        let events = &node.replicator.events;
+        let seen = |count: &AtomicU64, what| {
+            self.sometimes(count.load(Ordering::Relaxed) > 0, what);
+        };
+        seen(&events.hedged_reads, "a read was hedged");
+        seen(&events.slow_replicas, "a replica slower than the writer's limit ended its chunk");
+        seen(&events.resumed_copies, "a copy went on where an earlier one ended");
+        seen(&events.set_aside, "a replica that does not count made way for a copy");
+        let unknown = |finding: &String| finding.contains("that the namespace does not know");
+        self.sometimes(node.findings().iter().any(unknown), "an unknown replica was kept");
+    }
+
     fn count_operation(&self) {
         self.operations.fetch_add(1, Ordering::Relaxed);
     }
@@ -186,6 +238,9 @@ impl World {
         let net = SimNet::new(mix(seed, 1));
         if schedule.trace {
             net.start_trace();
+        }
+        if schedule.aloud {
+            net.trace_aloud();
         }
         let shared = Arc::new(Shared {
             net: net.clone(),
@@ -237,6 +292,8 @@ impl World {
             self.net.after_ns(cell.number as u64 * SECOND / 10, move || starting.start());
         }
         self.operator();
+        let slow = self.clone();
+        self.net.after_ns(2 * SECOND, move || slow.slow_recovery());
         self.run_for(3 * SECOND);
         let end_ns = self.net.now_ns() + self.schedule.work_ns;
         for number in 0..self.schedule.clients {
@@ -266,11 +323,32 @@ impl World {
         self.check_quiet();
     }
 
+    /// Copies take so long that they are interrupted.
+    fn slow_recovery(self: &Arc<World>) {
+        let rate = RECOVERY_BYTES_PER_SECOND;
+        let settings = RecoverySettings {
+            rate_max: rate,
+            floor_bytes_per_second: rate,
+            ..RecoverySettings::default()
+        };
+        let command = ClusterCommand::SetRecovery { settings };
+        if let Some(node) = self.cells[0].node() {
+            let shared = self.shared.clone();
+            let done = move |set: Result<()>| {
+                if let Err(e) = set {
+                    shared.violate(format!("set how fast repair may be: {e}"));
+                }
+            };
+            node.propose_cluster(&command, Box::new(done));
+        }
+    }
+
     /// A person, who says what the leader asks: that an erased disk does not come back.
     fn operator(self: &Arc<World>) {
         let world = self.clone();
         self.net.after_ns(SECOND, move || {
             let current: Vec<NodeId> = locked(&world.shared.ids).values().copied().collect();
+            world.cells.iter().for_each(|cell| cell.look_at_held());
             for node in world.cells.iter().filter_map(|cell| cell.node()) {
                 world.look_at(&node);
                 let gone = |id: &NodeId| !current.contains(id);
@@ -287,6 +365,7 @@ impl World {
         for cell in &self.cells {
             if let Some(node) = cell.node() {
                 self.shared.keep_findings(cell.number, &node);
+                self.shared.keep_events(&node);
             }
         }
         let fault_kinds = locked(&self.shared.fault_kinds).clone();
@@ -307,6 +386,7 @@ impl World {
 
 /// Runs one schedule to its end.
 pub fn run(schedule: &Schedule) -> Report {
+    let _broken: Vec<_> = schedule.rules_off.iter().map(|rule| rules::without(*rule)).collect();
     let world = World::new(schedule);
     world.run();
     let report = world.report();

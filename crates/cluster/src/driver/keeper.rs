@@ -13,6 +13,7 @@ use holdfast_base::ids::{
 };
 use holdfast_base::{Kind, Result};
 use holdfast_chunk::{ChunkInfo, Scrubber, Store};
+use holdfast_env::rules::{self, Rule};
 use holdfast_log::Mode;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -149,6 +150,10 @@ impl Keeper {
     fn settle_one(&self, held: &Held, known: &Chunk) -> Result<()> {
         let chunk = held.info.chunk;
         let counted = known.replicas.contains(&held.store_id);
+        if held.info.damaged && counted {
+            let what = "the start found part of it damaged";
+            self.node.replicator.report_bad(held.store_id, chunk, what);
+        }
         let alone = self.node.replicator.is_alone(&known.replicas);
         if held.info.state != holdfast_chunk::ChunkState::Sealed {
             match known.state {
@@ -426,6 +431,9 @@ impl Keeper {
                 continue;
             }
             let known = self.node.namespace.read(|view, _| view.chunk(held.info.chunk).cloned())?;
+            if known.is_none() && !rules::holds(Rule::UnknownReplicas) {
+                held.store.unlink(held.info.chunk, held.info.generation)?;
+            }
             if let Some(known) = known
                 && known.state != ChunkState::Open
                 && !self.node.replicator.is_alone(&known.replicas)

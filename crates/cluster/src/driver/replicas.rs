@@ -31,6 +31,7 @@ use holdfast_env::Clock;
 use holdfast_env::net::{PeerReply, PeerRequest, Peers, SharedBody};
 use latency::Latencies;
 use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// The writer's limit: a replica that has not answered an append by then ends the chunk.
@@ -65,6 +66,9 @@ pub trait Directory: Send + Sync + 'static {
     fn admit(&self, sender: &Sender) -> Result<()>;
     /// `None`: no such store is known.
     fn place(&self, store: StoreId) -> Option<Place>;
+    /// Whether the log, as far as it was applied here, counts a replica of the chunk on `store`.
+    /// An error while nobody here knows the chunk, or its length is not decided.
+    fn counts(&self, store: StoreId, chunk: ChunkId) -> Result<bool>;
     /// Refuses unless the entry at `index` was applied here and no entry says any more that
     /// `store` has this generation.
     fn may_unlink(
@@ -84,6 +88,25 @@ pub struct BadBlock {
     pub what: String,
 }
 
+/// How often what is rare has happened since the start.
+#[derive(Debug, Default)]
+pub struct Events {
+    /// Reads that a second replica was asked for because the first one took too long.
+    pub hedged_reads: AtomicU64,
+    /// Chunks that a writer gave up because a replica was slower than its limit.
+    pub slow_replicas: AtomicU64,
+    /// Copies that went on where an earlier attempt had ended.
+    pub resumed_copies: AtomicU64,
+    /// Short or damaged replicas that made way for a copy.
+    pub set_aside: AtomicU64,
+}
+
+impl Events {
+    fn count(event: &AtomicU64) {
+        event.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
 /// One node's dealings with replicas, its own and its peers'.
 pub struct Replicator {
     pub stores: Arc<Stores>,
@@ -101,6 +124,7 @@ pub struct Replicator {
     open: Mutex<HashMap<ChunkId, Arc<ReplicaSet>>>,
     bad_blocks: Mutex<Vec<BadBlock>>,
     pub(crate) copies: Copies,
+    pub events: Events,
 }
 
 /// A replica's whereabouts.
@@ -130,6 +154,7 @@ impl Replicator {
             open: Mutex::default(),
             bad_blocks: Mutex::default(),
             copies: Copies::default(),
+            events: Events::default(),
         })
     }
 
@@ -212,7 +237,7 @@ impl Replicator {
         self.open.lock().expect("no holder of this lock panics").keys().copied().collect()
     }
 
-    fn report_bad(&self, store: StoreId, chunk: ChunkId, what: &str) {
+    pub(crate) fn report_bad(&self, store: StoreId, chunk: ChunkId, what: &str) {
         let mut bad = self.bad_blocks.lock().expect("no holder of this lock panics");
         let report = BadBlock { store, chunk, what: what.to_owned() };
         if bad.len() < BAD_BLOCKS_MAX && !bad.contains(&report) {

@@ -66,6 +66,19 @@ impl Directory for Views {
         place.ok().flatten()
     }
 
+    fn counts(&self, store: StoreId, chunk: ChunkId) -> Result<bool> {
+        let known = self.namespace.read(|view, _| {
+            view.chunk(chunk).map(|known| (known.is_kept(), known.replicas.contains(&store)))
+        })?;
+        match known {
+            Some((true, counts)) => Ok(counts),
+            _ => Err(Error::retry(format!(
+                "replace chunk `{chunk}` in store `{store}`: this node does not know (yet) that it \
+                 is sealed"
+            ))),
+        }
+    }
+
     fn may_unlink(
         &self,
         store: StoreId,

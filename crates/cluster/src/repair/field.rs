@@ -24,6 +24,9 @@ pub struct Task {
     pub drains: bool,
     /// Every store that has a replica, whatever its state.
     pub holders: Vec<StoreId>,
+    /// Stores whose replica was dropped, short or damaged, and may still be there: a copy goes
+    /// elsewhere if it can, or takes its place.
+    pub dropped: Vec<StoreId>,
 }
 
 /// Where a store is, and what it can do for repair.
@@ -76,6 +79,7 @@ pub fn tasks(namespace: &Namespace, view: &ClusterView) -> Vec<Task> {
                 wanted: short.wanted,
                 drains: held >= short.wanted,
                 holders: chunk.replicas.clone(),
+                dropped: chunk.dropped.iter().map(|dropped| dropped.store).collect(),
             }
         })
     };
@@ -182,6 +186,13 @@ impl<'a> Field<'a> {
                 others.extend(nodes);
             }
         }
+        let of_dropped = task.dropped.iter().filter_map(|store| self.number_of_store(*store));
+        let shunned: BTreeSet<u32> = of_dropped.collect();
+        let takes = |node: &u32| self.nodes[*node as usize].in_mb_s > 0.0;
+        let mut free = (0..self.nodes.len() as u32).filter(takes);
+        if free.any(|n| ![&sources, &others, &shunned].iter().any(|held| held.contains(&n))) {
+            others.extend(shunned);
+        }
         let others: Vec<u32> = others.difference(&sources).copied().collect();
         let sources: Vec<u32> = sources.into_iter().collect();
         if task.tier != Tier::Disk || sources.len() + others.len() > model::HOLDERS_MAX {
@@ -261,7 +272,8 @@ impl<'a> Field<'a> {
     pub fn target_store(&self, task: &Task, node: u32) -> Option<StoreId> {
         let targets = self.sites.sites.get(node as usize)?.targets.iter();
         let free = targets.filter(|(store, _)| !task.holders.contains(store));
-        free.max_by_key(|(store, free)| (*free, *store)).map(|(store, _)| *store)
+        let rank = |(store, free): &&(StoreId, u32)| (!task.dropped.contains(store), *free, *store);
+        free.max_by_key(rank).map(|(store, _)| *store)
     }
 
     pub fn load<'b>(&self, bound: impl Iterator<Item = &'b Bound>) -> Load {

@@ -59,6 +59,7 @@ fn task(chunk: u64, live: usize, holders: &[u64]) -> Task {
         wanted: 3,
         drains: false,
         holders: holders.iter().map(|store| StoreId(*store)).collect(),
+        dropped: Vec::new(),
     }
 }
 
@@ -258,6 +259,21 @@ fn every_copy_is_made_near_the_speed_that_the_links_leave() {
     assert_eq!(world.repair.told().copies_made, 240);
     // No copy went to a node that holds one, and each was begun once, but for a few stragglers.
     assert!(world.begun.len() < 264, "{}", world.begun.len());
+}
+
+/// A short replica was dropped; the copy was sent to just the store that still had it open.
+#[test]
+fn a_store_whose_replica_was_dropped_is_the_last_choice() {
+    let target = |nodes| {
+        let task = Task { dropped: vec![StoreId(3)], ..task(7, 2, &[1, 2]) };
+        let mut world = World::new(nodes, vec![task]);
+        world.finish();
+        world.landed[0].store
+    };
+    for nodes in 4..9 {
+        assert_ne!(target(nodes), StoreId(3));
+    }
+    assert_eq!(target(3), StoreId(3), "there is no other");
 }
 
 #[test]

@@ -8,6 +8,7 @@ use holdfast_base::checksum::crc32c;
 use holdfast_base::codec::{Decode, Encode, Reader};
 use holdfast_base::ids::Index;
 use holdfast_base::{Error, Result};
+use holdfast_env::rules::{self, Rule};
 
 pub struct Machine<V> {
     pub view: V,
@@ -18,6 +19,8 @@ pub struct Machine<V> {
     pub applied: Index,
     pub entry_crc: u32,
     pub digest: u64,
+    /// Commands of deposed leaders that were refused since the machine was made.
+    pub fenced: u64,
     /// Why no further entry is applied.
     pub stopped: Option<Error>,
 }
@@ -31,6 +34,7 @@ impl<V: View> Machine<V> {
             applied: Index(0),
             entry_crc: 0,
             digest: 0,
+            fenced: 0,
             stopped: None,
         }
     }
@@ -74,6 +78,7 @@ impl<V: View> Machine<V> {
             return Ok(Ok(Vec::new()));
         }
         if self.is_fenced(envelope.epoch) {
+            self.fenced += 1;
             // Not remembered for the session: the same request is good under the new leader.
             return Ok(Err(fenced(envelope.epoch, self.epoch)));
         }
@@ -86,7 +91,7 @@ impl<V: View> Machine<V> {
 
     /// Whether a command under this claim is refused. One under none is nobody's who leads.
     pub fn is_fenced(&self, epoch: Index) -> bool {
-        epoch.0 != 0 && epoch != self.epoch
+        epoch.0 != 0 && epoch != self.epoch && rules::holds(Rule::StaleEpochs)
     }
 
     fn command(
@@ -123,7 +128,7 @@ impl<V: View> Machine<V> {
         let sessions = Sessions::decode(&mut reader)?;
         let rest = reader.remaining();
         let view = V::restore(&payload[payload.len() - rest..])?;
-        Ok(Machine { view, sessions, epoch, applied, entry_crc, digest, stopped: None })
+        Ok(Machine { view, sessions, epoch, applied, entry_crc, digest, fenced: 0, stopped: None })
     }
 }
 

@@ -5,7 +5,8 @@
 use super::Shared;
 use crate::{Life, Listener, SimDisk, SimNet};
 use holdfast_base::Result;
-use holdfast_base::ids::NodeId;
+use holdfast_base::ids::{ChunkId, NodeId, StoreId};
+use holdfast_chunk::ChunkState;
 use holdfast_cluster::liveness::LivenessOptions;
 use holdfast_cluster::{Keeper, KeeperOptions, Machine, Member, MemberOptions, Node, NodeConfig};
 use holdfast_env::net::{
@@ -14,6 +15,7 @@ use holdfast_env::net::{
 use holdfast_env::{Clock, Rng, SeededRng};
 use holdfast_file::FileService;
 use holdfast_log::FoldOptions;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -51,8 +53,12 @@ struct State {
     starting: bool,
     /// Nothing runs there before this.
     paused_until_ns: u64,
+    /// The thread that gives signs of life hangs until then.
+    stalled_until_ns: u64,
     /// Why it could not start last.
     refused: Option<String>,
+    /// Chunks that the process found open, and how long they were.
+    held_open: BTreeMap<(StoreId, ChunkId), u64>,
 }
 
 pub struct Cell {
@@ -74,13 +80,13 @@ pub struct Cell {
 struct CellClock {
     net: SimNet,
     /// This machine was switched on so much earlier than the world.
-    skew_ns: u64,
+    skew_ns: AtomicU64,
     calendar_ms: AtomicI64,
 }
 
 impl Clock for CellClock {
     fn monotonic_ns(&self) -> u64 {
-        self.net.now_ns() + self.skew_ns
+        self.net.now_ns() + self.skew_ns.load(Ordering::Relaxed)
     }
 
     fn unix_ms(&self) -> u64 {
@@ -94,7 +100,7 @@ impl Cell {
         let rng = SeededRng::new(seed);
         let clock = CellClock {
             net: net.clone(),
-            skew_ns: rng.next_u64() % (1000 * SECOND),
+            skew_ns: AtomicU64::new(rng.next_u64() % (1000 * SECOND)),
             calendar_ms: AtomicI64::new(0),
         };
         let disk = shared.new_disk(rng.next_u64());
@@ -141,6 +147,17 @@ impl Cell {
         self.clock.calendar_ms.fetch_add(ms, Ordering::Relaxed);
     }
 
+    /// The machine slept: all its clocks went on.
+    pub fn sleep(&self, ns: u64) {
+        self.clock.skew_ns.fetch_add(ns, Ordering::Relaxed);
+        self.jump_calendar((ns / MS) as i64);
+    }
+
+    /// The thread that gives signs of life hangs for so long; all others go on.
+    pub fn stall(&self, ns: u64) {
+        self.state().stalled_until_ns = self.net.now_ns() + ns;
+    }
+
     /// Nothing runs here for so long, as on a machine that swaps.
     pub fn pause(&self, ns: u64) {
         self.state().paused_until_ns = self.net.now_ns() + ns;
@@ -150,6 +167,7 @@ impl Cell {
         NodeConfig {
             join: (self.number != 1).then(|| address(1)),
             host: format!("host-{}", self.number),
+            rack: format!("rack-{}", self.number % 3),
             address: self.address.clone(),
             reserve_bytes: 1 << 20,
             segment_bytes: 256 << 10,
@@ -218,11 +236,14 @@ impl Cell {
             keeper: Mutex::new(Some(Keeper::new(node.clone(), keeping))),
             node,
         });
+        let held_open = held_open(&process.node).collect::<BTreeMap<_, _>>();
+        self.shared.sometimes(!held_open.is_empty(), "a chunk was open when its store started");
         {
             let mut state = self.state();
             state.starting = false;
             state.refused = None;
             state.process = Some(process.clone());
+            state.held_open = held_open;
         }
         self.lives.fetch_add(1, Ordering::Relaxed);
         self.shared.note_start(self.number, process.node.id);
@@ -275,6 +296,8 @@ impl Cell {
         if life.has_ended() || !self.disk().crashed() {
             return false;
         }
+        let what = "the power failed between a sync and its acknowledgement";
+        self.shared.sometimes(self.disk().crashed_behind_sync(), what);
         self.end(End::PowerCut);
         true
     }
@@ -302,18 +325,37 @@ impl Cell {
         });
     }
 
+    /// A store takes no appends to chunks that an earlier process held open.
+    pub fn look_at_held(&self) {
+        let Some(node) = self.node() else { return };
+        let state = self.state();
+        let grown = held_open(&node)
+            .find(|(key, now)| state.held_open.get(key).is_some_and(|before| now > before));
+        drop(state);
+        if let Some(((store, chunk), length)) = grown {
+            let at = &self.address;
+            self.shared.violate(format!(
+                "chunk `{chunk}` in store `{store}` of {at} was open when the store started, and \
+                 has grown since, to {length}"
+            ));
+        }
+    }
+
     /// Ends what lives here, at once; what is left is the disk.
     pub fn end(self: &Arc<Cell>, how: End) {
         let (life, process) = {
             let mut state = self.state();
             state.starting = false;
-            (state.life.clone(), state.process.take())
+            (state.life.clone(), state.process.clone())
         };
         self.net.note(&format!("{} ends: {how:?}", self.address));
         self.net.end(&self.address, &life);
         if let Some(process) = &process {
+            self.look_at_held();
             self.shared.keep_findings(self.number, &process.node);
+            self.shared.keep_events(&process.node);
         }
+        self.state().process = None;
         let mut disk = self.disk.lock().expect("no holder of this lock panics");
         *disk = match how {
             End::Kill => disk.process_kill(),
@@ -321,6 +363,14 @@ impl Cell {
             End::Erase => self.shared.new_disk(self.rng.next_u64()),
         };
     }
+}
+
+/// Chunks of a node that are not sealed, and how long they are.
+fn held_open(node: &Node) -> impl Iterator<Item = ((StoreId, ChunkId), u64)> {
+    node.stores.iter().flat_map(|own| {
+        let open = own.store.list().into_iter().filter(|info| info.state != ChunkState::Sealed);
+        open.map(|info| ((own.id, info.chunk), info.length))
+    })
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -370,6 +420,9 @@ impl Process {
     }
 
     fn member_round(&self, cell: &Cell) {
+        if cell.net.now_ns() < cell.state().stalled_until_ns {
+            return;
+        }
         let taken = self.member.lock().expect("no holder of this lock panics").take();
         let Some(mut member) = taken else { return };
         let now_ns = cell.clock.monotonic_ns();
@@ -388,6 +441,14 @@ impl Process {
         let taken = self.keeper.lock().expect("no holder of this lock panics").take();
         let Some(mut keeper) = taken else { return };
         keeper.step(cell.clock.monotonic_ns());
+        *self.keeper.lock().expect("no holder of this lock panics") = Some(keeper);
+    }
+
+    /// Reads everything that its stores hold, at once.
+    pub fn scrub(&self) {
+        let taken = self.keeper.lock().expect("no holder of this lock panics").take();
+        let Some(mut keeper) = taken else { return };
+        keeper.scrub_everything();
         *self.keeper.lock().expect("no holder of this lock panics") = Some(keeper);
     }
 

@@ -330,6 +330,8 @@ impl Client {
         grant: msg::Grant,
         content: &[u8],
     ) -> Option<u64> {
+        // Some write as they get something, with pauses in which nodes come and go.
+        let pause_ms = if self.below(4) == 0 { 700 } else { 0 };
         let (chunk, durability) = (grant.chunk, grant.durability);
         let mut at = 0u64;
         let end = (content.len() as u64).min(grant.capacity);
@@ -340,9 +342,16 @@ impl Client {
             let append = bytes::Append { chunk, at, durability, crcs };
             let meta = append.to_bytes();
             match self.ask(self.gateway, wire::OP_CHUNK_APPEND, meta, Some(piece)).await {
-                Ok(_) => at += piece.len() as u64,
+                Ok(_) => {
+                    at += piece.len() as u64;
+                    if pause_ms > 0 {
+                        sleep(&self.net, self.below(pause_ms) * MS).await;
+                    }
+                }
                 Err(e) => {
                     self.net.note(&format!("{} cannot append: {e}", self.name));
+                    // Whoever failed is asked again until the cluster knows.
+                    self.pause().await;
                     return self.seal(file, chunk, at).await;
                 }
             }

@@ -5,7 +5,13 @@
 use super::World;
 use super::cell::{Cell, End, MS, SECOND};
 use crate::Weather;
-use holdfast_env::Rng;
+use holdfast_base::ids::NodeId;
+use holdfast_base::limits::SECTOR_BYTES;
+use holdfast_base::{Error, Result};
+use holdfast_cluster::ClusterCommand;
+use holdfast_env::disk::read_file;
+use holdfast_env::{Disk, Rng};
+use std::path::Path;
 use std::sync::Arc;
 
 /// Kinds of faults; a schedule may do without some, to see what the others do.
@@ -23,6 +29,11 @@ pub enum Fault {
     FailRead,
     FlipBit,
     ClockJump,
+    Depose,
+    Sleep,
+    TornTail,
+    Drain,
+    KillAll,
 }
 
 /// Each as often as it stands here.
@@ -46,10 +57,21 @@ pub const ALL: &[Fault] = &[
     Fault::FlipBit,
     Fault::FlipBit,
     Fault::ClockJump,
+    Fault::Depose,
+    Fault::Depose,
+    Fault::Depose,
+    Fault::Sleep,
+    Fault::TornTail,
+    Fault::TornTail,
+    Fault::TornTail,
+    Fault::Drain,
+    Fault::KillAll,
 ];
 
 /// Time between two faults.
 const BETWEEN_NS: (u64, u64) = (2 * SECOND, 10 * SECOND);
+/// What a cluster on a laptop sleeps.
+const NIGHT_NS: u64 = 9 * 3600 * SECOND;
 /// Operations of the disk within which an announced power cut falls.
 const CUT_WITHIN: u64 = 60;
 
@@ -98,6 +120,16 @@ impl World {
                 let hours = 1 + (self.rng.next_u64() % 30) as i64;
                 cell.jump_calendar((hours - 15) * 3_600_000);
             }
+            Fault::Depose => self.depose(),
+            Fault::Sleep => {
+                let ns = self.draw((60 * SECOND, NIGHT_NS));
+                self.cells.iter().for_each(|cell| cell.sleep(ns));
+            }
+            Fault::TornTail => self.damage_open(),
+            Fault::Drain => self.drain(&cell),
+            Fault::KillAll => {
+                self.cells.iter().for_each(|cell| self.end_for_a_while(cell, End::Kill));
+            }
         }
     }
 
@@ -114,10 +146,14 @@ impl World {
         self.net.after_ns(self.draw((SECOND / 5, most)), move || cell.start());
     }
 
-    /// The power fails within the next operations of the disk, whatever they are.
+    /// The power fails within the next operations of the disk, whatever they are, or behind the next
+    /// that is durable.
     fn cut_power_soon(self: &Arc<World>, cell: &Arc<Cell>) {
         let disk = cell.disk();
-        disk.crash_at(disk.operations() + self.rng.next_u64() % CUT_WITHIN);
+        match self.rng.next_u64() % 3 {
+            0 => disk.crash_behind_sync(),
+            _ => disk.crash_at(disk.operations() + self.rng.next_u64() % CUT_WITHIN),
+        }
         let cell = cell.clone();
         let world = self.clone();
         // If nothing was written meanwhile, it fails anyhow.
@@ -152,11 +188,62 @@ impl World {
                 vec![(a.address.clone(), b.address.clone()), (b.address.clone(), a.address.clone())]
             }
         };
+        self.cut_for(ways, self.draw((SECOND, 15 * SECOND)));
+    }
+
+    /// The leader gives no sign of life for so long that another one takes over: the thread that
+    /// does it hangs, or answers do not reach it, or nothing does.
+    fn depose(self: &Arc<World>) {
+        let leads = |cell: &&Arc<Cell>| cell.node().is_some_and(|node| node.leads());
+        let Some(cell) = self.cells.iter().find(leads) else { return };
+        let ns = self.draw((5 * SECOND, 12 * SECOND));
+        // The log's host cannot be kept from the log.
+        let how = if cell.number == 1 { 0 } else { self.rng.next_u64() % 3 };
+        if how == 0 {
+            return cell.stall(ns);
+        }
+        let mut ways = vec![(self.cells[0].address.clone(), cell.address.clone())];
+        if how == 2 {
+            self.shared.sometimes(true, "a leader was cut off while it worked");
+            for other in self.cells.iter().filter(|other| other.number != cell.number) {
+                ways.push((other.address.clone(), cell.address.clone()));
+                ways.push((cell.address.clone(), other.address.clone()));
+            }
+        }
+        self.cut_for(ways, ns);
+    }
+
+    fn cut_for(&self, ways: Vec<(String, String)>, ns: u64) {
         ways.iter().for_each(|(from, to)| self.net.cut(from, to));
         let net = self.net.clone();
-        self.net.after_ns(self.draw((SECOND, 15 * SECOND)), move || {
-            ways.iter().for_each(|(from, to)| net.heal(from, to));
+        self.net.after_ns(ns, move || ways.iter().for_each(|(from, to)| net.heal(from, to)));
+    }
+
+    /// A person has a node's chunks moved away, and thinks better of it.
+    fn drain(self: &Arc<World>, cell: &Arc<Cell>) {
+        let (Some(id), world) = (cell.node().map(|node| node.id), self.clone()) else { return };
+        world.tell_draining(id, true);
+        self.net.after_ns(self.draw((5 * SECOND, 30 * SECOND)), move || {
+            world.tell_draining(id, false);
         });
+    }
+
+    /// Through any node that runs; until one takes it, for the end of a drain.
+    pub(super) fn tell_draining(self: &Arc<World>, node: NodeId, on: bool) {
+        let command = ClusterCommand::Drain { node, on };
+        let world = self.clone();
+        let done = move |told: Result<()>| match told {
+            Ok(()) => world.shared.sometimes(on, "a node was drained"),
+            Err(_) if on => {}
+            Err(_) => {
+                let again = world.clone();
+                world.net.after_ns(SECOND, move || again.tell_draining(node, false));
+            }
+        };
+        match self.cells.iter().find_map(|cell| cell.node()) {
+            Some(through) => through.propose_cluster(&command, Box::new(done)),
+            None => done(Err(Error::retry("nobody is there"))),
+        }
     }
 
     fn bad_weather(self: &Arc<World>) {
@@ -182,13 +269,33 @@ impl World {
         });
     }
 
-    /// One sync fails: what it was for is read-only until a person has started the node again.
-    fn fail_sync(self: &Arc<World>, cell: &Arc<Cell>) {
-        // Known gap, see docs/testing.md: the log's recovery trusts what a failed sync left in
-        // the cache, and a later power cut takes it away.
-        if cell.number == 1 && !self.schedule.log_sync_fails {
+    /// The last commit of an open chunk on the unlucky node is damaged, and the node restarts: what
+    /// it finds is a torn tail, and the chunk shorter than was acknowledged.
+    fn damage_open(self: &Arc<World>) {
+        let cell = self.cells[self.unlucky].clone();
+        if !self.can_lose(&cell) {
             return;
         }
+        let disk = cell.disk();
+        let directory = Path::new("/data/chunks");
+        let open = disk.list(directory).unwrap_or_default().into_iter();
+        let open: Vec<_> = open.filter(|entry| entry.name.ends_with(".open")).collect();
+        for entry in open {
+            let path = directory.join(entry.name);
+            let Ok(bytes) = read_file(&disk, &path, u64::MAX) else { continue };
+            let last = bytes.iter().rposition(|byte| *byte != 0).unwrap_or(0);
+            if last > 2 * SECTOR_BYTES
+                && disk.flip_bit(&path, last as u64 - self.rng.next_u64() % 64, 3).is_ok()
+            {
+                self.net.note(&format!("a torn tail: {} {}", cell.address, path.display()));
+                self.shared.sometimes(true, "an open chunk lost its tail");
+            }
+        }
+        self.end_for_a_while(&cell, End::Kill);
+    }
+
+    /// One sync fails: what it was for is read-only until a person has started the node again.
+    fn fail_sync(self: &Arc<World>, cell: &Arc<Cell>) {
         cell.disk().fail_sync(1 + self.rng.next_u64() % 20);
         let (world, cell) = (self.clone(), cell.clone());
         self.net.after_ns(self.draw((3 * SECOND, 10 * SECOND)), move || {
@@ -228,6 +335,7 @@ impl World {
             cell.disk().heal();
             cell.disk().set_capacity(super::DISK_BYTES);
             cell.pause(0);
+            cell.stall(0);
             let limps = cell.node().is_none_or(|node| {
                 node.stores.iter().any(|own| own.store.usage().read_only) || node.hosted.is_some()
             });

@@ -3,8 +3,8 @@
 //! left them, verified before they count. One job a chunk, generation and store. Never retries and
 //! never chooses: the next plan does.
 
-use super::Replicator;
 use super::share::{Share, Terms};
+use super::{Events, Replicator};
 use holdfast_base::codec::Encode;
 use holdfast_base::ids::{ChunkId, Generation, Index, StoreId};
 use holdfast_base::units::{KIB, MIB};
@@ -382,7 +382,7 @@ impl Job {
         let import = match import {
             None => match self.begin(exported.bytes_total) {
                 Ok(import) => import,
-                // A copy that went through before, or a repetition of the order.
+                // A copy that went through before, or a repetition of the order; it verifies.
                 Err(e) if e.kind == Kind::Exists => {
                     self.finish(Ok(()));
                     return Ok(());
@@ -447,7 +447,19 @@ impl Job {
         let own = self.with.stores.get(store).ok_or_else(|| {
             Error::not_found(format!("copy to store `{store}`: this node has no such store"))
         })?;
-        own.store.import(chunk, generation, bytes_total)
+        let import = match own.store.import(chunk, generation, bytes_total) {
+            // Short or damaged, and dropped for that: it makes way, if the log says so here, too.
+            Err(e) if e.kind == Kind::Corrupt && !self.with.directory.counts(store, chunk)? => {
+                own.store.set_aside(chunk, generation)?;
+                Events::count(&self.with.events.set_aside);
+                own.store.import(chunk, generation, bytes_total)
+            }
+            other => other,
+        }?;
+        if import.offset() > 0 {
+            Events::count(&self.with.events.resumed_copies);
+        }
+        Ok(import)
     }
 }
 

@@ -7,6 +7,7 @@
 
 use holdfast_base::ids::{ChunkId, StoreId};
 use holdfast_base::{Error, Kind, Result};
+use holdfast_env::rules::{self, Rule};
 
 /// Replicas that must have answered, unless fewer are left.
 const FENCES_MIN: usize = 2;
@@ -65,8 +66,13 @@ impl FenceRound {
                 self.chunk,
             )));
         }
-        let length = self.lengths.iter().filter_map(|(_, length)| *length).max().unwrap_or(0);
-        let reach = self.lengths.iter().filter(|(_, found)| *found == Some(length));
+        let lengths = self.lengths.iter().filter_map(|(_, length)| *length);
+        let length = match rules::holds(Rule::LongestLength) {
+            true => lengths.max(),
+            false => lengths.min(),
+        }
+        .unwrap_or(0);
+        let reach = self.lengths.iter().filter(|(_, found)| *found >= Some(length));
         let mut replicas: Vec<StoreId> = reach.map(|(store, _)| *store).collect();
         replicas.sort();
         Ok(Decision { length, replicas })

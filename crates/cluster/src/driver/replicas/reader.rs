@@ -4,7 +4,7 @@
 //! reported.
 
 use super::hedge::{Hedge, Next};
-use super::{Place, READ_MS, Replicator};
+use super::{Events, Place, READ_MS, Replicator};
 use holdfast_base::checksum::{crc32c, stamp};
 use holdfast_base::codec::Encode;
 use holdfast_base::ids::{ChunkId, Generation, Pointer, StoreId};
@@ -214,6 +214,9 @@ impl Reading {
             let reading = self.clone();
             let overdue = move || {
                 let next = reading.hedge.lock().expect("no holder of this lock panics").overdue();
+                if let Next::Ask(_) = next {
+                    Events::count(&reading.with.events.hedged_reads);
+                }
                 reading.go_on(next);
             };
             self.with.peers.after(ms, Box::new(overdue));

@@ -7,7 +7,7 @@
 //! says, and after those before it.
 
 use super::window::Window;
-use super::{Replicator, Shared, Target, WRITER_LIMIT_MS};
+use super::{Events, Replicator, Shared, Target, WRITER_LIMIT_MS};
 use holdfast_base::ids::{ChunkId, Durability, Slot, StoreId};
 use holdfast_base::{Error, Kind, Result};
 use holdfast_chunk::{ChunkSpec, Done, Needle};
@@ -406,6 +406,11 @@ impl ReplicaSet {
         }
         if state.window.ended() {
             return;
+        }
+        let waited_ns =
+            state.window.oldest_ns().map(|sent| self.with.now_ns().saturating_sub(sent));
+        if waited_ns.is_some_and(|waited| waited >= WRITER_LIMIT_MS * 1_000_000) {
+            Events::count(&self.with.events.slow_replicas);
         }
         let who = replica.map(|i| format!("replica on store `{}`: ", self.replicas[i].store));
         let what = format!("{}{e}", who.unwrap_or_default());
