@@ -26,17 +26,15 @@ impl Batch {
     }
 }
 
+/// Takes a row and its value; false ends a scan.
+pub type Each<'a> = dyn FnMut(&[u8], &[u8]) -> Result<bool> + 'a;
+
 /// Rows in byte order. Readers see a batch whole or not at all.
 pub trait Ordered: Send + Sync + 'static {
     fn get(&self, row: &[u8]) -> Result<Option<Vec<u8>>>;
 
     /// Calls `each` for rows from `from` on and below `until`, in order, until it says false.
-    fn scan(
-        &self,
-        from: &[u8],
-        until: &[u8],
-        each: &mut dyn FnMut(&[u8], &[u8]) -> Result<bool>,
-    ) -> Result<()>;
+    fn scan(&self, from: &[u8], until: &[u8], each: &mut Each<'_>) -> Result<()>;
 
     /// Written, and durable some time later, in order.
     fn write(&self, batch: Batch) -> Result<()>;
@@ -62,12 +60,7 @@ impl Ordered for MemoryIndex {
         Ok(self.rows().get(row).cloned())
     }
 
-    fn scan(
-        &self,
-        from: &[u8],
-        until: &[u8],
-        each: &mut dyn FnMut(&[u8], &[u8]) -> Result<bool>,
-    ) -> Result<()> {
+    fn scan(&self, from: &[u8], until: &[u8], each: &mut Each<'_>) -> Result<()> {
         // One row after another, so that `each` may read others.
         let mut next = from.to_vec();
         loop {

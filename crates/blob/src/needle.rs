@@ -18,6 +18,7 @@ const MAGIC: [u8; 4] = *b"HFB1";
 const FOOTER_BYTES: usize = 8;
 
 /// The description of one needle.
+#[expect(clippy::large_enum_variant, reason = "one at a time, on the stack")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Trailer {
     /// The needle that completes an object. The object's extents are those written before; if this

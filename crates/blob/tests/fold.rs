@@ -227,7 +227,7 @@ fn part(extents: &[Extent], etag: &str) -> Part {
 #[test]
 fn parts_become_an_object_without_being_freed_in_between() {
     let mut world = World::new(0);
-    let (bucket, key) = || -> (String, String) { ("b".into(), "k".into()) }();
+    let (bucket, key): (String, String) = ("b".into(), "k".into());
     let upload = Upload::default();
     world.ok(Command::BeginUpload { bucket: bucket.clone(), key: key.clone(), id: 9, upload });
     let put_part = |number, part| Command::PutPart {

@@ -318,7 +318,7 @@ impl Store {
 
     /// Takes up a sealed generation of `bytes_total` file bytes from another store, or goes on
     /// where an earlier import of it was when it ended. `Exists` if all of it is here and verifies,
-    /// `Corrupt` if what is here is in the way ([`Store::set_aside`]).
+    /// `Corrupt` if what is here is in the way ([`Store::make_way`]).
     pub fn import(
         &self,
         chunk: ChunkId,
@@ -330,8 +330,8 @@ impl Store {
 
     /// Moves what is here of a chunk that does not count, short or damaged, to `quarantine`: an
     /// import can take its place. Answers where it is kept.
-    pub fn set_aside(&self, chunk: ChunkId, generation: Generation) -> Result<PathBuf> {
-        self.on_disk("set a chunk aside")?.set_aside(chunk, generation)
+    pub fn make_way(&self, chunk: ChunkId, generation: Generation) -> Result<PathBuf> {
+        self.on_disk("make way for a copy")?.make_way(chunk, generation)
     }
 
     /// Removes what an unfinished import has left; nothing if there is none.

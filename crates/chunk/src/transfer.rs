@@ -12,7 +12,6 @@ use crate::format::{
 use crate::load::{move_aside, read_footer};
 use crate::names;
 use crate::read::{RawPlan, damaged};
-use crate::seal::fail_all;
 use crate::sealed::{Sealed, SealedIndex};
 use holdfast_base::checksum::crc32c;
 use holdfast_base::ids::{ChunkId, Cookie, Generation, Pointer, Slot};
@@ -74,7 +73,7 @@ impl DiskStore {
 
     /// Takes a file that is short or damaged out of the store and keeps it in `quarantine`, so that
     /// an import may take its place. Whoever calls knows that it does not count.
-    pub fn set_aside(&self, chunk: ChunkId, generation: Generation) -> Result<PathBuf> {
+    pub fn make_way(&self, chunk: ChunkId, generation: Generation) -> Result<PathBuf> {
         let doing = || format!("set aside chunk `{chunk}` generation `{generation}`");
         self.writable()?;
         let _busy = self.mark_busy(chunk)?;
@@ -86,7 +85,7 @@ impl DiskStore {
             Version::Sealed(sealed) => (sealed.path(), sealed.file_bytes),
             Version::Open(open) => {
                 open.core().gone = true;
-                fail_all(chunk, open.stop_appends());
+                self.stop_appends(open);
                 (open.path.clone(), open.core().allocated)
             }
         };

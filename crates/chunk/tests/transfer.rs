@@ -174,7 +174,7 @@ fn a_short_or_damaged_replica_is_set_aside_for_a_whole_one() {
     bad_disk.content(&bad_disk.find(".chunk")).lock().unwrap()[1_000_000] ^= 1;
     for (disk, store, ending) in [(short_disk, short, ".open"), (bad_disk, bad, ".chunk")] {
         assert_eq!(copy(&source, &store, G0).unwrap_err().kind, Kind::Corrupt);
-        let kept = store.set_aside(CHUNK, G0).unwrap();
+        let kept = store.make_way(CHUNK, G0).unwrap();
         assert!(kept.starts_with("/store/quarantine"), "{kept:?}");
         assert!(kept.to_string_lossy().ends_with(ending));
         assert!(store.list().is_empty() && disk.paths().contains(&kept));

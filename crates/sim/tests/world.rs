@@ -53,8 +53,9 @@ fn held(report: &Report) -> bool {
 /// `--without`.
 #[test]
 fn each_deliberate_bug_is_caught() {
+    type Bug<'a> = (&'a str, &'a [&'a str], &'a [Rule], RangeInclusive<u64>, &'a str);
     let none: &[&str] = &[];
-    let bugs: [(&str, &[&str], &[Rule], RangeInclusive<u64>, &str); 6] = [
+    let bugs: [Bug<'_>; 6] = [
         ("ack before sync", &["chunk.commit", "chunk.commit-sync"], &[], 1..=1, "is synced on"),
         ("directory not synced", &["chunk.create-name"], &[], 1..=1, "is synced on"),
         ("stale epoch", none, &[Rule::StaleEpochs], 1..=2, "deposed leaders"),

@@ -59,12 +59,7 @@ impl Ordered for DiskIndex {
         Ok(found.map(|value| value.to_vec()))
     }
 
-    fn scan(
-        &self,
-        from: &[u8],
-        until: &[u8],
-        each: &mut dyn FnMut(&[u8], &[u8]) -> Result<bool>,
-    ) -> Result<()> {
+    fn scan(&self, from: &[u8], until: &[u8], each: &mut super::Each<'_>) -> Result<()> {
         if from >= until {
             return Ok(());
         }

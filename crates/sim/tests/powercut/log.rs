@@ -346,7 +346,8 @@ fn what_a_failed_sync_left_in_the_cache_is_kept_once_it_was_recovered() {
         let mut entries: Vec<Vec<u8>> = Vec::new();
         let append = |log: &EmbeddedLog, entries: &mut Vec<Vec<u8>>, number: u64| {
             let (answer, done) = Answer::new();
-            let mode = if mix(seed, number) % 2 == 0 { Mode::Synced } else { Mode::Ordered };
+            let mode =
+                if mix(seed, number).is_multiple_of(2) { Mode::Synced } else { Mode::Ordered };
             entries.push(noise(mix(seed, number), 5000));
             log.append("t", vec![noise(mix(seed, number), 5000)], mode, done);
             while log.pump() {}

@@ -450,7 +450,7 @@ impl Job {
         let import = match own.store.import(chunk, generation, bytes_total) {
             // Short or damaged, and dropped for that: it makes way, if the log says so here, too.
             Err(e) if e.kind == Kind::Corrupt && !self.with.directory.counts(store, chunk)? => {
-                own.store.set_aside(chunk, generation)?;
+                own.store.make_way(chunk, generation)?;
                 Events::count(&self.with.events.set_aside);
                 own.store.import(chunk, generation, bytes_total)
             }

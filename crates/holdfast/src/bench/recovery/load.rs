@@ -43,6 +43,7 @@ pub struct Load {
 }
 
 /// What a node's clients do.
+#[expect(clippy::large_enum_variant, reason = "a few a run")]
 enum Stream {
     /// Out of the node: objects that it has itself.
     Read(Client, usize),
