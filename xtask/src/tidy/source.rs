@@ -64,7 +64,7 @@ pub fn unsafe_forbidden(file: &str, code: &str, level: &str) -> Option<Finding> 
     let is_root = file.ends_with("src/lib.rs")
         || file.ends_with("src/main.rs")
         || file.contains("/src/bin/")
-        || file.ends_with("build.rs");
+        || file.ends_with("/build.rs");
     let wanted = format!("#![{level}(unsafe_code)]");
     (is_root && !code.contains(&wanted)).then(|| Finding::new(file, 0, format!("lacks `{wanted}`")))
 }
@@ -225,6 +225,7 @@ mod tests {
         let good = "#![forbid(unsafe_code)]\n";
         assert_eq!(unsafe_forbidden("crates/x/src/lib.rs", good, "forbid"), None);
         assert_eq!(unsafe_forbidden("crates/x/src/other.rs", "", "forbid"), None);
+        assert_eq!(unsafe_forbidden("crates/x/src/rebuild.rs", "", "forbid"), None);
         assert!(unsafe_forbidden("crates/x/src/lib.rs", good, "deny").is_some());
         assert!(unsafe_forbidden("crates/x/src/main.rs", "", "forbid").is_some());
     }
