@@ -13,6 +13,7 @@ help: ## list what can be done
 
 build: ## build the binary, target/release/holdfast
 	@echo "== build: target/release/holdfast, optimised"
+	@.ci/tools build
 	cargo build --release --package holdfast
 
 run: build ## build, and start a node that keeps its data in ./data (DATA=DIR)
