@@ -445,11 +445,11 @@ fn strangers_are_quarantined_and_other_versions_refused() {
     assert_eq!(names, ["c0.9.g0.chunk", "holiday.jpg"]);
     assert_eq!(*disk.content(&disk.find("quarantine/holiday.jpg")).lock().unwrap(), b"sun");
     assert_eq!(found.chunks.len(), 1);
-    disk.content("/store/STORE".as_ref()).lock().unwrap()[8] = 2;
+    disk.content("/store/STORE".as_ref()).lock().unwrap()[8] = 3;
     let rng = Arc::new(holdfast_env::SeededRng::new(1));
     let refused = Store::open(disk.clone(), rng, config()).err().unwrap();
     assert_eq!(refused.kind, Kind::Unsupported);
-    assert!(refused.message.contains("version 2"), "{refused}");
+    assert!(refused.message.contains("version 3"), "{refused}");
 }
 
 proptest! {

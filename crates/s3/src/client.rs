@@ -119,7 +119,10 @@ impl Client {
         let mut answer = Vec::new();
         let mut response =
             self.exchange(request, &hash, body.len() as u64, &mut body, &mut answer)?;
-        response.body = answer;
+        // That of an error is in the response already.
+        if response.body.is_empty() {
+            response.body = answer;
+        }
         Ok(response)
     }
 
@@ -132,7 +135,10 @@ impl Client {
     ) -> Result<Response> {
         let mut answer = Vec::new();
         let mut response = self.exchange(request, "UNSIGNED-PAYLOAD", bytes, body, &mut answer)?;
-        response.body = answer;
+        // That of an error is in the response already.
+        if response.body.is_empty() {
+            response.body = answer;
+        }
         Ok(response)
     }
 

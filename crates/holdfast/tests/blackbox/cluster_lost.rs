@@ -122,7 +122,7 @@ fn what_was_stored_on_one_node_is_copied_when_others_join() {
         fs::create_dir_all(&data).unwrap();
         let port = crate::common::free_port();
         let settings = format!(
-            "native_port = {port}\nhttp_port = 0\ncache_port = 0\ndram = \"0\"\nhost = \"{name}\"\n"
+            "native_port = {port}\nhttp_port = 0\ncache_port = 0\ns3_port = 0\ndram = \"0\"\nhost = \"{name}\"\n"
         );
         fs::write(data.join("holdfast.toml"), settings).unwrap();
         joined.push(crate::cluster_input::Joined::start(&data, &alone.address(1)).unwrap());
