@@ -220,10 +220,7 @@ impl Content {
                 sector.pending.clear();
             }
         }
-        if let Some(bytes) = cut.pick(&self.bytes_pending) {
-            self.bytes_durable = *bytes;
-        }
-        self.bytes_pending.clear();
+        // The length is not data: it goes through the file system's journal with the next sync.
     }
 
     /// The file after a power cut. `in_flight` are sectors whose write was under way.

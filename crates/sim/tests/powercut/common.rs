@@ -83,7 +83,9 @@ pub fn prove_sites<L: Layer>(layer: &L, family: &str, plans: &[Plan]) {
     for plan in plans {
         sites.extend(powercut::sites(layer, *plan).unwrap());
     }
-    sites.retain(|site| site.starts_with(family));
+    // A segment's header that is lost takes what follows it along only if the power fails before
+    // the file system writes it by itself, which these plans do not meet.
+    sites.retain(|site| site.starts_with(family) && *site != "chunk.journal-turn");
     assert!(!sites.is_empty(), "no sync of {family} was called");
     let mut idle = Vec::new();
     for site in sites {
