@@ -19,5 +19,6 @@ mod http;
 mod kills;
 mod route;
 mod s3;
+mod sort;
 mod story;
 mod trees;
