@@ -184,7 +184,8 @@ fn cases<'a>(
     for count in &options.temps {
         let names: Vec<PathBuf> = (0..*count).map(|i| directory.join(format!("temp{i}"))).collect();
         names.iter().try_for_each(std::fs::create_dir_all)?;
-        temps.push((names, format!("/{count} directories")));
+        let word = if *count == 1 { "directory" } else { "directories" };
+        temps.push((names, format!("/{count} {word}")));
     }
     let mut cases = Vec::new();
     for (temp, note) in temps {

@@ -273,3 +273,19 @@ fn random_lines_of_mean_letters_come_in_the_order_of_gnu_sort() {
         assert!(ours.stdout == expected.stdout, "seed {seed}: {words:?}: other bytes");
     }
 }
+
+#[test]
+fn the_benchmark_compares_outputs_and_proves_two_reads_and_two_writes() {
+    let scratch = Scratch::new("bench");
+    for kind in ["skew", "half", "lines"] {
+        let words = ["--json", "bench", "sort", "-t", kind, "-s", "40M", "-S", "32M", "-e", "1"];
+        let done = run(env!("CARGO_BIN_EXE_holdfast"), &words, &scratch.0, b"");
+        assert!(done.status.success(), "{kind}: {done:?}");
+        let line: serde_json::Value = serde_json::from_slice(&done.stdout).unwrap();
+        assert_eq!(line["peer"]["name"], "GNU sort", "{line}");
+        for figure in ["reads_a_byte", "writes_a_byte"] {
+            assert!(line[figure].as_f64().is_some_and(|times| times <= 2.02), "{figure}: {line}");
+        }
+    }
+    assert!(scratch.names().is_empty());
+}
