@@ -329,20 +329,20 @@ fn misbehaving_clients_get_an_answer_or_an_end_and_others_are_served() {
         ("nonsense\r\n\r\n".to_owned(), "400"),
         (format!("GET / HTTP/1.1\r\nhost: x\r\n{many}\r\n"), "431"),
         (format!("GET / HTTP/1.1\r\nhost: x\r\n{long}\r\n"), "431"),
-        ("GET /%zz/x HTTP/1.1\r\nhost: x\r\n\r\n".to_owned(), "40"),
+        ("GET /%zz/x HTTP/1.1\r\nhost: x\r\n\r\n".to_owned(), "400"),
         (
             "GET /b/k HTTP/1.1\r\nhost: x\r\nauthorization: AWS4-HMAC-SHA256 nonsense\r\n\r\n"
                 .to_owned(),
             "400",
         ),
-        ("PUT /bb/k HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\nhalf".to_owned(), "40"),
+        ("PUT /bb/k HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\nhalf".to_owned(), "400"),
         ("GET /n/c0.1,0,00000000 HTTP/1.1\r\nhost: x\r\n\r\n".to_owned(), "404"),
         (String::new(), ""),
     ] {
         let got = raw(&endpoint, request.as_bytes());
         let shown: String = request.chars().take(60).collect();
         // With a request that nobody reads to its end, the answer may be lost.
-        let lost = got.is_empty() && ["", "431"].contains(&answer);
+        let lost = got.is_empty() && (answer.is_empty() || request.len() > 100_000);
         assert!(lost || got.starts_with(&format!("HTTP/1.1 {answer}")), "{shown}: {got}");
     }
     blob(&node.data, &["ls"], b"").ok();
