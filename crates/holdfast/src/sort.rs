@@ -211,7 +211,7 @@ pub fn run(sort: &Sort, connect: &dyn Fn() -> Result<Client>, lines: &mut Lines)
                 threads: processors(),
             };
             if out == "-" {
-                generate::stream(&mut std::io::stdout(), &request)?;
+                generate::stream(&mut crate::output::stdout(), &request)?;
                 return Ok(());
             }
             let made = generate::file(&RealDisk, Path::new(out), &request)?;
@@ -415,7 +415,7 @@ fn output_of(name: Option<&str>, connect: &dyn Fn() -> Result<Client>) -> Result
         return Ok(Output::Stream(name.to_owned(), store::write(connect()?, path)?));
     }
     let Some(name) = name else {
-        return Ok(Output::Stream("standard output".to_owned(), Box::new(std::io::stdout())));
+        return Ok(Output::Stream("standard output".to_owned(), Box::new(crate::output::stdout())));
     };
     let path = Path::new(name);
     match std::fs::metadata(path) {
