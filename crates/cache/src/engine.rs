@@ -56,6 +56,26 @@ pub struct Storing<'a> {
     pub vivify: Option<u32>,
 }
 
+impl<'a> Storing<'a> {
+    /// One that asks for nothing special.
+    pub fn new(key: &'a [u8], mode: Mode, flags: u32, expires: u32) -> Storing<'a> {
+        Storing {
+            key,
+            flags,
+            expires,
+            mode,
+            new_cas: None,
+            required_cas: None,
+            binary: false,
+            vivify: None,
+        }
+    }
+
+    fn item(&self, value: [&'a [u8]; 2], marks: u32, cas: Option<u64>) -> NewItem<'a> {
+        NewItem { key: self.key, flags: self.flags, expires: self.expires, value, marks, cas }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stored {
     Done(u64),
@@ -212,14 +232,7 @@ impl Engine {
         let mut marks = marks | if storing.binary { MARK_BINARY } else { 0 };
         let mut new_cas = storing.new_cas;
         loop {
-            let new = NewItem {
-                key: storing.key,
-                flags: storing.flags,
-                expires: storing.expires,
-                value,
-                marks,
-                cas: new_cas,
-            };
+            let new = storing.item(value, marks, new_cas);
             let hash = self.store.hash(storing.key);
             let (mut refused, mut replaced, mut stale) = (Stored::No, None, None);
             let put = self.store.put(&mut self.writer, &new, hash, |old| {
@@ -376,15 +389,12 @@ impl Engine {
             let text = &digits[at..];
             // A shorter number is padded to the length that was there, as memcached does.
             let padding = &[b' '; NUMBER_BYTES_MAX][..old_len.saturating_sub(text.len())];
+            let mode = Mode::Cas { cas: found.cas, stale: false };
+            let expires = new_expires.unwrap_or(found.seen.head.expires);
             let storing = Storing {
-                key,
-                flags: found.flags,
-                expires: new_expires.unwrap_or(found.seen.head.expires),
-                mode: Mode::Cas { cas: found.cas, stale: false },
                 new_cas,
-                required_cas: None,
                 binary: found.seen.head.has(MARK_BINARY),
-                vivify: None,
+                ..Storing::new(key, mode, found.flags, expires)
             };
             let marks = found.seen.head.word & (MARK_BINARY | MARK_STALE);
             match self.link_over(&storing, [text, padding], &found, marks) {
@@ -409,14 +419,7 @@ impl Engine {
         found: &Found,
         marks: u32,
     ) -> Stored {
-        let new = NewItem {
-            key: storing.key,
-            flags: storing.flags,
-            expires: storing.expires,
-            value,
-            marks,
-            cas: storing.new_cas,
-        };
+        let new = storing.item(value, marks, storing.new_cas);
         let hash = self.store.hash(storing.key);
         let place = found.seen.place;
         let put = self.store.put(&mut self.writer, &new, hash, |old| {

@@ -29,7 +29,7 @@ fn talk_in_parts(engine: &mut Engine, input: &[u8], part: usize) -> (Vec<u8>, bo
         loop {
             let len = stash.len();
             stash.resize(len + SLACK_BYTES, b'#');
-            let (used, wants) = session.consume(engine, &mut batch, &stash, len, &mut out);
+            let (used, wants) = session.consume(engine, &mut batch, (&stash, len), &mut out);
             stash.truncate(len);
             stash.drain(..used);
             answers.extend_from_slice(out.as_slice());
@@ -80,7 +80,8 @@ fn a_get_of_any_length_is_answered_in_bounded_memory() {
     let len = stash.len();
     stash.resize(len + SLACK_BYTES, 0);
     let mut session = Session::default();
-    let (used, wants) = session.consume(&mut engine, &mut Batch::default(), &stash, len, &mut out);
+    let (used, wants) =
+        session.consume(&mut engine, &mut Batch::default(), (&stash, len), &mut out);
     assert!(wants == Wants::Drain && used < len && out.len() < 2 * OUT_BYTES_FULL);
 }
 
