@@ -111,14 +111,15 @@ impl Engine {
     }
 
     /// When something expires that a client gave so many seconds, or a date.
-    pub fn expiry(&self, exptime: i32) -> u32 {
+    pub fn expiry(&self, exptime: i64) -> u32 {
         let now = self.store.now();
-        match i64::from(exptime) {
+        match exptime {
             0 => 0,
             // Already; never 0, which is for ever.
             ..0 => 1,
             seconds @ 1..=RELATIVE_SECONDS_MAX => now.saturating_add(seconds as u32),
-            date => u32::try_from(date - self.shared.epoch_s()).unwrap_or(1).max(1),
+            // Past 2038, too, where memcached's own are gone at once.
+            date => date.saturating_sub(self.shared.epoch_s()).clamp(1, i64::from(u32::MAX)) as u32,
         }
     }
 
@@ -434,11 +435,15 @@ impl Engine {
 }
 
 /// The list of pieces that an item is, if it is one.
+#[inline(always)]
 pub fn large_of(store: &Store, seen: &Seen) -> Option<Large> {
-    if !seen.head.has(MARK_LARGE) || seen.head.value_len() != large::LIST_BYTES {
-        return None;
-    }
+    let is_list = seen.head.has(MARK_LARGE) && seen.head.value_len() == large::LIST_BYTES;
+    is_list.then(|| list_of(store, seen))
+}
+
+#[cold]
+fn list_of(store: &Store, seen: &Seen) -> Large {
     let mut bytes = [0; large::LIST_BYTES + SLACK_BYTES];
     store.copy_value(seen, &mut bytes);
-    Some(Large::from_bytes(&bytes))
+    Large::from_bytes(&bytes)
 }

@@ -5,7 +5,7 @@
 use crate::engine::{Counted, Engine, Found, Mode, Stored, Storing};
 use crate::item::{Head, KEY_BYTES_MAX, MARK_BINARY, MARK_LARGE, MARK_STALE, MARK_WON};
 use crate::out::Out;
-use crate::parse::{Words, base64_decode, base64_encode, i32_of, u32_of, u64_of};
+use crate::parse::{Words, base64_decode, base64_encode, i32_of, i64_of, u32_of, u64_of};
 use crate::session::{Done, Line, push_large};
 use crate::store::Removed;
 use crate::text::{NO_MEMORY, NOT_A_NUMBER, TOO_LARGE};
@@ -55,7 +55,7 @@ impl<'a> Flags<'a> {
                 Some(seen) if !*seen => *seen = true,
                 _ => return Err("duplicate flag"),
             }
-            let expiry = || i32_of(rest).map(|e| engine.expiry(e)).ok_or(BAD_TOKEN);
+            let expiry = || i64_of(rest).map(|e| engine.expiry(e)).ok_or(BAD_TOKEN);
             let number = || u64_of(rest).ok_or(BAD_TOKEN);
             match letter {
                 b'b' => {

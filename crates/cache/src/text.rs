@@ -4,7 +4,7 @@
 use crate::engine::{Counted, Engine, Mode, Stored, Storing};
 use crate::item::KEY_BYTES_MAX;
 use crate::out::Out;
-use crate::parse::{Words, i32_of, u32_of, u64_of, word_end};
+use crate::parse::{Words, i32_of, i64_of, u32_of, u64_of, word_end};
 use crate::report;
 use crate::session::{Done, Line};
 use crate::settings::VERSION;
@@ -132,7 +132,7 @@ pub fn plain_set(engine: &mut Engine, rest: &[u8], out: &mut Out) -> Option<usiz
     {
         engine.store.prefetch(engine.store.hash(&next[COMMAND.len()..end]));
     }
-    let storing = Storing::new(key, Mode::Set, flags, engine.expiry(exptime as i32));
+    let storing = Storing::new(key, Mode::Set, flags, engine.expiry(i64::from(exptime)));
     answer(engine, &storing, false, Value::here(&value[..len]), out);
     Some(used)
 }
@@ -150,7 +150,7 @@ fn storing_of<'a>(
     }
     let quiet = is_quiet(words);
     let key = words.get(1);
-    let (flags, exptime, len) = (u32_of(words.get(2)), i32_of(words.get(3)), i32_of(words.get(4)));
+    let (flags, exptime, len) = (u32_of(words.get(2)), i64_of(words.get(3)), i32_of(words.get(4)));
     let (Some(flags), Some(exptime), Some(len)) = (flags, exptime, len) else {
         return refused(BAD_LINE, quiet);
     };
@@ -281,7 +281,7 @@ fn count(engine: &mut Engine, words: &Words<'_>, out: &mut Out) {
 fn touch(engine: &mut Engine, words: &Words<'_>, out: &mut Out) {
     let quiet = is_quiet(words);
     let Some(key) = key_of(words, quiet, out) else { return };
-    let Some(exptime) = i32_of(words.get(2)) else { return reply(out, quiet, BAD_EXPTIME) };
+    let Some(exptime) = i64_of(words.get(2)) else { return reply(out, quiet, BAD_EXPTIME) };
     engine.counters().cmd_touch.add(1);
     let expires = engine.expiry(exptime);
     let touched = engine.touch(key, expires);
@@ -301,7 +301,7 @@ fn flush_all(engine: &mut Engine, words: &Words<'_>, out: &mut Out) {
     }
     let mut delay = 0;
     if words.len() != if quiet { 2 } else { 1 } {
-        let Some(given) = i32_of(words.get(1)) else { return reply(out, quiet, BAD_EXPTIME) };
+        let Some(given) = i64_of(words.get(1)) else { return reply(out, quiet, BAD_EXPTIME) };
         delay = given;
     }
     if delay > 0 {
