@@ -383,6 +383,13 @@ impl World {
         }
     }
 
+    /// Events hold the world, and the world the events; processes hold their cells, and cells their
+    /// processes: nothing of a schedule may stay for the next ones.
+    fn end(&self) {
+        self.net.clear();
+        self.cells.iter().for_each(|cell| cell.forget());
+    }
+
     fn report(&self) -> Report {
         for cell in &self.cells {
             if let Some(node) = cell.node() {
@@ -412,8 +419,7 @@ pub fn run(schedule: &Schedule) -> Report {
     let world = World::new(schedule);
     world.run();
     let report = world.report();
-    // Events hold the world, and the world the events.
-    world.net.clear();
+    world.end();
     report
 }
 

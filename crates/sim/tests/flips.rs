@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 const NODES: usize = 5;
 /// In all; HOLDFAST_FLIPS=N for another number.
-const FLIPS: u64 = 200;
+const FLIPS: u64 = 40;
 const SMALL: u64 = 24;
 const LARGE: u64 = 3;
 

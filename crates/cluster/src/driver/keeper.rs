@@ -7,7 +7,7 @@ mod copies;
 
 use super::Node;
 use crate::namespace::{Chunk, ChunkState};
-use crate::{Command, Outcome};
+use crate::{Command, Namespace, Outcome};
 use holdfast_base::ids::{
     ChunkId, Durability, FileId, Generation, Index, SessionId, Slot, StoreId, Tier,
 };
@@ -67,7 +67,7 @@ pub struct Keeper {
     sessions_next_ns: u64,
     /// When the quarantine is looked at again.
     quarantine_next_ns: u64,
-    /// Files whose entry has let them go and that could not be removed yet.
+    /// Files whose entry was proposed and that are not removed yet.
     owed: BTreeSet<(StoreId, ChunkId, Generation)>,
     /// Open chunks of this node that nobody here writes, and since when they look like it.
     orphans: BTreeMap<ChunkId, u64>,
@@ -252,7 +252,7 @@ impl Keeper {
                 Some(known) => {
                     generation > known.generation || view.names_replica(chunk, generation, store)
                 }
-                None => true,
+                None => !view.was_allocated(chunk),
             })?;
             if named {
                 continue;
@@ -414,25 +414,29 @@ impl Keeper {
                 continue;
             };
             let unlink = Command::Unlink { chunk, generation, store: store_id };
+            // From here on it may be that no view names the file any more: it must not be forgotten,
+            // also when nobody knows what became of the entry.
+            self.owed.insert((own.id, chunk, generation));
             self.node.propose_and_wait(unlink, Durability::Durable)?;
             match own.store.unlink(chunk, generation) {
-                Err(e) if e.kind != Kind::NotFound => {
-                    // No view names the file any more: it must not be forgotten.
-                    self.owed.insert((own.id, chunk, generation));
-                    return Err(e);
-                }
-                _ => {}
-            }
+                Err(e) if e.kind != Kind::NotFound => return Err(e),
+                _ => self.owed.remove(&(own.id, chunk, generation)),
+            };
         }
         Ok(())
     }
 
-    /// Files that could not be removed when their entry let them go.
+    /// Files that could not be removed when their entry let them go, or whose entry was in doubt.
     fn unlink_owed(&mut self) -> Result<()> {
         let mut last = Ok(());
-        let stores = &self.node.stores;
+        let (stores, namespace) = (&self.node.stores, &self.node.namespace);
         self.owed.retain(|(store, chunk, generation)| {
             let Some(own) = stores.get(*store) else { return false };
+            // It was not let go, or is not known here to be: it is proposed again.
+            let named = |view: &Namespace, _| view.names_replica(*chunk, *generation, *store);
+            if namespace.read(named).unwrap_or(true) {
+                return true;
+            }
             match own.store.unlink(*chunk, *generation) {
                 Err(e) if e.kind != Kind::NotFound => {
                     last = Err(e);

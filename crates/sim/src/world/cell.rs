@@ -190,7 +190,9 @@ impl Cell {
             state.life.clone()
         };
         // What an attempt before held is let go.
-        let disk = self.disk().process_kill();
+        let before = self.disk();
+        let disk = before.process_kill();
+        before.forget();
         *self.disk.lock().expect("no holder of this lock panics") = disk.clone();
         self.net.note(&format!("{} starts", self.address));
         let machine = Machine {
@@ -346,6 +348,13 @@ impl Cell {
         }
     }
 
+    /// Lets go of what lives here, when the world ends.
+    pub fn forget(&self) {
+        let gone = self.state().process.take();
+        drop(gone);
+        self.disk().forget();
+    }
+
     /// Ends what lives here, at once; what is left is the disk.
     pub fn end(self: &Arc<Cell>, how: End) {
         let (life, process) = {
@@ -362,11 +371,14 @@ impl Cell {
         }
         self.state().process = None;
         let mut disk = self.disk.lock().expect("no holder of this lock panics");
+        let before = disk.clone();
         *disk = match how {
             End::Kill => disk.process_kill(),
             End::PowerCut => disk.power_cut(self.rng.next_u64()),
             End::Erase => self.shared.new_disk(self.rng.next_u64()),
         };
+        drop(disk);
+        before.forget();
     }
 }
 

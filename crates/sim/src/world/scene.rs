@@ -31,8 +31,7 @@ pub struct Scene {
 
 impl Drop for Scene {
     fn drop(&mut self) {
-        // Events hold the world, and the world the events.
-        self.world.net.clear();
+        self.world.end();
     }
 }
 
@@ -83,6 +82,23 @@ impl Scene {
     pub fn start(&self, number: usize) {
         let cell = self.cell(number).clone();
         self.world.net.after_ns(MS, move || cell.start());
+    }
+
+    /// Nothing reaches this node from the others, nor they it, until `heal`.
+    pub fn cut_off(&self, number: usize) {
+        for other in self.world.cells.iter().filter(|other| other.number != number) {
+            self.world.net.cut(&address(number), &other.address);
+            self.world.net.cut(&other.address, &address(number));
+        }
+    }
+
+    pub fn heal(&self) {
+        self.world.net.heal_all();
+    }
+
+    /// Whether this has happened, see [`super::SOMETIMES`].
+    pub fn saw(&self, what: &str) -> bool {
+        locked(&self.world.shared.seen).contains_key(what)
     }
 
     pub fn run_for(&self, ns: u64) {
