@@ -58,8 +58,6 @@ pub fn find(bytes: &[u8], byte: u8) -> Option<usize> {
 
 const LOW: u64 = 0x0101_0101_0101_0101;
 const HIGH: u64 = 0x8080_8080_8080_8080;
-const SPACES: u64 = LOW * b' ' as u64;
-const LINE_FEEDS: u64 = LOW * b'\n' as u64;
 
 /// The high bit of each byte that is zero; exact up to the first.
 #[inline(always)]
@@ -67,17 +65,28 @@ fn zero_bytes(word: u64) -> u64 {
     word.wrapping_sub(LOW) & !word & HIGH
 }
 
+/// The high bit of each byte up to a space; exact up to the first.
+#[inline(always)]
+fn low_bytes(word: u64) -> u64 {
+    word.wrapping_sub(LOW * (b' ' as u64 + 1)) & !word & HIGH
+}
+
 /// Position of the first space or line feed at or after `from`.
 #[inline(always)]
 pub fn word_end(bytes: &[u8], from: usize) -> Option<usize> {
     let mut at = from;
     while let Some(word) = bytes.get(at..).and_then(|rest| rest.first_chunk::<8>()) {
-        let word = u64::from_le_bytes(*word);
-        let found = zero_bytes(word ^ SPACES) | zero_bytes(word ^ LINE_FEEDS);
-        if found != 0 {
-            return Some(at + found.trailing_zeros() as usize / 8);
+        let found = low_bytes(u64::from_le_bytes(*word));
+        if found == 0 {
+            at += 8;
+            continue;
         }
-        at += 8;
+        at += found.trailing_zeros() as usize / 8;
+        if matches!(bytes[at], b' ' | b'\n') {
+            return Some(at);
+        }
+        // Another control character.
+        at += 1;
     }
     let rest = bytes.get(at..)?;
     rest.iter().position(|b| *b == b' ' || *b == b'\n').map(|i| at + i)
@@ -184,6 +193,11 @@ mod tests {
                 assert_eq!((word_end(&bytes, 0), find(&bytes, b'\n')), (Some(at), Some(at)));
                 bytes[at] = b' ';
                 assert_eq!(word_end(&bytes, 0), Some(at));
+                for other in [0, b'\t', b'\r', 31, b'"', 127, 128, 0x8a, 0xa0, 255] {
+                    bytes[..at].fill(other);
+                    assert_eq!(word_end(&bytes, 0), Some(at), "behind {other}");
+                }
+                bytes[..at].fill(b'!');
                 assert_eq!(word_end(&bytes, at + 1), None);
                 bytes[at] = b'!';
             }
