@@ -1,7 +1,7 @@
 # One front door: `make` lists what can be done. Each step says in one line what it does.
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test tools format lint tidy unit callgrind fuzz sim bench bench-cache clean
+.PHONY: help build run test tools format lint tidy unit callgrind fuzz sim coverage bench bench-cache clean
 
 DATA ?= ./data
 FUZZ_SECONDS ?= 60
@@ -27,7 +27,7 @@ test: ## everything that must hold before a change is merged
 	@$(MAKE) --no-print-directory lint
 	@$(MAKE) --no-print-directory tidy
 	@$(MAKE) --no-print-directory unit
-	@$(MAKE) --no-print-directory sim SCHEDULES=25 SEED=1
+	@$(MAKE) --no-print-directory sim SCHEDULES=300 SEED=1
 	@$(MAKE) --no-print-directory callgrind
 	@echo "== test: all steps passed"
 
@@ -65,6 +65,11 @@ sim: ## run simulated clusters under faults (SCHEDULES=N SEED=FIRST)
 	@echo "== sim: $(SCHEDULES) schedules from seed $(SEED), a thread a core"
 	@cargo run --quiet --profile sim --package holdfast-sim -- \
 		--schedules $(SCHEDULES) --seed $(SEED)
+
+coverage: ## which lines of the drivers simulated clusters reach (SCHEDULES=N SEED=FIRST)
+	@echo "== coverage: $(SCHEDULES) schedules from seed $(SEED), instrumented"
+	@.ci/tools coverage
+	@.ci/coverage $(SCHEDULES) $(SEED)
 
 bench: build ## measure the file system, with its limits in the same run
 	@echo "== bench: holdfast bench iobench, JSON Lines on standard output"

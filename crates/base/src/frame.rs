@@ -20,13 +20,17 @@ pub const MAGIC: [u8; 4] = *b"HFN1";
 /// The protocol's version; a peer of another version is told so and refused.
 pub const VERSION: u8 = 1;
 pub const HEADER_BYTES: usize = 32;
+/// In an answer's status: the node has not heard from the log for a while (it may be deposed, or cut
+/// off), so what it says may be old.
+pub const STALE: u32 = 1 << 31;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum FrameKind {
     /// Client to server; field 16 is the deadline in milliseconds from receipt, 0 for none.
     Request = 1,
-    /// Server to client, the last one for its request; field 16 is 0 or an error [`crate::Kind`].
+    /// Server to client, the last one for its request; field 16 is 0 or an error [`crate::Kind`],
+    /// with [`STALE`] or without.
     Response = 2,
     /// Server to client, more follow for the same request.
     Part = 3,
@@ -42,6 +46,18 @@ pub struct Header {
     pub deadline_or_status: u32,
     pub meta_bytes: u32,
     pub body_bytes: u32,
+}
+
+impl Header {
+    /// An answer's status without its label: 0, or the kind of an error.
+    pub fn status(&self) -> u32 {
+        self.deadline_or_status & !STALE
+    }
+
+    /// Whether an answer is labelled as possibly old.
+    pub fn is_stale(&self) -> bool {
+        self.deadline_or_status & STALE != 0
+    }
 }
 
 /// Why a frame was refused. The connection cannot be trusted after any of them.

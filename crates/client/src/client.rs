@@ -113,6 +113,12 @@ impl Client {
         self.ask(wire::OP_STATUS, &())
     }
 
+    /// Whether the answer that came last may be old: its node had not heard from the log for a
+    /// while, because it is cut off, or deposed, or the log's host is away.
+    pub fn is_stale(&self) -> bool {
+        self.connection.is_stale()
+    }
+
     /// The cluster, as the node sees it.
     pub fn cluster(&mut self) -> Result<wire::admin::Cluster> {
         self.ask(wire::OP_CLUSTER, &())

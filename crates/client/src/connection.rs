@@ -319,6 +319,12 @@ impl Connection {
         }
     }
 
+    /// Whether the answer that came last is labelled: its node had not heard from the log for a
+    /// while, so what it said may be old.
+    pub fn is_stale(&self) -> bool {
+        self.core.is_stale()
+    }
+
     /// Why the connection is of no use any more.
     pub fn failure(&self) -> Option<&Error> {
         self.core.failure()

@@ -13,6 +13,7 @@ mod packed;
 mod peer_service;
 pub mod replicas;
 mod rewrite;
+mod snapshots;
 mod stores;
 mod views;
 mod work;
@@ -26,6 +27,7 @@ pub use member::{Member, MemberOptions};
 pub use open::NodeConfig;
 pub use peer_service::is_peer_operation;
 pub use rewrite::FaceChunk;
+pub use snapshots::is_snapshot_operation;
 pub use stores::{OwnStore, Stores};
 pub use work::Workers;
 
@@ -103,6 +105,9 @@ pub struct Node {
     findings: Mutex<Vec<String>>,
     /// What scrubbing has read and found, a store.
     scrubbed: Mutex<BTreeMap<StoreId, Scrubbed>>,
+    /// When an entry of the cluster topic arrived last, as the member's thread saw it; 0 where
+    /// nobody looks.
+    heard_log_ns: AtomicU64,
     /// Keeps the data directory's lock.
     _lock: Box<dyn Send + Sync>,
 }
@@ -236,6 +241,15 @@ impl Node {
     /// Proposes and waits; for housekeeping threads only.
     pub fn propose_and_wait(&self, command: Command, durability: Durability) -> Result<Outcome> {
         self.wait_for(|done| self.propose_own(command, durability, done))
+    }
+
+    /// Whether this node has not heard from the log for so long that what its views say may be old,
+    /// and it may be deposed: controllers write to it twice a second.
+    pub fn is_behind(&self) -> bool {
+        let heard_ns = self.heard_log_ns.load(Ordering::Relaxed);
+        heard_ns != 0
+            && self.machine.clock.monotonic_ns().saturating_sub(heard_ns)
+                > member::STALE_MS * 1_000_000
     }
 
     /// Whether this node commands the cluster, as far as it knows.

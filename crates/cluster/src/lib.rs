@@ -22,7 +22,7 @@ pub use command::{BLOBS, ChunkKind, Command, Extent, Location, Outcome, Remainde
 pub use driver::{
     CLUSTER_TOPIC, Caller, Cuts, FaceChunk, Identity, Keeper, KeeperOptions, Leader, Machine,
     Member, MemberOptions, NAMESPACE_TOPIC, Node, NodeConfig, OwnStore, RawGrant, Scrubbed, Source,
-    Stores, Workers, is_peer_operation, replicas,
+    Stores, Workers, is_peer_operation, is_snapshot_operation, replicas,
 };
 pub use holdfast_base::node::{NodeKind, StorageClass};
 pub use namespace::{ChunkState, FileInfo, Namespace};

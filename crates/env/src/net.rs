@@ -74,6 +74,11 @@ pub trait Service: Send + Sync + 'static {
     /// [`BATCH_REQUESTS_MAX`]. Those neither answered nor deferred are answered as a bug.
     fn handle(&self, batch: &mut Batch<'_>);
 
+    /// [`STALE`](holdfast_base::frame::STALE) if what is answered now may be old; asked once a batch.
+    fn label(&self) -> u32 {
+        0
+    }
+
     fn connected(&self, connection: ConnectionId) {
         let _ = connection;
     }

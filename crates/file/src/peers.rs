@@ -8,7 +8,9 @@ use holdfast_base::{Error, Result};
 use holdfast_client::wire::log::Info;
 use holdfast_client::wire::peer::{self, Sender, Welcome};
 use holdfast_client::wire::peer_log::{Describe, OP_PEER_LOG_APPEND, OP_PEER_LOG_INFO};
-use holdfast_cluster::{DATA_FORMAT_VERSION, NAMESPACE_TOPIC, is_peer_operation};
+use holdfast_cluster::{
+    DATA_FORMAT_VERSION, NAMESPACE_TOPIC, is_peer_operation, is_snapshot_operation,
+};
 use holdfast_env::net::{Body, PeerDone, PeerReply, PeerRequest, Reply, Response};
 use holdfast_log::LogHost;
 
@@ -18,6 +20,7 @@ const CATCH_UP_MS: u32 = 5000;
 /// Whether nodes alone ask this.
 pub(crate) fn is_for_nodes(opcode: u16) -> bool {
     is_peer_operation(opcode)
+        || is_snapshot_operation(opcode)
         || LogHost::knows(opcode)
         || matches!(opcode, peer::OP_PEER_HELLO | peer::OP_PEER_BEAT)
 }
@@ -38,6 +41,14 @@ impl FileService {
             peer::OP_PEER_HELLO => done(said(&self.welcome())),
             peer::OP_PEER_BEAT => done(self.heard(meta)),
             opcode if LogHost::knows(opcode) => self.peer_log(opcode, meta, body, done),
+            opcode if is_snapshot_operation(opcode) => match self.admit(meta) {
+                Ok(()) => {
+                    let (node, meta) = (self.node.clone(), meta.to_vec());
+                    let answer = move || done(node.answer_about_snapshots(opcode, &meta));
+                    self.node.workers.run(answer);
+                }
+                Err(e) => done(Err(e)),
+            },
             opcode => self.node.replicator.handle(opcode, meta, body.into_vec(), done),
         }
     }

@@ -4,7 +4,7 @@
 
 use crate::peers::is_for_nodes;
 use holdfast_base::codec::Decode;
-use holdfast_base::frame::Header;
+use holdfast_base::frame::{Header, STALE};
 use holdfast_base::{Error, Result};
 use holdfast_client::wire;
 use holdfast_cluster::{Caller, Namespace, Node};
@@ -100,6 +100,10 @@ impl Service for FileService {
             return self.append_target(meta, header.body_bytes);
         }
         BodyTarget::Buffer
+    }
+
+    fn label(&self) -> u32 {
+        if self.node.is_behind() { STALE } else { 0 }
     }
 
     fn handle(&self, batch: &mut Batch<'_>) {

@@ -67,7 +67,11 @@ fn run(cli: &Cli) -> Result<()> {
             let mut client = connect(cli)?;
             // A long copy outlives its node. One of another build may not know the question.
             let _ = client.learn_nodes();
-            fs::run(&mut client, command, &mut out)
+            fs::run(&mut client, command, &mut out)?;
+            if client.is_stale() {
+                eprintln!("holdfast: {STALE}");
+            }
+            Ok(())
         }
         Command::Log(command) => log::run(&mut connect(cli)?, command, &mut out),
         Command::Sort(command) => {
@@ -106,6 +110,10 @@ fn check_config(file: &Path, out: &mut Output) -> Result<()> {
         || serde_json::json!({"file": file.display().to_string(), "valid": true}),
     )
 }
+
+/// What people are told of an answer that is labelled.
+const STALE: &str = "the node that answered has not heard from the log for a while: what it says \
+                     may be old; ask another one with --server";
 
 /// How long a command is tried again that its node refuses for now.
 const PATIENCE: Duration = Duration::from_secs(20);

@@ -17,6 +17,7 @@ use holdfast_env::Disk;
 use holdfast_env::tasks::{self, Task};
 use machine::Machine;
 use member::{Proposer, Ready, Waiting};
+pub use snapshot::Part as SnapshotPart;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -72,6 +73,23 @@ pub struct Request {
 pub struct SnapshotStore {
     pub disk: Arc<dyn Disk>,
     pub directory: PathBuf,
+}
+
+impl SnapshotStore {
+    /// The last entry that the newest good snapshot holds; 0 for none.
+    pub fn newest(&self) -> Result<Index> {
+        snapshot::prepare(self)?;
+        Ok(snapshot::newest(self)?.unwrap_or(Index(0)))
+    }
+
+    /// Takes over another node's newest snapshot, which `fetch` gets part by part: of this index
+    /// (none: the newest) from this offset on. Nothing of it counts before all was verified.
+    pub fn install(
+        &self,
+        fetch: impl FnMut(Option<Index>, u64) -> Result<SnapshotPart>,
+    ) -> Result<Index> {
+        snapshot::install(self, fetch)
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -350,6 +368,23 @@ impl<V: View> Fold<V> {
     /// Writes and verifies a snapshot, keeps the last two, and trims the log up to the older one.
     pub fn snapshot_now(&self) -> Result<Index> {
         self.shared.snapshot()
+    }
+
+    /// Part of the file of one of this fold's snapshots (none: of the newest), for another node.
+    pub fn snapshot_part(
+        &self,
+        index: Option<Index>,
+        offset: u64,
+        bytes: u32,
+    ) -> Result<SnapshotPart> {
+        let store = &self.shared.store;
+        let index = match index {
+            Some(index) => index,
+            None => snapshot::newest(store)?.ok_or_else(|| {
+                Error::not_found(format!("read a snapshot of `{}`: there is none", V::NAME))
+            })?,
+        };
+        snapshot::part(store, index, offset, bytes)
     }
 
     pub fn status(&self) -> FoldStatus {

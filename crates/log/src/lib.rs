@@ -15,10 +15,10 @@ mod topic;
 pub use driver::{Drive, EmbeddedLog, Options};
 pub use fold::{
     Applied, ENVELOPE_BYTES, Fold, FoldOptions, FoldStatus, Request, SESSION_OUTSTANDING_MAX,
-    SESSIONS_MAX, SnapshotStore, View,
+    SESSIONS_MAX, SnapshotPart, SnapshotStore, View,
 };
 pub use recover::CutTail;
-pub use remote::{LogHost, RemoteLog};
+pub use remote::{LogHost, RemoteLog, TRIMMED};
 pub use topic::check_topic;
 
 use holdfast_base::Result;

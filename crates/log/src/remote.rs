@@ -32,6 +32,8 @@ const PAUSE_MS_MAX: u64 = 1_000;
 /// does either, is answered as unknown after one to two times this.
 const ARRIVAL_MS: u64 = 5_000;
 const ENTRIES_MAX: u32 = 4096;
+/// Says of a topic that ended here that a new start mends it.
+pub const TRIMMED: &str = "was trimmed";
 
 /// A log hosted by another node.
 pub struct RemoteLog {
@@ -148,9 +150,17 @@ impl Feed {
         let reached = self.next();
         let wanted = self.tails.iter().map(|tail| tail.0).max().unwrap_or(reached).max(reached);
         let why = if wanted > info.next {
-            format!("the host's log ends before entry {}, this node was at {wanted}", info.next)
+            format!(
+                "the host's log ends before entry {}, this node was at {wanted}: it is another log, \
+                 or an older copy of it: restore the log, or start this node with an empty directory",
+                info.next
+            )
         } else if reached < info.first {
-            format!("the host's log begins at entry {}, this node was at {reached}", info.first)
+            format!(
+                "the log {TRIMMED} up to entry {} while this node, at {reached}, was away: start it \
+                 again, and it begins with a snapshot of the log's host",
+                info.first
+            )
         } else {
             self.compared = true;
             // Not to nothing: a host that answers this and fails every read is still let rest.
@@ -158,11 +168,7 @@ impl Feed {
             self.info = Some(info);
             return;
         };
-        let e = Error::corrupt(format!(
-            "follow topic `{topic}`: {why}: it is another log, or an older copy of it; start this \
-             node from a snapshot of another node, or restore the log"
-        ));
-        self.end(topic, e, calls);
+        self.end(topic, Error::corrupt(format!("follow topic `{topic}`: {why}")), calls);
     }
 }
 

@@ -522,3 +522,41 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_fold_begins_with_a_snapshot_that_was_taken_over_in_parts_and_with_nothing_less() {
+    let dir = Scratch::new("taken-over");
+    let w = world(&dir.0);
+    for _ in 0..3 {
+        w.add(1, 1).unwrap();
+        w.fold.snapshot_now().unwrap();
+    }
+    assert!(w.log.info(T).unwrap().first > Index(1), "the log alone does not reach back");
+    assert!(fresh(&w, &dir.0, "other").is_err());
+    let other = store(&dir.0, "other");
+    let part = |index, offset| w.fold.snapshot_part(index, offset, 1000);
+    // A bit that flips on the way, wherever it is, and parts that end early leave nothing.
+    for at in [3, 20, 3500] {
+        let damaged = other.install(|index, offset| {
+            let mut part = part(index, offset)?;
+            if let Some(byte) =
+                part.bytes.get_mut(at % 1000).filter(|_| offset == at as u64 / 1000 * 1000)
+            {
+                *byte ^= 1;
+            }
+            Ok(part)
+        });
+        // Padding is nobody's: what follows the header's names is covered all the same.
+        assert_eq!(damaged.unwrap_err().kind, Kind::Corrupt, "byte {at}");
+        assert_eq!(other.newest().unwrap(), Index(0));
+    }
+    let ended = other.install(|index, offset| match offset {
+        0 => part(index, offset),
+        _ => Ok(SnapshotPart { bytes: Vec::new(), ..part(index, 0)? }),
+    });
+    assert_eq!(ended.unwrap_err().kind, Kind::Retry);
+    let newest = other.install(part).unwrap();
+    assert_eq!((newest, other.newest().unwrap()), (Index(3), Index(3)));
+    let fold = fresh(&w, &dir.0, "other").unwrap();
+    assert_eq!((view(&fold), fold.status().digest), (view(&w.fold), w.fold.status().digest));
+}

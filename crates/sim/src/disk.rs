@@ -182,6 +182,16 @@ impl SimDisk {
         })
     }
 
+    /// Gives up a disk that is not used any more: who still holds it (callbacks of processes that
+    /// have ended hold each other) gets errors, and it takes no memory.
+    pub fn forget(&self) {
+        let mut world = self.world();
+        world.dead = true;
+        world.names = Names::new();
+        world.files.clear();
+        world.trace = Vec::new();
+    }
+
     fn cut(&self, seed: u64, cut: &Cut) -> SimDisk {
         let mut world = self.world();
         world.dead = true;

@@ -2,20 +2,23 @@
 //! simulated network, clients that write and read, faults, and checkers that say which promise
 //! was broken. `run` is one schedule; the same seed is the same schedule, event by event.
 
+mod archive;
 pub mod cell;
 mod check;
 mod client;
 pub mod faults;
 mod model;
+pub mod scene;
 
 use crate::powercut::{Seen, mix};
 use crate::task::spawn;
 use crate::{Options, SimDisk, SimNet};
+use archive::Archive;
 use cell::{Cell, SECOND};
 use client::Client;
 use faults::Fault;
-use holdfast_base::Result;
 use holdfast_base::ids::NodeId;
+use holdfast_base::{Kind, Result};
 use holdfast_client::wire::admin::RecoverySettings;
 use holdfast_cluster::{ClusterCommand, Node};
 use holdfast_env::SeededRng;
@@ -39,6 +42,7 @@ pub const SOMETIMES: &[&str] = &[
     "a chunk was compacted",
     "a chunk was copied",
     "a chunk was open when its store started",
+    "a client read its own write at another gateway",
     "a client was told that a disk is full",
     "a deposed leader's command was refused",
     "a disk was erased",
@@ -46,6 +50,7 @@ pub const SOMETIMES: &[&str] = &[
     "a leader was cut off while it worked",
     "a node was drained",
     "a node was lost",
+    "a node began with another node's snapshot",
     "a read was hedged",
     "a replica slower than the writer's limit ended its chunk",
     "a replica that does not count made way for a copy",
@@ -55,7 +60,9 @@ pub const SOMETIMES: &[&str] = &[
     "an acknowledged write was on three disks",
     "an open chunk lost its tail",
     "an unknown replica was kept",
+    "answers were labelled as possibly old",
     "another node led",
+    "the log was trimmed",
     "the power failed between a sync and its acknowledgement",
 ];
 pub const SCHEDULES_FOR_ALL: u64 = 50;
@@ -192,6 +199,7 @@ impl Shared {
         seen(&events.slow_replicas, "a replica slower than the writer's limit ended its chunk");
         seen(&events.resumed_copies, "a copy went on where an earlier one ended");
         seen(&events.set_aside, "a replica that does not count made way for a copy");
+        seen(&events.snapshots_taken_over, "a node began with another node's snapshot");
         let unknown = |finding: &String| finding.contains("that the namespace does not know");
         self.sometimes(node.findings().iter().any(unknown), "an unknown replica was kept");
     }
@@ -230,6 +238,7 @@ pub struct World {
     /// The cell whose media fail; never the one with the log.
     unlucky: usize,
     models: Arc<Vec<Mutex<Model>>>,
+    archive: Archive,
 }
 
 impl World {
@@ -267,6 +276,7 @@ impl World {
                 n => 1 + (mix(seed, 3) % (n as u64 - 1)) as usize,
             },
             models: Arc::new(models),
+            archive: Archive::new().expect("an empty simulated disk takes a log"),
             schedule: schedule.clone(),
             net,
             shared: shared.clone(),
@@ -349,6 +359,7 @@ impl World {
         self.net.after_ns(SECOND, move || {
             let current: Vec<NodeId> = locked(&world.shared.ids).values().copied().collect();
             world.cells.iter().for_each(|cell| cell.look_at_held());
+            world.keep_log();
             for node in world.cells.iter().filter_map(|cell| cell.node()) {
                 world.look_at(&node);
                 let gone = |id: &NodeId| !current.contains(id);
@@ -359,6 +370,24 @@ impl World {
             }
             world.operator();
         });
+    }
+
+    /// Before the log's host gives anything of it up.
+    fn keep_log(&self) {
+        let Some(host) = self.cells[0].node() else { return };
+        match self.archive.follow(&host) {
+            Ok(trimmed) => self.shared.sometimes(trimmed, "the log was trimmed"),
+            // The host is ending, or was trimmed before anybody's snapshots covered it.
+            Err(e) if e.kind == Kind::Invalid => self.shared.violate(format!("keep the log: {e}")),
+            Err(e) => self.net.note(&format!("keep the log: {e}")),
+        }
+    }
+
+    /// Events hold the world, and the world the events; processes hold their cells, and cells their
+    /// processes: nothing of a schedule may stay for the next ones.
+    fn end(&self) {
+        self.net.clear();
+        self.cells.iter().for_each(|cell| cell.forget());
     }
 
     fn report(&self) -> Report {
@@ -390,8 +419,7 @@ pub fn run(schedule: &Schedule) -> Report {
     let world = World::new(schedule);
     world.run();
     let report = world.report();
-    // Events hold the world, and the world the events.
-    world.net.clear();
+    world.end();
     report
 }
 

@@ -55,10 +55,13 @@ fn held(report: &Report) -> bool {
 fn deliberate_bugs_are_caught() {
     type Bug<'a> = (&'a str, &'a [&'a str], &'a [Rule], RangeInclusive<u64>, &'a str);
     let none: &[&str] = &[];
-    let bugs: [Bug<'_>; 3] = [
+    let bugs: [Bug<'_>; 6] = [
         ("ack before sync", &["chunk.commit", "chunk.commit-sync"], &[], 1..=1, "is synced on"),
         ("directory not synced", &["chunk.create-name"], &[], 1..=1, "is synced on"),
         ("stale epoch", none, &[Rule::StaleEpochs], 1..=2, "deposed leaders"),
+        ("minimum length", none, &[Rule::LongestLength], 1..=12, "read"),
+        ("a fence forgotten", none, &[Rule::Fences], 1..=12, "was open when the store started"),
+        ("unknown unlinked", none, &[Rule::UnknownReplicas], 1..=12, "chunk"),
     ];
     for (name, sites, rules, mut seeds, word) in bugs {
         let found = seeds.find_map(|seed| {
@@ -74,15 +77,18 @@ fn deliberate_bugs_are_caught() {
 
 #[test]
 fn a_calendar_that_jumps_changes_nothing() {
-    let story = |faults: &[Fault]| {
+    let story = |seed, faults: &[Fault]| {
         let faults = faults.to_vec();
-        let report = on_a_deep_stack(Schedule { faults, trace: true, ..short(7) });
+        let report = on_a_deep_stack(Schedule { faults, trace: true, ..short(seed) });
         assert!(held(&report));
         let events = report.trace.into_iter().filter(|line| !line.contains("fault ClockJump"));
         (report.faults, events.collect::<Vec<_>>())
     };
-    let ((none, still), (jumps, jumped)) = (story(&[]), story(&[Fault::ClockJump]));
-    assert!(none == 0 && jumps > 0, "{jumps} jumps");
+    let mut jumping = (7..20).map(|seed| (seed, story(seed, &[Fault::ClockJump])));
+    let several = jumping.find(|(_, (jumps, _))| *jumps > 1);
+    let (seed, (_, jumped)) = several.expect("some clock jumps more than once");
+    let (none, still) = story(seed, &[]);
+    assert_eq!(none, 0);
     for (a, b) in still.iter().zip(&jumped) {
         assert_eq!(a, b);
     }

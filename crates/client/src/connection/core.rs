@@ -17,6 +17,8 @@ pub(super) struct Core {
     outstanding_max: usize,
     /// Why the connection cannot be used any more.
     failed: Option<Error>,
+    /// The answer that came last is labelled as possibly old.
+    stale: bool,
 }
 
 #[derive(Default)]
@@ -81,7 +83,12 @@ impl Core {
             outstanding: 0,
             outstanding_max,
             failed: None,
+            stale: false,
         }
+    }
+
+    pub fn is_stale(&self) -> bool {
+        self.stale
     }
 
     pub fn outstanding(&self) -> usize {
@@ -156,7 +163,8 @@ impl Core {
     pub fn complete(&mut self, header: Header, response: Response) {
         let id = RequestId(header.request_id);
         let Some(place) = self.place(id) else { return };
-        let answer = match header.deadline_or_status {
+        self.stale = header.is_stale();
+        let answer = match header.status() {
             0 => Ok(response),
             _ => Err(error_of(&header, response.meta())),
         };
@@ -316,7 +324,7 @@ impl Core {
 }
 
 fn error_of(header: &Header, meta: &[u8]) -> Error {
-    let kind = u16::try_from(header.deadline_or_status).ok().and_then(Kind::from_code);
+    let kind = u16::try_from(header.status()).ok().and_then(Kind::from_code);
     let message = codec::Reader::new(meta).str().unwrap_or("the server gave no reason").to_owned();
     // A kind of a later build is one that this build cannot act on.
     Error::new(kind.unwrap_or(Kind::Unsupported), message)

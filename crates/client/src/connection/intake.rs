@@ -139,7 +139,7 @@ impl Intake {
             let body_end = received.len().min(meta_end + header.body_bytes as usize);
             let wanted = target.as_deref_mut().filter(|target| {
                 target.id.0 == header.request_id
-                    && header.deadline_or_status == 0
+                    && header.status() == 0
                     && header.body_bytes as usize <= target.memory.len()
                     // Of a streamed answer, only the part that the caller gets next: see the test
                     // `parts_that_arrive_together_do_not_share_the_memory`.
@@ -171,10 +171,10 @@ impl Intake {
 impl Partial {
     /// Lets the rest go straight to the caller's memory, if this is the answer it waits for.
     fn redirect(&mut self, target: &mut Target<'_>) {
-        let Header { request_id, deadline_or_status, body_bytes, .. } = self.header;
+        let Header { request_id, body_bytes, .. } = self.header;
         if self.in_target.is_none()
             && target.id.0 == request_id
-            && deadline_or_status == 0
+            && self.header.status() == 0
             && body_bytes as usize <= target.memory.len()
         {
             let body = std::mem::take(&mut self.body);

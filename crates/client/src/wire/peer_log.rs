@@ -19,6 +19,12 @@ pub const OP_PEER_LOG_TRIM: u16 = 0x0423;
 /// `LOG_INFO`: [`Describe`]; answered with [`Info`](super::log::Info).
 pub const OP_PEER_LOG_INFO: u16 = 0x0424;
 
+/// `COVERED`: [`Describe`]; answered with the index up to which two verified snapshots of the node
+/// that is asked cover the topic, 0 for none.
+pub const OP_PEER_COVERED: u16 = 0x0425;
+/// `SNAPSHOT`: [`Snapshot`]; answered with [`SnapshotPart`] and the bytes.
+pub const OP_PEER_SNAPSHOT: u16 = 0x0426;
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Append {
     pub sender: Sender,
@@ -60,6 +66,28 @@ pub struct Describe {
     pub topic: String,
 }
 codec_struct!(Describe { sender, topic });
+
+/// Asks for part of the file of a node's snapshot of a topic.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Snapshot {
+    pub sender: Sender,
+    pub topic: String,
+    /// Which one; 0 for the newest.
+    pub index: Index,
+    pub offset: u64,
+    pub bytes: u32,
+}
+codec_struct!(Snapshot { sender, topic, index, offset, bytes });
+
+/// Part of a snapshot's file, which is the body.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SnapshotPart {
+    pub index: Index,
+    pub bytes_total: u64,
+    /// CRC32C of the body.
+    pub crc: u32,
+}
+codec_struct!(SnapshotPart { index, bytes_total, crc });
 
 /// The body of an [`Append`].
 pub fn encode_entries(entries: &[Vec<u8>]) -> Vec<u8> {

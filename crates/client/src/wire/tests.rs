@@ -96,6 +96,10 @@ fn peer_log(m: &mut Messages) {
     m.add("peer_log::Entries", peer_log::Entries { crc: 4 });
     m.add("peer_log::Trim", peer_log::Trim { sender, topic: topic(), before: Index(4) });
     m.add("peer_log::Describe", peer_log::Describe { sender, topic: topic() });
+    let (index, offset, bytes) = (Index(4), 5, 6);
+    let part = peer_log::Snapshot { sender, topic: topic(), index, offset, bytes };
+    m.add("peer_log::Snapshot", part);
+    m.add("peer_log::SnapshotPart", peer_log::SnapshotPart { index, bytes_total: 5, crc: 6 });
 }
 
 fn file_messages(m: &mut Messages) {

@@ -391,7 +391,11 @@ impl Node {
             }
             Err(e) => done(Err(e)),
         };
-        self.replicator.fence_replicas(chunk, &known.replicas, Box::new(fenced));
+        let kind = match known.kind {
+            ChunkKind::Raw => holdfast_chunk::ChunkKind::Raw,
+            ChunkKind::Packed => holdfast_chunk::ChunkKind::Packed,
+        };
+        self.replicator.fence_replicas(chunk, kind, &known.replicas, Box::new(fenced));
     }
 
     /// Fixes a retired packed chunk's length: entry first, then the store.

@@ -7,7 +7,7 @@ mod copies;
 
 use super::Node;
 use crate::namespace::{Chunk, ChunkState};
-use crate::{Command, Outcome};
+use crate::{Command, Namespace, Outcome};
 use holdfast_base::ids::{
     ChunkId, Durability, FileId, Generation, Index, SessionId, Slot, StoreId, Tier,
 };
@@ -33,6 +33,8 @@ pub struct KeeperOptions {
     pub session_idle_ms: u64,
     /// Bytes a second that scrubbing reads, over all stores; 0 for none.
     pub scrub_bytes_per_second: u64,
+    /// How long a replica lies here that no entry names (any more) before it is set aside.
+    pub unnamed_ms: u64,
 }
 
 impl Default for KeeperOptions {
@@ -44,6 +46,7 @@ impl Default for KeeperOptions {
             compactions: 2,
             session_idle_ms: 3_600_000,
             scrub_bytes_per_second: 20_000_000,
+            unnamed_ms: 600_000,
         }
     }
 }
@@ -64,14 +67,21 @@ pub struct Keeper {
     sessions_next_ns: u64,
     /// When the quarantine is looked at again.
     quarantine_next_ns: u64,
-    /// Files whose entry has let them go and that could not be removed yet.
+    /// Files whose entry was proposed and that are not removed yet.
     owed: BTreeSet<(StoreId, ChunkId, Generation)>,
     /// Open chunks of this node that nobody here writes, and since when they look like it.
     orphans: BTreeMap<ChunkId, u64>,
     /// When the leader looks for chunks with fewer copies than the cluster could give them.
     copies_next_ns: u64,
+    /// When the log's host looks what of it may go.
+    trim_next_ns: u64,
+    /// Replicas that the view does not name, and since when.
+    unnamed: BTreeMap<(StoreId, ChunkId, Generation), u64>,
+    unnamed_next_ns: u64,
 }
 
+/// How often the log's host looks what of it may go.
+const TRIM_NS: u64 = 10_000_000_000;
 /// How long a file that a former process should have removed is kept.
 const QUARANTINE_S: u64 = 24 * 3600;
 /// How often it is looked whether that is over.
@@ -112,6 +122,9 @@ impl Keeper {
             owed: BTreeSet::new(),
             orphans: BTreeMap::new(),
             copies_next_ns: 0,
+            trim_next_ns: 0,
+            unnamed: BTreeMap::new(),
+            unnamed_next_ns: 0,
         }
     }
 
@@ -217,9 +230,43 @@ impl Keeper {
             }
         }
         self.node.find(format!(
-            "store `{}` held chunk `{chunk}` generation `{generation}`, which was unlinked before the start; it is in `quarantine` for a day",
+            "store `{}` held chunk `{chunk}` generation `{generation}`, which an entry had let go before; it is in `quarantine` for a day",
             held.store_id
         ));
+    }
+
+    /// An accepted entry let a replica go while its chunk lives on elsewhere, and the process ended
+    /// before the file was removed: no later entry names it. A copy that has arrived is named
+    /// within seconds; should its entry come later all the same, it counts as missing here.
+    fn set_aside_unnamed(&mut self, now_ns: u64) -> Result<()> {
+        if now_ns < self.unnamed_next_ns || self.node.is_behind() {
+            return Ok(());
+        }
+        let unnamed_ns = self.options.unnamed_ms * 1_000_000;
+        self.unnamed_next_ns = now_ns + unnamed_ns / 4;
+        let mut unnamed = BTreeMap::new();
+        for held in self.held() {
+            let (store, chunk, generation) = (held.store_id, held.info.chunk, held.info.generation);
+            let named = self.node.namespace.read(|view, _| match view.chunk(chunk) {
+                // A later generation waits for its switch.
+                Some(known) => {
+                    generation > known.generation || view.names_replica(chunk, generation, store)
+                }
+                None => !view.was_allocated(chunk),
+            })?;
+            if named {
+                continue;
+            }
+            let key = (store, chunk, generation);
+            let since_ns = self.unnamed.get(&key).copied().unwrap_or(now_ns);
+            if now_ns - since_ns < unnamed_ns {
+                unnamed.insert(key, since_ns);
+            } else {
+                self.let_go_again(&held, generation);
+            }
+        }
+        self.unnamed = unnamed;
+        self.report_missing()
     }
 
     fn unix_s(&self) -> u64 {
@@ -286,7 +333,7 @@ impl Keeper {
 
     /// One round. Everything that fails is tried again in the next one.
     pub fn step(&mut self, now_ns: u64) {
-        let rounds: [(&str, Round); 12] = [
+        let rounds: [(&str, Round); 14] = [
             ("reclaim deleted names", Keeper::reclaim),
             ("release what readers may have used", Keeper::release),
             ("follow seals", Keeper::follow_seals),
@@ -294,11 +341,13 @@ impl Keeper {
             ("want more copies", Keeper::raise_copies),
             ("finish drains", Keeper::finish_drains),
             ("unlink chunks", Keeper::unlink),
+            ("set aside what nobody names", Keeper::set_aside_unnamed),
             ("empty the quarantine", Keeper::empty_quarantine),
             ("compact chunks", Keeper::compact),
             ("scrub", Keeper::scrub),
             ("report damage", Keeper::report_damage),
             ("end sessions", Keeper::end_sessions),
+            ("trim the log", Keeper::trim_log),
         ];
         for (what, round) in rounds {
             if let Err(e) = round(self, now_ns)
@@ -365,25 +414,29 @@ impl Keeper {
                 continue;
             };
             let unlink = Command::Unlink { chunk, generation, store: store_id };
+            // From here on it may be that no view names the file any more: it must not be forgotten,
+            // also when nobody knows what became of the entry.
+            self.owed.insert((own.id, chunk, generation));
             self.node.propose_and_wait(unlink, Durability::Durable)?;
             match own.store.unlink(chunk, generation) {
-                Err(e) if e.kind != Kind::NotFound => {
-                    // No view names the file any more: it must not be forgotten.
-                    self.owed.insert((own.id, chunk, generation));
-                    return Err(e);
-                }
-                _ => {}
-            }
+                Err(e) if e.kind != Kind::NotFound => return Err(e),
+                _ => self.owed.remove(&(own.id, chunk, generation)),
+            };
         }
         Ok(())
     }
 
-    /// Files that could not be removed when their entry let them go.
+    /// Files that could not be removed when their entry let them go, or whose entry was in doubt.
     fn unlink_owed(&mut self) -> Result<()> {
         let mut last = Ok(());
-        let stores = &self.node.stores;
+        let (stores, namespace) = (&self.node.stores, &self.node.namespace);
         self.owed.retain(|(store, chunk, generation)| {
             let Some(own) = stores.get(*store) else { return false };
+            // It was not let go, or is not known here to be: it is proposed again.
+            let named = |view: &Namespace, _| view.names_replica(*chunk, *generation, *store);
+            if namespace.read(named).unwrap_or(true) {
+                return true;
+            }
             match own.store.unlink(*chunk, *generation) {
                 Err(e) if e.kind != Kind::NotFound => {
                     last = Err(e);
@@ -420,6 +473,14 @@ impl Keeper {
         }
         self.sessions = seen;
         Ok(())
+    }
+
+    fn trim_log(&mut self, now_ns: u64) -> Result<()> {
+        if now_ns < self.trim_next_ns {
+            return Ok(());
+        }
+        self.trim_next_ns = now_ns + TRIM_NS;
+        self.node.trim_log()
     }
 
     /// Seals and switches here what was decided elsewhere while nobody told this node.

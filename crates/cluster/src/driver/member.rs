@@ -13,6 +13,7 @@ use holdfast_base::{Error, Kind, Result};
 use holdfast_client::wire::peer;
 use holdfast_env::net::PeerRequest;
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Time between two beats of a node.
@@ -63,6 +64,8 @@ pub struct Member {
     lead: Lead,
     next_beat_ns: u64,
     next_usage_ns: u64,
+    /// The last entry of the cluster topic that was seen here.
+    log_seen: Index,
     /// The last beat of each controller that was handed to `liveness`.
     beats_seen: BTreeMap<NodeId, Index>,
     shared: Arc<Mutex<Shared>>,
@@ -87,6 +90,7 @@ impl Member {
             lead,
             next_beat_ns: 0,
             next_usage_ns: 0,
+            log_seen: Index(0),
             beats_seen: BTreeMap::new(),
             shared: Arc::new(Mutex::new(shared)),
         }
@@ -100,10 +104,21 @@ impl Member {
     /// more and must end.
     pub fn step(&mut self, now_ns: u64) -> Result<()> {
         let (id, own) = (self.node.id, self.node.sender.incarnation);
-        let (leader, current, is_controller) = self.node.cluster.read(|view, _| {
-            let current = view.node(id).map_or(own, |info| info.incarnation);
-            (view.leader(), current, view.is_controller(id))
-        })?;
+        let (leader, current, is_controller, applied) =
+            self.node.cluster.read(|view, applied| {
+                let current = view.node(id).map_or(own, |info| info.incarnation);
+                (view.leader(), current, view.is_controller(id), applied)
+            })?;
+        // Whose names are those of another time is of no use to anybody: a new start mends it.
+        if let Err(e) = self.node.namespace.read(|_, _| ())
+            && e.kind == Kind::Corrupt
+        {
+            return Err(e);
+        }
+        if applied != self.log_seen {
+            self.log_seen = applied;
+            self.node.heard_log_ns.store(now_ns.max(1), Ordering::Relaxed);
+        }
         if current > own {
             return Err(Error::fenced(format!(
                 "be node `{id}`: another process has started as this node, at {current} (this one \

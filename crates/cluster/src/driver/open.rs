@@ -4,6 +4,7 @@
 use super::cuts::{Cut, Cuts};
 use super::identity::Identity;
 use super::replicas::Replicator;
+use super::snapshots::take_over_if_trimmed;
 use super::views::{Views, wait_for};
 use super::{Keeper, KeeperOptions, Leader, Machine, Node, OwnStore, Stores, Workers, own_request};
 use crate::{
@@ -26,6 +27,7 @@ use holdfast_log::{
     Drive, EmbeddedLog, Fold, FoldOptions, Log, Mode, Options, RemoteLog, SnapshotStore, View,
 };
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// The file that says what a directory is, in words that `cat` shows.
@@ -125,10 +127,13 @@ impl Node {
             Some(address) => OpenLog::remote(&machine, address, identity, config.tell),
         };
         let log = opened.map_err(doing)?;
-        let cluster: Arc<Fold<ClusterView>> =
-            Arc::new(fold(&machine, &log.log, config, CLUSTER_TOPIC).map_err(doing)?);
-        let namespace: Arc<Fold<Namespace>> =
-            Arc::new(fold(&machine, &log.log, config, NAMESPACE_TOPIC).map_err(doing)?);
+        let own = identity.map_or(NodeId(0), |known| known.node);
+        let (cluster, taken) =
+            fold::<ClusterView>(&machine, &log, own, config, CLUSTER_TOPIC).map_err(doing)?;
+        let (namespace, taken_too) =
+            fold::<Namespace>(&machine, &log, own, config, NAMESPACE_TOPIC).map_err(doing)?;
+        let (cluster, namespace) = (Arc::new(cluster), Arc::new(namespace));
+        let taken_over = taken as u64 + taken_too as u64;
         let (stores, partial) =
             open_stores(&machine, config, region, &mut findings).map_err(doing)?;
         let stores = Arc::new(stores);
@@ -157,6 +162,7 @@ impl Node {
         );
         replicator.set_link(config.link_bytes_per_second);
         replicator.set_leftovers(partial);
+        replicator.events.snapshots_taken_over.store(taken_over, Ordering::Relaxed);
         let log_host = match &log.remote {
             Some((_, host, _)) => host.clone(),
             None => config.address.clone(),
@@ -181,6 +187,7 @@ impl Node {
             packed: Default::default(),
             findings: Mutex::new(findings),
             scrubbed: Mutex::default(),
+            heard_log_ns: AtomicU64::new(0),
             _lock: lock,
         });
         node.lead_alone().map_err(doing)?;
@@ -203,11 +210,11 @@ impl Node {
 }
 
 /// The log of a node that is being opened.
-struct OpenLog {
+pub(super) struct OpenLog {
     log: Arc<dyn Log>,
     hosted: Option<Arc<EmbeddedLog>>,
     /// And of a node that does not host it: the log again, its host, and the cluster's id.
-    remote: Option<(Arc<RemoteLog>, String, u64)>,
+    pub remote: Option<(Arc<RemoteLog>, String, u64)>,
 }
 
 impl OpenLog {
@@ -451,16 +458,19 @@ fn open_log(
     Ok(Arc::new(log))
 }
 
+/// Opens a view, and says whether it began with another node's snapshot.
 fn fold<V: View>(
     machine: &Machine,
-    log: &Arc<dyn Log>,
+    log: &OpenLog,
+    own: NodeId,
     config: &NodeConfig,
     topic: &str,
-) -> Result<Fold<V>> {
-    log.create(topic)?;
+) -> Result<(Fold<V>, bool)> {
+    log.log.create(topic)?;
     let directory = config.data.join("snapshots").join(topic.replace('/', "-"));
     let snapshots = SnapshotStore { disk: machine.disk.clone(), directory };
-    Fold::open_member(log.clone(), topic, snapshots, config.fold)
+    let taken_over = take_over_if_trimmed(machine, log, own, topic, &snapshots)?;
+    Ok((Fold::open_member(log.log.clone(), topic, snapshots, config.fold)?, taken_over))
 }
 
 /// A chunk that a store has received in part.

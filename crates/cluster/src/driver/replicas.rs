@@ -99,6 +99,8 @@ pub struct Events {
     pub resumed_copies: AtomicU64,
     /// Short or damaged replicas that made way for a copy.
     pub set_aside: AtomicU64,
+    /// Views that began with another node's snapshot, because the log begins behind the own one.
+    pub snapshots_taken_over: AtomicU64,
 }
 
 impl Events {

@@ -169,6 +169,7 @@ impl Inline {
         if state.requests.is_empty() {
             return;
         }
+        state.out.label = self.service.label();
         let mut batch = Batch {
             connection: self.id,
             is_unix: false,

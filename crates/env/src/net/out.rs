@@ -42,6 +42,8 @@ pub(super) struct Out {
     fds: VecDeque<(u64, OwnedFd)>,
     /// Unsent bytes of `parts`.
     parts_bytes: u64,
+    /// The status of answers from here on: the service's label of the last batch.
+    pub label: u32,
 }
 
 /// What one call sends.
@@ -92,7 +94,8 @@ impl Out {
         let bytes = body.bytes();
         let encoded = match u32::try_from(bytes).ok().filter(|n| *n <= FRAME_BODY_BYTES_MAX) {
             Some(bytes) => {
-                frame::try_encode(&mut self.buf, to.kind, to.opcode, to.request_id, 0, bytes, meta)
+                let Address { kind, opcode, request_id } = to;
+                frame::try_encode(&mut self.buf, kind, opcode, request_id, self.label, bytes, meta)
             }
             None => Err(Error::bug(format!("send a body of {bytes} bytes: it exceeds a frame"))),
         };
@@ -148,7 +151,7 @@ impl Out {
             (at, skip) = (*position, 0);
         }
         bytes.extend_from_slice(self.head(at, self.base + self.buf.len() as u64));
-        *self = Out::default();
+        *self = Out { label: self.label, ..Out::default() };
         bytes
     }
 

@@ -8,9 +8,11 @@ use crate::cli::Dev;
 use holdfast_base::{Error, Result};
 use holdfast_client::wire::admin::Cluster;
 use holdfast_client::{Client, Endpoint, Options};
+use holdfast_env::{signals, tasks};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 /// How long a request is sent again that is refused while a node dies or returns.
@@ -60,6 +62,7 @@ impl LocalCluster {
             directory,
             temporary,
         };
+        end_when_interrupted(&cluster)?;
         cluster.supervisor.launch_all()?;
         cluster.ports = cluster.supervisor.native_ports();
         Ok(cluster)
@@ -118,12 +121,49 @@ impl LocalCluster {
 
 impl Drop for LocalCluster {
     fn drop(&mut self) {
-        if self.temporary {
-            // Their data go with them: there is nothing to end in order.
-            self.supervisor.kill_all();
-            let _ = std::fs::remove_dir_all(&self.directory);
-        } else {
-            self.supervisor.stop_all();
-        }
+        end(&self.supervisor, self.temporary.then_some(&*self.directory));
     }
 }
+
+fn end(supervisor: &Supervisor, temporary: Option<&Path>) {
+    let Some(directory) = temporary else { return supervisor.stop_all() };
+    // Their data go with them: there is nothing to end in order.
+    supervisor.kill_all();
+    let _ = std::fs::remove_dir_all(directory);
+}
+
+/// Each cluster of this process, and its directory if that goes with it.
+static CLUSTERS: Mutex<Vec<(Weak<Supervisor>, Option<PathBuf>)>> = Mutex::new(Vec::new());
+
+/// Somebody who interrupts the command leaves no nodes and no directory behind.
+fn end_when_interrupted(cluster: &LocalCluster) -> Result<()> {
+    let known = {
+        let mut clusters = CLUSTERS.lock().expect("no holder of this lock panics");
+        clusters.retain(|(supervisor, _)| supervisor.strong_count() > 0);
+        let directory = cluster.temporary.then(|| cluster.directory.clone());
+        clusters.push((Arc::downgrade(&cluster.supervisor), directory));
+        WATCHED.swap(true, Ordering::Relaxed)
+    };
+    if known {
+        return Ok(());
+    }
+    // Before any other thread, which would take the signal instead.
+    signals::block_shutdown_signals();
+    tasks::spawn("interrupt", || {
+        if signals::wait_for_shutdown().is_err() {
+            return;
+        }
+        let clusters = CLUSTERS.lock().expect("no holder of this lock panics");
+        for (supervisor, directory) in clusters.iter() {
+            if let Some(supervisor) = supervisor.upgrade() {
+                end(&supervisor, directory.as_deref());
+            }
+        }
+        std::process::exit(INTERRUPTED);
+    })?;
+    Ok(())
+}
+
+static WATCHED: AtomicBool = AtomicBool::new(false);
+/// As a shell has it of a command that Ctrl-C ended.
+const INTERRUPTED: i32 = 130;

@@ -7,7 +7,9 @@ use crate::common::{Scratch, binary, bytes, finish, signal};
 use holdfast_base::ids::NodeId;
 use holdfast_client::NewFile;
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Every file of a tree, relative to it.
@@ -193,6 +195,27 @@ fn the_nodes_of_a_cluster_end_with_the_process_that_runs_them() {
     assert!(pids.is_empty(), "{pids:?} still run");
     let again = Dev::start(&scratch.path("dev"), 2);
     assert_eq!(again.client(1, &[]).get("/kept").unwrap(), b"kept");
+}
+
+/// Ctrl-C left the temporary directory behind, with everything that the nodes had stored.
+#[test]
+fn a_demonstration_that_is_interrupted_leaves_nothing_behind() {
+    let scratch = Scratch::new();
+    let (tree, own) = (scratch.path("tree"), scratch.path("own"));
+    make_tree(&tree);
+    fs::create_dir_all(&own).unwrap();
+    let mut demo = binary();
+    demo.arg("demo").arg("--files").arg(&tree).env("TMPDIR", &own).stdout(Stdio::piped());
+    let mut child = demo.spawn().unwrap();
+    let mut told = String::new();
+    // Kept open: who writes to nobody ends.
+    let mut output = BufReader::new(child.stdout.take().unwrap());
+    output.read_line(&mut told).unwrap();
+    assert!(told.contains("5 nodes run"), "{told}");
+    assert_eq!(fs::read_dir(&own).unwrap().count(), 1);
+    signal(child.id(), "INT");
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert_eq!(fs::read_dir(&own).unwrap().count(), 0);
 }
 
 #[test]

@@ -110,7 +110,12 @@ impl Node {
 
     pub fn start_with(data: &Path, settings: &str) -> Node {
         fs::create_dir_all(data).unwrap();
-        fs::write(data.join("holdfast.toml"), format!("{SETTINGS}{settings}")).unwrap();
+        // What is set twice is refused.
+        let is_set =
+            |line: &&str| line.split_once(" = ").is_some_and(|(k, _)| settings.contains(k));
+        let others: Vec<&str> = SETTINGS.lines().filter(|line| !is_set(line)).collect();
+        let text = format!("{}\n{settings}", others.join("\n"));
+        fs::write(data.join("holdfast.toml"), text).unwrap();
         Node::start(data)
     }
 

@@ -17,6 +17,7 @@ mod common;
 mod full_disk;
 mod http;
 mod kills;
+mod memcached;
 mod route;
 mod s3;
 mod sort;

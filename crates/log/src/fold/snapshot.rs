@@ -33,6 +33,16 @@ const _: () = {
     assert!(NAMES_AT + NAME_BYTES_MAX + crate::topic::TOPIC_BYTES_MAX <= SECTOR_BYTES - 4);
 };
 
+/// Part of a snapshot's file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// Of which snapshot.
+    pub index: Index,
+    /// Bytes of the whole file.
+    pub bytes_total: u64,
+    pub bytes: Vec<u8>,
+}
+
 /// What a snapshot is of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
@@ -159,6 +169,21 @@ pub fn path(store: &SnapshotStore, index: Index) -> PathBuf {
 
 /// Writes a snapshot aside, durably, and reads it back. [`publish`] gives it its name.
 pub fn write(store: &SnapshotStore, header: &Header, payload: &[u8]) -> Result<()> {
+    let back = write_aside(store, |file| Ok(write_blocks(file, header, payload)?))?;
+    if back != *header {
+        return Err(corrupt(
+            &store.directory.join(TEMPORARY),
+            "reading it back gave another header",
+        ));
+    }
+    Ok(())
+}
+
+/// Has `fill` write the temporary file, makes it durable, and verifies it as a boot would.
+fn write_aside(
+    store: &SnapshotStore,
+    fill: impl FnOnce(&dyn File) -> Result<()>,
+) -> Result<Header> {
     let path = store.directory.join(TEMPORARY);
     let writing = |e: std::io::Error| {
         Error::from(e).context(format_args!("write snapshot `{}`", path.display()))
@@ -167,13 +192,59 @@ pub fn write(store: &SnapshotStore, header: &Header, payload: &[u8]) -> Result<(
         store.disk.remove(&path).map_err(writing)?;
     }
     let file = store.disk.create(&path, Access::Cached).map_err(writing)?;
-    write_blocks(&*file, header, payload).map_err(writing)?;
+    fill(&*file).map_err(|e| e.context(format_args!("write snapshot `{}`", path.display())))?;
     file.sync("snapshot.data").map_err(writing)?;
-    let (back, _) = read_file(&*store.disk, &path, false)?;
-    if back != *header {
-        return Err(corrupt(&path, "reading it back gave another header"));
+    Ok(read_file(&*store.disk, &path, false)?.0)
+}
+
+/// The newest snapshot whose every byte is good.
+pub fn newest(store: &SnapshotStore) -> Result<Option<Index>> {
+    let named = list(store)?.into_iter().rev();
+    let mut good =
+        named.filter(|index| read_file(&*store.disk, &path(store, *index), false).is_ok());
+    Ok(good.next())
+}
+
+/// Part of a named snapshot's file, for another node.
+pub fn part(store: &SnapshotStore, index: Index, offset: u64, bytes: u32) -> Result<Part> {
+    let path = path(store, index);
+    let reading = |e: std::io::Error| {
+        Error::from(e).context(format_args!("read snapshot `{}`", path.display()))
+    };
+    let file = store.disk.open(&path, Access::Cached).map_err(reading)?;
+    let bytes_total = file.len().map_err(reading)?;
+    let mut part = vec![0; bytes_total.saturating_sub(offset).min(bytes as u64) as usize];
+    file.read_exact_at(&mut part, offset).map_err(reading)?;
+    Ok(Part { index, bytes_total, bytes: part })
+}
+
+/// Takes over another node's snapshot, which `fetch` gets in parts: those of an index (none: of the
+/// newest) from an offset on. It counts once every byte was verified as a boot would.
+pub fn install(
+    store: &SnapshotStore,
+    mut fetch: impl FnMut(Option<Index>, u64) -> Result<Part>,
+) -> Result<Index> {
+    prepare(store)?;
+    let Part { index, bytes_total, bytes } = fetch(None, 0)?;
+    let header = write_aside(store, |file| {
+        let (mut at, mut part) = (0, bytes);
+        loop {
+            if part.is_empty() {
+                return Err(Error::retry(format!("it ends at {at} of {bytes_total} bytes")));
+            }
+            file.write_at(&part, at)?;
+            at += part.len() as u64;
+            if at >= bytes_total {
+                return Ok(());
+            }
+            part = fetch(Some(index), at)?.bytes;
+        }
+    })?;
+    if header.index != index {
+        return Err(corrupt(&store.directory.join(TEMPORARY), "its header names another index"));
     }
-    Ok(())
+    publish(store, index)?;
+    Ok(index)
 }
 
 fn write_blocks(file: &dyn File, header: &Header, payload: &[u8]) -> std::io::Result<()> {

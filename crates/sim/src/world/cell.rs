@@ -14,7 +14,7 @@ use holdfast_env::net::{
 };
 use holdfast_env::{Clock, Rng, SeededRng};
 use holdfast_file::FileService;
-use holdfast_log::FoldOptions;
+use holdfast_log::{FoldOptions, TRIMMED};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -190,7 +190,9 @@ impl Cell {
             state.life.clone()
         };
         // What an attempt before held is let go.
-        let disk = self.disk().process_kill();
+        let before = self.disk();
+        let disk = before.process_kill();
+        before.forget();
         *self.disk.lock().expect("no holder of this lock panics") = disk.clone();
         self.net.note(&format!("{} starts", self.address));
         let machine = Machine {
@@ -228,7 +230,11 @@ impl Cell {
         let service = Arc::new(FileService::new(node.clone(), None).for_development());
         let id = ConnectionId(self.connections.fetch_add(1, Ordering::Relaxed) + 1);
         let liveness = LivenessOptions { lost_ms: LOST_MS };
-        let keeping = KeeperOptions { scrub_bytes_per_second: 200_000, ..Default::default() };
+        let keeping = KeeperOptions {
+            scrub_bytes_per_second: 200_000,
+            unnamed_ms: 15_000,
+            ..Default::default()
+        };
         let process = Arc::new(Process {
             life: life.clone(),
             inline: Inline::connect(service, self.clock.clone(), id)?,
@@ -258,7 +264,7 @@ impl Cell {
     }
 
     /// A round, now and then, for as long as the process lives.
-    fn every(self: &Arc<Cell>, ns: u64, process: &Arc<Process>, round: fn(&Process, &Cell)) {
+    fn every(self: &Arc<Cell>, ns: u64, process: &Arc<Process>, round: fn(&Process, &Arc<Cell>)) {
         let (cell, of) = (self.clone(), process.clone());
         // Rounds of nodes that were started together drift apart.
         let ns_now = ns + self.rng.next_u64() % (ns / 8);
@@ -342,6 +348,13 @@ impl Cell {
         }
     }
 
+    /// Lets go of what lives here, when the world ends.
+    pub fn forget(&self) {
+        let gone = self.state().process.take();
+        drop(gone);
+        self.disk().forget();
+    }
+
     /// Ends what lives here, at once; what is left is the disk.
     pub fn end(self: &Arc<Cell>, how: End) {
         let (life, process) = {
@@ -358,11 +371,14 @@ impl Cell {
         }
         self.state().process = None;
         let mut disk = self.disk.lock().expect("no holder of this lock panics");
+        let before = disk.clone();
         *disk = match how {
             End::Kill => disk.process_kill(),
             End::PowerCut => disk.power_cut(self.rng.next_u64()),
             End::Erase => self.shared.new_disk(self.rng.next_u64()),
         };
+        drop(disk);
+        before.forget();
     }
 }
 
@@ -420,7 +436,7 @@ impl Process {
         }
     }
 
-    fn member_round(&self, cell: &Cell) {
+    fn member_round(&self, cell: &Arc<Cell>) {
         if cell.net.now_ns() < cell.state().stalled_until_ns {
             return;
         }
@@ -433,12 +449,19 @@ impl Process {
                     self.node.find(format!("lead the cluster: {e}"));
                 }
             }
+            Err(e) if e.message.contains(TRIMMED) => {
+                // It was away for so long that the log went on without it: it is started again.
+                cell.shared.sometimes(true, "a node that runs was left behind by a trim");
+                let again = cell.clone();
+                cell.end(End::Kill);
+                cell.net.after_ns(AGAIN_NS, move || again.start());
+            }
             Err(e) => cell.shared.violate(format!("{} must end: {e}", cell.address)),
         }
         *self.member.lock().expect("no holder of this lock panics") = Some(member);
     }
 
-    fn keeper_round(&self, cell: &Cell) {
+    fn keeper_round(&self, cell: &Arc<Cell>) {
         let taken = self.keeper.lock().expect("no holder of this lock panics").take();
         let Some(mut keeper) = taken else { return };
         keeper.step(cell.clock.monotonic_ns());
@@ -453,7 +476,7 @@ impl Process {
         *self.keeper.lock().expect("no holder of this lock panics") = Some(keeper);
     }
 
-    fn snapshot(&self, cell: &Cell) {
+    fn snapshot(&self, cell: &Arc<Cell>) {
         for taken in [self.node.namespace.snapshot_now(), self.node.cluster.snapshot_now()] {
             if let Err(e) = taken {
                 cell.net.note(&format!("{} takes no snapshot: {e}", cell.address));

@@ -14,7 +14,7 @@ use holdfast_cluster::{
     repair,
 };
 use holdfast_env::{Disk, SeededRng};
-use holdfast_log::{Fold, FoldOptions, FoldStatus, Scope, SnapshotStore, View};
+use holdfast_log::{Fold, FoldOptions, FoldStatus, Log, Scope, SnapshotStore, View};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -98,6 +98,7 @@ impl World {
 
     /// What a node has been through, for those who want to know that it happened.
     pub(super) fn look_at(&self, node: &Arc<Node>) {
+        self.shared.sometimes(node.is_behind(), "answers were labelled as possibly old");
         let told = node.leader.recovery();
         self.shared.sometimes(told.copies_made > 0, "a chunk was copied");
         let states = node.cluster.read(|view, _| {
@@ -146,7 +147,7 @@ impl World {
         self.net.note("whole again");
     }
 
-    fn why_not_whole(&self) -> Option<String> {
+    pub(super) fn why_not_whole(&self) -> Option<String> {
         for cell in &self.cells {
             let Some(node) = cell.node() else {
                 return Some(format!("{} does not run: {:?}", cell.address, cell.refused()));
@@ -250,9 +251,11 @@ impl World {
         }
     }
 
-    /// Every counted replica of a sealed chunk holds the same bytes.
-    fn check_replicas(&self) -> std::result::Result<(), String> {
+    /// Every counted replica of a sealed chunk holds the same bytes, and no file lies about that an
+    /// entry has let go.
+    pub(super) fn check_replicas(&self) -> std::result::Result<(), String> {
         let Some(host) = self.cells[0].node() else { return Ok(()) };
+        self.check_leaks(&host)?;
         let chunks: Vec<Chunk> = host
             .namespace
             .read(|view, _| {
@@ -287,6 +290,31 @@ impl World {
         Ok(())
     }
 
+    fn check_leaks(&self, host: &Node) -> std::result::Result<(), String> {
+        for node in self.cells.iter().filter_map(|cell| cell.node()) {
+            for own in node.stores.iter() {
+                for info in own.store.list() {
+                    let (chunk, generation) = (info.chunk, info.generation);
+                    let leaked = host.namespace.read(|view, _| match view.chunk(chunk) {
+                        Some(known) => {
+                            generation <= known.generation
+                                && !view.names_replica(chunk, generation, own.id)
+                        }
+                        None => view.was_allocated(chunk),
+                    });
+                    if leaked.unwrap_or_default() {
+                        return Err(format!(
+                            "store `{}` keeps chunk `{chunk}` generation `{generation}`, which no \
+                             entry names",
+                            own.id
+                        ));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
     fn content(&self, node: &Node, store: StoreId, chunk: &Chunk) -> Result<Vec<Vec<u8>>> {
         let own = node.stores.get(store).ok_or_else(|| Error::bug("no such store there"))?;
         if chunk.kind == holdfast_cluster::ChunkKind::Raw {
@@ -310,18 +338,18 @@ impl World {
     }
 
     /// All views are the same, and the same as the log folded anew.
-    fn check_views(&self) {
-        let Some(host) = self.cells[0].node() else { return };
-        let fresh = self.new_fold::<Namespace>(&host, NAMESPACE_TOPIC);
-        let fresh_cluster = self.new_fold::<ClusterView>(&host, CLUSTER_TOPIC);
+    pub(super) fn check_views(&self) {
+        self.keep_log();
+        let fresh = self.new_fold::<Namespace>(NAMESPACE_TOPIC);
+        let fresh_cluster = self.new_fold::<ClusterView>(CLUSTER_TOPIC);
         let (fresh, fresh_cluster) = match (fresh, fresh_cluster) {
             (Ok(one), Ok(two)) => (one, two),
             (Err(e), _) | (_, Err(e)) => {
                 return self.shared.violate(format!("fold the log anew: {e}"));
             }
         };
-        self.check_stale(&host, NAMESPACE_TOPIC, &fresh);
-        self.check_stale(&host, CLUSTER_TOPIC, &fresh_cluster);
+        self.check_stale(NAMESPACE_TOPIC, &fresh);
+        self.check_stale(CLUSTER_TOPIC, &fresh_cluster);
         for cell in &self.cells {
             let Some(node) = cell.node() else { continue };
             let namespace = node.namespace.status();
@@ -332,9 +360,9 @@ impl World {
     }
 
     /// What the log says of deposed leaders, read without a view: each of their commands was refused.
-    fn check_stale(&self, host: &Node, topic: &str, fresh: &FoldStatus) {
+    fn check_stale(&self, topic: &str, fresh: &FoldStatus) {
         let (mut next, mut claim, mut stale) = (Index(1), 0, 0);
-        while let Ok(entries) = host.log.read(topic, next, 4096, 1 << 20, Scope::Durable)
+        while let Ok(entries) = self.archive.log.read(topic, next, 4096, 1 << 20, Scope::Durable)
             && let Some((last, _)) = entries.last()
         {
             next = Index(last.0 + 1);
@@ -373,11 +401,12 @@ impl World {
         self.shared.sometimes(status.applied == fresh.applied && same, "a view equals its replay");
     }
 
-    fn new_fold<V: View>(&self, host: &Node, topic: &str) -> Result<FoldStatus> {
+    fn new_fold<V: View>(&self, topic: &str) -> Result<FoldStatus> {
         let disk = Arc::new(SimDisk::new(1));
         let snapshots = SnapshotStore { disk, directory: PathBuf::from("/fresh") };
         let options = FoldOptions { snapshot_entries: 0, snapshot_bytes: 0 };
-        let fold = Fold::<V>::open_follower(host.log.clone(), topic, snapshots, options)?;
+        let log = self.archive.log.clone();
+        let fold = Fold::<V>::open_follower(log, topic, snapshots, options)?;
         Ok(fold.status())
     }
 

@@ -15,6 +15,7 @@ use holdfast_base::{Error, Kind, Result};
 use holdfast_client::wire::{self, Call, chunk as bytes, file as msg};
 use holdfast_env::net::{PeerReply, PeerRequest, Peers};
 use holdfast_env::{Rng, SeededRng};
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// How long an answer may take before another gateway is asked.
@@ -34,8 +35,9 @@ pub struct Client {
     /// Gateways there are.
     nodes: usize,
     gateway: usize,
-    /// The gateway that acknowledged the last change: it must show it.
-    changed_at: Option<usize>,
+    /// The gateway that acknowledged the last change, and those that have caught up since, as the
+    /// production client asks of each that it goes on at: they must show it.
+    shown_at: BTreeSet<usize>,
     session: Option<SessionId>,
     sequence: u64,
     models: Arc<Vec<Mutex<Model>>>,
@@ -69,7 +71,7 @@ impl Client {
             gateway: 1 + (rng.next_u64() % nodes as u64) as usize,
             rng,
             nodes,
-            changed_at: None,
+            shown_at: BTreeSet::new(),
             session: None,
             sequence: 1,
             models: models.clone(),
@@ -208,7 +210,7 @@ impl Client {
         match fate {
             Fate::Done(_) => {
                 self.model().done(change);
-                self.changed_at = Some(self.gateway);
+                self.shown_at = BTreeSet::from([self.gateway]);
                 self.net.note(&format!("{} did {change:?} at n{}", self.name, self.gateway));
                 if let Change::Put(path, _) = change {
                     self.shared.acknowledged(self.gateway, path);
@@ -238,7 +240,7 @@ impl Client {
             Fate::Unknown => {
                 self.net.note(&format!("{} does not know about {change:?}", self.name));
                 self.model().doubt(change);
-                self.changed_at = None;
+                self.shown_at.clear();
                 self.shared.sometimes(true, "a client gave up on a change");
             }
         }
@@ -378,29 +380,39 @@ impl Client {
         }
     }
 
-    /// A read of an own file, most often where it was changed: there it must show the change.
+    /// A read of an own file, most often where it was changed, or where the gateway was asked to
+    /// catch up: there it must show the change.
     async fn read_own(&mut self) {
         let path = self.path();
-        let gateway = match self.changed_at {
-            Some(gateway) if self.below(2) == 0 => gateway,
+        let gateway = match self.shown_at.first() {
+            Some(gateway) if self.below(2) == 0 => *gateway,
             _ => self.gateway,
         };
+        let settled = !self.shown_at.is_empty();
+        if settled && !self.shown_at.contains(&gateway) && self.below(4) > 0 {
+            if self.ask(gateway, wire::OP_CATCH_UP, Vec::new(), None).await.is_err() {
+                return self.elsewhere();
+            }
+            self.shown_at.insert(gateway);
+            self.shared.sometimes(true, "a client read its own write at another gateway");
+        }
         let Ok(found) = self.read(gateway, &path).await else {
             return self.elsewhere();
         };
         let found = found.as_deref();
         let mut model = self.model();
-        let fine = match self.changed_at == Some(gateway) {
+        let shown = self.shown_at.contains(&gateway);
+        let fine = match shown {
             true => model.allows(&path, found),
             false => model.ever_allows(&path, found),
         };
         if !fine {
             let (bytes, wanted) = (found.map(<[u8]>::len), model.describe(&path));
             self.shared.violate(format!(
-                "{} read `{path}` at n{gateway} (changed at {:?}): {bytes:?} bytes, not {wanted}",
-                self.name, self.changed_at
+                "{} read `{path}` at n{gateway} (shown at {:?}): {bytes:?} bytes, not {wanted}",
+                self.name, self.shown_at
             ));
-        } else if self.changed_at == Some(gateway) {
+        } else if shown {
             model.saw(&path, found);
         }
     }

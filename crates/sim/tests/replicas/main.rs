@@ -5,6 +5,7 @@ mod world;
 
 use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::ids::*;
+use holdfast_base::limits::BLOCK_BYTES;
 use holdfast_base::{Error, Kind, Result};
 use holdfast_chunk::{ChunkKind, ChunkSpec, ChunkState, Needle, Store};
 use holdfast_client::wire::chunk::piece_crcs;
@@ -89,7 +90,7 @@ fn written(world: &World, data: &[u8], part: usize) -> Arc<ReplicaSet> {
 /// Fences, decides and seals from node 2, as a leader does for a silent writer.
 fn seal_silently(world: &World, nodes: &[u32]) -> Result<(u64, Vec<StoreId>)> {
     let (left, leave) = Left::new();
-    world.node(2).fence_replicas(CHUNK, &world.stores(nodes), leave);
+    world.node(2).fence_replicas(CHUNK, ChunkKind::Raw, &world.stores(nodes), leave);
     world.settle();
     let decision = left.get()?;
     let (left, leave) = Left::new();
@@ -220,7 +221,7 @@ fn a_node_killed_at_any_append_loses_nothing_that_was_acknowledged() {
         // The leader is a survivor, and asks everybody.
         let (left, leave) = Left::new();
         let leader = world.node(if victim == 2 { 3 } else { 2 });
-        leader.fence_replicas(CHUNK, &world.stores(&[1, 2, 3]), leave);
+        leader.fence_replicas(CHUNK, ChunkKind::Raw, &world.stores(&[1, 2, 3]), leave);
         world.settle();
         let decision = left.get().unwrap();
         assert!(decision.length >= acknowledged, "{victim} at {kill_at}");
@@ -243,6 +244,30 @@ fn a_node_killed_at_any_append_loses_nothing_that_was_acknowledged() {
                 assert_eq!(node, victim);
             }
         }
+    }
+}
+
+/// It was believed: the chunk was sealed at a length that nobody had, with the liar alone.
+#[test]
+fn a_replica_that_lies_about_its_length_is_left_out_and_named() {
+    let world = World::new(3);
+    let data = noise(9, 100_000);
+    let set = written(&world, &data, 20_000);
+    drop(set);
+    for lie in [1, BLOCK_BYTES, 1 << 40] {
+        world.script(move |_, to, opcode| match opcode {
+            peer::OP_PEER_FENCE if to == 3 => Fate::Longer(lie),
+            _ => Fate::Arrives,
+        });
+        let (left, leave) = Left::new();
+        let stores = world.stores(&[1, 2, 3]);
+        world.node(2).fence_replicas(CHUNK, ChunkKind::Raw, &stores, leave);
+        world.settle();
+        let decision = left.get().unwrap();
+        assert_eq!((decision.length, decision.replicas), (100_000, world.stores(&[1, 2])));
+        let bad = world.node(2).take_bad_blocks();
+        assert!(bad[0].what.contains("does not show the last of them"), "{bad:?}");
+        assert_eq!(bad[0].store, world.stores(&[3])[0]);
     }
 }
 

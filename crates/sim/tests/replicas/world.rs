@@ -1,6 +1,7 @@
 //! A few nodes in one thread: stores on simulated disks, their peer services, and a network that
 //! does to each message what the test's script says.
 
+use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::ids::{ChunkId, Generation, Index, NodeId, StoreId, Tier};
 use holdfast_base::{Error, Result};
 use holdfast_chunk::{Store, StoreConfig};
@@ -29,6 +30,8 @@ pub enum Fate {
     Twice,
     /// It arrives with one bit of its body (or its answer's body) flipped.
     Damaged,
+    /// It is carried out, and the answer, a length, says so much more than is true.
+    Longer(u64),
 }
 
 /// Of sender, receiver and operation.
@@ -127,6 +130,10 @@ fn deliver(
             && let Some(byte) = reply.body.first_mut()
         {
             *byte ^= 1;
+        }
+        if let (Fate::Longer(lie), Ok(reply)) = (fate, &mut reply) {
+            let length = u64::from_bytes(&reply.meta).unwrap();
+            reply.meta = (length + lie).to_bytes();
         }
         if fate != Fate::AnswerLost && !back.lock().unwrap().dead.contains(&to) {
             schedule(&back, WAY_MS, move || {

@@ -18,6 +18,8 @@ pub struct Decision {
     pub length: u64,
     /// Those that reach it; others are short, or nobody knows.
     pub replicas: Vec<StoreId>,
+    /// Another replica that was fenced has less: who says that it has more should show it.
+    pub contested: bool,
 }
 
 /// One round of fences.
@@ -42,13 +44,26 @@ impl FenceRound {
     /// A replica's answer; the last one decides.
     pub fn answered(&mut self, store: StoreId, answer: Result<u64>) -> Option<Result<Decision>> {
         self.waiting = self.waiting.saturating_sub(1);
+        self.note(store, answer);
+        (self.waiting == 0).then(|| self.decide())
+    }
+
+    /// A replica did not show what it said that it had: it is as one that did not answer. Decides
+    /// anew.
+    pub fn refuted(&mut self, store: StoreId, why: Error) -> Result<Decision> {
+        self.lengths.retain(|(known, _)| *known != store);
+        self.not_lost -= 1;
+        self.last_error = Some(why);
+        self.decide()
+    }
+
+    fn note(&mut self, store: StoreId, answer: Result<u64>) {
         match answer {
             Ok(length) => self.lengths.push((store, Some(length))),
             // Never made there, or damaged.
             Err(e) if e.kind == Kind::NotFound => self.lengths.push((store, None)),
             Err(e) => self.last_error = Some(e),
         }
-        (self.waiting == 0).then(|| self.decide())
     }
 
     fn decide(&mut self) -> Result<Decision> {
@@ -75,7 +90,8 @@ impl FenceRound {
         let reach = self.lengths.iter().filter(|(_, found)| *found >= Some(length));
         let mut replicas: Vec<StoreId> = reach.map(|(store, _)| *store).collect();
         replicas.sort();
-        Ok(Decision { length, replicas })
+        let contested = fenced > replicas.len();
+        Ok(Decision { length, replicas, contested })
     }
 }
 
@@ -96,7 +112,12 @@ mod tests {
     }
 
     fn decision(length: u64, replicas: &[u64]) -> Result<Decision> {
-        Ok(Decision { length, replicas: replicas.iter().map(|id| StoreId(*id)).collect() })
+        let replicas = replicas.iter().map(|id| StoreId(*id)).collect();
+        Ok(Decision { length, replicas, contested: false })
+    }
+
+    fn contested(length: u64, replicas: &[u64]) -> Result<Decision> {
+        Ok(Decision { contested: true, ..decision(length, replicas)? })
     }
 
     fn silent() -> Result<u64> {
@@ -105,12 +126,21 @@ mod tests {
 
     #[test]
     fn the_longest_of_two_fenced_replicas_decides_and_shorter_ones_are_left_out() {
-        assert_eq!(round(3, &[Ok(5), Ok(9), Ok(9)]), decision(9, &[2, 3]));
-        assert_eq!(round(3, &[Ok(9), silent(), Ok(5)]), decision(9, &[1]));
+        assert_eq!(round(3, &[Ok(5), Ok(9), Ok(9)]), contested(9, &[2, 3]));
+        assert_eq!(round(3, &[Ok(9), silent(), Ok(5)]), contested(9, &[1]));
         assert_eq!(round(3, &[silent(), silent(), Ok(5)]).unwrap_err().kind, Kind::Retry);
         // All that are not lost: one.
         assert_eq!(round(1, &[Ok(5)]), decision(5, &[1]));
         assert_eq!(round(1, &[silent()]).unwrap_err().kind, Kind::Retry);
+    }
+
+    #[test]
+    fn who_does_not_show_what_it_claims_is_asked_no_more() {
+        let mut round = FenceRound::new(CHUNK, 3);
+        assert!(round.answered(StoreId(1), Ok(5)).is_none());
+        assert!(round.answered(StoreId(2), Ok(5)).is_none());
+        assert_eq!(round.answered(StoreId(3), Ok(99)), Some(contested(99, &[3])));
+        assert_eq!(round.refuted(StoreId(3), Error::corrupt("no")), decision(5, &[1, 2]));
     }
 
     #[test]

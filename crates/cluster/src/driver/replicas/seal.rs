@@ -2,10 +2,11 @@
 //! they have and tells them what was decided. Each step may be repeated.
 
 use super::fence::{Decision, FenceRound};
-use super::{CONTROL_MS, Replicator, Target};
-use holdfast_base::ids::{ChunkId, StoreId};
-use holdfast_base::{Kind, Result};
-use holdfast_chunk::Done;
+use super::{Answer, CONTROL_MS, Replicator, Target, Wanted};
+use holdfast_base::ids::{ChunkId, Generation, StoreId};
+use holdfast_base::limits::BLOCK_BYTES;
+use holdfast_base::{Error, Kind, Result};
+use holdfast_chunk::{ChunkKind, Done};
 use holdfast_client::wire::peer;
 use std::sync::{Arc, Mutex};
 
@@ -19,11 +20,23 @@ pub struct SealReport {
     pub silent: Vec<StoreId>,
 }
 
+/// A round of fences, and who waits for what comes of it.
+type Fencing = (FenceRound, Option<Done<Decision>>);
+
+fn finish(round: &Mutex<Fencing>, decided: Result<Decision>) {
+    let done = round.lock().expect("no holder of this lock panics").1.take();
+    if let Some(done) = done {
+        done(decided);
+    }
+}
+
 impl Replicator {
-    /// Fences all replicas whose node is not lost, and answers what to propose.
+    /// Fences all replicas whose node is not lost, and answers what to propose. Of a raw chunk, a
+    /// replica that says it has more than another one has to show the last of it.
     pub fn fence_replicas(
         self: &Arc<Self>,
         chunk: ChunkId,
+        kind: ChunkKind,
         replicas: &[StoreId],
         done: Done<Decision>,
     ) {
@@ -39,14 +52,13 @@ impl Replicator {
         }
         let round = Arc::new(Mutex::new((round, Some(done))));
         for (store, target) in targets {
-            let round = round.clone();
+            let (round, with) = (round.clone(), self.clone());
             let answered: Done<u64> = Box::new(move |length| {
-                let mut round = round.lock().expect("no holder of this lock panics");
-                let decided = round.0.answered(store, length);
-                let done = decided.and_then(|decided| Some((round.1.take()?, decided)));
-                drop(round);
-                if let Some((done, decided)) = done {
-                    done(decided);
+                let mut state = round.lock().expect("no holder of this lock panics");
+                let decided = state.0.answered(store, length);
+                drop(state);
+                if let Some(decided) = decided {
+                    with.decided(chunk, kind, &round, decided);
                 }
             });
             match target {
@@ -58,6 +70,42 @@ impl Replicator {
                 }
             }
         }
+    }
+
+    /// Hands over what a round decided, once those that claim more than others have shown it.
+    fn decided(
+        self: &Arc<Self>,
+        chunk: ChunkId,
+        kind: ChunkKind,
+        round: &Arc<Mutex<Fencing>>,
+        decided: Result<Decision>,
+    ) {
+        let claims = match &decided {
+            // Which objects a packed chunk has nobody can ask for without their cookies.
+            Ok(decision) if decision.contested && kind == ChunkKind::Raw => decision.clone(),
+            _ => return finish(round, decided),
+        };
+        let (store, length) = (claims.replicas[0], claims.length);
+        let offset = (length - 1) / BLOCK_BYTES * BLOCK_BYTES;
+        let (generation, bytes) = (Generation(0), (length - offset) as u32);
+        let (with, round) = (self.clone(), round.clone());
+        let shown = move |shown: Result<Answer>| match shown {
+            Ok(_) => finish(&round, Ok(claims)),
+            Err(e) if e.kind == Kind::Retry => finish(&round, Err(e)),
+            Err(e) => {
+                let why = format!(
+                    "it says that it has {length} bytes, and does not show the last of them: {e}"
+                );
+                with.report_bad(store, chunk, &why);
+                let mut state = round.lock().expect("no holder of this lock panics");
+                let again = state.0.refuted(store, Error::corrupt(why));
+                drop(state);
+                with.decided(chunk, kind, &round, again);
+            }
+        };
+        let wanted = Wanted::Raw { chunk, generation, offset, bytes };
+        let with = self.clone();
+        self.workers.run(move || with.read(&[store], wanted, Box::new(shown)));
     }
 
     /// Tells all `replicas` the length that the log decided.

@@ -192,7 +192,7 @@ impl PeerConnection {
         // No callback: late, its caller was told so.
         let Some(done) = waiting.done else { return };
         self.deadlines.remove(&(waiting.deadline_ns, header.request_id));
-        let result = match header.deadline_or_status {
+        let result = match header.status() {
             0 => Ok(reply),
             _ => Err(error_of(header, &reply.meta)),
         };
@@ -243,7 +243,7 @@ impl PeerConnection {
 }
 
 fn error_of(header: &Header, meta: &[u8]) -> Error {
-    let kind = u16::try_from(header.deadline_or_status).ok().and_then(Kind::from_code);
+    let kind = u16::try_from(header.status()).ok().and_then(Kind::from_code);
     let message = codec::Reader::new(meta).str().unwrap_or("the server gave no reason").to_owned();
     // A kind of a later build is one that this build cannot act on.
     Error::new(kind.unwrap_or(Kind::Unsupported), message)

@@ -259,6 +259,7 @@ impl Reactor {
         let Some(connection) = self.connections[slot as usize].as_deref_mut() else { return };
         let (count, pending) = (self.requests.len(), connection.out.pending_bytes());
         self.shared.counters.requests.fetch_add(count as u64, Ordering::Relaxed);
+        connection.out.label = self.shared.service.label();
         let mut batch = Batch {
             connection: connection.id,
             is_unix: connection.link.passes_fds(),

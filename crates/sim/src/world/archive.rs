@@ -1,0 +1,44 @@
+//! Everything that the log ever held, kept beside the world as it comes: nodes trim their log, and
+//! the checkers fold it anew from its first entry.
+
+use crate::SimDisk;
+use holdfast_base::ids::Index;
+use holdfast_base::{Error, Result};
+use holdfast_cluster::{CLUSTER_TOPIC, NAMESPACE_TOPIC, Node};
+use holdfast_log::{Drive, EmbeddedLog, Log, Mode, Options, Scope};
+use std::path::Path;
+use std::sync::Arc;
+
+pub struct Archive {
+    pub log: Arc<EmbeddedLog>,
+}
+
+impl Archive {
+    pub fn new() -> Result<Archive> {
+        let options = Options { drive: Drive::Pump, ..Options::default() };
+        let log = EmbeddedLog::open(Arc::new(SimDisk::new(1)), Path::new("/archive"), options)?;
+        log.create(CLUSTER_TOPIC)?;
+        log.create(NAMESPACE_TOPIC)?;
+        Ok(Archive { log: Arc::new(log) })
+    }
+
+    /// Takes over what the log's host has and this has not. Whether the host has trimmed anything.
+    pub fn follow(&self, host: &Node) -> Result<bool> {
+        let mut trimmed = false;
+        for topic in [CLUSTER_TOPIC, NAMESPACE_TOPIC] {
+            trimmed |= host.log.info(topic)?.first > Index(1);
+            loop {
+                let next = self.log.info(topic)?.next;
+                let page = host.log.read(topic, next, 4096, 1 << 20, Scope::Durable)?;
+                let Some((first, _)) = page.first() else { break };
+                if *first != next {
+                    return Err(Error::bug(format!("entry {first} follows entry {next}")));
+                }
+                let entries = page.into_iter().map(|(_, entry)| entry).collect();
+                self.log.append(topic, entries, Mode::Synced, Box::new(|_| ()));
+                while self.log.pump() {}
+            }
+        }
+        Ok(trimmed)
+    }
+}

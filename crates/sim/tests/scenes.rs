@@ -1,0 +1,132 @@
+//! Stories of one cluster that a test directs: a node that slept through a trim of the log, one that
+//! was cut off for as long while it ran, a file that an entry let go and a crash left behind.
+
+use holdfast_cluster::NAMESPACE_TOPIC;
+use holdfast_env::Disk;
+use holdfast_env::disk::{Access, read_file};
+use holdfast_sim::world::cell::{End, SECOND};
+use holdfast_sim::world::scene::{Scene, Version};
+use std::path::Path;
+use std::sync::atomic::Ordering;
+
+/// Waits nest, so a scene wants a deep stack.
+fn on_a_deep_stack(story: impl FnOnce() + Send + 'static) {
+    let builder = std::thread::Builder::new().stack_size(256 << 20);
+    builder.spawn(story).unwrap().join().unwrap();
+}
+
+fn version(seed: u64) -> Version {
+    Version { seed, bytes: 2000 + seed as u32 }
+}
+
+fn put(scene: &mut Scene, gateway: usize, seeds: std::ops::Range<u64>) {
+    for seed in seeds {
+        scene.put(gateway, &format!("/f{seed}"), version(seed)).unwrap();
+    }
+}
+
+fn first_entry(scene: &Scene) -> u64 {
+    scene.node(1).unwrap().log.info(NAMESPACE_TOPIC).unwrap().first.0
+}
+
+fn whole_again(scene: &Scene) {
+    let whole = scene.until(120 * SECOND, |scene| scene.why_not_whole().is_none());
+    assert!(whole, "{:?}", scene.why_not_whole());
+    assert_eq!(scene.violations(), Vec::<String>::new());
+}
+
+/// Everything, through one node.
+fn read_all(scene: &Scene, gateway: usize, seeds: std::ops::Range<u64>) {
+    for seed in seeds {
+        let found = scene.read(gateway, &format!("/f{seed}")).unwrap();
+        assert!(found == Some(version(seed).content()), "/f{seed} at n{gateway}");
+    }
+}
+
+/// Writes until the log begins behind what node 3 has; gives where node 3 is.
+fn trim_without_node_3(scene: &mut Scene) {
+    let reached = scene.node(2).unwrap().namespace.applied().0;
+    for seed in 10..30 {
+        put(scene, 2, seed..seed + 1);
+        scene.run_for(4 * SECOND);
+    }
+    assert!(first_entry(scene) > reached, "{} is not behind {reached}", first_entry(scene));
+}
+
+#[test]
+fn a_node_that_slept_through_a_trim_goes_on_with_a_snapshot_of_the_logs_host() {
+    on_a_deep_stack(|| {
+        let mut scene = Scene::new(21, 5);
+        put(&mut scene, 3, 0..10);
+        scene.end(3, End::Kill);
+        trim_without_node_3(&mut scene);
+        scene.start(3);
+        whole_again(&scene);
+        let node = scene.node(3).unwrap();
+        assert_eq!(node.replicator.events.snapshots_taken_over.load(Ordering::Relaxed), 2);
+        read_all(&scene, 3, 0..30);
+    });
+}
+
+/// Its answers are labelled as possibly old as long as it hears nothing; then it cannot follow any
+/// more, ends, and begins anew with a snapshot.
+#[test]
+fn a_node_that_was_cut_off_through_a_trim_labels_its_answers_and_begins_anew() {
+    on_a_deep_stack(|| {
+        let mut scene = Scene::new(22, 5);
+        put(&mut scene, 3, 0..10);
+        assert!(!scene.node(3).unwrap().is_behind());
+        scene.cut_off(3);
+        scene.run_for(3 * SECOND);
+        assert!(scene.node(3).unwrap().is_behind() && !scene.node(2).unwrap().is_behind());
+        trim_without_node_3(&mut scene);
+        scene.heal();
+        whole_again(&scene);
+        assert!(scene.saw("a node that runs was left behind by a trim"));
+        let node = scene.node(3).unwrap();
+        assert!(!node.is_behind());
+        assert_eq!(node.replicator.events.snapshots_taken_over.load(Ordering::Relaxed), 2);
+        read_all(&scene, 3, 0..30);
+    });
+}
+
+/// A crash between the entry that lets a dropped replica go and the removal of its file left the
+/// file for ever, where the chunk lived on elsewhere: the start looked at chunks only that the view
+/// does not know.
+#[test]
+fn a_file_that_an_entry_let_go_and_a_crash_left_is_set_aside() {
+    on_a_deep_stack(|| {
+        let mut scene = Scene::new(23, 5);
+        scene.put_large(2, "/large", Version { seed: 1, bytes: 400_000 }).unwrap();
+        whole_again(&scene);
+        // What such a crash leaves: the sealed file of a chunk in a store that no entry names.
+        let chunks = Path::new("/data/chunks");
+        let names = |number: usize| {
+            let entries = scene.disk(number).list(chunks).unwrap();
+            entries.into_iter().map(|entry| entry.name).filter(|name| name.ends_with(".chunk"))
+        };
+        let (from, to, name) = (1..=5)
+            .flat_map(|from| names(from).map(move |name| (from, name)))
+            .find_map(|(from, name)| {
+                let to = (2..=5).find(|to| !names(*to).any(|other| other == name))?;
+                Some((from, to, name))
+            })
+            .expect("three of five nodes have it");
+        let bytes = read_file(&scene.disk(from), &chunks.join(&name), 1 << 20).unwrap();
+        scene.end(to, End::Kill);
+        let disk = scene.disk(to);
+        let file = disk.create(&chunks.join(&name), Access::Cached).unwrap();
+        file.write_at(&bytes, 0).unwrap();
+        drop(file);
+        scene.start(to);
+        let found = |scene: &Scene| {
+            let findings = scene.node(to).map(|node| node.findings()).unwrap_or_default();
+            findings.iter().any(|finding| finding.contains("which an entry had let go"))
+        };
+        assert!(scene.until(90 * SECOND, found), "{name} stays on n{to}");
+        assert!(!scene.disk(to).exists(&chunks.join(&name)).unwrap());
+        let aside = scene.disk(to).list(&chunks.join("quarantine")).unwrap();
+        assert_eq!(aside.len(), 1, "it is kept for a day");
+        whole_again(&scene);
+    });
+}
