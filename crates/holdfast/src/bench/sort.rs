@@ -163,6 +163,7 @@ fn measure(options: &SortBench, directory: &Path, lines: &mut Lines) -> Result<(
             }
         }
         std::fs::remove_file(&input)?;
+        std::fs::remove_file(directory.join("output"))?;
     }
     if grown.len() > 1 { growth(&grown, memory, lines) } else { Ok(()) }
 }

@@ -70,8 +70,7 @@ fn a_node_that_dies_in_the_middle_leaves_no_half_output() {
     let scratch = Scratch::new();
     let node = Node::start(&scratch.path("data"));
     node.client().put("/out", b"what was there\n", &NewFile::default()).unwrap();
-    // The sort asks for its input after it has begun to write: what is merged flows through, and
-    // says on standard error nothing; so the pipe is fed until the node is gone.
+    // What is merged flows from the pipe to the node, which dies while it does.
     let mut command: Command =
         node.command(&["sort", "-m", "-S", "32M", "-", "-o", "holdfast:///out"]);
     let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
