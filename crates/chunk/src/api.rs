@@ -33,6 +33,8 @@ pub struct StoreConfig {
     /// Length of a segment of the journal that small durable appends to raw chunks share; 0 for
     /// none. It takes four of them, once such appends come.
     pub journal_segment_bytes: u64,
+    /// Memory for the indexes of sealed chunks; those of others are read again when they are used.
+    pub index_bytes_max: u64,
 }
 
 impl StoreConfig {
@@ -44,6 +46,7 @@ impl StoreConfig {
             commit_threads: 2,
             spare_file: true,
             journal_segment_bytes: 32 * MIB,
+            index_bytes_max: 256 * MIB,
         }
     }
 }

@@ -10,9 +10,9 @@ use crate::sealed::{Sealed, SealedIndex, wrong_kind};
 use holdfast_base::ids::{ChunkId, Cookie, Generation, Pointer, Slot};
 use holdfast_base::units::MIB;
 use holdfast_base::{Error, Result};
+use holdfast_env::File;
 use holdfast_env::buf::AlignedBuf;
-use holdfast_env::disk::{Access, Entry};
-use holdfast_env::{Disk, File};
+use holdfast_env::disk::Access;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -80,7 +80,9 @@ impl DiskStore {
                 self.give_space(bound - sealed.file_bytes);
                 let mut chunks = self.chunks.write().expect("no holder of this lock panics");
                 if let Some(held) = chunks.get_mut(&chunk) {
-                    held.others.push(Arc::new(sealed));
+                    let sealed = Arc::new(sealed);
+                    self.indexes.keep(&sealed);
+                    held.others.push(sealed);
                 }
                 Ok(digest)
             }
@@ -160,7 +162,8 @@ impl DiskStore {
         header: &FileHeader,
         out: &mut Appender,
     ) -> Result<(Vec<IndexEntry>, Vec<u32>, u64)> {
-        let SealedIndex::Packed { table, damaged } = &source.index else {
+        let index = self.index(source)?;
+        let SealedIndex::Packed { table, damaged } = &*index else {
             return Err(wrong_kind(&source.header));
         };
         let from = self.handles.get(&*self.disk, source)?;
@@ -168,7 +171,7 @@ impl DiskStore {
         let mut digest = Digest::default();
         let mut entries = Vec::new();
         for slot in table.present_from(0).map(Slot).filter(|&slot| live(slot)) {
-            let Some(plan) = source.needle(slot)? else { continue };
+            let Some(plan) = index.needle(source, slot)? else { continue };
             let pointer = Pointer { chunk, slot, cookie: Cookie(0) };
             let read = plan.read(&source.header, &*from, pointer, true)?;
             digest.add_needle(slot, &read);
@@ -226,99 +229,49 @@ impl DiskStore {
 
     /// Removes a file. The current generation goes last, and the chunk with it.
     pub fn unlink(&self, chunk: ChunkId, generation: Generation) -> Result<()> {
-        self.let_go(chunk, generation, None)
-    }
-
-    /// As [`DiskStore::unlink`], but the file stays in `quarantine` until that time.
-    pub fn set_aside(
-        &self,
-        chunk: ChunkId,
-        generation: Generation,
-        until_unix_s: u64,
-    ) -> Result<()> {
-        self.let_go(chunk, generation, Some(until_unix_s))
-    }
-
-    /// Removes what was set aside until this time or an earlier one.
-    pub fn empty_quarantine(&self, now_unix_s: u64) -> Result<()> {
-        for (entry, until) in set_aside(&*self.disk, &self.dir)? {
-            if until <= now_unix_s {
-                // Not synced: if it comes back, it goes again.
-                self.disk.remove(&self.dir.join(names::QUARANTINE).join(&entry.name))?;
-                self.give_space(entry.bytes);
-            }
-        }
-        Ok(())
-    }
-
-    fn let_go(&self, chunk: ChunkId, generation: Generation, until: Option<u64>) -> Result<()> {
         let doing = || format!("unlink chunk `{chunk}` generation `{generation}`");
         let _busy = self.mark_busy(chunk)?;
         self.writable()?;
-        let (path, bytes) = {
-            let chunks = self.chunks.read().expect("no holder of this lock panics");
-            let held = chunks.get(&chunk).ok_or_else(|| crate::disk::not_held(chunk))?;
-            if held.current.generation() != generation {
-                let other = held.others.iter().find(|o| o.header.generation == generation);
-                let Some(other) = other else {
-                    return Err(Error::not_found("this store does not hold it").context(doing()));
-                };
-                (other.path(), other.file_bytes)
-            } else if !held.others.is_empty() {
-                let what = "it is current and others are there; unlink those first";
-                return Err(Error::invalid(what).context(doing()));
-            } else {
-                match &held.current {
-                    Version::Sealed(sealed) => (sealed.path(), sealed.file_bytes),
-                    Version::Open(open) => (open.path.clone(), 0),
-                }
+        let version = self.version(chunk, generation).map_err(|e| e.context(doing()))?;
+        let last = self.current(chunk)?.generation() == generation;
+        if last && !self.other_generations(chunk).is_empty() {
+            let what = "it is current and others are there; unlink those first";
+            return Err(Error::invalid(what).context(doing()));
+        }
+        let (path, bytes) = match &version {
+            Version::Sealed(sealed) => (sealed.path(), sealed.file_bytes),
+            Version::Open(open) => {
+                open.core().gone = true;
+                self.stop_appends(open);
+                (open.path.clone(), open.core().allocated)
             }
         };
-        let mut bytes = bytes;
-        if let Version::Open(open) = self.current(chunk)? {
-            open.core().gone = true;
-            self.stop_appends(&open);
-            bytes = open.core().allocated;
-        }
-        let remove = || match (until, path.file_name()) {
-            (Some(until), Some(name)) => {
-                let aside = self.dir.join(names::QUARANTINE);
-                self.disk.create_dir_all(&aside)?;
-                let name = names::aside(&name.to_string_lossy(), until);
-                // Not synced: if it comes back, it is set aside again.
-                self.disk.rename(&path, &aside.join(name))
+        let remove = || {
+            if self.disk.exists(&path)? {
+                self.disk.remove(&path)?;
             }
-            _ => {
-                if self.disk.exists(&path)? {
-                    self.disk.remove(&path)?;
-                }
-                self.disk.sync_dir(&self.dir, "chunk.unlink-name")
-            }
+            self.disk.sync_dir(&self.dir, "chunk.unlink-name")
         };
         remove().map_err(|e| self.write_failed(format_args!("{}", doing()), e))?;
-        if until.is_none() {
-            self.give_space(bytes);
-        }
-        let mut chunks = self.chunks.write().expect("no holder of this lock panics");
-        if let Some(held) = chunks.get_mut(&chunk) {
-            if held.current.generation() == generation {
-                chunks.remove(&chunk);
-            } else {
-                held.others.retain(|other| other.header.generation != generation);
-            }
-        }
+        self.give_space(bytes);
+        self.forget(chunk, generation);
         Ok(())
     }
-}
 
-/// What waits in `quarantine` for its removal, and until when.
-pub fn set_aside(disk: &dyn Disk, dir: &Path) -> std::io::Result<Vec<(Entry, u64)>> {
-    let entries = match disk.list(&dir.join(names::QUARANTINE)) {
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Vec::new(),
-        listed => listed?,
-    };
-    let until = |entry: Entry| names::aside_until(&entry.name).map(|until| (entry, until));
-    Ok(entries.into_iter().filter_map(until).collect())
+    /// A generation's file is gone: of those that are left, the last one is read.
+    pub fn forget(&self, chunk: ChunkId, generation: Generation) {
+        let mut chunks = self.chunks.write().expect("no holder of this lock panics");
+        let Some(held) = chunks.get_mut(&chunk) else { return };
+        if held.current.generation() != generation {
+            held.others.retain(|other| other.header.generation != generation);
+            return;
+        }
+        let last = (0..held.others.len()).max_by_key(|i| held.others[*i].header.generation);
+        match last {
+            Some(at) => held.current = Version::Sealed(held.others.remove(at)),
+            None => drop(chunks.remove(&chunk)),
+        }
+    }
 }
 
 fn put_record(

@@ -6,10 +6,11 @@ use crate::commit::{self, Queue};
 use crate::format::{FileHeader, SECTOR, VERSION, piece_count};
 use crate::index::Index;
 use crate::journal::{self, Journal};
+use crate::load::read_footer;
 use crate::open::{Append, Core, Open, Pending};
 use crate::read::{NeedlePlan, RawPlan};
 use crate::seal::fail_all;
-use crate::sealed::{Handles, Sealed, wrong_kind};
+use crate::sealed::{Handles, Indexes, Sealed, SealedIndex, wrong_kind};
 use crate::{NEEDLE_HINT_BYTES_MAX, names};
 use holdfast_base::checksum::crc32c;
 use holdfast_base::ids::{ChunkId, Cookie, Durability, Generation, Pointer, Slot, StoreId, Tier};
@@ -19,7 +20,7 @@ use holdfast_base::{Error, Kind, Result};
 use holdfast_env::buf::AlignedBuf;
 use holdfast_env::disk::{Access, Space};
 use holdfast_env::{Disk, File, Rng};
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::ops::{Deref, Range};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -48,8 +49,9 @@ pub struct DiskStore {
     pub capacity_bytes: u64,
     pub reserve_bytes: u64,
     /// What is there. Held to look up and to swap, never during I/O or callbacks.
-    pub chunks: RwLock<HashMap<ChunkId, Held>>,
+    pub chunks: RwLock<BTreeMap<ChunkId, Held>>,
     pub handles: Handles,
+    pub indexes: Indexes,
     /// Bytes that files take. Held while free space is asked for, so that two creations cannot
     /// both take the last of it.
     used_bytes: Mutex<u64>,
@@ -97,14 +99,15 @@ pub struct Parts {
     pub rng: Arc<dyn Rng>,
     pub config: StoreConfig,
     pub id: StoreId,
-    pub chunks: HashMap<ChunkId, Held>,
+    pub chunks: BTreeMap<ChunkId, Held>,
+    pub indexes: Indexes,
     pub used_bytes: u64,
     pub lock: Box<dyn Send + Sync>,
 }
 
 impl DiskStore {
     pub fn new(parts: Parts) -> Result<DiskStore> {
-        let Parts { disk, rng, config, id, chunks, used_bytes, lock } = parts;
+        let Parts { disk, rng, config, id, chunks, indexes, used_bytes, lock } = parts;
         let space = disk.space(&config.dir).map_err(Error::from)?;
         let capacity_bytes = match config.capacity_bytes {
             0 => space.total_bytes,
@@ -125,6 +128,7 @@ impl DiskStore {
             reserve_bytes,
             chunks: RwLock::new(chunks),
             handles: Handles::default(),
+            indexes,
             used_bytes: Mutex::new(used_bytes),
             busy: Mutex::default(),
             broken: AtomicBool::new(false),
@@ -267,11 +271,9 @@ impl DiskStore {
         others.iter().map(|other| other.header.generation).collect()
     }
 
-    pub fn list(&self) -> Vec<ChunkInfo> {
+    pub fn list_from(&self, first: ChunkId, max: usize) -> Vec<ChunkInfo> {
         let chunks = self.chunks.read().expect("no holder of this lock panics");
-        let mut list: Vec<ChunkInfo> = chunks.values().map(|held| held.current.info()).collect();
-        list.sort_by_key(|info| info.chunk);
-        list
+        chunks.range(first..).take(max).map(|(_, held)| held.current.info()).collect()
     }
 
     // Creation and appends.
@@ -429,7 +431,9 @@ impl DiskStore {
                 plan.read(&open.header, &*open.reader, all)
             }
             Version::Sealed(sealed) => {
-                let plan = RawPlan::new(&sealed.header, sealed.raw()?, offset, bytes)?;
+                let index = self.index(&sealed)?;
+                let raw = index.raw(&sealed.header)?;
+                let plan = RawPlan::new(&sealed.header, raw, offset, bytes)?;
                 let file = self.handles.get(&*self.disk, &sealed)?;
                 // Not for the scrubber, which nobody waits for.
                 if let Some(ahead) = plan.place().filter(|_| !all).and_then(|r| sealed.ahead(r)) {
@@ -438,6 +442,22 @@ impl DiskStore {
                 plan.read(&sealed.header, &*file, all)
             }
         }
+    }
+
+    /// The index of a sealed generation: from memory, or read and verified again.
+    pub fn index(&self, sealed: &Arc<Sealed>) -> Result<Arc<SealedIndex>> {
+        if let Some(index) = sealed.resident() {
+            return Ok(index);
+        }
+        let file = self.handles.get(&*self.disk, sealed)?;
+        let (_, footer) = read_footer(&*file, &sealed.header, sealed.file_bytes)?;
+        let footer = footer.ok_or_else(|| {
+            let what = "its index fails its checksum; a restart makes it again from the records";
+            crate::read::damaged(&sealed.header, format_args!("{what}"))
+        })?;
+        let index = Arc::new(SealedIndex::new(&sealed.header, footer));
+        self.indexes.put(sealed, index.clone());
+        Ok(index)
     }
 
     pub fn read_needle(&self, pointer: Pointer) -> Result<NeedleRead> {
@@ -475,7 +495,8 @@ impl DiskStore {
                 read(plan, &open.header, &*open.reader)
             }
             Version::Sealed(sealed) => {
-                let plan = sealed.needle(pointer.slot)?.ok_or_else(|| no_such_object(pointer))?;
+                let plan = self.index(&sealed)?.needle(&sealed, pointer.slot)?;
+                let plan = plan.ok_or_else(|| no_such_object(pointer))?;
                 let file = self.handles.get(&*self.disk, &sealed)?;
                 read(plan, &sealed.header, &*file)
             }

@@ -10,11 +10,11 @@ use crate::index::RawIndex;
 use crate::open::{Append, Pending};
 use crate::read::{check_part, part_crc};
 use holdfast_base::checksum::{crc32c, stamp};
-use holdfast_base::ids::{ChunkId, Generation, Pointer, Slot, Tier};
+use holdfast_base::ids::{ChunkId, Cookie, FileId, Generation, Pointer, Slot, Tier};
 use holdfast_base::limits::CHUNK_SLOTS_MAX;
 use holdfast_base::{Error, Result};
-use holdfast_env::region::{FRAME_BYTES, Frames, Region, RegionMut, RegionSlice};
-use std::collections::HashMap;
+use holdfast_env::region::{FRAME_BYTES, Frames, Region, RegionMut};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 
@@ -33,16 +33,28 @@ struct DramChunk {
 struct State {
     raw: RawIndex,
     slots: Vec<Option<Object>>,
+    /// All checksums of objects that have more than one, by slot.
+    crcs: BTreeMap<u32, Box<[u32]>>,
     fenced: bool,
     sealed: bool,
 }
 
-#[derive(Clone)]
+/// What is kept of an object, of which there are millions. Without its hint: names need not be
+/// rebuilt from what ends with the process.
+#[derive(Clone, Copy)]
 struct Object {
-    needle: Needle,
-    bytes: RegionSlice,
-    crcs: Vec<u32>,
+    owner: FileId,
+    /// In the run.
+    start: u64,
+    bytes: u32,
+    cookie: Cookie,
+    /// The only one, unless it is `long`.
+    crc: u32,
+    flags: u8,
+    long: bool,
 }
+
+const _: () = assert!(size_of::<Option<Object>>() == 32);
 
 struct Held {
     current: Arc<DramChunk>,
@@ -52,7 +64,7 @@ struct Held {
 pub struct DramStore {
     pub region: Arc<Region>,
     /// What is there. Held to look up and to swap.
-    chunks: RwLock<HashMap<ChunkId, Held>>,
+    chunks: RwLock<BTreeMap<ChunkId, Held>>,
 }
 
 impl DramChunk {
@@ -133,8 +145,31 @@ impl DramChunk {
             )));
         }
         // Objects that were begun earlier may settle later; a frozen window reads all the same.
-        state.slots.push(Some(Object { needle, bytes: window.freeze(), crcs }));
+        state.add(&needle, window, crcs);
         Ok(slot)
+    }
+
+    /// An object as its reader gets it, not verified.
+    fn found(&self, state: &State, slot: Slot, object: Object) -> Option<NeedleRead> {
+        let Object { owner, start, bytes, cookie, crc, flags, long } = object;
+        let bytes = Bytes::Region(self.frames.slice(start, bytes as usize)?);
+        let crcs = if long { state.crcs.get(&slot.0)?.to_vec() } else { vec![crc] };
+        let needle = Needle { owner, cookie, flags, hint: Vec::new() };
+        Some(NeedleRead { needle, bytes, crcs })
+    }
+}
+
+impl State {
+    /// Gives the next slot to the object in `window`.
+    fn add(&mut self, needle: &Needle, window: RegionMut, crcs: Vec<u32>) {
+        let (start, bytes) = (window.start(), window.len() as u32);
+        let Needle { owner, cookie, flags, .. } = *needle;
+        let (crc, long) = (crcs.first().copied().unwrap_or(0), crcs.len() > 1);
+        drop(window.freeze());
+        if long {
+            self.crcs.insert(self.slots.len() as u32, crcs.into());
+        }
+        self.slots.push(Some(Object { owner, start, bytes, cookie, crc, flags, long }));
     }
 }
 
@@ -291,20 +326,17 @@ impl DramStore {
     }
 
     pub fn read_needle(&self, pointer: Pointer) -> Result<NeedleRead> {
-        read_object(self.object(pointer)?, pointer)
+        verified(self.find_needle(pointer)?, pointer)
     }
 
     /// Not verified: the checksums are in the answer.
     pub fn find_needle(&self, pointer: Pointer) -> Result<NeedleRead> {
-        let Object { needle, bytes, crcs } = self.object(pointer)?;
-        Ok(NeedleRead { needle, bytes: Bytes::Region(bytes), crcs })
-    }
-
-    fn object(&self, pointer: Pointer) -> Result<Object> {
         let held = self.current(pointer.chunk).map_err(|_| no_such_object(pointer))?;
-        let object = held.state().slots.get(pointer.slot.0 as usize).cloned().flatten();
-        let object = object.filter(|object| object.needle.cookie == pointer.cookie);
-        object.ok_or_else(|| no_such_object(pointer))
+        let state = held.state();
+        let object = state.slots.get(pointer.slot.0 as usize).copied().flatten();
+        let object = object.filter(|object| object.cookie == pointer.cookie);
+        let found = object.and_then(|object| held.found(&state, pointer.slot, object));
+        found.ok_or_else(|| no_such_object(pointer))
     }
 
     pub fn read_needle_part(
@@ -312,7 +344,10 @@ impl DramStore {
         pointer: Pointer,
         wanted: Range<u64>,
     ) -> Result<(Bytes, Vec<u32>)> {
-        let Object { bytes, crcs, .. } = self.object(pointer)?;
+        let NeedleRead { bytes: Bytes::Region(bytes), crcs, .. } = self.find_needle(pointer)?
+        else {
+            return Err(Error::bug("read an object in memory: it is elsewhere"));
+        };
         check_part(pointer, &wanted, bytes.len() as u64)?;
         let first = (wanted.start / BLOCK) as usize;
         let mut part_crcs = Vec::new();
@@ -380,7 +415,10 @@ impl DramStore {
         }
         state.fenced = true;
         match held.kind {
-            ChunkKind::Packed => state.slots.truncate(length as usize),
+            ChunkKind::Packed => {
+                state.slots.truncate(length as usize);
+                state.crcs.split_off(&(length as u32));
+            }
             ChunkKind::Raw => {
                 let start = length / BLOCK * BLOCK;
                 let rest = held.frames.slice(start, (length - start) as usize);
@@ -404,36 +442,38 @@ impl DramStore {
         source.expect_kind(ChunkKind::Packed)?;
         let (objects, sealed) = {
             let state = source.state();
-            (state.slots.clone(), state.sealed)
+            let keep = |(slot, object): (usize, &Option<Object>)| {
+                let slot = Slot(slot as u32);
+                let object = object.filter(|_| live(slot))?;
+                source.found(&state, slot, object)
+            };
+            (state.slots.iter().enumerate().map(keep).collect::<Vec<_>>(), state.sealed)
         };
         if !sealed || next <= source.generation || self.version(chunk, next).is_ok() {
             let what = "it must be sealed, and the generation new";
             return Err(Error::invalid(what).context(doing()));
         }
-        let keep = |slot: usize| live(Slot(slot as u32));
-        let kept = objects.iter().enumerate().filter(|(slot, _)| keep(*slot));
-        let bytes: u64 = kept.filter_map(|(_, o)| o.as_ref()).map(|o| o.bytes.len() as u64).sum();
+        let bytes: u64 = objects.iter().flatten().map(|read| read.bytes.len() as u64).sum();
         let frames = self.region.allocate(bytes.div_ceil(FRAME_BYTES).max(1));
         let frames = frames.ok_or_else(|| Error::full("no frames are free").context(doing()))?;
         let mut digest = Digest::default();
-        let (mut slots, mut needles) = (Vec::with_capacity(objects.len()), 0);
-        for (slot, object) in objects.into_iter().enumerate() {
-            let Some(object) = object.filter(|_| keep(slot)) else {
-                slots.push(None);
+        let mut state = State { fenced: true, sealed: true, ..State::default() };
+        let mut needles = 0;
+        for (slot, read) in objects.into_iter().enumerate() {
+            let Some(read) = read else {
+                state.slots.push(None);
                 continue;
             };
             let slot = Slot(slot as u32);
-            let pointer = Pointer { chunk, slot, cookie: object.needle.cookie };
-            let read = read_object(object, pointer)?;
+            let pointer = Pointer { chunk, slot, cookie: read.needle.cookie };
+            let read = verified(read, pointer)?;
             digest.add_needle(slot, &read);
             let window = frames.reserve(read.bytes.len());
             let mut window = window.ok_or_else(|| Error::bug("the sum was wrong"))?;
             window.copy_from_slice(read.bytes.as_slice());
-            let NeedleRead { needle, crcs, .. } = read;
-            slots.push(Some(Object { needle, bytes: window.freeze(), crcs }));
+            state.add(&read.needle, window, read.crcs);
             needles += 1;
         }
-        let state = State { slots, fenced: true, sealed: true, ..State::default() };
         let (kind, owner) = (source.kind, source.owner);
         let state = Mutex::new(state);
         let made = DramChunk { chunk, generation: next, kind, owner, frames, state };
@@ -484,11 +524,9 @@ impl DramStore {
         Ok(())
     }
 
-    pub fn list(&self) -> Vec<ChunkInfo> {
+    pub fn list_from(&self, first: ChunkId, max: usize) -> Vec<ChunkInfo> {
         let chunks = self.chunks.read().expect("no holder of this lock panics");
-        let mut list: Vec<ChunkInfo> = chunks.values().map(|held| held.current.info()).collect();
-        list.sort_by_key(|info| info.chunk);
-        list
+        chunks.range(first..).take(max).map(|(_, held)| held.current.info()).collect()
     }
 
     pub fn usage(&self) -> Usage {
@@ -507,13 +545,12 @@ impl DramStore {
     }
 }
 
-fn read_object(object: Object, pointer: Pointer) -> Result<NeedleRead> {
-    let Object { needle, bytes, crcs } = object;
-    let mut pieces = bytes.chunks(BLOCK as usize).zip(&crcs);
+fn verified(read: NeedleRead, pointer: Pointer) -> Result<NeedleRead> {
+    let mut pieces = read.bytes.as_slice().chunks(BLOCK as usize).zip(&read.crcs);
     if !pieces.all(|(piece, &crc)| crc32c(piece) == crc) {
         return Err(Error::corrupt(format!(
             "read object `{pointer}`: it fails its checksum in memory; it is not served"
         )));
     }
-    Ok(NeedleRead { needle, bytes: Bytes::Region(bytes), crcs })
+    Ok(read)
 }

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod api;
+mod aside;
 mod commit;
 mod compact;
 mod disk;
@@ -29,6 +30,7 @@ mod transfer;
 mod writeback;
 
 pub use api::*;
+pub use aside::QUARANTINE_S;
 pub use scrub::{ScrubCursor, ScrubStep, Scrubber};
 /// Public for those who count its instructions and bytes; a store makes its own.
 pub use slot_table::SlotTable;

@@ -2,7 +2,7 @@
 //! damaged. Moves strangers aside, never deletes what could hold somebody's bytes.
 
 use crate::api::*;
-use crate::compact::set_aside;
+use crate::aside;
 use crate::disk::{DiskStore, Held, Parts, Version};
 use crate::format::{
     FOOTER_HEADER_BYTES, FileHeader, Footer, FooterHead, HeaderError, SECTOR, STORE_FILE_BYTES,
@@ -13,15 +13,17 @@ use crate::names::{self, Name};
 use crate::open::{Core, Open};
 use crate::recover::{Expect, Scan, scan};
 use crate::replay::{Replay, clear, replay};
-use crate::sealed::Sealed;
+use crate::sealed::{Indexes, Sealed};
 use holdfast_base::checksum::crc32c;
 use holdfast_base::ids::{ChunkId, Generation, StoreId};
 use holdfast_base::{Error, Result};
 use holdfast_env::buf::AlignedBuf;
-use holdfast_env::disk::{Access, ReplaceSites, create_dir_durable, read_file, replace_file};
+use holdfast_env::disk::{
+    Access, ReplaceSites, create_dir_durable, read_file, renew_len, replace_file,
+};
 use holdfast_env::rules::{self, Rule};
 use holdfast_env::{Disk, File, Rng};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -32,10 +34,11 @@ struct Loader {
     dir: PathBuf,
     id: StoreId,
     found: Recovered,
-    chunks: HashMap<ChunkId, Held>,
+    chunks: BTreeMap<ChunkId, Held>,
     /// All sealed generations, by chunk, before it is known which is current.
     sealed: HashMap<ChunkId, Vec<Arc<Sealed>>>,
     next: Vec<Arc<Sealed>>,
+    indexes: Indexes,
     used_bytes: u64,
     journal: Replay,
     /// A file that could not be read may miss something of the journal.
@@ -66,9 +69,10 @@ pub fn open(
         dir: dir.clone(),
         id,
         found: Recovered { store: id, new, ..Recovered::default() },
-        chunks: HashMap::new(),
+        chunks: BTreeMap::new(),
         sealed: HashMap::new(),
         next: Vec::new(),
+        indexes: Indexes::new(config.index_bytes_max),
         used_bytes: 0,
         journal: Replay::default(),
         keeps_journal: false,
@@ -78,15 +82,14 @@ pub fn open(
     loader.count_quarantine().map_err(io)?;
     let journal_ends = loader.end_journal().map_err(io)?;
     loader.choose_generations();
-    let Loader { mut found, chunks, used_bytes, .. } = loader;
+    let Loader { mut found, chunks, indexes, used_bytes, .. } = loader;
     let mut config = config;
     if !journal_ends {
         config.journal_segment_bytes = 0;
     }
     found.chunks = chunks.values().map(|held| held.current.info()).collect();
-    found.chunks.sort_by_key(|info| info.chunk);
     found.other_generations.sort();
-    let parts = Parts { disk, rng, config, id, chunks, used_bytes, lock };
+    let parts = Parts { disk, rng, config, id, chunks, indexes, used_bytes, lock };
     Ok((DiskStore::new(parts).map_err(doing)?, found))
 }
 
@@ -164,7 +167,7 @@ impl Loader {
 
     /// What waits there for its removal takes space.
     fn count_quarantine(&mut self) -> std::io::Result<()> {
-        let waiting = set_aside(&*self.disk, &self.dir)?;
+        let waiting = aside::waiting(&*self.disk, &self.dir)?;
         self.used_bytes += waiting.iter().map(|(entry, _)| entry.bytes).sum::<u64>();
         Ok(())
     }
@@ -181,7 +184,7 @@ impl Loader {
     }
 
     fn quarantine(&mut self, name: &str, why: String) -> Result<()> {
-        move_aside(&*self.disk, &self.dir, name)?;
+        aside::keep_stranger(&*self.disk, &self.dir, name)?;
         self.found.quarantined.push((name.to_owned(), why));
         Ok(())
     }
@@ -397,6 +400,7 @@ impl Loader {
             None => self.rescue(path, &header, trailer)?,
         };
         let sealed = Arc::new(Sealed::new(header, footer, path.to_owned(), len, rescued));
+        self.indexes.keep(&sealed);
         self.used_bytes += len;
         if is_next {
             self.next.push(sealed);
@@ -461,21 +465,7 @@ impl Loader {
     }
 }
 
-/// Moves a file into `quarantine`, under a name that is free there.
-pub fn move_aside(disk: &dyn Disk, dir: &Path, name: &str) -> std::io::Result<PathBuf> {
-    let aside = dir.join(names::QUARANTINE);
-    create_dir_durable(disk, &aside, 1, "chunk.quarantine")?;
-    let mut target = aside.join(name);
-    let mut number = 1;
-    while disk.exists(&target)? {
-        number += 1;
-        target = aside.join(format!("{name}.{number}"));
-    }
-    disk.rename(&dir.join(name), &target)?;
-    Ok(target)
-}
-
-/// Makes part of a file durable, whole sectors. A sync alone does not do: where an earlier one has
+/// Makes part of a file durable, whole sectors, and its length. A sync alone does not do: where an earlier one has
 /// failed, the kernel takes the pages for written, shows them, and never writes them. So the same
 /// bytes are written to the same sectors again, which a torn write leaves as they are.
 fn harden(
@@ -492,6 +482,7 @@ fn harden(
     if len > 0 {
         file.write_at(&buf[..len], part.start)?;
     }
+    renew_len(file)?;
     file.sync(site)
 }
 

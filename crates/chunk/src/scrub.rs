@@ -86,7 +86,7 @@ impl Scrubber {
     /// The chunk at the cursor, or the first one behind it.
     fn next_chunk(&mut self) -> Option<ChunkId> {
         let chunks = self.store.disk()?.chunks.read().expect("no holder of this lock panics");
-        let chunk = chunks.keys().copied().filter(|&id| id >= self.cursor.chunk).min()?;
+        let chunk = *chunks.range(self.cursor.chunk..).next()?.0;
         if chunk != self.cursor.chunk {
             self.cursor = ScrubCursor { chunk, position: 0 };
         }
@@ -151,7 +151,8 @@ fn needle(disk: &DiskStore, version: &Version, chunk: ChunkId, slot: Slot) -> Un
     let (plan, header, file) = match version {
         Version::Open(open) => (open_needle(open, pointer), &open.header, Ok(open.reader.clone())),
         Version::Sealed(sealed) => {
-            (sealed.needle(slot), &sealed.header, disk.handles.get(&*disk.disk, sealed))
+            let plan = disk.index(sealed).and_then(|index| index.needle(sealed, slot));
+            (plan, &sealed.header, disk.handles.get(&*disk.disk, sealed))
         }
     };
     let plan = match plan {

@@ -88,6 +88,7 @@ impl DiskStore {
         let sealed = Arc::new(Sealed::new(open.header, footer, path, footer_end, false));
         sealed.adopt(open.reader.clone());
         self.handles.opened_now(&sealed);
+        self.indexes.keep(&sealed);
         let allocated = open.core().allocated;
         self.give_space(allocated.saturating_sub(footer_end));
         let held = Held { current: Version::Sealed(sealed), others: Vec::new() };

@@ -1,4 +1,5 @@
-//! A sealed generation of a chunk on disk: immutable, with its index in memory.
+//! A sealed generation of a chunk on disk: immutable. Its index is in memory as long as there is room
+//! for it (see [`Indexes`]), and read from its footer again when it is not.
 
 use crate::api::{ChunkInfo, ChunkKind, ChunkState};
 use crate::format::{FileHeader, Footer, Table};
@@ -13,6 +14,7 @@ use holdfast_env::{Disk, File};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 /// Sealed files held open at once. Opening costs a few microseconds; descriptors are scarce.
@@ -25,7 +27,13 @@ pub enum SealedIndex {
 
 pub struct Sealed {
     pub header: FileHeader,
-    pub index: SealedIndex,
+    /// While it is in memory. Held to look and to swap.
+    index: Mutex<Option<Arc<SealedIndex>>>,
+    /// It was looked at since room was last looked for.
+    used: AtomicBool,
+    needles: u64,
+    /// Part of it is lost.
+    holes: bool,
     pub length: u64,
     pub data_end: u64,
     pub file_bytes: u64,
@@ -75,15 +83,9 @@ impl Readers {
     }
 }
 
-impl Sealed {
-    pub fn new(
-        header: FileHeader,
-        footer: Footer,
-        path: PathBuf,
-        file_bytes: u64,
-        rescued: bool,
-    ) -> Sealed {
-        let index = match footer.table {
+impl SealedIndex {
+    pub fn new(header: &FileHeader, footer: Footer) -> SealedIndex {
+        match footer.table {
             Table::Raw { extents, blocks } => {
                 let plain = |(i, crc): (usize, &u32)| crc ^ header.stamp(i as u64);
                 let blocks = blocks.iter().enumerate().map(plain).collect();
@@ -96,11 +98,75 @@ impl Sealed {
                 }
                 SealedIndex::Packed { table: SlotTable::new(offsets.into_iter()), damaged }
             }
+        }
+    }
+
+    /// Where the needle of `sealed`, whose index this is, lies; `None` if there is none in this slot.
+    pub fn needle(&self, sealed: &Sealed, slot: Slot) -> Result<Option<NeedlePlan>> {
+        let SealedIndex::Packed { table, damaged: lost } = self else { return Ok(None) };
+        match table.get(slot.0) {
+            Some((units, next)) => Ok(Some(NeedlePlan::new(units, next, sealed.data_end))),
+            None if lost.binary_search(&slot.0).is_ok() => {
+                Err(damaged(&sealed.header, format_args!("object {slot} was lost to damage")))
+            }
+            None => Ok(None),
+        }
+    }
+
+    pub fn raw(&self, header: &FileHeader) -> Result<&RawIndex> {
+        match self {
+            SealedIndex::Raw(raw) => Ok(raw),
+            SealedIndex::Packed { .. } => Err(wrong_kind(header)),
+        }
+    }
+
+    /// Memory that it takes, nearly.
+    fn bytes(&self) -> u64 {
+        let bytes = match self {
+            SealedIndex::Raw(raw) => {
+                size_of_val(raw.extents.as_slice()) + size_of_val(raw.blocks.as_slice())
+            }
+            SealedIndex::Packed { table, damaged } => {
+                table.bytes() + size_of_val(damaged.as_slice())
+            }
         };
+        (bytes + size_of::<SealedIndex>()) as u64
+    }
+}
+
+impl Sealed {
+    pub fn new(
+        header: FileHeader,
+        footer: Footer,
+        path: PathBuf,
+        file_bytes: u64,
+        rescued: bool,
+    ) -> Sealed {
         let (length, data_end) = (footer.length, footer.data_end);
-        let place = Mutex::new((path, None));
-        let readers = Mutex::default();
-        Sealed { header, index, length, data_end, file_bytes, rescued, place, readers }
+        let index = SealedIndex::new(&header, footer);
+        let (needles, holes) = match &index {
+            SealedIndex::Raw(raw) => (0, raw.has_gap()),
+            SealedIndex::Packed { table, damaged } => (table.count() as u64, !damaged.is_empty()),
+        };
+        Sealed {
+            header,
+            index: Mutex::new(Some(Arc::new(index))),
+            used: AtomicBool::new(false),
+            needles,
+            holes,
+            length,
+            data_end,
+            file_bytes,
+            rescued,
+            place: Mutex::new((path, None)),
+            readers: Mutex::default(),
+        }
+    }
+
+    /// The index, if it is in memory.
+    pub fn resident(&self) -> Option<Arc<SealedIndex>> {
+        self.used.store(true, Ordering::Relaxed);
+        self.index.lock().expect("no holder of this lock panics").clone()
     }
 
     /// What to ask the file for, ahead of this read of it.
@@ -140,10 +206,6 @@ impl Sealed {
     }
 
     pub fn info(&self) -> ChunkInfo {
-        let (needles, holes) = match &self.index {
-            SealedIndex::Raw(raw) => (0, raw.has_gap()),
-            SealedIndex::Packed { table, damaged } => (table.count() as u64, !damaged.is_empty()),
-        };
         ChunkInfo {
             chunk: self.header.chunk,
             generation: self.header.generation,
@@ -151,28 +213,9 @@ impl Sealed {
             owner: self.header.owner,
             state: ChunkState::Sealed,
             length: self.length,
-            needles,
+            needles: self.needles,
             stored_bytes: self.file_bytes,
-            damaged: holes || self.rescued,
-        }
-    }
-
-    /// Where the needle is; `None` if there is none in this slot.
-    pub fn needle(&self, slot: Slot) -> Result<Option<NeedlePlan>> {
-        let SealedIndex::Packed { table, damaged: lost } = &self.index else { return Ok(None) };
-        match table.get(slot.0) {
-            Some((units, next)) => Ok(Some(NeedlePlan::new(units, next, self.data_end))),
-            None if lost.binary_search(&slot.0).is_ok() => {
-                Err(damaged(&self.header, format_args!("object {slot} was lost to damage")))
-            }
-            None => Ok(None),
-        }
-    }
-
-    pub fn raw(&self) -> Result<&RawIndex> {
-        match &self.index {
-            SealedIndex::Raw(raw) => Ok(raw),
-            SealedIndex::Packed { .. } => Err(wrong_kind(&self.header)),
+            damaged: self.holes || self.rescued,
         }
     }
 
@@ -237,6 +280,72 @@ impl Handles {
         if let Some(old) = evicted.and_then(|weak| weak.upgrade()) {
             old.close();
         }
+    }
+}
+
+/// Which indexes are in memory, bounded by their bytes: the longest there goes first, unless it was
+/// looked at since. One that was made again from the records stays, for it is nowhere else.
+pub struct Indexes {
+    bytes_max: u64,
+    /// Held for list work.
+    kept: Mutex<Kept>,
+}
+
+#[derive(Default)]
+struct Kept {
+    /// With their bytes, in the order they came.
+    queue: VecDeque<(Weak<Sealed>, u64)>,
+    bytes: u64,
+}
+
+impl Indexes {
+    pub fn new(bytes_max: u64) -> Indexes {
+        Indexes { bytes_max, kept: Mutex::default() }
+    }
+
+    /// Counts the index of a generation that is new here.
+    pub fn keep(&self, sealed: &Arc<Sealed>) {
+        let index = sealed.index.lock().expect("no holder of this lock panics");
+        let Some(bytes) = index.as_ref().map(|index| index.bytes()) else { return };
+        drop(index);
+        if sealed.rescued {
+            return;
+        }
+        let mut kept = self.kept.lock().expect("no holder of this lock panics");
+        let Kept { queue, bytes: sum } = &mut *kept;
+        queue.push_back((Arc::downgrade(sealed), bytes));
+        *sum += bytes;
+        let mut chances = queue.len();
+        while *sum > self.bytes_max
+            && let Some((weak, bytes)) = queue.pop_front()
+        {
+            let sealed = weak.upgrade();
+            if let Some(sealed) = &sealed
+                && chances > 0
+                && sealed.used.swap(false, Ordering::Relaxed)
+            {
+                chances -= 1;
+                queue.push_back((weak, bytes));
+                continue;
+            }
+            *sum -= bytes;
+            if let Some(sealed) = sealed {
+                *sealed.index.lock().expect("no holder of this lock panics") = None;
+            }
+        }
+    }
+
+    /// Takes in an index that was read again.
+    pub fn put(&self, sealed: &Arc<Sealed>, index: Arc<SealedIndex>) {
+        {
+            let mut place = sealed.index.lock().expect("no holder of this lock panics");
+            if place.is_some() {
+                // Somebody else was faster.
+                return;
+            }
+            *place = Some(index);
+        }
+        self.keep(sealed);
     }
 }
 

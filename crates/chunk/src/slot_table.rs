@@ -138,7 +138,6 @@ impl SlotTable {
     }
 
     /// Memory it takes.
-    #[cfg(test)]
     pub fn bytes(&self) -> usize {
         size_of::<SlotTable>()
             + 8 * (self.present.len() + self.low.len() + self.high.len())

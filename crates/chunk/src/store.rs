@@ -280,14 +280,15 @@ impl Store {
         either!(self.unlink(chunk, generation))
     }
 
-    /// As [`Store::unlink`], but the file stays in `quarantine` until that time: for what seems to
-    /// have been let go while nobody could carry it out.
+    /// Takes what is here of a chunk and does not count (any more) out of the store: let go while
+    /// nobody could carry it out, short, or damaged. The file stays in `quarantine` until that time;
+    /// a copy can take its place at once. Answers where it is kept.
     pub fn set_aside(
         &self,
         chunk: ChunkId,
         generation: Generation,
         until_unix_s: u64,
-    ) -> Result<()> {
+    ) -> Result<PathBuf> {
         self.on_disk("set a chunk aside")?.set_aside(chunk, generation, until_unix_s)
     }
 
@@ -318,7 +319,7 @@ impl Store {
 
     /// Takes up a sealed generation of `bytes_total` file bytes from another store, or goes on
     /// where an earlier import of it was when it ended. `Exists` if all of it is here and verifies,
-    /// `Corrupt` if what is here is in the way ([`Store::make_way`]).
+    /// `Corrupt` if what is here is in the way ([`Store::set_aside`]).
     pub fn import(
         &self,
         chunk: ChunkId,
@@ -326,12 +327,6 @@ impl Store {
         bytes_total: u64,
     ) -> Result<Import> {
         Import::begin(self.on_disk("import a chunk")?, chunk, generation, bytes_total)
-    }
-
-    /// Moves what is here of a chunk that does not count, short or damaged, to `quarantine`: an
-    /// import can take its place. Answers where it is kept.
-    pub fn make_way(&self, chunk: ChunkId, generation: Generation) -> Result<PathBuf> {
-        self.on_disk("make way for a copy")?.make_way(chunk, generation)
     }
 
     /// Removes what an unfinished import has left; nothing if there is none.
@@ -352,7 +347,12 @@ impl Store {
 
     /// Current generations, by chunk.
     pub fn list(&self) -> Vec<ChunkInfo> {
-        either!(self.list())
+        self.list_from(ChunkId(0), usize::MAX)
+    }
+
+    /// Some of [`Store::list`]: up to `max` of them, from the first one that is not below `first`.
+    pub fn list_from(&self, first: ChunkId, max: usize) -> Vec<ChunkInfo> {
+        either!(self.list_from(first, max))
     }
 
     pub fn usage(&self) -> Usage {

@@ -9,7 +9,7 @@ use crate::disk::{BusyGuard, DiskStore, Held, Version};
 use crate::format::{
     BLOCK, COMMIT_HEADER_BYTES, CommitHeader, FileHeader, RECORD_ALIGN, Record, SECTOR,
 };
-use crate::load::{move_aside, read_footer};
+use crate::load::read_footer;
 use crate::names;
 use crate::read::{RawPlan, damaged};
 use crate::sealed::{Sealed, SealedIndex};
@@ -19,7 +19,7 @@ use holdfast_base::limits::CHUNK_BYTES;
 use holdfast_base::{Error, Result};
 use holdfast_env::File;
 use holdfast_env::buf::AlignedBuf;
-use holdfast_env::disk::{Access, read_file};
+use holdfast_env::disk::{Access, read_file, renew_len};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -68,47 +68,7 @@ impl DiskStore {
         if sealed.info().damaged {
             return Err(damaged(&sealed.header, format_args!("part of it is lost")));
         }
-        verify_all(sealed, &*self.handles.get(&*self.disk, sealed)?)
-    }
-
-    /// Takes a file that is short or damaged out of the store and keeps it in `quarantine`, so that
-    /// an import may take its place. Whoever calls knows that it does not count.
-    pub fn make_way(&self, chunk: ChunkId, generation: Generation) -> Result<PathBuf> {
-        let doing = || format!("set aside chunk `{chunk}` generation `{generation}`");
-        self.writable()?;
-        let _busy = self.mark_busy(chunk)?;
-        let version = match self.current(chunk).map_err(|e| e.context(doing()))? {
-            open @ Version::Open(_) => open,
-            Version::Sealed(_) => self.version(chunk, generation)?,
-        };
-        let (path, bytes) = match &version {
-            Version::Sealed(sealed) => (sealed.path(), sealed.file_bytes),
-            Version::Open(open) => {
-                open.core().gone = true;
-                self.stop_appends(open);
-                (open.path.clone(), open.core().allocated)
-            }
-        };
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let moved = move_aside(&*self.disk, &self.dir, &name)
-            .and_then(|kept| {
-                let aside = self.dir.join(names::QUARANTINE);
-                self.disk.sync_dir(&aside, "chunk.aside-name").map(|()| kept)
-            })
-            .map_err(|e| self.write_failed(format_args!("{}", doing()), e))?;
-        self.give_space(bytes);
-        let mut chunks = self.chunks.write().expect("no holder of this lock panics");
-        let Some(held) = chunks.get_mut(&chunk) else { return Ok(moved) };
-        if held.current.generation() != version.generation() {
-            held.others.retain(|other| other.header.generation != generation);
-        } else if let Some(last) = held.others.iter().map(|o| o.header.generation).max() {
-            // An older generation whose readers may not be done.
-            let at = held.others.iter().position(|other| other.header.generation == last);
-            held.current = Version::Sealed(held.others.remove(at.unwrap_or(0)));
-        } else {
-            chunks.remove(&chunk);
-        }
-        Ok(moved)
+        verify_all(sealed, &*self.index(sealed)?, &*self.handles.get(&*self.disk, sealed)?)
     }
 
     pub fn discard_import(&self, chunk: ChunkId, generation: Generation) -> Result<()> {
@@ -247,6 +207,7 @@ impl Import {
         place().map_err(failed)?;
         let sealed = Arc::new(sealed);
         sealed.renamed(path);
+        self.store.indexes.keep(&sealed);
         let info = sealed.info();
         let mut chunks = self.store.chunks.write().expect("no holder of this lock panics");
         match chunks.get_mut(&self.chunk) {
@@ -278,15 +239,16 @@ impl Import {
         if sealed.info().damaged {
             return Err(Error::corrupt("part of it was lost to damage where it comes from"));
         }
-        verify_all(&sealed, &*reader)?;
+        let index = sealed.resident().ok_or_else(|| Error::bug("a new index is not there"))?;
+        verify_all(&sealed, &index, &*reader)?;
         Ok(sealed)
     }
 }
 
 /// Reads every block or object of a sealed generation and checks its checksums.
-fn verify_all(sealed: &Sealed, file: &dyn File) -> Result<()> {
+fn verify_all(sealed: &Sealed, index: &SealedIndex, file: &dyn File) -> Result<()> {
     let header = &sealed.header;
-    match &sealed.index {
+    match index {
         SealedIndex::Raw(raw) => {
             for at in (0..sealed.length).step_by(BLOCK as usize) {
                 RawPlan::new(header, raw, at, BLOCK)?.read(header, file, true)?;
@@ -294,7 +256,7 @@ fn verify_all(sealed: &Sealed, file: &dyn File) -> Result<()> {
         }
         SealedIndex::Packed { table, .. } => {
             for slot in table.present_from(0).map(Slot) {
-                let plan = sealed.needle(slot)?.ok_or_else(|| {
+                let plan = index.needle(sealed, slot)?.ok_or_else(|| {
                     damaged(header, format_args!("object {slot} is not where its index says"))
                 })?;
                 let pointer = Pointer { chunk: header.chunk, slot, cookie: Cookie(0) };
@@ -346,6 +308,7 @@ fn resume(
     let mut prefix = AlignedBuf::zeroed(offset as usize);
     prefix[..offset as usize].copy_from_slice(&bytes[..offset as usize]);
     file.write_at(&prefix[..offset as usize], 0)?;
+    renew_len(&*file)?;
     Ok(Some((file, offset)))
 }
 

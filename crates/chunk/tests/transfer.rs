@@ -174,11 +174,12 @@ fn a_short_or_damaged_replica_is_set_aside_for_a_whole_one() {
     bad_disk.content(&bad_disk.find(".chunk")).lock().unwrap()[1_000_000] ^= 1;
     for (disk, store, ending) in [(short_disk, short, ".open"), (bad_disk, bad, ".chunk")] {
         assert_eq!(copy(&source, &store, G0).unwrap_err().kind, Kind::Corrupt);
-        let kept = store.make_way(CHUNK, G0).unwrap();
+        let before = store.usage().used_bytes;
+        let kept = store.set_aside(CHUNK, G0, 1000).unwrap();
         assert!(kept.starts_with("/store/quarantine"), "{kept:?}");
-        assert!(kept.to_string_lossy().ends_with(ending));
+        assert!(kept.to_string_lossy().ends_with(&format!("{ending}.until-1000")));
         assert!(store.list().is_empty() && disk.paths().contains(&kept));
-        assert_eq!(store.usage().used_bytes, 0);
+        assert_eq!(store.usage().used_bytes, before, "it takes its space for that time");
         copy(&source, &store, G0).unwrap();
         assert_eq!(read_raw(&store, 0, 3_000_000).unwrap(), data);
         assert_eq!(copy(&source, &store, G0).unwrap_err().kind, Kind::Exists);

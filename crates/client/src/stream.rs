@@ -10,6 +10,8 @@ pub use multi::{MultiStream, Run};
 pub use reader::FileReader;
 pub use writer::FileWriter;
 
+use crate::wire::file as msg;
+
 /// Transfers of one stream that are in flight at once: while one is worked on, the other moves.
 pub(crate) const SLICES_IN_FLIGHT: usize = 2;
 
@@ -19,3 +21,20 @@ pub(crate) const DURABLE_SLICES_IN_FLIGHT: usize = 12;
 
 /// How often one stream moves to a new chunk because its old one failed, before it gives up.
 pub(crate) const MOVES_MAX: usize = 8;
+
+/// The chunk that takes a writer's appends now.
+pub(crate) struct Current {
+    pub grant: msg::Grant,
+    /// Bytes sent to it, and bytes it has acknowledged.
+    pub sent: u64,
+    pub acknowledged: u64,
+}
+
+impl Current {
+    /// What the file has in it, if anything.
+    pub fn extent(self) -> Option<msg::Extent> {
+        let (chunk, bytes) = (self.grant.chunk, self.acknowledged);
+        let generation = Default::default();
+        (bytes > 0).then_some(msg::Extent::Raw { chunk, generation, bytes })
+    }
+}

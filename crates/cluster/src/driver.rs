@@ -41,6 +41,7 @@ use holdfast_base::ids::{
 use holdfast_base::node::StorageClass;
 use holdfast_base::{Error, Result};
 use holdfast_chunk::{Body, Done, Needle, ScrubStep};
+use holdfast_client::wire::Call;
 use holdfast_client::wire::peer::{self, Sender};
 use holdfast_env::net::{Meter, Peers};
 use holdfast_env::{Clock, Disk, Rng};
@@ -55,14 +56,6 @@ use std::sync::{Arc, Mutex};
 pub const NAMESPACE_TOPIC: &str = "namespace/0";
 /// The topic of the cluster view.
 pub const CLUSTER_TOPIC: &str = "cluster";
-
-/// Whose request a proposal is.
-#[derive(Clone, Copy, Debug)]
-pub struct Caller {
-    pub session: SessionId,
-    pub sequence: Sequence,
-    pub acknowledged_below: Sequence,
-}
 
 /// The machine that a node runs on, or a simulation of it.
 #[derive(Clone)]
@@ -209,16 +202,16 @@ impl Node {
     /// Appends a command to the namespace and answers what the view made of it.
     pub fn propose(
         &self,
-        caller: Caller,
+        call: Call,
         command: &Command,
         durability: Durability,
         done: Done<Outcome>,
     ) {
         self.namespace.propose(
             Request {
-                session: caller.session,
-                sequence: caller.sequence,
-                acknowledged_below: caller.acknowledged_below,
+                session: call.session,
+                sequence: call.sequence,
+                acknowledged_below: call.acknowledged_below,
                 command: command.to_entry(),
                 mode: mode(durability),
             },
@@ -230,12 +223,7 @@ impl Node {
 
     /// As [`Node::propose`], for the node's own commands, which nobody repeats.
     pub fn propose_own(&self, command: Command, durability: Durability, done: Done<Outcome>) {
-        let caller = Caller {
-            session: SessionId(0),
-            sequence: Sequence(0),
-            acknowledged_below: Sequence(0),
-        };
-        self.propose(caller, &command, durability, done);
+        self.propose(Call::default(), &command, durability, done);
     }
 
     /// Proposes and waits; for housekeeping threads only.

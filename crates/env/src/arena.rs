@@ -2,6 +2,8 @@
 //! What a copy brings while somebody writes is any mixture: the caller finds out (by a version
 //! word, say) and asks again. Every access is checked to lie inside; nothing here decides.
 
+#[cfg(target_arch = "x86_64")]
+use crate::region::memfd::copy_racy;
 use holdfast_base::{Error, Result};
 use std::io;
 use std::ptr::NonNull;
@@ -257,7 +259,7 @@ unsafe fn copy_over(source: *const u8, target: *mut u8, len: usize) {
     const LONG: usize = 2048;
     if len >= LONG {
         // SAFETY: the caller's.
-        return unsafe { copy_string(source, target, len) };
+        return unsafe { copy_racy(source, target, len) };
     }
     // SAFETY: moves whole 32 bytes from 0 to `len` rounded up, as the caller allows.
     unsafe {
@@ -287,23 +289,6 @@ unsafe fn copy_over(source: *const u8, target: *mut u8, len: usize) {
 unsafe fn copy_over(source: *const u8, target: *mut u8, len: usize) {
     // SAFETY: the caller's.
     unsafe { copy_exact(source, target, len) }
-}
-
-/// # Safety
-/// `source` is readable and `target` writable for `len` bytes; they do not overlap.
-#[cfg(target_arch = "x86_64")]
-#[inline(always)]
-unsafe fn copy_string(source: *const u8, target: *mut u8, len: usize) {
-    // SAFETY: copies `len` bytes forwards (the ABI keeps the direction flag clear).
-    unsafe {
-        std::arch::asm!(
-            "rep movsb",
-            inout("rcx") len => _,
-            inout("rsi") source => _,
-            inout("rdi") target => _,
-            options(nostack, preserves_flags)
-        );
-    }
 }
 
 /// A racy copy of exactly `len` bytes.
@@ -337,7 +322,7 @@ unsafe fn copy_exact(source: *const u8, target: *mut u8, len: usize) {
     match len {
         0 => {}
         // SAFETY: the caller's.
-        1..4 => unsafe { copy_string(source, target, len) },
+        1..4 => unsafe { copy_racy(source, target, len) },
         4..8 => ends!("mov", reg, "4", ":e"),
         8..16 => ends!("mov", reg, "8", ":r"),
         16..STEP => ends!("movdqu", xmm_reg, "16", ""),

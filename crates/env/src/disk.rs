@@ -5,6 +5,7 @@ mod real;
 
 pub use real::RealDisk;
 
+use holdfast_base::limits::SECTOR_BYTES;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -123,6 +124,14 @@ pub fn create_dir_durable(
         }
     }
     Ok(())
+}
+
+/// Makes the next sync of a file write the length that it shows. Where an earlier sync has failed,
+/// the kernel may take a length for written that the disk never got; only a change is written.
+pub fn renew_len(file: &dyn File) -> io::Result<()> {
+    let bytes = file.len()?;
+    file.set_len(bytes + SECTOR_BYTES as u64)?;
+    file.set_len(bytes)
 }
 
 /// Writes `bytes` as `path` so that a crash leaves the old file or the new one, never a mixture:

@@ -216,10 +216,16 @@ impl Frames {
         Some(RegionMut { run: self.run.clone(), start, len, frozen: false })
     }
 
-    /// Settled bytes of the run; nothing if some of them are not settled.
+    /// Settled bytes of the run; nothing if some of them are not settled. Behind a window that is
+    /// still open, only parts of what was one window.
     pub fn slice(&self, start: u64, len: usize) -> Option<RegionSlice> {
         let end = start.checked_add(len as u64)?;
-        (end <= self.run.state().settled).then(|| RegionSlice { run: self.run.clone(), start, len })
+        let settled = {
+            let state = self.run.state();
+            let one = |later: &Range<u64>| later.start <= start && end <= later.end;
+            end <= state.settled || state.settled_later.iter().any(one)
+        };
+        settled.then(|| RegionSlice { run: self.run.clone(), start, len })
     }
 
     /// Whether `window` was reserved here.

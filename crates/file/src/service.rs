@@ -7,7 +7,7 @@ use holdfast_base::codec::Decode;
 use holdfast_base::frame::{Header, STALE};
 use holdfast_base::{Error, Result};
 use holdfast_client::wire;
-use holdfast_cluster::{Caller, Namespace, Node};
+use holdfast_cluster::{Namespace, Node};
 use holdfast_env::net::{Batch, Body, BodyTarget, ConnectionId, Parts, Reply, Response, Service};
 use holdfast_env::region::Region;
 use holdfast_log::LogHost;
@@ -160,12 +160,4 @@ pub(crate) fn answer(reply: Reply, result: Result<(Vec<u8>, Parts)>) {
         Ok((meta, parts)) => Response::ok(meta, parts),
         Err(e) => Response::error(e),
     });
-}
-
-pub(crate) fn caller(call: &wire::Call) -> Caller {
-    Caller {
-        session: call.session,
-        sequence: call.sequence,
-        acknowledged_below: call.acknowledged_below,
-    }
 }

@@ -1,7 +1,7 @@
 //! Requests that change something: bytes first, then the entry that names them, then the answer.
 
 use crate::reads::find;
-use crate::service::{FileService, answer, caller, request};
+use crate::service::{FileService, answer, request};
 use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::ids::{ChunkId, Durability, FileId, SessionId};
 use holdfast_base::node::{NodeKind, StorageClass};
@@ -39,30 +39,15 @@ macro_rules! decode_or_refuse {
 pub(crate) use decode_or_refuse;
 
 impl FileService {
-    /// The class of a node to be made: its own, or that of the nearest directory above.
-    fn class_of(&self, node: &msg::NewNode) -> Result<StorageClass> {
-        if let Some(class) = node.class {
-            return Ok(class);
-        }
-        self.node.namespace.read(|view, _| inherited(view, &node.path))
-    }
-
-    /// Refuses early what `apply` would refuse anyway, before any bytes are written for it.
-    fn check_new(&self, node: &msg::NewNode) -> Result<()> {
+    /// What `put` and `begin` must know before they write bytes for a new node, under one lock: its
+    /// class is its own, or that of the nearest directory above; in tables, its kind is that of a
+    /// value. Refuses early what `apply` would refuse anyway.
+    fn prepare(&self, node: &mut msg::NewNode) -> Result<StorageClass> {
         path::check(&node.path)?;
-        self.node.namespace.read(|view, _| match view.lookup(&node.path) {
-            Some(there) if there.kind.is_container() => Err(Error::exists(format!(
-                "put `{}`: a {} of that name exists; name a file below it",
-                node.path.escape_debug(),
-                there.kind.name()
-            ))),
-            Some(_) if !node.replace && node.kind != NodeKind::KeyValue => {
-                Err(Error::exists(format!(
-                    "put `{}`: it exists; ask to replace it (-f) or choose another name",
-                    node.path.escape_debug()
-                )))
-            }
-            _ => Ok(()),
+        self.node.namespace.read(|view, _| {
+            node.kind = data_kind(view, &node.path);
+            check_new(view, node)?;
+            Ok(class_of(view, node))
         })?
     }
 
@@ -81,25 +66,12 @@ impl FileService {
         }
     }
 
-    /// What a new data node becomes: values in tables are key-values.
-    fn data_kind(&self, node: &msg::NewNode) -> Result<NodeKind> {
-        let in_table = self.node.namespace.read(|view, _| {
-            path::split(&node.path)
-                .and_then(|(parent, _)| view.lookup(parent))
-                .is_some_and(|parent| parent.kind == NodeKind::Table)
-        })?;
-        Ok(if in_table { NodeKind::KeyValue } else { NodeKind::File })
-    }
-
     pub(crate) fn put(&self, meta: &[u8], body: Body<'_>, reply: Reply) {
         let mut put: msg::Put = decode_or_refuse!(meta, "put", reply);
         let bytes = body.into_vec();
-        let prepared = self.data_kind(&put.node).and_then(|kind| {
-            put.node.kind = kind;
-            self.check_new(&put.node)?;
-            let crcs = checked_crcs(&bytes, put.crc, &put.node.path)?;
-            Ok((self.class_of(&put.node)?, crcs))
-        });
+        let prepared = self
+            .prepare(&mut put.node)
+            .and_then(|class| Ok((class, checked_crcs(&bytes, put.crc, &put.node.path)?)));
         let (class, crcs) = match prepared {
             Ok(prepared) => prepared,
             Err(e) => return reply_file(reply, self.first_answer(&put.call, e)),
@@ -131,7 +103,7 @@ impl FileService {
                 metadata,
             };
             let done = Box::new(move |outcome| reply_file(reply, outcome));
-            node.propose(caller(&put.call), &command, durability, done);
+            node.propose(put.call, &command, durability, done);
         };
         if bytes.is_empty() {
             return name(Ok(Location::Inline {}));
@@ -172,17 +144,12 @@ impl FileService {
 
     pub(crate) fn begin(&self, meta: &[u8], reply: Reply) {
         let mut begin: msg::Begin = decode_or_refuse!(meta, "begin a file", reply);
-        let prepared = self.data_kind(&begin.node).and_then(|kind| {
-            // A key-value is replaced without being asked.
-            begin.node.kind = kind;
-            self.check_new(&begin.node)?;
-            self.class_of(&begin.node)
-        });
-        let class = match prepared {
+        let class = match self.prepare(&mut begin.node) {
             Ok(class) => class,
             Err(e) => {
                 // The class is what the directory gives now; the file knows its own.
-                let class = self.class_of(&begin.node).unwrap_or(StorageClass::DEFAULT);
+                let class = self.node.namespace.read(|view, _| class_of(view, &begin.node));
+                let class = class.unwrap_or(StorageClass::DEFAULT);
                 let begun = self.first_answer(&begin.call, e).and_then(file_of);
                 let begun = begun.map(|file| msg::Begun { file, class });
                 return answer(reply, begun.map(|begun| (begun.to_bytes(), Parts::None)));
@@ -213,7 +180,7 @@ impl FileService {
             let begun = outcome.and_then(file_of).map(|file| msg::Begun { file, class });
             answer(reply, begun.map(|begun| (begun.to_bytes(), Parts::None)));
         });
-        self.node.propose(caller(&begin.call), &command, class.durability(), done);
+        self.node.propose(begin.call, &command, class.durability(), done);
     }
 
     pub(crate) fn allocate(&self, meta: &[u8], reply: Reply) {
@@ -231,7 +198,7 @@ impl FileService {
             });
             answer(reply, grant.map(|grant| (grant.to_bytes(), Parts::None)));
         });
-        self.node.allocate_raw(caller(&allocate.call), allocate.file, class, done);
+        self.node.allocate_raw(allocate.call, allocate.file, class, done);
     }
 
     /// Seals the file's chunks and names it, in one commit of the log; the stores follow.
@@ -276,7 +243,7 @@ impl FileService {
             metadata: close.node.metadata,
         };
         let done = Box::new(move |outcome| reply_file(reply, outcome));
-        self.node.propose(caller(&close.call), &command, durability, done);
+        self.node.propose(close.call, &command, durability, done);
     }
 
     pub(crate) fn change(&self, meta: &[u8], reply: Reply) {
@@ -293,7 +260,7 @@ impl FileService {
             Err(e) => return reply.send(Response::error(e)),
         };
         let done = Box::new(move |outcome| reply_done(reply, outcome));
-        self.node.propose(caller(&change.call), &command, durability, done);
+        self.node.propose(change.call, &command, durability, done);
     }
 
     fn command_of(&self, action: msg::Action) -> Result<Command> {
@@ -426,6 +393,35 @@ fn checked_crcs(bytes: &[u8], crc: u32, what: &str) -> Result<Vec<u32>> {
 }
 
 /// The class that a node at `path` inherits.
+fn class_of(view: &Namespace, node: &msg::NewNode) -> StorageClass {
+    node.class.unwrap_or_else(|| inherited(view, &node.path))
+}
+
+/// What a new data node becomes: values in tables are key-values.
+fn data_kind(view: &Namespace, path: &str) -> NodeKind {
+    let parent = path::split(path).and_then(|(parent, _)| view.lookup(parent));
+    match parent.is_some_and(|parent| parent.kind == NodeKind::Table) {
+        true => NodeKind::KeyValue,
+        false => NodeKind::File,
+    }
+}
+
+fn check_new(view: &Namespace, node: &msg::NewNode) -> Result<()> {
+    match view.lookup(&node.path) {
+        Some(there) if there.kind.is_container() => Err(Error::exists(format!(
+            "put `{}`: a {} of that name exists; name a file below it",
+            node.path.escape_debug(),
+            there.kind.name()
+        ))),
+        // A key-value is replaced without being asked.
+        Some(_) if !node.replace && node.kind != NodeKind::KeyValue => Err(Error::exists(format!(
+            "put `{}`: it exists; ask to replace it (-f) or choose another name",
+            node.path.escape_debug()
+        ))),
+        _ => Ok(()),
+    }
+}
+
 pub(crate) fn inherited(view: &Namespace, path: &str) -> StorageClass {
     let mut above = path;
     while let Some((parent, _)) = path::split(above) {

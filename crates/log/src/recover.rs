@@ -13,7 +13,7 @@ use holdfast_base::limits::SECTOR_BYTES;
 use holdfast_base::{Error, Result};
 use holdfast_env::Disk;
 use holdfast_env::buf::AlignedBuf;
-use holdfast_env::disk::{ReplaceSites, create_dir_durable, read_file, replace_file};
+use holdfast_env::disk::{ReplaceSites, create_dir_durable, read_file, renew_len, replace_file};
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -230,7 +230,8 @@ fn follow(walk: &mut Walk, segment: &Segment, oldest: bool) -> Result<u64> {
 /// Makes the end of the last segment durable: after a crash of the process alone it may be in the
 /// page cache only. A sync does not do: where one has failed, the kernel takes the pages for
 /// written, shows them, and never writes them. So what no later commit proves to be on the disk is
-/// written again: the same bytes to the same sectors, which a torn write leaves as they are.
+/// written again: the same bytes to the same sectors, which a torn write leaves as they are. So is
+/// the segment's length.
 fn harden(walk: &Walk, segment: &Segment, end: u64) -> std::io::Result<()> {
     let mut at = walk.unproven.front().map_or(end, |(_, position)| *position);
     let mut buf = AlignedBuf::zeroed((end - at).min(SCAN_BYTES as u64) as usize);
@@ -240,6 +241,7 @@ fn harden(walk: &Walk, segment: &Segment, end: u64) -> std::io::Result<()> {
         segment.direct.write_at(&buf[..piece], at)?;
         at += piece as u64;
     }
+    renew_len(&*segment.cached)?;
     segment.cached.sync("log.sync-recovered")
 }
 

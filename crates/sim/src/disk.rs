@@ -36,11 +36,18 @@ pub struct Options {
     pub torn_sectors: bool,
     /// A new directory is durable only after [`Disk::sync_dir`] of its parent.
     pub volatile_dirs: bool,
+    /// A sync that fails may lose the file's length as well as its sectors.
+    pub volatile_lengths: bool,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { capacity_bytes: 1 << 40, torn_sectors: true, volatile_dirs: false }
+        Options {
+            capacity_bytes: 1 << 40,
+            torn_sectors: true,
+            volatile_dirs: false,
+            volatile_lengths: false,
+        }
     }
 }
 
@@ -380,7 +387,8 @@ impl World {
     fn drop_dirty(&mut self, id: u64, sectors: Range<u64>) {
         self.seed = self.seed.wrapping_add(1);
         let cut = Cut::seeded(self.seed, false);
-        self.content(id).drop_dirty(sectors, &cut);
+        let length = self.options.volatile_lengths;
+        self.content(id).drop_dirty(sectors, length, &cut);
     }
 
     fn make_file(&mut self, path: &Path) -> io::Result<u64> {

@@ -7,7 +7,7 @@ use super::AsyncClient;
 use crate::client::{NewFile, decode};
 use crate::connection::aio::Request;
 use crate::stream::cursor::{Cursor, Span, check};
-use crate::stream::{DURABLE_SLICES_IN_FLIGHT, MOVES_MAX, SLICES_IN_FLIGHT};
+use crate::stream::{Current, DURABLE_SLICES_IN_FLIGHT, MOVES_MAX, SLICES_IN_FLIGHT};
 use crate::wire::{self, chunk, file as msg};
 use holdfast_base::codec::Encode;
 use holdfast_base::ids::{Durability, FileId};
@@ -207,14 +207,6 @@ pub struct AsyncWriter {
     moves: usize,
     /// Set by the first error, and while a call is under way.
     failed: Option<Error>,
-}
-
-/// The chunk that takes appends now.
-struct Current {
-    grant: msg::Grant,
-    /// Bytes sent to it, and bytes it has acknowledged.
-    sent: u64,
-    acknowledged: u64,
 }
 
 /// A slice on its way.
@@ -417,14 +409,6 @@ impl AsyncWriter {
     }
 
     fn finish_chunk(&mut self) {
-        if let Some(current) = self.current.take()
-            && current.acknowledged > 0
-        {
-            self.extents.push(msg::Extent::Raw {
-                chunk: current.grant.chunk,
-                generation: Default::default(),
-                bytes: current.acknowledged,
-            });
-        }
+        self.extents.extend(self.current.take().and_then(Current::extent));
     }
 }

@@ -4,7 +4,7 @@
 //! new one.
 
 use super::slice::Slice;
-use super::{DURABLE_SLICES_IN_FLIGHT, MOVES_MAX, SLICES_IN_FLIGHT};
+use super::{Current, DURABLE_SLICES_IN_FLIGHT, MOVES_MAX, SLICES_IN_FLIGHT};
 use crate::client::{Client, NewFile, Ticket, decode};
 use crate::wire::{self, chunk, file as msg};
 use holdfast_base::checksum::crc32c;
@@ -19,14 +19,6 @@ struct InFlight {
     ticket: Ticket,
     at: u64,
     bytes: Slice,
-}
-
-/// The chunk that takes appends now.
-struct Current {
-    grant: msg::Grant,
-    /// Bytes sent to it, and bytes it has acknowledged.
-    sent: u64,
-    acknowledged: u64,
 }
 
 /// A file that nobody sees before [`FileWriter::close`].
@@ -390,15 +382,7 @@ impl FileWriter<'_> {
     }
 
     fn finish_chunk(&mut self) {
-        if let Some(current) = self.current.take()
-            && current.acknowledged > 0
-        {
-            self.extents.push(msg::Extent::Raw {
-                chunk: current.grant.chunk,
-                generation: Default::default(),
-                bytes: current.acknowledged,
-            });
-        }
+        self.extents.extend(self.current.take().and_then(Current::extent));
     }
 }
 

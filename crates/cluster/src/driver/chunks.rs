@@ -3,7 +3,7 @@
 //! of this node takes the short way: no set, no messages.
 
 use super::replicas::{ReplicaSet, Replicator, Wanted};
-use super::{Caller, Node, RawGrant, allocation};
+use super::{Node, RawGrant, allocation};
 use crate::namespace::{Chunk, ChunkState};
 use crate::placement::{self, Ask, COPIES, Taken};
 use crate::{ChunkKind, ClusterView, Command, Outcome};
@@ -12,6 +12,7 @@ use holdfast_base::limits::CHUNK_BYTES;
 use holdfast_base::node::StorageClass;
 use holdfast_base::{Error, Kind, Result};
 use holdfast_chunk::{ChunkSpec, Done, Store};
+use holdfast_client::wire::Call;
 use std::sync::Arc;
 
 /// How long a seal that the log did not take waits for its repetition.
@@ -26,6 +27,15 @@ pub(super) struct Spot {
     /// Copies that it should have; repair makes up for those that are missing.
     pub copies: u8,
     pub capacity: u64,
+}
+
+/// Where a new chunk was made.
+#[derive(Clone)]
+pub(super) enum Writer {
+    /// One store of this node.
+    Alone(Store),
+    /// Which may have ended already.
+    Set(Arc<ReplicaSet>),
 }
 
 /// Where a chunk's bytes can be had.
@@ -78,7 +88,7 @@ impl Node {
         Err(refusal.unwrap_or_else(|| self.stores.refusal(class)))
     }
 
-    pub(super) fn allocate_command(&self, kind: ChunkKind, owner: FileId, spot: &Spot) -> Command {
+    fn allocate_command(&self, kind: ChunkKind, owner: FileId, spot: &Spot) -> Command {
         let (node, replicas) = (self.id, spot.replicas.clone());
         let (tier, durability) = (spot.tier, spot.durability);
         if spot.copies as usize == replicas.len() {
@@ -91,7 +101,7 @@ impl Node {
     /// Allocates and makes the next raw chunk of an unclosed file.
     pub fn allocate_raw(
         self: &Arc<Node>,
-        caller: Caller,
+        call: Call,
         file: FileId,
         class: StorageClass,
         done: Done<RawGrant>,
@@ -100,53 +110,81 @@ impl Node {
             Ok(spot) => spot,
             Err(e) => return done(Err(e)),
         };
-        let command = self.allocate_command(ChunkKind::Raw, file, &spot);
         let node = self.clone();
-        self.propose(
-            caller,
-            &command,
-            allocation(spot.tier, spot.durability),
-            Box::new(move |outcome| {
-                let workers = node.workers.clone();
-                workers.run(move || match outcome {
-                    Ok(Outcome::Chunk { chunk }) => node.make_raw(chunk, spot, file, done),
-                    Ok(_) => done(Err(Error::bug(
-                        "allocate a raw chunk: the view answered something else",
-                    ))),
-                    Err(e) => done(Err(e)),
-                });
-            }),
-        );
+        let made = move |spot: Spot, made: Result<(ChunkId, Writer)>| {
+            let (chunk, writer) = match made {
+                Ok(made) => made,
+                Err(e) => return done(Err(e)),
+            };
+            if let Writer::Set(set) = writer {
+                node.forget_old_sets();
+                // One that has ended already refuses the first append: its writer seals and moves.
+                node.replicator.keep_set(set);
+            }
+            let Spot { tier, durability, capacity, .. } = spot;
+            done(Ok(RawGrant { chunk, tier, durability, capacity }));
+        };
+        self.allocate(call, ChunkKind::Raw, file, spot, made);
     }
 
-    /// Makes a raw chunk on its stores. The repetition of an allocation that went through finds
+    /// Allocates a chunk and makes it on its stores. Calls back on a thread that may wait.
+    pub(super) fn allocate(
+        self: &Arc<Node>,
+        call: Call,
+        kind: ChunkKind,
+        owner: FileId,
+        spot: Spot,
+        done: impl FnOnce(Spot, Result<(ChunkId, Writer)>) + Send + 'static,
+    ) {
+        let command = self.allocate_command(kind, owner, &spot);
+        let durable = allocation(spot.tier, spot.durability);
+        let node = self.clone();
+        let allocated = move |outcome: Result<Outcome>| {
+            let workers = node.workers.clone();
+            // Making the chunk's file waits for the disk; this callback must not.
+            workers.run(move || match outcome {
+                Ok(Outcome::Chunk { chunk }) => node.make(chunk, kind, owner, spot, done),
+                Ok(_) => {
+                    let what = "allocate a chunk: the view answered something else";
+                    done(spot, Err(Error::bug(what)));
+                }
+                Err(e) => done(spot, Err(e)),
+            });
+        };
+        self.propose(call, &command, durable, Box::new(allocated));
+    }
+
+    /// Makes a chunk on its stores. The repetition of a raw one's allocation that went through finds
     /// it there, on the stores that the first one chose.
-    fn make_raw(self: &Arc<Node>, chunk: ChunkId, spot: Spot, file: FileId, done: Done<RawGrant>) {
-        let (tier, durability, capacity) = (spot.tier, spot.durability, spot.capacity);
+    fn make(
+        self: &Arc<Node>,
+        chunk: ChunkId,
+        kind: ChunkKind,
+        owner: FileId,
+        spot: Spot,
+        done: impl FnOnce(Spot, Result<(ChunkId, Writer)>) + Send + 'static,
+    ) {
         let known = self.namespace.read(|view, _| view.chunk(chunk).map(|c| c.replicas.clone()));
         let replicas = match known {
-            Ok(known) => known.unwrap_or(spot.replicas),
-            Err(e) => return done(Err(e)),
+            Ok(known) => known.unwrap_or_else(|| spot.replicas.clone()),
+            Err(e) => return done(spot, Err(e)),
         };
-        let grant = RawGrant { chunk, tier, durability, capacity };
-        let kind = holdfast_chunk::ChunkKind::Raw;
-        let spec = ChunkSpec {
-            durability,
-            capacity_bytes: capacity,
-            ..ChunkSpec::new(chunk, kind, file.0)
+        let raw = kind == ChunkKind::Raw;
+        let spec = match raw {
+            true => ChunkSpec::new(chunk, holdfast_chunk::ChunkKind::Raw, owner.0),
+            false => ChunkSpec::new(chunk, holdfast_chunk::ChunkKind::Packed, self.id.0 as u64),
         };
+        let (durability, capacity_bytes) = (spot.durability, spot.capacity);
+        let spec = ChunkSpec { durability, capacity_bytes, ..spec };
         if let Some(store) = self.alone(&replicas) {
-            return done(match store.create(spec) {
-                Err(e) if e.kind == Kind::Exists => Ok(grant),
-                made => made.map(|()| grant),
-            });
+            let made = match store.create(spec) {
+                Err(e) if e.kind == Kind::Exists && raw => Ok(()),
+                made => made,
+            };
+            return done(spot, made.map(|()| (chunk, Writer::Alone(store.clone()))));
         }
-        self.forget_old_sets();
-        let with = self.replicator.clone();
         ReplicaSet::create(&self.replicator, spec, &replicas, move |set| {
-            // A set that has ended already refuses the first append: its writer seals and moves.
-            with.keep_set(set);
-            done(Ok(grant));
+            done(spot, Ok((chunk, Writer::Set(set))));
         });
     }
 

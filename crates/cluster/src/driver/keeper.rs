@@ -5,14 +5,14 @@
 
 mod copies;
 
-use super::Node;
+use super::{Node, OwnStore};
 use crate::namespace::{Chunk, ChunkState};
 use crate::{Command, Namespace, Outcome};
 use holdfast_base::ids::{
     ChunkId, Durability, FileId, Generation, Index, SessionId, Slot, StoreId, Tier,
 };
 use holdfast_base::{Kind, Result};
-use holdfast_chunk::{ChunkInfo, Scrubber, Store};
+use holdfast_chunk::{ChunkInfo, QUARANTINE_S, Scrubber, Store};
 use holdfast_env::rules::{self, Rule};
 use holdfast_log::Mode;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -67,6 +67,11 @@ pub struct Keeper {
     sessions_next_ns: u64,
     /// When the quarantine is looked at again.
     quarantine_next_ns: u64,
+    /// Chunks here that this round looks at, and of each store where the next one goes on.
+    around: Arc<[Held]>,
+    look_next: BTreeMap<StoreId, ChunkId>,
+    /// Of the view's chunks, where the next round looks for some to unlink.
+    unlink_next: ChunkId,
     /// Files whose entry was proposed and that are not removed yet.
     owed: BTreeSet<(StoreId, ChunkId, Generation)>,
     /// Open chunks of this node that nobody here writes, and since when they look like it.
@@ -82,10 +87,11 @@ pub struct Keeper {
 
 /// How often the log's host looks what of it may go.
 const TRIM_NS: u64 = 10_000_000_000;
-/// How long a file that a former process should have removed is kept.
-const QUARANTINE_S: u64 = 24 * 3600;
 /// How often it is looked whether that is over.
 const QUARANTINE_LOOK_NS: u64 = 600_000_000_000;
+
+/// Chunks that one round looks at, of each store and of the view.
+const LOOK_MAX: usize = 1024;
 
 /// One duty, given the time.
 type Round = fn(&mut Keeper, u64) -> Result<()>;
@@ -119,6 +125,9 @@ impl Keeper {
             sessions: BTreeMap::new(),
             sessions_next_ns: 0,
             quarantine_next_ns: 0,
+            around: Arc::default(),
+            look_next: BTreeMap::new(),
+            unlink_next: ChunkId(0),
             owed: BTreeSet::new(),
             orphans: BTreeMap::new(),
             copies_next_ns: 0,
@@ -213,8 +222,8 @@ impl Keeper {
         Ok(())
     }
 
-    /// An accepted entry has let this replica go, and the process ended before its file was
-    /// removed: it is set aside, to be removed in a day.
+    /// An accepted entry has let this replica go, and its file was not removed, for the process
+    /// ended: it is set aside, to be removed in a day.
     fn let_go_again(&self, held: &Held, generation: Generation) {
         let (chunk, store) = (held.info.chunk, &held.store);
         let until = self.unix_s() + QUARANTINE_S;
@@ -314,8 +323,7 @@ impl Keeper {
     /// What an earlier process of this node was writing with others: nobody goes on with it.
     fn end_former_chunks(&self) -> Result<()> {
         let former: Vec<ChunkId> = self.node.namespace.read(|view, _| {
-            let open = view.chunks().filter(|known| known.state == ChunkState::Open);
-            let mine = open.filter(|known| known.node == self.node.id);
+            let mine = view.open_chunks().filter(|known| known.node == self.node.id);
             let shared = mine.filter(|known| !self.node.replicator.is_alone(&known.replicas));
             shared.map(|known| known.id).collect()
         })?;
@@ -333,6 +341,7 @@ impl Keeper {
 
     /// One round. Everything that fails is tried again in the next one.
     pub fn step(&mut self, now_ns: u64) {
+        self.look();
         let rounds: [(&str, Round); 14] = [
             ("reclaim deleted names", Keeper::reclaim),
             ("release what readers may have used", Keeper::release),
@@ -402,8 +411,10 @@ impl Keeper {
     }
 
     fn unlink_free(&mut self) -> Result<()> {
-        let free: Vec<(ChunkId, Generation, StoreId)> =
-            self.node.namespace.read(|view, _| view.unlinkable().collect())?;
+        let first = self.unlink_next;
+        let (free, next) =
+            self.node.namespace.read(|view, _| view.unlinkable_from(first, LOOK_MAX))?;
+        self.unlink_next = next.unwrap_or(ChunkId(0));
         for (chunk, generation, store_id) in free {
             // A replica on a store that this node does not have is another's to remove.
             let Some(own) = self.node.stores.get(store_id) else {
@@ -485,7 +496,7 @@ impl Keeper {
 
     /// Seals and switches here what was decided elsewhere while nobody told this node.
     fn follow_seals(&mut self, _now_ns: u64) -> Result<()> {
-        for held in self.held() {
+        for held in self.around.clone().iter() {
             if held.info.state == holdfast_chunk::ChunkState::Sealed
                 && held.info.kind == holdfast_chunk::ChunkKind::Raw
             {
@@ -498,7 +509,7 @@ impl Keeper {
             if let Some(known) = known
                 && known.state != ChunkState::Open
                 && !self.node.replicator.is_alone(&known.replicas)
-                && let Err(e) = self.settle_one(&held, &known)
+                && let Err(e) = self.settle_one(held, &known)
                 // Somebody else is at it: the next round sees what came of it.
                 && e.kind != Kind::Retry
             {
@@ -517,8 +528,8 @@ impl Keeper {
     fn compact(&mut self, _now_ns: u64) -> Result<()> {
         let writing: BTreeSet<ChunkId> = self.node.packed.open_chunks().into_iter().collect();
         let mut left = self.options.compactions;
-        for held in self.held() {
-            let (chunk, info) = (held.info.chunk, held.info);
+        for held in self.around.clone().iter() {
+            let (chunk, info) = (held.info.chunk, &held.info);
             if left == 0 {
                 break;
             }
@@ -547,7 +558,7 @@ impl Keeper {
                 continue;
             }
             left -= 1;
-            if let Err(e) = self.compact_one(&held) {
+            if let Err(e) = self.compact_one(held) {
                 self.given_up.insert(chunk);
                 return Err(e.context(format_args!("chunk `{chunk}`")));
             }
@@ -610,12 +621,25 @@ impl Keeper {
     }
 
     fn held(&self) -> Vec<Held> {
-        let mut held = Vec::new();
-        for own in self.node.stores.iter() {
-            for info in own.store.list() {
-                held.push(Held { store_id: own.id, store: own.store.clone(), info });
-            }
-        }
-        held
+        let all = |own: &OwnStore| own.store.list();
+        self.node.stores.iter().flat_map(|own| held(own, all(own))).collect()
     }
+
+    /// Takes up the next chunks of each store: a round looks at a bounded number of them.
+    fn look(&mut self) {
+        let mut around = Vec::new();
+        for own in self.node.stores.iter() {
+            let first = self.look_next.remove(&own.id).unwrap_or(ChunkId(0));
+            let list = own.store.list_from(first, LOOK_MAX);
+            if let Some(last) = list.last().filter(|_| list.len() == LOOK_MAX) {
+                self.look_next.insert(own.id, ChunkId(last.chunk.0 + 1));
+            }
+            around.extend(held(own, list));
+        }
+        self.around = around.into();
+    }
+}
+
+fn held(own: &OwnStore, list: Vec<ChunkInfo>) -> impl Iterator<Item = Held> {
+    list.into_iter().map(|info| Held { store_id: own.id, store: own.store.clone(), info })
 }

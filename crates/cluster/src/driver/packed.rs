@@ -6,14 +6,15 @@
 //! **Invariant:** a pointer is handed out only after its bytes are as durable as their class says.
 
 use super::Node;
-use super::chunks::Spot;
+use super::chunks::{Spot, Writer};
 use super::replicas::{ReplicaSet, Shared};
-use crate::{ChunkKind, Outcome};
+use crate::ChunkKind;
 use holdfast_base::ids::{ChunkId, Durability, FileId, Pointer, Slot, Tier};
 use holdfast_base::node::StorageClass;
 use holdfast_base::units::KIB;
 use holdfast_base::{Error, Kind, Result};
-use holdfast_chunk::{Body, ChunkSpec, Done, Needle, Store};
+use holdfast_chunk::{Body, Done, Needle};
+use holdfast_client::wire::Call;
 use holdfast_env::net::SharedBody;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -63,13 +64,6 @@ struct OpenChunk {
     writer: Writer,
     /// Appends of this chunk that are not answered yet; the last one seals a retired chunk.
     in_flight: Arc<Mutex<InFlight>>,
-}
-
-#[derive(Clone)]
-enum Writer {
-    /// One store of this node.
-    Alone(Store),
-    Set(Arc<ReplicaSet>),
 }
 
 #[derive(Default)]
@@ -149,22 +143,19 @@ impl PackedWriters {
 
     /// Allocates the lane's next chunk, then serves who waits.
     fn open_chunk(&self, node: &Arc<Node>, owner: FileId, spot: Spot) {
-        let command = node.allocate_command(ChunkKind::Packed, owner, &spot);
-        let durable = super::allocation(spot.tier, spot.durability);
         let opener = node.clone();
-        let allocated = move |outcome: Result<Outcome>| {
-            let node = opener.clone();
-            // Making the chunk's file waits for the disk; this callback must not.
-            opener.workers.run(move || match outcome {
-                Ok(Outcome::Chunk { chunk }) => make(&node, chunk, owner, spot),
-                Ok(_) => {
-                    let what = "allocate a packed chunk: the view answered something else";
-                    node.packed.refuse(owner, &spot, Error::bug(what));
-                }
-                Err(e) => node.packed.refuse(owner, &spot, e),
-            });
+        let made = move |spot: Spot, made: Result<(ChunkId, Writer)>| match made {
+            Err(e) => opener.packed.refuse(owner, &spot, e),
+            Ok((_, Writer::Set(set))) if set.ended() => {
+                opener.packed.failed_to_open(&opener, owner, &spot, set);
+            }
+            Ok((chunk, writer)) => {
+                let (spot, in_flight) = (Arc::new(spot), Arc::default());
+                let open = OpenChunk { owner, chunk, spot, writer, in_flight };
+                opener.packed.opened(&opener, open);
+            }
         };
-        node.propose_own(command, durable, Box::new(allocated));
+        node.allocate(Call::default(), ChunkKind::Packed, owner, spot, made);
     }
 
     /// No chunk could be had: who waits is told.
@@ -276,37 +267,6 @@ impl PackedWriters {
         }
         states.into_iter().for_each(|state| retire(node, state));
     }
-}
-
-/// Makes the chunk's files, then has the lane go on. On a thread that may wait.
-fn make(node: &Arc<Node>, chunk: ChunkId, owner: FileId, spot: Spot) {
-    let kind = holdfast_chunk::ChunkKind::Packed;
-    let spec = ChunkSpec {
-        durability: spot.durability,
-        capacity_bytes: spot.capacity,
-        ..ChunkSpec::new(chunk, kind, node.id.0 as u64)
-    };
-    let spot = Arc::new(spot);
-    let open = |writer| {
-        let (spot, in_flight) = (spot.clone(), Arc::default());
-        OpenChunk { owner, chunk, spot, writer, in_flight }
-    };
-    if let Some(store) = node.alone(&spot.replicas) {
-        return match store.create(spec) {
-            Ok(()) => node.packed.opened(node, open(Writer::Alone(store.clone()))),
-            Err(e) => node.packed.refuse(owner, &spot, e),
-        };
-    }
-    let (maker, place) = (node.clone(), spot.clone());
-    ReplicaSet::create(&node.replicator, spec, &spot.replicas, move |set| {
-        let node = maker;
-        if set.ended() {
-            return node.packed.failed_to_open(&node, owner, &place, set);
-        }
-        let writer = Writer::Set(set);
-        let open = OpenChunk { owner, chunk, spot: place, writer, in_flight: Arc::default() };
-        node.packed.opened(&node, open);
-    });
 }
 
 /// Capacity of a chunk that takes `needed` bytes at once: its front, and a checksum for each block.

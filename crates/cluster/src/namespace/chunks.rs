@@ -169,6 +169,7 @@ pub(super) struct Chunks {
     by_store: BTreeMap<StoreId, BTreeSet<ChunkId>>,
     /// Chunks with fewer replicas than copies, whatever their stores' state.
     thin: BTreeSet<ChunkId>,
+    open: BTreeSet<ChunkId>,
 }
 
 impl Chunks {
@@ -196,6 +197,9 @@ impl Chunks {
         }
         if chunk.replicas.len() < chunk.copies as usize {
             self.thin.insert(id);
+        }
+        if chunk.state == ChunkState::Open {
+            self.open.insert(id);
         }
         let index = match self.free.pop() {
             Some(index) => index,
@@ -246,9 +250,23 @@ impl Chunks {
         self.thin.iter().filter_map(|id| self.get(*id))
     }
 
+    /// It is sealed at `length`. The only way out of [`ChunkState::Open`].
+    pub(super) fn seal(&mut self, id: ChunkId, length: u64) {
+        self.open.remove(&id);
+        if let Some(chunk) = self.get_mut(id) {
+            (chunk.state, chunk.length) = (ChunkState::Sealed, length);
+        }
+    }
+
+    /// Open chunks, by id.
+    pub(super) fn open(&self) -> impl Iterator<Item = &Chunk> {
+        self.open.iter().filter_map(|id| self.get(*id))
+    }
+
     pub(super) fn remove(&mut self, id: ChunkId) {
         self.set_replicas(id, Vec::new());
         self.thin.remove(&id);
+        self.open.remove(&id);
         if let Some(index) = self.by_id.remove(&id) {
             self.slab[index as usize] = None;
             self.free.push(index);
@@ -260,6 +278,11 @@ impl Chunks {
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Chunk> {
-        self.by_id.values().filter_map(|index| self.slab[*index as usize].as_deref())
+        self.iter_from(ChunkId(0))
+    }
+
+    pub(super) fn iter_from(&self, first: ChunkId) -> impl Iterator<Item = &Chunk> {
+        let indices = self.by_id.range(first..).map(|(_, index)| *index as usize);
+        indices.filter_map(|index| self.slab[index].as_deref())
     }
 }

@@ -193,7 +193,12 @@ impl Nodes {
 
     #[inline]
     pub(super) fn name(&self, at: u32) -> &[u8] {
-        let node = &self[at];
+        self.name_of(&self[at])
+    }
+
+    // Always: in every look-up, once a component, and the compiler changes its mind about it.
+    #[inline(always)]
+    fn name_of<'a>(&'a self, node: &'a Node) -> &'a [u8] {
         let len = node.name_len as usize;
         if len <= NAME_INLINE_MAX {
             &node.name[..len]
@@ -228,7 +233,7 @@ impl Nodes {
     #[inline]
     pub(super) fn is_named(&self, at: u32, parent: u32, name: &[u8]) -> bool {
         let node = &self[at];
-        node.parent == parent && node.name_len as usize == name.len() && self.name(at) == name
+        node.parent == parent && self.name_of(node) == name
     }
 
     #[inline]

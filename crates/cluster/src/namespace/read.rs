@@ -406,6 +406,11 @@ impl Namespace {
         self.chunks.iter()
     }
 
+    /// Chunks that are open, by id.
+    pub fn open_chunks(&self) -> impl Iterator<Item = &Chunk> {
+        self.chunks.open()
+    }
+
     /// How many chunks there are.
     pub fn chunk_count(&self) -> usize {
         self.chunks.len()

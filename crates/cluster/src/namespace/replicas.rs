@@ -180,19 +180,18 @@ impl Namespace {
     /// Replicas that an `Unlink` would be accepted for, in the order in which they should go: a
     /// store removes the current generation last, before that nothing may say that it is gone.
     pub fn unlinkable(&self) -> impl Iterator<Item = (ChunkId, Generation, StoreId)> {
-        self.chunks.iter().flat_map(|chunk| {
-            let old = chunk.old.iter().filter(|old| old.released);
-            let old = old.flat_map(|old| old.replicas.iter().map(|at| (old.generation, *at)));
-            let dropped = chunk.dropped.iter().map(|d| (d.generation, d.store));
-            let spare = old.chain(dropped).filter(|(_, store)| chunk.can_spare(*store));
-            let last = chunk.state == ChunkState::Doomed
-                && chunk.old.is_empty()
-                && chunk.dropped.is_empty();
-            let current = last.then(|| chunk.replicas.iter().map(|at| (chunk.generation, *at)));
-            spare
-                .chain(current.into_iter().flatten())
-                .map(|(generation, store)| (chunk.id, generation, store))
-        })
+        self.chunks.iter().flat_map(unlinkable)
+    }
+
+    /// Those of up to `max` chunks from `first` on, and the chunk to go on with, if there is one.
+    pub fn unlinkable_from(
+        &self,
+        first: ChunkId,
+        max: usize,
+    ) -> (Vec<(ChunkId, Generation, StoreId)>, Option<ChunkId>) {
+        let chunks = || self.chunks.iter_from(first);
+        let next = chunks().nth(max).map(|chunk| chunk.id);
+        (chunks().take(max).flat_map(unlinkable).collect(), next)
     }
 
     /// Paths of up to `max` files with bytes in a chunk, for reports: looks at every node when the
@@ -219,6 +218,18 @@ impl Namespace {
         let named = self.nodes.iter().filter(in_it).filter_map(|at| path(self.nodes.id(at)));
         named.take(max).collect()
     }
+}
+
+fn unlinkable(chunk: &Chunk) -> impl Iterator<Item = (ChunkId, Generation, StoreId)> {
+    let old = chunk.old.iter().filter(|old| old.released);
+    let old = old.flat_map(|old| old.replicas.iter().map(|at| (old.generation, *at)));
+    let dropped = chunk.dropped.iter().map(|d| (d.generation, d.store));
+    let spare = old.chain(dropped).filter(|(_, store)| chunk.can_spare(*store));
+    let last =
+        chunk.state == ChunkState::Doomed && chunk.old.is_empty() && chunk.dropped.is_empty();
+    let current = last.then(|| chunk.replicas.iter().map(|at| (chunk.generation, *at)));
+    let all = spare.chain(current.into_iter().flatten());
+    all.map(|(generation, store)| (chunk.id, generation, store))
 }
 
 fn unlink_old(chunk: &mut Chunk, generation: Generation, store: StoreId) -> Result<()> {

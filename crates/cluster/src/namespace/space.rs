@@ -88,13 +88,12 @@ impl Namespace {
             if let Some(store) = replicas.iter().find(|store| !chunk.replicas.contains(store)) {
                 return Err(Error::invalid(format!("store `{store}` never held it")));
             }
-            chunk.state = ChunkState::Sealed;
-            chunk.length = length;
             let generation = chunk.generation;
             let left_out = chunk.replicas.iter().filter(|store| !replicas.contains(store));
             chunk.dropped = left_out.map(|store| Dropped { generation, store: *store }).collect();
             chunk.dropped.sort_unstable();
             self.chunks.set_replicas(id, replicas.to_vec());
+            self.chunks.seal(id, length);
         }
         // Later seals are told what the first one decided.
         let chunk = self.find_chunk(id)?;

@@ -124,7 +124,8 @@ impl Drop for Mapping {
 /// # Safety
 /// `source` is readable and `target` writable for `len` bytes; they do not overlap.
 #[cfg(target_arch = "x86_64")]
-unsafe fn copy_racy(source: *const u8, target: *mut u8, len: usize) {
+#[inline(always)]
+pub(crate) unsafe fn copy_racy(source: *const u8, target: *mut u8, len: usize) {
     // SAFETY: copies `len` bytes forwards (the ABI keeps the direction flag clear).
     unsafe {
         std::arch::asm!(
@@ -140,7 +141,7 @@ unsafe fn copy_racy(source: *const u8, target: *mut u8, len: usize) {
 /// # Safety
 /// As above.
 #[cfg(not(target_arch = "x86_64"))]
-unsafe fn copy_racy(source: *const u8, target: *mut u8, len: usize) {
+pub(crate) unsafe fn copy_racy(source: *const u8, target: *mut u8, len: usize) {
     let mut done = 0;
     // SAFETY: each access lies within the first `len` bytes and is aligned: words are used only
     // when both pointers agree modulo 8, after the bytes up to the first boundary.

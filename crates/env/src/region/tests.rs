@@ -84,7 +84,7 @@ fn unsettled_bytes_cannot_be_read() {
     let frames = region.allocate(1).unwrap();
     let (a, b) = (frames.reserve(10).unwrap(), frames.reserve(10).unwrap());
     drop(b.freeze());
-    assert!(frames.slice(10, 10).is_none(), "what is in front is still being written");
+    assert!(frames.slice(9, 2).is_none(), "what is in front is still being written");
     drop(a.freeze());
     assert_eq!(frames.slice(0, 20).unwrap().len(), 20);
     assert!(frames.slice(0, 21).is_none());
@@ -119,4 +119,19 @@ fn runs_are_adjacent_and_tails_return() {
     assert_eq!((a.frames(), b.frames()), (0..1, 1..4));
     drop((a, b));
     assert_eq!(region.frames_free(), 4);
+}
+
+#[test]
+fn what_is_settled_behind_an_open_window_can_be_read() {
+    let region = region(1);
+    let frames = region.allocate(1).unwrap();
+    let open = frames.reserve(4).unwrap();
+    write(&frames, b"behind");
+    write(&frames, b"it");
+    assert_eq!(&*frames.slice(4, 6).unwrap(), b"behind");
+    assert_eq!(&*frames.slice(10, 2).unwrap(), b"it");
+    assert!(frames.slice(3, 2).is_none(), "the front of it is being written");
+    assert!(frames.slice(10, 3).is_none(), "nobody wrote the rest");
+    drop(open.freeze());
+    assert_eq!(frames.slice(0, 12).unwrap().len(), 12);
 }

@@ -208,8 +208,9 @@ impl Content {
     }
 
     /// A failed sync, as on Linux: some sectors reached the disk, the others never will, yet all
-    /// are clean and readable until the power goes. A later sync says Ok and does not help.
-    pub fn drop_dirty(&mut self, range: Range<u64>, cut: &Cut) {
+    /// are clean and readable until the power goes. A later sync says Ok and does not help. With
+    /// `length` the same is true of the file's length.
+    pub fn drop_dirty(&mut self, range: Range<u64>, length: bool, cut: &Cut) {
         let dropped: Vec<u64> = self.dirty.range(range).copied().collect();
         for number in dropped {
             self.dirty.remove(&number);
@@ -220,7 +221,14 @@ impl Content {
                 sector.pending.clear();
             }
         }
-        // The length is not data: it goes through the file system's journal with the next sync.
+        // As a rule the length goes through the file system's journal with the next sync.
+        if length {
+            if let Some(kept) = cut.pick(&self.bytes_pending) {
+                self.bytes_durable = *kept;
+            }
+            self.bytes_pending.clear();
+            self.cut_to = None;
+        }
     }
 
     /// The file after a power cut. `in_flight` are sectors whose write was under way.

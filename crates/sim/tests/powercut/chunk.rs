@@ -583,7 +583,7 @@ fn a_footer_without_its_trailer_finishes_the_seal() {
 fn what_a_failed_sync_left_in_the_cache_is_durable_before_the_chunk_is_sealed() {
     let mut doubted = 0;
     for (seed, nth) in (0..10).flat_map(|seed| (1..9).map(move |nth| (seed, nth))) {
-        let disk = SimDisk::new(seed);
+        let disk = crate::common::failing_disk(seed);
         let (store, _) = open(&disk, 1).unwrap();
         let spec = ChunkSpec::new(ChunkId(1), ChunkKind::Raw, 9);
         store.create(ChunkSpec { capacity_bytes: 64 << 10, ..spec }).unwrap();

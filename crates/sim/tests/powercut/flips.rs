@@ -5,9 +5,10 @@ use crate::chunk::crcs;
 use crate::common::{Answer, noise};
 use crate::node::{Files, SimClock, config, read_tree};
 use holdfast_base::checksum::crc32c;
-use holdfast_base::ids::{Durability, FileId, Sequence, SessionId};
+use holdfast_base::ids::{Durability, FileId};
 use holdfast_base::node::{NodeKind, StorageClass};
-use holdfast_cluster::{Caller, Command, Location, Machine, Node};
+use holdfast_client::wire::Call;
+use holdfast_cluster::{Command, Location, Machine, Node};
 use holdfast_env::{Disk, Rng, SeededRng};
 use holdfast_sim::SimDisk;
 use std::path::{Path, PathBuf};
@@ -46,10 +47,8 @@ fn put(node: &Arc<Node>, path: &str, bytes: &[u8]) {
         parents: true,
         metadata: Vec::new(),
     };
-    let caller =
-        Caller { session: SessionId(0), sequence: Sequence(0), acknowledged_below: Sequence(0) };
     let (answer, done) = Answer::new();
-    node.propose(caller, &command, Durability::Durable, done);
+    node.propose(Call::default(), &command, Durability::Durable, done);
     node.pump();
     answer.get().unwrap();
 }

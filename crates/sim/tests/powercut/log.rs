@@ -268,7 +268,7 @@ fn the_log_keeps_its_promises_wherever_the_power_is_cut() {
 
 #[test]
 fn no_sync_of_the_log_can_be_left_out() {
-    let plans: Vec<Plan> = (0..40).map(|seed| plan(seed, 16, 5)).collect();
+    let plans: Vec<Plan> = (0..80).map(|seed| plan(seed, 16, 5)).collect();
     crate::common::prove_sites(&LogLayer, "log.", &plans);
 }
 
@@ -340,7 +340,7 @@ fn a_tail_that_was_kept_is_not_replaced_by_what_is_left_of_it() {
 fn what_a_failed_sync_left_in_the_cache_is_kept_once_it_was_recovered() {
     let mut doubted = 0;
     for seed in 0..60 {
-        let disk = SimDisk::new(seed);
+        let disk = crate::common::failing_disk(seed);
         let log = open(&disk).unwrap();
         log.create("t").unwrap();
         let mut entries: Vec<Vec<u8>> = Vec::new();

@@ -3,10 +3,12 @@
 
 mod chunk;
 mod common;
+mod faults;
 mod flips;
 mod fold;
 mod log;
 mod node;
+mod quarantine;
 
 use holdfast_sim::powercut::{Layer, Plan, undisturbed};
 

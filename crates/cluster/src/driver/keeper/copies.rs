@@ -44,8 +44,7 @@ impl Keeper {
     pub(super) fn end_short(&mut self, now_ns: u64) -> Result<()> {
         let node = self.node.clone();
         let open: Vec<Chunk> = node.namespace.read(|view, _| {
-            let open = view.chunks().filter(|chunk| chunk.state == ChunkState::Open);
-            let mine = open.filter(|chunk| chunk.node == node.id);
+            let mine = view.open_chunks().filter(|chunk| chunk.node == node.id);
             let shared =
                 |chunk: &&Chunk| chunk.copies > 1 || !node.replicator.is_alone(&chunk.replicas);
             mine.filter(shared).cloned().collect()

@@ -9,7 +9,7 @@ use holdfast_base::codec::Encode;
 use holdfast_base::ids::{ChunkId, Generation, Index, StoreId};
 use holdfast_base::units::{KIB, MIB};
 use holdfast_base::{Error, Kind, Result};
-use holdfast_chunk::Import;
+use holdfast_chunk::{Import, QUARANTINE_S};
 use holdfast_client::wire::peer::{self, Directions, Exported};
 use holdfast_env::net::{Flow, PeerReply, PeerRequest};
 use std::collections::{BTreeMap, BTreeSet};
@@ -450,7 +450,8 @@ impl Job {
         let import = match own.store.import(chunk, generation, bytes_total) {
             // Short or damaged, and dropped for that: it makes way, if the log says so here, too.
             Err(e) if e.kind == Kind::Corrupt && !self.with.directory.counts(store, chunk)? => {
-                own.store.make_way(chunk, generation)?;
+                let until = self.with.clock.unix_ms() / 1000 + QUARANTINE_S;
+                own.store.set_aside(chunk, generation, until)?;
                 Events::count(&self.with.events.set_aside);
                 own.store.import(chunk, generation, bytes_total)
             }
