@@ -95,7 +95,9 @@ pub struct Counts {
     pub retried: u64,
     /// Requests to servers that were dead.
     pub dead: u64,
-    /// Datagrams that nobody waited for: late, twice, or made up.
+    /// Of those lost: answered after they had been given up.
+    pub late: u64,
+    /// Datagrams that nobody waited for: twice, or made up.
     pub stray: u64,
     /// Datagrams and answers that no server sends.
     pub broken: u64,
@@ -300,8 +302,7 @@ impl Fleet {
             return;
         };
         let Some(number) = self.servers[server as usize].ids.find(frame.id) else {
-            self.counts.stray += 1;
-            return;
+            return self.unexpected(server, now_ns, frame.id);
         };
         let slot = &mut self.slots[number as usize];
         let is_first = slot.heard_ns == 0;
@@ -319,6 +320,20 @@ impl Fleet {
             }
         }
         self.part(number, frame, body, done);
+    }
+
+    /// A datagram that nobody waits for. If it answers what was given up, its server lives, and
+    /// nothing was lost: timeouts were too short.
+    fn unexpected(&mut self, server: u32, now_ns: u64, id: u16) {
+        let of = &mut self.servers[server as usize];
+        let Some(sent_ns) = of.ids.take_late(id) else {
+            self.counts.stray += 1;
+            return;
+        };
+        of.losses = 0;
+        self.counts.late += 1;
+        self.heard_ns = now_ns;
+        self.window.late(now_ns, sent_ns);
     }
 
     /// One of several datagrams of an answer.
@@ -459,6 +474,7 @@ impl Fleet {
         if server.losses == 0 {
             self.window.lost(now_ns, sent_ns);
         }
+        self.window.counts_as_lost(sent_ns);
         server.losses += 1;
         self.counts.lost += 1;
         if self.heard_ns < sent_ns && self.backed_off_ns <= sent_ns {
@@ -466,6 +482,10 @@ impl Fleet {
             self.backed_off_ns = now_ns;
         }
         let is_suspicious = server.losses >= self.settings.losses_suspicious;
+        // With a hole in it, what is still to come proves nothing.
+        if let Some(id) = slot.id.take_if(|_| slot.heard_ns == 0) {
+            server.ids.give_up(id, number, sent_ns);
+        }
         let slot = &mut self.slots[number as usize];
         if slot.tries < self.settings.retries && server.health == Health::Up {
             slot.tries += 1;

@@ -67,6 +67,16 @@ pub struct Window {
     smooth_ns: f64,
     deviation_ns: f64,
     backoffs: u32,
+    /// What the last cut was for, if it was for losses.
+    undo: Option<Undo>,
+}
+
+/// A window before it was cut for losses, and how many requests of then are still taken for lost:
+/// if all of them are answered after all, nothing was (Eifel, RFC 4015; F-RTO, RFC 5682).
+struct Undo {
+    size: f64,
+    threshold: f64,
+    lost: u64,
 }
 
 /// The least of two periods: this one and the one before.
@@ -113,6 +123,7 @@ impl Window {
             smooth_ns: 0.0,
             deviation_ns: 0.0,
             backoffs: 0,
+            undo: None,
         }
     }
 
@@ -153,6 +164,11 @@ impl Window {
 
     /// The first part of an answer came over UDP: its time counts for timeouts, too.
     pub fn timed(&mut self, now_ns: u64, sent_ns: u64) {
+        self.estimate(now_ns, sent_ns);
+        self.observed(now_ns, sent_ns);
+    }
+
+    fn estimate(&mut self, now_ns: u64, sent_ns: u64) {
         let time = now_ns.saturating_sub(sent_ns) as f64;
         if self.smooth_ns == 0.0 {
             (self.smooth_ns, self.deviation_ns) = (time, time / 2.0);
@@ -161,7 +177,6 @@ impl Window {
             self.smooth_ns += (time - self.smooth_ns) / 8.0;
         }
         self.backoffs = 0;
-        self.observed(now_ns, sent_ns);
     }
 
     /// An answer's time, which says how long the queue is.
@@ -193,7 +208,28 @@ impl Window {
     /// one sign.
     pub fn lost(&mut self, now_ns: u64, sent_ns: u64) {
         if sent_ns >= self.cut_ns {
+            let (size, threshold) = (self.size, self.threshold);
             self.cut(now_ns, CUT);
+            self.undo = Some(Undo { size, threshold, lost: 0 });
+        }
+    }
+
+    /// One more answer is missing to what was sent at `sent_ns`.
+    pub fn counts_as_lost(&mut self, sent_ns: u64) {
+        if let Some(undo) = self.undo.as_mut().filter(|_| sent_ns < self.cut_ns) {
+            undo.lost += 1;
+        }
+    }
+
+    /// What counted as lost was answered after all, but late. Timeouts get longer; and if nothing
+    /// was lost of all that the window was cut for, it is what it was.
+    pub fn late(&mut self, now_ns: u64, sent_ns: u64) {
+        self.estimate(now_ns, sent_ns);
+        let Some(undo) = self.undo.as_mut().filter(|_| sent_ns < self.cut_ns) else { return };
+        undo.lost = undo.lost.saturating_sub(1);
+        if undo.lost == 0 {
+            (self.size, self.threshold) = (self.size.max(undo.size), undo.threshold);
+            self.undo = None;
         }
     }
 
@@ -213,6 +249,7 @@ impl Window {
         self.size = (self.size * part).max(self.settings.least);
         self.threshold = self.size;
         self.cut_ns = now_ns;
+        self.undo = None;
     }
 
     /// How long an answer is waited for: a few round trips.
@@ -346,6 +383,34 @@ mod tests {
         assert!(window.timeout_ns() <= 200_000 * US);
         window.timed(200_000 * US, 199_600 * US);
         assert_eq!(window.timeout_ns(), usual);
+    }
+
+    #[test]
+    fn a_cut_is_undone_when_all_that_it_was_for_is_answered_late() {
+        let mut window = Window::new(Settings::default());
+        (0..100).for_each(|i| window.timed(i * 1000 * US + 100 * US, i * 1000 * US));
+        let sent = 200_000 * US;
+        let lose = |window: &mut Window, requests: u64| {
+            window.lost(sent + 1000 * US, sent);
+            (0..requests).for_each(|_| window.counts_as_lost(sent));
+        };
+        let timeout = window.timeout_ns();
+        lose(&mut window, 2);
+        assert_eq!(window.size(), 8.0);
+        window.late(sent + 3000 * US, sent);
+        assert_eq!(window.size(), 8.0, "the other may be lost");
+        window.late(sent + 3000 * US, sent);
+        assert_eq!(window.size(), 16.0);
+        assert!(window.timeout_ns() > 2 * timeout, "{}", window.timeout_ns());
+        // Late answers to what was sent after the cut say nothing about it, and neither do any
+        // about a cut for a queue that was too long.
+        let mut window = Window::new(Settings::default());
+        lose(&mut window, 1);
+        window.late(sent + 5000 * US, sent + 2000 * US);
+        assert_eq!(window.size(), 8.0);
+        window.cut(sent + 6000 * US, CUT);
+        window.late(sent + 7000 * US, sent);
+        assert_eq!(window.size(), 4.0);
     }
 
     #[test]

@@ -56,6 +56,26 @@ pub struct Storing<'a> {
     pub vivify: Option<u32>,
 }
 
+impl<'a> Storing<'a> {
+    /// One that asks for nothing special.
+    pub fn new(key: &'a [u8], mode: Mode, flags: u32, expires: u32) -> Storing<'a> {
+        Storing {
+            key,
+            flags,
+            expires,
+            mode,
+            new_cas: None,
+            required_cas: None,
+            binary: false,
+            vivify: None,
+        }
+    }
+
+    fn item(&self, value: [&'a [u8]; 2], marks: u32, cas: Option<u64>) -> NewItem<'a> {
+        NewItem { key: self.key, flags: self.flags, expires: self.expires, value, marks, cas }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stored {
     Done(u64),
@@ -91,14 +111,15 @@ impl Engine {
     }
 
     /// When something expires that a client gave so many seconds, or a date.
-    pub fn expiry(&self, exptime: i32) -> u32 {
+    pub fn expiry(&self, exptime: i64) -> u32 {
         let now = self.store.now();
-        match i64::from(exptime) {
+        match exptime {
             0 => 0,
             // Already; never 0, which is for ever.
             ..0 => 1,
             seconds @ 1..=RELATIVE_SECONDS_MAX => now.saturating_add(seconds as u32),
-            date => u32::try_from(date - self.shared.epoch_s()).unwrap_or(1).max(1),
+            // Past 2038, too, where memcached's own are gone at once.
+            date => date.saturating_sub(self.shared.epoch_s()).clamp(1, i64::from(u32::MAX)) as u32,
         }
     }
 
@@ -212,14 +233,7 @@ impl Engine {
         let mut marks = marks | if storing.binary { MARK_BINARY } else { 0 };
         let mut new_cas = storing.new_cas;
         loop {
-            let new = NewItem {
-                key: storing.key,
-                flags: storing.flags,
-                expires: storing.expires,
-                value,
-                marks,
-                cas: new_cas,
-            };
+            let new = storing.item(value, marks, new_cas);
             let hash = self.store.hash(storing.key);
             let (mut refused, mut replaced, mut stale) = (Stored::No, None, None);
             let put = self.store.put(&mut self.writer, &new, hash, |old| {
@@ -376,15 +390,12 @@ impl Engine {
             let text = &digits[at..];
             // A shorter number is padded to the length that was there, as memcached does.
             let padding = &[b' '; NUMBER_BYTES_MAX][..old_len.saturating_sub(text.len())];
+            let mode = Mode::Cas { cas: found.cas, stale: false };
+            let expires = new_expires.unwrap_or(found.seen.head.expires);
             let storing = Storing {
-                key,
-                flags: found.flags,
-                expires: new_expires.unwrap_or(found.seen.head.expires),
-                mode: Mode::Cas { cas: found.cas, stale: false },
                 new_cas,
-                required_cas: None,
                 binary: found.seen.head.has(MARK_BINARY),
-                vivify: None,
+                ..Storing::new(key, mode, found.flags, expires)
             };
             let marks = found.seen.head.word & (MARK_BINARY | MARK_STALE);
             match self.link_over(&storing, [text, padding], &found, marks) {
@@ -409,14 +420,7 @@ impl Engine {
         found: &Found,
         marks: u32,
     ) -> Stored {
-        let new = NewItem {
-            key: storing.key,
-            flags: storing.flags,
-            expires: storing.expires,
-            value,
-            marks,
-            cas: storing.new_cas,
-        };
+        let new = storing.item(value, marks, storing.new_cas);
         let hash = self.store.hash(storing.key);
         let place = found.seen.place;
         let put = self.store.put(&mut self.writer, &new, hash, |old| {
@@ -431,11 +435,15 @@ impl Engine {
 }
 
 /// The list of pieces that an item is, if it is one.
+#[inline(always)]
 pub fn large_of(store: &Store, seen: &Seen) -> Option<Large> {
-    if !seen.head.has(MARK_LARGE) || seen.head.value_len() != large::LIST_BYTES {
-        return None;
-    }
+    let is_list = seen.head.has(MARK_LARGE) && seen.head.value_len() == large::LIST_BYTES;
+    is_list.then(|| list_of(store, seen))
+}
+
+#[cold]
+fn list_of(store: &Store, seen: &Seen) -> Large {
     let mut bytes = [0; large::LIST_BYTES + SLACK_BYTES];
     store.copy_value(seen, &mut bytes);
-    Some(Large::from_bytes(&bytes))
+    Large::from_bytes(&bytes)
 }

@@ -97,7 +97,12 @@ impl Index {
     /// Offset of the line of a hash.
     #[inline(always)]
     fn line(&self, hash: u64) -> usize {
-        let lines = self.lines.load(Ordering::Acquire);
+        Index::line_of(self.lines.load(Ordering::Acquire), hash)
+    }
+
+    /// The same among so many lines.
+    #[inline(always)]
+    fn line_of(lines: usize, hash: u64) -> usize {
         let mask = usize::MAX >> (lines - 1).leading_zeros();
         let line = hash as usize & mask;
         (if line < lines { line } else { line & mask >> 1 }) * LINE_BYTES
@@ -112,19 +117,28 @@ impl Index {
     #[inline(always)]
     pub fn read(&self, hash: u64) -> Reading {
         loop {
-            let line = self.line(hash);
+            let lines = self.lines.load(Ordering::Acquire);
+            let line = Index::line_of(lines, hash);
             let mut version = self.arena.u32(line).load(Ordering::Acquire);
             if version & 1 != 0 {
-                wait_until(|| {
-                    version = self.arena.u32(line).load(Ordering::Acquire);
-                    version & 1 == 0
-                });
+                version = self.unlocked(line);
             }
             // A line that was split in between no longer holds every hash that led to it.
-            if self.line(hash) == line {
+            if self.lines.load(Ordering::Acquire) == lines {
                 return Reading { line, version };
             }
         }
+    }
+
+    /// The version of a line once its writer is done.
+    #[cold]
+    fn unlocked(&self, line: usize) -> u32 {
+        let mut version = 0;
+        wait_until(|| {
+            version = self.arena.u32(line).load(Ordering::Acquire);
+            version & 1 == 0
+        });
+        version
     }
 
     /// Whether what was read since is what was there all the time.

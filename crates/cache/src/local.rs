@@ -10,6 +10,7 @@ use holdfast_base::{Error, Result};
 use holdfast_env::Clock;
 use holdfast_env::arena::SLACK_BYTES;
 use holdfast_env::poll::Waker;
+use std::mem::{replace, take};
 use std::sync::Arc;
 
 pub struct Local {
@@ -48,13 +49,8 @@ impl Local {
         let (len, mut at) = (self.input.len(), 0);
         self.input.resize(len + SLACK_BYTES, 0);
         while self.lives {
-            let (used, wants) = self.session.consume(
-                &mut self.engine,
-                &mut self.batch,
-                &self.input[at..],
-                len - at,
-                &mut self.out,
-            );
+            let (engine, input) = (&mut self.engine, (&self.input[at..], len - at));
+            let (used, wants) = self.session.consume(engine, &mut self.batch, input, &mut self.out);
             at += used;
             answer(self.out.as_slice());
             self.out.clear();
@@ -67,6 +63,16 @@ impl Local {
         self.input.truncate(len);
         self.input.drain(..at);
         self.lives
+    }
+
+    /// Says something as another client of the same cache, who comes, is served, and goes.
+    pub fn say_as_another(&mut self, bytes: &[u8], answer: impl FnMut(&[u8])) -> bool {
+        let first =
+            (take(&mut self.session), take(&mut self.input), replace(&mut self.lives, true));
+        let lives = self.say(bytes, answer);
+        take(&mut self.session).abandon(&mut self.engine);
+        (self.session, self.input, self.lives) = first;
+        lives
     }
 
     /// What is kept of commands that are not complete.

@@ -5,11 +5,11 @@
 use crate::engine::{Counted, Engine, Found, Mode, Stored, Storing};
 use crate::item::{Head, KEY_BYTES_MAX, MARK_BINARY, MARK_LARGE, MARK_STALE, MARK_WON};
 use crate::out::Out;
-use crate::parse::{Words, base64_decode, base64_encode, i32_of, u32_of, u64_of};
-use crate::session::{Done, push_large};
+use crate::parse::{Words, base64_decode, base64_encode, i32_of, i64_of, u32_of, u64_of};
+use crate::session::{Done, Line, push_large};
 use crate::store::Removed;
 use crate::text::{NO_MEMORY, NOT_A_NUMBER, TOO_LARGE};
-use crate::values::{END_BYTES, Incoming, Kind, Value};
+use crate::values::{END_BYTES, Kind, Value};
 
 /// Words of one command, its end counted as memcached does.
 const WORDS_MAX: usize = 20;
@@ -55,7 +55,7 @@ impl<'a> Flags<'a> {
                 Some(seen) if !*seen => *seen = true,
                 _ => return Err("duplicate flag"),
             }
-            let expiry = || i32_of(rest).map(|e| engine.expiry(e)).ok_or(BAD_TOKEN);
+            let expiry = || i64_of(rest).map(|e| engine.expiry(e)).ok_or(BAD_TOKEN);
             let number = || u64_of(rest).ok_or(BAD_TOKEN);
             match letter {
                 b'b' => {
@@ -84,6 +84,15 @@ impl<'a> Flags<'a> {
             return Err("opaque token too long");
         }
         Ok(flags)
+    }
+
+    /// What puts an item in the place of a missing one.
+    fn adding(&self, expires: u32) -> Storing<'_> {
+        Storing {
+            new_cas: self.new_cas,
+            binary: self.binary,
+            ..Storing::new(&self.key, Mode::Add, 0, expires)
+        }
     }
 
     /// Appends the flags that an answer repeats or fills in.
@@ -128,21 +137,15 @@ fn wrong(out: &mut Out, what: &str) {
 }
 
 /// Serves one line; see `text::command`.
-pub fn command(
-    engine: &mut Engine,
-    words: &Words<'_>,
-    line: &[u8],
-    behind: &[u8],
-    at: &mut usize,
-    out: &mut Out,
-) -> Done {
+pub fn command(engine: &mut Engine, line: &Line<'_>, at: &mut usize, out: &mut Out) -> Done {
+    let words = &line.words;
     let verb = words.get(0)[1];
     match verb {
         b'n' => {
             out.push(b"MN\r\n");
             return Done::Line;
         }
-        b's' => return begin_store(engine, words, line, behind, at, out),
+        b's' => return begin_store(engine, line, at, out),
         b'g' | b'd' | b'a' if words.len() < 2 => out.push(b"ERROR\r\n"),
         b'e' if words.len() < 2 => wrong(out, BAD_LINE),
         b'g' | b'd' | b'a' | b'e' if words.get(1).len() > KEY_BYTES_MAX => wrong(out, BAD_LINE),
@@ -183,16 +186,7 @@ fn look(engine: &mut Engine, flags: &Flags<'_>) -> Option<(Found, Head, bool)> {
     if found.is_none()
         && let Some(expires) = flags.vivify
     {
-        let storing = Storing {
-            key,
-            flags: 0,
-            expires,
-            mode: Mode::Add,
-            new_cas: flags.new_cas,
-            required_cas: None,
-            binary: flags.binary,
-            vivify: None,
-        };
+        let storing = flags.adding(expires);
         // Of several that come at once, one adds it.
         won = matches!(engine.store_value(&storing, b""), Stored::Done(_));
         found = engine.fetch(key, flags.value);
@@ -333,16 +327,11 @@ fn invalidate(engine: &mut Engine, flags: &Flags<'_>) -> Removed {
             return Removed::Refused;
         }
         let head = found.seen.head;
+        let expires = flags.expires.unwrap_or(head.expires);
         let storing = Storing {
-            key: &flags.key,
-            flags: found.flags,
-            expires: flags.expires.unwrap_or(head.expires),
-            mode: Mode::Set,
             // Above the old one: a cas that is older than the mark can be told from one after it.
             new_cas: Some(flags.new_cas.unwrap_or(found.cas + 1)),
-            required_cas: None,
-            binary: false,
-            vivify: None,
+            ..Storing::new(&flags.key, Mode::Set, found.flags, expires)
         };
         let value = match found.large {
             Some(large) => large.to_bytes().to_vec(),
@@ -371,16 +360,7 @@ fn count(engine: &mut Engine, flags: &Flags<'_>, out: &mut Out) {
         let (Counted::NotFound, Some(expires)) = (counted, flags.vivify) else { break counted };
         let mut digits = [0; 20];
         let at = crate::out::digits_of(flags.initial, &mut digits);
-        let storing = Storing {
-            key: &flags.key,
-            flags: 0,
-            expires,
-            mode: Mode::Add,
-            new_cas: flags.new_cas,
-            required_cas: None,
-            binary: flags.binary,
-            vivify: None,
-        };
+        let storing = flags.adding(expires);
         match engine.store_value(&storing, &digits[at..]) {
             Stored::Done(cas) => break Counted::Done { value: flags.initial, expires, cas },
             Stored::NoMemory => break Counted::NoMemory,
@@ -484,14 +464,8 @@ impl MetaStoring<'_> {
     }
 }
 
-fn begin_store(
-    engine: &mut Engine,
-    words: &Words<'_>,
-    line: &[u8],
-    behind: &[u8],
-    at: &mut usize,
-    out: &mut Out,
-) -> Done {
+fn begin_store(engine: &mut Engine, line: &Line<'_>, at: &mut usize, out: &mut Out) -> Done {
+    let words = &line.words;
     if words.len() < 2 {
         out.push(b"ERROR\r\n");
         return Done::Line;
@@ -527,29 +501,20 @@ fn begin_store(
         engine.delete(storing.key, None);
         return swallow;
     }
-    if behind.len() < len + END_BYTES {
-        let incoming = Incoming::storing(engine, Kind::Meta, line, &storing, len);
-        return Done::Value(Box::new(incoming));
+    match Value::behind(engine, Kind::Meta, line, at, (&storing, len)) {
+        Ok(value) => answer_store(engine, &command, value, out),
+        Err(waits) => return waits,
     }
-    *at += len + END_BYTES;
-    let ends_right = behind[len..].starts_with(b"\r\n");
-    answer_store(engine, &command, Value::Here(&behind[..len]), ends_right, out);
     Done::Line
 }
 
 /// A storage command whose value came in parts.
-pub fn store(
-    engine: &mut Engine,
-    words: &Words<'_>,
-    value: Value<'_>,
-    ends_right: bool,
-    out: &mut Out,
-) {
+pub fn store(engine: &mut Engine, words: &Words<'_>, value: Value<'_>, out: &mut Out) {
     // It was accepted before its value came.
     match Flags::of(engine, words.get(1), words.from(3)) {
         Ok(flags) => {
             let len = u32_of(words.get(2)).unwrap_or(0) as usize;
-            answer_store(engine, &MetaStoring { flags, len }, value, ends_right, out);
+            answer_store(engine, &MetaStoring { flags, len }, value, out);
         }
         Err(what) => {
             value.drop_pieces(engine);
@@ -558,15 +523,9 @@ pub fn store(
     }
 }
 
-fn answer_store(
-    engine: &mut Engine,
-    command: &MetaStoring<'_>,
-    value: Value<'_>,
-    ends_right: bool,
-    out: &mut Out,
-) {
+fn answer_store(engine: &mut Engine, command: &MetaStoring<'_>, value: Value<'_>, out: &mut Out) {
     let storing = match command.storing() {
-        Ok(storing) if ends_right => storing,
+        Ok(storing) if value.ends_right => storing,
         refused => {
             value.drop_pieces(engine);
             return wrong(out, refused.err().unwrap_or("bad data chunk"));

@@ -103,15 +103,20 @@ pub fn u32_of(word: &[u8]) -> Option<u32> {
     u64_of(word).and_then(|n| u32::try_from(n).ok())
 }
 
-pub fn i32_of(word: &[u8]) -> Option<i32> {
+pub fn i64_of(word: &[u8]) -> Option<i64> {
     let word = word.trim_ascii();
+    let number = |digits| u64_of(digits).and_then(|n| i64::try_from(n).ok());
     match word.strip_prefix(b"-") {
         Some(digits) if digits.first().is_some_and(u8::is_ascii_digit) => {
-            u64_of(digits).and_then(|n| i32::try_from(-i64::try_from(n).ok()?).ok())
+            number(digits).map(|n| -n)
         }
         Some(_) => None,
-        None => u64_of(word).and_then(|n| i32::try_from(n).ok()),
+        None => number(word),
     }
+}
+
+pub fn i32_of(word: &[u8]) -> Option<i32> {
+    i64_of(word).and_then(|n| i32::try_from(n).ok())
 }
 
 const BASE64: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";

@@ -71,6 +71,15 @@ pub enum Wants {
     Close,
 }
 
+/// A command as it was received.
+pub struct Line<'a> {
+    pub words: Words<'a>,
+    /// Without its end.
+    pub bytes: &'a [u8],
+    /// What was received behind it.
+    pub behind: &'a [u8],
+}
+
 /// What a command came to.
 pub enum Done {
     Line,
@@ -100,8 +109,7 @@ impl Session {
         &mut self,
         engine: &mut Engine,
         batch: &mut Batch,
-        input: &[u8],
-        len: usize,
+        (input, len): (&[u8], usize),
         out: &mut Out,
     ) -> (usize, Wants) {
         let mut at = 0;
@@ -218,19 +226,19 @@ impl Session {
             [line @ .., b'\r'] if end > 1 => line,
             line => line,
         };
-        let behind = &rest[end + 1..];
-        let words = Words::of(line);
+        let line = Line { words: Words::of(line), bytes: line, behind: &rest[end + 1..] };
+        let words = &line.words;
         if !must_log_in && matches!(words.get(0), b"get" | b"gets" | b"gat" | b"gats" | b"bget") {
             // With spaces in front, or a gat: the keys are behind the second or third word.
-            return self.begin_get(engine, &words, at, rest, end, out);
+            return self.begin_get(engine, words, at, rest, end, out);
         }
         *at += end + 1;
         let done = if must_log_in {
-            text::authenticate(engine, &words, line, out)
+            text::authenticate(engine, &line, out)
         } else if words.get(0).len() == 2 && words.get(0)[0] == b'm' {
-            meta::command(engine, &words, line, behind, at, out)
+            meta::command(engine, &line, at, out)
         } else {
-            text::command(engine, &words, line, behind, at, out)
+            text::command(engine, &line, at, out)
         };
         match done {
             Done::Line => {}

@@ -14,7 +14,6 @@ use crate::segments::{CLASSES, Open, Segments, class};
 use crate::stats::{Counters, Totals};
 use holdfast_base::units::MIB;
 use holdfast_base::{Error, Result};
-use holdfast_env::arena::LINE_BYTES;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Least memory: a few segments for each thread and class in use, and the index.
@@ -209,13 +208,7 @@ impl Store {
             true
         });
         if slot.0 != 0 {
-            let (first, end) = (slot.place() & !(LINE_BYTES - 1), slot.place() + bytes);
-            self.segments.arena.prefetch(first);
-            let mut at = first + LINE_BYTES;
-            while at < end {
-                self.segments.arena.prefetch(at);
-                at += LINE_BYTES;
-            }
+            self.segments.arena.prefetch_range(slot.place(), bytes);
         }
         Probe { hash, reading, at, slot }
     }

@@ -4,9 +4,9 @@
 use crate::engine::{Counted, Engine, Mode, Stored, Storing};
 use crate::item::KEY_BYTES_MAX;
 use crate::out::Out;
-use crate::parse::{Words, i32_of, u32_of, u64_of, word_end};
+use crate::parse::{Words, i32_of, i64_of, u32_of, u64_of, word_end};
 use crate::report;
-use crate::session::Done;
+use crate::session::{Done, Line};
 use crate::settings::VERSION;
 use crate::store::Removed;
 use crate::values::{END_BYTES, Incoming, Kind, Value};
@@ -39,20 +39,13 @@ fn reply(out: &mut Out, quiet: bool, line: &[u8]) {
     }
 }
 
-/// Serves one line. `behind` is what was received behind it; a value that is whole is used there,
-/// and `at` moved past it.
-pub fn command(
-    engine: &mut Engine,
-    words: &Words<'_>,
-    line: &[u8],
-    behind: &[u8],
-    at: &mut usize,
-    out: &mut Out,
-) -> Done {
+/// Serves one line. A value that is whole behind it is used there, and `at` moved past it.
+pub fn command(engine: &mut Engine, line: &Line<'_>, at: &mut usize, out: &mut Out) -> Done {
+    let words = &line.words;
     let n = words.len();
     match words.get(0) {
         b"set" | b"add" | b"replace" | b"append" | b"prepend" | b"cas" => {
-            return storage(engine, words, line, behind, at, out);
+            return storage(engine, line, at, out);
         }
         b"delete" if (2..=4).contains(&n) => delete(engine, words, out),
         b"incr" | b"decr" if n == 3 || n == 4 => count(engine, words, out),
@@ -139,17 +132,8 @@ pub fn plain_set(engine: &mut Engine, rest: &[u8], out: &mut Out) -> Option<usiz
     {
         engine.store.prefetch(engine.store.hash(&next[COMMAND.len()..end]));
     }
-    let storing = Storing {
-        key,
-        flags,
-        expires: engine.expiry(exptime as i32),
-        mode: Mode::Set,
-        new_cas: None,
-        required_cas: None,
-        binary: false,
-        vivify: None,
-    };
-    answer(engine, &storing, false, Value::Here(&value[..len]), true, out);
+    let storing = Storing::new(key, Mode::Set, flags, engine.expiry(i64::from(exptime)));
+    answer(engine, &storing, false, Value::here(&value[..len]), out);
     Some(used)
 }
 
@@ -166,7 +150,7 @@ fn storing_of<'a>(
     }
     let quiet = is_quiet(words);
     let key = words.get(1);
-    let (flags, exptime, len) = (u32_of(words.get(2)), i32_of(words.get(3)), i32_of(words.get(4)));
+    let (flags, exptime, len) = (u32_of(words.get(2)), i64_of(words.get(3)), i32_of(words.get(4)));
     let (Some(flags), Some(exptime), Some(len)) = (flags, exptime, len) else {
         return refused(BAD_LINE, quiet);
     };
@@ -184,16 +168,7 @@ fn storing_of<'a>(
             None => return refused(BAD_LINE, quiet),
         },
     };
-    let storing = Storing {
-        key,
-        flags,
-        expires: engine.expiry(exptime),
-        mode,
-        new_cas: None,
-        required_cas: None,
-        binary: false,
-        vivify: None,
-    };
+    let storing = Storing::new(key, mode, flags, engine.expiry(exptime));
     let len = len as usize;
     if !engine.fits(key, len) {
         engine.counters().store_too_large.add(1);
@@ -203,14 +178,8 @@ fn storing_of<'a>(
     Ok((storing, len, quiet))
 }
 
-fn storage(
-    engine: &mut Engine,
-    words: &Words<'_>,
-    line: &[u8],
-    behind: &[u8],
-    at: &mut usize,
-    out: &mut Out,
-) -> Done {
+fn storage(engine: &mut Engine, line: &Line<'_>, at: &mut usize, out: &mut Out) -> Done {
+    let words = &line.words;
     let (storing, len, quiet) = match storing_of(engine, words) {
         Ok(storing) => storing,
         Err((refused, quiet)) => {
@@ -222,26 +191,17 @@ fn storage(
             return if refused.swallow > 0 { Done::Swallow(refused.swallow) } else { Done::Line };
         }
     };
-    if behind.len() < len + END_BYTES {
-        let incoming = Incoming::storing(engine, Kind::Text, line, &storing, len);
-        return Done::Value(Box::new(incoming));
+    match Value::behind(engine, Kind::Text, line, at, (&storing, len)) {
+        Ok(value) => answer(engine, &storing, quiet, value, out),
+        Err(waits) => return waits,
     }
-    *at += len + END_BYTES;
-    let ends_right = behind[len..].starts_with(b"\r\n");
-    answer(engine, &storing, quiet, Value::Here(&behind[..len]), ends_right, out);
     Done::Line
 }
 
 /// A storage command whose value came in parts.
-pub fn store(
-    engine: &mut Engine,
-    words: &Words<'_>,
-    value: Value<'_>,
-    ends_right: bool,
-    out: &mut Out,
-) {
+pub fn store(engine: &mut Engine, words: &Words<'_>, value: Value<'_>, out: &mut Out) {
     match storing_of(engine, words) {
-        Ok((storing, _, quiet)) => answer(engine, &storing, quiet, value, ends_right, out),
+        Ok((storing, _, quiet)) => answer(engine, &storing, quiet, value, out),
         // It was accepted before its value came, and nothing it depends on has changed.
         Err((refused, quiet)) => {
             value.drop_pieces(engine);
@@ -255,10 +215,9 @@ fn answer(
     storing: &Storing<'_>,
     quiet: bool,
     value: Value<'_>,
-    ends_right: bool,
     out: &mut Out,
 ) {
-    if !ends_right {
+    if !value.ends_right {
         value.drop_pieces(engine);
         return reply(out, quiet, BAD_VALUE);
     }
@@ -281,10 +240,7 @@ fn delete(engine: &mut Engine, words: &Words<'_>, out: &mut Out) {
         let usage = b"CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]\r\n";
         return reply(out, quiet, usage);
     }
-    let key = words.get(1);
-    if key.len() > KEY_BYTES_MAX {
-        return reply(out, quiet, BAD_LINE);
-    }
+    let Some(key) = key_of(words, quiet, out) else { return };
     let done = engine.delete(key, None) == Removed::Done;
     if done {
         engine.counters().delete_hits.add(1);
@@ -294,12 +250,19 @@ fn delete(engine: &mut Engine, words: &Words<'_>, out: &mut Out) {
     reply(out, quiet, if done { b"DELETED\r\n" } else { b"NOT_FOUND\r\n" });
 }
 
-fn count(engine: &mut Engine, words: &Words<'_>, out: &mut Out) {
-    let quiet = is_quiet(words);
+/// The key of a command; nothing, and that said, for one too long.
+fn key_of<'a>(words: &Words<'a>, quiet: bool, out: &mut Out) -> Option<&'a [u8]> {
     let key = words.get(1);
     if key.len() > KEY_BYTES_MAX {
-        return reply(out, quiet, BAD_LINE);
+        reply(out, quiet, BAD_LINE);
+        return None;
     }
+    Some(key)
+}
+
+fn count(engine: &mut Engine, words: &Words<'_>, out: &mut Out) {
+    let quiet = is_quiet(words);
+    let Some(key) = key_of(words, quiet, out) else { return };
     let Some(delta) = u64_of(words.get(2)) else {
         return reply(out, quiet, b"CLIENT_ERROR invalid numeric delta argument\r\n");
     };
@@ -317,11 +280,8 @@ fn count(engine: &mut Engine, words: &Words<'_>, out: &mut Out) {
 
 fn touch(engine: &mut Engine, words: &Words<'_>, out: &mut Out) {
     let quiet = is_quiet(words);
-    let key = words.get(1);
-    if key.len() > KEY_BYTES_MAX {
-        return reply(out, quiet, BAD_LINE);
-    }
-    let Some(exptime) = i32_of(words.get(2)) else { return reply(out, quiet, BAD_EXPTIME) };
+    let Some(key) = key_of(words, quiet, out) else { return };
+    let Some(exptime) = i64_of(words.get(2)) else { return reply(out, quiet, BAD_EXPTIME) };
     engine.counters().cmd_touch.add(1);
     let expires = engine.expiry(exptime);
     let touched = engine.touch(key, expires);
@@ -341,7 +301,7 @@ fn flush_all(engine: &mut Engine, words: &Words<'_>, out: &mut Out) {
     }
     let mut delay = 0;
     if words.len() != if quiet { 2 } else { 1 } {
-        let Some(given) = i32_of(words.get(1)) else { return reply(out, quiet, BAD_EXPTIME) };
+        let Some(given) = i64_of(words.get(1)) else { return reply(out, quiet, BAD_EXPTIME) };
         delay = given;
     }
     if delay > 0 {
@@ -368,13 +328,14 @@ fn shutdown(engine: &mut Engine, words: &Words<'_>, out: &mut Out) -> Done {
 }
 
 /// What a connection may say before it has logged in: a set whose value is `user password`.
-pub fn authenticate(engine: &mut Engine, words: &Words<'_>, line: &[u8], out: &mut Out) -> Done {
+pub fn authenticate(engine: &mut Engine, line: &Line<'_>, out: &mut Out) -> Done {
     /// Longest name and password.
     const BYTES_MAX: u32 = 1024;
+    let words = &line.words;
     let len = u32_of(words.get(4)).filter(|len| *len <= BYTES_MAX);
     match len {
         Some(len) if words.len() >= 5 && words.get(0) == b"set" => {
-            Done::Value(Box::new(Incoming::new(Kind::LogIn, line, len as usize)))
+            Done::Value(Box::new(Incoming::new(Kind::LogIn, line.bytes, len as usize)))
         }
         _ => {
             engine.counters().auth_errors.add(1);

@@ -104,8 +104,8 @@ impl Udp {
         let mut at = 0;
         let most = engine.shared.settings.udp_reply_bytes_max;
         loop {
-            let (input, len) = (&self.request[at..], request.len() - at);
-            let (used, wants) = session.consume(engine, batch, input, len, &mut self.out);
+            let input = (&self.request[at..], request.len() - at);
+            let (used, wants) = session.consume(engine, batch, input, &mut self.out);
             at += used;
             if wants != Wants::Drain || self.out.len() > most {
                 break;

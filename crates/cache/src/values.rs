@@ -5,6 +5,7 @@ use crate::engine::{Engine, Mode, Storing};
 use crate::large::Large;
 use crate::out::Out;
 use crate::parse::Words;
+use crate::session::{Done, Line};
 use crate::{meta, text};
 
 /// Whose command it is.
@@ -115,17 +116,17 @@ impl Incoming {
     /// Answers a complete value. True if it was a name and password that are right.
     pub fn finish(self, engine: &mut Engine, out: &mut Out) -> bool {
         let words = Words::of(&self.line);
-        let value = match &self.pieces {
-            None => Value::Here(&self.buffer[..self.len]),
-            Some(pieces) if pieces.out_of_memory => Value::NoMemory(pieces.large),
-            Some(pieces) => Value::Pieces(pieces.large),
+        let bytes = match &self.pieces {
+            None => Bytes::Here(&self.buffer[..self.len]),
+            Some(pieces) if pieces.out_of_memory => Bytes::NoMemory(pieces.large),
+            Some(pieces) => Bytes::Pieces(pieces.large),
         };
-        let ends_right = self.buffer.ends_with(b"\r\n");
+        let value = Value { bytes, ends_right: self.buffer.ends_with(b"\r\n") };
         match self.kind {
-            Kind::Text => text::store(engine, &words, value, ends_right, out),
-            Kind::Meta => meta::store(engine, &words, value, ends_right, out),
+            Kind::Text => text::store(engine, &words, value, out),
+            Kind::Meta => meta::store(engine, &words, value, out),
             Kind::LogIn => {
-                return text::log_in(engine, &self.buffer[..self.len], ends_right, out);
+                return text::log_in(engine, &self.buffer[..self.len], value.ends_right, out);
             }
         }
         false
@@ -134,7 +135,14 @@ impl Incoming {
 
 /// A complete value.
 #[derive(Clone, Copy)]
-pub enum Value<'a> {
+pub struct Value<'a> {
+    bytes: Bytes<'a>,
+    /// Its line end is where it must be.
+    pub ends_right: bool,
+}
+
+#[derive(Clone, Copy)]
+enum Bytes<'a> {
     Here(&'a [u8]),
     /// Already stored under their own keys.
     Pieces(Large),
@@ -142,16 +150,40 @@ pub enum Value<'a> {
     NoMemory(Large),
 }
 
-impl Value<'_> {
+impl<'a> Value<'a> {
+    /// One that is all here, and ends right.
+    pub fn here(bytes: &'a [u8]) -> Value<'a> {
+        Value { bytes: Bytes::Here(bytes), ends_right: true }
+    }
+
+    /// What follows the line of a storage command, with `at` moved past it; if it is not all here,
+    /// what waits for it.
+    pub fn behind(
+        engine: &Engine,
+        kind: Kind,
+        line: &Line<'a>,
+        at: &mut usize,
+        (storing, len): (&Storing<'_>, usize),
+    ) -> Result<Value<'a>, Done> {
+        let behind = line.behind;
+        if behind.len() < len + END_BYTES {
+            let incoming = Incoming::storing(engine, kind, line.bytes, storing, len);
+            return Err(Done::Value(Box::new(incoming)));
+        }
+        *at += len + END_BYTES;
+        let ends_right = behind[len..].starts_with(b"\r\n");
+        Ok(Value { bytes: Bytes::Here(&behind[..len]), ends_right })
+    }
+
     /// Stores it, or takes back what was stored of it.
     pub fn store(self, engine: &mut Engine, storing: &Storing<'_>) -> crate::engine::Stored {
-        match self {
-            Value::Here(bytes) => engine.store_value(storing, bytes),
-            Value::Pieces(large) => {
+        match self.bytes {
+            Bytes::Here(bytes) => engine.store_value(storing, bytes),
+            Bytes::Pieces(large) => {
                 engine.counters().cmd_set.add(1);
                 engine.link_large(storing, large)
             }
-            Value::NoMemory(large) => {
+            Bytes::NoMemory(large) => {
                 engine.remove_pieces(large);
                 engine.no_memory(storing)
             }
@@ -159,7 +191,7 @@ impl Value<'_> {
     }
 
     pub fn drop_pieces(self, engine: &mut Engine) {
-        if let Value::Pieces(large) | Value::NoMemory(large) = self {
+        if let Bytes::Pieces(large) | Bytes::NoMemory(large) = self.bytes {
             engine.remove_pieces(large);
         }
     }

@@ -386,13 +386,9 @@ impl Worker {
         }
         let mut at = 0;
         loop {
-            let (used, wants) = connection.session.consume(
-                &mut self.engine,
-                &mut self.batch,
-                &self.input[at..],
-                len - at,
-                &mut self.out,
-            );
+            let (session, input) = (&mut connection.session, (&self.input[at..], len - at));
+            let (used, wants) =
+                session.consume(&mut self.engine, &mut self.batch, input, &mut self.out);
             at += used;
             connection.closing = wants == Wants::Close;
             if !self.send_out(connection) {

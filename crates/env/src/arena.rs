@@ -123,34 +123,47 @@ impl Arena {
         unsafe { copy_exact(source, target, len) }
     }
 
-    /// Whether the bytes at `offset`, a multiple of 4, are `bytes`.
+    /// Whether the bytes at `offset` are `bytes`.
     #[inline(always)]
     pub fn equals(&self, offset: usize, bytes: &[u8]) -> bool {
-        let padded = bytes.len().next_multiple_of(4);
-        assert!(offset.is_multiple_of(4), "bytes at {offset} are not aligned");
-        // Reading up to three bytes of slack.
+        /// Read at once, wherever it lies.
+        #[repr(C, packed)]
+        struct Word(u64);
         let start = self.range(offset, bytes.len());
-        let word = |i: usize| {
-            // SAFETY: within the padded range, which is mapped; aligned.
-            unsafe { AtomicU32::from_ptr(start.add(i).cast()) }.load(Ordering::Relaxed)
-        };
-        let (words, rest) = bytes.as_chunks::<4>();
+        // SAFETY: the range is mapped, and so is the slack behind it that the last word may reach
+        // into. Volatile since others may be writing: then any answer will do.
+        let word = |i: usize| unsafe { start.add(i).cast::<Word>().read_volatile() }.0;
+        let (words, rest) = bytes.as_chunks::<8>();
         for (i, bytes) in words.iter().enumerate() {
-            if word(i * 4) != u32::from_ne_bytes(*bytes) {
+            if word(i * 8) != u64::from_ne_bytes(*bytes) {
                 return false;
             }
         }
         if rest.is_empty() {
             return true;
         }
-        let last = word(padded - 4).to_ne_bytes();
+        let last = word(words.len() * 8).to_ne_bytes();
         last[..rest.len()] == *rest
     }
 
-    /// Starts loading the line at `offset` into the cache.
+    /// Starts loading the lines of a range into the cache, one at least.
+    #[inline(always)]
+    pub fn prefetch_range(&self, offset: usize, len: usize) {
+        let mut line = offset & !(LINE_BYTES - 1);
+        loop {
+            self.prefetch(line);
+            line += LINE_BYTES;
+            if line >= offset + len {
+                return;
+            }
+        }
+    }
+
+    /// Starts loading the line at `offset` into the cache; one that is not inside loads nothing
+    /// that anybody sees.
     #[inline(always)]
     pub fn prefetch(&self, offset: usize) {
-        let place = self.range(offset.min(self.len), 0);
+        let place = self.start.as_ptr().wrapping_add(offset);
         #[cfg(target_arch = "x86_64")]
         // SAFETY: prefetching reads nothing that the program can see and cannot fault.
         unsafe {

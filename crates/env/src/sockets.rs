@@ -334,11 +334,16 @@ pub fn send_train(fd: &impl AsFd, bytes: &[u8], each: usize, to: SocketAddr) -> 
 
 /// Keeps the calling thread, and those it starts, on one core.
 pub fn pin_to_core(core: usize) -> io::Result<()> {
+    pin_to_cores(core..core + 1)
+}
+
+/// The same for several.
+pub fn pin_to_cores(cores: std::ops::Range<usize>) -> io::Result<()> {
     // SAFETY: a plain C struct for which all zeros is a value; CPU_SET checks the bound; the call
     // reads the set, and 0 names the calling thread.
     unsafe {
         let mut set: libc::cpu_set_t = MaybeUninit::zeroed().assume_init();
-        libc::CPU_SET(core, &mut set);
+        cores.for_each(|core| libc::CPU_SET(core, &mut set));
         check(libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set))?;
     }
     Ok(())

@@ -357,7 +357,7 @@ fn get(client: &mut Client, path: &str, file: &Path) -> Result<()> {
     let (bucket, key) = split(path)?;
     let request = Request::new("GET", format!("/{bucket}/{key}"));
     if file == Path::new("-") {
-        let answer = client.download(&request, &mut std::io::stdout())?;
+        let answer = client.download(&request, &mut crate::output::stdout())?;
         return answer.ok(format_args!("get `{path}`")).map(drop);
     }
     // Under its name only when it is whole.

@@ -37,8 +37,7 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     match run(&cli) {
         Ok(()) => ExitCode::SUCCESS,
-        // Whoever reads us has had enough (`holdfast fs ls | head`).
-        Err(e) if e.message.contains("Broken pipe") => ExitCode::SUCCESS,
+        Err(_) if output::reader_is_gone() => ExitCode::SUCCESS,
         Err(e) => {
             eprintln!("holdfast: {e}");
             ExitCode::from(1)

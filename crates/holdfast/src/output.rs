@@ -2,16 +2,49 @@
 
 use holdfast_base::Result;
 use serde_json::Value;
-use std::io::Write;
+use std::io::{self, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Whoever read standard output has had enough (`holdfast fs ls | head`).
+static READER_GONE: AtomicBool = AtomicBool::new(false);
+
+pub fn reader_is_gone() -> bool {
+    READER_GONE.load(Ordering::Relaxed)
+}
+
+/// Standard output, which remembers that its reader is gone: only then is a broken pipe no error.
+/// That of a socket is one.
+pub struct Stdout(io::Stdout);
+
+pub fn stdout() -> Stdout {
+    Stdout(io::stdout())
+}
+
+fn noted<T>(written: io::Result<T>) -> io::Result<T> {
+    if written.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::BrokenPipe) {
+        READER_GONE.store(true, Ordering::Relaxed);
+    }
+    written
+}
+
+impl Write for Stdout {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        noted(self.0.write(bytes))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        noted(self.0.flush())
+    }
+}
 
 pub struct Output {
     json: bool,
-    out: std::io::Stdout,
+    out: Stdout,
 }
 
 impl Output {
     pub fn new(json: bool) -> Output {
-        Output { json, out: std::io::stdout() }
+        Output { json, out: stdout() }
     }
 
     pub fn is_json(&self) -> bool {

@@ -17,6 +17,7 @@ use holdfast_sort::job::{self, Job, Report};
 use holdfast_sort::key::{Key, LineOptions};
 use holdfast_sort::order::Order;
 use holdfast_sort::output::Output;
+use holdfast_sort::probe;
 use holdfast_sort::progress::{Phase, Progress};
 use holdfast_sort::record::Format;
 use holdfast_sort::sorted;
@@ -30,6 +31,7 @@ use std::time::Duration;
 #[derive(Args, Debug)]
 #[command(
     args_conflicts_with_subcommands = true,
+    args_override_self = true,
     disable_help_flag = true,
     disable_version_flag = true
 )]
@@ -154,6 +156,9 @@ struct Options {
     /// Threads that sort [default: one a processor]
     #[arg(long, value_name = "N")]
     parallel: Option<usize>,
+    /// Keep threads that read and write on cores apart from those that sort
+    #[arg(long)]
+    pin: bool,
 }
 
 #[derive(Subcommand, Debug)]
@@ -206,7 +211,7 @@ pub fn run(sort: &Sort, connect: &dyn Fn() -> Result<Client>, lines: &mut Lines)
                 threads: processors(),
             };
             if out == "-" {
-                generate::stream(&mut std::io::stdout(), &request)?;
+                generate::stream(&mut crate::output::stdout(), &request)?;
                 return Ok(());
             }
             let made = generate::file(&RealDisk, Path::new(out), &request)?;
@@ -410,7 +415,7 @@ fn output_of(name: Option<&str>, connect: &dyn Fn() -> Result<Client>) -> Result
         return Ok(Output::Stream(name.to_owned(), store::write(connect()?, path)?));
     }
     let Some(name) = name else {
-        return Ok(Output::Stream("standard output".to_owned(), Box::new(std::io::stdout())));
+        return Ok(Output::Stream("standard output".to_owned(), Box::new(crate::output::stdout())));
     };
     let path = Path::new(name);
     match std::fs::metadata(path) {
@@ -460,6 +465,7 @@ fn sort_files(
         memory_bytes,
         temp,
         threads: options.parallel.unwrap_or_else(processors),
+        pinned: options.pin,
         first: options.top,
         resume: options.resume,
     };
@@ -479,7 +485,7 @@ fn sort_files(
         };
     }
     let stop = Stop::new();
-    let drawer = draw(progress.clone(), stop.clone())?;
+    let drawer = draw(progress.clone(), stop.clone(), &job)?;
     watch_signals(progress.clone())?;
     let done = match options.merge {
         true => sorted::merge(&RealDisk, job, &progress),
@@ -519,14 +525,41 @@ fn watch_signals(progress: Arc<Progress>) -> Result<()> {
     tasks::spawn("sort-signals", watch).map(drop)
 }
 
+/// From so many bytes on it is worth a few seconds to ask what the disk can do.
+const PACE_FROM_BYTES: u64 = 2 << 30;
+const PACE_BYTES: u64 = 64 << 20;
+
+/// Bytes a second, read and written together, that the first temporary disk can do: the bound of
+/// the sort. None for small inputs, streams, and where it cannot be measured.
+fn pace(job: &Job) -> Option<f64> {
+    let bytes_of = |input: &Input| match input {
+        Input::File(path) => std::fs::metadata(path).map_or(0, |metadata| metadata.len()),
+        Input::Stream(..) => 0,
+    };
+    let bytes: u64 = job.inputs.iter().map(bytes_of).sum();
+    let temp = job.temp.first().filter(|_| bytes >= PACE_FROM_BYTES)?;
+    probe::mixed_bandwidth(&RealDisk, temp, PACE_BYTES).ok()
+}
+
+/// The share of the bound that a sort has reached so far, in words.
+fn share(bytes: u64, seconds: f64, pace: Option<f64>) -> String {
+    match pace {
+        Some(pace) if seconds > 0.0 => {
+            format!("{:.0}% of the disk's pace", bytes as f64 / seconds / pace * 100.0)
+        }
+        _ => String::new(),
+    }
+}
+
 /// Draws a bar until the stop, where standard error is a terminal.
-fn draw(progress: Arc<Progress>, stop: Stop) -> Result<Option<tasks::Task>> {
+fn draw(progress: Arc<Progress>, stop: Stop, job: &Job) -> Result<Option<tasks::Task>> {
     if !std::io::stderr().is_terminal() {
         return Ok(None);
     }
+    let pace = pace(job);
     const EVERY: Duration = Duration::from_millis(200);
     let work = move || {
-        let style = "{msg} {bar:30} {bytes}/{total_bytes} {bytes_per_sec} {eta} left";
+        let style = "{msg} {bar:30} {bytes}/{total_bytes} {bytes_per_sec} {prefix} {eta} left";
         let bar = ProgressBar::no_length();
         let bar = match ProgressStyle::with_template(style) {
             Ok(style) => bar.with_style(style),
@@ -544,6 +577,7 @@ fn draw(progress: Arc<Progress>, stop: Stop) -> Result<Option<tasks::Task>> {
                 bar.set_length(total);
             }
             bar.set_position(read + written);
+            bar.set_prefix(share(read + written, bar.elapsed().as_secs_f64(), pace));
         }
         bar.finish_and_clear();
     };
@@ -553,6 +587,12 @@ fn draw(progress: Arc<Progress>, stop: Stop) -> Result<Option<tasks::Task>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_share_of_the_bound_is_bytes_by_time_by_pace() {
+        assert_eq!(share(600, 2.0, Some(400.0)), "75% of the disk's pace");
+        assert_eq!([share(600, 2.0, None), share(600, 0.0, Some(1.0))], ["", ""]);
+    }
 
     #[test]
     fn bytes_are_characters_or_hexadecimal() {

@@ -6,6 +6,7 @@
 //! clock, no randomness, no map with a random hasher.
 #![forbid(unsafe_code)]
 
+mod cached;
 mod stored;
 
 use holdfast_base::checksum::{crc32c, crc32c_combine};
@@ -30,6 +31,9 @@ const CASES: &[Case] = &[
     Case { name: "name_lookup", iterations: 10_000, prepare: stored::name_lookup },
     Case { name: "name_lookup_16", iterations: 1_000, prepare: stored::name_lookup_16 },
     Case { name: "small_get_512", iterations: 1_000, prepare: stored::small_get },
+    Case { name: "cache_get_100_keys", iterations: 1_000, prepare: cached::get_100_keys },
+    Case { name: "cache_get_16_in_a_row", iterations: 1_000, prepare: cached::get_16_in_a_row },
+    Case { name: "cache_set_16_in_a_row", iterations: 1_000, prepare: cached::set_16_in_a_row },
     Case { name: "file_info_encode", iterations: 10_000, prepare: stored::file_info_encode },
     Case { name: "file_info_decode", iterations: 10_000, prepare: stored::file_info_decode },
 ];

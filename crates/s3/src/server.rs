@@ -122,6 +122,8 @@ impl Door {
         let stall = self.limits.stall;
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
+            // A client that has said all it will say still gets its answer.
+            .half_close(true)
             .header_read_timeout(self.limits.head)
             .max_headers(HEADERS_MAX)
             .max_buf_size(HEAD_BYTES_MAX)

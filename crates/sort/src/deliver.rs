@@ -8,7 +8,7 @@ use crate::distribute::{Chain, Outbox, Piece};
 use crate::failure::Failure;
 use crate::hash::Sum;
 use crate::kernel::{self, ENTRY_BYTES, Entry, Rules, Segments};
-use crate::local;
+use crate::local::{Crew, Role};
 use crate::manifest::{Done, Journal};
 use crate::order::Order;
 use crate::output::{Chunks, Cursor, Target, Ticket};
@@ -40,6 +40,7 @@ pub(crate) struct Work<'a> {
     pub splitters: &'a Splitters,
     pub plan: &'a Plan,
     pub threads: usize,
+    pub crew: Crew,
     pub spills: Option<&'a Spills>,
     pub target: &'a Target,
     pub progress: &'a Progress,
@@ -162,7 +163,7 @@ pub(crate) fn run(work: &Work<'_>) -> Result<Delivered> {
     thread::scope(|scope| {
         let writing: Vec<_> = (0..writers)
             .map(|_| {
-                local::scoped(scope, "sort-write", || {
+                work.crew.scoped(scope, "sort-write", Role::Waits, || {
                     let Work { target, journal, failure, progress, .. } = *work;
                     deliver.chunks.write(target, journal, failure, progress);
                 })
@@ -170,10 +171,12 @@ pub(crate) fn run(work: &Work<'_>) -> Result<Delivered> {
             .collect();
         let mut working = Vec::new();
         for _ in 0..if work.spills.is_none() { 0 } else { READERS } {
-            working.push(local::scoped(scope, "sort-load", || work.failure.note(deliver.read())));
+            let load = || work.failure.note(deliver.read());
+            working.push(work.crew.scoped(scope, "sort-load", Role::Waits, load));
         }
         for _ in 0..work.threads {
-            working.push(local::scoped(scope, "sort-sort", || work.failure.note(deliver.sort())));
+            let sort = || work.failure.note(deliver.sort());
+            working.push(work.crew.scoped(scope, "sort-sort", Role::Computes, sort));
         }
         working.into_iter().for_each(|thread| drop(thread.join()));
         writing.iter().for_each(|_| deliver.chunks.end());

@@ -8,7 +8,7 @@ use crate::hash::Sum;
 use crate::input::{self, Filled};
 use crate::kernel::combine::{Blocks, Combiner};
 use crate::kernel::{extend, scan};
-use crate::local;
+use crate::local::{Crew, Role};
 use crate::order::Order;
 use crate::plan::{KEPT_SPARE_BLOCKS, Plan, READ_BLOCKS};
 use crate::progress::Progress;
@@ -66,6 +66,7 @@ pub(crate) struct Work<'a> {
     pub spills: Option<&'a Spills>,
     pub progress: &'a Progress,
     pub failure: &'a Failure,
+    pub crew: Crew,
 }
 
 /// Blocks that were read before the lanes began, and what is still to read.
@@ -172,11 +173,11 @@ pub(crate) fn run(
                 let _ = free.send(AlignedBuf::zeroed(work.plan.read_block_bytes));
             }
             primed.into_iter().for_each(|block| drop(filled.send(block)));
-            local::scoped(scope, "sort-read", move || {
+            work.crew.scoped(scope, "sort-read", Role::Waits, move || {
                 work.failure.note(read(pieces, &frees, &filled, work.progress));
             });
             let (out, shared) = (out.clone(), &shared);
-            distributors.push(local::scoped(scope, "sort-split", move || {
+            distributors.push(work.crew.scoped(scope, "sort-split", Role::Computes, move || {
                 let chains = distribute(work, shared, &filleds, &free, out);
                 chains.map_err(|e| work.failure.set(e)).unwrap_or_default()
             }));

@@ -13,7 +13,8 @@ const QUOTIENT_BITS: i64 = 67;
 /// Digits that are kept; those behind count as something or nothing.
 const DIGITS_MAX: usize = 800;
 
-/// What is no number is less than not-a-number, and both are less than all numbers.
+/// What is no number is less than not-a-number, and both are less than all numbers. All
+/// not-a-numbers are equal, whatever their sign (GNU sort 9.1 compares bytes of them that nobody set).
 pub fn prefix(text: &[u8]) -> u128 {
     let blanks = text.iter().take_while(|b| matches!(b, b' ' | b'\t'..=b'\r')).count();
     let text = &text[blanks..];

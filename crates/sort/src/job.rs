@@ -5,7 +5,7 @@ use crate::distribute::{self, Chain, Lane, Outbox, Piece};
 use crate::failure::Failure;
 use crate::hash::Sum;
 use crate::input::{self, Filled, Input, Opened};
-use crate::local;
+use crate::local::{Crew, Role};
 use crate::manifest::{self, Journal, Left};
 use crate::order::Order;
 use crate::output::{self, FileTarget, Output, Target};
@@ -36,6 +36,8 @@ pub struct Job {
     /// Directories for temporary files; blocks go to them in turn.
     pub temp: Vec<PathBuf>,
     pub threads: usize,
+    /// Threads that read and write have cores apart from those that sort.
+    pub pinned: bool,
     /// Only so many records: the first of the order.
     pub first: Option<u64>,
     /// Goes on where a sort of the same that was killed had come to.
@@ -241,12 +243,13 @@ impl Run<'_> {
         let journal = self.prepare(bytes + source.files() as u64, known, name.is_some())?;
         self.progress.begin(Phase::Distribute);
         let (failure, progress, spills) = (Failure::default(), self.progress, self.spills.clone());
+        let crew = self.crew();
         let writers = if spills.is_some() { lanes + MORE_WRITERS } else { 0 };
         let (out, outbox) = Outbox::new(writers);
         let (failure, outbox, spills) = (&failure, &outbox, spills.as_deref());
         let (chains, sums, delivered) = thread::scope(|scope| {
             for _ in 0..writers {
-                local::scoped(scope, "sort-spill", move || {
+                crew.scoped(scope, "sort-spill", Role::Waits, move || {
                     spills.iter().for_each(|spills| outbox.write(spills, progress, failure));
                 });
             }
@@ -259,7 +262,7 @@ impl Run<'_> {
             let delivered = thread::scope(|scope| {
                 if let (Some(journal), Some(name), None) = (&journal, &name, &self.left) {
                     let (disk, chains, sums) = (self.disk, &chains, &sums);
-                    local::scoped(scope, "sort-manifest", move || {
+                    crew.scoped(scope, "sort-manifest", Role::Waits, move || {
                         outbox.wait();
                         let durable = || spills.map_or(Ok(()), |spills| spills.sync(disk));
                         let begin = |()| journal.begin(disk, name, chains, sums);
@@ -288,6 +291,10 @@ impl Run<'_> {
             split: delivered.split,
             split_bytes: delivered.split_bytes,
         })
+    }
+
+    fn crew(&self) -> Crew {
+        Crew { pinned: self.job.pinned }
     }
 
     /// Takes room for the output and the temporary files before anything is read, or opens those
@@ -343,6 +350,7 @@ impl Run<'_> {
             spills: self.spills.as_deref(),
             progress: self.progress,
             failure,
+            crew: self.crew(),
         };
         let mut chains: Vec<Vec<Chain>> = match &work.wanted {
             Some(wanted) if !wanted.contains(&true) => Vec::new(),
@@ -425,6 +433,7 @@ impl Run<'_> {
             splitters: &self.splitters,
             plan: &self.plan,
             threads,
+            crew: self.crew(),
             spills: self.spills.as_deref(),
             target,
             progress: self.progress,

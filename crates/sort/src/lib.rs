@@ -22,6 +22,7 @@ pub mod order;
 pub mod output;
 pub mod pieces;
 mod plan;
+pub mod probe;
 pub mod progress;
 pub mod record;
 mod run;

@@ -23,14 +23,10 @@ pub fn compare(a: &[u8], b: &[u8]) -> Ordering {
     parts(&a[..x], &b[..y]).then_with(|| parts(a, b))
 }
 
-/// Bytes in front of the suffix, which matches `(\\.[A-Za-z~][A-Za-z0-9~]*)*$`.
+/// Bytes in front of the suffix, which matches `(\\.[A-Za-z~][A-Za-z0-9~]*)*$` and may be all.
 fn stem(name: &[u8]) -> usize {
     let mut at = 0;
     loop {
-        if at == name.len() {
-            return at;
-        }
-        at += 1;
         let stem = at;
         let starts =
             |at: usize| name.get(at).is_some_and(|b| b.is_ascii_alphabetic() || *b == b'~');
@@ -43,6 +39,7 @@ fn stem(name: &[u8]) -> usize {
         if at == name.len() {
             return stem;
         }
+        at += 1;
     }
 }
 

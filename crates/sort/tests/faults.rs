@@ -41,6 +41,7 @@ fn sort(disk: &dyn Disk, memory_bytes: u64) -> Result<Report> {
         memory_bytes,
         temp: vec![PathBuf::from("/t0"), PathBuf::from("/t1")],
         threads: 2,
+        pinned: false,
         first: None,
         resume: false,
     };
@@ -94,6 +95,12 @@ impl Faulty {
 
 impl FaultyFile {
     fn is_hit(&self, what: &str) -> bool {
+        // A disk that is removed answers nothing from then on.
+        if self.what == "gone" {
+            let left = self.calls.load(Ordering::Relaxed);
+            self.calls.store(left.saturating_sub(1), Ordering::Relaxed);
+            return left == 0;
+        }
         self.what == what && self.calls.fetch_sub(1, Ordering::Relaxed) == 0
     }
 }
@@ -178,6 +185,8 @@ fn a_failing_disk_ends_the_sort_and_leaves_nothing() {
         ("/t0 write", 0, &["write temporary file `/t0/"][..]),
         ("/t1 write", 7, &["write temporary file `/t1/"]),
         ("/t0 full", 5, &["write temporary file `/t0/", "no storage space"]),
+        ("/t1 gone", 12, &["temporary file `/t1/"]),
+        ("/t0 gone", 60, &["temporary file `/t0/"]),
         ("/t0 read", 9, &["read temporary file `/t0/"]),
         ("/in read", 20, &["read `/in/data`"]),
         ("/out write", 3, &["write `/out/sorted`"]),

@@ -28,6 +28,7 @@ fn sort(disk: &SimDisk, resume: bool, reverse: bool) -> Result<Report> {
         memory_bytes: 32 << 20,
         temp: vec![PathBuf::from("/t0"), PathBuf::from("/t1")],
         threads: 2,
+        pinned: false,
         first: None,
         resume,
     };

@@ -9,6 +9,8 @@ const NOTHING: (u16, u32) = (0, u32::MAX);
 #[derive(Default)]
 pub struct Ids {
     places: Vec<(u16, u32)>,
+    /// By the same places: what was given up, and when it had been sent.
+    given_up: Vec<Option<(u16, u64)>>,
     used: usize,
     next: u16,
 }
@@ -30,6 +32,7 @@ impl Ids {
         }
         let id = self.next;
         self.places[usize::from(id) & mask] = (id, slot);
+        self.given_up[usize::from(id) & mask] = None;
         self.used += 1;
         self.next = id.wrapping_add(1);
         id
@@ -38,6 +41,7 @@ impl Ids {
     fn grow(&mut self) {
         let old = std::mem::take(&mut self.places);
         self.places = vec![NOTHING; (old.len() * 2).max(16)];
+        self.given_up.resize(self.places.len(), None);
         let mask = self.places.len() - 1;
         // Two ids that had different places have different ones in a longer table, too.
         for place in old.into_iter().filter(|place| place.1 != u32::MAX) {
@@ -57,6 +61,21 @@ impl Ids {
             self.places[usize::from(id) & mask] = NOTHING;
             self.used -= 1;
         }
+    }
+
+    /// Nobody waits for the answer any longer; one that comes all the same is known by its id, as
+    /// long as no other request takes its place.
+    pub fn give_up(&mut self, id: u16, slot: u32, sent_ns: u64) {
+        self.give_back(id, slot);
+        let mask = self.places.len() - 1;
+        self.given_up[usize::from(id) & mask] = Some((id, sent_ns));
+    }
+
+    /// When a request had been sent whose answer comes now, after it was given up. Only once.
+    pub fn take_late(&mut self, id: u16) -> Option<u64> {
+        let mask = self.places.len().checked_sub(1)?;
+        let place = &mut self.given_up[usize::from(id) & mask];
+        place.take_if(|(of, _)| *of == id).map(|(_, sent_ns)| sent_ns)
     }
 
     pub fn slots(&self) -> Vec<u32> {
@@ -86,6 +105,24 @@ mod tests {
             assert_eq!(ids.find(id), None);
             last = id;
         }
+    }
+
+    #[test]
+    fn what_was_given_up_is_known_once_and_until_its_place_is_taken() {
+        let mut ids = Ids::default();
+        let (first, second) = (ids.take(1), ids.take(2));
+        ids.give_up(first, 1, 77);
+        ids.give_up(second, 2, 88);
+        assert_eq!(
+            (ids.find(first), ids.take_late(first), ids.take_late(first)),
+            (None, Some(77), None)
+        );
+        assert_eq!(ids.take_late(second ^ 0x8000), None);
+        for _ in 0..16 {
+            let id = ids.take(3);
+            ids.give_back(id, 3);
+        }
+        assert_eq!(ids.take_late(second), None, "another's answer is not taken for it");
     }
 
     #[test]

@@ -164,6 +164,39 @@ fn a_loss_is_seen_after_a_few_round_trips_and_a_hole_after_a_quarter_of_one() {
     assert_eq!((world.fleet.counts.stray, world.fleet.counts.lost), (1, 2));
 }
 
+/// A server that waited for a processor answered after the timeout: what came was dropped as
+/// stray, and the window stayed cut as if the network had lost something.
+#[test]
+fn late_answers_undo_what_their_timeouts_did_to_the_window() {
+    let mut world = World::new(2, |_| ());
+    let ask = |world: &mut World| {
+        (0..16).for_each(|ticket| {
+            world.ask(ticket % 2, Transport::Udp, u64::from(ticket), b"get a\r\n")
+        });
+        let sent: Vec<(u32, u16)> =
+            (0..2).flat_map(|s| world.sent(s).into_iter().map(move |id| (s, id))).collect();
+        sent
+    };
+    for (server, id) in ask(&mut world) {
+        world.advance(10 * US);
+        world.datagram(server, id, 0, 1, HIT);
+    }
+    let (size, timeout) = (world.fleet.window().size(), world.fleet.window().timeout_ns());
+    let sent = ask(&mut world);
+    world.advance(5 * MS);
+    assert!(world.fleet.window().size() < size);
+    assert_eq!(world.fleet.counts.lost, 16);
+    let (last, others) = sent.split_last().unwrap();
+    others.iter().for_each(|(server, id)| world.datagram(*server, *id, 0, 1, HIT));
+    assert!(world.fleet.window().size() < size, "one of them may be lost");
+    world.datagram(last.0, last.1, 0, 1, HIT);
+    assert_eq!(world.fleet.window().size(), size);
+    assert!(world.fleet.window().timeout_ns() > timeout);
+    assert_eq!((world.fleet.counts.late, world.fleet.counts.stray), (16, 0));
+    world.datagram(last.0, last.1, 0, 1, HIT);
+    assert_eq!(world.fleet.counts.stray, 1, "a second time it is nobody's");
+}
+
 #[test]
 fn a_get_that_is_sent_again_has_a_new_id() {
     let mut world = World::new(1, |s| s.retries = 1);

@@ -66,6 +66,7 @@ impl Shared {
             sum.warm_hits += add.warm_hits;
             sum.lost += add.lost;
             all.counts.sent += one.counts.sent;
+            all.counts.late += one.counts.late;
             all.counts.stray += one.counts.stray;
             all.counts.broken += one.counts.broken;
             all.counts.servers_died += one.counts.servers_died;
@@ -95,6 +96,7 @@ impl Shared {
             ("route_gutter", tally.gutter),
             ("route_warm_gets", tally.warm_gets),
             ("route_warm_hits", tally.warm_hits),
+            ("route_late_answers", all.counts.late),
             ("route_stray_datagrams", all.counts.stray),
             ("route_broken_answers", all.counts.broken),
             ("route_deaths", all.counts.servers_died),

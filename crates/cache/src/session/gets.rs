@@ -107,7 +107,7 @@ impl Session {
         }
         let mut touch = None;
         if touches {
-            let Some(exptime) = crate::parse::i32_of(words.get(1)) else {
+            let Some(exptime) = crate::parse::i64_of(words.get(1)) else {
                 *at += end + 1;
                 out.push(b"CLIENT_ERROR invalid exptime argument\r\n");
                 return None;

@@ -29,7 +29,7 @@ fn talk_in_parts(engine: &mut Engine, input: &[u8], part: usize) -> (Vec<u8>, bo
         loop {
             let len = stash.len();
             stash.resize(len + SLACK_BYTES, b'#');
-            let (used, wants) = session.consume(engine, &mut batch, &stash, len, &mut out);
+            let (used, wants) = session.consume(engine, &mut batch, (&stash, len), &mut out);
             stash.truncate(len);
             stash.drain(..used);
             answers.extend_from_slice(out.as_slice());
@@ -80,7 +80,8 @@ fn a_get_of_any_length_is_answered_in_bounded_memory() {
     let len = stash.len();
     stash.resize(len + SLACK_BYTES, 0);
     let mut session = Session::default();
-    let (used, wants) = session.consume(&mut engine, &mut Batch::default(), &stash, len, &mut out);
+    let (used, wants) =
+        session.consume(&mut engine, &mut Batch::default(), (&stash, len), &mut out);
     assert!(wants == Wants::Drain && used < len && out.len() < 2 * OUT_BYTES_FULL);
 }
 
@@ -118,6 +119,48 @@ fn wrong_lines_get_memcached_s_errors() {
         ("mg a !\r\n".to_owned(), "CLIENT_ERROR invalid flag\r\n"),
         ("ms a 1 MX\r\nx\r\n".to_owned(), "CLIENT_ERROR invalid mode for ms M token\r\n"),
         ("ma a MX\r\n".to_owned(), "CLIENT_ERROR invalid mode for ma M token\r\n"),
+        // Control characters are letters like any other, but for the one that ends C's strings.
+        (
+            "set a\tb 0 0 1\r\nx\r\nget a\tb\r\n".to_owned(),
+            "STORED\r\nVALUE a\tb 0 1\r\nx\r\nEND\r\n",
+        ),
+        (
+            "set a\rb 0 0 1\r\nz\r\nget a\rb\r\n".to_owned(),
+            "STORED\r\nVALUE a\rb 0 1\r\nz\r\nEND\r\n",
+        ),
+        (
+            "set \x01\x7f 0 0 1\r\ny\r\nget \x01\x7f\r\n".to_owned(),
+            "STORED\r\nVALUE \x01\x7f 0 1\r\ny\r\nEND\r\n",
+        ),
+        ("set a\0b 0 0 1\r\nx\r\n".to_owned(), "ERROR\r\nERROR\r\n"),
+        ("get a\0b\r\n".to_owned(), "END\r\n"),
+        (
+            "set a 0 0 2147483648\r\nmn\r\n".to_owned(),
+            "CLIENT_ERROR bad command line format\r\nMN\r\n",
+        ),
+        (
+            "set a 0 0 2147483646\r\nmn\r\n".to_owned(),
+            "CLIENT_ERROR bad command line format\r\nMN\r\n",
+        ),
+        (
+            "set a 0 0 3\r\nabcde\r\nmn\r\n".to_owned(),
+            "CLIENT_ERROR bad data chunk\r\nERROR\r\nMN\r\n",
+        ),
+        ("incr a -1\r\n".to_owned(), "CLIENT_ERROR invalid numeric delta argument\r\n"),
+        (
+            "incr a 18446744073709551616\r\n".to_owned(),
+            "CLIENT_ERROR invalid numeric delta argument\r\n",
+        ),
+        // The year 2100 is later than what 32 bits count to.
+        (
+            "set d 0 4102444800 1\r\nx\r\nget d\r\n".to_owned(),
+            "STORED\r\nVALUE d 0 1\r\nx\r\nEND\r\n",
+        ),
+        (
+            "set d 0 9223372036854775808 1\r\n".to_owned(),
+            "CLIENT_ERROR bad command line format\r\n",
+        ),
+        ("set d 0 -99999999999 1\r\nx\r\nget d\r\n".to_owned(), "STORED\r\nEND\r\n"),
     ] {
         assert_eq!(talk(&mut engine, &input), answer, "{input:?}");
     }

@@ -102,9 +102,11 @@ impl Disk for RealDisk {
         if unsafe { libc::statvfs(path.as_ptr(), &mut stat) } != 0 {
             return Err(io::Error::last_os_error());
         }
+        let used = stat.f_blocks.saturating_sub(stat.f_bfree);
         Ok(Space {
             free_bytes: stat.f_bavail * stat.f_frsize,
-            total_bytes: stat.f_blocks * stat.f_frsize,
+            // As `df` counts: blocks kept for the superuser are nobody's to fill.
+            total_bytes: (used + stat.f_bavail) * stat.f_frsize,
         })
     }
 

@@ -185,8 +185,11 @@ impl Experiment<'_> {
         self.network.lift();
         nodes.put_back()?;
         nodes.start(self.link, LOST_MS, &method.plan)?;
-        nodes.wait_for_members()?;
-        let mut client = Nodes::client(0)?;
+        let leader = nodes.wait_for_members()?;
+        if leader == self.failed {
+            return Err(Error::retry("recover a node: the one to be killed leads; run it again"));
+        }
+        let mut client = Nodes::client(leader)?;
         client.order(&Order::Recovery { settings: settings(&method.plan) })?;
         self.network.limit(self.link)?;
         let load = Load::start(self.trace.clone(), self.failed, 7)?;

@@ -1,42 +1,43 @@
-//! `holdfast bench sort`: the device's bandwidth for reads and writes at the same time, then the
-//! sort, then GNU sort with the same memory on the same file; outputs are compared. What the sort
-//! cannot beat is its bytes, read and written as often as they must be, at that bandwidth.
+//! `holdfast bench sort`: the device's bandwidth for reads and writes at the same time before and
+//! after each sort, the sort, then GNU sort and DuckDB with the same memory on the same file;
+//! outputs are compared. What the sort cannot beat is its bytes, read and written as often as they
+//! must be, at that bandwidth.
 
+mod cgroup;
+mod inputs;
 mod kernels;
+mod minute;
 mod peers;
 
 use super::report::{median, rounded};
 use super::server::own_cpu_seconds;
 use crate::output::Output as Lines;
+use cgroup::Cgroup;
 use clap::Args;
 use holdfast_base::units::{format_bytes, parse_bytes};
 use holdfast_base::{Error, Result};
-use holdfast_env::buf::AlignedBuf;
-use holdfast_env::disk::{Access, Disk, File, RealDisk};
-use holdfast_env::{Rng, SeededRng};
-use holdfast_sort::gray::generate::{self, Request, Shape};
+use holdfast_env::RealDisk;
 use holdfast_sort::input::Input;
 use holdfast_sort::job::{self, Job, Report};
 use holdfast_sort::key::{Key, LineOptions};
 use holdfast_sort::order::Order;
 use holdfast_sort::output::Output;
+use holdfast_sort::probe;
 use holdfast_sort::progress::Progress;
 use holdfast_sort::record::Format;
+use peers::Peer;
 use serde_json::{Value, json};
-use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 #[derive(Args, Debug, Clone)]
 pub struct SortBench {
     /// uniform, skew, half (one key in half of the records) or lines (text, by its third column)
     #[arg(short = 't', long = "type", default_value = "uniform", value_name = "TYPE")]
     kind: String,
-    /// Bytes to sort
-    #[arg(short = 's', long, default_value = "2G", value_name = "BYTES")]
-    size: String,
+    /// Bytes to sort; several, with commas, show how the time grows
+    #[arg(short = 's', long, default_value = "2G", value_name = "BYTES", value_delimiter = ',')]
+    size: Vec<String>,
     /// Memory of each sort
     #[arg(short = 'S', long, default_value = "600M", value_name = "BYTES")]
     memory: String,
@@ -46,7 +47,7 @@ pub struct SortBench {
     /// Repetitions; medians are printed
     #[arg(short = 'e', long, default_value_t = 3, value_name = "N")]
     repetitions: usize,
-    /// Times that GNU sort runs
+    /// Times that other sorts run
     #[arg(long, default_value_t = 1, value_name = "N")]
     peer_repetitions: usize,
     /// Directory for all files [default: the current directory]
@@ -55,8 +56,17 @@ pub struct SortBench {
     /// Directories for temporary files [default: that for all files]
     #[arg(short = 'T', long, value_name = "DIR")]
     temp: Vec<PathBuf>,
-    /// A Python that has the package duckdb: runs DuckDB, too
-    #[arg(long, value_name = "PYTHON")]
+    /// Instead so many temporary directories beside the data, one case for each number
+    #[arg(long, value_name = "N", value_delimiter = ',', conflicts_with = "temp")]
+    temps: Vec<usize>,
+    /// Each case a second time with pinned threads
+    #[arg(long)]
+    pin: bool,
+    /// What is sorted in a minute: goes on from the first size with larger or smaller ones
+    #[arg(long)]
+    minute: bool,
+    /// Runs DuckDB, too: of this Python, or installed with pip into an environment of its own
+    #[arg(long, value_name = "PYTHON", num_args = 0..=1, require_equals = true, default_missing_value = "")]
     duckdb: Option<String>,
     /// All sorts in a memory cgroup of that memory and so much more, page cache included
     #[arg(long, value_name = "BYTES")]
@@ -66,57 +76,44 @@ pub struct SortBench {
     kernels: bool,
 }
 
-/// A memory cgroup that this process is in.
-struct Cgroup(PathBuf);
-
-impl Cgroup {
-    fn enter(bytes: u64) -> Result<Cgroup> {
-        let name = format!("holdfast-bench-{}", std::process::id());
-        let (one, two) = ("/sys/fs/cgroup/memory", "/sys/fs/cgroup");
-        let enter = |root: &str, limit: &str| -> std::io::Result<Cgroup> {
-            let group = Path::new(root).join(&name);
-            std::fs::create_dir(&group)?;
-            let written = std::fs::write(group.join(limit), bytes.to_string())
-                .and_then(|()| std::fs::write(group.join("cgroup.procs"), "0"));
-            let _ = written.as_ref().map_err(|_| std::fs::remove_dir(&group));
-            written.map(|()| Cgroup(group))
-        };
-        enter(one, "memory.limit_in_bytes").or_else(|_| enter(two, "memory.max")).map_err(|e| {
-            Error::from(e).context("make a memory cgroup: run as root, or without `--cgroup`")
-        })
-    }
-}
-
-impl Drop for Cgroup {
-    fn drop(&mut self) {
-        // Back to the group above; an empty group can be removed.
-        if let Some(above) = self.0.parent() {
-            let _ = std::fs::write(above.join("cgroup.procs"), "0");
-        }
-        let _ = std::fs::remove_dir(&self.0);
-    }
-}
-
-/// Another sort's runs.
-struct Peer {
-    name: &'static str,
-    seconds: Vec<f64>,
-}
-
-/// Reads and writes at once, each so many at a time and so long.
-const LIMIT_DEPTH: u64 = 4;
-const LIMIT_BLOCK_BYTES: usize = 1 << 20;
+/// Bytes of the files that the disk is measured with, each way.
 const LIMIT_FILE_BYTES: u64 = 1 << 30;
+/// Small sorts need no more than a part of that.
+const LIMIT_FILE_BYTES_MIN: u64 = 128 << 20;
+
+/// How one case is sorted.
+struct Case<'a> {
+    directory: &'a Path,
+    kind: &'a str,
+    bytes: u64,
+    memory: u64,
+    temp: Vec<PathBuf>,
+    pinned: bool,
+    /// In the case's name.
+    note: String,
+}
 
 /// One run of the sort.
 struct Sample {
     seconds: f64,
     cpu_seconds: f64,
-    bandwidth: f64,
+    /// Of the disk, before and after.
+    bandwidths: [f64; 2],
     memory_bytes: u64,
     read: u64,
     written: u64,
     report: Report,
+}
+
+impl Sample {
+    fn passes(&self) -> f64 {
+        if self.report.in_memory { 2.0 } else { 4.0 }
+    }
+
+    /// Bytes a second that the disk allows.
+    fn bound(&self) -> f64 {
+        self.bandwidths.iter().sum::<f64>() / 2.0 / self.passes()
+    }
 }
 
 pub fn run(options: &SortBench, lines: &mut Lines) -> Result<()> {
@@ -135,61 +132,100 @@ pub fn run(options: &SortBench, lines: &mut Lines) -> Result<()> {
 }
 
 fn measure(options: &SortBench, directory: &Path, lines: &mut Lines) -> Result<()> {
-    let bytes = parse_bytes(&options.size).map_err(Error::invalid)?;
-    let memory = parse_bytes(&options.memory).map_err(Error::invalid)?;
-    let input = directory.join("input");
-    let columns = options.kind == "lines";
-    match &options.kind[..] {
-        "uniform" => make_records(&input, bytes, options.seed, false)?,
-        "skew" => make_records(&input, bytes, options.seed, true)?,
-        "half" => make_half(&input, bytes, options.seed)?,
-        "lines" => make_lines(&input, bytes, options.seed)?,
-        other => {
-            return Err(Error::invalid(format!("`-t {other}`: use uniform, skew, half or lines")));
+    let bytes = |text: &String| parse_bytes(text).map_err(Error::invalid);
+    let memory = bytes(&options.memory)?;
+    let sizes: Vec<u64> = options.size.iter().map(bytes).collect::<Result<_>>()?;
+    let python = options.duckdb.as_deref().map(peers::python).transpose()?;
+    let more = options.cgroup.as_ref().map(bytes).transpose()?;
+    let cgroup = more.map(|more| Cgroup::enter(memory + more));
+    let _cgroup = cgroup.and_then(|entered| {
+        let refused = |e: Error| eprintln!("holdfast: {e}: all sorts run without one");
+        entered.map_err(refused).ok()
+    });
+    if options.minute {
+        return minute::run(options, directory, sizes[0], memory, lines);
+    }
+    let mut grown = Vec::new();
+    for size in sizes {
+        let input = directory.join("input");
+        inputs::make(&options.kind, &input, size, options.seed)?;
+        let bytes = std::fs::metadata(&input)?.len();
+        for (i, case) in cases(options, directory, bytes, memory)?.iter().enumerate() {
+            let samples = run_case(case, options.repetitions)?;
+            let peers = match i {
+                0 => run_peers(options, case, python.as_deref())?,
+                _ => Vec::new(),
+            };
+            let line = line(case, &samples, &peers);
+            lines.line(|| text(&line), || line.clone())?;
+            if i == 0 {
+                grown.push((bytes, median(samples.iter().map(|s| s.seconds))));
+            }
         }
+        std::fs::remove_file(&input)?;
     }
-    let bytes = std::fs::metadata(&input)?.len();
-    let output = directory.join("output");
-    let more = options.cgroup.as_deref().map(parse_bytes).transpose().map_err(Error::invalid)?;
-    let _cgroup = more.map(|more| Cgroup::enter(memory + more)).transpose()?;
-    let mut samples = Vec::new();
-    for _ in 0..options.repetitions.max(1) {
-        let bandwidth = mixed_bandwidth(directory)?;
-        let _ = std::fs::remove_file(&output);
-        let temp = match &options.temp[..] {
-            [] => vec![directory.to_owned()],
-            given => given.to_vec(),
-        };
-        samples.push(sort_once(&input, &output, temp, memory, columns, bandwidth)?);
-    }
-    let peers = run_peers(options, directory, memory, columns)?;
-    let line = line(options, bytes, memory, &samples, &peers);
-    lines.line(|| text(&line), || line.clone())
+    if grown.len() > 1 { growth(&grown, memory, lines) } else { Ok(()) }
 }
 
-fn run_peers(
-    options: &SortBench,
-    directory: &Path,
+/// What is to be measured with one input.
+fn cases<'a>(
+    options: &'a SortBench,
+    directory: &'a Path,
+    bytes: u64,
     memory: u64,
-    columns: bool,
-) -> Result<Vec<Peer>> {
+) -> Result<Vec<Case<'a>>> {
+    let mut temps = vec![match &options.temp[..] {
+        [] => (vec![directory.to_owned()], String::new()),
+        given => (given.to_vec(), format!("/{} directories", given.len())),
+    }];
+    if !options.temps.is_empty() {
+        temps.clear();
+    }
+    for count in &options.temps {
+        let names: Vec<PathBuf> = (0..*count).map(|i| directory.join(format!("temp{i}"))).collect();
+        names.iter().try_for_each(std::fs::create_dir_all)?;
+        let word = if *count == 1 { "directory" } else { "directories" };
+        temps.push((names, format!("/{count} {word}")));
+    }
+    let mut cases = Vec::new();
+    for (temp, note) in temps {
+        for pinned in [false, true].into_iter().take(1 + usize::from(options.pin)) {
+            let note = if pinned { format!("{note}/pinned") } else { note.clone() };
+            let (kind, temp) = (&options.kind[..], temp.clone());
+            cases.push(Case { directory, kind, bytes, memory, temp, pinned, note });
+        }
+    }
+    Ok(cases)
+}
+
+fn run_case(case: &Case<'_>, repetitions: usize) -> Result<Vec<Sample>> {
+    let each = (case.bytes / 2).clamp(LIMIT_FILE_BYTES_MIN, LIMIT_FILE_BYTES);
+    let bandwidth = || probe::mixed_bandwidth(&RealDisk, case.directory, each);
+    let mut samples = Vec::new();
+    // What is measured after one sort is measured before the next.
+    let mut before = bandwidth()?;
+    for _ in 0..repetitions.max(1) {
+        let mut sample = sort_once(case)?;
+        let after = bandwidth()?;
+        sample.bandwidths = [before, after];
+        before = after;
+        samples.push(sample);
+    }
+    Ok(samples)
+}
+
+fn run_peers(options: &SortBench, case: &Case<'_>, python: Option<&Path>) -> Result<Vec<Peer>> {
+    let Case { directory, memory, kind, .. } = *case;
     let (input, output, other) =
         (directory.join("input"), directory.join("output"), directory.join("other"));
-    let request =
-        peers::Request { input: &input, output: &other, temp: directory, memory, columns };
-    let mut peers = vec![Peer { name: "GNU sort", seconds: Vec::new() }];
-    peers.extend(options.duckdb.is_some().then(|| Peer { name: "DuckDB", seconds: Vec::new() }));
+    let request = peers::Request { input: &input, output: &other, temp: directory, memory, kind };
+    let mut peers = vec![peers::gnu_sort()];
+    peers.extend(python.map(peers::duckdb));
     for _ in 0..options.peer_repetitions {
         for peer in &mut peers {
-            let seconds = match &options.duckdb {
-                Some(python) if peer.name == "DuckDB" => peers::duckdb(python, &request)?,
-                _ => peers::gnu_sort(&request)?,
-            };
-            let Some(seconds) = seconds else { continue };
+            let Some(seconds) = peer.run(&request)? else { continue };
             peer.seconds.push(seconds);
-            // The order of equal keys is nobody's promise there.
-            let fixed = options.kind == "uniform" || columns;
-            if fixed && !peers::same(&output, &other)? {
+            if peer.keeps_order(kind) && !peers::same(&output, &other)? {
                 return Err(Error::bug(format!("compare with {}: the outputs differ", peer.name)));
             }
             std::fs::remove_file(&other)?;
@@ -199,16 +235,11 @@ fn run_peers(
     Ok(peers)
 }
 
-fn sort_once(
-    input: &Path,
-    output: &Path,
-    temp: Vec<PathBuf>,
-    memory_bytes: u64,
-    columns: bool,
-    bandwidth: f64,
-) -> Result<Sample> {
-    holdfast_env::local::drop_cached(input)?;
-    let (format, order) = if columns {
+fn sort_once(case: &Case<'_>) -> Result<Sample> {
+    let (input, output) = (case.directory.join("input"), case.directory.join("output"));
+    let _ = std::fs::remove_file(&output);
+    holdfast_env::local::drop_cached(&input)?;
+    let (format, order) = if case.kind == "lines" {
         let options = LineOptions { keys: vec![Key::parse("3,3")?], ..LineOptions::default() };
         (Format::Delimited(b'\n'), Order::lines(&options)?)
     } else {
@@ -216,14 +247,15 @@ fn sort_once(
         (format, Order::range(format, 0, Some(10), false)?)
     };
     let job = Job {
-        inputs: vec![Input::File(input.to_owned())],
-        output: Output::File(output.to_owned()),
+        inputs: vec![Input::File(input)],
+        output: Output::File(output),
         format,
         order,
         unique: false,
-        memory_bytes,
-        temp,
+        memory_bytes: case.memory,
+        temp: case.temp.clone(),
         threads: std::thread::available_parallelism().map_or(1, usize::from),
+        pinned: case.pinned,
         first: None,
         resume: false,
     };
@@ -235,7 +267,7 @@ fn sort_once(
     Ok(Sample {
         seconds: start.elapsed().as_secs_f64(),
         cpu_seconds: own_cpu_seconds() - cpu,
-        bandwidth,
+        bandwidths: [0.0; 2],
         memory_bytes: own_figure("status", "VmHWM")? << 10,
         read: own_figure("io", "read_bytes")? - read,
         written: own_figure("io", "write_bytes")? - written,
@@ -251,133 +283,53 @@ fn own_figure(file: &str, name: &str) -> Result<u64> {
     number.ok_or_else(|| Error::unsupported(format!("read `{name}` in /proc/self/{file}")))
 }
 
-/// Bytes a second, read and written together, of direct I/O front to back on two files.
-fn mixed_bandwidth(directory: &Path) -> Result<f64> {
-    let (from, to) = (directory.join("limit-from"), directory.join("limit-to"));
-    let fresh = |path: &Path| -> Result<Arc<dyn File>> {
-        let file = RealDisk.create(path, Access::Direct)?;
-        file.allocate(LIMIT_FILE_BYTES)?;
-        Ok(file)
-    };
-    let source = fresh(&from)?;
-    each_block(&[(&*source, true)])?;
-    let target = fresh(&to)?;
-    let start = Instant::now();
-    each_block(&[(&*source, false), (&*target, true)])?;
-    target.sync("bench.limit")?;
-    let seconds = start.elapsed().as_secs_f64();
-    std::fs::remove_file(from)?;
-    std::fs::remove_file(to)?;
-    Ok(2.0 * LIMIT_FILE_BYTES as f64 / seconds)
+/// Seconds a GB of every size, and by how much they differ.
+fn growth(grown: &[(u64, f64)], memory: u64, lines: &mut Lines) -> Result<()> {
+    let a_gb = |(bytes, seconds): &(u64, f64)| seconds / (*bytes as f64 / 1e9);
+    let (least, most) =
+        grown.iter().map(a_gb).fold((f64::MAX, 0f64), |(a, b), v| (a.min(v), b.max(v)));
+    let sizes: Vec<Value> = (grown.iter())
+        .map(|one| json!({"bytes": one.0, "seconds_per_gb": rounded(a_gb(one))}))
+        .collect();
+    lines.line(
+        || format!("growth: {least:.2} to {most:.2} s a GB, {:.2} times", most / least),
+        || {
+            json!({
+                "case": format!("sort/growth/{} of memory", format_bytes(memory)),
+                "sizes": sizes,
+                "seconds_per_gb": {"min": rounded(least), "max": rounded(most)},
+                "most_to_least": rounded(most / least),
+                "better": "lower",
+            })
+        },
+    )
 }
 
-/// Reads or writes (`true`) each file front to back, all at the same time.
-fn each_block(files: &[(&dyn File, bool)]) -> Result<()> {
-    let next: Vec<AtomicU64> = files.iter().map(|_| AtomicU64::new(0)).collect();
-    std::thread::scope(|scope| {
-        let mut threads = Vec::new();
-        for ((file, write), next) in files.iter().zip(&next) {
-            for _ in 0..LIMIT_DEPTH {
-                threads.push(scope.spawn(move || -> Result<()> {
-                    let mut block = AlignedBuf::zeroed(LIMIT_BLOCK_BYTES);
-                    block.fill(0x5a);
-                    loop {
-                        let at = next.fetch_add(block.len() as u64, Ordering::Relaxed);
-                        match (at >= LIMIT_FILE_BYTES, *write) {
-                            (true, _) => return Ok(()),
-                            (false, true) => file.write_at(&block, at)?,
-                            (false, false) => file.read_exact_at(&mut block, at)?,
-                        }
-                    }
-                }));
-            }
-        }
-        threads.into_iter().try_for_each(|thread| {
-            thread.join().map_err(|_| Error::bug("measure the disk: a thread panicked"))?
-        })
-    })
-}
-
-fn make_records(path: &Path, bytes: u64, seed: u64, skew: bool) -> Result<()> {
-    let request = Request {
-        start: seed as u128,
-        records: bytes / 100,
-        shape: Shape { ascii: true, skew },
-        threads: std::thread::available_parallelism().map_or(1, usize::from),
-    };
-    generate::file(&RealDisk, path, &request).map(drop)
-}
-
-/// Records of which every second has the same key.
-fn make_half(path: &Path, bytes: u64, seed: u64) -> Result<()> {
-    let mut records = generate::Records::from(seed as u128, Shape { ascii: true, skew: false });
-    let mut out = BufWriter::with_capacity(1 << 20, std::fs::File::create(path)?);
-    let mut record = [0; 100];
-    for i in 0..bytes / 100 {
-        records.write(&mut record);
-        if i % 2 == 0 {
-            record[..10].copy_from_slice(b"Oooooooooo");
-        }
-        out.write_all(&record)?;
-    }
-    out.into_inner().map_err(|e| e.into_error())?.sync_all()?;
-    Ok(())
-}
-
-/// Lines of five columns: a number, a time, a word of a few thousand, hexadecimal, more words.
-fn make_lines(path: &Path, bytes: u64, seed: u64) -> Result<()> {
-    let rng = SeededRng::new(seed);
-    let mut out = BufWriter::with_capacity(1 << 20, std::fs::File::create(path)?);
-    let (mut written, mut line) = (0, Vec::new());
-    let word = |line: &mut Vec<u8>| {
-        // The smaller of two: short words and small numbers are more frequent.
-        let n = (rng.next_u64() % 40_000).min(rng.next_u64() % 40_000);
-        let mut n = n.wrapping_mul(0x9e37_79b9) | 1;
-        for _ in 0..3 + n % 9 {
-            line.push(b'a' + (n % 26) as u8);
-            n = n.rotate_right(7);
-        }
-    };
-    while written < bytes {
-        line.clear();
-        let n = rng.next_u64();
-        write!(line, "{} 2026-11-{:02}T{:02}:{:02} ", n % 1_000_000, n % 28 + 1, n % 24, n % 60)?;
-        word(&mut line);
-        write!(line, " {:x} ", rng.next_u64() >> (n % 32))?;
-        for _ in 0..n % 8 {
-            word(&mut line);
-            line.push(b' ');
-        }
-        line.push(b'\n');
-        out.write_all(&line)?;
-        written += line.len() as u64;
-    }
-    out.into_inner().map_err(|e| e.into_error())?.sync_all()?;
-    Ok(())
-}
-
-fn line(options: &SortBench, bytes: u64, memory: u64, samples: &[Sample], peers: &[Peer]) -> Value {
+fn line(case: &Case<'_>, samples: &[Sample], peers: &[Peer]) -> Value {
     let of = |value: &dyn Fn(&Sample) -> f64| median(samples.iter().map(value));
-    let size = bytes as f64;
+    let size = case.bytes as f64;
     let in_memory = samples.iter().any(|sample| sample.report.in_memory);
-    let passes = if in_memory { 2.0 } else { 4.0 };
-    let (rate, limit) = (of(&|s| size / s.seconds), of(&|s| s.bandwidth / passes));
+    let rate = of(&|s| size / s.seconds);
     let rates = samples.iter().map(|s| size / s.seconds);
     let spread = rates.fold((f64::MAX, 0f64), |(a, b), v| (a.min(v), b.max(v)));
     let rate_of = |peer: &Peer| size / median(peer.seconds.iter().copied());
-    let object = |peer: &Peer| json!({"name": peer.name, "version": "installed", "value": rounded(rate_of(peer))});
+    let object = |peer: &Peer| json!({"name": peer.name, "version": peer.version, "value": rounded(rate_of(peer))});
+    let Case { kind, note, .. } = case;
+    let (bytes, memory) = (format_bytes(case.bytes), format_bytes(case.memory));
     json!({
-        "case": format!("sort/{}/{}/{} of memory", options.kind, format_bytes(bytes), format_bytes(memory)),
+        "case": format!("sort/{kind}/{bytes}/{memory} of memory{note}"),
         "operations": samples.first().map_or(0, |s| s.report.records),
-        "bytes": bytes,
+        "bytes": case.bytes,
         "seconds": rounded(of(&|s| s.seconds)),
         "bytes_per_second": rounded(rate),
         "limit": {
             "name": if in_memory { "one read and one write" } else { "two reads and two writes" },
-            "value": rounded(limit),
+            "value": rounded(of(&Sample::bound)),
             "unit": "bytes/s",
         },
-        "ratio_to_limit": rounded(of(&|s| size / s.seconds / (s.bandwidth / passes))),
+        "limit_before": rounded(of(&|s| s.bandwidths[0] / s.passes())),
+        "limit_after": rounded(of(&|s| s.bandwidths[1] / s.passes())),
+        "ratio_to_limit": rounded(of(&|s| size / s.seconds / s.bound())),
         "peer": peers.first().map(object),
         "ratio_to_peer": peers.first().map(|peer| rounded(rate / rate_of(peer))),
         "other_peers": peers.iter().skip(1).map(object).collect::<Vec<_>>(),
@@ -395,25 +347,28 @@ fn line(options: &SortBench, bytes: u64, memory: u64, samples: &[Sample], peers:
 }
 
 fn text(line: &Value) -> String {
-    let number = |name: &str| line[name].as_f64().unwrap_or_default();
+    let number = |value: &Value| value.as_f64().unwrap_or_default();
+    let mb = |value: &Value| number(value) / 1e6;
     let peer = match &line["ratio_to_peer"] {
         Value::Null => String::new(),
         ratio => format!("; {ratio} times {}", line["peer"]["name"].as_str().unwrap_or_default()),
     };
     let others = line["other_peers"].as_array().into_iter().flatten().map(|other| {
-        let ratio = number("bytes_per_second") / other["value"].as_f64().unwrap_or(f64::NAN);
+        let ratio = number(&line["bytes_per_second"]) / number(&other["value"]);
         format!(", {ratio:.2} times {}", other["name"].as_str().unwrap_or_default())
     });
     let peer = peer + &others.collect::<String>();
     format!(
-        "{}: {:.1} s, {:.0} MB/s, {} of {}{peer}; {} CPU-s a GB, {} of memory, {} reads and {} writes a byte",
+        "{}: {:.1} s, {:.0} MB/s, {} of {} ({:.0} MB/s before, {:.0} after){peer}; {} CPU-s a GB, {} of memory, {} reads and {} writes a byte",
         line["case"].as_str().unwrap_or_default(),
-        Duration::from_secs_f64(number("seconds")).as_secs_f64(),
-        number("bytes_per_second") / 1e6,
+        number(&line["seconds"]),
+        mb(&line["bytes_per_second"]),
         line["ratio_to_limit"],
         line["limit"]["name"].as_str().unwrap_or_default(),
+        mb(&line["limit_before"]),
+        mb(&line["limit_after"]),
         line["cpu_seconds_per_gb"],
-        format_bytes(number("memory_bytes") as u64),
+        format_bytes(number(&line["memory_bytes"]) as u64),
         line["reads_a_byte"],
         line["writes_a_byte"],
     )

@@ -52,7 +52,7 @@ pub fn get(
     };
     for source in sources {
         if target == "-" {
-            getter.copy_out(source, &mut std::io::stdout().lock(), "standard output")?;
+            getter.copy_out(source, &mut crate::output::stdout(), "standard output")?;
             continue;
         }
         let to = match holdfast_base::path::split(source) {

@@ -146,7 +146,7 @@ pub fn run(client: &mut Client, command: &Fs, out: &mut Output) -> Result<()> {
 
 fn cat(client: &mut Client, path: &str) -> Result<()> {
     let mut reader = client.open(path)?;
-    let mut stdout = std::io::stdout().lock();
+    let mut stdout = crate::output::stdout();
     loop {
         let bytes = reader.next_bytes()?;
         if bytes.is_empty() {

@@ -1,122 +1,28 @@
 //! The cache from outside: real clients, and clients that misbehave.
 
 use super::common::{Scratch, binary, finish};
-use serde_json::Value;
+use super::memcached::{Memcached, python};
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpStream, UdpSocket};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::net::{TcpStream, UdpSocket};
+use std::path::Path;
+use std::process::Command;
 
-struct Cache {
-    child: Child,
-    tcp: SocketAddr,
-    udp: SocketAddr,
-    _stdout: BufReader<std::process::ChildStdout>,
-}
-
-impl Cache {
-    fn start(arguments: &[&str]) -> Cache {
-        // Port -1 is any that is free.
-        let mut command = binary();
-        command.args(["--json", "cache", "-p", "-1", "-U", "-1"]).args(arguments);
-        Cache::of(command)
-    }
-
-    fn of(mut command: Command) -> Cache {
-        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
-        let mut stdout = BufReader::new(child.stdout.take().unwrap());
-        let mut line = String::new();
-        stdout.read_line(&mut line).unwrap();
-        let ready: Value = serde_json::from_str(&line).unwrap();
-        let address = |name: &str| ready[name][0].as_str()?.parse().ok();
-        let tcp = address("tcp").unwrap();
-        // Without UDP nobody asks for it.
-        Cache { tcp, udp: address("udp").unwrap_or(tcp), child, _stdout: stdout }
-    }
-
-    fn connect(&self) -> TcpStream {
-        TcpStream::connect(self.tcp).unwrap()
-    }
-
-    #[track_caller]
-    fn says(&self, request: &[u8], answer: &[u8]) {
-        let mut stream = self.connect();
-        stream.write_all(request).unwrap();
-        let mut got = vec![0; answer.len()];
-        stream.read_exact(&mut got).unwrap();
-        assert_eq!(String::from_utf8_lossy(&got), String::from_utf8_lossy(answer));
-    }
-
-    /// Serves somebody else as if nothing were wrong.
-    #[track_caller]
-    fn is_well(&self) {
-        let answer = b"STORED\r\nVALUE well 0 2\r\nok\r\nEND\r\n";
-        self.says(b"set well 0 0 2\r\nok\r\nget well\r\n", answer);
-    }
-
-    fn stat(&self, name: &str) -> u64 {
-        let mut stream = self.connect();
-        stream.write_all(b"stats\r\n").unwrap();
-        for line in BufReader::new(stream).lines() {
-            let line = line.unwrap();
-            if let Some(value) = line.strip_prefix(&format!("STAT {name} ")) {
-                return value.parse().unwrap();
-            }
-            assert_ne!(line, "END", "no statistic `{name}`");
-        }
-        panic!("the statistics did not end");
-    }
-
-    /// Waits until a statistic is as wanted.
-    fn wait_for(&self, name: &str, wanted: impl Fn(u64) -> bool) {
-        while !wanted(self.stat(name)) {
-            std::thread::yield_now();
-        }
-    }
-
-    fn memory_bytes(&self) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
-        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
-    }
-
-    fn signal(mut self, name: &str) -> i32 {
-        let done = Command::new("kill").args([name, &self.child.id().to_string()]).status();
-        assert!(done.unwrap().success());
-        self.child.wait().unwrap().code().unwrap()
-    }
-}
-
-impl Drop for Cache {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn here(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/blackbox").join(name)
+/// Port -1 is any that is free.
+fn start(arguments: &[&str]) -> Memcached {
+    Memcached::start(&[&["cache", "-p", "-1", "-U", "-1"], arguments].concat())
 }
 
 #[test]
 fn pymemcache_and_libmemcached_agree_with_it() {
-    let python = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/clients/bin/python");
-    if !python.exists() {
-        eprintln!("SKIPPED: no clients in target/clients: run .ci/tools");
-        return;
-    }
-    let cache = Cache::start(&["-I", "4m"]);
-    let (host, port) = (cache.tcp.ip().to_string(), cache.tcp.port().to_string());
-    let done = Command::new(python).arg(here("cache_clients.py")).args([&host, &port]).output();
-    let done = done.unwrap();
-    let err = String::from_utf8_lossy(&done.stderr);
-    assert!(done.status.success(), "{err}");
+    let cache = start(&["-I", "4m"]);
+    let place = [cache.tcp.ip().to_string(), cache.tcp.port().to_string()];
+    python("cache_clients.py", &place);
     cache.is_well();
 }
 
 #[test]
 fn memccapable_passes() {
-    let cache = Cache::start(&[]);
+    let cache = start(&[]);
     let (host, port) = (cache.tcp.ip().to_string(), cache.tcp.port().to_string());
     let Ok(done) = Command::new("memccapable").args(["-h", &host, "-p", &port, "-a"]).output()
     else {
@@ -136,7 +42,7 @@ fn datagram(id: u16, sequence: u16, total: u16, request: &[u8]) -> Vec<u8> {
 
 #[test]
 fn answers_over_udp_are_numbered_and_whole() {
-    let cache = Cache::start(&[]);
+    let cache = start(&[]);
     let (mut sets, mut get, mut answer) = (Vec::new(), b"get".to_vec(), Vec::new());
     for i in 0..100 {
         let value = format!("{i:03}").repeat(40);
@@ -178,7 +84,7 @@ fn answers_over_udp_are_numbered_and_whole() {
 
 #[test]
 fn a_client_that_never_reads_is_ended_before_it_takes_the_memory() {
-    let cache = Cache::start(&["-m", "64", "-t", "1"]);
+    let cache = start(&["-m", "64", "-t", "1"]);
     let value = vec![b'x'; 100_000];
     let mut sets = format!("set big 0 0 {}\r\n", value.len()).into_bytes();
     sets.extend_from_slice(&value);
@@ -209,7 +115,7 @@ fn half_commands_of_many_take_little_and_idle_clients_nothing() {
     const DESCRIPTORS: u64 = 300;
     let allowed = holdfast_env::local::raise_descriptors(CLIENTS + DESCRIPTORS).unwrap();
     let n = CLIENTS.min(allowed - DESCRIPTORS);
-    let cache = Cache::start(&["-t", "1", "-c", &(n + 100).to_string()]);
+    let cache = start(&["-t", "1", "-c", &(n + 100).to_string()]);
     let before = cache.stat("response_obj_bytes");
     let half: Vec<TcpStream> = (0..n)
         .map(|i| {
@@ -233,7 +139,7 @@ fn half_commands_of_many_take_little_and_idle_clients_nothing() {
 
 #[test]
 fn large_values_arrive_whole_and_abandoned_ones_go() {
-    let cache = Cache::start(&["-m", "64", "-I", "16m"]);
+    let cache = start(&["-m", "64", "-I", "16m"]);
     let value: Vec<u8> = (0..12_000_000u32).map(|i| (i / 7) as u8).collect();
     let mut request = format!("set large 3 0 {}\r\n", value.len()).into_bytes();
     request.extend_from_slice(&value);
@@ -261,7 +167,7 @@ fn large_values_arrive_whole_and_abandoned_ones_go() {
 
 #[test]
 fn what_cannot_be_served_is_said_in_one_sentence() {
-    let cache = Cache::start(&[]);
+    let cache = start(&[]);
     let port = cache.tcp.port().to_string();
     let refused = |arguments: &[&str], names: &[&str]| {
         finish(binary().arg("cache").args(arguments), b"").refused(names);
@@ -277,7 +183,7 @@ fn signals_and_files_are_as_memcached_s() {
     let scratch = Scratch::new();
     let (socket, pid) = (scratch.path("cache.sock"), scratch.path("cache.pid"));
     let file = pid.display().to_string();
-    let cache = Cache::start(&["-P", &file, "-A"]);
+    let cache = start(&["-P", &file, "-A"]);
     let id = std::fs::read_to_string(&pid).unwrap();
     assert_eq!(id.trim(), cache.child.id().to_string());
     assert_eq!(cache.signal("-USR1"), 0);
@@ -297,7 +203,7 @@ fn signals_and_files_are_as_memcached_s() {
 
 #[test]
 fn a_line_without_end_and_a_get_of_a_million_keys_take_no_memory() {
-    let cache = Cache::start(&["-m", "64", "-t", "1"]);
+    let cache = start(&["-m", "64", "-t", "1"]);
     cache.says(b"set a 0 0 1\r\nx\r\n", b"STORED\r\n");
     let before = cache.memory_bytes();
     let mut endless = cache.connect();
@@ -330,7 +236,7 @@ fn a_line_without_end_and_a_get_of_a_million_keys_take_no_memory() {
 
 #[test]
 fn datagrams_of_noise_are_dropped_or_refused() {
-    let cache = Cache::start(&["-t", "1"]);
+    let cache = start(&["-t", "1"]);
     cache.says(b"set a 0 0 1\r\nx\r\n", b"STORED\r\n");
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.connect(cache.udp).unwrap();
@@ -379,7 +285,7 @@ fn out_of_descriptors_clients_wait_until_others_leave() {
     let mut command = Command::new("sh");
     command.args(["-c", "ulimit -n 100 && exec \"$0\" \"$@\""]).arg(binary().get_program());
     command.args(["--json", "cache", "-p", "-1", "-t", "28", "-c", "36"]);
-    let cache = Cache::of(command);
+    let cache = Memcached::of(command);
     let mut clients: Vec<TcpStream> = (0..30)
         .map(|_| {
             let mut stream = cache.connect();
@@ -413,7 +319,7 @@ fn out_of_descriptors_clients_wait_until_others_leave() {
 fn items_survive_an_orderly_restart_and_nothing_survives_a_crash() {
     let scratch = Scratch::new();
     let file = scratch.path("items");
-    let start = || Cache::start(&["-e", &file.display().to_string(), "-I", "4m"]);
+    let start = || start(&["-e", &file.display().to_string(), "-I", "4m"]);
     let cache = start();
     let large = "z".repeat(3_000_000);
     let sets = format!("set a 7 0 3\r\nabc\r\nset large 0 500 3000000\r\n{large}\r\n");
@@ -433,11 +339,6 @@ fn items_survive_an_orderly_restart_and_nothing_survives_a_crash() {
 
 #[test]
 fn tls_serves_clients_of_tls_and_the_plain_port_the_others() {
-    let python = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/clients/bin/python");
-    if !python.exists() {
-        eprintln!("SKIPPED: no clients in target/clients: run .ci/tools");
-        return;
-    }
     let pem = |name: &str| {
         let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("../env/tests/tls");
         tests.join(name).display().to_string()
@@ -445,12 +346,9 @@ fn tls_serves_clients_of_tls_and_the_plain_port_the_others() {
     let mut command = binary();
     command.args(["--json", "cache", "-p", "-1", "-l", "127.0.0.1,notls:127.0.0.1:0", "-Z", "-o"]);
     command.arg(format!("ssl_chain_cert={},ssl_key={}", pem("cert.pem"), pem("key.pem")));
-    let cache = Cache::of(command);
-    let (host, port) = (cache.tcp.ip().to_string(), cache.tcp.port().to_string());
-    let mut client = Command::new(python);
-    client.arg(here("cache_tls.py")).args([&host, &port, &pem("ca.pem")]);
-    let done = client.output().unwrap();
-    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    let cache = Memcached::of(command);
+    let [host, port] = [cache.tcp.ip().to_string(), cache.tcp.port().to_string()];
+    python("cache_tls.py", &[host, port, pem("ca.pem")]);
     // Who does not speak TLS is told so in TLS' own words, and hung up on.
     let mut stream = cache.connect();
     stream.write_all(b"get a\r\n").unwrap();

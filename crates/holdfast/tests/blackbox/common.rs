@@ -11,9 +11,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Memory would only take room here: its tests are elsewhere.
-pub const SETTINGS: &str =
-    "native_port = 0\nhttp_port = 0\ncache_port = 0\ns3_port = 0\ndram = \"0\"\nworkers = 2\n";
+/// Memory would only take room here: its tests are elsewhere. A capacity of its own, because a
+/// store that may fill a nearly full file system is rightly warned about.
+pub const SETTINGS: &str = "native_port = 0\nhttp_port = 0\ncache_port = 0\ns3_port = 0\n\
+    dram = \"0\"\nworkers = 2\ncapacity = \"16GiB\"\n";
 
 /// A directory that goes with the test. Beside the binary, so on a real file system.
 pub struct Scratch(pub PathBuf);
@@ -109,7 +110,12 @@ impl Node {
 
     pub fn start_with(data: &Path, settings: &str) -> Node {
         fs::create_dir_all(data).unwrap();
-        fs::write(data.join("holdfast.toml"), format!("{SETTINGS}{settings}")).unwrap();
+        // What is set twice is refused.
+        let is_set =
+            |line: &&str| line.split_once(" = ").is_some_and(|(k, _)| settings.contains(k));
+        let others: Vec<&str> = SETTINGS.lines().filter(|line| !is_set(line)).collect();
+        let text = format!("{}\n{settings}", others.join("\n"));
+        fs::write(data.join("holdfast.toml"), text).unwrap();
         Node::start(data)
     }
 

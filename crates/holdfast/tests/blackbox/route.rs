@@ -1,109 +1,34 @@
 //! The cache's client and router against real servers, some of which die.
 
 use super::common::{Scratch, binary, finish};
+use super::memcached::{Memcached, python};
 use holdfast_cache_client::{Answer, Batch, Client, Failover, Options, Store, Transport};
-use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Command, Stdio};
 
-/// A cache or a router, which says where it serves.
-struct Process {
-    child: Child,
-    tcp: SocketAddr,
-    _stdout: BufReader<std::process::ChildStdout>,
+/// A cache whose TCP and UDP ports are one number.
+fn cache() -> Memcached {
+    cache_at(free_port())
 }
 
-impl Process {
-    fn start(arguments: &[&str]) -> Process {
-        let mut child = binary().arg("--json").args(arguments).spawn().unwrap();
-        let mut stdout = BufReader::new(child.stdout.take().unwrap());
-        let mut line = String::new();
-        stdout.read_line(&mut line).unwrap();
-        let ready: Value = serde_json::from_str(&line).unwrap();
-        let tcp = ready["tcp"][0].as_str().unwrap().parse().unwrap();
-        Process { child, tcp, _stdout: stdout }
-    }
-
-    /// A cache whose TCP and UDP ports are one number.
-    fn cache() -> Process {
-        Process::cache_at(free_port())
-    }
-
-    fn cache_at(port: u16) -> Process {
-        let port = port.to_string();
-        Process::start(&["cache", "-t", "1", "-I", "4m", "-m", "128", "-p", &port, "-U", &port])
-    }
-
-    fn route(arguments: &[&str]) -> Process {
-        Process::start(&[&["route", "-p", "-1", "-I", "4M"], arguments].concat())
-    }
-
-    fn name(&self) -> String {
-        self.tcp.to_string()
-    }
-
-    fn kill(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
-
-    fn connect(&self) -> TcpStream {
-        TcpStream::connect(self.tcp).unwrap()
-    }
-
-    #[track_caller]
-    fn says(&self, request: &[u8], answer: &[u8]) {
-        let mut stream = self.connect();
-        stream.write_all(request).unwrap();
-        let mut got = vec![0; answer.len()];
-        stream.read_exact(&mut got).unwrap();
-        assert_eq!(String::from_utf8_lossy(&got), String::from_utf8_lossy(answer));
-    }
-
-    fn stat(&self, name: &str) -> u64 {
-        let mut stream = self.connect();
-        stream.write_all(b"stats\r\n").unwrap();
-        for line in BufReader::new(stream).lines() {
-            let line = line.unwrap();
-            if let Some(value) = line.strip_prefix(&format!("STAT {name} ")) {
-                return value.parse().unwrap();
-            }
-            assert_ne!(line, "END", "no statistic `{name}`");
-        }
-        panic!("the statistics did not end");
-    }
+fn cache_at(port: u16) -> Memcached {
+    let port = port.to_string();
+    Memcached::start(&["cache", "-t", "1", "-I", "4m", "-m", "128", "-p", &port, "-U", &port])
 }
 
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+fn route(arguments: &[&str]) -> Memcached {
+    Memcached::start(&[&["route", "-p", "-1", "-I", "4M"], arguments].concat())
 }
 
 fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
-fn caches(count: usize) -> (Vec<Process>, Vec<String>) {
-    let all: Vec<Process> = (0..count).map(|_| Process::cache()).collect();
-    let names = all.iter().map(Process::name).collect();
+fn caches(count: usize) -> (Vec<Memcached>, Vec<String>) {
+    let all: Vec<Memcached> = (0..count).map(|_| cache()).collect();
+    let names = all.iter().map(Memcached::name).collect();
     (all, names)
-}
-
-/// Runs a script with the clients that people have; says so if they are not installed.
-fn python(script: &str, arguments: &[String]) {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let python = root.join("../../target/clients/bin/python");
-    if !python.exists() {
-        eprintln!("SKIPPED: no clients in target/clients: run .ci/tools");
-        return;
-    }
-    let script = root.join("tests/blackbox").join(script);
-    let done = Command::new(python).arg(script).args(arguments).output().unwrap();
-    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
 }
 
 #[test]
@@ -111,9 +36,9 @@ fn pymemcache_and_libmemcached_work_through_a_router() {
     let (_caches, names) = caches(3);
     for transport in [&[][..], &["--udp", "--retries", "3"]] {
         let servers = names.join(",");
-        let router = Process::route(&[&["--servers", &servers][..], transport].concat());
+        let router = route(&[&["--servers", &servers][..], transport].concat());
         let place = [router.tcp.ip().to_string(), router.tcp.port().to_string()];
-        python("route_clients.py", &place);
+        python("cache_clients.py", &place);
     }
 }
 
@@ -121,7 +46,7 @@ fn pymemcache_and_libmemcached_work_through_a_router() {
 fn libmemcached_and_a_router_find_each_other_s_items() {
     let (_caches, names) = caches(4);
     for hashing in ["ketama_weighted", "ketama"] {
-        let router = Process::route(&["--servers", &names.join(","), "--hashing", hashing]);
+        let router = route(&["--servers", &names.join(","), "--hashing", hashing]);
         let mut arguments = vec![hashing.to_owned(), router.name()];
         arguments.extend(names.iter().cloned());
         python("ketama_clients.py", &arguments);
@@ -228,7 +153,7 @@ fn a_killed_server_s_keys_fail_or_move_and_come_back_with_it() {
             let error = client.set_many(&items, 10).unwrap_err().message;
             assert!(error.contains("its server does not answer"), "{error}");
         }
-        caches[1] = Process::cache_at(port);
+        caches[1] = cache_at(port);
         // Asked again after a pause; until then its keys fail at once.
         while client.set_many(&items, 0).is_err() || hits(&mut client) < 300 {}
         drop(caches);
@@ -245,10 +170,10 @@ fn a_killed_server_s_keys_fail_or_move_and_come_back_with_it() {
 #[test]
 fn a_dead_server_s_keys_live_in_the_gutter_until_it_is_back() {
     let (mut caches, names) = caches(2);
-    let gutter = Process::cache();
+    let gutter = cache();
     let (servers, spare) = (names.join(","), gutter.name());
     let arguments = ["--servers", &servers, "--gutter", &spare, "-t", "1"];
-    let router = Process::route(&arguments);
+    let router = route(&arguments);
     let mut client = Client::new(&[router.name()], options(Transport::Tcp)).unwrap();
     let keys = keys(100);
     let items: Vec<(&String, &String)> = keys.iter().map(|key| (key, key)).collect();
@@ -267,7 +192,7 @@ fn a_dead_server_s_keys_live_in_the_gutter_until_it_is_back() {
     // What went to the gutter expires soon.
     let mut batch = Batch::new();
     batch.get(b"key-2").unwrap();
-    caches[0] = Process::cache_at(port);
+    caches[0] = cache_at(port);
     while router.stat("route_servers_dead") != 0 {}
     client.set_many(&items, 0).unwrap();
     assert_eq!(gutter.stat("curr_items"), moved - u64::from(gutter.stat("delete_hits") > 0));
@@ -278,7 +203,7 @@ fn a_cold_pool_takes_over_from_a_warm_one() {
     let (_cold, cold_names) = caches(2);
     let (_warm, warm_names) = caches(3);
     let (servers, warm_from) = (cold_names.join(","), warm_names.join(","));
-    let router = Process::route(&["--servers", &servers, "--warm-from", &warm_from, "-t", "1"]);
+    let router = route(&["--servers", &servers, "--warm-from", &warm_from, "-t", "1"]);
     let mut warm = Client::new(&warm_names, options(Transport::Tcp)).unwrap();
     let mut cold = Client::new(&cold_names, options(Transport::Tcp)).unwrap();
     let mut client = Client::new(&[router.name()], options(Transport::Tcp)).unwrap();
@@ -322,7 +247,7 @@ fn a_cold_pool_takes_over_from_a_warm_one() {
 #[test]
 fn clients_of_a_router_that_misbehave_harm_themselves_alone() {
     let (_caches, names) = caches(2);
-    let router = Process::route(&["--servers", &names.join(","), "-t", "1"]);
+    let router = route(&["--servers", &names.join(","), "-t", "1"]);
     let well = || {
         router.says(
             b"set well 0 0 2\r\nok\r\nget well\r\n",
@@ -401,7 +326,7 @@ fn what_a_router_cannot_do_is_said_in_one_sentence() {
 #[test]
 fn with_every_server_dead_gets_miss_and_stores_say_why() {
     let port = free_port();
-    let router = Process::route(&["--servers", &format!("127.0.0.1:{port}")]);
+    let router = route(&["--servers", &format!("127.0.0.1:{port}")]);
     router.says(b"get a b\r\n", b"END\r\n");
     router
         .says(b"set a 0 0 1\r\nx\r\n", b"SERVER_ERROR the server of this key does not answer\r\n");

@@ -2,6 +2,7 @@
 
 use crate::common::{Node, Scratch, bytes, finish};
 use std::fs;
+use std::io::Read;
 
 #[test]
 fn the_first_commands_of_a_new_user_work() {
@@ -70,6 +71,21 @@ fn every_answer_can_be_read_by_a_program() {
     assert!(status["stores"][0]["free_bytes"].as_u64().unwrap() > 0);
     assert_eq!(node.json(&["doctor"])[0]["findings"], serde_json::json!([]));
     assert!(node.json(&["fs", "unclosed"]).is_empty());
+}
+
+#[test]
+fn a_reader_that_has_had_enough_is_no_error() {
+    let mut child = super::common::binary()
+        .args(["sort", "gen", "--records", "1000000", "--ascii", "-"])
+        .spawn()
+        .unwrap();
+    let mut start = [0; 10];
+    child.stdout.take().unwrap().read_exact(&mut start).unwrap();
+    let ended = child.wait_with_output().unwrap();
+    assert_eq!(
+        (ended.status.code(), String::from_utf8_lossy(&ended.stderr).as_ref()),
+        (Some(0), "")
+    );
 }
 
 #[test]

@@ -15,6 +15,9 @@ use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 const SOCKETS: usize = 8;
+/// Requests that leave before answers are looked at again: what is due together leaves in one
+/// call, so that the load keeps its rate where the server does.
+const AT_ONCE: usize = 32;
 const TENTHS: u64 = 10;
 /// Answers that come later than this after the last request are lost.
 const LATE: Duration = Duration::from_millis(200);
@@ -86,6 +89,7 @@ fn percentile(ran: &mut load::Ran, part: f64) -> f64 {
 
 struct Asker {
     socket: UdpSocket,
+    target: SocketAddr,
     /// By request id: when it was due; nothing if it is not outstanding.
     due: Vec<Option<Instant>>,
     next_id: u16,
@@ -100,10 +104,11 @@ fn at_rate(target: SocketAddr, rate: f64, requests: &Requests, seconds: f64) -> 
         let socket = UdpSocket::bind("127.0.0.1:0")?;
         socket.connect(target)?;
         socket.set_nonblocking(true)?;
+        sockets::enable_trains(&socket)?;
         let _ = sockets::set_buffer_bytes(&socket, 4 << 20);
         poller.add(&socket, i as u64, Interest::Read)?;
         let at = requests.start(i, SOCKETS, 1);
-        askers.push(Asker { socket, due: vec![None; IDS], next_id: 0, at });
+        askers.push(Asker { socket, target, due: vec![None; IDS], next_id: 0, at });
     }
     let rng = SeededRng::new(7);
     // Exponential: requests of many clients come independently of each other.
@@ -114,21 +119,26 @@ fn at_rate(target: SocketAddr, rate: f64, requests: &Requests, seconds: f64) -> 
     let mut ran = load::Ran::default();
     let (start, time) = (Instant::now(), Duration::from_secs_f64(seconds));
     let (mut due, mut turn, mut asked) = (start + gap(), 0, 0u64);
-    let mut frame = Vec::new();
+    let (mut dues, mut train) = (Vec::with_capacity(AT_ONCE), Vec::new());
+    let mut buffer = vec![0; sockets::DATAGRAM_BYTES_MAX];
     loop {
         let now = Instant::now();
         let ended = now - start >= time;
         if ended && (ran.requests == asked || now - start >= time + LATE) {
             break;
         }
-        while !ended && due <= Instant::now() {
-            asked += u64::from(askers[turn].ask(due, requests, &mut frame)?);
-            turn = (turn + 1) % SOCKETS;
+        dues.clear();
+        while !ended && due <= now && dues.len() < AT_ONCE {
+            dues.push(due);
             due += gap();
+        }
+        if !dues.is_empty() {
+            asked += askers[turn].ask(&dues, requests, &mut train)?;
+            turn = (turn + 1) % SOCKETS;
         }
         poller.wait(&mut events, Some(Duration::ZERO))?;
         for i in 0..events.len() {
-            askers[events.get(i).token as usize].receive(requests, &mut ran)?;
+            askers[events.get(i).token as usize].receive(requests, &mut buffer, &mut ran)?;
         }
     }
     ran.lost = asked - ran.requests;
@@ -137,35 +147,51 @@ fn at_rate(target: SocketAddr, rate: f64, requests: &Requests, seconds: f64) -> 
 }
 
 impl Asker {
-    /// False if the socket takes no more: the request is not counted as asked.
-    fn ask(&mut self, due: Instant, requests: &Requests, frame: &mut Vec<u8>) -> Result<bool> {
-        let id = self.next_id.to_be_bytes();
-        frame.clear();
-        frame.extend_from_slice(&[id[0], id[1], 0, 0, 0, 1, 0, 0]);
-        frame.extend_from_slice(requests.batch(self.at, 1));
-        self.at = requests.next(self.at, 1);
-        match sockets::send(&self.socket, frame) {
-            Ok(_) => {
-                self.due[usize::from(self.next_id)] = Some(due);
-                self.next_id = self.next_id.wrapping_add(1);
-                Ok(true)
+    /// Asks once for each moment; says how many were asked: a full socket takes none.
+    fn ask(&mut self, dues: &[Instant], requests: &Requests, train: &mut Vec<u8>) -> Result<u64> {
+        train.clear();
+        for n in 0..dues.len() {
+            let id = self.next_id.wrapping_add(n as u16).to_be_bytes();
+            train.extend_from_slice(&[id[0], id[1], 0, 0, 0, 1, 0, 0]);
+            train.extend_from_slice(requests.batch(self.at, 1));
+            self.at = requests.next(self.at, 1);
+        }
+        let sent = match dues.len() {
+            1 => sockets::send(&self.socket, train).map(|_| ()),
+            n => sockets::send_train(&self.socket, train, train.len() / n, self.target),
+        };
+        match sent {
+            Ok(()) => {
+                for due in dues {
+                    self.due[usize::from(self.next_id)] = Some(*due);
+                    self.next_id = self.next_id.wrapping_add(1);
+                }
+                Ok(dues.len() as u64)
             }
-            Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => Ok(false),
+            Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => Ok(0),
             Err(e) => Err(e.into()),
         }
     }
 
-    fn receive(&mut self, requests: &Requests, ran: &mut load::Ran) -> Result<()> {
-        let mut buffer = [0; 2048];
-        while let Ok(n) = sockets::receive(&self.socket, &mut buffer) {
-            if n != FRAME_BYTES + requests.reply_bytes {
-                return Err(Error::corrupt(format!("load a cache: an answer of {n} bytes")));
-            }
-            let id = usize::from(u16::from_be_bytes([buffer[0], buffer[1]]));
-            // Nothing for what was answered twice, or came too late.
-            if let Some(due) = self.due[id].take() {
-                ran.latencies_ns.push(due.elapsed().as_nanos() as u64);
-                ran.requests += 1;
+    fn receive(
+        &mut self,
+        requests: &Requests,
+        buffer: &mut [u8],
+        ran: &mut load::Ran,
+    ) -> Result<()> {
+        while let Ok(received) = sockets::receive_train(&self.socket, buffer) {
+            let now = Instant::now();
+            for datagram in buffer[..received.bytes].chunks(received.each) {
+                if datagram.len() != FRAME_BYTES + requests.reply_bytes {
+                    let len = datagram.len();
+                    return Err(Error::corrupt(format!("load a cache: an answer of {len} bytes")));
+                }
+                let id = usize::from(u16::from_be_bytes([datagram[0], datagram[1]]));
+                // Nothing for what was answered twice, or came too late.
+                if let Some(due) = self.due[id].take() {
+                    ran.latencies_ns.push((now - due).as_nanos() as u64);
+                    ran.requests += 1;
+                }
             }
         }
         Ok(())

@@ -295,16 +295,19 @@ impl Nodes {
         Ok(made)
     }
 
-    /// Until every node is live, and the first one leads.
-    pub fn wait_for_members(&self) -> Result<()> {
-        let patience = Duration::from_secs(30);
+    /// Until every node is live; answers which one leads. Only the leader knows how far a
+    /// recovery is.
+    pub fn wait_for_members(&self) -> Result<usize> {
+        let patience = Duration::from_secs(60);
         let mut client = Nodes::client(0)?;
         let began = now();
         loop {
             let cluster = client.cluster()?;
             let live = cluster.nodes.iter().filter(|node| node.state == "live").count();
-            if live == self.running.len() && cluster.leader == Some(NodeId(1)) {
-                return Ok(());
+            if let Some(NodeId(leader)) = cluster.leader
+                && live == self.running.len()
+            {
+                return Ok(leader as usize - 1);
             }
             if began.elapsed() > patience {
                 return Err(Error::retry(format!(

@@ -2,7 +2,7 @@
 
 use holdfast_base::{Error, Result};
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
@@ -12,20 +12,90 @@ pub struct Request<'a> {
     pub output: &'a Path,
     pub temp: &'a Path,
     pub memory: u64,
-    /// Lines by their third column instead of records by their first ten bytes.
-    pub columns: bool,
+    /// Of [`super::inputs`].
+    pub kind: &'a str,
 }
 
-/// Seconds that GNU sort takes, its output synced; none if there is no GNU sort.
-pub fn gnu_sort(request: &Request<'_>) -> Result<Option<f64>> {
+/// Another sort, and its runs.
+pub struct Peer {
+    pub name: &'static str,
+    pub version: String,
+    /// None is GNU sort.
+    python: Option<PathBuf>,
+    pub seconds: Vec<f64>,
+}
+
+/// The last word of what a command says first.
+fn version(command: &mut Command) -> String {
+    let said = command.output().map(|done| done.stdout).unwrap_or_default();
+    let said = String::from_utf8_lossy(&said);
+    let word = said.lines().next().and_then(|line| line.split_whitespace().last());
+    word.unwrap_or("unknown").to_owned()
+}
+
+pub fn gnu_sort() -> Peer {
+    let version = version(Command::new("sort").arg("--version"));
+    Peer { name: "GNU sort", version, python: None, seconds: Vec::new() }
+}
+
+pub fn duckdb(python: &Path) -> Peer {
+    let says = "import duckdb; print(duckdb.__version__)";
+    let version = version(Command::new(python).args(["-c", says]));
+    Peer { name: "DuckDB", version, python: Some(python.to_owned()), seconds: Vec::new() }
+}
+
+/// The Python that has DuckDB: the one that is named, or one of an environment beside this binary,
+/// which is made if it is missing.
+pub fn python(named: &str) -> Result<PathBuf> {
+    if !named.is_empty() {
+        return Ok(PathBuf::from(named));
+    }
+    let home = std::env::current_exe()?.with_file_name("duckdb");
+    let python = home.join("bin/python");
+    let has = Command::new(&python).args(["-c", "import duckdb"]).output();
+    if has.is_ok_and(|done| done.status.success()) {
+        return Ok(python);
+    }
+    let run = |command: &mut Command| match command.output() {
+        Ok(done) if done.status.success() => Ok(()),
+        Ok(done) => Err(String::from_utf8_lossy(&done.stderr).trim().replace('\n', "; ")),
+        Err(e) => Err(e.to_string()),
+    };
+    run(Command::new("python3").args(["-m", "venv"]).arg(&home))
+        .and_then(|()| run(Command::new(&python).args(["-m", "pip", "install", "-q", "duckdb"])))
+        .map_err(|e| Error::retry(format!("install DuckDB in `{}`: {e}", home.display())))?;
+    Ok(python)
+}
+
+impl Peer {
+    /// Seconds that it takes, its output synced; none if it is not there or fails.
+    pub fn run(&self, request: &Request<'_>) -> Result<Option<f64>> {
+        let command = match &self.python {
+            None => gnu_command(request),
+            Some(python) => duckdb_command(python, request),
+        };
+        timed(command, request, self.name)
+    }
+
+    /// Whether its output must be ours, byte by byte: the order of equal keys is nobody's promise
+    /// in DuckDB.
+    pub fn keeps_order(&self, kind: &str) -> bool {
+        self.python.is_none() || matches!(kind, "uniform" | "lines")
+    }
+}
+
+fn gnu_command(request: &Request<'_>) -> Command {
     let mut command = Command::new("sort");
     command.env("LC_ALL", "C").arg("-S").arg(request.memory.to_string() + "b");
     command.arg("--parallel=2").arg("-T").arg(request.temp);
     command.arg("-o").arg(request.output).arg(request.input);
-    if request.columns {
-        command.arg("-k3,3");
-    }
-    timed(command, request, "GNU sort")
+    match request.kind {
+        // Keys differ: whole lines are in the order of their keys, and faster.
+        "uniform" => &mut command,
+        "lines" => command.arg("-k3,3"),
+        _ => command.args(["-s", "-k1.1,1.10"]),
+    };
+    command
 }
 
 /// Lines through DuckDB: its arguments are input, output, directory, memory and `columns` or not.
@@ -42,13 +112,12 @@ c.execute(f"""copy (select line from read_csv('{source}', columns={{'line': 'VAR
     to '{target}' (format csv, {form})""")
 "#;
 
-/// The same of DuckDB in `python`.
-pub fn duckdb(python: &str, request: &Request<'_>) -> Result<Option<f64>> {
+fn duckdb_command(python: &Path, request: &Request<'_>) -> Command {
     let mut command = Command::new(python);
     command.args(["-c", DUCKDB]).args([request.input, request.output, request.temp]);
     command.arg(request.memory.to_string());
-    command.arg(if request.columns { "columns" } else { "records" });
-    timed(command, request, "DuckDB")
+    command.arg(if request.kind == "lines" { "columns" } else { "records" });
+    command
 }
 
 fn timed(mut command: Command, request: &Request<'_>, name: &str) -> Result<Option<f64>> {
@@ -56,7 +125,8 @@ fn timed(mut command: Command, request: &Request<'_>, name: &str) -> Result<Opti
     let start = Instant::now();
     let Ok(status) = command.status() else { return Ok(None) };
     if !status.success() {
-        return Err(Error::retry(format!("run {name}: it ended with {status}")));
+        eprintln!("holdfast: {name} failed with {status}: it is left out");
+        return Ok(None);
     }
     std::fs::File::open(request.output)?.sync_all()?;
     Ok(Some(start.elapsed().as_secs_f64()))
