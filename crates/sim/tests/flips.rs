@@ -13,8 +13,6 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 const NODES: usize = 5;
-/// In all; HOLDFAST_FLIPS=N for another number.
-const FLIPS: u64 = 40;
 const SMALL: u64 = 24;
 const LARGE: u64 = 3;
 
@@ -243,7 +241,11 @@ impl Flips {
 
 #[test]
 fn a_flipped_bit_anywhere_is_found_and_never_served() {
-    let flips = std::env::var("HOLDFAST_FLIPS").ok().and_then(|n| n.parse().ok()).unwrap_or(FLIPS);
+    let asked = std::env::var("HOLDFAST_FLIPS").ok().and_then(|n| n.parse().ok());
+    let Some(flips): Option<u64> = asked else {
+        println!("SKIPPED: it takes minutes; HOLDFAST_FLIPS=200 runs it, see docs/testing.md");
+        return;
+    };
     // Waits nest: a suspended round holds its frames while others run.
     let thread = std::thread::Builder::new().stack_size(256 << 20);
     let thread = thread.spawn(move || {

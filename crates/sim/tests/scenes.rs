@@ -1,12 +1,9 @@
 //! Stories of one cluster that a test directs: a node that slept through a trim of the log, one that
-//! was cut off for as long while it ran, a file that an entry let go and a crash left behind.
+//! was cut off for as long while it ran.
 
 use holdfast_cluster::NAMESPACE_TOPIC;
-use holdfast_env::Disk;
-use holdfast_env::disk::{Access, read_file};
 use holdfast_sim::world::cell::{End, SECOND};
 use holdfast_sim::world::scene::{Scene, Version};
-use std::path::Path;
 use std::sync::atomic::Ordering;
 
 /// Waits nest, so a scene wants a deep stack.
@@ -87,46 +84,5 @@ fn a_node_that_was_cut_off_through_a_trim_labels_its_answers_and_begins_anew() {
         assert!(!node.is_behind());
         assert_eq!(node.replicator.events.snapshots_taken_over.load(Ordering::Relaxed), 2);
         read_all(&scene, 3, 0..30);
-    });
-}
-
-/// A crash between the entry that lets a dropped replica go and the removal of its file left the
-/// file for ever, where the chunk lived on elsewhere: the start looked at chunks only that the view
-/// does not know.
-#[test]
-fn a_file_that_an_entry_let_go_and_a_crash_left_is_set_aside() {
-    on_a_deep_stack(|| {
-        let mut scene = Scene::new(23, 5);
-        scene.put_large(2, "/large", Version { seed: 1, bytes: 400_000 }).unwrap();
-        whole_again(&scene);
-        // What such a crash leaves: the sealed file of a chunk in a store that no entry names.
-        let chunks = Path::new("/data/chunks");
-        let names = |number: usize| {
-            let entries = scene.disk(number).list(chunks).unwrap();
-            entries.into_iter().map(|entry| entry.name).filter(|name| name.ends_with(".chunk"))
-        };
-        let (from, to, name) = (1..=5)
-            .flat_map(|from| names(from).map(move |name| (from, name)))
-            .find_map(|(from, name)| {
-                let to = (2..=5).find(|to| !names(*to).any(|other| other == name))?;
-                Some((from, to, name))
-            })
-            .expect("three of five nodes have it");
-        let bytes = read_file(&scene.disk(from), &chunks.join(&name), 1 << 20).unwrap();
-        scene.end(to, End::Kill);
-        let disk = scene.disk(to);
-        let file = disk.create(&chunks.join(&name), Access::Cached).unwrap();
-        file.write_at(&bytes, 0).unwrap();
-        drop(file);
-        scene.start(to);
-        let found = |scene: &Scene| {
-            let findings = scene.node(to).map(|node| node.findings()).unwrap_or_default();
-            findings.iter().any(|finding| finding.contains("which an entry had let go"))
-        };
-        assert!(scene.until(90 * SECOND, found), "{name} stays on n{to}");
-        assert!(!scene.disk(to).exists(&chunks.join(&name)).unwrap());
-        let aside = scene.disk(to).list(&chunks.join("quarantine")).unwrap();
-        assert_eq!(aside.len(), 1, "it is kept for a day");
-        whole_again(&scene);
     });
 }

@@ -263,7 +263,8 @@ impl Keeper {
                 }
                 None => !view.was_allocated(chunk),
             })?;
-            if named {
+            let on_disk = self.node.stores.get(store).is_some_and(|own| own.tier == Tier::Disk);
+            if named || !on_disk {
                 continue;
             }
             let key = (store, chunk, generation);

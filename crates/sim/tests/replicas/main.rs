@@ -266,8 +266,8 @@ fn a_replica_that_lies_about_its_length_is_left_out_and_named() {
         let decision = left.get().unwrap();
         assert_eq!((decision.length, decision.replicas), (100_000, world.stores(&[1, 2])));
         let bad = world.node(2).take_bad_blocks();
-        assert!(bad[0].what.contains("does not show the last of them"), "{bad:?}");
-        assert_eq!(bad[0].store, world.stores(&[3])[0]);
+        assert!(bad.iter().any(|b| b.what.contains("does not show the last of them")), "{bad:?}");
+        assert!(bad.iter().all(|b| b.store == world.stores(&[3])[0]), "{bad:?}");
     }
 }
 

@@ -91,8 +91,9 @@ impl Replicator {
         let (with, round) = (self.clone(), round.clone());
         let shown = move |shown: Result<Answer>| match shown {
             Ok(_) => finish(&round, Ok(claims)),
-            Err(e) if e.kind == Kind::Retry => finish(&round, Err(e)),
-            Err(e) => {
+            // It says itself that it has no such bytes, or they are not what they should be. Silence,
+            // or a store that cannot be read now, proves nothing.
+            Err(e) if matches!(e.kind, Kind::Invalid | Kind::NotFound | Kind::Corrupt) => {
                 let why = format!(
                     "it says that it has {length} bytes, and does not show the last of them: {e}"
                 );
@@ -102,6 +103,7 @@ impl Replicator {
                 drop(state);
                 with.decided(chunk, kind, &round, again);
             }
+            Err(e) => finish(&round, Err(e)),
         };
         let wanted = Wanted::Raw { chunk, generation, offset, bytes };
         let with = self.clone();
