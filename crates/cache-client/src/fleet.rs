@@ -316,10 +316,28 @@ impl Fleet {
             slot.cost = count;
             if count == 1 && Scan::default().end(slot.shape, body) == Ok(Some(body.len())) {
                 self.window.grow(1);
+                if body.starts_with(b"SERVER_ERROR") {
+                    return self.ask_over_tcp(number);
+                }
                 return self.answered(number, body, done);
             }
         }
         self.part(number, frame, body, done);
+    }
+
+    /// What a server refuses over UDP, a long answer for one, it may give over TCP.
+    fn ask_over_tcp(&mut self, number: u32) {
+        let slot = &mut self.slots[number as usize];
+        slot.transport = Transport::Tcp;
+        slot.generation = slot.generation.wrapping_add(1);
+        let (cost, id, server) = (slot.cost, slot.id.take(), slot.server);
+        (slot.cost, slot.heard_ns) = (0, 0);
+        if let Some(id) = id {
+            self.servers[server as usize].ids.give_back(id, number);
+        }
+        self.window.settle(cost);
+        self.counts.retried += 1;
+        self.waiting.push_front(number);
     }
 
     /// A datagram that nobody waits for. If it answers what was given up, its server lives, and

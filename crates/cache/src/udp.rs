@@ -103,13 +103,21 @@ impl Udp {
         let mut session = Session::trusted();
         let mut at = 0;
         let most = engine.shared.settings.udp_reply_bytes_max;
+        // A session goes on only when what it wrote is taken away: seldom, so seldom copied.
+        let mut taken = Out::new();
         loop {
             let input = (&self.request[at..], request.len() - at);
             let (used, wants) = session.consume(engine, batch, input, &mut self.out);
             at += used;
-            if wants != Wants::Drain || self.out.len() > most {
+            if wants != Wants::Drain || taken.len() + self.out.len() > most {
                 break;
             }
+            taken.push(self.out.as_slice());
+            self.out.clear();
+        }
+        if !taken.is_empty() {
+            taken.push(self.out.as_slice());
+            std::mem::swap(&mut self.out, &mut taken);
         }
         session.abandon(engine);
         if self.out.len() > most || !self.allows(engine, from, self.out.len()) {

@@ -213,6 +213,24 @@ fn a_get_that_is_sent_again_has_a_new_id() {
 }
 
 #[test]
+fn what_a_server_refuses_over_udp_is_asked_for_over_tcp() {
+    let mut world = World::new(1, |_| ());
+    world.ask(0, Transport::Udp, 1, b"get a\r\n");
+    let id = world.sent(0)[0];
+    world.datagram(0, id, 0, 1, b"SERVER_ERROR too long\r\n");
+    world.advance(0);
+    world.came(&[]);
+    assert_eq!((world.stream(0).as_str(), world.sent(0)), ("get a\r\n", Vec::new()));
+    assert_eq!(world.fleet.window().outstanding(), 1);
+    world.received(0, HIT);
+    world.came(&[(1, HIT_TEXT)]);
+    // There it is the answer.
+    world.ask(0, Transport::Tcp, 2, b"get a\r\n");
+    world.received(0, b"SERVER_ERROR out of memory\r\n");
+    world.came(&[(2, "SERVER_ERROR out of memory\r\n")]);
+}
+
+#[test]
 fn one_window_is_for_all_servers() {
     let mut world = World::new(100, |_| ());
     for server in 0..100 {

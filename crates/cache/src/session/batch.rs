@@ -118,8 +118,11 @@ pub(super) fn emit(
         };
         engine.store.count_read(&mut engine.writer, &seen, entry.with_cas);
         if store.confirm(&probe) {
+            if let Some(large) = large {
+                return Emitted::Large(large);
+            }
             out.advance_by(written);
-            return large.map_or(Emitted::Hit, Emitted::Large);
+            return Emitted::Hit;
         }
         probe = store.probe(entry.hash, 0);
     }

@@ -40,6 +40,42 @@ fn datagram(id: u16, sequence: u16, total: u16, request: &[u8]) -> Vec<u8> {
     frame.chain(request.iter().copied()).collect()
 }
 
+/// A thread whose first answer was a value in pieces panicked, and an answer that filled the
+/// buffer but was not longer than UDP's limit was waited for without an end.
+#[test]
+fn long_answers_over_udp_are_sent_or_refused_and_others_served() {
+    let cache = start(&["-t", "1", "-I", "2m", "-o", "udp_reply=1000000"]);
+    let ask = |name: &str| {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.connect(cache.udp).unwrap();
+        socket.set_read_timeout(Some(std::time::Duration::from_secs(60))).unwrap();
+        socket.send(&datagram(1, 0, 1, format!("get {name}\r\n").as_bytes())).unwrap();
+        let mut buffer = vec![0; 65536];
+        let got = socket.recv(&mut buffer).unwrap();
+        String::from_utf8_lossy(&buffer[8..got]).into_owned()
+    };
+    let mut stream = TcpStream::connect(cache.tcp).unwrap();
+    for (name, len) in [("longer", 1_500_000), ("long", 700_000), ("edge", 262_144 - 28)] {
+        // Without an answer over TCP before.
+        let set = format!("set {name} 0 0 {len} noreply\r\n{}\r\n", "v".repeat(len));
+        stream.write_all(set.as_bytes()).unwrap();
+        let answer = loop {
+            let answer = ask(name);
+            if answer != "END\r\n" {
+                break answer;
+            }
+        };
+        // More datagrams than a socket's buffer holds: the first one is there.
+        match name {
+            "longer" => {
+                assert_eq!(answer, "SERVER_ERROR multi-packet request not supported\r\n");
+            }
+            _ => assert!(answer.starts_with(&format!("VALUE {name} 0 {len}\r\nvvv"))),
+        }
+        assert_eq!(ask("none"), "END\r\n", "the thread serves on");
+    }
+}
+
 #[test]
 fn answers_over_udp_are_numbered_and_whole() {
     let cache = start(&[]);
