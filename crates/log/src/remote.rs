@@ -12,7 +12,7 @@ use crate::{Done, Info, Log, Mode, Scope, check_topic};
 use holdfast_base::checksum::crc32c;
 use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::ids::Index;
-use holdfast_base::{Error, Result};
+use holdfast_base::{Error, Kind, Result};
 use holdfast_client::wire::peer::Sender;
 use holdfast_client::wire::{log as msg, peer_log as wire};
 use holdfast_env::net::{PeerReply, PeerRequest, Peers};
@@ -282,7 +282,11 @@ impl Inner {
                 }
             });
             feed.trouble = taken.err();
-            if feed.trouble.is_some() {
+            if let Some(e) = feed.trouble.take_if(|e| e.kind == Kind::Fenced) {
+                // Another process is this node by now. The entry that says so will not be given
+                // to this one, so it must not wait for it.
+                feed.end(topic, e, &mut calls);
+            } else if feed.trouble.is_some() {
                 feed.failures += 1;
                 feed.compared = false;
                 if feed.failures > 1 {

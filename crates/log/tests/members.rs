@@ -68,6 +68,8 @@ struct NetState {
     repeats: u64,
     /// Nothing gets through.
     cut: bool,
+    /// The host refuses everybody: others have started as these nodes.
+    replaced: bool,
 }
 
 enum Event {
@@ -130,6 +132,10 @@ impl Net {
                         }
                     }
                 });
+                if self.state.lock().unwrap().replaced {
+                    done(Err(Error::fenced("another process has started as this node")));
+                    return true;
+                }
                 let body = request.body.map_or(Vec::new(), |body| (*body).as_ref().to_vec());
                 host.serve(request.opcode, &request.meta, &body, done);
             }
@@ -390,6 +396,19 @@ fn a_host_out_of_reach_fails_appends_and_nothing_is_missed_when_it_is_back() {
     assert!(w.remotes[0].trouble(T).is_some(), "and it says so");
     w.quiet();
     assert_eq!(w.remotes[0].trouble(T), None);
+}
+
+/// The entry that says so was refused to the very process that had to read it: two processes with
+/// one directory both went on, the earlier one with an ever older view.
+#[test]
+fn whoever_is_refused_as_replaced_by_another_process_stops() {
+    let w = World::new("replaced", 4);
+    w.wait(|done| w.folds[1].propose(request(SessionId(0), 1, 1), done)).unwrap();
+    w.net.state.lock().unwrap().replaced = true;
+    let stopped = || w.folds[1].read(|_, _| ()).is_err_and(|e| e.kind == Kind::Fenced);
+    assert!(w.run(100_000, stopped), "{:?}", w.statuses());
+    let e = w.wait(|done| w.folds[1].propose(request(SessionId(0), 1, 1), done)).unwrap_err();
+    assert_eq!(e.kind, Kind::Fenced, "{e}");
 }
 
 #[test]

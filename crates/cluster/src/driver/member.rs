@@ -71,6 +71,13 @@ pub struct Member {
     shared: Arc<Mutex<Shared>>,
 }
 
+fn replaced(id: NodeId, what: &dyn std::fmt::Display) -> Error {
+    Error::fenced(format!(
+        "be node `{id}`: {what}: two processes run on copies of one data directory, or with one \
+         NODE file: keep one of them, and let the other join with an empty directory"
+    ))
+}
+
 impl Member {
     pub fn new(node: Arc<Node>, options: MemberOptions) -> Member {
         let now_ns = node.machine.clock.monotonic_ns();
@@ -104,11 +111,15 @@ impl Member {
     /// more and must end.
     pub fn step(&mut self, now_ns: u64) -> Result<()> {
         let (id, own) = (self.node.id, self.node.sender.incarnation);
-        let (leader, current, is_controller, applied) =
-            self.node.cluster.read(|view, applied| {
-                let current = view.node(id).map_or(own, |info| info.incarnation);
-                (view.leader(), current, view.is_controller(id), applied)
-            })?;
+        let seen = self.node.cluster.read(|view, applied| {
+            let current = view.node(id).map_or(own, |info| info.incarnation);
+            (view.leader(), current, view.is_controller(id), applied)
+        });
+        let (leader, current, is_controller, applied) = match seen {
+            // The log's host has heard of the other process before this one could.
+            Err(e) if e.kind == Kind::Fenced => return Err(replaced(id, &e)),
+            seen => seen?,
+        };
         // Whose names are those of another time is of no use to anybody: a new start mends it.
         if let Err(e) = self.node.namespace.read(|_, _| ())
             && e.kind == Kind::Corrupt
@@ -120,11 +131,10 @@ impl Member {
             self.node.heard_log_ns.store(now_ns.max(1), Ordering::Relaxed);
         }
         if current > own {
-            return Err(Error::fenced(format!(
-                "be node `{id}`: another process has started as this node, at {current} (this one \
-                 at {own}): two processes run on copies of one data directory, or with one NODE \
-                 file: keep one of them, and let the other join with an empty directory"
-            )));
+            let what = format!(
+                "another process has started as this node, at {current} (this one at {own})"
+            );
+            return Err(replaced(id, &what));
         }
         self.beat(now_ns, leader, is_controller);
         self.follow_leadership(now_ns, leader == Some(id));

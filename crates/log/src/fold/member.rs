@@ -289,7 +289,7 @@ impl<V: View> Shared<V> {
     fn tail_ended(&self, e: Error) {
         let mut machine = self.write();
         // A log that was closed or does not take writes any more leaves a view that can be read.
-        if self.role != Role::Member || e.kind == Kind::Corrupt {
+        if self.role != Role::Member || matches!(e.kind, Kind::Corrupt | Kind::Fenced) {
             machine.stopped.get_or_insert(e);
         } else {
             self.background().report(e.message);
