@@ -59,7 +59,6 @@ pub const SOMETIMES: &[&str] = &[
     "a view equals its replay",
     "an acknowledged write was on three disks",
     "an open chunk lost its tail",
-    "an unknown replica was kept",
     "answers were labelled as possibly old",
     "another node led",
     "the log was trimmed",
