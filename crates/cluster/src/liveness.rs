@@ -50,7 +50,7 @@ pub struct Round {
 
 #[derive(Debug)]
 pub struct Liveness {
-    /// The leader's own node: it does not judge itself.
+    /// The leader's own node: it lives.
     own: NodeId,
     options: LivenessOptions,
     /// The claim that the timers were started under.
@@ -88,7 +88,8 @@ impl Liveness {
         beats: &[HeardBeat],
     ) -> Round {
         self.restart_if_late(now_ns, epoch);
-        let mut spoke = BTreeSet::new();
+        // Who leads has just read back a beat of its own, whatever an earlier leader made of it.
+        let mut spoke = BTreeSet::from([self.own]);
         for beat in beats {
             // The view may be behind a node that has just started again.
             if view.node(beat.node).is_some_and(|info| beat.incarnation >= info.incarnation) {
@@ -104,7 +105,7 @@ impl Liveness {
         };
         let mut due = Vec::new();
         let mut falling = 0;
-        for (node, info) in self.judged(view) {
+        for (node, info) in view.nodes().filter(|(_, info)| info.incarnation != Index(0)) {
             let silent_ms = (now_ns - *self.heard_ns.entry(node).or_insert(now_ns)) / 1_000_000;
             if spoke.contains(&node) {
                 if info.state != NodeState::Live {
@@ -148,14 +149,6 @@ impl Liveness {
             self.heard_ns.clear();
         }
         (self.epoch, self.last_round_ns) = (epoch, Some(now_ns));
-    }
-
-    fn judged<'a>(
-        &self,
-        view: &'a ClusterView,
-    ) -> impl Iterator<Item = (NodeId, &'a NodeInfo)> + use<'a> {
-        let own = self.own;
-        view.nodes().filter(move |(node, info)| *node != own && info.incarnation != Index(0))
     }
 }
 

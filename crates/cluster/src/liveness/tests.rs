@@ -235,11 +235,27 @@ fn a_tenth_at_once_is_no_accident_of_the_cluster() {
 }
 
 #[test]
-fn the_leader_does_not_judge_itself_nor_a_node_that_never_started() {
+fn neither_the_leader_nor_a_node_that_never_started_is_judged_by_silence() {
     let mut world = World::new(2);
     let (host, rack, address) = ("h3".to_owned(), String::new(), "a:1".to_owned());
     world.accept(ClusterCommand::JoinNode { nonce: 9, host, rack, address });
     world.silence(&[1]);
     world.run(LOST_SOON_MS * 2);
     assert_eq!(world.said(), []);
+}
+
+/// A leader called a sleeping node unavailable and was deposed before it heard it again; the node
+/// led next, judged everybody but itself, and stayed unavailable for as long as it led.
+#[test]
+fn a_node_that_leads_is_live_whatever_the_last_leader_said() {
+    let mut world = World::new(2);
+    let unavailable = |world: &mut World| {
+        let (node, incarnation) = (LEADER, world.view.node(LEADER).unwrap().incarnation);
+        let state = NodeState::Unavailable;
+        world.accept(ClusterCommand::SetNode { node, incarnation, state });
+    };
+    unavailable(&mut world);
+    world.silence(&[1]);
+    world.run(ROUND_MS);
+    assert_eq!(world.said(), [(1, NodeState::Live)]);
 }
