@@ -91,14 +91,51 @@ impl Applier {
 
     /// Appends a command; `done` hears what came of it once it is durable and applied.
     pub fn propose(self: &Arc<Self>, command: &Command, done: Done) {
-        let mark = self.mark.fetch_add(1, Ordering::Relaxed).max(1);
+        self.append(vec![(command, done)]);
+    }
+
+    /// Appends commands together; `done` hears what came of each.
+    pub fn propose_all(
+        self: &Arc<Self>,
+        commands: &[Command],
+        done: Box<dyn FnOnce(Vec<Answer<Outcome>>) + Send>,
+    ) {
+        let heard = Arc::new(Mutex::new((vec![None; commands.len()], Some(done))));
+        let one = |(at, command)| {
+            let heard = heard.clone();
+            let hear: Done = Box::new(move |answer| {
+                let (answers, done) = {
+                    let mut heard = heard.lock().expect("no holder of this lock panics");
+                    heard.0[at] = Some(answer);
+                    if heard.0.iter().any(Option::is_none) {
+                        return;
+                    }
+                    (std::mem::take(&mut heard.0), heard.1.take())
+                };
+                if let Some(done) = done {
+                    done(answers.into_iter().flatten().collect());
+                }
+            });
+            (command, hear)
+        };
+        self.append(commands.iter().enumerate().map(one).collect());
+    }
+
+    fn append(self: &Arc<Self>, commands: Vec<(&Command, Done)>) {
+        let first = self.mark.fetch_add(commands.len() as u64, Ordering::Relaxed).max(1);
+        let marks = first..first + commands.len() as u64;
+        let mut entries = Vec::with_capacity(commands.len());
         {
             let mut state = self.state();
             if let Some(e) = state.stopped.clone() {
                 drop(state);
-                return done(Err(Failure::Failed(e)));
+                let told = commands.into_iter().map(|(_, done)| done);
+                return told.for_each(|done| done(Err(Failure::Failed(e.clone()))));
             }
-            state.waiting.insert(mark, done);
+            for (mark, (command, done)) in marks.clone().zip(commands) {
+                entries.push(command.to_entry(mark));
+                state.waiting.insert(mark, done);
+            }
         }
         let applier = self.clone();
         let appended = move |index: Result<Index>| match index {
@@ -107,12 +144,14 @@ impl Applier {
                 applier.wake.notify_one();
             }
             Err(e) => {
-                let waiting = applier.state().waiting.remove(&mark);
+                let waiting: Vec<Done> = {
+                    let mut state = applier.state();
+                    marks.filter_map(|mark| state.waiting.remove(&mark)).collect()
+                };
                 waiting.into_iter().for_each(|done| done(Err(Failure::Failed(e.clone()))));
             }
         };
-        let entry = vec![command.to_entry(mark)];
-        self.log.append(&self.topic, entry, Mode::Synced, Box::new(appended));
+        self.log.append(&self.topic, entries, Mode::Synced, Box::new(appended));
     }
 
     /// Waits for entries and applies them; false at the end.

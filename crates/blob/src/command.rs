@@ -1,14 +1,14 @@
 //! What the entries of the blobs topic say, and what applying one answers. Every choice (version
 //! numbers, times, places) is made before the append and is in the entry. docs/formats/blob.md.
 
-use crate::model::{AccessKey, Bucket, Extent, Head, Lock, Object, Part, Upload};
+use crate::model::{AccessKey, Alternate, Bucket, Extent, Head, Lock, Object, Part, Upload};
 use holdfast_base::codec::{Decode, Encode, Reader};
 use holdfast_base::ids::{ChunkId, Pointer};
 use holdfast_base::{Error, Result, codec_enum, codec_struct};
 use std::fmt;
 
 /// The first byte of every entry.
-pub const COMMAND_VERSION: u8 = 1;
+pub const COMMAND_VERSION: u8 = 2;
 
 /// What must hold of the current version for a write to be applied.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -101,6 +101,7 @@ pub enum Command {
         etag: String,
         checksums: Vec<crate::model::Pair>,
         manifest: Option<Extent>,
+        alternates: Vec<Alternate>,
         condition: Condition,
     },
     AbortUpload {
@@ -158,7 +159,8 @@ codec_enum!(Command: "blob command" {
     8 => BeginUpload { bucket, key, id, upload },
     9 => PutPart { bucket, key, id, number, part, hold },
     10 => CompleteUpload {
-        bucket, key, id, parts, version, now_ms, etag, checksums, manifest, condition
+        bucket, key, id, parts, version, now_ms, etag, checksums, manifest,
+        alternates, condition
     },
     11 => AbortUpload { bucket, key, id },
     12 => Hold { id, now_ms, extents },
@@ -193,7 +195,7 @@ impl Command {
         };
         if head[0] != COMMAND_VERSION {
             return Err(Error::unsupported(reading(format!(
-                "version {} is not known, this build reads {COMMAND_VERSION}: use a newer build",
+                "version {} is not known, this build reads {COMMAND_VERSION}: use the one that wrote it",
                 head[0]
             ))));
         }

@@ -12,6 +12,8 @@ mod index;
 mod list;
 mod model;
 mod needle;
+mod photo;
+mod prober;
 mod read;
 mod rebuild;
 mod rows;
@@ -24,14 +26,16 @@ pub use housekeeping::Housekeeping;
 pub use index::{Batch, DiskIndex, MemoryIndex, Ordered};
 pub use list::{ListQuery, Listing, UploadListing, VersionListing, VersionMarker};
 pub use model::{
-    AccessKey, Bucket, ChunkUse, Document, Extent, Head, Lock, Object, Pair, Part, Upload,
-    Versioning, version_name,
+    AccessKey, Alternate, Bucket, ChunkUse, Document, Extent, Head, Lock, Object, Pair, Part,
+    Upload, Versioning, version_name,
 };
 pub use needle::Trailer;
+pub use photo::{PHOTO_BYTES_MAX, PHOTO_PIXELS_MAX, PhotoSizes, scale};
+pub use prober::Prober;
 pub use read::ObjectReader;
 pub use rebuild::{Rebuilt, Verified};
 pub use service::{Answer, Blobs, BlobsOptions, Failure};
-pub use writer::{NewObject, Writer};
+pub use writer::{BatchObject, NewAlternate, NewObject, Writer};
 
 /// The topic of the names of shard 0's blobs.
 pub const BLOBS_TOPIC: &str = "blobs/0";

@@ -27,6 +27,22 @@ pub struct Extent {
 }
 codec_struct!(Extent { pointer, bytes });
 
+/// A smaller picture of a photo: a needle of its own, found by the longest side that was asked for
+/// (Haystack's alternate key).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Alternate {
+    /// Longest side asked for, in pixels.
+    pub size: u32,
+    /// In pixels; never more than the photo has.
+    pub width: u32,
+    pub height: u32,
+    pub content_type: String,
+    /// Without quotes.
+    pub etag: String,
+    pub extent: Extent,
+}
+codec_struct!(Alternate { size, width, height, content_type, etag, extent });
+
 /// What a writer says of an object beside its bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Head {
@@ -71,6 +87,8 @@ pub struct Object {
     pub extents: Vec<Extent>,
     /// The needle that describes an object whose parts were written one by one.
     pub manifest: Option<Extent>,
+    /// Of a photo, in the order of the bucket's sizes.
+    pub alternates: Vec<Alternate>,
     /// The upload that it was, so that completing it twice gives one answer; else 0.
     pub upload: u64,
     pub lock: Option<Lock>,
@@ -87,10 +105,19 @@ codec_struct!(Object {
     parts,
     extents,
     manifest,
+    alternates,
     upload,
     lock,
     hold
 });
+
+impl Object {
+    /// Everything of it that takes a slot.
+    pub(crate) fn needles(&self) -> impl Iterator<Item = &Extent> {
+        let alternates = self.alternates.iter().map(|alternate| &alternate.extent);
+        self.extents.iter().chain(&self.manifest).chain(alternates)
+    }
+}
 
 /// The name of a version, as clients see it.
 pub fn version_name(object: &Object) -> String {

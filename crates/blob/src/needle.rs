@@ -8,7 +8,7 @@
 //!  +-----------+----------------+------------------+---------+
 //! ```
 
-use crate::model::Object;
+use crate::model::{Alternate, Object};
 use holdfast_base::checksum::crc32c;
 use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::limits::BLOCK_BYTES;
@@ -26,10 +26,13 @@ pub enum Trailer {
     Whole { bucket: String, key: String, object: Object },
     /// Data of an object or part that is completed by another needle.
     Piece { bucket: String, key: String },
+    /// A smaller picture of the photo of this version; its extent is this needle.
+    Alternate { bucket: String, key: String, version: u64, alternate: Alternate },
 }
 codec_enum!(Trailer: "description of a blob" {
     1 => Whole { bucket, key, object },
     2 => Piece { bucket, key },
+    3 => Alternate { bucket, key, version, alternate },
 });
 
 impl Trailer {
@@ -67,13 +70,25 @@ pub fn block_crcs(bytes: &[u8]) -> Vec<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::Extent;
+    use holdfast_base::ids::Pointer;
 
     #[test]
     fn a_needle_gives_its_description_and_data_back() {
         let object = Object { size: 5, etag: "e".into(), ..Object::default() };
         let whole = Trailer::Whole { bucket: "b".into(), key: "k/ü".into(), object };
         let piece = Trailer::Piece { bucket: "b".into(), key: "k".into() };
-        for trailer in [whole, piece] {
+        let alternate = Alternate {
+            size: 720,
+            width: 720,
+            height: 405,
+            content_type: "image/jpeg".into(),
+            etag: "e".into(),
+            extent: Extent { pointer: Pointer::default(), bytes: 0 },
+        };
+        let alternate =
+            Trailer::Alternate { bucket: "b".into(), key: "k".into(), version: 7, alternate };
+        for trailer in [whole, piece, alternate] {
             for data in [&b""[..], b"12345"] {
                 let mut needle = data.to_vec();
                 trailer.append_to(&mut needle);

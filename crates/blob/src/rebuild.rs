@@ -3,7 +3,7 @@
 
 use crate::command::{Command, Condition, Refusal};
 use crate::fold::decoded;
-use crate::model::{Bucket, Extent, Object};
+use crate::model::{Alternate, Bucket, Extent, Object};
 use crate::needle::Trailer;
 use crate::service::{Blobs, Failure};
 use crate::{rows, version_name};
@@ -66,6 +66,7 @@ impl Blobs {
     pub fn rebuild(&self) -> Result<Rebuilt> {
         let mut rebuilt = Rebuilt::default();
         let mut found: BTreeMap<(String, String, u64), Object> = BTreeMap::new();
+        let mut alternates: BTreeMap<(String, String, u64), Vec<Alternate>> = BTreeMap::new();
         for chunk in self.node.face_chunks(BLOBS)? {
             let mut damaged = Vec::new();
             let mut each = |pointer, needle: &[u8]| {
@@ -83,6 +84,10 @@ impl Blobs {
                         found.insert((bucket, key, object.version), object);
                     }
                     Ok((Trailer::Piece { .. }, _)) => {}
+                    Ok((Trailer::Alternate { bucket, key, version, mut alternate }, data)) => {
+                        alternate.extent = Extent { pointer, bytes: data as u32 };
+                        alternates.entry((bucket, key, version)).or_default().push(alternate);
+                    }
                     Err(e) => rebuilt.refused.push(format!("object `{pointer}`: {e}")),
                 }
                 Ok(())
@@ -90,7 +95,10 @@ impl Blobs {
             self.for_each_needle(chunk.chunk, &mut each, &mut damaged)?;
             rebuilt.refused.extend(damaged);
         }
-        for ((bucket, key, _), object) in found {
+        for ((bucket, key, version), mut object) in found {
+            let name = (bucket, key, version);
+            object.alternates = alternates.remove(&name).unwrap_or_default();
+            let (bucket, key, _) = name;
             self.name_again(bucket, key, object, &mut rebuilt)?;
         }
         Ok(rebuilt)
@@ -145,7 +153,7 @@ impl Blobs {
                 let object: Object = decoded(value, "an object")?;
                 verified.objects += 1;
                 verified.bytes += object.size;
-                for extent in object.extents.iter().chain(&object.manifest) {
+                for extent in object.needles() {
                     if self.index.get(&rows::slot(extent.pointer))?.is_none() {
                         let key = String::from_utf8_lossy(&row[prefix.len()..]);
                         let what = format!("`{bucket}/{key}`: `{}` is not live", extent.pointer);

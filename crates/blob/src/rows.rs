@@ -7,7 +7,7 @@ use holdfast_base::ids::{ChunkId, Pointer, Slot};
 pub const POSITION: &[u8] = b"m";
 
 pub const BUCKET: u8 = b'b';
-const CURRENT: u8 = b'o';
+pub const CURRENT: u8 = b'o';
 const VERSION: u8 = b'v';
 const UPLOAD: u8 = b'u';
 const PART: u8 = b'p';

@@ -6,6 +6,7 @@ use crate::command::{Command, Condition, Outcome, PartName, Refusal};
 use crate::fold::{Fold, decoded};
 use crate::index::{DiskIndex, Ordered};
 use crate::model::{AccessKey, Bucket, Extent, Head, Lock, Object, Pair, Upload};
+use crate::writer::NewAlternate;
 use crate::{BLOBS_TOPIC, list, needle, rows};
 use holdfast_base::codec::Decode;
 use holdfast_base::ids::Pointer;
@@ -150,6 +151,16 @@ impl Blobs {
         self.applier.propose(command, Box::new(|_| ()));
     }
 
+    /// As [`Blobs::propose`] for several, in one append; one answer for each.
+    pub(crate) async fn propose_all(&self, commands: &[Command]) -> Answer<Vec<Answer<Outcome>>> {
+        type Told = Vec<Answer<Outcome>>;
+        let applied = runtime::answer(|done: Box<dyn FnOnce(Told) + Send>| {
+            self.applier.propose_all(commands, done);
+        });
+        let ending = || Error::retry("name blobs: the node is ending").into();
+        applied.await.ok_or_else(ending)
+    }
+
     /// For housekeeping threads only.
     pub(crate) fn propose_and_wait(&self, command: &Command) -> Answer<Outcome> {
         let outcome = self.node.wait_for(|done| {
@@ -158,16 +169,26 @@ impl Blobs {
         outcome?
     }
 
-    /// Makes a needle durable and answers where it is. Nothing names it yet.
-    pub async fn store(&self, needle: Vec<u8>) -> Answer<Pointer> {
-        let crcs = needle::block_crcs(&needle);
-        let stored = runtime::answer(|done: holdfast_chunk::Done<Pointer>| {
-            self.node.pack_for(BLOBS, self.class, Box::new(needle), crcs, done);
+    /// Makes needles durable, in one append, and answers where they are. Nothing names them yet.
+    pub(crate) async fn store(&self, needles: Vec<Vec<u8>>) -> Answer<Vec<Pointer>> {
+        let bodies = needles.into_iter().map(|needle| {
+            let crcs = needle::block_crcs(&needle);
+            (Box::new(needle) as holdfast_chunk::Body, crcs)
+        });
+        let bodies = bodies.collect();
+        let stored = runtime::answer(|done: holdfast_chunk::Done<Vec<Pointer>>| {
+            self.node.pack_for(BLOBS, self.class, bodies, done);
         });
         match stored.await {
-            Some(pointer) => Ok(pointer?),
+            Some(pointers) => Ok(pointers?),
             None => Err(Error::retry("store a blob: the node is ending").into()),
         }
+    }
+
+    pub(crate) async fn store_one(&self, needle: Vec<u8>) -> Answer<Pointer> {
+        let stored = self.store(vec![needle]).await?;
+        let place = stored.first().copied();
+        place.ok_or_else(|| Error::bug("a needle has no place").into())
     }
 
     pub(crate) fn row<T: Decode>(&self, row: &[u8], what: &str) -> Result<Option<T>> {
@@ -295,41 +316,57 @@ impl Blobs {
         self.propose(&Command::AbortUpload { bucket, key, id }).await.map(|_| ())
     }
 
-    /// Names the object that parts make. Its description is stored first, so that it can be found
-    /// again from the chunks alone.
+    /// Names the object that parts make. Its description is stored first, with its alternates, so
+    /// that it can be found again from the chunks alone.
     pub async fn complete_upload(
         &self,
         (bucket, key, id): (&str, &str, u64),
         parts: Vec<PartName>,
         (etag, checksums): (String, Vec<Pair>),
         condition: Condition,
+        alternates: Vec<NewAlternate>,
     ) -> Answer<Object> {
-        let manifest = match self.described(bucket, key, id, &parts, (&etag, &checksums))? {
-            Some(object) => Some(self.store_manifest(bucket, key, object).await?),
-            // It may have been completed before: the fold knows.
-            None => None,
-        };
+        let mut made = Vec::new();
+        let (mut manifest, mut version) = (None, self.draw_version());
+        // If there is none it may have been completed before: the fold knows.
+        if let Some(object) = self.described((bucket, key, id), &parts, (&etag, &checksums))? {
+            version = object.version;
+            let (name, mut needle) = ((bucket, key), Vec::new());
+            let (bucket, key) = (bucket.to_owned(), key.to_owned());
+            crate::Trailer::Whole { bucket, key, object }.append_to(&mut needle);
+            let bytes = needle.len() as u32;
+            let mut needles = vec![needle];
+            for alternate in alternates {
+                let (needle, alternate) = alternate.into_needle(name, version);
+                needles.push(needle);
+                made.push(alternate);
+            }
+            let mut places = self.store(needles).await?.into_iter();
+            manifest = places.next().map(|pointer| Extent { pointer, bytes });
+            for (alternate, pointer) in made.iter_mut().zip(places) {
+                alternate.extent.pointer = pointer;
+            }
+        }
         let command = Command::CompleteUpload {
             bucket: bucket.to_owned(),
             key: key.to_owned(),
             id,
             parts,
-            version: self.draw_version(),
+            version,
             now_ms: self.now_ms(),
             etag,
             checksums,
             manifest,
+            alternates: made,
             condition,
         };
         named(self.propose(&command).await)
     }
 
-    /// The object as the parts that are here now make it.
-    fn described(
+    /// The object as the parts that are here now make it; `None` if there is no such upload.
+    pub fn described(
         &self,
-        bucket: &str,
-        key: &str,
-        id: u64,
+        (bucket, key, id): (&str, &str, u64),
         parts: &[PartName],
         (etag, checksums): (&str, &[Pair]),
     ) -> Answer<Option<Object>> {
@@ -355,14 +392,6 @@ impl Blobs {
             return Err(Refusal::Invalid(what).into());
         }
         Ok(Some(object))
-    }
-
-    async fn store_manifest(&self, bucket: &str, key: &str, object: Object) -> Answer<Extent> {
-        let (bucket, key) = (bucket.to_owned(), key.to_owned());
-        let mut needle = Vec::new();
-        crate::Trailer::Whole { bucket, key, object }.append_to(&mut needle);
-        let bytes = needle.len() as u32;
-        Ok(Extent { pointer: self.store(needle).await?, bytes })
     }
 
     pub fn access_key(&self, name: &str) -> Result<Option<AccessKey>> {

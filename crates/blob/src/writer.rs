@@ -1,12 +1,14 @@
-//! Receives an object or a part piece by piece. Pieces are stored as they fill; each is held in the
+//! Receives an object or a part piece by piece, or several small objects at once. Pieces are stored as they fill; each is held in the
 //! log, so that compaction leaves it alone until the whole is named. Dropped before that, it gives
 //! everything back.
 
 use crate::command::{Command, Condition, Refusal};
-use crate::model::{Extent, Head, Lock, Object, Pair, Part, Versioning};
+use crate::model::{Alternate, Extent, Head, Lock, Object, Pair, Part, Versioning};
 use crate::needle::Trailer;
 use crate::service::{Answer, Blobs, named};
 use crate::{EXTENTS_MAX, NEEDLE_DATA_BYTES};
+use holdfast_base::Error;
+use holdfast_base::ids::Pointer;
 use std::sync::Arc;
 
 /// What is known of an object when its last byte has come.
@@ -17,6 +19,135 @@ pub struct NewObject {
     pub lock: Option<Lock>,
     pub hold: bool,
     pub condition: Condition,
+    /// Stored with it, in one append.
+    pub alternates: Vec<NewAlternate>,
+}
+
+/// A smaller picture of a photo, with its bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewAlternate {
+    pub size: u32,
+    pub width: u32,
+    pub height: u32,
+    pub content_type: String,
+    pub etag: String,
+    pub bytes: Vec<u8>,
+}
+
+impl NewAlternate {
+    /// Its needle, and what is said of it once that has a place.
+    pub(crate) fn into_needle(
+        self,
+        (bucket, key): (&str, &str),
+        version: u64,
+    ) -> (Vec<u8>, Alternate) {
+        let NewAlternate { size, width, height, content_type, etag, mut bytes } = self;
+        let extent = Extent { pointer: Pointer::default(), bytes: bytes.len() as u32 };
+        let alternate = Alternate { size, width, height, content_type, etag, extent };
+        let (bucket, key) = (bucket.to_owned(), key.to_owned());
+        let described = alternate.clone();
+        Trailer::Alternate { bucket, key, version, alternate: described }.append_to(&mut bytes);
+        (bytes, alternate)
+    }
+}
+
+/// A whole small object of a batch.
+#[derive(Clone, Debug)]
+pub struct BatchObject {
+    pub key: String,
+    /// At most [`NEEDLE_DATA_BYTES`].
+    pub data: Vec<u8>,
+    pub new: NewObject,
+}
+
+/// An object whose last needles are about to be stored.
+struct Unplaced {
+    bucket: String,
+    key: String,
+    object: Object,
+    /// Of the last needle that is the object's own.
+    data_bytes: u32,
+    condition: Condition,
+    hold: u64,
+}
+
+impl Unplaced {
+    /// With the needles to store: the object's last one, which describes it, and its alternates.
+    fn new(
+        blobs: &Blobs,
+        (bucket, key): (&str, &str),
+        mut data: Vec<u8>,
+        (size, extents, hold): (u64, Vec<Extent>, u64),
+        new: NewObject,
+    ) -> Answer<(Unplaced, Vec<Vec<u8>>)> {
+        let mut object = Object {
+            version: blobs.draw_version(),
+            // The fold decides; this is for who finds the needle alone.
+            null: blobs.bucket(bucket)?.versioning() != Versioning::Enabled,
+            modified_ms: blobs.now_ms(),
+            size,
+            etag: new.etag,
+            head: new.head,
+            extents,
+            lock: new.lock,
+            hold: new.hold,
+            ..Object::default()
+        };
+        let data_bytes = data.len() as u32;
+        let (bucket, key) = (bucket.to_owned(), key.to_owned());
+        let described = object.clone();
+        Trailer::Whole { bucket: bucket.clone(), key: key.clone(), object: described }
+            .append_to(&mut data);
+        let mut needles = vec![data];
+        for alternate in new.alternates {
+            let (needle, alternate) = alternate.into_needle((&bucket, &key), object.version);
+            needles.push(needle);
+            object.alternates.push(alternate);
+        }
+        let condition = new.condition;
+        Ok((Unplaced { bucket, key, object, data_bytes, condition, hold }, needles))
+    }
+
+    /// The command that names it, now that its needles are at `pointers`.
+    fn placed(self, pointers: &mut impl Iterator<Item = Pointer>) -> Answer<Command> {
+        let Unplaced { bucket, key, mut object, data_bytes: bytes, condition, hold } = self;
+        let mut next = || pointers.next().ok_or_else(|| Error::bug("a needle has no place"));
+        let last = Extent { pointer: next()?, bytes };
+        if bytes > 0 {
+            object.extents.push(last);
+        } else {
+            object.manifest = Some(last);
+        }
+        for alternate in &mut object.alternates {
+            alternate.extent.pointer = next()?;
+        }
+        Ok(Command::Put { bucket, key, object, condition, hold })
+    }
+}
+
+impl Blobs {
+    /// Stores several small objects of one bucket in one durable append, and names each for itself:
+    /// Haystack's multi-write. Answers one by one.
+    pub async fn put_batch(
+        &self,
+        bucket: &str,
+        objects: Vec<BatchObject>,
+    ) -> Answer<Vec<Answer<Object>>> {
+        if objects.is_empty() {
+            return Ok(Vec::new());
+        }
+        let (mut unplaced, mut needles) = (Vec::new(), Vec::new());
+        for BatchObject { key, data, new } in objects {
+            let whole = (data.len() as u64, Vec::new(), 0);
+            let (one, more) = Unplaced::new(self, (bucket, &key), data, whole, new)?;
+            unplaced.push(one);
+            needles.extend(more);
+        }
+        let mut pointers = self.store(needles).await?.into_iter();
+        let commands = unplaced.into_iter().map(|one| one.placed(&mut pointers));
+        let outcomes = self.propose_all(&commands.collect::<Answer<Vec<_>>>()?).await?;
+        Ok(outcomes.into_iter().map(named).collect())
+    }
 }
 
 /// An object or part that is being received.
@@ -29,6 +160,8 @@ pub struct Writer {
     /// 0 until a piece was stored.
     hold: u64,
     extents: Vec<Extent>,
+    /// What was stored already of an object that is wanted whole at its end.
+    kept: Option<Vec<u8>>,
 }
 
 /// A description's bytes, but for what a client says in it.
@@ -46,7 +179,18 @@ impl Writer {
             size: 0,
             hold: 0,
             extents: Vec::new(),
+            kept: None,
         }
+    }
+
+    /// Keeps every byte, for [`Writer::whole`]; the caller bounds them.
+    pub fn keep_whole(&mut self) {
+        self.kept = Some(Vec::new());
+    }
+
+    /// Everything that was written since [`Writer::keep_whole`].
+    pub fn whole(&self) -> Vec<u8> {
+        [self.kept.as_deref().unwrap_or_default(), &self.buffer].concat()
     }
 
     pub async fn write(&mut self, mut bytes: &[u8]) -> Answer<()> {
@@ -72,6 +216,9 @@ impl Writer {
             let what = format!("an object has at most {EXTENTS_MAX} extents: use less bytes");
             return Err(Refusal::Invalid(what).into());
         }
+        if let Some(kept) = &mut self.kept {
+            kept.extend_from_slice(&self.buffer);
+        }
         let (bucket, key) = (self.bucket.clone(), self.key.clone());
         let extent = self.store(&Trailer::Piece { bucket, key }).await?;
         if self.hold == 0 {
@@ -88,37 +235,17 @@ impl Writer {
         let mut needle = std::mem::take(&mut self.buffer);
         let bytes = needle.len() as u32;
         trailer.append_to(&mut needle);
-        Ok(Extent { pointer: self.blobs.store(needle).await?, bytes })
+        Ok(Extent { pointer: self.blobs.store_one(needle).await?, bytes })
     }
 
     /// Names the object; it is visible, and durable, when this answers.
     pub async fn finish(mut self, new: NewObject) -> Answer<Object> {
-        let object = Object {
-            version: self.blobs.draw_version(),
-            // The fold decides; this is for who finds the needle alone.
-            null: self.blobs.bucket(&self.bucket)?.versioning() != Versioning::Enabled,
-            modified_ms: self.blobs.now_ms(),
-            size: self.size,
-            etag: new.etag,
-            head: new.head,
-            extents: std::mem::take(&mut self.extents),
-            lock: new.lock,
-            hold: new.hold,
-            ..Object::default()
-        };
-        let (bucket, key) = (self.bucket.clone(), self.key.clone());
-        let described = object.clone();
-        let whole = Trailer::Whole { bucket: bucket.clone(), key: key.clone(), object: described };
-        let last = self.store(&whole).await?;
-        let mut object = object;
-        if last.bytes > 0 {
-            object.extents.push(last);
-        } else {
-            object.manifest = Some(last);
-        }
-        let hold = self.hold;
-        let condition = new.condition;
-        let put = Command::Put { bucket, key, object, condition, hold };
+        let (data, extents) = (std::mem::take(&mut self.buffer), std::mem::take(&mut self.extents));
+        let before = (self.size, extents, self.hold);
+        let name = (self.bucket.as_str(), self.key.as_str());
+        let (unplaced, needles) = Unplaced::new(&self.blobs, name, data, before, new)?;
+        let pointers = self.blobs.store(needles).await?;
+        let put = unplaced.placed(&mut pointers.into_iter())?;
         let object = named(self.blobs.propose(&put).await)?;
         self.hold = 0;
         Ok(object)

@@ -3,8 +3,8 @@
 use holdfast_base::codec::Decode;
 use holdfast_base::ids::{ChunkId, Cookie, Index, Pointer, Slot};
 use holdfast_blob::{
-    Bucket, Command, Condition, Extent, Fold, MemoryIndex, Object, Ordered, Outcome, Part,
-    PartName, Refusal, Upload,
+    Alternate, Bucket, Command, Condition, Extent, Fold, MemoryIndex, Object, Ordered, Outcome,
+    Part, PartName, Refusal, Upload,
 };
 use std::sync::Arc;
 
@@ -92,6 +92,32 @@ fn an_overwrite_frees_what_it_replaces_and_a_delete_everything() {
     world.ok(Command::DeleteBucket { name: "b".into() });
 }
 
+/// Each size of a photo is a needle of its own: it lives and goes with the photo.
+#[test]
+fn the_sizes_of_a_photo_live_and_go_with_it() {
+    let mut world = World::new(0);
+    let photo = |version: u64, slot: u32| {
+        let alternate = |(size, slot)| Alternate {
+            size,
+            width: size,
+            height: size,
+            content_type: "image/jpeg".into(),
+            etag: "e".into(),
+            extent: extent(1, slot, 7),
+        };
+        let alternates = [(720, slot + 1), (75, slot + 2)].map(alternate).to_vec();
+        Object { alternates, ..object(version, &[extent(1, slot, 100)]) }
+    };
+    world.ok(put("k", photo(1, 0)));
+    assert_eq!((world.live(), world.used(1)), (vec![(1, 0), (1, 1), (1, 2)], (3, 114)));
+    let taken = world.apply(put("other", object(2, &[extent(1, 2, 7)])));
+    assert_eq!(taken, Err(Refusal::Taken(extent(1, 2, 7).pointer)));
+    world.ok(put("k", photo(3, 3)));
+    assert_eq!((world.live(), world.used(1)), (vec![(1, 3), (1, 4), (1, 5)], (3, 114)));
+    world.ok(delete(4));
+    assert_eq!((world.live(), world.used(1)), (vec![], (0, 0)));
+}
+
 #[test]
 fn a_slot_is_named_once_and_never_in_a_closed_chunk() {
     let mut world = World::new(0);
@@ -144,10 +170,10 @@ fn unknown_entries_stop_the_view_and_garbage_does_not() {
         world.at += applied.is_ok() as u64;
         applied
     };
-    let garbage = next(&[1, 0, 0, 0, 0, 0, 0, 0, 0, 5, 1]).unwrap().unwrap();
+    let garbage = next(&[2, 0, 0, 0, 0, 0, 0, 0, 0, 5, 1]).unwrap().unwrap();
     assert!(matches!(garbage.result, Err(Refusal::Invalid(_))));
     assert!(matches!(next(b"").unwrap().unwrap().result, Err(Refusal::Invalid(_))));
-    for unknown in [&[2, 0, 0, 0, 0, 0, 0, 0, 0, 1][..], &[1, 0, 0, 0, 0, 0, 0, 0, 0, 200]] {
+    for unknown in [&[3, 0, 0, 0, 0, 0, 0, 0, 0, 1][..], &[2, 0, 0, 0, 0, 0, 0, 0, 0, 200]] {
         let e = next(unknown).unwrap_err();
         assert_eq!(e.kind, holdfast_base::Kind::Unsupported, "{e}");
     }
@@ -257,6 +283,7 @@ fn parts_become_an_object_without_being_freed_in_between() {
         etag: "whole-2".into(),
         checksums: vec![],
         manifest: Some(extent(2, 0, 100)),
+        alternates: vec![],
         condition: Condition::default(),
     };
     assert_eq!(world.apply(complete(&[(1, "one"), (2, "two")])), Err(Refusal::InvalidPart(1)));

@@ -254,6 +254,15 @@ pub(crate) fn no_such_object(pointer: Pointer) -> Error {
 /// The slot given to an object.
 pub type SlotDone = Done<Slot>;
 
+/// An object to append: its bytes, crc32c of each 64 KiB of them (one for an empty object), and who
+/// hears its slot.
+pub struct NewNeedle {
+    pub needle: Needle,
+    pub body: Body,
+    pub crcs: Vec<u32>,
+    pub done: SlotDone,
+}
+
 /// Where bytes of a raw chunk are in the memory region, for clients that map it. The bytes are to
 /// be trusted only if the frame's generation is still this one after they were copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

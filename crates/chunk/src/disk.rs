@@ -382,6 +382,33 @@ impl DiskStore {
         }
     }
 
+    /// Appends objects that the next commit takes together, as far as they fit into one.
+    pub fn append_together(&self, chunk: ChunkId, items: Vec<Pending>) {
+        let open = match self.writable().and_then(|()| self.open_chunk(chunk)) {
+            Ok(open) => open,
+            Err(e) => return items.into_iter().for_each(|item| item.fail(e.clone())),
+        };
+        let doing = |e: Error| e.context(format_args!("append to chunk `{chunk}`"));
+        let checked: Vec<Result<()>> =
+            items.iter().map(|item| check_append(item).map_err(doing)).collect();
+        let (mut refused, mut tell) = (Vec::new(), false);
+        let mut core = open.core();
+        for (item, checked) in items.into_iter().zip(checked) {
+            match checked {
+                Err(e) => refused.push(Box::new((item, e))),
+                Ok(()) => match core.stage(&open.header, item) {
+                    Ok(more) => tell |= more,
+                    Err(why) => refused.push(why),
+                },
+            }
+        }
+        drop(core);
+        if tell {
+            self.queue.push(open);
+        }
+        refused.into_iter().for_each(|refused| refused.0.fail(refused.1));
+    }
+
     /// Ends appends to a chunk; those that no batch or commit has taken fail.
     pub fn stop_appends(&self, open: &Open) {
         if self.inline {

@@ -138,6 +138,21 @@ impl Store {
         either!(self.append(chunk, Pending { append, body, crcs, durability }));
     }
 
+    /// Appends objects in order, in one commit as far as it takes them: one sync for all. Each is
+    /// answered for itself.
+    pub fn append_needles(&self, chunk: ChunkId, objects: Vec<NewNeedle>, durability: Durability) {
+        let pending = |new: NewNeedle| {
+            let NewNeedle { needle, body, crcs, done } = new;
+            let append = Append::Needle { needle, expected: None, done };
+            Pending { append, body, crcs, durability }
+        };
+        let items = objects.into_iter().map(pending);
+        match &self.owner.tier {
+            Tiered::Disk(store) => store.append_together(chunk, items.collect()),
+            Tiered::Dram(store) => items.for_each(|item| store.append(chunk, item)),
+        }
+    }
+
     /// As [`Store::append_needle`], refused before it is written when `slot` is not the next one:
     /// replicas of a chunk agree on their slots by construction.
     #[expect(clippy::too_many_arguments, reason = "an append and where it belongs")]

@@ -32,6 +32,7 @@ pub use stores::{OwnStore, Stores};
 pub use work::Workers;
 
 use crate::cluster::FreeSpace;
+use crate::growth::Growth;
 use crate::liveness::HeardBeat;
 use crate::{ClusterCommand, ClusterView, Command, Namespace, Outcome};
 use holdfast_base::codec::Decode;
@@ -46,7 +47,7 @@ use holdfast_client::wire::peer::{self, Sender};
 use holdfast_env::net::{Meter, Peers};
 use holdfast_env::{Clock, Disk, Rng};
 use holdfast_log::{EmbeddedLog, Fold, Log, Mode, Request};
-use packed::PackedWriters;
+use packed::{Gathered, PackedWriters, Packing};
 use replicas::Replicator;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -98,6 +99,7 @@ pub struct Node {
     findings: Mutex<Vec<String>>,
     /// What scrubbing has read and found, a store.
     scrubbed: Mutex<BTreeMap<StoreId, Scrubbed>>,
+    growth: Mutex<BTreeMap<StoreId, Growth>>,
     /// When an entry of the cluster topic arrived last, as the member's thread saw it; 0 where
     /// nobody looks.
     heard_log_ns: AtomicU64,
@@ -341,22 +343,29 @@ impl Node {
             len -= 1;
         }
         let needle = Needle { owner, cookie, flags: 0, hint: hint.as_bytes()[..len].to_vec() };
-        self.packed.append(self, FileId(0), class, needle, body, crcs, done);
+        self.packed.append(self, FileId(0), class, vec![Packing { needle, body, crcs, done }]);
     }
 
     /// As [`Node::pack`], for a face that keeps the names of its objects itself: in chunks of its
-    /// own, whose live slots it tells ([`Node::rewrite`], `Command::FreeChunk`).
+    /// own, whose live slots it tells ([`Node::rewrite`], `Command::FreeChunk`). The objects go
+    /// into one chunk, in one durable append; answers their pointers when all are there.
     pub fn pack_for(
         self: &Arc<Node>,
         face: FileId,
         class: StorageClass,
-        body: Body,
-        crcs: Vec<u32>,
-        done: Done<Pointer>,
+        bodies: Vec<(Body, Vec<u32>)>,
+        done: Done<Vec<Pointer>>,
     ) {
-        let cookie = Cookie(self.machine.rng.next_u64() as u32);
-        let needle = Needle { owner: face, cookie, flags: 0, hint: Vec::new() };
-        self.packed.append(self, face, class, needle, body, crcs, done);
+        let gathered = Gathered::new(bodies.len(), done);
+        let packing = |(at, (body, crcs)): (usize, (Body, Vec<u32>))| {
+            let cookie = Cookie(self.machine.rng.next_u64() as u32);
+            let needle = Needle { owner: face, cookie, flags: 0, hint: Vec::new() };
+            let gathered = gathered.clone();
+            let done = Box::new(move |pointer| Gathered::add(&gathered, at, pointer));
+            Packing { needle, body, crcs, done }
+        };
+        let objects = bodies.into_iter().enumerate().map(packing).collect();
+        self.packed.append(self, face, class, objects);
     }
 
     /// Seals what this node was writing, so that the next start has nothing to recover.
@@ -383,6 +392,14 @@ impl Node {
             // Where others have it, it is dropped and copied anew.
             self.replicator.report_bad(store, damage.chunk, &damage.what);
         }
+    }
+
+    /// Seconds until a store of this node is full, if it goes on as in the last day; `None` while
+    /// nothing can be said.
+    pub fn fills_in_s(&self, store: StoreId) -> Option<u64> {
+        let free_bytes = self.stores.get(store)?.store.usage().free_bytes;
+        let growth = self.growth.lock().expect("no holder of this lock panics");
+        Some(growth.get(&store)?.fills_in_ms(free_bytes)? / 1000)
     }
 
     pub fn scrubbed(&self, store: StoreId) -> Scrubbed {

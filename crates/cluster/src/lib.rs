@@ -8,6 +8,7 @@
 pub mod cluster;
 pub mod command;
 mod driver;
+mod growth;
 pub mod liveness;
 pub mod namespace;
 pub mod placement;

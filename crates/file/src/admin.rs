@@ -6,7 +6,7 @@ use holdfast_base::codec::Encode;
 use holdfast_base::ids::StoreId;
 use holdfast_base::{Error, Result};
 use holdfast_client::wire::admin as msg;
-use holdfast_cluster::{ChunkState, ClusterCommand, NodeState};
+use holdfast_cluster::{ChunkState, ClusterCommand, NodeState, StoreState};
 use holdfast_env::net::{Parts, Reply, Response};
 use std::collections::BTreeMap;
 
@@ -33,6 +33,7 @@ impl FileService {
                     read_only: usage.read_only,
                     scrubbed_bytes: scrub.bytes,
                     bad_blocks: scrub.bad,
+                    fills_in_s: node.fills_in_s(own.id),
                 }
             })
             .collect();
@@ -132,21 +133,23 @@ impl FileService {
     pub(crate) fn order(&self, meta: &[u8], reply: Reply) {
         let order: msg::Order = decode_or_refuse!(meta, "carry out an order", reply);
         let node = &self.node;
+        let propose = |reply: Reply, command: ClusterCommand| {
+            let done = |result: Result<()>| {
+                answer(reply, result.map(|()| (Vec::new(), Parts::None)));
+            };
+            node.propose_cluster(&command, Box::new(done));
+        };
         let done = match order {
             msg::Order::Drain { node: drained, on } => {
-                let drain = ClusterCommand::Drain { node: drained, on };
-                let done = |result: Result<()>| {
-                    answer(reply, result.map(|()| (Vec::new(), Parts::None)));
-                };
-                return node.propose_cluster(&drain, Box::new(done));
+                return propose(reply, ClusterCommand::Drain { node: drained, on });
+            }
+            msg::Order::SetStore { store, writable } => {
+                let state = if writable { StoreState::Live } else { StoreState::ReadOnly };
+                return propose(reply, ClusterCommand::SetStoreState { store, state });
             }
             msg::Order::ConfirmLost { nodes } => node.confirm_lost(&nodes),
             msg::Order::Recovery { settings } => {
-                let set = ClusterCommand::SetRecovery { settings };
-                let done = |result: Result<()>| {
-                    answer(reply, result.map(|()| (Vec::new(), Parts::None)));
-                };
-                return node.propose_cluster(&set, Box::new(done));
+                return propose(reply, ClusterCommand::SetRecovery { settings });
             }
             msg::Order::Cut { address, heal } if self.dev => {
                 node.cuts().set(&address, !heal);

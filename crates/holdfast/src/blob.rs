@@ -60,11 +60,30 @@ pub enum BlobCommand {
     /// Store a file as BUCKET/KEY
     Put { file: PathBuf, path: String },
     /// Fetch BUCKET/KEY into a file, or `-` for standard output
-    Get { path: String, file: PathBuf },
+    Get {
+        path: String,
+        file: PathBuf,
+        /// The picture of this size, in a photo bucket
+        #[arg(long, value_name = "PIXELS")]
+        size: Option<u32>,
+    },
     /// Delete BUCKET/KEY
     Rm { paths: Vec<String> },
     /// Show what is kept of BUCKET/KEY
     Stat { path: String },
+    /// Keep uploads to a bucket in smaller sizes, too: `?size=720` then gets the picture whose
+    /// longest side has 720 pixels. Without an option, show the sizes
+    Photos {
+        bucket: String,
+        /// Longest sides in pixels, such as 2048,720,180,75
+        #[arg(long, value_name = "LIST", conflicts_with = "off")]
+        sizes: Option<String>,
+        /// Keep later uploads as they come
+        #[arg(long)]
+        off: bool,
+    },
+    /// Show what the cache of lately written objects has done (`s3_hot`)
+    Cache,
     /// Read every stored byte and every name, and compare them
     Verify,
     /// Rewrite, now, every chunk of this node in which anything is dead
@@ -206,13 +225,42 @@ pub fn run(blob: &Blob, out: &mut Output) -> Result<()> {
             gone.ok(format_args!("remove bucket `{bucket}`")).map(drop)
         }
         BlobCommand::Put { file, path } => put(&mut client, file, path, out),
-        BlobCommand::Get { path, file } => get(&mut client, path, file),
+        BlobCommand::Get { path, file, size } => get(&mut client, path, file, *size),
+        BlobCommand::Photos { bucket, sizes, off } => {
+            let asked = match (sizes, off) {
+                (Some(sizes), _) => json!({"bucket": bucket, "sizes": sizes}),
+                (None, true) => json!({"bucket": bucket, "sizes": null}),
+                (None, false) => json!({"bucket": bucket}),
+            };
+            let kept = ask(&mut client, "photos", &asked)?;
+            let text = || match kept["sizes"].as_str() {
+                Some(sizes) => format!("`{bucket}` keeps photos in sizes {sizes}"),
+                None => format!("`{bucket}` keeps what comes as it comes"),
+            };
+            out.line(text, || kept.clone())
+        }
         BlobCommand::Rm { paths } => paths.iter().try_for_each(|path| {
             let (bucket, key) = split(path)?;
             let gone = client.send(&Request::new("DELETE", format!("/{bucket}/{key}")))?;
             gone.ok(format_args!("delete `{path}`")).map(drop)
         }),
         BlobCommand::Stat { path } => stat(&mut client, path, out),
+        BlobCommand::Cache => {
+            let counts = ask(&mut client, "cache", &json!({}))?;
+            let number = |name: &str| counts[name].as_u64().unwrap_or_default();
+            let (hits, misses) = (number("hits"), number("misses"));
+            let text = || {
+                format!(
+                    "{hits} of {} gets were served from memory ({:.1}%); {} objects in {} are kept, {} were admitted",
+                    hits + misses,
+                    100.0 * hits as f64 / (hits + misses).max(1) as f64,
+                    number("objects"),
+                    format_bytes(number("bytes")),
+                    number("admitted")
+                )
+            };
+            out.line(text, || counts.clone())
+        }
         BlobCommand::Verify => {
             let found = ask(&mut client, "verify", &json!({}))?;
             let damaged = found["damaged"].as_array().map_or(0, Vec::len);
@@ -353,9 +401,12 @@ fn put(client: &mut Client, file: &Path, path: &str, out: &mut Output) -> Result
 }
 
 #[expect(clippy::disallowed_methods, reason = "a file that the user named")]
-fn get(client: &mut Client, path: &str, file: &Path) -> Result<()> {
+fn get(client: &mut Client, path: &str, file: &Path, size: Option<u32>) -> Result<()> {
     let (bucket, key) = split(path)?;
-    let request = Request::new("GET", format!("/{bucket}/{key}"));
+    let mut request = Request::new("GET", format!("/{bucket}/{key}"));
+    if let Some(size) = size {
+        request = request.with("size", size.to_string());
+    }
     if file == Path::new("-") {
         let answer = client.download(&request, &mut crate::output::stdout())?;
         return answer.ok(format_args!("get `{path}`")).map(drop);

@@ -213,11 +213,24 @@ pub enum Node {
         #[arg(long)]
         off: bool,
     },
+    /// Have a store take no new chunks, only serve those it has; or take some again
+    Store {
+        /// Its number, as `node show` says it
+        store: u64,
+        #[arg(value_enum)]
+        state: StoreMode,
+    },
     /// Give up nodes for good when the leader waits for that: many are silent at once
     ConfirmLost {
         #[arg(required = true)]
         nodes: Vec<u32>,
     },
+}
+
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoreMode {
+    Writable,
+    ReadOnly,
 }
 
 #[derive(Subcommand, Debug)]

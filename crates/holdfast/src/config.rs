@@ -52,6 +52,9 @@ config! {
     s3_port: u16 = "9000";
     /// Blocks of the index of blobs' names that are kept in memory.
     s3_cache: String = r#""64M""#;
+    /// Objects asked for lately that are kept in memory: small ones, of the newest chunks; "0" for
+    /// none.
+    s3_hot: String = r#""64M""#;
     /// Port of the cache, which speaks memcached's protocol; 0 switches it off.
     cache_port: u16 = "11211";
     /// What the cache may keep.
@@ -162,6 +165,7 @@ impl Config {
             ("capacity", &self.capacity),
             ("cache_memory", &self.cache_memory),
             ("s3_cache", &self.s3_cache),
+            ("s3_hot", &self.s3_hot),
             ("link", &self.link),
             ("chunk", &self.chunk),
         ] {
@@ -195,6 +199,10 @@ impl Config {
 
     pub fn s3_cache_bytes(&self) -> u64 {
         bytes("s3_cache", &self.s3_cache).unwrap_or(0)
+    }
+
+    pub fn s3_hot_bytes(&self) -> u64 {
+        bytes("s3_hot", &self.s3_hot).unwrap_or(0)
     }
 
     pub fn scrub_bytes(&self) -> u64 {

@@ -18,6 +18,7 @@ fn object(status: &Status) -> serde_json::Value {
                 "capacity_bytes": s.capacity_bytes, "used_bytes": s.used_bytes,
                 "free_bytes": s.free_bytes, "chunks": s.chunks, "read_only": s.read_only,
                 "scrubbed_bytes": s.scrubbed_bytes, "bad_blocks": s.bad_blocks,
+                "fills_in_s": s.fills_in_s,
             })
         })
         .collect();
@@ -46,13 +47,14 @@ pub fn status(client: &mut Client, out: &mut Output) -> Result<()> {
         );
         for s in &status.stores {
             text.push_str(&format!(
-                "\nstore {:<5} {}: {} of {} used, {} chunks{}",
+                "\nstore {:<5} {}: {} of {} used, {} chunks{}{}",
                 s.tier.name(),
                 s.place,
                 format_bytes(s.used_bytes),
                 format_bytes(s.capacity_bytes),
                 s.chunks,
-                if s.read_only { ", READ-ONLY since a write failed" } else { "" }
+                if s.read_only { ", READ-ONLY since a write failed" } else { "" },
+                s.fills_in_s.map(forecast).unwrap_or_default()
             ));
         }
         if status.unclosed > 0 {
@@ -64,6 +66,18 @@ pub fn status(client: &mut Client, out: &mut Output) -> Result<()> {
         text
     };
     out.line(text, || object(&status))
+}
+
+/// A store that is full sooner than this is worth a word.
+const WARN_FULL_S: u64 = 7 * 86_400;
+
+/// When a store is full at the rate of the last day.
+fn forecast(left_s: u64) -> String {
+    match (left_s / 86_400, left_s / 3600 % 24, left_s / 60 % 60) {
+        (days @ 3650.., _, _) => format!(", full in {} years at this rate", days / 365),
+        (0, hours, minutes) => format!(", full in {hours} h {minutes} min at this rate"),
+        (days, hours, _) => format!(", full in {days} d {hours} h at this rate"),
+    }
 }
 
 /// Prints what a running node found; fails if that is anything.
@@ -79,6 +93,9 @@ pub fn ask(client: &mut Client, out: &mut Output) -> Result<()> {
         }
         if store.bad_blocks > 0 {
             findings.push(format!("{} bad blocks in `{}`", store.bad_blocks, store.place));
+        }
+        if let Some(left_s) = store.fills_in_s.filter(|left_s| *left_s < WARN_FULL_S) {
+            findings.push(format!("`{}`{}: add a store", store.place, forecast(left_s)));
         }
         if store.free_bytes < store.capacity_bytes / 20 {
             findings.push(format!(

@@ -9,6 +9,7 @@ use holdfast_base::Result;
 use holdfast_client::wire::admin::{Status, Store};
 use holdfast_env::runtime::{self, Runtime};
 use holdfast_file::FileService;
+use holdfast_s3::{Hot, HotCounts};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -18,16 +19,18 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-/// The cache's store and what its threads share, if the node runs one.
-pub type Cache = Option<(Arc<holdfast_cache::store::Store>, Arc<holdfast_cache::Shared>)>;
+/// What else counts, if the node runs it: the cache's store and what its threads share, and S3's
+/// cache of objects.
+pub type Faces =
+    (Option<(Arc<holdfast_cache::store::Store>, Arc<holdfast_cache::Shared>)>, Option<Arc<Hot>>);
 
-type Sources = (Arc<FileService>, Cache);
+type Sources = (Arc<FileService>, Faces);
 
-pub fn start(address: SocketAddr, service: Arc<FileService>, cache: Cache) -> Result<Runtime> {
+pub fn start(address: SocketAddr, service: Arc<FileService>, faces: Faces) -> Result<Runtime> {
     let router = Router::new()
         .route("/health", get(health))
         .route("/metrics", get(metrics))
-        .with_state((service, cache));
+        .with_state((service, faces));
     runtime::serve("http", address, move |listener| async move {
         // Ends with the runtime; an accept error is retried inside.
         let _ = axum::serve(listener, router).await;
@@ -48,11 +51,11 @@ async fn health(State((service, _)): State<Sources>) -> impl IntoResponse {
     }
 }
 
-async fn metrics(State((service, cache)): State<Sources>) -> impl IntoResponse {
+async fn metrics(State((service, faces)): State<Sources>) -> impl IntoResponse {
     match service.status_now() {
         Ok(status) => {
             let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-            ([("content-type", kind)], render(&status, &cache)).into_response()
+            ([("content-type", kind)], render(&status, &faces)).into_response()
         }
         Err(e) => (StatusCode::SERVICE_UNAVAILABLE, format!("{e}\n")).into_response(),
     }
@@ -62,7 +65,7 @@ type Labels = Vec<(&'static str, String)>;
 type Value = fn(&Store) -> u64;
 
 /// The status in Prometheus' words.
-fn render(status: &Status, cache: &Cache) -> String {
+fn render(status: &Status, (cache, hot): &Faces) -> String {
     let mut registry = Registry::with_prefix("holdfast");
     let mut gauge = |name: &str, help: &str, value: u64| {
         let gauge = Gauge::<i64>::default();
@@ -101,9 +104,32 @@ fn render(status: &Status, cache: &Cache) -> String {
     if let Some((store, shared)) = cache {
         crate::cache::register_metrics(&mut registry, store, shared);
     }
+    if let Some(hot) = hot {
+        register_hot(&mut registry, &hot.counts());
+    }
     let mut text = String::new();
     match encode(&mut text, &registry) {
         Ok(()) => text,
         Err(_) => "# EOF\n".to_owned(),
+    }
+}
+
+fn register_hot(registry: &mut Registry, counts: &HotCounts) {
+    for (name, help, count) in [
+        ("blob_cache_hits", "Gets of objects served from memory", counts.hits),
+        ("blob_cache_misses", "Gets of objects that could have been", counts.misses),
+        ("blob_cache_admitted", "Objects that were kept in memory", counts.admitted),
+    ] {
+        let counter = Counter::<u64, AtomicU64>::default();
+        counter.inc_by(count);
+        registry.register(name, help, counter);
+    }
+    for (name, help, level) in [
+        ("blob_cache_bytes", "Memory of objects", counts.bytes),
+        ("blob_cache_objects", "Objects in memory", counts.objects),
+    ] {
+        let gauge = Gauge::<i64>::default();
+        gauge.set(level as i64);
+        registry.register(name, help, gauge);
     }
 }

@@ -1,8 +1,8 @@
 //! `node`: the cluster as one of its nodes sees it, and what a person may ask of it.
 
-use crate::cli::Node;
+use crate::cli::{Node, StoreMode};
 use crate::output::Output;
-use holdfast_base::ids::NodeId;
+use holdfast_base::ids::{NodeId, StoreId};
 use holdfast_base::units::format_bytes;
 use holdfast_base::{Error, Result};
 use holdfast_client::Client;
@@ -53,6 +53,17 @@ pub fn run(client: &mut Client, command: &Node, out: &mut Output) -> Result<()> 
                     ),
                 },
                 || json!({"node": node, "draining": !off}),
+            )
+        }
+        Node::Store { store, state } => {
+            let writable = *state == StoreMode::Writable;
+            client.order(&Order::SetStore { store: StoreId(*store), writable })?;
+            out.line(
+                || match writable {
+                    true => format!("store {store} takes new chunks"),
+                    false => format!("store {store} serves what it has and takes no new chunks"),
+                },
+                || json!({"store": store, "writable": writable}),
             )
         }
         Node::ConfirmLost { nodes } => {

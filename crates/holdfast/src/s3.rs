@@ -3,10 +3,10 @@
 
 use crate::config::Config;
 use holdfast_base::{Error, Result};
-use holdfast_blob::{Blobs, BlobsOptions, Housekeeping};
+use holdfast_blob::{Blobs, BlobsOptions, Housekeeping, Prober};
 use holdfast_cluster::Node;
 use holdfast_env::tasks::{self, Stop, Task};
-use holdfast_s3::{Credentials, Lifecycle, Limits, Server};
+use holdfast_s3::{Credentials, Hot, Lifecycle, Limits, Server};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,7 +30,8 @@ pub fn start(config: &Config, data: &Path, node: &Arc<Node>) -> Result<Option<S3
     let endpoint = format!("http://{address}");
     let credentials = holdfast_s3::find_or_make(&*node.machine.disk, data, &blobs, &endpoint);
     let credentials = credentials.map_err(doing)?;
-    let server = Server::start(address, blobs.clone(), Limits::default()).map_err(doing)?;
+    let limits = Limits { hot_bytes: config.s3_hot_bytes(), ..Limits::default() };
+    let server = Server::start(address, blobs.clone(), limits).map_err(doing)?;
     Ok(Some(S3 { blobs, server, credentials }))
 }
 
@@ -38,13 +39,19 @@ impl S3 {
     pub fn keep_house(&self, stop: &Stop) -> Result<Task> {
         let mut housekeeping = Housekeeping::new(&self.blobs);
         let mut lifecycle = Lifecycle::new(&self.blobs);
+        let mut prober = Prober::new(&self.blobs);
         let (clock, stop) = (self.blobs.node().machine.clock.clone(), stop.clone());
         tasks::spawn("blob-keeper", move || {
             while !stop.sleep_until_stop(KEEP) {
                 housekeeping.step(clock.monotonic_ns());
                 lifecycle.step(clock.monotonic_ns());
+                prober.step(clock.monotonic_ns());
             }
         })
+    }
+
+    pub fn hot(&self) -> &Arc<Hot> {
+        self.server.hot()
     }
 
     /// For whoever has the AWS command line.

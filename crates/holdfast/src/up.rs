@@ -65,14 +65,15 @@ pub fn run(up: &Up, join: Option<&str>, out: &mut Output) -> Result<()> {
     };
     let server = Server::start(server_config, service.clone(), machine.clock.clone())?;
     let cache = start_cache(&config, &machine)?;
+    let s3 = s3::start(&config, &up.data, &node)?;
     let http = match config.address(config.http_port) {
         Some(address) => {
             let cache = cache.as_ref().map(|cache| (cache.store.clone(), cache.shared.clone()));
-            Some(http::start(address, service.clone(), cache)?)
+            let hot = s3.as_ref().map(|s3| s3.hot().clone());
+            Some(http::start(address, service.clone(), (cache, hot))?)
         }
         None => None,
     };
-    let s3 = s3::start(&config, &up.data, &node)?;
     let stop = Stop::new();
     let keeper = start_keeper(&node, &config, &stop)?;
     let member = start_member(&node, &config, &stop)?;

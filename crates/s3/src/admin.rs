@@ -3,8 +3,9 @@
 
 use crate::credentials::random_key;
 use crate::errors::OrS3;
+use crate::hot::Hot;
 use holdfast_base::Result;
-use holdfast_blob::{AccessKey, Blobs, Housekeeping};
+use holdfast_blob::{AccessKey, Blobs, Housekeeping, PhotoSizes};
 use holdfast_env::{runtime, tasks};
 use hyper::{HeaderMap, Method, Uri};
 use s3s::route::S3Route;
@@ -16,6 +17,7 @@ const BODY_BYTES_MAX: usize = 64 << 10;
 
 pub struct Admin {
     pub blobs: Arc<Blobs>,
+    pub hot: Arc<Hot>,
 }
 
 fn what(uri: &Uri) -> Option<&str> {
@@ -114,6 +116,30 @@ impl Admin {
                     blobs.set_access_key(name, None).await.or_s3()?;
                 }
                 Ok(json!({"removed": names}))
+            }
+            "cache" => {
+                let counts = self.hot.counts();
+                Ok(json!({
+                    "hits": counts.hits, "misses": counts.misses, "admitted": counts.admitted,
+                    "bytes": counts.bytes, "objects": counts.objects,
+                }))
+            }
+            "photos" => {
+                let bucket = text(asked, "bucket").unwrap_or_default();
+                let document = PhotoSizes::DOCUMENT;
+                if let Some(sizes) = asked.get("sizes") {
+                    let sizes = match sizes.as_str() {
+                        None => None,
+                        Some(text) => Some(
+                            PhotoSizes::parse(text)
+                                .map_err(|why| s3_error!(InvalidRequest, "{why}"))?
+                                .to_string(),
+                        ),
+                    };
+                    blobs.set_document(&bucket, document, sizes).await.or_s3()?;
+                }
+                let found = blobs.bucket(&bucket).or_s3()?;
+                Ok(json!({"bucket": bucket, "sizes": found.document(document)}))
             }
             "verify" => {
                 let found = apart(blobs, |blobs| blobs.verify()).await?;

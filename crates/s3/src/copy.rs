@@ -6,6 +6,7 @@ use crate::buckets::timestamp;
 use crate::errors::OrS3;
 use crate::hash::{Algorithm, Hashed, Hashes};
 use crate::objects::{self, ReadConditions};
+use crate::photos;
 use crate::service::{Face, caller};
 use holdfast_blob::{Condition, Head, NewObject, Object, Writer, version_name};
 use s3s::dto::*;
@@ -115,12 +116,18 @@ pub async fn copy_object(
         face.blobs.now_ms(),
     )?;
     let size = from.object.size;
+    let sizes = photos::sizes(&bucket)?;
+    photos::check_bytes(&sizes, size)?;
     let _share = objects::share(face, size)?;
     let mut writer = Writer::new(&face.blobs, &input.bucket, &input.key, size);
+    if sizes.is_some() {
+        writer.keep_whole();
+    }
     let hashed = pour(face, &from.object, 0..size, algorithm, &mut writer).await?;
     head.checksums = hashed.checksum.iter().cloned().collect();
     let condition = Condition::default();
-    let new = NewObject { head, etag: hashed.etag(), lock, hold, condition };
+    let alternates = face.scalers.scale(sizes, || writer.whole()).await?;
+    let new = NewObject { head, etag: hashed.etag(), lock, hold, condition, alternates };
     let made = writer.finish(new).await.or_s3()?;
     let sums = objects::sums(&made.head.checksums);
     let copy_object_result = CopyObjectResult {

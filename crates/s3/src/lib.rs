@@ -5,6 +5,7 @@
 
 mod access;
 mod admin;
+mod batch;
 mod buckets;
 mod client;
 mod copy;
@@ -12,6 +13,7 @@ mod cors;
 mod credentials;
 mod errors;
 mod hash;
+mod hot;
 mod lifecycle;
 mod listing;
 mod locks;
@@ -19,6 +21,7 @@ mod multipart;
 mod native;
 mod objects;
 mod outgoing;
+mod photos;
 mod policy;
 mod server;
 mod service;
@@ -27,6 +30,7 @@ mod tags;
 
 pub use client::{Client, Endpoint, Request, Response, Signer, element, elements};
 pub use credentials::{Credentials, FILE as CREDENTIALS_FILE, find_or_make, random_key};
+pub use hot::{Hot, HotCounts};
 pub use lifecycle::Lifecycle;
 pub use server::{Limits, Server};
 pub use tags::percent_decode;

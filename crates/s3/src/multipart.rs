@@ -4,7 +4,8 @@ use crate::buckets::{owner, timestamp};
 use crate::errors::OrS3;
 use crate::hash::{Algorithm, Expected, checksum_of, decode_base64, decode_hex, hex, md5_of};
 use crate::listing::{encoded, prefixes};
-use crate::objects::{self, Incoming};
+use crate::objects::{self, Incoming, Sink};
+use crate::photos;
 use crate::service::{Face, caller};
 use holdfast_blob::{Head, ListQuery, PARTS_MAX, Pair, PartName, Refusal, Upload, Writer};
 use s3s::dto::*;
@@ -131,7 +132,7 @@ pub async fn upload_part(
     let expected_bytes = incoming.expected_bytes()?;
     let _share = objects::share(face, expected_bytes)?;
     let mut writer = Writer::new(&face.blobs, &input.bucket, &input.key, expected_bytes);
-    let hashed = incoming.receive(&mut writer).await?;
+    let hashed = incoming.receive(Sink::Writer(&mut writer), objects::PUT_BYTES_MAX).await?;
     let etag = hashed.etag();
     let checksums = hashed.checksum.into_iter().collect();
     let part = writer.finish_part(id, number, etag, checksums).await.or_s3()?;
@@ -174,8 +175,18 @@ pub async fn complete_multipart_upload(
         }
     }
     let place = (input.bucket.as_str(), input.key.as_str(), id);
+    let sums = (etag, checksums);
+    let mut alternates = Vec::new();
+    let sizes = photos::sizes(&face.blobs.bucket(&input.bucket).or_s3()?)?;
+    if sizes.is_some()
+        && let Some(photo) = face.blobs.described(place, &names, (&sums.0, &sums.1)).or_s3()?
+    {
+        photos::check_bytes(&sizes, photo.size)?;
+        let bytes = photos::read_whole(&face.blobs, &photo).await?;
+        alternates = face.scalers.scale(sizes, || bytes).await?;
+    }
     let object =
-        face.blobs.complete_upload(place, names, (etag, checksums), condition).await.or_s3()?;
+        face.blobs.complete_upload(place, names, sums, condition, alternates).await.or_s3()?;
     let sums = objects::sums(&object.head.checksums);
     Ok(S3Response::new(CompleteMultipartUploadOutput {
         location: Some(format!("/{}/{}", input.bucket, input.key)),

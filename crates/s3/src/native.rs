@@ -5,7 +5,7 @@ use crate::outgoing::bytes_of;
 use holdfast_base::ids::{ChunkId, Cookie, Pointer, Slot};
 use holdfast_base::{Error, Kind};
 use holdfast_blob::{Blobs, Object, Trailer};
-use hyper::header::{HeaderMap, HeaderName, HeaderValue};
+use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, ETAG, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Method, Response, StatusCode};
 use s3s::Body;
 
@@ -40,36 +40,39 @@ pub fn answer(blobs: &Blobs, method: &Method, path: &str) -> Response<Body> {
             "an object is read by its pointer, nothing else",
         );
     }
-    let Some(pointer) = path.strip_prefix(PREFIX).and_then(parse) else {
+    // Some clients encode the commas.
+    let decoded = path.strip_prefix(PREFIX).and_then(crate::tags::percent_decode);
+    let Some(pointer) = decoded.and_then(|text| parse(&text)) else {
         return refuse(StatusCode::BAD_REQUEST, "a pointer is CHUNK,SLOT,COOKIE");
     };
-    match blobs.read_pointer(pointer) {
-        Ok((Trailer::Whole { object, .. }, data)) => {
-            let mut response = Response::new(Body::from(bytes_of(data)));
-            let headers = response.headers_mut();
-            let mut set = |name: &'static str, value: &str| {
-                if let Ok(value) = HeaderValue::from_str(value) {
-                    headers.insert(HeaderName::from_static(name), value);
-                }
-            };
-            set("content-length", &object.size.to_string());
-            set(
-                "content-type",
-                match object.head.content_type.as_str() {
-                    "" => "binary/octet-stream",
-                    kind => kind,
-                },
-            );
-            set("etag", &format!("\"{}\"", object.etag));
-            // What a pointer leads to never changes.
-            set("cache-control", "public, max-age=31536000, immutable");
-            response
+    let (trailer, data) = match blobs.read_pointer(pointer) {
+        Ok(read) => read,
+        Err(e) => return refuse(status(&e), &e.message),
+    };
+    let (content_type, etag) = match trailer {
+        Trailer::Whole { object, .. } if object.extents.is_empty() => {
+            (object.head.content_type, object.etag)
         }
-        Ok((Trailer::Piece { .. }, _)) => {
-            refuse(StatusCode::NOT_FOUND, "the needle is a part of an object")
+        Trailer::Alternate { alternate, .. } => (alternate.content_type, alternate.etag),
+        _ => return refuse(StatusCode::NOT_FOUND, "the needle is a part of an object"),
+    };
+    let content_type = match content_type.as_str() {
+        "" => "binary/octet-stream",
+        kind => kind,
+    };
+    let mut response = Response::new(Body::from(bytes_of(data)));
+    let headers = response.headers_mut();
+    for (name, value) in [
+        (CONTENT_TYPE, content_type),
+        (ETAG, &format!("\"{etag}\"")),
+        // What a pointer leads to never changes.
+        (CACHE_CONTROL, "public, max-age=31536000, immutable"),
+    ] {
+        if let Ok(value) = HeaderValue::from_str(value) {
+            headers.insert(name, value);
         }
-        Err(e) => refuse(status(&e), &e.message),
     }
+    response
 }
 
 fn status(e: &Error) -> StatusCode {

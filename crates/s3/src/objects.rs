@@ -3,16 +3,17 @@
 use crate::buckets::timestamp;
 use crate::errors::{OrS3, s3_failure};
 use crate::hash::{Algorithm, Expected, Hashed, Hashes};
-use crate::outgoing;
+use crate::outgoing::{self, Started};
+use crate::photos;
 use crate::service::{Face, Share, caller};
 use futures_core::Stream;
 use holdfast_blob::{
-    Condition, Failure, Head, NEEDLE_DATA_BYTES, NewObject, Object, Outcome, Pair, Refusal, Writer,
-    version_name,
+    Answer, Condition, Failure, Head, NEEDLE_DATA_BYTES, NewObject, Object, Outcome,
+    PHOTO_BYTES_MAX, Pair, Refusal, Writer, version_name,
 };
 use hyper::{HeaderMap, StatusCode};
 use s3s::dto::*;
-use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result, TrailingHeaders, s3_error};
+use s3s::{Body, S3Error, S3ErrorCode, S3Request, S3Response, S3Result, TrailingHeaders, s3_error};
 use std::pin::Pin;
 
 /// Bytes of one put, and of one part; S3's own limit.
@@ -36,6 +37,31 @@ pub fn share(face: &Face, expected_bytes: u64) -> S3Result<Share> {
     })
 }
 
+/// Where a body goes.
+pub enum Sink<'a> {
+    Writer(&'a mut Writer),
+    Memory(&'a mut Vec<u8>),
+}
+
+impl Sink<'_> {
+    fn size(&self) -> u64 {
+        match self {
+            Sink::Writer(writer) => writer.size(),
+            Sink::Memory(bytes) => bytes.len() as u64,
+        }
+    }
+
+    async fn write(&mut self, piece: &[u8]) -> S3Result<()> {
+        match self {
+            Sink::Writer(writer) => writer.write(piece).await.or_s3(),
+            Sink::Memory(bytes) => {
+                bytes.extend_from_slice(piece);
+                Ok(())
+            }
+        }
+    }
+}
+
 impl Incoming<'_> {
     pub fn expected_bytes(&self) -> S3Result<u64> {
         let bytes = self.content_length.unwrap_or(NEEDLE_DATA_BYTES as i64).max(0) as u64;
@@ -49,24 +75,24 @@ impl Incoming<'_> {
     }
 
     /// Receives everything, and compares it with what the client said.
-    pub async fn receive(self, writer: &mut Writer) -> S3Result<Hashed> {
+    pub async fn receive(self, mut sink: Sink<'_>, bytes_max: u64) -> S3Result<Hashed> {
         let mut hashes = Hashes::new(self.expected.algorithm);
         if let Some(mut body) = self.body {
             while let Some(piece) =
                 std::future::poll_fn(|cx| Pin::new(&mut body).poll_next(cx)).await
             {
                 let piece = piece.map_err(|e| broken(&*e))?;
-                if writer.size() + piece.len() as u64 > PUT_BYTES_MAX {
+                if sink.size() + piece.len() as u64 > bytes_max {
                     return Err(s3_error!(
                         EntityTooLarge,
-                        "one request brings at most {PUT_BYTES_MAX} bytes"
+                        "one request brings at most {bytes_max} bytes here"
                     ));
                 }
                 hashes.update(&piece);
-                writer.write(&piece).await.or_s3()?;
+                sink.write(&piece).await?;
             }
         }
-        if self.content_length.is_some_and(|length| length.max(0) as u64 != writer.size()) {
+        if self.content_length.is_some_and(|length| length.max(0) as u64 != sink.size()) {
             return Err(s3_error!(IncompleteBody, "the body is not as long as was said"));
         }
         let hashed = hashes.finish();
@@ -218,6 +244,7 @@ pub async fn put_object(
     face: &Face,
     req: S3Request<PutObjectInput>,
 ) -> S3Result<S3Response<PutObjectOutput>> {
+    let caller = caller(&req);
     let input = req.input;
     refuse(&[
         (input.server_side_encryption.is_some(), "server-side encryption"),
@@ -268,13 +295,28 @@ pub async fn put_object(
         expected,
         trailers: req.trailing_headers.as_ref(),
     };
+    let mut new = NewObject { head, lock, hold, condition, ..NewObject::default() };
+    if crate::batch::is_asked(&new.head.metadata) {
+        let bucket = (input.bucket.as_str(), &bucket);
+        return crate::batch::extract(face, &caller, bucket, new, incoming).await;
+    }
     let expected_bytes = incoming.expected_bytes()?;
     let _share = share(face, expected_bytes)?;
     let mut writer = Writer::new(&face.blobs, &input.bucket, &input.key, expected_bytes);
-    let hashed = incoming.receive(&mut writer).await?;
-    let mut new = NewObject { head, etag: hashed.etag(), lock, hold, condition };
+    let sizes = photos::sizes(&bucket)?;
+    let mut bytes_max = PUT_BYTES_MAX;
+    if sizes.is_some() {
+        writer.keep_whole();
+        bytes_max = PHOTO_BYTES_MAX as u64;
+    }
+    let hashed = incoming.receive(Sink::Writer(&mut writer), bytes_max).await?;
+    new.alternates = face.scalers.scale(sizes, || writer.whole()).await?;
+    new.etag = hashed.etag();
     new.head.checksums.extend(hashed.checksum);
     let object = writer.finish(new).await.or_s3()?;
+    if let Some(extent) = object.extents.last() {
+        face.hot.saw(extent.pointer.chunk);
+    }
     let sums = self::sums(&object.head.checksums);
     let mut answer = S3Response::new(PutObjectOutput {
         e_tag: etag(&object),
@@ -455,6 +497,28 @@ macro_rules! described {
     }};
 }
 
+/// Bytes of an object: from memory where it is hot, else from the stores.
+async fn read(
+    face: &Face,
+    object: &Object,
+    wanted: &std::ops::Range<u64>,
+    headers: &HeaderMap,
+) -> Answer<Body> {
+    let whole = *wanted == (0..object.size);
+    if whole && let Some(found) = face.hot.get(object) {
+        return Ok(Body::from(found));
+    }
+    let reader = face.blobs.reader(object, wanted.clone());
+    let started = outgoing::start(reader, wanted.end - wanted.start).await?;
+    if whole
+        && let Started::Whole(bytes) = &started
+        && let Some(pointer) = face.hot.admits(object, headers)
+    {
+        face.hot.keep(pointer, bytes);
+    }
+    Ok(started.into_body())
+}
+
 pub async fn get_object(
     face: &Face,
     req: S3Request<GetObjectInput>,
@@ -464,7 +528,8 @@ pub async fn get_object(
         input.sse_customer_algorithm.is_some(),
         "server-side encryption with a customer's key",
     )])?;
-    let mut object = visible(face, &input.bucket, &input.key, input.version_id.as_deref())?;
+    let found = visible(face, &input.bucket, &input.key, input.version_id.as_deref())?;
+    let mut object = photos::sized(found, &req.uri)?;
     let conditions = ReadConditions {
         if_match: input.if_match.as_ref(),
         if_none_match: input.if_none_match.as_ref(),
@@ -473,17 +538,16 @@ pub async fn get_object(
     };
     conditions.check(&object)?;
     let (mut bytes, mut partial) = wanted(&object, input.range.as_ref(), input.part_number)?;
-    let mut body =
-        outgoing::body(face.blobs.reader(&object, bytes.clone()), bytes.end - bytes.start).await;
+    let mut body = read(face, &object, &bytes, &req.headers).await;
     if let Err(Failure::Failed(e)) = &body
         && e.kind == holdfast_base::Kind::NotFound
     {
         // Between the two it may have been replaced, and its chunk compacted.
-        object = visible(face, &input.bucket, &input.key, input.version_id.as_deref())?;
+        let found = visible(face, &input.bucket, &input.key, input.version_id.as_deref())?;
+        object = photos::sized(found, &req.uri)?;
         conditions.check(&object)?;
         (bytes, partial) = wanted(&object, input.range.as_ref(), input.part_number)?;
-        let reader = face.blobs.reader(&object, bytes.clone());
-        body = outgoing::body(reader, bytes.end - bytes.start).await;
+        body = read(face, &object, &bytes, &req.headers).await;
     }
     let body = match body {
         Ok(body) => body,
@@ -507,6 +571,7 @@ pub async fn head_object(
 ) -> S3Result<S3Response<HeadObjectOutput>> {
     let input = req.input;
     let object = visible(face, &input.bucket, &input.key, input.version_id.as_deref())?;
+    let object = photos::sized(object, &req.uri)?;
     let conditions = ReadConditions {
         if_match: input.if_match.as_ref(),
         if_none_match: input.if_none_match.as_ref(),

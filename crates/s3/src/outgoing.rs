@@ -36,18 +36,33 @@ pub struct Outgoing {
     left: u64,
 }
 
+/// What was wanted of an object, as far as it was read.
+pub enum Started {
+    Whole(Bytes),
+    Streamed(Body),
+}
+
+impl Started {
+    pub fn into_body(self) -> Body {
+        match self {
+            Started::Whole(bytes) => Body::from(bytes),
+            Started::Streamed(body) => body,
+        }
+    }
+}
+
 /// The bytes of a reader, of which there are `bytes`. What fits into one read is read now, so that
 /// trouble with it is an answer and not a broken connection.
-pub async fn body(mut reader: ObjectReader, bytes: u64) -> Answer<Body> {
+pub async fn start(mut reader: ObjectReader, bytes: u64) -> Answer<Started> {
     let first = match reader.next().await {
-        None => return Ok(Body::empty()),
+        None => return Ok(Started::Whole(Bytes::new())),
         Some(first) => bytes_of(first?),
     };
     if first.len() as u64 == bytes {
-        return Ok(Body::from(first));
+        return Ok(Started::Whole(first));
     }
     let rest = Outgoing { state: State::Idle(reader), left: bytes - first.len() as u64 };
-    Ok(Body::http_body_unsync(Chained { first: Some(first), rest }))
+    Ok(Started::Streamed(Body::http_body_unsync(Chained { first: Some(first), rest })))
 }
 
 /// A first piece that is there, then the rest.

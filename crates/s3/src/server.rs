@@ -4,6 +4,8 @@
 
 use crate::access::Access;
 use crate::admin::Admin;
+use crate::hot::Hot;
+use crate::photos::Scalers;
 use crate::service::{Budget, Face};
 use crate::{cors, native};
 use holdfast_base::Result;
@@ -37,6 +39,8 @@ pub struct Limits {
     /// Without a byte of a body.
     pub stall: Duration,
     pub threads: usize,
+    /// Memory for objects that were asked for lately.
+    pub hot_bytes: u64,
 }
 
 impl Default for Limits {
@@ -50,6 +54,7 @@ impl Default for Limits {
                 .map_or(1, |cores| cores.get())
                 .saturating_mul(4)
                 .clamp(16, 64),
+            hot_bytes: 64 << 20,
         }
     }
 }
@@ -61,6 +66,7 @@ const HEAD_BYTES_MAX: usize = 64 << 10;
 /// Serves until it is dropped.
 pub struct Server {
     runtimes: Vec<Runtime>,
+    hot: Arc<Hot>,
 }
 
 #[derive(Clone)]
@@ -75,11 +81,14 @@ impl Server {
     pub fn start(address: SocketAddr, blobs: Arc<Blobs>, limits: Limits) -> Result<Server> {
         let access = Arc::new(Access { blobs: blobs.clone() });
         let budget = Budget::new(limits.upload_bytes);
-        let face = Face { blobs: blobs.clone(), access, budget };
+        let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
+        let scalers = Arc::new(Scalers::start(cores)?);
+        let hot = Arc::new(Hot::new(limits.hot_bytes));
+        let face = Face { blobs: blobs.clone(), access, budget, scalers, hot: hot.clone() };
         let mut builder = S3ServiceBuilder::new(face);
         builder.set_auth(Access { blobs: blobs.clone() });
         builder.set_access(Access { blobs: blobs.clone() });
-        builder.set_route(Admin { blobs: blobs.clone() });
+        builder.set_route(Admin { blobs: blobs.clone(), hot: hot.clone() });
         let door = Door {
             service: builder.build(),
             blobs,
@@ -102,7 +111,12 @@ impl Server {
                 }
             }
         })?;
-        Ok(Server { runtimes })
+        Ok(Server { runtimes, hot })
+    }
+
+    /// What the cache of objects has done.
+    pub fn hot(&self) -> &Arc<Hot> {
+        &self.hot
     }
 
     pub fn address(&self) -> Option<SocketAddr> {

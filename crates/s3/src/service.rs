@@ -2,6 +2,8 @@
 //! here answer NotImplemented by their name.
 
 use crate::access::{Access, Caller};
+use crate::hot::Hot;
+use crate::photos::Scalers;
 use crate::{buckets, copy, listing, locks, multipart, objects, settings, tags};
 use holdfast_blob::Blobs;
 use s3s::dto::*;
@@ -16,6 +18,8 @@ pub struct Face {
     pub access: Arc<Access>,
     /// Bytes that bodies under way may keep in memory.
     pub budget: Arc<Budget>,
+    pub scalers: Arc<Scalers>,
+    pub hot: Arc<Hot>,
 }
 
 /// Memory for bodies that are being received.

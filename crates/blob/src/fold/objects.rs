@@ -26,7 +26,7 @@ impl Change<'_> {
             let what = "the key is empty or too long, or the object's size is not its extents'";
             return Err(Refusal::Invalid(what.into()).into());
         }
-        let all: Vec<_> = object.extents.iter().chain(&object.manifest).copied().collect();
+        let all: Vec<_> = object.needles().copied().collect();
         self.keep_held(&all, hold)?;
         self.name(bucket, key, object, condition)
     }
@@ -64,7 +64,7 @@ impl Change<'_> {
     }
 
     pub(super) fn free_object(&mut self, object: &Object) -> Step {
-        self.free(object.extents.iter().chain(&object.manifest))
+        self.free(object.needles())
     }
 
     fn older(&self, bucket: &str, key: &str, version: &str) -> Step<Option<Object>> {

@@ -63,6 +63,7 @@ impl Change<'_> {
             etag,
             checksums,
             manifest,
+            alternates,
             condition,
         } = command
         else {
@@ -85,15 +86,15 @@ impl Change<'_> {
             etag,
             head,
             manifest,
+            alternates,
             upload: id,
             lock,
             hold,
             ..Object::default()
         };
         self.gather(id, &wanted, &mut object)?;
-        if let Some(manifest) = &manifest {
-            self.keep(std::slice::from_ref(manifest))?;
-        }
+        let added = object.manifest.iter().chain(object.alternates.iter().map(|a| &a.extent));
+        self.keep(&added.copied().collect::<Vec<_>>())?;
         self.batch.remove(rows::upload(&bucket, &key, id));
         self.name(&bucket, &key, object, &condition)
     }

@@ -46,6 +46,8 @@ pub struct Store {
     pub read_only: bool,
     pub scrubbed_bytes: u64,
     pub bad_blocks: u64,
+    /// If it goes on as in the last day.
+    pub fills_in_s: Option<u64>,
 }
 codec_struct!(Store {
     id,
@@ -57,7 +59,8 @@ codec_struct!(Store {
     chunks,
     read_only,
     scrubbed_bytes,
-    bad_blocks
+    bad_blocks,
+    fills_in_s
 });
 
 /// The cluster as the answering node's view has it.
@@ -221,10 +224,13 @@ pub enum Order {
     Recovery { settings: RecoverySettings },
     /// Only in development clusters, to the node itself: reach, or reach no more, an address.
     Cut { address: String, heal: bool },
+    /// A store takes new chunks, or only serves those that it has.
+    SetStore { store: StoreId, writable: bool },
 }
 codec_enum!(Order: "order" {
     1 => Drain { node, on },
     2 => ConfirmLost { nodes },
     3 => Recovery { settings },
     4 => Cut { address, heal },
+    5 => SetStore { store, writable },
 });

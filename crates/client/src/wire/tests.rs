@@ -169,6 +169,7 @@ fn status(m: &mut Messages) {
         chunks: 5,
         read_only: true,
         scrubbed_bytes: 6,
+        fills_in_s: Some(8),
         bad_blocks: 7,
     };
     let status = admin::Status {

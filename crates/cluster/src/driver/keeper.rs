@@ -343,7 +343,7 @@ impl Keeper {
     /// One round. Everything that fails is tried again in the next one.
     pub fn step(&mut self, now_ns: u64) {
         self.look();
-        let rounds: [(&str, Round); 14] = [
+        let rounds: [(&str, Round); 15] = [
             ("reclaim deleted names", Keeper::reclaim),
             ("release what readers may have used", Keeper::release),
             ("follow seals", Keeper::follow_seals),
@@ -358,6 +358,7 @@ impl Keeper {
             ("report damage", Keeper::report_damage),
             ("end sessions", Keeper::end_sessions),
             ("trim the log", Keeper::trim_log),
+            ("watch the stores grow", Keeper::watch_growth),
         ];
         for (what, round) in rounds {
             if let Err(e) = round(self, now_ns)
@@ -367,6 +368,15 @@ impl Keeper {
                 self.node.find(format!("{what}: {e}"));
             }
         }
+    }
+
+    fn watch_growth(&mut self, now_ns: u64) -> Result<()> {
+        let mut growth = self.node.growth.lock().expect("no holder of this lock panics");
+        for own in self.node.stores.iter() {
+            let used_bytes = own.store.usage().used_bytes;
+            growth.entry(own.id).or_default().record(now_ns / 1_000_000, used_bytes);
+        }
+        Ok(())
     }
 
     fn reclaim(&mut self, _now_ns: u64) -> Result<()> {

@@ -187,6 +187,7 @@ impl Node {
             packed: Default::default(),
             findings: Mutex::new(findings),
             scrubbed: Mutex::default(),
+            growth: Mutex::default(),
             heard_log_ns: AtomicU64::new(0),
             _lock: lock,
         });

@@ -13,7 +13,7 @@ use holdfast_base::ids::{ChunkId, Durability, FileId, Pointer, Slot, Tier};
 use holdfast_base::node::StorageClass;
 use holdfast_base::units::KIB;
 use holdfast_base::{Error, Kind, Result};
-use holdfast_chunk::{Body, Done, Needle};
+use holdfast_chunk::{Body, Done, Needle, NewNeedle};
 use holdfast_client::wire::Call;
 use holdfast_env::net::SharedBody;
 use std::collections::{BTreeMap, VecDeque};
@@ -26,18 +26,72 @@ const MOVES_MAX: u32 = 8;
 /// sector, counted generously because it only decides when a chunk is called full.
 const NEEDLE_OVERHEAD_BYTES: u64 = 8192;
 
-/// An append that waits for its lane's chunk.
+/// An object to append, and who hears where it went.
+pub struct Packing {
+    pub needle: Needle,
+    pub body: Body,
+    pub crcs: Vec<u32>,
+    pub done: Done<Pointer>,
+}
+
+impl Packing {
+    fn needed_bytes(&self) -> u64 {
+        (*self.body).as_ref().len() as u64 + NEEDLE_OVERHEAD_BYTES
+    }
+}
+
+/// Pointers of objects that are answered together, or the first failure.
+pub struct Gathered {
+    pointers: Vec<Option<Pointer>>,
+    left: usize,
+    done: Option<Done<Vec<Pointer>>>,
+}
+
+impl Gathered {
+    pub fn new(objects: usize, done: Done<Vec<Pointer>>) -> Arc<Mutex<Gathered>> {
+        let pointers = vec![None; objects];
+        Arc::new(Mutex::new(Gathered { pointers, left: objects, done: Some(done) }))
+    }
+
+    pub fn add(gathered: &Mutex<Gathered>, at: usize, pointer: Result<Pointer>) {
+        let mut this = gathered.lock().expect("no holder of this lock panics");
+        this.left -= 1;
+        let answer = match pointer {
+            Err(e) => Err(e),
+            Ok(pointer) => {
+                this.pointers[at] = Some(pointer);
+                if this.left > 0 {
+                    return;
+                }
+                Ok(this.pointers.iter().flatten().copied().collect())
+            }
+        };
+        let done = this.done.take();
+        drop(this);
+        if let Some(done) = done {
+            done(answer);
+        }
+    }
+}
+
+/// Objects that wait for their lane's chunk: they go into one, together.
 struct Waiting {
     /// Of its chunk: 0, or a face that keeps names itself.
     owner: FileId,
     class: StorageClass,
-    needle: Needle,
-    body: Body,
-    bytes: u64,
+    objects: Vec<Packing>,
     /// Chunks that failed under it.
     moves: u32,
-    crcs: Vec<u32>,
-    done: Done<Pointer>,
+}
+
+impl Waiting {
+    fn needed_bytes(&self) -> u64 {
+        self.objects.iter().map(Packing::needed_bytes).sum()
+    }
+
+    fn refuse(self, e: &Error) {
+        self.objects.into_iter().for_each(|object| (object.done)(Err(e.clone())));
+    }
 }
 
 #[derive(Default)]
@@ -84,25 +138,21 @@ pub struct PackedWriters {
 }
 
 impl PackedWriters {
-    /// Appends an object to the lane of `owner` and `class` and answers its pointer.
-    #[expect(clippy::too_many_arguments, reason = "an append and where it belongs")]
+    /// Appends objects to the lane of `owner` and `class`, into one chunk, and answers each one's
+    /// pointer.
     pub fn append(
         &self,
         node: &Arc<Node>,
         owner: FileId,
         class: StorageClass,
-        needle: Needle,
-        body: Body,
-        crcs: Vec<u32>,
-        done: Done<Pointer>,
+        objects: Vec<Packing>,
     ) {
-        let bytes = (*body).as_ref().len() as u64;
-        self.enqueue(node, Waiting { owner, class, needle, body, bytes, moves: 0, crcs, done });
+        self.enqueue(node, Waiting { owner, class, objects, moves: 0 });
     }
 
     fn enqueue(&self, node: &Arc<Node>, waiting: Waiting) {
         let (owner, class) = (waiting.owner, waiting.class);
-        let needed = waiting.bytes + NEEDLE_OVERHEAD_BYTES;
+        let needed = waiting.needed_bytes();
         let mut refusal = None;
         let mut lanes = self.lanes.lock().expect("no holder of this lock panics");
         for tier in class.tiers() {
@@ -112,7 +162,7 @@ impl PackedWriters {
                 LaneState::Open(open) if open.takes(needed) => {
                     let open = open.clone();
                     // Before the lock is let go: nobody seals the chunk meanwhile.
-                    open.begin();
+                    open.begin(waiting.objects.len());
                     if let Writer::Set(_) = &open.writer {
                         // Its answer may come at once, and lead back here.
                         drop(lanes);
@@ -138,7 +188,7 @@ impl PackedWriters {
             return self.open_chunk(node, owner, spot);
         }
         drop(lanes);
-        (waiting.done)(Err(refusal.unwrap_or_else(|| node.stores.refusal(class))));
+        waiting.refuse(&refusal.unwrap_or_else(|| node.stores.refusal(class)));
     }
 
     /// Allocates the lane's next chunk, then serves who waits.
@@ -166,7 +216,7 @@ impl PackedWriters {
             lane.state = LaneState::Closed;
             std::mem::take(&mut lane.waiting)
         };
-        waiting.into_iter().for_each(|w| (w.done)(Err(e.clone())));
+        waiting.into_iter().for_each(|waiting| waiting.refuse(&e));
     }
 
     /// The lane's chunk is there: serves who waits, as far as it takes them.
@@ -176,12 +226,12 @@ impl PackedWriters {
         let lane = lanes.entry((open.owner, open.spot.tier, open.spot.durability)).or_default();
         let mut later_bytes = 0;
         while let Some(next) = lane.waiting.front() {
-            let taken = next.bytes + NEEDLE_OVERHEAD_BYTES;
+            let taken = next.needed_bytes();
             if !open.takes(later_bytes + taken) {
                 break;
             }
             let Some(next) = lane.waiting.pop_front() else { break };
-            open.begin();
+            open.begin(next.objects.len());
             match &open.writer {
                 Writer::Alone(_) => open.append(node, next),
                 // Without the lock: its answer may come at once, and lead back here.
@@ -191,7 +241,7 @@ impl PackedWriters {
                 }
             }
         }
-        let needed = lane.waiting.front().map(|next| next.bytes + NEEDLE_OVERHEAD_BYTES);
+        let needed = lane.waiting.front().map(Waiting::needed_bytes);
         lane.state = match needed {
             None => LaneState::Open(open.clone()),
             // More waited than one chunk takes.
@@ -230,7 +280,7 @@ impl PackedWriters {
         if waiting.moves > MOVES_MAX {
             let what =
                 format!("store an object: {MOVES_MAX} chunks failed under it, the last: {e}");
-            return (waiting.done)(Err(Error::retry(what)));
+            return waiting.refuse(&Error::retry(what));
         }
         self.enqueue(node, waiting);
     }
@@ -286,9 +336,9 @@ impl OpenChunk {
         self.room() >= bytes
     }
 
-    /// Counts an append that is about to be made.
-    fn begin(&self) {
-        self.in_flight.lock().expect("no holder of this lock panics").appends += 1;
+    /// Counts appends that are about to be made.
+    fn begin(&self, appends: usize) {
+        self.in_flight.lock().expect("no holder of this lock panics").appends += appends as u64;
     }
 
     /// One append was answered; the last one of a retired chunk seals it.
@@ -310,41 +360,44 @@ impl OpenChunk {
         }
     }
 
-    /// Makes an append that [`OpenChunk::begin`] has counted.
+    /// Makes appends that [`OpenChunk::begin`] has counted.
     fn append(&self, node: &Arc<Node>, w: Waiting) {
-        let (open, node) = (self.clone(), node.clone());
-        let (chunk, cookie) = (self.chunk, w.needle.cookie);
+        let chunk = self.chunk;
         match &self.writer {
             Writer::Alone(store) => {
-                let done = w.done;
-                let answered = move |slot: Result<Slot>| {
-                    done(slot.map(|slot| Pointer { chunk, slot, cookie }));
-                    open.ended(&node);
+                let answering = |object: Packing| {
+                    let Packing { needle, body, crcs, done } = object;
+                    let (open, node, cookie) = (self.clone(), node.clone(), needle.cookie);
+                    let done = Box::new(move |slot: Result<Slot>| {
+                        done(slot.map(|slot| Pointer { chunk, slot, cookie }));
+                        open.ended(&node);
+                    });
+                    NewNeedle { needle, body, crcs, done }
                 };
-                let durability = self.spot.durability;
-                store.append_needle(
-                    chunk,
-                    w.needle,
-                    w.body,
-                    w.crcs,
-                    durability,
-                    Box::new(answered),
-                );
+                let objects = w.objects.into_iter().map(answering).collect();
+                store.append_needles(chunk, objects, self.spot.durability);
             }
             Writer::Set(set) => {
-                let (needle, crcs) = (w.needle.clone(), w.crcs.clone());
-                let body = SharedBody::from(w.body);
-                // Kept until it is acknowledged: another chunk may have to take it.
-                let w = Waiting { body: Box::new(Shared(body.clone())), ..w };
-                let answered = move |slot: Result<Slot>| {
-                    match slot {
-                        Ok(slot) => (w.done)(Ok(Pointer { chunk, slot, cookie })),
-                        Err(e) if e.kind == Kind::Fenced => node.packed.move_on(&node, w, e),
-                        Err(e) => (w.done)(Err(e)),
-                    }
-                    open.ended(&node);
-                };
-                set.append_needle(needle, body, crcs, Box::new(answered));
+                let Waiting { owner, class, objects, moves } = w;
+                for object in objects {
+                    let (open, node) = (self.clone(), node.clone());
+                    let (needle, crcs) = (object.needle.clone(), object.crcs.clone());
+                    let (body, cookie) = (SharedBody::from(object.body), needle.cookie);
+                    // Kept until it is acknowledged: another chunk may have to take it.
+                    let object = Packing { body: Box::new(Shared(body.clone())), ..object };
+                    let answered = move |slot: Result<Slot>| {
+                        match slot {
+                            Ok(slot) => (object.done)(Ok(Pointer { chunk, slot, cookie })),
+                            Err(e) if e.kind == Kind::Fenced => {
+                                let again = Waiting { owner, class, objects: vec![object], moves };
+                                node.packed.move_on(&node, again, e);
+                            }
+                            Err(e) => (object.done)(Err(e)),
+                        }
+                        open.ended(&node);
+                    };
+                    set.append_needle(needle, body, crcs, Box::new(answered));
+                }
             }
         }
     }

@@ -18,6 +18,7 @@ mod full_disk;
 mod http;
 mod kills;
 mod memcached;
+mod photos;
 mod route;
 mod s3;
 mod sort;

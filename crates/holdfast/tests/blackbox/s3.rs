@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-fn start(data: &Path) -> Node {
+pub fn start(data: &Path) -> Node {
     let port = free_port();
     let settings = "native_port = 0\nhttp_port = 0\ncache_port = 0\ndram = \"0\"\nworkers = 2\n";
     std::fs::create_dir_all(data).unwrap();
@@ -18,14 +18,14 @@ fn start(data: &Path) -> Node {
     Node::start(data)
 }
 
-fn credentials(data: &Path) -> (String, String, String) {
+pub fn credentials(data: &Path) -> (String, String, String) {
     let text = std::fs::read_to_string(data.join("credentials.json")).unwrap();
     let value: Value = serde_json::from_str(&text).unwrap();
     let field = |name: &str| value[name].as_str().unwrap().to_owned();
     (field("endpoint"), field("access_key"), field("secret_key"))
 }
 
-fn blob(data: &Path, words: &[&str], stdin: &[u8]) -> Finished {
+pub fn blob(data: &Path, words: &[&str], stdin: &[u8]) -> Finished {
     finish(binary().args(["--json", "blob", "--data"]).arg(data).args(words), stdin)
 }
 
@@ -150,8 +150,6 @@ fn users_may_what_their_keys_say() {
     node.stop();
 }
 
-// It failed once in three runs: an object of 9 MiB that was acknowledged shortly before the kill was
-// not listed after the restart. See docs/blobs.md, known faults.
 #[test]
 fn what_was_acknowledged_survives_kill_9_and_nothing_half_is_seen() {
     let scratch = Scratch::new();
