@@ -1,7 +1,7 @@
 # One front door: `make` lists what can be done. Each step says in one line what it does.
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test tools format lint tidy unit callgrind fuzz sim coverage bench bench-cache clean
+.PHONY: help build run test tools format lint tidy unit callgrind test-import fuzz sim coverage bench bench-cache clean
 
 DATA ?= ./data
 FUZZ_SECONDS ?= 60
@@ -11,14 +11,17 @@ SEED ?= 1
 help: ## list what can be done
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-build: ## build the binary, target/release/holdfast
-	@echo "== build: target/release/holdfast, optimised"
+build: ## build the optimised binary, target/release/holdfast
+	@echo "== build: target/release/holdfast, optimised across all crates: this takes its time"
 	@.ci/tools build
 	cargo build --release --package holdfast
 
-run: build ## build, and start a node that keeps its data in ./data (DATA=DIR)
+run: ## build in a hurry, and start a node that keeps its data in ./data (DATA=DIR)
+	@.ci/tools build
+	@echo "== run: target/quick/holdfast, less optimised than what \`make build\` makes"
+	cargo build --profile quick --package holdfast
 	@echo "== run: a whole node with its data in $(DATA), until interrupted"
-	./target/release/holdfast up --data $(DATA)
+	./target/quick/holdfast up --data $(DATA)
 
 # One after another even under `make -j`: the cheap checks first, each with the whole machine.
 test: ## everything that must hold before a change is merged
@@ -55,6 +58,10 @@ callgrind: ## compare the hot paths' instruction counts with their baselines
 	@echo "== callgrind: instructions of the hot paths against callgrind-baselines.tsv"
 	@if command -v valgrind >/dev/null; then cargo xtask callgrind; \
 	else echo "!! callgrind: SKIPPED, valgrind is not installed: no hot path was checked"; fi
+
+test-import: ## move 100,000 objects here from another S3 service, killed twice on the way
+	@.ci/tools
+	HOLDFAST_IMPORT_OBJECTS=100000 cargo test --package holdfast --test blackbox import::
 
 fuzz: ## fuzz every decoder for a minute each (FUZZ_SECONDS=N)
 	@echo "== fuzz: every decoder for $(FUZZ_SECONDS) s, from a random seed"

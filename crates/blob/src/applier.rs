@@ -28,6 +28,8 @@ pub struct Applier {
     wake: Condvar,
     /// Locked by whoever applies; behind it the rows change.
     fold: Mutex<Fold>,
+    /// There is no thread: simulations have only their own.
+    inline: bool,
     task: Mutex<Option<Task>>,
 }
 
@@ -43,8 +45,14 @@ struct State {
 }
 
 impl Applier {
-    /// Applies everything that the log holds, then goes on in the background.
-    pub fn start(log: Arc<dyn Log>, topic: &str, fold: Fold, mark: u64) -> Result<Arc<Applier>> {
+    /// Applies everything that the log holds, then goes on in the background; without threads, as
+    /// its own entries become durable.
+    pub fn start(
+        log: Arc<dyn Log>,
+        topic: &str,
+        fold: Fold,
+        (mark, inline): (u64, bool),
+    ) -> Result<Arc<Applier>> {
         log.create(topic)?;
         let applier = Arc::new(Applier {
             log,
@@ -53,6 +61,7 @@ impl Applier {
             state: Mutex::default(),
             wake: Condvar::new(),
             fold: Mutex::new(fold),
+            inline,
             task: Mutex::default(),
         });
         while applier.step()? {}
@@ -62,6 +71,9 @@ impl Applier {
             return Err(Error::corrupt(format!(
                 "fold topic `{topic}`: it ends before entry {position}, which the index of blobs contains: restore both from one copy"
             )));
+        }
+        if inline {
+            return Ok(applier);
         }
         let runs = Arc::downgrade(&applier);
         let task = tasks::spawn("blobs", move || {
@@ -139,6 +151,11 @@ impl Applier {
         }
         let applier = self.clone();
         let appended = move |index: Result<Index>| match index {
+            Ok(_) if applier.inline => {
+                if let Err(e) = applier.step() {
+                    applier.stop(e);
+                }
+            }
             Ok(_) => {
                 applier.state().more = true;
                 applier.wake.notify_one();

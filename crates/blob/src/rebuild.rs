@@ -8,7 +8,7 @@ use crate::needle::Trailer;
 use crate::service::{Blobs, Failure};
 use crate::{rows, version_name};
 use holdfast_base::Result;
-use holdfast_base::ids::{ChunkId, Pointer, Slot};
+use holdfast_base::ids::{ChunkId, Cookie, Pointer, Slot};
 use holdfast_cluster::BLOBS;
 use std::collections::BTreeMap;
 
@@ -33,13 +33,13 @@ pub struct Verified {
 }
 
 impl Blobs {
-    /// Calls `each` for every needle of a chunk that is on this node and can be read; a damaged
-    /// one is reported.
+    /// Calls `each` for every needle of a chunk that is on this node and can be read, and notes the
+    /// slots of others with the reason.
     fn for_each_needle(
         &self,
         chunk: ChunkId,
         each: &mut dyn FnMut(Pointer, &[u8]) -> Result<()>,
-        damaged: &mut Vec<String>,
+        damaged: &mut Vec<(Slot, String)>,
     ) -> Result<()> {
         let known =
             self.node.namespace.read(|view, _| view.chunk(chunk).map(|c| c.replicas.clone()))?;
@@ -54,7 +54,7 @@ impl Blobs {
                     let pointer = Pointer { chunk, slot, cookie: read.needle.cookie };
                     each(pointer, read.bytes.as_slice())?;
                 }
-                Err(e) => damaged.push(e.message),
+                Err(e) => damaged.push((slot, e.message)),
             }
         }
         Ok(())
@@ -93,7 +93,7 @@ impl Blobs {
                 Ok(())
             };
             self.for_each_needle(chunk.chunk, &mut each, &mut damaged)?;
-            rebuilt.refused.extend(damaged);
+            rebuilt.refused.extend(damaged.into_iter().map(|(_, why)| why));
         }
         for ((bucket, key, version), mut object) in found {
             let name = (bucket, key, version);
@@ -145,7 +145,13 @@ impl Blobs {
                 Ok(())
             };
             self.for_each_needle(chunk.chunk, &mut each, &mut damaged)?;
-            verified.damaged.extend(damaged);
+            for (slot, why) in damaged {
+                // What no name leads to was never acknowledged, or is deleted: nothing is lost.
+                let pointer = Pointer { chunk: chunk.chunk, slot, cookie: Cookie(0) };
+                if self.index.get(&rows::slot(pointer))?.is_some() {
+                    verified.damaged.push(why);
+                }
+            }
         }
         for (bucket, _) in self.buckets()? {
             let prefix = rows::currents(&bucket);

@@ -91,7 +91,8 @@ impl Blobs {
     ) -> Result<Arc<Blobs>> {
         let fold = Fold::open(index.clone())?;
         let mark = node.machine.rng.next_u64() | 1;
-        let applier = Applier::start(node.log.clone(), BLOBS_TOPIC, fold, mark)?;
+        let how = (mark, node.workers.is_inline());
+        let applier = Applier::start(node.log.clone(), BLOBS_TOPIC, fold, how)?;
         let blobs = Arc::new(Blobs {
             node: node.clone(),
             index,

@@ -2,6 +2,7 @@
 //! keys are refused; every key has its default and its sentence here, and nowhere else.
 
 use holdfast_base::limits::CHUNK_BYTES;
+use holdfast_base::node::StorageClass;
 use holdfast_base::units::MIB;
 use holdfast_base::{Error, Result};
 use serde::Deserialize;
@@ -52,6 +53,9 @@ config! {
     s3_port: u16 = "9000";
     /// Blocks of the index of blobs' names that are kept in memory.
     s3_cache: String = r#""64M""#;
+    /// Where objects go and what an acknowledgement promises: `disk` (synced) or `disk:memory`
+    /// (written, not synced).
+    s3_class: String = r#""disk""#;
     /// Objects asked for lately that are kept in memory: small ones, of the newest chunks; "0" for
     /// none.
     s3_hot: String = r#""64M""#;
@@ -171,6 +175,9 @@ impl Config {
         ] {
             bytes(key, size)?;
         }
+        if let Err(why) = self.s3_class.parse::<StorageClass>() {
+            return Err(Error::invalid(format!("`s3_class = \"{}\"`: {why}", self.s3_class)));
+        }
         if !(MIB..=CHUNK_BYTES).contains(&self.chunk_bytes()) {
             return Err(Error::invalid(format!("`chunk = \"{}\"`: use 1M to 64M", self.chunk)));
         }
@@ -199,6 +206,10 @@ impl Config {
 
     pub fn s3_cache_bytes(&self) -> u64 {
         bytes("s3_cache", &self.s3_cache).unwrap_or(0)
+    }
+
+    pub fn s3_class(&self) -> StorageClass {
+        self.s3_class.parse().unwrap_or(StorageClass::DEFAULT)
     }
 
     pub fn s3_hot_bytes(&self) -> u64 {

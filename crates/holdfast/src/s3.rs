@@ -25,7 +25,8 @@ pub struct S3 {
 pub fn start(config: &Config, data: &Path, node: &Arc<Node>) -> Result<Option<S3>> {
     let Some(address) = config.address(config.s3_port) else { return Ok(None) };
     let doing = |e: Error| e.context("start S3 (`s3_port`, 0 for none)");
-    let options = BlobsOptions { cache_bytes: config.s3_cache_bytes(), ..BlobsOptions::new(data) };
+    let (cache_bytes, class) = (config.s3_cache_bytes(), config.s3_class());
+    let options = BlobsOptions { cache_bytes, class, ..BlobsOptions::new(data) };
     let blobs = Blobs::open(node, &options).map_err(doing)?;
     let endpoint = format!("http://{address}");
     let credentials = holdfast_s3::find_or_make(&*node.machine.disk, data, &blobs, &endpoint);

@@ -1,6 +1,7 @@
 //! Hashes of a body while it streams by: MD5 for the ETag, and the checksum that the client chose,
 //! which is compared with what it says in a header or behind the body.
 
+use crc_fast::CrcAlgorithm;
 use holdfast_blob::Pair;
 use hyper::HeaderMap;
 use s3s::crypto::{Checksum as _, Crc32, Crc32c, Crc64Nvme, Md5, Sha1, Sha256};
@@ -198,6 +199,28 @@ pub fn checksum_of(algorithm: Algorithm, bytes: &[u8]) -> String {
     encode_base64(&hasher.finish())
 }
 
+/// The checksum of a whole from those of its parts and their lengths, which CRCs allow; base64.
+pub fn combined(algorithm: Algorithm, parts: &[(Vec<u8>, u64)]) -> Option<String> {
+    let (crc, width) = match algorithm {
+        Algorithm::Crc32 => (CrcAlgorithm::Crc32IsoHdlc, 4),
+        Algorithm::Crc32c => (CrcAlgorithm::Crc32Iscsi, 4),
+        Algorithm::Crc64Nvme => (CrcAlgorithm::Crc64Nvme, 8),
+        Algorithm::Sha1 | Algorithm::Sha256 => return None,
+    };
+    let mut whole: Option<u64> = None;
+    for (sum, bytes) in parts {
+        if sum.len() != width {
+            return None;
+        }
+        let sum = sum.iter().fold(0, |word, byte| word << 8 | *byte as u64);
+        whole = Some(match whole {
+            None => sum,
+            Some(before) => crc_fast::checksum_combine(crc, before, sum, *bytes),
+        });
+    }
+    Some(encode_base64(&whole?.to_be_bytes()[8 - width..]))
+}
+
 pub fn md5_of(bytes: &[u8]) -> [u8; 16] {
     let mut md5 = [0; 16];
     md5.copy_from_slice(Md5::checksum(bytes).as_ref());
@@ -258,6 +281,22 @@ pub fn decode_base64(text: &str) -> Option<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_wholes_crc_is_that_of_its_parts_combined() {
+        let bytes: Vec<u8> = (0..1000u32).map(|i| (i * 7) as u8).collect();
+        for algorithm in [Algorithm::Crc32, Algorithm::Crc32c, Algorithm::Crc64Nvme] {
+            let parts: Vec<(Vec<u8>, u64)> = [&bytes[..700], &bytes[700..999], &bytes[999..]]
+                .map(|part| {
+                    let sum = decode_base64(&checksum_of(algorithm, part)).unwrap();
+                    (sum, part.len() as u64)
+                })
+                .to_vec();
+            assert_eq!(combined(algorithm, &parts), Some(checksum_of(algorithm, &bytes)));
+        }
+        assert_eq!(combined(Algorithm::Sha256, &[(vec![0; 32], 1)]), None);
+        assert_eq!(combined(Algorithm::Crc32, &[(vec![0; 8], 1)]), None);
+    }
 
     #[test]
     fn base64_and_hex_come_back() {

@@ -2,7 +2,9 @@
 
 use crate::buckets::{owner, timestamp};
 use crate::errors::OrS3;
-use crate::hash::{Algorithm, Expected, checksum_of, decode_base64, decode_hex, hex, md5_of};
+use crate::hash::{
+    Algorithm, Expected, checksum_of, combined, decode_base64, decode_hex, hex, md5_of,
+};
 use crate::listing::{encoded, prefixes};
 use crate::objects::{self, Incoming, Sink};
 use crate::photos;
@@ -29,6 +31,12 @@ pub async fn create_multipart_upload(
     let algorithm = objects::algorithm(input.checksum_algorithm.as_ref())?;
     let full = input.checksum_type.as_ref().map(|kind| kind.as_str() == ChecksumType::FULL_OBJECT);
     let full_object = full.unwrap_or(algorithm == Some(Algorithm::Crc64Nvme));
+    if full_object && matches!(algorithm, Some(Algorithm::Sha1 | Algorithm::Sha256)) {
+        return Err(s3_error!(
+            InvalidRequest,
+            "a checksum of the full object is a CRC: those of parts cannot be put together otherwise"
+        ));
+    }
     let (lock, hold) = crate::locks::of_put(
         &bucket,
         input.object_lock_mode.as_ref(),
@@ -239,6 +247,7 @@ fn summed(face: &Face, bucket: &str, key: &str, id: u64, names: &[PartName]) -> 
         Err(_) => return Ok((String::new(), Vec::new(), None)),
     };
     let (mut md5s, mut sums, mut size) = (Vec::new(), Vec::new(), 0);
+    let algorithm = Algorithm::parse(&upload.algorithm);
     for (at, name) in names.iter().enumerate() {
         let part = found.binary_search_by_key(&name.number, |(number, _)| *number);
         let part = part.ok().map(|at| &found[at].1).filter(|part| part.etag == name.etag);
@@ -255,15 +264,21 @@ fn summed(face: &Face, bucket: &str, key: &str, id: u64, names: &[PartName]) -> 
         size += part.size;
         md5s.extend(decode_hex(&part.etag).unwrap_or_default());
         let sum = part.checksums.iter().find(|sum| sum.name == upload.algorithm);
-        sums.extend(sum.and_then(|sum| decode_base64(&sum.value)).into_iter().flatten());
+        let sum = sum.and_then(|sum| decode_base64(&sum.value)).unwrap_or_default();
+        sums.push((sum, part.size));
     }
     let etag = format!("{}-{}", hex(&md5_of(&md5s)), names.len());
-    let algorithm = Algorithm::parse(&upload.algorithm).filter(|_| !upload.full_object);
-    let composite = algorithm.map(|algorithm| {
-        let value = format!("{}-{}", checksum_of(algorithm, &sums), names.len());
-        Pair::new(algorithm.name(), value)
+    let whole = algorithm.and_then(|algorithm| {
+        let value = match upload.full_object {
+            true => combined(algorithm, &sums)?,
+            false => {
+                let sums: Vec<u8> = sums.into_iter().flat_map(|(sum, _)| sum).collect();
+                format!("{}-{}", checksum_of(algorithm, &sums), names.len())
+            }
+        };
+        Some(Pair::new(algorithm.name(), value))
     });
-    Ok((etag, composite.into_iter().collect(), Some(size)))
+    Ok((etag, whole.into_iter().collect(), Some(size)))
 }
 
 pub async fn abort_multipart_upload(

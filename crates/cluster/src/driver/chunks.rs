@@ -6,7 +6,7 @@ use super::replicas::{ReplicaSet, Replicator, Wanted};
 use super::{Node, RawGrant, allocation};
 use crate::namespace::{Chunk, ChunkState};
 use crate::placement::{self, Ask, COPIES, Taken};
-use crate::{ChunkKind, ClusterView, Command, Outcome};
+use crate::{ChunkKind, ClusterView, Command, Outcome, StoreState};
 use holdfast_base::ids::{ChunkId, Durability, FileId, Generation, StoreId, Tier};
 use holdfast_base::limits::CHUNK_BYTES;
 use holdfast_base::node::StorageClass;
@@ -58,8 +58,23 @@ impl Node {
             let (replicas, capacity) = (vec![own.id], own.chunk_bytes().max(least_bytes));
             Spot { tier, durability, replicas, copies: 1, capacity }
         };
-        let hosts = self.cluster.read(|view, _| several_hosts(view, tier))?;
-        let own = self.stores.for_chunk(tier, least_bytes);
+        let (hosts, closed) = self.cluster.read(|view, _| {
+            let closed = view.stores().filter(|(_, info)| info.state == StoreState::ReadOnly);
+            (several_hosts(view, tier), closed.map(|(id, _)| id).collect::<Vec<StoreId>>())
+        })?;
+        let own = self.stores.for_chunk(tier, least_bytes, &closed);
+        let is_closed = |own: &super::OwnStore| own.tier == tier && closed.contains(&own.id);
+        if !hosts
+            && own.is_none()
+            && let Some(own) = self.stores.iter().find(|own| is_closed(own))
+        {
+            return Err(Error::read_only(format!(
+                "place bytes on tier `{}`: store {} is to take none: say `holdfast node store {} writable`, or add a store",
+                tier.name(),
+                own.id,
+                own.id.0
+            )));
+        }
         if !hosts || (durability == Durability::Memory && own.is_some()) {
             return Ok(own.map(alone));
         }

@@ -343,11 +343,12 @@ impl Keeper {
     /// One round. Everything that fails is tried again in the next one.
     pub fn step(&mut self, now_ns: u64) {
         self.look();
-        let rounds: [(&str, Round); 15] = [
+        let rounds: [(&str, Round); 16] = [
             ("reclaim deleted names", Keeper::reclaim),
             ("release what readers may have used", Keeper::release),
             ("follow seals", Keeper::follow_seals),
             ("end chunks that lost a copy", Keeper::end_short),
+            ("leave closed stores", Keeper::leave_closed_stores),
             ("want more copies", Keeper::raise_copies),
             ("finish drains", Keeper::finish_drains),
             ("unlink chunks", Keeper::unlink),

@@ -65,9 +65,10 @@ impl Stores {
     }
 
     /// The store of a tier for a new chunk that takes `least_bytes` or more: of those with room
-    /// for a chunk the one with the most.
-    pub fn for_chunk(&self, tier: Tier, least_bytes: u64) -> Option<&OwnStore> {
-        let of_tier = self.by_id.values().filter(|own| own.tier == tier);
+    /// for a chunk the one with the most. Those in `closed` take none.
+    pub fn for_chunk(&self, tier: Tier, least_bytes: u64, closed: &[StoreId]) -> Option<&OwnStore> {
+        let of_tier = self.by_id.values();
+        let of_tier = of_tier.filter(|own| own.tier == tier && !closed.contains(&own.id));
         let room = of_tier.filter_map(|own| {
             let usage = own.store.usage();
             let fits = !usage.read_only && usage.free_bytes >= own.chunk_bytes().max(least_bytes);

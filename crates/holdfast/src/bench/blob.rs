@@ -1,36 +1,45 @@
 //! `holdfast bench blob`: S3 puts and gets from many connections, each request freshly signed and
-//! each body checked; gets by pointer beside them; and the raw device's random read as the limit.
+//! each body checked; gets by pointer, batches, a restart, memory and disk space beside them; and
+//! the raw device's random read as the limit.
 
-use super::report::{Figure, Report, Sample, median};
-use super::server::cpu_seconds;
+mod load;
+mod target;
+
+use super::report::{Figure, Peer, Report, Sample, median, rounded};
 use crate::blob::client;
-use crate::config::FILE;
 use crate::output::Output;
 use clap::Args;
-use holdfast_base::checksum::crc32c;
 use holdfast_base::units::parse_bytes;
 use holdfast_base::{Error, Result};
-use holdfast_s3::{CREDENTIALS_FILE, Credentials, Request};
-use std::io::{BufRead, BufReader};
+use holdfast_s3::Request;
+use load::{Kind, Load};
+use serde_json::json;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::OnceLock;
 use std::time::Instant;
+use target::Target;
 
 #[derive(Args, Debug, Clone)]
 pub struct Options {
-    /// put, get, list, or `table` for all
+    /// put, memory (puts that are not synced), get, native, list, mixed, batch, restart, space,
+    /// photo, or `table` for all
     #[arg(short = 't', long = "type", default_value = "table", value_name = "TYPE")]
     pub kind: String,
     /// Sizes of objects, with commas
     #[arg(long, default_value = "4K,64K", value_name = "BYTES")]
     pub sizes: String,
+    /// Objects of one request in `batch`, with commas
+    #[arg(long, default_value = "1,4,16", value_name = "N")]
+    pub batches: String,
     /// Connections, one request at a time on each
     #[arg(long, default_value_t = 16, value_name = "N")]
     pub clients: usize,
     /// Objects of each size; each is put once and then got in a scattered order
     #[arg(short = 'n', long, default_value_t = 20_000, value_name = "N")]
     pub objects: u64,
+    /// Repetitions of what can be repeated; medians are printed
+    #[arg(short = 'e', long, default_value_t = 3, value_name = "N")]
+    pub repetitions: usize,
     /// Measure this service instead, http://HOST:PORT
     #[arg(long, value_name = "URL")]
     pub endpoint: Option<String>,
@@ -49,223 +58,285 @@ pub struct Options {
     pub dir: Option<PathBuf>,
 }
 
-/// The service that is measured; ours ends when dropped.
-struct Target {
-    credentials: Credentials,
-    child: Option<(Child, PathBuf)>,
-}
-
-impl Drop for Target {
-    fn drop(&mut self) {
-        if let Some((child, directory)) = &mut self.child {
-            let _ = child.kill();
-            let _ = child.wait();
-            let _ = std::fs::remove_dir_all(directory);
-        }
-    }
-}
-
-impl Target {
-    fn start(options: &Options) -> Result<Target> {
-        if let Some(endpoint) = &options.endpoint {
-            let credentials = Credentials {
-                access_key: options.access_key.clone(),
-                secret_key: options.secret_key.clone(),
-                endpoint: endpoint.clone(),
-            };
-            return Ok(Target { credentials, child: None });
-        }
-        let parent = options.dir.clone().unwrap_or_else(std::env::temp_dir);
-        let directory = parent.join(format!("holdfast-bench-{}", std::process::id()));
-        std::fs::create_dir_all(&directory)?;
-        let port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-        let settings = format!(
-            "native_port = 0\nhttp_port = 0\ncache_port = 0\ns3_port = {port}\ndram = \"0\"\nscrub = \"0\"\n"
-        );
-        std::fs::write(directory.join(FILE), settings)?;
-        let mut child = Command::new(std::env::current_exe()?)
-            .args(["--json", "up", "--data"])
-            .arg(&directory)
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .spawn()?;
-        let output = child.stdout.take().ok_or_else(|| Error::bug("its output is not ours"))?;
-        let mut line = String::new();
-        BufReader::new(output).read_line(&mut line)?;
-        let text = std::fs::read_to_string(directory.join(CREDENTIALS_FILE)).unwrap_or_default();
-        let child = Some((child, directory));
-        let mut target = Target {
-            credentials: Credentials {
-                access_key: String::new(),
-                secret_key: String::new(),
-                endpoint: String::new(),
-            },
-            child,
-        };
-        target.credentials = Credentials::parse(&text).ok_or_else(|| {
-            Error::retry("start a node to measure: it ended at once, see its message above")
-        })?;
-        Ok(target)
-    }
-
-    fn cpu_seconds(&self) -> f64 {
-        let pid = self.child.as_ref().map(|(child, _)| child.id());
-        pid.map_or(0.0, |pid| cpu_seconds(&format!("/proc/{pid}/stat")))
-    }
-}
-
-/// One kind of request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Put,
-    Get,
-    List,
-}
-
-const BUCKET: &str = "bench";
-/// Keys of one listing.
-const LISTED: u64 = 1000;
-
-/// An object's bytes: of its number and nothing else, so that a get can be checked.
-fn body(number: u64, bytes: usize) -> Vec<u8> {
-    let mut body = Vec::with_capacity(bytes + 8);
-    let mut x = number;
-    while body.len() < bytes {
-        x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        body.extend_from_slice(&(z ^ (z >> 27)).to_le_bytes());
-    }
-    body.truncate(bytes);
-    body
-}
-
-fn key(bytes: usize, number: u64) -> String {
-    format!("/{BUCKET}/{bytes}/{:03}/{number:08}", number % 1000)
-}
+pub const BUCKET: &str = "bench";
+pub const PHOTOS: &str = "photos";
+/// Haystack's four, in pixels; and the photo that is scaled to them.
+const PHOTO_SIZES: [u32; 4] = [2048, 720, 180, 75];
+const PHOTO_SHAPE: (u32, u32) = (4000, 3000);
+const KINDS: [&str; 11] = [
+    "table", "put", "memory", "get", "native", "list", "mixed", "batch", "restart", "space",
+    "photo",
+];
+/// Gets after a restart.
+const RESTART_GETS: u64 = 1000;
 
 pub fn run(options: &Options, out: &mut Output) -> Result<()> {
-    let target = Target::start(options)?;
-    let mut first = client(&target.credentials)?;
-    let made = first.send(&Request::new("PUT", format!("/{BUCKET}")))?;
-    if made.status != 409 {
-        made.ok("make the bucket to measure in")?;
+    if !KINDS.contains(&options.kind.as_str()) {
+        let known = KINDS.join(", ");
+        return Err(Error::invalid(format!("measure `{}`: use one of {known}", options.kind)));
     }
-    let limit = target.child.as_ref().map(|(_, directory)| directory.join("limit"));
-    for size in options.sizes.split(',') {
+    if options.kind == "photo" || (options.kind == "table" && options.endpoint.is_none()) {
+        Bench::start(options, 0, "disk")?.photos(out)?;
+    }
+    for size in options.sizes.split(',').filter(|_| options.kind != "photo") {
         let bytes = parse_bytes(size).map_err(Error::invalid)? as usize;
-        for (kind, name) in [(Kind::Put, "put"), (Kind::Get, "get"), (Kind::List, "list")] {
-            // Gets and lists need what puts leave.
-            let shown = options.kind == "table" || options.kind == name;
-            if !shown && kind != Kind::Put {
-                continue;
+        let mut bench = Bench::start(options, bytes, "disk")?;
+        // What else is measured needs what puts leave.
+        let puts = bench.load(Kind::Put, options.objects)?;
+        if bench.wants("put") {
+            bench.report("put", Kind::Put, vec![puts], None, out)?;
+        }
+        for (name, kind) in [("get", Kind::Get), ("native", Kind::Native), ("list", Kind::List)] {
+            if bench.wants(name) {
+                bench.repeat(name, kind, out)?;
             }
-            let sample = measure(&target, options, kind, bytes)?;
-            if !shown {
-                continue;
-            }
-            let limits = match (&limit, kind) {
-                (Some(path), Kind::Get) => vec![device(path, bytes, options.clients)?],
-                (Some(path), Kind::Put) => vec![super::limits::fdatasync_loop(path, bytes)?],
-                _ => vec![0.0],
-            };
-            let name_of_limit = match kind {
-                Kind::Get => format!("device, scattered reads, {} at once", options.clients),
-                Kind::Put => "fdatasync of one file".to_owned(),
-                Kind::List => "none".to_owned(),
-            };
-            let per = sample.server_cpu * 1e3 / sample.operations as f64;
-            let mut report = Report {
-                case: format!("s3 {name} {size}, {} clients", options.clients),
-                figure: Figure::OperationsPerSecond,
-                limit_name: name_of_limit,
-                limits,
-                peer: None,
-                samples: vec![sample],
-            };
-            let mut line = report.line();
-            line["server_cpu_ms_per_operation"] = super::report::rounded(per);
-            out.line(|| format!("{}  server CPU {per:.3} ms each", report.text()), || line)?;
+        }
+        if bench.wants("restart") && bench.target.is_own() {
+            bench.restart(out)?;
+        }
+        if bench.wants("mixed") {
+            bench.repeat("mixed", Kind::Mixed, out)?;
+        }
+        if bench.wants("batch") {
+            bench.batches(out)?;
+        }
+        if bench.wants("space") && bench.target.is_own() {
+            bench.space(out)?;
+        }
+        if bench.wants("memory") && bench.target.is_own() {
+            drop(bench);
+            let bench = Bench::start(options, bytes, "disk:memory")?;
+            let puts = bench.load(Kind::Put, options.objects)?;
+            bench.report("put, not synced,", Kind::Put, vec![puts], None, out)?;
         }
     }
     Ok(())
 }
 
-/// Operations a second of scattered direct reads of the device.
-fn device(path: &std::path::Path, bytes: usize, depth: usize) -> Result<f64> {
-    let rates = (0..3).map(|_| super::limits::scattered_read(path, bytes, depth));
-    Ok(median(rates.collect::<std::io::Result<Vec<f64>>>()?))
-}
-
-fn measure(target: &Target, options: &Options, kind: Kind, bytes: usize) -> Result<Sample> {
-    let next = AtomicU64::new(0);
-    let operations = match kind {
-        Kind::List => (options.objects / 20).max(1),
-        _ => options.objects,
-    };
-    let (cpu, own) = (target.cpu_seconds(), super::server::own_cpu_seconds());
-    let start = Instant::now();
-    let latencies = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..options.clients)
-            .map(|_| {
-                let next = &next;
-                scope.spawn(move || connection(target, options, kind, bytes, (next, operations)))
-            })
-            .collect();
-        let mut all = Vec::new();
-        for thread in threads {
-            all.extend(thread.join().map_err(|_| Error::bug("a measuring thread panicked"))??);
-        }
-        Ok::<_, Error>(all)
-    })?;
-    let time = start.elapsed();
-    let cpu = (target.cpu_seconds() - cpu, super::server::own_cpu_seconds() - own);
-    let moved = if kind == Kind::List { 0 } else { operations * bytes as u64 };
-    Ok(Sample::of_run(operations, moved, time, cpu, latencies))
-}
-
-fn connection(
-    target: &Target,
-    options: &Options,
-    kind: Kind,
+/// A service under load, with objects of one size.
+struct Bench<'a> {
+    options: &'a Options,
+    target: Target,
     bytes: usize,
-    (next, operations): (&AtomicU64, u64),
-) -> Result<Vec<u64>> {
-    let mut client = client(&target.credentials)?;
-    let mut latencies = Vec::new();
-    loop {
-        let turn = next.fetch_add(1, Ordering::Relaxed);
-        if turn >= operations {
-            return Ok(latencies);
+    pointers: Vec<OnceLock<String>>,
+}
+
+impl<'a> Bench<'a> {
+    fn start(options: &'a Options, bytes: usize, class: &str) -> Result<Bench<'a>> {
+        let target = Target::start(options, class)?;
+        let made = client(&target.credentials)?.send(&Request::new("PUT", format!("/{BUCKET}")))?;
+        if made.status != 409 {
+            made.ok("make the bucket to measure in")?;
         }
-        // An odd step visits every object, far from the one before.
-        let number = match kind {
-            Kind::Get => turn.wrapping_mul(0x9e37_79b1) % options.objects,
-            _ => turn,
+        let pointers = (0..options.objects).map(|_| OnceLock::new()).collect();
+        Ok(Bench { options, target, bytes, pointers })
+    }
+
+    fn wants(&self, name: &str) -> bool {
+        self.options.kind == "table" || self.options.kind == name
+    }
+
+    fn load(&self, kind: Kind, operations: u64) -> Result<Sample> {
+        self.load_photo(kind, operations, &[])
+    }
+
+    fn load_photo(&self, kind: Kind, operations: u64, photo: &[u8]) -> Result<Sample> {
+        let Bench { options, target, bytes, pointers } = self;
+        Load { target, options, kind, bytes: *bytes, operations, pointers, photo }.run()
+    }
+
+    fn repeat(&self, name: &str, kind: Kind, out: &mut Output) -> Result<()> {
+        let operations = match kind {
+            Kind::List => (self.options.objects / 20).max(1),
+            _ => self.options.objects,
         };
-        let data = if kind == Kind::List { Vec::new() } else { body(number, bytes) };
-        let start = Instant::now();
-        match kind {
-            Kind::Put => {
-                let mut request = Request::new("PUT", key(bytes, number));
-                request.body = &data;
-                client.send(&request)?.ok("put")?;
-            }
-            Kind::Get => {
-                let got = client.send(&Request::new("GET", key(bytes, number)))?.ok("get")?;
-                if crc32c(&got.body) != crc32c(&data) {
-                    return Err(Error::corrupt(format!(
-                        "get object {number}: other bytes came back"
-                    )));
-                }
-            }
-            Kind::List => {
-                let request = Request::new("GET", format!("/{BUCKET}"))
-                    .with("list-type", "2")
-                    .with("prefix", format!("{bytes}/{:03}/", turn % 1000))
-                    .with("max-keys", LISTED.to_string());
-                client.send(&request)?.ok("list")?;
-            }
+        let mut samples = Vec::new();
+        let mut reads = None;
+        for _ in 0..self.options.repetitions {
+            self.target.drop_cached()?;
+            let before = self.target.reads();
+            samples.push(self.load(kind, operations)?);
+            let after = self.target.reads();
+            reads = Some((after.0 - before.0, after.1 - before.1));
         }
-        latencies.push(start.elapsed().as_nanos() as u64);
+        self.report(name, kind, samples, reads.filter(|_| self.target.is_own()), out)
+    }
+
+    fn limit(&self, kind: Kind) -> Result<(&'static str, Vec<f64>)> {
+        let Some(path) = self.target.scratch() else { return Ok(("none", vec![0.0])) };
+        let clients = self.options.clients;
+        let limits = match kind {
+            Kind::Get | Kind::Native => {
+                let rate = || super::limits::scattered_read(&path, self.bytes, clients);
+                let rates = (0..3).map(|_| rate()).collect::<std::io::Result<Vec<f64>>>()?;
+                ("the device's scattered reads, as many at once", rates)
+            }
+            Kind::Put | Kind::Batch(_) => {
+                ("fdatasync of one file", vec![super::limits::fdatasync_loop(&path, self.bytes)?])
+            }
+            _ => ("none", vec![0.0]),
+        };
+        let _ = std::fs::remove_file(path);
+        Ok(limits)
+    }
+
+    fn report(
+        &self,
+        name: &str,
+        kind: Kind,
+        samples: Vec<Sample>,
+        reads: Option<(u64, u64)>,
+        out: &mut Output,
+    ) -> Result<()> {
+        let (limit_name, limits) = self.limit(kind)?;
+        let operations = samples.last().map_or(1, |sample| sample.operations.max(1)) as f64;
+        let cpu = samples.iter().map(|s| s.server_cpu * 1e3 / s.operations as f64);
+        let cpu = median(cpu.collect::<Vec<f64>>());
+        let size = holdfast_base::units::format_bytes(self.bytes as u64).replace(' ', "");
+        let mut report = Report {
+            case: format!("s3 {name} {size}, {} clients", self.options.clients),
+            figure: Figure::OperationsPerSecond,
+            limit_name: limit_name.to_owned(),
+            limits,
+            peer: None::<Peer>,
+            samples,
+        };
+        let mut line = report.line();
+        line["server_cpu_ms_per_operation"] = rounded(cpu);
+        let mut text = format!("{}  server CPU {cpu:.3} ms each", report.text());
+        if let Some((calls, bytes)) = reads {
+            let (calls, bytes) = (calls as f64 / operations, bytes as f64 / operations);
+            line["read_calls_per_operation"] = rounded(calls);
+            line["disk_bytes_per_operation"] = rounded(bytes);
+            text += &format!(", {calls:.2} reads and {bytes:.0} bytes from the disk each");
+        }
+        out.line(|| text, || line)
+    }
+
+    /// Photos a second that are scaled to four sizes, and the bytes of those.
+    fn photos(&self, out: &mut Output) -> Result<()> {
+        let mut client = client(&self.target.credentials)?;
+        client.send(&Request::new("PUT", format!("/{PHOTOS}")))?.ok("make the photo bucket")?;
+        let sizes = PHOTO_SIZES.map(|size| size.to_string()).join(",");
+        let set = json!({"bucket": PHOTOS, "sizes": sizes}).to_string();
+        let mut request = Request::new("POST", "/").with("holdfast", "photos");
+        request.body = set.as_bytes();
+        client.send(&request)?.ok("set the photo bucket's sizes")?;
+        let photo = load::photo(PHOTO_SHAPE.0, PHOTO_SHAPE.1)?;
+        let count = (self.options.objects / 200).max(1);
+        let sample = self.load_photo(Kind::Photo, count, &photo)?;
+        let mut bytes = Vec::new();
+        for size in PHOTO_SIZES {
+            let one = Request::new("GET", format!("/{PHOTOS}/00000000.jpg"));
+            let one = client.send(&one.with("size", size.to_string()))?.ok("get a size")?;
+            bytes.push(one.body.len());
+        }
+        let seconds = sample.time.as_secs_f64();
+        let (rate, cpu) = (count as f64 / seconds, sample.server_cpu / count as f64);
+        let (width, height) = PHOTO_SHAPE;
+        let line = json!({
+            "case": format!("photo {width}x{height} to sizes {sizes}"), "photos": count,
+            "photos_per_second": rounded(rate), "server_cpu_seconds_per_photo": rounded(cpu),
+            "photo_bytes": photo.len(), "size_bytes": bytes,
+        });
+        out.line(
+            || {
+                format!(
+                    "photos of {width}x{height} ({} bytes) to sizes {sizes} ({bytes:?} bytes): \
+                     {rate:.1} a second, server CPU {cpu:.3} s each",
+                    photo.len()
+                )
+            },
+            || line.clone(),
+        )
+    }
+
+    /// Objects a second in archives of so many, beside those of one.
+    fn batches(&self, out: &mut Output) -> Result<()> {
+        let mut first = None;
+        for of in self.options.batches.split(',') {
+            let of = of.trim().parse::<u64>().ok().filter(|of| (1..=1000).contains(of));
+            let of = of.ok_or_else(|| {
+                Error::invalid(format!(
+                    "measure batches of `{}`: use 1 to 1000",
+                    self.options.batches
+                ))
+            })?;
+            let requests = (self.options.objects / of).max(1);
+            let samples = (0..self.options.repetitions)
+                .map(|_| self.load(Kind::Batch(of), requests))
+                .collect::<Result<Vec<Sample>>>()?;
+            let rate = |s: &Sample| s.operations as f64 / s.time.as_secs_f64();
+            let rate = median(samples.iter().map(rate).collect::<Vec<f64>>());
+            let to_first = rate / *first.get_or_insert(rate);
+            let name = format!("put in batches of {of} ({to_first:.2} of the first),");
+            self.report(&name, Kind::Batch(of), samples, None, out)?;
+        }
+        Ok(())
+    }
+
+    /// Seconds from the start of a killed node to its first thousand gets, all over the chunks; and
+    /// the memory that it then has.
+    fn restart(&mut self, out: &mut Output) -> Result<()> {
+        let start = Instant::now();
+        self.target.restart()?;
+        let ready = start.elapsed().as_secs_f64();
+        let gets = RESTART_GETS.min(self.options.objects);
+        self.load(Kind::Get, gets)?;
+        let seconds = start.elapsed().as_secs_f64();
+        let memory = self.target.memory_bytes();
+        let objects = self.options.objects;
+        let line = json!({
+            "case": format!("restart after kill -9, {objects} objects of {} bytes", self.bytes),
+            "seconds_to_ready": rounded(ready), "seconds_to_gets": rounded(seconds), "gets": gets,
+            "memory_bytes": memory, "memory_bytes_per_object": rounded(memory as f64 / objects as f64),
+        });
+        out.line(
+            || {
+                format!(
+                    "restart after kill -9, {objects} objects: ready in {ready:.2} s, {gets} scattered \
+                     gets done at {seconds:.2} s, {} of memory",
+                    holdfast_base::units::format_bytes(memory)
+                )
+            },
+            || line.clone(),
+        )
+    }
+
+    /// Disk space of what is left after every third object is deleted and the rest compacted.
+    fn space(&self, out: &mut Output) -> Result<()> {
+        let deleted = self.options.objects / 3;
+        self.load(Kind::Delete, deleted)?;
+        let mut client = client(&self.target.credentials)?;
+        // A chunk that is open is left alone; a new start seals it.
+        let ask = |client: &mut holdfast_s3::Client| -> Result<()> {
+            let compact = Request::new("POST", "/").with("holdfast", "compact");
+            client.send(&compact)?.ok("compact").map(drop)
+        };
+        ask(&mut client)?;
+        let left = self.options.objects - deleted;
+        let payload = left * self.bytes as u64;
+        // Old generations stay for their readers' grace.
+        let start = Instant::now();
+        let mut used = self.target.chunk_bytes();
+        while start.elapsed().as_secs() < 30 {
+            std::thread::sleep(std::time::Duration::from_millis(500));
+            used = used.min(self.target.chunk_bytes());
+        }
+        let above = 100.0 * (used as f64 / payload as f64 - 1.0);
+        let line = json!({
+            "case": format!("space after compaction, {left} objects of {} bytes", self.bytes),
+            "payload_bytes": payload, "disk_bytes": used, "percent_above_payload": rounded(above),
+        });
+        out.line(
+            || {
+                format!(
+                    "space after compaction: {left} objects of {} bytes take {}, {above:.1}% above their bytes",
+                    self.bytes,
+                    holdfast_base::units::format_bytes(used)
+                )
+            },
+            || line.clone(),
+        )
     }
 }

@@ -96,10 +96,7 @@ impl Server {
 
     /// Bytes of memory of its own, the region not counted.
     pub fn memory_bytes(&self) -> u64 {
-        let status = read(&format!("/proc/{}/status", self.child.id()));
-        let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
-        let kib = line.and_then(|l| l.trim().trim_end_matches(" kB").parse::<u64>().ok());
-        kib.unwrap_or(0) << 10
+        memory_bytes(self.child.id())
     }
 }
 
@@ -110,6 +107,14 @@ impl Drop for Server {
         let _ = self.child.wait();
         let _ = std::fs::remove_dir_all(&self.directory);
     }
+}
+
+/// Bytes of a process's anonymous memory.
+pub fn memory_bytes(pid: u32) -> u64 {
+    let status = read(&format!("/proc/{pid}/status"));
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
+    let kib = line.and_then(|l| l.trim().trim_end_matches(" kB").parse::<u64>().ok());
+    kib.unwrap_or(0) << 10
 }
 
 pub fn own_cpu_seconds() -> f64 {

@@ -138,6 +138,10 @@ impl Node {
         Ok(Node { data: data.to_owned(), ready, child, stdout })
     }
 
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     pub fn socket(&self) -> PathBuf {
         self.data.join("holdfast.sock")
     }

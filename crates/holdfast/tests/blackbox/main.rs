@@ -9,6 +9,7 @@
 mod bad_data;
 mod bad_frames;
 mod bad_input;
+mod blob_disk;
 mod cache;
 mod cluster;
 mod cluster_input;
@@ -16,6 +17,7 @@ mod cluster_lost;
 mod common;
 mod full_disk;
 mod http;
+mod import;
 mod kills;
 mod memcached;
 mod photos;

@@ -11,8 +11,14 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 pub fn start(data: &Path) -> Node {
+    start_with(data, "")
+}
+
+/// With further settings.
+pub fn start_with(data: &Path, more: &str) -> Node {
     let port = free_port();
     let settings = "native_port = 0\nhttp_port = 0\ncache_port = 0\ndram = \"0\"\nworkers = 2\n";
+    let settings = format!("{settings}{more}");
     std::fs::create_dir_all(data).unwrap();
     std::fs::write(data.join("holdfast.toml"), format!("{settings}s3_port = {port}\n")).unwrap();
     Node::start(data)
@@ -29,7 +35,7 @@ pub fn blob(data: &Path, words: &[&str], stdin: &[u8]) -> Finished {
     finish(binary().args(["--json", "blob", "--data"]).arg(data).args(words), stdin)
 }
 
-fn clients(name: &str) -> Option<PathBuf> {
+pub fn clients(name: &str) -> Option<PathBuf> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/clients/bin").join(name);
     if !path.exists() {
         eprintln!("SKIPPED: no `{name}` in target/clients: run .ci/tools");

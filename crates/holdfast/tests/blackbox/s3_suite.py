@@ -15,6 +15,7 @@ import traceback
 import urllib.error
 import urllib.parse
 import urllib.request
+import zlib
 
 import boto3
 from botocore.client import Config
@@ -535,6 +536,34 @@ def test_checksums():
         assert got[field] == value and got["Body"].read() == body
     refused("BadDigest", S3.put_object, Bucket=name, Key="a", Body=body, ChecksumCRC32="AAAAAA==")
     refused("NoSuchKey", S3.get_object, Bucket=name, Key="a")
+
+
+def test_a_multipart_upload_has_the_checksum_of_its_whole():
+    name = bucket()
+    parts = [b"\x07" * (5 << 20), b"the last one is short"]
+    begun = S3.create_multipart_upload(
+        Bucket=name, Key="a", ChecksumAlgorithm="CRC32", ChecksumType="FULL_OBJECT"
+    )
+    at = {"Bucket": name, "Key": "a", "UploadId": begun["UploadId"]}
+    done = []
+    for number, part in enumerate(parts, 1):
+        put = S3.upload_part(PartNumber=number, Body=part, ChecksumAlgorithm="CRC32", **at)
+        done.append({"PartNumber": number, "ETag": put["ETag"], "ChecksumCRC32": put["ChecksumCRC32"]})
+    whole = base64.b64encode(zlib.crc32(b"".join(parts)).to_bytes(4, "big")).decode()
+    refused(
+        "BadDigest", S3.complete_multipart_upload, MultipartUpload={"Parts": done},
+        ChecksumType="FULL_OBJECT", ChecksumCRC32="AAAAAA==", **at,
+    )
+    made = S3.complete_multipart_upload(
+        MultipartUpload={"Parts": done}, ChecksumType="FULL_OBJECT", ChecksumCRC32=whole, **at
+    )
+    assert (made["ChecksumCRC32"], made["ChecksumType"]) == (whole, "FULL_OBJECT"), made
+    got = S3.get_object(Bucket=name, Key="a", ChecksumMode="ENABLED")
+    assert got["ChecksumCRC32"] == whole and got["Body"].read() == b"".join(parts)
+    refused(
+        "InvalidRequest", S3.create_multipart_upload, Bucket=name, Key="b",
+        ChecksumAlgorithm="SHA256", ChecksumType="FULL_OBJECT",
+    )
 
 
 def test_policies_let_others_in_and_nothing_else_does():

@@ -1,6 +1,7 @@
-//! The real code of log, fold, chunk store and node under power cuts: what was acknowledged is
+//! The real code of log, fold, chunk store, node and blobs under power cuts: what was acknowledged is
 //! there, what was not is whole or absent, and no sync can be left out.
 
+mod blobs;
 mod chunk;
 mod common;
 mod faults;
@@ -26,4 +27,5 @@ fn the_same_seed_gives_the_same_trace_byte_for_byte() {
     check(&fold::FoldLayer, fold::plan);
     check(&chunk::ChunkLayer, chunk::plan);
     check(&node::NodeLayer, node::plan);
+    check(&blobs::BlobsLayer, blobs::plan);
 }

@@ -7,7 +7,7 @@ use super::Keeper;
 use crate::driver::chunks::several_hosts;
 use crate::namespace::{Chunk, ChunkState};
 use crate::placement::{COPIES, candidates};
-use crate::{ClusterView, Command};
+use crate::{ClusterView, Command, StoreState};
 use holdfast_base::ids::{ChunkId, Durability, Generation, StoreId, Tier};
 use holdfast_base::{Kind, Result};
 use std::collections::BTreeSet;
@@ -78,6 +78,30 @@ impl Keeper {
                 self.orphans.insert(chunk, now_ns);
                 node.seal_silent(chunk, Box::new(|_| ()));
             }
+        }
+        Ok(())
+    }
+
+    /// Packed chunks that this node writes end where a store of theirs was made read-only.
+    pub(super) fn leave_closed_stores(&mut self, _now_ns: u64) -> Result<()> {
+        let node = self.node.clone();
+        let open = node.packed.open_chunks();
+        let replicas: Vec<(ChunkId, Vec<StoreId>)> = node.namespace.read(|view, _| {
+            let known = |chunk: &ChunkId| Some((*chunk, view.chunk(*chunk)?.replicas.clone()));
+            open.iter().filter_map(known).collect()
+        })?;
+        let closed: Vec<ChunkId> = node.cluster.read(|view, _| {
+            let is_closed = |stores: &[StoreId]| {
+                let takes = |store: &StoreId| {
+                    view.store(*store).is_none_or(|info| info.state == StoreState::Live)
+                };
+                !stores.iter().all(takes)
+            };
+            let closed = replicas.iter().filter(|(_, stores)| is_closed(stores));
+            closed.map(|(chunk, _)| *chunk).collect()
+        })?;
+        if !closed.is_empty() {
+            node.packed.retire(&node, &closed);
         }
         Ok(())
     }

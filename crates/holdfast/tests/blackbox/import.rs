@@ -1,0 +1,115 @@
+//! Moving here from another S3 service: moto's server, written in Python by others.
+
+use super::common::{Scratch, binary, bytes, finish, free_port};
+use super::photos::{client, put, send};
+use super::s3::{clients, start};
+use holdfast_env::RealClock;
+use holdfast_s3::{Client, Endpoint, REGION, Request, Signer, element, elements};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+
+/// Ends with the test.
+struct Service(Child);
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// More by `make test-import`.
+fn objects() -> usize {
+    std::env::var("HOLDFAST_IMPORT_OBJECTS").map_or(2000, |text| text.parse().unwrap())
+}
+
+fn content(i: usize) -> Vec<u8> {
+    bytes(i as u64, i * 37 % 3000)
+}
+
+fn key(i: usize) -> String {
+    format!("{:02}/ü {i}", i % 40)
+}
+
+/// Keys, sizes and hashes of a whole bucket.
+fn listing(client: &mut Client, bucket: &str) -> BTreeMap<String, (String, String)> {
+    let (mut found, mut token) = (BTreeMap::new(), None::<String>);
+    loop {
+        let mut request = Request::new("GET", format!("/{bucket}")).with("list-type", "2");
+        if let Some(token) = token {
+            request = request.with("continuation-token", token);
+        }
+        let text = send(client, request).text();
+        for one in elements(&text, "Contents") {
+            let field = |name: &str| element(one, name).unwrap();
+            let etag = field("ETag").replace("&quot;", "").replace('"', "");
+            found.insert(field("Key"), (field("Size"), etag));
+        }
+        token = element(&text, "NextContinuationToken").filter(|token| !token.is_empty());
+        if token.is_none() {
+            return found;
+        }
+    }
+}
+
+#[test]
+fn everything_of_another_service_comes_over_though_the_move_is_killed_twice() {
+    let Some(moto) = clients("moto_server") else { return };
+    let scratch = Scratch::new();
+    let port = free_port();
+    let mut serving = Command::new(moto);
+    serving.args(["-H", "127.0.0.1", "-p", &port.to_string()]);
+    let _service = Service(serving.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
+    let endpoint = format!("http://127.0.0.1:{port}");
+    let signer = Signer {
+        access_key: "testing".to_owned(),
+        secret_key: "testing".to_owned(),
+        region: REGION.to_owned(),
+    };
+    let clock = Arc::new(RealClock::new());
+    let mut other = Client::new(Endpoint::parse(&endpoint).unwrap(), signer, clock);
+    // It answers once Python has read all of it.
+    while other.send(&Request::new("GET", "/")).is_err() {}
+    put(&mut other, "/moved", b"");
+    let objects = objects();
+    for i in 0..objects {
+        let content = content(i);
+        let mut request =
+            Request { body: &content, ..Request::new("PUT", format!("/moved/{}", key(i))) };
+        request.headers.push(("content-type", format!("image/x-{}", i % 7)));
+        request.headers.push(("x-amz-meta-number", i.to_string()));
+        send(&mut other, request);
+    }
+    let node = start(&scratch.path("data"));
+    let mut own = client(&node.data);
+    let import = || {
+        let mut command = binary();
+        command.args(["--json", "blob", "--data"]).arg(&node.data).args(["import", &endpoint]);
+        command.env("SOURCE_ACCESS_KEY_ID", "testing").env("SOURCE_SECRET_ACCESS_KEY", "testing");
+        command
+    };
+    for part in [objects / 4, objects / 2] {
+        let mut moving = import().spawn().unwrap();
+        // In its middle; the look at the listing is what takes the time.
+        let last = format!("/moved/{}", key(0));
+        while own.send(&Request::new("HEAD", &last)).unwrap().status != 200 {}
+        while listing(&mut own, "moved").len() < part {}
+        moving.kill().unwrap();
+        moving.wait().unwrap();
+    }
+    let rest: Value = serde_json::from_str(&finish(&mut import(), b"").ok()).unwrap();
+    let (copied, passed) = (rest["copied"].as_u64().unwrap(), rest["passed"].as_u64().unwrap());
+    assert_eq!(copied + passed, objects as u64, "{rest}");
+    assert!(passed >= objects as u64 / 2, "what was there is passed over: {rest}");
+    assert_eq!(listing(&mut own, "moved"), listing(&mut other, "moved"));
+    for i in (0..objects).step_by(objects / 50) {
+        let got = send(&mut own, Request::new("GET", format!("/moved/{}", key(i))));
+        assert_eq!(got.body, content(i));
+        assert_eq!(got.header("content-type"), Some(format!("image/x-{}", i % 7).as_str()));
+        assert_eq!(got.header("x-amz-meta-number"), Some(i.to_string().as_str()));
+    }
+    drop(own);
+    node.stop();
+}
