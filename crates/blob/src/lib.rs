@@ -31,7 +31,7 @@ pub use model::{
 };
 pub use needle::Trailer;
 pub use photo::{PHOTO_BYTES_MAX, PHOTO_PIXELS_MAX, PhotoSizes, scale};
-pub use prober::Prober;
+pub use prober::{PROBE_MS, Prober};
 pub use read::ObjectReader;
 pub use rebuild::{Rebuilt, Verified};
 pub use service::{Answer, Blobs, BlobsOptions, Failure};

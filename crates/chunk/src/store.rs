@@ -332,16 +332,17 @@ impl Store {
         self.on_disk("export a chunk")?.export(chunk, generation, offset, bytes)
     }
 
-    /// Takes up a sealed generation of `bytes_total` file bytes from another store, or goes on
-    /// where an earlier import of it was when it ended. `Exists` if all of it is here and verifies,
+    /// Takes up a sealed generation of `bytes_total` file bytes from store `source`, or goes on
+    /// where an earlier import of it from there was when it ended. `Exists` if all of it is here and verifies,
     /// `Corrupt` if what is here is in the way ([`Store::set_aside`]).
     pub fn import(
         &self,
         chunk: ChunkId,
         generation: Generation,
         bytes_total: u64,
+        source: StoreId,
     ) -> Result<Import> {
-        Import::begin(self.on_disk("import a chunk")?, chunk, generation, bytes_total)
+        Import::begin(self.on_disk("import a chunk")?, chunk, generation, bytes_total, source)
     }
 
     /// Removes what an unfinished import has left; nothing if there is none.

@@ -14,7 +14,7 @@ use crate::names;
 use crate::read::{RawPlan, damaged};
 use crate::sealed::{Sealed, SealedIndex};
 use holdfast_base::checksum::crc32c;
-use holdfast_base::ids::{ChunkId, Cookie, Generation, Pointer, Slot};
+use holdfast_base::ids::{ChunkId, Cookie, Generation, Pointer, Slot, StoreId};
 use holdfast_base::limits::CHUNK_BYTES;
 use holdfast_base::{Error, Result};
 use holdfast_env::File;
@@ -107,6 +107,7 @@ impl Import {
         chunk: ChunkId,
         generation: Generation,
         bytes_total: u64,
+        source: StoreId,
     ) -> Result<Import> {
         let doing = || format!("import chunk `{chunk}` generation `{generation}`");
         store.writable()?;
@@ -127,7 +128,7 @@ impl Import {
             });
         }
         let path = store.dir.join(names::partial(chunk, generation));
-        let (file, offset) = match resume(store, &path, chunk, generation, bytes_total) {
+        let (file, offset) = match resume(store, &path, (chunk, generation), bytes_total, source) {
             Ok(Some(resumed)) => resumed,
             Ok(None) => (new_file(store, &path, bytes_total).map_err(|e| e.context(doing()))?, 0),
             Err(e) => return Err(store.write_failed(format_args!("{}", doing()), e)),
@@ -286,9 +287,9 @@ fn new_file(store: &DiskStore, path: &Path, bytes: u64) -> Result<Arc<dyn File>>
 fn resume(
     store: &DiskStore,
     path: &Path,
-    chunk: ChunkId,
-    generation: Generation,
+    (chunk, generation): (ChunkId, Generation),
     bytes_total: u64,
+    source: StoreId,
 ) -> std::io::Result<Option<(Arc<dyn File>, u64)>> {
     if !store.disk.exists(path)? {
         return Ok(None);
@@ -302,6 +303,13 @@ fn resume(
     let header = FileHeader::decode_sector(&bytes)
         .ok()
         .filter(|header| (header.chunk, header.generation) == (chunk, generation));
+    // Each store's file has a number of its own in all its checksums, and lies as it was written
+    // there: of two no one is made. The front still says whose it is.
+    if header.as_ref().is_some_and(|header| header.store != source) {
+        drop(file);
+        store.remove_partial(path)?;
+        return Ok(None);
+    }
     let offset = header.map_or(0, |header| verified_prefix(&header, &bytes));
     // An earlier process may have seen a sync fail, after which the kernel shows what the disk never
     // got and no later sync writes it: so it is written again, for the sync that ends the import.

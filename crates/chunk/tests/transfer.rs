@@ -14,6 +14,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 const G0: Generation = Generation(0);
+/// For imports that are refused before anything comes.
+const NOBODY: StoreId = StoreId(5);
 const BLOCK: u64 = 256 << 10;
 
 fn raw_source() -> (Arc<MemDisk>, Store, Vec<u8>) {
@@ -51,6 +53,10 @@ fn total(source: &Store, generation: Generation) -> u64 {
     source.export(CHUNK, generation, 0, 1).unwrap().bytes_total
 }
 
+fn id(store: &Store) -> StoreId {
+    store.usage().store
+}
+
 /// Blocks from where the import is up to `end`.
 fn pull(source: &Store, import: &mut Import, generation: Generation, end: u64) -> Result<()> {
     while import.offset() < end {
@@ -62,7 +68,7 @@ fn pull(source: &Store, import: &mut Import, generation: Generation, end: u64) -
 
 fn copy(source: &Store, target: &Store, generation: Generation) -> Result<ChunkInfo> {
     let bytes = total(source, generation);
-    let mut import = target.import(CHUNK, generation, bytes)?;
+    let mut import = target.import(CHUNK, generation, bytes, id(source))?;
     pull(source, &mut import, generation, bytes)?;
     import.finish()
 }
@@ -114,7 +120,7 @@ fn an_import_goes_on_after_a_restart_where_its_bytes_verify() {
         source.compact(CHUNK, &|slot| slot != Slot(5), Generation(1)).unwrap();
         let (disk, store) = target();
         let bytes = total(&source, generation);
-        let mut import = store.import(CHUNK, generation, bytes).unwrap();
+        let mut import = store.import(CHUNK, generation, bytes, id(&source)).unwrap();
         pull(&source, &mut import, generation, 1_000_000).unwrap();
         let reached = import.offset();
         drop((import, store));
@@ -122,7 +128,7 @@ fn an_import_goes_on_after_a_restart_where_its_bytes_verify() {
         let (store, found) = open();
         assert_eq!(found.partial, [(CHUNK, generation)]);
         assert!(store.list().is_empty(), "nobody sees a part of a chunk");
-        let mut import = store.import(CHUNK, generation, bytes).unwrap();
+        let mut import = store.import(CHUNK, generation, bytes, id(&source)).unwrap();
         let resumed = import.offset();
         assert!(resumed <= reached && reached - resumed < 200_000, "{resumed} of {reached}");
         pull(&source, &mut import, generation, bytes).unwrap();
@@ -131,7 +137,7 @@ fn an_import_goes_on_after_a_restart_where_its_bytes_verify() {
         disk.content(&disk.find(".part")).lock().unwrap()[600_000..604_096].fill(0);
         let (store, _) = open();
         let used = store.usage().used_bytes;
-        let mut import = store.import(CHUNK, generation, bytes).unwrap();
+        let mut import = store.import(CHUNK, generation, bytes, id(&source)).unwrap();
         assert!((400_000..=600_000).contains(&import.offset()), "{}", import.offset());
         pull(&source, &mut import, generation, bytes).unwrap();
         import.finish().unwrap();
@@ -140,12 +146,42 @@ fn an_import_goes_on_after_a_restart_where_its_bytes_verify() {
     }
 }
 
+/// Two replicas of one chunk have the same objects, and files of their own. A copy that was broken off
+/// and went on from the other one was found at its end to be nobody's, after all of it had been sent.
+#[test]
+fn a_copy_from_another_store_begins_again() {
+    let replica = |seed: u64| {
+        let disk = MemDisk::new();
+        let rng = Arc::new(SeededRng::new(seed));
+        let (store, _) = Store::open(disk, rng, config()).unwrap();
+        store.create(spec(ChunkKind::Packed, 4 * MIB)).unwrap();
+        for i in 0..40 {
+            append_needle(&store, i, &noise(i, 20_000)).unwrap();
+        }
+        store.seal(CHUNK, 40).unwrap();
+        let own = id(&store);
+        (store, own)
+    };
+    let ((one, first), (two, second)) = (replica(11), replica(12));
+    let (_, store) = target();
+    let bytes = total(&one, G0);
+    let mut import = store.import(CHUNK, G0, bytes, first).unwrap();
+    pull(&one, &mut import, G0, 500_000).unwrap();
+    drop(import);
+    assert!(store.import(CHUNK, G0, bytes, first).unwrap().offset() > 0);
+    let mut import = store.import(CHUNK, G0, bytes, second).unwrap();
+    assert_eq!(import.offset(), 0, "from the beginning");
+    pull(&two, &mut import, G0, bytes).unwrap();
+    import.finish().unwrap();
+    assert_eq!(store.read_needle(pointer(7, 7)).unwrap().bytes.to_vec(), noise(7, 20_000));
+}
+
 #[test]
 fn damage_is_refused_wherever_it_happens() {
     let (disk, source, _) = raw_source();
     let bytes = total(&source, G0);
     let (target_disk, store) = target();
-    let mut import = store.import(CHUNK, G0, bytes).unwrap();
+    let mut import = store.import(CHUNK, G0, bytes, id(&source)).unwrap();
     let block = source.export(CHUNK, G0, 0, BLOCK).unwrap();
     assert_eq!(import.write(0, &block.bytes, block.crc ^ 1).unwrap_err().kind, Kind::Retry);
     assert_eq!(import.write(4096, &block.bytes, block.crc).unwrap_err().kind, Kind::Invalid);
@@ -192,14 +228,21 @@ fn what_is_no_sealed_chunk_or_finds_no_room_is_refused() {
     let (open_source, _) = open(&disk);
     open_source.create(spec(ChunkKind::Raw, MIB)).unwrap();
     assert_eq!(open_source.export(CHUNK, G0, 0, 9).unwrap_err().kind, Kind::Invalid);
-    assert_eq!(open_source.import(CHUNK, Generation(1), 8192).err().unwrap().kind, Kind::Corrupt);
+    assert_eq!(
+        open_source.import(CHUNK, Generation(1), 8192, NOBODY).err().unwrap().kind,
+        Kind::Corrupt
+    );
     let (disk, store) = target();
     assert_eq!(store.export(CHUNK, G0, 0, 9).unwrap_err().kind, Kind::NotFound);
-    assert_eq!(store.import(CHUNK, G0, 5000).err().unwrap().kind, Kind::Invalid);
+    assert_eq!(store.import(CHUNK, G0, 5000, NOBODY).err().unwrap().kind, Kind::Invalid);
     disk.shared.total_bytes.store(3 * MIB, Ordering::SeqCst);
-    assert_eq!(store.import(CHUNK, G0, 2 * MIB + 4096).err().unwrap().kind, Kind::Full);
-    let import = store.import(CHUNK, G0, MIB).unwrap();
-    assert_eq!(store.import(CHUNK, G0, MIB).err().unwrap().kind, Kind::Retry, "one at a time");
+    assert_eq!(store.import(CHUNK, G0, 2 * MIB + 4096, NOBODY).err().unwrap().kind, Kind::Full);
+    let import = store.import(CHUNK, G0, MIB, NOBODY).unwrap();
+    assert_eq!(
+        store.import(CHUNK, G0, MIB, NOBODY).err().unwrap().kind,
+        Kind::Retry,
+        "one at a time"
+    );
     assert_eq!(import.finish().unwrap_err().kind, Kind::Invalid, "not all of it is there");
     store.discard_import(CHUNK, G0).unwrap();
     assert_eq!(store.usage().used_bytes, 0);

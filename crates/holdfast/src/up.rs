@@ -23,7 +23,7 @@ use std::time::Duration;
 /// Time between two rounds of housekeeping.
 const KEEP: Duration = Duration::from_secs(1);
 /// Time between two rounds of a member of a cluster: several a beat.
-const MEMBER: Duration = Duration::from_millis(100);
+const MEMBER: Duration = Duration::from_millis(40);
 
 pub fn run(up: &Up, join: Option<&str>, out: &mut Output) -> Result<()> {
     // Before any thread starts, so that only the one that waits for them gets signals.

@@ -50,7 +50,7 @@ impl Leader {
         self.work.lock().expect("no holder of this lock panics")
     }
 
-    /// One round, ten times a second: every node looks at its link; what else there is, only the
+    /// One round, 25 times a second: every node looks at its link; what else there is, only the
     /// one that leads does.
     pub fn step(&self, node: &Arc<Node>, now_ns: u64) -> Result<()> {
         node.replicator.regulate(node.machine.meter.total());

@@ -2,11 +2,11 @@
 //! restart, and a start on the full disk works.
 
 use crate::common::{Node, Scratch, bytes};
+use crate::mount::Mount;
 use holdfast_base::limits::CHUNK_BYTES;
 use holdfast_base::{Error, Kind};
 use holdfast_client::{Client, NewFile};
 use std::path::Path;
-use std::process::Command;
 use std::sync::OnceLock;
 
 const FILE_BYTES: usize = 1 << 20;
@@ -95,31 +95,6 @@ fn fill_and_heal(data: &Path, settings: &str) {
 fn a_store_that_reached_its_capacity_refuses_reads_on_and_heals() {
     let scratch = Scratch::new();
     fill_and_heal(&scratch.path("data"), "capacity = \"340M\"\n");
-}
-
-/// A small file system of its own; gone with the test.
-struct Mount<'a>(&'a Path);
-
-impl Mount<'_> {
-    fn new<'a>(at: &'a Path, size: &str) -> Option<Mount<'a>> {
-        std::fs::create_dir_all(at).unwrap();
-        let options = format!("size={size}");
-        let done =
-            Command::new("mount").args(["-t", "tmpfs", "-o", &options, "none"]).arg(at).output();
-        match done {
-            Ok(done) if done.status.success() => Some(Mount(at)),
-            other => {
-                eprintln!("SKIPPED: no small file system may be mounted here: {other:?}");
-                None
-            }
-        }
-    }
-}
-
-impl Drop for Mount<'_> {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(self.0).status();
-    }
 }
 
 #[test]

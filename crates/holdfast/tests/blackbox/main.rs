@@ -20,6 +20,8 @@ mod http;
 mod import;
 mod kills;
 mod memcached;
+#[path = "../support/mount.rs"]
+mod mount;
 mod photos;
 mod route;
 mod s3;

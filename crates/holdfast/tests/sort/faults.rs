@@ -1,10 +1,9 @@
 //! Bad input and disks that are full or gone, with the real binary: one clear sentence, the input
 //! as it was, no output under its name, no temporary file.
 
+use super::mount::Mount;
 use super::{Scratch, holdfast, refused, run};
 use std::fs;
-use std::path::Path;
-use std::process::Command;
 
 #[test]
 fn what_cannot_be_sorted_is_refused_and_nothing_is_left_behind() {
@@ -78,30 +77,6 @@ fn what_the_first_phase_finds_wrong_leaves_nothing_either() {
     );
     assert_eq!(scratch.names(), ["in"]);
     assert!(fs::read(scratch.0.join("in")).unwrap() == big);
-}
-
-/// A small file system of its own; gone with the test.
-struct Mount<'a>(&'a Path);
-
-impl Mount<'_> {
-    fn new<'a>(at: &'a Path, size: &str) -> Option<Mount<'a>> {
-        fs::create_dir_all(at).unwrap();
-        let options = format!("size={size}");
-        let words = ["-t", "tmpfs", "-o", &options, "none"];
-        match Command::new("mount").args(words).arg(at).output() {
-            Ok(done) if done.status.success() => Some(Mount(at)),
-            other => {
-                eprintln!("SKIPPED: no small file system may be mounted here: {other:?}");
-                None
-            }
-        }
-    }
-}
-
-impl Drop for Mount<'_> {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(self.0).status();
-    }
 }
 
 #[test]

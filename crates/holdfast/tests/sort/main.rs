@@ -4,6 +4,8 @@
 
 mod faults;
 mod gnu;
+#[path = "../support/mount.rs"]
+mod mount;
 
 use gnu::corpus;
 use std::fs;

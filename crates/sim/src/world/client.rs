@@ -18,6 +18,20 @@ use holdfast_env::{Rng, SeededRng};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard};
 
+/// A file as clients here make it: it replaces what is there, and its directories come with it.
+pub fn new_file(path: &str) -> msg::NewNode {
+    msg::NewNode {
+        path: path.to_owned(),
+        kind: NodeKind::File,
+        mode: 0o644,
+        mtime_ns: msg::MTIME_NOW,
+        class: None,
+        replace: true,
+        parents: true,
+        metadata: Vec::new(),
+    }
+}
+
 /// How long an answer may take before another gateway is asked.
 const DEADLINE_MS: u32 = 5000;
 /// How often a request is sent before its client gives up, and does not know.
@@ -246,24 +260,11 @@ impl Client {
         }
     }
 
-    fn new_node(&self, path: &str) -> msg::NewNode {
-        msg::NewNode {
-            path: path.to_owned(),
-            kind: NodeKind::File,
-            mode: 0o644,
-            mtime_ns: msg::MTIME_NOW,
-            class: None,
-            replace: true,
-            parents: true,
-            metadata: Vec::new(),
-        }
-    }
-
     async fn put(&mut self) {
         let path = self.path();
         let version = Version { seed: self.rng.next_u64(), bytes: self.below(12_000) as u32 };
         let content = version.content();
-        let (node, crc) = (self.new_node(&path), crc32c(&content));
+        let (node, crc) = (new_file(&path), crc32c(&content));
         let put = move |call| msg::Put { call, node: node.clone(), crc };
         self.carry_out(Change::Put(path, version), wire::OP_PUT, Some(&content), put).await;
     }
@@ -293,7 +294,7 @@ impl Client {
         let bytes = 30_000 + self.below(350_000) as u32;
         let version = Version { seed: self.rng.next_u64(), bytes };
         let content = version.content();
-        let node = self.new_node(&path);
+        let node = new_file(&path);
         let begin = {
             let node = node.clone();
             move |call| msg::Begin { call, node: node.clone() }

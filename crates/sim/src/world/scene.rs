@@ -3,7 +3,7 @@
 //! world goes on.
 
 use super::cell::{Cell, End, MS, SECOND, address};
-use super::client::Client;
+use super::client::{Client, new_file};
 pub use super::model::Version;
 use super::{Schedule, World, locked};
 use crate::task::spawn;
@@ -11,7 +11,6 @@ use crate::{Life, SimDisk};
 use holdfast_base::checksum::crc32c;
 use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::ids::{Sequence, SessionId};
-use holdfast_base::node::NodeKind;
 use holdfast_base::{Error, Result};
 use holdfast_client::wire::{self, Call, chunk as bytes, file as msg};
 use holdfast_cluster::Node;
@@ -169,23 +168,10 @@ impl Scene {
         Call { session: self.session, sequence, acknowledged_below: sequence }
     }
 
-    fn new_node(path: &str) -> msg::NewNode {
-        msg::NewNode {
-            path: path.to_owned(),
-            kind: NodeKind::File,
-            mode: 0o644,
-            mtime_ns: msg::MTIME_NOW,
-            class: None,
-            replace: true,
-            parents: true,
-            metadata: Vec::new(),
-        }
-    }
-
     /// Stores a small file through a node.
     pub fn put(&mut self, gateway: usize, path: &str, version: Version) -> Result<()> {
         let content = version.content();
-        let (node, crc) = (Scene::new_node(path), crc32c(&content));
+        let (node, crc) = (new_file(path), crc32c(&content));
         let meta = msg::Put { call: self.call(), node, crc }.to_bytes();
         self.ask(gateway, wire::OP_PUT, meta, Some(&content)).map(|_| ())
     }
@@ -198,7 +184,7 @@ impl Scene {
 
     /// Stores a file in raw chunks of its own through a node.
     pub fn put_large(&mut self, gateway: usize, path: &str, version: Version) -> Result<()> {
-        let (content, node) = (version.content(), Scene::new_node(path));
+        let (content, node) = (version.content(), new_file(path));
         let begin = msg::Begin { call: self.call(), node: node.clone() }.to_bytes();
         let reply = self.ask(gateway, wire::OP_BEGIN, begin, None)?;
         let file = msg::Begun::from_bytes(&reply.meta)?.file;

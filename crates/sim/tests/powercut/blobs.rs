@@ -9,14 +9,15 @@ use holdfast_base::node::StorageClass;
 use holdfast_base::{Error, Result};
 use holdfast_blob::{
     Answer, BatchObject, Blobs, Condition, Failure, Housekeeping, ListQuery, MemoryIndex,
-    NewAlternate, NewObject, Object, PartName, Refusal, Upload, Writer,
+    NewAlternate, NewObject, Object, PROBE_MS, PartName, Prober, Refusal, Upload, Writer,
 };
-use holdfast_cluster::{Keeper, KeeperOptions, Machine, Node};
+use holdfast_cluster::{ClusterView, Keeper, KeeperOptions, Machine, Node, StoreState};
 use holdfast_env::net::NoPeers;
 use holdfast_env::{Rng, SeededRng};
 use holdfast_sim::SimDisk;
 use holdfast_sim::powercut::{self, Layer, Life, Plan, Seen};
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -123,7 +124,7 @@ impl World<'_> {
     }
 
     /// A photo's smaller pictures, for some objects.
-    fn new(&self, content: &mut Content) -> NewObject {
+    fn described(&self, content: &mut Content) -> NewObject {
         let sizes: &[u32] = if below(&self.rng, 3) == 0 { &[720, 75] } else { &[] };
         let alternate = |size: &u32| {
             let bytes = noise(self.rng.next_u64(), 900);
@@ -156,7 +157,7 @@ impl World<'_> {
 
     fn put(&mut self, model: &mut Model) -> Result<()> {
         let (key, mut content) = (self.key(), (self.bytes(), BTreeMap::new()));
-        let new = self.new(&mut content);
+        let new = self.described(&mut content);
         let wanted = BTreeMap::from([(key.clone(), Some(content.clone()))]);
         self.ask(model, wanted, || {
             let mut writer = Writer::new(&self.blobs, BUCKET, &key, content.0.len() as u64);
@@ -169,7 +170,7 @@ impl World<'_> {
         let (mut wanted, mut objects) = (BTreeMap::new(), Vec::new());
         for _ in 0..3 {
             let (key, mut content) = (self.key(), (self.bytes(), BTreeMap::new()));
-            let new = self.new(&mut content);
+            let new = self.described(&mut content);
             // Of two with one key, which of them is last is not said.
             if wanted.insert(key.clone(), Some(content.clone())).is_none() {
                 objects.push(BatchObject { key, data: content.0, new });
@@ -212,7 +213,7 @@ impl World<'_> {
             return plain(finish(self.node, self.blobs.abort_upload(BUCKET, &key, id)));
         }
         let mut content = (whole, BTreeMap::new());
-        let alternates = self.new(&mut content).alternates;
+        let alternates = self.described(&mut content).alternates;
         self.ask(model, BTreeMap::from([(key.clone(), Some(content))]), || {
             let (place, sums) = ((BUCKET, key.as_str(), id), (String::new(), Vec::new()));
             let done =
@@ -322,4 +323,59 @@ fn blobs_keep_their_promises_wherever_the_power_is_cut() {
         "command in doubt went through",
         "second cut",
     ]);
+}
+
+/// A store whose disk fails reads is found by reading back, is written to no more, and says so; one
+/// failure, or some with a success between them, do not count.
+#[test]
+fn a_store_that_fails_reads_time_and_again_is_made_read_only() {
+    let disk = SimDisk::new(7);
+    let machine = Machine {
+        disk: Arc::new(disk.clone()),
+        clock: Arc::new(SimClock(AtomicU64::new(0))),
+        rng: Arc::new(SeededRng::new(7)),
+        peers: Arc::new(NoPeers),
+        meter: Arc::default(),
+    };
+    let node = Node::open(machine, &config(), None).unwrap();
+    let index = Arc::new(MemoryIndex::default());
+    let blobs = Blobs::with_index(&node, index, StorageClass::DEFAULT).unwrap();
+    plain(finish(&node, blobs.create_bucket(BUCKET, "me", false))).unwrap();
+    let mut writer = Writer::new(&blobs, BUCKET, "k", 3000);
+    plain(finish(&node, writer.write(&noise(1, 3000)))).unwrap();
+    let object = plain(finish(&node, writer.finish(NewObject::default()))).unwrap();
+    let chunk = object.extents[0].pointer.chunk;
+    let store = node.stores.iter().next().unwrap().id;
+    let path = PathBuf::from(format!("/data/chunks/{chunk}.g0.open"));
+    let state = || {
+        let state = |view: &ClusterView, _| view.store(store).map(|info| info.state);
+        node.cluster.read(state).unwrap().unwrap()
+    };
+    let mut prober = Prober::new(&blobs);
+    let mut now_ns = 0;
+    let mut rounds = |fails: bool, rounds: usize| {
+        disk.heal();
+        if fails {
+            disk.fail_reads(&path, 0..u64::MAX).unwrap();
+        }
+        for _ in 0..rounds {
+            now_ns += PROBE_MS * 1_000_000;
+            prober.step(now_ns);
+            node.pump();
+        }
+    };
+    rounds(false, 3);
+    rounds(true, 2);
+    rounds(false, 1);
+    rounds(true, 2);
+    assert_eq!(state(), StoreState::Live);
+    rounds(true, 1);
+    assert_eq!(state(), StoreState::ReadOnly);
+    let findings = node.findings();
+    let wanted = format!("node store {} writable", store.0);
+    assert!(findings.iter().any(|found| found.contains(&wanted)), "{findings:?}");
+    // What it holds is served once its disk does.
+    disk.heal();
+    let read = plain(finish(&node, blobs.read(&object.extents[0], 0..3000))).unwrap();
+    assert_eq!(read.as_slice(), noise(1, 3000));
 }

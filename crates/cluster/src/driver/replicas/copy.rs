@@ -16,11 +16,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// What one request fetches, at most and at least: a sixteenth of a second's worth between, so
-/// that a slow link is shared evenly.
+/// What one request fetches, at most and at least: an eight-millisecond's worth of the link between,
+/// for that is how long others' requests wait behind it.
 const BLOCK_BYTES_MAX: u64 = MIB;
 const BLOCK_BYTES_MIN: u64 = 64 * KIB;
-const BLOCKS_PER_SECOND: u64 = 16;
+const BLOCKS_PER_SECOND: u64 = 128;
 /// For one block from a disk that scrubs, serves and repairs, behind its source's own throttle.
 const EXPORT_MS: u32 = 30_000;
 /// Ends that nobody has asked for; past it the oldest are forgotten, and copied again.
@@ -52,8 +52,8 @@ impl TokenBucket {
             // Only when something was earned: fractions of a byte must not be lost.
             self.filled_ns = Some(now_ns);
         }
-        // A pause earns a tenth of a second at most.
-        let burst = (rate / 10) as i64;
+        // A pause earns little: what is sent at once waits in a queue, and others behind it.
+        let burst = (rate / 32) as i64;
         let earned = earned.min(i64::MAX as u128 / 2) as i64;
         self.tokens = self.tokens.saturating_add(earned).min(burst);
         let wait_ms = (-self.tokens).max(0) as u128 * 1000 / rate as u128;
@@ -110,6 +110,8 @@ struct State {
     bytes_received: u64,
     /// Taken while a block is written.
     import: Option<Import>,
+    /// Whose file the import is a part of: no other's goes on with it.
+    from: Option<StoreId>,
 }
 
 impl Copies {
@@ -134,7 +136,7 @@ impl Replicator {
     }
 
     /// Looks at the link, given what it has carried since the start, and sets what recovery may
-    /// take until the next look; ten times a second.
+    /// take until the next look; 25 times a second.
     pub fn regulate(&self, carried: Flow) {
         let recovery = Flow {
             received: self.copies.imported.load(Ordering::Relaxed),
@@ -252,6 +254,7 @@ impl List {
                 bytes_total: 0,
                 bytes_received: 0,
                 import: None,
+                from: None,
             };
             let job =
                 Arc::new(Job { with: with.clone(), started_ns: now_ns, state: Mutex::new(state) });
@@ -359,7 +362,10 @@ impl Job {
     ) -> Result<()> {
         let (import, moved, stopped) = {
             let mut state = self.state();
-            (state.import.take(), state.order.source != source, state.stopped)
+            let import = state.import.take();
+            // A plan may have named another source before the block was asked for, or after.
+            let of_another = import.is_some() && state.from != Some(source);
+            (import, state.order.source != source || of_another, state.stopped)
         };
         if stopped || moved {
             // Nobody wants what is there; another source's file may be laid out otherwise.
@@ -380,7 +386,7 @@ impl Job {
         let bytes = reply.body.len() as u64;
         self.with.copies.imported.fetch_add(bytes, Ordering::Relaxed);
         let import = match import {
-            None => match self.begin(exported.bytes_total) {
+            None => match self.begin(source, exported.bytes_total) {
                 Ok(import) => import,
                 // A copy that went through before, or a repetition of the order; it verifies.
                 Err(e) if e.kind == Kind::Exists => {
@@ -442,21 +448,22 @@ impl Job {
         (bytes, state.bucket.take(bytes, rate, now_ns).max(wait_link))
     }
 
-    fn begin(&self, bytes_total: u64) -> Result<Import> {
+    fn begin(&self, source: StoreId, bytes_total: u64) -> Result<Import> {
         let (store, chunk, generation) = key(&self.state().order);
         let own = self.with.stores.get(store).ok_or_else(|| {
             Error::not_found(format!("copy to store `{store}`: this node has no such store"))
         })?;
-        let import = match own.store.import(chunk, generation, bytes_total) {
+        let import = match own.store.import(chunk, generation, bytes_total, source) {
             // Short or damaged, and dropped for that: it makes way, if the log says so here, too.
             Err(e) if e.kind == Kind::Corrupt && !self.with.directory.counts(store, chunk)? => {
                 let until = self.with.clock.unix_ms() / 1000 + QUARANTINE_S;
                 own.store.set_aside(chunk, generation, until)?;
                 Events::count(&self.with.events.set_aside);
-                own.store.import(chunk, generation, bytes_total)
+                own.store.import(chunk, generation, bytes_total, source)
             }
             other => other,
         }?;
+        self.state().from = Some(source);
         if import.offset() > 0 {
             Events::count(&self.with.events.resumed_copies);
         }

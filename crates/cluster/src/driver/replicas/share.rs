@@ -1,6 +1,6 @@
 //! What recovery may take of this node's link: alpha of it, less what the foreground takes now,
 //! and never less than a floor (eq. 1 of Dayu). A core: it is told what went over the link, and
-//! answers bytes a second. Knows no copy; called ten times a second.
+//! answers bytes a second. Knows no copy; called 25 times a second.
 
 use holdfast_env::net::Flow;
 use std::collections::VecDeque;
@@ -12,7 +12,7 @@ pub const ALPHA_PER_MILLE: u32 = 750;
 /// B_min of the paper: 30 of 250 MB/s.
 const FLOOR_PER_MILLE: u64 = 120;
 /// What the foreground takes "now": long enough for some blocks, short enough for a burst.
-const NOW_NS: u64 = 300_000_000;
+const NOW_NS: u64 = 120_000_000;
 /// What reports are the mean of.
 const REPORT_NS: u64 = 1_000_000_000;
 

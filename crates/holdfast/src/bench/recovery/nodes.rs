@@ -256,8 +256,9 @@ impl Nodes {
         Ok(held.into_iter().map(|(name, (bytes, nodes))| (name, bytes, others(nodes))).collect())
     }
 
-    /// Compares every copy that was made with the files that it can come from, byte by byte;
-    /// answers how many there are.
+    /// Compares every copy that was made with the files that it can come from, byte by byte (that of
+    /// the node that was killed among them: a copy may have been begun before); answers how many
+    /// there are.
     pub fn compare(&self, failed: usize) -> Result<usize> {
         let tasks = self.tasks(failed)?;
         let mut made = 0;
@@ -274,7 +275,7 @@ impl Nodes {
                     Ok(source.len() == bytes.len() && source[OWN_SECTOR..] == bytes[OWN_SECTOR..])
                 };
                 let mut equal = false;
-                for holder in holders {
+                for holder in holders.iter().chain([&failed]) {
                     equal |= same(holder)?;
                 }
                 if !equal {
