@@ -5,7 +5,7 @@
 use crate::access::Caller;
 use crate::errors::OrS3;
 use crate::hash::{hex, md5_of};
-use crate::objects::{Incoming, Sink};
+use crate::incoming::{self, Incoming, Sink};
 use crate::photos;
 use crate::service::Face;
 use holdfast_blob::{BatchObject, Bucket, NEEDLE_DATA_BYTES, NewObject, Pair, PhotoSizes, Writer};
@@ -63,9 +63,9 @@ pub async fn extract(
     caller: &Caller,
     bucket: (&str, &Bucket),
     mut new: NewObject,
-    incoming: Incoming<'_>,
+    archive: Incoming<'_>,
 ) -> S3Result<S3Response<PutObjectOutput>> {
-    let expected = incoming.content_length.unwrap_or(ARCHIVE_BYTES_MAX as i64).max(0) as u64;
+    let expected = archive.content_length.unwrap_or(ARCHIVE_BYTES_MAX as i64).max(0) as u64;
     if expected > ARCHIVE_BYTES_MAX {
         return Err(s3_error!(
             EntityTooLarge,
@@ -73,16 +73,14 @@ pub async fn extract(
         ));
     }
     // The archive, and its files beside it.
-    let _share = face.budget.take(2 * expected).ok_or_else(|| {
-        s3_error!(SlowDown, "too many uploads are under way: come again in a moment")
-    })?;
-    let mut archive = Vec::with_capacity(expected as usize);
-    let hashed = incoming.receive(Sink::Memory(&mut archive), ARCHIVE_BYTES_MAX).await?;
+    let _share = incoming::take(face, 2 * expected)?;
+    let mut bytes = Vec::with_capacity(expected as usize);
+    let hashed = archive.receive(Sink::Memory(&mut bytes), ARCHIVE_BYTES_MAX).await?;
     let is_prefix = |pair: &Pair| PREFIXES.contains(&pair.name.as_str());
     let prefix = new.head.metadata.iter().find(|pair| is_prefix(pair));
     let prefix = prefix.map(|pair| pair.value.clone()).unwrap_or_default();
-    let files = files(&archive, &prefix).map_err(|why| s3_error!(InvalidRequest, "{why}"))?;
-    drop(archive);
+    let files = files(&bytes, &prefix).map_err(|why| s3_error!(InvalidRequest, "{why}"))?;
+    drop(bytes);
     for file in &files {
         face.access.check_one(caller, "PutObject", bucket.0, &file.key)?;
     }

@@ -3,9 +3,11 @@
 
 use crate::access::Caller;
 use crate::buckets::timestamp;
+use crate::conditions::ReadConditions;
 use crate::errors::OrS3;
 use crate::hash::{Algorithm, Hashed, Hashes};
-use crate::objects::{self, ReadConditions};
+use crate::incoming;
+use crate::objects;
 use crate::photos;
 use crate::service::{Face, caller};
 use holdfast_blob::{Condition, Head, NewObject, Object, Writer, version_name};
@@ -64,7 +66,7 @@ pub async fn copy_object(
     crate::settings::check_object_acl(input.acl.as_ref())?;
     objects::check_storage_class(input.storage_class.as_ref())?;
     let from = source(face, &caller, &input.copy_source)?;
-    if from.object.size > objects::PUT_BYTES_MAX {
+    if from.object.size > incoming::PUT_BYTES_MAX {
         return Err(s3_error!(InvalidRequest, "an object of more than 5 GiB is copied in parts"));
     }
     ReadConditions {
@@ -118,7 +120,7 @@ pub async fn copy_object(
     let size = from.object.size;
     let sizes = photos::sizes(&bucket)?;
     photos::check_bytes(&sizes, size)?;
-    let _share = objects::share(face, size)?;
+    let _share = incoming::share(face, size)?;
     let mut writer = Writer::new(&face.blobs, &input.bucket, &input.key, size);
     if sizes.is_some() {
         writer.keep_whole();
@@ -174,11 +176,11 @@ pub async fn upload_part_copy(
         None => 0..from.object.size,
         Some(range) => source_range(range, from.object.size)?,
     };
-    if wanted.end - wanted.start > objects::PUT_BYTES_MAX {
+    if wanted.end - wanted.start > incoming::PUT_BYTES_MAX {
         return Err(s3_error!(EntityTooLarge, "a part has at most 5 GiB"));
     }
     let expected = wanted.end - wanted.start;
-    let _share = objects::share(face, expected)?;
+    let _share = incoming::share(face, expected)?;
     let mut writer = Writer::new(&face.blobs, &input.bucket, &input.key, expected);
     let algorithm = Algorithm::parse(&upload.algorithm);
     let hashed = pour(face, &from.object, wanted, algorithm, &mut writer).await?;

@@ -5,8 +5,9 @@ use crate::errors::OrS3;
 use crate::hash::{
     Algorithm, Expected, checksum_of, combined, decode_base64, decode_hex, hex, md5_of,
 };
+use crate::incoming::{self, Incoming, Sink};
 use crate::listing::{encoded, prefixes};
-use crate::objects::{self, Incoming, Sink};
+use crate::objects;
 use crate::photos;
 use crate::service::{Face, caller};
 use holdfast_blob::{Head, ListQuery, PARTS_MAX, Pair, PartName, Refusal, Upload, Writer};
@@ -133,14 +134,14 @@ pub async fn upload_part(
     expected.algorithm = begun_with.or(expected.algorithm);
     let incoming = Incoming {
         body: input.body,
-        content_length: objects::decoded_length(&req.headers, input.content_length),
+        content_length: incoming::decoded_length(&req.headers, input.content_length),
         expected,
         trailers: req.trailing_headers.as_ref(),
     };
     let expected_bytes = incoming.expected_bytes()?;
-    let _share = objects::share(face, expected_bytes)?;
+    let _share = incoming::share(face, expected_bytes)?;
     let mut writer = Writer::new(&face.blobs, &input.bucket, &input.key, expected_bytes);
-    let hashed = incoming.receive(Sink::Writer(&mut writer), objects::PUT_BYTES_MAX).await?;
+    let hashed = incoming.receive(Sink::Writer(&mut writer), incoming::PUT_BYTES_MAX).await?;
     let etag = hashed.etag();
     let checksums = hashed.checksum.into_iter().collect();
     let part = writer.finish_part(id, number, etag, checksums).await.or_s3()?;

@@ -1,130 +1,23 @@
 //! Objects: put, shown, got whole or in part, deleted.
 
 use crate::buckets::timestamp;
+use crate::conditions::ReadConditions;
 use crate::errors::{OrS3, s3_failure};
-use crate::hash::{Algorithm, Expected, Hashed, Hashes};
+use crate::hash::{Algorithm, Expected};
+use crate::incoming::{self, Incoming, PUT_BYTES_MAX, Sink, decoded_length, share};
 use crate::outgoing::{self, Started};
 use crate::photos;
-use crate::service::{Face, Share, caller};
-use futures_core::Stream;
+use crate::service::{Face, caller};
 use holdfast_blob::{
-    Answer, Condition, Failure, Head, NEEDLE_DATA_BYTES, NewObject, Object, Outcome,
-    PHOTO_BYTES_MAX, Pair, Refusal, Writer, version_name,
+    Answer, Condition, Failure, Head, NewObject, Object, Outcome, PHOTO_BYTES_MAX, Pair, Refusal,
+    Writer, version_name,
 };
-use hyper::{HeaderMap, StatusCode};
+use hyper::HeaderMap;
 use s3s::dto::*;
-use s3s::{Body, S3Error, S3ErrorCode, S3Request, S3Response, S3Result, TrailingHeaders, s3_error};
-use std::pin::Pin;
+use s3s::{Body, S3Request, S3Response, S3Result, s3_error};
 
-/// Bytes of one put, and of one part; S3's own limit.
-pub const PUT_BYTES_MAX: u64 = 5 << 30;
 /// Names and values of user metadata, together.
 const METADATA_BYTES_MAX: usize = 2 << 10;
-
-/// A body on its way in: what is expected of it, and the memory it may take.
-pub struct Incoming<'a> {
-    pub body: Option<StreamingBlob>,
-    pub content_length: Option<i64>,
-    pub expected: Expected,
-    pub trailers: Option<&'a TrailingHeaders>,
-}
-
-/// Takes memory for a body; asks the client to come again while others have it.
-pub fn share(face: &Face, expected_bytes: u64) -> S3Result<Share> {
-    let bytes = expected_bytes.min(NEEDLE_DATA_BYTES as u64);
-    face.budget.take(bytes).ok_or_else(|| {
-        s3_error!(SlowDown, "too many uploads are under way: come again in a moment")
-    })
-}
-
-/// Where a body goes.
-pub enum Sink<'a> {
-    Writer(&'a mut Writer),
-    Memory(&'a mut Vec<u8>),
-}
-
-impl Sink<'_> {
-    fn size(&self) -> u64 {
-        match self {
-            Sink::Writer(writer) => writer.size(),
-            Sink::Memory(bytes) => bytes.len() as u64,
-        }
-    }
-
-    async fn write(&mut self, piece: &[u8]) -> S3Result<()> {
-        match self {
-            Sink::Writer(writer) => writer.write(piece).await.or_s3(),
-            Sink::Memory(bytes) => {
-                bytes.extend_from_slice(piece);
-                Ok(())
-            }
-        }
-    }
-}
-
-impl Incoming<'_> {
-    pub fn expected_bytes(&self) -> S3Result<u64> {
-        let bytes = self.content_length.unwrap_or(NEEDLE_DATA_BYTES as i64).max(0) as u64;
-        if bytes > PUT_BYTES_MAX {
-            return Err(s3_error!(
-                EntityTooLarge,
-                "one request brings at most {PUT_BYTES_MAX} bytes"
-            ));
-        }
-        Ok(bytes)
-    }
-
-    /// Receives everything, and compares it with what the client said.
-    pub async fn receive(self, mut sink: Sink<'_>, bytes_max: u64) -> S3Result<Hashed> {
-        let mut hashes = Hashes::new(self.expected.algorithm);
-        if let Some(mut body) = self.body {
-            while let Some(piece) =
-                std::future::poll_fn(|cx| Pin::new(&mut body).poll_next(cx)).await
-            {
-                let piece = piece.map_err(|e| broken(&*e))?;
-                if sink.size() + piece.len() as u64 > bytes_max {
-                    return Err(s3_error!(
-                        EntityTooLarge,
-                        "one request brings at most {bytes_max} bytes here"
-                    ));
-                }
-                hashes.update(&piece);
-                sink.write(&piece).await?;
-            }
-        }
-        if self.content_length.is_some_and(|length| length.max(0) as u64 != sink.size()) {
-            return Err(s3_error!(IncompleteBody, "the body is not as long as was said"));
-        }
-        let hashed = hashes.finish();
-        let trailers = self.trailers.and_then(TrailingHeaders::take);
-        hashed.check(&self.expected, trailers.as_ref())?;
-        Ok(hashed)
-    }
-}
-
-/// What broke a body off, from the protocol's words for it.
-fn broken(e: &(dyn std::error::Error + Send + Sync)) -> S3Error {
-    let said = e.to_string();
-    if said.contains("Sha256Mismatch") {
-        let code = S3ErrorCode::Custom("XAmzContentSHA256Mismatch".into());
-        let mut error = S3Error::with_message(
-            code,
-            "the body's SHA-256 is not the one in x-amz-content-sha256",
-        );
-        error.set_status_code(StatusCode::BAD_REQUEST);
-        return error;
-    }
-    if said.contains("SignatureMismatch") {
-        return s3_error!(
-            SignatureDoesNotMatch,
-            "a chunk of the body is not signed as it should be"
-        );
-    }
-    if said.contains("timed out") {
-        return s3_error!(RequestTimeout, "the body did not go on: {said}");
-    }
-    s3_error!(IncompleteBody, "the body broke off: {said}")
-}
 
 /// What requests ask for that is not here is refused by name, never ignored.
 pub fn refuse(asked: &[(bool, &str)]) -> S3Result<()> {
@@ -301,13 +194,16 @@ pub async fn put_object(
         return crate::batch::extract(face, &caller, bucket, new, incoming).await;
     }
     let expected_bytes = incoming.expected_bytes()?;
-    let _share = share(face, expected_bytes)?;
-    let mut writer = Writer::new(&face.blobs, &input.bucket, &input.key, expected_bytes);
     let sizes = photos::sizes(&bucket)?;
-    let mut bytes_max = PUT_BYTES_MAX;
+    photos::check_bytes(&sizes, expected_bytes)?;
+    let (_share, bytes_max) = match sizes {
+        None => (share(face, expected_bytes)?, PUT_BYTES_MAX),
+        // It is kept whole beside what is stored of it.
+        Some(_) => (incoming::take(face, 2 * expected_bytes)?, PHOTO_BYTES_MAX as u64),
+    };
+    let mut writer = Writer::new(&face.blobs, &input.bucket, &input.key, expected_bytes);
     if sizes.is_some() {
         writer.keep_whole();
-        bytes_max = PHOTO_BYTES_MAX as u64;
     }
     let hashed = incoming.receive(Sink::Writer(&mut writer), bytes_max).await?;
     new.alternates = face.scalers.scale(sizes, || writer.whole()).await?;
@@ -333,19 +229,6 @@ pub async fn put_object(
     Ok(answer)
 }
 
-/// What a body in signed chunks comes to, or what its plain length is.
-pub fn decoded_length(headers: &HeaderMap, content_length: Option<i64>) -> Option<i64> {
-    let decoded = headers.get("x-amz-decoded-content-length");
-    let decoded = decoded.and_then(|value| value.to_str().ok()?.parse().ok());
-    match headers
-        .get("x-amz-content-sha256")
-        .is_some_and(|v| v.as_bytes().starts_with(b"STREAMING"))
-    {
-        true => decoded,
-        false => content_length,
-    }
-}
-
 /// What a reader sees of a version, or why it sees nothing.
 pub fn visible(face: &Face, bucket: &str, key: &str, version: Option<&str>) -> S3Result<Object> {
     let object = face.blobs.object(bucket, key, version).or_s3()?;
@@ -363,53 +246,6 @@ pub fn visible(face: &Face, bucket: &str, key: &str, version: Option<&str>) -> S
     }
     e.set_headers(headers);
     Err(e)
-}
-
-/// RFC 9110's conditions of a read.
-pub struct ReadConditions<'a> {
-    pub if_match: Option<&'a ETagCondition>,
-    pub if_none_match: Option<&'a ETagCondition>,
-    pub if_modified_since: Option<&'a Timestamp>,
-    pub if_unmodified_since: Option<&'a Timestamp>,
-}
-
-fn seconds(timestamp: &Timestamp) -> i64 {
-    let mut text = Vec::new();
-    let _ = timestamp.format(TimestampFormat::EpochSeconds, &mut text);
-    let text = String::from_utf8(text).unwrap_or_default();
-    text.split('.').next().and_then(|s| s.parse().ok()).unwrap_or_default()
-}
-
-impl ReadConditions<'_> {
-    pub fn check(&self, object: &Object) -> S3Result<()> {
-        let is = |condition: &ETagCondition| {
-            condition.as_etag().is_none_or(|etag| etag.value() == object.etag)
-        };
-        let modified = object.modified_ms.div_euclid(1000);
-        let failed = match (self.if_match, self.if_unmodified_since) {
-            (Some(etag), _) => !is(etag),
-            (None, Some(since)) => modified > seconds(since),
-            (None, None) => false,
-        };
-        if failed {
-            return Err(s3_error!(PreconditionFailed, "the object is another one by now"));
-        }
-        let unchanged = match (self.if_none_match, self.if_modified_since) {
-            (Some(etag), _) => is(etag),
-            (None, Some(since)) => modified <= seconds(since),
-            (None, None) => false,
-        };
-        if unchanged {
-            let mut e = s3_error!(NotModified, "Not Modified");
-            let mut headers = HeaderMap::new();
-            if let Ok(etag) = format!("\"{}\"", object.etag).parse() {
-                headers.insert(hyper::header::ETAG, etag);
-            }
-            e.set_headers(headers);
-            return Err(e);
-        }
-        Ok(())
-    }
 }
 
 /// The bytes that a request wants, and whether they are a part.

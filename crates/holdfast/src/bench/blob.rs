@@ -22,7 +22,7 @@ use target::Target;
 #[derive(Args, Debug, Clone)]
 pub struct Options {
     /// put, memory (puts that are not synced), get, native, list, mixed, batch, restart, space,
-    /// photo, or `table` for all
+    /// photo, lately (gets as people look at photos), or `table` for all
     #[arg(short = 't', long = "type", default_value = "table", value_name = "TYPE")]
     pub kind: String,
     /// Sizes of objects, with commas
@@ -63,10 +63,12 @@ pub const PHOTOS: &str = "photos";
 /// Haystack's four, in pixels; and the photo that is scaled to them.
 const PHOTO_SIZES: [u32; 4] = [2048, 720, 180, 75];
 const PHOTO_SHAPE: (u32, u32) = (4000, 3000);
-const KINDS: [&str; 11] = [
+const KINDS: [&str; 12] = [
     "table", "put", "memory", "get", "native", "list", "mixed", "batch", "restart", "space",
-    "photo",
+    "photo", "lately",
 ];
+/// Nothing is served from memory that an uncounted request brought there.
+const COLD: &str = "s3_hot = \"0\"\n";
 /// Gets after a restart.
 const RESTART_GETS: u64 = 1000;
 
@@ -76,11 +78,11 @@ pub fn run(options: &Options, out: &mut Output) -> Result<()> {
         return Err(Error::invalid(format!("measure `{}`: use one of {known}", options.kind)));
     }
     if options.kind == "photo" || (options.kind == "table" && options.endpoint.is_none()) {
-        Bench::start(options, 0, "disk")?.photos(out)?;
+        Bench::start(options, 0, COLD)?.photos(out)?;
     }
     for size in options.sizes.split(',').filter(|_| options.kind != "photo") {
         let bytes = parse_bytes(size).map_err(Error::invalid)? as usize;
-        let mut bench = Bench::start(options, bytes, "disk")?;
+        let mut bench = Bench::start(options, bytes, COLD)?;
         // What else is measured needs what puts leave.
         let puts = bench.load(Kind::Put, options.objects)?;
         if bench.wants("put") {
@@ -105,9 +107,16 @@ pub fn run(options: &Options, out: &mut Output) -> Result<()> {
         }
         if bench.wants("memory") && bench.target.is_own() {
             drop(bench);
-            let bench = Bench::start(options, bytes, "disk:memory")?;
+            let settings = format!("{COLD}s3_class = \"disk:memory\"\n");
+            bench = Bench::start(options, bytes, &settings)?;
             let puts = bench.load(Kind::Put, options.objects)?;
             bench.report("put, not synced,", Kind::Put, vec![puts], None, out)?;
+        }
+        if bench.wants("lately") && bench.target.is_own() {
+            drop(bench);
+            bench = Bench::start(options, bytes, "")?;
+            bench.load(Kind::Put, options.objects)?;
+            bench.lately(out)?;
         }
     }
     Ok(())
@@ -122,8 +131,8 @@ struct Bench<'a> {
 }
 
 impl<'a> Bench<'a> {
-    fn start(options: &'a Options, bytes: usize, class: &str) -> Result<Bench<'a>> {
-        let target = Target::start(options, class)?;
+    fn start(options: &'a Options, bytes: usize, settings: &str) -> Result<Bench<'a>> {
+        let target = Target::start(options, settings)?;
         let made = client(&target.credentials)?.send(&Request::new("PUT", format!("/{BUCKET}")))?;
         if made.status != 409 {
             made.ok("make the bucket to measure in")?;
@@ -211,6 +220,35 @@ impl<'a> Bench<'a> {
             text += &format!(", {calls:.2} reads and {bytes:.0} bytes from the disk each");
         }
         out.line(|| text, || line)
+    }
+
+    /// How many gets the cache of lately written objects serves.
+    fn lately(&self, out: &mut Output) -> Result<()> {
+        let sample = self.load(Kind::Lately, 2 * self.options.objects)?;
+        let mut client = client(&self.target.credentials)?;
+        let ask = Request::new("POST", "/").with("holdfast", "cache");
+        let counts = client.send(&ask)?.ok("ask for the cache's counts")?;
+        let counts: serde_json::Value = serde_json::from_slice(&counts.body)
+            .map_err(|e| Error::invalid(format!("ask for the cache's counts: {e}")))?;
+        let number = |name: &str| counts[name].as_f64().unwrap_or_default();
+        let share = number("hits") / (number("hits") + number("misses")).max(1.0);
+        let rate = sample.operations as f64 / sample.time.as_secs_f64();
+        let line = json!({
+            "case": format!("gets as people look at photos, {} bytes each", self.bytes),
+            "ops_per_second": rounded(rate), "hit_ratio": rounded(share), "cache": counts,
+        });
+        out.line(
+            || {
+                format!(
+                    "gets as people look at photos, {} bytes each: {:.1}% from the cache ({} in it), \
+                     {rate:.0} requests a second",
+                    self.bytes,
+                    100.0 * share,
+                    holdfast_base::units::format_bytes(number("bytes") as u64)
+                )
+            },
+            || line.clone(),
+        )
     }
 
     /// Photos a second that are scaled to four sizes, and the bytes of those.

@@ -38,9 +38,19 @@ fn free_ports(nodes: u16) -> u16 {
 
 impl Dev {
     pub fn start(data: &Path, nodes: u16) -> Dev {
+        Dev::start_with(data, nodes, 0)
+    }
+
+    /// With S3 on every node; its credentials are in the node's data directory.
+    pub fn start_with_s3(data: &Path, nodes: u16) -> Dev {
+        Dev::start_with(data, nodes, free_ports(nodes))
+    }
+
+    fn start_with(data: &Path, nodes: u16, s3_port: u16) -> Dev {
         let port = free_ports(nodes);
         let mut child = binary()
-            .args(["--json", "dev", "--http-port", "0", "--s3-port", "0", "--lost-ms", "4000"])
+            .args(["--json", "dev", "--http-port", "0", "--lost-ms", "4000"])
+            .args(["--s3-port", &s3_port.to_string()])
             .args(["--nodes", &nodes.to_string(), "--port", &port.to_string(), "--data"])
             .arg(data)
             .spawn()

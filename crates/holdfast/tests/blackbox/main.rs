@@ -9,6 +9,7 @@
 mod bad_data;
 mod bad_frames;
 mod bad_input;
+mod blob_cluster;
 mod blob_disk;
 mod cache;
 mod cluster;

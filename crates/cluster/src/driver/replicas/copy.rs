@@ -485,10 +485,10 @@ mod tests {
         }
         // 50 MiB at 10 a second: the first block comes at once, the last is paid for later.
         assert!((4800..=4900).contains(&now_ms), "{now_ms} ms");
-        // A pause of an hour earns a tenth of a second.
+        // A pause of an hour earns a thirty-second of a second, 320 KiB.
         now_ms += 3_600_000;
         assert_eq!(bucket.take(MIB, rate, now_ms * 1_000_000), 0);
-        assert_eq!(bucket.take(MIB, rate, now_ms * 1_000_000), 0);
-        assert_eq!(bucket.take(MIB, rate, now_ms * 1_000_000), 100);
+        assert_eq!(bucket.take(MIB, rate, now_ms * 1_000_000), 68);
+        assert_eq!(bucket.take(MIB, rate, now_ms * 1_000_000), 168);
     }
 }

@@ -25,6 +25,9 @@ pub enum Kind {
     /// So many objects in one request, as an archive.
     Batch(u64),
     Delete,
+    /// As people look at photos: one put in ten, gets of what is new more than of what is old, and
+    /// every fourth of them by a delivery network.
+    Lately,
     /// Of one photo, each time under another name, in a bucket that keeps several sizes.
     Photo,
 }
@@ -154,6 +157,29 @@ impl Load<'_> {
                     .with("max-keys", LISTED.to_string());
                 start = Instant::now();
                 client.send(&request)?.ok("list")?;
+            }
+            Kind::Lately if turn.is_multiple_of(10) => {
+                let number = self.options.objects + turn / 10;
+                let data = body(number, bytes);
+                start = Instant::now();
+                let put = Request { body: &data, ..Request::new("PUT", path(number)) };
+                client.send(&put)?.ok("put")?;
+            }
+            Kind::Lately => {
+                // Those that are being put are left out.
+                let newest = self.options.objects
+                    + (turn / 10).saturating_sub(2 * self.options.clients as u64);
+                let chance = (turn * STEP % 1_000_003) as f64 / 1_000_003.0;
+                let age = (newest as f64).powf(chance) as u64;
+                let number = newest.saturating_sub(age.max(1));
+                let expected = crc32c(&body(number, bytes));
+                let mut get = Request::new("GET", path(number));
+                if turn % 4 == 1 {
+                    get.headers.push(("cdn-loop", "cdn.example".to_owned()));
+                }
+                start = Instant::now();
+                let got = client.send(&get)?.ok("get")?;
+                check(number, &got.body, expected)?;
             }
             Kind::Photo => {
                 let path = format!("/{PHOTOS}/{turn:08}.jpg");

@@ -59,8 +59,8 @@ fn start(directory: &Path) -> Result<Own> {
 }
 
 impl Target {
-    /// The service that was named, or a node whose objects are of storage class `class`.
-    pub fn start(options: &Options, class: &str) -> Result<Target> {
+    /// The service that was named, or a node with these settings beside the usual ones.
+    pub fn start(options: &Options, settings: &str) -> Result<Target> {
         if let Some(endpoint) = &options.endpoint {
             let credentials = Credentials {
                 access_key: options.access_key.clone(),
@@ -73,10 +73,9 @@ impl Target {
         let directory = parent.join(format!("holdfast-bench-{}", std::process::id()));
         std::fs::create_dir_all(&directory)?;
         let port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-        // Nothing is served from memory that an uncounted request brought there.
         let settings = format!(
-            "native_port = 0\nhttp_port = 0\ncache_port = 0\ns3_port = {port}\ns3_hot = \"0\"\n\
-             s3_class = \"{class}\"\ndram = \"0\"\nscrub = \"0\"\n"
+            "native_port = 0\nhttp_port = 0\ncache_port = 0\ns3_port = {port}\ndram = \"0\"\n\
+             scrub = \"0\"\n{settings}"
         );
         std::fs::write(directory.join(FILE), settings)?;
         let own = start(&directory)?;
