@@ -132,6 +132,10 @@ impl Housekeeping {
         let (blobs, node) = (&self.blobs, &self.blobs.node);
         let _alone = blobs.compacting.lock().expect("no holder of this lock panics");
         let id = chunk.chunk;
+        // Whoever held the lock before may have freed it.
+        if node.namespace.read(|view, _| view.chunk(id).is_none())? {
+            return Ok(());
+        }
         blobs.propose_and_wait(&Command::CloseChunk { chunk: id })?;
         let close = holdfast_cluster::Command::CloseChunk { chunk: id };
         node.propose_and_wait(close, Durability::Durable)?;

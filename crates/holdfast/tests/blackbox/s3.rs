@@ -310,6 +310,35 @@ fn compaction_gives_back_what_was_deleted_and_keeps_the_rest() {
     node.stop();
 }
 
+/// A person asked for compaction while housekeeping freed the chunks that it had just listed: it
+/// ended with "close chunk: it is not known".
+#[test]
+fn compactions_at_once_do_not_stumble_over_each_other() {
+    let scratch = Scratch::new();
+    let data = scratch.path("data");
+    let node = start_with(&data, "chunk = \"1M\"\n");
+    blob(&data, &["mb", "box"], b"").ok();
+    let file = scratch.path("file");
+    let name = |i: usize| format!("box/{i}");
+    for i in 0..30 {
+        std::fs::write(&file, bytes(i as u64, 300_000)).unwrap();
+        blob(&data, &["put", file.to_str().unwrap(), &name(i)], b"").ok();
+    }
+    let gone: Vec<String> = (0..30).filter(|i| i % 7 > 0).map(name).collect();
+    let words: Vec<&str> = ["rm"].into_iter().chain(gone.iter().map(String::as_str)).collect();
+    blob(&data, &words, b"").ok();
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| blob(&data, &["compact"], b"").ok());
+        }
+    });
+    for i in (0..30).step_by(7) {
+        blob(&data, &["get", &name(i), file.to_str().unwrap()], b"").ok();
+        assert_eq!(std::fs::read(&file).unwrap(), bytes(i as u64, 300_000));
+    }
+    node.stop();
+}
+
 /// Sends bytes as they are, and answers what comes back until the connection ends.
 fn raw(endpoint: &str, request: &[u8]) -> String {
     let address = endpoint.strip_prefix("http://").unwrap();
