@@ -30,7 +30,7 @@ test: ## everything that must hold before a change is merged
 	@$(MAKE) --no-print-directory lint
 	@$(MAKE) --no-print-directory tidy
 	@$(MAKE) --no-print-directory unit
-	@$(MAKE) --no-print-directory sim SCHEDULES=150 SEED=1
+	@$(MAKE) --no-print-directory sim SCHEDULES=300 SEED=1
 	@$(MAKE) --no-print-directory callgrind
 	@echo "== test: all steps passed"
 
