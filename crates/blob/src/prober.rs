@@ -87,15 +87,12 @@ impl Prober {
                 sample.entry(store).or_insert(extent);
             }
         }
-        let writable = node.cluster.read(|view, _| {
-            let is = |store: &StoreId| {
-                view.store(*store).is_some_and(|info| {
-                    let lives = view.node(info.node).map(|node| node.state);
-                    info.state == StoreState::Live && lives == Some(NodeState::Live)
-                })
-            };
-            sample.keys().copied().filter(is).collect::<Vec<StoreId>>()
-        })?;
+        let mut writable = Vec::new();
+        for store in sample.keys() {
+            if self.is_writable(*store)? {
+                writable.push(*store);
+            }
+        }
         sample.retain(|store, _| writable.contains(store));
         Ok(sample)
     }
@@ -107,13 +104,21 @@ impl Prober {
         node.wait_for(|done| node.replicator.read(&[store], wanted, done)).map(drop)
     }
 
-    /// Whether a failure says something of the store: silence of its node does not, which others
-    /// judge, nor does an object that is gone meanwhile.
+    /// A store that is written to, of a node that lives.
+    fn is_writable(&self, store: StoreId) -> Result<bool> {
+        self.blobs.node.cluster.read(|view, _| {
+            view.store(store).is_some_and(|info| {
+                let lives = view.node(info.node).map(|node| node.state);
+                info.state == StoreState::Live && lives == Some(NodeState::Live)
+            })
+        })
+    }
+
+    /// Whether a failure says something of the store: not when its node is silent by now, which
+    /// others judge, nor when the object is gone meanwhile.
     fn is_news(&self, store: StoreId, extent: &Extent, e: &Error) -> Result<bool> {
-        match e.kind {
-            Kind::Retry => return Ok(false),
-            Kind::NotFound => {}
-            _ => return Ok(true),
+        if e.kind != Kind::NotFound {
+            return self.is_writable(store);
         }
         let lives = self.blobs.index.get(&rows::slot(extent.pointer))?.is_some();
         let held = self.blobs.node.namespace.read(|view, _| {
