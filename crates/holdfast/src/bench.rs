@@ -12,6 +12,7 @@ pub mod cluster;
 pub mod incast;
 mod limits;
 mod names;
+mod process;
 pub mod recovery;
 pub mod report;
 pub mod scheduler;

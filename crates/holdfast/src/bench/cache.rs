@@ -189,9 +189,9 @@ fn measure(
         requests.comparable = false;
         limits.push(rate(&load_on(&null, &case.bare(), &requests, options)?));
         requests.comparable = true;
-        let (server, client) = (ours.cpu_seconds(), super::server::own_cpu_seconds());
+        let (server, client) = (ours.cpu_seconds(), super::process::own_cpu_seconds());
         let ran = load_on(ours, case, &requests, options)?;
-        let cpu = (ours.cpu_seconds() - server, super::server::own_cpu_seconds() - client);
+        let cpu = (ours.cpu_seconds() - server, super::process::own_cpu_seconds() - client);
         samples.push(sample(ran, case, requests.reply_bytes, cpu));
         if let Some((peer, _)) = peer {
             peers.push(rate(&load_on(peer, case, &requests, options)?));
@@ -219,9 +219,9 @@ fn foreign(target: &str, cases: &[&Case], options: &Options, out: &mut Output) -
         let requests = Requests::new(case.kind, case.keys_each, options.keys, options.value);
         let mut samples = Vec::new();
         for _ in 0..options.repetitions.max(1) {
-            let client = super::server::own_cpu_seconds();
+            let client = super::process::own_cpu_seconds();
             let ran = load_on(&target, case, &requests, options)?;
-            let cpu = (0.0, super::server::own_cpu_seconds() - client);
+            let cpu = (0.0, super::process::own_cpu_seconds() - client);
             samples.push(sample(ran, case, requests.reply_bytes, cpu));
         }
         report(case, samples, Vec::new(), None, out)?;

@@ -3,8 +3,8 @@
 //! that repair is allowed. Then the processor time of three copies beside that of one, for the
 //! same bytes.
 
+use super::process::{cpu_seconds, own_cpu_seconds};
 use super::report::{Figure, Report, Sample};
-use super::server::{cpu_seconds, own_cpu_seconds};
 use crate::dev::local::LocalCluster;
 use crate::output::Output;
 use clap::Args;

@@ -198,7 +198,7 @@ impl Experiment<'_> {
         load.rewind();
         pause(QUIET);
         let mut quiet = load.rewind();
-        nodes.kill(self.failed)?;
+        nodes.kill(self.failed);
         wait(&mut client, |recovery| recovery.copies > 0)?;
         load.rewind();
         let cpu = nodes.cpu_seconds();

@@ -1,7 +1,8 @@
 //! What is measured and how it is said: a meter for one repetition, and the line that a case
 //! comes to.
 
-use super::server::{self, Server};
+use super::process::own_cpu_seconds;
+use super::server::Server;
 use holdfast_base::Result;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
@@ -82,7 +83,7 @@ impl<'a> Meter<'a> {
     pub fn run(&mut self) {
         self.running = Some(Running {
             server_cpu: self.server.cpu_seconds(),
-            client_cpu: server::own_cpu_seconds(),
+            client_cpu: own_cpu_seconds(),
             start: Instant::now(),
         });
     }
@@ -91,7 +92,7 @@ impl<'a> Meter<'a> {
         if let Some(running) = self.running.take() {
             self.sample.time += running.start.elapsed();
             self.sample.server_cpu += self.server.cpu_seconds() - running.server_cpu;
-            self.sample.client_cpu += server::own_cpu_seconds() - running.client_cpu;
+            self.sample.client_cpu += own_cpu_seconds() - running.client_cpu;
         }
     }
 

@@ -9,8 +9,8 @@ mod kernels;
 mod minute;
 mod peers;
 
+use super::process::own_cpu_seconds;
 use super::report::{median, rounded};
-use super::server::own_cpu_seconds;
 use crate::output::Output as Lines;
 use cgroup::Cgroup;
 use clap::Args;

@@ -2,8 +2,8 @@
 //! compared with what was put.
 
 use super::{BUCKET, Options, PHOTOS, Target};
+use crate::bench::process::own_cpu_seconds;
 use crate::bench::report::Sample;
-use crate::bench::server::own_cpu_seconds;
 use crate::blob::client;
 use holdfast_base::checksum::crc32c;
 use holdfast_base::{Error, Result};

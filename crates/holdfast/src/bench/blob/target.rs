@@ -2,13 +2,11 @@
 //! again over the same data, or any other S3 service.
 
 use super::Options;
-use crate::bench::server::{cpu_seconds, memory_bytes};
+use crate::bench::process::Process;
 use crate::config::FILE;
 use holdfast_base::{Error, Result};
 use holdfast_s3::{CREDENTIALS_FILE, Credentials};
-use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::path::PathBuf;
 
 pub struct Target {
     pub credentials: Credentials,
@@ -16,44 +14,15 @@ pub struct Target {
 }
 
 struct Own {
-    child: Child,
-    /// Kept open: a node whose output nobody reads would end.
-    _output: BufReader<ChildStdout>,
+    process: Process,
     directory: PathBuf,
-}
-
-impl Drop for Own {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }
 
 impl Drop for Target {
     fn drop(&mut self) {
-        if let Some(own) = self.own.take() {
-            let directory = own.directory.clone();
-            drop(own);
+        if let Some(Own { process, directory }) = self.own.take() {
+            drop(process);
             let _ = std::fs::remove_dir_all(directory);
-        }
-    }
-}
-
-fn start(directory: &Path) -> Result<Own> {
-    let mut child = Command::new(std::env::current_exe()?)
-        .args(["--json", "up", "--data"])
-        .arg(directory)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .spawn()?;
-    let output = child.stdout.take().ok_or_else(|| Error::bug("its output is not ours"))?;
-    let mut own = Own { child, _output: BufReader::new(output), directory: directory.to_owned() };
-    let mut line = String::new();
-    own._output.read_line(&mut line)?;
-    match line.contains("ready") {
-        true => Ok(own),
-        false => {
-            Err(Error::retry("start a node to measure: it ended at once, see its message above"))
         }
     }
 }
@@ -78,7 +47,7 @@ impl Target {
              scrub = \"0\"\n{settings}"
         );
         std::fs::write(directory.join(FILE), settings)?;
-        let own = start(&directory)?;
+        let own = Own { process: Process::up(&directory)?, directory: directory.clone() };
         let text = std::fs::read_to_string(directory.join(CREDENTIALS_FILE)).unwrap_or_default();
         let credentials = Credentials::parse(&text)
             .ok_or_else(|| Error::bug("the node that was started wrote no credentials"))?;
@@ -95,18 +64,17 @@ impl Target {
     }
 
     pub fn cpu_seconds(&self) -> f64 {
-        let pid = self.own.as_ref().map(|own| own.child.id());
-        pid.map_or(0.0, |pid| cpu_seconds(&format!("/proc/{pid}/stat")))
+        self.own.as_ref().map_or(0.0, |own| own.process.cpu_seconds())
     }
 
     /// Memory of the node's own, in bytes.
     pub fn memory_bytes(&self) -> u64 {
-        self.own.as_ref().map_or(0, |own| memory_bytes(own.child.id()))
+        self.own.as_ref().map_or(0, |own| own.process.memory_bytes())
     }
 
     /// Calls of the read family that the node made, and bytes that it had the disk read.
     pub fn reads(&self) -> (u64, u64) {
-        let pid = self.own.as_ref().map_or(0, |own| own.child.id());
+        let pid = self.own.as_ref().map_or(0, |own| own.process.id());
         let io = std::fs::read_to_string(format!("/proc/{pid}/io")).unwrap_or_default();
         let field = |name: &str| {
             let line = io.lines().find_map(|line| line.strip_prefix(name));
@@ -152,10 +120,10 @@ impl Target {
         let Some(own) = self.own.take() else {
             return Err(Error::invalid("restart: that is for a node of this benchmark's own"));
         };
-        let directory = own.directory.clone();
-        drop(own);
+        let Own { process, directory } = own;
+        drop(process);
         self.drop_cached()?;
-        self.own = Some(start(&directory)?);
+        self.own = Some(Own { process: Process::up(&directory)?, directory });
         Ok(())
     }
 }

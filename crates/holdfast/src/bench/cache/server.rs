@@ -35,7 +35,7 @@ impl Drop for Target {
 impl Target {
     pub fn cpu_seconds(&self) -> f64 {
         let stat = self.child.as_ref().map(|child| format!("/proc/{}/stat", child.id()));
-        stat.map_or(0.0, |path| crate::bench::server::cpu_seconds(&path))
+        stat.map_or(0.0, |path| crate::bench::process::cpu_seconds(&path))
     }
 
     /// Our cache with further options.

@@ -3,17 +3,16 @@
 //! methods recover the same chunks from the same places.
 
 use super::network::{address, namespace};
-use crate::bench::server::cpu_seconds;
+use crate::bench::process::Process;
 use crate::config::FILE;
 use holdfast_base::ids::NodeId;
 use holdfast_base::{Error, Result};
 use holdfast_client::{Client, Endpoint, NewFile, Options};
 use holdfast_env::tasks::Stop;
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 pub const CHUNK_BYTES: usize = 1 << 20;
@@ -34,15 +33,9 @@ pub struct Plan {
 }
 
 pub struct Nodes {
-    running: Vec<Option<Running>>,
+    running: Vec<Option<Process>>,
     data: PathBuf,
     template: PathBuf,
-}
-
-struct Running {
-    child: Child,
-    /// Kept open: a node whose output nobody reads would end.
-    _output: BufReader<ChildStdout>,
 }
 
 pub fn pause(time: Duration) {
@@ -97,7 +90,7 @@ impl Nodes {
         Ok(())
     }
 
-    fn launch(&self, node: usize, link: u64, lost_ms: u64, plan: &Plan) -> Result<Running> {
+    fn launch(&self, node: usize, link: u64, lost_ms: u64, plan: &Plan) -> Result<Process> {
         let directory = self.directory(node);
         std::fs::create_dir_all(&directory)?;
         let join = match node {
@@ -113,52 +106,27 @@ impl Nodes {
             plan.planner,
         );
         std::fs::write(directory.join(FILE), config)?;
-        let mut child = Command::new("ip")
-            .args(["netns", "exec", &namespace(node)])
-            .arg(std::env::current_exe()?)
-            .args(["--json", "node", "run", "--data"])
-            .arg(&directory)
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .spawn()?;
-        let Some(output) = child.stdout.take() else {
-            return Err(Error::bug("start a node: its output is not ours"));
-        };
-        let mut output = BufReader::new(output);
-        let mut line = String::new();
-        output.read_line(&mut line)?;
-        let running = Running { child, _output: output };
-        if !line.contains("\"ready\"") {
-            let what = "start a node to measure: it ended at once, see its message above";
-            return Err(Error::retry(what));
-        }
-        Ok(running)
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &namespace(node)]).arg(std::env::current_exe()?);
+        Process::start(command.args(["--json", "node", "run", "--data"]).arg(&directory))
     }
 
     /// Processor time of all nodes so far.
     pub fn cpu_seconds(&self) -> f64 {
-        let running = self.running.iter().flatten();
-        running.map(|node| cpu_seconds(&format!("/proc/{}/stat", node.child.id()))).sum()
+        self.running.iter().flatten().map(Process::cpu_seconds).sum()
     }
 
     /// As if its power had failed.
-    pub fn kill(&mut self, node: usize) -> Result<()> {
-        if let Some(mut running) = self.running[node].take() {
-            running.child.kill()?;
-            running.child.wait()?;
-        }
-        Ok(())
+    pub fn kill(&mut self, node: usize) {
+        self.running[node] = None;
     }
 
     pub fn stop(&mut self, in_order: bool) -> Result<()> {
-        for running in self.running.iter_mut().rev() {
-            let Some(mut running) = running.take() else { continue };
-            if in_order {
-                holdfast_env::signals::terminate(running.child.id())?;
-            } else {
-                running.child.kill()?;
+        for running in self.running.iter_mut().rev().filter_map(Option::take) {
+            match in_order {
+                true => running.end()?,
+                false => drop(running),
             }
-            running.child.wait()?;
         }
         Ok(())
     }
