@@ -21,9 +21,13 @@ pub const ENTRY_BYTES: u64 = 2 * size_of::<Entry>() as u64;
 
 /// Up to so many entries a comparison sort beats a scatter.
 const SCATTER_FROM: usize = 24;
-/// Scatters make buckets of about eight entries, in as few steps as bits allow.
-const SCATTER_BITS_MAX: u32 = 10;
-const BUCKET_BITS: u32 = 3;
+/// A scatter of many makes buckets of some `1 << BUCKET_BITS` entries, which a scatter in the cache
+/// divides into more buckets than they have entries, so that hardly any two meet.
+const SCATTER_BITS_MAX: u32 = 11;
+const BUCKET_BITS: u32 = 8;
+const SPARSE_BITS: u32 = 1;
+/// Where no bucket has more entries, all are put right by one insertion sort.
+const NEARLY_SORTED: u32 = 32;
 /// Ties of more records look deeper into the key; fewer are compared.
 const DEEPER_FROM: usize = 4;
 /// How far ahead records are fetched into the cache while others are moved.
@@ -202,8 +206,7 @@ pub fn sort(
 fn scatter(entries: &mut [Entry], other: &mut [Entry], into_other: bool) {
     let count = entries.len();
     if count < SCATTER_FROM {
-        // Places make entries different, and rise.
-        entries.sort_unstable();
+        insertion_sort(entries);
         if into_other {
             other.copy_from_slice(entries);
         }
@@ -213,22 +216,25 @@ fn scatter(entries: &mut [Entry], other: &mut [Entry], into_other: bool) {
         entries.iter().fold((Entry::MAX, 0), |(least, most), e| (least.min(*e), most.max(*e)));
     let least = least >> PLACE_BITS << PLACE_BITS;
     let span = Entry::BITS - ((most - least) >> PLACE_BITS).leading_zeros();
-    let wanted = count.ilog2().saturating_sub(BUCKET_BITS);
-    let steps = wanted.div_ceil(SCATTER_BITS_MAX).max(1);
-    let bits = wanted.div_ceil(steps).min(span);
     if span == 0 {
         if into_other {
             other.copy_from_slice(entries);
         }
         return;
     }
+    let wanted = match count.ilog2() {
+        few if few + SPARSE_BITS <= SCATTER_BITS_MAX => few + SPARSE_BITS,
+        many => (many - BUCKET_BITS).min(SCATTER_BITS_MAX),
+    };
+    let bits = wanted.min(span);
     let shift = PLACE_BITS + span - bits;
     let bucket = |entry: Entry| ((entry - least) >> shift) as usize & ((1 << SCATTER_BITS_MAX) - 1);
     let mut ends = [0u32; 1 << SCATTER_BITS_MAX];
     let ends = &mut ends[..1 << bits];
     entries.iter().for_each(|entry| ends[bucket(*entry)] += 1);
-    let mut total = 0;
+    let (mut total, mut largest) = (0, 0);
     for end in ends.iter_mut() {
+        largest = largest.max(*end);
         total += std::mem::replace(end, total);
     }
     for entry in entries.iter() {
@@ -236,12 +242,37 @@ fn scatter(entries: &mut [Entry], other: &mut [Entry], into_other: bool) {
         other[*end as usize] = *entry;
         *end += 1;
     }
+    if largest <= NEARLY_SORTED {
+        insertion_sort(other);
+        if !into_other {
+            entries.copy_from_slice(other);
+        }
+        return;
+    }
     let mut start = 0;
     for end in ends {
         let range = start..*end as usize;
         start = range.end;
         // What it is divided from has room for what it becomes.
         scatter(&mut other[range.clone()], &mut entries[range], !into_other);
+    }
+}
+
+/// For entries that are nearly where they belong. Places make them different, and rise.
+fn insertion_sort(entries: &mut [Entry]) {
+    let Some(mut before) = entries.first().copied() else { return };
+    for i in 1..entries.len() {
+        let entry = entries[i];
+        if entry >= before {
+            before = entry;
+            continue;
+        }
+        let mut to = i;
+        while to > 0 && entries[to - 1] > entry {
+            entries[to] = entries[to - 1];
+            to -= 1;
+        }
+        entries[to] = entry;
     }
 }
 

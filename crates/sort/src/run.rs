@@ -2,7 +2,7 @@
 
 use crate::distribute::Piece;
 use crate::input::{self, Input, Opened};
-use crate::kernel::merge::{Head, LoserTree};
+use crate::kernel::merge::LoserTree;
 use crate::order::{Depth, Order};
 use crate::progress::Progress;
 use crate::record::Format;
@@ -29,9 +29,11 @@ pub(crate) struct Run<'a> {
     source: Source<'a>,
     format: Format,
     window: AlignedBuf,
-    /// What was read and not yet handed out is `bytes[at..]`.
+    /// What was read and not yet handed out is `bytes[at..]`; in front of it is the record that
+    /// was handed out last, of so many bytes.
     bytes: Vec<u8>,
     at: usize,
+    last: usize,
     progress: Option<&'a Progress>,
 }
 
@@ -40,7 +42,7 @@ impl<'a> Run<'a> {
     pub fn of_bytes(bytes: &'a [u8], format: Format) -> Run<'a> {
         let window = AlignedBuf::zeroed(BYTES_WINDOW);
         let source = Source::Stream(String::new(), Box::new(bytes));
-        Run { source, format, window, bytes: Vec::new(), at: 0, progress: None }
+        Run { source, format, window, bytes: Vec::new(), at: 0, last: 0, progress: None }
     }
 
     pub fn of_pieces(
@@ -52,7 +54,7 @@ impl<'a> Run<'a> {
     ) -> Run<'a> {
         let window = AlignedBuf::zeroed(window);
         let source = Source::Pieces(spills, pieces.iter().collect(), 0);
-        Run { source, format, window, bytes: Vec::new(), at: 0, progress: Some(progress) }
+        Run { source, format, window, bytes: Vec::new(), at: 0, last: 0, progress: Some(progress) }
     }
 
     pub fn of_input(
@@ -67,28 +69,63 @@ impl<'a> Run<'a> {
             Input::Stream(name, stream) => Source::Stream(name, stream),
         };
         let window = AlignedBuf::zeroed(window);
-        Ok(Run { source, format, window, bytes: Vec::new(), at: 0, progress: Some(progress) })
+        Ok(Run {
+            source,
+            format,
+            window,
+            bytes: Vec::new(),
+            at: 0,
+            last: 0,
+            progress: Some(progress),
+        })
     }
 
     /// The next record; none at the end.
     pub fn next(&mut self) -> Result<Option<&[u8]>> {
+        Ok(if self.advance()? { Some(self.record()) } else { None })
+    }
+
+    /// The record that was come to last.
+    #[inline]
+    fn record(&self) -> &[u8] {
+        &self.bytes[self.at - self.last..self.at]
+    }
+
+    /// Goes to the next record; false at the end.
+    #[inline]
+    fn advance(&mut self) -> Result<bool> {
         loop {
             if let Some(n) = self.format.record_bytes(&self.bytes[self.at..]) {
                 self.at += n;
-                return Ok(Some(&self.bytes[self.at - n..self.at]));
+                self.last = n;
+                return Ok(true);
             }
-            self.bytes.drain(..self.at);
-            self.at = 0;
-            let read = self.read()?;
-            if read == 0 {
-                if self.bytes.is_empty() {
-                    return Ok(None);
-                }
-                self.format.complete(&mut self.bytes)?;
-                continue;
+            if !self.refill()? {
+                return Ok(false);
             }
-            self.bytes.extend_from_slice(&self.window[..read]);
         }
+    }
+
+    /// Reads on; false at the end.
+    fn refill(&mut self) -> Result<bool> {
+        self.bytes.drain(..self.at);
+        (self.at, self.last) = (0, 0);
+        let read = self.read()?;
+        if read > 0 {
+            self.bytes.extend_from_slice(&self.window[..read]);
+        } else if self.bytes.is_empty() {
+            return Ok(false);
+        } else {
+            self.format.complete(&mut self.bytes)?;
+        }
+        Ok(true)
+    }
+
+    /// Goes to the next record; answers its prefix.
+    #[inline]
+    fn next_prefix(&mut self, order: &Order) -> Result<Option<u128>> {
+        let more = self.advance()?;
+        Ok(more.then(|| order.prefix(self.format.body(self.record()), Depth::default())))
     }
 
     fn read(&mut self) -> Result<usize> {
@@ -151,39 +188,21 @@ pub(crate) fn merge(
     format: Format,
     mut each: impl FnMut(&[u8]) -> Result<()>,
 ) -> Result<()> {
-    // A head keeps a copy of its record: the window below it moves on.
-    let mut records: Vec<Vec<u8>> = vec![Vec::new(); runs.len()];
-    let mut failed = None;
-    let mut take =
-        |source: usize, head: &mut Head, records: &mut Vec<Vec<u8>>| match runs[source].next() {
-            Ok(Some(record)) => {
-                records[source].clear();
-                records[source].extend_from_slice(record);
-                head.body.clear();
-                head.body.extend_from_slice(format.body(record));
-                head.prefix = order.prefix(&head.body, Depth::default());
-            }
-            Ok(None) => head.ended = true,
-            Err(e) => {
-                head.ended = true;
-                failed.get_or_insert(e);
-            }
-        };
-    let mut heads = Vec::new();
-    for source in 0..records.len() {
-        let mut head = Head::default();
-        take(source, &mut head, &mut records);
-        heads.push(head);
+    let ties = |runs: &[Run<'_>], a: usize, b: usize| {
+        order.compare(format.body(runs[a].record()), format.body(runs[b].record()))
+    };
+    let mut heads = Vec::with_capacity(runs.len());
+    for run in runs.iter_mut() {
+        heads.push(run.next_prefix(order)?);
     }
-    let mut tree = LoserTree::new(heads, order);
+    let mut tree = LoserTree::new(heads.into_iter(), |a, b| ties(runs, a, b));
     while let Some(winner) = tree.winner() {
-        each(&records[winner])?;
-        tree.advance(winner, order, |head| take(winner, head, &mut records));
+        let run = &mut runs[winner];
+        each(run.record())?;
+        let head = run.next_prefix(order)?;
+        tree.advance(head, |a, b| ties(runs, a, b));
     }
-    match failed {
-        Some(e) => Err(e),
-        None => Ok(()),
-    }
+    Ok(())
 }
 
 /// Writes a run to the temporary disks.

@@ -80,13 +80,23 @@ pub fn own_cpu_seconds() -> f64 {
     cpu_seconds("/proc/self/stat")
 }
 
+/// Of children that have ended and were waited for.
+pub fn ended_children_cpu_seconds() -> f64 {
+    ticks("/proc/self/stat", 13) / TICKS_PER_SECOND
+}
+
 /// User and system time of all threads. A process that is gone has used none.
 pub fn cpu_seconds(path: &str) -> f64 {
+    ticks(path, 11) / TICKS_PER_SECOND
+}
+
+/// Two fields together of those behind the name, which may hold anything in its parentheses:
+/// utime and stime are the 12th and 13th, the same of children the next two.
+fn ticks(path: &str, skipped: usize) -> f64 {
     let stat = read(path);
-    // The name in parentheses may hold anything; utime and stime are fields 14 and 15.
     let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
-    let ticks = fields.split_whitespace().skip(11).take(2);
-    ticks.filter_map(|t| t.parse::<f64>().ok()).sum::<f64>() / TICKS_PER_SECOND
+    let ticks = fields.split_whitespace().skip(skipped).take(2);
+    ticks.filter_map(|t| t.parse::<f64>().ok()).sum()
 }
 
 fn read(path: &str) -> String {

@@ -224,8 +224,9 @@ fn run_peers(options: &SortBench, case: &Case<'_>, python: Option<&Path>) -> Res
     peers.extend(python.map(peers::duckdb));
     for _ in 0..options.peer_repetitions {
         for peer in &mut peers {
-            let Some(seconds) = peer.run(&request)? else { continue };
-            peer.seconds.push(seconds);
+            if !peer.run(&request)? {
+                continue;
+            }
             if peer.keeps_order(kind) && !peers::same(&output, &other)? {
                 return Err(Error::bug(format!("compare with {}: the outputs differ", peer.name)));
             }
@@ -314,7 +315,15 @@ fn line(case: &Case<'_>, samples: &[Sample], peers: &[Peer]) -> Value {
     let rates = samples.iter().map(|s| size / s.seconds);
     let spread = rates.fold((f64::MAX, 0f64), |(a, b), v| (a.min(v), b.max(v)));
     let rate_of = |peer: &Peer| size / median(peer.seconds.iter().copied());
-    let object = |peer: &Peer| json!({"name": peer.name, "version": peer.version, "value": rounded(rate_of(peer))});
+    let object = |peer: &Peer| {
+        let cpu = median(peer.cpu_seconds.iter().copied()) / (size / 1e9);
+        json!({
+            "name": peer.name,
+            "version": peer.version,
+            "value": rounded(rate_of(peer)),
+            "cpu_seconds_per_gb": rounded(cpu),
+        })
+    };
     let Case { kind, note, .. } = case;
     let (bytes, memory) = (format_bytes(case.bytes), format_bytes(case.memory));
     json!({
@@ -350,17 +359,16 @@ fn line(case: &Case<'_>, samples: &[Sample], peers: &[Peer]) -> Value {
 fn text(line: &Value) -> String {
     let number = |value: &Value| value.as_f64().unwrap_or_default();
     let mb = |value: &Value| number(value) / 1e6;
-    let peer = match &line["ratio_to_peer"] {
-        Value::Null => String::new(),
-        ratio => format!("; {ratio} times {}", line["peer"]["name"].as_str().unwrap_or_default()),
-    };
-    let others = line["other_peers"].as_array().into_iter().flatten().map(|other| {
-        let ratio = number(&line["bytes_per_second"]) / number(&other["value"]);
-        format!(", {ratio:.2} times {}", other["name"].as_str().unwrap_or_default())
+    let peers = line["other_peers"].as_array().into_iter().flatten();
+    let peers = std::iter::once(&line["peer"]).chain(peers).filter(|peer| !peer.is_null());
+    let peers = peers.map(|peer| {
+        let ratio = number(&line["bytes_per_second"]) / number(&peer["value"]);
+        let (name, cpu) = (peer["name"].as_str().unwrap_or_default(), &peer["cpu_seconds_per_gb"]);
+        format!("; {ratio:.2} times {name} (which takes {cpu})")
     });
-    let peer = peer + &others.collect::<String>();
+    let peers: String = peers.collect();
     format!(
-        "{}: {:.1} s, {:.0} MB/s, {} of {} ({:.0} MB/s before, {:.0} after){peer}; {} CPU-s a GB, {} of memory, {} reads and {} writes a byte",
+        "{}: {:.1} s, {:.0} MB/s, {} of {} ({:.0} MB/s before, {:.0} after), {} CPU-s a GB{peers}; {} of memory, {} reads and {} writes a byte",
         line["case"].as_str().unwrap_or_default(),
         number(&line["seconds"]),
         mb(&line["bytes_per_second"]),

@@ -1,9 +1,10 @@
 use super::combine::{Blocks, Combiner};
-use super::merge::{Head, LoserTree};
+use super::merge::LoserTree;
 use super::*;
 use crate::key::{Key, LineOptions};
 use holdfast_env::buf::AlignedBuf;
 use holdfast_env::{Rng, SeededRng};
+use std::cmp::Ordering;
 
 /// Records of every format, with few and with many equal ones.
 fn records(rng: &SeededRng, format: Format, count: usize, values: u64) -> Vec<Vec<u8>> {
@@ -151,26 +152,15 @@ fn merging_is_stable_and_complete() {
         runs.iter_mut().for_each(|run: &mut Vec<String>| run.sort_by_key(|s| s[..3].to_owned()));
         let mut naive: Vec<String> = runs.concat();
         naive.sort_by_key(|s| s[..3].to_owned());
-        let mut next: Vec<_> = runs.into_iter().map(Vec::into_iter).collect();
-        let mut take = |source: usize, head: &mut Head| match next[source].next() {
-            Some(line) => {
-                head.body = line.into_bytes();
-                head.prefix = order.prefix(&head.body, Depth::default());
-            }
-            None => head.ended = true,
-        };
-        let heads = (0..sources)
-            .map(|source| {
-                let mut head = Head::default();
-                take(source, &mut head);
-                head
-            })
-            .collect();
-        let mut tree = LoserTree::new(heads, &order);
+        let mut runs: Vec<_> = runs.into_iter().map(|run| run.into_iter().peekable()).collect();
+        let prefix = |line: &String| order.prefix(line.as_bytes(), Depth::default());
+        let heads: Vec<_> = runs.iter_mut().map(|run| run.peek().map(prefix)).collect();
+        // Keys are shorter than prefixes.
+        let mut tree = LoserTree::new(heads.into_iter(), |_, _| Ordering::Equal);
         let mut merged = Vec::new();
         while let Some(winner) = tree.winner() {
-            merged.push(String::from_utf8(tree.head(winner).body.clone()).unwrap());
-            tree.advance(winner, &order, |head| take(winner, head));
+            merged.extend(runs[winner].next());
+            tree.advance(runs[winner].peek().map(prefix), |_, _| Ordering::Equal);
         }
         assert_eq!(merged, naive);
     }

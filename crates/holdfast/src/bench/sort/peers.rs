@@ -1,5 +1,6 @@
 //! Other sorts on the same file with the same memory, and whether outputs are the same.
 
+use crate::bench::process::ended_children_cpu_seconds;
 use holdfast_base::{Error, Result};
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -23,6 +24,7 @@ pub struct Peer {
     /// None is GNU sort.
     python: Option<PathBuf>,
     pub seconds: Vec<f64>,
+    pub cpu_seconds: Vec<f64>,
 }
 
 /// The last word of what a command says first.
@@ -35,13 +37,14 @@ fn version(command: &mut Command) -> String {
 
 pub fn gnu_sort() -> Peer {
     let version = version(Command::new("sort").arg("--version"));
-    Peer { name: "GNU sort", version, python: None, seconds: Vec::new() }
+    Peer { name: "GNU sort", version, python: None, seconds: Vec::new(), cpu_seconds: Vec::new() }
 }
 
 pub fn duckdb(python: &Path) -> Peer {
     let says = "import duckdb; print(duckdb.__version__)";
     let version = version(Command::new(python).args(["-c", says]));
-    Peer { name: "DuckDB", version, python: Some(python.to_owned()), seconds: Vec::new() }
+    let python = Some(python.to_owned());
+    Peer { name: "DuckDB", version, python, seconds: Vec::new(), cpu_seconds: Vec::new() }
 }
 
 /// The Python that has DuckDB: the one that is named, or one of an environment beside this binary,
@@ -68,13 +71,23 @@ pub fn python(named: &str) -> Result<PathBuf> {
 }
 
 impl Peer {
-    /// Seconds that it takes, its output synced; none if it is not there or fails.
-    pub fn run(&self, request: &Request<'_>) -> Result<Option<f64>> {
-        let command = match &self.python {
+    /// Runs it once, its output synced; false if it is not there or fails.
+    pub fn run(&mut self, request: &Request<'_>) -> Result<bool> {
+        let mut command = match &self.python {
             None => gnu_command(request),
             Some(python) => duckdb_command(python, request),
         };
-        timed(command, request, self.name)
+        holdfast_env::local::drop_cached(request.input)?;
+        let (start, cpu) = (Instant::now(), ended_children_cpu_seconds());
+        let Ok(status) = command.status() else { return Ok(false) };
+        if !status.success() {
+            eprintln!("holdfast: {} failed with {status}: it is left out", self.name);
+            return Ok(false);
+        }
+        std::fs::File::open(request.output)?.sync_all()?;
+        self.seconds.push(start.elapsed().as_secs_f64());
+        self.cpu_seconds.push(ended_children_cpu_seconds() - cpu);
+        Ok(true)
     }
 
     /// Whether its output must be ours, byte by byte: the order of equal keys is nobody's promise
@@ -118,18 +131,6 @@ fn duckdb_command(python: &Path, request: &Request<'_>) -> Command {
     command.arg(request.memory.to_string());
     command.arg(if request.kind == "lines" { "columns" } else { "records" });
     command
-}
-
-fn timed(mut command: Command, request: &Request<'_>, name: &str) -> Result<Option<f64>> {
-    holdfast_env::local::drop_cached(request.input)?;
-    let start = Instant::now();
-    let Ok(status) = command.status() else { return Ok(None) };
-    if !status.success() {
-        eprintln!("holdfast: {name} failed with {status}: it is left out");
-        return Ok(None);
-    }
-    std::fs::File::open(request.output)?.sync_all()?;
-    Ok(Some(start.elapsed().as_secs_f64()))
 }
 
 /// Whether files are equal, but for carriage returns, which DuckDB takes for parts of line ends.
