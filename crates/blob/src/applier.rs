@@ -112,17 +112,23 @@ impl Applier {
         commands: &[Command],
         done: Box<dyn FnOnce(Vec<Answer<Outcome>>) + Send>,
     ) {
-        let heard = Arc::new(Mutex::new((vec![None; commands.len()], Some(done))));
+        if commands.is_empty() {
+            return done(Vec::new());
+        }
+        let answers: Vec<Option<Answer<Outcome>>> = vec![None; commands.len()];
+        let heard = Arc::new(Mutex::new((answers, commands.len(), Some(done))));
         let one = |(at, command)| {
             let heard = heard.clone();
             let hear: Done = Box::new(move |answer| {
                 let (answers, done) = {
                     let mut heard = heard.lock().expect("no holder of this lock panics");
-                    heard.0[at] = Some(answer);
-                    if heard.0.iter().any(Option::is_none) {
+                    let (answers, left, done) = &mut *heard;
+                    answers[at] = Some(answer);
+                    *left -= 1;
+                    if *left > 0 {
                         return;
                     }
-                    (std::mem::take(&mut heard.0), heard.1.take())
+                    (std::mem::take(answers), done.take())
                 };
                 if let Some(done) = done {
                     done(answers.into_iter().flatten().collect());

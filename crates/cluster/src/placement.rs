@@ -149,4 +149,4 @@ fn mix(x: u64) -> u64 {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -8,10 +8,13 @@
 //! nothing to plan again.
 
 mod ability;
+mod balance;
 mod budget;
 mod field;
 mod told;
 
+pub use balance::Balance;
+pub(crate) use balance::surplus;
 pub use field::{Nodes, Place, Site, Task, tasks};
 
 use crate::driver::replicas::Terms;

@@ -86,3 +86,48 @@ fn a_node_that_was_cut_off_through_a_trim_labels_its_answers_and_begins_anew() {
         read_all(&scene, 3, 0..30);
     });
 }
+
+/// A node that joins, or comes back empty, was left so: only what was stored from then on could
+/// come to it.
+#[test]
+fn a_node_that_comes_back_empty_gets_its_share_of_what_is_there() {
+    on_a_deep_stack(|| {
+        let mut scene = Scene::new(23, 4);
+        for number in 1..=4 {
+            scene.disk(number).set_capacity(128 << 20);
+        }
+        scene.end(4, End::Kill);
+        scene.run_for(20 * SECOND);
+        for seed in 0..12 {
+            let large = Version { seed, bytes: 1 << 20 };
+            scene.put_large(2, &format!("/f{seed}"), large).unwrap();
+        }
+        scene.start(4);
+        let stores = |scene: &Scene, number: usize| -> usize {
+            let node = scene.node(number).unwrap();
+            let held = |own: &holdfast_cluster::OwnStore| own.store.usage().chunks as usize;
+            node.stores.iter().map(held).sum()
+        };
+        // Somebody's power fails while copies are under way.
+        assert!(scene.until(60 * SECOND, |scene| scene.node(4).is_some() && stores(scene, 4) >= 2));
+        scene.end(3, End::PowerCut);
+        scene.run_for(2 * SECOND);
+        scene.start(3);
+        let balanced = |scene: &Scene| scene.node(4).is_some() && stores(scene, 4) >= 6;
+        assert!(scene.until(120 * SECOND, balanced), "{}", stores(&scene, 4));
+        // What it held when it went is set aside, once nothing has named it for long enough.
+        scene.until(900 * SECOND, |scene| scene.violations().is_empty());
+        whole_again(&scene);
+        let copies = scene.until(60 * SECOND, |scene| {
+            let chunks = scene.node(1).unwrap().namespace.read(|view, _| {
+                view.chunks().all(|chunk| chunk.replicas.len() == chunk.copies as usize)
+            });
+            chunks.unwrap()
+        });
+        assert!(copies, "a copy that was one too many stayed");
+        for seed in 0..12 {
+            let found = scene.read(4, &format!("/f{seed}")).unwrap();
+            assert!(found == Some(Version { seed, bytes: 1 << 20 }.content()), "/f{seed}");
+        }
+    });
+}

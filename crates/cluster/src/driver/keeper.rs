@@ -78,6 +78,8 @@ pub struct Keeper {
     orphans: BTreeMap<ChunkId, u64>,
     /// When the leader looks for chunks with fewer copies than the cluster could give them.
     copies_next_ns: u64,
+    /// When it looks for chunks with more copies than they should have.
+    surplus_next_ns: u64,
     /// When the log's host looks what of it may go.
     trim_next_ns: u64,
     /// Replicas that the view does not name, and since when.
@@ -131,6 +133,7 @@ impl Keeper {
             owed: BTreeSet::new(),
             orphans: BTreeMap::new(),
             copies_next_ns: 0,
+            surplus_next_ns: 0,
             trim_next_ns: 0,
             unnamed: BTreeMap::new(),
             unnamed_next_ns: 0,
@@ -343,7 +346,7 @@ impl Keeper {
     /// One round. Everything that fails is tried again in the next one.
     pub fn step(&mut self, now_ns: u64) {
         self.look();
-        let rounds: [(&str, Round); 16] = [
+        let rounds: [(&str, Round); 17] = [
             ("reclaim deleted names", Keeper::reclaim),
             ("release what readers may have used", Keeper::release),
             ("follow seals", Keeper::follow_seals),
@@ -351,6 +354,7 @@ impl Keeper {
             ("leave closed stores", Keeper::leave_closed_stores),
             ("want more copies", Keeper::raise_copies),
             ("finish drains", Keeper::finish_drains),
+            ("drop copies in excess", Keeper::drop_surplus),
             ("unlink chunks", Keeper::unlink),
             ("set aside what nobody names", Keeper::set_aside_unnamed),
             ("empty the quarantine", Keeper::empty_quarantine),

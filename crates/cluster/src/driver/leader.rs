@@ -3,7 +3,7 @@
 //! next round. Which copy goes where is decided in `repair`, what a fence means in `replicas`.
 
 use super::Node;
-use crate::repair::{self, Landed, Nodes, Orders, Repair, Round, Site};
+use crate::repair::{self, Balance, Landed, Nodes, Orders, Repair, Round, Site};
 use crate::{ChunkState, Command, NodeState, Outcome};
 use holdfast_base::Result;
 use holdfast_base::codec::Encode;
@@ -36,6 +36,7 @@ struct Work {
     resting: BTreeMap<ChunkId, u64>,
     /// Of the present leadership.
     repair: Option<Repair>,
+    balance: Balance,
     /// Chunks of which nothing is left.
     lost: u64,
 }
@@ -127,9 +128,16 @@ impl Leader {
                 .lost_chunks()
                 .map(|chunk| (chunk.id, namespace.files_of(chunk.id, 8)))
                 .collect();
-            let short = node
-                .cluster
-                .read(|view, _| (repair::tasks(namespace, view), Nodes::of(view), view.recovery()));
+            let short = node.cluster.read(|view, _| {
+                let mut tasks = repair::tasks(namespace, view);
+                let balance = &mut self.work().balance;
+                if tasks.is_empty() {
+                    tasks = balance.tasks(now_ns, namespace, view);
+                } else {
+                    balance.forget();
+                }
+                (tasks, Nodes::of(view), view.recovery())
+            });
             (short, lost)
         })?;
         let (tasks, nodes, settings) = short?;

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 const GIB: u32 = 1024;
 
 /// Nodes (host, rack, free MiB): node N has disk store N.
-fn view(nodes: &[(&str, &str, u32)]) -> ClusterView {
+pub(crate) fn view(nodes: &[(&str, &str, u32)]) -> ClusterView {
     let mut view = ClusterView::new();
     let mut index = 0;
     let mut apply = |command| {

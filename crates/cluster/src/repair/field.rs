@@ -3,7 +3,7 @@
 
 use super::{Bound, MB, horizon_s};
 use crate::cluster::{ClusterView, NodeState};
-use crate::namespace::{Namespace, ShortChunk};
+use crate::namespace::{Chunk, Namespace, ShortChunk};
 use crate::placement::candidates;
 use holdfast_base::ids::{ChunkId, Generation, Index, NodeId, StoreId, Tier};
 use holdfast_recovery::model::{self, Flight, class};
@@ -22,6 +22,8 @@ pub struct Task {
     pub wanted: usize,
     /// There are enough copies; some are on nodes that are to go.
     pub drains: bool,
+    /// There are enough copies; one is to be on this store, for it is emptier.
+    pub to: Option<StoreId>,
     /// Every store that has a replica, whatever its state.
     pub holders: Vec<StoreId>,
     /// Stores whose replica was dropped, short or damaged, and may still be there: a copy goes
@@ -73,17 +75,49 @@ pub fn tasks(namespace: &Namespace, view: &ClusterView) -> Vec<Task> {
                 chunk: short.chunk,
                 generation: short.generation,
                 tier: chunk.tier,
-                // A packed chunk's length is its slots; what is dead in it is not known here.
-                bytes: chunk.length.max(chunk.live_bytes),
+                bytes: bytes_of(chunk),
                 live: short.live,
                 wanted: short.wanted,
                 drains: held >= short.wanted,
+                to: None,
                 holders: chunk.replicas.clone(),
                 dropped: chunk.dropped.iter().map(|dropped| dropped.store).collect(),
             }
         })
     };
     short.into_iter().filter_map(task).collect()
+}
+
+/// About what a copy takes. A packed chunk's length is its slots; what is dead in it is not known
+/// here.
+pub(super) fn bytes_of(chunk: &Chunk) -> u64 {
+    chunk.length.max(chunk.live_bytes)
+}
+
+impl Task {
+    /// Of a chunk that has its copies: one more, on `to`.
+    pub(super) fn to_move(chunk: &Chunk, to: StoreId) -> Task {
+        Task {
+            chunk: chunk.id,
+            generation: chunk.generation,
+            tier: chunk.tier,
+            bytes: bytes_of(chunk),
+            live: chunk.replicas.len(),
+            wanted: chunk.replicas.len() + 1,
+            drains: false,
+            to: Some(to),
+            holders: chunk.replicas.clone(),
+            dropped: Vec::new(),
+        }
+    }
+
+    fn class(&self) -> u8 {
+        match self {
+            Task { to: Some(_), .. } => class::REBALANCE,
+            Task { drains: true, .. } => class::DRAIN,
+            _ => class::repair(self.live),
+        }
+    }
 }
 
 impl Nodes {
@@ -193,15 +227,18 @@ impl<'a> Field<'a> {
         if free.any(|n| ![&sources, &others, &shunned].iter().any(|held| held.contains(&n))) {
             others.extend(shunned);
         }
+        if let Some(to) = task.to {
+            let to = self.number_of_store(to);
+            others.extend((0..self.nodes.len() as u32).filter(|node| Some(*node) != to));
+        }
         let others: Vec<u32> = others.difference(&sources).copied().collect();
         let sources: Vec<u32> = sources.into_iter().collect();
         if task.tier != Tier::Disk || sources.len() + others.len() > model::HOLDERS_MAX {
             return;
         }
-        let class = if task.drains { class::DRAIN } else { class::repair(task.live) };
         self.numbers.insert(task.chunk, self.named.len() as u32);
         self.named.push(task);
-        self.tasks.push(task.bytes.max(1) as f32 / MB, class, &sources, &others);
+        self.tasks.push(task.bytes.max(1) as f32 / MB, task.class(), &sources, &others);
     }
 
     pub fn of(&self, number: u32) -> &'a Task {
@@ -268,10 +305,11 @@ impl<'a> Field<'a> {
         self.of(task).holders.iter().find(here).copied()
     }
 
-    /// The emptiest store of a node.
+    /// The store that is asked for, or the emptiest of a node.
     pub fn target_store(&self, task: &Task, node: u32) -> Option<StoreId> {
         let targets = self.sites.sites.get(node as usize)?.targets.iter();
-        let free = targets.filter(|(store, _)| !task.holders.contains(store));
+        let asked = |store: &StoreId| task.to.is_none_or(|to| to == *store);
+        let free = targets.filter(|(store, _)| !task.holders.contains(store) && asked(store));
         let rank = |(store, free): &&(StoreId, u32)| (!task.dropped.contains(store), *free, *store);
         free.max_by_key(rank).map(|(store, _)| *store)
     }

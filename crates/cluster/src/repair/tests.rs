@@ -58,6 +58,7 @@ fn task(chunk: u64, live: usize, holders: &[u64]) -> Task {
         live,
         wanted: 3,
         drains: false,
+        to: None,
         holders: holders.iter().map(|store| StoreId(*store)).collect(),
         dropped: Vec::new(),
     }
@@ -293,6 +294,24 @@ fn chunks_with_the_fewest_copies_left_come_first_and_drains_last() {
     let (one_left, repairs, drains) = (of(100..110), of(50..100), of(1..50));
     assert!(one_left[..10].iter().all(|plan| *plan == one_left[0]), "{one_left:?}");
     assert!(mean(repairs) < mean(drains), "{:?} {:?}", of(50..100), of(1..50));
+}
+
+/// It may be read anywhere.
+#[test]
+fn a_chunk_that_moves_goes_where_it_is_asked_to() {
+    let to = |chunk: u64, to: u64| Task {
+        to: Some(StoreId(to)),
+        wanted: 4,
+        ..task(chunk, 3, &[1, 2, 3])
+    };
+    let mut tasks: Vec<Task> = (1..=12).map(|chunk| to(chunk, 4 + chunk % 3)).collect();
+    tasks.push(Task { drains: true, ..task(20, 2, &[1, 2]) });
+    let mut world = World::new(9, tasks);
+    world.finish();
+    for landed in world.landed.iter().filter(|landed| landed.chunk.0 < 20) {
+        assert_eq!(landed.store, StoreId(4 + landed.chunk.0 % 3), "{landed:?}");
+    }
+    assert_eq!(world.landed.len(), 13);
 }
 
 #[test]

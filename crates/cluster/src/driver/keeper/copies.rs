@@ -1,13 +1,13 @@
 //! Copies that chunks would not get, or not give up, by themselves: an open chunk is sealed by its
 //! writer's node when one of its replicas goes, for only sealed chunks are repaired; chunks from
 //! before there were several hosts are to have as many copies as others; what a draining node has
-//! in excess is dropped. Copies nothing: that is repair's work.
+//! in excess is dropped, and what any chunk has. Copies nothing: that is repair's work.
 
 use super::Keeper;
 use crate::driver::chunks::several_hosts;
 use crate::namespace::{Chunk, ChunkState};
 use crate::placement::{COPIES, candidates};
-use crate::{ClusterView, Command, StoreState};
+use crate::{ClusterView, Command, StoreState, repair};
 use holdfast_base::ids::{ChunkId, Durability, Generation, StoreId, Tier};
 use holdfast_base::{Kind, Result};
 use std::collections::BTreeSet;
@@ -16,7 +16,9 @@ use std::collections::BTreeSet;
 const RAISE_EVERY_MS: u64 = 5000;
 /// Chunks of one entry.
 const RAISE_MAX: usize = 1024;
-/// Replicas that one round drops from draining nodes.
+/// How often it looks for chunks that have more than they should.
+const SURPLUS_EVERY_MS: u64 = 2000;
+/// Replicas that one round drops.
 const DROPS_MAX: usize = 256;
 /// A chunk that is being made or sealed is in nobody's hands for a moment, but not so long: the
 /// writer's limit is a third of this.
@@ -177,9 +179,28 @@ impl Keeper {
             };
             draining.iter().flat_map(|store| on(*store)).take(DROPS_MAX).collect()
         })?;
-        for (chunk, generation, store) in spare {
+        self.drop_replicas(&spare)
+    }
+
+    /// The leader drops copies that chunks have too many: one was moved to an emptier store, or a
+    /// node came back after its copies had been made up for.
+    pub(super) fn drop_surplus(&mut self, now_ns: u64) -> Result<()> {
+        let node = self.node.clone();
+        if now_ns < self.surplus_next_ns || !node.leads() || node.is_behind() {
+            return Ok(());
+        }
+        self.surplus_next_ns = now_ns + SURPLUS_EVERY_MS * 1_000_000;
+        let mut surplus = node
+            .namespace
+            .read(|namespace, _| node.cluster.read(|view, _| repair::surplus(namespace, view)))??;
+        surplus.truncate(DROPS_MAX);
+        self.drop_replicas(&surplus)
+    }
+
+    fn drop_replicas(&self, replicas: &[(ChunkId, Generation, StoreId)]) -> Result<()> {
+        for (chunk, generation, store) in replicas.iter().copied() {
             let drop = Command::DropReplica { chunk, generation, store, lost: false };
-            match node.command_and_wait(&drop, Durability::Durable) {
+            match self.node.command_and_wait(&drop, Durability::Durable) {
                 // It was deleted or switched meanwhile.
                 Err(e) if matches!(e.kind, Kind::Invalid | Kind::NotFound) => {}
                 other => {
