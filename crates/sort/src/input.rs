@@ -25,7 +25,7 @@ const SAMPLE_PART: u64 = 400;
 const SAMPLE_BLOCKS_MIN: u64 = 8;
 const SAMPLE_BLOCKS_MAX: u64 = 512;
 /// Of all sampled records.
-const SAMPLE_BYTES_MAX: usize = 4 << 20;
+pub(crate) const SAMPLE_BYTES_MAX: usize = 4 << 20;
 /// What is looked through at a time for the end of the record that a lane would cut.
 const SCAN_BYTES: usize = 64 << 10;
 
@@ -203,27 +203,64 @@ pub(crate) fn sample_files(
             Format::Prefixed => break,
         };
         let end = (*bytes - at).min(got as u64) as usize;
-        take_sample(&buf[skip.min(end)..end], format, each, &mut sample);
+        let room = SAMPLE_BYTES_MAX / blocks as usize;
+        take_sample(&buf[skip.min(end)..end], format, each, room, &mut sample);
     }
     Ok(sample)
 }
 
-/// Adds about `wanted` records of `bytes`, spread over them.
-pub(crate) fn take_sample(bytes: &[u8], format: Format, wanted: usize, sample: &mut Vec<Vec<u8>>) {
+/// Adds about `wanted` records of `bytes`, spread over them, which take no more memory than `room`:
+/// its share of the sample's, lest the front of an input that is not alike throughout stood for all.
+pub(crate) fn take_sample(
+    bytes: &[u8],
+    format: Format,
+    wanted: usize,
+    room: usize,
+    sample: &mut Vec<Vec<u8>>,
+) {
     let mut records = Vec::new();
     let mut at = 0;
     while let Some(n) = format.record_bytes(&bytes[at..]) {
         records.push(&bytes[at..at + n]);
         at += n;
     }
-    let step = (records.len() / wanted.max(1)).max(1);
-    let room = SAMPLE_BYTES_MAX.saturating_sub(sample.iter().map(Vec::len).sum());
+    let needs = |record: &[u8]| record.len() + size_of::<Vec<u8>>();
+    let all: usize = records.iter().map(|record| needs(record)).sum();
+    let step = (records.len() / wanted.max(1)).max(all.div_ceil(room.max(1))).max(1);
     let mut taken = 0;
     for record in records.iter().step_by(step) {
-        taken += record.len() + size_of::<Vec<u8>>();
-        if taken > room {
+        // One in any case: of long records each block has few.
+        if taken > 0 && taken + needs(record) > room {
             break;
         }
+        taken += needs(record);
         sample.push(record.to_vec());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use holdfast_sim::SimDisk;
+
+    /// The sample's memory was used up by the first fifth of a large file, whose records then drew
+    /// all boundaries: input that was sorted, or gensort's skew, overfilled the last partitions.
+    #[test]
+    fn the_end_of_a_large_file_is_sampled_as_its_front_is() {
+        let (disk, path) = (SimDisk::new(1), std::path::Path::new("/in"));
+        let file = disk.create(path, Access::Direct).unwrap();
+        let bytes = 1_500_000_000;
+        file.set_len(bytes).unwrap();
+        // The last block that is looked at lies in what is marked.
+        let mut marked = AlignedBuf::zeroed(4 * SAMPLE_BLOCK_BYTES);
+        marked.fill(1);
+        let blocks = bytes / SAMPLE_PART / SAMPLE_BLOCK_BYTES as u64;
+        let last = (bytes - bytes / blocks) / SAMPLE_BLOCK_BYTES as u64 - 2;
+        file.write_at(&marked, last * SAMPLE_BLOCK_BYTES as u64).unwrap();
+        let opened = open(&disk, path).unwrap();
+        let sample = sample_files(&[opened], Format::Fixed(100), 256).unwrap();
+        let held: usize = sample.iter().map(|record| record.len() + size_of::<Vec<u8>>()).sum();
+        assert!((SAMPLE_BYTES_MAX / 2..=SAMPLE_BYTES_MAX).contains(&held), "{held}");
+        assert!(sample.iter().any(|record| record[50] == 1));
     }
 }

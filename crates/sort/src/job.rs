@@ -545,7 +545,8 @@ impl Source {
             Source::Files(files) => input::sample_files(files, format, wanted),
             Source::Stream { primed, .. } => {
                 let mut sample = Vec::new();
-                let each = wanted * 600 / primed.len().max(1) + 1;
+                let blocks = primed.len().max(1);
+                let (each, room) = (wanted * 600 / blocks + 1, input::SAMPLE_BYTES_MAX / blocks);
                 for block in primed {
                     let bytes = &block.block[block.start..block.end];
                     let start = match format {
@@ -553,7 +554,7 @@ impl Source {
                         _ => 0,
                     };
                     // Blocks of other formats start anywhere in a record: one has to do.
-                    input::take_sample(&bytes[start..], format, each, &mut sample);
+                    input::take_sample(&bytes[start..], format, each, room, &mut sample);
                     if !matches!(format, Format::Delimited(_)) {
                         break;
                     }

@@ -17,7 +17,7 @@ const SHIFT: u32 = 47;
 /// number of partitions, make [`Splitters::new`]; hundreds of records a partition are enough.
 pub fn sample(format: Format, bytes: &[u8], wanted: usize) -> Vec<Vec<u8>> {
     let mut sample = Vec::new();
-    input::take_sample(bytes, format, wanted, &mut sample);
+    input::take_sample(bytes, format, wanted, usize::MAX, &mut sample);
     sample
 }
 

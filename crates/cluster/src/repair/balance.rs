@@ -63,8 +63,11 @@ fn place(view: &ClusterView, store: StoreId) -> Option<(&str, &str)> {
     Some((&node.host, &node.rack))
 }
 
-fn racks<'a>(view: &'a ClusterView, stores: impl Iterator<Item = StoreId>) -> usize {
-    stores.filter_map(|store| Some(place(view, store)?.1)).collect::<BTreeSet<_>>().len()
+/// On how many hosts and racks stores are.
+fn spread(view: &ClusterView, stores: impl Iterator<Item = StoreId>) -> (usize, usize) {
+    let places = stores.filter_map(|store| place(view, store));
+    let (hosts, racks): (BTreeSet<&str>, BTreeSet<&str>) = places.unzip();
+    (hosts.len(), racks.len())
 }
 
 /// Has just the copies that it should have, and nothing goes on with it.
@@ -130,11 +133,11 @@ fn suits(view: &ClusterView, chunk: &Chunk, donor: StoreId, taker: &Candidate) -
     let after = chunk.replicas.iter().filter(|store| **store != donor);
     let after = after.copied().chain([taker.store]);
     !hosts.into_iter().any(|host| host == taker.host)
-        && racks(view, after) >= racks(view, chunk.replicas.iter().copied())
+        && spread(view, after) >= spread(view, chunk.replicas.iter().copied())
 }
 
 /// Copies that chunks have too many, of those that count and can be read: of each chunk the one
-/// on the fullest store, of those without which it is on as many racks as it can be.
+/// on the fullest store, of those without which it is on as many hosts and racks as it can be.
 pub(crate) fn surplus(
     namespace: &Namespace,
     view: &ClusterView,
@@ -152,7 +155,7 @@ pub(crate) fn surplus(
     let fills = fills(namespace, view);
     let goes = |chunk: &Chunk| {
         let left = |store: StoreId| chunk.replicas.iter().copied().filter(move |s| *s != store);
-        let rank = |store: StoreId| (racks(view, left(store)), fills[&store].share());
+        let rank = |store: StoreId| (spread(view, left(store)), fills[&store].share());
         let better = |a: &StoreId, b: &StoreId| {
             let (a, b) = (rank(*a), rank(*b));
             a.0.cmp(&b.0).then(a.1.total_cmp(&b.1))
@@ -172,6 +175,7 @@ pub struct Balance {
 impl Balance {
     /// The tasks for now, where nothing is short.
     pub fn tasks(&mut self, now_ns: u64, namespace: &Namespace, view: &ClusterView) -> Vec<Task> {
+        let takers = if self.moves.is_empty() { Vec::new() } else { candidates(view, Tier::Disk) };
         self.moves.retain(|task| {
             let chunk = namespace.chunk(task.chunk);
             let holds = |store: StoreId| task.holders.contains(&store);
@@ -179,7 +183,7 @@ impl Balance {
                 chunk.generation == task.generation
                     && is_settled(view, chunk)
                     && chunk.replicas.iter().all(|store| holds(*store))
-            }) && task.to.is_some_and(|to| view.store_takes(to))
+            }) && takers.iter().any(|taker| task.to == Some(taker.store))
         });
         if self.moves.is_empty() && now_ns >= self.look_ns {
             self.look_ns = now_ns + LOOK_MS * MS;

@@ -110,6 +110,17 @@ fn no_rack_is_given_up_and_no_host_gets_two_copies() {
     assert_eq!(to("c", "r3"), 9);
 }
 
+/// The fullest store is the only one of its host here, and keeps what it has.
+#[test]
+fn a_copy_too_many_goes_where_hosts_and_racks_do_not_miss_it() {
+    let mut world = World::new();
+    let chunk = world.chunk(CHUNK_MIB, &[1, 2]);
+    let generation = Generation(0);
+    world.ok(Command::AddReplica { chunk, generation, store: StoreId(3) });
+    let view = view(&[("a", "r1", 10), ("b", "r2", 50), ("b", "r2", 1 << 20)]);
+    assert_eq!(surplus(&world.namespace, &view), [(chunk, generation, StoreId(2))]);
+}
+
 #[test]
 fn what_is_to_move_stays_so_until_it_did_or_something_is_short() {
     let (mut world, view) = one_is_empty();
@@ -119,7 +130,14 @@ fn what_is_to_move_stays_so_until_it_did_or_something_is_short() {
     let Task { chunk, generation, .. } = first[0];
     world.ok(Command::AddReplica { chunk, generation, store: StoreId(4) });
     assert_eq!(balance.tasks(2, &world.namespace, &view), first[1..]);
-    balance.forget();
+    // The empty store fills with something else: nothing more goes there.
+    let filled = crate::placement::tests::view(&[
+        ("a", "", 424),
+        ("b", "", 424),
+        ("c", "", 424),
+        ("d", "", 50),
+    ]);
+    assert_eq!(balance.tasks(2, &world.namespace, &filled), []);
     assert_eq!(balance.tasks(3, &world.namespace, &view), [], "it has looked just now");
     assert!(!balance.tasks(LOOK_MS * MS, &world.namespace, &view).is_empty());
 }
