@@ -25,7 +25,7 @@ const SAMPLE_PART: u64 = 400;
 const SAMPLE_BLOCKS_MIN: u64 = 8;
 const SAMPLE_BLOCKS_MAX: u64 = 512;
 /// Of all sampled records.
-pub(crate) const SAMPLE_BYTES_MAX: usize = 4 << 20;
+const SAMPLE_BYTES_MAX: usize = 4 << 20;
 /// What is looked through at a time for the end of the record that a lane would cut.
 const SCAN_BYTES: usize = 64 << 10;
 
@@ -178,7 +178,7 @@ pub(crate) fn sample_files(
         .clamp(SAMPLE_BLOCKS_MIN, SAMPLE_BLOCKS_MAX);
     let mut sample = Vec::new();
     let mut buf = AlignedBuf::zeroed(SAMPLE_BLOCK_BYTES);
-    let each = (wanted * SAMPLES_A_PARTITION).div_ceil(blocks as usize);
+    let (each, room) = share(wanted, blocks as usize);
     let mut before = u64::MAX;
     for i in 0..blocks {
         let mut at = (total as u128 * i as u128 / blocks as u128) as u64;
@@ -203,10 +203,14 @@ pub(crate) fn sample_files(
             Format::Prefixed => break,
         };
         let end = (*bytes - at).min(got as u64) as usize;
-        let room = SAMPLE_BYTES_MAX / blocks as usize;
         take_sample(&buf[skip.min(end)..end], format, each, room, &mut sample);
     }
     Ok(sample)
+}
+
+/// Of a sample for so many partitions: the records that each block gives, and the memory for them.
+pub(crate) fn share(partitions: usize, blocks: usize) -> (usize, usize) {
+    ((partitions * SAMPLES_A_PARTITION).div_ceil(blocks), SAMPLE_BYTES_MAX / blocks)
 }
 
 /// Adds about `wanted` records of `bytes`, spread over them, which take no more memory than `room`:

@@ -545,19 +545,19 @@ impl Source {
             Source::Files(files) => input::sample_files(files, format, wanted),
             Source::Stream { primed, .. } => {
                 let mut sample = Vec::new();
-                let blocks = primed.len().max(1);
-                let (each, room) = (wanted * 600 / blocks + 1, input::SAMPLE_BYTES_MAX / blocks);
-                for block in primed {
+                // Blocks of other formats start anywhere in a record: the first has to do.
+                let looked = match format {
+                    Format::Delimited(_) => primed.len(),
+                    _ => primed.len().min(1),
+                };
+                let (each, room) = input::share(wanted, looked.max(1));
+                for block in &primed[..looked] {
                     let bytes = &block.block[block.start..block.end];
                     let start = match format {
                         Format::Delimited(d) => memchr::memchr(d, bytes).map_or(0, |i| i + 1),
                         _ => 0,
                     };
-                    // Blocks of other formats start anywhere in a record: one has to do.
                     input::take_sample(&bytes[start..], format, each, room, &mut sample);
-                    if !matches!(format, Format::Delimited(_)) {
-                        break;
-                    }
                 }
                 Ok(sample)
             }
@@ -583,4 +583,23 @@ pub fn default_temp(output: &Output) -> PathBuf {
     }
     .unwrap_or(Path::new("."))
     .to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A stream of fixed records is sampled from its first block alone, which had only its share
+    /// of the sample's memory: a few hundred records for all boundaries.
+    #[test]
+    fn a_stream_of_fixed_records_has_a_whole_sample() {
+        let filled = || {
+            let block = AlignedBuf::zeroed(4 << 20);
+            Filled { start: 0, end: block.len(), block, ends: None }
+        };
+        let primed = (0..8).map(|_| filled()).collect();
+        let source = Source::Stream { primed, pieces: Vec::new() };
+        let sample = source.sample(Format::Fixed(100), 1 << 30).unwrap();
+        assert!(sample.len() > 10_000, "{}", sample.len());
+    }
 }

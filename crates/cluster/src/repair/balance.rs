@@ -42,6 +42,10 @@ impl Fill {
 
 type Fills = BTreeMap<StoreId, Fill>;
 
+fn of(fills: &Fills, store: &StoreId) -> Fill {
+    fills.get(store).copied().unwrap_or_default()
+}
+
 /// Of all disk stores that are there to stay.
 fn fills(namespace: &Namespace, view: &ClusterView) -> Fills {
     let stays =
@@ -91,7 +95,6 @@ fn moves(namespace: &Namespace, view: &ClusterView) -> Vec<Task> {
     });
     let mean = all.share();
     let takers: Vec<Candidate> = candidates(view, Tier::Disk);
-    let of = |fills: &Fills, store: &StoreId| fills.get(store).copied().unwrap_or_default();
     let starved = takers.iter().any(|taker| of(&fills, &taker.store).share() < mean - SLACK);
     let above = if starved { mean } else { mean + SLACK };
     let full = fills.iter().filter(|(_, fill)| fill.share() > above);
@@ -155,7 +158,7 @@ pub(crate) fn surplus(
     let fills = fills(namespace, view);
     let goes = |chunk: &Chunk| {
         let left = |store: StoreId| chunk.replicas.iter().copied().filter(move |s| *s != store);
-        let rank = |store: StoreId| (spread(view, left(store)), fills[&store].share());
+        let rank = |store: StoreId| (spread(view, left(store)), of(&fills, &store).share());
         let better = |a: &StoreId, b: &StoreId| {
             let (a, b) = (rank(*a), rank(*b));
             a.0.cmp(&b.0).then(a.1.total_cmp(&b.1))
