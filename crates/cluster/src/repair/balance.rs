@@ -3,6 +3,7 @@
 //! copy counts, the chunk has one too many, and the one on the fullest store is dropped. Pure:
 //! from the views to tasks and to copies that may go. Called by the leader and its keeper.
 
+use super::MS;
 use super::field::{Task, bytes_of};
 use crate::cluster::ClusterView;
 use crate::namespace::{Chunk, Namespace};
@@ -17,7 +18,6 @@ const SLACK: f64 = 0.05;
 const MOVES_MAX: usize = 256;
 /// How often it is looked whether stores have drifted apart.
 const LOOK_MS: u64 = 5000;
-const MS: u64 = 1_000_000;
 
 /// Bytes of chunks on a store, and what is free.
 #[derive(Clone, Copy, Debug, Default)]
