@@ -41,8 +41,10 @@ pub(super) struct Content {
     written_beyond: u64,
 }
 
+/// Shared: files are mostly made of zeros before they are made of anything else.
 fn zeros() -> Bytes {
-    Arc::new([0; SECTOR_BYTES])
+    thread_local!(static ZEROS: Bytes = Arc::new([0; SECTOR_BYTES]));
+    ZEROS.with(Arc::clone)
 }
 
 /// The sectors that `len` bytes at `offset` touch.
@@ -91,7 +93,7 @@ impl Content {
         len
     }
 
-    fn change(&mut self, number: u64, change: impl FnOnce(&mut [u8; SECTOR_BYTES]), hole: bool) {
+    fn change(&mut self, number: u64, change: impl FnOnce(&mut Bytes), hole: bool) {
         let sector = self.sectors.entry(number).or_insert_with(|| Sector {
             visible: zeros(),
             durable: None,
@@ -101,7 +103,7 @@ impl Content {
         if sector.hole && !hole && number >= self.reserved {
             self.written_beyond += 1;
         }
-        change(Arc::make_mut(&mut sector.visible));
+        change(&mut sector.visible);
         sector.pending.push(sector.visible.clone());
         sector.hole = hole;
         self.dirty.insert(number);
@@ -119,11 +121,12 @@ impl Content {
             let within = (at % SECTOR) as usize;
             let part = (SECTOR_BYTES - within).min(buf.len() - done);
             let source = &buf[done..done + part];
-            self.change(
-                at / SECTOR,
-                |sector| sector[within..within + part].copy_from_slice(source),
-                false,
-            );
+            let change = |sector: &mut Bytes| match <&[u8; SECTOR_BYTES]>::try_from(source) {
+                Ok(whole) if whole == &[0; SECTOR_BYTES] => *sector = zeros(),
+                Ok(whole) => *sector = Arc::new(*whole),
+                Err(_) => Arc::make_mut(sector)[within..within + part].copy_from_slice(source),
+            };
+            self.change(at / SECTOR, change, false);
             done += part;
         }
         let end = offset + buf.len() as u64;
@@ -136,12 +139,13 @@ impl Content {
         if bytes < self.bytes {
             let within = (bytes % SECTOR) as usize;
             if within > 0 && self.sectors.contains_key(&(bytes / SECTOR)) {
-                self.change(bytes / SECTOR, |sector| sector[within..].fill(0), false);
+                let change = |sector: &mut Bytes| Arc::make_mut(sector)[within..].fill(0);
+                self.change(bytes / SECTOR, change, false);
             }
             let first = bytes.div_ceil(SECTOR);
             let beyond: Vec<u64> = self.sectors.range(first..).map(|(number, _)| *number).collect();
             for number in beyond {
-                self.change(number, |sector| sector.fill(0), true);
+                self.change(number, |sector| *sector = zeros(), true);
             }
             self.reserved = self.reserved.min(first);
             self.count_written();

@@ -15,7 +15,8 @@ pub struct Archive {
 
 impl Archive {
     pub fn new() -> Result<Archive> {
-        let options = Options { drive: Drive::Pump, ..Options::default() };
+        // A small segment: each topic fills a spare one with zeros before it is needed.
+        let options = Options { drive: Drive::Pump, segment_bytes: 1 << 20, ..Options::default() };
         let log = EmbeddedLog::open(Arc::new(SimDisk::new(1)), Path::new("/archive"), options)?;
         log.create(CLUSTER_TOPIC)?;
         log.create(NAMESPACE_TOPIC)?;
