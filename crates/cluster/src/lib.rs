@@ -19,7 +19,7 @@ pub use cluster::{
     ClusterCommand, ClusterOutcome, ClusterView, DATA_FORMAT_VERSION, FreeSpace, NodeState,
     StartedStore, StoreState,
 };
-pub use command::{BLOBS, ChunkKind, Command, Extent, Location, Outcome, Remainder};
+pub use command::{BLOBS, ChunkKind, Command, Extent, Location, Outcome, REPLICAS_MAX, Remainder};
 pub use driver::{
     CLUSTER_TOPIC, Cuts, FaceChunk, Identity, Keeper, KeeperOptions, Leader, Machine, Member,
     MemberOptions, NAMESPACE_TOPIC, Node, NodeConfig, OwnStore, RawGrant, Scrubbed, Source, Stores,

@@ -56,14 +56,25 @@ fn deleted(chunk: ChunkId) -> Error {
 }
 
 fn lost(chunk: ChunkId, tier: Tier) -> Error {
-    Error::not_found(format!(
-        "read chunk `{chunk}`: {}",
-        match tier {
-            Tier::Dram =>
-                "it was in the memory of a process that has ended; class `dram` keeps nothing over a restart",
-            Tier::Disk => "no store that is left holds it; is a directory or a node missing?",
-        }
-    ))
+    match tier {
+        Tier::Dram => Error::not_found(format!(
+            "read chunk `{chunk}`: it was in the memory of a process that has ended; class `dram` \
+             keeps nothing over a restart"
+        )),
+        // It is named, and should be there.
+        Tier::Disk => Error::corrupt(format!(
+            "read chunk `{chunk}`: no store that is left holds it; is a directory or a node missing?"
+        )),
+    }
+}
+
+/// What this node's view names is there, so that no store has it is no answer: the view, or a
+/// store that was just replaced, may be behind.
+fn named(e: Error) -> Error {
+    match e.kind {
+        Kind::NotFound => Error::retry(format!("{}; it is named, so ask again", e.message)),
+        _ => e,
+    }
 }
 
 impl FileService {
@@ -141,7 +152,8 @@ impl FileService {
                 let meta = file::GetReply { info: wire_info, content }.to_bytes();
                 (meta, parts(bytes))
             });
-            answer(reply, read.map_err(|e| e.context(format_args!("get `{}`", get.path))));
+            let read = read.map_err(|e| named(e).context(format_args!("get `{}`", get.path)));
+            answer(reply, read);
         };
         match node.source(&known) {
             Source::Own(store) => self.node.workers.run(move || {
@@ -175,11 +187,13 @@ impl FileService {
         match self.node.source(&known) {
             Source::Own(store) => self.node.workers.run(move || {
                 let raw = store.read_raw(chunk, generation, offset, bytes as u64);
-                answer(reply, raw.map(read_reply));
+                answer(reply, raw.map(read_reply).map_err(named));
             }),
             Source::Replicas(_) => {
                 let node = self.node.clone();
-                let done = |read: Result<Answered>| answer(reply, read.map(answered_reply));
+                let done = |read: Result<Answered>| {
+                    answer(reply, read.map(answered_reply).map_err(named));
+                };
                 self.node.workers.run(move || {
                     node.read_replicated(&known, generation, (offset, bytes), Box::new(done));
                 });

@@ -1,7 +1,7 @@
 //! Stories of one cluster that a test directs: a node that slept through a trim of the log, one that
 //! was cut off for as long while it ran.
 
-use holdfast_cluster::NAMESPACE_TOPIC;
+use holdfast_cluster::{NAMESPACE_TOPIC, REPLICAS_MAX};
 use holdfast_sim::world::cell::{End, SECOND};
 use holdfast_sim::world::scene::{Scene, Version};
 use std::sync::atomic::Ordering;
@@ -129,5 +129,29 @@ fn a_node_that_comes_back_empty_gets_its_share_of_what_is_there() {
             let found = scene.read(4, &format!("/f{seed}")).unwrap();
             assert!(found == Some(Version { seed, bytes: 1 << 20 }.content()), "/f{seed}");
         }
+    });
+}
+
+/// A chunk remembered every store that it ever was on. With sixteen of them there was no room for
+/// another copy: it stayed short for ever.
+#[test]
+fn disks_may_be_replaced_more_often_than_a_chunk_has_room_for_replicas() {
+    on_a_deep_stack(|| {
+        let mut scene = Scene::new(24, 4);
+        put(&mut scene, 2, 0..4);
+        for round in 0..REPLICAS_MAX {
+            let number = 2 + round % 3;
+            scene.end(number, End::Erase);
+            scene.start(number);
+            assert!(scene.until(120 * SECOND, |scene| scene.node(number).is_some()), "{number}");
+            whole_again(&scene);
+        }
+        read_all(&scene, 3, 0..4);
+        let most = scene
+            .node(1)
+            .unwrap()
+            .namespace
+            .read(|view, _| view.chunks().map(|chunk| chunk.replicas.len()).max());
+        assert!(most.unwrap().unwrap() < REPLICAS_MAX);
     });
 }

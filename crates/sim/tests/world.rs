@@ -55,10 +55,11 @@ fn held(report: &Report) -> bool {
 fn deliberate_bugs_are_caught() {
     type Bug<'a> = (&'a str, &'a [&'a str], &'a [Rule], RangeInclusive<u64>, &'a str);
     let none: &[&str] = &[];
-    let bugs: [Bug<'_>; 5] = [
+    let bugs: [Bug<'_>; 6] = [
         ("ack before sync", &["chunk.commit", "chunk.commit-sync"], &[], 1..=1, "is synced on"),
         ("directory not synced", &["chunk.create-name"], &[], 1..=1, "is synced on"),
         ("stale epoch", none, &[Rule::StaleEpochs], 1..=2, "deposed leaders"),
+        ("the shortest decides", none, &[Rule::LongestLength], 22..=22, "read"),
         ("a fence forgotten", none, &[Rule::Fences], 1..=1, "was open when the store started"),
         ("unknown unlinked", none, &[Rule::UnknownReplicas], 24..=24, "not whole in time"),
     ];

@@ -6,6 +6,7 @@
 use super::MS;
 use super::field::{Task, bytes_of};
 use crate::cluster::ClusterView;
+use crate::command::REPLICAS_MAX;
 use crate::namespace::{Chunk, Namespace};
 use crate::placement::{Candidate, candidates};
 use holdfast_base::ids::{ChunkId, Generation, StoreId, Tier};
@@ -74,15 +75,21 @@ fn spread(view: &ClusterView, stores: impl Iterator<Item = StoreId>) -> (usize, 
     (hosts.len(), racks.len())
 }
 
+/// Replicas on stores that are there, if only for now, and those on lost ones.
+fn held_and_lost(view: &ClusterView, chunk: &Chunk) -> (Vec<StoreId>, Vec<StoreId>) {
+    chunk.replicas.iter().partition(|store| view.store_holds(**store))
+}
+
 /// Has just the copies that it should have, and nothing goes on with it.
 fn is_settled(view: &ClusterView, chunk: &Chunk) -> bool {
+    let (held, _) = held_and_lost(view, chunk);
     chunk.is_kept()
         && chunk.tier == Tier::Disk
         && chunk.length > 0
-        && chunk.replicas.len() == chunk.copies as usize
+        && held.len() == chunk.copies as usize
         && chunk.old.is_empty()
         && chunk.dropped.is_empty()
-        && chunk.replicas.iter().all(|store| stays(view, *store))
+        && held.iter().all(|store| stays(view, *store))
 }
 
 /// What should move where, so that all stores come near to the same filling. Each move makes the
@@ -132,39 +139,46 @@ fn moves(namespace: &Namespace, view: &ClusterView) -> Vec<Task> {
 
 /// Whether a chunk that goes from `donor` to `taker` is on as many hosts and racks as before.
 fn suits(view: &ClusterView, chunk: &Chunk, donor: StoreId, taker: &Candidate) -> bool {
-    let hosts = chunk.replicas.iter().filter_map(|store| Some(place(view, *store)?.0));
-    let after = chunk.replicas.iter().filter(|store| **store != donor);
+    let (held, _) = held_and_lost(view, chunk);
+    let hosts = held.iter().filter_map(|store| Some(place(view, *store)?.0));
+    let after = held.iter().filter(|store| **store != donor);
     let after = after.copied().chain([taker.store]);
     !hosts.into_iter().any(|host| host == taker.host)
-        && spread(view, after) >= spread(view, chunk.replicas.iter().copied())
+        && spread(view, after) >= spread(view, held.iter().copied())
 }
 
-/// Copies that chunks have too many, of those that count and can be read: of each chunk the one
-/// on the fullest store, of those without which it is on as many hosts and racks as it can be.
+/// Copies that chunks have too many. Of those that can be read the one on the fullest store, of
+/// those without which the chunk is on as many hosts and racks as it can be. Of those on lost
+/// stores, which are remembered in case they come back, the one whose node joined first: there is
+/// room for [`REPLICAS_MAX`] of both kinds only.
 pub(crate) fn surplus(
     namespace: &Namespace,
     view: &ClusterView,
 ) -> Vec<(ChunkId, Generation, StoreId)> {
-    let many = |chunk: &&Chunk| {
-        chunk.replicas.len() > chunk.copies as usize
-            && chunk.is_kept()
-            && chunk.tier == Tier::Disk
-            && chunk.replicas.iter().all(|store| stays(view, *store))
-    };
-    let mut many = namespace.chunks().filter(many).peekable();
-    if many.peek().is_none() {
-        return Vec::new();
-    }
-    let fills = fills(namespace, view);
-    let goes = |chunk: &Chunk| {
-        let left = |store: StoreId| chunk.replicas.iter().copied().filter(move |s| *s != store);
-        let rank = |store: StoreId| (spread(view, left(store)), of(&fills, &store).share());
+    let mut known = None;
+    let mut goes = |chunk: &Chunk| {
+        let (held, lost) = held_and_lost(view, chunk);
+        let copies = chunk.copies as usize;
+        let lost_max = copies.min(REPLICAS_MAX - copies);
+        if lost.len() > lost_max && held.iter().any(|store| view.store_serves(*store)) {
+            return lost.into_iter().min_by_key(|store| view.store(*store).map(|info| info.node));
+        }
+        if held.len() <= copies || !held.iter().all(|store| stays(view, *store)) {
+            return None;
+        }
+        let fills = known.get_or_insert_with(|| fills(namespace, view));
+        let left = |store: StoreId| held.iter().copied().filter(move |s| *s != store);
+        let rank = |store: StoreId| (spread(view, left(store)), of(fills, &store).share());
         let better = |a: &StoreId, b: &StoreId| {
             let (a, b) = (rank(*a), rank(*b));
             a.0.cmp(&b.0).then(a.1.total_cmp(&b.1))
         };
-        chunk.replicas.iter().copied().max_by(better)
+        held.iter().copied().max_by(better)
     };
+    let many = |chunk: &&Chunk| {
+        chunk.replicas.len() > chunk.copies as usize && chunk.is_kept() && chunk.tier == Tier::Disk
+    };
+    let many = namespace.chunks().filter(many);
     many.filter_map(|chunk| Some((chunk.id, chunk.generation, goes(chunk)?))).collect()
 }
 

@@ -5,7 +5,7 @@ use super::client::Client;
 use super::{World, locked};
 use crate::SimDisk;
 use crate::task::{slot, spawn};
-use holdfast_base::ids::{Index, StoreId};
+use holdfast_base::ids::{Index, NodeId, StoreId};
 use holdfast_base::{Error, Result};
 use holdfast_chunk::{Store, StoreConfig};
 use holdfast_cluster::namespace::Chunk;
@@ -168,11 +168,15 @@ impl World {
         let host = self.cells[0].node()?;
         let silent = host.cluster.read(|view, _| {
             let ids = locked(&self.shared.ids);
-            let mut nodes = view.nodes().filter(|(id, _)| ids.values().any(|now| now == id));
-            nodes.find(|(_, info)| info.state != NodeState::Live).map(|(id, _)| id)
+            // A node whose disk was erased is another one now, and must have been missed.
+            let expected = |id: &NodeId| match ids.values().any(|now| now == id) {
+                true => NodeState::Live,
+                false => NodeState::Lost,
+            };
+            view.nodes().find(|(id, info)| info.state != expected(id)).map(|(id, _)| id)
         });
         if let Ok(Some(id)) = silent {
-            return Some(format!("node {id} does not count as live"));
+            return Some(format!("node {id} does not count as what it is"));
         }
         let short = host.namespace.read(|namespace, _| {
             host.cluster.read(|view, _| repair::tasks(namespace, view)).unwrap_or_default()

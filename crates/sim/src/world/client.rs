@@ -443,7 +443,7 @@ impl Client {
             locate: false,
         };
         let reply = match self.ask(gateway, wire::OP_GET, get.to_bytes(), None).await {
-            Err(e) if e.kind == Kind::NotFound && !e.message.contains("chunk") => return Ok(None),
+            Err(e) if e.kind == Kind::NotFound => return Ok(None),
             other => other?,
         };
         let got = msg::GetReply::from_bytes(&reply.meta)?;

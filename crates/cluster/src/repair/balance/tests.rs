@@ -1,6 +1,6 @@
 use super::*;
 use crate::placement::tests::view;
-use crate::{ChunkKind, Command, Outcome};
+use crate::{ChunkKind, ClusterCommand, Command, NodeState, Outcome};
 use holdfast_base::ids::{Durability, Index, NodeId};
 
 const CHUNK_MIB: u64 = 20;
@@ -119,6 +119,40 @@ fn a_copy_too_many_goes_where_hosts_and_racks_do_not_miss_it() {
     world.ok(Command::AddReplica { chunk, generation, store: StoreId(3) });
     let view = view(&[("a", "r1", 10), ("b", "r2", 50), ("b", "r2", 1 << 20)]);
     assert_eq!(surplus(&world.namespace, &view), [(chunk, generation, StoreId(2))]);
+}
+
+/// A chunk remembered every store that it ever was on: after thirteen lost disks there was no
+/// room for the next copy, and it stayed short for ever.
+#[test]
+fn of_copies_on_lost_stores_as_many_are_remembered_as_there_should_be() {
+    let mut world = World::new();
+    let chunk = world.chunk(CHUNK_MIB, &[1, 2]);
+    let generation = Generation(0);
+    let nodes: Vec<_> = ["a", "b", "c", "d", "e", "f"].map(|host| (host, "", 1000)).to_vec();
+    let mut view = view(&nodes);
+    let mut index = 100;
+    let mut lose = |view: &mut ClusterView, node: u32| {
+        index += 1;
+        let node = NodeId(node);
+        let incarnation = view.node(node).unwrap().incarnation;
+        let lost = ClusterCommand::SetNode { node, incarnation, state: NodeState::Lost };
+        view.apply(Index(index), &lost).unwrap();
+    };
+    for gone in 1..=4 {
+        lose(&mut view, gone);
+        let dropped = surplus(&world.namespace, &view);
+        let expected =
+            if gone > 2 { vec![(chunk, generation, StoreId(gone as u64 - 2))] } else { vec![] };
+        assert_eq!(dropped, expected, "after {gone} losses");
+        for (chunk, generation, store) in dropped {
+            world.ok(Command::DropReplica { chunk, generation, store, lost: false });
+        }
+        world.ok(Command::AddReplica { chunk, generation, store: StoreId(gone as u64 + 2) });
+    }
+    // The last ones are all that is left, and may come back: nothing of them is dropped.
+    lose(&mut view, 5);
+    lose(&mut view, 6);
+    assert_eq!(surplus(&world.namespace, &view), []);
 }
 
 #[test]
