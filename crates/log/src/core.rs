@@ -85,22 +85,38 @@ pub enum Failure {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SegmentMeta {
     pub first: u64,
-    /// Where the next commit starts.
+    /// Where the next commit starts; before a survey, where the file ends.
     pub end: u64,
-    /// (first index, position) of some commits, ascending.
-    marks: Vec<(u64, u64)>,
+    /// (first index, position) of some commits, ascending; none before a survey.
+    marks: Option<Vec<(u64, u64)>>,
+}
+
+/// Where an entry is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Of its segment.
+    pub first: u64,
+    pub end: u64,
+    /// Of its commit, or one before it; `None` until the segment is surveyed.
+    pub position: Option<u64>,
 }
 
 impl SegmentMeta {
     pub fn new(first: u64) -> SegmentMeta {
-        SegmentMeta { first, end: SECTOR, marks: Vec::new() }
+        SegmentMeta { first, end: SECTOR, marks: Some(Vec::new()) }
+    }
+
+    /// Of a segment that another one follows: nobody has looked at its commits since the start.
+    pub fn unsurveyed(first: u64, file_bytes: u64) -> SegmentMeta {
+        SegmentMeta { first, end: file_bytes, marks: None }
     }
 
     pub fn note(&mut self, header: &CommitHeader) {
+        let marks = self.marks.get_or_insert_default();
         let far = |&(_, position): &(u64, u64)| header.position >= position + MARK_BYTES;
         // Nobody looks for a closing commit.
-        if header.count > 0 && self.marks.last().is_none_or(far) {
-            self.marks.push((header.first, header.position));
+        if header.count > 0 && marks.last().is_none_or(far) {
+            marks.push((header.first, header.position));
         }
         self.end = header.end();
     }
@@ -389,11 +405,28 @@ impl<A> Core<A> {
     }
 
     /// The segment and commit position at or before `index`, to read from there on.
-    pub fn locate(&self, index: u64) -> Option<(u64, u64)> {
+    pub fn locate(&self, index: u64) -> Option<Place> {
         let at = self.tail.segments.partition_point(|s| s.first <= index).checked_sub(1)?;
         let segment = &self.tail.segments[at];
-        let mark = segment.marks.partition_point(|m| m.0 <= index).checked_sub(1)?;
-        Some((segment.first, segment.marks[mark].1))
+        let position = match &segment.marks {
+            Some(marks) => Some(marks[marks.partition_point(|m| m.0 <= index).checked_sub(1)?].1),
+            None => None,
+        };
+        Some(Place { first: segment.first, end: segment.end, position })
+    }
+
+    /// The first entry behind the segment that begins with `first`.
+    pub fn following(&self, first: u64) -> Option<u64> {
+        let at = self.tail.segments.partition_point(|s| s.first <= first);
+        self.tail.segments.get(at).map(|s| s.first)
+    }
+
+    /// What a survey of a segment has found; it may have been trimmed meanwhile.
+    pub fn surveyed(&mut self, found: SegmentMeta) {
+        let known = self.tail.segments.iter_mut().find(|s| s.first == found.first);
+        if let Some(known) = known.filter(|s| s.marks.is_none()) {
+            *known = found;
+        }
     }
 
     /// Raises the first index to `before` and returns the segments that it leaves behind.

@@ -19,6 +19,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub const TRIM_MARK: &str = "trim";
+/// The reach of one read of a survey: a commit or some.
+const SURVEY_BYTES: usize = 64 << 10;
 const CUT_SITES: ReplaceSites = ReplaceSites { data: "log.cut-data", name: "log.cut-name" };
 
 /// A torn tail that opening a topic has cut: bytes that were never acknowledged as durable.
@@ -40,15 +42,15 @@ pub struct Recovered {
     pub cut: Option<CutTail>,
 }
 
-/// Where the chain stands while it is followed.
+/// Where the chain stands while the last segment is followed.
 struct Walk {
     topic: String,
     topic_hash: u64,
     next: u64,
     chain: u32,
-    /// The chain in front of the segment followed last.
+    /// The chain in front of the segment.
     chain_before: u32,
-    /// Of that segment: where each commit that no later one knew to be durable ends, as an index,
+    /// Where each commit that no later one knew to be durable ends, as an index,
     /// and begins, as an offset.
     unproven: VecDeque<(u64, u64)>,
     metas: Vec<SegmentMeta>,
@@ -91,14 +93,11 @@ pub fn open_topic(
         )));
     }
     let mut end = SECTOR;
-    for (i, segment) in files.iter().enumerate() {
-        end = follow(&mut walk, segment, i == 0)?;
-        if let Some(later) = files.get(i + 1)
-            && later.first != walk.next
-        {
-            let what = format!("the log breaks off at entry {}, a later segment exists", walk.next);
-            return Err(damaged(&walk.topic, &segment.path, end, &what));
+    if let Some((last, sealed)) = files.split_last() {
+        for segment in sealed {
+            pass(&mut walk, segment)?;
         }
+        end = follow(&mut walk, last)?;
     }
     let mut cut = None;
     let mut capacity = 0;
@@ -175,28 +174,43 @@ fn scan_bytes(capacity: u64) -> usize {
     capacity.next_multiple_of(SECTOR).clamp(SECTOR, SCAN_BYTES as u64) as usize
 }
 
-/// Checks the segment's header and follows its commits, payloads and all, while they are valid;
-/// returns where they end.
-fn follow(walk: &mut Walk, segment: &Segment, oldest: bool) -> Result<u64> {
+/// The segment's header, which must be of the topic and of the entry that the name says.
+fn header(walk: &Walk, segment: &Segment, sector: &[u8]) -> Result<(SegmentHeader, u32)> {
+    let (header, crc) = SegmentHeader::decode(sector)
+        .map_err(|bad| damaged(&walk.topic, &segment.path, 0, &bad.to_string()))?;
+    let fits = header.topic_hash == walk.topic_hash
+        && header.topic == walk.topic
+        && header.first == segment.first;
+    if !fits {
+        let what = format!("its header says topic `{}`, entry {}", header.topic, header.first);
+        return Err(damaged(&walk.topic, &segment.path, 0, &what));
+    }
+    Ok((header, crc))
+}
+
+/// A segment that another one follows was durable before that one got its name: only its header is
+/// looked at. Its commits are checked when they are read ([`survey`]), so that opening a topic takes
+/// as long whatever it holds.
+fn pass(walk: &mut Walk, segment: &Segment) -> Result<()> {
+    let io = |e: std::io::Error| {
+        Error::from(e).context(format_args!("read segment `{}`", segment.path.display()))
+    };
+    let capacity = segment.direct.len().map_err(io)?;
+    let mut window = Window::new(&*segment.direct, SECTOR_BYTES);
+    header(walk, segment, window.get(0, SECTOR_BYTES).map_err(io)?)?;
+    walk.metas.push(SegmentMeta::unsurveyed(segment.first, capacity));
+    Ok(())
+}
+
+/// Checks the last segment's header and follows its commits, payloads and all, while they are
+/// valid; returns where they end.
+fn follow(walk: &mut Walk, segment: &Segment) -> Result<u64> {
     let io = |e: std::io::Error| {
         Error::from(e).context(format_args!("read segment `{}`", segment.path.display()))
     };
     let capacity = segment.direct.len().map_err(io)?;
     let mut window = Window::new(&*segment.direct, scan_bytes(capacity));
-    let (header, crc) = SegmentHeader::decode(window.get(0, SECTOR_BYTES).map_err(io)?)
-        .map_err(|bad| damaged(&walk.topic, &segment.path, 0, &bad.to_string()))?;
-    let fits = header.topic_hash == walk.topic_hash
-        && header.topic == walk.topic
-        && header.first == segment.first
-        // The chain before the oldest segment was trimmed away.
-        && (oldest || (header.first == walk.next && header.chain == walk.chain));
-    if !fits {
-        let what = format!(
-            "its header says topic `{}`, first entry {}, and does not continue the segment before",
-            header.topic, header.first
-        );
-        return Err(damaged(&walk.topic, &segment.path, 0, &what));
-    }
+    let (header, crc) = header(walk, segment, window.get(0, SECTOR_BYTES).map_err(io)?)?;
     (walk.next, walk.chain, walk.chain_before) = (header.first, crc, header.chain);
     walk.unproven.clear();
     let mut meta = SegmentMeta::new(header.first);
@@ -225,6 +239,38 @@ fn follow(walk: &mut Walk, segment: &Segment, oldest: bool) -> Result<u64> {
     let end = meta.end;
     walk.metas.push(meta);
     Ok(end)
+}
+
+/// Finds the commits of a segment that `following` comes after, by their headers. They must be one
+/// chain up to there; what is in them is checked by whoever reads it.
+pub fn survey(topic: &str, segment: &Segment, following: u64) -> Result<SegmentMeta> {
+    let io = |e: std::io::Error| {
+        Error::from(e).context(format_args!("read segment `{}`", segment.path.display()))
+    };
+    let bad = |offset: u64, what: &str| {
+        Error::corrupt(format!(
+            "read topic `{topic}`: `{}` is damaged at offset {offset}: {what}: restore the file from a copy",
+            segment.path.display()
+        ))
+    };
+    let topic_hash = hash(topic);
+    let mut window = Window::new(&*segment.cached, SURVEY_BYTES);
+    let (header, crc) = SegmentHeader::decode(window.get(0, SECTOR_BYTES).map_err(io)?)
+        .map_err(|e| bad(0, &e.to_string()))?;
+    let mut meta = SegmentMeta::new(segment.first);
+    let (mut next, mut chain) = (header.first, crc);
+    while next < following {
+        let at = meta.end;
+        let head = window.get(at, COMMIT_HEADER_BYTES).map_err(io)?;
+        let (commit, crc) =
+            CommitHeader::decode(head, topic_hash, at).map_err(|e| bad(at, &e.to_string()))?;
+        if commit.first != next || commit.chain != chain || commit.next() > following {
+            return Err(bad(at, "a commit does not continue the one before it"));
+        }
+        meta.note(&commit);
+        (next, chain) = (commit.next(), crc);
+    }
+    Ok(meta)
 }
 
 /// Makes the end of the last segment durable: after a crash of the process alone it may be in the

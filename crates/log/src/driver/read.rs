@@ -4,6 +4,7 @@
 use super::topic::Topic;
 use crate::Scope;
 use crate::format::{COMMIT_HEADER_BYTES, CommitHeader, for_each_entry};
+use crate::recover::survey;
 use crate::segment::{SCAN_BYTES, Segment, Window};
 use holdfast_base::ids::Index;
 use holdfast_base::{Error, Result};
@@ -75,18 +76,25 @@ pub fn read(
     };
     let window_bytes = bytes_max.clamp(WINDOW_BYTES_MIN, SCAN_BYTES);
     while !gather.is_done() {
-        let place = {
+        let found = {
             let state = topic.lock();
-            state.core.locate(gather.next).and_then(|(first, position)| {
-                let meta = state.core.segments().iter().find(|s| s.first == first)?;
-                Some((state.files.get(&first)?.clone(), position, meta.end))
+            state.core.locate(gather.next).and_then(|place| {
+                let file = state.files.get(&place.first)?.clone();
+                Some((file, place, state.core.following(place.first)))
             })
         };
-        let Some((segment, position, end)) = place else {
+        let Some((segment, place, following)) = found else {
             return Err(Error::invalid(format!(
                 "read topic `{}` from entry {}: it was trimmed meanwhile: start from a snapshot",
                 topic.name, gather.next
             )));
+        };
+        let (Some(position), end) = (place.position, place.end) else {
+            // Only segments that another one follows are opened without a look at their commits.
+            let following = following.unwrap_or(gather.limit);
+            let meta = survey(&topic.name, &segment, following)?;
+            topic.lock().core.surveyed(meta);
+            continue;
         };
         read_segment(topic, &segment, position, end, window_bytes, &mut gather)?;
     }
