@@ -11,9 +11,22 @@ pub use reader::FileReader;
 pub use writer::FileWriter;
 
 use crate::wire::file as msg;
+use holdfast_base::ids::Tier;
+use holdfast_base::node::StorageClass;
 
 /// Transfers of one stream that are in flight at once: while one is worked on, the other moves.
 pub(crate) const SLICES_IN_FLIGHT: usize = 2;
+
+/// The same of a stream that is read from disk: while some are worked on, the disk has more to do.
+const DISK_SLICES_IN_FLIGHT: usize = 6;
+
+/// How much a stream of this class is read ahead.
+pub(crate) fn slices_read_ahead(class: StorageClass) -> usize {
+    match class.tiers().any(|tier| tier == Tier::Disk) {
+        true => DISK_SLICES_IN_FLIGHT,
+        false => SLICES_IN_FLIGHT,
+    }
+}
 
 /// The same of a stream that is written durably: what waits for one sync shares the next, so more
 /// on the way makes larger commits.

@@ -7,7 +7,9 @@ use super::AsyncClient;
 use crate::client::{NewFile, decode};
 use crate::connection::aio::Request;
 use crate::stream::cursor::{Cursor, Span, check};
-use crate::stream::{Current, DURABLE_SLICES_IN_FLIGHT, MOVES_MAX, SLICES_IN_FLIGHT};
+use crate::stream::{
+    Current, DURABLE_SLICES_IN_FLIGHT, MOVES_MAX, SLICES_IN_FLIGHT, slices_read_ahead,
+};
 use crate::wire::{self, chunk, file as msg};
 use holdfast_base::codec::Encode;
 use holdfast_base::ids::{Durability, FileId};
@@ -61,7 +63,7 @@ impl AsyncReader {
             )));
         }
         let client = client.clone();
-        let slices = SLICES_IN_FLIGHT;
+        let slices = slices_read_ahead(cursor.info.class);
         Ok(AsyncReader { client, cursor, slices, asked_to: 0, asked: VecDeque::new() })
     }
 

@@ -2,8 +2,8 @@
 //! way while another is used, and arrive in the reader's own buffer where it is large enough. Of a
 //! multifile, the next file's description is on its way while the current one is read.
 
-use super::SLICES_IN_FLIGHT;
 use super::cursor::{Asked, Cursor};
+use super::slices_read_ahead;
 use crate::client::{Client, Ticket};
 use crate::wire::file as msg;
 use holdfast_base::limits::SLICE_BYTES;
@@ -71,10 +71,10 @@ impl Client {
         });
         let mut reader = FileReader {
             client: self,
+            slices: slices_read_ahead(cursor.info.class),
             info: cursor.info.clone(),
             cursor,
             bag,
-            slices: SLICES_IN_FLIGHT,
             asked_to: 0,
             position: 0,
             asked: VecDeque::new(),
@@ -95,7 +95,7 @@ impl FileReader<'_> {
         &self.info
     }
 
-    /// How many transfers are on their way at once; two unless said otherwise.
+    /// How many transfers are on their way at once; unless said otherwise two, and more from disk.
     pub fn set_in_flight(&mut self, slices: usize) {
         self.slices = slices.max(1);
     }

@@ -37,6 +37,9 @@ const DEADLINE_MS: u32 = 5000;
 /// How often a request is sent before its client gives up, and does not know.
 const ATTEMPTS: u32 = 40;
 const FILES: u64 = 8;
+/// What a store says that has the chunk and not the object. Production clients ask again, for
+/// another replica may have it; here no replica that counts may have lost it for a moment.
+const LOST: &str = "holds no such object";
 /// Bytes of one append, at most.
 const PIECE_BYTES: u64 = 30_000;
 
@@ -443,7 +446,7 @@ impl Client {
             locate: false,
         };
         let reply = match self.ask(gateway, wire::OP_GET, get.to_bytes(), None).await {
-            Err(e) if e.kind == Kind::NotFound => return Ok(None),
+            Err(e) if e.kind == Kind::NotFound || e.message.contains(LOST) => return Ok(None),
             other => other?,
         };
         let got = msg::GetReply::from_bytes(&reply.meta)?;
