@@ -65,7 +65,7 @@ const WARM: Duration = Duration::from_secs(3);
 const LAG_MAX: Duration = Duration::from_secs(5);
 /// For the repair, before the run is given up.
 const REPAIR_MAX: Duration = Duration::from_secs(90);
-const FILES_FILLED: u64 = 8;
+const FILES_FILLED: u64 = 10;
 
 pub fn run(options: &Options, out: &mut Output) -> Result<()> {
     let (kill, copies) = match options.case.as_str() {
@@ -186,7 +186,12 @@ fn kill_under_load(options: &Options, out: &mut Output) -> Result<()> {
     let chunk = bytes_of("chunks", &options.chunk)?;
     let cluster =
         LocalCluster::start(options.nodes, options.data.as_deref(), chunk, options.lost_ms)?;
-    fill_large(&mut cluster.client(1)?, fill)?;
+    // Through every gateway in turn: each keeps a copy of what it takes in, and a node that holds
+    // all there is could receive nothing afterwards.
+    let mut gateways =
+        (1..=options.nodes).map(|node| cluster.client(node)).collect::<Result<Vec<_>>>()?;
+    fill_large(&mut gateways, fill)?;
+    drop(gateways);
     cluster.set_repair_rate(rate)?;
     let load = Load {
         stop: AtomicBool::new(false),
@@ -230,13 +235,14 @@ fn kill_under_load(options: &Options, out: &mut Output) -> Result<()> {
     tell_repair(options, rate, &repaired, out)
 }
 
-/// Large files, through one gateway: what is to be repaired.
-fn fill_large(client: &mut Client, bytes: u64) -> Result<()> {
+/// Large files, through each gateway in turn: what is to be repaired.
+fn fill_large(gateways: &mut [Client], bytes: u64) -> Result<()> {
     let each = bytes / FILES_FILLED;
     let piece = content("filled", MIB as usize);
     let new = NewFile { parents: true, ..NewFile::default() };
     for i in 0..FILES_FILLED {
-        let mut writer = client.create(&format!("/filled/{i}"), &new)?;
+        let gateway = i as usize % gateways.len();
+        let mut writer = gateways[gateway].create(&format!("/filled/{i}"), &new)?;
         let mut left = each;
         while left > 0 {
             let part = left.min(piece.len() as u64);
@@ -345,7 +351,7 @@ fn stored_on(nodes: usize, bytes: u64, options: &Options) -> Result<Sample> {
         cluster.pids().iter().map(|pid| cpu_seconds(&format!("/proc/{pid}/stat"))).sum()
     };
     let before = (servers(), own_cpu_seconds(), Instant::now());
-    fill_large(&mut client, bytes)?;
+    fill_large(std::slice::from_mut(&mut client), bytes)?;
     let time = before.2.elapsed();
     let cpu = (servers() - before.0, own_cpu_seconds() - before.1);
     Ok(Sample::of_run(FILES_FILLED, bytes, time, cpu, Vec::new()))
