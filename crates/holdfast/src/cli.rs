@@ -86,7 +86,7 @@ pub struct SimRecovery {
     /// Random failures that each figure is the mean of
     #[arg(long, default_value_t = 50, value_name = "N")]
     pub failures: usize,
-    /// Of dayu, hull, tops, scan, naive, g1, g2, random, b2r, wr, best
+    /// Of dayu, hull, tops, scan, naive, g1, g2, random, b2r, wr, best; milp in builds with that feature
     #[arg(long, default_value = "dayu,g1,g2,b2r,wr,random", value_name = "NAMES")]
     pub algorithms: String,
     /// Of wss, da

@@ -7,6 +7,8 @@
 #![forbid(unsafe_code)]
 
 pub mod fill;
+#[cfg(feature = "milp")]
+mod milp;
 pub mod model;
 pub mod plan;
 pub mod random;

@@ -189,7 +189,7 @@ pub fn plan(input: &Input<'_>, options: &Options) -> Result<Plan> {
         ordered = heaviest_first(nodes, tasks, queue);
         queue = &ordered;
     }
-    let filled = place(input, options, out, into, queue, &mut plan);
+    let filled = place(input, options, out, into, queue, &mut plan)?;
     plan.waiting = filled.waiting;
     plan.lost = filled.lost;
     plan.scanned = filled.scanned;
@@ -251,7 +251,7 @@ fn place(
     into: Side,
     queue: &[u32],
     plan: &mut Plan,
-) -> Filled {
+) -> Result<Filled> {
     let Input { nodes, tasks, .. } = *input;
     let mut under = Vec::new();
     if options.prioritize && options.params.beta > 0.0 && !queue.is_empty() {
@@ -289,7 +289,7 @@ fn place(
         underemployed: &under,
     };
     let common_mb = common_mb(tasks, queue);
-    match options.algorithm {
+    let filled = match options.algorithm {
         Algorithm::Dayu => fill(pass, Greedy::<Tree>::new(out, &into, &rack_of, common_mb), queue),
         Algorithm::Hull => fill(pass, Greedy::<Hull>::new(out, &into, &rack_of, common_mb), queue),
         Algorithm::Scan => fill(pass, Greedy::<Scan>::new(out, &into, &rack_of, common_mb), queue),
@@ -302,7 +302,18 @@ fn place(
         Algorithm::Random | Algorithm::B2r | Algorithm::Wr => {
             fill(pass, Picks::new(options.algorithm, out, into, input.seed), queue)
         }
-    }
+        Algorithm::Milp => milp(pass, &out, &into, queue)?,
+    };
+    Ok(filled)
+}
+
+#[cfg(feature = "milp")]
+use crate::milp::solve as milp;
+
+#[cfg(not(feature = "milp"))]
+fn milp(_: Pass<'_>, _: &Side, _: &Side, _: &[u32]) -> Result<Filled> {
+    let what = "plan recovery by MILP: this build has no solver";
+    Err(Error::invalid(format!("{what}; build with `--features milp`")))
 }
 
 /// Tasks whose sizes are looked at for the common one.

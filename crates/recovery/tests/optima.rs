@@ -88,3 +88,31 @@ fn nobody_beats_the_optimum_and_dayu_comes_near() {
     // The paper's searches are worth the same to a bucket's width.
     assert!((mean(Algorithm::Hull, false) - dayu).abs() < 0.05);
 }
+
+/// With `--features milp`: half a minute of a solver's time.
+#[cfg(feature = "milp")]
+#[test]
+fn the_solver_finds_the_optima_that_are_kept() {
+    for case in cases() {
+        let found = makespan_s(&case, Algorithm::Milp, false);
+        let off = found / case.optimum_s;
+        assert!((0.999..1.001).contains(&off), "{found} s, not {} s", case.optimum_s);
+    }
+}
+
+#[cfg(not(feature = "milp"))]
+#[test]
+fn a_build_without_the_solver_says_so() {
+    let tasks = Tasks::default();
+    let input = Input {
+        nodes: &[],
+        racks: &[],
+        tasks: &tasks,
+        queue: &[],
+        flights: &[],
+        until_slot_s: 0.0,
+        seed: 1,
+    };
+    let refused = plan(&input, &Options::paper(Params::default(), Algorithm::Milp)).unwrap_err();
+    assert!(refused.message.contains("build with `--features milp`"), "{refused}");
+}

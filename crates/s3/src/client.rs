@@ -9,8 +9,9 @@ pub use sign::Signer;
 pub use xml::{element, elements};
 
 use crate::hash::hex;
-use holdfast_base::{Error, Result};
+use holdfast_base::{Error, Kind, Result};
 use holdfast_env::Clock;
+use http::{Body, Sink};
 use s3s::crypto::{Checksum as _, Sha256};
 use std::io::{Read, Write};
 use std::sync::Arc;
@@ -105,25 +106,27 @@ pub struct Client {
     signer: Signer,
     clock: Arc<dyn Clock>,
     connection: Option<http::Connection>,
+    /// Empty, with memory for an answer.
+    spare: Vec<u8>,
 }
 
 impl Client {
     pub fn new(endpoint: Endpoint, signer: Signer, clock: Arc<dyn Clock>) -> Client {
-        Client { endpoint, signer, clock, connection: None }
+        Client { endpoint, signer, clock, connection: None, spare: Vec::new() }
     }
 
     /// Sends a request whose body is in memory, and reads the whole answer.
     pub fn send(&mut self, request: &Request<'_>) -> Result<Response> {
         let hash = hex(Sha256::checksum(request.body).as_ref());
-        let mut body = request.body;
-        let mut answer = Vec::new();
-        let mut response =
-            self.exchange(request, &hash, body.len() as u64, &mut body, &mut answer)?;
-        // That of an error is in the response already.
-        if response.body.is_empty() {
-            response.body = answer;
-        }
-        Ok(response)
+        let mut answer = std::mem::take(&mut self.spare);
+        let sent = self.exchange(request, &hash, None, &mut Sink::Memory(&mut answer));
+        sent.map(|response| with_body(response, answer))
+    }
+
+    /// Gives an answer's memory back for the next one.
+    pub fn recycle(&mut self, mut body: Vec<u8>) {
+        body.clear();
+        self.spare = body;
     }
 
     /// Sends a body as it is read, without its hash in the signature; `bytes` of it.
@@ -134,63 +137,63 @@ impl Client {
         body: &mut dyn Read,
     ) -> Result<Response> {
         let mut answer = Vec::new();
-        let mut response = self.exchange(request, "UNSIGNED-PAYLOAD", bytes, body, &mut answer)?;
-        // That of an error is in the response already.
-        if response.body.is_empty() {
-            response.body = answer;
-        }
-        Ok(response)
+        let sink = &mut Sink::Memory(&mut answer);
+        let response = self.exchange(request, "UNSIGNED-PAYLOAD", Some((bytes, body)), sink)?;
+        Ok(with_body(response, answer))
     }
 
     /// Writes the answer's body, if it is one of success, as it comes.
     pub fn download(&mut self, request: &Request<'_>, to: &mut dyn Write) -> Result<Response> {
         let hash = hex(Sha256::checksum(&[]).as_ref());
-        self.exchange(request, &hash, 0, &mut std::io::empty(), to)
+        self.exchange(request, &hash, None, &mut Sink::Stream(to))
     }
 
+    /// With the request's own body, or one that is read only once.
     fn exchange(
         &mut self,
         request: &Request<'_>,
         hash: &str,
-        bytes: u64,
-        body: &mut dyn Read,
-        to: &mut dyn Write,
+        stream: Option<(u64, &mut dyn Read)>,
+        to: &mut Sink<'_>,
     ) -> Result<Response> {
+        let bytes = stream.as_ref().map_or(request.body.len() as u64, |(bytes, _)| *bytes);
         let head = self.head(request, hash, bytes);
         let kept = self.connection.is_some();
-        let first = self.try_once(&head, request.method, bytes, body, to);
-        match first {
+        let again = stream.is_none();
+        let body = match stream {
+            Some((bytes, body)) => Body::Stream(bytes, body),
+            None => Body::Memory(request.body),
+        };
+        match self.try_once(&head, request.method, body, to) {
             // The service may have closed a connection that was not used for a while. Only what
-            // can be sent again is.
-            Err(e)
-                if kept
-                    && bytes == request.body.len() as u64
-                    && e.kind == holdfast_base::Kind::Retry =>
-            {
-                self.connection = None;
-                let mut body = request.body;
-                self.try_once(&head, request.method, bytes, &mut body, to)
+            // can be sent again is, and only if nothing of an answer has gone to `to`.
+            Err((e, false)) if kept && again && e.kind == Kind::Retry => {
+                let body = Body::Memory(request.body);
+                self.try_once(&head, request.method, body, to).map_err(|(e, _)| e)
             }
-            other => other,
+            other => other.map_err(|(e, _)| e),
         }
     }
 
+    /// Fails with whether something of an answer came.
     fn try_once(
         &mut self,
         head: &[u8],
         method: &str,
-        bytes: u64,
-        body: &mut dyn Read,
-        to: &mut dyn Write,
-    ) -> Result<Response> {
+        body: Body<'_>,
+        to: &mut Sink<'_>,
+    ) -> std::result::Result<Response, (Error, bool)> {
         let doing =
             |e: std::io::Error| Error::retry(format!("talk to `{}`: {e}", self.endpoint.authority));
         let mut connection = match self.connection.take() {
             Some(connection) => connection,
-            None => http::Connection::open(&self.endpoint.address()).map_err(doing)?,
+            None => {
+                http::Connection::open(&self.endpoint.address()).map_err(|e| (doing(e), false))?
+            }
         };
-        connection.send(head, bytes, body).map_err(doing)?;
-        let (response, keep) = connection.receive(method, to).map_err(doing)?;
+        connection.send(head, body).map_err(|e| (doing(e), false))?;
+        let received = connection.receive(method, to);
+        let (response, keep) = received.map_err(|e| (doing(e), connection.has_answered()))?;
         if keep {
             self.connection = Some(connection);
         }
@@ -211,3 +214,14 @@ impl Client {
         head.into_bytes()
     }
 }
+
+/// With the body of success; that of an error is in the response already.
+fn with_body(mut response: Response, answer: Vec<u8>) -> Response {
+    if response.body.is_empty() {
+        response.body = answer;
+    }
+    response
+}
+
+#[cfg(test)]
+mod tests;

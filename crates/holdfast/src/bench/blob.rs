@@ -128,6 +128,7 @@ struct Bench<'a> {
     target: Target,
     bytes: usize,
     pointers: Vec<OnceLock<String>>,
+    expected: Vec<u32>,
 }
 
 impl<'a> Bench<'a> {
@@ -138,7 +139,8 @@ impl<'a> Bench<'a> {
             made.ok("make the bucket to measure in")?;
         }
         let pointers = (0..options.objects).map(|_| OnceLock::new()).collect();
-        Ok(Bench { options, target, bytes, pointers })
+        let expected = load::checksums(options.objects, bytes);
+        Ok(Bench { options, target, bytes, pointers, expected })
     }
 
     fn wants(&self, name: &str) -> bool {
@@ -150,8 +152,8 @@ impl<'a> Bench<'a> {
     }
 
     fn load_photo(&self, kind: Kind, operations: u64, photo: &[u8]) -> Result<Sample> {
-        let Bench { options, target, bytes, pointers } = self;
-        Load { target, options, kind, bytes: *bytes, operations, pointers, photo }.run()
+        let Bench { options, target, bytes, pointers, expected } = self;
+        Load { target, options, kind, bytes: *bytes, operations, pointers, expected, photo }.run()
     }
 
     fn repeat(&self, name: &str, kind: Kind, out: &mut Output) -> Result<()> {

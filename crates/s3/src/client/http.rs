@@ -3,7 +3,7 @@
 
 use super::Response;
 use holdfast_env::local;
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, IoSlice, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
@@ -12,9 +12,30 @@ const SILENCE: Duration = Duration::from_secs(120);
 /// A line of an answer's head, and their number.
 const LINE_BYTES_MAX: u64 = 64 << 10;
 const LINES_MAX: usize = 200;
+/// A head fits, and little of a body is copied out of it.
+const BUFFER_BYTES: usize = 4 << 10;
+/// What is read or written of a stream at a time.
+const PART_BYTES: usize = 256 << 10;
+/// Memory that an answer's length alone is trusted with.
+const TRUSTED_BYTES: u64 = 16 << 20;
+
+/// What is sent behind a head.
+pub enum Body<'a> {
+    Memory(&'a [u8]),
+    /// So many bytes.
+    Stream(u64, &'a mut dyn Read),
+}
+
+/// Where an answer's body goes.
+pub enum Sink<'a> {
+    Memory(&'a mut Vec<u8>),
+    Stream(&'a mut dyn Write),
+}
 
 pub struct Connection {
     stream: BufReader<TcpStream>,
+    /// Something of the last request's answer came.
+    answered: bool,
 }
 
 fn wrong(what: &str) -> io::Error {
@@ -27,34 +48,40 @@ impl Connection {
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(SILENCE))?;
         stream.set_write_timeout(Some(SILENCE))?;
-        Ok(Connection { stream: BufReader::with_capacity(64 << 10, stream) })
+        Ok(Connection { stream: BufReader::with_capacity(BUFFER_BYTES, stream), answered: false })
     }
 
-    pub fn send(&mut self, head: &[u8], bytes: u64, body: &mut dyn Read) -> io::Result<()> {
+    /// A small body goes with its head: one packet, one system call.
+    pub fn send(&mut self, head: &[u8], body: Body<'_>) -> io::Result<()> {
+        self.answered = false;
         let stream = self.stream.get_mut();
-        // A small body goes with its head: one packet, one system call.
-        let mut out = head.to_vec();
-        let mut left = bytes;
-        let mut buf = vec![0; (left as usize).min(256 << 10)];
-        loop {
-            let now = (left as usize).min(buf.len());
-            let got = if now > 0 { body.read(&mut buf[..now])? } else { 0 };
-            if got == 0 && left > 0 {
+        let (mut left, body) = match body {
+            Body::Memory(body) => return write_both(stream, head, body),
+            Body::Stream(bytes, body) => (bytes, body),
+        };
+        let mut head = head;
+        let mut buf = vec![0; left.min(PART_BYTES as u64) as usize];
+        while left > 0 {
+            let now = left.min(buf.len() as u64) as usize;
+            let got = body.read(&mut buf[..now])?;
+            if got == 0 {
                 return Err(wrong("the body ended early"));
             }
-            out.extend_from_slice(&buf[..got]);
+            write_both(stream, head, &buf[..got])?;
+            head = &[];
             left -= got as u64;
-            if left == 0 {
-                return stream.write_all(&out);
-            }
-            stream.write_all(&out)?;
-            out.clear();
         }
+        stream.write_all(head)
+    }
+
+    pub fn has_answered(&self) -> bool {
+        self.answered
     }
 
     fn line(&mut self) -> io::Result<String> {
         let mut line = Vec::new();
         (&mut self.stream).take(LINE_BYTES_MAX).read_until(b'\n', &mut line)?;
+        self.answered |= !line.is_empty();
         if line.pop() != Some(b'\n') {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
@@ -66,7 +93,7 @@ impl Connection {
 
     /// The answer; its body goes to `to` if it is one of success, else into the response. Whether
     /// the connection can be used again.
-    pub fn receive(&mut self, method: &str, to: &mut dyn Write) -> io::Result<(Response, bool)> {
+    pub fn receive(&mut self, method: &str, to: &mut Sink<'_>) -> io::Result<(Response, bool)> {
         let mut response = Response::default();
         loop {
             let status = self.line()?;
@@ -92,25 +119,61 @@ impl Connection {
         let chunked = response.header("transfer-encoding").is_some_and(|t| t.contains("chunked"));
         let empty = method == "HEAD" || matches!(response.status, 204 | 304);
         let success = (200..300).contains(&response.status);
-        let mut kept = Vec::new();
-        let sink: &mut dyn Write = if success { to } else { &mut kept };
         if empty {
-        } else if chunked {
-            self.chunks(sink)?;
-        } else if let Some(length) = length {
-            let copied = io::copy(&mut (&mut self.stream).take(length), sink)?;
-            if copied < length {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
-        } else {
-            io::copy(&mut self.stream, sink)?;
-            keep = false;
+            return Ok((response, keep));
         }
-        response.body = kept;
+        keep &= chunked || length.is_some();
+        if success {
+            self.body(chunked, length, to)?;
+        } else {
+            let mut body = Vec::new();
+            self.body(chunked, length, &mut Sink::Memory(&mut body))?;
+            response.body = body;
+        }
         Ok((response, keep))
     }
 
-    fn chunks(&mut self, to: &mut dyn Write) -> io::Result<()> {
+    /// In chunks, of a length, or up to the connection's end.
+    fn body(&mut self, chunked: bool, length: Option<u64>, to: &mut Sink<'_>) -> io::Result<()> {
+        match length {
+            _ if chunked => self.chunks(to),
+            Some(length) => self.copy(length, to),
+            None => self.copy_all(u64::MAX, to).map(|_| ()),
+        }
+    }
+
+    /// Exactly `bytes` of a body.
+    fn copy(&mut self, bytes: u64, to: &mut Sink<'_>) -> io::Result<()> {
+        if let Sink::Memory(body) = to {
+            body.reserve_exact(bytes.min(TRUSTED_BYTES) as usize);
+        }
+        match self.copy_all(bytes, to)? == bytes {
+            true => Ok(()),
+            false => Err(io::ErrorKind::UnexpectedEof.into()),
+        }
+    }
+
+    /// What comes up to the end, `most` of it.
+    fn copy_all(&mut self, most: u64, to: &mut Sink<'_>) -> io::Result<u64> {
+        let mut part = (&mut self.stream).take(most);
+        match to {
+            Sink::Memory(body) => part.read_to_end(body).map(|bytes| bytes as u64),
+            Sink::Stream(to) => {
+                let mut buf = vec![0; most.min(PART_BYTES as u64) as usize];
+                let mut copied = 0;
+                loop {
+                    let got = part.read(&mut buf)?;
+                    if got == 0 {
+                        return Ok(copied);
+                    }
+                    to.write_all(&buf[..got])?;
+                    copied += got as u64;
+                }
+            }
+        }
+    }
+
+    fn chunks(&mut self, to: &mut Sink<'_>) -> io::Result<()> {
         loop {
             let line = self.line()?;
             let digits = line.split(';').next().unwrap_or_default().trim();
@@ -120,10 +183,23 @@ impl Connection {
                 while !self.line()?.is_empty() {}
                 return Ok(());
             }
-            if io::copy(&mut (&mut self.stream).take(size), to)? < size {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
+            self.copy(size, to)?;
             self.line()?;
         }
     }
+}
+
+/// One after the other, in one system call where the socket has room for both.
+fn write_both(stream: &mut TcpStream, first: &[u8], second: &[u8]) -> io::Result<()> {
+    let mut parts = [IoSlice::new(first), IoSlice::new(second)];
+    let mut parts = &mut parts[..];
+    while parts.iter().any(|part| !part.is_empty()) {
+        match stream.write_vectored(parts) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(written) => IoSlice::advance_slices(&mut parts, written),
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
 }
