@@ -12,6 +12,15 @@ pub fn timestamp(ms: i64) -> Timestamp {
     Timestamp::from(SystemTime::UNIX_EPOCH + Duration::from_millis(ms.max(0) as u64))
 }
 
+pub fn milliseconds(timestamp: &Timestamp) -> i64 {
+    let mut text = Vec::new();
+    if timestamp.format(TimestampFormat::EpochSeconds, &mut text).is_err() {
+        return 0;
+    }
+    let text = String::from_utf8(text).unwrap_or_default();
+    text.parse::<f64>().map_or(0, |seconds| (seconds * 1000.0) as i64)
+}
+
 pub fn owner(user: &str) -> Owner {
     Owner { display_name: Some(user.to_owned()), id: Some(user.to_owned()) }
 }

@@ -659,8 +659,30 @@ def test_object_lock():
         "AccessDenied", S3.delete_object, Bucket=name, Key="b", VersionId=version,
         BypassGovernanceRetention=True,
     )
+    version = S3.put_object(
+        Bucket=name, Key="c", Body=b"kept", ObjectLockMode="GOVERNANCE", ObjectLockRetainUntilDate=until
+    )["VersionId"]
+    put = lambda mode, until=until, **more: S3.put_object_retention(
+        Bucket=name, Key="c", Retention={"Mode": mode, "RetainUntilDate": until}, **more
+    )
+    put("GOVERNANCE", until + datetime.timedelta(days=1))
+    refused("AccessDenied", put, mode="COMPLIANCE", until=until + datetime.timedelta(days=2))
+    refused("InvalidArgument", put, mode="GOVERNANCE", until=datetime.datetime(2020, 1, 1))
+    S3.delete_object(Bucket=name, Key="c", VersionId=version, BypassGovernanceRetention=True)
+    for code, enabled, length in [
+        ("InvalidArgument", "Enabled", {"Days": 0}),
+        ("InvalidArgument", "Enabled", {"Days": 36501}),
+        ("MalformedXML", "Enabled", {"Days": 1, "Years": 1}),
+        ("MalformedXML", "Disabled", {"Days": 1}),
+    ]:
+        wrong = {"ObjectLockEnabled": enabled, "Rule": {"DefaultRetention": {"Mode": "GOVERNANCE", **length}}}
+        put = S3.put_object_lock_configuration
+        refused(code, put, Bucket=name, ObjectLockConfiguration=wrong)
     plain = bucket()
     refused("ObjectLockConfigurationNotFoundError", S3.get_object_lock_configuration, Bucket=plain)
+    S3.put_object(Bucket=plain, Key="a", Body=b"")
+    refused("InvalidRequest", S3.get_object_retention, Bucket=plain, Key="a")
+    refused("InvalidRequest", S3.get_object_legal_hold, Bucket=plain, Key="a")
 
 
 def test_an_object_is_read_by_its_pointer():
