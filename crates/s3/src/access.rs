@@ -65,7 +65,7 @@ impl S3Access for Access {
             Some(bucket) => self.check_one(&caller, operation, bucket, key),
         };
         cx.extensions_mut().insert(caller);
-        decided
+        decided.and_then(|()| crate::objects::refuse_encryption(cx.headers()))
     }
 }
 

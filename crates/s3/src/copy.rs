@@ -55,14 +55,6 @@ pub async fn copy_object(
 ) -> S3Result<S3Response<CopyObjectOutput>> {
     let caller = caller(&req);
     let input = req.input;
-    objects::refuse(&[
-        (input.server_side_encryption.is_some(), "server-side encryption"),
-        (input.sse_customer_algorithm.is_some(), "server-side encryption with a customer's key"),
-        (
-            input.copy_source_sse_customer_algorithm.is_some(),
-            "server-side encryption with a customer's key",
-        ),
-    ])?;
     crate::settings::check_object_acl(input.acl.as_ref())?;
     objects::check_storage_class(input.storage_class.as_ref())?;
     let from = source(face, &caller, &input.copy_source)?;
@@ -144,6 +136,7 @@ pub async fn copy_object(
     };
     Ok(S3Response::new(CopyObjectOutput {
         copy_object_result: Some(copy_object_result),
+        expiration: crate::lifecycle::expiration(&bucket, &input.key, &made),
         copy_source_version_id: (!from.object.null).then(|| version_name(&from.object)),
         version_id: objects::version_id(&made),
         ..Default::default()

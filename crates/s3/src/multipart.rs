@@ -21,11 +21,8 @@ pub async fn create_multipart_upload(
     face: &Face,
     req: S3Request<CreateMultipartUploadInput>,
 ) -> S3Result<S3Response<CreateMultipartUploadOutput>> {
+    let initiator = caller(&req).user().unwrap_or_default().to_owned();
     let input = req.input;
-    objects::refuse(&[
-        (input.server_side_encryption.is_some(), "server-side encryption"),
-        (input.sse_customer_algorithm.is_some(), "server-side encryption with a customer's key"),
-    ])?;
     crate::settings::check_object_acl(input.acl.as_ref())?;
     objects::check_storage_class(input.storage_class.as_ref())?;
     let bucket = face.blobs.bucket(&input.bucket).or_s3()?;
@@ -57,6 +54,7 @@ pub async fn create_multipart_upload(
     );
     let upload = Upload {
         begun_ms: face.blobs.now_ms(),
+        initiator,
         head: Head {
             content_type: input.content_type.unwrap_or_default(),
             headers,
@@ -106,10 +104,6 @@ pub async fn upload_part(
     req: S3Request<UploadPartInput>,
 ) -> S3Result<S3Response<UploadPartOutput>> {
     let input = req.input;
-    objects::refuse(&[(
-        input.sse_customer_algorithm.is_some(),
-        "server-side encryption with a customer's key",
-    )])?;
     let (id, number, upload) =
         find(face, &input.bucket, &input.key, &input.upload_id, input.part_number)?;
     let named = input.checksum_algorithm.as_ref().map(|a| a.as_str().to_owned());
@@ -186,7 +180,8 @@ pub async fn complete_multipart_upload(
     let place = (input.bucket.as_str(), input.key.as_str(), id);
     let sums = (etag, checksums);
     let mut alternates = Vec::new();
-    let sizes = photos::sizes(&face.blobs.bucket(&input.bucket).or_s3()?)?;
+    let bucket = face.blobs.bucket(&input.bucket).or_s3()?;
+    let sizes = photos::sizes(&bucket)?;
     if sizes.is_some()
         && let Some(photo) = face.blobs.described(place, &names, (&sums.0, &sums.1)).or_s3()?
     {
@@ -200,6 +195,7 @@ pub async fn complete_multipart_upload(
     Ok(S3Response::new(CompleteMultipartUploadOutput {
         location: Some(format!("/{}/{}", input.bucket, input.key)),
         e_tag: objects::etag(&object),
+        expiration: crate::lifecycle::expiration(&bucket, &input.key, &object),
         version_id: objects::version_id(&object),
         checksum_crc32: sums.crc32,
         checksum_crc32c: sums.crc32c,
@@ -292,13 +288,17 @@ pub async fn abort_multipart_upload(
     Ok(S3Response::new(AbortMultipartUploadOutput::default()))
 }
 
+fn initiator(user: String) -> Initiator {
+    Initiator { display_name: Some(user.clone()), id: Some(user) }
+}
+
 pub async fn list_parts(
     face: &Face,
     req: S3Request<ListPartsInput>,
 ) -> S3Result<S3Response<ListPartsOutput>> {
-    let user = caller(&req).user().unwrap_or_default().to_owned();
     let input = req.input;
     let id = upload_id(&input.upload_id)?;
+    let bucket = face.blobs.bucket(&input.bucket).or_s3()?;
     let upload = face.blobs.upload(&input.bucket, &input.key, id).or_s3()?;
     let max = input.max_parts.unwrap_or(1000).clamp(0, 1000);
     let after = input.part_number_marker.unwrap_or(0).clamp(0, PARTS_MAX as i32);
@@ -326,8 +326,8 @@ pub async fn list_parts(
         max_parts: Some(max),
         next_part_number_marker: next,
         part_number_marker: Some(after),
-        owner: Some(owner(&user)),
-        initiator: Some(Initiator { display_name: Some(user.clone()), id: Some(user) }),
+        owner: Some(owner(&bucket.owner)),
+        initiator: Some(initiator(upload.initiator)),
         storage_class: Some(StorageClass::from_static(StorageClass::STANDARD)),
         checksum_algorithm: chosen.map(|a| ChecksumAlgorithm::from(a.name().to_ascii_uppercase())),
         checksum_type: chosen.map(|_| ChecksumType::from_static(kind)),
@@ -342,8 +342,8 @@ pub async fn list_multipart_uploads(
     face: &Face,
     req: S3Request<ListMultipartUploadsInput>,
 ) -> S3Result<S3Response<ListMultipartUploadsOutput>> {
-    let user = caller(&req).user().unwrap_or_default().to_owned();
     let input = req.input;
+    let bucket = face.blobs.bucket(&input.bucket).or_s3()?;
     let max = input.max_uploads.unwrap_or(1000).clamp(0, 1000);
     let query = ListQuery {
         prefix: input.prefix.clone().unwrap_or_default(),
@@ -356,9 +356,9 @@ pub async fn list_multipart_uploads(
     let url = input.encoding_type.as_ref();
     let uploads = listing.uploads.into_iter().map(|(key, id, upload)| MultipartUpload {
         initiated: Some(timestamp(upload.begun_ms)),
-        initiator: Some(Initiator { display_name: Some(user.clone()), id: Some(user.clone()) }),
+        initiator: Some(initiator(upload.initiator)),
         key: Some(encoded(key, url)),
-        owner: Some(owner(&user)),
+        owner: Some(owner(&bucket.owner)),
         storage_class: Some(StorageClass::from_static(StorageClass::STANDARD)),
         upload_id: Some(format!("{id:016x}")),
         ..Default::default()

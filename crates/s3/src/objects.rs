@@ -27,6 +27,16 @@ pub fn refuse(asked: &[(bool, &str)]) -> S3Result<()> {
     }
 }
 
+/// Headers that ask for encryption, of an object or of a copy's source: for any operation.
+pub fn refuse_encryption(headers: &HeaderMap) -> S3Result<()> {
+    match headers.keys().find(|name| name.as_str().contains("-server-side-encryption")) {
+        Some(name) => {
+            Err(s3_error!(NotImplemented, "server-side encryption (`{name}`) is not implemented"))
+        }
+        None => Ok(()),
+    }
+}
+
 pub fn check_storage_class(class: Option<&StorageClass>) -> S3Result<()> {
     match class.map(StorageClass::as_str) {
         None | Some(StorageClass::STANDARD | StorageClass::REDUCED_REDUNDANCY) => Ok(()),
@@ -140,8 +150,11 @@ pub async fn put_object(
     let caller = caller(&req);
     let input = req.input;
     refuse(&[
+        // Fields of a form; headers are refused before.
         (input.server_side_encryption.is_some(), "server-side encryption"),
+        (input.ssekms_key_id.is_some(), "server-side encryption"),
         (input.sse_customer_algorithm.is_some(), "server-side encryption with a customer's key"),
+        (input.sse_customer_key.is_some(), "server-side encryption with a customer's key"),
         (input.write_offset_bytes.is_some(), "appending to an object"),
     ])?;
     crate::settings::check_object_acl(input.acl.as_ref())?;
@@ -216,6 +229,7 @@ pub async fn put_object(
     let sums = self::sums(&object.head.checksums);
     let mut answer = S3Response::new(PutObjectOutput {
         e_tag: etag(&object),
+        expiration: crate::lifecycle::expiration(&bucket, &input.key, &object),
         version_id: version_id(&object),
         checksum_crc32: sums.crc32,
         checksum_crc32c: sums.crc32c,
@@ -333,6 +347,11 @@ macro_rules! described {
     }};
 }
 
+/// `x-amz-expiration`, of the current version.
+fn expiration(face: &Face, bucket: &str, key: &str, object: &Object) -> Option<String> {
+    crate::lifecycle::expiration(&face.blobs.bucket(bucket).ok()?, key, object)
+}
+
 /// Bytes of an object: from memory where it is hot, else from the stores.
 async fn read(
     face: &Face,
@@ -360,10 +379,6 @@ pub async fn get_object(
     req: S3Request<GetObjectInput>,
 ) -> S3Result<S3Response<GetObjectOutput>> {
     let input = req.input;
-    refuse(&[(
-        input.sse_customer_algorithm.is_some(),
-        "server-side encryption with a customer's key",
-    )])?;
     let found = visible(face, &input.bucket, &input.key, input.version_id.as_deref())?;
     let mut object = photos::sized(found, &req.uri)?;
     let conditions = ReadConditions {
@@ -395,6 +410,9 @@ pub async fn get_object(
     };
     let mut output: GetObjectOutput = described!(GetObjectOutput, &input, &object, &bytes, partial);
     output.body = Some(StreamingBlob::from(body));
+    if input.version_id.is_none() {
+        output.expiration = expiration(face, &input.bucket, &input.key, &object);
+    }
     output.tag_count = Some(object.head.tags.len() as i32).filter(|count| *count > 0);
     let mut answer = S3Response::new(output);
     crate::native::point(&object, &mut answer.headers);
@@ -416,8 +434,16 @@ pub async fn head_object(
     };
     conditions.check(&object)?;
     let (bytes, partial) = wanted(&object, input.range.as_ref(), input.part_number)?;
-    let output: HeadObjectOutput = described!(HeadObjectOutput, &input, &object, &bytes, partial);
+    let mut output: HeadObjectOutput =
+        described!(HeadObjectOutput, &input, &object, &bytes, partial);
+    if input.version_id.is_none() {
+        output.expiration = expiration(face, &input.bucket, &input.key, &object);
+    }
     let mut answer = S3Response::new(output);
+    if !object.head.tags.is_empty() {
+        // The protocol's own answer to a head has no such field.
+        answer.headers.insert("x-amz-tagging-count", object.head.tags.len().into());
+    }
     crate::native::point(&object, &mut answer.headers);
     Ok(answer)
 }

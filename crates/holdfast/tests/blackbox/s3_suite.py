@@ -447,6 +447,8 @@ def test_tags():
     tags = S3.get_object_tagging(Bucket=name, Key="a")["TagSet"]
     assert tags == [{"Key": "k1", "Value": "v1"}, {"Key": "k2", "Value": "v 2"}]
     assert S3.get_object(Bucket=name, Key="a")["TagCount"] == 2
+    head = S3.head_object(Bucket=name, Key="a")["ResponseMetadata"]["HTTPHeaders"]
+    assert head["x-amz-tagging-count"] == "2"
     wanted = [{"Key": "n", "Value": "m"}]
     S3.put_object_tagging(Bucket=name, Key="a", Tagging={"TagSet": wanted})
     assert S3.get_object_tagging(Bucket=name, Key="a")["TagSet"] == wanted
@@ -632,8 +634,22 @@ def test_lifecycle_rules_are_kept():
     assert S3.get_bucket_lifecycle_configuration(Bucket=name)["Rules"] == rules
     moving = [{**rules[0], "Transitions": [{"Days": 1, "StorageClass": "GLACIER"}]}]
     refused("NotImplemented", put, Bucket=name, LifecycleConfiguration={"Rules": moving})
-    wrong = [{**rules[0], "Expiration": {"Days": 0}}]
-    refused("InvalidArgument", put, Bucket=name, LifecycleConfiguration={"Rules": wrong})
+    for code, wrong in [
+        ("InvalidArgument", {"Expiration": {"Days": 0}}),
+        ("InvalidArgument", {"Expiration": {"Date": datetime.datetime(2030, 1, 1, 12)}}),
+        ("InvalidArgument", {"ID": "x" * 256}),
+        ("MalformedXML", {"Expiration": {"Days": 1, "ExpiredObjectDeleteMarker": True}}),
+        ("MalformedXML", {"Status": "enabled"}),
+    ]:
+        refused(code, put, Bucket=name, LifecycleConfiguration={"Rules": [{**rules[0], **wrong}]})
+    # The day that follows the last whole one, and by which rule.
+    answer = S3.put_object(Bucket=name, Key="logs/a", Body=b"x")
+    end = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(days=4)
+    expected = f'expiry-date="{end:%a, %d %b %Y} 00:00:00 GMT", rule-id="old"'
+    assert answer["Expiration"] == expected, (answer["Expiration"], expected)
+    assert S3.head_object(Bucket=name, Key="logs/a")["Expiration"] == expected
+    assert S3.get_object(Bucket=name, Key="logs/a")["Expiration"] == expected
+    assert "Expiration" not in S3.put_object(Bucket=name, Key="a", Body=b"x")
     S3.delete_bucket_lifecycle(Bucket=name)
 
 
@@ -712,6 +728,12 @@ def test_what_is_not_there_says_so_by_name():
         "NotImplemented", S3.put_object, Bucket=name, Key="a", Body=b"",
         ServerSideEncryption="AES256",
     )
+    S3.put_object(Bucket=name, Key="a", Body=b"")
+    key = {"SSECustomerAlgorithm": "AES256", "SSECustomerKey": "0" * 32}
+    refused("NotImplemented", S3.get_object, Bucket=name, Key="a", **key)
+    # A head has no body to say it in.
+    refused("501", S3.head_object, Bucket=name, Key="a", **key)
+    refused("NotImplemented", S3.create_multipart_upload, Bucket=name, Key="a", SSEKMSKeyId="k")
 
 
 def test_bad_names_are_refused():
