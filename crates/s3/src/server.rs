@@ -7,7 +7,7 @@ use crate::admin::Admin;
 use crate::hot::Hot;
 use crate::photos::Scalers;
 use crate::service::{Budget, Face};
-use crate::{cors, native};
+use crate::{cors, native, tags};
 use holdfast_base::Result;
 use holdfast_blob::Blobs;
 use holdfast_env::runtime::{self, Runtime, Timer};
@@ -15,10 +15,10 @@ use http_body::{Frame, SizeHint};
 use hyper::body::{Bytes, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::Service;
-use hyper::{Method, Request, Response, StatusCode};
+use hyper::{Method, Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use s3s::service::{S3Service, S3ServiceBuilder};
-use s3s::{Body, HttpError};
+use s3s::{Body, HttpError, S3Error, s3_error};
 use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -172,13 +172,14 @@ impl Door {
         if req.uri().path().starts_with(native::PREFIX) {
             return Ok(native::answer(&self.blobs, req.method(), req.uri().path()));
         }
-        let mut cross_origin = None;
-        if req.headers().contains_key("origin") {
-            cross_origin = cors::headers(&self.blobs, req.method(), req.uri(), req.headers());
-            if *req.method() == Method::OPTIONS {
-                return Ok(preflight(cross_origin));
-            }
+        if tags::percent_decode(req.uri().path()).is_none() {
+            return refused(s3_error!(InvalidURI, "Couldn't parse the specified URI."));
         }
+        if *req.method() == Method::OPTIONS {
+            return cors::preflight(&self.blobs, req.uri(), req.headers()).or_else(refused);
+        }
+        let cross_origin =
+            cors::headers(&self.blobs, req.method().as_str(), req.uri(), req.headers());
         let stall = self.limits.stall;
         let req = req.map(|body| match http_body::Body::size_hint(&body).exact() {
             Some(0) => Body::empty(),
@@ -192,13 +193,8 @@ impl Door {
     }
 }
 
-fn preflight(allowed: Option<hyper::HeaderMap>) -> Response<Body> {
-    let mut response = Response::new(Body::empty());
-    match allowed {
-        Some(headers) => *response.headers_mut() = headers,
-        None => *response.status_mut() = StatusCode::FORBIDDEN,
-    }
-    response
+fn refused(error: S3Error) -> std::result::Result<Response<Body>, HttpError> {
+    error.to_http_response().map_err(|e| HttpError::new(Box::new(e)))
 }
 
 /// A body that must go on.

@@ -14,28 +14,29 @@ const BUCKET_TAGS_MAX: usize = 50;
 const KEY_CHARS_MAX: usize = 128;
 const VALUE_CHARS_MAX: usize = 256;
 
-fn check(tags: &[Pair], max: usize) -> S3Result<()> {
+/// A set: each name once. Kept in order of the names.
+fn set_of(mut tags: Vec<Pair>, max: usize) -> S3Result<Vec<Pair>> {
+    tags.sort_by(|a, b| a.name.cmp(&b.name));
     if tags.len() > max {
         return Err(s3_error!(InvalidTag, "there are at most {max} tags"));
     }
     for (at, tag) in tags.iter().enumerate() {
         let long =
             tag.name.chars().count() > KEY_CHARS_MAX || tag.value.chars().count() > VALUE_CHARS_MAX;
-        if tag.name.is_empty() || long || tags[..at].iter().any(|other| other.name == tag.name) {
+        let twice = tags[..at].last().is_some_and(|before| before.name == tag.name);
+        if tag.name.is_empty() || long || twice {
             return Err(s3_error!(
                 InvalidTag,
                 "a tag is named once, in 1 to {KEY_CHARS_MAX} characters, and has at most {VALUE_CHARS_MAX}"
             ));
         }
     }
-    Ok(())
+    Ok(tags)
 }
 
 fn pairs(tagging: Tagging, max: usize) -> S3Result<Vec<Pair>> {
     let pair = |tag: Tag| Pair::new(tag.key.unwrap_or_default(), tag.value.unwrap_or_default());
-    let tags: Vec<Pair> = tagging.tag_set.into_iter().map(pair).collect();
-    check(&tags, max)?;
-    Ok(tags)
+    set_of(tagging.tag_set.into_iter().map(pair).collect(), max)
 }
 
 fn shown(pairs: &[Pair]) -> Vec<Tag> {
@@ -54,8 +55,7 @@ pub fn parse_header(text: Option<&str>) -> S3Result<Vec<Pair>> {
         })
         .collect::<Option<_>>()
         .ok_or_else(|| s3_error!(InvalidArgument, "x-amz-tagging is not `NAME=VALUE&...`"))?;
-    check(&tags, OBJECT_TAGS_MAX)?;
-    Ok(tags)
+    set_of(tags, OBJECT_TAGS_MAX)
 }
 
 pub fn percent_decode(text: &str) -> Option<String> {

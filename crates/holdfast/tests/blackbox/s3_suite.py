@@ -443,7 +443,7 @@ def test_versions_are_listed_in_pages():
 
 def test_tags():
     name = bucket()
-    S3.put_object(Bucket=name, Key="a", Body=b"x", Tagging="k1=v1&k2=v%202")
+    S3.put_object(Bucket=name, Key="a", Body=b"x", Tagging="k2=v%202&k1=v1")
     tags = S3.get_object_tagging(Bucket=name, Key="a")["TagSet"]
     assert tags == [{"Key": "k1", "Value": "v1"}, {"Key": "k2", "Value": "v 2"}]
     assert S3.get_object(Bucket=name, Key="a")["TagCount"] == 2
@@ -611,8 +611,14 @@ def test_cross_origin_rules():
     status, headers, _ = http("OPTIONS", f"{ENDPOINT}/{name}/a", ask)
     assert status == 200 and headers["access-control-allow-origin"] == "https://ok.example"
     assert headers["access-control-max-age"] == "60"
+    # What a request announces is judged before what it is.
+    assert http("PUT", f"{ENDPOINT}/{name}/a", ask)[1]["access-control-allow-methods"] == "GET"
     ask["Origin"] = "https://other.example"
-    assert http("OPTIONS", f"{ENDPOINT}/{name}/a", ask)[0] == 403
+    status, _, said = http("OPTIONS", f"{ENDPOINT}/{name}/a", ask)
+    assert status == 403 and b"AccessForbidden" in said
+    for missing in ask:
+        status, _, said = http("OPTIONS", f"{ENDPOINT}/{name}/a", {k: v for k, v in ask.items() if k != missing})
+        assert status == 400 and b"BadRequest" in said, missing
     S3.delete_bucket_cors(Bucket=name)
     refused("NoSuchCORSConfiguration", S3.get_bucket_cors, Bucket=name)
 
@@ -737,6 +743,8 @@ def test_what_is_not_there_says_so_by_name():
 
 
 def test_bad_names_are_refused():
+    status, _, said = http("GET", f"{ENDPOINT}/{bucket()}/%AE%8A-")
+    assert status == 400 and b"InvalidURI" in said, said
     for wrong in ("ab", "Upper", "a_b", "-ab", "x" * 64):
         status, _, body = http("PUT", f"{ENDPOINT}/{wrong}")
         assert status in (400, 403), (wrong, status)
