@@ -1,6 +1,7 @@
 //! Buckets: made, shown, versioned, removed.
 
 use crate::REGION;
+use crate::access::Asked;
 use crate::errors::OrS3;
 use crate::service::{Face, caller};
 use holdfast_blob::{Command, Failure, Refusal, Versioning};
@@ -102,7 +103,18 @@ pub async fn list_buckets(
         .or_s3()?
         .into_iter()
         .filter(|(name, _)| name.starts_with(&prefix) && *name > after)
-        .filter(|(name, _)| face.access.check_one(&caller, "ListObjects", name, "").is_ok())
+        .filter(|(name, _)| {
+            let asked = Asked {
+                operation: "ListObjects",
+                bucket: name,
+                key: "",
+                version: None,
+                headers: &req.headers,
+                uri: &req.uri,
+                tags: &[],
+            };
+            face.access.check_one(&caller, &asked).is_ok()
+        })
         .take(max + 1)
         .map(|(name, bucket)| Bucket {
             bucket_region: input.bucket_region.as_ref().map(|_| REGION.to_owned()),

@@ -4,7 +4,7 @@ use crate::buckets::{owner, timestamp};
 use crate::errors::OrS3;
 use crate::hash::{decode_base64, encode_base64};
 use crate::objects::etag;
-use crate::service::{Face, caller};
+use crate::service::Face;
 use holdfast_blob::{ListQuery, VersionMarker, version_name};
 use s3s::dto::*;
 use s3s::{S3Request, S3Response, S3Result, s3_error};
@@ -74,8 +74,8 @@ pub async fn list_objects_v2(
     face: &Face,
     req: S3Request<ListObjectsV2Input>,
 ) -> S3Result<S3Response<ListObjectsV2Output>> {
-    let user = caller(&req).user().unwrap_or_default().to_owned();
     let input = req.input;
+    let owner = owner(&face.blobs.bucket(&input.bucket).or_s3()?.owner);
     let max = page(input.max_keys)?;
     let after = match &input.continuation_token {
         None => input.start_after.clone().unwrap_or_default(),
@@ -95,7 +95,6 @@ pub async fn list_objects_v2(
     };
     let listing = face.blobs.list(&input.bucket, &query).or_s3()?;
     let url = input.encoding_type.as_ref();
-    let owner = owner(&user);
     let owner = Some(&owner).filter(|_| input.fetch_owner.unwrap_or(false));
     let count = listing.objects.len() + listing.prefixes.len();
     // A page of none goes nowhere.
@@ -121,8 +120,8 @@ pub async fn list_objects(
     face: &Face,
     req: S3Request<ListObjectsInput>,
 ) -> S3Result<S3Response<ListObjectsOutput>> {
-    let user = caller(&req).user().unwrap_or_default().to_owned();
     let input = req.input;
+    let owner = owner(&face.blobs.bucket(&input.bucket).or_s3()?.owner);
     let max = page(input.max_keys)?;
     let query = ListQuery {
         prefix: input.prefix.clone().unwrap_or_default(),
@@ -135,7 +134,7 @@ pub async fn list_objects(
     let next = listing.next.filter(|_| max > 0);
     let truncated = next.is_some();
     Ok(S3Response::new(ListObjectsOutput {
-        contents: Some(contents(listing.objects, url, Some(&owner(&user))))
+        contents: Some(contents(listing.objects, url, Some(&owner)))
             .filter(|list| !list.is_empty()),
         common_prefixes: prefixes(listing.prefixes, url),
         is_truncated: Some(truncated),
@@ -155,8 +154,8 @@ pub async fn list_object_versions(
     face: &Face,
     req: S3Request<ListObjectVersionsInput>,
 ) -> S3Result<S3Response<ListObjectVersionsOutput>> {
-    let user = caller(&req).user().unwrap_or_default().to_owned();
     let input = req.input;
+    let owner = owner(&face.blobs.bucket(&input.bucket).or_s3()?.owner);
     let max = page(input.max_keys)?;
     let query = ListQuery {
         prefix: input.prefix.clone().unwrap_or_default(),
@@ -178,7 +177,7 @@ pub async fn list_object_versions(
         let (key, last_modified) = (Some(encoded(key, url)), Some(timestamp(object.modified_ms)));
         let (is_latest, version_id) = (Some(current), Some(version_name(&object)));
         if object.marker {
-            let owner = Some(owner(&user));
+            let owner = Some(owner.clone());
             markers.push(DeleteMarkerEntry { is_latest, key, last_modified, owner, version_id });
         } else {
             versions.push(ObjectVersion {
@@ -186,7 +185,7 @@ pub async fn list_object_versions(
                 is_latest,
                 key,
                 last_modified,
-                owner: Some(owner(&user)),
+                owner: Some(owner.clone()),
                 size: Some(object.size as i64),
                 storage_class: Some(ObjectVersionStorageClass::from_static(
                     ObjectVersionStorageClass::STANDARD,

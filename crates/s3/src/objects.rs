@@ -1,5 +1,6 @@
 //! Objects: put, shown, got whole or in part, deleted.
 
+use crate::access::Asked;
 use crate::buckets::timestamp;
 use crate::conditions::ReadConditions;
 use crate::errors::{OrS3, s3_failure};
@@ -204,7 +205,8 @@ pub async fn put_object(
     let mut new = NewObject { head, lock, hold, condition, ..NewObject::default() };
     if crate::batch::is_asked(&new.head.metadata) {
         let bucket = (input.bucket.as_str(), &bucket);
-        return crate::batch::extract(face, &caller, bucket, new, incoming).await;
+        let by = (&caller, &req.headers, &req.uri);
+        return crate::batch::extract(face, by, bucket, new, incoming).await;
     }
     let expected_bytes = incoming.expected_bytes()?;
     let sizes = photos::sizes(&bucket)?;
@@ -489,7 +491,16 @@ pub async fn delete_objects(
     let (mut gone, mut errors) = (Vec::new(), Vec::new());
     for object in input.delete.objects {
         let ObjectIdentifier { key, version_id, e_tag, .. } = object;
-        let allowed = face.access.check_one(&caller, "DeleteObject", &input.bucket, &key);
+        let asked = Asked {
+            operation: "DeleteObject",
+            bucket: &input.bucket,
+            key: &key,
+            version: version_id.as_deref(),
+            headers: &req.headers,
+            uri: &req.uri,
+            tags: &[],
+        };
+        let allowed = face.access.check_one(&caller, &asked);
         let done = match (allowed, &version_id) {
             (Err(e), _) => Err(e),
             (Ok(()), Some(version)) => {

@@ -2,7 +2,7 @@
 //! client from taking what belongs to all. A thread may wait for a disk: there are more threads
 //! than cores, so that as many reads wait at once.
 
-use crate::access::Access;
+use crate::access::{Access, Peer};
 use crate::admin::Admin;
 use crate::hot::Hot;
 use crate::photos::Scalers;
@@ -75,6 +75,8 @@ struct Door {
     blobs: Arc<Blobs>,
     limits: Arc<Limits>,
     connections: Arc<AtomicUsize>,
+    /// Who is at the other end of a connection.
+    peer: Option<Peer>,
 }
 
 impl Server {
@@ -94,19 +96,21 @@ impl Server {
             blobs,
             limits: Arc::new(limits),
             connections: Arc::new(AtomicUsize::new(0)),
+            peer: None,
         };
         let threads = door.limits.threads;
         let runtimes = runtime::serve_on_threads("s3", address, threads, move |listener| {
             let door = door.clone();
             async move {
                 loop {
-                    let Ok((stream, _)) = listener.accept().await else {
+                    let Ok((stream, peer)) = listener.accept().await else {
                         // Out of descriptors, or the client is gone again.
                         runtime::sleep(Duration::from_millis(10)).await;
                         continue;
                     };
                     // Without it, an answer's last bytes wait for the client's.
                     let _ = stream.set_nodelay(true);
+                    let door = Door { peer: Some(Peer(peer.ip())), ..door.clone() };
                     door.admit(TokioIo::new(stream));
                 }
             }
@@ -181,10 +185,13 @@ impl Door {
         let cross_origin =
             cors::headers(&self.blobs, req.method().as_str(), req.uri(), req.headers());
         let stall = self.limits.stall;
-        let req = req.map(|body| match http_body::Body::size_hint(&body).exact() {
+        let mut req = req.map(|body| match http_body::Body::size_hint(&body).exact() {
             Some(0) => Body::empty(),
             _ => Body::http_body(Timed { body, stall, timer: None }),
         });
+        if let Some(peer) = self.peer {
+            req.extensions_mut().insert(peer);
+        }
         let mut response = self.service.call(req).await?;
         if let Some(headers) = cross_origin {
             response.headers_mut().extend(headers);

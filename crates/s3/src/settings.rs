@@ -6,12 +6,15 @@ use crate::buckets::owner;
 use crate::errors::OrS3;
 use crate::policy::Policy as Parsed;
 use crate::service::Face;
+use holdfast_blob::Bucket;
+use hyper::StatusCode;
 use s3s::dto::*;
-use s3s::{S3Request, S3Response, S3Result, s3_error};
+use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result, s3_error};
 use serde_json as json;
 
 pub const CORS: &str = "cors";
 pub const LIFECYCLE: &str = "lifecycle";
+const PUBLIC_ACCESS: &str = "public-access-block";
 
 /// A document that was stored as JSON.
 pub fn document<T: for<'d> serde::Deserialize<'d>>(
@@ -34,6 +37,16 @@ pub async fn set_document<T: serde::Serialize>(
     let text = value.map(json::to_string).transpose();
     let text = text.map_err(|e| s3_error!(InternalError, "keep the bucket's `{name}`: {e}"))?;
     face.blobs.set_document(bucket, name, text).await.or_s3()
+}
+
+pub fn is_public_acl(acl: &str) -> bool {
+    ["public-read", "public-read-write", "authenticated-read"].contains(&acl)
+}
+
+/// What a bucket does not let be given to the public; nothing, unless it was said.
+pub fn blocked(bucket: &Bucket) -> PublicAccessBlockConfiguration {
+    let said = bucket.document(PUBLIC_ACCESS).and_then(|text| json::from_str(text).ok());
+    said.unwrap_or_default()
 }
 
 /// Access is given by policies; of the canned lists only those that give none are taken.
@@ -141,8 +154,11 @@ pub async fn put_bucket_policy(
     req: S3Request<PutBucketPolicyInput>,
 ) -> S3Result<S3Response<PutBucketPolicyOutput>> {
     let input = req.input;
-    if let Err(why) = Parsed::parse(&input.policy, &input.bucket) {
-        return Err(s3_error!(MalformedPolicy, "the policy cannot be obeyed: {why}"));
+    let parsed = Parsed::parse(&input.policy, &input.bucket)
+        .map_err(|why| s3_error!(MalformedPolicy, "the policy cannot be obeyed: {why}"))?;
+    let blocked = blocked(&face.blobs.bucket(&input.bucket).or_s3()?);
+    if blocked.block_public_policy == Some(true) && parsed.is_public() {
+        return Err(s3_error!(AccessDenied, "the bucket's public access block refuses the policy"));
     }
     face.blobs.set_document(&input.bucket, POLICY, Some(input.policy)).await.or_s3()?;
     Ok(S3Response::new(PutBucketPolicyOutput {}))
@@ -154,6 +170,46 @@ pub async fn delete_bucket_policy(
 ) -> S3Result<S3Response<DeleteBucketPolicyOutput>> {
     face.blobs.set_document(&req.input.bucket, POLICY, None).await.or_s3()?;
     Ok(S3Response::new(DeleteBucketPolicyOutput {}))
+}
+
+pub async fn get_public_access_block(
+    face: &Face,
+    req: S3Request<GetPublicAccessBlockInput>,
+) -> S3Result<S3Response<GetPublicAccessBlockOutput>> {
+    let said = document(face, &req.input.bucket, PUBLIC_ACCESS)?;
+    let said = said.ok_or_else(|| {
+        let code = S3ErrorCode::Custom("NoSuchPublicAccessBlockConfiguration".into());
+        let mut e = S3Error::with_message(code, "the bucket has no public access block");
+        e.set_status_code(StatusCode::NOT_FOUND);
+        e
+    })?;
+    let public_access_block_configuration = Some(said);
+    Ok(S3Response::new(GetPublicAccessBlockOutput { public_access_block_configuration }))
+}
+
+pub async fn put_public_access_block(
+    face: &Face,
+    req: S3Request<PutPublicAccessBlockInput>,
+) -> S3Result<S3Response<PutPublicAccessBlockOutput>> {
+    let input = req.input;
+    let said = input.public_access_block_configuration;
+    // What is not said is false.
+    let whole = PublicAccessBlockConfiguration {
+        block_public_acls: Some(said.block_public_acls == Some(true)),
+        block_public_policy: Some(said.block_public_policy == Some(true)),
+        ignore_public_acls: Some(said.ignore_public_acls == Some(true)),
+        restrict_public_buckets: Some(said.restrict_public_buckets == Some(true)),
+    };
+    set_document(face, &input.bucket, PUBLIC_ACCESS, Some(&whole)).await?;
+    Ok(S3Response::new(PutPublicAccessBlockOutput {}))
+}
+
+pub async fn delete_public_access_block(
+    face: &Face,
+    req: S3Request<DeletePublicAccessBlockInput>,
+) -> S3Result<S3Response<DeletePublicAccessBlockOutput>> {
+    set_document::<()>(face, &req.input.bucket, PUBLIC_ACCESS, None).await?;
+    Ok(S3Response::new(DeletePublicAccessBlockOutput {}))
 }
 
 pub async fn get_bucket_cors(

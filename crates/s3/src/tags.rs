@@ -44,6 +44,10 @@ fn shown(pairs: &[Pair]) -> Vec<Tag> {
     pairs.iter().map(tag).collect()
 }
 
+pub fn of_object(tagging: Tagging) -> S3Result<Vec<Pair>> {
+    pairs(tagging, OBJECT_TAGS_MAX)
+}
+
 /// `a=b&c=d`, percent-encoded.
 pub fn parse_header(text: Option<&str>) -> S3Result<Vec<Pair>> {
     let Some(text) = text.filter(|text| !text.is_empty()) else { return Ok(Vec::new()) };
@@ -102,7 +106,7 @@ pub async fn put_object_tagging(
     req: S3Request<PutObjectTaggingInput>,
 ) -> S3Result<S3Response<PutObjectTaggingOutput>> {
     let input = req.input;
-    let tags = pairs(input.tagging, OBJECT_TAGS_MAX)?;
+    let tags = of_object(input.tagging)?;
     let version_id =
         set(face, &input.bucket, &input.key, input.version_id.as_deref(), tags).await?;
     Ok(S3Response::new(PutObjectTaggingOutput { version_id }))

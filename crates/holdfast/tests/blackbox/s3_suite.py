@@ -591,7 +591,7 @@ def test_policies_let_others_in_and_nothing_else_does():
     assert http("GET", f"{ENDPOINT}/{name}/closed")[0] == 403
     assert http("PUT", f"{ENDPOINT}/{name}/open/b", body=b"x")[0] == 403
     assert http("GET", f"{ENDPOINT}/{name}")[0] == 403
-    policy["Statement"][0]["Condition"] = {"StringEquals": {}}
+    policy["Statement"][0]["Condition"] = {"StringEquals": {"aws:Weather": "fine"}}
     refused("MalformedPolicy", S3.put_bucket_policy, Bucket=name, Policy=json.dumps(policy))
     refused("MalformedPolicy", S3.put_bucket_policy, Bucket=name, Policy="{")
     S3.delete_bucket_policy(Bucket=name)
@@ -599,6 +599,101 @@ def test_policies_let_others_in_and_nothing_else_does():
     refused("AccessControlListNotSupported", S3.put_object, Bucket=name, Key="p", Body=b"", ACL="public-read")
     S3.put_object(Bucket=name, Key="p", Body=b"", ACL="private")
     assert S3.get_object_acl(Bucket=name, Key="p")["Grants"][0]["Permission"] == "FULL_CONTROL"
+
+
+def test_policies_have_conditions():
+    name = bucket()
+    S3.put_bucket_versioning(Bucket=name, VersioningConfiguration={"Status": "Enabled"})
+    version = S3.put_object(Bucket=name, Key="open/a", Body=b"a", Tagging="for=all")["VersionId"]
+    S3.put_object(Bucket=name, Key="open/b", Body=b"b", Tagging="for=us")
+
+    def allow(condition, *actions, resource=name):
+        statement = {
+            "Effect": "Allow",
+            "Principal": {"AWS": "*"},
+            "Action": list(actions) or "s3:*",
+            "Resource": [f"arn:aws:s3:::{resource}", f"arn:aws:s3:::{resource}/*"],
+            "Condition": condition,
+        }
+        S3.put_bucket_policy(Bucket=name, Policy=json.dumps({"Statement": statement}))
+
+    referer = {"aws:Referer": "https://a.example/*"}
+    here, prefix = {"aws:SourceIp": ["10.0.0.0/8", "127.0.0.0/8"]}, {"s3:prefix": "open/"}
+    tag, set_tag = {"s3:ExistingObjectTag/for": "all"}, {"s3:RequestObjectTag/for": ["all", "more"]}
+    source = {"s3:x-amz-copy-source": f"{name}/open/a*"}
+    tags = b"<Tagging><TagSet><Tag><Key>for</Key><Value>%s</Value></Tag></TagSet></Tagging>"
+    for condition, method, path, headers, body, expected in [
+        ({"StringLike": referer}, "GET", "/open/a", {"Referer": "https://a.example/x"}, None, 200),
+        ({"StringLike": referer}, "GET", "/open/a", {"Referer": "https://b.example/"}, None, 403),
+        ({"StringLike": referer}, "GET", "/open/a", {}, None, 403),
+        ({"StringLikeIfExists": referer}, "GET", "/open/a", {}, None, 200),
+        ({"IpAddress": here}, "GET", "/open/a", {}, None, 200),
+        ({"NotIpAddress": here}, "GET", "/open/a", {}, None, 403),
+        ({"Bool": {"aws:SecureTransport": "true"}}, "GET", "/open/a", {}, None, 403),
+        ({"StringEquals": prefix}, "GET", "?prefix=open%2F", {}, None, 200),
+        ({"StringEquals": prefix}, "GET", "", {}, None, 403),
+        ({"NumericLessThan": {"s3:max-keys": 10}}, "GET", "?max-keys=9", {}, None, 200),
+        ({"StringEquals": tag}, "GET", "/open/a", {}, None, 200),
+        ({"StringEquals": tag}, "GET", "/open/b", {}, None, 403),
+        ({"StringEquals": set_tag}, "PUT", "/c", {"x-amz-tagging": "for=all"}, b"c", 200),
+        ({"StringEquals": set_tag}, "PUT", "/c", {"x-amz-tagging": "for=us"}, b"c", 403),
+        ({"StringEquals": set_tag}, "PUT", "/c", {}, b"c", 403),
+        ({"StringEquals": set_tag}, "PUT", "/c?tagging", {}, tags % b"more", 200),
+        ({"StringEquals": set_tag}, "PUT", "/c?tagging", {}, tags % b"us", 403),
+        ({"StringLikeIfExists": source}, "PUT", "/d", {"x-amz-copy-source": f"/{name}/open%2Fa"}, b"", 200),
+        ({"StringLikeIfExists": source}, "PUT", "/d", {"x-amz-copy-source": f"{name}/open/b"}, b"", 403),
+        ({"Null": {"s3:x-amz-acl": "true"}}, "PUT", "/d", {"x-amz-acl": "private"}, b"", 403),
+    ]:
+        allow(condition)
+        status, _, said = http(method, f"{ENDPOINT}/{name}{path}", headers, body)
+        assert status == expected, (condition, method, path, headers, status, said)
+    allow({"IpAddress": here})
+    assert S3.get_bucket_policy_status(Bucket=name)["PolicyStatus"]["IsPublic"] is False
+    # Versions, tags and the lifting of retentions are allowed by names of their own.
+    for actions, expected in [(["s3:GetObject"], 403), (["s3:GetObjectVersion"], 200)]:
+        allow({}, *actions, resource="*")
+        assert http("GET", f"{ENDPOINT}/{name}/open/a?versionId={version}")[0] == expected
+    for actions, expected in [(["s3:PutObject"], 403), (["s3:PutObject", "s3:PutObjectTagging"], 200)]:
+        allow({}, *actions)
+        assert http("PUT", f"{ENDPOINT}/{name}/c", {"x-amz-tagging": "a=b"}, b"")[0] == expected
+    bypass = {"x-amz-bypass-governance-retention": "true"}
+    for actions, expected in [(["s3:DeleteObject*"], 403), (["s3:DeleteObject*", "s3:Bypass*"], 204)]:
+        allow({}, *actions)
+        url = f"{ENDPOINT}/{name}/open/a?versionId={version}"
+        assert http("DELETE", url, bypass)[0] == expected
+
+
+def test_uploads_say_who_began_them():
+    name = bucket()
+    everybody = {"Effect": "Allow", "Principal": "*", "Action": "s3:*", "Resource": f"arn:aws:s3:::{name}/*"}
+    S3.put_bucket_policy(Bucket=name, Policy=json.dumps({"Statement": [everybody]}))
+    assert http("POST", f"{ENDPOINT}/{name}/a?uploads")[0] == 200
+    S3.create_multipart_upload(Bucket=name, Key="b")
+    one, two = S3.list_multipart_uploads(Bucket=name)["Uploads"]
+    assert one["Initiator"]["ID"] != two["Initiator"]["ID"] == two["Owner"]["ID"] == one["Owner"]["ID"]
+    listed = S3.list_parts(Bucket=name, Key="a", UploadId=one["UploadId"])
+    assert (listed["Initiator"], listed["Owner"]) == (one["Initiator"], one["Owner"])
+
+
+def test_public_access_blocks():
+    name = bucket()
+    S3.put_object(Bucket=name, Key="a", Body=b"a")
+    get, put = S3.get_public_access_block, S3.put_public_access_block
+    refused("NoSuchPublicAccessBlockConfiguration", get, Bucket=name)
+    public = {"Effect": "Allow", "Principal": "*", "Action": "s3:*", "Resource": f"arn:aws:s3:::{name}/*"}
+    policy = {"Bucket": name, "Policy": json.dumps({"Statement": [public]})}
+    S3.put_bucket_policy(**policy)
+    assert http("GET", f"{ENDPOINT}/{name}/a")[0] == 200
+    block = {"BlockPublicAcls": True, "BlockPublicPolicy": True, "RestrictPublicBuckets": True}
+    put(Bucket=name, PublicAccessBlockConfiguration=block)
+    assert get(Bucket=name)["PublicAccessBlockConfiguration"] == {**block, "IgnorePublicAcls": False}
+    assert http("GET", f"{ENDPOINT}/{name}/a")[0] == 403
+    refused("AccessDenied", S3.put_bucket_policy, **policy)
+    refused("AccessDenied", S3.put_object, Bucket=name, Key="b", Body=b"", ACL="public-read")
+    refused("AccessDenied", S3.put_bucket_acl, Bucket=name, ACL="authenticated-read")
+    S3.delete_public_access_block(Bucket=name)
+    S3.put_bucket_policy(**policy)
+    assert http("GET", f"{ENDPOINT}/{name}/a")[0] == 200
 
 
 def test_cross_origin_rules():
