@@ -185,8 +185,6 @@ impl Bucket {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Upload {
     pub begun_ms: i64,
-    /// The user who began it.
-    pub initiator: String,
     pub head: Head,
     pub lock: Option<Lock>,
     pub hold: bool,
@@ -195,7 +193,7 @@ pub struct Upload {
     /// The whole object's checksum is asked for, not one of the parts' checksums.
     pub full_object: bool,
 }
-codec_struct!(Upload { begun_ms, initiator, head, lock, hold, algorithm, full_object });
+codec_struct!(Upload { begun_ms, head, lock, hold, algorithm, full_object });
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Part {

@@ -9,7 +9,7 @@ use crate::incoming::{self, Incoming, Sink};
 use crate::listing::{encoded, prefixes};
 use crate::objects;
 use crate::photos;
-use crate::service::{Face, caller};
+use crate::service::Face;
 use holdfast_blob::{Head, ListQuery, PARTS_MAX, Pair, PartName, Refusal, Upload, Writer};
 use s3s::dto::*;
 use s3s::{S3Request, S3Response, S3Result, s3_error};
@@ -21,7 +21,6 @@ pub async fn create_multipart_upload(
     face: &Face,
     req: S3Request<CreateMultipartUploadInput>,
 ) -> S3Result<S3Response<CreateMultipartUploadOutput>> {
-    let initiator = caller(&req).user().unwrap_or_default().to_owned();
     let input = req.input;
     crate::settings::check_object_acl(input.acl.as_ref())?;
     objects::check_storage_class(input.storage_class.as_ref())?;
@@ -54,7 +53,6 @@ pub async fn create_multipart_upload(
     );
     let upload = Upload {
         begun_ms: face.blobs.now_ms(),
-        initiator,
         head: Head {
             content_type: input.content_type.unwrap_or_default(),
             headers,
@@ -288,8 +286,9 @@ pub async fn abort_multipart_upload(
     Ok(S3Response::new(AbortMultipartUploadOutput::default()))
 }
 
-fn initiator(user: String) -> Initiator {
-    Initiator { display_name: Some(user.clone()), id: Some(user) }
+/// Who began an upload is not kept: it is said to be the owner, as S3 says it of an account.
+fn initiator(owner: &str) -> Initiator {
+    Initiator { display_name: Some(owner.to_owned()), id: Some(owner.to_owned()) }
 }
 
 pub async fn list_parts(
@@ -327,7 +326,7 @@ pub async fn list_parts(
         next_part_number_marker: next,
         part_number_marker: Some(after),
         owner: Some(owner(&bucket.owner)),
-        initiator: Some(initiator(upload.initiator)),
+        initiator: Some(initiator(&bucket.owner)),
         storage_class: Some(StorageClass::from_static(StorageClass::STANDARD)),
         checksum_algorithm: chosen.map(|a| ChecksumAlgorithm::from(a.name().to_ascii_uppercase())),
         checksum_type: chosen.map(|_| ChecksumType::from_static(kind)),
@@ -356,7 +355,7 @@ pub async fn list_multipart_uploads(
     let url = input.encoding_type.as_ref();
     let uploads = listing.uploads.into_iter().map(|(key, id, upload)| MultipartUpload {
         initiated: Some(timestamp(upload.begun_ms)),
-        initiator: Some(initiator(upload.initiator)),
+        initiator: Some(initiator(&bucket.owner)),
         key: Some(encoded(key, url)),
         owner: Some(owner(&bucket.owner)),
         storage_class: Some(StorageClass::from_static(StorageClass::STANDARD)),

@@ -663,16 +663,17 @@ def test_policies_have_conditions():
         assert http("DELETE", url, bypass)[0] == expected
 
 
-def test_uploads_say_who_began_them():
+def test_what_is_in_a_bucket_is_its_owners():
     name = bucket()
-    everybody = {"Effect": "Allow", "Principal": "*", "Action": "s3:*", "Resource": f"arn:aws:s3:::{name}/*"}
+    everything = [f"arn:aws:s3:::{name}", f"arn:aws:s3:::{name}/*"]
+    everybody = {"Effect": "Allow", "Principal": "*", "Action": "s3:*", "Resource": everything}
     S3.put_bucket_policy(Bucket=name, Policy=json.dumps({"Statement": [everybody]}))
+    owner = S3.get_bucket_acl(Bucket=name)["Owner"]["ID"].encode()
+    assert http("PUT", f"{ENDPOINT}/{name}/a", body=b"a")[0] == 200
     assert http("POST", f"{ENDPOINT}/{name}/a?uploads")[0] == 200
-    S3.create_multipart_upload(Bucket=name, Key="b")
-    one, two = S3.list_multipart_uploads(Bucket=name)["Uploads"]
-    assert one["Initiator"]["ID"] != two["Initiator"]["ID"] == two["Owner"]["ID"] == one["Owner"]["ID"]
-    listed = S3.list_parts(Bucket=name, Key="a", UploadId=one["UploadId"])
-    assert (listed["Initiator"], listed["Owner"]) == (one["Initiator"], one["Owner"])
+    for query in ("list-type=2&fetch-owner=true", "", "versions", "uploads"):
+        said = http("GET", f"{ENDPOINT}/{name}?{query}")[2]
+        assert b"<ID>%s</ID>" % owner in said, (query, said)
 
 
 def test_public_access_blocks():
