@@ -80,8 +80,11 @@ def test_buckets_are_made_listed_and_removed():
     assert name in [b["Name"] for b in S3.list_buckets()["Buckets"]]
     S3.head_bucket(Bucket=name)
     assert S3.get_bucket_location(Bucket=name)["LocationConstraint"] is None
-    refused("BucketAlreadyOwnedByYou", S3.create_bucket, Bucket=name)
     S3.put_object(Bucket=name, Key="a", Body=b"")
+    # In this region one's own bucket may be made again, and keeps what is in it.
+    S3.create_bucket(Bucket=name)
+    assert keys(S3.list_objects_v2(Bucket=name)) == ["a"]
+    refused("BucketAlreadyOwnedByYou", S3.create_bucket, Bucket=name, ObjectLockEnabledForBucket=True)
     refused("BucketNotEmpty", S3.delete_bucket, Bucket=name)
     S3.delete_object(Bucket=name, Key="a")
     S3.delete_bucket(Bucket=name)
@@ -205,6 +208,8 @@ def test_lists_with_prefix_delimiter_and_pages():
         assert keys(answer) == ["b/1", "b/2"]
         assert [p["Prefix"] for p in answer["CommonPrefixes"]] == ["b/c/"]
         assert keys(call(Bucket=name, Prefix="nothing")) == []
+        answer = call(Bucket=name, Delimiter="")
+        assert len(keys(answer)) == len(names) and "Delimiter" not in answer
     for size in (1, 2, 3, 1000):
         found, prefixes, token = [], [], None
         while True:
@@ -227,6 +232,7 @@ def test_lists_with_prefix_delimiter_and_pages():
     assert found == sorted(names, key=lambda k: k.encode())
     assert keys(S3.list_objects_v2(Bucket=name, StartAfter="c/4")) == ["d", "z//x", "ü"]
     assert S3.list_objects_v2(Bucket=name, MaxKeys=0)["KeyCount"] == 0
+    assert len(keys(S3.list_objects_v2(Bucket=name, ContinuationToken=""))) == len(names)
     refused("InvalidArgument", S3.list_objects_v2, Bucket=name, ContinuationToken="!")
 
 
