@@ -64,6 +64,7 @@ impl S3Access for Access {
             }
             Some(bucket) => self.check_one(&caller, operation, bucket, key),
         };
+        let decided = decided.and_then(|()| crate::settings::check_grant_headers(cx.headers()));
         cx.extensions_mut().insert(caller);
         decided
     }
@@ -91,16 +92,11 @@ impl Access {
             if elsewhere || (own.read_only && !is_read(operation)) {
                 return Err(denied());
             }
-            if operation == "CreateBucket" {
-                return Ok(());
-            }
         }
-        let found = match self.blobs.bucket(bucket) {
-            Ok(found) => found,
-            // Strangers do not hear which buckets there are.
-            Err(_) if caller.key.is_none() => return Err(denied()),
-            Err(e) => return Err(crate::errors::s3_failure(e)),
-        };
+        if operation == "CreateBucket" {
+            return caller.key.as_ref().map(drop).ok_or_else(denied);
+        }
+        let found = self.blobs.bucket(bucket).or_s3()?;
         let verdict = match found.document(POLICY) {
             None => Verdict::Nothing,
             Some(text) => match Policy::parse(text, bucket) {

@@ -595,6 +595,7 @@ def test_policies_let_others_in_and_nothing_else_does():
     assert http("GET", f"{ENDPOINT}/{name}/closed")[0] == 403
     assert http("PUT", f"{ENDPOINT}/{name}/open/b", body=b"x")[0] == 403
     assert http("GET", f"{ENDPOINT}/{name}")[0] == 403
+    assert http("GET", f"{ENDPOINT}/no-{name}/open/a")[0] == 404
     policy["Statement"][0]["Condition"] = {"StringEquals": {}}
     refused("MalformedPolicy", S3.put_bucket_policy, Bucket=name, Policy=json.dumps(policy))
     refused("MalformedPolicy", S3.put_bucket_policy, Bucket=name, Policy="{")
@@ -702,6 +703,34 @@ def test_bad_names_are_refused():
     for wrong in ("ab", "Upper", "a_b", "-ab", "x" * 64):
         status, _, body = http("PUT", f"{ENDPOINT}/{wrong}")
         assert status in (400, 403), (wrong, status)
+    for wrong in ("a.-b", "a-.b"):
+        refused("InvalidBucketName", S3.create_bucket, Bucket=wrong)
+
+
+def test_of_access_control_lists_there_is_the_private_one():
+    name = bucket()
+    S3.put_object(Bucket=name, Key="a", Body=b"", ACL="private")
+    for get, put, more in [
+        (S3.get_bucket_acl, S3.put_bucket_acl, {}),
+        (S3.get_object_acl, S3.put_object_acl, {"Key": "a"}),
+    ]:
+        put(Bucket=name, ACL="private", **more)
+        found = get(Bucket=name, **more)
+        whole = {"Owner": found["Owner"], "Grants": found["Grants"]}
+        assert [grant["Permission"] for grant in whole["Grants"]] == ["FULL_CONTROL"]
+        put(Bucket=name, AccessControlPolicy=whole, **more)
+        lesser = [{**whole["Grants"][0], "Permission": "READ"}]
+        for grants in (lesser, [], whole["Grants"] * 2):
+            wrong = {"Owner": found["Owner"], "Grants": grants}
+            refused("AccessControlListNotSupported", put, Bucket=name, AccessControlPolicy=wrong, **more)
+    # Grants come in headers, too.
+    for call, arguments in [
+        (S3.put_object, {"Bucket": name, "Key": "b", "Body": b""}),
+        (S3.copy_object, {"Bucket": name, "Key": "b", "CopySource": f"{name}/a"}),
+        (S3.create_multipart_upload, {"Bucket": name, "Key": "b"}),
+        (S3.create_bucket, {"Bucket": "with-grants"}),
+    ]:
+        refused("AccessControlListNotSupported", call, GrantRead="id=somebody", **arguments)
 
 
 def main():
