@@ -9,6 +9,7 @@ import datetime
 import hashlib
 import io
 import json
+import socket
 import sys
 import threading
 import traceback
@@ -123,6 +124,17 @@ def test_objects_come_back_as_they_were():
     refused("404", S3.head_object, Bucket=name, Key="none")
     S3.put_object(Bucket=name, Key="plain", Body=b"x")
     assert S3.get_object(Bucket=name, Key="plain")["ContentType"] == "binary/octet-stream"
+
+
+def test_answers_have_ids_and_errors_say_them():
+    name = bucket()
+    first = S3.head_bucket(Bucket=name)["ResponseMetadata"]["HTTPHeaders"]["x-amz-request-id"]
+    status, headers, body = http("GET", f"{ENDPOINT}/{name}/none")
+    assert status == 403 and headers["x-amz-request-id"] != first
+    assert f"<RequestId>{headers['x-amz-request-id']}</RequestId></Error>".encode() in body
+    # The service itself is listed, nothing else.
+    status, headers, body = http("PUT", f"{ENDPOINT}/")
+    assert (status, headers["allow"]) == (405, "GET") and b"MethodNotAllowed" in body
 
 
 def test_an_overwrite_replaces_and_a_delete_removes():
@@ -469,6 +481,10 @@ def test_tags():
 
 def test_presigned_urls():
     name = bucket()
+    for seconds in (-1, 7 * 24 * 3600 + 1):
+        url = S3.generate_presigned_url("get_object", Params={"Bucket": name, "Key": "a"}, ExpiresIn=seconds)
+        status, _, body = http("GET", url)
+        assert status == 400 and b"AuthorizationQueryParametersError" in body, (seconds, body)
     S3.put_object(Bucket=name, Key="a/ü b", Body=b"presigned")
     sign = lambda what, seconds=60, **more: S3.generate_presigned_url(
         what, Params={"Bucket": name, **more}, ExpiresIn=seconds
@@ -486,25 +502,71 @@ def test_presigned_urls():
     assert http("GET", disposition)[1]["content-disposition"] == "attachment; x"
 
 
+def post(name, fields, body="hello", file="x.txt", more=None):
+    edge = "edge" * 8
+    part = lambda k: f'--{edge}\r\nContent-Disposition: form-data; name="{k}"; filename="{file}"\r\n\r\n'
+    head = "".join(f"{part(k)}{v}\r\n" for k, v in fields.items())
+    body = body.encode() if isinstance(body, str) else body
+    body = (head + part("file")).encode() + body + f"\r\n--{edge}--\r\n".encode()
+    headers = {"Content-Type": f"multipart/form-data; boundary={edge}", **(more or {})}
+    status, headers, said = http("POST", f"{ENDPOINT}/{name}", headers, body)
+    code = said.split(b"<Code>")[1].split(b"<")[0].decode() if b"<Code>" in said else None
+    return status, code, headers, said
+
+
 def test_post_forms():
-    name = bucket()
-    form = S3.generate_presigned_post(name, "form/${filename}", Conditions=[["content-length-range", 1, 100]])
-
-    def post(body):
-        edge = "edge" * 8
-        parts = [
-            f'--{edge}\r\nContent-Disposition: form-data; name="{k}"\r\n\r\n{v}\r\n'
-            for k, v in form["fields"].items()
-        ]
-        parts.append(
-            f'--{edge}\r\nContent-Disposition: form-data; name="file"; filename="x.txt"\r\n\r\n{body}\r\n--{edge}--\r\n'
-        )
-        headers = {"Content-Type": f"multipart/form-data; boundary={edge}"}
-        return http("POST", form["url"], headers, "".join(parts).encode())[0]
-
-    assert post("hello") == 204
-    assert keys(S3.list_objects_v2(Bucket=name)) in (["form/x.txt"], ["form/${filename}"])
-    assert post("x" * 101) == 400
+    name, other = bucket(), bucket()
+    sign = lambda conditions=[], most=1 << 22, **fields: S3.generate_presigned_post(
+        name,
+        "form/${filename}",
+        Fields=fields,
+        Conditions=[["content-length-range", 1, most], *conditions],
+    )["fields"]
+    # The name of the file is what is behind the last slash, of either kind.
+    status, _, headers, _ = post(name, sign(), file="C:\\files\\x.txt")
+    assert status == 204 and headers["etag"] == f'"{hashlib.md5(b"hello").hexdigest()}"'
+    assert S3.get_object(Bucket=name, Key="form/x.txt")["Body"].read() == b"hello"
+    body = bytes(i * 13 % 256 for i in range(1 << 20)) + b"\r\n--edge" * 1000 + b"\r"
+    assert post(name, sign(), body)[0] == 204
+    assert S3.get_object(Bucket=name, Key="form/x.txt")["Body"].read() == body
+    tags = "<Tagging><TagSet><Tag><Key>a&amp;b</Key><Value>c</Value></Tag></TagSet></Tagging>"
+    tagged = sign(conditions=[["starts-with", "$tagging", ""]], tagging=tags)
+    created = sign(conditions=[{"success_action_status": "201"}], success_action_status="201")
+    assert post(name, tagged)[0] == 204
+    tags = S3.get_object_tagging(Bucket=name, Key="form/x.txt")["TagSet"]
+    assert tags == [{"Key": "a&b", "Value": "c"}]
+    status, _, _, said = post(name, created)
+    assert status == 201 and b"<Key>form/x.txt</Key>" in said and b"&quot;</ETag>" in said, said
+    for code, fields, target, body in [
+        ("EntityTooLarge", sign(most=10), name, b"x" * 11),
+        ("EntityTooSmall", sign(), name, b""),
+        ("AccessDenied", sign(), other, b"x"),
+        ("AccessDenied", {**sign(), "key": "elsewhere"}, name, b"x"),
+        ("AccessDenied", {**sign(), "x-amz-meta-a": "not in the policy"}, name, b"x"),
+        ("AccessDenied", {"key": "unsigned"}, name, b"x"),
+        ("NoSuchBucket", {"key": "unsigned"}, "no-such-bucket", b"x"),
+        ("InvalidArgument", {k: v for k, v in sign().items() if k != "x-amz-signature"}, name, b"x"),
+        ("InvalidArgument", {"acl": "private"}, name, b"x"),
+        ("InvalidArgument", {**sign(), "key": ""}, name, b"x"),
+        ("MethodNotAllowed", sign(), f"{name}/key", b"x"),
+        ("AccessControlListNotSupported", {"key": "a", "acl": "public-read"}, name, b"x"),
+        ("MaxPostPreDataLengthExceededError", {"key": "a", "b": "x" * (20 << 10)}, name, b"x"),
+    ]:
+        assert post(target, fields, body)[1] == code, (code, fields)
+    # A policy that does not say of which bucket it is would be good for all.
+    fields = sign()
+    policy = json.loads(base64.b64decode(fields["policy"]))
+    policy["conditions"] = [c for c in policy["conditions"] if c != {"bucket": name}]
+    fields["policy"] = base64.b64encode(json.dumps(policy).encode()).decode()
+    assert post(name, fields)[1] == "AccessDenied"
+    # Who may not write is told so before the file is read.
+    start = '--e\r\nContent-Disposition: form-data; name="{}"\r\n\r\n'
+    for length, status in (("1000000", b"403"), (str(1 << 30), b"400")):
+        with socket.create_connection(urllib.parse.urlsplit(ENDPOINT).netloc.split(":"), 30) as stream:
+            head = f"POST /{name} HTTP/1.1\r\nHost: h\r\nContent-Type: multipart/form-data; boundary=e\r\n"
+            form = start.format("key") + "a\r\n" + start.format("file")
+            stream.sendall(f"{head}Content-Length: {length}\r\n\r\n{form}".encode())
+            assert stream.recv(1000).startswith(b"HTTP/1.1 " + status), length
 
 
 def test_signatures_that_are_wrong():
