@@ -3,6 +3,7 @@
 //! without a signature only what a policy allows.
 
 use crate::errors::OrS3;
+use crate::forms::Form;
 use crate::policy::{Ask, EXISTING_TAG, HEADER, Policy, REQUEST_TAG, Verdict};
 use crate::{objects, settings, tags};
 use holdfast_blob::{AccessKey, Blobs, Pair};
@@ -77,33 +78,20 @@ impl S3Access for Access {
         let caller = Caller { key, address };
         let decided = self.check_context(&caller, cx);
         cx.extensions_mut().insert(caller);
-        decided.and_then(|()| objects::refuse_encryption(cx.headers()))
+        decided?;
+        settings::check_grant_headers(cx.headers())?;
+        objects::refuse_encryption(cx.headers())
     }
 
-    /// Also forms, whose key is known only now.
+    /// The key of a form is known only now.
     async fn put_object(&self, req: &mut S3Request<PutObjectInput>) -> S3Result<()> {
-        if req.method != hyper::Method::POST {
-            return Ok(());
-        }
-        let input = &req.input;
-        let mut headers = req.headers.clone();
-        let acl = input.acl.as_ref().map(|acl| acl.as_str());
-        let class = input.storage_class.as_ref().map(|class| class.as_str());
-        for (name, value) in [("x-amz-acl", acl), ("x-amz-storage-class", class)] {
-            if let Some(value) = value.and_then(|value| value.parse().ok()) {
-                headers.insert(name, value);
-            }
-        }
-        let asked = Asked {
-            operation: "PutObject",
-            bucket: &input.bucket,
-            key: &input.key,
-            version: None,
-            headers: &headers,
-            uri: &req.uri,
-            tags: &tags::parse_header(input.tagging.as_deref())?,
-        };
-        self.check_one(&crate::service::caller(req), &asked)
+        let Some(form) = req.extensions.get::<Form>() else { return Ok(()) };
+        form.check(
+            self,
+            &crate::service::caller(req),
+            (&req.input.bucket, &req.input.key),
+            &req.uri,
+        )
     }
 
     /// The tags are known only now.
@@ -142,10 +130,7 @@ impl Access {
         let operation = cx.s3_op().name();
         // Each key is checked for itself, and what else they ask for.
         if ["DeleteObjects", "PostObject", "PutObjectTagging"].contains(&operation) {
-            return match caller.key.is_some() {
-                true => self.blobs.bucket(bucket).map(drop).or_s3(),
-                false => Ok(()),
-            };
+            return self.blobs.bucket(bucket).map(drop).or_s3();
         }
         let version = query(cx.uri(), "versionId");
         let asked = Asked {
@@ -171,16 +156,11 @@ impl Access {
             if elsewhere || (own.read_only && !is_read(operation)) {
                 return Err(denied());
             }
-            if operation == "CreateBucket" {
-                return Ok(());
-            }
         }
-        let found = match self.blobs.bucket(bucket) {
-            Ok(found) => found,
-            // Strangers do not hear which buckets there are.
-            Err(_) if caller.key.is_none() => return Err(denied()),
-            Err(e) => return Err(crate::errors::s3_failure(e)),
-        };
+        if operation == "CreateBucket" {
+            return caller.key.as_ref().map(drop).ok_or_else(denied);
+        }
+        let found = self.blobs.bucket(bucket).or_s3()?;
         let policy = found.document(POLICY).map(|text| Policy::parse(text, bucket));
         let policy = policy.transpose().map_err(|_| denied())?;
         let restricted = caller.key.is_none()

@@ -33,24 +33,40 @@ pub async fn create_bucket(
     let user = caller(&req).user().unwrap_or_default().to_owned();
     let input = req.input;
     crate::settings::check_bucket_acl(input.acl.as_ref())?;
+    check_name(&input.bucket)?;
     let lockable = input.object_lock_enabled_for_bucket.unwrap_or(false);
     match face.blobs.create_bucket(&input.bucket, &user, lockable).await {
         Ok(()) => {}
         Err(Failure::Refused(Refusal::BucketExists)) => {
-            let owner = face.blobs.bucket(&input.bucket).or_s3()?.owner;
-            return Err(match owner == user {
-                true => {
-                    s3_error!(BucketAlreadyOwnedByYou, "bucket `{}` is yours already", input.bucket)
-                }
-                false => {
-                    s3_error!(BucketAlreadyExists, "bucket `{}` is somebody else's", input.bucket)
-                }
-            });
+            let found = face.blobs.bucket(&input.bucket).or_s3()?;
+            if found.owner != user {
+                return Err(s3_error!(
+                    BucketAlreadyExists,
+                    "bucket `{}` is somebody else's",
+                    input.bucket
+                ));
+            }
+            // In this region one's own bucket may be made again, and stays what it is.
+            if lockable && !found.lockable {
+                return Err(s3_error!(
+                    BucketAlreadyOwnedByYou,
+                    "bucket `{}` is yours already, without object lock",
+                    input.bucket
+                ));
+            }
         }
         Err(e) => return Err(crate::errors::s3_failure(e)),
     }
     let location = Some(format!("/{}", input.bucket));
     Ok(S3Response::new(CreateBucketOutput { location }))
+}
+
+/// Beyond what the library asks of names: each label of one is a host name's.
+fn check_name(bucket: &str) -> S3Result<()> {
+    match bucket.split('.').any(|label| label.starts_with('-') || label.ends_with('-')) {
+        true => Err(s3_error!(InvalidBucketName, "no hyphen stands beside a period")),
+        false => Ok(()),
+    }
 }
 
 pub async fn delete_bucket(

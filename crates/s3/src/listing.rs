@@ -41,6 +41,11 @@ pub fn prefixes(found: Vec<String>, encoding: Option<&EncodingType>) -> Option<V
     Some(found.into_iter().map(prefix).collect::<Vec<_>>()).filter(|list| !list.is_empty())
 }
 
+/// An empty delimiter is none.
+fn shown_delimiter(delimiter: Option<String>, encoding: Option<&EncodingType>) -> Option<String> {
+    delimiter.filter(|d| !d.is_empty()).map(|d| encoded(d, encoding))
+}
+
 fn page(max: Option<i32>) -> S3Result<usize> {
     match max.unwrap_or(KEYS_MAX) {
         negative if negative < 0 => Err(s3_error!(InvalidArgument, "max-keys is not below 0")),
@@ -77,11 +82,10 @@ pub async fn list_objects_v2(
     let input = req.input;
     let owner = owner(&face.blobs.bucket(&input.bucket).or_s3()?.owner);
     let max = page(input.max_keys)?;
-    let after = match &input.continuation_token {
+    let after = match input.continuation_token.as_ref().filter(|token| !token.is_empty()) {
         None => input.start_after.clone().unwrap_or_default(),
         Some(token) => {
-            let key = decode_base64(token).filter(|_| !token.is_empty());
-            let key = key.and_then(|key| String::from_utf8(key).ok());
+            let key = decode_base64(token).and_then(|key| String::from_utf8(key).ok());
             key.ok_or_else(|| {
                 s3_error!(InvalidArgument, "the continuation token is not one of ours")
             })?
@@ -108,7 +112,7 @@ pub async fn list_objects_v2(
         max_keys: Some(max as i32),
         name: Some(input.bucket),
         prefix: Some(encoded(input.prefix.unwrap_or_default(), url)),
-        delimiter: input.delimiter.map(|d| encoded(d, url)),
+        delimiter: shown_delimiter(input.delimiter, url),
         start_after: input.start_after.map(|s| encoded(s, url)),
         continuation_token: input.continuation_token,
         encoding_type: input.encoding_type,
@@ -139,12 +143,12 @@ pub async fn list_objects(
         common_prefixes: prefixes(listing.prefixes, url),
         is_truncated: Some(truncated),
         // Without a delimiter the last key is the marker.
-        next_marker: next.filter(|_| input.delimiter.is_some()).map(|next| encoded(next, url)),
+        next_marker: next.filter(|_| !query.delimiter.is_empty()).map(|next| encoded(next, url)),
         max_keys: Some(max as i32),
         name: Some(input.bucket),
         prefix: Some(encoded(input.prefix.unwrap_or_default(), url)),
         marker: Some(encoded(input.marker.unwrap_or_default(), url)),
-        delimiter: input.delimiter.map(|d| encoded(d, url)),
+        delimiter: shown_delimiter(input.delimiter, url),
         encoding_type: input.encoding_type,
         ..Default::default()
     }))
@@ -211,7 +215,7 @@ pub async fn list_object_versions(
         prefix: Some(encoded(input.prefix.unwrap_or_default(), url)),
         key_marker: Some(encoded(input.key_marker.unwrap_or_default(), url)),
         version_id_marker: input.version_id_marker,
-        delimiter: input.delimiter.map(|d| encoded(d, url)),
+        delimiter: shown_delimiter(input.delimiter, url),
         encoding_type: input.encoding_type,
         ..Default::default()
     }))

@@ -4,6 +4,7 @@ use crate::access::Asked;
 use crate::buckets::timestamp;
 use crate::conditions::ReadConditions;
 use crate::errors::{OrS3, s3_failure};
+use crate::forms::Form;
 use crate::hash::{Algorithm, Expected};
 use crate::incoming::{self, Incoming, PUT_BYTES_MAX, Sink, decoded_length, share};
 use crate::outgoing::{self, Started};
@@ -149,6 +150,7 @@ pub async fn put_object(
     req: S3Request<PutObjectInput>,
 ) -> S3Result<S3Response<PutObjectOutput>> {
     let caller = caller(&req);
+    let form = req.extensions.get::<Form>().cloned();
     let input = req.input;
     refuse(&[
         // Fields of a form; headers are refused before.
@@ -180,11 +182,15 @@ pub async fn put_object(
         ],
         input.expires.as_ref(),
     );
+    let tags = match &form {
+        Some(form) => form.tags.clone(),
+        None => crate::tags::parse_header(input.tagging.as_deref())?,
+    };
     let head = Head {
         content_type: input.content_type.unwrap_or_default(),
         headers,
         metadata: metadata(input.metadata)?,
-        tags: crate::tags::parse_header(input.tagging.as_deref())?,
+        tags,
         ..Head::default()
     };
     let condition = condition(input.if_match.as_ref(), input.if_none_match.as_ref())?;
@@ -242,6 +248,14 @@ pub async fn put_object(
         ..Default::default()
     });
     crate::native::point(&object, &mut answer.headers);
+    if form.is_some() {
+        // A form's answers show it as it is written, quoted.
+        let quoted = format!("\"{}\"", object.etag);
+        if let Ok(value) = quoted.parse() {
+            answer.headers.insert(hyper::header::ETAG, value);
+        }
+        answer.output.e_tag = Some(ETag::Strong(quoted));
+    }
     Ok(answer)
 }
 

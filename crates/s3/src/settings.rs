@@ -7,7 +7,7 @@ use crate::errors::OrS3;
 use crate::policy::Policy as Parsed;
 use crate::service::Face;
 use holdfast_blob::Bucket;
-use hyper::StatusCode;
+use hyper::{HeaderMap, StatusCode};
 use s3s::dto::*;
 use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result, s3_error};
 use serde_json as json;
@@ -50,7 +50,7 @@ pub fn blocked(bucket: &Bucket) -> PublicAccessBlockConfiguration {
 }
 
 /// Access is given by policies; of the canned lists only those that give none are taken.
-fn check_acl(acl: Option<&str>) -> S3Result<()> {
+pub fn check_acl(acl: Option<&str>) -> S3Result<()> {
     match acl {
         None | Some("private" | "bucket-owner-full-control" | "bucket-owner-read") => Ok(()),
         Some(other) => Err(s3_error!(
@@ -66,6 +66,32 @@ pub fn check_bucket_acl(acl: Option<&BucketCannedACL>) -> S3Result<()> {
 
 pub fn check_object_acl(acl: Option<&ObjectCannedACL>) -> S3Result<()> {
     check_acl(acl.map(ObjectCannedACL::as_str))
+}
+
+/// A list in full, of which there is one: the owner may do everything.
+fn check_grants(policy: Option<&AccessControlPolicy>, owner: &str) -> S3Result<()> {
+    let Some(policy) = policy else { return Ok(()) };
+    let to_owner = |grant: &Grant| {
+        let grantee = grant.grantee.as_ref().and_then(|grantee| grantee.id.as_deref());
+        let permission = grant.permission.as_ref().map(Permission::as_str);
+        grantee == Some(owner) && permission == Some(Permission::FULL_CONTROL)
+    };
+    match policy.grants.as_deref() {
+        Some([only]) if to_owner(only) => Ok(()),
+        _ => Err(lists_unsupported()),
+    }
+}
+
+/// Lists are also given by headers, `x-amz-grant-read` and the like.
+pub fn check_grant_headers(headers: &HeaderMap) -> S3Result<()> {
+    match headers.keys().any(|name| name.as_str().starts_with("x-amz-grant-")) {
+        true => Err(lists_unsupported()),
+        false => Ok(()),
+    }
+}
+
+fn lists_unsupported() -> S3Error {
+    s3_error!(AccessControlListNotSupported, "give access by a bucket policy")
 }
 
 fn private(user: &str) -> Option<Grants> {
@@ -93,11 +119,9 @@ pub async fn put_bucket_acl(
     req: S3Request<PutBucketAclInput>,
 ) -> S3Result<S3Response<PutBucketAclOutput>> {
     let input = req.input;
-    face.blobs.bucket(&input.bucket).or_s3()?;
+    let bucket = face.blobs.bucket(&input.bucket).or_s3()?;
     check_bucket_acl(input.acl.as_ref())?;
-    if input.access_control_policy.is_some() {
-        return Err(s3_error!(AccessControlListNotSupported, "give access by a bucket policy"));
-    }
+    check_grants(input.access_control_policy.as_ref(), &bucket.owner)?;
     Ok(S3Response::new(PutBucketAclOutput {}))
 }
 
@@ -119,9 +143,8 @@ pub async fn put_object_acl(
     let input = req.input;
     crate::objects::visible(face, &input.bucket, &input.key, input.version_id.as_deref())?;
     check_object_acl(input.acl.as_ref())?;
-    if input.access_control_policy.is_some() {
-        return Err(s3_error!(AccessControlListNotSupported, "give access by a bucket policy"));
-    }
+    let owner = face.blobs.bucket(&input.bucket).or_s3()?.owner;
+    check_grants(input.access_control_policy.as_ref(), &owner)?;
     Ok(S3Response::new(PutObjectAclOutput::default()))
 }
 

@@ -1,5 +1,6 @@
 //! Tags of objects and buckets.
 
+use crate::client::{element, elements};
 use crate::errors::OrS3;
 use crate::objects::{version_id, visible};
 use crate::service::Face;
@@ -59,6 +60,17 @@ pub fn parse_header(text: Option<&str>) -> S3Result<Vec<Pair>> {
         })
         .collect::<Option<_>>()
         .ok_or_else(|| s3_error!(InvalidArgument, "x-amz-tagging is not `NAME=VALUE&...`"))?;
+    set_of(tags, OBJECT_TAGS_MAX)
+}
+
+/// A form's `tagging` field: the document of PutObjectTagging.
+pub fn of_form(text: Option<&str>) -> S3Result<Vec<Pair>> {
+    let Some(text) = text else { return Ok(Vec::new()) };
+    let tags = elements(text, "Tag");
+    let pair = |tag: &&str| Some(Pair::new(element(tag, "Key")?, element(tag, "Value")?));
+    let tags: Option<Vec<Pair>> = tags.iter().map(pair).collect();
+    let tags = tags.filter(|_| text.contains("<TagSet"));
+    let tags = tags.ok_or_else(|| s3_error!(MalformedXML, "`tagging` is not a set of tags"))?;
     set_of(tags, OBJECT_TAGS_MAX)
 }
 
