@@ -207,10 +207,11 @@ impl Access {
             "s3:max-keys" => query(asked.uri, "max-keys"),
             "s3:prefix" => query(asked.uri, "prefix"),
             "s3:versionid" => asked.version.map(str::to_owned),
-            // `BUCKET/KEY`, whatever the client made of it.
+            // `BUCKET/KEY`, whatever the client made of it; in it a plus is a plus.
             "s3:x-amz-copy-source" => {
-                let source = tags::percent_decode(&header("x-amz-copy-source")?)?;
-                Some(source.trim_start_matches('/').to_owned())
+                let source = header("x-amz-copy-source")?.replace('+', "%2B");
+                let source = tags::percent_decode(&source)?;
+                Some(source.strip_prefix('/').unwrap_or(&source).to_owned())
             }
             name if name.starts_with(HEADER) => header(name.strip_prefix("s3:")?),
             _ => None,

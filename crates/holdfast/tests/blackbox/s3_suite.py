@@ -675,6 +675,7 @@ def test_policies_have_conditions():
     S3.put_bucket_versioning(Bucket=name, VersioningConfiguration={"Status": "Enabled"})
     version = S3.put_object(Bucket=name, Key="open/a", Body=b"a", Tagging="for=all")["VersionId"]
     S3.put_object(Bucket=name, Key="open/b", Body=b"b", Tagging="for=us")
+    S3.put_object(Bucket=name, Key="a+b", Body=b"ab")
 
     def allow(condition, *actions, resource=name):
         statement = {
@@ -689,7 +690,7 @@ def test_policies_have_conditions():
     referer = {"aws:Referer": "https://a.example/*"}
     here, prefix = {"aws:SourceIp": ["10.0.0.0/8", "127.0.0.0/8"]}, {"s3:prefix": "open/"}
     tag, set_tag = {"s3:ExistingObjectTag/for": "all"}, {"s3:RequestObjectTag/for": ["all", "more"]}
-    source = {"s3:x-amz-copy-source": f"{name}/open/a*"}
+    source, plus = {"s3:x-amz-copy-source": f"{name}/open/a*"}, {"s3:x-amz-copy-source": f"{name}/a+b"}
     tags = b"<Tagging><TagSet><Tag><Key>for</Key><Value>%s</Value></Tag></TagSet></Tagging>"
     for condition, method, path, headers, body, expected in [
         ({"StringLike": referer}, "GET", "/open/a", {"Referer": "https://a.example/x"}, None, 200),
@@ -711,6 +712,7 @@ def test_policies_have_conditions():
         ({"StringEquals": set_tag}, "PUT", "/c?tagging", {}, tags % b"us", 403),
         ({"StringLikeIfExists": source}, "PUT", "/d", {"x-amz-copy-source": f"/{name}/open%2Fa"}, b"", 200),
         ({"StringLikeIfExists": source}, "PUT", "/d", {"x-amz-copy-source": f"{name}/open/b"}, b"", 403),
+        ({"StringLikeIfExists": plus}, "PUT", "/d", {"x-amz-copy-source": f"{name}/a+b"}, b"", 200),
         ({"Null": {"s3:x-amz-acl": "true"}}, "PUT", "/d", {"x-amz-acl": "private"}, b"", 403),
     ]:
         allow(condition)
