@@ -2,13 +2,14 @@
 //! Snowball's way, MinIO's too) becomes one object a file. Files that are small go into one durable
 //! append together, as in Haystack's multi-write; the request's cost is shared by all of them.
 
-use crate::access::Caller;
+use crate::access::{Asked, Caller};
 use crate::errors::OrS3;
 use crate::hash::{hex, md5_of};
 use crate::incoming::{self, Incoming, Sink};
 use crate::photos;
 use crate::service::Face;
 use holdfast_blob::{BatchObject, Bucket, NEEDLE_DATA_BYTES, NewObject, Pair, PhotoSizes, Writer};
+use hyper::{HeaderMap, Uri};
 use s3s::dto::{ETag, PutObjectOutput};
 use s3s::{S3Response, S3Result, s3_error};
 use std::io::Read;
@@ -60,7 +61,7 @@ fn files(archive: &[u8], prefix: &str) -> Result<Vec<Packed>, String> {
 /// Receives an archive and stores its files, each as `new` says and under its own name.
 pub async fn extract(
     face: &Face,
-    caller: &Caller,
+    (caller, headers, uri): (&Caller, &HeaderMap, &Uri),
     bucket: (&str, &Bucket),
     mut new: NewObject,
     archive: Incoming<'_>,
@@ -82,7 +83,16 @@ pub async fn extract(
     let files = files(&bytes, &prefix).map_err(|why| s3_error!(InvalidRequest, "{why}"))?;
     drop(bytes);
     for file in &files {
-        face.access.check_one(caller, "PutObject", bucket.0, &file.key)?;
+        let asked = Asked {
+            operation: "PutObject",
+            bucket: bucket.0,
+            key: &file.key,
+            version: None,
+            headers,
+            uri,
+            tags: &new.head.tags,
+        };
+        face.access.check_one(caller, &asked)?;
     }
     // What the archive is to become is not what its files are.
     new.head.metadata.retain(|pair| pair.name != EXTRACT && !is_prefix(pair));

@@ -1,6 +1,7 @@
 //! Buckets: made, shown, versioned, removed.
 
 use crate::REGION;
+use crate::access::Asked;
 use crate::errors::OrS3;
 use crate::service::{Face, caller};
 use holdfast_blob::{Command, Failure, Refusal, Versioning};
@@ -10,6 +11,15 @@ use std::time::{Duration, SystemTime};
 
 pub fn timestamp(ms: i64) -> Timestamp {
     Timestamp::from(SystemTime::UNIX_EPOCH + Duration::from_millis(ms.max(0) as u64))
+}
+
+pub fn milliseconds(timestamp: &Timestamp) -> i64 {
+    let mut text = Vec::new();
+    if timestamp.format(TimestampFormat::EpochSeconds, &mut text).is_err() {
+        return 0;
+    }
+    let text = String::from_utf8(text).unwrap_or_default();
+    text.parse::<f64>().map_or(0, |seconds| (seconds * 1000.0) as i64)
 }
 
 pub fn owner(user: &str) -> Owner {
@@ -23,24 +33,40 @@ pub async fn create_bucket(
     let user = caller(&req).user().unwrap_or_default().to_owned();
     let input = req.input;
     crate::settings::check_bucket_acl(input.acl.as_ref())?;
+    check_name(&input.bucket)?;
     let lockable = input.object_lock_enabled_for_bucket.unwrap_or(false);
     match face.blobs.create_bucket(&input.bucket, &user, lockable).await {
         Ok(()) => {}
         Err(Failure::Refused(Refusal::BucketExists)) => {
-            let owner = face.blobs.bucket(&input.bucket).or_s3()?.owner;
-            return Err(match owner == user {
-                true => {
-                    s3_error!(BucketAlreadyOwnedByYou, "bucket `{}` is yours already", input.bucket)
-                }
-                false => {
-                    s3_error!(BucketAlreadyExists, "bucket `{}` is somebody else's", input.bucket)
-                }
-            });
+            let found = face.blobs.bucket(&input.bucket).or_s3()?;
+            if found.owner != user {
+                return Err(s3_error!(
+                    BucketAlreadyExists,
+                    "bucket `{}` is somebody else's",
+                    input.bucket
+                ));
+            }
+            // In this region one's own bucket may be made again, and stays what it is.
+            if lockable && !found.lockable {
+                return Err(s3_error!(
+                    BucketAlreadyOwnedByYou,
+                    "bucket `{}` is yours already, without object lock",
+                    input.bucket
+                ));
+            }
         }
         Err(e) => return Err(crate::errors::s3_failure(e)),
     }
     let location = Some(format!("/{}", input.bucket));
     Ok(S3Response::new(CreateBucketOutput { location }))
+}
+
+/// Beyond what the library asks of names: each label of one is a host name's.
+fn check_name(bucket: &str) -> S3Result<()> {
+    match bucket.split('.').any(|label| label.starts_with('-') || label.ends_with('-')) {
+        true => Err(s3_error!(InvalidBucketName, "no hyphen stands beside a period")),
+        false => Ok(()),
+    }
 }
 
 pub async fn delete_bucket(
@@ -93,7 +119,18 @@ pub async fn list_buckets(
         .or_s3()?
         .into_iter()
         .filter(|(name, _)| name.starts_with(&prefix) && *name > after)
-        .filter(|(name, _)| face.access.check_one(&caller, "ListObjects", name, "").is_ok())
+        .filter(|(name, _)| {
+            let asked = Asked {
+                operation: "ListObjects",
+                bucket: name,
+                key: "",
+                version: None,
+                headers: &req.headers,
+                uri: &req.uri,
+                tags: &[],
+            };
+            face.access.check_one(&caller, &asked).is_ok()
+        })
         .take(max + 1)
         .map(|(name, bucket)| Bucket {
             bucket_region: input.bucket_region.as_ref().map(|_| REGION.to_owned()),

@@ -1,7 +1,7 @@
 //! Copies within the service: the bytes are read and written again, so that each object has needles
 //! of its own; nothing travels to the client.
 
-use crate::access::Caller;
+use crate::access::Asked;
 use crate::buckets::timestamp;
 use crate::conditions::ReadConditions;
 use crate::errors::OrS3;
@@ -22,11 +22,20 @@ struct From {
 }
 
 /// The version that a copy is made of; the caller must be allowed to read it.
-fn source(face: &Face, caller: &Caller, source: &CopySource) -> S3Result<From> {
+fn source<T>(face: &Face, req: &S3Request<T>, source: &CopySource) -> S3Result<From> {
     let CopySource::Bucket { bucket, key, version_id } = source else {
         return Err(s3_error!(NotImplemented, "copying from an access point is not implemented"));
     };
-    face.access.check_one(caller, "GetObject", bucket, key)?;
+    let asked = Asked {
+        operation: "GetObject",
+        bucket,
+        key,
+        version: version_id.as_deref(),
+        headers: &req.headers,
+        uri: &req.uri,
+        tags: &[],
+    };
+    face.access.check_one(&caller(req), &asked)?;
     let object = objects::visible(face, bucket, key, version_id.as_deref())?;
     Ok(From { bucket: bucket.to_string(), key: key.to_string(), object })
 }
@@ -53,19 +62,10 @@ pub async fn copy_object(
     face: &Face,
     req: S3Request<CopyObjectInput>,
 ) -> S3Result<S3Response<CopyObjectOutput>> {
-    let caller = caller(&req);
+    let from = source(face, &req, &req.input.copy_source)?;
     let input = req.input;
-    objects::refuse(&[
-        (input.server_side_encryption.is_some(), "server-side encryption"),
-        (input.sse_customer_algorithm.is_some(), "server-side encryption with a customer's key"),
-        (
-            input.copy_source_sse_customer_algorithm.is_some(),
-            "server-side encryption with a customer's key",
-        ),
-    ])?;
     crate::settings::check_object_acl(input.acl.as_ref())?;
     objects::check_storage_class(input.storage_class.as_ref())?;
-    let from = source(face, &caller, &input.copy_source)?;
     if from.object.size > incoming::PUT_BYTES_MAX {
         return Err(s3_error!(InvalidRequest, "an object of more than 5 GiB is copied in parts"));
     }
@@ -144,6 +144,7 @@ pub async fn copy_object(
     };
     Ok(S3Response::new(CopyObjectOutput {
         copy_object_result: Some(copy_object_result),
+        expiration: crate::lifecycle::expiration(&bucket, &input.key, &made),
         copy_source_version_id: (!from.object.null).then(|| version_name(&from.object)),
         version_id: objects::version_id(&made),
         ..Default::default()
@@ -154,7 +155,7 @@ pub async fn upload_part_copy(
     face: &Face,
     req: S3Request<UploadPartCopyInput>,
 ) -> S3Result<S3Response<UploadPartCopyOutput>> {
-    let caller = caller(&req);
+    let from = source(face, &req, &req.input.copy_source)?;
     let input = req.input;
     let (id, number, upload) = crate::multipart::find(
         face,
@@ -163,7 +164,6 @@ pub async fn upload_part_copy(
         &input.upload_id,
         input.part_number,
     )?;
-    let from = source(face, &caller, &input.copy_source)?;
     ReadConditions {
         if_match: input.copy_source_if_match.as_ref(),
         if_none_match: input.copy_source_if_none_match.as_ref(),

@@ -3,8 +3,9 @@
 use crate::settings::CORS;
 use holdfast_blob::Blobs;
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
-use hyper::{Method, Uri};
+use hyper::{Response, StatusCode, Uri};
 use s3s::dto::{CORSRule, CORSRules};
+use s3s::{Body, HttpResponse, S3Error, S3ErrorCode, S3Result};
 
 /// The bucket that a path names, in path style.
 fn bucket(uri: &Uri) -> Option<&str> {
@@ -64,25 +65,47 @@ fn answer(rule: &CORSRule, origin: &HeaderValue, method: &str, asked: &str) -> H
     headers
 }
 
-/// The headers of an answer to a request from another origin; `None` if no rule allows it. For an
-/// `OPTIONS` request the method and headers that it announces are judged.
-pub fn headers(
-    blobs: &Blobs,
-    method: &Method,
-    uri: &Uri,
-    headers: &HeaderMap,
-) -> Option<HeaderMap> {
-    let origin = headers.get("origin")?;
+const ORIGIN: &str = "origin";
+const METHOD: &str = "access-control-request-method";
+const HEADERS: &str = "access-control-request-headers";
+
+/// The headers of an answer to a request from another origin; `None` if no rule allows it. What a
+/// request announces is judged before what it is.
+pub fn headers(blobs: &Blobs, method: &str, uri: &Uri, headers: &HeaderMap) -> Option<HeaderMap> {
+    let origin = headers.get(ORIGIN)?;
     let bucket = blobs.bucket(bucket(uri)?).ok()?;
     let rules: CORSRules = serde_json::from_str(bucket.document(CORS)?).ok()?;
-    let text = |name: &str| headers.get(name).and_then(|v| v.to_str().ok()).unwrap_or_default();
-    let (method, asked) = match *method == Method::OPTIONS {
-        true => (text("access-control-request-method"), text("access-control-request-headers")),
-        false => (method.as_str(), ""),
-    };
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    let method = text(METHOD).unwrap_or(method);
+    let asked = text(HEADERS).unwrap_or_default();
     let list: Vec<&str> = asked.split(',').map(str::trim).filter(|h| !h.is_empty()).collect();
     let rule = rule_for(&rules, origin.to_str().ok()?, method, &list)?;
     Some(answer(rule, origin, method, asked))
+}
+
+/// Answers a browser that asks what it may do.
+pub fn preflight(blobs: &Blobs, uri: &Uri, asked: &HeaderMap) -> S3Result<HttpResponse> {
+    let wrong = |message: &'static str| {
+        let mut error = S3Error::with_message(S3ErrorCode::Custom("BadRequest".into()), message);
+        error.set_status_code(StatusCode::BAD_REQUEST);
+        error
+    };
+    if !asked.contains_key(ORIGIN) {
+        return Err(wrong("the request says no `Origin`"));
+    }
+    if !asked.contains_key(METHOD) {
+        return Err(wrong("the request says no `Access-Control-Request-Method`"));
+    }
+    let Some(allowed) = headers(blobs, "", uri, asked) else {
+        let code = S3ErrorCode::Custom("AccessForbidden".into());
+        let message = "no rule of the bucket allows this origin, method and headers";
+        let mut error = S3Error::with_message(code, message);
+        error.set_status_code(StatusCode::FORBIDDEN);
+        return Err(error);
+    };
+    let mut response = Response::new(Body::empty());
+    *response.headers_mut() = allowed;
+    Ok(response)
 }
 
 #[cfg(test)]

@@ -2,13 +2,14 @@
 
 use crate::errors::OrS3;
 use crate::hash::{Expected, Hashed, Hashes};
-use crate::service::{Face, Share};
+use crate::service::{Budget, Face, Share};
 use futures_core::Stream;
 use holdfast_blob::{NEEDLE_DATA_BYTES, Writer};
 use hyper::{HeaderMap, StatusCode};
 use s3s::dto::StreamingBlob;
 use s3s::{S3Error, S3ErrorCode, S3Result, TrailingHeaders, s3_error};
 use std::pin::Pin;
+use std::sync::Arc;
 
 /// Bytes of one put, and of one part; S3's own limit.
 pub const PUT_BYTES_MAX: u64 = 5 << 30;
@@ -28,7 +29,11 @@ pub fn share(face: &Face, expected_bytes: u64) -> S3Result<Share> {
 
 /// Takes memory; asks the client to come again while others have it.
 pub fn take(face: &Face, bytes: u64) -> S3Result<Share> {
-    face.budget.take(bytes).ok_or_else(|| {
+    share_of(&face.budget, bytes)
+}
+
+pub fn share_of(budget: &Arc<Budget>, bytes: u64) -> S3Result<Share> {
+    budget.take(bytes).ok_or_else(|| {
         s3_error!(SlowDown, "too many uploads are under way: come again in a moment")
     })
 }
@@ -99,7 +104,7 @@ impl Incoming<'_> {
 }
 
 /// What broke a body off, from the protocol's words for it.
-fn broken(e: &(dyn std::error::Error + Send + Sync)) -> S3Error {
+pub fn broken(e: &(dyn std::error::Error + Send + Sync)) -> S3Error {
     let said = e.to_string();
     if said.contains("Sha256Mismatch") {
         let code = S3ErrorCode::Custom("XAmzContentSHA256Mismatch".into());

@@ -13,6 +13,8 @@ mod copy;
 mod cors;
 mod credentials;
 mod errors;
+mod forms;
+mod front;
 mod hash;
 mod hot;
 mod incoming;

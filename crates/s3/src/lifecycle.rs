@@ -1,6 +1,8 @@
 //! Lifecycle rules: what expires, carried out in bounded rounds. Only expiry: there is one class of
 //! storage, so that rules that move objects are refused.
 
+use crate::buckets::{milliseconds, timestamp};
+use crate::listing::percent_encode;
 use crate::settings::LIFECYCLE;
 use holdfast_blob::{Blobs, Bucket, Condition, ListQuery, Object, VersionMarker, version_name};
 use holdfast_env::runtime;
@@ -9,6 +11,7 @@ use s3s::{S3Result, s3_error};
 use std::sync::Arc;
 
 const RULES_MAX: usize = 1000;
+const ID_CHARS_MAX: usize = 255;
 const DAY_MS: i64 = 24 * 3_600_000;
 /// Versions that one round looks at.
 const PAGE: usize = 1000;
@@ -26,6 +29,9 @@ pub fn check(rules: &mut LifecycleRules) -> S3Result<()> {
         let id = rule.id.get_or_insert_with(|| format!("rule-{}", at + 1));
         if before.iter().any(|other| other.id.as_ref() == Some(id)) {
             return Err(s3_error!(InvalidArgument, "two rules are called `{id}`"));
+        }
+        if id.chars().count() > ID_CHARS_MAX {
+            return Err(s3_error!(InvalidArgument, "an id has at most {ID_CHARS_MAX} characters"));
         }
         let moves = rule.transitions.as_ref().is_some_and(|t| !t.is_empty())
             || rule.noncurrent_version_transitions.as_ref().is_some_and(|t| !t.is_empty());
@@ -47,6 +53,9 @@ pub fn check(rules: &mut LifecycleRules) -> S3Result<()> {
         if days.into_iter().flatten().any(|days| days <= 0) {
             return Err(s3_error!(InvalidArgument, "days are at least 1"));
         }
+        if let Some(expiration) = &rule.expiration {
+            check_expiration(expiration)?;
+        }
         let acts = rule.expiration.is_some()
             || rule.noncurrent_version_expiration.is_some()
             || rule.abort_incomplete_multipart_upload.is_some();
@@ -55,6 +64,53 @@ pub fn check(rules: &mut LifecycleRules) -> S3Result<()> {
         }
     }
     Ok(())
+}
+
+fn check_expiration(expiration: &LifecycleExpiration) -> S3Result<()> {
+    let LifecycleExpiration { date, days, expired_object_delete_marker: marker, .. } = expiration;
+    if [date.is_some(), days.is_some(), marker.is_some()].iter().filter(|given| **given).count()
+        != 1
+    {
+        return Err(s3_error!(
+            MalformedXML,
+            "an expiration says a number of days, a date, or that of delete markers"
+        ));
+    }
+    if date.as_ref().is_some_and(|date| milliseconds(date) % DAY_MS != 0) {
+        return Err(s3_error!(InvalidArgument, "a date is a midnight of UTC"));
+    }
+    Ok(())
+}
+
+/// The end of a number of days: the first midnight of UTC by which they are over.
+fn after_days(since_ms: i64, days: i32) -> i64 {
+    let end = since_ms + days as i64 * DAY_MS;
+    end + (-end).rem_euclid(DAY_MS)
+}
+
+fn is_enabled(rule: &&LifecycleRule) -> bool {
+    rule.status.as_str() == ExpirationStatus::ENABLED
+}
+
+/// When a current version expires by a rule.
+fn expires_ms(rule: &LifecycleRule, object: &Object) -> Option<i64> {
+    let expiration = rule.expiration.as_ref()?;
+    let days = expiration.days.map(|days| after_days(object.modified_ms, days));
+    days.or_else(|| expiration.date.as_ref().map(milliseconds))
+}
+
+/// `x-amz-expiration`: when a current version expires by its bucket's rules, and by which.
+pub fn expiration(bucket: &Bucket, key: &str, object: &Object) -> Option<String> {
+    let rules: LifecycleRules = serde_json::from_str(bucket.document(LIFECYCLE)?).ok()?;
+    let covering = rules.iter().filter(is_enabled).filter(|rule| covers(rule, key, object));
+    let (at_ms, rule) = covering
+        .filter_map(|rule| Some((expires_ms(rule, object)?, rule)))
+        .min_by_key(|(at_ms, _)| *at_ms)?;
+    let mut date = Vec::new();
+    timestamp(at_ms).format(TimestampFormat::HttpDate, &mut date).ok()?;
+    let date = String::from_utf8(date).ok()?;
+    let id = percent_encode(rule.id.as_deref()?, b"-_.~");
+    Some(format!("expiry-date=\"{date}\", rule-id=\"{id}\""))
 }
 
 /// Whether a rule is for this version of a key.
@@ -104,15 +160,15 @@ struct Place {
 }
 
 fn fate(rules: &[LifecycleRule], key: &str, object: &Object, place: &Place, now_ms: i64) -> Fate {
-    let enabled = |rule: &&LifecycleRule| rule.status.as_str() == ExpirationStatus::ENABLED;
-    for rule in rules.iter().filter(enabled).filter(|rule| covers(rule, key, object)) {
-        let past = |since_ms: i64, days: i32| now_ms >= since_ms + days as i64 * DAY_MS;
+    for rule in rules.iter().filter(is_enabled).filter(|rule| covers(rule, key, object)) {
         if !place.current {
             let Some(expiration) = &rule.noncurrent_version_expiration else { continue };
             let enough =
                 expiration.newer_noncurrent_versions.is_none_or(|n| place.newer >= n as usize);
             if enough
-                && expiration.noncurrent_days.is_none_or(|days| past(place.superseded_ms, days))
+                && expiration
+                    .noncurrent_days
+                    .is_none_or(|days| now_ms >= after_days(place.superseded_ms, days))
             {
                 return Fate::Remove;
             }
@@ -125,9 +181,7 @@ fn fate(rules: &[LifecycleRule], key: &str, object: &Object, place: &Place, now_
             }
             continue;
         }
-        let dated =
-            expiration.date.as_ref().is_some_and(|date| *date <= crate::buckets::timestamp(now_ms));
-        if dated || expiration.days.is_some_and(|days| past(object.modified_ms, days)) {
+        if expires_ms(rule, object).is_some_and(|at_ms| now_ms >= at_ms) {
             return Fate::Delete;
         }
     }
@@ -228,12 +282,11 @@ impl Lifecycle {
         let now_ms = self.blobs.now_ms();
         for (key, id, upload) in self.blobs.list_uploads(bucket, &query, None)?.uploads {
             let pretended = Object { head: upload.head, ..Object::default() };
-            let over = rules.iter().any(|rule| {
+            let over = rules.iter().filter(is_enabled).any(|rule| {
                 let days = rule.abort_incomplete_multipart_upload.as_ref();
                 let days = days.and_then(|abort| abort.days_after_initiation);
-                rule.status.as_str() == ExpirationStatus::ENABLED
-                    && covers(rule, &key, &pretended)
-                    && days.is_some_and(|days| now_ms >= upload.begun_ms + days as i64 * DAY_MS)
+                covers(rule, &key, &pretended)
+                    && days.is_some_and(|days| now_ms >= after_days(upload.begun_ms, days))
             });
             if over {
                 runtime::block_on(self.blobs.abort_upload(bucket, &key, id))??;
@@ -267,7 +320,7 @@ mod tests {
         }
     }
 
-    fn after_days(days: i32) -> LifecycleExpiration {
+    fn days(days: i32) -> LifecycleExpiration {
         LifecycleExpiration { days: Some(days), ..Default::default() }
     }
 
@@ -275,8 +328,9 @@ mod tests {
 
     #[test]
     fn a_current_version_expires_on_its_day_and_not_before() {
-        let rules = [rule(after_days(3))];
-        let object = Object { modified_ms: DAY_MS, ..Object::default() };
+        let rules = [rule(days(3))];
+        // Noon of the day before: what is left of the last day is waited for.
+        let object = Object { modified_ms: DAY_MS / 2, ..Object::default() };
         let fate = |key: &str, now_ms| fate(&rules, key, &object, &CURRENT, now_ms);
         assert_eq!(fate("logs/a", 4 * DAY_MS - 1), Fate::Keep);
         assert_eq!(fate("logs/a", 4 * DAY_MS), Fate::Delete);
@@ -284,8 +338,24 @@ mod tests {
     }
 
     #[test]
+    fn the_first_rule_to_act_is_shown() {
+        let named =
+            |id: &str, expiration| LifecycleRule { id: Some(id.into()), ..rule(expiration) };
+        let rules = vec![named("late", days(9)), named("a b", days(2)), named("later", days(3))];
+        let text = serde_json::to_string(&rules).unwrap();
+        let document = holdfast_blob::Document { name: LIFECYCLE.into(), text };
+        let bucket = Bucket { documents: vec![document], ..Bucket::default() };
+        let object = Object { modified_ms: DAY_MS / 2, ..Object::default() };
+        assert_eq!(
+            expiration(&bucket, "logs/a", &object).as_deref(),
+            Some("expiry-date=\"Sun, 04 Jan 1970 00:00:00 GMT\", rule-id=\"a%20b\"")
+        );
+        assert_eq!(expiration(&bucket, "other", &object), None);
+    }
+
+    #[test]
     fn older_versions_go_by_the_day_they_were_superseded_but_the_newest_stay() {
-        let rules = [rule(after_days(100))];
+        let rules = [rule(days(100))];
         let object = Object::default();
         let fate = |newer, now_ms| {
             let place = Place { current: false, newer, superseded_ms: DAY_MS, alone: false };

@@ -4,7 +4,7 @@ use crate::buckets::{owner, timestamp};
 use crate::errors::OrS3;
 use crate::hash::{decode_base64, encode_base64};
 use crate::objects::etag;
-use crate::service::{Face, caller};
+use crate::service::Face;
 use holdfast_blob::{ListQuery, VersionMarker, version_name};
 use s3s::dto::*;
 use s3s::{S3Request, S3Response, S3Result, s3_error};
@@ -41,6 +41,11 @@ pub fn prefixes(found: Vec<String>, encoding: Option<&EncodingType>) -> Option<V
     Some(found.into_iter().map(prefix).collect::<Vec<_>>()).filter(|list| !list.is_empty())
 }
 
+/// An empty delimiter is none.
+fn shown_delimiter(delimiter: Option<String>, encoding: Option<&EncodingType>) -> Option<String> {
+    delimiter.filter(|d| !d.is_empty()).map(|d| encoded(d, encoding))
+}
+
 fn page(max: Option<i32>) -> S3Result<usize> {
     match max.unwrap_or(KEYS_MAX) {
         negative if negative < 0 => Err(s3_error!(InvalidArgument, "max-keys is not below 0")),
@@ -74,14 +79,13 @@ pub async fn list_objects_v2(
     face: &Face,
     req: S3Request<ListObjectsV2Input>,
 ) -> S3Result<S3Response<ListObjectsV2Output>> {
-    let user = caller(&req).user().unwrap_or_default().to_owned();
     let input = req.input;
+    let owner = owner(&face.blobs.bucket(&input.bucket).or_s3()?.owner);
     let max = page(input.max_keys)?;
-    let after = match &input.continuation_token {
+    let after = match input.continuation_token.as_ref().filter(|token| !token.is_empty()) {
         None => input.start_after.clone().unwrap_or_default(),
         Some(token) => {
-            let key = decode_base64(token).filter(|_| !token.is_empty());
-            let key = key.and_then(|key| String::from_utf8(key).ok());
+            let key = decode_base64(token).and_then(|key| String::from_utf8(key).ok());
             key.ok_or_else(|| {
                 s3_error!(InvalidArgument, "the continuation token is not one of ours")
             })?
@@ -95,7 +99,6 @@ pub async fn list_objects_v2(
     };
     let listing = face.blobs.list(&input.bucket, &query).or_s3()?;
     let url = input.encoding_type.as_ref();
-    let owner = owner(&user);
     let owner = Some(&owner).filter(|_| input.fetch_owner.unwrap_or(false));
     let count = listing.objects.len() + listing.prefixes.len();
     // A page of none goes nowhere.
@@ -109,7 +112,7 @@ pub async fn list_objects_v2(
         max_keys: Some(max as i32),
         name: Some(input.bucket),
         prefix: Some(encoded(input.prefix.unwrap_or_default(), url)),
-        delimiter: input.delimiter.map(|d| encoded(d, url)),
+        delimiter: shown_delimiter(input.delimiter, url),
         start_after: input.start_after.map(|s| encoded(s, url)),
         continuation_token: input.continuation_token,
         encoding_type: input.encoding_type,
@@ -121,8 +124,8 @@ pub async fn list_objects(
     face: &Face,
     req: S3Request<ListObjectsInput>,
 ) -> S3Result<S3Response<ListObjectsOutput>> {
-    let user = caller(&req).user().unwrap_or_default().to_owned();
     let input = req.input;
+    let owner = owner(&face.blobs.bucket(&input.bucket).or_s3()?.owner);
     let max = page(input.max_keys)?;
     let query = ListQuery {
         prefix: input.prefix.clone().unwrap_or_default(),
@@ -135,17 +138,17 @@ pub async fn list_objects(
     let next = listing.next.filter(|_| max > 0);
     let truncated = next.is_some();
     Ok(S3Response::new(ListObjectsOutput {
-        contents: Some(contents(listing.objects, url, Some(&owner(&user))))
+        contents: Some(contents(listing.objects, url, Some(&owner)))
             .filter(|list| !list.is_empty()),
         common_prefixes: prefixes(listing.prefixes, url),
         is_truncated: Some(truncated),
         // Without a delimiter the last key is the marker.
-        next_marker: next.filter(|_| input.delimiter.is_some()).map(|next| encoded(next, url)),
+        next_marker: next.filter(|_| !query.delimiter.is_empty()).map(|next| encoded(next, url)),
         max_keys: Some(max as i32),
         name: Some(input.bucket),
         prefix: Some(encoded(input.prefix.unwrap_or_default(), url)),
         marker: Some(encoded(input.marker.unwrap_or_default(), url)),
-        delimiter: input.delimiter.map(|d| encoded(d, url)),
+        delimiter: shown_delimiter(input.delimiter, url),
         encoding_type: input.encoding_type,
         ..Default::default()
     }))
@@ -155,8 +158,8 @@ pub async fn list_object_versions(
     face: &Face,
     req: S3Request<ListObjectVersionsInput>,
 ) -> S3Result<S3Response<ListObjectVersionsOutput>> {
-    let user = caller(&req).user().unwrap_or_default().to_owned();
     let input = req.input;
+    let owner = owner(&face.blobs.bucket(&input.bucket).or_s3()?.owner);
     let max = page(input.max_keys)?;
     let query = ListQuery {
         prefix: input.prefix.clone().unwrap_or_default(),
@@ -178,7 +181,7 @@ pub async fn list_object_versions(
         let (key, last_modified) = (Some(encoded(key, url)), Some(timestamp(object.modified_ms)));
         let (is_latest, version_id) = (Some(current), Some(version_name(&object)));
         if object.marker {
-            let owner = Some(owner(&user));
+            let owner = Some(owner.clone());
             markers.push(DeleteMarkerEntry { is_latest, key, last_modified, owner, version_id });
         } else {
             versions.push(ObjectVersion {
@@ -186,7 +189,7 @@ pub async fn list_object_versions(
                 is_latest,
                 key,
                 last_modified,
-                owner: Some(owner(&user)),
+                owner: Some(owner.clone()),
                 size: Some(object.size as i64),
                 storage_class: Some(ObjectVersionStorageClass::from_static(
                     ObjectVersionStorageClass::STANDARD,
@@ -212,7 +215,7 @@ pub async fn list_object_versions(
         prefix: Some(encoded(input.prefix.unwrap_or_default(), url)),
         key_marker: Some(encoded(input.key_marker.unwrap_or_default(), url)),
         version_id_marker: input.version_id_marker,
-        delimiter: input.delimiter.map(|d| encoded(d, url)),
+        delimiter: shown_delimiter(input.delimiter, url),
         encoding_type: input.encoding_type,
         ..Default::default()
     }))

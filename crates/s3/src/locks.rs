@@ -1,5 +1,6 @@
 //! Object lock: default retention of buckets, retention and legal hold of versions.
 
+use crate::buckets::milliseconds;
 use crate::errors::OrS3;
 use crate::objects::visible;
 use crate::service::Face;
@@ -10,16 +11,9 @@ use s3s::{S3Request, S3Response, S3Result, s3_error};
 /// The document of a bucket's default retention.
 const LOCK: &str = "object-lock";
 const DAY_MS: i64 = 24 * 3_600_000;
-
-fn milliseconds(timestamp: &Timestamp) -> i64 {
-    let time = s3s::dto::Timestamp::clone(timestamp);
-    let mut text = Vec::new();
-    if time.format(TimestampFormat::EpochSeconds, &mut text).is_err() {
-        return 0;
-    }
-    let text = String::from_utf8(text).unwrap_or_default();
-    text.parse::<f64>().map_or(0, |seconds| (seconds * 1000.0) as i64)
-}
+/// A default retention, at most.
+const YEARS_MAX: i32 = 100;
+const DAYS_MAX: i32 = 365 * YEARS_MAX;
 
 fn compliance(mode: &str) -> S3Result<bool> {
     match mode {
@@ -37,7 +31,11 @@ pub fn of_put(
     hold: Option<&ObjectLockLegalHoldStatus>,
     now_ms: i64,
 ) -> S3Result<(Option<Lock>, bool)> {
-    let hold = hold.is_some_and(|hold| hold.as_str() == ObjectLockLegalHoldStatus::ON);
+    let hold = match hold.map(ObjectLockLegalHoldStatus::as_str) {
+        Some(ObjectLockLegalHoldStatus::ON) => true,
+        None | Some(ObjectLockLegalHoldStatus::OFF) => false,
+        Some(_) => return Err(s3_error!(InvalidArgument, "a legal hold is `ON` or `OFF`")),
+    };
     if !bucket.lockable {
         if mode.is_some() || until.is_some() || hold {
             return Err(s3_error!(InvalidRequest, "the bucket was made without object lock"));
@@ -46,16 +44,26 @@ pub fn of_put(
     }
     let lock = match (mode, until) {
         (Some(mode), Some(until)) => {
-            let until_ms = milliseconds(until);
-            if until_ms <= now_ms {
-                return Err(s3_error!(InvalidArgument, "the date until which to retain is past"));
-            }
-            Some(Lock { until_ms, compliance: compliance(mode.as_str())? })
+            Some(Lock { until_ms: future(until, now_ms)?, compliance: compliance(mode.as_str())? })
         }
         (None, None) => default_lock(bucket, now_ms),
         _ => return Err(s3_error!(InvalidArgument, "a retention mode goes with a date")),
     };
     Ok((lock, hold))
+}
+
+fn future(until: &Timestamp, now_ms: i64) -> S3Result<i64> {
+    Some(milliseconds(until))
+        .filter(|until_ms| *until_ms > now_ms)
+        .ok_or_else(|| s3_error!(InvalidArgument, "the date until which to retain is past"))
+}
+
+/// Retentions and holds are asked of buckets that were made for them, and of no others.
+fn check_lockable(face: &Face, bucket: &str) -> S3Result<()> {
+    match face.blobs.bucket(bucket).or_s3()?.lockable {
+        true => Ok(()),
+        false => Err(s3_error!(InvalidRequest, "the bucket was made without object lock")),
+    }
 }
 
 fn default_lock(bucket: &Bucket, now_ms: i64) -> Option<Lock> {
@@ -101,17 +109,28 @@ pub async fn put_object_lock_configuration(
     if !face.blobs.bucket(&input.bucket).or_s3()?.lockable {
         return Err(s3_error!(InvalidBucketState, "object lock is decided when a bucket is made"));
     }
-    let rule = input.object_lock_configuration.and_then(|configuration| configuration.rule);
+    let Some(configuration) = input.object_lock_configuration else {
+        return Err(s3_error!(MalformedXML, "give an ObjectLockConfiguration"));
+    };
+    let enabled = configuration.object_lock_enabled.as_ref().map(ObjectLockEnabled::as_str);
+    if enabled != Some(ObjectLockEnabled::ENABLED) {
+        return Err(s3_error!(MalformedXML, "ObjectLockEnabled is `Enabled`"));
+    }
+    let rule = configuration.rule;
     if let Some(rule) = &rule {
         let default = rule.default_retention.as_ref();
         let default =
             default.ok_or_else(|| s3_error!(MalformedXML, "a rule has a DefaultRetention"))?;
-        let length = match (default.days, default.years) {
-            (Some(length), None) | (None, Some(length)) => length,
+        let (length, max) = match (default.days, default.years) {
+            (Some(days), None) => (days, DAYS_MAX),
+            (None, Some(years)) => (years, YEARS_MAX),
             _ => return Err(s3_error!(MalformedXML, "give days or years")),
         };
-        if length <= 0 {
-            return Err(s3_error!(InvalidArgument, "a retention is at least one day"));
+        if !(1..=max).contains(&length) {
+            return Err(s3_error!(
+                InvalidArgument,
+                "a retention is at least one day, and at most {YEARS_MAX} years"
+            ));
         }
         compliance(default.mode.as_ref().map(|mode| mode.as_str()).unwrap_or_default())?;
     }
@@ -124,6 +143,7 @@ pub async fn get_object_retention(
     req: S3Request<GetObjectRetentionInput>,
 ) -> S3Result<S3Response<GetObjectRetentionOutput>> {
     let input = req.input;
+    check_lockable(face, &input.bucket)?;
     let object = visible(face, &input.bucket, &input.key, input.version_id.as_deref())?;
     let Some(lock) = object.lock else {
         return Err(s3_error!(NoSuchObjectLockConfiguration, "the version is not retained"));
@@ -147,7 +167,8 @@ pub async fn put_object_retention(
     let object = visible(face, &input.bucket, &input.key, input.version_id.as_deref())?;
     let lock = match input.retention {
         Some(ObjectLockRetention { mode: Some(mode), retain_until_date: Some(until) }) => {
-            Some(Lock { until_ms: milliseconds(&until), compliance: compliance(mode.as_str())? })
+            let until_ms = future(&until, face.blobs.now_ms())?;
+            Some(Lock { until_ms, compliance: compliance(mode.as_str())? })
         }
         Some(ObjectLockRetention { mode: None, retain_until_date: None }) | None => None,
         _ => return Err(s3_error!(MalformedXML, "a retention mode goes with a date")),
@@ -163,6 +184,7 @@ pub async fn get_object_legal_hold(
     req: S3Request<GetObjectLegalHoldInput>,
 ) -> S3Result<S3Response<GetObjectLegalHoldOutput>> {
     let input = req.input;
+    check_lockable(face, &input.bucket)?;
     let object = visible(face, &input.bucket, &input.key, input.version_id.as_deref())?;
     let status = match object.hold {
         true => ObjectLockLegalHoldStatus::ON,

@@ -9,7 +9,7 @@ use crate::incoming::{self, Incoming, Sink};
 use crate::listing::{encoded, prefixes};
 use crate::objects;
 use crate::photos;
-use crate::service::{Face, caller};
+use crate::service::Face;
 use holdfast_blob::{Head, ListQuery, PARTS_MAX, Pair, PartName, Refusal, Upload, Writer};
 use s3s::dto::*;
 use s3s::{S3Request, S3Response, S3Result, s3_error};
@@ -22,10 +22,6 @@ pub async fn create_multipart_upload(
     req: S3Request<CreateMultipartUploadInput>,
 ) -> S3Result<S3Response<CreateMultipartUploadOutput>> {
     let input = req.input;
-    objects::refuse(&[
-        (input.server_side_encryption.is_some(), "server-side encryption"),
-        (input.sse_customer_algorithm.is_some(), "server-side encryption with a customer's key"),
-    ])?;
     crate::settings::check_object_acl(input.acl.as_ref())?;
     objects::check_storage_class(input.storage_class.as_ref())?;
     let bucket = face.blobs.bucket(&input.bucket).or_s3()?;
@@ -106,10 +102,6 @@ pub async fn upload_part(
     req: S3Request<UploadPartInput>,
 ) -> S3Result<S3Response<UploadPartOutput>> {
     let input = req.input;
-    objects::refuse(&[(
-        input.sse_customer_algorithm.is_some(),
-        "server-side encryption with a customer's key",
-    )])?;
     let (id, number, upload) =
         find(face, &input.bucket, &input.key, &input.upload_id, input.part_number)?;
     let named = input.checksum_algorithm.as_ref().map(|a| a.as_str().to_owned());
@@ -186,7 +178,8 @@ pub async fn complete_multipart_upload(
     let place = (input.bucket.as_str(), input.key.as_str(), id);
     let sums = (etag, checksums);
     let mut alternates = Vec::new();
-    let sizes = photos::sizes(&face.blobs.bucket(&input.bucket).or_s3()?)?;
+    let bucket = face.blobs.bucket(&input.bucket).or_s3()?;
+    let sizes = photos::sizes(&bucket)?;
     if sizes.is_some()
         && let Some(photo) = face.blobs.described(place, &names, (&sums.0, &sums.1)).or_s3()?
     {
@@ -200,6 +193,7 @@ pub async fn complete_multipart_upload(
     Ok(S3Response::new(CompleteMultipartUploadOutput {
         location: Some(format!("/{}/{}", input.bucket, input.key)),
         e_tag: objects::etag(&object),
+        expiration: crate::lifecycle::expiration(&bucket, &input.key, &object),
         version_id: objects::version_id(&object),
         checksum_crc32: sums.crc32,
         checksum_crc32c: sums.crc32c,
@@ -292,13 +286,18 @@ pub async fn abort_multipart_upload(
     Ok(S3Response::new(AbortMultipartUploadOutput::default()))
 }
 
+/// Who began an upload is not kept: it is said to be the owner, as S3 says it of an account.
+fn initiator(owner: &str) -> Initiator {
+    Initiator { display_name: Some(owner.to_owned()), id: Some(owner.to_owned()) }
+}
+
 pub async fn list_parts(
     face: &Face,
     req: S3Request<ListPartsInput>,
 ) -> S3Result<S3Response<ListPartsOutput>> {
-    let user = caller(&req).user().unwrap_or_default().to_owned();
     let input = req.input;
     let id = upload_id(&input.upload_id)?;
+    let bucket = face.blobs.bucket(&input.bucket).or_s3()?;
     let upload = face.blobs.upload(&input.bucket, &input.key, id).or_s3()?;
     let max = input.max_parts.unwrap_or(1000).clamp(0, 1000);
     let after = input.part_number_marker.unwrap_or(0).clamp(0, PARTS_MAX as i32);
@@ -326,8 +325,8 @@ pub async fn list_parts(
         max_parts: Some(max),
         next_part_number_marker: next,
         part_number_marker: Some(after),
-        owner: Some(owner(&user)),
-        initiator: Some(Initiator { display_name: Some(user.clone()), id: Some(user) }),
+        owner: Some(owner(&bucket.owner)),
+        initiator: Some(initiator(&bucket.owner)),
         storage_class: Some(StorageClass::from_static(StorageClass::STANDARD)),
         checksum_algorithm: chosen.map(|a| ChecksumAlgorithm::from(a.name().to_ascii_uppercase())),
         checksum_type: chosen.map(|_| ChecksumType::from_static(kind)),
@@ -342,8 +341,8 @@ pub async fn list_multipart_uploads(
     face: &Face,
     req: S3Request<ListMultipartUploadsInput>,
 ) -> S3Result<S3Response<ListMultipartUploadsOutput>> {
-    let user = caller(&req).user().unwrap_or_default().to_owned();
     let input = req.input;
+    let bucket = face.blobs.bucket(&input.bucket).or_s3()?;
     let max = input.max_uploads.unwrap_or(1000).clamp(0, 1000);
     let query = ListQuery {
         prefix: input.prefix.clone().unwrap_or_default(),
@@ -356,9 +355,9 @@ pub async fn list_multipart_uploads(
     let url = input.encoding_type.as_ref();
     let uploads = listing.uploads.into_iter().map(|(key, id, upload)| MultipartUpload {
         initiated: Some(timestamp(upload.begun_ms)),
-        initiator: Some(Initiator { display_name: Some(user.clone()), id: Some(user.clone()) }),
+        initiator: Some(initiator(&bucket.owner)),
         key: Some(encoded(key, url)),
-        owner: Some(owner(&user)),
+        owner: Some(owner(&bucket.owner)),
         storage_class: Some(StorageClass::from_static(StorageClass::STANDARD)),
         upload_id: Some(format!("{id:016x}")),
         ..Default::default()

@@ -1,8 +1,10 @@
 //! Objects: put, shown, got whole or in part, deleted.
 
+use crate::access::Asked;
 use crate::buckets::timestamp;
 use crate::conditions::ReadConditions;
 use crate::errors::{OrS3, s3_failure};
+use crate::forms::Form;
 use crate::hash::{Algorithm, Expected};
 use crate::incoming::{self, Incoming, PUT_BYTES_MAX, Sink, decoded_length, share};
 use crate::outgoing::{self, Started};
@@ -23,6 +25,16 @@ const METADATA_BYTES_MAX: usize = 2 << 10;
 pub fn refuse(asked: &[(bool, &str)]) -> S3Result<()> {
     match asked.iter().find(|(asked, _)| *asked) {
         Some((_, what)) => Err(s3_error!(NotImplemented, "{what} is not implemented")),
+        None => Ok(()),
+    }
+}
+
+/// Headers that ask for encryption, of an object or of a copy's source: for any operation.
+pub fn refuse_encryption(headers: &HeaderMap) -> S3Result<()> {
+    match headers.keys().find(|name| name.as_str().contains("-server-side-encryption")) {
+        Some(name) => {
+            Err(s3_error!(NotImplemented, "server-side encryption (`{name}`) is not implemented"))
+        }
         None => Ok(()),
     }
 }
@@ -138,10 +150,14 @@ pub async fn put_object(
     req: S3Request<PutObjectInput>,
 ) -> S3Result<S3Response<PutObjectOutput>> {
     let caller = caller(&req);
+    let form = req.extensions.get::<Form>().cloned();
     let input = req.input;
     refuse(&[
+        // Fields of a form; headers are refused before.
         (input.server_side_encryption.is_some(), "server-side encryption"),
+        (input.ssekms_key_id.is_some(), "server-side encryption"),
         (input.sse_customer_algorithm.is_some(), "server-side encryption with a customer's key"),
+        (input.sse_customer_key.is_some(), "server-side encryption with a customer's key"),
         (input.write_offset_bytes.is_some(), "appending to an object"),
     ])?;
     crate::settings::check_object_acl(input.acl.as_ref())?;
@@ -166,11 +182,15 @@ pub async fn put_object(
         ],
         input.expires.as_ref(),
     );
+    let tags = match &form {
+        Some(form) => form.tags.clone(),
+        None => crate::tags::parse_header(input.tagging.as_deref())?,
+    };
     let head = Head {
         content_type: input.content_type.unwrap_or_default(),
         headers,
         metadata: metadata(input.metadata)?,
-        tags: crate::tags::parse_header(input.tagging.as_deref())?,
+        tags,
         ..Head::default()
     };
     let condition = condition(input.if_match.as_ref(), input.if_none_match.as_ref())?;
@@ -191,7 +211,8 @@ pub async fn put_object(
     let mut new = NewObject { head, lock, hold, condition, ..NewObject::default() };
     if crate::batch::is_asked(&new.head.metadata) {
         let bucket = (input.bucket.as_str(), &bucket);
-        return crate::batch::extract(face, &caller, bucket, new, incoming).await;
+        let by = (&caller, &req.headers, &req.uri);
+        return crate::batch::extract(face, by, bucket, new, incoming).await;
     }
     let expected_bytes = incoming.expected_bytes()?;
     let sizes = photos::sizes(&bucket)?;
@@ -216,6 +237,7 @@ pub async fn put_object(
     let sums = self::sums(&object.head.checksums);
     let mut answer = S3Response::new(PutObjectOutput {
         e_tag: etag(&object),
+        expiration: crate::lifecycle::expiration(&bucket, &input.key, &object),
         version_id: version_id(&object),
         checksum_crc32: sums.crc32,
         checksum_crc32c: sums.crc32c,
@@ -226,6 +248,14 @@ pub async fn put_object(
         ..Default::default()
     });
     crate::native::point(&object, &mut answer.headers);
+    if form.is_some() {
+        // A form's answers show it as it is written, quoted.
+        let quoted = format!("\"{}\"", object.etag);
+        if let Ok(value) = quoted.parse() {
+            answer.headers.insert(hyper::header::ETAG, value);
+        }
+        answer.output.e_tag = Some(ETag::Strong(quoted));
+    }
     Ok(answer)
 }
 
@@ -333,6 +363,11 @@ macro_rules! described {
     }};
 }
 
+/// `x-amz-expiration`, of the current version.
+fn expiration(face: &Face, bucket: &str, key: &str, object: &Object) -> Option<String> {
+    crate::lifecycle::expiration(&face.blobs.bucket(bucket).ok()?, key, object)
+}
+
 /// Bytes of an object: from memory where it is hot, else from the stores.
 async fn read(
     face: &Face,
@@ -360,10 +395,6 @@ pub async fn get_object(
     req: S3Request<GetObjectInput>,
 ) -> S3Result<S3Response<GetObjectOutput>> {
     let input = req.input;
-    refuse(&[(
-        input.sse_customer_algorithm.is_some(),
-        "server-side encryption with a customer's key",
-    )])?;
     let found = visible(face, &input.bucket, &input.key, input.version_id.as_deref())?;
     let mut object = photos::sized(found, &req.uri)?;
     let conditions = ReadConditions {
@@ -395,6 +426,9 @@ pub async fn get_object(
     };
     let mut output: GetObjectOutput = described!(GetObjectOutput, &input, &object, &bytes, partial);
     output.body = Some(StreamingBlob::from(body));
+    if input.version_id.is_none() {
+        output.expiration = expiration(face, &input.bucket, &input.key, &object);
+    }
     output.tag_count = Some(object.head.tags.len() as i32).filter(|count| *count > 0);
     let mut answer = S3Response::new(output);
     crate::native::point(&object, &mut answer.headers);
@@ -416,8 +450,16 @@ pub async fn head_object(
     };
     conditions.check(&object)?;
     let (bytes, partial) = wanted(&object, input.range.as_ref(), input.part_number)?;
-    let output: HeadObjectOutput = described!(HeadObjectOutput, &input, &object, &bytes, partial);
+    let mut output: HeadObjectOutput =
+        described!(HeadObjectOutput, &input, &object, &bytes, partial);
+    if input.version_id.is_none() {
+        output.expiration = expiration(face, &input.bucket, &input.key, &object);
+    }
     let mut answer = S3Response::new(output);
+    if !object.head.tags.is_empty() {
+        // The protocol's own answer to a head has no such field.
+        answer.headers.insert("x-amz-tagging-count", object.head.tags.len().into());
+    }
     crate::native::point(&object, &mut answer.headers);
     Ok(answer)
 }
@@ -463,7 +505,16 @@ pub async fn delete_objects(
     let (mut gone, mut errors) = (Vec::new(), Vec::new());
     for object in input.delete.objects {
         let ObjectIdentifier { key, version_id, e_tag, .. } = object;
-        let allowed = face.access.check_one(&caller, "DeleteObject", &input.bucket, &key);
+        let asked = Asked {
+            operation: "DeleteObject",
+            bucket: &input.bucket,
+            key: &key,
+            version: version_id.as_deref(),
+            headers: &req.headers,
+            uri: &req.uri,
+            tags: &[],
+        };
+        let allowed = face.access.check_one(&caller, &asked);
         let done = match (allowed, &version_id) {
             (Err(e), _) => Err(e),
             (Ok(()), Some(version)) => {

@@ -1,8 +1,13 @@
-//! Bucket policies: who may do what to a bucket and its objects. A subset of the language:
-//! statements of effect, principal, action and resource; a policy with anything else is refused
-//! when it is set, never half obeyed. Pure.
+//! Bucket policies: who may do what to a bucket and its objects, and on what conditions. Without
+//! variables; a policy with anything that is not known is refused when it is set, never half obeyed.
+//! Pure.
 
-use serde_json::Value;
+mod condition;
+
+pub use condition::{EXISTING_TAG, HEADER, REQUEST_TAG};
+
+use condition::{Condition, Lookup};
+use serde_json::{Map, Value};
 
 /// What a policy says of one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,7 +18,7 @@ pub enum Verdict {
 }
 
 /// Who asks for what.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct Ask<'a> {
     /// `None` for a request that is not signed.
     pub user: Option<&'a str>,
@@ -22,15 +27,25 @@ pub struct Ask<'a> {
     pub bucket: &'a str,
     /// Empty for the bucket itself.
     pub key: &'a str,
+    /// What conditions ask about.
+    pub lookup: &'a Lookup<'a>,
+}
+
+/// Patterns of an element, or of its `Not` form.
+#[derive(Debug, PartialEq, Eq)]
+struct Patterns {
+    list: Vec<String>,
+    negated: bool,
 }
 
 #[derive(Debug, PartialEq, Eq)]
 struct Statement {
     allow: bool,
     /// `*` is everybody.
-    principals: Vec<String>,
-    actions: Vec<String>,
-    resources: Vec<String>,
+    principals: Patterns,
+    actions: Patterns,
+    resources: Patterns,
+    conditions: Vec<Condition>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -72,15 +87,27 @@ impl Policy {
         verdict
     }
 
-    /// Whether somebody who does not sign may do something.
+    /// Whether anybody at all may do something.
     pub fn is_public(&self) -> bool {
-        self.statements.iter().any(|s| s.allow && s.principals.iter().any(|p| p == "*"))
+        let anybody = |s: &Statement| s.principals.list.iter().any(|p| p == "*");
+        let narrow = |s: &Statement| s.conditions.iter().any(Condition::is_narrow);
+        self.statements.iter().any(|s| s.allow && anybody(s) && !narrow(s))
     }
 }
 
 fn statement(value: &Value, bucket: &str) -> Result<Statement, String> {
     let fields = value.as_object().ok_or("a statement is not an object")?;
-    const KNOWN: [&str; 5] = ["Sid", "Effect", "Principal", "Action", "Resource"];
+    const KNOWN: [&str; 9] = [
+        "Sid",
+        "Effect",
+        "Principal",
+        "NotPrincipal",
+        "Action",
+        "NotAction",
+        "Resource",
+        "NotResource",
+        "Condition",
+    ];
     if let Some(other) = fields.keys().find(|key| !KNOWN.contains(&key.as_str())) {
         return Err(format!("`{other}` of a statement is not supported"));
     }
@@ -89,32 +116,52 @@ fn statement(value: &Value, bucket: &str) -> Result<Statement, String> {
         Some("Deny") => false,
         _ => return Err("`Effect` is not `Allow` or `Deny`".into()),
     };
-    let principals = match fields.get("Principal") {
-        Some(Value::String(all)) if all == "*" => vec!["*".to_owned()],
-        Some(Value::Object(map)) if map.len() == 1 && map.contains_key("AWS") => {
-            strings(map.get("AWS"), "Principal")?
+    let principals = patterns(fields, "Principal", "NotPrincipal", |value, name| match value {
+        Value::String(all) if all == "*" => Ok(vec!["*".to_owned()]),
+        Value::Object(map) if map.len() == 1 && map.contains_key("AWS") => {
+            strings(&map["AWS"], name)
         }
-        _ => return Err("`Principal` is not `*` or `{\"AWS\": ...}`".into()),
-    };
-    let resources = strings(fields.get("Resource"), "Resource")?;
-    for resource in &resources {
+        _ => Err(format!("`{name}` is not `*` or `{{\"AWS\": ...}}`")),
+    })?;
+    if allow && principals.negated {
+        return Err("`NotPrincipal` goes with `Deny` alone".into());
+    }
+    let resources = patterns(fields, "Resource", "NotResource", strings)?;
+    for resource in &resources.list {
         let named = resource.strip_prefix(RESOURCE_PREFIX).unwrap_or_default();
-        if named.split('/').next() != Some(bucket) {
+        let of_bucket = named.split('/').next().is_some_and(|pattern| matches(pattern, bucket));
+        if !of_bucket || resource.contains("${") {
             return Err(format!("`Resource` `{resource}` is not of this bucket"));
         }
     }
-    let actions = strings(fields.get("Action"), "Action")?;
-    if let Some(action) = actions.iter().find(|a| *a != "*" && !a.starts_with("s3:")) {
+    let actions = patterns(fields, "Action", "NotAction", strings)?;
+    if let Some(action) = actions.list.iter().find(|a| *a != "*" && !a.starts_with("s3:")) {
         return Err(format!("`Action` `{action}` is not one of S3"));
     }
-    Ok(Statement { allow, principals, actions, resources })
+    let conditions = fields.get("Condition").map(condition::parse).transpose()?;
+    let conditions = conditions.unwrap_or_default();
+    Ok(Statement { allow, principals, actions, resources, conditions })
 }
 
-fn strings(value: Option<&Value>, what: &str) -> Result<Vec<String>, String> {
+/// An element that is given once, as itself or in its `Not` form.
+fn patterns(
+    fields: &Map<String, Value>,
+    name: &str,
+    not: &str,
+    parse: impl Fn(&Value, &str) -> Result<Vec<String>, String>,
+) -> Result<Patterns, String> {
+    match (fields.get(name), fields.get(not)) {
+        (Some(value), None) => Ok(Patterns { list: parse(value, name)?, negated: false }),
+        (None, Some(value)) => Ok(Patterns { list: parse(value, not)?, negated: true }),
+        _ => Err(format!("a statement has either `{name}` or `{not}`")),
+    }
+}
+
+fn strings(value: &Value, what: &str) -> Result<Vec<String>, String> {
     let wrong = || format!("`{what}` is not a text or a list of texts");
     let list = match value {
-        Some(Value::String(one)) => vec![one.clone()],
-        Some(Value::Array(list)) => {
+        Value::String(one) => vec![one.clone()],
+        Value::Array(list) => {
             let texts = list.iter().map(|v| v.as_str().map(str::to_owned).ok_or_else(wrong));
             texts.collect::<Result<_, _>>()?
         }
@@ -125,17 +172,24 @@ fn strings(value: Option<&Value>, what: &str) -> Result<Vec<String>, String> {
 
 impl Statement {
     fn applies(&self, ask: &Ask<'_>) -> bool {
-        let who = self.principals.iter().any(|principal| {
+        let who = self.principals.any(|principal| {
             // `arn:aws:iam::ACCOUNT:user/NAME`, or the name alone.
-            let name = principal.rsplit_once(USER_PREFIX).map_or(principal.as_str(), |(_, n)| n);
+            let name = principal.rsplit_once(USER_PREFIX).map_or(principal, |(_, name)| name);
             principal == "*" || ask.user == Some(name)
         });
         let wanted = match ask.key {
             "" => format!("{RESOURCE_PREFIX}{}", ask.bucket),
             key => format!("{RESOURCE_PREFIX}{}/{key}", ask.bucket),
         };
-        who && self.actions.iter().any(|pattern| matches(pattern, ask.action))
-            && self.resources.iter().any(|pattern| matches(pattern, &wanted))
+        who && self.actions.any(|pattern| matches(pattern, ask.action))
+            && self.resources.any(|pattern| matches(pattern, &wanted))
+            && self.conditions.iter().all(|condition| condition.holds(ask.lookup))
+    }
+}
+
+impl Patterns {
+    fn any(&self, matches: impl Fn(&str) -> bool) -> bool {
+        self.list.iter().any(|pattern| matches(pattern)) != self.negated
     }
 }
 
@@ -173,7 +227,8 @@ mod tests {
 
     fn judge(text: &str, user: Option<&str>, action: &str, key: &str) -> Verdict {
         let policy = Policy::parse(text, "pub").unwrap();
-        policy.judge(&Ask { user, action, bucket: "pub", key })
+        let lookup = |key: &str| Some("127.0.0.1".to_owned()).filter(|_| key == "aws:sourceip");
+        policy.judge(&Ask { user, action, bucket: "pub", key, lookup: &lookup })
     }
 
     #[test]
@@ -193,6 +248,32 @@ mod tests {
     }
 
     #[test]
+    fn the_not_forms_mean_everything_else() {
+        let text = r#"{"Statement":[
+            {"Effect":"Allow","Principal":"*","NotAction":"s3:Put*","NotResource":"arn:aws:s3:::pub/private/*"},
+            {"Effect":"Deny","NotPrincipal":{"AWS":"ann"},"Action":"s3:DeleteObject","Resource":"arn:aws:s3:::pub/*"}]}"#;
+        assert_eq!(judge(text, Some("bob"), "s3:GetObject", "x"), Verdict::Allow);
+        assert_eq!(judge(text, Some("bob"), "s3:GetObject", "private/x"), Verdict::Nothing);
+        assert_eq!(judge(text, Some("bob"), "s3:PutObject", "x"), Verdict::Nothing);
+        assert_eq!(judge(text, Some("bob"), "s3:DeleteObject", "x"), Verdict::Deny);
+        assert_eq!(judge(text, Some("ann"), "s3:DeleteObject", "x"), Verdict::Allow);
+    }
+
+    #[test]
+    fn a_condition_narrows_a_statement() {
+        let text = |network: &str| {
+            format!(
+                r#"{{"Statement":{{"Effect":"Allow","Principal":"*","Action":"*","Resource":"arn:aws:s3:::p*",
+                "Condition":{{"IpAddress":{{"aws:SourceIp":"{network}"}}}}}}}}"#
+            )
+        };
+        assert_eq!(judge(&text("127.0.0.0/8"), None, "s3:GetObject", "x"), Verdict::Allow);
+        assert_eq!(judge(&text("10.0.0.0/8"), None, "s3:GetObject", "x"), Verdict::Nothing);
+        assert!(!Policy::parse(&text("10.0.0.0/8"), "pub").unwrap().is_public());
+        assert!(Policy::parse(&text("0.0.0.0/1"), "pub").unwrap().is_public(), "half of the world");
+    }
+
+    #[test]
     fn what_cannot_be_obeyed_whole_is_refused() {
         let statement = |more: &str| {
             format!(
@@ -201,7 +282,10 @@ mod tests {
         };
         assert!(Policy::parse(&statement(""), "pub").is_ok());
         for (text, why) in [
-            (statement(r#","Condition":{}"#), "Condition"),
+            (statement(r#","Condition":{"ArnLike":{}}"#), "ArnLike"),
+            (statement(r#","NotAction":"s3:*""#), "either `Action`"),
+            (statement("").replace("Principal", "NotPrincipal"), "with `Deny`"),
+            (statement("").replace(":::pub", ":::pub/${aws:username}"), "not of this bucket"),
             (statement("").replace("pub", "other"), "not of this bucket"),
             (statement("").replace("s3:*", "ec2:*"), "not one of S3"),
             (statement("").replace("Allow", "Maybe"), "Effect"),

@@ -2,23 +2,27 @@
 //! client from taking what belongs to all. A thread may wait for a disk: there are more threads
 //! than cores, so that as many reads wait at once.
 
-use crate::access::Access;
+use crate::access::{Access, Peer};
 use crate::admin::Admin;
+use crate::forms::FORM_BYTES_MAX;
+use crate::front::Ids;
 use crate::hot::Hot;
 use crate::photos::Scalers;
 use crate::service::{Budget, Face};
-use crate::{cors, native};
+use crate::{cors, forms, front, native};
 use holdfast_base::Result;
 use holdfast_blob::Blobs;
 use holdfast_env::runtime::{self, Runtime, Timer};
+use holdfast_env::{RealRng, Rng};
 use http_body::{Frame, SizeHint};
 use hyper::body::{Bytes, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::Service;
-use hyper::{Method, Request, Response, StatusCode};
+use hyper::{Method, Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use s3s::config::{S3Config, StaticConfigProvider};
 use s3s::service::{S3Service, S3ServiceBuilder};
-use s3s::{Body, HttpError};
+use s3s::{Body, HttpError, S3Result};
 use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -75,6 +79,10 @@ struct Door {
     blobs: Arc<Blobs>,
     limits: Arc<Limits>,
     connections: Arc<AtomicUsize>,
+    /// Who is at the other end of a connection.
+    peer: Option<Peer>,
+    budget: Arc<Budget>,
+    ids: Arc<Ids>,
 }
 
 impl Server {
@@ -84,8 +92,17 @@ impl Server {
         let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
         let scalers = Arc::new(Scalers::start(cores)?);
         let hot = Arc::new(Hot::new(limits.hot_bytes));
-        let face = Face { blobs: blobs.clone(), access, budget, scalers, hot: hot.clone() };
+        let face = Face {
+            blobs: blobs.clone(),
+            access,
+            budget: budget.clone(),
+            scalers,
+            hot: hot.clone(),
+        };
         let mut builder = S3ServiceBuilder::new(face);
+        let mut config = S3Config::default();
+        config.post_object_max_file_size = FORM_BYTES_MAX;
+        builder.set_config(Arc::new(StaticConfigProvider::new(Arc::new(config))));
         builder.set_auth(Access { blobs: blobs.clone() });
         builder.set_access(Access { blobs: blobs.clone() });
         builder.set_route(Admin { blobs: blobs.clone(), hot: hot.clone() });
@@ -94,19 +111,23 @@ impl Server {
             blobs,
             limits: Arc::new(limits),
             connections: Arc::new(AtomicUsize::new(0)),
+            peer: None,
+            budget,
+            ids: Arc::new(Ids::new(RealRng.next_u64())),
         };
         let threads = door.limits.threads;
         let runtimes = runtime::serve_on_threads("s3", address, threads, move |listener| {
             let door = door.clone();
             async move {
                 loop {
-                    let Ok((stream, _)) = listener.accept().await else {
+                    let Ok((stream, peer)) = listener.accept().await else {
                         // Out of descriptors, or the client is gone again.
                         runtime::sleep(Duration::from_millis(10)).await;
                         continue;
                     };
                     // Without it, an answer's last bytes wait for the client's.
                     let _ = stream.set_nodelay(true);
+                    let door = Door { peer: Some(Peer(peer.ip())), ..door.clone() };
                     door.admit(TokioIo::new(stream));
                 }
             }
@@ -168,23 +189,25 @@ impl Service<Request<Incoming>> for Door {
 }
 
 impl Door {
-    async fn serve(self, req: Request<Incoming>) -> std::result::Result<Response<Body>, HttpError> {
+    async fn serve(
+        self,
+        mut req: Request<Incoming>,
+    ) -> std::result::Result<Response<Body>, HttpError> {
         if req.uri().path().starts_with(native::PREFIX) {
             return Ok(native::answer(&self.blobs, req.method(), req.uri().path()));
         }
-        let mut cross_origin = None;
-        if req.headers().contains_key("origin") {
-            cross_origin = cors::headers(&self.blobs, req.method(), req.uri(), req.headers());
-            if *req.method() == Method::OPTIONS {
-                return Ok(preflight(cross_origin));
-            }
+        let cross_origin = match *req.method() == Method::OPTIONS {
+            true => None,
+            false => cors::headers(&self.blobs, req.method().as_str(), req.uri(), req.headers()),
+        };
+        if let Some(peer) = self.peer {
+            req.extensions_mut().insert(peer);
         }
-        let stall = self.limits.stall;
-        let req = req.map(|body| match http_body::Body::size_hint(&body).exact() {
-            Some(0) => Body::empty(),
-            _ => Body::http_body(Timed { body, stall, timer: None }),
-        });
-        let mut response = self.service.call(req).await?;
+        let mut response = match self.answer(req).await {
+            Ok(answered) => answered?,
+            Err(refused) => refused.to_http_response().map_err(|e| HttpError::new(e.into()))?,
+        };
+        self.ids.mark(&mut response);
         if let Some(headers) = cross_origin {
             response.headers_mut().extend(headers);
         }
@@ -192,13 +215,29 @@ impl Door {
     }
 }
 
-fn preflight(allowed: Option<hyper::HeaderMap>) -> Response<Body> {
-    let mut response = Response::new(Body::empty());
-    match allowed {
-        Some(headers) => *response.headers_mut() = headers,
-        None => *response.status_mut() = StatusCode::FORBIDDEN,
+type Answered = std::result::Result<Response<Body>, HttpError>;
+
+impl Door {
+    /// What the library answers, or what is refused before it.
+    async fn answer(&self, req: Request<Incoming>) -> S3Result<Answered> {
+        front::check(req.method(), req.uri())?;
+        if *req.method() == Method::OPTIONS {
+            return cors::preflight(&self.blobs, req.uri(), req.headers()).map(Ok);
+        }
+        let stall = self.limits.stall;
+        let timed = |body| Timed { body, stall, timer: None };
+        if let Some(boundary) = forms::boundary(req.method(), req.headers()) {
+            let access = Access { blobs: self.blobs.clone() };
+            let req = req.map(timed);
+            let (req, _share) = forms::receive(&access, &self.budget, &boundary, req).await?;
+            return Ok(self.service.call(req).await);
+        }
+        let req = req.map(|body| match http_body::Body::size_hint(&body).exact() {
+            Some(0) => Body::empty(),
+            _ => Body::http_body(timed(body)),
+        });
+        Ok(self.service.call(req).await)
     }
-    response
 }
 
 /// A body that must go on.

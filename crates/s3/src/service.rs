@@ -88,6 +88,7 @@ operations! {
     delete_object: DeleteObjectInput => DeleteObjectOutput = objects;
     delete_object_tagging: DeleteObjectTaggingInput => DeleteObjectTaggingOutput = tags;
     delete_objects: DeleteObjectsInput => DeleteObjectsOutput = objects;
+    delete_public_access_block: DeletePublicAccessBlockInput => DeletePublicAccessBlockOutput = settings;
     get_bucket_acl: GetBucketAclInput => GetBucketAclOutput = settings;
     get_bucket_cors: GetBucketCorsInput => GetBucketCorsOutput = settings;
     get_bucket_lifecycle_configuration: GetBucketLifecycleConfigurationInput => GetBucketLifecycleConfigurationOutput = settings;
@@ -103,6 +104,7 @@ operations! {
     get_object_lock_configuration: GetObjectLockConfigurationInput => GetObjectLockConfigurationOutput = locks;
     get_object_retention: GetObjectRetentionInput => GetObjectRetentionOutput = locks;
     get_object_tagging: GetObjectTaggingInput => GetObjectTaggingOutput = tags;
+    get_public_access_block: GetPublicAccessBlockInput => GetPublicAccessBlockOutput = settings;
     head_bucket: HeadBucketInput => HeadBucketOutput = buckets;
     head_object: HeadObjectInput => HeadObjectOutput = objects;
     list_buckets: ListBucketsInput => ListBucketsOutput = buckets;
@@ -123,6 +125,7 @@ operations! {
     put_object_lock_configuration: PutObjectLockConfigurationInput => PutObjectLockConfigurationOutput = locks;
     put_object_retention: PutObjectRetentionInput => PutObjectRetentionOutput = locks;
     put_object_tagging: PutObjectTaggingInput => PutObjectTaggingOutput = tags;
+    put_public_access_block: PutPublicAccessBlockInput => PutPublicAccessBlockOutput = settings;
     upload_part: UploadPartInput => UploadPartOutput = multipart;
     upload_part_copy: UploadPartCopyInput => UploadPartCopyOutput = copy;
 }

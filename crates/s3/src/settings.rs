@@ -6,12 +6,15 @@ use crate::buckets::owner;
 use crate::errors::OrS3;
 use crate::policy::Policy as Parsed;
 use crate::service::Face;
+use holdfast_blob::Bucket;
+use hyper::{HeaderMap, StatusCode};
 use s3s::dto::*;
-use s3s::{S3Request, S3Response, S3Result, s3_error};
+use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result, s3_error};
 use serde_json as json;
 
 pub const CORS: &str = "cors";
 pub const LIFECYCLE: &str = "lifecycle";
+const PUBLIC_ACCESS: &str = "public-access-block";
 
 /// A document that was stored as JSON.
 pub fn document<T: for<'d> serde::Deserialize<'d>>(
@@ -36,8 +39,18 @@ pub async fn set_document<T: serde::Serialize>(
     face.blobs.set_document(bucket, name, text).await.or_s3()
 }
 
+pub fn is_public_acl(acl: &str) -> bool {
+    ["public-read", "public-read-write", "authenticated-read"].contains(&acl)
+}
+
+/// What a bucket does not let be given to the public; nothing, unless it was said.
+pub fn blocked(bucket: &Bucket) -> PublicAccessBlockConfiguration {
+    let said = bucket.document(PUBLIC_ACCESS).and_then(|text| json::from_str(text).ok());
+    said.unwrap_or_default()
+}
+
 /// Access is given by policies; of the canned lists only those that give none are taken.
-fn check_acl(acl: Option<&str>) -> S3Result<()> {
+pub fn check_acl(acl: Option<&str>) -> S3Result<()> {
     match acl {
         None | Some("private" | "bucket-owner-full-control" | "bucket-owner-read") => Ok(()),
         Some(other) => Err(s3_error!(
@@ -53,6 +66,32 @@ pub fn check_bucket_acl(acl: Option<&BucketCannedACL>) -> S3Result<()> {
 
 pub fn check_object_acl(acl: Option<&ObjectCannedACL>) -> S3Result<()> {
     check_acl(acl.map(ObjectCannedACL::as_str))
+}
+
+/// A list in full, of which there is one: the owner may do everything.
+fn check_grants(policy: Option<&AccessControlPolicy>, owner: &str) -> S3Result<()> {
+    let Some(policy) = policy else { return Ok(()) };
+    let to_owner = |grant: &Grant| {
+        let grantee = grant.grantee.as_ref().and_then(|grantee| grantee.id.as_deref());
+        let permission = grant.permission.as_ref().map(Permission::as_str);
+        grantee == Some(owner) && permission == Some(Permission::FULL_CONTROL)
+    };
+    match policy.grants.as_deref() {
+        Some([only]) if to_owner(only) => Ok(()),
+        _ => Err(lists_unsupported()),
+    }
+}
+
+/// Lists are also given by headers, `x-amz-grant-read` and the like.
+pub fn check_grant_headers(headers: &HeaderMap) -> S3Result<()> {
+    match headers.keys().any(|name| name.as_str().starts_with("x-amz-grant-")) {
+        true => Err(lists_unsupported()),
+        false => Ok(()),
+    }
+}
+
+fn lists_unsupported() -> S3Error {
+    s3_error!(AccessControlListNotSupported, "give access by a bucket policy")
 }
 
 fn private(user: &str) -> Option<Grants> {
@@ -80,11 +119,9 @@ pub async fn put_bucket_acl(
     req: S3Request<PutBucketAclInput>,
 ) -> S3Result<S3Response<PutBucketAclOutput>> {
     let input = req.input;
-    face.blobs.bucket(&input.bucket).or_s3()?;
+    let bucket = face.blobs.bucket(&input.bucket).or_s3()?;
     check_bucket_acl(input.acl.as_ref())?;
-    if input.access_control_policy.is_some() {
-        return Err(s3_error!(AccessControlListNotSupported, "give access by a bucket policy"));
-    }
+    check_grants(input.access_control_policy.as_ref(), &bucket.owner)?;
     Ok(S3Response::new(PutBucketAclOutput {}))
 }
 
@@ -106,9 +143,8 @@ pub async fn put_object_acl(
     let input = req.input;
     crate::objects::visible(face, &input.bucket, &input.key, input.version_id.as_deref())?;
     check_object_acl(input.acl.as_ref())?;
-    if input.access_control_policy.is_some() {
-        return Err(s3_error!(AccessControlListNotSupported, "give access by a bucket policy"));
-    }
+    let owner = face.blobs.bucket(&input.bucket).or_s3()?.owner;
+    check_grants(input.access_control_policy.as_ref(), &owner)?;
     Ok(S3Response::new(PutObjectAclOutput::default()))
 }
 
@@ -141,8 +177,11 @@ pub async fn put_bucket_policy(
     req: S3Request<PutBucketPolicyInput>,
 ) -> S3Result<S3Response<PutBucketPolicyOutput>> {
     let input = req.input;
-    if let Err(why) = Parsed::parse(&input.policy, &input.bucket) {
-        return Err(s3_error!(MalformedPolicy, "the policy cannot be obeyed: {why}"));
+    let parsed = Parsed::parse(&input.policy, &input.bucket)
+        .map_err(|why| s3_error!(MalformedPolicy, "the policy cannot be obeyed: {why}"))?;
+    let blocked = blocked(&face.blobs.bucket(&input.bucket).or_s3()?);
+    if blocked.block_public_policy == Some(true) && parsed.is_public() {
+        return Err(s3_error!(AccessDenied, "the bucket's public access block refuses the policy"));
     }
     face.blobs.set_document(&input.bucket, POLICY, Some(input.policy)).await.or_s3()?;
     Ok(S3Response::new(PutBucketPolicyOutput {}))
@@ -154,6 +193,46 @@ pub async fn delete_bucket_policy(
 ) -> S3Result<S3Response<DeleteBucketPolicyOutput>> {
     face.blobs.set_document(&req.input.bucket, POLICY, None).await.or_s3()?;
     Ok(S3Response::new(DeleteBucketPolicyOutput {}))
+}
+
+pub async fn get_public_access_block(
+    face: &Face,
+    req: S3Request<GetPublicAccessBlockInput>,
+) -> S3Result<S3Response<GetPublicAccessBlockOutput>> {
+    let said = document(face, &req.input.bucket, PUBLIC_ACCESS)?;
+    let said = said.ok_or_else(|| {
+        let code = S3ErrorCode::Custom("NoSuchPublicAccessBlockConfiguration".into());
+        let mut e = S3Error::with_message(code, "the bucket has no public access block");
+        e.set_status_code(StatusCode::NOT_FOUND);
+        e
+    })?;
+    let public_access_block_configuration = Some(said);
+    Ok(S3Response::new(GetPublicAccessBlockOutput { public_access_block_configuration }))
+}
+
+pub async fn put_public_access_block(
+    face: &Face,
+    req: S3Request<PutPublicAccessBlockInput>,
+) -> S3Result<S3Response<PutPublicAccessBlockOutput>> {
+    let input = req.input;
+    let said = input.public_access_block_configuration;
+    // What is not said is false.
+    let whole = PublicAccessBlockConfiguration {
+        block_public_acls: Some(said.block_public_acls == Some(true)),
+        block_public_policy: Some(said.block_public_policy == Some(true)),
+        ignore_public_acls: Some(said.ignore_public_acls == Some(true)),
+        restrict_public_buckets: Some(said.restrict_public_buckets == Some(true)),
+    };
+    set_document(face, &input.bucket, PUBLIC_ACCESS, Some(&whole)).await?;
+    Ok(S3Response::new(PutPublicAccessBlockOutput {}))
+}
+
+pub async fn delete_public_access_block(
+    face: &Face,
+    req: S3Request<DeletePublicAccessBlockInput>,
+) -> S3Result<S3Response<DeletePublicAccessBlockOutput>> {
+    set_document::<()>(face, &req.input.bucket, PUBLIC_ACCESS, None).await?;
+    Ok(S3Response::new(DeletePublicAccessBlockOutput {}))
 }
 
 pub async fn get_bucket_cors(

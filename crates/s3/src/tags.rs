@@ -1,5 +1,6 @@
 //! Tags of objects and buckets.
 
+use crate::client::{element, elements};
 use crate::errors::OrS3;
 use crate::objects::{version_id, visible};
 use crate::service::Face;
@@ -14,33 +15,38 @@ const BUCKET_TAGS_MAX: usize = 50;
 const KEY_CHARS_MAX: usize = 128;
 const VALUE_CHARS_MAX: usize = 256;
 
-fn check(tags: &[Pair], max: usize) -> S3Result<()> {
+/// A set: each name once. Kept in order of the names.
+fn set_of(mut tags: Vec<Pair>, max: usize) -> S3Result<Vec<Pair>> {
+    tags.sort_by(|a, b| a.name.cmp(&b.name));
     if tags.len() > max {
         return Err(s3_error!(InvalidTag, "there are at most {max} tags"));
     }
     for (at, tag) in tags.iter().enumerate() {
         let long =
             tag.name.chars().count() > KEY_CHARS_MAX || tag.value.chars().count() > VALUE_CHARS_MAX;
-        if tag.name.is_empty() || long || tags[..at].iter().any(|other| other.name == tag.name) {
+        let twice = tags[..at].last().is_some_and(|before| before.name == tag.name);
+        if tag.name.is_empty() || long || twice {
             return Err(s3_error!(
                 InvalidTag,
                 "a tag is named once, in 1 to {KEY_CHARS_MAX} characters, and has at most {VALUE_CHARS_MAX}"
             ));
         }
     }
-    Ok(())
+    Ok(tags)
 }
 
 fn pairs(tagging: Tagging, max: usize) -> S3Result<Vec<Pair>> {
     let pair = |tag: Tag| Pair::new(tag.key.unwrap_or_default(), tag.value.unwrap_or_default());
-    let tags: Vec<Pair> = tagging.tag_set.into_iter().map(pair).collect();
-    check(&tags, max)?;
-    Ok(tags)
+    set_of(tagging.tag_set.into_iter().map(pair).collect(), max)
 }
 
 fn shown(pairs: &[Pair]) -> Vec<Tag> {
     let tag = |p: &Pair| Tag { key: Some(p.name.clone()), value: Some(p.value.clone()) };
     pairs.iter().map(tag).collect()
+}
+
+pub fn of_object(tagging: Tagging) -> S3Result<Vec<Pair>> {
+    pairs(tagging, OBJECT_TAGS_MAX)
 }
 
 /// `a=b&c=d`, percent-encoded.
@@ -54,8 +60,18 @@ pub fn parse_header(text: Option<&str>) -> S3Result<Vec<Pair>> {
         })
         .collect::<Option<_>>()
         .ok_or_else(|| s3_error!(InvalidArgument, "x-amz-tagging is not `NAME=VALUE&...`"))?;
-    check(&tags, OBJECT_TAGS_MAX)?;
-    Ok(tags)
+    set_of(tags, OBJECT_TAGS_MAX)
+}
+
+/// A form's `tagging` field: the document of PutObjectTagging.
+pub fn of_form(text: Option<&str>) -> S3Result<Vec<Pair>> {
+    let Some(text) = text else { return Ok(Vec::new()) };
+    let tags = elements(text, "Tag");
+    let pair = |tag: &&str| Some(Pair::new(element(tag, "Key")?, element(tag, "Value")?));
+    let tags: Option<Vec<Pair>> = tags.iter().map(pair).collect();
+    let tags = tags.filter(|_| text.contains("<TagSet"));
+    let tags = tags.ok_or_else(|| s3_error!(MalformedXML, "`tagging` is not a set of tags"))?;
+    set_of(tags, OBJECT_TAGS_MAX)
 }
 
 pub fn percent_decode(text: &str) -> Option<String> {
@@ -102,7 +118,7 @@ pub async fn put_object_tagging(
     req: S3Request<PutObjectTaggingInput>,
 ) -> S3Result<S3Response<PutObjectTaggingOutput>> {
     let input = req.input;
-    let tags = pairs(input.tagging, OBJECT_TAGS_MAX)?;
+    let tags = of_object(input.tagging)?;
     let version_id =
         set(face, &input.bucket, &input.key, input.version_id.as_deref(), tags).await?;
     Ok(S3Response::new(PutObjectTaggingOutput { version_id }))

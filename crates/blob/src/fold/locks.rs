@@ -27,11 +27,12 @@ impl Change<'_> {
         if object.marker {
             return Err(Refusal::NoSuchKey.into());
         }
-        // A lock that holds may be made longer by anybody, and weaker only by who may lift it.
+        // A lock that holds may be made longer by anybody, and otherwise changed only by who may
+        // lift it.
         if let Some(old) = object.lock.filter(|old| old.until_ms > now_ms) {
-            let weaker = lock
-                .is_none_or(|new| new.until_ms < old.until_ms || old.compliance && !new.compliance);
-            if weaker && (old.compliance || !bypass) {
+            let other = lock
+                .is_none_or(|new| new.until_ms < old.until_ms || new.compliance != old.compliance);
+            if other && (old.compliance || !bypass) {
                 return Err(Refusal::Locked.into());
             }
         }

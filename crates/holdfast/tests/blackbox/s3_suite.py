@@ -9,6 +9,7 @@ import datetime
 import hashlib
 import io
 import json
+import socket
 import sys
 import threading
 import traceback
@@ -80,8 +81,11 @@ def test_buckets_are_made_listed_and_removed():
     assert name in [b["Name"] for b in S3.list_buckets()["Buckets"]]
     S3.head_bucket(Bucket=name)
     assert S3.get_bucket_location(Bucket=name)["LocationConstraint"] is None
-    refused("BucketAlreadyOwnedByYou", S3.create_bucket, Bucket=name)
     S3.put_object(Bucket=name, Key="a", Body=b"")
+    # In this region one's own bucket may be made again, and keeps what is in it.
+    S3.create_bucket(Bucket=name)
+    assert keys(S3.list_objects_v2(Bucket=name)) == ["a"]
+    refused("BucketAlreadyOwnedByYou", S3.create_bucket, Bucket=name, ObjectLockEnabledForBucket=True)
     refused("BucketNotEmpty", S3.delete_bucket, Bucket=name)
     S3.delete_object(Bucket=name, Key="a")
     S3.delete_bucket(Bucket=name)
@@ -120,6 +124,17 @@ def test_objects_come_back_as_they_were():
     refused("404", S3.head_object, Bucket=name, Key="none")
     S3.put_object(Bucket=name, Key="plain", Body=b"x")
     assert S3.get_object(Bucket=name, Key="plain")["ContentType"] == "binary/octet-stream"
+
+
+def test_answers_have_ids_and_errors_say_them():
+    name = bucket()
+    first = S3.head_bucket(Bucket=name)["ResponseMetadata"]["HTTPHeaders"]["x-amz-request-id"]
+    status, headers, body = http("GET", f"{ENDPOINT}/{name}/none")
+    assert status == 403 and headers["x-amz-request-id"] != first
+    assert f"<RequestId>{headers['x-amz-request-id']}</RequestId></Error>".encode() in body
+    # The service itself is listed, nothing else.
+    status, headers, body = http("PUT", f"{ENDPOINT}/")
+    assert (status, headers["allow"]) == (405, "GET") and b"MethodNotAllowed" in body
 
 
 def test_an_overwrite_replaces_and_a_delete_removes():
@@ -205,6 +220,8 @@ def test_lists_with_prefix_delimiter_and_pages():
         assert keys(answer) == ["b/1", "b/2"]
         assert [p["Prefix"] for p in answer["CommonPrefixes"]] == ["b/c/"]
         assert keys(call(Bucket=name, Prefix="nothing")) == []
+        answer = call(Bucket=name, Delimiter="")
+        assert len(keys(answer)) == len(names) and "Delimiter" not in answer
     for size in (1, 2, 3, 1000):
         found, prefixes, token = [], [], None
         while True:
@@ -227,6 +244,7 @@ def test_lists_with_prefix_delimiter_and_pages():
     assert found == sorted(names, key=lambda k: k.encode())
     assert keys(S3.list_objects_v2(Bucket=name, StartAfter="c/4")) == ["d", "z//x", "ü"]
     assert S3.list_objects_v2(Bucket=name, MaxKeys=0)["KeyCount"] == 0
+    assert len(keys(S3.list_objects_v2(Bucket=name, ContinuationToken=""))) == len(names)
     refused("InvalidArgument", S3.list_objects_v2, Bucket=name, ContinuationToken="!")
 
 
@@ -443,10 +461,12 @@ def test_versions_are_listed_in_pages():
 
 def test_tags():
     name = bucket()
-    S3.put_object(Bucket=name, Key="a", Body=b"x", Tagging="k1=v1&k2=v%202")
+    S3.put_object(Bucket=name, Key="a", Body=b"x", Tagging="k2=v%202&k1=v1")
     tags = S3.get_object_tagging(Bucket=name, Key="a")["TagSet"]
     assert tags == [{"Key": "k1", "Value": "v1"}, {"Key": "k2", "Value": "v 2"}]
     assert S3.get_object(Bucket=name, Key="a")["TagCount"] == 2
+    head = S3.head_object(Bucket=name, Key="a")["ResponseMetadata"]["HTTPHeaders"]
+    assert head["x-amz-tagging-count"] == "2"
     wanted = [{"Key": "n", "Value": "m"}]
     S3.put_object_tagging(Bucket=name, Key="a", Tagging={"TagSet": wanted})
     assert S3.get_object_tagging(Bucket=name, Key="a")["TagSet"] == wanted
@@ -463,6 +483,10 @@ def test_tags():
 
 def test_presigned_urls():
     name = bucket()
+    for seconds in (-1, 7 * 24 * 3600 + 1):
+        url = S3.generate_presigned_url("get_object", Params={"Bucket": name, "Key": "a"}, ExpiresIn=seconds)
+        status, _, body = http("GET", url)
+        assert status == 400 and b"AuthorizationQueryParametersError" in body, (seconds, body)
     S3.put_object(Bucket=name, Key="a/ü b", Body=b"presigned")
     sign = lambda what, seconds=60, **more: S3.generate_presigned_url(
         what, Params={"Bucket": name, **more}, ExpiresIn=seconds
@@ -480,25 +504,71 @@ def test_presigned_urls():
     assert http("GET", disposition)[1]["content-disposition"] == "attachment; x"
 
 
+def post(name, fields, body="hello", file="x.txt", more=None):
+    edge = "edge" * 8
+    part = lambda k: f'--{edge}\r\nContent-Disposition: form-data; name="{k}"; filename="{file}"\r\n\r\n'
+    head = "".join(f"{part(k)}{v}\r\n" for k, v in fields.items())
+    body = body.encode() if isinstance(body, str) else body
+    body = (head + part("file")).encode() + body + f"\r\n--{edge}--\r\n".encode()
+    headers = {"Content-Type": f"multipart/form-data; boundary={edge}", **(more or {})}
+    status, headers, said = http("POST", f"{ENDPOINT}/{name}", headers, body)
+    code = said.split(b"<Code>")[1].split(b"<")[0].decode() if b"<Code>" in said else None
+    return status, code, headers, said
+
+
 def test_post_forms():
-    name = bucket()
-    form = S3.generate_presigned_post(name, "form/${filename}", Conditions=[["content-length-range", 1, 100]])
-
-    def post(body):
-        edge = "edge" * 8
-        parts = [
-            f'--{edge}\r\nContent-Disposition: form-data; name="{k}"\r\n\r\n{v}\r\n'
-            for k, v in form["fields"].items()
-        ]
-        parts.append(
-            f'--{edge}\r\nContent-Disposition: form-data; name="file"; filename="x.txt"\r\n\r\n{body}\r\n--{edge}--\r\n'
-        )
-        headers = {"Content-Type": f"multipart/form-data; boundary={edge}"}
-        return http("POST", form["url"], headers, "".join(parts).encode())[0]
-
-    assert post("hello") == 204
-    assert keys(S3.list_objects_v2(Bucket=name)) in (["form/x.txt"], ["form/${filename}"])
-    assert post("x" * 101) == 400
+    name, other = bucket(), bucket()
+    sign = lambda conditions=[], most=1 << 22, **fields: S3.generate_presigned_post(
+        name,
+        "form/${filename}",
+        Fields=fields,
+        Conditions=[["content-length-range", 1, most], *conditions],
+    )["fields"]
+    # The name of the file is what is behind the last slash, of either kind.
+    status, _, headers, _ = post(name, sign(), file="C:\\files\\x.txt")
+    assert status == 204 and headers["etag"] == f'"{hashlib.md5(b"hello").hexdigest()}"'
+    assert S3.get_object(Bucket=name, Key="form/x.txt")["Body"].read() == b"hello"
+    body = bytes(i * 13 % 256 for i in range(1 << 20)) + b"\r\n--edge" * 1000 + b"\r"
+    assert post(name, sign(), body)[0] == 204
+    assert S3.get_object(Bucket=name, Key="form/x.txt")["Body"].read() == body
+    tags = "<Tagging><TagSet><Tag><Key>a&amp;b</Key><Value>c</Value></Tag></TagSet></Tagging>"
+    tagged = sign(conditions=[["starts-with", "$tagging", ""]], tagging=tags)
+    created = sign(conditions=[{"success_action_status": "201"}], success_action_status="201")
+    assert post(name, tagged)[0] == 204
+    tags = S3.get_object_tagging(Bucket=name, Key="form/x.txt")["TagSet"]
+    assert tags == [{"Key": "a&b", "Value": "c"}]
+    status, _, _, said = post(name, created)
+    assert status == 201 and b"<Key>form/x.txt</Key>" in said and b"&quot;</ETag>" in said, said
+    for code, fields, target, body in [
+        ("EntityTooLarge", sign(most=10), name, b"x" * 11),
+        ("EntityTooSmall", sign(), name, b""),
+        ("AccessDenied", sign(), other, b"x"),
+        ("AccessDenied", {**sign(), "key": "elsewhere"}, name, b"x"),
+        ("AccessDenied", {**sign(), "x-amz-meta-a": "not in the policy"}, name, b"x"),
+        ("AccessDenied", {"key": "unsigned"}, name, b"x"),
+        ("NoSuchBucket", {"key": "unsigned"}, "no-such-bucket", b"x"),
+        ("InvalidArgument", {k: v for k, v in sign().items() if k != "x-amz-signature"}, name, b"x"),
+        ("InvalidArgument", {"acl": "private"}, name, b"x"),
+        ("InvalidArgument", {**sign(), "key": ""}, name, b"x"),
+        ("MethodNotAllowed", sign(), f"{name}/key", b"x"),
+        ("AccessControlListNotSupported", {"key": "a", "acl": "public-read"}, name, b"x"),
+        ("MaxPostPreDataLengthExceededError", {"key": "a", "b": "x" * (20 << 10)}, name, b"x"),
+    ]:
+        assert post(target, fields, body)[1] == code, (code, fields)
+    # A policy that does not say of which bucket it is would be good for all.
+    fields = sign()
+    policy = json.loads(base64.b64decode(fields["policy"]))
+    policy["conditions"] = [c for c in policy["conditions"] if c != {"bucket": name}]
+    fields["policy"] = base64.b64encode(json.dumps(policy).encode()).decode()
+    assert post(name, fields)[1] == "AccessDenied"
+    # Who may not write is told so before the file is read.
+    start = '--e\r\nContent-Disposition: form-data; name="{}"\r\n\r\n'
+    for length, status in (("1000000", b"403"), (str(1 << 30), b"400")):
+        with socket.create_connection(urllib.parse.urlsplit(ENDPOINT).netloc.split(":"), 30) as stream:
+            head = f"POST /{name} HTTP/1.1\r\nHost: h\r\nContent-Type: multipart/form-data; boundary=e\r\n"
+            form = start.format("key") + "a\r\n" + start.format("file")
+            stream.sendall(f"{head}Content-Length: {length}\r\n\r\n{form}".encode())
+            assert stream.recv(1000).startswith(b"HTTP/1.1 " + status), length
 
 
 def test_signatures_that_are_wrong():
@@ -589,7 +659,8 @@ def test_policies_let_others_in_and_nothing_else_does():
     assert http("GET", f"{ENDPOINT}/{name}/closed")[0] == 403
     assert http("PUT", f"{ENDPOINT}/{name}/open/b", body=b"x")[0] == 403
     assert http("GET", f"{ENDPOINT}/{name}")[0] == 403
-    policy["Statement"][0]["Condition"] = {"StringEquals": {}}
+    assert http("GET", f"{ENDPOINT}/no-{name}/open/a")[0] == 404
+    policy["Statement"][0]["Condition"] = {"StringEquals": {"aws:Weather": "fine"}}
     refused("MalformedPolicy", S3.put_bucket_policy, Bucket=name, Policy=json.dumps(policy))
     refused("MalformedPolicy", S3.put_bucket_policy, Bucket=name, Policy="{")
     S3.delete_bucket_policy(Bucket=name)
@@ -597,6 +668,104 @@ def test_policies_let_others_in_and_nothing_else_does():
     refused("AccessControlListNotSupported", S3.put_object, Bucket=name, Key="p", Body=b"", ACL="public-read")
     S3.put_object(Bucket=name, Key="p", Body=b"", ACL="private")
     assert S3.get_object_acl(Bucket=name, Key="p")["Grants"][0]["Permission"] == "FULL_CONTROL"
+
+
+def test_policies_have_conditions():
+    name = bucket()
+    S3.put_bucket_versioning(Bucket=name, VersioningConfiguration={"Status": "Enabled"})
+    version = S3.put_object(Bucket=name, Key="open/a", Body=b"a", Tagging="for=all")["VersionId"]
+    S3.put_object(Bucket=name, Key="open/b", Body=b"b", Tagging="for=us")
+    S3.put_object(Bucket=name, Key="a+b", Body=b"ab")
+
+    def allow(condition, *actions, resource=name):
+        statement = {
+            "Effect": "Allow",
+            "Principal": {"AWS": "*"},
+            "Action": list(actions) or "s3:*",
+            "Resource": [f"arn:aws:s3:::{resource}", f"arn:aws:s3:::{resource}/*"],
+            "Condition": condition,
+        }
+        S3.put_bucket_policy(Bucket=name, Policy=json.dumps({"Statement": statement}))
+
+    referer = {"aws:Referer": "https://a.example/*"}
+    here, prefix = {"aws:SourceIp": ["10.0.0.0/8", "127.0.0.0/8"]}, {"s3:prefix": "open/"}
+    tag, set_tag = {"s3:ExistingObjectTag/for": "all"}, {"s3:RequestObjectTag/for": ["all", "more"]}
+    source, plus = {"s3:x-amz-copy-source": f"{name}/open/a*"}, {"s3:x-amz-copy-source": f"{name}/a+b"}
+    tags = b"<Tagging><TagSet><Tag><Key>for</Key><Value>%s</Value></Tag></TagSet></Tagging>"
+    for condition, method, path, headers, body, expected in [
+        ({"StringLike": referer}, "GET", "/open/a", {"Referer": "https://a.example/x"}, None, 200),
+        ({"StringLike": referer}, "GET", "/open/a", {"Referer": "https://b.example/"}, None, 403),
+        ({"StringLike": referer}, "GET", "/open/a", {}, None, 403),
+        ({"StringLikeIfExists": referer}, "GET", "/open/a", {}, None, 200),
+        ({"IpAddress": here}, "GET", "/open/a", {}, None, 200),
+        ({"NotIpAddress": here}, "GET", "/open/a", {}, None, 403),
+        ({"Bool": {"aws:SecureTransport": "true"}}, "GET", "/open/a", {}, None, 403),
+        ({"StringEquals": prefix}, "GET", "?prefix=open%2F", {}, None, 200),
+        ({"StringEquals": prefix}, "GET", "", {}, None, 403),
+        ({"NumericLessThan": {"s3:max-keys": 10}}, "GET", "?max-keys=9", {}, None, 200),
+        ({"StringEquals": tag}, "GET", "/open/a", {}, None, 200),
+        ({"StringEquals": tag}, "GET", "/open/b", {}, None, 403),
+        ({"StringEquals": set_tag}, "PUT", "/c", {"x-amz-tagging": "for=all"}, b"c", 200),
+        ({"StringEquals": set_tag}, "PUT", "/c", {"x-amz-tagging": "for=us"}, b"c", 403),
+        ({"StringEquals": set_tag}, "PUT", "/c", {}, b"c", 403),
+        ({"StringEquals": set_tag}, "PUT", "/c?tagging", {}, tags % b"more", 200),
+        ({"StringEquals": set_tag}, "PUT", "/c?tagging", {}, tags % b"us", 403),
+        ({"StringLikeIfExists": source}, "PUT", "/d", {"x-amz-copy-source": f"/{name}/open%2Fa"}, b"", 200),
+        ({"StringLikeIfExists": source}, "PUT", "/d", {"x-amz-copy-source": f"{name}/open/b"}, b"", 403),
+        ({"StringLikeIfExists": plus}, "PUT", "/d", {"x-amz-copy-source": f"{name}/a+b"}, b"", 200),
+        ({"Null": {"s3:x-amz-acl": "true"}}, "PUT", "/d", {"x-amz-acl": "private"}, b"", 403),
+    ]:
+        allow(condition)
+        status, _, said = http(method, f"{ENDPOINT}/{name}{path}", headers, body)
+        assert status == expected, (condition, method, path, headers, status, said)
+    allow({"IpAddress": here})
+    assert S3.get_bucket_policy_status(Bucket=name)["PolicyStatus"]["IsPublic"] is False
+    # Versions, tags and the lifting of retentions are allowed by names of their own.
+    for actions, expected in [(["s3:GetObject"], 403), (["s3:GetObjectVersion"], 200)]:
+        allow({}, *actions, resource="*")
+        assert http("GET", f"{ENDPOINT}/{name}/open/a?versionId={version}")[0] == expected
+    for actions, expected in [(["s3:PutObject"], 403), (["s3:PutObject", "s3:PutObjectTagging"], 200)]:
+        allow({}, *actions)
+        assert http("PUT", f"{ENDPOINT}/{name}/c", {"x-amz-tagging": "a=b"}, b"")[0] == expected
+    bypass = {"x-amz-bypass-governance-retention": "true"}
+    for actions, expected in [(["s3:DeleteObject*"], 403), (["s3:DeleteObject*", "s3:Bypass*"], 204)]:
+        allow({}, *actions)
+        url = f"{ENDPOINT}/{name}/open/a?versionId={version}"
+        assert http("DELETE", url, bypass)[0] == expected
+
+
+def test_what_is_in_a_bucket_is_its_owners():
+    name = bucket()
+    everything = [f"arn:aws:s3:::{name}", f"arn:aws:s3:::{name}/*"]
+    everybody = {"Effect": "Allow", "Principal": "*", "Action": "s3:*", "Resource": everything}
+    S3.put_bucket_policy(Bucket=name, Policy=json.dumps({"Statement": [everybody]}))
+    owner = S3.get_bucket_acl(Bucket=name)["Owner"]["ID"].encode()
+    assert http("PUT", f"{ENDPOINT}/{name}/a", body=b"a")[0] == 200
+    assert http("POST", f"{ENDPOINT}/{name}/a?uploads")[0] == 200
+    for query in ("list-type=2&fetch-owner=true", "", "versions", "uploads"):
+        said = http("GET", f"{ENDPOINT}/{name}?{query}")[2]
+        assert b"<ID>%s</ID>" % owner in said, (query, said)
+
+
+def test_public_access_blocks():
+    name = bucket()
+    S3.put_object(Bucket=name, Key="a", Body=b"a")
+    get, put = S3.get_public_access_block, S3.put_public_access_block
+    refused("NoSuchPublicAccessBlockConfiguration", get, Bucket=name)
+    public = {"Effect": "Allow", "Principal": "*", "Action": "s3:*", "Resource": f"arn:aws:s3:::{name}/*"}
+    policy = {"Bucket": name, "Policy": json.dumps({"Statement": [public]})}
+    S3.put_bucket_policy(**policy)
+    assert http("GET", f"{ENDPOINT}/{name}/a")[0] == 200
+    block = {"BlockPublicAcls": True, "BlockPublicPolicy": True, "RestrictPublicBuckets": True}
+    put(Bucket=name, PublicAccessBlockConfiguration=block)
+    assert get(Bucket=name)["PublicAccessBlockConfiguration"] == {**block, "IgnorePublicAcls": False}
+    assert http("GET", f"{ENDPOINT}/{name}/a")[0] == 403
+    refused("AccessDenied", S3.put_bucket_policy, **policy)
+    refused("AccessDenied", S3.put_object, Bucket=name, Key="b", Body=b"", ACL="public-read")
+    refused("AccessDenied", S3.put_bucket_acl, Bucket=name, ACL="authenticated-read")
+    S3.delete_public_access_block(Bucket=name)
+    S3.put_bucket_policy(**policy)
+    assert http("GET", f"{ENDPOINT}/{name}/a")[0] == 200
 
 
 def test_cross_origin_rules():
@@ -609,8 +778,14 @@ def test_cross_origin_rules():
     status, headers, _ = http("OPTIONS", f"{ENDPOINT}/{name}/a", ask)
     assert status == 200 and headers["access-control-allow-origin"] == "https://ok.example"
     assert headers["access-control-max-age"] == "60"
+    # What a request announces is judged before what it is.
+    assert http("PUT", f"{ENDPOINT}/{name}/a", ask)[1]["access-control-allow-methods"] == "GET"
     ask["Origin"] = "https://other.example"
-    assert http("OPTIONS", f"{ENDPOINT}/{name}/a", ask)[0] == 403
+    status, _, said = http("OPTIONS", f"{ENDPOINT}/{name}/a", ask)
+    assert status == 403 and b"AccessForbidden" in said
+    for missing in ask:
+        status, _, said = http("OPTIONS", f"{ENDPOINT}/{name}/a", {k: v for k, v in ask.items() if k != missing})
+        assert status == 400 and b"BadRequest" in said, missing
     S3.delete_bucket_cors(Bucket=name)
     refused("NoSuchCORSConfiguration", S3.get_bucket_cors, Bucket=name)
 
@@ -632,8 +807,22 @@ def test_lifecycle_rules_are_kept():
     assert S3.get_bucket_lifecycle_configuration(Bucket=name)["Rules"] == rules
     moving = [{**rules[0], "Transitions": [{"Days": 1, "StorageClass": "GLACIER"}]}]
     refused("NotImplemented", put, Bucket=name, LifecycleConfiguration={"Rules": moving})
-    wrong = [{**rules[0], "Expiration": {"Days": 0}}]
-    refused("InvalidArgument", put, Bucket=name, LifecycleConfiguration={"Rules": wrong})
+    for code, wrong in [
+        ("InvalidArgument", {"Expiration": {"Days": 0}}),
+        ("InvalidArgument", {"Expiration": {"Date": datetime.datetime(2030, 1, 1, 12)}}),
+        ("InvalidArgument", {"ID": "x" * 256}),
+        ("MalformedXML", {"Expiration": {"Days": 1, "ExpiredObjectDeleteMarker": True}}),
+        ("MalformedXML", {"Status": "enabled"}),
+    ]:
+        refused(code, put, Bucket=name, LifecycleConfiguration={"Rules": [{**rules[0], **wrong}]})
+    # The day that follows the last whole one, and by which rule.
+    answer = S3.put_object(Bucket=name, Key="logs/a", Body=b"x")
+    end = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(days=4)
+    expected = f'expiry-date="{end:%a, %d %b %Y} 00:00:00 GMT", rule-id="old"'
+    assert answer["Expiration"] == expected, (answer["Expiration"], expected)
+    assert S3.head_object(Bucket=name, Key="logs/a")["Expiration"] == expected
+    assert S3.get_object(Bucket=name, Key="logs/a")["Expiration"] == expected
+    assert "Expiration" not in S3.put_object(Bucket=name, Key="a", Body=b"x")
     S3.delete_bucket_lifecycle(Bucket=name)
 
 
@@ -659,8 +848,30 @@ def test_object_lock():
         "AccessDenied", S3.delete_object, Bucket=name, Key="b", VersionId=version,
         BypassGovernanceRetention=True,
     )
+    version = S3.put_object(
+        Bucket=name, Key="c", Body=b"kept", ObjectLockMode="GOVERNANCE", ObjectLockRetainUntilDate=until
+    )["VersionId"]
+    put = lambda mode, until=until, **more: S3.put_object_retention(
+        Bucket=name, Key="c", Retention={"Mode": mode, "RetainUntilDate": until}, **more
+    )
+    put("GOVERNANCE", until + datetime.timedelta(days=1))
+    refused("AccessDenied", put, mode="COMPLIANCE", until=until + datetime.timedelta(days=2))
+    refused("InvalidArgument", put, mode="GOVERNANCE", until=datetime.datetime(2020, 1, 1))
+    S3.delete_object(Bucket=name, Key="c", VersionId=version, BypassGovernanceRetention=True)
+    for code, enabled, length in [
+        ("InvalidArgument", "Enabled", {"Days": 0}),
+        ("InvalidArgument", "Enabled", {"Days": 36501}),
+        ("MalformedXML", "Enabled", {"Days": 1, "Years": 1}),
+        ("MalformedXML", "Disabled", {"Days": 1}),
+    ]:
+        wrong = {"ObjectLockEnabled": enabled, "Rule": {"DefaultRetention": {"Mode": "GOVERNANCE", **length}}}
+        put = S3.put_object_lock_configuration
+        refused(code, put, Bucket=name, ObjectLockConfiguration=wrong)
     plain = bucket()
     refused("ObjectLockConfigurationNotFoundError", S3.get_object_lock_configuration, Bucket=plain)
+    S3.put_object(Bucket=plain, Key="a", Body=b"")
+    refused("InvalidRequest", S3.get_object_retention, Bucket=plain, Key="a")
+    refused("InvalidRequest", S3.get_object_legal_hold, Bucket=plain, Key="a")
 
 
 def test_an_object_is_read_by_its_pointer():
@@ -690,12 +901,48 @@ def test_what_is_not_there_says_so_by_name():
         "NotImplemented", S3.put_object, Bucket=name, Key="a", Body=b"",
         ServerSideEncryption="AES256",
     )
+    S3.put_object(Bucket=name, Key="a", Body=b"")
+    key = {"SSECustomerAlgorithm": "AES256", "SSECustomerKey": "0" * 32}
+    refused("NotImplemented", S3.get_object, Bucket=name, Key="a", **key)
+    # A head has no body to say it in.
+    refused("501", S3.head_object, Bucket=name, Key="a", **key)
+    refused("NotImplemented", S3.create_multipart_upload, Bucket=name, Key="a", SSEKMSKeyId="k")
 
 
 def test_bad_names_are_refused():
+    status, _, said = http("GET", f"{ENDPOINT}/{bucket()}/%AE%8A-")
+    assert status == 400 and b"InvalidURI" in said, said
     for wrong in ("ab", "Upper", "a_b", "-ab", "x" * 64):
         status, _, body = http("PUT", f"{ENDPOINT}/{wrong}")
         assert status in (400, 403), (wrong, status)
+    for wrong in ("a.-b", "a-.b"):
+        refused("InvalidBucketName", S3.create_bucket, Bucket=wrong)
+
+
+def test_of_access_control_lists_there_is_the_private_one():
+    name = bucket()
+    S3.put_object(Bucket=name, Key="a", Body=b"", ACL="private")
+    for get, put, more in [
+        (S3.get_bucket_acl, S3.put_bucket_acl, {}),
+        (S3.get_object_acl, S3.put_object_acl, {"Key": "a"}),
+    ]:
+        put(Bucket=name, ACL="private", **more)
+        found = get(Bucket=name, **more)
+        whole = {"Owner": found["Owner"], "Grants": found["Grants"]}
+        assert [grant["Permission"] for grant in whole["Grants"]] == ["FULL_CONTROL"]
+        put(Bucket=name, AccessControlPolicy=whole, **more)
+        lesser = [{**whole["Grants"][0], "Permission": "READ"}]
+        for grants in (lesser, [], whole["Grants"] * 2):
+            wrong = {"Owner": found["Owner"], "Grants": grants}
+            refused("AccessControlListNotSupported", put, Bucket=name, AccessControlPolicy=wrong, **more)
+    # Grants come in headers, too.
+    for call, arguments in [
+        (S3.put_object, {"Bucket": name, "Key": "b", "Body": b""}),
+        (S3.copy_object, {"Bucket": name, "Key": "b", "CopySource": f"{name}/a"}),
+        (S3.create_multipart_upload, {"Bucket": name, "Key": "b"}),
+        (S3.create_bucket, {"Bucket": "with-grants"}),
+    ]:
+        refused("AccessControlListNotSupported", call, GrantRead="id=somebody", **arguments)
 
 
 def main():

@@ -1,0 +1,97 @@
+//! What S3 says of any request, whatever its operation, and the protocol's library does not: an id
+//! for each answer, what the service itself can be asked, how long a presigned URL may be good.
+
+use crate::tags::percent_decode;
+use hyper::header::{ALLOW, HeaderValue};
+use hyper::{HeaderMap, Method, Response, Uri};
+use s3s::{Body, S3Result, s3_error};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// How long a presigned URL may be good: a week.
+const EXPIRES_SECONDS_MAX: i64 = 7 * 24 * 3600;
+
+/// Refuses what the library would answer otherwise.
+pub fn check(method: &Method, uri: &Uri) -> S3Result<()> {
+    if percent_decode(uri.path()).is_none() {
+        return Err(s3_error!(InvalidURI, "Couldn't parse the specified URI."));
+    }
+    if uri.path() == "/" && (*method == Method::PUT || *method == Method::DELETE) {
+        let mut e = s3_error!(MethodNotAllowed, "the service itself is listed, nothing else");
+        e.set_headers(HeaderMap::from_iter([(ALLOW, HeaderValue::from_static("GET"))]));
+        return Err(e);
+    }
+    let mut query = uri.query().unwrap_or_default().split('&');
+    let Some(expires) = query.find_map(|pair| pair.strip_prefix("X-Amz-Expires=")) else {
+        return Ok(());
+    };
+    let wrong = match expires.parse() {
+        Ok(0..=EXPIRES_SECONDS_MAX) => return Ok(()),
+        Ok(i64::MIN..0) => "non-negative",
+        Ok(_) => "less than a week (in seconds)",
+        Err(_) => "a number of seconds",
+    };
+    Err(s3_error!(AuthorizationQueryParametersError, "X-Amz-Expires must be {wrong}"))
+}
+
+/// Ids of requests: no two of one start are the same, and of two starts hardly.
+pub struct Ids {
+    next: AtomicU64,
+}
+
+impl Ids {
+    pub fn new(first: u64) -> Ids {
+        Ids { next: AtomicU64::new(first) }
+    }
+
+    /// Gives an answer its id: in a header and, if it is an error, in the document.
+    pub fn mark(&self, response: &mut Response<Body>) {
+        // Odd, so that all numbers come before one comes again.
+        const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+        const END: &[u8] = b"</Error>";
+        let id = format!("{:016X}", self.next.fetch_add(STEP, Ordering::Relaxed));
+        if response.status().as_u16() >= 300
+            && let Some(body) = response.body().bytes()
+            && let Some(document) = body.strip_suffix(END)
+        {
+            let element = format!("<RequestId>{id}</RequestId>");
+            *response.body_mut() = Body::from([document, element.as_bytes(), END].concat());
+        }
+        if let Ok(id) = HeaderValue::try_from(id) {
+            response.headers_mut().insert("x-amz-request-id", id);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_presigned_url_is_good_for_a_week_at_most() {
+        let ask = |query: &str| {
+            let uri: Uri = format!("/bucket/key?a=b&X-Amz-Expires={query}").parse().unwrap();
+            check(&Method::GET, &uri).map_err(|e| e.message().unwrap_or_default().to_owned())
+        };
+        assert_eq!(ask("604800"), Ok(()));
+        assert_eq!(ask("0"), Ok(()));
+        for (wrong, why) in [("604801", "week"), ("-1", "non-negative"), ("x", "number")] {
+            assert!(ask(wrong).unwrap_err().contains(why), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn errors_and_answers_have_an_id_of_their_own() {
+        let ids = Ids::new(7);
+        let mut answer = Response::new(Body::from("fine".to_owned()));
+        ids.mark(&mut answer);
+        assert_eq!(answer.headers()["x-amz-request-id"], "0000000000000007");
+        assert_eq!(answer.body().bytes().unwrap(), "fine");
+        let mut error = Response::new(Body::from("<Error><Code>C</Code></Error>".to_owned()));
+        *error.status_mut() = hyper::StatusCode::NOT_FOUND;
+        ids.mark(&mut error);
+        let id = error.headers()["x-amz-request-id"].to_str().unwrap();
+        let said = format!("<Error><Code>C</Code><RequestId>{id}</RequestId></Error>");
+        assert_ne!(id, "0000000000000007");
+        assert_eq!(error.body().bytes().unwrap(), said);
+    }
+}
