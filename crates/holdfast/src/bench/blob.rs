@@ -69,6 +69,8 @@ const KINDS: [&str; 12] = [
 ];
 /// Nothing is served from memory that an uncounted request brought there.
 const COLD: &str = "s3_hot = \"0\"\n";
+/// Objects of an archive that fills a service.
+const FILL: u64 = 64;
 /// Gets after a restart.
 const RESTART_GETS: u64 = 1000;
 
@@ -83,8 +85,11 @@ pub fn run(options: &Options, out: &mut Output) -> Result<()> {
     for size in options.sizes.split(',').filter(|_| options.kind != "photo") {
         let bytes = parse_bytes(size).map_err(Error::invalid)? as usize;
         let mut bench = Bench::start(options, bytes, COLD)?;
-        // What else is measured needs what puts leave.
-        let puts = bench.load(Kind::Put, options.objects)?;
+        // What else is measured needs what puts leave; where they are not measured, many at once.
+        let puts = match options.kind.as_str() {
+            "restart" | "space" => bench.load(Kind::Fill(FILL), options.objects.div_ceil(FILL))?,
+            _ => bench.load(Kind::Put, options.objects)?,
+        };
         if bench.wants("put") {
             bench.report("put", Kind::Put, vec![puts], None, out)?;
         }

@@ -1,3 +1,5 @@
+#![expect(clippy::disallowed_methods, reason = "the service that breaks off is played by hand")]
+
 use super::*;
 use holdfast_env::RealClock;
 use std::io::BufRead;

@@ -22,8 +22,10 @@ pub enum Kind {
     List,
     /// A get nine times of ten, else a put of what is there.
     Mixed,
-    /// So many objects in one request, as an archive.
+    /// So many objects in one request, as an archive, under names of their own.
     Batch(u64),
+    /// The same under the names of single puts: what is there before anything is measured.
+    Fill(u64),
     Delete,
     /// As people look at photos: one put in ten, gets of what is new more than of what is old, and
     /// every fourth of them by a delivery network.
@@ -105,7 +107,7 @@ impl Load<'_> {
         let time = start.elapsed();
         let cpu = (self.target.cpu_seconds() - cpu, own_cpu_seconds() - own);
         let objects = match self.kind {
-            Kind::Batch(of) => self.operations * of,
+            Kind::Batch(of) | Kind::Fill(of) => self.operations * of,
             _ => self.operations,
         };
         let moved = match self.kind {
@@ -198,8 +200,12 @@ impl Load<'_> {
                 start = Instant::now();
                 client.send(&Request::new("DELETE", path(turn)))?.ok("delete")?;
             }
-            Kind::Batch(of) => {
-                let archive = archive(turn * of..(turn + 1) * of, bytes)?;
+            Kind::Batch(of) | Kind::Fill(of) => {
+                let numbers = turn * of..(turn + 1) * of;
+                let archive = match self.kind {
+                    Kind::Batch(_) => archive(numbers, bytes, "batch/")?,
+                    _ => archive(numbers.start..numbers.end.min(self.options.objects), bytes, "")?,
+                };
                 let put = format!("/{BUCKET}/archive");
                 let mut put = Request { body: &archive, ..Request::new("PUT", put) };
                 put.headers.push(("x-amz-meta-snowball-auto-extract", "true".to_owned()));
@@ -236,13 +242,13 @@ pub fn photo(width: u32, height: u32) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-fn archive(numbers: std::ops::Range<u64>, bytes: usize) -> Result<Vec<u8>> {
+fn archive(numbers: std::ops::Range<u64>, bytes: usize, below: &str) -> Result<Vec<u8>> {
     let mut builder = tar::Builder::new(Vec::new());
     for number in numbers {
         let mut header = tar::Header::new_ustar();
         header.set_size(bytes as u64);
         header.set_mode(0o644);
-        let name = format!("batch/{}", name(bytes, number));
+        let name = format!("{below}{}", name(bytes, number));
         builder.append_data(&mut header, name, body(number, bytes).as_slice())?;
     }
     Ok(builder.into_inner()?)
