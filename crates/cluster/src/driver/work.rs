@@ -78,12 +78,36 @@ impl Shared {
 }
 
 impl Drop for Workers {
-    /// Finishes what is queued.
+    /// Finishes what is queued. A job may have held the pool last: its thread ends by itself.
     fn drop(&mut self) {
         self.shared.queue.lock().expect("jobs run without the lock").1 = true;
         self.shared.changed.notify_all();
-        for thread in self.threads.drain(..) {
+        for thread in self.threads.drain(..).filter(|thread| !thread.is_current()) {
             thread.join();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::channel;
+
+    /// A node that ended in order while one of its reads was under way joined its own thread, and
+    /// said so on its way out.
+    #[test]
+    fn a_job_that_holds_the_pool_last_lets_it_go() {
+        let workers = Arc::new(Workers::new("work", 2).unwrap());
+        let (go, gone) = channel();
+        let (done, ended) = channel();
+        let held = workers.clone();
+        workers.run(move || {
+            gone.recv().unwrap();
+            drop(held);
+            done.send(()).unwrap();
+        });
+        drop(workers);
+        go.send(()).unwrap();
+        ended.recv().unwrap();
     }
 }
