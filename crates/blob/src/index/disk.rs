@@ -3,12 +3,17 @@
 //! again from it what a crash took.
 
 use super::{Batch, Ordered};
-use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
+use fjall::{AbstractTree, Database, Keyspace, KeyspaceCreateOptions, PersistMode};
 use holdfast_base::{Error, Result};
 use std::path::{Path, PathBuf};
 
 /// Written rows are kept in memory up to this size, then written to a table.
-const MEMTABLE_BYTES: u64 = 16 << 20;
+const MEMTABLE_BYTES: u64 = 15 << 20;
+/// Past this size fjall asks for a new memtable by itself, with each write again, through a queue
+/// that its only worker also writes to: when the queue is full that thread waits for itself, and
+/// no row leaves memory any more (fjall's pull request 272). So that it never asks, writers say
+/// when a memtable is full, below this size.
+const MEMTABLE_BYTES_MAX: u64 = 16 << 20;
 /// Journals that wait for their tables, at most.
 const JOURNAL_BYTES_MAX: u64 = 128 << 20;
 
@@ -32,7 +37,7 @@ impl DiskIndex {
             .map_err(opening)?;
         let options = || {
             KeyspaceCreateOptions::default()
-                .max_memtable_size(MEMTABLE_BYTES)
+                .max_memtable_size(MEMTABLE_BYTES_MAX)
                 .manual_journal_persist(true)
         };
         let rows = database.keyspace("rows", options).map_err(opening)?;
@@ -80,10 +85,39 @@ impl Ordered for DiskIndex {
                 None => writes.remove(&self.rows, row),
             }
         }
-        writes.commit().map_err(|e| self.doing("write", e))
+        let written = writes.commit().and_then(|()| {
+            let full = self.rows.tree.active_memtable().size() >= MEMTABLE_BYTES;
+            if full { self.rows.rotate_memtable().map(drop) } else { Ok(()) }
+        });
+        written.map_err(|e| self.doing("write", e))
     }
 
     fn sync(&self) -> Result<()> {
         self.database.persist(PersistMode::SyncData).map_err(|e| self.doing("sync", e))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Rows that came in faster than one thread writes tables stayed in memory, all of them: past
+    /// its limit each write asked the store for a new memtable, the requests filled the queue of
+    /// the only thread that could follow them, and that thread waited for room in it. A start then
+    /// read gigabytes of journal back into memory.
+    #[test]
+    fn rows_that_come_in_fast_are_written_to_tables() {
+        const ROWS: u32 = 40_000;
+        let place = std::env::temp_dir().join(format!("holdfast-index-{}", std::process::id()));
+        let index = DiskIndex::open(&place, 1 << 20).unwrap();
+        let mut most = 0;
+        for row in 0..ROWS {
+            let mut batch = Batch::default();
+            batch.put(row.wrapping_mul(2_654_435_761).to_be_bytes().to_vec(), vec![7; 4000]);
+            index.write(batch).unwrap();
+            most = most.max(index.database.write_buffer_size());
+        }
+        assert!(most < 6 * MEMTABLE_BYTES_MAX, "{most} bytes of rows wait in memory");
+        std::fs::remove_dir_all(&place).unwrap();
     }
 }
