@@ -42,6 +42,25 @@ pub struct Filled {
     pub prioritized: u64,
 }
 
+impl Pass<'_> {
+    /// Where a copy of `task` must not go: into a rack that holds one, while a live one is left
+    /// that holds none; else to a node that holds one. `racks` is memory for the answer.
+    #[inline]
+    pub fn avoid<'b>(&'b self, task: u32, racks: &'b mut Vec<u32>) -> Avoid<'b> {
+        let (holders, rack_of) = (self.tasks.holders(task), self.rack_of);
+        racks.clear();
+        racks.extend(holders.iter().map(|node| rack_of[*node as usize]));
+        let spread = self.live_racks > racks.len() || self.can_spread(racks);
+        let (racks, nodes) = if spread { (&racks[..], &[][..]) } else { (&[][..], holders) };
+        Avoid { rack_of, racks, nodes }
+    }
+
+    /// Whether a rack is left that holds no copy, counted: the slow way, for few racks.
+    fn can_spread(&self, racks: &[u32]) -> bool {
+        self.nodes.iter().any(|node| node.in_mb_s > 0.0 && !racks.contains(&node.rack))
+    }
+}
+
 #[derive(PartialEq)]
 enum Outcome {
     Placed,
@@ -161,13 +180,7 @@ impl<S: Selector> Run<'_, S> {
         if self.pass.nodes[source as usize].out_mb_s <= 0.0 {
             return Outcome::SourceFull;
         }
-        let holders = self.pass.tasks.holders(task);
-        let rack_of = self.pass.rack_of;
-        self.racks.clear();
-        self.racks.extend(holders.iter().map(|node| rack_of[*node as usize]));
-        let spread = self.pass.live_racks > self.racks.len() || self.can_spread();
-        let (racks, nodes) = if spread { (&self.racks[..], &[][..]) } else { (&[][..], holders) };
-        let avoid = Avoid { rack_of, racks, nodes };
+        let avoid = self.pass.avoid(task, &mut self.racks);
         let destination = match self.selector.destination(mb, &avoid) {
             Some((destination, finish)) if finish <= limit => destination,
             _ => {
@@ -188,13 +201,6 @@ impl<S: Selector> Run<'_, S> {
         self.filled.placed.push((task, source, destination));
         self.filled.placed_mb += f64::from(mb);
         Outcome::Placed
-    }
-
-    /// Whether a rack is left that holds no copy, counted: the slow way, for few racks.
-    fn can_spread(&mut self) -> bool {
-        let nodes = self.pass.nodes.iter();
-        let racks = &self.racks;
-        nodes.clone().any(|node| node.in_mb_s > 0.0 && !racks.contains(&node.rack))
     }
 
     fn limit_racks(&mut self) {

@@ -15,14 +15,6 @@ const GAP: f64 = 0.0001;
 /// Pairs of a task and an end. Past it memory runs out before patience does.
 const CHOICES_MAX: usize = 1 << 20;
 
-/// What one column of the program stands for.
-struct Choice {
-    /// Place in the queue.
-    at: usize,
-    node: u32,
-    is_source: bool,
-}
-
 /// Chooses for tasks in the order of their classes and of the queue, until the slot is full, all at
 /// once: the greatest `load / bandwidth` over all links is the least that there is.
 /// Fails when the program is too large, or nothing was found in a minute.
@@ -60,28 +52,20 @@ pub fn solve(pass: Pass<'_>, out: &Side, into: &Side, queue: &[u32]) -> Result<F
     Ok(filled)
 }
 
-/// Destinations of a task: not in a rack that holds a copy, unless each does.
-fn destinations<'a>(pass: &'a Pass<'_>, task: u32) -> impl Iterator<Item = u32> + 'a {
-    let holders = pass.tasks.holders(task);
+fn destinations(pass: &Pass<'_>, task: u32) -> Vec<u32> {
+    let mut racks = Vec::new();
+    let avoid = pass.avoid(task, &mut racks);
     let live = |node: &u32| pass.nodes[*node as usize].in_mb_s > 0.0;
-    let shares = |node: &u32| {
-        let rack = pass.rack_of[*node as usize];
-        holders.iter().any(|holder| pass.rack_of[*holder as usize] == rack)
-    };
-    let nodes = 0..pass.nodes.len() as u32;
-    let spread = nodes.clone().any(|node| live(&node) && !shares(&node));
-    nodes.filter(move |node| {
-        live(node) && if spread { !shares(node) } else { !holders.contains(node) }
-    })
+    (0..pass.nodes.len() as u32).filter(|node| live(node) && !avoid.excludes(*node)).collect()
 }
 
-fn sources<'a>(pass: &'a Pass<'_>, task: u32) -> impl Iterator<Item = u32> + 'a {
+fn sources(pass: &Pass<'_>, task: u32) -> Vec<u32> {
     let live = |node: &u32| pass.nodes[*node as usize].out_mb_s > 0.0;
-    pass.tasks.sources(task).iter().copied().filter(live)
+    pass.tasks.sources(task).iter().copied().filter(live).collect()
 }
 
 fn can_go(pass: &Pass<'_>, task: u32) -> bool {
-    sources(pass, task).next().is_some() && destinations(pass, task).next().is_some()
+    !sources(pass, task).is_empty() && !destinations(pass, task).is_empty()
 }
 
 /// (place in the queue, source, destination) of each task in `chosen`.
@@ -112,24 +96,21 @@ fn optimum(
         .map(|(r, rack)| [link(rack.up_mb_s, up_mb[r]), link(rack.down_mb_s, down_mb[r])])
         .collect();
     program.add_column(1.0, 0.0.., time);
-    let mut choices = Vec::new();
+    // A column for each of these, in this order: sources and destinations of each task.
+    let mut choices: Vec<[Vec<u32>; 2]> = Vec::new();
     for at in chosen {
         let (task, mb) = (queue[*at], f64::from(pass.tasks.mb(queue[*at])));
-        for (is_source, side) in [(true, 0), (false, 1)] {
+        let ends = [sources(pass, task), destinations(pass, task)];
+        for (side, nodes) in ends.iter().enumerate() {
             let one = program.add_row(1.0..=1.0);
-            let ends: Vec<u32> = if is_source {
-                sources(pass, task).collect()
-            } else {
-                destinations(pass, task).collect()
-            };
-            for node in ends {
-                let mut rows = vec![(one, 1.0), (links[node as usize][side], mb)];
-                let rack = pass.rack_of[node as usize] as usize;
+            for node in nodes {
+                let mut rows = vec![(one, 1.0), (links[*node as usize][side], mb)];
+                let rack = pass.rack_of[*node as usize] as usize;
                 rows.extend(rack_links.get(rack).map(|rack| (rack[side], mb)));
                 program.add_integer_column(0.0, 0.0..=1.0, rows);
-                choices.push(Choice { at: *at, node, is_source });
             }
         }
+        choices.push(ends);
     }
     let mut model = program.optimise(Sense::Minimise);
     model.make_quiet();
@@ -147,18 +128,14 @@ fn optimum(
         )));
     }
     let solution = solved.get_solution();
-    let mut ends: Vec<(usize, u32, u32)> = Vec::new();
-    // The first column is the time.
-    for (choice, value) in choices.iter().zip(&solution.columns()[1..]) {
-        match *value > 0.5 {
-            true if choice.is_source => ends.push((choice.at, choice.node, u32::MAX)),
-            true => ends
-                .iter_mut()
-                .rfind(|end| end.0 == choice.at)
-                .into_iter()
-                .for_each(|end| end.2 = choice.node),
-            false => {}
-        }
-    }
-    Ok(ends)
+    let mut values = solution.columns()[1..].iter();
+    let mut pick = |nodes: &[u32]| {
+        let mut taken = values.by_ref().take(nodes.len());
+        let at = taken.position(|value| *value > 0.5);
+        taken.for_each(drop);
+        at.map(|at| nodes[at])
+    };
+    let ends = choices.iter().map(|[from, to]| (pick(from), pick(to)));
+    let ends = chosen.iter().zip(ends);
+    Ok(ends.filter_map(|(at, (from, to))| Some((*at, from?, to?))).collect())
 }
