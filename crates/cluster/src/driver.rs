@@ -85,6 +85,8 @@ pub struct Node {
     pub replicator: Arc<Replicator>,
     /// Where the log is kept: `host:port`.
     pub log_host: String,
+    /// New chunks have one replica in a store of this node, where that is possible.
+    near: bool,
     pub leader: Leader,
     /// The claims that this node commands under, while it leads.
     pub(crate) leading: Leading,

@@ -89,6 +89,10 @@ config! {
     link: String = r#""0""#;
     /// Capacity of new chunks, up to 64M: less only where a cluster is tried out in small.
     chunk: String = r#""64M""#;
+    /// Keep one of the copies of what is written through this node in its own store, so that it
+    /// reads without the network. Set false where all is written through few nodes: they would
+    /// hold a copy of everything, and could take none of what another one loses.
+    near: bool = "true";
     /// How the leader chooses who copies to whom: `dayu`, or `random` to compare it with.
     planner: String = r#""dayu""#;
     /// Milliseconds that a deleted file's bytes stay for readers that found it before.

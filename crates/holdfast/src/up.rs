@@ -153,6 +153,7 @@ fn node_config(config: &Config, data: &Path) -> NodeConfig {
         tell: |waits| eprintln!("holdfast: {waits}"),
         link_bytes_per_second: config.link_bytes(),
         chunk_bytes: config.chunk_bytes(),
+        near: config.near,
         repair_at_random: config.planner == "random",
         fold: FoldOptions { snapshot_entries: config.snapshot_entries, ..FoldOptions::default() },
         ..NodeConfig::new(data)

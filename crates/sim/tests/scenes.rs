@@ -1,7 +1,8 @@
 //! Stories of one cluster that a test directs: a node that slept through a trim of the log, one that
 //! was cut off for as long while it ran.
 
-use holdfast_cluster::{NAMESPACE_TOPIC, REPLICAS_MAX};
+use holdfast_base::ids::StoreId;
+use holdfast_cluster::{ChunkKind, NAMESPACE_TOPIC, REPLICAS_MAX};
 use holdfast_sim::world::cell::{End, SECOND};
 use holdfast_sim::world::scene::{Scene, Version};
 use std::sync::atomic::Ordering;
@@ -153,5 +154,38 @@ fn disks_may_be_replaced_more_often_than_a_chunk_has_room_for_replicas() {
             .namespace
             .read(|view, _| view.chunks().map(|chunk| chunk.replicas.len()).max());
         assert!(most.unwrap().unwrap() < REPLICAS_MAX);
+    });
+}
+
+/// How many of the chunks are on a store of node 2, through which all were written.
+fn written_near(near: bool) -> (usize, usize) {
+    let mut scene = Scene::new(25, 5);
+    scene.end(2, End::Kill);
+    scene.set_near(2, near);
+    scene.start(2);
+    whole_again(&scene);
+    for seed in 0..12 {
+        let large = Version { seed, bytes: 200_000 };
+        scene.put_large(2, &format!("/f{seed}"), large).unwrap();
+    }
+    let node = scene.node(2).unwrap();
+    let counted = node.namespace.read(|view, _| {
+        let here = |id: &StoreId| node.stores.get(*id).is_some();
+        let raw = view.chunks().filter(|chunk| chunk.kind == ChunkKind::Raw);
+        raw.fold((0, 0), |(near, all), chunk| {
+            (near + chunk.replicas.iter().any(here) as usize, all + 1)
+        })
+    });
+    counted.unwrap()
+}
+
+#[test]
+fn a_gateway_keeps_a_copy_of_what_it_writes_unless_told_to_spread_it() {
+    on_a_deep_stack(|| {
+        let (near, all) = written_near(true);
+        assert!(all >= 12 && near == all, "{near} of {all}");
+        // Three of five stores are chosen for each.
+        let (near, all) = written_near(false);
+        assert!(all >= 12 && near > 0 && near < all * 9 / 10, "{near} of {all}");
     });
 }

@@ -80,7 +80,7 @@ impl Node {
         }
         let copies = if durability == Durability::Durable { COPIES } else { 1 };
         let seed = self.machine.rng.next_u64();
-        let ask = Ask { copies, tier, preferred: own.map(|_| self.id), seed };
+        let ask = Ask { copies, tier, preferred: own.filter(|_| self.near).map(|_| self.id), seed };
         let (replicas, capacity) = self.cluster.read(|view, _| {
             let replicas = place_trusted(view, ask, &self.replicator)?;
             let sizes = replicas.iter().filter_map(|id| view.store(*id));

@@ -66,6 +66,8 @@ pub struct NodeConfig {
     pub journal_segment_bytes: u64,
     /// Capacity of new chunks at most; less than the default in simulations only.
     pub chunk_bytes: u64,
+    /// One copy of what is written through this node goes to a store of its own, if that has room.
+    pub near: bool,
     /// What the node's link carries in each direction, in bytes a second; 0 for a gigabit.
     pub link_bytes_per_second: u64,
     /// Repair is planned by chance, as long as this node leads: to compare with.
@@ -92,6 +94,7 @@ impl NodeConfig {
             segment_bytes: Options::default().segment_bytes,
             journal_segment_bytes: 32 * MIB,
             chunk_bytes: CHUNK_BYTES,
+            near: true,
             link_bytes_per_second: 0,
             repair_at_random: false,
             fold: FoldOptions::default(),
@@ -179,6 +182,7 @@ impl Node {
             workers,
             replicator,
             log_host,
+            near: config.near,
             leader: Leader::new(config.repair_at_random),
             leading: Default::default(),
             heard: Mutex::default(),

@@ -73,6 +73,8 @@ pub struct Cell {
     /// A pump is on its way.
     pump_due: AtomicBool,
     connections: AtomicU64,
+    /// See [`NodeConfig::near`], from the next start on.
+    pub near: AtomicBool,
     /// The power fails here, at the disk's word; not by a process kill.
     pub lives: AtomicU64,
 }
@@ -115,6 +117,7 @@ impl Cell {
             state: Mutex::default(),
             pump_due: AtomicBool::new(false),
             connections: AtomicU64::new(0),
+            near: AtomicBool::new(true),
             lives: AtomicU64::new(0),
         })
     }
@@ -172,6 +175,7 @@ impl Cell {
             reserve_bytes: 1 << 20,
             segment_bytes: 256 << 10,
             chunk_bytes: 192 << 10,
+            near: self.near.load(Ordering::Relaxed),
             journal_segment_bytes: 64 << 10,
             fold: FoldOptions { snapshot_entries: 0, snapshot_bytes: 0 },
             ..NodeConfig::new("/data").without_threads()

@@ -15,6 +15,7 @@ use holdfast_base::{Error, Result};
 use holdfast_client::wire::{self, Call, chunk as bytes, file as msg};
 use holdfast_cluster::Node;
 use holdfast_env::net::{PeerReply, PeerRequest, Peers};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 const DEADLINE_MS: u32 = 10_000;
@@ -81,6 +82,11 @@ impl Scene {
     pub fn start(&self, number: usize) {
         let cell = self.cell(number).clone();
         self.world.net.after_ns(MS, move || cell.start());
+    }
+
+    /// See [`holdfast_cluster::NodeConfig::near`], from the node's next start on.
+    pub fn set_near(&self, number: usize, near: bool) {
+        self.cell(number).near.store(near, Ordering::Relaxed);
     }
 
     /// Nothing reaches this node from the others, nor they it, until `heal`.
