@@ -11,6 +11,7 @@ mod ability;
 mod balance;
 mod budget;
 mod field;
+mod racks;
 mod told;
 
 pub use balance::Balance;
@@ -110,6 +111,8 @@ pub struct Repair {
     /// Until when a chunk is left alone, and what failed.
     resting: BTreeMap<ChunkId, (u64, String)>,
     abilities: Abilities,
+    /// Of the last plan.
+    shares: racks::Shares,
     budget: Budget,
     told: Recovery,
 }
@@ -140,6 +143,7 @@ impl Repair {
             found: Vec::new(),
             resting: BTreeMap::new(),
             abilities: Abilities::default(),
+            shares: racks::Shares::new(),
             budget: Budget::default(),
             told: Recovery::default(),
         }
@@ -251,6 +255,7 @@ impl Repair {
             alpha_per_mille,
             floor: settings.floor_bytes_per_second,
             rate_max: settings.rate_max,
+            rack: Default::default(),
         };
         self.told.alpha_per_mille = alpha_per_mille;
         if self.rests && !tasks.is_empty() {
@@ -315,6 +320,7 @@ impl Repair {
             alpha_per_mille: terms.alpha_per_mille,
             floor_bytes_per_second: terms.floor,
             rate_max: terms.rate_max,
+            rack: racks::told(&self.shares, site.node),
             heard: self.heard.get(&site.node).map_or(0, |heard| heard.ended),
             copies: copies.iter().filter_map(copy).collect(),
         };
@@ -336,6 +342,8 @@ impl Repair {
                 field.push(task);
             }
         }
+        let report = |node| self.heard.get(&node).map(|heard| &heard.report);
+        self.shares = racks::share(&mut field, report, terms);
         // No longer wanted, or its target is away.
         self.bound.retain(|_, bound| {
             let task = field.task(bound.chunk).filter(|task| task.generation == bound.generation);
@@ -418,6 +426,10 @@ impl Repair {
     /// Binds, in the order of the plan, what both ends have room for.
     fn bind(&mut self, now_ns: u64, field: &field::Field<'_>, made: &plan::Plan) {
         let mut load = field.load(self.bound.values());
+        let mut on_way: BTreeMap<StoreId, u64> = BTreeMap::new();
+        for bound in self.bound.values() {
+            *on_way.entry(bound.target).or_default() += bound.bytes;
+        }
         for a in made.assignments.iter().filter(|a| a.origin == Origin::New) {
             let (from, to) = (a.source as usize, a.destination as usize);
             let has_room = |side: usize, at: usize, bandwidth: f32| {
@@ -431,10 +443,9 @@ impl Repair {
             }
             let task = field.of(a.task);
             let source = field.source_store(a.task, a.source);
-            let (Some(source), Some(target)) = (source, field.target_store(task, a.destination))
-            else {
-                continue;
-            };
+            let target = field.target_store(task, a.destination, &on_way);
+            let (Some(source), Some(target)) = (source, target) else { continue };
+            *on_way.entry(target).or_default() += task.bytes;
             for (side, at) in [(0, from), (1, to)] {
                 load[side][at].0 += 1;
                 load[side][at].1 += a.mb;

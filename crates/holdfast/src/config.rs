@@ -87,6 +87,10 @@ config! {
     /// What the node's network link carries in each direction, bytes a second; "0" for a gigabit.
     /// Recovery keeps foreground and itself below a share of it.
     link: String = r#""0""#;
+    /// What the link between the node's rack and the others carries in each direction, the same on
+    /// all nodes of the rack; "0" where it carries what they can send. Recovery keeps all of them
+    /// together below a share of it.
+    rack_link: String = r#""0""#;
     /// Capacity of new chunks, up to 64M: less only where a cluster is tried out in small.
     chunk: String = r#""64M""#;
     /// Keep one of the copies of what is written through this node in its own store, so that it
@@ -175,6 +179,7 @@ impl Config {
             ("s3_cache", &self.s3_cache),
             ("s3_hot", &self.s3_hot),
             ("link", &self.link),
+            ("rack_link", &self.rack_link),
             ("chunk", &self.chunk),
         ] {
             bytes(key, size)?;
@@ -226,6 +231,10 @@ impl Config {
 
     pub fn capacity_bytes(&self) -> u64 {
         bytes("capacity", &self.capacity).unwrap_or(0)
+    }
+
+    pub fn rack_link_bytes(&self) -> u64 {
+        bytes("rack_link", &self.rack_link).unwrap_or(0)
     }
 
     pub fn link_bytes(&self) -> u64 {

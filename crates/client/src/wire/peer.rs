@@ -233,6 +233,8 @@ pub struct Plan {
     pub floor_bytes_per_second: u64,
     /// What recovery may take at most; 0 for no such limit.
     pub rate_max: u64,
+    /// What the receiver may take of its rack's link for recovery; 0 for no such limit.
+    pub rack: Directions,
     /// The sender has taken note of what ended, up to this number.
     pub heard: u64,
     /// In the order in which they matter.
@@ -246,6 +248,7 @@ codec_struct!(Plan {
     alpha_per_mille,
     floor_bytes_per_second,
     rate_max,
+    rack,
     heard,
     copies
 });
@@ -272,6 +275,8 @@ pub struct Report {
     pub number: u64,
     /// What the link can carry, each direction.
     pub link_bytes_per_second: u64,
+    /// What the link of its rack can carry, each direction; 0 where that limits nothing.
+    pub rack_bytes_per_second: u64,
     /// Bytes a second, the mean of the last second.
     pub foreground: Directions,
     pub recovery: Directions,
@@ -286,6 +291,7 @@ pub struct Report {
 codec_struct!(Report {
     number,
     link_bytes_per_second,
+    rack_bytes_per_second,
     foreground,
     recovery,
     answer_us_p90,

@@ -251,6 +251,7 @@ fn peer_copies(m: &mut Messages) {
         alpha_per_mille: 3,
         floor_bytes_per_second: 4,
         rate_max: 5,
+        rack: peer::Directions { out: 6, into: 7 },
         heard: 6,
         copies: vec![copy],
     };
@@ -270,6 +271,7 @@ fn peer_copies(m: &mut Messages) {
     let report = peer::Report {
         number: 1,
         link_bytes_per_second: 2,
+        rack_bytes_per_second: 1,
         foreground: peer::Directions { out: 3, into: 4 },
         recovery: peer::Directions { out: 5, into: 6 },
         answer_us_p90: 7,

@@ -70,6 +70,8 @@ pub struct NodeConfig {
     pub near: bool,
     /// What the node's link carries in each direction, in bytes a second; 0 for a gigabit.
     pub link_bytes_per_second: u64,
+    /// What the link between the node's rack and the others carries; 0 where it limits nothing.
+    pub rack_bytes_per_second: u64,
     /// Repair is planned by chance, as long as this node leads: to compare with.
     pub repair_at_random: bool,
     pub fold: FoldOptions,
@@ -96,6 +98,7 @@ impl NodeConfig {
             chunk_bytes: CHUNK_BYTES,
             near: true,
             link_bytes_per_second: 0,
+            rack_bytes_per_second: 0,
             repair_at_random: false,
             fold: FoldOptions::default(),
             tell: |_| (),
@@ -163,7 +166,7 @@ impl Node {
             machine.peers.clone(),
             Arc::new(directory),
         );
-        replicator.set_link(config.link_bytes_per_second);
+        replicator.set_links(config.link_bytes_per_second, config.rack_bytes_per_second);
         replicator.set_leftovers(partial);
         replicator.events.snapshots_taken_over.store(taken_over, Ordering::Relaxed);
         let log_host = match &log.remote {

@@ -7,6 +7,7 @@ use crate::namespace::{Chunk, Namespace, ShortChunk};
 use crate::placement::candidates;
 use holdfast_base::ids::{ChunkId, Generation, Index, NodeId, StoreId, Tier};
 use holdfast_recovery::model::{self, Flight, class};
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A chunk that needs copies.
@@ -305,13 +306,22 @@ impl<'a> Field<'a> {
         self.of(task).holders.iter().find(here).copied()
     }
 
-    /// The store that is asked for, or the emptiest of a node.
-    pub fn target_store(&self, task: &Task, node: u32) -> Option<StoreId> {
+    /// The store of a node that is asked for, or the one with the least on its way for its free
+    /// space: so all disks of a node work, and fill alike.
+    pub fn target_store(
+        &self,
+        task: &Task,
+        node: u32,
+        on_way: &BTreeMap<StoreId, u64>,
+    ) -> Option<StoreId> {
         let targets = self.sites.sites.get(node as usize)?.targets.iter();
         let asked = |store: &StoreId| task.to.is_none_or(|to| to == *store);
         let free = targets.filter(|(store, _)| !task.holders.contains(store) && asked(store));
-        let rank = |(store, free): &&(StoreId, u32)| (!task.dropped.contains(store), *free, *store);
-        free.max_by_key(rank).map(|(store, _)| *store)
+        let rank = |(store, free): &&(StoreId, u32)| {
+            let bytes = on_way.get(store).copied().unwrap_or(0) + task.bytes;
+            (task.dropped.contains(store), bytes / u64::from(*free).max(1), Reverse(*store))
+        };
+        free.min_by_key(rank).map(|(store, _)| *store)
     }
 
     pub fn load<'b>(&self, bound: impl Iterator<Item = &'b Bound>) -> Load {
@@ -327,6 +337,20 @@ impl<'a> Field<'a> {
             }
         }
         load
+    }
+
+    pub fn site_of(&self, number: usize) -> &'a Site {
+        &self.sites.sites[number]
+    }
+
+    /// What each node could send of all that is to be copied, by number.
+    pub fn pending_mb(&self) -> Vec<f32> {
+        let mut pending_mb = vec![0.0; self.nodes.len()];
+        for task in 0..self.tasks.len() as u32 {
+            let sources = self.tasks.sources(task).iter();
+            sources.for_each(|node| pending_mb[*node as usize] += self.tasks.mb(task));
+        }
+        pending_mb
     }
 
     pub fn sites(&self) -> impl Iterator<Item = (&'a Site, &model::Node)> {

@@ -32,6 +32,9 @@ struct Machine {
     moved: Directions,
     /// Bytes a second that its disk can do; 0 for its link's.
     slow: u64,
+    /// Of its rack's link: what that carries, and the part of it that this node was told.
+    rack_link: u64,
+    rack: Directions,
     silent: bool,
 }
 
@@ -137,6 +140,7 @@ impl World {
         machine.number = orders.plan.number;
         machine.ended.retain(|ended| ended.number > orders.plan.heard);
         if !orders.plan.look {
+            machine.rack = orders.plan.rack;
             let had = std::mem::take(&mut machine.copies);
             for copy in orders.plan.copies.clone() {
                 if machine.ended.iter().any(|e| (e.chunk, e.store) == (copy.chunk, copy.store)) {
@@ -166,6 +170,7 @@ impl World {
         Some(Report {
             number: machine.number,
             link_bytes_per_second: LINK,
+            rack_bytes_per_second: machine.rack_link,
             foreground: machine.foreground,
             recovery: machine.moved,
             flights: machine.copies.iter().map(flight).collect(),
@@ -185,18 +190,21 @@ impl World {
                 .iter()
                 .for_each(|(copy, _)| *sending.entry(node_of(copy.source)).or_default() += 1);
         }
-        let limit = |machine: &Machine, foreground| {
-            let allowed = terms.allow(LINK, foreground);
-            if machine.slow > 0 { allowed.min(machine.slow) } else { allowed }
+        let limit = |machine: &Machine, foreground, rack| {
+            let limits = [machine.slow, rack].into_iter().filter(|limit| *limit > 0);
+            limits.fold(terms.allow(LINK, foreground), u64::min)
         };
         let gives: BTreeMap<NodeId, u64> = self
             .machines
             .iter()
-            .map(|(node, m)| (*node, limit(m, m.foreground.out) / sending.get(node).unwrap_or(&1)))
+            .map(|(node, m)| {
+                let most = limit(m, m.foreground.out, m.rack.out);
+                (*node, most / sending.get(node).unwrap_or(&1))
+            })
             .collect();
         let mut sent: BTreeMap<NodeId, u64> = BTreeMap::new();
         for machine in self.machines.values_mut() {
-            let takes = limit(machine, machine.foreground.into);
+            let takes = limit(machine, machine.foreground.into, machine.rack.into);
             let each = takes / machine.copies.len().max(1) as u64;
             machine.moved.into = 0;
             for (copy, done) in &mut machine.copies {
@@ -409,6 +417,63 @@ fn a_slow_disk_is_found_and_given_less() {
     assert!(well.iter().all(|limit| limit.is_none_or(|limit| limit > 15.0)), "{well:?}");
     let seconds = world.finish();
     assert!(seconds < 60.0, "{seconds}");
+}
+
+/// Out and in of the nodes of rack 0, in MB/s.
+fn moved_by_rack_0(world: &World) -> [u64; 2] {
+    let moved = [3, 6, 9].map(|node| world.machines[&NodeId(node)].moved);
+    let sum = |of: fn(&Directions) -> u64| moved.iter().map(of).sum::<u64>() / 1_000_000;
+    [sum(|moved| moved.out), sum(|moved| moved.into)]
+}
+
+#[test]
+fn nodes_behind_a_narrow_link_share_it_and_never_take_more() {
+    let mut world = World::new(9, lost_one(400, 9));
+    world.lose(1);
+    [3, 6, 9].iter().for_each(|node| world.machine(*node).rack_link = LINK);
+    // Readers of node 6 take a part of it.
+    world.machine(6).foreground = Directions { out: 20_000_000, into: 0 };
+    let mut most = [0; 2];
+    for _ in 0..16 {
+        world.round();
+        let moved = moved_by_rack_0(&world);
+        assert!(moved[0] <= 55 && moved[1] <= 75, "{moved:?} MB/s through a link of 100");
+        most = [most[0].max(moved[0]), most[1].max(moved[1])];
+    }
+    assert!(most[0] >= 45 && most[1] >= 60, "{most:?} of 55 and 75 MB/s are used");
+    world.finish();
+}
+
+#[test]
+fn who_has_nothing_to_send_leaves_the_racks_link_to_its_neighbours() {
+    let mut world = World::new(9, (1..=100).map(|chunk| task(chunk, 1, &[6])).collect());
+    [3, 6, 9].iter().for_each(|node| world.machine(*node).rack_link = LINK);
+    (0..3).for_each(|_| drop(world.round()));
+    assert_eq!(world.machines[&NodeId(6)].rack.out, 0, "its own link is as narrow");
+    assert!(moved_by_rack_0(&world)[0] >= 60);
+}
+
+/// All copies to a node went to its emptiest disk, one after another, and the others had nothing
+/// to do.
+#[test]
+fn all_disks_of_a_node_take_copies_by_their_free_space() {
+    let mut world = World::new(4, lost_one(60, 4));
+    world.lose(1);
+    for n in 2..=4 {
+        let second = StoreId(10 + n);
+        let place = Place { node: NodeId(n as u32), serves: true, counts: true };
+        world.nodes.places.insert(second, place);
+        let site = &mut world.nodes.sites[n as usize - 1];
+        site.stores.push(second);
+        site.targets = vec![(StoreId(n), 100_000), (second, 300_000)];
+    }
+    world.round();
+    let orders = world.round();
+    let mut counts = [0; 2];
+    for copy in orders.iter().flat_map(|orders| &orders.plan.copies) {
+        counts[usize::from(copy.store.0 > 10)] += 1;
+    }
+    assert!(counts[0] > 0 && counts[1] > 2 * counts[0], "{counts:?} of the smaller, the larger");
 }
 
 #[test]

@@ -104,10 +104,15 @@ impl Repair {
         if bound.received == 0 {
             return Some(format!("node {source} has sent nothing of it to node {target} yet"));
         }
-        for (node, verb) in [(source, "sends"), (target, "receives")] {
-            if let Some(limit) = self.abilities.limit(node) {
-                let limit = format_bytes((limit * MB) as u64);
+        for (side, (node, verb)) in [(source, "sends"), (target, "receives")].iter().enumerate() {
+            let told = |mb_s: f32| format_bytes((mb_s * MB) as u64);
+            if let Some(limit) = self.abilities.limit(*node) {
+                let limit = told(limit);
                 return Some(format!("node {node} is slow: it {verb} no more than {limit}/s"));
+            }
+            if let Some(part) = self.shares.get(node).and_then(|sides| sides[side]) {
+                let part = told(part);
+                return Some(format!("the link of node {node}'s rack leaves it {part}/s"));
             }
         }
         let foreground = |node: NodeId, out: bool| {

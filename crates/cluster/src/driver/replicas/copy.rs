@@ -125,9 +125,11 @@ impl Copies {
 }
 
 impl Replicator {
-    /// What this node's link carries, each direction, in bytes a second; 0 if nobody has said.
-    pub fn set_link(&self, bytes_per_second: u64) {
-        self.copies.throttle().share.link = bytes_per_second;
+    /// What the links of this node and of its rack carry, each direction, in bytes a second; 0 if
+    /// nobody has said.
+    pub fn set_links(&self, own: u64, rack: u64) {
+        let share = &mut self.copies.throttle().share;
+        (share.link, share.rack_link) = (own, rack);
     }
 
     /// Copies that an earlier process of this node had begun.
@@ -181,6 +183,7 @@ impl Replicator {
                     alpha_per_mille: plan.alpha_per_mille,
                     floor: plan.floor_bytes_per_second,
                     rate_max: plan.rate_max,
+                    rack: Flow { received: plan.rack.into, sent: plan.rack.out },
                 };
                 self.copies.throttle().share.terms = terms;
                 (begun, unwanted) = list.follow(self, plan.copies, now_ns);
@@ -200,10 +203,10 @@ impl Replicator {
 
     /// How this node's link and copies are.
     fn report(&self, now_ns: u64) -> peer::Report {
-        let (foreground, recovery, link_bytes_per_second) = {
-            let throttle = self.copies.throttle();
-            let (foreground, recovery) = throttle.share.report();
-            (foreground, recovery, throttle.share.link())
+        let (foreground, recovery, link_bytes_per_second, rack_bytes_per_second) = {
+            let share = &self.copies.throttle().share;
+            let (foreground, recovery) = share.report();
+            (foreground, recovery, share.link(), share.rack_link)
         };
         let directions = |flow: Flow| Directions { out: flow.sent, into: flow.received };
         let (answer_us_p90, answers) = self.answers_seen();
@@ -211,6 +214,7 @@ impl Replicator {
         peer::Report {
             number: list.seen.1,
             link_bytes_per_second,
+            rack_bytes_per_second,
             foreground: directions(foreground),
             recovery: directions(recovery),
             answer_us_p90,

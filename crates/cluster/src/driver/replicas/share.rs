@@ -22,6 +22,8 @@ pub struct Terms {
     pub alpha_per_mille: u32,
     pub floor: u64,
     pub rate_max: u64,
+    /// This node's share of its rack's link; 0 for no such limit.
+    pub rack: Flow,
 }
 
 impl Terms {
@@ -52,6 +54,8 @@ struct Sample {
 pub struct Share {
     /// Of each direction, bytes a second; 0 for the default.
     pub link: u64,
+    /// Of the rack's link, likewise; 0 where it limits nothing.
+    pub rack_link: u64,
     pub terms: Terms,
     /// Oldest first, of a little more than [`REPORT_NS`].
     samples: VecDeque<Sample>,
@@ -94,8 +98,15 @@ impl Share {
     /// What recovery may take from now on.
     pub fn allowed(&self) -> Flow {
         let (foreground, _) = self.mean(NOW_NS);
-        let allow = |foreground| self.terms.allow(self.link(), foreground);
-        Flow { received: allow(foreground.received), sent: allow(foreground.sent) }
+        let rack = self.terms.rack;
+        let allow = |foreground, rack: u64| {
+            let most = if rack == 0 { u64::MAX } else { rack };
+            self.terms.allow(self.link(), foreground).min(most)
+        };
+        Flow {
+            received: allow(foreground.received, rack.received),
+            sent: allow(foreground.sent, rack.sent),
+        }
     }
 
     /// The foreground and recovery of the last second.
@@ -121,7 +132,7 @@ mod tests {
         assert_eq!(terms.allow(250 * MB, 0), 187_500_000);
         assert_eq!(terms.allow(250 * MB, 100 * MB), 87_500_000);
         assert_eq!(terms.allow(250 * MB, 250 * MB), 30 * MB);
-        let terms = Terms { alpha_per_mille: 1000, floor: 5 * MB, rate_max: 60 * MB };
+        let terms = Terms { alpha_per_mille: 1000, floor: 5 * MB, rate_max: 60 * MB, ..terms };
         assert_eq!(terms.allow(250 * MB, 100 * MB), 60 * MB, "the limit");
         assert_eq!(terms.allow(250 * MB, 249 * MB), 5 * MB);
     }
