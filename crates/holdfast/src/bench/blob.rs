@@ -349,11 +349,12 @@ impl<'a> Bench<'a> {
     }
 
     /// Disk space of what is left after every third object is deleted and the rest compacted.
-    fn space(&self, out: &mut Output) -> Result<()> {
+    fn space(&mut self, out: &mut Output) -> Result<()> {
         let deleted = self.options.objects / 3;
         self.load(Kind::Delete, deleted)?;
-        let mut client = client(&self.target.credentials)?;
         // A chunk that is open is left alone; a new start seals it.
+        self.target.restart()?;
+        let mut client = client(&self.target.credentials)?;
         let ask = |client: &mut holdfast_s3::Client| -> Result<()> {
             let compact = Request::new("POST", "/").with("holdfast", "compact");
             client.send(&compact)?.ok("compact").map(drop)
@@ -363,20 +364,24 @@ impl<'a> Bench<'a> {
         let payload = left * self.bytes as u64;
         // Old generations stay for their readers' grace.
         let start = Instant::now();
-        let mut used = self.target.chunk_bytes();
+        let mut used = self.target.disk_bytes("chunks");
         while start.elapsed().as_secs() < 30 {
             std::thread::sleep(std::time::Duration::from_millis(500));
-            used = used.min(self.target.chunk_bytes());
+            used = used.min(self.target.disk_bytes("chunks"));
         }
         let above = 100.0 * (used as f64 / payload as f64 - 1.0);
+        let per_object = |directory| self.target.disk_bytes(directory) as f64 / left as f64;
+        let (index, log) = (per_object("blobs"), per_object("log"));
         let line = json!({
             "case": format!("space after compaction, {left} objects of {} bytes", self.bytes),
             "payload_bytes": payload, "disk_bytes": used, "percent_above_payload": rounded(above),
+            "index_bytes_per_object": rounded(index), "log_bytes_per_object": rounded(log),
         });
         out.line(
             || {
                 format!(
-                    "space after compaction: {left} objects of {} bytes take {}, {above:.1}% above their bytes",
+                    "space after compaction: {left} objects of {} bytes take {}, {above:.1}% above their bytes; \
+                     index {index:.0} and log {log:.0} bytes an object",
                     self.bytes,
                     holdfast_base::units::format_bytes(used)
                 )

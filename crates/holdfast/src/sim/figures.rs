@@ -34,6 +34,8 @@ pub enum Figure {
 
 /// Our own method, beside the names of [`Algorithm::ALL`].
 const BEST: &str = "best";
+/// How often the nodes of a live cluster report.
+const LIVE_REPORT_S: f64 = holdfast_cluster::repair::PLAN_MS as f64 / 1000.0;
 /// Endless tasks of figure 7: 20 slots of 15 s.
 const SCALE_SLOTS: f64 = 20.0;
 const SCALE_NODES: [usize; 6] = [1000, 3500, 5000, 10_000, 15_000, 25_000];
@@ -84,6 +86,9 @@ impl Figure {
                 }
                 jobs.push(slots("elastic", Options { elastic: true, ..dayu }));
                 jobs.push(best());
+                let mut oftener = best();
+                oftener.config.report_s = LIVE_REPORT_S;
+                jobs.push(Job { variant: "0.5 s reports".to_owned(), ..oftener });
                 jobs
             }
             Figure::Scale => return Ok(scale(options, params)),

@@ -107,11 +107,11 @@ impl Target {
         Ok(())
     }
 
-    /// Bytes on disk of the chunks' files.
-    pub fn chunk_bytes(&self) -> u64 {
+    /// Bytes on disk of the files in one of the node's directories: `chunks`, `blobs`, `log`.
+    pub fn disk_bytes(&self, directory: &str) -> u64 {
         use std::os::unix::fs::MetadataExt;
-        let in_chunks = |path: &PathBuf| path.components().any(|c| c.as_os_str() == "chunks");
-        let files = self.files().into_iter().filter(in_chunks);
+        let is_in = |path: &PathBuf| path.components().any(|c| c.as_os_str() == directory);
+        let files = self.files().into_iter().filter(is_in);
         files.filter_map(|path| path.metadata().ok()).map(|found| found.blocks() * 512).sum()
     }
 

@@ -8,6 +8,7 @@ use crate::config::FILE;
 use holdfast_base::ids::NodeId;
 use holdfast_base::{Error, Result};
 use holdfast_client::{Client, Endpoint, NewFile, Options};
+use holdfast_cluster::placement::COPIES;
 use holdfast_env::tasks::Stop;
 use std::collections::BTreeMap;
 use std::os::unix::fs::FileTypeExt;
@@ -226,14 +227,17 @@ impl Nodes {
 
     /// Compares every copy that was made with the files that it can come from, byte by byte (that of
     /// the node that was killed among them: a copy may have been begun before); answers how many
-    /// there are.
+    /// there are. Those who were left must have each chunk as often as is promised: mostly a new
+    /// copy, but a chunk that had one too many may have lost just that.
     pub fn compare(&self, failed: usize) -> Result<usize> {
         let tasks = self.tasks(failed)?;
-        let mut made = 0;
+        let (mut made, mut whole) = (0, 0);
         for (name, _, holders) in &tasks {
-            for node in (0..self.running.len()).filter(|n| *n != failed && !holders.contains(n)) {
+            let mut copies = 0;
+            for node in (0..self.running.len()).filter(|n| *n != failed) {
                 let copy = self.directory(node).join("chunks").join(name);
-                if !copy.exists() {
+                copies += usize::from(copy.exists());
+                if !copy.exists() || holders.contains(&node) {
                     continue;
                 }
                 let bytes = read(&copy)?;
@@ -254,10 +258,11 @@ impl Nodes {
                 }
                 made += 1;
             }
+            whole += usize::from(copies >= COPIES);
         }
-        if made < tasks.len() {
+        if whole < tasks.len() {
             return Err(Error::corrupt(format!(
-                "compare the copies: {made} of {} chunks have a new one",
+                "compare the copies: {whole} of {} chunks are on {COPIES} nodes again",
                 tasks.len()
             )));
         }
