@@ -26,6 +26,7 @@ pub enum Kind {
     Batch(u64),
     /// The same under the names of single puts: what is there before anything is measured.
     Fill(u64),
+    /// Every third object.
     Delete,
     /// As people look at photos: one put in ten, gets of what is new more than of what is old, and
     /// every fourth of them by a delivery network.
@@ -198,7 +199,7 @@ impl Load<'_> {
             }
             Kind::Delete => {
                 start = Instant::now();
-                client.send(&Request::new("DELETE", path(turn)))?.ok("delete")?;
+                client.send(&Request::new("DELETE", path(3 * turn)))?.ok("delete")?;
             }
             Kind::Batch(of) | Kind::Fill(of) => {
                 let numbers = turn * of..(turn + 1) * of;

@@ -107,10 +107,14 @@ impl Target {
         Ok(())
     }
 
-    /// Bytes on disk of the files in one of the node's directories: `chunks`, `blobs`, `log`.
+    /// Bytes on disk of the files in one of the node's directories: `chunks`, `blobs`, `log`. Those
+    /// that are made ahead for the next chunks are none of theirs.
     pub fn disk_bytes(&self, directory: &str) -> u64 {
         use std::os::unix::fs::MetadataExt;
-        let is_in = |path: &PathBuf| path.components().any(|c| c.as_os_str() == directory);
+        let is_spare = |path: &PathBuf| path.extension().is_some_and(|end| end == "tmp");
+        let is_in = |path: &PathBuf| {
+            path.components().any(|c| c.as_os_str() == directory) && !is_spare(path)
+        };
         let files = self.files().into_iter().filter(is_in);
         files.filter_map(|path| path.metadata().ok()).map(|found| found.blocks() * 512).sum()
     }
