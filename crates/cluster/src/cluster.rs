@@ -49,6 +49,12 @@ impl NodeInfo {
         NodeInfo { host, rack, address, state, incarnation, draining, nonce }
     }
 
+    /// As people hear of it. A number that was given and never started under is nobody's, for the
+    /// node that asked for it may have ended before it had written the number down.
+    pub fn state_name(&self) -> &'static str {
+        if self.incarnation == Index(0) { "joining" } else { self.state.name() }
+    }
+
     /// Started at least once, and not lost.
     pub fn is_member(&self) -> bool {
         self.incarnation != Index(0) && self.state != NodeState::Lost

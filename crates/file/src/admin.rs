@@ -91,7 +91,7 @@ impl FileService {
                 host: info.host.clone(),
                 rack: info.rack.clone(),
                 address: info.address.clone(),
-                state: info.state.name().to_owned(),
+                state: info.state_name().to_owned(),
                 controller: view.is_controller(id),
                 draining: info.draining,
                 stores: stores(id),

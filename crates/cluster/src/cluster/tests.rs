@@ -177,6 +177,18 @@ fn a_repeated_join_gets_the_same_number_and_another_one_the_next() {
     assert!(refused.message.contains("not founded"), "{refused}");
 }
 
+/// The log's host lost power while a node joined; the node asked again and got another number. The
+/// first one was called live for ever. (Found by seed 8064.)
+#[test]
+fn a_number_that_nobody_started_under_is_not_called_live() {
+    let mut world = World::new(1);
+    let ClusterOutcome::Joined { node } = world.join(7) else { panic!("it joins") };
+    let name = |world: &World| world.view.node(node).unwrap().state_name();
+    assert_eq!(name(&world), "joining");
+    world.accept(start(node.0, &[]));
+    assert_eq!(name(&world), "live");
+}
+
 #[test]
 fn a_start_fences_the_process_before_it() {
     let mut world = World::new(2);

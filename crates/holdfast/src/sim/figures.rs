@@ -256,6 +256,7 @@ fn name(s: &Summary) -> String {
         "" => "",
         "no saturation rule" => "*",
         "1 s reports" => "",
+        "0.5 s reports" => "0.5 s",
         other => other,
     };
     match variant {

@@ -149,11 +149,14 @@ impl Chart {
                 }
             }
         }
+        let lowest = self.marks.iter().fold(f64::INFINITY, |lowest, (_, value)| lowest.min(*value));
         for (name, value) in &self.marks {
+            // Two that are close do not write over each other.
+            let beside = if self.marks.len() > 1 && *value == lowest { 16 } else { -8 };
             let (from, to) = ((left, y(*value)), (WIDTH - right, y(*value)));
             shapes.push(Shape::Line { from, to, colour: BLACK, dashed: true });
             let label = format!("{name} {}", short(*value));
-            shapes.push(text(WIDTH - right, y(*value) - 8, &label, Anchor::End));
+            shapes.push(text(WIDTH - right, y(*value) + beside, &label, Anchor::End));
         }
         shapes
     }

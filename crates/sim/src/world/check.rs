@@ -173,7 +173,9 @@ impl World {
                 true => NodeState::Live,
                 false => NodeState::Lost,
             };
-            view.nodes().find(|(id, info)| info.state != expected(id)).map(|(id, _)| id)
+            // A number that was asked for and never used is nobody's.
+            let mut used = view.nodes().filter(|(_, info)| info.incarnation != Index(0));
+            used.find(|(id, info)| info.state != expected(id)).map(|(id, _)| id)
         });
         if let Ok(Some(id)) = silent {
             return Some(format!("node {id} does not count as what it is"));
