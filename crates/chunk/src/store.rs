@@ -375,6 +375,12 @@ impl Store {
         either!(self.usage())
     }
 
+    /// What the disk below it has read and written, for everybody; `None` where nobody counts.
+    pub fn device_bytes(&self) -> Option<u64> {
+        let store = self.disk()?;
+        store.disk.device_bytes(&store.dir)
+    }
+
     /// Writes pending commits here and now, first come first served; for stores without threads.
     pub fn pump(&self) {
         let Tiered::Disk(store) = &self.owner.tier else { return };

@@ -11,7 +11,7 @@ mod ability;
 mod balance;
 mod budget;
 mod field;
-mod racks;
+mod shares;
 mod told;
 
 pub use balance::Balance;
@@ -36,6 +36,8 @@ use std::collections::{BTreeMap, BTreeSet};
 pub const PLAN_MS: u64 = 500;
 /// A node whose report is older plans for nobody.
 const REPORT_MS_MAX: u64 = 3000;
+/// One that owes two reports may be gone: nobody is blamed for waiting for it.
+const SILENT_MS: u64 = 5 * PLAN_MS / 2;
 /// A new leader waits so long for the reports of all live nodes before it plans without some.
 const LOOK_MS: u64 = 1500;
 /// A node is given so many seconds' worth of work: what it does until the next plan reaches it,
@@ -66,6 +68,12 @@ pub struct Bound {
     received: u64,
     age_ms: u64,
     rate_mb_s: f32,
+}
+
+impl Bound {
+    fn mb_left(&self) -> f32 {
+        self.bytes.saturating_sub(self.done) as f32 / MB
+    }
 }
 
 /// What one node is to be told.
@@ -112,7 +120,7 @@ pub struct Repair {
     resting: BTreeMap<ChunkId, (u64, String)>,
     abilities: Abilities,
     /// Of the last plan.
-    shares: racks::Shares,
+    shares: shares::Shares,
     budget: Budget,
     told: Recovery,
 }
@@ -143,7 +151,7 @@ impl Repair {
             found: Vec::new(),
             resting: BTreeMap::new(),
             abilities: Abilities::default(),
-            shares: racks::Shares::new(),
+            shares: shares::Shares::new(),
             budget: Budget::default(),
             told: Recovery::default(),
         }
@@ -320,7 +328,7 @@ impl Repair {
             alpha_per_mille: terms.alpha_per_mille,
             floor_bytes_per_second: terms.floor,
             rate_max: terms.rate_max,
-            rack: racks::told(&self.shares, site.node),
+            rack: shares::told(&self.shares, site.node),
             heard: self.heard.get(&site.node).map_or(0, |heard| heard.ended),
             copies: copies.iter().filter_map(copy).collect(),
         };
@@ -343,12 +351,12 @@ impl Repair {
             }
         }
         let report = |node| self.heard.get(&node).map(|heard| &heard.report);
-        self.shares = racks::share(&mut field, report, terms);
+        self.shares = shares::share(&mut field, report, terms);
         // No longer wanted, or its target is away.
         self.bound.retain(|_, bound| {
             let task = field.task(bound.chunk).filter(|task| task.generation == bound.generation);
             task.is_some_and(|task| {
-                !task.holders.contains(&bound.target) && field.receives(bound.target)
+                !task.holders.contains(&bound.target) && field.serves(bound.target)
             })
         });
         let mut keys = Vec::new();
@@ -384,7 +392,13 @@ impl Repair {
         self.settle(&field, &keys, &flights, &made);
         self.bind(now_ns, &field, &made);
         if !self.at_random {
-            self.abilities.planned(&field, &self.bound);
+            let answers = |store: &StoreId| {
+                let heard = nodes.places.get(store).and_then(|place| self.heard.get(&place.node));
+                heard.is_some_and(|heard| now_ns < heard.at_ns + SILENT_MS * MS)
+            };
+            let bound = self.bound.values();
+            let bound = bound.filter(|bound| answers(&bound.source) && answers(&bound.target));
+            self.abilities.planned(&field, &bound.collect::<Vec<_>>());
         }
         self.tell(round, &field, input.capacity_mb_s());
         Ok(())

@@ -60,6 +60,11 @@ pub trait Disk: Send + Sync + 'static {
     fn sync_dir(&self, path: &Path, site: &'static str) -> io::Result<()>;
     /// Free and total bytes of the file system that holds `path`.
     fn space(&self, path: &Path) -> io::Result<Space>;
+    /// Bytes that the device below `path` has read and written since some moment, for everybody;
+    /// `None` where nobody counts them (network file systems, several devices, simulations).
+    fn device_bytes(&self, _path: &Path) -> Option<u64> {
+        None
+    }
     /// Takes a lock on `path` (made if missing) that ends with the returned value or the process.
     /// Fails with `WouldBlock` when another process holds it.
     fn lock(&self, path: &Path) -> io::Result<Box<dyn Send + Sync>>;

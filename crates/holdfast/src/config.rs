@@ -91,6 +91,9 @@ config! {
     /// all nodes of the rack; "0" where it carries what they can send. Recovery keeps all of them
     /// together below a share of it.
     rack_link: String = r#""0""#;
+    /// What each of the node's disks carries, reading and writing together, bytes a second; "0"
+    /// where its link carries less. Recovery keeps foreground and itself below a share of it.
+    disk_throughput: String = r#""0""#;
     /// Capacity of new chunks, up to 64M: less only where a cluster is tried out in small.
     chunk: String = r#""64M""#;
     /// Keep one of the copies of what is written through this node in its own store, so that it
@@ -180,6 +183,7 @@ impl Config {
             ("s3_hot", &self.s3_hot),
             ("link", &self.link),
             ("rack_link", &self.rack_link),
+            ("disk_throughput", &self.disk_throughput),
             ("chunk", &self.chunk),
         ] {
             bytes(key, size)?;
@@ -235,6 +239,10 @@ impl Config {
 
     pub fn rack_link_bytes(&self) -> u64 {
         bytes("rack_link", &self.rack_link).unwrap_or(0)
+    }
+
+    pub fn disk_throughput_bytes(&self) -> u64 {
+        bytes("disk_throughput", &self.disk_throughput).unwrap_or(0)
     }
 
     pub fn link_bytes(&self) -> u64 {

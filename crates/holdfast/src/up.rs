@@ -153,6 +153,7 @@ fn node_config(config: &Config, data: &Path) -> NodeConfig {
         tell: |waits| eprintln!("holdfast: {waits}"),
         link_bytes_per_second: config.link_bytes(),
         rack_bytes_per_second: config.rack_link_bytes(),
+        disk_bytes_per_second: config.disk_throughput_bytes(),
         chunk_bytes: config.chunk_bytes(),
         near: config.near,
         repair_at_random: config.planner == "random",

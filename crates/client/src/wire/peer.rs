@@ -280,6 +280,8 @@ pub struct Report {
     /// Bytes a second, the mean of the last second.
     pub foreground: Directions,
     pub recovery: Directions,
+    /// Each of its `disk` stores.
+    pub disks: Vec<DiskLoad>,
     /// 90th percentile of the answers of other nodes to this one's readers lately, in
     /// microseconds, and how many there were.
     pub answer_us_p90: u32,
@@ -294,11 +296,26 @@ codec_struct!(Report {
     rack_bytes_per_second,
     foreground,
     recovery,
+    disks,
     answer_us_p90,
     answers,
     flights,
     ended
 });
+
+/// What the disk of one store does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DiskLoad {
+    pub store: StoreId,
+    /// What it can carry, reading and writing together; 0 where that limits nothing.
+    pub bytes_per_second: u64,
+    /// Bytes a second that it reads and writes for others than recovery, as far as it is known.
+    pub foreground: u64,
+    /// Read of it and written to it by recovery, and for which part of the time it was at that.
+    pub recovery: Directions,
+    pub busy_per_mille: u32,
+}
+codec_struct!(DiskLoad { store, bytes_per_second, foreground, recovery, busy_per_mille });
 
 /// Bytes a second of a node, out and in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

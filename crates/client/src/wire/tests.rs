@@ -274,6 +274,13 @@ fn peer_copies(m: &mut Messages) {
         rack_bytes_per_second: 1,
         foreground: peer::Directions { out: 3, into: 4 },
         recovery: peer::Directions { out: 5, into: 6 },
+        disks: vec![peer::DiskLoad {
+            store,
+            bytes_per_second: 7,
+            foreground: 8,
+            recovery: peer::Directions { out: 9, into: 10 },
+            busy_per_mille: 11,
+        }],
         answer_us_p90: 7,
         answers: 8,
         flights: vec![flight],

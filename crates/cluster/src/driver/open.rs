@@ -72,6 +72,8 @@ pub struct NodeConfig {
     pub link_bytes_per_second: u64,
     /// What the link between the node's rack and the others carries; 0 where it limits nothing.
     pub rack_bytes_per_second: u64,
+    /// Of each disk, reading and writing together; 0 where that limits nothing.
+    pub disk_bytes_per_second: u64,
     /// Repair is planned by chance, as long as this node leads: to compare with.
     pub repair_at_random: bool,
     pub fold: FoldOptions,
@@ -99,6 +101,7 @@ impl NodeConfig {
             near: true,
             link_bytes_per_second: 0,
             rack_bytes_per_second: 0,
+            disk_bytes_per_second: 0,
             repair_at_random: false,
             fold: FoldOptions::default(),
             tell: |_| (),
@@ -166,7 +169,8 @@ impl Node {
             machine.peers.clone(),
             Arc::new(directory),
         );
-        replicator.set_links(config.link_bytes_per_second, config.rack_bytes_per_second);
+        let (link, rack_link) = (config.link_bytes_per_second, config.rack_bytes_per_second);
+        replicator.set_limits(link, rack_link, config.disk_bytes_per_second);
         replicator.set_leftovers(partial);
         replicator.events.snapshots_taken_over.store(taken_over, Ordering::Relaxed);
         let log_host = match &log.remote {

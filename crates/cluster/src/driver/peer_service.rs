@@ -183,14 +183,14 @@ impl Replicator {
             let bytes = m.bytes.min(FRAME_BODY_BYTES_MAX) as u64;
             let exported = store.export(m.chunk, m.generation, m.offset, bytes);
             done(exported.map(|part| {
-                counting.count_exported(part.bytes.len() as u64);
+                counting.count_exported(m.store, part.bytes.len() as u64);
                 let message = msg::Exported { bytes_total: part.bytes_total, crc: part.crc };
                 PeerReply { meta: message.to_bytes(), body: part.bytes }
             }));
         };
-        match self.export_wait(m.bytes as u64) {
-            0 => self.workers.run(read),
-            ms => self.peers.after(ms, Box::new(move || with.workers.run(read))),
+        match self.export_wait(m.store, m.bytes as u64) {
+            0 => self.at_disk(m.store, read),
+            ms => self.peers.after(ms, Box::new(move || with.at_disk(m.store, read))),
         }
     }
 

@@ -3,8 +3,10 @@
 //! `fence`, `latency`); this drives them over the node's own stores and [`Peers`]. Knows no view:
 //! a [`Directory`] says who is where. Called by the node's driver and by its peer service.
 
+mod bucket;
 mod compact;
 mod copy;
+mod disks;
 mod fence;
 mod hedge;
 mod latency;

@@ -1,24 +1,30 @@
-//! The detector of slow disks and links: a node that had work for longer than a moment and moved
-//! far less than it was given can do no more than it showed. A core; feeds the planner.
+//! The detector of slow disks and links: a node, or one of its disks, that had work for longer than
+//! a moment and moved far less than it was given can do no more than it showed. A core; feeds the planner.
 
-use super::field::Field;
+use super::field::{Bandwidth, DiskBandwidth, Field};
 use super::{Bound, MB};
 use crate::driver::replicas::Terms;
-use holdfast_base::ids::{ChunkId, NodeId, StoreId};
-use holdfast_client::wire::peer::Report;
+use holdfast_base::ids::{NodeId, StoreId};
+use holdfast_client::wire::peer::{Directions, DiskLoad, Report};
 use std::collections::BTreeMap;
 
 /// Below this share of what it was given, a node is slow; foreground that changes and partners
 /// that are slow themselves explain the rest.
 const SLOW_SHARE: f32 = 0.4;
+/// Above this share of its limit it may be able to do more.
+const WELL_SHARE: f32 = 0.7;
 /// For so many plans in a row: three seconds.
 const SLOW_PLANS: u32 = 6;
+/// A disk that is slow is at it for this part of the time at least.
+const BUSY_PER_MILLE: u32 = 500;
 /// What a slow node is given: a little more than it showed, so that it can show more.
 const ROOM: f32 = 1.2;
+/// And then, each time that it does: what was a moment's trouble is over soon.
+const MORE: f32 = 1.5;
 /// Nobody is given less, or it could never show anything.
 const LEAST_MB_S: f32 = 0.1;
 
-/// One direction of one node.
+/// One direction of a node or of a disk.
 #[derive(Clone, Copy, Debug, Default)]
 struct Ability {
     /// What it was given in the last plan, if that was more than it could do until the next one.
@@ -31,7 +37,10 @@ struct Ability {
 impl Ability {
     /// Takes what was moved since the last plan.
     fn showed(&mut self, mb_s: f32) {
-        let Some(given) = self.given_mb_s.take() else { return };
+        let Some(given) = self.given_mb_s.take() else {
+            self.slow_plans = 0;
+            return;
+        };
         if mb_s < given * SLOW_SHARE {
             self.slow_plans += 1;
             if self.slow_plans >= SLOW_PLANS {
@@ -40,53 +49,124 @@ impl Ability {
             }
         } else {
             self.slow_plans = 0;
-            // It does what it is given: more is tried, until eq. 1 is less.
-            self.limit_mb_s = self.limit_mb_s.map(|limit| limit * ROOM);
+            // It does about what it may: more is tried, until eq. 1 is less.
+            let tried = |limit: f32| if mb_s < limit * WELL_SHARE { limit } else { limit * MORE };
+            self.limit_mb_s = self.limit_mb_s.map(tried);
         }
     }
 }
 
-/// Out and in of every node.
+/// Out and in of every node, and of every disk. A node with several disks is slow when all of them
+/// that had work are; else it is a disk.
 #[derive(Debug, Default)]
 pub struct Abilities {
     nodes: BTreeMap<NodeId, [Ability; 2]>,
+    disks: BTreeMap<StoreId, [Ability; 2]>,
 }
 
 impl Abilities {
-    /// What recovery may take of a node, out and in, in MB/s: eq. 1, or what it can do.
-    pub fn bandwidth(&self, node: NodeId, report: &Report, terms: &Terms) -> (f32, f32) {
+    /// What recovery may take of a node and of its disks: eq. 1, or what they can do.
+    pub fn bandwidth(&self, node: NodeId, report: &Report, terms: &Terms) -> Bandwidth {
         let link = report.link_bytes_per_second;
         let known = self.nodes.get(&node).copied().unwrap_or_default();
-        let one = |side: usize, foreground| {
-            let allowed = terms.allow(link, foreground) as f32 / MB;
+        let foreground = [report.foreground.out, report.foreground.into];
+        let link_mb_s = [0, 1].map(|side| {
+            let allowed = terms.allow(link, foreground[side]) as f32 / MB;
             known[side].limit_mb_s.map_or(allowed, |limit: f32| limit.min(allowed))
+        });
+        let terms = Terms { rate_max: 0, ..*terms };
+        let disk = |disk: &DiskLoad| {
+            let known = self.disks.get(&disk.store).copied().unwrap_or_default();
+            let sides_mb_s = known.map(|side| side.limit_mb_s.unwrap_or(f32::INFINITY));
+            let sum_mb_s = match disk.bytes_per_second {
+                0 => f32::INFINITY,
+                most => terms.allow(most, disk.foreground) as f32 / MB,
+            };
+            let limits = sum_mb_s < link_mb_s[0] + link_mb_s[1]
+                || sides_mb_s.iter().zip(link_mb_s).any(|(disk, link)| *disk < link);
+            limits.then_some((disk.store, DiskBandwidth { sides_mb_s, sum_mb_s }))
         };
-        (one(0, report.foreground.out), one(1, report.foreground.into))
+        Bandwidth { link_mb_s, disks: report.disks.iter().filter_map(disk).collect() }
     }
 
-    /// Notes what a plan gave, after taking what nodes showed since the one before.
-    pub fn planned(&mut self, field: &Field<'_>, bound: &BTreeMap<(ChunkId, StoreId), Bound>) {
-        let load = field.load(bound.values());
-        for (number, (site, node)) in field.sites().enumerate() {
+    /// Notes what a plan gave. `bound` are copies between nodes that both answer: who waits for one
+    /// that does not is not slow.
+    pub fn planned(&mut self, field: &Field<'_>, bound: &[&Bound]) {
+        let load = field.load(bound.iter().copied());
+        let given_to = |port: usize, side: usize| {
+            let node = &field.nodes[port];
+            [node.out_mb_s, node.in_mb_s][side]
+        };
+        // A second's work: the reports' mean is of one.
+        let busy = |given: f32, mb: f32| (given > 0.0 && mb >= given).then_some(given);
+        for (site, ports) in field.ports_by_site() {
             let sides = self.nodes.entry(site.node).or_default();
-            for (side, given) in [node.out_mb_s, node.in_mb_s].into_iter().enumerate() {
-                // A second's work: the reports' mean is of one.
-                let busy = given > 0.0 && load[side][number].1 >= given;
-                sides[side].given_mb_s = busy.then_some(given);
+            for (side, ability) in sides.iter_mut().enumerate() {
+                let given = ports.clone().map(|port| given_to(port, side)).sum();
+                ability.given_mb_s =
+                    busy(given, ports.clone().map(|port| load[side][port].1).sum());
             }
+        }
+        self.disks.values_mut().flatten().for_each(|ability| ability.given_mb_s = None);
+        let mut work: BTreeMap<(StoreId, usize), f32> = BTreeMap::new();
+        for bound in bound {
+            *work.entry((bound.source, 0)).or_default() += bound.mb_left();
+            *work.entry((bound.target, 1)).or_default() += bound.mb_left();
+        }
+        for ((store, side), mb) in work {
+            let Some(port) = field.number_of_store(store).map(|port| port as usize) else {
+                continue;
+            };
+            let all_mb = load[side][port].1;
+            let given = busy(given_to(port, side), all_mb).map(|given| given * mb / all_mb);
+            self.disks.entry(store).or_default()[side].given_mb_s = given;
         }
     }
 
+    /// Takes what a node and its disks showed since the last plan.
     pub fn heard(&mut self, node: NodeId, report: &Report) {
-        if let Some([out, into]) = self.nodes.get_mut(&node) {
-            out.showed(report.recovery.out as f32 / MB);
-            into.showed(report.recovery.into as f32 / MB);
+        let Some(sides) = self.nodes.get_mut(&node) else { return };
+        // A single one is its node.
+        let disks = if report.disks.len() > 1 { &report.disks[..] } else { &[] };
+        for (side, of_node) in sides.iter_mut().enumerate() {
+            let shown = |moved: &Directions| [moved.out, moved.into][side] as f32 / MB;
+            let (mut judged, mut slow) = (0, 0);
+            for disk in disks {
+                let Some(sides) = self.disks.get_mut(&disk.store) else { continue };
+                let Some(given) = sides[side].given_mb_s else { continue };
+                let does_little = shown(&disk.recovery) < given * SLOW_SHARE;
+                if does_little && disk.busy_per_mille < BUSY_PER_MILLE {
+                    // It waits for others.
+                    sides[side].given_mb_s = None;
+                    continue;
+                }
+                judged += 1;
+                slow += usize::from(does_little);
+            }
+            let all_are = judged > 1 && slow == judged;
+            if slow > 0 && !all_are {
+                of_node.given_mb_s = None;
+            }
+            of_node.showed(shown(&report.recovery));
+            for disk in disks {
+                let Some(sides) = self.disks.get_mut(&disk.store) else { continue };
+                if all_are {
+                    sides[side].given_mb_s = None;
+                }
+                sides[side].showed(shown(&disk.recovery));
+            }
         }
     }
 
     /// What a node was found to be able to do, if that is less than its link.
     pub fn limit(&self, node: NodeId) -> Option<f32> {
         let sides = self.nodes.get(&node)?;
+        sides.iter().filter_map(|side| side.limit_mb_s).reduce(f32::min)
+    }
+
+    /// The same of a disk.
+    pub fn disk_limit(&self, store: StoreId) -> Option<f32> {
+        let sides = self.disks.get(&store)?;
         sides.iter().filter_map(|side| side.limit_mb_s).reduce(f32::min)
     }
 }

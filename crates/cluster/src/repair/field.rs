@@ -9,6 +9,7 @@ use holdfast_base::ids::{ChunkId, Generation, Index, NodeId, StoreId, Tier};
 use holdfast_recovery::model::{self, Flight, class};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 /// A chunk that needs copies.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -159,48 +160,103 @@ impl Nodes {
     }
 }
 
-/// Copies and MB under way of every node, out and in.
+/// Copies and MB under way of every port, out and in.
 pub type Load = [Vec<(usize, f32)>; 2];
 
-/// The planner's numbers of nodes and tasks.
+/// What recovery may take of a node, in MB/s: of its link, and of those disks that limit it.
+#[derive(Clone, Debug, Default)]
+pub struct Bandwidth {
+    pub link_mb_s: [f32; 2],
+    pub disks: BTreeMap<StoreId, DiskBandwidth>,
+}
+
+/// What recovery may take of a disk, in MB/s; infinite where nothing limits it.
+#[derive(Clone, Copy, Debug)]
+pub struct DiskBandwidth {
+    /// Out and in.
+    pub sides_mb_s: [f32; 2],
+    /// Both together.
+    pub sum_mb_s: f32,
+}
+
+/// What the planner takes for a node: a disk that limits, or all other stores of a node.
+#[derive(Clone, Copy, Debug)]
+pub struct Port {
+    /// The node's number among the sites.
+    site: usize,
+    /// Of the node's link, which its ports share.
+    pub link_mb_s: [f32; 2],
+    /// Of a disk that limits, out and in together.
+    pub sum_mb_s: Option<f32>,
+}
+
+/// The planner's numbers of ports and tasks.
 pub struct Field<'a> {
     sites: &'a Nodes,
+    /// Ports, those of one node side by side.
     pub nodes: Vec<model::Node>,
+    pub ports: Vec<Port>,
+    by_store: BTreeMap<StoreId, u32>,
     pub tasks: model::Tasks,
     /// By number, and their numbers by chunk.
     named: Vec<&'a Task>,
     numbers: BTreeMap<ChunkId, u32>,
-    /// Nodes of each host that has several.
+    /// Ports of each host that has several.
     shared: BTreeMap<&'a str, Vec<u32>>,
 }
 
 impl<'a> Field<'a> {
-    /// `bandwidth` says what recovery may take of a live node, out and in, in MB/s; nothing for
-    /// one that has not reported.
-    pub fn new(sites: &'a Nodes, bandwidth: impl Fn(&Site) -> Option<(f32, f32)>) -> Field<'a> {
+    /// `bandwidth` says what recovery may take of a live node; nothing for one that has not
+    /// reported.
+    pub fn new(sites: &'a Nodes, bandwidth: impl Fn(&Site) -> Option<Bandwidth>) -> Field<'a> {
+        let mut field = Field {
+            sites,
+            nodes: Vec::new(),
+            ports: Vec::new(),
+            by_store: BTreeMap::new(),
+            tasks: model::Tasks::default(),
+            named: Vec::new(),
+            numbers: BTreeMap::new(),
+            shared: BTreeMap::new(),
+        };
         let mut racks: BTreeMap<&str, u32> = BTreeMap::new();
-        let mut hosts: BTreeMap<&str, Vec<u32>> = BTreeMap::new();
-        let mut nodes = Vec::new();
         for (number, site) in sites.sites.iter().enumerate() {
             let next = racks.len() as u32;
             let rack = *racks.entry(&site.rack).or_insert(next);
-            hosts.entry(&site.host).or_default().push(number as u32);
             let found = if site.live { bandwidth(site) } else { None };
-            let (out_mb_s, in_mb_s) = found.unwrap_or((0.0, 0.0));
-            let in_mb_s = if site.targets.is_empty() { 0.0 } else { in_mb_s };
-            nodes.push(model::Node { rack, out_mb_s, in_mb_s });
+            field.add_ports(number, site, rack, &found.unwrap_or_default());
         }
-        hosts.retain(|_, nodes| nodes.len() > 1);
-        let tasks = model::Tasks::default();
-        Field { sites, nodes, tasks, named: Vec::new(), numbers: BTreeMap::new(), shared: hosts }
+        field.shared.retain(|_, ports| ports.len() > 1);
+        field
     }
 
-    fn number(&self, node: NodeId) -> Option<u32> {
-        self.sites.sites.binary_search_by_key(&node, |site| site.node).ok().map(|at| at as u32)
+    /// A port for each disk that limits, and one for the other stores.
+    fn add_ports(&mut self, number: usize, site: &'a Site, rack: u32, bandwidth: &Bandwidth) {
+        let link_mb_s = bandwidth.link_mb_s;
+        let mut add = |stores: &[StoreId], disk: Option<&DiskBandwidth>| {
+            let port = self.ports.len() as u32;
+            let most = |side: usize| match disk {
+                Some(disk) => link_mb_s[side].min(disk.sides_mb_s[side]).min(disk.sum_mb_s),
+                None => link_mb_s[side],
+            };
+            let takes = site.targets.iter().any(|(store, _)| stores.contains(store));
+            let (out_mb_s, in_mb_s) = (most(0), if takes { most(1) } else { 0.0 });
+            self.nodes.push(model::Node { rack, out_mb_s, in_mb_s });
+            let sum_mb_s = disk.map(|disk| disk.sum_mb_s);
+            self.ports.push(Port { site: number, link_mb_s, sum_mb_s });
+            self.by_store.extend(stores.iter().map(|store| (*store, port)));
+            self.shared.entry(&site.host).or_default().push(port);
+        };
+        let limits = |store: &&StoreId| bandwidth.disks.contains_key(store);
+        let (single, others): (Vec<StoreId>, Vec<StoreId>) = site.stores.iter().partition(limits);
+        single.iter().for_each(|store| add(&[*store], bandwidth.disks.get(store)));
+        if !others.is_empty() || single.is_empty() {
+            add(&others, None);
+        }
     }
 
-    fn number_of_store(&self, store: StoreId) -> Option<u32> {
-        self.number(self.sites.places.get(&store)?.node)
+    pub fn number_of_store(&self, store: StoreId) -> Option<u32> {
+        self.by_store.get(&store).copied()
     }
 
     /// Enters a task; one that cannot be planned (no copy of it can be read now) is only known.
@@ -209,7 +265,7 @@ impl<'a> Field<'a> {
         let mut others = BTreeSet::new();
         for store in &task.holders {
             let Some(place) = self.sites.places.get(store) else { continue };
-            let Some(node) = self.number(place.node) else { continue };
+            let Some(node) = self.number_of_store(*store) else { continue };
             match (place.serves, place.counts) {
                 (true, _) => drop(sources.insert(node)),
                 (false, true) => drop(others.insert(node)),
@@ -217,8 +273,8 @@ impl<'a> Field<'a> {
                 (false, false) => continue,
             }
             // Whoever shares a host with a copy takes none.
-            if let Some(nodes) = self.shared.get(self.sites.sites[node as usize].host.as_str()) {
-                others.extend(nodes);
+            if let Some(ports) = self.shared.get(self.site_of(node as usize).host.as_str()) {
+                others.extend(ports);
             }
         }
         let of_dropped = task.dropped.iter().filter_map(|store| self.number_of_store(*store));
@@ -250,8 +306,8 @@ impl<'a> Field<'a> {
         self.numbers.get(&chunk).map(|number| self.of(*number))
     }
 
-    /// Whether a copy to this store can go on.
-    pub fn receives(&self, store: StoreId) -> bool {
+    /// Whether copies of and to this store can go on.
+    pub fn serves(&self, store: StoreId) -> bool {
         self.sites.places.get(&store).is_some_and(|place| place.serves)
     }
 
@@ -299,14 +355,12 @@ impl<'a> Field<'a> {
     }
 
     pub fn source_store(&self, task: u32, node: u32) -> Option<StoreId> {
-        let id = self.sites.sites.get(node as usize)?.node;
-        let here = |store: &&StoreId| {
-            self.sites.places.get(store).is_some_and(|place| place.node == id && place.serves)
-        };
+        let here =
+            |store: &&StoreId| self.number_of_store(**store) == Some(node) && self.serves(**store);
         self.of(task).holders.iter().find(here).copied()
     }
 
-    /// The store of a node that is asked for, or the one with the least on its way for its free
+    /// The store of a port that is asked for, or the one with the least on its way for its free
     /// space: so all disks of a node work, and fill alike.
     pub fn target_store(
         &self,
@@ -314,7 +368,8 @@ impl<'a> Field<'a> {
         node: u32,
         on_way: &BTreeMap<StoreId, u64>,
     ) -> Option<StoreId> {
-        let targets = self.sites.sites.get(node as usize)?.targets.iter();
+        let targets = self.site_of(node as usize).targets.iter();
+        let targets = targets.filter(|(store, _)| self.number_of_store(*store) == Some(node));
         let asked = |store: &StoreId| task.to.is_none_or(|to| to == *store);
         let free = targets.filter(|(store, _)| !task.holders.contains(store) && asked(store));
         let rank = |(store, free): &&(StoreId, u32)| {
@@ -327,7 +382,7 @@ impl<'a> Field<'a> {
     pub fn load<'b>(&self, bound: impl Iterator<Item = &'b Bound>) -> Load {
         let mut load = [vec![(0, 0.0); self.nodes.len()], vec![(0, 0.0); self.nodes.len()]];
         for bound in bound {
-            let left = bound.bytes.saturating_sub(bound.done) as f32 / MB;
+            let left = bound.mb_left();
             let ends = [self.number_of_store(bound.source), self.number_of_store(bound.target)];
             for (side, node) in load.iter_mut().zip(ends) {
                 if let Some(node) = node {
@@ -339,11 +394,11 @@ impl<'a> Field<'a> {
         load
     }
 
-    pub fn site_of(&self, number: usize) -> &'a Site {
-        &self.sites.sites[number]
+    pub fn site_of(&self, port: usize) -> &'a Site {
+        &self.sites.sites[self.ports[port].site]
     }
 
-    /// What each node could send of all that is to be copied, by number.
+    /// What each port could send of all that is to be copied, by number.
     pub fn pending_mb(&self) -> Vec<f32> {
         let mut pending_mb = vec![0.0; self.nodes.len()];
         for task in 0..self.tasks.len() as u32 {
@@ -353,8 +408,14 @@ impl<'a> Field<'a> {
         pending_mb
     }
 
-    pub fn sites(&self) -> impl Iterator<Item = (&'a Site, &model::Node)> {
-        self.sites.sites.iter().zip(&self.nodes)
+    /// The ports of each node, by number.
+    pub fn ports_by_site(&self) -> impl Iterator<Item = (&'a Site, Range<usize>)> {
+        let mut from = 0;
+        self.ports.chunk_by(|one, next| one.site == next.site).map(move |ports| {
+            let of_one = from..from + ports.len();
+            from = of_one.end;
+            (self.site_of(of_one.start), of_one)
+        })
     }
 
     /// Whether some node could take a copy of the task.

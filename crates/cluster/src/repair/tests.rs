@@ -1,256 +1,9 @@
+mod world;
+
 use super::*;
 use holdfast_base::Error;
-use holdfast_base::ids::Tier;
-use holdfast_client::wire::peer::{Directions, Ended, Report};
-
-const SECOND: u64 = 1_000_000_000;
-const LINK: u64 = 100_000_000;
-const CHUNK_BYTES: u64 = 20_000_000;
-
-/// Nodes that do what they are told, at the speed of their links, with the leader's core.
-struct World {
-    nodes: Nodes,
-    tasks: Vec<Task>,
-    repair: Repair,
-    settings: RecoverySettings,
-    now_ns: u64,
-    machines: BTreeMap<NodeId, Machine>,
-    landed: Vec<Landed>,
-    /// Copies ever begun, in order.
-    begun: Vec<(ChunkId, StoreId, StoreId)>,
-    /// By which plan each was.
-    plans: Vec<u64>,
-}
-
-#[derive(Default)]
-struct Machine {
-    copies: Vec<(peer::Copy, u64)>,
-    ended: Vec<Ended>,
-    ends: u64,
-    number: u64,
-    foreground: Directions,
-    moved: Directions,
-    /// Bytes a second that its disk can do; 0 for its link's.
-    slow: u64,
-    /// Of its rack's link: what that carries, and the part of it that this node was told.
-    rack_link: u64,
-    rack: Directions,
-    silent: bool,
-}
-
-/// Node and store N on host N of rack N % 3, all well.
-fn site(n: u64) -> Site {
-    Site {
-        node: NodeId(n as u32),
-        host: format!("h{n}"),
-        rack: format!("r{}", n % 3),
-        address: format!("a{n}"),
-        incarnation: Index(n),
-        live: true,
-        stores: vec![StoreId(n)],
-        targets: vec![(StoreId(n), 100_000)],
-    }
-}
-
-fn task(chunk: u64, live: usize, holders: &[u64]) -> Task {
-    Task {
-        chunk: ChunkId(chunk),
-        generation: Generation(0),
-        tier: Tier::Disk,
-        bytes: CHUNK_BYTES,
-        live,
-        wanted: 3,
-        drains: false,
-        to: None,
-        holders: holders.iter().map(|store| StoreId(*store)).collect(),
-        dropped: Vec::new(),
-    }
-}
-
-impl World {
-    fn new(count: u64, tasks: Vec<Task>) -> World {
-        let place = |n: u64| Place { node: NodeId(n as u32), serves: true, counts: true };
-        World {
-            nodes: Nodes {
-                sites: (1..=count).map(site).collect(),
-                places: (1..=count).map(|n| (StoreId(n), place(n))).collect(),
-            },
-            tasks,
-            repair: Repair::new(Index(9), 0, false),
-            settings: RecoverySettings::default(),
-            now_ns: 0,
-            machines: (1..=count).map(|n| (NodeId(n as u32), Machine::default())).collect(),
-            landed: Vec::new(),
-            begun: Vec::new(),
-            plans: Vec::new(),
-        }
-    }
-
-    fn machine(&mut self, node: u64) -> &mut Machine {
-        self.machines.get_mut(&NodeId(node as u32)).unwrap()
-    }
-
-    fn lose(&mut self, node: u64) {
-        let site = &mut self.nodes.sites[node as usize - 1];
-        (site.live, site.targets) = (false, Vec::new());
-        let place = self.nodes.places.get_mut(&StoreId(node)).unwrap();
-        (place.serves, place.counts) = (false, false);
-        self.machine(node).silent = true;
-    }
-
-    /// One round: orders reach the nodes, time passes, and their reports come back at once, as
-    /// they were when the orders came.
-    fn round(&mut self) -> Vec<Orders> {
-        let round = Round {
-            now_ns: self.now_ns,
-            tasks: &self.tasks,
-            nodes: &self.nodes,
-            settings: self.settings,
-        };
-        let (orders, found) = self.repair.round(&round).unwrap();
-        self.count(found);
-        for orders in &orders {
-            let site = self.nodes.site(orders.node).unwrap().clone();
-            let Some(report) = self.follow(orders) else { continue };
-            let landed = self.repair.heard(self.now_ns, &site, report);
-            self.count(landed);
-        }
-        self.work(PLAN_MS * MS);
-        self.now_ns += PLAN_MS * MS;
-        orders
-    }
-
-    fn count(&mut self, landed: Vec<Landed>) {
-        for landed in landed {
-            let task = self.tasks.iter_mut().find(|task| task.chunk == landed.chunk).unwrap();
-            assert!(!task.holders.contains(&landed.store));
-            task.holders.push(landed.store);
-            task.live += 1;
-            self.tasks.retain(|task| task.live < task.wanted);
-            self.repair.counted(self.now_ns, landed, Ok(()));
-            self.landed.push(landed);
-        }
-    }
-
-    fn follow(&mut self, orders: &Orders) -> Option<Report> {
-        let machine = self.machines.get_mut(&orders.node).unwrap();
-        if machine.silent {
-            return None;
-        }
-        machine.number = orders.plan.number;
-        machine.ended.retain(|ended| ended.number > orders.plan.heard);
-        if !orders.plan.look {
-            machine.rack = orders.plan.rack;
-            let had = std::mem::take(&mut machine.copies);
-            for copy in orders.plan.copies.clone() {
-                if machine.ended.iter().any(|e| (e.chunk, e.store) == (copy.chunk, copy.store)) {
-                    continue;
-                }
-                let same = |old: &&(peer::Copy, u64)| {
-                    (old.0.chunk, old.0.source) == (copy.chunk, copy.source)
-                };
-                let done = had.iter().find(same).map(|old| old.1);
-                if done.is_none() {
-                    self.begun.push((copy.chunk, copy.source, copy.store));
-                    self.plans.push(orders.plan.number);
-                }
-                machine.copies.push((copy, done.unwrap_or(0)));
-            }
-        }
-        let flight = |(copy, done): &(peer::Copy, u64)| peer::Flight {
-            store: copy.store,
-            chunk: copy.chunk,
-            generation: copy.generation,
-            source: copy.source,
-            bytes_done: *done,
-            bytes_total: CHUNK_BYTES,
-            bytes_received: *done,
-            age_ms: 1000,
-        };
-        Some(Report {
-            number: machine.number,
-            link_bytes_per_second: LINK,
-            rack_bytes_per_second: machine.rack_link,
-            foreground: machine.foreground,
-            recovery: machine.moved,
-            flights: machine.copies.iter().map(flight).collect(),
-            ended: machine.ended.clone(),
-            ..Report::default()
-        })
-    }
-
-    /// Copies move: each link is shared evenly, by eq. 1, and both ends have their say.
-    fn work(&mut self, ns: u64) {
-        let terms = Terms::default();
-        let mut sending: BTreeMap<NodeId, u64> = BTreeMap::new();
-        let node_of = |store: StoreId| NodeId(store.0 as u32);
-        for machine in self.machines.values() {
-            machine
-                .copies
-                .iter()
-                .for_each(|(copy, _)| *sending.entry(node_of(copy.source)).or_default() += 1);
-        }
-        let limit = |machine: &Machine, foreground, rack| {
-            let limits = [machine.slow, rack].into_iter().filter(|limit| *limit > 0);
-            limits.fold(terms.allow(LINK, foreground), u64::min)
-        };
-        let gives: BTreeMap<NodeId, u64> = self
-            .machines
-            .iter()
-            .map(|(node, m)| {
-                let most = limit(m, m.foreground.out, m.rack.out);
-                (*node, most / sending.get(node).unwrap_or(&1))
-            })
-            .collect();
-        let mut sent: BTreeMap<NodeId, u64> = BTreeMap::new();
-        for machine in self.machines.values_mut() {
-            let takes = limit(machine, machine.foreground.into, machine.rack.into);
-            let each = takes / machine.copies.len().max(1) as u64;
-            machine.moved.into = 0;
-            for (copy, done) in &mut machine.copies {
-                let speed = each.min(gives[&node_of(copy.source)]);
-                *done += speed * (ns / MS) / 1000;
-                machine.moved.into += speed;
-                *sent.entry(node_of(copy.source)).or_default() += speed;
-            }
-            for (copy, _) in machine.copies.extract_if(.., |(_, done)| *done >= CHUNK_BYTES) {
-                machine.ends += 1;
-                machine.ended.push(Ended {
-                    number: machine.ends,
-                    store: copy.store,
-                    chunk: copy.chunk,
-                    generation: copy.generation,
-                    bytes: CHUNK_BYTES,
-                    failure: String::new(),
-                });
-            }
-        }
-        for (node, machine) in &mut self.machines {
-            machine.moved.out = sent.get(node).copied().unwrap_or(0);
-        }
-    }
-
-    /// Until nothing is short; answers the seconds.
-    fn finish(&mut self) -> f64 {
-        let began_ns = self.now_ns;
-        while !self.tasks.is_empty() {
-            self.round();
-            assert!(self.now_ns < began_ns + 600 * SECOND, "{:?}", self.repair.told());
-        }
-        (self.now_ns - began_ns) as f64 / 1e9
-    }
-}
-
-/// Tasks of chunks that lost their copy on store 1, with the others on two stores each.
-fn lost_one(chunks: u64, nodes: u64) -> Vec<Task> {
-    let pair = |chunk: u64| {
-        let first = 2 + chunk % (nodes - 1);
-        let second = 2 + (chunk / 3 + 1 + chunk % (nodes - 1)) % (nodes - 1);
-        let second = if second == first { 2 + (first - 1) % (nodes - 1) } else { second };
-        task(chunk, 2, &[1, first, second])
-    };
-    (1..=chunks).map(pair).collect()
-}
+use holdfast_client::wire::peer::Directions;
+use world::*;
 
 #[test]
 fn every_copy_is_made_near_the_speed_that_the_links_leave() {
@@ -419,6 +172,86 @@ fn a_slow_disk_is_found_and_given_less() {
     assert!(seconds < 60.0, "{seconds}");
 }
 
+/// A node was slow as a whole as soon as one of its disks was: the others had nothing to do.
+#[test]
+fn a_slow_disk_among_others_of_a_node_is_found_and_they_go_on() {
+    let mut world = World::new(9, lost_one(400, 9));
+    world.lose(1);
+    world.add_disk(6, 100_000);
+    world.machine(6).disks.entry(StoreId(16)).or_default().carries = 5_000_000;
+    let mut most = Directions::default();
+    for round in 0..60 {
+        world.round();
+        let moved = world.machines[&NodeId(6)].moved;
+        if (20..40).contains(&round) {
+            most.out = most.out.max(moved.out);
+            most.into = most.into.max(moved.into);
+        }
+    }
+    let limit = |store| world.repair.abilities.disk_limit(StoreId(store));
+    assert!((1.0..15.0).contains(&limit(16).unwrap()), "{:?}", limit(16));
+    assert!(limit(6).is_none_or(|limit| limit > 40.0), "{:?}", limit(6));
+    let of_node = world.repair.abilities.limit(NodeId(6));
+    assert!(of_node.is_none_or(|limit| limit > 40.0), "{of_node:?}");
+    assert!(most.into > 60_000_000, "{most:?} with its good disk");
+    let seconds = world.finish();
+    assert!(seconds < 30.0, "{seconds} s more");
+}
+
+/// Copies from a node that died stood still until it counted as lost, and who had asked for them
+/// was slow for a minute after that.
+#[test]
+fn who_waits_for_a_node_that_does_not_answer_is_not_slow() {
+    let mut world = World::new(4, (1..=100).map(|chunk| task(chunk, 1, &[4])).collect());
+    (0..4).for_each(|_| drop(world.round()));
+    assert!(world.machine(2).moved.into > 0);
+    world.machine(4).silent = true;
+    (0..12).for_each(|_| drop(world.round()));
+    let limits = [2, 3].map(|node| world.repair.abilities.limit(NodeId(node)));
+    assert_eq!(limits, [None; 2]);
+}
+
+#[test]
+fn a_slow_link_is_the_nodes_and_not_its_disks() {
+    let mut world = World::new(9, lost_one(400, 9));
+    world.lose(1);
+    world.add_disk(6, 100_000);
+    world.machine(6).slow = 5_000_000;
+    (0..30).for_each(|_| drop(world.round()));
+    let limit = world.repair.abilities.limit(NodeId(6)).unwrap();
+    assert!((3.0..15.0).contains(&limit), "{limit}");
+    let seconds = world.finish();
+    assert!(seconds < 60.0, "{seconds}");
+}
+
+#[test]
+fn disks_share_reads_and_writes_and_are_never_given_more_than_they_carry() {
+    let mut world = World::new(9, lost_one(400, 9));
+    world.lose(1);
+    // 40 MB/s of a disk that its readers take 10 MB/s of: 20 for recovery, both ways together.
+    let disk =
+        DiskOf { carries: 40_000_000, told: true, foreground: 10_000_000, ..DiskOf::default() };
+    world.machine(6).disks.insert(StoreId(6), disk);
+    world.machine(7).disks.insert(StoreId(7), disk);
+    world.add_disk(7, 100_000);
+    let (mut of_six, mut of_seven) = (0, 0);
+    for _ in 0..12 {
+        world.round();
+        for disk in [6, 7] {
+            let moved = world.machine(disk).disks[&StoreId(disk)].moved;
+            let mb_s = (moved.out + moved.into) / 1_000_000;
+            assert!(mb_s <= 21, "{mb_s} MB/s of 20 at the disk of store {disk}");
+            if disk == 6 {
+                of_six = of_six.max(mb_s)
+            }
+        }
+        of_seven = of_seven.max(world.machines[&NodeId(7)].moved.into / 1_000_000);
+    }
+    assert!(of_six >= 15, "{of_six} of 20 MB/s are used");
+    assert!(of_seven >= 60, "the other disk has the link to itself: {of_seven} MB/s");
+    world.finish();
+}
+
 /// Out and in of the nodes of rack 0, in MB/s.
 fn moved_by_rack_0(world: &World) -> [u64; 2] {
     let moved = [3, 6, 9].map(|node| world.machines[&NodeId(node)].moved);
@@ -459,14 +292,7 @@ fn who_has_nothing_to_send_leaves_the_racks_link_to_its_neighbours() {
 fn all_disks_of_a_node_take_copies_by_their_free_space() {
     let mut world = World::new(4, lost_one(60, 4));
     world.lose(1);
-    for n in 2..=4 {
-        let second = StoreId(10 + n);
-        let place = Place { node: NodeId(n as u32), serves: true, counts: true };
-        world.nodes.places.insert(second, place);
-        let site = &mut world.nodes.sites[n as usize - 1];
-        site.stores.push(second);
-        site.targets = vec![(StoreId(n), 100_000), (second, 300_000)];
-    }
+    (2..=4).for_each(|n| world.add_disk(n, 300_000));
     world.round();
     let orders = world.round();
     let mut counts = [0; 2];

@@ -3,7 +3,7 @@
 
 use super::field::Field;
 use super::{Bound, MB, MS, Repair, Round, Task};
-use holdfast_base::ids::{ChunkId, NodeId};
+use holdfast_base::ids::ChunkId;
 use holdfast_base::units::format_bytes;
 use holdfast_client::wire::admin::{RecoverySettings, SlowTask};
 use std::collections::BTreeMap;
@@ -42,7 +42,7 @@ impl Repair {
         // Ends without a transfer do nothing.
         let load = field.load(bound());
         let mut sides = [0.0f32; 2];
-        for (number, (_, node)) in field.sites().enumerate() {
+        for (number, node) in field.nodes.iter().enumerate() {
             for (side, mb_s) in [node.out_mb_s, node.in_mb_s].into_iter().enumerate() {
                 sides[side] += if load[side][number].0 > 0 { mb_s } else { 0.0 };
             }
@@ -98,14 +98,21 @@ impl Repair {
         if age_ms < SLOW_MS.max(fair_ms * SLOW_TIMES) {
             return None;
         }
-        let [source, target] = [bound.source, bound.target]
-            .map(|store| round.nodes.places.get(&store).map(|place| place.node));
+        let stores = [bound.source, bound.target];
+        let [source, target] =
+            stores.map(|store| round.nodes.places.get(&store).map(|place| place.node));
         let (source, target) = (source?, target?);
         if bound.received == 0 {
             return Some(format!("node {source} has sent nothing of it to node {target} yet"));
         }
         for (side, (node, verb)) in [(source, "sends"), (target, "receives")].iter().enumerate() {
             let told = |mb_s: f32| format_bytes((mb_s * MB) as u64);
+            if let Some(limit) = self.abilities.disk_limit(stores[side]) {
+                let (store, limit) = (stores[side], told(limit));
+                return Some(format!(
+                    "the disk of store `{store}` on node {node} is slow: it {verb} no more than {limit}/s"
+                ));
+            }
             if let Some(limit) = self.abilities.limit(*node) {
                 let limit = told(limit);
                 return Some(format!("node {node} is slow: it {verb} no more than {limit}/s"));
@@ -115,19 +122,21 @@ impl Repair {
                 return Some(format!("the link of node {node}'s rack leaves it {part}/s"));
             }
         }
-        let foreground = |node: NodeId, out: bool| {
-            let heard = self.heard.get(&node)?;
-            let taken = heard.report.foreground;
-            Some((if out { taken.out } else { taken.into }, heard.report.link_bytes_per_second))
-        };
-        let share = |of: (u64, u64)| of.0 as f64 / of.1.max(1) as f64;
-        let (from, to) = (foreground(source, true)?, foreground(target, false)?);
-        let (node, (taken, link)) =
-            if share(from) >= share(to) { (source, from) } else { (target, to) };
-        Some(format!(
-            "the foreground takes {}/s of the {}/s of node {node}",
-            format_bytes(taken),
-            format_bytes(link)
-        ))
+        // Whoever leaves the smallest part of itself.
+        let mut taken: Vec<(u64, u64, String)> = Vec::new();
+        for (side, (node, store)) in [source, target].into_iter().zip(stores).enumerate() {
+            let report = &self.heard.get(&node)?.report;
+            let foreground = [report.foreground.out, report.foreground.into][side];
+            taken.push((foreground, report.link_bytes_per_second, format!("of node {node}")));
+            let disk = report.disks.iter().find(|disk| disk.store == store);
+            if let Some(disk) = disk.filter(|disk| disk.bytes_per_second > 0) {
+                let what = format!("of the disk of store `{store}` on node {node}");
+                taken.push((disk.foreground, disk.bytes_per_second, what));
+            }
+        }
+        let share = |(taken, all, _): &(u64, u64, String)| *taken as f64 / (*all).max(1) as f64;
+        let (taken, all, what) = taken.into_iter().max_by(|a, b| share(a).total_cmp(&share(b)))?;
+        let (taken, all) = (format_bytes(taken), format_bytes(all));
+        Some(format!("the foreground takes {taken}/s of the {all}/s {what}"))
     }
 }

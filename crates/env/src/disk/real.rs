@@ -6,7 +6,7 @@ use std::fs::{self, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -108,6 +108,15 @@ impl Disk for RealDisk {
             // As `df` counts: blocks kept for the superuser are nobody's to fill.
             total_bytes: (used + stat.f_bavail) * stat.f_frsize,
         })
+    }
+
+    fn device_bytes(&self, path: &Path) -> Option<u64> {
+        let device = fs::metadata(path).ok()?.dev();
+        let (major, minor) = (libc::major(device), libc::minor(device));
+        let counts = fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/stat")).ok()?;
+        let field = |at: usize| counts.split_whitespace().nth(at)?.parse::<u64>().ok();
+        // The kernel's Documentation/block/stat.rst: sectors of 512 bytes read, and written.
+        Some((field(2)? + field(6)?) * 512)
     }
 
     fn lock(&self, path: &Path) -> io::Result<Box<dyn Send + Sync>> {
@@ -239,6 +248,22 @@ mod tests {
         let names: Vec<_> = RealDisk.list(&dir).unwrap().into_iter().map(|e| e.name).collect();
         assert_eq!(names, ["a"]);
         assert!(RealDisk.space(&dir).unwrap().total_bytes > 0);
+        fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn what_a_device_carries_is_counted_where_the_kernel_does() {
+        let dir = scratch("device");
+        let before = RealDisk.device_bytes(&dir);
+        let file = RealDisk.create(&dir.join("f"), Access::Cached).unwrap();
+        file.write_at(&vec![7; 1 << 20], 0).unwrap();
+        file.sync("test").unwrap();
+        let after = RealDisk.device_bytes(&dir);
+        // Memory and some containers have no device.
+        assert_eq!(before.is_some(), after.is_some());
+        let (before, after) = (before.unwrap_or(0), after.unwrap_or(1 << 20));
+        assert!(after - before >= 1 << 20, "{} bytes", after - before);
+        assert_eq!(RealDisk.device_bytes(&dir.join("nothing")), None);
         fs::remove_dir_all(dir).unwrap();
     }
 

@@ -527,6 +527,38 @@ fn an_old_leaders_plan_is_refused_and_what_no_plan_has_is_given_up() {
     assert_eq!(world.store(4).usage().used_bytes, 0, "nothing of it stays");
 }
 
+/// A copy whose source was replaced for being slow went on to wait for what that owed it.
+#[test]
+fn another_source_is_asked_at_once_and_what_the_slow_one_sends_is_late() {
+    let world = World::new(4);
+    let data = noise(1, 3_500_000);
+    written(&world, &data, 500_000).end();
+    seal_silently(&world, &[1, 2, 3]).unwrap();
+    let mut exports = 0;
+    world.script(move |_, to, op| {
+        let export = op == peer::OP_PEER_EXPORT;
+        exports += u32::from(export && to == 2);
+        // The second block of the first source.
+        if export && to == 2 && exports == 3 { Fate::Late(20_000) } else { Fate::Arrives }
+    });
+    let node = world.node(4);
+    let order =
+        |number, copies| peer::Plan { epoch: Index(5), number, copies, ..Default::default() };
+    node.follow(order(1, vec![copy_order(&world, 2)])).unwrap();
+    world.settle_until(|net| net.sent_late > 0);
+    assert!(look(&world, 5, 0).flights[0].bytes_done > 0);
+    node.follow(order(100, vec![copy_order(&world, 3)])).unwrap();
+    world.settle();
+    let report = look(&world, 6, 0);
+    assert_eq!((report.ended.len(), report.ended[0].failure.as_str()), (1, ""));
+    assert_eq!(raw_bytes(&world.store(4), 4 << 20).unwrap(), data);
+    let arrived = &world.net.lock().unwrap().arrived;
+    let exports = arrived.iter().filter(|(_, op)| *op == peer::OP_PEER_EXPORT);
+    let sources: Vec<u32> = exports.map(|(node, _)| *node).collect();
+    let late = sources.iter().rposition(|node| *node == 2).unwrap();
+    assert!(late == sources.len() - 1 && sources.len() > 5, "{sources:?}");
+}
+
 #[test]
 fn compaction_switch_and_unlink_go_by_message_and_may_be_repeated() {
     let world = World::new(3);

@@ -46,6 +46,8 @@ pub struct Net {
     nodes: BTreeMap<u32, Arc<Replicator>>,
     /// Operations that arrived, with their receivers.
     pub arrived: Vec<(u32, u16)>,
+    /// How many were sent later than usual.
+    pub sent_late: usize,
     dead: Vec<u32>,
     incarnations: BTreeMap<u32, u64>,
 }
@@ -92,6 +94,7 @@ impl Peers for Ends {
             request.body = Some(Arc::new(bytes));
         }
         let wait = if let Fate::Late(ms) = fate { ms } else { WAY_MS };
+        net.lock().unwrap().sent_late += usize::from(wait > WAY_MS);
         let copies = match fate {
             Fate::Lost => 0,
             Fate::Twice => 2,
@@ -197,6 +200,7 @@ impl World {
             script: Box::new(|_, _, _| Fate::Arrives),
             nodes: BTreeMap::new(),
             arrived: Vec::new(),
+            sent_late: 0,
             dead: Vec::new(),
             incarnations: BTreeMap::new(),
         }));
@@ -261,7 +265,12 @@ impl World {
 
     /// Runs until nothing is left to happen.
     pub fn settle(&self) {
-        loop {
+        self.settle_until(|_| false);
+    }
+
+    /// Runs until nothing is left to happen, or `enough`.
+    pub fn settle_until(&self, enough: impl Fn(&Net) -> bool) {
+        while !enough(&self.net.lock().unwrap()) {
             let live: Vec<Store> = {
                 let net = self.net.lock().unwrap();
                 let live = net.nodes.iter().filter(|(node, _)| !net.dead.contains(node));

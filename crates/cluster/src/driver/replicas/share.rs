@@ -42,12 +42,45 @@ impl Terms {
     }
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Sample {
-    at_ns: u64,
-    /// Bytes since the start.
-    all: Flow,
-    recovery: Flow,
+/// Totals since the start, looked at now and then: what a second adds to them, lately.
+#[derive(Debug)]
+pub struct Means<const N: usize> {
+    /// When, and the totals; oldest first, of a little more than [`REPORT_NS`].
+    samples: VecDeque<(u64, [u64; N])>,
+}
+
+impl<const N: usize> Default for Means<N> {
+    fn default() -> Means<N> {
+        Means { samples: VecDeque::new() }
+    }
+}
+
+impl<const N: usize> Means<N> {
+    pub fn sample(&mut self, at_ns: u64, totals: [u64; N]) {
+        self.samples.push_back((at_ns, totals));
+        while self.samples.get(1).is_some_and(|next| next.0 + REPORT_NS <= at_ns) {
+            self.samples.pop_front();
+        }
+    }
+
+    /// Of the last `ns`, as far as is known.
+    fn over(&self, ns: u64) -> [u64; N] {
+        let Some(last) = self.samples.back() else { return [0; N] };
+        let since = self.samples.iter().rev().find(|sample| sample.0 + ns <= last.0);
+        let Some(first) = since.or(self.samples.front()) else { return [0; N] };
+        let took_ns = (last.0 - first.0) as u128;
+        let grown = |i: usize| u128::from(last.1[i] - first.1[i]);
+        let per_second = |i| (grown(i) * 1_000_000_000).checked_div(took_ns).unwrap_or(0) as u64;
+        std::array::from_fn(per_second)
+    }
+
+    pub fn now(&self) -> [u64; N] {
+        self.over(NOW_NS)
+    }
+
+    pub fn last_second(&self) -> [u64; N] {
+        self.over(REPORT_NS)
+    }
 }
 
 #[derive(Debug, Default)]
@@ -57,8 +90,16 @@ pub struct Share {
     /// Of the rack's link, likewise; 0 where it limits nothing.
     pub rack_link: u64,
     pub terms: Terms,
-    /// Oldest first, of a little more than [`REPORT_NS`].
-    samples: VecDeque<Sample>,
+    /// Received, all and for recovery; sent, all and for recovery.
+    means: Means<4>,
+}
+
+/// The foreground, and recovery. Recovery's bytes are counted by block and the others by packet,
+/// so that the difference is right over some blocks only.
+fn told_apart([received, imported, sent, exported]: [u64; 4]) -> (Flow, Flow) {
+    let (of_received, of_sent) = (received.saturating_sub(imported), sent.saturating_sub(exported));
+    let foreground = Flow { received: of_received, sent: of_sent };
+    (foreground, Flow { received: imported, sent: exported })
 }
 
 impl Share {
@@ -68,36 +109,13 @@ impl Share {
 
     /// Takes totals since the start: of everything, and of recovery alone.
     pub fn sample(&mut self, at_ns: u64, all: Flow, recovery: Flow) {
-        self.samples.push_back(Sample { at_ns, all, recovery });
-        while self.samples.get(1).is_some_and(|next| next.at_ns + REPORT_NS <= at_ns) {
-            self.samples.pop_front();
-        }
-    }
-
-    /// Bytes a second of the foreground and of recovery over the last `ns`, as far as is known.
-    /// Recovery's bytes are counted by block and the others by packet, so that the difference is
-    /// right over some blocks only.
-    fn mean(&self, ns: u64) -> (Flow, Flow) {
-        let Some(last) = self.samples.back() else { return Default::default() };
-        let since = self.samples.iter().rev().find(|sample| sample.at_ns + ns <= last.at_ns);
-        let Some(first) = since.or(self.samples.front()) else { return Default::default() };
-        let took_ns = (last.at_ns - first.at_ns) as u128;
-        if took_ns == 0 {
-            return Default::default();
-        }
-        let per_second = |bytes: u64| (bytes as u128 * 1_000_000_000 / took_ns) as u64;
-        let grown = |of: fn(&Flow) -> u64| {
-            let recovery = of(&last.recovery) - of(&first.recovery);
-            let all = of(&last.all) - of(&first.all);
-            (per_second(all.saturating_sub(recovery)), per_second(recovery))
-        };
-        let (received, sent) = (grown(|flow| flow.received), grown(|flow| flow.sent));
-        (Flow { received: received.0, sent: sent.0 }, Flow { received: received.1, sent: sent.1 })
+        let totals = [all.received, recovery.received, all.sent, recovery.sent];
+        self.means.sample(at_ns, totals);
     }
 
     /// What recovery may take from now on.
     pub fn allowed(&self) -> Flow {
-        let (foreground, _) = self.mean(NOW_NS);
+        let (foreground, _) = told_apart(self.means.now());
         let rack = self.terms.rack;
         let allow = |foreground, rack: u64| {
             let most = if rack == 0 { u64::MAX } else { rack };
@@ -111,7 +129,7 @@ impl Share {
 
     /// The foreground and recovery of the last second.
     pub fn report(&self) -> (Flow, Flow) {
-        self.mean(REPORT_NS)
+        told_apart(self.means.last_second())
     }
 }
 
