@@ -24,6 +24,9 @@ pub const OP_STATUS: u16 = 0x0004;
 /// `RING`: empty, over a Unix socket only and with the descriptor of a ring, see
 /// docs/formats/ring.md; answered empty.
 pub const OP_RING: u16 = holdfast_env::net::OP_RING;
+/// `YIELD`: empty; answered empty. What is answered over this connection from now on is marked as
+/// lower effort: recovery's blocks wait behind others' bytes where the network tells them apart.
+pub const OP_YIELD: u16 = holdfast_env::net::OP_YIELD;
 
 /// `CLUSTER`: empty; answered with [`admin::Cluster`].
 pub const OP_CLUSTER: u16 = 0x0006;

@@ -45,6 +45,9 @@ pub const OP_PING: u16 = 0x0001;
 /// descriptor of a [`crate::ring::Ring`]. After an answer without error everything goes through
 /// the ring. Refused unless the server spins.
 pub const OP_RING: u16 = 0x0005;
+/// Answered by the server itself: what it sends over this connection from now on may wait behind
+/// others' ([`Socket::yield_to_others`]).
+pub const OP_YIELD: u16 = 0x000a;
 
 /// One accepted connection; never reused in a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -34,14 +34,27 @@ pub(super) struct Cut {
     pub cuts: Arc<Cuts>,
 }
 
-impl Peers for Cut {
-    fn call(&self, address: &str, request: PeerRequest, done: PeerDone) {
-        if !self.cuts.holds(address) {
-            return self.peers.call(address, request, done);
-        }
+impl Cut {
+    fn refuse(&self, address: &str, done: PeerDone) {
         let why = format!("ask `{address}`: the way there is cut, see `holdfast dev cut`");
         // A call never answers before it returns.
         self.peers.after(1, Box::new(move || done(Err(Error::retry(why)))));
+    }
+}
+
+impl Peers for Cut {
+    fn call(&self, address: &str, request: PeerRequest, done: PeerDone) {
+        match self.cuts.holds(address) {
+            true => self.refuse(address, done),
+            false => self.peers.call(address, request, done),
+        }
+    }
+
+    fn call_yielding(&self, address: &str, request: PeerRequest, done: PeerDone) {
+        match self.cuts.holds(address) {
+            true => self.refuse(address, done),
+            false => self.peers.call_yielding(address, request, done),
+        }
     }
 
     fn after(&self, ms: u64, then: Box<dyn FnOnce() + Send>) {

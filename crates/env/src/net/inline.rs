@@ -9,7 +9,7 @@ use super::mailbox::{Mailbox, Message};
 use super::out::{Address, Out};
 use super::parse::{self, Next};
 use super::reactor::input::{begin, push_whole};
-use super::{BATCH_BYTES, BATCH_REQUESTS_MAX, ConnectionId, OP_PING, OP_RING, Service};
+use super::{BATCH_BYTES, BATCH_REQUESTS_MAX, ConnectionId, OP_PING, OP_RING, OP_YIELD, Service};
 use crate::Clock;
 use holdfast_base::frame::FrameKind;
 use holdfast_base::{Error, Result};
@@ -146,7 +146,9 @@ impl Inline {
                 request_id: header.request_id,
             };
             match header.opcode {
-                OP_PING => state.out.push(to, |m| m.extend_from_slice(&data[meta]), ().into()),
+                OP_PING | OP_YIELD => {
+                    state.out.push(to, |m| m.extend_from_slice(&data[meta]), ().into())
+                }
                 OP_RING => {
                     state.out.push_error(to, &Error::unsupported("there is no ring in here"));
                 }

@@ -45,6 +45,12 @@ pub trait Peers: Send + Sync + 'static {
     /// request was carried out is then unknown. An error that the server answered comes as it is.
     fn call(&self, address: &str, request: PeerRequest, done: PeerDone);
 
+    /// As [`Peers::call`], over a connection of its own, whose bytes wait behind all others where
+    /// the network tells them apart: for what is large and can wait.
+    fn call_yielding(&self, address: &str, request: PeerRequest, done: PeerDone) {
+        self.call(address, request, done);
+    }
+
     /// Calls `then` after about so long: for hedges and limits.
     fn after(&self, ms: u64, then: Box<dyn FnOnce() + Send>);
 

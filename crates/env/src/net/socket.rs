@@ -126,6 +126,25 @@ impl Socket {
         self.fd.as_raw_fd()
     }
 
+    /// Marks what is sent from now on as lower effort (RFC 8622, and Linux' own bulk priority):
+    /// queues that tell such bytes apart, in this host and in the network, send all others first.
+    pub fn yield_to_others(&self) {
+        const LOWER_EFFORT: libc::c_int = 1 << 2;
+        const TC_PRIO_BULK: libc::c_int = 2;
+        let set = |level, name, value: libc::c_int| {
+            let bytes = size_of::<libc::c_int>() as libc::socklen_t;
+            // SAFETY: the pointer and length describe `value`, which outlives the call. A socket
+            // that knows no such option goes on without.
+            unsafe {
+                libc::setsockopt(self.raw(), level, name, (&raw const value).cast(), bytes);
+            }
+        };
+        set(libc::IPPROTO_IP, libc::IP_TOS, LOWER_EFFORT);
+        set(libc::IPPROTO_IPV6, libc::IPV6_TCLASS, LOWER_EFFORT);
+        // Last, for the others change it.
+        set(libc::SOL_SOCKET, libc::SO_PRIORITY, TC_PRIO_BULK);
+    }
+
     /// Longest wait of a receive with [`Wait::Yes`]; nothing means for ever.
     pub fn set_receive_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         let time = timeout.unwrap_or(Duration::ZERO);

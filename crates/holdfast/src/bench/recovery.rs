@@ -42,6 +42,10 @@ pub struct Options {
     /// Shares of a link for foreground and recovery by Dayu
     #[arg(long, default_value = "0.75", value_name = "SHARES")]
     pub alpha: String,
+    /// Links send what is marked as lower effort (RFC 8622), as recovery's blocks are, after all
+    /// else
+    #[arg(long)]
+    pub lower_effort: bool,
     /// Repetitions, each with another foreground; medians are printed, with the spread
     #[arg(short = 'e', long = "repetitions", default_value_t = 5, value_name = "N")]
     pub repetitions: usize,
@@ -104,7 +108,7 @@ pub fn run(options: &Options, out: &mut Output) -> Result<()> {
     }
     let failed = options.nodes - 1;
     let chunks = options.chunks * failed;
-    let network = Network::new(options.nodes)?;
+    let network = Network::new(options.nodes, options.lower_effort)?;
     let mut nodes = Nodes::new(&options.data, options.nodes);
     if !nodes.has_template(chunks) {
         nodes.load(chunks, failed)?;

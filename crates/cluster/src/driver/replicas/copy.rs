@@ -372,7 +372,7 @@ impl Job {
                 }
             });
         };
-        self.with.peers.call(&order.source_address, request, Box::new(done));
+        self.with.peers.call_yielding(&order.source_address, request, Box::new(done));
     }
 
     /// A block has come: writes it and asks for the next. On a thread that may wait.

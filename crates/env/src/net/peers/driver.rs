@@ -5,6 +5,7 @@
 use super::core::{Finished, PeerConnection};
 use super::dial;
 use super::{PeerDone, PeerRequest, Peers};
+use crate::net::OP_YIELD;
 use crate::net::link::Link;
 use crate::net::mailbox::Mailbox;
 use crate::net::meter::Meter;
@@ -43,8 +44,9 @@ pub struct TcpPeers {
 
 struct Shared {
     mailbox: Mailbox<Message>,
-    /// Held for a look-up only. Never shrinks: there are as many as a cluster has addresses.
-    routes: Mutex<HashMap<String, Arc<Route>>>,
+    /// By address, and whether they yield. Held for a look-up only. Never shrinks: there are twice
+    /// as many as a cluster has addresses.
+    routes: Mutex<HashMap<(String, bool), Arc<Route>>>,
     clock: Arc<dyn Clock>,
     meter: Option<Arc<Meter>>,
     /// Set by the thread itself, before it calls anybody back.
@@ -55,6 +57,7 @@ struct Shared {
 struct Route {
     number: u32,
     address: String,
+    yields: bool,
     requests: AtomicUsize,
     bytes: AtomicU64,
 }
@@ -119,23 +122,21 @@ impl TcpPeers {
     }
 }
 
-impl Peers for TcpPeers {
-    fn call(&self, address: &str, request: PeerRequest, done: PeerDone) {
+impl TcpPeers {
+    fn send(&self, address: &str, yields: bool, request: PeerRequest, done: PeerDone) {
         let route = {
             let mut routes = self.shared.routes.lock().expect("no holder of this lock panics");
-            match routes.get(address) {
-                Some(route) => route.clone(),
-                None => {
-                    let route = Arc::new(Route {
-                        number: routes.len() as u32,
-                        address: address.to_owned(),
-                        requests: AtomicUsize::new(0),
-                        bytes: AtomicU64::new(0),
-                    });
-                    routes.insert(address.to_owned(), route.clone());
-                    route
-                }
-            }
+            let number = routes.len() as u32;
+            let route = routes.entry((address.to_owned(), yields)).or_insert_with(|| {
+                Arc::new(Route {
+                    number,
+                    address: address.to_owned(),
+                    yields,
+                    requests: AtomicUsize::new(0),
+                    bytes: AtomicU64::new(0),
+                })
+            });
+            route.clone()
         };
         let body_bytes = request.body.as_ref().map_or(0, |body| (**body).as_ref().len());
         let message = match Charged::new(&route, (request.meta.len() + body_bytes) as u64) {
@@ -144,6 +145,16 @@ impl Peers for TcpPeers {
             Err(e) => Message::Refused(done, e),
         };
         self.shared.mailbox.push(message);
+    }
+}
+
+impl Peers for TcpPeers {
+    fn call(&self, address: &str, request: PeerRequest, done: PeerDone) {
+        self.send(address, false, request, done);
+    }
+
+    fn call_yielding(&self, address: &str, request: PeerRequest, done: PeerDone) {
+        self.send(address, true, request, done);
     }
 
     fn after(&self, ms: u64, then: Box<dyn FnOnce() + Send>) {
@@ -350,6 +361,12 @@ impl Reactor {
             let e = why.clone().context(format!("ask `{}`", route.address));
             return self.finished.push((done, Err(e)));
         }
+        if route.yields && matches!(peer.state, State::Idle | State::Resting { .. }) {
+            // The first request of each connection.
+            let (opcode, deadline_ms) = (OP_YIELD, request.deadline_ms);
+            let first = PeerRequest { opcode, meta: Vec::new(), body: None, deadline_ms };
+            peer.core.submit_charged(self.now_ns, first, Box::new(drop), None, &mut self.finished);
+        }
         let (now_ns, charge) = (self.now_ns, Some(Box::new(charged) as _));
         peer.core.submit_charged(now_ns, request, done, charge, &mut self.finished);
         match peer.state {
@@ -413,6 +430,9 @@ impl Reactor {
                     else {
                         return;
                     };
+                    if peer.route.yields {
+                        link.socket.yield_to_others();
+                    }
                     peer.state = State::Connected { link };
                     self.touched.push(number);
                 }

@@ -115,6 +115,47 @@ fn kind(answer: mpsc::Receiver<Result<PeerReply>>) -> Kind {
     answer.recv().unwrap().unwrap_err().kind
 }
 
+/// Sockets of this process that touch `port` and are marked as yielding, as the kernel says.
+fn yielding_sockets(port: u16) -> usize {
+    let option = |fd: i32| {
+        let (mut value, mut bytes): (libc::c_int, libc::socklen_t) = (0, 4);
+        let to = (&raw mut value).cast();
+        // SAFETY: both pointers are to values that outlive the call, `bytes` is the first's size.
+        unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PRIORITY, to, &mut bytes) };
+        value
+    };
+    type Name =
+        unsafe extern "C" fn(libc::c_int, *mut libc::sockaddr, *mut libc::socklen_t) -> libc::c_int;
+    let touches = |fd: i32, name: Name| {
+        // SAFETY: all zeros is a value of this plain C struct.
+        let mut address: libc::sockaddr_in = unsafe { std::mem::zeroed() };
+        let mut bytes = size_of::<libc::sockaddr_in>() as libc::socklen_t;
+        // SAFETY: the pointers are to values that outlive the call, `bytes` is the first's size.
+        unsafe { name(fd, (&raw mut address).cast(), &mut bytes) };
+        u16::from_be(address.sin_port) == port
+    };
+    let ends = |fd: &i32| touches(*fd, libc::getsockname) || touches(*fd, libc::getpeername);
+    (0..1024).filter(ends).filter(|fd| option(*fd) == 2).count()
+}
+
+#[test]
+fn what_can_wait_has_a_connection_of_its_own_that_yields_at_both_ends() {
+    let w = World::new();
+    let port = w.address.rsplit_once(':').unwrap().1.parse().unwrap();
+    w.echo("first").unwrap();
+    assert_eq!(yielding_sockets(port), 0);
+    let (sender, receiver) = mpsc::channel();
+    let request =
+        PeerRequest { opcode: ECHO, meta: b"second".to_vec(), body: None, deadline_ms: 30_000 };
+    w.peers.call_yielding(&w.address, request, Box::new(move |reply| drop(sender.send(reply))));
+    assert_eq!(receiver.recv().unwrap().unwrap().meta, b"second");
+    assert_eq!(yielding_sockets(port), 2);
+    let counters = w.server.as_ref().unwrap().counters();
+    assert_eq!(counters.accepted.load(Ordering::Relaxed), 2);
+    w.echo("third").unwrap();
+    assert_eq!(yielding_sockets(port), 2, "the first connection is as it was");
+}
+
 #[test]
 fn answers_come_back_and_requests_arrive_in_order() {
     let w = World::new();

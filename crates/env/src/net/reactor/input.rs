@@ -7,7 +7,8 @@ use crate::net::out::{Address, Out};
 use crate::net::parse::{self, Next};
 use crate::net::socket::Wait;
 use crate::net::{
-    BATCH_BYTES, BodyTarget, ConnectionId, OP_PING, OP_RING, RECEIVE_BYTES, Service, TAIL_BYTES,
+    BATCH_BYTES, BodyTarget, ConnectionId, OP_PING, OP_RING, OP_YIELD, RECEIVE_BYTES, Service,
+    TAIL_BYTES,
 };
 use holdfast_base::Error;
 use holdfast_base::frame::{FrameKind, Header};
@@ -212,10 +213,13 @@ impl Reactor {
                 Ok(Next::Request { header, meta, body }) => {
                     *at = body.end;
                     body_bytes += body.len() as u64;
-                    if header.opcode == OP_PING {
+                    if let OP_PING | OP_YIELD = header.opcode {
+                        if header.opcode == OP_YIELD {
+                            connection.link.socket.yield_to_others();
+                        }
                         let to = Address {
                             kind: FrameKind::Response,
-                            opcode: OP_PING,
+                            opcode: header.opcode,
                             request_id: header.request_id,
                         };
                         connection.out.push(to, |m| m.extend_from_slice(&data[meta]), ().into());

@@ -1,6 +1,7 @@
 //! A network of its own for the experiment: one network namespace a node, joined by a bridge, and
-//! each node's link limited in both directions by the kernel (`tbf`). All of it lives in a
-//! namespace of this process and goes with it. Needs root, `ip`, `tc` and `unshare`.
+//! each node's link limited in both directions by the kernel (`tbf`, or `htb` where links honor
+//! marks). All of it lives in a namespace of this process and goes with it. Needs root, `ip`, `tc`
+//! and `unshare`.
 
 use holdfast_base::{Error, Result};
 use std::net::Ipv4Addr;
@@ -16,6 +17,8 @@ const INSIDE: &str = "HOLDFAST_BENCH_NETWORK";
 
 pub struct Network {
     pub nodes: usize,
+    /// Links have a second queue behind the first, for what is marked as lower effort.
+    lower_effort: bool,
 }
 
 /// Runs this very command again in namespaces of its own, unless it is there; answers how that
@@ -59,8 +62,37 @@ pub fn address(node: usize) -> Ipv4Addr {
     Ipv4Addr::new(10, 77, 0, 10 + node as u8)
 }
 
+/// What `tc` is told for one device.
+fn queue(device: &str, bits: u64, lower_effort: bool) -> Vec<String> {
+    if !lower_effort {
+        let tbf = format!("tbf rate {bits}bit burst {BURST_BYTES} latency {QUEUE_MS}ms");
+        return vec![format!("qdisc replace dev {device} root {tbf}")];
+    }
+    let limit_bytes = bits / 8 * QUEUE_MS / 1000;
+    let class = |parent: &str, class: &str, rate: u64, priority: u32| {
+        let rates = format!("rate {rate}bit ceil {bits}bit prio {priority}");
+        let bursts = format!("burst {BURST_BYTES} cburst {BURST_BYTES}");
+        format!("class add dev {device} parent {parent} classid {class} htb {rates} {bursts}")
+    };
+    let leaf = |class: &str, handle: &str| {
+        format!("qdisc add dev {device} parent {class} handle {handle} bfifo limit {limit_bytes}")
+    };
+    vec![
+        format!("qdisc replace dev {device} root handle 1: htb default 10"),
+        class("1:", "1:1", bits, 0),
+        class("1:1", "1:10", bits * 99 / 100, 0),
+        class("1:1", "1:20", bits / 100, 1),
+        leaf("1:10", "10:"),
+        leaf("1:20", "20:"),
+        // The six bits of the code point: 1.
+        format!(
+            "filter add dev {device} parent 1: protocol ip prio 1 u32 match ip dsfield 0x04 0xfc flowid 1:20"
+        ),
+    ]
+}
+
 impl Network {
-    pub fn new(nodes: usize) -> Result<Network> {
+    pub fn new(nodes: usize, lower_effort: bool) -> Result<Network> {
         run("mount", "-t tmpfs holdfast-netns /run")?;
         run("ip", "link set lo up")?;
         run("ip", "link add br0 type bridge")?;
@@ -76,17 +108,19 @@ impl Network {
             run("ip", &format!("{within} link set eth0 up"))?;
             run("ip", &format!("{within} link set lo up"))?;
         }
-        Ok(Network { nodes })
+        Ok(Network { nodes, lower_effort })
     }
 
     /// Limits every node's link to so many bytes a second each way.
     pub fn limit(&self, bytes_per_second: u64) -> Result<()> {
-        let bits = bytes_per_second * 8;
         for node in 0..self.nodes {
+            for words in queue(&format!("v{node}"), bytes_per_second * 8, self.lower_effort) {
+                run("tc", &words)?;
+            }
             let ns = namespace(node);
-            let tbf = format!("root tbf rate {bits}bit burst {BURST_BYTES} latency {QUEUE_MS}ms");
-            run("tc", &format!("qdisc replace dev v{node} {tbf}"))?;
-            run("ip", &format!("netns exec {ns} tc qdisc replace dev eth0 {tbf}"))?;
+            for words in queue("eth0", bytes_per_second * 8, self.lower_effort) {
+                run("ip", &format!("netns exec {ns} tc {words}"))?;
+            }
         }
         Ok(())
     }
