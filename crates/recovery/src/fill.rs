@@ -43,16 +43,21 @@ pub struct Filled {
 }
 
 impl Pass<'_> {
-    /// Where a copy of `task` must not go: into a rack that holds one, while a live one is left
-    /// that holds none; else to a node that holds one. `racks` is memory for the answer.
+    /// Where a copy of `task` must not go: anywhere but where it is asked to; else into a rack that
+    /// holds one, while a live one is left that holds none; else to a node that holds one. `racks`
+    /// is memory for the answer.
     #[inline]
     pub fn avoid<'b>(&'b self, task: u32, racks: &'b mut Vec<u32>) -> Avoid<'b> {
         let (holders, rack_of) = (self.tasks.holders(task), self.rack_of);
+        let all_but = self.tasks.target(task);
+        if all_but.is_some() {
+            return Avoid { rack_of, racks: &[], nodes: holders, all_but };
+        }
         racks.clear();
         racks.extend(holders.iter().map(|node| rack_of[*node as usize]));
         let spread = self.live_racks > racks.len() || self.can_spread(racks);
         let (racks, nodes) = if spread { (&racks[..], &[][..]) } else { (&[][..], holders) };
-        Avoid { rack_of, racks, nodes }
+        Avoid { rack_of, racks, nodes, all_but }
     }
 
     /// Whether a rack is left that holds no copy, counted: the slow way, for few racks.

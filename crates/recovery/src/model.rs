@@ -78,10 +78,14 @@ pub struct Tasks {
 struct Head {
     mb: f32,
     first: u32,
+    /// [`ANYWHERE`], or the only node that it may go to.
+    target: u32,
     sources: u8,
     holders: u8,
     class: u8,
 }
+
+const ANYWHERE: u32 = u32::MAX;
 
 /// Holders of one task: as many as the widest code has fragments.
 pub const HOLDERS_MAX: usize = 255;
@@ -100,7 +104,18 @@ impl Tasks {
         self.holders.extend_from_slice(sources);
         self.holders.extend_from_slice(others);
         let (sources, holders) = (sources.len() as u8, holders as u8);
-        self.heads.push(Head { mb, first, sources, holders, class });
+        self.heads.push(Head { mb, first, target: ANYWHERE, sources, holders, class });
+    }
+
+    /// As [`Tasks::push`], of a task that may go to `target` alone.
+    ///
+    /// # Panics
+    /// With more than [`HOLDERS_MAX`] sources.
+    pub fn push_to(&mut self, mb: f32, class: u8, sources: &[u32], target: u32) {
+        self.push(mb, class, sources, &[]);
+        if let Some(head) = self.heads.last_mut() {
+            head.target = target;
+        }
     }
 
     pub fn len(&self) -> usize {
@@ -119,6 +134,12 @@ impl Tasks {
     #[inline]
     pub fn class(&self, task: u32) -> u8 {
         self.heads[task as usize].class
+    }
+
+    #[inline]
+    pub fn target(&self, task: u32) -> Option<u32> {
+        let target = self.heads[task as usize].target;
+        (target != ANYWHERE).then_some(target)
     }
 
     #[inline]

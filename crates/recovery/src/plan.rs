@@ -118,6 +118,9 @@ impl Input<'_> {
             if let Some(node) = self.tasks.holders(*task).iter().find(|node| **node >= n) {
                 return refuse(format!("task `{task}` is held by the unknown node `{node}`"));
             }
+            if let Some(node) = self.tasks.target(*task).filter(|node| *node >= n) {
+                return refuse(format!("task `{task}` goes to the unknown node `{node}`"));
+            }
         }
         for flight in self.flights {
             if flight.source >= n || flight.destination >= n {

@@ -38,18 +38,21 @@ impl Side {
     }
 }
 
-/// Where a copy must not go: near the chunk's other holders.
+/// Where a copy must not go: near the chunk's other holders; or anywhere but where it is asked to.
 #[derive(Clone, Copy, Debug)]
 pub struct Avoid<'a> {
     pub rack_of: &'a [u32],
     pub racks: &'a [u32],
     pub nodes: &'a [u32],
+    pub all_but: Option<u32>,
 }
 
 impl Avoid<'_> {
     #[inline]
     pub fn excludes(&self, node: u32) -> bool {
-        self.racks.contains(&self.rack_of[node as usize]) || self.nodes.contains(&node)
+        self.racks.contains(&self.rack_of[node as usize])
+            || self.nodes.contains(&node)
+            || self.all_but.is_some_and(|only| only != node)
     }
 }
 

@@ -284,18 +284,21 @@ impl<'a> Field<'a> {
         if free.any(|n| ![&sources, &others, &shunned].iter().any(|held| held.contains(&n))) {
             others.extend(shunned);
         }
-        if let Some(to) = task.to {
-            let to = self.number_of_store(to);
-            others.extend((0..self.nodes.len() as u32).filter(|node| Some(*node) != to));
-        }
+        let of: Vec<u32> = sources.iter().copied().collect();
         let others: Vec<u32> = others.difference(&sources).copied().collect();
-        let sources: Vec<u32> = sources.into_iter().collect();
         if task.tier != Tier::Disk || sources.len() + others.len() > model::HOLDERS_MAX {
             return;
         }
+        let mb = task.bytes.max(1) as f32 / MB;
+        match task.to.map(|to| self.number_of_store(to)) {
+            None => self.tasks.push(mb, task.class(), &of, &others),
+            Some(Some(to)) if !others.contains(&to) => {
+                self.tasks.push_to(mb, task.class(), &of, to);
+            }
+            Some(_) => return,
+        }
         self.numbers.insert(task.chunk, self.named.len() as u32);
         self.named.push(task);
-        self.tasks.push(task.bytes.max(1) as f32 / MB, task.class(), &sources, &others);
     }
 
     pub fn of(&self, number: u32) -> &'a Task {
@@ -422,8 +425,11 @@ impl<'a> Field<'a> {
     pub fn has_target(&self, task: &Task) -> bool {
         let Some(number) = self.numbers.get(&task.chunk) else { return false };
         let held = self.tasks.holders(*number);
-        (0..self.nodes.len() as u32)
-            .any(|node| self.nodes[node as usize].in_mb_s > 0.0 && !held.contains(&node))
+        let takes = |node: u32| self.nodes[node as usize].in_mb_s > 0.0 && !held.contains(&node);
+        match self.tasks.target(*number) {
+            Some(to) => takes(to),
+            None => (0..self.nodes.len() as u32).any(takes),
+        }
     }
 
     pub fn readable(&self, task: &Task) -> bool {

@@ -321,3 +321,24 @@ fn impossible_input_is_refused() {
     nodes[7].in_mb_s = -1.0;
     assert!(refused(&nodes, &tasks, &[0]).contains("node `7` reports"));
 }
+
+#[test]
+fn a_task_that_names_its_target_goes_there_or_waits() {
+    let (nodes, mut tasks) = cluster(350, 2000, 3);
+    let first = tasks.len() as u32;
+    for i in 0..300 {
+        tasks.push_to(8.0, class::REBALANCE, &[1 + i % 7, 20 + i % 30], 100 + i % 150);
+    }
+    // To where nothing can go: node 0 has failed.
+    tasks.push_to(8.0, class::REBALANCE, &[5], 0);
+    let queue: Vec<u32> = (0..tasks.len() as u32).collect();
+    for (name, algorithm) in Algorithm::ALL {
+        let options = Options::paper(Params::default(), algorithm);
+        let made = plan(&input(&nodes, &tasks, &queue), &options).unwrap();
+        let named = made.assignments.iter().filter(|a| a.task >= first);
+        let wrong = named.clone().filter(|a| tasks.target(a.task) != Some(a.destination));
+        assert_eq!(wrong.count(), 0, "{name}");
+        assert!(named.count() > 100, "{name}");
+        assert!(made.waiting.contains(&(tasks.len() as u32 - 1)), "{name}");
+    }
+}

@@ -108,7 +108,7 @@ impl Search for Scan {
                 from = self.racks[rack as usize + 1].max(from);
             }
         }
-        if best.is_some_and(|(node, _)| avoid.nodes.contains(&node)) {
+        if best.is_some_and(|(node, _)| avoid.excludes(node)) {
             return self.best_one_by_one(mb, avoid);
         }
         best

@@ -38,7 +38,7 @@ fn assert_best<S: Search>(
     for task in 0..900 {
         let mb = sizes(&mut random);
         let avoided = [random.below(racks) as u32, random.below(racks) as u32];
-        let avoid = Avoid { rack_of: &world.rack_of, racks: &avoided, nodes: &[] };
+        let avoid = Avoid { rack_of: &world.rack_of, racks: &avoided, nodes: &[], all_but: None };
         let (node, promised) = search.best(mb, &avoid).unwrap();
         assert!(!avoid.excludes(node), "an avoided rack was chosen");
         assert!(world.bandwidths[node as usize] > 0.0, "a node that is away was chosen");
@@ -87,12 +87,12 @@ fn single_nodes_are_avoided_where_racks_are_too_few() {
         let rack_of = [0; 4];
         let side = Side::new([50.0, 50.0, 90.0, 60.0].into_iter());
         let mut search = S::new(&side, &rack_of, 64.0);
-        let avoid = |nodes| Avoid { rack_of: &rack_of, racks: &[], nodes };
+        let avoid = |nodes| Avoid { rack_of: &rack_of, racks: &[], nodes, all_but: None };
         assert_eq!(search.best(64.0, &avoid(&[])).unwrap().0, 2);
         assert_eq!(search.best(64.0, &avoid(&[2, 0])).unwrap().0, 3);
         assert_eq!(search.best(64.0, &avoid(&[2, 0, 3])).unwrap().0, 1);
         assert_eq!(search.best(64.0, &avoid(&[2, 0, 3, 1])), None);
-        let nowhere = Avoid { rack_of: &rack_of, racks: &[0], nodes: &[] };
+        let nowhere = Avoid { rack_of: &rack_of, racks: &[0], nodes: &[], all_but: None };
         assert_eq!(search.best(64.0, &nowhere), None);
     }
     check::<Naive>();

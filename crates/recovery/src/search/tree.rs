@@ -79,7 +79,7 @@ impl Tree {
             from = from.max(self.racks[rack as usize + 1] as usize);
         }
         best = lower(best, self.range(from, self.position.len()));
-        if !avoid.nodes.contains(&best.1) {
+        if best.1 == u32::MAX || !avoid.excludes(best.1) {
             return best;
         }
         // Single nodes are avoided, not racks: clusters with fewer racks than replicas.
