@@ -188,7 +188,7 @@ impl Replicator {
             }
         }
         // How long they are.
-        begun.iter().for_each(Job::begin_to_ask);
+        begun.iter().for_each(|(job, attempt)| job.export(*attempt, 0, 0));
         Ok(self.report(now_ns))
     }
 
@@ -219,13 +219,13 @@ impl Replicator {
 
 impl List {
     /// Makes the jobs what the plan lists; answers those that have to ask a source for the first
-    /// time, and files that nobody wants.
+    /// time, each with its attempt, and files that nobody wants.
     fn follow(
         &mut self,
         with: &Arc<Replicator>,
         copies: Vec<peer::Copy>,
         now_ns: u64,
-    ) -> (Vec<Arc<Job>>, Vec<Key>) {
+    ) -> (Vec<(Arc<Job>, u64)>, Vec<Key>) {
         let listed: BTreeSet<Key> = copies.iter().map(key).collect();
         let unwanted = self.leftovers.extract_if(.., |key| !listed.contains(key)).collect();
         for (_, job) in self.jobs.iter().filter(|(key, _)| !listed.contains(key)) {
@@ -242,7 +242,7 @@ impl List {
                     state.attempt += 1;
                     (state.import, state.bytes_done) = (None, 0);
                     if !state.writes {
-                        begun.push(job.clone());
+                        begun.push((job.clone(), state.attempt));
                     }
                 }
                 (state.order, state.stopped) = (order, false);
@@ -267,7 +267,7 @@ impl List {
                 Arc::new(Job { with: with.clone(), started_ns: now_ns, state: Mutex::new(state) });
             self.leftovers.remove(&key);
             self.jobs.insert(key, job.clone());
-            begun.push(job);
+            begun.push((job, 0));
         }
         (begun, unwanted)
     }
@@ -329,12 +329,6 @@ impl Job {
             e.context(format_args!("copy from store `{}`", order.source)).message
         });
         list.end(key(&order), received, failure);
-    }
-
-    /// Asks the source how long its file is.
-    fn begin_to_ask(self: &Arc<Self>) {
-        let attempt = self.state().attempt;
-        self.export(attempt, 0, 0);
     }
 
     /// Asks the source for `bytes` at `offset`.
