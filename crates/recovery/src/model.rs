@@ -59,6 +59,13 @@ pub struct Node {
     pub in_mb_s: f32,
 }
 
+impl Node {
+    /// Out and in.
+    pub fn sides_mb_s(&self) -> [f32; 2] {
+        [self.out_mb_s, self.in_mb_s]
+    }
+}
+
 /// What recovery may use of a rack's uplink and downlink.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rack {

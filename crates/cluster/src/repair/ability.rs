@@ -1,5 +1,6 @@
 //! The detector of slow disks and links: a node, or one of its disks, that had work for longer than
-//! a moment and moved far less than it was given can do no more than it showed. A core; feeds the planner.
+//! a moment and moved far less than it was given can do no more than it showed. A core; feeds the
+//! planner.
 
 use super::field::{Bandwidth, DiskBandwidth, Field};
 use super::{Bound, MB};
@@ -56,6 +57,11 @@ impl Ability {
     }
 }
 
+/// The lower limit of two directions.
+fn least(sides: &[Ability; 2]) -> Option<f32> {
+    sides.iter().filter_map(|side| side.limit_mb_s).reduce(f32::min)
+}
+
 /// Out and in of every node, and of every disk. A node with several disks is slow when all of them
 /// that had work are; else it is a disk.
 #[derive(Debug, Default)]
@@ -74,7 +80,7 @@ impl Abilities {
             let allowed = terms.allow(link, foreground[side]) as f32 / MB;
             known[side].limit_mb_s.map_or(allowed, |limit: f32| limit.min(allowed))
         });
-        let terms = Terms { rate_max: 0, ..*terms };
+        let terms = terms.without_rate();
         let disk = |disk: &DiskLoad| {
             let known = self.disks.get(&disk.store).copied().unwrap_or_default();
             let sides_mb_s = known.map(|side| side.limit_mb_s.unwrap_or(f32::INFINITY));
@@ -93,10 +99,7 @@ impl Abilities {
     /// that does not is not slow.
     pub fn planned(&mut self, field: &Field<'_>, bound: &[&Bound]) {
         let load = field.load(bound.iter().copied());
-        let given_to = |port: usize, side: usize| {
-            let node = &field.nodes[port];
-            [node.out_mb_s, node.in_mb_s][side]
-        };
+        let given_to = |port: usize, side: usize| field.nodes[port].sides_mb_s()[side];
         // A second's work: the reports' mean is of one.
         let busy = |given: f32, mb: f32| (given > 0.0 && mb >= given).then_some(given);
         for (site, ports) in field.ports_by_site() {
@@ -160,14 +163,12 @@ impl Abilities {
 
     /// What a node was found to be able to do, if that is less than its link.
     pub fn limit(&self, node: NodeId) -> Option<f32> {
-        let sides = self.nodes.get(&node)?;
-        sides.iter().filter_map(|side| side.limit_mb_s).reduce(f32::min)
+        least(self.nodes.get(&node)?)
     }
 
     /// The same of a disk.
     pub fn disk_limit(&self, store: StoreId) -> Option<f32> {
-        let sides = self.disks.get(&store)?;
-        sides.iter().filter_map(|side| side.limit_mb_s).reduce(f32::min)
+        least(self.disks.get(&store)?)
     }
 }
 

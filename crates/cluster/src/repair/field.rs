@@ -284,16 +284,16 @@ impl<'a> Field<'a> {
         if free.any(|n| ![&sources, &others, &shunned].iter().any(|held| held.contains(&n))) {
             others.extend(shunned);
         }
-        let of: Vec<u32> = sources.iter().copied().collect();
         let others: Vec<u32> = others.difference(&sources).copied().collect();
+        let sources: Vec<u32> = sources.into_iter().collect();
         if task.tier != Tier::Disk || sources.len() + others.len() > model::HOLDERS_MAX {
             return;
         }
         let mb = task.bytes.max(1) as f32 / MB;
         match task.to.map(|to| self.number_of_store(to)) {
-            None => self.tasks.push(mb, task.class(), &of, &others),
+            None => self.tasks.push(mb, task.class(), &sources, &others),
             Some(Some(to)) if !others.contains(&to) => {
-                self.tasks.push_to(mb, task.class(), &of, to);
+                self.tasks.push_to(mb, task.class(), &sources, to);
             }
             Some(_) => return,
         }

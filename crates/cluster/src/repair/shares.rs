@@ -60,7 +60,7 @@ pub fn share<'r>(
         share_disks(field, &pending_mb);
         share_links(field, &pending_mb);
     }
-    let terms = Terms { rate_max: 0, ..terms };
+    let terms = terms.without_rate();
     let mut shares = Shares::new();
     for rack in racks {
         let sides = [rack.foreground.out, rack.foreground.into];
@@ -70,7 +70,7 @@ pub fn share<'r>(
                 continue;
             }
             for port in &rack.ports {
-                let part = [field.nodes[*port].out_mb_s, field.nodes[*port].in_mb_s][side];
+                let part = field.nodes[*port].sides_mb_s()[side];
                 let share = &mut shares.entry(field.site_of(*port).node).or_default()[side];
                 *share = Some(share.unwrap_or(0.0) + part);
             }

@@ -57,8 +57,8 @@ fn chunks_with_the_fewest_copies_left_come_first_and_drains_last() {
     assert!(mean(repairs) < mean(drains), "{:?} {:?}", of(50..100), of(1..50));
 }
 
-/// It may be read anywhere.
-/// In a cluster of more than 255 nodes no chunk was moved: its task named all nodes but one.
+/// It may be read anywhere. In a cluster of more than 255 nodes no chunk was moved: its task named
+/// all nodes but one.
 #[test]
 fn a_chunk_that_moves_goes_where_it_is_asked_to() {
     [9, 300].into_iter().for_each(moves_go_where_they_are_asked_to);
@@ -204,7 +204,7 @@ fn a_slow_disk_among_others_of_a_node_is_found_and_they_go_on() {
 }
 
 /// Copies from a node that died stood still until it counted as lost, and who had asked for them
-/// was slow for a minute after that.
+/// was slow for the next ten seconds.
 #[test]
 fn who_waits_for_a_node_that_does_not_answer_is_not_slow() {
     let mut world = World::new(4, (1..=100).map(|chunk| task(chunk, 1, &[4])).collect());

@@ -43,7 +43,7 @@ impl Repair {
         let load = field.load(bound());
         let mut sides = [0.0f32; 2];
         for (number, node) in field.nodes.iter().enumerate() {
-            for (side, mb_s) in [node.out_mb_s, node.in_mb_s].into_iter().enumerate() {
+            for (side, mb_s) in node.sides_mb_s().into_iter().enumerate() {
                 sides[side] += if load[side][number].0 > 0 { mb_s } else { 0.0 };
             }
         }

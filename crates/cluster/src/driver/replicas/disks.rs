@@ -44,8 +44,7 @@ impl Disks {
         terms: Terms,
         disks: impl IntoIterator<Item = (StoreId, Option<u64>)>,
     ) {
-        // What is asked of a node as a whole is asked of its link.
-        let terms = Terms { rate_max: 0, ..terms };
+        let terms = terms.without_rate();
         for (store, device_bytes) in disks {
             let disk = self.by_store.entry(store).or_default();
             let Directions { out, into } = disk.moved;

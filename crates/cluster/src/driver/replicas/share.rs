@@ -27,6 +27,11 @@ pub struct Terms {
 }
 
 impl Terms {
+    /// For what is not a node's own link: a rate that is asked of a node is asked of its link.
+    pub fn without_rate(self) -> Terms {
+        Terms { rate_max: 0, ..self }
+    }
+
     /// Eq. 1 for one direction of a link, in bytes a second.
     pub fn allow(&self, link: u64, foreground: u64) -> u64 {
         let alpha = match self.alpha_per_mille {

@@ -44,9 +44,9 @@ pub struct TcpPeers {
 
 struct Shared {
     mailbox: Mailbox<Message>,
-    /// By address, and whether they yield. Held for a look-up only. Never shrinks: there are twice
-    /// as many as a cluster has addresses.
-    routes: Mutex<HashMap<(String, bool), Arc<Route>>>,
+    /// By address: those that do not yield, and those that do. Held for a look-up only. Never
+    /// shrinks: there are twice as many as a cluster has addresses.
+    routes: Mutex<[HashMap<String, Arc<Route>>; 2]>,
     clock: Arc<dyn Clock>,
     meter: Option<Arc<Meter>>,
     /// Set by the thread itself, before it calls anybody back.
@@ -120,23 +120,24 @@ impl TcpPeers {
         let thread = Some(tasks::spawn("peers", || reactor.run())?);
         Ok(TcpPeers { shared, thread })
     }
-}
 
-impl TcpPeers {
     fn send(&self, address: &str, yields: bool, request: PeerRequest, done: PeerDone) {
         let route = {
             let mut routes = self.shared.routes.lock().expect("no holder of this lock panics");
-            let number = routes.len() as u32;
-            let route = routes.entry((address.to_owned(), yields)).or_insert_with(|| {
-                Arc::new(Route {
-                    number,
-                    address: address.to_owned(),
-                    yields,
-                    requests: AtomicUsize::new(0),
-                    bytes: AtomicU64::new(0),
-                })
-            });
-            route.clone()
+            match routes[usize::from(yields)].get(address) {
+                Some(route) => route.clone(),
+                None => {
+                    let route = Arc::new(Route {
+                        number: routes.iter().map(HashMap::len).sum::<usize>() as u32,
+                        address: address.to_owned(),
+                        yields,
+                        requests: AtomicUsize::new(0),
+                        bytes: AtomicU64::new(0),
+                    });
+                    routes[usize::from(yields)].insert(address.to_owned(), route.clone());
+                    route
+                }
+            }
         };
         let body_bytes = request.body.as_ref().map_or(0, |body| (**body).as_ref().len());
         let message = match Charged::new(&route, (request.meta.len() + body_bytes) as u64) {
