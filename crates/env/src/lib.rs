@@ -12,12 +12,12 @@ pub mod poll;
 pub mod region;
 pub mod ring;
 pub mod rng;
-pub mod rules;
 pub mod runtime;
 pub mod signals;
 pub mod sockets;
 pub mod tasks;
 pub mod tls;
+pub mod trial;
 
 pub use clock::{Clock, RealClock};
 pub use disk::{Disk, File, RealDisk};

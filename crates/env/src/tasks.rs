@@ -1,6 +1,7 @@
 //! Threads of the server, and the flag that ends them. Nothing here decides; every long-lived
 //! thread of every crate is spawned here, so that each has a name and none dies unnoticed.
 
+use crate::trial;
 use holdfast_base::{Error, Result};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -34,7 +35,9 @@ impl Task {
 /// lost one of its threads would hang some requests for ever, while a restart recovers by design.
 pub fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<Task> {
     let thread_name = name.to_owned();
+    let trial = trial::inherited();
     let guarded = move || {
+        trial::inherit(trial);
         if catch_unwind(AssertUnwindSafe(work)).is_err() {
             eprintln!("thread `{thread_name}` panicked (see above): this process ends");
             // SAFETY: _exit takes no pointers. Unlike exit it runs no handlers, which could wait

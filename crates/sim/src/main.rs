@@ -2,7 +2,7 @@
 //! `-- --schedules N [--seed FIRST]`: many on all cores; the first failing seed and how to repeat it.
 #![forbid(unsafe_code)]
 
-use holdfast_env::rules::Rule;
+use holdfast_env::trial::Drawn;
 use holdfast_sim::world::cell::SECOND;
 use holdfast_sim::world::{Report, SCHEDULES_FOR_ALL, SOMETIMES, Schedule, run};
 use std::collections::BTreeMap;
@@ -22,8 +22,11 @@ struct Options {
     threads: usize,
     /// How long clients work; faults begin within what comes before the last 25 of them.
     seconds: Option<u64>,
-    /// Sync sites that do nothing, and rules that are broken: deliberate bugs.
+    /// Sync sites that do nothing: deliberate bugs.
     without: Vec<String>,
+    /// Bugs that are planted by name.
+    planted: Vec<String>,
+    usual_limits: bool,
 }
 
 fn options() -> Result<Options, String> {
@@ -36,11 +39,17 @@ fn options() -> Result<Options, String> {
         nodes: 5,
         threads: std::thread::available_parallelism().map_or(1, |n| n.get()),
         without: Vec::new(),
+        planted: Vec::new(),
+        usual_limits: false,
     };
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
         if word == "--without" {
             options.without.extend(words.next());
+            continue;
+        }
+        if word == "--plant" {
+            options.planted.extend(words.next());
             continue;
         }
         let mut number = || {
@@ -54,6 +63,7 @@ fn options() -> Result<Options, String> {
             "--threads" => options.threads = number()? as usize,
             "--seconds" => options.seconds = Some(number()?),
             "--calm" => options.calm = true,
+            "--usual-limits" => options.usual_limits = true,
             "--trace" => options.trace = true,
             _ => return Err(format!("`{word}` is not known: see docs/testing.md")),
         }
@@ -70,12 +80,17 @@ fn schedule(options: &Options, seed: u64, trace: bool) -> Schedule {
         Some(seconds) => (seconds * SECOND, seconds.saturating_sub(25) * SECOND),
         None => (schedule.work_ns, schedule.faults_ns),
     };
-    let rules_off = Rule::ALL.iter().filter(|(name, _)| options.without.iter().any(|w| w == name));
-    let rules_off = rules_off.map(|(_, rule)| *rule).collect();
-    let sites_off = options.without.clone();
-    let nodes = options.nodes;
-    let (trace, aloud) = (trace && !options.trace, options.trace);
-    Schedule { nodes, trace, aloud, sites_off, rules_off, work_ns, faults_ns, ..schedule }
+    Schedule {
+        nodes: options.nodes,
+        trace: trace && !options.trace,
+        aloud: options.trace,
+        sites_off: options.without.clone(),
+        planted: options.planted.clone(),
+        usual_limits: options.usual_limits,
+        work_ns,
+        faults_ns,
+        ..schedule
+    }
 }
 
 fn on_a_deep_stack<T: Send>(what: impl FnOnce() -> T + Send) -> T {
@@ -100,6 +115,44 @@ fn main() -> ExitCode {
     }
 }
 
+/// What the schedules drew for each internal limit.
+#[derive(Default)]
+struct Limits(Mutex<BTreeMap<&'static str, Limit>>);
+
+#[derive(Clone, Copy, Default)]
+struct Limit {
+    usual: u64,
+    /// Schedules in which it was smaller than usual, and those in which its border was crossed.
+    small: u64,
+    crossed: u64,
+}
+
+impl Limits {
+    fn add(&self, knobs: &BTreeMap<&'static str, Drawn>) {
+        let mut limits = self.0.lock().expect("no holder panics");
+        for (name, drawn) in knobs {
+            let limit = limits.entry(name).or_default();
+            limit.usual = drawn.usual;
+            limit.small += u64::from(drawn.value != drawn.usual);
+            limit.crossed += u64::from(drawn.crossed);
+        }
+    }
+
+    fn print(&self) {
+        for (name, limit) in &*self.0.lock().expect("no holder panics") {
+            let Limit { usual, small, crossed } = limit;
+            println!(
+                "limit {name}: {usual}, drawn small in {small} schedules, crossed in {crossed}"
+            );
+        }
+    }
+
+    fn never_crossed(&self) -> Vec<&'static str> {
+        let limits = self.0.lock().expect("no holder panics");
+        limits.iter().filter(|(_, limit)| limit.crossed == 0).map(|(name, _)| *name).collect()
+    }
+}
+
 fn one(options: &Options) -> ExitCode {
     let report = on_a_deep_stack(|| run(&schedule(options, options.seed, true)));
     let failed = !report.violations.is_empty();
@@ -117,6 +170,7 @@ fn one(options: &Options) -> ExitCode {
         report.digest
     );
     println!("seen: {:?}", report.seen);
+    println!("limits: {:?}", report.knobs);
     report.violations.iter().for_each(|what| println!("VIOLATION: {what}"));
     if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
@@ -125,6 +179,7 @@ fn many(options: &Options, schedules: u64) -> ExitCode {
     let next = AtomicU64::new(options.seed);
     let failed: Mutex<Vec<Report>> = Mutex::default();
     let seen: Mutex<BTreeMap<&str, u64>> = Mutex::default();
+    let limits = Limits::default();
     let (ran, operations, faults) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
     let work = || loop {
         let seed = next.fetch_add(1, Ordering::Relaxed);
@@ -138,6 +193,7 @@ fn many(options: &Options, schedules: u64) -> ExitCode {
         for (what, times) in &report.seen {
             *seen.lock().expect("no holder panics").entry(what).or_default() += times;
         }
+        limits.add(&report.knobs);
         if let Some(what) = report.violations.first() {
             println!("seed {seed}: {what}");
             failed.lock().expect("no holder panics").push(report);
@@ -151,9 +207,14 @@ fn many(options: &Options, schedules: u64) -> ExitCode {
     });
     let seen = seen.into_inner().expect("no holder panics");
     println!("seen: {seen:#?}");
-    let asked = schedules >= SCHEDULES_FOR_ALL && !options.calm && options.without.is_empty();
-    let never = SOMETIMES.iter().filter(|what| asked && !seen.contains_key(**what));
-    let never: Vec<_> = never.collect();
+    limits.print();
+    let asked = schedules >= SCHEDULES_FOR_ALL
+        && !options.calm
+        && options.without.is_empty()
+        && options.planted.is_empty();
+    let never = SOMETIMES.iter().copied().filter(|what| !seen.contains_key(what));
+    let borders = limits.never_crossed();
+    let never: Vec<&str> = never.chain(borders).filter(|_| asked).collect();
     println!(
         "{} schedules ran, {} operations, {} faults, {} failed",
         ran.into_inner(),

@@ -22,7 +22,7 @@ use holdfast_base::{Kind, Result};
 use holdfast_client::wire::admin::RecoverySettings;
 use holdfast_cluster::{ClusterCommand, Node};
 use holdfast_env::SeededRng;
-use holdfast_env::rules::{self, Rule};
+use holdfast_env::trial::{Drawn, Trial};
 use model::Model;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -82,8 +82,10 @@ pub struct Schedule {
     pub faults_ns: u64,
     /// Sync sites that do nothing: deliberate bugs.
     pub sites_off: Vec<String>,
-    /// Rules that are broken: deliberate bugs, too.
-    pub rules_off: Vec<Rule>,
+    /// Bugs that are planted at named points of the code (`holdfast_env::planted!`).
+    pub planted: Vec<String>,
+    /// Internal limits have their usual sizes, where the seed would draw small ones.
+    pub usual_limits: bool,
     /// Keep a line of everything that happens.
     pub trace: bool,
     /// Print it at once.
@@ -100,7 +102,8 @@ impl Schedule {
             work_ns: 120 * SECOND,
             faults_ns: 95 * SECOND,
             sites_off: Vec::new(),
-            rules_off: Vec::new(),
+            planted: Vec::new(),
+            usual_limits: false,
             trace: false,
             aloud: false,
         }
@@ -121,6 +124,8 @@ pub struct Report {
     pub digest: u64,
     pub simulated_ns: u64,
     pub seen: BTreeMap<&'static str, u64>,
+    /// The internal limits that were asked for, what the seed drew, whether one was reached.
+    pub knobs: BTreeMap<&'static str, Drawn>,
     /// Broken promises, each a sentence; empty for a good run.
     pub violations: Vec<String>,
     /// What nodes found, with the number of the cell.
@@ -405,6 +410,7 @@ impl World {
             digest: self.net.digest(),
             simulated_ns: self.net.now_ns(),
             seen: locked(&self.shared.seen).clone(),
+            knobs: BTreeMap::new(),
             violations: locked(&self.shared.violations).clone(),
             findings: locked(&self.shared.findings).clone(),
             trace: self.net.take_trace(),
@@ -414,11 +420,19 @@ impl World {
 
 /// Runs one schedule to its end.
 pub fn run(schedule: &Schedule) -> Report {
-    let _broken: Vec<_> = schedule.rules_off.iter().map(|rule| rules::without(*rule)).collect();
+    let trial = match schedule.usual_limits {
+        true => Trial::new(),
+        false => Trial::drawn(schedule.seed),
+    };
+    let trial = schedule.planted.iter().fold(trial, |trial, bug| trial.planting(bug)).enter();
     let world = World::new(schedule);
     world.run();
-    let report = world.report();
+    let mut report = world.report();
     world.end();
+    for (what, times) in trial.happened() {
+        *report.seen.entry(what).or_default() += times;
+    }
+    report.knobs = trial.knobs();
     report
 }
 

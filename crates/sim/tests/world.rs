@@ -1,6 +1,5 @@
 //! Whole clusters in one thread. `make sim` runs many more schedules, longer ones and faster.
 
-use holdfast_env::rules::Rule;
 use holdfast_sim::world::cell::SECOND;
 use holdfast_sim::world::faults::Fault;
 use holdfast_sim::world::{Report, Schedule, run};
@@ -53,21 +52,33 @@ fn held(report: &Report) -> bool {
 /// `--without`.
 #[test]
 fn deliberate_bugs_are_caught() {
-    type Bug<'a> = (&'a str, &'a [&'a str], &'a [Rule], RangeInclusive<u64>, &'a str);
+    type Bug<'a> = (&'a str, &'a [&'a str], &'a [&'a str], RangeInclusive<u64>, &'a str);
     let none: &[&str] = &[];
     let bugs: [Bug<'_>; 6] = [
         ("ack before sync", &["chunk.commit", "chunk.commit-sync"], &[], 1..=1, "is synced on"),
         ("directory not synced", &["chunk.create-name"], &[], 1..=1, "is synced on"),
-        ("stale epoch", none, &[Rule::StaleEpochs], 1..=2, "deposed leaders"),
-        ("the shortest decides", none, &[Rule::LongestLength], 22..=22, "read"),
-        ("a fence forgotten", none, &[Rule::Fences], 1..=1, "was open when the store started"),
-        ("unknown unlinked", none, &[Rule::UnknownReplicas], 24..=24, "not whole in time"),
+        ("stale epoch", none, &["log.stale-epoch-accepted"], 1..=2, "deposed leaders"),
+        ("the shortest decides", none, &["node.sealed-at-the-shortest"], 22..=22, "read"),
+        (
+            "a fence forgotten",
+            none,
+            &["chunk.fence-forgotten"],
+            1..=1,
+            "was open when the store started",
+        ),
+        (
+            "unknown unlinked",
+            none,
+            &["node.unknown-replica-unlinked"],
+            24..=24,
+            "not whole in time",
+        ),
     ];
-    for (name, sites, rules, mut seeds, word) in bugs {
+    for (name, sites, bugs, mut seeds, word) in bugs {
         let found = seeds.find_map(|seed| {
             let sites_off = sites.iter().map(|site| site.to_string()).collect();
-            let rules_off = rules.to_vec();
-            let report = on_a_deep_stack(Schedule { sites_off, rules_off, ..Schedule::new(seed) });
+            let planted = bugs.iter().map(|bug| bug.to_string()).collect();
+            let report = on_a_deep_stack(Schedule { sites_off, planted, ..Schedule::new(seed) });
             report.violations.into_iter().next()
         });
         let found = found.unwrap_or_else(|| panic!("`{name}` was not caught"));

@@ -13,7 +13,7 @@ use holdfast_base::ids::{
 };
 use holdfast_base::{Kind, Result};
 use holdfast_chunk::{ChunkInfo, QUARANTINE_S, Scrubber, Store};
-use holdfast_env::rules::{self, Rule};
+use holdfast_env::planted;
 use holdfast_log::Mode;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -519,7 +519,7 @@ impl Keeper {
                 continue;
             }
             let known = self.node.namespace.read(|view, _| view.chunk(held.info.chunk).cloned())?;
-            if known.is_none() && !rules::holds(Rule::UnknownReplicas) {
+            if known.is_none() && planted!("node.unknown-replica-unlinked") {
                 held.store.unlink(held.info.chunk, held.info.generation)?;
             }
             if let Some(known) = known

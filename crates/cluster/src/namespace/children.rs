@@ -3,8 +3,11 @@
 //! of a listing starts with one such search however many children there are.
 
 use super::nodes::Nodes;
+use holdfast_env::planted;
+use holdfast_env::trial::Knob;
 
-const BLOCK_MAX: usize = 512;
+/// Children in one block.
+pub(super) static BLOCK_MAX: Knob = Knob::new("namespace.children-block", 512, &[4, 5, 6, 8]);
 
 #[derive(Default)]
 pub(super) struct Children {
@@ -23,9 +26,15 @@ impl Children {
     }
 
     /// Block and place of the first child whose name is not below `name` (not above: `after`).
+    /// The place may be the block's end.
     fn search(&self, nodes: &Nodes, name: &[u8], after: bool) -> (usize, usize) {
         let below = |at: u32| if after { nodes.name(at) <= name } else { nodes.name(at) < name };
-        let block = self.blocks.partition_point(|block| below(block[0])).saturating_sub(1);
+        // A child of that name may begin its block, so blocks are compared with `<=` in any case.
+        let starts = |block: &Vec<u32>| match planted!("cluster.child-at-a-border") {
+            true => below(block[0]),
+            false => nodes.name(block[0]) <= name,
+        };
+        let block = self.blocks.partition_point(starts).saturating_sub(1);
         let place = match self.blocks.get(block) {
             Some(block) => block.partition_point(|at| below(*at)),
             None => 0,
@@ -42,11 +51,13 @@ impl Children {
             return;
         }
         let (mut b, mut place) = self.search(nodes, nodes.name(child), false);
-        if self.blocks[b].len() == BLOCK_MAX {
+        let full = BLOCK_MAX.size();
+        if self.blocks[b].len() == full {
+            BLOCK_MAX.cross();
             // Names that arrive in order fill their blocks; others halve them.
-            let last = b + 1 == self.blocks.len() && place == BLOCK_MAX;
-            let cut = if last { BLOCK_MAX } else { BLOCK_MAX / 2 };
-            let mut tail = Vec::with_capacity(if last { 4 } else { BLOCK_MAX });
+            let last = b + 1 == self.blocks.len() && place == full;
+            let cut = if last { full } else { full / 2 };
+            let mut tail = Vec::with_capacity(if last { 4 } else { full });
             tail.extend(self.blocks[b].drain(cut..));
             self.blocks.insert(b + 1, tail);
             if place >= cut {
@@ -66,9 +77,9 @@ impl Children {
         self.len -= 1;
         if block.is_empty() {
             self.blocks.remove(b);
-        } else if block.len() < BLOCK_MAX / 4 && b + 1 < self.blocks.len() {
+        } else if block.len() < BLOCK_MAX.size() / 4 && b + 1 < self.blocks.len() {
             // Sparse neighbours become one block, so that deletions give memory back.
-            if self.blocks[b].len() + self.blocks[b + 1].len() <= BLOCK_MAX / 2 {
+            if self.blocks[b].len() + self.blocks[b + 1].len() <= BLOCK_MAX.size() / 2 {
                 let next = self.blocks.remove(b + 1);
                 self.blocks[b].extend(next);
             }

@@ -1,5 +1,6 @@
 //! The rules, one by one. `tests/model.rs` tries them in random order against a naive model.
 
+mod children;
 mod replicas;
 
 use super::*;

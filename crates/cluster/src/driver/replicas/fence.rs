@@ -7,7 +7,7 @@
 
 use holdfast_base::ids::{ChunkId, StoreId};
 use holdfast_base::{Error, Kind, Result};
-use holdfast_env::rules::{self, Rule};
+use holdfast_env::planted;
 
 /// Replicas that must have answered, unless fewer are left.
 const FENCES_MIN: usize = 2;
@@ -82,9 +82,9 @@ impl FenceRound {
             )));
         }
         let lengths = self.lengths.iter().filter_map(|(_, length)| *length);
-        let length = match rules::holds(Rule::LongestLength) {
-            true => lengths.max(),
-            false => lengths.min(),
+        let length = match planted!("node.sealed-at-the-shortest") {
+            false => lengths.max(),
+            true => lengths.min(),
         }
         .unwrap_or(0);
         let reach = self.lengths.iter().filter(|(_, found)| *found >= Some(length));
