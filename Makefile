@@ -1,7 +1,7 @@
 # One front door: `make` lists what can be done. Each step says in one line what it does.
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test tools format lint tidy unit callgrind test-import fuzz sim coverage bench bench-cache clean
+.PHONY: help build run test tools format lint tidy unit mutants callgrind test-import fuzz sim coverage bench bench-cache clean
 
 DATA ?= ./data
 FUZZ_SECONDS ?= 60
@@ -30,6 +30,7 @@ test: ## everything that must hold before a change is merged
 	@$(MAKE) --no-print-directory lint
 	@$(MAKE) --no-print-directory tidy
 	@$(MAKE) --no-print-directory unit
+	@$(MAKE) --no-print-directory mutants BUGS=--quick
 	@$(MAKE) --no-print-directory sim SCHEDULES=300 SEED=1
 	@$(MAKE) --no-print-directory callgrind
 	@echo "== test: all steps passed"
@@ -58,6 +59,10 @@ callgrind: ## compare the hot paths' instruction counts with their baselines
 	@echo "== callgrind: instructions of the hot paths against callgrind-baselines.tsv"
 	@if command -v valgrind >/dev/null; then cargo xtask callgrind; \
 	else echo "!! callgrind: SKIPPED, valgrind is not installed: no hot path was checked"; fi
+
+mutants: ## plant every bug of the catalogue in turn: its test must fail (BUGS="NAME...")
+	@echo "== mutants: bugs planted at named points, each with the test that must fail"
+	@cargo xtask mutants $(BUGS)
 
 test-import: ## move 100,000 objects here from another S3 service, killed twice on the way
 	@.ci/tools

@@ -1,14 +1,17 @@
-//! The house's own checks, run by `make test`: `cargo xtask tidy` and `cargo xtask callgrind`.
+//! The house's own checks, run by `make test`: `cargo xtask tidy`, `callgrind` and `mutants`.
 //! Standard library only, so that it builds in a second. Never shipped.
 #![forbid(unsafe_code)]
 
 mod callgrind;
+#[expect(clippy::disallowed_methods, reason = "a tool for people: it waits for tests")]
+mod mutants;
 mod tidy;
 
 use std::path::Path;
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: cargo xtask tidy | callgrind [--bless] [CASE...]";
+const USAGE: &str =
+    "usage: cargo xtask tidy | callgrind [--bless] [CASE...] | mutants [--quick] [BUG...]";
 
 fn main() -> ExitCode {
     // Asked for when it runs: a target directory that several clones share may hold a binary that
@@ -20,6 +23,7 @@ fn main() -> ExitCode {
     let result = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["tidy"] => tidy::run(root),
         ["callgrind", ref rest @ ..] => callgrind::run(root, rest),
+        ["mutants", ref rest @ ..] => mutants::run(root, rest),
         _ => {
             eprintln!("{USAGE}");
             return ExitCode::from(2);

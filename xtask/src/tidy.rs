@@ -3,8 +3,10 @@
 
 mod crates;
 mod links;
+mod planted;
 mod source;
 
+use planted::Planted;
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -60,6 +62,7 @@ pub fn run(root: &Path) -> Result<(), String> {
     walk(root, root, &mut files)?;
     let mut findings = Vec::new();
     let mut manifests = Vec::new();
+    let mut planted = Planted::default();
     for file in &files {
         let path = root.join(file);
         let bytes = read(&path)?;
@@ -72,6 +75,7 @@ pub fn run(root: &Path) -> Result<(), String> {
         findings.extend(source::unfinished(file, &text));
         if file.ends_with(".rs") {
             findings.extend(check_source(file, &text));
+            planted.look(file, &text);
         } else if file.ends_with(".md") {
             let read = |target: &str| fs::read_to_string(root.join(target)).ok();
             let exists = |target: &str| root.join(target).exists();
@@ -81,6 +85,7 @@ pub fn run(root: &Path) -> Result<(), String> {
         }
     }
     findings.extend(crates::check(&manifests));
+    findings.extend(planted.check(root));
     for finding in &findings {
         eprintln!("{finding}");
     }
