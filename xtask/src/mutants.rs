@@ -167,6 +167,8 @@ impl Binaries {
                 let binary = self.tests.get(&key).ok_or("there is no such test binary")?;
                 let mut command = Command::new(&binary.executable);
                 command.args([filter, "--nocapture"]).env(VARIABLE, &bug.name);
+                // As cargo sets it: see .cargo/config.toml.
+                command.env("PROPTEST_RNG_SEED", "1");
                 command.current_dir(&binary.directory);
                 command
             }

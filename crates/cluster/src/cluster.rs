@@ -16,6 +16,7 @@ use holdfast_base::ids::{Index, NodeId, StoreId, Tier};
 use holdfast_base::units::MIB;
 use holdfast_base::{Error, Result, path};
 use holdfast_client::wire::admin::RecoverySettings;
+use holdfast_env::planted;
 use std::collections::BTreeMap;
 
 /// The version of everything that this build writes below its data directory.
@@ -313,7 +314,8 @@ impl ClusterView {
         let info = self.stores.get_mut(&store).ok_or_else(|| {
             Error::not_found(format!("set the state of store `{store}`: it is not known"))
         })?;
-        if info.state == StoreState::Gone && state != StoreState::Gone {
+        let back = info.state == StoreState::Gone && state != StoreState::Gone;
+        if back && !planted!("cluster.gone-store-comes-back") {
             return Err(gone(store));
         }
         info.state = state;
@@ -417,7 +419,8 @@ impl ClusterView {
 
     fn check_incarnation(&self, doing: &str, node: NodeId, incarnation: Index) -> Result<()> {
         let info = self.nodes.get(&node).ok_or_else(|| unknown(doing, node))?;
-        if info.incarnation != incarnation || incarnation == Index(0) {
+        let same = info.incarnation == incarnation || planted!("cluster.older-process-heard");
+        if !same || incarnation == Index(0) {
             return Err(Error::fenced(format!(
                 "{doing} node `{node}`: this is about its start at {incarnation}, its last one was \
                  at {}: only one process may be a node",

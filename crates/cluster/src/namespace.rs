@@ -31,6 +31,7 @@ use children::Families;
 use chunks::Chunks;
 use holdfast_base::ids::{ChunkId, Generation, Index};
 use holdfast_base::{Error, Result};
+use holdfast_env::trial::Knob;
 use nodes::{Nodes, ROOT};
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -38,7 +39,7 @@ use table::Table;
 
 /// Nodes that one `Reclaim`, and freed things that one `Release`, may touch: what keeps an entry's
 /// work, and so the pause of all other requests, to milliseconds. Larger budgets mean this one.
-pub const STEPS_MAX: u32 = 1 << 14;
+pub static STEPS_MAX: Knob = Knob::new("namespace.steps", 1 << 14, &[1, 2, 3]);
 
 /// Permission bits, with set-user-id, set-group-id and sticky.
 pub const MODE_MAX: u16 = 0o7777;

@@ -4,11 +4,13 @@
 use super::snapshot::{decode_map, encode_map};
 use holdfast_base::codec::{Decode, DecodeError, Encode, Reader};
 use holdfast_base::ids::{Index, NodeId};
+use holdfast_env::planted;
+use holdfast_env::trial::Knob;
 use std::collections::BTreeMap;
 
 /// Controllers of a cluster at most. Enough that most of them outlive any accident; few enough
 /// that their beats are a small part of the log.
-pub const CONTROLLERS_MAX: usize = 7;
+pub static CONTROLLERS_MAX: Knob = Knob::new("cluster.controllers", 7, &[1, 2, 3, 4]);
 
 /// Beats of another controller since a controller's last one that count against it.
 pub const BEATS_DEAD: u8 = 6;
@@ -48,7 +50,8 @@ impl Leadership {
         let may_sit: Vec<NodeId> = may_sit.collect();
         self.seats.retain(|node, _| may_sit.contains(node));
         for node in may_sit {
-            if self.seats.len() == CONTROLLERS_MAX {
+            if self.seats.len() == CONTROLLERS_MAX.size() {
+                CONTROLLERS_MAX.cross();
                 break;
             }
             let fresh =
@@ -75,7 +78,10 @@ impl Leadership {
         seat.against.clear();
         seat.beat = index;
         if seat.dead {
-            (seat.dead, seat.queued) = (false, index);
+            seat.dead = false;
+            if !planted!("cluster.returns-as-leader") {
+                seat.queued = index;
+            }
         }
         let live: Vec<NodeId> =
             self.seats.iter().filter(|(_, seat)| !seat.dead).map(|(node, _)| *node).collect();
@@ -87,7 +93,8 @@ impl Leadership {
             *count = (*count + 1).min(beats_dead);
             let judges = live.iter().filter(|judge| *judge != other);
             let for_death = judges.filter(|judge| seat.against.get(judge) == Some(&beats_dead));
-            seat.dead = for_death.count() * 2 > live.len() - 1;
+            seat.dead = for_death.count() * 2 + usize::from(planted!("cluster.half-is-enough"))
+                > live.len() - 1;
         }
     }
 
@@ -98,7 +105,7 @@ impl Leadership {
     /// Whatever the bytes say, counts stay in their range and seats in their number.
     pub fn decode(reader: &mut Reader<'_>) -> Result<Leadership, DecodeError> {
         let seats: BTreeMap<NodeId, Controller> = decode_map(reader)?;
-        let good = seats.len() <= CONTROLLERS_MAX
+        let good = seats.len() <= CONTROLLERS_MAX.size()
             && seats.iter().all(|(node, seat)| {
                 seat.against.iter().all(|(judge, count)| {
                     judge != node && seats.contains_key(judge) && (1..=BEATS_DEAD).contains(count)

@@ -8,6 +8,7 @@ use crate::{ChunkKind, Command, Extent, Location, NodeKind, Outcome, Remainder, 
 use holdfast_base::ids::{ChunkId, FileId, Index, Pointer};
 use holdfast_base::limits::{CHUNK_SLOTS_MAX, PACKED_BYTES_MAX};
 use holdfast_base::{Error, Result, path};
+use holdfast_env::planted;
 
 /// Extents of one file: their list fits into one entry.
 const EXTENTS_MAX: usize = 60_000;
@@ -34,7 +35,8 @@ impl Namespace {
             let what = format!("the names of chunk `{}` are kept elsewhere", chunk.id);
             return Err(Error::invalid(what));
         }
-        if matches!(chunk.state, ChunkState::Closed | ChunkState::Doomed) {
+        let closed = matches!(chunk.state, ChunkState::Closed | ChunkState::Doomed);
+        if closed && !planted!("cluster.named-after-the-close") {
             // The writer's bytes may be dropped by compaction: it has to write them elsewhere.
             return Err(Error::retry(format!(
                 "its bytes are in chunk `{}`, which is {}: write them again",
@@ -56,7 +58,9 @@ impl Namespace {
                 chunk.id, chunk.length, pointer.slot
             )));
         }
-        if chunk.live.contains(pointer.slot.0) || chunk.dead.contains(pointer.slot.0) {
+        let was_named =
+            chunk.dead.contains(pointer.slot.0) && !planted!("cluster.slot-named-again");
+        if chunk.live.contains(pointer.slot.0) || was_named {
             return Err(Error::invalid(format!(
                 "slot {} of chunk `{}` was named before: write the bytes again",
                 pointer.slot, chunk.id

@@ -9,6 +9,7 @@ use crate::command::REPLICAS_MAX;
 use crate::{ChunkKind, Outcome};
 use holdfast_base::ids::{ChunkId, FileId, Generation, StoreId};
 use holdfast_base::{Error, Result};
+use holdfast_env::planted;
 use std::collections::BTreeSet;
 
 /// A chunk that has fewer copies than it should have.
@@ -52,7 +53,7 @@ impl Namespace {
         if !chunk.replicas.contains(&store) {
             return Ok(Outcome::Done {});
         }
-        if chunk.replicas.len() == 1 && !lost {
+        if chunk.replicas.len() == 1 && !lost && !planted!("cluster.last-replica-dropped") {
             return Err(Error::invalid(
                 "it is the last replica: copy it first, or say that the chunk is lost",
             ));
@@ -91,7 +92,7 @@ impl Namespace {
                 _ => "it is deleted: unlink its replicas".to_owned(),
             }));
         }
-        if chunk.generation != generation {
+        if chunk.generation != generation && !planted!("cluster.copy-of-an-old-generation") {
             return Err(Error::invalid(format!("it is at generation `{}`", chunk.generation)));
         }
         Ok(chunk)

@@ -290,9 +290,12 @@ impl Namespace {
         }
         let mut unclosed = Vec::new();
         for chunk in self.chunks.iter() {
+            // A face's chunk that was never written to is doomed at its close; one that a rewrite
+            // left empty waits for the face's word.
+            let unwritten = chunk.length == 0 && chunk.generation == Generation(0);
             let empty = chunk.state == ChunkState::Closed
                 && chunk.live_objects == 0
-                && (chunk.owner != BLOBS || chunk.length == 0);
+                && (chunk.owner != BLOBS || unwritten);
             let forgotten = chunk.freed && !waiting.contains(&(chunk.id, None))
                 || chunk.old.iter().any(|old| {
                     !old.released && !waiting.contains(&(chunk.id, Some(old.generation)))

@@ -3,6 +3,7 @@
 //! more than a 256th of the entries. It never touches a node itself: the caller compares.
 
 use super::prefetch::prefetch;
+use holdfast_env::planted;
 
 const SHARD_BITS: u32 = 8;
 /// Slots of a shard's first allocation.
@@ -131,6 +132,9 @@ impl Table {
                 break;
             }
             let home = home((slot >> 32) as u32, slots.len());
+            if planted!("cluster.hole-not-filled") {
+                continue;
+            }
             let reaches =
                 if hole <= at { home <= hole || home > at } else { home <= hole && home > at };
             if reaches {

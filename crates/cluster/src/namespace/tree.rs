@@ -341,9 +341,13 @@ impl Namespace {
     /// the work of an entry is bounded whatever the subtree's shape.
     pub(super) fn reclaim(&mut self, index: Index, budget: u32) -> Outcome {
         let mut steps = 0;
-        while steps < budget.min(STEPS_MAX)
-            && let Some(&at) = self.detached.last()
-        {
+        while let Some(&at) = self.detached.last() {
+            if steps == STEPS_MAX.get() as u32 {
+                STEPS_MAX.cross();
+            }
+            if steps == budget.min(STEPS_MAX.get() as u32) {
+                break;
+            }
             steps += 1;
             match self.children(at).and_then(|children| children.first()) {
                 Some(child) => {
