@@ -4,6 +4,7 @@
 
 mod chunks;
 mod cuts;
+mod health;
 mod identity;
 mod keeper;
 mod leader;
@@ -20,6 +21,7 @@ mod work;
 
 pub use chunks::Source;
 pub use cuts::Cuts;
+pub use health::Condition;
 pub use identity::Identity;
 pub use keeper::{Keeper, KeeperOptions};
 pub use leader::Leader;

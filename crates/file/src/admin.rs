@@ -6,7 +6,7 @@ use holdfast_base::codec::Encode;
 use holdfast_base::ids::StoreId;
 use holdfast_base::{Error, Result};
 use holdfast_client::wire::admin as msg;
-use holdfast_cluster::{ChunkState, ClusterCommand, NodeState, StoreState};
+use holdfast_cluster::{ChunkState, ClusterCommand, Condition, NodeState, StoreState};
 use holdfast_env::net::{Parts, Reply, Response};
 use std::collections::BTreeMap;
 
@@ -51,6 +51,11 @@ impl FileService {
             stores,
             findings: node.findings(),
         })
+    }
+
+    /// What keeps this node from all of its work; empty is well.
+    pub fn conditions(&self) -> Vec<Condition> {
+        self.node.conditions()
     }
 
     pub(crate) fn status(&self, reply: Reply) {

@@ -7,6 +7,7 @@ use axum::response::IntoResponse;
 use axum::routing::get;
 use holdfast_base::Result;
 use holdfast_client::wire::admin::{Status, Store};
+use holdfast_cluster::Condition;
 use holdfast_env::runtime::{self, Runtime};
 use holdfast_file::FileService;
 use holdfast_s3::{Hot, HotCounts};
@@ -37,18 +38,14 @@ pub fn start(address: SocketAddr, service: Arc<FileService>, faces: Faces) -> Re
     })
 }
 
-/// 200 while writes are taken, 503 with the reason otherwise.
+/// 200 while the node does all of its work, else 503 and a line for each thing that keeps it.
 async fn health(State((service, _)): State<Sources>) -> impl IntoResponse {
-    match service.status_now() {
-        Ok(status) => match status.stores.iter().find(|store| store.read_only) {
-            Some(store) => (
-                StatusCode::SERVICE_UNAVAILABLE,
-                format!("store {} in {} takes no writes\n", store.id, store.place),
-            ),
-            None => (StatusCode::OK, "ok\n".to_owned()),
-        },
-        Err(e) => (StatusCode::SERVICE_UNAVAILABLE, format!("{e}\n")),
+    let conditions = service.conditions();
+    if conditions.is_empty() {
+        return (StatusCode::OK, "ok\n".to_owned());
     }
+    let line = |condition: &Condition| format!("{}: {}\n", condition.name, condition.sentence);
+    (StatusCode::SERVICE_UNAVAILABLE, conditions.iter().map(line).collect())
 }
 
 async fn metrics(State((service, faces)): State<Sources>) -> impl IntoResponse {

@@ -2,7 +2,7 @@
 
 use holdfast_base::{Error, Kind};
 use holdfast_blob::{Failure, Refusal};
-use s3s::{S3Error, S3ErrorCode, s3_error};
+use s3s::{S3Error, S3ErrorCode};
 
 pub fn s3_failure(failure: Failure) -> S3Error {
     match failure {
@@ -37,11 +37,11 @@ pub fn failed(e: Error) -> S3Error {
         Kind::Invalid => S3ErrorCode::InvalidArgument,
         Kind::NotFound => S3ErrorCode::NoSuchKey,
         Kind::Full => {
-            let mut full = s3_error!(InternalError, "{}", e.message);
-            // 507 Insufficient Storage: asking again does not help.
-            if let Ok(status) = hyper::StatusCode::from_u16(507) {
-                full.set_status_code(status);
-            }
+            // Clients repeat what is answered with a 500 or with `InternalError`; asking again
+            // does not help here.
+            let code = S3ErrorCode::Custom("InsufficientStorage".into());
+            let mut full = S3Error::with_message(code, e.message);
+            full.set_status_code(hyper::StatusCode::INSUFFICIENT_STORAGE);
             return full;
         }
         _ => S3ErrorCode::InternalError,

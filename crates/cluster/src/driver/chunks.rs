@@ -91,7 +91,7 @@ impl Node {
     }
 
     /// As [`Node::spot`], on the first tier of `class` that has room.
-    fn spot_of(&self, class: StorageClass) -> Result<Spot> {
+    pub(super) fn spot_of(&self, class: StorageClass) -> Result<Spot> {
         let mut refusal = None;
         for tier in class.tiers() {
             match self.spot(tier, class.durability(), 0) {

@@ -4,7 +4,7 @@ use crate::common::{Node, Scratch, free_port};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
-fn get(port: u16, path: &str) -> String {
+pub fn get(port: u16, path: &str) -> String {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
     write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
     let mut answer = String::new();

@@ -1,0 +1,62 @@
+//! What keeps this node from all of its work, as it is now: one condition each, for `/health`,
+//! `status` and whoever watches. Empty is well. Asked by the faces, which may add their own; it
+//! changes nothing.
+
+use super::Node;
+use holdfast_base::Error;
+use holdfast_base::node::StorageClass;
+
+/// One thing that is wrong now. It goes by itself, or by what the sentence says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Condition {
+    /// One word for whoever filters: `view`, `store`, `space`, `memory` ...
+    pub name: &'static str,
+    /// What is wrong and what to do.
+    pub sentence: String,
+}
+
+impl Condition {
+    pub fn new(name: &'static str, sentence: impl Into<String>) -> Condition {
+        Condition { name, sentence: sentence.into() }
+    }
+}
+
+impl Node {
+    pub fn conditions(&self) -> Vec<Condition> {
+        let mut all = self.stopped_views();
+        let views_apply = all.is_empty();
+        let broken = self.stores.iter().filter(|own| own.store.usage().read_only);
+        all.extend(broken.map(|own| {
+            let sentence = format!(
+                "store {} in {} takes no writes since one failed: check the disk, then restart",
+                own.id, own.place
+            );
+            Condition::new("store", sentence)
+        }));
+        // Where a view has stopped or the store has failed, the reason is said already.
+        if views_apply
+            && all.is_empty()
+            && let Err(e) = self.takes_chunks()
+        {
+            all.push(Condition::new("space", e.message));
+        }
+        all
+    }
+
+    fn stopped_views(&self) -> Vec<Condition> {
+        let views = [
+            ("cluster", self.cluster.status().stopped),
+            ("names", self.namespace.status().stopped),
+        ];
+        let stopped = views.into_iter().filter_map(|(view, stopped)| {
+            stopped.map(|e| Condition::new("view", format!("the view of {view} has stopped: {e}")))
+        });
+        stopped.collect()
+    }
+
+    /// Whether the next chunk of ordinary, durable bytes would find its stores: asked of what
+    /// places chunks, so that this is refused exactly when writes are.
+    fn takes_chunks(&self) -> Result<(), Error> {
+        self.spot_of(StorageClass::DEFAULT).map(drop)
+    }
+}
