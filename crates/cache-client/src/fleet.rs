@@ -12,7 +12,7 @@ mod tests;
 
 use crate::assembly::{Added, Assembly, Frame};
 use crate::window::{self, Window};
-use crate::wire::{BODY_BYTES, FRAME_BYTES, Scan, Shape};
+use crate::wire::{self, BODY_BYTES, FRAME_BYTES, Fit, Scan, Shape};
 use health::Health;
 use ids::Ids;
 pub use outbox::Outbox;
@@ -314,7 +314,7 @@ impl Fleet {
             let count = u32::from(frame.count);
             self.window.revise(slot.cost, count);
             slot.cost = count;
-            if count == 1 && Scan::default().end(slot.shape, body) == Ok(Some(body.len())) {
+            if count == 1 && is_answer(slot, body) {
                 self.window.grow(1);
                 if body.starts_with(b"SERVER_ERROR") {
                     return self.ask_over_tcp(number);
@@ -391,7 +391,7 @@ impl Fleet {
         }
         let Some(mut parts) = slot.parts.take() else { return };
         let answer = parts.answer();
-        if Scan::default().end(slot.shape, answer) == Ok(Some(answer.len())) {
+        if is_answer(slot, answer) {
             self.answered(number, answer, done);
         } else {
             self.counts.broken += 1;
@@ -535,6 +535,12 @@ impl Fleet {
         let dead = self.next_try_ns();
         [datagram, stream, hole, dead].into_iter().flatten().min()
     }
+}
+
+/// Whether datagrams brought one whole answer, and that to this request.
+fn is_answer(slot: &Slot, bytes: &[u8]) -> bool {
+    Scan::default().end(slot.shape, bytes) == Ok(Some(bytes.len()))
+        && wire::fit(slot.shape, &slot.bytes, bytes) != Fit::No
 }
 
 impl Slot {

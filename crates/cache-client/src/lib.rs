@@ -10,6 +10,7 @@ pub mod fleet;
 pub mod incast;
 pub mod links;
 mod md5;
+pub mod protocol;
 pub mod ring;
 pub mod route;
 pub mod window;

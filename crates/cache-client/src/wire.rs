@@ -1,6 +1,9 @@
 //! Memcached's text protocol as a client sees it: where an answer ends, what it holds, and the
 //! eight bytes before each datagram. Pure; a server may send anything.
 
+pub use crate::protocol::KEY_BYTES_MAX;
+use holdfast_env::planted;
+
 /// The frame before each datagram: request id, number, count, 0.
 pub const FRAME_BYTES: usize = 8;
 /// A datagram of a request, with its frame: what passes networks whole.
@@ -9,7 +12,6 @@ pub const DATAGRAM_BYTES: usize = 1400;
 pub const BODY_BYTES: usize = DATAGRAM_BYTES - FRAME_BYTES;
 /// A line without a value; a meta command's answer, with a base64 key and an opaque, is the longest.
 pub const LINE_BYTES_MAX: usize = 2048;
-pub const KEY_BYTES_MAX: usize = 250;
 
 /// What kind of answer a request has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,6 +77,67 @@ fn line_at(bytes: &[u8], at: usize) -> Result<Option<&[u8]>, Broken> {
         None if most.len() == LINE_BYTES_MAX => Err(Broken),
         None => Ok(None),
     }
+}
+
+/// Whether an answer fits what was asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fit {
+    Yes,
+    /// It does, but the server may have taken the value for further commands, and answer those.
+    Last,
+    /// It is the answer to something else: so are all that come behind it.
+    No,
+}
+
+/// Compares a whole answer with its request. A server that reads a command otherwise than we do, or
+/// answers one too few or too many, shows here; what it says must not reach another's client.
+pub fn fit(shape: Shape, request: &[u8], answer: &[u8]) -> Fit {
+    let line = line_at(answer, 0).ok().flatten().unwrap_or_default();
+    let verb = word(request_line(request), 0);
+    if is_error(line) {
+        let has_value = request_line(request).len() + 2 < request.len();
+        let is_doubted = shape != Shape::Quiet && !line.starts_with(b"SERVER_ERROR");
+        return if has_value && is_doubted { Fit::Last } else { Fit::Yes };
+    }
+    let fits = match shape {
+        Shape::Values => are_of(request_line(request), answer),
+        Shape::Line => match verb {
+            b"delete" => matches!(line, b"DELETED" | b"NOT_FOUND"),
+            b"incr" | b"decr" => line == b"NOT_FOUND" || number(line.trim_ascii_end()).is_some(),
+            b"touch" => matches!(line, b"TOUCHED" | b"NOT_FOUND"),
+            b"flush_all" => line == b"OK",
+            b"version" => line.starts_with(b"VERSION "),
+            _ => matches!(line, b"STORED" | b"NOT_STORED" | b"EXISTS" | b"NOT_FOUND"),
+        },
+        Shape::Meta | Shape::Quiet => match word(line, 0) {
+            b"VA" | b"EN" => matches!(verb, b"mg" | b"ma" | b"me"),
+            // 1.6 said OK before it said HD.
+            b"HD" | b"OK" | b"NF" => verb != b"me",
+            b"NS" | b"EX" => matches!(verb, b"ms" | b"md" | b"ma"),
+            b"ME" => verb == b"me",
+            b"MN" => shape == Shape::Quiet,
+            _ => false,
+        },
+    };
+    if fits || planted!("cache.any-answer-fits") { Fit::Yes } else { Fit::No }
+}
+
+fn request_line(request: &[u8]) -> &[u8] {
+    let end = request.iter().position(|b| *b == b'\n').unwrap_or(request.len());
+    request[..end].strip_suffix(b"\r").unwrap_or(&request[..end])
+}
+
+/// Whether all values are of keys that were asked for. They come in order, as a rule: a router
+/// passes them on as its servers answer.
+fn are_of(line: &[u8], answer: &[u8]) -> bool {
+    let asked = || line.split(|b| *b == b' ').skip(1);
+    let mut next = asked();
+    values(answer).all(|value| {
+        next.any(|key| key == value.key) || {
+            next = asked();
+            next.any(|key| key == value.key)
+        }
+    })
 }
 
 /// The word with this number; nothing if there are fewer.

@@ -381,7 +381,7 @@ impl Engine {
             if found.large.is_some() || old_len == 0 || old_len > NUMBER_BYTES_MAX {
                 return Counted::NotANumber;
             }
-            let Some(number) = crate::parse::u64_of(&self.scratch) else {
+            let Some(number) = holdfast_cache_client::protocol::words::u64_of(&self.scratch) else {
                 return Counted::NotANumber;
             };
             let value = if up { number.wrapping_add(delta) } else { number.saturating_sub(delta) };

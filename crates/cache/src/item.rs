@@ -8,10 +8,10 @@
 //! ```
 //! A slot of the index: `tag: 16 | fetched: 1, cas seen: 1, frequency: 4, spare: 2 | place / 4: 40`.
 
+pub use holdfast_cache_client::protocol::KEY_BYTES_MAX;
+
 /// Longest value that is one item; longer ones are cut into pieces well below that.
 pub const VALUE_BYTES_MAX: usize = (1 << 18) - 1;
-/// Longest key, by the protocol.
-pub const KEY_BYTES_MAX: usize = 250;
 pub const ALIGN: usize = 4;
 
 /// Client flags are not 0, and stored.

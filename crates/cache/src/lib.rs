@@ -10,7 +10,6 @@ mod large;
 mod local;
 mod meta;
 mod out;
-mod parse;
 mod reclaim;
 pub mod report;
 mod segments;

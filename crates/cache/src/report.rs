@@ -2,10 +2,10 @@
 
 use crate::engine::Engine;
 use crate::out::Out;
-use crate::parse::Words;
 use crate::settings::{Shared, VERSION};
 use crate::stats::Totals;
 use crate::store::Store;
+use holdfast_cache_client::protocol::words::Words;
 use std::fmt::Display;
 
 pub fn stats(engine: &mut Engine, words: &Words<'_>, out: &mut Out) {

@@ -12,13 +12,12 @@ pub use batch::Batch;
 use crate::engine::Engine;
 use crate::large::Large;
 use crate::out::Out;
-use crate::parse::{Words, find};
+use crate::text;
 use crate::values::Incoming;
-use crate::{meta, text};
 use gets::Keys;
+use holdfast_cache_client::protocol::words::{Words, find};
+use holdfast_cache_client::protocol::{self, LINE_BYTES_MAX, LINE_TOO_LONG};
 
-/// Longest line that is not a get (memcached's).
-pub const LINE_BYTES_MAX: usize = 2048;
 /// Answers past which a session lets them be sent before it goes on.
 pub const OUT_BYTES_FULL: usize = 256 << 10;
 
@@ -139,9 +138,6 @@ impl Session {
                         Keys::Short => break Wants::More,
                         Keys::Drain => break Wants::Drain,
                         Keys::Changed => {}
-                        Keys::Overlong => {
-                            break Wants::Close;
-                        }
                     }
                 }
                 State::Value(incoming) => {
@@ -212,31 +208,31 @@ impl Session {
             *at += used;
             return None;
         }
-        let Some(end) = find(rest, b'\n') else {
-            // Spaces may precede a get of any length; nothing else may be as long.
-            let too_long = rest.len() > LINE_BYTES_MAX;
-            return Some(if too_long { Wants::Close } else { Wants::More });
+        let (end, is_whole) = match find(&rest[..rest.len().min(LINE_BYTES_MAX)], b'\n') {
+            Some(end) => (end, true),
+            None if rest.len() < LINE_BYTES_MAX => return Some(Wants::More),
+            None => (LINE_BYTES_MAX, false),
         };
         // What follows may change what was asked for before.
         if let Some(resume) = self.flush(engine, batch, input, out) {
             *at = resume;
             return Some(Wants::Drain);
         }
-        let line = match &rest[..end] {
-            [line @ .., b'\r'] if end > 1 => line,
-            line => line,
-        };
-        let line = Line { words: Words::of(line), bytes: line, behind: &rest[end + 1..] };
-        let words = &line.words;
-        if !must_log_in && matches!(words.get(0), b"get" | b"gets" | b"gat" | b"gats" | b"bget") {
-            // With spaces in front, or a gat: the keys are behind the second or third word.
-            return self.begin_get(engine, words, at, rest, end, out);
+        let text = protocol::line(rest, end);
+        let words = Words::of(text);
+        if !must_log_in && protocol::is_get(words.get(0)) && (is_whole || words.count() > 2) {
+            // With spaces in front, or a gat: the keys are behind the second or third word, and may
+            // go on for ever.
+            return self.begin_get(engine, &words, at, (text, end), out);
+        }
+        if !is_whole {
+            out.push(LINE_TOO_LONG);
+            return Some(Wants::Close);
         }
         *at += end + 1;
+        let line = Line { words, bytes: text, behind: &rest[end + 1..] };
         let done = if must_log_in {
             text::authenticate(engine, &line, out)
-        } else if words.get(0).len() == 2 && words.get(0)[0] == b'm' {
-            meta::command(engine, &line, at, out)
         } else {
             text::command(engine, &line, at, out)
         };

@@ -2,36 +2,23 @@
 //! with its error lines.
 
 use crate::engine::{Counted, Engine, Mode, Stored, Storing};
-use crate::item::KEY_BYTES_MAX;
+use crate::meta;
 use crate::out::Out;
-use crate::parse::{Words, i32_of, i64_of, u32_of, u64_of, word_end};
 use crate::report;
 use crate::session::{Done, Line};
 use crate::settings::VERSION;
 use crate::store::Removed;
-use crate::values::{END_BYTES, Incoming, Kind, Value};
+use crate::values::{Incoming, Kind, Value};
+use holdfast_cache_client::protocol::words::{Words, u32_of, word_end};
+use holdfast_cache_client::protocol::{
+    self, BAD_VALUE, Command, END_BYTES, KEY_BYTES_MAX, TOO_LARGE, Verb,
+};
 use std::sync::atomic::Ordering;
 
-const BAD_LINE: &[u8] = b"CLIENT_ERROR bad command line format\r\n";
-const BAD_EXPTIME: &[u8] = b"CLIENT_ERROR invalid exptime argument\r\n";
-const BAD_VALUE: &[u8] = b"CLIENT_ERROR bad data chunk\r\n";
-pub const TOO_LARGE: &[u8] = b"SERVER_ERROR object too large for cache\r\n";
 pub const NO_MEMORY: &[u8] = b"SERVER_ERROR out of memory storing object\r\n";
 pub const NOT_A_NUMBER: &[u8] = b"CLIENT_ERROR cannot increment or decrement non-numeric value\r\n";
 const ERROR: &[u8] = b"ERROR\r\n";
 const OK: &[u8] = b"OK\r\n";
-
-/// A storage command that cannot be served.
-struct Refused {
-    reply: &'static [u8],
-    /// What follows and has to be dropped.
-    swallow: u64,
-}
-
-/// Whether a command of so many words ends with `noreply`.
-fn is_quiet(words: &Words<'_>) -> bool {
-    words.last() == b"noreply"
-}
 
 fn reply(out: &mut Out, quiet: bool, line: &[u8]) {
     if !quiet {
@@ -41,44 +28,58 @@ fn reply(out: &mut Out, quiet: bool, line: &[u8]) {
 
 /// Serves one line. A value that is whole behind it is used there, and `at` moved past it.
 pub fn command(engine: &mut Engine, line: &Line<'_>, at: &mut usize, out: &mut Out) -> Done {
-    let words = &line.words;
-    let n = words.len();
-    match words.get(0) {
-        b"set" | b"add" | b"replace" | b"append" | b"prepend" | b"cas" => {
-            return storage(engine, line, at, out);
+    let command = match protocol::read(&line.words) {
+        Ok(command) => command,
+        Err(refused) => {
+            reply(out, refused.is_quiet, refused.reply);
+            return match refused.swallow {
+                0 => Done::Line,
+                bytes => Done::Swallow(bytes),
+            };
         }
-        b"delete" if (2..=4).contains(&n) => delete(engine, words, out),
-        b"incr" | b"decr" if n == 3 || n == 4 => count(engine, words, out),
-        b"touch" if n == 3 || n == 4 => touch(engine, words, out),
-        b"flush_all" if (1..=3).contains(&n) => flush_all(engine, words, out),
-        b"verbosity" if n == 2 || n == 3 => match u32_of(words.get(1)) {
-            Some(level) => {
-                engine.shared.verbose.store(u64::from(level.min(2)), Ordering::Relaxed);
-                reply(out, is_quiet(words), OK);
-            }
-            None => reply(out, is_quiet(words), BAD_LINE),
-        },
-        b"version" => {
+    };
+    match command {
+        Command::Store(store) => return storage(engine, &store, line, at, out),
+        Command::Meta(meta) => return meta::command(engine, &meta, line, at, out),
+        Command::Delete { key, is_quiet } => delete(engine, key, is_quiet, out),
+        Command::Count { key, delta, is_incr, is_quiet } => {
+            count(engine, key, (delta, is_incr), is_quiet, out);
+        }
+        Command::Touch { key, exptime, is_quiet } => touch(engine, key, exptime, is_quiet, out),
+        Command::Flush { delay, is_quiet } => flush_all(engine, delay, is_quiet, out),
+        Command::Verbosity { level, is_quiet } => {
+            engine.shared.verbose.store(u64::from(level.min(2)), Ordering::Relaxed);
+            reply(out, is_quiet, OK);
+        }
+        Command::Noop => out.push(b"MN\r\n"),
+        Command::Version => {
             out.push(b"VERSION ");
             out.push(VERSION.as_bytes());
             out.push(b"\r\n");
         }
-        b"stats" => report::stats(engine, words, out),
-        b"quit" => return Done::Close,
+        Command::Stats => report::stats(engine, &line.words, out),
+        Command::Quit | Command::Http => return Done::Close,
+        Command::Server => return server(engine, &line.words, out),
+    }
+    Done::Line
+}
+
+/// Commands about the server itself, and what is none.
+fn server(engine: &mut Engine, words: &Words<'_>, out: &mut Out) -> Done {
+    let n = words.count();
+    let is_quiet = words.last() == b"noreply";
+    match words.get(0) {
         b"shutdown" => return shutdown(engine, words, out),
         b"cache_memlimit" if n == 2 || n == 3 => {
-            reply(
-                out,
-                is_quiet(words),
-                b"MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust\r\n",
-            );
+            let refused = b"MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust\r\n";
+            reply(out, is_quiet, refused);
         }
         // Nothing to tune: segments are reclaimed without being told.
         b"lru_crawler" if n == 2 && matches!(words.get(1), b"enable" | b"disable") => out.push(OK),
         b"lru_crawler" if n == 3 && matches!(words.get(1), b"crawl" | b"sleep" | b"tocrawl") => {
             out.push(OK);
         }
-        b"slabs" if n >= 3 && words.get(1) == b"automove" => reply(out, is_quiet(words), OK),
+        b"slabs" if n >= 3 && words.get(1) == b"automove" => reply(out, is_quiet, OK),
         b"refresh_certs" if n == 1 && engine.shared.settings.tls.is_some() => {
             match engine.shared.refresh_tls() {
                 Ok(()) => out.push(OK),
@@ -86,7 +87,6 @@ pub fn command(engine: &mut Engine, line: &Line<'_>, at: &mut usize, out: &mut O
             }
         }
         b"watch" => out.push(b"CLIENT_ERROR watch commands not allowed\r\n"),
-        _ if words.last().starts_with(b"HTTP/") => return Done::Close,
         _ => out.push(ERROR),
     }
     Done::Line
@@ -137,76 +137,53 @@ pub fn plain_set(engine: &mut Engine, rest: &[u8], out: &mut Out) -> Option<usiz
     Some(used)
 }
 
-/// The command, the length of its value, and whether it wants no answer.
-fn storing_of<'a>(
-    engine: &Engine,
-    words: &Words<'a>,
-) -> Result<(Storing<'a>, usize, bool), (Refused, bool)> {
-    let is_cas = words.get(0) == b"cas";
-    let want = if is_cas { 6 } else { 5 };
-    let refused = |reply, quiet| Err((Refused { reply, swallow: 0 }, quiet));
-    if words.len() != want && words.len() != want + 1 {
-        return refused(ERROR, false);
-    }
-    let quiet = is_quiet(words);
-    let key = words.get(1);
-    let (flags, exptime, len) = (u32_of(words.get(2)), i64_of(words.get(3)), i32_of(words.get(4)));
-    let (Some(flags), Some(exptime), Some(len)) = (flags, exptime, len) else {
-        return refused(BAD_LINE, quiet);
+fn storing<'a>(engine: &Engine, store: &protocol::Store<'a>) -> Storing<'a> {
+    let mode = match store.verb {
+        Verb::Set => Mode::Set,
+        Verb::Add => Mode::Add,
+        Verb::Replace => Mode::Replace,
+        Verb::Append => Mode::Append,
+        Verb::Prepend => Mode::Prepend,
+        Verb::Cas(cas) => Mode::Cas { cas, stale: false },
     };
-    if key.len() > KEY_BYTES_MAX || len < 0 || len > i32::MAX - END_BYTES as i32 {
-        return refused(BAD_LINE, quiet);
-    }
-    let mode = match words.get(0) {
-        b"set" => Mode::Set,
-        b"add" => Mode::Add,
-        b"replace" => Mode::Replace,
-        b"append" => Mode::Append,
-        b"prepend" => Mode::Prepend,
-        _ => match u64_of(words.get(5)) {
-            Some(cas) => Mode::Cas { cas, stale: false },
-            None => return refused(BAD_LINE, quiet),
-        },
-    };
-    let storing = Storing::new(key, mode, flags, engine.expiry(exptime));
-    let len = len as usize;
-    if !engine.fits(key, len) {
-        engine.counters().store_too_large.add(1);
-        let swallow = (len + END_BYTES) as u64;
-        return Err((Refused { reply: TOO_LARGE, swallow }, quiet));
-    }
-    Ok((storing, len, quiet))
+    Storing::new(store.key, mode, store.flags, engine.expiry(store.exptime))
 }
 
-fn storage(engine: &mut Engine, line: &Line<'_>, at: &mut usize, out: &mut Out) -> Done {
-    let words = &line.words;
-    let (storing, len, quiet) = match storing_of(engine, words) {
-        Ok(storing) => storing,
-        Err((refused, quiet)) => {
-            reply(out, quiet, refused.reply);
-            if refused.swallow > 0 && words.get(0) == b"set" {
-                // What would have been replaced must not be served any longer.
-                engine.delete(words.get(1), None);
-            }
-            return if refused.swallow > 0 { Done::Swallow(refused.swallow) } else { Done::Line };
+fn storage(
+    engine: &mut Engine,
+    command: &protocol::Store<'_>,
+    line: &Line<'_>,
+    at: &mut usize,
+    out: &mut Out,
+) -> Done {
+    let (key, len) = (command.key, command.len);
+    if !engine.fits(key, len) {
+        engine.counters().store_too_large.add(1);
+        reply(out, command.is_quiet, TOO_LARGE);
+        if command.verb == Verb::Set {
+            // What would have been replaced must not be served any longer.
+            engine.delete(key, None);
         }
-    };
-    match Value::behind(engine, Kind::Text, line, at, (&storing, len)) {
-        Ok(value) => answer(engine, &storing, quiet, value, out),
+        return Done::Swallow((len + END_BYTES) as u64);
+    }
+    let storing = storing(engine, command);
+    match Value::behind(engine, Kind::Store, line, at, (&storing, len)) {
+        Ok(value) => answer(engine, &storing, command.is_quiet, value, out),
         Err(waits) => return waits,
     }
     Done::Line
 }
 
-/// A storage command whose value came in parts.
+/// A storage command whose value came in parts; it was accepted before that came, and nothing that
+/// it depends on has changed.
 pub fn store(engine: &mut Engine, words: &Words<'_>, value: Value<'_>, out: &mut Out) {
-    match storing_of(engine, words) {
-        Ok((storing, _, quiet)) => answer(engine, &storing, quiet, value, out),
-        // It was accepted before its value came, and nothing it depends on has changed.
-        Err((refused, quiet)) => {
-            value.drop_pieces(engine);
-            reply(out, quiet, refused.reply);
+    match protocol::read(words) {
+        Ok(Command::Store(store)) => {
+            let storing = storing(engine, &store);
+            answer(engine, &storing, store.is_quiet, value, out);
         }
+        Ok(Command::Meta(meta)) => meta::store(engine, &meta, value, out),
+        _ => value.drop_pieces(engine),
     }
 }
 
@@ -233,14 +210,7 @@ fn answer(
     reply(out, quiet, line);
 }
 
-fn delete(engine: &mut Engine, words: &Words<'_>, out: &mut Out) {
-    let (n, quiet) = (words.len(), words.len() > 2 && is_quiet(words));
-    let holds = words.get(2) == b"0";
-    if n > 2 && !(n == 3 && (holds || quiet) || n == 4 && holds && quiet) {
-        let usage = b"CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]\r\n";
-        return reply(out, quiet, usage);
-    }
-    let Some(key) = key_of(words, quiet, out) else { return };
+fn delete(engine: &mut Engine, key: &[u8], quiet: bool, out: &mut Out) {
     let done = engine.delete(key, None) == Removed::Done;
     if done {
         engine.counters().delete_hits.add(1);
@@ -250,23 +220,14 @@ fn delete(engine: &mut Engine, words: &Words<'_>, out: &mut Out) {
     reply(out, quiet, if done { b"DELETED\r\n" } else { b"NOT_FOUND\r\n" });
 }
 
-/// The key of a command; nothing, and that said, for one too long.
-fn key_of<'a>(words: &Words<'a>, quiet: bool, out: &mut Out) -> Option<&'a [u8]> {
-    let key = words.get(1);
-    if key.len() > KEY_BYTES_MAX {
-        reply(out, quiet, BAD_LINE);
-        return None;
-    }
-    Some(key)
-}
-
-fn count(engine: &mut Engine, words: &Words<'_>, out: &mut Out) {
-    let quiet = is_quiet(words);
-    let Some(key) = key_of(words, quiet, out) else { return };
-    let Some(delta) = u64_of(words.get(2)) else {
-        return reply(out, quiet, b"CLIENT_ERROR invalid numeric delta argument\r\n");
-    };
-    match engine.count(key, delta, words.get(0) == b"incr", None, None, None) {
+fn count(
+    engine: &mut Engine,
+    key: &[u8],
+    (delta, is_incr): (u64, bool),
+    quiet: bool,
+    out: &mut Out,
+) {
+    match engine.count(key, delta, is_incr, None, None, None) {
         Counted::Done { value, .. } if !quiet => {
             out.number(value);
             out.push(b"\r\n");
@@ -278,10 +239,7 @@ fn count(engine: &mut Engine, words: &Words<'_>, out: &mut Out) {
     }
 }
 
-fn touch(engine: &mut Engine, words: &Words<'_>, out: &mut Out) {
-    let quiet = is_quiet(words);
-    let Some(key) = key_of(words, quiet, out) else { return };
-    let Some(exptime) = i64_of(words.get(2)) else { return reply(out, quiet, BAD_EXPTIME) };
+fn touch(engine: &mut Engine, key: &[u8], exptime: i64, quiet: bool, out: &mut Out) {
     engine.counters().cmd_touch.add(1);
     let expires = engine.expiry(exptime);
     let touched = engine.touch(key, expires);
@@ -293,16 +251,10 @@ fn touch(engine: &mut Engine, words: &Words<'_>, out: &mut Out) {
     reply(out, quiet, if touched { b"TOUCHED\r\n" } else { b"NOT_FOUND\r\n" });
 }
 
-fn flush_all(engine: &mut Engine, words: &Words<'_>, out: &mut Out) {
-    let quiet = is_quiet(words);
+fn flush_all(engine: &mut Engine, delay: i64, quiet: bool, out: &mut Out) {
     engine.counters().cmd_flush.add(1);
     if !engine.shared.settings.flush {
         return reply(out, quiet, b"CLIENT_ERROR flush_all not allowed\r\n");
-    }
-    let mut delay = 0;
-    if words.len() != if quiet { 2 } else { 1 } {
-        let Some(given) = i64_of(words.get(1)) else { return reply(out, quiet, BAD_EXPTIME) };
-        delay = given;
     }
     if delay > 0 {
         let at = u64::from(engine.expiry(delay));
@@ -318,7 +270,7 @@ fn shutdown(engine: &mut Engine, words: &Words<'_>, out: &mut Out) -> Done {
         out.push(b"ERROR: shutdown not enabled\r\n");
         return Done::Line;
     }
-    if words.len() == 1 || words.len() == 2 && words.get(1) == b"graceful" {
+    if words.count() == 1 || words.count() == 2 && words.get(1) == b"graceful" {
         engine.shared.shutdown_wanted.store(true, Ordering::Relaxed);
         engine.shared.stop_signal.wake();
         return Done::Close;
@@ -334,7 +286,7 @@ pub fn authenticate(engine: &mut Engine, line: &Line<'_>, out: &mut Out) -> Done
     let words = &line.words;
     let len = u32_of(words.get(4)).filter(|len| *len <= BYTES_MAX);
     match len {
-        Some(len) if words.len() >= 5 && words.get(0) == b"set" => {
+        Some(len) if words.count() >= 5 && words.get(0) == b"set" => {
             Done::Value(Box::new(Incoming::new(Kind::LogIn, line.bytes, len as usize)))
         }
         _ => {
@@ -352,7 +304,7 @@ pub fn log_in(engine: &mut Engine, value: &[u8], ends_right: bool, out: &mut Out
         return false;
     }
     let words = Words::of(value);
-    if words.len() < 2 {
+    if words.count() < 2 {
         out.push(b"CLIENT_ERROR bad authentication token format\r\n");
         return false;
     }

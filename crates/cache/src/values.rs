@@ -4,15 +4,15 @@
 use crate::engine::{Engine, Mode, Storing};
 use crate::large::Large;
 use crate::out::Out;
-use crate::parse::Words;
 use crate::session::{Done, Line};
-use crate::{meta, text};
+use crate::text;
+use holdfast_cache_client::protocol::END_BYTES;
+use holdfast_cache_client::protocol::words::Words;
 
 /// Whose command it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    Text,
-    Meta,
+    Store,
     /// The name and password of a connection that must log in.
     LogIn,
 }
@@ -35,9 +35,6 @@ struct Pieces {
     expires: u32,
     out_of_memory: bool,
 }
-
-/// The value's `\r\n`.
-pub const END_BYTES: usize = 2;
 
 impl Incoming {
     /// Waits for `len` bytes and a line end.
@@ -123,8 +120,7 @@ impl Incoming {
         };
         let value = Value { bytes, ends_right: self.buffer.ends_with(b"\r\n") };
         match self.kind {
-            Kind::Text => text::store(engine, &words, value, out),
-            Kind::Meta => meta::store(engine, &words, value, out),
+            Kind::Store => text::store(engine, &words, value, out),
             Kind::LogIn => {
                 return text::log_in(engine, &self.buffer[..self.len], value.ends_right, out);
             }

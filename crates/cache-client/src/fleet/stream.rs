@@ -1,7 +1,7 @@
 //! The connection to one server: requests in order, answers in the same order.
 
 use super::{Fleet, Outcome, TIMED_DATAGRAMS_MAX, Timer};
-use crate::wire::{Broken, Scan};
+use crate::wire::{self, Broken, Fit, Scan};
 use std::collections::VecDeque;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -165,6 +165,11 @@ impl Fleet {
             let number = *stream.awaiting.front().ok_or(Broken)?;
             let slot = &self.slots[number as usize];
             let Some(len) = stream.scan.end(slot.shape, &bytes[used..])? else { break };
+            let answer = &bytes[used..used + len];
+            let fit = wire::fit(slot.shape, &slot.bytes, answer);
+            if fit == Fit::No {
+                return Err(Broken);
+            }
             stream.scan = Scan::default();
             stream.awaiting.pop_front();
             let (cost, sent_ns) = (slot.cost, slot.sent_ns);
@@ -174,7 +179,10 @@ impl Fleet {
                 self.window.observed(now_ns, sent_ns);
             }
             self.window.grow(cost);
-            self.answered(number, &bytes[used..used + len], done);
+            self.answered(number, answer, done);
+            if fit == Fit::Last {
+                return Err(Broken);
+            }
             used += len;
         }
         Ok(used)

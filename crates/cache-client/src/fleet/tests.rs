@@ -362,6 +362,40 @@ fn an_answer_over_tcp_may_take_long_only_while_it_comes() {
     assert!(world.fleet.closes(0), "what comes later would be taken for another answer");
 }
 
+/// A server that reads a command otherwise than we do answers one too few or one too many, and from
+/// then on everybody gets what was meant for somebody else. Nothing behind such an answer is taken.
+#[test]
+fn an_answer_that_fits_something_else_ends_the_connection() {
+    for (asked, answered, came) in [
+        (&b"delete a\r\n"[..], &b"STORED\r\n"[..], "dead, maybe true"),
+        (b"set a 0 0 1\r\nx\r\n", b"DELETED\r\n", "dead, maybe true"),
+        (b"set a 0 0 1\r\nx\r\n", b"17\r\n", "dead, maybe true"),
+        (b"incr a 1\r\n", b"STORED\r\n", "dead, maybe true"),
+        (b"touch a 1\r\n", b"DELETED\r\n", "dead, maybe true"),
+        (b"get a\r\n", b"VALUE b 0 1\r\nx\r\nEND\r\n", "dead, maybe true"),
+        (b"get a\r\n", HIT, HIT_TEXT),
+        (b"incr a 1\r\n", b"17  \r\n", "17  \r\n"),
+        (b"incr a 1\r\n", b"CLIENT_ERROR no number\r\n", "CLIENT_ERROR no number\r\n"),
+        (b"set a 0 0 1\r\nx\r\n", b"SERVER_ERROR full\r\n", "SERVER_ERROR full\r\n"),
+    ] {
+        let mut world = World::new(1, |_| ());
+        world.ask(0, Transport::Tcp, 1, asked);
+        world.stream(0);
+        world.received(0, answered);
+        world.came(&[(1, came)]);
+        let is_broken = came.starts_with("dead");
+        assert_eq!((world.fleet.is_up(0), world.fleet.closes(0)), (!is_broken, is_broken));
+    }
+    // It may have taken the value for a command, and answer that as well.
+    let mut world = World::new(1, |_| ());
+    world.ask(0, Transport::Tcp, 1, b"set a 0 0 1\r\nx\r\n");
+    world.ask(0, Transport::Tcp, 2, b"delete a\r\n");
+    world.stream(0);
+    world.received(0, b"ERROR\r\nNOT_FOUND\r\nDELETED\r\n");
+    world.came(&[(1, "ERROR\r\n"), (2, "dead, maybe true")]);
+    assert!(world.fleet.closes(0));
+}
+
 #[test]
 fn a_hostile_server_gets_neither_memory_nor_a_wrong_answer_through() {
     let hostile: [&[u8]; 5] = [

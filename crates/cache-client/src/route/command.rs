@@ -1,14 +1,19 @@
 //! Commands of a router's clients: where each ends, which key it is about, and how it is passed
-//! on. Pure.
+//! on: written anew from what the parser read, so that a server cannot read anything else. Pure.
 
-use crate::wire::{LINE_BYTES_MAX, Shape, is_key, number, word};
+use crate::protocol::meta::{self, Meta};
+use crate::protocol::words::{Words, find};
+use crate::protocol::{
+    self, BAD_KEY, BAD_VALUE, END_BYTES, KEY_BYTES_MAX, LINE_BYTES_MAX, LINE_TOO_LONG, TOO_LARGE,
+    Verb,
+};
+use crate::wire::{Shape, number, word};
+use holdfast_env::planted;
 
 /// A line of gets.
 pub const GET_LINE_BYTES_MAX: usize = 1 << 20;
-const BAD_LINE: &[u8] = b"CLIENT_ERROR bad command line format\r\n";
 const VERSION_LINE: &str =
     concat!("VERSION 1.6.18-holdfast-route-", env!("CARGO_PKG_VERSION"), "\r\n");
-const TOO_LARGE: &[u8] = b"SERVER_ERROR object too large for cache\r\n";
 
 /// What the bytes begin with.
 #[derive(Debug, PartialEq, Eq)]
@@ -18,6 +23,9 @@ pub enum Parsed<'a> {
     Command(Command<'a>, usize),
     /// An answer that needs no server; drop so many bytes, which may not all be here.
     Say(&'static [u8], usize),
+    /// A value that is too long, in the place of one that must not be served any longer: the
+    /// answer is [`TOO_LARGE`], and so many bytes are dropped.
+    TooLarge(Keyed<'a>, usize),
     /// The last answer of this connection.
     Close(&'static [u8]),
 }
@@ -26,7 +34,7 @@ pub enum Parsed<'a> {
 pub enum Command<'a> {
     /// `get`, `gets`, or `gat` and `gats` with their expiry; the keys, with spaces between them.
     Get {
-        verb: &'a [u8],
+        verb: Vec<u8>,
         keys: &'a [u8],
     },
     Keyed(Keyed<'a>),
@@ -46,6 +54,8 @@ pub enum Command<'a> {
 pub struct Keyed<'a> {
     pub kind: Kind,
     pub key: &'a [u8],
+    /// The key is base64, as meta commands have it.
+    pub is_binary: bool,
     /// As it is passed on, without its value: no `noreply`, no line end.
     pub line: Vec<u8>,
     /// With its line end.
@@ -90,7 +100,38 @@ impl Kind {
     }
 }
 
-impl Keyed<'_> {
+/// The line that deletes a key, and what its answer looks like.
+pub fn delete_line(key: &[u8], is_binary: bool) -> (Vec<u8>, Shape) {
+    match is_binary {
+        true => ([b"md ", key, b" b\r\n"].concat(), Shape::Meta),
+        false => ([b"delete ", key, b"\r\n"].concat(), Shape::Line),
+    }
+}
+
+impl<'a> Keyed<'a> {
+    fn text(kind: Kind, key: &'a [u8], line: Vec<u8>, is_mute: bool) -> Keyed<'a> {
+        Keyed { kind, key, is_binary: false, line, value: &[], is_mute, is_quiet: false }
+    }
+
+    fn meta(of: &Meta<'_>, words: &Words<'a>) -> Keyed<'a> {
+        let kind = match of.verb {
+            meta::Verb::Get => Kind::MetaGet,
+            meta::Verb::Set => Kind::MetaSet,
+            meta::Verb::Delete => Kind::MetaDelete,
+            meta::Verb::Count => Kind::MetaCount,
+            meta::Verb::Debug => Kind::MetaDebug,
+        };
+        Keyed {
+            kind,
+            key: words.get(1),
+            is_binary: of.flags.binary,
+            line: words.from(0).join(&b' '),
+            value: &[],
+            is_mute: false,
+            is_quiet: of.flags.quiet,
+        }
+    }
+
     pub fn shape(&self) -> Shape {
         match (self.kind.is_meta(), self.is_quiet) {
             (true, true) => Shape::Quiet,
@@ -140,163 +181,162 @@ impl Keyed<'_> {
     }
 }
 
+/// Where the line ends that `bytes` begin with; what to do if there is no end. As the cache finds it.
+fn line_end(bytes: &[u8]) -> Result<usize, Parsed<'_>> {
+    let start = &bytes[..bytes.len().min(LINE_BYTES_MAX)];
+    if let Some(end) = find(start, b'\n') {
+        return Ok(end);
+    }
+    if bytes.len() < LINE_BYTES_MAX {
+        return Err(Parsed::Short);
+    }
+    // Only a get whose keys have begun may be longer.
+    let words = Words::of(start);
+    let plain = |verb: &[u8]| start.starts_with(verb) && start[verb.len()] > b' ';
+    let is_get = plain(b"get ") || plain(b"gets ");
+    if !(is_get || protocol::is_get(words.get(0)) && words.count() > 2) {
+        return Err(Parsed::Close(LINE_TOO_LONG));
+    }
+    match find(&bytes[..bytes.len().min(GET_LINE_BYTES_MAX)], b'\n') {
+        Some(end) => Ok(end),
+        None if bytes.len() < GET_LINE_BYTES_MAX => Err(Parsed::Short),
+        None => Err(Parsed::Close(LINE_TOO_LONG)),
+    }
+}
+
 /// Reads the first command of `bytes`. Values longer than `value_bytes_max` are refused.
 pub fn parse(bytes: &[u8], value_bytes_max: usize) -> Parsed<'_> {
-    let is_get = bytes.starts_with(b"get") || bytes.starts_with(b"gat");
-    let most = if is_get { GET_LINE_BYTES_MAX } else { LINE_BYTES_MAX };
-    let Some(end) = bytes[..bytes.len().min(most)].iter().position(|b| *b == b'\n') else {
-        return match bytes.len() < most {
-            true => Parsed::Short,
-            false => Parsed::Close(b"CLIENT_ERROR line too long\r\n"),
-        };
+    let end = match line_end(bytes) {
+        Ok(end) => end,
+        Err(parsed) => return parsed,
     };
     let used = end + 1;
-    let line = bytes[..end].strip_suffix(b"\r").unwrap_or(&bytes[..end]);
-    match word(line, 0) {
-        verb @ (b"get" | b"gets") => gets(line, verb.len(), used),
-        verb @ (b"gat" | b"gats") => {
-            let expiry = word(line, 1);
-            if number(expiry.strip_prefix(b"-").unwrap_or(expiry)).is_none() {
-                return Parsed::Say(b"CLIENT_ERROR invalid exptime argument\r\n", used);
+    let line = protocol::line(bytes, end);
+    let words = Words::of(line);
+    if protocol::is_get(words.get(0)) {
+        return gets(line, &words, used);
+    }
+    match protocol::read(&words) {
+        Err(refused) => {
+            let used = used.saturating_add(usize::try_from(refused.swallow).unwrap_or(usize::MAX));
+            Parsed::Say(if refused.is_quiet { b"" } else { refused.reply }, used)
+        }
+        Ok(protocol::Command::Store(store)) => {
+            text_set((bytes, used), words.get(1), &store, value_bytes_max)
+        }
+        Ok(protocol::Command::Meta(meta)) => {
+            let of = Keyed::meta(&meta, &words);
+            match meta.verb {
+                meta::Verb::Set => with_value(bytes, used, (of, meta.len), value_bytes_max),
+                _ => Parsed::Command(Command::Keyed(of), used),
             }
-            gets(line, verb.len() + 1 + expiry.len(), used)
         }
-        b"set" => store(bytes, line, used, Kind::Set, value_bytes_max),
-        b"add" | b"replace" | b"append" | b"prepend" | b"cas" => {
-            store(bytes, line, used, Kind::Change, value_bytes_max)
-        }
-        b"delete" => keyed(line, used, Kind::Delete, 2),
-        b"incr" | b"decr" => keyed(line, used, Kind::Change, 3),
-        b"touch" => keyed(line, used, Kind::Touch, 3),
-        b"ms" => meta_set(bytes, line, used, value_bytes_max),
-        b"mg" => meta(line, used, Kind::MetaGet),
-        b"md" => meta(line, used, Kind::MetaDelete),
-        b"ma" => meta(line, used, Kind::MetaCount),
-        b"me" => meta(line, used, Kind::MetaDebug),
-        b"mn" => Parsed::Say(b"MN\r\n", used),
-        b"flush_all" => {
-            let (line, is_mute) = without_noreply(line);
-            Parsed::Command(Command::Flush { line, is_mute }, used)
-        }
-        b"stats" if word(line, 1).is_empty() => Parsed::Command(Command::Stats, used),
-        b"stats" => Parsed::Say(b"CLIENT_ERROR ask the servers themselves for that\r\n", used),
-        b"verbosity" => {
-            Parsed::Command(Command::Verbosity { is_mute: line.ends_with(b" noreply") }, used)
-        }
-        b"version" => Parsed::Say(VERSION_LINE.as_bytes(), used),
-        b"quit" => Parsed::Close(b""),
-        b"shutdown" => Parsed::Say(b"ERROR: shutdown not enabled\r\n", used),
-        _ => Parsed::Say(b"ERROR\r\n", used),
+        Ok(command) => plain(command, &words, used),
     }
 }
 
-fn gets(line: &[u8], verb: usize, used: usize) -> Parsed<'_> {
-    let start = line.iter().position(|b| *b != b' ').unwrap_or(0);
-    if line[start..].len() <= verb {
-        return Parsed::Say(b"ERROR\r\n", used);
+/// A command that is a line and nothing else.
+fn plain<'a>(command: protocol::Command<'_>, words: &Words<'a>, used: usize) -> Parsed<'a> {
+    use protocol::Command as C;
+    let key = words.get(1);
+    let keyed = |of| Parsed::Command(Command::Keyed(of), used);
+    match command {
+        C::Delete { is_quiet, .. } => {
+            let line = match planted!("cache.router-passes-lines-on") {
+                true => words.from(0).join(&b' '),
+                false => [b"delete ", key].concat(),
+            };
+            keyed(Keyed::text(Kind::Delete, key, line, is_quiet))
+        }
+        C::Count { delta, is_incr, is_quiet, .. } => {
+            let verb: &[u8] = if is_incr { b"incr " } else { b"decr " };
+            let line = [verb, key, format!(" {delta}").as_bytes()].concat();
+            keyed(Keyed::text(Kind::Change, key, line, is_quiet))
+        }
+        C::Touch { exptime, is_quiet, .. } => {
+            let line = [b"touch ", key, format!(" {exptime}").as_bytes()].concat();
+            keyed(Keyed::text(Kind::Touch, key, line, is_quiet))
+        }
+        C::Flush { delay, is_quiet } => {
+            let line = match delay {
+                ..=0 => b"flush_all".to_vec(),
+                delay => format!("flush_all {delay}").into_bytes(),
+            };
+            Parsed::Command(Command::Flush { line, is_mute: is_quiet }, used)
+        }
+        C::Verbosity { is_quiet, .. } => {
+            Parsed::Command(Command::Verbosity { is_mute: is_quiet }, used)
+        }
+        C::Noop => Parsed::Say(b"MN\r\n", used),
+        C::Version => Parsed::Say(VERSION_LINE.as_bytes(), used),
+        C::Stats if words.count() == 1 => Parsed::Command(Command::Stats, used),
+        C::Stats => Parsed::Say(b"CLIENT_ERROR ask the servers themselves for that\r\n", used),
+        C::Quit | C::Http => Parsed::Close(b""),
+        C::Server if words.get(0) == b"shutdown" => {
+            Parsed::Say(b"ERROR: shutdown not enabled\r\n", used)
+        }
+        C::Server | C::Store(_) | C::Meta(_) => Parsed::Say(b"ERROR\r\n", used),
     }
-    let (verb, keys) = line[start..].split_at(verb);
-    let mut all = keys.split(|b| *b == b' ').filter(|key| !key.is_empty()).peekable();
-    if all.peek().is_none() {
-        return Parsed::Say(b"ERROR\r\n", used);
-    }
-    if !all.all(is_key) {
-        return Parsed::Say(BAD_LINE, used);
-    }
-    Parsed::Command(Command::Get { verb, keys }, used)
 }
 
-/// The line with single spaces, and whether it ended with `noreply`.
-fn without_noreply(line: &[u8]) -> (Vec<u8>, bool) {
-    let mut words: Vec<&[u8]> =
-        line.split(|b| *b == b' ').filter(|word| !word.is_empty()).collect();
-    let is_mute = words.last() == Some(&&b"noreply"[..]);
-    if is_mute {
-        words.pop();
-    }
-    (words.join(&b' '), is_mute)
-}
-
-fn keyed(line: &[u8], used: usize, kind: Kind, words: usize) -> Parsed<'_> {
-    let key = word(line, 1);
-    let (passed, is_mute) = without_noreply(line);
-    if word(&passed, words - 1).is_empty() {
-        return Parsed::Say(b"ERROR\r\n", used);
-    }
-    if !is_key(key) {
-        return Parsed::Say(BAD_LINE, used);
-    }
-    let of = Keyed { kind, key, line: passed, value: &[], is_mute, is_quiet: false };
-    Parsed::Command(Command::Keyed(of), used)
-}
-
-fn store<'a>(bytes: &'a [u8], line: &'a [u8], used: usize, kind: Kind, most: usize) -> Parsed<'a> {
-    let (passed, is_mute) = without_noreply(line);
-    let key = word(line, 1);
-    let len = number(word(line, 4)).and_then(|n| usize::try_from(n).ok());
-    let wanted = if word(line, 0) == b"cas" { 5 } else { 4 };
-    if word(&passed, wanted).is_empty() || !word(&passed, wanted + 1).is_empty() {
-        return Parsed::Say(b"ERROR\r\n", used);
-    }
-    let Some(len) = len.filter(|_| is_key(key) && number(word(line, 2)).is_some()) else {
-        return Parsed::Say(BAD_LINE, used);
+fn gets<'a>(line: &'a [u8], words: &Words<'_>, used: usize) -> Parsed<'a> {
+    let get = match protocol::get(line, words) {
+        Ok(get) => get,
+        Err(refused) => return Parsed::Say(refused.reply, used),
     };
-    with_value(bytes, used, len, most, |value| Keyed {
-        kind,
-        key,
-        line: passed,
-        value,
-        is_mute,
-        is_quiet: false,
-    })
+    let keys = &line[get.keys_at..];
+    if keys.split(|b| *b == b' ').any(|key| key.len() > KEY_BYTES_MAX) {
+        return Parsed::Say(BAD_KEY, used);
+    }
+    let s = if get.with_cas { "s" } else { "" };
+    let verb = match get.exptime {
+        Some(exptime) => format!("gat{s} {exptime}"),
+        None => format!("get{s}"),
+    };
+    Parsed::Command(Command::Get { verb: verb.into_bytes(), keys }, used)
+}
+
+fn text_set<'a>(
+    (bytes, used): (&'a [u8], usize),
+    key: &'a [u8],
+    store: &protocol::Store<'_>,
+    most: usize,
+) -> Parsed<'a> {
+    let kind = if store.verb == Verb::Set { Kind::Set } else { Kind::Change };
+    let mut line = [store.verb.word().as_bytes(), b" ", key].concat();
+    line.extend_from_slice(format!(" {} {} {}", store.flags, store.exptime, store.len).as_bytes());
+    if let Verb::Cas(cas) = store.verb {
+        line.extend_from_slice(format!(" {cas}").as_bytes());
+    }
+    let of = Keyed::text(kind, key, line, store.is_quiet);
+    with_value(bytes, used, (of, store.len), most)
 }
 
 fn with_value<'a>(
     bytes: &'a [u8],
     used: usize,
-    len: usize,
+    (of, len): (Keyed<'a>, usize),
     most: usize,
-    make: impl FnOnce(&'a [u8]) -> Keyed<'a>,
 ) -> Parsed<'a> {
+    let end = used.saturating_add(len).saturating_add(END_BYTES);
     if len > most {
-        return Parsed::Say(TOO_LARGE, used.saturating_add(len).saturating_add(2));
+        return match of.kind {
+            Kind::Set | Kind::MetaSet => {
+                let kind = if of.is_binary { Kind::MetaDelete } else { Kind::Delete };
+                let (mut line, _) = delete_line(of.key, of.is_binary);
+                line.truncate(line.len() - END_BYTES);
+                Parsed::TooLarge(Keyed { kind, line, is_quiet: false, ..of }, end)
+            }
+            _ => Parsed::Say(if of.is_mute { b"" } else { TOO_LARGE }, end),
+        };
     }
-    match bytes.get(used..used + len + 2) {
+    match bytes.get(used..end) {
         None => Parsed::Short,
         Some(value) if value.ends_with(b"\r\n") => {
-            Parsed::Command(Command::Keyed(make(value)), used + len + 2)
+            Parsed::Command(Command::Keyed(Keyed { value, ..of }), end)
         }
-        Some(_) => Parsed::Say(b"CLIENT_ERROR bad data chunk\r\n", used + len + 2),
+        Some(_) => Parsed::Say(if of.is_mute { b"" } else { BAD_VALUE }, end),
     }
-}
-
-/// Flags of a meta command, from the word with this number on: whether `q` is one.
-fn is_quiet(line: &[u8], from: usize) -> bool {
-    let mut words = line.split(|b| *b == b' ').filter(|word| !word.is_empty()).skip(from);
-    words.any(|word| word == b"q")
-}
-
-fn meta(line: &[u8], used: usize, kind: Kind) -> Parsed<'_> {
-    let key = word(line, 1);
-    if !is_key(key) {
-        return Parsed::Say(BAD_LINE, used);
-    }
-    let is_quiet = is_quiet(line, 2);
-    let of = Keyed { kind, key, line: line.to_vec(), value: &[], is_mute: false, is_quiet };
-    Parsed::Command(Command::Keyed(of), used)
-}
-
-fn meta_set<'a>(bytes: &'a [u8], line: &'a [u8], used: usize, most: usize) -> Parsed<'a> {
-    let key = word(line, 1);
-    let len = number(word(line, 2)).and_then(|n| usize::try_from(n).ok());
-    let Some(len) = len.filter(|_| is_key(key)) else {
-        return Parsed::Say(b"CLIENT_ERROR bad data chunk\r\n", used);
-    };
-    with_value(bytes, used, len, most, |value| {
-        let (line, _) = without_noreply(line);
-        let is_quiet = is_quiet(&line, 3);
-        Keyed { kind: Kind::MetaSet, key, line, value, is_mute: false, is_quiet }
-    })
 }
 
 #[cfg(test)]
@@ -336,6 +376,10 @@ mod tests {
         assert_eq!(passed_on("mg a v q\r\n", None), "mg a v q\r\nmn\r\n");
         assert_eq!(one("mg a v q\r\n").shape(), Shape::Quiet);
         assert_eq!(one("md a\r\n").shape(), Shape::Meta);
+        // What a server could read otherwise does not reach it.
+        assert_eq!(passed_on("delete  a 0 noreply\0x\r\n", None), "delete a\r\n");
+        assert_eq!(passed_on("incr a +1 \r\n", None), "incr a 1\r\n");
+        assert!(one("delete a noreply\0x\r\n").is_mute);
     }
 
     #[test]
@@ -349,7 +393,8 @@ mod tests {
             else {
                 panic!("{text:?}")
             };
-            assert_eq!((verb, keys, used), (expected.as_bytes(), rest.as_bytes(), text.len()));
+            let expected = (expected.as_bytes(), rest.as_bytes(), text.len());
+            assert_eq!((&verb[..], keys, used), expected);
         }
     }
 
@@ -370,10 +415,13 @@ mod tests {
             ("nonsense a\r\n", b"ERROR\r\n"),
             ("set a 0 0\r\n", b"ERROR\r\n"),
             ("set a 0 0 1 2 3\r\n", b"ERROR\r\n"),
-            ("set a x 0 1\r\n", BAD_LINE),
-            ("set a 0 0 -1\r\n", BAD_LINE),
-            ("set a 0 0 99999999999999999999\r\n", BAD_LINE),
+            ("set a x 0 1\r\n", BAD_KEY),
+            ("set a 0 0 -1\r\n", BAD_KEY),
+            ("set a 0 0 99999999999999999999\r\n", BAD_KEY),
             ("delete\r\n", b"ERROR\r\n"),
+            ("incr a noreply\r\n", b""),
+            ("touch a x\r\n", b"CLIENT_ERROR invalid exptime argument\r\n"),
+            ("ms a 2 !\r\n", b"CLIENT_ERROR invalid flag\r\n"),
             ("gat x a\r\n", b"CLIENT_ERROR invalid exptime argument\r\n"),
             ("set a 0 0 1\r\nxyz", b"CLIENT_ERROR bad data chunk\r\n"),
             ("mn\r\n", b"MN\r\n"),
@@ -384,8 +432,16 @@ mod tests {
             }
         }
         let long = format!("get {}\r\n", "k".repeat(251));
-        assert!(matches!(parse(long.as_bytes(), 10), Parsed::Say(BAD_LINE, _)));
-        assert_eq!(parse(b"set a 0 0 11\r\n", 10), Parsed::Say(TOO_LARGE, 14 + 11 + 2));
+        assert!(matches!(parse(long.as_bytes(), 10), Parsed::Say(BAD_KEY, _)));
+        assert_eq!(parse(b"add a 0 0 11\r\n", 10), Parsed::Say(TOO_LARGE, 14 + 11 + 2));
+        for (text, line) in [
+            ("set  a 0 0 11\r\n", &b"delete a"[..]),
+            ("ms a 11 q\r\n", b"delete a"),
+            ("ms YQ== 11 b q\r\n", b"md YQ== b"),
+        ] {
+            let Parsed::TooLarge(of, used) = parse(text.as_bytes(), 10) else { panic!("{text}") };
+            assert_eq!((&of.line[..], used), (line, text.len() + 11 + 2));
+        }
         assert!(matches!(parse(&[b'x'; LINE_BYTES_MAX], 10), Parsed::Close(_)));
         let endless = [b"get ".to_vec(), vec![b'k'; GET_LINE_BYTES_MAX]].concat();
         assert!(matches!(parse(&endless, 10), Parsed::Close(_)));

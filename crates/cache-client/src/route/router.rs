@@ -1,10 +1,11 @@
 //! The router's core: turns commands into requests, and outcomes into answers or into requests to
 //! another pool. Holds no socket and no clock.
 
-use super::command::{Keyed, Kind};
+use super::command::{self, Keyed, Kind};
 use super::plan::Plan;
 use super::recent::Recent;
 use crate::fleet::{Fleet, Outcome, Request, Transport};
+use crate::protocol::TOO_LARGE;
 use crate::wire::{self, BODY_BYTES, KEY_BYTES_MAX, Shape, push_number};
 use std::sync::Arc;
 
@@ -25,6 +26,8 @@ struct Reply {
     is_get: bool,
     is_mute: bool,
     is_too_long: bool,
+    /// What it says does not depend on outcomes.
+    is_fixed: bool,
     /// The worker has taken it from `whole`.
     is_seen: bool,
     /// Whose it is: a connection and which of those that had its number.
@@ -101,6 +104,7 @@ enum Next {
         reply: u32,
         pool: usize,
         key: Vec<u8>,
+        is_binary: bool,
     },
 }
 
@@ -108,6 +112,7 @@ enum Next {
 struct Owned {
     kind: Kind,
     key: Vec<u8>,
+    is_binary: bool,
     line: Vec<u8>,
     value: Vec<u8>,
     is_quiet: bool,
@@ -118,6 +123,7 @@ impl Owned {
         Keyed {
             kind: self.kind,
             key: &self.key,
+            is_binary: self.is_binary,
             line: self.line.clone(),
             value: &self.value,
             is_mute: false,
@@ -289,6 +295,10 @@ impl Router {
         let plan = self.plan.clone();
         let mut groups: Vec<Group> = Vec::new();
         for key in keys.split(|b| *b == b' ').filter(|key| !key.is_empty()) {
+            // No key has a NUL, and memcached would read the line up to there.
+            if key.contains(&0) {
+                continue;
+            }
             let pool = dead.unwrap_or_else(|| plan.pool(key));
             let from = match dead {
                 None => Some(pool),
@@ -350,12 +360,27 @@ impl Router {
         let owned = Owned {
             kind: of.kind,
             key: of.key.to_vec(),
+            is_binary: of.is_binary,
             line: of.line,
             value: of.value.to_vec(),
             is_quiet: of.is_quiet,
         };
         self.send_keyed(fleet, reply, pool, Stage::Main, owned);
         reply
+    }
+
+    /// A value that is too long for its key: what it should have replaced is deleted.
+    pub fn too_large(
+        &mut self,
+        fleet: &mut Fleet,
+        connection: (u32, u32),
+        of: Keyed<'_>,
+        now_ns: u64,
+    ) -> u32 {
+        let number = self.keyed(fleet, connection, of, now_ns);
+        let reply = &mut self.replies[number as usize];
+        (reply.bytes, reply.is_fixed) = (TOO_LARGE.to_vec(), true);
+        number
     }
 
     fn send_keyed(&mut self, fleet: &mut Fleet, reply: u32, pool: usize, stage: Stage, of: Owned) {
@@ -469,6 +494,9 @@ impl Router {
 
     fn append(&mut self, reply: u32, bytes: &[u8]) {
         let of = &mut self.replies[reply as usize];
+        if of.is_fixed {
+            return;
+        }
         of.is_too_long |= of.bytes.len() + bytes.len() > REPLY_BYTES_MAX;
         if of.is_too_long {
             of.bytes = Vec::new();
@@ -511,7 +539,8 @@ impl Router {
         if of.kind.is_write() && plan.pools[pool].warm.is_some() && (is_done || of.kind.is_delete())
         {
             // The answer waits until nobody can read the old value any more.
-            self.next.push(Next::Forget { reply, pool, key: of.key });
+            let (key, is_binary) = (of.key, of.is_binary);
+            self.next.push(Next::Forget { reply, pool, key, is_binary });
             return;
         }
         self.part_done(reply);
@@ -541,7 +570,8 @@ impl Router {
             line.push(b' ');
             push_number(&mut line, data.len() as u64);
             let value = [data, b"\r\n"].concat();
-            let of = Owned { kind: Kind::Change, key, line, value, is_quiet: false };
+            let kind = Kind::Change;
+            let of = Owned { kind, key, is_binary: false, line, value, is_quiet: false };
             self.next.push(Next::Fill { pool, of });
         }
         self.part_done(reply);
@@ -561,7 +591,9 @@ impl Router {
                 }
                 Next::Warm { reply, pool, key } => self.ask_warm(fleet, reply, pool, key),
                 Next::Fill { pool, of } => self.fill(fleet, pool, &of, now_ns),
-                Next::Forget { reply, pool, key } => self.forget(fleet, reply, pool, &key),
+                Next::Forget { reply, pool, key, is_binary } => {
+                    self.forget(fleet, reply, pool, (&key, is_binary));
+                }
             }
         }
         had_some
@@ -592,15 +624,19 @@ impl Router {
     }
 
     /// Deletes what a warm pool still has of a key that was changed.
-    fn forget(&mut self, fleet: &mut Fleet, reply: u32, pool: usize, key: &[u8]) {
+    fn forget(
+        &mut self,
+        fleet: &mut Fleet,
+        reply: u32,
+        pool: usize,
+        (key, is_binary): (&[u8], bool),
+    ) {
         let plan = self.plan.clone();
         let server = plan.pools[pool].warm.and_then(|warm| plan.pools[warm].server(key));
         let Some(server) = server else { return self.part_done(reply) };
-        self.request.clear();
-        self.request.extend_from_slice(b"delete ");
-        self.request.extend_from_slice(key);
-        self.request.extend_from_slice(b"\r\n");
-        self.ask(fleet, server, Transport::Tcp, Shape::Line, 0, Task::Part { reply });
+        let (line, shape) = command::delete_line(key, is_binary);
+        self.request = line;
+        self.ask(fleet, server, Transport::Tcp, shape, 0, Task::Part { reply });
     }
 }
 

@@ -47,7 +47,7 @@ impl World {
         assert_eq!(used, text.len());
         let (router, fleet) = (&mut self.router, &mut self.fleet);
         let reply = match of {
-            Command::Get { verb, keys } => router.get(fleet, (0, 0), verb, keys),
+            Command::Get { verb, keys } => router.get(fleet, (0, 0), &verb, keys),
             Command::Keyed(of) => router.keyed(fleet, (0, 0), of, self.now_ns),
             Command::Flush { line, is_mute } => router.flush(fleet, (0, 0), &line, is_mute),
             other => panic!("{other:?}"),
@@ -238,13 +238,14 @@ fn whatever_bytes_come_parsers_stay_within_them() {
         }
         match command::parse(&bytes, 100) {
             Parsed::Command(Command::Keyed(of), used) => {
-                assert!(used <= bytes.len() && wire::is_key(of.key));
+                assert!(used <= bytes.len() && (1..=wire::KEY_BYTES_MAX).contains(&of.key.len()));
+                assert!(!of.key.iter().any(|b| matches!(b, b' ' | b'\n' | 0)));
                 let mut out = Vec::new();
                 of.request(Some(5), &mut out);
                 assert!(!out[..out.len() - of.value.len()].starts_with(b"\r\n"));
             }
             Parsed::Command(_, used) => assert!((1..=bytes.len()).contains(&used)),
-            Parsed::Say(_, used) => assert!(used > 0),
+            Parsed::Say(_, used) | Parsed::TooLarge(_, used) => assert!(used > 0),
             Parsed::Short | Parsed::Close(_) => {}
         }
     }

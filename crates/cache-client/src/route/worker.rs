@@ -282,6 +282,12 @@ impl Worker {
                     connection.skip = used;
                     (self.router.say(id, bytes), 0)
                 }
+                Parsed::TooLarge(of, used) => {
+                    connection.skip = used;
+                    let (router, fleet) = (&mut self.router, &mut self.links.fleet);
+                    let now = self.shared.clock.monotonic_ns();
+                    (router.too_large(fleet, id, of, now), 0)
+                }
                 Parsed::Close(bytes) => {
                     connection.is_closing = true;
                     (self.router.say(id, bytes), 0)
@@ -290,7 +296,7 @@ impl Worker {
                     at += used;
                     let (router, fleet) = (&mut self.router, &mut self.links.fleet);
                     let reply = match command {
-                        Command::Get { verb, keys } => router.get(fleet, id, verb, keys),
+                        Command::Get { verb, keys } => router.get(fleet, id, &verb, keys),
                         Command::Keyed(of) => {
                             router.keyed(fleet, id, of, self.shared.clock.monotonic_ns())
                         }

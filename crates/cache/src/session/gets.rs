@@ -2,11 +2,13 @@
 //! values piece by piece.
 
 use super::batch::{BATCH, Batch, Emitted, Entry, emit, value_line};
-use super::{Get, LINE_BYTES_MAX, OUT_BYTES_FULL, Sending, Session, State, Wants, push_large};
+use super::{Get, OUT_BYTES_FULL, Sending, Session, State, Wants, push_large};
 use crate::engine::Engine;
 use crate::large::Large;
 use crate::out::Out;
-use crate::parse::{Words, word_end};
+use holdfast_cache_client::protocol::words::{Words, word_end};
+use holdfast_cache_client::protocol::{self, BAD_KEY, KEY_BYTES_MAX};
+use holdfast_env::planted;
 
 /// Of an item, its key and value apart.
 const HEAD_BYTES: usize = 8;
@@ -27,7 +29,6 @@ pub(super) enum Keys {
     Drain,
     /// The session's state was changed.
     Changed,
-    Overlong,
 }
 
 pub(super) enum LargeSent {
@@ -58,11 +59,15 @@ impl Session {
                 return;
             }
             let Some(end) = word_end(rest, 4) else { return };
-            if end <= LINE_BYTES_MIN || rest[end] != b'\n' || rest[end - 1] != b'\r' {
+            if end <= LINE_BYTES_MIN
+                || rest[end] != b'\n'
+                || rest[end - 1] != b'\r'
+                || rest[4] <= b' '
+            {
                 return;
             }
             let key = &rest[4..end - 1];
-            if key.len() > crate::item::KEY_BYTES_MAX {
+            if key.len() > KEY_BYTES_MAX {
                 return;
             }
             let hash = engine.store.hash(key);
@@ -88,40 +93,27 @@ impl Session {
         None
     }
 
-    /// A get that is not as plain as most.
+    /// A get that is not as plain as most, whose line (or its beginning) is `text`, up to `end`.
     pub(super) fn begin_get(
         &mut self,
         engine: &mut Engine,
         words: &Words<'_>,
         at: &mut usize,
-        rest: &[u8],
-        end: usize,
+        (text, end): (&[u8], usize),
         out: &mut Out,
     ) -> Option<Wants> {
-        let touches = words.get(0).starts_with(b"gat");
-        let with_cas = words.get(0).ends_with(b"s");
-        if words.len() < 2 {
-            *at += end + 1;
-            out.push(b"ERROR\r\n");
-            return None;
+        match protocol::get(text, words) {
+            Ok(get) => {
+                *at += get.keys_at;
+                let touch = get.exptime.map(|exptime| engine.expiry(exptime));
+                self.state = State::Keys(Get { with_cas: get.with_cas, touch });
+            }
+            Err(refused) => {
+                *at += end;
+                out.push(refused.reply);
+                self.state = State::SkipLine;
+            }
         }
-        let mut touch = None;
-        if touches {
-            let Some(exptime) = crate::parse::i64_of(words.get(1)) else {
-                *at += end + 1;
-                out.push(b"CLIENT_ERROR invalid exptime argument\r\n");
-                return None;
-            };
-            touch = Some(engine.expiry(exptime));
-        }
-        // The keys begin behind so many words.
-        let mut skip = 0;
-        for _ in 0..if touches { 2 } else { 1 } {
-            skip += rest[skip..].iter().take_while(|b| **b == b' ').count();
-            skip = word_end(rest, skip).unwrap_or(end);
-        }
-        *at += skip;
-        self.state = State::Keys(Get { with_cas, touch });
         None
     }
 
@@ -141,9 +133,11 @@ impl Session {
                 *at += 1;
             }
             let Some(end) = word_end(bytes, *at) else {
-                // Half a key is kept for the next time, unless it is no key.
-                let overlong = bytes.len() - *at > LINE_BYTES_MAX;
-                return if overlong { Keys::Overlong } else { Keys::Short };
+                // Half a key is kept for the next time, unless it and its line end are no key.
+                if bytes.len() - *at > KEY_BYTES_MAX + 1 {
+                    return self.refuse_keys(engine, batch, input, at, out);
+                }
+                return Keys::Short;
             };
             let start = *at;
             let is_last = bytes[end] == b'\n';
@@ -151,7 +145,7 @@ impl Session {
             if is_last && let [head @ .., b'\r'] = key {
                 key = head;
             }
-            if key.len() > crate::item::KEY_BYTES_MAX {
+            if key.len() > KEY_BYTES_MAX {
                 return self.refuse_keys(engine, batch, input, at, out);
             }
             if get.touch.is_some() && out.len() >= OUT_BYTES_FULL {
@@ -214,7 +208,7 @@ impl Session {
         if let Some(answers) = batch.answers_at.take().filter(|_| own == 0) {
             out.truncate(answers);
         }
-        out.push(b"CLIENT_ERROR bad command line format\r\n");
+        out.push(BAD_KEY);
         self.state = State::SkipLine;
         Keys::Changed
     }
@@ -230,28 +224,32 @@ impl Session {
             return None;
         }
         engine.counters().cmd_touch.add(1);
-        if let Some(expires) = get.touch
-            && engine.touch(key, expires)
-            && let Some(found) = engine.fetch(key, true)
-        {
+        if let (Some(expires), true) = (get.touch, planted!("cache.touch-before-get")) {
+            engine.touch(key, expires);
+        }
+        let found = engine.fetch(key, true);
+        if let (Some(expires), Some(found)) = (get.touch, found) {
             engine.counters().touch_hits.add(1);
             engine.counters().get_hits.add(1);
             engine.store.count_read(&mut engine.writer, &found.seen, get.with_cas);
             let bytes = found.large.map_or(engine.scratch.len() as u64, |large| large.bytes);
             let before = out.len();
             value_line(key, found.flags, bytes, get.with_cas.then_some(found.cas), out);
+            let mut keys = None;
             match found.large {
-                None => out.push(&engine.scratch),
+                None => {
+                    out.push(&engine.scratch);
+                    out.push(b"\r\n");
+                }
                 Some(large) => match self.large_value(engine, large, Some(get), out) {
-                    LargeSent::Whole => return None,
-                    LargeSent::Begun => return Some(Keys::Changed),
-                    LargeSent::Gone => {
-                        out.truncate(before);
-                        return None;
-                    }
+                    LargeSent::Whole => {}
+                    LargeSent::Begun => keys = Some(Keys::Changed),
+                    LargeSent::Gone => out.truncate(before),
                 },
             }
-            out.push(b"\r\n");
+            // After it was read: a time that has passed is the end of it.
+            engine.touch(key, expires);
+            return keys;
         } else {
             engine.counters().touch_misses.add(1);
             engine.counters().get_misses.add(1);

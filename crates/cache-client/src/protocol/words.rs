@@ -25,7 +25,7 @@ impl<'a> Words<'a> {
         words
     }
 
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.len
     }
 
@@ -179,8 +179,8 @@ mod tests {
     fn lines_are_cut_at_spaces_and_nothing_else() {
         let words = Words::of(b"  get a  b\tc ");
         assert_eq!(words.from(0), [&b"get"[..], b"a", b"b\tc"]);
-        assert_eq!((words.len(), words.get(9), words.last()), (3, &b""[..], &b"b\tc"[..]));
-        assert_eq!(Words::of(b"").len(), 0);
+        assert_eq!((words.count(), words.get(9), words.last()), (3, &b""[..], &b"b\tc"[..]));
+        assert_eq!(Words::of(b"").count(), 0);
     }
 
     #[test]

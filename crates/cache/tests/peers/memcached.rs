@@ -1,0 +1,60 @@
+//! The cache against memcached itself, where that is installed.
+
+use super::streams::{Streams, Style, comparable, difference};
+use super::{cache, converse};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+
+struct Memcached {
+    child: Child,
+    address: SocketAddr,
+}
+
+impl Memcached {
+    /// Nothing, and that said, where there is none.
+    fn start() -> Option<Memcached> {
+        let free = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = free.local_addr().unwrap();
+        drop(free);
+        let started = Command::new("memcached")
+            .args(["-l", "127.0.0.1", "-u", "nobody", "-t", "1"])
+            .args(["-p", &address.port().to_string()])
+            .stderr(Stdio::null())
+            .spawn();
+        let Ok(mut child) = started else {
+            eprintln!("SKIPPED: memcached is not installed");
+            return None;
+        };
+        while TcpStream::connect(address).is_err() {
+            assert!(child.try_wait().unwrap().is_none(), "memcached ended at its start");
+        }
+        Some(Memcached { child, address })
+    }
+}
+
+impl Drop for Memcached {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// `gat` with a time in the past was a miss here and is a hit there; `mg` missed without the opaque.
+/// What else differs is listed in docs/cache.md, and left out of the streams.
+#[test]
+fn streams_of_commands_are_answered_as_memcached_answers_them() {
+    const STREAMS: u64 = 300;
+    let Some(peer) = Memcached::start() else { return };
+    let ours = cache();
+    for seed in 0..STREAMS {
+        let streams = Streams::new(seed, Style::Plain, &format!("~{seed}~"), 20);
+        let stream = streams.next();
+        let parts = streams.parts(&stream);
+        let (theirs, _) = converse(peer.address, &parts);
+        let (said, _) = converse(ours.tcp_addresses()[0], &parts);
+        if let Some(at) = difference(&comparable(&theirs), &comparable(&said)) {
+            let shown: String = stream.escape_ascii().to_string().chars().take(2000).collect();
+            panic!("seed {seed}: memcached and we differ {at}\nin the answers to {shown}");
+        }
+    }
+}
