@@ -2,6 +2,7 @@
 //! client is one thread's.
 
 use crate::batch::{Answer, Batch, NONE, Store};
+use crate::fleet::absence::Absences;
 use crate::fleet::{self, Counts, Outcome, Request, Transport};
 use crate::links::{self, Links};
 use crate::ring::{Hashing, Member, Ring};
@@ -63,6 +64,8 @@ pub struct Client {
     chains: Vec<(u32, u32)>,
     active: Vec<u32>,
     request: Vec<u8>,
+    /// Dead servers before the one that has a key meanwhile.
+    passed: Vec<u32>,
     /// What single operations use.
     single: Batch,
 }
@@ -89,11 +92,18 @@ impl Client {
         Ok(Client {
             ring: Ring::new(members, options.hashing),
             chains: vec![(NONE, NONE); 2 * members.len()],
-            links: Links::new(addresses, options.fleet, clock, 0),
+            links: Links::new(
+                addresses,
+                options.fleet,
+                clock,
+                0,
+                Arc::new(Absences::new(members.len())),
+            ),
             poller: Poller::new().map_err(failed)?,
             events: Events::new(EVENTS),
             active: Vec::new(),
             request: Vec::new(),
+            passed: Vec::new(),
             single: Batch::new(),
             options,
         })
@@ -143,10 +153,24 @@ impl Client {
         for number in 0..batch.len() as u32 {
             let fleet = &mut self.links.fleet;
             let key = batch.key(number as usize);
+            self.passed.clear();
+            let passed = &mut self.passed;
             let server = match self.options.failover {
                 Failover::None => self.ring.find(key),
-                Failover::NextServer => self.ring.find_where(key, |server| fleet.is_up(server)),
+                Failover::NextServer => self.ring.find_where(key, |server| {
+                    let is_up = fleet.is_up(server);
+                    if !is_up && !passed.contains(&server) {
+                        passed.push(server);
+                    }
+                    is_up
+                }),
             };
+            if !batch.operation(number).is_get {
+                // They must not come back with what they have of this key.
+                for dead in self.passed.drain(..) {
+                    fleet.owe(dead, [b"delete ", key, b"\r\n"].concat());
+                }
+            }
             let Some(server) = server else {
                 batch.settle(number, Answer::Dead { maybe: false });
                 continue;

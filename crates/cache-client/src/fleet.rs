@@ -3,6 +3,7 @@
 //! and answers. It holds no socket and no clock: `links` drives it on a machine, `incast` in a
 //! simulated network.
 
+pub mod absence;
 mod health;
 mod ids;
 mod outbox;
@@ -13,10 +14,13 @@ mod tests;
 use crate::assembly::{Added, Assembly, Frame};
 use crate::window::{self, Window};
 use crate::wire::{self, BODY_BYTES, FRAME_BYTES, Fit, Scan, Shape};
+use absence::Absences;
 use health::Health;
 use ids::Ids;
 pub use outbox::Outbox;
 use std::collections::VecDeque;
+use std::sync::Arc;
+pub use stream::Closing;
 use stream::Stream;
 
 /// Requests whose answers nobody waits for.
@@ -127,6 +131,10 @@ struct Slot {
 
 struct Server {
     health: Health,
+    /// Of its absences, as of when it was up last.
+    epoch: u64,
+    /// What it is sent before it is used again, unanswered.
+    returning: VecDeque<Vec<u8>>,
     /// Over UDP, since its last answer.
     losses: u32,
     ids: Ids,
@@ -146,6 +154,8 @@ struct Timer {
 
 pub struct Fleet {
     settings: Settings,
+    /// Shared with the other threads that use the same servers.
+    absences: Arc<Absences>,
     window: Window,
     servers: Vec<Server>,
     slots: Vec<Slot>,
@@ -169,8 +179,14 @@ pub struct Fleet {
 
 impl Fleet {
     pub fn new(servers: usize, settings: Settings) -> Fleet {
+        Fleet::sharing(servers, settings, Arc::new(Absences::new(servers)))
+    }
+
+    /// One of several that use the same servers.
+    pub fn sharing(servers: usize, settings: Settings, absences: Arc<Absences>) -> Fleet {
         Fleet {
             settings,
+            absences,
             window: Window::new(settings.window),
             servers: (0..servers).map(|_| Server::new()).collect(),
             slots: Vec::new(),
@@ -223,9 +239,10 @@ impl Fleet {
     /// Sends what the window admits, in the order of submission.
     pub fn pump(&mut self, now_ns: u64, done: &mut impl FnMut(u64, Outcome<'_>)) {
         while let Some(number) = self.waiting.front().copied() {
+            let server = self.slots[number as usize].server;
+            self.notice(server, now_ns, done);
             let slot = &self.slots[number as usize];
-            let server = &mut self.servers[slot.server as usize];
-            if server.health != Health::Up {
+            if self.servers[server as usize].health != Health::Up {
                 self.waiting.pop_front();
                 self.finish(number, Outcome::Dead { maybe: false }, done);
                 continue;
@@ -301,6 +318,7 @@ impl Fleet {
             self.counts.broken += 1;
             return;
         };
+        self.notice(server, now_ns, done);
         let Some(number) = self.servers[server as usize].ids.find(frame.id) else {
             return self.unexpected(server, now_ns, frame.id);
         };
@@ -568,6 +586,8 @@ impl Server {
     fn new() -> Server {
         Server {
             health: Health::Up,
+            epoch: 0,
+            returning: VecDeque::new(),
             losses: 0,
             ids: Ids::default(),
             outbox: Outbox::default(),

@@ -1,14 +1,15 @@
 //! Drives a [`Fleet`] on this machine: a UDP socket and a connection a server, opened when they
 //! are first needed, watched by a poller that others may share.
 
-use crate::fleet::{Fleet, Outcome, Settings};
+use crate::fleet::absence::Absences;
+use crate::fleet::{Closing, Fleet, Outcome, Settings};
 use crate::ring::Member;
 use holdfast_base::{Error, Result};
 use holdfast_env::Clock;
 use holdfast_env::poll::{Event, Interest, Poller};
 use holdfast_env::sockets::{self, DATAGRAM_BYTES_MAX};
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, ToSocketAddrs, UdpSocket};
+use std::net::{Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpStream, ToSocketAddrs, UdpSocket};
 use std::sync::Arc;
 
 /// Receives of one socket before others get their turn.
@@ -16,10 +17,15 @@ const RECEIVES_MAX: usize = 16;
 /// Room for answers that arrive while the client is busy.
 const SOCKET_BYTES: usize = 4 << 20;
 
+/// Tokens a server: of its connection, its UDP socket, and the connection that is drained.
+const TOKENS: u64 = 3;
+
 #[derive(Default)]
 struct Link {
     udp: Option<UdpSocket>,
     tcp: Option<TcpStream>,
+    /// Given up: read until its server has closed it.
+    draining: Option<TcpStream>,
     is_connected: bool,
     interest: Option<Interest>,
 }
@@ -49,9 +55,10 @@ impl Links {
         settings: Settings,
         clock: Arc<dyn Clock>,
         token: u64,
+        absences: Arc<Absences>,
     ) -> Links {
         Links {
-            fleet: Fleet::new(addresses.len(), settings),
+            fleet: Fleet::sharing(addresses.len(), settings, absences),
             clock,
             links: addresses.iter().map(|_| Link::default()).collect(),
             addresses,
@@ -65,7 +72,7 @@ impl Links {
     }
 
     pub fn owns(&self, token: u64) -> bool {
-        token >= self.token && token - self.token < (self.links.len() as u64) * 2
+        token >= self.token && token - self.token < (self.links.len() as u64) * TOKENS
     }
 
     /// Gives up what is late, and sends what the window admits.
@@ -80,9 +87,8 @@ impl Links {
 
     /// What the core wants of one server's sockets.
     fn work(&mut self, poller: &Poller, server: u32, done: &mut impl FnMut(u64, Outcome<'_>)) {
-        let link = &mut self.links[server as usize];
-        if self.fleet.closes(server) {
-            *link = Link { udp: link.udp.take(), ..Link::default() };
+        if let Some(closing) = self.fleet.closes(server) {
+            self.close(poller, server, closing);
         }
         if !self.fleet.outbox(server).is_empty() {
             self.send_datagrams(poller, server, done);
@@ -91,6 +97,45 @@ impl Links {
             self.connect(poller, server, done);
         }
         self.send_stream(poller, server, done);
+    }
+
+    fn close(&mut self, poller: &Poller, server: u32, closing: Closing) {
+        let link = &mut self.links[server as usize];
+        (link.is_connected, link.interest) = (false, None);
+        let had = link.tcp.take();
+        if closing == Closing::Now {
+            return;
+        }
+        let token = self.token + u64::from(server) * TOKENS + 2;
+        let drains = had.filter(|stream| {
+            stream.shutdown(Shutdown::Write).is_ok()
+                && poller.change(stream, token, Interest::Read).is_ok()
+        });
+        if drains.is_none() {
+            self.fleet.drained(server);
+        }
+        // One that is still there was waited for long enough.
+        link.draining = drains.or(link.draining.take());
+    }
+
+    /// Drops what a server still answers to a connection that was given up; looks for its end.
+    fn drain(&mut self, server: u32) {
+        if self.buffer.is_empty() {
+            self.buffer.resize(DATAGRAM_BYTES_MAX, 0);
+        }
+        let link = &mut self.links[server as usize];
+        for _ in 0..RECEIVES_MAX {
+            let Some(stream) = &link.draining else { return };
+            match sockets::receive(stream, &mut self.buffer) {
+                Ok(1..) => {}
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
+                Ok(0) | Err(_) => {
+                    link.draining = None;
+                    self.fleet.drained(server);
+                }
+            }
+        }
     }
 
     fn send_datagrams(
@@ -105,7 +150,8 @@ impl Links {
             // Without a socket its requests are lost: misses, as if the network had lost them.
             link.udp = open(to).ok();
             if let Some(socket) = &link.udp {
-                let _ = poller.add(socket, self.token + u64::from(server) * 2 + 1, Interest::Read);
+                let _ =
+                    poller.add(socket, self.token + u64::from(server) * TOKENS + 1, Interest::Read);
             }
         }
         let mut is_refused = false;
@@ -121,7 +167,7 @@ impl Links {
     }
 
     fn connect(&mut self, poller: &Poller, server: u32, done: &mut impl FnMut(u64, Outcome<'_>)) {
-        let token = self.token + u64::from(server) * 2;
+        let token = self.token + u64::from(server) * TOKENS;
         let made = sockets::connect_tcp(self.addresses[server as usize]).and_then(|stream| {
             sockets::set_nodelay(&stream)?;
             poller.add(&stream, token, Interest::Write)?;
@@ -159,7 +205,7 @@ impl Links {
         }
         if link.interest != Some(interest) {
             link.interest = Some(interest);
-            if poller.change(stream, self.token + u64::from(server) * 2, interest).is_err() {
+            if poller.change(stream, self.token + u64::from(server) * TOKENS, interest).is_err() {
                 self.hang_up(server, done);
             }
         }
@@ -167,16 +213,18 @@ impl Links {
 
     fn hang_up(&mut self, server: u32, done: &mut impl FnMut(u64, Outcome<'_>)) {
         let link = &mut self.links[server as usize];
-        *link = Link { udp: link.udp.take(), ..Link::default() };
+        (link.tcp, link.is_connected, link.interest) = (None, false, None);
         self.fleet.disconnected(server, self.clock.monotonic_ns(), done);
     }
 
     /// Something happened at one of our sockets. Answers are taken here; [`Links::advance`] sends.
     pub fn event(&mut self, event: Event, done: &mut impl FnMut(u64, Outcome<'_>)) {
         let number = event.token - self.token;
-        let server = (number / 2) as u32;
-        if number % 2 == 1 {
-            return self.receive_datagrams(server, done);
+        let server = (number / TOKENS) as u32;
+        match number % TOKENS {
+            1 => return self.receive_datagrams(server, done),
+            2 => return self.drain(server),
+            _ => {}
         }
         let link = &mut self.links[server as usize];
         let Some(stream) = &link.tcp else { return };

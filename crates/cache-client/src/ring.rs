@@ -156,7 +156,7 @@ impl Ring {
     }
 
     /// The first server at or behind the key's place that `takes` it.
-    pub fn find_where(&self, key: &[u8], takes: impl Fn(u32) -> bool) -> Option<u32> {
+    pub fn find_where(&self, key: &[u8], mut takes: impl FnMut(u32) -> bool) -> Option<u32> {
         if let Some(only) = self.only {
             return takes(only).then_some(only);
         }

@@ -13,11 +13,22 @@ enum State {
     Open,
 }
 
+/// How a driver ends a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Closing {
+    Now,
+    /// Sends nothing more and drops what comes, until the server has closed it: then it has carried
+    /// out what had been sent. The driver then says [`Fleet::drained`].
+    Drain,
+}
+
 #[derive(Default)]
 pub struct Stream {
     state: State,
     wants_connection: bool,
     wants_close: bool,
+    /// Rather than closed: it was given up with requests in it.
+    wants_drain: bool,
     out: Vec<u8>,
     sent: usize,
     awaiting: VecDeque<u32>,
@@ -36,8 +47,13 @@ impl Stream {
     /// Forgets everything; what was asked, and whether the server may have heard it.
     pub fn give_up(&mut self) -> (VecDeque<u32>, bool) {
         let had = std::mem::take(self);
-        self.wants_close = had.state != State::Closed;
+        self.wants_close = had.wants_close || had.state != State::Closed;
+        self.wants_drain = had.wants_drain;
         (had.awaiting, had.state == State::Open)
+    }
+
+    pub fn drain(&mut self) {
+        self.wants_drain = true;
     }
 }
 
@@ -55,9 +71,18 @@ impl Fleet {
         self.list(server);
     }
 
-    /// Whether the driver is to close the server's connection; asked before [`Fleet::connects`].
-    pub fn closes(&mut self, server: u32) -> bool {
-        std::mem::take(&mut self.servers[server as usize].stream.wants_close)
+    /// Whether, and how, the driver is to end the server's connection; asked before
+    /// [`Fleet::connects`].
+    pub fn closes(&mut self, server: u32) -> Option<Closing> {
+        let stream = &mut self.servers[server as usize].stream;
+        let drains = std::mem::take(&mut stream.wants_drain);
+        let closes = std::mem::take(&mut stream.wants_close);
+        closes.then_some(if drains { Closing::Drain } else { Closing::Now })
+    }
+
+    /// A connection that was to be drained has ended, or could not be.
+    pub fn drained(&mut self, server: u32) {
+        self.absences.drained(server);
     }
 
     /// Whether the driver is to connect to the server.
@@ -109,7 +134,11 @@ impl Fleet {
             // An idle one, which a server may close as it likes.
             let _ = stream.give_up();
         }
-        self.servers[server as usize].stream.wants_close = false;
+        let stream = &mut self.servers[server as usize].stream;
+        stream.wants_close = false;
+        if std::mem::take(&mut stream.wants_drain) {
+            self.absences.drained(server);
+        }
     }
 
     /// Bytes came over a server's connection.
@@ -120,7 +149,12 @@ impl Fleet {
         bytes: &[u8],
         done: &mut impl FnMut(u64, Outcome<'_>),
     ) {
+        self.notice(server, now_ns, done);
         let stream = &mut self.servers[server as usize].stream;
+        if stream.state == State::Closed && stream.wants_close {
+            // It was given up just now.
+            return;
+        }
         stream.heard_ns = now_ns;
         // As a rule whole answers come at once, and are not copied.
         let mut inbox = std::mem::take(&mut stream.inbox);
@@ -170,10 +204,13 @@ impl Fleet {
             if fit == Fit::No {
                 return Err(Broken);
             }
+            let (cost, sent_ns) = (slot.cost, slot.sent_ns);
+            if !self.lives(server, now_ns, answer) {
+                return Err(Broken);
+            }
+            let stream = &mut self.servers[server as usize].stream;
             stream.scan = Scan::default();
             stream.awaiting.pop_front();
-            let (cost, sent_ns) = (slot.cost, slot.sent_ns);
-            self.lives(server);
             self.heard_ns = now_ns;
             if (1..=TIMED_DATAGRAMS_MAX).contains(&cost) {
                 self.window.observed(now_ns, sent_ns);

@@ -1,5 +1,7 @@
+use super::absence::OWED_MAX;
 use super::*;
 use crate::wire;
+use holdfast_env::trial::Trial;
 
 const US: u64 = 1000;
 const MS: u64 = 1000 * US;
@@ -63,7 +65,9 @@ impl World {
 
     /// What the driver would do: connects if that is wanted, and takes what is to be sent.
     fn stream(&mut self, server: u32) -> String {
-        self.fleet.closes(server);
+        if self.fleet.closes(server) == Some(Closing::Drain) {
+            self.fleet.drained(server);
+        }
         if self.fleet.connects(server) {
             self.fleet.connected(server);
         }
@@ -359,7 +363,11 @@ fn an_answer_over_tcp_may_take_long_only_while_it_comes() {
     world.came(&[]);
     world.advance(500 * MS);
     world.came(&[(1, "dead, maybe true")]);
-    assert!(world.fleet.closes(0), "what comes later would be taken for another answer");
+    assert_eq!(
+        world.fleet.closes(0),
+        Some(Closing::Drain),
+        "what comes later would be taken for another answer"
+    );
 }
 
 /// A server that reads a command otherwise than we do answers one too few or one too many, and from
@@ -384,7 +392,8 @@ fn an_answer_that_fits_something_else_ends_the_connection() {
         world.received(0, answered);
         world.came(&[(1, came)]);
         let is_broken = came.starts_with("dead");
-        assert_eq!((world.fleet.is_up(0), world.fleet.closes(0)), (!is_broken, is_broken));
+        let closes = world.fleet.closes(0).is_some();
+        assert_eq!((world.fleet.is_up(0), closes), (!is_broken, is_broken));
     }
     // It may have taken the value for a command, and answer that as well.
     let mut world = World::new(1, |_| ());
@@ -393,7 +402,62 @@ fn an_answer_that_fits_something_else_ends_the_connection() {
     world.stream(0);
     world.received(0, b"ERROR\r\nNOT_FOUND\r\nDELETED\r\n");
     world.came(&[(1, "ERROR\r\n"), (2, "dead, maybe true")]);
-    assert!(world.fleet.closes(0));
+    assert!(world.fleet.closes(0).is_some());
+}
+
+/// More changed keys than are remembered: the server is emptied. One that cannot be is not used.
+#[test]
+fn a_server_that_slept_through_too_much_is_emptied_or_left_alone() {
+    let _trial = Trial::new().with(&OWED_MAX, 2).enter();
+    let mut world = World::new(1, |_| ());
+    world.ask(0, Transport::Tcp, 1, b"get a\r\n");
+    world.stream(0);
+    world.hang_up(0);
+    for key in ["a", "b", "a", "c"] {
+        world.fleet.owe(0, format!("delete {key}\r\n").into_bytes());
+    }
+    world.advance(60 * MS);
+    assert_eq!(world.stream(0), "version\r\n");
+    world.received(0, b"VERSION 1\r\n");
+    assert_eq!(world.stream(0), "flush_all\r\n");
+    world.received(0, b"CLIENT_ERROR flush_all not allowed\r\n");
+    assert!(!world.fleet.is_up(0) && world.fleet.closes(0).is_some());
+    world.advance(200 * MS);
+    assert_eq!(world.stream(0), "version\r\n");
+    world.received(0, b"VERSION 1\r\n");
+    assert_eq!(world.stream(0), "flush_all\r\n");
+    world.fleet.owe(0, b"delete d\r\n".to_vec());
+    world.received(0, b"OK\r\n");
+    assert_eq!(world.stream(0), "delete d\r\n");
+    assert!(!world.fleet.is_up(0));
+    world.received(0, b"NOT_FOUND\r\n");
+    assert!(world.fleet.is_up(0));
+    world.came(&[(1, "dead, maybe true")]);
+    assert_eq!(world.fleet.pending(), 0);
+}
+
+/// A connection that was given up is waited for, but not for ever: its server may have lost it.
+#[test]
+fn a_connection_that_never_ends_keeps_a_server_away_for_a_while_only() {
+    let mut world = World::new(1, |_| ());
+    world.ask(0, Transport::Tcp, 1, b"set a 0 0 1\r\nx\r\n");
+    world.stream(0);
+    world.advance(600 * MS);
+    assert_eq!(world.fleet.closes(0), Some(Closing::Drain));
+    world.fleet.owe(0, b"delete a\r\n".to_vec());
+    let mut waited_ms = 0;
+    loop {
+        world.advance(100 * MS);
+        waited_ms += 100;
+        match world.stream(0).as_str() {
+            "" => {}
+            "version\r\n" => world.received(0, b"VERSION 1\r\n"),
+            "delete a\r\n" => break world.received(0, b"DELETED\r\n"),
+            other => panic!("{other}"),
+        }
+        assert!(waited_ms < 60_000 && !world.fleet.is_up(0));
+    }
+    assert!(waited_ms >= 10_000 && world.fleet.is_up(0));
 }
 
 #[test]
@@ -420,7 +484,7 @@ fn a_hostile_server_gets_neither_memory_nor_a_wrong_answer_through() {
     // Bytes that nobody asked for.
     let mut world = World::new(1, |_| ());
     world.received(0, b"STORED\r\n");
-    assert!(world.fleet.closes(0));
+    assert!(world.fleet.closes(0).is_some());
     // More datagrams than an answer may take.
     let mut world = World::new(1, |s| s.answer_bytes_max = 10_000);
     world.ask(0, Transport::Udp, 2, b"get a\r\n");

@@ -140,7 +140,9 @@ impl World<'_> {
         self.fleet.expire(now_ns, &mut done);
         self.fleet.pump(now_ns, &mut done);
         while let Some(server) = self.fleet.take_work() {
-            self.fleet.closes(server);
+            if self.fleet.closes(server) == Some(fleet::Closing::Drain) {
+                self.fleet.drained(server);
+            }
             if self.fleet.connects(server) {
                 self.fleet.connected(server);
             }

@@ -62,9 +62,12 @@ enum Task {
         pool: usize,
         key: Vec<u8>,
     },
-    /// A part whose outcome changes nothing: a delete in a warm pool.
-    Part {
+    /// A delete in a warm pool.
+    Forget {
         reply: u32,
+        pool: usize,
+        key: Vec<u8>,
+        is_binary: bool,
     },
     /// One of a flush: all must be carried out.
     Flush {
@@ -98,6 +101,12 @@ enum Next {
     Fill {
         pool: usize,
         of: Owned,
+    },
+    /// A server could not be told of a delete: it is when it is back.
+    Owe {
+        pool: usize,
+        key: Vec<u8>,
+        is_binary: bool,
     },
     /// What the warm pool still has is old.
     Forget {
@@ -390,6 +399,9 @@ impl Router {
             Stage::Gutter => (plan.pools[pool].gutter, Some(plan.gutter_expiry_s)),
         };
         let server = to.and_then(|to| plan.pools[to].server(&of.key));
+        if stage == Stage::Gutter && of.kind.is_write() {
+            self.owe(fleet, pool, &of.key, of.is_binary);
+        }
         let keyed = of.as_keyed();
         let shape = keyed.shape();
         self.request.clear();
@@ -446,7 +458,12 @@ impl Router {
                 }
                 self.part_done(reply);
             }
-            Task::Part { reply } => self.part_done(reply),
+            Task::Forget { reply, pool, key, is_binary } => {
+                if matches!(outcome, Outcome::Dead { .. }) {
+                    self.next.push(Next::Owe { pool, key, is_binary });
+                }
+                self.part_done(reply);
+            }
             Task::Aside => {}
         }
     }
@@ -535,6 +552,12 @@ impl Router {
             _ => b"SERVER_ERROR the server of this key does not answer\r\n",
         };
         self.append(reply, answer);
+        if of.kind.is_delete() && matches!(outcome, Outcome::Dead { .. }) {
+            let gutter = plan.pools[pool].gutter.filter(|_| stage == Stage::Gutter);
+            let pool = gutter.unwrap_or(pool);
+            let (key, is_binary) = (of.key.clone(), of.is_binary);
+            self.next.push(Next::Owe { pool, key, is_binary });
+        }
         let is_done = matches!(outcome, Outcome::Answer(_)) && !refuses(answer);
         if of.kind.is_write() && plan.pools[pool].warm.is_some() && (is_done || of.kind.is_delete())
         {
@@ -591,6 +614,7 @@ impl Router {
                 }
                 Next::Warm { reply, pool, key } => self.ask_warm(fleet, reply, pool, key),
                 Next::Fill { pool, of } => self.fill(fleet, pool, &of, now_ns),
+                Next::Owe { pool, key, is_binary } => self.owe(fleet, pool, &key, is_binary),
                 Next::Forget { reply, pool, key, is_binary } => {
                     self.forget(fleet, reply, pool, (&key, is_binary));
                 }
@@ -632,11 +656,19 @@ impl Router {
         (key, is_binary): (&[u8], bool),
     ) {
         let plan = self.plan.clone();
-        let server = plan.pools[pool].warm.and_then(|warm| plan.pools[warm].server(key));
-        let Some(server) = server else { return self.part_done(reply) };
+        let Some(pool) = plan.pools[pool].warm else { return self.part_done(reply) };
+        let Some(server) = plan.pools[pool].server(key) else { return self.part_done(reply) };
         let (line, shape) = command::delete_line(key, is_binary);
         self.request = line;
-        self.ask(fleet, server, Transport::Tcp, shape, 0, Task::Part { reply });
+        let task = Task::Forget { reply, pool, key: key.to_vec(), is_binary };
+        self.ask(fleet, server, Transport::Tcp, shape, 0, task);
+    }
+
+    /// What a server of a pool has of a key is old from now on, though it cannot be told yet.
+    fn owe(&mut self, fleet: &mut Fleet, pool: usize, key: &[u8], is_binary: bool) {
+        if let Some(server) = self.plan.pools[pool].server(key) {
+            fleet.owe(server, command::delete_line(key, is_binary).0);
+        }
     }
 }
 

@@ -5,6 +5,7 @@ use super::plan::Plan;
 use super::recent::Recent;
 use super::router::Tally;
 use super::worker::Worker;
+use crate::fleet::absence::Absences;
 use crate::fleet::{self, Counts};
 use crate::links;
 use holdfast_base::{Error, Result};
@@ -42,6 +43,7 @@ pub(super) struct Shared {
     pub settings: Settings,
     pub plan: Arc<Plan>,
     pub recent: Arc<Recent>,
+    pub absences: Arc<Absences>,
     pub addresses: Vec<SocketAddr>,
     pub clock: Arc<dyn Clock>,
     pub stop: AtomicBool,
@@ -153,6 +155,7 @@ impl Server {
             settings,
             plan: Arc::new(plan),
             recent: Arc::new(Recent::default()),
+            absences: Arc::new(Absences::new(addresses.len())),
             addresses,
             clock,
             stop: AtomicBool::new(false),

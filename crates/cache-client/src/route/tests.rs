@@ -1,3 +1,5 @@
+mod stalled;
+
 use super::command::{self, Command, Parsed};
 use super::plan::{Plan, PoolPlan};
 use super::recent::Recent;

@@ -88,6 +88,7 @@ impl Worker {
             shared.settings.fleet,
             shared.clock.clone(),
             TOKEN_LINKS,
+            shared.absences.clone(),
         );
         let worker = Worker {
             shared,

@@ -84,9 +84,13 @@ impl Memcached {
         line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
     }
 
-    pub fn signal(mut self, name: &str) -> i32 {
-        let done = Command::new("kill").args([name, &self.child.id().to_string()]).status();
+    pub fn send(&self, signal: &str) {
+        let done = Command::new("kill").args([signal, &self.child.id().to_string()]).status();
         assert!(done.unwrap().success());
+    }
+
+    pub fn signal(mut self, name: &str) -> i32 {
+        self.send(name);
         self.child.wait().unwrap().code().unwrap()
     }
 

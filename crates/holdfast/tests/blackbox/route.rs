@@ -201,6 +201,57 @@ fn a_dead_server_s_keys_live_in_the_gutter_until_it_is_back() {
     assert_eq!(gutter.stat("curr_items"), moved - u64::from(gutter.stat("delete_hits") > 0));
 }
 
+/// A server that was stalled, not dead, answered with 105 of 300 old values when it went on, though
+/// newer ones had been set meanwhile, in the gutter. What was changed elsewhere is deleted there
+/// before it is used again.
+#[test]
+fn a_server_that_was_stalled_serves_nothing_old_when_it_goes_on() {
+    let (main, gutter) = (cache(), cache());
+    let (server, spare) = (main.name(), gutter.name());
+    let ports = ["route", "-p", "-1", "-t", "2", "--patience", "300"];
+    let pools = ["--servers", &server, "--gutter", &spare];
+    let router = Memcached::start(&[&ports[..], &pools[..]].concat());
+    // Two threads serve them, as a rule.
+    let mut clients: Vec<Client> =
+        (0..4).map(|_| Client::new(&[router.name()], patient(Transport::Tcp)).unwrap()).collect();
+    let keys = keys(300);
+    let items = |value: &'static str| keys.iter().map(|k| (k, value)).collect::<Vec<_>>();
+    clients[0].set_many(&items("old"), 0).unwrap();
+    main.send("-STOP");
+    clients[1].set_many(&items("new"), 0).unwrap();
+    for key in &keys[..50] {
+        clients[2].delete(key.as_bytes()).unwrap();
+    }
+    router.wait_for("route_servers_dead", |dead| dead == 1);
+    let look = |clients: &mut Vec<Client>| {
+        for client in clients {
+            for (i, value) in client.get_many(&keys).unwrap().into_iter().enumerate() {
+                let expected = value.is_none() || i >= 50 && value.as_deref() == Some(b"new");
+                assert!(expected, "{} is {value:?}", keys[i]);
+            }
+        }
+    };
+    look(&mut clients);
+    main.send("-CONT");
+    while router.stat("route_servers_dead") != 0 {
+        look(&mut clients);
+    }
+    look(&mut clients);
+    let mut direct = Client::new(&[main.name()], patient(Transport::Tcp)).unwrap();
+    let left = direct.get_many(&keys).unwrap();
+    assert!(left.iter().all(|value| value.as_deref() != Some(b"old")), "{left:?}");
+    // It is used again.
+    clients[3].set(b"key-7", b"newest", 0).unwrap();
+    assert_eq!(direct.get(b"key-7").unwrap().as_deref(), Some(&b"newest"[..]));
+}
+
+/// A client of servers that may be stalled for a while, and are not dead.
+fn patient(gets: Transport) -> Options {
+    let mut options = options(gets);
+    options.fleet.patience_ns = 60_000_000_000;
+    options
+}
+
 #[test]
 fn a_cold_pool_takes_over_from_a_warm_one() {
     let (_cold, cold_names) = caches(2);
