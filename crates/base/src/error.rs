@@ -47,7 +47,16 @@ pub struct Error {
     pub message: String,
 }
 
+/// How the refusal ends of a name whose bytes a seal cut off: it is the answer to that request for
+/// ever, and the same bytes sent with a new one are stored elsewhere.
+pub const WRITE_AGAIN: &str = "write the bytes again";
+
 impl Error {
+    /// Whether the request was refused for good, and succeeds as a new one with the same bytes.
+    pub fn wants_bytes_again(&self) -> bool {
+        self.kind == Kind::Retry && self.message.ends_with(WRITE_AGAIN)
+    }
+
     pub fn new(kind: Kind, message: impl Into<String>) -> Error {
         Error { kind, message: message.into() }
     }

@@ -8,7 +8,7 @@ mod stream;
 pub use holdfast_env::runtime::{Spawned, block_on, spawn};
 pub use stream::{AsyncReader, AsyncWriter};
 
-use crate::client::{GET_ATTEMPTS_MAX, NewFile, decode};
+use crate::client::{GET_ATTEMPTS_MAX, NewFile, PUT_ATTEMPTS_MAX, decode};
 use crate::connection::aio::{AsyncConnection, Request};
 use crate::connection::{Options, RequestId, Response};
 use crate::session::Session;
@@ -182,12 +182,17 @@ impl AsyncClient {
         self.session().submitted(sent.as_ref().ok().map(Request::id), &call);
         let request = sent?;
         let numbered = Numbered { client: self, request: request.id() };
+        let mut written = 1;
         loop {
             request.ready().await;
-            if !request.is_fenced() || !self.session().may_renew(numbered.request) {
+            if request.wants_bytes_again() && written < PUT_ATTEMPTS_MAX {
+                written += 1;
+                self.session().refused(numbered.request);
+            } else if request.is_fenced() && self.session().may_renew(numbered.request) {
+                self.session().ended(numbered.request);
+            } else {
                 return request.answer().await;
             }
-            self.session().ended(numbered.request);
             let call = self.next_call().await?;
             self.session().renewed(numbered.request, &call);
             let again = request.again(|meta| {

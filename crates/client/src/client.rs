@@ -20,6 +20,8 @@ use holdfast_env::net::Endpoint;
 
 /// How often a get starts again because its file was replaced meanwhile.
 pub(crate) const GET_ATTEMPTS_MAX: u32 = 5;
+/// How often the bytes of one put are sent: each time a seal had cut off what was stored of it.
+pub(crate) const PUT_ATTEMPTS_MAX: u32 = 3;
 
 /// How a new file or directory should look; start from [`NewFile::default`].
 #[derive(Clone, Debug)]

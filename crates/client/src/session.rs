@@ -68,6 +68,15 @@ impl Session {
         }
     }
 
+    /// `request` was refused for good under its number, and needs another one.
+    pub fn refused(&mut self, request: RequestId) {
+        if let Some(refused) = self.numbered.get(&request)
+            && self.id == Some(refused.session)
+        {
+            self.unanswered.remove(&refused.sequence);
+        }
+    }
+
     /// Whether `request` may be sent any number of times: it has a number.
     pub fn is_numbered(&self, request: RequestId) -> bool {
         self.numbered.contains_key(&request)

@@ -2,7 +2,7 @@
 //! sessions. A request that changes something keeps its number, so a repetition gets the first
 //! answer; under a new number it goes only when the first one was certainly not carried out.
 
-use super::{Client, decode};
+use super::{Client, PUT_ATTEMPTS_MAX, decode};
 use crate::connection::{Options, RECONNECT_PAUSE_MAX, RequestId, Response};
 use crate::region::Mapping;
 use crate::wire::chunk::Piece;
@@ -98,7 +98,7 @@ impl Client {
 
     /// Waits for an answer, through broken connections and an ended session.
     fn bring(&mut self, ticket: Ticket, mut target: Option<&mut [u8]>) {
-        let mut patience = Patience::default();
+        let (mut patience, mut written) = (Patience::default(), 1);
         loop {
             self.connection.ready(ticket.request, target.as_deref_mut());
             let lost = self.connection.is_resendable(ticket.request);
@@ -106,6 +106,9 @@ impl Client {
                 !self.gave_up && self.recover().is_ok()
             } else {
                 self.is_of_ended_session(ticket) && self.renumber(ticket)
+                    || self.wants_bytes_again(ticket)
+                        && written < PUT_ATTEMPTS_MAX
+                        && self.write_again(ticket, &mut written)
                     || self.is_refused_for_now(ticket)
                         && patience.wait(&self.options)
                         && self.connection.submit_again(ticket.request, |_| {})
@@ -164,13 +167,34 @@ impl Client {
     fn is_refused_for_now(&self, ticket: Ticket) -> bool {
         self.session.is_numbered(ticket.request)
             && self.connection.failure().is_none()
-            && self.connection.error(ticket.request).is_some_and(|(e, _)| e.kind == Kind::Retry)
+            && self
+                .connection
+                .error(ticket.request)
+                .is_some_and(|(e, _)| e.kind == Kind::Retry && !e.wants_bytes_again())
+    }
+
+    /// A seal cut off what the node had stored of it: that is its number's answer for good.
+    fn wants_bytes_again(&self, ticket: Ticket) -> bool {
+        self.session.is_numbered(ticket.request)
+            && self.connection.failure().is_none()
+            && self.connection.error(ticket.request).is_some_and(|(e, _)| e.wants_bytes_again())
+    }
+
+    /// Sends the bytes again, as a new request.
+    fn write_again(&mut self, ticket: Ticket, written: &mut u32) -> bool {
+        *written += 1;
+        self.session.refused(ticket.request);
+        self.resubmit(ticket)
     }
 
     /// Sends a refused request again with the next number of the current session; opens a new one
     /// if it was refused under the current one.
     fn renumber(&mut self, ticket: Ticket) -> bool {
         self.session.ended(ticket.request);
+        self.resubmit(ticket)
+    }
+
+    fn resubmit(&mut self, ticket: Ticket) -> bool {
         let Ok(call) = self.next_call() else { return false };
         self.session.renewed(ticket.request, &call);
         self.connection.submit_again(ticket.request, |meta| {

@@ -143,6 +143,12 @@ impl Request {
         state.core.error(self.id).is_some_and(|(e, in_doubt)| e.kind == Kind::Fenced && !in_doubt)
     }
 
+    /// Whether it succeeds as a new request with the same bytes: see [`Error::wants_bytes_again`].
+    pub fn wants_bytes_again(&self) -> bool {
+        let state = lock(&self.handle.0);
+        state.core.error(self.id).is_some_and(|(e, _)| e.wants_bytes_again())
+    }
+
     /// Sends it again, its meta changed; false if it was not kept.
     pub fn again(&self, change: impl FnOnce(&mut [u8])) -> bool {
         let mut state = lock(&self.handle.0);

@@ -5,6 +5,7 @@ use super::nodes::{EXTENTS, HAS_CRC, PACKED, UNCLOSED};
 use super::tree::{Fresh, check_metadata, check_mode};
 use super::{ChunkState, FileExtents, Freed, FreedThing, Namespace, Unclosed};
 use crate::{ChunkKind, Command, Extent, Location, NodeKind, Outcome, Remainder, StorageClass};
+use holdfast_base::error::WRITE_AGAIN;
 use holdfast_base::ids::{ChunkId, FileId, Index, Pointer};
 use holdfast_base::limits::{CHUNK_SLOTS_MAX, PACKED_BYTES_MAX};
 use holdfast_base::{Error, Result, path};
@@ -54,7 +55,7 @@ impl Namespace {
         if chunk.state == ChunkState::Sealed && pointer.slot.0 as u64 >= chunk.length {
             // The seal decided without these bytes, so nobody acknowledged them.
             return Err(Error::retry(format!(
-                "chunk `{}` was sealed at {} slots, before slot {}: write the bytes again",
+                "chunk `{}` was sealed at {} slots, before slot {}: {WRITE_AGAIN}",
                 chunk.id, chunk.length, pointer.slot
             )));
         }
