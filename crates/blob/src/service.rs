@@ -68,6 +68,9 @@ impl BlobsOptions {
     }
 }
 
+/// A command that changes nothing: when it is applied, all before it is.
+const BARRIER: Command = Command::ReleaseHold { id: 0 };
+
 pub struct Blobs {
     pub(crate) node: Arc<Node>,
     pub(crate) index: Arc<dyn Ordered>,
@@ -100,8 +103,7 @@ impl Blobs {
             class,
             compacting: Mutex::default(),
         });
-        // A command that changes nothing: when it is applied, all before it is.
-        let barrier = Command::ReleaseHold { id: 0 };
+        let barrier = BARRIER;
         blobs.node.wait_for(|done| {
             let told =
                 move |applied: Answer<Outcome>| done(applied.map(|_| ()).map_err(Error::from));
@@ -145,6 +147,11 @@ impl Blobs {
             Some(answer) => answer,
             None => Err(Error::retry("name a blob: the node is ending").into()),
         }
+    }
+
+    /// Waits until everything is applied here that anybody was told of before: costs an append.
+    pub async fn catch_up(&self) -> Answer<()> {
+        self.propose(&BARRIER).await.map(|_| ())
     }
 
     /// Proposes without waiting; for what is repeated by housekeeping if it is lost.

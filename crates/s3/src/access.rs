@@ -77,8 +77,13 @@ impl S3Access for Access {
         let address = cx.extensions_mut().get::<Peer>().map(|peer| peer.0);
         let caller = Caller { key, address };
         let decided = self.check_context(&caller, cx);
+        // Strangers must not make the log grow by reading.
+        let waits = caller.key.is_some() && wants_latest(cx.headers())?;
         cx.extensions_mut().insert(caller);
         decided?;
+        if waits {
+            self.blobs.catch_up().await.or_s3()?;
+        }
         settings::check_grant_headers(cx.headers())?;
         objects::refuse_encryption(cx.headers())
     }
@@ -106,6 +111,17 @@ impl S3Access for Access {
             tags: &tags::of_object(req.input.tagging.clone())?,
         };
         self.check_one(&crate::service::caller(req), &asked)
+    }
+}
+
+/// A reader that was told of a write at another node asks for it to be seen here, too.
+const READ: &str = "x-holdfast-read";
+
+fn wants_latest(headers: &HeaderMap) -> S3Result<bool> {
+    match headers.get(READ).map(|value| value.as_bytes()) {
+        None => Ok(false),
+        Some(b"latest") => Ok(true),
+        Some(_) => Err(s3_error!(InvalidArgument, "{READ} is `latest` or is not sent")),
     }
 }
 
