@@ -266,8 +266,8 @@ pub enum Command {
         store: StoreId,
         lost: bool,
     },
-    /// Makes the next generation of a closed chunk the current one. `replicas` have computed it;
-    /// the chunk's other replicas hold the old one alone.
+    /// As `Rewrite`, which builds before that one proposed: `replicas` have computed the next
+    /// generation; the chunk's other replicas, whatever became of them, hold the old one alone.
     SwitchReplicas {
         chunk: ChunkId,
         generation: Generation,
@@ -284,6 +284,18 @@ pub enum Command {
     /// A face has no name left in a closed chunk of its own, and nobody reads it any more.
     FreeChunk {
         chunk: ChunkId,
+    },
+    /// Makes the next generation of a closed chunk the current one. `replicas` have computed it
+    /// from generation `from`; refused while a replica counts that is neither among them nor in
+    /// `without`, whose stores are lost. With `from` before the current one, of which nothing is
+    /// left then, this is the way back.
+    Rewrite {
+        chunk: ChunkId,
+        from: Generation,
+        generation: Generation,
+        digest: u64,
+        replicas: Vec<StoreId>,
+        without: Vec<StoreId>,
     },
 }
 codec_enum!(Command: "command" {
@@ -313,10 +325,11 @@ codec_enum!(Command: "command" {
     22 => SwitchReplicas { chunk, generation, length, digest, replicas },
     23 => RaiseCopies { chunks, copies },
     24 => FreeChunk { chunk },
+    25 => Rewrite { chunk, from, generation, digest, replicas, without },
 });
 
 /// The largest tag above.
-const COMMAND_TAG_MAX: u8 = 24;
+const COMMAND_TAG_MAX: u8 = 25;
 
 impl Command {
     /// The bytes of an entry.

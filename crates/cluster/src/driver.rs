@@ -39,7 +39,8 @@ use crate::liveness::HeardBeat;
 use crate::{ClusterCommand, ClusterView, Command, Namespace, Outcome};
 use holdfast_base::codec::Decode;
 use holdfast_base::ids::{
-    ChunkId, Cookie, Durability, FileId, Index, NodeId, Pointer, Sequence, SessionId, StoreId, Tier,
+    ChunkId, Cookie, Durability, FileId, Generation, Index, NodeId, Pointer, Sequence, SessionId,
+    Slot, StoreId, Tier,
 };
 use holdfast_base::node::StorageClass;
 use holdfast_base::{Error, Result};
@@ -51,7 +52,7 @@ use holdfast_env::{Clock, Disk, Rng};
 use holdfast_log::{EmbeddedLog, Fold, Log, Mode, Request};
 use packed::{Gathered, PackedWriters, Packing};
 use replicas::Replicator;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -99,6 +100,8 @@ pub struct Node {
     /// Whom this node may not reach, in development clusters.
     cuts: Arc<Cuts>,
     packed: PackedWriters,
+    /// What compactions keep that have not come to their switch, and of which generation.
+    rewriting: Mutex<BTreeMap<ChunkId, (Generation, BTreeSet<Slot>)>>,
     /// What recovery and housekeeping found, one sentence each, for `doctor`. Bounded.
     findings: Mutex<Vec<String>>,
     /// What scrubbing has read and found, a store.

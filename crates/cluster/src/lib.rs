@@ -7,6 +7,7 @@
 
 pub mod cluster;
 pub mod command;
+pub mod compaction;
 mod driver;
 mod growth;
 pub mod liveness;

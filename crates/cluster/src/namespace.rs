@@ -195,6 +195,7 @@ impl Namespace {
             Command::RaiseCopies { chunks, copies } => self.raise_copies(chunks, *copies),
             Command::Release { before, budget } => Ok(self.release(*before, *budget)),
             Command::FreeChunk { chunk } => self.free_face_chunk(*chunk),
+            Command::Rewrite { .. } => self.rewrite(index, command),
         };
         result.map_err(|e| e.context(Doing(command)))
     }
@@ -228,7 +229,8 @@ impl fmt::Display for Doing<'_> {
             Command::SetClass { path, .. } => write!(f, "set the class of {}", Shown(path)),
             Command::CloseChunk { chunk } => write!(f, "close chunk `{chunk}`"),
             Command::SwitchGeneration { chunk, generation, .. }
-            | Command::SwitchReplicas { chunk, generation, .. } => {
+            | Command::SwitchReplicas { chunk, generation, .. }
+            | Command::Rewrite { chunk, generation, .. } => {
                 write!(f, "switch chunk `{chunk}` to generation `{generation}`")
             }
             Command::Unlink { chunk, generation, store } => {

@@ -3,17 +3,18 @@
 //! scrubs. Each round does a bounded amount; `step` takes the time, so tests and simulations
 //! drive it without waiting.
 
+mod compact;
 mod copies;
 
 use super::{Node, OwnStore};
 use crate::namespace::{Chunk, ChunkState};
 use crate::{Command, Namespace, Outcome};
-use holdfast_base::ids::{
-    ChunkId, Durability, FileId, Generation, Index, SessionId, Slot, StoreId, Tier,
-};
+use compact::Rest;
+use holdfast_base::ids::{ChunkId, Durability, Generation, Index, SessionId, StoreId, Tier};
 use holdfast_base::{Kind, Result};
 use holdfast_chunk::{ChunkInfo, QUARANTINE_S, Scrubber, Store};
 use holdfast_env::planted;
+use holdfast_env::trial::Knob;
 use holdfast_log::Mode;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -57,8 +58,8 @@ pub struct Keeper {
     options: KeeperOptions,
     /// When the view had reached which index, oldest first: what a release may cover.
     reached: VecDeque<(u64, Index)>,
-    /// Chunks whose compaction failed; tried again only after a restart.
-    given_up: BTreeSet<ChunkId>,
+    /// Chunks whose compaction did not come to its switch, and when it is tried again.
+    resting: BTreeMap<ChunkId, Rest>,
     /// One a disk store; they share the throttle evenly.
     scrubbers: Vec<(StoreId, Scrubber)>,
     /// Each session's mark when it was last looked at, and since when it has had it.
@@ -93,7 +94,7 @@ const TRIM_NS: u64 = 10_000_000_000;
 const QUARANTINE_LOOK_NS: u64 = 600_000_000_000;
 
 /// Chunks that one round looks at, of each store and of the view.
-const LOOK_MAX: usize = 1024;
+static LOOK_MAX: Knob = Knob::new("keeper.look", 1024, &[16, 32]);
 
 /// One duty, given the time.
 type Round = fn(&mut Keeper, u64) -> Result<()>;
@@ -122,7 +123,7 @@ impl Keeper {
             node,
             options,
             reached: VecDeque::new(),
-            given_up: BTreeSet::new(),
+            resting: BTreeMap::new(),
             scrubbers,
             sessions: BTreeMap::new(),
             sessions_next_ns: 0,
@@ -193,7 +194,7 @@ impl Keeper {
                     known.length, held.info.length
                 )),
                 _ if held.info.length < known.length => {
-                    if counted {
+                    if counted && !planted!("node.short-replica-counts") {
                         let (generation, class) = (known.generation, known.durability);
                         self.node.drop_replica(chunk, generation, held.store_id, class);
                     }
@@ -203,7 +204,8 @@ impl Keeper {
             }
         }
         // Who was left out of a switch, or missed it, keeps the old generation until it is unlinked.
-        if counted && held.info.generation != known.generation {
+        let unfollowed = planted!("node.switch-not-followed");
+        if counted && held.info.generation != known.generation && !unfollowed {
             held.store.switch(chunk, known.generation)?;
         }
         Ok(())
@@ -300,14 +302,14 @@ impl Keeper {
 
     /// What the view says is here and is not: a disk that was replaced, a file that was lost.
     fn report_missing(&self) -> Result<()> {
+        let unreported = planted!("node.missing-replica-unreported");
         for own in self.node.stores.iter() {
             let here: BTreeSet<ChunkId> = own.store.list().iter().map(|info| info.chunk).collect();
             let missing: Vec<Chunk> = self.node.namespace.read(|view, _| {
                 let on = view.chunks_on(own.id);
                 // One without bytes may never have been made.
-                on.filter(|known| known.is_kept() && known.length > 0 && !here.contains(&known.id))
-                    .cloned()
-                    .collect()
+                let gone = |known: &&Chunk| known.length > 0 && !here.contains(&known.id);
+                on.filter(|known| known.is_kept() && !unreported).filter(gone).cloned().collect()
             })?;
             for known in missing {
                 self.node.find(format!(
@@ -346,7 +348,7 @@ impl Keeper {
     /// One round. Everything that fails is tried again in the next one.
     pub fn step(&mut self, now_ns: u64) {
         self.look();
-        let rounds: [(&str, Round); 17] = [
+        let rounds: [(&str, Round); 18] = [
             ("reclaim deleted names", Keeper::reclaim),
             ("release what readers may have used", Keeper::release),
             ("follow seals", Keeper::follow_seals),
@@ -359,6 +361,7 @@ impl Keeper {
             ("set aside what nobody names", Keeper::set_aside_unnamed),
             ("empty the quarantine", Keeper::empty_quarantine),
             ("compact chunks", Keeper::compact),
+            ("go back to generations before", Keeper::go_back),
             ("scrub", Keeper::scrub),
             ("report damage", Keeper::report_damage),
             ("end sessions", Keeper::end_sessions),
@@ -399,7 +402,8 @@ impl Keeper {
         }
         let mut before = None;
         while let Some((when, index)) = self.reached.front().copied() {
-            if now_ns.saturating_sub(when) < self.options.grace_ms * 1_000_000 {
+            let in_grace = now_ns.saturating_sub(when) < self.options.grace_ms * 1_000_000;
+            if in_grace && !planted!("node.no-grace-for-readers") {
                 break;
             }
             before = Some(Index(index.0 + 1));
@@ -429,7 +433,7 @@ impl Keeper {
     fn unlink_free(&mut self) -> Result<()> {
         let first = self.unlink_next;
         let (free, next) =
-            self.node.namespace.read(|view, _| view.unlinkable_from(first, LOOK_MAX))?;
+            self.node.namespace.read(|view, _| view.unlinkable_from(first, LOOK_MAX.size()))?;
         self.unlink_next = next.unwrap_or(ChunkId(0));
         for (chunk, generation, store_id) in free {
             // A replica on a store that this node does not have is another's to remove.
@@ -444,6 +448,9 @@ impl Keeper {
             // From here on it may be that no view names the file any more: it must not be forgotten,
             // also when nobody knows what became of the entry.
             self.owed.insert((own.id, chunk, generation));
+            if planted!("node.unlinked-before-its-entry") {
+                own.store.unlink(chunk, generation)?;
+            }
             self.node.propose_and_wait(unlink, Durability::Durable)?;
             match own.store.unlink(chunk, generation) {
                 Err(e) if e.kind != Kind::NotFound => return Err(e),
@@ -541,68 +548,6 @@ impl Keeper {
         Ok(())
     }
 
-    fn compact(&mut self, _now_ns: u64) -> Result<()> {
-        let writing: BTreeSet<ChunkId> = self.node.packed.open_chunks().into_iter().collect();
-        let mut left = self.options.compactions;
-        for held in self.around.clone().iter() {
-            let (chunk, info) = (held.info.chunk, &held.info);
-            if left == 0 {
-                break;
-            }
-            if info.kind != holdfast_chunk::ChunkKind::Packed
-                || info.state != holdfast_chunk::ChunkState::Sealed
-                || writing.contains(&chunk)
-                || self.given_up.contains(&chunk)
-            {
-                continue;
-            }
-            let worth = self.node.namespace.read(|view, _| {
-                view.chunk(chunk).is_some_and(|known| {
-                    let dead = info.stored_bytes.saturating_sub(known.live_bytes);
-                    matches!(known.state, ChunkState::Sealed | ChunkState::Closed)
-                        // A face knows what lives in its chunks.
-                        && known.owner == FileId(0)
-                        // The node of the first replica sees to all of them.
-                        && known.replicas.first() == Some(&held.store_id)
-                        && known.old.is_empty()
-                        // The index and headers of small objects are not garbage.
-                        && known.live_objects < info.needles as u32
-                        && dead * 100 >= info.stored_bytes * self.options.garbage_percent
-                })
-            })?;
-            if !worth {
-                continue;
-            }
-            left -= 1;
-            if let Err(e) = self.compact_one(held) {
-                self.given_up.insert(chunk);
-                return Err(e.context(format_args!("chunk `{chunk}`")));
-            }
-        }
-        Ok(())
-    }
-
-    /// Close, then rewrite from the live slots at one index.
-    fn compact_one(&self, held: &Held) -> Result<()> {
-        let (chunk, node) = (held.info.chunk, &self.node);
-        node.propose_and_wait(Command::CloseChunk { chunk }, Durability::Durable)?;
-        let Some((live, state)) = node.namespace.read(|view, _| {
-            view.chunk(chunk).map(|known| {
-                let live: BTreeSet<Slot> =
-                    view.live_slots(chunk).unwrap_or_default().into_iter().collect();
-                (live, known.state)
-            })
-        })?
-        else {
-            return Ok(());
-        };
-        // Nothing alive: it is unlinked instead.
-        if state == ChunkState::Doomed || live.is_empty() {
-            return Ok(());
-        }
-        node.rewrite(chunk, &live)
-    }
-
     /// Reads what the throttle allows; what is bad becomes a finding.
     fn scrub(&mut self, now_ns: u64) -> Result<()> {
         for (id, scrubber) in &mut self.scrubbers {
@@ -646,8 +591,9 @@ impl Keeper {
         let mut around = Vec::new();
         for own in self.node.stores.iter() {
             let first = self.look_next.remove(&own.id).unwrap_or(ChunkId(0));
-            let list = own.store.list_from(first, LOOK_MAX);
-            if let Some(last) = list.last().filter(|_| list.len() == LOOK_MAX) {
+            let list = own.store.list_from(first, LOOK_MAX.size());
+            if let Some(last) = list.last().filter(|_| list.len() == LOOK_MAX.size()) {
+                LOOK_MAX.cross();
                 self.look_next.insert(own.id, ChunkId(last.chunk.0 + 1));
             }
             around.extend(held(own, list));

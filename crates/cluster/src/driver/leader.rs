@@ -12,6 +12,7 @@ use holdfast_chunk::Done;
 use holdfast_client::wire::admin::Recovery;
 use holdfast_client::wire::peer;
 use holdfast_env::net::{PeerReply, PeerRequest};
+use holdfast_env::trial::Knob;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -20,7 +21,7 @@ const PLAN_DEADLINE_MS: u32 = 2000;
 /// A chunk whose seal failed is left alone for so long.
 const REST_MS: u64 = 1000;
 /// Chunks that are fenced and sealed at a time.
-const SEALS_MAX: usize = 64;
+static SEALS_MAX: Knob = Knob::new("leader.seals", 64, &[1, 2]);
 
 /// The leader's work in progress. Nothing in it outlives its process or its leadership.
 #[derive(Clone, Default)]
@@ -93,7 +94,11 @@ impl Leader {
     fn seal_silent(&self, node: &Arc<Node>, chunk: ChunkId) {
         {
             let mut work = self.work();
-            let busy = work.sealing.len() >= SEALS_MAX || work.resting.contains_key(&chunk);
+            let full = work.sealing.len() >= SEALS_MAX.size();
+            if full {
+                SEALS_MAX.cross();
+            }
+            let busy = full || work.resting.contains_key(&chunk);
             if busy || !work.sealing.insert(chunk) {
                 return;
             }
@@ -124,9 +129,15 @@ impl Leader {
             }
         }
         let (short, lost) = node.namespace.read(|namespace, _| {
+            let holds = |store| node.cluster.read(|view, _| view.store_holds(store));
             let lost: Vec<_> = namespace
-                .lost_chunks()
-                .map(|chunk| (chunk.id, namespace.files_of(chunk.id, 8)))
+                .lost_chunks(|store| holds(store).unwrap_or(true))
+                .into_iter()
+                .map(|chunk| {
+                    // Those on nodes that count as lost are back when one of these is.
+                    let gone = namespace.chunk(chunk).is_some_and(|known| known.is_lost());
+                    (chunk, gone.then(|| namespace.files_of(chunk, 8)))
+                })
                 .collect();
             let short = node.cluster.read(|view, _| {
                 let mut tasks = repair::tasks(namespace, view);
@@ -141,7 +152,8 @@ impl Leader {
             (short, lost)
         })?;
         let (tasks, nodes, settings) = short?;
-        for (chunk, files) in &lost {
+        let gone = lost.iter().filter_map(|(chunk, files)| Some((chunk, files.as_ref()?)));
+        for (chunk, files) in gone {
             node.find(format!(
                 "chunk `{chunk}` has no copy left; bytes of {} are gone",
                 if files.is_empty() { "no named file".to_owned() } else { files.join(", ") }

@@ -196,6 +196,7 @@ impl Node {
             operator: Mutex::default(),
             cuts,
             packed: Default::default(),
+            rewriting: Mutex::default(),
             findings: Mutex::new(findings),
             scrubbed: Mutex::default(),
             growth: Mutex::default(),

@@ -2,7 +2,7 @@
 //! nodes", on its own stores. Checks first who asks. Called by the file service on reactor threads
 //! and by simulations; never blocks: what waits for a disk is done by a worker.
 
-use super::replicas::{Replicator, Wanted};
+use super::replicas::{Replicator, Wanted, compact_anew};
 use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::ids::{Slot, StoreId};
 use holdfast_base::limits::FRAME_BODY_BYTES_MAX;
@@ -257,14 +257,7 @@ fn compact(store: &Store, m: &msg::Compact) -> Answer {
     let live = |slot: Slot| {
         m.live.get(slot.0 as usize / 64).is_some_and(|word| word >> (slot.0 % 64) & 1 == 1)
     };
-    let made = match store.compact(m.chunk, &live, m.next) {
-        // An earlier round's, perhaps of other slots: nobody has switched to it.
-        Err(e) if e.kind == Kind::Exists => {
-            store.unlink(m.chunk, m.next)?;
-            store.compact(m.chunk, &live, m.next)?
-        }
-        made => made?,
-    };
+    let made = compact_anew(store, m.chunk, &live, m.next)?;
     let (needles, stored_bytes, digest) = (made.needles, made.stored_bytes, made.digest);
     Ok(said(&msg::Compacted { needles, stored_bytes, digest }))
 }

@@ -16,6 +16,7 @@ mod set;
 mod share;
 mod window;
 
+pub(super) use compact::compact_anew;
 pub use fence::Decision;
 pub use reader::{Answer, Wanted};
 pub use seal::SealReport;

@@ -4,13 +4,16 @@
 
 use super::chunks::Dropped;
 use super::nodes::PACKED;
-use super::{Chunk, ChunkState, Namespace};
+use super::{Chunk, ChunkState, Namespace, OldGeneration};
 use crate::command::REPLICAS_MAX;
 use crate::{ChunkKind, Outcome};
 use holdfast_base::ids::{ChunkId, FileId, Generation, StoreId};
 use holdfast_base::{Error, Result};
 use holdfast_env::planted;
 use std::collections::BTreeSet;
+
+/// Copies with which the loss of any one store loses nothing.
+const GOOD_COPIES: usize = 2;
 
 /// A chunk that has fewer copies than it should have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -136,14 +139,15 @@ impl Namespace {
         }
     }
 
-    /// Sealed chunks with fewer replicas on stores of which `counts` says yes than they should
+    /// Sealed chunks with bytes and fewer replicas on stores of which `counts` says yes than they should
     /// have, fewest first. Looks only at chunks of other stores, and at those that were short
     /// whatever their stores.
     pub fn short_chunks(&self, counts: impl Fn(StoreId) -> bool) -> Vec<ShortChunk> {
         let bad = self.chunks.stores().filter(|store| !counts(*store));
         let concerned = bad.flat_map(|store| self.chunks.on(store)).chain(self.chunks.thin());
         let short: BTreeSet<ShortChunk> = concerned
-            .filter(|chunk| chunk.is_kept())
+            // What was sealed empty needs no copies, and may never have been made anywhere.
+            .filter(|chunk| chunk.is_kept() && chunk.length > 0)
             .map(|chunk| ShortChunk {
                 live: chunk.replicas.iter().filter(|store| counts(**store)).count(),
                 wanted: chunk.copies as usize,
@@ -160,9 +164,15 @@ impl Namespace {
         self.chunks.on(store)
     }
 
-    /// Chunks of which nothing is left, by id.
-    pub fn lost_chunks(&self) -> impl Iterator<Item = &Chunk> {
-        self.chunks.thin().filter(|chunk| chunk.is_lost())
+    /// Chunks of which nothing is left on stores of which `holds` says yes, by id: neither of what
+    /// they are now nor of a generation before.
+    pub fn lost_chunks(&self, holds: impl Fn(StoreId) -> bool) -> Vec<ChunkId> {
+        let mut lost = self.short_chunks(&holds);
+        lost.retain(|short| {
+            let old = self.chunks.get(short.chunk).into_iter().flat_map(|chunk| &chunk.old);
+            short.live == 0 && !old.flat_map(|old| &old.replicas).any(|store| holds(*store))
+        });
+        lost.into_iter().map(|short| short.chunk).collect()
     }
 
     /// Whether `store` has that generation by the log's word: as a replica that counts, one that
@@ -222,7 +232,7 @@ impl Namespace {
 }
 
 fn unlinkable(chunk: &Chunk) -> impl Iterator<Item = (ChunkId, Generation, StoreId)> {
-    let old = chunk.old.iter().filter(|old| old.released);
+    let old = chunk.old.iter().filter(|old| old.released && is_replaced(chunk, old));
     let old = old.flat_map(|old| old.replicas.iter().map(|at| (old.generation, *at)));
     let dropped = chunk.dropped.iter().map(|d| (d.generation, d.store));
     let spare = old.chain(dropped).filter(|(_, store)| chunk.can_spare(*store));
@@ -231,6 +241,14 @@ fn unlinkable(chunk: &Chunk) -> impl Iterator<Item = (ChunkId, Generation, Store
     let current = last.then(|| chunk.replicas.iter().map(|at| (chunk.generation, *at)));
     let all = spare.chain(current.into_iter().flatten());
     all.map(|(generation, store)| (chunk.id, generation, store))
+}
+
+/// Two copies of what replaced a generation count, or as many as it had itself: before that nobody
+/// proposes that its files go, for they may have to be gone back to.
+fn is_replaced(chunk: &Chunk, old: &OldGeneration) -> bool {
+    let enough = GOOD_COPIES.min(chunk.copies as usize).min(old.replicas.len());
+    let enough = if planted!("cluster.old-generation-unlinked-early") { 0 } else { enough };
+    chunk.state == ChunkState::Doomed || chunk.replicas.len() >= enough
 }
 
 fn unlink_old(chunk: &mut Chunk, generation: Generation, store: StoreId) -> Result<()> {

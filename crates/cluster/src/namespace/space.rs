@@ -3,9 +3,9 @@
 //! chunk changes in `replicas.rs`.
 
 use super::chunks::{Bitmap, Chunk, Dropped};
-use super::{ChunkState, Freed, FreedThing, Namespace, OldGeneration, STEPS_MAX};
+use super::{ChunkState, Freed, FreedThing, Namespace, OldGeneration, STEPS_MAX, misrouted};
 use crate::command::{BLOBS, REPLICAS_MAX};
-use crate::{ChunkKind, Outcome};
+use crate::{ChunkKind, Command, Outcome};
 use holdfast_base::ids::{ChunkId, Durability, FileId, Generation, Index, NodeId, StoreId, Tier};
 use holdfast_base::limits::CHUNK_BYTES;
 use holdfast_base::{Error, Result};
@@ -162,7 +162,23 @@ impl Namespace {
             )));
         }
         let replicas = replicas.unwrap_or(&chunk.replicas).to_vec();
+        self.make_current(index, id, generation, replicas)?;
+        let chunk = self.find_chunk(id)?;
+        (chunk.length, chunk.digest) = (length, digest);
+        Ok(Outcome::Done {})
+    }
+
+    /// The current generation becomes an old one, whose readers have their grace; `replicas`, which
+    /// have all counted, hold the new one.
+    fn make_current(
+        &mut self,
+        index: Index,
+        id: ChunkId,
+        generation: Generation,
+        replicas: Vec<StoreId>,
+    ) -> Result<()> {
         check_replicas(&replicas)?;
+        let chunk = self.find_chunk(id)?;
         if let Some(store) = replicas.iter().find(|store| !chunk.replicas.contains(store)) {
             return Err(Error::invalid(format!("store `{store}` holds no replica that counts")));
         }
@@ -172,11 +188,82 @@ impl Namespace {
             replicas: chunk.replicas.clone(),
             released: false,
         });
-        (chunk.generation, chunk.length, chunk.digest) = (generation, length, digest);
+        chunk.generation = generation;
         self.chunks.set_replicas(id, replicas);
         let what = FreedThing::Generation { chunk: id, generation: old };
         self.freed.push_back(Freed { index, what });
+        Ok(())
+    }
+
+    /// A switch that every replica agrees to which counts and is not lost; or, where all of them
+    /// are lost, one to what was computed from a generation before.
+    pub(super) fn rewrite(&mut self, index: Index, command: &Command) -> Result<Outcome> {
+        let Command::Rewrite { chunk: id, from, generation, digest, replicas, without } = command
+        else {
+            return Err(misrouted());
+        };
+        let chunk = self.find_chunk(*id)?;
+        if chunk.state != ChunkState::Closed {
+            return Err(Error::invalid(format!(
+                "it is {}: only a closed chunk is rewritten",
+                chunk.state.name()
+            )));
+        }
+        if Some(generation.0) != chunk.generation.0.checked_add(1) {
+            return Err(Error::invalid(format!(
+                "it is at generation `{}`: switch to the next one",
+                chunk.generation
+            )));
+        }
+        if let Some(store) = replicas.iter().find(|store| without.contains(store)) {
+            return Err(Error::invalid(format!("store `{store}` cannot have it and be lost")));
+        }
+        let said = |store: &&StoreId| replicas.contains(store) || without.contains(store);
+        if let Some(store) = chunk.replicas.iter().find(|store| !said(store)) {
+            return Err(Error::invalid(format!(
+                "store `{store}` has a replica that counts, and has not computed it: ask it, too"
+            )));
+        }
+        if *from == chunk.generation {
+            self.make_current(index, *id, *generation, replicas.clone())?;
+        } else {
+            if !chunk.replicas.iter().all(|store| without.contains(store)) {
+                let what = format!("generation `{}` is there: go on from it", chunk.generation);
+                return Err(Error::invalid(what));
+            }
+            self.go_back(*id, *from, *generation, replicas)?;
+        }
+        self.find_chunk(*id)?.digest = *digest;
         Ok(Outcome::Done {})
+    }
+
+    /// Nothing is left of the current generation: stores that have kept the one before it hold the
+    /// next.
+    fn go_back(
+        &mut self,
+        id: ChunkId,
+        from: Generation,
+        generation: Generation,
+        replicas: &[StoreId],
+    ) -> Result<()> {
+        check_replicas(replicas)?;
+        let chunk = self.find_chunk(id)?;
+        let old = chunk.old.iter().find(|old| old.generation == from);
+        let kept = old.map_or(&[][..], |old| &old.replicas);
+        if let Some(store) = replicas.iter().find(|store| !kept.contains(store)) {
+            return Err(Error::invalid(format!(
+                "store `{store}` has no generation `{from}` of it"
+            )));
+        }
+        // Should one come back after all, no copy of it counts any more.
+        let lost = chunk.generation;
+        chunk
+            .dropped
+            .extend(chunk.replicas.iter().map(|&store| Dropped { generation: lost, store }));
+        chunk.dropped.sort_unstable();
+        chunk.generation = generation;
+        self.chunks.set_replicas(id, replicas.to_vec());
+        Ok(())
     }
 
     pub(super) fn release(&mut self, before: Index, budget: u32) -> Outcome {

@@ -109,7 +109,9 @@ impl<V: View> Machine<V> {
             Admission::Refused(e) => Ok(Err(e)),
             Admission::Apply => {
                 let outcome = outcome_of(self.view.apply(index, command))?;
-                self.sessions.remember(session, sequence, &outcome);
+                if outcome.is_ok() || !planted!("log.refusal-forgotten") {
+                    self.sessions.remember(session, sequence, &outcome);
+                }
                 Ok(outcome)
             }
         }

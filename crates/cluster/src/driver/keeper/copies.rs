@@ -10,6 +10,7 @@ use crate::placement::{COPIES, candidates};
 use crate::{ClusterView, Command, StoreState, repair};
 use holdfast_base::ids::{ChunkId, Durability, Generation, StoreId, Tier};
 use holdfast_base::{Kind, Result};
+use holdfast_env::trial::Knob;
 use std::collections::BTreeSet;
 
 /// How often the leader looks for chunks that want more copies.
@@ -19,7 +20,7 @@ const RAISE_MAX: usize = 1024;
 /// How often it looks for chunks that have more than they should.
 const SURPLUS_EVERY_MS: u64 = 2000;
 /// Replicas that one round drops.
-const DROPS_MAX: usize = 256;
+static DROPS_MAX: Knob = Knob::new("keeper.drops", 256, &[1, 2]);
 /// A chunk that is being made or sealed is in nobody's hands for a moment, but not so long: the
 /// writer's limit is a third of this.
 const ORPHAN_MS: u64 = 10_000;
@@ -177,7 +178,7 @@ impl Keeper {
                 let spared = view.chunks_on(store).filter(spared);
                 spared.map(move |chunk| (chunk.id, chunk.generation, store))
             };
-            draining.iter().flat_map(|store| on(*store)).take(DROPS_MAX).collect()
+            draining.iter().flat_map(|store| on(*store)).take(DROPS_MAX.size()).collect()
         })?;
         self.drop_replicas(&spare)
     }
@@ -193,11 +194,14 @@ impl Keeper {
         let mut surplus = node
             .namespace
             .read(|namespace, _| node.cluster.read(|view, _| repair::surplus(namespace, view)))??;
-        surplus.truncate(DROPS_MAX);
+        surplus.truncate(DROPS_MAX.size());
         self.drop_replicas(&surplus)
     }
 
     fn drop_replicas(&self, replicas: &[(ChunkId, Generation, StoreId)]) -> Result<()> {
+        if replicas.len() == DROPS_MAX.size() {
+            DROPS_MAX.cross();
+        }
         for (chunk, generation, store) in replicas.iter().copied() {
             let drop = Command::DropReplica { chunk, generation, store, lost: false };
             match self.node.command_and_wait(&drop, Durability::Durable) {

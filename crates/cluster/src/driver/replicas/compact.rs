@@ -1,42 +1,99 @@
 //! The next generation of a packed chunk, computed where its replicas are.
 
 use super::{Replicator, Target};
-use holdfast_base::Result;
+use crate::compaction::Made;
 use holdfast_base::ids::{ChunkId, Generation, Slot, StoreId};
-use holdfast_chunk::Done;
+use holdfast_base::{Error, Kind, Result};
+use holdfast_chunk::{CompactionDigest, Done, Store};
 use holdfast_client::wire::peer::{self, Compacted};
-use std::collections::BTreeSet;
-use std::sync::Arc;
+use holdfast_env::trial::Knob;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
 
-/// A whole chunk is read and written.
-const COMPACT_MS: u32 = 120_000;
+/// For a whole chunk to be read and written: who has not answered by then is asked again later.
+static COMPACT_MS: Knob = Knob::new("cluster.compact-ms", 120_000, &[3000, 10_000]);
+
+/// A store's answer, or why there is none.
+pub(crate) type Answers = BTreeMap<StoreId, Result<Made>>;
 
 impl Replicator {
-    /// Has the store compute generation `next` from the `live` slots, and answers its digest.
-    pub(crate) fn compact_at(
+    /// Has all stores compute generation `next` from the `live` slots, side by side.
+    pub(crate) fn compact_on(
+        self: &Arc<Self>,
+        stores: &[StoreId],
+        (chunk, next): (ChunkId, Generation),
+        live: &BTreeSet<Slot>,
+        done: Done<Answers>,
+    ) {
+        let round = Arc::new(Mutex::new((Answers::new(), stores.len(), Some(done))));
+        for &store in stores {
+            let round = round.clone();
+            let answered = move |made: Result<Made>| {
+                let mut round = round.lock().expect("no holder of this lock panics");
+                round.0.insert(store, made);
+                if round.0.len() < round.1 {
+                    return;
+                }
+                let (answers, done) = (std::mem::take(&mut round.0), round.2.take());
+                drop(round);
+                if let Some(done) = done {
+                    done(Ok(answers));
+                }
+            };
+            self.compact_at((store, chunk, next), live, Box::new(answered));
+        }
+    }
+
+    fn compact_at(
         self: &Arc<Self>,
         (store, chunk, next): (StoreId, ChunkId, Generation),
         live: &BTreeSet<Slot>,
-        done: Done<u64>,
+        done: Done<Made>,
     ) {
         match self.target(store) {
             Err(e) => done(Err(e)),
             Ok(Target::Own(own)) => {
                 let live = live.clone();
                 self.workers.run(move || {
-                    let made = own.compact(chunk, &|slot| live.contains(&slot), next);
-                    done(made.map(|made| made.digest));
+                    let made = compact_anew(&own, chunk, &|slot| live.contains(&slot), next);
+                    done(made.map(|made| Made { needles: made.needles, digest: made.digest }));
                 });
+            }
+            Ok(Target::Peer(place)) if !place.live => {
+                done(Err(Error::retry(format!("node `{}` is not there now", place.node))));
             }
             Ok(Target::Peer(place)) => {
                 let live = words(live);
                 let sender = self.directory.sender();
                 let order = peer::Compact { sender, store, chunk, next, live };
                 let op = peer::OP_PEER_COMPACT;
-                let digest = |made: Result<Compacted>| done(made.map(|made| made.digest));
-                self.ask(&place.address, op, &order, None, COMPACT_MS, Box::new(digest));
+                let made = |made: Result<Compacted>| {
+                    if made.as_ref().is_err_and(|e| e.kind == Kind::Retry) {
+                        COMPACT_MS.cross();
+                    }
+                    done(made.map(|made| Made { needles: made.needles, digest: made.digest }));
+                };
+                let ms = COMPACT_MS.get() as u32;
+                self.ask(&place.address, op, &order, None, ms, Box::new(made));
             }
         }
+    }
+}
+
+/// Computes a generation, also where an attempt that ended before its switch left one, perhaps of
+/// other slots: nothing names that.
+pub(crate) fn compact_anew(
+    store: &Store,
+    chunk: ChunkId,
+    live: &dyn Fn(Slot) -> bool,
+    next: Generation,
+) -> Result<CompactionDigest> {
+    match store.compact(chunk, live, next) {
+        Err(e) if e.kind == Kind::Exists => {
+            store.unlink(chunk, next)?;
+            store.compact(chunk, live, next)
+        }
+        made => made,
     }
 }
 

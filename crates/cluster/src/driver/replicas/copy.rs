@@ -15,18 +15,20 @@ use holdfast_base::{Error, Kind, Result};
 use holdfast_chunk::{Import, QUARANTINE_S};
 use holdfast_client::wire::peer::{self, Directions, Exported};
 use holdfast_env::net::{Flow, PeerReply, PeerRequest};
+use holdfast_env::planted;
+use holdfast_env::trial::Knob;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// What one request fetches, at most and at least: an eight-millisecond's worth of the link between,
 /// for that is how long others' requests wait behind it.
-const BLOCK_BYTES_MAX: u64 = MIB;
+static BLOCK_BYTES_MAX: Knob = Knob::new("cluster.copy-block", MIB, &[BLOCK_BYTES_MIN]);
 const BLOCK_BYTES_MIN: u64 = 64 * KIB;
 const BLOCKS_PER_SECOND: u64 = 128;
 /// For one block from a disk that scrubs, serves and repairs, behind its source's own throttle.
 const EXPORT_MS: u32 = 30_000;
 /// Ends that nobody has asked for; past it the oldest are forgotten, and copied again.
-const ENDED_MAX: usize = 4096;
+static ENDED_MAX: Knob = Knob::new("cluster.copy-ends", 4096, &[1, 3]);
 
 type Key = (StoreId, ChunkId, Generation);
 
@@ -283,7 +285,8 @@ impl List {
             bytes,
             failure,
         });
-        if self.ended.len() > ENDED_MAX {
+        if self.ended.len() > ENDED_MAX.size() {
+            ENDED_MAX.cross();
             self.ended.remove(0);
         }
     }
@@ -463,7 +466,10 @@ impl Job {
             state.bytes_received += reply.body.len() as u64;
         }
         if at == total {
-            import.finish()?;
+            match planted!("node.copy-counts-before-sync") {
+                true => self.with.peers.after(3000, Box::new(move || drop(import.finish()))),
+                false => drop(import.finish()?),
+            }
             return Ok(None);
         }
         Ok(Some(import))
@@ -476,10 +482,13 @@ impl Job {
         let mut throttle = self.with.copies.throttle();
         let allowed = throttle.allowed.received;
         let block = match allowed {
-            0 => BLOCK_BYTES_MAX,
-            rate => (rate / BLOCKS_PER_SECOND).clamp(BLOCK_BYTES_MIN, BLOCK_BYTES_MAX),
+            0 => BLOCK_BYTES_MAX.get(),
+            rate => (rate / BLOCKS_PER_SECOND).clamp(BLOCK_BYTES_MIN, BLOCK_BYTES_MAX.get()),
         };
         let bytes = (block / BLOCK_BYTES_MIN * BLOCK_BYTES_MIN).min(left);
+        if bytes < left {
+            BLOCK_BYTES_MAX.cross();
+        }
         let target = self.state().order.store;
         let wait_link = throttle.import.take(bytes, allowed, now_ns);
         let wait = throttle.disks.wait(target, bytes, now_ns).max(wait_link);

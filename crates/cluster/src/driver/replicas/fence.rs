@@ -67,7 +67,8 @@ impl FenceRound {
     }
 
     fn decide(&mut self) -> Result<Decision> {
-        let needed = FENCES_MIN.min(self.not_lost).max(1);
+        let least = if planted!("cluster.one-fence-decides") { 1 } else { FENCES_MIN };
+        let needed = least.min(self.not_lost).max(1);
         let fenced = self.lengths.iter().filter(|(_, length)| length.is_some()).count();
         // That it is not there may be damage: it counts only when nobody is left to ask.
         let all_answered = self.not_lost > 0 && self.lengths.len() == self.not_lost;

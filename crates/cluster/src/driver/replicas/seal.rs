@@ -8,6 +8,7 @@ use holdfast_base::limits::BLOCK_BYTES;
 use holdfast_base::{Error, Kind, Result};
 use holdfast_chunk::{ChunkKind, Done};
 use holdfast_client::wire::peer;
+use holdfast_env::planted;
 use std::sync::{Arc, Mutex};
 
 /// What a round of seals came to.
@@ -130,6 +131,9 @@ impl Replicator {
                 match result {
                     Ok(()) => report.sealed.push(store),
                     Err(e) if matches!(e.kind, Kind::Invalid | Kind::NotFound | Kind::Corrupt) => {
+                        report.short.push((store, e.message));
+                    }
+                    Err(e) if planted!("node.silent-replica-dropped") => {
                         report.short.push((store, e.message));
                     }
                     // Also of one that was sealed at another length, which nobody decided.

@@ -1,0 +1,173 @@
+//! What becomes of a packed chunk's next generation: who has to compute it, and whether the log may
+//! be asked to switch to it. A pure core, which the keeper drives and the model of compaction
+//! (`crates/sim/tests/model/compaction.rs`) searches. A replica that counts and is not lost is
+//! waited for, whatever it fails with: leaving it out would leave a chunk with the copies that
+//! happened to answer. What is lost with its stores is computed anew from the generation before.
+
+use crate::Command;
+use crate::namespace::{Chunk, ChunkState};
+use holdfast_base::ids::{ChunkId, Generation, Slot, StoreId};
+use holdfast_base::{Error, Kind, Result};
+use holdfast_env::planted;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What a store says that has computed the generation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Made {
+    pub needles: u64,
+    /// Of all objects, in the order of their slots.
+    pub digest: u64,
+}
+
+/// One attempt to have a generation computed everywhere.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rewriting {
+    pub chunk: ChunkId,
+    /// The generation that it is made from: the current one, or one before it whose files are
+    /// there while nothing of the current one is.
+    pub from: Generation,
+    pub next: Generation,
+    /// Slots to keep.
+    pub live: BTreeSet<Slot>,
+    stores: Vec<StoreId>,
+    lost: Vec<StoreId>,
+}
+
+/// What the answers of all stores come to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// All agree.
+    Switch(Command),
+    /// Somebody has not computed it; the sentence says who, and why.
+    Wait(Error),
+    /// These do not have what they should: they are to be dropped and copied anew. Until then
+    /// nothing is switched.
+    Damaged(Vec<(StoreId, String)>),
+}
+
+/// Whether a chunk's live slots are all that will ever live in it.
+pub fn is_ready(chunk: &Chunk) -> bool {
+    chunk.state == ChunkState::Closed
+        || planted!("cluster.compaction-planned-before-close") && chunk.state == ChunkState::Sealed
+}
+
+/// Whose node sees to the chunk's compaction: the first replica that is not lost.
+pub fn seen_to_by(chunk: &Chunk, lost: impl Fn(StoreId) -> bool) -> Option<StoreId> {
+    chunk.replicas.iter().copied().find(|store| !lost(*store))
+}
+
+impl Rewriting {
+    /// A closed chunk's next generation from its live slots, as the view had them behind its close.
+    pub fn new(
+        chunk: &Chunk,
+        live: BTreeSet<Slot>,
+        is_lost: impl Fn(StoreId) -> bool,
+    ) -> Result<Rewriting> {
+        if !is_ready(chunk) {
+            return Err(Error::invalid(format!(
+                "rewrite chunk `{}`: it is {}: only a closed chunk's live slots are final",
+                chunk.id,
+                chunk.state.name()
+            )));
+        }
+        let (lost, stores): (Vec<_>, Vec<_>) =
+            chunk.replicas.iter().copied().partition(|store| is_lost(*store));
+        if stores.is_empty() {
+            return Err(Error::retry(format!(
+                "rewrite chunk `{}`: no store that has it is there",
+                chunk.id
+            )));
+        }
+        let (from, next) = (chunk.generation, Generation(chunk.generation.0 + 1));
+        Ok(Rewriting { chunk: chunk.id, from, next, live, stores, lost })
+    }
+
+    /// A way back for a chunk of which every current copy is lost while files of an earlier
+    /// generation are there, the last one first: all of those' slots are computed into a new one.
+    pub fn from_before(chunk: &Chunk, is_lost: impl Fn(StoreId) -> bool) -> Option<Rewriting> {
+        if chunk.state != ChunkState::Closed || !chunk.replicas.iter().all(|store| is_lost(*store))
+        {
+            return None;
+        }
+        let mut before: Vec<_> = chunk.old.iter().collect();
+        before.sort_by_key(|old| std::cmp::Reverse(old.generation));
+        let there = |stores: &[StoreId]| -> Vec<StoreId> {
+            stores.iter().copied().filter(|store| !is_lost(*store)).collect()
+        };
+        let found = before.into_iter().map(|old| (old.generation, there(&old.replicas)));
+        let (from, stores) = found.into_iter().find(|(_, stores)| !stores.is_empty())?;
+        Some(Rewriting {
+            chunk: chunk.id,
+            from,
+            next: Generation(chunk.generation.0 + 1),
+            live: (0..chunk.length as u32).map(Slot).collect(),
+            stores,
+            lost: chunk.replicas.clone(),
+        })
+    }
+
+    /// Who has to compute it.
+    pub fn stores(&self) -> &[StoreId] {
+        &self.stores
+    }
+
+    /// Judges the answers; a store without one was not asked, or is silent.
+    pub fn judge(&self, answers: &BTreeMap<StoreId, Result<Made>>) -> Verdict {
+        let (mut made, mut damaged, mut silent) = (BTreeMap::new(), Vec::new(), None);
+        for &store in &self.stores {
+            match answers.get(&store) {
+                Some(Ok(answer)) => drop(made.insert(store, *answer)),
+                Some(Err(e)) if e.kind == Kind::Corrupt => damaged.push((store, e.to_string())),
+                Some(Err(e)) => drop(silent.get_or_insert((store, e.to_string()))),
+                None => drop(silent.get_or_insert((store, "it was not asked".to_owned()))),
+            }
+        }
+        // Slots of a generation before may be dead already, and were never copied.
+        let current = self.next.0 == self.from.0 + 1;
+        let wanted = match current {
+            true => self.live.len() as u64,
+            false => made.values().map(|made| made.needles).max().unwrap_or(0),
+        };
+        for (store, made) in made.iter().filter(|(_, made)| made.needles != wanted) {
+            damaged.push((*store, format!("it has {} of {wanted} live objects", made.needles)));
+        }
+        if !damaged.is_empty() {
+            return Verdict::Damaged(damaged);
+        }
+        if let Some((store, why)) = silent
+            && !(planted!("cluster.silent-replica-left-out") && !made.is_empty())
+        {
+            return Verdict::Wait(Error::retry(format!(
+                "rewrite chunk `{}` as generation `{}`: store `{store}` has a copy that counts, \
+                 and has not computed it: {why}",
+                self.chunk, self.next
+            )));
+        }
+        let Some(digest) = made.values().next().map(|made| made.digest) else {
+            return Verdict::Wait(Error::retry("rewrite a chunk: nobody has computed it"));
+        };
+        if made.values().any(|made| made.digest != digest) {
+            // Every object of each verifies: nobody can say here who is wrong.
+            return Verdict::Wait(Error::corrupt(format!(
+                "rewrite chunk `{}` as generation `{}`: its copies computed different objects; \
+                 it stays as it is: scrub the stores that have it",
+                self.chunk, self.next
+            )));
+        }
+        let without = match planted!("cluster.silent-replica-left-out") {
+            true => self.stores.iter().filter(|s| !made.contains_key(s)).copied().collect(),
+            false => self.lost.clone(),
+        };
+        Verdict::Switch(Command::Rewrite {
+            chunk: self.chunk,
+            from: self.from,
+            generation: self.next,
+            digest,
+            replicas: self.stores.iter().copied().filter(|s| made.contains_key(s)).collect(),
+            without,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;
