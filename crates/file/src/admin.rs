@@ -67,7 +67,7 @@ impl FileService {
         let fold = node.namespace.status();
         let mut replicas: BTreeMap<StoreId, u64> = BTreeMap::new();
         let counts = |store| node.cluster.read(|view, _| view.store_counts(store)).unwrap_or(false);
-        let (short, ending) = node.namespace.read(|view, _| {
+        let (short, ending, away) = node.namespace.read(|view, _| {
             for store in view.chunks().flat_map(|chunk| &chunk.replicas) {
                 *replicas.entry(*store).or_default() += 1;
             }
@@ -77,7 +77,22 @@ impl FileService {
             });
             let ending = ending.count() as u64;
             let short = view.short_chunks(counts);
-            (short, ending)
+            let served =
+                |store| node.cluster.read(|view, _| view.store_serves(store)).unwrap_or(false);
+            let mut away = msg::Away::default();
+            for short in view.short_chunks(served) {
+                let Some(chunk) = view.chunk(short.chunk) else { continue };
+                let silent = chunk.replicas.len() - short.live;
+                // One that came back, or was drained away, is made again or was never there.
+                if silent > 0 {
+                    away.copies += silent as u64;
+                    away.bytes += chunk.length.max(chunk.live_bytes) * silent as u64;
+                    away.chunks += 1;
+                    away.chunks_of_one += u64::from(short.live == 1);
+                    away.chunks_of_none += u64::from(short.live == 0);
+                }
+            }
+            (short, ending, away)
         })?;
         node.cluster.read(|view, index| {
             let stores = |of| {
@@ -105,6 +120,7 @@ impl FileService {
             // As this view has it now: the leader looks at it now and then.
             recovery.short = short.len() as u64 + ending;
             recovery.short_of_one = short.iter().filter(|short| short.live <= 1).count() as u64;
+            recovery.away = away;
             recovery.settings = view.recovery();
             recovery.bytes_per_second = recovery.settings.rate_max;
             recovery.confirm_lost = node.unconfirmed();

@@ -105,6 +105,11 @@ pub fn ask(client: &mut Client, out: &mut Output) -> Result<()> {
             ));
         }
     }
+    // What a cluster has lost its leader knows: this node may be well.
+    match crate::recovery::leader(client) {
+        Ok(cluster) => findings.extend(crate::recovery::findings(&cluster.recovery)),
+        Err(e) => findings.push(format!("whether all chunks have their copies is not known: {e}")),
+    }
     report(findings, "the node", out)
 }
 

@@ -82,9 +82,13 @@ fn settings_object(settings: &RecoverySettings) -> Value {
 
 fn text(r: &Recovery) -> String {
     let mut text = match r.short {
+        0 if r.away.copies > 0 => "no copy is to be made anew yet".to_owned(),
         0 => "every chunk has its copies".to_owned(),
         n => format!("{n} chunks are short of copies, {} of them have one left", r.short_of_one),
     };
+    if let Some(at_risk) = at_risk(r) {
+        text.push_str(&format!("\n{at_risk}"));
+    }
     if r.lost > 0 {
         text.push_str(&format!("\n{} chunks have no readable copy", r.lost));
     }
@@ -138,11 +142,55 @@ fn text(r: &Recovery) -> String {
     text
 }
 
+/// Copies that cannot be reached now, for a person.
+pub fn at_risk(r: &Recovery) -> Option<String> {
+    let away = r.away;
+    if away.copies == 0 {
+        return None;
+    }
+    let mut text = format!(
+        "{} copies ({}) of {} chunks are at risk: their nodes do not answer",
+        away.copies,
+        format_bytes(away.bytes),
+        away.chunks
+    );
+    if away.chunks_of_one > 0 {
+        text.push_str(&format!("; {} chunks have one copy within reach", away.chunks_of_one));
+    }
+    if away.chunks_of_none > 0 {
+        text.push_str(&format!("; {} chunks cannot be read now", away.chunks_of_none));
+    }
+    Some(text)
+}
+
+/// What of a cluster's chunks is worth a person's look now, one sentence each.
+pub fn findings(r: &Recovery) -> Vec<String> {
+    let mut findings: Vec<String> = at_risk(r).into_iter().collect();
+    if r.lost > 0 {
+        findings.push(format!(
+            "{} chunks have no copy on any node that is not lost: `holdfast recovery status`",
+            r.lost
+        ));
+    }
+    if r.short > 0 {
+        findings.push(format!(
+            "{} chunks are short of copies, {} of them have one left: `holdfast recovery status` \
+             says how it goes on",
+            r.short, r.short_of_one
+        ));
+    }
+    findings
+}
+
 fn object(r: &Recovery) -> Value {
     let slow = r.slow.iter().map(
         |slow| json!({"chunk": slow.chunk.to_string(), "count": slow.count, "reason": slow.reason}),
     );
     json!({
+        "at_risk": {
+            "copies": r.away.copies, "bytes": r.away.bytes, "chunks": r.away.chunks,
+            "chunks_of_one": r.away.chunks_of_one, "chunks_of_none": r.away.chunks_of_none,
+        },
         "short": r.short, "short_of_one": r.short_of_one, "lost": r.lost,
         "copies": r.copies, "bytes_total": r.bytes_total, "bytes_done": r.bytes_done,
         "copies_made": r.copies_made, "bytes_made": r.bytes_made,
@@ -189,6 +237,24 @@ mod tests {
         }
         let wrong = RecoverySet { rate: Some("fast".to_owned()), ..set() };
         assert!(change(old, &wrong).unwrap_err().message.contains("`fast`"));
+    }
+
+    /// Until a dead node counted as lost, all copies were said to be there.
+    #[test]
+    fn copies_on_silent_nodes_are_at_risk_and_nothing_is_said_to_be_well() {
+        use holdfast_client::wire::admin::Away;
+        let away =
+            Away { copies: 7, bytes: 5 << 20, chunks: 6, chunks_of_one: 2, chunks_of_none: 1 };
+        let recovery = Recovery { away, ..Recovery::default() };
+        let said = text(&recovery);
+        assert!(!said.contains("every chunk has its copies"), "{said}");
+        for part in ["7 copies (5 MiB) of 6 chunks", "2 chunks have one copy", "1 chunks cannot"] {
+            assert!(said.contains(part), "{said}");
+        }
+        assert_eq!(findings(&recovery).len(), 1);
+        assert_eq!(findings(&Recovery { lost: 80, short: 80, ..Recovery::default() }).len(), 2);
+        assert!(findings(&Recovery::default()).is_empty());
+        assert_eq!(object(&recovery)["at_risk"]["copies"], 7);
     }
 
     #[test]

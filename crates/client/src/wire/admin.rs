@@ -157,6 +157,8 @@ pub struct Recovery {
     pub answer_us_p90_quiet: u32,
     /// Tasks that do not get on, and why: the first of each reason's.
     pub slow: Vec<SlowTask>,
+    /// Copies that count and cannot be reached now, for their nodes are silent or gone.
+    pub away: Away,
 }
 codec_struct!(Recovery {
     short,
@@ -180,8 +182,23 @@ codec_struct!(Recovery {
     settings,
     answer_us_p90,
     answer_us_p90_quiet,
-    slow
+    slow,
+    away
 });
+
+/// Copies out of reach: they are at risk until their node is back, or counts as lost and they are
+/// made again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Away {
+    pub copies: u64,
+    /// About what these take.
+    pub bytes: u64,
+    /// Chunks that they are of, and of these with one copy left within reach, and with none.
+    pub chunks: u64,
+    pub chunks_of_one: u64,
+    pub chunks_of_none: u64,
+}
+codec_struct!(Away { copies, bytes, chunks, chunks_of_one, chunks_of_none });
 
 /// What a person has said about recovery; 0 for what nobody has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
