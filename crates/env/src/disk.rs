@@ -42,6 +42,23 @@ pub struct Entry {
 pub trait Disk: Send + Sync + 'static {
     /// Makes a new empty file; fails with `AlreadyExists`.
     fn create(&self, path: &Path, access: Access) -> io::Result<Arc<dyn File>>;
+    /// As [`Disk::create`], for the eyes of its owner alone from the first byte on.
+    fn create_private(&self, path: &Path, access: Access) -> io::Result<Arc<dyn File>> {
+        self.create(path, access)
+    }
+    /// A private file without a name, which is gone with its last handle, however the process ends.
+    /// `path` is the name that it has for a moment where the file system knows no other way.
+    fn create_unnamed(&self, path: &Path, access: Access) -> io::Result<Arc<dyn File>> {
+        let file = self.create_private(path, access)?;
+        self.remove(path)?;
+        Ok(file)
+    }
+    /// Prepares the file `from` to be renamed to `to`: it gets the permissions, and as far as this
+    /// process may give them the owner and the group, of the file `to`; where there is none, those
+    /// of any new file.
+    fn take_permissions(&self, _from: &Path, _to: &Path) -> io::Result<()> {
+        Ok(())
+    }
     /// Opens an existing file for reading and writing.
     fn open(&self, path: &Path, access: Access) -> io::Result<Arc<dyn File>>;
     /// Opens an existing file for reading alone, which needs no permission to write.
@@ -76,6 +93,14 @@ pub struct Space {
     pub total_bytes: u64,
 }
 
+/// Tells a file from another at the same path, and from itself before it was written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stamp {
+    pub inode: u64,
+    /// Since 1970; how fine it is, the file system decides.
+    pub written_ns: i64,
+}
+
 /// An open file. Positions are explicit, so one handle serves many threads.
 pub trait File: Send + Sync {
     /// Reads up to `buf.len()` bytes; fewer only at the end of the file.
@@ -91,6 +116,10 @@ pub trait File: Send + Sync {
     fn len(&self) -> io::Result<u64>;
     fn is_empty(&self) -> io::Result<bool> {
         Ok(self.len()? == 0)
+    }
+    /// Which file it is, and when it was written last; always the same where nobody notes it.
+    fn stamp(&self) -> io::Result<Stamp> {
+        Ok(Stamp::default())
     }
     /// Cuts the file or extends it with zeros that may take no space.
     fn set_len(&self, bytes: u64) -> io::Result<()>;

@@ -7,6 +7,7 @@ pub mod buf;
 pub mod clock;
 pub mod disk;
 pub mod local;
+pub mod memory;
 pub mod net;
 pub mod poll;
 pub mod region;

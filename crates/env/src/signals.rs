@@ -1,4 +1,4 @@
-//! Waiting for the two signals that ask a server to stop. Never a handler: handlers run between
+//! Waiting for the signals that ask a process to stop. Never a handler: handlers run between
 //! any two instructions, a waiting thread runs at a place of its own.
 
 use std::io;
@@ -34,6 +34,67 @@ pub fn wait_for_shutdown() -> io::Result<Signal> {
         0 if signal == libc::SIGINT => Ok(Signal::Interrupt),
         0 => Ok(Signal::Terminate),
         code => Err(io::Error::from_raw_os_error(code)),
+    }
+}
+
+/// Those by which a command is ended from its terminal or from elsewhere, and that this process was
+/// not told to ignore, as `nohup` tells of SIGHUP and a shell of SIGINT behind `&`.
+#[derive(Clone, Copy)]
+pub struct Endings(libc::sigset_t);
+
+impl Endings {
+    /// Keeps SIGINT, SIGTERM and SIGHUP from ending the process, so that [`Endings::wait`] receives
+    /// them. Called before any thread is spawned: one that was spawned before would be ended, and
+    /// the process with it.
+    pub fn block() -> Endings {
+        let mut endings = Vec::new();
+        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+            // SAFETY: sigaction is a plain C struct for which all zeros is a value; without a new
+            // action the call only writes the present one to it.
+            let action = unsafe {
+                let mut action: libc::sigaction = std::mem::zeroed();
+                libc::sigaction(signal, std::ptr::null(), &mut action);
+                action.sa_sigaction
+            };
+            if action != libc::SIG_IGN {
+                endings.push(signal);
+            }
+        }
+        let set = set_of(&endings);
+        // SAFETY: as in `block_shutdown_signals`.
+        let failed = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut()) };
+        assert_eq!(failed, 0, "pthread_sigmask refused SIG_BLOCK");
+        Endings(set)
+    }
+
+    /// Blocks until one arrives.
+    pub fn wait(&self) -> io::Result<Ending> {
+        let mut signal = 0;
+        // SAFETY: both pointers are to values that outlive the call.
+        match unsafe { libc::sigwait(&self.0, &mut signal) } {
+            0 => Ok(Ending(signal)),
+            code => Err(io::Error::from_raw_os_error(code)),
+        }
+    }
+}
+
+/// A signal that asked for the end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ending(libc::c_int);
+
+impl Ending {
+    /// Ends the process as the signal would have: whoever waits for it sees which it was.
+    pub fn end(self) -> ! {
+        let set = set_of(&[self.0]);
+        // SAFETY: the set outlives the calls, and the signal exists. It arrives at this thread,
+        // which unblocks it last.
+        unsafe {
+            libc::signal(self.0, libc::SIG_DFL);
+            libc::pthread_kill(libc::pthread_self(), self.0);
+            libc::pthread_sigmask(libc::SIG_UNBLOCK, &set, std::ptr::null_mut());
+        }
+        // Not reached: the default of these signals is to end the process.
+        std::process::exit(128 + self.0)
     }
 }
 

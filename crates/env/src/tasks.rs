@@ -52,6 +52,21 @@ pub fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<Task> {
     Ok(Task { handle })
 }
 
+/// As [`spawn`] for a thread that ends before its scope does, and whose panic ends whoever joins
+/// it. A machine that cannot start one more thread ends the process.
+pub fn scoped<'scope, T: Send + 'scope>(
+    scope: &'scope std::thread::Scope<'scope, '_>,
+    name: &str,
+    work: impl FnOnce() -> T + Send + 'scope,
+) -> std::thread::ScopedJoinHandle<'scope, T> {
+    let trial = trial::inherited();
+    let work = move || {
+        trial::inherit(trial);
+        work()
+    };
+    Builder::new().name(name.to_owned()).spawn_scoped(scope, work).expect("a thread can be started")
+}
+
 /// A request to stop that many threads can wait for. Clones are the same flag.
 #[derive(Clone, Default)]
 pub struct Stop {

@@ -6,11 +6,13 @@ mod store;
 
 use crate::output::Output as Lines;
 use clap::{Args, Subcommand};
-use holdfast_base::units::parse_bytes;
+use holdfast_base::units::{GIB, parse_bytes};
 use holdfast_base::{Error, Result};
 use holdfast_client::Client;
 use holdfast_env::disk::RealDisk;
-use holdfast_env::signals;
+use holdfast_env::local::raise_descriptors;
+use holdfast_env::planted;
+use holdfast_env::signals::Endings;
 use holdfast_env::tasks::{self, Stop};
 use holdfast_sort::gray::{check, generate};
 use holdfast_sort::input::Input;
@@ -25,6 +27,7 @@ use serde_json::json;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 #[derive(Args, Debug)]
 #[command(
@@ -55,16 +58,12 @@ struct Options {
     /// Write here instead of to standard output; may be one of the inputs
     #[arg(short, long, value_name = "OUT")]
     output: Option<String>,
-    /// Memory to use, all buffers together
-    #[arg(
-        short = 'S',
-        long = "memory",
-        alias = "buffer-size",
-        default_value = "1G",
-        value_name = "BYTES"
-    )]
-    memory: String,
-    /// Directory for temporary files; several share them [default: that of OUT]
+    /// Memory to use, all buffers together [default: 1G, or half of what the control group of this
+    /// process may have if that is less]
+    #[arg(short = 'S', long = "memory", alias = "buffer-size", value_name = "BYTES")]
+    memory: Option<String>,
+    /// Directory for temporary files; several share them [default: that of OUT; without OUT, TMPDIR
+    /// or /tmp]
     #[arg(short = 'T', long = "temp", alias = "temporary-directory", value_name = "DIR")]
     temp: Vec<PathBuf>,
     /// Sort by a key: F[.C][OPTIONS][,F[.C][OPTIONS]], options of `bdfghiMnrV`
@@ -433,10 +432,41 @@ fn output_of(name: Option<&str>, connect: &dyn Fn() -> Result<Client>) -> Result
     }
 }
 
+/// Files that a sort has open beside its inputs, and then some.
+const DESCRIPTORS: u64 = 256;
+/// Memory where nobody says.
+const MEMORY_BYTES: u64 = GIB;
+/// A control group's limit holds for others in it, too, and for what the kernel keeps of files.
+const GROUP_PART: u64 = 2;
+
+fn default_memory(limit_bytes: Option<u64>) -> u64 {
+    let limit = limit_bytes.filter(|_| !planted!("sort.group-unseen"));
+    let part = limit.map_or(MEMORY_BYTES, |limit| limit / GROUP_PART);
+    // A group may be too small for any sort: one that fits is tried.
+    part.clamp(holdfast_sort::memory_bytes_min(), MEMORY_BYTES)
+}
+
 fn sort_files(
     options: &Options,
     connect: &dyn Fn() -> Result<Client>,
     lines: &mut Lines,
+) -> Result<()> {
+    let (progress, over) = (Arc::new(Progress::default()), Stop::new());
+    let watch = watch_signals(progress.clone(), over.clone())?;
+    let done = sort_watched(options, connect, lines, &progress);
+    over.request();
+    if done.is_err() && progress.is_stopped() {
+        // Does not return: the process ends as the signal has it.
+        watch.join();
+    }
+    done
+}
+
+fn sort_watched(
+    options: &Options,
+    connect: &dyn Fn() -> Result<Client>,
+    lines: &mut Lines,
+    progress: &Arc<Progress>,
 ) -> Result<()> {
     let format = options.format()?;
     let order = options.order(format)?;
@@ -445,10 +475,15 @@ fn sort_files(
         (None, []) => vec!["-".to_owned()],
         (None, names) => names.to_vec(),
     };
+    // All inputs are open at once. Where the limit stays below, opening the next one says so.
+    let _ = raise_descriptors(names.len() as u64 + DESCRIPTORS);
     let inputs: Vec<Input> =
         names.iter().map(|name| input_of(name, connect)).collect::<Result<_>>()?;
     let output = output_of(options.output.as_deref(), connect)?;
-    let memory_bytes = parse_bytes(&options.memory).map_err(Error::invalid)?;
+    let memory_bytes = match &options.memory {
+        Some(text) => parse_bytes(text).map_err(Error::invalid)?,
+        None => default_memory(holdfast_env::memory::limit_bytes()),
+    };
     let temp = match &options.temp[..] {
         [] => vec![job::default_temp(&output)],
         given => given.to_vec(),
@@ -467,11 +502,10 @@ fn sort_files(
         first: options.top,
         resume: options.resume,
     };
-    let progress = Arc::new(Progress::default());
     let quiet = options.check_quietly
         || options.check.as_deref().is_some_and(|how| how != "diagnose-first");
     if quiet || options.check.is_some() {
-        return match sorted::first_unordered(&RealDisk, job, &progress)? {
+        return match sorted::first_unordered(&RealDisk, job, progress)? {
             None => Ok(()),
             // The exit status says it.
             Some(_) if quiet => std::process::exit(1),
@@ -484,10 +518,9 @@ fn sort_files(
     }
     let stop = Stop::new();
     let drawer = bar::draw(progress.clone(), stop.clone(), &job)?;
-    watch_signals(progress.clone())?;
     let done = match options.merge {
-        true => sorted::merge(&RealDisk, job, &progress),
-        false => job::run(&RealDisk, job, &progress),
+        true => sorted::merge(&RealDisk, job, progress),
+        false => job::run(&RealDisk, job, progress),
     };
     stop.request();
     drawer.into_iter().for_each(tasks::Task::join);
@@ -511,16 +544,22 @@ fn report_object(report: &Report) -> serde_json::Value {
     })
 }
 
-/// Turns Ctrl-C into a sort that fails, so that it cleans up.
-fn watch_signals(progress: Arc<Progress>) -> Result<()> {
-    signals::block_shutdown_signals();
-    let watch = move || {
-        if signals::wait_for_shutdown().is_ok() {
-            progress.stop();
-        }
-    };
-    // Nobody joins it: it ends with the process.
-    tasks::spawn("sort-signals", watch).map(drop)
+/// What a sort may take to end by itself after a signal. One that waits for a pipe never does.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// Ends the process at a signal, when the sort has cleaned up or is cleaned up after. `over` is
+/// requested when the sort has returned. Called before any other thread is spawned: each has the
+/// mask of the one that spawned it, and a signal takes the one that does not block it.
+fn watch_signals(progress: Arc<Progress>, over: Stop) -> Result<tasks::Task> {
+    let endings = (!planted!("sort.signals-blocked-late")).then(Endings::block);
+    tasks::spawn("sort-signals", move || {
+        let endings = endings.unwrap_or_else(Endings::block);
+        let Ok(ending) = endings.wait() else { return };
+        progress.stop();
+        over.sleep_until_stop(GRACE);
+        progress.abandon(&RealDisk);
+        ending.end()
+    })
 }
 
 #[cfg(test)]
@@ -531,5 +570,13 @@ mod tests {
     fn bytes_are_characters_or_hexadecimal() {
         assert_eq!([byte(","), byte("\\x00"), byte("\\xff")], [Some(b','), Some(0), Some(255)]);
         assert_eq!([byte(""), byte("ab"), byte("\\x0"), byte("\\xzz")], [None; 4]);
+    }
+
+    #[test]
+    fn memory_is_what_a_control_group_has_room_for() {
+        assert_eq!(default_memory(None), GIB);
+        assert_eq!(default_memory(Some(64 * GIB)), GIB);
+        assert_eq!(default_memory(Some(512 << 20)), 256 << 20);
+        assert_eq!(default_memory(Some(1 << 20)), 32 << 20);
     }
 }

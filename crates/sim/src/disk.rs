@@ -19,7 +19,7 @@ use content::{Content, sectors_of};
 use cut::Cut;
 use holdfast_base::checksum::crc32c;
 use holdfast_base::limits::SECTOR_BYTES;
-use holdfast_env::disk::{Access, Disk, Entry, File, Space};
+use holdfast_env::disk::{Access, Disk, Entry, File, Space, Stamp};
 use names::{Names, Node};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -71,6 +71,8 @@ struct World {
     sites: BTreeSet<&'static str>,
     /// Those that are switched off.
     sites_off: BTreeSet<String>,
+    /// How often each file was written: its stamp.
+    writes: BTreeMap<u64, i64>,
     trace: Vec<String>,
     /// Rolling FNV-1a of the trace.
     digest: u64,
@@ -129,6 +131,7 @@ impl SimDisk {
             faults: Faults::default(),
             sites: BTreeSet::new(),
             sites_off: BTreeSet::new(),
+            writes: BTreeMap::new(),
             trace: Vec::new(),
             digest: DIGEST_START,
             in_flight: None,
@@ -182,6 +185,7 @@ impl SimDisk {
             faults: Faults { unreadable: world.faults.unreadable.clone(), ..Faults::default() },
             sites: world.sites.clone(),
             sites_off: world.sites_off.clone(),
+            writes: world.writes.clone(),
             trace: Vec::new(),
             digest: DIGEST_START,
             in_flight: None,
@@ -221,6 +225,7 @@ impl SimDisk {
             faults: Faults { unreadable: world.faults.unreadable.clone(), ..Faults::default() },
             sites: world.sites.clone(),
             sites_off: world.sites_off.clone(),
+            writes: world.writes.clone(),
             trace: Vec::new(),
             digest: DIGEST_START,
             in_flight: None,
@@ -553,6 +558,7 @@ impl SimFile {
         let sectors = sectors_of(offset, buf.len() as u64);
         world.take_space(self.id, sectors.clone())?;
         world.content(self.id).write(buf, offset);
+        *world.writes.entry(self.id).or_default() += 1;
         if crash {
             world.in_flight = Some((self.id, sectors));
             return world.end();
@@ -619,6 +625,13 @@ impl File for SimFile {
         let mut world = self.disk.world();
         world.alive()?;
         Ok(world.content(self.id).len())
+    }
+
+    fn stamp(&self) -> io::Result<Stamp> {
+        let world = self.disk.world();
+        world.alive()?;
+        let written_ns = world.writes.get(&self.id).copied().unwrap_or(0);
+        Ok(Stamp { inode: self.id, written_ns })
     }
 
     fn set_len(&self, bytes: u64) -> io::Result<()> {

@@ -15,19 +15,20 @@ use crate::output::{Chunks, Cursor, Target, Ticket};
 use crate::plan::{self, Plan};
 use crate::progress::Progress;
 use crate::record::Format;
-use crate::spill::Spills;
+use crate::spill::{Settled, Spills};
 use crate::split::Splitters;
 use holdfast_base::limits::SECTOR_BYTES;
 use holdfast_base::{Error, Result};
 use holdfast_env::buf::AlignedBuf;
+use holdfast_env::trial::Knob;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::thread;
 
 /// Threads that read partitions, and that write the output.
-const READERS: usize = 2;
-const WRITERS: usize = 3;
+static READERS: Knob = Knob::new("sort.readers", 2, &[1, 3]);
+static WRITERS: Knob = Knob::new("sort.writers", 3, &[1, 2]);
 /// Places of a piece's bytes: a power of two above its length.
 const PIECE_SHIFT: u32 = 24;
 /// How long a thread that waits for its turn goes without looking for a failure.
@@ -159,7 +160,7 @@ struct Deliver<'a> {
 
 pub(crate) fn run(work: &Work<'_>) -> Result<Delivered> {
     let deliver = Deliver::new(work);
-    let writers = if work.target.is_stream() { 1 } else { WRITERS };
+    let writers = if work.target.is_stream() { 1 } else { WRITERS.size() };
     thread::scope(|scope| {
         let writing: Vec<_> = (0..writers)
             .map(|_| {
@@ -170,7 +171,7 @@ pub(crate) fn run(work: &Work<'_>) -> Result<Delivered> {
             })
             .collect();
         let mut working = Vec::new();
-        for _ in 0..if work.spills.is_none() { 0 } else { READERS } {
+        for _ in 0..if work.spills.is_none() { 0 } else { READERS.size() } {
             let load = || work.failure.note(deliver.read());
             working.push(work.crew.scoped(scope, "sort-load", Role::Waits, load));
         }
@@ -205,7 +206,7 @@ impl<'a> Deliver<'a> {
         let budget = if splits { budget / 2 } else { budget };
         let sorting = work.threads as u64 * records * ENTRY_BYTES;
         let slots = budget.saturating_sub(sorting) / slot_bytes.max(1);
-        let slots = slots.clamp(1, work.threads as u64 + READERS as u64);
+        let slots = slots.clamp(1, work.threads as u64 + READERS.get());
         let slots = if slot_bytes == 0 { 0 } else { slots };
         let chunks = Chunks::new(plan::chunks(work.threads as u64), work.plan.chunk_bytes);
         let state = State {
@@ -232,8 +233,8 @@ impl<'a> Deliver<'a> {
     }
 
     fn read(&self) -> Result<()> {
-        // What the first phase wrote has to be there, and its blocks are part of the memory.
-        self.work.outbox.wait();
+        // The blocks of the first phase are part of the memory until they are written.
+        let spills = self.spills()?;
         loop {
             let mine = self.shared.wait(self.work.failure, |state| {
                 while let Some(way) = self.ways.get(state.next_read) {
@@ -247,18 +248,18 @@ impl<'a> Deliver<'a> {
                 Some(None)
             });
             let Some((p, slot)) = mine? else { return Ok(()) };
-            let loaded = self.load(p, slot)?;
+            let loaded = self.load(p, slot, spills)?;
             self.shared.change(|state| drop(state.loaded.insert(p, loaded)));
         }
     }
 
-    fn load(&self, p: usize, mut slot: AlignedBuf) -> Result<Loaded> {
+    fn load(&self, p: usize, mut slot: AlignedBuf, spills: Settled<'_>) -> Result<Loaded> {
         let mut ranges = Vec::new();
         let mut at = 0;
         for piece in self.work.chains.iter().flat_map(|lane| &lane[p].pieces) {
             let Piece::Spilled(extent) = piece else { continue };
             let whole = (extent.bytes as usize).next_multiple_of(SECTOR_BYTES);
-            self.spills()?.read(&mut slot[at..at + whole], extent.file, extent.offset)?;
+            spills.read(&mut slot[at..at + whole], extent.file, extent.offset)?;
             self.work.progress.read(extent.bytes as usize);
             ranges.push((at, at + extent.bytes as usize));
             at += whole;
@@ -266,8 +267,10 @@ impl<'a> Deliver<'a> {
         Ok(Loaded { slot: Some(slot), ranges })
     }
 
-    fn spills(&self) -> Result<&Spills> {
-        self.work.spills.ok_or_else(|| Error::bug("read a partition: there is no temporary file"))
+    /// The temporary files, once all that the first phase sent to them is there.
+    fn spills(&self) -> Result<Settled<'_>> {
+        let spills = self.work.spills.map(|spills| self.work.outbox.settle(spills));
+        spills.ok_or_else(|| Error::bug("read a partition: there is no temporary file"))
     }
 
     fn sort(&self) -> Result<()> {
@@ -392,6 +395,7 @@ impl<'a> Deliver<'a> {
                 return None;
             }
             let offset = state.offset;
+            debug_assert!(records <= state.left, "partition {p} has more than is wanted");
             state.left -= records.min(state.left);
             if !stream || bytes == 0 {
                 state.offset += bytes;

@@ -13,18 +13,20 @@ use crate::order::Order;
 use crate::plan::{KEPT_SPARE_BLOCKS, Plan, READ_BLOCKS};
 use crate::progress::Progress;
 use crate::record::Format;
-use crate::spill::{Extent, Spills};
+use crate::spill::{Extent, Settled, Spills};
 use crate::split::Splitters;
 use holdfast_base::limits::SECTOR_BYTES;
 use holdfast_base::{Error, Result};
 use holdfast_env::buf::AlignedBuf;
+use holdfast_env::planted;
+use holdfast_env::trial::Knob;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Condvar, Mutex};
 use std::thread;
 
 /// Blocks that stay in memory are taken so many at a time.
-const POOL_STEP: usize = 64;
+static POOL_STEP: Knob = Knob::new("sort.pool-step", 64, &[1, 3]);
 
 /// Bytes of a partition in a row.
 pub(crate) enum Piece {
@@ -117,12 +119,14 @@ impl Outbox {
         self.written.notify_all();
     }
 
-    /// Waits until all is written.
-    pub fn wait(&self) {
+    /// Waits until all is written. What is left in the queue would else be read as what was in
+    /// the file before.
+    pub fn settle<'a>(&self, spills: &'a Spills) -> Settled<'a> {
         let mut writing = self.writing.lock().expect("no holder of this lock panics");
-        while *writing > 0 {
+        while *writing > 0 && !planted!("sort.reads-before-written") {
             writing = self.written.wait(writing).expect("no holder of this lock panics");
         }
+        Settled::new(spills)
     }
 }
 
@@ -138,7 +142,8 @@ impl Pool {
         let mut blocks = self.blocks.lock().expect("no holder of this lock panics");
         let (ready, left) = &mut *blocks;
         if ready.is_empty() {
-            let more = POOL_STEP.min(*left);
+            POOL_STEP.cross();
+            let more = POOL_STEP.size().min(*left);
             *left -= more;
             *ready = AlignedBuf::pieces(more, self.block_bytes);
         }
@@ -158,7 +163,7 @@ pub(crate) fn run(
         false => work.plan.kept_bytes as usize / block_bytes,
     };
     // What each lane holds in any case is taken from it.
-    let held = work.kept.iter().filter(|kept| **kept).count() + KEPT_SPARE_BLOCKS;
+    let held = work.kept.iter().filter(|kept| **kept).count() + KEPT_SPARE_BLOCKS.size();
     let left = most.saturating_sub(lanes.len() * held);
     let shared = Shared {
         pool: Pool { blocks: Mutex::new((Vec::new(), left)), block_bytes },
@@ -168,8 +173,9 @@ pub(crate) fn run(
         let mut distributors = Vec::new();
         for Lane { primed, pieces } in lanes {
             let (free, frees) = channel();
-            let (filled, filleds) = sync_channel(READ_BLOCKS as usize + primed.len());
-            for _ in 0..READ_BLOCKS {
+            let early = primed.len();
+            let (filled, filleds) = sync_channel(READ_BLOCKS.size() + early);
+            for _ in 0..READ_BLOCKS.get() {
                 let _ = free.send(AlignedBuf::zeroed(work.plan.read_block_bytes));
             }
             primed.into_iter().for_each(|block| drop(filled.send(block)));
@@ -178,7 +184,7 @@ pub(crate) fn run(
             });
             let (out, shared) = (out.clone(), &shared);
             distributors.push(work.crew.scoped(scope, "sort-split", Role::Computes, move || {
-                let chains = distribute(work, shared, &filleds, &free, out);
+                let chains = distribute(work, shared, &filleds, &free, early, out);
                 chains.map_err(|e| work.failure.set(e)).unwrap_or_default()
             }));
         }
@@ -254,6 +260,7 @@ impl Keeper<'_> {
             return Err(Error::bug("distribute records: there is no temporary file"));
         };
         let filled = bytes.next_multiple_of(SECTOR_BYTES);
+        assert!(bytes > 0 && filled <= block.len(), "{bytes} bytes of a block of {}", block.len());
         let (file, offset) = spills.place(filled as u64);
         let extent = Extent { file, offset, bytes: bytes as u64 };
         self.chains[p].pieces.push(Piece::Spilled(extent));
@@ -279,6 +286,9 @@ impl Blocks for Keeper<'_> {
             self.chains[p].pieces.push(Piece::Kept(block, filled));
             return Ok(empty);
         }
+        if kept {
+            KEPT_SPARE_BLOCKS.cross();
+        }
         self.spill(p, block, filled)?;
         self.work.failure.result()?;
         let homes = if kept { &self.kept_homes } else { &self.homes };
@@ -291,6 +301,7 @@ fn distribute(
     shared: &Shared,
     filleds: &Receiver<Filled>,
     free: &Sender<AlignedBuf>,
+    mut primed: usize,
     out: Sender<Outgoing>,
 ) -> Result<Vec<Chain>> {
     let mut lane = Distributor::new(work, shared, out);
@@ -322,8 +333,13 @@ fn distribute(
             rest.clear();
         }
         lane.look(shared);
-        // Blocks that were primed are more than the reader needs; it takes what it wants.
-        let _ = free.send(block);
+        // Blocks that were primed are more than the reader needs, and go as their bytes are
+        // elsewhere: the plan has no room for both.
+        if primed > 0 && !planted!("sort.primed-blocks-stay") {
+            primed -= 1;
+        } else {
+            let _ = free.send(block);
+        }
     }
     work.failure.result()?;
     lane.finish()
@@ -356,7 +372,7 @@ impl<'a> Distributor<'a> {
         let mut spare = if work.spills.is_some() { plan.spare_blocks } else { 0 };
         spare += work.kept.len() - kept;
         let mut leaving = AlignedBuf::pieces(spare, plan.block_bytes).into_iter();
-        let extra = if work.spills.is_some() { KEPT_SPARE_BLOCKS } else { 0 };
+        let extra = if work.spills.is_some() { KEPT_SPARE_BLOCKS.size() } else { 0 };
         let staying = AlignedBuf::pieces(kept + extra, shared.pool.block_bytes);
         let mut staying = staying.into_iter();
         let block = |kept: &bool| if *kept { staying.next() } else { leaving.next() };

@@ -5,7 +5,9 @@ use crate::record::Format;
 use holdfast_base::limits::SECTOR_BYTES;
 use holdfast_base::{Error, Result};
 use holdfast_env::buf::AlignedBuf;
-use holdfast_env::disk::{Access, Disk, File};
+use holdfast_env::disk::{Access, Disk, File, Stamp};
+use holdfast_env::planted;
+use holdfast_env::trial::Knob;
 use std::io::Read;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -18,8 +20,8 @@ pub enum Input {
 }
 
 /// Records that a partition should have in the sample: with fewer, chance makes some too large.
-const SAMPLES_A_PARTITION: usize = 600;
-const SAMPLE_BLOCK_BYTES: usize = 64 << 10;
+static SAMPLES_A_PARTITION: Knob = Knob::new("sort.samples-a-partition", 600, &[1, 2, 10]);
+static SAMPLE_BLOCK_BYTES: Knob = Knob::new("sort.sample-block", 64 << 10, &[4096, 8192]);
 /// A sample reads no more than this part of the input.
 const SAMPLE_PART: u64 = 400;
 const SAMPLE_BLOCKS_MIN: u64 = 8;
@@ -27,7 +29,7 @@ const SAMPLE_BLOCKS_MAX: u64 = 512;
 /// Of all sampled records.
 const SAMPLE_BYTES_MAX: usize = 4 << 20;
 /// What is looked through at a time for the end of the record that a lane would cut.
-const SCAN_BYTES: usize = 64 << 10;
+static SCAN_BYTES: Knob = Knob::new("sort.scan-bytes", 64 << 10, &[4096, 8192]);
 
 /// Part of a file, or what is left of a stream.
 pub(crate) enum Piece {
@@ -49,13 +51,14 @@ pub(crate) struct Opened {
     pub name: Arc<str>,
     pub file: Arc<dyn File>,
     pub bytes: u64,
+    pub stamp: Stamp,
 }
 
 pub(crate) fn open(disk: &dyn Disk, path: &std::path::Path) -> Result<Opened> {
     let name: Arc<str> = path.display().to_string().into();
     let opened = disk.open_to_read(path, Access::Direct).and_then(|file| {
-        let bytes = file.len()?;
-        Ok(Opened { name: name.clone(), file, bytes })
+        let (bytes, stamp) = (file.len()?, file.stamp()?);
+        Ok(Opened { name: name.clone(), file, bytes, stamp })
     });
     opened.map_err(|e| Error::from(e).context(format_args!("read `{name}`")))
 }
@@ -70,7 +73,7 @@ pub(crate) fn lanes(files: &[Opened], lanes: usize, format: Format) -> Result<Ve
     let share = total.div_ceil(lanes as u64).max(1);
     let mut out: Vec<Vec<Piece>> = vec![Vec::new()];
     let mut room = share;
-    for Opened { name, file, bytes } in files {
+    for Opened { name, file, bytes, .. } in files {
         if let Format::Fixed(n) = format
             && bytes % n as u64 != 0
         {
@@ -109,9 +112,9 @@ fn border(name: &str, file: &dyn File, at: u64, bytes: u64, format: Format) -> R
         Format::Prefixed => return Ok(bytes),
         Format::Delimited(delimiter) => delimiter,
     };
-    let mut block = AlignedBuf::zeroed(SCAN_BYTES);
+    let mut block = AlignedBuf::zeroed(SCAN_BYTES.size());
     // A delimiter right before `at` makes it a border.
-    let mut at = at - 1;
+    let mut at = if planted!("sort.lane-skips-a-border") { at } else { at - 1 };
     while at < bytes {
         let aligned = at / SECTOR_BYTES as u64 * SECTOR_BYTES as u64;
         let got = file.read_at(&mut block, aligned).map_err(|e| failed(name, e))?;
@@ -122,6 +125,7 @@ fn border(name: &str, file: &dyn File, at: u64, bytes: u64, format: Format) -> R
         if let Some(i) = memchr::memchr(delimiter, &block[skip..got]) {
             return Ok(at + i as u64 + 1);
         }
+        SCAN_BYTES.cross();
         at = aligned + got as u64;
     }
     Ok(bytes)
@@ -174,22 +178,22 @@ pub(crate) fn sample_files(
     wanted: usize,
 ) -> Result<Vec<Vec<u8>>> {
     let total: u64 = files.iter().map(|file| file.bytes).sum();
-    let blocks = (total / SAMPLE_PART / SAMPLE_BLOCK_BYTES as u64)
-        .clamp(SAMPLE_BLOCKS_MIN, SAMPLE_BLOCKS_MAX);
+    let block_bytes = SAMPLE_BLOCK_BYTES.get();
+    let blocks = (total / SAMPLE_PART / block_bytes).clamp(SAMPLE_BLOCKS_MIN, SAMPLE_BLOCKS_MAX);
     let mut sample = Vec::new();
-    let mut buf = AlignedBuf::zeroed(SAMPLE_BLOCK_BYTES);
+    let mut buf = AlignedBuf::zeroed(block_bytes as usize);
     let (each, room) = share(wanted, blocks as usize);
     let mut before = u64::MAX;
     for i in 0..blocks {
         let mut at = (total as u128 * i as u128 / blocks as u128) as u64;
-        let Some(Opened { name, file, bytes }) = files.iter().find(|file| {
+        let Some(Opened { name, file, bytes, .. }) = files.iter().find(|file| {
             let here = at < file.bytes;
             at -= if here { 0 } else { file.bytes };
             here
         }) else {
             break;
         };
-        let at = at / SAMPLE_BLOCK_BYTES as u64 * SAMPLE_BLOCK_BYTES as u64;
+        let at = at / block_bytes * block_bytes;
         if before == at && files.len() == 1 {
             continue;
         }
@@ -210,7 +214,7 @@ pub(crate) fn sample_files(
 
 /// Of a sample for so many partitions: the records that each block gives, and the memory for them.
 pub(crate) fn share(partitions: usize, blocks: usize) -> (usize, usize) {
-    ((partitions * SAMPLES_A_PARTITION).div_ceil(blocks), SAMPLE_BYTES_MAX / blocks)
+    ((partitions * SAMPLES_A_PARTITION.size()).div_ceil(blocks), SAMPLE_BYTES_MAX / blocks)
 }
 
 /// Adds about `wanted` records of `bytes`, spread over them, which take no more memory than `room`:
@@ -256,11 +260,11 @@ mod tests {
         let bytes = 1_500_000_000;
         file.set_len(bytes).unwrap();
         // The last block that is looked at lies in what is marked.
-        let mut marked = AlignedBuf::zeroed(4 * SAMPLE_BLOCK_BYTES);
+        let mut marked = AlignedBuf::zeroed(4 * SAMPLE_BLOCK_BYTES.size());
         marked.fill(1);
-        let blocks = bytes / SAMPLE_PART / SAMPLE_BLOCK_BYTES as u64;
-        let last = (bytes - bytes / blocks) / SAMPLE_BLOCK_BYTES as u64 - 2;
-        file.write_at(&marked, last * SAMPLE_BLOCK_BYTES as u64).unwrap();
+        let blocks = bytes / SAMPLE_PART / SAMPLE_BLOCK_BYTES.get();
+        let last = (bytes - bytes / blocks) / SAMPLE_BLOCK_BYTES.get() - 2;
+        file.write_at(&marked, last * SAMPLE_BLOCK_BYTES.get()).unwrap();
         let opened = open(&disk, path).unwrap();
         let sample = sample_files(&[opened], Format::Fixed(100), 256).unwrap();
         let held: usize = sample.iter().map(|record| record.len() + size_of::<Vec<u8>>()).sum();

@@ -1,24 +1,24 @@
 //! One sort, from its inputs to its output: chooses the plan, runs the phases, cleans up.
 
 use crate::deliver::{self, Delivered};
-use crate::distribute::{self, Chain, Lane, Outbox, Piece};
+use crate::distribute::{self, Chain, Outbox, Piece};
 use crate::failure::Failure;
 use crate::hash::Sum;
-use crate::input::{self, Filled, Input, Opened};
+use crate::input::Input;
 use crate::local::{Crew, Role};
-use crate::manifest::{self, Journal, Left};
+use crate::manifest::{self, Head, Journal, Left};
 use crate::order::Order;
 use crate::output::{self, FileTarget, Output, Target};
-use crate::plan::{Need, Plan};
+use crate::plan::{self, Need, Plan};
 use crate::progress::{Phase, Progress};
 use crate::record::Format;
+use crate::source::{self, Source};
 use crate::spill::{self, Spills};
 use crate::split::Splitters;
-use holdfast_base::limits::SECTOR_BYTES;
-use holdfast_base::units::{MIB, format_bytes};
+use holdfast_base::units::format_bytes;
 use holdfast_base::{Error, Result};
-use holdfast_env::buf::AlignedBuf;
 use holdfast_env::disk::Disk;
+use holdfast_env::planted;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex};
@@ -63,36 +63,30 @@ pub struct Report {
     pub split_bytes: u64,
 }
 
-/// Files smaller than this are read by one lane.
-const LANE_BYTES_MIN: u64 = 4 * MIB;
 /// Room that blocks lose at the end of chains, as a part of the total.
 const SPILL_SLACK_PART: u64 = 64;
 /// Threads that write blocks to the temporary disks, beyond one a lane.
 const MORE_WRITERS: usize = 1;
-/// What of a stream is read before deciding, as a part of the memory: as much again is needed to
-/// distribute it.
-const PRIME_PART: u64 = 3;
-/// A stream that does not end early is taken for so many times the memory.
-const STREAM_MEMORIES: u64 = 16;
-
-/// The input, opened.
-enum Source {
-    Files(Vec<Opened>),
-    /// The blocks that were read so far, and what is left to read.
-    Stream {
-        primed: Vec<Filled>,
-        pieces: Vec<input::Piece>,
-    },
-}
 
 /// Sorts. Temporary files are gone afterwards; the output has its name only if all went well.
 pub fn run(disk: &dyn Disk, mut job: Job, progress: &Progress) -> Result<Report> {
-    let threads = job.threads.max(1);
+    job.threads = job.threads.clamp(1, plan::threads_max(job.memory_bytes));
+    let id = id_of(&job);
+    // Before anything is read: what another sort is about to replace may be an input.
+    let held = lock(disk, &job, &id, progress)?;
+    let done = sort(disk, job, id, progress);
+    progress.remove_names(disk);
+    drop(held);
+    done
+}
+
+fn sort(disk: &dyn Disk, mut job: Job, id: String, progress: &Progress) -> Result<Report> {
+    let threads = job.threads;
     progress.begin(Phase::Sample);
-    let source = open(disk, &mut job)?;
+    let source = source::open(disk, &mut job)?;
     let (bytes, known) = source.bytes(&job);
     let lanes = match &source {
-        Source::Files(_) => (bytes / LANE_BYTES_MIN).clamp(1, threads as u64),
+        Source::Files(_) => plan::lanes(bytes, threads),
         Source::Stream { .. } => 1,
     };
     let mut sample = source.sample(job.format, bytes)?;
@@ -103,6 +97,7 @@ pub fn run(disk: &dyn Disk, mut job: Job, progress: &Progress) -> Result<Report>
         record_bytes: mean,
         lanes,
         threads: threads as u64,
+        primed_bytes: source.primed_bytes(),
         total_known: known,
     };
     let plan = Plan::new(&need)?;
@@ -110,28 +105,20 @@ pub fn run(disk: &dyn Disk, mut job: Job, progress: &Progress) -> Result<Report>
     let expected = expected(&job, &splitters, &sample, bytes);
     let kept = plan.kept(&expected, lanes);
     let stays: u64 = expected.iter().zip(&kept).filter(|(_, kept)| **kept).map(|(n, _)| n).sum();
-    let name = describe(&job, &source, lanes, &sample);
+    let head = describe(&job, &source, lanes, &sample);
     sample.clear();
     sample.shrink_to_fit();
     progress.set_total(if known { 4 * bytes - 2 * stays.min(bytes) } else { 0 });
-    let id = id_of(&job);
-    let lock = lock(disk, &job, &id)?;
-    let left = match &name {
-        Some(name) if job.resume => left(disk, &job, &id, name)?,
+    let left = match &head {
+        Some(head) if job.resume => left(disk, &job, &id, head)?,
         _ => None,
     };
     if left.is_none() {
         remove_left(disk, &job, &id)?;
     }
-    let (target, spills, manifest) = (None, None, None);
-    let mut run =
-        Run { disk, job, id, plan, splitters, kept, progress, target, spills, manifest, left };
-    let done = run.all(source, bytes, known, threads, lanes as usize, name);
-    run.clean(done.is_err());
-    if let Some((_held, path)) = lock {
-        let _ = disk.remove(&path);
-    }
-    done
+    let (target, spills) = (None, None);
+    let mut run = Run { disk, job, id, plan, splitters, kept, progress, target, spills, left };
+    run.all(source, bytes, known, threads, lanes as usize, head)
 }
 
 /// Bytes that each partition will have, by the sample.
@@ -146,37 +133,41 @@ fn expected(job: &Job, splitters: &Splitters, sample: &[Vec<u8>], bytes: u64) ->
 
 /// What tells this sort from others in its manifest; none if it cannot be resumed: what came from
 /// a stream, or went to one, is gone, and where few records are wanted others were dropped.
-fn describe(job: &Job, source: &Source, lanes: u64, sample: &[Vec<u8>]) -> Option<String> {
+fn describe(job: &Job, source: &Source, lanes: u64, sample: &[Vec<u8>]) -> Option<Head> {
     let (Source::Files(files), Output::File(_), None) = (source, &job.output, job.first) else {
         return None;
     };
+    let inputs = files.iter().map(|file| file.stamp).collect();
     let mut sum = Sum::default();
     sample.iter().for_each(|record| sum.add(record));
     let files: Vec<(&str, u64)> = files.iter().map(|file| (&*file.name, file.bytes)).collect();
     let Job { order, unique, memory_bytes, temp, threads, format, .. } = job;
     let order = crate::hash::hash(format!("{order:?}").as_bytes());
-    Some(format!(
+    let job = format!(
         "of {files:?} (sample {:x}) with {memory_bytes} bytes of memory, {threads} threads, {lanes} lanes, temporary files in {temp:?}, records {}, unique {unique}, order {order:x}",
         sum.hash,
         format.describe()
-    ))
+    );
+    Some(Head { job, inputs })
 }
 
-/// A lock that is held, and its file.
-type Held = (Box<dyn Send + Sync>, PathBuf);
-
-/// Keeps other sorts from the same output.
-fn lock(disk: &dyn Disk, job: &Job, id: &str) -> Result<Option<Held>> {
+/// Keeps other sorts from the same output, until it is dropped.
+pub(crate) fn lock(
+    disk: &dyn Disk,
+    job: &Job,
+    id: &str,
+    progress: &Progress,
+) -> Result<Option<Box<dyn Send + Sync>>> {
     let Output::File(path) = &job.output else { return Ok(None) };
     let lock = output::temporary_path(path, id).with_added_extension("lock");
-    let held = disk.lock(&lock).map_err(|e| match e.kind() {
+    let held = progress.name(&lock, || disk.lock(&lock)).map_err(|e| match e.kind() {
         std::io::ErrorKind::WouldBlock => Error::exists(format!(
             "write `{}`: another sort is writing it: wait for it, or name another output",
             path.display()
         )),
         _ => Error::from(e).context(format_args!("write `{}`", path.display())),
     })?;
-    Ok(Some((held, lock)))
+    Ok(Some(held))
 }
 
 /// The files of a sort beside its lock: temporary files, manifest, output.
@@ -189,7 +180,7 @@ fn files_of(job: &Job, id: &str) -> Vec<PathBuf> {
 }
 
 /// Removes what one that was killed has left.
-fn remove_left(disk: &dyn Disk, job: &Job, id: &str) -> Result<()> {
+pub(crate) fn remove_left(disk: &dyn Disk, job: &Job, id: &str) -> Result<()> {
     for left in files_of(job, id) {
         let gone =
             disk.exists(&left).and_then(|there| if there { disk.remove(&left) } else { Ok(()) });
@@ -201,7 +192,7 @@ fn remove_left(disk: &dyn Disk, job: &Job, id: &str) -> Result<()> {
 }
 
 /// What one that was killed has left, if it had come far enough and all of its files are there.
-fn left(disk: &dyn Disk, job: &Job, id: &str, name: &str) -> Result<Option<Left>> {
+fn left(disk: &dyn Disk, job: &Job, id: &str, head: &Head) -> Result<Option<Left>> {
     for file in files_of(job, id) {
         let there = disk.exists(&file);
         if !there
@@ -211,7 +202,7 @@ fn left(disk: &dyn Disk, job: &Job, id: &str, name: &str) -> Result<Option<Left>
         }
     }
     let Some(first) = job.temp.first() else { return Ok(None) };
-    manifest::read(disk, &manifest::manifest_path(first, id), name)
+    manifest::read(disk, &manifest::manifest_path(first, id), head)
 }
 
 struct Run<'a> {
@@ -225,7 +216,6 @@ struct Run<'a> {
     progress: &'a Progress,
     target: Option<Target>,
     spills: Option<Arc<Spills>>,
-    manifest: Option<PathBuf>,
     /// What a sort that was killed has left.
     left: Option<Left>,
 }
@@ -238,9 +228,9 @@ impl Run<'_> {
         known: bool,
         threads: usize,
         lanes: usize,
-        name: Option<String>,
+        head: Option<Head>,
     ) -> Result<Report> {
-        let journal = self.prepare(bytes + source.files() as u64, known, name.is_some())?;
+        let journal = self.prepare(bytes + source.files() as u64, known, head.is_some())?;
         self.progress.begin(Phase::Distribute);
         let (failure, progress, spills) = (Failure::default(), self.progress, self.spills.clone());
         let crew = self.crew();
@@ -260,12 +250,12 @@ impl Run<'_> {
             }
             self.progress.begin(Phase::Sort);
             let delivered = thread::scope(|scope| {
-                if let (Some(journal), Some(name), None) = (&journal, &name, &self.left) {
+                if let (Some(journal), Some(head), None) = (&journal, &head, &self.left) {
                     let (disk, chains, sums) = (self.disk, &chains, &sums);
                     crew.scoped(scope, "sort-manifest", Role::Waits, move || {
-                        outbox.wait();
+                        let _settled = spills.map(|spills| outbox.settle(spills));
                         let durable = || spills.map_or(Ok(()), |spills| spills.sync(disk));
-                        let begin = |()| journal.begin(disk, name, chains, sums);
+                        let begin = |()| journal.begin(disk, head, chains, sums, progress);
                         if !failure.is_set() {
                             failure.note(durable().and_then(begin));
                         }
@@ -307,13 +297,12 @@ impl Run<'_> {
                 return Err(Error::bug("resume: the output is no file"));
             };
             let extents = left.extents.iter().flatten().flatten();
-            let spills = Spills::open(self.disk, &self.job.temp, &self.id, extents)?;
+            let spills = Spills::open(self.disk, &self.job.temp, &self.id, extents, self.progress)?;
             self.spills = Some(Arc::new(spills));
             let done = left.done.iter().flatten();
-            let target = FileTarget::resume(self.disk, output, &self.id, done)?;
+            let target = FileTarget::resume(self.disk, output, &self.id, done, self.progress)?;
             self.target = Some(Target::File(target));
-            let journal = Journal::resume(self.disk, path.clone(), left, every)?;
-            self.manifest = manifest;
+            let journal = Journal::resume(self.disk, path.clone(), left, every, self.progress)?;
             return Ok(Some(journal));
         }
         let resumable = resumable && !self.plan.in_memory;
@@ -322,10 +311,9 @@ impl Run<'_> {
             self.make_target(bytes, resumable)?;
         }
         if !self.plan.in_memory {
-            self.make_spills(if known { bytes } else { 0 })?;
+            self.make_spills(if known { bytes } else { 0 }, resumable)?;
         }
-        self.manifest = manifest.filter(|_| resumable);
-        Ok(self.manifest.clone().map(|path| Journal::new(path, every)))
+        Ok(manifest.filter(|_| resumable).map(|path| Journal::new(path, every)))
     }
 
     fn distribute(
@@ -365,7 +353,7 @@ impl Run<'_> {
         });
         let sums = deliver::sums(partitions, &chains);
         for p in 0..partitions {
-            if wanted[p] && sums[p] != left.sums[p] {
+            if wanted[p] && sums[p] != left.sums[p] && !planted!("sort.resume-trusts-sums") {
                 return Err(Error::invalid(
                     "resume: the input is not what it was when the sort began: sort without `--resume`",
                 ));
@@ -385,15 +373,16 @@ impl Run<'_> {
         self.target = Some(match std::mem::replace(&mut self.job.output, nowhere()) {
             Output::Stream(name, stream) => Target::Stream(name, Mutex::new(stream)),
             Output::File(path) => {
-                let target = FileTarget::create(self.disk, &path, &self.id, bytes)?;
+                let target = FileTarget::create(self.disk, &path, &self.id, bytes, self.progress)?;
                 Target::File(if resumable { target.early() } else { target })
             }
         });
         Ok(())
     }
 
-    fn make_spills(&mut self, bytes: u64) -> Result<()> {
+    fn make_spills(&mut self, bytes: u64, resumable: bool) -> Result<()> {
         let slack = bytes / SPILL_SLACK_PART;
+        let named = (resumable || planted!("sort.spills-all-named")).then_some(self.progress);
         for directory in &self.job.temp {
             let free = self.disk.space(directory).map_err(|e| {
                 let doing = format!("find room for temporary files in `{}`", directory.display());
@@ -410,7 +399,7 @@ impl Run<'_> {
                 )));
             }
         }
-        let spills = Spills::create(self.disk, &self.job.temp, &self.id, bytes + slack)?;
+        let spills = Spills::create(self.disk, &self.job.temp, &self.id, bytes + slack, named)?;
         self.spills = Some(Arc::new(spills));
         Ok(())
     }
@@ -448,24 +437,9 @@ impl Run<'_> {
 
     fn finish(&self, delivered: &Delivered) -> Result<()> {
         match &self.target {
-            Some(Target::File(file)) => file.finish(self.disk, delivered.bytes),
+            Some(Target::File(file)) => file.finish(self.disk, delivered.bytes, self.progress),
             Some(target) => target.flush(),
             None => Ok(()),
-        }
-    }
-
-    /// Removes temporary files, and after a failure the half output.
-    fn clean(&self, failed: bool) {
-        if let Some(spills) = &self.spills {
-            spills.remove(self.disk);
-        }
-        if let Some(manifest) = &self.manifest {
-            let _ = self.disk.remove(manifest);
-        }
-        if let Some(Target::File(file)) = &self.target
-            && failed
-        {
-            let _ = self.disk.remove(&file.temporary);
         }
     }
 }
@@ -479,127 +453,17 @@ pub(crate) fn id_of(job: &Job) -> String {
     format!("{:016x}", crate::hash::hash(name.as_bytes()))
 }
 
-fn open(disk: &dyn Disk, job: &mut Job) -> Result<Source> {
-    let inputs = std::mem::take(&mut job.inputs);
-    let mut files = Vec::new();
-    let mut pieces = Vec::new();
-    let streams = inputs.iter().any(|input| matches!(input, Input::Stream(..)));
-    for input in inputs {
-        match input {
-            Input::File(path) => files.push(input::open(disk, &path)?),
-            Input::Stream(name, stream) => {
-                pieces.extend(input::lanes(&files, 1, job.format)?.into_iter().flatten());
-                files.clear();
-                pieces.push(input::Piece::Stream { name: name.into(), stream });
-            }
-        }
-    }
-    if !streams {
-        return Ok(Source::Files(files));
-    }
-    pieces.extend(input::lanes(&files, 1, job.format)?.into_iter().flatten());
-    prime(pieces, job.memory_bytes)
-}
-
-/// Reads from the front until a part of the memory is full.
-fn prime(mut pieces: Vec<input::Piece>, memory_bytes: u64) -> Result<Source> {
-    let block_bytes = (memory_bytes / PRIME_PART / 16).clamp(SECTOR_BYTES as u64, MIB) as usize;
-    let most = memory_bytes / PRIME_PART / block_bytes as u64;
-    let mut primed = Vec::new();
-    while let Some(piece) = pieces.first_mut()
-        && (primed.len() as u64) < most
-    {
-        let (filled, done) = piece.fill(AlignedBuf::zeroed(block_bytes))?;
-        primed.push(filled);
-        if done {
-            pieces.remove(0);
-        }
-    }
-    Ok(Source::Stream { primed, pieces })
-}
-
-impl Source {
-    /// Bytes of the input and whether that is known, or else a guess.
-    fn bytes(&self, job: &Job) -> (u64, bool) {
-        match self {
-            Source::Files(files) => (files.iter().map(|file| file.bytes).sum(), true),
-            Source::Stream { primed, pieces } if pieces.is_empty() => {
-                (primed.iter().map(|block| (block.end - block.start) as u64).sum(), true)
-            }
-            Source::Stream { .. } => (job.memory_bytes * STREAM_MEMORIES, false),
-        }
-    }
-
-    /// How many records may need a delimiter.
-    fn files(&self) -> usize {
-        match self {
-            Source::Files(files) => files.len(),
-            Source::Stream { primed, .. } => primed.iter().filter(|b| b.ends.is_some()).count(),
-        }
-    }
-
-    fn sample(&self, format: Format, bytes: u64) -> Result<Vec<Vec<u8>>> {
-        // Enough for as many partitions as that many bytes could come to.
-        let wanted = (bytes / (4 * MIB)).clamp(16, 256) as usize;
-        match self {
-            Source::Files(files) => input::sample_files(files, format, wanted),
-            Source::Stream { primed, .. } => {
-                let mut sample = Vec::new();
-                // Blocks of other formats start anywhere in a record: the first has to do.
-                let looked = match format {
-                    Format::Delimited(_) => primed.len(),
-                    _ => primed.len().min(1),
-                };
-                let (each, room) = input::share(wanted, looked.max(1));
-                for block in &primed[..looked] {
-                    let bytes = &block.block[block.start..block.end];
-                    let start = match format {
-                        Format::Delimited(d) => memchr::memchr(d, bytes).map_or(0, |i| i + 1),
-                        _ => 0,
-                    };
-                    input::take_sample(&bytes[start..], format, each, room, &mut sample);
-                }
-                Ok(sample)
-            }
-        }
-    }
-
-    fn lanes(self, lanes: usize, format: Format) -> Result<Vec<Lane>> {
-        match self {
-            Source::Files(files) => {
-                let lanes = input::lanes(&files, lanes, format)?.into_iter();
-                Ok(lanes.map(|pieces| Lane { primed: Vec::new(), pieces }).collect())
-            }
-            Source::Stream { primed, pieces } => Ok(vec![Lane { primed, pieces }]),
-        }
-    }
-}
-
-/// Where temporary files go unless said otherwise: beside the output.
+/// Where temporary files go unless said otherwise: beside an output that has a directory of ours,
+/// else where the machine has them, by TMPDIR.
 pub fn default_temp(output: &Output) -> PathBuf {
     match output {
-        Output::File(path) => path.parent().filter(|p| !p.as_os_str().is_empty()),
-        Output::Stream(..) => None,
+        Output::File(path) => {
+            let parent = path.parent().filter(|p| !p.as_os_str().is_empty());
+            parent.unwrap_or(Path::new(".")).to_owned()
+        }
+        Output::Stream(..) => std::env::temp_dir(),
     }
-    .unwrap_or(Path::new("."))
-    .to_owned()
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A stream of fixed records is sampled from its first block alone, which had only its share
-    /// of the sample's memory: a few hundred records for all boundaries.
-    #[test]
-    fn a_stream_of_fixed_records_has_a_whole_sample() {
-        let filled = || {
-            let block = AlignedBuf::zeroed(4 << 20);
-            Filled { start: 0, end: block.len(), block, ends: None }
-        };
-        let primed = (0..8).map(|_| filled()).collect();
-        let source = Source::Stream { primed, pieces: Vec::new() };
-        let sample = source.sample(Format::Fixed(100), 1 << 30).unwrap();
-        assert!(sample.len() > 10_000, "{}", sample.len());
-    }
-}
+mod model;

@@ -10,6 +10,8 @@ pub mod stream;
 use crate::order::{Depth, Order, Tie};
 use crate::record::Format;
 use holdfast_base::{Error, Result};
+use holdfast_env::trial::Knob;
+use holdfast_env::{planted, sometimes};
 
 /// A record's prefix, and in the low bits its place in [`Segments`].
 pub type Entry = u128;
@@ -20,16 +22,16 @@ const PLACE_MASK: u128 = (1 << PLACE_BITS) - 1;
 pub const ENTRY_BYTES: u64 = 2 * size_of::<Entry>() as u64;
 
 /// Up to so many entries a comparison sort beats a scatter.
-const SCATTER_FROM: usize = 24;
+static SCATTER_FROM: Knob = Knob::new("sort.scatter-from", 24, &[2, 3]);
 /// A scatter of many makes buckets of some `1 << BUCKET_BITS` entries, which a scatter in the cache
 /// divides into more buckets than they have entries, so that hardly any two meet.
 const SCATTER_BITS_MAX: u32 = 11;
 const BUCKET_BITS: u32 = 8;
 const SPARSE_BITS: u32 = 1;
 /// Where no bucket has more entries, all are put right by one insertion sort.
-const NEARLY_SORTED: u32 = 32;
+static NEARLY_SORTED: Knob = Knob::new("sort.nearly-sorted", 32, &[1, 2]);
 /// Ties of more records look deeper into the key; fewer are compared.
-const DEEPER_FROM: usize = 4;
+static DEEPER_FROM: Knob = Knob::new("sort.deeper-from", 4, &[2, 40]);
 /// How far ahead records are fetched into the cache while others are moved.
 const AHEAD: usize = 12;
 
@@ -98,6 +100,10 @@ pub fn index<'a>(
             if !straddling.is_empty() {
                 at = extend(rules.format, &mut straddling, bytes);
                 if rules.format.record_bytes(&straddling).is_none() {
+                    sometimes!("a record straddles three blocks");
+                    if planted!("sort.straddling-changes-owner") {
+                        owner = number;
+                    }
                     continue;
                 }
                 let place = (owner as u128) << shift | segments.parts[owner].bytes.len() as u128;
@@ -205,7 +211,7 @@ pub fn sort(
 /// few of all values, as text does, spread over them; a bucket that holds many is divided again.
 fn scatter(entries: &mut [Entry], other: &mut [Entry], into_other: bool) {
     let count = entries.len();
-    if count < SCATTER_FROM {
+    if count < SCATTER_FROM.size() {
         insertion_sort(entries);
         if into_other {
             other.copy_from_slice(entries);
@@ -242,13 +248,14 @@ fn scatter(entries: &mut [Entry], other: &mut [Entry], into_other: bool) {
         other[*end as usize] = *entry;
         *end += 1;
     }
-    if largest <= NEARLY_SORTED {
+    if u64::from(largest) <= NEARLY_SORTED.get() {
         insertion_sort(other);
         if !into_other {
             entries.copy_from_slice(other);
         }
         return;
     }
+    NEARLY_SORTED.cross();
     let mut start = 0;
     for end in ends {
         let range = start..*end as usize;
@@ -296,7 +303,8 @@ fn settle_ties(
         let run = &mut entries[range.clone()];
         match rules.order.tie(prefix, rules.depth) {
             Tie::Equal => {}
-            Tie::Deeper(depth) if count >= DEEPER_FROM => {
+            Tie::Deeper(depth) if count >= DEEPER_FROM.size() => {
+                DEEPER_FROM.cross();
                 let deeper = Rules { depth, ..rules };
                 let deeper = if depth.skip > 0 { share(segments, deeper, run) } else { deeper };
                 each_ahead(segments, run, |entry| {
@@ -330,7 +338,7 @@ fn share<'a>(segments: &Segments<'_>, rules: Rules<'a>, run: &mut [Entry]) -> Ru
             least = least.min(rules.order.shared_bytes(depth.key, first, body));
         }
     });
-    depth.skip = depth.skip.max(least);
+    depth.skip = depth.skip.max(least) + usize::from(planted!("sort.skips-a-byte-too-many"));
     Rules { depth, ..rules }
 }
 
@@ -355,6 +363,9 @@ pub fn unique(
         let (x, y) = (segments.body(rules.format, *a), segments.body(rules.format, *b));
         let equal = rules.order.compare(x, y).is_eq();
         if equal {
+            if planted!("sort.unique-keeps-the-last") {
+                std::mem::swap(a, b);
+            }
             dropped(segments.record(rules.format, *b));
         }
         equal

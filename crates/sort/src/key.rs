@@ -41,6 +41,8 @@ pub struct Style {
     pub printable: bool,
     /// `r`
     pub reverse: bool,
+    /// Two letters were given that say how to compare: wrong where the style is used.
+    clashes: bool,
 }
 
 impl Style {
@@ -84,14 +86,15 @@ impl Style {
             b'R' => return Err("`R` (random order) is not supported".to_owned()),
             _ => return Err(format!("`{}` is no option of a key", letter as char)),
         };
-        if self.kind != Kind::Bytes && self.kind != kind {
-            return Err("a key has one of `n`, `g`, `h`, `M` and `V`".to_owned());
-        }
+        self.clashes |= self.kind != Kind::Bytes && self.kind != kind;
         self.kind = kind;
         Ok(())
     }
 
     fn check(self) -> Result<(), String> {
+        if self.clashes {
+            return Err("a key has one of `n`, `g`, `h`, `M` and `V`".to_owned());
+        }
         if !matches!(self.kind, Kind::Bytes | Kind::Version) && self.is_filtered() {
             return Err("`d` and `i` do not go with `n`, `g`, `h` and `M`".to_owned());
         }
@@ -217,7 +220,7 @@ impl Key {
         let key = &line[begin..end];
         let prefix = match self.style.kind {
             Kind::Numeric => Number::parse(key).prefix(NUMERIC_DIGITS),
-            Kind::Human => number::human_prefix(key),
+            Kind::Human => number::human_prefix(key, self.style.fold),
             Kind::General => general::prefix(key),
             Kind::Version => 0,
             Kind::Month => (number::month(key) as u128) << 8,
@@ -241,7 +244,7 @@ impl Key {
         let (a, b) = (self.slice(a, separator), self.slice(b, separator));
         let order = match self.style.kind {
             Kind::Numeric => Number::parse(a).compare(&Number::parse(b)),
-            Kind::Human => number::compare_human(a, b),
+            Kind::Human => number::compare_human(a, b, self.style.fold),
             Kind::General => general::prefix(a).cmp(&general::prefix(b)),
             Kind::Version if self.style.is_filtered() || self.style.fold => {
                 let (a, b): (Vec<u8>, Vec<u8>) = (self.shown(a).collect(), self.shown(b).collect());
@@ -318,7 +321,7 @@ impl LineOptions {
         for letter in self.letters.bytes() {
             global.take(letter, true, true).map_err(Error::invalid)?;
         }
-        global.check().map_err(Error::invalid)?;
+        // Whether they go together matters only to keys that have no letters of their own.
         let mut keys = self.keys.clone();
         for key in &mut keys {
             if key.style.is_default_but_reverse() && !key.style.reverse {

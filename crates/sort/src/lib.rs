@@ -27,6 +27,9 @@ pub mod progress;
 pub mod record;
 mod run;
 pub mod sorted;
+mod source;
 mod spill;
 pub mod split;
 mod version;
+
+pub use plan::memory_bytes_min;

@@ -1,17 +1,8 @@
-//! Named threads that end before their scope does, and the cores that they may run on.
+//! The threads of a sort, and the cores that they may run on.
 
 use holdfast_env::sockets::pin_to_cores;
-use std::thread::{Builder, Scope, ScopedJoinHandle, available_parallelism};
-
-/// Starts a thread called `name`. A machine that cannot start one more thread ends the process:
-/// nothing sensible can be sorted on it.
-pub fn scoped<'scope, T: Send + 'scope>(
-    scope: &'scope Scope<'scope, '_>,
-    name: &str,
-    work: impl FnOnce() -> T + Send + 'scope,
-) -> ScopedJoinHandle<'scope, T> {
-    Builder::new().name(name.to_owned()).spawn_scoped(scope, work).expect("a thread can be started")
-}
+pub use holdfast_env::tasks::scoped;
+use std::thread::{Scope, ScopedJoinHandle, available_parallelism};
 
 /// What a thread does most of the time.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -32,7 +23,7 @@ pub struct Crew {
 }
 
 impl Crew {
-    /// As [`scoped`]. That the machine refuses to pin a thread costs time alone.
+    /// Starts a thread called `name`. That the machine refuses to pin a thread costs time alone.
     pub fn scoped<'scope, T: Send + 'scope>(
         self,
         scope: &'scope Scope<'scope, '_>,

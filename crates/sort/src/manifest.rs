@@ -6,14 +6,18 @@
 use crate::distribute::{Chain, Piece};
 use crate::hash::Sum;
 use crate::output::FileTarget;
+use crate::progress::Progress;
 use crate::spill::Extent;
 use holdfast_base::{Error, Result};
-use holdfast_env::disk::{Access, Disk, File};
+use holdfast_env::disk::{Access, Disk, File, Stamp};
+use holdfast_env::planted;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-const FIRST_LINE: &str = "holdfast-sort-manifest 1";
+const FIRST_LINE: &str = "holdfast-sort-manifest 2";
+/// Of the version before, which did not say what the inputs were.
+const FIRST_LINE_ONE: &str = "holdfast-sort-manifest 1";
 
 pub(crate) fn manifest_path(directory: &Path, id: &str) -> PathBuf {
     directory.join(format!("holdfast-sort-{id}.manifest"))
@@ -35,6 +39,8 @@ pub(crate) struct Left {
     pub done: Vec<Option<Done>>,
     /// By lane and partition.
     pub extents: Vec<Vec<Vec<Extent>>>,
+    /// The inputs as they were; none where nobody noted it.
+    pub inputs: Option<Vec<Stamp>>,
     /// Where the next line goes.
     end: u64,
 }
@@ -43,8 +49,17 @@ fn line(text: &str) -> String {
     format!("{text} {:08x}\n", crc32fast::hash(text.as_bytes()))
 }
 
-fn header(job: &str, chains: &[Vec<Chain>], sums: &[Sum]) -> String {
-    let mut out = line(FIRST_LINE) + &line(&format!("job {job}"));
+/// What a manifest begins with: of which job it is, and what its inputs were when they were opened.
+pub(crate) struct Head {
+    pub job: String,
+    pub inputs: Vec<Stamp>,
+}
+
+fn header(head: &Head, chains: &[Vec<Chain>], sums: &[Sum]) -> String {
+    let mut out = line(FIRST_LINE) + &line(&format!("job {}", head.job));
+    for Stamp { inode, written_ns } in &head.inputs {
+        out += &line(&format!("input {inode} {written_ns}"));
+    }
     let shape = format!("lanes {} partitions {}", chains.len(), sums.len());
     out += &line(&shape);
     for (p, sum) in sums.iter().enumerate() {
@@ -85,14 +100,24 @@ fn parse(text: &str, job: &str) -> Option<std::result::Result<Left, String>> {
         end += line.len() as u64;
         (sum == crc32fast::hash(text.as_bytes())).then_some(text)
     });
-    if lines.next()? != FIRST_LINE {
-        return None;
-    }
+    let mut inputs = match lines.next()? {
+        FIRST_LINE => Some(Vec::new()),
+        FIRST_LINE_ONE => None,
+        _ => return None,
+    };
     let found = lines.next()?.strip_prefix("job ")?;
     if found != job {
         return Some(Err(found.to_owned()));
     }
-    let shape = lines.next()?.strip_prefix("lanes ")?;
+    let mut next = lines.next()?;
+    while let Some(inputs) = &mut inputs
+        && let Some(stamp) = next.strip_prefix("input ")
+    {
+        let (inode, written_ns) = stamp.split_once(' ')?;
+        inputs.push(Stamp { inode: inode.parse().ok()?, written_ns: written_ns.parse().ok()? });
+        next = lines.next()?;
+    }
+    let shape = next.strip_prefix("lanes ")?;
     let (lanes, partitions) = shape.split_once(" partitions ")?;
     let (lanes, partitions): (usize, usize) = (lanes.parse().ok()?, partitions.parse().ok()?);
     let mut left = Left {
@@ -100,6 +125,7 @@ fn parse(text: &str, job: &str) -> Option<std::result::Result<Left, String>> {
         kept: vec![false; partitions],
         done: vec![None; partitions],
         extents: vec![vec![Vec::new(); partitions]; lanes],
+        inputs,
         end: 0,
     };
     let mut distributed = false;
@@ -131,8 +157,8 @@ fn failed(path: &Path, e: std::io::Error) -> Error {
     Error::from(e).context(format_args!("write manifest `{}`", path.display()))
 }
 
-/// Reads what a sort of this `job` has left; none if it has not come far enough.
-pub(crate) fn read(disk: &dyn Disk, path: &Path, job: &str) -> Result<Option<Left>> {
+/// Reads what a sort of this job has left; none if it has not come far enough.
+pub(crate) fn read(disk: &dyn Disk, path: &Path, head: &Head) -> Result<Option<Left>> {
     let bytes = || {
         if !disk.exists(path)? {
             return Ok(Vec::new());
@@ -145,8 +171,15 @@ pub(crate) fn read(disk: &dyn Disk, path: &Path, job: &str) -> Result<Option<Lef
     let bytes = bytes().map_err(|e: std::io::Error| {
         Error::from(e).context(format_args!("read manifest `{}`", path.display()))
     })?;
-    match parse(&String::from_utf8_lossy(&bytes), job) {
+    match parse(&String::from_utf8_lossy(&bytes), &head.job) {
         None => Ok(None),
+        Some(Ok(Left { inputs: Some(inputs), .. }))
+            if inputs != head.inputs && !planted!("sort.resume-trusts-inputs") =>
+        {
+            Err(Error::invalid(
+                "resume: an input was written to, or replaced, since the sort began: sort without `--resume`",
+            ))
+        }
         Some(Ok(left)) => Ok(Some(left)),
         Some(Err(found)) => Err(Error::invalid(format!(
             "resume: the sort that was interrupted was another: {found}: give its options and inputs, or sort without `--resume`"
@@ -179,8 +212,15 @@ impl Journal {
     }
 
     /// Goes on with a manifest that was read.
-    pub fn resume(disk: &dyn Disk, path: PathBuf, left: &Left, every: u64) -> Result<Journal> {
-        let file = disk.open(&path, Access::Cached).map_err(|e| failed(&path, e))?;
+    pub fn resume(
+        disk: &dyn Disk,
+        path: PathBuf,
+        left: &Left,
+        every: u64,
+        progress: &Progress,
+    ) -> Result<Journal> {
+        let opened = progress.name(&path, || disk.open(&path, Access::Cached));
+        let file = opened.map_err(|e| failed(&path, e))?;
         let state = State { file: Some(file), end: left.end, ..State::default() };
         Ok(Journal { path, state: Mutex::new(state), every })
     }
@@ -189,13 +229,15 @@ impl Journal {
     pub fn begin(
         &self,
         disk: &dyn Disk,
-        job: &str,
+        head: &Head,
         chains: &[Vec<Chain>],
         sums: &[Sum],
+        progress: &Progress,
     ) -> Result<()> {
-        let text = header(job, chains, sums);
+        let text = header(head, chains, sums);
         let write = || {
-            let file = disk.create(&self.path, Access::Cached)?;
+            let create = || disk.create_private(&self.path, Access::Cached);
+            let file = progress.name(&self.path, create)?;
             file.write_at(text.as_bytes(), 0)?;
             file.sync("sort.manifest")?;
             let parent = self.path.parent().filter(|p| !p.as_os_str().is_empty());
@@ -244,11 +286,14 @@ mod tests {
     #[test]
     fn what_is_written_is_read_and_a_torn_line_is_nothing() {
         let (chains, sums) = chains();
-        let mut text = header("of \"a\"", &chains, &sums);
+        let stamps = vec![Stamp { inode: 7, written_ns: -8 }, Stamp { inode: 9, written_ns: 10 }];
+        let head = Head { job: "of \"a\"".to_owned(), inputs: stamps.clone() };
+        let mut text = header(&head, &chains, &sums);
         let begun = text.len();
         text += &line("done 1 300 400 4");
         let left = parse(&text, "of \"a\"").unwrap().unwrap_or_else(|e| panic!("{e}"));
         assert_eq!(left.sums, sums);
+        assert_eq!(left.inputs, Some(stamps));
         assert_eq!(left.kept, [false, true]);
         let extent = |offset| Extent { file: 1, offset, bytes: 5000 };
         assert_eq!(left.extents, [[vec![extent(0), extent(8192)], vec![]]]);
@@ -261,6 +306,16 @@ mod tests {
                 Some(Err(_)) => panic!("{cut}"),
             }
         }
+        // The version before is read, too.
+        let one: String = text.lines().filter(|line| !line.starts_with("input ")).fold(
+            String::new(),
+            |out, text| {
+                let (text, _) = text.rsplit_once(' ').unwrap();
+                out + &line(&text.replace("manifest 2", "manifest 1"))
+            },
+        );
+        let left = parse(&one, "of \"a\"").unwrap().unwrap_or_else(|e| panic!("{e}"));
+        assert_eq!((left.inputs, left.sums), (None, sums));
         let garbled = text.replace("5000", "5001");
         assert!(parse(&garbled, "of \"a\"").is_none());
         assert!(parse(&text, "of \"b\"").unwrap().is_err_and(|found| found == "of \"a\""));

@@ -1,5 +1,6 @@
 //! Numbers and months in text, compared without converting them: as many digits as there are.
 
+use holdfast_env::planted;
 use std::cmp::Ordering;
 
 fn is_blank(byte: u8) -> bool {
@@ -103,8 +104,9 @@ pub fn is_exact(prefix: u128, digits: usize) -> bool {
     (prefix & 1 == 1) == is_negative
 }
 
-/// 0 for no suffix, or for a number that is zero; negative for negative numbers.
-fn unit(text: &[u8]) -> i32 {
+/// 0 for no suffix, or for a number that is zero; negative for negative numbers. Where case is
+/// ignored (`fold`) all suffixes may be lower case, and not K alone.
+fn unit(text: &[u8], fold: bool) -> i32 {
     let negative = text.first() == Some(&b'-');
     let text = if negative { &text[1..] } else { text };
     let (whole, rest) = text.split_at(digits(text));
@@ -115,7 +117,9 @@ fn unit(text: &[u8]) -> i32 {
     if whole.iter().chain(fraction).all(|b| *b == b'0') {
         return 0;
     }
-    let order = match rest.first() {
+    let fold = fold && !planted!("sort.suffix-ignores-fold");
+    let shown = |letter: &u8| if fold { letter.to_ascii_uppercase() } else { *letter };
+    let order = match rest.first().map(shown) {
         Some(b'K' | b'k') => 1,
         Some(b'M') => 2,
         Some(b'G') => 3,
@@ -133,15 +137,15 @@ fn without_blanks(text: &[u8]) -> &[u8] {
     &text[text.iter().take_while(|b| is_blank(**b)).count()..]
 }
 
-pub fn compare_human(a: &[u8], b: &[u8]) -> Ordering {
+pub fn compare_human(a: &[u8], b: &[u8], fold: bool) -> Ordering {
     let (a, b) = (without_blanks(a), without_blanks(b));
-    unit(a).cmp(&unit(b)).then_with(|| Number::parse(a).compare(&Number::parse(b)))
+    unit(a, fold).cmp(&unit(b, fold)).then_with(|| Number::parse(a).compare(&Number::parse(b)))
 }
 
 /// Suffix and first digits.
-pub fn human_prefix(text: &[u8]) -> u128 {
+pub fn human_prefix(text: &[u8], fold: bool) -> u128 {
     const MIDDLE: i32 = 1 << (UNIT_BITS - 1);
-    let suffix = (unit(without_blanks(text)) + MIDDLE) as u128;
+    let suffix = (unit(without_blanks(text), fold) + MIDDLE) as u128;
     suffix << number_bits(HUMAN_DIGITS) | Number::parse(text).prefix(HUMAN_DIGITS)
 }
 
@@ -216,8 +220,11 @@ mod tests {
     #[test]
     fn suffixes_come_before_digits() {
         for (a, b) in [("900", "1K"), ("1023K", "1M"), ("-1G", "-2K"), ("-1K", "5"), ("0Y", "1")] {
-            assert!(compare_human(a.as_bytes(), b.as_bytes()).is_lt(), "{a} {b}");
-            assert!(human_prefix(a.as_bytes()) <= human_prefix(b.as_bytes()), "{a} {b}");
+            assert!(compare_human(a.as_bytes(), b.as_bytes(), false).is_lt(), "{a} {b}");
+            assert!(
+                human_prefix(a.as_bytes(), false) <= human_prefix(b.as_bytes(), false),
+                "{a} {b}"
+            );
         }
     }
 

@@ -8,6 +8,7 @@ use holdfast_base::limits::SECTOR_BYTES;
 use holdfast_base::{Error, Result};
 use holdfast_env::buf::AlignedBuf;
 use holdfast_env::disk::{Access, Disk, File};
+use holdfast_env::planted;
 use std::collections::HashMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -71,17 +72,21 @@ pub(crate) fn temporary_path(path: &Path, id: &str) -> PathBuf {
 
 impl FileTarget {
     /// Reserves room for `bytes`.
-    pub fn create(disk: &dyn Disk, path: &Path, id: &str, bytes: u64) -> Result<FileTarget> {
+    pub fn create(
+        disk: &dyn Disk,
+        path: &Path,
+        id: &str,
+        bytes: u64,
+        progress: &Progress,
+    ) -> Result<FileTarget> {
         let temporary = temporary_path(path, id);
-        let make = || {
-            let file = disk.create(&temporary, Access::Direct)?;
-            if let Err(e) = file.allocate(bytes) {
-                let _ = disk.remove(&temporary);
-                return Err(e);
-            }
-            Ok(file)
+        let make = || match planted!("sort.temporary-for-all") {
+            true => disk.create(&temporary, Access::Direct),
+            false => disk.create_private(&temporary, Access::Direct),
         };
-        let file = make().map_err(|e| {
+        let made = progress.name(&temporary, make);
+        let made = made.and_then(|file| file.allocate(bytes).map(|()| file));
+        let file = made.map_err(|e| {
             Error::from(e).context(format_args!(
                 "reserve {} for `{}`",
                 holdfast_base::units::format_bytes(bytes),
@@ -103,6 +108,7 @@ impl FileTarget {
         path: &Path,
         id: &str,
         done: impl Iterator<Item = &'a Done>,
+        progress: &Progress,
     ) -> Result<FileTarget> {
         let temporary = temporary_path(path, id);
         let sector = SECTOR_BYTES as u64;
@@ -119,7 +125,7 @@ impl FileTarget {
             }
         }
         let open = || {
-            let file = disk.open(&temporary, Access::Direct)?;
+            let file = progress.name(&temporary, || disk.open(&temporary, Access::Direct))?;
             let mut seams = HashMap::new();
             for (number, filled) in parts.into_iter().filter(|(_, n)| *n < SECTOR_BYTES) {
                 let mut seam = AlignedBuf::zeroed(SECTOR_BYTES);
@@ -164,6 +170,7 @@ impl FileTarget {
         let mut seams = self.seams.lock().expect("no holder of this lock panics");
         let (seam, filled) =
             seams.entry(sector).or_insert_with(|| (AlignedBuf::zeroed(SECTOR_BYTES), 0));
+        assert!(*filled + bytes.len() <= SECTOR_BYTES, "two partitions claim bytes at {offset}");
         seam[at..at + bytes.len()].copy_from_slice(bytes);
         *filled += bytes.len();
         let whole = *filled == SECTOR_BYTES;
@@ -182,19 +189,25 @@ impl FileTarget {
     pub fn sync(&self, site: &'static str) -> Result<()> {
         let seams = self.seams.lock().expect("no holder of this lock panics");
         for (sector, (seam, _)) in seams.iter() {
+            if planted!("sort.last-seam-lost") {
+                continue;
+            }
             let at = sector * SECTOR_BYTES as u64;
             self.file.write_at(seam, at).map_err(|e| self.failed(e))?;
         }
         self.file.sync(site).map_err(|e| self.failed(e))
     }
 
-    /// Gives the file its length and its name.
-    pub fn finish(&self, disk: &dyn Disk, bytes: u64) -> Result<()> {
+    /// Gives the file its length, the permissions of what it replaces, and its name.
+    pub fn finish(&self, disk: &dyn Disk, bytes: u64, progress: &Progress) -> Result<()> {
         self.sync("sort.output")?;
         let named = || {
             self.file.set_len(bytes)?;
             self.file.sync("sort.output_length")?;
-            disk.rename(&self.temporary, &self.path)?;
+            if !planted!("sort.permissions-forgotten") {
+                disk.take_permissions(&self.temporary, &self.path)?;
+            }
+            progress.rename(disk, &self.temporary, &self.path)?;
             let parent = self.path.parent().filter(|p| !p.as_os_str().is_empty());
             disk.sync_dir(parent.unwrap_or(Path::new(".")), "sort.output_name")
         };

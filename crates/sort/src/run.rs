@@ -6,7 +6,7 @@ use crate::kernel::merge::LoserTree;
 use crate::order::{Depth, Order};
 use crate::progress::Progress;
 use crate::record::Format;
-use crate::spill::{Extent, Spills};
+use crate::spill::{Extent, Settled};
 use holdfast_base::limits::SECTOR_BYTES;
 use holdfast_base::{Error, Result};
 use holdfast_env::buf::AlignedBuf;
@@ -16,7 +16,7 @@ use std::io::Read;
 
 enum Source<'a> {
     /// What is left, and how much of the first of it was read.
-    Pieces(Option<&'a Spills>, VecDeque<&'a Piece>, u64),
+    Pieces(Settled<'a>, VecDeque<&'a Piece>, u64),
     File(Opened, u64),
     Stream(String, Box<dyn Read + Send + 'a>),
 }
@@ -46,7 +46,7 @@ impl<'a> Run<'a> {
     }
 
     pub fn of_pieces(
-        spills: Option<&'a Spills>,
+        spills: Settled<'a>,
         pieces: &'a [Piece],
         format: Format,
         window: usize,
@@ -139,17 +139,16 @@ impl<'a> Run<'a> {
                     Piece::Spilled(extent) => extent.bytes,
                 };
                 let read = (bytes - *at).min(self.window.len() as u64) as usize;
-                match (piece, spills) {
-                    (Piece::Kept(block, _), _) => {
+                match piece {
+                    Piece::Kept(block, _) => {
                         let from = *at as usize;
                         self.window[..read].copy_from_slice(&block[from..from + read]);
                     }
-                    (Piece::Spilled(Extent { file, offset, .. }), Some(spills)) => {
+                    Piece::Spilled(Extent { file, offset, .. }) => {
                         let whole = read.next_multiple_of(SECTOR_BYTES);
                         spills.read(&mut self.window[..whole], *file, offset + *at)?;
                         count(read);
                     }
-                    _ => return Err(Error::bug("read a partition: there is no temporary file")),
                 }
                 *at += read as u64;
                 if *at == bytes {
@@ -207,7 +206,7 @@ pub(crate) fn merge(
 
 /// Writes a run to the temporary disks.
 pub(crate) struct Writer<'a> {
-    spills: &'a Spills,
+    spills: Settled<'a>,
     block: AlignedBuf,
     filled: usize,
     pieces: Vec<Piece>,
@@ -215,7 +214,7 @@ pub(crate) struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    pub fn new(spills: &'a Spills, bytes: usize, progress: &'a Progress) -> Writer<'a> {
+    pub fn new(spills: Settled<'a>, bytes: usize, progress: &'a Progress) -> Writer<'a> {
         Writer { spills, block: AlignedBuf::zeroed(bytes), filled: 0, pieces: Vec::new(), progress }
     }
 
@@ -234,8 +233,7 @@ impl<'a> Writer<'a> {
 
     fn flush(&mut self) -> Result<()> {
         let whole = self.filled.next_multiple_of(SECTOR_BYTES);
-        let (file, offset) = self.spills.place(whole as u64);
-        self.spills.write(&self.block[..whole], file, offset)?;
+        let (file, offset) = self.spills.add(&self.block[..whole])?;
         self.progress.wrote(whole);
         self.pieces.push(Piece::Spilled(Extent { file, offset, bytes: self.filled as u64 }));
         self.filled = 0;

@@ -20,9 +20,18 @@ const CHUNKS: usize = 4;
 const CHUNK_BYTES: u64 = 4 * MIB;
 
 /// Merges inputs of which each is sorted; equal records come in the order of their inputs.
-pub fn merge(disk: &dyn Disk, mut job: Job, progress: &Progress) -> Result<Report> {
+pub fn merge(disk: &dyn Disk, job: Job, progress: &Progress) -> Result<Report> {
     progress.begin(Phase::Sort);
     let id = job::id_of(&job);
+    let held = job::lock(disk, &job, &id, progress)?;
+    let merged =
+        job::remove_left(disk, &job, &id).and_then(|()| merge_all(disk, job, &id, progress));
+    progress.remove_names(disk);
+    drop(held);
+    merged
+}
+
+fn merge_all(disk: &dyn Disk, mut job: Job, id: &str, progress: &Progress) -> Result<Report> {
     let inputs = std::mem::take(&mut job.inputs);
     // Half of the memory reads, in a window and the bytes that it was copied to.
     let window = job.memory_bytes / 4 / inputs.len().max(1) as u64;
@@ -41,21 +50,15 @@ pub fn merge(disk: &dyn Disk, mut job: Job, progress: &Progress) -> Result<Repor
     }
     let target = match std::mem::replace(&mut job.output, Output::File(Default::default())) {
         Output::Stream(name, stream) => Target::Stream(name, Mutex::new(stream)),
-        Output::File(path) => Target::File(FileTarget::create(disk, &path, &id, 0)?),
+        Output::File(path) => Target::File(FileTarget::create(disk, &path, id, 0, progress)?),
     };
-    let merged = merge_into(&mut runs, &job, &target, progress);
-    let finished = merged.and_then(|report| {
-        progress.begin(Phase::Finish);
-        match &target {
-            Target::File(file) => file.finish(disk, report.bytes_out)?,
-            Target::Stream(..) => target.flush()?,
-        }
-        Ok(report)
-    });
-    if let (Err(_), Target::File(file)) = (&finished, &target) {
-        let _ = disk.remove(&file.temporary);
+    let report = merge_into(&mut runs, &job, &target, progress)?;
+    progress.begin(Phase::Finish);
+    match &target {
+        Target::File(file) => file.finish(disk, report.bytes_out, progress)?,
+        Target::Stream(..) => target.flush()?,
     }
-    finished
+    Ok(report)
 }
 
 fn merge_into(
@@ -116,6 +119,9 @@ pub fn first_unordered(
     let mut last: Vec<u8> = Vec::new();
     let mut number = 0;
     while let Some(record) = run.next()? {
+        if progress.is_stopped() {
+            return Err(Error::retry("check: interrupted"));
+        }
         number += 1;
         let body = job.format.body(record);
         let order = job.order.compare(&last, body);

@@ -2,6 +2,7 @@
 //! written, filled front to back in large aligned blocks; and which block belongs to which
 //! partition.
 
+use crate::progress::Progress;
 use holdfast_base::limits::SECTOR_BYTES;
 use holdfast_base::{Error, Result};
 use holdfast_env::disk::{Access, Disk, File};
@@ -24,7 +25,7 @@ struct Spill {
     next: AtomicU64,
 }
 
-/// All temporary files of one sort.
+/// All temporary files of one sort. They are read through [`Settled`] alone.
 pub(crate) struct Spills {
     spills: Vec<Spill>,
     /// Blocks go to the directories in turn.
@@ -36,32 +37,38 @@ pub(crate) fn spill_path(directory: &Path, id: &str) -> PathBuf {
 }
 
 impl Spills {
-    /// Makes one file in each of `directories`, with room for `bytes` together. Nothing is left
-    /// behind if one cannot be made.
+    /// Makes one file in each of `directories`, with room for `bytes` together. Only those of a
+    /// sort that may be resumed are `named`: others are gone with their process, however it ends.
     pub fn create(
         disk: &dyn Disk,
         directories: &[PathBuf],
         id: &str,
         bytes: u64,
+        named: Option<&Progress>,
     ) -> Result<Spills> {
         let mut spills = Spills { spills: Vec::new(), turn: AtomicU64::new(0) };
         let share = bytes.div_ceil(directories.len().max(1) as u64);
         for directory in directories {
             let path = spill_path(directory, id);
-            let made = disk.create(&path, Access::Direct).and_then(|file| {
+            let made = match named {
+                Some(progress) => {
+                    progress.name(&path, || disk.create_private(&path, Access::Direct))
+                }
+                None => disk.create_unnamed(&path, Access::Direct),
+            };
+            let made = made.and_then(|file| {
                 let allocated = file.allocate(share);
                 let file = Spill { path: path.clone(), file, next: AtomicU64::new(0) };
                 spills.spills.push(file);
                 allocated
             });
-            if let Err(e) = made {
-                spills.remove(disk);
-                return Err(Error::from(e).context(format_args!(
+            made.map_err(|e| {
+                Error::from(e).context(format_args!(
                     "reserve {} for temporary files in `{}`",
                     holdfast_base::units::format_bytes(share),
                     directory.display()
-                )));
-            }
+                ))
+            })?;
         }
         Ok(spills)
     }
@@ -72,11 +79,13 @@ impl Spills {
         directories: &[PathBuf],
         id: &str,
         extents: impl Iterator<Item = &'a Extent>,
+        progress: &Progress,
     ) -> Result<Spills> {
         let mut spills = Spills { spills: Vec::new(), turn: AtomicU64::new(0) };
         for directory in directories {
             let path = spill_path(directory, id);
-            let file = disk.open(&path, Access::Direct).map_err(|e| {
+            let opened = progress.name(&path, || disk.open(&path, Access::Direct));
+            let file = opened.map_err(|e| {
                 Error::from(e)
                     .context(format_args!("resume from temporary file `{}`", path.display()))
             })?;
@@ -117,20 +126,36 @@ impl Spills {
     }
 
     pub fn write(&self, block: &[u8], file: usize, offset: u64) -> Result<()> {
+        assert!(block.len().is_multiple_of(SECTOR_BYTES), "blocks are whole sectors");
         let written = self.spills[file].file.write_at(block, offset);
         written.map_err(|e| self.failed("write", file, e))
     }
+}
 
-    /// Fills whole sectors.
-    pub fn read(&self, block: &mut [u8], file: usize, offset: u64) -> Result<()> {
-        let read = self.spills[file].file.read_exact_at(block, offset);
-        read.map_err(|e| self.failed("read", file, e))
+/// Temporary files in which every block is that was on its way to them: only now may they be read.
+/// Made by [`crate::distribute::Outbox::settle`].
+#[derive(Clone, Copy)]
+pub(crate) struct Settled<'a>(&'a Spills);
+
+impl<'a> Settled<'a> {
+    /// Of `spills` that nobody else writes to.
+    pub fn new(spills: &'a Spills) -> Settled<'a> {
+        Settled(spills)
     }
 
-    /// Removes them all. That one cannot be removed stops nobody: its name says whose it was.
-    pub fn remove(&self, disk: &dyn Disk) {
-        for spill in &self.spills {
-            let _ = disk.remove(&spill.path);
-        }
+    /// Fills whole sectors.
+    pub fn read(self, block: &mut [u8], file: usize, offset: u64) -> Result<()> {
+        assert!(block.len().is_multiple_of(SECTOR_BYTES), "temporary files are read by sectors");
+        let end = offset + block.len() as u64;
+        assert!(end <= self.0.spills[file].next.load(Ordering::Relaxed), "nobody wrote there");
+        let read = self.0.spills[file].file.read_exact_at(block, offset);
+        read.map_err(|e| self.0.failed("read", file, e))
+    }
+
+    /// A block more, written at once.
+    pub fn add(self, block: &[u8]) -> Result<(usize, u64)> {
+        let (file, offset) = self.0.place(block.len() as u64);
+        self.0.write(block, file, offset)?;
+        Ok((file, offset))
     }
 }

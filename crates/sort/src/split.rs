@@ -4,6 +4,7 @@
 
 use crate::order::{Depth, Order, Tie};
 use crate::record::Format;
+use holdfast_env::planted;
 
 /// Bits that the first look at a record goes by: the table of their values stays in the cache.
 const TABLE_BITS: u32 = 12;
@@ -138,6 +139,7 @@ impl Splitters {
             }
         };
         match equal {
+            true if planted!("sort.boundary-falls-below") => self.between[index],
             true => self.equal[index].unwrap_or(self.between[index + 1]),
             false => self.between[index],
         }

@@ -1,12 +1,12 @@
 //! The machine's file system, through libc where the standard library has no call.
 
-use super::{Access, Disk, Entry, File, Space};
+use super::{Access, Disk, Entry, File, Space, Stamp};
 use std::ffi::CString;
 use std::fs::{self, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -20,17 +20,38 @@ struct RealFile {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum How {
     Create,
+    CreatePrivate,
+    /// In the directory that is the path.
+    CreateUnnamed,
     Open,
     OpenToRead,
 }
 
+/// Read and written by the owner alone.
+const PRIVATE: u32 = 0o600;
+/// Of a new file, less what the user masks.
+const NEW: u32 = 0o666;
+/// What masks where nobody says.
+const MASK: u32 = 0o022;
+
+/// The permissions that this process takes from new files. The system call that tells it sets it
+/// as well, for all threads: the kernel's own page does not.
+fn mask() -> u32 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("Umask:"));
+    mask.and_then(|mask| u32::from_str_radix(mask.trim(), 8).ok()).unwrap_or(MASK)
+}
+
 fn open(path: &Path, access: Access, how: How) -> io::Result<Arc<dyn File>> {
     let mut options = OpenOptions::new();
-    let create = how == How::Create;
+    let create = matches!(how, How::Create | How::CreatePrivate);
     options.read(true).write(how != How::OpenToRead).create_new(create);
-    if access == Access::Direct {
-        options.custom_flags(libc::O_DIRECT);
+    if matches!(how, How::CreatePrivate | How::CreateUnnamed) {
+        options.mode(PRIVATE);
     }
+    let unnamed = if how == How::CreateUnnamed { libc::O_TMPFILE | libc::O_EXCL } else { 0 };
+    let direct = if access == Access::Direct { libc::O_DIRECT } else { 0 };
+    options.custom_flags(unnamed | direct);
     let file = match options.open(path) {
         // tmpfs and some overlays refuse O_DIRECT: the page cache serves as well there.
         Err(e) if access == Access::Direct && e.raw_os_error() == Some(libc::EINVAL) => {
@@ -49,6 +70,41 @@ fn open(path: &Path, access: Access, how: How) -> io::Result<Arc<dyn File>> {
 impl Disk for RealDisk {
     fn create(&self, path: &Path, access: Access) -> io::Result<Arc<dyn File>> {
         open(path, access, How::Create)
+    }
+
+    fn create_private(&self, path: &Path, access: Access) -> io::Result<Arc<dyn File>> {
+        open(path, access, How::CreatePrivate)
+    }
+
+    fn create_unnamed(&self, path: &Path, access: Access) -> io::Result<Arc<dyn File>> {
+        let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let made = open(directory.unwrap_or(Path::new(".")), access, How::CreateUnnamed);
+        // File systems that cannot say so in these ways.
+        let unknown = [libc::EOPNOTSUPP, libc::EISDIR, libc::EINVAL];
+        match made {
+            Err(e) if e.raw_os_error().is_some_and(|code| unknown.contains(&code)) => {
+                let file = self.create_private(path, access)?;
+                self.remove(path)?;
+                Ok(file)
+            }
+            other => other,
+        }
+    }
+
+    fn take_permissions(&self, from: &Path, to: &Path) -> io::Result<()> {
+        let mode = match fs::metadata(to) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => NEW & !mask(),
+            Err(e) => return Err(e),
+            Ok(there) => {
+                let mode = there.mode() & 0o777;
+                // Who is not the superuser may give a group of its own, and no owner.
+                let owned = chown(from, Some(there.uid()), Some(there.gid()))
+                    .or_else(|_| chown(from, None, Some(there.gid())));
+                // Another group gets no more than everybody.
+                if owned.is_ok() { mode } else { mode & (0o707 | (mode & 0o7) << 3) }
+            }
+        };
+        fs::set_permissions(from, fs::Permissions::from_mode(mode))
     }
 
     fn open(&self, path: &Path, access: Access) -> io::Result<Arc<dyn File>> {
@@ -120,8 +176,9 @@ impl Disk for RealDisk {
     }
 
     fn lock(&self, path: &Path) -> io::Result<Box<dyn Send + Sync>> {
-        let file =
-            OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false).mode(PRIVATE);
+        let file = options.open(path)?;
         // SAFETY: the descriptor is open for the duration of the call.
         if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0 {
             return Err(io::Error::last_os_error());
@@ -191,6 +248,12 @@ impl File for RealFile {
         Ok(self.file.metadata()?.len())
     }
 
+    fn stamp(&self) -> io::Result<Stamp> {
+        let there = self.file.metadata()?;
+        let written_ns = there.mtime().saturating_mul(1_000_000_000) + there.mtime_nsec();
+        Ok(Stamp { inode: there.ino(), written_ns })
+    }
+
     fn set_len(&self, bytes: u64) -> io::Result<()> {
         self.file.set_len(bytes)
     }
@@ -234,6 +297,47 @@ mod tests {
         assert_eq!(file.read_at(&mut back, 0).unwrap(), 16384);
         assert!(back[..4096].iter().all(|&b| b == 0) && back[4096..12288].iter().all(|&b| b == 7));
         assert!(RealDisk.create(&path, Access::Direct).is_err(), "create never overwrites");
+        fs::remove_dir_all(dir).unwrap();
+    }
+
+    fn mode(path: &Path) -> u32 {
+        fs::metadata(path).unwrap().mode() & 0o777
+    }
+
+    #[test]
+    fn what_is_private_is_so_from_the_start_and_takes_the_permissions_of_what_it_replaces() {
+        let dir = scratch("private");
+        let (new, old, none) = (dir.join("new"), dir.join("old"), dir.join("none"));
+        RealDisk.create_private(&new, Access::Direct).unwrap();
+        assert_eq!(mode(&new), 0o600);
+        let _lock = RealDisk.lock(&dir.join("lock")).unwrap();
+        assert_eq!(mode(&dir.join("lock")), 0o600);
+        RealDisk.create(&old, Access::Cached).unwrap();
+        for wanted in [0o600, 0o640, 0o604, 0o755] {
+            fs::set_permissions(&old, fs::Permissions::from_mode(wanted)).unwrap();
+            RealDisk.take_permissions(&new, &old).unwrap();
+            assert_eq!(mode(&new), wanted);
+        }
+        RealDisk.take_permissions(&new, &none).unwrap();
+        OpenOptions::new().write(true).create_new(true).open(&none).unwrap();
+        assert_eq!(mode(&new), mode(&none));
+        fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn a_file_without_a_name_is_read_and_written_and_nobody_sees_it() {
+        let dir = scratch("unnamed");
+        for directory in [dir.as_path(), Path::new("/dev/shm")] {
+            let path = directory.join(format!("unnamed-{}", std::process::id()));
+            let file = RealDisk.create_unnamed(&path, Access::Direct).unwrap();
+            let mut block = AlignedBuf::zeroed(4096);
+            block.fill(3);
+            file.write_at(&block, 4096).unwrap();
+            block.fill(0);
+            file.read_exact_at(&mut block, 4096).unwrap();
+            assert!(block.iter().all(|byte| *byte == 3) && !path.exists());
+        }
+        assert!(RealDisk.list(&dir).unwrap().is_empty());
         fs::remove_dir_all(dir).unwrap();
     }
 

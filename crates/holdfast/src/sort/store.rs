@@ -115,6 +115,15 @@ impl Writer {
     }
 }
 
+impl Drop for Writer {
+    /// A sort that failed has not flushed: the half file is given up before the process ends.
+    fn drop(&mut self) {
+        if self.blocks.take().is_some() {
+            let _ = self.done.recv();
+        }
+    }
+}
+
 impl Write for Writer {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let n = bytes.len().min(BLOCK_BYTES);

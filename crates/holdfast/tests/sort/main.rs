@@ -2,10 +2,13 @@
 //! that both have; and what it does about bad input.
 #![allow(clippy::disallowed_methods, reason = "a test with files of its own")]
 
+mod ends;
 mod faults;
 mod gnu;
+mod memory;
 #[path = "../support/mount.rs"]
 mod mount;
+mod options;
 
 use gnu::corpus;
 use std::fs;

@@ -8,6 +8,7 @@ use crate::kernel::{self, ENTRY_BYTES, Entry, Rules};
 use crate::run::{self, Run};
 use holdfast_base::Result;
 use holdfast_base::limits::SECTOR_BYTES;
+use holdfast_env::{planted, sometimes};
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 
@@ -22,6 +23,7 @@ impl Deliver<'_> {
     /// Copies a partition whose records are all equal; only the first of them if they are to be
     /// unique, and no more than are wanted.
     pub(super) fn stream(&self, p: usize) -> Result<()> {
+        sometimes!("a partition of equal records was copied");
         let mut left = self.left(p)?;
         if self.work.unique {
             left = left.min(1);
@@ -47,7 +49,7 @@ impl Deliver<'_> {
     ) -> Result<(Sum, Sum)> {
         let (mut sum, mut kept) = (Sum::default(), Sum::default());
         for pieces in self.pieces(p) {
-            let mut run = self.run(pieces, self.work.plan.chunk_bytes);
+            let mut run = self.run(pieces, self.work.plan.chunk_bytes)?;
             while let Some(record) = run.next()? {
                 sum.add(record);
                 if kept.records < left {
@@ -59,9 +61,9 @@ impl Deliver<'_> {
         Ok((sum, kept))
     }
 
-    fn run<'b>(&'b self, pieces: &'b [Piece], window: usize) -> Run<'b> {
-        let Work { spills, format, progress, .. } = *self.work;
-        Run::of_pieces(spills, pieces, format, window, progress)
+    fn run<'b>(&'b self, pieces: &'b [Piece], window: usize) -> Result<Run<'b>> {
+        let Work { format, progress, .. } = *self.work;
+        Ok(Run::of_pieces(self.spills()?, pieces, format, window, progress))
     }
 
     /// The third phase: sorts what fits at a time, writes it, and merges. One at a time: it takes
@@ -71,6 +73,7 @@ impl Deliver<'_> {
             let _alone = SPLITTING.lock().expect("no holder of this lock panics");
             self.sorted_runs(p)?
         };
+        sometimes!("a partition went through the third phase");
         self.split.fetch_add(1, Ordering::Relaxed);
         self.split_total.fetch_add(self.sums[p].bytes, Ordering::Relaxed);
         let left = self.left(p)?;
@@ -102,7 +105,7 @@ impl Deliver<'_> {
             .clamp(SECTOR_BYTES as u64, work.plan.chunk_bytes as u64) as usize;
         let mut sources = Vec::new();
         for pieces in runs {
-            sources.push(self.run(pieces, window));
+            sources.push(self.run(pieces, window)?);
         }
         let (mut sum, mut kept) = (Sum::default(), Sum::default());
         let mut last = Vec::new();
@@ -113,7 +116,10 @@ impl Deliver<'_> {
             }
             if work.unique {
                 let body = work.format.body(record);
-                if kept.records > 0 && work.order.compare(&last, body).is_eq() {
+                if kept.records > 0
+                    && !planted!("sort.unique-forgets-runs")
+                    && work.order.compare(&last, body).is_eq()
+                {
                     return Ok(());
                 }
                 last.clear();
@@ -144,7 +150,7 @@ impl Deliver<'_> {
         };
         let mut bytes: Vec<u8> = Vec::with_capacity(most);
         for pieces in self.pieces(p) {
-            let mut run = self.run(pieces, work.plan.chunk_bytes);
+            let mut run = self.run(pieces, work.plan.chunk_bytes)?;
             while let Some(record) = run.next()? {
                 if bytes.len() + record.len() > most && !bytes.is_empty() {
                     runs.push(self.write_run(rules, &bytes, &mut entries, &mut scratch)?);

@@ -6,9 +6,11 @@ use super::stream::{self, LINE_BYTES};
 use holdfast_base::Result;
 use holdfast_base::limits::SECTOR_BYTES;
 use holdfast_env::buf::AlignedBuf;
+use holdfast_env::trial::Knob;
 
 /// Of one partition's stage.
 const STAGE_BYTES: usize = 1600;
+static STAGE: Knob = Knob::new("sort.stage-bytes", STAGE_BYTES as u64, &[64, 128]);
 const _: () = assert!(STAGE_BYTES.is_multiple_of(LINE_BYTES));
 
 /// Where the bytes of a partition go.
@@ -33,13 +35,21 @@ struct Target {
 /// The stages and open blocks of all partitions.
 pub struct Combiner {
     stages: AlignedBuf,
+    /// [`STAGE`], asked for once.
+    stage_bytes: usize,
     targets: Vec<Target>,
 }
 
 impl Combiner {
     /// Memory that `partitions` stages take.
     pub fn stage_bytes(partitions: usize) -> usize {
-        partitions * STAGE_BYTES
+        partitions * STAGE.size()
+    }
+
+    /// Of one stage; in release builds a constant, which makes the loops below shorter.
+    #[inline(always)]
+    fn stage(&self) -> usize {
+        if cfg!(debug_assertions) { self.stage_bytes } else { STAGE_BYTES }
     }
 
     /// One block a partition, all of the same size.
@@ -59,23 +69,24 @@ impl Combiner {
                 staged: 0,
             })
             .collect();
-        Combiner { stages, targets }
+        Combiner { stages, stage_bytes: STAGE.size(), targets }
     }
 
     #[inline]
     pub fn add(&mut self, p: usize, record: &[u8], blocks: &mut dyn Blocks) -> Result<()> {
+        let stage_bytes = self.stage();
         let target = &mut self.targets[p];
-        let stage = &mut self.stages[p * STAGE_BYTES..][..STAGE_BYTES];
+        let stage = &mut self.stages[p * stage_bytes..][..stage_bytes];
         let end = target.staged + record.len();
-        if end <= STAGE_BYTES {
+        if end <= stage_bytes {
             stage[target.staged..end].copy_from_slice(record);
             target.staged = end;
             return Ok(());
         }
         // Fills the stage, which then is whole lines, and goes on with the rest.
         let mut rest = record;
-        while target.staged + rest.len() > STAGE_BYTES {
-            let (now, later) = rest.split_at(STAGE_BYTES - target.staged);
+        while target.staged + rest.len() > stage_bytes {
+            let (now, later) = rest.split_at(stage_bytes - target.staged);
             stage[target.staged..].copy_from_slice(now);
             target.flush(p, stage, blocks)?;
             rest = later;
@@ -87,10 +98,11 @@ impl Combiner {
 
     /// Hands over what is left: the last block of each partition and the bytes in it.
     pub fn finish(self, blocks: &mut dyn Blocks) -> Result<Vec<(AlignedBuf, usize)>> {
+        let stage_bytes = self.stage();
         let mut last = Vec::with_capacity(self.targets.len());
         for (p, mut target) in self.targets.into_iter().enumerate() {
             let staged = target.staged;
-            target.flush(p, &self.stages[p * STAGE_BYTES..][..staged], blocks)?;
+            target.flush(p, &self.stages[p * stage_bytes..][..staged], blocks)?;
             last.extend(target.block.map(|block| (block, target.filled)));
         }
         Ok(last)
@@ -107,6 +119,7 @@ impl Target {
             stream::copy(&mut block[self.filled..self.filled + now.len()], now);
             self.filled += now.len();
             stage = later;
+            debug_assert!(self.filled <= self.limit, "more in a block than it takes");
             if self.filled == self.limit
                 && let Some(full) = self.block.take()
             {

@@ -1,6 +1,7 @@
 //! Merging sorted sources: a tree of losers (Knuth, volume 3, 5.4.1), in which the next record
 //! costs one comparison a level, of the prefixes alone where these differ.
 
+use holdfast_env::planted;
 use std::cmp::Ordering;
 
 /// Above all prefixes: of a source that has no more records.
@@ -61,7 +62,8 @@ impl LoserTree {
             let mut loses = other < head;
             if other == head {
                 let tie = if head == ENDED { Ordering::Equal } else { ties(opponent, winner) };
-                loses = tie.then(opponent.cmp(&winner)).is_lt();
+                let first = tie.then(opponent.cmp(&winner));
+                loses = first.is_lt() != (tie.is_eq() && planted!("sort.merge-turns-ties"));
             }
             // Who wins is a coin's toss: chosen, not branched on.
             self.losers[node] = if loses { winner } else { opponent };
