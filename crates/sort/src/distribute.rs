@@ -335,7 +335,7 @@ fn distribute(
         lane.look(shared);
         // Blocks that were primed are more than the reader needs, and go as their bytes are
         // elsewhere: the plan has no room for both.
-        if primed > 0 && !planted!("sort.primed-blocks-stay") {
+        if primed > 0 {
             primed -= 1;
         } else {
             let _ = free.send(block);

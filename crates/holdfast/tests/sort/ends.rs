@@ -12,12 +12,11 @@ use std::process::{Child, Command, Stdio};
 const BINARY: &str = env!("CARGO_BIN_EXE_holdfast");
 
 /// A merge of `in` and a pipe that says nothing and stays open: it has made its files, and waits.
-fn waiting(scratch: &Scratch, prepare: impl FnOnce(&mut Command)) -> Child {
+fn waiting(scratch: &Scratch) -> Child {
     scratch.write("in", b"a\nb\n");
     let mut command = Command::new(BINARY);
     command.current_dir(&scratch.0).args(["sort", "-m", "-o", "out", "in", "-"]);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    prepare(&mut command);
     let child = command.spawn().unwrap();
     until_made(scratch);
     child
@@ -40,31 +39,37 @@ fn signal(child: &Child, name: &str) {
 fn a_signal_ends_a_sort_that_waits_and_nothing_is_left_of_it() {
     let scratch = Scratch::new("signals");
     for (name, number) in [("INT", 2), ("TERM", 15), ("HUP", 1)] {
-        let mut child = waiting(&scratch, |_| ());
+        let mut child = waiting(&scratch);
         for name in scratch.names().iter().filter(|name| name.starts_with('.')) {
             let mode = fs::metadata(scratch.0.join(name)).unwrap().mode();
             assert_eq!(mode & 0o777, 0o600, "{name}");
         }
         signal(&child, name);
-        // Its pipe stays open.
-        let status = child.wait_with_output_kept();
-        assert_eq!(status, Some(number), "{name}");
+        assert_eq!(ended_by(&mut child), Some(number), "{name}");
         assert_eq!(scratch.names(), ["in"], "{name}");
     }
 }
 
-trait WaitKept {
-    fn wait_with_output_kept(&mut self) -> Option<i32>;
+/// A merge that was killed left its output's temporary name, and no merge to that output ever worked
+/// again.
+#[test]
+fn a_merge_that_was_killed_is_followed_by_another() {
+    let scratch = Scratch::new("killed");
+    let mut child = waiting(&scratch);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(scratch.names().len() > 1);
+    let merged = holdfast(&["-m", "-o", "out", "in", "-"], &scratch.0, b"c\n");
+    assert!(merged.status.success(), "{merged:?}");
+    assert_eq!(scratch.names(), ["in", "out"]);
 }
 
-impl WaitKept for Child {
-    /// The signal that ended it. [`Child::wait`] would close its input first.
-    fn wait_with_output_kept(&mut self) -> Option<i32> {
-        let pipe = self.stdin.take();
-        let status = self.wait().unwrap();
-        drop(pipe);
-        status.signal()
-    }
+/// The signal that ended `child`, whose input stays open: [`Child::wait`] would close it first.
+fn ended_by(child: &mut Child) -> Option<i32> {
+    let pipe = child.stdin.take();
+    let status = child.wait().unwrap();
+    drop(pipe);
+    status.signal()
 }
 
 /// Signals were watched for after the thread that draws the bar had begun, which did not block

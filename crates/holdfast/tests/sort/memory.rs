@@ -3,6 +3,7 @@
 
 use super::{Random, Scratch, holdfast, run};
 use std::fs;
+use std::path::{Path, PathBuf};
 
 /// What a process may have beyond `--memory`: pages of the executable itself, larger in builds for
 /// tests, and what the allocator keeps of what was freed.
@@ -42,6 +43,50 @@ fn the_memory_that_was_given_is_not_passed_from_files_nor_from_standard_input() 
         }
     }
     assert_eq!(fs::metadata(scratch.0.join("out")).unwrap().len(), text.len() as u64);
+}
+
+/// A control group with a limit, made for a test.
+struct Group(PathBuf);
+
+impl Group {
+    /// None where this user may make none.
+    fn new(limit_bytes: u64) -> Option<Group> {
+        let name = format!("holdfast-sort-test-{}", std::process::id());
+        let versions =
+            [("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")];
+        versions.iter().find_map(|(root, limit)| {
+            let path = Path::new(root).join(&name);
+            fs::create_dir(&path).ok()?;
+            let group = Group(path);
+            fs::write(group.0.join(limit), limit_bytes.to_string()).ok().map(|()| group)
+        })
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+/// Without `--memory` a sort took a GiB wherever it was, and the kernel ended it.
+#[test]
+fn a_sort_without_a_figure_stays_within_its_control_group() {
+    const LIMIT: u64 = 96 << 20;
+    let Some(group) = Group::new(LIMIT) else { return };
+    let scratch = Scratch::new("group");
+    let lines: Vec<String> = (0..1_500_000)
+        .map(|i| {
+            format!("{:08} and some more bytes to fill the line up, all alike\n", i * 7 % 1_500_000)
+        })
+        .collect();
+    scratch.write("in", lines.concat().as_bytes());
+    let procs = group.0.join("cgroup.procs").display().to_string();
+    let script = "echo $$ > \"$1\" && exec \"$0\" sort -o out in";
+    let words = ["-c", script, env!("CARGO_BIN_EXE_holdfast"), &procs];
+    let sorted = run("sh", &words, &scratch.0, b"");
+    assert!(sorted.status.success(), "{sorted:?}");
+    assert!(holdfast(&["-c", "out"], &scratch.0, b"").status.success());
 }
 
 /// See the model in the crate, which finds it with less. Some seeds failed every time.
