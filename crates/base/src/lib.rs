@@ -10,6 +10,7 @@ pub mod ids;
 pub mod limits;
 pub mod node;
 pub mod path;
+pub mod text;
 pub mod units;
 
 pub use error::{Error, Kind, Result};

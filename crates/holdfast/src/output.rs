@@ -1,6 +1,7 @@
 //! What commands print: a line for people or an object for programs, to standard output.
 
 use holdfast_base::Result;
+use holdfast_base::text::shown_lines;
 use serde_json::Value;
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -60,7 +61,8 @@ impl Output {
         if self.json {
             writeln!(self.out, "{}", object())?;
         } else {
-            writeln!(self.out, "{}", text())?;
+            // Names are other people's: a terminal shows them, and obeys none.
+            writeln!(self.out, "{}", shown_lines(&text()))?;
         }
         Ok(())
     }

@@ -9,6 +9,7 @@ mod show;
 use crate::cli::Fs;
 use crate::output::Output;
 use holdfast_base::node::{NodeKind, StorageClass};
+use holdfast_base::text::shown;
 use holdfast_base::{Error, Kind, Result};
 use holdfast_client::wire::file::{Action, MTIME_NOW};
 use holdfast_client::{Client, NewFile};
@@ -28,7 +29,7 @@ pub struct Totals {
 
 impl Totals {
     fn skip(&mut self, why: String) {
-        eprintln!("holdfast: skipped: {why}");
+        eprintln!("holdfast: skipped: {}", shown(&why));
         self.skipped.push(why);
     }
 }

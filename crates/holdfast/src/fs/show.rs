@@ -4,6 +4,7 @@ use super::put::join;
 use crate::output::{Output, time};
 use holdfast_base::Result;
 use holdfast_base::node::NodeKind;
+use holdfast_base::text::shown;
 use holdfast_base::units::format_bytes;
 use holdfast_client::Client;
 use holdfast_client::wire::file::FileInfo;
@@ -45,7 +46,11 @@ fn object(path: &str, info: &FileInfo) -> Value {
 }
 
 fn arrow(info: &FileInfo) -> String {
-    if info.kind == NodeKind::Symlink { format!(" -> {}", info.target) } else { String::new() }
+    if info.kind == NodeKind::Symlink {
+        format!(" -> {}", shown(&info.target))
+    } else {
+        String::new()
+    }
 }
 
 pub fn ls(
@@ -59,9 +64,9 @@ pub fn ls(
     let line = |name: &str, info: &FileInfo| {
         if long {
             let (size, when) = (info.size, time(info.mtime_ns));
-            format!("{} {size:>12} {when} {name}{}", mode(info), arrow(info))
+            format!("{} {size:>12} {when} {}{}", mode(info), shown(name), arrow(info))
         } else {
-            name.to_owned()
+            shown(name).into_owned()
         }
     };
     if !info.kind.is_container() {
@@ -101,7 +106,8 @@ pub fn stat(client: &mut Client, path: &str, out: &mut Output) -> Result<()> {
     let text = || {
         let what = if info.kind.is_container() { "entries" } else { "bytes" };
         format!(
-            "{path}{}\n  kind {}, id {}, {} {what}, mode {:04o}, modified {}\n  class {}",
+            "{}{}\n  kind {}, id {}, {} {what}, mode {:04o}, modified {}\n  class {}",
+            shown(path),
             arrow(&info),
             info.kind.name(),
             info.id.0,
@@ -119,10 +125,11 @@ pub fn du(client: &mut Client, path: &str, out: &mut Output) -> Result<()> {
     out.line(
         || {
             format!(
-                "{} in {} files and {} directories below {path}",
+                "{} in {} files and {} directories below {}",
                 format_bytes(usage.bytes),
                 usage.files,
-                usage.directories
+                usage.directories,
+                shown(path)
             )
         },
         || json!({"path": path, "bytes": usage.bytes, "files": usage.files, "directories": usage.directories}),
@@ -137,7 +144,7 @@ pub fn unclosed(client: &mut Client, out: &mut Output) -> Result<()> {
                     "{}  {} acknowledged, begun as {}",
                     file.file.0,
                     format_bytes(file.bytes),
-                    file.path
+                    shown(&file.path)
                 )
             },
             || json!({"file": file.file.0, "path": file.path, "bytes": file.bytes}),

@@ -1,0 +1,54 @@
+//! Text of others as people see it: names and messages may hold what a terminal obeys.
+//! Pure; called by whoever prints.
+
+use std::borrow::Cow;
+use std::fmt::Write;
+
+/// Whether a terminal may obey this instead of showing it: control characters, and those that turn
+/// the direction of what follows, so that a name reads as another one.
+fn is_obeyed(c: char) -> bool {
+    c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+fn escaped(text: &str, is_left: impl Fn(char) -> bool) -> Cow<'_, str> {
+    let escapes = |c: char| is_obeyed(c) && !is_left(c);
+    if !text.contains(escapes) {
+        return Cow::Borrowed(text);
+    }
+    let mut shown = String::with_capacity(text.len() + 16);
+    for c in text.chars() {
+        match escapes(c) {
+            // Writing to a string cannot fail.
+            true => drop(write!(shown, "{}", c.escape_default())),
+            false => shown.push(c),
+        }
+    }
+    Cow::Owned(shown)
+}
+
+/// A name on one line, nothing of which a terminal obeys: `\u{1b}` and `\n` for what would be.
+pub fn shown(name: &str) -> Cow<'_, str> {
+    escaped(name, |_| false)
+}
+
+/// As [`shown`], of a text of several lines, whose ends and tabs stay.
+pub fn shown_lines(text: &str) -> Cow<'_, str> {
+    escaped(text, |c| matches!(c, '\n' | '\t'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_that_a_terminal_obeys_is_left_and_all_else_is() {
+        assert_eq!(shown("plain, ünïcode, 漢字"), "plain, ünïcode, 漢字");
+        assert_eq!(shown("a\u{1b}[2Jb\r\nc"), "a\\u{1b}[2Jb\\r\\nc");
+        assert_eq!(shown("\u{9b}31m\u{7f}\u{202e}gpj.exe"), "\\u{9b}31m\\u{7f}\\u{202e}gpj.exe");
+        assert_eq!(shown_lines("one\n\ttwo\u{7}"), "one\n\ttwo\\u{7}");
+        for c in (0..=char::MAX as u32).filter_map(char::from_u32) {
+            let text = c.to_string();
+            assert!(!shown(&text).contains(is_obeyed), "{c:?}");
+        }
+    }
+}
