@@ -17,7 +17,7 @@ use holdfast_env::tasks::{self, Task};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, RwLock, mpsc};
-use topic::Topic;
+use topic::{Topic, write_trim_mark};
 
 /// Smallest segment: its header and one commit of a few sectors.
 pub const SEGMENT_BYTES_MIN: u64 = 4 * SECTOR;
@@ -142,7 +142,8 @@ impl EmbeddedLog {
         Ok((Running::start(topic, self.options.drive)?, recovered.cut))
     }
 
-    fn new_topic(&self, name: &str) -> Result<Running> {
+    /// Makes the topic so that its next entry gets the index `first`.
+    fn new_topic(&self, name: &str, first: u64) -> Result<Running> {
         let directory = self.topics_directory.join(directory_name(name));
         let making =
             |e: std::io::Error| Error::from(e).context(format_args!("make topic `{name}`"));
@@ -150,13 +151,16 @@ impl EmbeddedLog {
         let tail = Tail {
             topic: name.to_owned(),
             topic_hash: hash(name),
-            first: 1,
-            next: 1,
+            first,
+            next: first,
             chain: 0,
             capacity: 0,
             segments: Vec::new(),
             closed: true,
         };
+        if first > 1 {
+            write_trim_mark(&*self.disk, &directory, name, first)?;
+        }
         let topic = Topic::new(self.disk.clone(), directory, self.options, tail, Vec::new());
         topic.fill_spare();
         Running::start(topic, self.options.drive)
@@ -170,6 +174,14 @@ impl EmbeddedLog {
                 Err(Error::not_found(format!("topic `{name}` does not exist: create it first")))
             }
         }
+    }
+
+    /// Makes a topic whose first entry has another index than 1.
+    pub(crate) fn create_from(&self, topic: &str, first: Index) -> Result<()> {
+        let mut topics = self.topics.write().expect("no holder of the topics' lock panics");
+        assert!(!topics.contains_key(topic), "topic `{topic}` is there already");
+        topics.insert(topic.to_owned(), Ok(Arc::new(self.new_topic(topic, first.0)?)));
+        Ok(())
     }
 
     /// With [`Drive::Pump`]: performs what is pending, one step a topic; false if nothing was.
@@ -195,7 +207,7 @@ impl Log for EmbeddedLog {
             Some(Ok(_)) => Ok(()),
             Some(Err(e)) => Err(e.clone()),
             None => {
-                let running = self.new_topic(topic)?;
+                let running = self.new_topic(topic, 1)?;
                 topics.insert(topic.to_owned(), Ok(Arc::new(running)));
                 Ok(())
             }

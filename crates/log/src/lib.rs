@@ -9,6 +9,7 @@ mod fold;
 mod format;
 mod recover;
 mod remote;
+mod rewrite;
 mod segment;
 mod topic;
 
@@ -19,6 +20,7 @@ pub use fold::{
 };
 pub use recover::CutTail;
 pub use remote::{LogHost, RemoteLog, TRIMMED};
+pub use rewrite::{Rewritten, rewrite};
 pub use topic::check_topic;
 
 use holdfast_base::Result;

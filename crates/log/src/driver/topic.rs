@@ -15,7 +15,7 @@ use holdfast_env::buf::AlignedBuf;
 use holdfast_env::{Clock, Disk, RealClock, tasks};
 use std::collections::BTreeMap;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Receiver};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::ThreadId;
@@ -400,13 +400,7 @@ impl Topic {
         if before <= first {
             return Ok(());
         }
-        let mark = crate::format::encode_trim_mark(hash(&self.name), before);
-        let sites =
-            holdfast_env::disk::ReplaceSites { data: "log.trim-data", name: "log.trim-name" };
-        let path = self.directory.join(crate::recover::TRIM_MARK);
-        holdfast_env::disk::replace_file(&*self.disk, &path, &mark, sites).map_err(|e| {
-            Error::from(e).context(format_args!("write trim mark `{}`", path.display()))
-        })?;
+        write_trim_mark(&*self.disk, &self.directory, &self.name, before)?;
         let mut state = self.lock();
         let left = state.core.trim(before);
         let files: Vec<_> = left.iter().filter_map(|first| state.files.remove(first)).collect();
@@ -430,4 +424,18 @@ impl Topic {
             e => Failure::Fatal(e),
         }
     }
+}
+
+/// Says durably that a topic begins at this index.
+pub(super) fn write_trim_mark(
+    disk: &dyn Disk,
+    directory: &Path,
+    topic: &str,
+    before: u64,
+) -> Result<()> {
+    let mark = crate::format::encode_trim_mark(hash(topic), before);
+    let sites = holdfast_env::disk::ReplaceSites { data: "log.trim-data", name: "log.trim-name" };
+    let path = directory.join(crate::recover::TRIM_MARK);
+    holdfast_env::disk::replace_file(disk, &path, &mark, sites)
+        .map_err(|e| Error::from(e).context(format_args!("write trim mark `{}`", path.display())))
 }
