@@ -29,14 +29,28 @@ pub enum Kind {
     Unsupported = 9,
     /// Holdfast broke a promise to itself. Please report it.
     Bug = 10,
+    /// Whoever asks has not proved that they may: give the secret, then ask again.
+    Denied = 11,
 }
 
 impl Kind {
     pub fn from_code(code: u16) -> Option<Kind> {
         use Kind::*;
-        [Retry, Invalid, NotFound, Exists, Fenced, Corrupt, Full, ReadOnly, Unsupported, Bug]
-            .into_iter()
-            .find(|kind| *kind as u16 == code)
+        [
+            Retry,
+            Invalid,
+            NotFound,
+            Exists,
+            Fenced,
+            Corrupt,
+            Full,
+            ReadOnly,
+            Unsupported,
+            Bug,
+            Denied,
+        ]
+        .into_iter()
+        .find(|kind| *kind as u16 == code)
     }
 }
 
@@ -93,6 +107,7 @@ constructors! {
     read_only => ReadOnly,
     unsupported => Unsupported,
     bug => Bug,
+    denied => Denied,
 }
 
 impl fmt::Display for Error {

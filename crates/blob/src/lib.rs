@@ -17,6 +17,7 @@ mod prober;
 mod read;
 mod rebuild;
 mod rows;
+mod seal;
 mod service;
 mod writer;
 
@@ -34,6 +35,7 @@ pub use photo::{PHOTO_BYTES_MAX, PHOTO_PIXELS_MAX, PhotoSizes, scale};
 pub use prober::{PROBE_MS, Prober};
 pub use read::ObjectReader;
 pub use rebuild::{Rebuilt, Verified};
+pub use seal::seal_log;
 pub use service::{Answer, Blobs, BlobsOptions, Failure};
 pub use writer::{BatchObject, NewAlternate, NewObject, Writer};
 

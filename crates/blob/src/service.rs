@@ -7,13 +7,13 @@ use crate::fold::{Fold, decoded};
 use crate::index::{DiskIndex, Ordered};
 use crate::model::{AccessKey, Bucket, Extent, Head, Lock, Object, Pair, Upload};
 use crate::writer::NewAlternate;
-use crate::{BLOBS_TOPIC, list, needle, rows};
+use crate::{BLOBS_TOPIC, list, needle, rows, seal};
 use holdfast_base::codec::Decode;
 use holdfast_base::ids::Pointer;
 use holdfast_base::node::StorageClass;
 use holdfast_base::{Error, Result};
 use holdfast_cluster::{BLOBS, Node};
-use holdfast_env::runtime;
+use holdfast_env::{Secret, runtime};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
@@ -56,11 +56,14 @@ pub struct BlobsOptions {
     pub cache_bytes: u64,
     /// Where objects go, and what an acknowledgement promises.
     pub class: StorageClass,
+    /// Seals secret keys.
+    pub secret: Secret,
 }
 
 impl BlobsOptions {
-    pub fn new(data: &Path) -> BlobsOptions {
+    pub fn new(data: &Path, secret: Secret) -> BlobsOptions {
         BlobsOptions {
+            secret,
             place: data.join("blobs"),
             cache_bytes: 64 << 20,
             class: StorageClass::DEFAULT,
@@ -76,6 +79,7 @@ pub struct Blobs {
     pub(crate) index: Arc<dyn Ordered>,
     pub(crate) applier: Arc<Applier>,
     class: StorageClass,
+    secret: Secret,
     /// Held by whoever rewrites a chunk: housekeeping, or a person who did not want to wait for it.
     pub(crate) compacting: Mutex<()>,
 }
@@ -84,13 +88,14 @@ impl Blobs {
     /// Opens the index and catches up with the log.
     pub fn open(node: &Arc<Node>, options: &BlobsOptions) -> Result<Arc<Blobs>> {
         let index = Arc::new(DiskIndex::open(&options.place, options.cache_bytes)?);
-        Blobs::with_index(node, index, options.class)
+        Blobs::with_index(node, index, options.class, options.secret.clone())
     }
 
     pub fn with_index(
         node: &Arc<Node>,
         index: Arc<dyn Ordered>,
         class: StorageClass,
+        secret: Secret,
     ) -> Result<Arc<Blobs>> {
         let fold = Fold::open(index.clone())?;
         let mark = node.machine.rng.next_u64() | 1;
@@ -101,6 +106,7 @@ impl Blobs {
             index,
             applier,
             class,
+            secret,
             compacting: Mutex::default(),
         });
         let barrier = BARRIER;
@@ -109,7 +115,20 @@ impl Blobs {
                 move |applied: Answer<Outcome>| done(applied.map(|_| ()).map_err(Error::from));
             blobs.applier.propose(&barrier, Box::new(told));
         })?;
+        blobs.seal_keys()?;
         Ok(blobs)
+    }
+
+    /// Seals what the rows hold in clear: keys of an earlier build whose entries were trimmed, so
+    /// that the log could not be sealed in front of them.
+    fn seal_keys(&self) -> Result<()> {
+        for (name, key) in self.access_keys()? {
+            if let Some(sealed) = seal::sealed(&self.secret, &*self.node.machine.rng, &name, key) {
+                let command = Command::SetAccessKey { name, key: Some(sealed) };
+                self.propose_and_wait(&command)?;
+            }
+        }
+        Ok(())
     }
 
     /// Ends the thread that applies; then the rows are written out.
@@ -402,15 +421,27 @@ impl Blobs {
         Ok(Some(object))
     }
 
+    /// An access key with its secret key, as a signature needs it.
     pub fn access_key(&self, name: &str) -> Result<Option<AccessKey>> {
-        self.row(&rows::access_key(name), "an access key")
+        let found: Option<AccessKey> = self.row(&rows::access_key(name), "an access key")?;
+        let unsealed = |key: AccessKey| match Secret::is_sealed(&key.secret) {
+            true => Ok(AccessKey { secret: self.secret.unseal(name, &key.secret)?, ..key }),
+            false => Ok(key),
+        };
+        found.map(unsealed).transpose()
     }
 
+    /// All of them, their secret keys as the rows have them: sealed.
     pub fn access_keys(&self) -> Result<Vec<(String, AccessKey)>> {
         list::named(&*self.index, rows::ACCESS_KEY, "an access key")
     }
 
     pub async fn set_access_key(&self, name: &str, key: Option<AccessKey>) -> Answer<()> {
+        let rng = &*self.node.machine.rng;
+        let key = key.map(|key| match seal::sealed(&self.secret, rng, name, key.clone()) {
+            Some(sealed) => sealed,
+            None => key,
+        });
         let command = Command::SetAccessKey { name: name.to_owned(), key };
         self.propose(&command).await.map(|_| ())
     }

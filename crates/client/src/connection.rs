@@ -14,8 +14,9 @@ use self::intake::{Intake, Target};
 use crate::wire::OP_CATCH_UP;
 use holdfast_base::limits::{CONNECTION_REQUESTS_MAX, FRAME_BODY_BYTES_MAX};
 use holdfast_base::{Error, Kind, Result};
-use holdfast_env::net::{Endpoint, Link, OP_RING, Socket, Wait};
+use holdfast_env::net::{Endpoint, Handshake, Link, OP_RING, Role, Socket, Wait};
 use holdfast_env::ring::Ring;
+use holdfast_env::{RealRng, Secrets};
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
@@ -33,6 +34,9 @@ const SPINS_MAX: u32 = 200;
 /// being awake saves the wake-up, which costs both sides about as much.
 const LINGER_LOOKS: u32 = 24;
 
+/// One receive of a greeting.
+const GREETING_BYTES: usize = 512;
+
 /// Names a request of one connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RequestId(pub u64);
@@ -48,6 +52,9 @@ pub struct Options {
     /// microseconds a round trip, for a core each. Refused by a server that does not spin. Over
     /// TCP this changes nothing.
     pub ring: bool,
+    /// What is proved to a server over TCP, which answers nobody else: those of them that it
+    /// knows. Over a Unix socket the user is proof enough.
+    pub secrets: Secrets,
     /// Requests without an answer; up to the server's own limit.
     pub outstanding_max: usize,
     /// Sent with each request; 0 for none.
@@ -74,6 +81,7 @@ impl Default for Options {
             read_timeout: Some(Duration::from_secs(60)),
             spin: false,
             ring: false,
+            secrets: Secrets::default(),
             outstanding_max: CONNECTION_REQUESTS_MAX / 2,
             deadline_ms: 0,
             reconnects_max: 8,
@@ -528,10 +536,43 @@ fn check_body(bytes: usize, pieces: usize) -> Result<()> {
 }
 
 fn open(endpoint: &Endpoint, options: &Options) -> Result<Link> {
-    Socket::connect(endpoint, options.connect_timeout)
-        .map(Link::new)
-        .and_then(|mut link| link.set_receive_timeout(options.read_timeout).map(|()| link))
-        .map_err(|e| connect_error(endpoint, &e))
+    let failed = |e: io::Error| connect_error(endpoint, &e);
+    let mut link =
+        Socket::connect(endpoint, options.connect_timeout).map(Link::new).map_err(failed)?;
+    if let Some(mut handshake) = handshake(endpoint, options) {
+        link.set_receive_timeout(Some(options.connect_timeout)).map_err(failed)?;
+        greet(&mut link, &mut handshake)
+            .map_err(|e| e.context(format!("connect to `{endpoint}`")))?;
+    }
+    link.set_receive_timeout(options.read_timeout).map_err(failed)?;
+    Ok(link)
+}
+
+/// How a connection begins, where there is something to prove.
+fn handshake(endpoint: &Endpoint, options: &Options) -> Option<Handshake> {
+    let proves = matches!(endpoint, Endpoint::Tcp(_)) && !options.secrets.is_empty();
+    proves.then(|| Handshake::new(options.secrets.clone(), Role::Client, &RealRng))
+}
+
+fn greet(link: &mut Link, handshake: &mut Handshake) -> Result<()> {
+    let mut buffer = [0; GREETING_BYTES];
+    loop {
+        let said = handshake.output();
+        if !said.is_empty() && link.send(&[IoSlice::new(&said)], None, false)? < said.len() {
+            return Err(Error::retry("greet: the connection takes nothing"));
+        }
+        let received = match link.receive(&mut buffer, Wait::Yes, &mut Vec::new()) {
+            Ok(0) => return Err(Error::retry("the server closed the connection")),
+            Ok(received) => received,
+            Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+                return Err(Error::retry("no answer in time: check the address and the network"));
+            }
+            Err(e) => return Err(e.into()),
+        };
+        if handshake.received(&buffer[..received])? {
+            return Ok(());
+        }
+    }
 }
 
 fn too_long(body_bytes: usize, room: usize) -> Error {

@@ -2,10 +2,12 @@
 //! server crate; server crates take the messages from here.
 //!
 //! ```no_run
-//! use holdfast_client::{Client, Endpoint, NewFile, Options};
+//! use holdfast_client::{Client, Endpoint, NewFile, Options, Secret};
 //!
 //! # fn main() -> holdfast_base::Result<()> {
-//! let mut client = Client::connect(&Endpoint::parse("127.0.0.1:7400")?, &Options::default())?;
+//! let secret = Secret::load("data/secret".as_ref())?;
+//! let options = Options { secrets: secret.into(), ..Options::default() };
+//! let mut client = Client::connect(&Endpoint::parse("127.0.0.1:7400")?, &options)?;
 //! client.put("/greeting", b"hello", &NewFile::default())?;
 //! assert_eq!(client.get("/greeting")?, b"hello");
 //! # Ok(())
@@ -26,5 +28,6 @@ pub mod wire;
 pub use client::{Client, NewFile, Ticket};
 pub use connection::{Connection, Options, RequestId, Response};
 pub use holdfast_env::net::Endpoint;
+pub use holdfast_env::{Secret, Secrets};
 pub use log::LogClient;
 pub use stream::{FileReader, FileWriter, MultiStream, Run};

@@ -28,6 +28,12 @@ pub const OP_RING: u16 = holdfast_env::net::OP_RING;
 /// lower effort: recovery's blocks wait behind others' bytes where the network tells them apart.
 pub const OP_YIELD: u16 = holdfast_env::net::OP_YIELD;
 
+/// `HELLO`: version, role and nonce; answered with the server's nonce and proof, see
+/// docs/formats/wire.md. Over TCP nothing else but a ping is answered before it and `PROVE`.
+pub const OP_HELLO: u16 = holdfast_env::net::OP_HELLO;
+/// `PROVE`: the client's proof; answered empty.
+pub const OP_PROVE: u16 = holdfast_env::net::OP_PROVE;
+
 /// `CLUSTER`: empty; answered with [`admin::Cluster`].
 pub const OP_CLUSTER: u16 = 0x0006;
 /// `ORDER`: [`admin::Order`]; answered empty.

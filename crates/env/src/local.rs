@@ -1,11 +1,12 @@
 //! Small questions to the machine that the standard library has no call for.
 
+use crate::planted;
 use std::ffi::CString;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::time::Duration;
 
@@ -118,6 +119,65 @@ pub fn connect_tcp(address: &str, timeout: Duration) -> io::Result<TcpStream> {
         }
     }
     Err(refused)
+}
+
+/// What a group and others may do with a file.
+const OTHERS: u32 = 0o077;
+
+/// From here on everything that this process makes is its owner's alone, from the first byte:
+/// files 0600, directories 0700, sockets too, whichever library makes them. For processes that
+/// keep data; before any thread starts, for it holds for all of them.
+pub fn keep_private() {
+    // SAFETY: takes a number, and cannot fail.
+    unsafe { libc::umask(if planted!("env.files-open-to-others") { 0 } else { OTHERS }) };
+}
+
+/// Makes a directory that only its owner may enter; takes others' rights from one that is there,
+/// which closes all that is below, whatever that was made with. One that belongs to somebody else
+/// is refused.
+#[expect(clippy::disallowed_methods, reason = "this is the seam")]
+pub fn make_private_dir(path: &Path) -> io::Result<()> {
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+    if planted!("env.an-open-directory-stays-open") { Ok(()) } else { take_rights(path) }
+}
+
+/// Takes the rights of others from a file that may be there.
+pub fn make_private_file(path: &Path) -> io::Result<()> {
+    match take_rights(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+fn take_rights(path: &Path) -> io::Result<()> {
+    let found = std::fs::metadata(path)?;
+    if found.mode() & OTHERS == 0 {
+        return Ok(());
+    }
+    let mode = found.mode() & 0o7777 & !OTHERS;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))
+}
+
+/// Removes a small file that [`write_private`] wrote.
+#[expect(clippy::disallowed_methods, reason = "this is the seam")]
+pub fn remove_file(path: &Path) -> io::Result<()> {
+    std::fs::remove_file(path)
+}
+
+/// Removes a directory with all that is in it.
+pub fn remove_tree(path: &Path) -> io::Result<()> {
+    std::fs::remove_dir_all(path)
+}
+
+/// A file of at most so many bytes.
+#[expect(clippy::disallowed_methods, reason = "this is the seam")]
+pub fn read_small(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    std::fs::File::open(path)?.take(bytes_max + 1).read_to_end(&mut bytes)?;
+    match bytes.len() as u64 > bytes_max {
+        true => Err(io::Error::new(io::ErrorKind::InvalidData, "it is too long")),
+        false => Ok(bytes),
+    }
 }
 
 /// Writes a small file that its owner alone may read, durably, in one step.

@@ -16,6 +16,7 @@ mod meter;
 mod out;
 mod parse;
 mod peers;
+mod proof;
 mod reactor;
 mod server;
 mod socket;
@@ -32,6 +33,7 @@ pub use peers::{
     Finished, NoPeers, PEER_BYTES_MAX, PEER_REQUESTS_MAX, PeerConnection, PeerDone, PeerReply,
     PeerRequest, Peers, SharedBody, TcpPeers,
 };
+pub use proof::{Handshake, OP_HELLO, OP_PROVE, Role, Who};
 pub use server::{Counters, Server, ServerConfig};
 pub use socket::{Endpoint, Socket, Wait};
 
@@ -101,6 +103,8 @@ pub const BATCH_REQUESTS_MAX: usize = 256;
 pub const BATCH_BYTES: u64 = 8 << 20;
 /// One receive of small frames.
 pub(crate) const RECEIVE_BYTES: usize = 512 << 10;
+/// What a peer may have sent of one request before it is known.
+pub(crate) const STRANGER_BYTES_MAX: usize = DIRECT_BYTES_MIN + (4 << 10);
 /// A body of this size that is not yet complete is received where it belongs; a smaller one is
 /// waited for in the buffer, and copied.
 pub(crate) const DIRECT_BYTES_MIN: usize = 16 << 10;

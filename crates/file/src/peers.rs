@@ -26,6 +26,13 @@ pub(crate) fn is_for_nodes(opcode: u16) -> bool {
         || matches!(opcode, peer::OP_PEER_HELLO | peer::OP_PEER_BEAT)
 }
 
+/// What a client hears that asks it.
+pub(crate) fn not_a_node(opcode: u16) -> Error {
+    Error::denied(format!(
+        "carry out operation {opcode:#06x}: nodes of the cluster alone ask for it: connect as one"
+    ))
+}
+
 fn said(message: &impl Encode) -> Result<PeerReply> {
     Ok(PeerReply { meta: message.to_bytes(), body: Vec::new() })
 }

@@ -2,13 +2,16 @@
 //! lock of the namespace, and those that wait for a disk or the log and are answered later.
 //! Runs on reactor threads and never blocks.
 
-use crate::peers::is_for_nodes;
+use crate::peers::{is_for_nodes, not_a_node};
 use holdfast_base::codec::Decode;
 use holdfast_base::frame::{Header, STALE};
 use holdfast_base::{Error, Result};
 use holdfast_client::wire;
 use holdfast_cluster::{Namespace, Node};
-use holdfast_env::net::{Batch, Body, BodyTarget, ConnectionId, Parts, Reply, Response, Service};
+use holdfast_env::net::{
+    Batch, Body, BodyTarget, ConnectionId, Parts, Reply, Response, Service, Who,
+};
+use holdfast_env::planted;
 use holdfast_env::region::Region;
 use holdfast_log::LogHost;
 use std::sync::Arc;
@@ -141,6 +144,13 @@ impl Service for FileService {
         }
         for i in later {
             let header = *batch.header(i);
+            if is_for_nodes(header.opcode)
+                && batch.who() != Who::Node
+                && !planted!("file.clients-as-nodes")
+            {
+                batch.reply_error(i, &not_a_node(header.opcode));
+                continue;
+            }
             let (body, reply) = (batch.take_body(i), batch.defer(i));
             self.later(&header, batch.meta(i), body, reply);
         }

@@ -246,7 +246,7 @@ impl Bench {
     }
 
     fn connection(&self) -> Result<Connection> {
-        let options = Options { spin: self.options.spin, ..Options::default() };
+        let options = Options { spin: self.options.spin, ..crate::secrets::options() };
         Connection::connect_with(&self.server.endpoint(self.local)?, options)
     }
 

@@ -5,7 +5,7 @@ use crate::output::Output;
 use clap::{Args, Subcommand};
 use holdfast_base::units::format_bytes;
 use holdfast_base::{Error, Result};
-use holdfast_env::RealClock;
+use holdfast_env::{RealClock, local};
 use holdfast_s3::{
     CREDENTIALS_FILE, Client, Credentials, Endpoint, REGION, Request, Signer, element, elements,
 };
@@ -134,7 +134,7 @@ pub enum S3Command {
 
 #[derive(Subcommand, Debug)]
 pub enum User {
-    /// Make a user with a first key, which is shown once
+    /// Make a user with a first key, which is written to a file
     Add(NewKey),
     /// List users and their keys
     Ls,
@@ -144,7 +144,7 @@ pub enum User {
 
 #[derive(Subcommand, Debug)]
 pub enum Key {
-    /// Give a user a further key, which is shown once
+    /// Give a user a further key, which is written to a file
     Add(NewKey),
     /// List keys
     Ls,
@@ -164,6 +164,9 @@ pub struct NewKey {
     /// May use this bucket as its owner; other buckets are closed
     #[arg(long = "bucket", value_name = "BUCKET")]
     pub buckets: Vec<String>,
+    /// Where the key goes, for nobody else to read [default: ACCESS_KEY.json in this directory]
+    #[arg(long, value_name = "FILE")]
+    pub to: Option<PathBuf>,
 }
 
 impl Access {
@@ -461,9 +464,23 @@ pub fn users(s3: &S3, out: &mut Output) -> Result<()> {
             });
             let made = ask(&mut client, "add-key", &asked)?;
             let text = |name: &str| made[name].as_str().unwrap_or_default().to_owned();
+            let made = Credentials {
+                access_key: text("access_key"),
+                secret_key: text("secret_key"),
+                endpoint: s3.access.credentials()?.endpoint,
+            };
+            let name = &made.access_key;
+            let file = new.to.clone().unwrap_or_else(|| format!("{name}.json").into());
+            // What is printed ends in logs and in scrollback.
+            local::write_private(&file, made.text().as_bytes()).map_err(|e| {
+                Error::from(e).context(format_args!(
+                    "keep the key in `{}`; remove it with `holdfast s3 key rm {name}`",
+                    file.display()
+                ))
+            })?;
             out.line(
-                || format!("access key {}\nsecret key {}", text("access_key"), text("secret_key")),
-                || made.clone(),
+                || format!("access key {name}\nits secret key is in {}", file.display()),
+                || json!({"access_key": name, "user": new.user, "file": file.display().to_string()}),
             )
         }
         S3Command::User(User::Ls) | S3Command::Key(Key::Ls) => {

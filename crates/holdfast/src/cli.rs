@@ -10,6 +10,10 @@ pub struct Cli {
     /// Node to talk to: HOST:PORT or unix:/path, several with commas [default: unix:data/holdfast.sock, then 127.0.0.1:7400]
     #[arg(long, global = true, env = "HOLDFAST_SERVER", value_name = "ADDR")]
     pub server: Option<String>,
+    /// The secret of the nodes to talk to over TCP, or of the cluster to join: the file `secret` of
+    /// a data directory [default: the one beside a socket, in data or in dev]
+    #[arg(long, global = true, env = "HOLDFAST_SECRET_FILE", value_name = "FILE")]
+    pub secret: Option<PathBuf>,
     /// Print JSON, one object a line
     #[arg(long, global = true)]
     pub json: bool,

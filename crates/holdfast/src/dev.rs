@@ -54,6 +54,7 @@ pub fn run(dev: &Dev, out: &mut Output) -> Result<()> {
 /// Starts every node and serves orders until a signal.
 fn start(dev: &Dev, out: &mut Output) -> Result<()> {
     signals::block_shutdown_signals();
+    holdfast_env::local::keep_private();
     if dev.nodes == 0 || dev.nodes > NODES_MAX {
         return Err(Error::invalid(format!(
             "start {} nodes: choose 1 to {NODES_MAX} with --nodes",

@@ -1,14 +1,18 @@
 //! The HTTP port: health for load balancers, metrics for Prometheus.
 
+use crate::secrets::HTTP_TOKEN;
 use axum::Router;
-use axum::extract::State;
+use axum::extract::{Request, State};
 use axum::http::StatusCode;
-use axum::response::IntoResponse;
+use axum::http::header::{AUTHORIZATION, WWW_AUTHENTICATE};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use holdfast_base::Result;
 use holdfast_client::wire::admin::{Status, Store};
 use holdfast_cluster::Condition;
 use holdfast_env::runtime::{self, Runtime};
+use holdfast_env::{Secret, planted};
 use holdfast_file::FileService;
 use holdfast_s3::{Hot, HotCounts};
 use prometheus_client::encoding::text::encode;
@@ -27,15 +31,34 @@ pub type Faces =
 
 type Sources = (Arc<FileService>, Faces);
 
-pub fn start(address: SocketAddr, service: Arc<FileService>, faces: Faces) -> Result<Runtime> {
+pub fn start(
+    address: SocketAddr,
+    service: Arc<FileService>,
+    faces: Faces,
+    secret: &Secret,
+) -> Result<Runtime> {
     let router = Router::new()
         .route("/health", get(health))
         .route("/metrics", get(metrics))
+        .layer(middleware::from_fn_with_state(secret.clone(), admit))
         .with_state((service, faces));
     runtime::serve("http", address, move |listener| async move {
         // Ends with the runtime; an accept error is retried inside.
         let _ = axum::serve(listener, router).await;
     })
+}
+
+/// Everybody may ask for health; for the rest one needs the token.
+async fn admit(State(secret): State<Secret>, request: Request, next: Next) -> Response {
+    let given = request.headers().get(AUTHORIZATION).map(|value| value.as_bytes());
+    let open = request.uri().path() == "/health" || planted!("holdfast.metrics-for-everybody");
+    if open || given.is_some_and(|given| secret.is_bearer(given)) {
+        return next.run(request).await;
+    }
+    let why = format!(
+        "send `Authorization: Bearer TOKEN`, with the token in the file `{HTTP_TOKEN}` of the data directory\n"
+    );
+    (StatusCode::UNAUTHORIZED, [(WWW_AUTHENTICATE, "Bearer")], why).into_response()
 }
 
 /// 200 while the node does all of its work, else 503 and a line for each thing that keeps it.

@@ -20,12 +20,14 @@ mod output;
 mod recovery;
 mod route;
 mod s3;
+mod secrets;
 mod sim;
 mod sort;
 mod up;
 
 use clap::Parser;
 use cli::{Cli, Command};
+use holdfast_base::text::shown_lines;
 use holdfast_base::{Error, Result};
 use holdfast_client::{Client, Endpoint, Options};
 use output::Output;
@@ -39,7 +41,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(_) if output::reader_is_gone() => ExitCode::SUCCESS,
         Err(e) => {
-            eprintln!("holdfast: {e}");
+            eprintln!("holdfast: {}", shown_lines(&e.message));
             ExitCode::from(1)
         }
     }
@@ -47,15 +49,17 @@ fn main() -> ExitCode {
 
 fn run(cli: &Cli) -> Result<()> {
     let mut out = Output::new(cli.json);
+    secrets::find(cli)?;
+    let secret = cli.secret.as_deref();
     match &cli.command {
-        Command::Up(up) => up::run(up, None, &mut out),
+        Command::Up(up) => up::run(up, None, secret, &mut out),
         Command::Dev(dev) => dev::run(dev, &mut out),
         Command::Demo(options) => demo::run(options, &mut out),
         Command::Node(cli::Node::Run { up, join, attached }) => {
             if *attached {
                 up::end_with_input()?;
             }
-            up::run(up, join.as_deref(), &mut out)
+            up::run(up, join.as_deref(), secret, &mut out)
         }
         Command::Node(command) => node::run(&mut connect(cli)?, command, &mut out),
         Command::Recovery(command) => recovery::run(&mut connect(cli)?, command, &mut out),
@@ -121,7 +125,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// The node that was named, or the local one: its socket below `data`, else its port.
 fn connect(cli: &Cli) -> Result<Client> {
     // While a node of the cluster dies or returns, people would only type it again.
-    let mut options = Options { patience: PATIENCE, ..Options::default() };
+    let mut options = Options { patience: PATIENCE, ..secrets::options() };
     if let Some(servers) = &cli.server {
         // The first that answers; the others are where to go on when it does not any more.
         let mut nodes = servers.split(',').map(Endpoint::parse).collect::<Result<Vec<_>>>()?;

@@ -212,7 +212,7 @@ pub fn leader(client: &mut Client) -> Result<Cluster> {
     let address = seen.nodes.iter().find(|node| node.node == leader).map(|node| &node.address);
     let Some(address) = address else { return Ok(seen) };
     let endpoint = holdfast_client::Endpoint::parse(address)?;
-    Client::connect(&endpoint, &holdfast_client::Options::default())?.cluster()
+    Client::connect(&endpoint, &crate::secrets::options())?.cluster()
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use crate::config::Config;
 use holdfast_base::{Error, Result};
 use holdfast_blob::{Blobs, BlobsOptions, Housekeeping, Prober};
 use holdfast_cluster::Node;
+use holdfast_env::Secret;
 use holdfast_env::tasks::{self, Stop, Task};
 use holdfast_s3::{Credentials, Hot, Lifecycle, Limits, Server};
 use std::path::Path;
@@ -22,11 +23,16 @@ pub struct S3 {
 }
 
 /// Nothing if it is switched off.
-pub fn start(config: &Config, data: &Path, node: &Arc<Node>) -> Result<Option<S3>> {
+pub fn start(
+    config: &Config,
+    data: &Path,
+    node: &Arc<Node>,
+    secret: &Secret,
+) -> Result<Option<S3>> {
     let Some(address) = config.address(config.s3_port) else { return Ok(None) };
     let doing = |e: Error| e.context("start S3 (`s3_port`, 0 for none)");
     let (cache_bytes, class) = (config.s3_cache_bytes(), config.s3_class());
-    let options = BlobsOptions { cache_bytes, class, ..BlobsOptions::new(data) };
+    let options = BlobsOptions { cache_bytes, class, ..BlobsOptions::new(data, secret.clone()) };
     let blobs = Blobs::open(node, &options).map_err(doing)?;
     let endpoint = format!("http://{address}");
     let credentials = holdfast_s3::find_or_make(&*node.machine.disk, data, &blobs, &endpoint);
@@ -56,10 +62,13 @@ impl S3 {
     }
 
     /// For whoever has the AWS command line.
-    pub fn lines_to_try(&self) -> String {
-        let Credentials { access_key, secret_key, endpoint } = &self.credentials;
+    pub fn lines_to_try(&self, data: &Path) -> String {
+        let endpoint = &self.credentials.endpoint;
+        let file = data.join(holdfast_s3::CREDENTIALS_FILE);
+        let file = file.display();
+        // The keys stay in their file: what is printed here ends in logs.
         format!(
-            "  export AWS_ACCESS_KEY_ID={access_key} AWS_SECRET_ACCESS_KEY={secret_key} AWS_REGION={}\n  \
+            "  export AWS_REGION={} AWS_ACCESS_KEY_ID=$(jq -r .access_key {file}) AWS_SECRET_ACCESS_KEY=$(jq -r .secret_key {file})\n  \
              aws --endpoint-url {endpoint} s3 mb s3://photos\n  \
              aws --endpoint-url {endpoint} s3 cp README.md s3://photos/readme\n",
             holdfast_s3::REGION

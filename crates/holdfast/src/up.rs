@@ -5,15 +5,15 @@ use crate::cli::Up;
 use crate::config::{Config, SOCKET};
 use crate::http;
 use crate::output::Output;
-use crate::s3;
-use holdfast_base::ids::StoreId;
+use crate::{s3, secrets};
+use holdfast_base::ids::{Index, StoreId};
 use holdfast_base::{Error, Result};
 use holdfast_cluster::liveness::LivenessOptions;
 use holdfast_cluster::{Keeper, KeeperOptions, Machine, Member, MemberOptions, Node, NodeConfig};
 use holdfast_env::net::{Meter, NoPeers, Server, ServerConfig, TcpPeers};
 use holdfast_env::region::Region;
 use holdfast_env::tasks::{self, Stop};
-use holdfast_env::{RealClock, RealDisk, RealRng, Rng, signals};
+use holdfast_env::{Disk, RealClock, RealDisk, RealRng, Rng, Secret, local, signals};
 use holdfast_file::FileService;
 use holdfast_log::FoldOptions;
 use std::path::Path;
@@ -25,9 +25,10 @@ const KEEP: Duration = Duration::from_secs(1);
 /// Time between two rounds of a member of a cluster: several a beat.
 const MEMBER: Duration = Duration::from_millis(40);
 
-pub fn run(up: &Up, join: Option<&str>, out: &mut Output) -> Result<()> {
+pub fn run(up: &Up, join: Option<&str>, secret: Option<&Path>, out: &mut Output) -> Result<()> {
     // Before any thread starts, so that only the one that waits for them gets signals.
     signals::block_shutdown_signals();
+    local::keep_private();
     let mut config = Config::load(&up.data)?;
     if let Some(listen) = &up.listen {
         config.listen = listen.parse().map_err(|_| {
@@ -40,9 +41,11 @@ pub fn run(up: &Up, join: Option<&str>, out: &mut Output) -> Result<()> {
         config.join = join.to_owned();
         config.check()?;
     }
+    let (secret, new) = secrets::of_node(&up.data, secret, &config.join)?;
     let clock = Arc::new(RealClock::new());
     let meter = Arc::new(Meter::default());
-    let peers = Arc::new(TcpPeers::metered(clock.clone(), Some(meter.clone()))?);
+    let peers = TcpPeers::guarded(clock.clone(), Some(meter.clone()), secret.clone().into())?;
+    let peers = Arc::new(peers);
     let rng = Arc::new(RealRng);
     let machine = Machine { disk: Arc::new(RealDisk), clock, rng, peers, meter };
     let region = match config.dram_bytes() {
@@ -52,7 +55,9 @@ pub fn run(up: &Up, join: Option<&str>, out: &mut Output) -> Result<()> {
     if let Some(region) = region.as_ref().filter(|_| config.dram_populate) {
         region.populate()?;
     }
-    let node = Node::open(machine.clone(), &node_config(&config, &up.data), region.clone())?;
+    let opening = node_config(&config, &up.data);
+    let prepare = || prepare(&up.data, &config, &secret, new);
+    let node = Node::open_prepared(machine.clone(), &opening, region.clone(), &prepare)?;
     let service = FileService::new(node.clone(), region);
     let service = Arc::new(if config.dev { service.for_development() } else { service });
     let server_config = ServerConfig {
@@ -61,16 +66,17 @@ pub fn run(up: &Up, join: Option<&str>, out: &mut Output) -> Result<()> {
         reactors: reactors(&config),
         spin: config.spin,
         meter: Some(machine.meter.clone()),
+        secret: Some(secret.clone()),
         ..ServerConfig::default()
     };
     let server = Server::start(server_config, service.clone(), machine.clock.clone())?;
     let cache = start_cache(&config, &machine)?;
-    let s3 = s3::start(&config, &up.data, &node)?;
+    let s3 = s3::start(&config, &up.data, &node, &secret)?;
     let http = match config.address(config.http_port) {
         Some(address) => {
             let cache = cache.as_ref().map(|cache| (cache.store.clone(), cache.shared.clone()));
             let hot = s3.as_ref().map(|s3| s3.hot().clone());
-            Some(http::start(address, service.clone(), (cache, hot))?)
+            Some(http::start(address, service.clone(), (cache, hot), &secret)?)
         }
         None => None,
     };
@@ -99,6 +105,33 @@ pub fn run(up: &Up, join: Option<&str>, out: &mut Output) -> Result<()> {
         s3.end()?;
     }
     node.retire();
+    Ok(())
+}
+
+/// Closes the directories to all but their owner, and makes the secret theirs.
+fn prepare(data: &Path, config: &Config, secret: &Secret, new: bool) -> Result<()> {
+    secrets::close(data)?;
+    for directory in &config.disks {
+        secrets::close(directory)?;
+    }
+    if new {
+        secrets::begin(data, secret)?;
+        seal_what_is_in_clear(data, secret)?;
+    }
+    secrets::keep(data, secret)
+}
+
+/// What a build from before there were secrets has left: keys of S3 in the log, and in the index
+/// that was folded from it, which is folded anew.
+fn seal_what_is_in_clear(data: &Path, secret: &Secret) -> Result<()> {
+    let disk: Arc<dyn Disk> = Arc::new(RealDisk);
+    let log = holdfast_blob::seal_log(&disk, &data.join("log"), secret, &RealRng)?;
+    // Of a trimmed topic the index is all that there is: its rows are sealed when it opens.
+    let index = holdfast_blob::BlobsOptions::new(data, secret.clone()).place;
+    if log.is_none_or(|log| log.first == Index(1)) && disk.exists(&index)? {
+        local::remove_tree(&index)
+            .map_err(|e| Error::from(e).context(format_args!("remove `{}`", index.display())))?;
+    }
     Ok(())
 }
 
@@ -220,13 +253,15 @@ fn announce(
         };
         listens("native protocol", socket.display().to_string());
         if let Some(native) = native {
-            listens("", native.to_string());
+            listens("", format!("{native} for who has {}", up.data.join(secrets::FILE).display()));
         }
         if let Some(http) = http {
             listens("metrics and health", format!("http://{http}/metrics and /health"));
+            let token = up.data.join(secrets::HTTP_TOKEN);
+            listens("", format!("metrics for who sends the token in {}", token.display()));
         }
         if let Some(cache) = cache {
-            listens("cache (memcached)", cache.to_string());
+            listens("cache (memcached)", format!("{cache}, open to every user of this machine"));
         }
         if let Some(s3) = s3 {
             listens("S3", s3.credentials.endpoint.clone());
@@ -249,7 +284,7 @@ fn announce(
             text.push_str(&format!("  {}{server} {line}\n", program()));
         }
         if let Some(s3) = s3 {
-            text.push_str(&s3.lines_to_try());
+            text.push_str(&s3.lines_to_try(&up.data));
         }
         text.push_str("ready; press Ctrl-C to end");
         text
@@ -275,6 +310,7 @@ fn program() -> String {
 
 /// Opens a data directory that no node uses, reads every stored byte, and lists what is wrong.
 pub fn check(data: &Path) -> Result<Vec<String>> {
+    local::keep_private();
     let config = Config::load(data)?;
     if !config.join.is_empty() {
         return Err(Error::unsupported(format!(

@@ -31,7 +31,8 @@ impl Credentials {
         })
     }
 
-    fn text(&self) -> String {
+    /// The inverse.
+    pub fn text(&self) -> String {
         let value = json!({
             "access_key": self.access_key,
             "secret_key": self.secret_key,

@@ -4,9 +4,12 @@
 
 use super::core::Core;
 use super::intake::Intake;
-use super::{Options, RECONNECT_PAUSE_MAX, RequestId, Response, check_body, connect_error};
+use super::{
+    GREETING_BYTES, Options, RECONNECT_PAUSE_MAX, RequestId, Response, check_body, connect_error,
+    handshake,
+};
 use holdfast_base::{Error, Kind, Result};
-use holdfast_env::net::{Endpoint, Wait};
+use holdfast_env::net::{Endpoint, Handshake, Wait};
 use holdfast_env::runtime::{self, AsyncLink, Timer};
 use std::collections::HashMap;
 use std::future::poll_fn;
@@ -245,7 +248,44 @@ impl State {
 
 async fn open(endpoint: &Endpoint, options: &Options) -> Result<AsyncLink> {
     let link = AsyncLink::connect(endpoint, options.connect_timeout).await;
-    link.map_err(|e| connect_error(endpoint, &e))
+    let mut link = link.map_err(|e| connect_error(endpoint, &e))?;
+    if let Some(handshake) = handshake(endpoint, options) {
+        let greeted = greet(&mut link, handshake, options.connect_timeout).await;
+        greeted.map_err(|e| e.context(format!("connect to `{endpoint}`")))?;
+    }
+    Ok(link)
+}
+
+async fn greet(
+    link: &mut AsyncLink,
+    mut handshake: Handshake,
+    timeout: std::time::Duration,
+) -> Result<()> {
+    let mut buffer = [0; GREETING_BYTES];
+    let mut timer = Timer::after(timeout);
+    loop {
+        let said = handshake.output();
+        if !said.is_empty() {
+            let parts = [IoSlice::new(&said)];
+            let sent = poll_fn(|cx| link.poll_send(cx, |link| link.send(&parts, None, false)));
+            if sent.await? < said.len() {
+                return Err(Error::retry("greet: the connection takes nothing"));
+            }
+        }
+        let received = poll_fn(|cx| {
+            if timer.poll(cx).is_ready() {
+                return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+            }
+            link.poll_receive(cx, |link| link.receive(&mut buffer, Wait::No, &mut Vec::new()))
+        });
+        let received = match received.await {
+            Ok(0) => return Err(Error::retry("the server closed the connection")),
+            other => other?,
+        };
+        if handshake.received(&buffer[..received])? {
+            return Ok(());
+        }
+    }
 }
 
 /// The task: exchanges bytes, and connects anew when that fails.

@@ -123,9 +123,21 @@ impl Node {
         config: &NodeConfig,
         region: Option<Arc<Region>>,
     ) -> Result<Arc<Node>> {
+        Node::open_prepared(machine, config, region, &|| Ok(()))
+    }
+
+    /// As [`Node::open`]. `prepare` is called once the directory is known to be this process's own,
+    /// before anything in it is opened.
+    pub fn open_prepared(
+        machine: Machine,
+        config: &NodeConfig,
+        region: Option<Arc<Region>>,
+        prepare: &dyn Fn() -> Result<()>,
+    ) -> Result<Arc<Node>> {
         let data = &config.data;
         let doing = |e: Error| e.context(format_args!("open data directory `{}`", data.display()));
         let lock = claim(&*machine.disk, data).map_err(doing)?;
+        prepare().map_err(doing)?;
         let cuts = Arc::new(Cuts::default());
         let peers = Arc::new(Cut { peers: machine.peers.clone(), cuts: cuts.clone() });
         let machine = Machine { peers, ..machine };

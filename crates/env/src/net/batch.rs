@@ -5,6 +5,7 @@ use super::connection::Waiting;
 use super::mailbox::{Mailbox, Reply};
 use super::message::{Body, Parts};
 use super::out::{Address, Out};
+use super::proof::Who;
 use crate::Clock;
 use crate::region::RegionMut;
 use holdfast_base::frame::{FrameKind, Header};
@@ -44,6 +45,7 @@ impl Request {
 /// Answering one twice panics: it is a bug of the service.
 pub struct Batch<'a> {
     pub(super) connection: ConnectionId,
+    pub(super) who: Who,
     pub(super) is_unix: bool,
     pub(super) data: &'a [u8],
     pub(super) requests: &'a mut [Request],
@@ -68,6 +70,11 @@ impl<'a> Batch<'a> {
 
     pub fn connection(&self) -> ConnectionId {
         self.connection
+    }
+
+    /// Who asks.
+    pub fn who(&self) -> Who {
+        self.who
     }
 
     /// Whether descriptors can be passed: the peer is on this host and of this user.

@@ -4,11 +4,13 @@
 use super::link::Link;
 use super::mailbox::DeferredKey;
 use super::out::{Address, Out};
+use super::proof::{Guard, OP_HELLO, OP_PROVE, Who, refusal};
 use super::socket::Wait;
 use super::{BATCH_BYTES, BATCH_REQUESTS_MAX, ConnectionId};
 use crate::region::RegionMut;
 use crate::ring::Ring;
-use holdfast_base::frame::Header;
+use crate::{RealRng, Secret};
+use holdfast_base::frame::{FrameKind, Header};
 use holdfast_base::{Error, Result};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -16,6 +18,9 @@ use std::os::fd::OwnedFd;
 pub(super) struct Connection {
     pub link: Link,
     pub id: ConnectionId,
+    /// Nobody until the secret is proved.
+    pub who: Option<Who>,
+    guard: Option<Box<Guard>>,
     /// What epoll was told to watch.
     pub interest: u32,
     /// Received and not yet parsed; no memory while the peer is idle.
@@ -80,10 +85,19 @@ pub(super) enum Receiving {
 }
 
 impl Connection {
-    pub fn new(link: Link, id: ConnectionId) -> Connection {
+    /// `secret` is what has to be proved over TCP, if anything has.
+    pub fn new(link: Link, id: ConnectionId, secret: &Option<Secret>) -> Connection {
+        let who = match secret {
+            _ if link.socket.is_unix() => Some(Who::Owner),
+            Some(_) => None,
+            None => Some(Who::Node),
+        };
+        let guard = secret.clone().filter(|_| who.is_none()).map(|s| Box::new(Guard::new(s)));
         Connection {
             link,
             id,
+            who,
+            guard,
             interest: 0,
             stash: Vec::new(),
             stash_need: 0,
@@ -97,6 +111,29 @@ impl Connection {
             large: false,
             batch_requests: FIRST_BATCH_REQUESTS,
         }
+    }
+
+    /// Answers a request of somebody who is not known: the greeting and the proof, and a refusal to
+    /// everything else. After an error the connection is of no use.
+    pub fn greet(&mut self, header: &Header, meta: &[u8]) -> Result<()> {
+        let Header { opcode, request_id, .. } = *header;
+        let to = Address { kind: FrameKind::Response, opcode, request_id };
+        let Some(guard) = &mut self.guard else {
+            return Err(Error::bug("greet: the connection has no guard"));
+        };
+        match opcode {
+            OP_HELLO => match guard.hello(&RealRng, meta) {
+                Ok(answer) => self.out.push(to, |m| m.extend_from_slice(&answer), ().into()),
+                Err(e) => self.out.push_error(to, &e),
+            },
+            OP_PROVE => {
+                let who = guard.prove(meta).inspect_err(|e| self.out.push_error(to, e))?;
+                (self.who, self.guard) = (Some(who), None);
+                self.out.push(to, |_| {}, ().into());
+            }
+            _ => self.out.push_error(to, &refusal()),
+        }
+        Ok(())
     }
 
     /// Takes note of a batch whose answers made `bytes`. What a request will be answered with is

@@ -8,6 +8,7 @@ use super::connection::{Load, Waiting, answer, deadline_passed};
 use super::mailbox::{Mailbox, Message};
 use super::out::{Address, Out};
 use super::parse::{self, Next};
+use super::proof::Who;
 use super::reactor::input::{begin, push_whole};
 use super::{BATCH_BYTES, BATCH_REQUESTS_MAX, ConnectionId, OP_PING, OP_RING, OP_YIELD, Service};
 use crate::Clock;
@@ -174,6 +175,8 @@ impl Inline {
         state.out.label = self.service.label();
         let mut batch = Batch {
             connection: self.id,
+            // Nobody else is in here.
+            who: Who::Node,
             is_unix: false,
             data,
             requests: &mut state.requests,

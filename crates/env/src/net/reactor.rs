@@ -266,8 +266,9 @@ impl Reactor {
     fn open(&mut self, socket: Socket) {
         let id = ConnectionId(self.shared.next_connection.fetch_add(1, Ordering::Relaxed));
         let raw = socket.raw();
-        let mut connection =
-            Box::new(Connection::new(Link::metered(socket, &self.shared.config.meter), id));
+        let config = &self.shared.config;
+        let link = Link::metered(socket, &config.meter);
+        let mut connection = Box::new(Connection::new(link, id, &config.secret));
         connection.interest = libc::EPOLLIN as u32;
         let slot = self.free.pop().unwrap_or_else(|| {
             self.connections.push(None);

@@ -5,7 +5,7 @@ use super::mailbox::{Mailbox, Message};
 use super::meter::Meter;
 use super::reactor::{Reactor, Shared};
 use super::{CONNECTIONS_MAX, Service};
-use crate::{Clock, tasks};
+use crate::{Clock, Secret, tasks};
 use holdfast_base::limits::{CONNECTION_BYTES_MAX, CONNECTION_REQUESTS_MAX};
 use holdfast_base::{Error, Result};
 use std::net::SocketAddr;
@@ -29,6 +29,8 @@ pub struct ServerConfig {
     pub shutdown_grace: Duration,
     /// Counts the bytes of TCP connections.
     pub meter: Option<Arc<Meter>>,
+    /// What who connects over TCP has to prove. Without one, as in tests, everybody is a node.
+    pub secret: Option<Secret>,
 }
 
 impl Default for ServerConfig {
@@ -44,6 +46,7 @@ impl Default for ServerConfig {
             connection_requests_max: CONNECTION_REQUESTS_MAX,
             shutdown_grace: Duration::from_secs(5),
             meter: None,
+            secret: None,
         }
     }
 }

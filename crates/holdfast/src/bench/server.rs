@@ -3,6 +3,7 @@
 
 use super::process::Process;
 use crate::config::FILE;
+use crate::secrets;
 use holdfast_base::Result;
 use holdfast_client::{Client, Endpoint, Options};
 use std::net::TcpListener;
@@ -38,6 +39,7 @@ impl Server {
         let process = Process::up(&directory).inspect_err(|_| {
             let _ = std::fs::remove_dir_all(&directory);
         })?;
+        secrets::learn(&directory)?;
         let (tcp, socket) = (format!("127.0.0.1:{port}"), directory.join(crate::config::SOCKET));
         Ok(Server { process, tcp, socket, directory })
     }
@@ -54,7 +56,7 @@ impl Server {
     /// A connection; a local one maps the region too, if there is one, and goes through a shared
     /// ring if both sides spin.
     pub fn connect(&self, local: bool, mapped: bool, spin: bool) -> Result<Client> {
-        let options = Options { spin, ring: local && spin, ..Options::default() };
+        let options = Options { spin, ring: local && spin, ..secrets::options() };
         let mut client = Client::connect(&self.endpoint(local)?, &options)?;
         if local && mapped {
             client.map_region()?;

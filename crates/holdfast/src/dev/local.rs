@@ -5,6 +5,7 @@
 use super::control::Order;
 use super::supervisor::{Supervisor, free_ports};
 use crate::cli::Dev;
+use crate::secrets;
 use holdfast_base::{Error, Result};
 use holdfast_client::wire::admin::Cluster;
 use holdfast_client::{Client, Endpoint, Options};
@@ -80,7 +81,7 @@ impl LocalCluster {
     pub fn client(&self, node: usize) -> Result<Client> {
         let endpoint = |i: usize| Endpoint::parse(&self.address(1 + i % self.ports.len()));
         let others = (node..node + self.ports.len() - 1).map(endpoint).collect::<Result<_>>()?;
-        let options = Options { others, patience: PATIENCE, ..Options::default() };
+        let options = Options { others, patience: PATIENCE, ..secrets::options() };
         Client::connect(&endpoint(node - 1)?, &options)
     }
 
@@ -102,12 +103,14 @@ impl LocalCluster {
         let Some(node) = seen.nodes.iter().find(|node| Some(node.node) == leader) else {
             return Ok(seen);
         };
-        Client::connect(&Endpoint::parse(&node.address)?, &Options::default())?.cluster()
+        Client::connect(&Endpoint::parse(&node.address)?, &secrets::options())?.cluster()
     }
 
     /// `holdfast recovery set --rate BYTES`.
     pub fn set_repair_rate(&self, bytes_per_second: u64) -> Result<()> {
         let set = Command::new("/proc/self/exe")
+            .arg("--secret")
+            .arg(self.directory.join(secrets::FILE))
             .args(["--server", &self.address(1), "recovery", "set", "--rate"])
             .arg(bytes_per_second.to_string())
             .stdout(Stdio::null())

@@ -4,10 +4,11 @@
 use super::control::{Answer, NodeStatus, Order};
 use crate::cli::Dev;
 use crate::config::FILE;
+use crate::secrets;
 use holdfast_base::{Error, Result};
 use holdfast_client::wire::admin;
 use holdfast_client::{Client, Endpoint, Options};
-use holdfast_env::signals;
+use holdfast_env::{local, signals};
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -59,6 +60,9 @@ impl Supervisor {
 
     /// Starts every node, the one with the log first.
     pub fn launch_all(&self) -> Result<()> {
+        secrets::close(&self.dir)?;
+        secrets::of_cluster(&self.dir)?;
+        secrets::learn(&self.dir)?;
         for number in 1..=self.nodes.len() {
             let launched = self.launch(number)?;
             self.lock()[number - 1] = Some(launched);
@@ -75,13 +79,15 @@ impl Supervisor {
     }
 
     /// Starts a node and waits until it says that it is ready.
-    #[expect(clippy::disallowed_methods, reason = "settings of a cluster for development")]
     fn launch(&self, number: usize) -> Result<Running> {
         let node = &self.nodes[number - 1];
         let doing = |e: Error| e.context(format_args!("start node-{number}"));
-        std::fs::create_dir_all(&node.data).map_err(|e| doing(e.into()))?;
-        std::fs::write(node.data.join(FILE), &node.toml).map_err(|e| doing(e.into()))?;
+        secrets::close(&node.data).map_err(doing)?;
+        local::write_private(&node.data.join(FILE), node.toml.as_bytes())
+            .map_err(|e| doing(e.into()))?;
         let mut child = Command::new("/proc/self/exe")
+            .arg("--secret")
+            .arg(self.dir.join(secrets::FILE))
             .args(["--json", "node", "run", "--attached", "--data"])
             .arg(&node.data)
             // Never written to: its end tells the node that this process is gone.
@@ -176,7 +182,7 @@ impl Supervisor {
             let other = format!("127.0.0.1:{}", self.nodes[there - 1].native_port);
             let endpoint =
                 Endpoint::parse(&format!("127.0.0.1:{}", self.nodes[here - 1].native_port))?;
-            let options = Options { reconnects_max: 0, ..Options::default() };
+            let options = Options { reconnects_max: 0, ..secrets::options() };
             match Client::connect(&endpoint, &options) {
                 Ok(mut client) => client.order(&admin::Order::Cut { address: other, heal })?,
                 Err(_) if self.lock()[here - 1].is_none() => {}

@@ -1,7 +1,7 @@
 //! A cluster of real processes: files go in, nodes are killed and their disks erased, files come
 //! out, from any node that is left.
 
-use crate::common::{Finished, Scratch, binary, bytes, finish, signal};
+use crate::common::{Finished, Scratch, binary, bytes, finish, options, signal};
 use holdfast_base::ids::NodeId;
 use holdfast_client::wire::admin::Cluster;
 use holdfast_client::{Client, Endpoint, NewFile, Options};
@@ -9,7 +9,7 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout};
+use std::process::{Child, ChildStdout, Command};
 use std::sync::atomic::{AtomicU16, Ordering};
 
 const STEP: u16 = 100;
@@ -69,7 +69,7 @@ impl Dev {
     pub fn client(&self, node: u16, others: &[u16]) -> Client {
         let endpoint = |node: &u16| Endpoint::parse(&self.address(*node)).unwrap();
         let others = others.iter().map(endpoint).collect();
-        Client::connect(&endpoint(&node), &Options { others, ..Options::default() }).unwrap()
+        Client::connect(&endpoint(&node), &Options { others, ..options(&self.data) }).unwrap()
     }
 
     /// `holdfast dev WORDS` for this cluster.
@@ -77,8 +77,15 @@ impl Dev {
         finish(binary().args(["dev", "--data"]).arg(&self.data).args(words), b"")
     }
 
+    /// `holdfast`, let in by a node.
+    pub fn command(&self, node: u16) -> Command {
+        let mut command = binary();
+        command.args(["--server", &self.address(node), "--secret"]).arg(self.data.join("secret"));
+        command
+    }
+
     pub fn run(&self, node: u16, words: &[&str]) -> Finished {
-        finish(binary().args(["--server", &self.address(node)]).args(words), b"")
+        finish(self.command(node).args(words), b"")
     }
 
     /// Whether a node's process runs.
@@ -202,6 +209,8 @@ fn orders_to_a_cluster_that_make_no_sense_are_refused() {
     let data = scratch.path("dev").join("node-2");
     dev.order(&["kill", "2"]).ok();
     let join = other.address(1);
-    finish(binary().args(["node", "run", "--join", &join, "--data"]).arg(&data), b"")
+    let mut command = binary();
+    command.arg("--secret").arg(other.data.join("secret"));
+    finish(command.args(["node", "run", "--join", &join, "--data"]).arg(&data), b"")
         .refused(&["belongs to", "check the address"]);
 }

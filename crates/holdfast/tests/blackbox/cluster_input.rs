@@ -4,14 +4,15 @@
 use crate::cluster::Dev;
 use crate::common::{Finished, SETTINGS, Scratch, binary, free_port};
 use holdfast_base::codec::Encode;
-use holdfast_base::frame::{FrameKind, HEADER_BYTES, encode};
 use holdfast_client::wire::peer::{OP_PEER_HELLO, Welcome};
-use holdfast_client::{Client, Endpoint, NewFile, Options};
+use holdfast_client::{Client, Endpoint, NewFile, Options, Secret};
+use holdfast_env::net::{Batch, Server, ServerConfig, Service, Who};
+use holdfast_env::{RealClock, RealRng};
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpListener;
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout};
+use std::sync::Arc;
 
 /// A node that was started by hand.
 pub struct Joined {
@@ -21,8 +22,10 @@ pub struct Joined {
 }
 
 impl Joined {
-    pub fn start(data: &Path, join: &str) -> Result<Joined, Finished> {
+    /// `secret` is the file that the node is given.
+    pub fn start(data: &Path, join: &str, secret: &Path) -> Result<Joined, Finished> {
         let mut command = binary();
+        command.arg("--secret").arg(secret);
         command.args(["--json", "node", "run", "--join", join, "--data"]).arg(data);
         let mut child = command.spawn().unwrap();
         let mut stdout = BufReader::new(child.stdout.take().unwrap());
@@ -91,11 +94,24 @@ fn a_directory_of_another_version_is_refused_and_named() {
     let data = scratch.path("old");
     settings(&data, "old");
     fs::write(data.join("HOLDFAST"), "Holdfast data directory, format 9\n").unwrap();
-    refused(Joined::start(&data, &dev.address(1))).refused(&[
+    refused(Joined::start(&data, &dev.address(1), &dev.data.join("secret"))).refused(&[
         "format 9",
         "format 1",
         "use the build that made it",
     ]);
+}
+
+/// A node of a later build.
+struct Later;
+
+impl Service for Later {
+    fn handle(&self, batch: &mut Batch<'_>) {
+        for i in 0..batch.len() {
+            assert_eq!((batch.header(i).opcode, batch.who()), (OP_PEER_HELLO, Who::Node));
+            let welcome = Welcome { cluster: 7, log_host: "elsewhere:1".into(), data_format: 9 };
+            batch.reply(i, |out| welcome.encode(out), ());
+        }
+    }
 }
 
 /// Somebody answers, but of a build that keeps its data in another form.
@@ -104,23 +120,21 @@ fn a_cluster_of_another_version_is_not_joined() {
     let scratch = Scratch::new();
     let data = scratch.path("new");
     settings(&data, "new");
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap().to_string();
-    let log_host = address.clone();
-    let answering = std::thread::spawn(move || {
-        let (mut stream, _) = listener.accept().unwrap();
-        let mut head = [0; HEADER_BYTES];
-        stream.read_exact(&mut head).unwrap();
-        let id = u64::from_le_bytes(head[8..16].try_into().unwrap());
-        let welcome = Welcome { cluster: 7, log_host, data_format: 9 };
-        let mut out = Vec::new();
-        encode(&mut out, FrameKind::Response, OP_PEER_HELLO, id, 0, 0, |out| welcome.encode(out));
-        stream.write_all(&out).unwrap();
-        // Kept open until the node has gone.
-        let _ = stream.read(&mut head);
-    });
-    refused(Joined::start(&data, &address)).refused(&[&address, "format 9", "matching builds"]);
-    answering.join().unwrap();
+    let (secret, file) = (Secret::draw(&RealRng), scratch.path("secret"));
+    fs::write(&file, secret.text()).unwrap();
+    let config = ServerConfig {
+        tcp: vec!["127.0.0.1:0".parse().unwrap()],
+        secret: Some(secret),
+        ..ServerConfig::default()
+    };
+    let clock = Arc::new(RealClock::new());
+    let server = Server::start(config, Arc::new(Later), clock).unwrap();
+    let (secret, address) = (file, server.tcp_addresses()[0].to_string());
+    refused(Joined::start(&data, &address, &secret)).refused(&[
+        &address,
+        "format 9",
+        "matching builds",
+    ]);
 }
 
 #[test]
@@ -128,14 +142,17 @@ fn an_address_where_nobody_or_somebody_else_answers_is_named() {
     let scratch = Scratch::new();
     let data = scratch.path("lonely");
     settings(&data, "lonely");
+    let secret = scratch.path("secret");
+    fs::write(&secret, Secret::draw(&RealRng).text()).unwrap();
     let nobody = format!("127.0.0.1:{}", free_port());
-    let told = refused(Joined::start(&data, &nobody));
+    let told = refused(Joined::start(&data, &nobody, &secret));
     assert_eq!(told.code, Some(1), "{told:?}");
     for part in ["waits for the cluster", &nobody, "check the address"] {
         assert!(told.err.contains(part), "`{part}` is missing in {told:?}");
     }
     // Nodes do not prove who they are yet: other machines are not joined.
-    refused(Joined::start(&data, "192.0.2.1:7400")).refused(&["192.0.2.1:7400", "insecure = true"]);
+    refused(Joined::start(&data, "192.0.2.1:7400", &secret))
+        .refused(&["192.0.2.1:7400", "insecure = true"]);
 }
 
 /// A data directory was copied, and both are started: there is one node n2, the later one.
@@ -145,12 +162,12 @@ fn of_two_nodes_with_one_number_the_earlier_one_ends() {
     let dev = Dev::start(&scratch.path("dev"), 1);
     let (one, two) = (scratch.path("one"), scratch.path("two"));
     settings(&one, "twin");
-    drop(Joined::start(&one, &dev.address(1)).unwrap());
+    drop(Joined::start(&one, &dev.address(1), &dev.data.join("secret")).unwrap());
     copy_directory(&one, &two);
     settings(&two, "twin");
-    let earlier = Joined::start(&one, &dev.address(1)).unwrap();
+    let earlier = Joined::start(&one, &dev.address(1), &dev.data.join("secret")).unwrap();
     earlier.client().put("/by-one", b"one", &NewFile::default()).unwrap();
-    let later = Joined::start(&two, &dev.address(1)).unwrap();
+    let later = Joined::start(&two, &dev.address(1), &dev.data.join("secret")).unwrap();
     earlier.ended().refused(&["be node `n2`", "copies of one data directory"]);
     later.client().put("/by-two", b"two", &NewFile::default()).unwrap();
     assert_eq!(later.client().get("/by-one").unwrap(), b"one");

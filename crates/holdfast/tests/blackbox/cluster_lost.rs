@@ -3,6 +3,7 @@
 //! demonstration, which shows a person the same.
 
 use crate::cluster::{Dev, assert_same, make_tree};
+use crate::cluster_input::Joined;
 use crate::common::{Scratch, binary, bytes, finish, signal};
 use holdfast_base::ids::NodeId;
 use holdfast_client::NewFile;
@@ -60,9 +61,7 @@ fn a_cluster_loses_its_leader_and_its_gateways_while_somebody_reads() {
     });
     let leader = |dev: &Dev| dev.client(1, &[]).cluster().unwrap().leader.unwrap().0;
     let first = leader(&dev);
-    let gateway = dev.address(first as u16);
-    let put = ["--server", &gateway, "fs", "put", "-r", tree.to_str().unwrap(), "/tree"];
-    finish(binary().args(put), b"").ok();
+    dev.run(first as u16, &["fs", "put", "-r", tree.to_str().unwrap(), "/tree"]).ok();
 
     let (stop, reads) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
@@ -127,7 +126,7 @@ fn what_was_stored_on_one_node_is_copied_when_others_join() {
             "native_port = {port}\nhttp_port = 0\ncache_port = 0\ns3_port = 0\ndram = \"0\"\nhost = \"{name}\"\n"
         );
         fs::write(data.join("holdfast.toml"), settings).unwrap();
-        joined.push(crate::cluster_input::Joined::start(&data, &alone.address(1)).unwrap());
+        joined.push(Joined::start(&data, &alone.address(1), &alone.data.join("secret")).unwrap());
     }
     alone.until(1, "the early file has three copies", |cluster| {
         let with = cluster.nodes.iter().filter(|n| n.stores.iter().any(|s| s.replicas > 0));

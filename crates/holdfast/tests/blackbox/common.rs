@@ -1,7 +1,7 @@
 //! A node in a directory of its own, and the commands that talk to it.
 
 use holdfast_client::wire::admin::Status;
-use holdfast_client::{Client, Endpoint, Options};
+use holdfast_client::{Client, Endpoint, Options, Secret};
 use serde_json::Value;
 use std::ffi::OsStr;
 use std::fs;
@@ -74,7 +74,9 @@ impl Finished {
 /// `holdfast` with nothing of the environment that could change what it does.
 pub fn binary() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_holdfast"));
-    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("HOLDFAST_")) {
+    // But for a bug that is planted in it.
+    let changes = |name: &str| name.starts_with("HOLDFAST_") && name != "HOLDFAST_PLANTED";
+    for (name, _) in std::env::vars().filter(|(name, _)| changes(name)) {
         command.env_remove(name);
     }
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -124,7 +126,17 @@ impl Node {
         if fs::create_dir_all(data).is_ok() && !data.join("holdfast.toml").exists() {
             let _ = fs::write(data.join("holdfast.toml"), SETTINGS);
         }
-        let mut child = binary().args(["--json", "up", "--data"]).arg(data).spawn().unwrap();
+        Node::launch(binary().args(["--json", "up", "--data"]).arg(data), data)
+    }
+
+    /// By a command of the test's own that starts one in `data`.
+    pub fn start_by(command: &mut Command, data: &Path) -> Node {
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        Node::launch(command, data).unwrap_or_else(|e| panic!("the node did not start: {e:?}"))
+    }
+
+    fn launch(command: &mut Command, data: &Path) -> Result<Node, Finished> {
+        let mut child = command.spawn().unwrap();
         let mut stdout = BufReader::new(child.stdout.take().unwrap());
         let mut line = String::new();
         stdout.read_line(&mut line).unwrap();
@@ -213,6 +225,12 @@ impl Drop for Node {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// What lets a client in over TCP, from the directory that has the secret.
+pub fn options(directory: &Path) -> Options {
+    let secret = Secret::load(&directory.join("secret")).unwrap();
+    Options { secrets: secret.into(), ..Options::default() }
 }
 
 pub fn signal(pid: u32, name: &str) {

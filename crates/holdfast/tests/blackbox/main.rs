@@ -17,6 +17,7 @@ mod cluster_input;
 mod cluster_lost;
 mod common;
 mod full_disk;
+mod guard;
 mod health;
 mod http;
 mod import;

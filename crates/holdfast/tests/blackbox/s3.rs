@@ -125,12 +125,17 @@ fn users_may_what_their_keys_say() {
         finish(binary().args(["--json", "s3", "--data"]).arg(&data).args(words), b"")
     };
     blob(&data, &["mb", "photos"], b"").ok();
+    let to = scratch.path("ann.json");
+    let to = to.to_str().unwrap();
     let made: Value = serde_json::from_str(
-        &s3(&["user", "add", "ann", "--bucket", "photos", "--read-only"]).ok(),
+        &s3(&["user", "add", "ann", "--bucket", "photos", "--read-only", "--to", to]).ok(),
     )
     .unwrap();
+    assert!(made.get("secret_key").is_none(), "no secret is printed: {made}");
+    let written = std::fs::read_to_string(scratch.path("ann.json")).unwrap();
+    let written: Value = serde_json::from_str(&written).unwrap();
     let (key, secret) =
-        (made["access_key"].as_str().unwrap(), made["secret_key"].as_str().unwrap());
+        (made["access_key"].as_str().unwrap(), written["secret_key"].as_str().unwrap());
     let (endpoint, root, _) = credentials(&data);
     let ann = |words: &[&str]| {
         let mut command = binary();

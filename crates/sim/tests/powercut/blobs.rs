@@ -13,7 +13,7 @@ use holdfast_blob::{
 };
 use holdfast_cluster::{ClusterView, Keeper, KeeperOptions, Machine, Node, StoreState};
 use holdfast_env::net::NoPeers;
-use holdfast_env::{Rng, SeededRng};
+use holdfast_env::{Rng, Secret, SeededRng};
 use holdfast_sim::SimDisk;
 use holdfast_sim::powercut::{self, Layer, Life, Plan, Seen};
 use std::collections::BTreeMap;
@@ -40,6 +40,11 @@ pub struct BlobsLayer;
 const BUCKET: &str = "b";
 
 /// Runs a future whose answers come when the node is pumped.
+/// Seals the access keys; any will do.
+fn secret() -> Secret {
+    Secret::draw(&SeededRng::new(7))
+}
+
 fn finish<T>(node: &Node, future: impl Future<Output = T>) -> T {
     let mut future = pin!(future);
     for _ in 0..1000 {
@@ -80,7 +85,7 @@ impl Layer for BlobsLayer {
         let id = *model.id.get_or_insert(node.id);
         ensure(node.id == id, || format!("it was node {id} and is {} now", node.id))?;
         let index = Arc::new(MemoryIndex::default());
-        let opened = Blobs::with_index(&node, index, StorageClass::DEFAULT);
+        let opened = Blobs::with_index(&node, index, StorageClass::DEFAULT, secret());
         let blobs = powered!(disk, "open the blobs", opened);
         let made = finish(&node, blobs.create_bucket(BUCKET, "me", false));
         let made = match made {
@@ -339,7 +344,7 @@ fn a_store_that_fails_reads_time_and_again_is_made_read_only() {
     };
     let node = Node::open(machine, &config(), None).unwrap();
     let index = Arc::new(MemoryIndex::default());
-    let blobs = Blobs::with_index(&node, index, StorageClass::DEFAULT).unwrap();
+    let blobs = Blobs::with_index(&node, index, StorageClass::DEFAULT, secret()).unwrap();
     plain(finish(&node, blobs.create_bucket(BUCKET, "me", false))).unwrap();
     let mut writer = Writer::new(&blobs, BUCKET, "k", 3000);
     plain(finish(&node, writer.write(&noise(1, 3000)))).unwrap();

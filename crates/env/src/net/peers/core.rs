@@ -231,15 +231,23 @@ impl PeerConnection {
 
     /// The connection broke: everything outstanding fails, and what was not sent is dropped.
     pub fn fail(&mut self, why: &Error, finished: &mut Finished) {
-        let e = Error::retry(format!(
-            "ask `{}`: the connection broke ({why}): what was asked may or may not have been done",
-            self.address
-        ));
+        let e = Error::new(
+            kind_of(why),
+            format!(
+                "ask `{}`: the connection broke ({why}): what was asked may or may not have been done",
+                self.address
+            ),
+        );
         for waiting in std::mem::take(&mut self.waiting).into_values() {
             finished.extend(waiting.done.map(|done| (done, Err(e.clone()))));
         }
         *self = PeerConnection::new(&self.address);
     }
+}
+
+/// What a broken connection means for whoever asked: to ask again, unless it has to be let in first.
+pub(super) fn kind_of(why: &Error) -> Kind {
+    if why.kind == Kind::Denied { Kind::Denied } else { Kind::Retry }
 }
 
 fn error_of(header: &Header, meta: &[u8]) -> Error {

@@ -2,18 +2,19 @@
 //! connection says and what that means is the core's; this file dials, moves bytes, keeps time,
 //! and calls back. Callbacks run on its thread: they must not wait.
 
-use super::core::{Finished, PeerConnection};
+use super::core::{Finished, PeerConnection, kind_of};
 use super::dial;
 use super::{PeerDone, PeerRequest, Peers};
 use crate::net::OP_YIELD;
 use crate::net::link::Link;
 use crate::net::mailbox::Mailbox;
 use crate::net::meter::Meter;
+use crate::net::proof::{Handshake, Role};
 use crate::net::socket::Wait;
-use crate::{Clock, tasks};
+use crate::{Clock, RealRng, Secrets, tasks};
 use holdfast_base::{Error, Result};
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
-use std::io;
+use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -49,6 +50,7 @@ struct Shared {
     routes: Mutex<[HashMap<String, Arc<Route>>; 2]>,
     clock: Arc<dyn Clock>,
     meter: Option<Arc<Meter>>,
+    secrets: Secrets,
     /// Set by the thread itself, before it calls anybody back.
     thread: OnceLock<ThreadId>,
 }
@@ -103,17 +105,23 @@ enum Message {
 
 impl TcpPeers {
     pub fn start(clock: Arc<dyn Clock>) -> Result<TcpPeers> {
-        TcpPeers::metered(clock, None)
+        TcpPeers::guarded(clock, None, Secrets::default())
     }
 
-    /// As [`TcpPeers::start`]; `meter` counts what the connections carry.
-    pub fn metered(clock: Arc<dyn Clock>, meter: Option<Arc<Meter>>) -> Result<TcpPeers> {
+    /// As [`TcpPeers::start`]; `meter` counts what the connections carry, and each of them begins
+    /// with a proof of the cluster's secret, if there is one.
+    pub fn guarded(
+        clock: Arc<dyn Clock>,
+        meter: Option<Arc<Meter>>,
+        secrets: Secrets,
+    ) -> Result<TcpPeers> {
         let doing = |e: io::Error| Error::from(e).context("start the thread that asks peers");
         let shared = Arc::new(Shared {
             mailbox: Mailbox::new(false).map_err(doing)?,
             routes: Mutex::default(),
             clock,
             meter,
+            secrets,
             thread: OnceLock::new(),
         });
         let reactor = Reactor::new(shared.clone()).map_err(doing)?;
@@ -190,10 +198,27 @@ struct Peer {
 
 enum State {
     Idle,
-    Resolving { until_ns: u64 },
-    Dialling { link: Link, others: Vec<SocketAddr>, until_ns: u64 },
-    Connected { link: Link },
-    Resting { until_ns: u64, why: Error },
+    Resolving {
+        until_ns: u64,
+    },
+    Dialling {
+        link: Link,
+        others: Vec<SocketAddr>,
+        until_ns: u64,
+    },
+    /// Connected; both sides prove the secret, before any request.
+    Greeting {
+        link: Link,
+        handshake: Box<Handshake>,
+        until_ns: u64,
+    },
+    Connected {
+        link: Link,
+    },
+    Resting {
+        until_ns: u64,
+        why: Error,
+    },
 }
 
 /// Ordered by time, then by when it was asked for; the first one is the greatest.
@@ -309,7 +334,9 @@ impl Reactor {
     fn timeout_ms(&self) -> i32 {
         let limit = |peer: &Peer| {
             let state = match &peer.state {
-                State::Resolving { until_ns } | State::Dialling { until_ns, .. } => Some(*until_ns),
+                State::Resolving { until_ns }
+                | State::Dialling { until_ns, .. }
+                | State::Greeting { until_ns, .. } => Some(*until_ns),
                 _ => None,
             };
             [state, peer.core.next_deadline_ns()].into_iter().flatten().min()
@@ -434,8 +461,7 @@ impl Reactor {
                     if peer.route.yields {
                         link.socket.yield_to_others();
                     }
-                    peer.state = State::Connected { link };
-                    self.touched.push(number);
+                    self.connected(number, link);
                 }
                 Err(_) if !others.is_empty() => {
                     let others = std::mem::take(others);
@@ -443,6 +469,11 @@ impl Reactor {
                 }
                 Err(e) => self.broken(number, &Error::from(e).context("connect")),
             },
+            State::Greeting { .. } => {
+                if let Err(e) = self.greet(number) {
+                    self.broken(number, &e);
+                }
+            }
             State::Connected { .. } => {
                 if let Err(e) = self.receive(number) {
                     self.broken(number, &e);
@@ -452,6 +483,58 @@ impl Reactor {
             }
             _ => {}
         }
+    }
+
+    /// The way is there: greets, where there is a secret to prove.
+    fn connected(&mut self, number: u32, link: Link) {
+        let Some(peer) = self.peers.get_mut(&number) else { return };
+        let secrets = self.shared.secrets.clone();
+        if secrets.is_empty() {
+            peer.state = State::Connected { link };
+            return self.touched.push(number);
+        }
+        let handshake = Box::new(Handshake::new(secrets, Role::Node, &RealRng));
+        let until_ns = self.now_ns + DIAL_NS;
+        peer.state = State::Greeting { link, handshake, until_ns };
+        peer.interest = libc::EPOLLIN as u32;
+        let State::Greeting { link, .. } = &peer.state else { return };
+        let (raw, token) = (link.socket.raw(), token(number, peer.attempt));
+        let watched = watch(&self.epoll, libc::EPOLL_CTL_MOD, raw, peer.interest, token);
+        if let Err(e) = watched.map_err(Error::from).and_then(|()| self.say_greeting(number)) {
+            self.broken(number, &e);
+        }
+    }
+
+    /// Sends what the handshake has to say: so little that a socket without anything else in it
+    /// takes it whole.
+    fn say_greeting(&mut self, number: u32) -> Result<()> {
+        let Some(peer) = self.peers.get_mut(&number) else { return Ok(()) };
+        let State::Greeting { link, handshake, .. } = &mut peer.state else { return Ok(()) };
+        let said = handshake.output();
+        match said.is_empty() || link.send(&[IoSlice::new(&said)], None, false)? == said.len() {
+            true => Ok(()),
+            false => Err(Error::retry("greet: the connection takes nothing")),
+        }
+    }
+
+    /// One receive of a greeting's answer.
+    fn greet(&mut self, number: u32) -> Result<()> {
+        let Some(peer) = self.peers.get_mut(&number) else { return Ok(()) };
+        let State::Greeting { link, handshake, .. } = &mut peer.state else { return Ok(()) };
+        let received = match link.receive(&mut self.buffer, Wait::No, &mut Vec::new()) {
+            Ok(0) => return Err(Error::retry("it was closed")),
+            Ok(received) => received,
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+            Err(e) => return Err(e.into()),
+        };
+        if !handshake.received(&self.buffer[..received])? {
+            return self.say_greeting(number);
+        }
+        if let State::Greeting { link, .. } = std::mem::replace(&mut peer.state, State::Idle) {
+            peer.state = State::Connected { link };
+            self.touched.push(number);
+        }
+        Ok(())
     }
 
     /// One receive, and what it completed.
@@ -499,9 +582,9 @@ impl Reactor {
         for (number, peer) in &mut self.peers {
             let silent = peer.core.expire(self.now_ns, &mut self.finished);
             let slow = match &peer.state {
-                State::Resolving { until_ns } | State::Dialling { until_ns, .. } => {
-                    *until_ns <= self.now_ns
-                }
+                State::Resolving { until_ns }
+                | State::Dialling { until_ns, .. }
+                | State::Greeting { until_ns, .. } => *until_ns <= self.now_ns,
                 _ => false,
             };
             match silent {
@@ -520,7 +603,8 @@ impl Reactor {
         peer.failures += 1;
         peer.attempt += 1;
         let rest_ns = REST_NS.saturating_mul(1 << (peer.failures - 1).min(16)).min(REST_NS_MAX);
-        let why = Error::retry(format!("its connection broke ({why}) and rests for a moment"));
+        let kind = kind_of(why);
+        let why = Error::new(kind, format!("its connection broke ({why}) and rests for a moment"));
         peer.state = State::Resting { until_ns: self.now_ns + rest_ns, why };
     }
 }

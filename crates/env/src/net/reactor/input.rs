@@ -5,11 +5,13 @@ use crate::net::batch::{Batch, BodyPlace, Meta, Request};
 use crate::net::connection::{Incoming, Receiving, Stage};
 use crate::net::out::{Address, Out};
 use crate::net::parse::{self, Next};
+use crate::net::proof::{Who, refusal};
 use crate::net::socket::Wait;
 use crate::net::{
-    BATCH_BYTES, BodyTarget, ConnectionId, OP_PING, OP_RING, OP_YIELD, RECEIVE_BYTES, Service,
-    TAIL_BYTES,
+    BATCH_BYTES, BodyTarget, ConnectionId, OP_PING, OP_RING, OP_YIELD, RECEIVE_BYTES,
+    STRANGER_BYTES_MAX, Service, TAIL_BYTES,
 };
+use crate::planted;
 use holdfast_base::Error;
 use holdfast_base::frame::{FrameKind, Header};
 use std::io;
@@ -207,13 +209,22 @@ impl Reactor {
             }
             let service = &*self.shared.service;
             let id = connection.id;
+            let is_strange = connection.who.is_none() && !planted!("env.strangers-are-served");
             match parse::next(data, *at) {
                 Err(error) => return Stop::Bad(error),
+                Ok(Next::Need(need)) if is_strange && need > STRANGER_BYTES_MAX => {
+                    return Stop::Bad(refusal());
+                }
                 Ok(Next::Need(need)) => return Stop::Need(need),
                 Ok(Next::Request { header, meta, body }) => {
                     *at = body.end;
                     body_bytes += body.len() as u64;
-                    if let OP_PING | OP_YIELD = header.opcode {
+                    if is_strange && header.opcode != OP_PING {
+                        self.shared.counters.requests.fetch_add(1, Ordering::Relaxed);
+                        if let Err(error) = connection.greet(&header, &data[meta]) {
+                            return Stop::Bad(error);
+                        }
+                    } else if let OP_PING | OP_YIELD = header.opcode {
                         if header.opcode == OP_YIELD {
                             connection.link.socket.yield_to_others();
                         }
@@ -238,11 +249,15 @@ impl Reactor {
                 }
                 Ok(Next::Large { header, meta, body }) => {
                     let meta_bytes = &data[meta];
-                    let mut incoming = Incoming {
-                        header,
-                        meta: meta_bytes.to_vec(),
-                        body: begin(service, id, header, meta_bytes).body,
+                    let place = match is_strange {
+                        true => Receiving::Refused {
+                            error: refusal(),
+                            left: header.body_bytes as usize,
+                        },
+                        false => begin(service, id, header, meta_bytes).body,
                     };
+                    let meta = meta_bytes.to_vec();
+                    let mut incoming = Incoming { header, meta, body: place };
                     if let Receiving::Buffer(buffer) = &mut incoming.body {
                         buffer.reserve_exact(header.body_bytes as usize);
                     }
@@ -266,6 +281,7 @@ impl Reactor {
         connection.out.label = self.shared.service.label();
         let mut batch = Batch {
             connection: connection.id,
+            who: connection.who.unwrap_or(Who::Client),
             is_unix: connection.link.passes_fds(),
             data,
             requests: &mut self.requests,

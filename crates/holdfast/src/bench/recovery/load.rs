@@ -81,7 +81,7 @@ impl Load {
         for node in (0..nodes).filter(|node| *node != failed) {
             for number in 0..2 * CONNECTIONS {
                 let reads = number < CONNECTIONS;
-                let options = Options { reconnects_max: 0, ..Options::default() };
+                let options = Options { reconnects_max: 0, ..crate::secrets::options() };
                 let endpoint = Nodes::endpoint(node)?;
                 let stream = if reads {
                     Stream::Read(Client::connect(&endpoint, &options)?, node)

@@ -5,9 +5,10 @@
 use super::network::{address, namespace};
 use crate::bench::process::Process;
 use crate::config::FILE;
+use crate::secrets;
 use holdfast_base::ids::NodeId;
 use holdfast_base::{Error, Result};
-use holdfast_client::{Client, Endpoint, NewFile, Options};
+use holdfast_client::{Client, Endpoint, NewFile};
 use holdfast_cluster::placement::COPIES;
 use holdfast_env::tasks::Stop;
 use std::collections::BTreeMap;
@@ -80,11 +81,17 @@ impl Nodes {
     }
 
     pub fn client(node: usize) -> Result<Client> {
-        Client::connect(&Nodes::endpoint(node)?, &Options::default())
+        Client::connect(&Nodes::endpoint(node)?, &secrets::options())
+    }
+
+    /// The file of the secret that all of them share, beside their data.
+    fn secret(&self) -> Result<PathBuf> {
+        secrets::of_cluster(self.template.parent().unwrap_or(Path::new(".")))
     }
 
     /// Starts every node, the one with the log first.
     pub fn start(&mut self, link: u64, lost_ms: u64, plan: &Plan) -> Result<()> {
+        secrets::learn(self.secret()?.parent().unwrap_or(Path::new(".")))?;
         for node in 0..self.running.len() {
             self.running[node] = Some(self.launch(node, link, lost_ms, plan)?);
         }
@@ -109,6 +116,7 @@ impl Nodes {
         std::fs::write(directory.join(FILE), config)?;
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &namespace(node)]).arg(std::env::current_exe()?);
+        command.arg("--secret").arg(self.secret()?);
         Process::start(command.args(["--json", "node", "run", "--data"]).arg(&directory))
     }
 
