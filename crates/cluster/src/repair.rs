@@ -11,6 +11,7 @@ mod ability;
 mod balance;
 mod budget;
 mod field;
+mod gain;
 mod shares;
 mod told;
 
@@ -21,11 +22,14 @@ pub use field::{Nodes, Place, Site, Task, tasks};
 use crate::driver::replicas::Terms;
 use ability::Abilities;
 use budget::Budget;
+use gain::Gain;
 use holdfast_base::Result;
 use holdfast_base::ids::{ChunkId, Generation, Index, NodeId, StoreId};
 use holdfast_client::wire::admin::{Recovery, RecoverySettings};
 use holdfast_client::wire::peer;
-use holdfast_recovery::model::{Flight, Origin, Params};
+use holdfast_env::planted;
+use holdfast_env::trial::Knob;
+use holdfast_recovery::model::{self, Assignment, Flight, Origin, Params};
 use holdfast_recovery::plan::{self, Allocator, Input, Options};
 use holdfast_recovery::select::Algorithm;
 use holdfast_recovery::sim::{HORIZON_S, IN_FLIGHT};
@@ -39,16 +43,20 @@ const REPORT_MS_MAX: u64 = 3000;
 /// One that owes two reports may be gone: nobody is blamed for waiting for it.
 const SILENT_MS: u64 = 5 * PLAN_MS / 2;
 /// A new leader waits so long for the reports of all live nodes before it plans without some.
-const LOOK_MS: u64 = 1500;
+static LOOK_MS: Knob = Knob::new("repair.look-ms", 1500, &[500, 1000]);
 /// A node is given so many seconds' worth of work: what it does until the next plan reaches it,
 /// and as much again, because a report is a round old when it is used.
 const HAND_S: f32 = 2.0;
 /// And so many copies at least, in each direction: one comes while the next is looked up.
-const HAND_MIN: usize = 2;
+static HAND_MIN: Knob = Knob::new("repair.hand-min", 2, &[1, 3]);
+/// And so many at most.
+static HAND_MAX: Knob = Knob::new("repair.hand-max", IN_FLIGHT as u64, &[1, 2, 4]);
+/// Plans reach so far, unless a chunk takes longer.
+static HORIZON_MS: Knob = Knob::new("repair.horizon-ms", (HORIZON_S * 1e3) as u64, &[500, 2000]);
 /// Tasks that one plan looks at; there are more only where it could not use them for minutes.
-const TASKS_MAX: usize = 200_000;
+static TASKS_MAX: Knob = Knob::new("repair.tasks", 200_000, &[1, 2, 5]);
 /// A chunk whose copy failed is left alone for so long.
-const REST_MS: u64 = 1000;
+static REST_MS: Knob = Knob::new("repair.rest-ms", 1000, &[1, 4000]);
 const MS: u64 = 1_000_000;
 const MB: f32 = 1e6;
 
@@ -122,6 +130,7 @@ pub struct Repair {
     /// Of the last plan.
     shares: shares::Shares,
     budget: Budget,
+    gain: Gain,
     told: Recovery,
 }
 
@@ -153,6 +162,7 @@ impl Repair {
             abilities: Abilities::default(),
             shares: shares::Shares::new(),
             budget: Budget::default(),
+            gain: Gain::default(),
             told: Recovery::default(),
         }
     }
@@ -182,7 +192,7 @@ impl Repair {
             if !ended.failure.is_empty() {
                 self.told.copies_failed += 1;
                 self.told.bytes_resent += ended.bytes;
-                let until_ns = now_ns + REST_MS * MS;
+                let until_ns = now_ns + REST_MS.get() * MS;
                 self.resting.insert(chunk, (until_ns, ended.failure.clone()));
                 continue;
             }
@@ -245,7 +255,7 @@ impl Repair {
             Ok(()) => self.told.copies_made += 1,
             Err(e) => {
                 self.told.copies_failed += 1;
-                self.resting.insert(landed.chunk, (now_ns + REST_MS * MS, e.message));
+                self.resting.insert(landed.chunk, (now_ns + REST_MS.get() * MS, e.message));
             }
         }
     }
@@ -267,12 +277,16 @@ impl Repair {
         };
         self.told.alpha_per_mille = alpha_per_mille;
         if self.rests && !tasks.is_empty() {
-            // Reports from before the rest say nothing of the links now.
+            // Reports from before the rest say nothing of the links now, nor what they made of them.
             (self.rests, self.began_ns) = (false, now_ns);
+            (self.abilities, self.gain) = (Abilities::default(), Gain::default());
             self.heard.clear();
         }
         let all_heard = nodes.live().all(|site| self.heard.contains_key(&site.node));
-        let looks = !self.rests && !all_heard && now_ns < self.began_ns + LOOK_MS * MS;
+        let looks = !self.rests && !all_heard && now_ns < self.began_ns + LOOK_MS.get() * MS;
+        if !self.rests && !all_heard && !looks {
+            LOOK_MS.cross();
+        }
         let found = if looks { Vec::new() } else { self.count_found(tasks) };
         let quiet =
             |heard: &Heard| heard.report.flights.is_empty() && heard.report.ended.is_empty();
@@ -345,9 +359,20 @@ impl Repair {
             heard.map(|heard| self.abilities.bandwidth(site.node, &heard.report, &terms))
         });
         let busy: BTreeSet<ChunkId> = self.adding.iter().map(|(chunk, _)| *chunk).collect();
-        for task in tasks.iter().take(TASKS_MAX) {
-            if !busy.contains(&task.chunk) && !self.resting.contains_key(&task.chunk) {
-                field.push(task);
+        let resting = |task: &&Task| self.resting.contains_key(&task.chunk);
+        let free = tasks.iter().filter(|task| !busy.contains(&task.chunk) && !resting(task));
+        let under_way: BTreeSet<ChunkId> = self.bound.keys().map(|(chunk, _)| *chunk).collect();
+        let (begun, rest): (Vec<&Task>, Vec<&Task>) =
+            free.partition(|task| under_way.contains(&task.chunk));
+        begun.into_iter().for_each(|task| field.push(task));
+        // What nobody can do anything about now must not keep the others out.
+        let mut room = TASKS_MAX.size();
+        for task in rest {
+            field.push(task);
+            room -= usize::from(field.is_plannable(task) || planted!("repair.stuck-tasks-count"));
+            if room == 0 {
+                TASKS_MAX.cross();
+                break;
             }
         }
         let report = |node| self.heard.get(&node).map(|heard| &heard.report);
@@ -374,6 +399,8 @@ impl Repair {
             allocator: Allocator::Ceiling,
             horizon_s,
             elastic: !self.at_random,
+            // Replicas are laid out each in their own way until they are compacted.
+            resumes: false,
             adjust: !self.at_random,
             prioritize: !self.at_random,
             heaviest_first: !self.at_random,
@@ -389,8 +416,8 @@ impl Repair {
             seed: self.number,
         };
         let made = plan::plan(&input, &options)?;
-        self.settle(&field, &keys, &flights, &made);
-        self.bind(now_ns, &field, &made);
+        let given_up = self.settle(&field, &keys, &flights, &made);
+        self.bind(now_ns, &field, &made, given_up);
         if !self.at_random {
             let answers = |store: &StoreId| {
                 let heard = nodes.places.get(store).and_then(|place| self.heard.get(&place.node));
@@ -404,27 +431,28 @@ impl Repair {
         Ok(())
     }
 
-    /// What the plan makes of copies under way.
+    /// What the plan makes of copies under way; answers those that it would begin anew.
     fn settle(
         &mut self,
         field: &field::Field<'_>,
         keys: &[(ChunkId, StoreId)],
         flights: &[Flight],
         made: &plan::Plan,
-    ) {
+    ) -> BTreeMap<ChunkId, StoreId> {
+        let mut given_up = BTreeMap::new();
         let mut kept = made.assignments.iter().take_while(|a| a.origin != Origin::New);
         for ((key, flight), fate) in keys.iter().zip(flights).zip(&made.fates) {
             let assigned =
                 if matches!(fate, Fate::Kept | Fate::Moved) { kept.next() } else { None };
             let Some(bound) = self.bound.get_mut(key) else { continue };
             match (fate, assigned) {
-                (Fate::Restarted, _) => {
+                (Fate::Restarted, _) if planted!("recovery.only-flight-evicted") => {
                     self.told.bytes_resent += bound.done;
                     self.bound.remove(key);
                 }
+                (Fate::Restarted, _) => drop(given_up.insert(key.0, key.1)),
                 (Fate::Moved, Some(a)) if field.may_move(bound) => {
                     if let Some(source) = field.source_store(flight.task, a.source) {
-                        // Replicas are laid out each in their own way until they are compacted.
                         self.told.bytes_resent += bound.done;
                         (bound.source, bound.done) = (source, 0);
                         bound.rate_mb_s = a.rate_mb_s;
@@ -435,34 +463,49 @@ impl Repair {
                 _ => {}
             }
         }
+        given_up
     }
 
-    /// Binds, in the order of the plan, what both ends have room for.
-    fn bind(&mut self, now_ns: u64, field: &field::Field<'_>, made: &plan::Plan) {
-        let mut load = field.load(self.bound.values());
+    /// Binds, in the order of the plan, what both ends have room for. A copy that is given up goes
+    /// on until the one in its place is bound: it may be that nobody has room for that yet, or that
+    /// there is no better place.
+    fn bind(
+        &mut self,
+        now_ns: u64,
+        field: &field::Field<'_>,
+        made: &plan::Plan,
+        given_up: BTreeMap<ChunkId, StoreId>,
+    ) {
+        let mut hands = Hands::new(field.load(self.bound.values()));
         let mut on_way: BTreeMap<StoreId, u64> = BTreeMap::new();
         for bound in self.bound.values() {
             *on_way.entry(bound.target).or_default() += bound.bytes;
         }
         for a in made.assignments.iter().filter(|a| a.origin == Origin::New) {
-            let (from, to) = (a.source as usize, a.destination as usize);
-            let has_room = |side: usize, at: usize, bandwidth: f32| {
-                let (count, mb) = load[side][at];
-                count < HAND_MIN || (mb < bandwidth * HAND_S && count < IN_FLIGHT)
-            };
-            if !has_room(0, from, field.nodes[from].out_mb_s)
-                || !has_room(1, to, field.nodes[to].in_mb_s)
-            {
+            let task = field.of(a.task);
+            let before = given_up.get(&task.chunk).map(|target| (task.chunk, *target));
+            let before = before.and_then(|key| self.bound.get(&key));
+            let flight = before.and_then(|bound| field.flight(bound));
+            if flight.is_some_and(|flight| flight.destination == a.destination) {
                 continue;
             }
-            let task = field.of(a.task);
+            // It makes room where it was.
+            let was =
+                before.zip(flight).map(|(bound, f)| (f.source, f.destination, bound.mb_left()));
+            was.inspect(|(from, to, mb)| hands.lay_down(*from, *to, *mb));
             let source = field.source_store(a.task, a.source);
             let target = field.target_store(task, a.destination, &on_way);
-            let (Some(source), Some(target)) = (source, target) else { continue };
+            let ends = source.zip(target).filter(|_| hands.have_room(a, &field.nodes));
+            let Some((source, target)) = ends else {
+                was.inspect(|(from, to, mb)| hands.take_up(*from, *to, *mb));
+                continue;
+            };
+            hands.take_up(a.source, a.destination, a.mb);
             *on_way.entry(target).or_default() += task.bytes;
-            for (side, at) in [(0, from), (1, to)] {
-                load[side][at].0 += 1;
-                load[side][at].1 += a.mb;
+            if let Some(before) = given_up.get(&task.chunk)
+                && let Some(before) = self.bound.remove(&(task.chunk, *before))
+            {
+                self.told.bytes_resent += before.done;
             }
             let bound = Bound {
                 chunk: task.chunk,
@@ -495,9 +538,54 @@ impl Repair {
     }
 }
 
+/// What all ports have in hand.
+struct Hands {
+    load: field::Load,
+}
+
+impl Hands {
+    fn new(load: field::Load) -> Hands {
+        Hands { load }
+    }
+
+    /// Whether both ends of a new copy have room for it.
+    fn have_room(&self, a: &Assignment, nodes: &[model::Node]) -> bool {
+        let has_room = |side: usize, at: u32| {
+            let (count, mb) = self.load[side][at as usize];
+            let hand_mb = nodes[at as usize].sides_mb_s()[side] * HAND_S;
+            if count >= HAND_MAX.size() {
+                HAND_MAX.cross();
+            }
+            if count >= HAND_MIN.size() {
+                HAND_MIN.cross();
+            }
+            count < HAND_MIN.size() || (mb < hand_mb && count < HAND_MAX.size())
+        };
+        has_room(0, a.source) && has_room(1, a.destination)
+    }
+
+    fn take_up(&mut self, from: u32, to: u32, mb: f32) {
+        for (side, at) in [(0, from), (1, to)] {
+            let (count, sum_mb) = &mut self.load[side][at as usize];
+            (*count, *sum_mb) = (*count + 1, *sum_mb + mb);
+        }
+    }
+
+    fn lay_down(&mut self, from: u32, to: u32, mb: f32) {
+        for (side, at) in [(0, from), (1, to)] {
+            let (count, sum_mb) = &mut self.load[side][at as usize];
+            (*count, *sum_mb) = (*count - 1, (*sum_mb - mb).max(0.0));
+        }
+    }
+}
+
 /// How far a plan reaches: as in the simulations, unless a chunk takes longer.
 fn horizon_s(slowest_s: f32) -> f32 {
-    HORIZON_S.max(2.0 * slowest_s)
+    let usual_s = HORIZON_MS.get() as f32 / 1e3;
+    if 2.0 * slowest_s > usual_s {
+        HORIZON_MS.cross();
+    }
+    usual_s.max(2.0 * slowest_s)
 }
 
 #[cfg(test)]

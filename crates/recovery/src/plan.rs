@@ -33,6 +33,8 @@ pub struct Options {
     pub adjust: bool,
     /// Eviction with a limit that shrinks at the end; needs `adjust`.
     pub elastic: bool,
+    /// Whether a transfer that goes on from another source keeps what is there, as the paper has it.
+    pub resumes: bool,
     /// How far the plan reaches; the paper's plans reach to the end of the slot.
     pub horizon_s: f32,
     /// Scan tasks of nodes with much to send for their bandwidth first: our generalisation of P.
@@ -51,6 +53,7 @@ impl Options {
             prioritize: true,
             adjust: true,
             elastic: false,
+            resumes: true,
             horizon_s: params.slot_s,
             heaviest_first: false,
             picks_skip: true,
@@ -158,7 +161,7 @@ pub fn plan(input: &Input<'_>, options: &Options) -> Result<Plan> {
         if options.elastic {
             limit = elastic_limit_s(queued + stragglers.total_mb(), capacity, limit);
         }
-        stragglers.evict(flights, &mut out, &mut into, limit);
+        stragglers.evict(flights, &mut out, &mut into, limit, options.resumes);
         sources = stragglers.move_sources(flights, tasks, &mut out, &mut into, options.horizon_s);
     }
     let mut plan = Plan { volume_mb: capacity * f64::from(options.horizon_s), ..Plan::default() };

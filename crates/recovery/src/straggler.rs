@@ -2,7 +2,9 @@
 //! next slot, and which of them are better started elsewhere.
 
 use crate::model::{Flight, Tasks};
-use crate::search::Side;
+use crate::search::{NO_BANDWIDTH, Side};
+use holdfast_env::planted;
+use holdfast_env::trial::Knob;
 
 /// What becomes of a transfer under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,7 +58,20 @@ impl Stragglers {
     /// Relieves each node that would need longer than `limit_s` of its least finished transfers.
     /// Destinations first: what starts again no longer loads its source either, so that fewer
     /// have to move. A transfer taken from both of its ends starts again.
-    pub fn evict(&mut self, flights: &[Flight], out: &mut Side, into: &mut Side, limit_s: f32) {
+    ///
+    /// What starts again loses what is there. So a node that is not away always keeps its most
+    /// finished transfer, however long that takes: the most finished of all is then taken from
+    /// neither of its ends, and ends. `resumes`: whether a transfer that changes its source goes on
+    /// where it was. If not, nothing is given up that is half there: that would cost more than it
+    /// relieves. (The paper does not weigh it.)
+    pub fn evict(
+        &mut self,
+        flights: &[Flight],
+        out: &mut Side,
+        into: &mut Side,
+        limit_s: f32,
+        resumes: bool,
+    ) {
         for restart in [true, false] {
             let node = |at: u32| {
                 let flight = &flights[at as usize];
@@ -69,14 +84,25 @@ impl Stragglers {
                     side.finish_s(node(*at), 0.0) > limit_s
                 })
                 .collect();
+            let mut here = vec![0u32; out.load_mb.len()];
+            kept.iter().for_each(|at| here[node(*at) as usize] += 1);
             let done = |at: &u32| flights[*at as usize].done_mb;
             kept.sort_by(|a, b| done(a).total_cmp(&done(b)).then(a.cmp(b)));
             for at in kept {
                 let (flight, left) = (&flights[at as usize], self.left_mb[at as usize]);
-                let side = if restart { &mut *into } else { &mut *out };
-                if side.finish_s(node(at), 0.0) <= limit_s {
+                let is_last = here[node(at) as usize] == 1
+                    && (restart || !resumes)
+                    && !planted!("recovery.only-flight-evicted");
+                let is_half_there = flight.done_mb >= left
+                    && !resumes
+                    && !planted!("recovery.progress-not-weighed");
+                let side = if restart { &*into } else { &*out };
+                let is_away = side.inverse[node(at) as usize] >= NO_BANDWIDTH;
+                let stays = (is_last || is_half_there) && !is_away;
+                if stays || side.finish_s(node(at), 0.0) <= limit_s {
                     continue;
                 }
+                here[node(at) as usize] -= 1;
                 out.load_mb[flight.source as usize] -= left;
                 if restart {
                     into.load_mb[flight.destination as usize] -= left;
@@ -109,6 +135,9 @@ impl Stragglers {
                 Some(node) => {
                     out.load_mb[node as usize] += left;
                     sources[at] = node;
+                    if node == flight.source {
+                        self.fates[at] = Fate::Kept;
+                    }
                 }
                 None => {
                     into.load_mb[flight.destination as usize] -= left;
@@ -121,7 +150,7 @@ impl Stragglers {
 }
 
 /// Shortest limit of elastic eviction.
-const ELASTIC_S_MIN: f32 = 3.0;
+static ELASTIC_MS_MIN: Knob = Knob::new("recovery.elastic-ms", 3000, &[500, 1000, 20_000]);
 /// Room that it leaves over a perfectly even end.
 const ELASTIC_ROOM: f32 = 1.3;
 
@@ -129,5 +158,9 @@ const ELASTIC_ROOM: f32 = 1.3;
 /// would end long after all others; it gives up what it cannot finish along with them.
 pub fn elastic_limit_s(remaining_mb: f64, capacity_mb_s: f64, slot_s: f32) -> f32 {
     let even = (remaining_mb / capacity_mb_s.max(1e-9)) as f32;
-    (ELASTIC_ROOM * even).clamp(ELASTIC_S_MIN.min(slot_s), slot_s)
+    let least = ELASTIC_MS_MIN.get() as f32 / 1000.0;
+    if ELASTIC_ROOM * even < least {
+        ELASTIC_MS_MIN.cross();
+    }
+    (ELASTIC_ROOM * even).clamp(least.min(slot_s), slot_s)
 }

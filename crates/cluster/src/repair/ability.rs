@@ -7,6 +7,8 @@ use super::{Bound, MB};
 use crate::driver::replicas::Terms;
 use holdfast_base::ids::{NodeId, StoreId};
 use holdfast_client::wire::peer::{Directions, DiskLoad, Report};
+use holdfast_env::planted;
+use holdfast_env::trial::Knob;
 use std::collections::BTreeMap;
 
 /// Below this share of what it was given, a node is slow; foreground that changes and partners
@@ -15,37 +17,51 @@ const SLOW_SHARE: f32 = 0.4;
 /// Above this share of its limit it may be able to do more.
 const WELL_SHARE: f32 = 0.7;
 /// For so many plans in a row: three seconds.
-const SLOW_PLANS: u32 = 6;
+static SLOW_PLANS: Knob = Knob::new("repair.slow-plans", 6, &[1, 2]);
 /// A disk that is slow is at it for this part of the time at least.
 const BUSY_PER_MILLE: u32 = 500;
 /// What a slow node is given: a little more than it showed, so that it can show more.
 const ROOM: f32 = 1.2;
 /// And then, each time that it does: what was a moment's trouble is over soon.
 const MORE: f32 = 1.5;
-/// Nobody is given less, or it could never show anything.
-const LEAST_MB_S: f32 = 0.1;
+/// And with each plan that gives it nothing to show: what was found of it is forgotten within a
+/// minute, so that it is tried. Who is still slow is found to be so again.
+const FADE: f32 = 1.1;
+/// Nobody is given less, in bytes a second, or it could never show anything.
+static LEAST: Knob = Knob::new("repair.least-rate", 100_000, &[1000, 10_000]);
 
 /// One direction of a node or of a disk.
 #[derive(Clone, Copy, Debug, Default)]
 struct Ability {
     /// What it was given in the last plan, if that was more than it could do until the next one.
     given_mb_s: Option<f32>,
+    /// It was given nothing at all.
+    is_idle: bool,
     slow_plans: u32,
     /// It can do so much.
     limit_mb_s: Option<f32>,
 }
 
 impl Ability {
-    /// Takes what was moved since the last plan.
-    fn showed(&mut self, mb_s: f32) {
+    /// Takes what was moved since the last plan, on a link of this size.
+    fn showed(&mut self, mb_s: f32, link_mb_s: f32) {
         let Some(given) = self.given_mb_s.take() else {
             self.slow_plans = 0;
+            if self.is_idle && !planted!("repair.slow-for-ever") {
+                self.limit_mb_s = self.limit_mb_s.map(|limit| limit * FADE);
+                self.forget(link_mb_s);
+            }
             return;
         };
         if mb_s < given * SLOW_SHARE {
             self.slow_plans += 1;
-            if self.slow_plans >= SLOW_PLANS {
-                self.limit_mb_s = Some((mb_s * ROOM).max(LEAST_MB_S));
+            if self.slow_plans >= SLOW_PLANS.get() as u32 {
+                SLOW_PLANS.cross();
+                let least = LEAST.get() as f32 / MB;
+                if mb_s * ROOM < least {
+                    LEAST.cross();
+                }
+                self.limit_mb_s = Some((mb_s * ROOM).max(least));
                 self.slow_plans = 0;
             }
         } else {
@@ -53,7 +69,13 @@ impl Ability {
             // It does about what it may: more is tried, until eq. 1 is less.
             let tried = |limit: f32| if mb_s < limit * WELL_SHARE { limit } else { limit * MORE };
             self.limit_mb_s = self.limit_mb_s.map(tried);
+            self.forget(link_mb_s);
         }
+    }
+
+    /// Who can do what its link carries is not limited.
+    fn forget(&mut self, link_mb_s: f32) {
+        self.limit_mb_s = self.limit_mb_s.filter(|limit| *limit < link_mb_s);
     }
 }
 
@@ -106,11 +128,14 @@ impl Abilities {
             let sides = self.nodes.entry(site.node).or_default();
             for (side, ability) in sides.iter_mut().enumerate() {
                 let given = ports.clone().map(|port| given_to(port, side)).sum();
+                ability.is_idle = ports.clone().all(|port| load[side][port].0 == 0);
                 ability.given_mb_s =
                     busy(given, ports.clone().map(|port| load[side][port].1).sum());
             }
         }
-        self.disks.values_mut().flatten().for_each(|ability| ability.given_mb_s = None);
+        for ability in self.disks.values_mut().flatten() {
+            (ability.given_mb_s, ability.is_idle) = (None, true);
+        }
         let mut work: BTreeMap<(StoreId, usize), f32> = BTreeMap::new();
         for bound in bound {
             *work.entry((bound.source, 0)).or_default() += bound.mb_left();
@@ -122,7 +147,8 @@ impl Abilities {
             };
             let all_mb = load[side][port].1;
             let given = busy(given_to(port, side), all_mb).map(|given| given * mb / all_mb);
-            self.disks.entry(store).or_default()[side].given_mb_s = given;
+            let ability = &mut self.disks.entry(store).or_default()[side];
+            (ability.given_mb_s, ability.is_idle) = (given, false);
         }
     }
 
@@ -131,6 +157,7 @@ impl Abilities {
         let Some(sides) = self.nodes.get_mut(&node) else { return };
         // A single one is its node.
         let disks = if report.disks.len() > 1 { &report.disks[..] } else { &[] };
+        let link_mb_s = report.link_bytes_per_second as f32 / MB;
         for (side, of_node) in sides.iter_mut().enumerate() {
             let shown = |moved: &Directions| [moved.out, moved.into][side] as f32 / MB;
             let (mut judged, mut slow) = (0, 0);
@@ -150,13 +177,13 @@ impl Abilities {
             if slow > 0 && !all_are {
                 of_node.given_mb_s = None;
             }
-            of_node.showed(shown(&report.recovery));
+            of_node.showed(shown(&report.recovery), link_mb_s);
             for disk in disks {
                 let Some(sides) = self.disks.get_mut(&disk.store) else { continue };
                 if all_are {
                     sides[side].given_mb_s = None;
                 }
-                sides[side].showed(shown(&disk.recovery));
+                sides[side].showed(shown(&disk.recovery), link_mb_s);
             }
         }
     }
@@ -181,25 +208,39 @@ mod tests {
         let mut ability = Ability::default();
         let plan = |ability: &mut Ability, showed: f32| {
             ability.given_mb_s = Some(ability.limit_mb_s.unwrap_or(90.0).min(90.0));
-            ability.showed(showed);
+            ability.showed(showed, 120.0);
             ability.limit_mb_s
         };
         // One second of trouble is none.
         assert_eq!(plan(&mut ability, 10.0), None);
         assert_eq!(plan(&mut ability, 80.0), None);
-        for _ in 0..SLOW_PLANS - 1 {
+        for _ in 1..SLOW_PLANS.usual() {
             assert_eq!(plan(&mut ability, 10.0), None);
         }
         assert_eq!(plan(&mut ability, 10.0), Some(12.0));
         // It was a passing trouble: more is tried with each plan.
         for _ in 0..12 {
-            let able = ability.limit_mb_s.unwrap_or(0.0);
+            let able = ability.limit_mb_s.unwrap_or(90.0);
             plan(&mut ability, able.min(90.0));
         }
-        assert!(ability.limit_mb_s.unwrap() > 90.0);
+        assert_eq!(ability.limit_mb_s, None);
         // Idle nodes show nothing.
         ability.given_mb_s = None;
-        ability.showed(0.0);
+        ability.showed(0.0, 120.0);
         assert_eq!(ability.slow_plans, 0);
+    }
+
+    /// One that had nothing to do, because it was taken for slow, was so for ever.
+    #[test]
+    fn what_was_found_of_a_node_without_work_is_forgotten_within_a_minute() {
+        let limit_mb_s = Some(0.1);
+        let mut ability = Ability { limit_mb_s, is_idle: true, ..Ability::default() };
+        let mut plans = 0;
+        while ability.limit_mb_s.is_some() {
+            ability.showed(0.0, 120.0);
+            plans += 1;
+            assert!(plans < 120, "{ability:?}");
+        }
+        assert!(plans > 40, "not at once: after {plans} plans");
     }
 }

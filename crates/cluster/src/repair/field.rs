@@ -6,6 +6,7 @@ use crate::cluster::{ClusterView, NodeState};
 use crate::namespace::{Chunk, Namespace, ShortChunk};
 use crate::placement::candidates;
 use holdfast_base::ids::{ChunkId, Generation, Index, NodeId, StoreId, Tier};
+use holdfast_env::planted;
 use holdfast_recovery::model::{self, Flight, class};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -339,16 +340,21 @@ impl<'a> Field<'a> {
         self.tasks.sources(task).iter().any(|node| self.nodes[*node as usize].out_mb_s > 0.0)
     }
 
-    /// How far the plan has to reach, so that each task fits somewhere.
+    /// How far the plan has to reach, so that each task fits somewhere where it may go.
     pub fn horizon_s(&self, queue: &[u32]) -> f32 {
-        let fastest_in = self.nodes.iter().fold(0.0f32, |most, node| most.max(node.in_mb_s));
+        let takers = Takers::new(&self.nodes);
         let slowest_s = queue.iter().fold(0.0f32, |slowest, task| {
             let out = self.tasks.sources(*task).iter();
             let out = out.fold(0.0f32, |most, n| most.max(self.nodes[*n as usize].out_mb_s));
-            let speed = out.min(fastest_in);
+            let speed = out.min(takers.fastest_mb_s(&self.nodes, &self.tasks, *task));
             if speed > 0.0 { slowest.max(self.tasks.mb(*task) / speed) } else { slowest }
         });
         horizon_s(slowest_s)
+    }
+
+    /// Whether it can be read somewhere and copied somewhere now.
+    pub fn is_plannable(&self, task: &Task) -> bool {
+        self.readable(task) && self.has_target(task)
     }
 
     /// A copy that is mostly there stays with its source while that is there.
@@ -434,5 +440,42 @@ impl<'a> Field<'a> {
 
     pub fn readable(&self, task: &Task) -> bool {
         self.numbers.get(&task.chunk).is_some_and(|number| self.is_readable(*number))
+    }
+}
+
+/// Ports that take copies, the fastest first, and the fastest of each rack.
+struct Takers {
+    nodes: Vec<u32>,
+    racks: Vec<u32>,
+}
+
+impl Takers {
+    fn new(nodes: &[model::Node]) -> Takers {
+        let speed = |node: &u32| nodes[*node as usize].in_mb_s;
+        let mut takers: Vec<u32> = (0..nodes.len() as u32).filter(|n| speed(n) > 0.0).collect();
+        takers.sort_by(|a, b| speed(b).total_cmp(&speed(a)));
+        let mut known = BTreeSet::new();
+        let first = |node: &&u32| known.insert(nodes[**node as usize].rack);
+        let racks = takers.iter().filter(first).copied().collect();
+        Takers { nodes: takers, racks }
+    }
+
+    /// Of the best that the planner may choose for a task: where it is to go; else in a rack that
+    /// holds no copy, if one is left; else anywhere but where one is.
+    fn fastest_mb_s(&self, nodes: &[model::Node], tasks: &model::Tasks, task: u32) -> f32 {
+        let held = tasks.holders(task);
+        let rack = |node: &u32| nodes[*node as usize].rack;
+        let elsewhere = |node: &&u32| held.iter().all(|holder| rack(holder) != rack(node));
+        let best = match tasks.target(task) {
+            _ if planted!("repair.horizon-of-any-target") || planted!("repair.slow-for-ever") => {
+                self.nodes.first().copied()
+            }
+            Some(to) => Some(to),
+            None => {
+                let other = self.racks.iter().find(elsewhere);
+                other.or_else(|| self.nodes.iter().find(|node| !held.contains(node))).copied()
+            }
+        };
+        best.map_or(0.0, |node| nodes[node as usize].in_mb_s)
     }
 }

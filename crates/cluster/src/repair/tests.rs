@@ -1,3 +1,4 @@
+mod liveness;
 mod world;
 
 use super::*;
@@ -194,7 +195,8 @@ fn a_slow_disk_among_others_of_a_node_is_found_and_they_go_on() {
         }
     }
     let limit = |store| world.repair.abilities.disk_limit(StoreId(store));
-    assert!((1.0..15.0).contains(&limit(16).unwrap()), "{:?}", limit(16));
+    // It is tried again now and then.
+    assert!((1.0..30.0).contains(&limit(16).unwrap()), "{:?}", limit(16));
     assert!(limit(6).is_none_or(|limit| limit > 40.0), "{:?}", limit(6));
     let of_node = world.repair.abilities.limit(NodeId(6));
     assert!(of_node.is_none_or(|limit| limit > 40.0), "{of_node:?}");

@@ -6,6 +6,7 @@ use super::{Bound, MB, MS, Repair, Round, Task};
 use holdfast_base::ids::ChunkId;
 use holdfast_base::units::format_bytes;
 use holdfast_client::wire::admin::{RecoverySettings, SlowTask};
+use holdfast_env::planted;
 use std::collections::BTreeMap;
 
 /// Reasons that are told.
@@ -49,8 +50,17 @@ impl Repair {
         }
         let planned = (sides[0].min(sides[1]) * MB) as u64;
         let actual: u64 = self.heard.values().map(|heard| heard.report.recovery.into).sum();
-        let speed = if actual > 0 { actual } else { planned };
-        let slow = self.slow(round, field);
+        self.gain.sample(round.now_ns, self.told.bytes_made + bytes_done);
+        let begun = if actual > 0 { actual } else { planned };
+        let speed = self.gain.per_second().filter(|_| !planted!("repair.resent-is-progress"));
+        let speed = speed.unwrap_or(begun);
+        let mut slow = self.slow(round, field);
+        // Where nobody has anything to do, the single reasons say why.
+        if let (0, [], Some(task)) = (speed, &slow[..], round.tasks.first()) {
+            let reason = "nothing was gained for seconds, though nodes that could copy it answer";
+            let (chunk, count) = (task.chunk, round.tasks.len() as u64);
+            slow.push(SlowTask { chunk, count, reason: reason.to_owned() });
+        }
         let told = &mut self.told;
         (told.copies, told.bytes_total, told.bytes_done) =
             (self.bound.len() as u64, bytes_total, bytes_done);

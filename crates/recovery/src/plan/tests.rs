@@ -206,6 +206,41 @@ fn a_collapsed_source_is_replaced_and_progress_kept() {
     assert_eq!((made.fates, made.assignments.len()), (vec![Fate::Parked], 0));
 }
 
+/// Copies that took longer than three seconds began anew with every plan, for ever: with little
+/// left, each node gave up what it could not end along with the others, its only one, too.
+#[test]
+fn a_node_keeps_its_most_finished_transfer_however_slow_it_is() {
+    let mut tasks = Tasks::default();
+    (0..3).for_each(|_| tasks.push(64.0, 0, &[0, 1], &[]));
+    let nodes = [0, 1, 2, 3].map(|rack| Node { rack, out_mb_s: 6.0, in_mb_s: 6.0 });
+    let flight = |task, source, destination, done_mb| Flight {
+        task,
+        source,
+        destination,
+        done_mb,
+        speed_mb_s: 6.0,
+        rate_mb_s: 6.0,
+    };
+    let fates = |flights: &[Flight], nodes: &[Node]| {
+        let input = Input { flights, ..input(nodes, &tasks, &[]) };
+        let paper = Options::paper(Params::default(), Algorithm::Dayu);
+        let made = plan(&input, &Options { elastic: true, resumes: false, ..paper }).unwrap();
+        made.fates
+    };
+    // Both ends of the first are all its own.
+    let alone = [flight(0, 0, 2, 1.0)];
+    assert_eq!(fates(&alone, &nodes), [Fate::Kept]);
+    // Of a node's two the one begun first stays, and what is half there does, too.
+    let two = [flight(0, 0, 2, 1.0), flight(1, 1, 2, 5.0)];
+    assert_eq!(fates(&two, &nodes), [Fate::Restarted, Fate::Kept]);
+    let half = [flight(0, 0, 2, 33.0), flight(1, 1, 2, 40.0)];
+    assert_eq!(fates(&half, &nodes), [Fate::Kept, Fate::Kept]);
+    // But a source that is away sends nothing.
+    let mut away = nodes;
+    away[0].out_mb_s = 0.0;
+    assert_eq!(fates(&[flight(0, 0, 2, 40.0)], &away), [Fate::Moved]);
+}
+
 /// The paper's example of section 4.2: A has 50 MB/s and holds chunks 1 and 2, B has 60 MB/s and
 /// holds 1 to 4. Scanned in order, B gets the first; with priority A gets both of its own.
 #[test]

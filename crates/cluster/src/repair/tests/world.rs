@@ -13,6 +13,8 @@ pub const CHUNK_BYTES: u64 = 20_000_000;
 pub struct World {
     pub nodes: Nodes,
     pub tasks: Vec<Task>,
+    /// Of all chunks that ever were short.
+    pub sizes: BTreeMap<ChunkId, u64>,
     pub repair: Repair,
     pub settings: RecoverySettings,
     pub now_ns: u64,
@@ -26,19 +28,30 @@ pub struct World {
 
 #[derive(Default)]
 pub struct Machine {
+    /// With the bytes that are there.
     pub copies: Vec<(peer::Copy, u64)>,
     pub ended: Vec<Ended>,
     pub ends: u64,
     pub number: u64,
     pub foreground: Directions,
     pub moved: Directions,
+    /// Bytes a second that its link is said to carry; 0 for [`LINK`].
+    pub link: u64,
     /// Bytes a second that its disk can do; 0 for its link's.
     pub slow: u64,
     /// Of its rack's link: what that carries, and the part of it that this node was told.
     pub rack_link: u64,
     pub rack: Directions,
     pub silent: bool,
+    /// Copies to it fail when all their bytes are there.
+    pub fails: bool,
     pub disks: BTreeMap<StoreId, DiskOf>,
+}
+
+impl Machine {
+    pub fn link(&self) -> u64 {
+        if self.link == 0 { LINK } else { self.link }
+    }
 }
 
 #[derive(Clone, Copy, Default)]
@@ -88,6 +101,7 @@ impl World {
                 sites: (1..=count).map(site).collect(),
                 places: (1..=count).map(|n| (StoreId(n), place(n))).collect(),
             },
+            sizes: tasks.iter().map(|task| (task.chunk, task.bytes)).collect(),
             tasks,
             repair: Repair::new(Index(9), 0, false),
             settings: RecoverySettings::default(),
@@ -124,6 +138,7 @@ impl World {
     /// One round: orders reach the nodes, time passes, and their reports come back at once, as
     /// they were when the orders came.
     pub fn round(&mut self) -> Vec<Orders> {
+        self.sizes.extend(self.tasks.iter().map(|task| (task.chunk, task.bytes)));
         let round = Round {
             now_ns: self.now_ns,
             tasks: &self.tasks,
@@ -180,13 +195,14 @@ impl World {
                 machine.copies.push((copy, done.unwrap_or(0)));
             }
         }
+        let sizes = &self.sizes;
         let flight = |(copy, done): &(peer::Copy, u64)| peer::Flight {
             store: copy.store,
             chunk: copy.chunk,
             generation: copy.generation,
             source: copy.source,
             bytes_done: *done,
-            bytes_total: CHUNK_BYTES,
+            bytes_total: sizes[&copy.chunk],
             bytes_received: *done,
             age_ms: 1000,
         };
@@ -204,7 +220,7 @@ impl World {
         Some(Report {
             number: machine.number,
             disks: machine.disks.iter().map(disk).collect(),
-            link_bytes_per_second: LINK,
+            link_bytes_per_second: machine.link(),
             rack_bytes_per_second: machine.rack_link,
             foreground: machine.foreground,
             recovery: machine.moved,
@@ -216,11 +232,16 @@ impl World {
 
     /// Copies move: each link and disk is shared evenly, by eq. 1, and both ends have their say.
     fn work(&mut self, ns: u64) {
-        let terms = Terms::default();
+        let terms = Terms {
+            alpha_per_mille: self.settings.alpha_per_mille,
+            floor: self.settings.floor_bytes_per_second,
+            rate_max: self.settings.rate_max,
+            ..Terms::default()
+        };
         let node_of = |store: StoreId| self.nodes.places[&store].node;
         let limit = |machine: &Machine, foreground, rack| {
             let limits = [machine.slow, rack].into_iter().filter(|limit| *limit > 0);
-            limits.fold(terms.allow(LINK, foreground), u64::min)
+            limits.fold(terms.allow(machine.link(), foreground), u64::min)
         };
         let flights: Vec<&peer::Copy> =
             self.machines.values().flat_map(|m| &m.copies).map(|(copy, _)| copy).collect();
@@ -260,15 +281,18 @@ impl World {
                 moved.entry(copy.source).or_default().out += speed;
                 moved.entry(copy.store).or_default().into += speed;
             }
-            for (copy, _) in machine.copies.extract_if(.., |(_, done)| *done >= CHUNK_BYTES) {
+            let sizes = &self.sizes;
+            let whole = |(copy, done): &mut (peer::Copy, u64)| *done >= sizes[&copy.chunk];
+            for (copy, bytes) in machine.copies.extract_if(.., whole) {
                 machine.ends += 1;
+                let failure = if machine.fails { "its checksum is wrong" } else { "" };
                 machine.ended.push(Ended {
                     number: machine.ends,
                     store: copy.store,
                     chunk: copy.chunk,
                     generation: copy.generation,
-                    bytes: CHUNK_BYTES,
-                    failure: String::new(),
+                    bytes,
+                    failure: failure.to_owned(),
                 });
             }
         }
