@@ -9,9 +9,20 @@ use crate::store::Store;
 use holdfast_base::ids::{ChunkId, Cookie, Generation, Pointer, Slot};
 use holdfast_base::units::MIB;
 use holdfast_base::{Kind, Result};
+use holdfast_env::planted;
+use holdfast_env::trial::Knob;
+use std::collections::BTreeSet;
 
 /// A pause in the calls does not earn more than this many seconds' worth of reading.
 const BURST_SECONDS: u64 = 1;
+/// A pass begins so long after the last one ended, at least: damage grows over weeks, and a small
+/// store that nobody uses must not keep its disk awake. A store that takes days to read is read
+/// all the time, or nearly.
+static PAUSE_S: Knob = Knob::new("chunk.scrub-pause-s", 3600, &[1, 5, 20]);
+/// Damaged places that are remembered, to count each once; further ones are reported and not
+/// counted.
+const KNOWN_MAX: usize = 100_000;
+const SECOND_NS: u64 = 1_000_000_000;
 
 /// What comes next: a chunk, and a block or slot in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -25,7 +36,9 @@ pub struct ScrubCursor {
 pub struct ScrubStep {
     pub bytes: u64,
     pub damaged: Vec<Damage>,
-    /// The last chunk was passed; the next step begins with the first again.
+    /// Of these, those that an earlier pass did not find.
+    pub newly_damaged: u64,
+    /// The last chunk was passed; after a pause, a step begins with the first again.
     pub finished_pass: bool,
     /// When the rate allows more, from the `now` that was given.
     pub wait_ns: u64,
@@ -39,12 +52,24 @@ pub struct Scrubber {
     /// Bytes that may be read; negative after a block that was larger than what was there.
     tokens: i64,
     filled_at_ns: Option<u64>,
+    /// The last pass is over, and the next one begins then.
+    rests_until_ns: u64,
+    /// Damaged when they were last read.
+    known: BTreeSet<(ChunkId, Generation, u64)>,
 }
 
 impl Scrubber {
     pub fn new(store: Store, bytes_per_second: u64, cursor: ScrubCursor) -> Scrubber {
         let bytes_per_second = bytes_per_second.max(1);
-        Scrubber { store, bytes_per_second, cursor, tokens: 0, filled_at_ns: None }
+        Scrubber {
+            store,
+            bytes_per_second,
+            cursor,
+            tokens: 0,
+            filled_at_ns: None,
+            rests_until_ns: 0,
+            known: BTreeSet::new(),
+        }
     }
 
     /// Where a later scrubber may go on.
@@ -56,20 +81,41 @@ impl Scrubber {
     pub fn step(&mut self, now_ns: u64) -> ScrubStep {
         self.fill(now_ns);
         let mut step = ScrubStep::default();
+        if now_ns < self.rests_until_ns && !planted!("chunk.scrub-never-rests") {
+            step.wait_ns = self.rests_until_ns - now_ns;
+            return step;
+        }
         while self.tokens > 0 && step.bytes < MIB {
             let Some(chunk) = self.next_chunk() else {
                 self.cursor = ScrubCursor::default();
                 step.finished_pass = true;
+                self.rests_until_ns = now_ns + PAUSE_S.get() * SECOND_NS;
+                PAUSE_S.cross();
                 break;
             };
-            let (bytes, damage) = self.unit(chunk);
+            let position = self.cursor.position;
+            let (bytes, generation, damage) = self.unit(chunk);
             self.tokens -= bytes as i64;
             step.bytes += bytes;
+            step.newly_damaged += u64::from(self.is_new((chunk, generation, position), &damage));
             step.damaged.extend(damage);
         }
         let missing = (1 - self.tokens).max(0) as u64;
         step.wait_ns = (missing as u128 * 1_000_000_000 / self.bytes_per_second as u128) as u64;
         step
+    }
+
+    /// Whether a place is damaged and was not when it was read last. What is well again may be
+    /// damaged anew.
+    fn is_new(&mut self, place: (ChunkId, Generation, u64), damage: &Option<Damage>) -> bool {
+        if damage.is_none() {
+            self.known.remove(&place);
+            return false;
+        }
+        if planted!("chunk.bad-block-counted-again") {
+            return true;
+        }
+        self.known.len() < KNOWN_MAX && self.known.insert(place)
     }
 
     fn fill(&mut self, now_ns: u64) {
@@ -94,10 +140,10 @@ impl Scrubber {
     }
 
     /// One block or one object; moves the cursor behind it.
-    fn unit(&mut self, chunk: ChunkId) -> (u64, Option<Damage>) {
+    fn unit(&mut self, chunk: ChunkId) -> (u64, Generation, Option<Damage>) {
         let position = self.cursor.position;
         self.cursor.position += 1;
-        let Some(disk) = self.store.disk() else { return (0, None) };
+        let Some(disk) = self.store.disk() else { return (0, Generation(0), None) };
         let unit = disk.current(chunk).map(|version| {
             let generation = version.generation();
             let read = match version.info() {
@@ -111,14 +157,14 @@ impl Scrubber {
             (generation, read)
         });
         match unit {
-            Ok((_, Some(Ok(bytes)))) => (bytes, None),
+            Ok((generation, Some(Ok(bytes)))) => (bytes, generation, None),
             Ok((generation, Some(Err((bytes, what))))) => {
-                (bytes, Some(Damage { chunk, generation, what }))
+                (bytes, generation, Some(Damage { chunk, generation, what }))
             }
             // Past its end, or unlinked meanwhile: on to the next.
             Ok((_, None)) | Err(_) => {
                 self.cursor = ScrubCursor { chunk: ChunkId(chunk.0 + 1), position: 0 };
-                (0, None)
+                (0, Generation(0), None)
             }
         }
     }

@@ -521,3 +521,35 @@ fn the_scrubber_finds_a_flipped_bit_and_honours_its_rate() {
     assert_eq!(found.len(), 1);
     assert!(found[0].what.contains("block 7"), "{}", found[0].what);
 }
+
+/// A store of one chunk of 20 MB was read once a second, for ever, and its damaged block counted
+/// each time.
+#[test]
+fn the_scrubber_pauses_between_passes_and_counts_a_bad_block_once() {
+    const SECOND: u64 = 1_000_000_000;
+    let (disk, store) = raw_store();
+    append_raw(&store, 0, &noise(4, 1 << 20), D).unwrap();
+    store.seal(CHUNK, 1 << 20).unwrap();
+    let flip = || disk.content(&disk.find(".chunk")).lock().unwrap()[500_000] ^= 4;
+    flip();
+    let mut scrubber = Scrubber::new(store.clone(), 20_000_000, ScrubCursor::default());
+    // A round each second, as housekeeping does.
+    let day = |scrubber: &mut Scrubber, day: u64| {
+        let (mut bytes, mut found, mut new) = (0, 0, 0);
+        for second in day * 86_400..(day + 1) * 86_400 {
+            let step = scrubber.step(second * SECOND);
+            bytes += step.bytes;
+            found += step.damaged.len();
+            new += step.newly_damaged;
+        }
+        (bytes >> 20, found, new)
+    };
+    let (passes, found, new) = day(&mut scrubber, 0);
+    assert!((20..=24).contains(&passes), "{passes} passes a day");
+    assert_eq!((found as u64, new), (passes, 1), "it is said each time, for those who repair");
+    // It is made good, and damaged again.
+    flip();
+    assert_eq!(day(&mut scrubber, 1).1, 0);
+    flip();
+    assert_eq!(day(&mut scrubber, 2).2, 1);
+}

@@ -152,6 +152,7 @@ const HEARD_MAX: usize = 1 << 16;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Scrubbed {
     pub bytes: u64,
+    /// Damaged places, each counted once however often it was read.
     pub bad: u64,
 }
 
@@ -392,7 +393,7 @@ impl Node {
             let mut scrubbed = self.scrubbed.lock().expect("no holder of this lock panics");
             let sum = scrubbed.entry(store).or_default();
             sum.bytes += step.bytes;
-            sum.bad += step.damaged.len() as u64;
+            sum.bad += step.newly_damaged;
         }
         for damage in &step.damaged {
             self.find(format!("chunk `{}` is damaged: {}", damage.chunk, damage.what));

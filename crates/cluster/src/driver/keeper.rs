@@ -548,7 +548,7 @@ impl Keeper {
         Ok(())
     }
 
-    /// Reads what the throttle allows; what is bad becomes a finding.
+    /// Reads what the throttle allows, and pauses between passes; what is bad becomes a finding.
     fn scrub(&mut self, now_ns: u64) -> Result<()> {
         for (id, scrubber) in &mut self.scrubbers {
             // A round takes about a second's worth, in steps of at most one MiB.

@@ -15,13 +15,13 @@ fn start(scratch: &Scratch, more: &str) -> (Node, u16) {
 
 #[track_caller]
 fn well(port: u16) {
-    let said = http::get(port, "/health");
+    let said = http::get(port, "/health", "");
     assert!(said.starts_with("HTTP/1.1 200 ") && said.ends_with("\r\nok\n"), "{said}");
 }
 
 #[track_caller]
 fn ill(port: u16, name: &str, words: &str) {
-    let said = http::get(port, "/health");
+    let said = http::get(port, "/health", "");
     assert!(said.starts_with("HTTP/1.1 503 "), "{said}");
     let line = said.lines().find(|line| line.starts_with(&format!("{name}: ")));
     assert!(line.is_some_and(|line| line.contains(words)), "{said}");
