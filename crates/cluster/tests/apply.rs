@@ -104,6 +104,12 @@ impl Seen<'_> {
         }
     }
 
+    /// Replicas that count and are not among these.
+    fn others(&self, chunk: ChunkId, these: &[StoreId]) -> Vec<StoreId> {
+        let all = self.ns.chunk(chunk).map_or(&[][..], |chunk| &chunk.replicas);
+        all.iter().copied().filter(|store| !these.contains(store)).collect()
+    }
+
     /// That of the chunk, mostly, plus `more`.
     fn generation(&self, draw: &mut Draw<'_>, chunk: ChunkId, more: u32) -> Generation {
         let current = self.ns.chunk(chunk).map_or(0, |chunk| chunk.generation.0);
@@ -227,9 +233,18 @@ impl Seen<'_> {
             24 => {
                 let (chunk, length) = (self.chunk(draw), draw.length());
                 let generation = self.generation(draw, chunk, 1);
-                match draw.bool() {
-                    true => Command::SwitchGeneration { chunk, generation, length, digest },
-                    false => {
+                match draw.below(4) {
+                    0 | 1 => {
+                        let from = self.generation(draw, chunk, 0);
+                        let replicas = self.replicas(draw, chunk);
+                        let without = match draw.below(4) {
+                            0 => draw.stores(),
+                            _ => self.others(chunk, &replicas),
+                        };
+                        Command::Rewrite { chunk, from, generation, digest, replicas, without }
+                    }
+                    2 => Command::SwitchGeneration { chunk, generation, length, digest },
+                    _ => {
                         let replicas = self.replicas(draw, chunk);
                         Command::SwitchReplicas { chunk, generation, length, digest, replicas }
                     }
@@ -294,7 +309,7 @@ fn same(ns: &Namespace, other: &Namespace) {
         ns.short_chunks(counts).iter().map(|short| short.chunk).collect();
     let wanted = ns.chunks().filter(|chunk| {
         let live = chunk.replicas.iter().filter(|store| counts(**store)).count();
-        chunk.is_kept() && live < chunk.copies as usize
+        chunk.is_kept() && chunk.length > 0 && live < chunk.copies as usize
     });
     assert!(short.into_iter().eq(wanted.map(|chunk| chunk.id)));
 }
@@ -341,6 +356,15 @@ impl Witness {
             }
             Command::Close { remainder: Some(Remainder { pointer, .. }), .. } => {
                 self.names(*pointer, before)
+            }
+            Command::Rewrite { chunk, from, generation, replicas, without, .. } => {
+                let was = chunk_before(*chunk);
+                assert_eq!(was.generation.0 + 1, generation.0, "{command:?}");
+                let named = |store: &StoreId| replicas.contains(store) || without.contains(store);
+                assert!(was.replicas.iter().all(named), "{command:?} of {was:?}");
+                assert!(
+                    *from == was.generation || was.replicas.iter().all(|s| without.contains(s))
+                );
             }
             Command::AddReplica { chunk, generation, .. } => {
                 assert_eq!(chunk_before(*chunk).generation, *generation, "{command:?}");
@@ -480,7 +504,7 @@ proptest! {
 fn a_namespace_takes_any_entries_and_accepts_some_of_each() {
     any_entries_of_a_namespace();
     let accepted = ACCEPTED.lock().unwrap();
-    assert_eq!(accepted.len(), 24, "commands that were never accepted say nothing: {accepted:?}");
+    assert_eq!(accepted.len(), 25, "commands that were never accepted say nothing: {accepted:?}");
 }
 
 fn cluster_bytes(view: &ClusterView) -> Vec<u8> {
