@@ -88,6 +88,7 @@ pub(crate) fn lanes(files: &[Opened], lanes: usize, format: Format) -> Result<Ve
             } else {
                 *bytes
             };
+            assert!(start < cut && cut <= *bytes, "a lane gets bytes {start} to {cut} of {bytes}");
             let ends_file = cut == *bytes;
             let (name, file) = (name.clone(), file.clone());
             if let Some(lane) = out.last_mut() {
