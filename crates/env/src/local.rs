@@ -135,7 +135,6 @@ pub fn keep_private() {
 /// Makes a directory that only its owner may enter; takes others' rights from one that is there,
 /// which closes all that is below, whatever that was made with. One that belongs to somebody else
 /// is refused.
-#[expect(clippy::disallowed_methods, reason = "this is the seam")]
 pub fn make_private_dir(path: &Path) -> io::Result<()> {
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)?;
     if planted!("env.an-open-directory-stays-open") { Ok(()) } else { take_rights(path) }

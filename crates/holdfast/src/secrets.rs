@@ -179,7 +179,7 @@ mod tests {
         keep(&dir, &given).unwrap();
         // Later starts need it no more; another cluster's is refused.
         assert!(!of_node(&dir, None, "127.0.0.1:7400").unwrap().1);
-        std::fs::remove_file(&file).unwrap();
+        local::remove_file(&file).unwrap();
         of_cluster(&cluster).unwrap();
         let e = of_node(&dir, Some(&file), "127.0.0.1:7400").unwrap_err();
         assert!(e.message.contains("another cluster"), "{e}");

@@ -2,9 +2,15 @@
 //! change of the protocol: it needs a new version.
 
 use super::*;
+use holdfast_base::Kind;
+use holdfast_base::checksum::crc32c;
 use holdfast_base::codec::{Decode, Encode};
+use holdfast_base::frame::{self, FrameKind};
 use holdfast_base::ids::*;
 use holdfast_base::node::{NodeKind, StorageClass};
+use holdfast_env::net::{Handshake, Role};
+use holdfast_env::{Rng, Secret};
+use std::collections::BTreeMap;
 use std::fmt::Debug;
 
 const GOLDEN: &str = include_str!("golden/messages.txt");
@@ -311,4 +317,106 @@ fn every_message_has_its_golden_bytes() {
         assert_eq!(made, golden);
     }
     assert_eq!(made.len(), golden.len(), "all messages:\n{}", made.join("\n"));
+}
+
+const PAGE: &str = include_str!("../../../../docs/formats/wire.md");
+
+/// Name to bytes of the page's golden frames.
+fn golden_frames() -> BTreeMap<String, Vec<u8>> {
+    let section = PAGE.split("## Golden frames").nth(1).expect("the page has such a section");
+    let block = section.split("```").nth(1).expect("with a block of frames");
+    let mut frames = BTreeMap::new();
+    let mut name = String::new();
+    for line in block.lines().filter(|line| !line.is_empty()) {
+        match line.strip_suffix(':') {
+            Some(of) => name = of.to_owned(),
+            None => {
+                let digits = line.trim();
+                let byte = |at| u8::from_str_radix(&digits[at..at + 2], 16).unwrap();
+                let bytes = (0..digits.len()).step_by(2).map(byte);
+                frames.entry(name.clone()).or_insert_with(Vec::new).extend(bytes);
+            }
+        }
+    }
+    frames
+}
+
+/// Bytes that are all the same.
+struct Same;
+
+impl Rng for Same {
+    fn next_u64(&self) -> u64 {
+        0x1111_1111_1111_1111
+    }
+}
+
+/// The page said that a frame's checksum is of the header and the meta; it is of the header and the
+/// meta's checksum. A client that was written from the page was refused. Here the page's frames are
+/// made by this crate; `second_client.py` makes them from the page's words.
+#[test]
+fn the_pages_frames_are_this_crates() {
+    let frames = golden_frames();
+    let made = |kind, opcode, id, status, meta: &dyn Encode, body: &[u8]| {
+        let mut out = Vec::new();
+        frame::encode(&mut out, kind, opcode, id, status, body.len() as u32, |m| meta.encode(m));
+        out.extend_from_slice(body);
+        out
+    };
+    let (request, response) = (FrameKind::Request, FrameKind::Response);
+    let call = |sequence| Call {
+        session: SessionId(7),
+        sequence: Sequence(sequence),
+        acknowledged_below: Sequence(sequence),
+    };
+    let new = file::NewNode {
+        kind: NodeKind::File,
+        mode: 0o644,
+        mtime_ns: 0,
+        class: None,
+        replace: true,
+        parents: true,
+        metadata: Vec::new(),
+        ..node()
+    };
+    let put = file::Put { call: call(1), node: new, crc: crc32c(b"hello") };
+    let (path, follow, offset, bytes_max, locate) = ("/p".to_owned(), true, 0, 1 << 20, false);
+    let get = file::Get { path, follow, offset, bytes_max, locate };
+    let list = file::List { path: "/".into(), after: String::new(), entries_max: 1000 };
+    let no_file = "there is no such file".to_owned();
+    let expected = [
+        ("OPEN_SESSION", made(request, OP_OPEN_SESSION, 1, 0, &(), b"")),
+        ("OPEN_SESSION answered", made(response, OP_OPEN_SESSION, 1, 0, &SessionId(7), b"")),
+        ("PUT", made(request, OP_PUT, 2, 0, &put, b"hello")),
+        ("GET", made(request, OP_GET, 3, 0, &get, b"")),
+        ("LIST", made(request, OP_LIST, 4, 0, &list, b"")),
+        ("GET refused", made(response, OP_GET, 3, Kind::NotFound as u32, &no_file, b"")),
+    ];
+    for (name, bytes) in &expected {
+        assert_eq!(&frames[*name], bytes, "{name}");
+    }
+    // The greeting: what this client says, and believes.
+    let secret = Secret::parse(&"07".repeat(32)).unwrap();
+    let mut handshake = Handshake::new(secret.into(), Role::Client, &Same);
+    assert_eq!(handshake.output(), frames["HELLO"]);
+    assert_eq!(handshake.received(&frames["HELLO answered"]), Ok(false));
+    assert_eq!(handshake.output(), frames["PROVE"]);
+    assert_eq!(handshake.received(&frames["PROVE answered"]), Ok(true));
+    assert_eq!(frames.len(), expected.len() + 4, "each frame of the page is one of these");
+}
+
+/// Two operations were missing from the page.
+#[test]
+fn every_operation_is_on_the_page() {
+    let sources =
+        [include_str!("../wire.rs"), include_str!("peer.rs"), include_str!("peer_log.rs")];
+    let constants = sources.iter().flat_map(|source| source.lines()).filter_map(|line| {
+        let (name, number) = line.strip_prefix("pub const OP_")?.split_once(": u16 = ")?;
+        Some((name, number.strip_suffix(';')?.strip_prefix("0x")?))
+    });
+    let mut seen = 0;
+    for (name, number) in constants {
+        assert!(PAGE.contains(&format!("| `0x{number}` | ")), "OP_{name} 0x{number}");
+        seen += 1;
+    }
+    assert!(seen > 40, "{seen} operations are found in the sources");
 }

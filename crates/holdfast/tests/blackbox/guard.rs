@@ -419,3 +419,22 @@ fn a_node_without_the_clusters_secret_stays_outside() {
     let seen: admin::Cluster = dev.client(1, &[]).cluster().unwrap();
     assert_eq!(seen.nodes.len(), 1);
 }
+
+/// A second client was written from the documents, and refused: the page of frames was wrong. It
+/// stays in the tests, in another language, so that the page has to be right.
+#[test]
+fn a_client_written_from_the_page_alone_greets_puts_gets_and_lists() {
+    let scratch = Scratch::new();
+    let (data, port) = (scratch.path("data"), free_port());
+    settings(&data, port, 0);
+    let node = Node::start(&data);
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut python = Command::new("python3");
+    python.arg("-B").arg(root.join("tests/blackbox/second_client.py"));
+    python.arg(root.join("../../docs/formats/wire.md"));
+    python.args(["127.0.0.1", &port.to_string()]).arg(data.join("secret"));
+    let said = finish(python.stdout(Stdio::piped()).stderr(Stdio::piped()), b"").ok();
+    assert_eq!(said, "the page is right\n");
+    assert_eq!(node.run(&["fs", "cat", "/pages/one"]).ok(), "written from the page alone");
+    node.stop();
+}
