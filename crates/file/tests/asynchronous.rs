@@ -7,8 +7,9 @@ use common::{Proxy, World, assert_same, pattern, replacing};
 use holdfast_base::Kind;
 use holdfast_base::node::NodeKind;
 use holdfast_client::aio::{AsyncClient, block_on, spawn};
-use holdfast_client::{Endpoint, NewFile, Options};
+use holdfast_client::{Client, Endpoint, NewFile, Options, Secret, Secrets};
 use holdfast_cluster::{Keeper, KeeperOptions};
+use holdfast_env::SeededRng;
 use std::time::Duration;
 
 fn options() -> Options {
@@ -299,4 +300,31 @@ fn outside_of_a_runtime_it_is_refused_not_a_panic() {
     let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
     let std::task::Poll::Ready(Err(e)) = connect.as_mut().poll(&mut cx) else { panic!("refused") };
     assert!(e.message.contains("runtime"), "{e}");
+}
+
+/// Whoever connects over TCP greets first, and again after each cut; without the secret, or with
+/// another one, the reason is the answer.
+#[test]
+fn clients_greet_over_tcp_and_again_after_a_cut() {
+    let mut world = World::new("greets");
+    let (secret, other) = (Secret::draw(&SeededRng::new(1)), Secret::draw(&SeededRng::new(2)));
+    let endpoint = world.serve_over_tcp(&secret);
+    let given = |secrets: Vec<Secret>| Options { secrets: Secrets::new(secrets), ..options() };
+    let mut blocking =
+        Client::connect(&endpoint, &given(vec![other.clone(), secret.clone()])).unwrap();
+    blocking.put("/a", b"one", &NewFile::default()).unwrap();
+    block_on(async {
+        let client = AsyncClient::connect(&endpoint, &given(vec![secret])).await.unwrap();
+        assert_eq!(client.get("/a").await.unwrap(), b"one");
+        world.cut_connections();
+        assert_eq!(client.get("/a").await.unwrap(), b"one");
+        assert_eq!(blocking.get("/a").unwrap(), b"one");
+        let stranger = AsyncClient::connect(&endpoint, &options()).await.unwrap();
+        let e = stranger.get("/a").await.unwrap_err();
+        assert!(e.kind == Kind::Denied && e.message.contains("--secret"), "{e}");
+        let refused = AsyncClient::connect(&endpoint, &given(vec![other])).await;
+        let e = refused.err().expect("another secret is refused");
+        assert!(e.kind == Kind::Denied && e.message.contains("not this server's"), "{e}");
+    })
+    .unwrap();
 }

@@ -7,10 +7,10 @@ use holdfast_base::{Result, checksum::crc32c};
 use holdfast_client::{Client, Connection, Endpoint, NewFile, Options};
 use holdfast_cluster::{Machine, Node, NodeConfig};
 use holdfast_env::net::{Server, ServerConfig};
-use holdfast_env::{RealClock, RealDisk, RealRng, tasks};
+use holdfast_env::{RealClock, RealDisk, RealRng, Secret, tasks};
 use holdfast_file::FileService;
 use std::io::{Read, Write};
-use std::net::Shutdown;
+use std::net::{Shutdown, SocketAddr};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -22,6 +22,8 @@ pub struct World {
     pub data: PathBuf,
     node: Option<Arc<Node>>,
     server: Option<Server>,
+    /// Where it is served over TCP, and what has to be proved there.
+    guarded: Option<(SocketAddr, Secret)>,
     chunk_bytes: u64,
 }
 
@@ -35,7 +37,7 @@ impl World {
         let data = std::env::temp_dir().join(format!("hf-file-{}-{name}", std::process::id()));
         let _ = std::fs::remove_dir_all(&data);
         let node = Some(open(&data, chunk_bytes));
-        let mut world = World { data, node, server: None, chunk_bytes };
+        let mut world = World { data, node, server: None, guarded: None, chunk_bytes };
         world.serve();
         world
     }
@@ -48,12 +50,24 @@ impl World {
         let service = Arc::new(FileService::new(self.node().clone(), None));
         let config = ServerConfig {
             unix: Some(self.socket()),
+            tcp: self.guarded.iter().map(|(address, _)| *address).collect(),
+            secret: self.guarded.as_ref().map(|(_, secret)| secret.clone()),
             reactors: 1,
             shutdown_grace: Duration::ZERO,
             ..ServerConfig::default()
         };
         let clock = self.node().machine.clock.clone();
         self.server = Some(Server::start(config, service, clock).unwrap());
+    }
+
+    /// Serves over TCP, too, who proves this secret.
+    pub fn serve_over_tcp(&mut self, secret: &Secret) -> Endpoint {
+        self.guarded = Some(("127.0.0.1:0".parse().unwrap(), secret.clone()));
+        self.cut_connections();
+        let address = self.server.as_ref().unwrap().tcp_addresses()[0];
+        // The same one after a cut.
+        self.guarded = Some((address, secret.clone()));
+        Endpoint::Tcp(address.to_string())
     }
 
     fn socket(&self) -> PathBuf {

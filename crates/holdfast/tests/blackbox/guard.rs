@@ -47,6 +47,13 @@ fn as_nobody(words: &[&str]) -> Option<bool> {
     done.ok().and_then(|status| status.code()).filter(|code| *code < 126).map(|code| code == 0)
 }
 
+/// Sends a frame to a Unix socket; fails where nothing comes back.
+const PING: &str = "import socket, sys
+s = socket.socket(socket.AF_UNIX)
+s.connect(sys.argv[1])
+s.sendall(bytes.fromhex(sys.argv[2]))
+sys.exit(not s.recv(32))";
+
 /// A place that other users can reach, to see that it is the modes which keep them out.
 struct Public(PathBuf);
 
@@ -129,9 +136,18 @@ fn other_users_see_nothing_of_what_a_node_makes() {
         for path in found.iter().filter(|path| path.is_file()) {
             assert_eq!(as_nobody(&["cat", path.to_str().unwrap()]), Some(false), "{path:?}");
         }
-        let server = format!("unix:{}", node.socket().display());
-        let reached = as_nobody(&[env!("CARGO_BIN_EXE_holdfast"), "--server", &server, "fs", "ls"]);
-        assert_ne!(reached, Some(true), "another user lists files over the socket");
+        // Nor does one get in where somebody opened the way to the socket by hand.
+        for (path, mode) in [(&data, 0o755), (&node.socket(), 0o666)] {
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        }
+        let mut ping = Vec::new();
+        frame::encode(&mut ping, FrameKind::Request, wire::OP_PING, 1, 0, 0, |_| {});
+        let ping: String = ping.iter().map(|byte| format!("{byte:02x}")).collect();
+        let socket = node.socket();
+        let asks = ["python3", "-c", PING, socket.to_str().unwrap(), &ping];
+        let own = Command::new(asks[0]).args(&asks[1..]).status().unwrap();
+        assert!(own.success(), "its own user reaches the node");
+        assert_eq!(as_nobody(&asks), Some(false), "another user reaches the node");
     }
     node.kill();
     // What recovery makes is as private.

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::net::{Batch, Reply, Response, Server, ServerConfig, Service};
-use crate::{RealClock, tasks};
+use crate::{RealClock, Secret, Secrets, SeededRng, tasks};
 use holdfast_base::{Error, Kind};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
@@ -336,4 +336,33 @@ fn a_peer_that_speaks_nonsense_is_left() {
     let e = ask(&peers, &address, ECHO, b"", None, 30_000).recv().unwrap().unwrap_err();
     assert!(e.kind == Kind::Retry && e.message.contains("does not speak"), "{e}");
     task.unwrap().join();
+}
+
+/// Nodes took anybody's word over TCP for who they are.
+#[test]
+fn peers_prove_the_secret_first_and_say_why_they_are_refused() {
+    let secret = |seed| Secret::draw(&SeededRng::new(seed));
+    let mirror = Arc::new(Mirror::default());
+    let config = ServerConfig {
+        tcp: vec!["127.0.0.1:0".parse().unwrap()],
+        reactors: 1,
+        shutdown_grace: Duration::ZERO,
+        secret: Some(secret(1)),
+        ..ServerConfig::default()
+    };
+    let server = Server::start(config, mirror, Arc::new(RealClock::new())).unwrap();
+    let address = server.tcp_addresses()[0].to_string();
+    let with = |secrets| TcpPeers::guarded(Arc::new(RealClock::new()), None, secrets).unwrap();
+    let asked = |peers: &TcpPeers| ask(peers, &address, ECHO, b"x", None, 30_000).recv().unwrap();
+    let known = with(secret(1).into());
+    assert_eq!(asked(&known).unwrap().meta, b"x");
+    // Those that yield have a connection of their own, which greets, too.
+    let (sender, receiver) = mpsc::channel();
+    let request = PeerRequest { opcode: ECHO, meta: vec![7], body: None, deadline_ms: 30_000 };
+    known.call_yielding(&address, request, Box::new(move |result| sender.send(result).unwrap()));
+    assert_eq!(receiver.recv().unwrap().unwrap().meta, [7]);
+    let stranger = asked(&with(Secrets::default())).unwrap_err();
+    assert!(stranger.kind == Kind::Denied && stranger.message.contains("--secret"), "{stranger}");
+    let other = asked(&with(secret(2).into())).unwrap_err();
+    assert!(other.kind == Kind::Denied && other.message.contains("not this server's"), "{other}");
 }
