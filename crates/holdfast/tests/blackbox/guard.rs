@@ -144,7 +144,7 @@ fn other_users_see_nothing_of_what_a_node_makes() {
         frame::encode(&mut ping, FrameKind::Request, wire::OP_PING, 1, 0, 0, |_| {});
         let ping: String = ping.iter().map(|byte| format!("{byte:02x}")).collect();
         let socket = node.socket();
-        let asks = ["python3", "-c", PING, socket.to_str().unwrap(), &ping];
+        let asks = ["/usr/bin/python3", "-c", PING, socket.to_str().unwrap(), &ping];
         let own = Command::new(asks[0]).args(&asks[1..]).status().unwrap();
         assert!(own.success(), "its own user reaches the node");
         assert_eq!(as_nobody(&asks), Some(false), "another user reaches the node");
@@ -162,7 +162,7 @@ fn a_directory_that_was_open_is_closed_by_the_next_start() {
     let scratch = Scratch::new();
     let data = scratch.path("data");
     settings(&data, 0, free_port());
-    Node::start(&data).stop();
+    Node::start(&data).kill();
     let mut found = Vec::new();
     walk(&data, &mut found);
     for path in &found {
