@@ -1,6 +1,7 @@
 //! `holdfast blob import`: brings over another S3 service or a directory. What is there already,
 //! with the same size and hash, is passed over; so an import that was broken off goes on. Every
 //! object is compared after it was written: by its hash, or by its size where the source has none.
+//! What does not come over (older versions, policies, locks ...) is said by name and counted.
 
 use crate::blob::{self, Import};
 use crate::output::Output;
@@ -15,6 +16,16 @@ struct Totals {
     copied: u64,
     bytes: u64,
     passed: u64,
+    /// What was not brought over, and how much of it.
+    left_out: BTreeMap<String, u64>,
+}
+
+impl Totals {
+    fn leave_out(&mut self, bucket: &str, what: &str, count: u64) {
+        if count > 0 {
+            *self.left_out.entry(format!("{what} of `{bucket}`")).or_default() += count;
+        }
+    }
 }
 
 pub fn run(to: &mut Client, import: &Import, out: &mut Output) -> Result<()> {
@@ -45,10 +56,18 @@ pub fn run(to: &mut Client, import: &Import, out: &mut Output) -> Result<()> {
         let there = listed(to, bucket)?;
         directory(to, bucket, Path::new(&import.from), "", &there, &mut totals)?;
     }
-    let Totals { copied, bytes, passed } = totals;
+    let Totals { copied, bytes, passed, left_out } = totals;
+    let text = || {
+        let mut text =
+            format!("{copied} objects copied ({bytes} bytes), {passed} were there already");
+        for (what, count) in &left_out {
+            text += &format!("\nleft out: {count} {what}");
+        }
+        text
+    };
     out.line(
-        || format!("{copied} objects copied ({bytes} bytes), {passed} were there already"),
-        || json!({"copied": copied, "bytes": bytes, "passed": passed}),
+        text,
+        || json!({"copied": copied, "bytes": bytes, "passed": passed, "left_out": left_out}),
     )
 }
 
@@ -105,18 +124,104 @@ fn service(from: &mut Client, to: &mut Client, bucket: &str, totals: &mut Totals
                 totals.passed += 1;
                 continue;
             }
-            copy(from, to, bucket, &found)?;
+            copy(from, to, bucket, &found, totals)?;
             totals.copied += 1;
             totals.bytes += found.size;
         }
         if next.is_none() {
-            return Ok(());
+            return settings(from, to, bucket, totals);
         }
         token = next;
     }
 }
 
-fn copy(from: &mut Client, to: &mut Client, bucket: &str, found: &blob::Listed) -> Result<()> {
+/// What a bucket is told beside its objects: versioning goes over, the rest is left out by name.
+fn settings(from: &mut Client, to: &mut Client, bucket: &str, totals: &mut Totals) -> Result<()> {
+    let place = format!("/{bucket}");
+    let versioning = from.send(&Request::new("GET", place.clone()).with("versioning", ""))?;
+    let state = element(&versioning.text(), "Status").filter(|_| versioning.status == 200);
+    if let Some(state) = state {
+        let body =
+            format!("<VersioningConfiguration><Status>{state}</Status></VersioningConfiguration>");
+        let request = Request::new("PUT", place.clone()).with("versioning", "");
+        to.send(&Request { body: body.as_bytes(), ..request })?
+            .ok(format_args!("set versioning of `{bucket}` to `{state}`"))?;
+        let older = older(from, &place)?;
+        totals.leave_out(bucket, "older versions and delete markers", older);
+    }
+    for (setting, what) in [
+        ("policy", "policy"),
+        ("lifecycle", "lifecycle rules"),
+        ("cors", "CORS rules"),
+        ("tagging", "tags"),
+        ("publicAccessBlock", "public access block"),
+        ("object-lock", "object lock configuration"),
+        ("encryption", "encryption"),
+        ("notification", "notifications"),
+        ("replication", "replication"),
+        ("website", "website"),
+        ("logging", "logging"),
+    ] {
+        let found = from.send(&Request::new("GET", place.clone()).with(setting, ""))?;
+        // Some say 200 with an empty document.
+        let is_set = found.status == 200 && !is_empty(&found.text());
+        totals.leave_out(bucket, what, u64::from(is_set));
+    }
+    Ok(())
+}
+
+/// Whether a document says nothing: no element but its own.
+fn is_empty(document: &str) -> bool {
+    let elements = document.matches('<').count() - document.matches("<?").count();
+    document.trim().is_empty() || !document.trim_start().starts_with('{') && elements <= 2
+}
+
+/// Versions that no key shows any more, and delete markers.
+fn older(from: &mut Client, place: &str) -> Result<u64> {
+    let (mut count, mut after) = (0, None::<(String, String)>);
+    loop {
+        let mut request = Request::new("GET", place.to_owned()).with("versions", "");
+        if let Some((key, version)) = &after {
+            request = request.with("key-marker", key.clone());
+            request = request.with("version-id-marker", version.clone());
+        }
+        let text = from.send(&request)?.ok("list the source's versions")?.text();
+        let versions = elements(&text, "Version");
+        let is_older = |v: &&&str| element(v, "IsLatest").as_deref() != Some("true");
+        count += versions.iter().filter(is_older).count() as u64;
+        count += elements(&text, "DeleteMarker").len() as u64;
+        let next = element(&text, "NextKeyMarker").filter(|key| !key.is_empty());
+        let Some(next) = next else { return Ok(count) };
+        after = Some((next, element(&text, "NextVersionIdMarker").unwrap_or_default()));
+    }
+}
+
+/// An object's tags, as a request's header has them.
+fn tags(from: &mut Client, path: &str) -> Result<String> {
+    let request = Request::new("GET", path.to_owned()).with("tagging", "");
+    let text = from.send(&request)?.ok(format_args!("read the tags of `{path}`"))?.text();
+    let encoded = |text: Option<String>| -> String {
+        let bytes = text.unwrap_or_default().into_bytes();
+        bytes
+            .iter()
+            .map(|b| match b {
+                b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' => char::from(*b).to_string(),
+                other => format!("%{other:02X}"),
+            })
+            .collect()
+    };
+    let tag =
+        |tag: &&str| format!("{}={}", encoded(element(tag, "Key")), encoded(element(tag, "Value")));
+    Ok(elements(&text, "Tag").iter().map(tag).collect::<Vec<_>>().join("&"))
+}
+
+fn copy(
+    from: &mut Client,
+    to: &mut Client,
+    bucket: &str,
+    found: &blob::Listed,
+    totals: &mut Totals,
+) -> Result<()> {
     let path = format!("/{bucket}/{}", found.key);
     let doing = || format!("import `{path}`");
     // On disk, not in memory: an object may have gigabytes.
@@ -128,6 +233,11 @@ fn copy(from: &mut Client, to: &mut Client, bucket: &str, found: &blob::Listed) 
     let headers: Vec<(String, String)> =
         got.headers.iter().filter(|(name, _)| carried(name)).cloned().collect();
     request.headers = headers.iter().map(|(n, v)| (n.as_str(), v.clone())).collect();
+    if got.header("x-amz-tagging-count").is_some_and(|count| count != "0") {
+        request.headers.push(("x-amz-tagging", tags(from, &path)?));
+    }
+    let is_locked = got.headers.iter().any(|(name, _)| name.starts_with("x-amz-object-lock-"));
+    totals.leave_out(bucket, "locks and legal holds", u64::from(is_locked));
     let put = to.upload(&request, bytes, &mut body)?.ok(doing())?;
     let etag = put.header("etag").unwrap_or_default().trim_matches('"');
     if bytes != found.size || (is_hash(&found.etag) && etag != found.etag) {

@@ -5,7 +5,7 @@
 use crate::errors::OrS3;
 use crate::forms::Form;
 use crate::policy::{Ask, EXISTING_TAG, HEADER, Policy, REQUEST_TAG, Verdict};
-use crate::{objects, settings, tags};
+use crate::{headers, objects, settings, tags};
 use holdfast_blob::{AccessKey, Blobs, Pair};
 use hyper::{HeaderMap, Uri};
 use s3s::access::{S3Access, S3AccessContext};
@@ -144,6 +144,10 @@ impl Access {
             return Err(denied());
         }
         let operation = cx.s3_op().name();
+        headers::check(operation, headers)?;
+        if headers.contains_key("x-amz-expected-bucket-owner") && operation != "CreateBucket" {
+            headers::check_owner(&self.blobs.bucket(bucket).or_s3()?.owner, headers)?;
+        }
         // Each key is checked for itself, and what else they ask for.
         if ["DeleteObjects", "PostObject", "PutObjectTagging"].contains(&operation) {
             return self.blobs.bucket(bucket).map(drop).or_s3();

@@ -2,7 +2,8 @@
 //! for each answer, what the service itself can be asked, how long a presigned URL may be good.
 
 use crate::tags::percent_decode;
-use hyper::header::{ALLOW, HeaderValue};
+use holdfast_env::planted;
+use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
 use hyper::{HeaderMap, Method, Response, Uri};
 use s3s::{Body, S3Result, s3_error};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -31,6 +32,31 @@ pub fn check(method: &Method, uri: &Uri) -> S3Result<()> {
         Err(_) => "a number of seconds",
     };
     Err(s3_error!(AuthorizationQueryParametersError, "X-Amz-Expires must be {wrong}"))
+}
+
+/// Writes as references what XML cannot carry as it is, as S3 does: control characters of keys, and
+/// the carriage returns that every reader makes line feeds of.
+pub fn refer(response: &mut Response<Body>) {
+    let is_xml = response.headers().get(CONTENT_TYPE).is_some_and(|kind| kind == "application/xml");
+    let Some(document) = response.body().bytes().filter(|_| is_xml && !planted!("s3.raw-xml"))
+    else {
+        return;
+    };
+    let carries =
+        |c: char| matches!(c, '\t' | '\n' | ' '..) && !matches!(c, '\u{fffe}' | '\u{ffff}');
+    let Ok(text) = std::str::from_utf8(&document) else { return };
+    if text.chars().all(carries) {
+        return;
+    }
+    let mut written = String::with_capacity(text.len() + 64);
+    for c in text.chars() {
+        if carries(c) {
+            written.push(c);
+        } else {
+            written += &format!("&#x{:X};", u32::from(c));
+        }
+    }
+    *response.body_mut() = Body::from(written);
 }
 
 /// Ids of requests: no two of one start are the same, and of two starts hardly.
@@ -77,6 +103,20 @@ mod tests {
         for (wrong, why) in [("604801", "week"), ("-1", "non-negative"), ("x", "number")] {
             assert!(ask(wrong).unwrap_err().contains(why), "{wrong}");
         }
+    }
+
+    #[test]
+    fn what_xml_cannot_carry_is_written_as_a_reference() {
+        let written = |text: &str, kind: &'static str| {
+            let mut answer = Response::new(Body::from(text.to_owned()));
+            answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+            refer(&mut answer);
+            String::from_utf8(answer.body().bytes().unwrap().to_vec()).unwrap()
+        };
+        let key = "<Key>a\u{1}\r\n\t\u{ffff}\u{fc}\u{1f600}</Key>";
+        let expected = "<Key>a&#x1;&#xD;\n\t&#xFFFF;\u{fc}\u{1f600}</Key>";
+        assert_eq!(written(key, "application/xml"), expected);
+        assert_eq!(written(key, "text/plain"), key);
     }
 
     #[test]

@@ -16,6 +16,7 @@ mod errors;
 mod forms;
 mod front;
 mod hash;
+mod headers;
 mod hot;
 mod incoming;
 mod lifecycle;

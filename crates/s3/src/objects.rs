@@ -470,18 +470,32 @@ pub async fn delete_object(
 ) -> S3Result<S3Response<DeleteObjectOutput>> {
     let input = req.input;
     let bypass = input.bypass_governance_retention.unwrap_or(false);
-    let outcome = match &input.version_id {
-        Some(version) => {
-            face.blobs.delete_version(&input.bucket, &input.key, version, bypass).await
-        }
-        None => {
-            let condition = condition(input.if_match.as_ref(), None)?;
-            face.blobs.delete(&input.bucket, &input.key, condition).await
-        }
-    };
-    let (version_id, marker) = deleted(outcome.or_s3()?);
+    let condition = condition(input.if_match.as_ref(), None)?;
+    let version = input.version_id.as_deref();
+    let outcome = delete(face, (&input.bucket, &input.key, version), condition, bypass).await?;
+    let (version_id, marker) = deleted(outcome);
     let delete_marker = marker.then_some(true);
     Ok(S3Response::new(DeleteObjectOutput { delete_marker, version_id, ..Default::default() }))
+}
+
+/// Deletes a key, or one version of it, if the condition holds.
+async fn delete(
+    face: &Face,
+    (bucket, key, version): (&str, &str, Option<&str>),
+    condition: Condition,
+    bypass: bool,
+) -> S3Result<Outcome> {
+    let Some(version) = version else {
+        return face.blobs.delete(bucket, key, condition).await.or_s3();
+    };
+    if let Some(wanted) = condition.if_match {
+        // A version stays what it is: what holds now holds when it is deleted.
+        let found = face.blobs.object(bucket, key, Some(version)).or_s3()?;
+        if wanted != "*" && wanted != found.etag {
+            return Err(crate::errors::s3_failure(Failure::Refused(Refusal::PreconditionFailed)));
+        }
+    }
+    face.blobs.delete_version(bucket, key, version, bypass).await.or_s3()
 }
 
 fn deleted(outcome: Outcome) -> (Option<String>, bool) {
@@ -502,6 +516,13 @@ pub async fn delete_objects(
     if input.delete.objects.is_empty() || input.delete.objects.len() > KEYS_MAX {
         return Err(s3_error!(MalformedXML, "name 1 to {KEYS_MAX} keys"));
     }
+    for object in &input.delete.objects {
+        // Before anything is deleted.
+        refuse(&[
+            (object.last_modified_time.is_some(), "`LastModifiedTime` of a key to delete"),
+            (object.size.is_some(), "`Size` of a key to delete"),
+        ])?;
+    }
     let (mut gone, mut errors) = (Vec::new(), Vec::new());
     for object in input.delete.objects {
         let ObjectIdentifier { key, version_id, e_tag, .. } = object;
@@ -515,15 +536,13 @@ pub async fn delete_objects(
             tags: &[],
         };
         let allowed = face.access.check_one(&caller, &asked);
-        let done = match (allowed, &version_id) {
-            (Err(e), _) => Err(e),
-            (Ok(()), Some(version)) => {
-                face.blobs.delete_version(&input.bucket, &key, version, bypass).await.or_s3()
-            }
-            (Ok(()), None) => {
+        let done = match allowed {
+            Err(e) => Err(e),
+            Ok(()) => {
                 let if_match = e_tag.map(|etag| etag.value().to_owned());
                 let condition = Condition { if_match, if_absent: false };
-                face.blobs.delete(&input.bucket, &key, condition).await.or_s3()
+                let place = (&*input.bucket, &*key, version_id.as_deref());
+                delete(face, place, condition, bypass).await
             }
         };
         match done {

@@ -207,6 +207,7 @@ impl Door {
             Ok(answered) => answered?,
             Err(refused) => refused.to_http_response().map_err(|e| HttpError::new(e.into()))?,
         };
+        front::refer(&mut response);
         self.ids.mark(&mut response);
         if let Some(headers) = cross_origin {
             response.headers_mut().extend(headers);

@@ -113,3 +113,47 @@ fn everything_of_another_service_comes_over_though_the_move_is_killed_twice() {
     drop(own);
     node.stop();
 }
+
+/// An import said that everything had come over, and had dropped tags, versions, versioning and
+/// policies without a word.
+#[test]
+fn what_an_import_leaves_out_is_said_by_name() {
+    let scratch = Scratch::new();
+    let (source, target) = (start(&scratch.path("source")), start(&scratch.path("target")));
+    let mut other = client(&source.data);
+    put(&mut other, "/moved", b"");
+    let set = |other: &mut Client, setting: &str, body: &str| {
+        let request = Request::new("PUT", "/moved").with(setting, "");
+        send(other, Request { body: body.as_bytes(), ..request });
+    };
+    let enabled = "<VersioningConfiguration><Status>Enabled</Status></VersioningConfiguration>";
+    set(&mut other, "versioning", enabled);
+    let policy = r#"{"Version":"2012-10-17","Statement":[{"Effect":"Allow","Principal":"*",
+        "Action":"s3:GetObject","Resource":"arn:aws:s3:::moved/*"}]}"#;
+    set(&mut other, "policy", policy);
+    for content in [b"old", b"new"] {
+        let mut request = Request { body: content, ..Request::new("PUT", "/moved/a") };
+        request.headers.push(("x-amz-tagging", "colour=r%26d&empty=".to_owned()));
+        send(&mut other, request);
+    }
+    put(&mut other, "/moved/gone", b"x");
+    assert_eq!(other.send(&Request::new("DELETE", "/moved/gone")).unwrap().status, 204);
+    let (endpoint, access, secret) = super::s3::credentials(&source.data);
+    let mut import = binary();
+    import.args(["--json", "blob", "--data"]).arg(&target.data).args(["import", &endpoint]);
+    import.env("SOURCE_ACCESS_KEY_ID", access).env("SOURCE_SECRET_ACCESS_KEY", secret);
+    let said: Value = serde_json::from_str(&finish(&mut import, b"").ok()).unwrap();
+    assert_eq!((said["copied"].as_u64(), said["bytes"].as_u64()), (Some(1), Some(3)), "{said}");
+    let left_out = said["left_out"].as_object().unwrap();
+    // The older version of one key; the only version and the marker of the other.
+    assert_eq!(left_out["older versions and delete markers of `moved`"], 3, "{said}");
+    assert_eq!(left_out["policy of `moved`"], 1, "{said}");
+    assert_eq!(left_out.len(), 2, "{said}");
+    let mut own = client(&target.data);
+    let tags = send(&mut own, Request::new("GET", "/moved/a").with("tagging", "")).text();
+    assert!(tags.contains("<Value>r&amp;d</Value>") && tags.contains("<Key>empty</Key>"), "{tags}");
+    let state = send(&mut own, Request::new("GET", "/moved").with("versioning", "")).text();
+    assert!(state.contains("Enabled"), "{state}");
+    source.stop();
+    target.stop();
+}

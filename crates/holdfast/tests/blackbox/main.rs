@@ -28,6 +28,7 @@ mod mount;
 mod photos;
 mod route;
 mod s3;
+mod s3_walk;
 mod sort;
 mod story;
 mod trees;

@@ -279,7 +279,9 @@ impl World {
                 if !peer.is_stalled && !peer.connections.is_empty() {
                     let number = (self.rng.next_u64() % peer.connections.len() as u64) as usize;
                     // Those that were given up come late, behind many commands of new ones.
-                    if !peer.connections[number].is_draining || self.rng.next_u64() % 40 == 0 {
+                    if !peer.connections[number].is_draining
+                        || self.rng.next_u64().is_multiple_of(40)
+                    {
                         peer.serve(number);
                     }
                 }
