@@ -11,6 +11,9 @@ use holdfast_base::{Error, Kind, Result};
 use holdfast_env::planted;
 use std::collections::{BTreeMap, BTreeSet};
 
+/// Copies with which the loss of any one store loses nothing.
+pub const GOOD_COPIES: usize = 2;
+
 /// What a store says that has computed the generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Made {
@@ -72,10 +75,14 @@ impl Rewriting {
         }
         let (lost, stores): (Vec<_>, Vec<_>) =
             chunk.replicas.iter().copied().partition(|store| is_lost(*store));
-        if stores.is_empty() {
+        let enough = GOOD_COPIES.min(chunk.copies as usize);
+        if stores.len() < enough {
+            // What a seal left out is a last resort of this generation, and of no other.
             return Err(Error::retry(format!(
-                "rewrite chunk `{}`: no store that has it is there",
-                chunk.id
+                "rewrite chunk `{}`: {} of its copies are there, and {enough} are needed: repair \
+                 makes the others first",
+                chunk.id,
+                stores.len()
             )));
         }
         let (from, next) = (chunk.generation, Generation(chunk.generation.0 + 1));

@@ -6,14 +6,12 @@ use super::chunks::Dropped;
 use super::nodes::PACKED;
 use super::{Chunk, ChunkState, Namespace, OldGeneration};
 use crate::command::REPLICAS_MAX;
+use crate::compaction::GOOD_COPIES;
 use crate::{ChunkKind, Outcome};
 use holdfast_base::ids::{ChunkId, FileId, Generation, StoreId};
 use holdfast_base::{Error, Result};
 use holdfast_env::planted;
 use std::collections::BTreeSet;
-
-/// Copies with which the loss of any one store loses nothing.
-const GOOD_COPIES: usize = 2;
 
 /// A chunk that has fewer copies than it should have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
