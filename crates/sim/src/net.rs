@@ -5,7 +5,7 @@
 
 use holdfast_base::{Error, Result};
 use holdfast_env::net::{PeerDone, PeerReply, PeerRequest, Peers};
-use holdfast_env::{Rng, SeededRng};
+use holdfast_env::{Rng, SeededRng, sometimes};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -22,11 +22,18 @@ pub struct Weather {
     pub delay_ns: (u64, u64),
     /// Of a thousand messages, those whose connection breaks under them.
     pub breaks_per_mille: u64,
+    /// Of a thousand messages that are on their way when their connection breaks, or their sender
+    /// ends, those that arrive all the same: its receiver had them already and comes to them late.
+    /// Nobody hears the answer; by then the sender may have asked somebody else.
+    pub late_per_mille: u64,
 }
+
+/// How late such a message is at most.
+const LATE_NS_MAX: u64 = 4_000_000_000;
 
 impl Default for Weather {
     fn default() -> Weather {
-        Weather { delay_ns: (50_000, 400_000), breaks_per_mille: 0 }
+        Weather { delay_ns: (50_000, 400_000), breaks_per_mille: 0, late_per_mille: 300 }
     }
 }
 
@@ -239,8 +246,12 @@ impl SimNet {
     fn deliver(&self, way: Way, epoch: u64, call: u64, request: PeerRequest) {
         let listener = {
             let mut state = self.state();
-            if !state.is_current(&way, epoch) || state.cut.contains(&way) {
+            if state.cut.contains(&way) {
                 return;
+            }
+            if !state.is_current(&way, epoch) {
+                drop(state);
+                return self.deliver_late(way, request);
             }
             state.note(&format!("{} > {} {:#06x}", way.0, way.1, request.opcode));
             state.listeners.get(&way.1).cloned()
@@ -251,6 +262,28 @@ impl SimNet {
         let net = self.clone();
         let reply = Box::new(move |answer| net.send_back(way, epoch, call, answer));
         listener.request(request, reply);
+    }
+
+    /// A message of a connection that has broken meanwhile: gone, or late.
+    fn deliver_late(&self, way: Way, request: PeerRequest) {
+        let mut state = self.state();
+        if state.rng.next_u64() % 1000 >= state.weather.late_per_mille {
+            return;
+        }
+        let at = state.now_ns + state.rng.next_u64() % LATE_NS_MAX;
+        let net = self.clone();
+        let arrive = move || {
+            let listener = {
+                let mut state = net.state();
+                state.note(&format!("{} > {} {:#06x}, late", way.0, way.1, request.opcode));
+                state.listeners.get(&way.1).cloned()
+            };
+            if let Some(listener) = listener {
+                sometimes!("a message of a broken connection arrived late");
+                listener.request(request, Box::new(|_| ()));
+            }
+        };
+        state.schedule(at, Box::new(arrive));
     }
 
     fn send_back(&self, way: Way, epoch: u64, call: u64, answer: Result<PeerReply>) {
@@ -351,9 +384,11 @@ impl Peers for SimPeers {
         let net = self.net.clone();
         state.schedule(
             at,
-            Box::new(move || match breaks {
-                true => net.break_connection(&way, "the connection broke"),
-                false => net.deliver(way, epoch, call, request),
+            Box::new(move || {
+                if breaks {
+                    net.break_connection(&way, "the connection broke");
+                }
+                net.deliver(way, epoch, call, request);
             }),
         );
     }

@@ -6,6 +6,7 @@ mod archive;
 pub mod cell;
 mod check;
 mod client;
+mod copies;
 pub mod faults;
 mod model;
 pub mod scene;
@@ -16,6 +17,7 @@ use crate::{Options, SimDisk, SimNet};
 use archive::Archive;
 use cell::{Cell, SECOND};
 use client::Client;
+use copies::Copies;
 use faults::Fault;
 use holdfast_base::ids::NodeId;
 use holdfast_base::{Kind, Result};
@@ -42,18 +44,24 @@ pub const SOMETIMES: &[&str] = &[
     "a chunk was compacted",
     "a chunk was copied",
     "a chunk was open when its store started",
+    "a chunk's file was gone at a start",
     "a client read its own write at another gateway",
     "a client was told that a disk is full",
     "a deposed leader's command was refused",
     "a disk was erased",
+    "a compaction waited for a replica",
+    "a copy that counts was found on its disk",
     "a file went on in another chunk",
     "a leader was cut off while it worked",
+    "a message of a broken connection arrived late",
+    "a message of an older start arrived",
     "a node was drained",
     "a node was lost",
     "a node began with another node's snapshot",
     "a read was hedged",
     "a replica slower than the writer's limit ended its chunk",
     "a replica that does not count made way for a copy",
+    "a refusal was repeated behind a later change",
     "a replica was dropped",
     "a sector became unreadable",
     "a view equals its replay",
@@ -74,6 +82,8 @@ const RECOVERY_BYTES_PER_SECOND: u64 = 250_000;
 pub struct Schedule {
     pub seed: u64,
     pub nodes: usize,
+    /// Stores of each node.
+    pub stores: usize,
     pub clients: usize,
     /// Faults are drawn from these; none for a calm one.
     pub faults: Vec<Fault>,
@@ -92,11 +102,19 @@ pub struct Schedule {
     pub aloud: bool,
 }
 
+/// Whether this seed is one of every `n`.
+fn one_in(seed: u64, what: u64, n: u64) -> bool {
+    mix(seed, what).is_multiple_of(n)
+}
+
 impl Schedule {
+    /// One in eight has a node past the seventh, who is no controller; one in four has two stores
+    /// a node.
     pub fn new(seed: u64) -> Schedule {
         Schedule {
             seed,
-            nodes: 5,
+            nodes: if one_in(seed, 50, 8) { 8 } else { 5 },
+            stores: if one_in(seed, 51, 4) { 2 } else { 1 },
             clients: 6,
             faults: faults::ALL.to_vec(),
             work_ns: 120 * SECOND,
@@ -243,6 +261,7 @@ pub struct World {
     unlucky: usize,
     models: Arc<Vec<Mutex<Model>>>,
     archive: Archive,
+    copies: Mutex<Copies>,
 }
 
 impl World {
@@ -269,7 +288,10 @@ impl World {
             over: AtomicBool::new(false),
             world: OnceLock::new(),
         });
-        let cell = |number| Cell::new(number, mix(seed, 100 + number as u64), &net, &shared);
+        let cell = |number| {
+            let places = (number, schedule.stores);
+            Cell::new(places, mix(seed, 100 + number as u64), &net, &shared)
+        };
         let models = (0..schedule.clients).map(|_| Mutex::default()).collect();
         let world = Arc::new(World {
             cells: (1..=schedule.nodes).map(cell).collect(),
@@ -281,6 +303,7 @@ impl World {
             },
             models: Arc::new(models),
             archive: Archive::new().expect("an empty simulated disk takes a log"),
+            copies: Mutex::default(),
             schedule: schedule.clone(),
             net,
             shared: shared.clone(),
@@ -364,6 +387,7 @@ impl World {
             let current: Vec<NodeId> = locked(&world.shared.ids).values().copied().collect();
             world.cells.iter().for_each(|cell| cell.look_at_held());
             world.keep_log();
+            world.look_at_copies();
             for node in world.cells.iter().filter_map(|cell| cell.node()) {
                 world.look_at(&node);
                 let gone = |id: &NodeId| !current.contains(id);

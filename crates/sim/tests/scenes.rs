@@ -1,8 +1,9 @@
 //! Stories of one cluster that a test directs: a node that slept through a trim of the log, one that
 //! was cut off for as long while it ran.
 
-use holdfast_base::ids::StoreId;
-use holdfast_cluster::{ChunkKind, NAMESPACE_TOPIC, REPLICAS_MAX};
+use holdfast_base::ids::{ChunkId, Generation, StoreId};
+use holdfast_client::wire::admin::Away;
+use holdfast_cluster::{ChunkKind, ChunkState, Command, Location, NAMESPACE_TOPIC, REPLICAS_MAX};
 use holdfast_sim::world::cell::{End, SECOND};
 use holdfast_sim::world::scene::{Scene, Version};
 use std::sync::atomic::Ordering;
@@ -154,6 +155,116 @@ fn disks_may_be_replaced_more_often_than_a_chunk_has_room_for_replicas() {
             .namespace
             .read(|view, _| view.chunks().map(|chunk| chunk.replicas.len()).max());
         assert!(most.unwrap().unwrap() < REPLICAS_MAX);
+    });
+}
+
+/// A chunk that is written through node 2 and full of garbage; the cells that have it, node 2 first.
+fn garbage(scene: &mut Scene) -> (ChunkId, Vec<usize>) {
+    put(scene, 2, 0..120);
+    let find = |scene: &Scene| {
+        let node = scene.node(1).unwrap();
+        node.namespace
+            .read(|view, _| {
+                let Location::Packed { pointer } = view.lookup("/f0")?.location else {
+                    return None;
+                };
+                let chunk = view.chunk(pointer.chunk).filter(|c| c.state != ChunkState::Open)?;
+                Some((chunk.id, chunk.replicas.clone()))
+            })
+            .unwrap()
+    };
+    assert!(scene.until(60 * SECOND, |scene| find(scene).is_some()), "it is full, and sealed");
+    let (chunk, replicas) = find(scene).unwrap();
+    let cell = |store: &StoreId| {
+        let has = |n: &usize| scene.node(*n).is_some_and(|node| node.stores.get(*store).is_some());
+        (1..=scene.nodes()).find(has).unwrap()
+    };
+    let cells: Vec<usize> = replicas.iter().map(cell).collect();
+    assert_eq!((cells[0], cells.len()), (2, 3));
+    for seed in 0..50 {
+        scene.delete(2, &format!("/f{seed}")).unwrap();
+    }
+    (chunk, cells)
+}
+
+fn held(scene: &Scene, chunk: ChunkId) -> (u32, usize) {
+    let node = scene.node(1).unwrap();
+    let of = node
+        .namespace
+        .read(|view, _| view.chunk(chunk).map(|known| (known.generation.0, known.replicas.len())));
+    of.unwrap().unwrap()
+}
+
+/// The ways from node 2 to the other copies of its chunk were cut, and nothing else: within eight
+/// seconds the chunk was at its next generation on node 2 alone. When node 2's disk went, what was
+/// acknowledged was gone, while the other two had the generation before whole.
+#[test]
+fn compaction_waits_for_copies_that_are_cut_off_and_not_lost() {
+    on_a_deep_stack(|| {
+        let mut scene = Scene::new(26, 7);
+        let (chunk, cells) = garbage(&mut scene);
+        scene.cut_between(2, cells[1]);
+        scene.cut_between(2, cells[2]);
+        scene.run_for(40 * SECOND);
+        assert_eq!(held(&scene, chunk), (0, 3), "nobody has gone on without the others");
+        assert_eq!(scene.broken(), Vec::<String>::new());
+        scene.heal();
+        assert!(scene.until(700 * SECOND, |scene| held(scene, chunk) == (1, 3)), "tried for ever");
+        scene.end(2, End::Erase);
+        scene.start(2);
+        whole_again(&scene);
+        read_all(&scene, 3, 50..120);
+    });
+}
+
+/// As a build before left it: the last generation on one store, whose disk goes; the one before on
+/// two others, which keep it until there is more. No path went back to it.
+#[test]
+fn a_chunk_whose_last_generation_is_lost_is_made_from_the_one_before() {
+    on_a_deep_stack(|| {
+        let mut scene = Scene::new(27, 7);
+        let (chunk, _) = garbage(&mut scene);
+        let first = scene.node(2).unwrap().stores.iter().next().unwrap().id;
+        scene.end(2, End::Erase);
+        scene.start(2);
+        assert!(scene.until(60 * SECOND, |scene| scene.node(2).is_some()));
+        let (generation, replicas) = (Generation(1), vec![first]);
+        scene.propose(1, Command::CloseChunk { chunk }).unwrap();
+        let length =
+            scene.node(1).unwrap().namespace.read(|view, _| view.chunk(chunk).unwrap().length);
+        let length = length.unwrap();
+        let switch = Command::SwitchReplicas { chunk, generation, length, digest: 1, replicas };
+        scene.propose(1, switch).unwrap();
+        let whole = scene.until(300 * SECOND, |scene| held(scene, chunk) == (2, 3));
+        assert!(whole, "{:?}", (held(&scene, chunk), scene.broken()));
+        whole_again(&scene);
+        read_all(&scene, 3, 50..120);
+    });
+}
+
+/// A dead node counts as lost only after a while, and until then every chunk was said to have its
+/// copies; and chunks that were sealed empty, which need none, were said to be short for ever.
+#[test]
+fn copies_on_a_silent_node_are_at_risk_from_its_first_silence() {
+    on_a_deep_stack(|| {
+        let mut scene = Scene::new(28, 4);
+        put(&mut scene, 2, 0..40);
+        whole_again(&scene);
+        let told = |scene: &Scene| scene.cluster(1).unwrap().recovery;
+        assert_eq!((told(&scene).short, told(&scene).away), (0, Away::default()));
+        scene.end(3, End::Kill);
+        let away = |scene: &Scene| told(scene).away.copies > 0;
+        // Silence is noticed after four seconds; fifteen make it a loss.
+        assert!(scene.until(12 * SECOND, away), "{:?}", told(&scene));
+        let recovery = told(&scene);
+        let on_it = scene.node(1).unwrap().namespace.read(|view, _| {
+            let kept = view.chunks().filter(|chunk| chunk.is_kept() && chunk.length > 0);
+            kept.filter(|chunk| chunk.replicas.len() == 3).count() as u64
+        });
+        assert!(recovery.away.chunks <= on_it.unwrap() && recovery.away.bytes > 0, "{recovery:?}");
+        assert_eq!((recovery.away.chunks_of_one, recovery.lost), (0, 0));
+        scene.start(3);
+        assert!(scene.until(60 * SECOND, |scene| told(scene).away == Away::default()));
     });
 }
 

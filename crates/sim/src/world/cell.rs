@@ -5,17 +5,22 @@
 use super::Shared;
 use crate::{Life, Listener, SimDisk, SimNet};
 use holdfast_base::Result;
-use holdfast_base::ids::{ChunkId, NodeId, StoreId};
+use holdfast_base::codec::Decode;
+use holdfast_base::ids::{ChunkId, Index, NodeId, StoreId};
 use holdfast_chunk::ChunkState;
+use holdfast_client::wire::peer::Sender;
 use holdfast_cluster::liveness::LivenessOptions;
-use holdfast_cluster::{Keeper, KeeperOptions, Machine, Member, MemberOptions, Node, NodeConfig};
+use holdfast_cluster::{
+    Keeper, KeeperOptions, Machine, Member, MemberOptions, Node, NodeConfig, is_peer_operation,
+};
 use holdfast_env::net::{
     ConnectionId, Finished, Inline, PeerConnection, PeerDone, PeerRequest, Peers,
 };
-use holdfast_env::{Clock, Rng, SeededRng};
+use holdfast_env::{Clock, Rng, SeededRng, sometimes};
 use holdfast_file::FileService;
 use holdfast_log::{FoldOptions, TRIMMED};
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -28,8 +33,11 @@ const KEEPER_NS: u64 = SECOND;
 const SNAPSHOT_NS: u64 = 12 * SECOND;
 /// Between two attempts to start a node that could not.
 const AGAIN_NS: u64 = SECOND;
-/// A commit is carried out so long after it was asked for, at most.
+/// A commit is carried out so long after it was asked for, at most; on a slow disk, after more.
 const PUMP_NS_MAX: u64 = 3 * MS;
+const SLOW_PUMP_NS_MAX: u64 = 700 * MS;
+/// In front of every message between nodes: cluster u64, node u32, incarnation u64.
+const SENDER_BYTES: usize = 20;
 /// As in development clusters.
 const LOST_MS: u64 = 15_000;
 
@@ -42,6 +50,8 @@ pub struct Process {
     peer: Mutex<PeerConnection>,
     /// Away while it steps: production has one thread for each.
     member: Mutex<Option<Member>>,
+    /// The entry of the cluster topic at which its view had it lead first, since it does.
+    leads_since: Mutex<Option<Index>>,
     keeper: Mutex<Option<Keeper>>,
 }
 
@@ -55,6 +65,8 @@ struct State {
     paused_until_ns: u64,
     /// The thread that gives signs of life hangs until then.
     stalled_until_ns: u64,
+    /// Its disk takes its time until then.
+    slow_until_ns: u64,
     /// Why it could not start last.
     refused: Option<String>,
     /// Chunks that the process found open, and how long they were.
@@ -75,6 +87,8 @@ pub struct Cell {
     connections: AtomicU64,
     /// See [`NodeConfig::near`], from the next start on.
     pub near: AtomicBool,
+    /// Stores on its disk.
+    stores: usize,
     /// The power fails here, at the disk's word; not by a process kill.
     pub lives: AtomicU64,
 }
@@ -98,7 +112,12 @@ impl Clock for CellClock {
 }
 
 impl Cell {
-    pub fn new(number: usize, seed: u64, net: &SimNet, shared: &Arc<Shared>) -> Arc<Cell> {
+    pub fn new(
+        (number, stores): (usize, usize),
+        seed: u64,
+        net: &SimNet,
+        shared: &Arc<Shared>,
+    ) -> Arc<Cell> {
         let rng = SeededRng::new(seed);
         let clock = CellClock {
             net: net.clone(),
@@ -118,6 +137,7 @@ impl Cell {
             pump_due: AtomicBool::new(false),
             connections: AtomicU64::new(0),
             near: AtomicBool::new(true),
+            stores,
             lives: AtomicU64::new(0),
         })
     }
@@ -161,6 +181,11 @@ impl Cell {
         self.state().stalled_until_ns = self.net.now_ns() + ns;
     }
 
+    /// Its disk takes long for every commit, for so long.
+    pub fn slow_disk(&self, ns: u64) {
+        self.state().slow_until_ns = self.net.now_ns() + ns;
+    }
+
     /// Nothing runs here for so long, as on a machine that swaps.
     pub fn pause(&self, ns: u64) {
         self.state().paused_until_ns = self.net.now_ns() + ns;
@@ -176,6 +201,7 @@ impl Cell {
             segment_bytes: 256 << 10,
             chunk_bytes: 192 << 10,
             near: self.near.load(Ordering::Relaxed),
+            disks: (1..self.stores).map(|n| PathBuf::from(format!("/disk-{}", n + 1))).collect(),
             journal_segment_bytes: 64 << 10,
             fold: FoldOptions { snapshot_entries: 0, snapshot_bytes: 0 },
             ..NodeConfig::new("/data").without_threads()
@@ -243,6 +269,7 @@ impl Cell {
             life: life.clone(),
             inline: Inline::connect(service, self.clock.clone(), id)?,
             peer: Mutex::new(PeerConnection::new(&self.address)),
+            leads_since: Mutex::default(),
             member: Mutex::new(Some(Member::new(node.clone(), MemberOptions { liveness }))),
             keeper: Mutex::new(Some(Keeper::new(node.clone(), keeping))),
             node,
@@ -318,7 +345,8 @@ impl Cell {
             return;
         }
         let (cell, life) = (self.clone(), life.clone());
-        let ns = 1000 + self.rng.next_u64() % PUMP_NS_MAX;
+        let slow = self.net.now_ns() < self.state().slow_until_ns;
+        let ns = 1000 + self.rng.next_u64() % if slow { SLOW_PUMP_NS_MAX } else { PUMP_NS_MAX };
         self.net.after_ns(ns, move || {
             cell.pump_due.store(false, Ordering::Relaxed);
             let Some(process) = cell.process().filter(|p| !p.life.has_ended()) else { return };
@@ -449,6 +477,7 @@ impl Process {
         let now_ns = cell.clock.monotonic_ns();
         match member.step(now_ns) {
             Ok(()) => {
+                self.check_heard(cell);
                 if let Err(e) = self.node.leader.step(&self.node, now_ns) {
                     self.node.find(format!("lead the cluster: {e}"));
                 }
@@ -463,6 +492,28 @@ impl Process {
             Err(e) => cell.shared.violate(format!("{} must end: {e}", cell.address)),
         }
         *self.member.lock().expect("no holder of this lock panics") = Some(member);
+    }
+
+    /// Who is said to lead commands nothing before a beat of its own came back: until then it may
+    /// have been followed by another one, which it has not heard of.
+    fn check_heard(&self, cell: &Arc<Cell>) {
+        let seen = self.node.cluster.read(|view, applied| {
+            let beat = view.controllers().find(|(id, _)| *id == self.node.id);
+            (view.leader() == Some(self.node.id), applied, beat.map(|(_, seat)| seat.beat))
+        });
+        let Ok((leads, applied, beat)) = seen else { return };
+        let mut since = self.leads_since.lock().expect("no holder of this lock panics");
+        *since = since.filter(|_| leads);
+        if leads && since.is_none() {
+            // Who founds a cluster leads from its start.
+            *since = Some(if self.node.leads() { Index(0) } else { applied });
+        }
+        if self.node.leads() && since.is_none_or(|since| beat.is_none_or(|beat| beat <= since)) {
+            cell.shared.violate(format!(
+                "{} leads since entry {since:?} and has read back its beat {beat:?} alone",
+                cell.address
+            ));
+        }
     }
 
     fn keeper_round(&self, cell: &Arc<Cell>) {
@@ -504,7 +555,38 @@ impl Listener for Server {
     fn request(&self, request: PeerRequest, reply: PeerDone) {
         let (of, cell) = (self.of.clone(), self.cell.clone());
         let life = of.life.clone();
+        let reply = self.refuses_older(&request, reply);
         self.cell.run(&life, move || of.request(cell.net.now_ns(), request, reply));
+    }
+}
+
+impl Server {
+    /// Watches the answer to a message of a process that was followed by another one, as far as
+    /// this node knows already.
+    fn refuses_older(&self, request: &PeerRequest, reply: PeerDone) -> PeerDone {
+        let sender = is_peer_operation(request.opcode)
+            .then(|| Sender::from_bytes(request.meta.get(..SENDER_BYTES)?).ok())
+            .flatten();
+        let Some(sender) = sender else { return reply };
+        let current = self
+            .of
+            .node
+            .cluster
+            .read(|view, _| view.node(sender.node).map_or(Index(0), |info| info.incarnation));
+        if sender.incarnation == Index(0) || current.is_ok_and(|now| sender.incarnation >= now) {
+            return reply;
+        }
+        sometimes!("a message of an older start arrived");
+        let (shared, opcode) = (self.cell.shared.clone(), request.opcode);
+        Box::new(move |answer| {
+            if answer.is_ok() {
+                shared.violate(format!(
+                    "operation {opcode:#06x} of node {} was carried out, started at {}",
+                    sender.node, sender.incarnation
+                ));
+            }
+            reply(answer);
+        })
     }
 }
 

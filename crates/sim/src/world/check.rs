@@ -25,19 +25,28 @@ const WHOLE_WITHIN_NS: u64 = 90 * SECOND;
 const FOLLOWS_WITHIN_NS: u64 = 30 * SECOND;
 
 /// A store of a copy of a disk.
-fn open_store(disk: &SimDisk) -> Result<Store> {
-    let config = StoreConfig {
-        commit_threads: 0,
-        spare_file: false,
-        reserve_bytes: 1 << 20,
-        ..StoreConfig::new("/data/chunks")
-    };
-    Ok(Store::open(Arc::new(disk.clone()), Arc::new(SeededRng::new(1)), config)?.0)
+pub(super) fn open_store(disk: &SimDisk, id: StoreId) -> Result<Store> {
+    for place in ["/data/chunks", "/disk-2"] {
+        if !disk.exists(Path::new(place))? {
+            continue;
+        }
+        let config = StoreConfig {
+            commit_threads: 0,
+            spare_file: false,
+            reserve_bytes: 1 << 20,
+            ..StoreConfig::new(place)
+        };
+        let store = Store::open(Arc::new(disk.clone()), Arc::new(SeededRng::new(1)), config)?.0;
+        if store.usage().store == id {
+            return Ok(store);
+        }
+    }
+    Err(Error::not_found("that store is not on this disk"))
 }
 
 impl World {
     /// The cell that has a store now, whoever lived there before.
-    fn cell_of(&self, store: StoreId) -> Option<&Arc<Cell>> {
+    pub(super) fn cell_of(&self, store: StoreId) -> Option<&Arc<Cell>> {
         let node = self.cells.iter().find_map(|cell| cell.node())?;
         let of = node.cluster.read(|view, _| view.store(store).map(|info| info.node)).ok()??;
         let ids = locked(&self.shared.ids);
@@ -84,7 +93,7 @@ impl World {
         let synced = replicas.iter().filter(|store| {
             let Some(cell) = self.cell_of(**store) else { return false };
             let disk = cell.disk().durable_copy();
-            open_store(&disk).is_ok_and(|store| store.read_needle(pointer).is_ok())
+            open_store(&disk, **store).is_ok_and(|store| store.read_needle(pointer).is_ok())
         });
         let (synced, of) = (synced.count(), replicas.len());
         self.shared.sometimes(synced == 3, "an acknowledged write was on three disks");

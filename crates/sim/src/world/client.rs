@@ -59,6 +59,16 @@ pub struct Client {
     sequence: u64,
     models: Arc<Vec<Mutex<Model>>>,
     number: usize,
+    /// A refused request, which is repeated behind the next change.
+    kept: Option<Kept>,
+}
+
+/// A request that may be repeated: the session remembers its answer.
+struct Kept {
+    opcode: u16,
+    meta: Vec<u8>,
+    sequence: Sequence,
+    answer: Error,
 }
 
 /// What became of a change.
@@ -66,6 +76,8 @@ enum Fate {
     Done(PeerReply),
     /// It was not carried out.
     Refused(Error),
+    /// Neither, and the same is to be tried as a new request.
+    CutOff,
     Unknown,
 }
 
@@ -93,6 +105,7 @@ impl Client {
             sequence: 1,
             models: models.clone(),
             number,
+            kept: None,
         }
     }
 
@@ -179,7 +192,8 @@ impl Client {
         let Some(session) = self.session else { return Fate::Unknown };
         let sequence = Sequence(self.sequence);
         self.sequence += 1;
-        let meta = message(Call { session, sequence, acknowledged_below: sequence }).to_bytes();
+        let acknowledged_below = self.kept.as_ref().map_or(sequence, |kept| kept.sequence);
+        let meta = message(Call { session, sequence, acknowledged_below }).to_bytes();
         let mut unknown = false;
         for attempt in 0..ATTEMPTS {
             let reply = self.ask(self.gateway, opcode, meta.clone(), body).await;
@@ -194,11 +208,21 @@ impl Client {
             match e.kind {
                 Kind::Bug => self.shared.violate(format!("{}: {e}", self.name)),
                 Kind::Exists | Kind::NotFound | Kind::Invalid if !unknown => {
+                    if self.kept.is_none() && body.is_none() {
+                        let answer = e.clone();
+                        self.kept = Some(Kept { opcode, meta, sequence, answer });
+                    }
                     return Fate::Refused(e);
                 }
                 Kind::Fenced if e.message.contains("is not open") => {
-                    self.session = None;
+                    (self.session, self.kept) = (None, None);
                     return Fate::Unknown;
+                }
+                // Its bytes were cut off by a seal: that is this number's answer for ever, and the
+                // production client sends them again under the next one.
+                _ if e.wants_bytes_again() => {
+                    self.shared.sometimes(true, "bytes were sent again under another number");
+                    return Fate::CutOff;
                 }
                 _ => unknown = true,
             }
@@ -219,8 +243,33 @@ impl Client {
         message: impl Fn(Call) -> M,
     ) {
         self.model().begin(&change);
-        let fate = self.change(opcode, body, message).await;
+        let mut fate = self.change(opcode, body, &message).await;
+        for _ in 0..3 {
+            if !matches!(fate, Fate::CutOff) {
+                break;
+            }
+            fate = self.change(opcode, body, &message).await;
+        }
         self.settle(&change, fate);
+    }
+
+    /// A refusal stays one, also where the request would succeed by now: the first answer counts.
+    async fn repeat_kept(&mut self) {
+        let Some(kept) = self.kept.take() else { return };
+        let Kept { opcode, meta, answer, .. } = kept;
+        let again = self.ask(self.gateway, opcode, meta, None).await;
+        let same = match &again {
+            Ok(_) => false,
+            // Nobody knows, or the session has ended.
+            Err(e) if matches!(e.kind, Kind::Retry | Kind::Fenced | Kind::Full) => return,
+            Err(e) => e.kind == answer.kind,
+        };
+        self.shared.sometimes(same, "a refusal was repeated behind a later change");
+        if !same {
+            let name = &self.name;
+            let now = again.map(|reply| reply.meta.len());
+            self.shared.violate(format!("{name} was refused ({answer}), and then told {now:?}"));
+        }
     }
 
     fn settle(&mut self, change: &Change, fate: Fate) {
@@ -254,7 +303,7 @@ impl Client {
                     self.shared.violate(format!("{name}: {change:?} was refused: {e}"));
                 }
             }
-            Fate::Unknown => {
+            Fate::Unknown | Fate::CutOff => {
                 self.net.note(&format!("{} does not know about {change:?}", self.name));
                 self.model().doubt(change);
                 self.shown_at.clear();
@@ -265,6 +314,10 @@ impl Client {
 
     async fn put(&mut self) {
         let path = self.path();
+        self.put_at(path).await;
+    }
+
+    async fn put_at(&mut self, path: String) {
         let version = Version { seed: self.rng.next_u64(), bytes: self.below(12_000) as u32 };
         let content = version.content();
         let (node, crc) = (new_file(&path), crc32c(&content));
@@ -272,11 +325,21 @@ impl Client {
         self.carry_out(Change::Put(path, version), wire::OP_PUT, Some(&content), put).await;
     }
 
+    /// Of a file that is there, or now and then of one that may not be: then it is made, and the
+    /// deletion repeated.
     async fn delete(&mut self) {
-        let Some(path) = self.model().any_path(self.rng.next_u64()) else { return };
+        let path = match self.below(4) {
+            0 => Some(self.path()),
+            _ => self.model().any_path(self.rng.next_u64()),
+        };
+        let Some(path) = path else { return };
         let action = msg::Action::Delete { path: path.clone(), recursive: false };
         let message = move |call| msg::Change { call, action: action.clone() };
-        self.carry_out(Change::Delete(path), wire::OP_CHANGE, None, message).await;
+        self.carry_out(Change::Delete(path.clone()), wire::OP_CHANGE, None, message).await;
+        if self.kept.is_some() {
+            self.put_at(path).await;
+            self.repeat_kept().await;
+        }
     }
 
     async fn rename(&mut self) {
@@ -380,7 +443,7 @@ impl Client {
                 self.shared.violate(format!("{}: seal {chunk}: {e}", self.name));
                 None
             }
-            Fate::Unknown => None,
+            Fate::Unknown | Fate::CutOff => None,
         }
     }
 

@@ -34,6 +34,8 @@ pub enum Fault {
     TornTail,
     Drain,
     KillAll,
+    SlowDisk,
+    LoseFile,
 }
 
 /// Each as often as it stands here.
@@ -66,6 +68,9 @@ pub const ALL: &[Fault] = &[
     Fault::TornTail,
     Fault::Drain,
     Fault::KillAll,
+    Fault::SlowDisk,
+    Fault::SlowDisk,
+    Fault::LoseFile,
 ];
 
 /// Time between two faults.
@@ -123,6 +128,7 @@ impl World {
             Fault::Depose => self.depose(),
             Fault::Sleep => {
                 let ns = self.draw((60 * SECOND, NIGHT_NS));
+                self.note_sleep();
                 self.cells.iter().for_each(|cell| cell.sleep(ns));
             }
             Fault::TornTail => self.damage_open(),
@@ -130,6 +136,8 @@ impl World {
             Fault::KillAll => {
                 self.cells.iter().for_each(|cell| self.end_for_a_while(cell, End::Kill));
             }
+            Fault::SlowDisk => cell.slow_disk(self.draw((2 * SECOND, 15 * SECOND))),
+            Fault::LoseFile => self.lose_file(),
         }
     }
 
@@ -249,7 +257,7 @@ impl World {
     fn bad_weather(self: &Arc<World>) {
         let breaks_per_mille = self.rng.next_u64() % 12;
         let delay_ns = (MS / 20, self.draw((MS, 200 * MS)));
-        self.net.set_weather(Weather { delay_ns, breaks_per_mille });
+        self.net.set_weather(Weather { delay_ns, breaks_per_mille, ..Weather::default() });
         let net = self.net.clone();
         let ns = self.draw((SECOND, 10 * SECOND));
         self.net.after_ns(ns, move || net.set_weather(Weather::default()));
@@ -301,6 +309,22 @@ impl World {
         self.net.after_ns(self.draw((3 * SECOND, 10 * SECOND)), move || {
             world.end_for_a_while(&cell, End::Kill);
         });
+    }
+
+    /// A sealed chunk's file on the unlucky node is gone when it starts again.
+    fn lose_file(self: &Arc<World>) {
+        let cell = self.cells[self.unlucky].clone();
+        let Some(path) = self.sealed_file(&cell).filter(|_| self.can_lose(&cell)) else { return };
+        cell.end(End::Kill);
+        let disk = cell.disk();
+        let gone = disk.remove(&path).and_then(|()| {
+            disk.sync_dir(path.parent().unwrap_or(Path::new("/")), "world.lose-file")
+        });
+        if gone.is_ok() {
+            self.net.note(&format!("a file is lost: {} {}", cell.address, path.display()));
+            self.shared.sometimes(true, "a chunk's file was gone at a start");
+        }
+        self.start_later(&cell);
     }
 
     /// A sealed chunk's file on the unlucky node is damaged, or cannot be read in one place.

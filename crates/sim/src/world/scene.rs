@@ -10,10 +10,11 @@ use crate::task::spawn;
 use crate::{Life, SimDisk};
 use holdfast_base::checksum::crc32c;
 use holdfast_base::codec::{Decode, Encode};
-use holdfast_base::ids::{Sequence, SessionId};
+use holdfast_base::ids::{Durability, Sequence, SessionId};
 use holdfast_base::{Error, Result};
+use holdfast_client::wire::admin::Cluster;
 use holdfast_client::wire::{self, Call, chunk as bytes, file as msg};
-use holdfast_cluster::Node;
+use holdfast_cluster::{Command, Node};
 use holdfast_env::net::{PeerReply, PeerRequest, Peers};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
@@ -38,7 +39,7 @@ impl Drop for Scene {
 impl Scene {
     /// A cluster of `nodes` that all run.
     pub fn new(seed: u64, nodes: usize) -> Scene {
-        let world = World::new(&Schedule { nodes, clients: 1, ..Schedule::calm(seed) });
+        let world = World::new(&Schedule { nodes, stores: 1, clients: 1, ..Schedule::calm(seed) });
         for cell in &world.cells {
             let starting = cell.clone();
             world.net.after_ns(cell.number as u64 * SECOND / 10, move || starting.start());
@@ -95,6 +96,17 @@ impl Scene {
             self.world.net.cut(&address(number), &other.address);
             self.world.net.cut(&other.address, &address(number));
         }
+    }
+
+    /// Nothing goes between these two, in either direction, until `heal`.
+    pub fn cut_between(&self, one: usize, other: usize) {
+        self.world.net.cut(&address(one), &address(other));
+        self.world.net.cut(&address(other), &address(one));
+    }
+
+    /// Promises that were found broken while the scene ran.
+    pub fn broken(&self) -> Vec<String> {
+        locked(&self.world.shared.violations).clone()
     }
 
     pub fn heal(&self) {
@@ -166,6 +178,23 @@ impl Scene {
             // To the next event, however far off: time goes by in events alone.
             self.world.net.step();
         }
+    }
+
+    /// Has a node propose what no build of today would.
+    pub fn propose(&self, number: usize, command: Command) -> Result<()> {
+        let node = self.node(number).ok_or_else(|| Error::retry("that node does not run"))?;
+        let none = Sequence(0);
+        let call = Call { session: SessionId(0), sequence: none, acknowledged_below: none };
+        self.wait_for(|done| {
+            let done = Box::new(move |outcome: Result<_>| done(outcome.map(|_| ())));
+            node.propose(call, &command, Durability::Durable, done);
+        })
+    }
+
+    /// The cluster as a node tells it to people.
+    pub fn cluster(&self, number: usize) -> Result<Cluster> {
+        let reply = self.ask(number, wire::OP_CLUSTER, Vec::new(), None)?;
+        Ok(Cluster::from_bytes(&reply.meta)?)
     }
 
     fn call(&mut self) -> Call {

@@ -1,16 +1,20 @@
-//! Compaction of one packed chunk on two stores, with names and deletes that come at any moment, a
-//! copy to a third store, a store lost, and unlinks tried all the time. The log's part is the
-//! production namespace: whatever the actors propose, its `apply` decides. Every copy that counts
-//! must hold every live object, in the current generation, and all must hold the same.
+//! Compaction of one packed chunk on two stores, with names and deletes that come at any moment,
+//! stores that compute late or never, a copy to a third store, a store lost, and unlinks tried all
+//! the time. What decides is production code: the core that the keeper drives says who computes and
+//! when to switch, the namespace's `apply` what becomes of it. Every copy that counts must hold
+//! every live object, in the current generation, and all must hold the same; and there are two of
+//! them, less those that were lost.
 
 use super::checker::{Model, check};
+use holdfast_base::Error;
 use holdfast_base::ids::{
     ChunkId, Cookie, Durability, FileId, Generation, Index, NodeId, Pointer, Slot, StoreId, Tier,
 };
+use holdfast_cluster::compaction::{Made, Rewriting, Verdict, is_ready};
 use holdfast_cluster::namespace::Chunk;
 use holdfast_cluster::{ChunkKind, ChunkState, Command, Location, Namespace, NodeKind};
 use std::cell::RefCell;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::rc::Rc;
 
 const CHUNK: ChunkId = ChunkId(1);
@@ -29,6 +33,8 @@ enum Rules {
     OwnLiveSlots,
     /// The switch takes every replica that counts for one that has the new generation.
     SwitchNamesAll,
+    /// The switch takes those that have computed it, and leaves out who has not answered.
+    SilentLeftOut,
     /// A finished copy is entered as whatever generation is current then.
     CopyWithoutGeneration,
 }
@@ -42,6 +48,7 @@ struct View {
     chunk: Option<Chunk>,
     live: u8,
     freed: bool,
+    unlinkable: BTreeSet<(usize, usize)>,
 }
 
 /// Every namespace that was reached, by number, and what each command made of it: most states
@@ -67,6 +74,7 @@ impl Views {
             chunk: ns.chunk(CHUNK).cloned(),
             live: slots.iter().fold(0, |set, slot| set | 1 << slot.0),
             freed: ns.freed().0 > 0,
+            unlinkable: ns.unlinkable().map(|(_, g, s)| (g.0 as usize, place(s))).collect(),
         }));
         self.views.len() - 1
     }
@@ -95,6 +103,8 @@ struct State {
     copying: Option<(usize, u8)>,
     copied: bool,
     lost: Option<usize>,
+    /// The cluster view says so, too.
+    declared: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -110,6 +120,7 @@ enum Action {
     StartCopy(usize),
     EndCopy,
     Lose(usize),
+    Declare,
     Drop(usize),
     Unlink(usize, usize),
 }
@@ -164,26 +175,40 @@ impl Compaction {
         Some(())
     }
 
-    /// Once every copy that is there has the next generation, of one digest.
+    /// Whenever the driver likes: it is the core that says whether all have computed it.
     fn switch(&self, next: &mut State) -> Option<()> {
         let plan = next.plan?;
-        let made = |s: &usize| match self.rules {
-            Rules::OwnLiveSlots => next.stores[*s][1].is_some(),
-            _ => next.stores[*s][1] == Some(plan),
+        let view = self.view(next);
+        let chunk = view.chunk.as_ref().filter(|chunk| chunk.generation.0 == 0)?;
+        let live = (0..SLOTS as u32).filter(|s| plan >> s & 1 == 1).map(Slot).collect();
+        let lost = |id| next.declared && next.lost == Some(place(id));
+        let rewriting = Rewriting::new(chunk, live, lost).ok()?;
+        let answer = |id: &StoreId| match next.stores[place(*id)][1] {
+            Some(slots) => Ok(Made { needles: slots.count_ones() as u64, digest: slots as u64 }),
+            None => Err(Error::retry("it has not computed it")),
         };
-        let counted = self.counted(next);
-        // The last store has a copy of the old generation: it will be given the new one.
-        let (named, rest): (Vec<usize>, Vec<usize>) = counted.iter().partition(|s| made(s));
-        if named.is_empty() || rest.iter().any(|s| *s != STORES - 1) {
-            return None;
-        }
-        let replicas = match self.rules {
-            Rules::SwitchNamesAll => self.view(next).chunk.as_ref()?.replicas.clone(),
-            _ => named.into_iter().map(store).collect(),
+        let answers: BTreeMap<_, _> = rewriting.stores().iter().map(|s| (*s, answer(s))).collect();
+        let made = |id: &StoreId| answers.get(id).is_some_and(|answer| answer.is_ok());
+        let forged = |replicas: Vec<StoreId>, without: Vec<StoreId>| {
+            let (chunk, from, generation) = (CHUNK, Generation(0), Generation(1));
+            Command::Rewrite { chunk, from, generation, digest: 1, replicas, without }
         };
-        let (chunk, generation) = (CHUNK, Generation(1));
-        let digest = plan as u64;
-        let switch = Command::SwitchReplicas { chunk, generation, length: 2, digest, replicas };
+        let switch = match self.rules {
+            Rules::OwnLiveSlots if chunk.replicas.iter().all(made) => {
+                forged(chunk.replicas.clone(), Vec::new())
+            }
+            Rules::SwitchNamesAll if chunk.replicas.iter().any(made) => {
+                forged(chunk.replicas.clone(), Vec::new())
+            }
+            Rules::SilentLeftOut => {
+                let (made, rest) = chunk.replicas.iter().partition(|id| made(id));
+                forged(made, rest)
+            }
+            _ => match rewriting.judge(&answers) {
+                Verdict::Switch(switch) => switch,
+                Verdict::Wait(_) | Verdict::Damaged(_) => return None,
+            },
+        };
         self.apply(next, &switch)
     }
 
@@ -232,6 +257,7 @@ impl Model for Compaction {
             copying: None,
             copied: false,
             lost: None,
+            declared: false,
         }
     }
 
@@ -244,6 +270,7 @@ impl Model for Compaction {
             Action::Plan,
             Action::Switch,
             Action::EndCopy,
+            Action::Declare,
         ]);
         for s in 0..STORES {
             out.extend([Action::Compute(s), Action::Drop(s)]);
@@ -297,8 +324,8 @@ impl Model for Compaction {
                 let kept = |c: &&Chunk| c.generation.0 == 0 && c.is_kept();
                 let chunk = view.chunk.as_ref().filter(kept)?;
                 let early = self.rules == Rules::PlanBeforeClose;
-                let ready = chunk.state == ChunkState::Closed || early && view.live != 0;
-                (ready && next.plan.is_none()).then_some(())?;
+                let ready = is_ready(chunk) || early;
+                (ready && view.live != 0 && next.plan.is_none()).then_some(())?;
                 next.plan = Some(view.live);
             }
             Action::Compute(s) => self.compute(&mut next, s)?,
@@ -313,6 +340,7 @@ impl Model for Compaction {
                 next.stores[s] = [None, None];
                 next.lost = Some(s);
             }
+            Action::Declare => next.declared = state.lost.is_some(),
             Action::Drop(s) => {
                 (state.lost == Some(s)).then_some(())?;
                 let generation = Generation(view.generation() as u32);
@@ -323,6 +351,7 @@ impl Model for Compaction {
                 )?;
             }
             Action::Unlink(generation, s) => {
+                view.unlinkable.contains(&(generation, s)).then_some(())?;
                 let (chunk, store) = (CHUNK, store(s));
                 let unlink =
                     Command::Unlink { chunk, generation: Generation(generation as u32), store };
@@ -338,7 +367,12 @@ impl Model for Compaction {
         view.chunk.as_ref()?;
         let (live, generation) = (view.live, view.generation());
         let mut first = None;
-        for s in self.counted(state) {
+        let counted = self.counted(state);
+        let kept = view.chunk.as_ref().is_some_and(Chunk::is_kept);
+        if kept && counted.len() + (state.lost.is_some() as usize) < 2 {
+            return Some(format!("{} copies count, and {:?} was lost", counted.len(), state.lost));
+        }
+        for s in counted {
             let name = store(s);
             let Some(slots) = state.stores[s][generation] else {
                 return Some(format!("`{name}` counts, and has no file of g{generation}"));
@@ -368,6 +402,9 @@ impl Model for Compaction {
         if chunk.generation.0 == 1 && chunk.old.iter().any(|old| old.replicas.len() == 3) {
             out.insert("a copy of the old generation met the switch");
         }
+        if chunk.generation.0 == 1 && state.lost.is_some() {
+            out.insert("a switch went on without what was lost");
+        }
         if chunk.generation.0 == 1 && chunk.old.is_empty() && chunk.replicas.len() == 2 {
             out.insert("the old generation went");
         }
@@ -380,6 +417,7 @@ fn every_copy_that_counts_holds_every_live_object() {
     assert!(report.wrong.is_none(), "{:?}", report.wrong);
     let points = [
         "a copy of the old generation met the switch",
+        "a switch went on without what was lost",
         "everything was unlinked",
         "the new generation was copied",
         "the old generation went",
@@ -393,6 +431,7 @@ fn each_rule_of_compaction_is_needed() {
         Rules::PlanBeforeClose,
         Rules::OwnLiveSlots,
         Rules::SwitchNamesAll,
+        Rules::SilentLeftOut,
         Rules::CopyWithoutGeneration,
     ] {
         let report = check(&format!("compaction, {rules:?}"), &Compaction::new(rules));

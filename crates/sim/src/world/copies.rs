@@ -1,0 +1,232 @@
+//! A running look at who holds what, once a second: no chunk has fewer than two good copies unless
+//! stores were lost, what was added as a copy is on its disk for good, and nobody's whole copy is
+//! dropped. Sees what is wrong when it goes wrong: at the end repair may have made up for it.
+
+use super::cell::{Cell, SECOND};
+use super::check::open_store;
+use super::{World, locked};
+use holdfast_base::ids::{ChunkId, Generation, Index, NodeId, StoreId};
+use holdfast_chunk::ChunkState;
+use holdfast_cluster::namespace::Chunk;
+use holdfast_cluster::{ChunkKind, KeeperOptions, Node};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// What the last look saw.
+#[derive(Default)]
+pub(super) struct Copies {
+    chunks: BTreeMap<ChunkId, Known>,
+    /// Nodes that were drained at any time.
+    drained: BTreeSet<NodeId>,
+    /// The entry that freed what waits longest, and when which entry had been applied.
+    freed: Option<Index>,
+    reached: VecDeque<(Index, u64)>,
+    slept_ns: u64,
+}
+
+/// Between two looks.
+const LOOK_NS: u64 = SECOND;
+
+struct Known {
+    generation: Generation,
+    replicas: BTreeSet<StoreId>,
+    dropped: BTreeSet<(Generation, StoreId)>,
+    copies: usize,
+}
+
+impl World {
+    /// Compares what the log's host knows with what it knew a second ago.
+    pub(super) fn look_at_copies(&self) {
+        let Some(host) = self.cells[0].node() else { return };
+        if self.schedule.nodes < 3 {
+            return;
+        }
+        let chunks: Vec<Chunk> = host
+            .namespace
+            .read(|view, _| {
+                let kept = |chunk: &&Chunk| chunk.is_kept() && chunk.length > 0 && chunk.copies > 1;
+                view.chunks().filter(kept).cloned().collect()
+            })
+            .unwrap_or_default();
+        let draining = host.cluster.read(|view, _| {
+            let draining = view.nodes().filter(|(_, info)| info.draining);
+            draining.map(|(id, _)| id).collect::<Vec<_>>()
+        });
+        let mut seen = locked(&self.copies);
+        seen.drained.extend(draining.unwrap_or_default());
+        let mut added: BTreeMap<StoreId, Vec<(ChunkId, Generation)>> = BTreeMap::new();
+        for chunk in &chunks {
+            self.look_at_count(chunk);
+            if let Some(before) = seen.chunks.get(&chunk.id) {
+                self.look_at_dropped(chunk, before, &seen.drained);
+                let new = |store: &&StoreId| {
+                    before.generation != chunk.generation || !before.replicas.contains(*store)
+                };
+                for store in chunk.replicas.iter().filter(new) {
+                    added.entry(*store).or_default().push((chunk.id, chunk.generation));
+                }
+            }
+        }
+        let known = |chunk: &Chunk| Known {
+            generation: chunk.generation,
+            replicas: chunk.replicas.iter().copied().collect(),
+            dropped: chunk.dropped.iter().map(|d| (d.generation, d.store)).collect(),
+            copies: chunk.copies as usize,
+        };
+        seen.chunks = chunks.iter().map(|chunk| (chunk.id, known(chunk))).collect();
+        drop(seen);
+        for (store, added) in added {
+            if let Some(cell) = self.cell_of(store) {
+                self.look_at_added(cell, store, &added);
+            }
+        }
+        self.look_at_open(&host);
+        self.look_at_grace(&host);
+    }
+
+    /// What a gateway shows of an open chunk is on every replica.
+    fn look_at_open(&self, host: &Node) {
+        let open = host.namespace.read(|view, _| view.open_chunks().cloned().collect::<Vec<_>>());
+        for chunk in open.unwrap_or_default().iter().filter(|chunk| chunk.kind == ChunkKind::Raw) {
+            let Some(writer) =
+                self.cells.iter().filter_map(|c| c.node()).find(|n| n.id == chunk.node)
+            else {
+                continue;
+            };
+            let shown = writer.chunk_length(chunk);
+            for store in &chunk.replicas {
+                let cell = self.cell_of(*store).filter(|cell| !self.is_unlucky(cell));
+                let Some(node) = cell.and_then(|cell| cell.node()) else { continue };
+                let Some(own) = node.stores.get(*store) else { continue };
+                let length = own.store.length(chunk.id).unwrap_or(0);
+                if shown > length && writer.replicator.open_set(chunk.id).is_some() {
+                    self.shared.violate(format!(
+                        "node {} shows {shown} bytes of open chunk `{}`, of which store `{store}` \
+                         has {length}",
+                        writer.id, chunk.id
+                    ));
+                }
+            }
+        }
+    }
+
+    /// What was freed stays for its readers' grace, behind the moment in which it was seen first.
+    fn look_at_grace(&self, host: &Node) {
+        let Ok((applied, oldest)) = host.namespace.read(|view, applied| (applied, view.freed().1))
+        else {
+            return;
+        };
+        let now_ns = self.net.now_ns();
+        let mut seen = locked(&self.copies);
+        let gone = seen.freed.filter(|before| oldest.is_none_or(|oldest| oldest > *before));
+        let since_ns = gone.and_then(|gone| {
+            let reached = seen.reached.iter().find(|(index, _)| *index >= gone);
+            reached.map(|(_, ns)| *ns)
+        });
+        let grace_ns = KeeperOptions::default().grace_ms * 1_000_000;
+        if let Some(since_ns) = since_ns
+            && seen.slept_ns < since_ns
+            && now_ns + LOOK_NS < since_ns + grace_ns
+        {
+            self.shared.violate(format!(
+                "what entry {gone:?} freed went {} ms behind it: its readers have {} ms",
+                (now_ns - since_ns) / 1_000_000,
+                grace_ns / 1_000_000
+            ));
+        }
+        seen.freed = oldest;
+        seen.reached.push_back((applied, now_ns));
+        while seen.reached.front().is_some_and(|(_, ns)| ns + 2 * grace_ns < now_ns) {
+            seen.reached.pop_front();
+        }
+    }
+
+    /// All clocks went on at once: what they measured before is over.
+    pub(super) fn note_sleep(&self) {
+        locked(&self.copies).slept_ns = self.net.now_ns();
+    }
+
+    /// Media fail there: what it has may be gone at any time.
+    fn is_unlucky(&self, cell: &Cell) -> bool {
+        cell.number == self.unlucky + 1
+    }
+
+    /// Copies that count, or lie where a seal left them out as the last resort, and those that were
+    /// really lost.
+    fn look_at_count(&self, chunk: &Chunk) {
+        let last_resort = chunk.dropped.iter().filter(|d| d.generation == chunk.generation);
+        let held = chunk.replicas.iter().copied().chain(last_resort.map(|dropped| dropped.store));
+        let old = chunk.old.iter().flat_map(|old| old.replicas.iter().copied());
+        let all: BTreeSet<StoreId> = held.clone().chain(old).collect();
+        let held: BTreeSet<StoreId> = held.collect();
+        let lost = |store: &StoreId| self.cell_of(*store).is_none_or(|cell| self.is_unlucky(cell));
+        let (good, lost) = (held.len(), all.iter().filter(|store| lost(store)).count());
+        if good + lost < 2 {
+            self.shared.violate(format!(
+                "chunk `{}` has {good} copies at generation `{}`, and {lost} of its stores were \
+                 lost: {:?}, old {:?}",
+                chunk.id, chunk.generation, chunk.replicas, chunk.old
+            ));
+        }
+    }
+
+    /// A copy is dropped because it is short, damaged or not needed: not because it was slow to say
+    /// that it is there.
+    fn look_at_dropped(&self, chunk: &Chunk, before: &Known, drained: &BTreeSet<NodeId>) {
+        // One that had a copy too many may drop any.
+        if before.replicas.len() > before.copies {
+            return;
+        }
+        let at = (chunk.generation, before.generation);
+        let new = chunk.dropped.iter().filter(|dropped| {
+            let known = before.dropped.contains(&(dropped.generation, dropped.store));
+            !known && at == (dropped.generation, dropped.generation)
+        });
+        for dropped in new {
+            let Some(cell) = self.cell_of(dropped.store).filter(|cell| !self.is_unlucky(cell))
+            else {
+                continue;
+            };
+            let Some(node) = cell.node().filter(|node| !drained.contains(&node.id)) else {
+                continue;
+            };
+            let held = node.stores.get(dropped.store).and_then(|own| {
+                let info = own.store.list().into_iter().find(|info| info.chunk == chunk.id)?;
+                Some((info.state, info.length, info.generation))
+            });
+            let Some((state, length, generation)) = held else { continue };
+            if state == ChunkState::Sealed
+                && length == chunk.length
+                && generation == dropped.generation
+            {
+                self.shared.violate(format!(
+                    "chunk `{}` is whole in store `{}` of {}, and was dropped there",
+                    chunk.id, dropped.store, cell.address
+                ));
+            }
+        }
+    }
+
+    /// What began to count is there if the power fails now.
+    fn look_at_added(&self, cell: &Cell, id: StoreId, added: &[(ChunkId, Generation)]) {
+        if self.is_unlucky(cell) {
+            return;
+        }
+        let Ok(store) = open_store(&cell.disk().durable_copy(), id) else { return };
+        let list = store.list();
+        for (chunk, generation) in added {
+            let current = list.iter().find(|info| info.chunk == *chunk);
+            let there = current.is_some_and(|info| {
+                info.state == ChunkState::Sealed && info.generation == *generation
+                    || store.other_generations(*chunk).contains(generation)
+            });
+            self.shared.sometimes(there, "a copy that counts was found on its disk");
+            if !there {
+                self.shared.violate(format!(
+                    "chunk `{chunk}` generation `{generation}` counts on {}, whose disk has {:?}",
+                    cell.address,
+                    current.map(|info| (info.state, info.generation))
+                ));
+            }
+        }
+    }
+}
