@@ -161,6 +161,8 @@ pub struct Recovered {
     pub quarantined: Vec<(String, String)>,
     /// Acknowledged appends that the journal has lost to damage; which, nobody can say.
     pub journal_damage: Vec<String>,
+    /// Why the closing mark says nothing: a flip in an open chunk's end cannot be told from a tear.
+    pub mark_damage: Option<String>,
     /// Generations beside the current one, waiting for a switch or an unlink.
     pub other_generations: Vec<(ChunkId, Generation)>,
     /// Imports that were not finished; the next import of the same goes on with them.

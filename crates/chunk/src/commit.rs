@@ -7,12 +7,14 @@ use holdfast_base::Result;
 use holdfast_base::limits::SECTOR_BYTES;
 use holdfast_base::units::MIB;
 use holdfast_env::buf::AlignedBuf;
+use holdfast_env::planted;
+use holdfast_env::trial::Knob;
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex};
 
 /// A file that must grow grows by this much.
-const GROW_BYTES: u64 = 4 * MIB;
+static GROW_BYTES: Knob = Knob::new("chunk.grow-bytes", 4 * MIB, &[4096, 65_536]);
 
 /// Chunks that have something to commit, first come first served.
 #[derive(Default)]
@@ -131,9 +133,14 @@ pub fn commit_queued(store: &DiskStore) -> bool {
 /// more waits: it stays taken up, and the caller sees to it that somebody goes on.
 #[must_use]
 pub fn commit_once(store: &DiskStore, open: &Arc<Open>, buf: &mut AlignedBuf) -> bool {
+    let early = planted!("chunk.indexed-before-it-is-written");
     let batch = {
         let mut core = open.core();
         match core.take_batch(&open.header) {
+            Some(batch) if early && !batch.is_empty() => {
+                core.finish(&batch);
+                batch
+            }
             Some(batch) => batch,
             // In one step: what is asked for between the two would be nobody's.
             None => {
@@ -148,7 +155,7 @@ pub fn commit_once(store: &DiskStore, open: &Arc<Open>, buf: &mut AlignedBuf) ->
     {
         let mut core = open.core();
         match &result {
-            Ok(()) if batch.is_empty() => {}
+            Ok(()) if batch.is_empty() || early => {}
             Ok(()) => core.finish(&batch),
             // Appends to a raw chunk that wait now begin where the failed ones would have ended.
             Err(_) => dropped = core.drain(),
@@ -185,7 +192,7 @@ fn write(store: &DiskStore, open: &Open, batch: &Batch, buf: &mut AlignedBuf) ->
     let out = &mut buf[..bytes];
     batch.encode(&open.header, out);
     let written = write_batch(open, batch, out);
-    if buf.len() as u64 > 2 * COMMIT_BYTES_MAX {
+    if buf.len() as u64 > 2 * COMMIT_BYTES_MAX.usual() {
         *buf = AlignedBuf::zeroed(MIB as usize);
     }
     let chunk = open.header.chunk;
@@ -198,7 +205,7 @@ fn write(store: &DiskStore, open: &Open, batch: &Batch, buf: &mut AlignedBuf) ->
 }
 
 fn write_batch(open: &Open, batch: &Batch, out: &[u8]) -> std::io::Result<()> {
-    if batch.class != Class::Durable {
+    if batch.class != Class::Durable || planted!("chunk.acknowledged-before-its-sync") {
         return open.writer.write_at(out, batch.offset);
     }
     if batch.header.synced_before + 1 == batch.header.sequence {
@@ -215,7 +222,8 @@ fn grow(store: &DiskStore, open: &Open, end: u64) -> Result<()> {
     if end <= allocated {
         return Ok(());
     }
-    let wanted = end.max(allocated + GROW_BYTES);
+    let wanted = end.max(allocated + GROW_BYTES.get());
+    GROW_BYTES.cross();
     store.take_space(wanted - allocated, false)?;
     match open.writer.allocate(wanted) {
         Ok(()) => {

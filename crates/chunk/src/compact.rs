@@ -13,8 +13,13 @@ use holdfast_base::{Error, Result};
 use holdfast_env::File;
 use holdfast_env::buf::AlignedBuf;
 use holdfast_env::disk::Access;
+use holdfast_env::planted;
+use holdfast_env::trial::Knob;
 use std::path::Path;
 use std::sync::Arc;
+
+/// What is gathered for one write of a new generation; whole sectors.
+static BUFFER_BYTES: Knob = Knob::new("chunk.compact-buffer", MIB, &[4096, 8192, 12_288]);
 
 /// Writes sector-aligned pieces of a growing file.
 struct Appender {
@@ -36,6 +41,7 @@ impl Appender {
             self.filled += take;
             bytes = &bytes[take..];
             if self.filled == self.buf.len() {
+                BUFFER_BYTES.cross();
                 self.flush()?;
             }
         }
@@ -45,6 +51,7 @@ impl Appender {
     /// Writes what is there, filled up to a sector with zeros.
     fn flush(&mut self) -> std::io::Result<()> {
         let bytes = self.filled.next_multiple_of(SECTOR as usize);
+        assert!(self.written.is_multiple_of(SECTOR), "pieces are whole sectors");
         self.buf[self.filled..bytes].fill(0);
         self.file.write_at(&self.buf[..bytes], self.written)?;
         self.written += bytes as u64;
@@ -130,7 +137,7 @@ impl DiskStore {
             ..source.header
         };
         let file = self.disk.create(temporary, Access::Direct).map_err(failed)?;
-        let buf = AlignedBuf::zeroed(MIB as usize);
+        let buf = AlignedBuf::zeroed(BUFFER_BYTES.size());
         let mut out = Appender { file, buf, filled: 0, written: 0 };
         header.encode_sector(&mut out.buf);
         out.filled = SECTOR as usize;
@@ -175,7 +182,8 @@ impl DiskStore {
             let pointer = Pointer { chunk, slot, cookie: Cookie(0) };
             let read = plan.read(&source.header, &*from, pointer, true)?;
             digest.add_needle(slot, &read);
-            let offset_units = (out.at() / RECORD_ALIGN) as u32;
+            let skew = planted!("chunk.compaction-offset-off-by-one") as u32;
+            let offset_units = (out.at() / RECORD_ALIGN) as u32 + skew;
             entries.push(IndexEntry { slot: slot.0, offset_units, owner: read.needle.owner.0 });
             put_record(header, out, slot, &read)
                 .map_err(|e| self.write_failed(format_args!("compact chunk `{chunk}`"), e))?;
@@ -232,7 +240,11 @@ impl DiskStore {
         let doing = || format!("unlink chunk `{chunk}` generation `{generation}`");
         let _busy = self.mark_busy(chunk)?;
         self.writable()?;
-        let version = self.version(chunk, generation).map_err(|e| e.context(doing()))?;
+        let version = match planted!("chunk.unlinks-the-current-generation") {
+            false => self.version(chunk, generation),
+            true => self.current(chunk),
+        };
+        let version = version.map_err(|e| e.context(doing()))?;
         let last = self.current(chunk)?.generation() == generation;
         if last && !self.other_generations(chunk).is_empty() {
             let what = "it is current and others are there; unlink those first";

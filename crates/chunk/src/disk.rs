@@ -3,7 +3,7 @@
 
 use crate::api::*;
 use crate::commit::{self, Queue};
-use crate::format::{FileHeader, SECTOR, VERSION, piece_count};
+use crate::format::{FileHeader, HINTED_VERSION, SECTOR, VERSION, piece_count};
 use crate::index::Index;
 use crate::journal::{self, Journal};
 use crate::load::read_footer;
@@ -278,9 +278,16 @@ impl DiskStore {
 
     // Creation and appends.
 
-    pub fn create(&self, spec: ChunkSpec) -> Result<()> {
+    pub fn create(&self, spec: ChunkSpec, hint: &[u8]) -> Result<()> {
         self.writable()?;
         let chunk = spec.chunk;
+        if hint.len() > NEEDLE_HINT_BYTES_MAX {
+            let what = format!(
+                "its hint has {} bytes, at most {NEEDLE_HINT_BYTES_MAX} are kept",
+                hint.len()
+            );
+            return Err(Error::invalid(what).context(format_args!("create chunk `{chunk}`")));
+        }
         if spec.capacity_bytes == 0 || spec.capacity_bytes > 64 * CHUNK_BYTES {
             let what = format!("{} is no capacity for it", format_bytes(spec.capacity_bytes));
             return Err(Error::invalid(what).context(format_args!("create chunk `{chunk}`")));
@@ -290,7 +297,7 @@ impl DiskStore {
             return Err(Error::exists(format!("create chunk `{chunk}`: this store holds it")));
         }
         let header = FileHeader {
-            version: VERSION,
+            version: if hint.is_empty() { VERSION } else { HINTED_VERSION },
             kind: spec.kind,
             generation: Generation(0),
             store: self.id,
@@ -310,7 +317,7 @@ impl DiskStore {
         if !from_spare {
             self.take_space(allocated, false)?;
         }
-        let made = self.make_file(&header, &path, spare, allocated);
+        let made = self.make_file((&header, hint), &path, spare, allocated);
         let (writer, reader) = match made {
             Ok(files) => files,
             Err(e) => {
@@ -332,7 +339,7 @@ impl DiskStore {
 
     fn make_file(
         &self,
-        header: &FileHeader,
+        (header, hint): (&FileHeader, &[u8]),
         path: &Path,
         spare: Option<PathBuf>,
         bytes: u64,
@@ -349,7 +356,7 @@ impl DiskStore {
             }
         };
         let mut sector = AlignedBuf::zeroed(SECTOR as usize);
-        header.encode_sector(&mut sector);
+        header.encode_sector_with(hint, &mut sector);
         writer.write_at_durable(&sector, 0, "chunk.create")?;
         self.disk.sync_dir(&self.dir, "chunk.create-name")?;
         let reader = self.disk.open(path, Access::Cached)?;
@@ -439,6 +446,19 @@ impl DiskStore {
     }
 
     // Reads.
+
+    /// The hint that the chunk's file was made with.
+    pub fn hint(&self, chunk: ChunkId) -> Result<Vec<u8>> {
+        let (file, header) = match self.current(chunk)? {
+            Version::Open(open) => (open.reader.clone(), open.header),
+            Version::Sealed(sealed) => (self.handles.get(&*self.disk, &sealed)?, sealed.header),
+        };
+        let mut sector = vec![0; SECTOR as usize];
+        file.read_exact_at(&mut sector, 0)?;
+        FileHeader::decode_sector(&sector)
+            .map_err(|_| crate::read::damaged(&header, format_args!("its first sector is")))?;
+        Ok(header.hint_in(&sector).to_vec())
+    }
 
     pub fn read_raw(
         &self,

@@ -10,17 +10,24 @@ use holdfast_base::codec::{Decode, DecodeError, Encode, Reader};
 use holdfast_base::codec_struct;
 use holdfast_base::ids::{ChunkId, Generation, Slot, StoreId};
 use holdfast_base::limits::{BLOCK_BYTES, SECTOR_BYTES};
+use holdfast_env::planted;
 
 /// Of chunks' files and of the journal.
 pub const VERSION: u16 = 1;
-/// Of a store as a whole. Since 2 it may have a journal, which a build that knows none would take
-/// for a stranger's file, and with it what was acknowledged from there.
-pub const STORE_VERSION: u16 = 2;
+/// Of a chunk's file whose first sector has a hint.
+pub const HINTED_VERSION: u16 = 2;
+/// Of a store as a whole. Since 2 it may have a journal, since 3 raw chunks with hints: files that
+/// a build that does not know them would take for a stranger's, and with them what is in them.
+pub const STORE_VERSION: u16 = 3;
 pub const SECTOR: u64 = SECTOR_BYTES as u64;
 pub const BLOCK: u64 = BLOCK_BYTES;
 
+/// Of the closing mark.
+pub const PROVEN_VERSION: u16 = 1;
+
 pub const FILE_MAGIC: [u8; 8] = *b"HFCHUNK1";
 pub const STORE_MAGIC: [u8; 8] = *b"HFSTORE1";
+pub const PROVEN_MAGIC: [u8; 8] = *b"HFPROVEN";
 pub const FOOTER_MAGIC: [u8; 8] = *b"HFFOOTER";
 pub const TRAILER_MAGIC: [u8; 8] = *b"HFTRAILR";
 pub const COMMIT_MAGIC: [u8; 4] = *b"HFCM";
@@ -77,12 +84,24 @@ pub enum HeaderError {
     Checksum,
 }
 
+/// Where the hint of a file of [`HINTED_VERSION`] is: its length, and then its bytes.
+const HINT_AT: usize = 55;
+const _: () = assert!(HINT_AT + 2 + crate::NEEDLE_HINT_BYTES_MAX <= SECTOR_BYTES - 4);
+
 impl FileHeader {
     pub fn encode_sector(&self, sector: &mut [u8]) {
+        self.encode_sector_with(&[], sector);
+    }
+
+    /// With a hint, which a file of [`VERSION`] has no place for.
+    pub fn encode_sector_with(&self, hint: &[u8], sector: &mut [u8]) {
+        assert!(hint.is_empty() || self.version == HINTED_VERSION, "it has a place for its hint");
         sector.fill(0);
         sector[..8].copy_from_slice(&FILE_MAGIC);
         let fields = self.to_bytes();
         sector[8..8 + fields.len()].copy_from_slice(&fields);
+        sector[HINT_AT..HINT_AT + 2].copy_from_slice(&(hint.len() as u16).to_le_bytes());
+        sector[HINT_AT + 2..][..hint.len()].copy_from_slice(hint);
         let crc = crc32c(&sector[..SECTOR_BYTES - 4]);
         sector[SECTOR_BYTES - 4..SECTOR_BYTES].copy_from_slice(&crc.to_le_bytes());
     }
@@ -97,15 +116,25 @@ impl FileHeader {
         }
         let mut reader = Reader::new(&sector[8..]);
         let version = u16::from_le_bytes([sector[8], sector[9]]);
-        if version != VERSION {
+        if !(VERSION..=HINTED_VERSION).contains(&version) {
             return Err(HeaderError::Version(version));
         }
         FileHeader::decode(&mut reader).map_err(|_| HeaderError::NotAChunk)
     }
 
+    /// The hint in the first sector of this file, whose checksum was verified.
+    pub fn hint_in<'a>(&self, sector: &'a [u8]) -> &'a [u8] {
+        let bytes = match sector.get(HINT_AT..HINT_AT + 2) {
+            Some(len) if self.version == HINTED_VERSION => u16::from_le_bytes([len[0], len[1]]),
+            _ => 0,
+        };
+        sector.get(HINT_AT + 2..HINT_AT + 2 + bytes as usize).unwrap_or(&[])
+    }
+
     /// The stamp of a header that stands at `offset` of this file.
     pub fn place(&self, offset: u64) -> u32 {
-        stamp(ChunkId(self.chunk.0 ^ self.nonce), self.generation, offset)
+        let nonce = if planted!("chunk.headers-of-any-file") { 0 } else { self.nonce };
+        stamp(ChunkId(self.chunk.0 ^ nonce), self.generation, offset)
     }
 
     /// The stamp of data: block number, or slot, or block of a large needle.

@@ -21,6 +21,7 @@ use holdfast_base::{Error, Result};
 use holdfast_env::File;
 use holdfast_env::buf::AlignedBuf;
 use holdfast_env::disk::Access;
+use holdfast_env::trial::Knob;
 use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
@@ -28,9 +29,19 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 /// Segments: one takes batches while the appends of the others go to their files.
 pub const SEGMENTS: u64 = 4;
 /// What waits for one batch at most; beyond it appends go straight to their files.
-const BATCH_BYTES_MAX: u64 = MIB;
+static BATCH_BYTES_MAX: Knob = Knob::new("chunk.journal-batch-bytes", MIB, &[4096, 12_288, 20_480]);
 /// Larger appends go straight to their files: they would only be written twice.
-pub const BODY_BYTES_MAX: u64 = 64 * KIB;
+static BODY_BYTES_MAX: Knob = Knob::new("chunk.journal-body-bytes", 64 * KIB, &[1000, 4096, 9000]);
+
+/// Whether an append of so many bytes is one for a journal.
+pub fn is_small(bytes: u64) -> bool {
+    let small = bytes <= BODY_BYTES_MAX.get();
+    if !small {
+        BODY_BYTES_MAX.cross();
+    }
+    small
+}
+
 /// A journal takes at most this part of its store.
 const CAPACITY_SHARE: u64 = 16;
 
@@ -138,7 +149,7 @@ impl Journal {
     }
 
     fn batch_bytes_max(&self) -> usize {
-        BATCH_BYTES_MAX.min(self.segment_bytes - SECTOR) as usize
+        BATCH_BYTES_MAX.get().min(self.segment_bytes - SECTOR) as usize
     }
 
     /// Takes an append to `open` into the next batch; false: it must go to its file. Called under
@@ -157,6 +168,7 @@ impl Journal {
         let staging = &mut state.staging;
         let end = staging.len + record_bytes(body.len());
         if end > self.batch_bytes_max() {
+            BATCH_BYTES_MAX.cross();
             return false;
         }
         let record = RecordHeader {
@@ -321,7 +333,9 @@ fn write(store: &DiskStore, batch: &mut Staging) -> Result<u64> {
     state.sequence += 1;
     BatchHeader::seal(&header, state.sequence, offset, &mut batch.buf[..batch.len]);
     batch.buf[batch.len..padded].fill(0);
+    assert!(!state.segments[current].clean, "a batch goes into the segment that is in use");
     state.at += padded as u64;
+    assert!(state.at <= journal.segment_bytes, "a batch stays in its segment");
     let file = state.segments[current].file.clone();
     drop(state);
     file.write_at_durable(&batch.buf[..padded], offset, "chunk.journal-batch")
@@ -351,6 +365,7 @@ fn turn(store: &DiskStore) -> Result<()> {
         previous_end: state.header.map_or(0, |_| state.at),
     };
     let file = state.segments[next].file.clone();
+    assert!(state.segments[next].dirty.is_empty(), "a clean segment is nobody's");
     drop(state);
     let mut sector = AlignedBuf::zeroed(SECTOR_BYTES);
     header.encode_sector(&mut sector);

@@ -17,6 +17,7 @@ mod journal_format;
 mod load;
 mod names;
 mod open;
+mod proven;
 mod read;
 mod recover;
 mod replay;

@@ -11,6 +11,7 @@ use crate::format::{
 use crate::index::Index;
 use crate::names::{self, Name};
 use crate::open::{Core, Open};
+use crate::proven::{self, Mark, Proven};
 use crate::recover::{Expect, Scan, scan};
 use crate::replay::{Replay, clear, replay};
 use crate::sealed::{Indexes, Sealed};
@@ -23,7 +24,7 @@ use holdfast_env::disk::{
 };
 use holdfast_env::planted;
 use holdfast_env::{Disk, File, Rng};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -41,8 +42,10 @@ struct Loader {
     indexes: Indexes,
     used_bytes: u64,
     journal: Replay,
-    /// A file that could not be read may miss something of the journal.
-    keeps_journal: bool,
+    /// What the store knew when it last ended, or started.
+    mark: Mark,
+    /// Open chunks whose files could not be read: they may miss something of the journal.
+    unreadable: BTreeSet<ChunkId>,
 }
 
 pub fn open(
@@ -75,11 +78,17 @@ pub fn open(
         indexes: Indexes::new(config.index_bytes_max),
         used_bytes: 0,
         journal: Replay::default(),
-        keeps_journal: false,
+        mark: Mark::new(),
+        unreadable: BTreeSet::new(),
     };
     loader.journal = loader.read_journal().map_err(doing)?;
+    match proven::read(&*disk, &dir, id).map_err(io)? {
+        Ok(mark) => loader.mark = mark,
+        Err(why) => loader.found.mark_damage = Some(why),
+    }
     loader.files().map_err(doing)?;
     loader.count_quarantine().map_err(io)?;
+    loader.renew_mark().map_err(io)?;
     let journal_ends = loader.end_journal().map_err(io)?;
     loader.choose_generations();
     let Loader { mut found, chunks, indexes, used_bytes, .. } = loader;
@@ -165,6 +174,20 @@ impl Loader {
         Ok(())
     }
 
+    /// What was found in open chunks is durable now: if it is invalid at the next start, that is
+    /// damage, whatever this process comes to.
+    fn renew_mark(&mut self) -> std::io::Result<()> {
+        let open = self.chunks.values().filter_map(|held| match &held.current {
+            Version::Open(open) => proven::of(open),
+            Version::Sealed(_) => None,
+        });
+        let mut mark: Mark = open.map(|proven| (proven.chunk, proven)).collect();
+        // Of files that the disk did not give this time.
+        self.mark.retain(|chunk, _| self.unreadable.contains(chunk));
+        mark.append(&mut self.mark);
+        proven::write(&*self.disk, &self.dir, self.id, &mark)
+    }
+
     /// What waits there for its removal takes space.
     fn count_quarantine(&mut self) -> std::io::Result<()> {
         let waiting = aside::waiting(&*self.disk, &self.dir)?;
@@ -173,7 +196,9 @@ impl Loader {
     }
 
     fn unreadable(&mut self, name: Name, path: &Path, e: &std::io::Error) {
-        self.keeps_journal |= matches!(name, Name::Open(..));
+        if let Name::Open(chunk, _) = name {
+            self.unreadable.insert(chunk);
+        }
         if let Name::Open(chunk, generation)
         | Name::Sealed(chunk, generation)
         | Name::Next(chunk, generation) = name
@@ -227,7 +252,10 @@ impl Loader {
             return Ok(self.disk.remove(path)?);
         }
         let header = self.header(&bytes, chunk, generation)?;
-        let mut found = scan(&header, &bytes, Expect::Open);
+        let mark = self.mark.get(&chunk).copied();
+        let mark = mark
+            .filter(|mark| mark.nonce == header.nonce || planted!("chunk.mark-of-another-file"));
+        let mut found = scan(&header, &bytes, Expect::Open, mark.as_ref());
         if let Some(head) = found.footer {
             return self.finish_seal(path, &header, head, bytes, found.unproven);
         }
@@ -240,7 +268,7 @@ impl Loader {
             clear(&*writer, start, end)?;
             let end = bytes.len().min(end.next_multiple_of(SECTOR) as usize);
             bytes[start as usize..end].fill(0);
-            found = scan(&header, &bytes, Expect::Open);
+            found = scan(&header, &bytes, Expect::Open, mark.as_ref());
         }
         let scan = found;
         for range in &scan.damage {
@@ -258,8 +286,9 @@ impl Loader {
         core.resume(scan.index, scan.next_sequence);
         core.fenced = !planted!("chunk.fence-forgotten");
         let reader = self.disk.open(path, Access::Cached)?;
-        let missed = self.journal.missed(&header, core.index.length());
-        if let Some(gap) = missed.gap {
+        core.torn = scan.torn_commit.is_some();
+        let mut missed = self.journal.missed(&header, core.index.length());
+        if let Some(gap) = missed.gap.take() {
             let what = format!("`{}`: {gap}", path.display());
             self.found.damaged.push(Damage { chunk, generation, what });
             core.damaged = true;
@@ -271,16 +300,40 @@ impl Loader {
         // The length found here is what a seal will be asked for: what a killed process left in
         // the page cache must not be lost after that.
         harden(&*writer, &bytes, scan.unproven..scan.data_end, "chunk.recovered")?;
-        core.synced = core.next_sequence - 1;
+        core.written = core.next_sequence - 1;
+        core.synced = core.written;
         if !missed.appends.is_empty() {
             replay(&header, &*writer, &mut core, missed.appends)?;
             core.synced = core.written;
+        }
+        if let Some(mark) = mark {
+            self.hold_against(&mark, path, &mut core);
         }
         self.used_bytes += core.allocated;
         let open = Open::new(header, writer, reader, path.to_owned(), core);
         let held = Held { current: Version::Open(Arc::new(open)), others: Vec::new() };
         self.chunks.insert(chunk, held);
         Ok(())
+    }
+
+    /// What the mark says was acknowledged and is neither in the file nor in the journal is damage:
+    /// nobody may seal the chunk without it in silence.
+    fn hold_against(&mut self, mark: &Proven, path: &Path, core: &mut Core) {
+        let length = core.length();
+        if length >= mark.length {
+            return;
+        }
+        if !core.damaged {
+            let what = format!(
+                "`{}`: bytes or slots {length} to {} of the chunk were acknowledged and are nowhere",
+                path.display(),
+                mark.length
+            );
+            let generation = Generation(0);
+            self.found.damaged.push(Damage { chunk: mark.chunk, generation, what });
+        }
+        core.index.lose_to(mark.length);
+        core.damaged = true;
     }
 
     /// The process ended between the durable footer and the name: the seal had decided.
@@ -358,7 +411,7 @@ impl Loader {
     /// Removes the journal: the files have everything of it. Not synced: if it comes back, they
     /// still have. False if it has to stay.
     fn end_journal(&mut self) -> std::io::Result<bool> {
-        if self.keeps_journal && !self.journal.is_empty() {
+        if !self.unreadable.is_empty() && !self.journal.is_empty() {
             return Ok(false);
         }
         for entry in self.disk.list(&self.dir)? {
@@ -419,7 +472,7 @@ impl Loader {
         trailer: Option<FooterHead>,
     ) -> Result<Footer, Unusable> {
         let bytes = self.whole(path)?;
-        let scan = scan(header, &bytes, Expect::Sealed);
+        let scan = scan(header, &bytes, Expect::Sealed, None);
         let (chunk, generation) = (header.chunk, header.generation);
         let head = scan.footer.or(trailer);
         let what = match head {
@@ -531,6 +584,8 @@ fn rebuilt_footer(
             return Footer { length, data_end, table: Table::Raw { extents: raw.extents, blocks } };
         }
         Index::Packed(mut packed) => {
+            // Behind the last object there may have been others.
+            packed.next_slot = packed.next_slot.max(length as u32);
             packed.clip(length as u32);
             // In a compacted generation a slot may be gone because it was dead: nobody can say.
             let damaged = packed.damaged();

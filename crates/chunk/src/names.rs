@@ -5,6 +5,7 @@ use holdfast_base::ids::{ChunkId, Generation};
 
 pub const STORE: &str = "STORE";
 pub const LOCK: &str = "LOCK";
+pub const PROVEN: &str = "PROVEN";
 pub const LOST: &str = "lost+found";
 pub const QUARANTINE: &str = "quarantine";
 
@@ -69,7 +70,7 @@ pub fn aside_until(name: &str) -> Option<u64> {
 }
 
 pub fn parse(name: &str) -> Name {
-    if [STORE, LOCK, LOST, QUARANTINE].contains(&name) {
+    if [STORE, LOCK, PROVEN, LOST, QUARANTINE].contains(&name) {
         return Name::Own;
     }
     if (0..SEGMENTS as u8).any(|i| journal(i) == name) {
@@ -77,7 +78,7 @@ pub fn parse(name: &str) -> Name {
     }
     let parsed = (|| {
         let (rest, ending) = name.rsplit_once('.')?;
-        if ending == "tmp" && (rest == "STORE" || rest.starts_with("spare-")) {
+        if ending == "tmp" && (rest == STORE || rest == PROVEN || rest.starts_with("spare-")) {
             return Some(Name::Temporary);
         }
         let mut parts = rest.strip_prefix('c')?.split('.');

@@ -8,6 +8,8 @@ use holdfast_base::checksum::crc32c;
 use holdfast_base::ids::Pointer;
 use holdfast_base::{Error, Result};
 use holdfast_env::File;
+use holdfast_env::planted;
+use holdfast_env::trial::Knob;
 use std::ops::Range;
 
 /// What to read for a range of a raw chunk.
@@ -28,7 +30,8 @@ impl RawPlan {
             let (parts, blocks) = (Vec::new(), Vec::new());
             return Ok(RawPlan { aligned: range.clone(), range, parts, blocks });
         }
-        let (first, last) = (range.start / BLOCK, (range.end - 1) / BLOCK);
+        let past = u64::from(planted!("chunk.block-border-read-past"));
+        let (first, last) = (range.start / BLOCK, (range.end - 1 + past) / BLOCK);
         let aligned = first * BLOCK..index.block_end(last);
         let parts = index
             .parts(aligned.start, aligned.end)
@@ -139,7 +142,13 @@ impl NeedlePlan {
             damaged(file, format_args!("object {slot} at offset {at} fails its checksum"))
         };
         let whole = (self.end - self.offset) as usize;
-        let ahead = if whole <= ONE_READ_BYTES_MAX { whole } else { RECORD_HEAD_BYTES_MAX };
+        let ahead = match whole <= ONE_READ_BYTES_MAX.size() {
+            true => whole,
+            false => {
+                ONE_READ_BYTES_MAX.cross();
+                RECORD_HEAD_BYTES_MAX
+            }
+        };
         let mut head = vec![0; ahead];
         let got = from.read_at(&mut head, self.offset).map_err(failed)?;
         let record = Record::decode_head_at(file, &head[..got], self.offset, self.offset)
@@ -183,7 +192,7 @@ impl NeedlePlan {
 
 /// Objects up to this size are read in one piece, whatever part is wanted: a second read costs a
 /// disk more than the bytes.
-const ONE_READ_BYTES_MAX: usize = 2 * BLOCK as usize;
+static ONE_READ_BYTES_MAX: Knob = Knob::new("chunk.one-read-bytes", 2 * BLOCK, &[64, 5000]);
 
 /// Head of a record, at most: its checksums, one for each block of the largest object, and a hint.
 const RECORD_HEAD_BYTES_MAX: usize = 4096;

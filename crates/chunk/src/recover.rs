@@ -8,6 +8,8 @@ use crate::format::{
     FooterHead, IndexEntry, RECORD_ALIGN, RECORD_HEADER_BYTES, Record, SECTOR,
 };
 use crate::index::{Index, PackedIndex, RawIndex};
+use crate::proven::Proven;
+use holdfast_env::planted;
 use std::ops::Range;
 
 /// What was found.
@@ -63,21 +65,27 @@ impl Place {
     }
 }
 
-pub fn scan(file: &FileHeader, bytes: &[u8], expect: Expect) -> Scan {
+/// `mark`: what a closing mark says of this file.
+pub fn scan(file: &FileHeader, bytes: &[u8], expect: Expect, mark: Option<&Proven>) -> Scan {
     if file.generation.0 > 0 {
         return scan_dense(file, bytes);
     }
-    let walk = Walk::run(file, bytes, expect);
+    debug_assert!(mark.is_none_or(|mark| mark.chunk == file.chunk), "a mark of this chunk");
+    let mut walk = Walk::run(file, bytes, expect);
+    if let Some(mark) = mark {
+        walk.reach(mark, bytes.len() as u64);
+    }
     // From the back: is there a later commit that knew this one to be durable?
-    let mut proven = if walk.footer.is_some() { u64::MAX } else { 0 };
-    let (mut synced, mut unproven) = (0, walk.end);
+    let marked = mark.map_or(0, |mark| mark.sequence);
+    let mut proven = if walk.footer.is_some() { u64::MAX } else { marked };
+    let (mut synced, mut unproven) = (marked, walk.end);
     let mut cut_at = walk.places.len();
     for (i, place) in walk.places.iter().enumerate().rev() {
         let invalid = match place {
             Place::Commit { bad, .. } => !bad.is_empty(),
             Place::Gap { .. } => true,
         };
-        if invalid && proven < place.sequence() {
+        if invalid && (proven < place.sequence() || planted!("chunk.tail-cut-before-valid")) {
             cut_at = i;
         }
         if let Place::Commit { header, offset, .. } = place {
@@ -88,7 +96,11 @@ pub fn scan(file: &FileHeader, bytes: &[u8], expect: Expect) -> Scan {
             }
         }
     }
-    let scan = build(file, bytes, walk, cut_at);
+    let mut scan = build(file, bytes, walk, cut_at);
+    if let Some(mark) = mark.filter(|_| scan.footer.is_none()) {
+        scan.index.lose_to(mark.in_file);
+        scan.next_sequence = scan.next_sequence.max(mark.sequence + 1);
+    }
     Scan { unproven: unproven.min(scan.data_end), ..scan }
 }
 
@@ -213,6 +225,21 @@ impl Walk {
             }
         }
         walk
+    }
+
+    /// Up to the mark there was something, even if nothing of it is valid any more.
+    fn reach(&mut self, mark: &Proven, file_bytes: u64) {
+        let end = mark.data_end.min(file_bytes);
+        if self.footer.is_some() || self.end >= end {
+            return;
+        }
+        let last = self.places.iter().rev().find_map(|place| match place {
+            Place::Commit { header, .. } => Some(header.sequence),
+            Place::Gap { .. } => None,
+        });
+        let first_missing = last.unwrap_or(0) + 1;
+        self.places.push(Place::Gap { range: self.end..end, first_missing });
+        self.end = end;
     }
 
     /// The first valid commit (or footer) at or behind the end so far.

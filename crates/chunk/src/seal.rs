@@ -13,6 +13,7 @@ use holdfast_base::checksum::crc32c;
 use holdfast_base::ids::ChunkId;
 use holdfast_base::{Error, Result};
 use holdfast_env::buf::AlignedBuf;
+use holdfast_env::planted;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -81,7 +82,9 @@ impl DiskStore {
         };
         self.writable()?;
         self.stop_appends(&open);
-        self.write_deferred(&open, u64::MAX)?;
+        if !planted!("chunk.seal-without-the-journal") {
+            self.write_deferred(&open, u64::MAX)?;
+        }
         let footer = self.footer(&open, length)?;
         let footer_end = self.write_footer(&open, &footer)?;
         let path = self.name_sealed(&open)?;
@@ -134,6 +137,12 @@ impl DiskStore {
         let chunk = open.header.chunk;
         let (allocated, unsynced) = {
             let core = open.core();
+            assert_eq!(
+                footer.data_end, core.data_end,
+                "nothing was written since the appends ended"
+            );
+            assert!(!core.in_flight, "a footer follows the last commit");
+            assert!(footer.length <= core.index.length(), "a seal names what is in the file");
             (core.allocated, core.synced + 1 < core.next_sequence)
         };
         if end > allocated {
@@ -168,7 +177,7 @@ impl DiskStore {
 }
 
 pub fn same_length(chunk: ChunkId, sealed: u64, asked: u64) -> Result<()> {
-    if sealed == asked {
+    if sealed == asked || planted!("chunk.second-seal-accepted") {
         return Ok(());
     }
     Err(Error::fenced(format!(

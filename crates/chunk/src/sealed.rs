@@ -10,6 +10,7 @@ use holdfast_base::ids::Slot;
 use holdfast_base::units::{KIB, MIB};
 use holdfast_base::{Error, Result};
 use holdfast_env::disk::Access;
+use holdfast_env::trial::Knob;
 use holdfast_env::{Disk, File};
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -18,7 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 /// Sealed files held open at once. Opening costs a few microseconds; descriptors are scarce.
-const HANDLES_MAX: usize = 256;
+static HANDLES_MAX: Knob = Knob::new("chunk.handles", 256, &[1, 2, 3]);
 
 pub enum SealedIndex {
     Raw(RawIndex),
@@ -278,7 +279,11 @@ impl Handles {
         let evicted = {
             let mut opened = self.opened.lock().expect("no holder of this lock panics");
             opened.push_back(Arc::downgrade(sealed));
-            if opened.len() > HANDLES_MAX { opened.pop_front() } else { None }
+            let over = opened.len() > HANDLES_MAX.size();
+            if over {
+                HANDLES_MAX.cross();
+            }
+            if over { opened.pop_front() } else { None }
         };
         if let Some(old) = evicted.and_then(|weak| weak.upgrade()) {
             old.close();

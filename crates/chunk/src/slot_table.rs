@@ -2,8 +2,11 @@
 //! offsets of the slots that are present, and a bitmap of those. Slot order is offset order.
 //! Pure and immutable; a sealed packed chunk has one in memory.
 
+use holdfast_env::planted;
+use holdfast_env::trial::Knob;
+
 /// Select samples: the position of every 512th one-bit of the upper half.
-const SAMPLE: usize = 512;
+static SAMPLE: Knob = Knob::new("chunk.slot-sample", 512, &[1, 2, 5]);
 
 #[derive(Clone, Debug, Default)]
 pub struct SlotTable {
@@ -63,8 +66,11 @@ impl SlotTable {
             }
             let one = (value >> self.low_bits) as usize + i;
             self.high[one / 64] |= 1 << (one % 64);
-            if i % SAMPLE == 0 {
+            if i % SAMPLE.size() == 0 {
                 self.samples.push(one as u32);
+                if i > 0 {
+                    SAMPLE.cross();
+                }
             }
         }
     }
@@ -107,7 +113,7 @@ impl SlotTable {
         let high = ((one - i) as u32) << self.low_bits;
         let bit = i * self.low_bits as usize;
         let mut low = self.low[bit / 64] >> (bit % 64);
-        if bit % 64 + self.low_bits as usize > 64 {
+        if bit % 64 + self.low_bits as usize > 64 && !planted!("chunk.slot-offset-across-words") {
             low |= self.low[bit / 64 + 1] << (64 - bit % 64);
         }
         high | (low as u32 & ((1 << self.low_bits) - 1))
@@ -115,8 +121,9 @@ impl SlotTable {
 
     /// Positions of the ones of `high`, beginning with the `i`-th.
     fn ones_from(&self, i: usize) -> impl Iterator<Item = usize> + '_ {
-        let start = self.samples.get(i / SAMPLE).map_or(self.high.len() * 64, |&s| s as usize);
-        let mut skip = i % SAMPLE;
+        let sample = SAMPLE.size();
+        let start = self.samples.get(i / sample).map_or(self.high.len() * 64, |&s| s as usize);
+        let mut skip = i % sample;
         let mut word_at = start / 64;
         let mut word = self.high.get(word_at).copied().unwrap_or(0) & (!0 << (start % 64));
         // Whole words first: a word holds up to 64 ones.
@@ -152,7 +159,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn agrees_with_a_vector(steps in prop::collection::vec((0u32..5000, any::<bool>()), 0..3000), all in any::<bool>()) {
+        fn agrees_with_a_vector(
+            steps in prop::collection::vec((0u32..5000, any::<bool>()), 0..3000),
+            all in any::<bool>(),
+            sample in prop::sample::select(vec![1u64, 2, 5, 512]),
+        ) {
+            let _trial = holdfast_env::trial::Trial::new().with(&SAMPLE, sample).enter();
             let mut at = 0;
             let model: Vec<Option<u32>> = steps
                 .iter()

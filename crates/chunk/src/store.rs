@@ -6,7 +6,7 @@ use crate::disk::DiskStore;
 use crate::dram::DramStore;
 use crate::open::{Append, Pending};
 use crate::transfer::{Exported, Import};
-use crate::{journal, load, spare, writeback};
+use crate::{journal, load, proven, spare, writeback};
 use holdfast_base::ids::{ChunkId, Durability, Generation, Pointer, Slot, StoreId};
 use holdfast_base::{Error, Result};
 use holdfast_env::region::{Region, RegionMut};
@@ -57,6 +57,7 @@ impl Drop for Owner {
         }
         let threads = std::mem::take(&mut *self.threads.lock().expect("no holder panics"));
         threads.into_iter().for_each(Task::join);
+        proven::close(disk);
     }
 }
 
@@ -104,7 +105,21 @@ impl Store {
 
     /// Makes an empty chunk, durably.
     pub fn create(&self, spec: ChunkSpec) -> Result<()> {
-        either!(self.create(spec))
+        self.create_with_hint(spec, &[])
+    }
+
+    /// As [`Store::create`]; the hint, at most [`crate::NEEDLE_HINT_BYTES_MAX`] bytes, helps to
+    /// find a name for the chunk's bytes from its file alone. Memory keeps none.
+    pub fn create_with_hint(&self, spec: ChunkSpec, hint: &[u8]) -> Result<()> {
+        match &self.owner.tier {
+            Tiered::Disk(store) => store.create(spec, hint),
+            Tiered::Dram(store) => store.create(spec),
+        }
+    }
+
+    /// The hint that a chunk was made with; empty for none.
+    pub fn hint(&self, chunk: ChunkId) -> Result<Vec<u8>> {
+        self.on_disk("read a chunk's hint")?.hint(chunk)
     }
 
     /// Appends `body` at byte `at`, which must be the end of what was appended before.

@@ -96,3 +96,19 @@ fn needles_keep_their_pointers_through_compaction() {
     check(Some(1));
     assert_eq!(region.frames_free(), 6);
 }
+
+/// A fence answers the length for good: a body that was on its way then is refused, and a seal at
+/// that length cuts nothing that was acknowledged.
+#[test]
+fn a_reservation_from_before_a_fence_is_refused_behind_it() {
+    let (_region, store) = store(4);
+    store.create(spec(ChunkKind::Raw, 2 << 20)).unwrap();
+    append_raw(&store, 0, b"abc", M).unwrap();
+    let mut window = store.reserve_raw(CHUNK, 3, 4).unwrap().unwrap();
+    window.copy_from_slice(b"late");
+    let length = store.fence(CHUNK).unwrap();
+    let late = store.commit_raw(CHUNK, window, &crcs(3, b"late"));
+    assert_eq!(late.unwrap_err().kind, Kind::Fenced);
+    store.seal(CHUNK, length).unwrap();
+    assert_eq!(read_raw(&store, 0, 100).unwrap(), b"abc");
+}

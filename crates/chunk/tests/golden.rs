@@ -56,16 +56,57 @@ fn a_journal_of_this_version_is_read_and_written_again() {
     assert_eq!(read_raw(&store, 0, 1 << 20).unwrap(), body);
 }
 
-/// Version 1 had no journal, and is else the same.
+/// Version 1 had no journal, version 2 no hints of raw chunks; they are else the same.
 #[test]
-fn a_store_of_version_1_is_read_and_becomes_one_of_this_version() {
-    let kept = kept("STORE.v1");
-    let disk = disk_of(&[("/store/STORE", kept.clone())]);
-    let (_, found) = open(&disk);
-    assert!(!found.new);
-    let now = disk.content(&disk.find("STORE")).lock().unwrap().clone();
-    assert_eq!((kept[8], now[8]), (1, 2));
-    assert_eq!(kept[12..20], now[12..20], "it stays the same store");
+fn a_store_of_an_earlier_version_is_read_and_becomes_one_of_this_version() {
+    for version in [1, 2] {
+        let kept = kept(&format!("STORE.v{version}"));
+        let disk = disk_of(&[("/store/STORE", kept.clone())]);
+        let (_, found) = open(&disk);
+        assert!(!found.new);
+        let now = disk.content(&disk.find("STORE")).lock().unwrap().clone();
+        assert_eq!((kept[8], now[8]), (version, 3));
+        assert_eq!(kept[12..20], now[12..20], "it stays the same store");
+    }
+}
+
+/// A raw chunk with a hint: version 2 of a chunk's file.
+#[test]
+fn a_chunk_with_a_hint_is_read_and_written_again() {
+    let disk = MemDisk::new();
+    let (store, _) = open(&disk);
+    let hint = "/films/ü.mov".as_bytes();
+    store.create_with_hint(spec(ChunkKind::Raw, 256 << 10), hint).unwrap();
+    append_raw(&store, 0, &noise(1, 70_000), Durability::Durable).unwrap();
+    assert_eq!(store.hint(CHUNK).unwrap(), hint);
+    store.seal(CHUNK, 70_000).unwrap();
+    let content = |ending: &str| disk.content(&disk.find(ending)).lock().unwrap().clone();
+    let sealed = compare("hinted.chunk", &content(".chunk"));
+    let files = [("/store/STORE", kept("STORE")), ("/store/c0.7.g0.chunk", sealed)];
+    check(&files, true);
+    assert_eq!(open(&disk_of(&files)).0.hint(CHUNK).unwrap(), hint);
+}
+
+/// The closing mark of a store with an open chunk, whose journal has part of it.
+#[test]
+fn a_closing_mark_of_this_version_is_read_and_written_again() {
+    let disk = MemDisk::new();
+    let (store, _) = open_with(&disk, 32 << 10);
+    store.create(spec(ChunkKind::Raw, 256 << 10)).unwrap();
+    let body = noise(1, 9000);
+    append_raw(&store, 0, &body[..5000], Durability::Durable).unwrap();
+    append_raw(&store, 5000, &body[5000..], Durability::Durable).unwrap();
+    drop(store);
+    let content = |ending: &str| disk.content(&disk.find(ending)).lock().unwrap().clone();
+    let mark = compare("PROVEN", &content("PROVEN"));
+    let journal_less = disk_of(&[
+        ("/store/STORE", content("STORE")),
+        ("/store/c0.7.g0.open", content(".open")),
+        ("/store/PROVEN", mark),
+    ]);
+    let (_, found) = open(&journal_less);
+    let [damage] = found.damaged.as_slice() else { panic!("{found:?}") };
+    assert!(damage.what.contains("5000 to 9000"), "{damage:?}");
 }
 
 const SIZES: [usize; 4] = [0, 11, 700, 70_000];

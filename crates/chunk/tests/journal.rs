@@ -69,7 +69,8 @@ fn a_damaged_journal_is_told_and_serves_nothing_behind_the_gap() {
     for i in 0..5 {
         append_small(&store, i * 3000, 3000).unwrap();
     }
-    drop(store);
+    // As it is when the process is killed.
+    let disk = disk.copy();
     // The first append went to the file, the second is in the journal's first batch.
     let file = disk.open(std::path::Path::new("/store/journal-0"), Access::Cached).unwrap();
     file.write_at(&[1; 8], 4096 + 200).unwrap();
@@ -144,4 +145,22 @@ fn what_comes_while_a_reader_writes_back_is_written_back_by_somebody() {
     let end = rx.recv().unwrap();
     assert_eq!(read_raw(&store, end - 60_000, 60_000).unwrap(), noise(end - 60_000, 60_000));
     store.seal(CHUNK, end).unwrap();
+}
+
+/// A seal covers what was acknowledged from the journal and is not in the chunk's file yet.
+#[test]
+fn a_seal_has_what_was_acknowledged_from_the_journal_alone() {
+    let disk = MemDisk::new();
+    let (store, _) = with_journal(&disk);
+    store.create(spec(ChunkKind::Raw, 1 << 20)).unwrap();
+    let mut wanted = Vec::new();
+    for i in 0..5 {
+        append_small(&store, i * 3000, 3000).unwrap();
+        wanted.extend_from_slice(&noise(i * 3000, 3000));
+    }
+    store.seal(CHUNK, 15_000).unwrap();
+    for store in [store, with_journal(&disk.copy()).0] {
+        let read = store.read_raw(CHUNK, Generation(0), 0, 1 << 20).unwrap();
+        assert!(read.bytes.to_vec() == wanted);
+    }
 }

@@ -5,7 +5,7 @@ mod common;
 use common::*;
 use holdfast_base::ids::Durability;
 use holdfast_chunk::*;
-use holdfast_env::{RealDisk, RealRng};
+use holdfast_env::{RealDisk, RealRng, SeededRng};
 use std::sync::{Arc, mpsc};
 
 #[test]
@@ -34,4 +34,63 @@ fn many_callers_share_commits_and_everything_is_there_after_a_restart() {
     }
     drop(store);
     std::fs::remove_dir_all(&dir).unwrap();
+}
+
+/// A fence that is asked for while a commit is being written answers behind it: what that commit
+/// acknowledges is within the length that the fence says, or a seal would cut it off.
+#[test]
+fn a_fence_waits_for_the_commit_in_flight() {
+    let disk = MemDisk::new();
+    let config = StoreConfig { commit_threads: 1, ..config() };
+    let (store, _) = Store::open(disk.clone(), Arc::new(SeededRng::new(1)), config).unwrap();
+    store.create(spec(ChunkKind::Raw, 1 << 20)).unwrap();
+    let (fenced, answers) = mpsc::channel();
+    let fencing = store.clone();
+    *disk.shared.in_next_write.lock().unwrap() = Some(Box::new(move || {
+        let asked = fencing.clone();
+        std::thread::spawn(move || fenced.send(asked.fence(CHUNK)).unwrap());
+        while fencing.list()[0].state == ChunkState::Open {
+            std::thread::yield_now();
+        }
+        // One that does not wait has all the time it needs to say so.
+        (0..10_000).for_each(|_| std::thread::yield_now());
+    }));
+    let (told, acknowledged) = mpsc::channel();
+    let body = noise(1, 5000);
+    let done = Box::new(move |end| told.send(end).unwrap());
+    let sums = crcs(0, &body);
+    store.append_raw(CHUNK, 0, Box::new(body), sums, Durability::Durable, done);
+    let acknowledged = acknowledged.recv().unwrap().unwrap_or(0);
+    let length = answers.recv().unwrap().unwrap();
+    assert_eq!(acknowledged, 5000);
+    assert!(length >= acknowledged, "{length} bytes fenced, {acknowledged} acknowledged");
+}
+
+/// Readers of an open chunk see what was acknowledged, and nothing of a commit on its way.
+#[test]
+fn nobody_reads_what_is_not_acknowledged_yet() {
+    for kind in [ChunkKind::Raw, ChunkKind::Packed] {
+        let disk = MemDisk::new();
+        let (store, _) = open(&disk);
+        store.create(spec(kind, 1 << 20)).unwrap();
+        let append = |i: u64| match kind {
+            ChunkKind::Raw => {
+                append_raw(&store, i * 700, &noise(i, 700), Durability::Durable).unwrap()
+            }
+            ChunkKind::Packed => append_needle(&store, i, &noise(i, 700)).unwrap().0 as u64 + 1,
+        };
+        let first = append(0);
+        let (tx, seen) = mpsc::channel();
+        let reading = store.clone();
+        *disk.shared.in_next_write.lock().unwrap() = Some(Box::new(move || {
+            let later = match kind {
+                ChunkKind::Raw => read_raw(&reading, 700, 700).is_ok_and(|bytes| !bytes.is_empty()),
+                ChunkKind::Packed => reading.read_needle(pointer(1, 1)).is_ok(),
+            };
+            tx.send((reading.length(CHUNK).unwrap(), later)).unwrap();
+        }));
+        let second = append(1);
+        assert_eq!(seen.recv().unwrap(), (first, false), "{kind:?}");
+        assert_eq!(store.length(CHUNK).unwrap(), second);
+    }
 }

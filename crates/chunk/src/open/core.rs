@@ -12,11 +12,13 @@ use holdfast_base::ids::Durability;
 use holdfast_base::limits::CHUNK_SLOTS_MAX;
 use holdfast_base::units::{KIB, MIB};
 use holdfast_base::{Error, Result};
+use holdfast_env::trial::Knob;
 use std::collections::VecDeque;
 
 /// Payload of one commit, unless a single append is larger. Large enough that a disk streams,
 /// small enough that what waits behind it does not notice.
-pub const COMMIT_BYTES_MAX: u64 = 4 * MIB;
+pub static COMMIT_BYTES_MAX: Knob =
+    Knob::new("chunk.commit-bytes", 4 * MIB, &[4096, 10_000, 65_536]);
 
 /// A raw chunk's file may grow to this many times its capacity when its appends are small; then
 /// the chunk counts as full.
@@ -30,7 +32,8 @@ fn commit_bytes(bytes: u64) -> u64 {
 /// What a chunk's file misses of the journal is written to it once it is this much, or half of it:
 /// streams of equal pace must not all be written at one time. Or when it is asked for. Small, so
 /// that a commit of the journal does not wait long behind one of these writes.
-pub const DEFERRED_BYTES_MAX: u64 = 256 * KIB;
+pub static DEFERRED_BYTES_MAX: Knob =
+    Knob::new("chunk.deferred-bytes", 256 * KIB, &[2, 4096, 20_000]);
 
 /// An append that was acknowledged from the journal, and the use of a segment that holds it.
 pub(super) struct Deferred {
@@ -86,6 +89,9 @@ pub struct Core {
     /// The length a durable footer gave it, even if the rest of the seal failed.
     pub sealed: Option<u64>,
     pub damaged: bool,
+    /// What is left of a commit that was never whole is in the file: no mark can say how far it
+    /// was acknowledged.
+    pub torn: bool,
     /// Unlinked: the file is gone or about to go.
     pub gone: bool,
 }
@@ -114,7 +120,7 @@ impl Core {
             deferred: VecDeque::new(),
             unwritten_bytes: 0,
             unwritten_stored: 0,
-            deferred_bytes_max: DEFERRED_BYTES_MAX,
+            deferred_bytes_max: DEFERRED_BYTES_MAX.get(),
             flush_wanted: false,
             waiters: 0,
             dirty_in: 0,
@@ -123,6 +129,7 @@ impl Core {
             fenced: false,
             sealed: None,
             damaged: false,
+            torn: false,
             gone: false,
         }
     }
@@ -212,7 +219,7 @@ impl Core {
         let own = commit_bytes(item.stored_bytes());
         header.kind == ChunkKind::Raw
             && item.durability == Durability::Durable
-            && item.payload_bytes() <= journal::BODY_BYTES_MAX
+            && journal::is_small(item.payload_bytes())
             && !self.direct
             && self.unpromised <= self.synced
             && self.data_end + self.in_flight_bytes + self.unwritten_stored + own
@@ -237,8 +244,11 @@ impl Core {
     }
 
     fn flush_is_due(&self) -> bool {
-        let waiting = self.flush_wanted || self.unwritten_bytes >= self.deferred_bytes_max;
-        !self.deferred.is_empty() && (waiting || !self.pending.is_empty())
+        let much = self.unwritten_bytes >= self.deferred_bytes_max;
+        if much && !self.deferred.is_empty() {
+            DEFERRED_BYTES_MAX.cross();
+        }
+        !self.deferred.is_empty() && (self.flush_wanted || much || !self.pending.is_empty())
     }
 
     /// A driver lets go of the chunk; true if it must take it up again.
@@ -289,7 +299,7 @@ impl Core {
     /// sector; what waits goes into the next ones, at least [`COMMIT_BYTES_MAX`] less one object
     /// each, of which two follow each other never both half empty.
     fn taken_bytes(&self) -> u64 {
-        let commits = 2 + 2 * self.pending_bytes.div_ceil(COMMIT_BYTES_MAX);
+        let commits = 2 + 2 * self.pending_bytes.div_ceil(COMMIT_BYTES_MAX.get());
         self.data_end
             + self.in_flight_bytes
             + self.pending_bytes
@@ -317,7 +327,8 @@ impl Core {
         let limit = Core::physical_max(header).saturating_sub(self.data_end);
         while let Some(next) = self.pending.front() {
             let bytes = next.stored_bytes();
-            if !items.is_empty() && stored + bytes > COMMIT_BYTES_MAX {
+            if !items.is_empty() && stored + bytes > COMMIT_BYTES_MAX.get() {
+                COMMIT_BYTES_MAX.cross();
                 break;
             }
             let fits = commit_bytes(stored + bytes) <= limit;
@@ -355,7 +366,7 @@ impl Core {
         let (mut items, mut stored) = (Vec::new(), 0);
         while let Some(next) = self.deferred.front() {
             stored += next.item.stored_bytes();
-            if !items.is_empty() && stored > COMMIT_BYTES_MAX {
+            if !items.is_empty() && stored > COMMIT_BYTES_MAX.get() {
                 break;
             }
             let Some(next) = self.deferred.pop_front() else { break };
@@ -395,7 +406,12 @@ impl Core {
 
     /// Takes a written commit's appends into the index: from here on they are acknowledged.
     pub fn finish(&mut self, batch: &Batch) {
+        assert_eq!(batch.offset, self.data_end, "a commit stands where the last one ended");
+        assert!(batch.header.sequence > self.written, "commits are written in their order");
+        assert!(self.synced <= self.written, "what is durable was written");
         for record in &batch.records {
+            // A gap would be damage, and two bytes at one place one too many.
+            assert_eq!(record.header.position, self.index.length(), "appends follow each other");
             let at = batch.offset + record.at;
             match &mut self.index {
                 Index::Raw(raw) => raw.append(
@@ -422,11 +438,35 @@ impl Core {
             Class::Written => self.unpromised = self.written,
             Class::Deferred => {
                 for item in &batch.items {
-                    self.unwritten_bytes -= item.payload_bytes();
+                    let bytes = item.payload_bytes();
+                    let left = self.unwritten_bytes.checked_sub(bytes);
+                    self.unwritten_bytes = left.expect("it was acknowledged from the journal");
                     self.journal_forgets(item);
                 }
             }
         }
+        self.check_counts();
+    }
+
+    /// What lists hold and what is counted of them.
+    fn check_counts(&self) {
+        debug_assert!(
+            {
+                let bytes = |items: &VecDeque<Pending>| -> u64 {
+                    items.iter().map(Pending::payload_bytes).sum()
+                };
+                let raw = matches!(self.index, Index::Raw(_));
+                let end = self.length() + bytes(&self.journaling) + bytes(&self.pending);
+                !raw || self.in_flight || self.staged_end >= end
+            },
+            "an append waits that no later one knows of"
+        );
+        debug_assert!(
+            self.deferred.iter().map(|d| d.item.payload_bytes()).sum::<u64>()
+                <= self.unwritten_bytes,
+            "what is deferred is acknowledged"
+        );
+        debug_assert!(self.data_end.is_multiple_of(SECTOR), "commits fill sectors");
     }
 
     pub(super) fn journal_forgets(&mut self, item: &Pending) {
