@@ -4,6 +4,7 @@
 
 mod chunks;
 mod cuts;
+mod ended;
 mod health;
 mod identity;
 mod keeper;
@@ -193,6 +194,16 @@ fn not_leading() -> Error {
     Error::fenced("command the cluster: this node does not lead it (any more)")
 }
 
+/// What a path leaves with its bytes, for names to be made again from: cut where it does not fit,
+/// at a character, never inside one.
+fn hint_of(path: &str) -> &[u8] {
+    let mut len = path.len().min(holdfast_chunk::NEEDLE_HINT_BYTES_MAX);
+    while !path.is_char_boundary(len) {
+        len -= 1;
+    }
+    &path.as_bytes()[..len]
+}
+
 impl Node {
     pub fn find(&self, finding: String) {
         let mut findings = self.findings.lock().expect("no holder of this lock panics");
@@ -206,6 +217,7 @@ impl Node {
         // Snapshots that are damaged, or could not be taken.
         all.extend(self.cluster.status().reports);
         all.extend(self.namespace.status().reports);
+        all.extend(self.lost_memory());
         all
     }
 
@@ -345,12 +357,7 @@ impl Node {
         done: Done<Pointer>,
     ) {
         let cookie = Cookie(self.machine.rng.next_u64() as u32);
-        // A hint that does not fit is cut at a character, never inside one.
-        let mut len = hint.len().min(holdfast_chunk::NEEDLE_HINT_BYTES_MAX);
-        while !hint.is_char_boundary(len) {
-            len -= 1;
-        }
-        let needle = Needle { owner, cookie, flags: 0, hint: hint.as_bytes()[..len].to_vec() };
+        let needle = Needle { owner, cookie, flags: 0, hint: hint_of(hint).to_vec() };
         self.packed.append(self, FileId(0), class, vec![Packing { needle, body, crcs, done }]);
     }
 

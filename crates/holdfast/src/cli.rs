@@ -45,6 +45,13 @@ pub enum Command {
         /// Look at this machine's kernel settings instead, and give advice
         #[arg(long, conflicts_with = "data")]
         machine: bool,
+        /// The log of the data directory is lost: make names again from what its stores hold, in
+        /// another directory with copies of them. Renames and deletions are unknown
+        #[arg(long, requires_all = ["data", "into"], conflicts_with = "machine")]
+        rebuild_names: bool,
+        /// The new data directory, which must be empty
+        #[arg(long, value_name = "DIR", requires = "rebuild_names")]
+        into: Option<PathBuf>,
     },
     /// Work with files
     #[command(subcommand)]
@@ -366,7 +373,11 @@ pub enum Fs {
     /// Set the storage class that new files below a directory inherit
     SetClass { class: String, path: String },
     /// Files that were begun and never closed
-    Unclosed,
+    Unclosed {
+        /// Give this one up with its bytes, which nobody can salvage then; may be repeated
+        #[arg(long, value_name = "ID")]
+        discard: Vec<u64>,
+    },
     /// Give an unclosed file a name, with every byte that was acknowledged
     Salvage { file: u64, path: String },
 }

@@ -104,6 +104,9 @@ config! {
     planner: String = r#""dayu""#;
     /// Milliseconds that a deleted file's bytes stay for readers that found it before.
     grace_ms: u64 = "5000";
+    /// Hours after which a file that was begun, and that nobody writes or closes, is given up with
+    /// its bytes (`holdfast fs unclosed`, `fs salvage`); 0 keeps it for ever.
+    unclosed_hours: u64 = "168";
     /// Entries between two snapshots of a view: a start reads what came after the last one.
     snapshot_entries: u64 = "1000000";
     /// Threads that serve connections; 0 for one a core, at most four.

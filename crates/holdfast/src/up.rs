@@ -169,7 +169,18 @@ fn reactors(config: &Config) -> usize {
     }
 }
 
-fn node_config(config: &Config, data: &Path) -> NodeConfig {
+/// This machine, for a node that nobody talks to.
+pub fn machine_alone() -> Machine {
+    Machine {
+        disk: Arc::new(RealDisk),
+        clock: Arc::new(RealClock::new()),
+        rng: Arc::new(RealRng),
+        peers: Arc::new(NoPeers),
+        meter: Arc::default(),
+    }
+}
+
+pub fn node_config(config: &Config, data: &Path) -> NodeConfig {
     let host = match config.host.as_str() {
         "" => holdfast_env::local::host_name(),
         host => host.to_owned(),
@@ -201,6 +212,7 @@ fn start_keeper(node: &Arc<Node>, config: &Config, stop: &Stop) -> Result<tasks:
         KeeperOptions {
             scrub_bytes_per_second: config.scrub_bytes(),
             grace_ms: config.grace_ms,
+            unclosed_idle_ms: config.unclosed_hours.saturating_mul(3_600_000),
             ..KeeperOptions::default()
         },
     );
@@ -319,14 +331,7 @@ pub fn check(data: &Path) -> Result<Vec<String>> {
             config.join
         )));
     }
-    let machine = Machine {
-        disk: Arc::new(RealDisk),
-        clock: Arc::new(RealClock::new()),
-        rng: Arc::new(RealRng),
-        peers: Arc::new(NoPeers),
-        meter: Arc::default(),
-    };
-    let node = Node::open(machine, &node_config(&config, data), None)?;
+    let node = Node::open(machine_alone(), &node_config(&config, data), None)?;
     let mut keeper = Keeper::new(node.clone(), KeeperOptions::default());
     keeper.scrub_everything();
     Ok(node.findings())

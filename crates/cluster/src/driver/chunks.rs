@@ -180,12 +180,15 @@ impl Node {
         spot: Spot,
         done: impl FnOnce(Spot, Result<(ChunkId, Writer)>) + Send + 'static,
     ) {
-        let known = self.namespace.read(|view, _| view.chunk(chunk).map(|c| c.replicas.clone()));
-        let replicas = match known {
-            Ok(known) => known.unwrap_or_else(|| spot.replicas.clone()),
+        let raw = kind == ChunkKind::Raw;
+        let known = self.namespace.read(|view, _| {
+            let path = if raw { view.files_of(chunk, 1).pop() } else { None };
+            (view.chunk(chunk).map(|c| c.replicas.clone()), path)
+        });
+        let (replicas, path) = match known {
+            Ok((known, path)) => (known.unwrap_or_else(|| spot.replicas.clone()), path),
             Err(e) => return done(spot, Err(e)),
         };
-        let raw = kind == ChunkKind::Raw;
         let spec = match raw {
             true => ChunkSpec::new(chunk, holdfast_chunk::ChunkKind::Raw, owner.0),
             false => ChunkSpec::new(chunk, holdfast_chunk::ChunkKind::Packed, self.id.0 as u64),
@@ -193,7 +196,8 @@ impl Node {
         let (durability, capacity_bytes) = (spot.durability, spot.capacity);
         let spec = ChunkSpec { durability, capacity_bytes, ..spec };
         if let Some(store) = self.alone(&replicas) {
-            let made = match store.create(spec) {
+            let hint = super::hint_of(path.as_deref().unwrap_or_default());
+            let made = match store.create_with_hint(spec, hint) {
                 Err(e) if e.kind == Kind::Exists && raw => Ok(()),
                 made => made,
             };
@@ -440,6 +444,11 @@ impl Node {
         }
         // If it is written here after all, that ends first.
         self.replicator.forget_set(chunk);
+        match self.ended_in_memory(&known.replicas) {
+            Ok(true) => return self.seal_ended(&known, done),
+            Ok(false) => {}
+            Err(e) => return done(Err(e)),
+        }
         let (node, durability) = (self.clone(), known.durability);
         let replicas = known.replicas.clone();
         let fenced = move |decision: Result<super::replicas::Decision>| match decision {

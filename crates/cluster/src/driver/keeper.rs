@@ -5,6 +5,7 @@
 
 mod compact;
 mod copies;
+mod unclosed;
 
 use super::{Node, OwnStore};
 use crate::namespace::{Chunk, ChunkState};
@@ -32,6 +33,10 @@ pub struct KeeperOptions {
     pub compactions: usize,
     /// How long a session may be unused before it is ended.
     pub session_idle_ms: u64,
+    /// An unclosed file's last chunk is sealed when nothing was appended to it for so long.
+    pub unclosed_rest_ms: u64,
+    /// How long a file that was begun and is not written any more can be salvaged; 0 for ever.
+    pub unclosed_idle_ms: u64,
     /// Bytes a second that scrubbing reads, over all stores; 0 for none.
     pub scrub_bytes_per_second: u64,
     /// How long a replica lies here that no entry names (any more) before it is set aside.
@@ -46,6 +51,8 @@ impl Default for KeeperOptions {
             reclaim_budget: 10_000,
             compactions: 2,
             session_idle_ms: 3_600_000,
+            unclosed_rest_ms: 3_600_000,
+            unclosed_idle_ms: 7 * 86_400_000,
             scrub_bytes_per_second: 20_000_000,
             unnamed_ms: 600_000,
         }
@@ -86,6 +93,8 @@ pub struct Keeper {
     /// Replicas that the view does not name, and since when.
     unnamed: BTreeMap<(StoreId, ChunkId, Generation), u64>,
     unnamed_next_ns: u64,
+    /// Files that were begun and not closed.
+    unclosed: unclosed::Unclosed,
 }
 
 /// How often the log's host looks what of it may go.
@@ -138,6 +147,7 @@ impl Keeper {
             trim_next_ns: 0,
             unnamed: BTreeMap::new(),
             unnamed_next_ns: 0,
+            unclosed: unclosed::Unclosed::default(),
         }
     }
 
@@ -342,7 +352,7 @@ impl Keeper {
             };
             self.node.seal_silent(chunk, Box::new(done));
         }
-        Ok(())
+        self.node.drop_ended()
     }
 
     /// One round. Everything that fails is tried again in the next one.
@@ -365,6 +375,7 @@ impl Keeper {
             ("scrub", Keeper::scrub),
             ("report damage", Keeper::report_damage),
             ("end sessions", Keeper::end_sessions),
+            ("end files that nobody writes", Keeper::end_unclosed),
             ("trim the log", Keeper::trim_log),
             ("watch the stores grow", Keeper::watch_growth),
         ];

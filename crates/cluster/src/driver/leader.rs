@@ -7,7 +7,7 @@ use crate::repair::{self, Balance, Landed, Nodes, Orders, Repair, Round, Site};
 use crate::{ChunkState, Command, NodeState, Outcome};
 use holdfast_base::Result;
 use holdfast_base::codec::Encode;
-use holdfast_base::ids::{ChunkId, Durability, Generation, StoreId};
+use holdfast_base::ids::{ChunkId, Durability, Generation, StoreId, Tier};
 use holdfast_chunk::Done;
 use holdfast_client::wire::admin::Recovery;
 use holdfast_client::wire::peer;
@@ -133,6 +133,8 @@ impl Leader {
             let lost: Vec<_> = namespace
                 .lost_chunks(|store| holds(store).unwrap_or(true))
                 .into_iter()
+                // Memory is told of as a whole: see `Node::lost_memory`.
+                .filter(|id| namespace.chunk(*id).is_some_and(|chunk| chunk.tier != Tier::Dram))
                 .map(|chunk| {
                     // Those on nodes that count as lost are back when one of these is.
                     let gone = namespace.chunk(chunk).is_some_and(|known| known.is_lost());

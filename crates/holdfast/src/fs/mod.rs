@@ -137,7 +137,16 @@ pub fn run(client: &mut Client, command: &Fs, out: &mut Output) -> Result<()> {
             let class = text.parse().map_err(Error::invalid)?;
             client.act(Action::SetClass { path: path.clone(), class })
         }
-        Fs::Unclosed => show::unclosed(client, out),
+        Fs::Unclosed { discard } if discard.is_empty() => show::unclosed(client, out),
+        Fs::Unclosed { discard } => discard.iter().try_for_each(|file| {
+            let file = holdfast_base::ids::FileId(*file);
+            client.act(Action::Abandon { file }).map_err(|e| match e.kind {
+                Kind::NotFound => Error::not_found(format!(
+                    "discard file `{file}`: no file with this number is being written; see `holdfast fs unclosed`"
+                )),
+                _ => e,
+            })
+        }),
         Fs::Salvage { file, path } => {
             let file = holdfast_base::ids::FileId(*file);
             client.act(Action::Salvage { file, path: path.clone() })

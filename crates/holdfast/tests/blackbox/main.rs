@@ -16,6 +16,7 @@ mod cluster;
 mod cluster_input;
 mod cluster_lost;
 mod common;
+mod ends;
 mod full_disk;
 mod guard;
 mod health;
