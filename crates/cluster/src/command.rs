@@ -297,6 +297,18 @@ pub enum Command {
         replicas: Vec<StoreId>,
         without: Vec<StoreId>,
     },
+    /// Stores hold a sealed chunk that this view never drew: makes it known, for names to be made
+    /// again. Its id and all below it are taken from here on.
+    AdoptChunk {
+        chunk: ChunkId,
+        kind: ChunkKind,
+        owner: FileId,
+        node: NodeId,
+        generation: Generation,
+        length: u64,
+        replicas: Vec<StoreId>,
+        tier: Tier,
+    },
 }
 codec_enum!(Command: "command" {
     1 => MakeDir { path, kind, mode, mtime, class, parents },
@@ -326,10 +338,11 @@ codec_enum!(Command: "command" {
     23 => RaiseCopies { chunks, copies },
     24 => FreeChunk { chunk },
     25 => Rewrite { chunk, from, generation, digest, replicas, without },
+    26 => AdoptChunk { chunk, kind, owner, node, generation, length, replicas, tier },
 });
 
 /// The largest tag above.
-const COMMAND_TAG_MAX: u8 = 25;
+const COMMAND_TAG_MAX: u8 = 26;
 
 impl Command {
     /// The bytes of an entry.

@@ -23,8 +23,8 @@ pub use cluster::{
 pub use command::{BLOBS, ChunkKind, Command, Extent, Location, Outcome, REPLICAS_MAX, Remainder};
 pub use driver::{
     CLUSTER_TOPIC, Condition, Cuts, FaceChunk, Identity, Keeper, KeeperOptions, Leader, Machine,
-    Member, MemberOptions, NAMESPACE_TOPIC, Node, NodeConfig, OwnStore, RawGrant, Scrubbed, Source,
-    Stores, Workers, is_peer_operation, is_snapshot_operation, replicas,
+    Member, MemberOptions, NAMESPACE_TOPIC, Node, NodeConfig, OwnStore, RawGrant, RebuiltNames,
+    Scrubbed, Source, Stores, Workers, is_peer_operation, is_snapshot_operation, replicas,
 };
 pub use holdfast_base::node::{NodeKind, StorageClass};
 pub use namespace::{ChunkState, FileInfo, Namespace};

@@ -196,6 +196,7 @@ impl Namespace {
             Command::Release { before, budget } => Ok(self.release(*before, *budget)),
             Command::FreeChunk { chunk } => self.free_face_chunk(*chunk),
             Command::Rewrite { .. } => self.rewrite(index, command),
+            Command::AdoptChunk { .. } => self.adopt_chunk(command),
         };
         result.map_err(|e| e.context(Doing(command)))
     }
@@ -248,6 +249,7 @@ impl fmt::Display for Doing<'_> {
             Command::RaiseCopies { copies, .. } => write!(f, "want {copies} copies"),
             Command::Release { before, .. } => write!(f, "release what was freed before {before}"),
             Command::FreeChunk { chunk } => write!(f, "free chunk `{chunk}`"),
+            Command::AdoptChunk { chunk, .. } => write!(f, "adopt chunk `{chunk}`"),
         }
     }
 }

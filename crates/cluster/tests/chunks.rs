@@ -127,6 +127,18 @@ fn change_chunks() -> impl Strategy<Value = Command> {
     };
     let held = || (chunk(), (0..3u32).prop_map(Generation), (1..5u64).prop_map(StoreId));
     prop_oneof![
+        (chunk(), prop::option::of(file()), 0..2u32, 0..3u64, stores()).prop_map(
+            |(chunk, file, generation, length, replicas)| Command::AdoptChunk {
+                chunk,
+                kind: if file.is_some() { ChunkKind::Raw } else { ChunkKind::Packed },
+                owner: file.unwrap_or(FileId(0)),
+                node: NodeId(1),
+                generation: Generation(generation),
+                length,
+                replicas,
+                tier: Tier::Disk,
+            }
+        ),
         (file(), stores(), 2..4u8).prop_map(move |(file, stores, n)| copies(file, stores, n)),
         (stores(), 2..4u8).prop_map(move |(stores, n)| copies(FileId(0), stores, n)),
         held().prop_map(|(chunk, generation, store)| Command::AddReplica {
@@ -182,6 +194,9 @@ fn follow(files: &mut Files, before: &Namespace, command: &Command, outcome: &Ou
         ) => {
             let all = replicas.iter().map(|store| (Generation(0), *store));
             files.insert(*chunk, all.collect());
+        }
+        (Command::AdoptChunk { chunk, generation, replicas, .. }, _) => {
+            files.insert(*chunk, replicas.iter().map(|store| (*generation, *store)).collect());
         }
         (Command::AddReplica { chunk, generation, store }, _) => {
             files.get_mut(chunk).unwrap().insert((*generation, *store));

@@ -170,6 +170,26 @@ fn assert_golden(actual: &str, golden: &str, name: &str) {
     assert!(actual == golden, "tests/golden/{name} differs; the bytes are now:\n{actual}");
 }
 
+/// Written where names are made again, and nowhere else.
+#[test]
+fn the_bytes_of_an_adopted_chunk_stay() {
+    let adopt = Command::AdoptChunk {
+        chunk: ChunkId(9),
+        kind: ChunkKind::Packed,
+        owner: FileId(0),
+        node: NodeId(3),
+        generation: Generation(2),
+        length: 5,
+        replicas: vec![StoreId(7)],
+        tier: Tier::Disk,
+    };
+    let entry = adopt.to_entry();
+    let mut ns = Namespace::new(0);
+    let outcome = ns.apply_bytes(Index(1), &entry).unwrap();
+    let text = format!("AdoptChunk {} > {}\n", hex(&entry), hex(&outcome.to_bytes()));
+    assert_golden(&text, include_str!("golden/namespace-adopt.txt"), "namespace-adopt.txt");
+}
+
 #[test]
 fn the_bytes_of_namespace_entries_and_of_a_snapshot_stay() {
     let mut ns = Namespace::new(0);

@@ -17,6 +17,7 @@ mod kernel;
 mod log;
 mod node;
 mod output;
+mod rebuild;
 mod recovery;
 mod route;
 mod s3;
@@ -65,6 +66,9 @@ fn run(cli: &Cli) -> Result<()> {
         Command::Recovery(command) => recovery::run(&mut connect(cli)?, command, &mut out),
         Command::Status => doctor::status(&mut connect(cli)?, &mut out),
         Command::Doctor { machine: true, .. } => kernel::run(&mut out),
+        Command::Doctor { data: Some(data), rebuild_names: true, into: Some(into), .. } => {
+            rebuild::run(data, into, &mut out)
+        }
         Command::Doctor { data: Some(data), .. } => doctor::check_directory(data, &mut out),
         Command::Doctor { data: None, .. } => doctor::ask(&mut connect(cli)?, &mut out),
         Command::Fs(command) => {

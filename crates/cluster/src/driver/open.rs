@@ -220,6 +220,17 @@ impl Node {
         Ok(node)
     }
 
+    /// Makes an empty directory a data directory, for stores to be put into it before the node
+    /// opens it.
+    pub fn make_directory(disk: &dyn Disk, data: &Path) -> Result<()> {
+        let taken = || {
+            let what = "it is a data directory already: choose an empty one";
+            if disk.exists(&data.join(MARK))? { Err(Error::invalid(what)) } else { Ok(()) }
+        };
+        let made = taken().and_then(|()| claim(disk, data).map(drop));
+        made.map_err(|e| e.context(format_args!("make data directory `{}`", data.display())))
+    }
+
     /// The only controller leads from the start: there is nobody else to hear from.
     fn lead_alone(&self) -> Result<()> {
         let alone = self
@@ -551,6 +562,7 @@ fn describe(place: &str, found: &Recovered, findings: &mut Vec<String>) {
     for what in &found.journal_damage {
         findings.push(format!("the journal of `{place}` is damaged: {what}"));
     }
+    findings.extend(found.mark_damage.iter().cloned());
     for (name, why) in &found.quarantined {
         findings.push(format!("`{name}` in `{place}` was moved to `quarantine`: {why}"));
     }

@@ -388,7 +388,9 @@ fn check_chunk(chunk: &Chunk) -> Result<()> {
         packed || dead.is_empty() && !rewritten && chunk.state != ChunkState::Closed,
         !packed || !chunk.freed,
         !chunk.freed || chunk.state != ChunkState::Doomed,
-        !rewritten || matches!(chunk.state, ChunkState::Closed | ChunkState::Doomed),
+        // A chunk that was adopted may have been rewritten where it comes from.
+        chunk.generation == Generation(0) || chunk.state != ChunkState::Open,
+        chunk.old.is_empty() || matches!(chunk.state, ChunkState::Closed | ChunkState::Doomed),
         chunk.length <= CHUNK_BYTES && (chunk.state != ChunkState::Open || chunk.length == 0),
         dead.len() <= CHUNK_SLOTS_MAX as usize / 64,
         replicas && old && dropped,

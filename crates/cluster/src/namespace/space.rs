@@ -68,6 +68,62 @@ impl Namespace {
         Ok(Outcome::Chunk { chunk: id })
     }
 
+    pub(super) fn adopt_chunk(&mut self, command: &Command) -> Result<Outcome> {
+        let Command::AdoptChunk { chunk: id, kind, owner, node, generation, length, .. } = command
+        else {
+            return Err(super::misrouted());
+        };
+        let Command::AdoptChunk { replicas, tier, .. } = command else {
+            return Err(super::misrouted());
+        };
+        check_replicas(replicas)?;
+        if id.shard() != self.shard || self.was_allocated(*id) {
+            return Err(Error::invalid(
+                "its id, or a later one, was drawn before: it stays unknown",
+            ));
+        }
+        if *length > CHUNK_BYTES {
+            let what = format!("{length} bytes are more than a chunk's {CHUNK_BYTES}");
+            return Err(Error::invalid(what));
+        }
+        let owner_at = match kind {
+            ChunkKind::Raw if *generation != Generation(0) => {
+                return Err(Error::invalid("a raw chunk is never rewritten"));
+            }
+            ChunkKind::Raw => Some(self.find_unclosed(*owner)?),
+            ChunkKind::Packed if *owner != FileId(0) && *owner != BLOBS => {
+                return Err(Error::invalid("a packed chunk belongs to a node, not to a file"));
+            }
+            ChunkKind::Packed => None,
+        };
+        self.chunk_next = id.counter() + 1;
+        self.chunks.insert(Chunk {
+            id: *id,
+            kind: *kind,
+            state: ChunkState::Sealed,
+            generation: *generation,
+            tier: *tier,
+            durability: Durability::Durable,
+            owner: *owner,
+            node: *node,
+            length: *length,
+            replicas: replicas.clone(),
+            copies: replicas.len() as u8,
+            old: Vec::new(),
+            dropped: Vec::new(),
+            digest: 0,
+            freed: false,
+            live_objects: 0,
+            live_bytes: 0,
+            live: Bitmap::default(),
+            dead: Bitmap::default(),
+        });
+        if let Some(unclosed) = owner_at.and_then(|at| self.unclosed.get_mut(&at)) {
+            unclosed.chunks.push(*id);
+        }
+        Ok(Outcome::Chunk { chunk: *id })
+    }
+
     pub(super) fn find_chunk(&mut self, id: ChunkId) -> Result<&mut Chunk> {
         self.chunks.get_mut(id).ok_or_else(|| Error::not_found("it is not known"))
     }

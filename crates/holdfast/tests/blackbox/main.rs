@@ -27,6 +27,7 @@ mod memcached;
 #[path = "../support/mount.rs"]
 mod mount;
 mod photos;
+mod rebuild;
 mod route;
 mod s3;
 mod s3_walk;
