@@ -143,7 +143,7 @@ impl Seen<'_> {
         let data = [NodeKind::File, NodeKind::File, NodeKind::KeyValue, NodeKind::Directory];
         let store = StoreId(1 + draw.below(5) as u64);
         let digest = 77;
-        match draw.below(31) {
+        match draw.below(32) {
             0 | 1 => Command::MakeDir {
                 path: draw.path(),
                 kind: draw.one(&kinds),
@@ -270,6 +270,19 @@ impl Seen<'_> {
                 let (chunk, lost) = (self.chunk(draw), draw.bool());
                 let generation = self.generation(draw, chunk, 0);
                 Command::DropReplica { chunk, generation, store, lost }
+            }
+            30 => {
+                let next = self.chunks.iter().map(|chunk| chunk.0).max().unwrap_or(0);
+                Command::AdoptChunk {
+                    chunk: ChunkId(draw.known(&[next + 1, next + 3], draw.clone().length())),
+                    kind: draw.one(&[ChunkKind::Raw, ChunkKind::Packed, ChunkKind::Packed]),
+                    owner: draw.one(&[FileId(0), FileId(0), BLOBS, self.file(&mut draw.clone())]),
+                    node: NodeId(1),
+                    generation: Generation(draw.one(&[0, 0, 0, 1, u32::MAX])),
+                    length: draw.length(),
+                    replicas: draw.stores(),
+                    tier: Tier::Disk,
+                }
             }
             _ => match draw.bool() {
                 true => Command::RaiseCopies {
@@ -504,7 +517,7 @@ proptest! {
 fn a_namespace_takes_any_entries_and_accepts_some_of_each() {
     any_entries_of_a_namespace();
     let accepted = ACCEPTED.lock().unwrap();
-    assert_eq!(accepted.len(), 25, "commands that were never accepted say nothing: {accepted:?}");
+    assert_eq!(accepted.len(), 26, "commands that were never accepted say nothing: {accepted:?}");
 }
 
 fn cluster_bytes(view: &ClusterView) -> Vec<u8> {

@@ -3,7 +3,7 @@
 
 use crate::config::{Config, FILE};
 use crate::output::Output;
-use crate::up;
+use crate::{secrets, up};
 use holdfast_base::units::MIB;
 use holdfast_base::{Error, Result};
 use holdfast_blob::{Blobs, BlobsOptions};
@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 const REASONS_MAX: usize = 100;
 
 pub fn run(data: &Path, into: &Path, out: &mut Output) -> Result<()> {
+    holdfast_env::local::keep_private();
     let doing = |e: Error| {
         e.context(format_args!(
             "make the names of `{}` again in `{}`",
@@ -51,7 +52,11 @@ fn rebuild(data: &Path, into: &Path) -> Result<(RebuiltNames, holdfast_blob::Reb
         }
         _ => Error::from(e),
     })?;
+    // Who could use the old directory can use the new one.
+    let (secret, _) = secrets::of_node(data, None, "")?;
     Node::make_directory(disk, into)?;
+    secrets::close(into)?;
+    secrets::keep(into, &secret)?;
     copy_store(disk, &data.join("chunks"), &into.join("chunks"))?;
     let mut settings = Config::default();
     for (i, from) in config.disks.iter().enumerate() {
@@ -68,7 +73,7 @@ fn rebuild(data: &Path, into: &Path) -> Result<(RebuiltNames, holdfast_blob::Reb
     }
     let node = Node::open(machine, &up::node_config(&settings, into), None)?;
     let rebuilt = node.rebuild_names()?;
-    let blobs = Blobs::open(&node, &BlobsOptions::new(into))?;
+    let blobs = Blobs::open(&node, &BlobsOptions::new(into, secret))?;
     let again = blobs.rebuild()?;
     blobs.end()?;
     node.retire();

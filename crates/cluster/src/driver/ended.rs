@@ -9,6 +9,7 @@ use holdfast_base::Result;
 use holdfast_base::ids::{ChunkId, Durability, StoreId, Tier};
 use holdfast_chunk::Done;
 use holdfast_env::planted;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 impl Node {
@@ -62,13 +63,16 @@ impl Node {
     /// Chunks whose seal decided and whose replicas were all in memory that is gone since: dropped,
     /// for the view to know that they are lost.
     pub(super) fn drop_ended(self: &Arc<Node>) -> Result<()> {
-        let kept: Vec<Chunk> = self.namespace.read(|view, _| {
-            let in_memory = |chunk: &&Chunk| {
-                chunk.tier == Tier::Dram && chunk.is_kept() && !chunk.replicas.is_empty()
-            };
-            view.chunks().filter(in_memory).cloned().collect()
+        let gone: Vec<StoreId> = self.cluster.read(|view, _| {
+            let gone = view.stores().filter(|(_, info)| info.state == StoreState::Gone);
+            gone.filter(|(_, info)| info.tier == Tier::Dram).map(|(store, _)| store).collect()
         })?;
-        for known in kept {
+        // By store: most chunks are on none of these, and are not looked at.
+        let kept: BTreeMap<ChunkId, Chunk> = self.namespace.read(|view, _| {
+            let on = gone.iter().flat_map(|store| view.chunks_on(*store));
+            on.filter(|chunk| chunk.is_kept()).map(|chunk| (chunk.id, chunk.clone())).collect()
+        })?;
+        for known in kept.into_values() {
             if !self.ended_in_memory(&known.replicas)? {
                 continue;
             }

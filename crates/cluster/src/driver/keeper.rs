@@ -358,7 +358,7 @@ impl Keeper {
     /// One round. Everything that fails is tried again in the next one.
     pub fn step(&mut self, now_ns: u64) {
         self.look();
-        let rounds: [(&str, Round); 18] = [
+        let rounds: [(&str, Round); 19] = [
             ("reclaim deleted names", Keeper::reclaim),
             ("release what readers may have used", Keeper::release),
             ("follow seals", Keeper::follow_seals),
