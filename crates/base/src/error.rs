@@ -134,6 +134,12 @@ impl From<std::io::Error> for Error {
     }
 }
 
+/// What a panic that was caught has said.
+pub fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("without a word")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

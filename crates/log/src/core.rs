@@ -106,6 +106,11 @@ impl SegmentMeta {
         SegmentMeta { first, end: SECTOR, marks: Some(Vec::new()) }
     }
 
+    /// Of a segment in which nothing in front of `position` is needed.
+    pub fn from(first: u64, position: u64) -> SegmentMeta {
+        SegmentMeta { end: position, ..SegmentMeta::new(first) }
+    }
+
     /// Of a segment that another one follows: nobody has looked at its commits since the start.
     pub fn unsurveyed(first: u64, file_bytes: u64) -> SegmentMeta {
         SegmentMeta { first, end: file_bytes, marks: None }

@@ -6,7 +6,7 @@ mod topic;
 
 use crate::core::Tail;
 use crate::format::{COMMIT_HEADER_BYTES, SECTOR};
-use crate::recover::{CutTail, open_topic};
+use crate::recover::{CutTail, PassedOver, open_topic};
 use crate::topic::{check_topic, directory_name, hash, topic_of_directory};
 use crate::{Done, Info, Log, Mode, Scope};
 use holdfast_base::ids::Index;
@@ -63,6 +63,7 @@ pub struct EmbeddedLog {
     /// Every topic by name, or why it could not be opened. Written when a topic is made.
     topics: RwLock<BTreeMap<String, Result<Arc<Running>>>>,
     cuts: Vec<CutTail>,
+    passed_over: Vec<PassedOver>,
     /// Keeps other processes out of the directory for as long as this one lives.
     _lock: Box<dyn Send + Sync>,
 }
@@ -90,6 +91,17 @@ impl EmbeddedLog {
     /// Opens every topic below `directory` (made if missing, locked against other processes).
     /// A damaged topic does not keep the others from opening: every call on it tells the damage.
     pub fn open(disk: Arc<dyn Disk>, directory: &Path, options: Options) -> Result<EmbeddedLog> {
+        EmbeddedLog::open_covered(disk, directory, options, &|_| None)
+    }
+
+    /// As [`EmbeddedLog::open`]. `covered` is asked of a topic that is damaged: the last entry that
+    /// a verified snapshot contains. Damage in front of it is passed over ([`PassedOver`]).
+    pub fn open_covered(
+        disk: Arc<dyn Disk>,
+        directory: &Path,
+        options: Options,
+        covered: &dyn Fn(&str) -> Option<Index>,
+    ) -> Result<EmbeddedLog> {
         let sizes = options.segment_bytes.is_multiple_of(SECTOR)
             && options.segment_bytes >= SEGMENT_BYTES_MIN;
         if !sizes {
@@ -116,6 +128,7 @@ impl EmbeddedLog {
             options,
             topics: RwLock::new(BTreeMap::new()),
             cuts: Vec::new(),
+            passed_over: Vec::new(),
             _lock: lock,
         };
         // A process that was killed may have left names that are not durable yet. What is served
@@ -123,9 +136,10 @@ impl EmbeddedLog {
         log.disk.sync_dir(&log.topics_directory, "log.recovered-topics").map_err(opening)?;
         for entry in log.disk.list(&log.topics_directory).map_err(opening)? {
             if let Some(name) = topic_of_directory(&entry.name).filter(|_| entry.is_dir) {
-                let opened = log.open_topic(&name, &directory.join("lost+found"));
-                let running = opened.map(|(running, cut)| {
+                let opened = log.open_topic(&name, &directory.join("lost+found"), covered);
+                let running = opened.map(|(running, cut, passed_over)| {
                     log.cuts.extend(cut);
+                    log.passed_over.extend(passed_over);
                     Arc::new(running)
                 });
                 log.topics.get_mut().expect("not shared yet").insert(name, running);
@@ -134,12 +148,18 @@ impl EmbeddedLog {
         Ok(log)
     }
 
-    fn open_topic(&self, name: &str, lost: &Path) -> Result<(Running, Option<CutTail>)> {
+    fn open_topic(
+        &self,
+        name: &str,
+        lost: &Path,
+        covered: &dyn Fn(&str) -> Option<Index>,
+    ) -> Result<(Running, Option<CutTail>, Vec<PassedOver>)> {
         let directory = self.topics_directory.join(directory_name(name));
-        let recovered = open_topic(&*self.disk, name, &directory, lost)?;
+        let recovered = open_topic(&*self.disk, name, &directory, lost, covered)?;
         let topic =
             Topic::new(self.disk.clone(), directory, self.options, recovered.tail, recovered.files);
-        Ok((Running::start(topic, self.options.drive)?, recovered.cut))
+        let running = Running::start(topic, self.options.drive)?;
+        Ok((running, recovered.cut, recovered.passed_over))
     }
 
     /// Makes the topic so that its next entry gets the index `first`.
@@ -196,6 +216,11 @@ impl EmbeddedLog {
     /// Torn tails that opening has cut, and where their bytes are kept.
     pub fn recovered(&self) -> &[CutTail] {
         &self.cuts
+    }
+
+    /// Damage that opening has passed over, because a snapshot covers it.
+    pub fn passed_over(&self) -> &[PassedOver] {
+        &self.passed_over
     }
 }
 

@@ -14,7 +14,9 @@ use envelope::{EntryKind, Envelope};
 use holdfast_base::ids::{Index, Sequence, SessionId};
 use holdfast_base::{Error, Result};
 use holdfast_env::Disk;
+use holdfast_env::planted;
 use holdfast_env::tasks::{self, Task};
+use holdfast_env::trial::Knob;
 use machine::Machine;
 use member::{Proposer, Ready, Waiting};
 pub use snapshot::Part as SnapshotPart;
@@ -51,6 +53,10 @@ pub trait View: Sized + Default + Send + Sync + 'static {
     fn apply(&mut self, index: Index, command: &[u8]) -> Applied;
     /// Appends the whole state to `out`; equal states give equal bytes.
     fn snapshot(&self, out: &mut Vec<u8>);
+    /// A command's name, for people: of one that cannot be applied.
+    fn describe(command: &[u8]) -> String {
+        format!("a command of {} bytes", command.len())
+    }
     /// The inverse of `snapshot`.
     fn restore(bytes: &[u8]) -> Result<Self>;
 }
@@ -128,8 +134,8 @@ pub struct FoldStatus {
 }
 
 /// Entries and bytes of one read when catching up.
-const PAGE_ENTRIES: usize = 4096;
-const PAGE_BYTES: usize = 1 << 20;
+static PAGE_ENTRIES: Knob = Knob::new("log.page-entries", 4096, &[1, 2, 3, 7]);
+static PAGE_BYTES: Knob = Knob::new("log.page-bytes", 1 << 20, &[1, 100, 300]);
 /// Reports that a fold keeps; older ones have been seen or never will be.
 const REPORTS_MAX: usize = 16;
 
@@ -466,7 +472,7 @@ impl<V: View> Shared<V> {
     /// Applies an entry that this fold appended. Acknowledgements come in order, so whatever lies
     /// between the last one and this was appended by somebody else, and is read from the log.
     fn apply_own(&self, machine: &mut Machine<V>, index: Index, entry: &[u8]) -> Result<Vec<u8>> {
-        if machine.applied.0 + 1 < index.0 {
+        if machine.applied.0 + 1 < index.0 && !planted!("log.others-entries-not-applied") {
             self.catch_up(machine, Some(index), Scope::Written)?;
         }
         let outcome = machine.apply(index, entry);
@@ -492,13 +498,20 @@ impl<V: View> Shared<V> {
             if before.is_some_and(|before| from >= before) || machine.stopped.is_some() {
                 return Ok(());
             }
-            let page = self.log.read(&self.topic, from, PAGE_ENTRIES, PAGE_BYTES, scope);
+            let page =
+                self.log.read(&self.topic, from, PAGE_ENTRIES.size(), PAGE_BYTES.size(), scope);
             let page = page.inspect_err(|e| {
                 // An entry that cannot be read cannot be skipped either.
                 machine.stopped.get_or_insert(e.clone().context("fold"));
             })?;
             if page.is_empty() {
                 return Ok(());
+            }
+            if page.len() == PAGE_ENTRIES.size() {
+                PAGE_ENTRIES.cross();
+            }
+            if page.iter().map(|(_, entry)| entry.len()).sum::<usize>() >= PAGE_BYTES.size() {
+                PAGE_BYTES.cross();
             }
             for (index, entry) in &page {
                 if before.is_some_and(|before| *index >= before) {
@@ -550,7 +563,9 @@ impl<V: View> Shared<V> {
         let mut payload = Vec::new();
         let header = {
             let machine = self.read();
-            if let Some(e) = &machine.stopped {
+            if let Some(e) = &machine.stopped
+                && !planted!("log.snapshot-of-a-stopped-view")
+            {
                 return Err(e.clone().context("take a snapshot"));
             }
             if machine.applied.0 == 0 {
@@ -559,7 +574,7 @@ impl<V: View> Shared<V> {
                     V::NAME
                 )));
             }
-            machine.encode(&mut payload);
+            machine.encode(&mut payload)?;
             snapshot::Header {
                 view: V::NAME.to_owned(),
                 view_version: V::VERSION,
@@ -576,8 +591,11 @@ impl<V: View> Shared<V> {
             return Ok(index);
         }
         // A snapshot must never hold what a power cut can take from the log.
-        self.log.sync(&self.topic)?;
-        if self.log.info(&self.topic)?.durable <= index {
+        let believed = planted!("log.snapshot-not-durable");
+        if !believed {
+            self.log.sync(&self.topic)?;
+        }
+        if self.log.info(&self.topic)?.durable <= index && !believed {
             return Err(Error::bug(format!(
                 "take a snapshot of topic `{}`: entry {index} is not durable after a sync",
                 self.topic
@@ -585,6 +603,7 @@ impl<V: View> Shared<V> {
         }
         snapshot::write(&self.store, &header, &payload)?;
         let (oldest, damaged) = snapshot::publish(&self.store, index)?;
+        let oldest = if planted!("log.trimmed-past-a-hold") { Some(index) } else { oldest };
         {
             let mut background = self.background();
             damaged.into_iter().for_each(|what| background.report(what));

@@ -4,6 +4,7 @@
 use holdfast_base::checksum::{crc32c, stamp};
 use holdfast_base::ids::{ChunkId, Generation};
 use holdfast_base::limits::{ENTRY_BYTES_MAX, SECTOR_BYTES};
+use holdfast_env::planted;
 
 pub const SECTOR: u64 = SECTOR_BYTES as u64;
 pub const SEGMENT_MAGIC: [u8; 4] = *b"HFLS";
@@ -257,7 +258,8 @@ pub fn for_each_entry(
         let framing = rest.get(..ENTRY_HEADER_BYTES).ok_or(index)?;
         let (len, crc) = (u32_at(framing, 0) as usize, u32_at(framing, 4));
         let bytes = rest[ENTRY_HEADER_BYTES..].get(..len).ok_or(index)?;
-        if entry_crc(header.topic_hash, index, bytes) != crc {
+        let sound = entry_crc(header.topic_hash, index, bytes) == crc;
+        if !sound && !planted!("log.entry-not-verified") {
             return Err(index);
         }
         if !each(index, bytes) {

@@ -18,7 +18,7 @@ pub use fold::{
     Applied, ENVELOPE_BYTES, Fold, FoldOptions, FoldStatus, Request, SESSION_OUTSTANDING_MAX,
     SESSIONS_MAX, SnapshotPart, SnapshotStore, View,
 };
-pub use recover::CutTail;
+pub use recover::{CutTail, PassedOver};
 pub use remote::{LogHost, RemoteLog, TRIMMED};
 pub use rewrite::{Rewritten, rewrite};
 pub use topic::check_topic;

@@ -2,25 +2,33 @@
 //! what it cuts), and refuses the topic when something that was acknowledged as durable is
 //! missing. Never cuts in front of proof that the bytes were once durable.
 
+mod damage;
+
 use crate::core::{SegmentMeta, Tail};
 use crate::format::{
     self, COMMIT_HEADER_BYTES, CommitHeader, SECTOR, SegmentHeader, TRIM_MARK_BYTES,
 };
 use crate::segment::{SCAN_BYTES, Segment, Window, first_of_name, remove_spare};
 use crate::topic::{directory_name, hash};
+use damage::{Gap, pass_over};
 use holdfast_base::checksum::crc32c;
+use holdfast_base::ids::Index;
 use holdfast_base::limits::SECTOR_BYTES;
-use holdfast_base::{Error, Result};
-use holdfast_env::Disk;
+use holdfast_base::{Error, Kind, Result};
 use holdfast_env::buf::AlignedBuf;
 use holdfast_env::disk::{ReplaceSites, create_dir_durable, read_file, renew_len, replace_file};
+use holdfast_env::{Disk, planted};
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+pub use damage::PassedOver;
+
 pub const TRIM_MARK: &str = "trim";
 /// The reach of one read of a survey: a commit or some.
 const SURVEY_BYTES: usize = 64 << 10;
+/// Of the trim mark.
+pub const TRIM_SITES: ReplaceSites = ReplaceSites { data: "log.trim-data", name: "log.trim-name" };
 const CUT_SITES: ReplaceSites = ReplaceSites { data: "log.cut-data", name: "log.cut-name" };
 
 /// A torn tail that opening a topic has cut: bytes that were never acknowledged as durable.
@@ -40,6 +48,7 @@ pub struct Recovered {
     pub tail: Tail,
     pub files: Vec<Arc<Segment>>,
     pub cut: Option<CutTail>,
+    pub passed_over: Vec<PassedOver>,
 }
 
 /// Where the chain stands while the last segment is followed.
@@ -55,14 +64,38 @@ struct Walk {
     unproven: VecDeque<(u64, u64)>,
     metas: Vec<SegmentMeta>,
     closed: bool,
+    /// Entries below are not needed: they were trimmed, or a snapshot covers them. Damage in front
+    /// of it is passed over, and noted.
+    floor: u64,
+    gaps: Vec<Gap>,
 }
 
-/// Opens the topic in `directory`; cut bytes go to `lost_and_found`.
+/// Opens the topic in `directory`; cut bytes go to `lost_and_found`. Where it is damaged,
+/// `covered` says up to which entry a verified snapshot makes up for it.
 pub fn open_topic(
     disk: &dyn Disk,
     topic: &str,
     directory: &Path,
     lost_and_found: &Path,
+    covered: &dyn Fn(&str) -> Option<Index>,
+) -> Result<Recovered> {
+    match open_from(disk, topic, directory, lost_and_found, 0) {
+        Err(e) if e.kind == Kind::Corrupt => {
+            let Some(last) = covered(topic) else { return Err(e) };
+            // As it is, where not even that is enough.
+            let passed = open_from(disk, topic, directory, lost_and_found, last.0 + 1);
+            passed.map_err(|_| e)
+        }
+        opened => opened,
+    }
+}
+
+fn open_from(
+    disk: &dyn Disk,
+    topic: &str,
+    directory: &Path,
+    lost_and_found: &Path,
+    floor: u64,
 ) -> Result<Recovered> {
     let doing = |e: Error| e.context(format_args!("open topic `{topic}`"));
     remove_spare(disk, directory).map_err(|e| doing(e.into()))?;
@@ -84,8 +117,10 @@ pub fn open_topic(
         unproven: VecDeque::new(),
         metas: Vec::new(),
         closed: true,
+        floor: floor.max(trimmed.unwrap_or(0)),
+        gaps: Vec::new(),
     };
-    let first = trimmed.unwrap_or(1);
+    let mut first = trimmed.unwrap_or(1);
     if files.first().map_or(first, |f| f.first) > first || (files.is_empty() && first > 1) {
         return Err(Error::corrupt(format!(
             "open topic `{topic}`: the segment that holds entry {first} is missing from `{}`: restore the file, or restore the topic from a copy",
@@ -94,11 +129,16 @@ pub fn open_topic(
     }
     let mut end = SECTOR;
     if let Some((last, sealed)) = files.split_last() {
-        for segment in sealed {
-            pass(&mut walk, segment)?;
+        for (segment, following) in sealed.iter().zip(&files[1..]) {
+            pass(&mut walk, segment, following.first)?;
         }
         end = follow(&mut walk, last)?;
     }
+    let mut passed_over = Vec::new();
+    for gap in walk.gaps.iter().filter(|gap| gap.next > first) {
+        passed_over.push(pass_over(disk, topic, directory, lost_and_found, gap)?);
+    }
+    first = passed_over.iter().map(|passed| passed.next.0).fold(first, u64::max);
     let mut cut = None;
     let mut capacity = 0;
     if let Some(last) = files.last() {
@@ -128,7 +168,8 @@ pub fn open_topic(
         segments: walk.metas,
         closed: walk.closed,
     };
-    Ok(Recovered { tail, files: files.into_iter().map(Arc::new).collect(), cut })
+    let files = files.into_iter().map(Arc::new).collect();
+    Ok(Recovered { tail, files, cut, passed_over })
 }
 
 fn read_trim_mark(disk: &dyn Disk, directory: &Path, topic_hash: u64) -> Result<Option<u64>> {
@@ -191,13 +232,22 @@ fn header(walk: &Walk, segment: &Segment, sector: &[u8]) -> Result<(SegmentHeade
 /// A segment that another one follows was durable before that one got its name: only its header is
 /// looked at. Its commits are checked when they are read ([`survey`]), so that opening a topic takes
 /// as long whatever it holds.
-fn pass(walk: &mut Walk, segment: &Segment) -> Result<()> {
+fn pass(walk: &mut Walk, segment: &Segment, following: u64) -> Result<()> {
     let io = |e: std::io::Error| {
         Error::from(e).context(format_args!("read segment `{}`", segment.path.display()))
     };
     let capacity = segment.direct.len().map_err(io)?;
     let mut window = Window::new(&*segment.direct, SECTOR_BYTES);
-    header(walk, segment, window.get(0, SECTOR_BYTES).map_err(io)?)?;
+    let sound = header(walk, segment, window.get(0, SECTOR_BYTES).map_err(io)?);
+    if let Err(e) = sound {
+        if following > walk.floor {
+            return Err(e);
+        }
+        // All of it is covered.
+        let path = segment.path.clone();
+        let (from, to, first, next) = (0, capacity, segment.first, following);
+        walk.gaps.push(Gap { segment: path, from, to, first, next });
+    }
     walk.metas.push(SegmentMeta::unsurveyed(segment.first, capacity));
     Ok(())
 }
@@ -210,24 +260,32 @@ fn follow(walk: &mut Walk, segment: &Segment) -> Result<u64> {
     };
     let capacity = segment.direct.len().map_err(io)?;
     let mut window = Window::new(&*segment.direct, scan_bytes(capacity));
-    let (header, crc) = header(walk, segment, window.get(0, SECTOR_BYTES).map_err(io)?)?;
-    (walk.next, walk.chain, walk.chain_before) = (header.first, crc, header.chain);
+    // Behind a damaged header nothing continues a chain: what is needed is looked for.
+    (walk.next, walk.chain, walk.chain_before) =
+        match header(walk, segment, window.get(0, SECTOR_BYTES).map_err(io)?) {
+            Ok((header, crc)) => (header.first, crc, header.chain),
+            Err(e) if segment.first >= walk.floor => return Err(e),
+            Err(_) => (segment.first, 0, 0),
+        };
     walk.unproven.clear();
-    let mut meta = SegmentMeta::new(header.first);
+    let mut meta = SegmentMeta::new(segment.first);
     walk.closed = true;
     while meta.end + SECTOR <= capacity {
-        let head = window.get(meta.end, COMMIT_HEADER_BYTES).map_err(io)?;
-        let Ok((commit, crc)) = CommitHeader::decode(head, walk.topic_hash, meta.end) else {
-            break;
+        let Some((commit, crc)) = next_commit(walk, &mut window, meta.end, capacity).map_err(io)?
+        else {
+            // The end, or damage. A valid commit farther behind is what goes on, if everything
+            // in front of it is covered; a commit that fails alone is looked for behind its front.
+            let (at, wanted) = (meta.end + SECTOR, (walk.next, walk.floor));
+            let resumed = damage::resume(segment, walk.topic_hash, at, wanted).map_err(io)?;
+            let Some(commit) = resumed else { break };
+            let (path, from, to) = (segment.path.clone(), meta.end, commit.position);
+            let (first, next) = (walk.next, commit.first);
+            walk.gaps.push(Gap { segment: path, from, to, first, next });
+            (walk.next, walk.chain) = (commit.first, commit.chain);
+            walk.unproven.clear();
+            meta = SegmentMeta::from(segment.first, commit.position);
+            continue;
         };
-        if commit.first != walk.next || commit.chain != walk.chain || commit.end() > capacity {
-            break;
-        }
-        let at = meta.end + COMMIT_HEADER_BYTES as u64;
-        let payload = window.get(at, commit.payload_bytes as usize).map_err(io)?;
-        if !format::payload_is_valid(&commit, payload) {
-            break;
-        }
         while walk.unproven.front().is_some_and(|(next, _)| *next <= commit.durable) {
             walk.unproven.pop_front();
         }
@@ -239,6 +297,24 @@ fn follow(walk: &mut Walk, segment: &Segment) -> Result<u64> {
     let end = meta.end;
     walk.metas.push(meta);
     Ok(end)
+}
+
+/// The commit at `at`, and its checksum, if it is whole and goes on where the walk stands.
+fn next_commit(
+    walk: &Walk,
+    window: &mut Window<'_>,
+    at: u64,
+    capacity: u64,
+) -> std::io::Result<Option<(CommitHeader, u32)>> {
+    let head = window.get(at, COMMIT_HEADER_BYTES)?;
+    let Ok((commit, crc)) = CommitHeader::decode(head, walk.topic_hash, at) else {
+        return Ok(None);
+    };
+    if commit.first != walk.next || commit.chain != walk.chain || commit.end() > capacity {
+        return Ok(None);
+    }
+    let payload = window.get(at + COMMIT_HEADER_BYTES as u64, commit.payload_bytes as usize)?;
+    Ok(format::payload_is_valid(&commit, payload).then_some((commit, crc)))
 }
 
 /// Finds the commits of a segment that `following` comes after, by their headers. They must be one
@@ -314,6 +390,7 @@ fn cut_tail(
             dirty_end = at + SECTOR;
             if let Ok((later, _)) = CommitHeader::decode(sector, walk.topic_hash, at)
                 && later.durable > walk.next
+                && !planted!("log.proof-of-damage-passed-over")
             {
                 let what = format!(
                     "entry {} was acknowledged (the commit at offset {at} says so) and cannot be read",

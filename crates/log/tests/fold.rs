@@ -1,4 +1,5 @@
 //! The fold on the embedded log: results come once, in order, the same after every restart.
+#![allow(clippy::disallowed_methods, reason = "tests damage files behind the log's back")]
 
 mod common;
 
@@ -8,11 +9,20 @@ use holdfast_base::{Error, Kind, Result};
 use holdfast_env::RealDisk;
 use holdfast_log::*;
 use proptest::prelude::*;
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, mpsc};
 
 const T: &str = "ns/0";
+
+/// The key whose additions panic in a broken build.
+const POISON: u8 = 66;
+
+thread_local! {
+    /// Whether this is one.
+    static BROKEN: Cell<bool> = const { Cell::new(false) };
+}
 
 /// Sums by key; the result of an addition is the new sum, a sum past 200 is refused.
 #[derive(Default, Debug, PartialEq, Eq, Clone)]
@@ -26,6 +36,12 @@ impl View for Sums {
         let &[version, key, amount] = command else {
             return Applied::Refused(Error::invalid("add: three bytes"));
         };
+        if key == POISON && BROKEN.get() {
+            // In the midst of a change.
+            self.0.insert(key, 1);
+            self.0.clear();
+            panic!("an index is out of its bounds");
+        }
         if version != 1 {
             return Applied::UnknownVersion(format!("addition version {version}"));
         }
@@ -559,4 +575,118 @@ fn a_fold_begins_with_a_snapshot_that_was_taken_over_in_parts_and_with_nothing_l
     assert_eq!((newest, other.newest().unwrap()), (Index(3), Index(3)));
     let fold = fresh(&w, &dir.0, "other").unwrap();
     assert_eq!((view(&fold), fold.status().digest), (view(&w.fold), w.fold.status().digest));
+}
+
+/// A panic in `apply` used to poison the view's lock: every reader and every later entry panicked
+/// too, and since the entry was durable by then, so did each start, for ever. Now the view stops in
+/// front of that entry, by its name; nothing half applied is read or kept; and a build that can
+/// apply the entry goes on by itself.
+#[test]
+fn an_entry_whose_application_panics_stops_the_view_until_a_build_can_apply_it() {
+    let dir = Scratch::new("panics");
+    let w = world(&dir.0);
+    assert_eq!(w.add(1, 10), Ok(10));
+    w.fold.snapshot_now().unwrap();
+    let s = w.session();
+    {
+        BROKEN.set(true);
+        let e = w.send(s, 1, 1, &[1, POISON, 1]).unwrap_err();
+        assert_eq!(e.kind, Kind::Bug);
+        for said in [T, "entry 3", "a command of 3 bytes", "sums", "out of its bounds"] {
+            assert!(e.message.contains(said), "{e}");
+        }
+        // Its readers, its proposers and its snapshots are told so, and nobody panics.
+        assert_eq!(w.fold.read(|_, _| ()), Err(e.clone()));
+        assert_eq!(w.add(1, 1), Err(e.clone()));
+        assert_eq!(w.fold.known(s, Sequence(1)), None);
+        assert!(w.fold.snapshot_now().unwrap_err().message.contains("entry 3"));
+        assert_eq!(w.fold.status().stopped, Some(e.clone()));
+        assert_eq!(w.fold.status().applied, Index(2), "in front of the entry");
+        drop(w);
+        // At every start, from a snapshot and from the log alone; the log itself stays open.
+        let w = world(&dir.0);
+        assert_eq!(w.fold.status().stopped, Some(e.clone()));
+        assert_eq!(fresh(&w, &dir.0, "elsewhere").unwrap().status().stopped, Some(e));
+        assert_eq!(w.log.info(T).unwrap().next, Index(4));
+        BROKEN.set(false);
+    }
+    let w = world(&dir.0);
+    assert_eq!(w.fold.status().stopped, None);
+    assert_eq!(w.send(s, 1, 1, &[1, POISON, 1]), Ok(1), "the first answer, applied at last");
+    assert_eq!(w.add(1, 1), Ok(11));
+}
+
+/// One flipped bit in the log refused the start, although a verified snapshot lay behind that
+/// entry. Every sector of a log is damaged in turn: what a snapshot contains is made up for by it,
+/// named and kept aside; nothing behind it is lost; and damage that nothing covers is refused.
+#[test]
+fn damage_in_front_of_a_snapshot_is_passed_over_and_no_other() {
+    const SECTOR: usize = 4096;
+    let dir = Scratch::new("covered");
+    let w = world(&dir.0);
+    let session = w.session();
+    for i in 0..6 {
+        w.send(session, i + 1, 1, &[1, i as u8, 10]).unwrap();
+    }
+    let snapshot = w.fold.snapshot_now().unwrap();
+    for i in 6..9 {
+        w.send(session, i + 1, 1, &[1, i as u8, 10]).unwrap();
+    }
+    let whole = (view(&w.fold), w.fold.status().digest, w.fold.status().sessions);
+    drop(w);
+    let segment = std::fs::read_dir(dir.0.join("log/topics/ns+0")).unwrap();
+    let segment = segment.map(|entry| entry.unwrap().path());
+    let segment = segment.filter(|path| path.extension().is_some_and(|e| e == "seg")).next();
+    let segment = segment.unwrap();
+    let bytes = std::fs::read(&segment).unwrap();
+    let used = bytes.iter().rposition(|byte| *byte != 0).unwrap() / SECTOR + 1;
+    let covered = |_: &str| store(&dir.0, "snapshots").newest().ok();
+    let (mut passed, mut refused) = (0, 0);
+    // The header, the session's entry, and one commit an entry.
+    for sector in 0..used {
+        for (at, wide) in [(0, 1), (20, 1), (70, 1), (20, 2)] {
+            let mark = segment.with_file_name("trim");
+            let _ = std::fs::remove_file(&mark);
+            let mut damaged = bytes.clone();
+            let last = sector + wide - 1;
+            if wide == 2 && last + 1 >= used {
+                // With nothing whole behind it, it is a torn tail.
+                continue;
+            }
+            (sector..=last).for_each(|sector| damaged[sector * SECTOR + at] ^= 1);
+            std::fs::write(&segment, &damaged).unwrap();
+            for _ in 0..2 {
+                let log = EmbeddedLog::open_covered(
+                    Arc::new(RealDisk),
+                    &dir.0.join("log"),
+                    options(Drive::Pump),
+                    &covered,
+                );
+                let log = Arc::new(log.unwrap());
+                let opened = Fold::<Sums>::open(log.clone(), T, store(&dir.0, "snapshots"), MANUAL);
+                let needed = last as u64 > snapshot.0;
+                match opened {
+                    Ok(fold) => {
+                        assert_eq!((view(&fold), fold.status().digest, 1), whole);
+                        assert_eq!(log.info(T).unwrap().next, Index(11));
+                        if let [damage] = log.passed_over() {
+                            assert!(damage.next.0 <= snapshot.0 + 1 && damage.first < damage.next);
+                            let kept = std::fs::read(&damage.kept).unwrap();
+                            let from = damage.offset as usize;
+                            assert_eq!(kept, damaged[from..from + kept.len()]);
+                            passed += 1;
+                        }
+                    }
+                    Err(e) => {
+                        assert!(needed, "sector {sector} of {used}, at {at}: {e}");
+                        assert_eq!(e.kind, Kind::Corrupt);
+                        assert!(log.passed_over().is_empty());
+                        assert_eq!(std::fs::read(&segment).unwrap(), damaged, "as it was");
+                        refused += 1;
+                    }
+                }
+            }
+        }
+    }
+    assert!(passed >= 7 && refused >= 4, "{passed} passed over, {refused} refused");
 }

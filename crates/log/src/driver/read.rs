@@ -8,6 +8,7 @@ use crate::recover::survey;
 use crate::segment::{SCAN_BYTES, Segment, Window};
 use holdfast_base::ids::Index;
 use holdfast_base::{Error, Result};
+use holdfast_env::planted;
 
 const WINDOW_BYTES_MIN: usize = 64 << 10;
 
@@ -63,6 +64,7 @@ pub fn read(
             )));
         }
         let limit = match scope {
+            Scope::Durable if planted!("log.unsynced-entries-read") => state.core.next(),
             Scope::Durable => state.core.durable(),
             Scope::Written => state.core.next(),
         };

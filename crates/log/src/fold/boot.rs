@@ -6,6 +6,7 @@ use crate::{Info, Log, Scope};
 use holdfast_base::checksum::crc32c;
 use holdfast_base::ids::Index;
 use holdfast_base::{Error, Kind, Result};
+use holdfast_env::planted;
 
 pub struct Booted<V> {
     pub machine: Machine<V>,
@@ -17,7 +18,7 @@ pub struct Booted<V> {
 /// Loads the newest valid snapshot. The log is to be checked against it before it is applied.
 pub fn boot<V: View>(topic: &str, store: &SnapshotStore) -> Result<Booted<V>> {
     snapshot::prepare(store)?;
-    let mut booted = Booted { machine: Machine::new(), snapshot: None, reports: Vec::new() };
+    let mut booted = Booted { machine: Machine::new(topic), snapshot: None, reports: Vec::new() };
     for index in snapshot::list(store)?.into_iter().rev() {
         match load::<V>(store, topic, index) {
             Ok(machine) => {
@@ -52,7 +53,7 @@ fn load<V: View>(store: &SnapshotStore, topic: &str, index: Index) -> Result<Mac
             V::VERSION
         )));
     }
-    Machine::decode(&payload, header.index, header.entry_crc, header.digest)
+    Machine::decode(topic, &payload, (header.index, header.entry_crc, header.digest))
         .map_err(|e| e.context(format_args!("restore snapshot `{}`", path.display())))
 }
 
@@ -93,7 +94,12 @@ pub fn check_log<V: View>(
     }
     match log.read(topic, applied, 1, 1, Scope::Written)?.first() {
         None => Ok(false),
-        Some((index, entry)) if *index == applied && crc32c(entry) == machine.entry_crc => Ok(true),
+        Some((index, entry))
+            if *index == applied
+                && (crc32c(entry) == machine.entry_crc || planted!("log.other-log-believed")) =>
+        {
+            Ok(true)
+        }
         Some(_) => refuse(format!(
             "entry {applied} of topic `{topic}` is not the one that the snapshot contains"
         )),

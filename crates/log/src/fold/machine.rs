@@ -6,11 +6,16 @@ use super::envelope::{Decoded, EntryKind, Envelope};
 use super::sessions::{Admission, Outcome, Sessions, outcome_of};
 use holdfast_base::checksum::crc32c;
 use holdfast_base::codec::{Decode, Encode, Reader};
+use holdfast_base::error::panic_text;
 use holdfast_base::ids::Index;
 use holdfast_base::{Error, Result};
 use holdfast_env::planted;
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 pub struct Machine<V> {
+    /// For people.
+    topic: String,
     pub view: V,
     pub sessions: Sessions,
     /// Index of the last claim; commands under another one are refused.
@@ -26,8 +31,9 @@ pub struct Machine<V> {
 }
 
 impl<V: View> Machine<V> {
-    pub fn new() -> Machine<V> {
+    pub fn new(topic: &str) -> Machine<V> {
         Machine {
+            topic: topic.to_owned(),
             view: V::default(),
             sessions: Sessions::default(),
             epoch: Index(0),
@@ -46,7 +52,13 @@ impl<V: View> Machine<V> {
         if let Some(e) = &self.stopped {
             return Err(e.clone());
         }
-        match self.outcome(index, entry) {
+        // Whatever an application that unwinds has left half done is dropped below, never looked at.
+        let applied = catch_unwind(AssertUnwindSafe(|| self.outcome(index, entry)));
+        let applied = match applied {
+            Ok(applied) => applied,
+            Err(panic) => return Err(self.give_up(index, entry, &*panic)),
+        };
+        match applied {
             Ok(outcome) => {
                 self.entry_crc = crc32c(entry);
                 self.digest = digest(self.digest, index, entry.len(), self.entry_crc, &outcome);
@@ -55,13 +67,33 @@ impl<V: View> Machine<V> {
             }
             Err(name) => {
                 let e = Error::unsupported(format!(
-                    "apply entry {index} to view `{}`: this build does not know its {name}: start a newer build",
+                    "apply entry {index} of topic `{}` to view `{}`: this build does not know its {name}: start a newer build",
+                    self.topic,
                     V::NAME
                 ));
                 self.stopped = Some(e.clone());
                 Err(e)
             }
         }
+    }
+
+    /// The application of an entry has panicked: the machine stops in front of it, by its name, and
+    /// nothing of what it has half applied can be read or kept in a snapshot. Every start comes to
+    /// this again, until a build starts that can apply the entry.
+    fn give_up(&mut self, index: Index, entry: &[u8], panic: &(dyn Any + Send)) -> Error {
+        let e = Error::bug(format!(
+            "apply entry {index} of topic `{}` ({}): the view `{}` panicked ({}): it stops in \
+             front of this entry, which is kept; start a build that can apply it",
+            self.topic,
+            describe::<V>(entry),
+            V::NAME,
+            panic_text(panic)
+        ));
+        self.stopped = Some(e.clone());
+        let half = (std::mem::take(&mut self.view), std::mem::take(&mut self.sessions));
+        // What is inconsistent may panic once more when it goes.
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(half)));
+        e
     }
 
     fn outcome(&mut self, index: Index, entry: &[u8]) -> std::result::Result<Outcome, String> {
@@ -74,7 +106,9 @@ impl<V: View> Machine<V> {
             }
         };
         if envelope.kind == EntryKind::Claim {
-            self.epoch = index;
+            if !planted!("log.claim-without-effect") {
+                self.epoch = index;
+            }
             return Ok(Ok(Vec::new()));
         }
         if self.is_fenced(envelope.epoch) {
@@ -118,20 +152,46 @@ impl<V: View> Machine<V> {
     }
 
     /// The state that a snapshot's payload holds; position and digest are in its header.
-    pub fn encode(&self, out: &mut Vec<u8>) {
+    pub fn encode(&self, out: &mut Vec<u8>) -> Result<()> {
         self.epoch.encode(out);
         self.sessions.encode(out);
-        self.view.snapshot(out);
+        let written = catch_unwind(AssertUnwindSafe(|| self.view.snapshot(out)));
+        written.map_err(|panic| {
+            let what = panic_text(&*panic);
+            Error::bug(format!("take a snapshot of view `{}`: it panicked ({what})", V::NAME))
+        })
     }
 
-    pub fn decode(payload: &[u8], applied: Index, entry_crc: u32, digest: u64) -> Result<Self> {
+    /// The inverse of [`Machine::encode`], with the snapshot's position: the last entry applied,
+    /// its checksum, and the digest.
+    pub fn decode(
+        topic: &str,
+        payload: &[u8],
+        (applied, entry_crc, digest): (Index, u32, u64),
+    ) -> Result<Self> {
         let mut reader = Reader::new(payload);
         let epoch = Index::decode(&mut reader)?;
         let sessions = Sessions::decode(&mut reader)?;
         let rest = reader.remaining();
-        let view = V::restore(&payload[payload.len() - rest..])?;
-        Ok(Machine { view, sessions, epoch, applied, entry_crc, digest, fenced: 0, stopped: None })
+        let rest = &payload[payload.len() - rest..];
+        // As damage: an older snapshot, or the log from its beginning, may do.
+        let view = catch_unwind(|| V::restore(rest)).unwrap_or_else(|panic| {
+            Err(Error::corrupt(format!("it panicked ({})", panic_text(&*panic))))
+        })?;
+        let start = Machine::new(topic);
+        Ok(Machine { view, sessions, epoch, applied, entry_crc, digest, ..start })
     }
+}
+
+/// What an entry is, for people: its kind, and the name that the view has for its command.
+fn describe<V: View>(entry: &[u8]) -> String {
+    let named = || match Envelope::decode(entry) {
+        Decoded::Entry(Envelope { kind: EntryKind::Command, .. }, command) => V::describe(command),
+        Decoded::Entry(envelope, _) => format!("{:?}", envelope.kind),
+        _ => format!("{} bytes", entry.len()),
+    };
+    // The same bytes have brought one panic already.
+    catch_unwind(named).unwrap_or_else(|_| format!("{} bytes", entry.len()))
 }
 
 pub fn fenced(own: Index, current: Index) -> Error {
@@ -144,6 +204,7 @@ pub fn fenced(own: Index, current: Index) -> Error {
 /// its messages better than the one before.
 fn digest(before: u64, index: Index, len: usize, entry_crc: u32, outcome: &Outcome) -> u64 {
     let (tag, crc) = match outcome {
+        Ok(_) if planted!("log.digest-without-results") => (0, 0),
         Ok(bytes) => (bytes.len() as u64, crc32c(bytes)),
         Err(e) => (1 << 31 | e.kind as u64, 0),
     };

@@ -144,6 +144,16 @@ impl<V: View> Fold<V> {
         self.append(EntryKind::Command, epoch, request, done);
     }
 
+    /// Stops the view: its owner has found that what it holds must not be served or lent. The first
+    /// reason stays.
+    pub fn stop(&self, why: Error) {
+        let mut machine = self.shared.write();
+        machine.stopped.get_or_insert(why);
+        let ready = self.shared.settle(&machine);
+        drop(machine);
+        ready.into_iter().for_each(Ready::call);
+    }
+
     /// The last entry applied.
     pub fn applied(&self) -> Index {
         self.shared.read().applied

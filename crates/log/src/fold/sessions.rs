@@ -5,6 +5,7 @@ use super::{Applied, SESSION_OUTSTANDING_MAX, SESSIONS_MAX};
 use holdfast_base::codec::{Decode, DecodeError, Encode, Reader, put_bytes};
 use holdfast_base::ids::{Index, Sequence, SessionId};
 use holdfast_base::{Error, Kind, Result};
+use holdfast_env::planted;
 use std::collections::BTreeMap;
 
 /// What a command came to: its result, or its refusal.
@@ -62,6 +63,17 @@ impl Sessions {
         sequence: Sequence,
         acknowledged_below: Sequence,
     ) -> Admission {
+        // No knob: clients keep far below, so that no schedule would come by.
+        self.admit_within(session, sequence, acknowledged_below, SESSION_OUTSTANDING_MAX)
+    }
+
+    fn admit_within(
+        &mut self,
+        session: SessionId,
+        sequence: Sequence,
+        acknowledged_below: Sequence,
+        outstanding_max: usize,
+    ) -> Admission {
         let Some(open) = self.open.get_mut(&session.0) else {
             return Admission::Refused(not_open(session));
         };
@@ -70,7 +82,7 @@ impl Sessions {
                 "request {sequence} of session `{session}` acknowledges itself (below {acknowledged_below}): acknowledge results that have come"
             )));
         }
-        if sequence.0 < open.acknowledged_below {
+        if sequence.0 < open.acknowledged_below && !planted!("log.stale-request-applied") {
             return Admission::Refused(Error::invalid(format!(
                 "request {sequence} of session `{session}` is stale: results below {} were acknowledged: use a new sequence",
                 open.acknowledged_below
@@ -78,14 +90,17 @@ impl Sessions {
         }
         if acknowledged_below.0 > open.acknowledged_below {
             open.acknowledged_below = acknowledged_below.0;
-            open.results = open.results.split_off(&acknowledged_below.0);
+            if !planted!("log.acknowledged-results-kept") {
+                open.results = open.results.split_off(&acknowledged_below.0);
+            }
         }
         if let Some(outcome) = open.results.get(&sequence.0) {
             return Admission::Known(outcome.clone());
         }
-        if open.results.len() >= SESSION_OUTSTANDING_MAX {
+        if open.results.len() >= outstanding_max {
             return Admission::Refused(Error::retry(format!(
-                "request {sequence} of session `{session}`: {SESSION_OUTSTANDING_MAX} results are not acknowledged: acknowledge some first"
+                "request {sequence} of session `{session}`: {} results are not acknowledged: acknowledge some first",
+                open.results.len()
             )));
         }
         Admission::Apply
@@ -106,6 +121,9 @@ impl Sessions {
     }
 
     pub fn remember(&mut self, session: SessionId, sequence: Sequence, outcome: &Outcome) {
+        if planted!("log.refusal-not-remembered") && outcome.is_err() {
+            return;
+        }
         if let Some(open) = self.open.get_mut(&session.0) {
             open.results.insert(sequence.0, outcome.clone());
         }
@@ -177,5 +195,94 @@ impl Decode for Sessions {
             sessions.open.insert(id, Session { acknowledged_below, results });
         }
         Ok(sessions)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use holdfast_env::{Rng, SeededRng};
+
+    /// What a session is, told as plainly as can be: every result there ever was, and what the
+    /// client has acknowledged.
+    #[derive(Default)]
+    struct Plain {
+        below: u64,
+        results: BTreeMap<u64, Outcome>,
+    }
+
+    impl Plain {
+        /// What a request comes to, without its words: the result, or the kind of the refusal.
+        fn send(&mut self, sequence: u64, below: u64, fresh: Outcome, max: usize) -> Outcome {
+            if below > sequence || sequence < self.below {
+                return Err(Error::invalid(""));
+            }
+            self.below = self.below.max(below);
+            if let Some(known) = self.results.get(&sequence) {
+                return known.clone();
+            }
+            if self.results.range(self.below..).count() >= max {
+                return Err(Error::retry(""));
+            }
+            self.results.insert(sequence, fresh.clone());
+            fresh
+        }
+    }
+
+    /// Random requests, repeated and late ones, of sessions that are opened and ended, with few
+    /// results outstanding at a time; now and then everything goes through a snapshot.
+    #[test]
+    fn sessions_do_what_a_plain_model_does() {
+        for seed in 0..200 {
+            let max = 1 + seed as usize % 4;
+            let rng = SeededRng::new(seed);
+            let below = |n: u64| rng.next_u64() % n;
+            let mut sessions = Sessions::default();
+            let mut plain: BTreeMap<u64, Plain> = BTreeMap::new();
+            for index in 1..300u64 {
+                let id = 1 + below(index);
+                match below(12) {
+                    0 => {
+                        sessions.open(Index(index)).unwrap();
+                        plain.insert(index, Plain { below: 1, ..Plain::default() });
+                    }
+                    1 if below(4) == 0 => {
+                        let ended = sessions.end(SessionId(id)).is_ok();
+                        assert_eq!(ended, plain.remove(&id).is_some(), "seed {seed} at {index}");
+                    }
+                    2 => {
+                        let bytes = sessions.to_bytes();
+                        let back = Sessions::from_bytes(&bytes).unwrap();
+                        assert_eq!((&back, &back.to_bytes()), (&sessions, &bytes));
+                        sessions = back;
+                    }
+                    _ => {
+                        let Some((&id, known)) = plain.range_mut(..=id).next_back() else {
+                            continue;
+                        };
+                        let sequence = (known.below + below(6)).saturating_sub(below(2));
+                        let acknowledged = known.below.saturating_sub(1) + below(4);
+                        let fresh = match below(3) {
+                            0 => Err(Error::full(format!("refused at {index}"))),
+                            _ => Ok(index.to_le_bytes().to_vec()),
+                        };
+                        let wanted = known.send(sequence, acknowledged, fresh.clone(), max);
+                        let (session, sequence) = (SessionId(id), Sequence(sequence));
+                        let below = Sequence(acknowledged);
+                        let got = match sessions.admit_within(session, sequence, below, max) {
+                            Admission::Apply => {
+                                sessions.remember(session, sequence, &fresh);
+                                fresh
+                            }
+                            Admission::Known(outcome) => outcome,
+                            Admission::Refused(e) => Err(Error::new(e.kind, "")),
+                        };
+                        assert_eq!(got, wanted, "seed {seed} at {index}");
+                        assert!(sessions.open[&id].results.len() <= max, "forgotten in time");
+                    }
+                }
+            }
+            assert_eq!(sessions.len(), plain.len());
+        }
     }
 }

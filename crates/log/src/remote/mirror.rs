@@ -3,12 +3,19 @@
 
 use holdfast_base::ids::Index;
 use holdfast_base::{Error, Result};
+use holdfast_env::planted;
+use holdfast_env::trial::Knob;
 use std::collections::VecDeque;
 
 /// Entries that nobody has read yet; no more is fetched before some are.
-pub const MIRROR_BYTES_MAX: usize = 16 << 20;
+pub static MIRROR_BYTES_MAX: Knob = Knob::new("log.mirror-bytes", 16 << 20, &[200, 1000, 4000]);
 /// Entries that were read are kept up to here, for whoever looks back.
-const READ_BYTES_KEPT: usize = 1 << 20;
+static READ_BYTES_KEPT: Knob = Knob::new("log.mirror-read-bytes", 1 << 20, &[1, 100, 500]);
+
+/// Never so much that there is no room for what comes.
+fn read_bytes_kept() -> usize {
+    READ_BYTES_KEPT.size().min(MIRROR_BYTES_MAX.size() / 2)
+}
 
 pub struct Mirror {
     /// Every entry of the topic from `start` up to `next`, and no other.
@@ -50,13 +57,17 @@ impl Mirror {
 
     /// Whether more is to be fetched.
     pub fn has_room(&self) -> bool {
-        self.bytes < MIRROR_BYTES_MAX
+        let room = self.bytes < MIRROR_BYTES_MAX.size();
+        if !room {
+            MIRROR_BYTES_MAX.cross();
+        }
+        room
     }
 
     /// Takes what was fetched from `next` on.
     pub fn push(&mut self, entries: Vec<(Index, Vec<u8>)>) -> Result<()> {
         for (index, entry) in entries {
-            if index < self.next {
+            if index < self.next && !planted!("log.mirror-takes-entries-twice") {
                 return Err(Error::bug(format!(
                     "the host answered with entry {index} where {} was asked for",
                     self.next
@@ -74,10 +85,12 @@ impl Mirror {
             return Page::Before;
         }
         self.read = from;
-        while self.bytes > READ_BYTES_KEPT
-            && self.entries.front().is_some_and(|(index, _)| *index < from)
+        let until = if planted!("log.mirror-drops-unread") { from.0 + 1 } else { from.0 };
+        while self.bytes > read_bytes_kept()
+            && self.entries.front().is_some_and(|(index, _)| index.0 < until)
             && let Some((index, entry)) = self.entries.pop_front()
         {
+            READ_BYTES_KEPT.cross();
             self.bytes -= entry.len();
             self.start = Index(index.0 + 1);
         }
@@ -98,6 +111,8 @@ impl Mirror {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use holdfast_env::trial::Trial;
+    use holdfast_env::{Rng, SeededRng};
 
     fn entry(index: u64, bytes: usize) -> (Index, Vec<u8>) {
         (Index(index), vec![index as u8; bytes])
@@ -134,5 +149,66 @@ mod tests {
         assert_eq!(mirror.page(Index(9), 1, 1), Page::Before);
         assert_eq!(indices(mirror.page(Index(16), 1, 1)), [16]);
         assert_eq!(mirror.next(), Index(17));
+    }
+
+    /// Random fetches and reads of a topic with gaps, beside the topic itself: a page is a run of
+    /// its entries from the asked one on, none missing; what is before comes again by a fetch.
+    #[test]
+    fn a_mirror_does_what_the_topic_itself_does() {
+        for seed in 0..300 {
+            let _trial = Trial::drawn(seed).enter();
+            let rng = SeededRng::new(seed);
+            let below = |n: u64| rng.next_u64() % n;
+            let mut index = 0;
+            let topic: Vec<(Index, Vec<u8>)> = (0..200)
+                .map(|_| {
+                    index += 1 + below(3) / 2;
+                    entry(index, below(60) as usize)
+                })
+                .collect();
+            let mut mirror = Mirror::new(Index(1));
+            let mut from = 1;
+            let mut steps = 0;
+            while from <= index {
+                steps += 1;
+                assert!(steps < 20_000, "seed {seed}: stuck at {from}");
+                if mirror.has_room() && below(2) == 0 {
+                    let at = topic.partition_point(|(index, _)| *index < mirror.next());
+                    let end = topic.len().min(at + 1 + below(5) as usize);
+                    let fetched = topic[at..end].to_vec();
+                    let again = fetched.first().cloned();
+                    mirror.push(fetched).unwrap();
+                    if let Some(again) = again {
+                        assert!(mirror.push(vec![again]).is_err(), "an answer that came twice");
+                    }
+                }
+                let back = if below(8) == 0 { below(10) } else { 0 };
+                let asked = Index(from.saturating_sub(back).max(1));
+                let (entries_max, bytes_max) = (1 + below(6) as usize, 1 + below(200) as usize);
+                match mirror.page(asked, entries_max, bytes_max) {
+                    Page::Before => {
+                        assert!(back > 0, "seed {seed}: {asked} was never read, and is gone");
+                        mirror = Mirror::new(asked);
+                        from = asked.0;
+                    }
+                    Page::Later => assert!(
+                        asked >= mirror.next() || !mirror.holds(asked) || {
+                            // Only a gap lies there.
+                            !topic
+                                .iter()
+                                .any(|(index, _)| *index >= asked && *index < mirror.next())
+                        }
+                    ),
+                    Page::Entries(page) => {
+                        let at = topic.partition_point(|(index, _)| *index < asked);
+                        assert_eq!(page, topic[at..at + page.len()], "seed {seed}");
+                        let bytes: usize = page.iter().map(|(_, entry)| entry.len()).sum();
+                        assert!(page.len() <= entries_max);
+                        assert!(bytes <= bytes_max || page.len() == 1);
+                        from = page.last().unwrap().0.0 + 1;
+                    }
+                }
+            }
+        }
     }
 }
