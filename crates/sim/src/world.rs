@@ -54,7 +54,6 @@ pub const SOMETIMES: &[&str] = &[
     "a file went on in another chunk",
     "a leader was cut off while it worked",
     "a message of a broken connection arrived late",
-    "a message of an older start arrived",
     "a node was drained",
     "a node was lost",
     "a node began with another node's snapshot",

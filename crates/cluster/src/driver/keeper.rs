@@ -204,7 +204,7 @@ impl Keeper {
                     known.length, held.info.length
                 )),
                 _ if held.info.length < known.length => {
-                    if counted && !planted!("node.short-replica-counts") {
+                    if counted {
                         let (generation, class) = (known.generation, known.durability);
                         self.node.drop_replica(chunk, generation, held.store_id, class);
                     }
@@ -459,9 +459,6 @@ impl Keeper {
             // From here on it may be that no view names the file any more: it must not be forgotten,
             // also when nobody knows what became of the entry.
             self.owed.insert((own.id, chunk, generation));
-            if planted!("node.unlinked-before-its-entry") {
-                own.store.unlink(chunk, generation)?;
-            }
             self.node.propose_and_wait(unlink, Durability::Durable)?;
             match own.store.unlink(chunk, generation) {
                 Err(e) if e.kind != Kind::NotFound => return Err(e),

@@ -10,6 +10,7 @@ use holdfast_chunk::ChunkState;
 use holdfast_cluster::namespace::Chunk;
 use holdfast_cluster::{ChunkKind, KeeperOptions, Node};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
 /// What the last look saw.
 #[derive(Default)]
@@ -17,6 +18,8 @@ pub(super) struct Copies {
     chunks: BTreeMap<ChunkId, Known>,
     /// Nodes that were drained at any time.
     drained: BTreeSet<NodeId>,
+    /// Cells where a sync failed at any time: a store that takes no writes may be given up whole.
+    failed: BTreeSet<usize>,
     /// The entry that freed what waits longest, and when which entry had been applied.
     freed: Option<Index>,
     reached: VecDeque<(Index, u64)>,
@@ -57,7 +60,7 @@ impl World {
         for chunk in &chunks {
             self.look_at_count(chunk);
             if let Some(before) = seen.chunks.get(&chunk.id) {
-                self.look_at_dropped(chunk, before, &seen.drained);
+                self.look_at_dropped(chunk, before, &seen);
                 let new = |store: &&StoreId| {
                     before.generation != chunk.generation || !before.replicas.contains(*store)
                 };
@@ -140,6 +143,10 @@ impl World {
         }
     }
 
+    pub(super) fn note_failed_sync(&self, cell: &Cell) {
+        locked(&self.copies).failed.insert(cell.number);
+    }
+
     /// All clocks went on at once: what they measured before is over.
     pub(super) fn note_sleep(&self) {
         locked(&self.copies).slept_ns = self.net.now_ns();
@@ -171,7 +178,7 @@ impl World {
 
     /// A copy is dropped because it is short, damaged or not needed: not because it was slow to say
     /// that it is there.
-    fn look_at_dropped(&self, chunk: &Chunk, before: &Known, drained: &BTreeSet<NodeId>) {
+    fn look_at_dropped(&self, chunk: &Chunk, before: &Known, seen: &Copies) {
         // One that had a copy too many may drop any.
         if before.replicas.len() > before.copies {
             return;
@@ -182,11 +189,10 @@ impl World {
             !known && at == (dropped.generation, dropped.generation)
         });
         for dropped in new {
-            let Some(cell) = self.cell_of(dropped.store).filter(|cell| !self.is_unlucky(cell))
-            else {
-                continue;
-            };
-            let Some(node) = cell.node().filter(|node| !drained.contains(&node.id)) else {
+            let fine =
+                |cell: &&Arc<Cell>| !self.is_unlucky(cell) && !seen.failed.contains(&cell.number);
+            let Some(cell) = self.cell_of(dropped.store).filter(fine) else { continue };
+            let Some(node) = cell.node().filter(|node| !seen.drained.contains(&node.id)) else {
                 continue;
             };
             let held = node.stores.get(dropped.store).and_then(|own| {

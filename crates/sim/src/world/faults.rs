@@ -305,6 +305,7 @@ impl World {
     /// One sync fails: what it was for is read-only until a person has started the node again.
     fn fail_sync(self: &Arc<World>, cell: &Arc<Cell>) {
         cell.disk().fail_sync(1 + self.rng.next_u64() % 20);
+        self.note_failed_sync(cell);
         let (world, cell) = (self.clone(), cell.clone());
         self.net.after_ns(self.draw((3 * SECOND, 10 * SECOND)), move || {
             world.end_for_a_while(&cell, End::Kill);
