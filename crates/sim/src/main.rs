@@ -17,6 +17,7 @@ struct Options {
     seed: u64,
     schedules: Option<u64>,
     calm: bool,
+    repair: bool,
     trace: bool,
     nodes: usize,
     threads: usize,
@@ -34,6 +35,7 @@ fn options() -> Result<Options, String> {
         seed: 1,
         schedules: None,
         calm: false,
+        repair: false,
         seconds: None,
         trace: false,
         nodes: 5,
@@ -63,6 +65,7 @@ fn options() -> Result<Options, String> {
             "--threads" => options.threads = number()? as usize,
             "--seconds" => options.seconds = Some(number()?),
             "--calm" => options.calm = true,
+            "--repair" => options.repair = true,
             "--usual-limits" => options.usual_limits = true,
             "--trace" => options.trace = true,
             _ => return Err(format!("`{word}` is not known: see docs/testing.md")),
@@ -72,9 +75,10 @@ fn options() -> Result<Options, String> {
 }
 
 fn schedule(options: &Options, seed: u64, trace: bool) -> Schedule {
-    let schedule = match options.calm {
-        true => Schedule::calm(seed),
-        false => Schedule::new(seed),
+    let schedule = match (options.calm, options.repair) {
+        (true, _) => Schedule::calm(seed),
+        (_, true) => Schedule::repair(seed),
+        _ => Schedule::new(seed),
     };
     let (work_ns, faults_ns) = match options.seconds {
         Some(seconds) => (seconds * SECOND, seconds.saturating_sub(25) * SECOND),
@@ -210,6 +214,7 @@ fn many(options: &Options, schedules: u64) -> ExitCode {
     limits.print();
     let asked = schedules >= SCHEDULES_FOR_ALL
         && !options.calm
+        && !options.repair
         && options.without.is_empty()
         && options.planted.is_empty();
     let never = SOMETIMES.iter().copied().filter(|what| !seen.contains_key(what));

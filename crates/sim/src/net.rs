@@ -59,6 +59,8 @@ struct State {
     connections: BTreeMap<Way, Connection>,
     /// Messages of these ways vanish.
     cut: BTreeSet<Way>,
+    /// Bytes a second of recovery's blocks from and to an address, and until when it is at it.
+    narrow: BTreeMap<String, (u64, u64)>,
     digest: u64,
     /// Lines of what happened, while somebody wants them.
     trace: Option<Vec<String>>,
@@ -104,6 +106,7 @@ impl SimNet {
                 listeners: BTreeMap::new(),
                 connections: BTreeMap::new(),
                 cut: BTreeSet::new(),
+                narrow: BTreeMap::new(),
                 digest: seed,
                 trace: None,
                 aloud: false,
@@ -174,6 +177,20 @@ impl SimNet {
             (events, listeners, std::mem::take(&mut state.connections))
         };
         drop((events, listeners, connections));
+    }
+
+    /// Recovery's blocks pass an address at so many bytes a second from now on; 0 for at once.
+    pub fn narrow(&self, address: &str, bytes_per_second: u64) {
+        let mut state = self.state();
+        state.narrow.remove(address);
+        if bytes_per_second > 0 {
+            let now_ns = state.now_ns;
+            state.narrow.insert(address.to_owned(), (bytes_per_second, now_ns));
+        }
+    }
+
+    pub fn is_cut(&self, from: &str, to: &str) -> bool {
+        self.state().cut.contains(&(from.to_owned(), to.to_owned()))
     }
 
     /// When the next event is due.
@@ -316,6 +333,19 @@ impl SimNet {
 }
 
 impl State {
+    /// How long a block takes between two addresses, one block after the other.
+    fn takes_ns(&mut self, ends: [&str; 2], bytes: u64) -> u64 {
+        let now_ns = self.now_ns;
+        let mut until_ns = now_ns;
+        for end in ends {
+            if let Some((bytes_per_second, busy_ns)) = self.narrow.get_mut(end) {
+                *busy_ns = now_ns.max(*busy_ns) + bytes * 1_000_000_000 / *bytes_per_second;
+                until_ns = until_ns.max(*busy_ns);
+            }
+        }
+        until_ns - now_ns
+    }
+
     fn schedule(&mut self, at_ns: u64, event: Event) {
         self.events.insert((at_ns, self.next_event), event);
         self.next_event += 1;
@@ -391,6 +421,19 @@ impl Peers for SimPeers {
                 net.deliver(way, epoch, call, request);
             }),
         );
+    }
+
+    fn call_yielding(&self, address: &str, request: PeerRequest, done: PeerDone) {
+        let (net, from, to) = (self.net.clone(), self.from.clone(), address.to_owned());
+        let arrived = move |answer: Result<PeerReply>| {
+            let bytes = answer.as_ref().map_or(0, |reply| reply.body.len() as u64);
+            let takes_ns = net.state().takes_ns([&from, &to], bytes);
+            match takes_ns {
+                0 => done(answer),
+                ns => net.after_ns(ns, move || done(answer)),
+            }
+        };
+        self.call(address, request, Box::new(arrived));
     }
 
     fn after(&self, ms: u64, then: Box<dyn FnOnce() + Send>) {

@@ -9,6 +9,7 @@ mod client;
 mod copies;
 pub mod faults;
 mod model;
+mod progress;
 pub mod scene;
 
 use crate::powercut::{Seen, mix};
@@ -26,6 +27,7 @@ use holdfast_cluster::{ClusterCommand, Node};
 use holdfast_env::SeededRng;
 use holdfast_env::trial::{Drawn, Trial};
 use model::Model;
+use progress::{Progress, Terms};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
@@ -73,7 +75,7 @@ pub const SOMETIMES: &[&str] = &[
 ];
 pub const SCHEDULES_FOR_ALL: u64 = 50;
 
-/// What repair may take of a node's link.
+/// What repair may take of a node's link, unless that is drawn.
 const RECOVERY_BYTES_PER_SECOND: u64 = 250_000;
 
 /// What a schedule is made of.
@@ -89,6 +91,10 @@ pub struct Schedule {
     /// How long clients work, and faults may begin within.
     pub work_ns: u64,
     pub faults_ns: u64,
+    /// Between two faults.
+    pub between_ns: (u64, u64),
+    /// How fast repair may be, and the racks, are drawn from the seed; else they are as usual.
+    pub draws_repair: bool,
     /// Sync sites that do nothing: deliberate bugs.
     pub sites_off: Vec<String>,
     /// Bugs that are planted at named points of the code (`holdfast_env::planted!`).
@@ -118,11 +124,26 @@ impl Schedule {
             faults: faults::ALL.to_vec(),
             work_ns: 120 * SECOND,
             faults_ns: 95 * SECOND,
+            between_ns: (2 * SECOND, 10 * SECOND),
+            draws_repair: false,
             sites_off: Vec::new(),
             planted: Vec::new(),
             usual_limits: false,
             trace: false,
             aloud: false,
+        }
+    }
+
+    /// One that gives repair work, at rates at which a copy takes seconds, and time to be done.
+    pub fn repair(seed: u64) -> Schedule {
+        Schedule {
+            clients: 3,
+            faults: faults::OF_REPAIR.to_vec(),
+            between_ns: (8 * SECOND, 25 * SECOND),
+            work_ns: 240 * SECOND,
+            faults_ns: 90 * SECOND,
+            draws_repair: true,
+            ..Schedule::new(seed)
         }
     }
 
@@ -153,6 +174,8 @@ pub struct Report {
 /// What everybody in the world tells.
 pub struct Shared {
     net: SimNet,
+    /// Node N is in rack N modulo this.
+    racks: usize,
     sites_off: Vec<String>,
     seen: Mutex<BTreeMap<&'static str, u64>>,
     violations: Mutex<Vec<String>>,
@@ -261,6 +284,7 @@ pub struct World {
     models: Arc<Vec<Mutex<Model>>>,
     archive: Archive,
     copies: Mutex<Copies>,
+    progress: Mutex<Progress>,
 }
 
 impl World {
@@ -273,8 +297,10 @@ impl World {
         if schedule.aloud {
             net.trace_aloud();
         }
+        let terms = Terms::of(schedule);
         let shared = Arc::new(Shared {
             net: net.clone(),
+            racks: terms.racks,
             sites_off: schedule.sites_off.clone(),
             seen: Mutex::default(),
             violations: Mutex::default(),
@@ -304,6 +330,7 @@ impl World {
             archive: Archive::new().expect("an empty simulated disk takes a log"),
             copies: Mutex::default(),
             schedule: schedule.clone(),
+            progress: Mutex::new(Progress::new(terms)),
             net,
             shared: shared.clone(),
         });
@@ -329,7 +356,7 @@ impl World {
         }
         self.operator();
         let slow = self.clone();
-        self.net.after_ns(2 * SECOND, move || slow.slow_recovery());
+        self.net.after_ns(2 * SECOND, move || slow.slow_recovery(slow.rate()));
         self.run_for(3 * SECOND);
         let end_ns = self.net.now_ns() + self.schedule.work_ns;
         for number in 0..self.schedule.clients {
@@ -360,8 +387,7 @@ impl World {
     }
 
     /// Copies take so long that they are interrupted.
-    fn slow_recovery(self: &Arc<World>) {
-        let rate = RECOVERY_BYTES_PER_SECOND;
+    fn slow_recovery(self: &Arc<World>, rate: u64) {
         let settings = RecoverySettings {
             rate_max: rate,
             floor_bytes_per_second: rate,
@@ -387,6 +413,7 @@ impl World {
             world.cells.iter().for_each(|cell| cell.look_at_held());
             world.keep_log();
             world.look_at_copies();
+            world.check_progress();
             for node in world.cells.iter().filter_map(|cell| cell.node()) {
                 world.look_at(&node);
                 let gone = |id: &NodeId| !current.contains(id);

@@ -136,3 +136,12 @@ fn disks_that_fill_while_repair_runs_delay_it_and_lose_nothing() {
         assert!(report.seen.contains_key(what), "{what}: {:?}", report.seen);
     }
 }
+
+/// Copies take seconds, nodes are slow for a while, and repair never stands still for three times
+/// as long as that explains. `holdfast-sim --repair` runs more of these.
+#[test]
+fn repair_goes_on_with_slow_nodes_and_at_rates_at_which_a_copy_takes_seconds() {
+    let report = on_a_deep_stack(Schedule::repair(1));
+    assert!(held(&report) && report.faults > 3);
+    assert!(report.seen.contains_key("repair went on"), "{:?}", report.seen);
+}

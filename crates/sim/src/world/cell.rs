@@ -191,11 +191,16 @@ impl Cell {
         self.state().paused_until_ns = self.net.now_ns() + ns;
     }
 
+    pub fn is_paused(&self) -> bool {
+        let (now_ns, state) = (self.net.now_ns(), self.state());
+        now_ns < state.paused_until_ns.max(state.stalled_until_ns)
+    }
+
     fn config(&self) -> NodeConfig {
         NodeConfig {
             join: (self.number != 1).then(|| address(1)),
             host: format!("host-{}", self.number),
-            rack: format!("rack-{}", self.number % 3),
+            rack: format!("rack-{}", self.number % self.shared.racks),
             address: self.address.clone(),
             reserve_bytes: 1 << 20,
             segment_bytes: 256 << 10,
@@ -598,17 +603,31 @@ struct CellPeers {
     life: Life,
 }
 
-impl Peers for CellPeers {
-    fn call(&self, address: &str, request: PeerRequest, done: PeerDone) {
+impl CellPeers {
+    /// What takes an answer, if there is anybody to ask.
+    fn followed(&self, done: PeerDone) -> Option<PeerDone> {
         if self.life.has_ended() || self.cell.disk().crashed() {
-            return;
+            return None;
         }
         let (cell, life) = (self.cell.clone(), self.life.clone());
-        let done = move |answer| {
+        Some(Box::new(move |answer| {
             let within = life.clone();
             cell.run(&within, move || done(answer));
-        };
-        self.inner.call(address, request, Box::new(done));
+        }))
+    }
+}
+
+impl Peers for CellPeers {
+    fn call(&self, address: &str, request: PeerRequest, done: PeerDone) {
+        if let Some(done) = self.followed(done) {
+            self.inner.call(address, request, done);
+        }
+    }
+
+    fn call_yielding(&self, address: &str, request: PeerRequest, done: PeerDone) {
+        if let Some(done) = self.followed(done) {
+            self.inner.call_yielding(address, request, done);
+        }
     }
 
     fn after(&self, ms: u64, then: Box<dyn FnOnce() + Send>) {

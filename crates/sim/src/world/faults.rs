@@ -2,8 +2,8 @@
 //! good copy of anything (media fail on one node of a schedule only, and its disk is erased only
 //! while every chunk has copies elsewhere).
 
-use super::World;
 use super::cell::{Cell, End, MS, SECOND};
+use super::{World, progress};
 use crate::Weather;
 use holdfast_base::ids::NodeId;
 use holdfast_base::limits::SECTOR_BYTES;
@@ -36,6 +36,7 @@ pub enum Fault {
     KillAll,
     SlowDisk,
     LoseFile,
+    Slow,
 }
 
 /// Each as often as it stands here.
@@ -73,8 +74,23 @@ pub const ALL: &[Fault] = &[
     Fault::LoseFile,
 ];
 
-/// Time between two faults.
-const BETWEEN_NS: (u64, u64) = (2 * SECOND, 10 * SECOND);
+/// What gives repair work, and what makes it slow.
+pub const OF_REPAIR: &[Fault] = &[
+    Fault::Erase,
+    Fault::Erase,
+    Fault::Kill,
+    Fault::Slow,
+    Fault::Slow,
+    Fault::Slow,
+    Fault::Drain,
+    Fault::Pause,
+    Fault::Cut,
+    Fault::Depose,
+];
+
+/// At most what a node is slow for, and what it then sends and receives of copies a second.
+const SLOW_NS_MAX: u64 = 25 * SECOND;
+const SLOW_BYTES_PER_SECOND: [u64; 3] = [2000, 10_000, 50_000];
 /// What a cluster on a laptop sleeps.
 const NIGHT_NS: u64 = 9 * 3600 * SECOND;
 /// Operations of the disk within which an announced power cut falls.
@@ -88,7 +104,7 @@ impl World {
     /// Schedules the next fault, until `end_ns`.
     pub(super) fn fault_soon(self: &Arc<World>, end_ns: u64) {
         let world = self.clone();
-        self.net.after_ns(self.draw(BETWEEN_NS), move || {
+        self.net.after_ns(self.draw(self.schedule.between_ns), move || {
             if world.net.now_ns() >= end_ns {
                 return;
             }
@@ -133,6 +149,7 @@ impl World {
             }
             Fault::TornTail => self.damage_open(),
             Fault::Drain => self.drain(&cell),
+            Fault::Slow => self.slow_down(&cell),
             Fault::KillAll => {
                 self.cells.iter().for_each(|cell| self.end_for_a_while(cell, End::Kill));
             }
@@ -219,6 +236,15 @@ impl World {
             }
         }
         self.cut_for(ways, ns);
+    }
+
+    /// A node's copies take long for a while: its disk, or its link.
+    fn slow_down(self: &Arc<World>, cell: &Arc<Cell>) {
+        let rate = SLOW_BYTES_PER_SECOND[(self.rng.next_u64() % 3) as usize];
+        self.net.narrow(&cell.address, rate);
+        let (net, address) = (self.net.clone(), cell.address.clone());
+        let ns = self.draw((3 * SECOND, SLOW_NS_MAX));
+        self.net.after_ns(ns, move || net.narrow(&address, 0));
     }
 
     fn cut_for(&self, ways: Vec<(String, String)>, ns: u64) {
@@ -356,7 +382,11 @@ impl World {
         self.net.note("everything heals");
         self.net.heal_all();
         self.net.set_weather(Weather::default());
+        if self.schedule.draws_repair {
+            self.slow_recovery(progress::FAST_BYTES_PER_SECOND);
+        }
         for cell in &self.cells {
+            self.net.narrow(&cell.address, 0);
             cell.disk().heal();
             cell.disk().set_capacity(super::DISK_BYTES);
             cell.pause(0);
