@@ -186,7 +186,11 @@ impl Repair {
         let old = self.heard.get(&site.node).filter(|heard| heard.incarnation == incarnation);
         let known = old.map_or(0, |heard| heard.ended);
         let mut landed = Vec::new();
-        for ended in report.ended.iter().filter(|ended| ended.number > known) {
+        for ended in report
+            .ended
+            .iter()
+            .filter(|ended| ended.number > known || planted!("repair.heard-again"))
+        {
             let peer::Ended { store, chunk, generation, .. } = *ended;
             let bound = self.bound.remove(&(chunk, store));
             if !ended.failure.is_empty() {
@@ -264,7 +268,11 @@ impl Repair {
     pub fn round(&mut self, round: &Round<'_>) -> Result<(Vec<Orders>, Vec<Landed>)> {
         let Round { now_ns, tasks, nodes, settings } = *round;
         self.next_ns = now_ns + PLAN_MS * MS;
+        let resting = self.resting.len();
         self.resting.retain(|_, (until, _)| *until > now_ns);
+        if self.resting.len() < resting {
+            REST_MS.cross();
+        }
         self.heard.retain(|node, heard| {
             nodes.site(*node).is_some_and(|site| site.live && site.incarnation == heard.incarnation)
         });
@@ -283,7 +291,8 @@ impl Repair {
             self.heard.clear();
         }
         let all_heard = nodes.live().all(|site| self.heard.contains_key(&site.node));
-        let looks = !self.rests && !all_heard && now_ns < self.began_ns + LOOK_MS.get() * MS;
+        let asks = !all_heard && !planted!("repair.looks-not-first");
+        let looks = !self.rests && asks && now_ns < self.began_ns + LOOK_MS.get() * MS;
         if !self.rests && !all_heard && !looks {
             LOOK_MS.cross();
         }

@@ -274,7 +274,9 @@ impl<'a> Field<'a> {
                 (false, false) => continue,
             }
             // Whoever shares a host with a copy takes none.
-            if let Some(ports) = self.shared.get(self.site_of(node as usize).host.as_str()) {
+            if let Some(ports) = self.shared.get(self.site_of(node as usize).host.as_str())
+                && !planted!("repair.host-takes-two")
+            {
                 others.extend(ports);
             }
         }

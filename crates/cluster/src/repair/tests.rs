@@ -24,6 +24,45 @@ fn every_copy_is_made_near_the_speed_that_the_links_leave() {
     assert!(world.begun.len() < 264, "{}", world.begun.len());
 }
 
+/// At the product's own ratio of chunk to link, 64 MiB to a gigabit, a chunk is half a second of its
+/// link and more of what its readers leave: the last copies of single nodes decide.
+#[test]
+fn chunks_of_64_mib_are_copied_near_the_speed_of_links_of_a_gigabit() {
+    for (chunks, most) in [(1200, 1.25), (240, 1.35)] {
+        let mut world = World::new(13, lost_one(chunks, 13));
+        world.tasks.iter_mut().for_each(|task| task.bytes = 64 << 20);
+        world.lose(1);
+        let mut capacity = 0;
+        for n in 2..=13 {
+            let foreground = Directions { out: n * 4_000_000, into: (15 - n) * 4_000_000 };
+            let machine = world.machine(n);
+            (machine.link, machine.foreground) = (125_000_000, foreground);
+            capacity += Terms::default().allow(125_000_000, n * 4_000_000);
+        }
+        let seconds = world.finish();
+        let ideal = (chunks * (64 << 20)) as f64 / capacity as f64;
+        assert!(seconds < most * ideal + 2.0, "{chunks} chunks: {seconds} s, ideally {ideal}");
+    }
+}
+
+/// A node reports an end until the leader has said that it heard.
+#[test]
+fn an_end_that_is_reported_again_counts_once() {
+    let mut world = World::new(5, lost_one(1, 5));
+    world.lose(1);
+    let ended = |world: &World| world.machines.values().find_map(|m| m.ended.first().cloned());
+    while ended(&world).is_none() {
+        world.round();
+    }
+    let ended = ended(&world).unwrap();
+    let site = world.nodes.sites.iter().find(|s| s.stores.contains(&ended.store)).unwrap();
+    let report = peer::Report { number: 99, ended: vec![ended], ..peer::Report::default() };
+    let heard = world.repair.heard(world.now_ns, site, report.clone());
+    assert_eq!(heard.len(), 1);
+    assert_eq!(world.repair.heard(world.now_ns, site, report), []);
+    assert_eq!(world.repair.found.len(), 0);
+}
+
 /// A short replica was dropped; the copy was sent to just the store that still had it open.
 #[test]
 fn a_store_whose_replica_was_dropped_is_the_last_choice() {

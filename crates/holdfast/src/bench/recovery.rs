@@ -9,7 +9,8 @@ mod nodes;
 use crate::bench::report::{median, rounded};
 use crate::output::Output;
 use clap::Args;
-use holdfast_base::units::parse_bytes;
+use holdfast_base::limits::CHUNK_BYTES;
+use holdfast_base::units::{MIB, parse_bytes};
 use holdfast_base::{Error, Result};
 use holdfast_client::Client;
 use holdfast_client::wire::admin::{Order, Recovery, RecoverySettings};
@@ -30,9 +31,13 @@ pub struct Options {
     /// Nodes; one of them is killed
     #[arg(long, default_value_t = 13, value_name = "N")]
     pub nodes: usize,
-    /// Chunks of 1 MiB that each survivor has to copy, on average
+    /// Chunks that each survivor has to copy, on average
     #[arg(long, default_value_t = 100, value_name = "N")]
     pub chunks: usize,
+    /// Size of a chunk, from 1M to 64M; or `product`: as large for these links as 64 MiB are for a
+    /// gigabit
+    #[arg(long, default_value = "1M", value_name = "BYTES")]
+    pub chunk: String,
     /// Bytes a second that each node's link carries each way
     #[arg(long, default_value = "10000000", value_name = "BYTES")]
     pub link: String,
@@ -70,6 +75,8 @@ const STEPS: usize = 420;
 const FIXED: [(&str, f64, f64); 3] =
     [("slow", 0.12, 2.96), ("mid", 0.36, 1.24), ("fast", 0.6, 0.93)];
 const MB: f64 = 1e6;
+/// The link for which chunks have their size, bytes a second.
+const GIGABIT: u64 = 125_000_000;
 
 /// One method of the comparison.
 #[derive(Clone, Debug)]
@@ -101,6 +108,7 @@ pub fn run(options: &Options, out: &mut Output) -> Result<()> {
             "recover a node: use 4 to 32 nodes, links of 1 MB/s or more, and at least one chunk",
         ));
     }
+    let chunk_bytes = chunk_bytes(options, link)?;
     let mut methods = methods(options, link)?;
     if let Some(status) = network::enter()? {
         // The process inside has said what there is to say.
@@ -109,7 +117,7 @@ pub fn run(options: &Options, out: &mut Output) -> Result<()> {
     let failed = options.nodes - 1;
     let chunks = options.chunks * failed;
     let network = Network::new(options.nodes, options.lower_effort)?;
-    let mut nodes = Nodes::new(&options.data, options.nodes);
+    let mut nodes = Nodes::new(&options.data, options.nodes, chunk_bytes);
     if !nodes.has_template(chunks) {
         nodes.load(chunks, failed)?;
     }
@@ -134,6 +142,22 @@ pub fn run(options: &Options, out: &mut Output) -> Result<()> {
         out.line(|| text(method), || line(method, &methods))?;
     }
     Ok(())
+}
+
+/// What a chunk takes, at the ratio to a link that the product has unless it is told otherwise.
+fn chunk_bytes(options: &Options, link: u64) -> Result<u64> {
+    let refuse = |why: String| {
+        let chunk = &options.chunk;
+        Error::invalid(format!("recover chunks of `{chunk}`: {why}: use 1M to 64M, or `product`"))
+    };
+    let bytes = match &options.chunk[..] {
+        "product" => (link as u128 * CHUNK_BYTES as u128 / GIGABIT as u128) as u64,
+        chunk => parse_bytes(chunk).map_err(|e| refuse(e.to_string()))?,
+    };
+    match (MIB..=CHUNK_BYTES).contains(&bytes) {
+        true => Ok(bytes),
+        false => Err(refuse(format!("that is {bytes} bytes with this link"))),
+    }
 }
 
 fn methods(options: &Options, link: u64) -> Result<Vec<Method>> {

@@ -17,7 +17,6 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-pub const CHUNK_BYTES: usize = 1 << 20;
 /// What the foreground reads and writes at a time.
 pub const OBJECT_BYTES: usize = 32 << 10;
 pub const OBJECTS: usize = 16;
@@ -36,6 +35,7 @@ pub struct Plan {
 
 pub struct Nodes {
     running: Vec<Option<Process>>,
+    chunk_bytes: u64,
     data: PathBuf,
     template: PathBuf,
 }
@@ -60,16 +60,23 @@ pub fn content(seed: u64, bytes: usize) -> Vec<u8> {
 
 impl Nodes {
     /// Of nothing that runs; `parent` keeps the data and what they are put back from.
-    pub fn new(parent: &Path, count: usize) -> Nodes {
+    pub fn new(parent: &Path, count: usize, chunk_bytes: u64) -> Nodes {
         Nodes {
             running: (0..count).map(|_| None).collect(),
+            chunk_bytes,
             data: parent.join("nodes"),
             template: parent.join("template"),
         }
     }
 
     pub fn has_template(&self, chunks: usize) -> bool {
-        self.template.join(format!("ready-{}-{chunks}", self.running.len())).exists()
+        self.ready(chunks).exists()
+    }
+
+    /// Stands for what was loaded.
+    fn ready(&self, chunks: usize) -> PathBuf {
+        let (nodes, bytes) = (self.running.len(), self.chunk_bytes);
+        self.template.join(format!("ready-{nodes}-{chunks}-{bytes}"))
     }
 
     fn directory(&self, node: usize) -> PathBuf {
@@ -108,9 +115,10 @@ impl Nodes {
         let config = format!(
             "listen = \"{}\"\ninsecure = true\nnative_port = {PORT}\nhttp_port = 0\ns3_port = 0\n\
              cache_port = 0\ndram = \"0\"\nscrub = \"0\"\nhost = \"node-{node}\"\nreactors = 1\n\
-             workers = 2\nlost_ms = {lost_ms}\nlink = \"{link}\"\nchunk = \"1M\"\n\
+             workers = 2\nlost_ms = {lost_ms}\nlink = \"{link}\"\nchunk = \"{}\"\n\
              capacity = \"64G\"\nplanner = \"{}\"\n{join}",
             address(node),
+            self.chunk_bytes,
             plan.planner,
         );
         std::fs::write(directory.join(FILE), config)?;
@@ -152,7 +160,7 @@ impl Nodes {
         let mut client = Nodes::client(failed)?;
         client.make_dir("/data", &new)?;
         for at in 0..chunks {
-            let bytes = content(at as u64, CHUNK_BYTES);
+            let bytes = content(at as u64, self.chunk_bytes as usize);
             // In slices, as a file of unknown length: otherwise it would be packed with others.
             let mut file = client.create(&format!("/data/{at}"), &new)?;
             file.append(&bytes)?;
@@ -167,8 +175,7 @@ impl Nodes {
         }
         self.stop(true)?;
         std::fs::rename(&self.data, &self.template)?;
-        let ready = format!("ready-{}-{chunks}", self.running.len());
-        std::fs::create_dir(self.template.join(ready))?;
+        std::fs::create_dir(self.ready(chunks))?;
         Ok(())
     }
 
