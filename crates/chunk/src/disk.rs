@@ -19,7 +19,8 @@ use holdfast_base::units::format_bytes;
 use holdfast_base::{Error, Kind, Result};
 use holdfast_env::buf::AlignedBuf;
 use holdfast_env::disk::{Access, Space};
-use holdfast_env::{Disk, File, Rng};
+use holdfast_env::sockets::is_out_of_descriptors;
+use holdfast_env::{Disk, File, Rng, planted};
 use std::collections::{BTreeMap, HashSet};
 use std::ops::{Deref, Range};
 use std::path::{Path, PathBuf};
@@ -192,9 +193,15 @@ impl DiskStore {
     /// Turns a failed write or sync into an error, and the store read-only: what the kernel
     /// dropped cannot be asked for again. Running out of space is not such a failure.
     pub fn write_failed(&self, what: std::fmt::Arguments<'_>, e: std::io::Error) -> Error {
+        let no_descriptor = is_out_of_descriptors(&e);
         let error = Error::from(e).context(format_args!("{what} in `{}`", self.dir.display()));
         match error.kind {
             holdfast_base::Kind::Full => error,
+            // Nothing was written, so nothing was lost: the process has too many files and
+            // connections, and the disk is well.
+            _ if no_descriptor && !planted!("chunk.descriptors-break-store") => {
+                Error::retry(format!("{}: ask again when connections have ended", error.message))
+            }
             _ => self.broke(error),
         }
     }

@@ -430,6 +430,22 @@ fn a_failed_sync_makes_the_store_read_only_until_restart() {
     store.seal(CHUNK, 1).unwrap();
 }
 
+/// Idle connections had taken the last descriptor: the create that found none counted as a failed
+/// disk, and the store took no more writes until the next start.
+#[test]
+fn a_file_that_finds_no_descriptor_is_asked_for_again_and_breaks_nothing() {
+    let (disk, store) = packed_store(&[100]);
+    let other =
+        ChunkSpec { chunk: holdfast_base::ids::ChunkId(8), ..spec(ChunkKind::Packed, 1 << 20) };
+    disk.shared.no_descriptor.store(true, Ordering::SeqCst);
+    let refused = store.create(other).unwrap_err();
+    assert_eq!(refused.kind, Kind::Retry, "{refused}");
+    assert!(!store.usage().read_only);
+    append_needle(&store, 1, b"x").unwrap();
+    disk.shared.no_descriptor.store(false, Ordering::SeqCst);
+    store.create(other).unwrap();
+}
+
 #[test]
 fn strangers_are_quarantined_and_other_versions_refused() {
     let (disk, store) = packed_store(&[10]);

@@ -75,7 +75,7 @@ pub enum Step<A> {
 /// Why a step did not happen.
 #[derive(Debug)]
 pub enum Failure {
-    /// No space, and nothing acknowledged is in doubt: refuse, go on.
+    /// No space or no descriptor, and nothing acknowledged is in doubt: refuse, go on.
     Full(Error),
     /// What is on disk is not known any more: read-only until restart.
     Fatal(Error),

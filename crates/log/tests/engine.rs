@@ -376,6 +376,38 @@ fn a_full_disk_refuses_appends_until_space_is_free() {
     }
 }
 
+/// Idle connections had taken the last descriptor, and the next segment that found none ended the
+/// log until the next start.
+#[test]
+fn a_segment_that_finds_no_descriptor_refuses_appends_until_there_is_one() {
+    let dir = Scratch::new("descriptors");
+    for drive in [Drive::Threads, Drive::Pump] {
+        let disk = FaultDisk::new();
+        let root = dir.0.join(format!("{drive:?}"));
+        let log = EmbeddedLog::open(disk.clone(), &root, options(drive)).unwrap();
+        log.create(T).unwrap();
+        append(&log, T, &[b"first"], Mode::Synced).unwrap();
+        disk.faults.no_descriptor.store(true, Ordering::Relaxed);
+        let mut next = 2;
+        let refused = loop {
+            assert!(next < 100, "no segment was full");
+            match append(&log, T, &[&[1; 3000]], Mode::Synced) {
+                Ok(index) => assert_eq!(index, Index(next)),
+                Err(e) => break e,
+            }
+            next += 1;
+        };
+        assert_eq!(refused.kind, Kind::Retry, "{refused}");
+        disk.faults.no_descriptor.store(false, Ordering::Relaxed);
+        for _ in 0..40 {
+            assert_eq!(append(&log, T, &[&[2; 3000]], Mode::Synced), Ok(Index(next)));
+            next += 1;
+        }
+        drop(log);
+        assert_eq!(read_all(&open(&root, drive), T).unwrap().len() as u64, next - 1);
+    }
+}
+
 #[test]
 fn a_failed_sync_makes_the_topic_read_only_until_restart() {
     for (site, mode) in [

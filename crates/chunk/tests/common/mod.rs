@@ -26,6 +26,8 @@ pub struct MemDisk {
 pub struct Faults {
     pub fail_writes: AtomicBool,
     pub fail_syncs: AtomicBool,
+    /// The process has as many files and connections as it may have: EMFILE.
+    pub no_descriptor: AtomicBool,
     /// 0: one GiB.
     pub total_bytes: AtomicU64,
     pub writes: Mutex<Vec<Range<u64>>>,
@@ -80,6 +82,9 @@ impl MemDisk {
 
 impl Disk for MemDisk {
     fn create(&self, path: &Path, _: Access) -> io::Result<Arc<dyn File>> {
+        if self.shared.no_descriptor.load(Ordering::SeqCst) {
+            return Err(io::Error::from_raw_os_error(24));
+        }
         let mut files = self.files.lock().unwrap();
         if files.contains_key(path) {
             return Err(ErrorKind::AlreadyExists.into());

@@ -12,7 +12,8 @@ use holdfast_base::ids::Index;
 use holdfast_base::limits::SECTOR_BYTES;
 use holdfast_base::{Error, Kind, Result};
 use holdfast_env::buf::AlignedBuf;
-use holdfast_env::{Clock, Disk, RealClock, tasks};
+use holdfast_env::sockets::is_out_of_descriptors;
+use holdfast_env::{Clock, Disk, RealClock, planted, tasks};
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -417,7 +418,12 @@ impl Topic {
     }
 
     fn failure(&self, doing: &str, e: io::Error) -> Failure {
+        let no_descriptor = is_out_of_descriptors(&e);
         match self.failed(doing, e) {
+            // The file could not be opened, so nothing in it is in doubt.
+            e if no_descriptor && !planted!("log.descriptors-end-log") => Failure::Full(
+                Error::retry(format!("{}: ask again when connections have ended", e.message)),
+            ),
             e if e.kind == Kind::Full => {
                 Failure::Full(Error::full(format!("{}: free space, then append again", e.message)))
             }

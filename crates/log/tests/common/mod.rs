@@ -42,6 +42,8 @@ pub struct FaultDisk {
 pub struct Faults {
     /// Bytes that may still be written.
     pub budget: AtomicI64,
+    /// The process has as many files and connections as it may have: EMFILE.
+    pub no_descriptor: AtomicBool,
     /// The sync site that fails with an input/output error.
     pub failing: Mutex<Option<&'static str>>,
     /// Syncs do nothing: for tests that open a log thousands of times and cut no power.
@@ -54,6 +56,7 @@ impl FaultDisk {
     pub fn new() -> Arc<FaultDisk> {
         let faults = Faults {
             budget: AtomicI64::new(i64::MAX / 2),
+            no_descriptor: AtomicBool::new(false),
             failing: Mutex::new(None),
             careless: AtomicBool::new(false),
             sites: Mutex::new(Vec::new()),
@@ -115,6 +118,9 @@ impl File for FaultFile {
 
 impl Disk for FaultDisk {
     fn create(&self, path: &Path, access: Access) -> io::Result<Arc<dyn File>> {
+        if self.faults.no_descriptor.load(Ordering::Relaxed) {
+            return Err(io::Error::from_raw_os_error(24));
+        }
         Ok(Arc::new(FaultFile(RealDisk.create(path, access)?, self.faults.clone())))
     }
     fn open(&self, path: &Path, access: Access) -> io::Result<Arc<dyn File>> {
