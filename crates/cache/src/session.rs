@@ -17,9 +17,10 @@ use crate::values::Incoming;
 use gets::Keys;
 use holdfast_cache_client::protocol::words::{Words, find};
 use holdfast_cache_client::protocol::{self, LINE_BYTES_MAX, LINE_TOO_LONG};
+use holdfast_env::trial::Knob;
 
 /// Answers past which a session lets them be sent before it goes on.
-pub const OUT_BYTES_FULL: usize = 256 << 10;
+pub static OUT_BYTES_FULL: Knob = Knob::new("cache.out-bytes-full", 256 << 10, &[1, 50, 3000]);
 
 #[derive(Default)]
 pub struct Session {
@@ -114,9 +115,13 @@ impl Session {
         let mut at = 0;
         batch.answers_at = None;
         let wants = loop {
-            let full =
-                if engine.shared.settings.ablation.unbatched_sends { 1 } else { OUT_BYTES_FULL };
+            let full = if engine.shared.settings.ablation.unbatched_sends {
+                1
+            } else {
+                OUT_BYTES_FULL.size()
+            };
             if out.len() >= full {
+                OUT_BYTES_FULL.cross();
                 break Wants::Drain;
             }
             match &mut self.state {

@@ -82,7 +82,7 @@ impl Absences {
         if away.owed.len() > OWED_MAX.size() {
             OWED_MAX.cross();
             away.owed.clear();
-            away.is_cold = true;
+            away.is_cold = !planted!("cache.overflow-forgotten");
         }
         if !self.is_away(server) {
             self.epochs[server as usize].fetch_add(1, Ordering::AcqRel);
@@ -142,7 +142,7 @@ impl Absences {
     pub fn return_failed(&self, server: u32, requests: Vec<Vec<u8>>) {
         let mut away = self.away(server);
         away.is_returning = false;
-        for request in requests {
+        for request in requests.into_iter().filter(|_| !planted!("cache.failed-return-forgets")) {
             if request == FLUSH {
                 away.is_cold = true;
             } else {

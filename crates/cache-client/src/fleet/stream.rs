@@ -2,6 +2,7 @@
 
 use super::{Fleet, Outcome, TIMED_DATAGRAMS_MAX, Timer};
 use crate::wire::{self, Broken, Fit, Scan};
+use holdfast_env::planted;
 use std::collections::VecDeque;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -217,7 +218,7 @@ impl Fleet {
             }
             self.window.grow(cost);
             self.answered(number, answer, done);
-            if fit == Fit::Last {
+            if fit == Fit::Last && !planted!("cache.errors-are-trusted") {
                 return Err(Broken);
             }
             used += len;

@@ -7,10 +7,11 @@ use super::recent::Recent;
 use crate::fleet::{Fleet, Outcome, Request, Transport};
 use crate::protocol::TOO_LARGE;
 use crate::wire::{self, BODY_BYTES, KEY_BYTES_MAX, Shape, push_number};
+use holdfast_env::trial::Knob;
 use std::sync::Arc;
 
 /// Keys of one request to a server.
-const KEYS_MAX: usize = 100;
+static KEYS_MAX: Knob = Knob::new("cache-client.route-keys", 100, &[1, 2, 7]);
 /// What one answer to a client may take: a get of very many keys must not take all memory.
 const REPLY_BYTES_MAX: usize = 64 << 20;
 /// A longer expiry is a date in memcached's eyes.
@@ -328,9 +329,10 @@ impl Router {
             group.keys.extend_from_slice(key);
             group.count += 1;
             // The next key of this server begins a new request.
-            if group.count as usize >= KEYS_MAX
+            if u64::from(group.count) >= KEYS_MAX.get()
                 || group.keys.len() + verb.len() > BODY_BYTES - KEY_BYTES_MAX - 3
             {
+                KEYS_MAX.cross();
                 self.group_of[server as usize] = NO_GROUP;
             }
         }

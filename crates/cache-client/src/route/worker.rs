@@ -8,6 +8,7 @@ use crate::links::Links;
 use holdfast_base::{Error, Result};
 use holdfast_env::poll::{Event, Events, Interest, Poller, Waker};
 use holdfast_env::sockets;
+use holdfast_env::trial::Knob;
 use std::collections::VecDeque;
 use std::io;
 use std::net::TcpListener;
@@ -19,11 +20,11 @@ use std::time::Duration;
 const EVENTS: usize = 512;
 const RECEIVE_BYTES: usize = 64 << 10;
 /// Commands of one connection that wait for servers: then it is not read from.
-const COMMANDS_MAX: usize = 1024;
+static COMMANDS_MAX: Knob = Knob::new("cache-client.route-commands", 1024, &[1, 2, 5]);
 /// The same in bytes, of the commands and, as far as can be foreseen, of their answers.
-const WAITING_BYTES_MAX: usize = 4 << 20;
+static WAITING_BYTES_MAX: Knob = Knob::new("cache-client.route-waiting", 4 << 20, &[1, 1000]);
 /// Answers that a client does not take: then it is not read from, either.
-const UNSENT_BYTES_MAX: usize = 1 << 20;
+static UNSENT_BYTES_MAX: Knob = Knob::new("cache-client.route-unsent", 1 << 20, &[1, 1000]);
 /// What a connection's answers are taken to be long until some were seen.
 const ANSWER_BYTES_GUESS: usize = 1 << 20;
 /// A thread without anything to do looks at its clock so often, for its statistics.
@@ -363,7 +364,7 @@ impl Worker {
 
 /// Moves answers that are ready behind those that are being sent, as many as may wait there.
 fn take_answers(connection: &mut Connection, router: &mut Router) {
-    while connection.out.len() - connection.sent <= UNSENT_BYTES_MAX
+    while connection.out.len() - connection.sent <= UNSENT_BYTES_MAX.size()
         && let Some((reply, used)) = connection.replies.front().copied()
         && router.is_ready(reply)
     {
@@ -381,8 +382,8 @@ fn take_answers(connection: &mut Connection, router: &mut Router) {
 
 /// Whether a connection has enough to do.
 fn is_busy(connection: &Connection) -> bool {
-    connection.replies.len() >= COMMANDS_MAX
-        || connection.waiting_bytes > WAITING_BYTES_MAX
-        || connection.replies.len() * connection.answer_bytes > WAITING_BYTES_MAX
-        || connection.out.len() - connection.sent > UNSENT_BYTES_MAX
+    connection.replies.len() >= COMMANDS_MAX.size()
+        || connection.waiting_bytes > WAITING_BYTES_MAX.size()
+        || (connection.replies.len() * connection.answer_bytes) > WAITING_BYTES_MAX.size()
+        || connection.out.len() - connection.sent > UNSENT_BYTES_MAX.size()
 }

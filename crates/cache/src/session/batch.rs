@@ -6,9 +6,10 @@ use crate::large::Large;
 use crate::out::{Out, digits_of};
 use crate::store::{Lookup, Probe, Seen};
 use holdfast_env::arena::SLACK_BYTES;
+use holdfast_env::trial::Knob;
 
 /// Keys whose lines are loaded at once.
-pub(super) const BATCH: usize = 128;
+pub(super) static BATCH: Knob = Knob::new("cache.get-batch", 128, &[1, 2, 5]);
 
 /// One key of a get.
 #[derive(Clone, Copy, Default)]
@@ -33,8 +34,8 @@ pub struct Batch {
 impl Default for Batch {
     fn default() -> Batch {
         Batch {
-            entries: Vec::with_capacity(BATCH),
-            probes: Vec::with_capacity(BATCH),
+            entries: Vec::with_capacity(BATCH.usual() as usize),
+            probes: Vec::with_capacity(BATCH.usual() as usize),
             suffix: Suffix::default(),
             answers_at: None,
         }

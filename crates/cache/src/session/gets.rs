@@ -9,14 +9,15 @@ use crate::out::Out;
 use holdfast_cache_client::protocol::words::{Words, word_end};
 use holdfast_cache_client::protocol::{self, BAD_KEY, KEY_BYTES_MAX};
 use holdfast_env::planted;
+use holdfast_env::trial::Knob;
 
 /// Of an item, its key and value apart.
 const HEAD_BYTES: usize = 8;
 /// Items that are loaded while one is copied: about what a core can wait for at once, so that
 /// loading goes on behind the copying and neither waits for the other.
-const AHEAD: usize = 12;
+static AHEAD: Knob = Knob::new("cache.get-ahead", 12, &[1, 2]);
 /// The same within one batch of gets.
-const OUT_BYTES_MAX: usize = 1 << 20;
+static OUT_BYTES_MAX: Knob = Knob::new("cache.out-bytes-max", 1 << 20, &[100, 4000]);
 /// Of a value: the processor goes on with what lies in order.
 const PREFETCH_BYTES_MAX: usize = 256;
 /// Large values up to this are answered at once; longer ones piece by piece as they are taken.
@@ -53,7 +54,8 @@ impl Session {
         if settings.users.is_some() && !self.authenticated || settings.ablation.unbatched_sends {
             return;
         }
-        while batch.entries.len() < BATCH {
+        let most = BATCH.size();
+        while batch.entries.len() < most {
             let rest = &input[*at..len];
             if !rest.starts_with(b"get ") {
                 return;
@@ -148,7 +150,7 @@ impl Session {
             if key.len() > KEY_BYTES_MAX {
                 return self.refuse_keys(engine, batch, input, at, out);
             }
-            if get.touch.is_some() && out.len() >= OUT_BYTES_FULL {
+            if get.touch.is_some() && out.len() >= OUT_BYTES_FULL.size() {
                 return Keys::Drain;
             }
             if get.touch.is_some() {
@@ -164,10 +166,11 @@ impl Session {
                 *at = end;
                 continue;
             }
-            if batch.entries.len() == BATCH {
+            if batch.entries.len() >= BATCH.size() {
+                BATCH.cross();
                 let resume = self.flush(engine, batch, input, out);
                 *at = resume.unwrap_or(start);
-                if resume.is_some() || out.len() >= OUT_BYTES_FULL {
+                if resume.is_some() || out.len() >= OUT_BYTES_FULL.size() {
                     return Keys::Drain;
                 }
             }
@@ -271,23 +274,26 @@ impl Session {
         batch.probes.clear();
         // Items tend to be as long as the one before.
         let value_bytes = batch.suffix.len.min(PREFETCH_BYTES_MAX);
+        let (ahead, most) = (AHEAD.size(), OUT_BYTES_MAX.size());
         let probe = |engine: &Engine, entry: &Entry| {
             engine.store.probe(entry.hash, HEAD_BYTES + entry.len as usize + value_bytes)
         };
-        batch.probes.extend(batch.entries.iter().take(AHEAD).map(|entry| probe(engine, entry)));
+        batch.probes.extend(batch.entries.iter().take(ahead).map(|entry| probe(engine, entry)));
         let (mut hits, mut misses) = (0, 0);
         let mut resume = None;
         // The last get in the batch, if its end has not come yet, starts here.
         let open = batch.entries.iter().rposition(|e| e.end).map_or(0, |i| i + 1);
         for i in 0..batch.entries.len() {
-            if let Some(entry) = batch.entries.get(i + AHEAD) {
+            if let Some(entry) = batch.entries.get(i + ahead) {
+                AHEAD.cross();
                 batch.probes.push(probe(engine, entry));
             }
             if i == open && (open > 0 || batch.answers_at.is_none()) {
                 batch.answers_at = Some(out.len());
             }
             let entry = batch.entries[i];
-            let stop = if out.len() >= OUT_BYTES_MAX {
+            let stop = if out.len() >= most {
+                OUT_BYTES_MAX.cross();
                 Some(Get { with_cas: entry.with_cas, touch: None })
             } else {
                 None
@@ -380,7 +386,7 @@ impl Session {
     pub(super) fn send_on(&mut self, engine: &mut Engine, out: &mut Out) -> bool {
         let State::Sending(sending) = &mut self.state else { return true };
         let pieces = sending.large.pieces(&engine.store);
-        while sending.next < pieces && out.len() < OUT_BYTES_FULL {
+        while sending.next < pieces && out.len() < OUT_BYTES_FULL.size() {
             let key = sending.large.key(sending.next);
             engine.scratch.clear();
             if !engine.store.read_piece(&mut engine.writer, &key, &mut engine.scratch) {
