@@ -2,6 +2,8 @@
 //! connection says and what that means is the core's; this file dials, moves bytes, keeps time,
 //! and calls back. Callbacks run on its thread: they must not wait.
 
+mod greeting;
+
 use super::core::{Finished, PeerConnection, kind_of};
 use super::dial;
 use super::{PeerDone, PeerRequest, Peers};
@@ -9,12 +11,12 @@ use crate::net::OP_YIELD;
 use crate::net::link::Link;
 use crate::net::mailbox::Mailbox;
 use crate::net::meter::Meter;
-use crate::net::proof::{Handshake, Role};
+use crate::net::proof::Handshake;
 use crate::net::socket::Wait;
-use crate::{Clock, RealRng, Secrets, tasks};
+use crate::{Clock, Secrets, tasks};
 use holdfast_base::{Error, Result};
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
-use std::io::{self, IoSlice};
+use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -483,58 +485,6 @@ impl Reactor {
             }
             _ => {}
         }
-    }
-
-    /// The way is there: greets, where there is a secret to prove.
-    fn connected(&mut self, number: u32, link: Link) {
-        let Some(peer) = self.peers.get_mut(&number) else { return };
-        let secrets = self.shared.secrets.clone();
-        if secrets.is_empty() {
-            peer.state = State::Connected { link };
-            return self.touched.push(number);
-        }
-        let handshake = Box::new(Handshake::new(secrets, Role::Node, &RealRng));
-        let until_ns = self.now_ns + DIAL_NS;
-        peer.state = State::Greeting { link, handshake, until_ns };
-        peer.interest = libc::EPOLLIN as u32;
-        let State::Greeting { link, .. } = &peer.state else { return };
-        let (raw, token) = (link.socket.raw(), token(number, peer.attempt));
-        let watched = watch(&self.epoll, libc::EPOLL_CTL_MOD, raw, peer.interest, token);
-        if let Err(e) = watched.map_err(Error::from).and_then(|()| self.say_greeting(number)) {
-            self.broken(number, &e);
-        }
-    }
-
-    /// Sends what the handshake has to say: so little that a socket without anything else in it
-    /// takes it whole.
-    fn say_greeting(&mut self, number: u32) -> Result<()> {
-        let Some(peer) = self.peers.get_mut(&number) else { return Ok(()) };
-        let State::Greeting { link, handshake, .. } = &mut peer.state else { return Ok(()) };
-        let said = handshake.output();
-        match said.is_empty() || link.send(&[IoSlice::new(&said)], None, false)? == said.len() {
-            true => Ok(()),
-            false => Err(Error::retry("greet: the connection takes nothing")),
-        }
-    }
-
-    /// One receive of a greeting's answer.
-    fn greet(&mut self, number: u32) -> Result<()> {
-        let Some(peer) = self.peers.get_mut(&number) else { return Ok(()) };
-        let State::Greeting { link, handshake, .. } = &mut peer.state else { return Ok(()) };
-        let received = match link.receive(&mut self.buffer, Wait::No, &mut Vec::new()) {
-            Ok(0) => return Err(Error::retry("it was closed")),
-            Ok(received) => received,
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-            Err(e) => return Err(e.into()),
-        };
-        if !handshake.received(&self.buffer[..received])? {
-            return self.say_greeting(number);
-        }
-        if let State::Greeting { link, .. } = std::mem::replace(&mut peer.state, State::Idle) {
-            peer.state = State::Connected { link };
-            self.touched.push(number);
-        }
-        Ok(())
     }
 
     /// One receive, and what it completed.
