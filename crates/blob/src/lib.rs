@@ -33,7 +33,7 @@ pub use model::{
 pub use needle::Trailer;
 pub use photo::{PHOTO_BYTES_MAX, PHOTO_PIXELS_MAX, PhotoSizes, scale};
 pub use prober::{PROBE_MS, Prober};
-pub use read::ObjectReader;
+pub use read::{ObjectReader, READ_BYTES};
 pub use rebuild::{Rebuilt, Verified};
 pub use seal::seal_log;
 pub use service::{Answer, Blobs, BlobsOptions, Failure};

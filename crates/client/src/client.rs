@@ -115,6 +115,10 @@ impl Client {
         self.ask(wire::OP_STATUS, &())
     }
 
+    pub fn held(&mut self) -> Result<wire::admin::Held> {
+        self.ask(wire::OP_HELD, &())
+    }
+
     /// Whether the answer that came last may be old: its node had not heard from the log for a
     /// while, because it is cut off, or deposed, or the log's host is away.
     pub fn is_stale(&self) -> bool {

@@ -47,6 +47,9 @@ pub const OP_CATCH_UP: u16 = 0x0008;
 /// a client goes on there when the one that it talks to dies.
 pub const OP_NODES: u16 = 0x0009;
 
+/// `HELD`: empty; answered with [`admin::Held`].
+pub const OP_HELD: u16 = 0x000b;
+
 /// `REGION`: empty, over a Unix socket only; answered with [`chunk::RegionOffer`] and the
 /// region's descriptor.
 pub const OP_REGION: u16 = 0x0101;

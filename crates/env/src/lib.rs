@@ -3,6 +3,7 @@
 //! simulation can stand in for the machine.
 
 pub mod arena;
+pub mod budget;
 pub mod buf;
 pub mod clock;
 pub mod disk;
@@ -21,6 +22,7 @@ pub mod tasks;
 pub mod tls;
 pub mod trial;
 
+pub use budget::{Asker, Budget};
 pub use clock::{Clock, RealClock};
 pub use disk::{Disk, File, RealDisk};
 pub use region::{Region, RegionMut, RegionSlice};

@@ -58,6 +58,61 @@ pub fn raise_descriptors(wanted: u64) -> io::Result<u64> {
     }
 }
 
+/// Descriptors that a server asks the system for: enough for every port's connections at once.
+pub const DESCRIPTORS_WANTED: u64 = 1 << 16;
+/// Of those that it gets, so many are left to files, to other nodes and to what starts: a quarter,
+/// within these.
+const FILE_DESCRIPTORS: (u64, u64) = (64, 4096);
+
+/// How many connections each port may have, with `limit` descriptors in all and `wanted` for each
+/// port: what files need is left alone, and the ports share the rest as they wanted it.
+pub fn share_descriptors(limit: u64, wanted: &[usize]) -> Vec<usize> {
+    let (least, most) = FILE_DESCRIPTORS;
+    let for_files = (limit / 4).clamp(least, most);
+    let (left, all) = (limit.saturating_sub(for_files), wanted.iter().sum::<usize>() as u64);
+    let share = |wanted: &usize| match left.cmp(&all) {
+        std::cmp::Ordering::Less => (left * *wanted as u64 / all.max(1)).max(1) as usize,
+        _ => *wanted,
+    };
+    wanted.iter().map(share).collect()
+}
+
+/// Makes large buffers go back to the system when they are freed, each by itself. Left to itself,
+/// the allocator learns from the first large buffer to keep them all in its heaps, where one small
+/// neighbour in use keeps a hundred mebibytes from being given back.
+pub fn return_large_buffers() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: plain calls, which set two numbers of the allocator.
+    unsafe {
+        libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE_BUFFER_BYTES);
+        libc::mallopt(libc::M_TRIM_THRESHOLD, HEAP_SPARE_BYTES);
+    }
+}
+
+/// Buffers from this size on are mapped each by itself: those of whole objects, not the slices of
+/// streams, for which the mapping would cost as much as the copying.
+const LARGE_BUFFER_BYTES: libc::c_int = 1 << 20;
+/// What a heap may keep at its end for the next request.
+const HEAP_SPARE_BYTES: libc::c_int = 16 << 20;
+
+/// Gives what the allocator has free in the middle of its heaps back to the system. Takes
+/// milliseconds: for when much became free.
+pub fn give_memory_back() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: a plain call; it only unmaps what nobody has.
+    unsafe {
+        libc::malloc_trim(HEAP_SPARE_BYTES as usize);
+    }
+}
+
+/// Memory of this machine.
+pub fn memory_bytes() -> u64 {
+    // SAFETY: plain calls without pointers.
+    let (pages, bytes) =
+        unsafe { (libc::sysconf(libc::_SC_PHYS_PAGES), libc::sysconf(libc::_SC_PAGESIZE)) };
+    pages.max(0) as u64 * bytes.max(0) as u64
+}
+
 /// Gives up root's rights for those of user `name`; nothing for who is not root.
 pub fn become_user(name: &str) -> io::Result<()> {
     let text = CString::new(name)?;
@@ -192,5 +247,24 @@ pub fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
     match path.parent() {
         Some(parent) => std::fs::File::open(parent)?.sync_all(),
         None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_have_what_they_want_or_share_what_files_leave() {
+        let wanted = [16384, 4096, 1024, 256];
+        assert_eq!(share_descriptors(DESCRIPTORS_WANTED, &wanted), wanted);
+        for limit in [100, 256, 1024, 4096, 20_000, 1 << 20] {
+            let shares = share_descriptors(limit, &wanted);
+            let all: usize = shares.iter().sum();
+            assert!(all as u64 + 50 < limit, "{limit}: {shares:?}");
+            assert!(shares.iter().all(|share| *share > 0), "{limit}: {shares:?}");
+            assert!(shares.is_sorted_by(|a, b| a >= b), "{limit}: {shares:?}");
+        }
+        assert!(share_descriptors(0, &wanted).iter().all(|share| *share == 1));
     }
 }

@@ -24,6 +24,7 @@ mod socket;
 mod tests;
 
 pub use batch::Batch;
+pub use connection::{HALF_SENT_S, SLOW_S};
 pub use inline::Inline;
 pub use link::{Link, Pages};
 pub use mailbox::Reply;
@@ -38,6 +39,7 @@ pub use server::{Counters, Server, ServerConfig};
 pub use socket::{Endpoint, Socket, Wait};
 
 use crate::region::RegionMut;
+use crate::trial::Knob;
 use holdfast_base::Error;
 use holdfast_base::frame::Header;
 
@@ -79,6 +81,13 @@ pub trait Service: Send + Sync + 'static {
     /// [`BATCH_REQUESTS_MAX`]. Those neither answered nor deferred are answered as a bug.
     fn handle(&self, batch: &mut Batch<'_>);
 
+    /// Whether another node asks, for whom there is memory when clients have used up theirs. Looks
+    /// at the head of the request alone.
+    fn is_for_nodes(&self, opcode: u16) -> bool {
+        let _ = opcode;
+        false
+    }
+
     /// [`STALE`](holdfast_base::frame::STALE) if what is answered now may be old; asked once a batch.
     fn label(&self) -> u32 {
         0
@@ -97,16 +106,16 @@ pub trait Service: Send + Sync + 'static {
 /// Connections of one server.
 pub const CONNECTIONS_MAX: usize = 16384;
 /// Requests of one batch; between batches the limits of the connection are looked at.
-pub const BATCH_REQUESTS_MAX: usize = 256;
+pub static BATCH_REQUESTS_MAX: Knob = Knob::new("net.batch-requests", 256, &[1, 2, 3]);
 /// Bodies of one batch's requests, past which no more are added; and what the answers of one batch
 /// should come to, see `Connection::batch_requests`.
-pub const BATCH_BYTES: u64 = 8 << 20;
+pub static BATCH_BYTES: Knob = Knob::new("net.batch-bytes", 8 << 20, &[1, 100, 5000]);
 /// One receive of small frames.
-pub(crate) const RECEIVE_BYTES: usize = 512 << 10;
+pub(crate) static RECEIVE_BYTES: Knob = Knob::new("net.receive", 512 << 10, &[1, 31, 33, 4096]);
 /// What a peer may have sent of one request before it is known.
-pub(crate) const STRANGER_BYTES_MAX: usize = DIRECT_BYTES_MIN + (4 << 10);
+pub(crate) const STRANGER_BYTES_MAX: usize = 20 << 10;
 /// A body of this size that is not yet complete is received where it belongs; a smaller one is
 /// waited for in the buffer, and copied.
-pub(crate) const DIRECT_BYTES_MIN: usize = 16 << 10;
+pub(crate) static DIRECT_BYTES_MIN: Knob = Knob::new("net.direct-body", 16 << 10, &[1, 2, 100]);
 /// Read beyond a direct body, in the same call: the next frame's head and meta, as a rule.
-pub(crate) const TAIL_BYTES: usize = 4 << 10;
+pub(crate) static TAIL_BYTES: Knob = Knob::new("net.tail", 4 << 10, &[1, 32, 33]);

@@ -2,6 +2,10 @@
 //! listening socket, for protocols whose libraries want one; and what the asynchronous client
 //! takes from the runtime that it is used in: sockets, time, tasks.
 
+mod places;
+
+pub use places::{Activity, Busy, Place, Places};
+
 use crate::net::{Endpoint, Link, Socket};
 use crate::tasks::{self, Task};
 use holdfast_base::{Error, Result};

@@ -4,11 +4,17 @@ use crate::service::{FileService, answer, request};
 use crate::writes::decode_or_refuse;
 use holdfast_base::codec::Encode;
 use holdfast_base::ids::StoreId;
+use holdfast_base::limits::FRAME_BODY_BYTES_MAX;
+use holdfast_base::units::format_bytes;
 use holdfast_base::{Error, Result};
 use holdfast_client::wire::admin as msg;
 use holdfast_cluster::{ChunkState, ClusterCommand, Condition, NodeState, StoreState};
+use holdfast_env::Asker;
 use holdfast_env::net::{Parts, Reply, Response};
 use std::collections::BTreeMap;
+
+/// What has to find memory for the node to do all of its work.
+const LARGEST_REQUEST: u64 = FRAME_BODY_BYTES_MAX as u64;
 
 impl FileService {
     pub fn status_now(&self) -> holdfast_base::Result<msg::Status> {
@@ -55,7 +61,29 @@ impl FileService {
 
     /// What keeps this node from all of its work; empty is well.
     pub fn conditions(&self) -> Vec<Condition> {
-        self.node.conditions()
+        let mut all = self.node.conditions();
+        if !self.budget.would_admit(0, LARGEST_REQUEST, Asker::Client) {
+            let sentence = format!(
+                "{} of the {} that clients may have are held: large requests wait until others \
+                 have taken their answers (`clients_memory`)",
+                format_bytes(self.budget.used()),
+                format_bytes(self.budget.limit())
+            );
+            all.push(Condition::new("memory", sentence));
+        }
+        all
+    }
+
+    pub(crate) fn held(&self, reply: Reply) {
+        let condition = |c: &Condition| format!("{}: {}", c.name, c.sentence);
+        let held = msg::Held {
+            limit_bytes: self.budget.limit(),
+            held_bytes: self.budget.used(),
+            peak_bytes: self.budget.peak(),
+            refused: self.budget.refused(),
+            conditions: self.conditions().iter().map(condition).collect(),
+        };
+        answer(reply, Ok((held.to_bytes(), Parts::None)));
     }
 
     pub(crate) fn status(&self, reply: Reply) {

@@ -170,7 +170,9 @@ impl FileService {
     pub(crate) fn read_raw_now(&self, view: &Namespace, meta: &[u8]) -> Result<Answer> {
         let read: msg::Read = request(meta, "read")?;
         check_bytes(read.bytes)?;
-        let Some(store) = self.store_of(view, read.chunk)? else { return Ok(Answer::Later) };
+        let Some(store) = self.store_of(view, read.chunk)? else {
+            return Ok(Answer::Later(read.bytes as u64));
+        };
         let read = store.read_raw(read.chunk, read.generation, read.offset, read.bytes as u64)?;
         let (meta, parts) = read_reply(read);
         Ok(Answer::Now(meta, parts))
@@ -186,6 +188,9 @@ impl FileService {
             (read.chunk, read.generation, read.offset, read.bytes);
         match self.node.source(&known) {
             Source::Own(store) => self.node.workers.run(move || {
+                if !reply.is_wanted() {
+                    return;
+                }
                 let raw = store.read_raw(chunk, generation, offset, bytes as u64);
                 answer(reply, raw.map(read_reply).map_err(named));
             }),
@@ -211,6 +216,9 @@ impl FileService {
         let (pointer, offset, bytes) = (read.pointer, read.offset, read.bytes);
         match self.node.source(&known) {
             Source::Own(store) => self.node.workers.run(move || {
+                if !reply.is_wanted() {
+                    return;
+                }
                 let wanted = offset..offset.saturating_add(bytes as u64);
                 let part = store
                     .read_needle_part(pointer, wanted)

@@ -182,9 +182,11 @@ impl FileService {
             Location::Inline {} => now(&reply(msg::Content::Body { crc: 0 })),
             Location::Packed { pointer } if info.size <= get.bytes_max as u64 => {
                 let Some(store) = self.store_of(view, pointer.chunk)? else {
-                    return Ok(Answer::Later);
+                    return Ok(Answer::Later(info.size));
                 };
-                let Some(read) = store.try_read_needle(pointer) else { return Ok(Answer::Later) };
+                let Some(read) = store.try_read_needle(pointer) else {
+                    return Ok(Answer::Later(info.size));
+                };
                 let read = read.map_err(|e| e.context(format_args!("get `{}`", get.path)))?;
                 let (content, parts) = self.small_content(&get, &info, read);
                 Ok(Answer::Now(reply(content).to_bytes(), parts))

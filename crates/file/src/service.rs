@@ -5,14 +5,16 @@
 use crate::peers::{is_for_nodes, not_a_node};
 use holdfast_base::codec::Decode;
 use holdfast_base::frame::{Header, STALE};
+use holdfast_base::limits::FRAME_META_BYTES_MAX;
 use holdfast_base::{Error, Result};
 use holdfast_client::wire;
 use holdfast_cluster::{Namespace, Node};
+use holdfast_env::local::memory_bytes;
 use holdfast_env::net::{
     Batch, Body, BodyTarget, ConnectionId, Parts, Reply, Response, Service, Who,
 };
-use holdfast_env::planted;
 use holdfast_env::region::Region;
+use holdfast_env::{Budget, planted};
 use holdfast_log::LogHost;
 use std::sync::Arc;
 
@@ -26,20 +28,33 @@ pub struct FileService {
     pub(crate) log_host: Arc<LogHost>,
     /// Takes orders that only a development cluster should.
     pub(crate) dev: bool,
+    /// What this process may hold for its clients; to say how much it does.
+    pub(crate) budget: Arc<Budget>,
 }
 
 /// What becomes of a request.
 pub(crate) enum Answer {
     Now(Vec<u8>, Parts),
-    /// Has to wait: handed to [`FileService::later`] once the lock is given back.
-    Later,
+    /// Has to wait, and takes up to so many bytes for its answer: handed to
+    /// [`FileService::later`] once the lock is given back.
+    Later(u64),
 }
 
 impl FileService {
     pub fn new(node: Arc<Node>, region: Option<Arc<Region>>) -> FileService {
         let started_ns = node.machine.clock.monotonic_ns();
         let log_host = Arc::new(LogHost::new(node.log.clone()));
-        FileService { node, region, started_ns, tails: Default::default(), log_host, dev: false }
+        let budget = Budget::new(Budget::default_bytes(memory_bytes()));
+        let tails = Default::default();
+        FileService { node, region, started_ns, tails, log_host, dev: false, budget }
+    }
+
+    pub fn with_budget(self, budget: Arc<Budget>) -> FileService {
+        FileService { budget, ..self }
+    }
+
+    pub fn budget(&self) -> &Arc<Budget> {
+        &self.budget
     }
 
     /// Takes orders that only a development cluster should, too.
@@ -57,7 +72,7 @@ impl FileService {
             wire::OP_UNCLOSED => self.unclosed(view),
             wire::OP_CHUNK_READ => self.read_raw_now(view, meta),
             wire::OP_CHUNK_LOCATE => self.locate(view, meta),
-            _ => Ok(Answer::Later),
+            opcode => Ok(Answer::Later(answer_bytes(opcode, meta))),
         }
     }
 
@@ -77,6 +92,7 @@ impl FileService {
             wire::OP_OPEN_SESSION => self.open_session(reply),
             wire::OP_END_SESSION => self.end_session(meta, reply),
             wire::OP_STATUS => self.status(reply),
+            wire::OP_HELD => self.held(reply),
             // The log is elsewhere: its host answers, through this node.
             wire::OP_LOG_APPEND..=wire::OP_LOG_INFO if self.node.hosted.is_none() => {
                 self.ask_log_host(header.opcode, meta, reply)
@@ -105,6 +121,10 @@ impl Service for FileService {
         BodyTarget::Buffer
     }
 
+    fn is_for_nodes(&self, opcode: u16) -> bool {
+        is_for_nodes(opcode)
+    }
+
     fn label(&self) -> u32 {
         if self.node.is_behind() { STALE } else { 0 }
     }
@@ -130,7 +150,7 @@ impl Service for FileService {
                     Ok(Answer::Now(meta, parts)) => {
                         batch.reply(i, |out| out.extend_from_slice(&meta), parts)
                     }
-                    Ok(Answer::Later) => later.push(i),
+                    Ok(Answer::Later(bytes)) => later.push((i, bytes)),
                     Err(e) => batch.reply_error(i, &e),
                 }
             }
@@ -142,7 +162,7 @@ impl Service for FileService {
             }
             return;
         }
-        for i in later {
+        for (i, answer_bytes) in later {
             let header = *batch.header(i);
             if is_for_nodes(header.opcode)
                 && batch.who() != Who::Node
@@ -151,9 +171,23 @@ impl Service for FileService {
                 batch.reply_error(i, &not_a_node(header.opcode));
                 continue;
             }
-            let (body, reply) = (batch.take_body(i), batch.defer(i));
+            // Else it comes again.
+            let Some(reply) = batch.defer_expecting(i, answer_bytes) else { continue };
+            let body = batch.take_body(i);
             self.later(&header, batch.meta(i), body, reply);
         }
+    }
+}
+
+/// Memory that the answer to a request may take that has to wait: known before the work is begun.
+fn answer_bytes(opcode: u16, meta: &[u8]) -> u64 {
+    match opcode {
+        // What cannot be decoded is refused with a sentence.
+        wire::OP_CHUNK_READ_OBJECT => {
+            request::<wire::chunk::ReadObject>(meta, "").map_or(0, |read| read.bytes as u64)
+        }
+        wire::OP_LOG_READ => FRAME_META_BYTES_MAX as u64,
+        _ => 0,
     }
 }
 

@@ -5,6 +5,8 @@ use holdfast_base::limits::CHUNK_BYTES;
 use holdfast_base::node::StorageClass;
 use holdfast_base::units::MIB;
 use holdfast_base::{Error, Result};
+use holdfast_env::Budget;
+use holdfast_env::local::memory_bytes;
 use serde::Deserialize;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -63,6 +65,10 @@ config! {
     cache_port: u16 = "11211";
     /// What the cache may keep.
     cache_memory: String = r#""64M""#;
+    /// What the process may hold for its clients, all connections together: answers not yet taken,
+    /// half-received bodies, reads under way; "0" for a sixteenth of the machine's memory, 64M to
+    /// 2G.
+    clients_memory: String = r#""0""#;
     /// Size of the `dram` tier; "0" for none. Memory is taken as it is used.
     dram: String = r#""1G""#;
     /// Take the `dram` tier's memory at the start: a slower start, and no write waits for memory.
@@ -178,6 +184,7 @@ impl Config {
             )));
         }
         for (key, size) in [
+            ("clients_memory", &self.clients_memory),
             ("dram", &self.dram),
             ("scrub", &self.scrub),
             ("capacity", &self.capacity),
@@ -190,6 +197,14 @@ impl Config {
             ("chunk", &self.chunk),
         ] {
             bytes(key, size)?;
+        }
+        let least = holdfast_env::budget::BYTES_MIN;
+        if (1..least).contains(&bytes("clients_memory", &self.clients_memory)?) {
+            return Err(Error::invalid(format!(
+                "`clients_memory = \"{}\"`: the largest requests need {} or more; or \"0\"",
+                self.clients_memory,
+                holdfast_base::units::format_bytes(least)
+            )));
         }
         if let Err(why) = self.s3_class.parse::<StorageClass>() {
             return Err(Error::invalid(format!("`s3_class = \"{}\"`: {why}", self.s3_class)));
@@ -210,6 +225,13 @@ impl Config {
             return Err(Error::invalid(format!("`reactors = {}`: use at most 64", self.reactors)));
         }
         Ok(())
+    }
+
+    pub fn clients_bytes(&self) -> u64 {
+        match bytes("clients_memory", &self.clients_memory).unwrap_or(0) {
+            0 => Budget::default_bytes(memory_bytes()),
+            bytes => bytes,
+        }
     }
 
     pub fn dram_bytes(&self) -> u64 {
@@ -307,6 +329,7 @@ mod tests {
             ("join = \"10.1.2.3:7400\"", "insecure = true"),
             ("join = \"elsewhere:7400\"", "another machine"),
             ("dram = \"lots\"", "`dram"),
+            ("clients_memory = \"1M\"", "64"),
             ("workers = 0", "1 to 256"),
             ("link = \"fast\"", "`link"),
             ("chunk = \"65M\"", "1M to 64M"),

@@ -4,11 +4,11 @@ use crate::output::Output;
 use holdfast_base::units::format_bytes;
 use holdfast_base::{Error, Result};
 use holdfast_client::Client;
-use holdfast_client::wire::admin::Status;
+use holdfast_client::wire::admin::{Held, Status};
 use serde_json::json;
 use std::path::Path;
 
-fn object(status: &Status) -> serde_json::Value {
+fn object(status: &Status, held: Option<&Held>) -> serde_json::Value {
     let stores: Vec<_> = status
         .stores
         .iter()
@@ -28,11 +28,18 @@ fn object(status: &Status) -> serde_json::Value {
         "unclosed": status.unclosed, "index": status.index.0,
         "digest": format!("{:016x}", status.digest), "log": "embedded, one copy",
         "stores": stores, "findings": status.findings,
+        "clients": held.map(|held| json!({
+            "limit_bytes": held.limit_bytes, "held_bytes": held.held_bytes,
+            "peak_bytes": held.peak_bytes, "refused": held.refused,
+        })),
+        "conditions": held.map(|held| &held.conditions),
     })
 }
 
 pub fn status(client: &mut Client, out: &mut Output) -> Result<()> {
     let status = client.status()?;
+    // A node of an older build does not know.
+    let held = client.held().ok();
     let text = || {
         let mut text = format!(
             "node {} runs holdfast {} since {} s\n{} files in {} directories, {}\nlog: embedded, one copy; {} entries, digest {:016x}",
@@ -57,6 +64,18 @@ pub fn status(client: &mut Client, out: &mut Output) -> Result<()> {
                 s.fills_in_s.map(forecast).unwrap_or_default()
             ));
         }
+        if let Some(held) = &held {
+            text.push_str(&format!(
+                "\nclients: {} of {} held for them, {} at most",
+                format_bytes(held.held_bytes),
+                format_bytes(held.limit_bytes),
+                format_bytes(held.peak_bytes)
+            ));
+            if held.refused > 0 {
+                text.push_str(&format!(", {} waits for memory", held.refused));
+            }
+            held.conditions.iter().for_each(|said| text.push_str(&format!("\n{said}")));
+        }
         if status.unclosed > 0 {
             text.push_str(&format!("\n{} unclosed files: `holdfast fs unclosed`", status.unclosed));
         }
@@ -65,7 +84,7 @@ pub fn status(client: &mut Client, out: &mut Output) -> Result<()> {
         }
         text
     };
-    out.line(text, || object(&status))
+    out.line(text, || object(&status, held.as_ref()))
 }
 
 /// A store that is full sooner than this is worth a word.

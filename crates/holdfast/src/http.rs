@@ -11,10 +11,13 @@ use axum::routing::get;
 use holdfast_base::Result;
 use holdfast_client::wire::admin::{Status, Store};
 use holdfast_cluster::Condition;
-use holdfast_env::runtime::{self, Runtime};
-use holdfast_env::{Secret, planted};
+use holdfast_env::runtime::{self, Places, Runtime};
+use holdfast_env::{Budget, Secret, planted};
 use holdfast_file::FileService;
+use holdfast_s3::door::{self, Terms};
 use holdfast_s3::{Hot, HotCounts};
+use hyper_util::rt::TokioIo;
+use hyper_util::service::TowerToHyperService;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -23,6 +26,7 @@ use prometheus_client::registry::Registry;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 
 /// What else counts, if the node runs it: the cache's store and what its threads share, and S3's
 /// cache of objects.
@@ -31,20 +35,37 @@ pub type Faces =
 
 type Sources = (Arc<FileService>, Faces);
 
+/// Until the next attempt to accept after one that failed.
+const ACCEPT_REST: Duration = Duration::from_millis(10);
+/// Connections of this port: scrapers and load balancers, each with one or two.
+pub const CONNECTIONS_MAX: usize = 256;
+/// For the head of a request, and for taking an answer: both are a few kilobytes.
+const PATIENCE: Duration = Duration::from_secs(10);
+
 pub fn start(
     address: SocketAddr,
     service: Arc<FileService>,
     faces: Faces,
     secret: &Secret,
+    (connections, budget): (usize, &Arc<Budget>),
 ) -> Result<Runtime> {
+    let places = Places::new(connections);
+    let terms = Terms { head: PATIENCE, stall: PATIENCE, places, budget: budget.clone() };
     let router = Router::new()
         .route("/health", get(health))
         .route("/metrics", get(metrics))
         .layer(middleware::from_fn_with_state(secret.clone(), admit))
         .with_state((service, faces));
     runtime::serve("http", address, move |listener| async move {
-        // Ends with the runtime; an accept error is retried inside.
-        let _ = axum::serve(listener, router).await;
+        loop {
+            let Ok((stream, _)) = listener.accept().await else {
+                // Out of descriptors, or the client is gone again.
+                runtime::sleep(ACCEPT_REST).await;
+                continue;
+            };
+            let service = TowerToHyperService::new(router.clone());
+            door::serve(TokioIo::new(stream), service, &terms);
+        }
     })
 }
 
@@ -75,7 +96,7 @@ async fn metrics(State((service, faces)): State<Sources>) -> impl IntoResponse {
     match service.status_now() {
         Ok(status) => {
             let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-            ([("content-type", kind)], render(&status, &faces)).into_response()
+            ([("content-type", kind)], render(&status, service.budget(), &faces)).into_response()
         }
         Err(e) => (StatusCode::SERVICE_UNAVAILABLE, format!("{e}\n")).into_response(),
     }
@@ -85,7 +106,7 @@ type Labels = Vec<(&'static str, String)>;
 type Value = fn(&Store) -> u64;
 
 /// The status in Prometheus' words.
-fn render(status: &Status, (cache, hot): &Faces) -> String {
+fn render(status: &Status, held: &Budget, (cache, hot): &Faces) -> String {
     let mut registry = Registry::with_prefix("holdfast");
     let mut gauge = |name: &str, help: &str, value: u64| {
         let gauge = Gauge::<i64>::default();
@@ -97,9 +118,15 @@ fn render(status: &Status, (cache, hot): &Faces) -> String {
     gauge("file_bytes", "Bytes of all files", status.bytes);
     gauge("unclosed_files", "Files begun and not closed", status.unclosed);
     gauge("findings", "What doctor would show", status.findings.len() as u64);
+    gauge("clients_memory_bytes", "What may be held for clients", held.limit());
+    gauge("clients_held_bytes", "What is held for clients now", held.used());
+    gauge("clients_held_bytes_peak", "The most that was held for clients", held.peak());
     gauge("uptime_ms", "Milliseconds since the start", status.uptime_ms);
     let entries = Counter::<u64, AtomicU64>::default();
     entries.inc_by(status.index.0);
+    let refused = Counter::<u64, AtomicU64>::default();
+    refused.inc_by(held.refused());
+    registry.register("clients_refused", "How often a client waited for memory", refused);
     registry.register("log_entries", "Entries of the namespace topic applied", entries);
     let per_store: [(&str, &str, Value); 6] = [
         ("store_capacity_bytes", "Capacity of a store", |s| s.capacity_bytes),

@@ -7,7 +7,7 @@ use holdfast_base::{Error, Result};
 use holdfast_cache_client::fleet;
 use holdfast_cache_client::route::{Plan, PoolPlan, Server, Settings, VERSION};
 use holdfast_cache_client::{Hashing, Member, Transport};
-use holdfast_env::{RealClock, signals};
+use holdfast_env::{RealClock, local, signals};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -267,6 +267,8 @@ pub fn run(options: &Options, out: &mut Output) -> Result<()> {
             "holdfast: warning: the caches behind `{address}` can be read and written by whoever reaches it"
         );
     }
+    // Clients', servers' and a few more; with less, those that come too many wait.
+    let _ = local::raise_descriptors(local::DESCRIPTORS_WANTED.max(2 * options.connections as u64));
     let server = Server::start(plan, settings, Arc::new(RealClock::new()))?;
     let addresses: Vec<String> = server.addresses().iter().map(SocketAddr::to_string).collect();
     out.line(

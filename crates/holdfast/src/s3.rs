@@ -28,6 +28,7 @@ pub fn start(
     data: &Path,
     node: &Arc<Node>,
     secret: &Secret,
+    limits: Limits,
 ) -> Result<Option<S3>> {
     let Some(address) = config.address(config.s3_port) else { return Ok(None) };
     let doing = |e: Error| e.context("start S3 (`s3_port`, 0 for none)");
@@ -37,7 +38,7 @@ pub fn start(
     let endpoint = format!("http://{address}");
     let credentials = holdfast_s3::find_or_make(&*node.machine.disk, data, &blobs, &endpoint);
     let credentials = credentials.map_err(doing)?;
-    let limits = Limits { hot_bytes: config.s3_hot_bytes(), ..Limits::default() };
+    let limits = Limits { hot_bytes: config.s3_hot_bytes(), ..limits };
     let server = Server::start(address, blobs.clone(), limits).map_err(doing)?;
     Ok(Some(S3 { blobs, server, credentials }))
 }

@@ -13,9 +13,10 @@ use holdfast_cluster::{Keeper, KeeperOptions, Machine, Member, MemberOptions, No
 use holdfast_env::net::{Meter, NoPeers, Server, ServerConfig, TcpPeers};
 use holdfast_env::region::Region;
 use holdfast_env::tasks::{self, Stop};
-use holdfast_env::{Disk, RealClock, RealDisk, RealRng, Rng, Secret, local, signals};
+use holdfast_env::{Budget, Disk, RealClock, RealDisk, RealRng, Rng, Secret, local, signals};
 use holdfast_file::FileService;
 use holdfast_log::FoldOptions;
+use holdfast_s3::Limits;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,6 +43,9 @@ pub fn run(up: &Up, join: Option<&str>, secret: Option<&Path>, out: &mut Output)
         config.check()?;
     }
     let (secret, new) = secrets::of_node(&up.data, secret, &config.join)?;
+    let places = Places::of_ports()?;
+    local::return_large_buffers();
+    let budget = Budget::new(config.clients_bytes());
     let clock = Arc::new(RealClock::new());
     let meter = Arc::new(Meter::default());
     let peers = TcpPeers::guarded(clock.clone(), Some(meter.clone()), secret.clone().into())?;
@@ -58,7 +62,7 @@ pub fn run(up: &Up, join: Option<&str>, secret: Option<&Path>, out: &mut Output)
     let opening = node_config(&config, &up.data);
     let prepare = || prepare(&up.data, &config, &secret, new);
     let node = Node::open_prepared(machine.clone(), &opening, region.clone(), &prepare)?;
-    let service = FileService::new(node.clone(), region);
+    let service = FileService::new(node.clone(), region).with_budget(budget.clone());
     let service = Arc::new(if config.dev { service.for_development() } else { service });
     let server_config = ServerConfig {
         tcp: config.address(config.native_port).into_iter().collect(),
@@ -67,21 +71,25 @@ pub fn run(up: &Up, join: Option<&str>, secret: Option<&Path>, out: &mut Output)
         spin: config.spin,
         meter: Some(machine.meter.clone()),
         secret: Some(secret.clone()),
+        connections_max: places.native,
+        budget: budget.clone(),
         ..ServerConfig::default()
     };
     let server = Server::start(server_config, service.clone(), machine.clock.clone())?;
-    let cache = start_cache(&config, &machine)?;
-    let s3 = s3::start(&config, &up.data, &node, &secret)?;
+    let cache = start_cache(&config, &machine, places.cache)?;
+    let limits = Limits { connections: places.s3, budget: budget.clone(), ..Limits::default() };
+    let s3 = s3::start(&config, &up.data, &node, &secret, limits)?;
     let http = match config.address(config.http_port) {
         Some(address) => {
             let cache = cache.as_ref().map(|cache| (cache.store.clone(), cache.shared.clone()));
             let hot = s3.as_ref().map(|s3| s3.hot().clone());
-            Some(http::start(address, service.clone(), (cache, hot), &secret)?)
+            let held = (places.http, &budget);
+            Some(http::start(address, service.clone(), (cache, hot), &secret, held)?)
         }
         None => None,
     };
     let stop = Stop::new();
-    let keeper = start_keeper(&node, &config, &stop)?;
+    let keeper = start_keeper(&node, &config, budget, &stop)?;
     let member = start_member(&node, &config, &stop)?;
     let blobs = s3.as_ref().map(|s3| s3.keep_house(&stop)).transpose()?;
     announce(up, &config, &node, cache.as_ref(), s3.as_ref(), out)?;
@@ -147,11 +155,16 @@ pub fn end_with_input() -> Result<()> {
 }
 
 /// The cache; nothing if it is switched off.
-fn start_cache(config: &Config, machine: &Machine) -> Result<Option<holdfast_cache::Server>> {
+fn start_cache(
+    config: &Config,
+    machine: &Machine,
+    connections_max: usize,
+) -> Result<Option<holdfast_cache::Server>> {
     let Some(address) = config.address(config.cache_port) else { return Ok(None) };
     let settings = holdfast_cache::Settings {
         tcp: vec![address],
         memory_bytes: config.cache_bytes() as usize,
+        connections_max,
         threads: std::thread::available_parallelism().map_or(1, |cores| cores.get().min(4)),
         ..holdfast_cache::Settings::default()
     };
@@ -206,7 +219,12 @@ pub fn node_config(config: &Config, data: &Path) -> NodeConfig {
     }
 }
 
-fn start_keeper(node: &Arc<Node>, config: &Config, stop: &Stop) -> Result<tasks::Task> {
+fn start_keeper(
+    node: &Arc<Node>,
+    config: &Config,
+    budget: Arc<Budget>,
+    stop: &Stop,
+) -> Result<tasks::Task> {
     let mut keeper = Keeper::new(
         node.clone(),
         KeeperOptions {
@@ -220,8 +238,38 @@ fn start_keeper(node: &Arc<Node>, config: &Config, stop: &Stop) -> Result<tasks:
     tasks::spawn("keeper", move || {
         while !stop.sleep_until_stop(KEEP) {
             keeper.step(clock.monotonic_ns());
+            if budget.fell() {
+                local::give_memory_back();
+            }
         }
     })
+}
+
+/// Connections that each port may have.
+struct Places {
+    native: usize,
+    s3: usize,
+    cache: usize,
+    http: usize,
+}
+
+impl Places {
+    /// What each wants, or its share of the descriptors that this process gets: what files need is
+    /// left to them, so that connections cannot end writes.
+    fn of_ports() -> Result<Places> {
+        let limit = local::raise_descriptors(local::DESCRIPTORS_WANTED).map_err(|e| {
+            Error::from(e).context("ask how many descriptors this process may have")
+        })?;
+        let cache = holdfast_cache::Settings::default().connections_max;
+        let wanted = [
+            holdfast_env::net::CONNECTIONS_MAX,
+            holdfast_s3::CONNECTIONS_MAX,
+            cache,
+            http::CONNECTIONS_MAX,
+        ];
+        let shares = local::share_descriptors(limit, &wanted);
+        Ok(Places { native: shares[0], s3: shares[1], cache: shares[2], http: shares[3] })
+    }
 }
 
 /// Signs of life, leadership and repair. A node that may not be itself any more ends at once, so

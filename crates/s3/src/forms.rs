@@ -4,9 +4,9 @@
 
 use crate::access::{Access, Asked, Caller, Peer};
 use crate::incoming::broken;
-use crate::service::{Budget, Share};
 use bytes::Bytes;
 use holdfast_blob::Pair;
+use holdfast_env::budget::{Budget, Share};
 use http_body::Frame;
 use hyper::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderName};
 use hyper::{HeaderMap, Method, Request, Uri};

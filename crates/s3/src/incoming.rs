@@ -2,9 +2,10 @@
 
 use crate::errors::OrS3;
 use crate::hash::{Expected, Hashed, Hashes};
-use crate::service::{Budget, Face, Share};
+use crate::service::Face;
 use futures_core::Stream;
 use holdfast_blob::{NEEDLE_DATA_BYTES, Writer};
+use holdfast_env::budget::{Budget, Share};
 use hyper::{HeaderMap, StatusCode};
 use s3s::dto::StreamingBlob;
 use s3s::{S3Error, S3ErrorCode, S3Result, TrailingHeaders, s3_error};
@@ -33,8 +34,15 @@ pub fn take(face: &Face, bytes: u64) -> S3Result<Share> {
 }
 
 pub fn share_of(budget: &Arc<Budget>, bytes: u64) -> S3Result<Share> {
+    if bytes > budget.request_bytes_max() {
+        return Err(s3_error!(
+            EntityTooLarge,
+            "this takes {bytes} bytes of memory, more than this node has for one request \
+             (`clients_memory`)"
+        ));
+    }
     budget.take(bytes).ok_or_else(|| {
-        s3_error!(SlowDown, "too many uploads are under way: come again in a moment")
+        s3_error!(SlowDown, "other clients have all memory for now: come again in a moment")
     })
 }
 

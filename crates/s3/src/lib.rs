@@ -12,6 +12,7 @@ mod conditions;
 mod copy;
 mod cors;
 mod credentials;
+pub mod door;
 mod errors;
 mod forms;
 mod front;
@@ -37,7 +38,7 @@ pub use client::{Client, Endpoint, Request, Response, Signer, element, elements}
 pub use credentials::{Credentials, FILE as CREDENTIALS_FILE, find_or_make, random_key};
 pub use hot::{Hot, HotCounts};
 pub use lifecycle::Lifecycle;
-pub use server::{Limits, Server};
+pub use server::{CONNECTIONS_MAX, Limits, Server};
 pub use tags::percent_decode;
 
 /// The one region there is, whatever a client calls it.

@@ -15,6 +15,7 @@ use holdfast_blob::{
     Writer, version_name,
 };
 use hyper::HeaderMap;
+use hyper::body::Bytes;
 use s3s::dto::*;
 use s3s::{Body, S3Request, S3Response, S3Result, s3_error};
 
@@ -380,12 +381,13 @@ async fn read(
         return Ok(Body::from(found));
     }
     let reader = face.blobs.reader(object, wanted.clone());
-    let started = outgoing::start(reader, wanted.end - wanted.start).await?;
+    let started = outgoing::start(reader, wanted.end - wanted.start, &face.budget).await?;
     if whole
         && let Started::Whole(bytes) = &started
         && let Some(pointer) = face.hot.admits(object, headers)
     {
-        face.hot.keep(pointer, bytes);
+        // A copy: what is kept has its own limit, and this one's memory is the budget's.
+        face.hot.keep(pointer, &Bytes::copy_from_slice(bytes));
     }
     Ok(started.into_body())
 }

@@ -2,27 +2,55 @@
 //! client takes them.
 
 use bytes::Bytes;
-use holdfast_blob::{Answer, ObjectReader};
+use holdfast_base::Error;
+use holdfast_blob::{Answer, ObjectReader, READ_BYTES};
+use holdfast_env::budget::{Budget, Share};
+use holdfast_env::runtime;
 use http_body::{Frame, SizeHint};
 use s3s::Body;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
-/// What the store read, as the body owns it.
-struct Owned(holdfast_chunk::Bytes);
+/// What the store read, as the body owns it, and the memory that it takes.
+struct Owned {
+    read: holdfast_chunk::Bytes,
+    _share: Option<Share>,
+}
 
 impl AsRef<[u8]> for Owned {
     fn as_ref(&self) -> &[u8] {
-        self.0.as_slice()
+        self.read.as_slice()
     }
 }
 
 pub fn bytes_of(read: holdfast_chunk::Bytes) -> Bytes {
-    Bytes::from_owner(Owned(read))
+    Bytes::from_owner(Owned { read, _share: None })
 }
 
-type Step = (ObjectReader, Option<Answer<holdfast_chunk::Bytes>>);
+fn paid(read: holdfast_chunk::Bytes, share: Share) -> Bytes {
+    Bytes::from_owner(Owned { read, _share: Some(share) })
+}
+
+/// Time between two attempts to have memory for the next piece.
+const MEMORY_WAIT: Duration = Duration::from_millis(10);
+
+/// Waits for memory for the next piece, then reads it. Whoever does not take what is read waits
+/// with what it has, so that others get on.
+async fn next_piece(mut reader: ObjectReader, budget: Arc<Budget>) -> Step {
+    let share = loop {
+        match budget.take(READ_BYTES) {
+            Some(share) => break share,
+            None => runtime::sleep(MEMORY_WAIT).await,
+        }
+    };
+    let read = reader.next().await.map(|read| read.map(|read| paid(read, share)));
+    (reader, read)
+}
+
+type Step = (ObjectReader, Option<Answer<Bytes>>);
 
 enum State {
     Idle(ObjectReader),
@@ -33,6 +61,7 @@ enum State {
 /// A body that is read from the stores while it is sent.
 pub struct Outgoing {
     state: State,
+    budget: Arc<Budget>,
     left: u64,
 }
 
@@ -52,16 +81,23 @@ impl Started {
 }
 
 /// The bytes of a reader, of which there are `bytes`. What fits into one read is read now, so that
-/// trouble with it is an answer and not a broken connection.
-pub async fn start(mut reader: ObjectReader, bytes: u64) -> Answer<Started> {
+/// trouble with it is an answer and not a broken connection; so is it when there is no memory.
+pub async fn start(mut reader: ObjectReader, bytes: u64, budget: &Arc<Budget>) -> Answer<Started> {
+    let Some(share) = budget.take(bytes.min(READ_BYTES)) else {
+        return Err(Error::retry("read an object: other clients have all memory for now").into());
+    };
     let first = match reader.next().await {
         None => return Ok(Started::Whole(Bytes::new())),
-        Some(first) => bytes_of(first?),
+        Some(first) => paid(first?, share),
     };
     if first.len() as u64 == bytes {
         return Ok(Started::Whole(first));
     }
-    let rest = Outgoing { state: State::Idle(reader), left: bytes - first.len() as u64 };
+    let rest = Outgoing {
+        state: State::Idle(reader),
+        budget: budget.clone(),
+        left: bytes - first.len() as u64,
+    };
     Ok(Started::Streamed(Body::http_body_unsync(Chained { first: Some(first), rest })))
 }
 
@@ -102,11 +138,9 @@ impl http_body::Body for Outgoing {
         loop {
             match std::mem::replace(&mut self.state, State::Over) {
                 State::Over => return Poll::Ready(None),
-                State::Idle(mut reader) => {
-                    self.state = State::Reading(Box::pin(async move {
-                        let read = reader.next().await;
-                        (reader, read)
-                    }));
+                State::Idle(reader) => {
+                    let next = next_piece(reader, self.budget.clone());
+                    self.state = State::Reading(Box::pin(next));
                 }
                 State::Reading(mut reading) => match reading.as_mut().poll(cx) {
                     Poll::Pending => {
@@ -118,7 +152,7 @@ impl http_body::Body for Outgoing {
                     Poll::Ready((reader, Some(Ok(read)))) => {
                         self.left = self.left.saturating_sub(read.len() as u64);
                         self.state = State::Idle(reader);
-                        return Poll::Ready(Some(Ok(Frame::data(bytes_of(read)))));
+                        return Poll::Ready(Some(Ok(Frame::data(read))));
                     }
                 },
             }

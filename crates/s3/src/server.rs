@@ -4,22 +4,23 @@
 
 use crate::access::{Access, Peer};
 use crate::admin::Admin;
+use crate::door::{self, Terms};
 use crate::forms::FORM_BYTES_MAX;
 use crate::front::Ids;
 use crate::hot::Hot;
 use crate::photos::Scalers;
-use crate::service::{Budget, Face};
+use crate::service::Face;
 use crate::{cors, forms, front, native};
 use holdfast_base::Result;
 use holdfast_blob::Blobs;
-use holdfast_env::runtime::{self, Runtime, Timer};
-use holdfast_env::{RealRng, Rng};
+use holdfast_env::local::memory_bytes;
+use holdfast_env::runtime::{self, Places, Runtime, Timer};
+use holdfast_env::{Budget, RealRng, Rng};
 use http_body::{Frame, SizeHint};
 use hyper::body::{Bytes, Incoming};
-use hyper::server::conn::http1;
 use hyper::service::Service;
 use hyper::{Method, Request, Response};
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::TokioIo;
 use s3s::config::{S3Config, StaticConfigProvider};
 use s3s::service::{S3Service, S3ServiceBuilder};
 use s3s::{Body, HttpError, S3Result};
@@ -27,17 +28,16 @@ use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 /// What clients may take.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Connections at once; further ones are closed.
+    /// Connections at once; for further ones those that do least make way.
     pub connections: usize,
-    /// Memory for bodies that are being received.
-    pub upload_bytes: u64,
+    /// What this process may hold for all of its clients, on whatever port.
+    pub budget: Arc<Budget>,
     /// For the whole head of a request, from the first byte or the answer before.
     pub head: Duration,
     /// Without a byte of a body.
@@ -47,11 +47,14 @@ pub struct Limits {
     pub hot_bytes: u64,
 }
 
+/// Connections of the port.
+pub const CONNECTIONS_MAX: usize = 4096;
+
 impl Default for Limits {
     fn default() -> Limits {
         Limits {
-            connections: 4096,
-            upload_bytes: 512 << 20,
+            connections: CONNECTIONS_MAX,
+            budget: Budget::new(Budget::default_bytes(memory_bytes())),
             head: Duration::from_secs(60),
             stall: Duration::from_secs(60),
             threads: std::thread::available_parallelism()
@@ -62,10 +65,6 @@ impl Default for Limits {
         }
     }
 }
-
-/// Headers of one request, and bytes of its head.
-const HEADERS_MAX: usize = 100;
-const HEAD_BYTES_MAX: usize = 64 << 10;
 
 /// Serves until it is dropped.
 pub struct Server {
@@ -78,7 +77,6 @@ struct Door {
     service: S3Service,
     blobs: Arc<Blobs>,
     limits: Arc<Limits>,
-    connections: Arc<AtomicUsize>,
     /// Who is at the other end of a connection.
     peer: Option<Peer>,
     budget: Arc<Budget>,
@@ -88,7 +86,7 @@ struct Door {
 impl Server {
     pub fn start(address: SocketAddr, blobs: Arc<Blobs>, limits: Limits) -> Result<Server> {
         let access = Arc::new(Access { blobs: blobs.clone() });
-        let budget = Budget::new(limits.upload_bytes);
+        let budget = limits.budget.clone();
         let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
         let scalers = Arc::new(Scalers::start(cores)?);
         let hot = Arc::new(Hot::new(limits.hot_bytes));
@@ -110,14 +108,19 @@ impl Server {
             service: builder.build(),
             blobs,
             limits: Arc::new(limits),
-            connections: Arc::new(AtomicUsize::new(0)),
             peer: None,
             budget,
             ids: Arc::new(Ids::new(RealRng.next_u64())),
         };
         let threads = door.limits.threads;
+        let terms = Arc::new(Terms {
+            head: door.limits.head,
+            stall: door.limits.stall,
+            places: Places::new(door.limits.connections),
+            budget: door.budget.clone(),
+        });
         let runtimes = runtime::serve_on_threads("s3", address, threads, move |listener| {
-            let door = door.clone();
+            let (door, terms) = (door.clone(), terms.clone());
             async move {
                 loop {
                     let Ok((stream, peer)) = listener.accept().await else {
@@ -128,7 +131,7 @@ impl Server {
                     // Without it, an answer's last bytes wait for the client's.
                     let _ = stream.set_nodelay(true);
                     let door = Door { peer: Some(Peer(peer.ip())), ..door.clone() };
-                    door.admit(TokioIo::new(stream));
+                    door::serve(TokioIo::new(stream), door, &terms);
                 }
             }
         })?;
@@ -142,36 +145,6 @@ impl Server {
 
     pub fn address(&self) -> Option<SocketAddr> {
         self.runtimes.first().map(Runtime::address)
-    }
-}
-
-impl Door {
-    fn admit<I>(&self, io: TokioIo<I>)
-    where
-        TokioIo<I>: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
-    {
-        if self.connections.fetch_add(1, Ordering::AcqRel) >= self.limits.connections {
-            self.connections.fetch_sub(1, Ordering::AcqRel);
-            return;
-        }
-        let stall = self.limits.stall;
-        let connection = http1::Builder::new()
-            .timer(TokioTimer::new())
-            // A client that has said all it will say still gets its answer.
-            .half_close(true)
-            .header_read_timeout(self.limits.head)
-            .max_headers(HEADERS_MAX)
-            .max_buf_size(HEAD_BYTES_MAX)
-            .serve_connection(Patient { io, stall, timer: None }, self.clone());
-        let connections = self.connections.clone();
-        let served = runtime::spawn(async move {
-            // A client that breaks off is no news.
-            let _ = connection.await;
-            connections.fetch_sub(1, Ordering::AcqRel);
-        });
-        if served.is_err() {
-            self.connections.fetch_sub(1, Ordering::AcqRel);
-        }
     }
 }
 
@@ -283,72 +256,5 @@ impl http_body::Body for Timed {
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
-    }
-}
-
-/// A connection that ends when its client does not take what it asked for.
-struct Patient<I> {
-    io: I,
-    stall: Duration,
-    timer: Option<Timer>,
-}
-
-impl<I: hyper::rt::Read + Unpin> hyper::rt::Read for Patient<I> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: hyper::rt::ReadBufCursor<'_>,
-    ) -> Poll<std::io::Result<()>> {
-        Pin::new(&mut self.io).poll_read(cx, buf)
-    }
-}
-
-impl<I> Patient<I> {
-    fn judge(
-        &mut self,
-        cx: &mut Context<'_>,
-        written: Poll<std::io::Result<usize>>,
-    ) -> Poll<std::io::Result<usize>> {
-        if written.is_ready() {
-            self.timer = None;
-            return written;
-        }
-        let stall = self.stall;
-        match self.timer.get_or_insert_with(|| Timer::after(stall)).poll(cx) {
-            Poll::Pending => Poll::Pending,
-            Poll::Ready(()) => Poll::Ready(Err(std::io::ErrorKind::TimedOut.into())),
-        }
-    }
-}
-
-impl<I: hyper::rt::Write + Unpin> hyper::rt::Write for Patient<I> {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &[u8],
-    ) -> Poll<std::io::Result<usize>> {
-        let written = Pin::new(&mut self.io).poll_write(cx, buf);
-        self.judge(cx, written)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[std::io::IoSlice<'_>],
-    ) -> Poll<std::io::Result<usize>> {
-        let written = Pin::new(&mut self.io).poll_write_vectored(cx, bufs);
-        self.judge(cx, written)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.io.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
-        Pin::new(&mut self.io).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
-        Pin::new(&mut self.io).poll_shutdown(cx)
     }
 }

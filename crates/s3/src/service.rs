@@ -6,51 +6,20 @@ use crate::hot::Hot;
 use crate::photos::Scalers;
 use crate::{buckets, copy, listing, locks, multipart, objects, settings, tags};
 use holdfast_blob::Blobs;
+use holdfast_env::Budget;
 use s3s::dto::*;
 use s3s::{S3, S3Request, S3Response, S3Result};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What all operations share.
 #[derive(Clone)]
 pub struct Face {
     pub blobs: Arc<Blobs>,
     pub access: Arc<Access>,
-    /// Bytes that bodies under way may keep in memory.
+    /// What bodies under way, either way, may keep in memory.
     pub budget: Arc<Budget>,
     pub scalers: Arc<Scalers>,
     pub hot: Arc<Hot>,
-}
-
-/// Memory for bodies that are being received.
-pub struct Budget {
-    left: AtomicU64,
-}
-
-/// Gives its share back when dropped.
-pub struct Share {
-    budget: Arc<Budget>,
-    bytes: u64,
-}
-
-impl Budget {
-    pub fn new(bytes: u64) -> Arc<Budget> {
-        Arc::new(Budget { left: AtomicU64::new(bytes) })
-    }
-
-    /// A share of it; `None` while others have it.
-    pub fn take(self: &Arc<Self>, bytes: u64) -> Option<Share> {
-        let taken = self
-            .left
-            .try_update(Ordering::AcqRel, Ordering::Acquire, |left| left.checked_sub(bytes));
-        taken.ok().map(|_| Share { budget: self.clone(), bytes })
-    }
-}
-
-impl Drop for Share {
-    fn drop(&mut self) {
-        self.budget.left.fetch_add(self.bytes, Ordering::AcqRel);
-    }
 }
 
 pub fn caller<T>(req: &S3Request<T>) -> Caller {
@@ -158,14 +127,5 @@ mod tests {
             let absent = missing.split([',', ' ', ';']).any(|word| word == name);
             assert!(!absent, "{name} is here and is listed as missing");
         }
-    }
-
-    #[test]
-    fn memory_for_bodies_comes_back() {
-        let budget = Budget::new(10);
-        let first = budget.take(7).unwrap();
-        assert!(budget.take(4).is_none(), "others have it");
-        drop(first);
-        assert!(budget.take(10).is_some());
     }
 }

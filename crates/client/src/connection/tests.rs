@@ -1,6 +1,7 @@
 //! Client and server against each other: the protocol's promises, and what hostile peers get.
 
 mod ring;
+mod strangers;
 
 use super::*;
 use holdfast_base::frame;
@@ -27,6 +28,8 @@ const STREAM: u16 = 0x0306;
 const REFUSE: u16 = 0x0307;
 const BIG: u16 = 0x0308;
 const LONG: u16 = 0x0309;
+/// Answered with as many bytes as its meta says, once there is memory for them.
+const PAID: u16 = 0x030a;
 const REGION: u16 = crate::wire::OP_REGION;
 
 struct TestService {
@@ -79,6 +82,12 @@ impl Service for TestService {
                     let reply = batch.defer(i);
                     self.deferred.lock().unwrap().push((reply, meta));
                     self.changed.notify_all();
+                }
+                PAID => {
+                    let bytes = u64::from_le_bytes(meta.try_into().unwrap());
+                    if let Some(reply) = batch.defer_expecting(i, bytes) {
+                        reply.send(Answer::ok(Vec::new(), vec![1; bytes as usize]));
+                    }
                 }
                 DROP => drop(batch.defer(i)),
                 STREAM => {
@@ -528,10 +537,13 @@ fn the_region_is_passed_and_maps_for_reading() {
 }
 
 #[test]
-fn one_connection_too_many_is_told_so() {
+fn one_connection_too_many_is_told_so_while_all_others_are_at_work() {
     let world = world_with("many", |config| config.connections_max = 1);
     let mut first = world.connect();
     first.call(ECHO, |_| {}, &[]).unwrap();
+    first.submit(DEFER, |_| {}, &[]).unwrap();
+    first.flush().unwrap();
+    let _held = world.service.take_deferred(1);
     let error = world.connect().call(ECHO, |_| {}, &[]).unwrap_err();
     assert!(error.kind == Kind::Retry && error.message.contains("limit of 1"), "{error}");
     first.call(ECHO, |_| {}, &[]).unwrap();

@@ -33,6 +33,21 @@ codec_struct!(Status {
     findings
 });
 
+/// What a process holds for its clients, all connections together, and what keeps its node from
+/// all of its work.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Held {
+    pub limit_bytes: u64,
+    pub held_bytes: u64,
+    /// Since the start.
+    pub peak_bytes: u64,
+    /// How often somebody had to wait, or to come again, since the start.
+    pub refused: u64,
+    /// `WORD: sentence` each; empty is well.
+    pub conditions: Vec<String>,
+}
+codec_struct!(Held { limit_bytes, held_bytes, peak_bytes, refused, conditions });
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Store {
     pub id: StoreId,

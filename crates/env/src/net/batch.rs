@@ -7,6 +7,8 @@ use super::message::{Body, Parts};
 use super::out::{Address, Out};
 use super::proof::Who;
 use crate::Clock;
+use crate::budget::{Asker, Budget};
+use crate::planted;
 use crate::region::RegionMut;
 use holdfast_base::frame::{FrameKind, Header};
 use holdfast_base::{Error, Result};
@@ -20,6 +22,8 @@ pub(super) struct Request {
     pub meta: Meta,
     pub body: BodyPlace,
     pub answered: bool,
+    /// Its answer found no memory: it is handed over again later.
+    pub postponed: bool,
 }
 
 pub(super) enum Meta {
@@ -35,6 +39,30 @@ pub(super) enum BodyPlace {
 }
 
 impl Request {
+    pub fn new(header: Header, meta: Meta, body: BodyPlace) -> Request {
+        Request { header, meta, body, answered: false, postponed: false }
+    }
+
+    /// Memory of its own.
+    pub fn held_bytes(&self) -> usize {
+        let meta = if let Meta::Own(meta) = &self.meta { meta.len() } else { 0 };
+        let body = if let BodyPlace::Own(body) = &self.body { body.len() } else { 0 };
+        size_of::<Request>() + meta + body
+    }
+
+    /// The same request, without the batch's data.
+    pub fn into_own(self, data: &[u8]) -> Request {
+        let meta = match self.meta {
+            Meta::InData(range) => Meta::Own(data[range].to_vec()),
+            own => own,
+        };
+        let body = match self.body {
+            BodyPlace::InData(range) => BodyPlace::Own(data[range].to_vec()),
+            own => own,
+        };
+        Request::new(self.header, meta, body)
+    }
+
     pub fn address(&self) -> Address {
         let Header { opcode, request_id, .. } = self.header;
         Address { kind: FrameKind::Response, opcode, request_id }
@@ -57,6 +85,13 @@ pub struct Batch<'a> {
     pub(super) clock: &'a dyn Clock,
     /// Read at most once a batch, and only if a request has a deadline.
     pub(super) now_ns: Option<u64>,
+    /// What admits the answers of deferred requests; nothing in simulations.
+    pub(super) budget: Option<&'a Budget>,
+    pub(super) asker: Asker,
+    /// What the budget knows of this connection.
+    pub(super) counted_bytes: &'a mut u64,
+    /// What a postponed request wants of the budget; the first one's.
+    pub(super) wanted: Option<u64>,
 }
 
 impl<'a> Batch<'a> {
@@ -142,14 +177,35 @@ impl<'a> Batch<'a> {
         Ok(())
     }
 
-    /// Leaves the request to be answered from any thread.
+    /// Leaves the request to be answered from any thread, with a few bytes.
     pub fn defer(&mut self, i: usize) -> Reply {
-        self.defer_expecting(i, 0)
+        self.defer_admitted(i, 0)
     }
 
-    /// As [`Batch::defer`], for an answer of about so many bytes: they count against the
-    /// connection's limit from now on, so that answers cannot pile up unseen.
-    pub fn defer_expecting(&mut self, i: usize, answer_bytes: u64) -> Reply {
+    /// As [`Batch::defer`], for an answer of up to so many bytes. They are taken from the
+    /// connection's share and from the process's budget before any work is done; `None` while
+    /// they are not to be had: the request then comes again in a later batch, and the caller does
+    /// nothing about it now.
+    pub fn defer_expecting(&mut self, i: usize, answer_bytes: u64) -> Option<Reply> {
+        // Behind one that waits, everything waits: whoever asks for much gets on, too.
+        let admitted = self.wanted.is_none() && self.admit(answer_bytes);
+        if !admitted && !planted!("net.work-before-admission") {
+            self.wanted.get_or_insert(answer_bytes);
+            self.requests[i].postponed = true;
+            return None;
+        }
+        Some(self.defer_admitted(i, answer_bytes))
+    }
+
+    fn admit(&mut self, bytes: u64) -> bool {
+        let Some(budget) = self.budget.filter(|_| bytes > 0) else { return true };
+        let claimed = self.load.bytes + self.out.pending_bytes();
+        let admitted = budget.take_more(claimed, bytes, self.asker);
+        *self.counted_bytes += if admitted { bytes } else { 0 };
+        admitted
+    }
+
+    fn defer_admitted(&mut self, i: usize, answer_bytes: u64) -> Reply {
         let deadline_ns = self.deadline_ns(i);
         let to = self.answer(i);
         let header = &self.requests[i].header;
@@ -157,7 +213,8 @@ impl<'a> Batch<'a> {
         self.load.requests += 1;
         self.load.bytes += bytes;
         let key = self.waiting.insert(self.slot, self.connection, to, bytes, deadline_ns);
-        Reply { mailbox: self.mailbox.clone(), key, deadline_ns, answered: false }
+        let gone = self.load.gone.clone();
+        Reply { mailbox: self.mailbox.clone(), key, deadline_ns, answered: false, gone }
     }
 
     fn answer(&mut self, i: usize) -> Address {
@@ -170,7 +227,7 @@ impl<'a> Batch<'a> {
     /// Nothing hangs because a service forgot it.
     pub(super) fn finish(&mut self) {
         for i in 0..self.requests.len() {
-            if !self.requests[i].answered {
+            if !self.requests[i].answered && !self.requests[i].postponed {
                 let opcode = self.requests[i].header.opcode;
                 self.reply_error(
                     i,

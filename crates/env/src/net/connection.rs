@@ -1,19 +1,25 @@
 //! What the reactor knows of one connection, and of the requests that wait for an answer.
 //! Plain data and arithmetic; the reactor does the calls.
 
+use super::batch::Request;
 use super::link::Link;
 use super::mailbox::DeferredKey;
 use super::out::{Address, Out};
 use super::proof::{Guard, OP_HELLO, OP_PROVE, Who, refusal};
+use super::server::Counters;
 use super::socket::Wait;
 use super::{BATCH_BYTES, BATCH_REQUESTS_MAX, ConnectionId};
+use crate::budget::{Asker, Budget};
 use crate::region::RegionMut;
 use crate::ring::Ring;
+use crate::trial::Knob;
 use crate::{RealRng, Secret};
 use holdfast_base::frame::{FrameKind, Header};
 use holdfast_base::{Error, Result};
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 pub(super) struct Connection {
     pub link: Link,
@@ -34,8 +40,21 @@ pub(super) struct Connection {
     pub stage: Stage,
     /// Over a limit: nothing is read or parsed until the load is down to half of it.
     pub paused: bool,
-    /// Held bytes that the server's counters know of.
+    /// So many bytes are wanted of the process's budget before anything goes on.
+    pub starved: Option<u64>,
+    /// Requests that the service could not take on, because their answers found no memory. They
+    /// come before what is in the stash.
+    pub parked: Vec<Request>,
+    /// Held bytes that the budget knows of.
     pub counted_bytes: u64,
+    /// Other nodes' requests came last.
+    pub asker: Asker,
+    /// Bytes received so far; those sent and received when it was settled last.
+    pub received: u64,
+    pub moved: u64,
+    pub pace: Pace,
+    /// The reactor's turn that moved something for it last.
+    pub last_turn: u64,
     /// Came with what was received last; dropped, and thereby closed, unless it is a ring.
     pub passed: Option<OwnedFd>,
     /// A large body came last: the next one is received where it belongs only if little of it is
@@ -44,6 +63,14 @@ pub(super) struct Connection {
     /// Requests of the next batch, at most; follows the size of the answers.
     pub batch_requests: usize,
 }
+
+/// What a peer must move within [`SLOW_S`] seconds to keep what it holds while memory is short.
+const PACE_BYTES_MIN: u64 = 64 << 10;
+/// Seconds after which a peer that does not get on makes way while memory is short: a few round
+/// trips of the slowest network, and others wait meanwhile.
+pub static SLOW_S: Knob = Knob::new("net.slow-seconds", 5, &[1, 2]);
+/// Seconds without a byte after which a peer that has begun to send something is gone.
+pub static HALF_SENT_S: Knob = Knob::new("net.half-sent-seconds", 60, &[1, 2]);
 
 /// Requests of a connection's first batch: so many answers of a full meta keep to
 /// [`BATCH_BYTES`].
@@ -65,10 +92,12 @@ pub(super) enum Stage {
 }
 
 /// Requests handed to the service and not yet answered.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Debug, Default)]
 pub(super) struct Load {
     pub requests: usize,
     pub bytes: u64,
+    /// Set when the connection ends: work that has not begun is not worth doing any more.
+    pub gone: Arc<AtomicBool>,
 }
 
 /// A request whose body is being received.
@@ -106,7 +135,14 @@ impl Connection {
             load: Load::default(),
             stage: Stage::Open,
             paused: false,
+            starved: None,
+            parked: Vec::new(),
             counted_bytes: 0,
+            asker: Asker::Client,
+            received: 0,
+            moved: 0,
+            pace: Pace::default(),
+            last_turn: 0,
             passed: None,
             large: false,
             batch_requests: FIRST_BATCH_REQUESTS,
@@ -140,8 +176,8 @@ impl Connection {
     /// not known before, so a batch after small answers may be long, one after large ones not.
     pub fn batch_answered(&mut self, requests: usize, bytes: u64) {
         self.batch_requests = match bytes.checked_div(requests as u64).unwrap_or(0) {
-            each if bytes > BATCH_BYTES => ((BATCH_BYTES / each) as usize).max(1),
-            _ => (self.batch_requests * 2).min(BATCH_REQUESTS_MAX),
+            each if bytes > BATCH_BYTES.get() => ((BATCH_BYTES.get() / each) as usize).max(1),
+            _ => (self.batch_requests * 2).min(BATCH_REQUESTS_MAX.size()),
         };
     }
 
@@ -171,8 +207,46 @@ impl Connection {
         Ring::open(&fd)
     }
 
+    /// Tells the budget what is held now. Costs nothing where nothing is, before and after.
+    pub fn count_held(&mut self, budget: &Budget, counters: &Counters) {
+        let held = self.held_bytes();
+        if held != self.counted_bytes {
+            budget.change(self.counted_bytes, held);
+            counters.held_bytes_peak.fetch_max(held, Ordering::Relaxed);
+            self.counted_bytes = held;
+        }
+    }
+
+    /// Everything that this process keeps for the peer: requests that wait and the answers that
+    /// they will have, answers not yet taken, and what has half arrived.
     pub fn held_bytes(&self) -> u64 {
-        self.load.bytes + self.out.pending_bytes()
+        let incoming = self.incoming.as_ref().map_or(0, Incoming::held_bytes);
+        let parked: usize = self.parked.iter().map(Request::held_bytes).sum();
+        let arrived = self.stash.capacity() + parked;
+        self.load.bytes + self.out.pending_bytes() + incoming + arrived as u64
+    }
+
+    /// What counts against the connection's share: what it asked for. Not what has arrived of a
+    /// request that waits for memory, which would then be in its own way.
+    pub fn claimed_bytes(&self) -> u64 {
+        let incoming = self.incoming.as_ref().map_or(0, Incoming::held_bytes);
+        self.load.bytes + self.out.pending_bytes() + incoming
+    }
+
+    /// Whether the peer owes the rest of something that it has begun to send.
+    pub fn is_half_sent(&self) -> bool {
+        !self.paused && (self.incoming.is_some() || !self.stash.is_empty())
+    }
+
+    /// Whether the peer, and nobody else, keeps this connection from getting on.
+    pub fn waits_for_peer(&self) -> bool {
+        self.stage == Stage::Open && (!self.out.is_empty() || self.is_half_sent())
+    }
+
+    /// What it is worth to others that this connection goes on: those with requests under way
+    /// last, then those that moved something lately.
+    pub fn worth(&self) -> (bool, u64) {
+        (self.load.requests > 0, self.last_turn)
     }
 
     /// Whether anything is left to do for this peer.
@@ -184,7 +258,45 @@ impl Connection {
     }
 }
 
+/// Looked at once a second: how long a connection that waits for its peer has not got on.
+#[derive(Debug, Default)]
+pub(super) struct Pace {
+    moved: u64,
+    /// Seconds without a single byte.
+    pub still_s: u64,
+    mark: u64,
+    /// Seconds with less than [`PACE_BYTES_MIN`] in all.
+    pub slow_s: u64,
+}
+
+impl Pace {
+    /// Of a connection that does not wait for its peer.
+    pub fn at(moved: u64) -> Pace {
+        Pace { moved, mark: moved, ..Pace::default() }
+    }
+
+    /// Another second has passed, and so many bytes were moved since the connection began.
+    pub fn second(&mut self, moved: u64) {
+        self.still_s = if moved == self.moved { self.still_s + 1 } else { 0 };
+        self.moved = moved;
+        if moved - self.mark >= PACE_BYTES_MIN {
+            (self.mark, self.slow_s) = (moved, 0);
+        } else {
+            self.slow_s += 1;
+        }
+    }
+}
+
 impl Incoming {
+    /// Memory that it takes, or will have taken: a body in the region has its own.
+    pub fn held_bytes(&self) -> u64 {
+        let body = match &self.body {
+            Receiving::Buffer(_) => self.header.body_bytes as u64,
+            Receiving::Region { .. } | Receiving::Refused { .. } => 0,
+        };
+        body + self.meta.len() as u64
+    }
+
     pub fn is_complete(&self) -> bool {
         match &self.body {
             Receiving::Buffer(bytes) => bytes.len() == self.header.body_bytes as usize,

@@ -9,9 +9,10 @@ use super::mailbox::{Mailbox, Message};
 use super::out::{Address, Out};
 use super::parse::{self, Next};
 use super::proof::Who;
-use super::reactor::input::{begin, push_whole};
-use super::{BATCH_BYTES, BATCH_REQUESTS_MAX, ConnectionId, OP_PING, OP_RING, OP_YIELD, Service};
+use super::reactor::input::{begin, is_full, push_whole};
+use super::{BATCH_REQUESTS_MAX, ConnectionId, OP_PING, OP_RING, OP_YIELD, Service};
 use crate::Clock;
+use crate::budget::Asker;
 use holdfast_base::frame::FrameKind;
 use holdfast_base::{Error, Result};
 use std::sync::{Arc, Mutex};
@@ -133,7 +134,7 @@ impl Inline {
         let (mut at, mut body_bytes) = (0, 0);
         while at < data.len() {
             let next = parse::next(data, at);
-            let full = state.requests.len() >= BATCH_REQUESTS_MAX || body_bytes > BATCH_BYTES;
+            let full = is_full(state.requests.len(), BATCH_REQUESTS_MAX.size(), body_bytes);
             if full || next.is_err() {
                 self.hand_over(state, data);
                 body_bytes = 0;
@@ -155,7 +156,7 @@ impl Inline {
                 }
                 _ if body.is_empty() => {
                     let (meta, body) = (Meta::InData(meta), BodyPlace::Empty);
-                    state.requests.push(Request { header, meta, body, answered: false });
+                    state.requests.push(Request::new(header, meta, body));
                 }
                 _ => {
                     let incoming = begin(&*self.service, self.id, header, &data[meta.clone()]);
@@ -187,6 +188,10 @@ impl Inline {
             mailbox: &self.mailbox,
             clock: &*self.clock,
             now_ns: None,
+            budget: None,
+            asker: Asker::Client,
+            counted_bytes: &mut 0,
+            wanted: None,
         };
         self.service.handle(&mut batch);
         batch.finish();
@@ -315,7 +320,7 @@ mod tests {
         let answers: Vec<Answer> = (0..300).map(|_| w.ask(ECHO, b"", 0, 1000)).collect();
         w.exchange(usize::MAX);
         assert!(answers.iter().all(|answer| answer.try_recv().unwrap().is_ok()));
-        assert_eq!(*w.mirror.batches.lock().unwrap(), [BATCH_REQUESTS_MAX, 44]);
+        assert_eq!(*w.mirror.batches.lock().unwrap(), [256, 44]);
     }
 
     #[test]

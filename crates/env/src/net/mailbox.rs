@@ -3,6 +3,7 @@
 
 use super::message::{Parts, Response};
 use super::socket::Socket;
+use crate::planted;
 use holdfast_base::{Error, Result};
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -96,9 +97,16 @@ pub struct Reply {
     pub(super) key: DeferredKey,
     pub(super) deadline_ns: Option<u64>,
     pub(super) answered: bool,
+    pub(super) gone: Arc<AtomicBool>,
 }
 
 impl Reply {
+    /// Whether somebody still waits. Work that waited for its turn asks this before it begins:
+    /// what a client has caused does not outlive it.
+    pub fn is_wanted(&self) -> bool {
+        !self.gone.load(Ordering::Relaxed) || planted!("net.work-outlives-client")
+    }
+
     /// On the server's clock; past it the request is answered without waiting for this.
     pub fn deadline_ns(&self) -> Option<u64> {
         self.deadline_ns

@@ -4,6 +4,7 @@
 use super::link::Link;
 use super::message::{BodyPart, Parts};
 use super::peers::SharedBody;
+use crate::trial::Knob;
 use holdfast_base::codec::Encode;
 use holdfast_base::frame::{self, FrameKind};
 use holdfast_base::limits::FRAME_BODY_BYTES_MAX;
@@ -13,9 +14,10 @@ use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, OwnedFd};
 
 /// A body up to this size is copied behind its head: cheaper than an entry of its own.
-const COPY_BYTES_MAX: usize = 1024;
+static COPY_BYTES_MAX: Knob = Knob::new("net.copied-body", 1024, &[0, 1, 40]);
 /// Entries of one gathered write; the kernel's limit is 1024, and more than this gains nothing.
 const GATHER_MAX: usize = 256;
+static GATHERED_MAX: Knob = Knob::new("net.gathered", GATHER_MAX as u64, &[2, 3, 5]);
 /// Bodies in the region of this size on are sent by their pages: two calls instead of one, and no
 /// copy.
 const PAGES_BYTES_MIN: usize = 32 << 10;
@@ -24,7 +26,7 @@ const PAGES_BYTES_MIN: usize = 32 << 10;
 /// the bytes are far from its processor.
 const PAGES_BYTES_END: usize = 512 << 10;
 /// Sent bytes at the front of a buffer that does not drain are dropped from here on.
-const COMPACT_BYTES: usize = 256 << 10;
+static COMPACT_BYTES: Knob = Knob::new("net.compacted", 256 << 10, &[1, 40, 1000]);
 
 #[derive(Default)]
 pub(super) struct Out {
@@ -42,6 +44,8 @@ pub(super) struct Out {
     fds: VecDeque<(u64, OwnedFd)>,
     /// Unsent bytes of `parts`.
     parts_bytes: u64,
+    /// Bytes that the kernel has taken so far.
+    pub taken: u64,
     /// The status of answers from here on: the service's label of the last batch.
     pub label: u32,
 }
@@ -157,9 +161,10 @@ impl Out {
 
     fn push_part(&mut self, part: BodyPart) {
         let bytes = part.as_slice();
-        if bytes.len() <= COPY_BYTES_MAX {
+        if bytes.len() <= COPY_BYTES_MAX.size() {
             self.buf.extend_from_slice(bytes);
         } else {
+            COPY_BYTES_MAX.cross();
             self.parts_bytes += bytes.len() as u64;
             self.parts.push_back((self.base + self.buf.len() as u64, part));
         }
@@ -224,11 +229,16 @@ impl Out {
         let with_fd = head_is_next && self.fds.front().is_some_and(|(p, _)| *p == self.sent);
         let stop = self.fds.get(with_fd as usize).map_or(u64::MAX, |(position, _)| *position);
         let end = stop.min(self.base + self.buf.len() as u64);
+        let gathered_max = GATHERED_MAX.size();
         let mut at = self.sent;
         let mut count = 0;
         let mut skip = self.part_sent;
         for (position, part) in &self.parts {
-            if *position > end || count + 2 > GATHER_MAX {
+            if count + 2 > gathered_max {
+                GATHERED_MAX.cross();
+                break;
+            }
+            if *position > end {
                 break;
             }
             if *position > at {
@@ -244,7 +254,7 @@ impl Out {
             skip = 0;
         }
         // If the list is full, bodies at `at` may be left, and go first the next time.
-        if count + 2 <= GATHER_MAX && at < end {
+        if count + 2 <= gathered_max && at < end {
             into[count] = IoSlice::new(self.head(at, end));
             count += 1;
         }
@@ -256,6 +266,7 @@ impl Out {
     }
 
     fn advance(&mut self, mut sent: usize) {
+        self.taken += sent as u64;
         while sent > 0 {
             match self.parts.front() {
                 Some((position, part)) if *position == self.sent => {
@@ -284,7 +295,8 @@ impl Out {
         if done == self.buf.len() {
             self.buf.clear();
             self.base = self.sent;
-        } else if done >= COMPACT_BYTES && done * 2 >= self.buf.len() {
+        } else if done >= COMPACT_BYTES.size() && done * 2 >= self.buf.len() {
+            COMPACT_BYTES.cross();
             self.buf.drain(..done);
             self.base = self.sent;
         }
@@ -294,6 +306,7 @@ impl Out {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::trial::Trial;
     use std::sync::Arc;
 
     /// Takes what is queued in steps of `step` bytes, as a slow kernel would.
@@ -343,6 +356,36 @@ mod tests {
             let mut out = Out::default();
             fill(&mut out);
             assert!(drain(&mut out, step) == expected, "step {step}");
+        }
+    }
+
+    /// As above with every limit drawn, and every step.
+    #[test]
+    fn limits_of_any_size_and_partial_writes_at_every_byte_send_the_same_stream() {
+        let to = |request_id| Address { kind: FrameKind::Response, opcode: 7, request_id };
+        let shared = Arc::new((0..200u32).map(|i| i as u8).collect::<Vec<u8>>());
+        let fill = |out: &mut Out| {
+            for (id, bytes) in [0, 1, 39, 40, 41, 100].into_iter().enumerate() {
+                let part = |from: usize| BodyPart::Shared(shared.clone(), from..from + bytes);
+                let parts = vec![part(0), BodyPart::Owned(vec![id as u8; bytes]), part(3)];
+                out.push(
+                    to(id as u64 + 1),
+                    |m| m.extend_from_slice(&shared[..bytes]),
+                    parts.into(),
+                );
+            }
+        };
+        let mut whole = Out::default();
+        fill(&mut whole);
+        let expected = drain(&mut whole, usize::MAX);
+        for seed in 0..40 {
+            let _trial = Trial::drawn(seed).enter();
+            for step in (1..80).chain([expected.len() - 1]) {
+                let mut out = Out::default();
+                fill(&mut out);
+                assert!(drain(&mut out, step) == expected, "seed {seed}, step {step}");
+                assert_eq!(out.taken, expected.len() as u64);
+            }
         }
     }
 

@@ -31,9 +31,13 @@ pub(super) fn next(data: &[u8], at: usize) -> Result<Next> {
     }
     let meta = at + HEADER_BYTES..at + HEADER_BYTES + header.meta_bytes as usize;
     let body = meta.end..meta.end + header.body_bytes as usize;
+    let direct = body.len() >= DIRECT_BYTES_MIN.size();
+    if direct {
+        DIRECT_BYTES_MIN.cross();
+    }
     if body.end <= data.len() {
         Ok(Next::Request { header, meta, body })
-    } else if body.len() >= DIRECT_BYTES_MIN {
+    } else if direct {
         Ok(Next::Large { header, meta, body: body.start..data.len() })
     } else {
         Ok(Next::Need(body.end - at))
@@ -50,7 +54,7 @@ mod tests {
         let mut data = Vec::new();
         let mut ends = Vec::new();
         for id in 1..=1 + rng.next_u64() % 6 {
-            let size = || [0, 1, 40, 3000, DIRECT_BYTES_MIN - 1, DIRECT_BYTES_MIN, 40_000];
+            let size = || [0, 1, 40, 3000, 16383, 16384, 40_000];
             let meta = size()[rng.next_u64() as usize % 7];
             let body = size()[rng.next_u64() as usize % 7];
             frame::encode(&mut data, FrameKind::Request, 9, id, 0, body as u32, |m| {
@@ -79,7 +83,7 @@ mod tests {
             Next::Large { header, meta, body } => {
                 assert_eq!((meta.start, body.start), (at + HEADER_BYTES, meta.end));
                 assert!(body.end == data.len() && body.len() < header.body_bytes as usize);
-                assert!(header.body_bytes as usize >= DIRECT_BYTES_MIN);
+                assert!(header.body_bytes as usize >= DIRECT_BYTES_MIN.size());
                 None
             }
         }

@@ -2,6 +2,7 @@
 //! batches are in `reactor/input.rs`. Everything here belongs to the one thread.
 
 pub(super) mod input;
+mod strangers;
 
 use super::batch::Request;
 use super::connection::{Connection, Stage, Waiting, answer, deadline_passed};
@@ -9,12 +10,11 @@ use super::link::Link;
 use super::listen::Listener;
 use super::mailbox::{DeferredKey, Mailbox, Message};
 use super::message::Response;
-use super::out::{Address, Out};
+use super::out::Out;
 use super::server::Counters;
 use super::socket::Socket;
-use super::{ConnectionId, RECEIVE_BYTES, ServerConfig, Service};
+use super::{ConnectionId, RECEIVE_BYTES, ServerConfig, Service, TAIL_BYTES};
 use crate::Clock;
-use holdfast_base::Error;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
@@ -30,6 +30,8 @@ pub(super) struct Shared {
     pub counters: Counters,
     pub next_connection: AtomicU64,
 }
+
+use strangers::SWEEP_NS;
 
 const WAKE: u64 = u64::MAX;
 /// Listeners count down from here; slots with generations never get so far.
@@ -47,6 +49,9 @@ const ACCEPT_REST_NS: u64 = 100_000_000;
 /// Turns without work on rings until epoll is asked, too: a look at a ring is a hundred times
 /// cheaper than that call.
 const QUIET_TURNS: u32 = 16;
+/// How often a connection goes on within one round after waiting for the budget; then others have
+/// their turn.
+const RESUMES_MAX: u32 = 16;
 
 /// Turns without work until the reactor sleeps in epoll. A client that waits for one answer before
 /// it asks again is back within a few microseconds; being awake then saves the wake-up, which is
@@ -75,6 +80,13 @@ pub(super) struct Reactor {
     refused: Vec<(u32, ConnectionId)>,
     /// Slots of connections whose bytes travel through a ring, looked at in each turn.
     rings: Vec<(u32, ConnectionId)>,
+    /// Slots of connections that wait for the process's budget, and when to look at them again.
+    starved: Vec<(u32, ConnectionId)>,
+    feed_ns: Option<u64>,
+    /// When to look who does not get on; nothing while nobody holds anything.
+    sweep_ns: Option<u64>,
+    /// Counts rounds of the loop: the order in which connections were active.
+    turn: u64,
     accept_again_ns: Option<u64>,
     /// Set by a shutdown: everything ends at this time at the latest.
     stop_ns: Option<u64>,
@@ -89,6 +101,9 @@ impl Reactor {
             fd => unsafe { OwnedFd::from_raw_fd(fd) },
         };
         let mailbox = shared.mailboxes[index].clone();
+        // A stash that is copied in front, and as much as one receive may bring.
+        let receive_bytes =
+            input::STASH_COPY_MAX.size() + RECEIVE_BYTES.size().max(TAIL_BYTES.size());
         let reactor = Reactor {
             shared,
             mailbox,
@@ -98,13 +113,17 @@ impl Reactor {
             connections: Vec::new(),
             free: Vec::new(),
             waiting: Waiting::default(),
-            buffer: vec![0; RECEIVE_BYTES],
+            buffer: vec![0; receive_bytes],
             requests: Vec::new(),
             spare: Vec::new(),
             messages: Vec::new(),
             touched: Vec::new(),
             refused: Vec::new(),
             rings: Vec::new(),
+            starved: Vec::new(),
+            feed_ns: None,
+            sweep_ns: None,
+            turn: 0,
             accept_again_ns: None,
             stop_ns: None,
         };
@@ -118,6 +137,7 @@ impl Reactor {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS_MAX];
         let mut quiet_turns = 0u32;
         loop {
+            self.turn += 1;
             let mut worked = self.poll_rings();
             if self.rings.is_empty() || quiet_turns.is_multiple_of(QUIET_TURNS) {
                 let timeout_ms = if quiet_turns < LINGER_TURNS { 0 } else { self.timeout_ms() };
@@ -237,22 +257,8 @@ impl Reactor {
     }
 
     fn admit(&mut self, socket: Socket) {
-        let Shared { config, counters, mailboxes, .. } = &*self.shared;
-        if counters.connections.fetch_add(1, Ordering::Relaxed) >= config.connections_max {
-            counters.connections.fetch_sub(1, Ordering::Relaxed);
-            counters.turned_away.fetch_add(1, Ordering::Relaxed);
-            let mut out = Out::default();
-            out.push_error(
-                Address::FINAL,
-                &Error::retry(format!(
-                    "the server has its limit of {} connections: close some, or try again later",
-                    config.connections_max
-                )),
-            );
-            // A new socket takes one frame, or the peer is gone.
-            let _ = out.flush(&mut Link::new(socket));
-            return;
-        }
+        let Shared { counters, mailboxes, .. } = &*self.shared;
+        counters.connections.fetch_add(1, Ordering::Relaxed);
         counters.accepted.fetch_add(1, Ordering::Relaxed);
         let target = self.next_reactor;
         self.next_reactor = (target + 1) % mailboxes.len();
@@ -264,12 +270,18 @@ impl Reactor {
     }
 
     fn open(&mut self, socket: Socket) {
+        let Shared { config, counters, .. } = &*self.shared;
+        if counters.connections.load(Ordering::Relaxed) > config.connections_max && !self.make_way()
+        {
+            return self.turn_away(socket);
+        }
         let id = ConnectionId(self.shared.next_connection.fetch_add(1, Ordering::Relaxed));
         let raw = socket.raw();
         let config = &self.shared.config;
         let link = Link::metered(socket, &config.meter);
         let mut connection = Box::new(Connection::new(link, id, &config.secret));
         connection.interest = libc::EPOLLIN as u32;
+        connection.last_turn = self.turn;
         let slot = self.free.pop().unwrap_or_else(|| {
             self.connections.push(None);
             self.connections.len() as u32 - 1
@@ -290,7 +302,8 @@ impl Reactor {
         self.free.push(slot);
         let counters = &self.shared.counters;
         counters.connections.fetch_sub(1, Ordering::Relaxed);
-        counters.held_bytes.fetch_sub(connection.counted_bytes, Ordering::Relaxed);
+        self.shared.config.budget.change(connection.counted_bytes, 0);
+        connection.load.gone.store(true, Ordering::Relaxed);
         let id = connection.id;
         // The socket first: the service may let go of what the peer was reading.
         drop(connection);
@@ -362,6 +375,8 @@ impl Reactor {
 
     fn has_timers(&self) -> bool {
         self.waiting.next_deadline_ns.is_some()
+            || self.feed_ns.is_some()
+            || self.sweep_ns.is_some()
             || !self.refused.is_empty()
             || self.accept_again_ns.is_some()
             || self.stop_ns.is_some()
@@ -384,6 +399,8 @@ impl Reactor {
             }
         }
         self.settle_touched();
+        self.feed(now_ns);
+        self.sweep(now_ns);
         if self.accept_again_ns.is_some_and(|at| at <= now_ns)
             && self.watch_listeners(libc::EPOLL_CTL_ADD).is_ok()
         {
@@ -423,7 +440,14 @@ impl Reactor {
             };
             self.refused.iter().map(until).min().unwrap_or(0)
         });
-        let timers = [self.waiting.next_deadline_ns, refused, self.accept_again_ns, self.stop_ns];
+        let timers = [
+            self.waiting.next_deadline_ns,
+            refused,
+            self.feed_ns,
+            self.sweep_ns,
+            self.accept_again_ns,
+            self.stop_ns,
+        ];
         let next_ns = timers.into_iter().flatten().min().unwrap_or(0);
         let wait_ns = next_ns.saturating_sub(self.shared.clock.monotonic_ns());
         wait_ns.div_ceil(1_000_000).min(i32::MAX as u64) as i32
@@ -431,7 +455,7 @@ impl Reactor {
 
     /// Sends what can be sent, and brings what epoll watches in line with the connection's state.
     fn settle(&mut self, slot: u32) {
-        loop {
+        for resumes in 0.. {
             let Some(connection) = self.connections[slot as usize].as_deref_mut() else { return };
             if let Err(e) = connection.out.flush(&mut connection.link) {
                 self.broken(slot, &e);
@@ -442,12 +466,21 @@ impl Reactor {
                 continue;
             }
             let config = &self.shared.config;
-            let resume = connection.paused
+            connection.count_held(&config.budget, &self.shared.counters);
+            if !connection.paused {
+                break;
+            }
+            let (claimed, asker) = (connection.claimed_bytes(), connection.asker);
+            let fed = connection.starved.is_none_or(|wanted| {
+                resumes < RESUMES_MAX && config.budget.would_admit(claimed, wanted, asker)
+            });
+            let resume = fed
                 && connection.load.requests <= config.connection_requests_max / 2
                 && connection.held_bytes() <= config.connection_bytes_max / 2;
             if !resume {
                 break;
             }
+            connection.starved = None;
             connection.paused = false;
             self.resume(slot);
         }
@@ -465,16 +498,17 @@ impl Reactor {
             *told = true;
             connection.link.socket.shutdown_write();
         }
-        let held = connection.held_bytes();
-        if held != connection.counted_bytes {
-            let counters = &self.shared.counters;
-            counters.held_bytes.fetch_add(held, Ordering::Relaxed);
-            counters.held_bytes.fetch_sub(connection.counted_bytes, Ordering::Relaxed);
-            counters.held_bytes_peak.fetch_max(held, Ordering::Relaxed);
-            connection.counted_bytes = held;
+        let moved = connection.received + connection.out.taken;
+        if moved != connection.moved {
+            (connection.moved, connection.last_turn) = (moved, self.turn);
         }
+        connection.count_held(&self.shared.config.budget, &self.shared.counters);
         if connection.is_done() {
             return self.close(slot);
+        }
+        // Only what is at rest needs no clock: the usual answer is on its way by now.
+        if self.sweep_ns.is_none() && connection.counted_bytes > 0 {
+            self.sweep_ns = Some(self.shared.clock.monotonic_ns() + SWEEP_NS);
         }
         self.update_interest(slot);
     }

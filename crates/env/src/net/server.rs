@@ -5,7 +5,8 @@ use super::mailbox::{Mailbox, Message};
 use super::meter::Meter;
 use super::reactor::{Reactor, Shared};
 use super::{CONNECTIONS_MAX, Service};
-use crate::{Clock, Secret, tasks};
+use crate::local::memory_bytes;
+use crate::{Budget, Clock, Secret, tasks};
 use holdfast_base::limits::{CONNECTION_BYTES_MAX, CONNECTION_REQUESTS_MAX};
 use holdfast_base::{Error, Result};
 use std::net::SocketAddr;
@@ -31,6 +32,8 @@ pub struct ServerConfig {
     pub meter: Option<Arc<Meter>>,
     /// What who connects over TCP has to prove. Without one, as in tests, everybody is a node.
     pub secret: Option<Secret>,
+    /// What this process may hold for all of its clients, on whatever port.
+    pub budget: Arc<Budget>,
 }
 
 impl Default for ServerConfig {
@@ -47,25 +50,28 @@ impl Default for ServerConfig {
             shutdown_grace: Duration::from_secs(5),
             meter: None,
             secret: None,
+            budget: Budget::new(Budget::default_bytes(memory_bytes())),
         }
     }
 }
 
-/// What the server counts; all since its start but the two that say now.
+/// What the server counts; all since its start but the one that says now.
 #[derive(Default, Debug)]
 pub struct Counters {
     /// Open now.
     pub connections: AtomicUsize,
     pub accepted: AtomicU64,
-    /// Over the limit of connections, or of another user.
+    /// Of another user, or one too many while all others were at work.
     pub turned_away: AtomicU64,
+    /// Ended for another one, because all places were taken and they did least.
+    pub made_way: AtomicU64,
+    /// Ended because they did not get on with what they had begun.
+    pub stalled: AtomicU64,
     pub requests: AtomicU64,
     pub bad_frames: AtomicU64,
     pub deadlines_passed: AtomicU64,
     /// How often a connection went over a limit and was not read for a while.
     pub pauses: AtomicU64,
-    /// Now: bytes of requests that wait, and of answers not yet sent.
-    pub held_bytes: AtomicU64,
     /// The most that a single connection ever held.
     pub held_bytes_peak: AtomicU64,
 }
@@ -122,6 +128,11 @@ impl Server {
     /// The TCP addresses bound, with the ports that the kernel chose.
     pub fn tcp_addresses(&self) -> &[SocketAddr] {
         &self.tcp
+    }
+
+    /// What it holds for its clients, with all else that has the same budget.
+    pub fn budget(&self) -> &Arc<Budget> {
+        &self.shared.config.budget
     }
 
     pub fn counters(&self) -> &Counters {

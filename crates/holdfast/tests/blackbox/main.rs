@@ -20,6 +20,7 @@ mod ends;
 mod full_disk;
 mod guard;
 mod health;
+mod hostile;
 mod http;
 mod import;
 mod kills;

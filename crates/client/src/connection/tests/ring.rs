@@ -307,7 +307,7 @@ fn a_client_that_dies_leaves_nothing_behind() {
     world.is_alive();
     world.service.wait_gone(6);
     let counters = world.server.counters();
-    assert_eq!(counters.held_bytes.load(Ordering::Relaxed), 0);
+    assert_eq!(world.server.budget().used(), 0);
     assert_eq!(counters.connections.load(Ordering::Relaxed), 0);
 }
 

@@ -1,6 +1,7 @@
 //! From received bytes to batches: one receive, then every complete request in it.
 
 use super::{REFUSED_NS, Reactor, lend_buffer};
+use crate::budget::Asker;
 use crate::net::batch::{Batch, BodyPlace, Meta, Request};
 use crate::net::connection::{Incoming, Receiving, Stage};
 use crate::net::out::{Address, Out};
@@ -8,19 +9,24 @@ use crate::net::parse::{self, Next};
 use crate::net::proof::{Who, refusal};
 use crate::net::socket::Wait;
 use crate::net::{
-    BATCH_BYTES, BodyTarget, ConnectionId, OP_PING, OP_RING, OP_YIELD, RECEIVE_BYTES,
-    STRANGER_BYTES_MAX, Service, TAIL_BYTES,
+    BATCH_BYTES, BATCH_REQUESTS_MAX, BodyTarget, ConnectionId, OP_PING, OP_RING, OP_YIELD,
+    RECEIVE_BYTES, STRANGER_BYTES_MAX, Service, TAIL_BYTES,
 };
 use crate::planted;
+use crate::trial::Knob;
 use holdfast_base::Error;
 use holdfast_base::frame::{FrameKind, Header};
+use holdfast_base::limits::FRAME_META_BYTES_MAX;
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 /// A cut-off frame up to this size is copied in front of the next receive; a longer one is
 /// completed in its own memory, so that a peer that sends byte by byte costs no copies.
-const STASH_COPY_MAX: usize = 4096;
+pub(super) static STASH_COPY_MAX: Knob = Knob::new("net.stash-copy", 4096, &[1, 33, 40, 100]);
+/// What the answer to a request that needs no disk may take: a page of a listing. While memory is
+/// short so much is taken before it is asked for, and one request at a time.
+const ANSWER_BYTES: u64 = FRAME_META_BYTES_MAX as u64;
 /// What a refused peer may still send before it is cut off.
 const REFUSED_BYTES: usize = 4 << 20;
 
@@ -32,6 +38,8 @@ enum Stop {
     Paused,
     /// The frame at the front needs so many bytes.
     Need(usize),
+    /// The process's budget has not so many bytes for what comes next.
+    Starved(u64),
     Bad(Error),
 }
 
@@ -86,11 +94,12 @@ impl Reactor {
         }
         if let Some(incoming) = &mut connection.incoming {
             let refused = matches!(incoming.body, Receiving::Refused { .. });
-            let tail = if refused { RECEIVE_BYTES } else { TAIL_BYTES };
+            let tail = if refused { buffer.len() } else { TAIL_BYTES.size() };
             let (received, tail) = incoming.receive(link, &mut buffer[..tail])?;
             if received == 0 {
                 return self.ended(slot);
             }
+            connection.received += received as u64;
             if incoming.is_complete() {
                 let first = connection.incoming.take();
                 self.process(slot, &buffer[..tail], first);
@@ -98,22 +107,33 @@ impl Reactor {
             return Ok(());
         }
         let stashed = connection.stash.len();
-        if stashed > STASH_COPY_MAX {
+        if stashed > STASH_COPY_MAX.size() {
+            STASH_COPY_MAX.cross();
             let (need, stash) = (connection.stash_need, &mut connection.stash);
             let (received, _) = link.receive_append(stash, need, &mut [], Wait::No, fds)?;
             if received == 0 {
                 return self.ended(slot);
             }
+            connection.received += received as u64;
             if stash.len() >= need {
                 self.resume(slot);
             }
             return Ok(());
         }
         buffer[..stashed].copy_from_slice(&connection.stash);
-        let end = if connection.large { stashed + TAIL_BYTES } else { buffer.len() };
+        // What is received for a connection that then has to wait is kept for it: little of it
+        // while many have to.
+        let little = connection.large || self.shared.config.budget.is_short();
+        let room = if little { TAIL_BYTES.size() } else { RECEIVE_BYTES.size() };
+        let end = (stashed + room).min(buffer.len());
         let received = link.receive(&mut buffer[stashed..end], Wait::No, fds)?;
         if received == 0 {
             return self.ended(slot);
+        }
+        connection.received += received as u64;
+        if stashed + received == end {
+            let full = if little { &TAIL_BYTES } else { &RECEIVE_BYTES };
+            full.cross();
         }
         connection.large = false;
         connection.stash = Vec::new();
@@ -149,16 +169,30 @@ impl Reactor {
         loop {
             let Some(connection) = self.connections[slot as usize].as_deref_mut() else { return };
             lend_buffer(&mut self.spare, &mut connection.out);
+            if !connection.parked.is_empty() {
+                self.requests.append(&mut connection.parked);
+                if let Some(wanted) = self.hand_over(slot, &[]) {
+                    return self.keep_rest(slot, &data[at..], wanted);
+                }
+                continue;
+            }
             if let Some(incoming) = first.take() {
                 push_received(&mut self.requests, &mut connection.out, incoming);
             }
             let stop = self.collect(slot, data, &mut at);
-            self.hand_over(slot, data);
+            if let Some(wanted) = self.hand_over(slot, data) {
+                return self.keep_rest(slot, &data[at..], wanted);
+            }
             let Some(connection) = self.connections[slot as usize].as_deref_mut() else { return };
             match stop {
                 Stop::Full => {}
+                Stop::Starved(wanted) => return self.keep_rest(slot, &data[at..], wanted),
                 Stop::Need(need) => {
-                    connection.stash = data[at..].to_vec();
+                    let rest = &data[at..];
+                    // Counted as what it will be.
+                    let bytes = if need > STASH_COPY_MAX.size() { need } else { rest.len() };
+                    connection.stash = Vec::with_capacity(bytes.max(rest.len()));
+                    connection.stash.extend_from_slice(rest);
                     connection.stash_need = need;
                     return;
                 }
@@ -181,6 +215,30 @@ impl Reactor {
         }
     }
 
+    /// Keeps what was received until the budget has `wanted` bytes.
+    fn keep_rest(&mut self, slot: u32, rest: &[u8], wanted: u64) {
+        if let Some(connection) = self.connections[slot as usize].as_deref_mut() {
+            connection.stash = rest.to_vec();
+            // Nothing more is known of it; it is parsed again.
+            connection.stash_need = 0;
+        }
+        self.starve(slot, wanted);
+    }
+
+    /// Takes memory for what comes next; says so where there is none.
+    fn take_memory(&mut self, slot: u32, opcode: u16, bytes: u64) -> bool {
+        let Some(connection) = self.connections[slot as usize].as_deref_mut() else { return true };
+        let nodes = self.shared.service.is_for_nodes(opcode);
+        connection.asker = if nodes { Asker::Node } else { Asker::Client };
+        if planted!("net.body-before-admission") {
+            return true;
+        }
+        let budget = &self.shared.config.budget;
+        let admitted = budget.take_more(connection.claimed_bytes(), bytes, connection.asker);
+        connection.counted_bytes += if admitted { bytes } else { 0 };
+        admitted
+    }
+
     /// Whether the connection, with `more` requests, is over one of its limits.
     fn is_over(&self, slot: u32, more: usize) -> bool {
         let config = &self.shared.config;
@@ -194,6 +252,7 @@ impl Reactor {
     fn collect(&mut self, slot: u32, data: &[u8], at: &mut usize) -> Stop {
         let mut body_bytes: u64 =
             self.requests.iter().map(|request| request.header.body_bytes as u64).sum();
+        let short = self.shared.config.budget.is_short();
         loop {
             if *at == data.len() {
                 return Stop::Need(1);
@@ -204,19 +263,40 @@ impl Reactor {
             let Some(connection) = self.connections[slot as usize].as_deref_mut() else {
                 return Stop::Need(1);
             };
-            if self.requests.len() >= connection.batch_requests || body_bytes > BATCH_BYTES {
+            let batch_requests = if short { 1 } else { connection.batch_requests };
+            if is_full(self.requests.len(), batch_requests, body_bytes) {
                 return Stop::Full;
             }
-            let service = &*self.shared.service;
-            let id = connection.id;
-            let is_strange = connection.who.is_none() && !planted!("env.strangers-are-served");
-            match parse::next(data, *at) {
+            let next = match parse::next(data, *at) {
                 Err(error) => return Stop::Bad(error),
-                Ok(Next::Need(need)) if is_strange && need > STRANGER_BYTES_MAX => {
+                Ok(next) => next,
+            };
+            let is_strange = connection.who.is_none() && !planted!("env.strangers-are-served");
+            // Before anything is done for it.
+            let (opcode, wanted) = match &next {
+                // What a stranger brings is refused, and takes no memory.
+                Next::Need(need) if is_strange && *need > STRANGER_BYTES_MAX => {
                     return Stop::Bad(refusal());
                 }
-                Ok(Next::Need(need)) => return Stop::Need(need),
-                Ok(Next::Request { header, meta, body }) => {
+                Next::Large { header, .. } if is_strange => (header.opcode, 0),
+                Next::Request { header, .. } => {
+                    (header.opcode, if short { ANSWER_BYTES } else { 0 })
+                }
+                Next::Large { header, .. } => (header.opcode, header.body_bytes as u64),
+                Next::Need(need) if *need > STASH_COPY_MAX.size() => (0, *need as u64),
+                Next::Need(need) => return Stop::Need(*need),
+            };
+            if wanted > 0 && !self.take_memory(slot, opcode, wanted) {
+                return Stop::Starved(wanted);
+            }
+            let Some(connection) = self.connections[slot as usize].as_deref_mut() else {
+                return Stop::Need(1);
+            };
+            let service = &*self.shared.service;
+            let id = connection.id;
+            match next {
+                Next::Need(need) => return Stop::Need(need),
+                Next::Request { header, meta, body } => {
                     *at = body.end;
                     body_bytes += body.len() as u64;
                     if is_strange && header.opcode != OP_PING {
@@ -240,14 +320,14 @@ impl Reactor {
                     } else if body.is_empty() {
                         let body = BodyPlace::Empty;
                         let meta = Meta::InData(meta);
-                        self.requests.push(Request { header, meta, body, answered: false });
+                        self.requests.push(Request::new(header, meta, body));
                     } else {
                         let incoming = begin(service, id, header, &data[meta.clone()]);
                         let requests = &mut self.requests;
                         push_whole(requests, &mut connection.out, incoming, data, meta, body);
                     }
                 }
-                Ok(Next::Large { header, meta, body }) => {
+                Next::Large { header, meta, body } => {
                     let meta_bytes = &data[meta];
                     let place = match is_strange {
                         true => Receiving::Refused {
@@ -270,14 +350,16 @@ impl Reactor {
         }
     }
 
-    /// Lets the service handle the collected requests.
-    fn hand_over(&mut self, slot: u32, data: &[u8]) {
+    /// Lets the service handle the collected requests. Those whose answers found no memory are
+    /// kept; the answer is then what the first of them wants.
+    fn hand_over(&mut self, slot: u32, data: &[u8]) -> Option<u64> {
         if self.requests.is_empty() {
-            return;
+            return None;
         }
-        let Some(connection) = self.connections[slot as usize].as_deref_mut() else { return };
+        let connection = self.connections[slot as usize].as_deref_mut()?;
         let (count, pending) = (self.requests.len(), connection.out.pending_bytes());
-        self.shared.counters.requests.fetch_add(count as u64, Ordering::Relaxed);
+        let nodes = self.shared.service.is_for_nodes(self.requests[0].header.opcode);
+        connection.asker = if nodes { Asker::Node } else { Asker::Client };
         connection.out.label = self.shared.service.label();
         let mut batch = Batch {
             connection: connection.id,
@@ -292,11 +374,23 @@ impl Reactor {
             mailbox: &self.mailbox,
             clock: &*self.shared.clock,
             now_ns: None,
+            budget: Some(&self.shared.config.budget),
+            asker: connection.asker,
+            counted_bytes: &mut connection.counted_bytes,
+            wanted: None,
         };
         self.shared.service.handle(&mut batch);
         batch.finish();
+        let wanted = batch.wanted;
+        if wanted.is_some() {
+            let postponed = self.requests.drain(..).filter(|request| request.postponed);
+            connection.parked.extend(postponed.map(|request| request.into_own(data)));
+        }
         self.requests.clear();
+        let handled = count - connection.parked.len();
+        self.shared.counters.requests.fetch_add(handled as u64, Ordering::Relaxed);
         connection.batch_answered(count, connection.out.pending_bytes() - pending);
+        wanted
     }
 
     /// Moves a connection from its socket to the ring that came along. `last` says that nothing
@@ -323,7 +417,7 @@ impl Reactor {
     }
 
     /// Tells the peer why the connection ends.
-    fn refuse(&mut self, slot: u32, error: &Error) {
+    pub(super) fn refuse(&mut self, slot: u32, error: &Error) {
         let Some(connection) = self.connections[slot as usize].as_deref_mut() else { return };
         self.shared.counters.bad_frames.fetch_add(1, Ordering::Relaxed);
         if connection.link.ring.is_some() {
@@ -338,6 +432,18 @@ impl Reactor {
         connection.stage = Stage::Refused { drop_bytes: REFUSED_BYTES, until_ns, told: false };
         self.refused.push((slot, connection.id));
     }
+}
+
+/// Whether a batch takes no more.
+pub(in crate::net) fn is_full(requests: usize, requests_max: usize, body_bytes: u64) -> bool {
+    let (many, much) = (requests >= requests_max, body_bytes > BATCH_BYTES.get());
+    if many {
+        BATCH_REQUESTS_MAX.cross();
+    }
+    if much {
+        BATCH_BYTES.cross();
+    }
+    many || much
 }
 
 /// Asks the service where a body belongs. Holds no meta: the caller knows where that is.
@@ -382,7 +488,7 @@ pub(in crate::net) fn push_whole(
         }
     };
     let meta = Meta::InData(meta);
-    requests.push(Request { header: incoming.header, meta, body: place, answered: false });
+    requests.push(Request::new(incoming.header, meta, place));
 }
 
 /// A request whose body was received where it belongs.
@@ -402,5 +508,5 @@ fn push_placed(requests: &mut Vec<Request>, out: &mut Out, incoming: Incoming, m
             return;
         }
     };
-    requests.push(Request { header, meta, body, answered: false });
+    requests.push(Request::new(header, meta, body));
 }
