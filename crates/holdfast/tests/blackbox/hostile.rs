@@ -99,13 +99,13 @@ impl World {
     /// Everybody has left: what they held is free, and the system has it again.
     #[track_caller]
     fn is_as_before(&self) {
-        let metrics = || http::get(self.ports[1], "/metrics");
-        while !metrics().contains("\nholdfast_clients_held_bytes 0\n") {}
+        let mut client = self.node.client();
+        while client.held().unwrap().held_bytes > 0 {}
         let mut looks = 0;
         while self.resident() > self.resident + BESIDE {
             looks += 1;
             assert!(looks < 100_000, "{} MiB stay", (self.resident() - self.resident) / MIB);
-            metrics();
+            client.held().unwrap();
         }
     }
 }
