@@ -79,7 +79,7 @@ impl World {
         ask(&mut |client| client.put(&path, &content, &new).map(drop));
         ask(&mut |client| client.get(&path).map(|read| assert!(read == content)));
         let [_, http, _, cache] = self.ports;
-        let said = http::get(http, "/health");
+        let said = http::get(http, "/health", "");
         assert!(said.starts_with("HTTP/1.1 200 ") || said.contains("\r\nmemory: "), "{said}");
         let mut cache = self.tcp(cache);
         cache.write_all(b"set k 0 0 1\r\nv\r\n").unwrap();
