@@ -5,7 +5,7 @@ use crate::command::{Command, Outcome};
 use crate::fold::Fold;
 use crate::service::{Answer, Failure};
 use holdfast_base::ids::Index;
-use holdfast_base::{Error, Result};
+use holdfast_base::{Error, Kind, Result};
 use holdfast_env::tasks::{self, Task};
 use holdfast_log::{Log, Mode, Scope};
 use std::collections::BTreeMap;
@@ -15,6 +15,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 /// Entries and bytes of one read of the log.
 const PAGE_ENTRIES: usize = 1024;
 const PAGE_BYTES: usize = 1 << 20;
+
+/// What is called when the view stops, with the reason.
+pub type Told = Box<dyn Fn(&Error) + Send + Sync>;
 
 type Done = Box<dyn FnOnce(Answer<Outcome>) + Send>;
 
@@ -30,6 +33,8 @@ pub struct Applier {
     fold: Mutex<Fold>,
     /// There is no thread: simulations have only their own.
     inline: bool,
+    /// Told why no further entry is applied.
+    told: Told,
     task: Mutex<Option<Task>>,
 }
 
@@ -52,6 +57,7 @@ impl Applier {
         topic: &str,
         fold: Fold,
         (mark, inline): (u64, bool),
+        told: Told,
     ) -> Result<Arc<Applier>> {
         log.create(topic)?;
         let applier = Arc::new(Applier {
@@ -62,6 +68,7 @@ impl Applier {
             wake: Condvar::new(),
             fold: Mutex::new(fold),
             inline,
+            told,
             task: Mutex::default(),
         });
         while applier.step()? {}
@@ -69,7 +76,7 @@ impl Applier {
         let position = applier.position();
         if position.0 > 0 && applier.log.info(topic).is_ok_and(|info| info.next <= position) {
             return Err(Error::corrupt(format!(
-                "fold topic `{topic}`: it ends before entry {position}, which the index of blobs contains: restore both from one copy"
+                "fold topic `{topic}`: it ends before entry {position}, which the view's rows contain: restore both from one copy"
             )));
         }
         if inline {
@@ -207,6 +214,9 @@ impl Applier {
     /// Applies one page of durable entries; false when there is none.
     pub fn step(&self) -> Result<bool> {
         let mut fold = self.fold();
+        if let Some(e) = self.state().stopped.clone() {
+            return Err(e);
+        }
         // With the entry applied last in front, to see that this is still the same log.
         let from = fold.position().index.max(Index(1));
         let page = self.log.read(&self.topic, from, PAGE_ENTRIES, PAGE_BYTES, Scope::Durable)?;
@@ -233,12 +243,16 @@ impl Applier {
             return Ok(());
         }
         Err(Error::corrupt(format!(
-            "fold topic `{}`: entry {} is not the one that the index of blobs contains: they are of different age or origin; restore both from one copy",
+            "fold topic `{}`: entry {} is not the one that the view's rows contain: they are of different age or origin; restore both from one copy",
             self.topic, position.index
         )))
     }
 
     fn stop(&self, e: Error) {
+        // A log or a node that ends is no news.
+        if e.kind != Kind::Retry {
+            (self.told)(&e);
+        }
         let waiting = {
             let mut state = self.state();
             state.stopped = Some(e.clone());

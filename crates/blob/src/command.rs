@@ -186,8 +186,15 @@ impl Command {
         out
     }
 
-    /// The inverse. `Unsupported` for what this build does not know: the view must stop there.
-    /// `Invalid` for bytes that no build writes.
+    /// For people: which command it is, and nothing of what it says.
+    pub fn name(&self) -> String {
+        let text = format!("{self:?}");
+        let end = text.find(|c: char| !c.is_alphanumeric()).unwrap_or(text.len());
+        text[..end].to_owned()
+    }
+
+    /// The inverse of [`Command::to_entry`]. `Unsupported` for what this build does not know: the
+    /// view must stop there. `Invalid` for bytes that no build writes.
     pub fn from_entry(entry: &[u8]) -> Result<(u64, Command)> {
         let reading = |what: String| format!("read an entry of the blobs topic: {what}");
         let Some((head, rest)) = entry.split_first_chunk::<HEAD_BYTES>() else {

@@ -10,12 +10,15 @@ mod uploads;
 use crate::command::{Command, Outcome, Refusal};
 use crate::index::{Batch, Ordered};
 use crate::model::{Bucket, ChunkUse, Document};
-use crate::rows;
+use crate::{BLOBS_TOPIC, rows};
 use holdfast_base::checksum::crc32c;
 use holdfast_base::codec::{Decode, Encode};
+use holdfast_base::error::panic_text;
 use holdfast_base::ids::{ChunkId, Index};
 use holdfast_base::{Error, Kind, Result, codec_struct};
+use holdfast_env::planted;
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 /// The last entry that the rows contain, and its checksum.
@@ -78,8 +81,22 @@ impl Fold {
     }
 
     /// Applies the entry at `index`; entries that the rows contain already are passed over. An
-    /// error stops the view in front of the entry.
+    /// error stops the view in front of the entry; so does a panic, which has changed no row: they
+    /// change by one batch, at the end.
     pub fn apply(&mut self, index: Index, entry: &[u8]) -> Result<Option<Applied>> {
+        let applied = catch_unwind(AssertUnwindSafe(|| self.apply_now(index, entry)));
+        applied.unwrap_or_else(|panic| {
+            let named = catch_unwind(|| Command::from_entry(entry).map(|(_, c)| c.name()).ok());
+            let what = named.ok().flatten().unwrap_or_else(|| format!("{} bytes", entry.len()));
+            Err(Error::bug(format!(
+                "apply entry {index} of topic `{BLOBS_TOPIC}` ({what}): the view panicked ({}): it \
+                 stops in front of this entry, which is kept; start a build that can apply it",
+                panic_text(&*panic)
+            )))
+        })
+    }
+
+    fn apply_now(&mut self, index: Index, entry: &[u8]) -> Result<Option<Applied>> {
         if index <= self.position.index {
             return Ok(None);
         }
@@ -109,7 +126,9 @@ impl Fold {
 
 pub(crate) fn decoded<T: Decode>(bytes: &[u8], what: &str) -> Result<T> {
     T::from_bytes(bytes).map_err(|e| {
-        Error::corrupt(format!("read {what} in the index of blobs: {e}: remove the index, and it is made anew from the log"))
+        Error::corrupt(format!(
+            "read {what} in the index of blobs: {e}: the next start folds it anew from the log"
+        ))
     })
 }
 
@@ -159,6 +178,8 @@ impl<'a> Change<'a> {
     }
 
     fn apply(&mut self, command: Command) -> Step<Outcome> {
+        let panics = planted!("blob.versioning-panics");
+        assert!(!panics || !matches!(command, Command::SetVersioning { .. }), "planted");
         match command {
             Command::CreateBucket { name, bucket } => self.create_bucket(&name, bucket)?,
             Command::DeleteBucket { name } => self.delete_bucket(&name)?,

@@ -1,14 +1,18 @@
 //! The ordered rows that the view is kept in, behind a narrow trait: an embedded store on disk, or
 //! a map in memory for tests and simulations. What it holds can be thrown away and folded again.
 
+pub mod damaged;
 mod disk;
 
 pub use disk::DiskIndex;
 
-use holdfast_base::Result;
+use holdfast_base::{Error, Kind, Result};
 use std::collections::BTreeMap;
 use std::ops::Bound;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex, OnceLock};
+
+/// What messages call the rows; an error that names them is theirs, not the log's.
+pub const INDEX: &str = "the index of blobs";
 
 /// Rows to write and to remove, all or none; a later change of a row wins.
 #[derive(Debug, Default)]
@@ -41,6 +45,58 @@ pub trait Ordered: Send + Sync + 'static {
 
     /// Makes everything written before durable.
     fn sync(&self) -> Result<()>;
+}
+
+/// Rows as the view's readers have them: refused from the moment on at which the view stops, for
+/// what was acknowledged since, elsewhere or before, would be missing. Damage that a reader meets is
+/// told.
+pub struct Served {
+    rows: Arc<dyn Ordered>,
+    stopped: OnceLock<Error>,
+    damaged: Box<dyn Fn(&Error) + Send + Sync>,
+}
+
+impl Served {
+    pub fn new(rows: Arc<dyn Ordered>, damaged: Box<dyn Fn(&Error) + Send + Sync>) -> Served {
+        Served { rows, stopped: OnceLock::new(), damaged }
+    }
+
+    /// The first reason stays.
+    pub fn stop(&self, why: &Error) {
+        self.tell(why);
+        let _ = self.stopped.set(why.clone());
+    }
+
+    fn tell(&self, e: &Error) {
+        if e.kind == Kind::Corrupt && e.message.contains(INDEX) {
+            (self.damaged)(e);
+        }
+    }
+
+    fn check(&self) -> Result<()> {
+        self.stopped.get().map_or(Ok(()), |e| Err(e.clone()))
+    }
+}
+
+impl Ordered for Served {
+    fn get(&self, row: &[u8]) -> Result<Option<Vec<u8>>> {
+        self.check()?;
+        self.rows.get(row).inspect_err(|e| self.tell(e))
+    }
+
+    fn scan(&self, from: &[u8], until: &[u8], each: &mut Each<'_>) -> Result<()> {
+        self.check()?;
+        self.rows.scan(from, until, each).inspect_err(|e| self.tell(e))
+    }
+
+    fn write(&self, batch: Batch) -> Result<()> {
+        self.check()?;
+        self.rows.write(batch)
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.rows.sync()
+    }
 }
 
 /// Rows in memory; they end with the process.

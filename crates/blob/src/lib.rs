@@ -40,7 +40,7 @@ pub use service::{Answer, Blobs, BlobsOptions, Failure};
 pub use writer::{BatchObject, NewAlternate, NewObject, Writer};
 
 /// The topic of the names of shard 0's blobs.
-pub const BLOBS_TOPIC: &str = "blobs/0";
+pub use holdfast_cluster::BLOBS_TOPIC;
 /// Bytes of one needle: larger objects are cut. Bounds what one upload keeps in memory.
 pub const NEEDLE_DATA_BYTES: usize = 8 << 20;
 /// Bytes of a key, as S3 has it.

@@ -4,14 +4,14 @@
 use crate::applier::Applier;
 use crate::command::{Command, Condition, Outcome, PartName, Refusal};
 use crate::fold::{Fold, decoded};
-use crate::index::{DiskIndex, Ordered};
+use crate::index::{DiskIndex, INDEX, Ordered, Served, damaged};
 use crate::model::{AccessKey, Bucket, Extent, Head, Lock, Object, Pair, Upload};
 use crate::writer::NewAlternate;
 use crate::{BLOBS_TOPIC, list, needle, rows, seal};
 use holdfast_base::codec::Decode;
 use holdfast_base::ids::Pointer;
 use holdfast_base::node::StorageClass;
-use holdfast_base::{Error, Result};
+use holdfast_base::{Error, Kind, Result};
 use holdfast_cluster::{BLOBS, Node};
 use holdfast_env::{Secret, runtime};
 use std::path::{Path, PathBuf};
@@ -76,6 +76,7 @@ const BARRIER: Command = Command::ReleaseHold { id: 0 };
 
 pub struct Blobs {
     pub(crate) node: Arc<Node>,
+    /// As readers may have it: [`Served`].
     pub(crate) index: Arc<dyn Ordered>,
     pub(crate) applier: Arc<Applier>,
     class: StorageClass,
@@ -85,22 +86,62 @@ pub struct Blobs {
 }
 
 impl Blobs {
-    /// Opens the index and catches up with the log.
+    /// Opens the index and catches up with the log. An index that is damaged holds nothing that the
+    /// log does not: it is set aside, and folded anew.
     pub fn open(node: &Arc<Node>, options: &BlobsOptions) -> Result<Arc<Blobs>> {
-        let index = Arc::new(DiskIndex::open(&options.place, options.cache_bytes)?);
-        Blobs::with_index(node, index, options.class, options.secret.clone())
+        let disk = &*node.machine.disk;
+        damaged::set_aside_if_marked(disk, &options.place, &mut |what| node.find(what))?;
+        match Blobs::open_once(node, options) {
+            // The log's damage would be there again.
+            Err(e) if e.kind == Kind::Corrupt && e.message.contains(INDEX) => {
+                damaged::set_aside(disk, &options.place, &e, &mut |what| node.find(what))?;
+                Blobs::open_once(node, options)
+            }
+            opened => opened,
+        }
     }
 
+    fn open_once(node: &Arc<Node>, options: &BlobsOptions) -> Result<Arc<Blobs>> {
+        let place = &options.place;
+        let opened = DiskIndex::open(place, options.cache_bytes);
+        let index = opened.map_err(|e| e.context(format_args!("open {INDEX}")))?;
+        let (reported, marked) = (node.clone(), place.clone());
+        let damage = move |e: &Error| {
+            if damaged::mark(&*reported.machine.disk, &marked, e) {
+                let place = marked.display();
+                reported.find(format!("{e}: the next start folds `{place}` anew from the log"));
+            }
+        };
+        let how = (options.class, options.secret.clone());
+        Blobs::with_rows(node, Arc::new(index), how, Box::new(damage))
+    }
+
+    /// With an index that ends with the process.
     pub fn with_index(
         node: &Arc<Node>,
         index: Arc<dyn Ordered>,
         class: StorageClass,
         secret: Secret,
     ) -> Result<Arc<Blobs>> {
+        Blobs::with_rows(node, index, (class, secret), Box::new(|_| ()))
+    }
+
+    fn with_rows(
+        node: &Arc<Node>,
+        index: Arc<dyn Ordered>,
+        (class, secret): (StorageClass, Secret),
+        damage: Box<dyn Fn(&Error) + Send + Sync>,
+    ) -> Result<Arc<Blobs>> {
         let fold = Fold::open(index.clone())?;
         let mark = node.machine.rng.next_u64() | 1;
         let how = (mark, node.workers.is_inline());
-        let applier = Applier::start(node.log.clone(), BLOBS_TOPIC, fold, how)?;
+        let index = Arc::new(Served::new(index, damage));
+        let (reported, served) = (node.clone(), index.clone());
+        let told = move |e: &Error| {
+            served.stop(e);
+            reported.view_stopped(BLOBS_TOPIC, e);
+        };
+        let applier = Applier::start(node.log.clone(), BLOBS_TOPIC, fold, how, Box::new(told))?;
         let blobs = Arc::new(Blobs {
             node: node.clone(),
             index,
@@ -110,12 +151,12 @@ impl Blobs {
             compacting: Mutex::default(),
         });
         let barrier = BARRIER;
-        blobs.node.wait_for(|done| {
+        let caught_up = blobs.node.wait_for(|done| {
             let told =
                 move |applied: Answer<Outcome>| done(applied.map(|_| ()).map_err(Error::from));
             blobs.applier.propose(&barrier, Box::new(told));
-        })?;
-        blobs.seal_keys()?;
+        });
+        caught_up.and_then(|()| blobs.seal_keys()).inspect_err(|_| blobs.applier.end())?;
         Ok(blobs)
     }
 

@@ -39,6 +39,7 @@ pub use work::Workers;
 use crate::cluster::FreeSpace;
 use crate::growth::Growth;
 use crate::liveness::HeardBeat;
+use crate::topics::{CLUSTER_TOPIC, NAMESPACE_TOPIC};
 use crate::{ClusterCommand, ClusterView, Command, Namespace, Outcome};
 use holdfast_base::codec::Decode;
 use holdfast_base::ids::{
@@ -49,6 +50,7 @@ use holdfast_base::node::StorageClass;
 use holdfast_base::{Error, Result};
 use holdfast_chunk::{Body, Done, Needle, ScrubStep};
 use holdfast_client::wire::Call;
+use holdfast_client::wire::admin::STOPPED_VIEW;
 use holdfast_client::wire::peer::{self, Sender};
 use holdfast_env::net::{Meter, Peers};
 use holdfast_env::{Clock, Disk, Rng};
@@ -58,11 +60,6 @@ use replicas::Replicator;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-
-/// The topic of shard 0's namespace.
-pub const NAMESPACE_TOPIC: &str = "namespace/0";
-/// The topic of the cluster view.
-pub const CLUSTER_TOPIC: &str = "cluster";
 
 /// The machine that a node runs on, or a simulation of it.
 #[derive(Clone)]
@@ -107,6 +104,8 @@ pub struct Node {
     rewriting: Mutex<BTreeMap<ChunkId, (Generation, BTreeSet<Slot>)>>,
     /// What recovery and housekeeping found, one sentence each, for `doctor`. Bounded.
     findings: Mutex<Vec<String>>,
+    /// Views that faces of this node keep and that have stopped, and why.
+    faces_stopped: Mutex<BTreeMap<&'static str, String>>,
     /// What scrubbing has read and found, a store.
     scrubbed: Mutex<BTreeMap<StoreId, Scrubbed>>,
     growth: Mutex<BTreeMap<StoreId, Growth>>,
@@ -214,8 +213,33 @@ impl Node {
         }
     }
 
+    /// Why views of this node have stopped, a sentence each: what they held is not served here
+    /// until a start with another build, or other files. Everything else is.
+    pub fn stopped_views(&self) -> Vec<String> {
+        let own = [
+            (CLUSTER_TOPIC, self.cluster.status().stopped),
+            (NAMESPACE_TOPIC, self.namespace.status().stopped),
+        ];
+        let own = own.into_iter().filter_map(|(topic, why)| Some((topic, why?.message)));
+        let faces = self.faces_stopped.lock().expect("no holder of this lock panics");
+        let faces = faces.iter().map(|(topic, why)| (*topic, why.clone()));
+        own.chain(faces).map(|(topic, why)| format!("{STOPPED_VIEW} `{topic}`: {why}")).collect()
+    }
+
+    /// A face says that its view of a topic has stopped.
+    pub fn view_stopped(&self, topic: &'static str, why: &Error) {
+        let mut faces = self.faces_stopped.lock().expect("no holder of this lock panics");
+        faces.entry(topic).or_insert_with(|| why.message.clone());
+    }
+
+    /// Whether the namespace goes on: without it, no chunk's owner or length is known.
+    pub fn has_names(&self) -> bool {
+        self.namespace.status().stopped.is_none()
+    }
+
     pub fn findings(&self) -> Vec<String> {
-        let mut all = self.findings.lock().expect("no holder of this lock panics").clone();
+        let mut all = self.stopped_views();
+        all.extend(self.findings.lock().expect("no holder of this lock panics").iter().cloned());
         // Snapshots that are damaged, or could not be taken.
         all.extend(self.cluster.status().reports);
         all.extend(self.namespace.status().reports);

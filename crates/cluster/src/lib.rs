@@ -14,6 +14,7 @@ pub mod liveness;
 pub mod namespace;
 pub mod placement;
 pub mod repair;
+pub mod topics;
 mod views;
 
 pub use cluster::{
@@ -22,9 +23,10 @@ pub use cluster::{
 };
 pub use command::{BLOBS, ChunkKind, Command, Extent, Location, Outcome, REPLICAS_MAX, Remainder};
 pub use driver::{
-    CLUSTER_TOPIC, Condition, Cuts, FaceChunk, Identity, Keeper, KeeperOptions, Leader, Machine,
-    Member, MemberOptions, NAMESPACE_TOPIC, Node, NodeConfig, OwnStore, RawGrant, RebuiltNames,
-    Scrubbed, Source, Stores, Workers, is_peer_operation, is_snapshot_operation, replicas,
+    Condition, Cuts, FaceChunk, Identity, Keeper, KeeperOptions, Leader, Machine, Member,
+    MemberOptions, Node, NodeConfig, OwnStore, RawGrant, RebuiltNames, Scrubbed, Source, Stores,
+    Workers, is_peer_operation, is_snapshot_operation, replicas,
 };
 pub use holdfast_base::node::{NodeKind, StorageClass};
 pub use namespace::{ChunkState, FileInfo, Namespace};
+pub use topics::{BLOBS_TOPIC, CLUSTER_TOPIC, NAMESPACE_TOPIC};

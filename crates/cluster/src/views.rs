@@ -1,6 +1,6 @@
 //! How the log's runtime drives the two views.
 
-use crate::{ClusterOutcome, ClusterView, Namespace};
+use crate::{ClusterCommand, ClusterOutcome, ClusterView, Command, Namespace};
 use holdfast_base::codec::Encode;
 use holdfast_base::ids::Index;
 use holdfast_base::{Error, Kind, Result};
@@ -11,6 +11,18 @@ fn applied(result: Result<Vec<u8>>) -> Applied {
         Ok(bytes) => Applied::Ok(bytes),
         Err(Error { kind: Kind::Unsupported, message }) => Applied::UnknownVersion(message),
         Err(refusal) => Applied::Refused(refusal),
+    }
+}
+
+/// The name of a command: what stands in front of its fields.
+fn name(command: Result<impl std::fmt::Debug>) -> String {
+    match command {
+        Ok(command) => {
+            let text = format!("{command:?}");
+            let end = text.find(|c: char| !c.is_alphanumeric()).unwrap_or(text.len());
+            text[..end].to_owned()
+        }
+        Err(e) => e.message,
     }
 }
 
@@ -25,6 +37,10 @@ impl View for Namespace {
 
     fn snapshot(&self, out: &mut Vec<u8>) {
         Namespace::snapshot(self, out);
+    }
+
+    fn describe(command: &[u8]) -> String {
+        name(Command::from_entry(command))
     }
 
     fn restore(bytes: &[u8]) -> Result<Namespace> {
@@ -43,6 +59,10 @@ impl View for ClusterView {
 
     fn snapshot(&self, out: &mut Vec<u8>) {
         ClusterView::snapshot(self, out);
+    }
+
+    fn describe(command: &[u8]) -> String {
+        name(ClusterCommand::from_entry(command))
     }
 
     fn restore(bytes: &[u8]) -> Result<ClusterView> {

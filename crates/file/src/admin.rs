@@ -20,8 +20,9 @@ impl FileService {
     pub fn status_now(&self) -> holdfast_base::Result<msg::Status> {
         let node = &self.node;
         let fold = node.namespace.status();
-        let (totals, unclosed) =
-            node.namespace.read(|view, _| (view.totals(), view.unclosed().len() as u64))?;
+        let counted = node.namespace.read(|view, _| (view.totals(), view.unclosed().len() as u64));
+        // Of a view that has stopped nothing is known; the findings say so.
+        let (totals, unclosed) = counted.unwrap_or_default();
         let stores = node
             .stores
             .iter()
@@ -95,7 +96,7 @@ impl FileService {
         let fold = node.namespace.status();
         let mut replicas: BTreeMap<StoreId, u64> = BTreeMap::new();
         let counts = |store| node.cluster.read(|view, _| view.store_counts(store)).unwrap_or(false);
-        let (short, ending, away) = node.namespace.read(|view, _| {
+        let known = node.namespace.read(|view, _| {
             for store in view.chunks().flat_map(|chunk| &chunk.replicas) {
                 *replicas.entry(*store).or_default() += 1;
             }
@@ -121,7 +122,9 @@ impl FileService {
                 }
             }
             (short, ending, away)
-        })?;
+        });
+        // A view that has stopped knows of none; the findings say so.
+        let (short, ending, away) = known.unwrap_or_default();
         node.cluster.read(|view, index| {
             let stores = |of| {
                 let own = view.stores().filter(move |(_, info)| info.node == of);

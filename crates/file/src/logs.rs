@@ -1,14 +1,14 @@
-//! The log, served: append, read, tail, trim and info of topics. The node's own topics can be
-//! read by anybody and changed by nobody but the node.
+//! The log, served: append, read, tail, trim and info of topics. What clients may do with those that
+//! folds own is decided in `holdfast_cluster::topics`.
 
 use crate::service::{FileService, answer, request};
 use crate::writes::decode_or_refuse;
-use holdfast_base::codec::Encode;
+use holdfast_base::codec::{Decode, Encode, Reader};
 use holdfast_base::ids::Index;
 use holdfast_base::limits::FRAME_META_BYTES_MAX;
 use holdfast_base::{Error, Result};
-use holdfast_client::wire::log as msg;
-use holdfast_cluster::{CLUSTER_TOPIC, NAMESPACE_TOPIC};
+use holdfast_client::wire::{self, log as msg, peer_log};
+use holdfast_cluster::topics::{Use, check_client, folded_by};
 use holdfast_env::net::{Parts, PeerReply, PeerRequest, Reply, Response};
 use holdfast_log::{Log, Mode, Scope};
 use std::collections::BTreeMap;
@@ -20,13 +20,6 @@ const READ_BYTES_MAX: usize = FRAME_META_BYTES_MAX as usize / 2;
 
 /// How long the host of the log may take where the client sets no deadline: tails ask again.
 const HOST_MS: u32 = 60_000;
-
-fn own(topic: &str) -> Result<()> {
-    if topic != CLUSTER_TOPIC && topic != NAMESPACE_TOPIC {
-        return Ok(());
-    }
-    Err(Error::invalid(format!("change topic `{topic}`: it is the node's own; use another name")))
-}
 
 fn entries(log: &dyn Log, read: &msg::Read) -> Result<msg::Entries> {
     let count = (read.entries_max as usize).clamp(1, READ_ENTRIES_MAX);
@@ -40,6 +33,26 @@ fn send<T: Encode>(reply: Reply, result: Result<T>) {
 }
 
 impl FileService {
+    /// Refuses what a client may not do with a topic; `is_owner`: the request came from the user whom
+    /// the node runs as.
+    pub(crate) fn may_use_log(&self, opcode: u16, meta: &[u8], is_owner: bool) -> Result<()> {
+        let wanted = match opcode {
+            wire::OP_LOG_APPEND | wire::OP_LOG_TRIM => Use::Change,
+            wire::OP_LOG_READ => Use::Read,
+            _ => return Ok(()),
+        };
+        // The topic is the first field of each.
+        let topic = String::decode(&mut Reader::new(meta))
+            .map_err(|e| Error::invalid(format!("use the log: {e}: use matching builds")))?;
+        check_client(&topic, wanted, is_owner)
+    }
+
+    /// Whether a read that may be answered is of a topic that a fold owns.
+    pub(crate) fn reads_owned(opcode: u16, meta: &[u8]) -> bool {
+        let topic = String::decode(&mut Reader::new(meta));
+        opcode == wire::OP_LOG_READ && topic.is_ok_and(|topic| folded_by(&topic).is_some())
+    }
+
     /// Passes a client's request on to the node that keeps the log.
     pub(crate) fn ask_log_host(&self, opcode: u16, meta: &[u8], reply: Reply) {
         let now_ns = self.node.machine.clock.monotonic_ns();
@@ -52,13 +65,34 @@ impl FileService {
         self.node.machine.peers.call(&self.node.log_host, request, done);
     }
 
+    /// Reads a fold's topic for this node's owner, where another node keeps the log: that one knows
+    /// nodes, and no owner of another.
+    pub(crate) fn read_owned(&self, meta: &[u8], reply: Reply) {
+        let msg::Read { topic, from, entries_max, wait } =
+            decode_or_refuse!(meta, "read the log", reply);
+        let read = peer_log::Read { sender: self.node.sender, topic, from, entries_max, wait };
+        let request = PeerRequest {
+            opcode: peer_log::OP_PEER_LOG_READ,
+            meta: read.to_bytes(),
+            body: None,
+            deadline_ms: HOST_MS,
+        };
+        let done = Box::new(move |answered: Result<PeerReply>| {
+            let entries = answered.and_then(|PeerReply { meta, body }| {
+                let crc = peer_log::Entries::from_bytes(&meta)?.crc;
+                let entries = peer_log::decode_indexed(&body, crc)?.into_iter();
+                let entries = entries.map(|(index, bytes)| msg::Indexed { index, bytes });
+                Ok(msg::Entries { entries: entries.collect() })
+            });
+            send(reply, entries);
+        });
+        self.node.machine.peers.call(&self.node.log_host, request, done);
+    }
+
     pub(crate) fn log_append(&self, meta: &[u8], reply: Reply) {
         let append: msg::Append = decode_or_refuse!(meta, "append to the log", reply);
         let log = self.node.log.clone();
         let mode = if append.synced { Mode::Synced } else { Mode::Ordered };
-        if let Err(e) = own(&append.topic) {
-            return reply.send(Response::error(e));
-        }
         self.node.workers.run(move || {
             // The first append to a topic makes it.
             if let Err(e) = log.create(&append.topic) {
@@ -90,9 +124,6 @@ impl FileService {
 
     pub(crate) fn log_trim(&self, meta: &[u8], reply: Reply) {
         let trim: msg::Trim = decode_or_refuse!(meta, "trim the log", reply);
-        if let Err(e) = own(&trim.topic) {
-            return reply.send(Response::error(e));
-        }
         let log = self.node.log.clone();
         self.node.workers.run(move || {
             let trimmed = log.trim(&trim.topic, trim.before);

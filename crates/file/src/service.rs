@@ -95,7 +95,10 @@ impl FileService {
             wire::OP_HELD => self.held(reply),
             // The log is elsewhere: its host answers, through this node.
             wire::OP_LOG_APPEND..=wire::OP_LOG_INFO if self.node.hosted.is_none() => {
-                self.ask_log_host(header.opcode, meta, reply)
+                match FileService::reads_owned(header.opcode, meta) {
+                    true => self.read_owned(meta, reply),
+                    false => self.ask_log_host(header.opcode, meta, reply),
+                }
             }
             wire::OP_LOG_APPEND => self.log_append(meta, reply),
             wire::OP_LOG_READ => self.log_read(meta, reply),
@@ -156,12 +159,18 @@ impl Service for FileService {
             }
         });
         if let Err(e) = served {
-            // The view has stopped: say why to everybody.
+            // The names' view has stopped: whoever asks for names is told why; the log, the cluster
+            // and the other nodes have their answers.
             for i in 0..batch.len() {
-                batch.reply_error(i, &e);
+                match batch.header(i).opcode {
+                    wire::OP_REGION => self.offer_region(batch, i),
+                    opcode if needs_names(opcode) => batch.reply_error(i, &e),
+                    opcode => later.push((i, answer_bytes(opcode, batch.meta(i)))),
+                }
             }
-            return;
         }
+        // Only the node's own user may connect to its socket.
+        let is_owner = batch.is_unix();
         for (i, answer_bytes) in later {
             let header = *batch.header(i);
             if is_for_nodes(header.opcode)
@@ -169,6 +178,10 @@ impl Service for FileService {
                 && !planted!("file.clients-as-nodes")
             {
                 batch.reply_error(i, &not_a_node(header.opcode));
+                continue;
+            }
+            if let Err(e) = self.may_use_log(header.opcode, batch.meta(i), is_owner) {
+                batch.reply_error(i, &e);
                 continue;
             }
             // Else it comes again.
@@ -189,6 +202,21 @@ fn answer_bytes(opcode: u16, meta: &[u8]) -> u64 {
         wire::OP_LOG_READ => FRAME_META_BYTES_MAX as u64,
         _ => 0,
     }
+}
+
+/// Whether an operation is answered by the namespace alone ([`FileService::now`]).
+fn needs_names(opcode: u16) -> bool {
+    matches!(
+        opcode,
+        wire::OP_LOOKUP
+            | wire::OP_GET
+            | wire::OP_LIST
+            | wire::OP_USAGE
+            | wire::OP_EXTENTS
+            | wire::OP_UNCLOSED
+            | wire::OP_CHUNK_READ
+            | wire::OP_CHUNK_LOCATE
+    )
 }
 
 /// Decodes a request's meta; the refusal names the operation.

@@ -36,6 +36,9 @@ fn the_nodes_own_topics_can_be_read_and_not_changed() {
     let mut log = client.log();
     for topic in ["cluster", "namespace/0"] {
         assert!(!log.read(topic, Index(1), 1).unwrap().is_empty());
+    }
+    // Those of other folds cannot be made by a client, either.
+    for topic in ["cluster", "namespace/0", "blobs/0", "namespace/1"] {
         assert_eq!(log.append(topic, &["x"]).unwrap_err().kind, Kind::Invalid);
         assert_eq!(log.trim(topic, Index(1)).unwrap_err().kind, Kind::Invalid);
     }

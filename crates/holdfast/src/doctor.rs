@@ -4,7 +4,7 @@ use crate::output::Output;
 use holdfast_base::units::format_bytes;
 use holdfast_base::{Error, Result};
 use holdfast_client::Client;
-use holdfast_client::wire::admin::{Held, Status};
+use holdfast_client::wire::admin::{Held, STOPPED_VIEW, Status};
 use serde_json::json;
 use std::path::Path;
 
@@ -78,6 +78,9 @@ pub fn status(client: &mut Client, out: &mut Output) -> Result<()> {
         }
         if status.unclosed > 0 {
             text.push_str(&format!("\n{} unclosed files: `holdfast fs unclosed`", status.unclosed));
+        }
+        for stopped in status.findings.iter().filter(|what| what.starts_with(STOPPED_VIEW)) {
+            text.push_str(&format!("\n{stopped}"));
         }
         if !status.findings.is_empty() {
             text.push_str(&format!("\n{} findings: `holdfast doctor`", status.findings.len()));

@@ -24,14 +24,17 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// What else counts, if the node runs it: the cache's store and what its threads share, and S3's
 /// cache of objects.
 pub type Faces =
-    (Option<(Arc<holdfast_cache::store::Store>, Arc<holdfast_cache::Shared>)>, Option<Arc<Hot>>);
+    (Option<(Arc<holdfast_cache::store::Store>, Arc<holdfast_cache::Shared>)>, LaterHot);
+
+/// S3's cache of objects, once S3 is there: the port answers before.
+pub type LaterHot = Arc<OnceLock<Arc<Hot>>>;
 
 type Sources = (Arc<FileService>, Faces);
 
@@ -151,7 +154,7 @@ fn render(status: &Status, held: &Budget, (cache, hot): &Faces) -> String {
     if let Some((store, shared)) = cache {
         crate::cache::register_metrics(&mut registry, store, shared);
     }
-    if let Some(hot) = hot {
+    if let Some(hot) = hot.get() {
         register_hot(&mut registry, &hot.counts());
     }
     let mut text = String::new();

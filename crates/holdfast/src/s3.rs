@@ -3,7 +3,7 @@
 
 use crate::config::Config;
 use holdfast_base::{Error, Result};
-use holdfast_blob::{Blobs, BlobsOptions, Housekeeping, Prober};
+use holdfast_blob::{BLOBS_TOPIC, Blobs, BlobsOptions, Housekeeping, Prober};
 use holdfast_cluster::Node;
 use holdfast_env::Secret;
 use holdfast_env::tasks::{self, Stop, Task};
@@ -22,7 +22,8 @@ pub struct S3 {
     pub credentials: Credentials,
 }
 
-/// Nothing if it is switched off.
+/// Nothing if it is switched off, or if its view cannot be opened: that ends no node, which says
+/// why and serves what its other views hold.
 pub fn start(
     config: &Config,
     data: &Path,
@@ -34,10 +35,24 @@ pub fn start(
     let doing = |e: Error| e.context("start S3 (`s3_port`, 0 for none)");
     let (cache_bytes, class) = (config.s3_cache_bytes(), config.s3_class());
     let options = BlobsOptions { cache_bytes, class, ..BlobsOptions::new(data, secret.clone()) };
-    let blobs = Blobs::open(node, &options).map_err(doing)?;
     let endpoint = format!("http://{address}");
-    let credentials = holdfast_s3::find_or_make(&*node.machine.disk, data, &blobs, &endpoint);
-    let credentials = credentials.map_err(doing)?;
+    let opened = Blobs::open(node, &options).and_then(|blobs| {
+        let disk = &*node.machine.disk;
+        match holdfast_s3::find_or_make(disk, data, &blobs, &endpoint) {
+            Ok(credentials) => Ok((blobs, credentials)),
+            Err(e) => {
+                let _ = blobs.end();
+                Err(e)
+            }
+        }
+    });
+    let (blobs, credentials) = match opened {
+        Ok(opened) => opened,
+        Err(e) => {
+            node.view_stopped(BLOBS_TOPIC, &doing(e));
+            return Ok(None);
+        }
+    };
     let limits = Limits { hot_bytes: config.s3_hot_bytes(), ..limits };
     let server = Server::start(address, blobs.clone(), limits).map_err(doing)?;
     Ok(Some(S3 { blobs, server, credentials }))

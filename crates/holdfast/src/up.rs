@@ -77,20 +77,25 @@ pub fn run(up: &Up, join: Option<&str>, secret: Option<&Path>, out: &mut Output)
     };
     let server = Server::start(server_config, service.clone(), machine.clock.clone())?;
     let cache = start_cache(&config, &machine, places.cache)?;
-    let limits = Limits { connections: places.s3, budget: budget.clone(), ..Limits::default() };
-    let s3 = s3::start(&config, &up.data, &node, &secret, limits)?;
+    let hot = http::LaterHot::default();
     let http = match config.address(config.http_port) {
         Some(address) => {
             let cache = cache.as_ref().map(|cache| (cache.store.clone(), cache.shared.clone()));
-            let hot = s3.as_ref().map(|s3| s3.hot().clone());
             let held = (places.http, &budget);
-            Some(http::start(address, service.clone(), (cache, hot), &secret, held)?)
+            let faces = (cache, hot.clone());
+            Some(http::start(address, service.clone(), faces, &secret, held)?)
         }
         None => None,
     };
     let stop = Stop::new();
+    let limits = Limits { connections: places.s3, budget: budget.clone(), ..Limits::default() };
     let keeper = start_keeper(&node, &config, budget, &stop)?;
     let member = start_member(&node, &config, &stop)?;
+    // Last: its view may have to be folded anew, and the node serves and beats meanwhile.
+    let s3 = s3::start(&config, &up.data, &node, &secret, limits)?;
+    if let Some(s3) = &s3 {
+        let _ = hot.set(s3.hot().clone());
+    }
     let blobs = s3.as_ref().map(|s3| s3.keep_house(&stop)).transpose()?;
     announce(up, &config, &node, cache.as_ref(), s3.as_ref(), out)?;
     let signal = signals::wait_for_shutdown()?;

@@ -3,8 +3,10 @@
 //! again from it what a crash took.
 
 use super::{Batch, Ordered};
-use fjall::{AbstractTree, Database, Keyspace, KeyspaceCreateOptions, PersistMode};
+use fjall::{AbstractTree, Database, Keyspace, KeyspaceCreateOptions, LsmError, PersistMode};
+use holdfast_base::error::panic_text;
 use holdfast_base::{Error, Result};
+use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
 
 /// Written rows are kept in memory up to this size, then written to a table.
@@ -26,6 +28,15 @@ pub struct DiskIndex {
 impl DiskIndex {
     /// Opens the rows in a directory, or makes them there. `cache_bytes`: blocks kept in memory.
     pub fn open(place: &Path, cache_bytes: u64) -> Result<DiskIndex> {
+        // Damage makes the engine panic in places.
+        let opened = catch_unwind(|| DiskIndex::open_now(place, cache_bytes));
+        opened.unwrap_or_else(|panic| {
+            let what = panic_text(&*panic);
+            Err(Error::corrupt(format!("open `{}`: it panicked ({what})", place.display())))
+        })
+    }
+
+    fn open_now(place: &Path, cache_bytes: u64) -> Result<DiskIndex> {
         let opening =
             |e: fjall::Error| failed(e).context(format_args!("open `{}`", place.display()));
         let database = Database::builder(place)
@@ -49,12 +60,20 @@ impl DiskIndex {
     }
 }
 
+/// The operating system's number for a device that cannot read.
+const EIO: i32 = 5;
+
+/// `Corrupt` where what is kept is damaged, missing or unreadable: it can be folded anew.
 fn failed(e: fjall::Error) -> Error {
+    use std::io::ErrorKind::{InvalidData, NotFound, UnexpectedEof};
     match e {
-        fjall::Error::Io(e) => Error::from(e),
-        other => Error::corrupt(format!(
-            "{other:?}: remove the directory, and it is made anew from the log"
-        )),
+        fjall::Error::Io(e) | fjall::Error::Storage(LsmError::Io(e)) => {
+            let damage = matches!(e.kind(), InvalidData | NotFound | UnexpectedEof)
+                || e.raw_os_error() == Some(EIO);
+            if damage { Error::corrupt(e.to_string()) } else { Error::from(e) }
+        }
+        e @ (fjall::Error::Poisoned | fjall::Error::Locked) => Error::retry(format!("{e:?}")),
+        other => Error::corrupt(format!("{other:?}")),
     }
 }
 

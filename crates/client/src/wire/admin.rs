@@ -3,6 +3,9 @@
 use holdfast_base::ids::{ChunkId, Index, NodeId, StoreId, Tier};
 use holdfast_base::{codec_enum, codec_struct};
 
+/// How a finding about a view that has stopped begins.
+pub const STOPPED_VIEW: &str = "the view has stopped: topic";
+
 /// What a node says of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {
@@ -16,7 +19,8 @@ pub struct Status {
     pub index: Index,
     pub digest: u64,
     pub stores: Vec<Store>,
-    /// What recovery cut, found damaged or set aside: one sentence each.
+    /// What recovery cut, found damaged or set aside: one sentence each. Views that have stopped
+    /// come first, and begin with [`STOPPED_VIEW`].
     pub findings: Vec<String>,
 }
 codec_struct!(Status {

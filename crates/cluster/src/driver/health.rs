@@ -23,7 +23,8 @@ impl Condition {
 
 impl Node {
     pub fn conditions(&self) -> Vec<Condition> {
-        let mut all = self.stopped_views();
+        let stopped = self.stopped_views().into_iter();
+        let mut all: Vec<Condition> = stopped.map(|why| Condition::new("view", why)).collect();
         let views_apply = all.is_empty();
         let broken = self.stores.iter().filter(|own| own.store.usage().read_only);
         all.extend(broken.map(|own| {
@@ -41,17 +42,6 @@ impl Node {
             all.push(Condition::new("space", e.message));
         }
         all
-    }
-
-    fn stopped_views(&self) -> Vec<Condition> {
-        let views = [
-            ("cluster", self.cluster.status().stopped),
-            ("names", self.namespace.status().stopped),
-        ];
-        let stopped = views.into_iter().filter_map(|(view, stopped)| {
-            stopped.map(|e| Condition::new("view", format!("the view of {view} has stopped: {e}")))
-        });
-        stopped.collect()
     }
 
     /// Whether the next chunk of ordinary, durable bytes would find its stores: asked of what

@@ -357,6 +357,10 @@ impl Keeper {
 
     /// One round. Everything that fails is tried again in the next one.
     pub fn step(&mut self, now_ns: u64) {
+        if !self.node.has_names() {
+            // Whose the chunks are is not known: none is touched.
+            return;
+        }
         self.look();
         let rounds: [(&str, Round); 19] = [
             ("reclaim deleted names", Keeper::reclaim),

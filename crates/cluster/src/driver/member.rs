@@ -13,6 +13,7 @@ use holdfast_base::{Error, Kind, Result};
 use holdfast_client::wire::peer;
 use holdfast_env::net::PeerRequest;
 use holdfast_env::planted;
+use holdfast_log::TRIMMED;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -119,14 +120,16 @@ impl Member {
         let (leader, current, is_controller, applied) = match seen {
             // The log's host has heard of the other process before this one could.
             Err(e) if e.kind == Kind::Fenced => return Err(replaced(id, &e)),
-            seen => seen?,
+            Err(e) if e.message.contains(TRIMMED) => return Err(e),
+            // The view has stopped, and says so; what is here can be read and asked about.
+            Err(_) => return Ok(()),
+            Ok(seen) => seen,
         };
-        // Whose names are those of another time is of no use to anybody: a new start mends it.
-        if let Err(e) = self.node.namespace.read(|_, _| ())
-            && e.kind == Kind::Corrupt
-        {
-            return Err(e);
-        }
+        let has_names = match self.node.namespace.status().stopped {
+            // A new start mends it: it takes over a snapshot.
+            Some(e) if e.message.contains(TRIMMED) => return Err(e),
+            stopped => stopped.is_none(),
+        };
         if applied != self.log_seen {
             self.log_seen = applied;
             self.node.heard_log_ns.store(now_ns.max(1), Ordering::Relaxed);
@@ -137,8 +140,12 @@ impl Member {
             );
             return Err(replaced(id, &what));
         }
-        self.beat(now_ns, leader, is_controller);
-        self.follow_leadership(now_ns, leader == Some(id));
+        let beats = self.beat(now_ns, leader, is_controller);
+        if !has_names && leader == Some(id) && beats {
+            // Who knows no names cannot command them: another node leads, if there is one.
+            self.node.hand_over()?;
+        }
+        self.follow_leadership(now_ns, leader == Some(id) && has_names);
         if self.lead == Lead::Leads && !self.is_stale(now_ns) {
             self.judge(now_ns)?;
         }
@@ -150,9 +157,10 @@ impl Member {
         now_ns.saturating_sub(self.shared().read_back_ns) > STALE_MS * 1_000_000
     }
 
-    fn beat(&mut self, now_ns: u64, leader: Option<NodeId>, is_controller: bool) {
+    /// Sends a beat if it is time; whether it was.
+    fn beat(&mut self, now_ns: u64, leader: Option<NodeId>, is_controller: bool) -> bool {
         if now_ns < self.next_beat_ns || self.shared().in_flight {
-            return;
+            return false;
         }
         self.next_beat_ns = now_ns + BEAT_MS * 1_000_000;
         let number = {
@@ -172,13 +180,17 @@ impl Member {
         if is_controller {
             let (node, incarnation) = (self.node.id, self.node.sender.incarnation);
             let beat = ClusterCommand::Beat { node, incarnation, free: self.node.free_space() };
-            return self.node.propose_cluster(&beat, Box::new(landed));
+            self.node.propose_cluster(&beat, Box::new(landed));
+            return true;
         }
         let address = leader.and_then(|leader| {
             let address = |view: &crate::ClusterView, _| Some(view.node(leader)?.address.clone());
             self.node.cluster.read(address).ok().flatten()
         });
-        let Some(address) = address else { return landed(Err(Error::retry("nobody leads"))) };
+        let Some(address) = address else {
+            landed(Err(Error::retry("nobody leads")));
+            return true;
+        };
         let beat = peer::Beat { sender: self.node.sender, free: self.node.free_space_told() };
         let request = PeerRequest {
             opcode: peer::OP_PEER_BEAT,
@@ -188,6 +200,7 @@ impl Member {
         };
         let done = Box::new(move |reply: Result<_>| landed(reply.map(|_| ())));
         self.node.machine.peers.call(&address, request, done);
+        true
     }
 
     fn follow_leadership(&mut self, now_ns: u64, leads: bool) {
@@ -317,6 +330,21 @@ impl Node {
     /// Has another node lead from now on, if this one does and there is another. Waits for the log;
     /// whoever does not hear of it finds the silence out.
     pub fn resign(&self) -> Result<()> {
+        match self.resignation()? {
+            Some(resign) => self.wait_for(|done| self.propose_cluster(&resign, done)),
+            None => Ok(()),
+        }
+    }
+
+    /// As [`Node::resign`], without waiting.
+    fn hand_over(&self) -> Result<()> {
+        if let Some(resign) = self.resignation()? {
+            self.propose_cluster(&resign, Box::new(|_| ()));
+        }
+        Ok(())
+    }
+
+    fn resignation(&self) -> Result<Option<ClusterCommand>> {
         let (node, incarnation) = (self.id, self.sender.incarnation);
         let heir = self.cluster.read(|view, _| {
             let lives = |id: NodeId| {
@@ -325,11 +353,7 @@ impl Node {
             let others = view.controllers().filter(|(id, seat)| *id != node && !seat.dead);
             view.leader() == Some(node) && others.map(|(id, _)| id).any(lives)
         })?;
-        if heir {
-            let resign = ClusterCommand::Resign { node, incarnation };
-            self.wait_for(|done| self.propose_cluster(&resign, done))?;
-        }
-        Ok(())
+        Ok(heir.then_some(ClusterCommand::Resign { node, incarnation }))
     }
 
     /// Free space of this node's stores, as beats tell it.

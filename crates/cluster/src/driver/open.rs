@@ -7,6 +7,7 @@ use super::replicas::Replicator;
 use super::snapshots::take_over_if_trimmed;
 use super::views::{Views, wait_for};
 use super::{Keeper, KeeperOptions, Leader, Machine, Node, OwnStore, Stores, Workers, own_request};
+use crate::topics::SNAPSHOT_TOPICS;
 use crate::{
     CLUSTER_TOPIC, ClusterCommand, ClusterOutcome, ClusterView, DATA_FORMAT_VERSION,
     NAMESPACE_TOPIC, Namespace, StartedStore,
@@ -19,13 +20,14 @@ use holdfast_base::{Error, Kind, Result};
 use holdfast_chunk::{Done, Recovered, Store, StoreConfig};
 use holdfast_client::wire::peer::{self, Sender, Welcome};
 use holdfast_client::wire::peer_log;
-use holdfast_env::Disk;
 use holdfast_env::disk::{ReplaceSites, create_dir_durable, read_file, replace_file};
 use holdfast_env::net::PeerRequest;
 use holdfast_env::region::Region;
+use holdfast_env::{Disk, planted};
 use holdfast_log::{
     Drive, EmbeddedLog, Fold, FoldOptions, Log, Mode, Options, RemoteLog, SnapshotStore, View,
 };
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -158,6 +160,8 @@ impl Node {
         let (stores, partial) =
             open_stores(&machine, config, region, &mut findings).map_err(doing)?;
         let stores = Arc::new(stores);
+        let known_stores: BTreeSet<StoreId> =
+            cluster.read(|view, _| view.stores().map(|(id, _)| id).collect()).unwrap_or_default();
         let joining = Joining { machine: &machine, config, log: &log, cluster: &cluster };
         let known = identity;
         let identity = joining.identify(known).map_err(doing)?;
@@ -210,14 +214,58 @@ impl Node {
             packed: Default::default(),
             rewriting: Mutex::default(),
             findings: Mutex::new(findings),
+            faces_stopped: Mutex::default(),
             scrubbed: Mutex::default(),
             growth: Mutex::default(),
             heard_log_ns: AtomicU64::new(0),
             _lock: lock,
         });
-        node.lead_alone().map_err(doing)?;
-        Keeper::new(node.clone(), KeeperOptions::default()).settle().map_err(doing)?;
-        Ok(node)
+        node.check_age(&known_stores).map_err(doing)?;
+        let ready = node
+            .lead_alone()
+            .and_then(|()| Keeper::new(node.clone(), KeeperOptions::default()).settle());
+        match ready {
+            // What it holds is not served; everything else is, and so is the reason.
+            Err(_) if !node.stopped_views().is_empty() => Ok(node),
+            ready => ready.map(|()| node).map_err(doing),
+        }
+    }
+
+    /// Chunks are allocated by durable entries before they have a byte. A store that the cluster
+    /// knew before this start, with bytes in chunks that the names never heard of, was written after
+    /// the last entry that is here: the log is an older copy, and would be served with files missing.
+    fn check_age(&self, known_stores: &BTreeSet<StoreId>) -> Result<()> {
+        let mut unheard = Vec::new();
+        for own in self.stores.iter() {
+            if own.tier != Tier::Disk || !known_stores.contains(&own.id) {
+                continue;
+            }
+            let held = own.store.list().into_iter().filter(|info| info.stored_bytes > 0);
+            let chunks: Vec<ChunkId> = held.map(|info| info.chunk).collect();
+            let never = |view: &Namespace, chunk: ChunkId| {
+                view.chunk(chunk).is_none() && !view.was_allocated(chunk)
+            };
+            unheard.extend(
+                match self.namespace.read(|view, _| {
+                    chunks.into_iter().filter(|chunk| never(view, *chunk)).collect::<Vec<_>>()
+                }) {
+                    Ok(unheard) => unheard.into_iter().map(|chunk| (chunk, own.place.clone())),
+                    // It has stopped, and says why.
+                    Err(_) => return Ok(()),
+                },
+            );
+        }
+        let Some((chunk, place)) = unheard.first() else { return Ok(()) };
+        if !planted!("node.older-log-believed") {
+            self.namespace.stop(Error::corrupt(format!(
+                "the log is older than the chunks: `{place}` holds chunk `{chunk}`, one of {} that \
+                 no entry up to {} has made: entries are missing, and files would be: put back the \
+                 log as it was, with its snapshots; no chunk was touched",
+                unheard.len(),
+                self.namespace.applied()
+            )));
+        }
+        Ok(())
     }
 
     /// Makes an empty directory a data directory, for stores to be put into it before the node
@@ -410,8 +458,12 @@ impl Joining<'_> {
         });
         let (node, stores) = (identity.node, started.collect());
         let start = ClusterCommand::StartNode { node, host, rack, address, stores };
-        let ClusterOutcome::Started { incarnation } = self.propose(&start)? else {
-            return Err(Error::bug("start a node: the view answered something else"));
+        let incarnation = match self.propose(&start) {
+            Ok(ClusterOutcome::Started { incarnation }) => incarnation,
+            Ok(_) => return Err(Error::bug("start a node: the view answered something else")),
+            // The others do not hear of this start; what is here can be read and asked about.
+            Err(_) if self.cluster.status().stopped.is_some() => Index(0),
+            Err(e) => return Err(e),
         };
         let sender = Sender { cluster: identity.cluster, node, incarnation };
         if let Some((remote, _, _)) = &self.log.remote {
@@ -437,7 +489,10 @@ impl Joining<'_> {
         let reply = self.wait(|done| peers.call(host, request, done))?;
         let info = holdfast_client::wire::log::Info::from_bytes(&reply.meta)?;
         let last = Index(info.durable.0.saturating_sub(1));
-        self.wait(|done| namespace.wake_at(last, done))
+        match self.wait(|done| namespace.wake_at(last, done)) {
+            Err(_) if namespace.status().stopped.is_some() => Ok(()),
+            reached => reached,
+        }
     }
 }
 
@@ -482,7 +537,28 @@ fn open_log(
 ) -> Result<Arc<EmbeddedLog>> {
     let drive = if config.commit_threads == 0 { Drive::Pump } else { Drive::Threads };
     let options = Options { drive, segment_bytes: config.segment_bytes, ..Options::default() };
-    let log = EmbeddedLog::open(machine.disk.clone(), &config.data.join("log"), options)?;
+    // Asked where a topic is damaged: a snapshot may make up for it.
+    let covered = |topic: &str| {
+        let folded = SNAPSHOT_TOPICS.contains(&topic);
+        let newest = folded.then(|| snapshot_store(machine, config, topic).newest());
+        newest?.ok().filter(|last| last.0 > 0)
+    };
+    let directory = config.data.join("log");
+    let disk = machine.disk.clone();
+    let log = EmbeddedLog::open_covered(disk, &directory, options, &covered)?;
+    for passed in log.passed_over() {
+        findings.push(format!(
+            "topic `{}` was damaged in `{}` at offset {}: entries {} to {} cannot be read; a \
+             verified snapshot contains them, nothing behind them is lost, and the damaged bytes \
+             are kept in `{}`",
+            passed.topic,
+            passed.segment.display(),
+            passed.offset,
+            passed.first,
+            passed.next.0 - 1,
+            passed.kept.display()
+        ));
+    }
     for cut in log.recovered() {
         findings.push(format!(
             "topic `{}` ended in {} torn bytes, which were never acknowledged; they are kept in `{}`",
@@ -494,6 +570,11 @@ fn open_log(
     Ok(Arc::new(log))
 }
 
+fn snapshot_store(machine: &Machine, config: &NodeConfig, topic: &str) -> SnapshotStore {
+    let directory = config.data.join("snapshots").join(topic.replace('/', "-"));
+    SnapshotStore { disk: machine.disk.clone(), directory }
+}
+
 /// Opens a view, and says whether it began with another node's snapshot.
 fn fold<V: View>(
     machine: &Machine,
@@ -503,8 +584,7 @@ fn fold<V: View>(
     topic: &str,
 ) -> Result<(Fold<V>, bool)> {
     log.log.create(topic)?;
-    let directory = config.data.join("snapshots").join(topic.replace('/', "-"));
-    let snapshots = SnapshotStore { disk: machine.disk.clone(), directory };
+    let snapshots = snapshot_store(machine, config, topic);
     let taken_over = take_over_if_trimmed(machine, log, own, topic, &snapshots)?;
     Ok((Fold::open_member(log.log.clone(), topic, snapshots, config.fold)?, taken_over))
 }

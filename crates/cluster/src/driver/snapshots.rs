@@ -5,8 +5,9 @@
 
 use super::open::OpenLog;
 use super::views::wait_for;
-use super::{CLUSTER_TOPIC, Machine, NAMESPACE_TOPIC, Node};
+use super::{Machine, Node};
 use crate::NodeState;
+use crate::topics::{CLUSTER_TOPIC, NAMESPACE_TOPIC, SNAPSHOT_TOPICS};
 use holdfast_base::checksum::crc32c;
 use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::ids::{Index, NodeId};
@@ -114,7 +115,7 @@ impl Node {
         if !all_live {
             return Ok(());
         }
-        for topic in [CLUSTER_TOPIC, NAMESPACE_TOPIC] {
+        for topic in SNAPSHOT_TOPICS {
             let mut before = self.covered(topic)?;
             let describe = msg::Describe { sender: self.sender, topic: topic.to_owned() };
             for (address, _) in &others {

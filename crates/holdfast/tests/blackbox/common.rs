@@ -122,11 +122,21 @@ impl Node {
     }
 
     pub fn try_start(data: &Path) -> Result<Node, Finished> {
+        Node::spawn(data, &mut binary())
+    }
+
+    /// Starts a build that has this bug (`holdfast_env::planted!`).
+    pub fn start_planting(data: &Path, bug: &str) -> Node {
+        let started = Node::spawn(data, binary().env(holdfast_env::trial::PLANTED, bug));
+        started.unwrap_or_else(|failed| panic!("the node did not start: {failed:?}"))
+    }
+
+    fn spawn(data: &Path, command: &mut Command) -> Result<Node, Finished> {
         // A directory that cannot take settings is the test's own.
         if fs::create_dir_all(data).is_ok() && !data.join("holdfast.toml").exists() {
             let _ = fs::write(data.join("holdfast.toml"), SETTINGS);
         }
-        Node::launch(binary().args(["--json", "up", "--data"]).arg(data), data)
+        Node::launch(command.args(["--json", "up", "--data"]).arg(data), data)
     }
 
     /// By a command of the test's own that starts one in `data`.

@@ -33,5 +33,6 @@ mod route;
 mod s3;
 mod s3_walk;
 mod sort;
+mod stopped_views;
 mod story;
 mod trees;

@@ -440,7 +440,7 @@ pub(super) fn write_trim_mark(
     before: u64,
 ) -> Result<()> {
     let mark = crate::format::encode_trim_mark(hash(topic), before);
-    let sites = holdfast_env::disk::ReplaceSites { data: "log.trim-data", name: "log.trim-name" };
+    let sites = crate::recover::TRIM_SITES;
     let path = directory.join(crate::recover::TRIM_MARK);
     holdfast_env::disk::replace_file(disk, &path, &mark, sites)
         .map_err(|e| Error::from(e).context(format_args!("write trim mark `{}`", path.display())))

@@ -1,0 +1,78 @@
+//! The one registry of the topics that folds own: who folds them, and what a client may do with
+//! them. Asked by the log's operations, by snapshots and the trim that follows them, and by the
+//! simulation. Pure; the decision is here, who the owner is the caller's to know.
+
+use holdfast_base::{Error, Result};
+
+/// The topic of the cluster view.
+pub const CLUSTER_TOPIC: &str = "cluster";
+/// The topic of shard 0's namespace.
+pub const NAMESPACE_TOPIC: &str = "namespace/0";
+/// The topic of the names of blobs.
+pub const BLOBS_TOPIC: &str = "blobs/0";
+
+/// Topics whose views live in memory, with snapshots that nodes lend each other and that the log is
+/// trimmed by. The rows of the others hold all that their topics ever said.
+pub const SNAPSHOT_TOPICS: [&str; 2] = [CLUSTER_TOPIC, NAMESPACE_TOPIC];
+
+/// Whole families of names are the folds': a topic of a later shard, which a client had made before,
+/// could never be folded.
+const FAMILIES: [(&str, &str); 3] =
+    [("cluster", "the cluster's view"), ("namespace", "the view of names"), ("blobs", "S3")];
+
+/// What somebody wants to do with a topic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Use {
+    Read,
+    /// Append to it, trim it or make it.
+    Change,
+}
+
+/// Who folds the topic, if a fold owns it.
+pub fn folded_by(topic: &str) -> Option<&'static str> {
+    let family = topic.split('/').next().unwrap_or(topic);
+    FAMILIES.iter().find(|(name, _)| *name == family).map(|(_, fold)| *fold)
+}
+
+/// Refuses what a client may not do. An entry that no fold has written would stop the fold, or be
+/// believed; a trim would take what the next start needs; and what a fold writes down (the names of
+/// all files, access keys) is for the node's owner to read.
+pub fn check_client(topic: &str, wanted: Use, is_owner: bool) -> Result<()> {
+    let Some(fold) = folded_by(topic) else { return Ok(()) };
+    match wanted {
+        Use::Read if is_owner => Ok(()),
+        Use::Read => Err(Error::invalid(format!(
+            "read topic `{topic}`: it belongs to {fold}, and is read by the node's owner only: \
+             connect to `unix:DATA/holdfast.sock` as the user whom the node runs as"
+        ))),
+        Use::Change => Err(Error::invalid(format!(
+            "change topic `{topic}`: it belongs to {fold}, and nobody else writes or trims it: use \
+             another name"
+        ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clients_change_no_topic_of_a_fold_and_its_owner_alone_reads_it() {
+        for topic in
+            [CLUSTER_TOPIC, NAMESPACE_TOPIC, BLOBS_TOPIC, "namespace/7", "blobs", "blobs/1/2"]
+        {
+            let refused = check_client(topic, Use::Change, true).unwrap_err();
+            assert!(refused.message.contains(topic), "{refused}");
+            assert_eq!(check_client(topic, Use::Change, false), Err(refused));
+            assert_eq!(check_client(topic, Use::Read, true), Ok(()));
+            let refused = check_client(topic, Use::Read, false).unwrap_err();
+            assert!(refused.message.contains("owner"), "{refused}");
+        }
+        for topic in ["clusters", "mine", "my/blobs/0", "namespaces/0", "blobs0"] {
+            for wanted in [Use::Read, Use::Change] {
+                assert_eq!(check_client(topic, wanted, false), Ok(()), "{topic}");
+            }
+        }
+        assert!(SNAPSHOT_TOPICS.iter().all(|topic| folded_by(topic).is_some()));
+    }
+}
