@@ -48,7 +48,8 @@ fn a_fence_waits_for_the_commit_in_flight() {
     let fencing = store.clone();
     *disk.shared.in_next_write.lock().unwrap() = Some(Box::new(move || {
         let asked = fencing.clone();
-        std::thread::spawn(move || fenced.send(asked.fence(CHUNK)).unwrap());
+        let ask = move || fenced.send(asked.fence(CHUNK)).unwrap();
+        holdfast_env::tasks::spawn("fence", ask).unwrap();
         while fencing.list()[0].state == ChunkState::Open {
             std::thread::yield_now();
         }

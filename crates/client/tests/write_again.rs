@@ -48,7 +48,10 @@ impl Service for Gateway {
     fn disconnected(&self, _: ConnectionId) {}
 }
 
-fn put(cut_off: u64) -> (Result<FileId, Error>, Vec<(u64, Vec<u8>)>) {
+/// Requests that the server took: their numbers and bodies.
+type Taken = Vec<(u64, Vec<u8>)>;
+
+fn put(cut_off: u64) -> (Result<FileId, Error>, Taken) {
     let service = Arc::new(Gateway { cut_off, puts: Mutex::default() });
     let config =
         ServerConfig { tcp: vec!["127.0.0.1:0".parse().unwrap()], ..ServerConfig::default() };

@@ -635,8 +635,8 @@ fn damage_in_front_of_a_snapshot_is_passed_over_and_no_other() {
     let whole = (view(&w.fold), w.fold.status().digest, w.fold.status().sessions);
     drop(w);
     let segment = std::fs::read_dir(dir.0.join("log/topics/ns+0")).unwrap();
-    let segment = segment.map(|entry| entry.unwrap().path());
-    let segment = segment.filter(|path| path.extension().is_some_and(|e| e == "seg")).next();
+    let mut segment = segment.map(|entry| entry.unwrap().path());
+    let segment = segment.find(|path| path.extension().is_some_and(|e| e == "seg"));
     let segment = segment.unwrap();
     let bytes = std::fs::read(&segment).unwrap();
     let used = bytes.iter().rposition(|byte| *byte != 0).unwrap() / SECTOR + 1;
