@@ -31,7 +31,8 @@ test: ## everything that must hold before a change is merged
 	@$(MAKE) --no-print-directory tidy
 	@$(MAKE) --no-print-directory unit
 	@$(MAKE) --no-print-directory mutants BUGS=--quick
-	@$(MAKE) --no-print-directory sim SCHEDULES=300 SEED=1
+	@$(MAKE) --no-print-directory sim SCHEDULES=60 SEED=1
+	@$(MAKE) --no-print-directory sim SCHEDULES=300 SEED=1 SIM=--usual-limits
 	@$(MAKE) --no-print-directory callgrind
 	@echo "== test: all steps passed"
 
@@ -73,10 +74,10 @@ fuzz: ## fuzz every decoder for a minute each (FUZZ_SECONDS=N)
 	HOLDFAST_FUZZ_SECONDS=$(FUZZ_SECONDS) \
 		cargo test --release --package holdfast-sim --test fuzz -- --nocapture --test-threads=2
 
-sim: ## run simulated clusters under faults (SCHEDULES=N SEED=FIRST)
+sim: ## run simulated clusters under faults (SCHEDULES=N SEED=FIRST SIM=OPTIONS)
 	@echo "== sim: $(SCHEDULES) schedules from seed $(SEED), a thread a core"
 	@cargo run --quiet --profile sim --package holdfast-sim -- \
-		--schedules $(SCHEDULES) --seed $(SEED)
+		--schedules $(SCHEDULES) --seed $(SEED) $(SIM)
 
 coverage: ## which lines of the drivers simulated clusters reach (SCHEDULES=N SEED=FIRST)
 	@echo "== coverage: $(SCHEDULES) schedules from seed $(SEED), instrumented"

@@ -157,7 +157,7 @@ impl Binaries {
             Catcher::Schedules { count, first } => {
                 let simulation = self.simulation.as_ref().ok_or("the simulation was not built")?;
                 let mut command = Command::new(simulation);
-                command.args(["--threads", "1", "--plant", &bug.name]);
+                command.args(["--threads", "1", "--strict", "--plant", &bug.name]);
                 command.args(["--schedules", &count.to_string(), "--seed", &first.to_string()]);
                 command.current_dir(&self.root);
                 command
@@ -248,7 +248,11 @@ fn field<'a>(line: &'a str, name: &str) -> Option<&'a str> {
 fn test_binary(line: &str) -> Option<((String, String), Binary)> {
     let executable = PathBuf::from(field(line, "executable")?);
     let directory = Path::new(field(line, "manifest_path")?).parent()?.to_owned();
-    let package = field(line, "package_id")?.rsplit_once('#')?.1.split_once('@')?.0.to_owned();
+    // `...#name@version`, or `.../name#version` where the directory has the package's name.
+    let package = match field(line, "package_id")?.rsplit_once('#')?.1.split_once('@') {
+        Some((name, _)) => name.to_owned(),
+        None => directory.file_name()?.to_str()?.to_owned(),
+    };
     let (_, target) = line.split_once("\"target\":{")?;
     if !line.contains("\"test\":true},\"features\"") {
         // A binary beside the tests, not one of them.
@@ -293,6 +297,8 @@ mod tests {
         assert_eq!((package.as_str(), target.as_str()), ("holdfast-recovery", "optima"));
         assert_eq!(binary.directory, Path::new("/w/crates/recovery"));
         assert!(test_binary(r#"{"executable":null}"#).is_none());
+        let short = line.replace("recovery#holdfast-recovery@0.1.0", "recovery#0.1.0");
+        assert_eq!(test_binary(&short).unwrap().0.0, "recovery");
     }
 
     #[test]

@@ -153,7 +153,8 @@ mod tests {
         }
         assert_eq!(Kind::from_code(0), None);
         assert_eq!(Kind::from_code(10), Some(Kind::Bug));
-        assert_eq!(Kind::from_code(11), None);
+        assert_eq!(Kind::from_code(11), Some(Kind::Denied));
+        assert_eq!(Kind::from_code(12), None);
     }
 
     #[test]

@@ -10,7 +10,6 @@ use crate::open::Open;
 use holdfast_base::Result;
 use holdfast_base::units::MIB;
 use holdfast_env::buf::AlignedBuf;
-use holdfast_env::planted;
 use std::sync::Arc;
 
 /// The write-back's thread: until the journal's has ended. Then nobody commits any more.
@@ -54,9 +53,6 @@ fn checkpoint(store: &DiskStore, open: &Arc<Open>, number: u64) -> Result<()> {
         store.write_deferred(open, u64::MAX)?;
     }
     let Some(written) = open.core().unsynced() else { return Ok(()) };
-    if planted!("chunk.segment-clean-before-its-sync") {
-        return Ok(());
-    }
     let chunk = open.header.chunk;
     open.writer
         .sync("chunk.checkpoint")

@@ -64,7 +64,7 @@ impl Draw<'_> {
 
     fn path(&mut self) -> String {
         let depth = self.one(&[1, 1, 1, 2, 2, 3]);
-        let name = |draw: &mut Self| match draw.below(32) {
+        let name = |draw: &mut Self| match draw.below(38) {
             0 => "a-name-that-is-too-long-for-a-node".to_owned(),
             1 => draw.one(&["", "..", "n\0l", "/"]).to_owned(),
             n => format!("f{n}"),
@@ -143,7 +143,7 @@ impl Seen<'_> {
         let data = [NodeKind::File, NodeKind::File, NodeKind::KeyValue, NodeKind::Directory];
         let store = StoreId(1 + draw.below(5) as u64);
         let digest = 77;
-        match draw.below(32) {
+        match draw.below(38) {
             0 | 1 => Command::MakeDir {
                 path: draw.path(),
                 kind: draw.one(&kinds),
@@ -230,7 +230,7 @@ impl Seen<'_> {
             },
             22 => Command::SetClass { path: draw.path(), class: StorageClass::DEFAULT },
             23 => Command::CloseChunk { chunk: self.chunk(draw) },
-            24 => {
+            24 | 32..=37 => {
                 let (chunk, length) = (self.chunk(draw), draw.length());
                 let generation = self.generation(draw, chunk, 1);
                 match draw.below(4) {

@@ -169,8 +169,7 @@ impl Service for FileService {
                 }
             }
         }
-        // Only the node's own user may connect to its socket.
-        let is_owner = batch.is_unix();
+        let is_owner = batch.who() == Who::Owner;
         for (i, answer_bytes) in later {
             let header = *batch.header(i);
             if is_for_nodes(header.opcode)

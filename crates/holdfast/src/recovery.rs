@@ -248,7 +248,8 @@ mod tests {
         let recovery = Recovery { away, ..Recovery::default() };
         let said = text(&recovery);
         assert!(!said.contains("every chunk has its copies"), "{said}");
-        for part in ["7 copies (5 MiB) of 6 chunks", "2 chunks have one copy", "1 chunks cannot"] {
+        for part in ["7 copies (5.00 MiB) of 6 chunks", "2 chunks have one copy", "1 chunks cannot"]
+        {
             assert!(said.contains(part), "{said}");
         }
         assert_eq!(findings(&recovery).len(), 1);

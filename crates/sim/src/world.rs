@@ -101,6 +101,8 @@ pub struct Schedule {
     pub planted: Vec<String>,
     /// Internal limits have their usual sizes, where the seed would draw small ones.
     pub usual_limits: bool,
+    /// Two checks that are not settled: they raise alarms that nobody has explained yet.
+    pub strict: bool,
     /// Keep a line of everything that happens.
     pub trace: bool,
     /// Print it at once.
@@ -129,6 +131,7 @@ impl Schedule {
             sites_off: Vec::new(),
             planted: Vec::new(),
             usual_limits: false,
+            strict: false,
             trace: false,
             aloud: false,
         }

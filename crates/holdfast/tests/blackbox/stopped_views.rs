@@ -122,8 +122,8 @@ fn topics_of_folds_are_changed_by_no_client_and_read_by_the_owner_alone() {
     std::fs::write(data.join("holdfast.toml"), settings).unwrap();
     let node = Node::start(&data);
     let tcp = |words: &[&str]| {
-        let server = format!("127.0.0.1:{native}");
-        finish(binary().args(["--server", &server]).args(words), b"")
+        let (server, secret) = (format!("127.0.0.1:{native}"), data.join("secret"));
+        finish(binary().args(["--server", &server]).arg("--secret").arg(secret).args(words), b"")
     };
     for topic in ["cluster", "namespace/0", "blobs/0", "blobs/1"] {
         node.run(&["log", "append", topic, "anything"]).refused(&[topic, "another name"]);

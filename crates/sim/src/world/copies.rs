@@ -60,7 +60,9 @@ impl World {
         for chunk in &chunks {
             self.look_at_count(chunk);
             if let Some(before) = seen.chunks.get(&chunk.id) {
-                self.look_at_dropped(chunk, before, &seen);
+                if self.schedule.strict {
+                    self.look_at_dropped(chunk, before, &seen);
+                }
                 let new = |store: &&StoreId| {
                     before.generation != chunk.generation || !before.replicas.contains(*store)
                 };
@@ -83,7 +85,9 @@ impl World {
             }
         }
         self.look_at_open(&host);
-        self.look_at_grace(&host);
+        if self.schedule.strict {
+            self.look_at_grace(&host);
+        }
     }
 
     /// What a gateway shows of an open chunk is on every replica.
@@ -127,7 +131,9 @@ impl World {
         });
         let grace_ns = KeeperOptions::default().grace_ms * 1_000_000;
         if let Some(since_ns) = since_ns
-            && seen.slept_ns < since_ns
+            // A night ends every grace, also of what was freed just behind it: nodes hear of it one
+            // after the other.
+            && (seen.slept_ns == 0 || seen.slept_ns + grace_ns < since_ns)
             && now_ns + LOOK_NS < since_ns + grace_ns
         {
             self.shared.violate(format!(
@@ -179,8 +185,9 @@ impl World {
     /// A copy is dropped because it is short, damaged or not needed: not because it was slow to say
     /// that it is there.
     fn look_at_dropped(&self, chunk: &Chunk, before: &Known, seen: &Copies) {
-        // One that had a copy too many may drop any.
-        if before.replicas.len() > before.copies {
+        // One that had a copy too many, if only between two looks, may drop any.
+        let added = chunk.replicas.iter().any(|store| !before.replicas.contains(store));
+        if before.replicas.len() > before.copies || added {
             return;
         }
         let at = (chunk.generation, before.generation);

@@ -4,8 +4,8 @@
 
 use super::{Held, Keeper};
 use crate::Command;
-use crate::compaction::{is_ready, seen_to_by};
-use crate::namespace::{Chunk, ChunkState};
+use crate::compaction::is_ready;
+use crate::namespace::ChunkState;
 use holdfast_base::ids::{ChunkId, Durability, FileId, Slot, StoreId};
 use holdfast_base::{Error, Kind, Result};
 use holdfast_env::trial::Knob;
@@ -116,10 +116,10 @@ impl Keeper {
         }
         let lost = |store: StoreId| node.is_lost(store);
         let gone: Vec<ChunkId> = node.namespace.read(|view, _| {
-            let gone = |chunk: &&Chunk| {
-                !chunk.old.is_empty() && chunk.is_kept() && seen_to_by(chunk, lost).is_none()
-            };
-            view.chunks().filter(gone).map(|chunk| chunk.id).collect()
+            let none_left = view.short_chunks(|store| !lost(store)).into_iter();
+            let none_left = none_left.take_while(|short| short.live == 0).map(|short| short.chunk);
+            let has_old = |id: &ChunkId| view.chunk(*id).is_some_and(|c| !c.old.is_empty());
+            none_left.filter(has_old).collect()
         })?;
         for chunk in gone.into_iter().take(self.options.compactions) {
             if self.resting.get(&chunk).is_some_and(|rest| now_ns < rest.until_ns) {
