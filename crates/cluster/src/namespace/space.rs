@@ -29,19 +29,13 @@ impl Namespace {
                 replicas.len()
             )));
         }
-        let owner_at = match kind {
-            ChunkKind::Raw => Some(self.find_unclosed(owner)?),
-            ChunkKind::Packed if owner != FileId(0) && owner != BLOBS => {
-                return Err(Error::invalid("a packed chunk belongs to a node, not to a file"));
-            }
-            ChunkKind::Packed => None,
-        };
+        let owner_at = self.place_of_owner(kind, owner)?;
         if self.chunk_next >> ChunkId::COUNTER_BITS != 0 {
             return Err(Error::full("the shard has drawn every chunk id: use another shard"));
         }
         let id = ChunkId::new(self.shard, self.chunk_next);
         self.chunk_next += 1;
-        self.chunks.insert(Chunk {
+        let chunk = Chunk {
             id,
             kind,
             state: ChunkState::Open,
@@ -61,11 +55,28 @@ impl Namespace {
             live_bytes: 0,
             live: Bitmap::default(),
             dead: Bitmap::default(),
-        });
+        };
+        Ok(self.enter_chunk(chunk, owner_at))
+    }
+
+    /// The unclosed file that a raw chunk belongs to; of a packed one there is none.
+    fn place_of_owner(&self, kind: ChunkKind, owner: FileId) -> Result<Option<u32>> {
+        match kind {
+            ChunkKind::Raw => self.find_unclosed(owner).map(Some),
+            ChunkKind::Packed if owner != FileId(0) && owner != BLOBS => {
+                Err(Error::invalid("a packed chunk belongs to a node, not to a file"))
+            }
+            ChunkKind::Packed => Ok(None),
+        }
+    }
+
+    fn enter_chunk(&mut self, chunk: Chunk, owner_at: Option<u32>) -> Outcome {
+        let id = chunk.id;
+        self.chunks.insert(chunk);
         if let Some(unclosed) = owner_at.and_then(|at| self.unclosed.get_mut(&at)) {
             unclosed.chunks.push(id);
         }
-        Ok(Outcome::Chunk { chunk: id })
+        Outcome::Chunk { chunk: id }
     }
 
     pub(super) fn adopt_chunk(&mut self, command: &Command) -> Result<Outcome> {
@@ -86,18 +97,12 @@ impl Namespace {
             let what = format!("{length} bytes are more than a chunk's {CHUNK_BYTES}");
             return Err(Error::invalid(what));
         }
-        let owner_at = match kind {
-            ChunkKind::Raw if *generation != Generation(0) => {
-                return Err(Error::invalid("a raw chunk is never rewritten"));
-            }
-            ChunkKind::Raw => Some(self.find_unclosed(*owner)?),
-            ChunkKind::Packed if *owner != FileId(0) && *owner != BLOBS => {
-                return Err(Error::invalid("a packed chunk belongs to a node, not to a file"));
-            }
-            ChunkKind::Packed => None,
-        };
+        if *kind == ChunkKind::Raw && *generation != Generation(0) {
+            return Err(Error::invalid("a raw chunk is never rewritten"));
+        }
+        let owner_at = self.place_of_owner(*kind, *owner)?;
         self.chunk_next = id.counter() + 1;
-        self.chunks.insert(Chunk {
+        let chunk = Chunk {
             id: *id,
             kind: *kind,
             state: ChunkState::Sealed,
@@ -117,11 +122,8 @@ impl Namespace {
             live_bytes: 0,
             live: Bitmap::default(),
             dead: Bitmap::default(),
-        });
-        if let Some(unclosed) = owner_at.and_then(|at| self.unclosed.get_mut(&at)) {
-            unclosed.chunks.push(*id);
-        }
-        Ok(Outcome::Chunk { chunk: *id })
+        };
+        Ok(self.enter_chunk(chunk, owner_at))
     }
 
     pub(super) fn find_chunk(&mut self, id: ChunkId) -> Result<&mut Chunk> {
