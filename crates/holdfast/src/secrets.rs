@@ -115,6 +115,8 @@ pub fn keep(data: &Path, secret: &Secret) -> Result<()> {
 pub fn of_cluster(directory: &Path) -> Result<PathBuf> {
     let file = directory.join(FILE);
     if !exists(&file) {
+        local::make_private_dir(directory)
+            .map_err(|e| Error::from(e).context(format_args!("make `{}`", directory.display())))?;
         write(&file, &Secret::draw(&RealRng).text())?;
     }
     Ok(file)
@@ -170,7 +172,8 @@ mod tests {
 
     #[test]
     fn a_node_that_joins_is_given_the_clusters() {
-        let (cluster, dir) = (scratch("cluster"), scratch("joins"));
+        // A cluster for development, or of a benchmark, has no directory before its first start.
+        let (cluster, dir) = (scratch("cluster").join("new"), scratch("joins"));
         let e = of_node(&dir, None, "127.0.0.1:7400").unwrap_err();
         assert!(e.message.contains("--secret FILE"), "{e}");
         let file = of_cluster(&cluster).unwrap();
@@ -183,7 +186,7 @@ mod tests {
         of_cluster(&cluster).unwrap();
         let e = of_node(&dir, Some(&file), "127.0.0.1:7400").unwrap_err();
         assert!(e.message.contains("another cluster"), "{e}");
-        std::fs::remove_dir_all(cluster).unwrap();
+        std::fs::remove_dir_all(cluster.parent().unwrap()).unwrap();
         std::fs::remove_dir_all(dir).unwrap();
     }
 }
