@@ -9,7 +9,8 @@ use crate::rows;
 use crate::service::Blobs;
 use holdfast_base::ids::{ChunkId, Durability, Slot};
 use holdfast_base::{Error, Kind, Result};
-use holdfast_cluster::{BLOBS, ChunkState, FaceChunk};
+use holdfast_cluster::{BLOBS, ChunkState};
+use holdfast_node::FaceChunk;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 

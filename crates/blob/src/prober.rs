@@ -9,8 +9,8 @@ use crate::service::Blobs;
 use holdfast_base::ids::StoreId;
 use holdfast_base::limits::BLOCK_BYTES;
 use holdfast_base::{Error, Kind, Result};
-use holdfast_cluster::replicas::Wanted;
 use holdfast_cluster::{ClusterCommand, NodeState, StoreState};
+use holdfast_node::replicas::Wanted;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

@@ -7,9 +7,10 @@ use crate::service::{Answer, Blobs};
 use holdfast_base::ids::Pointer;
 use holdfast_base::{Error, Result};
 use holdfast_chunk::{Bytes, NeedleRead};
-use holdfast_cluster::replicas::{Answer as Answered, Wanted};
-use holdfast_cluster::{BLOBS, Source};
+use holdfast_cluster::BLOBS;
 use holdfast_env::runtime;
+use holdfast_node::Source;
+use holdfast_node::replicas::{Answer as Answered, Wanted};
 use std::ops::Range;
 use std::sync::Arc;
 

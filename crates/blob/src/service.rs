@@ -12,8 +12,9 @@ use holdfast_base::codec::Decode;
 use holdfast_base::ids::Pointer;
 use holdfast_base::node::StorageClass;
 use holdfast_base::{Error, Kind, Result};
-use holdfast_cluster::{BLOBS, Node};
+use holdfast_cluster::BLOBS;
 use holdfast_env::{Secret, runtime};
+use holdfast_node::Node;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 

@@ -13,7 +13,6 @@ use crate::connection::aio::{AsyncConnection, Request};
 use crate::connection::{Options, RequestId, Response};
 use crate::session::Session;
 use crate::stream::cursor::Cursor;
-use crate::wire::{self, Call, file as msg};
 use holdfast_base::checksum::crc32c;
 use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::ids::{FileId, SessionId};
@@ -22,6 +21,7 @@ use holdfast_base::node::NodeKind;
 use holdfast_base::{Error, Kind, Result};
 use holdfast_env::net::Endpoint;
 use holdfast_env::runtime;
+use holdfast_wire::{self as wire, Call, file as msg};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// A connection to a node, shared by all its clones. It ends with the last of them.

@@ -9,7 +9,6 @@ pub use requests::Ticket;
 use crate::connection::{Connection, Options, Response};
 use crate::region::Mapping;
 use crate::session::Session;
-use crate::wire::{self, file as msg};
 use holdfast_base::checksum::crc32c;
 use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::ids::FileId;
@@ -17,6 +16,7 @@ use holdfast_base::limits::{INLINE_GET_BYTES_MAX, LIST_PAGE_MAX, PACKED_BYTES_MA
 use holdfast_base::node::{NodeKind, StorageClass};
 use holdfast_base::{Error, Kind, Result};
 use holdfast_env::net::Endpoint;
+use holdfast_wire::{self as wire, file as msg};
 
 /// How often a get starts again because its file was replaced meanwhile.
 pub(crate) const GET_ATTEMPTS_MAX: u32 = 5;

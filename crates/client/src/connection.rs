@@ -11,12 +11,12 @@ mod tests;
 
 use self::core::Core;
 use self::intake::{Intake, Target};
-use crate::wire::OP_CATCH_UP;
 use holdfast_base::limits::{CONNECTION_REQUESTS_MAX, FRAME_BODY_BYTES_MAX};
 use holdfast_base::{Error, Kind, Result};
 use holdfast_env::net::{Endpoint, Handshake, Link, OP_RING, Role, Socket, Wait};
 use holdfast_env::ring::Ring;
 use holdfast_env::{RealRng, Secrets};
+use holdfast_wire::OP_CATCH_UP;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;

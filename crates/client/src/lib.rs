@@ -23,7 +23,6 @@ pub mod log;
 mod region;
 mod session;
 mod stream;
-pub mod wire;
 
 pub use client::{Client, NewFile, Ticket};
 pub use connection::{Connection, Options, RequestId, Response};

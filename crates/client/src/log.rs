@@ -2,10 +2,10 @@
 //! Appends are not numbered: after a broken connection the log says what arrived.
 
 use crate::client::{Client, decode};
-use crate::wire::{self, log as msg};
 use holdfast_base::ids::Index;
 use holdfast_base::{Error, Kind, Result};
 use holdfast_env::{Clock, RealClock};
+use holdfast_wire::{self as wire, log as msg};
 use std::time::Duration;
 
 /// The longest wait that one request of a tail asks for: the connection's silence stays below the

@@ -1,11 +1,11 @@
 //! The node's memory region, mapped once: a read of it is a copy, checked afterwards.
 
 use crate::connection::Connection;
-use crate::wire::chunk::{Piece, RegionOffer};
-use crate::wire::{self};
 use holdfast_base::codec::Decode;
 use holdfast_base::{Error, Result};
 use holdfast_env::region::MappedRegion;
+use holdfast_wire as wire;
+use holdfast_wire::chunk::{Piece, RegionOffer};
 
 pub struct Mapping {
     region: MappedRegion,

@@ -3,8 +3,8 @@
 //! sends is the client's business, the blocking one's or the asynchronous one's.
 
 use crate::connection::RequestId;
-use crate::wire::Call;
 use holdfast_base::ids::{Sequence, SessionId};
+use holdfast_wire::Call;
 use std::collections::{BTreeSet, HashMap};
 
 #[derive(Default)]

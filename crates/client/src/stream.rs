@@ -10,9 +10,9 @@ pub use multi::{MultiStream, Run};
 pub use reader::FileReader;
 pub use writer::FileWriter;
 
-use crate::wire::file as msg;
 use holdfast_base::ids::Tier;
 use holdfast_base::node::StorageClass;
+use holdfast_wire::file as msg;
 
 /// Transfers of one stream that are in flight at once: while one is worked on, the other moves.
 pub(crate) const SLICES_IN_FLIGHT: usize = 2;

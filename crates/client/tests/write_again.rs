@@ -7,10 +7,10 @@ use holdfast_base::error::WRITE_AGAIN;
 use holdfast_base::frame::Header;
 use holdfast_base::ids::{FileId, SessionId};
 use holdfast_base::{Error, Kind};
-use holdfast_client::wire::{OP_OPEN_SESSION, OP_PUT, file::Put};
 use holdfast_client::{Client, Endpoint, NewFile, Options};
 use holdfast_env::RealClock;
 use holdfast_env::net::{Batch, BodyTarget, ConnectionId, Server, ServerConfig, Service};
+use holdfast_wire::{OP_OPEN_SESSION, OP_PUT, file::Put};
 use std::sync::{Arc, Mutex};
 
 /// Refuses the first `cut_off` numbers, each as often as it is asked, and keeps what came.

@@ -15,8 +15,8 @@ pub use leadership::{BEATS_DEAD, CONTROLLERS_MAX, Controller, Leadership};
 use holdfast_base::ids::{Index, NodeId, StoreId, Tier};
 use holdfast_base::units::MIB;
 use holdfast_base::{Error, Result, path};
-use holdfast_client::wire::admin::RecoverySettings;
 use holdfast_env::planted;
+use holdfast_wire::admin::RecoverySettings;
 use std::collections::BTreeMap;
 
 /// The version of everything that this build writes below its data directory.

@@ -13,27 +13,28 @@ mod budget;
 mod field;
 mod gain;
 mod shares;
+mod terms;
 mod told;
 
 pub use balance::Balance;
-pub(crate) use balance::surplus;
+pub use balance::surplus;
 pub use field::{Nodes, Place, Site, Task, tasks};
+pub use terms::{ALPHA_PER_MILLE, Terms};
 
-use crate::driver::replicas::Terms;
 use ability::Abilities;
 use budget::Budget;
 use gain::Gain;
 use holdfast_base::Result;
 use holdfast_base::ids::{ChunkId, Generation, Index, NodeId, StoreId};
-use holdfast_client::wire::admin::{Recovery, RecoverySettings};
-use holdfast_client::wire::peer;
 use holdfast_env::planted;
 use holdfast_env::trial::Knob;
 use holdfast_recovery::model::{self, Assignment, Flight, Origin, Params};
+use holdfast_recovery::model::{HORIZON_S, IN_FLIGHT};
 use holdfast_recovery::plan::{self, Allocator, Input, Options};
 use holdfast_recovery::select::Algorithm;
-use holdfast_recovery::sim::{HORIZON_S, IN_FLIGHT};
 use holdfast_recovery::straggler::Fate;
+use holdfast_wire::admin::{Recovery, RecoverySettings};
+use holdfast_wire::peer;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Time between two plans.

@@ -7,13 +7,13 @@ use holdfast_base::Kind;
 use holdfast_base::ids::{
     ChunkId, Cookie, Durability, FileId, Generation, Index, NodeId, Pointer, Slot, StoreId, Tier,
 };
-use holdfast_client::wire::admin::RecoverySettings;
 use holdfast_cluster::{
     BLOBS, ChunkKind, ChunkState, ClusterCommand, ClusterView, Command, Extent, FreeSpace,
     Location, Namespace, NodeKind, NodeState, Outcome, Remainder, StartedStore, StorageClass,
     StoreState,
 };
 use holdfast_env::trial::Trial;
+use holdfast_wire::admin::RecoverySettings;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Mutex;

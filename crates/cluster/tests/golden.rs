@@ -5,11 +5,11 @@ use holdfast_base::codec::Encode;
 use holdfast_base::ids::{
     ChunkId, Cookie, Durability, FileId, Generation, Index, NodeId, Pointer, Slot, StoreId, Tier,
 };
-use holdfast_client::wire::admin::RecoverySettings;
 use holdfast_cluster::{
     ChunkKind, ClusterCommand, ClusterView, Command, Extent, FreeSpace, Location, Namespace,
     NodeKind, NodeState, Remainder, StartedStore, StorageClass, StoreState,
 };
+use holdfast_wire::admin::RecoverySettings;
 use std::fmt::Write;
 
 const P: Pointer = Pointer { chunk: ChunkId(1), slot: Slot(2), cookie: Cookie(0xc0ffee) };

@@ -7,10 +7,11 @@ use holdfast_base::ids::StoreId;
 use holdfast_base::limits::FRAME_BODY_BYTES_MAX;
 use holdfast_base::units::format_bytes;
 use holdfast_base::{Error, Result};
-use holdfast_client::wire::admin as msg;
-use holdfast_cluster::{ChunkState, ClusterCommand, Condition, NodeState, StoreState};
+use holdfast_cluster::{ChunkState, ClusterCommand, NodeState, StoreState};
 use holdfast_env::Asker;
 use holdfast_env::net::{Parts, Reply, Response};
+use holdfast_node::Condition;
+use holdfast_wire::admin as msg;
 use std::collections::BTreeMap;
 
 /// What has to find memory for the node to do all of its work.

@@ -9,12 +9,13 @@ use holdfast_base::ids::{ChunkId, Tier};
 use holdfast_base::limits::{BLOCK_BYTES, FRAME_BODY_BYTES_MAX};
 use holdfast_base::{Error, Kind, Result};
 use holdfast_chunk::{Bytes, NeedleRead, RawRead, Store};
-use holdfast_client::wire::{chunk as msg, file};
 use holdfast_cluster::namespace::Chunk;
-use holdfast_cluster::replicas::{Answer as Answered, Wanted};
-use holdfast_cluster::{FileInfo, Location, Namespace, Source};
+use holdfast_cluster::{FileInfo, Location, Namespace};
 use holdfast_env::net::{Batch, Body, BodyPart, BodyTarget, Parts, Reply, Response};
 use holdfast_env::region::{FRAME_BYTES, Region, RegionSlice};
+use holdfast_node::Source;
+use holdfast_node::replicas::{Answer as Answered, Wanted};
+use holdfast_wire::{chunk as msg, file};
 use std::sync::Arc;
 
 /// CRC32C of each 64 KiB of an object; one of nothing for an empty one.

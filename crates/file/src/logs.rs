@@ -7,10 +7,10 @@ use holdfast_base::codec::{Decode, Encode, Reader};
 use holdfast_base::ids::Index;
 use holdfast_base::limits::FRAME_META_BYTES_MAX;
 use holdfast_base::{Error, Result};
-use holdfast_client::wire::{self, log as msg, peer_log};
 use holdfast_cluster::topics::{Use, check_client, folded_by};
 use holdfast_env::net::{Parts, PeerReply, PeerRequest, Reply, Response};
 use holdfast_log::{Log, Mode, Scope};
+use holdfast_wire::{self as wire, log as msg, peer_log};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 

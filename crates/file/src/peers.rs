@@ -5,15 +5,14 @@ use crate::FileService;
 use holdfast_base::codec::{Decode, Encode, Reader};
 use holdfast_base::ids::Index;
 use holdfast_base::{Error, Result};
-use holdfast_client::wire::log::Info;
-use holdfast_client::wire::peer::{self, Sender, Welcome};
-use holdfast_client::wire::peer_log::{Describe, OP_PEER_LOG_APPEND, OP_PEER_LOG_INFO};
-use holdfast_cluster::{
-    DATA_FORMAT_VERSION, NAMESPACE_TOPIC, is_peer_operation, is_snapshot_operation,
-};
+use holdfast_cluster::{DATA_FORMAT_VERSION, NAMESPACE_TOPIC};
 use holdfast_env::net::{Body, PeerDone, PeerReply, PeerRequest, Reply, Response};
 use holdfast_env::planted;
 use holdfast_log::LogHost;
+use holdfast_node::{is_peer_operation, is_snapshot_operation};
+use holdfast_wire::log::Info;
+use holdfast_wire::peer::{self, Sender, Welcome};
+use holdfast_wire::peer_log::{Describe, OP_PEER_LOG_APPEND, OP_PEER_LOG_INFO};
 
 /// How long the log's host may take to say how far the log is.
 const CATCH_UP_MS: u32 = 5000;

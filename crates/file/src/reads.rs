@@ -6,9 +6,9 @@ use holdfast_base::ids::Generation;
 use holdfast_base::limits::{FRAME_META_BYTES_MAX, LIST_PAGE_MAX};
 use holdfast_base::node::NodeKind;
 use holdfast_base::{Error, Result, path};
-use holdfast_client::wire::{self, file as msg};
 use holdfast_cluster::{FileInfo, Location, Namespace};
 use holdfast_env::net::{Batch, Parts};
+use holdfast_wire::{self as wire, file as msg};
 
 /// Extents of one answer.
 const EXTENTS_PAGE: usize = 1024;

@@ -7,8 +7,7 @@ use holdfast_base::codec::Decode;
 use holdfast_base::frame::{Header, STALE};
 use holdfast_base::limits::FRAME_META_BYTES_MAX;
 use holdfast_base::{Error, Result};
-use holdfast_client::wire;
-use holdfast_cluster::{Namespace, Node};
+use holdfast_cluster::Namespace;
 use holdfast_env::local::memory_bytes;
 use holdfast_env::net::{
     Batch, Body, BodyTarget, ConnectionId, Parts, Reply, Response, Service, Who,
@@ -16,6 +15,8 @@ use holdfast_env::net::{
 use holdfast_env::region::Region;
 use holdfast_env::{Budget, planted};
 use holdfast_log::LogHost;
+use holdfast_node::Node;
+use holdfast_wire as wire;
 use std::sync::Arc;
 
 /// Serves files, chunks and the log of one node.

@@ -6,10 +6,10 @@ use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::ids::{ChunkId, Durability, FileId, SessionId};
 use holdfast_base::node::{NodeKind, StorageClass};
 use holdfast_base::{Error, Result, path};
-use holdfast_client::wire::{Call, file as msg};
 use holdfast_cluster::{ChunkState, Command, Extent, Location, Namespace, Outcome, Remainder};
 use holdfast_env::net::{Body, Parts, Reply, Response};
 use holdfast_log::Mode;
+use holdfast_wire::{Call, file as msg};
 
 /// Answers with the file that a command made.
 fn file_of(outcome: Outcome) -> Result<FileId> {
@@ -189,7 +189,7 @@ impl FileService {
             Ok(class) => class,
             Err(e) => return reply.send(Response::error(e)),
         };
-        let done = Box::new(move |grant: Result<holdfast_cluster::RawGrant>| {
+        let done = Box::new(move |grant: Result<holdfast_node::RawGrant>| {
             let grant = grant.map(|grant| msg::Grant {
                 chunk: grant.chunk,
                 tier: grant.tier,

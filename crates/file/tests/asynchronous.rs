@@ -8,8 +8,8 @@ use holdfast_base::Kind;
 use holdfast_base::node::NodeKind;
 use holdfast_client::aio::{AsyncClient, block_on, spawn};
 use holdfast_client::{Client, Endpoint, NewFile, Options, Secret, Secrets};
-use holdfast_cluster::{Keeper, KeeperOptions};
 use holdfast_env::SeededRng;
+use holdfast_node::{Keeper, KeeperOptions};
 use std::time::Duration;
 
 fn options() -> Options {

@@ -7,14 +7,14 @@ use common::World;
 use holdfast_base::codec::Encode;
 use holdfast_base::ids::{Index, NodeId, Sequence, SessionId};
 use holdfast_base::{Error, Kind, Result};
-use holdfast_client::wire::peer::Sender;
-use holdfast_client::wire::peer_log as wire;
 use holdfast_env::net::{PeerRequest, Peers, Server, ServerConfig, TcpPeers};
 use holdfast_env::{RealClock, RealDisk};
 use holdfast_file::FileService;
 use holdfast_log::{
     Applied, Fold, FoldOptions, Log, Mode, RemoteLog, Request, SnapshotStore, View,
 };
+use holdfast_wire::peer::Sender;
+use holdfast_wire::peer_log as wire;
 use std::sync::{Arc, mpsc};
 
 const TOPIC: &str = "counts";

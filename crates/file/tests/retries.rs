@@ -6,9 +6,9 @@ use common::{Proxy, World, assert_same, open_session, pattern, replacing};
 use holdfast_base::Kind;
 use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::ids::{FileId, Sequence};
-use holdfast_client::wire::{self, Call, file as msg};
 use holdfast_client::{Connection, NewFile};
-use holdfast_cluster::{Keeper, KeeperOptions};
+use holdfast_node::{Keeper, KeeperOptions};
+use holdfast_wire::{self as wire, Call, file as msg};
 
 fn put(connection: &mut Connection, call: Call, path: &str, bytes: &[u8]) -> FileId {
     let node = msg::NewNode {

@@ -6,9 +6,9 @@ use common::{World, assert_same, pattern, replacing};
 use holdfast_base::Kind;
 use holdfast_base::limits::{BLOCK_BYTES, CHUNK_BYTES, PACKED_BYTES_MAX, SLICE_BYTES};
 use holdfast_base::node::NodeKind;
-use holdfast_client::wire::file::Action;
 use holdfast_client::{Client, NewFile};
-use holdfast_cluster::{Keeper, KeeperOptions};
+use holdfast_node::{Keeper, KeeperOptions};
+use holdfast_wire::file::Action;
 
 /// Writes a stream in pieces of odd sizes.
 fn write_oddly(client: &mut Client, path: &str, bytes: &[u8], sized: bool) {

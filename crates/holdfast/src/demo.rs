@@ -15,7 +15,7 @@ use clap::Args;
 use files::{Reading, Source};
 use holdfast_base::units::{MIB, format_bytes, parse_bytes};
 use holdfast_base::{Error, Result};
-use holdfast_client::wire::admin::Cluster;
+use holdfast_wire::admin::Cluster;
 use picture::Picture;
 use serde_json::json;
 use std::path::PathBuf;
@@ -139,7 +139,7 @@ pub fn run(options: &Options, out: &mut Output) -> Result<()> {
 
 /// The node that most copies are on, but for node 1: it hosts the log, of which there is one copy.
 fn fullest(cluster: &Cluster) -> Result<usize> {
-    let replicas = |node: &&holdfast_client::wire::admin::ClusterNode| {
+    let replicas = |node: &&holdfast_wire::admin::ClusterNode| {
         node.stores.iter().map(|store| store.replicas).sum::<u64>()
     };
     let others = cluster.nodes.iter().filter(|node| node.node.0 != 1);

@@ -4,7 +4,7 @@ use crate::output::Output;
 use holdfast_base::units::format_bytes;
 use holdfast_base::{Error, Result};
 use holdfast_client::Client;
-use holdfast_client::wire::admin::{Held, STOPPED_VIEW, Status};
+use holdfast_wire::admin::{Held, STOPPED_VIEW, Status};
 use serde_json::json;
 use std::path::Path;
 

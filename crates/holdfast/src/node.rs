@@ -6,7 +6,7 @@ use holdfast_base::ids::{NodeId, StoreId};
 use holdfast_base::units::format_bytes;
 use holdfast_base::{Error, Result};
 use holdfast_client::Client;
-use holdfast_client::wire::admin::{Cluster, ClusterNode, Order};
+use holdfast_wire::admin::{Cluster, ClusterNode, Order};
 use serde_json::{Value, json};
 
 pub fn run(client: &mut Client, command: &Node, out: &mut Output) -> Result<()> {

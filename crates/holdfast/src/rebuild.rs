@@ -7,9 +7,9 @@ use crate::{secrets, up};
 use holdfast_base::units::MIB;
 use holdfast_base::{Error, Result};
 use holdfast_blob::{Blobs, BlobsOptions};
-use holdfast_cluster::{Node, RebuiltNames};
 use holdfast_env::buf::AlignedBuf;
 use holdfast_env::disk::{Access, Disk, create_dir_durable};
+use holdfast_node::{Node, RebuiltNames};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 

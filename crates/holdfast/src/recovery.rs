@@ -6,7 +6,7 @@ use crate::output::Output;
 use holdfast_base::units::{format_bytes, parse_bytes};
 use holdfast_base::{Error, Result};
 use holdfast_client::Client;
-use holdfast_client::wire::admin::{Cluster, Order, Recovery, RecoverySettings};
+use holdfast_wire::admin::{Cluster, Order, Recovery, RecoverySettings};
 use serde_json::{Value, json};
 
 pub fn run(client: &mut Client, command: &Command, out: &mut Output) -> Result<()> {
@@ -242,7 +242,7 @@ mod tests {
     /// Until a dead node counted as lost, all copies were said to be there.
     #[test]
     fn copies_on_silent_nodes_are_at_risk_and_nothing_is_said_to_be_well() {
-        use holdfast_client::wire::admin::Away;
+        use holdfast_wire::admin::Away;
         let away =
             Away { copies: 7, bytes: 5 << 20, chunks: 6, chunks_of_one: 2, chunks_of_none: 1 };
         let recovery = Recovery { away, ..Recovery::default() };
@@ -260,7 +260,7 @@ mod tests {
 
     #[test]
     fn a_person_hears_how_long_it_takes_and_why() {
-        let slow = holdfast_client::wire::admin::SlowTask {
+        let slow = holdfast_wire::admin::SlowTask {
             chunk: holdfast_base::ids::ChunkId(7),
             count: 3,
             reason: "node n3 is slow".to_owned(),

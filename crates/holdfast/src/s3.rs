@@ -4,9 +4,9 @@
 use crate::config::Config;
 use holdfast_base::{Error, Result};
 use holdfast_blob::{BLOBS_TOPIC, Blobs, BlobsOptions, Housekeeping, Prober};
-use holdfast_cluster::Node;
 use holdfast_env::Secret;
 use holdfast_env::tasks::{self, Stop, Task};
+use holdfast_node::Node;
 use holdfast_s3::{Credentials, Hot, Lifecycle, Limits, Server};
 use std::path::Path;
 use std::sync::Arc;

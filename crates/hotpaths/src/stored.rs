@@ -7,9 +7,9 @@ use holdfast_base::ids::{
 };
 use holdfast_base::node::{NodeKind, StorageClass};
 use holdfast_chunk::{ChunkKind, ChunkSpec, Needle, SlotTable, Store};
-use holdfast_client::wire::file as msg;
 use holdfast_cluster::{ChunkKind as Kind, Command, Location, Namespace, Outcome};
 use holdfast_env::region::Region;
+use holdfast_wire::file as msg;
 use std::hint::black_box;
 
 const FILES: u32 = 100_000;

@@ -3,6 +3,12 @@
 
 use holdfast_base::{Error, Result};
 
+/// How far the plans of the receding horizon reach.
+pub const HORIZON_S: f32 = 6.0;
+/// Transfers that a node of the receding horizon may have under way in each direction: what a
+/// horizon holds for a node that is not slow.
+pub const IN_FLIGHT: usize = 32;
+
 /// The paper's parameters. `Default` is what the paper and Pangu use.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Params {

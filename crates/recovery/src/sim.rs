@@ -11,7 +11,7 @@ mod slots;
 
 pub use ideal::{Ideal, ideal};
 
-use crate::model::{Node, Params, Tasks};
+use crate::model::{HORIZON_S, IN_FLIGHT, Node, Params, Tasks};
 use crate::plan::{Allocator, Options};
 use crate::random::Random;
 use crate::trace::{
@@ -150,12 +150,6 @@ impl Config {
         Config { report_s: 1.0, in_flight: IN_FLIGHT, schedule_s: 0.0, ..Config::slots(options) }
     }
 }
-
-/// How far the plans of the receding horizon reach.
-pub const HORIZON_S: f32 = 6.0;
-/// Transfers that a node of the receding horizon may have under way in each direction: what a
-/// horizon holds for a node that is not slow.
-pub const IN_FLIGHT: usize = 32;
 
 /// What a recovery came to.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -2,10 +2,10 @@
 //! was cut off for as long while it ran.
 
 use holdfast_base::ids::{ChunkId, Generation, StoreId};
-use holdfast_client::wire::admin::Away;
 use holdfast_cluster::{ChunkKind, ChunkState, Command, Location, NAMESPACE_TOPIC, REPLICAS_MAX};
 use holdfast_sim::world::cell::{End, SECOND};
 use holdfast_sim::world::scene::{Scene, Version};
+use holdfast_wire::admin::Away;
 use std::sync::atomic::Ordering;
 
 /// Waits nest, so a scene wants a deep stack.
@@ -107,7 +107,7 @@ fn a_node_that_comes_back_empty_gets_its_share_of_what_is_there() {
         scene.start(4);
         let stores = |scene: &Scene, number: usize| -> usize {
             let node = scene.node(number).unwrap();
-            let held = |own: &holdfast_cluster::OwnStore| own.store.usage().chunks as usize;
+            let held = |own: &holdfast_node::OwnStore| own.store.usage().chunks as usize;
             node.stores.iter().map(held).sum()
         };
         // Somebody's power fails while copies are under way.

@@ -8,11 +8,13 @@ use super::Finding;
 const LAYERS: &[&[&str]] = &[
     &["holdfast-base"],
     &["holdfast-env"],
+    &["holdfast-wire"],
     &["holdfast-client", "holdfast-cache-client"],
     &["holdfast-log"],
     &["holdfast-chunk"],
     &["holdfast-recovery"],
     &["holdfast-cluster"],
+    &["holdfast-node"],
     &["holdfast-blob", "holdfast-file", "holdfast-cache", "holdfast-sort"],
     &["holdfast-s3"],
     &["holdfast"],

@@ -10,12 +10,12 @@ use crate::stream::cursor::{Cursor, Span, check};
 use crate::stream::{
     Current, DURABLE_SLICES_IN_FLIGHT, MOVES_MAX, SLICES_IN_FLIGHT, slices_read_ahead,
 };
-use crate::wire::{self, chunk, file as msg};
 use holdfast_base::codec::Encode;
 use holdfast_base::ids::{Durability, FileId};
 use holdfast_base::limits::{PACKED_BYTES_MAX, SLICE_BYTES};
 use holdfast_base::node::NodeKind;
 use holdfast_base::{Error, Kind, Result};
+use holdfast_wire::{self as wire, chunk, file as msg};
 use std::collections::VecDeque;
 use std::mem;
 

@@ -5,12 +5,12 @@
 use super::{Client, PUT_ATTEMPTS_MAX, decode};
 use crate::connection::{Options, RECONNECT_PAUSE_MAX, RequestId, Response};
 use crate::region::Mapping;
-use crate::wire::chunk::Piece;
-use crate::wire::{self, Call};
 use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::ids::SessionId;
 use holdfast_base::{Error, Kind, Result};
 use holdfast_env::tasks::Stop;
+use holdfast_wire::chunk::Piece;
+use holdfast_wire::{self as wire, Call};
 use std::time::Duration;
 
 /// An answer to wait for; see [`Client::wait`].

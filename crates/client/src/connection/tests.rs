@@ -30,7 +30,7 @@ const BIG: u16 = 0x0308;
 const LONG: u16 = 0x0309;
 /// Answered with as many bytes as its meta says, once there is memory for them.
 const PAID: u16 = 0x030a;
-const REGION: u16 = crate::wire::OP_REGION;
+const REGION: u16 = holdfast_wire::OP_REGION;
 
 struct TestService {
     region: Arc<Region>,
@@ -211,7 +211,7 @@ fn bodies_of_every_size_come_back_over_tcp_and_unix() {
     }
 }
 
-use crate::wire::OP_PING;
+use holdfast_wire::OP_PING;
 
 #[test]
 fn bodies_are_received_into_the_region_and_sent_from_it() {

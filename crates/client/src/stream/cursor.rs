@@ -3,12 +3,12 @@
 //! Used by [`super::FileReader`] and [`super::MultiStream`].
 
 use crate::client::{Client, Ticket, decode, verify};
-use crate::wire::{self, chunk, file as msg};
 use holdfast_base::checksum::{crc32c, stamp};
 use holdfast_base::codec::Encode;
 use holdfast_base::ids::{ChunkId, Generation};
 use holdfast_base::limits::{BLOCK_BYTES, SLICE_BYTES};
 use holdfast_base::{Error, Kind, Result};
+use holdfast_wire::{self as wire, chunk, file as msg};
 
 /// Bytes located at once in a mapped region: a whole chunk, so that a read of it is one request.
 const LOCATE_BYTES: u64 = holdfast_base::limits::CHUNK_BYTES;

@@ -5,10 +5,10 @@
 use super::cursor::{Asked, Cursor};
 use super::slices_read_ahead;
 use crate::client::{Client, Ticket};
-use crate::wire::file as msg;
 use holdfast_base::limits::SLICE_BYTES;
 use holdfast_base::node::NodeKind;
 use holdfast_base::{Error, Result};
+use holdfast_wire::file as msg;
 use std::collections::VecDeque;
 
 /// A file or multifile open for reading.

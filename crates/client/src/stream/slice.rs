@@ -1,9 +1,9 @@
 //! The bytes of one slice, kept until they are acknowledged. Checksums are made block by block as
 //! the bytes come, while a processor still has them at hand.
 
-use crate::wire::chunk;
 use holdfast_base::checksum::crc32c;
 use holdfast_base::limits::BLOCK_BYTES;
+use holdfast_wire::chunk;
 use std::ops::Deref;
 
 #[derive(Default)]

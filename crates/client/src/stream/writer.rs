@@ -6,11 +6,11 @@
 use super::slice::Slice;
 use super::{Current, DURABLE_SLICES_IN_FLIGHT, MOVES_MAX, SLICES_IN_FLIGHT};
 use crate::client::{Client, NewFile, Ticket, decode};
-use crate::wire::{self, chunk, file as msg};
 use holdfast_base::checksum::crc32c;
 use holdfast_base::ids::{Durability, FileId, Pointer};
 use holdfast_base::limits::{PACKED_BYTES_MAX, SLICE_BYTES};
 use holdfast_base::{Error, Kind, Result};
+use holdfast_wire::{self as wire, chunk, file as msg};
 use std::collections::VecDeque;
 use std::mem;
 

@@ -5,7 +5,7 @@ use crate::command::{byte_enum, from_entry, to_entry};
 use holdfast_base::codec::{Decode, DecodeError, Encode, Reader};
 use holdfast_base::ids::{Index, NodeId, StoreId, Tier};
 use holdfast_base::{Result, codec_enum, codec_struct};
-use holdfast_client::wire::admin::RecoverySettings;
+use holdfast_wire::admin::RecoverySettings;
 
 byte_enum! {
     StoreState: "store state" {

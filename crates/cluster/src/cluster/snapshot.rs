@@ -7,7 +7,7 @@ use holdfast_base::checksum::crc32c;
 use holdfast_base::codec::{Decode, DecodeError, Encode, Reader};
 use holdfast_base::ids::{Index, NodeId, StoreId, Tier};
 use holdfast_base::{Error, Result, codec_struct};
-use holdfast_client::wire::admin::RecoverySettings;
+use holdfast_wire::admin::RecoverySettings;
 use std::collections::BTreeMap;
 
 const MAGIC: [u8; 4] = *b"HFCV";

@@ -3,12 +3,12 @@
 //! planner.
 
 use super::field::{Bandwidth, DiskBandwidth, Field};
+use super::terms::Terms;
 use super::{Bound, MB};
-use crate::driver::replicas::Terms;
 use holdfast_base::ids::{NodeId, StoreId};
-use holdfast_client::wire::peer::{Directions, DiskLoad, Report};
 use holdfast_env::planted;
 use holdfast_env::trial::Knob;
+use holdfast_wire::peer::{Directions, DiskLoad, Report};
 use std::collections::BTreeMap;
 
 /// Below this share of what it was given, a node is slow; foreground that changes and partners

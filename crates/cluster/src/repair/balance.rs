@@ -151,10 +151,7 @@ fn suits(view: &ClusterView, chunk: &Chunk, donor: StoreId, taker: &Candidate) -
 /// those without which the chunk is on as many hosts and racks as it can be. Of those on lost
 /// stores, which are remembered in case they come back, the one whose node joined first: there is
 /// room for [`REPLICAS_MAX`] of both kinds only.
-pub(crate) fn surplus(
-    namespace: &Namespace,
-    view: &ClusterView,
-) -> Vec<(ChunkId, Generation, StoreId)> {
+pub fn surplus(namespace: &Namespace, view: &ClusterView) -> Vec<(ChunkId, Generation, StoreId)> {
     let mut known = None;
     let mut goes = |chunk: &Chunk| {
         let (held, lost) = held_and_lost(view, chunk);

@@ -2,8 +2,8 @@
 //! answers to readers. Learns what is usual while nothing is copied, then takes more of the links
 //! bit by bit, and gives way fast. A core.
 
-use crate::driver::replicas::ALPHA_PER_MILLE;
-use holdfast_client::wire::admin::RecoverySettings;
+use super::terms::ALPHA_PER_MILLE;
+use holdfast_wire::admin::RecoverySettings;
 
 /// Time between two looks, and between two questions while nothing is copied.
 const LOOK_NS: u64 = 1_000_000_000;

@@ -6,10 +6,10 @@
 //! it: that errs to the safe side.
 
 use super::field::Field;
+use super::terms::Terms;
 use super::{HAND_S, MB};
-use crate::driver::replicas::Terms;
 use holdfast_base::ids::NodeId;
-use holdfast_client::wire::peer::{Directions, Report};
+use holdfast_wire::peer::{Directions, Report};
 use std::collections::BTreeMap;
 
 /// What a node may take of its rack's link, out and in, in MB/s, where that is less than its own.

@@ -3,7 +3,7 @@ mod world;
 
 use super::*;
 use holdfast_base::Error;
-use holdfast_client::wire::peer::Directions;
+use holdfast_wire::peer::Directions;
 use world::*;
 
 #[test]

@@ -5,8 +5,8 @@ use super::field::Field;
 use super::{Bound, MB, MS, Repair, Round, Task};
 use holdfast_base::ids::ChunkId;
 use holdfast_base::units::format_bytes;
-use holdfast_client::wire::admin::{RecoverySettings, SlowTask};
 use holdfast_env::planted;
+use holdfast_wire::admin::{RecoverySettings, SlowTask};
 use std::collections::BTreeMap;
 
 /// Reasons that are told.

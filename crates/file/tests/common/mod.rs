@@ -5,10 +5,10 @@
 use holdfast_base::ids::SessionId;
 use holdfast_base::{Result, checksum::crc32c};
 use holdfast_client::{Client, Connection, Endpoint, NewFile, Options};
-use holdfast_cluster::{Machine, Node, NodeConfig};
 use holdfast_env::net::{Server, ServerConfig};
 use holdfast_env::{RealClock, RealDisk, RealRng, Secret, tasks};
 use holdfast_file::FileService;
+use holdfast_node::{Machine, Node, NodeConfig};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -151,7 +151,7 @@ pub fn replacing() -> NewFile {
 
 /// A session opened by hand, for requests that are repeated by hand.
 pub fn open_session(connection: &mut Connection) -> Result<SessionId> {
-    let response = connection.call(holdfast_client::wire::OP_OPEN_SESSION, |_| {}, &[])?;
+    let response = connection.call(holdfast_wire::OP_OPEN_SESSION, |_| {}, &[])?;
     Ok(<SessionId as holdfast_base::codec::Decode>::from_bytes(response.meta())?)
 }
 

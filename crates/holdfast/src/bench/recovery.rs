@@ -13,12 +13,12 @@ use holdfast_base::limits::CHUNK_BYTES;
 use holdfast_base::units::{MIB, parse_bytes};
 use holdfast_base::{Error, Result};
 use holdfast_client::Client;
-use holdfast_client::wire::admin::{Order, Recovery, RecoverySettings};
 use holdfast_recovery::model::{Params, Tasks};
 use holdfast_recovery::sim::{Ideal, Scenario, ideal};
 use holdfast_recovery::trace::{
     Generator, Placement, PlacementParams, RECORD_S, Trace, TraceParams,
 };
+use holdfast_wire::admin::{Order, Recovery, RecoverySettings};
 use load::Load;
 use network::Network;
 use nodes::{Nodes, Plan, now, pause};

@@ -8,8 +8,8 @@ use holdfast_base::ids::{ChunkId, SessionId};
 use holdfast_base::limits::SLICE_BYTES;
 use holdfast_base::node::NodeKind;
 use holdfast_base::{Error, Result};
-use holdfast_client::wire::{self, chunk, file as msg};
 use holdfast_client::{Client, Connection, NewFile, RequestId, Response};
+use holdfast_wire::{self as wire, chunk, file as msg};
 use std::collections::VecDeque;
 use std::time::Instant;
 

@@ -4,7 +4,7 @@
 use crate::output::Output;
 use holdfast_base::Result;
 use holdfast_base::units::format_bytes;
-use holdfast_client::wire::admin::{Cluster, Recovery};
+use holdfast_wire::admin::{Cluster, Recovery};
 use serde_json::json;
 use std::io::{IsTerminal, Write};
 use std::time::Duration;

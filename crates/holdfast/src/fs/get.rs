@@ -6,7 +6,7 @@ use super::{Progress, Totals};
 use holdfast_base::node::NodeKind;
 use holdfast_base::{Error, Result};
 use holdfast_client::Client;
-use holdfast_client::wire::file::FileInfo;
+use holdfast_wire::file::FileInfo;
 use std::fs::{self, File, Permissions};
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;

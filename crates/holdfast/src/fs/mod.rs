@@ -11,8 +11,8 @@ use crate::output::Output;
 use holdfast_base::node::{NodeKind, StorageClass};
 use holdfast_base::text::shown;
 use holdfast_base::{Error, Kind, Result};
-use holdfast_client::wire::file::{Action, MTIME_NOW};
 use holdfast_client::{Client, NewFile};
+use holdfast_wire::file::{Action, MTIME_NOW};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::{IsTerminal, Write};
 

@@ -7,7 +7,7 @@ use holdfast_base::node::NodeKind;
 use holdfast_base::text::shown;
 use holdfast_base::units::format_bytes;
 use holdfast_client::Client;
-use holdfast_client::wire::file::FileInfo;
+use holdfast_wire::file::FileInfo;
 use serde_json::{Value, json};
 
 fn letter(kind: NodeKind) -> char {

@@ -2,9 +2,9 @@
 //! client, a few blocks ahead or behind. A file gets its name when all of it is there.
 
 use holdfast_base::{Error, Result};
-use holdfast_client::wire::file::MTIME_NOW;
 use holdfast_client::{Client, NewFile};
 use holdfast_env::tasks;
+use holdfast_wire::file::MTIME_NOW;
 use std::io::{self, Read, Write};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 

@@ -3,7 +3,7 @@
 
 use crate::common::{Node, Random, Scratch, bytes, free_port};
 use holdfast_base::frame::{self, Decoded, FrameKind, HEADER_BYTES};
-use holdfast_client::wire;
+use holdfast_wire as wire;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::unix::net::UnixStream;

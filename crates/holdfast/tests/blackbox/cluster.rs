@@ -3,8 +3,8 @@
 
 use crate::common::{Finished, Scratch, binary, bytes, finish, options, signal};
 use holdfast_base::ids::NodeId;
-use holdfast_client::wire::admin::Cluster;
 use holdfast_client::{Client, Endpoint, NewFile, Options};
+use holdfast_wire::admin::Cluster;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;

@@ -4,10 +4,10 @@
 use crate::cluster::Dev;
 use crate::common::{Finished, SETTINGS, Scratch, binary, free_port};
 use holdfast_base::codec::Encode;
-use holdfast_client::wire::peer::{OP_PEER_HELLO, Welcome};
 use holdfast_client::{Client, Endpoint, NewFile, Options, Secret};
 use holdfast_env::net::{Batch, Server, ServerConfig, Service, Who};
 use holdfast_env::{RealClock, RealRng};
+use holdfast_wire::peer::{OP_PEER_HELLO, Welcome};
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};

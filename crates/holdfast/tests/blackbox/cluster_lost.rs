@@ -69,7 +69,7 @@ fn a_cluster_loses_its_leader_and_its_gateways_while_somebody_reads() {
         dev.order(&["kill", &first.to_string(), "--hard"]).ok();
         dev.order(&["erase", &first.to_string()]).ok();
         dev.until(1, "the first one is lost, and another one leads", |cluster| {
-            let lost = |n: &holdfast_client::wire::admin::ClusterNode| {
+            let lost = |n: &holdfast_wire::admin::ClusterNode| {
                 n.node == NodeId(first) && n.state == "lost"
             };
             cluster.nodes.iter().any(lost) && cluster.leader != Some(NodeId(first))

@@ -1,7 +1,7 @@
 //! A node in a directory of its own, and the commands that talk to it.
 
-use holdfast_client::wire::admin::Status;
 use holdfast_client::{Client, Endpoint, Options, Secret};
+use holdfast_wire::admin::Status;
 use serde_json::Value;
 use std::ffi::OsStr;
 use std::fs;

@@ -3,7 +3,7 @@
 use super::common::{Node, Scratch, bytes};
 use holdfast_base::Kind;
 use holdfast_client::NewFile;
-use holdfast_client::wire::admin::Status;
+use holdfast_wire::admin::Status;
 
 /// After each kill -9 of a node with data of class `dram`, one more finding stayed for ever: "seal
 /// chunk `c0.9`, which this node was writing: ... nobody to ask". Memory does not come back: an

@@ -305,8 +305,7 @@ fn salvage(client: &mut Client, written: &BTreeMap<String, (Content, usize)>) {
     for (i, file) in unclosed.into_iter().enumerate() {
         let (content, acknowledged) = written[&file.path];
         let path = format!("/salvaged-{i}");
-        let salvage =
-            holdfast_client::wire::file::Action::Salvage { file: file.file, path: path.clone() };
+        let salvage = holdfast_wire::file::Action::Salvage { file: file.file, path: path.clone() };
         client.act(salvage).unwrap();
         let found = client.get(&path).unwrap();
         assert!(found.len() >= acknowledged, "{} of {acknowledged} are left", found.len());

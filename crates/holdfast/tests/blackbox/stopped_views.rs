@@ -5,8 +5,9 @@ use super::common::{Node, Scratch, binary, finish, free_port};
 use super::http::get;
 use super::photos::{client, put, send};
 use super::s3::blob;
-use holdfast_client::{NewFile, wire::admin::STOPPED_VIEW};
+use holdfast_client::NewFile;
 use holdfast_s3::Request;
+use holdfast_wire::admin::STOPPED_VIEW;
 use std::path::{Path, PathBuf};
 
 /// More than one block of a directory's children holds.

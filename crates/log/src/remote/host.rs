@@ -7,8 +7,8 @@ use holdfast_base::checksum::crc32c;
 use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::ids::{Index, NodeId};
 use holdfast_base::{Error, Result};
-use holdfast_client::wire::{log as msg, peer_log as wire};
 use holdfast_env::net::{PeerDone, PeerReply};
+use holdfast_wire::{log as msg, peer_log as wire};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 

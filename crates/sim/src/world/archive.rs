@@ -4,9 +4,9 @@
 use crate::SimDisk;
 use holdfast_base::ids::Index;
 use holdfast_base::{Error, Result};
-use holdfast_cluster::Node;
 use holdfast_cluster::topics::SNAPSHOT_TOPICS;
 use holdfast_log::{Drive, EmbeddedLog, Log, Mode, Options, Scope};
+use holdfast_node::Node;
 use std::path::Path;
 use std::sync::Arc;
 

@@ -8,17 +8,17 @@ use holdfast_base::Result;
 use holdfast_base::codec::Decode;
 use holdfast_base::ids::{ChunkId, Index, NodeId, StoreId};
 use holdfast_chunk::ChunkState;
-use holdfast_client::wire::peer::Sender;
 use holdfast_cluster::liveness::LivenessOptions;
-use holdfast_cluster::{
-    Keeper, KeeperOptions, Machine, Member, MemberOptions, Node, NodeConfig, is_peer_operation,
-};
 use holdfast_env::net::{
     ConnectionId, Finished, Inline, PeerConnection, PeerDone, PeerRequest, Peers,
 };
 use holdfast_env::{Clock, Rng, SeededRng, sometimes};
 use holdfast_file::FileService;
 use holdfast_log::{FoldOptions, TRIMMED};
+use holdfast_node::{
+    Keeper, KeeperOptions, Machine, Member, MemberOptions, Node, NodeConfig, is_peer_operation,
+};
+use holdfast_wire::peer::Sender;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};

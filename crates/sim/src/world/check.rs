@@ -10,11 +10,11 @@ use holdfast_base::{Error, Result};
 use holdfast_chunk::{Store, StoreConfig};
 use holdfast_cluster::namespace::Chunk;
 use holdfast_cluster::{
-    CLUSTER_TOPIC, ChunkState, ClusterView, Location, NAMESPACE_TOPIC, Namespace, Node, NodeState,
-    repair,
+    CLUSTER_TOPIC, ChunkState, ClusterView, Location, NAMESPACE_TOPIC, Namespace, NodeState, repair,
 };
 use holdfast_env::{Disk, SeededRng};
 use holdfast_log::{Fold, FoldOptions, FoldStatus, Log, Scope, SnapshotStore, View};
+use holdfast_node::Node;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 

@@ -12,9 +12,9 @@ use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::ids::{Sequence, SessionId};
 use holdfast_base::node::NodeKind;
 use holdfast_base::{Error, Kind, Result};
-use holdfast_client::wire::{self, Call, chunk as bytes, file as msg};
 use holdfast_env::net::{PeerReply, PeerRequest, Peers};
 use holdfast_env::{Rng, SeededRng};
+use holdfast_wire::{self as wire, Call, chunk as bytes, file as msg};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard};
 

@@ -7,8 +7,9 @@ use super::check::open_store;
 use super::{World, locked};
 use holdfast_base::ids::{ChunkId, Generation, Index, NodeId, StoreId};
 use holdfast_chunk::ChunkState;
+use holdfast_cluster::ChunkKind;
 use holdfast_cluster::namespace::Chunk;
-use holdfast_cluster::{ChunkKind, KeeperOptions, Node};
+use holdfast_node::{KeeperOptions, Node};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 

@@ -104,7 +104,7 @@ impl World {
         }
     }
 
-    fn leader(&self) -> Option<(&Arc<Cell>, Arc<holdfast_cluster::Node>)> {
+    fn leader(&self) -> Option<(&Arc<Cell>, Arc<holdfast_node::Node>)> {
         let running = self.cells.iter().filter_map(|cell| Some((cell, cell.node()?)));
         running.into_iter().find(|(_, node)| node.leads())
     }

@@ -12,10 +12,11 @@ use holdfast_base::checksum::crc32c;
 use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::ids::{Durability, Sequence, SessionId};
 use holdfast_base::{Error, Result};
-use holdfast_client::wire::admin::Cluster;
-use holdfast_client::wire::{self, Call, chunk as bytes, file as msg};
-use holdfast_cluster::{Command, Node};
+use holdfast_cluster::Command;
 use holdfast_env::net::{PeerReply, PeerRequest, Peers};
+use holdfast_node::Node;
+use holdfast_wire::admin::Cluster;
+use holdfast_wire::{self as wire, Call, chunk as bytes, file as msg};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
@@ -85,7 +86,7 @@ impl Scene {
         self.world.net.after_ns(MS, move || cell.start());
     }
 
-    /// See [`holdfast_cluster::NodeConfig::near`], from the node's next start on.
+    /// See [`holdfast_node::NodeConfig::near`], from the node's next start on.
     pub fn set_near(&self, number: usize, near: bool) {
         self.cell(number).near.store(near, Ordering::Relaxed);
     }

@@ -11,9 +11,10 @@ use holdfast_blob::{
     Answer, BatchObject, Blobs, Condition, Failure, Housekeeping, ListQuery, MemoryIndex,
     NewAlternate, NewObject, Object, PROBE_MS, PartName, Prober, Refusal, Upload, Writer,
 };
-use holdfast_cluster::{ClusterView, Keeper, KeeperOptions, Machine, Node, StoreState};
+use holdfast_cluster::{ClusterView, StoreState};
 use holdfast_env::net::NoPeers;
 use holdfast_env::{Rng, Secret, SeededRng};
+use holdfast_node::{Keeper, KeeperOptions, Machine, Node};
 use holdfast_sim::SimDisk;
 use holdfast_sim::powercut::{self, Layer, Life, Plan, Seen};
 use std::collections::BTreeMap;

@@ -8,16 +8,14 @@ use holdfast_base::checksum::crc32c;
 use holdfast_base::ids::{ChunkId, Durability, FileId, NodeId, Pointer, Sequence, SessionId, Tier};
 use holdfast_base::node::{NodeKind, StorageClass};
 use holdfast_base::{Error, Result};
-use holdfast_client::wire::Call;
-use holdfast_cluster::{
-    Command, Extent, Keeper, KeeperOptions, Location, Machine, Node, NodeConfig, Outcome as Made,
-    Remainder,
-};
+use holdfast_cluster::{Command, Extent, Location, Outcome as Made, Remainder};
 use holdfast_env::net::NoPeers;
 use holdfast_env::{Clock, Rng, SeededRng};
 use holdfast_log::{FoldOptions, Mode};
+use holdfast_node::{Keeper, KeeperOptions, Machine, Node, NodeConfig};
 use holdfast_sim::SimDisk;
 use holdfast_sim::powercut::{self, Layer, Life, Plan, Seen};
+use holdfast_wire::Call;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

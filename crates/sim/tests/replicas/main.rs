@@ -8,10 +8,10 @@ use holdfast_base::ids::*;
 use holdfast_base::limits::BLOCK_BYTES;
 use holdfast_base::{Error, Kind, Result};
 use holdfast_chunk::{ChunkKind, ChunkSpec, ChunkState, Needle, Store};
-use holdfast_client::wire::chunk::piece_crcs;
-use holdfast_client::wire::peer;
-use holdfast_cluster::replicas::{Answer, ReplicaSet, WRITER_LIMIT_MS, Wanted};
 use holdfast_env::net::{PeerReply, PeerRequest};
+use holdfast_node::replicas::{Answer, ReplicaSet, WRITER_LIMIT_MS, Wanted};
+use holdfast_wire::chunk::piece_crcs;
+use holdfast_wire::peer;
 use std::sync::Arc;
 use world::{CLUSTER, Fate, Slot as Left, World};
 

@@ -5,12 +5,12 @@ use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::ids::{ChunkId, Generation, Index, NodeId, StoreId, Tier};
 use holdfast_base::{Error, Result};
 use holdfast_chunk::{Store, StoreConfig};
-use holdfast_client::wire::peer::Sender;
-use holdfast_cluster::replicas::{Directory, Place, Replicator};
-use holdfast_cluster::{OwnStore, Stores, Workers};
 use holdfast_env::net::{PeerDone, PeerReply, PeerRequest, Peers};
 use holdfast_env::{Clock, SeededRng};
+use holdfast_node::replicas::{Directory, Place, Replicator};
+use holdfast_node::{OwnStore, Stores, Workers};
 use holdfast_sim::SimDisk;
+use holdfast_wire::peer::Sender;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 

@@ -1,8 +1,8 @@
 //! The ring between a client and a spinning server.
 
 use super::*;
-use crate::wire::OP_RING;
 use holdfast_env::ring::RING_BYTES;
+use holdfast_wire::OP_RING;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 

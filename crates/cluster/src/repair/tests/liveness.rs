@@ -4,9 +4,9 @@
 
 use super::world::*;
 use crate::repair::*;
-use holdfast_client::wire::peer::Directions;
 use holdfast_env::trial::Trial;
 use holdfast_env::{Rng, SeededRng};
+use holdfast_wire::peer::Directions;
 
 const MIB: u64 = 1 << 20;
 const SEEDS: u64 = 60;

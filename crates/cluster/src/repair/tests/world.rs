@@ -3,7 +3,7 @@
 
 use crate::repair::*;
 use holdfast_base::ids::Tier;
-use holdfast_client::wire::peer::{Directions, Ended, Report};
+use holdfast_wire::peer::{Directions, Ended, Report};
 
 pub const SECOND: u64 = 1_000_000_000;
 pub const LINK: u64 = 100_000_000;

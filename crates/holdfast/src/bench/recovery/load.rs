@@ -4,10 +4,11 @@
 
 use super::nodes::{Nodes, OBJECT_BYTES, OBJECTS, now, object_path, pause};
 use holdfast_base::{Error, Result};
-use holdfast_client::{Client, Connection, Options, wire};
+use holdfast_client::{Client, Connection, Options};
 use holdfast_env::tasks::{self, Stop, Task};
 use holdfast_env::{Rng, SeededRng};
 use holdfast_recovery::trace::Trace;
+use holdfast_wire as wire;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};

@@ -1,0 +1,619 @@
+//! Housekeeping of one node: makes its stores follow the views after a start, frees what deleted
+//! files held once their readers are done, compacts packed chunks, ends forgotten sessions, and
+//! scrubs. Each round does a bounded amount; `step` takes the time, so tests and simulations
+//! drive it without waiting.
+
+mod compact;
+mod copies;
+mod unclosed;
+
+use super::{Node, OwnStore};
+use compact::Rest;
+use holdfast_base::ids::{ChunkId, Durability, Generation, Index, SessionId, StoreId, Tier};
+use holdfast_base::{Kind, Result};
+use holdfast_chunk::{ChunkInfo, QUARANTINE_S, Scrubber, Store};
+use holdfast_cluster::namespace::{Chunk, ChunkState};
+use holdfast_cluster::{Command, Namespace, Outcome};
+use holdfast_env::planted;
+use holdfast_env::trial::Knob;
+use holdfast_log::Mode;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+/// What housekeeping may take.
+#[derive(Clone, Copy, Debug)]
+pub struct KeeperOptions {
+    /// How long a deleted file's bytes stay for readers that found it before.
+    pub grace_ms: u64,
+    /// A packed chunk is rewritten when this share of it is dead, in percent.
+    pub garbage_percent: u64,
+    /// Deleted names that one round frees.
+    pub reclaim_budget: u32,
+    /// Chunks that one round rewrites.
+    pub compactions: usize,
+    /// How long a session may be unused before it is ended.
+    pub session_idle_ms: u64,
+    /// An unclosed file's last chunk is sealed when nothing was appended to it for so long.
+    pub unclosed_rest_ms: u64,
+    /// How long a file that was begun and is not written any more can be salvaged; 0 for ever.
+    pub unclosed_idle_ms: u64,
+    /// Bytes a second that scrubbing reads, over all stores; 0 for none.
+    pub scrub_bytes_per_second: u64,
+    /// How long a replica lies here that no entry names (any more) before it is set aside.
+    pub unnamed_ms: u64,
+}
+
+impl Default for KeeperOptions {
+    fn default() -> KeeperOptions {
+        KeeperOptions {
+            grace_ms: 5000,
+            garbage_percent: 40,
+            reclaim_budget: 10_000,
+            compactions: 2,
+            session_idle_ms: 3_600_000,
+            unclosed_rest_ms: 3_600_000,
+            unclosed_idle_ms: 7 * 86_400_000,
+            scrub_bytes_per_second: 20_000_000,
+            unnamed_ms: 600_000,
+        }
+    }
+}
+
+/// Housekeeping's own memory; nothing in it is needed after a restart.
+pub struct Keeper {
+    node: Arc<Node>,
+    options: KeeperOptions,
+    /// When the view had reached which index, oldest first: what a release may cover.
+    reached: VecDeque<(u64, Index)>,
+    /// Chunks whose compaction did not come to its switch, and when it is tried again.
+    resting: BTreeMap<ChunkId, Rest>,
+    /// One a disk store; they share the throttle evenly.
+    scrubbers: Vec<(StoreId, Scrubber)>,
+    /// Each session's mark when it was last looked at, and since when it has had it.
+    sessions: BTreeMap<SessionId, (u64, u64)>,
+    /// When the sessions are looked at again.
+    sessions_next_ns: u64,
+    /// When the quarantine is looked at again.
+    quarantine_next_ns: u64,
+    /// Chunks here that this round looks at, and of each store where the next one goes on.
+    around: Arc<[Held]>,
+    look_next: BTreeMap<StoreId, ChunkId>,
+    /// Of the view's chunks, where the next round looks for some to unlink.
+    unlink_next: ChunkId,
+    /// Files whose entry was proposed and that are not removed yet.
+    owed: BTreeSet<(StoreId, ChunkId, Generation)>,
+    /// Open chunks of this node that nobody here writes, and since when they look like it.
+    orphans: BTreeMap<ChunkId, u64>,
+    /// When the leader looks for chunks with fewer copies than the cluster could give them.
+    copies_next_ns: u64,
+    /// When it looks for chunks with more copies than they should have.
+    surplus_next_ns: u64,
+    /// When the log's host looks what of it may go.
+    trim_next_ns: u64,
+    /// Replicas that the view does not name, and since when.
+    unnamed: BTreeMap<(StoreId, ChunkId, Generation), u64>,
+    unnamed_next_ns: u64,
+    /// Files that were begun and not closed.
+    unclosed: unclosed::Unclosed,
+}
+
+/// How often the log's host looks what of it may go.
+const TRIM_NS: u64 = 10_000_000_000;
+/// How often it is looked whether that is over.
+const QUARANTINE_LOOK_NS: u64 = 600_000_000_000;
+
+/// Chunks that one round looks at, of each store and of the view.
+static LOOK_MAX: Knob = Knob::new("keeper.look", 1024, &[16, 32]);
+
+/// One duty, given the time.
+type Round = fn(&mut Keeper, u64) -> Result<()>;
+
+/// A chunk's whereabouts on this node.
+struct Held {
+    store_id: StoreId,
+    store: Store,
+    info: ChunkInfo,
+}
+
+impl Keeper {
+    pub fn new(node: Arc<Node>, options: KeeperOptions) -> Keeper {
+        let stores = node.stores.iter().filter(|own| own.tier == Tier::Disk).count() as u64;
+        let rate = options.scrub_bytes_per_second / stores.max(1);
+        let scrubbers = match rate {
+            0 => Vec::new(),
+            rate => {
+                let disks = node.stores.iter().filter(|own| own.tier == Tier::Disk);
+                let scrubber =
+                    |store: &Store| Scrubber::new(store.clone(), rate, Default::default());
+                disks.map(|own| (own.id, scrubber(&own.store))).collect()
+            }
+        };
+        Keeper {
+            node,
+            options,
+            reached: VecDeque::new(),
+            resting: BTreeMap::new(),
+            scrubbers,
+            sessions: BTreeMap::new(),
+            sessions_next_ns: 0,
+            quarantine_next_ns: 0,
+            around: Arc::default(),
+            look_next: BTreeMap::new(),
+            unlink_next: ChunkId(0),
+            owed: BTreeSet::new(),
+            orphans: BTreeMap::new(),
+            copies_next_ns: 0,
+            surplus_next_ns: 0,
+            trim_next_ns: 0,
+            unnamed: BTreeMap::new(),
+            unnamed_next_ns: 0,
+            unclosed: unclosed::Unclosed::default(),
+        }
+    }
+
+    /// After a start, before anything is served: seals and generations that the log decided are
+    /// carried out; chunks that were open are sealed at their verified length, if this node has
+    /// all there is of them; replicas that are missing or short do not count any more.
+    pub fn settle(&mut self) -> Result<()> {
+        for held in self.held() {
+            let (chunk, info) = (held.info.chunk, held.info);
+            let (known, was_allocated) = self
+                .node
+                .namespace
+                .read(|view, _| (view.chunk(chunk).cloned(), view.was_allocated(chunk)))?;
+            let Some(known) = known else {
+                if was_allocated {
+                    self.let_go_again(&held, held.info.generation);
+                    continue;
+                }
+                self.node.find(format!(
+                    "store `{}` holds chunk `{chunk}` that the namespace does not know ({} bytes, owner {}); it is kept and not served",
+                    held.store_id, info.stored_bytes, info.owner
+                ));
+                continue;
+            };
+            let done = self
+                .settle_one(&held, &known)
+                .and_then(|()| self.settle_old(&held, known.generation));
+            if let Err(e) = done {
+                self.node.find(format!("settle chunk `{chunk}` after the start: {e}"));
+            }
+        }
+        self.report_missing()?;
+        self.end_former_chunks()
+    }
+
+    fn settle_one(&self, held: &Held, known: &Chunk) -> Result<()> {
+        let chunk = held.info.chunk;
+        let counted = known.replicas.contains(&held.store_id);
+        if held.info.damaged && counted {
+            let what = "the start found part of it damaged";
+            self.node.replicator.report_bad(held.store_id, chunk, what);
+        }
+        let alone = self.node.replicator.is_alone(&known.replicas);
+        if held.info.state != holdfast_chunk::ChunkState::Sealed {
+            match known.state {
+                // A store accepts no more appends to chunks that it held open.
+                ChunkState::Open if alone => {
+                    self.node.seal(chunk, held.info.length)?;
+                }
+                // Others have it, too: whoever leads asks them all.
+                ChunkState::Open => return Ok(()),
+                _ if held.info.length < known.length && alone => self.node.find(format!(
+                    "chunk `{chunk}` was sealed at {} bytes, but only {} of them can be verified; what is left is served",
+                    known.length, held.info.length
+                )),
+                _ if held.info.length < known.length => {
+                    if counted {
+                        let (generation, class) = (known.generation, known.durability);
+                        self.node.drop_replica(chunk, generation, held.store_id, class);
+                    }
+                    return Ok(());
+                }
+                _ => held.store.seal(chunk, known.length)?,
+            }
+        }
+        // Who was left out of a switch, or missed it, keeps the old generation until it is unlinked.
+        let unfollowed = planted!("node.switch-not-followed");
+        if counted && held.info.generation != known.generation && !unfollowed {
+            held.store.switch(chunk, known.generation)?;
+        }
+        Ok(())
+    }
+
+    /// Old generations that an accepted entry has let go.
+    fn settle_old(&self, held: &Held, current: Generation) -> Result<()> {
+        let chunk = held.info.chunk;
+        for generation in held.store.other_generations(chunk) {
+            let named = self
+                .node
+                .namespace
+                .read(|view, _| view.names_replica(chunk, generation, held.store_id))?;
+            // A later one waits for its switch.
+            if generation < current && !named {
+                self.let_go_again(held, generation);
+            }
+        }
+        Ok(())
+    }
+
+    /// An accepted entry has let this replica go, and its file was not removed, for the process
+    /// ended: it is set aside, to be removed in a day.
+    fn let_go_again(&self, held: &Held, generation: Generation) {
+        let (chunk, store) = (held.info.chunk, &held.store);
+        let until = self.unix_s() + QUARANTINE_S;
+        let mut generations = vec![generation];
+        if generation == held.info.generation {
+            // The current one goes last.
+            generations.splice(..0, store.other_generations(chunk));
+        }
+        for generation in generations {
+            if let Err(e) = store.set_aside(chunk, generation, until) {
+                self.node.find(format!("set chunk `{chunk}` aside: {e}"));
+                return;
+            }
+        }
+        self.node.find(format!(
+            "store `{}` held chunk `{chunk}` generation `{generation}`, which an entry had let go before; it is in `quarantine` for a day",
+            held.store_id
+        ));
+    }
+
+    /// An accepted entry let a replica go while its chunk lives on elsewhere, and the process ended
+    /// before the file was removed: no later entry names it. A copy that has arrived is named
+    /// within seconds; should its entry come later all the same, it counts as missing here.
+    fn set_aside_unnamed(&mut self, now_ns: u64) -> Result<()> {
+        if now_ns < self.unnamed_next_ns || self.node.is_behind() {
+            return Ok(());
+        }
+        let unnamed_ns = self.options.unnamed_ms * 1_000_000;
+        self.unnamed_next_ns = now_ns + unnamed_ns / 4;
+        let mut unnamed = BTreeMap::new();
+        for held in self.held() {
+            let (store, chunk, generation) = (held.store_id, held.info.chunk, held.info.generation);
+            let named = self.node.namespace.read(|view, _| match view.chunk(chunk) {
+                // A later generation waits for its switch.
+                Some(known) => {
+                    generation > known.generation || view.names_replica(chunk, generation, store)
+                }
+                None => !view.was_allocated(chunk),
+            })?;
+            let on_disk = self.node.stores.get(store).is_some_and(|own| own.tier == Tier::Disk);
+            if named || !on_disk {
+                continue;
+            }
+            let key = (store, chunk, generation);
+            let since_ns = self.unnamed.get(&key).copied().unwrap_or(now_ns);
+            if now_ns - since_ns < unnamed_ns {
+                unnamed.insert(key, since_ns);
+            } else {
+                self.let_go_again(&held, generation);
+            }
+        }
+        self.unnamed = unnamed;
+        self.report_missing()
+    }
+
+    fn unix_s(&self) -> u64 {
+        self.node.machine.clock.unix_ms() / 1000
+    }
+
+    /// Removes what was set aside for long enough.
+    fn empty_quarantine(&mut self, now_ns: u64) -> Result<()> {
+        if now_ns < self.quarantine_next_ns {
+            return Ok(());
+        }
+        self.quarantine_next_ns = now_ns + QUARANTINE_LOOK_NS;
+        for own in self.node.stores.iter() {
+            own.store.empty_quarantine(self.unix_s())?;
+        }
+        Ok(())
+    }
+
+    /// What the view says is here and is not: a disk that was replaced, a file that was lost.
+    fn report_missing(&self) -> Result<()> {
+        let unreported = planted!("node.missing-replica-unreported");
+        for own in self.node.stores.iter() {
+            let here: BTreeSet<ChunkId> = own.store.list().iter().map(|info| info.chunk).collect();
+            let missing: Vec<Chunk> = self.node.namespace.read(|view, _| {
+                let on = view.chunks_on(own.id);
+                // One without bytes may never have been made.
+                let gone = |known: &&Chunk| known.length > 0 && !here.contains(&known.id);
+                on.filter(|known| known.is_kept() && !unreported).filter(gone).cloned().collect()
+            })?;
+            for known in missing {
+                self.node.find(format!(
+                    "chunk `{}` is missing in `{}`, where the namespace has a replica of it",
+                    known.id, own.place
+                ));
+                if known.replicas.len() > 1 {
+                    let (generation, class) = (known.generation, known.durability);
+                    self.node.drop_replica(known.id, generation, own.id, class);
+                }
+            }
+        }
+        self.node.pump();
+        Ok(())
+    }
+
+    /// What an earlier process of this node was writing with others: nobody goes on with it.
+    fn end_former_chunks(&self) -> Result<()> {
+        let former: Vec<ChunkId> = self.node.namespace.read(|view, _| {
+            let mine = view.open_chunks().filter(|known| known.node == self.node.id);
+            let shared = mine.filter(|known| !self.node.replicator.is_alone(&known.replicas));
+            shared.map(|known| known.id).collect()
+        })?;
+        for chunk in former {
+            let node = self.node.clone();
+            let done = move |sealed: Result<u64>| {
+                if let Err(e) = sealed {
+                    node.find(format!("seal chunk `{chunk}`, which this node was writing: {e}"));
+                }
+            };
+            self.node.seal_silent(chunk, Box::new(done));
+        }
+        self.node.drop_ended()
+    }
+
+    /// One round. Everything that fails is tried again in the next one.
+    pub fn step(&mut self, now_ns: u64) {
+        if !self.node.has_names() {
+            // Whose the chunks are is not known: none is touched.
+            return;
+        }
+        self.look();
+        let rounds: [(&str, Round); 19] = [
+            ("reclaim deleted names", Keeper::reclaim),
+            ("release what readers may have used", Keeper::release),
+            ("follow seals", Keeper::follow_seals),
+            ("end chunks that lost a copy", Keeper::end_short),
+            ("leave closed stores", Keeper::leave_closed_stores),
+            ("want more copies", Keeper::raise_copies),
+            ("finish drains", Keeper::finish_drains),
+            ("drop copies in excess", Keeper::drop_surplus),
+            ("unlink chunks", Keeper::unlink),
+            ("set aside what nobody names", Keeper::set_aside_unnamed),
+            ("empty the quarantine", Keeper::empty_quarantine),
+            ("compact chunks", Keeper::compact),
+            ("go back to generations before", Keeper::go_back),
+            ("scrub", Keeper::scrub),
+            ("report damage", Keeper::report_damage),
+            ("end sessions", Keeper::end_sessions),
+            ("end files that nobody writes", Keeper::end_unclosed),
+            ("trim the log", Keeper::trim_log),
+            ("watch the stores grow", Keeper::watch_growth),
+        ];
+        for (what, round) in rounds {
+            if let Err(e) = round(self, now_ns)
+                // A log or a node out of reach is asked again in the next round.
+                && !matches!(e.kind, Kind::Full | Kind::Retry | Kind::Fenced)
+            {
+                self.node.find(format!("{what}: {e}"));
+            }
+        }
+    }
+
+    fn watch_growth(&mut self, now_ns: u64) -> Result<()> {
+        let mut growth = self.node.growth.lock().expect("no holder of this lock panics");
+        for own in self.node.stores.iter() {
+            let used_bytes = own.store.usage().used_bytes;
+            growth.entry(own.id).or_default().record(now_ns / 1_000_000, used_bytes);
+        }
+        Ok(())
+    }
+
+    fn reclaim(&mut self, _now_ns: u64) -> Result<()> {
+        if self.node.leads() && self.node.namespace.read(|view, _| view.needs_reclaim())? {
+            let budget = self.options.reclaim_budget;
+            self.node.command_and_wait(&Command::Reclaim { budget }, Durability::Memory)?;
+        }
+        Ok(())
+    }
+
+    fn release(&mut self, now_ns: u64) -> Result<()> {
+        let (index, oldest) = self.node.namespace.read(|view, index| (index, view.freed().1))?;
+        if self.reached.back().is_none_or(|(_, last)| *last < index) {
+            self.reached.push_back((now_ns, index));
+        }
+        let mut before = None;
+        while let Some((when, index)) = self.reached.front().copied() {
+            let in_grace = now_ns.saturating_sub(when) < self.options.grace_ms * 1_000_000;
+            if in_grace && !planted!("node.no-grace-for-readers") {
+                break;
+            }
+            before = Some(Index(index.0 + 1));
+            self.reached.pop_front();
+        }
+        let (Some(before), Some(oldest)) = (before, oldest) else { return Ok(()) };
+        if oldest < before && self.node.leads() {
+            let budget = self.options.reclaim_budget;
+            let outcome = self
+                .node
+                .command_and_wait(&Command::Release { before, budget }, Durability::Memory)?;
+            if matches!(outcome, Outcome::Progress { more: true, .. }) {
+                // Their grace is over already: the next round goes on with them.
+                self.reached.push_front((0, Index(before.0 - 1)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes replicas that the view lets go: the entry first, then the file.
+    fn unlink(&mut self, _now_ns: u64) -> Result<()> {
+        let owed = self.unlink_owed();
+        self.unlink_free()?;
+        owed
+    }
+
+    fn unlink_free(&mut self) -> Result<()> {
+        let first = self.unlink_next;
+        let (free, next) =
+            self.node.namespace.read(|view, _| view.unlinkable_from(first, LOOK_MAX.size()))?;
+        self.unlink_next = next.unwrap_or(ChunkId(0));
+        for (chunk, generation, store_id) in free {
+            // A replica on a store that this node does not have is another's to remove.
+            let Some(own) = self.node.stores.get(store_id) else {
+                if self.node.leads() && self.node.store_is_gone(store_id) {
+                    let unlink = Command::Unlink { chunk, generation, store: store_id };
+                    self.node.propose_and_wait(unlink, Durability::Memory)?;
+                }
+                continue;
+            };
+            let unlink = Command::Unlink { chunk, generation, store: store_id };
+            // From here on it may be that no view names the file any more: it must not be forgotten,
+            // also when nobody knows what became of the entry.
+            self.owed.insert((own.id, chunk, generation));
+            self.node.propose_and_wait(unlink, Durability::Durable)?;
+            match own.store.unlink(chunk, generation) {
+                Err(e) if e.kind != Kind::NotFound => return Err(e),
+                _ => self.owed.remove(&(own.id, chunk, generation)),
+            };
+        }
+        Ok(())
+    }
+
+    /// Files that could not be removed when their entry let them go, or whose entry was in doubt.
+    fn unlink_owed(&mut self) -> Result<()> {
+        let mut last = Ok(());
+        let (stores, namespace) = (&self.node.stores, &self.node.namespace);
+        self.owed.retain(|(store, chunk, generation)| {
+            let Some(own) = stores.get(*store) else { return false };
+            // It was not let go, or is not known here to be: it is proposed again.
+            let named = |view: &Namespace, _| view.names_replica(*chunk, *generation, *store);
+            if namespace.read(named).unwrap_or(true) {
+                return true;
+            }
+            match own.store.unlink(*chunk, *generation) {
+                Err(e) if e.kind != Kind::NotFound => {
+                    last = Err(e);
+                    true
+                }
+                _ => false,
+            }
+        });
+        last
+    }
+
+    /// Ends sessions that were not used for long. What is known of their use is this keeper's own
+    /// memory, so after a start every session has its whole time again.
+    fn end_sessions(&mut self, now_ns: u64) -> Result<()> {
+        if now_ns < self.sessions_next_ns || !self.node.leads() {
+            return Ok(());
+        }
+        let idle_ns = self.options.session_idle_ms * 1_000_000;
+        self.sessions_next_ns = now_ns + idle_ns / 16;
+        let mut seen = BTreeMap::new();
+        for (session, mark) in self.node.namespace.sessions() {
+            let since = match self.sessions.get(&session) {
+                Some((before, since)) if *before == mark => *since,
+                _ => now_ns,
+            };
+            if now_ns - since < idle_ns {
+                seen.insert(session, (mark, since));
+                continue;
+            }
+            // Used a moment ago after all: it gets a new one, as if it had come later.
+            self.node.wait_for(|done| {
+                self.node.namespace.end_session(session, Mode::Ordered, done);
+            })?;
+        }
+        self.sessions = seen;
+        Ok(())
+    }
+
+    fn trim_log(&mut self, now_ns: u64) -> Result<()> {
+        if now_ns < self.trim_next_ns {
+            return Ok(());
+        }
+        self.trim_next_ns = now_ns + TRIM_NS;
+        self.node.trim_log()
+    }
+
+    /// Seals and switches here what was decided elsewhere while nobody told this node.
+    fn follow_seals(&mut self, _now_ns: u64) -> Result<()> {
+        for held in self.around.clone().iter() {
+            if held.info.state == holdfast_chunk::ChunkState::Sealed
+                && held.info.kind == holdfast_chunk::ChunkKind::Raw
+            {
+                continue;
+            }
+            let known = self.node.namespace.read(|view, _| view.chunk(held.info.chunk).cloned())?;
+            if known.is_none() && planted!("node.unknown-replica-unlinked") {
+                held.store.unlink(held.info.chunk, held.info.generation)?;
+            }
+            if let Some(known) = known
+                && known.state != ChunkState::Open
+                && !self.node.replicator.is_alone(&known.replicas)
+                && let Err(e) = self.settle_one(held, &known)
+                // Somebody else is at it: the next round sees what came of it.
+                && e.kind != Kind::Retry
+            {
+                // The others follow all the same.
+                self.node.find(format!("follow the seal of chunk `{}`: {e}", known.id));
+            }
+        }
+        Ok(())
+    }
+
+    fn report_damage(&mut self, _now_ns: u64) -> Result<()> {
+        self.node.drop_bad();
+        Ok(())
+    }
+
+    /// Reads what the throttle allows, and pauses between passes; what is bad becomes a finding.
+    fn scrub(&mut self, now_ns: u64) -> Result<()> {
+        for (id, scrubber) in &mut self.scrubbers {
+            // A round takes about a second's worth, in steps of at most one MiB.
+            loop {
+                let step = scrubber.step(now_ns);
+                self.node.count_scrubbed(*id, &step);
+                if step.finished_pass || step.wait_ns > 0 || step.bytes == 0 {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads every stored byte once, without a throttle; what is bad becomes a finding.
+    pub fn scrub_everything(&mut self) {
+        for own in self.node.stores.iter() {
+            let mut scrubber =
+                Scrubber::new(own.store.clone(), u32::MAX as u64, Default::default());
+            // Each round of the clock earns the next burst.
+            let mut now_ns = 0;
+            loop {
+                let step = scrubber.step(now_ns);
+                self.node.count_scrubbed(own.id, &step);
+                if step.finished_pass {
+                    break;
+                }
+                now_ns += step.wait_ns + 1_000_000_000;
+            }
+        }
+    }
+
+    fn held(&self) -> Vec<Held> {
+        let all = |own: &OwnStore| own.store.list();
+        self.node.stores.iter().flat_map(|own| held(own, all(own))).collect()
+    }
+
+    /// Takes up the next chunks of each store: a round looks at a bounded number of them.
+    fn look(&mut self) {
+        let mut around = Vec::new();
+        for own in self.node.stores.iter() {
+            let first = self.look_next.remove(&own.id).unwrap_or(ChunkId(0));
+            let list = own.store.list_from(first, LOOK_MAX.size());
+            if let Some(last) = list.last().filter(|_| list.len() == LOOK_MAX.size()) {
+                LOOK_MAX.cross();
+                self.look_next.insert(own.id, ChunkId(last.chunk.0 + 1));
+            }
+            around.extend(held(own, list));
+        }
+        self.around = around.into();
+    }
+}
+
+fn held(own: &OwnStore, list: Vec<ChunkInfo>) -> impl Iterator<Item = Held> {
+    list.into_iter().map(|info| Held { store_id: own.id, store: own.store.clone(), info })
+}

@@ -1,0 +1,135 @@
+//! Which packed chunks are compacted when: those of which enough is dead, by the node of their first
+//! replica; what did not come to its switch rests for longer each time, and is tried for as long as
+//! it takes. What a switch waits for is `holdfast_cluster::compaction`'s to say.
+
+use super::{Held, Keeper};
+use holdfast_base::ids::{ChunkId, Durability, FileId, Slot, StoreId};
+use holdfast_base::{Error, Kind, Result};
+use holdfast_cluster::Command;
+use holdfast_cluster::compaction::is_ready;
+use holdfast_cluster::namespace::ChunkState;
+use holdfast_env::trial::Knob;
+use std::collections::BTreeSet;
+
+/// How long a chunk rests after its first failure; twice as long after each one that follows.
+const REST_MS: u64 = 2000;
+/// And at most: it costs the reading of a chunk on each of its stores.
+static REST_MS_MAX: Knob = Knob::new("keeper.compaction-rest-ms", 600_000, &[2000, 8000]);
+/// A compaction that has waited for so long is worth a person's look.
+const REPORT_MS: u64 = 900_000;
+
+/// Between two attempts.
+pub(super) struct Rest {
+    since_ns: u64,
+    until_ns: u64,
+    failures: u32,
+}
+
+impl Keeper {
+    pub(super) fn compact(&mut self, now_ns: u64) -> Result<()> {
+        let writing: BTreeSet<ChunkId> = self.node.packed.open_chunks().into_iter().collect();
+        let mut left = self.options.compactions;
+        for held in self.around.clone().iter() {
+            let (chunk, info) = (held.info.chunk, &held.info);
+            if left == 0 {
+                break;
+            }
+            if info.kind != holdfast_chunk::ChunkKind::Packed
+                || info.state != holdfast_chunk::ChunkState::Sealed
+                || writing.contains(&chunk)
+                || self.resting.get(&chunk).is_some_and(|rest| now_ns < rest.until_ns)
+                || !self.is_worth(held)?
+            {
+                continue;
+            }
+            left -= 1;
+            match self.compact_one(held) {
+                Ok(()) => drop(self.resting.remove(&chunk)),
+                Err(e) => self.rest(chunk, now_ns, e.context(format_args!("chunk `{chunk}`"))),
+            }
+        }
+        Ok(())
+    }
+
+    fn is_worth(&self, held: &Held) -> Result<bool> {
+        let info = &held.info;
+        self.node.namespace.read(|view, _| {
+            view.chunk(info.chunk).is_some_and(|known| {
+                let dead = info.stored_bytes.saturating_sub(known.live_bytes);
+                matches!(known.state, ChunkState::Sealed | ChunkState::Closed)
+                    // A face knows what lives in its chunks.
+                    && known.owner == FileId(0)
+                    && self.node.sees_to(known) == Some(held.store_id)
+                    && known.old.is_empty()
+                    // The index and headers of small objects are not garbage.
+                    && known.live_objects < info.needles as u32
+                    && dead * 100 >= info.stored_bytes * self.options.garbage_percent
+            })
+        })
+    }
+
+    /// Close, then rewrite from the live slots at one index behind it.
+    fn compact_one(&self, held: &Held) -> Result<()> {
+        let (chunk, node) = (held.info.chunk, &self.node);
+        let plan = || -> Result<Option<BTreeSet<Slot>>> {
+            node.namespace.read(|view, _| {
+                view.chunk(chunk).filter(|known| is_ready(known))?;
+                Some(view.live_slots(chunk)?.into_iter().collect())
+            })
+        };
+        // Of a chunk that an attempt before has closed.
+        let closed = plan()?;
+        node.propose_and_wait(Command::CloseChunk { chunk }, Durability::Durable)?;
+        let live = closed.map_or_else(plan, |live| Ok(Some(live)))?;
+        // Nothing alive: it is unlinked instead.
+        let Some(live) = live.filter(|live| !live.is_empty()) else { return Ok(()) };
+        node.rewrite(chunk, &live)
+    }
+
+    /// It is tried again; what is broken is said at once, what waits for somebody when it has for
+    /// long.
+    fn rest(&mut self, chunk: ChunkId, now_ns: u64, e: Error) {
+        let rest = self.resting.entry(chunk).or_insert(Rest {
+            since_ns: now_ns,
+            until_ns: now_ns,
+            failures: 0,
+        });
+        let wanted_ms = REST_MS << rest.failures.min(20);
+        if wanted_ms > REST_MS_MAX.get() {
+            REST_MS_MAX.cross();
+        }
+        rest.until_ns = now_ns + wanted_ms.min(REST_MS_MAX.get()) * 1_000_000;
+        rest.failures += 1;
+        let waits = matches!(e.kind, Kind::Full | Kind::Retry | Kind::Fenced);
+        let long = now_ns.saturating_sub(rest.since_ns) >= REPORT_MS * 1_000_000;
+        if !waits || long {
+            self.node.find(format!("compact chunks: {e}; it is tried again"));
+        }
+    }
+
+    /// The leader looks for chunks whose last generation is lost with its stores, while one before
+    /// it is there.
+    pub(super) fn go_back(&mut self, now_ns: u64) -> Result<()> {
+        let node = self.node.clone();
+        if !node.leads() || node.is_behind() {
+            return Ok(());
+        }
+        let lost = |store: StoreId| node.is_lost(store);
+        let gone: Vec<ChunkId> = node.namespace.read(|view, _| {
+            let none_left = view.short_chunks(|store| !lost(store)).into_iter();
+            let none_left = none_left.take_while(|short| short.live == 0).map(|short| short.chunk);
+            let has_old = |id: &ChunkId| view.chunk(*id).is_some_and(|c| !c.old.is_empty());
+            none_left.filter(has_old).collect()
+        })?;
+        for chunk in gone.into_iter().take(self.options.compactions) {
+            if self.resting.get(&chunk).is_some_and(|rest| now_ns < rest.until_ns) {
+                continue;
+            }
+            match node.go_back(chunk) {
+                Ok(()) => drop(self.resting.remove(&chunk)),
+                Err(e) => self.rest(chunk, now_ns, e.context(format_args!("chunk `{chunk}`"))),
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,452 @@
+//! The drivers of one node: opens stores, log and views, proposes commands, writes packed chunks,
+//! and keeps house. Decides nothing that a fold should: every choice becomes an entry, and the
+//! stores follow what the view accepted. Called by the services.
+#![forbid(unsafe_code)]
+
+mod chunks;
+mod cuts;
+mod ended;
+mod growth;
+mod health;
+mod identity;
+mod keeper;
+mod leader;
+mod member;
+mod open;
+mod packed;
+mod peer_service;
+mod rebuild;
+pub mod replicas;
+mod rewrite;
+mod snapshots;
+mod stores;
+mod views;
+mod work;
+
+pub use chunks::Source;
+pub use cuts::Cuts;
+pub use health::Condition;
+pub use identity::Identity;
+pub use keeper::{Keeper, KeeperOptions};
+pub use leader::Leader;
+pub use member::{Member, MemberOptions};
+pub use open::NodeConfig;
+pub use peer_service::is_peer_operation;
+pub use rebuild::RebuiltNames;
+pub use rewrite::FaceChunk;
+pub use snapshots::is_snapshot_operation;
+pub use stores::{OwnStore, Stores};
+pub use work::Workers;
+
+use crate::growth::Growth;
+use holdfast_base::codec::Decode;
+use holdfast_base::ids::{
+    ChunkId, Cookie, Durability, FileId, Generation, Index, NodeId, Pointer, Sequence, SessionId,
+    Slot, StoreId, Tier,
+};
+use holdfast_base::node::StorageClass;
+use holdfast_base::{Error, Result};
+use holdfast_chunk::{Body, Done, Needle, ScrubStep};
+use holdfast_cluster::cluster::FreeSpace;
+use holdfast_cluster::liveness::HeardBeat;
+use holdfast_cluster::topics::{CLUSTER_TOPIC, NAMESPACE_TOPIC};
+use holdfast_cluster::{ClusterCommand, ClusterView, Command, Namespace, Outcome};
+use holdfast_env::net::{Meter, Peers};
+use holdfast_env::{Clock, Disk, Rng};
+use holdfast_log::{EmbeddedLog, Fold, Log, Mode, Request};
+use holdfast_wire::Call;
+use holdfast_wire::admin::STOPPED_VIEW;
+use holdfast_wire::peer::{self, Sender};
+use packed::{Gathered, PackedWriters, Packing};
+use replicas::Replicator;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// The machine that a node runs on, or a simulation of it.
+#[derive(Clone)]
+pub struct Machine {
+    pub disk: Arc<dyn Disk>,
+    pub clock: Arc<dyn Clock>,
+    pub rng: Arc<dyn Rng>,
+    pub peers: Arc<dyn Peers>,
+    /// What the connections of this process carry.
+    pub meter: Arc<Meter>,
+}
+
+/// One node: its stores, its log, its views.
+pub struct Node {
+    pub id: NodeId,
+    /// In front of every message to another node.
+    pub sender: Sender,
+    pub machine: Machine,
+    pub stores: Arc<Stores>,
+    pub log: Arc<dyn Log>,
+    /// The log, if it is kept here.
+    pub hosted: Option<Arc<EmbeddedLog>>,
+    pub namespace: Arc<Fold<Namespace>>,
+    pub cluster: Arc<Fold<ClusterView>>,
+    pub workers: Arc<Workers>,
+    pub replicator: Arc<Replicator>,
+    /// Where the log is kept: `host:port`.
+    pub log_host: String,
+    /// New chunks have one replica in a store of this node, where that is possible.
+    near: bool,
+    pub leader: Leader,
+    /// The claims that this node commands under, while it leads.
+    pub(crate) leading: Leading,
+    /// Beats that other nodes sent here since the leader looked last.
+    heard: Mutex<Vec<(HeardBeat, Vec<FreeSpace>)>>,
+    /// What a person said, and is asked.
+    operator: Mutex<Operator>,
+    /// Whom this node may not reach, in development clusters.
+    cuts: Arc<Cuts>,
+    packed: PackedWriters,
+    /// What compactions keep that have not come to their switch, and of which generation.
+    rewriting: Mutex<BTreeMap<ChunkId, (Generation, BTreeSet<Slot>)>>,
+    /// What recovery and housekeeping found, one sentence each, for `doctor`. Bounded.
+    findings: Mutex<Vec<String>>,
+    /// Views that faces of this node keep and that have stopped, and why.
+    faces_stopped: Mutex<BTreeMap<&'static str, String>>,
+    /// What scrubbing has read and found, a store.
+    scrubbed: Mutex<BTreeMap<StoreId, Scrubbed>>,
+    growth: Mutex<BTreeMap<StoreId, Growth>>,
+    /// When an entry of the cluster topic arrived last, as the member's thread saw it; 0 where
+    /// nobody looks.
+    heard_log_ns: AtomicU64,
+    /// Keeps the data directory's lock.
+    _lock: Box<dyn Send + Sync>,
+}
+
+/// Epochs of a leader; 0 while this node does not lead.
+#[derive(Debug, Default)]
+pub(crate) struct Leading {
+    cluster: AtomicU64,
+    namespace: AtomicU64,
+}
+
+impl Leading {
+    pub fn set(&self, cluster: Index, namespace: Index) {
+        self.cluster.store(cluster.0, Ordering::Release);
+        self.namespace.store(namespace.0, Ordering::Release);
+    }
+
+    pub fn cluster(&self) -> Option<Index> {
+        Some(Index(self.cluster.load(Ordering::Acquire))).filter(|epoch| epoch.0 != 0)
+    }
+
+    pub fn namespace(&self) -> Option<Index> {
+        Some(Index(self.namespace.load(Ordering::Acquire))).filter(|epoch| epoch.0 != 0)
+    }
+}
+
+/// Between the leader and a person.
+#[derive(Debug, Default)]
+struct Operator {
+    /// Nodes that do not come back, as was said since the leader looked last.
+    confirmed: Vec<NodeId>,
+    /// Nodes about which the leader asks.
+    unconfirmed: Vec<NodeId>,
+}
+
+/// Beats kept for a leader that has not looked; each node sends two a second.
+const HEARD_MAX: usize = 1 << 16;
+
+/// How far scrubbing has come since the start.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Scrubbed {
+    pub bytes: u64,
+    /// Damaged places, each counted once however often it was read.
+    pub bad: u64,
+}
+
+/// Findings kept; later ones are dropped, for a node that finds so many needs a person first.
+const FINDINGS_MAX: usize = 1000;
+
+/// A raw chunk to append to.
+#[derive(Clone, Copy, Debug)]
+pub struct RawGrant {
+    pub chunk: ChunkId,
+    pub tier: Tier,
+    pub durability: Durability,
+    pub capacity: u64,
+}
+
+/// How durable a chunk's allocation must be: a file outlives the process, so its entry must never
+/// be lost, or the chunk's id would be drawn again while the file is there.
+fn allocation(tier: Tier, class: Durability) -> Durability {
+    match tier {
+        Tier::Dram => class,
+        Tier::Disk => Durability::Durable,
+    }
+}
+
+fn mode(durability: Durability) -> Mode {
+    match durability {
+        Durability::Durable => Mode::Synced,
+        Durability::Memory => Mode::Ordered,
+    }
+}
+
+fn own_request(command: Vec<u8>, mode: Mode) -> Request {
+    let (session, none) = (SessionId(0), Sequence(0));
+    Request { session, sequence: none, acknowledged_below: none, command, mode }
+}
+
+fn not_leading() -> Error {
+    Error::fenced("command the cluster: this node does not lead it (any more)")
+}
+
+/// What a path leaves with its bytes, for names to be made again from: cut where it does not fit,
+/// at a character, never inside one.
+fn hint_of(path: &str) -> &[u8] {
+    let mut len = path.len().min(holdfast_chunk::NEEDLE_HINT_BYTES_MAX);
+    while !path.is_char_boundary(len) {
+        len -= 1;
+    }
+    &path.as_bytes()[..len]
+}
+
+impl Node {
+    pub fn find(&self, finding: String) {
+        let mut findings = self.findings.lock().expect("no holder of this lock panics");
+        if findings.len() < FINDINGS_MAX && !findings.contains(&finding) {
+            findings.push(finding);
+        }
+    }
+
+    /// Why views of this node have stopped, a sentence each: what they held is not served here
+    /// until a start with another build, or other files. Everything else is.
+    pub fn stopped_views(&self) -> Vec<String> {
+        let own = [
+            (CLUSTER_TOPIC, self.cluster.status().stopped),
+            (NAMESPACE_TOPIC, self.namespace.status().stopped),
+        ];
+        let own = own.into_iter().filter_map(|(topic, why)| Some((topic, why?.message)));
+        let faces = self.faces_stopped.lock().expect("no holder of this lock panics");
+        let faces = faces.iter().map(|(topic, why)| (*topic, why.clone()));
+        own.chain(faces).map(|(topic, why)| format!("{STOPPED_VIEW} `{topic}`: {why}")).collect()
+    }
+
+    /// A face says that its view of a topic has stopped.
+    pub fn view_stopped(&self, topic: &'static str, why: &Error) {
+        let mut faces = self.faces_stopped.lock().expect("no holder of this lock panics");
+        faces.entry(topic).or_insert_with(|| why.message.clone());
+    }
+
+    /// Whether the namespace goes on: without it, no chunk's owner or length is known.
+    pub fn has_names(&self) -> bool {
+        self.namespace.status().stopped.is_none()
+    }
+
+    pub fn findings(&self) -> Vec<String> {
+        let mut all = self.stopped_views();
+        all.extend(self.findings.lock().expect("no holder of this lock panics").iter().cloned());
+        // Snapshots that are damaged, or could not be taken.
+        all.extend(self.cluster.status().reports);
+        all.extend(self.namespace.status().reports);
+        all.extend(self.lost_memory());
+        all
+    }
+
+    /// Appends a command to the namespace and answers what the view made of it.
+    pub fn propose(
+        &self,
+        call: Call,
+        command: &Command,
+        durability: Durability,
+        done: Done<Outcome>,
+    ) {
+        self.namespace.propose(
+            Request {
+                session: call.session,
+                sequence: call.sequence,
+                acknowledged_below: call.acknowledged_below,
+                command: command.to_entry(),
+                mode: mode(durability),
+            },
+            Box::new(move |result| {
+                done(result.and_then(|(_, bytes)| Ok(Outcome::from_bytes(&bytes)?)));
+            }),
+        );
+    }
+
+    /// As [`Node::propose`], for the node's own commands, which nobody repeats.
+    pub fn propose_own(&self, command: Command, durability: Durability, done: Done<Outcome>) {
+        self.propose(Call::default(), &command, durability, done);
+    }
+
+    /// Proposes and waits; for housekeeping threads only.
+    pub fn propose_and_wait(&self, command: Command, durability: Durability) -> Result<Outcome> {
+        self.wait_for(|done| self.propose_own(command, durability, done))
+    }
+
+    /// Whether this node has not heard from the log for so long that what its views say may be old,
+    /// and it may be deposed: controllers write to it twice a second.
+    pub fn is_behind(&self) -> bool {
+        let heard_ns = self.heard_log_ns.load(Ordering::Relaxed);
+        heard_ns != 0
+            && self.machine.clock.monotonic_ns().saturating_sub(heard_ns)
+                > member::STALE_MS * 1_000_000
+    }
+
+    /// Whether this node commands the cluster, as far as it knows.
+    pub fn leads(&self) -> bool {
+        self.leading.namespace().is_some()
+    }
+
+    /// Appends a leader's command to the namespace: refused once another node has claimed it.
+    pub fn command(&self, command: &Command, durability: Durability, done: Done<Outcome>) {
+        let Some(epoch) = self.leading.namespace() else { return done(Err(not_leading())) };
+        let request = own_request(command.to_entry(), mode(durability));
+        let done = move |result: Result<(Index, Vec<u8>)>| {
+            done(result.and_then(|(_, bytes)| Ok(Outcome::from_bytes(&bytes)?)));
+        };
+        self.namespace.propose_as(epoch, request, Box::new(done));
+    }
+
+    pub fn command_and_wait(&self, command: &Command, durability: Durability) -> Result<Outcome> {
+        self.wait_for(|done| self.command(command, durability, done))
+    }
+
+    /// Appends a leader's command to the cluster view.
+    pub fn command_cluster(&self, command: &ClusterCommand, done: Done<()>) {
+        let Some(epoch) = self.leading.cluster() else { return done(Err(not_leading())) };
+        let request = own_request(command.to_entry(), Mode::Synced);
+        self.cluster.propose_as(epoch, request, Box::new(|result| done(result.map(|_| ()))));
+    }
+
+    /// Appends a command that any node may give to the cluster view.
+    pub fn propose_cluster(&self, command: &ClusterCommand, done: Done<()>) {
+        let request = own_request(command.to_entry(), Mode::Synced);
+        self.cluster.propose(request, Box::new(|result| done(result.map(|_| ()))));
+    }
+
+    /// Takes note of another node's beat, for the leader that this node is or will be.
+    pub fn hear(&self, beat: &peer::Beat) {
+        let peer::Beat { sender, free } = beat;
+        let mut heard = self.heard.lock().expect("no holder of this lock panics");
+        if heard.len() < HEARD_MAX {
+            let (node, incarnation) = (sender.node, sender.incarnation);
+            let free = free.iter().map(|f| FreeSpace { store: f.store, free_mib: f.free_mib });
+            heard.push((HeardBeat { node, incarnation }, free.collect()));
+        }
+    }
+
+    fn operator(&self) -> std::sync::MutexGuard<'_, Operator> {
+        self.operator.lock().expect("no holder of this lock panics")
+    }
+
+    /// A person says that these nodes do not come back; for the leader.
+    pub fn confirm_lost(&self, nodes: &[NodeId]) -> Result<()> {
+        if !self.leads() {
+            return Err(not_leading());
+        }
+        self.operator().confirmed.extend_from_slice(nodes);
+        Ok(())
+    }
+
+    /// Nodes that the leader would give up if a person said so.
+    pub fn unconfirmed(&self) -> Vec<NodeId> {
+        self.operator().unconfirmed.clone()
+    }
+
+    pub fn cuts(&self) -> &Cuts {
+        &self.cuts
+    }
+
+    /// Waits for a callback; without threads, does the work that it waits for, or lets the
+    /// simulation go on.
+    pub fn wait_for<T: Send + 'static>(&self, start: impl FnOnce(Done<T>)) -> Result<T> {
+        views::wait_for(&*self.machine.peers, &|| self.pump(), start)
+    }
+
+    /// Performs pending commits of log and stores, for nodes without threads.
+    pub fn pump(&self) {
+        if self.workers.is_inline() {
+            // An acknowledged append may lead to a proposal, and that to another append.
+            loop {
+                self.stores.iter().for_each(|own| own.store.pump());
+                if !self.hosted.as_ref().is_some_and(|log| log.pump()) {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Stores one object in a packed chunk and answers where.
+    pub fn pack(
+        self: &Arc<Node>,
+        class: StorageClass,
+        owner: FileId,
+        hint: &str,
+        body: Body,
+        crcs: Vec<u32>,
+        done: Done<Pointer>,
+    ) {
+        let cookie = Cookie(self.machine.rng.next_u64() as u32);
+        let needle = Needle { owner, cookie, flags: 0, hint: hint_of(hint).to_vec() };
+        self.packed.append(self, FileId(0), class, vec![Packing { needle, body, crcs, done }]);
+    }
+
+    /// As [`Node::pack`], for a face that keeps the names of its objects itself: in chunks of its
+    /// own, whose live slots it tells ([`Node::rewrite`], `Command::FreeChunk`). The objects go
+    /// into one chunk, in one durable append; answers their pointers when all are there.
+    pub fn pack_for(
+        self: &Arc<Node>,
+        face: FileId,
+        class: StorageClass,
+        bodies: Vec<(Body, Vec<u32>)>,
+        done: Done<Vec<Pointer>>,
+    ) {
+        let gathered = Gathered::new(bodies.len(), done);
+        let packing = |(at, (body, crcs)): (usize, (Body, Vec<u32>))| {
+            let cookie = Cookie(self.machine.rng.next_u64() as u32);
+            let needle = Needle { owner: face, cookie, flags: 0, hint: Vec::new() };
+            let gathered = gathered.clone();
+            let done = Box::new(move |pointer| Gathered::add(&gathered, at, pointer));
+            Packing { needle, body, crcs, done }
+        };
+        let objects = bodies.into_iter().enumerate().map(packing).collect();
+        self.packed.append(self, face, class, objects);
+    }
+
+    /// Seals what this node was writing, so that the next start has nothing to recover.
+    pub fn retire(self: &Arc<Node>) {
+        self.packed.retire_all(self);
+    }
+
+    /// The cluster says that a store never comes back.
+    fn store_is_gone(&self, store: StoreId) -> bool {
+        let state = self.cluster.read(|view, _| view.store(store).map(|info| info.state));
+        matches!(state, Ok(Some(holdfast_cluster::StoreState::Gone)))
+    }
+
+    /// Adds up a scrubber's step; what is damaged becomes a finding.
+    fn count_scrubbed(&self, store: StoreId, step: &ScrubStep) {
+        {
+            let mut scrubbed = self.scrubbed.lock().expect("no holder of this lock panics");
+            let sum = scrubbed.entry(store).or_default();
+            sum.bytes += step.bytes;
+            sum.bad += step.newly_damaged;
+        }
+        for damage in &step.damaged {
+            self.find(format!("chunk `{}` is damaged: {}", damage.chunk, damage.what));
+            // Where others have it, it is dropped and copied anew.
+            self.replicator.report_bad(store, damage.chunk, &damage.what);
+        }
+    }
+
+    /// Seconds until a store of this node is full, if it goes on as in the last day; `None` while
+    /// nothing can be said.
+    pub fn fills_in_s(&self, store: StoreId) -> Option<u64> {
+        let free_bytes = self.stores.get(store)?.store.usage().free_bytes;
+        let growth = self.growth.lock().expect("no holder of this lock panics");
+        Some(growth.get(&store)?.fills_in_ms(free_bytes)? / 1000)
+    }
+
+    pub fn scrubbed(&self, store: StoreId) -> Scrubbed {
+        let scrubbed = self.scrubbed.lock().expect("no holder of this lock panics");
+        scrubbed.get(&store).copied().unwrap_or_default()
+    }
+}

@@ -1,0 +1,382 @@
+//! The node as a member of its cluster: gives signs of life, notices that it leads, claims both
+//! topics, and as leader says which nodes live. Never waits: the caller's thread beats on whatever
+//! disks and other nodes do. What silence means is decided in `liveness`.
+
+use super::Node;
+use holdfast_base::codec::Encode;
+use holdfast_base::ids::{Index, NodeId};
+use holdfast_base::units::MIB;
+use holdfast_base::{Error, Kind, Result};
+use holdfast_cluster::cluster::FreeSpace;
+use holdfast_cluster::liveness::{HeardBeat, Liveness, LivenessOptions};
+use holdfast_cluster::{ClusterCommand, NodeState};
+use holdfast_env::net::PeerRequest;
+use holdfast_env::planted;
+use holdfast_log::TRIMMED;
+use holdfast_wire::peer;
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// Time between two beats of a node.
+pub const BEAT_MS: u64 = 500;
+/// A leader that has not read back a beat of its own for so long may be deposed: half of the time
+/// that makes others call it dead.
+pub const STALE_MS: u64 = BEAT_MS * holdfast_cluster::cluster::BEATS_DEAD as u64 / 2;
+/// How often the leader tells the free space of nodes that are no controllers.
+const USAGE_MS: u64 = 10_000;
+/// A beat to the leader is worth nothing after this.
+const BEAT_DEADLINE_MS: u32 = 2000;
+
+#[derive(Clone, Copy, Debug, Default)]
+pub struct MemberOptions {
+    pub liveness: LivenessOptions,
+}
+
+/// Whether the node leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lead {
+    Follows,
+    /// Saw itself lead; waits to read back this beat, the first one sent since.
+    Waits {
+        beat: u64,
+    },
+    Claims,
+    Leads,
+}
+
+/// What callbacks change.
+#[derive(Debug)]
+struct Shared {
+    in_flight: bool,
+    /// Own beats sent, and the last one that was applied here.
+    sent: u64,
+    read_back: u64,
+    read_back_ns: u64,
+    /// The epochs of claims under way: of the cluster topic, then of both.
+    claims: Option<Result<(Index, Index)>>,
+    /// Commands about nodes that are under way: one round's at a time.
+    commands: usize,
+}
+
+pub struct Member {
+    node: Arc<Node>,
+    options: MemberOptions,
+    liveness: Liveness,
+    lead: Lead,
+    next_beat_ns: u64,
+    next_usage_ns: u64,
+    /// The last entry of the cluster topic that was seen here.
+    log_seen: Index,
+    /// The last beat of each controller that was handed to `liveness`.
+    beats_seen: BTreeMap<NodeId, Index>,
+    shared: Arc<Mutex<Shared>>,
+}
+
+fn replaced(id: NodeId, what: &dyn std::fmt::Display) -> Error {
+    Error::fenced(format!(
+        "be node `{id}`: {what}: two processes run on copies of one data directory, or with one \
+         NODE file: keep one of them, and let the other join with an empty directory"
+    ))
+}
+
+impl Member {
+    pub fn new(node: Arc<Node>, options: MemberOptions) -> Member {
+        let now_ns = node.machine.clock.monotonic_ns();
+        let lead = if node.leads() { Lead::Leads } else { Lead::Follows };
+        let shared = Shared {
+            in_flight: false,
+            sent: 0,
+            read_back: 0,
+            read_back_ns: now_ns,
+            claims: None,
+            commands: 0,
+        };
+        Member {
+            liveness: Liveness::new(node.id, options.liveness),
+            node,
+            options,
+            lead,
+            next_beat_ns: 0,
+            next_usage_ns: 0,
+            log_seen: Index(0),
+            beats_seen: BTreeMap::new(),
+            shared: Arc::new(Mutex::new(shared)),
+        }
+    }
+
+    fn shared(&self) -> MutexGuard<'_, Shared> {
+        self.shared.lock().expect("no holder of this lock panics")
+    }
+
+    /// One round, several times a beat. An error means that this process may not be this node any
+    /// more and must end.
+    pub fn step(&mut self, now_ns: u64) -> Result<()> {
+        let (id, own) = (self.node.id, self.node.sender.incarnation);
+        let seen = self.node.cluster.read(|view, applied| {
+            let current = view.node(id).map_or(own, |info| info.incarnation);
+            (view.leader(), current, view.is_controller(id), applied)
+        });
+        let (leader, current, is_controller, applied) = match seen {
+            // The log's host has heard of the other process before this one could.
+            Err(e) if e.kind == Kind::Fenced => return Err(replaced(id, &e)),
+            Err(e) if e.message.contains(TRIMMED) => return Err(e),
+            // The view has stopped, and says so; what is here can be read and asked about.
+            Err(_) => return Ok(()),
+            Ok(seen) => seen,
+        };
+        let has_names = match self.node.namespace.status().stopped {
+            // A new start mends it: it takes over a snapshot.
+            Some(e) if e.message.contains(TRIMMED) => return Err(e),
+            stopped => stopped.is_none(),
+        };
+        if applied != self.log_seen {
+            self.log_seen = applied;
+            self.node.heard_log_ns.store(now_ns.max(1), Ordering::Relaxed);
+        }
+        if current > own {
+            let what = format!(
+                "another process has started as this node, at {current} (this one at {own})"
+            );
+            return Err(replaced(id, &what));
+        }
+        let beats = self.beat(now_ns, leader, is_controller);
+        if !has_names && leader == Some(id) && beats {
+            // Who knows no names cannot command them: another node leads, if there is one.
+            self.node.hand_over()?;
+        }
+        self.follow_leadership(now_ns, leader == Some(id) && has_names);
+        if self.lead == Lead::Leads && !self.is_stale(now_ns) {
+            self.judge(now_ns)?;
+        }
+        Ok(())
+    }
+
+    /// Nothing here may be commanded, and reads may be behind, while this holds.
+    fn is_stale(&self, now_ns: u64) -> bool {
+        now_ns.saturating_sub(self.shared().read_back_ns) > STALE_MS * 1_000_000
+    }
+
+    /// Sends a beat if it is time; whether it was.
+    fn beat(&mut self, now_ns: u64, leader: Option<NodeId>, is_controller: bool) -> bool {
+        if now_ns < self.next_beat_ns || self.shared().in_flight {
+            return false;
+        }
+        self.next_beat_ns = now_ns + BEAT_MS * 1_000_000;
+        let number = {
+            let mut shared = self.shared();
+            shared.in_flight = true;
+            shared.sent += 1;
+            shared.sent
+        };
+        let (shared, clock) = (self.shared.clone(), self.node.machine.clock.clone());
+        let landed = move |result: Result<()>| {
+            let mut shared = shared.lock().expect("no holder of this lock panics");
+            shared.in_flight = false;
+            if result.is_ok() {
+                (shared.read_back, shared.read_back_ns) = (number, clock.monotonic_ns());
+            }
+        };
+        if is_controller {
+            let (node, incarnation) = (self.node.id, self.node.sender.incarnation);
+            let beat = ClusterCommand::Beat { node, incarnation, free: self.node.free_space() };
+            self.node.propose_cluster(&beat, Box::new(landed));
+            return true;
+        }
+        let address = leader.and_then(|leader| {
+            let address =
+                |view: &holdfast_cluster::ClusterView, _| Some(view.node(leader)?.address.clone());
+            self.node.cluster.read(address).ok().flatten()
+        });
+        let Some(address) = address else {
+            landed(Err(Error::retry("nobody leads")));
+            return true;
+        };
+        let beat = peer::Beat { sender: self.node.sender, free: self.node.free_space_told() };
+        let request = PeerRequest {
+            opcode: peer::OP_PEER_BEAT,
+            meta: beat.to_bytes(),
+            body: None,
+            deadline_ms: BEAT_DEADLINE_MS,
+        };
+        let done = Box::new(move |reply: Result<_>| landed(reply.map(|_| ())));
+        self.node.machine.peers.call(&address, request, done);
+        true
+    }
+
+    fn follow_leadership(&mut self, now_ns: u64, leads: bool) {
+        if !leads {
+            if self.lead != Lead::Follows {
+                self.node.leading.set(Index(0), Index(0));
+            }
+            self.lead = Lead::Follows;
+            return;
+        }
+        match self.lead {
+            Lead::Follows => self.wait_for_beat(),
+            Lead::Waits { beat } => {
+                let heard = self.shared().read_back >= beat && !self.is_stale(now_ns);
+                if heard || planted!("node.leads-unheard") {
+                    self.lead = Lead::Claims;
+                    self.shared().claims = None;
+                    self.claim();
+                }
+            }
+            Lead::Claims => {
+                let claimed = self.shared().claims.take();
+                match claimed {
+                    None => {}
+                    Some(Ok((cluster, namespace))) => {
+                        self.node.leading.set(cluster, namespace);
+                        self.liveness = Liveness::new(self.node.id, self.options.liveness);
+                        self.lead = Lead::Leads;
+                    }
+                    Some(Err(_)) => self.wait_for_beat(),
+                }
+            }
+            // A deposed node's late claim fences whoever leads now: it claims again.
+            Lead::Leads if self.node.is_fenced() => {
+                self.node.leading.set(Index(0), Index(0));
+                self.wait_for_beat();
+            }
+            Lead::Leads => {}
+        }
+    }
+
+    fn wait_for_beat(&mut self) {
+        let beat = self.shared().sent + 1;
+        self.lead = Lead::Waits { beat };
+    }
+
+    /// Claims the cluster topic, then the namespace's.
+    fn claim(&self) {
+        let (node, shared) = (self.node.clone(), self.shared.clone());
+        let end = move |claims: Result<(Index, Index)>| {
+            shared.lock().expect("no holder of this lock panics").claims = Some(claims);
+        };
+        self.node.cluster.claim(Box::new(move |cluster| match cluster {
+            Err(e) => end(Err(e)),
+            Ok(cluster) => node.namespace.claim(Box::new(move |namespace| {
+                end(namespace.map(|namespace| (cluster, namespace)));
+            })),
+        }));
+    }
+
+    /// Beats that were sent here. What they say of free space is told to all, now and then.
+    fn hear_others(&mut self, now_ns: u64) -> Vec<HeardBeat> {
+        let heard =
+            std::mem::take(&mut *self.node.heard.lock().expect("no holder of this lock panics"));
+        if now_ns >= self.next_usage_ns {
+            self.next_usage_ns = now_ns + USAGE_MS * 1_000_000;
+            let latest: BTreeMap<NodeId, _> =
+                heard.iter().map(|(beat, free)| (beat.node, (beat.incarnation, free))).collect();
+            for (node, (incarnation, free)) in latest {
+                let usage = ClusterCommand::Usage { node, incarnation, free: free.clone() };
+                self.node.propose_cluster(&usage, Box::new(|_| ()));
+            }
+        }
+        heard.into_iter().map(|(beat, _)| beat).collect()
+    }
+
+    /// Controllers that the log has heard since this was last asked.
+    fn beats_in_the_log(&mut self) -> Result<Vec<HeardBeat>> {
+        let seen = &mut self.beats_seen;
+        self.node.cluster.read(|view, _| {
+            let mut heard = Vec::new();
+            for (node, seat) in view.controllers() {
+                if seen.insert(node, seat.beat) != Some(seat.beat)
+                    && let Some(info) = view.node(node)
+                {
+                    heard.push(HeardBeat { node, incarnation: info.incarnation });
+                }
+            }
+            heard
+        })
+    }
+
+    /// Says which nodes are unavailable, lost or back.
+    fn judge(&mut self, now_ns: u64) -> Result<()> {
+        if self.shared().commands > 0 {
+            return Ok(());
+        }
+        let Some(epoch) = self.node.leading.cluster() else { return Ok(()) };
+        let confirmed = std::mem::take(&mut self.node.operator().confirmed);
+        self.liveness.confirm_lost(confirmed);
+        let mut heard = self.hear_others(now_ns);
+        heard.extend(self.beats_in_the_log()?);
+        let liveness = &mut self.liveness;
+        let round =
+            self.node.cluster.read(|view, _| liveness.round(now_ns, epoch, view, &heard))?;
+        self.node.operator().unconfirmed = round.unconfirmed;
+        self.shared().commands = round.commands.len();
+        for command in round.commands {
+            let shared = self.shared.clone();
+            let node = self.node.clone();
+            let said = format!("{command:?}");
+            let done = Box::new(move |result: Result<()>| {
+                shared.lock().expect("no holder of this lock panics").commands -= 1;
+                if let Err(e) = result
+                    && !matches!(e.kind, Kind::Retry | Kind::Fenced)
+                {
+                    node.find(format!("tell the cluster `{said}`: {e}"));
+                }
+            });
+            self.node.command_cluster(&command, done);
+        }
+        Ok(())
+    }
+}
+
+impl Node {
+    /// Has another node lead from now on, if this one does and there is another. Waits for the log;
+    /// whoever does not hear of it finds the silence out.
+    pub fn resign(&self) -> Result<()> {
+        match self.resignation()? {
+            Some(resign) => self.wait_for(|done| self.propose_cluster(&resign, done)),
+            None => Ok(()),
+        }
+    }
+
+    /// As [`Node::resign`], without waiting.
+    fn hand_over(&self) -> Result<()> {
+        if let Some(resign) = self.resignation()? {
+            self.propose_cluster(&resign, Box::new(|_| ()));
+        }
+        Ok(())
+    }
+
+    fn resignation(&self) -> Result<Option<ClusterCommand>> {
+        let (node, incarnation) = (self.id, self.sender.incarnation);
+        let heir = self.cluster.read(|view, _| {
+            let lives = |id: NodeId| {
+                view.node(id).is_some_and(|info| info.state == NodeState::Live && !info.draining)
+            };
+            let others = view.controllers().filter(|(id, seat)| *id != node && !seat.dead);
+            view.leader() == Some(node) && others.map(|(id, _)| id).any(lives)
+        })?;
+        Ok(heir.then_some(ClusterCommand::Resign { node, incarnation }))
+    }
+
+    /// Free space of this node's stores, as beats tell it.
+    pub(super) fn free_space(&self) -> Vec<FreeSpace> {
+        let mut free: Vec<FreeSpace> = Vec::new();
+        for own in self.stores.iter() {
+            let usage = own.store.usage();
+            let free_bytes = if usage.read_only { 0 } else { usage.free_bytes };
+            let free_mib = u32::try_from(free_bytes / MIB).unwrap_or(u32::MAX);
+            free.push(FreeSpace { store: own.id, free_mib });
+        }
+        free
+    }
+
+    /// Whether another claim lies behind those that this node leads under.
+    fn is_fenced(&self) -> bool {
+        let (cluster, namespace) = (self.cluster.status().epoch, self.namespace.status().epoch);
+        self.leading.cluster() != Some(cluster) || self.leading.namespace() != Some(namespace)
+    }
+
+    fn free_space_told(&self) -> Vec<peer::FreeSpace> {
+        let told = |free: FreeSpace| peer::FreeSpace { store: free.store, free_mib: free.free_mib };
+        self.free_space().into_iter().map(told).collect()
+    }
+}

@@ -1,0 +1,649 @@
+//! Opening a data directory: lock, version, log, cluster view, stores, namespace; then the stores
+//! are made to follow the views. Nothing is served before all of it went well.
+
+use super::cuts::{Cut, Cuts};
+use super::identity::Identity;
+use super::replicas::Replicator;
+use super::snapshots::take_over_if_trimmed;
+use super::views::{Views, wait_for};
+use super::{Keeper, KeeperOptions, Leader, Machine, Node, OwnStore, Stores, Workers, own_request};
+use holdfast_base::codec::{Decode, Encode};
+use holdfast_base::ids::{ChunkId, Generation, Index, NodeId, StoreId, Tier};
+use holdfast_base::limits::CHUNK_BYTES;
+use holdfast_base::units::MIB;
+use holdfast_base::{Error, Kind, Result};
+use holdfast_chunk::{Done, Recovered, Store, StoreConfig};
+use holdfast_cluster::topics::SNAPSHOT_TOPICS;
+use holdfast_cluster::{
+    CLUSTER_TOPIC, ClusterCommand, ClusterOutcome, ClusterView, DATA_FORMAT_VERSION,
+    NAMESPACE_TOPIC, Namespace, StartedStore,
+};
+use holdfast_env::disk::{ReplaceSites, create_dir_durable, read_file, replace_file};
+use holdfast_env::net::PeerRequest;
+use holdfast_env::region::Region;
+use holdfast_env::{Disk, planted};
+use holdfast_log::{
+    Drive, EmbeddedLog, Fold, FoldOptions, Log, Mode, Options, RemoteLog, SnapshotStore, View,
+};
+use holdfast_wire::peer::{self, Sender, Welcome};
+use holdfast_wire::peer_log;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// The file that says what a directory is, in words that `cat` shows.
+const MARK: &str = "HOLDFAST";
+const MARK_SITES: ReplaceSites = ReplaceSites { data: "node.mark-data", name: "node.mark-name" };
+
+/// Between two attempts to reach a cluster that is to be joined.
+const JOIN_PAUSE_MS: u64 = 500;
+/// Attempts of a node that was never part of a cluster: more likely than a cluster that is away is
+/// an address that is wrong. One that was part of it waits for as long as it takes.
+const JOIN_ATTEMPTS: u32 = 10;
+/// Answers about the cluster and its log.
+const HELLO_MS: u32 = 3000;
+
+/// What a node is made of.
+#[derive(Clone, Debug)]
+pub struct NodeConfig {
+    pub data: PathBuf,
+    /// Directories of further `disk` stores; the first one is `data/chunks`.
+    pub disks: Vec<PathBuf>,
+    /// Any node of the cluster to belong to; `None` hosts the log itself.
+    pub join: Option<String>,
+    /// Label that replicas are spread over, and that of its rack.
+    pub host: String,
+    pub rack: String,
+    pub address: String,
+    /// Threads that wait for disks, and that write commits. 0 for both in simulations.
+    pub worker_threads: usize,
+    pub commit_threads: usize,
+    /// Kept free in each store for compaction; 0 for the larger of two chunks and 1%.
+    pub reserve_bytes: u64,
+    /// What each store may use; 0 for its whole file system.
+    pub capacity_bytes: u64,
+    pub segment_bytes: u64,
+    /// [`StoreConfig::journal_segment_bytes`] of each store.
+    pub journal_segment_bytes: u64,
+    /// Capacity of new chunks at most; less than the default in simulations only.
+    pub chunk_bytes: u64,
+    /// One copy of what is written through this node goes to a store of its own, if that has room.
+    pub near: bool,
+    /// What the node's link carries in each direction, in bytes a second; 0 for a gigabit.
+    pub link_bytes_per_second: u64,
+    /// What the link between the node's rack and the others carries; 0 where it limits nothing.
+    pub rack_bytes_per_second: u64,
+    /// Of each disk, reading and writing together; 0 where that limits nothing.
+    pub disk_bytes_per_second: u64,
+    /// Repair is planned by chance, as long as this node leads: to compare with.
+    pub repair_at_random: bool,
+    pub fold: FoldOptions,
+    /// Told in a sentence what opening waits for.
+    pub tell: fn(&str),
+}
+
+impl NodeConfig {
+    pub fn new(data: impl Into<PathBuf>) -> NodeConfig {
+        NodeConfig {
+            data: data.into(),
+            disks: Vec::new(),
+            join: None,
+            host: "localhost".to_owned(),
+            rack: String::new(),
+            address: "localhost".to_owned(),
+            worker_threads: 4,
+            // They wait for the disk, one commit each: as many chunks as streams are written at once.
+            commit_threads: 8,
+            reserve_bytes: 0,
+            capacity_bytes: 0,
+            segment_bytes: Options::default().segment_bytes,
+            journal_segment_bytes: 32 * MIB,
+            chunk_bytes: CHUNK_BYTES,
+            near: true,
+            link_bytes_per_second: 0,
+            rack_bytes_per_second: 0,
+            disk_bytes_per_second: 0,
+            repair_at_random: false,
+            fold: FoldOptions::default(),
+            tell: |_| (),
+        }
+    }
+
+    /// Everything done by the caller's own thread, step by step: for simulations.
+    pub fn without_threads(self) -> NodeConfig {
+        NodeConfig { worker_threads: 0, commit_threads: 0, ..self }
+    }
+}
+
+impl Node {
+    /// Opens the node in `config.data`, or makes one there, and makes it part of its cluster: the
+    /// one of `config.join`, or its own. `region` becomes its `dram` store. Waits for the log's
+    /// host, until it answers.
+    pub fn open(
+        machine: Machine,
+        config: &NodeConfig,
+        region: Option<Arc<Region>>,
+    ) -> Result<Arc<Node>> {
+        Node::open_prepared(machine, config, region, &|| Ok(()))
+    }
+
+    /// As [`Node::open`]. `prepare` is called once the directory is known to be this process's own,
+    /// before anything in it is opened.
+    pub fn open_prepared(
+        machine: Machine,
+        config: &NodeConfig,
+        region: Option<Arc<Region>>,
+        prepare: &dyn Fn() -> Result<()>,
+    ) -> Result<Arc<Node>> {
+        let data = &config.data;
+        let doing = |e: Error| e.context(format_args!("open data directory `{}`", data.display()));
+        let lock = claim(&*machine.disk, data).map_err(doing)?;
+        prepare().map_err(doing)?;
+        let cuts = Arc::new(Cuts::default());
+        let peers = Arc::new(Cut { peers: machine.peers.clone(), cuts: cuts.clone() });
+        let machine = Machine { peers, ..machine };
+        let mut findings = Vec::new();
+        let identity = Identity::load(&*machine.disk, data).map_err(doing)?;
+        let opened = match &config.join {
+            None => OpenLog::embedded(&machine, config, &mut findings),
+            Some(address) => OpenLog::remote(&machine, address, identity, config.tell),
+        };
+        let log = opened.map_err(doing)?;
+        let own = identity.map_or(NodeId(0), |known| known.node);
+        let (cluster, taken) =
+            fold::<ClusterView>(&machine, &log, own, config, CLUSTER_TOPIC).map_err(doing)?;
+        let (namespace, taken_too) =
+            fold::<Namespace>(&machine, &log, own, config, NAMESPACE_TOPIC).map_err(doing)?;
+        let (cluster, namespace) = (Arc::new(cluster), Arc::new(namespace));
+        let taken_over = taken as u64 + taken_too as u64;
+        let (stores, partial) =
+            open_stores(&machine, config, region, &mut findings).map_err(doing)?;
+        let stores = Arc::new(stores);
+        let known_stores: BTreeSet<StoreId> =
+            cluster.read(|view, _| view.stores().map(|(id, _)| id).collect()).unwrap_or_default();
+        let joining = Joining { machine: &machine, config, log: &log, cluster: &cluster };
+        let known = identity;
+        let identity = joining.identify(known).map_err(doing)?;
+        let sender = joining.start(identity, &stores).map_err(doing)?;
+        if known.is_none() {
+            // A number that is lost before this is nobody's for ever.
+            identity.save(&*machine.disk, data).map_err(doing)?;
+        }
+        joining.catch_up(&namespace).map_err(doing)?;
+        let workers = Arc::new(Workers::new("disk", config.worker_threads)?);
+        let directory = Views {
+            sender,
+            cluster: cluster.clone(),
+            namespace: namespace.clone(),
+            cuts: cuts.clone(),
+        };
+        let replicator = Replicator::new(
+            stores.clone(),
+            workers.clone(),
+            machine.clock.clone(),
+            machine.peers.clone(),
+            Arc::new(directory),
+        );
+        let (link, rack_link) = (config.link_bytes_per_second, config.rack_bytes_per_second);
+        replicator.set_limits(link, rack_link, config.disk_bytes_per_second);
+        replicator.set_leftovers(partial);
+        replicator.events.snapshots_taken_over.store(taken_over, Ordering::Relaxed);
+        let log_host = match &log.remote {
+            Some((_, host, _)) => host.clone(),
+            None => config.address.clone(),
+        };
+        let node = Arc::new(Node {
+            id: identity.node,
+            sender,
+            machine,
+            stores,
+            log: log.log,
+            hosted: log.hosted,
+            namespace,
+            cluster,
+            workers,
+            replicator,
+            log_host,
+            near: config.near,
+            leader: Leader::new(config.repair_at_random),
+            leading: Default::default(),
+            heard: Mutex::default(),
+            operator: Mutex::default(),
+            cuts,
+            packed: Default::default(),
+            rewriting: Mutex::default(),
+            findings: Mutex::new(findings),
+            faces_stopped: Mutex::default(),
+            scrubbed: Mutex::default(),
+            growth: Mutex::default(),
+            heard_log_ns: AtomicU64::new(0),
+            _lock: lock,
+        });
+        node.check_age(&known_stores).map_err(doing)?;
+        let ready = node
+            .lead_alone()
+            .and_then(|()| Keeper::new(node.clone(), KeeperOptions::default()).settle());
+        match ready {
+            // What it holds is not served; everything else is, and so is the reason.
+            Err(_) if !node.stopped_views().is_empty() => Ok(node),
+            ready => ready.map(|()| node).map_err(doing),
+        }
+    }
+
+    /// Chunks are allocated by durable entries before they have a byte. A store that the cluster
+    /// knew before this start, with bytes in chunks that the names never heard of, was written after
+    /// the last entry that is here: the log is an older copy, and would be served with files missing.
+    fn check_age(&self, known_stores: &BTreeSet<StoreId>) -> Result<()> {
+        let mut unheard = Vec::new();
+        for own in self.stores.iter() {
+            if own.tier != Tier::Disk || !known_stores.contains(&own.id) {
+                continue;
+            }
+            let held = own.store.list().into_iter().filter(|info| info.stored_bytes > 0);
+            let chunks: Vec<ChunkId> = held.map(|info| info.chunk).collect();
+            let never = |view: &Namespace, chunk: ChunkId| {
+                view.chunk(chunk).is_none() && !view.was_allocated(chunk)
+            };
+            unheard.extend(
+                match self.namespace.read(|view, _| {
+                    chunks.into_iter().filter(|chunk| never(view, *chunk)).collect::<Vec<_>>()
+                }) {
+                    Ok(unheard) => unheard.into_iter().map(|chunk| (chunk, own.place.clone())),
+                    // It has stopped, and says why.
+                    Err(_) => return Ok(()),
+                },
+            );
+        }
+        let Some((chunk, place)) = unheard.first() else { return Ok(()) };
+        if !planted!("node.older-log-believed") {
+            self.namespace.stop(Error::corrupt(format!(
+                "the log is older than the chunks: `{place}` holds chunk `{chunk}`, one of {} that \
+                 no entry up to {} has made: entries are missing, and files would be: put back the \
+                 log as it was, with its snapshots; no chunk was touched",
+                unheard.len(),
+                self.namespace.applied()
+            )));
+        }
+        Ok(())
+    }
+
+    /// Makes an empty directory a data directory, for stores to be put into it before the node
+    /// opens it.
+    pub fn make_directory(disk: &dyn Disk, data: &Path) -> Result<()> {
+        let taken = || {
+            let what = "it is a data directory already: choose an empty one";
+            if disk.exists(&data.join(MARK))? { Err(Error::invalid(what)) } else { Ok(()) }
+        };
+        let made = taken().and_then(|()| claim(disk, data).map(drop));
+        made.map_err(|e| e.context(format_args!("make data directory `{}`", data.display())))
+    }
+
+    /// The only controller leads from the start: there is nobody else to hear from.
+    fn lead_alone(&self) -> Result<()> {
+        let alone = self
+            .cluster
+            .read(|view, _| view.leader() == Some(self.id) && view.controllers().count() == 1)?;
+        if alone {
+            let cluster = self.wait_for(|done| self.cluster.claim(done))?;
+            let namespace = self.wait_for(|done| self.namespace.claim(done))?;
+            self.leading.set(cluster, namespace);
+        }
+        Ok(())
+    }
+}
+
+/// The log of a node that is being opened.
+pub(super) struct OpenLog {
+    log: Arc<dyn Log>,
+    hosted: Option<Arc<EmbeddedLog>>,
+    /// And of a node that does not host it: the log again, its host, and the cluster's id.
+    pub remote: Option<(Arc<RemoteLog>, String, u64)>,
+}
+
+impl OpenLog {
+    fn embedded(
+        machine: &Machine,
+        config: &NodeConfig,
+        findings: &mut Vec<String>,
+    ) -> Result<OpenLog> {
+        let hosted = open_log(machine, config, findings)?;
+        Ok(OpenLog { log: hosted.clone(), hosted: Some(hosted), remote: None })
+    }
+
+    /// Asks at `address` where the log is, until there is an answer.
+    fn remote(
+        machine: &Machine,
+        address: &str,
+        identity: Option<Identity>,
+        tell: fn(&str),
+    ) -> Result<OpenLog> {
+        let mut attempts = 0;
+        let welcome = loop {
+            attempts += 1;
+            match hello(machine, address) {
+                Ok(welcome) => break welcome,
+                Err(e) if e.kind != Kind::Retry => return Err(e),
+                Err(e) if identity.is_none() && attempts >= JOIN_ATTEMPTS => {
+                    return Err(e.context(format_args!(
+                        "join the cluster at `{address}`: nobody answers there: check the address, \
+                         or start that node first"
+                    )));
+                }
+                Err(e) => {
+                    if attempts == 1 {
+                        tell(&format!("waits for the cluster at `{address}`: {e}"));
+                    }
+                    let peers = &*machine.peers;
+                    let pause =
+                        |done: Done<()>| peers.after(JOIN_PAUSE_MS, Box::new(|| done(Ok(()))));
+                    wait_for(peers, &|| {}, pause)?;
+                }
+            }
+        };
+        if welcome.data_format != DATA_FORMAT_VERSION {
+            return Err(Error::unsupported(format!(
+                "join the cluster at `{address}`: its data have format {}, this build writes \
+                 {DATA_FORMAT_VERSION}: use matching builds",
+                welcome.data_format
+            )));
+        }
+        if let Some(own) = identity.filter(|own| own.cluster != welcome.cluster) {
+            return Err(Error::invalid(format!(
+                "join the cluster at `{address}`: it is `{:016x}`, this directory belongs to \
+                 `{:016x}`: check the address, or choose an empty directory",
+                welcome.cluster, own.cluster
+            )));
+        }
+        let node = identity.map_or(NodeId(0), |own| own.node);
+        let sender = Sender { cluster: welcome.cluster, node, incarnation: Index(0) };
+        let remote = RemoteLog::new(machine.peers.clone(), &welcome.log_host, sender);
+        let remote = Arc::new(remote);
+        Ok(OpenLog {
+            log: remote.clone(),
+            hosted: None,
+            remote: Some((remote, welcome.log_host, welcome.cluster)),
+        })
+    }
+
+    fn pump(&self) {
+        if let Some(log) = &self.hosted {
+            // Does nothing where threads do it.
+            while log.pump() {}
+        }
+    }
+}
+
+fn hello(machine: &Machine, address: &str) -> Result<Welcome> {
+    let request = PeerRequest {
+        opcode: peer::OP_PEER_HELLO,
+        meta: Vec::new(),
+        body: None,
+        deadline_ms: HELLO_MS,
+    };
+    let peers = &*machine.peers;
+    let reply = wait_for(peers, &|| {}, |done| peers.call(address, request, done))?;
+    Ok(Welcome::from_bytes(&reply.meta)?)
+}
+
+/// The steps by which a process becomes a node.
+struct Joining<'a> {
+    machine: &'a Machine,
+    config: &'a NodeConfig,
+    log: &'a OpenLog,
+    cluster: &'a Fold<ClusterView>,
+}
+
+impl Joining<'_> {
+    fn wait<T: Send + 'static>(&self, start: impl FnOnce(Done<T>)) -> Result<T> {
+        wait_for(&*self.machine.peers, &|| self.log.pump(), start)
+    }
+
+    fn propose(&self, command: &ClusterCommand) -> Result<ClusterOutcome> {
+        let request = own_request(command.to_entry(), Mode::Synced);
+        let (_, bytes) = self.wait(|done| self.cluster.propose(request, done))?;
+        Ok(ClusterOutcome::from_result(&bytes)?)
+    }
+
+    /// Gets a number, unless there is one.
+    fn identify(&self, known: Option<Identity>) -> Result<Identity> {
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        let rng = &self.machine.rng;
+        let cluster = match &self.log.remote {
+            Some((_, _, cluster)) => *cluster,
+            None => {
+                let id = rng.next_u64().max(1);
+                let ClusterOutcome::Founded { id } =
+                    self.propose(&ClusterCommand::FoundCluster { id })?
+                else {
+                    return Err(Error::bug("found a cluster: the view answered something else"));
+                };
+                id
+            }
+        };
+        // A directory from before there were clusters holds the log, and is node 1.
+        let old = self.cluster.read(|view, _| {
+            let first = view.node(NodeId(1)).filter(|info| info.nonce == 0);
+            first.filter(|_| self.log.remote.is_none()).map(|_| NodeId(1))
+        })?;
+        let node = match old {
+            Some(node) => node,
+            None => {
+                let (host, rack, address) = self.place();
+                let nonce = rng.next_u64().max(1);
+                let join = ClusterCommand::JoinNode { nonce, host, rack, address };
+                let ClusterOutcome::Joined { node } = self.propose(&join)? else {
+                    return Err(Error::bug("join a cluster: the view answered something else"));
+                };
+                node
+            }
+        };
+        Ok(Identity { cluster, node })
+    }
+
+    fn place(&self) -> (String, String, String) {
+        (self.config.host.clone(), self.config.rack.clone(), self.config.address.clone())
+    }
+
+    /// Tells the cluster that this process is the node from now on, and what it has.
+    fn start(&self, identity: Identity, stores: &Stores) -> Result<Sender> {
+        let (host, rack, address) = self.place();
+        let started = stores.iter().map(|own| {
+            let usage = own.store.usage();
+            let free_mib = u32::try_from(usage.free_bytes / MIB).unwrap_or(u32::MAX);
+            let (store, tier, capacity) = (own.id, own.tier, usage.capacity_bytes);
+            StartedStore { store, tier, capacity, free_mib }
+        });
+        let (node, stores) = (identity.node, started.collect());
+        let start = ClusterCommand::StartNode { node, host, rack, address, stores };
+        let incarnation = match self.propose(&start) {
+            Ok(ClusterOutcome::Started { incarnation }) => incarnation,
+            Ok(_) => return Err(Error::bug("start a node: the view answered something else")),
+            // The others do not hear of this start; what is here can be read and asked about.
+            Err(_) if self.cluster.status().stopped.is_some() => Index(0),
+            Err(e) => return Err(e),
+        };
+        let sender = Sender { cluster: identity.cluster, node, incarnation };
+        if let Some((remote, _, _)) = &self.log.remote {
+            remote.set_sender(sender);
+        }
+        Ok(sender)
+    }
+
+    /// Waits until the view has everything that was in the log when this was called.
+    fn catch_up(&self, namespace: &Fold<Namespace>) -> Result<()> {
+        let Some((_, host, _)) = &self.log.remote else { return Ok(()) };
+        let peers = &*self.machine.peers;
+        let sender = Sender { cluster: 0, ..Sender::default() };
+        let sender = Sender { cluster: self.log.remote.as_ref().map_or(0, |r| r.2), ..sender };
+        let topic = NAMESPACE_TOPIC.to_owned();
+        let describe = peer_log::Describe { sender, topic };
+        let request = PeerRequest {
+            opcode: peer_log::OP_PEER_LOG_INFO,
+            meta: describe.to_bytes(),
+            body: None,
+            deadline_ms: HELLO_MS,
+        };
+        let reply = self.wait(|done| peers.call(host, request, done))?;
+        let info = holdfast_wire::log::Info::from_bytes(&reply.meta)?;
+        let last = Index(info.durable.0.saturating_sub(1));
+        match self.wait(|done| namespace.wake_at(last, done)) {
+            Err(_) if namespace.status().stopped.is_some() => Ok(()),
+            reached => reached,
+        }
+    }
+}
+
+/// Locks the directory and checks that it is ours to use.
+fn claim(disk: &dyn Disk, data: &Path) -> Result<Box<dyn Send + Sync>> {
+    create_dir_durable(disk, data, 1, "node.directory")?;
+    let lock = disk.lock(&data.join("LOCK")).map_err(|e| match e.kind() {
+        std::io::ErrorKind::WouldBlock => Error::retry(
+            "another process uses it: stop that one first, or choose another directory with --data",
+        ),
+        _ => Error::from(e),
+    })?;
+    let mark = data.join(MARK);
+    let ours = format!("Holdfast data directory, format {DATA_FORMAT_VERSION}\n");
+    if disk.exists(&mark)? {
+        let found = read_file(disk, &mark, 256)?;
+        if found != ours.as_bytes() {
+            return Err(Error::unsupported(format!(
+                "it says `{}`, this build reads `{}`: use the build that made it, or another directory",
+                String::from_utf8_lossy(&found).trim().escape_debug(),
+                ours.trim()
+            )));
+        }
+        return Ok(lock);
+    }
+    let mut strangers = disk.list(data)?.into_iter().map(|entry| entry.name);
+    // What `up` writes before the node opens, and file systems' own.
+    let known = ["LOCK", "HOLDFAST.tmp", "holdfast.toml", "holdfast.sock", "lost+found"];
+    if let Some(stranger) = strangers.find(|name| !known.contains(&name.as_str())) {
+        return Err(Error::invalid(format!(
+            "it is not empty and no Holdfast data directory (it holds `{stranger}`): choose an empty one"
+        )));
+    }
+    replace_file(disk, &mark, ours.as_bytes(), MARK_SITES)?;
+    Ok(lock)
+}
+
+fn open_log(
+    machine: &Machine,
+    config: &NodeConfig,
+    findings: &mut Vec<String>,
+) -> Result<Arc<EmbeddedLog>> {
+    let drive = if config.commit_threads == 0 { Drive::Pump } else { Drive::Threads };
+    let options = Options { drive, segment_bytes: config.segment_bytes, ..Options::default() };
+    // Asked where a topic is damaged: a snapshot may make up for it.
+    let covered = |topic: &str| {
+        let folded = SNAPSHOT_TOPICS.contains(&topic);
+        let newest = folded.then(|| snapshot_store(machine, config, topic).newest());
+        newest?.ok().filter(|last| last.0 > 0)
+    };
+    let directory = config.data.join("log");
+    let disk = machine.disk.clone();
+    let log = EmbeddedLog::open_covered(disk, &directory, options, &covered)?;
+    for passed in log.passed_over() {
+        findings.push(format!(
+            "topic `{}` was damaged in `{}` at offset {}: entries {} to {} cannot be read; a \
+             verified snapshot contains them, nothing behind them is lost, and the damaged bytes \
+             are kept in `{}`",
+            passed.topic,
+            passed.segment.display(),
+            passed.offset,
+            passed.first,
+            passed.next.0 - 1,
+            passed.kept.display()
+        ));
+    }
+    for cut in log.recovered() {
+        findings.push(format!(
+            "topic `{}` ended in {} torn bytes, which were never acknowledged; they are kept in `{}`",
+            cut.topic,
+            cut.bytes,
+            cut.kept.display()
+        ));
+    }
+    Ok(Arc::new(log))
+}
+
+fn snapshot_store(machine: &Machine, config: &NodeConfig, topic: &str) -> SnapshotStore {
+    let directory = config.data.join("snapshots").join(topic.replace('/', "-"));
+    SnapshotStore { disk: machine.disk.clone(), directory }
+}
+
+/// Opens a view, and says whether it began with another node's snapshot.
+fn fold<V: View>(
+    machine: &Machine,
+    log: &OpenLog,
+    own: NodeId,
+    config: &NodeConfig,
+    topic: &str,
+) -> Result<(Fold<V>, bool)> {
+    log.log.create(topic)?;
+    let snapshots = snapshot_store(machine, config, topic);
+    let taken_over = take_over_if_trimmed(machine, log, own, topic, &snapshots)?;
+    Ok((Fold::open_member(log.log.clone(), topic, snapshots, config.fold)?, taken_over))
+}
+
+/// A chunk that a store has received in part.
+type Partial = (StoreId, ChunkId, Generation);
+
+fn open_stores(
+    machine: &Machine,
+    config: &NodeConfig,
+    region: Option<Arc<Region>>,
+    findings: &mut Vec<String>,
+) -> Result<(Stores, Vec<Partial>)> {
+    let (mut stores, mut partial) = (Vec::new(), Vec::new());
+    let chunk_bytes_max = config.chunk_bytes;
+    let directories = std::iter::once(config.data.join("chunks")).chain(config.disks.clone());
+    for directory in directories {
+        let place = directory.display().to_string();
+        let store_config = StoreConfig {
+            commit_threads: config.commit_threads,
+            reserve_bytes: config.reserve_bytes,
+            capacity_bytes: config.capacity_bytes,
+            spare_file: config.commit_threads > 0,
+            journal_segment_bytes: config.journal_segment_bytes,
+            ..StoreConfig::new(directory)
+        };
+        let (store, found) = Store::open(machine.disk.clone(), machine.rng.clone(), store_config)
+            .map_err(|e| e.context(format_args!("open store `{place}`")))?;
+        describe(&place, &found, findings);
+        partial.extend(found.partial.iter().map(|part| (found.store, part.0, part.1)));
+        stores.push(OwnStore { id: found.store, tier: Tier::Disk, place, store, chunk_bytes_max });
+    }
+    if let Some(region) = region {
+        let id = region.store();
+        let store = Store::in_region(region);
+        let place = "memory".to_owned();
+        stores.push(OwnStore { id, tier: Tier::Dram, place, store, chunk_bytes_max });
+    }
+    Ok((Stores::new(stores), partial))
+}
+
+/// What a store's recovery found, in sentences.
+fn describe(place: &str, found: &Recovered, findings: &mut Vec<String>) {
+    for cut in &found.cut_tails {
+        findings.push(format!(
+            "chunk `{}` in `{place}` ended in {} torn bytes, which were never acknowledged; they are kept in `{}`",
+            cut.chunk,
+            cut.bytes,
+            cut.kept_as.display()
+        ));
+    }
+    for damage in &found.damaged {
+        findings.push(format!("chunk `{}` in `{place}` is damaged: {}", damage.chunk, damage.what));
+    }
+    for what in &found.journal_damage {
+        findings.push(format!("the journal of `{place}` is damaged: {what}"));
+    }
+    findings.extend(found.mark_damage.iter().cloned());
+    for (name, why) in &found.quarantined {
+        findings.push(format!("`{name}` in `{place}` was moved to `quarantine`: {why}"));
+    }
+}

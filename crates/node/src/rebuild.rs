@@ -1,0 +1,311 @@
+//! Names made again from what the stores hold, for a node whose log and snapshots are lost: small
+//! files from the paths that their needles carry, large ones from their chunks' owner and path.
+//! The node is a fresh one over copies of the stores; nothing is ever removed from the originals.
+//! Which of several versions is the newest, what was renamed and what was deleted, nobody knows.
+
+use super::Node;
+use holdfast_base::checksum::crc32c_combine;
+use holdfast_base::ids::{ChunkId, Durability, FileId, Pointer, Slot, StoreId};
+use holdfast_base::limits::BLOCK_BYTES;
+use holdfast_base::{Error, Kind, Result, path};
+use holdfast_chunk::{ChunkInfo, ChunkState, NEEDLE_HINT_BYTES_MAX, NeedleRead, Store};
+use holdfast_cluster::command::BLOBS;
+use holdfast_cluster::{ChunkKind, Command, Extent, Location, NodeKind, Outcome, Remainder};
+use std::collections::BTreeMap;
+
+/// Where everything goes that has no path of its own.
+const RECOVERED: &str = "/recovered";
+/// A longer hint may have been cut, at the next character before its end.
+const HINT_WHOLE_MAX: usize = NEEDLE_HINT_BYTES_MAX - 4;
+
+/// What was found, and what came of it.
+#[derive(Clone, Debug, Default)]
+pub struct RebuiltNames {
+    /// At the path that they were written to.
+    pub files: u64,
+    /// Under `/recovered`: earlier versions, and those whose path is lost, cut, or another's.
+    pub elsewhere: u64,
+    /// Chunks of blobs, whose names their face makes again.
+    pub blob_chunks: u64,
+    /// What could not be read or named, a sentence each.
+    pub refused: Vec<String>,
+}
+
+/// One version of a small file.
+#[derive(Clone, Copy)]
+struct Version {
+    pointer: Pointer,
+    size: u64,
+    crc: u32,
+}
+
+/// A large file: as it is begun here, and what it consists of.
+struct Large {
+    file: FileId,
+    path: Option<String>,
+    extents: Vec<Extent>,
+}
+
+#[derive(Default)]
+struct Found {
+    /// By path, in the order of chunk and slot; the last one is taken for the newest.
+    small: BTreeMap<String, Vec<Version>>,
+    /// Without a path that can be one.
+    nameless: Vec<Version>,
+    /// By the number that it had.
+    large: BTreeMap<u64, Large>,
+    /// The packed ends of large files, by their number; of several, the last.
+    ends: BTreeMap<u64, Version>,
+}
+
+impl Node {
+    /// Makes every sealed chunk of this node's stores known, and names what is in it. The namespace
+    /// must be empty.
+    pub fn rebuild_names(&self) -> Result<RebuiltNames> {
+        if self.namespace.read(|view, _| view.chunks().next().is_some())? {
+            return Err(Error::invalid("make names again: this node knows chunks already"));
+        }
+        let mut rebuilt = RebuiltNames::default();
+        let mut found = Found::default();
+        let mut held: Vec<(ChunkInfo, StoreId, Store)> = Vec::new();
+        for own in self.stores.iter() {
+            held.extend(own.store.list().into_iter().map(|i| (i, own.id, own.store.clone())));
+        }
+        // Ids are adopted in their order. Of a chunk that two stores hold, one is enough.
+        held.sort_by_key(|(info, store, _)| (info.chunk, info.damaged, *store));
+        held.dedup_by_key(|(info, ..)| info.chunk);
+        for (info, id, store) in held {
+            if let Err(e) = self.adopt(info, id, &store, &mut found, &mut rebuilt) {
+                rebuilt.refused.push(format!("chunk `{}`: {e}", info.chunk));
+            }
+        }
+        let parents = Command::MakeDir {
+            path: RECOVERED.to_owned(),
+            kind: NodeKind::Directory,
+            mode: 0o755,
+            mtime: self.now_ns(),
+            class: None,
+            parents: true,
+        };
+        self.propose_and_wait(parents, Durability::Durable)?;
+        self.name_large(&mut found, &mut rebuilt);
+        self.name_small(found, &mut rebuilt);
+        Ok(rebuilt)
+    }
+
+    fn now_ns(&self) -> i64 {
+        self.machine.clock.unix_ms() as i64 * 1_000_000
+    }
+
+    /// Makes one chunk known and takes note of what is in it.
+    fn adopt(
+        &self,
+        info: ChunkInfo,
+        id: StoreId,
+        store: &Store,
+        found: &mut Found,
+        rebuilt: &mut RebuiltNames,
+    ) -> Result<()> {
+        let chunk = info.chunk;
+        if info.length == 0 {
+            // In the copy: it would be reported as unknown for ever.
+            return store.unlink(chunk, info.generation);
+        }
+        if info.state != ChunkState::Sealed {
+            store.seal(chunk, info.length)?;
+        }
+        let (kind, owner) = match info.kind {
+            holdfast_chunk::ChunkKind::Raw => (ChunkKind::Raw, self.owner_of(&info, store, found)?),
+            holdfast_chunk::ChunkKind::Packed => {
+                (ChunkKind::Packed, look_at(&info, store, found, rebuilt))
+            }
+        };
+        rebuilt.blob_chunks += (owner == BLOBS) as u64;
+        let tier = holdfast_base::ids::Tier::Disk;
+        let (node, generation, length) = (self.id, info.generation, info.length);
+        let replicas = vec![id];
+        let adopt =
+            Command::AdoptChunk { chunk, kind, owner, node, generation, length, replicas, tier };
+        self.propose_and_wait(adopt, Durability::Memory)?;
+        if kind == ChunkKind::Raw
+            && let Some(large) = found.large.get_mut(&info.owner)
+        {
+            large.extents.push(Extent { chunk, length });
+        }
+        Ok(())
+    }
+
+    /// The file, begun here, that a raw chunk belongs to.
+    fn owner_of(&self, info: &ChunkInfo, store: &Store, found: &mut Found) -> Result<FileId> {
+        if let Some(large) = found.large.get(&info.owner) {
+            return Ok(large.file);
+        }
+        let hint = store.hint(info.chunk)?;
+        let path = String::from_utf8(hint)
+            .ok()
+            .filter(|path| path.len() <= HINT_WHOLE_MAX && path::check(path).is_ok());
+        let begun = path.clone().unwrap_or_else(|| recovered_file(info.owner));
+        let (class, mode, mtime) = (None, 0o644, self.now_ns());
+        let begin = Command::Begin { path: begun, class, mode, mtime };
+        let Outcome::File { file } = self.propose_and_wait(begin, Durability::Memory)? else {
+            return Err(Error::bug("begin a file: the view answered something else"));
+        };
+        found.large.insert(info.owner, Large { file, path, extents: Vec::new() });
+        Ok(file)
+    }
+
+    fn name_large(&self, found: &mut Found, rebuilt: &mut RebuiltNames) {
+        for (number, large) in std::mem::take(&mut found.large) {
+            let end = found.ends.remove(&number);
+            let remainder = end.map(|v| Remainder { pointer: v.pointer, length: v.size });
+            // Where a small file has that path, too, nobody knows which came later.
+            let own = large.path.clone().filter(|path| !found.small.contains_key(path));
+            let other = recovered_file(number);
+            let mut named = Err(Error::invalid("no path"));
+            for path in own.iter().chain([&other]) {
+                named = self.close_as(path, &large, remainder);
+                if named.is_ok() {
+                    let there = own.as_ref() == Some(path);
+                    rebuilt.files += there as u64;
+                    rebuilt.elsewhere += !there as u64;
+                    break;
+                }
+            }
+            if let Err(e) = named {
+                rebuilt.refused.push(format!("large file `{number}`: {e}"));
+            }
+        }
+        for (number, version) in std::mem::take(&mut found.ends) {
+            // All of it that there is: the file had no chunk of its own, or has it no more.
+            self.put_at(&recovered_file(number), version, rebuilt);
+        }
+    }
+
+    fn close_as(&self, path: &str, large: &Large, remainder: Option<Remainder>) -> Result<()> {
+        let mtime = self.now_ns();
+        if let Some((parent, _)) = path::split(path).filter(|(parent, _)| *parent != "/") {
+            let (path, kind, mode, class) = (parent.to_owned(), NodeKind::Directory, 0o755, None);
+            let make = Command::MakeDir { path, kind, mode, mtime, class, parents: true };
+            self.propose_and_wait(make, Durability::Memory)?;
+        }
+        let size = large.extents.iter().map(|extent| extent.length).sum::<u64>()
+            + remainder.map_or(0, |remainder| remainder.length);
+        let close = Command::Close {
+            file: large.file,
+            path: path.to_owned(),
+            size,
+            crc: None,
+            extents: large.extents.clone(),
+            remainder,
+            mode: 0o644,
+            mtime,
+            replace: false,
+            metadata: Vec::new(),
+        };
+        self.propose_and_wait(close, Durability::Memory).map(|_| ())
+    }
+
+    fn name_small(&self, found: Found, rebuilt: &mut RebuiltNames) {
+        for (path, mut versions) in found.small {
+            let newest = versions.pop().filter(|_| path.len() <= HINT_WHOLE_MAX);
+            if let Some(version) = newest {
+                match self.put(&path, version) {
+                    Ok(()) => rebuilt.files += 1,
+                    // Something else has the name, or stands where a directory should.
+                    Err(_) => versions.push(version),
+                }
+            } else {
+                rebuilt.refused.push(format!("`{path}` may have been cut: see `{RECOVERED}`"));
+            }
+            for version in versions {
+                let aside = format!("{RECOVERED}/older{path}.{}", place(version.pointer));
+                self.put_at(&aside, version, rebuilt);
+            }
+        }
+        for version in found.nameless {
+            let aside = format!("{RECOVERED}/{}", place(version.pointer));
+            self.put_at(&aside, version, rebuilt);
+        }
+    }
+
+    /// Under `/recovered`, there or at a name that is free for sure.
+    fn put_at(&self, wanted: &str, version: Version, rebuilt: &mut RebuiltNames) {
+        let free = format!("{RECOVERED}/{}", place(version.pointer));
+        match self.put(wanted, version).or_else(|_| self.put(&free, version)) {
+            Ok(()) => rebuilt.elsewhere += 1,
+            Err(e) => rebuilt.refused.push(format!("object `{}`: {e}", version.pointer)),
+        }
+    }
+
+    fn put(&self, path: &str, version: Version) -> Result<()> {
+        let put = Command::Put {
+            path: path.to_owned(),
+            kind: NodeKind::File,
+            mode: 0o644,
+            mtime: self.now_ns(),
+            size: version.size,
+            crc: version.crc,
+            class: None,
+            location: Location::Packed { pointer: version.pointer },
+            replace: false,
+            parents: true,
+            metadata: Vec::new(),
+        };
+        self.propose_and_wait(put, Durability::Memory).map(|_| ())
+    }
+}
+
+/// Takes note of every object of a packed chunk; answers whose names they are.
+fn look_at(
+    info: &ChunkInfo,
+    store: &Store,
+    found: &mut Found,
+    rebuilt: &mut RebuiltNames,
+) -> FileId {
+    let chunk: ChunkId = info.chunk;
+    for slot in (0..info.length).map(|slot| Slot(slot as u32)) {
+        let read = match store.read_slot(chunk, slot) {
+            Ok(Some(read)) => read,
+            Ok(None) => continue,
+            Err(e) => {
+                debug_assert!(e.kind != Kind::NotFound, "an object that is not there is none");
+                rebuilt.refused.push(format!("slot {slot} of chunk `{chunk}`: {e}"));
+                continue;
+            }
+        };
+        if read.needle.owner == BLOBS {
+            return BLOBS;
+        }
+        let pointer = Pointer { chunk, slot, cookie: read.needle.cookie };
+        let version = Version { pointer, size: read.bytes.len() as u64, crc: whole_crc(&read) };
+        if read.needle.owner != FileId(0) {
+            found.ends.insert(read.needle.owner.0, version);
+            continue;
+        }
+        match String::from_utf8(read.needle.hint).ok().filter(|hint| path::check(hint).is_ok()) {
+            Some(path) => found.small.entry(path).or_default().push(version),
+            None => found.nameless.push(version),
+        }
+    }
+    FileId(0)
+}
+
+/// The checksum of an object, from those of its blocks.
+fn whole_crc(read: &NeedleRead) -> u32 {
+    let mut left = read.bytes.len() as u64;
+    let mut whole = 0;
+    for crc in &read.crcs {
+        let bytes = left.min(BLOCK_BYTES);
+        whole = crc32c_combine(whole, *crc, bytes);
+        left -= bytes;
+    }
+    whole
+}
+
+fn recovered_file(number: u64) -> String {
+    format!("{RECOVERED}/{number}")
+}
+
+fn place(pointer: Pointer) -> String {
+    format!("{}-{}", pointer.chunk, pointer.slot)
+}

@@ -1,0 +1,171 @@
+//! Fences and seals on all replicas of a chunk. The log decides lengths; this asks stores what
+//! they have and tells them what was decided. Each step may be repeated.
+
+use super::fence::{Decision, FenceRound};
+use super::{Answer, CONTROL_MS, Replicator, Target, Wanted};
+use holdfast_base::ids::{ChunkId, Generation, StoreId};
+use holdfast_base::limits::BLOCK_BYTES;
+use holdfast_base::{Error, Kind, Result};
+use holdfast_chunk::{ChunkKind, Done};
+use holdfast_env::planted;
+use holdfast_wire::peer;
+use std::sync::{Arc, Mutex};
+
+/// What a round of seals came to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SealReport {
+    pub sealed: Vec<StoreId>,
+    /// They do not hold it, or less of it: to be dropped from the chunk's replicas, with why.
+    pub short: Vec<(StoreId, String)>,
+    /// They did not answer, and follow when they look at the view.
+    pub silent: Vec<StoreId>,
+}
+
+/// A round of fences, and who waits for what comes of it.
+type Fencing = (FenceRound, Option<Done<Decision>>);
+
+fn finish(round: &Mutex<Fencing>, decided: Result<Decision>) {
+    let done = round.lock().expect("no holder of this lock panics").1.take();
+    if let Some(done) = done {
+        done(decided);
+    }
+}
+
+impl Replicator {
+    /// Fences all replicas whose node is not lost, and answers what to propose. Of a raw chunk, a
+    /// replica that says it has more than another one has to show the last of it.
+    pub fn fence_replicas(
+        self: &Arc<Self>,
+        chunk: ChunkId,
+        kind: ChunkKind,
+        replicas: &[StoreId],
+        done: Done<Decision>,
+    ) {
+        let targets: Vec<(StoreId, Target)> = replicas
+            .iter()
+            .filter_map(|&store| Some((store, self.target(store).ok()?)))
+            .filter(|(_, target)| !matches!(target, Target::Peer(place) if place.lost))
+            .collect();
+        let mut round = FenceRound::new(chunk, targets.len());
+        if targets.is_empty() {
+            let refused = round.answered(StoreId(0), Err(super::Error::retry("nobody to ask")));
+            return done(refused.unwrap_or_else(|| Err(super::Error::bug("an endless round"))));
+        }
+        let round = Arc::new(Mutex::new((round, Some(done))));
+        for (store, target) in targets {
+            let (round, with) = (round.clone(), self.clone());
+            let answered: Done<u64> = Box::new(move |length| {
+                let mut state = round.lock().expect("no holder of this lock panics");
+                let decided = state.0.answered(store, length);
+                drop(state);
+                if let Some(decided) = decided {
+                    with.decided(chunk, kind, &round, decided);
+                }
+            });
+            match target {
+                Target::Own(own) => self.workers.run(move || answered(own.fence(chunk))),
+                Target::Peer(place) => {
+                    let fence = peer::Fence { sender: self.directory.sender(), store, chunk };
+                    let op = peer::OP_PEER_FENCE;
+                    self.ask(&place.address, op, &fence, None, CONTROL_MS, answered);
+                }
+            }
+        }
+    }
+
+    /// Hands over what a round decided, once those that claim more than others have shown it.
+    fn decided(
+        self: &Arc<Self>,
+        chunk: ChunkId,
+        kind: ChunkKind,
+        round: &Arc<Mutex<Fencing>>,
+        decided: Result<Decision>,
+    ) {
+        let claims = match &decided {
+            // Which objects a packed chunk has nobody can ask for without their cookies.
+            Ok(decision) if decision.contested && kind == ChunkKind::Raw => decision.clone(),
+            _ => return finish(round, decided),
+        };
+        let (store, length) = (claims.replicas[0], claims.length);
+        let offset = (length - 1) / BLOCK_BYTES * BLOCK_BYTES;
+        let (generation, bytes) = (Generation(0), (length - offset) as u32);
+        let (with, round) = (self.clone(), round.clone());
+        let shown = move |shown: Result<Answer>| match shown {
+            Ok(_) => finish(&round, Ok(claims)),
+            // It says itself that it has no such bytes, or they are not what they should be. Silence,
+            // or a store that cannot be read now, proves nothing.
+            Err(e) if matches!(e.kind, Kind::Invalid | Kind::NotFound | Kind::Corrupt) => {
+                let why = format!(
+                    "it says that it has {length} bytes, and does not show the last of them: {e}"
+                );
+                with.report_bad(store, chunk, &why);
+                let mut state = round.lock().expect("no holder of this lock panics");
+                let again = state.0.refuted(store, Error::corrupt(why));
+                drop(state);
+                with.decided(chunk, kind, &round, again);
+            }
+            Err(e) => finish(&round, Err(e)),
+        };
+        let wanted = Wanted::Raw { chunk, generation, offset, bytes };
+        let with = self.clone();
+        self.workers.run(move || with.read(&[store], wanted, Box::new(shown)));
+    }
+
+    /// Tells all `replicas` the length that the log decided.
+    pub fn seal_replicas(
+        self: &Arc<Self>,
+        chunk: ChunkId,
+        length: u64,
+        replicas: &[StoreId],
+        done: impl FnOnce(SealReport) + Send + 'static,
+    ) {
+        if replicas.is_empty() {
+            return done(SealReport::default());
+        }
+        let round = Arc::new(Mutex::new((replicas.len(), SealReport::default(), Some(done))));
+        for &store in replicas {
+            let round = round.clone();
+            let answered: Done<()> = Box::new(move |result: Result<()>| {
+                let mut round = round.lock().expect("no holder of this lock panics");
+                let report = &mut round.1;
+                match result {
+                    Ok(()) => report.sealed.push(store),
+                    Err(e) if matches!(e.kind, Kind::Invalid | Kind::NotFound | Kind::Corrupt) => {
+                        report.short.push((store, e.message));
+                    }
+                    Err(e) if planted!("node.silent-replica-dropped") => {
+                        report.short.push((store, e.message));
+                    }
+                    // Also of one that was sealed at another length, which nobody decided.
+                    Err(e) if e.kind == Kind::Fenced && e.message.contains("sealed at") => {
+                        report.short.push((store, e.message));
+                    }
+                    Err(_) => report.silent.push(store),
+                }
+                round.0 -= 1;
+                let last = round.0 == 0;
+                let done = if last { round.2.take() } else { None };
+                let report = std::mem::take(&mut round.1);
+                if !last {
+                    round.1 = report;
+                    return;
+                }
+                drop(round);
+                if let Some(done) = done {
+                    done(report);
+                }
+            });
+            match self.target(store) {
+                Ok(Target::Own(own)) => {
+                    self.workers.run(move || answered(own.seal(chunk, length)));
+                }
+                Ok(Target::Peer(place)) => {
+                    let seal = peer::Seal { sender: self.directory.sender(), store, chunk, length };
+                    let op = peer::OP_PEER_SEAL;
+                    self.ask(&place.address, op, &seal, None, CONTROL_MS, answered);
+                }
+                Err(e) => answered(Err(e)),
+            }
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! The messages of the native protocol: what the meta of each opcode's frames holds.
+//! Types only. docs/formats/wire.md lists the opcodes; the codec writes fields in order.
+
+#![forbid(unsafe_code)]
+
+pub mod admin;
+pub mod chunk;
+pub mod file;
+pub mod log;
+pub mod peer;
+pub mod peer_log;
+#[cfg(test)]
+mod tests;
+
+use holdfast_base::codec_struct;
+use holdfast_base::ids::{Sequence, SessionId};
+
+/// `PING`: answered with an empty message; measures the path.
+pub const OP_PING: u16 = 0x0001;
+/// `OPEN_SESSION`: empty; answered with a [`SessionId`].
+pub const OP_OPEN_SESSION: u16 = 0x0002;
+/// `END_SESSION`: a [`SessionId`]; answered empty.
+pub const OP_END_SESSION: u16 = 0x0003;
+/// `STATUS`: empty; answered with [`admin::Status`].
+pub const OP_STATUS: u16 = 0x0004;
+/// `RING`: empty, over a Unix socket only and with the descriptor of a ring, see
+/// docs/formats/ring.md; answered empty.
+pub const OP_RING: u16 = holdfast_env::net::OP_RING;
+/// `YIELD`: empty; answered empty. What is answered over this connection from now on is marked as
+/// lower effort: recovery's blocks wait behind others' bytes where the network tells them apart.
+pub const OP_YIELD: u16 = holdfast_env::net::OP_YIELD;
+
+/// `HELLO`: version, role and nonce; answered with the server's nonce and proof, see
+/// docs/formats/wire.md. Over TCP nothing else but a ping is answered before it and `PROVE`.
+pub const OP_HELLO: u16 = holdfast_env::net::OP_HELLO;
+/// `PROVE`: the client's proof; answered empty.
+pub const OP_PROVE: u16 = holdfast_env::net::OP_PROVE;
+
+/// `CLUSTER`: empty; answered with [`admin::Cluster`].
+pub const OP_CLUSTER: u16 = 0x0006;
+/// `ORDER`: [`admin::Order`]; answered empty.
+pub const OP_ORDER: u16 = 0x0007;
+
+/// `CATCH_UP`: empty; answered empty once the node's view has all that was durable in the log when
+/// it was asked.
+pub const OP_CATCH_UP: u16 = 0x0008;
+
+/// `NODES`: empty; answered with a list of text, where the cluster's other nodes listen that live:
+/// a client goes on there when the one that it talks to dies.
+pub const OP_NODES: u16 = 0x0009;
+
+/// `HELD`: empty; answered with [`admin::Held`].
+pub const OP_HELD: u16 = 0x000b;
+
+/// `REGION`: empty, over a Unix socket only; answered with [`chunk::RegionOffer`] and the
+/// region's descriptor.
+pub const OP_REGION: u16 = 0x0101;
+/// `APPEND`: [`chunk::Append`] and the bytes; answered with the acknowledged length (u64).
+pub const OP_CHUNK_APPEND: u16 = 0x0102;
+/// `READ`: [`chunk::Read`]; answered with [`chunk::ReadReply`] and the bytes.
+pub const OP_CHUNK_READ: u16 = 0x0103;
+/// `LOCATE`: [`chunk::Read`]; answered with [`chunk::Located`], for a mapped region.
+pub const OP_CHUNK_LOCATE: u16 = 0x0104;
+/// `READ_OBJECT`: [`chunk::ReadObject`]; answered as `READ`.
+pub const OP_CHUNK_READ_OBJECT: u16 = 0x0105;
+
+/// `LOG_APPEND`: [`log::Append`]; answered with [`log::Appended`].
+pub const OP_LOG_APPEND: u16 = 0x0201;
+/// `LOG_READ`: [`log::Read`]; answered with [`log::Entries`].
+pub const OP_LOG_READ: u16 = 0x0202;
+/// `LOG_TRIM`: [`log::Trim`]; answered empty.
+pub const OP_LOG_TRIM: u16 = 0x0203;
+/// `LOG_INFO`: a topic name, or an empty one for all; answered with a list of [`log::Info`].
+pub const OP_LOG_INFO: u16 = 0x0204;
+
+/// `LOOKUP`: [`file::Lookup`]; answered with [`file::FileInfo`].
+pub const OP_LOOKUP: u16 = 0x0301;
+/// `GET`: [`file::Get`]; answered with [`file::GetReply`] and, for a small file, its bytes.
+pub const OP_GET: u16 = 0x0302;
+/// `PUT`: [`file::Put`] and the bytes; answered with the [`FileId`](holdfast_base::ids::FileId).
+pub const OP_PUT: u16 = 0x0303;
+/// `BEGIN`: [`file::Begin`]; answered with [`file::Begun`].
+pub const OP_BEGIN: u16 = 0x0304;
+/// `ALLOCATE`: [`file::Allocate`]; answered with [`file::Grant`].
+pub const OP_ALLOCATE: u16 = 0x0305;
+/// `CLOSE`: [`file::Close`]; answered with the file's id.
+pub const OP_CLOSE: u16 = 0x0306;
+/// `LIST`: [`file::List`]; answered with [`file::Page`].
+pub const OP_LIST: u16 = 0x0307;
+/// `CHANGE`: [`file::Change`]; answered empty. Every other change of the namespace.
+pub const OP_CHANGE: u16 = 0x0308;
+/// `USAGE`: a path; answered with [`file::Usage`].
+pub const OP_USAGE: u16 = 0x0309;
+/// `EXTENTS`: [`file::ExtentsOf`]; answered with a list of [`file::Extent`].
+pub const OP_EXTENTS: u16 = 0x030a;
+/// `UNCLOSED`: empty; answered with a list of [`file::Unclosed`].
+pub const OP_UNCLOSED: u16 = 0x030b;
+/// `REMAINDER`: [`file::Remainder`] and the bytes: the end of a large file, packed; answered with
+/// its [`Pointer`](holdfast_base::ids::Pointer).
+pub const OP_REMAINDER: u16 = 0x030c;
+
+/// In front of every request that changes something: whose it is and its number, so that a
+/// repetition gets the first answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Call {
+    pub session: SessionId,
+    pub sequence: Sequence,
+    /// Every answer below this number has arrived; the server may forget them.
+    pub acknowledged_below: Sequence,
+}
+codec_struct!(Call { session, sequence, acknowledged_below });

@@ -1,0 +1,421 @@
+//! Golden bytes: one of each message, as docs/formats/wire.md describes them. A change here is a
+//! change of the protocol: it needs a new version.
+
+use super::*;
+use holdfast_base::Kind;
+use holdfast_base::checksum::crc32c;
+use holdfast_base::codec::{Decode, Encode};
+use holdfast_base::frame::{self, FrameKind};
+use holdfast_base::ids::*;
+use holdfast_base::node::{NodeKind, StorageClass};
+use holdfast_env::net::{Handshake, Role};
+use holdfast_env::{Rng, Secret};
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+
+const GOLDEN: &str = include_str!("golden/messages.txt");
+
+#[derive(Default)]
+struct Messages(Vec<(&'static str, String)>);
+
+impl Messages {
+    fn add<T: Encode + Decode + PartialEq + Debug>(&mut self, name: &'static str, message: T) {
+        let bytes = message.to_bytes();
+        assert_eq!(T::from_bytes(&bytes).as_ref(), Ok(&message), "{name} comes back");
+        for cut in 0..bytes.len() {
+            assert!(T::from_bytes(&bytes[..cut]).is_err(), "{name} cut at {cut}");
+        }
+        self.0.push((name, bytes.iter().map(|byte| format!("{byte:02x}")).collect()));
+    }
+}
+
+const CHUNK: ChunkId = ChunkId(0x0102_0304_0506_0708);
+const POINTER: Pointer = Pointer { chunk: CHUNK, slot: Slot(0x11), cookie: Cookie(0x2233_4455) };
+const CALL: Call =
+    Call { session: SessionId(7), sequence: Sequence(8), acknowledged_below: Sequence(6) };
+
+fn node() -> file::NewNode {
+    file::NewNode {
+        path: "/p".into(),
+        kind: NodeKind::File,
+        mode: 0o644,
+        mtime_ns: -2,
+        class: Some(StorageClass::DEFAULT),
+        replace: true,
+        parents: false,
+        metadata: vec![0xaa],
+    }
+}
+
+fn info() -> file::FileInfo {
+    file::FileInfo {
+        id: FileId(9),
+        kind: NodeKind::Symlink,
+        mode: 0o777,
+        mtime_ns: 1,
+        size: 10,
+        class: StorageClass::DEFAULT,
+        target: "/t".into(),
+        metadata: vec![0xbb],
+    }
+}
+
+fn extents() -> Vec<file::Extent> {
+    let raw = file::Extent::Raw { chunk: CHUNK, generation: Generation(1), bytes: 2 };
+    vec![raw, file::Extent::Packed { pointer: POINTER, bytes: 3 }]
+}
+
+fn piece() -> chunk::Piece {
+    chunk::Piece { offset: 1, bytes: 2, frame_generation: 3 }
+}
+
+fn chunk_messages(m: &mut Messages) {
+    let (offset, bytes) = (5, 6);
+    let durability = Durability::Durable;
+    m.add("chunk::Append", chunk::Append { chunk: CHUNK, at: 5, durability, crcs: vec![1, 2] });
+    m.add("chunk::Read", chunk::Read { chunk: CHUNK, generation: Generation(4), offset, bytes });
+    m.add("chunk::ReadObject", chunk::ReadObject { pointer: POINTER, offset, bytes });
+    m.add("chunk::ReadReply", chunk::ReadReply { crcs: vec![0xdead_beef] });
+    m.add("chunk::RegionOffer", chunk::RegionOffer { store: StoreId(1), region_bytes: 2 });
+    m.add("chunk::Located", chunk::Located { pieces: vec![piece()], crcs: vec![7] });
+}
+
+fn log_messages(m: &mut Messages) {
+    let topic = || "t".to_owned();
+    let entry = log::Entry { bytes: vec![1, 2] };
+    m.add("log::Append", log::Append { topic: topic(), synced: true, entries: vec![entry] });
+    m.add("log::Appended", log::Appended { first: Index(3) });
+    m.add("log::Read", log::Read { topic: topic(), from: Index(3), entries_max: 4, wait: true });
+    let entries = vec![log::Indexed { index: Index(3), bytes: vec![5] }];
+    m.add("log::Entries", log::Entries { entries });
+    m.add("log::Trim", log::Trim { topic: topic(), before: Index(3) });
+    let (first, next, durable) = (Index(1), Index(2), Index(3));
+    m.add("log::Info", log::Info { topic: topic(), first, next, durable, bytes: 4, segments: 5 });
+}
+
+fn peer_log(m: &mut Messages) {
+    let sender = peer::Sender { cluster: 1, node: NodeId(2), incarnation: Index(3) };
+    let topic = || "t".to_owned();
+    m.add("peer_log::Append", peer_log::Append { sender, topic: topic(), crc: 4 });
+    let (from, entries_max, wait) = (Index(4), 5, true);
+    m.add("peer_log::Read", peer_log::Read { sender, topic: topic(), from, entries_max, wait });
+    m.add("peer_log::Entries", peer_log::Entries { crc: 4 });
+    m.add("peer_log::Trim", peer_log::Trim { sender, topic: topic(), before: Index(4) });
+    m.add("peer_log::Describe", peer_log::Describe { sender, topic: topic() });
+    let (index, offset, bytes) = (Index(4), 5, 6);
+    let part = peer_log::Snapshot { sender, topic: topic(), index, offset, bytes };
+    m.add("peer_log::Snapshot", part);
+    m.add("peer_log::SnapshotPart", peer_log::SnapshotPart { index, bytes_total: 5, crc: 6 });
+}
+
+fn file_messages(m: &mut Messages) {
+    let path = || "/p".to_owned();
+    m.add("Call", CALL);
+    m.add("file::Lookup", file::Lookup { path: path(), follow: true });
+    m.add("file::FileInfo", info());
+    m.add(
+        "file::Get",
+        file::Get { path: path(), follow: true, offset: 1, bytes_max: 2, locate: false },
+    );
+    let reply = |content| file::GetReply { info: info(), content };
+    m.add("file::GetReply Body", reply(file::Content::Body { crc: 1 }));
+    m.add("file::GetReply Mapped", reply(file::Content::Mapped { pieces: vec![piece()], crc: 1 }));
+    m.add("file::GetReply Chunks", reply(file::Content::Chunks { extents: extents(), more: true }));
+    m.add("file::NewNode", node());
+    m.add("file::Put", file::Put { call: CALL, node: node(), crc: 1 });
+    m.add("file::Begin", file::Begin { call: CALL, node: node() });
+    m.add("file::Begun", file::Begun { file: FileId(9), class: StorageClass::DEFAULT });
+    m.add("file::Allocate", file::Allocate { call: CALL, file: FileId(9) });
+    let (tier, durability) = (Tier::Disk, Durability::Durable);
+    m.add("file::Grant", file::Grant { chunk: CHUNK, tier, durability, capacity: 1 });
+    m.add("file::Remainder", file::Remainder { file: FileId(9), crc: 1 });
+    m.add(
+        "file::Close",
+        file::Close { call: CALL, file: FileId(9), node: node(), extents: extents() },
+    );
+    m.add("file::List", file::List { path: path(), after: "a".into(), entries_max: 1 });
+    let entries = vec![file::Named { name: "n".into(), info: info() }];
+    m.add("file::Page", file::Page { entries, more: true });
+    m.add("file::Usage", file::Usage { files: 1, directories: 2, bytes: 3 });
+    m.add("file::ExtentsOf", file::ExtentsOf { file: FileId(9), from: 1 });
+    m.add("file::Unclosed", file::Unclosed { file: FileId(9), path: path(), bytes: 1 });
+}
+
+fn changes(m: &mut Messages) {
+    let (path, file) = (|| "/p".to_owned(), FileId(9));
+    let mut change = |name, action| m.add(name, file::Change { call: CALL, action });
+    change("file::Change Make", file::Action::Make { node: node() });
+    let target = "/t".to_owned();
+    change("file::Change Symlink", file::Action::Symlink { path: path(), target, mtime_ns: 1 });
+    let to = "/q".to_owned();
+    change("file::Change Rename", file::Action::Rename { from: path(), to, replace: true });
+    change("file::Change Delete", file::Action::Delete { path: path(), recursive: true });
+    let attributes = file::Action::SetAttributes {
+        path: path(),
+        mode: Some(0o600),
+        mtime_ns: None,
+        metadata: Some(vec![1]),
+    };
+    change("file::Change SetAttributes", attributes);
+    let class = StorageClass::DEFAULT;
+    change("file::Change SetClass", file::Action::SetClass { path: path(), class });
+    change("file::Change Abandon", file::Action::Abandon { file });
+    change("file::Change Salvage", file::Action::Salvage { file, path: path() });
+    change("file::Change Seal", file::Action::Seal { file, chunk: CHUNK, acknowledged: 1 });
+}
+
+fn status(m: &mut Messages) {
+    let store = admin::Store {
+        id: StoreId(1),
+        tier: Tier::Dram,
+        place: "m".into(),
+        capacity_bytes: 2,
+        used_bytes: 3,
+        free_bytes: 4,
+        chunks: 5,
+        read_only: true,
+        scrubbed_bytes: 6,
+        fills_in_s: Some(8),
+        bad_blocks: 7,
+    };
+    let status = admin::Status {
+        node: NodeId(1),
+        version: "v".into(),
+        uptime_ms: 2,
+        files: 3,
+        directories: 4,
+        bytes: 5,
+        unclosed: 6,
+        index: Index(7),
+        digest: 8,
+        stores: vec![store],
+        findings: vec!["f".into()],
+    };
+    m.add("admin::Status", status);
+}
+
+fn peer_chunks(m: &mut Messages) {
+    let sender = peer::Sender { cluster: 1, node: NodeId(2), incarnation: Index(3) };
+    let (store, chunk, durability) = (StoreId(4), CHUNK, Durability::Durable);
+    m.add("peer::Sender", sender);
+    let create = peer::Create { sender, store, chunk, kind: 1, owner: 5, capacity: 6, durability };
+    m.add("peer::Create", create);
+    let crcs = || vec![7];
+    let append = peer::AppendRaw { sender, store, chunk, at: 5, durability, crcs: crcs() };
+    m.add("peer::AppendRaw", append);
+    let needle = peer::AppendNeedle {
+        sender,
+        store,
+        chunk,
+        slot: Slot(5),
+        durability,
+        owner: FileId(6),
+        cookie: Cookie(7),
+        flags: 8,
+        hint: vec![9],
+        crcs: crcs(),
+    };
+    m.add("peer::AppendNeedle", needle);
+    m.add("peer::Appended", peer::Appended { position: 1, room: 2 });
+    m.add("peer::Fence", peer::Fence { sender, store, chunk });
+    m.add("peer::Seal", peer::Seal { sender, store, chunk, length: 5 });
+    let (generation, offset, bytes) = (Generation(5), 6, 7);
+    m.add("peer::ReadRaw", peer::ReadRaw { sender, store, chunk, generation, offset, bytes });
+    m.add("peer::ReadNeedle", peer::ReadNeedle { sender, store, pointer: POINTER, offset, bytes });
+    m.add("peer::Inventory", peer::Inventory { sender, store, from: chunk, entries_max: 5 });
+    let held = peer::Held {
+        chunk,
+        generation,
+        kind: 1,
+        state: 2,
+        length: 3,
+        stored_bytes: 4,
+        damaged: true,
+    };
+    m.add("peer::InventoryPage", peer::InventoryPage { entries: vec![held], more: true });
+}
+
+fn peer_copies(m: &mut Messages) {
+    let sender = peer::Sender { cluster: 1, node: NodeId(2), incarnation: Index(3) };
+    let (store, chunk, generation) = (StoreId(4), CHUNK, Generation(5));
+    let (offset, bytes) = (6, 7);
+    m.add("peer::Export", peer::Export { sender, store, chunk, generation, offset, bytes });
+    m.add("peer::Exported", peer::Exported { bytes_total: 1, crc: 2 });
+    let copy = peer::Copy {
+        store,
+        chunk,
+        generation,
+        source: StoreId(6),
+        source_address: "a".into(),
+        bytes_per_second: 7,
+    };
+    let plan = peer::Plan {
+        sender,
+        epoch: Index(1),
+        number: 2,
+        look: true,
+        alpha_per_mille: 3,
+        floor_bytes_per_second: 4,
+        rate_max: 5,
+        rack: peer::Directions { out: 6, into: 7 },
+        heard: 6,
+        copies: vec![copy],
+    };
+    m.add("peer::Plan", plan);
+    let flight = peer::Flight {
+        store,
+        chunk,
+        generation,
+        source: StoreId(6),
+        bytes_done: 7,
+        bytes_total: 8,
+        bytes_received: 9,
+        age_ms: 10,
+    };
+    let failure = "f".to_owned();
+    let ended = peer::Ended { number: 1, store, chunk, generation, bytes: 2, failure };
+    let report = peer::Report {
+        number: 1,
+        link_bytes_per_second: 2,
+        rack_bytes_per_second: 1,
+        foreground: peer::Directions { out: 3, into: 4 },
+        recovery: peer::Directions { out: 5, into: 6 },
+        disks: vec![peer::DiskLoad {
+            store,
+            bytes_per_second: 7,
+            foreground: 8,
+            recovery: peer::Directions { out: 9, into: 10 },
+            busy_per_mille: 11,
+        }],
+        answer_us_p90: 7,
+        answers: 8,
+        flights: vec![flight],
+        ended: vec![ended],
+    };
+    m.add("peer::Report", report);
+    m.add("peer::Compact", peer::Compact { sender, store, chunk, next: generation, live: vec![6] });
+    m.add("peer::Compacted", peer::Compacted { needles: 1, stored_bytes: 2, digest: 3 });
+    m.add("peer::Switch", peer::Switch { sender, store, chunk, generation });
+    m.add("peer::Unlink", peer::Unlink { sender, store, chunk, generation, index: Index(6) });
+}
+
+#[test]
+fn every_message_has_its_golden_bytes() {
+    let mut messages = Messages::default();
+    chunk_messages(&mut messages);
+    log_messages(&mut messages);
+    file_messages(&mut messages);
+    changes(&mut messages);
+    status(&mut messages);
+    peer_chunks(&mut messages);
+    peer_copies(&mut messages);
+    peer_log(&mut messages);
+    let made: Vec<String> =
+        messages.0.into_iter().map(|(name, bytes)| format!("{name}: {bytes}")).collect();
+    let golden: Vec<&str> = GOLDEN.lines().collect();
+    for (made, golden) in made.iter().zip(&golden) {
+        assert_eq!(made, golden);
+    }
+    assert_eq!(made.len(), golden.len(), "all messages:\n{}", made.join("\n"));
+}
+
+const PAGE: &str = include_str!("../../../docs/formats/wire.md");
+
+/// Name to bytes of the page's golden frames.
+fn golden_frames() -> BTreeMap<String, Vec<u8>> {
+    let section = PAGE.split("## Golden frames").nth(1).expect("the page has such a section");
+    let block = section.split("```").nth(1).expect("with a block of frames");
+    let mut frames = BTreeMap::new();
+    let mut name = String::new();
+    for line in block.lines().filter(|line| !line.is_empty()) {
+        match line.strip_suffix(':') {
+            Some(of) => name = of.to_owned(),
+            None => {
+                let digits = line.trim();
+                let byte = |at| u8::from_str_radix(&digits[at..at + 2], 16).unwrap();
+                let bytes = (0..digits.len()).step_by(2).map(byte);
+                frames.entry(name.clone()).or_insert_with(Vec::new).extend(bytes);
+            }
+        }
+    }
+    frames
+}
+
+/// Bytes that are all the same.
+struct Same;
+
+impl Rng for Same {
+    fn next_u64(&self) -> u64 {
+        0x1111_1111_1111_1111
+    }
+}
+
+/// The page said that a frame's checksum is of the header and the meta; it is of the header and the
+/// meta's checksum. A client that was written from the page was refused. Here the page's frames are
+/// made by this crate; `second_client.py` makes them from the page's words.
+#[test]
+fn the_pages_frames_are_this_crates() {
+    let frames = golden_frames();
+    let made = |kind, opcode, id, status, meta: &dyn Encode, body: &[u8]| {
+        let mut out = Vec::new();
+        frame::encode(&mut out, kind, opcode, id, status, body.len() as u32, |m| meta.encode(m));
+        out.extend_from_slice(body);
+        out
+    };
+    let (request, response) = (FrameKind::Request, FrameKind::Response);
+    let call = |sequence| Call {
+        session: SessionId(7),
+        sequence: Sequence(sequence),
+        acknowledged_below: Sequence(sequence),
+    };
+    let new = file::NewNode {
+        kind: NodeKind::File,
+        mode: 0o644,
+        mtime_ns: 0,
+        class: None,
+        replace: true,
+        parents: true,
+        metadata: Vec::new(),
+        ..node()
+    };
+    let put = file::Put { call: call(1), node: new, crc: crc32c(b"hello") };
+    let (path, follow, offset, bytes_max, locate) = ("/p".to_owned(), true, 0, 1 << 20, false);
+    let get = file::Get { path, follow, offset, bytes_max, locate };
+    let list = file::List { path: "/".into(), after: String::new(), entries_max: 1000 };
+    let no_file = "there is no such file".to_owned();
+    let expected = [
+        ("OPEN_SESSION", made(request, OP_OPEN_SESSION, 1, 0, &(), b"")),
+        ("OPEN_SESSION answered", made(response, OP_OPEN_SESSION, 1, 0, &SessionId(7), b"")),
+        ("PUT", made(request, OP_PUT, 2, 0, &put, b"hello")),
+        ("GET", made(request, OP_GET, 3, 0, &get, b"")),
+        ("LIST", made(request, OP_LIST, 4, 0, &list, b"")),
+        ("GET refused", made(response, OP_GET, 3, Kind::NotFound as u32, &no_file, b"")),
+    ];
+    for (name, bytes) in &expected {
+        assert_eq!(&frames[*name], bytes, "{name}");
+    }
+    // The greeting: what this client says, and believes.
+    let secret = Secret::parse(&"07".repeat(32)).unwrap();
+    let mut handshake = Handshake::new(secret.into(), Role::Client, &Same);
+    assert_eq!(handshake.output(), frames["HELLO"]);
+    assert_eq!(handshake.received(&frames["HELLO answered"]), Ok(false));
+    assert_eq!(handshake.output(), frames["PROVE"]);
+    assert_eq!(handshake.received(&frames["PROVE answered"]), Ok(true));
+    assert_eq!(frames.len(), expected.len() + 4, "each frame of the page is one of these");
+}
+
+/// Two operations were missing from the page.
+#[test]
+fn every_operation_is_on_the_page() {
+    let sources = [include_str!("lib.rs"), include_str!("peer.rs"), include_str!("peer_log.rs")];
+    let constants = sources.iter().flat_map(|source| source.lines()).filter_map(|line| {
+        let (name, number) = line.strip_prefix("pub const OP_")?.split_once(": u16 = ")?;
+        Some((name, number.strip_suffix(';')?.strip_prefix("0x")?))
+    });
+    let mut seen = 0;
+    for (name, number) in constants {
+        assert!(PAGE.contains(&format!("| `0x{number}` | ")), "OP_{name} 0x{number}");
+        seen += 1;
+    }
+    assert!(seen > 40, "{seen} operations are found in the sources");
+}
