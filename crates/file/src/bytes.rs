@@ -1,8 +1,7 @@
 //! Requests that move bytes: of packed objects and of raw chunks. What lies in memory is answered
 //! on the reactor thread, straight from the region; the rest by a thread that may wait.
 
-use crate::service::{Answer, FileService, answer, request};
-use crate::writes::decode_or_refuse;
+use crate::face::{Answer, FileFace};
 use holdfast_base::checksum::{crc32c, crc32c_combine};
 use holdfast_base::codec::Encode;
 use holdfast_base::ids::{ChunkId, Tier};
@@ -11,10 +10,11 @@ use holdfast_base::{Error, Kind, Result};
 use holdfast_chunk::{Bytes, NeedleRead, RawRead, Store};
 use holdfast_cluster::namespace::Chunk;
 use holdfast_cluster::{FileInfo, Location, Namespace};
-use holdfast_env::net::{Batch, Body, BodyPart, BodyTarget, Parts, Reply, Response};
+use holdfast_env::net::{Batch, Body, BodyPart, BodyTarget, Parts, Response};
 use holdfast_env::region::{FRAME_BYTES, Region, RegionSlice};
 use holdfast_node::Source;
 use holdfast_node::replicas::{Answer as Answered, Wanted};
+use holdfast_server::{Request, answer, decoded};
 use holdfast_wire::{chunk as msg, file};
 use std::sync::Arc;
 
@@ -78,7 +78,7 @@ fn named(e: Error) -> Error {
     }
 }
 
-impl FileService {
+impl FileFace {
     /// The store that holds a chunk, if it is one that answers from memory.
     pub(crate) fn store_of(&self, view: &Namespace, chunk: ChunkId) -> Result<Option<&Store>> {
         let Some(known) = view.chunk(chunk) else { return Err(deleted(chunk)) };
@@ -124,8 +124,8 @@ impl FileService {
         }
     }
 
-    pub(crate) fn get_from_disk(&self, meta: &[u8], reply: Reply) {
-        let get: file::Get = decode_or_refuse!(meta, "get", reply);
+    pub(crate) fn get_from_disk(&self, request: Request<'_>) {
+        let Some((get, reply)) = request.decode::<file::Get>("get") else { return };
         let node = self.node.clone();
         // The name is looked up again: between the two the file may have been replaced.
         let found = node.namespace.read(|view, _| {
@@ -169,7 +169,7 @@ impl FileService {
     }
 
     pub(crate) fn read_raw_now(&self, view: &Namespace, meta: &[u8]) -> Result<Answer> {
-        let read: msg::Read = request(meta, "read")?;
+        let read: msg::Read = decoded(meta, "read")?;
         check_bytes(read.bytes)?;
         let Some(store) = self.store_of(view, read.chunk)? else {
             return Ok(Answer::Later(read.bytes as u64));
@@ -179,8 +179,8 @@ impl FileService {
         Ok(Answer::Now(meta, parts))
     }
 
-    pub(crate) fn read_raw_from_disk(&self, meta: &[u8], reply: Reply) {
-        let read: msg::Read = decode_or_refuse!(meta, "read", reply);
+    pub(crate) fn read_raw_from_disk(&self, request: Request<'_>) {
+        let Some((read, reply)) = request.decode::<msg::Read>("read") else { return };
         let known = match check_bytes(read.bytes).and_then(|()| self.known(read.chunk)) {
             Ok(known) => known,
             Err(e) => return reply.send(Response::error(e)),
@@ -208,8 +208,10 @@ impl FileService {
     }
 
     /// Part of a packed object, by its pointer, verified here.
-    pub(crate) fn read_object(&self, meta: &[u8], reply: Reply) {
-        let read: msg::ReadObject = decode_or_refuse!(meta, "read an object", reply);
+    pub(crate) fn read_object(&self, request: Request<'_>) {
+        let Some((read, reply)) = request.decode::<msg::ReadObject>("read an object") else {
+            return;
+        };
         let known = match check_bytes(read.bytes).and_then(|()| self.known(read.pointer.chunk)) {
             Ok(known) => known,
             Err(e) => return reply.send(Response::error(e)),
@@ -239,7 +241,7 @@ impl FileService {
 
     /// Where a raw chunk's bytes lie in the region, for a client that has it mapped.
     pub(crate) fn locate(&self, view: &Namespace, meta: &[u8]) -> Result<Answer> {
-        let read: msg::Read = request(meta, "locate")?;
+        let read: msg::Read = decoded(meta, "locate")?;
         let (Some(store), Some(region)) = (self.store_of(view, read.chunk)?, &self.region) else {
             return Err(Error::invalid(format!(
                 "locate chunk `{}`: it does not lie in mapped memory; read it instead",
@@ -257,7 +259,7 @@ impl FileService {
 
     /// An append to memory is received where it belongs.
     pub(crate) fn append_target(&self, meta: &[u8], body_bytes: u32) -> BodyTarget {
-        let Ok(append) = request::<msg::Append>(meta, "append") else { return BodyTarget::Buffer };
+        let Ok(append) = decoded::<msg::Append>(meta, "append") else { return BodyTarget::Buffer };
         for own in self.node.stores.iter().filter(|own| own.tier == Tier::Dram) {
             match own.store.reserve_raw(append.chunk, append.at, body_bytes as usize) {
                 Some(Ok(window)) => return BodyTarget::Region(window),
@@ -268,8 +270,10 @@ impl FileService {
         BodyTarget::Buffer
     }
 
-    pub(crate) fn append(&self, meta: &[u8], body: Body<'_>, reply: Reply) {
-        let append: msg::Append = decode_or_refuse!(meta, "append", reply);
+    pub(crate) fn append(&self, request: Request<'_>) {
+        let Some((append, body, reply)) = request.decode_with_body::<msg::Append>("append") else {
+            return;
+        };
         let done: holdfast_chunk::Done<u64> = Box::new(move |length| {
             answer(reply, length.map(|length| (length.to_bytes(), Parts::None)));
         });

@@ -2,12 +2,9 @@
 //! served over the native protocol. Keeps no state of its own: what must last is in a fold.
 #![forbid(unsafe_code)]
 
-mod admin;
 mod bytes;
-mod logs;
-mod peers;
+mod face;
 mod reads;
-mod service;
 mod writes;
 
-pub use service::FileService;
+pub use face::FileFace;

@@ -1,6 +1,6 @@
 //! Requests that read names: answered under the namespace's shared lock.
 
-use crate::service::{Answer, FileService, request};
+use crate::face::{Answer, FileFace};
 use holdfast_base::codec::{Decode, Encode, Reader};
 use holdfast_base::ids::Generation;
 use holdfast_base::limits::{FRAME_META_BYTES_MAX, LIST_PAGE_MAX};
@@ -8,7 +8,9 @@ use holdfast_base::node::NodeKind;
 use holdfast_base::{Error, Result, path};
 use holdfast_cluster::{FileInfo, Location, Namespace};
 use holdfast_env::net::{Batch, Parts};
+use holdfast_server::decoded;
 use holdfast_wire::{self as wire, file as msg};
+use std::ops::Range;
 
 /// Extents of one answer.
 const EXTENTS_PAGE: usize = 1024;
@@ -70,19 +72,20 @@ fn now(message: &impl Encode) -> Result<Answer> {
     Ok(Answer::Now(message.to_bytes(), Parts::None))
 }
 
-impl FileService {
-    /// Answers the look-ups from request `first` on, and says where their run ends.
+impl FileFace {
+    /// Answers the look-ups that these requests begin with, and says where their run ends.
     pub(crate) fn lookup_run(
         &self,
         view: &Namespace,
         batch: &mut Batch<'_>,
-        first: usize,
+        requests: Range<usize>,
     ) -> usize {
+        let first = requests.start;
         let mut found = [None; LOOKUP_RUN];
         let mut paths = [""; LOOKUP_RUN];
         let mut count = 0;
         while count < LOOKUP_RUN
-            && first + count < batch.len()
+            && first + count < requests.end
             && batch.header(first + count).opcode == wire::OP_LOOKUP
         {
             // What is not a request is refused below.
@@ -104,7 +107,7 @@ impl FileService {
     }
 
     pub(crate) fn list(&self, view: &Namespace, meta: &[u8]) -> Result<Answer> {
-        let list: msg::List = request(meta, "list")?;
+        let list: msg::List = decoded(meta, "list")?;
         let (path, _) = view.resolve(&list.path)?;
         let after = Some(list.after.as_str()).filter(|after| !after.is_empty());
         let limit = (list.entries_max as usize).clamp(1, LIST_PAGE_MAX);
@@ -125,14 +128,14 @@ impl FileService {
     }
 
     pub(crate) fn usage(&self, view: &Namespace, meta: &[u8]) -> Result<Answer> {
-        let path: String = request(meta, "du")?;
+        let path: String = decoded(meta, "du")?;
         let (path, _) = view.resolve(&path)?;
         let usage = view.usage(&path)?;
         now(&msg::Usage { files: usage.files, directories: usage.directories, bytes: usage.bytes })
     }
 
     pub(crate) fn extents(&self, view: &Namespace, meta: &[u8]) -> Result<Answer> {
-        let of: msg::ExtentsOf = request(meta, "list extents")?;
+        let of: msg::ExtentsOf = decoded(meta, "list extents")?;
         if view.extents(of.file).is_none() {
             return Err(Error::not_found(format!(
                 "list extents of file `{}`: it was deleted or replaced; open it again",
@@ -164,7 +167,7 @@ impl FileService {
 
     /// A small file's bytes if they are in memory, a large one's extents.
     pub(crate) fn get(&self, view: &Namespace, meta: &[u8]) -> Result<Answer> {
-        let get: msg::Get = request(meta, "get")?;
+        let get: msg::Get = decoded(meta, "get")?;
         let info = find(view, &get.path, get.follow)?;
         let reply = |content| msg::GetReply { info: wire_info(view, &info), content };
         if info.kind == NodeKind::MultiFile {

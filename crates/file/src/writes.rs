@@ -1,14 +1,15 @@
 //! Requests that change something: bytes first, then the entry that names them, then the answer.
 
+use crate::face::FileFace;
 use crate::reads::find;
-use crate::service::{FileService, answer, request};
 use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::ids::{ChunkId, Durability, FileId, SessionId};
 use holdfast_base::node::{NodeKind, StorageClass};
 use holdfast_base::{Error, Result, path};
 use holdfast_cluster::{ChunkState, Command, Extent, Location, Namespace, Outcome, Remainder};
-use holdfast_env::net::{Body, Parts, Reply, Response};
+use holdfast_env::net::{Parts, Reply, Response};
 use holdfast_log::Mode;
+use holdfast_server::{Request, answer};
 use holdfast_wire::{Call, file as msg};
 
 /// Answers with the file that a command made.
@@ -27,18 +28,7 @@ fn reply_done(reply: Reply, outcome: Result<Outcome>) {
     answer(reply, outcome.map(|_| (Vec::new(), Parts::None)));
 }
 
-/// Decodes a request, or answers why not.
-macro_rules! decode_or_refuse {
-    ($meta:expr, $doing:literal, $reply:expr) => {
-        match request($meta, $doing) {
-            Ok(message) => message,
-            Err(e) => return $reply.send(Response::error(e)),
-        }
-    };
-}
-pub(crate) use decode_or_refuse;
-
-impl FileService {
+impl FileFace {
     /// What `put` and `begin` must know before they write bytes for a new node, under one lock: its
     /// class is its own, or that of the nearest directory above; in tables, its kind is that of a
     /// value. Refuses early what `apply` would refuse anyway.
@@ -66,8 +56,10 @@ impl FileService {
         }
     }
 
-    pub(crate) fn put(&self, meta: &[u8], body: Body<'_>, reply: Reply) {
-        let mut put: msg::Put = decode_or_refuse!(meta, "put", reply);
+    pub(crate) fn put(&self, request: Request<'_>) {
+        let Some((mut put, body, reply)) = request.decode_with_body::<msg::Put>("put") else {
+            return;
+        };
         let bytes = body.into_vec();
         let prepared = self
             .prepare(&mut put.node)
@@ -115,8 +107,12 @@ impl FileService {
     }
 
     /// The end of a large file, packed beside small ones. Named by the file's close.
-    pub(crate) fn remainder(&self, meta: &[u8], body: Body<'_>, reply: Reply) {
-        let remainder: msg::Remainder = decode_or_refuse!(meta, "store a remainder", reply);
+    pub(crate) fn remainder(&self, request: Request<'_>) {
+        let Some((remainder, body, reply)) =
+            request.decode_with_body::<msg::Remainder>("store a remainder")
+        else {
+            return;
+        };
         let bytes = body.into_vec();
         let prepared = self.unclosed_class(remainder.file).and_then(|class| {
             Ok((class, checked_crcs(&bytes, remainder.crc, "the remainder of a file")?))
@@ -142,8 +138,8 @@ impl FileService {
         )
     }
 
-    pub(crate) fn begin(&self, meta: &[u8], reply: Reply) {
-        let mut begin: msg::Begin = decode_or_refuse!(meta, "begin a file", reply);
+    pub(crate) fn begin(&self, request: Request<'_>) {
+        let Some((mut begin, reply)) = request.decode::<msg::Begin>("begin a file") else { return };
         let class = match self.prepare(&mut begin.node) {
             Ok(class) => class,
             Err(e) => {
@@ -183,8 +179,10 @@ impl FileService {
         self.node.propose(begin.call, &command, class.durability(), done);
     }
 
-    pub(crate) fn allocate(&self, meta: &[u8], reply: Reply) {
-        let allocate: msg::Allocate = decode_or_refuse!(meta, "allocate a chunk", reply);
+    pub(crate) fn allocate(&self, request: Request<'_>) {
+        let Some((allocate, reply)) = request.decode::<msg::Allocate>("allocate a chunk") else {
+            return;
+        };
         let class = match self.unclosed_class(allocate.file) {
             Ok(class) => class,
             Err(e) => return reply.send(Response::error(e)),
@@ -202,8 +200,8 @@ impl FileService {
     }
 
     /// Seals the file's chunks and names it, in one commit of the log; the stores follow.
-    pub(crate) fn close(&self, meta: &[u8], reply: Reply) {
-        let close: msg::Close = decode_or_refuse!(meta, "close a file", reply);
+    pub(crate) fn close(&self, request: Request<'_>) {
+        let Some((close, reply)) = request.decode::<msg::Close>("close a file") else { return };
         let class = match self.unclosed_class(close.file) {
             Ok(class) => class,
             // A repeated close finds its file named: the view knows the first answer.
@@ -246,8 +244,8 @@ impl FileService {
         self.node.propose(close.call, &command, durability, done);
     }
 
-    pub(crate) fn change(&self, meta: &[u8], reply: Reply) {
-        let change: msg::Change = decode_or_refuse!(meta, "change a name", reply);
+    pub(crate) fn change(&self, request: Request<'_>) {
+        let Some((change, reply)) = request.decode::<msg::Change>("change a name") else { return };
         let command = match self.command_of(change.action) {
             Ok(command) => command,
             Err(e) => return reply_done(reply, self.first_answer(&change.call, e)),
@@ -363,7 +361,8 @@ impl FileService {
         })
     }
 
-    pub(crate) fn open_session(&self, reply: Reply) {
+    pub(crate) fn open_session(&self, request: Request<'_>) {
+        let reply = request.reply;
         let done = Box::new(move |session: Result<SessionId>| {
             answer(reply, session.map(|session| (session.to_bytes(), Parts::None)));
         });
@@ -371,8 +370,8 @@ impl FileService {
         self.node.namespace.open_session(Mode::Synced, done);
     }
 
-    pub(crate) fn end_session(&self, meta: &[u8], reply: Reply) {
-        let session: SessionId = decode_or_refuse!(meta, "end a session", reply);
+    pub(crate) fn end_session(&self, request: Request<'_>) {
+        let Some((session, reply)) = request.decode::<SessionId>("end a session") else { return };
         let done = Box::new(move |ended: Result<()>| {
             answer(reply, ended.map(|()| (Vec::new(), Parts::None)));
         });

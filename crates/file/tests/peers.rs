@@ -9,10 +9,10 @@ use holdfast_base::ids::{Index, NodeId, Sequence, SessionId};
 use holdfast_base::{Error, Kind, Result};
 use holdfast_env::net::{PeerRequest, Peers, Server, ServerConfig, TcpPeers};
 use holdfast_env::{RealClock, RealDisk};
-use holdfast_file::FileService;
 use holdfast_log::{
     Applied, Fold, FoldOptions, Log, Mode, RemoteLog, Request, SnapshotStore, View,
 };
+use holdfast_server::Native;
 use holdfast_wire::peer::Sender;
 use holdfast_wire::peer_log as wire;
 use std::sync::{Arc, mpsc};
@@ -44,7 +44,7 @@ struct Cluster {
     id: u64,
     world: World,
     address: String,
-    service: Arc<FileService>,
+    service: Arc<Native>,
     server: Option<Server>,
 }
 
@@ -59,14 +59,14 @@ impl Drop for Cluster {
 fn cluster(name: &str) -> Cluster {
     let world = World::new(name);
     world.node().log.create(TOPIC).unwrap();
-    let service = Arc::new(FileService::new(world.node().clone(), None));
+    let service = common::service(world.node());
     let server = serve(service.clone());
     let address = server.tcp_addresses()[0].to_string();
     let id = world.node().sender.cluster;
     Cluster { id, world, address, service, server: Some(server) }
 }
 
-fn serve(service: Arc<FileService>) -> Server {
+fn serve(service: Arc<Native>) -> Server {
     let config = ServerConfig {
         tcp: vec![([127, 0, 0, 1], 0).into()],
         reactors: 1,

@@ -11,10 +11,10 @@ use axum::routing::get;
 use holdfast_base::Result;
 use holdfast_env::runtime::{self, Places, Runtime};
 use holdfast_env::{Budget, Secret, planted};
-use holdfast_file::FileService;
 use holdfast_node::Condition;
 use holdfast_s3::door::{self, Terms};
 use holdfast_s3::{Hot, HotCounts};
+use holdfast_server::Native;
 use holdfast_wire::admin::{Status, Store};
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
@@ -36,7 +36,7 @@ pub type Faces =
 /// S3's cache of objects, once S3 is there: the port answers before.
 pub type LaterHot = Arc<OnceLock<Arc<Hot>>>;
 
-type Sources = (Arc<FileService>, Faces);
+type Sources = (Arc<Native>, Faces);
 
 /// Until the next attempt to accept after one that failed.
 const ACCEPT_REST: Duration = Duration::from_millis(10);
@@ -47,7 +47,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 pub fn start(
     address: SocketAddr,
-    service: Arc<FileService>,
+    service: Arc<Native>,
     faces: Faces,
     secret: &Secret,
     (connections, budget): (usize, &Arc<Budget>),
@@ -96,7 +96,7 @@ async fn health(State((service, _)): State<Sources>) -> impl IntoResponse {
 }
 
 async fn metrics(State((service, faces)): State<Sources>) -> impl IntoResponse {
-    match service.status_now() {
+    match service.status() {
         Ok(status) => {
             let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
             ([("content-type", kind)], render(&status, service.budget(), &faces)).into_response()

@@ -13,10 +13,11 @@ use holdfast_env::net::{Meter, NoPeers, Server, ServerConfig, TcpPeers};
 use holdfast_env::region::Region;
 use holdfast_env::tasks::{self, Stop};
 use holdfast_env::{Budget, Disk, RealClock, RealDisk, RealRng, Rng, Secret, local, signals};
-use holdfast_file::FileService;
+use holdfast_file::FileFace;
 use holdfast_log::FoldOptions;
 use holdfast_node::{Keeper, KeeperOptions, Machine, Member, MemberOptions, Node, NodeConfig};
 use holdfast_s3::Limits;
+use holdfast_server::Native;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -62,8 +63,8 @@ pub fn run(up: &Up, join: Option<&str>, secret: Option<&Path>, out: &mut Output)
     let opening = node_config(&config, &up.data);
     let prepare = || prepare(&up.data, &config, &secret, new);
     let node = Node::open_prepared(machine.clone(), &opening, region.clone(), &prepare)?;
-    let service = FileService::new(node.clone(), region).with_budget(budget.clone());
-    let service = Arc::new(if config.dev { service.for_development() } else { service });
+    let files = Arc::new(FileFace::new(node.clone(), region));
+    let native = Arc::new(Native::new(node.clone(), budget.clone(), config.dev).with(files));
     let server_config = ServerConfig {
         tcp: config.address(config.native_port).into_iter().collect(),
         unix: Some(up.data.join(SOCKET)),
@@ -75,7 +76,7 @@ pub fn run(up: &Up, join: Option<&str>, secret: Option<&Path>, out: &mut Output)
         budget: budget.clone(),
         ..ServerConfig::default()
     };
-    let server = Server::start(server_config, service.clone(), machine.clock.clone())?;
+    let server = Server::start(server_config, native.clone(), machine.clock.clone())?;
     let cache = start_cache(&config, &machine, places.cache)?;
     let hot = http::LaterHot::default();
     let http = match config.address(config.http_port) {
@@ -83,7 +84,7 @@ pub fn run(up: &Up, join: Option<&str>, secret: Option<&Path>, out: &mut Output)
             let cache = cache.as_ref().map(|cache| (cache.store.clone(), cache.shared.clone()));
             let held = (places.http, &budget);
             let faces = (cache, hot.clone());
-            Some(http::start(address, service.clone(), faces, &secret, held)?)
+            Some(http::start(address, native.clone(), faces, &secret, held)?)
         }
         None => None,
     };
@@ -106,7 +107,7 @@ pub fn run(up: &Up, join: Option<&str>, secret: Option<&Path>, out: &mut Output)
     // Nobody has to find out by silence.
     let _ = node.resign();
     // Other nodes' reads of the log wait for entries that come no more.
-    service.release_peers();
+    native.release_peers();
     server.shutdown();
     drop(http);
     drop(cache);

@@ -31,10 +31,10 @@ pub use keeper::{Keeper, KeeperOptions};
 pub use leader::Leader;
 pub use member::{Member, MemberOptions};
 pub use open::NodeConfig;
-pub use peer_service::is_peer_operation;
+pub use peer_service::PEER_OPERATIONS;
 pub use rebuild::RebuiltNames;
 pub use rewrite::FaceChunk;
-pub use snapshots::is_snapshot_operation;
+pub use snapshots::SNAPSHOT_OPERATIONS;
 pub use stores::{OwnStore, Stores};
 pub use work::Workers;
 

@@ -11,15 +11,14 @@ use holdfast_chunk::{ChunkInfo, ChunkKind, ChunkSpec, ChunkState, Done, Needle, 
 use holdfast_env::net::{PeerDone, PeerReply};
 use holdfast_wire::chunk::ReadReply;
 use holdfast_wire::peer::{self as msg, Sender};
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 /// Chunks of one inventory page: well below what a frame's meta takes.
 const INVENTORY_PAGE_MAX: usize = 8192;
 
-/// Whether an operation is one between nodes about chunks.
-pub fn is_peer_operation(opcode: u16) -> bool {
-    (msg::OP_PEER_CREATE..=msg::OP_PEER_UNLINK).contains(&opcode)
-}
+/// What nodes ask of each other's stores, answered by [`Replicator::handle`](crate::replicas::Replicator::handle).
+pub const PEER_OPERATIONS: RangeInclusive<u16> = msg::OP_PEER_CREATE..=msg::OP_PEER_UNLINK;
 
 type Answer = Result<PeerReply>;
 

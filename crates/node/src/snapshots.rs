@@ -23,10 +23,8 @@ const PART_BYTES: u32 = 1 << 20;
 /// How long an answer may take.
 const ANSWER_MS: u32 = 5000;
 
-/// Whether an operation is one between nodes about snapshots.
-pub fn is_snapshot_operation(opcode: u16) -> bool {
-    matches!(opcode, msg::OP_PEER_COVERED | msg::OP_PEER_SNAPSHOT)
-}
+/// What nodes ask about each other's snapshots, answered by [`Node::answer_about_snapshots`].
+pub const SNAPSHOT_OPERATIONS: [u16; 2] = [msg::OP_PEER_COVERED, msg::OP_PEER_SNAPSHOT];
 
 fn request(opcode: u16, message: &impl Encode) -> PeerRequest {
     PeerRequest { opcode, meta: message.to_bytes(), body: None, deadline_ms: ANSWER_MS }

@@ -15,6 +15,7 @@ const LAYERS: &[&[&str]] = &[
     &["holdfast-recovery"],
     &["holdfast-cluster"],
     &["holdfast-node"],
+    &["holdfast-server"],
     &["holdfast-blob", "holdfast-file", "holdfast-cache", "holdfast-sort"],
     &["holdfast-s3"],
     &["holdfast"],

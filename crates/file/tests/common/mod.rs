@@ -6,9 +6,10 @@ use holdfast_base::ids::SessionId;
 use holdfast_base::{Result, checksum::crc32c};
 use holdfast_client::{Client, Connection, Endpoint, NewFile, Options};
 use holdfast_env::net::{Server, ServerConfig};
-use holdfast_env::{RealClock, RealDisk, RealRng, Secret, tasks};
-use holdfast_file::FileService;
+use holdfast_env::{Budget, RealClock, RealDisk, RealRng, Secret, tasks};
+use holdfast_file::FileFace;
 use holdfast_node::{Machine, Node, NodeConfig};
+use holdfast_server::Native;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -25,6 +26,12 @@ pub struct World {
     /// Where it is served over TCP, and what has to be proved there.
     guarded: Option<(SocketAddr, Secret)>,
     chunk_bytes: u64,
+}
+
+/// The node's native protocol, with files.
+pub fn service(node: &Arc<Node>) -> Arc<Native> {
+    let native = Native::new(node.clone(), Budget::new(1 << 30), false);
+    Arc::new(native.with(Arc::new(FileFace::new(node.clone(), None))))
 }
 
 impl World {
@@ -47,7 +54,7 @@ impl World {
     }
 
     fn serve(&mut self) {
-        let service = Arc::new(FileService::new(self.node().clone(), None));
+        let service = service(self.node());
         let config = ServerConfig {
             unix: Some(self.socket()),
             tcp: self.guarded.iter().map(|(address, _)| *address).collect(),

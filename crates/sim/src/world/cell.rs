@@ -12,12 +12,13 @@ use holdfast_cluster::liveness::LivenessOptions;
 use holdfast_env::net::{
     ConnectionId, Finished, Inline, PeerConnection, PeerDone, PeerRequest, Peers,
 };
-use holdfast_env::{Clock, Rng, SeededRng, sometimes};
-use holdfast_file::FileService;
+use holdfast_env::{Budget, Clock, Rng, SeededRng, sometimes};
+use holdfast_file::FileFace;
 use holdfast_log::{FoldOptions, TRIMMED};
 use holdfast_node::{
-    Keeper, KeeperOptions, Machine, Member, MemberOptions, Node, NodeConfig, is_peer_operation,
+    Keeper, KeeperOptions, Machine, Member, MemberOptions, Node, NodeConfig, PEER_OPERATIONS,
 };
+use holdfast_server::Native;
 use holdfast_wire::peer::Sender;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -38,6 +39,8 @@ const PUMP_NS_MAX: u64 = 3 * MS;
 const SLOW_PUMP_NS_MAX: u64 = 700 * MS;
 /// In front of every message between nodes: cluster u64, node u32, incarnation u64.
 const SENDER_BYTES: usize = 20;
+/// What a node may hold for its clients.
+const CLIENTS_BYTES: u64 = 1 << 30;
 /// As in development clusters.
 const LOST_MS: u64 = 15_000;
 
@@ -262,7 +265,8 @@ impl Cell {
 
     /// The node is open: it listens, and its rounds begin.
     fn inhabit(self: &Arc<Cell>, node: Arc<Node>, life: &Life) -> Result<()> {
-        let service = Arc::new(FileService::new(node.clone(), None).for_development());
+        let native = Native::new(node.clone(), Budget::new(CLIENTS_BYTES), true);
+        let native = Arc::new(native.with(Arc::new(FileFace::new(node.clone(), None))));
         let id = ConnectionId(self.connections.fetch_add(1, Ordering::Relaxed) + 1);
         let liveness = LivenessOptions { lost_ms: LOST_MS };
         let keeping = KeeperOptions {
@@ -272,7 +276,7 @@ impl Cell {
         };
         let process = Arc::new(Process {
             life: life.clone(),
-            inline: Inline::connect(service, self.clock.clone(), id)?,
+            inline: Inline::connect(native, self.clock.clone(), id)?,
             peer: Mutex::new(PeerConnection::new(&self.address)),
             leads_since: Mutex::default(),
             member: Mutex::new(Some(Member::new(node.clone(), MemberOptions { liveness }))),
@@ -569,7 +573,8 @@ impl Server {
     /// Watches the answer to a message of a process that was followed by another one, as far as
     /// this node knows already.
     fn refuses_older(&self, request: &PeerRequest, reply: PeerDone) -> PeerDone {
-        let sender = is_peer_operation(request.opcode)
+        let sender = PEER_OPERATIONS
+            .contains(&request.opcode)
             .then(|| Sender::from_bytes(request.meta.get(..SENDER_BYTES)?).ok())
             .flatten();
         let Some(sender) = sender else { return reply };

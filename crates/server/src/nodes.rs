@@ -1,67 +1,91 @@
 //! What other nodes ask of this one: where the cluster is, its log, its stores. Who asks is
 //! checked before anything is done, but for the first question of all.
 
-use crate::FileService;
+use crate::route::{Face, Request, Route};
 use holdfast_base::codec::{Decode, Encode, Reader};
 use holdfast_base::ids::Index;
 use holdfast_base::{Error, Result};
 use holdfast_cluster::{DATA_FORMAT_VERSION, NAMESPACE_TOPIC};
-use holdfast_env::net::{Body, PeerDone, PeerReply, PeerRequest, Reply, Response};
+use holdfast_env::net::{PeerDone, PeerReply, PeerRequest, Reply, Response};
 use holdfast_env::planted;
 use holdfast_log::LogHost;
-use holdfast_node::{is_peer_operation, is_snapshot_operation};
+use holdfast_node::{Node, PEER_OPERATIONS, SNAPSHOT_OPERATIONS};
+use holdfast_wire::OP_CATCH_UP;
 use holdfast_wire::log::Info;
 use holdfast_wire::peer::{self, Sender, Welcome};
 use holdfast_wire::peer_log::{Describe, OP_PEER_LOG_APPEND, OP_PEER_LOG_INFO};
+use std::ops::RangeInclusive;
+use std::sync::Arc;
 
 /// How long the log's host may take to say how far the log is.
 const CATCH_UP_MS: u32 = 5000;
-
-/// Whether nodes alone ask this.
-pub(crate) fn is_for_nodes(opcode: u16) -> bool {
-    is_peer_operation(opcode)
-        || is_snapshot_operation(opcode)
-        || LogHost::knows(opcode)
-        || matches!(opcode, peer::OP_PEER_HELLO | peer::OP_PEER_BEAT)
-}
-
-/// What a client hears that asks it.
-pub(crate) fn not_a_node(opcode: u16) -> Error {
-    Error::denied(format!(
-        "carry out operation {opcode:#06x}: nodes of the cluster alone ask for it: connect as one"
-    ))
-}
 
 fn said(message: &impl Encode) -> Result<PeerReply> {
     Ok(PeerReply { meta: message.to_bytes(), body: Vec::new() })
 }
 
-impl FileService {
-    pub(crate) fn peer(&self, opcode: u16, meta: &[u8], body: Body<'_>, reply: Reply) {
-        let done: PeerDone = Box::new(move |answer: Result<PeerReply>| {
-            reply.send(match answer {
-                Ok(PeerReply { meta, body }) => Response::ok(meta, body),
-                Err(e) => Response::error(e),
-            });
+/// What the nodes of a cluster ask of each other.
+pub struct Nodes {
+    node: Arc<Node>,
+    log_host: Arc<LogHost>,
+}
+
+impl Face for Nodes {
+    fn routes(self: Arc<Self>) -> Vec<Route> {
+        type Serve = fn(&Nodes, u16, &[u8], Vec<u8>, PeerDone);
+        let route = |opcode: u16, serve: Serve| {
+            let nodes = self.clone();
+            let run = move |request: Request<'_>| {
+                let Request { opcode, meta, body, reply } = request;
+                serve(&nodes, opcode, meta, body.into_vec(), done(reply));
+            };
+            Route::new(opcode, run).for_nodes()
+        };
+        let all = |opcodes: RangeInclusive<u16>, serve| opcodes.map(move |o| (o, serve));
+        let hello: Serve = |nodes, _, _, _, done| done(said(&nodes.welcome()));
+        let beat: Serve = |nodes, _, meta, _, done| done(nodes.heard(meta));
+        let served = [(peer::OP_PEER_HELLO, hello), (peer::OP_PEER_BEAT, beat)]
+            .into_iter()
+            .chain(all(OP_PEER_LOG_APPEND..=OP_PEER_LOG_INFO, Nodes::log as Serve))
+            .chain(SNAPSHOT_OPERATIONS.map(|opcode| (opcode, Nodes::snapshot as Serve)))
+            .chain(all(PEER_OPERATIONS, Nodes::replica as Serve));
+        let mut routes: Vec<Route> = served.map(|(opcode, serve)| route(opcode, serve)).collect();
+        let nodes = self.clone();
+        let catch_up = move |request: Request<'_>| nodes.catch_up(request.reply);
+        routes.push(Route::new(OP_CATCH_UP, catch_up));
+        routes
+    }
+}
+
+fn done(reply: Reply) -> PeerDone {
+    Box::new(move |answer: Result<PeerReply>| {
+        reply.send(match answer {
+            Ok(PeerReply { meta, body }) => Response::ok(meta, body),
+            Err(e) => Response::error(e),
         });
-        match opcode {
-            peer::OP_PEER_HELLO => done(said(&self.welcome())),
-            peer::OP_PEER_BEAT => done(self.heard(meta)),
-            opcode if LogHost::knows(opcode) => self.peer_log(opcode, meta, body, done),
-            opcode if is_snapshot_operation(opcode) => match self.admit(meta) {
-                Ok(()) => {
-                    let (node, meta) = (self.node.clone(), meta.to_vec());
-                    let answer = move || done(node.answer_about_snapshots(opcode, &meta));
-                    self.node.workers.run(answer);
-                }
-                Err(e) => done(Err(e)),
-            },
-            opcode => self.node.replicator.handle(opcode, meta, body.into_vec(), done),
+    })
+}
+
+impl Nodes {
+    pub fn new(node: Arc<Node>) -> Nodes {
+        let log_host = Arc::new(LogHost::new(node.log.clone()));
+        Nodes { node, log_host }
+    }
+
+    fn replica(&self, opcode: u16, meta: &[u8], body: Vec<u8>, done: PeerDone) {
+        self.node.replicator.handle(opcode, meta, body, done);
+    }
+
+    fn snapshot(&self, opcode: u16, meta: &[u8], _: Vec<u8>, done: PeerDone) {
+        if let Err(e) = self.admit(meta) {
+            return done(Err(e));
         }
+        let (node, meta) = (self.node.clone(), meta.to_vec());
+        self.node.workers.run(move || done(node.answer_about_snapshots(opcode, &meta)));
     }
 
     /// Answers once this node's view has everything that is in the log now.
-    pub(crate) fn catch_up(&self, reply: Reply) {
+    fn catch_up(&self, reply: Reply) {
         let done = move |reached: Result<()>| reply.finish(reached.map(|()| Vec::new()));
         if self.node.hosted.is_some() {
             // The log is here, and so is all of it.
@@ -95,9 +119,8 @@ impl FileService {
         }
     }
 
-    /// Answers the nodes that wait for entries: to be called before the server is shut down, which
-    /// otherwise waits for them.
-    pub fn release_peers(&self) {
+    /// Answers the nodes that wait for entries.
+    pub fn release(&self) {
         self.log_host.release();
     }
 
@@ -115,7 +138,7 @@ impl FileService {
         Ok(PeerReply::default())
     }
 
-    fn peer_log(&self, opcode: u16, meta: &[u8], body: Body<'_>, done: PeerDone) {
+    fn log(&self, opcode: u16, meta: &[u8], body: Vec<u8>, done: PeerDone) {
         if let Err(e) = self.admit(meta) {
             return done(Err(e));
         }
@@ -127,7 +150,7 @@ impl FileService {
         }
         if opcode == OP_PEER_LOG_APPEND {
             // On this thread, which never waits for it: appends keep the order they were sent in.
-            return self.log_host.serve(opcode, meta, body.as_slice(), done);
+            return self.log_host.serve(opcode, meta, &body, done);
         }
         let (host, meta) = (self.log_host.clone(), meta.to_vec());
         self.node.workers.run(move || host.serve(opcode, &meta, &[], done));

@@ -1,15 +1,15 @@
 //! The log, served: append, read, tail, trim and info of topics. What clients may do with those that
 //! folds own is decided in `holdfast_cluster::topics`.
 
-use crate::service::{FileService, answer, request};
-use crate::writes::decode_or_refuse;
+use crate::route::{Face, Request, Route, answer};
 use holdfast_base::codec::{Decode, Encode, Reader};
 use holdfast_base::ids::Index;
 use holdfast_base::limits::FRAME_META_BYTES_MAX;
 use holdfast_base::{Error, Result};
 use holdfast_cluster::topics::{Use, check_client, folded_by};
-use holdfast_env::net::{Parts, PeerReply, PeerRequest, Reply, Response};
+use holdfast_env::net::{Parts, PeerReply, PeerRequest, Reply, Response, Who};
 use holdfast_log::{Log, Mode, Scope};
+use holdfast_node::Node;
 use holdfast_wire::{self as wire, log as msg, peer_log};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -32,29 +32,60 @@ fn send<T: Encode>(reply: Reply, result: Result<T>) {
     answer(reply, result.map(|message| (message.to_bytes(), Parts::None)));
 }
 
-impl FileService {
-    /// Refuses what a client may not do with a topic; `is_owner`: the request came from the user whom
-    /// the node runs as.
-    pub(crate) fn may_use_log(&self, opcode: u16, meta: &[u8], is_owner: bool) -> Result<()> {
-        let wanted = match opcode {
-            wire::OP_LOG_APPEND | wire::OP_LOG_TRIM => Use::Change,
-            wire::OP_LOG_READ => Use::Read,
-            _ => return Ok(()),
-        };
+/// Refuses what a client may not do with a topic.
+fn check(wanted: Use) -> impl Fn(&[u8], Who) -> Result<()> + Send + Sync {
+    move |meta, who| {
         // The topic is the first field of each.
         let topic = String::decode(&mut Reader::new(meta))
             .map_err(|e| Error::invalid(format!("use the log: {e}: use matching builds")))?;
-        check_client(&topic, wanted, is_owner)
+        check_client(&topic, wanted, who == Who::Owner)
+    }
+}
+
+/// The log's topics, for clients.
+pub struct Logs {
+    node: Arc<Node>,
+    tails: Tails,
+}
+
+impl Face for Logs {
+    fn routes(self: Arc<Self>) -> Vec<Route> {
+        let route = |opcode: u16, serve: fn(&Logs, Request<'_>)| {
+            let logs = self.clone();
+            Route::new(opcode, move |request| match logs.node.hosted.is_some() {
+                true => serve(&logs, request),
+                // The log is elsewhere: its host answers, through this node.
+                false => logs.pass_on(request),
+            })
+        };
+        vec![
+            route(wire::OP_LOG_APPEND, Logs::append).check(check(Use::Change)),
+            route(wire::OP_LOG_READ, Logs::read)
+                .check(check(Use::Read))
+                .answer_bytes(|_| FRAME_META_BYTES_MAX as u64),
+            route(wire::OP_LOG_TRIM, Logs::trim).check(check(Use::Change)),
+            route(wire::OP_LOG_INFO, Logs::info),
+        ]
+    }
+}
+
+impl Logs {
+    pub fn new(node: Arc<Node>) -> Logs {
+        Logs { node, tails: Tails::default() }
     }
 
-    /// Whether a read that may be answered is of a topic that a fold owns.
-    pub(crate) fn reads_owned(opcode: u16, meta: &[u8]) -> bool {
-        let topic = String::decode(&mut Reader::new(meta));
-        opcode == wire::OP_LOG_READ && topic.is_ok_and(|topic| folded_by(&topic).is_some())
+    fn pass_on(&self, request: Request<'_>) {
+        let topic = String::decode(&mut Reader::new(request.meta));
+        let owned = topic.is_ok_and(|topic| folded_by(&topic).is_some());
+        match request.opcode == wire::OP_LOG_READ && owned {
+            true => self.read_owned(request),
+            false => self.ask_log_host(request),
+        }
     }
 
     /// Passes a client's request on to the node that keeps the log.
-    pub(crate) fn ask_log_host(&self, opcode: u16, meta: &[u8], reply: Reply) {
+    fn ask_log_host(&self, request: Request<'_>) {
+        let Request { opcode, meta, reply, .. } = request;
         let now_ns = self.node.machine.clock.monotonic_ns();
         let left_ns = reply.deadline_ns().map(|deadline_ns| deadline_ns.saturating_sub(now_ns));
         let deadline_ms = left_ns.map_or(HOST_MS, |left_ns| (left_ns / 1_000_000) as u32);
@@ -67,9 +98,9 @@ impl FileService {
 
     /// Reads a fold's topic for this node's owner, where another node keeps the log: that one knows
     /// nodes, and no owner of another.
-    pub(crate) fn read_owned(&self, meta: &[u8], reply: Reply) {
-        let msg::Read { topic, from, entries_max, wait } =
-            decode_or_refuse!(meta, "read the log", reply);
+    fn read_owned(&self, request: Request<'_>) {
+        let Some((read, reply)) = request.decode::<msg::Read>("read the log") else { return };
+        let msg::Read { topic, from, entries_max, wait } = read;
         let read = peer_log::Read { sender: self.node.sender, topic, from, entries_max, wait };
         let request = PeerRequest {
             opcode: peer_log::OP_PEER_LOG_READ,
@@ -89,8 +120,10 @@ impl FileService {
         self.node.machine.peers.call(&self.node.log_host, request, done);
     }
 
-    pub(crate) fn log_append(&self, meta: &[u8], reply: Reply) {
-        let append: msg::Append = decode_or_refuse!(meta, "append to the log", reply);
+    fn append(&self, request: Request<'_>) {
+        let Some((append, reply)) = request.decode::<msg::Append>("append to the log") else {
+            return;
+        };
         let log = self.node.log.clone();
         let mode = if append.synced { Mode::Synced } else { Mode::Ordered };
         self.node.workers.run(move || {
@@ -106,8 +139,8 @@ impl FileService {
         });
     }
 
-    pub(crate) fn log_read(&self, meta: &[u8], reply: Reply) {
-        let read: msg::Read = decode_or_refuse!(meta, "read the log", reply);
+    fn read(&self, request: Request<'_>) {
+        let Some((read, reply)) = request.decode::<msg::Read>("read the log") else { return };
         let (log, tails) = (self.node.log.clone(), self.tails.clone());
         let clock = self.node.machine.clock.clone();
         self.node.workers.run(move || {
@@ -122,8 +155,8 @@ impl FileService {
         });
     }
 
-    pub(crate) fn log_trim(&self, meta: &[u8], reply: Reply) {
-        let trim: msg::Trim = decode_or_refuse!(meta, "trim the log", reply);
+    fn trim(&self, request: Request<'_>) {
+        let Some((trim, reply)) = request.decode::<msg::Trim>("trim the log") else { return };
         let log = self.node.log.clone();
         self.node.workers.run(move || {
             let trimmed = log.trim(&trim.topic, trim.before);
@@ -131,8 +164,8 @@ impl FileService {
         });
     }
 
-    pub(crate) fn log_info(&self, meta: &[u8], reply: Reply) {
-        let topic: String = decode_or_refuse!(meta, "describe the log", reply);
+    fn info(&self, request: Request<'_>) {
+        let Some((topic, reply)) = request.decode::<String>("describe the log") else { return };
         let log = &self.node.log;
         let topics = if topic.is_empty() { log.topics() } else { vec![topic] };
         let infos: Result<Vec<msg::Info>> = topics
@@ -160,7 +193,7 @@ type Place = (String, Index);
 /// Reads that wait for an entry. The log is asked once for each place that somebody waits at,
 /// however often its readers come back after their deadlines.
 #[derive(Clone, Default)]
-pub(crate) struct Tails {
+struct Tails {
     /// Who waits at a place that the log was asked about. Never held while the log is called.
     waiting: Arc<Mutex<BTreeMap<Place, Vec<Waiting>>>>,
 }

@@ -1,23 +1,54 @@
 //! What a node says of itself and of its cluster, and what people order.
 
-use crate::service::{FileService, answer, request};
-use crate::writes::decode_or_refuse;
+use crate::route::{Face, Request, Route, answer};
 use holdfast_base::codec::Encode;
 use holdfast_base::ids::StoreId;
 use holdfast_base::limits::FRAME_BODY_BYTES_MAX;
 use holdfast_base::units::format_bytes;
 use holdfast_base::{Error, Result};
 use holdfast_cluster::{ChunkState, ClusterCommand, NodeState, StoreState};
-use holdfast_env::Asker;
-use holdfast_env::net::{Parts, Reply, Response};
-use holdfast_node::Condition;
-use holdfast_wire::admin as msg;
+use holdfast_env::net::{Parts, Reply};
+use holdfast_env::{Asker, Budget};
+use holdfast_node::{Condition, Node};
+use holdfast_wire::{self as wire, admin as msg};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// What has to find memory for the node to do all of its work.
 const LARGEST_REQUEST: u64 = FRAME_BODY_BYTES_MAX as u64;
 
-impl FileService {
+/// What is said of the node, and what people order.
+pub struct Admin {
+    node: Arc<Node>,
+    started_ns: u64,
+    /// Takes orders that only a development cluster should.
+    dev: bool,
+    /// What this process may hold for its clients; to say how much it does.
+    pub budget: Arc<Budget>,
+}
+
+impl Face for Admin {
+    fn routes(self: Arc<Self>) -> Vec<Route> {
+        let route = |opcode: u16, serve: fn(&Admin, Request<'_>)| {
+            let admin = self.clone();
+            Route::new(opcode, move |request| serve(&admin, request))
+        };
+        vec![
+            route(wire::OP_STATUS, |admin, request| admin.status(request.reply)),
+            route(wire::OP_HELD, |admin, request| admin.held(request.reply)),
+            route(wire::OP_CLUSTER, |admin, request| admin.cluster(request.reply)),
+            route(wire::OP_NODES, |admin, request| admin.nodes(request.reply)),
+            route(wire::OP_ORDER, Admin::order),
+        ]
+    }
+}
+
+impl Admin {
+    pub fn new(node: Arc<Node>, budget: Arc<Budget>, dev: bool) -> Admin {
+        let started_ns = node.machine.clock.monotonic_ns();
+        Admin { node, started_ns, dev, budget }
+    }
+
     pub fn status_now(&self) -> holdfast_base::Result<msg::Status> {
         let node = &self.node;
         let fold = node.namespace.status();
@@ -76,7 +107,7 @@ impl FileService {
         all
     }
 
-    pub(crate) fn held(&self, reply: Reply) {
+    fn held(&self, reply: Reply) {
         let condition = |c: &Condition| format!("{}: {}", c.name, c.sentence);
         let held = msg::Held {
             limit_bytes: self.budget.limit(),
@@ -88,7 +119,7 @@ impl FileService {
         answer(reply, Ok((held.to_bytes(), Parts::None)));
     }
 
-    pub(crate) fn status(&self, reply: Reply) {
+    fn status(&self, reply: Reply) {
         answer(reply, self.status_now().map(|status| (status.to_bytes(), Parts::None)));
     }
 
@@ -169,11 +200,11 @@ impl FileService {
         })
     }
 
-    pub(crate) fn cluster(&self, reply: Reply) {
+    fn cluster(&self, reply: Reply) {
         answer(reply, self.cluster_now().map(|cluster| (cluster.to_bytes(), Parts::None)));
     }
 
-    pub(crate) fn nodes(&self, reply: Reply) {
+    fn nodes(&self, reply: Reply) {
         let addresses = self.node.cluster.read(|view, _| {
             let live = view.nodes().filter(|(id, info)| {
                 *id != self.node.id && info.state == NodeState::Live && info.is_member()
@@ -183,8 +214,10 @@ impl FileService {
         answer(reply, addresses.map(|addresses| (addresses.to_bytes(), Parts::None)));
     }
 
-    pub(crate) fn order(&self, meta: &[u8], reply: Reply) {
-        let order: msg::Order = decode_or_refuse!(meta, "carry out an order", reply);
+    fn order(&self, request: Request<'_>) {
+        let Some((order, reply)) = request.decode::<msg::Order>("carry out an order") else {
+            return;
+        };
         let node = &self.node;
         let propose = |reply: Reply, command: ClusterCommand| {
             let done = |result: Result<()>| {

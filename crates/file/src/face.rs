@@ -1,0 +1,126 @@
+//! The file face's operations: what memory answers, under one shared lock of the namespace for all
+//! that follow each other, and what waits for a disk or the log.
+
+use holdfast_base::Result;
+use holdfast_cluster::Namespace;
+use holdfast_env::net::{Batch, Parts};
+use holdfast_env::region::Region;
+use holdfast_node::Node;
+use holdfast_server::{AtOnce, Face, Later, Request, Route, decoded};
+use holdfast_wire as wire;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Serves files and chunks of one node.
+pub struct FileFace {
+    pub(crate) node: Arc<Node>,
+    /// The `dram` store's region, offered to co-located clients.
+    pub(crate) region: Option<Arc<Region>>,
+}
+
+/// What the namespace and memory answer to a request.
+pub(crate) enum Answer {
+    Now(Vec<u8>, Parts),
+    /// Has to wait, and takes up to so many bytes for its answer.
+    Later(u64),
+}
+
+impl FileFace {
+    pub fn new(node: Arc<Node>, region: Option<Arc<Region>>) -> FileFace {
+        FileFace { node, region }
+    }
+
+    /// Answers what the namespace and memory can answer.
+    fn now(&self, view: &Namespace, opcode: u16, meta: &[u8]) -> Result<Answer> {
+        match opcode {
+            wire::OP_GET => self.get(view, meta),
+            wire::OP_LIST => self.list(view, meta),
+            wire::OP_USAGE => self.usage(view, meta),
+            wire::OP_EXTENTS => self.extents(view, meta),
+            wire::OP_UNCLOSED => self.unclosed(view),
+            wire::OP_CHUNK_READ => self.read_raw_now(view, meta),
+            _ => self.locate(view, meta),
+        }
+    }
+}
+
+/// Answered by the names' view.
+struct ByNames(Arc<FileFace>);
+
+impl AtOnce for ByNames {
+    fn answer(&self, batch: &mut Batch<'_>, run: Range<usize>, later: &mut Later) {
+        let ByNames(face) = self;
+        let served = face.node.namespace.read(|view, _| {
+            let mut looked_up = run.start;
+            for i in run.clone() {
+                let opcode = batch.header(i).opcode;
+                if opcode == wire::OP_LOOKUP {
+                    // A run of look-ups waits for memory together, not one after another.
+                    if i >= looked_up {
+                        looked_up = face.lookup_run(view, batch, i..run.end);
+                    }
+                    continue;
+                }
+                match face.now(view, opcode, batch.meta(i)) {
+                    Ok(Answer::Now(meta, parts)) => {
+                        batch.reply(i, |out| out.extend_from_slice(&meta), parts);
+                    }
+                    Ok(Answer::Later(bytes)) => later.wait(i, bytes),
+                    Err(e) => batch.reply_error(i, &e),
+                }
+            }
+        });
+        if let Err(e) = served {
+            // The names' view has stopped: whoever asks for names is told why; the log, the cluster
+            // and the other nodes have their answers.
+            run.for_each(|i| batch.reply_error(i, &e));
+        }
+    }
+}
+
+/// The region's descriptor, passed with the answer.
+struct OffersRegion(Arc<FileFace>);
+
+impl AtOnce for OffersRegion {
+    fn answer(&self, batch: &mut Batch<'_>, run: Range<usize>, _: &mut Later) {
+        run.for_each(|i| self.0.offer_region(batch, i));
+    }
+}
+
+impl Face for FileFace {
+    fn routes(self: Arc<Self>) -> Vec<Route> {
+        let (by_names, offers_region) =
+            (Arc::new(ByNames(self.clone())), Arc::new(OffersRegion(self.clone())));
+        let looked_up = |opcode| Route::from_memory(opcode, &by_names);
+        let route = |opcode: u16, serve: fn(&FileFace, Request<'_>)| {
+            let face = self.clone();
+            Route::new(opcode, move |request| serve(&face, request))
+        };
+        let receiver = self.clone();
+        vec![
+            looked_up(wire::OP_LOOKUP),
+            looked_up(wire::OP_LIST),
+            looked_up(wire::OP_USAGE),
+            looked_up(wire::OP_EXTENTS),
+            looked_up(wire::OP_UNCLOSED),
+            looked_up(wire::OP_CHUNK_LOCATE),
+            route(wire::OP_GET, FileFace::get_from_disk).at_once(&by_names),
+            route(wire::OP_CHUNK_READ, FileFace::read_raw_from_disk).at_once(&by_names),
+            Route::from_memory(wire::OP_REGION, &offers_region),
+            route(wire::OP_CHUNK_READ_OBJECT, FileFace::read_object).answer_bytes(|meta| {
+                // What cannot be decoded is refused with a sentence.
+                decoded::<wire::chunk::ReadObject>(meta, "").map_or(0, |read| read.bytes as u64)
+            }),
+            route(wire::OP_CHUNK_APPEND, FileFace::append)
+                .target(move |meta, body_bytes| receiver.append_target(meta, body_bytes)),
+            route(wire::OP_PUT, FileFace::put),
+            route(wire::OP_REMAINDER, FileFace::remainder),
+            route(wire::OP_BEGIN, FileFace::begin),
+            route(wire::OP_ALLOCATE, FileFace::allocate),
+            route(wire::OP_CLOSE, FileFace::close),
+            route(wire::OP_CHANGE, FileFace::change),
+            route(wire::OP_OPEN_SESSION, FileFace::open_session),
+            route(wire::OP_END_SESSION, FileFace::end_session),
+        ]
+    }
+}

@@ -1,0 +1,14 @@
+//! The native protocol's server. Knows who asks and which face answers what: a face registers its
+//! operations as [`Route`]s, and [`Native`] takes each request of a connection to its own. What
+//! every node answers is here, too: other nodes ([`nodes`](mod@nodes)), people ([`admin`]) and
+//! readers of the log ([`logs`]). Never knows what a face does; called on reactor threads.
+#![forbid(unsafe_code)]
+
+mod admin;
+mod logs;
+mod native;
+mod nodes;
+mod route;
+
+pub use native::Native;
+pub use route::{AtOnce, Face, Later, Request, Route, answer, decoded};

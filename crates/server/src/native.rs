@@ -1,0 +1,168 @@
+//! The service behind every native connection: takes each request of a batch to the route that its
+//! operation has, what memory answers first, then what waits for a disk or the log. Runs on reactor
+//! threads and never blocks.
+
+use crate::admin::Admin;
+use crate::logs::Logs;
+use crate::nodes::Nodes;
+use crate::route::{AtOnce, Face, Later, Request, Route};
+use holdfast_base::frame::{Header, STALE};
+use holdfast_base::{Error, Result};
+use holdfast_env::net::{Batch, BodyTarget, ConnectionId, Service, Who};
+use holdfast_env::{Budget, planted};
+use holdfast_node::{Condition, Node};
+use holdfast_wire::admin::Status;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Serves one node: what every node answers, and the faces that it was given.
+pub struct Native {
+    node: Arc<Node>,
+    admin: Arc<Admin>,
+    nodes: Arc<Nodes>,
+    routes: Routes,
+}
+
+/// The one table from operations to what answers them.
+struct Routes {
+    routes: Vec<Route>,
+    /// Of every opcode the place of its route in `routes`, plus one; 0 for none. Looked at for each
+    /// request: look-ups come by the million.
+    places: Box<[u8; 1 << 16]>,
+}
+
+impl Routes {
+    fn add(&mut self, route: Route) {
+        let opcode = route.opcode as usize;
+        assert!(self.places[opcode] == 0, "operation {opcode:#06x} has one route");
+        self.routes.push(route);
+        self.places[opcode] = u8::try_from(self.routes.len()).expect("a node has some 60 routes");
+    }
+
+    fn of(&self, opcode: u16) -> Option<&Route> {
+        match self.places[opcode as usize] {
+            0 => None,
+            place => Some(&self.routes[place as usize - 1]),
+        }
+    }
+
+    fn at_once(&self, opcode: u16) -> Option<&Arc<dyn AtOnce>> {
+        self.of(opcode)?.at_once.as_ref()
+    }
+
+    /// Requests from `first` on that the same value answers from memory, if any does.
+    fn run(&self, batch: &Batch<'_>, first: usize) -> Option<(Arc<dyn AtOnce>, Range<usize>)> {
+        let at_once = self.at_once(batch.header(first).opcode)?;
+        let mut end = first + 1;
+        while end < batch.len()
+            && self.at_once(batch.header(end).opcode).is_some_and(|next| Arc::ptr_eq(next, at_once))
+        {
+            end += 1;
+        }
+        Some((at_once.clone(), first..end))
+    }
+}
+
+impl Native {
+    /// Without a face yet; `dev`: takes orders that only a development cluster should.
+    pub fn new(node: Arc<Node>, budget: Arc<Budget>, dev: bool) -> Native {
+        let admin = Arc::new(Admin::new(node.clone(), budget, dev));
+        let nodes = Arc::new(Nodes::new(node.clone()));
+        let logs = Arc::new(Logs::new(node.clone()));
+        let routes = Routes { routes: Vec::new(), places: Box::new([0; 1 << 16]) };
+        Native { node, admin: admin.clone(), nodes: nodes.clone(), routes }
+            .with(admin)
+            .with(nodes)
+            .with(logs)
+    }
+
+    /// Serves a face as well. Its operations must have no other route: that is a bug.
+    pub fn with(mut self, face: Arc<impl Face>) -> Native {
+        face.routes().into_iter().for_each(|route| self.routes.add(route));
+        self
+    }
+
+    pub fn budget(&self) -> &Arc<Budget> {
+        &self.admin.budget
+    }
+
+    pub fn status(&self) -> Result<Status> {
+        self.admin.status_now()
+    }
+
+    /// What keeps this node from all of its work; empty is well.
+    pub fn conditions(&self) -> Vec<Condition> {
+        self.admin.conditions()
+    }
+
+    /// Answers the nodes that wait for entries: to be called before the server is shut down, which
+    /// otherwise waits for them.
+    pub fn release_peers(&self) {
+        self.nodes.release();
+    }
+
+    fn check(route: &Route, meta: &[u8], who: Who) -> Result<()> {
+        if route.for_nodes && who != Who::Node && !planted!("file.clients-as-nodes") {
+            return Err(not_a_node(route.opcode));
+        }
+        route.check.as_ref().map_or(Ok(()), |check| check(meta, who))
+    }
+}
+
+/// What a client hears that asks what nodes ask.
+fn not_a_node(opcode: u16) -> Error {
+    Error::denied(format!(
+        "carry out operation {opcode:#06x}: nodes of the cluster alone ask for it: connect as one"
+    ))
+}
+
+fn unknown(opcode: u16) -> Error {
+    Error::unsupported(format!(
+        "carry out operation {opcode:#06x}: this node does not know it; use matching builds"
+    ))
+}
+
+impl Service for Native {
+    fn body_target(&self, _: ConnectionId, header: &Header, meta: &[u8]) -> BodyTarget {
+        let target = self.routes.of(header.opcode).and_then(|route| route.target.as_ref());
+        target.map_or(BodyTarget::Buffer, |target| target(meta, header.body_bytes))
+    }
+
+    fn is_for_nodes(&self, opcode: u16) -> bool {
+        self.routes.of(opcode).is_some_and(|route| route.for_nodes)
+    }
+
+    fn label(&self) -> u32 {
+        if self.node.is_behind() { STALE } else { 0 }
+    }
+
+    fn handle(&self, batch: &mut Batch<'_>) {
+        let mut later = Later::default();
+        let mut i = 0;
+        while i < batch.len() {
+            if let Some((at_once, run)) = self.routes.run(batch, i) {
+                i = run.end;
+                at_once.answer(batch, run, &mut later);
+                continue;
+            }
+            match self.routes.of(batch.header(i).opcode) {
+                Some(route) => later.wait(i, (route.answer_bytes)(batch.meta(i))),
+                None => batch.reply_error(i, &unknown(batch.header(i).opcode)),
+            }
+            i += 1;
+        }
+        let who = batch.who();
+        for (i, answer_bytes) in later.into_requests() {
+            let opcode = batch.header(i).opcode;
+            let route = self.routes.of(opcode).expect("what was put off has a route");
+            if let Err(e) = Native::check(route, batch.meta(i), who) {
+                batch.reply_error(i, &e);
+                continue;
+            }
+            // Else it comes again.
+            let Some(reply) = batch.defer_expecting(i, answer_bytes) else { continue };
+            let body = batch.take_body(i);
+            (route.run)(Request { opcode, meta: batch.meta(i), body, reply });
+        }
+    }
+}
