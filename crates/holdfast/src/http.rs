@@ -1,5 +1,6 @@
 //! The HTTP port: health for load balancers, metrics for Prometheus.
 
+use crate::roles::{Announcement, Context, Metrics, Role};
 use crate::secrets::HTTP_TOKEN;
 use axum::Router;
 use axum::extract::{Request, State};
@@ -9,11 +10,10 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use holdfast_base::Result;
-use holdfast_env::runtime::{self, Places, Runtime};
+use holdfast_env::runtime::{self, Runtime};
 use holdfast_env::{Budget, Secret, planted};
 use holdfast_node::Condition;
 use holdfast_s3::door::{self, Terms};
-use holdfast_s3::{Hot, HotCounts};
 use holdfast_server::Native;
 use holdfast_wire::admin::{Status, Store};
 use hyper_util::rt::TokioIo;
@@ -23,20 +23,14 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
+use serde_json::json;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// What else counts, if the node runs it: the cache's store and what its threads share, and S3's
-/// cache of objects.
-pub type Faces =
-    (Option<(Arc<holdfast_cache::store::Store>, Arc<holdfast_cache::Shared>)>, LaterHot);
-
-/// S3's cache of objects, once S3 is there: the port answers before.
-pub type LaterHot = Arc<OnceLock<Arc<Hot>>>;
-
-type Sources = (Arc<Native>, Faces);
+type Sources = (Arc<Native>, Arc<Mutex<Vec<Metrics>>>);
 
 /// Until the next attempt to accept after one that failed.
 const ACCEPT_REST: Duration = Duration::from_millis(10);
@@ -45,20 +39,45 @@ pub const CONNECTIONS_MAX: usize = 256;
 /// For the head of a request, and for taking an answer: both are a few kilobytes.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-pub fn start(
+struct HttpRole {
+    runtime: Runtime,
     address: SocketAddr,
-    service: Arc<Native>,
-    faces: Faces,
-    secret: &Secret,
-    (connections, budget): (usize, &Arc<Budget>),
-) -> Result<Runtime> {
-    let places = Places::new(connections);
-    let terms = Terms { head: PATIENCE, stall: PATIENCE, places, budget: budget.clone() };
+    token: PathBuf,
+}
+
+/// Nothing if it is switched off.
+pub fn start(context: &Context<'_>) -> Result<Option<Box<dyn Role>>> {
+    let Some(address) = context.config.address(context.config.http_port) else { return Ok(None) };
+    let places = runtime::Places::new(context.places.http);
+    let budget = context.budget.clone();
+    let terms = Terms { head: PATIENCE, stall: PATIENCE, places, budget };
+    let sources = (context.native.clone(), context.metrics.clone());
+    let runtime = serve(address, sources, context.secret, terms)?;
+    let token = context.data.join(HTTP_TOKEN);
+    Ok(Some(Box::new(HttpRole { runtime, address, token })))
+}
+
+impl Role for HttpRole {
+    fn announce(&self, said: &mut Announcement) {
+        let address = self.address;
+        said.listens("metrics and health", format!("http://{address}/metrics and /health"));
+        let token = self.token.display();
+        said.listens("", format!("metrics for who sends the token in {token}"));
+        said.fields.insert("http".into(), json!(address.to_string()));
+    }
+
+    fn end(self: Box<Self>) -> Result<()> {
+        drop(self.runtime);
+        Ok(())
+    }
+}
+
+fn serve(address: SocketAddr, sources: Sources, secret: &Secret, terms: Terms) -> Result<Runtime> {
     let router = Router::new()
         .route("/health", get(health))
         .route("/metrics", get(metrics))
         .layer(middleware::from_fn_with_state(secret.clone(), admit))
-        .with_state((service, faces));
+        .with_state(sources);
     runtime::serve("http", address, move |listener| async move {
         loop {
             let Ok((stream, _)) = listener.accept().await else {
@@ -86,8 +105,8 @@ async fn admit(State(secret): State<Secret>, request: Request, next: Next) -> Re
 }
 
 /// 200 while the node does all of its work, else 503 and a line for each thing that keeps it.
-async fn health(State((service, _)): State<Sources>) -> impl IntoResponse {
-    let conditions = service.conditions();
+async fn health(State((native, _)): State<Sources>) -> impl IntoResponse {
+    let conditions = native.conditions();
     if conditions.is_empty() {
         return (StatusCode::OK, "ok\n".to_owned());
     }
@@ -95,11 +114,11 @@ async fn health(State((service, _)): State<Sources>) -> impl IntoResponse {
     (StatusCode::SERVICE_UNAVAILABLE, conditions.iter().map(line).collect())
 }
 
-async fn metrics(State((service, faces)): State<Sources>) -> impl IntoResponse {
-    match service.status() {
+async fn metrics(State((native, roles)): State<Sources>) -> impl IntoResponse {
+    match native.status() {
         Ok(status) => {
             let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-            ([("content-type", kind)], render(&status, service.budget(), &faces)).into_response()
+            ([("content-type", kind)], render(&status, native.budget(), &roles)).into_response()
         }
         Err(e) => (StatusCode::SERVICE_UNAVAILABLE, format!("{e}\n")).into_response(),
     }
@@ -109,7 +128,7 @@ type Labels = Vec<(&'static str, String)>;
 type Value = fn(&Store) -> u64;
 
 /// The status in Prometheus' words.
-fn render(status: &Status, held: &Budget, (cache, hot): &Faces) -> String {
+fn render(status: &Status, held: &Budget, roles: &Mutex<Vec<Metrics>>) -> String {
     let mut registry = Registry::with_prefix("holdfast");
     let mut gauge = |name: &str, help: &str, value: u64| {
         let gauge = Gauge::<i64>::default();
@@ -151,35 +170,11 @@ fn render(status: &Status, held: &Budget, (cache, hot): &Faces) -> String {
         }
         registry.register(name, help, family);
     }
-    if let Some((store, shared)) = cache {
-        crate::cache::register_metrics(&mut registry, store, shared);
-    }
-    if let Some(hot) = hot.get() {
-        register_hot(&mut registry, &hot.counts());
-    }
+    let roles = roles.lock().expect("no holder of this lock panics");
+    roles.iter().for_each(|metrics| metrics(&mut registry));
     let mut text = String::new();
     match encode(&mut text, &registry) {
         Ok(()) => text,
         Err(_) => "# EOF\n".to_owned(),
-    }
-}
-
-fn register_hot(registry: &mut Registry, counts: &HotCounts) {
-    for (name, help, count) in [
-        ("blob_cache_hits", "Gets of objects served from memory", counts.hits),
-        ("blob_cache_misses", "Gets of objects that could have been", counts.misses),
-        ("blob_cache_admitted", "Objects that were kept in memory", counts.admitted),
-    ] {
-        let counter = Counter::<u64, AtomicU64>::default();
-        counter.inc_by(count);
-        registry.register(name, help, counter);
-    }
-    for (name, help, level) in [
-        ("blob_cache_bytes", "Memory of objects", counts.bytes),
-        ("blob_cache_objects", "Objects in memory", counts.objects),
-    ] {
-        let gauge = Gauge::<i64>::default();
-        gauge.set(level as i64);
-        registry.register(name, help, gauge);
     }
 }

@@ -19,6 +19,7 @@ mod node;
 mod output;
 mod rebuild;
 mod recovery;
+mod roles;
 mod route;
 mod s3;
 mod secrets;

@@ -1,36 +1,37 @@
 //! S3 as part of a node: opens the blob face, serves the port, keeps house; and the commands that
 //! ask administrators' things of it.
 
-use crate::config::Config;
+use crate::roles::{Announcement, Context, Metrics, Role};
 use holdfast_base::{Error, Result};
 use holdfast_blob::{BLOBS_TOPIC, Blobs, BlobsOptions, Housekeeping, Prober};
-use holdfast_env::Secret;
 use holdfast_env::tasks::{self, Stop, Task};
-use holdfast_node::Node;
-use holdfast_s3::{Credentials, Hot, Lifecycle, Limits, Server};
-use std::path::Path;
+use holdfast_s3::{Credentials, HotCounts, Lifecycle, Limits, Server};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+use serde_json::json;
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 /// Time between two rounds of the blobs' housekeeping.
 const KEEP: Duration = Duration::from_secs(1);
 
-/// The running face.
-pub struct S3 {
+struct S3Role {
     blobs: Arc<Blobs>,
     server: Server,
-    pub credentials: Credentials,
+    credentials: Credentials,
+    /// The credentials' file.
+    file: PathBuf,
+    keeper: Task,
+    stop: Stop,
 }
 
 /// Nothing if it is switched off, or if its view cannot be opened: that ends no node, which says
 /// why and serves what its other views hold.
-pub fn start(
-    config: &Config,
-    data: &Path,
-    node: &Arc<Node>,
-    secret: &Secret,
-    limits: Limits,
-) -> Result<Option<S3>> {
+pub fn start(context: &Context<'_>) -> Result<Option<Box<dyn Role>>> {
+    let Context { data, config, node, secret, .. } = *context;
     let Some(address) = config.address(config.s3_port) else { return Ok(None) };
     let doing = |e: Error| e.context("start S3 (`s3_port`, 0 for none)");
     let (cache_bytes, class) = (config.s3_cache_bytes(), config.s3_class());
@@ -53,47 +54,80 @@ pub fn start(
             return Ok(None);
         }
     };
-    let limits = Limits { hot_bytes: config.s3_hot_bytes(), ..limits };
+    let limits = Limits {
+        hot_bytes: config.s3_hot_bytes(),
+        connections: context.places.s3,
+        budget: context.budget.clone(),
+        ..Limits::default()
+    };
     let server = Server::start(address, blobs.clone(), limits).map_err(doing)?;
-    Ok(Some(S3 { blobs, server, credentials }))
+    let stop = Stop::new();
+    let keeper = keep_house(&blobs, stop.clone())?;
+    let file = data.join(holdfast_s3::CREDENTIALS_FILE);
+    Ok(Some(Box::new(S3Role { blobs, server, credentials, file, keeper, stop })))
 }
 
-impl S3 {
-    pub fn keep_house(&self, stop: &Stop) -> Result<Task> {
-        let mut housekeeping = Housekeeping::new(&self.blobs);
-        let mut lifecycle = Lifecycle::new(&self.blobs);
-        let mut prober = Prober::new(&self.blobs);
-        let (clock, stop) = (self.blobs.node().machine.clock.clone(), stop.clone());
-        tasks::spawn("blob-keeper", move || {
-            while !stop.sleep_until_stop(KEEP) {
-                housekeeping.step(clock.monotonic_ns());
-                lifecycle.step(clock.monotonic_ns());
-                prober.step(clock.monotonic_ns());
-            }
-        })
-    }
+fn keep_house(blobs: &Arc<Blobs>, stop: Stop) -> Result<Task> {
+    let mut housekeeping = Housekeeping::new(blobs);
+    let mut lifecycle = Lifecycle::new(blobs);
+    let mut prober = Prober::new(blobs);
+    let clock = blobs.node().machine.clock.clone();
+    tasks::spawn("blob-keeper", move || {
+        while !stop.sleep_until_stop(KEEP) {
+            housekeeping.step(clock.monotonic_ns());
+            lifecycle.step(clock.monotonic_ns());
+            prober.step(clock.monotonic_ns());
+        }
+    })
+}
 
-    pub fn hot(&self) -> &Arc<Hot> {
-        self.server.hot()
-    }
-
-    /// For whoever has the AWS command line.
-    pub fn lines_to_try(&self, data: &Path) -> String {
-        let endpoint = &self.credentials.endpoint;
-        let file = data.join(holdfast_s3::CREDENTIALS_FILE);
-        let file = file.display();
-        // The keys stay in their file: what is printed here ends in logs.
-        format!(
-            "  export AWS_REGION={} AWS_ACCESS_KEY_ID=$(jq -r .access_key {file}) AWS_SECRET_ACCESS_KEY=$(jq -r .secret_key {file})\n  \
-             aws --endpoint-url {endpoint} s3 mb s3://photos\n  \
-             aws --endpoint-url {endpoint} s3 cp README.md s3://photos/readme\n",
+impl Role for S3Role {
+    fn announce(&self, said: &mut Announcement) {
+        let (endpoint, file) = (&self.credentials.endpoint, self.file.display());
+        said.listens("S3", endpoint.as_str());
+        said.listens("", format!("keys in {file}"));
+        said.fields.insert("s3".into(), json!(endpoint));
+        // For whoever has the AWS command line. The keys stay in their file: what is printed here
+        // ends in logs.
+        said.others.push(format!(
+            "export AWS_REGION={} AWS_ACCESS_KEY_ID=$(jq -r .access_key {file}) AWS_SECRET_ACCESS_KEY=$(jq -r .secret_key {file})",
             holdfast_s3::REGION
-        )
+        ));
+        said.others.push(format!("aws --endpoint-url {endpoint} s3 mb s3://photos"));
+        said.others
+            .push(format!("aws --endpoint-url {endpoint} s3 cp README.md s3://photos/readme"));
+    }
+
+    fn metrics(&self) -> Option<Metrics> {
+        let hot = self.server.hot().clone();
+        Some(Box::new(move |registry| register_hot(registry, &hot.counts())))
     }
 
     /// Ends serving, then applying; writes the index out.
-    pub fn end(self) -> Result<()> {
+    fn end(self: Box<Self>) -> Result<()> {
+        self.stop.request();
+        self.keeper.join();
         drop(self.server);
         self.blobs.end()
+    }
+}
+
+fn register_hot(registry: &mut Registry, counts: &HotCounts) {
+    for (name, help, count) in [
+        ("blob_cache_hits", "Gets of objects served from memory", counts.hits),
+        ("blob_cache_misses", "Gets of objects that could have been", counts.misses),
+        ("blob_cache_admitted", "Objects that were kept in memory", counts.admitted),
+    ] {
+        let counter = Counter::<u64, AtomicU64>::default();
+        counter.inc_by(count);
+        registry.register(name, help, counter);
+    }
+    for (name, help, level) in [
+        ("blob_cache_bytes", "Memory of objects", counts.bytes),
+        ("blob_cache_objects", "Objects in memory", counts.objects),
+    ] {
+        let gauge = Gauge::<i64>::default();
+        gauge.set(level as i64);
+        registry.register(name, help, gauge);
     }
 }

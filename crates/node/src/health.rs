@@ -21,7 +21,15 @@ impl Condition {
     }
 }
 
+/// Tells what is wrong with something that the node runs, whenever it is asked.
+pub type Watch = Box<dyn Fn() -> Vec<Condition> + Send + Sync>;
+
 impl Node {
+    /// Its conditions are the node's, too, from now on.
+    pub fn watch(&self, watch: Watch) {
+        self.watches.lock().expect("no holder of this lock panics").push(watch);
+    }
+
     pub fn conditions(&self) -> Vec<Condition> {
         let stopped = self.stopped_views().into_iter();
         let mut all: Vec<Condition> = stopped.map(|why| Condition::new("view", why)).collect();
@@ -41,6 +49,8 @@ impl Node {
         {
             all.push(Condition::new("space", e.message));
         }
+        let watches = self.watches.lock().expect("no holder of this lock panics");
+        all.extend(watches.iter().flat_map(|watch| watch()));
         all
     }
 

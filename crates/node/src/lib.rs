@@ -25,7 +25,7 @@ mod work;
 
 pub use chunks::Source;
 pub use cuts::Cuts;
-pub use health::Condition;
+pub use health::{Condition, Watch};
 pub use identity::Identity;
 pub use keeper::{Keeper, KeeperOptions};
 pub use leader::Leader;
@@ -108,6 +108,8 @@ pub struct Node {
     findings: Mutex<Vec<String>>,
     /// Views that faces of this node keep and that have stopped, and why.
     faces_stopped: Mutex<BTreeMap<&'static str, String>>,
+    /// What else is asked for its health.
+    watches: Mutex<Vec<Watch>>,
     /// What scrubbing has read and found, a store.
     scrubbed: Mutex<BTreeMap<StoreId, Scrubbed>>,
     growth: Mutex<BTreeMap<StoreId, Growth>>,

@@ -215,6 +215,7 @@ impl Node {
             rewriting: Mutex::default(),
             findings: Mutex::new(findings),
             faces_stopped: Mutex::default(),
+            watches: Mutex::default(),
             scrubbed: Mutex::default(),
             growth: Mutex::default(),
             heard_log_ns: AtomicU64::new(0),

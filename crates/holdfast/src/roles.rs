@@ -1,0 +1,157 @@
+//! What a node runs beside its views: ports, and threads with rounds of their own. Each is a value
+//! that starts, says where it listens, watches its health and ends; [`ROLES`] lists them, and `up`
+//! starts each in turn. Decides nothing about data; to add one is a file here and a line there.
+
+mod cache;
+mod housekeeping;
+mod native;
+
+use crate::config::Config;
+use crate::{http, s3};
+use holdfast_base::{Error, Result};
+use holdfast_env::{Budget, Secret, local};
+use holdfast_node::{Node, Watch};
+use holdfast_server::Native;
+use prometheus_client::registry::Registry;
+use serde_json::{Map, Value};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+/// Starts one; nothing where the settings switch it off.
+type Start = fn(&Context<'_>) -> Result<Option<Box<dyn Role>>>;
+
+/// In the order in which they start, and end. S3 is last: its view may have to be folded anew, and
+/// the node serves and beats meanwhile.
+pub const ROLES: &[Start] = &[
+    native::start,
+    cache::start,
+    http::start,
+    housekeeping::keeper,
+    housekeeping::member,
+    s3::start,
+];
+
+/// Registers what is counted now.
+pub type Metrics = Box<dyn Fn(&mut Registry) + Send + Sync>;
+
+/// Something that a node runs.
+pub trait Role {
+    /// Where it listens and what to try, for whoever started the node.
+    fn announce(&self, said: &mut Announcement) {
+        let _ = said;
+    }
+
+    /// What tells its health from now on, for `/health`, `status` and `doctor`.
+    fn health(&self) -> Option<Watch> {
+        None
+    }
+
+    fn metrics(&self) -> Option<Metrics> {
+        None
+    }
+
+    /// Ends it in order; those that started before it have ended.
+    fn end(self: Box<Self>) -> Result<()>;
+}
+
+/// What roles are started with.
+pub struct Context<'a> {
+    pub data: &'a Path,
+    pub config: &'a Config,
+    pub node: &'a Arc<Node>,
+    pub native: &'a Arc<Native>,
+    pub secret: &'a Secret,
+    /// What this process may hold for its clients.
+    pub budget: &'a Arc<Budget>,
+    pub places: &'a Places,
+    /// What the roles that have started count.
+    pub metrics: &'a Arc<Mutex<Vec<Metrics>>>,
+}
+
+/// The roles that run.
+#[derive(Default)]
+pub struct Running(Vec<Box<dyn Role>>);
+
+impl Running {
+    /// Starts all that the settings ask for. When one cannot start, those that did are ended.
+    pub fn start(context: &Context<'_>) -> Result<Running> {
+        let mut running = Running::default();
+        for start in ROLES {
+            match start(context) {
+                Ok(Some(role)) => running.add(context, role),
+                Ok(None) => {}
+                Err(e) => {
+                    let _ = running.end();
+                    return Err(e);
+                }
+            }
+        }
+        Ok(running)
+    }
+
+    fn add(&mut self, context: &Context<'_>, role: Box<dyn Role>) {
+        if let Some(watch) = role.health() {
+            context.node.watch(watch);
+        }
+        if let Some(metrics) = role.metrics() {
+            context.metrics.lock().expect("no holder of this lock panics").push(metrics);
+        }
+        self.0.push(role);
+    }
+
+    pub fn announce(&self) -> Announcement {
+        let mut said = Announcement::default();
+        self.0.iter().for_each(|role| role.announce(&mut said));
+        said
+    }
+
+    /// Ends all of them, also when one of them cannot end in order; the first reason is answered.
+    pub fn end(self) -> Result<()> {
+        self.0.into_iter().map(|role| role.end()).fold(Ok(()), Result::and)
+    }
+}
+
+/// What is said once a node is ready.
+#[derive(Default)]
+pub struct Announcement {
+    pub listens: Vec<(&'static str, String)>,
+    /// Commands, without what calls this program.
+    pub tries: Vec<String>,
+    /// Commands of other programs.
+    pub others: Vec<String>,
+    /// For programs.
+    pub fields: Map<String, Value>,
+}
+
+impl Announcement {
+    pub fn listens(&mut self, what: &'static str, place: impl Into<String>) {
+        self.listens.push((what, place.into()));
+    }
+}
+
+/// Connections that each port may have.
+pub struct Places {
+    pub native: usize,
+    pub s3: usize,
+    pub cache: usize,
+    pub http: usize,
+}
+
+impl Places {
+    /// What each wants, or its share of the descriptors that this process gets: what files need is
+    /// left to them, so that connections cannot end writes.
+    pub fn of_ports() -> Result<Places> {
+        let limit = local::raise_descriptors(local::DESCRIPTORS_WANTED).map_err(|e| {
+            Error::from(e).context("ask how many descriptors this process may have")
+        })?;
+        let cache = holdfast_cache::Settings::default().connections_max;
+        let wanted = [
+            holdfast_env::net::CONNECTIONS_MAX,
+            holdfast_s3::CONNECTIONS_MAX,
+            cache,
+            http::CONNECTIONS_MAX,
+        ];
+        let shares = local::share_descriptors(limit, &wanted);
+        Ok(Places { native: shares[0], s3: shares[1], cache: shares[2], http: shares[3] })
+    }
+}

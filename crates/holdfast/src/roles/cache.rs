@@ -1,0 +1,42 @@
+//! The cache, on memcached's port.
+
+use super::{Announcement, Context, Metrics, Role};
+use holdfast_base::Result;
+use holdfast_cache::{Server, Settings};
+use holdfast_env::RealRng;
+use serde_json::json;
+
+struct CacheRole(Server);
+
+pub fn start(context: &Context<'_>) -> Result<Option<Box<dyn Role>>> {
+    let (config, machine) = (context.config, &context.node.machine);
+    let Some(address) = config.address(config.cache_port) else { return Ok(None) };
+    let settings = Settings {
+        tcp: vec![address],
+        memory_bytes: config.cache_bytes() as usize,
+        connections_max: context.places.cache,
+        threads: std::thread::available_parallelism().map_or(1, |cores| cores.get().min(4)),
+        ..Settings::default()
+    };
+    let server = Server::start(settings, machine.clock.clone(), &RealRng, &machine.disk)
+        .map_err(|e| e.context("start the cache (`cache_port`, 0 for none)"))?;
+    Ok(Some(Box::new(CacheRole(server))))
+}
+
+impl Role for CacheRole {
+    fn announce(&self, said: &mut Announcement) {
+        let Some(address) = self.0.tcp_addresses().first() else { return };
+        said.listens("cache (memcached)", format!("{address}, open to every user of this machine"));
+        said.fields.insert("cache".into(), json!(address.to_string()));
+    }
+
+    fn metrics(&self) -> Option<Metrics> {
+        let (store, shared) = (self.0.store.clone(), self.0.shared.clone());
+        Some(Box::new(move |registry| crate::cache::register_metrics(registry, &store, &shared)))
+    }
+
+    fn end(self: Box<Self>) -> Result<()> {
+        drop(self.0);
+        Ok(())
+    }
+}

@@ -1,0 +1,128 @@
+//! The threads without a port: the keeper, which scrubs, compacts and repairs, and the member,
+//! which gives signs of life and leads.
+
+use super::{Context, Role};
+use holdfast_base::Result;
+use holdfast_cluster::liveness::LivenessOptions;
+use holdfast_env::tasks::{self, Stop, Task};
+use holdfast_env::{Clock, local};
+use holdfast_node::{Condition, Keeper, KeeperOptions, Member, MemberOptions, Watch};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Time between two rounds of housekeeping.
+const KEEP: Duration = Duration::from_secs(1);
+/// Time between two rounds of a member of a cluster: several a beat.
+const MEMBER: Duration = Duration::from_millis(40);
+
+/// A round that takes longer is stuck: the longest ones copy or read a chunk.
+const ROUND_MAX: Duration = Duration::from_secs(300);
+
+struct Rounds {
+    name: &'static str,
+    task: Task,
+    stop: Stop,
+    clock: Arc<dyn Clock>,
+    /// When the round that is under way began; 0 between two.
+    began_ns: Arc<AtomicU64>,
+}
+
+impl Role for Rounds {
+    fn health(&self) -> Option<Watch> {
+        let (name, clock, began_ns) = (self.name, self.clock.clone(), self.began_ns.clone());
+        Some(Box::new(move || {
+            let began_ns = began_ns.load(Ordering::Relaxed);
+            stuck(name, began_ns, clock.monotonic_ns()).into_iter().collect()
+        }))
+    }
+
+    fn end(self: Box<Self>) -> Result<()> {
+        self.stop.request();
+        self.task.join();
+        Ok(())
+    }
+}
+
+fn stuck(name: &str, began_ns: u64, now_ns: u64) -> Option<Condition> {
+    let taken = Duration::from_nanos(now_ns.saturating_sub(began_ns));
+    (began_ns != 0 && taken > ROUND_MAX).then(|| {
+        let sentence = format!(
+            "the thread `{name}` has been in one round for {} s: look at the disks that it works \
+             on, and at the network; a restart ends it",
+            taken.as_secs()
+        );
+        Condition::new("thread", sentence)
+    })
+}
+
+/// Calls `round` with the time until it is ended, with a rest before each call.
+fn rounds(
+    context: &Context<'_>,
+    (name, rest): (&'static str, Duration),
+    mut round: impl FnMut(u64) + Send + 'static,
+) -> Result<Option<Box<dyn Role>>> {
+    let (stop, began_ns) = (Stop::new(), Arc::new(AtomicU64::new(0)));
+    let clock = context.node.machine.clock.clone();
+    let own = (stop.clone(), began_ns.clone(), clock.clone());
+    let task = tasks::spawn(name, move || {
+        let (stop, began_ns, clock) = own;
+        while !stop.sleep_until_stop(rest) {
+            let now_ns = clock.monotonic_ns();
+            began_ns.store(now_ns, Ordering::Relaxed);
+            round(now_ns);
+            began_ns.store(0, Ordering::Relaxed);
+        }
+    })?;
+    Ok(Some(Box::new(Rounds { name, task, stop, clock, began_ns })))
+}
+
+pub fn keeper(context: &Context<'_>) -> Result<Option<Box<dyn Role>>> {
+    let Context { config, node, .. } = *context;
+    let mut keeper = Keeper::new(
+        node.clone(),
+        KeeperOptions {
+            scrub_bytes_per_second: config.scrub_bytes(),
+            grace_ms: config.grace_ms,
+            unclosed_idle_ms: config.unclosed_hours.saturating_mul(3_600_000),
+            ..KeeperOptions::default()
+        },
+    );
+    let budget = context.budget.clone();
+    rounds(context, ("keeper", KEEP), move |now_ns| {
+        keeper.step(now_ns);
+        if budget.fell() {
+            local::give_memory_back();
+        }
+    })
+}
+
+/// A node that may not be itself any more ends at once, so that nobody is answered by it.
+pub fn member(context: &Context<'_>) -> Result<Option<Box<dyn Role>>> {
+    let node = context.node.clone();
+    let liveness = LivenessOptions { lost_ms: context.config.lost_ms };
+    let mut member = Member::new(node.clone(), MemberOptions { liveness });
+    rounds(context, ("member", MEMBER), move |now_ns| {
+        if let Err(e) = member.step(now_ns) {
+            eprintln!("holdfast: {e}");
+            std::process::exit(1);
+        }
+        if let Err(e) = node.leader.step(&node, now_ns) {
+            node.find(format!("lead the cluster: {e}"));
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_round_that_does_not_end_is_told_and_one_that_rests_is_not() {
+        let second = 1_000_000_000;
+        assert_eq!(stuck("keeper", 0, 1_000_000 * second), None);
+        assert_eq!(stuck("keeper", 5 * second, 305 * second), None);
+        let condition = stuck("keeper", 5 * second, 306 * second).unwrap();
+        assert!(condition.sentence.contains("`keeper`") && condition.sentence.contains("301 s"));
+    }
+}

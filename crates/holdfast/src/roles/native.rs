@@ -1,0 +1,74 @@
+//! The native protocol: over a Unix socket for who runs the node, over TCP for who has its secret.
+
+use super::{Announcement, Context, Role};
+use crate::config::{Config, SOCKET};
+use crate::secrets;
+use holdfast_base::Result;
+use holdfast_env::net::{Server, ServerConfig};
+use holdfast_server::Native;
+use serde_json::json;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+struct NativeRole {
+    server: Server,
+    native: Arc<Native>,
+    data: PathBuf,
+    tcp: Option<SocketAddr>,
+}
+
+pub fn start(context: &Context<'_>) -> Result<Option<Box<dyn Role>>> {
+    let Context { config, data, native, .. } = *context;
+    let machine = &context.node.machine;
+    let tcp = config.address(config.native_port);
+    let server_config = ServerConfig {
+        tcp: tcp.into_iter().collect(),
+        unix: Some(data.join(SOCKET)),
+        reactors: reactors(config),
+        spin: config.spin,
+        meter: Some(machine.meter.clone()),
+        secret: Some(context.secret.clone()),
+        connections_max: context.places.native,
+        budget: context.budget.clone(),
+        ..ServerConfig::default()
+    };
+    let server = Server::start(server_config, native.clone(), machine.clock.clone())?;
+    Ok(Some(Box::new(NativeRole { server, native: native.clone(), data: data.to_owned(), tcp })))
+}
+
+/// One thread a core, at most four; a polling one has a core to itself.
+fn reactors(config: &Config) -> usize {
+    match config.reactors {
+        0 if config.spin => 1,
+        0 => std::thread::available_parallelism().map_or(1, |cores| cores.get().min(4)),
+        n => n,
+    }
+}
+
+impl Role for NativeRole {
+    fn announce(&self, said: &mut Announcement) {
+        let socket = self.data.join(SOCKET).display().to_string();
+        said.listens("native protocol", socket.as_str());
+        if let Some(tcp) = self.tcp {
+            let secret = self.data.join(secrets::FILE);
+            said.listens("", format!("{tcp} for who has {}", secret.display()));
+        }
+        let server = match self.data == Path::new("data") {
+            true => String::new(),
+            false => format!(" --server unix:{socket}"),
+        };
+        for line in ["fs put README.md /readme", "fs ls -l /", "fs cat /readme"] {
+            said.tries.push(format!("{server} {line}"));
+        }
+        said.fields.insert("socket".into(), json!(socket));
+        said.fields.insert("native".into(), json!(self.tcp.map(|tcp| tcp.to_string())));
+    }
+
+    fn end(self: Box<Self>) -> Result<()> {
+        // Other nodes' reads of the log wait for entries that come no more.
+        self.native.release_peers();
+        self.server.shutdown();
+        Ok(())
+    }
+}
