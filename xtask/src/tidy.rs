@@ -20,7 +20,7 @@ const LINES_MAX: usize = 1000;
 /// says `#![deny(unsafe_code)]` at its root, and `#[allow]`s it in the listed module alone.
 const UNSAFE_ALLOWED: &[&str] = &[
     "crates/env/",
-    "crates/cluster/src/namespace/prefetch.rs",
+    "crates/cluster/src/names/prefetch.rs",
     "crates/sort/src/kernel/stream.rs",
     // An allocator that counts.
     "crates/cluster/tests/memory.rs",
@@ -102,6 +102,7 @@ fn check_source(file: &str, text: &str) -> Vec<Finding> {
     let code = source::blank_text(text);
     let mut findings = source::leftovers(file, &code);
     findings.extend(source::sleeping_tests(file, &code));
+    findings.extend(source::rooms_apart(file, &code));
     if !listed(UNSAFE_ALLOWED, file) {
         findings.extend(source::unsafe_code(file, &code));
     }

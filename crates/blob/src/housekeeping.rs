@@ -134,7 +134,7 @@ impl Housekeeping {
         let _alone = blobs.compacting.lock().expect("no holder of this lock panics");
         let id = chunk.chunk;
         // Whoever held the lock before may have freed it.
-        if node.namespace.read(|view, _| view.chunk(id).is_none())? {
+        if node.read_chunks(|view, _| view.get(id).is_none())? {
             return Ok(());
         }
         blobs.propose_and_wait(&Command::CloseChunk { chunk: id })?;
@@ -144,7 +144,7 @@ impl Housekeeping {
         if !live.is_empty() {
             return node.rewrite(id, &live);
         }
-        if node.namespace.read(|view, _| view.chunk(id).is_some())? {
+        if node.read_chunks(|view, _| view.get(id).is_some())? {
             let free = holdfast_cluster::Command::FreeChunk { chunk: id };
             node.propose_and_wait(free, Durability::Durable)?;
         }

@@ -80,8 +80,8 @@ impl Prober {
         let node = &self.blobs.node;
         let mut sample = BTreeMap::new();
         for extent in found {
-            let replicas = node.namespace.read(|view, _| {
-                view.chunk(extent.pointer.chunk).map(|known| known.replicas.clone())
+            let replicas = node.read_chunks(|view, _| {
+                view.get(extent.pointer.chunk).map(|known| known.replicas.clone())
             })?;
             for store in replicas.unwrap_or_default() {
                 sample.entry(store).or_insert(extent);
@@ -121,8 +121,8 @@ impl Prober {
             return self.is_writable(store);
         }
         let lives = self.blobs.index.get(&rows::slot(extent.pointer))?.is_some();
-        let held = self.blobs.node.namespace.read(|view, _| {
-            view.chunk(extent.pointer.chunk).is_some_and(|known| known.replicas.contains(&store))
+        let held = self.blobs.node.read_chunks(|view, _| {
+            view.get(extent.pointer.chunk).is_some_and(|known| known.replicas.contains(&store))
         })?;
         Ok(lives && held)
     }

@@ -5,7 +5,7 @@
 //! happened to answer. What is lost with its stores is computed anew from the generation before.
 
 use crate::Command;
-use crate::namespace::{Chunk, ChunkState};
+use crate::chunks::{Chunk, ChunkState};
 use holdfast_base::ids::{ChunkId, Generation, Slot, StoreId};
 use holdfast_base::{Error, Kind, Result};
 use holdfast_env::planted;

@@ -6,21 +6,25 @@
 //! is rewritten ([`compaction`]). Never opens, sends or waits: the node does.
 #![deny(unsafe_code)]
 
+pub mod chunks;
 pub mod cluster;
 pub mod command;
 pub mod compaction;
 pub mod liveness;
+pub mod names;
 pub mod namespace;
 pub mod placement;
 pub mod repair;
 pub mod topics;
 mod views;
 
+pub use chunks::{Chunk, ChunkState, Chunks};
 pub use cluster::{
     ClusterCommand, ClusterOutcome, ClusterView, DATA_FORMAT_VERSION, FreeSpace, NodeState,
     StartedStore, StoreState,
 };
 pub use command::{BLOBS, ChunkKind, Command, Extent, Location, Outcome, REPLICAS_MAX, Remainder};
 pub use holdfast_base::node::{NodeKind, StorageClass};
-pub use namespace::{ChunkState, FileInfo, Namespace};
+pub use names::{FileInfo, Names};
+pub use namespace::Namespace;
 pub use topics::{BLOBS_TOPIC, CLUSTER_TOPIC, NAMESPACE_TOPIC};

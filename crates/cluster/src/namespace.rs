@@ -3,39 +3,22 @@
 //! takes any command, reads no clock, setting or randomness, and refuses whole or applies whole.
 //! The log's runtime calls `apply`, `snapshot` and `restore`; the file face calls the reads.
 
-mod arena;
-mod children;
-mod chunks;
-mod files;
-mod nodes;
-mod prefetch;
 mod read;
-mod replicas;
-mod restore;
 mod snapshot;
-mod space;
-mod table;
-mod tree;
 
 #[cfg(test)]
 mod tests;
 
-pub use chunks::{Chunk, ChunkState, Dropped, OldGeneration};
-pub use read::{Entry, FileInfo, Page, Totals, UnclosedInfo, Usage};
-pub use replicas::ShortChunk;
-pub(crate) use restore::checked_body;
+pub(crate) use snapshot::{VERSION_BEFORE_COPIES, checked_body, ensure};
 
-use crate::command::REPLICAS_MAX;
-use crate::{Command, Extent, NodeKind, Outcome, Remainder, StorageClass};
-use children::Families;
-use chunks::Chunks;
-use holdfast_base::ids::{ChunkId, Generation, Index};
+use crate::chunks::Chunks;
+use crate::command::{BLOBS, REPLICAS_MAX};
+use crate::names::Names;
+use crate::{ChunkKind, Command, Outcome};
+use holdfast_base::ids::{ChunkId, Durability, FileId, Index, NodeId, StoreId, Tier};
 use holdfast_base::{Error, Result};
 use holdfast_env::trial::Knob;
-use nodes::{Nodes, ROOT};
-use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
-use table::Table;
 
 /// Nodes that one `Reclaim`, and freed things that one `Release`, may touch: what keeps an entry's
 /// work, and so the pause of all other requests, to milliseconds. Larger budgets mean this one.
@@ -44,56 +27,14 @@ pub static STEPS_MAX: Knob = Knob::new("namespace.steps", 1 << 14, &[1, 2, 3]);
 /// Permission bits, with set-user-id, set-group-id and sticky.
 pub const MODE_MAX: u16 = 0o7777;
 
+/// Names and chunks of one shard: one fold, so that an entry that names bytes counts them, too.
 pub struct Namespace {
-    shard: u16,
-    nodes: Nodes,
-    /// (parent, name) to node, for every named node.
-    table: Table,
-    families: Families,
-    /// Of the files whose bytes are a list, by node.
-    extents: BTreeMap<u32, FileExtents>,
-    unclosed: BTreeMap<u32, Unclosed>,
-    /// Roots of deleted subtrees; the last one is reclaimed first.
-    detached: Vec<u32>,
+    names: Names,
     chunks: Chunks,
-    /// Counter of the next chunk id.
-    chunk_next: u64,
-    /// What was freed and may still be read, oldest first.
-    freed: VecDeque<Freed>,
-    totals: Totals,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct FileExtents {
-    size: u64,
-    extents: Vec<Extent>,
-    remainder: Option<Remainder>,
-}
-
-/// A file that was begun.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Unclosed {
-    path: String,
-    /// Those it owns; found again from the chunks' owners.
-    chunks: Vec<ChunkId>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Freed {
-    /// Of the entry that freed it.
-    index: Index,
-    what: FreedThing,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum FreedThing {
-    Slot { chunk: ChunkId, slot: u32, bytes: u32 },
-    Chunk { chunk: ChunkId },
-    Generation { chunk: ChunkId, generation: Generation },
 }
 
 /// A path in a message: shortened and without control characters.
-struct Shown<'a>(&'a str);
+pub(crate) struct Shown<'a>(pub &'a str);
 
 impl fmt::Display for Shown<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -114,32 +55,11 @@ impl Default for Namespace {
 impl Namespace {
     /// The empty namespace of a shard: a root directory of the default class.
     pub fn new(shard: u16) -> Namespace {
-        let mut ns = Namespace::hollow(shard);
-        let root = ns.nodes.make(NodeKind::Directory, 0o755, 0, StorageClass::DEFAULT);
-        assert_eq!(root, ROOT);
-        ns.count(root, true);
-        ns
-    }
-
-    /// Without even a root, to be filled by a restore.
-    fn hollow(shard: u16) -> Namespace {
-        Namespace {
-            shard,
-            nodes: Nodes::new(),
-            table: Table::new(),
-            families: Families::default(),
-            extents: BTreeMap::new(),
-            unclosed: BTreeMap::new(),
-            detached: Vec::new(),
-            chunks: Chunks::default(),
-            chunk_next: 1,
-            freed: VecDeque::new(),
-            totals: Totals::default(),
-        }
+        Namespace { names: Names::new(), chunks: Chunks::new(shard) }
     }
 
     pub fn shard(&self) -> u16 {
-        self.shard
+        self.chunks.shard()
     }
 
     /// Decodes and applies an entry. `Unsupported` means that the view must stop before this
@@ -150,55 +70,101 @@ impl Namespace {
 
     /// Applies a command whole, or refuses it and changes nothing.
     pub fn apply(&mut self, index: Index, command: &Command) -> Result<Outcome> {
+        let (names, chunks) = (&mut self.names, &mut self.chunks);
         let result = match command {
-            Command::MakeDir { .. } => self.make_dir(command),
-            Command::Put { .. } => self.put(index, command),
-            Command::Symlink { path, target, mtime } => self.symlink(path, target, *mtime),
-            Command::Begin { path, class, mode, mtime } => self.begin(path, *class, *mode, *mtime),
+            Command::MakeDir { .. } => names.make_dir(chunks, command),
+            Command::Put { .. } => names.put(chunks, index, command),
+            Command::Symlink { path, target, mtime } => names.symlink(chunks, path, target, *mtime),
+            Command::Begin { path, class, mode, mtime } => names.begin(path, *class, *mode, *mtime),
             Command::AllocateChunk { kind, owner, node, replicas, tier, durability } => {
                 let copies = replicas.len().min(REPLICAS_MAX) as u8;
-                self.allocate(*kind, *owner, *node, replicas, copies, (*tier, *durability))
+                self.allocate((*kind, *owner), *node, replicas, copies, (*tier, *durability))
             }
             Command::AllocateCopies { kind, owner, node, replicas, copies, tier, durability } => {
-                self.allocate(*kind, *owner, *node, replicas, *copies, (*tier, *durability))
+                self.allocate((*kind, *owner), *node, replicas, *copies, (*tier, *durability))
             }
-            Command::Close { .. } => self.close(index, command),
-            Command::Abandon { file } => self.abandon(index, *file),
-            Command::Salvage { file, path, extents } => self.salvage(index, *file, path, extents),
+            Command::Close { .. } => names.close(chunks, index, command),
+            Command::Abandon { file } => names.abandon(chunks, index, *file),
+            Command::Salvage { file, path, extents } => {
+                names.salvage(chunks, index, *file, path, extents)
+            }
             Command::SealChunk { chunk, length, replicas } => {
-                self.seal_chunk(*chunk, *length, replicas)
+                chunks.seal_chunk(*chunk, *length, replicas)
             }
-            Command::Rename { from, to, replace } => self.rename(index, from, to, *replace),
-            Command::Delete { path, recursive } => self.delete(index, path, *recursive),
-            Command::Reclaim { budget } => Ok(self.reclaim(index, *budget)),
+            Command::Rename { from, to, replace } => {
+                names.rename(chunks, index, from, to, *replace)
+            }
+            Command::Delete { path, recursive } => names.delete(chunks, index, path, *recursive),
+            Command::Reclaim { budget } => Ok(names.reclaim(chunks, index, *budget)),
             Command::SetAttributes { path, mode, mtime, metadata } => {
-                self.set_attributes(path, *mode, *mtime, metadata.as_deref())
+                names.set_attributes(path, *mode, *mtime, metadata.as_deref())
             }
-            Command::SetClass { path, class } => self.set_class(path, *class),
-            Command::CloseChunk { chunk } => self.close_chunk(*chunk),
+            Command::SetClass { path, class } => names.set_class(path, *class),
+            Command::CloseChunk { chunk } => chunks.close_chunk(*chunk),
             Command::SwitchGeneration { chunk, generation, length, digest } => {
-                self.switch_generation(index, *chunk, *generation, *length, *digest, None)
+                chunks.switch_generation(index, *chunk, *generation, *length, *digest, None)
             }
             Command::SwitchReplicas { chunk, generation, length, digest, replicas } => {
                 let replicas = Some(replicas.as_slice());
-                self.switch_generation(index, *chunk, *generation, *length, *digest, replicas)
+                chunks.switch_generation(index, *chunk, *generation, *length, *digest, replicas)
             }
             Command::AddReplica { chunk, generation, store } => {
-                self.add_replica(*chunk, *generation, *store)
+                chunks.add_replica(*chunk, *generation, *store)
             }
             Command::DropReplica { chunk, generation, store, lost } => {
-                self.drop_replica(*chunk, *generation, *store, *lost)
+                chunks.drop_replica(*chunk, *generation, *store, *lost)
             }
             Command::Unlink { chunk, generation, store } => {
-                self.unlink_replica(*chunk, *generation, *store)
+                chunks.unlink_replica(*chunk, *generation, *store)
             }
-            Command::RaiseCopies { chunks, copies } => self.raise_copies(chunks, *copies),
-            Command::Release { before, budget } => Ok(self.release(*before, *budget)),
-            Command::FreeChunk { chunk } => self.free_face_chunk(*chunk),
-            Command::Rewrite { .. } => self.rewrite(index, command),
+            Command::RaiseCopies { chunks: listed, copies } => chunks.raise_copies(listed, *copies),
+            Command::Release { before, budget } => Ok(chunks.release(*before, *budget)),
+            Command::FreeChunk { chunk } => chunks.free_face_chunk(*chunk),
+            Command::Rewrite { .. } => chunks.rewrite(index, command),
             Command::AdoptChunk { .. } => self.adopt_chunk(command),
         };
         result.map_err(|e| e.context(Doing(command)))
+    }
+
+    /// A raw chunk is made for a file that is being written, which is told of it.
+    fn allocate(
+        &mut self,
+        (kind, owner): (ChunkKind, FileId),
+        node: NodeId,
+        replicas: &[StoreId],
+        copies: u8,
+        class: (Tier, Durability),
+    ) -> Result<Outcome> {
+        Chunks::check_new(replicas, copies)?;
+        let writer = self.writer(kind, owner)?;
+        let made = self.chunks.allocate((kind, owner), node, replicas, copies, class)?;
+        self.hand_over(writer, made)
+    }
+
+    fn adopt_chunk(&mut self, command: &Command) -> Result<Outcome> {
+        let Command::AdoptChunk { kind, owner, .. } = command else { return Err(misrouted()) };
+        self.chunks.check_adopted(command)?;
+        let writer = self.writer(*kind, *owner)?;
+        let made = self.chunks.adopt(command)?;
+        self.hand_over(writer, made)
+    }
+
+    /// The unclosed file that a raw chunk belongs to; of a packed one there is none.
+    fn writer(&self, kind: ChunkKind, owner: FileId) -> Result<Option<u32>> {
+        match kind {
+            ChunkKind::Raw => self.names.find_unclosed(owner).map(Some),
+            ChunkKind::Packed if owner != FileId(0) && owner != BLOBS => {
+                Err(Error::invalid("a packed chunk belongs to a node, not to a file"))
+            }
+            ChunkKind::Packed => Ok(None),
+        }
+    }
+
+    fn hand_over(&mut self, writer: Option<u32>, made: ChunkId) -> Result<Outcome> {
+        if let Some(writer) = writer {
+            self.names.give_chunk(writer, made);
+        }
+        Ok(Outcome::Chunk { chunk: made })
     }
 }
 
@@ -255,6 +221,6 @@ impl fmt::Display for Doing<'_> {
 }
 
 /// For commands that are handed on whole: a match that cannot fail said in one place.
-fn misrouted() -> Error {
+pub(crate) fn misrouted() -> Error {
     Error::bug("the command reached the wrong part of the namespace")
 }

@@ -90,14 +90,14 @@ struct Seen<'a> {
 
 impl Seen<'_> {
     fn chunk(&self, draw: &mut Draw<'_>) -> ChunkId {
-        let there: Vec<ChunkId> = self.ns.chunks().map(|chunk| chunk.id).take(8).collect();
+        let there: Vec<ChunkId> = self.ns.chunks().iter().map(|chunk| chunk.id).take(8).collect();
         let once = draw.known(self.chunks, ChunkId(u64::MAX));
         draw.known(&there, once)
     }
 
     /// The replicas that count, or some of them, or any stores.
     fn replicas(&self, draw: &mut Draw<'_>, chunk: ChunkId) -> Vec<StoreId> {
-        match (draw.below(8), self.ns.chunk(chunk)) {
+        match (draw.below(8), self.ns.chunks().get(chunk)) {
             (0, _) | (_, None) => draw.stores(),
             (1..4, Some(chunk)) => chunk.replicas.iter().skip(1).copied().collect(),
             (_, Some(chunk)) => chunk.replicas.clone(),
@@ -106,13 +106,13 @@ impl Seen<'_> {
 
     /// Replicas that count and are not among these.
     fn others(&self, chunk: ChunkId, these: &[StoreId]) -> Vec<StoreId> {
-        let all = self.ns.chunk(chunk).map_or(&[][..], |chunk| &chunk.replicas);
+        let all = self.ns.chunks().get(chunk).map_or(&[][..], |chunk| &chunk.replicas);
         all.iter().copied().filter(|store| !these.contains(store)).collect()
     }
 
     /// That of the chunk, mostly, plus `more`.
     fn generation(&self, draw: &mut Draw<'_>, chunk: ChunkId, more: u32) -> Generation {
-        let current = self.ns.chunk(chunk).map_or(0, |chunk| chunk.generation.0);
+        let current = self.ns.chunks().get(chunk).map_or(0, |chunk| chunk.generation.0);
         Generation(draw.known(&[current.saturating_add(more)], draw.clone().one(&[0, 1, u32::MAX])))
     }
 
@@ -132,7 +132,7 @@ impl Seen<'_> {
         let count = draw.one(&[0, 1, 1, 2]);
         let extent = |draw: &mut Draw<'_>| {
             let chunk = self.chunk(draw);
-            let length = self.ns.chunk(chunk).map_or(0, |chunk| chunk.length);
+            let length = self.ns.chunks().get(chunk).map_or(0, |chunk| chunk.length);
             Extent { chunk, length: draw.known(&[length], 7) }
         };
         (0..count).map(|_| extent(draw)).collect()
@@ -251,7 +251,7 @@ impl Seen<'_> {
                 }
             }
             25 | 26 => {
-                let may: Vec<_> = self.ns.unlinkable().take(4).collect();
+                let may: Vec<_> = self.ns.chunks().unlinkable().take(4).collect();
                 let chunk = self.chunk(draw);
                 let any = (chunk, self.generation(draw, chunk, 0), store);
                 let (chunk, generation, store) = draw.known(&may, any);
@@ -306,21 +306,21 @@ fn same(ns: &Namespace, other: &Namespace) {
     assert!(bytes_of(ns) == bytes_of(other), "one of them holds something else");
     assert_eq!(ns.totals(), other.totals());
     assert_eq!(ns.usage("/").unwrap(), other.usage("/").unwrap());
-    assert_eq!(ns.chunk_count(), other.chunk_count());
-    for (chunk, restored) in ns.chunks().zip(other.chunks()) {
+    assert_eq!(ns.chunks().count(), other.chunks().count());
+    for (chunk, restored) in ns.chunks().iter().zip(other.chunks().iter()) {
         assert_eq!(chunk, restored);
-        assert_eq!(ns.live_slots(chunk.id), other.live_slots(chunk.id));
+        assert_eq!(ns.chunks().live_slots(chunk.id), other.chunks().live_slots(chunk.id));
         assert_eq!(ns.files_of(chunk.id, 9), other.files_of(chunk.id, 9));
         for store in chunk.replicas.iter().copied() {
-            assert!(ns.chunks_on(store).any(|on| on.id == chunk.id));
+            assert!(ns.chunks().on(store).any(|on| on.id == chunk.id));
         }
     }
-    assert!(ns.unlinkable().eq(other.unlinkable()));
-    assert_eq!(ns.freed(), other.freed());
-    assert_eq!(ns.short_chunks(counts), other.short_chunks(counts));
+    assert!(ns.chunks().unlinkable().eq(other.chunks().unlinkable()));
+    assert_eq!(ns.chunks().freed(), other.chunks().freed());
+    assert_eq!(ns.chunks().short(counts), other.chunks().short(counts));
     let short: BTreeSet<ChunkId> =
-        ns.short_chunks(counts).iter().map(|short| short.chunk).collect();
-    let wanted = ns.chunks().filter(|chunk| {
+        ns.chunks().short(counts).iter().map(|short| short.chunk).collect();
+    let wanted = ns.chunks().iter().filter(|chunk| {
         let live = chunk.replicas.iter().filter(|store| counts(**store)).count();
         chunk.is_kept() && chunk.length > 0 && live < chunk.copies as usize
     });
@@ -356,7 +356,7 @@ impl Witness {
         let word = format!("{command:?}");
         let word = word.split(' ').next().unwrap_or_default();
         *self.accepted.entry(word.to_owned()).or_default() += 1;
-        let chunk_before = |id: ChunkId| before.chunk(id).unwrap();
+        let chunk_before = |id: ChunkId| before.chunks().get(id).unwrap();
         match command {
             Command::SealChunk { chunk, .. } => {
                 let Outcome::Sealed { length, .. } = outcome else { panic!("{outcome:?}") };
@@ -384,7 +384,7 @@ impl Witness {
             }
             Command::DropReplica { chunk, generation, lost, .. } => {
                 assert_eq!(chunk_before(*chunk).generation, *generation, "{command:?}");
-                let last = ns.chunk(*chunk).is_some_and(|chunk| chunk.replicas.is_empty());
+                let last = ns.chunks().get(*chunk).is_some_and(|chunk| chunk.replicas.is_empty());
                 let had = !chunk_before(*chunk).replicas.is_empty();
                 assert!(!(last && had) || *lost, "the last replica: {command:?}");
             }
@@ -396,7 +396,7 @@ impl Witness {
                 assert!(spare, "{command:?} of {was:?}");
             }
             Command::Release { before, budget } => {
-                let gone = self.freed.len() - ns.freed().0;
+                let gone = self.freed.len() - ns.chunks().freed().0;
                 assert!(gone <= *budget as usize);
                 for freed in self.freed.drain(..gone) {
                     assert!(freed < before.0, "freed by entry {freed}, released by {command:?}");
@@ -404,13 +404,13 @@ impl Witness {
             }
             _ => {}
         }
-        assert!(ns.freed().0 >= self.freed.len(), "something was released by {command:?}");
-        self.freed.resize(ns.freed().0, index);
-        assert_eq!(ns.freed().1, self.freed.front().map(|index| Index(*index)));
+        assert!(ns.chunks().freed().0 >= self.freed.len(), "something was released by {command:?}");
+        self.freed.resize(ns.chunks().freed().0, index);
+        assert_eq!(ns.chunks().freed().1, self.freed.front().map(|index| Index(*index)));
     }
 
     fn names(&mut self, pointer: Pointer, before: &Namespace) {
-        let state = before.chunk(pointer.chunk).unwrap().state;
+        let state = before.chunks().get(pointer.chunk).unwrap().state;
         assert!(matches!(state, ChunkState::Open | ChunkState::Sealed), "{pointer} is {state:?}");
         assert!(self.named.insert((pointer.chunk, pointer.slot.0)), "{pointer} was named before");
     }

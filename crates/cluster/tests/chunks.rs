@@ -5,7 +5,7 @@
 use holdfast_base::ids::{
     ChunkId, Cookie, Durability, FileId, Generation, Index, NodeId, Pointer, Slot, StoreId, Tier,
 };
-use holdfast_cluster::namespace::Chunk;
+use holdfast_cluster::Chunk;
 use holdfast_cluster::{
     ChunkKind, ChunkState, Command, Extent, Location, Namespace, NodeKind, Outcome, Remainder,
     StorageClass,
@@ -202,14 +202,14 @@ fn follow(files: &mut Files, before: &Namespace, command: &Command, outcome: &Ou
             files.get_mut(chunk).unwrap().insert((*generation, *store));
         }
         (Command::SwitchGeneration { chunk, generation, .. }, _) => {
-            let replicas = before.chunk(*chunk).unwrap().replicas.clone();
+            let replicas = before.chunks().get(*chunk).unwrap().replicas.clone();
             files.get_mut(chunk).unwrap().extend(replicas.iter().map(|s| (*generation, *s)));
         }
         (Command::SwitchReplicas { chunk, generation, replicas, .. }, _) => {
             files.get_mut(chunk).unwrap().extend(replicas.iter().map(|s| (*generation, *s)));
         }
         (Command::Rewrite { chunk, from, generation, replicas, without, .. }, _) => {
-            let known = before.chunk(*chunk).unwrap();
+            let known = before.chunks().get(*chunk).unwrap();
             let said = |store| replicas.contains(store) || without.contains(store);
             assert!(known.replicas.iter().all(said), "a copy that counts was left out");
             let has = |store: &StoreId| files[chunk].contains(&(*from, *store));
@@ -217,7 +217,7 @@ fn follow(files: &mut Files, before: &Namespace, command: &Command, outcome: &Ou
             files.get_mut(chunk).unwrap().extend(replicas.iter().map(|s| (*generation, *s)));
         }
         (Command::Unlink { chunk, generation, store }, _) => {
-            let known = before.chunk(*chunk).unwrap();
+            let known = before.chunks().get(*chunk).unwrap();
             assert!(files.get_mut(chunk).unwrap().remove(&(*generation, *store)), "unlinked twice");
             let proposed = before.unlinkable_at_all(*chunk, *generation, *store);
             // What nobody proposes: the only copies of what may have to be gone back to.
@@ -238,7 +238,7 @@ fn follow(files: &mut Files, before: &Namespace, command: &Command, outcome: &Ou
 /// every chunk.
 fn check_files(files: &Files, ns: &Namespace) {
     for (chunk, files) in files {
-        let Some(known) = ns.chunk(*chunk) else {
+        let Some(known) = ns.chunks().get(*chunk) else {
             assert!(files.is_empty(), "{chunk} was forgotten, and {files:?} are left");
             continue;
         };
@@ -253,16 +253,20 @@ fn check_files(files: &Files, ns: &Namespace) {
         let counts = |store: StoreId| bad >> (store.0 - 1) & 1 == 0;
         let live = |chunk: &&Chunk| chunk.replicas.iter().filter(|store| counts(**store)).count();
         let bytes = |c: &&Chunk| c.is_kept() && c.length > 0;
-        let short = ns.chunks().filter(bytes).filter(|c| live(c) < c.copies as usize);
+        let short = ns.chunks().iter().filter(bytes).filter(|c| live(c) < c.copies as usize);
         let mut short: Vec<(usize, ChunkId)> =
             short.map(|chunk| (live(&chunk), chunk.id)).collect();
-        short.sort_by_key(|(live, chunk)| (*live, ns.chunk(*chunk).unwrap().copies, *chunk));
-        let found = ns.short_chunks(counts);
+        short.sort_by_key(|(live, chunk)| (*live, ns.chunks().get(*chunk).unwrap().copies, *chunk));
+        let found = ns.chunks().short(counts);
         assert_eq!(found.iter().map(|s| (s.live, s.chunk)).collect::<Vec<_>>(), short);
     }
     for store in (1..5).map(StoreId) {
-        let on = ns.chunks().filter(|chunk| chunk.replicas.contains(&store)).map(|chunk| chunk.id);
-        assert!(ns.chunks_on(store).map(|chunk| chunk.id).eq(on));
+        let on = ns
+            .chunks()
+            .iter()
+            .filter(|chunk| chunk.replicas.contains(&store))
+            .map(|chunk| chunk.id);
+        assert!(ns.chunks().on(store).map(|chunk| chunk.id).eq(on));
     }
 }
 
@@ -273,8 +277,8 @@ trait Unlinkable {
 impl Unlinkable for Namespace {
     /// Listed, or listed once older generations are gone.
     fn unlinkable_at_all(&self, chunk: ChunkId, generation: Generation, store: StoreId) -> bool {
-        let known = self.chunk(chunk).unwrap();
-        self.unlinkable().any(|free| free == (chunk, generation, store))
+        let known = self.chunks().get(chunk).unwrap();
+        self.chunks().unlinkable().any(|free| free == (chunk, generation, store))
             || known.state == ChunkState::Doomed && generation == known.generation
     }
 }
@@ -313,7 +317,7 @@ proptest! {
             prop_assert!(snapshot(&back) == after, "{:?}", command);
             prop_assert_eq!(back.totals(), ns.totals());
             let lives = |ns: &Namespace| -> Vec<_> {
-                ns.chunks().map(|chunk| (chunk.clone(), ns.live_slots(chunk.id))).collect()
+                ns.chunks().iter().map(|chunk| (chunk.clone(), ns.chunks().live_slots(chunk.id))).collect()
             };
             for ((a, slots_a), (b, slots_b)) in lives(&ns).iter().zip(lives(&back)) {
                 prop_assert_eq!((a.live_objects, a.live_bytes), (b.live_objects, b.live_bytes));

@@ -239,7 +239,8 @@ fn snapshots_of_builds_before_clusters_are_still_read() {
         now.apply(Index(i as u64 + 1), command).unwrap();
     }
     // The old form did not say how many copies a chunk of one replica less should have.
-    let copies = |ns: &Namespace| ns.chunks().map(|c| (c.id.0, c.copies)).collect::<Vec<_>>();
+    let copies =
+        |ns: &Namespace| ns.chunks().iter().map(|c| (c.id.0, c.copies)).collect::<Vec<_>>();
     assert_eq!(copies(&old), [(1, 2), (2, 2), (3, 1)]);
     assert_eq!(copies(&now), [(1, 2), (2, 2), (3, 2)]);
     assert_eq!((old.totals(), old.unclosed()), (now.totals(), now.unclosed()));

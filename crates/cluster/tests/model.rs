@@ -256,10 +256,10 @@ proptest! {
         ns.apply(Index(1000), &reclaim).unwrap();
         ns.apply(Index(1001), &Command::Release { before: Index(1001), budget: u32::MAX }).unwrap();
         prop_assert_eq!(ns.totals(), usage);
-        let live = ns.chunk(chunk).unwrap();
+        let live = ns.chunks().get(chunk).unwrap();
         prop_assert_eq!(live.live_bytes, usage.bytes);
         prop_assert_eq!(live.live_objects as u64, usage.bytes / 100);
-        prop_assert_eq!(ns.live_slots(chunk).unwrap().len() as u64, usage.bytes / 100);
+        prop_assert_eq!(ns.chunks().live_slots(chunk).unwrap().len() as u64, usage.bytes / 100);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use holdfast_base::ids::{ChunkId, Tier};
 use holdfast_base::limits::{BLOCK_BYTES, FRAME_BODY_BYTES_MAX};
 use holdfast_base::{Error, Kind, Result};
 use holdfast_chunk::{Bytes, NeedleRead, RawRead, Store};
-use holdfast_cluster::namespace::Chunk;
+use holdfast_cluster::Chunk;
 use holdfast_cluster::{FileInfo, Location, Namespace};
 use holdfast_env::net::{Batch, Body, BodyPart, BodyTarget, Parts, Response};
 use holdfast_env::region::{FRAME_BYTES, Region, RegionSlice};
@@ -81,7 +81,7 @@ fn named(e: Error) -> Error {
 impl FileFace {
     /// The store that holds a chunk, if it is one that answers from memory.
     pub(crate) fn store_of(&self, view: &Namespace, chunk: ChunkId) -> Result<Option<&Store>> {
-        let Some(known) = view.chunk(chunk) else { return Err(deleted(chunk)) };
+        let Some(known) = view.chunks().get(chunk) else { return Err(deleted(chunk)) };
         if known.tier != Tier::Dram {
             return Ok(None);
         }
@@ -95,7 +95,7 @@ impl FileFace {
 
     /// What the view knows of a chunk, and where it can be read, for threads that may wait.
     fn known(&self, chunk: ChunkId) -> Result<Chunk> {
-        let known = self.node.namespace.read(|view, _| view.chunk(chunk).cloned())?;
+        let known = self.node.read_chunks(|view, _| view.get(chunk).cloned())?;
         let known = known.ok_or_else(|| deleted(chunk))?;
         match self.node.source(&known) {
             Source::Replicas(replicas) if !self.node.is_within_reach(&replicas) => {

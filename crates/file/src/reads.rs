@@ -162,7 +162,7 @@ impl FileFace {
 
     /// Acknowledged bytes of a chunk: the seal's word, or what this node knows while it is open.
     pub(crate) fn chunk_length(&self, view: &Namespace, chunk: holdfast_base::ids::ChunkId) -> u64 {
-        view.chunk(chunk).map_or(0, |known| self.node.chunk_length(known))
+        view.chunks().get(chunk).map_or(0, |known| self.node.chunk_length(known))
     }
 
     /// A small file's bytes if they are in memory, a large one's extents.

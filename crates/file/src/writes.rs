@@ -293,7 +293,7 @@ impl FileFace {
         let extents = self.node.namespace.read(|view, _| {
             let unclosed = view.unclosed().into_iter().find(|unclosed| unclosed.file == file)?;
             let lengths = unclosed.chunks.into_iter().map(|chunk| {
-                let known = view.chunk(chunk);
+                let known = view.chunks().get(chunk);
                 let silent = known.is_some_and(|known| {
                     known.state == ChunkState::Open && !self.node.writes(known)
                 });

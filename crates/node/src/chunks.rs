@@ -9,8 +9,8 @@ use holdfast_base::limits::CHUNK_BYTES;
 use holdfast_base::node::StorageClass;
 use holdfast_base::{Error, Kind, Result};
 use holdfast_chunk::{ChunkSpec, Done, Store};
-use holdfast_cluster::namespace::{Chunk, ChunkState};
 use holdfast_cluster::placement::{self, Ask, COPIES, Taken};
+use holdfast_cluster::{Chunk, ChunkState};
 use holdfast_cluster::{ChunkKind, ClusterView, Command, Outcome, StoreState};
 use holdfast_env::planted;
 use holdfast_wire::Call;
@@ -183,7 +183,7 @@ impl Node {
         let raw = kind == ChunkKind::Raw;
         let known = self.namespace.read(|view, _| {
             let path = if raw { view.files_of(chunk, 1).pop() } else { None };
-            (view.chunk(chunk).map(|c| c.replicas.clone()), path)
+            (view.chunks().get(chunk).map(|c| c.replicas.clone()), path)
         });
         let (replicas, path) = match known {
             Ok((known, path)) => (known.unwrap_or_else(|| spot.replicas.clone()), path),
@@ -245,7 +245,7 @@ impl Node {
         if let Some(set) = self.replicator.open_set(chunk) {
             return set.append_raw(at, Arc::new(body), crcs, durability, done);
         }
-        let known = self.namespace.read(|view, _| view.chunk(chunk).map(|c| c.replicas.clone()));
+        let known = self.read_chunks(|view, _| view.get(chunk).map(|c| c.replicas.clone()));
         match known {
             Ok(Some(replicas)) => match self.alone(&replicas) {
                 Some(store) => store.append_raw(chunk, at, Box::new(body), crcs, durability, done),
@@ -300,9 +300,8 @@ impl Node {
     /// Sets of chunks that were sealed or deleted by others have nothing to do any more.
     fn forget_old_sets(&self) {
         let open = self.replicator.open_chunks();
-        let over = self.namespace.read(|view, _| {
-            let is_over =
-                |id: &ChunkId| view.chunk(*id).is_none_or(|c| c.state != ChunkState::Open);
+        let over = self.read_chunks(|view, _| {
+            let is_over = |id: &ChunkId| view.get(*id).is_none_or(|c| c.state != ChunkState::Open);
             open.into_iter().filter(is_over).collect::<Vec<_>>()
         });
         for chunk in over.unwrap_or_default() {
@@ -320,7 +319,7 @@ impl Node {
     /// Proposes a chunk's seal, behind which an entry that needs it may be proposed at once; its
     /// stores follow later.
     pub fn seal_soon(self: &Arc<Node>, chunk: ChunkId, length: u64, durability: Durability) {
-        let replicas = self.namespace.read(|view, _| view.chunk(chunk).map(|c| c.replicas.clone()));
+        let replicas = self.read_chunks(|view, _| view.get(chunk).map(|c| c.replicas.clone()));
         let Ok(Some(mut replicas)) = replicas else { return };
         if let Some(set) = self.replicator.forget_set(chunk) {
             replicas = self.holders(&set, replicas);
@@ -389,8 +388,8 @@ impl Node {
         chunk: ChunkId,
         acknowledged: u64,
     ) -> Result<(u64, Vec<StoreId>, Durability)> {
-        let known = self.namespace.read(|view, _| {
-            view.chunk(chunk).map(|known| (known.replicas.clone(), known.durability))
+        let known = self.read_chunks(|view, _| {
+            view.get(chunk).map(|known| (known.replicas.clone(), known.durability))
         })?;
         let (replicas, durability) = known.ok_or_else(|| not_known("seal", chunk))?;
         match self.replicator.forget_set(chunk) {
@@ -433,7 +432,7 @@ impl Node {
     /// verified length, and has those that reach it follow. May be repeated; answers the length
     /// that the first seal decided.
     pub fn seal_silent(self: &Arc<Node>, chunk: ChunkId, done: Done<u64>) {
-        let known = self.namespace.read(|view, _| view.chunk(chunk).cloned());
+        let known = self.read_chunks(|view, _| view.get(chunk).cloned());
         let known = match known {
             Ok(Some(known)) => known,
             Ok(None) => return done(Err(not_known("seal", chunk))),
@@ -480,8 +479,8 @@ impl Node {
     /// it: nobody else seals for a node that lives.
     pub(super) fn seal_packed_set(self: &Arc<Node>, set: Arc<ReplicaSet>) {
         let (chunk, length) = (set.chunk(), set.end());
-        let known = self.namespace.read(|view, _| {
-            view.chunk(chunk).map(|known| (known.replicas.clone(), known.durability))
+        let known = self.read_chunks(|view, _| {
+            view.get(chunk).map(|known| (known.replicas.clone(), known.durability))
         });
         let Ok(Some((replicas, durability))) = known else { return };
         let replicas = self.holders(&set, replicas);

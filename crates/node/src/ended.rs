@@ -6,7 +6,7 @@ use super::Node;
 use holdfast_base::Result;
 use holdfast_base::ids::{ChunkId, Durability, StoreId, Tier};
 use holdfast_chunk::Done;
-use holdfast_cluster::namespace::Chunk;
+use holdfast_cluster::Chunk;
 use holdfast_cluster::{ChunkKind, Command, Outcome, StoreState};
 use holdfast_env::planted;
 use std::collections::BTreeMap;
@@ -30,7 +30,7 @@ impl Node {
     /// with its last name, a raw one with its file.
     pub(super) fn seal_ended(self: &Arc<Node>, known: &Chunk, done: Done<u64>) {
         let (chunk, kind, generation) = (known.id, known.kind, known.generation);
-        let named = self.namespace.read(|view, _| {
+        let named = self.read_chunks(|view, _| {
             let slots = view.live_slots(chunk).unwrap_or_default();
             slots.last().map_or(0, |slot| slot.0 as u64 + 1)
         });
@@ -68,8 +68,8 @@ impl Node {
             gone.filter(|(_, info)| info.tier == Tier::Dram).map(|(store, _)| store).collect()
         })?;
         // By store: most chunks are on none of these, and are not looked at.
-        let kept: BTreeMap<ChunkId, Chunk> = self.namespace.read(|view, _| {
-            let on = gone.iter().flat_map(|store| view.chunks_on(*store));
+        let kept: BTreeMap<ChunkId, Chunk> = self.read_chunks(|view, _| {
+            let on = gone.iter().flat_map(|store| view.on(*store));
             on.filter(|chunk| chunk.is_kept()).map(|chunk| (chunk.id, chunk.clone())).collect()
         })?;
         for known in kept.into_values() {
@@ -93,8 +93,8 @@ impl Node {
     /// What names of lost memory are left, in a sentence; it goes with the last of them.
     pub(super) fn lost_memory(&self) -> Option<String> {
         let lost = self.namespace.read(|view, _| {
-            let lost = view.lost_chunks(|_| true).into_iter();
-            let lost = lost.filter_map(|id| view.chunk(id));
+            let lost = view.chunks().lost(|_| true).into_iter();
+            let lost = lost.filter_map(|id| view.chunks().get(id));
             let bytes = lost.filter(|chunk| chunk.tier == Tier::Dram && chunk.length > 0);
             let count = |chunk: &Chunk| match chunk.kind {
                 ChunkKind::Packed => (chunk.id, chunk.live_objects as u64),

@@ -12,7 +12,7 @@ use compact::Rest;
 use holdfast_base::ids::{ChunkId, Durability, Generation, Index, SessionId, StoreId, Tier};
 use holdfast_base::{Kind, Result};
 use holdfast_chunk::{ChunkInfo, QUARANTINE_S, Scrubber, Store};
-use holdfast_cluster::namespace::{Chunk, ChunkState};
+use holdfast_cluster::{Chunk, ChunkState};
 use holdfast_cluster::{Command, Namespace, Outcome};
 use holdfast_env::planted;
 use holdfast_env::trial::Knob;
@@ -159,8 +159,7 @@ impl Keeper {
             let (chunk, info) = (held.info.chunk, held.info);
             let (known, was_allocated) = self
                 .node
-                .namespace
-                .read(|view, _| (view.chunk(chunk).cloned(), view.was_allocated(chunk)))?;
+                .read_chunks(|view, _| (view.get(chunk).cloned(), view.was_allocated(chunk)))?;
             let Some(known) = known else {
                 if was_allocated {
                     self.let_go_again(&held, held.info.generation);
@@ -227,8 +226,7 @@ impl Keeper {
         for generation in held.store.other_generations(chunk) {
             let named = self
                 .node
-                .namespace
-                .read(|view, _| view.names_replica(chunk, generation, held.store_id))?;
+                .read_chunks(|view, _| view.names_replica(chunk, generation, held.store_id))?;
             // A later one waits for its switch.
             if generation < current && !named {
                 self.let_go_again(held, generation);
@@ -271,7 +269,7 @@ impl Keeper {
         let mut unnamed = BTreeMap::new();
         for held in self.held() {
             let (store, chunk, generation) = (held.store_id, held.info.chunk, held.info.generation);
-            let named = self.node.namespace.read(|view, _| match view.chunk(chunk) {
+            let named = self.node.read_chunks(|view, _| match view.get(chunk) {
                 // A later generation waits for its switch.
                 Some(known) => {
                     generation > known.generation || view.names_replica(chunk, generation, store)
@@ -315,8 +313,8 @@ impl Keeper {
         let unreported = planted!("node.missing-replica-unreported");
         for own in self.node.stores.iter() {
             let here: BTreeSet<ChunkId> = own.store.list().iter().map(|info| info.chunk).collect();
-            let missing: Vec<Chunk> = self.node.namespace.read(|view, _| {
-                let on = view.chunks_on(own.id);
+            let missing: Vec<Chunk> = self.node.read_chunks(|view, _| {
+                let on = view.on(own.id);
                 // One without bytes may never have been made.
                 let gone = |known: &&Chunk| known.length > 0 && !here.contains(&known.id);
                 on.filter(|known| known.is_kept() && !unreported).filter(gone).cloned().collect()
@@ -338,8 +336,8 @@ impl Keeper {
 
     /// What an earlier process of this node was writing with others: nobody goes on with it.
     fn end_former_chunks(&self) -> Result<()> {
-        let former: Vec<ChunkId> = self.node.namespace.read(|view, _| {
-            let mine = view.open_chunks().filter(|known| known.node == self.node.id);
+        let former: Vec<ChunkId> = self.node.read_chunks(|view, _| {
+            let mine = view.open().filter(|known| known.node == self.node.id);
             let shared = mine.filter(|known| !self.node.replicator.is_alone(&known.replicas));
             shared.map(|known| known.id).collect()
         })?;
@@ -403,7 +401,7 @@ impl Keeper {
     }
 
     fn reclaim(&mut self, _now_ns: u64) -> Result<()> {
-        if self.node.leads() && self.node.namespace.read(|view, _| view.needs_reclaim())? {
+        if self.node.leads() && self.node.namespace.read(|view, _| view.names().needs_reclaim())? {
             let budget = self.options.reclaim_budget;
             self.node.command_and_wait(&Command::Reclaim { budget }, Durability::Memory)?;
         }
@@ -411,7 +409,7 @@ impl Keeper {
     }
 
     fn release(&mut self, now_ns: u64) -> Result<()> {
-        let (index, oldest) = self.node.namespace.read(|view, index| (index, view.freed().1))?;
+        let (index, oldest) = self.node.read_chunks(|view, index| (index, view.freed().1))?;
         if self.reached.back().is_none_or(|(_, last)| *last < index) {
             self.reached.push_back((now_ns, index));
         }
@@ -448,7 +446,7 @@ impl Keeper {
     fn unlink_free(&mut self) -> Result<()> {
         let first = self.unlink_next;
         let (free, next) =
-            self.node.namespace.read(|view, _| view.unlinkable_from(first, LOOK_MAX.size()))?;
+            self.node.read_chunks(|view, _| view.unlinkable_from(first, LOOK_MAX.size()))?;
         self.unlink_next = next.unwrap_or(ChunkId(0));
         for (chunk, generation, store_id) in free {
             // A replica on a store that this node does not have is another's to remove.
@@ -479,7 +477,8 @@ impl Keeper {
         self.owed.retain(|(store, chunk, generation)| {
             let Some(own) = stores.get(*store) else { return false };
             // It was not let go, or is not known here to be: it is proposed again.
-            let named = |view: &Namespace, _| view.names_replica(*chunk, *generation, *store);
+            let named =
+                |view: &Namespace, _| view.chunks().names_replica(*chunk, *generation, *store);
             if namespace.read(named).unwrap_or(true) {
                 return true;
             }
@@ -537,7 +536,7 @@ impl Keeper {
             {
                 continue;
             }
-            let known = self.node.namespace.read(|view, _| view.chunk(held.info.chunk).cloned())?;
+            let known = self.node.read_chunks(|view, _| view.get(held.info.chunk).cloned())?;
             if known.is_none() && planted!("node.unknown-replica-unlinked") {
                 held.store.unlink(held.info.chunk, held.info.generation)?;
             }

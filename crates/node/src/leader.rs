@@ -80,8 +80,8 @@ impl Leader {
         if silent.is_empty() {
             return Ok(());
         }
-        let orphans: Vec<ChunkId> = node.namespace.read(|view, _| {
-            let open = view.chunks().filter(|chunk| chunk.state == ChunkState::Open);
+        let orphans: Vec<ChunkId> = node.read_chunks(|view, _| {
+            let open = view.iter().filter(|chunk| chunk.state == ChunkState::Open);
             open.filter(|chunk| silent.contains(&chunk.node)).map(|chunk| chunk.id).collect()
         })?;
         for chunk in orphans {
@@ -131,21 +131,24 @@ impl Leader {
         let (short, lost) = node.namespace.read(|namespace, _| {
             let holds = |store| node.cluster.read(|view, _| view.store_holds(store));
             let lost: Vec<_> = namespace
-                .lost_chunks(|store| holds(store).unwrap_or(true))
+                .chunks()
+                .lost(|store| holds(store).unwrap_or(true))
                 .into_iter()
                 // Memory is told of as a whole: see `Node::lost_memory`.
-                .filter(|id| namespace.chunk(*id).is_some_and(|chunk| chunk.tier != Tier::Dram))
+                .filter(|id| {
+                    namespace.chunks().get(*id).is_some_and(|chunk| chunk.tier != Tier::Dram)
+                })
                 .map(|chunk| {
                     // Those on nodes that count as lost are back when one of these is.
-                    let gone = namespace.chunk(chunk).is_some_and(|known| known.is_lost());
+                    let gone = namespace.chunks().get(chunk).is_some_and(|known| known.is_lost());
                     (chunk, gone.then(|| namespace.files_of(chunk, 8)))
                 })
                 .collect();
             let short = node.cluster.read(|view, _| {
-                let mut tasks = repair::tasks(namespace, view);
+                let mut tasks = repair::tasks(namespace.chunks(), view);
                 let balance = &mut self.work().balance;
                 if tasks.is_empty() {
-                    tasks = balance.tasks(now_ns, namespace, view);
+                    tasks = balance.tasks(now_ns, namespace.chunks(), view);
                 } else {
                     balance.forget();
                 }
@@ -228,8 +231,8 @@ impl Node {
     /// Replicas that failed their checksums do not count any more, where another one does.
     pub(super) fn drop_bad(self: &Arc<Node>) {
         for bad in self.replicator.take_bad_blocks() {
-            let known = self.namespace.read(|view, _| {
-                let known = view.chunk(bad.chunk)?;
+            let known = self.read_chunks(|view, _| {
+                let known = view.get(bad.chunk)?;
                 let others = known.replicas.len() > 1 && known.replicas.contains(&bad.store);
                 others.then_some((known.generation, known.durability, known.state))
             });

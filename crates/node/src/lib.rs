@@ -50,7 +50,7 @@ use holdfast_chunk::{Body, Done, Needle, ScrubStep};
 use holdfast_cluster::cluster::FreeSpace;
 use holdfast_cluster::liveness::HeardBeat;
 use holdfast_cluster::topics::{CLUSTER_TOPIC, NAMESPACE_TOPIC};
-use holdfast_cluster::{ClusterCommand, ClusterView, Command, Namespace, Outcome};
+use holdfast_cluster::{Chunks, ClusterCommand, ClusterView, Command, Namespace, Outcome};
 use holdfast_env::net::{Meter, Peers};
 use holdfast_env::{Clock, Disk, Rng};
 use holdfast_log::{EmbeddedLog, Fold, Log, Mode, Request};
@@ -234,6 +234,12 @@ impl Node {
     pub fn view_stopped(&self, topic: &'static str, why: &Error) {
         let mut faces = self.faces_stopped.lock().expect("no holder of this lock panics");
         faces.entry(topic).or_insert_with(|| why.message.clone());
+    }
+
+    /// Asks what is known of chunks, and of which entry. Every question about a chunk comes this way:
+    /// whoever asks needs no names.
+    pub fn read_chunks<T>(&self, read: impl FnOnce(&Chunks, Index) -> T) -> Result<T> {
+        self.namespace.read(|view, applied| read(view.chunks(), applied))
     }
 
     /// Whether the namespace goes on: without it, no chunk's owner or length is known.

@@ -244,7 +244,7 @@ impl Node {
             let held = own.store.list().into_iter().filter(|info| info.stored_bytes > 0);
             let chunks: Vec<ChunkId> = held.map(|info| info.chunk).collect();
             let never = |view: &Namespace, chunk: ChunkId| {
-                view.chunk(chunk).is_none() && !view.was_allocated(chunk)
+                view.chunks().get(chunk).is_none() && !view.chunks().was_allocated(chunk)
             };
             unheard.extend(
                 match self.namespace.read(|view, _| {

@@ -62,7 +62,7 @@ impl Node {
     /// Makes every sealed chunk of this node's stores known, and names what is in it. The namespace
     /// must be empty.
     pub fn rebuild_names(&self) -> Result<RebuiltNames> {
-        if self.namespace.read(|view, _| view.chunks().next().is_some())? {
+        if self.read_chunks(|view, _| view.iter().next().is_some())? {
             return Err(Error::invalid("make names again: this node knows chunks already"));
         }
         let mut rebuilt = RebuiltNames::default();

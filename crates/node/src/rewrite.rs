@@ -8,7 +8,7 @@ use holdfast_base::ids::{ChunkId, Durability, FileId, Slot, StoreId};
 use holdfast_base::{Error, Result};
 use holdfast_cluster::command::ChunkKind;
 use holdfast_cluster::compaction::{self, Rewriting, Verdict};
-use holdfast_cluster::namespace::{Chunk, ChunkState};
+use holdfast_cluster::{Chunk, ChunkState};
 use holdfast_env::sometimes;
 use holdfast_env::trial::Knob;
 use std::collections::BTreeSet;
@@ -35,9 +35,9 @@ impl Node {
         let mut found = Vec::new();
         for own in self.stores.iter() {
             let here = own.store.list();
-            self.namespace.read(|view, _| {
+            self.read_chunks(|view, _| {
                 for info in here {
-                    let known = view.chunk(info.chunk).filter(|known| {
+                    let known = view.get(info.chunk).filter(|known| {
                         let packed = known.owner == face && known.kind == ChunkKind::Packed;
                         packed && self.sees_to(known) == Some(own.id)
                     });
@@ -69,7 +69,7 @@ impl Node {
     /// counts and is not lost takes part, or nothing is switched, and it is to be tried again. The
     /// old generation stays until its readers are done.
     pub fn rewrite(self: &Arc<Node>, chunk: ChunkId, live: &BTreeSet<Slot>) -> Result<()> {
-        let Some(known) = self.namespace.read(|view, _| view.chunk(chunk).cloned())? else {
+        let Some(known) = self.read_chunks(|view, _| view.get(chunk).cloned())? else {
             return Ok(());
         };
         if self.sees_to(&known).is_none() {
@@ -93,9 +93,9 @@ impl Node {
         }
         if plans.len() >= PLANS_MAX.size() {
             PLANS_MAX.cross();
-            self.namespace.read(|view, _| {
+            self.read_chunks(|view, _| {
                 plans.retain(|id, (generation, _)| {
-                    view.chunk(*id).is_some_and(|chunk| chunk.generation == *generation)
+                    view.get(*id).is_some_and(|chunk| chunk.generation == *generation)
                 });
             })?;
         }
@@ -113,7 +113,7 @@ impl Node {
     /// Goes back to a generation before, for a chunk whose current copies are all lost: what else
     /// is there of it has what its names need.
     pub(super) fn go_back(self: &Arc<Node>, chunk: ChunkId) -> Result<()> {
-        let known = self.namespace.read(|view, _| view.chunk(chunk).cloned())?;
+        let known = self.read_chunks(|view, _| view.get(chunk).cloned())?;
         let back = known.and_then(|c| Rewriting::from_before(&c, |store| self.is_lost(store)));
         let Some(back) = back else { return Ok(()) };
         let (from, next) = (back.from, back.next);

@@ -68,7 +68,7 @@ impl Directory for Views {
 
     fn counts(&self, store: StoreId, chunk: ChunkId) -> Result<bool> {
         let known = self.namespace.read(|view, _| {
-            view.chunk(chunk).map(|known| (known.is_kept(), known.replicas.contains(&store)))
+            view.chunks().get(chunk).map(|known| (known.is_kept(), known.replicas.contains(&store)))
         })?;
         match known {
             Some((true, counts)) => Ok(counts),
@@ -86,9 +86,9 @@ impl Directory for Views {
         generation: Generation,
         index: Index,
     ) -> Result<()> {
-        let (applied, holds) = self
-            .namespace
-            .read(|view, applied| (applied, view.names_replica(chunk, generation, store)))?;
+        let (applied, holds) = self.namespace.read(|view, applied| {
+            (applied, view.chunks().names_replica(chunk, generation, store))
+        })?;
         if applied < index {
             return Err(Error::retry(format!(
                 "unlink chunk `{chunk}`: this node has applied entries up to {applied}, not yet \

@@ -129,20 +129,20 @@ impl Admin {
         let mut replicas: BTreeMap<StoreId, u64> = BTreeMap::new();
         let counts = |store| node.cluster.read(|view, _| view.store_counts(store)).unwrap_or(false);
         let known = node.namespace.read(|view, _| {
-            for store in view.chunks().flat_map(|chunk| &chunk.replicas) {
+            for store in view.chunks().iter().flat_map(|chunk| &chunk.replicas) {
                 *replicas.entry(*store).or_default() += 1;
             }
             // Still open with a replica gone: sealed in a moment, and short then.
-            let ending = view.chunks().filter(|chunk| {
+            let ending = view.chunks().iter().filter(|chunk| {
                 chunk.state == ChunkState::Open && !chunk.replicas.iter().all(|s| counts(*s))
             });
             let ending = ending.count() as u64;
-            let short = view.short_chunks(counts);
+            let short = view.chunks().short(counts);
             let served =
                 |store| node.cluster.read(|view, _| view.store_serves(store)).unwrap_or(false);
             let mut away = msg::Away::default();
-            for short in view.short_chunks(served) {
-                let Some(chunk) = view.chunk(short.chunk) else { continue };
+            for short in view.chunks().short(served) {
+                let Some(chunk) = view.chunks().get(short.chunk) else { continue };
                 let silent = chunk.replicas.len() - short.live;
                 // One that came back, or was drained away, is made again or was never there.
                 if silent > 0 {

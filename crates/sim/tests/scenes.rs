@@ -122,7 +122,7 @@ fn a_node_that_comes_back_empty_gets_its_share_of_what_is_there() {
         whole_again(&scene);
         let copies = scene.until(60 * SECOND, |scene| {
             let chunks = scene.node(1).unwrap().namespace.read(|view, _| {
-                view.chunks().all(|chunk| chunk.replicas.len() == chunk.copies as usize)
+                view.chunks().iter().all(|chunk| chunk.replicas.len() == chunk.copies as usize)
             });
             chunks.unwrap()
         });
@@ -153,7 +153,7 @@ fn disks_may_be_replaced_more_often_than_a_chunk_has_room_for_replicas() {
             .node(1)
             .unwrap()
             .namespace
-            .read(|view, _| view.chunks().map(|chunk| chunk.replicas.len()).max());
+            .read(|view, _| view.chunks().iter().map(|chunk| chunk.replicas.len()).max());
         assert!(most.unwrap().unwrap() < REPLICAS_MAX);
     });
 }
@@ -168,7 +168,8 @@ fn garbage(scene: &mut Scene) -> (ChunkId, Vec<usize>) {
                 let Location::Packed { pointer } = view.lookup("/f0")?.location else {
                     return None;
                 };
-                let chunk = view.chunk(pointer.chunk).filter(|c| c.state != ChunkState::Open)?;
+                let chunk =
+                    view.chunks().get(pointer.chunk).filter(|c| c.state != ChunkState::Open)?;
                 Some((chunk.id, chunk.replicas.clone()))
             })
             .unwrap()
@@ -194,9 +195,9 @@ fn is_kept(seed: u64) -> bool {
 
 fn held(scene: &Scene, chunk: ChunkId) -> (u32, usize) {
     let node = scene.node(1).unwrap();
-    let of = node
-        .namespace
-        .read(|view, _| view.chunk(chunk).map(|known| (known.generation.0, known.replicas.len())));
+    let of = node.namespace.read(|view, _| {
+        view.chunks().get(chunk).map(|known| (known.generation.0, known.replicas.len()))
+    });
     of.unwrap().unwrap()
 }
 
@@ -235,13 +236,17 @@ fn a_chunk_whose_last_generation_is_lost_is_made_from_the_one_before() {
         assert!(scene.until(60 * SECOND, |scene| scene.node(2).is_some()));
         let (generation, replicas) = (Generation(1), vec![first]);
         scene.propose(1, Command::CloseChunk { chunk }).unwrap();
-        let length =
-            scene.node(1).unwrap().namespace.read(|view, _| view.chunk(chunk).unwrap().length);
+        let length = scene
+            .node(1)
+            .unwrap()
+            .namespace
+            .read(|view, _| view.chunks().get(chunk).unwrap().length);
         let length = length.unwrap();
         let switch = Command::SwitchReplicas { chunk, generation, length, digest: 1, replicas };
         scene.propose(1, switch).unwrap();
         let whole = scene.until(300 * SECOND, |scene| held(scene, chunk) == (2, 3));
-        let seen = scene.node(1).unwrap().namespace.read(|view, _| view.chunk(chunk).cloned());
+        let seen =
+            scene.node(1).unwrap().namespace.read(|view, _| view.chunks().get(chunk).cloned());
         assert!(whole, "{:?}", (seen, scene.broken()));
         // Every store follows the switch for itself.
         scene.run_for(20 * SECOND);
@@ -266,7 +271,7 @@ fn copies_on_a_silent_node_are_at_risk_from_its_first_silence() {
         assert!(scene.until(12 * SECOND, away), "{:?}", told(&scene));
         let recovery = told(&scene);
         let on_it = scene.node(1).unwrap().namespace.read(|view, _| {
-            let kept = view.chunks().filter(|chunk| chunk.is_kept() && chunk.length > 0);
+            let kept = view.chunks().iter().filter(|chunk| chunk.is_kept() && chunk.length > 0);
             kept.filter(|chunk| chunk.replicas.len() == 3).count() as u64
         });
         assert!(recovery.away.chunks <= on_it.unwrap() && recovery.away.bytes > 0, "{recovery:?}");
@@ -290,7 +295,7 @@ fn written_near(near: bool) -> (usize, usize) {
     let node = scene.node(2).unwrap();
     let counted = node.namespace.read(|view, _| {
         let here = |id: &StoreId| node.stores.get(*id).is_some();
-        let raw = view.chunks().filter(|chunk| chunk.kind == ChunkKind::Raw);
+        let raw = view.chunks().iter().filter(|chunk| chunk.kind == ChunkKind::Raw);
         raw.fold((0, 0), |(near, all), chunk| {
             (near + chunk.replicas.iter().any(here) as usize, all + 1)
         })

@@ -51,6 +51,25 @@ pub fn sleeping_tests(file: &str, code: &str) -> Vec<Finding> {
     })
 }
 
+/// Rooms inside a crate that know nothing of each other, and words that would show that they do.
+const APART: &[(&str, &[&str])] = &[
+    ("crates/cluster/src/names", &["StoreId", "ClusterView"]),
+    ("crates/cluster/src/chunks", &["names", "ClusterView"]),
+];
+
+/// Names know pointers and extents, no store; chunks know owners, no path.
+pub fn rooms_apart(file: &str, code: &str) -> Vec<Finding> {
+    let inside = |room: &str| {
+        file.strip_prefix(room).is_some_and(|rest| rest == ".rs" || rest.starts_with('/'))
+    };
+    let words = APART.iter().filter(|(room, _)| inside(room)).flat_map(|(_, words)| *words);
+    let words: Vec<&str> = words.copied().collect();
+    each_line(file, code, |line| {
+        let found = words.iter().find(|word| has_word(line, word))?;
+        Some(format!("names `{found}`, which this room knows nothing of: ask through the seam"))
+    })
+}
+
 pub fn unsafe_code(file: &str, code: &str) -> Vec<Finding> {
     each_line(file, code, |line| {
         has_word(line, "unsafe").then(|| {
@@ -212,6 +231,14 @@ mod tests {
         assert_eq!(lines(sleeping_tests("crates/x/src/a.rs", code)), [3, 4]);
         assert_eq!(lines(sleeping_tests("crates/x/tests/a.rs", code)), [1, 3, 4]);
         assert_eq!(lines(sleeping_tests("crates/x/src/a/tests.rs", "asleep(1);\nsleep(1)")), [2]);
+    }
+
+    #[test]
+    fn a_room_names_nothing_of_the_one_beside_it() {
+        let code = "use x::StoreId;\nlet stores = 1;\nuse crate::names::Names;\n";
+        assert_eq!(lines(rooms_apart("crates/cluster/src/names/tree.rs", code)), [1]);
+        assert_eq!(lines(rooms_apart("crates/cluster/src/chunks.rs", code)), [3]);
+        assert_eq!(lines(rooms_apart("crates/cluster/src/namespace.rs", code)), [0; 0]);
     }
 
     #[test]

@@ -55,7 +55,7 @@ fn answers(said: &[(u64, Result<Made>)]) -> BTreeMap<StoreId, Result<Made>> {
 #[test]
 fn a_switch_waits_for_every_copy_that_counts_and_is_not_lost() {
     let ns = closed();
-    let chunk = ns.chunk(CHUNK).unwrap();
+    let chunk = ns.chunks().get(CHUNK).unwrap();
     let rewriting = Rewriting::new(chunk, live(), lost(&[])).unwrap();
     assert_eq!(rewriting.stores(), stores(&[2, 6, 7]));
     let cut = || Err(Error::retry("no answer in time"));
@@ -79,7 +79,7 @@ fn a_switch_waits_for_every_copy_that_counts_and_is_not_lost() {
 #[test]
 fn what_is_lost_is_not_waited_for_and_the_entry_says_so() {
     let mut ns = closed();
-    let rewriting = Rewriting::new(ns.chunk(CHUNK).unwrap(), live(), lost(&[2])).unwrap();
+    let rewriting = Rewriting::new(ns.chunks().get(CHUNK).unwrap(), live(), lost(&[2])).unwrap();
     let Verdict::Switch(switch) = rewriting.judge(&answers(&[(6, Ok(GOOD)), (7, Ok(GOOD))])) else {
         panic!("those that are left have it")
     };
@@ -92,16 +92,16 @@ fn what_is_lost_is_not_waited_for_and_the_entry_says_so() {
     let drop = Command::DropReplica { chunk, generation, store: StoreId(4), lost: false };
     ns.apply(Index(4), &drop).unwrap();
     ns.apply(Index(5), &switch).unwrap();
-    assert_eq!(ns.chunk(CHUNK).unwrap().replicas, stores(&[6, 7]));
+    assert_eq!(ns.chunks().get(CHUNK).unwrap().replicas, stores(&[6, 7]));
     // A single copy is made two before anything else.
-    let short = Rewriting::new(ns.chunk(CHUNK).unwrap(), live(), lost(&[6])).unwrap_err();
+    let short = Rewriting::new(ns.chunks().get(CHUNK).unwrap(), live(), lost(&[6])).unwrap_err();
     assert!(short.kind == Kind::Retry && short.message.contains("repair"), "{short}");
 }
 
 #[test]
 fn damaged_copies_are_named_and_nothing_is_switched() {
     let ns = closed();
-    let rewriting = Rewriting::new(ns.chunk(CHUNK).unwrap(), live(), lost(&[])).unwrap();
+    let rewriting = Rewriting::new(ns.chunks().get(CHUNK).unwrap(), live(), lost(&[])).unwrap();
     let few = Made { needles: 0, digest: 3 };
     let said = [(2, Ok(GOOD)), (6, Err(Error::corrupt("a bad block"))), (7, Ok(few))];
     let Verdict::Damaged(bad) = rewriting.judge(&answers(&said)) else { panic!("two are bad") };
@@ -126,7 +126,7 @@ fn live_slots_are_final_only_behind_the_close() {
     ns.apply(Index(1), &allocate).unwrap();
     let seal = Command::SealChunk { chunk: CHUNK, length: 2, replicas: stores(&[2]) };
     ns.apply(Index(2), &seal).unwrap();
-    let chunk = ns.chunk(CHUNK).unwrap();
+    let chunk = ns.chunks().get(CHUNK).unwrap();
     assert!(!is_ready(chunk) && Rewriting::new(chunk, live(), lost(&[])).is_err());
 }
 
@@ -140,12 +140,12 @@ fn a_chunk_whose_last_generation_is_lost_goes_on_from_the_one_before() {
     ns.apply(Index(2), &old).unwrap();
     ns.apply(Index(3), &Command::Release { before: Index(3), budget: 9 }).unwrap();
     assert_eq!(
-        ns.unlinkable().count(),
+        ns.chunks().unlinkable().count(),
         0,
         "the generation before is all that could be gone back to"
     );
-    assert_eq!(Rewriting::from_before(ns.chunk(CHUNK).unwrap(), lost(&[6, 7])), None);
-    let back = Rewriting::from_before(ns.chunk(CHUNK).unwrap(), lost(&[2])).unwrap();
+    assert_eq!(Rewriting::from_before(ns.chunks().get(CHUNK).unwrap(), lost(&[6, 7])), None);
+    let back = Rewriting::from_before(ns.chunks().get(CHUNK).unwrap(), lost(&[2])).unwrap();
     assert_eq!((back.from, back.next), (Generation(0), Generation(2)));
     assert_eq!((back.stores(), back.live.len()), (&stores(&[6, 7])[..], 2));
     // Nobody must switch to it while a copy of the last generation may be there.
@@ -162,7 +162,7 @@ fn a_chunk_whose_last_generation_is_lost_goes_on_from_the_one_before() {
         panic!("both have it")
     };
     ns.apply(Index(5), &switch).unwrap();
-    let known = ns.chunk(CHUNK).unwrap();
+    let known = ns.chunks().get(CHUNK).unwrap();
     assert_eq!((known.generation, &known.replicas), (Generation(2), &stores(&[6, 7])));
     // Its number is never used again, so that what comes back is told from what is made.
     assert!(known.dropped.iter().any(|d| d.store == StoreId(2) && d.generation == Generation(1)));

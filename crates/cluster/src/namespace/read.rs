@@ -1,448 +1,85 @@
-//! The reads: look-ups one by one and in batches, listings, and what reports need. None changes
-//! anything, so they run side by side under a shared lock. Symlinks are followed by `resolve` only.
+//! What is asked of names and chunks together, and the way to what is asked of either. None changes
+//! anything, so reads run side by side under a shared lock.
 
-use super::chunks::Chunk;
-use super::nodes::{DETACHED, EXTENTS, HAS_CRC, PACKED, ROOT, UNCLOSED};
-use super::{Namespace, Shown, table};
-use crate::{Extent, Location, NodeKind, Remainder, StorageClass};
-use holdfast_base::ids::{ChunkId, Cookie, FileId, Index, Pointer, Slot};
-use holdfast_base::limits::{LIST_PAGE_MAX, PATH_BYTES_MAX};
-use holdfast_base::{Error, Result, path};
-
-/// Symlinks that one `resolve` follows (as many as Linux does).
-pub const SYMLINKS_MAX: usize = 40;
-
-/// Paths whose cache misses one round of `lookup_batch` overlaps.
-const BATCH: usize = 16;
-
-/// What is known of one node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FileInfo {
-    pub id: FileId,
-    pub kind: NodeKind,
-    pub mode: u16,
-    pub class: StorageClass,
-    /// Nanoseconds since 1970.
-    pub mtime: i64,
-    /// Bytes of a file or of a link's target; entries of a container.
-    pub size: u64,
-    /// CRC32C of the whole, where it is known.
-    pub crc: Option<u32>,
-    pub location: Location,
-    /// Whether `Namespace::metadata` has any.
-    pub has_metadata: bool,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
-    pub name: String,
-    pub info: FileInfo,
-}
-
-/// Part of a listing, in order of the names' bytes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Page {
-    pub entries: Vec<Entry>,
-    /// Whether names follow the last one.
-    pub more: bool,
-}
-
-/// What lies at and below a path.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Usage {
-    pub files: u64,
-    pub directories: u64,
-    pub symlinks: u64,
-    pub bytes: u64,
-}
-
-/// All nodes that have a name, and those of deleted subtrees that wait for their `Reclaim`.
-pub type Totals = Usage;
-
-/// A file that was begun and not closed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UnclosedInfo {
-    pub file: FileId,
-    /// What it was begun as; it has no name.
-    pub path: String,
-    pub mtime: i64,
-    pub chunks: Vec<ChunkId>,
-}
-
-/// One path of a batch on its way down.
-#[derive(Clone, Copy)]
-struct Step<'a> {
-    /// What is left of the path; `None` when the way is over.
-    rest: Option<&'a [u8]>,
-    name: &'a [u8],
-    /// Where it is, 0 when it got lost.
-    at: u32,
-    hash: u64,
-    /// The first node that may be the next one, 0 for none.
-    candidate: u32,
-}
-
-impl<'a> Step<'a> {
-    fn start(path: &'a str) -> Step<'a> {
-        let (rest, at) = match below_root(path) {
-            Some([]) => (None, ROOT),
-            Some(rest) => (Some(rest), ROOT),
-            None => (None, 0),
-        };
-        Step { rest, name: &[], at, hash: 0, candidate: 0 }
-    }
-}
-
-/// The path's bytes without the slashes at its ends.
-#[inline]
-fn below_root(path: &str) -> Option<&[u8]> {
-    let rest = path.as_bytes().strip_prefix(b"/")?;
-    Some(rest.strip_suffix(b"/").unwrap_or(rest))
-}
-
-/// The first component, and what follows it.
-#[inline]
-fn split_name(rest: &[u8]) -> (&[u8], Option<&[u8]>) {
-    match rest.iter().position(|byte| *byte == b'/') {
-        Some(cut) => (&rest[..cut], Some(&rest[cut + 1..])),
-        None => (rest, None),
-    }
-}
+use super::Namespace;
+use crate::chunks::Chunks;
+use crate::names::{FileInfo, Names, Page, Totals, UnclosedInfo, Usage};
+use crate::{Extent, Remainder};
+use holdfast_base::Result;
+use holdfast_base::ids::{ChunkId, FileId};
 
 impl Namespace {
-    /// The node at a path. No node has a name that `path::check` refuses, and nameless nodes are
-    /// in no table, so the path is not checked.
-    #[inline]
-    pub(super) fn walk(&self, path: &str) -> Option<u32> {
-        let mut rest = Some(below_root(path)?).filter(|rest| !rest.is_empty());
-        let mut at = ROOT;
-        while let Some(path) = rest {
-            let (name, tail) = split_name(path);
-            at = self.child(at, name)?;
-            rest = tail;
-        }
-        Some(at)
+    /// What is known of chunks.
+    pub fn chunks(&self) -> &Chunks {
+        &self.chunks
     }
 
-    /// The deepest directory on the way to a path.
-    pub(super) fn deepest(&self, path: &str) -> u32 {
-        let mut at = ROOT;
-        for name in path::components(path) {
-            match self.child(at, name.as_bytes()).filter(|child| self.is_container(*child)) {
-                Some(child) => at = child,
-                None => break,
-            }
-        }
-        at
+    /// What is known of names alone.
+    pub fn names(&self) -> &Names {
+        &self.names
     }
 
-    /// The bytes of a file, 0 for nodes without bytes.
-    pub(super) fn size(&self, at: u32) -> u64 {
-        let node = &self.nodes[at];
-        if node.flags & EXTENTS != 0 {
-            return self.extents.get(&at).map_or(0, |list| list.size);
-        }
-        node.size as u64
-    }
-
-    pub(super) fn location(&self, at: u32) -> Location {
-        let node = &self.nodes[at];
-        if node.flags & PACKED != 0 {
-            let chunk = self.chunks.id_at(node.chunk);
-            let pointer = Pointer { chunk, slot: Slot(node.slot), cookie: Cookie(node.cookie) };
-            Location::Packed { pointer }
-        } else if node.flags & EXTENTS != 0 {
-            Location::Extents {}
-        } else {
-            Location::Inline {}
-        }
-    }
-
-    fn info_at(&self, at: u32) -> FileInfo {
-        let node = &self.nodes[at];
-        let kind = self.kind(at);
-        FileInfo {
-            id: self.nodes.id(at),
-            kind,
-            mode: node.mode,
-            class: node.class(),
-            mtime: node.mtime,
-            size: match kind {
-                NodeKind::File | NodeKind::KeyValue => self.size(at),
-                NodeKind::Symlink => self.nodes.arena.len(node.slot) as u64,
-                _ => self.child_count(at) as u64,
-            },
-            crc: (node.flags & HAS_CRC != 0).then_some(node.crc),
-            location: self.location(at),
-            has_metadata: node.metadata != 0,
-        }
-    }
-
-    /// What a path names. A path that cannot be one names nothing.
+    /// See [`Names::lookup`].
     pub fn lookup(&self, path: &str) -> Option<FileInfo> {
-        self.walk(path).map(|at| self.info_at(at))
+        self.names.lookup(&self.chunks, path)
     }
 
-    /// [`Namespace::lookup`] of many paths, several times as fast: the memory that a level of
-    /// each path needs is asked for before any of it is used. `infos` is as long as `paths`.
+    /// See [`Names::lookup_batch`].
     pub fn lookup_batch(&self, paths: &[&str], infos: &mut [Option<FileInfo>]) {
-        assert_eq!(paths.len(), infos.len(), "one place for each path");
-        for (paths, infos) in paths.chunks(BATCH).zip(infos.chunks_mut(BATCH)) {
-            let mut steps = [Step::start(""); BATCH];
-            let steps = &mut steps[..paths.len()];
-            for (step, path) in steps.iter_mut().zip(paths) {
-                *step = Step::start(path);
-            }
-            while self.step_all(steps) {}
-            for (step, info) in steps.iter().zip(infos) {
-                *info = (step.at != 0).then(|| self.info_at(step.at));
-            }
-        }
+        self.names.lookup_batch(&self.chunks, paths, infos);
     }
 
-    /// Takes every path of a batch one level down; false when all are done.
-    fn step_all(&self, steps: &mut [Step<'_>]) -> bool {
-        let mut busy = false;
-        for step in steps.iter_mut() {
-            step.name = &[];
-            if let Some(rest) = step.rest {
-                (step.name, step.rest) = split_name(rest);
-                if step.name.is_empty() {
-                    (step.at, step.rest) = (0, None);
-                    continue;
-                }
-                step.hash = table::hash(step.at, step.name);
-                self.table.prefetch(step.hash);
-                busy = true;
-            }
-        }
-        if !busy {
-            return false;
-        }
-        for step in steps.iter_mut().filter(|step| !step.name.is_empty()) {
-            step.candidate = self.table.find(step.hash, |_| true).unwrap_or(0);
-            if step.candidate != 0 {
-                self.nodes.prefetch(step.candidate);
-            }
-        }
-        for step in steps.iter_mut().filter(|step| !step.name.is_empty()) {
-            let is_it = |at: u32| self.nodes.is_named(at, step.at, step.name);
-            // Tags rarely collide, so the second search is rare.
-            step.at = match step.candidate {
-                0 => 0,
-                at if is_it(at) => at,
-                _ => self.table.find(step.hash, is_it).unwrap_or(0),
-            };
-            if step.at == 0 {
-                step.rest = None;
-            }
-        }
-        true
-    }
-
-    /// What an id names: a named or an unclosed file.
+    /// See [`Names::info`].
     pub fn info(&self, file: FileId) -> Option<FileInfo> {
-        let at = self.attached(file)?;
-        Some(self.info_at(at))
+        self.names.info(&self.chunks, file)
     }
 
-    /// The place of a node that is named or unclosed, not one of a deleted subtree.
-    fn attached(&self, file: FileId) -> Option<u32> {
-        let at = self.nodes.at(file)?;
-        let mut above = at;
-        while self.nodes[above].parent != 0 {
-            above = self.nodes[above].parent;
-        }
-        (self.nodes[above].flags & DETACHED == 0).then_some(at)
-    }
-
-    /// The path of a named node.
-    pub fn path_of(&self, file: FileId) -> Option<String> {
-        let mut at = self.attached(file)?;
-        if self.nodes[at].flags & UNCLOSED != 0 {
-            return None;
-        }
-        let mut names = Vec::new();
-        while at != ROOT {
-            names.push(self.nodes.name_str(at));
-            at = self.nodes[at].parent;
-        }
-        if names.is_empty() {
-            return Some("/".to_owned());
-        }
-        Some(names.iter().rev().flat_map(|name| ["/", name]).collect())
-    }
-
-    /// The bytes of a file that is a list of chunks; `None` for every other one.
-    pub fn extents(&self, file: FileId) -> Option<(&[Extent], Option<Remainder>)> {
-        let list = self.extents.get(&self.attached(file)?)?;
-        Some((&list.extents, list.remainder))
-    }
-
-    /// A node's user metadata, empty unless it was set.
-    pub fn metadata(&self, file: FileId) -> Option<&[u8]> {
-        let at = self.attached(file)?;
-        Some(self.nodes.arena.get(self.nodes[at].metadata))
-    }
-
-    /// Where a symlink points.
-    pub fn link_target(&self, file: FileId) -> Option<&str> {
-        let at = self.attached(file).filter(|at| self.kind(*at) == NodeKind::Symlink)?;
-        std::str::from_utf8(self.nodes.arena.get(self.nodes[at].slot)).ok()
-    }
-
-    fn find_for(&self, doing: &str, path: &str) -> Result<u32> {
-        path::check(path)?;
-        self.walk(path).ok_or_else(|| {
-            Error::not_found(format!("{doing} {}: it does not exist: check the path", Shown(path)))
-        })
-    }
-
-    /// Up to `limit` entries of a container, from the first name above `after`.
+    /// See [`Names::list`].
     pub fn list(&self, path: &str, after: Option<&str>, limit: usize) -> Result<Page> {
-        let at = self.find_for("list", path)?;
-        if !self.is_container(at) {
-            return Err(Error::invalid(format!(
-                "list {}: it is a {}, not a directory: name one",
-                Shown(path),
-                self.kind(at).name()
-            )));
-        }
-        let mut page = Page { entries: Vec::new(), more: false };
-        let Some(children) = self.children(at) else { return Ok(page) };
-        let limit = limit.clamp(1, LIST_PAGE_MAX);
-        for child in children.above(&self.nodes, after) {
-            if page.entries.len() == limit {
-                page.more = true;
-                break;
-            }
-            let name = self.nodes.name_str(child).to_owned();
-            page.entries.push(Entry { name, info: self.info_at(child) });
-        }
-        Ok(page)
+        self.names.list(&self.chunks, path, after, limit)
     }
 
-    /// Counts what is at and below a path; takes time in proportion.
-    pub fn usage(&self, path: &str) -> Result<Usage> {
-        let mut stack = vec![self.find_for("measure", path)?];
-        let mut usage = Usage::default();
-        while let Some(at) = stack.pop() {
-            match self.kind(at) {
-                NodeKind::File | NodeKind::KeyValue => usage.files += 1,
-                NodeKind::Symlink => usage.symlinks += 1,
-                NodeKind::Directory | NodeKind::MultiFile | NodeKind::Table => {
-                    usage.directories += 1;
-                    let children = self.children(at).into_iter();
-                    stack.extend(children.flat_map(|c| c.above(&self.nodes, None)));
-                }
-            }
-            usage.bytes += self.size(at);
-        }
-        Ok(usage)
-    }
-
-    /// Follows every symlink of a path, the last component's too; tells the path without them.
+    /// See [`Names::resolve`].
     pub fn resolve(&self, path: &str) -> Result<(String, FileInfo)> {
-        path::check(path)?;
-        let mut todo: Vec<&str> = path::components(path).rev().collect();
-        let mut at = ROOT;
-        let mut links = 0;
-        while let Some(name) = todo.pop() {
-            if !self.is_container(at) {
-                return Err(Error::invalid(format!(
-                    "look up {}: `{}` on its way is a {}, not a directory: check the path",
-                    Shown(path),
-                    self.nodes.name_str(at),
-                    self.kind(at).name()
-                )));
-            }
-            if matches!(name, "" | ".") {
-                continue;
-            }
-            if name == ".." {
-                at = self.nodes[at].parent.max(ROOT);
-                continue;
-            }
-            let child = self.child(at, name.as_bytes()).ok_or_else(|| {
-                Error::not_found(format!(
-                    "look up {}: `{name}` does not exist: check the path",
-                    Shown(path)
-                ))
-            })?;
-            if self.kind(child) != NodeKind::Symlink {
-                at = child;
-                continue;
-            }
-            links += 1;
-            let target = self.link_target(self.nodes.id(child)).unwrap_or_default();
-            if links > SYMLINKS_MAX || todo.len() > PATH_BYTES_MAX {
-                return Err(Error::invalid(format!(
-                    "resolve {}: more than {SYMLINKS_MAX} symlinks, the last one to {}: is it a \
-                     loop?",
-                    Shown(path),
-                    Shown(target)
-                )));
-            }
-            if target.starts_with('/') {
-                at = ROOT;
-            }
-            todo.extend(target.split('/').rev());
-        }
-        let info = self.info_at(at);
-        Ok((self.path_of(info.id).unwrap_or_default(), info))
+        self.names.resolve(&self.chunks, path)
     }
 
-    pub fn chunk(&self, chunk: ChunkId) -> Option<&Chunk> {
-        self.chunks.get(chunk)
+    /// See [`Names::files_of`].
+    pub fn files_of(&self, chunk: ChunkId, max: usize) -> Vec<String> {
+        self.names.files_of(&self.chunks, chunk, max)
     }
 
-    /// Whether an entry has ever made this chunk.
-    pub fn was_allocated(&self, chunk: ChunkId) -> bool {
-        chunk.shard() == self.shard && chunk.counter() < self.chunk_next
+    /// See [`Names::path_of`].
+    pub fn path_of(&self, file: FileId) -> Option<String> {
+        self.names.path_of(file)
     }
 
-    /// All chunks, by id.
-    pub fn chunks(&self) -> impl Iterator<Item = &Chunk> {
-        self.chunks.iter()
+    /// See [`Names::extents`].
+    pub fn extents(&self, file: FileId) -> Option<(&[Extent], Option<Remainder>)> {
+        self.names.extents(file)
     }
 
-    /// Chunks that are open, by id.
-    pub fn open_chunks(&self) -> impl Iterator<Item = &Chunk> {
-        self.chunks.open()
+    /// See [`Names::metadata`].
+    pub fn metadata(&self, file: FileId) -> Option<&[u8]> {
+        self.names.metadata(file)
     }
 
-    /// How many chunks there are.
-    pub fn chunk_count(&self) -> usize {
-        self.chunks.len()
+    /// See [`Names::link_target`].
+    pub fn link_target(&self, file: FileId) -> Option<&str> {
+        self.names.link_target(file)
     }
 
-    /// The slots of a packed chunk that compaction must keep, in order.
-    pub fn live_slots(&self, chunk: ChunkId) -> Option<Vec<Slot>> {
-        self.chunks.get(chunk).map(|chunk| chunk.live.iter().map(Slot).collect())
+    /// See [`Names::usage`].
+    pub fn usage(&self, path: &str) -> Result<Usage> {
+        self.names.usage(path)
     }
 
-    /// Files that were begun and not closed.
+    /// See [`Names::unclosed`].
     pub fn unclosed(&self) -> Vec<UnclosedInfo> {
-        let info = |at: u32, path: &str, chunks: &[ChunkId]| UnclosedInfo {
-            file: self.nodes.id(at),
-            path: path.to_owned(),
-            mtime: self.nodes[at].mtime,
-            chunks: chunks.to_vec(),
-        };
-        self.unclosed.iter().map(|(at, file)| info(*at, &file.path, &file.chunks)).collect()
+        self.names.unclosed()
     }
 
     pub fn totals(&self) -> Totals {
-        self.totals
-    }
-
-    /// How much waits for a `Release`, and the entry that freed the oldest of it.
-    pub fn freed(&self) -> (usize, Option<Index>) {
-        (self.freed.len(), self.freed.front().map(|freed| freed.index))
-    }
-
-    /// Whether deleted subtrees wait for a `Reclaim`.
-    pub fn needs_reclaim(&self) -> bool {
-        !self.detached.is_empty()
+        self.names.totals()
     }
 }

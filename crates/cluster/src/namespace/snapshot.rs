@@ -1,28 +1,49 @@
 //! The namespace as bytes: docs/formats/namespace.md. The same state has one form, whatever its
-//! history: everything is in order of id, and what can be found again is left out.
+//! history: everything is in order of id, and what can be found again is left out. From bytes,
+//! everything is checked before it is believed: damage, and what no build writes, is refused with
+//! the reason and never panics.
 
-use super::chunks::{Chunk, Dropped, OldGeneration};
-use super::nodes::{EXTENTS, PACKED, UNCLOSED};
-use super::{Freed, FreedThing, Namespace};
-use crate::{Location, NodeKind};
+use super::Namespace;
+use crate::chunks::Chunks;
+use crate::names::Names;
 use holdfast_base::checksum::crc32c;
-use holdfast_base::codec::{Encode, put_bytes};
-use holdfast_base::{codec_enum, codec_struct};
-use holdfast_env::planted;
+use holdfast_base::codec::{Decode, Encode, Reader};
+use holdfast_base::{Error, Result};
+use std::ops::RangeInclusive;
 
-pub(super) const MAGIC: [u8; 4] = *b"HFNV";
-pub(super) const VERSION: u8 = 2;
+const MAGIC: [u8; 4] = *b"HFNV";
+const VERSION: u8 = 2;
 /// Its chunks want as many copies as they have replicas, and remember none that was dropped.
-pub(super) const VERSION_BEFORE_COPIES: u8 = 1;
+pub(crate) const VERSION_BEFORE_COPIES: u8 = 1;
 
-codec_struct!(Dropped { generation, store });
-codec_struct!(OldGeneration { generation, replicas, released });
-codec_enum!(FreedThing: "freed thing" {
-    1 => Slot { chunk, slot, bytes },
-    2 => Chunk { chunk },
-    3 => Generation { chunk, generation },
-});
-codec_struct!(Freed { index, what });
+/// A snapshot's version, and what is between it and the checksum, once both are right.
+pub(crate) fn checked_body(
+    bytes: &[u8],
+    magic: [u8; 4],
+    versions: RangeInclusive<u8>,
+) -> Result<(u8, &[u8])> {
+    let Some((body, crc)) = bytes.split_last_chunk::<4>().filter(|(body, _)| body.len() > 4) else {
+        return Err(Error::corrupt("the snapshot is cut short: use an older one"));
+    };
+    if body[..4] != magic {
+        return Err(Error::corrupt("these bytes are no snapshot of this view"));
+    }
+    if crc32c(body) != u32::from_le_bytes(*crc) {
+        return Err(Error::corrupt("the snapshot fails its checksum: use an older one"));
+    }
+    if !versions.contains(&body[4]) {
+        return Err(Error::unsupported(format!(
+            "the snapshot has version {}, this build reads versions up to {}: use a newer build",
+            body[4],
+            versions.end()
+        )));
+    }
+    Ok((body[4], &body[5..]))
+}
+
+pub(crate) fn ensure(holds: bool, what: impl FnOnce() -> String) -> Result<()> {
+    if holds { Ok(()) } else { Err(Error::corrupt(what())) }
+}
 
 impl Namespace {
     /// Appends the state's one byte form.
@@ -30,89 +51,32 @@ impl Namespace {
         let start = out.len();
         out.extend_from_slice(&MAGIC);
         out.push(VERSION);
-        self.shard.encode(out);
-        self.chunk_next.encode(out);
-        (self.chunks.len() as u32).encode(out);
-        self.chunks.iter().for_each(|chunk| encode_chunk(chunk, out));
-        (self.nodes.free.len() as u32).encode(out);
-        for at in &self.nodes.free {
-            at.encode(out);
-            self.nodes[*at].generation.encode(out);
-        }
-        self.retired().encode(out);
-        (self.nodes.iter().count() as u32).encode(out);
-        self.nodes.iter().for_each(|at| self.encode_node(at, out));
-        self.detached.encode(out);
-        let freed = if planted!("cluster.snapshot-without-graces") { 0 } else { self.freed.len() };
-        (freed as u32).encode(out);
-        self.freed.iter().take(freed).for_each(|freed| freed.encode(out));
+        self.chunks.encode(out);
+        self.names.encode(&self.chunks, out);
+        self.names.encode_detached(out);
+        self.chunks.encode_freed(out);
         crc32c(&out[start..]).encode(out);
     }
 
-    /// Places that are neither used nor free: their generations are used up.
-    fn retired(&self) -> Vec<u32> {
-        let gone =
-            |at: &u32| self.nodes[*at].kind().is_none() && self.nodes[*at].generation == u32::MAX;
-        let candidates: Vec<u32> = (1..self.nodes.len()).filter(gone).collect();
-        if candidates.is_empty() {
-            return candidates;
-        }
-        let free: std::collections::BTreeSet<u32> = self.nodes.free.iter().copied().collect();
-        candidates.into_iter().filter(|at| !free.contains(at)).collect()
+    /// The inverse of [`Namespace::snapshot`].
+    pub fn restore(bytes: &[u8]) -> Result<Namespace> {
+        checked_body(bytes, MAGIC, VERSION_BEFORE_COPIES..=VERSION)
+            .and_then(|(version, body)| Namespace::restore_body(version, body))
+            .map_err(|e| e.context("restore the namespace"))
     }
 
-    fn encode_node(&self, at: u32, out: &mut Vec<u8>) {
-        let node = &self.nodes[at];
-        let kind = self.kind(at);
-        at.encode(out);
-        node.generation.encode(out);
-        kind.encode(out);
-        node.flags.encode(out);
-        node.parent.encode(out);
-        put_bytes(out, self.nodes.name(at));
-        node.mode.encode(out);
-        node.mtime.encode(out);
-        node.class().encode(out);
-        put_bytes(out, self.nodes.arena.get(node.metadata));
-        node.crc.encode(out);
-        if kind == NodeKind::Symlink {
-            put_bytes(out, self.nodes.arena.get(node.slot));
-        }
-        if node.flags & PACKED != 0 {
-            if let Location::Packed { pointer } = self.location(at) {
-                pointer.encode(out);
-            }
-            node.size.encode(out);
-        }
-        if node.flags & EXTENTS != 0
-            && let Some(list) = self.extents.get(&at)
-        {
-            list.extents.encode(out);
-            list.remainder.encode(out);
-        }
-        if node.flags & UNCLOSED != 0
-            && let Some(file) = self.unclosed.get(&at)
-        {
-            file.path.encode(out);
-        }
+    fn restore_body(version: u8, body: &[u8]) -> Result<Namespace> {
+        let reader = &mut Reader::new(body);
+        let mut chunks = Chunks::decode(version, reader)?;
+        let mut names = Names::hollow();
+        names.decode(&mut chunks, reader)?;
+        let detached = Vec::<u32>::decode(reader)?;
+        chunks.decode_freed(reader)?;
+        reader.clone().finish()?;
+        names.restore_detached(detached)?;
+        names.restore_tree()?;
+        chunks.check_freed()?;
+        names.take_chunks(&chunks)?;
+        Ok(Namespace { names, chunks })
     }
-}
-
-fn encode_chunk(chunk: &Chunk, out: &mut Vec<u8>) {
-    chunk.id.encode(out);
-    chunk.kind.encode(out);
-    chunk.state.encode(out);
-    chunk.generation.encode(out);
-    chunk.tier.encode(out);
-    chunk.durability.encode(out);
-    chunk.owner.encode(out);
-    chunk.node.encode(out);
-    chunk.length.encode(out);
-    chunk.replicas.encode(out);
-    chunk.old.encode(out);
-    chunk.digest.encode(out);
-    chunk.freed.encode(out);
-    chunk.dead.words().encode(out);
-    chunk.copies.encode(out);
-    chunk.dropped.encode(out);
 }

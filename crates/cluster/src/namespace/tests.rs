@@ -1,12 +1,12 @@
 //! The rules, one by one. `tests/model.rs` tries them in random order against a naive model.
 
-mod children;
 mod replicas;
 
 use super::*;
-use crate::{ChunkKind, Location};
+use crate::names::{Totals, Usage};
+use crate::{ChunkState, Extent, Location, NodeKind, Remainder, StorageClass};
 use holdfast_base::Kind;
-use holdfast_base::ids::{Cookie, Durability, FileId, NodeId, Pointer, Slot, StoreId, Tier};
+use holdfast_base::ids::{Cookie, Generation, Pointer, Slot};
 use holdfast_base::limits::CHUNK_BYTES;
 
 /// A namespace and the index of its next entry.
@@ -311,10 +311,14 @@ fn a_dead_slot_is_never_named_again() {
     w.ok(put("/a", Some(pointer(chunk, 0)), false));
     w.ok(put("/b", Some(pointer(chunk, 70)), false));
     w.ok(delete("/a", false));
-    assert_eq!(w.ns.live_slots(chunk).unwrap(), [Slot(0), Slot(70)], "a reader may hold it");
+    assert_eq!(
+        w.ns.chunks().live_slots(chunk).unwrap(),
+        [Slot(0), Slot(70)],
+        "a reader may hold it"
+    );
     w.release_all();
-    assert_eq!(w.ns.live_slots(chunk).unwrap(), [Slot(70)]);
-    let info = w.ns.chunk(chunk).unwrap();
+    assert_eq!(w.ns.chunks().live_slots(chunk).unwrap(), [Slot(70)]);
+    let info = w.ns.chunks().get(chunk).unwrap();
     assert_eq!((info.live_objects, info.live_bytes), (1, 100));
     w.refused(put("/c", Some(pointer(chunk, 0)), false), Kind::Invalid, "named before");
 }
@@ -353,11 +357,11 @@ fn a_large_file_is_invisible_until_closed_and_keeps_its_id() {
     assert_eq!(w.ns.metadata(file).unwrap(), b"user");
     let (extents, remainder) = w.ns.extents(file).unwrap();
     assert_eq!((extents.len(), remainder.unwrap().length), (2, 50));
-    assert!(w.ns.chunk(spare).unwrap().freed, "chunks without bytes of the file are freed");
+    assert!(w.ns.chunks().get(spare).unwrap().freed, "chunks without bytes of the file are freed");
     w.release_all();
     w.refused(unlink(a, 0), Kind::Invalid, "it stays");
     w.ok(unlink(spare, 0));
-    assert_eq!(w.ns.chunk(spare), None);
+    assert_eq!(w.ns.chunks().get(spare), None);
 }
 
 #[test]
@@ -441,7 +445,7 @@ fn rename_replaces_like_by_like() {
         w.ns.lookup("/g").unwrap().location,
         Location::Packed { pointer: pointer(chunk, 0) }
     );
-    assert_eq!(w.ns.freed().0, 1, "what was replaced waits for its readers");
+    assert_eq!(w.ns.chunks().freed().0, 1, "what was replaced waits for its readers");
 }
 
 #[test]
@@ -465,15 +469,15 @@ fn a_recursive_delete_is_one_entry_and_bounded_work_later() {
     w.dir("/top");
     // Each entry makes progress, however small its budget and however deep the tree.
     let mut entries = 0;
-    while w.ns.needs_reclaim() {
+    while w.ns.names().needs_reclaim() {
         let Outcome::Progress { steps, more } = w.ok(Command::Reclaim { budget: 3 }) else {
             panic!()
         };
-        assert!(steps <= 3 && more == w.ns.needs_reclaim());
+        assert!(steps <= 3 && more == w.ns.names().needs_reclaim());
         entries += 1;
     }
     assert_eq!(entries, 27, "41 nodes freed, 40 of them detached first: 81 steps");
-    assert_eq!(w.ns.freed().0, 20);
+    assert_eq!(w.ns.chunks().freed().0, 20);
     assert_eq!(w.ns.totals(), Totals { directories: 2, ..Totals::default() });
     assert_eq!(w.names("/top"), [""; 0]);
 }
@@ -529,12 +533,12 @@ fn compaction_switches_generations_and_old_ones_go_after_their_grace() {
     w.ok(switch(2));
     w.ok(delete("/a", false));
     w.release_all();
-    assert_eq!(w.ns.chunk(chunk).unwrap().state, ChunkState::Doomed);
+    assert_eq!(w.ns.chunks().get(chunk).unwrap().state, ChunkState::Doomed);
     w.refused(switch(3), Kind::Invalid, "it is doomed");
     w.ok(unlink(chunk, 2));
-    assert!(w.ns.chunk(chunk).is_some(), "the old generation is still somewhere");
+    assert!(w.ns.chunks().get(chunk).is_some(), "the old generation is still somewhere");
     w.ok(unlink(chunk, 1));
-    assert_eq!(w.ns.chunk_count(), 0);
+    assert_eq!(w.ns.chunks().count(), 0);
     let fresh = w.chunk(ChunkKind::Packed, FileId(0));
     assert_eq!(fresh.counter(), chunk.counter() + 1, "chunk ids are never used again");
 }

@@ -2,8 +2,8 @@
 //! each plan from the views' words and the nodes' reports.
 
 use super::{Bound, MB, horizon_s};
+use crate::chunks::{Chunk, Chunks, ShortChunk};
 use crate::cluster::{ClusterView, NodeState};
-use crate::namespace::{Chunk, Namespace, ShortChunk};
 use crate::placement::candidates;
 use holdfast_base::ids::{ChunkId, Generation, Index, NodeId, StoreId, Tier};
 use holdfast_env::planted;
@@ -67,10 +67,10 @@ pub struct Nodes {
 }
 
 /// What is short of copies, fewest live ones first; those of which nothing is left are no tasks.
-pub fn tasks(namespace: &Namespace, view: &ClusterView) -> Vec<Task> {
-    let short = namespace.short_chunks(|store| view.store_counts(store));
+pub fn tasks(chunks: &Chunks, view: &ClusterView) -> Vec<Task> {
+    let short = chunks.short(|store| view.store_counts(store));
     let task = |short: ShortChunk| {
-        let chunk = namespace.chunk(short.chunk)?;
+        let chunk = chunks.get(short.chunk)?;
         // One that was sealed empty may never have been made anywhere: there is nothing to copy.
         (!chunk.replicas.is_empty() && chunk.length > 0).then(|| {
             let held = chunk.replicas.iter().filter(|store| view.store_holds(**store)).count();

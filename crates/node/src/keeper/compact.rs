@@ -5,9 +5,9 @@
 use super::{Held, Keeper};
 use holdfast_base::ids::{ChunkId, Durability, FileId, Slot, StoreId};
 use holdfast_base::{Error, Kind, Result};
+use holdfast_cluster::ChunkState;
 use holdfast_cluster::Command;
 use holdfast_cluster::compaction::is_ready;
-use holdfast_cluster::namespace::ChunkState;
 use holdfast_env::trial::Knob;
 use std::collections::BTreeSet;
 
@@ -53,8 +53,8 @@ impl Keeper {
 
     fn is_worth(&self, held: &Held) -> Result<bool> {
         let info = &held.info;
-        self.node.namespace.read(|view, _| {
-            view.chunk(info.chunk).is_some_and(|known| {
+        self.node.read_chunks(|view, _| {
+            view.get(info.chunk).is_some_and(|known| {
                 let dead = info.stored_bytes.saturating_sub(known.live_bytes);
                 matches!(known.state, ChunkState::Sealed | ChunkState::Closed)
                     // A face knows what lives in its chunks.
@@ -72,8 +72,8 @@ impl Keeper {
     fn compact_one(&self, held: &Held) -> Result<()> {
         let (chunk, node) = (held.info.chunk, &self.node);
         let plan = || -> Result<Option<BTreeSet<Slot>>> {
-            node.namespace.read(|view, _| {
-                view.chunk(chunk).filter(|known| is_ready(known))?;
+            node.read_chunks(|view, _| {
+                view.get(chunk).filter(|known| is_ready(known))?;
                 Some(view.live_slots(chunk)?.into_iter().collect())
             })
         };
@@ -115,10 +115,10 @@ impl Keeper {
             return Ok(());
         }
         let lost = |store: StoreId| node.is_lost(store);
-        let gone: Vec<ChunkId> = node.namespace.read(|view, _| {
-            let none_left = view.short_chunks(|store| !lost(store)).into_iter();
+        let gone: Vec<ChunkId> = node.read_chunks(|view, _| {
+            let none_left = view.short(|store| !lost(store)).into_iter();
             let none_left = none_left.take_while(|short| short.live == 0).map(|short| short.chunk);
-            let has_old = |id: &ChunkId| view.chunk(*id).is_some_and(|c| !c.old.is_empty());
+            let has_old = |id: &ChunkId| view.get(*id).is_some_and(|c| !c.old.is_empty());
             none_left.filter(has_old).collect()
         })?;
         for chunk in gone.into_iter().take(self.options.compactions) {

@@ -7,8 +7,8 @@ use super::Keeper;
 use crate::chunks::several_hosts;
 use holdfast_base::ids::{ChunkId, Durability, Generation, StoreId, Tier};
 use holdfast_base::{Kind, Result};
-use holdfast_cluster::namespace::{Chunk, ChunkState};
 use holdfast_cluster::placement::{COPIES, candidates};
+use holdfast_cluster::{Chunk, ChunkState};
 use holdfast_cluster::{ClusterView, Command, StoreState, repair};
 use holdfast_env::trial::Knob;
 use std::collections::BTreeSet;
@@ -46,8 +46,8 @@ impl Keeper {
     /// reach the log) are sealed as a silent writer's are.
     pub(super) fn end_short(&mut self, now_ns: u64) -> Result<()> {
         let node = self.node.clone();
-        let open: Vec<Chunk> = node.namespace.read(|view, _| {
-            let mine = view.open_chunks().filter(|chunk| chunk.node == node.id);
+        let open: Vec<Chunk> = node.read_chunks(|view, _| {
+            let mine = view.open().filter(|chunk| chunk.node == node.id);
             let shared =
                 |chunk: &&Chunk| chunk.copies > 1 || !node.replicator.is_alone(&chunk.replicas);
             mine.filter(shared).cloned().collect()
@@ -89,8 +89,8 @@ impl Keeper {
     pub(super) fn leave_closed_stores(&mut self, _now_ns: u64) -> Result<()> {
         let node = self.node.clone();
         let open = node.packed.open_chunks();
-        let replicas: Vec<(ChunkId, Vec<StoreId>)> = node.namespace.read(|view, _| {
-            let known = |chunk: &ChunkId| Some((*chunk, view.chunk(*chunk)?.replicas.clone()));
+        let replicas: Vec<(ChunkId, Vec<StoreId>)> = node.read_chunks(|view, _| {
+            let known = |chunk: &ChunkId| Some((*chunk, view.get(*chunk)?.replicas.clone()));
             open.iter().filter_map(known).collect()
         })?;
         let closed: Vec<ChunkId> = node.cluster.read(|view, _| {
@@ -119,14 +119,14 @@ impl Keeper {
             return Ok(());
         }
         self.copies_next_ns = now_ns + RAISE_EVERY_MS * 1_000_000;
-        let chunks: Vec<ChunkId> = node.namespace.read(|view, _| {
+        let chunks: Vec<ChunkId> = node.read_chunks(|view, _| {
             let wants = |chunk: &&Chunk| {
                 chunk.tier == Tier::Disk
                     && chunk.durability == Durability::Durable
                     && (chunk.copies as usize) < COPIES
                     && (chunk.state == ChunkState::Open || chunk.is_kept())
             };
-            view.chunks().filter(wants).map(|chunk| chunk.id).take(RAISE_MAX).collect()
+            view.iter().filter(wants).map(|chunk| chunk.id).take(RAISE_MAX).collect()
         })?;
         if chunks.is_empty() {
             return Ok(());
@@ -167,7 +167,7 @@ impl Keeper {
             // Whoever is to be taken away should not lead.
             return node.resign();
         }
-        let spare: Vec<(ChunkId, Generation, StoreId)> = node.namespace.read(|view, _| {
+        let spare: Vec<(ChunkId, Generation, StoreId)> = node.read_chunks(|view, _| {
             let spared = |chunk: &&Chunk| {
                 let others = chunk.replicas.iter().filter(|store| staying.contains(store));
                 // What was sealed empty needs no copies.
@@ -175,7 +175,7 @@ impl Keeper {
                 chunk.is_kept() && others.count() >= wanted
             };
             let on = |store: StoreId| {
-                let spared = view.chunks_on(store).filter(spared);
+                let spared = view.on(store).filter(spared);
                 spared.map(move |chunk| (chunk.id, chunk.generation, store))
             };
             draining.iter().flat_map(|store| on(*store)).take(DROPS_MAX.size()).collect()
@@ -191,9 +191,9 @@ impl Keeper {
             return Ok(());
         }
         self.surplus_next_ns = now_ns + SURPLUS_EVERY_MS * 1_000_000;
-        let mut surplus = node
-            .namespace
-            .read(|namespace, _| node.cluster.read(|view, _| repair::surplus(namespace, view)))??;
+        let mut surplus = node.read_chunks(|namespace, _| {
+            node.cluster.read(|view, _| repair::surplus(namespace, view))
+        })??;
         surplus.truncate(DROPS_MAX.size());
         self.drop_replicas(&surplus)
     }

@@ -6,7 +6,7 @@ use super::Keeper;
 use holdfast_base::Result;
 use holdfast_base::ids::{ChunkId, Durability, FileId, Tier};
 use holdfast_cluster::Command;
-use holdfast_cluster::namespace::{Chunk, ChunkState};
+use holdfast_cluster::{Chunk, ChunkState};
 use std::collections::BTreeMap;
 
 /// What is seen of a file: its chunks, whether the last one is open, and its acknowledged bytes.
@@ -32,7 +32,7 @@ impl Keeper {
         self.unclosed.next_ns = now_ns + rest_ns.min(idle_ns.max(8)) / 8;
         let node = self.node.clone();
         let files: Vec<(FileId, Vec<Chunk>)> = node.namespace.read(|view, _| {
-            let chunks = |ids: Vec<ChunkId>| ids.into_iter().filter_map(|id| view.chunk(id));
+            let chunks = |ids: Vec<ChunkId>| ids.into_iter().filter_map(|id| view.chunks().get(id));
             let files = view.unclosed().into_iter();
             files.map(|file| (file.file, chunks(file.chunks).cloned().collect())).collect()
         })?;

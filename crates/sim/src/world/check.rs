@@ -8,7 +8,7 @@ use crate::task::{slot, spawn};
 use holdfast_base::ids::{Index, NodeId, StoreId};
 use holdfast_base::{Error, Result};
 use holdfast_chunk::{Store, StoreConfig};
-use holdfast_cluster::namespace::Chunk;
+use holdfast_cluster::Chunk;
 use holdfast_cluster::{
     CLUSTER_TOPIC, ChunkState, ClusterView, Location, NAMESPACE_TOPIC, Namespace, NodeState, repair,
 };
@@ -56,8 +56,8 @@ impl World {
     /// Whether every chunk has copies on two other disks.
     pub(super) fn can_lose(&self, victim: &Arc<Cell>) -> bool {
         let Some(host) = self.cells[0].node() else { return false };
-        let chunks = host.namespace.read(|view, _| {
-            let kept = view.chunks().filter(|chunk| chunk.state != ChunkState::Doomed);
+        let chunks = host.read_chunks(|view, _| {
+            let kept = view.iter().filter(|chunk| chunk.state != ChunkState::Doomed);
             kept.map(|chunk| chunk.replicas.clone()).collect::<Vec<_>>()
         });
         let whole = |replicas: &Vec<StoreId>| {
@@ -84,7 +84,7 @@ impl World {
         let found = node.namespace.read(|view, _| {
             let info = view.lookup(path)?;
             let Location::Packed { pointer } = info.location else { return None };
-            Some((pointer, view.chunk(pointer.chunk)?.replicas.clone()))
+            Some((pointer, view.chunks().get(pointer.chunk)?.replicas.clone()))
         });
         let Ok(Some((pointer, replicas))) = found else { return };
         if self.schedule.nodes < 2 {
@@ -117,10 +117,10 @@ impl World {
         let (lost, other_leads) = states.unwrap_or_default();
         self.shared.sometimes(lost, "a node was lost");
         self.shared.sometimes(other_leads, "another node led");
-        let seals = node.namespace.read(|view, _| view.chunks().any(|c| !c.dropped.is_empty()));
+        let seals = node.read_chunks(|view, _| view.iter().any(|c| !c.dropped.is_empty()));
         self.shared.sometimes(seals.unwrap_or_default(), "a replica was dropped");
         let generations =
-            node.namespace.read(|view, _| view.chunks().any(|chunk| chunk.generation.0 > 0));
+            node.read_chunks(|view, _| view.iter().any(|chunk| chunk.generation.0 > 0));
         self.shared.sometimes(generations.unwrap_or_default(), "a chunk was compacted");
     }
 
@@ -190,7 +190,7 @@ impl World {
             return Some(format!("node {id} does not count as what it is"));
         }
         let short = host.namespace.read(|namespace, _| {
-            host.cluster.read(|view, _| repair::tasks(namespace, view)).unwrap_or_default()
+            host.cluster.read(|view, _| repair::tasks(namespace.chunks(), view)).unwrap_or_default()
         });
         match short {
             Ok(short) if short.is_empty() => None,
@@ -272,10 +272,9 @@ impl World {
         let Some(host) = self.cells[0].node() else { return Ok(()) };
         self.check_leaks(&host)?;
         let chunks: Vec<Chunk> = host
-            .namespace
-            .read(|view, _| {
+            .read_chunks(|view, _| {
                 // What was sealed empty may be nowhere.
-                let kept = view.chunks().filter(|chunk| chunk.is_kept() && chunk.length > 0);
+                let kept = view.iter().filter(|chunk| chunk.is_kept() && chunk.length > 0);
                 kept.cloned().collect()
             })
             .unwrap_or_default();
@@ -310,7 +309,7 @@ impl World {
             for own in node.stores.iter() {
                 for info in own.store.list() {
                     let (chunk, generation) = (info.chunk, info.generation);
-                    let leaked = host.namespace.read(|view, _| match view.chunk(chunk) {
+                    let leaked = host.read_chunks(|view, _| match view.get(chunk) {
                         Some(known) => {
                             generation <= known.generation
                                 && !view.names_replica(chunk, generation, own.id)

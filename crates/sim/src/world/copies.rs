@@ -7,8 +7,8 @@ use super::check::open_store;
 use super::{World, locked};
 use holdfast_base::ids::{ChunkId, Generation, Index, NodeId, StoreId};
 use holdfast_chunk::ChunkState;
+use holdfast_cluster::Chunk;
 use holdfast_cluster::ChunkKind;
-use holdfast_cluster::namespace::Chunk;
 use holdfast_node::{KeeperOptions, Node};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -45,10 +45,9 @@ impl World {
             return;
         }
         let chunks: Vec<Chunk> = host
-            .namespace
-            .read(|view, _| {
+            .read_chunks(|view, _| {
                 let kept = |chunk: &&Chunk| chunk.is_kept() && chunk.length > 0 && chunk.copies > 1;
-                view.chunks().filter(kept).cloned().collect()
+                view.iter().filter(kept).cloned().collect()
             })
             .unwrap_or_default();
         let draining = host.cluster.read(|view, _| {
@@ -93,7 +92,7 @@ impl World {
 
     /// What a gateway shows of an open chunk is on every replica.
     fn look_at_open(&self, host: &Node) {
-        let open = host.namespace.read(|view, _| view.open_chunks().cloned().collect::<Vec<_>>());
+        let open = host.read_chunks(|view, _| view.open().cloned().collect::<Vec<_>>());
         for chunk in open.unwrap_or_default().iter().filter(|chunk| chunk.kind == ChunkKind::Raw) {
             let Some(writer) =
                 self.cells.iter().filter_map(|c| c.node()).find(|n| n.id == chunk.node)
@@ -119,7 +118,7 @@ impl World {
 
     /// What was freed stays for its readers' grace, behind the moment in which it was seen first.
     fn look_at_grace(&self, host: &Node) {
-        let Ok((applied, oldest)) = host.namespace.read(|view, applied| (applied, view.freed().1))
+        let Ok((applied, oldest)) = host.read_chunks(|view, applied| (applied, view.freed().1))
         else {
             return;
         };

@@ -123,7 +123,9 @@ impl World {
             return None;
         }
         let found = leader.namespace.read(|namespace, _| {
-            leader.cluster.read(|view, _| (repair::tasks(namespace, view), repair::Nodes::of(view)))
+            leader
+                .cluster
+                .read(|view, _| (repair::tasks(namespace.chunks(), view), repair::Nodes::of(view)))
         });
         let (tasks, nodes) = found.ok()?.ok()?;
         let cell = |store: &StoreId| {

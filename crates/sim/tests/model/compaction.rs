@@ -10,8 +10,8 @@ use holdfast_base::Error;
 use holdfast_base::ids::{
     ChunkId, Cookie, Durability, FileId, Generation, Index, NodeId, Pointer, Slot, StoreId, Tier,
 };
+use holdfast_cluster::Chunk;
 use holdfast_cluster::compaction::{Made, Rewriting, Verdict, is_ready};
-use holdfast_cluster::namespace::Chunk;
 use holdfast_cluster::{ChunkKind, ChunkState, Command, Location, Namespace, NodeKind};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -68,13 +68,17 @@ impl Views {
             return *number;
         }
         self.numbers.insert(snapshot.clone(), self.views.len());
-        let slots = ns.live_slots(CHUNK).unwrap_or_default();
+        let slots = ns.chunks().live_slots(CHUNK).unwrap_or_default();
         self.views.push(Rc::new(View {
             snapshot,
-            chunk: ns.chunk(CHUNK).cloned(),
+            chunk: ns.chunks().get(CHUNK).cloned(),
             live: slots.iter().fold(0, |set, slot| set | 1 << slot.0),
-            freed: ns.freed().0 > 0,
-            unlinkable: ns.unlinkable().map(|(_, g, s)| (g.0 as usize, place(s))).collect(),
+            freed: ns.chunks().freed().0 > 0,
+            unlinkable: ns
+                .chunks()
+                .unlinkable()
+                .map(|(_, g, s)| (g.0 as usize, place(s)))
+                .collect(),
         }));
         self.views.len() - 1
     }

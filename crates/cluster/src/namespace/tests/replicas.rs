@@ -60,16 +60,20 @@ impl World {
     }
 
     fn held(&self, chunk: ChunkId) -> Vec<u64> {
-        self.ns.chunk(chunk).unwrap().replicas.iter().map(|store| store.0).collect()
+        self.ns.chunks().get(chunk).unwrap().replicas.iter().map(|store| store.0).collect()
     }
 
     fn short(&self, bad: &[u64]) -> Vec<(u64, usize)> {
-        let short = self.ns.short_chunks(|store| !bad.contains(&store.0));
+        let short = self.ns.chunks().short(|store| !bad.contains(&store.0));
         short.into_iter().map(|short| (short.chunk.0, short.live)).collect()
     }
 
     fn unlinkable(&self) -> Vec<(u32, u64)> {
-        self.ns.unlinkable().map(|(_, generation, store)| (generation.0, store.0)).collect()
+        self.ns
+            .chunks()
+            .unlinkable()
+            .map(|(_, generation, store)| (generation.0, store.0))
+            .collect()
     }
 }
 
@@ -79,7 +83,7 @@ fn copies_are_as_many_as_replicas_unless_said() {
     let Outcome::Chunk { chunk } = world.ok(allocate(ChunkKind::Packed, FileId(0))) else {
         panic!("no chunk")
     };
-    assert_eq!(world.ns.chunk(chunk).unwrap().copies as usize, world.held(chunk).len());
+    assert_eq!(world.ns.chunks().get(chunk).unwrap().copies as usize, world.held(chunk).len());
     let file = FileId(0);
     let bad = [(&[1, 2, 3][..], 2), (&[1], 0), (&[], 3), (&[1, 1], 2), (&[1], 17)];
     for (replicas, copies) in bad {
@@ -113,7 +117,7 @@ fn repair_may_write_over_what_was_left_out() {
     world.ok(add(chunk, 1));
     world.ok(add(chunk, 1));
     assert_eq!(world.held(chunk), [2, 1]);
-    assert_eq!(world.ns.chunk(chunk).unwrap().dropped, []);
+    assert_eq!(world.ns.chunks().get(chunk).unwrap().dropped, []);
     world.refused(
         Command::AddReplica { chunk, generation: Generation(1), store: StoreId(3) },
         Kind::Invalid,
@@ -148,7 +152,8 @@ fn chunks_are_found_by_bad_stores_fewest_copies_first() {
     assert_eq!(world.short(&[1]), [(a, 2)]);
     assert_eq!(world.short(&[2, 4]), [(b, 1), (a, 2), (c, 2)]);
     assert_eq!(world.short(&[1, 2, 3]), [(a, 0), (b, 1), (c, 2)]);
-    let on = |store| world.ns.chunks_on(StoreId(store)).map(|chunk| chunk.id.0).collect::<Vec<_>>();
+    let on =
+        |store| world.ns.chunks().on(StoreId(store)).map(|chunk| chunk.id.0).collect::<Vec<_>>();
     assert_eq!((on(3), on(5), on(9)), (vec![a, b, c], vec![c], vec![]));
 }
 
@@ -159,16 +164,16 @@ fn the_last_replica_is_dropped_only_as_lost_and_its_files_are_named() {
     world.ok(drop_one(chunk, 1, false));
     world.ok(drop_one(chunk, 1, false));
     world.refused(drop_one(chunk, 2, false), Kind::Invalid, "last replica");
-    assert_eq!(world.ns.lost_chunks(|_| true), []);
+    assert_eq!(world.ns.chunks().lost(|_| true), []);
     world.ok(drop_one(chunk, 2, true));
-    let lost = world.ns.lost_chunks(|_| true);
+    let lost = world.ns.chunks().lost(|_| true);
     assert_eq!(lost, [chunk]);
     assert_eq!(world.ns.files_of(chunk, 9), ["/f"]);
     assert_eq!(world.short(&[]), [(chunk.0, 0)]);
     // Whatever files are left of it stay: one of them may turn out to be good.
     world.refused(unlink_from(chunk, 0, 2), Kind::Invalid, "0 of 2 copies");
     world.ok(add(chunk, 2));
-    assert_eq!(world.ns.lost_chunks(|_| true), []);
+    assert_eq!(world.ns.chunks().lost(|_| true), []);
     assert_eq!(world.held(chunk), [2]);
 }
 
@@ -205,7 +210,7 @@ fn a_lost_chunk_ends_with_its_last_file() {
     world.release_all();
     assert_eq!(world.unlinkable(), [(0, 1)]);
     world.ok(unlink_from(chunk, 0, 1));
-    assert!(world.ns.chunk(chunk).is_none());
+    assert!(world.ns.chunks().get(chunk).is_none());
 }
 
 #[test]
@@ -218,7 +223,7 @@ fn a_dropped_replica_outlives_the_others_of_a_doomed_chunk() {
     world.ok(unlink_from(chunk, 0, 1));
     assert_eq!(world.unlinkable(), [(0, 2)]);
     world.ok(unlink_from(chunk, 0, 2));
-    assert!(world.ns.chunk(chunk).is_none());
+    assert!(world.ns.chunks().get(chunk).is_none());
 }
 
 #[test]
@@ -252,7 +257,7 @@ fn a_switch_names_who_has_the_new_generation_and_the_others_keep_the_old_one() {
     assert_eq!(world.unlinkable(), [(0, 2), (0, 3)]);
     world.ok(unlink_from(chunk, 0, 2));
     world.ok(unlink_from(chunk, 0, 3));
-    assert_eq!(world.ns.chunk(chunk).unwrap().old, []);
+    assert_eq!(world.ns.chunks().get(chunk).unwrap().old, []);
 }
 
 /// A store lay about how far it had come, or a writer about where its bytes were: the name of a
@@ -275,7 +280,7 @@ fn a_chunk_that_was_sealed_empty_is_not_short() {
     world.ok(Command::Delete { path: "/p".into(), recursive: false });
     world.ok(seal_on(chunk, 0, &[1]));
     assert_eq!(world.short(&[1]), []);
-    assert_eq!(world.ns.lost_chunks(|_| false), []);
+    assert_eq!(world.ns.chunks().lost(|_| false), []);
 }
 
 #[test]
@@ -285,10 +290,10 @@ fn the_index_of_short_chunks_survives_a_restore() {
     let back = Namespace::restore(&world.bytes()).unwrap();
     for bad in [vec![], vec![1], vec![1, 2]] {
         let bad: BTreeSet<u64> = bad.into_iter().collect();
-        let short = |ns: &Namespace| ns.short_chunks(|store| !bad.contains(&store.0));
+        let short = |ns: &Namespace| ns.chunks().short(|store| !bad.contains(&store.0));
         assert_eq!(short(&world.ns), short(&back));
     }
-    assert_eq!(back.chunks_on(StoreId(2)).map(|chunk| chunk.id).collect::<Vec<_>>(), [chunk]);
+    assert_eq!(back.chunks().on(StoreId(2)).map(|chunk| chunk.id).collect::<Vec<_>>(), [chunk]);
 }
 
 /// Chunks of a single host want one copy. When others had joined, they stayed at that for ever.
@@ -297,20 +302,20 @@ fn chunks_of_a_single_host_want_more_copies_once_an_entry_says_so() {
     let mut world = World::new();
     let (chunk, _) = world.raw(&[1], 1, &[1]);
     let everywhere = |_: StoreId| true;
-    assert_eq!(world.ns.short_chunks(everywhere), []);
+    assert_eq!(world.ns.chunks().short(everywhere), []);
     let gone = ChunkId(99);
     world.ok(Command::RaiseCopies { chunks: vec![gone, chunk], copies: 3 });
-    let short = world.ns.short_chunks(everywhere);
+    let short = world.ns.chunks().short(everywhere);
     assert_eq!(
         short.iter().map(|s| (s.chunk, s.live, s.wanted)).collect::<Vec<_>>(),
         [(chunk, 1, 3)]
     );
     world.ok(add(chunk, 2));
     world.ok(add(chunk, 3));
-    assert_eq!(world.ns.short_chunks(everywhere), []);
+    assert_eq!(world.ns.chunks().short(everywhere), []);
     // Never fewer; and no number that no chunk can have.
     world.ok(Command::RaiseCopies { chunks: vec![chunk], copies: 1 });
-    assert_eq!(world.ns.chunk(chunk).unwrap().copies, 3);
+    assert_eq!(world.ns.chunks().get(chunk).unwrap().copies, 3);
     world.refused(
         Command::RaiseCopies { chunks: vec![chunk], copies: 0 },
         Kind::Invalid,

@@ -3,8 +3,10 @@
 
 use super::children::Children;
 use super::nodes::{DETACHED, ROOT, UNCLOSED};
-use super::{Namespace, STEPS_MAX, Shown, table};
+use super::{Names, table};
+use crate::chunks::Chunks;
 use crate::command::METADATA_BYTES_MAX;
+use crate::namespace::{MODE_MAX, STEPS_MAX, Shown, misrouted};
 use crate::{Command, NodeKind, Outcome, StorageClass};
 use holdfast_base::ids::Index;
 use holdfast_base::limits::{PATH_BYTES_MAX, PATH_DEPTH_MAX};
@@ -29,7 +31,7 @@ pub(super) struct Fresh {
     pub class: Option<StorageClass>,
 }
 
-impl Namespace {
+impl Names {
     #[inline]
     pub(super) fn child(&self, parent: u32, name: &[u8]) -> Option<u32> {
         self.table.find(table::hash(parent, name), |node| self.nodes.is_named(node, parent, name))
@@ -130,7 +132,14 @@ impl Namespace {
 
     /// Makes the directories that a spot misses and frees its name; tells the parent. Missing
     /// directories inherit their class, and take mode and mtime from what they are made for.
-    pub(super) fn prepare(&mut self, index: Index, spot: &Spot<'_>, mode: u16, mtime: i64) -> u32 {
+    pub(super) fn prepare(
+        &mut self,
+        chunks: &mut Chunks,
+        index: Index,
+        spot: &Spot<'_>,
+        mode: u16,
+        mtime: i64,
+    ) -> u32 {
         let mut parent = spot.parent;
         // A directory can be searched by whoever may read it.
         let mode = mode | (mode & 0o444) >> 2;
@@ -142,14 +151,20 @@ impl Namespace {
         }
         if let Some(at) = spot.existing {
             self.unlink(at);
-            self.drop_node(index, at);
+            self.drop_node(chunks, index, at);
         }
         parent
     }
 
     /// Makes a node at a spot that was checked.
-    pub(super) fn make_at(&mut self, index: Index, spot: &Spot<'_>, fresh: Fresh) -> u32 {
-        let parent = self.prepare(index, spot, fresh.mode, fresh.mtime);
+    pub(super) fn make_at(
+        &mut self,
+        chunks: &mut Chunks,
+        index: Index,
+        spot: &Spot<'_>,
+        fresh: Fresh,
+    ) -> u32 {
+        let parent = self.prepare(chunks, index, spot, fresh.mode, fresh.mtime);
         let class = fresh.class.unwrap_or_else(|| self.nodes[parent].class());
         let at = self.nodes.make(fresh.kind, fresh.mode, fresh.mtime, class);
         self.link(at, parent, spot.name);
@@ -157,9 +172,9 @@ impl Namespace {
     }
 
     /// Links a nameless node to a spot that was checked.
-    pub(super) fn link_at(&mut self, index: Index, spot: &Spot<'_>, at: u32) {
+    pub(super) fn link_at(&mut self, chunks: &mut Chunks, index: Index, spot: &Spot<'_>, at: u32) {
         let (mode, mtime) = (self.nodes[at].mode, self.nodes[at].mtime);
-        let parent = self.prepare(index, spot, mode, mtime);
+        let parent = self.prepare(chunks, index, spot, mode, mtime);
         self.link(at, parent, spot.name);
     }
 
@@ -187,11 +202,11 @@ impl Namespace {
     }
 
     /// Frees a node that is in no directory and has no children, and what it keeps.
-    pub(super) fn drop_node(&mut self, index: Index, at: u32) {
+    pub(super) fn drop_node(&mut self, chunks: &mut Chunks, index: Index, at: u32) {
         if self.nodes[at].flags & UNCLOSED == 0 {
             self.count(at, false);
         }
-        self.free_bytes(index, at);
+        self.free_bytes(chunks, index, at);
         self.nodes.release(at);
     }
 
@@ -214,9 +229,9 @@ impl Namespace {
         }
     }
 
-    pub(super) fn make_dir(&mut self, command: &Command) -> Result<Outcome> {
+    pub(crate) fn make_dir(&mut self, chunks: &mut Chunks, command: &Command) -> Result<Outcome> {
         let Command::MakeDir { path, kind, mode, mtime, class, parents } = command else {
-            return Err(super::misrouted());
+            return Err(misrouted());
         };
         if !kind.is_container() {
             return Err(Error::invalid(format!("a {} is not made as a directory", kind.name())));
@@ -234,11 +249,17 @@ impl Namespace {
             return Err(Error::exists(format!("it exists, as a {}", self.kind(at).name())));
         }
         let fresh = Fresh { kind: *kind, mode: *mode, mtime: *mtime, class: *class };
-        let at = self.make_at(Index(0), &spot, fresh);
+        let at = self.make_at(chunks, Index(0), &spot, fresh);
         Ok(Outcome::File { file: self.nodes.id(at) })
     }
 
-    pub(super) fn symlink(&mut self, path: &str, target: &str, mtime: i64) -> Result<Outcome> {
+    pub(crate) fn symlink(
+        &mut self,
+        chunks: &mut Chunks,
+        path: &str,
+        target: &str,
+        mtime: i64,
+    ) -> Result<Outcome> {
         if target.is_empty() || target.len() > PATH_BYTES_MAX || target.contains('\0') {
             return Err(Error::invalid(format!(
                 "its target {} is empty, longer than {PATH_BYTES_MAX} bytes, or holds a NUL byte",
@@ -248,13 +269,14 @@ impl Namespace {
         let spot = self.spot(path, NodeKind::Symlink, false)?;
         self.check_replace(&spot, false)?;
         let fresh = Fresh { kind: NodeKind::Symlink, mode: 0o777, mtime, class: None };
-        let at = self.make_at(Index(0), &spot, fresh);
+        let at = self.make_at(chunks, Index(0), &spot, fresh);
         self.nodes[at].slot = self.nodes.arena.put(target.as_bytes());
         Ok(Outcome::File { file: self.nodes.id(at) })
     }
 
-    pub(super) fn rename(
+    pub(crate) fn rename(
         &mut self,
+        chunks: &mut Chunks,
         index: Index,
         from: &str,
         to: &str,
@@ -280,7 +302,7 @@ impl Namespace {
         if let Some(old) = spot.existing {
             self.check_rename_over(at, old, replace)?;
             self.unlink(old);
-            self.drop_node(index, old);
+            self.drop_node(chunks, index, old);
         }
         self.unlink(at);
         self.nodes.set_name(at, spot.name.as_bytes());
@@ -310,7 +332,13 @@ impl Namespace {
         Ok(())
     }
 
-    pub(super) fn delete(&mut self, index: Index, path: &str, recursive: bool) -> Result<Outcome> {
+    pub(crate) fn delete(
+        &mut self,
+        chunks: &mut Chunks,
+        index: Index,
+        path: &str,
+        recursive: bool,
+    ) -> Result<Outcome> {
         let at = self.find(path)?;
         if at == ROOT {
             return Err(Error::invalid("the root cannot be deleted: delete what is in it"));
@@ -326,7 +354,7 @@ impl Namespace {
         if children > 0 {
             self.detach(at);
         } else {
-            self.drop_node(index, at);
+            self.drop_node(chunks, index, at);
         }
         Ok(Outcome::Done {})
     }
@@ -339,7 +367,7 @@ impl Namespace {
 
     /// Each step either takes one child out of the directory in hand or frees one node, so that
     /// the work of an entry is bounded whatever the subtree's shape.
-    pub(super) fn reclaim(&mut self, index: Index, budget: u32) -> Outcome {
+    pub(crate) fn reclaim(&mut self, chunks: &mut Chunks, index: Index, budget: u32) -> Outcome {
         let mut steps = 0;
         while let Some(&at) = self.detached.last() {
             if steps == STEPS_MAX.get() as u32 {
@@ -356,14 +384,14 @@ impl Namespace {
                 }
                 None => {
                     self.detached.pop();
-                    self.drop_node(index, at);
+                    self.drop_node(chunks, index, at);
                 }
             }
         }
         Outcome::Progress { steps, more: !self.detached.is_empty() }
     }
 
-    pub(super) fn set_attributes(
+    pub(crate) fn set_attributes(
         &mut self,
         path: &str,
         mode: Option<u16>,
@@ -391,7 +419,7 @@ impl Namespace {
         self.nodes[at].metadata = self.nodes.arena.put(metadata);
     }
 
-    pub(super) fn set_class(&mut self, path: &str, class: StorageClass) -> Result<Outcome> {
+    pub(crate) fn set_class(&mut self, path: &str, class: StorageClass) -> Result<Outcome> {
         let at = self.find(path)?;
         if !self.is_container(at) {
             return Err(Error::invalid(format!(
@@ -410,7 +438,7 @@ fn prefix(path: &str, parts: usize) -> String {
 }
 
 pub(super) fn check_mode(mode: u16) -> Result<()> {
-    if mode > super::MODE_MAX {
+    if mode > MODE_MAX {
         return Err(Error::invalid(format!("mode {mode:o} has more than the permission bits")));
     }
     Ok(())

@@ -3,96 +3,40 @@
 
 use super::nodes::{EXTENTS, HAS_CRC, PACKED, UNCLOSED};
 use super::tree::{Fresh, check_metadata, check_mode};
-use super::{ChunkState, FileExtents, Freed, FreedThing, Namespace, Unclosed};
-use crate::{ChunkKind, Command, Extent, Location, NodeKind, Outcome, Remainder, StorageClass};
-use holdfast_base::error::WRITE_AGAIN;
+use super::{FileExtents, Names, Unclosed};
+use crate::chunks::Chunks;
+use crate::namespace::misrouted;
+use crate::{Command, Extent, Location, NodeKind, Outcome, Remainder, StorageClass};
 use holdfast_base::ids::{ChunkId, FileId, Index, Pointer};
-use holdfast_base::limits::{CHUNK_SLOTS_MAX, PACKED_BYTES_MAX};
 use holdfast_base::{Error, Result, path};
-use holdfast_env::planted;
 
 /// Extents of one file: their list fits into one entry.
 const EXTENTS_MAX: usize = 60_000;
 const _: () = assert!(EXTENTS_MAX * 16 < holdfast_base::limits::ENTRY_BYTES_MAX);
 
-impl Namespace {
-    /// Refuses a pointer to what cannot be named (any more).
-    fn check_pointer(&self, pointer: Pointer, bytes: u64) -> Result<()> {
-        if bytes == 0 || bytes > PACKED_BYTES_MAX {
-            return Err(Error::invalid(format!(
-                "a packed object has 1 to {PACKED_BYTES_MAX} bytes, not {bytes}"
-            )));
-        }
-        let Some(chunk) = self.chunks.get(pointer.chunk) else {
-            return Err(Error::invalid(format!(
-                "its bytes are in chunk `{}`, which is not known: write them again",
-                pointer.chunk
-            )));
-        };
-        if chunk.kind != ChunkKind::Packed {
-            return Err(Error::invalid(format!("chunk `{}` is not packed", chunk.id)));
-        }
-        if chunk.owner != FileId(0) {
-            let what = format!("the names of chunk `{}` are kept elsewhere", chunk.id);
-            return Err(Error::invalid(what));
-        }
-        let closed = matches!(chunk.state, ChunkState::Closed | ChunkState::Doomed);
-        if closed && !planted!("cluster.named-after-the-close") {
-            // The writer's bytes may be dropped by compaction: it has to write them elsewhere.
-            return Err(Error::retry(format!(
-                "its bytes are in chunk `{}`, which is {}: write them again",
-                chunk.id,
-                chunk.state.name()
-            )));
-        }
-        if pointer.slot.0 >= CHUNK_SLOTS_MAX {
-            return Err(Error::invalid(format!(
-                "slot {} is beyond the last of a chunk, {}",
-                pointer.slot,
-                CHUNK_SLOTS_MAX - 1
-            )));
-        }
-        if chunk.state == ChunkState::Sealed && pointer.slot.0 as u64 >= chunk.length {
-            // The seal decided without these bytes, so nobody acknowledged them.
-            return Err(Error::retry(format!(
-                "chunk `{}` was sealed at {} slots, before slot {}: {WRITE_AGAIN}",
-                chunk.id, chunk.length, pointer.slot
-            )));
-        }
-        let was_named =
-            chunk.dead.contains(pointer.slot.0) && !planted!("cluster.slot-named-again");
-        if chunk.live.contains(pointer.slot.0) || was_named {
-            return Err(Error::invalid(format!(
-                "slot {} of chunk `{}` was named before: write the bytes again",
-                pointer.slot, chunk.id
-            )));
-        }
-        Ok(())
-    }
-
+impl Names {
     /// Gives a node the packed bytes behind a pointer that was checked.
-    fn set_packed(&mut self, at: u32, pointer: Pointer, bytes: u32) {
-        self.keep_pointer(pointer, bytes);
-        let index = self.chunks.index(pointer.chunk).expect("the pointer was checked");
+    fn set_packed(&mut self, chunks: &mut Chunks, at: u32, pointer: Pointer, bytes: u32) {
+        chunks.name_object(pointer, bytes);
+        let index = chunks.place(pointer.chunk).expect("the pointer was checked");
         let node = &mut self.nodes[at];
         node.flags |= PACKED;
         (node.chunk, node.slot, node.cookie) = (index, pointer.slot.0, pointer.cookie.0);
         node.size = bytes;
     }
 
-    fn keep_pointer(&mut self, pointer: Pointer, bytes: u32) {
-        if let Some(chunk) = self.chunks.get_mut(pointer.chunk) {
-            chunk.give_birth(pointer.slot.0, bytes);
-        }
-    }
-
-    pub(super) fn put(&mut self, index: Index, command: &Command) -> Result<Outcome> {
+    pub(crate) fn put(
+        &mut self,
+        chunks: &mut Chunks,
+        index: Index,
+        command: &Command,
+    ) -> Result<Outcome> {
         let Command::Put { path, kind, mode, mtime, size, crc, class, location, .. } = command
         else {
-            return Err(super::misrouted());
+            return Err(misrouted());
         };
         let Command::Put { replace, parents, metadata, .. } = command else {
-            return Err(super::misrouted());
+            return Err(misrouted());
         };
         if !kind.is_data() {
             return Err(Error::invalid(format!("a {} has no bytes to put", kind.name())));
@@ -106,15 +50,15 @@ impl Namespace {
             Location::Inline {} => {
                 return Err(Error::invalid(format!("{size} bytes need a place")));
             }
-            Location::Packed { pointer } => self.check_pointer(*pointer, *size)?,
+            Location::Packed { pointer } => chunks.check_pointer(*pointer, *size)?,
             Location::Extents {} => {
                 return Err(Error::invalid("a file of chunks is begun and closed, not put"));
             }
         }
         let fresh = Fresh { kind: *kind, mode: *mode, mtime: *mtime, class: *class };
-        let at = self.make_at(index, &spot, fresh);
+        let at = self.make_at(chunks, index, &spot, fresh);
         if let Location::Packed { pointer } = location {
-            self.set_packed(at, *pointer, *size as u32);
+            self.set_packed(chunks, at, *pointer, *size as u32);
             self.totals.bytes += size;
         }
         self.nodes[at].flags |= HAS_CRC;
@@ -123,7 +67,7 @@ impl Namespace {
         Ok(Outcome::File { file: self.nodes.id(at) })
     }
 
-    pub(super) fn begin(
+    pub(crate) fn begin(
         &mut self,
         path: &str,
         class: Option<StorageClass>,
@@ -142,25 +86,37 @@ impl Namespace {
         Ok(Outcome::File { file: self.nodes.id(at) })
     }
 
-    pub(super) fn find_unclosed(&self, file: FileId) -> Result<u32> {
+    pub(crate) fn find_unclosed(&self, file: FileId) -> Result<u32> {
         self.nodes
             .at(file)
             .filter(|at| self.nodes[*at].flags & UNCLOSED != 0)
             .ok_or_else(|| Error::not_found(format!("`{file}` is no file being written")))
     }
 
-    pub(super) fn close(&mut self, index: Index, command: &Command) -> Result<Outcome> {
+    /// A chunk was made for a file that is being written.
+    pub(crate) fn give_chunk(&mut self, at: u32, chunk: ChunkId) {
+        if let Some(unclosed) = self.unclosed.get_mut(&at) {
+            unclosed.chunks.push(chunk);
+        }
+    }
+
+    pub(crate) fn close(
+        &mut self,
+        chunks: &mut Chunks,
+        index: Index,
+        command: &Command,
+    ) -> Result<Outcome> {
         let Command::Close { file, path, size, crc, extents, remainder, mode, mtime, .. } = command
         else {
-            return Err(super::misrouted());
+            return Err(misrouted());
         };
         let Command::Close { replace, metadata, .. } = command else {
-            return Err(super::misrouted());
+            return Err(misrouted());
         };
         let at = self.find_unclosed(*file)?;
         check_mode(*mode)?;
         check_metadata(metadata)?;
-        self.check_bytes(*file, *size, extents, *remainder)?;
+        self.check_bytes(chunks, *file, *size, extents, *remainder)?;
         let kind = self.closed_kind(path)?;
         let spot = self.spot(path, kind, false)?;
         self.check_replace(&spot, *replace || kind == NodeKind::KeyValue)?;
@@ -170,14 +126,15 @@ impl Namespace {
         }
         (self.nodes[at].mode, self.nodes[at].mtime) = (*mode, *mtime);
         self.set_metadata(at, metadata);
-        self.set_bytes(index, at, *size, extents, *remainder);
+        self.set_bytes(chunks, index, at, *size, extents, *remainder);
         self.nodes.set_kind(at, kind);
-        self.link_at(index, &spot, at);
+        self.link_at(chunks, index, &spot, at);
         Ok(Outcome::File { file: *file })
     }
 
-    pub(super) fn salvage(
+    pub(crate) fn salvage(
         &mut self,
+        chunks: &mut Chunks,
         index: Index,
         file: FileId,
         path: &str,
@@ -185,13 +142,13 @@ impl Namespace {
     ) -> Result<Outcome> {
         let at = self.find_unclosed(file)?;
         let size = extents.iter().fold(0u64, |sum, extent| sum.saturating_add(extent.length));
-        self.check_bytes(file, size, extents, None)?;
+        self.check_bytes(chunks, file, size, extents, None)?;
         let kind = self.closed_kind(path)?;
         let spot = self.spot(path, kind, false)?;
         self.check_replace(&spot, false)?;
-        self.set_bytes(index, at, size, extents, None);
+        self.set_bytes(chunks, index, at, size, extents, None);
         self.nodes.set_kind(at, kind);
-        self.link_at(index, &spot, at);
+        self.link_at(chunks, index, &spot, at);
         Ok(Outcome::File { file })
     }
 
@@ -206,6 +163,7 @@ impl Namespace {
     /// Refuses bytes that are not there: unsealed, too short, or another file's.
     fn check_bytes(
         &self,
+        chunks: &Chunks,
         file: FileId,
         size: u64,
         extents: &[Extent],
@@ -220,14 +178,14 @@ impl Namespace {
         let mut sum = 0u64;
         let mut seen = std::collections::BTreeSet::new();
         for extent in extents {
-            self.check_extent(file, *extent)?;
+            chunks.check_extent(file, *extent)?;
             if !seen.insert(extent.chunk) {
                 return Err(Error::invalid(format!("chunk `{}` is named twice", extent.chunk)));
             }
             sum += extent.length;
         }
         if let Some(remainder) = remainder {
-            self.check_pointer(remainder.pointer, remainder.length)?;
+            chunks.check_pointer(remainder.pointer, remainder.length)?;
             sum += remainder.length;
         }
         if sum != size {
@@ -238,28 +196,10 @@ impl Namespace {
         Ok(())
     }
 
-    pub(super) fn check_extent(&self, file: FileId, extent: Extent) -> Result<()> {
-        let id = extent.chunk;
-        let wrong = match self.chunks.get(id) {
-            None => "is not known".to_owned(),
-            Some(chunk) if chunk.kind != ChunkKind::Raw || chunk.owner != file => {
-                "belongs to another file".to_owned()
-            }
-            Some(chunk) if chunk.state != ChunkState::Sealed || chunk.freed => {
-                "is not sealed: seal it first".to_owned()
-            }
-            Some(chunk) if extent.length == 0 || extent.length > chunk.length => format!(
-                "was sealed at {} bytes, an extent of {} does not fit",
-                chunk.length, extent.length
-            ),
-            Some(_) => return Ok(()),
-        };
-        Err(Error::invalid(format!("chunk `{id}` {wrong}")))
-    }
-
     /// Gives an unclosed file its checked bytes, and frees chunks of it that hold none of them.
     fn set_bytes(
         &mut self,
+        chunks: &mut Chunks,
         index: Index,
         at: u32,
         size: u64,
@@ -271,17 +211,17 @@ impl Namespace {
         let kept: std::collections::BTreeSet<ChunkId> = extents.iter().map(|e| e.chunk).collect();
         for chunk in unclosed.map(|u| u.chunks).unwrap_or_default() {
             if !kept.contains(&chunk) {
-                self.free_chunk(index, chunk);
+                chunks.free_chunk(index, chunk);
             }
         }
         match (extents, remainder) {
             ([], None) => {}
             ([], Some(Remainder { pointer, length })) => {
-                self.set_packed(at, pointer, length as u32);
+                self.set_packed(chunks, at, pointer, length as u32);
             }
             _ => {
                 if let Some(Remainder { pointer, length }) = remainder {
-                    self.keep_pointer(pointer, length as u32);
+                    chunks.name_object(pointer, length as u32);
                 }
                 self.nodes[at].flags |= EXTENTS;
                 let extents = FileExtents { size, extents: extents.to_vec(), remainder };
@@ -290,37 +230,31 @@ impl Namespace {
         }
     }
 
-    pub(super) fn abandon(&mut self, index: Index, file: FileId) -> Result<Outcome> {
+    pub(crate) fn abandon(
+        &mut self,
+        chunks: &mut Chunks,
+        index: Index,
+        file: FileId,
+    ) -> Result<Outcome> {
         let at = self.find_unclosed(file)?;
-        self.drop_node(index, at);
+        self.drop_node(chunks, index, at);
         Ok(Outcome::Done {})
     }
 
     /// Puts a node's bytes on the freed list.
-    pub(super) fn free_bytes(&mut self, index: Index, at: u32) {
+    pub(super) fn free_bytes(&mut self, chunks: &mut Chunks, index: Index, at: u32) {
         if let Some(unclosed) = self.unclosed.remove(&at) {
-            unclosed.chunks.into_iter().for_each(|chunk| self.free_chunk(index, chunk));
+            unclosed.chunks.into_iter().for_each(|chunk| chunks.free_chunk(index, chunk));
         }
         if let Some(list) = self.extents.remove(&at) {
-            list.extents.iter().for_each(|extent| self.free_chunk(index, extent.chunk));
+            list.extents.iter().for_each(|extent| chunks.free_chunk(index, extent.chunk));
             if let Some(Remainder { pointer, length }) = list.remainder {
-                self.free_slot(index, pointer.chunk, pointer.slot.0, length as u32);
+                chunks.free_object(index, pointer.chunk, pointer.slot.0, length as u32);
             }
         }
         let node = self.nodes[at];
         if node.flags & PACKED != 0 {
-            self.free_slot(index, self.chunks.id_at(node.chunk), node.slot, node.size);
-        }
-    }
-
-    fn free_slot(&mut self, index: Index, chunk: ChunkId, slot: u32, bytes: u32) {
-        self.freed.push_back(Freed { index, what: FreedThing::Slot { chunk, slot, bytes } });
-    }
-
-    fn free_chunk(&mut self, index: Index, id: ChunkId) {
-        if let Some(chunk) = self.chunks.get_mut(id) {
-            chunk.freed = true;
-            self.freed.push_back(Freed { index, what: FreedThing::Chunk { chunk: id } });
+            chunks.free_object(index, chunks.id_at(node.chunk), node.slot, node.size);
         }
     }
 }

@@ -4,8 +4,8 @@
 //! Taking it out looked for it in the block before, and the view panicked: for ever, for the entry
 //! was in the log.
 
-use super::super::children::{BLOCK_MAX, Families};
-use super::super::nodes::Nodes;
+use super::children::{BLOCK_MAX, Families};
+use super::nodes::Nodes;
 use crate::{NodeKind, StorageClass};
 use holdfast_env::trial::Trial;
 use proptest::prelude::*;

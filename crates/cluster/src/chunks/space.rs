@@ -2,25 +2,19 @@
 //! reader may still use is ever allowed to go: what is freed waits for its `Release`. Who holds a
 //! chunk changes in `replicas.rs`.
 
-use super::chunks::{Bitmap, Chunk, Dropped};
-use super::{ChunkState, Freed, FreedThing, Namespace, OldGeneration, STEPS_MAX, misrouted};
+use super::chunk::Bitmap;
+use super::{Chunk, ChunkState, Chunks, Dropped, Freed, FreedThing, OldGeneration};
 use crate::command::{BLOBS, REPLICAS_MAX};
+use crate::namespace::{STEPS_MAX, misrouted};
 use crate::{ChunkKind, Command, Outcome};
 use holdfast_base::ids::{ChunkId, Durability, FileId, Generation, Index, NodeId, StoreId, Tier};
 use holdfast_base::limits::CHUNK_BYTES;
 use holdfast_base::{Error, Result};
 use holdfast_env::planted;
 
-impl Namespace {
-    pub(super) fn allocate(
-        &mut self,
-        kind: ChunkKind,
-        owner: FileId,
-        node: NodeId,
-        replicas: &[StoreId],
-        copies: u8,
-        (tier, durability): (Tier, Durability),
-    ) -> Result<Outcome> {
+impl Chunks {
+    /// Refuses stores and copies that no chunk is made with.
+    pub(crate) fn check_new(replicas: &[StoreId], copies: u8) -> Result<()> {
         check_replicas(replicas)?;
         if copies as usize > REPLICAS_MAX || (copies as usize) < replicas.len() {
             return Err(Error::invalid(format!(
@@ -29,12 +23,23 @@ impl Namespace {
                 replicas.len()
             )));
         }
-        let owner_at = self.place_of_owner(kind, owner)?;
-        if self.chunk_next >> ChunkId::COUNTER_BITS != 0 {
+        Ok(())
+    }
+
+    /// Draws the next id; what [`Chunks::check_new`] and the owner's names refuse was refused.
+    pub(crate) fn allocate(
+        &mut self,
+        (kind, owner): (ChunkKind, FileId),
+        node: NodeId,
+        replicas: &[StoreId],
+        copies: u8,
+        (tier, durability): (Tier, Durability),
+    ) -> Result<ChunkId> {
+        if self.next >> ChunkId::COUNTER_BITS != 0 {
             return Err(Error::full("the shard has drawn every chunk id: use another shard"));
         }
-        let id = ChunkId::new(self.shard, self.chunk_next);
-        self.chunk_next += 1;
+        let id = ChunkId::new(self.shard, self.next);
+        self.next += 1;
         let chunk = Chunk {
             id,
             kind,
@@ -56,36 +61,15 @@ impl Namespace {
             live: Bitmap::default(),
             dead: Bitmap::default(),
         };
-        Ok(self.enter_chunk(chunk, owner_at))
+        self.table.insert(chunk);
+        Ok(id)
     }
 
-    /// The unclosed file that a raw chunk belongs to; of a packed one there is none.
-    fn place_of_owner(&self, kind: ChunkKind, owner: FileId) -> Result<Option<u32>> {
-        match kind {
-            ChunkKind::Raw => self.find_unclosed(owner).map(Some),
-            ChunkKind::Packed if owner != FileId(0) && owner != BLOBS => {
-                Err(Error::invalid("a packed chunk belongs to a node, not to a file"))
-            }
-            ChunkKind::Packed => Ok(None),
-        }
-    }
-
-    fn enter_chunk(&mut self, chunk: Chunk, owner_at: Option<u32>) -> Outcome {
-        let id = chunk.id;
-        self.chunks.insert(chunk);
-        if let Some(unclosed) = owner_at.and_then(|at| self.unclosed.get_mut(&at)) {
-            unclosed.chunks.push(id);
-        }
-        Outcome::Chunk { chunk: id }
-    }
-
-    pub(super) fn adopt_chunk(&mut self, command: &Command) -> Result<Outcome> {
-        let Command::AdoptChunk { chunk: id, kind, owner, node, generation, length, .. } = command
+    /// Refuses what cannot be adopted, but for its owner.
+    pub(crate) fn check_adopted(&self, command: &Command) -> Result<()> {
+        let Command::AdoptChunk { chunk: id, kind, generation, length, replicas, .. } = command
         else {
-            return Err(super::misrouted());
-        };
-        let Command::AdoptChunk { replicas, tier, .. } = command else {
-            return Err(super::misrouted());
+            return Err(misrouted());
         };
         check_replicas(replicas)?;
         if id.shard() != self.shard || self.was_allocated(*id) {
@@ -100,8 +84,19 @@ impl Namespace {
         if *kind == ChunkKind::Raw && *generation != Generation(0) {
             return Err(Error::invalid("a raw chunk is never rewritten"));
         }
-        let owner_at = self.place_of_owner(*kind, *owner)?;
-        self.chunk_next = id.counter() + 1;
+        Ok(())
+    }
+
+    /// Enters a chunk that another namespace made; it was checked.
+    pub(crate) fn adopt(&mut self, command: &Command) -> Result<ChunkId> {
+        let Command::AdoptChunk { chunk: id, kind, owner, node, generation, length, .. } = command
+        else {
+            return Err(misrouted());
+        };
+        let Command::AdoptChunk { replicas, tier, .. } = command else {
+            return Err(misrouted());
+        };
+        self.next = id.counter() + 1;
         let chunk = Chunk {
             id: *id,
             kind: *kind,
@@ -123,14 +118,15 @@ impl Namespace {
             live: Bitmap::default(),
             dead: Bitmap::default(),
         };
-        Ok(self.enter_chunk(chunk, owner_at))
+        self.table.insert(chunk);
+        Ok(*id)
     }
 
     pub(super) fn find_chunk(&mut self, id: ChunkId) -> Result<&mut Chunk> {
-        self.chunks.get_mut(id).ok_or_else(|| Error::not_found("it is not known"))
+        self.table.get_mut(id).ok_or_else(|| Error::not_found("it is not known"))
     }
 
-    pub(super) fn seal_chunk(
+    pub(crate) fn seal_chunk(
         &mut self,
         id: ChunkId,
         length: u64,
@@ -151,15 +147,15 @@ impl Namespace {
             let left_out = chunk.replicas.iter().filter(|store| !replicas.contains(store));
             chunk.dropped = left_out.map(|store| Dropped { generation, store: *store }).collect();
             chunk.dropped.sort_unstable();
-            self.chunks.set_replicas(id, replicas.to_vec());
-            self.chunks.seal(id, length);
+            self.table.set_replicas(id, replicas.to_vec());
+            self.table.seal(id, length);
         }
         // Later seals are told what the first one decided.
         let chunk = self.find_chunk(id)?;
         Ok(Outcome::Sealed { length: chunk.length, replicas: chunk.replicas.clone() })
     }
 
-    pub(super) fn close_chunk(&mut self, id: ChunkId) -> Result<Outcome> {
+    pub(crate) fn close_chunk(&mut self, id: ChunkId) -> Result<Outcome> {
         let chunk = self.find_chunk(id)?;
         if chunk.kind != ChunkKind::Packed {
             return Err(Error::invalid("it is raw: only packed chunks are closed"));
@@ -174,7 +170,7 @@ impl Namespace {
         Ok(Outcome::Done {})
     }
 
-    pub(super) fn free_face_chunk(&mut self, id: ChunkId) -> Result<Outcome> {
+    pub(crate) fn free_face_chunk(&mut self, id: ChunkId) -> Result<Outcome> {
         let chunk = self.find_chunk(id)?;
         if chunk.owner != BLOBS {
             return Err(Error::invalid("its names are kept here: they say when it is free"));
@@ -192,7 +188,7 @@ impl Namespace {
     }
 
     /// `replicas` have the new generation; `None` for all.
-    pub(super) fn switch_generation(
+    pub(crate) fn switch_generation(
         &mut self,
         index: Index,
         id: ChunkId,
@@ -247,7 +243,7 @@ impl Namespace {
             released: false,
         });
         chunk.generation = generation;
-        self.chunks.set_replicas(id, replicas);
+        self.table.set_replicas(id, replicas);
         let what = FreedThing::Generation { chunk: id, generation: old };
         self.freed.push_back(Freed { index, what });
         Ok(())
@@ -255,7 +251,7 @@ impl Namespace {
 
     /// A switch that every replica agrees to which counts and is not lost; or, where all of them
     /// are lost, one to what was computed from a generation before.
-    pub(super) fn rewrite(&mut self, index: Index, command: &Command) -> Result<Outcome> {
+    pub(crate) fn rewrite(&mut self, index: Index, command: &Command) -> Result<Outcome> {
         let Command::Rewrite { chunk: id, from, generation, digest, replicas, without } = command
         else {
             return Err(misrouted());
@@ -320,11 +316,11 @@ impl Namespace {
             .extend(chunk.replicas.iter().map(|&store| Dropped { generation: lost, store }));
         chunk.dropped.sort_unstable();
         chunk.generation = generation;
-        self.chunks.set_replicas(id, replicas.to_vec());
+        self.table.set_replicas(id, replicas.to_vec());
         Ok(())
     }
 
-    pub(super) fn release(&mut self, before: Index, budget: u32) -> Outcome {
+    pub(crate) fn release(&mut self, before: Index, budget: u32) -> Outcome {
         let mut steps = 0;
         let early = u64::from(planted!("cluster.released-an-entry-early"));
         let before = Index(before.0.saturating_add(early));
@@ -341,7 +337,7 @@ impl Namespace {
             let (FreedThing::Slot { chunk: id, .. }
             | FreedThing::Chunk { chunk: id }
             | FreedThing::Generation { chunk: id, .. }) = freed.what;
-            let Some(chunk) = self.chunks.get_mut(id) else { continue };
+            let Some(chunk) = self.table.get_mut(id) else { continue };
             match freed.what {
                 FreedThing::Slot { slot, bytes, .. } => {
                     chunk.bury(slot, bytes);

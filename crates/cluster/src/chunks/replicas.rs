@@ -2,13 +2,11 @@
 //! replica goes only by an accepted entry that names chunk, generation and store, and never while
 //! the chunk would be left with fewer copies than it should have.
 
-use super::chunks::Dropped;
-use super::nodes::PACKED;
-use super::{Chunk, ChunkState, Namespace, OldGeneration};
+use super::{Chunk, ChunkState, Chunks, Dropped, OldGeneration};
+use crate::Outcome;
 use crate::command::REPLICAS_MAX;
 use crate::compaction::GOOD_COPIES;
-use crate::{ChunkKind, Outcome};
-use holdfast_base::ids::{ChunkId, FileId, Generation, StoreId};
+use holdfast_base::ids::{ChunkId, Generation, StoreId};
 use holdfast_base::{Error, Result};
 use holdfast_env::planted;
 use std::collections::BTreeSet;
@@ -23,8 +21,8 @@ pub struct ShortChunk {
     pub generation: Generation,
 }
 
-impl Namespace {
-    pub(super) fn add_replica(
+impl Chunks {
+    pub(crate) fn add_replica(
         &mut self,
         id: ChunkId,
         generation: Generation,
@@ -39,11 +37,11 @@ impl Namespace {
         }
         chunk.dropped.retain(|dropped| *dropped != Dropped { generation, store });
         let replicas = chunk.replicas.iter().copied().chain([store]).collect();
-        self.chunks.set_replicas(id, replicas);
+        self.table.set_replicas(id, replicas);
         Ok(Outcome::Done {})
     }
 
-    pub(super) fn drop_replica(
+    pub(crate) fn drop_replica(
         &mut self,
         id: ChunkId,
         generation: Generation,
@@ -63,22 +61,22 @@ impl Namespace {
         let place = chunk.dropped.partition_point(|other| *other < dropped);
         chunk.dropped.insert(place, dropped);
         let replicas = chunk.replicas.iter().copied().filter(|held| *held != store).collect();
-        self.chunks.set_replicas(id, replicas);
+        self.table.set_replicas(id, replicas);
         Ok(Outcome::Done {})
     }
 
-    pub(super) fn raise_copies(&mut self, chunks: &[ChunkId], copies: u8) -> Result<Outcome> {
+    pub(crate) fn raise_copies(&mut self, chunks: &[ChunkId], copies: u8) -> Result<Outcome> {
         if !(1..=REPLICAS_MAX as u8).contains(&copies) {
             return Err(Error::invalid(format!("that is not 1 to {REPLICAS_MAX}")));
         }
         for id in chunks {
-            if let Some(chunk) = self.chunks.get_mut(*id)
+            if let Some(chunk) = self.table.get_mut(*id)
                 && chunk.state != ChunkState::Doomed
                 && chunk.copies < copies
             {
                 chunk.copies = copies;
                 let replicas = chunk.replicas.clone();
-                self.chunks.set_replicas(*id, replicas);
+                self.table.set_replicas(*id, replicas);
             }
         }
         Ok(Outcome::Done {})
@@ -99,7 +97,7 @@ impl Namespace {
         Ok(chunk)
     }
 
-    pub(super) fn unlink_replica(
+    pub(crate) fn unlink_replica(
         &mut self,
         id: ChunkId,
         generation: Generation,
@@ -123,7 +121,7 @@ impl Namespace {
                 return Err(Error::not_found("that store does not hold it"));
             }
             let left = chunk.replicas.iter().copied().filter(|held| *held != store).collect();
-            self.chunks.set_replicas(id, left);
+            self.table.set_replicas(id, left);
         } else {
             unlink_old(chunk, generation, store)?;
         }
@@ -132,17 +130,17 @@ impl Namespace {
     }
 
     pub(super) fn forget_if_over(&mut self, id: ChunkId) {
-        if self.chunks.get(id).is_some_and(Chunk::is_over) {
-            self.chunks.remove(id);
+        if self.table.get(id).is_some_and(Chunk::is_over) {
+            self.table.remove(id);
         }
     }
 
     /// Sealed chunks with bytes and fewer replicas on stores of which `counts` says yes than they should
     /// have, fewest first. Looks only at chunks of other stores, and at those that were short
     /// whatever their stores.
-    pub fn short_chunks(&self, counts: impl Fn(StoreId) -> bool) -> Vec<ShortChunk> {
-        let bad = self.chunks.stores().filter(|store| !counts(*store));
-        let concerned = bad.flat_map(|store| self.chunks.on(store)).chain(self.chunks.thin());
+    pub fn short(&self, counts: impl Fn(StoreId) -> bool) -> Vec<ShortChunk> {
+        let bad = self.table.stores().filter(|store| !counts(*store));
+        let concerned = bad.flat_map(|store| self.table.on(store)).chain(self.table.thin());
         let short: BTreeSet<ShortChunk> = concerned
             // What was sealed empty needs no copies, and may never have been made anywhere.
             .filter(|chunk| chunk.is_kept() && chunk.length > 0)
@@ -158,16 +156,16 @@ impl Namespace {
     }
 
     /// Chunks with a replica that counts on `store`, by id: what a drain has to move.
-    pub fn chunks_on(&self, store: StoreId) -> impl Iterator<Item = &Chunk> {
-        self.chunks.on(store)
+    pub fn on(&self, store: StoreId) -> impl Iterator<Item = &Chunk> {
+        self.table.on(store)
     }
 
     /// Chunks of which nothing is left on stores of which `holds` says yes, by id: neither of what
     /// they are now nor of a generation before.
-    pub fn lost_chunks(&self, holds: impl Fn(StoreId) -> bool) -> Vec<ChunkId> {
-        let mut lost = self.short_chunks(&holds);
+    pub fn lost(&self, holds: impl Fn(StoreId) -> bool) -> Vec<ChunkId> {
+        let mut lost = self.short(&holds);
         lost.retain(|short| {
-            let old = self.chunks.get(short.chunk).into_iter().flat_map(|chunk| &chunk.old);
+            let old = self.table.get(short.chunk).into_iter().flat_map(|chunk| &chunk.old);
             short.live == 0 && !old.flat_map(|old| &old.replicas).any(|store| holds(*store))
         });
         lost.into_iter().map(|short| short.chunk).collect()
@@ -176,7 +174,7 @@ impl Namespace {
     /// Whether `store` has that generation by the log's word: as a replica that counts, one that
     /// was dropped, or one of an old generation.
     pub fn names_replica(&self, id: ChunkId, generation: Generation, store: StoreId) -> bool {
-        self.chunks.get(id).is_some_and(|chunk| {
+        self.table.get(id).is_some_and(|chunk| {
             (chunk.generation == generation && chunk.replicas.contains(&store))
                 || chunk.dropped.contains(&Dropped { generation, store })
                 || chunk
@@ -189,7 +187,7 @@ impl Namespace {
     /// Replicas that an `Unlink` would be accepted for, in the order in which they should go: a
     /// store removes the current generation last, before that nothing may say that it is gone.
     pub fn unlinkable(&self) -> impl Iterator<Item = (ChunkId, Generation, StoreId)> {
-        self.chunks.iter().flat_map(unlinkable)
+        self.table.iter().flat_map(unlinkable)
     }
 
     /// Those of up to `max` chunks from `first` on, and the chunk to go on with, if there is one.
@@ -198,34 +196,9 @@ impl Namespace {
         first: ChunkId,
         max: usize,
     ) -> (Vec<(ChunkId, Generation, StoreId)>, Option<ChunkId>) {
-        let chunks = || self.chunks.iter_from(first);
+        let chunks = || self.table.iter_from(first);
         let next = chunks().nth(max).map(|chunk| chunk.id);
         (chunks().take(max).flat_map(unlinkable).collect(), next)
-    }
-
-    /// Paths of up to `max` files with bytes in a chunk, for reports: looks at every node when the
-    /// chunk is packed.
-    pub fn files_of(&self, chunk: ChunkId, max: usize) -> Vec<String> {
-        let Some(known) = self.chunks.get(chunk) else { return Vec::new() };
-        let path = |file: FileId| {
-            let unclosed = || Some(self.unclosed.get(&self.nodes.at(file)?)?.path.clone());
-            self.path_of(file).or_else(unclosed)
-        };
-        if known.kind == ChunkKind::Raw {
-            return path(known.owner).into_iter().take(max).collect();
-        }
-        let index = self.chunks.index(chunk);
-        let in_it = |at: &u32| {
-            let node = &self.nodes[*at];
-            node.flags & PACKED != 0 && Some(node.chunk) == index
-                || self
-                    .extents
-                    .get(at)
-                    .and_then(|list| list.remainder)
-                    .is_some_and(|remainder| remainder.pointer.chunk == chunk)
-        };
-        let named = self.nodes.iter().filter(in_it).filter_map(|at| path(self.nodes.id(at)));
-        named.take(max).collect()
     }
 }
 

@@ -1,0 +1,214 @@
+//! Chunks as bytes of a snapshot, and from them: docs/formats/namespace.md. What is read is checked
+//! before it is believed.
+
+use super::chunk::Bitmap;
+use super::space::check_replicas;
+use super::{Chunk, ChunkState, Chunks, Dropped, Freed, FreedThing, OldGeneration};
+use crate::ChunkKind;
+use crate::command::{BLOBS, REPLICAS_MAX};
+use crate::namespace::{VERSION_BEFORE_COPIES, ensure};
+use holdfast_base::codec::{Decode, Encode, Reader};
+use holdfast_base::ids::{ChunkId, FileId, Generation};
+use holdfast_base::limits::{CHUNK_BYTES, CHUNK_SLOTS_MAX, PACKED_BYTES_MAX};
+use holdfast_base::{Error, Result, codec_enum, codec_struct};
+use holdfast_env::planted;
+use std::collections::BTreeSet;
+
+codec_struct!(Dropped { generation, store });
+codec_struct!(OldGeneration { generation, replicas, released });
+codec_enum!(FreedThing: "freed thing" {
+    1 => Slot { chunk, slot, bytes },
+    2 => Chunk { chunk },
+    3 => Generation { chunk, generation },
+});
+codec_struct!(Freed { index, what });
+
+impl Chunks {
+    /// Shard, counter and chunks.
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        self.shard.encode(out);
+        self.next.encode(out);
+        (self.table.len() as u32).encode(out);
+        self.table.iter().for_each(|chunk| encode_chunk(chunk, out));
+    }
+
+    /// What waits for a `Release`.
+    pub(crate) fn encode_freed(&self, out: &mut Vec<u8>) {
+        let freed = if planted!("cluster.snapshot-without-graces") { 0 } else { self.freed.len() };
+        (freed as u32).encode(out);
+        self.freed.iter().take(freed).for_each(|freed| freed.encode(out));
+    }
+
+    pub(crate) fn decode(version: u8, reader: &mut Reader<'_>) -> Result<Chunks> {
+        let mut chunks = Chunks::new(u16::decode(reader)?);
+        chunks.next = u64::decode(reader)?;
+        ensure(chunks.next <= 1 << 48, || format!("chunk counter {} is too high", chunks.next))?;
+        let mut last = None;
+        for _ in 0..u32::decode(reader)? {
+            let chunk = decode_chunk(version, reader)?;
+            let known = chunk.id.shard() == chunks.shard && chunk.id.counter() < chunks.next;
+            ensure(known && last < Some(chunk.id), || {
+                format!("chunk `{}` is out of place", chunk.id)
+            })?;
+            last = Some(chunk.id);
+            chunks.table.insert(chunk);
+        }
+        Ok(chunks)
+    }
+
+    pub(crate) fn decode_freed(&mut self, reader: &mut Reader<'_>) -> Result<()> {
+        for _ in 0..u32::decode(reader)? {
+            self.restore_freed(Freed::decode(reader)?)?;
+        }
+        Ok(())
+    }
+
+    /// Marks a slot that a node or a reader's grace holds.
+    pub(crate) fn restore_object(&mut self, chunk: ChunkId, slot: u32, bytes: u64) -> Result<()> {
+        let room = slot < CHUNK_SLOTS_MAX && bytes > 0 && bytes <= PACKED_BYTES_MAX;
+        let chunk = self.table.get_mut(chunk).filter(|chunk| {
+            let alive = chunk.kind == ChunkKind::Packed && chunk.state != ChunkState::Doomed;
+            room && alive && !chunk.live.contains(slot) && !chunk.dead.contains(slot)
+        });
+        let chunk =
+            chunk.ok_or_else(|| Error::corrupt(format!("slot {slot} cannot hold its bytes")))?;
+        chunk.give_birth(slot, bytes as u32);
+        Ok(())
+    }
+
+    fn restore_freed(&mut self, freed: Freed) -> Result<()> {
+        match freed.what {
+            FreedThing::Slot { chunk, slot, bytes } => {
+                self.restore_object(chunk, slot, bytes as u64)?;
+            }
+            FreedThing::Chunk { chunk } => {
+                let known = self.table.get(chunk).is_some_and(|chunk| chunk.freed);
+                ensure(known, || format!("chunk `{chunk}` is not freed"))?;
+            }
+            FreedThing::Generation { chunk, generation } => {
+                let old = self.table.get(chunk).and_then(|chunk| {
+                    chunk.old.iter().find(|old| old.generation == generation && !old.released)
+                });
+                ensure(old.is_some(), || format!("chunk `{chunk}` has no `{generation}` to free"))?;
+            }
+        }
+        self.freed.push_back(freed);
+        Ok(())
+    }
+
+    /// What waits for its release is told once, and what a chunk says of its graces is in the list.
+    pub(crate) fn check_freed(&self) -> Result<()> {
+        let mut waiting = BTreeSet::new();
+        for freed in &self.freed {
+            let mut fresh = true;
+            match freed.what {
+                FreedThing::Chunk { chunk } => fresh = waiting.insert((chunk, None)),
+                FreedThing::Generation { chunk, generation } => {
+                    fresh = waiting.insert((chunk, Some(generation)));
+                }
+                FreedThing::Slot { .. } => {}
+            }
+            ensure(fresh, || "something is freed twice".to_owned())?;
+        }
+        for chunk in self.table.iter() {
+            // A face's chunk that was never written to is doomed at its close; one that a rewrite
+            // left empty waits for the face's word.
+            let unwritten = chunk.length == 0 && chunk.generation == Generation(0);
+            let empty = chunk.state == ChunkState::Closed
+                && chunk.live_objects == 0
+                && (chunk.owner != BLOBS || unwritten);
+            let forgotten = chunk.freed && !waiting.contains(&(chunk.id, None))
+                || chunk.old.iter().any(|old| {
+                    !old.released && !waiting.contains(&(chunk.id, Some(old.generation)))
+                });
+            ensure(!empty && !forgotten, || format!("chunk `{}` waits for nothing", chunk.id))?;
+        }
+        Ok(())
+    }
+}
+
+fn encode_chunk(chunk: &Chunk, out: &mut Vec<u8>) {
+    chunk.id.encode(out);
+    chunk.kind.encode(out);
+    chunk.state.encode(out);
+    chunk.generation.encode(out);
+    chunk.tier.encode(out);
+    chunk.durability.encode(out);
+    chunk.owner.encode(out);
+    chunk.node.encode(out);
+    chunk.length.encode(out);
+    chunk.replicas.encode(out);
+    chunk.old.encode(out);
+    chunk.digest.encode(out);
+    chunk.freed.encode(out);
+    chunk.dead.words().encode(out);
+    chunk.copies.encode(out);
+    chunk.dropped.encode(out);
+}
+
+fn decode_chunk(version: u8, reader: &mut Reader<'_>) -> Result<Chunk> {
+    let mut chunk = Chunk {
+        id: Decode::decode(reader)?,
+        kind: Decode::decode(reader)?,
+        state: Decode::decode(reader)?,
+        generation: Decode::decode(reader)?,
+        tier: Decode::decode(reader)?,
+        durability: Decode::decode(reader)?,
+        owner: Decode::decode(reader)?,
+        node: Decode::decode(reader)?,
+        length: Decode::decode(reader)?,
+        replicas: Decode::decode(reader)?,
+        copies: 0,
+        old: Decode::decode(reader)?,
+        dropped: Vec::new(),
+        digest: Decode::decode(reader)?,
+        freed: Decode::decode(reader)?,
+        live_objects: 0,
+        live_bytes: 0,
+        live: Bitmap::default(),
+        dead: Bitmap::from_words(Decode::decode(reader)?)?,
+    };
+    if version == VERSION_BEFORE_COPIES {
+        chunk.copies = chunk.replicas.len().clamp(1, REPLICAS_MAX) as u8;
+    } else {
+        (chunk.copies, chunk.dropped) = (Decode::decode(reader)?, Decode::decode(reader)?);
+    }
+    check_chunk(&chunk).map_err(|e| e.context(format_args!("chunk `{}`", chunk.id)))?;
+    Ok(chunk)
+}
+
+fn check_chunk(chunk: &Chunk) -> Result<()> {
+    let packed = chunk.kind == ChunkKind::Packed;
+    let dead = chunk.dead.words();
+    let rewritten = chunk.generation != Generation(0) || !chunk.old.is_empty();
+    // No replicas is a state too: of a lost chunk, and of one that was unlinked but for leftovers.
+    let replicas = chunk.replicas.is_empty() && chunk.state != ChunkState::Open && !chunk.is_over()
+        || check_replicas(&chunk.replicas).is_ok();
+    let dropped = chunk.dropped.is_sorted_by(|a, b| a < b)
+        && chunk.dropped.iter().all(|dropped| {
+            dropped.generation < chunk.generation
+                || dropped.generation == chunk.generation
+                    && !chunk.replicas.contains(&dropped.store)
+        });
+    let old = chunk.old.windows(2).all(|pair| pair[0].generation < pair[1].generation)
+        && chunk
+            .old
+            .iter()
+            .all(|old| old.generation < chunk.generation && check_replicas(&old.replicas).is_ok());
+    let rules = [
+        packed == (chunk.owner == FileId(0) || chunk.owner == BLOBS),
+        packed || dead.is_empty() && !rewritten && chunk.state != ChunkState::Closed,
+        !packed || !chunk.freed,
+        !chunk.freed || chunk.state != ChunkState::Doomed,
+        // A chunk that was adopted may have been rewritten where it comes from.
+        chunk.generation == Generation(0) || chunk.state != ChunkState::Open,
+        chunk.old.is_empty() || matches!(chunk.state, ChunkState::Closed | ChunkState::Doomed),
+        chunk.length <= CHUNK_BYTES && (chunk.state != ChunkState::Open || chunk.length == 0),
+        dead.len() <= CHUNK_SLOTS_MAX as usize / 64,
+        replicas && old && dropped,
+        (1..=REPLICAS_MAX).contains(&(chunk.copies as usize)),
+        chunk.state != ChunkState::Open || chunk.dropped.is_empty(),
+        chunk.state != ChunkState::Open || chunk.replicas.len() <= chunk.copies as usize,
+    ];
+    ensure(!rules.contains(&false), || "its parts do not agree".to_owned())
+}

@@ -1,0 +1,283 @@
+//! Names as bytes of a snapshot, and from them: docs/formats/namespace.md. What a snapshot leaves
+//! out (the table, the order of children, totals) is found again; what is read is checked before it
+//! is believed.
+
+use super::nodes::{DETACHED, EXTENTS, HAS_CRC, PACKED, ROOT, UNCLOSED};
+use super::tree::{check_metadata, check_mode};
+use super::{FileExtents, Names, Unclosed, table};
+use crate::chunks::{ChunkState, Chunks};
+use crate::namespace::ensure;
+use crate::{ChunkKind, Extent, Location, NodeKind, Remainder, StorageClass};
+use holdfast_base::codec::{Decode, Encode, Reader, put_bytes};
+use holdfast_base::ids::Pointer;
+use holdfast_base::limits::PATH_BYTES_MAX;
+use holdfast_base::{Error, Result, path};
+use std::collections::BTreeSet;
+
+impl Names {
+    /// Places and nodes.
+    pub(crate) fn encode(&self, chunks: &Chunks, out: &mut Vec<u8>) {
+        (self.nodes.free.len() as u32).encode(out);
+        for at in &self.nodes.free {
+            at.encode(out);
+            self.nodes[*at].generation.encode(out);
+        }
+        self.retired().encode(out);
+        (self.nodes.iter().count() as u32).encode(out);
+        self.nodes.iter().for_each(|at| self.encode_node(chunks, at, out));
+    }
+
+    /// Roots of deleted subtrees.
+    pub(crate) fn encode_detached(&self, out: &mut Vec<u8>) {
+        self.detached.encode(out);
+    }
+
+    /// Places that are neither used nor free: their generations are used up.
+    fn retired(&self) -> Vec<u32> {
+        let gone =
+            |at: &u32| self.nodes[*at].kind().is_none() && self.nodes[*at].generation == u32::MAX;
+        let candidates: Vec<u32> = (1..self.nodes.len()).filter(gone).collect();
+        if candidates.is_empty() {
+            return candidates;
+        }
+        let free: std::collections::BTreeSet<u32> = self.nodes.free.iter().copied().collect();
+        candidates.into_iter().filter(|at| !free.contains(at)).collect()
+    }
+
+    fn encode_node(&self, chunks: &Chunks, at: u32, out: &mut Vec<u8>) {
+        let node = &self.nodes[at];
+        let kind = self.kind(at);
+        at.encode(out);
+        node.generation.encode(out);
+        kind.encode(out);
+        node.flags.encode(out);
+        node.parent.encode(out);
+        put_bytes(out, self.nodes.name(at));
+        node.mode.encode(out);
+        node.mtime.encode(out);
+        node.class().encode(out);
+        put_bytes(out, self.nodes.arena.get(node.metadata));
+        node.crc.encode(out);
+        if kind == NodeKind::Symlink {
+            put_bytes(out, self.nodes.arena.get(node.slot));
+        }
+        if node.flags & PACKED != 0 {
+            if let Location::Packed { pointer } = self.location(chunks, at) {
+                pointer.encode(out);
+            }
+            node.size.encode(out);
+        }
+        if node.flags & EXTENTS != 0
+            && let Some(list) = self.extents.get(&at)
+        {
+            list.extents.encode(out);
+            list.remainder.encode(out);
+        }
+        if node.flags & UNCLOSED != 0
+            && let Some(file) = self.unclosed.get(&at)
+        {
+            file.path.encode(out);
+        }
+    }
+
+    pub(crate) fn decode(&mut self, chunks: &mut Chunks, reader: &mut Reader<'_>) -> Result<()> {
+        let mut free = Vec::new();
+        for _ in 0..u32::decode(reader)? {
+            free.push((u32::decode(reader)?, u32::decode(reader)?));
+        }
+        let retired = Vec::<u32>::decode(reader)?;
+        let count = u32::decode(reader)?;
+        // Each living node has more than 8 bytes, so this also bounds what a lie can allocate.
+        ensure(count as usize <= reader.remaining() / 8, || {
+            format!("{count} nodes do not fit into the snapshot")
+        })?;
+        let len = 1 + free.len() as u64 + retired.len() as u64 + count as u64;
+        let len = u32::try_from(len).map_err(|_| Error::corrupt("there are too many nodes"))?;
+        self.nodes.restore_len(len);
+        let mut taken = BTreeSet::new();
+        let retired = retired.into_iter().map(|at| (at, u32::MAX));
+        for (at, generation) in free.iter().copied().chain(retired) {
+            ensure(at > 0 && at < len && taken.insert(at), || format!("place {at} is free twice"))?;
+            self.nodes.restore_free(at, generation);
+        }
+        self.nodes.free = free.into_iter().map(|(at, _)| at).collect();
+        let mut last = 0;
+        for _ in 0..count {
+            let at = u32::decode(reader)?;
+            ensure(at > last && at < len && !taken.contains(&at), || {
+                format!("node {at} is out of place")
+            })?;
+            last = at;
+            self.restore_node(chunks, at, reader)
+                .map_err(|e| e.context(format_args!("node {at}")))?;
+        }
+        Ok(())
+    }
+
+    fn restore_node(
+        &mut self,
+        chunks: &mut Chunks,
+        at: u32,
+        reader: &mut Reader<'_>,
+    ) -> Result<()> {
+        let generation = u32::decode(reader)?;
+        let kind = NodeKind::decode(reader)?;
+        let flags = u8::decode(reader)?;
+        let parent = u32::decode(reader)?;
+        let name = reader.str()?;
+        let nameless = flags & (UNCLOSED | DETACHED) != 0 || at == ROOT;
+        ensure(nameless == name.is_empty() && nameless == (parent == 0), || {
+            "its name and its place do not agree".to_owned()
+        })?;
+        if !nameless {
+            path::check_name(name).map_err(|e| Error::corrupt(e.message))?;
+        }
+        check_flags(kind, flags)?;
+        self.nodes.restore_node(at, kind, generation);
+        self.nodes.set_name(at, name.as_bytes());
+        let mode = u16::decode(reader)?;
+        check_mode(mode).map_err(|e| Error::corrupt(e.message))?;
+        let node = &mut self.nodes[at];
+        (node.flags, node.parent, node.mode) = (flags, parent, mode);
+        node.mtime = i64::decode(reader)?;
+        node.set_class(StorageClass::decode(reader)?);
+        let metadata = reader.bytes()?;
+        check_metadata(metadata).map_err(|e| Error::corrupt(e.message))?;
+        self.set_metadata(at, metadata);
+        self.nodes[at].crc = u32::decode(reader)?;
+        if kind == NodeKind::Symlink {
+            let target = reader.str()?;
+            ensure(!target.is_empty() && target.len() <= PATH_BYTES_MAX, || {
+                "its target is empty or too long".to_owned()
+            })?;
+            self.nodes[at].slot = self.nodes.arena.put(target.as_bytes());
+        }
+        if flags & PACKED != 0 {
+            let pointer = Pointer::decode(reader)?;
+            let bytes = u32::decode(reader)?;
+            chunks.restore_object(pointer.chunk, pointer.slot.0, bytes as u64)?;
+            let node = &mut self.nodes[at];
+            (node.slot, node.cookie, node.size) = (pointer.slot.0, pointer.cookie.0, bytes);
+            node.chunk = chunks.place(pointer.chunk).unwrap_or_default();
+        }
+        if flags & EXTENTS != 0 {
+            self.restore_extents(chunks, at, reader)?;
+        }
+        if flags & UNCLOSED != 0 {
+            let path = String::decode(reader)?;
+            path::check(&path).map_err(|e| Error::corrupt(e.message))?;
+            self.unclosed.insert(at, Unclosed { path, chunks: Vec::new() });
+        }
+        Ok(())
+    }
+
+    fn restore_extents(
+        &mut self,
+        chunks: &mut Chunks,
+        at: u32,
+        reader: &mut Reader<'_>,
+    ) -> Result<()> {
+        let extents = Vec::<Extent>::decode(reader)?;
+        let remainder = Option::<Remainder>::decode(reader)?;
+        ensure(!extents.is_empty(), || "its list of extents is empty".to_owned())?;
+        let mut size = 0;
+        let mut seen = BTreeSet::new();
+        for extent in &extents {
+            chunks
+                .check_extent(self.nodes.id(at), *extent)
+                .map_err(|e| Error::corrupt(e.message))?;
+            ensure(seen.insert(extent.chunk), || {
+                format!("chunk `{}` is named twice", extent.chunk)
+            })?;
+            size += extent.length;
+        }
+        if let Some(Remainder { pointer, length }) = remainder {
+            chunks.restore_object(pointer.chunk, pointer.slot.0, length)?;
+            size += length;
+        }
+        self.extents.insert(at, FileExtents { size, extents, remainder });
+        Ok(())
+    }
+
+    pub(crate) fn restore_detached(&mut self, detached: Vec<u32>) -> Result<()> {
+        let listed: BTreeSet<u32> = detached.iter().copied().collect();
+        let marked: BTreeSet<u32> =
+            self.nodes.iter().filter(|at| self.nodes[*at].flags & DETACHED != 0).collect();
+        ensure(listed == marked && listed.len() == detached.len(), || {
+            "the deleted subtrees do not agree with the nodes".to_owned()
+        })?;
+        self.detached = detached;
+        Ok(())
+    }
+
+    pub(crate) fn restore_tree(&mut self) -> Result<()> {
+        let places: Vec<u32> = self.nodes.iter().collect();
+        let root = places.first() == Some(&ROOT) && self.kind(ROOT) == NodeKind::Directory;
+        ensure(root && self.nodes[ROOT].generation == 0, || "there is no root".to_owned())?;
+        for &at in &places {
+            let parent = self.nodes[at].parent;
+            if parent != 0 {
+                let holds = parent < self.nodes.len()
+                    && self.nodes[parent].kind().is_some_and(|kind| kind.may_hold(self.kind(at)));
+                ensure(holds, || format!("node {at} is in node {parent}, which cannot hold it"))?;
+                let hash = table::hash(parent, self.nodes.name(at));
+                let name = self.nodes.name(at);
+                let taken = self.table.find(hash, |other| self.nodes.is_named(other, parent, name));
+                ensure(taken.is_none(), || format!("two nodes of node {parent} share a name"))?;
+                self.attach(at, parent);
+            }
+            if self.nodes[at].flags & UNCLOSED == 0 {
+                self.count(at, true);
+            }
+        }
+        self.check_cycles(&places)
+    }
+
+    /// Every way up must end: at the root, or at a deleted subtree's.
+    fn check_cycles(&self, places: &[u32]) -> Result<()> {
+        let mut good = vec![false; self.nodes.len() as usize];
+        let mut way = Vec::new();
+        for &place in places {
+            let mut at = place;
+            while at != 0 && !good[at as usize] {
+                ensure(way.len() < places.len(), || format!("node {place} is its own ancestor"))?;
+                way.push(at);
+                at = self.nodes[at].parent;
+            }
+            way.drain(..).for_each(|at| good[at as usize] = true);
+        }
+        Ok(())
+    }
+
+    /// Every raw chunk has its file: one that lists it, or one that is being written, which gets it.
+    pub(crate) fn take_chunks(&mut self, chunks: &Chunks) -> Result<()> {
+        for chunk in chunks.iter() {
+            if chunk.kind == ChunkKind::Raw && chunk.state != ChunkState::Doomed && !chunk.freed {
+                let at = self.nodes.at(chunk.owner);
+                let open = at.filter(|at| self.unclosed.contains_key(at));
+                let listed = at
+                    .and_then(|at| self.extents.get(&at))
+                    .is_some_and(|list| list.extents.iter().any(|extent| extent.chunk == chunk.id));
+                ensure(open.is_some() || listed, || format!("chunk `{}` has no file", chunk.id))?;
+                if let Some(file) = open.and_then(|at| self.unclosed.get_mut(&at)) {
+                    file.chunks.push(chunk.id);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Which flags a node of a kind may have.
+fn check_flags(kind: NodeKind, flags: u8) -> Result<()> {
+    let allowed = match kind {
+        NodeKind::File => [0, UNCLOSED, PACKED, EXTENTS].as_slice(),
+        NodeKind::KeyValue => &[0, PACKED, EXTENTS],
+        _ => &[0],
+    };
+    let crc = if kind.is_data() && flags & UNCLOSED == 0 { HAS_CRC } else { 0 };
+    let detached = if flags & UNCLOSED == 0 { DETACHED } else { 0 };
+    ensure(allowed.contains(&(flags & !crc & !detached)), || {
+        format!("flags {flags:#x} do not suit a {}", kind.name())
+    })
+}
