@@ -10,8 +10,7 @@ mod tidy;
 use std::path::Path;
 use std::process::ExitCode;
 
-const USAGE: &str =
-    "usage: cargo xtask tidy | callgrind [--bless] [CASE...] | mutants [--quick] [BUG...]";
+const USAGE: &str = "usage: cargo xtask tidy | picture | callgrind [--bless] [CASE...] | mutants [--quick] [BUG...]";
 
 fn main() -> ExitCode {
     // Asked for when it runs: a target directory that several clones share may hold a binary that
@@ -22,6 +21,7 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let result = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["tidy"] => tidy::run(root),
+        ["picture"] => tidy::renew_picture(root),
         ["callgrind", ref rest @ ..] => callgrind::run(root, rest),
         ["mutants", ref rest @ ..] => mutants::run(root, rest),
         _ => {

@@ -3,6 +3,7 @@
 
 mod crates;
 mod links;
+mod picture;
 mod planted;
 mod source;
 
@@ -62,6 +63,7 @@ pub fn run(root: &Path) -> Result<(), String> {
     walk(root, root, &mut files)?;
     let mut findings = Vec::new();
     let mut manifests = Vec::new();
+    let mut page = String::new();
     let mut planted = Planted::default();
     for file in &files {
         let path = root.join(file);
@@ -80,11 +82,15 @@ pub fn run(root: &Path) -> Result<(), String> {
             let read = |target: &str| fs::read_to_string(root.join(target)).ok();
             let exists = |target: &str| root.join(target).exists();
             findings.extend(links::check(file, &text, &exists, &read));
+            if file == picture::PAGE {
+                page = text;
+            }
         } else if file.ends_with("Cargo.toml") {
             manifests.push((file.clone(), text));
         }
     }
     findings.extend(crates::check(&manifests));
+    findings.extend(picture::check(&page, &manifests));
     findings.extend(planted.check(root));
     for finding in &findings {
         eprintln!("{finding}");
@@ -96,6 +102,23 @@ pub fn run(root: &Path) -> Result<(), String> {
         }
         n => Err(format!("tidy: {n} things to put right, each named above with its place")),
     }
+}
+
+/// Draws the crates in ARCHITECTURE.md anew.
+pub fn renew_picture(root: &Path) -> Result<(), String> {
+    let mut files = Vec::new();
+    walk(root, root, &mut files)?;
+    files.retain(|file| file.ends_with("Cargo.toml"));
+    let text = |file: &String| {
+        let text = fs::read_to_string(root.join(file));
+        text.map(|text| (file.clone(), text)).map_err(|e| format!("read {file}: {e}"))
+    };
+    let manifests = files.iter().map(text).collect::<Result<Vec<_>, String>>()?;
+    let page = root.join(picture::PAGE);
+    let old = fs::read_to_string(&page).map_err(|e| format!("read {}: {e}", page.display()))?;
+    let new = picture::renew(&old, &picture::draw(&manifests))
+        .ok_or_else(|| format!("{} has no place for the picture", picture::PAGE))?;
+    fs::write(&page, new).map_err(|e| format!("write {}: {e}", page.display()))
 }
 
 fn check_source(file: &str, text: &str) -> Vec<Finding> {

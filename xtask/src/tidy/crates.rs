@@ -5,7 +5,7 @@ use super::Finding;
 
 /// From the bottom up; a crate depends on those further down only. The faces share one layer:
 /// they never depend on each other.
-const LAYERS: &[&[&str]] = &[
+pub const LAYERS: &[&[&str]] = &[
     &["holdfast-base"],
     &["holdfast-env"],
     &["holdfast-wire"],
@@ -47,7 +47,18 @@ fn is_ours(name: &str) -> bool {
     name == "xtask" || name == "holdfast" || name.starts_with("holdfast-")
 }
 
-fn check_one(file: &str, text: &str) -> Vec<Finding> {
+/// A crate, and the crates of ours that it is made of: not those of its tests.
+pub fn arrows_of(text: &str) -> (String, Vec<String>) {
+    let (package, arrows) = read_manifest(text);
+    let made_of = |(_, section, target): (usize, Section, String)| {
+        (section == Section::Normal && is_ours(&target) && target != package).then_some(target)
+    };
+    let arrows = arrows.into_iter().filter_map(made_of).collect();
+    (package, arrows)
+}
+
+/// The package's name, and (line, section, name) of everything that it depends on.
+fn read_manifest(text: &str) -> (String, Vec<(usize, Section, String)>) {
     let mut section = Section::Other;
     let mut package = String::new();
     let mut arrows = Vec::new();
@@ -74,6 +85,11 @@ fn check_one(file: &str, text: &str) -> Vec<Finding> {
             _ => {}
         }
     }
+    (package, arrows)
+}
+
+fn check_one(file: &str, text: &str) -> Vec<Finding> {
+    let (package, mut arrows) = read_manifest(text);
     if package.is_empty() {
         // The workspace's own manifest.
         return Vec::new();
