@@ -10,6 +10,7 @@ use holdfast_env::SeededRng;
 use holdfast_env::disk::{Access, Disk};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 fn with_journal(disk: &Arc<MemDisk>) -> (Store, Recovered) {
     open_with(disk, 32 << 10)
@@ -59,6 +60,30 @@ fn appends_of_the_journal_are_read_replayed_and_sealed() {
     store.seal(CHUNK, 300_000).unwrap();
     let read = store.read_raw(CHUNK, Generation(0), 0, 1 << 20).unwrap();
     assert_eq!(read.bytes.to_vec(), wanted);
+}
+
+/// Idle connections had taken the last descriptor when the first small append asked for a journal:
+/// the store went on without one until the next start.
+#[test]
+fn a_journal_that_finds_no_descriptor_is_asked_for_again() {
+    let disk = MemDisk::new();
+    let (store, _) = with_journal(&disk);
+    store.create(spec(ChunkKind::Raw, 1 << 20)).unwrap();
+    let journals = || {
+        let found = disk.list(Path::new("/store")).unwrap();
+        found.iter().filter(|entry| entry.name.contains("journal")).count() as u64
+    };
+    disk.shared.no_descriptor.store(true, Ordering::SeqCst);
+    let before = store.usage();
+    for i in 0..5 {
+        assert_eq!(append_small(&store, i * 3000, 3000).unwrap(), (i + 1) * 3000);
+    }
+    assert_eq!((journals(), store.usage()), (0, before), "nothing is left, taken or broken");
+    disk.shared.no_descriptor.store(false, Ordering::SeqCst);
+    for i in 5..10 {
+        assert_eq!(append_small(&store, i * 3000, 3000).unwrap(), (i + 1) * 3000);
+    }
+    assert_eq!(journals(), 4);
 }
 
 #[test]

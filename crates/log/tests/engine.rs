@@ -377,17 +377,20 @@ fn a_full_disk_refuses_appends_until_space_is_free() {
 }
 
 /// Idle connections had taken the last descriptor, and the next segment that found none ended the
-/// log until the next start.
+/// log until the next start; wherever in its making that was.
 #[test]
 fn a_segment_that_finds_no_descriptor_refuses_appends_until_there_is_one() {
     let dir = Scratch::new("descriptors");
-    for drive in [Drive::Threads, Drive::Pump] {
+    // A segment's making opens its file, names it, and opens it twice more.
+    for (drive, left) in
+        [Drive::Threads, Drive::Pump].into_iter().flat_map(|d| (0..7).map(move |l| (d, l)))
+    {
         let disk = FaultDisk::new();
-        let root = dir.0.join(format!("{drive:?}"));
+        let root = dir.0.join(format!("{drive:?}-{left}"));
         let log = EmbeddedLog::open(disk.clone(), &root, options(drive)).unwrap();
         log.create(T).unwrap();
         append(&log, T, &[b"first"], Mode::Synced).unwrap();
-        disk.faults.no_descriptor.store(true, Ordering::Relaxed);
+        disk.faults.descriptors.store(left, Ordering::Relaxed);
         let mut next = 2;
         let refused = loop {
             assert!(next < 100, "no segment was full");
@@ -398,7 +401,7 @@ fn a_segment_that_finds_no_descriptor_refuses_appends_until_there_is_one() {
             next += 1;
         };
         assert_eq!(refused.kind, Kind::Retry, "{refused}");
-        disk.faults.no_descriptor.store(false, Ordering::Relaxed);
+        disk.faults.descriptors.store(i64::MAX / 2, Ordering::Relaxed);
         for _ in 0..40 {
             assert_eq!(append(&log, T, &[&[2; 3000]], Mode::Synced), Ok(Index(next)));
             next += 1;

@@ -546,3 +546,45 @@ fn the_host_answers_a_waiting_read_again_and_refuses_what_it_cannot_read() {
     assert_eq!(kinds(&answers.lock().unwrap()), refused);
     assert_eq!(log.info(T).unwrap().next, Index(2));
 }
+
+/// What every follower lives by was tested through mirrors alone, which ask for nothing wrong.
+#[test]
+fn the_host_answers_a_read_with_what_was_asked_for_and_refuses_what_is_not_there() {
+    use holdfast_base::codec::{Decode, Encode};
+    const ENTRIES: u64 = 60;
+    let dir = Scratch::new("host-reads");
+    let log = Arc::new(open(&dir.0, Drive::Pump));
+    log.create(T).unwrap();
+    let host = host(&log);
+    let body = |index: u64| vec![index as u8; 3000];
+    for index in 1..=ENTRIES {
+        append(&log, T, &[&body(index)], Mode::Synced).unwrap();
+    }
+    let read = |topic: &str, from: u64, entries_max: u32| -> Result<Vec<(Index, Vec<u8>)>> {
+        let (sender, topic) = (sender(2), topic.to_owned());
+        let read = wire::Read { sender, topic, from: Index(from), entries_max, wait: false };
+        let answered = Arc::new(Mutex::new(None));
+        let slot = answered.clone();
+        let done = Box::new(move |answer| *slot.lock().unwrap() = Some(answer));
+        host.serve(wire::OP_PEER_LOG_READ, &read.to_bytes(), &[], done);
+        let answer: PeerReply = answered.lock().unwrap().take().expect("it does not wait")?;
+        wire::decode_indexed(&answer.body, wire::Entries::from_bytes(&answer.meta)?.crc)
+    };
+    let entries = |range: std::ops::RangeInclusive<u64>| -> Vec<(Index, Vec<u8>)> {
+        range.map(|index| (Index(index), body(index))).collect()
+    };
+    assert_eq!(read(T, 1, 10).unwrap(), entries(1..=10));
+    assert_eq!(read(T, 55, 100).unwrap(), entries(55..=ENTRIES));
+    assert_eq!(read(T, 7, 0).unwrap(), entries(7..=7), "none at all would never get on");
+    for behind in [ENTRIES + 1, 1000, u64::MAX] {
+        assert_eq!(read(T, behind, 10).unwrap(), []);
+    }
+    let e = read("other", 1, 10).unwrap_err();
+    assert!(e.kind == Kind::NotFound && e.message.contains("other"), "{e}");
+    log.trim(T, Index(40)).unwrap();
+    for trimmed in [0, 1, 39] {
+        let e = read(T, trimmed, 10).unwrap_err();
+        assert!(e.kind == Kind::Invalid && e.message.contains("40"), "{trimmed}: {e}");
+    }
+    assert_eq!(read(T, 40, 5).unwrap(), entries(40..=44));
+}

@@ -42,8 +42,9 @@ pub struct FaultDisk {
 pub struct Faults {
     /// Bytes that may still be written.
     pub budget: AtomicI64,
-    /// The process has as many files and connections as it may have: EMFILE.
-    pub no_descriptor: AtomicBool,
+    /// Files and directories that may still be opened; then the process has as many files and
+    /// connections as it may have: EMFILE.
+    pub descriptors: AtomicI64,
     /// The sync site that fails with an input/output error.
     pub failing: Mutex<Option<&'static str>>,
     /// Syncs do nothing: for tests that open a log thousands of times and cut no power.
@@ -56,7 +57,7 @@ impl FaultDisk {
     pub fn new() -> Arc<FaultDisk> {
         let faults = Faults {
             budget: AtomicI64::new(i64::MAX / 2),
-            no_descriptor: AtomicBool::new(false),
+            descriptors: AtomicI64::new(i64::MAX / 2),
             failing: Mutex::new(None),
             careless: AtomicBool::new(false),
             sites: Mutex::new(Vec::new()),
@@ -72,6 +73,13 @@ impl Faults {
             return Err(io::ErrorKind::StorageFull.into());
         }
         Ok(())
+    }
+
+    fn descriptor(&self) -> io::Result<()> {
+        match self.descriptors.fetch_sub(1, Ordering::Relaxed) {
+            left if left > 0 => Ok(()),
+            _ => Err(io::Error::from_raw_os_error(24)),
+        }
     }
 
     fn site(&self, site: &'static str) -> io::Result<()> {
@@ -118,12 +126,11 @@ impl File for FaultFile {
 
 impl Disk for FaultDisk {
     fn create(&self, path: &Path, access: Access) -> io::Result<Arc<dyn File>> {
-        if self.faults.no_descriptor.load(Ordering::Relaxed) {
-            return Err(io::Error::from_raw_os_error(24));
-        }
+        self.faults.descriptor()?;
         Ok(Arc::new(FaultFile(RealDisk.create(path, access)?, self.faults.clone())))
     }
     fn open(&self, path: &Path, access: Access) -> io::Result<Arc<dyn File>> {
+        self.faults.descriptor()?;
         Ok(Arc::new(FaultFile(RealDisk.open(path, access)?, self.faults.clone())))
     }
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
@@ -142,6 +149,7 @@ impl Disk for FaultDisk {
         RealDisk.exists(path)
     }
     fn sync_dir(&self, path: &Path, site: &'static str) -> io::Result<()> {
+        self.faults.descriptor()?;
         self.faults.site(site)?;
         if self.faults.careless.load(Ordering::Relaxed) {
             return Ok(());
