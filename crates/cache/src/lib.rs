@@ -27,3 +27,4 @@ mod worker;
 pub use local::Local;
 pub use server::Server;
 pub use settings::{Ablation, Settings, Shared, UDP_REPLY_BYTES, VERSION};
+pub use worker::IDLE_S;

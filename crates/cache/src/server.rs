@@ -78,10 +78,9 @@ impl Server {
         let (wakers, tasks) = (Vec::new(), Vec::new());
         let mut server = Server { store, shared, wakers, tasks, notes, warm, tcp, udp };
         for (thread, listeners) in listeners.into_iter().enumerate() {
-            let waker = Arc::new(waker()?);
-            server.wakers.push(waker.clone());
+            server.wakers.push(server.shared.inboxes[thread].waker.clone());
             let worker =
-                Worker::new(server.store.clone(), server.shared.clone(), thread, listeners, waker)?;
+                Worker::new(server.store.clone(), server.shared.clone(), thread, listeners)?;
             server.tasks.push(tasks::spawn(&format!("cache-{thread}"), move || worker.run())?);
         }
         server.start_housekeeper()?;

@@ -6,7 +6,9 @@ use holdfast_base::{Error, Result};
 use holdfast_env::Clock;
 use holdfast_env::poll::Waker;
 use holdfast_env::tls::{TlsConfig, TlsFiles};
+use std::io;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -107,6 +109,41 @@ impl Default for Settings {
     }
 }
 
+/// A client that was just accepted.
+#[derive(Debug)]
+pub struct Newcomer {
+    pub socket: OwnedFd,
+    /// Which of the listeners brought it.
+    pub listener: usize,
+    /// Not over a Unix socket.
+    pub is_tcp: bool,
+    /// Threads that were asked to take it in; when all were, it is turned away.
+    pub asked: usize,
+}
+
+/// Newcomers that another thread had no place for, on their way to this one.
+pub struct Inbox {
+    /// In the thread's poller.
+    pub waker: Arc<Waker>,
+    /// Held for a push or a swap only.
+    newcomers: Mutex<Vec<Newcomer>>,
+}
+
+impl Inbox {
+    pub fn new() -> io::Result<Inbox> {
+        Ok(Inbox { waker: Arc::new(Waker::new()?), newcomers: Mutex::default() })
+    }
+
+    pub fn push(&self, newcomer: Newcomer) {
+        self.newcomers.lock().unwrap_or_else(PoisonError::into_inner).push(newcomer);
+        self.waker.wake();
+    }
+
+    pub fn take(&self) -> Vec<Newcomer> {
+        std::mem::take(&mut *self.newcomers.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
 /// Shared by all threads of a cache.
 pub struct Shared {
     pub settings: Settings,
@@ -121,6 +158,8 @@ pub struct Shared {
     /// Asked for by the command `shutdown`.
     pub shutdown_wanted: AtomicBool,
     pub connections: AtomicU64,
+    /// Of each thread, in their order.
+    pub inboxes: Vec<Inbox>,
     /// The clock's second at which to flush, plus one; 0 for none.
     pub flush_at: AtomicU64,
     large: AtomicU64,
@@ -139,6 +178,8 @@ impl Shared {
         let tls = settings.tls.as_ref().map(TlsConfig::load).transpose()?;
         let verbose = AtomicU64::new(u64::from(settings.verbose));
         let (unix_s, started_ns) = ((clock.unix_ms() / 1000) as i64, clock.monotonic_ns());
+        let inboxes: io::Result<Vec<Inbox>> = (0..settings.threads).map(|_| Inbox::new()).collect();
+        let inboxes = inboxes.map_err(|e| Error::from(e).context("make an event descriptor"))?;
         Ok(Shared {
             settings,
             clock,
@@ -150,6 +191,7 @@ impl Shared {
             stop_signal: wake,
             shutdown_wanted: AtomicBool::new(false),
             connections: AtomicU64::new(0),
+            inboxes,
             flush_at: AtomicU64::new(0),
             large: AtomicU64::new(1),
             verbose,

@@ -5,14 +5,16 @@
 use crate::engine::Engine;
 use crate::out::Out;
 use crate::session::{Batch, Session, Wants};
-use crate::settings::Shared;
+use crate::settings::{Newcomer, Shared};
 use crate::store::Store;
 use crate::udp::Udp;
 use holdfast_base::{Error, Result};
 use holdfast_env::arena::SLACK_BYTES;
-use holdfast_env::poll::{Event, Events, Interest, Poller, Waker};
+use holdfast_env::planted;
+use holdfast_env::poll::{Event, Events, Interest, Poller};
 use holdfast_env::sockets;
 use holdfast_env::tls::{RECORD_BYTES, TlsSession};
+use holdfast_env::trial::Knob;
 use std::io;
 use std::net::{TcpListener, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -31,6 +33,9 @@ const _: () = assert!(TLS_RECEIVE_BYTES + RECORD_BYTES <= INPUT_BYTES / 2);
 const IDLE_WAIT: Duration = Duration::from_secs(1);
 /// The same while clients wait to be accepted.
 const ACCEPT_WAIT: Duration = Duration::from_millis(10);
+/// Seconds without use after which a connection makes way for a newcomer, when all places are
+/// taken: one that was used just now is likely to be used again.
+pub static IDLE_S: Knob = Knob::new("cache.idle-seconds", 2, &[0, 1]);
 /// What all connections of one thread may hold unsent, at least.
 const UNSENT_BYTES_MIN: u64 = 8 << 20;
 /// The same as a part of the memory limit.
@@ -70,6 +75,8 @@ struct Connection {
     unsent: Vec<u8>,
     sent: usize,
     last_used_s: u32,
+    /// The thread's turn that served it last.
+    last_turn: u64,
     closing: bool,
     interest: Interest,
     /// Of an ablation: what the thread has for all.
@@ -82,7 +89,6 @@ pub struct Worker {
     listeners: Listeners,
     udp: Udp,
     poller: Poller,
-    waker: Arc<Waker>,
     connections: Vec<Option<Connection>>,
     free: Vec<u32>,
     input: Vec<u8>,
@@ -94,6 +100,8 @@ pub struct Worker {
     /// False when descriptors have run out: another thread may close one, so it is tried again soon.
     accepts: bool,
     unsent_bytes: u64,
+    /// Counts rounds of the loop: the order in which connections were used.
+    turn: u64,
     looked_for_idle_s: u32,
 }
 
@@ -103,11 +111,10 @@ impl Worker {
         shared: Arc<Shared>,
         thread: usize,
         listeners: Listeners,
-        waker: Arc<Waker>,
     ) -> Result<Worker> {
         let failed = |e: io::Error| Error::from(e).context("prepare a thread of the cache");
         let poller = Poller::new().map_err(failed)?;
-        poller.add(&*waker, TOKEN_WAKER, Interest::Read).map_err(failed)?;
+        poller.add(&*shared.inboxes[thread].waker, TOKEN_WAKER, Interest::Read).map_err(failed)?;
         for i in 0..listeners.len() {
             if let Some(listener) = listeners.get(i) {
                 poller
@@ -127,7 +134,6 @@ impl Worker {
             listeners,
             udp: Udp::default(),
             poller,
-            waker,
             connections: Vec::new(),
             free: Vec::new(),
             input: vec![0; INPUT_BYTES + SLACK_BYTES],
@@ -137,6 +143,7 @@ impl Worker {
             batch: Batch::default(),
             accepts: true,
             unsent_bytes: 0,
+            turn: 0,
             looked_for_idle_s: 0,
         })
     }
@@ -152,6 +159,7 @@ impl Worker {
             if self.poller.wait(&mut events, Some(wait)).is_err() {
                 break;
             }
+            self.turn += 1;
             for i in 0..events.len() {
                 self.event(events.get(i));
             }
@@ -165,7 +173,7 @@ impl Worker {
 
     fn event(&mut self, event: Event) {
         match event.token {
-            TOKEN_WAKER => self.waker.clear(),
+            TOKEN_WAKER => self.take_newcomers(),
             token if token >= TOKEN_UDP => {
                 let i = (token - TOKEN_UDP) as usize;
                 if let Some(socket) = self.listeners.udp.get(i) {
@@ -178,8 +186,6 @@ impl Worker {
     }
 
     fn accept(&mut self, i: usize) {
-        let shared = self.shared.clone();
-        let settings = &shared.settings;
         while let Some(listener) = self.listeners.get(i) {
             let (socket, from) = match sockets::accept(&listener) {
                 Ok(accepted) => accepted,
@@ -190,53 +196,98 @@ impl Worker {
                 // Gone already, or none left.
                 Err(_) => return,
             };
-            let counters = self.engine.counters();
-            counters.total_connections.add(1);
-            let others = self.shared.connections.fetch_add(1, Ordering::Relaxed);
-            if others >= settings.connections_max as u64 {
-                self.shared.connections.fetch_sub(1, Ordering::Relaxed);
-                counters.rejected_connections.add(1);
-                let _ = sockets::send(&socket, b"ERROR Too many open connections\r\n");
-                continue;
-            }
-            let tls = match self.begin_tls(i) {
-                Ok(tls) => tls,
-                Err(_) => {
-                    self.shared.connections.fetch_sub(1, Ordering::Relaxed);
-                    self.engine.counters().ssl_handshake_errors.add(1);
-                    continue;
-                }
-            };
-            let counters = self.engine.counters();
-            counters.curr_connections.add(1);
-            if from.is_some() {
-                // What fails here only costs time.
-                let _ = sockets::set_nodelay(&socket);
-            }
-            if settings.busy_poll_us > 0 {
-                let _ = sockets::set_busy_poll(&socket, settings.busy_poll_us);
-            }
-            let slot = self.free.pop().unwrap_or_else(|| {
-                self.connections.push(None);
-                self.connections.len() as u32 - 1
-            }) as usize;
-            let connection = Connection {
-                socket,
-                tls,
-                session: Session::default(),
-                stash: Vec::new(),
-                unsent: Vec::new(),
-                sent: 0,
-                last_used_s: self.engine.store.now(),
-                closing: false,
-                interest: Interest::Read,
-                own: settings.ablation.connection_buffers.then(Box::default),
-            };
-            let added = self.poller.add(&connection.socket, slot as u64, Interest::Read);
-            self.connections[slot] = Some(connection);
-            if added.is_err() {
+            self.engine.counters().total_connections.add(1);
+            self.shared.connections.fetch_add(1, Ordering::Relaxed);
+            let is_tcp = from.is_some();
+            self.admit(Newcomer { socket, listener: i, is_tcp, asked: 0 });
+        }
+    }
+
+    /// Newcomers for whom nobody had to go at another thread.
+    fn take_newcomers(&mut self) {
+        let inbox = &self.shared.inboxes[self.engine.writer.id];
+        inbox.waker.clear();
+        for newcomer in inbox.take() {
+            self.admit(newcomer);
+        }
+    }
+
+    /// Takes in a client that is counted already. When all places are taken, whoever was idle
+    /// longest makes way; where nobody of this thread is idle, another thread is asked.
+    fn admit(&mut self, newcomer: Newcomer) {
+        let shared = self.shared.clone();
+        let full =
+            shared.connections.load(Ordering::Relaxed) > shared.settings.connections_max as u64;
+        if !full || self.make_way() {
+            return self.open(newcomer);
+        }
+        let asked = newcomer.asked + 1;
+        if asked < shared.inboxes.len() {
+            let next = (self.engine.writer.id + 1) % shared.inboxes.len();
+            return shared.inboxes[next].push(Newcomer { asked, ..newcomer });
+        }
+        shared.connections.fetch_sub(1, Ordering::Relaxed);
+        self.engine.counters().rejected_connections.add(1);
+        let _ = sockets::send(&newcomer.socket, b"ERROR Too many open connections\r\n");
+    }
+
+    /// Ends the connection that has been idle for longest, if one has been for long enough.
+    fn make_way(&mut self) -> bool {
+        let idle_since = self.engine.store.now().saturating_sub(IDLE_S.get() as u32);
+        let used = |connection: &Connection| (connection.last_turn, connection.last_used_s);
+        let places = self.connections.iter().enumerate();
+        let taken = places.filter_map(|(slot, taken)| taken.as_ref().map(|c| (used(c), slot)));
+        match taken.min() {
+            Some(((_, used_s), slot))
+                if used_s <= idle_since && !planted!("cache.idle-locks-out") =>
+            {
+                IDLE_S.cross();
+                self.engine.counters().idle_kicks.add(1);
                 self.close(slot);
+                true
             }
+            _ => false,
+        }
+    }
+
+    fn open(&mut self, newcomer: Newcomer) {
+        let Newcomer { socket, listener, is_tcp, .. } = newcomer;
+        let shared = self.shared.clone();
+        let settings = &shared.settings;
+        let Ok(tls) = self.begin_tls(listener) else {
+            self.shared.connections.fetch_sub(1, Ordering::Relaxed);
+            self.engine.counters().ssl_handshake_errors.add(1);
+            return;
+        };
+        self.engine.counters().curr_connections.add(1);
+        if is_tcp {
+            // What fails here only costs time.
+            let _ = sockets::set_nodelay(&socket);
+        }
+        if settings.busy_poll_us > 0 {
+            let _ = sockets::set_busy_poll(&socket, settings.busy_poll_us);
+        }
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.connections.push(None);
+            self.connections.len() as u32 - 1
+        }) as usize;
+        let connection = Connection {
+            socket,
+            tls,
+            session: Session::default(),
+            stash: Vec::new(),
+            unsent: Vec::new(),
+            sent: 0,
+            last_used_s: self.engine.store.now(),
+            last_turn: self.turn,
+            closing: false,
+            interest: Interest::Read,
+            own: settings.ablation.connection_buffers.then(Box::default),
+        };
+        let added = self.poller.add(&connection.socket, slot as u64, Interest::Read);
+        self.connections[slot] = Some(connection);
+        if added.is_err() {
+            self.close(slot);
         }
     }
 
@@ -274,7 +325,7 @@ impl Worker {
         let Some(mut connection) = self.connections.get_mut(slot).and_then(Option::take) else {
             return;
         };
-        connection.last_used_s = self.engine.store.now();
+        (connection.last_used_s, connection.last_turn) = (self.engine.store.now(), self.turn);
         self.swap_buffers(&mut connection);
         let lives = if connection.unsent.is_empty() {
             self.receive(&mut connection)

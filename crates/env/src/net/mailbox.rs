@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 pub(super) enum Message {
-    /// A connection that this reactor shall serve.
-    Accepted(Socket),
+    /// A connection that this reactor shall serve; so many others had no place for it.
+    Accepted(Socket, usize),
     Answer {
         key: DeferredKey,
         response: Response,

@@ -14,7 +14,7 @@ use super::out::Out;
 use super::server::Counters;
 use super::socket::Socket;
 use super::{ConnectionId, RECEIVE_BYTES, ServerConfig, Service, TAIL_BYTES};
-use crate::Clock;
+use crate::{Clock, planted};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
@@ -60,6 +60,8 @@ const LINGER_TURNS: u32 = 64;
 
 pub(super) struct Reactor {
     shared: Arc<Shared>,
+    /// Which of them it is.
+    index: usize,
     mailbox: Arc<Mailbox>,
     epoll: OwnedFd,
     listeners: Vec<Listener>,
@@ -106,6 +108,7 @@ impl Reactor {
             input::STASH_COPY_MAX.size() + RECEIVE_BYTES.size().max(TAIL_BYTES.size());
         let reactor = Reactor {
             shared,
+            index,
             mailbox,
             epoll,
             listeners,
@@ -263,17 +266,24 @@ impl Reactor {
         let target = self.next_reactor;
         self.next_reactor = (target + 1) % mailboxes.len();
         if target == 0 {
-            self.open(socket);
+            self.open(socket, 0);
         } else {
-            mailboxes[target].push(Message::Accepted(socket));
+            mailboxes[target].push(Message::Accepted(socket, 0));
         }
     }
 
-    fn open(&mut self, socket: Socket) {
+    /// Takes a connection in that is counted already. When all places are taken, somebody who is
+    /// idle makes way: here, or else at the next reactor, until all were asked.
+    fn open(&mut self, socket: Socket, asked: usize) {
         let Shared { config, counters, .. } = &*self.shared;
         if counters.connections.load(Ordering::Relaxed) > config.connections_max && !self.make_way()
         {
-            return self.turn_away(socket);
+            let others = &self.shared.mailboxes;
+            if asked + 1 == others.len() || planted!("net.one-reactor-makes-way") {
+                return self.turn_away(socket);
+            }
+            let next = (self.index + 1) % others.len();
+            return others[next].push(Message::Accepted(socket, asked + 1));
         }
         let id = ConnectionId(self.shared.next_connection.fetch_add(1, Ordering::Relaxed));
         let raw = socket.raw();
@@ -315,7 +325,7 @@ impl Reactor {
         self.mailbox.take(&mut messages);
         for message in messages.drain(..) {
             match message {
-                Message::Accepted(socket) => self.open(socket),
+                Message::Accepted(socket, asked) => self.open(socket, asked),
                 Message::Answer { key, response, last } => self.answered(key, response, last),
                 Message::Shutdown => self.begin_shutdown(),
             }

@@ -132,6 +132,40 @@ fn idle_connections_make_way_and_busy_ones_do_not() {
     drop(idle);
 }
 
+/// A reactor knows its own connections only: where all of those were at work, a newcomer was turned
+/// away, though others had idle ones.
+#[test]
+fn idle_connections_of_another_reactor_make_way_too() {
+    const REACTORS: usize = 3;
+    let (world, _) = small_world("others", |config| {
+        (config.connections_max, config.reactors) = (2 * REACTORS, REACTORS);
+    });
+    // They are given out in turn: all of one reactor are at work, those of the others are idle.
+    let mut all: Vec<Connection> = (0..2 * REACTORS).map(|_| world.connect()).collect();
+    all.iter_mut().for_each(|one| drop(one.call(ECHO, |_| {}, &[]).unwrap()));
+    let mut waits = Vec::new();
+    for busy in all.iter_mut().step_by(REACTORS) {
+        waits.push(busy.submit(DEFER, |_| {}, &[]).unwrap());
+        busy.flush().unwrap();
+    }
+    let deferred = world.service.take_deferred(2);
+    let newcomers: Vec<Connection> = (0..REACTORS)
+        .map(|_| {
+            let mut newcomer = world.connect();
+            newcomer.call(ECHO, |_| {}, &[]).unwrap();
+            newcomer
+        })
+        .collect();
+    let counters = world.server.counters();
+    assert_eq!(counters.turned_away.load(Ordering::Relaxed), 0);
+    assert_eq!(counters.made_way.load(Ordering::Relaxed), REACTORS as u64);
+    deferred.into_iter().for_each(|(reply, _)| reply.finish(Ok(vec![7])));
+    for (busy, waits) in all.iter_mut().step_by(REACTORS).zip(waits) {
+        assert_eq!(busy.wait(waits).unwrap().meta(), [7], "it was at work all the time");
+    }
+    drop(newcomers);
+}
+
 /// Reads that had waited for their turn were done for clients that had long gone.
 #[test]
 fn work_for_a_client_that_left_is_not_wanted_any_more() {
