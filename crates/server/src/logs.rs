@@ -8,6 +8,7 @@ use holdfast_base::limits::FRAME_META_BYTES_MAX;
 use holdfast_base::{Error, Result};
 use holdfast_cluster::topics::{Use, check_client, folded_by};
 use holdfast_env::net::{Parts, PeerReply, PeerRequest, Reply, Response, Who};
+use holdfast_env::planted;
 use holdfast_log::{Log, Mode, Scope};
 use holdfast_node::Node;
 use holdfast_wire::{self as wire, log as msg, peer_log};
@@ -42,6 +43,19 @@ fn check(wanted: Use) -> impl Fn(&[u8], Who) -> Result<()> + Send + Sync {
     }
 }
 
+/// The read, if it is one that waits for an entry.
+fn waiting_read(meta: &[u8]) -> Option<msg::Read> {
+    msg::Read::from_bytes(meta).ok().filter(|read| read.wait)
+}
+
+/// One that waits comes again when there is an entry.
+fn answer_bytes(meta: &[u8]) -> u64 {
+    match waiting_read(meta) {
+        Some(_) if !planted!("file.tails-hold-memory") => 0,
+        _ => FRAME_META_BYTES_MAX as u64,
+    }
+}
+
 /// The log's topics, for clients.
 pub struct Logs {
     node: Arc<Node>,
@@ -60,9 +74,7 @@ impl Face for Logs {
         };
         vec![
             route(wire::OP_LOG_APPEND, Logs::append).check(check(Use::Change)),
-            route(wire::OP_LOG_READ, Logs::read)
-                .check(check(Use::Read))
-                .answer_bytes(|_| FRAME_META_BYTES_MAX as u64),
+            route(wire::OP_LOG_READ, Logs::read).check(check(Use::Read)).answer_bytes(answer_bytes),
             route(wire::OP_LOG_TRIM, Logs::trim).check(check(Use::Change)),
             route(wire::OP_LOG_INFO, Logs::info),
         ]
@@ -83,24 +95,32 @@ impl Logs {
         }
     }
 
-    /// Passes a client's request on to the node that keeps the log.
+    /// Passes a client's request on to the node that keeps the log. One that waits asks for one entry
+    /// there, and comes again when there is one.
     fn ask_log_host(&self, request: Request<'_>) {
         let Request { opcode, meta, reply, .. } = request;
         let now_ns = self.node.machine.clock.monotonic_ns();
         let left_ns = reply.deadline_ns().map(|deadline_ns| deadline_ns.saturating_sub(now_ns));
         let deadline_ms = left_ns.map_or(HOST_MS, |left_ns| (left_ns / 1_000_000) as u32);
-        let request = PeerRequest { opcode, meta: meta.to_vec(), body: None, deadline_ms };
-        let done = Box::new(move |answered: Result<PeerReply>| {
-            answer(reply, answered.map(|answered| (answered.meta, Parts::None)));
+        let waits = waiting_read(meta).filter(|_| opcode == wire::OP_LOG_READ);
+        let meta = match &waits {
+            Some(read) => msg::Read { entries_max: 1, ..read.clone() }.to_bytes(),
+            None => meta.to_vec(),
+        };
+        let request = PeerRequest { opcode, meta, body: None, deadline_ms };
+        let done = Box::new(move |answered: Result<PeerReply>| match (answered, waits) {
+            (Ok(_), Some(read)) => read_now(read, reply),
+            (answered, _) => answer(reply, answered.map(|answered| (answered.meta, Parts::None))),
         });
         self.node.machine.peers.call(&self.node.log_host, request, done);
     }
 
     /// Reads a fold's topic for this node's owner, where another node keeps the log: that one knows
-    /// nodes, and no owner of another.
+    /// nodes, and no owner of another. One that waits does so as in [`Logs::ask_log_host`].
     fn read_owned(&self, request: Request<'_>) {
-        let Some((read, reply)) = request.decode::<msg::Read>("read the log") else { return };
-        let msg::Read { topic, from, entries_max, wait } = read;
+        let Some((asked, reply)) = request.decode::<msg::Read>("read the log") else { return };
+        let msg::Read { topic, from, entries_max, wait } = asked.clone();
+        let entries_max = if wait { 1 } else { entries_max };
         let read = peer_log::Read { sender: self.node.sender, topic, from, entries_max, wait };
         let request = PeerRequest {
             opcode: peer_log::OP_PEER_LOG_READ,
@@ -109,6 +129,9 @@ impl Logs {
             deadline_ms: HOST_MS,
         };
         let done = Box::new(move |answered: Result<PeerReply>| {
+            if wait && answered.is_ok() {
+                return read_now(asked, reply);
+            }
             let entries = answered.and_then(|PeerReply { meta, body }| {
                 let crc = peer_log::Entries::from_bytes(&meta)?.crc;
                 let entries = peer_log::decode_indexed(&body, crc)?.into_iter();
@@ -143,15 +166,10 @@ impl Logs {
         let Some((read, reply)) = request.decode::<msg::Read>("read the log") else { return };
         let (log, tails) = (self.node.log.clone(), self.tails.clone());
         let clock = self.node.machine.clock.clone();
-        self.node.workers.run(move || {
-            let ready = entries(&*log, &read);
-            match ready {
-                // A tail: answered when there is an entry, or by the request's deadline.
-                Ok(none) if none.entries.is_empty() && read.wait => {
-                    tails.wait(log, clock.monotonic_ns(), read, reply);
-                }
-                ready => send(reply, ready),
-            }
+        self.node.workers.run(move || match read.wait {
+            // A tail: answered when there is an entry, or by the request's deadline.
+            true => tails.wait(&log, clock.monotonic_ns(), (read, reply)),
+            false => send(reply, entries(&*log, &read)),
         });
     }
 
@@ -186,6 +204,12 @@ impl Logs {
     }
 }
 
+/// There is an entry: what has waited for one comes again as a read, which is admitted for the memory
+/// that its answer takes.
+fn read_now(read: msg::Read, reply: Reply) {
+    reply.again(msg::Read { wait: false, ..read }.to_bytes());
+}
+
 type Waiting = (msg::Read, Reply);
 /// A topic and the index that somebody waits for.
 type Place = (String, Index);
@@ -199,28 +223,26 @@ struct Tails {
 }
 
 impl Tails {
-    fn wait(&self, log: Arc<dyn Log>, now_ns: u64, read: msg::Read, reply: Reply) {
-        let place = (read.topic.clone(), read.from);
+    fn wait(&self, log: &Arc<dyn Log>, now_ns: u64, waits: Waiting) {
+        let place = (waits.0.topic.clone(), waits.0.from);
         let mut waiting = self.waiting.lock().expect("no holder of this lock panics");
         if let Some(others) = waiting.get_mut(&place) {
             // Whoever's deadline passed was told so, and has asked again or left.
             others.retain(|(_, reply)| reply.deadline_ns().is_none_or(|end| end > now_ns));
-            others.push((read, reply));
+            others.push(waits);
             return;
         }
-        waiting.insert(place.clone(), vec![(read, reply)]);
+        waiting.insert(place.clone(), vec![waits]);
         drop(waiting);
-        // Weak: the log keeps this, and must not keep itself.
-        let (tails, again, asked) = (self.clone(), Arc::downgrade(&log), place.clone());
+        let (tails, asked) = (self.clone(), place.clone());
         let wake = Box::new(move |woken: Result<()>| {
             let waiting =
                 tails.waiting.lock().expect("no holder of this lock panics").remove(&asked);
             for (read, reply) in waiting.unwrap_or_default() {
-                let woken = woken.clone().and_then(|()| match again.upgrade() {
-                    Some(log) => entries(&*log, &read),
-                    None => Err(Error::retry("tail the log: the node is ending; connect again")),
-                });
-                send(reply, woken);
+                match &woken {
+                    Ok(()) => read_now(read, reply),
+                    Err(e) => reply.send(Response::error(e.clone())),
+                }
             }
         });
         log.tail(&place.0, place.1, wake);

@@ -78,6 +78,12 @@ impl Service for TestService {
                     let Body::Region(window) = batch.take_body(i) else { panic!("not in region") };
                     batch.reply(i, |m| m.extend_from_slice(&meta), window.freeze());
                 }
+                // Of so many bytes as its meta says when it comes again.
+                PAID if meta.is_empty() => {
+                    let reply = batch.defer(i);
+                    self.deferred.lock().unwrap().push((reply, meta));
+                    self.changed.notify_all();
+                }
                 DEFER => {
                     let reply = batch.defer(i);
                     self.deferred.lock().unwrap().push((reply, meta));

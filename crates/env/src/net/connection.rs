@@ -1,7 +1,7 @@
 //! What the reactor knows of one connection, and of the requests that wait for an answer.
 //! Plain data and arithmetic; the reactor does the calls.
 
-use super::batch::Request;
+use super::batch::{BodyPlace, Meta, Request};
 use super::link::Link;
 use super::mailbox::DeferredKey;
 use super::out::{Address, Out};
@@ -341,6 +341,23 @@ impl Incoming {
                 Ok((received, 0))
             }
         }
+    }
+}
+
+impl WaitingRequest {
+    /// The request, with this meta, to be handed over once more at `now_ns`.
+    pub fn again(&self, meta: Vec<u8>, now_ns: u64) -> Request {
+        let left_ms = |deadline_ns: u64| deadline_ns.saturating_sub(now_ns) / 1_000_000;
+        let header = Header {
+            kind: FrameKind::Request,
+            opcode: self.to.opcode,
+            request_id: self.to.request_id,
+            // 0 would be none at all.
+            deadline_or_status: self.deadline_ns.map_or(0, |at| (left_ms(at) as u32).max(1)),
+            meta_bytes: meta.len() as u32,
+            body_bytes: 0,
+        };
+        Request::new(header, Meta::Own(meta), BodyPlace::Empty)
     }
 }
 

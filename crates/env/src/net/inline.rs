@@ -5,7 +5,7 @@
 
 use super::batch::{Batch, BodyPlace, Meta, Request};
 use super::connection::{Load, Waiting, answer, deadline_passed};
-use super::mailbox::{Mailbox, Message};
+use super::mailbox::{DeferredKey, Mailbox, Message};
 use super::out::{Address, Out};
 use super::parse::{self, Next};
 use super::proof::Who;
@@ -90,7 +90,14 @@ impl Inline {
         let mut messages = Vec::new();
         self.mailbox.take(&mut messages);
         for message in messages {
-            let Message::Answer { key, response, last } = message else { continue };
+            let (key, response, last) = match message {
+                Message::Answer { key, response, last } => (key, response, last),
+                Message::Again { key, meta } => {
+                    self.again(&mut state, key, meta);
+                    continue;
+                }
+                Message::Accepted(..) | Message::Shutdown => continue,
+            };
             let State { waiting, out, load, .. } = &mut *state;
             let found = if last { waiting.remove(key) } else { waiting.get(key) };
             let Some(request) = found.filter(|request| !request.expired) else { continue };
@@ -111,9 +118,20 @@ impl Inline {
                 out.push_error(request.to, &deadline_passed());
             });
         }
+        self.hand_over(&mut state, &[]);
         let bytes = state.out.take_bytes();
         self.give_back(state);
         bytes
+    }
+
+    /// The request is handed over with the next batch.
+    fn again(&self, state: &mut State, key: DeferredKey, meta: Vec<u8>) {
+        let Some(request) = state.waiting.remove(key).filter(|request| !request.expired) else {
+            return;
+        };
+        state.load.requests -= 1;
+        state.load.bytes -= request.bytes;
+        state.requests.push(request.again(meta, self.clock.monotonic_ns()));
     }
 
     /// When to ask for answers at the latest. May be too early.

@@ -19,6 +19,11 @@ pub(super) enum Message {
         response: Response,
         last: bool,
     },
+    /// A deferred request that is to be handed to the service once more.
+    Again {
+        key: DeferredKey,
+        meta: Vec<u8>,
+    },
     Shutdown,
 }
 
@@ -122,6 +127,14 @@ impl Reply {
     pub fn send_part(&mut self, meta: Vec<u8>, body: impl Into<Parts>) {
         let response = Response::ok(meta, body);
         self.mailbox.push(Message::Answer { key: self.key, response, last: false });
+    }
+
+    /// Hands the request to the service once more, as one with this meta and without a body: for
+    /// one that has waited, and is to be admitted now for the memory that its answer takes. It
+    /// keeps its place and its deadline.
+    pub fn again(mut self, meta: Vec<u8>) {
+        self.answered = true;
+        self.mailbox.push(Message::Again { key: self.key, meta });
     }
 
     /// `send` for a result whose value is the meta.

@@ -327,6 +327,7 @@ impl Reactor {
             match message {
                 Message::Accepted(socket, asked) => self.open(socket, asked),
                 Message::Answer { key, response, last } => self.answered(key, response, last),
+                Message::Again { key, meta } => self.again(key, meta),
                 Message::Shutdown => self.begin_shutdown(),
             }
         }
@@ -367,6 +368,28 @@ impl Reactor {
         }
         lend_buffer(&mut self.spare, &mut connection.out);
         answer(&mut connection.out, to, response);
+    }
+
+    /// A request that has waited comes before what is in the stash, as those do that wait for memory.
+    fn again(&mut self, key: DeferredKey, meta: Vec<u8>) {
+        let Some(request) = self.waiting.remove(key).filter(|request| !request.expired) else {
+            return;
+        };
+        let Some(connection) = self.connections[request.slot as usize].as_deref_mut() else {
+            return;
+        };
+        if connection.id != request.connection {
+            return;
+        }
+        connection.load.requests -= 1;
+        connection.load.bytes -= request.bytes;
+        if matches!(connection.stage, Stage::Refused { .. }) {
+            return;
+        }
+        let now_ns = self.shared.clock.monotonic_ns();
+        connection.parked.push(request.again(meta, now_ns));
+        connection.paused = true;
+        self.touched.push(request.slot);
     }
 
     fn begin_shutdown(&mut self) {

@@ -24,6 +24,7 @@ mod hostile;
 mod http;
 mod import;
 mod kills;
+mod logs;
 mod memcached;
 #[path = "../support/mount.rs"]
 mod mount;

@@ -224,6 +224,29 @@ fn what_had_to_wait_for_memory_is_answered_when_there_is_some() {
     }
 }
 
+/// A read that waits for something to read takes no memory until there is something.
+#[test]
+fn what_comes_again_is_admitted_then_and_not_before() {
+    let (world, budget) = small_world("again", |_| {});
+    let mut raw = world.raw();
+    raw.write_all(&request(PAID, 1, b"", b"")).unwrap();
+    let (reply, _) = world.service.take_deferred(1).pop().unwrap();
+    assert!(budget.used() < 1000, "{}", budget.used());
+    let others = budget.limit() - budget.used();
+    budget.change(0, others);
+    let counters = world.server.counters();
+    let paused = counters.pauses.load(Ordering::Relaxed);
+    reply.again(MIB.to_le_bytes().to_vec());
+    while counters.pauses.load(Ordering::Relaxed) == paused {
+        std::thread::yield_now();
+    }
+    budget.change(others, 0);
+    let mut answer = vec![0; HEADER_BYTES + MIB as usize];
+    raw.read_exact(&mut answer).unwrap();
+    let (header, body) = frames_of(&answer).pop().unwrap();
+    assert_eq!((header.request_id, body.len() as u64), (1, MIB));
+}
+
 /// The sizes between which bytes are received, copied, batched and sent make borders in every
 /// stream; drawn small, each byte of a frame comes to lie on each side of each.
 #[test]
