@@ -7,6 +7,7 @@ use crate::forms::Form;
 use crate::policy::{Ask, EXISTING_TAG, HEADER, Policy, REQUEST_TAG, Verdict};
 use crate::{headers, objects, settings, tags};
 use holdfast_blob::{AccessKey, Blobs, Pair};
+use holdfast_env::planted;
 use hyper::{HeaderMap, Uri};
 use s3s::access::{S3Access, S3AccessContext};
 use s3s::auth::{S3Auth, SecretKey};
@@ -81,7 +82,7 @@ impl S3Access for Access {
         let waits = caller.key.is_some() && wants_latest(cx.headers())?;
         cx.extensions_mut().insert(caller);
         decided?;
-        if waits {
+        if waits && !planted!("s3.latest-waits-for-nothing") {
             self.blobs.catch_up().await.or_s3()?;
         }
         settings::check_grant_headers(cx.headers())?;
