@@ -184,6 +184,9 @@ pub(crate) fn run(work: &Work<'_>) -> Result<Delivered> {
     });
     work.failure.result()?;
     let bytes = deliver.shared.lock().offset;
+    if !work.target.is_stream() && bytes > writers as u64 * work.plan.chunk_bytes as u64 {
+        WRITERS.cross();
+    }
     Ok(Delivered {
         bytes,
         records: deliver.records.into_inner(),
@@ -199,6 +202,9 @@ impl<'a> Deliver<'a> {
         let budget = work.plan.partition_budget(work.threads as u64, held as u64);
         let ways = ways(work, &sums, budget);
         let slotted = || (0..sums.len()).filter(|p| ways[*p] == Way::Slot);
+        if slotted().count() > READERS.size() {
+            READERS.cross();
+        }
         let slot_bytes = slotted().map(|p| slot_bytes(work, p)).max().unwrap_or(0);
         let records = slotted().map(|p| sums[p].records).max().unwrap_or(0);
         // Whoever splits a partition does it alone, in half of the memory; see `split`.

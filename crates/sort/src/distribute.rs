@@ -209,9 +209,14 @@ fn read(
     filled: &SyncSender<Filled>,
     progress: &Progress,
 ) -> Result<()> {
+    let mut blocks = 0;
     for mut piece in pieces {
         loop {
             let Ok(block) = frees.recv() else { return Ok(()) };
+            blocks += 1;
+            if blocks > READ_BLOCKS.get() {
+                READ_BLOCKS.cross();
+            }
             let (block, done) = piece.fill(block)?;
             progress.read(block.end - block.start);
             if filled.send(block).is_err() {

@@ -182,6 +182,9 @@ pub(crate) fn sample_files(
     let total: u64 = files.iter().map(|file| file.bytes).sum();
     let block_bytes = SAMPLE_BLOCK_BYTES.get();
     let blocks = (total / SAMPLE_PART / block_bytes).clamp(SAMPLE_BLOCKS_MIN, SAMPLE_BLOCKS_MAX);
+    if blocks * block_bytes < total {
+        SAMPLE_BLOCK_BYTES.cross();
+    }
     let mut sample = Vec::new();
     let mut buf = AlignedBuf::zeroed(block_bytes as usize);
     let (each, room) = share(wanted, blocks as usize);
@@ -237,6 +240,9 @@ pub(crate) fn take_sample(
     let needs = |record: &[u8]| record.len() + size_of::<Vec<u8>>();
     let all: usize = records.iter().map(|record| needs(record)).sum();
     let step = (records.len() / wanted.max(1)).max(all.div_ceil(room.max(1))).max(1);
+    if step > 1 {
+        SAMPLES_A_PARTITION.cross();
+    }
     let mut taken = 0;
     for record in records.iter().step_by(step) {
         // One in any case: of long records each block has few.

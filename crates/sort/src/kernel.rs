@@ -216,6 +216,7 @@ fn scatter(entries: &mut [Entry], other: &mut [Entry], into_other: bool) {
         }
         return;
     }
+    SCATTER_FROM.cross();
     let (least, most) =
         entries.iter().fold((Entry::MAX, 0), |(least, most), e| (least.min(*e), most.max(*e)));
     let least = least >> PLACE_BITS << PLACE_BITS;

@@ -170,6 +170,9 @@ impl Plan {
         };
         let mut partitions =
             need.total_bytes.div_ceil(partition.max(1)).clamp(4, PARTITIONS_MAX.get());
+        if partitions > 4 {
+            PARTITIONS_A_MEMORY.cross();
+        }
         let kept_most = blocks / KEPT_PART_MOST;
         let kept_least = blocks / KEPT_PART_LEAST;
         if partitions == PARTITIONS_MAX.get() {
@@ -219,6 +222,9 @@ impl Plan {
             .total_bytes
             .div_ceil(small(MEMORY_PARTITION_BYTES))
             .clamp(4, MEMORY_PARTITIONS_MAX.get());
+        if partitions == MEMORY_PARTITIONS_MAX.get() {
+            MEMORY_PARTITIONS_MAX.cross();
+        }
         let bytes = need.total_bytes / partitions * 2;
         let entries = need.threads * (bytes / need.record_bytes.max(1)) * ENTRY_BYTES;
         // Half of each open block is empty in the end, and each is one more where it is cut.

@@ -318,9 +318,30 @@ impl Case {
 
 const LINES: Format = Format::Delimited(b'\n');
 
+/// Every internal size that makes a border.
+const BORDERS: [&str; 16] = [
+    "sort.deeper-from",
+    "sort.kept-spare-blocks",
+    "sort.memory-partitions-max",
+    "sort.nearly-sorted",
+    "sort.partitions-a-memory",
+    "sort.partitions-max",
+    "sort.pool-step",
+    "sort.read-blocks",
+    "sort.readers",
+    "sort.sample-block",
+    "sort.samples-a-partition",
+    "sort.scan-bytes",
+    "sort.scatter-from",
+    "sort.smaller",
+    "sort.stage-bytes",
+    "sort.writers",
+];
+
 /// What all cases together have to come by.
 #[derive(Default)]
 struct Seen {
+    asked: BTreeSet<&'static str>,
     crossed: BTreeSet<&'static str>,
     happened: BTreeMap<&'static str, u64>,
     resumed: u64,
@@ -346,8 +367,9 @@ fn sort_as_drawn(seed: u64, seen: &mut Seen) {
         let report = case.check(&format!("seed {seed}, resumed"), &left, resumed);
         seen.resumed += u64::from(report.resumed);
     }
-    let knobs = entered.knobs().into_iter().filter(|(_, knob)| knob.crossed);
-    seen.crossed.extend(knobs.map(|(name, _)| name));
+    let knobs = entered.knobs();
+    seen.asked.extend(knobs.keys());
+    seen.crossed.extend(knobs.iter().filter(|(_, knob)| knob.crossed).map(|(name, _)| name));
     entered
         .happened()
         .into_iter()
@@ -361,17 +383,9 @@ fn sort_as_drawn(seed: u64, seen: &mut Seen) {
 fn whole_sorts_are_as_a_stable_sort_in_memory_whatever_is_drawn() {
     let mut seen = Seen::default();
     (0..SEEDS).for_each(|seed| sort_as_drawn(seed, &mut seen));
-    for border in [
-        "sort.smaller",
-        "sort.partitions-max",
-        "sort.pool-step",
-        "sort.kept-spare-blocks",
-        "sort.nearly-sorted",
-        "sort.deeper-from",
-        "sort.scan-bytes",
-    ] {
-        assert!(seen.crossed.contains(border), "nothing came to {border}");
-    }
+    let never: Vec<_> = seen.asked.difference(&seen.crossed).collect();
+    assert!(never.is_empty(), "nothing came to the borders of {never:?}");
+    assert_eq!(seen.crossed, BTreeSet::from(BORDERS));
     for what in [
         "a partition went through the third phase",
         "a partition of equal records was copied",

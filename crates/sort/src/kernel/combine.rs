@@ -83,6 +83,7 @@ impl Combiner {
             target.staged = end;
             return Ok(());
         }
+        STAGE.cross();
         // Fills the stage, which then is whole lines, and goes on with the rest.
         let mut rest = record;
         while target.staged + rest.len() > stage_bytes {
