@@ -47,7 +47,7 @@ pub struct Options {
     /// Milliseconds without a sign of life after which a node's chunks are copied elsewhere
     #[arg(long, default_value_t = 5000, value_name = "MS")]
     lost_ms: u64,
-    /// Directory for the nodes' data [default: a temporary one]
+    /// Directory below which the nodes keep their data [default: a temporary one]
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
     /// Repetitions of the copies' cases; the median is printed, with the spread
@@ -184,8 +184,8 @@ fn kill_under_load(options: &Options, out: &mut Output) -> Result<()> {
     let (size, fill) = (bytes_of("files", &options.size)?, bytes_of("data", &options.fill)?);
     let rate = bytes_of("a rate", &options.rate)?;
     let chunk = bytes_of("chunks", &options.chunk)?;
-    let cluster =
-        LocalCluster::start(options.nodes, options.data.as_deref(), chunk, options.lost_ms)?;
+    let data = options.data.as_ref().map(|data| data.join("kill"));
+    let cluster = LocalCluster::start(options.nodes, data.as_deref(), chunk, options.lost_ms)?;
     // Through every gateway in turn: each keeps a copy of what it takes in, and a node that holds
     // all there is could receive nothing afterwards.
     let mut gateways =
@@ -344,8 +344,8 @@ fn processor_of_copies(options: &Options, out: &mut Output) -> Result<()> {
 }
 
 fn stored_on(nodes: usize, bytes: u64, options: &Options) -> Result<Sample> {
-    let cluster =
-        LocalCluster::start(nodes, options.data.as_deref(), CHUNK_BYTES, options.lost_ms)?;
+    let data = options.data.as_ref().map(|data| data.join("copies"));
+    let cluster = LocalCluster::start(nodes, data.as_deref(), CHUNK_BYTES, options.lost_ms)?;
     let mut client = cluster.client(1)?;
     let servers = || -> f64 {
         cluster.pids().iter().map(|pid| cpu_seconds(&format!("/proc/{pid}/stat"))).sum()
@@ -354,5 +354,10 @@ fn stored_on(nodes: usize, bytes: u64, options: &Options) -> Result<Sample> {
     fill_large(std::slice::from_mut(&mut client), bytes)?;
     let time = before.2.elapsed();
     let cpu = (servers() - before.0, own_cpu_seconds() - before.1);
+    drop((client, cluster));
+    if let Some(data) = data {
+        // The next one begins anew.
+        std::fs::remove_dir_all(data)?;
+    }
     Ok(Sample::of_run(FILES_FILLED, bytes, time, cpu, Vec::new()))
 }
