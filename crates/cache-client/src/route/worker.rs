@@ -364,10 +364,13 @@ impl Worker {
 
 /// Moves answers that are ready behind those that are being sent, as many as may wait there.
 fn take_answers(connection: &mut Connection, router: &mut Router) {
-    while connection.out.len() - connection.sent <= UNSENT_BYTES_MAX.size()
-        && let Some((reply, used)) = connection.replies.front().copied()
+    while let Some((reply, used)) = connection.replies.front().copied()
         && router.is_ready(reply)
     {
+        if connection.out.len() - connection.sent > UNSENT_BYTES_MAX.size() {
+            UNSENT_BYTES_MAX.cross();
+            return;
+        }
         connection.replies.pop_front();
         connection.waiting_bytes -= used;
         let bytes = router.close(reply);
@@ -382,8 +385,17 @@ fn take_answers(connection: &mut Connection, router: &mut Router) {
 
 /// Whether a connection has enough to do.
 fn is_busy(connection: &Connection) -> bool {
-    connection.replies.len() >= COMMANDS_MAX.size()
-        || connection.waiting_bytes > WAITING_BYTES_MAX.size()
-        || (connection.replies.len() * connection.answer_bytes) > WAITING_BYTES_MAX.size()
-        || connection.out.len() - connection.sent > UNSENT_BYTES_MAX.size()
+    let waiting = connection.replies.len();
+    let waiting_bytes = connection.waiting_bytes.max(waiting * connection.answer_bytes);
+    let limits = [
+        (&COMMANDS_MAX, waiting >= COMMANDS_MAX.size()),
+        (&WAITING_BYTES_MAX, waiting_bytes > WAITING_BYTES_MAX.size()),
+        (&UNSENT_BYTES_MAX, connection.out.len() - connection.sent > UNSENT_BYTES_MAX.size()),
+    ];
+    let mut busy = false;
+    for (limit, _) in limits.into_iter().filter(|(_, reached)| *reached) {
+        limit.cross();
+        busy = true;
+    }
+    busy
 }

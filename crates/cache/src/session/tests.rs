@@ -5,7 +5,7 @@ use holdfast_env::arena::SLACK_BYTES;
 use holdfast_env::poll::Waker;
 use holdfast_env::trial::Trial;
 use holdfast_env::{Clock, RealClock};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 fn engine_with(settings: Settings) -> Engine {
@@ -63,13 +63,19 @@ fn answers_do_not_depend_on_how_requests_are_cut() {
     let whole = talk_in_parts(&mut engine(), input.as_bytes(), usize::MAX);
     assert!(whole.0.ends_with(format!("VERSION {}\r\n", crate::VERSION).as_bytes()));
     // Nor on how much is looked up or sent at once.
+    let mut crossed = BTreeSet::new();
     for seed in 0..20 {
-        let _trial = Trial::drawn(seed).enter();
+        let entered = Trial::drawn(seed).enter();
         for part in [1, 7, 1000, 70_000] {
             let parts = talk_in_parts(&mut engine(), input.as_bytes(), part);
             assert!(parts == whole, "in parts of {part}, seed {seed}");
         }
+        let knobs = entered.knobs().into_iter().filter(|(_, knob)| knob.crossed);
+        crossed.extend(knobs.map(|(name, _)| name));
     }
+    let borders =
+        ["cache.get-ahead", "cache.get-batch", "cache.out-bytes-full", "cache.out-bytes-max"];
+    assert_eq!(crossed, BTreeSet::from(borders));
 }
 
 #[test]

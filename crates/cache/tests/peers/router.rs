@@ -7,6 +7,7 @@ use holdfast_cache_client::route::{Plan, PoolPlan, Server, Settings};
 use holdfast_cache_client::{Hashing, Member};
 use holdfast_env::trial::Trial;
 use holdfast_env::{RealClock, tasks};
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
@@ -38,9 +39,10 @@ fn route(servers: &[SocketAddr]) -> Server {
 /// while others are at it through the same connections.
 #[test]
 fn a_router_s_clients_hear_what_the_server_would_say_and_nothing_of_each_other() {
+    let mut crossed = BTreeSet::new();
     // As it runs, and with limits drawn small.
     for (trial, servers) in (0..6).flat_map(|seed| [(seed, 1), (seed, 3)]) {
-        let _trial = if trial == 0 { Trial::new() } else { Trial::drawn(trial) }.enter();
+        let entered = if trial == 0 { Trial::new() } else { Trial::drawn(trial) }.enter();
         let direct = cache();
         let behind: Vec<_> = (0..servers).map(|_| cache()).collect();
         let router = route(&behind.iter().map(|s| s.tcp_addresses()[0]).collect::<Vec<_>>());
@@ -59,6 +61,16 @@ fn a_router_s_clients_hear_what_the_server_would_say_and_nothing_of_each_other()
         clients.into_iter().for_each(tasks::Task::join);
         let found = found.lock().unwrap();
         assert!(found.is_empty(), "{servers} servers, trial {trial}: {}", found.join("\n"));
+        let knobs = entered.knobs().into_iter().filter(|(_, knob)| knob.crossed);
+        crossed.extend(knobs.map(|(name, _)| name));
+    }
+    for border in [
+        "cache-client.route-commands",
+        "cache-client.route-keys",
+        "cache-client.route-unsent",
+        "cache-client.route-waiting",
+    ] {
+        assert!(crossed.contains(border), "nothing came to {border}: {crossed:?}");
     }
 }
 
