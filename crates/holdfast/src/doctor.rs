@@ -106,13 +106,10 @@ fn forecast(left_s: u64) -> String {
 pub fn ask(client: &mut Client, out: &mut Output) -> Result<()> {
     let status = client.status()?;
     let mut findings = status.findings;
+    // What `/health` says; of views that have stopped there are findings already.
+    let conditions = client.held()?.conditions.into_iter();
+    findings.extend(conditions.filter(|said| !said.contains(STOPPED_VIEW)));
     for store in &status.stores {
-        if store.read_only {
-            findings.push(format!(
-                "store {} in `{}` takes no writes since one failed; look at the disk, then restart the node",
-                store.id, store.place
-            ));
-        }
         if store.bad_blocks > 0 {
             findings.push(format!("{} bad blocks in `{}`", store.bad_blocks, store.place));
         }
