@@ -452,7 +452,9 @@ impl Node {
         let replicas = known.replicas.clone();
         let fenced = move |decision: Result<super::replicas::Decision>| match decision {
             Ok(decision) => {
-                let named = if decision.replicas.is_empty() { replicas } else { decision.replicas };
+                let mut named = decision.replicas;
+                named.extend(decision.unheard);
+                let named = if named.is_empty() { replicas } else { named };
                 node.propose_seal(chunk, decision.length, named, durability, done);
             }
             Err(e) => done(Err(e)),

@@ -11,13 +11,18 @@ use holdfast_env::planted;
 
 /// Replicas that must have answered, unless fewer are left.
 const FENCES_MIN: usize = 2;
+/// With fewer that are known to reach the length, others count whose lengths are not known.
+const COPIES_MIN: usize = 2;
 
 /// What to propose.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
     pub length: u64,
-    /// Those that reach it; others are short, or nobody knows.
+    /// Those that reach it.
     pub replicas: Vec<StoreId>,
+    /// Those that did not answer, where fewer than two reach it: they have what was acknowledged
+    /// unless their disks are damaged, and count until they say that they are short.
+    pub unheard: Vec<StoreId>,
     /// Another replica that was fenced has less: who says that it has more should show it.
     pub contested: bool,
 }
@@ -31,14 +36,21 @@ pub struct FenceRound {
     waiting: usize,
     /// Lengths of those that answered; `None` of those that do not hold it.
     lengths: Vec<(StoreId, Option<u64>)>,
+    unheard: Vec<StoreId>,
     last_error: Option<Error>,
 }
 
 impl FenceRound {
     /// `not_lost` replicas are asked, all of them.
     pub fn new(chunk: ChunkId, not_lost: usize) -> FenceRound {
-        let (lengths, last_error) = (Vec::new(), None);
-        FenceRound { chunk, not_lost, waiting: not_lost, lengths, last_error }
+        FenceRound {
+            chunk,
+            not_lost,
+            waiting: not_lost,
+            lengths: Vec::new(),
+            unheard: Vec::new(),
+            last_error: None,
+        }
     }
 
     /// A replica's answer; the last one decides.
@@ -62,7 +74,10 @@ impl FenceRound {
             Ok(length) => self.lengths.push((store, Some(length))),
             // Never made there, or damaged.
             Err(e) if e.kind == Kind::NotFound => self.lengths.push((store, None)),
-            Err(e) => self.last_error = Some(e),
+            Err(e) => {
+                self.unheard.push(store);
+                self.last_error = Some(e);
+            }
         }
     }
 
@@ -92,7 +107,11 @@ impl FenceRound {
         let mut replicas: Vec<StoreId> = reach.map(|(store, _)| *store).collect();
         replicas.sort();
         let contested = fenced > replicas.len();
-        Ok(Decision { length, replicas, contested })
+        // One that is longer for an append that nobody heard of must not be all that is left.
+        let enough = replicas.len() >= COPIES_MIN || planted!("cluster.unheard-replica-left-out");
+        let mut unheard = if enough { Vec::new() } else { self.unheard.clone() };
+        unheard.sort();
+        Ok(Decision { length, replicas, unheard, contested })
     }
 }
 
@@ -114,7 +133,7 @@ mod tests {
 
     fn decision(length: u64, replicas: &[u64]) -> Result<Decision> {
         let replicas = replicas.iter().map(|id| StoreId(*id)).collect();
-        Ok(Decision { length, replicas, contested: false })
+        Ok(Decision { length, replicas, unheard: Vec::new(), contested: false })
     }
 
     fn contested(length: u64, replicas: &[u64]) -> Result<Decision> {
@@ -128,11 +147,27 @@ mod tests {
     #[test]
     fn the_longest_of_two_fenced_replicas_decides_and_shorter_ones_are_left_out() {
         assert_eq!(round(3, &[Ok(5), Ok(9), Ok(9)]), contested(9, &[2, 3]));
-        assert_eq!(round(3, &[Ok(9), silent(), Ok(5)]), contested(9, &[1]));
+        assert_eq!(round(3, &[Ok(5), Ok(5), silent()]), decision(5, &[1, 2]), "two are enough");
         assert_eq!(round(3, &[silent(), silent(), Ok(5)]).unwrap_err().kind, Kind::Retry);
         // All that are not lost: one.
         assert_eq!(round(1, &[Ok(5)]), decision(5, &[1]));
         assert_eq!(round(1, &[silent()]).unwrap_err().kind, Kind::Retry);
+    }
+
+    /// A writer was cut off in an append that two of its replicas had and nobody acknowledged. One
+    /// of the two did not answer the fence: the chunk was sealed with the other one alone, whose
+    /// disk went before there was a second copy. What had been acknowledged was on both others.
+    #[test]
+    fn who_did_not_answer_still_counts_where_only_one_reaches_the_length() {
+        let unheard = |stores: &[u64]| stores.iter().map(|id| StoreId(*id)).collect();
+        let decided = round(3, &[Ok(3), Ok(4), silent()]);
+        assert_eq!(decided, Ok(Decision { unheard: unheard(&[3]), ..contested(4, &[2]).unwrap() }));
+        // The one that claims more shows nothing: too few are left to decide.
+        let mut round = FenceRound::new(CHUNK, 3);
+        assert!(round.answered(StoreId(1), Ok(3)).is_none());
+        assert!(round.answered(StoreId(2), silent()).is_none());
+        assert!(round.answered(StoreId(3), Ok(99)).is_some());
+        assert_eq!(round.refuted(StoreId(3), Error::corrupt("no")).unwrap_err().kind, Kind::Retry);
     }
 
     #[test]
