@@ -26,6 +26,7 @@ use budget::Budget;
 use gain::Gain;
 use holdfast_base::Result;
 use holdfast_base::ids::{ChunkId, Generation, Index, NodeId, StoreId};
+use holdfast_base::units::KIB;
 use holdfast_env::planted;
 use holdfast_env::trial::Knob;
 use holdfast_recovery::model::{self, Assignment, Flight, Origin, Params};
@@ -39,6 +40,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Time between two plans.
 pub const PLAN_MS: u64 = 500;
+/// Copies come in blocks of this or more.
+pub const BLOCK_BYTES_MIN: u64 = 64 * KIB;
 /// A node whose report is older plans for nobody.
 const REPORT_MS_MAX: u64 = 3000;
 /// One that owes two reports may be gone: nobody is blamed for waiting for it.

@@ -4,7 +4,7 @@
 
 use super::field::{Bandwidth, DiskBandwidth, Field};
 use super::terms::Terms;
-use super::{Bound, MB};
+use super::{BLOCK_BYTES_MIN, Bound, MB};
 use holdfast_base::ids::{NodeId, StoreId};
 use holdfast_env::planted;
 use holdfast_env::trial::Knob;
@@ -27,8 +27,10 @@ const MORE: f32 = 1.5;
 /// And with each plan that gives it nothing to show: what was found of it is forgotten within a
 /// minute, so that it is tried. Who is still slow is found to be so again.
 const FADE: f32 = 1.1;
-/// Nobody is given less, in bytes a second, or it could never show anything.
-static LEAST: Knob = Knob::new("repair.least-rate", 100_000, &[1000, 10_000]);
+/// Nobody is given less, in bytes a second, or it could never show anything: copies come in blocks,
+/// and reports are the mean of a second.
+static LEAST: Knob = Knob::new("repair.least-rate", 100_000, &[BLOCK_BYTES_MIN, 80_000]);
+const _: () = assert!(LEAST.usual() > BLOCK_BYTES_MIN);
 
 /// One direction of a node or of a disk.
 #[derive(Clone, Copy, Debug, Default)]

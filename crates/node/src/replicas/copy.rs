@@ -10,10 +10,10 @@ use super::share::Share;
 use super::{Events, Replicator};
 use holdfast_base::codec::Encode;
 use holdfast_base::ids::{ChunkId, Generation, Index, StoreId, Tier};
-use holdfast_base::units::{KIB, MIB};
+use holdfast_base::units::MIB;
 use holdfast_base::{Error, Kind, Result};
 use holdfast_chunk::{Import, QUARANTINE_S};
-use holdfast_cluster::repair::Terms;
+use holdfast_cluster::repair::{BLOCK_BYTES_MIN, Terms};
 use holdfast_env::net::{Flow, PeerReply, PeerRequest};
 use holdfast_env::planted;
 use holdfast_env::trial::Knob;
@@ -21,10 +21,9 @@ use holdfast_wire::peer::{self, Directions, Exported};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// What one request fetches, at most and at least: an eight-millisecond's worth of the link between,
+/// What one request fetches, at most; and at least [`BLOCK_BYTES_MIN`]: an eight-millisecond's worth of the link between,
 /// for that is how long others' requests wait behind it.
 static BLOCK_BYTES_MAX: Knob = Knob::new("cluster.copy-block", MIB, &[BLOCK_BYTES_MIN]);
-const BLOCK_BYTES_MIN: u64 = 64 * KIB;
 const BLOCKS_PER_SECOND: u64 = 128;
 /// For one block from a disk that scrubs, serves and repairs, behind its source's own throttle.
 const EXPORT_MS: u32 = 30_000;

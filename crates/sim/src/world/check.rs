@@ -144,9 +144,14 @@ impl World {
 
     fn wait_until_whole(&self) {
         let since_ns = self.net.now_ns();
+        let mut told = String::new();
         while let Some(why) = self.why_not_whole() {
             if self.shared.is_over() {
                 return;
+            }
+            if why != told {
+                self.net.note(&format!("not whole yet: {why}"));
+                told.clone_from(&why);
             }
             if self.net.now_ns() > since_ns + WHOLE_WITHIN_NS {
                 return self.shared.violate(format!("not whole in time: {why}"));
