@@ -11,6 +11,15 @@ pub struct TokenBucket {
 impl TokenBucket {
     /// Takes `bytes` at `rate` a second (0 for no limit); answers how long to wait before them.
     pub fn take(&mut self, bytes: u64, rate: u64, now_ns: u64) -> u64 {
+        let wait_ms = self.due_ms(rate, now_ns);
+        if rate > 0 {
+            self.tokens -= bytes as i64;
+        }
+        wait_ms
+    }
+
+    /// How long the next block would wait, in milliseconds.
+    pub fn due_ms(&mut self, rate: u64, now_ns: u64) -> u64 {
         if rate == 0 {
             return 0;
         }
@@ -24,9 +33,7 @@ impl TokenBucket {
         let burst = (rate / 32) as i64;
         let earned = earned.min(i64::MAX as u128 / 2) as i64;
         self.tokens = self.tokens.saturating_add(earned).min(burst);
-        let wait_ms = (-self.tokens).max(0) as u128 * 1000 / rate as u128;
-        self.tokens -= bytes as i64;
-        wait_ms as u64
+        ((-self.tokens).max(0) as u128 * 1000 / rate as u128) as u64
     }
 }
 

@@ -25,6 +25,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 /// for that is how long others' requests wait behind it.
 static BLOCK_BYTES_MAX: Knob = Knob::new("cluster.copy-block", MIB, &[BLOCK_BYTES_MIN]);
 const BLOCKS_PER_SECOND: u64 = 128;
+/// Who has longer to wait for its next block looks again after this.
+const TURN_MS: u64 = 1000;
 /// For one block from a disk that scrubs, serves and repairs, behind its source's own throttle.
 const EXPORT_MS: u32 = 30_000;
 /// Ends that nobody has asked for; past it the oldest are forgotten, and copied again.
@@ -399,25 +401,18 @@ impl Job {
                 self.finish(Ok(()));
                 return Ok(());
             }
-            Ok(Some(import)) => {
-                let at = import.offset();
-                Ok((at, self.next_block(import.bytes_total() - at), import))
-            }
+            Ok(Some(import)) => Ok(import),
             Err(e) => Err(e),
         };
         let replaced_by = {
             let mut state = self.state();
             state.writes = false;
             if state.attempt == attempt {
-                let (at, (bytes, wait_ms), import) = written?;
+                let import = written?;
+                let (at, left) = (import.offset(), import.bytes_total() - import.offset());
                 state.import = Some(import);
                 drop(state);
-                let job = self.clone();
-                let ask = move || job.export(attempt, at, bytes);
-                match wait_ms {
-                    0 => ask(),
-                    _ => self.with.peers.after(wait_ms, Box::new(ask)),
-                }
+                self.ask_in_turn(attempt, at, left);
                 return Ok(());
             }
             state.bytes_done = 0;
@@ -475,9 +470,26 @@ impl Job {
         Ok(Some(import))
     }
 
+    /// Asks for the next block when it may come. Who has long to wait looks again whether that still
+    /// holds, for plans change rates.
+    fn ask_in_turn(self: &Arc<Self>, attempt: u64, at: u64, left: u64) {
+        let job = self.clone();
+        match self.next_block(left) {
+            None => {
+                let again = move || job.ask_in_turn(attempt, at, left);
+                self.with.peers.after(TURN_MS, Box::new(again));
+            }
+            Some((bytes, 0)) => self.export(attempt, at, bytes),
+            Some((bytes, wait_ms)) => {
+                let ask = move || job.export(attempt, at, bytes);
+                self.with.peers.after(wait_ms, Box::new(ask));
+            }
+        }
+    }
+
     /// How much to ask for next, and after how many milliseconds: as the plan's rate and this
-    /// node's link allow.
-    fn next_block(&self, left: u64) -> (u64, u64) {
+    /// node's link allow; nothing while that is longer than a turn.
+    fn next_block(&self, left: u64) -> Option<(u64, u64)> {
         let now_ns = self.with.now_ns();
         let mut throttle = self.with.copies.throttle();
         let allowed = throttle.allowed.received;
@@ -489,13 +501,21 @@ impl Job {
         if bytes < left {
             BLOCK_BYTES_MAX.cross();
         }
-        let target = self.state().order.store;
-        let wait_link = throttle.import.take(bytes, allowed, now_ns);
-        let wait = throttle.disks.wait(target, bytes, now_ns).max(wait_link);
-        drop(throttle);
         let mut state = self.state();
-        let rate = state.order.bytes_per_second;
-        (bytes, state.bucket.take(bytes, rate, now_ns).max(wait))
+        let (target, rate) = (state.order.store, state.order.bytes_per_second);
+        let due_ms = [
+            throttle.import.due_ms(allowed, now_ns),
+            throttle.disks.due_ms(target, now_ns),
+            state.bucket.due_ms(rate, now_ns),
+        ];
+        let longest_ms = due_ms.into_iter().max().unwrap_or(0);
+        if longest_ms > TURN_MS && !planted!("node.copy-waits-at-an-old-rate") {
+            return None;
+        }
+        throttle.import.take(bytes, allowed, now_ns);
+        throttle.disks.wait(target, bytes, now_ns);
+        state.bucket.take(bytes, rate, now_ns);
+        Some((bytes, longest_ms))
     }
 
     fn begin(&self, order: &peer::Copy, bytes_total: u64) -> Result<Import> {

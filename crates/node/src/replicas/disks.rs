@@ -65,6 +65,12 @@ impl Disks {
         disk.bucket.take(bytes, disk.allowed, now_ns)
     }
 
+    /// How long the next block would wait, in milliseconds.
+    pub fn due_ms(&mut self, store: StoreId, now_ns: u64) -> u64 {
+        let Some(disk) = self.by_store.get_mut(&store) else { return 0 };
+        disk.bucket.due_ms(disk.allowed, now_ns)
+    }
+
     pub fn count(&mut self, store: StoreId, way: Way, bytes: u64) {
         // What was never looked at is no disk of this node.
         let Some(disk) = self.by_store.get_mut(&store) else { return };

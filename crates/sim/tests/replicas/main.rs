@@ -559,6 +559,33 @@ fn another_source_is_asked_at_once_and_what_the_slow_one_sends_is_late() {
     assert!(late == sources.len() - 1 && sources.len() > 5, "{sources:?}");
 }
 
+/// A node had been given next to nothing for a moment. A copy to it waited a minute for its next
+/// block, and the plans that gave it more meanwhile changed nothing.
+#[test]
+fn a_copy_that_waits_goes_on_at_the_rate_of_the_next_plan() {
+    let world = World::new(4);
+    let data = noise(1, 3_500_000);
+    written(&world, &data, 500_000).end();
+    seal_silently(&world, &[1, 2, 3]).unwrap();
+    let node = world.node(4);
+    let order =
+        |number, copies| peer::Plan { epoch: Index(5), number, copies, ..Default::default() };
+    let slow = peer::Copy { bytes_per_second: 1000, ..copy_order(&world, 2) };
+    node.follow(order(1, vec![slow])).unwrap();
+    let exports =
+        |net: &world::Net| net.arrived.iter().filter(|(_, op)| *op == peer::OP_PEER_EXPORT).count();
+    world.settle_until(|net| exports(net) == 2);
+    let began = world.now_ms();
+    node.follow(order(2, vec![copy_order(&world, 2)])).unwrap();
+    world.settle();
+    let report = look(&world, 6, 0);
+    assert_eq!((report.ended.len(), report.ended[0].failure.as_str()), (1, ""));
+    assert_eq!(raw_bytes(&world.store(4), 4 << 20).unwrap(), data);
+    // A mebibyte a second.
+    let took_ms = world.now_ms() - began;
+    assert!((2000..8000).contains(&took_ms), "{took_ms} ms");
+}
+
 #[test]
 fn compaction_switch_and_unlink_go_by_message_and_may_be_repeated() {
     let world = World::new(3);
