@@ -170,14 +170,6 @@ impl World {
             if read_only {
                 return Some(format!("a store of {} is read-only", cell.address));
             }
-            let applied = |cell: &Arc<Cell>| {
-                let node = cell.node()?;
-                Some((node.namespace.applied(), node.cluster.applied()))
-            };
-            let namespaces = (applied(cell)?.0, applied(&self.cells[0])?.0);
-            if namespaces.0 != namespaces.1 {
-                return Some(format!("{} is at {namespaces:?}", cell.address));
-            }
         }
         let host = self.cells[0].node()?;
         let silent = host.cluster.read(|view, _| {
@@ -198,10 +190,17 @@ impl World {
             host.cluster.read(|view, _| repair::tasks(namespace.chunks(), view)).unwrap_or_default()
         });
         match short {
-            Ok(short) if short.is_empty() => None,
-            Ok(short) => Some(format!("{} chunks are short: {:?}", short.len(), short[0])),
-            Err(e) => Some(e.to_string()),
+            Ok(short) if short.is_empty() => {}
+            Ok(short) => return Some(format!("{} chunks are short: {:?}", short.len(), short[0])),
+            Err(e) => return Some(e.to_string()),
         }
+        // Last, for whatever else goes on adds entries, and others see those that are durable.
+        let reached = host.namespace.applied();
+        let behind =
+            |cell: &&Arc<Cell>| cell.node().is_some_and(|node| node.namespace.applied() != reached);
+        let behind = self.cells.iter().find(behind)?;
+        let at = behind.node()?.namespace.applied();
+        Some(format!("{} is at {at}, the log's host at {reached}", behind.address))
     }
 
     /// Every name through every gateway: what was acknowledged, the same everywhere.
