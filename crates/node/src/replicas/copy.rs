@@ -21,8 +21,8 @@ use holdfast_wire::peer::{self, Directions, Exported};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// What one request fetches, at most; and at least [`BLOCK_BYTES_MIN`]: an eight-millisecond's worth of the link between,
-/// for that is how long others' requests wait behind it.
+/// What one request fetches, at most; [`BLOCK_BYTES_MIN`] at least. An eight-millisecond's worth of
+/// the link between, for that is how long others' requests wait behind it.
 static BLOCK_BYTES_MAX: Knob = Knob::new("cluster.copy-block", MIB, &[BLOCK_BYTES_MIN]);
 const BLOCKS_PER_SECOND: u64 = 128;
 /// Who has longer to wait for its next block looks again after this.
@@ -473,6 +473,9 @@ impl Job {
     /// Asks for the next block when it may come. Who has long to wait looks again whether that still
     /// holds, for plans change rates.
     fn ask_in_turn(self: &Arc<Self>, attempt: u64, at: u64, left: u64) {
+        if self.state().attempt != attempt {
+            return;
+        }
         let job = self.clone();
         match self.next_block(left) {
             None => {
