@@ -8,9 +8,11 @@ mod planted;
 mod source;
 
 use planted::Planted;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// Files past this length are named in the output; near it is where to stop.
 const LINES_WANTED: usize = 600;
@@ -61,6 +63,7 @@ impl fmt::Display for Finding {
 pub fn run(root: &Path) -> Result<(), String> {
     let mut files = Vec::new();
     walk(root, root, &mut files)?;
+    let tracked = tracked(root);
     let mut findings = Vec::new();
     let mut manifests = Vec::new();
     let mut page = String::new();
@@ -68,8 +71,15 @@ pub fn run(root: &Path) -> Result<(), String> {
     for file in &files {
         let path = root.join(file);
         let bytes = read(&path)?;
-        // Golden files and pictures are not text.
-        let Ok(text) = String::from_utf8(bytes) else { continue };
+        let text = match source::text(file, bytes) {
+            Ok(text) => text,
+            // What a run leaves is told from what somebody would publish.
+            Err(finding) if tracked.as_ref().is_none_or(|tracked| tracked.contains(file)) => {
+                findings.extend(finding);
+                continue;
+            }
+            Err(_) => continue,
+        };
         if listed(RULES, file) {
             continue;
         }
@@ -155,6 +165,13 @@ fn listed(list: &[&str], file: &str) -> bool {
 #[expect(clippy::disallowed_methods, reason = "a tool for people, not part of the system")]
 fn read(path: &Path) -> Result<Vec<u8>, String> {
     fs::read(path).map_err(|e| format!("read `{}`: {e}", path.display()))
+}
+
+/// What git keeps of this tree; nothing where git cannot say: then everything counts.
+fn tracked(root: &Path) -> Option<BTreeSet<String>> {
+    let listed = Command::new("git").args(["ls-files", "-z"]).current_dir(root).output().ok()?;
+    let names = String::from_utf8(listed.stdout).ok().filter(|_| listed.status.success())?;
+    Some(names.split('\0').map(str::to_owned).collect())
 }
 
 /// Collects files, relative to `root` with `/` between the parts, sorted.

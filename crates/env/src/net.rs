@@ -20,8 +20,6 @@ mod proof;
 mod reactor;
 mod server;
 mod socket;
-#[cfg(test)]
-mod tests;
 
 pub use batch::Batch;
 pub use connection::{HALF_SENT_S, SLOW_S};

@@ -8,6 +8,19 @@ const MACHINE_PATHS: &[&str] = &["/work/", "/home/", "/root/", "/Users/"];
 const UNFINISHED: &[&str] = &["FIXME", "TODO", "XXX"];
 const LEFTOVERS: &[&str] = &["dbg!", "todo!", "unimplemented!"];
 
+/// The text of a file, or what is wrong with it: a binary one is a leftover of some run, unless it
+/// is a golden file, which shows that what an older build wrote can be read.
+pub fn text(file: &str, bytes: Vec<u8>) -> Result<String, Option<Finding>> {
+    match String::from_utf8(bytes) {
+        Ok(text) if !text.contains('\0') => Ok(text),
+        _ if file.contains("/tests/golden/") => Err(None),
+        _ => {
+            let what = "is binary: remove it; only golden files below `tests/golden` may be";
+            Err(Some(Finding::new(file, 0, what)))
+        }
+    }
+}
+
 /// Paths of a machine that nobody else has.
 pub fn machine_paths(file: &str, text: &str) -> Vec<Finding> {
     each_line(file, text, |line| {
@@ -211,6 +224,16 @@ mod tests {
     fn paths_of_a_machine_are_found() {
         let text = "see /home/me/x\nin `/work/a`\ncrates/work/a\nhttps://host/home/x\n/root\n";
         assert_eq!(lines(machine_paths("a", text)), [1, 2]);
+    }
+
+    #[test]
+    fn binary_files_are_golden_or_refused() {
+        assert_eq!(text("a.rs", b"fn f() {}\n".to_vec()), Ok("fn f() {}\n".to_owned()));
+        for leftover in [&b"\xff\xfe"[..], b"ELF\0\0"] {
+            assert!(matches!(text("default.profraw", leftover.to_vec()), Err(Some(_))));
+            assert!(matches!(text("crates/x/src/golden/a", leftover.to_vec()), Err(Some(_))));
+            assert_eq!(text("crates/x/tests/golden/a", leftover.to_vec()), Err(None));
+        }
     }
 
     #[test]
