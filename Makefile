@@ -1,7 +1,7 @@
 # One front door: `make` lists what can be done. Each step says in one line what it does.
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test tools format lint tidy unit mutants callgrind test-import fuzz sim coverage bench bench-cache clean
+.PHONY: help build run test tools format lint tidy deny unit mutants callgrind test-import fuzz sim coverage bench bench-cache clean
 
 DATA ?= ./data
 FUZZ_SECONDS ?= 60
@@ -29,6 +29,7 @@ test: ## everything that must hold before a change is merged
 	@$(MAKE) --no-print-directory format
 	@$(MAKE) --no-print-directory lint
 	@$(MAKE) --no-print-directory tidy
+	@$(MAKE) --no-print-directory deny DENY=--if-there
 	@$(MAKE) --no-print-directory unit
 	@$(MAKE) --no-print-directory mutants BUGS=--quick
 	@$(MAKE) --no-print-directory sim SCHEDULES=60 SEED=1
@@ -49,8 +50,12 @@ lint: ## check with clippy
 	@cargo clippy --workspace --all-targets -- -D warnings
 
 tidy: ## check the house rules
-	@echo "== tidy: the order of the crates, unsafe code, leftovers, links"
+	@echo "== tidy: the order of the crates, unsafe code, leftovers, links, licences"
 	@cargo xtask tidy
+
+deny: ## check dependencies for licences, sources and known vulnerabilities, with cargo-deny
+	@echo "== deny: cargo-deny check, by deny.toml"
+	@.ci/deny $(DENY)
 
 unit: ## run all tests
 	@echo "== unit: cargo test --workspace"

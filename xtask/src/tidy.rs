@@ -2,6 +2,7 @@
 //! text to findings with its own test; this file walks the tree and hands them the files.
 
 mod crates;
+mod licences;
 mod links;
 mod picture;
 mod planted;
@@ -102,6 +103,7 @@ pub fn run(root: &Path) -> Result<(), String> {
     findings.extend(crates::check(&manifests));
     findings.extend(picture::check(&page, &manifests));
     findings.extend(planted.check(root));
+    findings.extend(licences::check(root));
     for finding in &findings {
         eprintln!("{finding}");
     }
