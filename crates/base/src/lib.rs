@@ -10,6 +10,7 @@ pub mod ids;
 pub mod limits;
 pub mod node;
 pub mod path;
+pub mod random;
 pub mod text;
 pub mod units;
 

@@ -9,7 +9,6 @@ mod client;
 pub mod fleet;
 pub mod incast;
 pub mod links;
-mod md5;
 pub mod protocol;
 pub mod ring;
 pub mod route;

@@ -2,8 +2,8 @@
 //! that its clients and ours find each other's items. A server that comes or goes moves only the
 //! keys between its points and the ones before them. Pure.
 
-use crate::md5;
 use holdfast_base::{Error, Result};
+use md5::{Digest, Md5};
 use std::fmt;
 
 /// Memcached's port, which libmemcached leaves out of a server's name on the circle.
@@ -90,10 +90,19 @@ impl Hashing {
     /// Where a key lies on the circle.
     pub fn place(self, key: &[u8]) -> u32 {
         match self {
-            Hashing::Weighted => md5::words(key)[0],
+            Hashing::Weighted => words(key)[0],
             Hashing::Ketama => one_at_a_time(key),
         }
     }
+}
+
+/// MD5 as four little-endian words, which is how ketama takes it.
+fn words(bytes: &[u8]) -> [u32; 4] {
+    let digest = Md5::digest(bytes);
+    std::array::from_fn(|i| {
+        let at = 4 * i;
+        u32::from_le_bytes([digest[at], digest[at + 1], digest[at + 2], digest[at + 3]])
+    })
 }
 
 /// Jenkins' one-at-a-time hash.
@@ -141,7 +150,7 @@ impl Ring {
             let each = share * POINTS_WEIGHTED as f32 / 4.0 * members.len() as f32;
             let digests = (f64::from(each) + 1e-10).floor() as usize;
             for i in 0..digests {
-                let places = md5::words(format!("{name}-{i}").as_bytes());
+                let places = words(format!("{name}-{i}").as_bytes());
                 points.extend(places.map(|place| (place, number as u32)));
             }
         }

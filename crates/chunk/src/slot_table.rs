@@ -186,12 +186,11 @@ mod tests {
     #[test]
     fn a_million_small_objects_take_less_than_three_bytes_each() {
         for (sizes, holes) in [(8..9u32, false), (8..500, false), (8..500, true)] {
-            let mut state = 1u64;
+            let mut random = holdfast_base::random::Random::new(1);
             let mut at = 512;
             let offsets: Vec<Option<u32>> = (0..1_000_000u32)
                 .map(|slot| {
-                    state = state.wrapping_mul(6364136223846793005).wrapping_add(1);
-                    at += sizes.start + (state >> 40) as u32 % (sizes.end - sizes.start);
+                    at += sizes.start + random.below((sizes.end - sizes.start).into()) as u32;
                     (!holes || slot % 10 != 0).then_some(at)
                 })
                 .collect();

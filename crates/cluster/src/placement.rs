@@ -5,6 +5,7 @@
 use crate::cluster::{ClusterView, StoreState};
 use holdfast_base::ids::{NodeId, StoreId, Tier};
 use holdfast_base::limits::CHUNK_BYTES;
+use holdfast_base::random::mix;
 use holdfast_base::units::MIB;
 use holdfast_base::{Error, Result};
 use std::collections::BTreeSet;
@@ -138,14 +139,6 @@ fn minus_log2(hash: u64) -> u128 {
         }
     }
     (64 << POINT) - log
-}
-
-/// SplitMix64's finaliser.
-fn mix(x: u64) -> u64 {
-    let mut x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ (x >> 31)
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! Randomness: cookies, store ids, session ids. Never for placement inside a fold.
 
+use holdfast_base::random::Random;
 use std::sync::Mutex;
 
 pub trait Rng: Send + Sync + 'static {
@@ -20,25 +21,20 @@ impl Rng for RealRng {
     }
 }
 
-/// SplitMix64 (Steele, Lea, Flood 2014): the same seed gives the same numbers, everywhere.
+/// The same seed gives the same numbers, everywhere: [`Random`] for whoever shares it.
 pub struct SeededRng {
-    state: Mutex<u64>,
+    state: Mutex<Random>,
 }
 
 impl SeededRng {
     pub fn new(seed: u64) -> SeededRng {
-        SeededRng { state: Mutex::new(seed) }
+        SeededRng { state: Mutex::new(Random::new(seed)) }
     }
 }
 
 impl Rng for SeededRng {
     fn next_u64(&self) -> u64 {
-        let mut state = self.state.lock().expect("no holder of this lock panics");
-        *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = *state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        self.state.lock().expect("no holder of this lock panics").next()
     }
 }
 

@@ -1,18 +1,20 @@
 //! Random numbers for plans and traces: the same seed gives the same numbers on every machine.
 //! Uses integer arithmetic and basic floating point only, never the machine's libm.
 
-/// SplitMix64 (Steele, Lea, Flood 2014).
+use holdfast_base::random;
+
+/// The house's generator, with the distributions that plans and traces draw from.
 #[derive(Clone, Debug)]
-pub struct Random(u64);
+pub struct Random(random::Random);
 
 impl Random {
     pub fn new(seed: u64) -> Random {
-        Random(seed)
+        Random(random::Random::new(seed))
     }
 
     /// A generator for one part of the work, independent of the order in which parts are done.
     pub fn of(seed: u64, part: u64) -> Random {
-        let mut random = Random(seed ^ part.wrapping_mul(0xd134_2543_de82_ef95));
+        let mut random = Random::new(seed ^ part.wrapping_mul(0xd134_2543_de82_ef95));
         random.next();
         random
     }
@@ -20,11 +22,7 @@ impl Random {
     #[expect(clippy::should_implement_trait, reason = "an endless sequence is not an iterator")]
     #[inline]
     pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        self.0.next()
     }
 
     /// In [0, 1), 24 bits.
@@ -36,7 +34,7 @@ impl Random {
     /// In [0, n).
     #[inline]
     pub fn below(&mut self, n: usize) -> usize {
-        ((u128::from(self.next()) * n as u128) >> 64) as usize
+        self.0.below(n as u64) as usize
     }
 
     /// Mean 0, variance 1, and close to normal: the sum of eight 16-bit uniforms. Its tails end at

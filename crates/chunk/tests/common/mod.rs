@@ -225,6 +225,7 @@ pub fn crcs(at: u64, mut body: &[u8]) -> Vec<u32> {
     crcs
 }
 
+/// Marsaglia's xorshift: golden files hold these very bytes.
 pub fn noise(seed: u64, len: usize) -> Vec<u8> {
     let mut x = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let step = |_| {

@@ -133,16 +133,7 @@ fn open(data: &Path, chunk_bytes: u64) -> Arc<Node> {
 
 /// Bytes that differ from place to place, and from seed to seed.
 pub fn pattern(bytes: usize, seed: u64) -> Vec<u8> {
-    let mut x = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut out = Vec::with_capacity(bytes + 8);
-    while out.len() < bytes {
-        x ^= x << 13;
-        x ^= x >> 7;
-        x ^= x << 17;
-        out.extend_from_slice(&x.to_le_bytes());
-    }
-    out.truncate(bytes);
-    out
+    holdfast_base::random::bytes(seed, bytes)
 }
 
 /// Compares by checksum first: a failure does not print megabytes.

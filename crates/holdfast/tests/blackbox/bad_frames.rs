@@ -142,7 +142,7 @@ fn bad_frames_end_their_connection_with_the_reason_and_no_other() {
 fn damaged_requests_are_never_carried_out() {
     let scratch = Scratch::new();
     let node = Node::start(&scratch.path("data"));
-    let mut random = Random(4);
+    let mut random = Random::new(4);
     for round in 0..300 {
         let path = format!("/damaged-{round}");
         let body = bytes(round, 500);

@@ -1,5 +1,6 @@
 //! A node in a directory of its own, and the commands that talk to it.
 
+pub use holdfast_base::random::{Random, bytes};
 use holdfast_client::{Client, Endpoint, Options, Secret};
 use holdfast_wire::admin::Status;
 use serde_json::Value;
@@ -251,32 +252,4 @@ pub fn signal(pid: u32, name: &str) {
 /// A port that was free a moment ago.
 pub fn free_port() -> u16 {
     TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap().local_addr().unwrap().port()
-}
-
-/// Bytes that repeat nowhere, the same for the same seed.
-pub fn bytes(seed: u64, len: usize) -> Vec<u8> {
-    let mut random = Random(seed);
-    let mut bytes = Vec::with_capacity(len + 8);
-    while bytes.len() < len {
-        bytes.extend_from_slice(&random.next().to_le_bytes());
-    }
-    bytes.truncate(len);
-    bytes
-}
-
-/// SplitMix64: a failing seed fails again.
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub fn below(&mut self, n: u64) -> u64 {
-        self.next() % n
-    }
 }

@@ -246,9 +246,9 @@ fn impatient(endpoint: &Endpoint) -> Client {
 fn fifty_kills_under_load_lose_nothing_that_was_acknowledged() {
     let scratch = Scratch::new();
     let mut node = Node::start(&scratch.path("data"));
-    let mut random = Random(2026);
+    let mut random = Random::new(2026);
     let mut known: Vec<(Files, Random, u64)> =
-        (0..LOADERS).map(|i| (Files::new(), Random(i), 0)).collect();
+        (0..LOADERS).map(|i| (Files::new(), Random::new(i), 0)).collect();
     let mut unclosed = BTreeMap::new();
     for kill in 0..KILLS {
         let (sender, receiver) = mpsc::channel();
@@ -343,7 +343,7 @@ fn a_stream_goes_on_over_kills_at_any_moment() {
     let scratch = Scratch::new();
     let mut node = Node::start(&scratch.path("data"));
     let content = Arc::new(bytes(6, 20 << 20));
-    let mut random = Random(11);
+    let mut random = Random::new(11);
     let (progress, watch) = mpsc::channel();
     let writer = {
         let (endpoint, content) = (node.endpoint(), content.clone());

@@ -58,7 +58,7 @@ fn set_time(path: &Path, seconds: i64, nanoseconds: u32) {
 
 /// Everything that is legal and unusual.
 fn build(root: &Path) {
-    let mut random = Random(7);
+    let mut random = Random::new(7);
     fs::create_dir_all(root.join("empty directory")).unwrap();
     let mut deep = root.to_owned();
     for depth in 0..60 {

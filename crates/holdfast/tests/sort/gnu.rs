@@ -46,7 +46,7 @@ pub fn corpus(seed: u64, lines: usize) -> Vec<u8> {
         b".5",
     ];
     let blanks: [&[u8]; 5] = [b" ", b" ", b"  ", b"\t", b":"];
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let mut text = Vec::new();
     for _ in 0..lines {
         for _ in 0..random.below(5) {
@@ -234,7 +234,7 @@ fn random_lines_of_mean_letters_come_in_the_order_of_gnu_sort() {
     const KEYS: [&str; 9] = ["", "", "2", "2,2", "1,1", "1.2,1.4", "2b,2", "1.3", "3,1.2"];
     let scratch = Scratch::new("mean");
     for seed in 0..200 {
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let (letter, alphabet) = MEAN[seed as usize % MEAN.len()];
         let mut words: Vec<String> = Vec::new();
         let filters = ["-f", "-d", "-i", "-b"];

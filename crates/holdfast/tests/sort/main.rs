@@ -11,6 +11,7 @@ mod mount;
 mod options;
 
 use gnu::corpus;
+use holdfast_base::random::Random;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -75,19 +76,6 @@ fn refused(output: Output, words: &[&str]) {
     assert_eq!(sentence.trim_end().lines().count(), 1, "{sentence}");
     for word in words {
         assert!(sentence.contains(word), "`{word}` is missing in: {sentence}");
-    }
-}
-
-/// SplitMix64.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % n
     }
 }
 
@@ -225,7 +213,7 @@ fn records_of_the_benchmark_are_made_sorted_and_checked() {
 #[test]
 fn a_key_in_half_of_the_records_streams_through() {
     let scratch = Scratch::new("half");
-    let mut random = Random(5);
+    let mut random = Random::new(5);
     let mut lines = Vec::new();
     for _ in 0..400_000 {
         match random.below(2) {

@@ -22,7 +22,7 @@ print(done.returncode, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
 fn the_memory_that_was_given_is_not_passed_from_files_nor_from_standard_input() {
     let scratch = Scratch::new("memory");
     let script = scratch.write("peak.py", PEAK.as_bytes());
-    let mut random = Random(9);
+    let mut random = Random::new(9);
     let mut text = Vec::new();
     for _ in 0..1_500_000 {
         let line =
@@ -94,7 +94,7 @@ fn a_sort_without_a_figure_stays_within_its_control_group() {
 fn large_records_with_few_keys_are_sorted_beyond_memory() {
     let scratch = Scratch::new("few");
     for (seed, record) in [(1, 4096), (2, 4096), (3, 10_000)] {
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let keys: Vec<[u8; 4]> =
             (0..16).map(|_| (random.below(1 << 32) as u32).to_be_bytes()).collect();
         let mut records: Vec<Vec<u8>> = Vec::new();

@@ -83,7 +83,7 @@ fn any_options_together_give_what_gnu_sort_gives() {
     let scratch = Scratch::new("options");
     let mut sorted = 0;
     for seed in 0..SEEDS {
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let mut words = options(&mut random);
         let end = if random.below(8) == 0 { 0 } else { b'\n' };
         if end == 0 {

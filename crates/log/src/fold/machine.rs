@@ -8,6 +8,7 @@ use holdfast_base::checksum::crc32c;
 use holdfast_base::codec::{Decode, Encode, Reader};
 use holdfast_base::error::panic_text;
 use holdfast_base::ids::Index;
+use holdfast_base::random::mix;
 use holdfast_base::{Error, Result};
 use holdfast_env::planted;
 use std::any::Any;
@@ -211,12 +212,4 @@ fn digest(before: u64, index: Index, len: usize, entry_crc: u32, outcome: &Outco
     let mut x = mix(before ^ index.0);
     x = mix(x ^ ((len as u64) << 32 | entry_crc as u64));
     mix(x ^ (tag << 32 | crc as u64))
-}
-
-/// SplitMix64's step and finaliser: every input bit reaches every output bit.
-fn mix(x: u64) -> u64 {
-    let mut x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ (x >> 31)
 }

@@ -59,16 +59,7 @@ pub fn below(rng: &SeededRng, end: u64) -> u64 {
 
 /// Bytes that a seed decides.
 pub fn noise(seed: u64, len: usize) -> Vec<u8> {
-    let mut x = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut bytes = Vec::with_capacity(len + 8);
-    while bytes.len() < len {
-        x ^= x << 13;
-        x ^= x >> 7;
-        x ^= x << 17;
-        bytes.extend_from_slice(&x.to_le_bytes());
-    }
-    bytes.truncate(len);
-    bytes
+    holdfast_base::random::bytes(seed, len)
 }
 
 /// A disk whose failing syncs lose the file's length as well, for every other seed.

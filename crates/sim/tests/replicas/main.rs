@@ -19,14 +19,7 @@ const CHUNK: ChunkId = ChunkId(8);
 const G0: Generation = Generation(0);
 
 fn noise(seed: u64, len: usize) -> Vec<u8> {
-    let mut x = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let step = |_| {
-        x ^= x << 13;
-        x ^= x >> 7;
-        x ^= x << 17;
-        x as u8
-    };
-    (0..len).map(step).collect()
+    holdfast_base::random::bytes(seed, len)
 }
 
 fn spec(kind: ChunkKind) -> ChunkSpec {

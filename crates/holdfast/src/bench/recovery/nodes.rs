@@ -46,16 +46,7 @@ pub fn pause(time: Duration) {
 
 /// Bytes of file number `seed`, which no other file has.
 pub fn content(seed: u64, bytes: usize) -> Vec<u8> {
-    let mut x = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut out = Vec::with_capacity(bytes + 8);
-    while out.len() < bytes {
-        x ^= x << 13;
-        x ^= x >> 7;
-        x ^= x << 17;
-        out.extend_from_slice(&x.to_le_bytes());
-    }
-    out.truncate(bytes);
-    out
+    holdfast_base::random::bytes(seed, bytes)
 }
 
 impl Nodes {
