@@ -2,12 +2,14 @@
 //! text to findings with its own test; this file walks the tree and hands them the files.
 
 mod crates;
+mod events;
 mod licences;
 mod links;
 mod picture;
 mod planted;
 mod source;
 
+use events::Events;
 use planted::Planted;
 use std::collections::BTreeSet;
 use std::fmt;
@@ -28,6 +30,16 @@ const UNSAFE_ALLOWED: &[&str] = &[
     "crates/sort/src/kernel/stream.rs",
     // An allocator that counts.
     "crates/cluster/tests/memory.rs",
+];
+
+/// Who may write to standard error as it likes: tools, and the one place of the command line. All
+/// else tells events.
+const STDERR_ALLOWED: &[&str] = &[
+    "crates/env/src/trial.rs",
+    "crates/holdfast/src/output.rs",
+    "crates/hotpaths/",
+    "crates/sim/",
+    "xtask/",
 ];
 
 /// The rules' own samples would trip them.
@@ -69,6 +81,7 @@ pub fn run(root: &Path) -> Result<(), String> {
     let mut manifests = Vec::new();
     let mut page = String::new();
     let mut planted = Planted::default();
+    let mut events = Events::default();
     for file in &files {
         let path = root.join(file);
         let bytes = read(&path)?;
@@ -89,6 +102,7 @@ pub fn run(root: &Path) -> Result<(), String> {
         if file.ends_with(".rs") {
             findings.extend(check_source(file, &text));
             planted.look(file, &text);
+            events.look(file, &text);
         } else if file.ends_with(".md") {
             let read = |target: &str| fs::read_to_string(root.join(target)).ok();
             let exists = |target: &str| root.join(target).exists();
@@ -103,6 +117,7 @@ pub fn run(root: &Path) -> Result<(), String> {
     findings.extend(crates::check(&manifests));
     findings.extend(picture::check(&page, &manifests));
     findings.extend(planted.check(root));
+    findings.extend(events.check());
     findings.extend(licences::check(root));
     for finding in &findings {
         eprintln!("{finding}");
@@ -138,6 +153,9 @@ fn check_source(file: &str, text: &str) -> Vec<Finding> {
     let mut findings = source::leftovers(file, &code);
     findings.extend(source::sleeping_tests(file, &code));
     findings.extend(source::rooms_apart(file, &code));
+    if !listed(STDERR_ALLOWED, file) && !file.contains("/tests/") {
+        findings.extend(source::said_to_stderr(file, &code));
+    }
     if !listed(UNSAFE_ALLOWED, file) {
         findings.extend(source::unsafe_code(file, &code));
     }

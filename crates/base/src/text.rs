@@ -1,5 +1,5 @@
-//! Text of others as people see it: names and messages may hold what a terminal obeys.
-//! Pure; called by whoever prints.
+//! Text as people see it: names and messages of others may hold what a terminal obeys; times are
+//! dates. Pure; called by whoever prints.
 
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -36,9 +36,32 @@ pub fn shown_lines(text: &str) -> Cow<'_, str> {
     escaped(text, |c| matches!(c, '\n' | '\t'))
 }
 
+/// `2026-03-01 12:34:56` of seconds since 1970, with `between` for the space.
+pub fn utc(seconds: i64, between: char) -> String {
+    let (days, rest) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
+    // Civil date from days (Howard Hinnant's algorithm).
+    let z = days + 719_468;
+    let era = z.div_euclid(146_097);
+    let doe = z.rem_euclid(146_097);
+    let yoe = (doe - doe / 1460 + doe / 36_524 - doe / 146_096) / 365;
+    let doy = doe - (365 * yoe + yoe / 4 - yoe / 100);
+    let mp = (5 * doy + 2) / 153;
+    let (day, month) = (doy - (153 * mp + 2) / 5 + 1, if mp < 10 { mp + 3 } else { mp - 9 });
+    let year = yoe + era * 400 + i64::from(month <= 2);
+    let (h, m, s) = (rest / 3600, rest / 60 % 60, rest % 60);
+    format!("{year:04}-{month:02}-{day:02}{between}{h:02}:{m:02}:{s:02}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn times_are_calendar_dates() {
+        assert_eq!(utc(0, ' '), "1970-01-01 00:00:00");
+        assert_eq!(utc(951_782_400, 'T'), "2000-02-29T00:00:00");
+        assert_eq!(utc(-1, ' '), "1969-12-31 23:59:59");
+    }
 
     #[test]
     fn nothing_that_a_terminal_obeys_is_left_and_all_else_is() {

@@ -20,7 +20,7 @@ use holdfast_base::{Error, Kind, Result};
 use holdfast_env::buf::AlignedBuf;
 use holdfast_env::disk::{Access, Space};
 use holdfast_env::sockets::is_out_of_descriptors;
-use holdfast_env::{Disk, File, Rng, planted};
+use holdfast_env::{Disk, File, Rng, event, planted};
 use std::collections::{BTreeMap, HashSet};
 use std::ops::{Deref, Range};
 use std::path::{Path, PathBuf};
@@ -215,6 +215,7 @@ impl DiskStore {
         let mut cause = self.broken_by.lock().expect("no holder of this lock panics");
         if !self.broken.swap(true, Ordering::AcqRel) {
             *cause = error.message.clone();
+            event!(StoreFailed, error, store = %self.id);
         }
         drop(cause);
         self.journal.store_broke();

@@ -7,6 +7,7 @@ pub mod budget;
 pub mod buf;
 pub mod clock;
 pub mod disk;
+pub mod events;
 pub mod local;
 pub mod memory;
 pub mod net;
@@ -28,3 +29,5 @@ pub use disk::{Disk, File, RealDisk};
 pub use region::{Region, RegionMut, RegionSlice};
 pub use rng::{RealRng, Rng, SeededRng};
 pub use secret::{Secret, Secrets};
+/// For [`event!`], which expands to it.
+pub use tracing;

@@ -1,7 +1,7 @@
 //! Threads of the server, and the flag that ends them. Nothing here decides; every long-lived
 //! thread of every crate is spawned here, so that each has a name and none dies unnoticed.
 
-use crate::trial;
+use crate::{event, trial};
 use holdfast_base::{Error, Result};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,7 +31,7 @@ impl Task {
 
 /// Runs `work` on a thread of its own, called `name` (the kernel keeps the first 15 bytes).
 ///
-/// A panic in it is reported on standard error and ends the process with status 70: a server that
+/// A panic in it is told as an event and ends the process with status 70: a server that
 /// lost one of its threads would hang some requests for ever, while a restart recovers by design.
 pub fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<Task> {
     let thread_name = name.to_owned();
@@ -39,7 +39,9 @@ pub fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<Task> {
     let guarded = move || {
         trial::inherit(trial);
         if catch_unwind(AssertUnwindSafe(work)).is_err() {
-            eprintln!("thread `{thread_name}` panicked (see above): this process ends");
+            let told =
+                format_args!("thread `{thread_name}` panicked (see above): this process ends");
+            event!(ThreadPanicked, told, thread = thread_name.as_str());
             // SAFETY: _exit takes no pointers. Unlike exit it runs no handlers, which could wait
             // for a lock that the panicked thread holds.
             unsafe { libc::_exit(EXIT_PANIC) }

@@ -10,7 +10,7 @@ use clap::{ArgAction, Args};
 use holdfast_base::{Error, Result};
 use holdfast_cache::{Ablation, Server, Settings, VERSION};
 use holdfast_env::tls::{ClientCertificates, TlsFiles};
-use holdfast_env::{Disk, RealClock, RealDisk, RealRng, local, signals};
+use holdfast_env::{Disk, RealClock, RealDisk, RealRng, event, local, signals};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -409,15 +409,15 @@ pub fn run(options: &Options, out: &mut Output) -> Result<()> {
     signals::block_shutdown_and_user_signals();
     let settings = options.settings()?;
     for address in settings.tcp.iter().filter(|a| !a.ip().is_loopback()) {
-        eprintln!(
-            "holdfast: warning: the cache on `{address}` can be read and written by whoever reaches it"
-        );
+        let open =
+            format!("the cache on `{address}` can be read and written by whoever reaches it");
+        event!(OpenToAll, open);
     }
     raise_descriptors(&settings);
     let disk: Arc<dyn Disk> = Arc::new(RealDisk);
     let server = Server::start(settings, Arc::new(RealClock::new()), &RealRng, &disk)?;
     for note in &server.notes {
-        eprintln!("holdfast: {note}");
+        event!(CacheNote, note);
     }
     if let Some(file) = &options.pid_file {
         write_pid(file, std::process::id())?;
@@ -437,7 +437,7 @@ pub fn run(options: &Options, out: &mut Output) -> Result<()> {
         remove(file);
     }
     if let Some(items) = kept? {
-        eprintln!("holdfast: {items} items are kept for the next cache");
+        event!(CacheKept, format_args!("{items} items are kept for the next cache"));
     }
     Ok(())
 }
@@ -446,11 +446,14 @@ pub fn run(options: &Options, out: &mut Output) -> Result<()> {
 fn raise_descriptors(settings: &Settings) {
     let wanted = settings.connections_max as u64 + DESCRIPTORS;
     match local::raise_descriptors(wanted) {
-        Ok(limit) if limit < wanted => eprintln!(
-            "holdfast: warning: the machine allows {limit} descriptors, too few for `-c {}`: \
-             clients beyond them wait until others leave: raise `ulimit -n`",
-            settings.connections_max
-        ),
+        Ok(limit) if limit < wanted => {
+            let few = format!(
+                "the machine allows {limit} descriptors, too few for `-c {}`: clients beyond them \
+                 wait until others leave: raise `ulimit -n`",
+                settings.connections_max
+            );
+            event!(FewDescriptors, few);
+        }
         // It was not changed, and what there is may do.
         _ => {}
     }

@@ -1,6 +1,7 @@
 //! The command line: one table of commands and flags, from which help is made.
 
 use clap::{Args, Parser, Subcommand};
+use holdfast_env::events;
 use std::path::PathBuf;
 
 /// One storage system for a data-intensive service.
@@ -14,6 +15,24 @@ pub struct Cli {
     /// a data directory [default: the one beside a socket, in data or in dev]
     #[arg(long, global = true, env = "HOLDFAST_SECRET_FILE", value_name = "FILE")]
     pub secret: Option<PathBuf>,
+    /// How what serves writes events to standard error: lines, or json, an object a line
+    #[arg(
+        long,
+        global = true,
+        env = "HOLDFAST_EVENTS",
+        value_name = "FORM",
+        default_value = "lines"
+    )]
+    pub events: events::Form,
+    /// The least level of the events that are written: error, warn or info
+    #[arg(
+        long,
+        global = true,
+        env = "HOLDFAST_EVENTS_LEVEL",
+        value_name = "LEVEL",
+        default_value = "info"
+    )]
+    pub events_level: events::LeastLevel,
     /// Print JSON, one object a line
     #[arg(long, global = true)]
     pub json: bool,
@@ -78,6 +97,19 @@ pub enum Command {
     /// Simulate what cannot be had on one machine
     #[command(subcommand)]
     Sim(Sim),
+}
+
+impl Command {
+    /// Whether this serves others until it is ended, and tells what happens to it.
+    pub fn serves(&self) -> bool {
+        matches!(
+            self,
+            Command::Up(_)
+                | Command::Node(Node::Run { .. })
+                | Command::Cache(_)
+                | Command::Route(_)
+        )
+    }
 }
 
 #[derive(Subcommand, Debug)]

@@ -29,9 +29,9 @@ mod up;
 
 use clap::Parser;
 use cli::{Cli, Command};
-use holdfast_base::text::shown_lines;
 use holdfast_base::{Error, Result};
 use holdfast_client::{Client, Endpoint, Options};
+use holdfast_env::events::{self, LeastLevel};
 use output::Output;
 use std::path::Path;
 use std::process::ExitCode;
@@ -43,7 +43,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(_) if output::reader_is_gone() => ExitCode::SUCCESS,
         Err(e) => {
-            eprintln!("holdfast: {}", shown_lines(&e.message));
+            output::aside(&e.message);
             ExitCode::from(1)
         }
     }
@@ -52,6 +52,9 @@ fn main() -> ExitCode {
 fn run(cli: &Cli) -> Result<()> {
     let mut out = Output::new(cli.json);
     secrets::find(cli)?;
+    // A command tells its one refusal itself; but a thread of it may panic.
+    let least = if cli.command.serves() { cli.events_level } else { LeastLevel::ERROR };
+    events::write_to_stderr(cli.events, least);
     let secret = cli.secret.as_deref();
     match &cli.command {
         Command::Up(up) => up::run(up, None, secret, &mut out),
@@ -78,7 +81,7 @@ fn run(cli: &Cli) -> Result<()> {
             let _ = client.learn_nodes();
             fs::run(&mut client, command, &mut out)?;
             if client.is_stale() {
-                eprintln!("holdfast: {STALE}");
+                output::aside(STALE);
             }
             Ok(())
         }

@@ -1,8 +1,9 @@
 //! What commands print: a line for people or an object for programs, to standard output.
 
 use holdfast_base::Result;
-use holdfast_base::text::shown_lines;
+use holdfast_base::text::{shown_lines, utc};
 use serde_json::Value;
+use std::fmt::Display;
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -78,29 +79,10 @@ impl Output {
 
 /// `2026-03-01 12:34:56Z` of nanoseconds since 1970.
 pub fn time(ns: i64) -> String {
-    let seconds = ns.div_euclid(1_000_000_000);
-    let (days, rest) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
-    // Civil date from days (Howard Hinnant's algorithm).
-    let z = days + 719_468;
-    let era = z.div_euclid(146_097);
-    let doe = z.rem_euclid(146_097);
-    let yoe = (doe - doe / 1460 + doe / 36_524 - doe / 146_096) / 365;
-    let doy = doe - (365 * yoe + yoe / 4 - yoe / 100);
-    let mp = (5 * doy + 2) / 153;
-    let (day, month) = (doy - (153 * mp + 2) / 5 + 1, if mp < 10 { mp + 3 } else { mp - 9 });
-    let year = yoe + era * 400 + i64::from(month <= 2);
-    let (h, m, s) = (rest / 3600, rest / 60 % 60, rest % 60);
-    format!("{year:04}-{month:02}-{day:02} {h:02}:{m:02}:{s:02}Z")
+    utc(ns.div_euclid(1_000_000_000), ' ') + "Z"
 }
 
-#[cfg(test)]
-mod tests {
-    use super::time;
-
-    #[test]
-    fn times_are_calendar_dates() {
-        assert_eq!(time(0), "1970-01-01 00:00:00Z");
-        assert_eq!(time(951_782_400_000_000_000), "2000-02-29 00:00:00Z");
-        assert_eq!(time(-1), "1969-12-31 23:59:59Z");
-    }
+/// Something that is no result and does not end the command: a sentence on standard error.
+pub fn aside(sentence: impl Display) {
+    eprintln!("holdfast: {}", shown_lines(&sentence.to_string()));
 }

@@ -7,7 +7,7 @@ use holdfast_base::{Error, Result};
 use holdfast_cache_client::fleet;
 use holdfast_cache_client::route::{Plan, PoolPlan, Server, Settings, VERSION};
 use holdfast_cache_client::{Hashing, Member, Transport};
-use holdfast_env::{RealClock, local, signals};
+use holdfast_env::{RealClock, event, local, signals};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -263,9 +263,9 @@ pub fn run(options: &Options, out: &mut Output) -> Result<()> {
         );
     }
     for address in settings.listen.iter().filter(|a| !a.ip().is_loopback()) {
-        eprintln!(
-            "holdfast: warning: the caches behind `{address}` can be read and written by whoever reaches it"
-        );
+        let open =
+            format!("the caches behind `{address}` can be read and written by whoever reaches it");
+        event!(OpenToAll, open);
     }
     // Clients', servers' and a few more; with less, those that come too many wait.
     let _ = local::raise_descriptors(local::DESCRIPTORS_WANTED.max(2 * options.connections as u64));

@@ -12,6 +12,7 @@ use holdfast_env::net::{Meter, NoPeers, TcpPeers};
 use holdfast_env::region::Region;
 use holdfast_env::tasks;
 use holdfast_env::{Budget, Disk, RealClock, RealDisk, RealRng, Rng, Secret, local, signals};
+use holdfast_env::{event, events};
 use holdfast_file::FileFace;
 use holdfast_log::FoldOptions;
 use holdfast_node::{Keeper, KeeperOptions, Machine, Node, NodeConfig};
@@ -55,6 +56,10 @@ pub fn run(up: &Up, join: Option<&str>, secret: Option<&Path>, out: &mut Output)
     let opening = node_config(&config, &up.data);
     let prepare = || prepare(&up.data, &config, &secret, new);
     let node = Node::open_prepared(machine.clone(), &opening, region.clone(), &prepare)?;
+    events::name_node(node.id.0);
+    for finding in node.findings() {
+        event!(Finding, finding);
+    }
     let files = Arc::new(FileFace::new(node.clone(), region));
     let native = Arc::new(Native::new(node.clone(), budget.clone(), config.dev).with(files));
     let context = Context {
@@ -69,7 +74,9 @@ pub fn run(up: &Up, join: Option<&str>, secret: Option<&Path>, out: &mut Output)
     };
     let roles = Running::start(&context)?;
     announce(&up.data, &node, &roles, out)?;
+    event!(NodeStarted, format_args!("serves `{}`", up.data.display()));
     let signal = signals::wait_for_shutdown()?;
+    event!(NodeEnding, format_args!("{signal:?}, ending in order"));
     out.line(
         || format!("holdfast: {signal:?}, ending in order"),
         || serde_json::json!({"event": "ending"}),
@@ -144,7 +151,7 @@ pub fn node_config(config: &Config, data: &Path) -> NodeConfig {
         address: address.map_or_else(|| "local".to_owned(), |address| address.to_string()),
         worker_threads: config.workers,
         capacity_bytes: config.capacity_bytes(),
-        tell: |waits| eprintln!("holdfast: {waits}"),
+        tell: |waits| event!(NodeWaits, waits),
         link_bytes_per_second: config.link_bytes(),
         rack_bytes_per_second: config.rack_link_bytes(),
         disk_bytes_per_second: config.disk_throughput_bytes(),

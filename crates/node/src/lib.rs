@@ -52,7 +52,7 @@ use holdfast_cluster::liveness::HeardBeat;
 use holdfast_cluster::topics::{CLUSTER_TOPIC, NAMESPACE_TOPIC};
 use holdfast_cluster::{Chunks, ClusterCommand, ClusterView, Command, Namespace, Outcome};
 use holdfast_env::net::{Meter, Peers};
-use holdfast_env::{Clock, Disk, Rng};
+use holdfast_env::{Clock, Disk, Rng, event};
 use holdfast_log::{EmbeddedLog, Fold, Log, Mode, Request};
 use holdfast_wire::Call;
 use holdfast_wire::admin::STOPPED_VIEW;
@@ -213,6 +213,7 @@ impl Node {
     pub fn find(&self, finding: String) {
         let mut findings = self.findings.lock().expect("no holder of this lock panics");
         if findings.len() < FINDINGS_MAX && !findings.contains(&finding) {
+            event!(Finding, finding, node = self.id.0);
             findings.push(finding);
         }
     }

@@ -70,7 +70,7 @@ impl Ids {
     }
 
     /// Gives an answer its id: in a header and, if it is an error, in the document.
-    pub fn mark(&self, response: &mut Response<Body>) {
+    pub fn mark(&self, response: &mut Response<Body>) -> String {
         // Odd, so that all numbers come before one comes again.
         const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
         const END: &[u8] = b"</Error>";
@@ -82,9 +82,10 @@ impl Ids {
             let element = format!("<RequestId>{id}</RequestId>");
             *response.body_mut() = Body::from([document, element.as_bytes(), END].concat());
         }
-        if let Ok(id) = HeaderValue::try_from(id) {
+        if let Ok(id) = HeaderValue::try_from(id.as_str()) {
             response.headers_mut().insert("x-amz-request-id", id);
         }
+        id
     }
 }
 

@@ -15,11 +15,11 @@ use holdfast_base::Result;
 use holdfast_blob::Blobs;
 use holdfast_env::local::memory_bytes;
 use holdfast_env::runtime::{self, Places, Runtime, Timer};
-use holdfast_env::{Budget, RealRng, Rng};
+use holdfast_env::{Budget, RealRng, Rng, event};
 use http_body::{Frame, SizeHint};
 use hyper::body::{Bytes, Incoming};
 use hyper::service::Service;
-use hyper::{Method, Request, Response};
+use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use s3s::config::{S3Config, StaticConfigProvider};
 use s3s::service::{S3Service, S3ServiceBuilder};
@@ -181,7 +181,11 @@ impl Door {
             Err(refused) => refused.to_http_response().map_err(|e| HttpError::new(e.into()))?,
         };
         front::refer(&mut response);
-        self.ids.mark(&mut response);
+        let id = self.ids.mark(&mut response);
+        if response.status() == StatusCode::INTERNAL_SERVER_ERROR {
+            let said = response.body().bytes().unwrap_or_default();
+            event!(RequestFailed, String::from_utf8_lossy(&said), request = id);
+        }
         if let Some(headers) = cross_origin {
             response.headers_mut().extend(headers);
         }

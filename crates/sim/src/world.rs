@@ -24,6 +24,7 @@ use holdfast_base::ids::NodeId;
 use holdfast_base::{Kind, Result};
 use holdfast_cluster::ClusterCommand;
 use holdfast_env::SeededRng;
+use holdfast_env::events::{self, Event};
 use holdfast_env::trial::{Drawn, Trial};
 use holdfast_node::Node;
 use holdfast_wire::admin::RecoverySettings;
@@ -472,6 +473,9 @@ impl World {
     }
 }
 
+/// Errors that nodes tell because of what is done to them: disks fail and lose power.
+const EXPECTED: &[&str] = &[Event::StoreFailed.name(), Event::LogFailed.name()];
+
 /// Runs one schedule to its end.
 pub fn run(schedule: &Schedule) -> Report {
     let trial = match schedule.usual_limits {
@@ -479,10 +483,15 @@ pub fn run(schedule: &Schedule) -> Report {
         false => Trial::drawn(schedule.seed),
     };
     let trial = schedule.planted.iter().fold(trial, |trial, bug| trial.planting(bug)).enter();
-    let world = World::new(schedule);
-    world.run();
-    let mut report = world.report();
-    world.end();
+    let (mut report, told) = events::told_by(|| {
+        let world = World::new(schedule);
+        world.run();
+        let report = world.report();
+        world.end();
+        report
+    });
+    let unexpected = told.iter().filter(|told| told.is_error() && !EXPECTED.contains(&told.event));
+    report.violations.extend(unexpected.map(|told| format!("told an error: {told}")));
     for (what, times) in trial.happened() {
         *report.seen.entry(what).or_default() += times;
     }

@@ -83,6 +83,18 @@ pub fn rooms_apart(file: &str, code: &str) -> Vec<Finding> {
     })
 }
 
+/// What is said to nobody in particular, without a name or a level.
+pub fn said_to_stderr(file: &str, code: &str) -> Vec<Finding> {
+    each_line(file, code, |line| {
+        let said = has_word(line, "eprintln!") || has_word(line, "eprint!");
+        said.then(|| {
+            "writes to standard error: tell an event (`env::events`), or, from a command, use \
+             `output::aside`"
+                .to_owned()
+        })
+    })
+}
+
 pub fn unsafe_code(file: &str, code: &str) -> Vec<Finding> {
     each_line(file, code, |line| {
         has_word(line, "unsafe").then(|| {
@@ -262,6 +274,12 @@ mod tests {
         assert_eq!(lines(rooms_apart("crates/cluster/src/names/tree.rs", code)), [1]);
         assert_eq!(lines(rooms_apart("crates/cluster/src/chunks.rs", code)), [3]);
         assert_eq!(lines(rooms_apart("crates/cluster/src/namespace.rs", code)), [0; 0]);
+    }
+
+    #[test]
+    fn standard_error_is_for_events() {
+        let code = "eprintln!(a);\nmy_eprintln!(a);\n event!(Finding, a); eprint!(b)\n";
+        assert_eq!(lines(said_to_stderr("a.rs", code)), [1, 3]);
     }
 
     #[test]

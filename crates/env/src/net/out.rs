@@ -4,6 +4,7 @@
 use super::link::Link;
 use super::message::{BodyPart, Parts};
 use super::peers::SharedBody;
+use crate::event;
 use crate::trial::Knob;
 use holdfast_base::codec::Encode;
 use holdfast_base::frame::{self, FrameKind};
@@ -171,6 +172,9 @@ impl Out {
     }
 
     pub fn push_error(&mut self, to: Address, error: &Error) {
+        if error.kind == Kind::Bug {
+            event!(RequestBug, error, request = to.request_id, opcode = to.opcode);
+        }
         let status = error.kind as u32;
         // A message is a sentence; one that quotes too much is cut, not a reason to fail.
         let mut end = error.message.len().min(64 << 10);

@@ -6,7 +6,7 @@
 use super::process::{cpu_seconds, own_cpu_seconds};
 use super::report::{Figure, Report, Sample};
 use crate::dev::local::LocalCluster;
-use crate::output::Output;
+use crate::output::{Output, aside};
 use clap::Args;
 use holdfast_base::limits::CHUNK_BYTES;
 use holdfast_base::units::{MIB, parse_bytes};
@@ -116,7 +116,7 @@ fn answered<T>(load: &Load, answer: Result<T>) -> Option<T> {
     answer
         .inspect_err(|e| {
             load.errors.fetch_add(1, Ordering::Relaxed);
-            eprintln!("holdfast: a client failed: {e}");
+            aside(format_args!("a client failed: {e}"));
         })
         .ok()
 }
@@ -165,7 +165,7 @@ fn reader(load: &Load, me: usize, client: &mut Client) -> Vec<u64> {
         latencies.push(began.elapsed().as_nanos() as u64);
         if read.is_some_and(|read| read != content(&path, load.size)) {
             load.errors.fetch_add(1, Ordering::Relaxed);
-            eprintln!("holdfast: `{path}` has other bytes than were stored");
+            aside(format_args!("`{path}` has other bytes than were stored"));
         }
     }
     latencies

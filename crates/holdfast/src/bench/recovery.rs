@@ -7,7 +7,7 @@ mod network;
 mod nodes;
 
 use crate::bench::report::{median, rounded};
-use crate::output::Output;
+use crate::output::{Output, aside};
 use clap::Args;
 use holdfast_base::limits::CHUNK_BYTES;
 use holdfast_base::units::{MIB, parse_bytes};
@@ -126,7 +126,7 @@ pub fn run(options: &Options, out: &mut Output) -> Result<()> {
         for method in &mut methods {
             let experiment = Experiment { network: &network, link, failed, trace: &trace };
             let run = experiment.run(&mut nodes, method)?;
-            eprintln!(
+            aside(format_args!(
                 "{} {}: {:.1} s, ideally {:.1}; p90 {:.1} ms, quiet {:.1} ms",
                 method.name,
                 repetition + 1,
@@ -134,7 +134,7 @@ pub fn run(options: &Options, out: &mut Output) -> Result<()> {
                 run.ideal.fluid_s,
                 run.quantiles_us[1] / 1e3,
                 run.quiet_p90_us / 1e3
-            );
+            ));
             method.runs.push(run);
         }
     }

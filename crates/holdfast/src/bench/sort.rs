@@ -12,6 +12,7 @@ mod peers;
 use super::process::own_cpu_seconds;
 use super::report::{median, rounded};
 use crate::output::Output as Lines;
+use crate::output::aside;
 use cgroup::Cgroup;
 use clap::Args;
 use holdfast_base::units::{format_bytes, parse_bytes};
@@ -139,7 +140,7 @@ fn measure(options: &SortBench, directory: &Path, lines: &mut Lines) -> Result<(
     let more = options.cgroup.as_ref().map(bytes).transpose()?;
     let cgroup = more.map(|more| Cgroup::enter(memory + more));
     let _cgroup = cgroup.and_then(|entered| {
-        let refused = |e: Error| eprintln!("holdfast: {e}: all sorts run without one");
+        let refused = |e: Error| aside(format_args!("{e}: all sorts run without one"));
         entered.map_err(refused).ok()
     });
     if options.minute {

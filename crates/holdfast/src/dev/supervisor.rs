@@ -85,7 +85,10 @@ impl Supervisor {
         secrets::close(&node.data).map_err(doing)?;
         local::write_private(&node.data.join(FILE), node.toml.as_bytes())
             .map_err(|e| doing(e.into()))?;
+        // What nodes warn of is on their `doctor`, unless somebody asked for it here.
+        let level = std::env::var("HOLDFAST_EVENTS_LEVEL").unwrap_or_else(|_| "error".to_owned());
         let mut child = Command::new("/proc/self/exe")
+            .env("HOLDFAST_EVENTS_LEVEL", level)
             .arg("--secret")
             .arg(self.dir.join(secrets::FILE))
             .args(["--json", "node", "run", "--attached", "--data"])

@@ -7,7 +7,7 @@ mod put;
 mod show;
 
 use crate::cli::Fs;
-use crate::output::Output;
+use crate::output::{Output, aside};
 use holdfast_base::node::{NodeKind, StorageClass};
 use holdfast_base::text::shown;
 use holdfast_base::{Error, Kind, Result};
@@ -29,7 +29,7 @@ pub struct Totals {
 
 impl Totals {
     fn skip(&mut self, why: String) {
-        eprintln!("holdfast: skipped: {}", shown(&why));
+        aside(format_args!("skipped: {}", shown(&why)));
         self.skipped.push(why);
     }
 }

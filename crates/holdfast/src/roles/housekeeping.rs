@@ -5,7 +5,7 @@ use super::{Context, Role};
 use holdfast_base::Result;
 use holdfast_cluster::liveness::LivenessOptions;
 use holdfast_env::tasks::{self, Stop, Task};
-use holdfast_env::{Clock, local};
+use holdfast_env::{Clock, event, local};
 use holdfast_node::{Condition, Keeper, KeeperOptions, Member, MemberOptions, Watch};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -88,8 +88,16 @@ pub fn keeper(context: &Context<'_>) -> Result<Option<Box<dyn Role>>> {
             ..KeeperOptions::default()
         },
     );
-    let budget = context.budget.clone();
+    let (node, budget) = (node.clone(), context.budget.clone());
+    let mut told = node.stopped_views();
+    told.iter().for_each(|why| event!(ViewStopped, why));
     rounds(context, ("keeper", KEEP), move |now_ns| {
+        for why in node.stopped_views() {
+            if !told.contains(&why) {
+                event!(ViewStopped, why);
+                told.push(why);
+            }
+        }
         keeper.step(now_ns);
         if budget.fell() {
             local::give_memory_back();
@@ -104,7 +112,7 @@ pub fn member(context: &Context<'_>) -> Result<Option<Box<dyn Role>>> {
     let mut member = Member::new(node.clone(), MemberOptions { liveness });
     rounds(context, ("member", MEMBER), move |now_ns| {
         if let Err(e) = member.step(now_ns) {
-            eprintln!("holdfast: {e}");
+            event!(NodeEnds, e);
             std::process::exit(1);
         }
         if let Err(e) = node.leader.step(&node, now_ns) {

@@ -2,6 +2,7 @@
 //! out, from any node that is left.
 
 use crate::common::{Finished, Scratch, binary, bytes, finish, options, signal};
+use crate::told::Told;
 use holdfast_base::ids::NodeId;
 use holdfast_client::{Client, Endpoint, NewFile, Options};
 use holdfast_wire::admin::Cluster;
@@ -19,6 +20,7 @@ pub struct Dev {
     pub data: PathBuf,
     port: u16,
     pub child: Child,
+    told: Told,
     _stdout: BufReader<ChildStdout>,
 }
 
@@ -59,7 +61,8 @@ impl Dev {
         let mut line = String::new();
         stdout.read_line(&mut line).unwrap();
         assert!(line.contains("ready"), "{line}");
-        Dev { data: data.to_owned(), port, child, _stdout: stdout }
+        let told = Told::by(child.stderr.take().unwrap());
+        Dev { data: data.to_owned(), port, child, told, _stdout: stdout }
     }
 
     pub fn address(&self, node: u16) -> String {
@@ -122,6 +125,10 @@ impl Drop for Dev {
         if matches!(self.child.try_wait(), Ok(None)) {
             signal(self.child.id(), "TERM");
             let _ = self.child.wait();
+        }
+        match std::thread::panicking() {
+            true => print!("{}", self.told.whole()),
+            false => drop(self.told.judge()),
         }
     }
 }

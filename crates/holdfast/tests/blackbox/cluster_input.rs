@@ -3,13 +3,14 @@
 
 use crate::cluster::Dev;
 use crate::common::{Finished, SETTINGS, Scratch, binary, free_port};
+use crate::told::Told;
 use holdfast_base::codec::Encode;
 use holdfast_client::{Client, Endpoint, NewFile, Options, Secret};
 use holdfast_env::net::{Batch, Server, ServerConfig, Service, Who};
 use holdfast_env::{RealClock, RealRng};
 use holdfast_wire::peer::{OP_PEER_HELLO, Welcome};
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout};
 use std::sync::Arc;
@@ -18,6 +19,7 @@ use std::sync::Arc;
 pub struct Joined {
     data: PathBuf,
     child: Child,
+    told: Told,
     _stdout: BufReader<ChildStdout>,
 }
 
@@ -36,7 +38,8 @@ impl Joined {
             let err = String::from_utf8(done.stderr).unwrap();
             return Err(Finished { code: done.status.code(), out: done.stdout, err });
         }
-        Ok(Joined { data: data.to_owned(), child, _stdout: stdout })
+        let told = Told::by(child.stderr.take().unwrap());
+        Ok(Joined { data: data.to_owned(), child, told, _stdout: stdout })
     }
 
     pub fn client(&self) -> Client {
@@ -44,12 +47,10 @@ impl Joined {
         Client::connect(&socket, &Options::default()).unwrap()
     }
 
-    /// Waits until it ends by itself, and answers what it said.
-    fn ended(mut self) -> Finished {
+    /// Waits until it ends by itself with this event, and gives the exit status and the sentence.
+    fn ended(mut self, event: &'static str) -> (Option<i32>, String) {
         let code = self.child.wait().unwrap().code();
-        let mut err = String::new();
-        self.child.stderr.take().unwrap().read_to_string(&mut err).unwrap();
-        Finished { code, out: Vec::new(), err }
+        (code, self.told.sentence_of(event))
     }
 }
 
@@ -57,6 +58,10 @@ impl Drop for Joined {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+        match std::thread::panicking() {
+            true => print!("{}", self.told.whole()),
+            false => drop(self.told.judge()),
+        }
     }
 }
 
@@ -168,7 +173,11 @@ fn of_two_nodes_with_one_number_the_earlier_one_ends() {
     let earlier = Joined::start(&one, &dev.address(1), &dev.data.join("secret")).unwrap();
     earlier.client().put("/by-one", b"one", &NewFile::default()).unwrap();
     let later = Joined::start(&two, &dev.address(1), &dev.data.join("secret")).unwrap();
-    earlier.ended().refused(&["be node `n2`", "copies of one data directory"]);
+    let (code, sentence) = earlier.ended("node.ends");
+    assert_eq!(code, Some(1));
+    for part in ["be node `n2`", "copies of one data directory"] {
+        assert!(sentence.contains(part), "`{part}` is missing in: {sentence}");
+    }
     later.client().put("/by-two", b"two", &NewFile::default()).unwrap();
     assert_eq!(later.client().get("/by-one").unwrap(), b"one");
     assert_eq!(dev.client(1, &[]).get("/by-two").unwrap(), b"two");

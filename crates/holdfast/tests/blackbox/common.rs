@@ -1,5 +1,6 @@
 //! A node in a directory of its own, and the commands that talk to it.
 
+use crate::told::Told;
 pub use holdfast_base::random::{Random, bytes};
 use holdfast_client::{Client, Endpoint, Options, Secret};
 use holdfast_wire::admin::Status;
@@ -80,6 +81,7 @@ pub fn binary() -> Command {
     for (name, _) in std::env::vars().filter(|(name, _)| changes(name)) {
         command.env_remove(name);
     }
+    command.env("HOLDFAST_EVENTS", "json");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
@@ -103,6 +105,7 @@ pub struct Node {
     pub ready: Value,
     child: Child,
     stdout: BufReader<ChildStdout>,
+    pub told: Told,
 }
 
 impl Node {
@@ -158,7 +161,8 @@ impl Node {
         }
         let ready: Value = serde_json::from_str(&line).unwrap();
         assert_eq!(ready["event"], "ready", "{line}");
-        Ok(Node { data: data.to_owned(), ready, child, stdout })
+        let told = Told::by(child.stderr.take().unwrap());
+        Ok(Node { data: data.to_owned(), ready, child, stdout, told })
     }
 
     pub fn pid(&self) -> u32 {
@@ -211,21 +215,22 @@ impl Node {
     }
 
     /// kill -9, and waits for the process to be gone.
+    #[track_caller]
     pub fn kill(mut self) -> PathBuf {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
+        self.told.judge();
         self.data.clone()
     }
 
-    /// SIGTERM; it must end in order, with exit status 0 and nothing on standard error.
+    /// SIGTERM; it must end in order, with exit status 0 and nothing but events on standard error.
     #[track_caller]
     pub fn stop(mut self) -> PathBuf {
         signal(self.child.id(), "TERM");
         let status = self.child.wait().unwrap();
-        let (mut out, mut err) = (String::new(), String::new());
+        let mut out = String::new();
         self.stdout.read_to_string(&mut out).unwrap();
-        self.child.stderr.take().unwrap().read_to_string(&mut err).unwrap();
-        assert_eq!((status.code(), err.as_str()), (Some(0), ""), "{out}");
+        assert_eq!((status.code(), self.told.judge().as_str()), (Some(0), ""), "{out}");
         assert!(out.contains("ending"), "{out}");
         self.data.clone()
     }
@@ -235,6 +240,10 @@ impl Drop for Node {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+        match std::thread::panicking() {
+            true => print!("{}", self.told.whole()),
+            false => drop(self.told.judge()),
+        }
     }
 }
 

@@ -36,4 +36,5 @@ mod s3_walk;
 mod sort;
 mod stopped_views;
 mod story;
+mod told;
 mod trees;

@@ -27,7 +27,8 @@ fn prepare(data: &Path) -> u16 {
 
 /// What `/health`, `status` and `doctor` say of a node whose view of `topic` has stopped.
 #[track_caller]
-fn says_that_it_stopped(node: &Node, http: u16, topic: &str, why: &str) {
+fn says_that_it_stopped(node: &mut Node, http: u16, topic: &str, why: &str) {
+    node.told.announce("view.stopped");
     let sentence = format!("{STOPPED_VIEW} `{topic}`");
     let health = get(http, "/health", "");
     assert!(health.starts_with("HTTP/1.1 503 "), "{health}");
@@ -47,7 +48,7 @@ fn a_panic_in_the_namespace_stops_it_until_a_build_can_apply_the_entry() {
     let scratch = Scratch::new();
     let data = scratch.path("data");
     let http = prepare(&data);
-    let node = Node::start_planting(&data, "cluster.child-at-a-border");
+    let mut node = Node::start_planting(&data, "cluster.child-at-a-border");
     let mut client = node.client();
     client.make_dir("/d", &NewFile::default()).unwrap();
     for i in 0..CHILDREN {
@@ -58,12 +59,12 @@ fn a_panic_in_the_namespace_stops_it_until_a_build_can_apply_the_entry() {
         assert!(refused.contains(said), "{refused}");
     }
     drop(client);
-    says_that_it_stopped(&node, http, "namespace/0", "Delete");
+    says_that_it_stopped(&mut node, http, "namespace/0", "Delete");
     // At each start, too; other topics are served meanwhile, and names by nobody.
     // It has told its standard error of the panic.
     let data = node.kill();
-    let node = Node::start_planting(&data, "cluster.child-at-a-border");
-    says_that_it_stopped(&node, http, "namespace/0", "Delete");
+    let mut node = Node::start_planting(&data, "cluster.child-at-a-border");
+    says_that_it_stopped(&mut node, http, "namespace/0", "Delete");
     node.run(&["log", "append", "mine", "hello"]).ok();
     assert!(node.run(&["log", "read", "mine"]).ok().contains("hello"));
     node.run(&["fs", "ls", "/d"]).refused(&["namespace/0", "Delete"]);
@@ -82,7 +83,7 @@ fn a_panic_in_the_blobs_view_stops_s3_alone_until_a_build_can_apply_the_entry() 
     let scratch = Scratch::new();
     let data = scratch.path("data");
     let http = prepare(&data);
-    let node = Node::start_planting(&data, BUG);
+    let mut node = Node::start_planting(&data, BUG);
     blob(&data, &["mb", "box"], b"").ok();
     let mut s3 = client(&data);
     put(&mut s3, "/box/a", b"a");
@@ -90,12 +91,12 @@ fn a_panic_in_the_blobs_view_stops_s3_alone_until_a_build_can_apply_the_entry() 
     let versioned = Request { body, ..Request::new("PUT", "/box") }.with("versioning", "");
     assert_eq!(s3.send(&versioned).unwrap().status / 100, 5);
     assert_eq!(s3.send(&Request::new("GET", "/box/a")).unwrap().status / 100, 5, "not as it was");
-    says_that_it_stopped(&node, http, "blobs/0", "SetVersioning");
+    says_that_it_stopped(&mut node, http, "blobs/0", "SetVersioning");
     node.run(&["fs", "mkdir", "/d"]).ok();
     // It has told its standard error of the panic.
     let data = node.kill();
-    let node = Node::start_planting(&data, BUG);
-    says_that_it_stopped(&node, http, "blobs/0", "SetVersioning");
+    let mut node = Node::start_planting(&data, BUG);
+    says_that_it_stopped(&mut node, http, "blobs/0", "SetVersioning");
     node.run(&["fs", "mkdir", "/e"]).ok();
     assert_eq!(node.run(&["fs", "ls", "/"]).ok().lines().count(), 2);
     let data = node.kill();
@@ -239,8 +240,8 @@ fn a_log_that_is_older_than_the_chunks_stops_the_names() {
     std::fs::rename(scratch.path("log"), data.join("log")).unwrap();
     let _ = std::fs::remove_dir_all(data.join("snapshots"));
     for _ in 0..2 {
-        let node = Node::start(&data);
-        says_that_it_stopped(&node, http, "namespace/0", "older than the chunks");
+        let mut node = Node::start(&data);
+        says_that_it_stopped(&mut node, http, "namespace/0", "older than the chunks");
         node.run(&["fs", "ls", "/"]).refused(&["older than the chunks"]);
         node.stop();
     }

@@ -13,7 +13,7 @@ use holdfast_base::limits::SECTOR_BYTES;
 use holdfast_base::{Error, Kind, Result};
 use holdfast_env::buf::AlignedBuf;
 use holdfast_env::sockets::is_out_of_descriptors;
-use holdfast_env::{Clock, Disk, RealClock, planted, tasks};
+use holdfast_env::{Clock, Disk, RealClock, event, planted, tasks};
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -48,6 +48,8 @@ pub struct State {
     /// Who runs acknowledgements at the moment.
     delivering: Option<ThreadId>,
     stopping: bool,
+    /// That a write failed, which ends all others, was told.
+    told: bool,
 }
 
 #[derive(PartialEq, Eq)]
@@ -91,6 +93,7 @@ impl Topic {
                 committer: Committer::Away,
                 delivering: None,
                 stopping: false,
+                told: false,
             }),
             work: Condvar::new(),
             buffer: Mutex::new(AlignedBuf::zeroed(SECTOR_BYTES)),
@@ -349,6 +352,10 @@ impl Topic {
 
     /// Runs acknowledgements and wakes readers without the lock, then lets the next step begin.
     fn deliver(&self, mut state: MutexGuard<'_, State>, acks: Acks<Done<Index>>, busy: bool) {
+        if let Some(e) = state.core.failed().filter(|_| !state.told) {
+            state.told = true;
+            event!(LogFailed, e, topic = self.name.as_str());
+        }
         let mut wakes = Vec::new();
         if !state.tails.is_empty() {
             let (durable, failed) = (state.core.durable(), state.core.failed());

@@ -4,7 +4,7 @@
 use super::Options;
 use super::keys::{KEY_BYTES, fill};
 use super::server::{Target, version};
-use crate::output::Output;
+use crate::output::{Output, aside};
 use holdfast_base::{Error, Result};
 use holdfast_env::{local, sockets};
 use serde_json::json;
@@ -32,9 +32,9 @@ pub fn run(options: &Options, out: &mut Output) -> Result<()> {
     let allowed = local::raise_descriptors((wanted + DESCRIPTORS) as u64)? as usize;
     let clients = wanted.min(allowed.saturating_sub(2 * DESCRIPTORS));
     if clients < wanted {
-        eprintln!(
-            "holdfast: {wanted} clients need as many descriptors; this machine allows {allowed}: measuring {clients}"
-        );
+        aside(format_args!(
+            "{wanted} clients need as many descriptors; this machine allows {allowed}: measuring {clients}"
+        ));
     }
     let options = &Options { clients, ..options.clone() };
     let ours = Target::ours(options, 1, &[])?;

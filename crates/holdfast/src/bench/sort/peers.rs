@@ -1,6 +1,7 @@
 //! Other sorts on the same file with the same memory, and whether outputs are the same.
 
 use crate::bench::process::ended_children_cpu_seconds;
+use crate::output::aside;
 use holdfast_base::{Error, Result};
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -81,7 +82,7 @@ impl Peer {
         let (start, cpu) = (Instant::now(), ended_children_cpu_seconds());
         let Ok(status) = command.status() else { return Ok(false) };
         if !status.success() {
-            eprintln!("holdfast: {} failed with {status}: it is left out", self.name);
+            aside(format_args!("{} failed with {status}: it is left out", self.name));
             return Ok(false);
         }
         std::fs::File::open(request.output)?.sync_all()?;

@@ -1,0 +1,365 @@
+//! Events: what a process says about itself while it serves, on standard error, a line or a JSON
+//! object each. Every event has a name and a level here, with what it means and what to do, and
+//! [`table`] is the page of them; [`event!`](crate::event) tells one. An error is told once, where
+//! it is handled, and `error` means that a person must look.
+//!
+//! What carries them is `tracing`, so that a program that links a client or a node gets them in its
+//! own subscriber. Cores tell nothing: they return what happened.
+
+use holdfast_base::text::{shown, utc};
+use holdfast_base::{Error, Result};
+use serde_json::{Map, Value};
+use std::fmt;
+use std::io::Write;
+use std::str::FromStr;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{SystemTime, UNIX_EPOCH};
+use tracing::field::{Field, Visit};
+use tracing::level_filters::LevelFilter;
+use tracing::span;
+use tracing::subscriber::{Interest, Subscriber};
+use tracing::{Level, Metadata};
+
+macro_rules! events {
+    ($($event:ident = $name:literal, $level:ident, $means:literal, $advice:literal;)*) => {
+        /// Everything that a process tells of.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum Event {
+            $(#[doc = $means] $event,)*
+        }
+
+        impl Event {
+            pub const ALL: &[Event] = &[$(Event::$event),*];
+
+            /// As it is written and searched for: `what.happened`.
+            pub const fn name(self) -> &'static str {
+                match self { $(Event::$event => $name,)* }
+            }
+
+            pub const fn level(self) -> Level {
+                match self { $(Event::$event => Level::$level,)* }
+            }
+
+            /// What happened, and what to do about it.
+            const fn page(self) -> (&'static str, &'static str) {
+                match self { $(Event::$event => ($means, $advice),)* }
+            }
+        }
+    };
+}
+
+events! {
+    ThreadPanicked = "process.panicked", ERROR,
+        "A thread panicked; the process has ended with status 70, for without it some requests would hang for ever.",
+        "Start again: what was acknowledged is there. Report the lines before it.";
+    NodeEnds = "node.ends", ERROR,
+        "The node may not be itself any more (another process goes on under its number, or it was left behind), and has ended so that nobody is answered by it.",
+        "Read the sentence; start it again unless it says that two processes run on copies of one directory.";
+    StoreFailed = "store.failed", ERROR,
+        "A write or sync of a store failed. It takes no more writes until a restart; reads go on.",
+        "Look at the disk, then restart the node ([a failed write or sync](#faults)).";
+    LogFailed = "log.failed", ERROR,
+        "A write or sync of a topic of the log failed. It takes no more entries until a restart.",
+        "Look at the disk, then restart the node.";
+    ViewStopped = "view.stopped", ERROR,
+        "A view cannot apply an entry, and has stopped in front of it; what other views hold is served.",
+        "Start a build that can apply the entry ([a view that has stopped](#faults)).";
+    RequestBug = "request.bug", ERROR,
+        "A request of the native protocol was answered with `Bug`: Holdfast broke a promise to itself.",
+        "Report it, with its number.";
+    RequestFailed = "request.failed", WARN,
+        "S3 answered a request with 500: bytes that it needs are damaged, or Holdfast broke a promise to itself.",
+        "Ask `holdfast doctor`, which names what is damaged; if nothing is, report it, with the request's number.";
+    Finding = "node.finding", WARN,
+        "Something that `holdfast doctor` lists from now on.",
+        "Ask `holdfast doctor`.";
+    NodeWaits = "node.waits", WARN,
+        "The node starts, and waits for the log's host.",
+        "Start the log's host, or look at the way to it.";
+    OpenToAll = "port.open-to-all", WARN,
+        "A cache or router listens beyond loopback, where nobody is asked who they are.",
+        "Let it listen on loopback, or close the port to strangers.";
+    FewDescriptors = "process.few-descriptors", WARN,
+        "The machine allows fewer descriptors than connections were asked for; clients beyond them wait.",
+        "Raise `ulimit -n`.";
+    CacheNote = "cache.note", WARN,
+        "A cache could not take over what the one before had kept, or begins without something that it was asked for.",
+        "Read the sentence; the cache serves.";
+    CacheKept = "cache.kept", INFO,
+        "A cache ended and keeps its items for the next one.",
+        "Nothing.";
+    NodeStarted = "node.started", INFO,
+        "The node serves.",
+        "Nothing.";
+    NodeEnding = "node.ending", INFO,
+        "A signal asked the process to end, and it does, in order.",
+        "Nothing.";
+}
+
+/// By which a subscriber tells Holdfast's events from those of libraries.
+pub const TARGET: &str = "holdfast";
+
+/// Tells an event: its name in [`Event`], the sentence, then fields as `tracing` takes them:
+/// `event!(ViewStopped, why, topic, node = id.0)`.
+#[macro_export]
+macro_rules! event {
+    ($event:ident, $text:expr $(, $($field:tt)+)?) => {
+        $crate::tracing::event!(
+            name: $crate::events::Event::$event.name(),
+            target: $crate::events::TARGET,
+            $crate::events::Event::$event.level(),
+            { message = %$text $(, $($field)+)? }
+        )
+    };
+}
+
+/// The page of events, in Markdown: `docs/operations.md` holds it.
+pub fn table() -> String {
+    let mut page =
+        String::from("| event | level | what it means | what to do |\n|---|---|---|---|\n");
+    for event in Event::ALL {
+        let (means, advice) = event.page();
+        let level = level_name(event.level());
+        page += &format!("| `{}` | {level} | {means} | {advice} |\n", event.name());
+    }
+    page
+}
+
+fn level_name(level: Level) -> &'static str {
+    match level {
+        Level::ERROR => "error",
+        Level::WARN => "warn",
+        Level::INFO => "info",
+        Level::DEBUG => "debug",
+        Level::TRACE => "trace",
+    }
+}
+
+/// How events are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Form {
+    /// `TIME LEVEL EVENT FIELD=VALUE...: SENTENCE`, for people.
+    #[default]
+    Lines,
+    /// An object a line: `time`, `level`, `event`, the fields, `message`.
+    Json,
+}
+
+impl FromStr for Form {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Form> {
+        match text {
+            "lines" => Ok(Form::Lines),
+            "json" => Ok(Form::Json),
+            _ => Err(Error::invalid(format!("write events as `{text}`: say `lines` or `json`"))),
+        }
+    }
+}
+
+/// The least level that is told of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeastLevel(Level);
+
+impl LeastLevel {
+    pub const ERROR: LeastLevel = LeastLevel(Level::ERROR);
+}
+
+impl FromStr for LeastLevel {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<LeastLevel> {
+        [Level::ERROR, Level::WARN, Level::INFO]
+            .into_iter()
+            .find(|level| level_name(*level) == text)
+            .map(LeastLevel)
+            .ok_or_else(|| {
+                Error::invalid(format!("tell events of `{text}`: say `error`, `warn` or `info`"))
+            })
+    }
+}
+
+/// The number of the process's node; 0 before it has one. Events that name their node themselves,
+/// as in a simulation of several, are not given this one.
+static NODE: AtomicU32 = AtomicU32::new(0);
+
+/// From now on the process's events carry its node.
+pub fn name_node(node: u32) {
+    NODE.store(node, Ordering::Relaxed);
+}
+
+/// Has the process's events written to standard error, from now to its end. Once a process; a
+/// program that has its own subscriber keeps it.
+pub fn write_to_stderr(form: Form, least: LeastLevel) {
+    let to = To::Stderr(form);
+    let _ = tracing::subscriber::set_global_default(Teller { least: least.0, to });
+}
+
+/// What was told: for tests, and for lines and objects.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Told {
+    pub event: &'static str,
+    pub level: Level,
+    /// In the order in which they were given.
+    pub fields: Vec<(&'static str, Value)>,
+    pub message: String,
+}
+
+impl Told {
+    pub fn is_error(&self) -> bool {
+        self.level == Level::ERROR
+    }
+
+    fn object(&self, time: &str) -> String {
+        let mut object = Map::new();
+        object.insert("time".to_owned(), time.into());
+        object.insert("level".to_owned(), level_name(self.level).into());
+        object.insert("event".to_owned(), self.event.into());
+        for (name, value) in &self.fields {
+            object.insert((*name).to_owned(), value.clone());
+        }
+        object.insert("message".to_owned(), self.message.as_str().into());
+        Value::Object(object).to_string()
+    }
+}
+
+/// For people; what others have named cannot move a terminal's cursor.
+impl fmt::Display for Told {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", level_name(self.level), self.event)?;
+        for (name, value) in &self.fields {
+            match value.as_str() {
+                Some(text) if !text.contains([' ', ':']) => write!(f, " {name}={}", shown(text))?,
+                _ => write!(f, " {name}={value}")?,
+            }
+        }
+        write!(f, ": {}", shown(&self.message))
+    }
+}
+
+/// Runs `work` and gives what this thread told of meanwhile, of every level.
+pub fn told_by<T>(work: impl FnOnce() -> T) -> (T, Vec<Told>) {
+    let kept = Arc::new(Mutex::new(Vec::new()));
+    let teller = Teller { least: Level::TRACE, to: To::Kept(kept.clone()) };
+    let done = tracing::subscriber::with_default(teller, work);
+    let told = std::mem::take(&mut *kept.lock().expect("no holder of this lock panics"));
+    (done, told)
+}
+
+enum To {
+    Stderr(Form),
+    Kept(Arc<Mutex<Vec<Told>>>),
+}
+
+/// Writes or keeps Holdfast's events; spans and libraries' events are switched off where they are
+/// made.
+struct Teller {
+    least: Level,
+    to: To,
+}
+
+impl Teller {
+    fn wants(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.is_event() && metadata.target() == TARGET && *metadata.level() <= self.least
+    }
+}
+
+impl Subscriber for Teller {
+    fn register_callsite(&self, metadata: &'static Metadata<'static>) -> Interest {
+        if self.wants(metadata) { Interest::always() } else { Interest::never() }
+    }
+
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        self.wants(metadata)
+    }
+
+    fn max_level_hint(&self) -> Option<LevelFilter> {
+        Some(self.least.into())
+    }
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        let metadata = event.metadata();
+        let mut seen = Seen::default();
+        event.record(&mut seen);
+        let told = Told {
+            event: metadata.name(),
+            level: *metadata.level(),
+            fields: seen.fields,
+            message: seen.message,
+        };
+        match &self.to {
+            To::Kept(kept) => kept.lock().expect("no holder of this lock panics").push(told),
+            To::Stderr(form) => write(*form, told),
+        }
+    }
+
+    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+        span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+
+    fn enter(&self, _: &span::Id) {}
+
+    fn exit(&self, _: &span::Id) {}
+}
+
+fn write(form: Form, mut told: Told) {
+    let node = NODE.load(Ordering::Relaxed);
+    if node != 0 && !told.fields.iter().any(|(name, _)| *name == "node") {
+        told.fields.insert(0, ("node", node.into()));
+    }
+    #[expect(clippy::disallowed_methods, reason = "for people; nothing decides by it")]
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let time = format!("{}.{:03}Z", utc(now.as_secs() as i64, 'T'), now.subsec_millis());
+    let line = match form {
+        Form::Lines => format!("{time} {told}\n"),
+        Form::Json => format!("{}\n", told.object(&time)),
+    };
+    // In one write, so that lines of several threads do not mix. Who has closed standard error does
+    // not want to hear.
+    let _ = std::io::stderr().lock().write_all(line.as_bytes());
+}
+
+#[derive(Default)]
+struct Seen {
+    fields: Vec<(&'static str, Value)>,
+    message: String,
+}
+
+impl Seen {
+    fn keep(&mut self, field: &Field, value: Value) {
+        match (field.name(), value) {
+            ("message", Value::String(text)) => self.message = text,
+            (name, value) => self.fields.push((name, value)),
+        }
+    }
+}
+
+impl Visit for Seen {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.keep(field, format!("{value:?}").into());
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.keep(field, value.into());
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.keep(field, value.into());
+    }
+
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.keep(field, value.into());
+    }
+
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.keep(field, value.into());
+    }
+}
+
+#[cfg(test)]
+mod tests;
