@@ -108,6 +108,8 @@ impl Window {
 mod tests {
     use super::*;
 
+    const NONE: [u64; 0] = [];
+
     #[test]
     fn an_append_is_acknowledged_when_all_have_it_and_never_before_an_older_one() {
         let mut window = Window::new(3);
@@ -115,16 +117,16 @@ mod tests {
         let second = window.push(20, 6);
         assert_eq!(window.next(), 30);
         for replica in 0..3 {
-            assert_eq!(window.answered(replica, second), []);
+            assert_eq!(window.answered(replica, second), NONE);
         }
-        assert_eq!(window.answered(0, first), []);
-        assert_eq!(window.answered(2, first), []);
-        assert_eq!(window.answered(2, first), [], "said twice is said once");
+        assert_eq!(window.answered(0, first), NONE);
+        assert_eq!(window.answered(2, first), NONE);
+        assert_eq!(window.answered(2, first), NONE, "said twice is said once");
         assert_eq!((window.acknowledged(), window.oldest_ns()), (0, Some(5)));
         assert!(window.is_behind(1) && !window.is_behind(0));
         assert_eq!(window.answered(1, first), [10, 30]);
         assert_eq!((window.acknowledged(), window.oldest_ns()), (30, None));
-        assert_eq!(window.answered(1, first), [], "long answered");
+        assert_eq!(window.answered(1, first), NONE, "long answered");
     }
 
     #[test]
@@ -137,7 +139,7 @@ mod tests {
         assert!(window.end());
         assert!(!window.end());
         for replica in 0..2 {
-            assert_eq!(window.answered(replica, second), []);
+            assert_eq!(window.answered(replica, second), NONE);
         }
         assert_eq!(window.acknowledged(), 1);
     }
