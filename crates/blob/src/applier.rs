@@ -6,6 +6,7 @@ use crate::fold::Fold;
 use crate::service::{Answer, Failure};
 use holdfast_base::ids::Index;
 use holdfast_base::{Error, Kind, Result};
+use holdfast_env::HoldMutex;
 use holdfast_env::tasks::{self, Task};
 use holdfast_log::{Log, Mode, Scope};
 use std::collections::BTreeMap;
@@ -91,16 +92,16 @@ impl Applier {
                 }
             }
         })?;
-        *applier.task.lock().expect("no holder of this lock panics") = Some(task);
+        *applier.task.held() = Some(task);
         Ok(applier)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("no holder of this lock panics")
+        self.state.held()
     }
 
     fn fold(&self) -> MutexGuard<'_, Fold> {
-        self.fold.lock().expect("no holder of this lock panics")
+        self.fold.held()
     }
 
     /// The last entry applied.
@@ -128,7 +129,7 @@ impl Applier {
             let heard = heard.clone();
             let hear: Done = Box::new(move |answer| {
                 let (answers, done) = {
-                    let mut heard = heard.lock().expect("no holder of this lock panics");
+                    let mut heard = heard.held();
                     let (answers, left, done) = &mut *heard;
                     answers[at] = Some(answer);
                     *left -= 1;
@@ -265,7 +266,7 @@ impl Applier {
     pub fn end(&self) {
         self.state().ending = true;
         self.wake.notify_all();
-        let task = self.task.lock().expect("no holder of this lock panics").take();
+        let task = self.task.held().take();
         task.into_iter().for_each(Task::join);
         self.stop(Error::retry(
             "name a blob: the node is ending; whether it was done is not known",

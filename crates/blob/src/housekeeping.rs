@@ -10,6 +10,7 @@ use crate::service::Blobs;
 use holdfast_base::ids::{ChunkId, Durability, Slot};
 use holdfast_base::{Error, Kind, Result};
 use holdfast_cluster::{BLOBS, ChunkState};
+use holdfast_env::HoldMutex;
 use holdfast_node::FaceChunk;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -131,7 +132,7 @@ impl Housekeeping {
     /// Ends naming, then rewrites what lives; a chunk in which nothing does goes.
     fn rewrite(&self, chunk: &FaceChunk) -> Result<()> {
         let (blobs, node) = (&self.blobs, &self.blobs.node);
-        let _alone = blobs.compacting.lock().expect("no holder of this lock panics");
+        let _alone = blobs.compacting.held();
         let id = chunk.chunk;
         // Whoever held the lock before may have freed it.
         if node.read_chunks(|view, _| view.get(id).is_none())? {

@@ -7,6 +7,7 @@ mod disk;
 pub use disk::DiskIndex;
 
 use holdfast_base::{Error, Kind, Result};
+use holdfast_env::HoldMutex;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -107,7 +108,7 @@ pub struct MemoryIndex {
 
 impl MemoryIndex {
     fn rows(&self) -> std::sync::MutexGuard<'_, BTreeMap<Vec<u8>, Vec<u8>>> {
-        self.rows.lock().expect("no holder of this lock panics")
+        self.rows.held()
     }
 }
 

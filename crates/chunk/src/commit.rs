@@ -7,8 +7,8 @@ use holdfast_base::Result;
 use holdfast_base::limits::SECTOR_BYTES;
 use holdfast_base::units::MIB;
 use holdfast_env::buf::AlignedBuf;
-use holdfast_env::planted;
 use holdfast_env::trial::Knob;
+use holdfast_env::{HoldMutex, planted};
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex};
@@ -35,14 +35,14 @@ struct QueueState {
 
 impl Queue {
     pub fn push(&self, open: Arc<Open>) {
-        self.state.lock().expect("no holder of this lock panics").ready.push_back(open);
+        self.state.held().ready.push_back(open);
         self.work.notify_one();
     }
 
     /// Puts a chunk back by a thread that takes the next one itself: it wakes another only when
     /// there is work for two, for a wake costs as much as a small commit.
     fn push_back_for_me(&self, open: Arc<Open>) {
-        let mut state = self.state.lock().expect("no holder of this lock panics");
+        let mut state = self.state.held();
         state.ready.push_back(open);
         if state.ready.len() > 1 {
             self.work.notify_one();
@@ -50,12 +50,12 @@ impl Queue {
     }
 
     pub fn try_pop(&self) -> Option<Arc<Open>> {
-        self.state.lock().expect("no holder of this lock panics").ready.pop_front()
+        self.state.held().ready.pop_front()
     }
 
     /// Waits for a chunk; `None` when the store ends and nothing is left.
     fn pop(&self) -> Option<Arc<Open>> {
-        let state = self.state.lock().expect("no holder of this lock panics");
+        let state = self.state.held();
         let mut state = self
             .work
             .wait_while(state, |state| state.ready.is_empty() && !state.stop)
@@ -64,13 +64,13 @@ impl Queue {
     }
 
     pub fn wake_spare(&self) {
-        self.state.lock().expect("no holder of this lock panics").spare_wanted = true;
+        self.state.held().spare_wanted = true;
         self.spare_work.notify_one();
     }
 
     /// Waits until a spare is wanted; false when the store ends.
     pub fn wait_spare(&self) -> bool {
-        let state = self.state.lock().expect("no holder of this lock panics");
+        let state = self.state.held();
         let mut state = self
             .spare_work
             .wait_while(state, |state| !state.spare_wanted && !state.stop)
@@ -80,11 +80,11 @@ impl Queue {
     }
 
     pub fn is_stopping(&self) -> bool {
-        self.state.lock().expect("no holder of this lock panics").stop
+        self.state.held().stop
     }
 
     pub fn stop(&self) {
-        self.state.lock().expect("no holder of this lock panics").stop = true;
+        self.state.held().stop = true;
         self.work.notify_all();
         self.spare_work.notify_all();
     }

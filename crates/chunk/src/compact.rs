@@ -10,11 +10,11 @@ use crate::sealed::{Sealed, SealedIndex, wrong_kind};
 use holdfast_base::ids::{ChunkId, Cookie, Generation, Pointer, Slot};
 use holdfast_base::units::MIB;
 use holdfast_base::{Error, Result};
-use holdfast_env::File;
 use holdfast_env::buf::AlignedBuf;
 use holdfast_env::disk::Access;
 use holdfast_env::planted;
 use holdfast_env::trial::Knob;
+use holdfast_env::{File, HoldRwLock};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -85,7 +85,7 @@ impl DiskStore {
         match self.write_generation(&source, live, next, &temporary) {
             Ok((sealed, digest)) => {
                 self.give_space(bound - sealed.file_bytes);
-                let mut chunks = self.chunks.write().expect("no holder of this lock panics");
+                let mut chunks = self.chunks.held_alone();
                 if let Some(held) = chunks.get_mut(&chunk) {
                     let sealed = Arc::new(sealed);
                     self.indexes.keep(&sealed);
@@ -103,7 +103,7 @@ impl DiskStore {
     }
 
     fn compactable(&self, chunk: ChunkId, next: Generation) -> Result<Arc<Sealed>> {
-        let chunks = self.chunks.read().expect("no holder of this lock panics");
+        let chunks = self.chunks.held_shared();
         let held = chunks.get(&chunk).ok_or_else(|| crate::disk::not_held(chunk))?;
         let Version::Sealed(source) = &held.current else {
             return Err(Error::invalid("it is open; seal it first"));
@@ -206,7 +206,7 @@ impl DiskStore {
         }
         self.writable()?;
         let next = {
-            let chunks = self.chunks.read().expect("no holder of this lock panics");
+            let chunks = self.chunks.held_shared();
             let others = chunks.get(&chunk).map(|held| held.others.as_slice()).unwrap_or(&[]);
             others.iter().find(|other| other.header.generation == generation).cloned()
         };
@@ -223,7 +223,7 @@ impl DiskStore {
         };
         rename().map_err(|e| self.write_failed(format_args!("{}", doing()), e))?;
         next.renamed(path);
-        let mut chunks = self.chunks.write().expect("no holder of this lock panics");
+        let mut chunks = self.chunks.held_alone();
         if let Some(held) = chunks.get_mut(&chunk) {
             held.others.retain(|other| other.header.generation != generation);
             if let Version::Sealed(old) =
@@ -272,7 +272,7 @@ impl DiskStore {
 
     /// A generation's file is gone: of those that are left, the last one is read.
     pub fn forget(&self, chunk: ChunkId, generation: Generation) {
-        let mut chunks = self.chunks.write().expect("no holder of this lock panics");
+        let mut chunks = self.chunks.held_alone();
         let Some(held) = chunks.get_mut(&chunk) else { return };
         if held.current.generation() != generation {
             held.others.retain(|other| other.header.generation != generation);

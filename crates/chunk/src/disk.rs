@@ -20,7 +20,7 @@ use holdfast_base::{Error, Kind, Result};
 use holdfast_env::buf::AlignedBuf;
 use holdfast_env::disk::{Access, Space};
 use holdfast_env::sockets::is_out_of_descriptors;
-use holdfast_env::{Disk, File, Rng, event, planted};
+use holdfast_env::{Disk, File, HoldMutex, HoldRwLock, Rng, event, planted};
 use std::collections::{BTreeMap, HashSet};
 use std::ops::{Deref, Range};
 use std::path::{Path, PathBuf};
@@ -79,7 +79,7 @@ pub struct BusyGuard<S: Deref<Target = DiskStore>> {
 
 impl<S: Deref<Target = DiskStore>> BusyGuard<S> {
     pub fn new(store: S, chunk: ChunkId) -> Result<BusyGuard<S>> {
-        if !store.busy.lock().expect("no holder of this lock panics").insert(chunk) {
+        if !store.busy.held().insert(chunk) {
             return Err(Error::retry(format!(
                 "change chunk `{chunk}`: another change of it is under way"
             )));
@@ -90,7 +90,7 @@ impl<S: Deref<Target = DiskStore>> BusyGuard<S> {
 
 impl<S: Deref<Target = DiskStore>> Drop for BusyGuard<S> {
     fn drop(&mut self) {
-        self.store.busy.lock().expect("no holder of this lock panics").remove(&self.chunk);
+        self.store.busy.held().remove(&self.chunk);
     }
 }
 
@@ -151,7 +151,7 @@ impl DiskStore {
 
     /// Takes `bytes`, leaving the reserve alone unless the caller is a compaction or a seal.
     pub fn take_space(&self, bytes: u64, may_use_reserve: bool) -> Result<()> {
-        let mut used = self.used_bytes.lock().expect("no holder of this lock panics");
+        let mut used = self.used_bytes.held();
         let free = self.free(*used)?;
         let reserve = if may_use_reserve { 0 } else { self.reserve_bytes };
         if free < bytes.saturating_add(reserve) {
@@ -169,12 +169,12 @@ impl DiskStore {
     }
 
     pub fn give_space(&self, bytes: u64) {
-        let mut used = self.used_bytes.lock().expect("no holder of this lock panics");
+        let mut used = self.used_bytes.held();
         *used = used.saturating_sub(bytes);
     }
 
     pub fn usage(&self) -> Usage {
-        let used_bytes = *self.used_bytes.lock().expect("no holder of this lock panics");
+        let used_bytes = *self.used_bytes.held();
         let free = self.free(used_bytes).unwrap_or(0);
         Usage {
             store: self.id,
@@ -183,7 +183,7 @@ impl DiskStore {
             free_bytes: free.saturating_sub(self.reserve_bytes),
             capacity_bytes: self.capacity_bytes,
             reserve_bytes: self.reserve_bytes,
-            chunks: self.chunks.read().expect("no holder of this lock panics").len() as u64,
+            chunks: self.chunks.held_shared().len() as u64,
             read_only: self.broken.load(Ordering::Acquire),
         }
     }
@@ -212,7 +212,7 @@ impl DiskStore {
     }
 
     fn broke(&self, error: Error) -> Error {
-        let mut cause = self.broken_by.lock().expect("no holder of this lock panics");
+        let mut cause = self.broken_by.held();
         if !self.broken.swap(true, Ordering::AcqRel) {
             *cause = error.message.clone();
             event!(StoreFailed, error, store = %self.id);
@@ -226,7 +226,7 @@ impl DiskStore {
         if !self.broken.load(Ordering::Acquire) {
             return Ok(());
         }
-        let cause = self.broken_by.lock().expect("no holder of this lock panics").clone();
+        let cause = self.broken_by.held().clone();
         Err(Error::read_only(format!(
             "write to store `{}`: it accepts reads only since this failed: {cause}; check the \
              disk, then restart",
@@ -241,7 +241,7 @@ impl DiskStore {
     }
 
     pub fn current(&self, chunk: ChunkId) -> Result<Version> {
-        let chunks = self.chunks.read().expect("no holder of this lock panics");
+        let chunks = self.chunks.held_shared();
         chunks.get(&chunk).map(|held| held.current.clone()).ok_or_else(|| not_held(chunk))
     }
 
@@ -262,7 +262,7 @@ impl DiskStore {
     }
 
     pub fn version(&self, chunk: ChunkId, generation: Generation) -> Result<Version> {
-        let chunks = self.chunks.read().expect("no holder of this lock panics");
+        let chunks = self.chunks.held_shared();
         let held = chunks.get(&chunk).ok_or_else(|| not_held(chunk))?;
         if held.current.generation() == generation {
             return Ok(held.current.clone());
@@ -274,13 +274,13 @@ impl DiskStore {
     }
 
     pub fn other_generations(&self, chunk: ChunkId) -> Vec<Generation> {
-        let chunks = self.chunks.read().expect("no holder of this lock panics");
+        let chunks = self.chunks.held_shared();
         let others = chunks.get(&chunk).map_or(&[][..], |held| &held.others);
         others.iter().map(|other| other.header.generation).collect()
     }
 
     pub fn list_from(&self, first: ChunkId, max: usize) -> Vec<ChunkInfo> {
-        let chunks = self.chunks.read().expect("no holder of this lock panics");
+        let chunks = self.chunks.held_shared();
         chunks.range(first..).take(max).map(|(_, held)| held.current.info()).collect()
     }
 
@@ -338,7 +338,7 @@ impl DiskStore {
         let core = Core::new(spec.kind, SECTOR, allocated);
         let open = Arc::new(Open::new(header, writer, reader, path, core));
         let held = Held { current: Version::Open(open), others: Vec::new() };
-        self.chunks.write().expect("no holder of this lock panics").insert(chunk, held);
+        self.chunks.held_alone().insert(chunk, held);
         if from_spare {
             self.queue.wake_spare();
         }

@@ -13,8 +13,8 @@ use holdfast_base::checksum::{crc32c, stamp};
 use holdfast_base::ids::{ChunkId, Cookie, FileId, Generation, Pointer, Slot, Tier};
 use holdfast_base::limits::CHUNK_SLOTS_MAX;
 use holdfast_base::{Error, Result};
-use holdfast_env::planted;
 use holdfast_env::region::{FRAME_BYTES, Frames, Region, RegionMut};
+use holdfast_env::{HoldMutex, HoldRwLock, planted};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, RwLock};
@@ -70,7 +70,7 @@ pub struct DramStore {
 
 impl DramChunk {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("no holder of this lock panics")
+        self.state.held()
     }
 
     fn info(&self) -> ChunkInfo {
@@ -180,12 +180,12 @@ impl DramStore {
     }
 
     fn current(&self, chunk: ChunkId) -> Result<Arc<DramChunk>> {
-        let chunks = self.chunks.read().expect("no holder of this lock panics");
+        let chunks = self.chunks.held_shared();
         chunks.get(&chunk).map(|held| held.current.clone()).ok_or_else(|| not_held(chunk))
     }
 
     fn version(&self, chunk: ChunkId, generation: Generation) -> Result<Arc<DramChunk>> {
-        let chunks = self.chunks.read().expect("no holder of this lock panics");
+        let chunks = self.chunks.held_shared();
         let held = chunks.get(&chunk).ok_or_else(|| not_held(chunk))?;
         let mut all = held.others.iter().chain([&held.current]);
         all.find(|c| c.generation == generation).cloned().ok_or_else(|| {
@@ -194,7 +194,7 @@ impl DramStore {
     }
 
     pub fn create(&self, spec: ChunkSpec) -> Result<()> {
-        let mut chunks = self.chunks.write().expect("no holder of this lock panics");
+        let mut chunks = self.chunks.held_alone();
         let chunk = spec.chunk;
         if chunks.contains_key(&chunk) {
             return Err(Error::exists(format!("create chunk `{chunk}`: this store holds it")));
@@ -480,7 +480,7 @@ impl DramStore {
         let (kind, owner) = (source.kind, source.owner);
         let state = Mutex::new(state);
         let made = DramChunk { chunk, generation: next, kind, owner, frames, state };
-        let mut chunks = self.chunks.write().expect("no holder of this lock panics");
+        let mut chunks = self.chunks.held_alone();
         let held = chunks.get_mut(&chunk).ok_or_else(|| not_held(chunk))?;
         held.others.push(Arc::new(made));
         let (stored_bytes, digest) = (bytes, digest.0);
@@ -488,7 +488,7 @@ impl DramStore {
     }
 
     pub fn switch(&self, chunk: ChunkId, generation: Generation) -> Result<()> {
-        let mut chunks = self.chunks.write().expect("no holder of this lock panics");
+        let mut chunks = self.chunks.held_alone();
         let held = chunks.get_mut(&chunk).ok_or_else(|| not_held(chunk))?;
         if held.current.generation == generation {
             return Ok(());
@@ -505,7 +505,7 @@ impl DramStore {
     }
 
     pub fn unlink(&self, chunk: ChunkId, generation: Generation) -> Result<()> {
-        let mut chunks = self.chunks.write().expect("no holder of this lock panics");
+        let mut chunks = self.chunks.held_alone();
         let held = chunks.get_mut(&chunk).ok_or_else(|| not_held(chunk))?;
         let gone = if held.current.generation != generation {
             let at = held.others.iter().position(|c| c.generation == generation);
@@ -528,7 +528,7 @@ impl DramStore {
     }
 
     pub fn list_from(&self, first: ChunkId, max: usize) -> Vec<ChunkInfo> {
-        let chunks = self.chunks.read().expect("no holder of this lock panics");
+        let chunks = self.chunks.held_shared();
         chunks.range(first..).take(max).map(|(_, held)| held.current.info()).collect()
     }
 
@@ -542,7 +542,7 @@ impl DramStore {
             free_bytes,
             capacity_bytes,
             reserve_bytes: 0,
-            chunks: self.chunks.read().expect("no holder of this lock panics").len() as u64,
+            chunks: self.chunks.held_shared().len() as u64,
             read_only: false,
         }
     }

@@ -18,12 +18,12 @@ use crate::writeback;
 use holdfast_base::limits::SECTOR_BYTES;
 use holdfast_base::units::{KIB, MIB};
 use holdfast_base::{Error, Result};
-use holdfast_env::File;
 use holdfast_env::buf::AlignedBuf;
 use holdfast_env::disk::Access;
 use holdfast_env::planted;
 use holdfast_env::sockets::is_out_of_descriptors;
 use holdfast_env::trial::Knob;
+use holdfast_env::{File, HoldMutex};
 use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
@@ -147,7 +147,7 @@ impl Journal {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("no holder of this lock panics")
+        self.state.held()
     }
 
     fn batch_bytes_max(&self) -> usize {

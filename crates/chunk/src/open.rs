@@ -12,7 +12,7 @@ use crate::format::{FileHeader, RECORD_ALIGN, RECORD_HEADER_BYTES};
 use core::Deferred;
 use holdfast_base::ids::{Durability, Slot};
 use holdfast_base::{Error, Result};
-use holdfast_env::{File, planted};
+use holdfast_env::{File, HoldMutex, planted};
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
@@ -88,7 +88,7 @@ impl Open {
     }
 
     pub fn core(&self) -> MutexGuard<'_, Core> {
-        self.core.lock().expect("no holder of this lock panics")
+        self.core.held()
     }
 
     /// Tells whoever waits that no commit is in flight any more.

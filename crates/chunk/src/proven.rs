@@ -13,9 +13,9 @@ use holdfast_base::codec::{Decode, Encode, Reader};
 use holdfast_base::codec_struct;
 use holdfast_base::ids::{ChunkId, StoreId};
 use holdfast_base::units::MIB;
-use holdfast_env::Disk;
 use holdfast_env::disk::{ReplaceSites, read_file, replace_file};
 use holdfast_env::planted;
+use holdfast_env::{Disk, HoldRwLock};
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
@@ -140,7 +140,7 @@ pub fn close(store: &DiskStore) {
         return;
     }
     let open: Vec<Arc<Open>> = {
-        let chunks = store.chunks.read().expect("no holder of this lock panics");
+        let chunks = store.chunks.held_shared();
         let open = |version: &Version| match version {
             Version::Open(open) => Some(open.clone()),
             Version::Sealed(_) => None,

@@ -9,8 +9,8 @@ use crate::store::Store;
 use holdfast_base::ids::{ChunkId, Cookie, Generation, Pointer, Slot};
 use holdfast_base::units::MIB;
 use holdfast_base::{Kind, Result};
-use holdfast_env::planted;
 use holdfast_env::trial::Knob;
+use holdfast_env::{HoldRwLock, planted};
 use std::collections::BTreeSet;
 
 /// A pause in the calls does not earn more than this many seconds' worth of reading.
@@ -131,7 +131,7 @@ impl Scrubber {
 
     /// The chunk at the cursor, or the first one behind it.
     fn next_chunk(&mut self) -> Option<ChunkId> {
-        let chunks = self.store.disk()?.chunks.read().expect("no holder of this lock panics");
+        let chunks = self.store.disk()?.chunks.held_shared();
         let chunk = *chunks.range(self.cursor.chunk..).next()?.0;
         if chunk != self.cursor.chunk {
             self.cursor = ScrubCursor { chunk, position: 0 };

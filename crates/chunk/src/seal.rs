@@ -13,7 +13,7 @@ use holdfast_base::checksum::crc32c;
 use holdfast_base::ids::ChunkId;
 use holdfast_base::{Error, Result};
 use holdfast_env::buf::AlignedBuf;
-use holdfast_env::planted;
+use holdfast_env::{HoldRwLock, planted};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -95,7 +95,7 @@ impl DiskStore {
         let allocated = open.core().allocated;
         self.give_space(allocated.saturating_sub(footer_end));
         let held = Held { current: Version::Sealed(sealed), others: Vec::new() };
-        self.chunks.write().expect("no holder of this lock panics").insert(chunk, held);
+        self.chunks.held_alone().insert(chunk, held);
         Ok(())
     }
 

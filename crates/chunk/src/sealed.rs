@@ -11,7 +11,7 @@ use holdfast_base::units::{KIB, MIB};
 use holdfast_base::{Error, Result};
 use holdfast_env::disk::Access;
 use holdfast_env::trial::Knob;
-use holdfast_env::{Disk, File};
+use holdfast_env::{Disk, File, HoldMutex};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::path::PathBuf;
@@ -170,12 +170,12 @@ impl Sealed {
     /// The index, if it is in memory.
     pub fn resident(&self) -> Option<Arc<SealedIndex>> {
         self.used.store(true, Ordering::Relaxed);
-        self.index.lock().expect("no holder of this lock panics").clone()
+        self.index.held().clone()
     }
 
     /// What to ask the file for, ahead of this read of it.
     pub fn ahead(&self, read: Range<u64>) -> Option<Range<u64>> {
-        self.readers.lock().expect("no holder of this lock panics").ahead(read, self.data_end)
+        self.readers.held().ahead(read, self.data_end)
     }
 
     /// A footer from disk may verify and still contradict itself only through a bug; it is
@@ -224,20 +224,20 @@ impl Sealed {
     }
 
     pub fn path(&self) -> PathBuf {
-        self.place.lock().expect("no holder of this lock panics").0.clone()
+        self.place.held().0.clone()
     }
 
     pub fn renamed(&self, path: PathBuf) {
-        self.place.lock().expect("no holder of this lock panics").0 = path;
+        self.place.held().0 = path;
     }
 
     /// Uses a handle that is already there: readers that began on the open chunk go on with it.
     pub fn adopt(&self, file: Arc<dyn File>) {
-        self.place.lock().expect("no holder of this lock panics").1 = Some(file);
+        self.place.held().1 = Some(file);
     }
 
     fn close(&self) {
-        self.place.lock().expect("no holder of this lock panics").1 = None;
+        self.place.held().1 = None;
     }
 }
 
@@ -259,7 +259,7 @@ pub struct Handles {
 impl Handles {
     pub fn get(&self, disk: &dyn Disk, sealed: &Arc<Sealed>) -> Result<Arc<dyn File>> {
         let file = {
-            let mut place = sealed.place.lock().expect("no holder of this lock panics");
+            let mut place = sealed.place.held();
             if let Some(file) = &place.1 {
                 return Ok(file.clone());
             }
@@ -277,7 +277,7 @@ impl Handles {
     /// Counts a handle, and closes the oldest beyond the limit. Readers keep what they hold.
     pub fn opened_now(&self, sealed: &Arc<Sealed>) {
         let evicted = {
-            let mut opened = self.opened.lock().expect("no holder of this lock panics");
+            let mut opened = self.opened.held();
             opened.push_back(Arc::downgrade(sealed));
             let over = opened.len() > HANDLES_MAX.size();
             if over {
@@ -313,13 +313,13 @@ impl Indexes {
 
     /// Counts the index of a generation that is new here.
     pub fn keep(&self, sealed: &Arc<Sealed>) {
-        let index = sealed.index.lock().expect("no holder of this lock panics");
+        let index = sealed.index.held();
         let Some(bytes) = index.as_ref().map(|index| index.bytes()) else { return };
         drop(index);
         if sealed.rescued {
             return;
         }
-        let mut kept = self.kept.lock().expect("no holder of this lock panics");
+        let mut kept = self.kept.held();
         let Kept { queue, bytes: sum } = &mut *kept;
         queue.push_back((Arc::downgrade(sealed), bytes));
         *sum += bytes;
@@ -338,7 +338,7 @@ impl Indexes {
             }
             *sum -= bytes;
             if let Some(sealed) = sealed {
-                *sealed.index.lock().expect("no holder of this lock panics") = None;
+                *sealed.index.held() = None;
             }
         }
     }
@@ -346,7 +346,7 @@ impl Indexes {
     /// Takes in an index that was read again.
     pub fn put(&self, sealed: &Arc<Sealed>, index: Arc<SealedIndex>) {
         {
-            let mut place = sealed.index.lock().expect("no holder of this lock panics");
+            let mut place = sealed.index.held();
             if place.is_some() {
                 // Somebody else was faster.
                 return;

@@ -8,6 +8,7 @@ use crate::names;
 use holdfast_base::Result;
 use holdfast_base::limits::CHUNK_BYTES;
 use holdfast_base::units::MIB;
+use holdfast_env::HoldMutex;
 use holdfast_env::buf::AlignedBuf;
 use holdfast_env::disk::Access;
 use std::path::PathBuf;
@@ -28,7 +29,7 @@ impl Spares {
         if bytes != SPARE_BYTES {
             return None;
         }
-        self.state.lock().expect("no holder of this lock panics").0.take()
+        self.state.held().0.take()
     }
 }
 
@@ -44,7 +45,7 @@ pub fn run(store: &DiskStore) {
 fn make(store: &DiskStore) -> Result<()> {
     let Some(spares) = &store.spares else { return Ok(()) };
     let path = {
-        let mut state = spares.state.lock().expect("no holder of this lock panics");
+        let mut state = spares.state.held();
         if state.0.is_some() {
             return Ok(());
         }
@@ -58,7 +59,7 @@ fn make(store: &DiskStore) -> Result<()> {
         store.give_space(SPARE_BYTES);
         return Err(e.into());
     }
-    spares.state.lock().expect("no holder of this lock panics").0 = Some(path);
+    spares.state.held().0 = Some(path);
     Ok(())
 }
 

@@ -11,7 +11,7 @@ use holdfast_base::ids::{ChunkId, Durability, Generation, Pointer, Slot, StoreId
 use holdfast_base::{Error, Result};
 use holdfast_env::region::{Region, RegionMut};
 use holdfast_env::tasks::{self, Task};
-use holdfast_env::{Disk, Rng};
+use holdfast_env::{Disk, HoldMutex, Rng};
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -55,7 +55,7 @@ impl Drop for Owner {
         if commit::on_commit_thread() {
             return;
         }
-        let threads = std::mem::take(&mut *self.threads.lock().expect("no holder panics"));
+        let threads = std::mem::take(&mut *self.threads.held());
         threads.into_iter().for_each(Task::join);
         proven::close(disk);
     }

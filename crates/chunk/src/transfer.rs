@@ -17,10 +17,10 @@ use holdfast_base::checksum::crc32c;
 use holdfast_base::ids::{ChunkId, Cookie, Generation, Pointer, Slot, StoreId};
 use holdfast_base::limits::CHUNK_BYTES;
 use holdfast_base::{Error, Result};
-use holdfast_env::File;
 use holdfast_env::buf::AlignedBuf;
 use holdfast_env::disk::{Access, read_file, renew_len};
 use holdfast_env::planted;
+use holdfast_env::{File, HoldRwLock};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -211,7 +211,7 @@ impl Import {
         sealed.renamed(path);
         self.store.indexes.keep(&sealed);
         let info = sealed.info();
-        let mut chunks = self.store.chunks.write().expect("no holder of this lock panics");
+        let mut chunks = self.store.chunks.held_alone();
         match chunks.get_mut(&self.chunk) {
             Some(held) => held.others.push(sealed),
             None => {

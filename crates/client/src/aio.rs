@@ -20,7 +20,7 @@ use holdfast_base::limits::{INLINE_GET_BYTES_MAX, LIST_PAGE_MAX, PACKED_BYTES_MA
 use holdfast_base::node::NodeKind;
 use holdfast_base::{Error, Kind, Result};
 use holdfast_env::net::Endpoint;
-use holdfast_env::runtime;
+use holdfast_env::{HoldMutex, runtime};
 use holdfast_wire::{self as wire, Call, file as msg};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -156,7 +156,7 @@ impl AsyncClient {
     }
 
     fn session(&self) -> MutexGuard<'_, Session> {
-        self.session.lock().expect("no holder of this lock panics")
+        self.session.held()
     }
 
     /// Sends a request that changes nothing.

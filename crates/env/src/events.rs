@@ -6,6 +6,7 @@
 //! What carries them is `tracing`, so that a program that links a client or a node gets them in its
 //! own subscriber. Cores tell nothing: they return what happened.
 
+use crate::locks::HoldMutex;
 use holdfast_base::text::{shown, utc};
 use holdfast_base::{Error, Result};
 use serde_json::{Map, Value};
@@ -243,7 +244,7 @@ pub fn told_by<T>(work: impl FnOnce() -> T) -> (T, Vec<Told>) {
     let kept = Arc::new(Mutex::new(Vec::new()));
     let teller = Teller { least: Level::TRACE, to: To::Kept(kept.clone()) };
     let done = tracing::subscriber::with_default(teller, work);
-    let told = std::mem::take(&mut *kept.lock().expect("no holder of this lock panics"));
+    let told = std::mem::take(&mut *kept.held());
     (done, told)
 }
 
@@ -289,7 +290,7 @@ impl Subscriber for Teller {
             message: seen.message,
         };
         match &self.to {
-            To::Kept(kept) => kept.lock().expect("no holder of this lock panics").push(told),
+            To::Kept(kept) => kept.held().push(told),
             To::Stderr(form) => write(*form, told),
         }
     }

@@ -18,6 +18,7 @@ mod tests;
 pub use header::{FRAME_BYTES, GENERATIONS_OFFSET, MAGIC, VERSION};
 pub use mapped::MappedRegion;
 
+use crate::locks::HoldMutex;
 use header::Header;
 use holdfast_base::ids::StoreId;
 use holdfast_base::{Error, Result};
@@ -125,7 +126,7 @@ impl Region {
     }
 
     fn taken(&self) -> std::sync::MutexGuard<'_, Vec<bool>> {
-        self.taken.lock().expect("no holder of this lock panics")
+        self.taken.held()
     }
 }
 
@@ -171,7 +172,7 @@ impl Drop for Run {
 
 impl Run {
     fn state(&self) -> std::sync::MutexGuard<'_, RunState> {
-        self.state.lock().expect("no holder of this lock panics")
+        self.state.held()
     }
 
     fn start(&self) -> u64 {

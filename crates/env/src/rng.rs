@@ -1,5 +1,6 @@
 //! Randomness: cookies, store ids, session ids. Never for placement inside a fold.
 
+use crate::locks::HoldMutex;
 use holdfast_base::random::Random;
 use std::sync::Mutex;
 
@@ -34,7 +35,7 @@ impl SeededRng {
 
 impl Rng for SeededRng {
     fn next_u64(&self) -> u64 {
-        self.state.lock().expect("no holder of this lock panics").next()
+        self.state.held().next()
     }
 }
 

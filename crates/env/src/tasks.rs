@@ -1,6 +1,7 @@
 //! Threads of the server, and the flag that ends them. Nothing here decides; every long-lived
 //! thread of every crate is spawned here, so that each has a name and none dies unnoticed.
 
+use crate::locks::HoldMutex;
 use crate::{event, trial};
 use holdfast_base::{Error, Result};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -92,7 +93,7 @@ impl Stop {
 
     /// Asks everybody to stop; it cannot be taken back.
     pub fn request(&self) {
-        let _guard = self.shared.lock.lock().expect("no holder of this lock panics");
+        let _guard = self.shared.lock.held();
         self.shared.set.store(true, Ordering::Release);
         self.shared.changed.notify_all();
     }
@@ -103,7 +104,7 @@ impl Stop {
 
     /// Blocks until the stop is requested.
     pub fn wait(&self) {
-        let guard = self.shared.lock.lock().expect("no holder of this lock panics");
+        let guard = self.shared.lock.held();
         let _guard = self
             .shared
             .changed
@@ -113,7 +114,7 @@ impl Stop {
 
     /// Sleeps for `time` or until the stop is requested; says whether it was.
     pub fn sleep_until_stop(&self, time: Duration) -> bool {
-        let guard = self.shared.lock.lock().expect("no holder of this lock panics");
+        let guard = self.shared.lock.held();
         let _guard = self
             .shared
             .changed

@@ -6,6 +6,7 @@
 //! A trial belongs to the thread that entered it and to all threads that are spawned from there by
 //! [`crate::tasks::spawn`], so that tests beside it, in the same process, see nothing of it.
 
+use crate::locks::HoldMutex;
 use crate::rng::{Rng, SeededRng};
 use holdfast_base::checksum::crc32c;
 use std::cell::RefCell;
@@ -142,7 +143,7 @@ impl Trial {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("no holder of this lock panics")
+        self.state.held()
     }
 }
 

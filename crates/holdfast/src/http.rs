@@ -11,7 +11,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use holdfast_base::Result;
 use holdfast_env::runtime::{self, Runtime};
-use holdfast_env::{Budget, Secret, planted};
+use holdfast_env::{Budget, HoldMutex, Secret, planted};
 use holdfast_node::Condition;
 use holdfast_s3::door::{self, Terms};
 use holdfast_server::Native;
@@ -170,7 +170,7 @@ fn render(status: &Status, held: &Budget, roles: &Mutex<Vec<Metrics>>) -> String
         }
         registry.register(name, help, family);
     }
-    let roles = roles.lock().expect("no holder of this lock panics");
+    let roles = roles.held();
     roles.iter().for_each(|metrics| metrics(&mut registry));
     let mut text = String::new();
     match encode(&mut text, &registry) {

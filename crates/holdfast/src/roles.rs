@@ -9,7 +9,7 @@ mod native;
 use crate::config::Config;
 use crate::{http, s3};
 use holdfast_base::{Error, Result};
-use holdfast_env::{Budget, Secret, local};
+use holdfast_env::{Budget, HoldMutex, Secret, local};
 use holdfast_node::{Node, Watch};
 use holdfast_server::Native;
 use prometheus_client::registry::Registry;
@@ -94,7 +94,7 @@ impl Running {
             context.node.watch(watch);
         }
         if let Some(metrics) = role.metrics() {
-            context.metrics.lock().expect("no holder of this lock panics").push(metrics);
+            context.metrics.held().push(metrics);
         }
         self.0.push(role);
     }

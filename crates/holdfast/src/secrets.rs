@@ -5,7 +5,7 @@ use crate::cli::Cli;
 use crate::config::SOCKET;
 use holdfast_base::{Error, Result};
 use holdfast_client::{Options, Secret, Secrets};
-use holdfast_env::{RealRng, local};
+use holdfast_env::{HoldMutex, RealRng, local};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard};
 
@@ -20,7 +20,7 @@ const USUAL: [&str; 2] = ["data", "dev"];
 static OWN: Mutex<Vec<Secret>> = Mutex::new(Vec::new());
 
 fn own() -> MutexGuard<'static, Vec<Secret>> {
-    OWN.lock().expect("no holder of this lock panics")
+    OWN.held()
 }
 
 /// Options of a client that proves what this command was given, found or learned.

@@ -13,6 +13,7 @@ use crate::cli::SimRecovery;
 use crate::output::Output;
 use figures::{Figure, Job};
 use holdfast_base::{Error, Result};
+use holdfast_env::HoldMutex;
 use holdfast_recovery::model::Params;
 use holdfast_recovery::sim::{Ideal, Outcome, Setup, ideal, simulate};
 use holdfast_recovery::trace::{Trace, parse_csv};
@@ -139,7 +140,7 @@ fn run(
                         break;
                     }
                     let result = one(failure);
-                    done.lock().expect("no holder of this lock panics").push((failure, result));
+                    done.held().push((failure, result));
                 }
             });
         }

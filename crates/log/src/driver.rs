@@ -11,9 +11,9 @@ use crate::topic::{check_topic, directory_name, hash, topic_of_directory};
 use crate::{Done, Info, Log, Mode, Scope};
 use holdfast_base::ids::Index;
 use holdfast_base::{Error, Result};
-use holdfast_env::Disk;
 use holdfast_env::disk::create_dir_durable;
 use holdfast_env::tasks::{self, Task};
+use holdfast_env::{Disk, HoldRwLock};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, RwLock, mpsc};
@@ -187,7 +187,7 @@ impl EmbeddedLog {
     }
 
     fn topic(&self, name: &str) -> Result<Arc<Running>> {
-        let topics = self.topics.read().expect("no holder of the topics' lock panics");
+        let topics = self.topics.held_shared();
         match topics.get(name) {
             Some(running) => running.clone(),
             None => {
@@ -198,7 +198,7 @@ impl EmbeddedLog {
 
     /// Makes a topic whose first entry has another index than 1.
     pub(crate) fn create_from(&self, topic: &str, first: Index) -> Result<()> {
-        let mut topics = self.topics.write().expect("no holder of the topics' lock panics");
+        let mut topics = self.topics.held_alone();
         assert!(!topics.contains_key(topic), "topic `{topic}` is there already");
         topics.insert(topic.to_owned(), Ok(Arc::new(self.new_topic(topic, first.0)?)));
         Ok(())
@@ -207,7 +207,7 @@ impl EmbeddedLog {
     /// With [`Drive::Pump`]: performs what is pending, one step a topic; false if nothing was.
     pub fn pump(&self) -> bool {
         let running: Vec<_> = {
-            let topics = self.topics.read().expect("no holder of the topics' lock panics");
+            let topics = self.topics.held_shared();
             topics.values().flatten().cloned().collect()
         };
         running.iter().fold(false, |any, r| r.topic.pump() | any)
@@ -227,7 +227,7 @@ impl EmbeddedLog {
 impl Log for EmbeddedLog {
     fn create(&self, topic: &str) -> Result<()> {
         check_topic(topic)?;
-        let mut topics = self.topics.write().expect("no holder of the topics' lock panics");
+        let mut topics = self.topics.held_alone();
         match topics.get(topic) {
             Some(Ok(_)) => Ok(()),
             Some(Err(e)) => Err(e.clone()),
@@ -309,7 +309,7 @@ impl Log for EmbeddedLog {
     }
 
     fn topics(&self) -> Vec<String> {
-        let topics = self.topics.read().expect("no holder of the topics' lock panics");
+        let topics = self.topics.held_shared();
         topics.keys().cloned().collect()
     }
 }

@@ -13,10 +13,10 @@ use crate::{Done, Log, Mode, Scope};
 use envelope::{EntryKind, Envelope};
 use holdfast_base::ids::{Index, Sequence, SessionId};
 use holdfast_base::{Error, Result};
-use holdfast_env::Disk;
 use holdfast_env::planted;
 use holdfast_env::tasks::{self, Task};
 use holdfast_env::trial::Knob;
+use holdfast_env::{Disk, HoldMutex, HoldRwLock};
 use machine::Machine;
 use member::{Proposer, Ready, Waiting};
 pub use snapshot::Part as SnapshotPart;
@@ -223,11 +223,11 @@ impl<V: View> Fold<V> {
         let claimed = Arc::new(Mutex::new(None));
         let slot = claimed.clone();
         let done = Box::new(move |result: Result<(Index, Vec<u8>)>| {
-            *slot.lock().expect("no holder panics") = Some(result);
+            *slot.held() = Some(result);
         });
         fold.append(EntryKind::Claim, fold.epoch(), Request::internal(Mode::Synced), done);
         fold.shared.log.sync(topic)?;
-        let claim = claimed.lock().expect("no holder panics").take();
+        let claim = claimed.held().take();
         let (index, _) = claim.unwrap_or_else(|| {
             Err(Error::bug(format!("claim topic `{topic}`: the log lost the claim's result")))
         })?;
@@ -435,19 +435,19 @@ impl Request {
 
 impl<V: View> Shared<V> {
     fn read(&self) -> RwLockReadGuard<'_, Machine<V>> {
-        self.machine.read().expect("no view panics while it applies")
+        self.machine.held_shared()
     }
 
     fn write(&self) -> RwLockWriteGuard<'_, Machine<V>> {
-        self.machine.write().expect("no view panics while it applies")
+        self.machine.held_alone()
     }
 
     fn background(&self) -> MutexGuard<'_, Background> {
-        self.background.lock().expect("no holder panics")
+        self.background.held()
     }
 
     fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().expect("no holder panics")
+        self.waiting.held()
     }
 
     /// Refuses early what `apply` would refuse anyway.
@@ -559,7 +559,7 @@ impl<V: View> Shared<V> {
     }
 
     fn snapshot(&self) -> Result<Index> {
-        let _one = self.snapshotting.lock().expect("no holder panics");
+        let _one = self.snapshotting.held();
         let mut payload = Vec::new();
         let header = {
             let machine = self.read();

@@ -13,6 +13,7 @@ use holdfast_base::checksum::crc32c;
 use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::ids::Index;
 use holdfast_base::{Error, Kind, Result};
+use holdfast_env::HoldMutex;
 use holdfast_env::net::{PeerReply, PeerRequest, Peers};
 use holdfast_wire::peer::Sender;
 use holdfast_wire::{log as msg, peer_log as wire};
@@ -219,7 +220,7 @@ impl RemoteLog {
 
 impl Inner {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("no holder of this lock panics")
+        self.state.held()
     }
 
     /// Sends the next request of a topic, unless one is under way or nobody wants it.

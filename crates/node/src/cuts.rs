@@ -2,6 +2,7 @@
 //! each other (`holdfast dev cut`). Nothing else ever fills the list.
 
 use holdfast_base::Error;
+use holdfast_env::HoldMutex;
 use holdfast_env::net::{PeerDone, PeerRequest, Peers};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -15,7 +16,7 @@ pub struct Cuts {
 
 impl Cuts {
     pub fn set(&self, address: &str, cut: bool) {
-        let mut addresses = self.addresses.lock().expect("no holder of this lock panics");
+        let mut addresses = self.addresses.held();
         if cut {
             addresses.insert(address.to_owned());
         } else {
@@ -24,7 +25,7 @@ impl Cuts {
     }
 
     pub fn holds(&self, address: &str) -> bool {
-        self.addresses.lock().expect("no holder of this lock panics").contains(address)
+        self.addresses.held().contains(address)
     }
 }
 

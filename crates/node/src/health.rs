@@ -5,6 +5,7 @@
 use super::Node;
 use holdfast_base::Error;
 use holdfast_base::node::StorageClass;
+use holdfast_env::HoldMutex;
 
 /// One thing that is wrong now. It goes by itself, or by what the sentence says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,7 +28,7 @@ pub type Watch = Box<dyn Fn() -> Vec<Condition> + Send + Sync>;
 impl Node {
     /// Its conditions are the node's, too, from now on.
     pub fn watch(&self, watch: Watch) {
-        self.watches.lock().expect("no holder of this lock panics").push(watch);
+        self.watches.held().push(watch);
     }
 
     pub fn conditions(&self) -> Vec<Condition> {
@@ -49,7 +50,7 @@ impl Node {
         {
             all.push(Condition::new("space", e.message));
         }
-        let watches = self.watches.lock().expect("no holder of this lock panics");
+        let watches = self.watches.held();
         all.extend(watches.iter().flat_map(|watch| watch()));
         all
     }

@@ -14,8 +14,8 @@ use holdfast_base::{Kind, Result};
 use holdfast_chunk::{ChunkInfo, QUARANTINE_S, Scrubber, Store};
 use holdfast_cluster::{Chunk, ChunkState};
 use holdfast_cluster::{Command, Namespace, Outcome};
-use holdfast_env::planted;
 use holdfast_env::trial::Knob;
+use holdfast_env::{HoldMutex, planted};
 use holdfast_log::Mode;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -392,7 +392,7 @@ impl Keeper {
     }
 
     fn watch_growth(&mut self, now_ns: u64) -> Result<()> {
-        let mut growth = self.node.growth.lock().expect("no holder of this lock panics");
+        let mut growth = self.node.growth.held();
         for own in self.node.stores.iter() {
             let used_bytes = own.store.usage().used_bytes;
             growth.entry(own.id).or_default().record(now_ns / 1_000_000, used_bytes);

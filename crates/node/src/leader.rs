@@ -9,6 +9,7 @@ use holdfast_base::ids::{ChunkId, Durability, Generation, StoreId, Tier};
 use holdfast_chunk::Done;
 use holdfast_cluster::repair::{self, Balance, Landed, Nodes, Orders, Repair, Round, Site};
 use holdfast_cluster::{ChunkState, Command, NodeState, Outcome};
+use holdfast_env::HoldMutex;
 use holdfast_env::net::{PeerReply, PeerRequest};
 use holdfast_env::trial::Knob;
 use holdfast_wire::admin::Recovery;
@@ -49,7 +50,7 @@ impl Leader {
     }
 
     fn work(&self) -> MutexGuard<'_, Work> {
-        self.work.lock().expect("no holder of this lock panics")
+        self.work.held()
     }
 
     /// One round, 25 times a second: every node looks at its link; what else there is, only the
@@ -107,7 +108,7 @@ impl Leader {
         node.seal_silent(
             chunk,
             Box::new(move |result| {
-                let mut work = work.lock().expect("no holder of this lock panics");
+                let mut work = work.held();
                 work.sealing.remove(&chunk);
                 if result.is_err() {
                     work.resting.insert(chunk, clock.monotonic_ns() + REST_MS * 1_000_000);

@@ -52,7 +52,7 @@ use holdfast_cluster::liveness::HeardBeat;
 use holdfast_cluster::topics::{CLUSTER_TOPIC, NAMESPACE_TOPIC};
 use holdfast_cluster::{Chunks, ClusterCommand, ClusterView, Command, Namespace, Outcome};
 use holdfast_env::net::{Meter, Peers};
-use holdfast_env::{Clock, Disk, Rng, event};
+use holdfast_env::{Clock, Disk, HoldMutex, Rng, event};
 use holdfast_log::{EmbeddedLog, Fold, Log, Mode, Request};
 use holdfast_wire::Call;
 use holdfast_wire::admin::STOPPED_VIEW;
@@ -211,7 +211,7 @@ fn hint_of(path: &str) -> &[u8] {
 
 impl Node {
     pub fn find(&self, finding: String) {
-        let mut findings = self.findings.lock().expect("no holder of this lock panics");
+        let mut findings = self.findings.held();
         if findings.len() < FINDINGS_MAX && !findings.contains(&finding) {
             event!(Finding, finding, node = self.id.0);
             findings.push(finding);
@@ -226,14 +226,14 @@ impl Node {
             (NAMESPACE_TOPIC, self.namespace.status().stopped),
         ];
         let own = own.into_iter().filter_map(|(topic, why)| Some((topic, why?.message)));
-        let faces = self.faces_stopped.lock().expect("no holder of this lock panics");
+        let faces = self.faces_stopped.held();
         let faces = faces.iter().map(|(topic, why)| (*topic, why.clone()));
         own.chain(faces).map(|(topic, why)| format!("{STOPPED_VIEW} `{topic}`: {why}")).collect()
     }
 
     /// A face says that its view of a topic has stopped.
     pub fn view_stopped(&self, topic: &'static str, why: &Error) {
-        let mut faces = self.faces_stopped.lock().expect("no holder of this lock panics");
+        let mut faces = self.faces_stopped.held();
         faces.entry(topic).or_insert_with(|| why.message.clone());
     }
 
@@ -250,7 +250,7 @@ impl Node {
 
     pub fn findings(&self) -> Vec<String> {
         let mut all = self.stopped_views();
-        all.extend(self.findings.lock().expect("no holder of this lock panics").iter().cloned());
+        all.extend(self.findings.held().iter().cloned());
         // Snapshots that are damaged, or could not be taken.
         all.extend(self.cluster.status().reports);
         all.extend(self.namespace.status().reports);
@@ -334,7 +334,7 @@ impl Node {
     /// Takes note of another node's beat, for the leader that this node is or will be.
     pub fn hear(&self, beat: &peer::Beat) {
         let peer::Beat { sender, free } = beat;
-        let mut heard = self.heard.lock().expect("no holder of this lock panics");
+        let mut heard = self.heard.held();
         if heard.len() < HEARD_MAX {
             let (node, incarnation) = (sender.node, sender.incarnation);
             let free = free.iter().map(|f| FreeSpace { store: f.store, free_mib: f.free_mib });
@@ -343,7 +343,7 @@ impl Node {
     }
 
     fn operator(&self) -> std::sync::MutexGuard<'_, Operator> {
-        self.operator.lock().expect("no holder of this lock panics")
+        self.operator.held()
     }
 
     /// A person says that these nodes do not come back; for the leader.
@@ -434,7 +434,7 @@ impl Node {
     /// Adds up a scrubber's step; what is damaged becomes a finding.
     fn count_scrubbed(&self, store: StoreId, step: &ScrubStep) {
         {
-            let mut scrubbed = self.scrubbed.lock().expect("no holder of this lock panics");
+            let mut scrubbed = self.scrubbed.held();
             let sum = scrubbed.entry(store).or_default();
             sum.bytes += step.bytes;
             sum.bad += step.newly_damaged;
@@ -450,12 +450,12 @@ impl Node {
     /// nothing can be said.
     pub fn fills_in_s(&self, store: StoreId) -> Option<u64> {
         let free_bytes = self.stores.get(store)?.store.usage().free_bytes;
-        let growth = self.growth.lock().expect("no holder of this lock panics");
+        let growth = self.growth.held();
         Some(growth.get(&store)?.fills_in_ms(free_bytes)? / 1000)
     }
 
     pub fn scrubbed(&self, store: StoreId) -> Scrubbed {
-        let scrubbed = self.scrubbed.lock().expect("no holder of this lock panics");
+        let scrubbed = self.scrubbed.held();
         scrubbed.get(&store).copied().unwrap_or_default()
     }
 }

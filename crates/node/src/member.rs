@@ -11,7 +11,7 @@ use holdfast_cluster::cluster::FreeSpace;
 use holdfast_cluster::liveness::{HeardBeat, Liveness, LivenessOptions};
 use holdfast_cluster::{ClusterCommand, NodeState};
 use holdfast_env::net::PeerRequest;
-use holdfast_env::planted;
+use holdfast_env::{HoldMutex, planted};
 use holdfast_log::TRIMMED;
 use holdfast_wire::peer;
 use std::collections::BTreeMap;
@@ -106,7 +106,7 @@ impl Member {
     }
 
     fn shared(&self) -> MutexGuard<'_, Shared> {
-        self.shared.lock().expect("no holder of this lock panics")
+        self.shared.held()
     }
 
     /// One round, several times a beat. An error means that this process may not be this node any
@@ -171,7 +171,7 @@ impl Member {
         };
         let (shared, clock) = (self.shared.clone(), self.node.machine.clock.clone());
         let landed = move |result: Result<()>| {
-            let mut shared = shared.lock().expect("no holder of this lock panics");
+            let mut shared = shared.held();
             shared.in_flight = false;
             if result.is_ok() {
                 (shared.read_back, shared.read_back_ns) = (number, clock.monotonic_ns());
@@ -252,7 +252,7 @@ impl Member {
     fn claim(&self) {
         let (node, shared) = (self.node.clone(), self.shared.clone());
         let end = move |claims: Result<(Index, Index)>| {
-            shared.lock().expect("no holder of this lock panics").claims = Some(claims);
+            shared.held().claims = Some(claims);
         };
         self.node.cluster.claim(Box::new(move |cluster| match cluster {
             Err(e) => end(Err(e)),
@@ -264,8 +264,7 @@ impl Member {
 
     /// Beats that were sent here. What they say of free space is told to all, now and then.
     fn hear_others(&mut self, now_ns: u64) -> Vec<HeardBeat> {
-        let heard =
-            std::mem::take(&mut *self.node.heard.lock().expect("no holder of this lock panics"));
+        let heard = std::mem::take(&mut *self.node.heard.held());
         if now_ns >= self.next_usage_ns {
             self.next_usage_ns = now_ns + USAGE_MS * 1_000_000;
             let latest: BTreeMap<NodeId, _> =
@@ -314,7 +313,7 @@ impl Member {
             let node = self.node.clone();
             let said = format!("{command:?}");
             let done = Box::new(move |result: Result<()>| {
-                shared.lock().expect("no holder of this lock panics").commands -= 1;
+                shared.held().commands -= 1;
                 if let Err(e) = result
                     && !matches!(e.kind, Kind::Retry | Kind::Fenced)
                 {

@@ -14,6 +14,7 @@ use holdfast_base::units::KIB;
 use holdfast_base::{Error, Kind, Result};
 use holdfast_chunk::{Body, Done, Needle, NewNeedle};
 use holdfast_cluster::ChunkKind;
+use holdfast_env::HoldMutex;
 use holdfast_env::net::SharedBody;
 use holdfast_wire::Call;
 use std::collections::{BTreeMap, VecDeque};
@@ -54,7 +55,7 @@ impl Gathered {
     }
 
     pub fn add(gathered: &Mutex<Gathered>, at: usize, pointer: Result<Pointer>) {
-        let mut this = gathered.lock().expect("no holder of this lock panics");
+        let mut this = gathered.held();
         this.left -= 1;
         let answer = match pointer {
             Err(e) => Err(e),
@@ -154,7 +155,7 @@ impl PackedWriters {
         let (owner, class) = (waiting.owner, waiting.class);
         let needed = waiting.needed_bytes();
         let mut refusal = None;
-        let mut lanes = self.lanes.lock().expect("no holder of this lock panics");
+        let mut lanes = self.lanes.held();
         for tier in class.tiers() {
             let key = (owner, tier, class.durability());
             let lane = lanes.entry(key).or_default();
@@ -211,7 +212,7 @@ impl PackedWriters {
     /// No chunk could be had: who waits is told.
     fn refuse(&self, owner: FileId, spot: &Spot, e: Error) {
         let waiting = {
-            let mut lanes = self.lanes.lock().expect("no holder of this lock panics");
+            let mut lanes = self.lanes.held();
             let lane = lanes.entry((owner, spot.tier, spot.durability)).or_default();
             lane.state = LaneState::Closed;
             std::mem::take(&mut lane.waiting)
@@ -222,7 +223,7 @@ impl PackedWriters {
     /// The lane's chunk is there: serves who waits, as far as it takes them.
     fn opened(&self, node: &Arc<Node>, open: OpenChunk) {
         let mut later = Vec::new();
-        let mut lanes = self.lanes.lock().expect("no holder of this lock panics");
+        let mut lanes = self.lanes.held();
         let lane = lanes.entry((open.owner, open.spot.tier, open.spot.durability)).or_default();
         let mut later_bytes = 0;
         while let Some(next) = lane.waiting.front() {
@@ -266,7 +267,7 @@ impl PackedWriters {
         let cause = set.cause().unwrap_or_else(|| Error::retry("a replica refused it"));
         node.seal_packed_set(set);
         let waiting = {
-            let mut lanes = self.lanes.lock().expect("no holder of this lock panics");
+            let mut lanes = self.lanes.held();
             let lane = lanes.entry((owner, spot.tier, spot.durability)).or_default();
             lane.state = LaneState::Closed;
             std::mem::take(&mut lane.waiting)
@@ -287,7 +288,7 @@ impl PackedWriters {
 
     /// Chunks that this node is writing now.
     pub fn open_chunks(&self) -> Vec<ChunkId> {
-        let lanes = self.lanes.lock().expect("no holder of this lock panics");
+        let lanes = self.lanes.held();
         lanes
             .values()
             .filter_map(|lane| match &lane.state {
@@ -306,7 +307,7 @@ impl PackedWriters {
     pub fn retire(&self, node: &Arc<Node>, chunks: &[ChunkId]) {
         let mut states = Vec::new();
         {
-            let mut lanes = self.lanes.lock().expect("no holder of this lock panics");
+            let mut lanes = self.lanes.held();
             for lane in lanes.values_mut() {
                 if let LaneState::Open(open) = &lane.state
                     && chunks.contains(&open.chunk)
@@ -338,13 +339,13 @@ impl OpenChunk {
 
     /// Counts appends that are about to be made.
     fn begin(&self, appends: usize) {
-        self.in_flight.lock().expect("no holder of this lock panics").appends += appends as u64;
+        self.in_flight.held().appends += appends as u64;
     }
 
     /// One append was answered; the last one of a retired chunk seals it.
     fn ended(&self, node: &Arc<Node>) {
         let last = {
-            let mut in_flight = self.in_flight.lock().expect("no holder of this lock panics");
+            let mut in_flight = self.in_flight.held();
             in_flight.appends -= 1;
             in_flight.retired && in_flight.appends == 0
         };
@@ -407,7 +408,7 @@ impl OpenChunk {
 fn retire(node: &Arc<Node>, state: LaneState) {
     let LaneState::Open(open) = state else { return };
     let idle = {
-        let mut in_flight = open.in_flight.lock().expect("no holder of this lock panics");
+        let mut in_flight = open.in_flight.held();
         in_flight.retired = true;
         in_flight.appends == 0
     };

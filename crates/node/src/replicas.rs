@@ -28,8 +28,8 @@ use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::ids::{ChunkId, Generation, Index, NodeId, StoreId};
 use holdfast_base::{Error, Kind, Result};
 use holdfast_chunk::{Done, Store};
-use holdfast_env::Clock;
 use holdfast_env::net::{PeerReply, PeerRequest, Peers, SharedBody};
+use holdfast_env::{Clock, HoldMutex};
 use holdfast_wire::peer::Sender;
 use latency::Latencies;
 use std::collections::{BTreeMap, HashMap};
@@ -198,7 +198,7 @@ impl Replicator {
     /// The 90th percentile of answers to readers here lately, in microseconds (0 where too little
     /// is known), and how many came since this was last asked.
     fn answers_seen(&self) -> (u32, u32) {
-        let mut answers = self.answers.lock().expect("no holder of this lock panics");
+        let mut answers = self.answers.held();
         let count = std::mem::take(&mut answers.1);
         (answers.0.p90_us(), count)
     }
@@ -206,30 +206,30 @@ impl Replicator {
     /// A store failed a writer: it gets no new chunks from here for a while.
     pub fn suspect(&self, store: StoreId) {
         let until = self.now_ns() + SUSPECT_MS * 1_000_000;
-        self.suspects.lock().expect("no holder of this lock panics").insert(store, until);
+        self.suspects.held().insert(store, until);
     }
 
     /// Placement leaves such stores out while there are others.
     pub fn is_suspect(&self, store: StoreId) -> bool {
         let now = self.now_ns();
-        let mut suspects = self.suspects.lock().expect("no holder of this lock panics");
+        let mut suspects = self.suspects.held();
         suspects.retain(|_, until| *until > now);
         suspects.contains_key(&store)
     }
 
     /// The set through which this node writes a raw chunk.
     pub fn open_set(&self, chunk: ChunkId) -> Option<Arc<ReplicaSet>> {
-        self.open.lock().expect("no holder of this lock panics").get(&chunk).cloned()
+        self.open.held().get(&chunk).cloned()
     }
 
     /// Keeps a raw chunk's set for its appends, until [`Replicator::forget_set`].
     pub fn keep_set(&self, set: Arc<ReplicaSet>) {
-        self.open.lock().expect("no holder of this lock panics").insert(set.chunk(), set);
+        self.open.held().insert(set.chunk(), set);
     }
 
     /// Ends a chunk's set, if it is written through this node.
     pub fn forget_set(&self, chunk: ChunkId) -> Option<Arc<ReplicaSet>> {
-        let set = self.open.lock().expect("no holder of this lock panics").remove(&chunk);
+        let set = self.open.held().remove(&chunk);
         if let Some(set) = &set {
             set.end();
         }
@@ -238,11 +238,11 @@ impl Replicator {
 
     /// Chunks that this node writes through sets it keeps.
     pub fn open_chunks(&self) -> Vec<ChunkId> {
-        self.open.lock().expect("no holder of this lock panics").keys().copied().collect()
+        self.open.held().keys().copied().collect()
     }
 
     pub(crate) fn report_bad(&self, store: StoreId, chunk: ChunkId, what: &str) {
-        let mut bad = self.bad_blocks.lock().expect("no holder of this lock panics");
+        let mut bad = self.bad_blocks.held();
         let report = BadBlock { store, chunk, what: what.to_owned() };
         if bad.len() < BAD_BLOCKS_MAX && !bad.contains(&report) {
             bad.push(report);
@@ -251,7 +251,7 @@ impl Replicator {
 
     /// Bad blocks found since this was last asked: the leader has them repaired.
     pub fn take_bad_blocks(&self) -> Vec<BadBlock> {
-        std::mem::take(&mut self.bad_blocks.lock().expect("no holder of this lock panics"))
+        std::mem::take(&mut self.bad_blocks.held())
     }
 }
 

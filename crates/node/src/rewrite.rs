@@ -9,8 +9,8 @@ use holdfast_base::{Error, Result};
 use holdfast_cluster::command::ChunkKind;
 use holdfast_cluster::compaction::{self, Rewriting, Verdict};
 use holdfast_cluster::{Chunk, ChunkState};
-use holdfast_env::sometimes;
 use holdfast_env::trial::Knob;
+use holdfast_env::{HoldMutex, sometimes};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -85,7 +85,7 @@ impl Node {
     /// What was to be kept when this generation was tried first: the entry of an attempt whose
     /// answer was lost may yet arrive, and then all must have computed what it says.
     fn planned(&self, known: &Chunk, live: &BTreeSet<Slot>) -> Result<BTreeSet<Slot>> {
-        let mut plans = self.rewriting.lock().expect("no holder of this lock panics");
+        let mut plans = self.rewriting.held();
         if let Some((generation, planned)) = plans.get(&known.id)
             && *generation == known.generation
         {
@@ -152,7 +152,7 @@ impl Node {
                 )));
             }
         }
-        self.rewriting.lock().expect("no holder of this lock panics").remove(&chunk);
+        self.rewriting.held().remove(&chunk);
         for own in self.stores.iter().filter(|own| rewriting.stores().contains(&own.id)) {
             own.store.switch(chunk, next)?;
         }

@@ -4,7 +4,7 @@
 
 use holdfast_base::Result;
 use holdfast_base::ids::StoreId;
-use holdfast_env::tasks;
+use holdfast_env::{HoldMutex, tasks};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex};
 
@@ -90,7 +90,7 @@ impl Workers {
 
     fn push(&self, line: Option<StoreId>, job: Job) {
         if !self.threads.is_empty() {
-            let mut queue = self.shared.queue.lock().expect("jobs run without the lock");
+            let mut queue = self.shared.queue.held();
             if queue.has_room() {
                 if queue.push(line, job) {
                     self.shared.changed.notify_one();
@@ -104,12 +104,12 @@ impl Workers {
 
 impl Shared {
     fn run(&self) {
-        let mut queue = self.queue.lock().expect("jobs run without the lock");
+        let mut queue = self.queue.held();
         loop {
             if let Some((line, job)) = queue.ready.pop_front() {
                 drop(queue);
                 job();
-                queue = self.queue.lock().expect("jobs run without the lock");
+                queue = self.queue.held();
                 if let Some(line) = line {
                     queue.done(line);
                 }
@@ -125,7 +125,7 @@ impl Shared {
 impl Drop for Workers {
     /// Finishes what is queued. A job may have held the pool last: its thread ends by itself.
     fn drop(&mut self) {
-        self.shared.queue.lock().expect("jobs run without the lock").ends = true;
+        self.shared.queue.held().ends = true;
         self.shared.changed.notify_all();
         for thread in self.threads.drain(..).filter(|thread| !thread.is_current()) {
             thread.join();

@@ -5,7 +5,7 @@ use crate::errors::OrS3;
 use crate::hash::{hex, md5_of};
 use holdfast_base::Result;
 use holdfast_blob::{Alternate, Bucket, Head, NewAlternate, Object, PHOTO_BYTES_MAX, PhotoSizes};
-use holdfast_env::{runtime, tasks};
+use holdfast_env::{HoldMutex, runtime, tasks};
 use hyper::Uri;
 use s3s::{S3Result, s3_error};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -67,7 +67,7 @@ impl Scalers {
 }
 
 fn next(waiting: &Mutex<Receiver<Job>>) -> Option<Job> {
-    waiting.lock().expect("no holder of this lock panics").recv().ok()
+    waiting.held().recv().ok()
 }
 
 /// The sizes that a bucket keeps its photos in.

@@ -7,6 +7,7 @@ use holdfast_base::ids::Index;
 use holdfast_base::limits::FRAME_META_BYTES_MAX;
 use holdfast_base::{Error, Result};
 use holdfast_cluster::topics::{Use, check_client, folded_by};
+use holdfast_env::HoldMutex;
 use holdfast_env::net::{Parts, PeerReply, PeerRequest, Reply, Response, Who};
 use holdfast_env::planted;
 use holdfast_log::{Log, Mode, Scope};
@@ -225,7 +226,7 @@ struct Tails {
 impl Tails {
     fn wait(&self, log: &Arc<dyn Log>, now_ns: u64, waits: Waiting) {
         let place = (waits.0.topic.clone(), waits.0.from);
-        let mut waiting = self.waiting.lock().expect("no holder of this lock panics");
+        let mut waiting = self.waiting.held();
         if let Some(others) = waiting.get_mut(&place) {
             // Whoever's deadline passed was told so, and has asked again or left.
             others.retain(|(_, reply)| reply.deadline_ns().is_none_or(|end| end > now_ns));
@@ -236,8 +237,7 @@ impl Tails {
         drop(waiting);
         let (tails, asked) = (self.clone(), place.clone());
         let wake = Box::new(move |woken: Result<()>| {
-            let waiting =
-                tails.waiting.lock().expect("no holder of this lock panics").remove(&asked);
+            let waiting = tails.waiting.held().remove(&asked);
             for (read, reply) in waiting.unwrap_or_default() {
                 match &woken {
                     Ok(()) => read_now(read, reply),

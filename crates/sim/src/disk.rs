@@ -19,6 +19,7 @@ use content::{Content, sectors_of};
 use cut::Cut;
 use holdfast_base::checksum::crc32c;
 use holdfast_base::limits::SECTOR_BYTES;
+use holdfast_env::HoldMutex;
 use holdfast_env::disk::{Access, Disk, Entry, File, Space, Stamp};
 use names::{Names, Node};
 use std::collections::{BTreeMap, BTreeSet};
@@ -144,7 +145,7 @@ impl SimDisk {
     }
 
     fn world(&self) -> MutexGuard<'_, World> {
-        self.world.lock().expect("no holder of this lock panics")
+        self.world.held()
     }
 
     /// Cuts the power: this disk and all its handles fail from now on, and the disk that comes

@@ -2,6 +2,7 @@
 //! `-- --schedules N [--seed FIRST]`: many on all cores; the first failing seed and how to repeat it.
 #![forbid(unsafe_code)]
 
+use holdfast_env::HoldMutex;
 use holdfast_env::trial::Drawn;
 use holdfast_sim::world::cell::SECOND;
 use holdfast_sim::world::{Report, SCHEDULES_FOR_ALL, SOMETIMES, Schedule, run};
@@ -137,7 +138,7 @@ struct Limit {
 
 impl Limits {
     fn add(&self, knobs: &BTreeMap<&'static str, Drawn>) {
-        let mut limits = self.0.lock().expect("no holder panics");
+        let mut limits = self.0.held();
         for (name, drawn) in knobs {
             let limit = limits.entry(name).or_default();
             limit.usual = drawn.usual;
@@ -147,7 +148,7 @@ impl Limits {
     }
 
     fn print(&self) {
-        for (name, limit) in &*self.0.lock().expect("no holder panics") {
+        for (name, limit) in &*self.0.held() {
             let Limit { usual, small, crossed } = limit;
             println!(
                 "limit {name}: {usual}, drawn small in {small} schedules, crossed in {crossed}"
@@ -156,7 +157,7 @@ impl Limits {
     }
 
     fn never_crossed(&self) -> Vec<&'static str> {
-        let limits = self.0.lock().expect("no holder panics");
+        let limits = self.0.held();
         // Sockets are not simulated: what crosses their borders are the tests of `env` and `client`.
         let simulated = |name: &str| !name.starts_with("net.");
         let never = limits.iter().filter(|(name, limit)| limit.crossed == 0 && simulated(name));
@@ -202,12 +203,12 @@ fn many(options: &Options, schedules: u64) -> ExitCode {
         operations.fetch_add(report.operations, Ordering::Relaxed);
         faults.fetch_add(report.faults, Ordering::Relaxed);
         for (what, times) in &report.seen {
-            *seen.lock().expect("no holder panics").entry(what).or_default() += times;
+            *seen.held().entry(what).or_default() += times;
         }
         limits.add(&report.knobs);
         if let Some(what) = report.violations.first() {
             println!("seed {seed}: {what}");
-            failed.lock().expect("no holder panics").push(report);
+            failed.held().push(report);
         }
     };
     std::thread::scope(|scope| {
@@ -233,7 +234,7 @@ fn many(options: &Options, schedules: u64) -> ExitCode {
         ran.into_inner(),
         operations.into_inner(),
         faults.into_inner(),
-        failed.lock().expect("no holder panics").len()
+        failed.held().len()
     );
     let failed = failed.into_inner().expect("no holder panics");
     match failed.iter().map(|report| report.seed).min() {

@@ -5,7 +5,7 @@
 
 use holdfast_base::{Error, Result};
 use holdfast_env::net::{PeerDone, PeerReply, PeerRequest, Peers};
-use holdfast_env::{Rng, SeededRng, sometimes};
+use holdfast_env::{HoldMutex, Rng, SeededRng, sometimes};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -115,7 +115,7 @@ impl SimNet {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("no holder of this lock panics")
+        self.state.held()
     }
 
     pub fn now_ns(&self) -> u64 {

@@ -2,6 +2,7 @@
 //! threads, no other executor; a client is written as it thinks.
 
 use crate::SimNet;
+use holdfast_env::HoldMutex;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
@@ -15,11 +16,11 @@ struct Task {
 
 impl Task {
     fn poll(self: &Arc<Task>) {
-        let taken = self.future.lock().expect("no holder of this lock panics").take();
+        let taken = self.future.held().take();
         let Some(mut future) = taken else { return };
         let waker = Waker::from(self.clone());
         if future.as_mut().poll(&mut Context::from_waker(&waker)).is_pending() {
-            *self.future.lock().expect("no holder of this lock panics") = Some(future);
+            *self.future.held() = Some(future);
         }
     }
 }
@@ -51,7 +52,7 @@ pub fn slot<T: Send + 'static>() -> (impl FnOnce(T) + Send + 'static, Left<T>) {
     let left = Left(slot.clone());
     let leave = move |value| {
         let waiting = {
-            let mut slot = slot.lock().expect("no holder of this lock panics");
+            let mut slot = slot.held();
             slot.value = Some(value);
             slot.waiting.take()
         };
@@ -66,7 +67,7 @@ impl<T> Future for Left<T> {
     type Output = T;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
-        let mut slot = self.0.lock().expect("no holder of this lock panics");
+        let mut slot = self.0.held();
         match slot.value.take() {
             Some(value) => Poll::Ready(value),
             None => {

@@ -23,9 +23,9 @@ use faults::Fault;
 use holdfast_base::ids::NodeId;
 use holdfast_base::{Kind, Result};
 use holdfast_cluster::ClusterCommand;
-use holdfast_env::SeededRng;
 use holdfast_env::events::{self, Event};
 use holdfast_env::trial::{Drawn, Trial};
+use holdfast_env::{HoldMutex, SeededRng};
 use holdfast_node::Node;
 use holdfast_wire::admin::RecoverySettings;
 use model::Model;
@@ -196,7 +196,7 @@ pub struct Shared {
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().expect("no holder of this lock panics")
+    mutex.held()
 }
 
 impl Shared {

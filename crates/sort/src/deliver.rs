@@ -19,6 +19,7 @@ use crate::spill::{Settled, Spills};
 use crate::split::Splitters;
 use holdfast_base::limits::SECTOR_BYTES;
 use holdfast_base::{Error, Result};
+use holdfast_env::HoldMutex;
 use holdfast_env::buf::AlignedBuf;
 use holdfast_env::trial::Knob;
 use std::collections::BTreeMap;
@@ -100,7 +101,7 @@ struct State {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("no holder of this lock panics")
+        self.state.held()
     }
 
     /// Waits until `ready` answers something.

@@ -18,8 +18,8 @@ use crate::split::Splitters;
 use holdfast_base::limits::SECTOR_BYTES;
 use holdfast_base::{Error, Result};
 use holdfast_env::buf::AlignedBuf;
-use holdfast_env::planted;
 use holdfast_env::trial::Knob;
+use holdfast_env::{HoldMutex, planted};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Condvar, Mutex};
@@ -106,7 +106,7 @@ impl Outbox {
     /// Writes blocks until all lanes have ended.
     pub fn write(&self, spills: &Spills, progress: &Progress, failure: &Failure) {
         loop {
-            let next = self.queue.lock().expect("no holder of this lock panics").recv();
+            let next = self.queue.held().recv();
             let Ok(Outgoing { block, filled, file, offset, home }) = next else { break };
             // After a failure blocks only go home, so that nobody waits for them.
             if !failure.is_set() {
@@ -115,14 +115,14 @@ impl Outbox {
             }
             let _ = home.send(block);
         }
-        *self.writing.lock().expect("no holder of this lock panics") -= 1;
+        *self.writing.held() -= 1;
         self.written.notify_all();
     }
 
     /// Waits until all is written. What is left in the queue would else be read as what was in
     /// the file before.
     pub fn settle<'a>(&self, spills: &'a Spills) -> Settled<'a> {
-        let mut writing = self.writing.lock().expect("no holder of this lock panics");
+        let mut writing = self.writing.held();
         while *writing > 0 && !planted!("sort.reads-before-written") {
             writing = self.written.wait(writing).expect("no holder of this lock panics");
         }
@@ -139,7 +139,7 @@ struct Pool {
 
 impl Pool {
     fn take(&self) -> Option<AlignedBuf> {
-        let mut blocks = self.blocks.lock().expect("no holder of this lock panics");
+        let mut blocks = self.blocks.held();
         let (ready, left) = &mut *blocks;
         if ready.is_empty() {
             POOL_STEP.cross();

@@ -1,6 +1,7 @@
 //! The first error of many threads: it is kept, and whoever looks stops.
 
 use holdfast_base::{Error, Result};
+use holdfast_env::HoldMutex;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -20,7 +21,7 @@ impl Failure {
     }
 
     pub fn set(&self, e: Error) {
-        self.first.lock().expect("no holder of this lock panics").get_or_insert(e);
+        self.first.held().get_or_insert(e);
         self.set.store(true, Ordering::Release);
     }
 
@@ -29,7 +30,7 @@ impl Failure {
     }
 
     pub fn result(&self) -> Result<()> {
-        match &*self.first.lock().expect("no holder of this lock panics") {
+        match &*self.first.held() {
             Some(e) => Err(e.clone()),
             None => Ok(()),
         }

@@ -10,7 +10,7 @@ use crate::progress::Progress;
 use crate::spill::Extent;
 use holdfast_base::{Error, Result};
 use holdfast_env::disk::{Access, Disk, File, Stamp};
-use holdfast_env::planted;
+use holdfast_env::{HoldMutex, planted};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -245,14 +245,14 @@ impl Journal {
             Ok(file)
         };
         let file = write().map_err(|e| failed(&self.path, e))?;
-        let mut state = self.state.lock().expect("no holder of this lock panics");
+        let mut state = self.state.held();
         (state.file, state.end) = (Some(file), text.len() as u64);
         Ok(())
     }
 
     /// Notes that partition `p` is written; now and then makes it durable, and says so.
     pub fn done(&self, target: &FileTarget, p: usize, done: Done) -> Result<()> {
-        let mut state = self.state.lock().expect("no holder of this lock panics");
+        let mut state = self.state.held();
         let Done { offset, bytes, records } = done;
         let _ = write!(state.lines, "{}", line(&format!("done {p} {offset} {bytes} {records}")));
         state.bytes += bytes;

@@ -8,7 +8,7 @@ use holdfast_base::limits::SECTOR_BYTES;
 use holdfast_base::{Error, Result};
 use holdfast_env::buf::AlignedBuf;
 use holdfast_env::disk::{Access, Disk, File};
-use holdfast_env::planted;
+use holdfast_env::{HoldMutex, planted};
 use std::collections::HashMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -167,7 +167,7 @@ impl FileTarget {
     /// Adds part of a sector; writes it when it is whole.
     fn seam(&self, bytes: &[u8], offset: u64) -> Result<()> {
         let (sector, at) = (offset / SECTOR_BYTES as u64, (offset % SECTOR_BYTES as u64) as usize);
-        let mut seams = self.seams.lock().expect("no holder of this lock panics");
+        let mut seams = self.seams.held();
         let (seam, filled) =
             seams.entry(sector).or_insert_with(|| (AlignedBuf::zeroed(SECTOR_BYTES), 0));
         assert!(*filled + bytes.len() <= SECTOR_BYTES, "two partitions claim bytes at {offset}");
@@ -187,7 +187,7 @@ impl FileTarget {
     /// Makes what was written durable. Sectors that are not complete are written as they are;
     /// whoever completes them writes them again.
     pub fn sync(&self, site: &'static str) -> Result<()> {
-        let seams = self.seams.lock().expect("no holder of this lock panics");
+        let seams = self.seams.held();
         for (sector, (seam, _)) in seams.iter() {
             if planted!("sort.last-seam-lost") {
                 continue;
@@ -223,7 +223,7 @@ impl Target {
     /// Hands over what a stream buffers.
     pub fn flush(&self) -> Result<()> {
         let Target::Stream(name, stream) = self else { return Ok(()) };
-        let flushed = stream.lock().expect("no holder of this lock panics").flush();
+        let flushed = stream.held().flush();
         flushed.map_err(|e| Error::from(e).context(format_args!("write `{name}`")))
     }
 
@@ -231,7 +231,7 @@ impl Target {
         match self {
             Target::File(file) => file.write(chunk),
             Target::Stream(name, stream) => {
-                let mut stream = stream.lock().expect("no holder of this lock panics");
+                let mut stream = stream.held();
                 let bytes = &chunk.block[chunk.start..chunk.end];
                 stream
                     .write_all(bytes)
@@ -285,7 +285,7 @@ impl Chunks {
         progress: &Progress,
     ) {
         loop {
-            let next = self.outgoing.lock().expect("no holder of this lock panics").recv();
+            let next = self.outgoing.held().recv();
             let Ok(chunk) = next else { return };
             if chunk.offset == u64::MAX {
                 return;
@@ -300,7 +300,7 @@ impl Chunks {
     }
 
     fn take(&self) -> Result<AlignedBuf> {
-        let block = self.homes.lock().expect("no holder of this lock panics").recv();
+        let block = self.homes.held().recv();
         block.map_err(|_| Error::bug("write the output: its blocks are gone"))
     }
 }

@@ -1,6 +1,7 @@
 //! How far a sort is, for whoever draws it, and the order to stop; and the names that it has made
 //! and will take away, for whoever has to end it from outside.
 
+use holdfast_env::HoldMutex;
 use holdfast_env::disk::Disk;
 use std::collections::BTreeSet;
 use std::io;
@@ -80,7 +81,7 @@ impl Progress {
     }
 
     fn names(&self) -> MutexGuard<'_, Names> {
-        self.names.lock().expect("no holder of this lock panics")
+        self.names.held()
     }
 
     /// Makes, or finds, a file that is gone when the sort is over.

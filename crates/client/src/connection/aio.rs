@@ -9,6 +9,7 @@ use super::{
     handshake,
 };
 use holdfast_base::{Error, Kind, Result};
+use holdfast_env::HoldMutex;
 use holdfast_env::net::{Endpoint, Handshake, Wait};
 use holdfast_env::runtime::{self, AsyncLink, Timer};
 use std::collections::HashMap;
@@ -78,7 +79,7 @@ impl Drop for Handle {
 }
 
 fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
-    state.lock().expect("no holder of this lock panics")
+    state.held()
 }
 
 impl AsyncConnection {

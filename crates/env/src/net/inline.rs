@@ -13,6 +13,7 @@ use super::reactor::input::{begin, is_full, push_whole};
 use super::{BATCH_REQUESTS_MAX, ConnectionId, OP_PING, OP_RING, OP_YIELD, Service};
 use crate::Clock;
 use crate::budget::Asker;
+use crate::locks::HoldMutex;
 use holdfast_base::frame::FrameKind;
 use holdfast_base::{Error, Result};
 use std::sync::{Arc, Mutex};
@@ -64,11 +65,11 @@ impl Inline {
     /// Takes bytes in pieces of any size, and lets the service handle what is complete. An error
     /// means that the connection is of no use: the last answer says why.
     pub fn receive(&self, bytes: &[u8]) -> Result<()> {
-        self.received.lock().expect("no holder of this lock panics").extend_from_slice(bytes);
+        self.received.held().extend_from_slice(bytes);
         // Otherwise further up: whoever has it goes on until nothing is left.
         let Some(mut state) = self.lend() else { return Ok(()) };
         loop {
-            let received = std::mem::take(&mut *self.received.lock().expect("no holder panics"));
+            let received = std::mem::take(&mut *self.received.held());
             if received.is_empty() || state.refused.is_some() {
                 break;
             }
@@ -136,16 +137,16 @@ impl Inline {
 
     /// When to ask for answers at the latest. May be too early.
     pub fn next_deadline_ns(&self) -> Option<u64> {
-        let state = self.state.lock().expect("no holder of this lock panics");
+        let state = self.state.held();
         state.as_ref()?.waiting.next_deadline_ns
     }
 
     fn lend(&self) -> Option<Box<State>> {
-        self.state.lock().expect("no holder of this lock panics").take()
+        self.state.held().take()
     }
 
     fn give_back(&self, state: Box<State>) {
-        *self.state.lock().expect("no holder of this lock panics") = Some(state);
+        *self.state.held() = Some(state);
     }
 
     fn process(&self, state: &mut State, data: &[u8]) -> Result<()> {

@@ -3,6 +3,7 @@
 
 use super::message::{Parts, Response};
 use super::socket::Socket;
+use crate::locks::HoldMutex;
 use crate::planted;
 use holdfast_base::{Error, Result};
 use std::fs::File;
@@ -68,7 +69,7 @@ impl<M> Mailbox<M> {
     }
 
     pub fn push(&self, message: M) {
-        let mut messages = self.messages.lock().expect("no holder of this lock panics");
+        let mut messages = self.messages.held();
         let was_empty = messages.is_empty();
         messages.push(message);
         self.filled.store(true, Ordering::Release);
@@ -84,7 +85,7 @@ impl<M> Mailbox<M> {
         if !self.filled.load(Ordering::Acquire) {
             return;
         }
-        let mut messages = self.messages.lock().expect("no holder of this lock panics");
+        let mut messages = self.messages.held();
         std::mem::swap(&mut *messages, into);
         self.filled.store(false, Ordering::Release);
     }

@@ -2,6 +2,7 @@
 //! least makes way for a newcomer: those between two requests first, the idlest of them; then,
 //! among those with a request under way, the one that has not moved a byte for longest.
 
+use crate::locks::HoldMutex;
 use crate::planted;
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -55,7 +56,7 @@ impl Places {
 
     /// A place for a newcomer, for whom somebody else may have to go.
     pub fn enter(self: &Arc<Self>) -> Option<Place> {
-        let mut taken = self.taken.lock().expect("no holder of this lock panics");
+        let mut taken = self.taken.held();
         let seat = Arc::new(Seat { active: AtomicU64::new(self.tick()), ..Seat::default() });
         let free = match taken.iter().position(Option::is_none) {
             Some(free) => free,
@@ -85,7 +86,7 @@ impl Places {
 
     /// Who is connected now.
     pub fn taken(&self) -> usize {
-        self.taken.lock().expect("no holder of this lock panics").iter().flatten().count()
+        self.taken.held().iter().flatten().count()
     }
 
     fn tick(&self) -> u64 {
@@ -112,7 +113,7 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut taken = self.places.taken.lock().expect("no holder of this lock panics");
+        let mut taken = self.places.taken.held();
         // Not if somebody else has it since.
         if taken[self.slot].as_ref().is_some_and(|seat| Arc::ptr_eq(seat, &self.seat)) {
             taken[self.slot] = None;

@@ -8,7 +8,7 @@ use crate::cli::Dev;
 use crate::secrets;
 use holdfast_base::{Error, Result};
 use holdfast_client::{Client, Endpoint, Options};
-use holdfast_env::{signals, tasks};
+use holdfast_env::{HoldMutex, signals, tasks};
 use holdfast_wire::admin::Cluster;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -141,7 +141,7 @@ static CLUSTERS: Mutex<Vec<(Weak<Supervisor>, Option<PathBuf>)>> = Mutex::new(Ve
 /// Somebody who interrupts the command leaves no nodes and no directory behind.
 fn end_when_interrupted(cluster: &LocalCluster) -> Result<()> {
     let known = {
-        let mut clusters = CLUSTERS.lock().expect("no holder of this lock panics");
+        let mut clusters = CLUSTERS.held();
         clusters.retain(|(supervisor, _)| supervisor.strong_count() > 0);
         let directory = cluster.temporary.then(|| cluster.directory.clone());
         clusters.push((Arc::downgrade(&cluster.supervisor), directory));
@@ -156,7 +156,7 @@ fn end_when_interrupted(cluster: &LocalCluster) -> Result<()> {
         if signals::wait_for_shutdown().is_err() {
             return;
         }
-        let clusters = CLUSTERS.lock().expect("no holder of this lock panics");
+        let clusters = CLUSTERS.held();
         for (supervisor, directory) in clusters.iter() {
             if let Some(supervisor) = supervisor.upgrade() {
                 end(&supervisor, directory.as_deref());

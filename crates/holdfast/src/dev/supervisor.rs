@@ -7,7 +7,7 @@ use crate::config::FILE;
 use crate::secrets;
 use holdfast_base::{Error, Result};
 use holdfast_client::{Client, Endpoint, Options};
-use holdfast_env::{local, signals};
+use holdfast_env::{HoldMutex, local, signals};
 use holdfast_wire::admin;
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
@@ -71,7 +71,7 @@ impl Supervisor {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Option<Running>>> {
-        self.running.lock().expect("no holder of this lock panics")
+        self.running.held()
     }
 
     pub fn native_ports(&self) -> Vec<u16> {

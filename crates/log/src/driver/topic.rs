@@ -13,7 +13,7 @@ use holdfast_base::limits::SECTOR_BYTES;
 use holdfast_base::{Error, Kind, Result};
 use holdfast_env::buf::AlignedBuf;
 use holdfast_env::sockets::is_out_of_descriptors;
-use holdfast_env::{Clock, Disk, RealClock, event, planted, tasks};
+use holdfast_env::{Clock, Disk, HoldMutex, RealClock, event, planted, tasks};
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -103,7 +103,7 @@ impl Topic {
     }
 
     pub fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("no holder of a topic's lock panics")
+        self.state.held()
     }
 
     pub fn append(&self, entries: Vec<Vec<u8>>, synced: bool, done: Done<Index>) {
@@ -270,7 +270,7 @@ impl Topic {
     ) -> std::result::Result<Option<(CommitHeader, u32)>, Failure> {
         let mut written = None;
         if commit.payload_bytes > 0 || commit.write == Write::Durable {
-            let mut buffer = self.buffer.lock().expect("no holder of the buffer panics");
+            let mut buffer = self.buffer.held();
             let len = commit_bytes(commit.payload_bytes) as usize;
             if buffer.len() < len {
                 *buffer = AlignedBuf::zeroed(len.next_power_of_two());
@@ -347,7 +347,7 @@ impl Topic {
     }
 
     fn spare_lock(&self) -> MutexGuard<'_, Spare> {
-        self.spare.lock().expect("no holder of the spare's lock panics")
+        self.spare.held()
     }
 
     /// Runs acknowledgements and wakes readers without the lock, then lets the next step begin.
@@ -395,7 +395,7 @@ impl Topic {
     }
 
     pub fn trim(&self, before: u64) -> Result<()> {
-        let _one = self.trimming.lock().expect("no holder of the trim lock panics");
+        let _one = self.trimming.held();
         let state = self.lock();
         let (first, durable) = (state.core.first(), state.core.durable());
         drop(state);

@@ -7,6 +7,7 @@ use holdfast_base::checksum::crc32c;
 use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::ids::{Index, NodeId};
 use holdfast_base::{Error, Result};
+use holdfast_env::HoldMutex;
 use holdfast_env::net::{PeerDone, PeerReply};
 use holdfast_wire::{log as msg, peer_log as wire};
 use std::collections::{BTreeMap, BTreeSet};
@@ -55,7 +56,7 @@ impl LogHost {
     /// Answers every read that waits for an entry: the server's end would wait for them.
     pub fn release(&self) {
         let reads = {
-            let mut waiting = self.waiting.lock().expect("no holder of this lock panics");
+            let mut waiting = self.waiting.held();
             std::mem::take(&mut waiting.reads)
         };
         for (_, (_, done)) in reads {
@@ -93,7 +94,7 @@ impl LogHost {
     fn wait(&self, read: wire::Read, done: PeerDone) {
         let place = (read.topic.clone(), read.from);
         let (before, asked) = {
-            let mut waiting = self.waiting.lock().expect("no holder of this lock panics");
+            let mut waiting = self.waiting.held();
             let key = (read.topic.clone(), read.sender.node);
             let before = waiting.reads.insert(key, (read, done));
             (before, !waiting.asked.insert(place.clone()))
@@ -109,7 +110,7 @@ impl LogHost {
         let at = place.clone();
         let wake = move |woken: Result<()>| {
             let reads: Vec<_> = {
-                let mut waiting = waiting.lock().expect("no holder of this lock panics");
+                let mut waiting = waiting.held();
                 waiting.asked.remove(&at);
                 let here = |key: &(String, NodeId), read: &mut (wire::Read, PeerDone)| {
                     key.0 == at.0 && read.0.from == at.1

@@ -5,6 +5,7 @@ use holdfast_base::ids::{ChunkId, Generation, Slot, StoreId};
 use holdfast_base::{Error, Kind, Result};
 use holdfast_chunk::{CompactionDigest, Done, Store};
 use holdfast_cluster::compaction::Made;
+use holdfast_env::HoldMutex;
 use holdfast_env::trial::Knob;
 use holdfast_wire::peer::{self, Compacted};
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,7 +30,7 @@ impl Replicator {
         for &store in stores {
             let round = round.clone();
             let answered = move |made: Result<Made>| {
-                let mut round = round.lock().expect("no holder of this lock panics");
+                let mut round = round.held();
                 round.0.insert(store, made);
                 if round.0.len() < round.1 {
                     return;

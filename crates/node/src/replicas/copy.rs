@@ -15,8 +15,8 @@ use holdfast_base::{Error, Kind, Result};
 use holdfast_chunk::{Import, QUARANTINE_S};
 use holdfast_cluster::repair::{BLOCK_BYTES_MIN, Terms};
 use holdfast_env::net::{Flow, PeerReply, PeerRequest};
-use holdfast_env::planted;
 use holdfast_env::trial::Knob;
+use holdfast_env::{HoldMutex, planted};
 use holdfast_wire::peer::{self, Directions, Exported};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -92,11 +92,11 @@ struct State {
 
 impl Copies {
     fn list(&self) -> MutexGuard<'_, List> {
-        self.list.lock().expect("no holder of this lock panics")
+        self.list.held()
     }
 
     fn throttle(&self) -> MutexGuard<'_, Throttle> {
-        self.throttle.lock().expect("no holder of this lock panics")
+        self.throttle.held()
     }
 }
 
@@ -296,7 +296,7 @@ impl List {
 
 impl Job {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("no holder of this lock panics")
+        self.state.held()
     }
 
     fn flight(&self, now_ns: u64) -> Option<peer::Flight> {

@@ -12,7 +12,7 @@ use holdfast_base::limits::BLOCK_BYTES;
 use holdfast_base::{Error, Kind, Result};
 use holdfast_chunk::{Bytes, Done, Store};
 use holdfast_env::net::{PeerReply, PeerRequest};
-use holdfast_env::planted;
+use holdfast_env::{HoldMutex, planted};
 use holdfast_wire::chunk::{ReadReply, pieces};
 use holdfast_wire::peer;
 use std::sync::{Arc, Mutex};
@@ -162,7 +162,7 @@ impl Replicator {
         let others = replicas.iter().filter(|id| self.stores.get(**id).is_none());
         let places = others.filter_map(|&id| Some((id, self.directory.place(id)?)));
         let mut found: Vec<_> = places.filter(|(_, place)| !place.lost).collect();
-        let latencies = self.latencies.lock().expect("no holder of this lock panics");
+        let latencies = self.latencies.held();
         found.sort_by_key(|(id, place)| {
             let usual = latencies.get(&place.node).map_or(0, |node| node.usual_us());
             (!place.live, usual, *id)
@@ -188,14 +188,14 @@ impl Reading {
             Next::Ask(i) => self.ask(i),
             Next::Wait => {}
             Next::GiveUp => {
-                let error = self.error.lock().expect("no holder of this lock panics").clone();
+                let error = self.error.held().clone();
                 self.finish(Err(error));
             }
         }
     }
 
     fn finish(&self, result: Result<Answer>) {
-        let done = self.done.lock().expect("no holder of this lock panics").take();
+        let done = self.done.held().take();
         if let Some(done) = done {
             done(result);
         }
@@ -209,12 +209,12 @@ impl Reading {
         let done = move |reply: Result<PeerReply>| reading.answered(i, sent_ns, reply);
         self.with.peers.call(&place.address, request, Box::new(done));
         if i + 1 < self.candidates.len() {
-            let latencies = self.with.latencies.lock().expect("no holder of this lock panics");
+            let latencies = self.with.latencies.held();
             let ms = latencies.get(&place.node).cloned().unwrap_or_default().hedge_ms();
             drop(latencies);
             let reading = self.clone();
             let overdue = move || {
-                let next = reading.hedge.lock().expect("no holder of this lock panics").overdue();
+                let next = reading.hedge.held().overdue();
                 if let Next::Ask(_) = next {
                     Events::count(&reading.with.events.hedged_reads);
                 }
@@ -228,10 +228,10 @@ impl Reading {
         let Some((store, place)) = self.candidates.get(i) else { return };
         let took_ns = self.with.now_ns().saturating_sub(sent_ns);
         if reply.as_ref().err().is_none_or(|e| e.kind == Kind::Retry) {
-            let mut latencies = self.with.latencies.lock().expect("no holder of this lock panics");
+            let mut latencies = self.with.latencies.held();
             latencies.entry(place.node).or_default().add(took_ns);
             drop(latencies);
-            let mut answers = self.with.answers.lock().expect("no holder of this lock panics");
+            let mut answers = self.with.answers.held();
             answers.0.add(took_ns);
             answers.1 = answers.1.saturating_add(1);
         }
@@ -241,7 +241,7 @@ impl Reading {
             let range = 0..reply.body.len();
             Ok(Answer { bytes: Bytes::Owned { buf: reply.body, range }, crcs })
         });
-        let mut hedge = self.hedge.lock().expect("no holder of this lock panics");
+        let mut hedge = self.hedge.held();
         match answer {
             Ok(answer) => {
                 let first = hedge.answered();
@@ -256,7 +256,7 @@ impl Reading {
                 if e.kind == Kind::Corrupt {
                     self.with.report_bad(*store, self.wanted.chunk(), &e.message);
                 }
-                let mut error = self.error.lock().expect("no holder of this lock panics");
+                let mut error = self.error.held();
                 *error = worse(error.clone(), e);
                 drop(error);
                 self.go_on(next);

@@ -7,7 +7,7 @@ use holdfast_base::ids::{ChunkId, Generation, StoreId};
 use holdfast_base::limits::BLOCK_BYTES;
 use holdfast_base::{Error, Kind, Result};
 use holdfast_chunk::{ChunkKind, Done};
-use holdfast_env::planted;
+use holdfast_env::{HoldMutex, planted};
 use holdfast_wire::peer;
 use std::sync::{Arc, Mutex};
 
@@ -25,7 +25,7 @@ pub struct SealReport {
 type Fencing = (FenceRound, Option<Done<Decision>>);
 
 fn finish(round: &Mutex<Fencing>, decided: Result<Decision>) {
-    let done = round.lock().expect("no holder of this lock panics").1.take();
+    let done = round.held().1.take();
     if let Some(done) = done {
         done(decided);
     }
@@ -55,7 +55,7 @@ impl Replicator {
         for (store, target) in targets {
             let (round, with) = (round.clone(), self.clone());
             let answered: Done<u64> = Box::new(move |length| {
-                let mut state = round.lock().expect("no holder of this lock panics");
+                let mut state = round.held();
                 let decided = state.0.answered(store, length);
                 drop(state);
                 if let Some(decided) = decided {
@@ -99,7 +99,7 @@ impl Replicator {
                     "it says that it has {length} bytes, and does not show the last of them: {e}"
                 );
                 with.report_bad(store, chunk, &why);
-                let mut state = round.lock().expect("no holder of this lock panics");
+                let mut state = round.held();
                 let again = state.0.refuted(store, Error::corrupt(why));
                 drop(state);
                 with.decided(chunk, kind, &round, again);
@@ -126,7 +126,7 @@ impl Replicator {
         for &store in replicas {
             let round = round.clone();
             let answered: Done<()> = Box::new(move |result: Result<()>| {
-                let mut round = round.lock().expect("no holder of this lock panics");
+                let mut round = round.held();
                 let report = &mut round.1;
                 match result {
                     Ok(()) => report.sealed.push(store),

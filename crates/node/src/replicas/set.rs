@@ -11,6 +11,7 @@ use super::{Events, Replicator, Shared, Target, WRITER_LIMIT_MS};
 use holdfast_base::ids::{ChunkId, Durability, Slot, StoreId};
 use holdfast_base::{Error, Kind, Result};
 use holdfast_chunk::{ChunkSpec, Done, Needle};
+use holdfast_env::HoldMutex;
 use holdfast_env::net::SharedBody;
 use holdfast_wire::peer;
 use std::collections::VecDeque;
@@ -135,7 +136,7 @@ impl ReplicaSet {
                     Err(e) => set.fail(Some(i), e),
                 }
                 let last = {
-                    let mut waiting = waiting.lock().expect("no holder of this lock panics");
+                    let mut waiting = waiting.held();
                     waiting.0 -= 1;
                     if waiting.0 == 0 { waiting.1.take() } else { None }
                 };
@@ -171,7 +172,7 @@ impl ReplicaSet {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("no holder of this lock panics")
+        self.state.held()
     }
 
     pub fn chunk(&self) -> ChunkId {

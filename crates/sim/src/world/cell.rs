@@ -12,7 +12,7 @@ use holdfast_cluster::liveness::LivenessOptions;
 use holdfast_env::net::{
     ConnectionId, Finished, Inline, PeerConnection, PeerDone, PeerRequest, Peers,
 };
-use holdfast_env::{Budget, Clock, Rng, SeededRng, sometimes};
+use holdfast_env::{Budget, Clock, HoldMutex, Rng, SeededRng, sometimes};
 use holdfast_file::FileFace;
 use holdfast_log::{FoldOptions, TRIMMED};
 use holdfast_node::{
@@ -146,11 +146,11 @@ impl Cell {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("no holder of this lock panics")
+        self.state.held()
     }
 
     pub fn disk(&self) -> SimDisk {
-        self.disk.lock().expect("no holder of this lock panics").clone()
+        self.disk.held().clone()
     }
 
     pub fn process(&self) -> Option<Arc<Process>> {
@@ -231,7 +231,7 @@ impl Cell {
         let before = self.disk();
         let disk = before.process_kill();
         before.forget();
-        *self.disk.lock().expect("no holder of this lock panics") = disk.clone();
+        *self.disk.held() = disk.clone();
         self.net.note(&format!("{} starts", self.address));
         let machine = Machine {
             disk: Arc::new(disk),
@@ -411,7 +411,7 @@ impl Cell {
             self.shared.keep_events(&process.node);
         }
         self.state().process = None;
-        let mut disk = self.disk.lock().expect("no holder of this lock panics");
+        let mut disk = self.disk.held();
         let before = disk.clone();
         *disk = match how {
             End::Kill => disk.process_kill(),
@@ -449,7 +449,7 @@ impl Process {
     fn request(&self, now_ns: u64, request: PeerRequest, done: PeerDone) {
         let mut finished = Finished::new();
         let bytes = {
-            let mut peer = self.peer.lock().expect("no holder of this lock panics");
+            let mut peer = self.peer.held();
             peer.submit(now_ns, request, done, &mut finished);
             peer.take_output()
         };
@@ -467,7 +467,7 @@ impl Process {
                 return;
             }
             let mut finished = Finished::new();
-            let mut peer = self.peer.lock().expect("no holder of this lock panics");
+            let mut peer = self.peer.held();
             let received = peer.received(now_ns, &bytes, &mut finished);
             drop(peer);
             if let Err(e) = received {
@@ -481,7 +481,7 @@ impl Process {
         if cell.net.now_ns() < cell.state().stalled_until_ns {
             return;
         }
-        let taken = self.member.lock().expect("no holder of this lock panics").take();
+        let taken = self.member.held().take();
         let Some(mut member) = taken else { return };
         let now_ns = cell.clock.monotonic_ns();
         match member.step(now_ns) {
@@ -500,7 +500,7 @@ impl Process {
             }
             Err(e) => cell.shared.violate(format!("{} must end: {e}", cell.address)),
         }
-        *self.member.lock().expect("no holder of this lock panics") = Some(member);
+        *self.member.held() = Some(member);
     }
 
     /// Who is said to lead commands nothing before a beat of its own came back: until then it may
@@ -511,7 +511,7 @@ impl Process {
             (view.leader() == Some(self.node.id), applied, beat.map(|(_, seat)| seat.beat))
         });
         let Ok((leads, applied, beat)) = seen else { return };
-        let mut since = self.leads_since.lock().expect("no holder of this lock panics");
+        let mut since = self.leads_since.held();
         *since = since.filter(|_| leads);
         if leads && since.is_none() {
             // Who founds a cluster leads from its start.
@@ -526,18 +526,18 @@ impl Process {
     }
 
     fn keeper_round(&self, cell: &Arc<Cell>) {
-        let taken = self.keeper.lock().expect("no holder of this lock panics").take();
+        let taken = self.keeper.held().take();
         let Some(mut keeper) = taken else { return };
         keeper.step(cell.clock.monotonic_ns());
-        *self.keeper.lock().expect("no holder of this lock panics") = Some(keeper);
+        *self.keeper.held() = Some(keeper);
     }
 
     /// Reads everything that its stores hold, at once.
     pub fn scrub(&self) {
-        let taken = self.keeper.lock().expect("no holder of this lock panics").take();
+        let taken = self.keeper.held().take();
         let Some(mut keeper) = taken else { return };
         keeper.scrub_everything();
-        *self.keeper.lock().expect("no holder of this lock panics") = Some(keeper);
+        *self.keeper.held() = Some(keeper);
     }
 
     fn snapshot(&self, cell: &Arc<Cell>) {

@@ -13,7 +13,7 @@ use holdfast_base::ids::{Sequence, SessionId};
 use holdfast_base::node::NodeKind;
 use holdfast_base::{Error, Kind, Result};
 use holdfast_env::net::{PeerReply, PeerRequest, Peers};
-use holdfast_env::{Rng, SeededRng};
+use holdfast_env::{HoldMutex, Rng, SeededRng};
 use holdfast_wire::{self as wire, Call, chunk as bytes, file as msg};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -114,7 +114,7 @@ impl Client {
     }
 
     fn model(&self) -> MutexGuard<'_, Model> {
-        self.models[self.number].lock().expect("no holder of this lock panics")
+        self.models[self.number].held()
     }
 
     fn path(&self) -> String {
@@ -491,7 +491,7 @@ impl Client {
         let Ok(found) = self.read(self.gateway, &path).await else {
             return self.elsewhere();
         };
-        let model = self.models[other].lock().expect("no holder of this lock panics");
+        let model = self.models[other].held();
         if !model.ever_allows(&path, found.as_deref()) {
             let bytes = found.map(|found| found.len());
             let name = &self.name;

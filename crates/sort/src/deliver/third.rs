@@ -8,7 +8,7 @@ use crate::kernel::{self, ENTRY_BYTES, Entry, Rules};
 use crate::run::{self, Run};
 use holdfast_base::Result;
 use holdfast_base::limits::SECTOR_BYTES;
-use holdfast_env::{planted, sometimes};
+use holdfast_env::{HoldMutex, planted, sometimes};
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 
@@ -70,7 +70,7 @@ impl Deliver<'_> {
     /// the half of the memory that no slot has.
     pub(super) fn split(&self, p: usize) -> Result<()> {
         let runs = {
-            let _alone = SPLITTING.lock().expect("no holder of this lock panics");
+            let _alone = SPLITTING.held();
             self.sorted_runs(p)?
         };
         sometimes!("a partition went through the third phase");

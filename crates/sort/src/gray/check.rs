@@ -6,6 +6,7 @@ use super::{BATCH_BYTES, BATCH_RECORDS, KEY_BYTES, RECORD_BYTES};
 use crate::failure::Failure;
 use crate::local;
 use holdfast_base::{Error, Result};
+use holdfast_env::HoldMutex;
 use holdfast_env::buf::AlignedBuf;
 use holdfast_env::disk::{Access, Disk, File};
 use std::collections::BTreeMap;
@@ -194,7 +195,7 @@ fn check_batches(
             return Err(Error::retry("it became shorter meanwhile: nobody may write to it"));
         }
         if let Some(summary) = Summary::of(&buf[..bytes]) {
-            parts.lock().expect("no holder of this lock panics").insert(first, summary);
+            parts.held().insert(first, summary);
         }
     }
 }

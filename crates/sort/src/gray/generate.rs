@@ -6,6 +6,7 @@ use super::{BATCH_BYTES, BATCH_RECORDS, KEY_BYTES, RECORD_BYTES};
 use crate::failure::Failure;
 use crate::local;
 use holdfast_base::{Error, Result};
+use holdfast_env::HoldMutex;
 use holdfast_env::buf::AlignedBuf;
 use holdfast_env::disk::{Access, Disk, File};
 use std::io::Write;
@@ -211,7 +212,7 @@ fn fill_file(file: &dyn File, bytes: u64, request: &Request) -> Result<Made> {
     });
     failure.result()?;
     file.set_len(bytes)?;
-    let checksum = *sum.lock().expect("no holder of this lock panics");
+    let checksum = *sum.held();
     Ok(Made { records: request.records, bytes, checksum })
 }
 
@@ -231,7 +232,7 @@ fn fill_batches(
         let count = BATCH_RECORDS.min(request.records - first) as usize;
         let bytes = count * RECORD_BYTES;
         Records::from(request.start + first as u128, request.shape).fill(&mut buf[..bytes]);
-        *sum.lock().expect("no holder of this lock panics") += checksum(&buf[..bytes]);
+        *sum.held() += checksum(&buf[..bytes]);
         let whole = bytes.next_multiple_of(holdfast_base::limits::SECTOR_BYTES);
         file.write_at(&buf[..whole], first * RECORD_BYTES as u64)?;
     }

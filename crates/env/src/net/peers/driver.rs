@@ -7,6 +7,7 @@ mod greeting;
 use super::core::{Finished, PeerConnection, kind_of};
 use super::dial;
 use super::{PeerDone, PeerRequest, Peers};
+use crate::locks::HoldMutex;
 use crate::net::OP_YIELD;
 use crate::net::link::Link;
 use crate::net::mailbox::Mailbox;
@@ -133,7 +134,7 @@ impl TcpPeers {
 
     fn send(&self, address: &str, yields: bool, request: PeerRequest, done: PeerDone) {
         let route = {
-            let mut routes = self.shared.routes.lock().expect("no holder of this lock panics");
+            let mut routes = self.shared.routes.held();
             match routes[usize::from(yields)].get(address) {
                 Some(route) => route.clone(),
                 None => {

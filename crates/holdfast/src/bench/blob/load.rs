@@ -7,6 +7,7 @@ use crate::bench::report::Sample;
 use crate::blob::client;
 use holdfast_base::checksum::crc32c;
 use holdfast_base::{Error, Result};
+use holdfast_env::HoldMutex;
 use holdfast_s3::{Client, Request};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
@@ -96,7 +97,7 @@ impl Load<'_> {
                     }
                     own.push(self.request(&mut client, turn)?);
                 }
-                latencies.lock().expect("no holder of this lock panics").extend(own);
+                latencies.held().extend(own);
                 Ok(())
             };
             let threads: Vec<_> =

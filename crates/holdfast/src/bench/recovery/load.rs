@@ -6,7 +6,7 @@ use super::nodes::{Nodes, OBJECT_BYTES, OBJECTS, now, object_path, pause};
 use holdfast_base::{Error, Result};
 use holdfast_client::{Client, Connection, Options};
 use holdfast_env::tasks::{self, Stop, Task};
-use holdfast_env::{Rng, SeededRng};
+use holdfast_env::{HoldMutex, Rng, SeededRng};
 use holdfast_recovery::trace::Trace;
 use holdfast_wire as wire;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -103,14 +103,14 @@ impl Load {
     pub fn rewind(&self) -> Vec<u64> {
         let now_us = self.shared.elapsed_us();
         self.shared.origin_us.store(now_us, Ordering::Relaxed);
-        let mut samples = self.shared.samples.lock().expect("no holder of this lock panics");
+        let mut samples = self.shared.samples.held();
         std::mem::take(&mut *samples).into_iter().map(|(_, latency)| latency).collect()
     }
 
     pub fn finish(self) -> Result<()> {
         self.shared.stop.request();
         self.threads.into_iter().for_each(Task::join);
-        let failures = self.shared.failures.lock().expect("no holder of this lock panics");
+        let failures = self.shared.failures.held();
         match failures.first() {
             None => Ok(()),
             Some(first) => {
@@ -143,11 +143,11 @@ impl Shared {
             }
             number += 1;
             if let Err(e) = stream.request(number) {
-                self.failures.lock().expect("no holder of this lock panics").push(e);
+                self.failures.held().push(e);
                 return;
             }
             let latency_us = self.elapsed_us().saturating_sub(due_us as u64);
-            let mut samples = self.samples.lock().expect("no holder of this lock panics");
+            let mut samples = self.samples.held();
             samples.push((due_us as u64, latency_us));
         }
     }
