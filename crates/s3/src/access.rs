@@ -19,6 +19,8 @@ use std::sync::Arc;
 /// The document that a bucket's policy is.
 pub const POLICY: &str = "policy";
 
+/// Decides who may do what: an administrator everything, a user what is theirs, the rest by
+/// policies.
 pub struct Access {
     pub blobs: Arc<Blobs>,
 }
@@ -49,10 +51,12 @@ pub struct Asked<'a> {
 }
 
 impl Caller {
+    /// The name behind the key that signed.
     pub fn user(&self) -> Option<&str> {
         self.key.as_ref().map(|key| key.user.as_str())
     }
 
+    /// Whether an administrator's key signed.
     pub fn is_admin(&self) -> bool {
         self.key.as_ref().is_some_and(|key| key.admin)
     }
@@ -126,6 +130,8 @@ fn wants_latest(headers: &HeaderMap) -> S3Result<bool> {
     }
 }
 
+/// The refusal that says no more than S3's own: what is there is nobody's business who may not see
+/// it.
 pub fn denied() -> S3Error {
     s3_error!(AccessDenied, "Access Denied")
 }

@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 const BODY_BYTES_MAX: usize = 64 << 10;
 
+/// Answers them, to administrators alone.
 pub struct Admin {
     pub blobs: Arc<Blobs>,
     pub hot: Arc<Hot>,

@@ -9,10 +9,12 @@ use s3s::dto::*;
 use s3s::{S3Request, S3Response, S3Result, s3_error};
 use std::time::{Duration, SystemTime};
 
+/// Milliseconds since 1970 in s3s' type; what is before counts as 1970.
 pub fn timestamp(ms: i64) -> Timestamp {
     Timestamp::from(SystemTime::UNIX_EPOCH + Duration::from_millis(ms.max(0) as u64))
 }
 
+/// The inverse of [`timestamp`]; 0 for what cannot be written.
 pub fn milliseconds(timestamp: &Timestamp) -> i64 {
     let mut text = Vec::new();
     if timestamp.format(TimestampFormat::EpochSeconds, &mut text).is_err() {
@@ -22,10 +24,12 @@ pub fn milliseconds(timestamp: &Timestamp) -> i64 {
     text.parse::<f64>().map_or(0, |seconds| (seconds * 1000.0) as i64)
 }
 
+/// A user in the form of S3's answers: the name is the id.
 pub fn owner(user: &str) -> Owner {
     Owner { display_name: Some(user.to_owned()), id: Some(user.to_owned()) }
 }
 
+/// Makes a bucket of the caller's. Making one's own again changes nothing.
 pub async fn create_bucket(
     face: &Face,
     req: S3Request<CreateBucketInput>,
@@ -69,6 +73,7 @@ fn check_name(bucket: &str) -> S3Result<()> {
     }
 }
 
+/// Removes an empty bucket, and with it uploads that nobody completed.
 pub async fn delete_bucket(
     face: &Face,
     req: S3Request<DeleteBucketInput>,
@@ -86,6 +91,7 @@ pub async fn delete_bucket(
     Ok(S3Response::new(DeleteBucketOutput {}))
 }
 
+/// Whether a bucket is there, and its region.
 pub async fn head_bucket(
     face: &Face,
     req: S3Request<HeadBucketInput>,
@@ -95,6 +101,7 @@ pub async fn head_bucket(
     Ok(S3Response::new(HeadBucketOutput { bucket_region, ..Default::default() }))
 }
 
+/// The region, which is S3's first and said by an empty answer.
 pub async fn get_bucket_location(
     face: &Face,
     req: S3Request<GetBucketLocationInput>,
@@ -104,6 +111,7 @@ pub async fn get_bucket_location(
     Ok(S3Response::new(GetBucketLocationOutput { location_constraint: None }))
 }
 
+/// A page of the buckets that the caller may list, by name.
 pub async fn list_buckets(
     face: &Face,
     req: S3Request<ListBucketsInput>,
@@ -149,6 +157,7 @@ pub async fn list_buckets(
     }))
 }
 
+/// Whether versions are kept: never said, enabled or suspended.
 pub async fn get_bucket_versioning(
     face: &Face,
     req: S3Request<GetBucketVersioningInput>,
@@ -163,6 +172,7 @@ pub async fn get_bucket_versioning(
     Ok(S3Response::new(GetBucketVersioningOutput { status, ..Default::default() }))
 }
 
+/// Has versions kept from now on, or not; those that are there stay.
 pub async fn put_bucket_versioning(
     face: &Face,
     req: S3Request<PutBucketVersioningInput>,

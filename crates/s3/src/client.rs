@@ -55,16 +55,19 @@ pub struct Request<'a> {
 }
 
 impl<'a> Request<'a> {
+    /// A request without query, headers or body.
     pub fn new(method: &'a str, path: impl Into<String>) -> Request<'a> {
         Request { method, path: path.into(), ..Request::default() }
     }
 
+    /// With one more parameter of the query.
     pub fn with(mut self, name: &'a str, value: impl Into<String>) -> Request<'a> {
         self.query.push((name, value.into()));
         self
     }
 }
 
+/// A whole answer.
 #[derive(Debug, Default)]
 pub struct Response {
     pub status: u16,
@@ -74,10 +77,12 @@ pub struct Response {
 }
 
 impl Response {
+    /// The first header of that name, which is given in lower case.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(n, _)| n == name).map(|(_, value)| value.as_str())
     }
 
+    /// The body as text; bytes that are none are replaced.
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()
     }
@@ -101,6 +106,7 @@ impl Response {
     }
 }
 
+/// One connection to a service that speaks S3, made when it is needed and kept.
 pub struct Client {
     endpoint: Endpoint,
     signer: Signer,
@@ -111,6 +117,7 @@ pub struct Client {
 }
 
 impl Client {
+    /// Connects with the first request.
     pub fn new(endpoint: Endpoint, signer: Signer, clock: Arc<dyn Clock>) -> Client {
         Client { endpoint, signer, clock, connection: None, spare: Vec::new() }
     }

@@ -21,6 +21,7 @@ fn seconds(timestamp: &Timestamp) -> i64 {
 }
 
 impl ReadConditions<'_> {
+    /// Judges as HTTP does: `If-Match` before its date, `If-None-Match` before its own.
     pub fn check(&self, object: &Object) -> S3Result<()> {
         let is = |condition: &ETagCondition| {
             condition.as_etag().is_none_or(|etag| etag.value() == object.etag)

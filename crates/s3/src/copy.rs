@@ -58,6 +58,7 @@ async fn pour(
     Ok(hashes.finish())
 }
 
+/// Copies an object of up to 5 GiB here, with its description or another one.
 pub async fn copy_object(
     face: &Face,
     req: S3Request<CopyObjectInput>,
@@ -151,6 +152,7 @@ pub async fn copy_object(
     }))
 }
 
+/// Makes a part of an upload from a range of an object.
 pub async fn upload_part_copy(
     face: &Face,
     req: S3Request<UploadPartCopyInput>,

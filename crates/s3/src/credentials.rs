@@ -21,6 +21,7 @@ pub struct Credentials {
 }
 
 impl Credentials {
+    /// Of the file's text; nothing if a field is missing.
     pub fn parse(text: &str) -> Option<Credentials> {
         let value: serde_json::Value = serde_json::from_str(text).ok()?;
         let field = |name: &str| Some(value.get(name)?.as_str()?.to_owned());

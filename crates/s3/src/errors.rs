@@ -4,6 +4,7 @@ use holdfast_base::{Error, Kind};
 use holdfast_blob::{Failure, Refusal};
 use s3s::{S3Error, S3ErrorCode};
 
+/// A refusal by its code, trouble of the node's by [`failed`].
 pub fn s3_failure(failure: Failure) -> S3Error {
     match failure {
         Failure::Refused(refusal) => refused(refusal),

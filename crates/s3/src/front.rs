@@ -65,6 +65,7 @@ pub struct Ids {
 }
 
 impl Ids {
+    /// `first` is drawn at random, so that two starts do not give the same ids.
     pub fn new(first: u64) -> Ids {
         Ids { next: AtomicU64::new(first) }
     }

@@ -143,10 +143,12 @@ pub struct Hashed {
 }
 
 impl Hashes {
+    /// MD5, and the checksum that was asked for.
     pub fn new(algorithm: Option<Algorithm>) -> Hashes {
         Hashes { md5: Md5::new(), chosen: algorithm.map(|a| (a, Hasher::new(a))) }
     }
 
+    /// The next bytes of the body.
     pub fn update(&mut self, bytes: &[u8]) {
         self.md5.update(bytes);
         if let Some((_, hasher)) = &mut self.chosen {
@@ -154,6 +156,7 @@ impl Hashes {
         }
     }
 
+    /// What the whole body came to.
     pub fn finish(self) -> Hashed {
         let mut md5 = [0; 16];
         md5.copy_from_slice(self.md5.finalize().as_ref());
@@ -165,6 +168,7 @@ impl Hashes {
 }
 
 impl Hashed {
+    /// The ETag of an object that came in one piece: its MD5.
     pub fn etag(&self) -> String {
         hex(&self.md5)
     }
@@ -221,20 +225,24 @@ pub fn combined(algorithm: Algorithm, parts: &[(Vec<u8>, u64)]) -> Option<String
     Some(encode_base64(&whole?.to_be_bytes()[8 - width..]))
 }
 
+/// MD5 of bytes in memory.
 pub fn md5_of(bytes: &[u8]) -> [u8; 16] {
     let mut md5 = [0; 16];
     md5.copy_from_slice(Md5::checksum(bytes).as_ref());
     md5
 }
 
+/// In lower case.
 pub fn hex(bytes: &[u8]) -> String {
     hex_simd::encode_to_string(bytes, hex_simd::AsciiCase::Lower)
 }
 
+/// In either case; nothing for an odd number of digits.
 pub fn decode_hex(text: &str) -> Option<Vec<u8>> {
     hex_simd::decode_to_vec(text).ok()
 }
 
+/// With padding.
 pub fn encode_base64(bytes: &[u8]) -> String {
     base64_simd::STANDARD.encode_to_string(bytes)
 }

@@ -28,6 +28,7 @@ impl Weighter<Pointer, Bytes> for BytesWeighter {
     }
 }
 
+/// Objects asked for lately, by pointer, up to a number of bytes; shared by all connections.
 pub struct Hot {
     /// None for a cache of no bytes.
     cache: Option<Cache<Pointer, Bytes, BytesWeighter>>,
@@ -49,6 +50,7 @@ pub struct HotCounts {
 }
 
 impl Hot {
+    /// A cache of so many bytes; of 0, one that keeps nothing.
     pub fn new(bytes: u64) -> Hot {
         let items = (bytes / ITEM_BYTES) as usize + 1;
         Hot {
@@ -83,6 +85,7 @@ impl Hot {
         (recent && !is_network(headers)).then_some(pointer)
     }
 
+    /// Keeps what [`Hot::admits`] has said is to be kept.
     pub fn keep(&self, pointer: Pointer, bytes: &Bytes) {
         if let Some(cache) = &self.cache {
             // A copy of its own: what was read may be part of a larger buffer.
@@ -91,6 +94,7 @@ impl Hot {
         }
     }
 
+    /// For metrics and `holdfast blob cache`.
     pub fn counts(&self) -> HotCounts {
         let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
         HotCounts {

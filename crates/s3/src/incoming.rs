@@ -33,6 +33,7 @@ pub fn take(face: &Face, bytes: u64) -> S3Result<Share> {
     share_of(&face.budget, bytes)
 }
 
+/// As [`take`], for who has no face. What no request may ever have is refused for good.
 pub fn share_of(budget: &Arc<Budget>, bytes: u64) -> S3Result<Share> {
     if bytes > budget.request_bytes_max() {
         return Err(s3_error!(
@@ -72,6 +73,7 @@ impl Sink<'_> {
 }
 
 impl Incoming<'_> {
+    /// What the body says that it takes; refused beyond S3's limit of one request.
     pub fn expected_bytes(&self) -> S3Result<u64> {
         let bytes = self.content_length.unwrap_or(NEEDLE_DATA_BYTES as i64).max(0) as u64;
         if bytes > PUT_BYTES_MAX {

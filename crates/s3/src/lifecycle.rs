@@ -197,6 +197,7 @@ pub struct Lifecycle {
 }
 
 impl Lifecycle {
+    /// Begins a pass with the first step that the leader takes.
     pub fn new(blobs: &Arc<Blobs>) -> Lifecycle {
         Lifecycle { blobs: blobs.clone(), at: None, next_ms: 0 }
     }

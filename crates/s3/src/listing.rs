@@ -36,6 +36,7 @@ pub fn percent_encode(text: &str, kept: &[u8]) -> String {
     out
 }
 
+/// Common prefixes as answers list them; none instead of an empty list.
 pub fn prefixes(found: Vec<String>, encoding: Option<&EncodingType>) -> Option<Vec<CommonPrefix>> {
     let prefix = |found: String| CommonPrefix { prefix: Some(encoded(found, encoding)) };
     Some(found.into_iter().map(prefix).collect::<Vec<_>>()).filter(|list| !list.is_empty())
@@ -75,6 +76,7 @@ fn contents(
     shown.collect()
 }
 
+/// A page of current objects in order of their keys, continued by a token.
 pub async fn list_objects_v2(
     face: &Face,
     req: S3Request<ListObjectsV2Input>,
@@ -120,6 +122,7 @@ pub async fn list_objects_v2(
     }))
 }
 
+/// As [`list_objects_v2`] in S3's older form, continued by the last key.
 pub async fn list_objects(
     face: &Face,
     req: S3Request<ListObjectsInput>,
@@ -154,6 +157,7 @@ pub async fn list_objects(
     }))
 }
 
+/// A page of all versions and delete markers, by key and newest first.
 pub async fn list_object_versions(
     face: &Face,
     req: S3Request<ListObjectVersionsInput>,

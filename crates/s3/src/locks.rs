@@ -82,6 +82,7 @@ pub fn shown(object: &Version) -> (Option<ObjectLockMode>, Option<Timestamp>) {
     (Some(ObjectLockMode::from_static(mode)), Some(crate::buckets::timestamp(lock.until_ms)))
 }
 
+/// Whether the bucket was made for locks, and what new objects get.
 pub async fn get_object_lock_configuration(
     face: &Face,
     req: S3Request<GetObjectLockConfigurationInput>,
@@ -101,6 +102,7 @@ pub async fn get_object_lock_configuration(
     }))
 }
 
+/// Sets what new objects get; only of a bucket that was made for locks.
 pub async fn put_object_lock_configuration(
     face: &Face,
     req: S3Request<PutObjectLockConfigurationInput>,
@@ -138,6 +140,7 @@ pub async fn put_object_lock_configuration(
     Ok(S3Response::new(PutObjectLockConfigurationOutput::default()))
 }
 
+/// Until when a version is kept, and in which mode.
 pub async fn get_object_retention(
     face: &Face,
     req: S3Request<GetObjectRetentionInput>,
@@ -159,6 +162,8 @@ pub async fn get_object_retention(
     Ok(S3Response::new(GetObjectRetentionOutput { retention: Some(retention) }))
 }
 
+/// Keeps a version until a day. In compliance mode nobody shortens it, in governance who may pass
+/// it over.
 pub async fn put_object_retention(
     face: &Face,
     req: S3Request<PutObjectRetentionInput>,
@@ -179,6 +184,7 @@ pub async fn put_object_retention(
     Ok(S3Response::new(PutObjectRetentionOutput::default()))
 }
 
+/// Whether a version is held whatever its day.
 pub async fn get_object_legal_hold(
     face: &Face,
     req: S3Request<GetObjectLegalHoldInput>,
@@ -196,6 +202,7 @@ pub async fn get_object_legal_hold(
     }))
 }
 
+/// Holds a version, or lets it go.
 pub async fn put_object_legal_hold(
     face: &Face,
     req: S3Request<PutObjectLegalHoldInput>,

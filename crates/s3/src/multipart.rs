@@ -17,6 +17,7 @@ use s3s::{S3Request, S3Response, S3Result, s3_error};
 /// Bytes of every part but the last one, at least.
 const PART_BYTES_MIN: u64 = 5 << 20;
 
+/// Begins an upload; what the object is to be described by is said here.
 pub async fn create_multipart_upload(
     face: &Face,
     req: S3Request<CreateMultipartUploadInput>,
@@ -97,6 +98,7 @@ pub fn find(
     Ok((id, number, face.blobs.upload(bucket, key, id).or_s3()?))
 }
 
+/// Stores a part; a part of the same number is replaced.
 pub async fn upload_part(
     face: &Face,
     req: S3Request<UploadPartInput>,
@@ -149,6 +151,7 @@ pub async fn upload_part(
     }))
 }
 
+/// Names the object, whole, from the parts that are listed, in one entry.
 pub async fn complete_multipart_upload(
     face: &Face,
     req: S3Request<CompleteMultipartUploadInput>,
@@ -276,6 +279,7 @@ fn summed(face: &Face, bucket: &str, key: &str, id: u64, names: &[PartName]) -> 
     Ok((etag, whole.into_iter().collect(), Some(size)))
 }
 
+/// Gives an upload and its parts up.
 pub async fn abort_multipart_upload(
     face: &Face,
     req: S3Request<AbortMultipartUploadInput>,
@@ -291,6 +295,7 @@ fn initiator(owner: &str) -> Initiator {
     Initiator { display_name: Some(owner.to_owned()), id: Some(owner.to_owned()) }
 }
 
+/// A page of an upload's parts by number.
 pub async fn list_parts(
     face: &Face,
     req: S3Request<ListPartsInput>,
@@ -337,6 +342,7 @@ pub async fn list_parts(
     }))
 }
 
+/// A page of the uploads under way, by key.
 pub async fn list_multipart_uploads(
     face: &Face,
     req: S3Request<ListMultipartUploadsInput>,

@@ -33,6 +33,7 @@ fn parse(text: &str) -> Option<Pointer> {
     parts.next().is_none().then_some(Pointer { chunk, slot, cookie })
 }
 
+/// Answers `GET` and `HEAD`, of the whole object.
 pub fn answer(blobs: &Blobs, method: &Method, path: &str) -> Response<Body> {
     if *method != Method::GET && *method != Method::HEAD {
         return refuse(

@@ -40,6 +40,7 @@ pub fn refuse_encryption(headers: &HeaderMap) -> S3Result<()> {
     }
 }
 
+/// Refuses classes that there are not; those that there are mean the same.
 pub fn check_storage_class(class: Option<&StorageClass>) -> S3Result<()> {
     match class.map(StorageClass::as_str) {
         None | Some(StorageClass::STANDARD | StorageClass::REDUCED_REDUNDANCY) => Ok(()),
@@ -92,6 +93,7 @@ pub fn content_encoding(encoding: Option<String>) -> Option<String> {
     Some(kept.join(","))
 }
 
+/// What a write depends on, decided with its entry.
 pub fn condition(
     if_match: Option<&ETagCondition>,
     if_none_match: Option<&ETagCondition>,
@@ -108,10 +110,12 @@ pub fn condition(
     Ok(Condition { if_match, if_absent })
 }
 
+/// As answers say it; nothing for the version `null`.
 pub fn version_id(object: &Object) -> Option<String> {
     (!object.null).then(|| version_name(object))
 }
 
+/// As answers say it.
 pub fn etag(object: &Object) -> Option<ETag> {
     Some(ETag::Strong(object.etag.clone()))
 }
@@ -127,6 +131,7 @@ pub struct Sums {
     pub kind: Option<ChecksumType>,
 }
 
+/// Sorts an object's checksums into their fields.
 pub fn sums(checksums: &[Pair]) -> Sums {
     let mut sums = Sums::default();
     for pair in checksums {
@@ -146,6 +151,7 @@ pub fn sums(checksums: &[Pair]) -> Sums {
     sums
 }
 
+/// Stores an object, whole or not at all; an archive becomes one object a file.
 pub async fn put_object(
     face: &Face,
     req: S3Request<PutObjectInput>,
@@ -392,6 +398,7 @@ async fn read(
     Ok(started.into_body())
 }
 
+/// An object or a range of it, or one of a photo's sizes, under conditions.
 pub async fn get_object(
     face: &Face,
     req: S3Request<GetObjectInput>,
@@ -437,6 +444,7 @@ pub async fn get_object(
     Ok(answer)
 }
 
+/// What [`get_object`] would say, without the bytes.
 pub async fn head_object(
     face: &Face,
     req: S3Request<HeadObjectInput>,
@@ -466,6 +474,7 @@ pub async fn head_object(
     Ok(answer)
 }
 
+/// Removes an object, puts a marker over it where versions are kept, or removes one version.
 pub async fn delete_object(
     face: &Face,
     req: S3Request<DeleteObjectInput>,
@@ -507,6 +516,7 @@ fn deleted(outcome: Outcome) -> (Option<String>, bool) {
     }
 }
 
+/// Removes up to a thousand, each with its own outcome.
 pub async fn delete_objects(
     face: &Face,
     req: S3Request<DeleteObjectsInput>,
@@ -573,6 +583,7 @@ pub async fn delete_objects(
     }))
 }
 
+/// What is known of an object beside its bytes, as far as it is asked for.
 pub async fn get_object_attributes(
     face: &Face,
     req: S3Request<GetObjectAttributesInput>,

@@ -26,6 +26,7 @@ impl AsRef<[u8]> for Owned {
     }
 }
 
+/// Without a copy; for what is small and counted elsewhere.
 pub fn bytes_of(read: holdfast_chunk::Bytes) -> Bytes {
     Bytes::from_owner(Owned { read, _share: None })
 }
@@ -72,6 +73,7 @@ pub enum Started {
 }
 
 impl Started {
+    /// As an answer's body.
     pub fn into_body(self) -> Body {
         match self {
             Started::Whole(bytes) => Body::from(bytes),

@@ -21,6 +21,7 @@ pub struct Scalers {
 }
 
 impl Scalers {
+    /// So many threads.
     pub fn start(threads: usize) -> Result<Scalers> {
         let (jobs, waiting) = channel::<Job>();
         let waiting = Arc::new(Mutex::new(waiting));

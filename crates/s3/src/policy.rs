@@ -48,6 +48,7 @@ struct Statement {
     conditions: Vec<Condition>,
 }
 
+/// A bucket's policy, read and understood whole.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Policy {
     statements: Vec<Statement>,

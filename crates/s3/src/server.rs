@@ -84,6 +84,7 @@ struct Door {
 }
 
 impl Server {
+    /// Listens on `address`, with a runtime a core; ends when it is dropped.
     pub fn start(address: SocketAddr, blobs: Arc<Blobs>, limits: Limits) -> Result<Server> {
         let access = Arc::new(Access { blobs: blobs.clone() });
         let budget = limits.budget.clone();
@@ -143,6 +144,7 @@ impl Server {
         &self.hot
     }
 
+    /// Where it listens, with the port that was found for port 0.
     pub fn address(&self) -> Option<SocketAddr> {
         self.runtimes.first().map(Runtime::address)
     }

@@ -22,6 +22,7 @@ pub struct Face {
     pub hot: Arc<Hot>,
 }
 
+/// Who signed, as access control has noted it; nobody where it has not.
 pub fn caller<T>(req: &S3Request<T>) -> Caller {
     req.extensions.get::<Caller>().cloned().unwrap_or_default()
 }

@@ -12,7 +12,9 @@ use s3s::dto::*;
 use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result, s3_error};
 use serde_json as json;
 
+/// The document that a bucket's CORS rules are.
 pub const CORS: &str = "cors";
+/// The document that a bucket's lifecycle rules are.
 pub const LIFECYCLE: &str = "lifecycle";
 const PUBLIC_ACCESS: &str = "public-access-block";
 
@@ -28,6 +30,7 @@ pub fn document<T: for<'d> serde::Deserialize<'d>>(
     parsed.map(Some).map_err(|e| s3_error!(InternalError, "read the bucket's `{name}`: {e}"))
 }
 
+/// Keeps a document as JSON, or removes it.
 pub async fn set_document<T: serde::Serialize>(
     face: &Face,
     bucket: &str,
@@ -39,6 +42,7 @@ pub async fn set_document<T: serde::Serialize>(
     face.blobs.set_document(bucket, name, text).await.or_s3()
 }
 
+/// Whether a canned list would give access to strangers.
 pub fn is_public_acl(acl: &str) -> bool {
     ["public-read", "public-read-write", "authenticated-read"].contains(&acl)
 }
@@ -60,10 +64,12 @@ pub fn check_acl(acl: Option<&str>) -> S3Result<()> {
     }
 }
 
+/// As [`check_acl`], of a bucket.
 pub fn check_bucket_acl(acl: Option<&BucketCannedACL>) -> S3Result<()> {
     check_acl(acl.map(BucketCannedACL::as_str))
 }
 
+/// As [`check_acl`], of an object.
 pub fn check_object_acl(acl: Option<&ObjectCannedACL>) -> S3Result<()> {
     check_acl(acl.map(ObjectCannedACL::as_str))
 }
@@ -106,6 +112,7 @@ fn private(user: &str) -> Option<Grants> {
     Some(vec![Grant { grantee: Some(grantee), permission }])
 }
 
+/// The one list there is: the owner may do everything.
 pub async fn get_bucket_acl(
     face: &Face,
     req: S3Request<GetBucketAclInput>,
@@ -114,6 +121,7 @@ pub async fn get_bucket_acl(
     Ok(S3Response::new(GetBucketAclOutput { grants: private(&user), owner: Some(owner(&user)) }))
 }
 
+/// Takes what changes nothing, and refuses the rest: access is given by policies.
 pub async fn put_bucket_acl(
     face: &Face,
     req: S3Request<PutBucketAclInput>,
@@ -125,6 +133,7 @@ pub async fn put_bucket_acl(
     Ok(S3Response::new(PutBucketAclOutput {}))
 }
 
+/// As [`get_bucket_acl`], of an object.
 pub async fn get_object_acl(
     face: &Face,
     req: S3Request<GetObjectAclInput>,
@@ -136,6 +145,7 @@ pub async fn get_object_acl(
     Ok(S3Response::new(GetObjectAclOutput { grants, owner, ..Default::default() }))
 }
 
+/// As [`put_bucket_acl`], of an object.
 pub async fn put_object_acl(
     face: &Face,
     req: S3Request<PutObjectAclInput>,
@@ -148,6 +158,7 @@ pub async fn put_object_acl(
     Ok(S3Response::new(PutObjectAclOutput::default()))
 }
 
+/// The policy as it was put.
 pub async fn get_bucket_policy(
     face: &Face,
     req: S3Request<GetBucketPolicyInput>,
@@ -159,6 +170,7 @@ pub async fn get_bucket_policy(
     }
 }
 
+/// Whether the policy gives access to strangers.
 pub async fn get_bucket_policy_status(
     face: &Face,
     req: S3Request<GetBucketPolicyStatusInput>,
@@ -172,6 +184,7 @@ pub async fn get_bucket_policy_status(
     Ok(S3Response::new(GetBucketPolicyStatusOutput { policy_status }))
 }
 
+/// Keeps a policy that is understood whole.
 pub async fn put_bucket_policy(
     face: &Face,
     req: S3Request<PutBucketPolicyInput>,
@@ -187,6 +200,7 @@ pub async fn put_bucket_policy(
     Ok(S3Response::new(PutBucketPolicyOutput {}))
 }
 
+/// Leaves the bucket to its owner again.
 pub async fn delete_bucket_policy(
     face: &Face,
     req: S3Request<DeleteBucketPolicyInput>,
@@ -195,6 +209,7 @@ pub async fn delete_bucket_policy(
     Ok(S3Response::new(DeleteBucketPolicyOutput {}))
 }
 
+/// What the bucket does not let be given to strangers.
 pub async fn get_public_access_block(
     face: &Face,
     req: S3Request<GetPublicAccessBlockInput>,
@@ -210,6 +225,7 @@ pub async fn get_public_access_block(
     Ok(S3Response::new(GetPublicAccessBlockOutput { public_access_block_configuration }))
 }
 
+/// Says what must not be given to strangers, by whatever policy.
 pub async fn put_public_access_block(
     face: &Face,
     req: S3Request<PutPublicAccessBlockInput>,
@@ -227,6 +243,7 @@ pub async fn put_public_access_block(
     Ok(S3Response::new(PutPublicAccessBlockOutput {}))
 }
 
+/// Blocks nothing any more.
 pub async fn delete_public_access_block(
     face: &Face,
     req: S3Request<DeletePublicAccessBlockInput>,
@@ -235,6 +252,7 @@ pub async fn delete_public_access_block(
     Ok(S3Response::new(DeletePublicAccessBlockOutput {}))
 }
 
+/// The rules as they were put.
 pub async fn get_bucket_cors(
     face: &Face,
     req: S3Request<GetBucketCorsInput>,
@@ -246,6 +264,7 @@ pub async fn get_bucket_cors(
     }
 }
 
+/// Keeps rules by which browsers let pages of other sites ask.
 pub async fn put_bucket_cors(
     face: &Face,
     req: S3Request<PutBucketCorsInput>,
@@ -269,6 +288,7 @@ pub async fn put_bucket_cors(
     Ok(S3Response::new(PutBucketCorsOutput {}))
 }
 
+/// Lets no page of another site ask any more.
 pub async fn delete_bucket_cors(
     face: &Face,
     req: S3Request<DeleteBucketCorsInput>,
@@ -277,6 +297,7 @@ pub async fn delete_bucket_cors(
     Ok(S3Response::new(DeleteBucketCorsOutput {}))
 }
 
+/// The rules as they were put.
 pub async fn get_bucket_lifecycle_configuration(
     face: &Face,
     req: S3Request<GetBucketLifecycleConfigurationInput>,
@@ -291,6 +312,7 @@ pub async fn get_bucket_lifecycle_configuration(
     }
 }
 
+/// Keeps rules by which objects expire; what cannot be carried out is refused.
 pub async fn put_bucket_lifecycle_configuration(
     face: &Face,
     req: S3Request<PutBucketLifecycleConfigurationInput>,
@@ -302,6 +324,7 @@ pub async fn put_bucket_lifecycle_configuration(
     Ok(S3Response::new(PutBucketLifecycleConfigurationOutput::default()))
 }
 
+/// Lets nothing expire any more.
 pub async fn delete_bucket_lifecycle(
     face: &Face,
     req: S3Request<DeleteBucketLifecycleInput>,

@@ -45,6 +45,7 @@ fn shown(pairs: &[Pair]) -> Vec<Tag> {
     pairs.iter().map(tag).collect()
 }
 
+/// An object's tags, within S3's limits.
 pub fn of_object(tagging: Tagging) -> S3Result<Vec<Pair>> {
     pairs(tagging, OBJECT_TAGS_MAX)
 }
@@ -74,6 +75,7 @@ pub fn of_form(text: Option<&str>) -> S3Result<Vec<Pair>> {
     set_of(tags, OBJECT_TAGS_MAX)
 }
 
+/// Text from its percent-encoded form; nothing for what is not UTF-8, or half an escape.
 pub fn percent_decode(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();
@@ -103,6 +105,7 @@ async fn set(
     Ok(version_id(&object))
 }
 
+/// A version's tags.
 pub async fn get_object_tagging(
     face: &Face,
     req: S3Request<GetObjectTaggingInput>,
@@ -113,6 +116,7 @@ pub async fn get_object_tagging(
     Ok(S3Response::new(GetObjectTaggingOutput { tag_set, version_id: version_id(&object) }))
 }
 
+/// Replaces a version's tags.
 pub async fn put_object_tagging(
     face: &Face,
     req: S3Request<PutObjectTaggingInput>,
@@ -124,6 +128,7 @@ pub async fn put_object_tagging(
     Ok(S3Response::new(PutObjectTaggingOutput { version_id }))
 }
 
+/// Removes a version's tags.
 pub async fn delete_object_tagging(
     face: &Face,
     req: S3Request<DeleteObjectTaggingInput>,
@@ -134,6 +139,7 @@ pub async fn delete_object_tagging(
     Ok(S3Response::new(DeleteObjectTaggingOutput { version_id }))
 }
 
+/// A bucket's tags.
 pub async fn get_bucket_tagging(
     face: &Face,
     req: S3Request<GetBucketTaggingInput>,
@@ -143,6 +149,7 @@ pub async fn get_bucket_tagging(
     Ok(S3Response::new(GetBucketTaggingOutput { tag_set }))
 }
 
+/// Replaces a bucket's tags.
 pub async fn put_bucket_tagging(
     face: &Face,
     req: S3Request<PutBucketTaggingInput>,
@@ -153,6 +160,7 @@ pub async fn put_bucket_tagging(
     Ok(S3Response::new(PutBucketTaggingOutput {}))
 }
 
+/// Removes a bucket's tags.
 pub async fn delete_bucket_tagging(
     face: &Face,
     req: S3Request<DeleteBucketTaggingInput>,

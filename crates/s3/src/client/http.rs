@@ -32,6 +32,7 @@ pub enum Sink<'a> {
     Stream(&'a mut dyn Write),
 }
 
+/// One connection, for one request after the other.
 pub struct Connection {
     stream: BufReader<TcpStream>,
     /// Something of the last request's answer came.
@@ -43,6 +44,7 @@ fn wrong(what: &str) -> io::Error {
 }
 
 impl Connection {
+    /// Connects to `HOST:PORT`; gives up after ten seconds, and on two minutes of silence later.
     pub fn open(address: &str) -> io::Result<Connection> {
         let stream = local::connect_tcp(address, CONNECT)?;
         stream.set_nodelay(true)?;
@@ -74,6 +76,7 @@ impl Connection {
         stream.write_all(head)
     }
 
+    /// Whether any of the last request's answer came: if not, it may be sent again.
     pub fn has_answered(&self) -> bool {
         self.answered
     }

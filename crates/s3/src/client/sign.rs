@@ -3,6 +3,7 @@
 use super::Request;
 use crate::hash::hex;
 use crate::listing::percent_encode;
+use holdfast_base::text::utc;
 use s3s::crypto::{Checksum as _, Sha256};
 
 /// A key pair and a region.
@@ -13,6 +14,7 @@ pub struct Signer {
     pub region: String,
 }
 
+/// A request as it goes out.
 pub struct Signed {
     /// Path and query, encoded.
     pub target: String,
@@ -41,23 +43,14 @@ fn hmac(key: &[u8], text: &[u8]) -> [u8; 32] {
     sha256(&outer)
 }
 
-/// `20261121T080000Z`, from milliseconds since 1970 (Howard Hinnant's days to civil date).
+/// `20261121T080000Z`, from milliseconds since 1970.
 fn amz_date(unix_ms: u64) -> String {
-    let seconds = unix_ms / 1000;
-    let (days, rest) = (seconds / 86_400, seconds % 86_400);
-    let z = days + 719_468;
-    let (era, doe) = (z / 146_097, z % 146_097);
-    let yoe = (doe - doe / 1460 + doe / 36_524 - doe / 146_096) / 365;
-    let doy = doe - (365 * yoe + yoe / 4 - yoe / 100);
-    let mp = (5 * doy + 2) / 153;
-    let day = doy - (153 * mp + 2) / 5 + 1;
-    let month = if mp < 10 { mp + 3 } else { mp - 9 };
-    let year = yoe + era * 400 + (month <= 2) as u64;
-    let (hour, minute, second) = (rest / 3600, rest / 60 % 60, rest % 60);
-    format!("{year:04}{month:02}{day:02}T{hour:02}{minute:02}{second:02}Z")
+    utc((unix_ms / 1000) as i64, 'T').replace(['-', ':'], "") + "Z"
 }
 
 impl Signer {
+    /// Signs with the hash of the body, in hexadecimal or one of S3's words for a body that is not
+    /// hashed.
     pub fn sign(
         &self,
         request: &Request<'_>,

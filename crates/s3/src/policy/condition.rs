@@ -48,7 +48,9 @@ const KEYS: [&str; 9] = [
     "s3:prefix",
     "s3:versionid",
 ];
+/// A tag's name follows, of the object that is there.
 pub const EXISTING_TAG: &str = "s3:existingobjecttag/";
+/// A tag's name follows, of those that the request sets.
 pub const REQUEST_TAG: &str = "s3:requestobjecttag/";
 /// A header's name follows `s3:`.
 pub const HEADER: &str = "s3:x-amz-";
@@ -170,6 +172,7 @@ fn within(address: IpAddr, network: IpAddr, bits: u32) -> bool {
 }
 
 impl Condition {
+    /// Whether the request, as `lookup` knows it, meets the condition.
     pub fn holds(&self, lookup: &Lookup<'_>) -> bool {
         let found = lookup(&self.key);
         if self.test == Test::Null {
