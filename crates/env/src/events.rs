@@ -10,6 +10,7 @@ use crate::locks::HoldMutex;
 use holdfast_base::text::{shown, utc};
 use holdfast_base::{Error, Result};
 use serde_json::{Map, Value};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::io::Write;
 use std::str::FromStr;
@@ -308,7 +309,23 @@ impl Subscriber for Teller {
     fn exit(&self, _: &span::Id) {}
 }
 
+/// Sentences that are remembered; with more, all are forgotten.
+const SENTENCES_MAX: usize = 1000;
+
+/// Whether this was not told yet. What every request meets (a view that has stopped) is told once,
+/// or clients could fill a disk with it.
+fn is_news(sentences: &mut BTreeSet<(&'static str, String)>, told: &Told) -> bool {
+    if sentences.len() >= SENTENCES_MAX {
+        sentences.clear();
+    }
+    told.level == Level::INFO || sentences.insert((told.event, told.message.clone()))
+}
+
 fn write(form: Form, mut told: Told) {
+    static SENTENCES: Mutex<BTreeSet<(&'static str, String)>> = Mutex::new(BTreeSet::new());
+    if !is_news(&mut SENTENCES.held(), &told) {
+        return;
+    }
     let node = NODE.load(Ordering::Relaxed);
     if node != 0 && !told.fields.iter().any(|(name, _)| *name == "node") {
         told.fields.insert(0, ("node", node.into()));

@@ -183,9 +183,10 @@ impl Door {
             Err(refused) => refused.to_http_response().map_err(|e| HttpError::new(e.into()))?,
         };
         front::refer(&mut response);
+        let failed = response.status() == StatusCode::INTERNAL_SERVER_ERROR;
+        let said = failed.then(|| response.body().bytes().unwrap_or_default());
         let id = self.ids.mark(&mut response);
-        if response.status() == StatusCode::INTERNAL_SERVER_ERROR {
-            let said = response.body().bytes().unwrap_or_default();
+        if let Some(said) = said {
             event!(RequestFailed, String::from_utf8_lossy(&said), request = id);
         }
         if let Some(headers) = cross_origin {

@@ -40,3 +40,16 @@ fn levels_and_forms_are_words() {
     assert!("xml".parse::<Form>().is_err() && "loud".parse::<LeastLevel>().is_err());
     assert_eq!("warn".parse(), Ok(LeastLevel(Level::WARN)));
 }
+
+#[test]
+fn what_every_request_meets_is_told_once() {
+    let (_, told) = told_by(|| {
+        (0..3).for_each(|request| event!(RequestBug, "the same", request));
+        event!(RequestBug, "another");
+        event!(NodeStarted, "the same");
+        event!(NodeStarted, "the same");
+    });
+    let mut sentences = BTreeSet::new();
+    let news: Vec<bool> = told.iter().map(|told| is_news(&mut sentences, told)).collect();
+    assert_eq!(news, [true, false, false, true, true, true]);
+}

@@ -145,6 +145,7 @@ impl Node {
 
     /// By a command of the test's own that starts one in `data`.
     pub fn start_by(command: &mut Command, data: &Path) -> Node {
+        command.env("HOLDFAST_EVENTS", "json");
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         Node::launch(command, data).unwrap_or_else(|e| panic!("the node did not start: {e:?}"))
     }

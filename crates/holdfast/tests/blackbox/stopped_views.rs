@@ -28,7 +28,9 @@ fn prepare(data: &Path) -> u16 {
 /// What `/health`, `status` and `doctor` say of a node whose view of `topic` has stopped.
 #[track_caller]
 fn says_that_it_stopped(node: &mut Node, http: u16, topic: &str, why: &str) {
-    node.told.announce("view.stopped");
+    for event in ["view.stopped", "request.bug"] {
+        node.told.announce(event);
+    }
     let sentence = format!("{STOPPED_VIEW} `{topic}`");
     let health = get(http, "/health", "");
     assert!(health.starts_with("HTTP/1.1 503 "), "{health}");
