@@ -13,6 +13,7 @@ use holdfast_env::disk::Access;
 use holdfast_env::trial::Knob;
 use holdfast_env::{Disk, File, HoldMutex};
 use std::collections::VecDeque;
+use std::io;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -258,15 +259,20 @@ pub struct Handles {
 
 impl Handles {
     pub fn get(&self, disk: &dyn Disk, sealed: &Arc<Sealed>) -> Result<Arc<dyn File>> {
+        self.open(disk, sealed).map_err(|e| {
+            let name = sealed.path();
+            Error::from(e).context(format_args!("open chunk file `{}`", name.display()))
+        })
+    }
+
+    /// As [`Handles::get`], for those who ask why not.
+    pub fn open(&self, disk: &dyn Disk, sealed: &Arc<Sealed>) -> io::Result<Arc<dyn File>> {
         let file = {
             let mut place = sealed.place.held();
             if let Some(file) = &place.1 {
                 return Ok(file.clone());
             }
-            let file = disk.open(&place.0, Access::Cached).map_err(|e| {
-                let name = place.0.display();
-                Error::from(e).context(format_args!("open chunk file `{name}`"))
-            })?;
+            let file = disk.open(&place.0, Access::Cached)?;
             place.1 = Some(file.clone());
             file
         };
