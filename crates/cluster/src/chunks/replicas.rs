@@ -205,7 +205,13 @@ impl Chunks {
 fn unlinkable(chunk: &Chunk) -> impl Iterator<Item = (ChunkId, Generation, StoreId)> {
     let old = chunk.old.iter().filter(|old| old.released && is_replaced(chunk, old));
     let old = old.flat_map(|old| old.replicas.iter().map(|at| (old.generation, *at)));
-    let dropped = chunk.dropped.iter().map(|d| (d.generation, d.store));
+    // Beside one of a generation before that is still named, the later file stays in its store.
+    let waits = |dropped: &Dropped| {
+        let before = chunk.old.iter().filter(|old| old.generation < dropped.generation);
+        before.flat_map(|old| &old.replicas).any(|store| *store == dropped.store)
+    };
+    let dropped = chunk.dropped.iter().filter(move |dropped| !waits(dropped));
+    let dropped = dropped.map(|d| (d.generation, d.store));
     let spare = old.chain(dropped).filter(|(_, store)| chunk.can_spare(*store));
     let last =
         chunk.state == ChunkState::Doomed && chunk.old.is_empty() && chunk.dropped.is_empty();

@@ -260,6 +260,26 @@ fn a_switch_names_who_has_the_new_generation_and_the_others_keep_the_old_one() {
     assert_eq!(world.ns.chunks().get(chunk).unwrap().old, []);
 }
 
+/// A store's copy of the new generation was let go while the one before lay beside it for its
+/// readers: the store could not remove the file, and no entry named it any more, so that it was taken
+/// for a leftover that nobody knows.
+#[test]
+fn a_dropped_copy_waits_for_the_generation_before_in_the_same_store() {
+    let mut world = World::new();
+    let chunk = world.packed(&[1, 2, 3]);
+    world.ok(seal_on(chunk, 1, &[1, 2, 3]));
+    world.ok(Command::CloseChunk { chunk });
+    let (generation, replicas) = (Generation(1), stores(&[1, 2, 3]));
+    world.ok(Command::SwitchReplicas { chunk, generation, length: 1, digest: 7, replicas });
+    world.ok(Command::AddReplica { chunk, generation, store: StoreId(4) });
+    world.ok(Command::DropReplica { chunk, generation, store: StoreId(1), lost: false });
+    assert_eq!(world.unlinkable(), [], "readers of the generation before have their grace");
+    world.ok(Command::Release { before: Index(world.index), budget: 9 });
+    assert_eq!(world.unlinkable(), [(0, 1), (0, 2), (0, 3)]);
+    world.ok(unlink_from(chunk, 0, 1));
+    assert_eq!(world.unlinkable(), [(0, 2), (0, 3), (1, 1)]);
+}
+
 /// A store lay about how far it had come, or a writer about where its bytes were: the name of a
 /// slot that the seal cut off would be a name of nothing.
 #[test]
