@@ -258,8 +258,9 @@ impl Keeper {
     }
 
     /// An accepted entry let a replica go while its chunk lives on elsewhere, and the process ended
-    /// before the file was removed: no later entry names it. A copy that has arrived is named
-    /// within seconds; should its entry come later all the same, it counts as missing here.
+    /// before the file was removed, or was not there: no later entry names it. A copy that has
+    /// arrived is named within seconds; should its entry come later all the same, it counts as
+    /// missing here.
     fn set_aside_unnamed(&mut self, now_ns: u64) -> Result<()> {
         if now_ns < self.unnamed_next_ns || self.node.is_behind() {
             return Ok(());
@@ -268,28 +269,41 @@ impl Keeper {
         self.unnamed_next_ns = now_ns + unnamed_ns / 4;
         let mut unnamed = BTreeMap::new();
         for held in self.held() {
-            let (store, chunk, generation) = (held.store_id, held.info.chunk, held.info.generation);
-            let named = self.node.read_chunks(|view, _| match view.get(chunk) {
-                // A later generation waits for its switch.
-                Some(known) => {
-                    generation > known.generation || view.names_replica(chunk, generation, store)
-                }
-                None => !view.was_allocated(chunk),
-            })?;
-            let on_disk = self.node.stores.get(store).is_some_and(|own| own.tier == Tier::Disk);
-            if named || !on_disk {
+            let on_disk = |own: &OwnStore| own.tier == Tier::Disk;
+            if !self.node.stores.get(held.store_id).is_some_and(on_disk) {
                 continue;
             }
-            let key = (store, chunk, generation);
-            let since_ns = self.unnamed.get(&key).copied().unwrap_or(now_ns);
-            if now_ns - since_ns < unnamed_ns {
-                unnamed.insert(key, since_ns);
-            } else {
-                self.let_go_again(&held, generation);
+            for generation in self.unnamed_of(&held)? {
+                let key = (held.store_id, held.info.chunk, generation);
+                let since_ns = self.unnamed.get(&key).copied().unwrap_or(now_ns);
+                if now_ns - since_ns < unnamed_ns {
+                    unnamed.insert(key, since_ns);
+                } else {
+                    self.let_go_again(&held, generation);
+                }
             }
         }
         self.unnamed = unnamed;
         self.report_missing()
+    }
+
+    /// Generations of a chunk here that no entry names, the current one last.
+    fn unnamed_of(&self, held: &Held) -> Result<Vec<Generation>> {
+        let (store, chunk, current) = (held.store_id, held.info.chunk, held.info.generation);
+        let beside = held.store.other_generations(chunk);
+        self.node.read_chunks(|view, _| {
+            let is_named = |at: &Generation| view.names_replica(chunk, *at, store);
+            let Some(known) = view.get(chunk) else {
+                return if view.was_allocated(chunk) { vec![current] } else { Vec::new() };
+            };
+            // A later one waits for its switch, and the current one for those that are named.
+            let mut unnamed = beside.clone();
+            if !beside.iter().any(is_named) {
+                unnamed.push(current);
+            }
+            unnamed.retain(|at| *at <= known.generation && !is_named(at));
+            unnamed
+        })
     }
 
     fn unix_s(&self) -> u64 {
@@ -462,10 +476,8 @@ impl Keeper {
             // also when nobody knows what became of the entry.
             self.owed.insert((own.id, chunk, generation));
             self.node.propose_and_wait(unlink, Durability::Durable)?;
-            match own.store.unlink(chunk, generation) {
-                Err(e) if e.kind != Kind::NotFound => return Err(e),
-                _ => self.owed.remove(&(own.id, chunk, generation)),
-            };
+            remove_file(&self.node, own, chunk, generation)?;
+            self.owed.remove(&(own.id, chunk, generation));
         }
         Ok(())
     }
@@ -473,21 +485,21 @@ impl Keeper {
     /// Files that could not be removed when their entry let them go, or whose entry was in doubt.
     fn unlink_owed(&mut self) -> Result<()> {
         let mut last = Ok(());
-        let (stores, namespace) = (&self.node.stores, &self.node.namespace);
+        let node = &self.node;
         self.owed.retain(|(store, chunk, generation)| {
-            let Some(own) = stores.get(*store) else { return false };
+            let Some(own) = node.stores.get(*store) else { return false };
             // It was not let go, or is not known here to be: it is proposed again.
             let named =
                 |view: &Namespace, _| view.chunks().names_replica(*chunk, *generation, *store);
-            if namespace.read(named).unwrap_or(true) {
+            if node.namespace.read(named).unwrap_or(true) {
                 return true;
             }
-            match own.store.unlink(*chunk, *generation) {
-                Err(e) if e.kind != Kind::NotFound => {
+            match remove_file(node, own, *chunk, *generation) {
+                Ok(()) => false,
+                Err(e) => {
                     last = Err(e);
                     true
                 }
-                _ => false,
             }
         });
         last
@@ -610,6 +622,30 @@ impl Keeper {
             around.extend(held(own, list));
         }
         self.around = around.into();
+    }
+}
+
+/// Removes a file that an entry has let go. With the last one of a deleted chunk goes what lies beside
+/// it: nothing of that will be named any more, neither what was computed for a switch that never
+/// came nor what was let go while this node was away. Beside a chunk that lives on there may be a
+/// copy whose entry is on its way: the current file waits.
+fn remove_file(node: &Node, own: &OwnStore, chunk: ChunkId, generation: Generation) -> Result<()> {
+    let is_over = node.read_chunks(|view, _| match view.get(chunk) {
+        Some(known) => known.state == ChunkState::Doomed && known.generation == generation,
+        None => true,
+    })?;
+    let beside = if is_over { own.store.other_generations(chunk) } else { Vec::new() };
+    for other in beside.into_iter().filter(|other| *other != generation) {
+        gone(own.store.unlink(chunk, other))?;
+    }
+    gone(own.store.unlink(chunk, generation))
+}
+
+/// What is not there need not go.
+fn gone(removed: Result<()>) -> Result<()> {
+    match removed {
+        Err(e) if e.kind == Kind::NotFound => Ok(()),
+        other => other,
     }
 }
 
