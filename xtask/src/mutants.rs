@@ -164,7 +164,7 @@ impl Binaries {
             Catcher::Schedules { count, first } => {
                 let simulation = self.simulation.as_ref().ok_or("the simulation was not built")?;
                 let mut command = Command::new(simulation);
-                command.args(["--threads", "1", "--strict", "--plant", &bug.name]);
+                command.args(["--threads", "1", "--plant", &bug.name]);
                 command.args(["--schedules", &count.to_string(), "--seed", &first.to_string()]);
                 command.current_dir(&self.root);
                 command

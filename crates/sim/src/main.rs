@@ -29,7 +29,6 @@ struct Options {
     /// Bugs that are planted by name.
     planted: Vec<String>,
     usual_limits: bool,
-    strict: bool,
 }
 
 fn options() -> Result<Options, String> {
@@ -45,7 +44,6 @@ fn options() -> Result<Options, String> {
         without: Vec::new(),
         planted: Vec::new(),
         usual_limits: false,
-        strict: false,
     };
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
@@ -70,7 +68,6 @@ fn options() -> Result<Options, String> {
             "--calm" => options.calm = true,
             "--repair" => options.repair = true,
             "--usual-limits" => options.usual_limits = true,
-            "--strict" => options.strict = true,
             "--trace" => options.trace = true,
             _ => return Err(format!("`{word}` is not known: see docs/testing.md")),
         }
@@ -95,7 +92,6 @@ fn schedule(options: &Options, seed: u64, trace: bool) -> Schedule {
         sites_off: options.without.clone(),
         planted: options.planted.clone(),
         usual_limits: options.usual_limits,
-        strict: options.strict,
         work_ns,
         faults_ns,
         ..schedule

@@ -103,8 +103,6 @@ pub struct Schedule {
     pub planted: Vec<String>,
     /// Internal limits have their usual sizes, where the seed would draw small ones.
     pub usual_limits: bool,
-    /// Two checks that are not settled: they raise alarms that nobody has explained yet.
-    pub strict: bool,
     /// Keep a line of everything that happens.
     pub trace: bool,
     /// Print it at once.
@@ -133,7 +131,6 @@ impl Schedule {
             sites_off: Vec::new(),
             planted: Vec::new(),
             usual_limits: false,
-            strict: false,
             trace: false,
             aloud: false,
         }

@@ -259,12 +259,15 @@ impl World {
         model.saw(path, found.as_deref());
     }
 
-    /// Compaction goes on meanwhile: a store may be about to follow.
+    /// Compaction goes on meanwhile: a store may be about to follow, each within its time.
     fn check_replicas_soon(&self) {
-        let until_ns = self.net.now_ns() + FOLLOWS_WITHIN_NS;
+        let (mut last, mut since_ns) = (String::new(), self.net.now_ns());
         while let Err(e) = self.check_replicas() {
-            if self.net.now_ns() > until_ns || self.shared.is_over() {
-                return self.shared.violate(e);
+            if e != last {
+                (last, since_ns) = (e, self.net.now_ns());
+            }
+            if self.net.now_ns() > since_ns + FOLLOWS_WITHIN_NS || self.shared.is_over() {
+                return self.shared.violate(last);
             }
             self.run_for(SECOND);
         }
@@ -311,8 +314,13 @@ impl World {
     fn check_leaks(&self, host: &Node) -> std::result::Result<(), String> {
         for node in self.cells.iter().filter_map(|cell| cell.node()) {
             for own in node.stores.iter() {
-                for info in own.store.list() {
-                    let (chunk, generation) = (info.chunk, info.generation);
+                let list = own.store.list().into_iter();
+                let files = list.flat_map(|info| {
+                    let beside = own.store.other_generations(info.chunk);
+                    let all = beside.into_iter().chain([info.generation]);
+                    all.map(move |generation| (info.chunk, generation))
+                });
+                for (chunk, generation) in files {
                     let leaked = host.read_chunks(|view, _| match view.get(chunk) {
                         Some(known) => {
                             generation <= known.generation
@@ -323,8 +331,15 @@ impl World {
                     if leaked.unwrap_or_default() {
                         return Err(format!(
                             "store `{}` keeps chunk `{chunk}` generation `{generation}`, which no \
-                             entry names",
-                            own.id
+                             entry names: it has {:?} and others {:?}, the log {:?}",
+                            own.id,
+                            own.store.list_from(chunk, 1),
+                            own.store.other_generations(chunk),
+                            host.read_chunks(|view, _| {
+                                let known = view.get(chunk)?;
+                                let (old, dropped) = (known.old.clone(), known.dropped.clone());
+                                Some((known.generation, known.replicas.clone(), old, dropped))
+                            })
                         ));
                     }
                 }

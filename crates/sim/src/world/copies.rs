@@ -21,7 +21,7 @@ pub(super) struct Copies {
     drained: BTreeSet<NodeId>,
     /// Cells where a sync failed at any time: a store that takes no writes may be given up whole.
     failed: BTreeSet<usize>,
-    /// The entry that freed what waits longest, and when which entry had been applied.
+    /// The entry that freed what waits longest, and when which entry had been applied somewhere.
     freed: Option<Index>,
     reached: VecDeque<(Index, u64)>,
     slept_ns: u64,
@@ -33,6 +33,8 @@ const LOOK_NS: u64 = SECOND;
 struct Known {
     generation: Generation,
     replicas: BTreeSet<StoreId>,
+    /// Those of them that had all of it.
+    whole: BTreeSet<StoreId>,
     dropped: BTreeSet<(Generation, StoreId)>,
     copies: usize,
 }
@@ -40,6 +42,7 @@ struct Known {
 impl World {
     /// Compares what the log's host knows with what it knew a second ago.
     pub(super) fn look_at_copies(&self) {
+        self.note_reached();
         let Some(host) = self.cells[0].node() else { return };
         if self.schedule.nodes < 3 {
             return;
@@ -60,9 +63,7 @@ impl World {
         for chunk in &chunks {
             self.look_at_count(chunk);
             if let Some(before) = seen.chunks.get(&chunk.id) {
-                if self.schedule.strict {
-                    self.look_at_dropped(chunk, before, &seen);
-                }
+                self.look_at_dropped(chunk, before, &seen);
                 let new = |store: &&StoreId| {
                     before.generation != chunk.generation || !before.replicas.contains(*store)
                 };
@@ -74,6 +75,7 @@ impl World {
         let known = |chunk: &Chunk| Known {
             generation: chunk.generation,
             replicas: chunk.replicas.iter().copied().collect(),
+            whole: chunk.replicas.iter().copied().filter(|s| self.has_all(*s, chunk)).collect(),
             dropped: chunk.dropped.iter().map(|d| (d.generation, d.store)).collect(),
             copies: chunk.copies as usize,
         };
@@ -85,9 +87,7 @@ impl World {
             }
         }
         self.look_at_open(&host);
-        if self.schedule.strict {
-            self.look_at_grace(&host);
-        }
+        self.look_at_grace(&host);
     }
 
     /// What a gateway shows of an open chunk is on every replica.
@@ -118,10 +118,7 @@ impl World {
 
     /// What was freed stays for its readers' grace, behind the moment in which it was seen first.
     fn look_at_grace(&self, host: &Node) {
-        let Ok((applied, oldest)) = host.read_chunks(|view, applied| (applied, view.freed().1))
-        else {
-            return;
-        };
+        let Ok(oldest) = host.read_chunks(|view, _| view.freed().1) else { return };
         let now_ns = self.net.now_ns();
         let mut seen = locked(&self.copies);
         let gone = seen.freed.filter(|before| oldest.is_none_or(|oldest| oldest > *before));
@@ -143,8 +140,20 @@ impl World {
             ));
         }
         seen.freed = oldest;
-        seen.reached.push_back((applied, now_ns));
-        while seen.reached.front().is_some_and(|(_, ns)| ns + 2 * grace_ns < now_ns) {
+    }
+
+    /// Which entry any node has applied by now: the log's host may be down, and whoever leads counts
+    /// the grace from when it has applied the entry itself.
+    fn note_reached(&self) {
+        let nodes = self.cells.iter().filter_map(|cell| cell.node());
+        let Some(applied) = nodes.map(|node| node.namespace.applied()).max() else { return };
+        let now_ns = self.net.now_ns();
+        let mut seen = locked(&self.copies);
+        if seen.reached.back().is_none_or(|(last, _)| *last < applied) {
+            seen.reached.push_back((applied, now_ns));
+        }
+        let long_ago_ns = 2 * KeeperOptions::default().grace_ms * 1_000_000;
+        while seen.reached.get(1).is_some_and(|(_, ns)| ns + long_ago_ns < now_ns) {
             seen.reached.pop_front();
         }
     }
@@ -182,8 +191,20 @@ impl World {
         }
     }
 
+    /// Whether the store has all of a chunk's current generation, sealed or not.
+    fn has_all(&self, store: StoreId, chunk: &Chunk) -> bool {
+        let node = self.cell_of(store).and_then(|cell| cell.node());
+        let own = node.as_ref().and_then(|node| node.stores.get(store));
+        let held = own.and_then(|own| own.store.list_from(chunk.id, 1).pop());
+        held.is_some_and(|info| {
+            let current = (info.chunk, info.generation) == (chunk.id, chunk.generation);
+            current && info.length == chunk.length
+        })
+    }
+
     /// A copy is dropped because it is short, damaged or not needed: not because it was slow to say
-    /// that it is there.
+    /// that it is there. One that was short when it was asked may have the rest by now, so that it
+    /// is asked for what was whole at the last look, too.
     fn look_at_dropped(&self, chunk: &Chunk, before: &Known, seen: &Copies) {
         // One that had a copy too many, if only between two looks, may drop any.
         let added = chunk.replicas.iter().any(|store| !before.replicas.contains(store));
@@ -199,21 +220,14 @@ impl World {
             let fine =
                 |cell: &&Arc<Cell>| !self.is_unlucky(cell) && !seen.failed.contains(&cell.number);
             let Some(cell) = self.cell_of(dropped.store).filter(fine) else { continue };
-            let Some(node) = cell.node().filter(|node| !seen.drained.contains(&node.id)) else {
+            if cell.node().is_none_or(|node| seen.drained.contains(&node.id)) {
                 continue;
-            };
-            let held = node.stores.get(dropped.store).and_then(|own| {
-                let info = own.store.list().into_iter().find(|info| info.chunk == chunk.id)?;
-                Some((info.state, info.length, info.generation))
-            });
-            let Some((state, length, generation)) = held else { continue };
-            if state == ChunkState::Sealed
-                && length == chunk.length
-                && generation == dropped.generation
-            {
+            }
+            if before.whole.contains(&dropped.store) && self.has_all(dropped.store, chunk) {
                 self.shared.violate(format!(
-                    "chunk `{}` is whole in store `{}` of {}, and was dropped there",
-                    chunk.id, dropped.store, cell.address
+                    "chunk `{}` is whole in store `{}` of {}, and was dropped there: {:?} count, \
+                     {:?} did",
+                    chunk.id, dropped.store, cell.address, chunk.replicas, before.replicas
                 ));
             }
         }
