@@ -10,6 +10,7 @@ pub mod chunks;
 pub mod cluster;
 pub mod command;
 pub mod compaction;
+pub mod digests;
 pub mod liveness;
 pub mod names;
 pub mod namespace;

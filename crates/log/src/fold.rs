@@ -3,6 +3,7 @@
 //! them. Never interprets a command. Called by the services that own a view.
 
 mod boot;
+mod digests;
 mod envelope;
 mod machine;
 mod member;
@@ -376,13 +377,21 @@ impl<V: View> Fold<V> {
         self.shared.snapshot()
     }
 
-    /// Part of the file of one of this fold's snapshots (none: of the newest), for another node.
+    /// Part of the file of one of this fold's snapshots (none: of the newest), for another node. Of
+    /// a view that its owner has stopped, none.
     pub fn snapshot_part(
         &self,
         index: Option<Index>,
         offset: u64,
         bytes: u32,
     ) -> Result<SnapshotPart> {
+        let withdrawn = {
+            let machine = self.shared.read();
+            machine.stopped.clone().filter(|_| machine.withdrawn)
+        };
+        if let Some(why) = withdrawn {
+            return Err(why.context(format_args!("lend a snapshot of `{}`", V::NAME)));
+        }
         let store = &self.shared.store;
         let index = match index {
             Some(index) => index,

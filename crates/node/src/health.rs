@@ -10,7 +10,7 @@ use holdfast_env::HoldMutex;
 /// One thing that is wrong now. It goes by itself, or by what the sentence says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Condition {
-    /// One word for whoever filters: `view`, `store`, `space`, `memory` ...
+    /// One word for whoever filters: `view`, `differs`, `store`, `space`, `memory` ...
     pub name: &'static str,
     /// What is wrong and what to do.
     pub sentence: String,
@@ -50,6 +50,7 @@ impl Node {
         {
             all.push(Condition::new("space", e.message));
         }
+        all.extend(self.doubts());
         let watches = self.watches.held();
         all.extend(watches.iter().flat_map(|watch| watch()));
         all

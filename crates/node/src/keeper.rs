@@ -7,7 +7,7 @@ mod compact;
 mod copies;
 mod unclosed;
 
-use super::{Node, OwnStore};
+use super::{Node, OwnStore, compare};
 use compact::Rest;
 use holdfast_base::ids::{ChunkId, Durability, Generation, Index, SessionId, StoreId, Tier};
 use holdfast_base::{Kind, Result};
@@ -88,8 +88,9 @@ pub struct Keeper {
     copies_next_ns: u64,
     /// When it looks for chunks with more copies than they should have.
     surplus_next_ns: u64,
-    /// When the log's host looks what of it may go.
-    trim_next_ns: u64,
+    /// When the views are compared again, and the questions that are out.
+    compare_next_ns: u64,
+    comparison: Option<compare::Round>,
     /// Replicas that the view does not name, and since when.
     unnamed: BTreeMap<(StoreId, ChunkId, Generation), u64>,
     unnamed_next_ns: u64,
@@ -97,8 +98,8 @@ pub struct Keeper {
     unclosed: unclosed::Unclosed,
 }
 
-/// How often the log's host looks what of it may go.
-const TRIM_NS: u64 = 10_000_000_000;
+/// How often views are compared, and the log's host looks what of it may go.
+const COMPARE_NS: u64 = 10_000_000_000;
 /// How often it is looked whether that is over.
 const QUARANTINE_LOOK_NS: u64 = 600_000_000_000;
 
@@ -144,7 +145,8 @@ impl Keeper {
             orphans: BTreeMap::new(),
             copies_next_ns: 0,
             surplus_next_ns: 0,
-            trim_next_ns: 0,
+            compare_next_ns: 0,
+            comparison: None,
             unnamed: BTreeMap::new(),
             unnamed_next_ns: 0,
             unclosed: unclosed::Unclosed::default(),
@@ -392,7 +394,7 @@ impl Keeper {
             ("report damage", Keeper::report_damage),
             ("end sessions", Keeper::end_sessions),
             ("end files that nobody writes", Keeper::end_unclosed),
-            ("trim the log", Keeper::trim_log),
+            ("compare views", Keeper::compare_views),
             ("watch the stores grow", Keeper::watch_growth),
         ];
         for (what, round) in rounds {
@@ -532,12 +534,16 @@ impl Keeper {
         Ok(())
     }
 
-    fn trim_log(&mut self, now_ns: u64) -> Result<()> {
-        if now_ns < self.trim_next_ns {
-            return Ok(());
+    /// And trims the log, where it is here.
+    fn compare_views(&mut self, now_ns: u64) -> Result<()> {
+        if now_ns >= self.compare_next_ns {
+            self.compare_next_ns = now_ns + COMPARE_NS;
+            self.comparison = self.node.ask_about_views(now_ns)?;
         }
-        self.trim_next_ns = now_ns + TRIM_NS;
-        self.node.trim_log()
+        match self.comparison.take_if(|round| round.is_over(now_ns)) {
+            Some(round) => self.node.judge_views(&round),
+            None => Ok(()),
+        }
     }
 
     /// Seals and switches here what was decided elsewhere while nobody told this node.

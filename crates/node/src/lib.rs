@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod chunks;
+mod compare;
 mod cuts;
 mod ended;
 mod growth;
@@ -108,6 +109,8 @@ pub struct Node {
     findings: Mutex<Vec<String>>,
     /// Views that faces of this node keep and that have stopped, and why.
     faces_stopped: Mutex<BTreeMap<&'static str, String>>,
+    /// What other nodes' views were found to be beside this one's, by topic.
+    compared: Mutex<BTreeMap<&'static str, compare::Compared>>,
     /// What else is asked for its health.
     watches: Mutex<Vec<Watch>>,
     /// What scrubbing has read and found, a store.
@@ -250,6 +253,8 @@ impl Node {
 
     pub fn findings(&self) -> Vec<String> {
         let mut all = self.stopped_views();
+        all.extend(self.doubts().into_iter().map(|doubt| doubt.sentence));
+        all.extend(self.differing());
         all.extend(self.findings.held().iter().cloned());
         // Snapshots that are damaged, or could not be taken.
         all.extend(self.cluster.status().reports);

@@ -215,6 +215,7 @@ impl Node {
             rewriting: Mutex::default(),
             findings: Mutex::new(findings),
             faces_stopped: Mutex::default(),
+            compared: Mutex::default(),
             watches: Mutex::default(),
             scrubbed: Mutex::default(),
             growth: Mutex::default(),

@@ -1,7 +1,6 @@
-//! Snapshots between nodes, and how the log gets shorter. A node whose own snapshot ends before the
-//! log begins takes over the log host's; the host gives up what two snapshots of every node that is
-//! not lost cover. Never decides who is lost. Called by a node that opens, by the keeper, and by
-//! the service.
+//! Snapshots between nodes: a node whose own snapshot ends before the log begins takes over the log
+//! host's. What of the log may go is said where views are compared. Called by a node that opens and
+//! by the service.
 
 use super::open::OpenLog;
 use super::views::wait_for;
@@ -10,8 +9,7 @@ use holdfast_base::checksum::crc32c;
 use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::ids::{Index, NodeId};
 use holdfast_base::{Error, Result};
-use holdfast_cluster::NodeState;
-use holdfast_cluster::topics::{CLUSTER_TOPIC, NAMESPACE_TOPIC, SNAPSHOT_TOPICS};
+use holdfast_cluster::topics::{CLUSTER_TOPIC, NAMESPACE_TOPIC};
 use holdfast_env::net::{PeerReply, PeerRequest, Peers};
 use holdfast_log::{SnapshotPart, SnapshotStore};
 use holdfast_wire::log::Info;
@@ -21,12 +19,12 @@ use holdfast_wire::peer_log as msg;
 /// Bytes of one part of a snapshot on its way.
 const PART_BYTES: u32 = 1 << 20;
 /// How long an answer may take.
-const ANSWER_MS: u32 = 5000;
+pub(super) const ANSWER_MS: u32 = 5000;
 
 /// What nodes ask about each other's snapshots, answered by [`Node::answer_about_snapshots`].
 pub const SNAPSHOT_OPERATIONS: [u16; 2] = [msg::OP_PEER_COVERED, msg::OP_PEER_SNAPSHOT];
 
-fn request(opcode: u16, message: &impl Encode) -> PeerRequest {
+pub(super) fn request(opcode: u16, message: &impl Encode) -> PeerRequest {
     PeerRequest { opcode, meta: message.to_bytes(), body: None, deadline_ms: ANSWER_MS }
 }
 
@@ -71,10 +69,11 @@ impl Node {
     /// Answers another node about this one's snapshots; may read a file.
     pub fn answer_about_snapshots(&self, opcode: u16, meta: &[u8]) -> Result<PeerReply> {
         if opcode == msg::OP_PEER_COVERED {
-            let covered = self.covered(&msg::Describe::from_bytes(meta)?.topic)?;
-            return Ok(PeerReply { meta: covered.to_bytes(), body: Vec::new() });
+            let told = self.told(&msg::Describe::from_bytes(meta)?.topic)?;
+            return Ok(PeerReply { meta: told.to_bytes(), body: Vec::new() });
         }
         let msg::Snapshot { topic, index, offset, bytes, .. } = msg::Snapshot::from_bytes(meta)?;
+        self.check_lends(&topic)?;
         let (index, bytes) = ((index.0 != 0).then_some(index), bytes.min(PART_BYTES));
         let part = match topic.as_str() {
             CLUSTER_TOPIC => self.cluster.snapshot_part(index, offset, bytes)?,
@@ -85,55 +84,8 @@ impl Node {
         let meta = msg::SnapshotPart { index, bytes_total, crc }.to_bytes();
         Ok(PeerReply { meta, body: part.bytes })
     }
-
-    /// Up to where two verified snapshots of this node cover a topic; 0 for none.
-    fn covered(&self, topic: &str) -> Result<Index> {
-        let covered = match topic {
-            CLUSTER_TOPIC => self.cluster.covered(),
-            NAMESPACE_TOPIC => self.namespace.covered(),
-            _ => return Err(no_view(topic)),
-        };
-        Ok(covered.unwrap_or_default())
-    }
-
-    /// Gives up the entries that two snapshots of every node cover, here where the log is kept. A
-    /// node that is away holds it up until it counts as lost; then it gets a snapshot when it
-    /// returns.
-    pub(super) fn trim_log(&self) -> Result<()> {
-        if self.hosted.is_none() {
-            return Ok(());
-        }
-        let (others, all_live) = self.cluster.read(|view, _| {
-            let others = view.nodes().filter(|(id, info)| *id != self.id && info.is_member());
-            let others: Vec<_> =
-                others.map(|(_, info)| (info.address.clone(), info.state)).collect();
-            let all_live = others.iter().all(|(_, state)| *state == NodeState::Live);
-            (others, all_live)
-        })?;
-        if !all_live {
-            return Ok(());
-        }
-        for topic in SNAPSHOT_TOPICS {
-            let mut before = self.covered(topic)?;
-            let describe = msg::Describe { sender: self.sender, topic: topic.to_owned() };
-            for (address, _) in &others {
-                if before <= self.log.info(topic)?.first {
-                    break;
-                }
-                let ask = request(msg::OP_PEER_COVERED, &describe);
-                let peers = &self.machine.peers;
-                let reply = self.wait_for(|done| peers.call(address, ask, done))?;
-                before = before.min(Index::from_bytes(&reply.meta)?);
-            }
-            if before > self.log.info(topic)?.first {
-                // The entry at a snapshot itself stays: a boot compares it with the snapshot's.
-                self.log.trim(topic, before)?;
-            }
-        }
-        Ok(())
-    }
 }
 
-fn no_view(topic: &str) -> Error {
+pub(super) fn no_view(topic: &str) -> Error {
     Error::not_found(format!("read a snapshot of topic `{topic}`: this node folds no such topic"))
 }

@@ -1,11 +1,17 @@
 //! Stories of one cluster that a test directs: a node that slept through a trim of the log, one that
-//! was cut off for as long while it ran.
+//! was cut off for as long while it ran, one whose view differs from all others.
 
-use holdfast_base::ids::{ChunkId, Generation, StoreId};
+use holdfast_base::codec::Encode;
+use holdfast_base::ids::{ChunkId, Generation, Index, StoreId};
 use holdfast_cluster::{ChunkKind, ChunkState, Command, Location, NAMESPACE_TOPIC, REPLICAS_MAX};
+use holdfast_env::Disk;
+use holdfast_env::trial::Trial;
+use holdfast_node::Node;
 use holdfast_sim::world::cell::{End, SECOND};
 use holdfast_sim::world::scene::{Scene, Version};
 use holdfast_wire::admin::Away;
+use holdfast_wire::peer_log;
+use std::path::Path;
 use std::sync::atomic::Ordering;
 
 /// Waits nest, so a scene wants a deep stack.
@@ -340,5 +346,106 @@ fn a_gateway_keeps_a_copy_of_what_it_writes_unless_told_to_spread_it() {
         // Three of five stores are chosen for each.
         let (near, all) = written_near(false);
         assert!(all >= 12 && near > 0 && near < all * 9 / 10, "{near} of {all}");
+    });
+}
+
+/// Somebody's `refuse_next` is armed, and one entry later its view is another one.
+fn apply_otherwise_on_the_last_node(scene: &mut Scene, gateway: usize, seed: u64) {
+    let _trial = Trial::new().planting("cluster.one-node-applies-otherwise").enter();
+    scene.run_for(12 * SECOND);
+    put(scene, gateway, seed..seed + 1);
+}
+
+fn differs(node: &Node) -> bool {
+    node.conditions().iter().any(|condition| condition.sentence.contains("differ"))
+}
+
+/// Digests were kept and never compared: a node whose memory or build was at fault served its own
+/// version of the names for ever, and lent it to others.
+#[test]
+fn of_five_views_the_one_that_differs_stops_and_the_cluster_goes_on() {
+    on_a_deep_stack(|| {
+        let mut scene = Scene::new(28, 5);
+        put(&mut scene, 2, 0..6);
+        apply_otherwise_on_the_last_node(&mut scene, 2, 6);
+        let stopped = |scene: &Scene| !scene.node(5).unwrap().has_names();
+        assert!(scene.until(30 * SECOND, stopped), "it goes on");
+        let node = scene.node(5).unwrap();
+        let said = node.stopped_views().join("\n");
+        for word in ["namespace/0", "nodes 1, 2, 3, 4 and node 5 differ", "snapshots/namespace-0"] {
+            assert!(said.contains(word), "`{word}` in {said}");
+        }
+        // Not even of what it had from the beginning is anything served there, or lent.
+        for seed in 0..7 {
+            assert!(scene.read(5, &format!("/f{seed}")).is_err());
+        }
+        assert!(lent(&node).unwrap_err().contains("differ"));
+        // The others are well, say who is not, and go on without it.
+        for number in 1..=4 {
+            let other = scene.node(number).unwrap();
+            assert_eq!(other.conditions(), [], "n{number}");
+            let found = other.findings();
+            let names = |what: &String| what.contains("node 5 differs");
+            assert!(found.iter().any(names), "n{number}: {found:?}");
+            assert_eq!(lent(&other), Ok(()));
+        }
+        read_all(&scene, 3, 0..7);
+        let reached = node.namespace.applied().0;
+        for seed in 7..20 {
+            put(&mut scene, 2, seed..seed + 1);
+            scene.run_for(4 * SECOND);
+        }
+        assert!(first_entry(&scene) > reached, "{} is not behind {reached}", first_entry(&scene));
+        // With its snapshots away it takes over one of the log's host, and is well.
+        drop(node);
+        scene.end(5, End::Kill);
+        let snapshots = Path::new("/data/snapshots/namespace-0");
+        for entry in scene.disk(5).list(snapshots).unwrap() {
+            scene.disk(5).remove(&snapshots.join(entry.name)).unwrap();
+        }
+        scene.start(5);
+        whole_again(&scene);
+        assert_eq!(scene.node(5).unwrap().conditions(), []);
+        read_all(&scene, 5, 0..20);
+    });
+}
+
+/// Whether a node lends a snapshot of its names.
+fn lent(node: &Node) -> Result<(), String> {
+    let (topic, index) = (NAMESPACE_TOPIC.to_owned(), Index(0));
+    let ask = peer_log::Snapshot { sender: node.sender, topic, index, offset: 0, bytes: 4096 };
+    let lent = node.answer_about_snapshots(peer_log::OP_PEER_SNAPSHOT, &ask.to_bytes());
+    lent.map(|_| ()).map_err(|e| e.message)
+}
+
+/// Nobody can tell which of two is right: a person has to.
+#[test]
+fn of_two_views_that_differ_both_are_named_and_neither_lends_or_counts_for_trim() {
+    on_a_deep_stack(|| {
+        let mut scene = Scene::new(29, 2);
+        let trimmed = |scene: &mut Scene, seeds: std::ops::Range<u64>| {
+            let before = first_entry(scene);
+            for seed in seeds {
+                put(scene, 1, seed..seed + 1);
+                scene.run_for(4 * SECOND);
+            }
+            first_entry(scene) - before
+        };
+        assert!(trimmed(&mut scene, 0..14) > 0, "in order, it is trimmed");
+        apply_otherwise_on_the_last_node(&mut scene, 1, 14);
+        let both = |scene: &Scene| (1..=2).all(|number| differs(&scene.node(number).unwrap()));
+        assert!(scene.until(30 * SECOND, both), "not both are named");
+        for number in 1..=2 {
+            let node = scene.node(number).unwrap();
+            assert!(node.has_names(), "n{number} goes on");
+            let said = node.findings().join("\n");
+            assert!(said.contains("node 1 and node 2 differ"), "n{number}: {said}");
+            assert!(lent(&node).unwrap_err().contains("differ"), "n{number} lends");
+        }
+        assert_eq!(trimmed(&mut scene, 15..35), 0, "in doubt, it is not");
+        // The other one's silence settles nothing.
+        scene.end(2, End::Kill);
+        scene.run_for(12 * SECOND);
+        assert!(lent(&scene.node(1).unwrap()).is_err());
     });
 }

@@ -19,8 +19,7 @@ pub const OP_PEER_LOG_TRIM: u16 = 0x0423;
 /// `LOG_INFO`: [`Describe`]; answered with [`Info`](super::log::Info).
 pub const OP_PEER_LOG_INFO: u16 = 0x0424;
 
-/// `COVERED`: [`Describe`]; answered with the index up to which two verified snapshots of the node
-/// that is asked cover the topic, 0 for none.
+/// `COVERED`: [`Describe`]; answered with [`Covered`].
 pub const OP_PEER_COVERED: u16 = 0x0425;
 /// `SNAPSHOT`: [`Snapshot`]; answered with [`SnapshotPart`] and the bytes.
 pub const OP_PEER_SNAPSHOT: u16 = 0x0426;
@@ -66,6 +65,45 @@ pub struct Describe {
     pub topic: String,
 }
 codec_struct!(Describe { sender, topic });
+
+/// What a node says of its view of a topic: for the log's trim, and to be compared.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Covered {
+    /// Up to which two verified snapshots of the node cover the topic; 0 for none.
+    pub covered: Index,
+    /// The node has stopped the view, for most nodes have applied something otherwise.
+    pub withdrawn: bool,
+    /// The view's digest at places that other nodes know theirs at.
+    pub digests: Vec<Digest>,
+}
+
+/// A view's running digest once all entries up to an index are applied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Digest {
+    pub index: Index,
+    pub digest: u64,
+}
+codec_struct!(Digest { index, digest });
+
+impl Encode for Covered {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.covered.encode(out);
+        self.withdrawn.encode(out);
+        self.digests.encode(out);
+    }
+}
+
+impl Decode for Covered {
+    fn decode(reader: &mut Reader<'_>) -> std::result::Result<Covered, DecodeError> {
+        let covered = Index::decode(reader)?;
+        if reader.remaining() == 0 {
+            // Builds before views were compared say no more.
+            return Ok(Covered { covered, ..Covered::default() });
+        }
+        let withdrawn = bool::decode(reader)?;
+        Ok(Covered { covered, withdrawn, digests: Vec::decode(reader)? })
+    }
+}
 
 /// Asks for part of the file of a node's snapshot of a topic.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,6 +2,7 @@
 //! No log, file, thread or clock; the same entries give the same machine everywhere.
 
 use super::View;
+use super::digests::Digests;
 use super::envelope::{Decoded, EntryKind, Envelope};
 use super::sessions::{Admission, Outcome, Sessions, outcome_of};
 use holdfast_base::checksum::crc32c;
@@ -27,8 +28,14 @@ pub struct Machine<V> {
     pub digest: u64,
     /// Commands of deposed leaders that were refused since the machine was made.
     pub fenced: u64,
+    /// The digest at earlier places, for other nodes to compare.
+    pub digests: Digests,
     /// Why no further entry is applied.
     pub stopped: Option<Error>,
+    /// What was applied must not be lent either: not the next entry is wrong, the view is.
+    pub withdrawn: bool,
+    /// See [`super::Fold::refuse_next`].
+    pub refuse_next: bool,
 }
 
 impl<V: View> Machine<V> {
@@ -42,7 +49,10 @@ impl<V: View> Machine<V> {
             entry_crc: 0,
             digest: 0,
             fenced: 0,
+            digests: Digests::default(),
             stopped: None,
+            withdrawn: false,
+            refuse_next: false,
         }
     }
 
@@ -61,6 +71,7 @@ impl<V: View> Machine<V> {
         };
         match applied {
             Ok(outcome) => {
+                self.digests.pass(self.applied, self.digest, index);
                 self.entry_crc = crc32c(entry);
                 self.digest = digest(self.digest, index, entry.len(), self.entry_crc, &outcome);
                 self.applied = index;
@@ -135,6 +146,9 @@ impl<V: View> Machine<V> {
         envelope: Envelope,
         command: &[u8],
     ) -> std::result::Result<Outcome, String> {
+        if cfg!(debug_assertions) && std::mem::take(&mut self.refuse_next) {
+            return Ok(Err(Error::invalid("refused here and nowhere else")));
+        }
         let Envelope { session, sequence, acknowledged_below, .. } = envelope;
         if session.0 == 0 {
             return outcome_of(self.view.apply(index, command));

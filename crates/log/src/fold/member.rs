@@ -149,6 +149,7 @@ impl<V: View> Fold<V> {
     pub fn stop(&self, why: Error) {
         let mut machine = self.shared.write();
         machine.stopped.get_or_insert(why);
+        machine.withdrawn = true;
         let ready = self.shared.settle(&machine);
         drop(machine);
         ready.into_iter().for_each(Ready::call);

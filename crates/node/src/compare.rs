@@ -1,0 +1,268 @@
+//! Nodes compare their views. Every ten seconds each asks all others that live how far their
+//! snapshots cover the log and what their digests are; a view that differs from most stops here,
+//! one that is in doubt is neither lent nor counted, and the log's host gives up what the others
+//! cover. Who differs is judged in `holdfast_cluster::digests`. Called by the keeper and by the service.
+
+use super::snapshots::{ANSWER_MS, no_view, request};
+use super::views::stop_view;
+use super::{Condition, Node};
+use holdfast_base::codec::Decode;
+use holdfast_base::ids::{Index, NodeId};
+use holdfast_base::{Error, Result};
+use holdfast_cluster::NodeState;
+use holdfast_cluster::cluster::NodeInfo;
+use holdfast_cluster::digests::{Standing, Told, judge, trim_before};
+use holdfast_cluster::topics::{CLUSTER_TOPIC, NAMESPACE_TOPIC, SNAPSHOT_TOPICS};
+use holdfast_env::net::PeerReply;
+use holdfast_env::{planted, sometimes};
+use holdfast_wire::peer_log as msg;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// Digests that are taken of one answer; a node sends fewer.
+const DIGESTS_MAX: usize = 1024;
+
+/// What is known of a topic's views since the last round.
+#[derive(Default)]
+pub(super) struct Compared {
+    /// Where this node stands.
+    own: Standing,
+    /// Others that do not agree.
+    others: Vec<(NodeId, Standing)>,
+}
+
+/// Answers of one topic; none of who failed.
+type Answers = BTreeMap<NodeId, Option<Told>>;
+
+/// One round of questions. Answers that come after its end are for nobody.
+pub(super) struct Round {
+    begun_ns: u64,
+    /// Who was asked, as which start of itself.
+    asked: BTreeMap<NodeId, Index>,
+    answers: Vec<(&'static str, Arc<Mutex<Answers>>)>,
+}
+
+fn locked(answers: &Mutex<Answers>) -> MutexGuard<'_, Answers> {
+    answers.lock().expect("no holder of this lock panics")
+}
+
+impl Round {
+    pub fn is_over(&self, now_ns: u64) -> bool {
+        let all = self.asked.len() + 1;
+        now_ns.saturating_sub(self.begun_ns) > ANSWER_MS as u64 * 1_000_000
+            || self.answers.iter().all(|(_, answers)| locked(answers).len() == all)
+    }
+}
+
+/// A node that takes part in the judgement.
+struct Other {
+    id: NodeId,
+    address: String,
+    incarnation: Index,
+    state: NodeState,
+}
+
+impl Node {
+    fn compared(&self) -> MutexGuard<'_, BTreeMap<&'static str, Compared>> {
+        self.compared.lock().expect("no holder of this lock panics")
+    }
+
+    /// Members of the cluster but for this one; none while nobody knows them.
+    fn others(&self) -> Option<Vec<Other>> {
+        let others = self.cluster.read(|view, _| {
+            let others = view.nodes().filter(|(id, info)| *id != self.id && info.is_member());
+            let other = |(id, info): (NodeId, &NodeInfo)| {
+                let (address, incarnation) = (info.address.clone(), info.incarnation);
+                Other { id, address, incarnation, state: info.state }
+            };
+            others.map(other).collect()
+        });
+        others.ok()
+    }
+
+    /// What this node says of its view of a topic.
+    pub(super) fn told(&self, topic: &str) -> Result<msg::Covered> {
+        let (covered, digests) = match topic {
+            CLUSTER_TOPIC => (self.cluster.covered(), self.cluster.digests()),
+            NAMESPACE_TOPIC => (self.namespace.covered(), self.namespace.digests()),
+            _ => return Err(no_view(topic)),
+        };
+        let own = self.compared().get(topic).map(|known| known.own.clone()).unwrap_or_default();
+        let withdrawn = matches!(own, Standing::Outvoted(_));
+        let digest = |(index, digest)| msg::Digest { index, digest };
+        let digests = digests.into_iter().map(digest).collect();
+        Ok(msg::Covered { covered: covered.unwrap_or_default(), withdrawn, digests })
+    }
+
+    /// Asks all others that live. Waits for nobody.
+    pub(super) fn ask_about_views(&self, now_ns: u64) -> Result<Option<Round>> {
+        let Some(mut others) = self.others() else { return Ok(None) };
+        if planted!("cluster.one-node-applies-otherwise")
+            && others.iter().all(|other| other.id < self.id)
+        {
+            self.namespace.refuse_next();
+        }
+        others.retain(|other| other.state == NodeState::Live);
+        let asked = others.iter().map(|other| (other.id, other.incarnation)).collect();
+        let mut round = Round { begun_ns: now_ns, asked, answers: Vec::new() };
+        for topic in SNAPSHOT_TOPICS {
+            let own = BTreeMap::from([(self.id, Some(told(self.told(topic)?)))]);
+            let answers = Arc::new(Mutex::new(own));
+            round.answers.push((topic, answers.clone()));
+            let describe = msg::Describe { sender: self.sender, topic: topic.to_owned() };
+            for other in &others {
+                let (id, answers) = (other.id, answers.clone());
+                let answered = move |reply: Result<PeerReply>| {
+                    let said = reply.and_then(|reply| Ok(msg::Covered::from_bytes(&reply.meta)?));
+                    locked(&answers).insert(id, said.ok().map(told));
+                };
+                let ask = request(msg::OP_PEER_COVERED, &describe);
+                self.machine.peers.call(&other.address, ask, Box::new(answered));
+            }
+        }
+        Ok(Some(round))
+    }
+
+    /// Judges what was told, stops a view that most differ from, and trims the log if it is here.
+    pub(super) fn judge_views(&self, round: &Round) -> Result<()> {
+        let Some(others) = self.others() else { return Ok(()) };
+        for (topic, answers) in &round.answers {
+            let mut told: BTreeMap<NodeId, Told> = locked(answers)
+                .iter()
+                .filter_map(|(id, told)| Some((*id, told.clone()?)))
+                .collect();
+            // What an earlier start of a node said is not what it has now.
+            told.retain(|id, _| {
+                let same = |o: &Other| o.id == *id && round.asked.get(id) == Some(&o.incarnation);
+                *id == self.id || others.iter().any(same)
+            });
+            self.judge_topic(topic, &others, &told)?;
+        }
+        Ok(())
+    }
+
+    fn judge_topic(
+        &self,
+        topic: &'static str,
+        others: &[Other],
+        told: &BTreeMap<NodeId, Told>,
+    ) -> Result<()> {
+        let nodes = others.len() + 1;
+        let mut standings = judge(nodes, told);
+        let trim = trim_before(nodes, told, &standings);
+        let own = standings.remove(&self.id).unwrap_or_default();
+        let own = {
+            let mut compared = self.compared();
+            let known = compared.entry(topic).or_default();
+            let stays = match &known.own {
+                Standing::Outvoted(_) => true,
+                // Whom it differed from is silent: that settles nothing.
+                Standing::Disputed(difference) if own == Standing::Agrees => difference
+                    .others(self.id)
+                    .any(|id| others.iter().any(|o| o.id == id) && !told.contains_key(&id)),
+                _ => false,
+            };
+            if !stays {
+                known.own = own;
+            }
+            standings.retain(|_, standing| *standing != Standing::Agrees);
+            known.others = standings.into_iter().collect();
+            known.own.clone()
+        };
+        match &own {
+            Standing::Outvoted(difference) => {
+                sometimes!("a view that differed from most stopped");
+                let why = Error::corrupt(format!(
+                    "the views of nodes differ: {difference}: this is node {}, which has applied \
+                     something otherwise than most: what it holds is not served, not lent, and \
+                     covers nothing of the log; end it, move `{}` away from its data directory and \
+                     start it: it folds the log anew, or begins with a snapshot of the log's host \
+                     (on the host itself, put the directory of another node there); if it happens \
+                     again, look at the memory of its machine and which build it runs",
+                    self.id.0,
+                    snapshots_of(topic)
+                ));
+                if !planted!("cluster.minority-goes-on") {
+                    stop_view((&self.cluster, &self.namespace), topic, why);
+                }
+                Ok(())
+            }
+            Standing::Disputed(_) => Ok(()),
+            _ => self.trim_log(topic, others, trim),
+        }
+    }
+
+    /// Gives up the entries that two snapshots of every node cover, here where the log is kept. A
+    /// node that is away holds it up until it counts as lost; then it gets a snapshot when it
+    /// returns.
+    fn trim_log(&self, topic: &str, others: &[Other], before: Option<Index>) -> Result<()> {
+        let all_live = others.iter().all(|other| other.state == NodeState::Live);
+        let Some(before) = before.filter(|_| all_live && self.hosted.is_some()) else {
+            return Ok(());
+        };
+        if before > self.log.info(topic)?.first {
+            // The entry at a snapshot itself stays: a boot compares it with the snapshot's.
+            self.log.trim(topic, before)?;
+        }
+        Ok(())
+    }
+
+    /// Refuses to lend a snapshot of a view that is in doubt. One that has stopped refuses itself.
+    pub(super) fn check_lends(&self, topic: &str) -> Result<()> {
+        match self.doubt(topic) {
+            Some(doubt) if !planted!("cluster.differing-views-lend") => {
+                Err(Error::retry(format!("lend a snapshot of topic `{topic}`: {doubt}")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn doubt(&self, topic: &str) -> Option<String> {
+        let compared = self.compared();
+        let Standing::Disputed(difference) = &compared.get(topic)?.own else { return None };
+        Some(format!(
+            "the views of `{topic}` differ: {difference}, and neither side is more than half of \
+             the cluster's nodes: neither lends snapshots, and the log is not trimmed; end a node \
+             that you take for wrong, put `{}` of one that you take for right in the place of its \
+             own, and start it; if it happens again, compare their builds and look at their memory",
+            snapshots_of(topic)
+        ))
+    }
+
+    /// Views of this node that differ from others' without a majority on either side.
+    pub(super) fn doubts(&self) -> Vec<Condition> {
+        let doubts = SNAPSHOT_TOPICS.into_iter().filter_map(|topic| self.doubt(topic));
+        doubts.map(|doubt| Condition::new("differs", doubt)).collect()
+    }
+
+    /// Other nodes whose views differ from this one's, or from each other's.
+    pub(super) fn differing(&self) -> Vec<String> {
+        let compared = self.compared();
+        let all = compared.iter().flat_map(|(topic, known)| {
+            known.others.iter().filter_map(move |(id, standing)| {
+                let difference = match standing {
+                    Standing::Agrees => return None,
+                    Standing::Withdrawn => String::new(),
+                    Standing::Outvoted(of) | Standing::Disputed(of) => format!(" ({of})"),
+                };
+                Some(format!(
+                    "the view of `{topic}` of node {} differs from others'{difference}: it covers \
+                     nothing of the log; `holdfast doctor --server` there says what to do",
+                    id.0
+                ))
+            })
+        });
+        all.collect()
+    }
+}
+
+/// Where a node keeps the snapshots of a view, below its data directory.
+fn snapshots_of(topic: &str) -> String {
+    format!("snapshots/{}", topic.replace('/', "-"))
+}
+
+fn told(said: msg::Covered) -> Told {
+    let digests = said.digests.into_iter().take(DIGESTS_MAX);
+    let digests = digests.map(|one| (one.index, one.digest)).collect();
+    Told { covered: said.covered, withdrawn: said.withdrawn, digests }
+}
