@@ -133,6 +133,7 @@ impl Blobs {
         (class, secret): (StorageClass, Secret),
         damage: Box<dyn Fn(&Error) + Send + Sync>,
     ) -> Result<Arc<Blobs>> {
+        node.check_log_age(BLOBS_TOPIC)?;
         let fold = Fold::open(index.clone())?;
         let mark = node.machine.rng.next_u64() | 1;
         let how = (mark, node.workers.is_inline());

@@ -91,6 +91,8 @@ pub struct Keeper {
     /// When the views are compared again, and the questions that are out.
     compare_next_ns: u64,
     comparison: Option<compare::Round>,
+    /// When it is noted again how far the log is.
+    note_next_ns: u64,
     /// Replicas that the view does not name, and since when.
     unnamed: BTreeMap<(StoreId, ChunkId, Generation), u64>,
     unnamed_next_ns: u64,
@@ -100,6 +102,8 @@ pub struct Keeper {
 
 /// How often views are compared, and the log's host looks what of it may go.
 const COMPARE_NS: u64 = 10_000_000_000;
+/// How often it is noted how far the log is.
+const NOTE_NS: u64 = 10_000_000_000;
 /// How often it is looked whether that is over.
 const QUARANTINE_LOOK_NS: u64 = 600_000_000_000;
 
@@ -147,6 +151,7 @@ impl Keeper {
             surplus_next_ns: 0,
             compare_next_ns: 0,
             comparison: None,
+            note_next_ns: 0,
             unnamed: BTreeMap::new(),
             unnamed_next_ns: 0,
             unclosed: unclosed::Unclosed::default(),
@@ -376,7 +381,7 @@ impl Keeper {
             return;
         }
         self.look();
-        let rounds: [(&str, Round); 19] = [
+        let rounds: [(&str, Round); 20] = [
             ("reclaim deleted names", Keeper::reclaim),
             ("release what readers may have used", Keeper::release),
             ("follow seals", Keeper::follow_seals),
@@ -395,6 +400,7 @@ impl Keeper {
             ("end sessions", Keeper::end_sessions),
             ("end files that nobody writes", Keeper::end_unclosed),
             ("compare views", Keeper::compare_views),
+            ("note how far the log is", Keeper::note_reached),
             ("watch the stores grow", Keeper::watch_growth),
         ];
         for (what, round) in rounds {
@@ -544,6 +550,14 @@ impl Keeper {
             Some(round) => self.node.judge_views(&round),
             None => Ok(()),
         }
+    }
+
+    fn note_reached(&mut self, now_ns: u64) -> Result<()> {
+        if now_ns < self.note_next_ns {
+            return Ok(());
+        }
+        self.note_next_ns = now_ns + NOTE_NS;
+        self.node.note_reached()
     }
 
     /// Seals and switches here what was decided elsewhere while nobody told this node.

@@ -16,6 +16,7 @@ mod member;
 mod open;
 mod packed;
 mod peer_service;
+mod reached;
 mod rebuild;
 pub mod replicas;
 mod rewrite;
@@ -61,6 +62,7 @@ use holdfast_wire::peer::{self, Sender};
 use packed::{Gathered, PackedWriters, Packing};
 use replicas::Replicator;
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -111,6 +113,9 @@ pub struct Node {
     faces_stopped: Mutex<BTreeMap<&'static str, String>>,
     /// What other nodes' views were found to be beside this one's, by topic.
     compared: Mutex<BTreeMap<&'static str, compare::Compared>>,
+    data: PathBuf,
+    /// How far the log was, where it is kept here.
+    reached: Mutex<reached::Reached>,
     /// What else is asked for its health.
     watches: Mutex<Vec<Watch>>,
     /// What scrubbing has read and found, a store.
@@ -428,6 +433,9 @@ impl Node {
     /// Seals what this node was writing, so that the next start has nothing to recover.
     pub fn retire(self: &Arc<Node>) {
         self.packed.retire_all(self);
+        if let Err(e) = self.note_reached() {
+            self.find(format!("note how far the log is: {e}"));
+        }
     }
 
     /// The cluster says that a store never comes back.

@@ -3,9 +3,10 @@
 
 use super::cuts::{Cut, Cuts};
 use super::identity::Identity;
+use super::reached::Reached;
 use super::replicas::Replicator;
 use super::snapshots::take_over_if_trimmed;
-use super::views::{Views, wait_for};
+use super::views::{Views, stop_view, wait_for};
 use super::{Keeper, KeeperOptions, Leader, Machine, Node, OwnStore, Stores, Workers, own_request};
 use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::ids::{ChunkId, Generation, Index, NodeId, StoreId, Tier};
@@ -18,10 +19,10 @@ use holdfast_cluster::{
     CLUSTER_TOPIC, ClusterCommand, ClusterOutcome, ClusterView, DATA_FORMAT_VERSION,
     NAMESPACE_TOPIC, Namespace, StartedStore,
 };
+use holdfast_env::Disk;
 use holdfast_env::disk::{ReplaceSites, create_dir_durable, read_file, replace_file};
 use holdfast_env::net::PeerRequest;
 use holdfast_env::region::Region;
-use holdfast_env::{Disk, planted};
 use holdfast_log::{
     Drive, EmbeddedLog, Fold, FoldOptions, Log, Mode, Options, RemoteLog, SnapshotStore, View,
 };
@@ -156,6 +157,13 @@ impl Node {
         let (namespace, taken_too) =
             fold::<Namespace>(&machine, &log, own, config, NAMESPACE_TOPIC).map_err(doing)?;
         let (cluster, namespace) = (Arc::new(cluster), Arc::new(namespace));
+        let reached = match &log.hosted {
+            Some(log) => Reached::load(&*machine.disk, data, &**log).map_err(doing)?,
+            None => Reached::default(),
+        };
+        for (topic, why) in reached.older() {
+            stop_view((&cluster, &namespace), topic, why.clone());
+        }
         let taken_over = taken as u64 + taken_too as u64;
         let (stores, partial) =
             open_stores(&machine, config, region, &mut findings).map_err(doing)?;
@@ -216,6 +224,8 @@ impl Node {
             findings: Mutex::new(findings),
             faces_stopped: Mutex::default(),
             compared: Mutex::default(),
+            data: data.clone(),
+            reached: Mutex::new(reached),
             watches: Mutex::default(),
             scrubbed: Mutex::default(),
             growth: Mutex::default(),
@@ -231,43 +241,6 @@ impl Node {
             Err(_) if !node.stopped_views().is_empty() => Ok(node),
             ready => ready.map(|()| node).map_err(doing),
         }
-    }
-
-    /// Chunks are allocated by durable entries before they have a byte. A store that the cluster
-    /// knew before this start, with bytes in chunks that the names never heard of, was written after
-    /// the last entry that is here: the log is an older copy, and would be served with files missing.
-    fn check_age(&self, known_stores: &BTreeSet<StoreId>) -> Result<()> {
-        let mut unheard = Vec::new();
-        for own in self.stores.iter() {
-            if own.tier != Tier::Disk || !known_stores.contains(&own.id) {
-                continue;
-            }
-            let held = own.store.list().into_iter().filter(|info| info.stored_bytes > 0);
-            let chunks: Vec<ChunkId> = held.map(|info| info.chunk).collect();
-            let never = |view: &Namespace, chunk: ChunkId| {
-                view.chunks().get(chunk).is_none() && !view.chunks().was_allocated(chunk)
-            };
-            unheard.extend(
-                match self.namespace.read(|view, _| {
-                    chunks.into_iter().filter(|chunk| never(view, *chunk)).collect::<Vec<_>>()
-                }) {
-                    Ok(unheard) => unheard.into_iter().map(|chunk| (chunk, own.place.clone())),
-                    // It has stopped, and says why.
-                    Err(_) => return Ok(()),
-                },
-            );
-        }
-        let Some((chunk, place)) = unheard.first() else { return Ok(()) };
-        if !planted!("node.older-log-believed") {
-            self.namespace.stop(Error::corrupt(format!(
-                "the log is older than the chunks: `{place}` holds chunk `{chunk}`, one of {} that \
-                 no entry up to {} has made: entries are missing, and files would be: put back the \
-                 log as it was, with its snapshots; no chunk was touched",
-                unheard.len(),
-                self.namespace.applied()
-            )));
-        }
-        Ok(())
     }
 
     /// Makes an empty directory a data directory, for stores to be put into it before the node

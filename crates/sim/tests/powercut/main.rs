@@ -10,6 +10,7 @@ mod fold;
 mod log;
 mod node;
 mod quarantine;
+mod reached;
 
 use holdfast_sim::powercut::{Layer, Plan, undisturbed};
 

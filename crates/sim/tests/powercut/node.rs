@@ -10,13 +10,14 @@ use holdfast_base::node::{NodeKind, StorageClass};
 use holdfast_base::{Error, Result};
 use holdfast_cluster::{Command, Extent, Location, Outcome as Made, Remainder};
 use holdfast_env::net::NoPeers;
-use holdfast_env::{Clock, Rng, SeededRng};
+use holdfast_env::{Clock, Disk, Rng, SeededRng};
 use holdfast_log::{FoldOptions, Mode};
 use holdfast_node::{Keeper, KeeperOptions, Machine, Node, NodeConfig};
 use holdfast_sim::SimDisk;
 use holdfast_sim::powercut::{self, Layer, Life, Plan, Seen};
 use holdfast_wire::Call;
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -92,7 +93,11 @@ impl Layer for NodeLayer {
             peers,
             meter: Arc::default(),
         };
+        let marked = disk.exists(Path::new("/data/REACHED")).unwrap_or(false);
         let node = powered!(disk, "open the node", Node::open(machine, &config(), None));
+        let stopped = node.stopped_views();
+        ensure(stopped.is_empty() || disk.crashed(), || stopped.join(", "))?;
+        seen.sometimes(marked, "log that was held against its mark");
         let id = *model.id.get_or_insert(node.id);
         ensure(node.id == id, || format!("it was node {id} and is {} now", node.id))?;
         powered!(disk, "check the node", check(disk, &node, model, seen)?);
@@ -568,6 +573,7 @@ fn a_node_keeps_its_promises_wherever_the_power_is_cut() {
         "file lost that was not synced",
         "command in doubt went through",
         "second cut",
+        "log that was held against its mark",
     ]);
 }
 

@@ -1,0 +1,221 @@
+//! How far the log was when this node looked last, noted beside it: a log and snapshots that were
+//! both put back from an older copy agree with each other, and this file does not go back with
+//! them. It names durable entries only, so no power cut is taken for a log put back; it is not
+//! synced itself, so it costs no commit anything, and one that was lost or torn says nothing. The
+//! chunks, which do not go back either, are asked too.
+
+use super::{Namespace, Node};
+use holdfast_base::checksum::crc32c;
+use holdfast_base::ids::{ChunkId, Index, StoreId, Tier};
+use holdfast_base::{Error, Kind, Result};
+use holdfast_cluster::topics::{BLOBS_TOPIC, CLUSTER_TOPIC, NAMESPACE_TOPIC};
+use holdfast_env::disk::{Access, read_file};
+use holdfast_env::{Disk, planted};
+use holdfast_log::{Log, Scope};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+const FILE: &str = "REACHED";
+const FILE_BYTES_MAX: u64 = 4096;
+const TOPICS: [&str; 3] = [CLUSTER_TOPIC, NAMESPACE_TOPIC, BLOBS_TOPIC];
+
+/// A topic's last durable entry, and the CRC32C of its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Mark {
+    index: Index,
+    crc: u32,
+}
+
+/// What the file says, and what of it is not so any more.
+#[derive(Debug, Default)]
+pub(super) struct Reached {
+    marks: BTreeMap<&'static str, Mark>,
+    /// Topics whose log is older than the mark, with the sentence for people. Their marks stay.
+    older: BTreeMap<&'static str, Error>,
+}
+
+fn text(marks: &BTreeMap<&'static str, Mark>) -> String {
+    let line = |(topic, mark): (&&str, &Mark)| format!("{topic} {} {:08x}\n", mark.index, mark.crc);
+    let lines: String = marks.iter().map(line).collect();
+    format!("{lines}check {:08x}\n", crc32c(lines.as_bytes()))
+}
+
+fn parse(bytes: &[u8]) -> Option<BTreeMap<&'static str, Mark>> {
+    let mut marks = BTreeMap::new();
+    for line in std::str::from_utf8(bytes).ok()?.lines() {
+        let words: Vec<&str> = line.split(' ').collect();
+        let [topic, index, crc] = words[..] else { continue };
+        let topic = TOPICS.into_iter().find(|known| *known == topic)?;
+        let (index, crc) = (Index(index.parse().ok()?), u32::from_str_radix(crc, 16).ok()?);
+        marks.insert(topic, Mark { index, crc });
+    }
+    // The checksum, and every other byte.
+    (text(&marks).as_bytes() == bytes).then_some(marks)
+}
+
+impl Reached {
+    /// Reads the file in `data` and holds the log against it.
+    pub fn load(disk: &dyn Disk, data: &Path, log: &dyn Log) -> Result<Reached> {
+        let path = data.join(FILE);
+        if !disk.exists(&path)? {
+            return Ok(Reached::default());
+        }
+        // What cannot be read says nothing either.
+        let bytes = read_file(disk, &path, FILE_BYTES_MAX).unwrap_or_default();
+        let marks = parse(&bytes).unwrap_or_default();
+        let older = marks.iter().filter_map(|(topic, mark)| {
+            let what = mark.missing(topic, log)?;
+            let why = Error::corrupt(format!(
+                "the log is older than this node knows it: {what}: entries are missing, and what \
+                 they said would be: put back the log as it was, with its snapshots; nothing was \
+                 touched; to go on without them, remove `{}`",
+                path.display()
+            ));
+            Some((*topic, why))
+        });
+        let older = older.filter(|_| !planted!("node.rolled-back-log-believed")).collect();
+        Ok(Reached { marks, older })
+    }
+
+    /// Topics that were put back, and why that is known.
+    pub fn older(&self) -> impl Iterator<Item = (&'static str, &Error)> {
+        self.older.iter().map(|(topic, why)| (*topic, why))
+    }
+}
+
+impl Mark {
+    /// What shows that the log is not the one that was marked.
+    fn missing(&self, topic: &str, log: &dyn Log) -> Option<String> {
+        let index = self.index;
+        let info = match log.info(topic) {
+            Ok(info) => info,
+            Err(e) if e.kind == Kind::NotFound => {
+                return Some(format!("topic `{topic}` is gone, which had entry {index}"));
+            }
+            // It says itself what is wrong.
+            Err(_) => return None,
+        };
+        if info.next <= index {
+            let next = info.next;
+            return Some(format!("topic `{topic}` had entry {index}, and goes on at {next} now"));
+        }
+        let page = log.read(topic, index, 1, 1, Scope::Written).ok()?;
+        // A trim may have taken it, and damage is another's to tell.
+        let (_, entry) = page.first().filter(|(found, _)| *found == index)?;
+        (crc32c(entry) != self.crc)
+            .then(|| format!("entry {index} of topic `{topic}` is another one than it was"))
+    }
+
+    fn of(topic: &str, log: &dyn Log) -> Option<Mark> {
+        let info = log.info(topic).ok()?;
+        let (end, scope) = match planted!("node.mark-ahead-of-the-log") {
+            true => (info.next, Scope::Written),
+            false => (info.durable, Scope::Durable),
+        };
+        let last = Index(end.0.checked_sub(1)?);
+        let page = log.read(topic, last, 1, 1, scope).ok()?;
+        let (index, entry) = page.first().filter(|(index, _)| *index == last)?;
+        Some(Mark { index: *index, crc: crc32c(entry) })
+    }
+}
+
+impl Node {
+    /// Notes how far the log is, where it is kept here. Loses nothing if it fails.
+    pub(super) fn note_reached(&self) -> Result<()> {
+        let Some(log) = &self.hosted else { return Ok(()) };
+        if !self.has_names() {
+            // It may be an old one: what it got since is not what the right one has there.
+            return Ok(());
+        }
+        let mut reached = self.reached.lock().expect("no holder of this lock panics");
+        let mut marks = reached.marks.clone();
+        for topic in TOPICS.into_iter().filter(|topic| !reached.older.contains_key(topic)) {
+            if let Some(mark) = Mark::of(topic, &**log) {
+                marks.insert(topic, mark);
+            }
+        }
+        if marks != reached.marks {
+            write(&*self.machine.disk, &self.data, &text(&marks))?;
+            reached.marks = marks;
+        }
+        Ok(())
+    }
+
+    /// Chunks are allocated by durable entries before they have a byte. A store that the cluster
+    /// knew before this start, with bytes in chunks that the names never heard of, was written after
+    /// the last entry that is here: the log is an older copy, and would be served with files missing.
+    pub(super) fn check_age(&self, known_stores: &BTreeSet<StoreId>) -> Result<()> {
+        let mut unheard = Vec::new();
+        for own in self.stores.iter() {
+            if own.tier != Tier::Disk || !known_stores.contains(&own.id) {
+                continue;
+            }
+            let held = own.store.list().into_iter().filter(|info| info.stored_bytes > 0);
+            let chunks: Vec<ChunkId> = held.map(|info| info.chunk).collect();
+            let never = |view: &Namespace, chunk: ChunkId| {
+                view.chunks().get(chunk).is_none() && !view.chunks().was_allocated(chunk)
+            };
+            unheard.extend(
+                match self.namespace.read(|view, _| {
+                    chunks.into_iter().filter(|chunk| never(view, *chunk)).collect::<Vec<_>>()
+                }) {
+                    Ok(unheard) => unheard.into_iter().map(|chunk| (chunk, own.place.clone())),
+                    // It has stopped, and says why.
+                    Err(_) => return Ok(()),
+                },
+            );
+        }
+        let Some((chunk, place)) = unheard.first() else { return Ok(()) };
+        if !planted!("node.older-log-believed") {
+            self.namespace.stop(Error::corrupt(format!(
+                "the log is older than the chunks: `{place}` holds chunk `{chunk}`, one of {} that \
+                 no entry up to {} has made: entries are missing, and files would be: put back the \
+                 log as it was, with its snapshots; no chunk was touched",
+                unheard.len(),
+                self.namespace.applied()
+            )));
+        }
+        Ok(())
+    }
+
+    /// Refuses a topic whose log was put back from an older copy: for faces that fold one.
+    pub fn check_log_age(&self, topic: &str) -> Result<()> {
+        let reached = self.reached.lock().expect("no holder of this lock panics");
+        reached.older.get(topic).map_or(Ok(()), |why| Err(why.clone()))
+    }
+}
+
+fn write(disk: &dyn Disk, data: &Path, text: &str) -> Result<()> {
+    let (path, aside) = (data.join(FILE), data.join("REACHED.tmp"));
+    if disk.exists(&aside)? {
+        disk.remove(&aside)?;
+    }
+    disk.create(&aside, Access::Cached)?.write_at(text.as_bytes(), 0)?;
+    Ok(disk.rename(&aside, &path)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks_come_back_and_whatever_is_not_as_it_was_written_says_nothing() {
+        let mark = |index, crc| Mark { index: Index(index), crc };
+        let marks = BTreeMap::from([(CLUSTER_TOPIC, mark(12, 7)), (NAMESPACE_TOPIC, mark(9, 1))]);
+        let bytes = text(&marks).into_bytes();
+        assert_eq!(
+            String::from_utf8_lossy(&bytes),
+            "cluster 12 00000007\nnamespace/0 9 00000001\ncheck d3ec7e6f\n"
+        );
+        assert_eq!(parse(&bytes), Some(marks));
+        for bit in 0..bytes.len() * 8 {
+            let mut bad = bytes.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(parse(&bad), None, "bit {bit}");
+        }
+        for cut in 0..bytes.len() {
+            assert_eq!(parse(&bytes[..cut]), None, "cut at {cut}");
+        }
+        assert_eq!(parse(&vec![0; bytes.len()]), None);
+    }
+}
