@@ -12,7 +12,7 @@ use holdfast_env::{Clock, RealClock};
 use holdfast_s3::{REGION, Request, Signer};
 use holdfast_wire::{OP_GET, OP_PUT, file};
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 
@@ -33,8 +33,10 @@ const STRANGERS: usize = 300;
 
 struct World {
     node: Node,
-    /// In front of the node's cache.
+    /// In front of a cache that may keep much unsent, so that it does not end the router's own
+    /// connection for what the router's clients have asked for.
     router: Memcached,
+    _behind: Memcached,
     /// Native, HTTP, S3, cache, router.
     ports: [u16; 5],
     /// Of the processes before anybody came: the node's, the router's.
@@ -49,17 +51,20 @@ impl World {
              clients_memory = \"64M\"\ngrace_ms = 0\n"
         );
         let node = Node::start_with(&scratch.path("data"), &settings);
-        let servers = format!("127.0.0.1:{cache}");
+        let port = free_port().to_string();
+        let behind = Memcached::start(&["cache", "-t", "1", "-m", "8192", "-p", &port]);
+        let servers = behind.name();
         let patient = ["route", "-p", "-1", "--patience", "20000", "--servers", &servers];
         let router = Memcached::start(&patient);
         let ports = [native, http, s3, cache, router.tcp.port()];
-        let mut world = World { node, router, ports, resident: [0; 2] };
+        let mut world = World { node, router, _behind: behind, ports, resident: [0; 2] };
         world.node.client().put("/large", &bytes(1, 15 << 20), &NewFile::default()).unwrap();
         blob(&world.node.data, &["mb", "photos"], b"").ok();
         let local = scratch.path("object");
         fs::write(&local, bytes(2, 8 << 20)).unwrap();
         blob(&world.node.data, &["put", local.to_str().unwrap(), "photos/large"], b"").ok();
         world.store(cache, &[b'v'; VALUE_BYTES]);
+        world.store(world.ports[4], &[b'v'; VALUE_BYTES]);
         world.resident = [world.resident(), world.router.memory_bytes()];
         world
     }
@@ -103,16 +108,16 @@ impl World {
         assert!(listed.code == Some(0), "{listed:?}");
     }
 
-    /// As a client of the cache, or of the router in front of it.
+    /// As a client of the cache, or of a router.
     #[track_caller]
     fn store(&self, port: u16, value: &[u8]) {
-        let mut cache = self.tcp(port);
         let key = if value.len() > 1 { "large" } else { "k" };
+        let mut cache = self.tcp(port);
         cache.write_all(format!("set {key} 0 0 {}\r\n", value.len()).as_bytes()).unwrap();
         cache.write_all(&[value, b"\r\n"].concat()).unwrap();
-        let mut answer = [0; 8];
-        cache.read_exact(&mut answer).unwrap();
-        assert_eq!(&answer, b"STORED\r\n");
+        let mut answer = String::new();
+        BufReader::new(cache).read_line(&mut answer).unwrap();
+        assert_eq!(answer, "STORED\r\n");
     }
 
     #[track_caller]
