@@ -8,7 +8,6 @@ mod space;
 mod uploads;
 
 use crate::command::{Command, Outcome, Refusal};
-use crate::index::{Batch, Ordered};
 use crate::model::{Bucket, ChunkUse, Document};
 use crate::{BLOBS_TOPIC, rows};
 use holdfast_base::checksum::crc32c;
@@ -17,6 +16,7 @@ use holdfast_base::error::panic_text;
 use holdfast_base::ids::{ChunkId, Index};
 use holdfast_base::{Error, Kind, Result, codec_struct};
 use holdfast_env::planted;
+use holdfast_env::rows::{Batch, Rows};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -63,12 +63,12 @@ impl From<Error> for Stop {
 pub(crate) type Step<T = ()> = std::result::Result<T, Stop>;
 
 pub struct Fold {
-    index: Arc<dyn Ordered>,
+    index: Arc<dyn Rows>,
     position: Position,
 }
 
 impl Fold {
-    pub fn open(index: Arc<dyn Ordered>) -> Result<Fold> {
+    pub fn open(index: Arc<dyn Rows>) -> Result<Fold> {
         let position = match index.get(rows::POSITION)? {
             Some(bytes) => decoded(&bytes, "the view's position")?,
             None => Position::default(),
@@ -134,14 +134,14 @@ pub(crate) fn decoded<T: Decode>(bytes: &[u8], what: &str) -> Result<T> {
 
 /// The rows that one command changes.
 struct Change<'a> {
-    index: &'a dyn Ordered,
+    index: &'a dyn Rows,
     batch: Batch,
     /// Written at the end: a command may touch a chunk many times.
     chunks: BTreeMap<ChunkId, ChunkUse>,
 }
 
 impl<'a> Change<'a> {
-    fn new(index: &'a dyn Ordered) -> Change<'a> {
+    fn new(index: &'a dyn Rows) -> Change<'a> {
         Change { index, batch: Batch::default(), chunks: BTreeMap::new() }
     }
 

@@ -24,7 +24,6 @@ mod writer;
 pub use command::{Command, Condition, Outcome, PartName, Refusal};
 pub use fold::Fold;
 pub use housekeeping::Housekeeping;
-pub use index::{Batch, DiskIndex, MemoryIndex, Ordered};
 pub use list::{ListQuery, Listing, UploadListing, VersionListing, VersionMarker};
 pub use model::{
     AccessKey, Alternate, Bucket, ChunkUse, Document, Extent, Head, Lock, Object, Pair, Part,

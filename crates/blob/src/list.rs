@@ -1,12 +1,12 @@
 //! Listings: keys, versions, uploads, parts, in S3's order and pages, read from the rows.
 
 use crate::fold::decoded;
-use crate::index::Ordered;
 use crate::model::{Object, Part, Upload};
 use crate::service::{Answer, Blobs};
 use crate::{rows, version_name};
 use holdfast_base::Result;
 use holdfast_base::codec::Decode;
+use holdfast_env::Rows;
 
 /// What to list.
 #[derive(Clone, Debug, Default)]
@@ -83,7 +83,7 @@ enum Walk {
 
 /// Walks the current versions of a bucket's keys, from a key on and below a prefix.
 fn walk(
-    index: &dyn Ordered,
+    index: &dyn Rows,
     bucket: &str,
     prefix: &str,
     start: Vec<u8>,
@@ -252,11 +252,7 @@ impl Blobs {
 }
 
 /// Every row of a kind whose keys are names.
-pub(crate) fn named<T: Decode>(
-    index: &dyn Ordered,
-    kind: u8,
-    what: &str,
-) -> Result<Vec<(String, T)>> {
+pub(crate) fn named<T: Decode>(index: &dyn Rows, kind: u8, what: &str) -> Result<Vec<(String, T)>> {
     let mut found = Vec::new();
     index.scan(&[kind], &[kind + 1], &mut |row, value| {
         let name = String::from_utf8_lossy(&row[1..]).into_owned();
@@ -268,7 +264,7 @@ pub(crate) fn named<T: Decode>(
 
 /// A version that is not current, by its name.
 pub(crate) fn older_version(
-    index: &dyn Ordered,
+    index: &dyn Rows,
     bucket: &str,
     key: &str,
     name: &str,

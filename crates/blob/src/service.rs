@@ -4,7 +4,7 @@
 use crate::applier::Applier;
 use crate::command::{Command, Condition, Outcome, PartName, Refusal};
 use crate::fold::{Fold, decoded};
-use crate::index::{DiskIndex, INDEX, Ordered, Served, damaged};
+use crate::index::{INDEX, Served, damaged};
 use crate::model::{AccessKey, Bucket, Extent, Head, Lock, Object, Pair, Upload};
 use crate::writer::NewAlternate;
 use crate::{BLOBS_TOPIC, list, needle, rows, seal};
@@ -13,7 +13,7 @@ use holdfast_base::ids::Pointer;
 use holdfast_base::node::StorageClass;
 use holdfast_base::{Error, Kind, Result};
 use holdfast_cluster::BLOBS;
-use holdfast_env::{Secret, runtime};
+use holdfast_env::{Rows, Secret, runtime};
 use holdfast_node::Node;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -78,7 +78,7 @@ const BARRIER: Command = Command::ReleaseHold { id: 0 };
 pub struct Blobs {
     pub(crate) node: Arc<Node>,
     /// As readers may have it: [`Served`].
-    pub(crate) index: Arc<dyn Ordered>,
+    pub(crate) index: Arc<dyn Rows>,
     pub(crate) applier: Arc<Applier>,
     class: StorageClass,
     secret: Secret,
@@ -104,8 +104,7 @@ impl Blobs {
 
     fn open_once(node: &Arc<Node>, options: &BlobsOptions) -> Result<Arc<Blobs>> {
         let place = &options.place;
-        let opened = DiskIndex::open(place, options.cache_bytes);
-        let index = opened.map_err(|e| e.context(format_args!("open {INDEX}")))?;
+        let index = node.machine.engine.open_rows(place, INDEX, options.cache_bytes)?;
         let (reported, marked) = (node.clone(), place.clone());
         let damage = move |e: &Error| {
             if damaged::mark(&*reported.machine.disk, &marked, e) {
@@ -114,22 +113,12 @@ impl Blobs {
             }
         };
         let how = (options.class, options.secret.clone());
-        Blobs::with_rows(node, Arc::new(index), how, Box::new(damage))
-    }
-
-    /// With an index that ends with the process.
-    pub fn with_index(
-        node: &Arc<Node>,
-        index: Arc<dyn Ordered>,
-        class: StorageClass,
-        secret: Secret,
-    ) -> Result<Arc<Blobs>> {
-        Blobs::with_rows(node, index, (class, secret), Box::new(|_| ()))
+        Blobs::with_rows(node, index, how, Box::new(damage))
     }
 
     fn with_rows(
         node: &Arc<Node>,
-        index: Arc<dyn Ordered>,
+        index: Arc<dyn Rows>,
         (class, secret): (StorageClass, Secret),
         damage: Box<dyn Fn(&Error) + Send + Sync>,
     ) -> Result<Arc<Blobs>> {
@@ -177,7 +166,7 @@ impl Blobs {
     /// Ends the thread that applies; then the rows are written out.
     pub fn end(&self) -> Result<()> {
         self.applier.end();
-        self.index.sync()
+        self.index.persist("blobs.rows")
     }
 
     pub fn node(&self) -> &Arc<Node> {

@@ -3,13 +3,14 @@
 use holdfast_base::codec::Decode;
 use holdfast_base::ids::{ChunkId, Cookie, Index, Pointer, Slot};
 use holdfast_blob::{
-    Alternate, Bucket, Command, Condition, Extent, Fold, MemoryIndex, Object, Ordered, Outcome,
-    Part, PartName, Refusal, Upload,
+    Alternate, Bucket, Command, Condition, Extent, Fold, Object, Outcome, Part, PartName, Refusal,
+    Upload,
 };
+use holdfast_env::rows::{MemoryRows, Rows};
 use std::sync::Arc;
 
 struct World {
-    index: Arc<MemoryIndex>,
+    index: Arc<MemoryRows>,
     fold: Fold,
     at: u64,
 }
@@ -38,7 +39,7 @@ fn delete(version: u64) -> Command {
 
 impl World {
     fn new(versioning: u8) -> World {
-        let index = Arc::new(MemoryIndex::default());
+        let index = Arc::new(MemoryRows::default());
         let fold = Fold::open(index.clone()).unwrap();
         let mut world = World { index, fold, at: 0 };
         let bucket = Bucket { versioning, ..Bucket::default() };

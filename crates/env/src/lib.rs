@@ -1,6 +1,6 @@
-//! The seams between Holdfast and the machine: clock, randomness, disk, network, memory regions,
-//! threads. The only crate that names libc; everything above takes these as arguments, so that a
-//! simulation can stand in for the machine.
+//! The seams between Holdfast and the machine: clock, randomness, disk, ordered rows, network,
+//! memory regions, threads. The only crate that names libc; everything above takes these as
+//! arguments, so that a simulation can stand in for the machine.
 
 pub mod arena;
 pub mod budget;
@@ -16,6 +16,7 @@ pub mod poll;
 pub mod region;
 pub mod ring;
 pub mod rng;
+pub mod rows;
 pub mod runtime;
 pub mod secret;
 pub mod signals;
@@ -30,6 +31,7 @@ pub use disk::{Disk, File, RealDisk};
 pub use locks::{HoldMutex, HoldRwLock};
 pub use region::{Region, RegionMut, RegionSlice};
 pub use rng::{RealRng, Rng, SeededRng};
+pub use rows::{Engine, RealEngine, Rows};
 pub use secret::{Secret, Secrets};
 /// For [`event!`], which expands to it.
 pub use tracing;

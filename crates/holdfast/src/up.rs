@@ -11,7 +11,9 @@ use holdfast_base::{Error, Result};
 use holdfast_env::net::{Meter, NoPeers, TcpPeers};
 use holdfast_env::region::Region;
 use holdfast_env::tasks;
-use holdfast_env::{Budget, Disk, RealClock, RealDisk, RealRng, Rng, Secret, local, signals};
+use holdfast_env::{
+    Budget, Disk, RealClock, RealDisk, RealEngine, RealRng, Rng, Secret, local, signals,
+};
 use holdfast_env::{event, events};
 use holdfast_file::FileFace;
 use holdfast_log::FoldOptions;
@@ -45,7 +47,8 @@ pub fn run(up: &Up, join: Option<&str>, secret: Option<&Path>, out: &mut Output)
     let peers = TcpPeers::guarded(clock.clone(), Some(meter.clone()), secret.clone().into())?;
     let peers = Arc::new(peers);
     let rng = Arc::new(RealRng);
-    let machine = Machine { disk: Arc::new(RealDisk), clock, rng, peers, meter };
+    let (disk, engine) = (Arc::new(RealDisk), Arc::new(RealEngine));
+    let machine = Machine { disk, engine, clock, rng, peers, meter };
     let region = match config.dram_bytes() {
         0 => None,
         bytes => Some(Region::create("holdfast-dram", StoreId(RealRng.next_u64()), bytes)?),
@@ -130,6 +133,7 @@ pub fn end_with_input() -> Result<()> {
 pub fn machine_alone() -> Machine {
     Machine {
         disk: Arc::new(RealDisk),
+        engine: Arc::new(RealEngine),
         clock: Arc::new(RealClock::new()),
         rng: Arc::new(RealRng),
         peers: Arc::new(NoPeers),

@@ -54,7 +54,7 @@ use holdfast_cluster::liveness::HeardBeat;
 use holdfast_cluster::topics::{CLUSTER_TOPIC, NAMESPACE_TOPIC};
 use holdfast_cluster::{Chunks, ClusterCommand, ClusterView, Command, Namespace, Outcome};
 use holdfast_env::net::{Meter, Peers};
-use holdfast_env::{Clock, Disk, HoldMutex, Rng, event};
+use holdfast_env::{Clock, Disk, Engine, HoldMutex, Rng, event};
 use holdfast_log::{EmbeddedLog, Fold, Log, Mode, Request};
 use holdfast_wire::Call;
 use holdfast_wire::admin::STOPPED_VIEW;
@@ -70,6 +70,8 @@ use std::sync::{Arc, Mutex};
 #[derive(Clone)]
 pub struct Machine {
     pub disk: Arc<dyn Disk>,
+    /// Keeps the rows of views that are larger than memory.
+    pub engine: Arc<dyn Engine>,
     pub clock: Arc<dyn Clock>,
     pub rng: Arc<dyn Rng>,
     pub peers: Arc<dyn Peers>,

@@ -7,6 +7,7 @@ pub mod disk;
 pub mod fuzz;
 pub mod net;
 pub mod powercut;
+mod rows;
 pub mod task;
 pub mod world;
 

@@ -122,6 +122,7 @@ impl Drop for World {
 fn open(data: &Path, chunk_bytes: u64) -> Arc<Node> {
     let machine = Machine {
         disk: Arc::new(RealDisk),
+        engine: Arc::new(holdfast_env::RealEngine),
         clock: Arc::new(RealClock::new()),
         rng: Arc::new(RealRng),
         peers: Arc::new(holdfast_env::net::NoPeers),

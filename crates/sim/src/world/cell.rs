@@ -234,7 +234,8 @@ impl Cell {
         *self.disk.held() = disk.clone();
         self.net.note(&format!("{} starts", self.address));
         let machine = Machine {
-            disk: Arc::new(disk),
+            disk: Arc::new(disk.clone()),
+            engine: Arc::new(disk),
             clock: self.clock.clone(),
             rng: Arc::new(SeededRng::new(self.rng.next_u64())),
             peers: Arc::new(CellPeers {

@@ -1,14 +1,13 @@
-//! Blobs on a whole node, driven as S3 drives them: needles first, then the name. The index is a map
-//! in memory that every life folds anew. Every object that was acknowledged is there with its bytes
+//! Blobs on a whole node, driven as S3 drives them: needles first, then the name. The index is
+//! cut with everything else, and goes on from what was left of it. Every object that was acknowledged is there with its bytes
 //! and its alternates, what is in doubt is as before or as asked, and nothing else is listed.
 
 use crate::common::{Outcome, below, ensure, noise, powered};
 use crate::node::{SimClock, config};
 use holdfast_base::ids::NodeId;
-use holdfast_base::node::StorageClass;
 use holdfast_base::{Error, Result};
 use holdfast_blob::{
-    Answer, BatchObject, Blobs, Condition, Failure, Housekeeping, ListQuery, MemoryIndex,
+    Answer, BatchObject, Blobs, BlobsOptions, Condition, Failure, Housekeeping, ListQuery,
     NewAlternate, NewObject, Object, PROBE_MS, PartName, Prober, Refusal, Upload, Writer,
 };
 use holdfast_cluster::{ClusterView, StoreState};
@@ -77,6 +76,7 @@ impl Layer for BlobsLayer {
         let rng = Arc::new(SeededRng::new(life.rng().next_u64()));
         let machine = Machine {
             disk: Arc::new(disk.clone()),
+            engine: Arc::new(disk.clone()),
             clock: clock.clone(),
             rng,
             peers: Arc::new(NoPeers),
@@ -85,8 +85,7 @@ impl Layer for BlobsLayer {
         let node = powered!(disk, "open the node", Node::open(machine, &config(), None));
         let id = *model.id.get_or_insert(node.id);
         ensure(node.id == id, || format!("it was node {id} and is {} now", node.id))?;
-        let index = Arc::new(MemoryIndex::default());
-        let opened = Blobs::with_index(&node, index, StorageClass::DEFAULT, secret());
+        let opened = Blobs::open(&node, &BlobsOptions::new(&config().data, secret()));
         let blobs = powered!(disk, "open the blobs", opened);
         let made = finish(&node, blobs.create_bucket(BUCKET, "me", false));
         let made = match made {
@@ -338,14 +337,14 @@ fn a_store_that_fails_reads_time_and_again_is_made_read_only() {
     let disk = SimDisk::new(7);
     let machine = Machine {
         disk: Arc::new(disk.clone()),
+        engine: Arc::new(disk.clone()),
         clock: Arc::new(SimClock(AtomicU64::new(0))),
         rng: Arc::new(SeededRng::new(7)),
         peers: Arc::new(NoPeers),
         meter: Arc::default(),
     };
     let node = Node::open(machine, &config(), None).unwrap();
-    let index = Arc::new(MemoryIndex::default());
-    let blobs = Blobs::with_index(&node, index, StorageClass::DEFAULT, secret()).unwrap();
+    let blobs = Blobs::open(&node, &BlobsOptions::new(&config().data, secret())).unwrap();
     plain(finish(&node, blobs.create_bucket(BUCKET, "me", false))).unwrap();
     let mut writer = Writer::new(&blobs, BUCKET, "k", 3000);
     plain(finish(&node, writer.write(&noise(1, 3000)))).unwrap();

@@ -22,6 +22,7 @@ const FLIPS: u64 = 60;
 fn open(disk: &SimDisk) -> holdfast_base::Result<Arc<Node>> {
     let machine = Machine {
         disk: Arc::new(disk.clone()),
+        engine: Arc::new(disk.clone()),
         clock: Arc::new(SimClock(AtomicU64::new(0))),
         rng: Arc::new(SeededRng::new(3)),
         peers: Arc::new(holdfast_env::net::NoPeers),

@@ -88,6 +88,7 @@ impl Layer for NodeLayer {
         let peers = Arc::new(NoPeers);
         let machine = Machine {
             disk: Arc::new(disk.clone()),
+            engine: Arc::new(disk.clone()),
             clock: clock.clone(),
             rng,
             peers,

@@ -20,6 +20,7 @@ const HOUR: u64 = 3600 * SECOND;
 fn open(disk: &SimDisk, clock: &Arc<SimClock>) -> (Arc<Node>, Keeper) {
     let machine = Machine {
         disk: Arc::new(disk.clone()),
+        engine: Arc::new(disk.clone()),
         clock: clock.clone(),
         rng: Arc::new(SeededRng::new(1)),
         peers: Arc::new(NoPeers),

@@ -1,13 +1,17 @@
 //! The rows on disk, in fjall: a log-structured merge tree with a block cache. Writes reach its
-//! journal in order and are synced rarely: the view's log is what is durable, and the view reads
-//! again from it what a crash took.
+//! journal in order, and are synced when somebody asks for it. Never decides when that is.
 
-use super::{Batch, Ordered};
-use fjall::{AbstractTree, Database, Keyspace, KeyspaceCreateOptions, LsmError, PersistMode};
+use super::{Batch, Each, Engine, Rows};
+use crate::disk::{RealDisk, create_dir_durable};
+use crate::planted;
+use fjall::{
+    AbstractTree, Database, Keyspace, KeyspaceCreateOptions, LsmError, PersistMode, Readable,
+};
 use holdfast_base::error::panic_text;
 use holdfast_base::{Error, Result};
 use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Written rows are kept in memory up to this size, then written to a table.
 const MEMTABLE_BYTES: u64 = 15 << 20;
@@ -19,44 +23,54 @@ const MEMTABLE_BYTES_MAX: u64 = 16 << 20;
 /// Journals that wait for their tables, at most.
 const JOURNAL_BYTES_MAX: u64 = 128 << 20;
 
-pub struct DiskIndex {
+/// The engine of real machines.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RealEngine;
+
+impl Engine for RealEngine {
+    fn open_rows(&self, place: &Path, what: &str, cache_bytes: u64) -> Result<Arc<dyn Rows>> {
+        // Damage makes the engine panic in places.
+        let opened = catch_unwind(|| RealRows::open(place, what, cache_bytes));
+        let opened = opened.unwrap_or_else(|panic| {
+            Err(Error::corrupt(format!("it panicked ({})", panic_text(&*panic))))
+        });
+        match opened {
+            Ok(rows) => Ok(Arc::new(rows)),
+            Err(e) => Err(e.context(format_args!("open {what} in `{}`", place.display()))),
+        }
+    }
+}
+
+struct RealRows {
     database: Database,
     rows: Keyspace,
     place: PathBuf,
+    /// For people.
+    what: String,
 }
 
-impl DiskIndex {
-    /// Opens the rows in a directory, or makes them there. `cache_bytes`: blocks kept in memory.
-    pub fn open(place: &Path, cache_bytes: u64) -> Result<DiskIndex> {
-        // Damage makes the engine panic in places.
-        let opened = catch_unwind(|| DiskIndex::open_now(place, cache_bytes));
-        opened.unwrap_or_else(|panic| {
-            let what = panic_text(&*panic);
-            Err(Error::corrupt(format!("open `{}`: it panicked ({what})", place.display())))
-        })
-    }
-
-    fn open_now(place: &Path, cache_bytes: u64) -> Result<DiskIndex> {
-        let opening =
-            |e: fjall::Error| failed(e).context(format_args!("open `{}`", place.display()));
+impl RealRows {
+    fn open(place: &Path, what: &str, cache_bytes: u64) -> Result<RealRows> {
+        // What is inside, the engine makes durable; its own name it does not.
+        create_dir_durable(&RealDisk, place, 1, "rows.directory")?;
         let database = Database::builder(place)
             .cache_size(cache_bytes)
             .max_journaling_size(JOURNAL_BYTES_MAX)
             .manual_journal_persist(true)
             .worker_threads(1)
             .open()
-            .map_err(opening)?;
+            .map_err(failed)?;
         let options = || {
             KeyspaceCreateOptions::default()
                 .max_memtable_size(MEMTABLE_BYTES_MAX)
                 .manual_journal_persist(true)
         };
-        let rows = database.keyspace("rows", options).map_err(opening)?;
-        Ok(DiskIndex { database, rows, place: place.to_owned() })
+        let rows = database.keyspace("rows", options).map_err(failed)?;
+        Ok(RealRows { database, rows, place: place.to_owned(), what: what.to_owned() })
     }
 
-    fn doing(&self, what: &str, e: fjall::Error) -> Error {
-        failed(e).context(format_args!("{what} the index of blobs in `{}`", self.place.display()))
+    fn doing(&self, doing: &str, e: fjall::Error) -> Error {
+        failed(e).context(format_args!("{doing} {} in `{}`", self.what, self.place.display()))
     }
 }
 
@@ -77,17 +91,22 @@ fn failed(e: fjall::Error) -> Error {
     }
 }
 
-impl Ordered for DiskIndex {
+impl Rows for RealRows {
     fn get(&self, row: &[u8]) -> Result<Option<Vec<u8>>> {
         let found = self.rows.get(row).map_err(|e| self.doing("read", e))?;
         Ok(found.map(|value| value.to_vec()))
     }
 
-    fn scan(&self, from: &[u8], until: &[u8], each: &mut super::Each<'_>) -> Result<()> {
+    fn scan(&self, from: &[u8], until: &[u8], each: &mut Each<'_>) -> Result<()> {
         if from >= until {
             return Ok(());
         }
-        for row in self.rows.range(from..until) {
+        // The keyspace itself would show what is written on the way.
+        let found = match planted!("env.scan-of-no-moment") {
+            true => self.rows.range(from..until),
+            false => self.database.snapshot().range(&self.rows, from..until),
+        };
+        for row in found {
             let (key, value) = row.into_inner().map_err(|e| self.doing("read", e))?;
             if !each(&key, &value)? {
                 break;
@@ -111,7 +130,7 @@ impl Ordered for DiskIndex {
         written.map_err(|e| self.doing("write", e))
     }
 
-    fn sync(&self) -> Result<()> {
+    fn persist(&self, _site: &'static str) -> Result<()> {
         self.database.persist(PersistMode::SyncData).map_err(|e| self.doing("sync", e))
     }
 }
@@ -127,8 +146,8 @@ mod tests {
     #[test]
     fn rows_that_come_in_fast_are_written_to_tables() {
         const ROWS: u32 = 40_000;
-        let place = std::env::temp_dir().join(format!("holdfast-index-{}", std::process::id()));
-        let index = DiskIndex::open(&place, 1 << 20).unwrap();
+        let place = std::env::temp_dir().join(format!("holdfast-rows-{}", std::process::id()));
+        let index = RealRows::open(&place, "rows", 1 << 20).unwrap();
         let mut most = 0;
         for row in 0..ROWS {
             let mut batch = Batch::default();

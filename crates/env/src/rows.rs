@@ -1,0 +1,67 @@
+//! Ordered rows: what views keep that are larger than memory. One trait, used by production
+//! ([`RealEngine`]), by the simulated rows in `sim` and by every test alike. Calls block; who must
+//! not wait calls them from a thread of its own. Never interprets a row.
+
+mod memory;
+mod real;
+
+pub use memory::MemoryRows;
+pub use real::RealEngine;
+
+use holdfast_base::Result;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Rows to write and to remove, all or none; a later change of a row wins. A row has one byte or
+/// more.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Batch {
+    pub changes: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
+}
+
+impl Batch {
+    pub fn put(&mut self, row: Vec<u8>, value: Vec<u8>) {
+        assert!(!row.is_empty(), "a row has a name");
+        self.changes.insert(row, Some(value));
+    }
+
+    pub fn remove(&mut self, row: Vec<u8>) {
+        self.changes.insert(row, None);
+    }
+
+    /// Adds the changes of a batch that comes behind this one.
+    pub fn append(&mut self, mut later: Batch) {
+        self.changes.append(&mut later.changes);
+    }
+}
+
+/// Takes a row and its value; false ends a scan.
+pub type Each<'a> = dyn FnMut(&[u8], &[u8]) -> Result<bool> + 'a;
+
+/// Rows in byte order.
+///
+/// Batches are durable in their order: a power cut, or the end of the process, takes the last ones,
+/// each whole, and none that was written before the last [`Rows::persist`].
+pub trait Rows: Send + Sync + 'static {
+    /// As the last batch left it.
+    fn get(&self, row: &[u8]) -> Result<Option<Vec<u8>>>;
+
+    /// Calls `each` for rows from `from` on and below `until`, in order, until it says false: as
+    /// they were when the scan began, whatever is written meanwhile, by `each` too.
+    fn scan(&self, from: &[u8], until: &[u8], each: &mut Each<'_>) -> Result<()>;
+
+    /// Written, and durable some time later.
+    fn write(&self, batch: Batch) -> Result<()>;
+
+    /// Makes every batch written before durable. `site` names this place in the code, as those of
+    /// [`crate::Disk`] do.
+    fn persist(&self, site: &'static str) -> Result<()>;
+}
+
+/// What opens rows in directories, as a disk opens files.
+pub trait Engine: Send + Sync + 'static {
+    /// Opens the rows in the directory `place`, or makes them there. Errors name them `what`.
+    /// `cache_bytes` of them are kept in memory. `Corrupt` says that they are damaged.
+    fn open_rows(&self, place: &Path, what: &str, cache_bytes: u64) -> Result<Arc<dyn Rows>>;
+}
