@@ -9,7 +9,7 @@ mod snapshot;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use snapshot::{VERSION_BEFORE_COPIES, checked_body, ensure};
+pub(crate) use snapshot::{VERSION_BEFORE_COPIES, check_end, check_start, ensure};
 
 use crate::chunks::Chunks;
 use crate::command::{BLOBS, REPLICAS_MAX};

@@ -3,6 +3,7 @@
 use crate::{ClusterCommand, ClusterOutcome, ClusterView, Command, Namespace};
 use holdfast_base::codec::Encode;
 use holdfast_base::ids::Index;
+use holdfast_base::stream::{Source, Writer};
 use holdfast_base::{Error, Kind, Result};
 use holdfast_log::{Applied, View};
 
@@ -35,16 +36,16 @@ impl View for Namespace {
         applied(self.apply_bytes(index, command).map(|outcome| outcome.to_bytes()))
     }
 
-    fn snapshot(&self, out: &mut Vec<u8>) {
-        Namespace::snapshot(self, out);
+    fn snapshot(&self, out: &mut Writer<'_>) {
+        self.write(out);
     }
 
     fn describe(command: &[u8]) -> String {
         name(Command::from_entry(command))
     }
 
-    fn restore(bytes: &[u8]) -> Result<Namespace> {
-        Namespace::restore(bytes)
+    fn restore(source: &mut Source<'_>) -> Result<Namespace> {
+        Namespace::read(source)
     }
 }
 
@@ -57,16 +58,16 @@ impl View for ClusterView {
         applied(self.apply_bytes(index, command).map(ClusterOutcome::to_result))
     }
 
-    fn snapshot(&self, out: &mut Vec<u8>) {
-        ClusterView::snapshot(self, out);
+    fn snapshot(&self, out: &mut Writer<'_>) {
+        self.write(out);
     }
 
     fn describe(command: &[u8]) -> String {
         name(ClusterCommand::from_entry(command))
     }
 
-    fn restore(bytes: &[u8]) -> Result<ClusterView> {
-        ClusterView::restore(bytes)
+    fn restore(source: &mut Source<'_>) -> Result<ClusterView> {
+        ClusterView::read(source)
     }
 }
 

@@ -6,6 +6,7 @@ mod common;
 use common::World;
 use holdfast_base::codec::Encode;
 use holdfast_base::ids::{Index, NodeId, Sequence, SessionId};
+use holdfast_base::stream::{Source, Writer};
 use holdfast_base::{Error, Kind, Result};
 use holdfast_env::net::{PeerRequest, Peers, Server, ServerConfig, TcpPeers};
 use holdfast_env::{RealClock, RealDisk};
@@ -32,10 +33,10 @@ impl View for Count {
         self.0 += 1;
         Applied::Ok(self.0.to_le_bytes().to_vec())
     }
-    fn snapshot(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(&self.0.to_le_bytes());
+    fn snapshot(&self, out: &mut Writer<'_>) {
+        out.put(&self.0);
     }
-    fn restore(_: &[u8]) -> Result<Count> {
+    fn restore(_: &mut Source<'_>) -> Result<Count> {
         Err(Error::bug("no snapshot is taken here"))
     }
 }

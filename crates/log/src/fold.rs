@@ -2,6 +2,7 @@
 //! index order, remembers sessions' results, fences old leaders, takes snapshots and boots from
 //! them. Never interprets a command. Called by the services that own a view.
 
+mod blocks;
 mod boot;
 mod digests;
 mod envelope;
@@ -11,8 +12,11 @@ mod sessions;
 mod snapshot;
 
 use crate::{Done, Log, Mode, Scope};
+pub use blocks::BLOCK_BYTES as SNAPSHOT_BLOCK_BYTES;
+use blocks::Header;
 use envelope::{EntryKind, Envelope};
 use holdfast_base::ids::{Index, Sequence, SessionId};
+use holdfast_base::stream::{Source, Writer};
 use holdfast_base::{Error, Result};
 use holdfast_env::planted;
 use holdfast_env::tasks::{self, Task};
@@ -52,14 +56,15 @@ pub trait View: Sized + Default + Send + Sync + 'static {
     const VERSION: u32;
 
     fn apply(&mut self, index: Index, command: &[u8]) -> Applied;
-    /// Appends the whole state to `out`; equal states give equal bytes.
-    fn snapshot(&self, out: &mut Vec<u8>);
+    /// Writes the whole state, value after value; equal states give equal bytes. The view is held
+    /// for readers alone while this runs.
+    fn snapshot(&self, out: &mut Writer<'_>);
     /// A command's name, for people: of one that cannot be applied.
     fn describe(command: &[u8]) -> String {
         format!("a command of {} bytes", command.len())
     }
     /// The inverse of `snapshot`.
-    fn restore(bytes: &[u8]) -> Result<Self>;
+    fn restore(source: &mut Source<'_>) -> Result<Self>;
 }
 
 /// One command of a client.
@@ -569,8 +574,7 @@ impl<V: View> Shared<V> {
 
     fn snapshot(&self) -> Result<Index> {
         let _one = self.snapshotting.held();
-        let mut payload = Vec::new();
-        let header = {
+        let (header, draft) = {
             let machine = self.read();
             if let Some(e) = &machine.stopped
                 && !planted!("log.snapshot-of-a-stopped-view")
@@ -583,22 +587,23 @@ impl<V: View> Shared<V> {
                     V::NAME
                 )));
             }
-            machine.encode(&mut payload)?;
-            snapshot::Header {
+            if self.background().snapshot == Some(machine.applied) {
+                return Ok(machine.applied);
+            }
+            let header = Header {
                 view: V::NAME.to_owned(),
                 view_version: V::VERSION,
                 topic: self.topic.clone(),
                 index: machine.applied,
                 entry_crc: machine.entry_crc,
                 digest: machine.digest,
-                payload_bytes: payload.len() as u64,
-                payload_crc: holdfast_base::checksum::crc32c(&payload),
-            }
+            };
+            // To the page cache: who applies does not wait for a device.
+            let draft = snapshot::Draft::create(&self.store)?;
+            draft.fill(&header, |out| machine.write(out))?;
+            (header, draft)
         };
         let index = header.index;
-        if self.background().snapshot == Some(index) {
-            return Ok(index);
-        }
         // A snapshot must never hold what a power cut can take from the log.
         let believed = planted!("log.snapshot-not-durable");
         if !believed {
@@ -610,7 +615,12 @@ impl<V: View> Shared<V> {
                 self.topic
             )));
         }
-        snapshot::write(&self.store, &header, &payload)?;
+        if draft.finish(&self.store)? != header {
+            return Err(Error::corrupt(format!(
+                "take a snapshot of topic `{}`: reading it back gave another header",
+                self.topic
+            )));
+        }
         let (oldest, damaged) = snapshot::publish(&self.store, index)?;
         let oldest = if planted!("log.trimmed-past-a-hold") { Some(index) } else { oldest };
         {

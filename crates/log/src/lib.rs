@@ -16,7 +16,7 @@ mod topic;
 pub use driver::{Drive, EmbeddedLog, Options};
 pub use fold::{
     Applied, ENVELOPE_BYTES, Fold, FoldOptions, FoldStatus, Request, SESSION_OUTSTANDING_MAX,
-    SESSIONS_MAX, SnapshotPart, SnapshotStore, View,
+    SESSIONS_MAX, SNAPSHOT_BLOCK_BYTES, SnapshotPart, SnapshotStore, View,
 };
 pub use recover::{CutTail, PassedOver};
 pub use remote::{LogHost, RemoteLog, TRIMMED};

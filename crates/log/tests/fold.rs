@@ -5,8 +5,10 @@ mod common;
 
 use common::*;
 use holdfast_base::ids::{Index, Sequence, SessionId};
+use holdfast_base::stream::{Source, Writer};
 use holdfast_base::{Error, Kind, Result};
 use holdfast_env::RealDisk;
+use holdfast_env::trial::Trial;
 use holdfast_log::*;
 use proptest::prelude::*;
 use std::cell::Cell;
@@ -53,16 +55,17 @@ impl View for Sums {
         Applied::Ok(sum.to_le_bytes().to_vec())
     }
 
-    fn snapshot(&self, out: &mut Vec<u8>) {
+    fn snapshot(&self, out: &mut Writer<'_>) {
         for (key, sum) in &self.0 {
-            out.push(*key);
-            out.extend_from_slice(&sum.to_le_bytes());
+            out.put(key);
+            out.put(sum);
         }
     }
 
-    fn restore(bytes: &[u8]) -> Result<Sums> {
-        let pairs = bytes.chunks_exact(9);
-        Ok(Sums(pairs.map(|p| (p[0], u64::from_le_bytes(p[1..].try_into().unwrap()))).collect()))
+    fn restore(source: &mut Source<'_>) -> Result<Sums> {
+        let rest = source.rest()?;
+        let pair = |p: &[u8]| (p[0], u64::from_le_bytes(p[1..].try_into().unwrap()));
+        Ok(Sums(rest.chunks_exact(9).map(pair).collect()))
     }
 }
 
@@ -425,11 +428,15 @@ fn concurrent_proposals_are_applied_in_the_order_of_their_indices() {
     assert_eq!(results, expected);
 }
 
-/// The golden snapshot was written by the first version of the format.
+/// In blocks of 16 bytes, so that there are several. The first golden snapshot is that of the first
+/// version of the format, whose header said how long it is.
 #[test]
 fn the_golden_snapshot_is_read_and_reproduced() {
-    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/snapshot.v1");
+    let golden = |version| {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/golden/snapshot.v{version}"))
+    };
     let dir = Scratch::new("golden");
+    let _small = Trial::new().with(&SNAPSHOT_BLOCK_BYTES, 16).enter();
     let w = world(&dir.0);
     let s = w.session();
     w.send(s, 1, 1, &[1, 7, 10]).unwrap();
@@ -439,14 +446,53 @@ fn the_golden_snapshot_is_read_and_reproduced() {
     drop(w);
     let path = dir.0.join(format!("snapshots/snapshot-{:020}.hfs", index.0));
     if std::env::var_os("HOLDFAST_GOLDEN_WRITE").is_some() {
-        write_bytes(&golden, &read_bytes(&path));
+        write_bytes(&golden(2), &read_bytes(&path));
     }
-    assert!(read_bytes(&path) == read_bytes(&golden), "the snapshot format changed");
-    write_bytes(&path, &read_bytes(&golden));
-    let w = world(&dir.0);
-    assert_eq!((w.fold.status().snapshot, w.fold.status().digest), (Some(index), digest));
-    assert_eq!(w.send(s, 1, 1, &[1, 7, 10]), Ok(10));
+    assert!(read_bytes(&path) == read_bytes(&golden(2)), "the snapshot format changed");
+    for version in [1, 2] {
+        write_bytes(&path, &read_bytes(&golden(version)));
+        let w = world(&dir.0);
+        assert_eq!((w.fold.status().snapshot, w.fold.status().digest), (Some(index), digest));
+        let first = w.fold.known(s, Sequence(1));
+        assert_eq!(first, Some(Ok(10u64.to_le_bytes().to_vec())));
+        assert_eq!(view(&w.fold).0, Sums(BTreeMap::from([(7, 10)])));
+    }
     assert_eq!(digest, 0xcb39_859b_56df_1a4e, "the digest's definition changed");
+}
+
+/// Whatever the blocks' size, every byte of a snapshot that is read is covered by a checksum: one
+/// flipped bit, or an end that comes too early, makes it no snapshot, and the one before is used.
+#[test]
+fn a_snapshot_that_is_damaged_or_cut_short_anywhere_is_passed_over() {
+    for block_bytes in [1, 7, 1 << 16] {
+        let _sized = Trial::new().with(&SNAPSHOT_BLOCK_BYTES, block_bytes).enter();
+        let dir = Scratch::new("damaged-blocks");
+        let w = world(&dir.0);
+        w.add(1, 1).unwrap();
+        w.fold.snapshot_now().unwrap();
+        w.add(2, 2).unwrap();
+        let index = w.fold.snapshot_now().unwrap();
+        let path = dir.0.join(format!("snapshots/snapshot-{:020}.hfs", index.0));
+        let good = read_bytes(&path);
+        // What follows the footer is nobody's.
+        let end = good.iter().rposition(|byte| *byte != 0).unwrap() + 1;
+        assert_eq!(&good[end - 4..end], b"HFSE");
+        let newest = || store(&dir.0, "snapshots").newest().unwrap();
+        for at in (0..4096).step_by(64).chain(4092..end) {
+            let mut bad = good.clone();
+            bad[at] ^= 1 << (at % 8);
+            write_bytes(&path, &bad);
+            assert_eq!(newest(), Index(1), "byte {at} of blocks of {block_bytes}");
+        }
+        for cut in [0, 4095, 4096, 4100, end - 5, end - 1] {
+            write_bytes(&path, &good[..cut]);
+            assert_eq!(newest(), Index(1), "{cut} bytes of blocks of {block_bytes}");
+            let reports = fresh(&w, &dir.0, "snapshots").unwrap().status().reports;
+            assert_eq!(reports.len(), 1, "{reports:?}");
+        }
+        write_bytes(&path, &good);
+        assert_eq!(newest(), index);
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -552,7 +598,7 @@ fn a_fold_begins_with_a_snapshot_that_was_taken_over_in_parts_and_with_nothing_l
     let other = store(&dir.0, "other");
     let part = |index, offset| w.fold.snapshot_part(index, offset, 1000);
     // A bit that flips on the way, wherever it is, and parts that end early leave nothing.
-    for at in [3, 20, 3500] {
+    for at in [3, 20, 3500, 4097, 4110, 4140] {
         let damaged = other.install(|index, offset| {
             let mut part = part(index, offset)?;
             if let Some(byte) =

@@ -5,6 +5,7 @@ mod common;
 
 use common::*;
 use holdfast_base::ids::{Index, NodeId, Sequence, SessionId};
+use holdfast_base::stream::{Source, Writer};
 use holdfast_base::{Error, Kind, Result};
 use holdfast_env::net::{PeerDone, PeerReply, PeerRequest, Peers};
 use holdfast_env::{RealDisk, Rng, SeededRng};
@@ -34,17 +35,17 @@ impl View for Counts {
         Applied::Ok(count.to_le_bytes().to_vec())
     }
 
-    fn snapshot(&self, out: &mut Vec<u8>) {
+    fn snapshot(&self, out: &mut Writer<'_>) {
         for (key, count) in &self.0 {
-            out.push(*key);
-            out.extend_from_slice(&count.to_le_bytes());
+            out.put(key);
+            out.put(count);
         }
     }
 
-    fn restore(bytes: &[u8]) -> Result<Counts> {
-        let pairs = bytes.chunks_exact(9);
+    fn restore(source: &mut Source<'_>) -> Result<Counts> {
+        let rest = source.rest()?;
         let pair = |p: &[u8]| (p[0], u64::from_le_bytes(p[1..].try_into().unwrap()));
-        Ok(Counts(pairs.map(pair).collect()))
+        Ok(Counts(rest.chunks_exact(9).map(pair).collect()))
     }
 }
 

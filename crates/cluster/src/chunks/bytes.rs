@@ -7,9 +7,10 @@ use super::{Chunk, ChunkState, Chunks, Dropped, Freed, FreedThing, OldGeneration
 use crate::ChunkKind;
 use crate::command::{BLOBS, REPLICAS_MAX};
 use crate::namespace::{VERSION_BEFORE_COPIES, ensure};
-use holdfast_base::codec::{Decode, Encode, Reader};
+use holdfast_base::codec::{Decode, DecodeError, Encode, Reader};
 use holdfast_base::ids::{ChunkId, FileId, Generation};
 use holdfast_base::limits::{CHUNK_BYTES, CHUNK_SLOTS_MAX, PACKED_BYTES_MAX};
+use holdfast_base::stream::{Source, Writer};
 use holdfast_base::{Error, Result, codec_enum, codec_struct};
 use holdfast_env::planted;
 use std::collections::BTreeSet;
@@ -25,27 +26,28 @@ codec_struct!(Freed { index, what });
 
 impl Chunks {
     /// Shard, counter and chunks.
-    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
-        self.shard.encode(out);
-        self.next.encode(out);
-        (self.table.len() as u32).encode(out);
-        self.table.iter().for_each(|chunk| encode_chunk(chunk, out));
+    pub(crate) fn write(&self, out: &mut Writer<'_>) {
+        out.put(&self.shard);
+        out.put(&self.next);
+        out.put(&(self.table.len() as u32));
+        self.table.iter().for_each(|chunk| out.put_with(|out| encode_chunk(chunk, out)));
     }
 
     /// What waits for a `Release`.
-    pub(crate) fn encode_freed(&self, out: &mut Vec<u8>) {
+    pub(crate) fn write_freed(&self, out: &mut Writer<'_>) {
         let freed = if planted!("cluster.snapshot-without-graces") { 0 } else { self.freed.len() };
-        (freed as u32).encode(out);
-        self.freed.iter().take(freed).for_each(|freed| freed.encode(out));
+        out.put(&(freed as u32));
+        self.freed.iter().take(freed).for_each(|freed| out.put(freed));
     }
 
-    pub(crate) fn decode(version: u8, reader: &mut Reader<'_>) -> Result<Chunks> {
-        let mut chunks = Chunks::new(u16::decode(reader)?);
-        chunks.next = u64::decode(reader)?;
+    pub(crate) fn read(version: u8, source: &mut Source<'_>) -> Result<Chunks> {
+        let mut chunks = Chunks::new(source.get()?);
+        chunks.next = source.get()?;
         ensure(chunks.next <= 1 << 48, || format!("chunk counter {} is too high", chunks.next))?;
         let mut last = None;
-        for _ in 0..u32::decode(reader)? {
-            let chunk = decode_chunk(version, reader)?;
+        for _ in 0..source.get::<u32>()? {
+            let chunk = source.get_with(|reader| decode_chunk(version, reader))?;
+            check_chunk(&chunk).map_err(|e| e.context(format_args!("chunk `{}`", chunk.id)))?;
             let known = chunk.id.shard() == chunks.shard && chunk.id.counter() < chunks.next;
             ensure(known && last < Some(chunk.id), || {
                 format!("chunk `{}` is out of place", chunk.id)
@@ -56,9 +58,9 @@ impl Chunks {
         Ok(chunks)
     }
 
-    pub(crate) fn decode_freed(&mut self, reader: &mut Reader<'_>) -> Result<()> {
-        for _ in 0..u32::decode(reader)? {
-            self.restore_freed(Freed::decode(reader)?)?;
+    pub(crate) fn read_freed(&mut self, source: &mut Source<'_>) -> Result<()> {
+        for _ in 0..source.get::<u32>()? {
+            self.restore_freed(source.get()?)?;
         }
         Ok(())
     }
@@ -146,7 +148,7 @@ fn encode_chunk(chunk: &Chunk, out: &mut Vec<u8>) {
     chunk.dropped.encode(out);
 }
 
-fn decode_chunk(version: u8, reader: &mut Reader<'_>) -> Result<Chunk> {
+fn decode_chunk(version: u8, reader: &mut Reader<'_>) -> std::result::Result<Chunk, DecodeError> {
     let mut chunk = Chunk {
         id: Decode::decode(reader)?,
         kind: Decode::decode(reader)?,
@@ -173,7 +175,6 @@ fn decode_chunk(version: u8, reader: &mut Reader<'_>) -> Result<Chunk> {
     } else {
         (chunk.copies, chunk.dropped) = (Decode::decode(reader)?, Decode::decode(reader)?);
     }
-    check_chunk(&chunk).map_err(|e| e.context(format_args!("chunk `{}`", chunk.id)))?;
     Ok(chunk)
 }
 

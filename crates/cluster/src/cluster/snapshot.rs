@@ -3,9 +3,10 @@
 
 use super::{ClusterView, Leadership, NodeInfo, NodeState, ShardMap, StoreInfo, mib};
 use crate::StoreState;
-use holdfast_base::checksum::crc32c;
+use crate::namespace::{check_end, check_start};
 use holdfast_base::codec::{Decode, DecodeError, Encode, Reader};
 use holdfast_base::ids::{Index, NodeId, StoreId, Tier};
+use holdfast_base::stream::{Source, Writer, collect, read_all};
 use holdfast_base::{Error, Result, codec_struct};
 use holdfast_wire::admin::RecoverySettings;
 use std::collections::BTreeMap;
@@ -34,51 +35,62 @@ struct OldStore {
 codec_struct!(OldStore { node, tier, state, capacity });
 
 impl ClusterView {
-    /// Writes the state's one byte form.
+    /// Appends the state's one byte form.
     pub fn snapshot(&self, out: &mut Vec<u8>) {
-        let start = out.len();
-        out.extend_from_slice(&MAGIC);
-        out.push(VERSION);
-        self.data_format.encode(out);
-        self.id.encode(out);
-        encode_map(&self.nodes, out);
-        encode_map(&self.stores, out);
-        self.leadership.encode(out);
-        self.shards.default.encode(out);
-        encode_map(&self.shards.components, out);
-        self.recovery.encode(out);
-        crc32c(&out[start..]).encode(out);
+        collect(out, |out| self.write(out));
+    }
+
+    /// Writes the state's one byte form, value after value.
+    pub(crate) fn write(&self, out: &mut Writer<'_>) {
+        out.begin_crc();
+        out.put_with(|out| out.extend_from_slice(&MAGIC));
+        out.put(&VERSION);
+        out.put(&self.data_format);
+        out.put(&self.id);
+        out.put_with(|out| encode_map(&self.nodes, out));
+        out.put_with(|out| encode_map(&self.stores, out));
+        out.put_with(|out| self.leadership.encode(out));
+        out.put(&self.shards.default);
+        out.put_with(|out| encode_map(&self.shards.components, out));
+        out.put(&self.recovery);
+        let crc = out.crc();
+        out.put(&crc);
     }
 
     /// The inverse of [`ClusterView::snapshot`]; refuses everything else.
     pub fn restore(bytes: &[u8]) -> Result<ClusterView> {
-        let doing = |e: Error| e.context("restore the cluster view");
-        let versions = VERSION_BEFORE_CLUSTERS..=VERSION;
-        let (version, body) =
-            crate::namespace::checked_body(bytes, MAGIC, versions).map_err(doing)?;
-        let mut reader = Reader::new(body);
-        let mut view = ClusterView { data_format: u32::decode(&mut reader)?, ..Self::new() };
+        read_all(bytes, ClusterView::read)
+    }
+
+    /// The inverse of [`ClusterView::write`].
+    pub(crate) fn read(source: &mut Source<'_>) -> Result<ClusterView> {
+        ClusterView::read_parts(source).map_err(|e| e.context("restore the cluster view"))
+    }
+
+    fn read_parts(source: &mut Source<'_>) -> Result<ClusterView> {
+        let version = check_start(source, MAGIC, VERSION_BEFORE_CLUSTERS..=VERSION)?;
+        let mut view = ClusterView { data_format: source.get()?, ..Self::new() };
         if version == VERSION_BEFORE_CLUSTERS {
-            view.restore_before_clusters(&mut reader)?;
+            view.restore_before_clusters(source)?;
         } else {
-            view.id = u64::decode(&mut reader)?;
-            view.nodes = decode_map(&mut reader)?;
-            view.stores = decode_map(&mut reader)?;
-            view.leadership = Leadership::decode(&mut reader)?;
+            view.id = source.get()?;
+            view.nodes = source.get_with(decode_map)?;
+            view.stores = source.get_with(decode_map)?;
+            view.leadership = source.get_with(Leadership::decode)?;
         }
-        view.shards =
-            ShardMap { default: u16::decode(&mut reader)?, components: decode_map(&mut reader)? };
+        let (default, components) = (source.get()?, source.get_with(decode_map)?);
+        view.shards = ShardMap { default, components };
         if version > VERSION_BEFORE_RECOVERY {
-            view.recovery = RecoverySettings::decode(&mut reader)?;
+            view.recovery = source.get_with(RecoverySettings::decode)?;
         }
-        reader.finish()?;
-        view.check().map_err(doing)?;
+        check_end(source)?;
+        view.check()?;
         Ok(view)
     }
 
-    fn restore_before_clusters(&mut self, reader: &mut Reader<'_>) -> Result<()> {
-        let nodes: BTreeMap<NodeId, OldNode> = decode_map(reader)?;
-        let stores: BTreeMap<StoreId, OldStore> = decode_map(reader)?;
+    fn restore_before_clusters(&mut self, source: &mut Source<'_>) -> Result<()> {
+        let nodes: BTreeMap<NodeId, OldNode> = source.get_with(decode_map)?;
+        let stores: BTreeMap<StoreId, OldStore> = source.get_with(decode_map)?;
         let node = |old: OldNode| NodeInfo::unstarted(old.host, String::new(), old.address, 0);
         self.nodes = nodes.into_iter().map(|(id, old)| (id, node(old))).collect();
         let store = |old: OldStore| {

@@ -8,28 +8,29 @@ use super::{FileExtents, Names, Unclosed, table};
 use crate::chunks::{ChunkState, Chunks};
 use crate::namespace::ensure;
 use crate::{ChunkKind, Extent, Location, NodeKind, Remainder, StorageClass};
-use holdfast_base::codec::{Decode, Encode, Reader, put_bytes};
+use holdfast_base::codec::{Decode, DecodeError, Encode, Reader, put_bytes};
 use holdfast_base::ids::Pointer;
 use holdfast_base::limits::PATH_BYTES_MAX;
+use holdfast_base::stream::{Source, Writer};
 use holdfast_base::{Error, Result, path};
 use std::collections::BTreeSet;
 
 impl Names {
     /// Places and nodes.
-    pub(crate) fn encode(&self, chunks: &Chunks, out: &mut Vec<u8>) {
-        (self.nodes.free.len() as u32).encode(out);
+    pub(crate) fn write(&self, chunks: &Chunks, out: &mut Writer<'_>) {
+        out.put(&(self.nodes.free.len() as u32));
         for at in &self.nodes.free {
-            at.encode(out);
-            self.nodes[*at].generation.encode(out);
+            out.put(at);
+            out.put(&self.nodes[*at].generation);
         }
-        self.retired().encode(out);
-        (self.nodes.iter().count() as u32).encode(out);
-        self.nodes.iter().for_each(|at| self.encode_node(chunks, at, out));
+        out.put(&self.retired());
+        out.put(&(self.nodes.iter().count() as u32));
+        self.nodes.iter().for_each(|at| out.put_with(|out| self.encode_node(chunks, at, out)));
     }
 
     /// Roots of deleted subtrees.
-    pub(crate) fn encode_detached(&self, out: &mut Vec<u8>) {
-        self.detached.encode(out);
+    pub(crate) fn write_detached(&self, out: &mut Writer<'_>) {
+        out.put(&self.detached);
     }
 
     /// Places that are neither used nor free: their generations are used up.
@@ -80,15 +81,15 @@ impl Names {
         }
     }
 
-    pub(crate) fn decode(&mut self, chunks: &mut Chunks, reader: &mut Reader<'_>) -> Result<()> {
-        let mut free = Vec::new();
-        for _ in 0..u32::decode(reader)? {
-            free.push((u32::decode(reader)?, u32::decode(reader)?));
+    pub(crate) fn read(&mut self, chunks: &mut Chunks, source: &mut Source<'_>) -> Result<()> {
+        let mut free: Vec<(u32, u32)> = Vec::new();
+        for _ in 0..source.get::<u32>()? {
+            free.push((source.get()?, source.get()?));
         }
-        let retired = Vec::<u32>::decode(reader)?;
-        let count = u32::decode(reader)?;
+        let retired: Vec<u32> = source.get()?;
+        let count: u32 = source.get()?;
         // Each living node has more than 8 bytes, so this also bounds what a lie can allocate.
-        ensure(count as usize <= reader.remaining() / 8, || {
+        ensure(count as u64 <= source.left_max() / 8, || {
             format!("{count} nodes do not fit into the snapshot")
         })?;
         let len = 1 + free.len() as u64 + retired.len() as u64 + count as u64;
@@ -103,28 +104,20 @@ impl Names {
         self.nodes.free = free.into_iter().map(|(at, _)| at).collect();
         let mut last = 0;
         for _ in 0..count {
-            let at = u32::decode(reader)?;
-            ensure(at > last && at < len && !taken.contains(&at), || {
-                format!("node {at} is out of place")
-            })?;
-            last = at;
-            self.restore_node(chunks, at, reader)
-                .map_err(|e| e.context(format_args!("node {at}")))?;
+            last = source.get_with(|reader| {
+                let node = KeptNode::decode(reader)?;
+                let fits = node.at > last && node.at < len && !taken.contains(&node.at);
+                Ok(ensure(fits, || "it is out of place".to_owned())
+                    .and_then(|()| self.restore_node(chunks, &node))
+                    .map_err(|e| e.context(format_args!("node {}", node.at)))
+                    .map(|()| node.at))
+            })??;
         }
         Ok(())
     }
 
-    fn restore_node(
-        &mut self,
-        chunks: &mut Chunks,
-        at: u32,
-        reader: &mut Reader<'_>,
-    ) -> Result<()> {
-        let generation = u32::decode(reader)?;
-        let kind = NodeKind::decode(reader)?;
-        let flags = u8::decode(reader)?;
-        let parent = u32::decode(reader)?;
-        let name = reader.str()?;
+    fn restore_node(&mut self, chunks: &mut Chunks, kept: &KeptNode<'_>) -> Result<()> {
+        let KeptNode { at, kind, flags, parent, name, .. } = *kept;
         let nameless = flags & (UNCLOSED | DETACHED) != 0 || at == ROOT;
         ensure(nameless == name.is_empty() && nameless == (parent == 0), || {
             "its name and its place do not agree".to_owned()
@@ -133,40 +126,34 @@ impl Names {
             path::check_name(name).map_err(|e| Error::corrupt(e.message))?;
         }
         check_flags(kind, flags)?;
-        self.nodes.restore_node(at, kind, generation);
+        self.nodes.restore_node(at, kind, kept.generation);
         self.nodes.set_name(at, name.as_bytes());
-        let mode = u16::decode(reader)?;
-        check_mode(mode).map_err(|e| Error::corrupt(e.message))?;
+        check_mode(kept.mode).map_err(|e| Error::corrupt(e.message))?;
         let node = &mut self.nodes[at];
-        (node.flags, node.parent, node.mode) = (flags, parent, mode);
-        node.mtime = i64::decode(reader)?;
-        node.set_class(StorageClass::decode(reader)?);
-        let metadata = reader.bytes()?;
-        check_metadata(metadata).map_err(|e| Error::corrupt(e.message))?;
-        self.set_metadata(at, metadata);
-        self.nodes[at].crc = u32::decode(reader)?;
-        if kind == NodeKind::Symlink {
-            let target = reader.str()?;
+        (node.flags, node.parent, node.mode) = (flags, parent, kept.mode);
+        node.mtime = kept.mtime;
+        node.set_class(kept.class);
+        check_metadata(kept.metadata).map_err(|e| Error::corrupt(e.message))?;
+        self.set_metadata(at, kept.metadata);
+        self.nodes[at].crc = kept.crc;
+        if let Some(target) = kept.target {
             ensure(!target.is_empty() && target.len() <= PATH_BYTES_MAX, || {
                 "its target is empty or too long".to_owned()
             })?;
             self.nodes[at].slot = self.nodes.arena.put(target.as_bytes());
         }
-        if flags & PACKED != 0 {
-            let pointer = Pointer::decode(reader)?;
-            let bytes = u32::decode(reader)?;
+        if let Some((pointer, bytes)) = kept.packed {
             chunks.restore_object(pointer.chunk, pointer.slot.0, bytes as u64)?;
             let node = &mut self.nodes[at];
             (node.slot, node.cookie, node.size) = (pointer.slot.0, pointer.cookie.0, bytes);
             node.chunk = chunks.place(pointer.chunk).unwrap_or_default();
         }
-        if flags & EXTENTS != 0 {
-            self.restore_extents(chunks, at, reader)?;
+        if let Some((extents, remainder)) = &kept.extents {
+            self.restore_extents(chunks, at, extents, *remainder)?;
         }
-        if flags & UNCLOSED != 0 {
-            let path = String::decode(reader)?;
-            path::check(&path).map_err(|e| Error::corrupt(e.message))?;
-            self.unclosed.insert(at, Unclosed { path, chunks: Vec::new() });
+        if let Some(path) = kept.path {
+            path::check(path).map_err(|e| Error::corrupt(e.message))?;
+            self.unclosed.insert(at, Unclosed { path: path.to_owned(), chunks: Vec::new() });
         }
         Ok(())
     }
@@ -175,14 +162,13 @@ impl Names {
         &mut self,
         chunks: &mut Chunks,
         at: u32,
-        reader: &mut Reader<'_>,
+        extents: &[Extent],
+        remainder: Option<Remainder>,
     ) -> Result<()> {
-        let extents = Vec::<Extent>::decode(reader)?;
-        let remainder = Option::<Remainder>::decode(reader)?;
         ensure(!extents.is_empty(), || "its list of extents is empty".to_owned())?;
         let mut size = 0;
         let mut seen = BTreeSet::new();
-        for extent in &extents {
+        for extent in extents {
             chunks
                 .check_extent(self.nodes.id(at), *extent)
                 .map_err(|e| Error::corrupt(e.message))?;
@@ -195,7 +181,7 @@ impl Names {
             chunks.restore_object(pointer.chunk, pointer.slot.0, length)?;
             size += length;
         }
-        self.extents.insert(at, FileExtents { size, extents, remainder });
+        self.extents.insert(at, FileExtents { size, extents: extents.to_vec(), remainder });
         Ok(())
     }
 
@@ -265,6 +251,64 @@ impl Names {
             }
         }
         Ok(())
+    }
+}
+
+/// A node as its snapshot has it.
+struct KeptNode<'a> {
+    at: u32,
+    generation: u32,
+    kind: NodeKind,
+    flags: u8,
+    parent: u32,
+    name: &'a str,
+    mode: u16,
+    mtime: i64,
+    class: StorageClass,
+    metadata: &'a [u8],
+    crc: u32,
+    /// Of a symbolic link.
+    target: Option<&'a str>,
+    /// Of a file in one packed chunk: where, and its bytes.
+    packed: Option<(Pointer, u32)>,
+    /// Of a file in several.
+    extents: Option<(Vec<Extent>, Option<Remainder>)>,
+    /// Of a file that was not closed: its name to be.
+    path: Option<&'a str>,
+}
+
+impl<'a> KeptNode<'a> {
+    fn decode(reader: &mut Reader<'a>) -> std::result::Result<KeptNode<'a>, DecodeError> {
+        let mut node = KeptNode {
+            at: Decode::decode(reader)?,
+            generation: Decode::decode(reader)?,
+            kind: Decode::decode(reader)?,
+            flags: Decode::decode(reader)?,
+            parent: Decode::decode(reader)?,
+            name: reader.str()?,
+            mode: Decode::decode(reader)?,
+            mtime: Decode::decode(reader)?,
+            class: Decode::decode(reader)?,
+            metadata: reader.bytes()?,
+            crc: Decode::decode(reader)?,
+            target: None,
+            packed: None,
+            extents: None,
+            path: None,
+        };
+        if node.kind == NodeKind::Symlink {
+            node.target = Some(reader.str()?);
+        }
+        if node.flags & PACKED != 0 {
+            node.packed = Some((Decode::decode(reader)?, Decode::decode(reader)?));
+        }
+        if node.flags & EXTENTS != 0 {
+            node.extents = Some((Decode::decode(reader)?, Decode::decode(reader)?));
+        }
+        if node.flags & UNCLOSED != 0 {
+            node.path = Some(reader.str()?);
+        }
+        Ok(node)
     }
 }
 

@@ -6,8 +6,7 @@
 use super::Namespace;
 use crate::chunks::Chunks;
 use crate::names::Names;
-use holdfast_base::checksum::crc32c;
-use holdfast_base::codec::{Decode, Encode, Reader};
+use holdfast_base::stream::{Source, Writer, collect, read_all};
 use holdfast_base::{Error, Result};
 use std::ops::RangeInclusive;
 
@@ -16,29 +15,34 @@ const VERSION: u8 = 2;
 /// Its chunks want as many copies as they have replicas, and remember none that was dropped.
 pub(crate) const VERSION_BEFORE_COPIES: u8 = 1;
 
-/// A snapshot's version, and what is between it and the checksum, once both are right.
-pub(crate) fn checked_body(
-    bytes: &[u8],
+/// The version of a snapshot that begins here, whose checksum [`check_end`] looks at.
+pub(crate) fn check_start(
+    source: &mut Source<'_>,
     magic: [u8; 4],
     versions: RangeInclusive<u8>,
-) -> Result<(u8, &[u8])> {
-    let Some((body, crc)) = bytes.split_last_chunk::<4>().filter(|(body, _)| body.len() > 4) else {
-        return Err(Error::corrupt("the snapshot is cut short: use an older one"));
-    };
-    if body[..4] != magic {
+) -> Result<u8> {
+    source.begin_crc();
+    if source.get_with(|reader| reader.array::<4>())? != magic {
         return Err(Error::corrupt("these bytes are no snapshot of this view"));
     }
-    if crc32c(body) != u32::from_le_bytes(*crc) {
-        return Err(Error::corrupt("the snapshot fails its checksum: use an older one"));
-    }
-    if !versions.contains(&body[4]) {
+    let version = source.get()?;
+    if !versions.contains(&version) {
         return Err(Error::unsupported(format!(
-            "the snapshot has version {}, this build reads versions up to {}: use a newer build",
-            body[4],
+            "the snapshot has version {version}, this build reads versions up to {}: use a newer \
+             build",
             versions.end()
         )));
     }
-    Ok((body[4], &body[5..]))
+    Ok(version)
+}
+
+/// Everything in front was read: it is what was written, and nothing is left over.
+pub(crate) fn check_end(source: &mut Source<'_>) -> Result<()> {
+    let crc = source.crc();
+    if source.get::<u32>()? != crc {
+        return Err(Error::corrupt("the snapshot fails its checksum: use an older one"));
+    }
+    source.finish()
 }
 
 pub(crate) fn ensure(holds: bool, what: impl FnOnce() -> String) -> Result<()> {
@@ -48,31 +52,41 @@ pub(crate) fn ensure(holds: bool, what: impl FnOnce() -> String) -> Result<()> {
 impl Namespace {
     /// Appends the state's one byte form.
     pub fn snapshot(&self, out: &mut Vec<u8>) {
-        let start = out.len();
-        out.extend_from_slice(&MAGIC);
-        out.push(VERSION);
-        self.chunks.encode(out);
-        self.names.encode(&self.chunks, out);
-        self.names.encode_detached(out);
-        self.chunks.encode_freed(out);
-        crc32c(&out[start..]).encode(out);
+        collect(out, |out| self.write(out));
+    }
+
+    /// Writes the state's one byte form, value after value.
+    pub(crate) fn write(&self, out: &mut Writer<'_>) {
+        out.begin_crc();
+        out.put_with(|out| out.extend_from_slice(&MAGIC));
+        out.put(&VERSION);
+        self.chunks.write(out);
+        self.names.write(&self.chunks, out);
+        self.names.write_detached(out);
+        self.chunks.write_freed(out);
+        let crc = out.crc();
+        out.put(&crc);
     }
 
     /// The inverse of [`Namespace::snapshot`].
     pub fn restore(bytes: &[u8]) -> Result<Namespace> {
-        checked_body(bytes, MAGIC, VERSION_BEFORE_COPIES..=VERSION)
-            .and_then(|(version, body)| Namespace::restore_body(version, body))
+        read_all(bytes, Namespace::read)
+    }
+
+    /// The inverse of [`Namespace::write`].
+    pub(crate) fn read(source: &mut Source<'_>) -> Result<Namespace> {
+        check_start(source, MAGIC, VERSION_BEFORE_COPIES..=VERSION)
+            .and_then(|version| Namespace::read_body(version, source))
             .map_err(|e| e.context("restore the namespace"))
     }
 
-    fn restore_body(version: u8, body: &[u8]) -> Result<Namespace> {
-        let reader = &mut Reader::new(body);
-        let mut chunks = Chunks::decode(version, reader)?;
+    fn read_body(version: u8, source: &mut Source<'_>) -> Result<Namespace> {
+        let mut chunks = Chunks::read(version, source)?;
         let mut names = Names::hollow();
-        names.decode(&mut chunks, reader)?;
-        let detached = Vec::<u32>::decode(reader)?;
-        chunks.decode_freed(reader)?;
-        reader.clone().finish()?;
+        names.read(&mut chunks, source)?;
+        let detached = source.get()?;
+        chunks.read_freed(source)?;
+        check_end(source)?;
         names.restore_detached(detached)?;
         names.restore_tree()?;
         chunks.check_freed()?;

@@ -1,5 +1,6 @@
 //! Booting a fold: the newest valid snapshot, and proof that the log is the one it was taken of.
 
+use super::blocks::Header;
 use super::machine::Machine;
 use super::{SnapshotStore, View, snapshot};
 use crate::{Info, Log, Scope};
@@ -7,6 +8,7 @@ use holdfast_base::checksum::crc32c;
 use holdfast_base::ids::Index;
 use holdfast_base::{Error, Kind, Result};
 use holdfast_env::planted;
+use std::path::Path;
 
 pub struct Booted<V> {
     pub machine: Machine<V>,
@@ -33,8 +35,15 @@ pub fn boot<V: View>(topic: &str, store: &SnapshotStore) -> Result<Booted<V>> {
 }
 
 fn load<V: View>(store: &SnapshotStore, topic: &str, index: Index) -> Result<Machine<V>> {
-    let (header, payload) = snapshot::read(store, index)?;
     let path = snapshot::path(store, index);
+    snapshot::read(store, index, |header, payload| {
+        check_header::<V>(header, topic, &path)?;
+        Machine::read(topic, payload, (header.index, header.entry_crc, header.digest))
+            .map_err(|e| e.context(format_args!("restore snapshot `{}`", path.display())))
+    })
+}
+
+fn check_header<V: View>(header: &Header, topic: &str, path: &Path) -> Result<()> {
     if header.view != V::NAME || header.topic != topic {
         return Err(Error::invalid(format!(
             "boot view `{}` of topic `{topic}`: `{}` is a snapshot of view `{}` of topic `{}`: give each view a directory of its own",
@@ -53,8 +62,7 @@ fn load<V: View>(store: &SnapshotStore, topic: &str, index: Index) -> Result<Mac
             V::VERSION
         )));
     }
-    Machine::decode(topic, &payload, (header.index, header.entry_crc, header.digest))
-        .map_err(|e| e.context(format_args!("restore snapshot `{}`", path.display())))
+    Ok(())
 }
 
 /// Refuses a log that does not hold what the machine has applied. False says that the log's own

@@ -6,10 +6,10 @@ use super::digests::Digests;
 use super::envelope::{Decoded, EntryKind, Envelope};
 use super::sessions::{Admission, Outcome, Sessions, outcome_of};
 use holdfast_base::checksum::crc32c;
-use holdfast_base::codec::{Decode, Encode, Reader};
 use holdfast_base::error::panic_text;
 use holdfast_base::ids::Index;
 use holdfast_base::random::mix;
+use holdfast_base::stream::{Source, Writer};
 use holdfast_base::{Error, Result};
 use holdfast_env::planted;
 use std::any::Any;
@@ -166,10 +166,10 @@ impl<V: View> Machine<V> {
         }
     }
 
-    /// The state that a snapshot's payload holds; position and digest are in its header.
-    pub fn encode(&self, out: &mut Vec<u8>) -> Result<()> {
-        self.epoch.encode(out);
-        self.sessions.encode(out);
+    /// Writes the state that a snapshot's payload holds; position and digest are in its header.
+    pub fn write(&self, out: &mut Writer<'_>) -> Result<()> {
+        out.put(&self.epoch);
+        self.sessions.write(out);
         let written = catch_unwind(AssertUnwindSafe(|| self.view.snapshot(out)));
         written.map_err(|panic| {
             let what = panic_text(&*panic);
@@ -177,20 +177,18 @@ impl<V: View> Machine<V> {
         })
     }
 
-    /// The inverse of [`Machine::encode`], with the snapshot's position: the last entry applied,
+    /// The inverse of [`Machine::write`], with the snapshot's position: the last entry applied,
     /// its checksum, and the digest.
-    pub fn decode(
+    pub fn read(
         topic: &str,
-        payload: &[u8],
+        source: &mut Source<'_>,
         (applied, entry_crc, digest): (Index, u32, u64),
     ) -> Result<Self> {
-        let mut reader = Reader::new(payload);
-        let epoch = Index::decode(&mut reader)?;
-        let sessions = Sessions::decode(&mut reader)?;
-        let rest = reader.remaining();
-        let rest = &payload[payload.len() - rest..];
+        let epoch = source.get()?;
+        let sessions = Sessions::read(source)?;
         // As damage: an older snapshot, or the log from its beginning, may do.
-        let view = catch_unwind(|| V::restore(rest)).unwrap_or_else(|panic| {
+        let restored = catch_unwind(AssertUnwindSafe(|| V::restore(source)));
+        let view = restored.unwrap_or_else(|panic| {
             Err(Error::corrupt(format!("it panicked ({})", panic_text(&*panic))))
         })?;
         let start = Machine::new(topic);

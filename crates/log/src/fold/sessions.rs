@@ -4,6 +4,7 @@
 use super::{Applied, SESSION_OUTSTANDING_MAX, SESSIONS_MAX};
 use holdfast_base::codec::{Decode, DecodeError, Encode, Reader, put_bytes};
 use holdfast_base::ids::{Index, Sequence, SessionId};
+use holdfast_base::stream::{Source, Writer};
 use holdfast_base::{Error, Kind, Result};
 use holdfast_env::planted;
 use std::collections::BTreeMap;
@@ -167,32 +168,42 @@ fn decode_outcome(reader: &mut Reader<'_>) -> std::result::Result<Outcome, Decod
     }
 }
 
-impl Encode for Sessions {
+impl Encode for Session {
     fn encode(&self, out: &mut Vec<u8>) {
-        (self.open.len() as u32).encode(out);
-        for (id, session) in &self.open {
-            id.encode(out);
-            session.acknowledged_below.encode(out);
-            (session.results.len() as u32).encode(out);
-            for (sequence, outcome) in &session.results {
-                sequence.encode(out);
-                encode_outcome(outcome, out);
-            }
+        self.acknowledged_below.encode(out);
+        (self.results.len() as u32).encode(out);
+        for (sequence, outcome) in &self.results {
+            sequence.encode(out);
+            encode_outcome(outcome, out);
         }
     }
 }
 
-impl Decode for Sessions {
-    fn decode(reader: &mut Reader<'_>) -> std::result::Result<Sessions, DecodeError> {
-        let mut sessions = Sessions::default();
+impl Decode for Session {
+    fn decode(reader: &mut Reader<'_>) -> std::result::Result<Session, DecodeError> {
+        let acknowledged_below = u64::decode(reader)?;
+        let mut results = BTreeMap::new();
         for _ in 0..u32::decode(reader)? {
-            let id = u64::decode(reader)?;
-            let acknowledged_below = u64::decode(reader)?;
-            let mut results = BTreeMap::new();
-            for _ in 0..u32::decode(reader)? {
-                results.insert(u64::decode(reader)?, decode_outcome(reader)?);
-            }
-            sessions.open.insert(id, Session { acknowledged_below, results });
+            results.insert(u64::decode(reader)?, decode_outcome(reader)?);
+        }
+        Ok(Session { acknowledged_below, results })
+    }
+}
+
+impl Sessions {
+    pub fn write(&self, out: &mut Writer<'_>) {
+        out.put(&(self.open.len() as u32));
+        for (id, session) in &self.open {
+            out.put(id);
+            out.put(session);
+        }
+    }
+
+    /// The inverse of [`Sessions::write`].
+    pub fn read(source: &mut Source<'_>) -> Result<Sessions> {
+        let mut sessions = Sessions::default();
+        for _ in 0..source.get::<u32>()? {
+            sessions.open.insert(source.get()?, source.get()?);
         }
         Ok(sessions)
     }
@@ -201,6 +212,7 @@ impl Decode for Sessions {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use holdfast_base::stream::{collect, read_all};
     use holdfast_env::{Rng, SeededRng};
 
     /// What a session is, told as plainly as can be: every result there ever was, and what the
@@ -251,9 +263,14 @@ mod tests {
                         assert_eq!(ended, plain.remove(&id).is_some(), "seed {seed} at {index}");
                     }
                     2 => {
-                        let bytes = sessions.to_bytes();
-                        let back = Sessions::from_bytes(&bytes).unwrap();
-                        assert_eq!((&back, &back.to_bytes()), (&sessions, &bytes));
+                        let written = |sessions: &Sessions| {
+                            let mut bytes = Vec::new();
+                            collect(&mut bytes, |out| sessions.write(out));
+                            bytes
+                        };
+                        let bytes = written(&sessions);
+                        let back = read_all(&bytes, Sessions::read).unwrap();
+                        assert_eq!((&back, &written(&back)), (&sessions, &bytes));
                         sessions = back;
                     }
                     _ => {

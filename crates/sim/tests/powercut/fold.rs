@@ -5,6 +5,7 @@ use crate::common::{Answer, Outcome, below, ensure, powered};
 use crate::log::open;
 use holdfast_base::codec::{Decode, Encode, Reader};
 use holdfast_base::ids::{Index, Sequence, SessionId};
+use holdfast_base::stream::{Source, Writer};
 use holdfast_base::{Error, Result};
 use holdfast_env::SeededRng;
 use holdfast_log::{Applied, Fold, FoldOptions, Log, Mode, Request, SnapshotStore, View};
@@ -40,19 +41,18 @@ impl View for Sums {
         Applied::Ok(sum.to_bytes())
     }
 
-    fn snapshot(&self, out: &mut Vec<u8>) {
-        (self.0.len() as u32).encode(out);
+    fn snapshot(&self, out: &mut Writer<'_>) {
+        out.put(&(self.0.len() as u32));
         for (key, sum) in &self.0 {
-            key.encode(out);
-            sum.encode(out);
+            out.put(key);
+            out.put(sum);
         }
     }
 
-    fn restore(bytes: &[u8]) -> Result<Sums> {
-        let mut reader = Reader::new(bytes);
+    fn restore(source: &mut Source<'_>) -> Result<Sums> {
         let mut sums = BTreeMap::new();
-        for _ in 0..u32::decode(&mut reader)? {
-            sums.insert(u64::decode(&mut reader)?, u64::decode(&mut reader)?);
+        for _ in 0..source.get::<u32>()? {
+            sums.insert(source.get()?, source.get()?);
         }
         Ok(Sums(sums))
     }
