@@ -5,7 +5,7 @@ use holdfast_base::codec::Encode;
 use holdfast_base::ids::Index;
 use holdfast_base::stream::{Source, Writer};
 use holdfast_base::{Error, Kind, Result};
-use holdfast_log::{Applied, View};
+use holdfast_view::{Applied, View};
 
 fn applied(result: Result<Vec<u8>>) -> Applied {
     match result {

@@ -10,10 +10,9 @@ use holdfast_base::stream::{Source, Writer};
 use holdfast_base::{Error, Kind, Result};
 use holdfast_env::net::{PeerRequest, Peers, Server, ServerConfig, TcpPeers};
 use holdfast_env::{RealClock, RealDisk};
-use holdfast_log::{
-    Applied, Fold, FoldOptions, Log, Mode, RemoteLog, Request, SnapshotStore, View,
-};
+use holdfast_log::{Log, Mode, RemoteLog};
 use holdfast_server::Native;
+use holdfast_view::{Applied, Fold, FoldOptions, Request, SnapshotStore, View};
 use holdfast_wire::peer::Sender;
 use holdfast_wire::peer_log as wire;
 use std::sync::{Arc, mpsc};

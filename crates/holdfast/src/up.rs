@@ -16,9 +16,9 @@ use holdfast_env::{
 };
 use holdfast_env::{event, events};
 use holdfast_file::FileFace;
-use holdfast_log::FoldOptions;
 use holdfast_node::{Keeper, KeeperOptions, Machine, Node, NodeConfig};
 use holdfast_server::Native;
+use holdfast_view::FoldOptions;
 use std::path::Path;
 use std::sync::Arc;
 

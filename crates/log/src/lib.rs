@@ -1,11 +1,9 @@
 //! The log: ordered entries per topic, kept in segment files by group commit ([`EmbeddedLog`]) or
-//! by another node ([`RemoteLog`]), and the runtime that folds one topic into a view ([`Fold`]). Interprets no entry: the engine
-//! keeps bytes, the fold knows its envelope, and only a [`View`] knows what a command means.
+//! by another node ([`RemoteLog`]). Interprets no entry: it keeps bytes.
 #![forbid(unsafe_code)]
 
 mod core;
 mod driver;
-mod fold;
 mod format;
 mod recover;
 mod remote;
@@ -14,14 +12,11 @@ mod segment;
 mod topic;
 
 pub use driver::{Drive, EmbeddedLog, Options};
-pub use fold::{
-    Applied, ENVELOPE_BYTES, Fold, FoldOptions, FoldStatus, Request, SESSION_OUTSTANDING_MAX,
-    SESSIONS_MAX, SNAPSHOT_BLOCK_BYTES, SnapshotPart, SnapshotStore, View,
-};
 pub use recover::{CutTail, PassedOver};
 pub use remote::{LogHost, RemoteLog, TRIMMED};
 pub use rewrite::{Rewritten, rewrite};
-pub use topic::check_topic;
+pub use segment::Window;
+pub use topic::{TOPIC_BYTES_MAX, check_topic};
 
 use holdfast_base::Result;
 use holdfast_base::ids::Index;

@@ -103,10 +103,12 @@ pub struct Window<'a> {
 }
 
 impl<'a> Window<'a> {
+    /// `bytes` are read at a time, or more where one call asks for more.
     pub fn new(file: &'a dyn File, bytes: usize) -> Window<'a> {
         Window { file, buf: AlignedBuf::zeroed(bytes), start: 0, len: 0 }
     }
 
+    /// `len` bytes from `offset` on.
     pub fn get(&mut self, offset: u64, len: usize) -> io::Result<&[u8]> {
         let inside = offset >= self.start && offset + len as u64 <= self.start + self.len as u64;
         if !inside {

@@ -23,9 +23,8 @@ use holdfast_env::Disk;
 use holdfast_env::disk::{ReplaceSites, create_dir_durable, read_file, replace_file};
 use holdfast_env::net::PeerRequest;
 use holdfast_env::region::Region;
-use holdfast_log::{
-    Drive, EmbeddedLog, Fold, FoldOptions, Log, Mode, Options, RemoteLog, SnapshotStore, View,
-};
+use holdfast_log::{Drive, EmbeddedLog, Log, Mode, Options, RemoteLog};
+use holdfast_view::{Fold, FoldOptions, SnapshotStore, View};
 use holdfast_wire::peer::{self, Sender, Welcome};
 use holdfast_wire::peer_log;
 use std::collections::BTreeSet;

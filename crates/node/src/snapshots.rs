@@ -11,7 +11,7 @@ use holdfast_base::ids::{Index, NodeId};
 use holdfast_base::{Error, Result};
 use holdfast_cluster::topics::{CLUSTER_TOPIC, NAMESPACE_TOPIC};
 use holdfast_env::net::{PeerReply, PeerRequest, Peers};
-use holdfast_log::{SnapshotPart, SnapshotStore};
+use holdfast_view::{SnapshotPart, SnapshotStore};
 use holdfast_wire::log::Info;
 use holdfast_wire::peer::Sender;
 use holdfast_wire::peer_log as msg;

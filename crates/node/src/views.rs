@@ -9,7 +9,7 @@ use holdfast_chunk::Done;
 use holdfast_cluster::topics::{CLUSTER_TOPIC, NAMESPACE_TOPIC};
 use holdfast_cluster::{ClusterView, Namespace, NodeState, StoreState};
 use holdfast_env::net::Peers;
-use holdfast_log::Fold;
+use holdfast_view::Fold;
 use holdfast_wire::peer::Sender;
 use std::sync::Arc;
 use std::sync::mpsc::{self, TryRecvError};

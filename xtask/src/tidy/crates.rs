@@ -11,6 +11,7 @@ pub const LAYERS: &[&[&str]] = &[
     &["holdfast-wire"],
     &["holdfast-client", "holdfast-cache-client"],
     &["holdfast-log"],
+    &["holdfast-view"],
     &["holdfast-chunk"],
     &["holdfast-recovery"],
     &["holdfast-cluster"],

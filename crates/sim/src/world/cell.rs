@@ -14,11 +14,12 @@ use holdfast_env::net::{
 };
 use holdfast_env::{Budget, Clock, HoldMutex, Rng, SeededRng, sometimes};
 use holdfast_file::FileFace;
-use holdfast_log::{FoldOptions, TRIMMED};
+use holdfast_log::TRIMMED;
 use holdfast_node::{
     Keeper, KeeperOptions, Machine, Member, MemberOptions, Node, NodeConfig, PEER_OPERATIONS,
 };
 use holdfast_server::Native;
+use holdfast_view::FoldOptions;
 use holdfast_wire::peer::Sender;
 use std::collections::BTreeMap;
 use std::path::PathBuf;

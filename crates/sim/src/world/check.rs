@@ -13,8 +13,9 @@ use holdfast_cluster::{
     CLUSTER_TOPIC, ChunkState, ClusterView, Location, NAMESPACE_TOPIC, Namespace, NodeState, repair,
 };
 use holdfast_env::{Disk, SeededRng};
-use holdfast_log::{Fold, FoldOptions, FoldStatus, Log, Scope, SnapshotStore, View};
+use holdfast_log::{Log, Scope};
 use holdfast_node::Node;
+use holdfast_view::{Fold, FoldOptions, FoldStatus, SnapshotStore, View};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 

@@ -3,7 +3,6 @@
 //! first byte to the last: in files, and in what nodes hand each other. Knows nothing of views and
 //! of files' names. Format: docs/formats/log.md.
 
-use crate::segment::Window;
 use holdfast_base::checksum::{crc32c, crc32c_combine, stamp};
 use holdfast_base::codec::{Decode, DecodeError, Encode, Reader};
 use holdfast_base::ids::{ChunkId, Generation, Index};
@@ -13,6 +12,7 @@ use holdfast_base::{Error, Result};
 use holdfast_env::File;
 use holdfast_env::planted;
 use holdfast_env::trial::Knob;
+use holdfast_log::{TOPIC_BYTES_MAX, Window};
 
 pub const MAGIC: [u8; 4] = *b"HFSS";
 const FOOTER_MAGIC: [u8; 4] = *b"HFSE";
@@ -36,7 +36,7 @@ const NAME_BYTES_MAX: usize = 255;
 
 const _: () = {
     assert!(PADDED_BYTES.is_multiple_of(SECTOR_BYTES as u64));
-    assert!(NAMES_AT + NAME_BYTES_MAX + crate::topic::TOPIC_BYTES_MAX <= SECTOR_BYTES - 4);
+    assert!(NAMES_AT + NAME_BYTES_MAX + TOPIC_BYTES_MAX <= SECTOR_BYTES - 4);
 };
 
 /// What a snapshot is of.

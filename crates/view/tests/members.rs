@@ -1,6 +1,7 @@
 //! A host and two members in one thread, with a network that delays, loses, repeats and reorders:
 //! every proposer gets its result once, and all views come to the same.
 
+#[path = "../../log/tests/common/mod.rs"]
 mod common;
 
 use common::*;
@@ -10,6 +11,7 @@ use holdfast_base::{Error, Kind, Result};
 use holdfast_env::net::{PeerDone, PeerReply, PeerRequest, Peers};
 use holdfast_env::{RealDisk, Rng, SeededRng};
 use holdfast_log::*;
+use holdfast_view::*;
 use holdfast_wire::peer::Sender;
 use holdfast_wire::peer_log as wire;
 use std::collections::BTreeMap;

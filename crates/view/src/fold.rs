@@ -11,7 +11,6 @@ mod member;
 mod sessions;
 mod snapshot;
 
-use crate::{Done, Log, Mode, Scope};
 pub use blocks::BLOCK_BYTES as SNAPSHOT_BLOCK_BYTES;
 use blocks::Header;
 use envelope::{EntryKind, Envelope};
@@ -21,7 +20,8 @@ use holdfast_base::{Error, Result};
 use holdfast_env::planted;
 use holdfast_env::tasks::{self, Task};
 use holdfast_env::trial::Knob;
-use holdfast_env::{Disk, HoldMutex, HoldRwLock};
+use holdfast_env::{HoldMutex, HoldRwLock};
+use holdfast_log::{Done, Log, Mode, Scope};
 use machine::Machine;
 use member::{Proposer, Ready, Waiting};
 pub use snapshot::Part as SnapshotPart;

@@ -1,6 +1,7 @@
 //! The fold on the embedded log: results come once, in order, the same after every restart.
 #![allow(clippy::disallowed_methods, reason = "tests damage files behind the log's back")]
 
+#[path = "../../log/tests/common/mod.rs"]
 mod common;
 
 use common::*;
@@ -10,6 +11,7 @@ use holdfast_base::{Error, Kind, Result};
 use holdfast_env::RealDisk;
 use holdfast_env::trial::Trial;
 use holdfast_log::*;
+use holdfast_view::*;
 use proptest::prelude::*;
 use std::cell::Cell;
 use std::collections::BTreeMap;

@@ -3,11 +3,11 @@
 use super::blocks::Header;
 use super::machine::Machine;
 use super::{SnapshotStore, View, snapshot};
-use crate::{Info, Log, Scope};
 use holdfast_base::checksum::crc32c;
 use holdfast_base::ids::Index;
 use holdfast_base::{Error, Kind, Result};
 use holdfast_env::planted;
+use holdfast_log::{Info, Log, Scope};
 use std::path::Path;
 
 pub struct Booted<V> {

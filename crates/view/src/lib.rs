@@ -1,0 +1,10 @@
+//! Views: what nodes know, folded from topics of the log. One fold for all of them ([`Fold`]); what a
+//! command means only a [`View`] knows.
+#![forbid(unsafe_code)]
+
+mod fold;
+
+pub use fold::{
+    Applied, ENVELOPE_BYTES, Fold, FoldOptions, FoldStatus, Request, SESSION_OUTSTANDING_MAX,
+    SESSIONS_MAX, SNAPSHOT_BLOCK_BYTES, SnapshotPart, SnapshotStore, View,
+};
