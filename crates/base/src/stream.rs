@@ -55,6 +55,11 @@ impl<'a> Writer<'a> {
         }
     }
 
+    /// What was to be put could not be read: the end fails with this.
+    pub fn fail(&mut self, e: Error) {
+        self.failed.get_or_insert(e);
+    }
+
     /// Begins a checksum here.
     pub fn begin_crc(&mut self) {
         self.running = Running { crc: 0, at: self.buffer.len() };

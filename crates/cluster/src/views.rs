@@ -5,7 +5,7 @@ use holdfast_base::codec::Encode;
 use holdfast_base::ids::Index;
 use holdfast_base::stream::{Source, Writer};
 use holdfast_base::{Error, Kind, Result};
-use holdfast_view::{Applied, View};
+use holdfast_view::{Applied, Context, View};
 
 fn applied(result: Result<Vec<u8>>) -> Applied {
     match result {
@@ -31,6 +31,10 @@ impl View for Namespace {
     const NAME: &'static str = "namespace";
     const VERSION: u32 = 1;
 
+    fn begin(context: &Context) -> Namespace {
+        Namespace::new(context.shard)
+    }
+
     /// The result is the bytes of an [`crate::Outcome`].
     fn apply(&mut self, index: Index, command: &[u8]) -> Applied {
         applied(self.apply_bytes(index, command).map(|outcome| outcome.to_bytes()))
@@ -44,7 +48,7 @@ impl View for Namespace {
         name(Command::from_entry(command))
     }
 
-    fn restore(source: &mut Source<'_>) -> Result<Namespace> {
+    fn restore(_: &Context, source: &mut Source<'_>) -> Result<Namespace> {
         Namespace::read(source)
     }
 }
@@ -52,6 +56,10 @@ impl View for Namespace {
 impl View for ClusterView {
     const NAME: &'static str = "cluster";
     const VERSION: u32 = 1;
+
+    fn begin(_: &Context) -> ClusterView {
+        ClusterView::default()
+    }
 
     /// The result is that of [`ClusterOutcome::to_result`].
     fn apply(&mut self, index: Index, command: &[u8]) -> Applied {
@@ -66,7 +74,7 @@ impl View for ClusterView {
         name(ClusterCommand::from_entry(command))
     }
 
-    fn restore(source: &mut Source<'_>) -> Result<ClusterView> {
+    fn restore(_: &Context, source: &mut Source<'_>) -> Result<ClusterView> {
         ClusterView::read(source)
     }
 }

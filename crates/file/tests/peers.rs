@@ -12,7 +12,7 @@ use holdfast_env::net::{PeerRequest, Peers, Server, ServerConfig, TcpPeers};
 use holdfast_env::{RealClock, RealDisk};
 use holdfast_log::{Log, Mode, RemoteLog};
 use holdfast_server::Native;
-use holdfast_view::{Applied, Fold, FoldOptions, Request, SnapshotStore, View};
+use holdfast_view::{Applied, Context, Fold, FoldOptions, Request, SnapshotStore, View};
 use holdfast_wire::peer::Sender;
 use holdfast_wire::peer_log as wire;
 use std::sync::{Arc, mpsc};
@@ -28,6 +28,10 @@ impl View for Count {
     const NAME: &'static str = "count";
     const VERSION: u32 = 1;
 
+    fn begin(_: &Context) -> Count {
+        Count::default()
+    }
+
     fn apply(&mut self, _: Index, _: &[u8]) -> Applied {
         self.0 += 1;
         Applied::Ok(self.0.to_le_bytes().to_vec())
@@ -35,7 +39,7 @@ impl View for Count {
     fn snapshot(&self, out: &mut Writer<'_>) {
         out.put(&self.0);
     }
-    fn restore(_: &mut Source<'_>) -> Result<Count> {
+    fn restore(_: &Context, _: &mut Source<'_>) -> Result<Count> {
         Err(Error::bug("no snapshot is taken here"))
     }
 }

@@ -6,14 +6,17 @@ mod blocks;
 mod boot;
 mod digests;
 mod envelope;
+mod feed;
 mod machine;
 mod member;
+mod place;
 mod sessions;
 mod snapshot;
 
 pub use blocks::BLOCK_BYTES as SNAPSHOT_BLOCK_BYTES;
 use blocks::Header;
 use envelope::{EntryKind, Envelope};
+use feed::Feed;
 use holdfast_base::ids::{Index, Sequence, SessionId};
 use holdfast_base::stream::{Source, Writer};
 use holdfast_base::{Error, Result};
@@ -24,6 +27,7 @@ use holdfast_env::{HoldMutex, HoldRwLock};
 use holdfast_log::{Done, Log, Mode, Scope};
 use machine::Machine;
 use member::{Proposer, Ready, Waiting};
+pub use place::{Context, InRows, Keeping, Kept, Page, Position, RowsView};
 pub use snapshot::Part as SnapshotPart;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -45,16 +49,23 @@ pub enum Applied {
     Refused(Error),
     /// This build does not know the command's version: the view stops before this entry.
     UnknownVersion(String),
+    /// What the view is kept in cannot be read: it stops before this entry.
+    Failed(Error),
 }
 
 /// A deterministic fold of one topic. `apply` is total and reads no clock, setting or randomness:
 /// the same entries give the same state and the same results, on every host and build.
-pub trait View: Sized + Default + Send + Sync + 'static {
+pub trait View: Sized + Send + Sync + 'static {
     /// Name in snapshots; a snapshot of another view is refused.
     const NAME: &'static str;
     /// Version of the snapshot's content; another version is refused.
     const VERSION: u32;
+    /// Whether the view is kept where it outlives its process ([`InRows`]). One in memory is not:
+    /// snapshots and the log bring it back.
+    const OUTLIVES: bool = false;
 
+    /// The view before the first entry.
+    fn begin(context: &Context) -> Self;
     fn apply(&mut self, index: Index, command: &[u8]) -> Applied;
     /// Writes the whole state, value after value; equal states give equal bytes. The view is held
     /// for readers alone while this runs.
@@ -64,7 +75,19 @@ pub trait View: Sized + Default + Send + Sync + 'static {
         format!("a command of {} bytes", command.len())
     }
     /// The inverse of `snapshot`.
-    fn restore(source: &mut Source<'_>) -> Result<Self>;
+    fn restore(context: &Context, source: &mut Source<'_>) -> Result<Self>;
+    /// What was kept last.
+    fn kept(&self) -> Result<Option<Kept>> {
+        Ok(None)
+    }
+    /// Keeps what the entries since the last time have changed, with this beside it, all or nothing.
+    fn keep(&mut self, _keeping: Keeping) -> Result<()> {
+        Ok(())
+    }
+    /// The application of an entry has panicked: forgets what it has half done.
+    fn give_up(&mut self, context: &Context) {
+        *self = Self::begin(context);
+    }
 }
 
 /// One command of a client.
@@ -149,6 +172,8 @@ const REPORTS_MAX: usize = 16;
 pub struct Fold<V: View> {
     shared: Arc<Shared<V>>,
     snapshots: Option<Task>,
+    /// What `feed` is for.
+    thread: Option<Task>,
 }
 
 struct Shared<V> {
@@ -168,6 +193,8 @@ struct Shared<V> {
     bytes_since: AtomicU64,
     /// Never held while anything is called; locked after `machine` where both are needed.
     waiting: Mutex<Waiting>,
+    /// Of a fold with a thread of its own: nobody else applies then.
+    feed: Option<Feed>,
     background: Mutex<Background>,
     /// The snapshot thread waits here for `due` or `stopping`.
     wake: Condvar,
@@ -210,32 +237,35 @@ impl<V: View> Fold<V> {
     /// Boots from the newest valid snapshot and the log; proposes under the claim found there.
     pub fn open(
         log: Arc<dyn Log>,
-        topic: &str,
+        context: impl Into<Context>,
         snapshots: SnapshotStore,
         options: FoldOptions,
     ) -> Result<Fold<V>> {
-        Fold::boot(log, topic, snapshots, options, Role::Owner)
+        Fold::boot(log, context.into(), snapshots, options, Role::Owner, None)
     }
 
     /// As [`Fold::open`], then appends a claim: commands of earlier leaders that follow it in the
     /// log are refused as `Fenced`, by this fold and every other.
     pub fn open_as_leader(
         log: Arc<dyn Log>,
-        topic: &str,
+        context: impl Into<Context>,
         snapshots: SnapshotStore,
         options: FoldOptions,
     ) -> Result<Fold<V>> {
-        let fold = Fold::boot(log, topic, snapshots, options, Role::Owner)?;
+        let fold = Fold::boot(log, context.into(), snapshots, options, Role::Owner, None)?;
         let claimed = Arc::new(Mutex::new(None));
         let slot = claimed.clone();
         let done = Box::new(move |result: Result<(Index, Vec<u8>)>| {
             *slot.held() = Some(result);
         });
         fold.append(EntryKind::Claim, fold.epoch(), Request::internal(Mode::Synced), done);
-        fold.shared.log.sync(topic)?;
+        fold.shared.log.sync(&fold.shared.topic)?;
         let claim = claimed.held().take();
         let (index, _) = claim.unwrap_or_else(|| {
-            Err(Error::bug(format!("claim topic `{topic}`: the log lost the claim's result")))
+            Err(Error::bug(format!(
+                "claim topic `{}`: the log lost the claim's result",
+                fold.shared.topic
+            )))
         })?;
         fold.shared.epoch.store(index.0, Ordering::Release);
         Ok(fold)
@@ -244,30 +274,32 @@ impl<V: View> Fold<V> {
     /// As [`Fold::open`], but applies what others append, when durable, and proposes nothing.
     pub fn open_follower(
         log: Arc<dyn Log>,
-        topic: &str,
+        context: impl Into<Context>,
         snapshots: SnapshotStore,
         options: FoldOptions,
     ) -> Result<Fold<V>> {
-        let fold = Fold::boot(log, topic, snapshots, options, Role::Follower)?;
+        let fold = Fold::boot(log, context.into(), snapshots, options, Role::Follower, None)?;
         member::follow(Arc::downgrade(&fold.shared));
         Ok(fold)
     }
 
     fn boot(
         log: Arc<dyn Log>,
-        topic: &str,
+        context: Context,
         store: SnapshotStore,
         options: FoldOptions,
         role: Role,
+        feed: Option<Feed>,
     ) -> Result<Fold<V>> {
+        let topic = &context.topic;
         log.create(topic)?;
-        let booted = boot::boot::<V>(topic, &store)?;
+        let booted = boot::boot::<V>(&context, &store)?;
         if role != Role::Member {
             boot::check_log(&*log, topic, Some(log.info(topic)?), &booted.machine)?;
         }
         let shared = Arc::new(Shared {
             log,
-            topic: topic.to_owned(),
+            topic: topic.clone(),
             store,
             options,
             role,
@@ -277,6 +309,7 @@ impl<V: View> Fold<V> {
             entries_since: AtomicU64::new(0),
             bytes_since: AtomicU64::new(0),
             waiting: Mutex::default(),
+            feed,
             background: Mutex::new(Background {
                 due: false,
                 stopping: false,
@@ -297,7 +330,7 @@ impl<V: View> Fold<V> {
             let runs = shared.clone();
             snapshots = Some(tasks::spawn("fold-snapshot", move || runs.run_snapshots())?);
         }
-        Ok(Fold { shared, snapshots })
+        Ok(Fold { shared, snapshots, thread: None })
     }
 
     /// Appends a command; `done` gets its index and result after it was applied. An `Ordered`
@@ -427,7 +460,8 @@ impl<V: View> Drop for Fold<V> {
     fn drop(&mut self) {
         self.shared.background().stopping = true;
         self.shared.wake.notify_all();
-        if let Some(thread) = self.snapshots.take() {
+        self.shared.feed.iter().for_each(Feed::end);
+        for thread in self.snapshots.take().into_iter().chain(self.thread.take()) {
             // A panic there has been printed; the log holds everything.
             thread.join();
         }
@@ -473,6 +507,9 @@ impl<V: View> Shared<V> {
                 self.topic
             )));
         }
+        if self.feed.is_some() {
+            return self.admit_fed(kind, epoch);
+        }
         let machine = self.read();
         match &machine.stopped {
             Some(e) => Err(e.clone()),
@@ -490,14 +527,15 @@ impl<V: View> Shared<V> {
             self.catch_up(machine, Some(index), Scope::Written)?;
         }
         let outcome = machine.apply(index, entry);
+        machine.keep()?;
         self.count(1, entry.len() as u64);
         outcome
     }
 
     /// Takes note of an entry that the machine has applied, for a member.
-    fn applied(&self, index: Index, entry: &[u8], outcome: &Result<Vec<u8>>) {
+    fn applied(&self, index: Index, bytes: usize, outcome: &Result<Vec<u8>>) {
         self.waiting().applied(index, outcome);
-        self.count(1, entry.len() as u64);
+        self.count(1, bytes as u64);
     }
 
     /// Applies from the log everything behind what was applied, up to `before`.
@@ -507,37 +545,53 @@ impl<V: View> Shared<V> {
         before: Option<Index>,
         scope: Scope,
     ) -> Result<()> {
-        loop {
-            let from = Index(machine.applied.0 + 1);
-            if before.is_some_and(|before| from >= before) || machine.stopped.is_some() {
-                return Ok(());
-            }
-            let page =
-                self.log.read(&self.topic, from, PAGE_ENTRIES.size(), PAGE_BYTES.size(), scope);
-            let page = page.inspect_err(|e| {
-                // An entry that cannot be read cannot be skipped either.
-                machine.stopped.get_or_insert(e.clone().context("fold"));
-            })?;
-            if page.is_empty() {
-                return Ok(());
-            }
-            if page.len() == PAGE_ENTRIES.size() {
-                PAGE_ENTRIES.cross();
-            }
-            if page.iter().map(|(_, entry)| entry.len()).sum::<usize>() >= PAGE_BYTES.size() {
-                PAGE_BYTES.cross();
-            }
-            for (index, entry) in &page {
-                if before.is_some_and(|before| *index >= before) {
-                    return Ok(());
-                }
-                let outcome = machine.apply(*index, entry);
-                if machine.stopped.is_some() {
-                    break;
-                }
-                self.applied(*index, entry, &outcome);
-            }
+        while self.apply_page(machine, before, scope)? {}
+        Ok(())
+    }
+
+    /// As [`Shared::catch_up`], for a page of entries, which is kept as one; false when there is
+    /// none.
+    fn apply_page(
+        &self,
+        machine: &mut Machine<V>,
+        before: Option<Index>,
+        scope: Scope,
+    ) -> Result<bool> {
+        let from = Index(machine.applied.0 + 1);
+        if before.is_some_and(|before| from >= before) || machine.stopped.is_some() {
+            return Ok(false);
         }
+        let page = self.log.read(&self.topic, from, PAGE_ENTRIES.size(), PAGE_BYTES.size(), scope);
+        let page = page.inspect_err(|e| {
+            // An entry that cannot be read cannot be skipped either.
+            machine.stopped.get_or_insert(e.clone().context("fold"));
+        })?;
+        if page.len() == PAGE_ENTRIES.size() {
+            PAGE_ENTRIES.cross();
+        }
+        if page.iter().map(|(_, entry)| entry.len()).sum::<usize>() >= PAGE_BYTES.size() {
+            PAGE_BYTES.cross();
+        }
+        let mut applied = Vec::with_capacity(page.len());
+        for (index, entry) in &page {
+            if before.is_some_and(|before| *index >= before) {
+                break;
+            }
+            let outcome = machine.apply(*index, entry);
+            if machine.stopped.is_some() {
+                break;
+            }
+            applied.push((*index, entry.len(), outcome));
+        }
+        if applied.is_empty() {
+            return Ok(false);
+        }
+        // Nobody hears of a result before readers see what it is the result of.
+        machine.keep()?;
+        for (index, bytes, outcome) in &applied {
+            self.applied(*index, *bytes, outcome);
+        }
+        Ok(true)
     }
 
     fn count(&self, entries: u64, bytes: u64) {

@@ -5,6 +5,7 @@
 mod fold;
 
 pub use fold::{
-    Applied, ENVELOPE_BYTES, Fold, FoldOptions, FoldStatus, Request, SESSION_OUTSTANDING_MAX,
-    SESSIONS_MAX, SNAPSHOT_BLOCK_BYTES, SnapshotPart, SnapshotStore, View,
+    Applied, Context, ENVELOPE_BYTES, Fold, FoldOptions, FoldStatus, InRows, Keeping, Kept, Page,
+    Position, Request, RowsView, SESSION_OUTSTANDING_MAX, SESSIONS_MAX, SNAPSHOT_BLOCK_BYTES,
+    SnapshotPart, SnapshotStore, View,
 };

@@ -36,6 +36,10 @@ impl View for Sums {
     const NAME: &'static str = "sums";
     const VERSION: u32 = 1;
 
+    fn begin(_: &Context) -> Sums {
+        Sums::default()
+    }
+
     fn apply(&mut self, _index: Index, command: &[u8]) -> Applied {
         let &[version, key, amount] = command else {
             return Applied::Refused(Error::invalid("add: three bytes"));
@@ -64,7 +68,7 @@ impl View for Sums {
         }
     }
 
-    fn restore(source: &mut Source<'_>) -> Result<Sums> {
+    fn restore(_: &Context, source: &mut Source<'_>) -> Result<Sums> {
         let rest = source.rest()?;
         let pair = |p: &[u8]| (p[0], u64::from_le_bytes(p[1..].try_into().unwrap()));
         Ok(Sums(rest.chunks_exact(9).map(pair).collect()))
@@ -557,7 +561,7 @@ proptest! {
                     let expected = match model.apply(Index(0), &command) {
                         Applied::Ok(bytes) => Ok(u64::from_le_bytes(bytes.try_into().unwrap())),
                         Applied::Refused(e) => Err(e.kind),
-                        Applied::UnknownVersion(_) => unreachable!(),
+                        other => unreachable!("{other:?}"),
                     };
                     prop_assert_eq!(got, expected);
                     client.results.insert(client.last, (command, expected));

@@ -30,6 +30,10 @@ impl View for Counts {
     const NAME: &'static str = "counts";
     const VERSION: u32 = 1;
 
+    fn begin(_: &Context) -> Counts {
+        Counts::default()
+    }
+
     fn apply(&mut self, _: Index, command: &[u8]) -> Applied {
         let &[key] = command else { return Applied::Refused(Error::invalid("one byte")) };
         let count = self.0.entry(key).or_default();
@@ -44,7 +48,7 @@ impl View for Counts {
         }
     }
 
-    fn restore(source: &mut Source<'_>) -> Result<Counts> {
+    fn restore(_: &Context, source: &mut Source<'_>) -> Result<Counts> {
         let rest = source.rest()?;
         let pair = |p: &[u8]| (p[0], u64::from_le_bytes(p[1..].try_into().unwrap()));
         Ok(Counts(rest.chunks_exact(9).map(pair).collect()))

@@ -11,7 +11,7 @@ use holdfast_env::SeededRng;
 use holdfast_log::{Log, Mode};
 use holdfast_sim::SimDisk;
 use holdfast_sim::powercut::{self, Layer, Life, Plan, Seen};
-use holdfast_view::{Applied, Fold, FoldOptions, Request, SnapshotStore, View};
+use holdfast_view::{Applied, Context, Fold, FoldOptions, Request, SnapshotStore, View};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -28,6 +28,10 @@ pub struct Sums(BTreeMap<u64, u64>);
 impl View for Sums {
     const NAME: &'static str = "sums";
     const VERSION: u32 = 1;
+
+    fn begin(_: &Context) -> Sums {
+        Sums::default()
+    }
 
     fn apply(&mut self, _: Index, command: &[u8]) -> Applied {
         let mut reader = Reader::new(command);
@@ -50,7 +54,7 @@ impl View for Sums {
         }
     }
 
-    fn restore(source: &mut Source<'_>) -> Result<Sums> {
+    fn restore(_: &Context, source: &mut Source<'_>) -> Result<Sums> {
         let mut sums = BTreeMap::new();
         for _ in 0..source.get::<u32>()? {
             sums.insert(source.get()?, source.get()?);

@@ -2,6 +2,7 @@
 
 use super::blocks::Header;
 use super::machine::Machine;
+use super::place::Context;
 use super::{SnapshotStore, View, snapshot};
 use holdfast_base::checksum::crc32c;
 use holdfast_base::ids::Index;
@@ -17,12 +18,17 @@ pub struct Booted<V> {
     pub reports: Vec<String>,
 }
 
-/// Loads the newest valid snapshot. The log is to be checked against it before it is applied.
-pub fn boot<V: View>(topic: &str, store: &SnapshotStore) -> Result<Booted<V>> {
+/// Loads what was kept with the view, or the newest valid snapshot if that is newer. The log is to be
+/// checked against it before it is applied.
+pub fn boot<V: View>(context: &Context, store: &SnapshotStore) -> Result<Booted<V>> {
     snapshot::prepare(store)?;
-    let mut booted = Booted { machine: Machine::new(topic), snapshot: None, reports: Vec::new() };
+    let machine = Machine::kept(context)?;
+    let mut booted = Booted { machine, snapshot: None, reports: Vec::new() };
     for index in snapshot::list(store)?.into_iter().rev() {
-        match load::<V>(store, topic, index) {
+        if index <= booted.machine.applied {
+            break;
+        }
+        match load::<V>(store, context, index) {
             Ok(machine) => {
                 (booted.machine, booted.snapshot) = (machine, Some(index));
                 break;
@@ -34,11 +40,15 @@ pub fn boot<V: View>(topic: &str, store: &SnapshotStore) -> Result<Booted<V>> {
     Ok(booted)
 }
 
-fn load<V: View>(store: &SnapshotStore, topic: &str, index: Index) -> Result<Machine<V>> {
+fn load<V: View>(store: &SnapshotStore, context: &Context, index: Index) -> Result<Machine<V>> {
     let path = snapshot::path(store, index);
+    if V::OUTLIVES {
+        // What was kept goes when the first block is restored.
+        snapshot::verify(&*store.disk, &path)?;
+    }
     snapshot::read(store, index, |header, payload| {
-        check_header::<V>(header, topic, &path)?;
-        Machine::read(topic, payload, (header.index, header.entry_crc, header.digest))
+        check_header::<V>(header, &context.topic, &path)?;
+        Machine::read(context, payload, (header.index, header.entry_crc, header.digest))
             .map_err(|e| e.context(format_args!("restore snapshot `{}`", path.display())))
     })
 }

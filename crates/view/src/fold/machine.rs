@@ -4,7 +4,8 @@
 use super::View;
 use super::digests::Digests;
 use super::envelope::{Decoded, EntryKind, Envelope};
-use super::sessions::{Admission, Outcome, Sessions, outcome_of};
+use super::place::{Context, Position};
+use super::sessions::{Admission, Outcome, Sessions, outcome_of, unknown};
 use holdfast_base::checksum::crc32c;
 use holdfast_base::error::panic_text;
 use holdfast_base::ids::Index;
@@ -16,8 +17,7 @@ use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 pub struct Machine<V> {
-    /// For people.
-    topic: String,
+    context: Context,
     pub view: V,
     pub sessions: Sessions,
     /// Index of the last claim; commands under another one are refused.
@@ -39,10 +39,10 @@ pub struct Machine<V> {
 }
 
 impl<V: View> Machine<V> {
-    pub fn new(topic: &str) -> Machine<V> {
+    pub fn new(context: &Context) -> Machine<V> {
         Machine {
-            topic: topic.to_owned(),
-            view: V::default(),
+            context: context.clone(),
+            view: V::begin(context),
             sessions: Sessions::default(),
             epoch: Index(0),
             applied: Index(0),
@@ -54,6 +54,34 @@ impl<V: View> Machine<V> {
             withdrawn: false,
             refuse_next: false,
         }
+    }
+
+    /// As the view was kept, if it outlives its process and was.
+    pub fn kept(context: &Context) -> Result<Machine<V>> {
+        let mut machine = Machine::<V>::new(context);
+        if let Some((position, sessions)) = machine.view.kept()? {
+            let Position { applied, entry_crc, digest, epoch } = position;
+            (machine.applied, machine.entry_crc) = (applied, entry_crc);
+            (machine.digest, machine.epoch) = (digest, epoch);
+            machine.sessions.keep_track(&sessions, false)?;
+        } else if V::OUTLIVES {
+            machine.sessions.keep_track(&[], false)?;
+        }
+        Ok(machine)
+    }
+
+    /// A page of entries was applied: what they have changed is kept, where the view outlives its
+    /// process. Nobody hears of their results before.
+    pub fn keep(&mut self) -> Result<()> {
+        if !V::OUTLIVES {
+            return Ok(());
+        }
+        let Machine { applied, entry_crc, digest, epoch, .. } = *self;
+        let position = Position { applied, entry_crc, digest, epoch };
+        let kept = self.view.keep((position, self.sessions.take_changed()));
+        kept.inspect_err(|e| {
+            self.stopped.get_or_insert(e.clone());
+        })
     }
 
     /// Applies the entry at `index`, which must lie behind all applied before. An entry that this
@@ -77,11 +105,10 @@ impl<V: View> Machine<V> {
                 self.applied = index;
                 outcome
             }
-            Err(name) => {
-                let e = Error::unsupported(format!(
-                    "apply entry {index} of topic `{}` to view `{}`: this build does not know its {name}: start a newer build",
-                    self.topic,
-                    V::NAME
+            Err(e) => {
+                let (topic, view) = (&self.context.topic, V::NAME);
+                let e = e.context(format_args!(
+                    "apply entry {index} of topic `{topic}` to view `{view}`"
                 ));
                 self.stopped = Some(e.clone());
                 Err(e)
@@ -96,22 +123,25 @@ impl<V: View> Machine<V> {
         let e = Error::bug(format!(
             "apply entry {index} of topic `{}` ({}): the view `{}` panicked ({}): it stops in \
              front of this entry, which is kept; start a build that can apply it",
-            self.topic,
+            self.context.topic,
             describe::<V>(entry),
             V::NAME,
             panic_text(panic)
         ));
         self.stopped = Some(e.clone());
-        let half = (std::mem::take(&mut self.view), std::mem::take(&mut self.sessions));
         // What is inconsistent may panic once more when it goes.
-        let _ = catch_unwind(AssertUnwindSafe(|| drop(half)));
+        let _ = catch_unwind(AssertUnwindSafe(|| self.view.give_up(&self.context)));
+        if !V::OUTLIVES {
+            self.sessions = Sessions::default();
+        }
         e
     }
 
-    fn outcome(&mut self, index: Index, entry: &[u8]) -> std::result::Result<Outcome, String> {
+    /// What an entry comes to; an error stops the machine in front of it.
+    fn outcome(&mut self, index: Index, entry: &[u8]) -> Result<Outcome> {
         let (envelope, command) = match Envelope::decode(entry) {
             Decoded::Entry(envelope, command) => (envelope, command),
-            Decoded::Unknown(name) => return Err(name),
+            Decoded::Unknown(name) => return Err(unknown(&name)),
             Decoded::Malformed => {
                 let e = format!("entry {index} is no envelope: append through a fold only");
                 return Ok(Err(Error::invalid(e)));
@@ -137,15 +167,10 @@ impl<V: View> Machine<V> {
 
     /// Whether a command under this claim is refused. One under none is nobody's who leads.
     pub fn is_fenced(&self, epoch: Index) -> bool {
-        epoch.0 != 0 && epoch != self.epoch && !planted!("log.stale-epoch-accepted")
+        is_fenced(epoch, self.epoch)
     }
 
-    fn command(
-        &mut self,
-        index: Index,
-        envelope: Envelope,
-        command: &[u8],
-    ) -> std::result::Result<Outcome, String> {
+    fn command(&mut self, index: Index, envelope: Envelope, command: &[u8]) -> Result<Outcome> {
         if cfg!(debug_assertions) && std::mem::take(&mut self.refuse_next) {
             return Ok(Err(Error::invalid("refused here and nowhere else")));
         }
@@ -180,19 +205,25 @@ impl<V: View> Machine<V> {
     /// The inverse of [`Machine::write`], with the snapshot's position: the last entry applied,
     /// its checksum, and the digest.
     pub fn read(
-        topic: &str,
+        context: &Context,
         source: &mut Source<'_>,
         (applied, entry_crc, digest): (Index, u32, u64),
     ) -> Result<Self> {
         let epoch = source.get()?;
         let sessions = Sessions::read(source)?;
         // As damage: an older snapshot, or the log from its beginning, may do.
-        let restored = catch_unwind(AssertUnwindSafe(|| V::restore(source)));
+        let restored = catch_unwind(AssertUnwindSafe(|| V::restore(context, source)));
         let view = restored.unwrap_or_else(|panic| {
             Err(Error::corrupt(format!("it panicked ({})", panic_text(&*panic))))
         })?;
-        let start = Machine::new(topic);
-        Ok(Machine { view, sessions, epoch, applied, entry_crc, digest, ..start })
+        let (context, fenced, stopped) = (context.clone(), 0, None);
+        let mut machine =
+            Machine { context, view, sessions, epoch, applied, entry_crc, digest, fenced, stopped };
+        if V::OUTLIVES {
+            machine.sessions.keep_track(&[], true)?;
+        }
+        machine.keep()?;
+        Ok(machine)
     }
 }
 
@@ -205,6 +236,11 @@ fn describe<V: View>(entry: &[u8]) -> String {
     };
     // The same bytes have brought one panic already.
     catch_unwind(named).unwrap_or_else(|_| format!("{} bytes", entry.len()))
+}
+
+/// Whether a command under one claim is refused behind another.
+pub fn is_fenced(own: Index, current: Index) -> bool {
+    own.0 != 0 && own != current && !planted!("log.stale-epoch-accepted")
 }
 
 pub fn fenced(own: Index, current: Index) -> Error {

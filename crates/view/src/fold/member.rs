@@ -4,6 +4,7 @@
 
 use super::envelope::EntryKind;
 use super::machine::Machine;
+use super::place::Context;
 use super::sessions::Outcome;
 use super::{Fold, FoldOptions, Request, Role, Shared, SnapshotStore, View, boot};
 use holdfast_base::ids::Index;
@@ -36,6 +37,10 @@ pub(super) struct Waiting {
     /// Who wants to know when an index is reached.
     wakes: BTreeMap<(u64, u64), Done<()>>,
     wakes_asked: u64,
+    /// What the machine had reached when somebody was told last.
+    applied_to: Index,
+    epoch: Index,
+    stopped: Option<Error>,
     /// To be called once no lock is held.
     ready: Vec<Ready>,
     /// The fold's owner is gone.
@@ -79,6 +84,7 @@ impl Waiting {
 
     /// An entry was applied.
     pub fn applied(&mut self, index: Index, outcome: &Outcome) {
+        self.applied_to = index;
         if let Some((flight, done)) = self.proposers.remove(&index.0) {
             let result = outcome.clone().map(|bytes| (index, bytes));
             self.ready.push(Ready::Proposer(done, result));
@@ -92,6 +98,29 @@ impl Waiting {
         while self.kept.len() > KEPT_MAX || self.kept_bytes > KEPT_BYTES_MAX {
             self.forget_first();
         }
+    }
+
+    /// The entry of a flight is in the log. Its proposer is called now, if it is applied or never
+    /// will be, or when it is.
+    pub fn arrive(&mut self, flight: u64, index: Index, done: Proposer) -> Option<Ready> {
+        let result = match &self.stopped {
+            _ if index <= self.applied_to => self.take_kept(index).map(|result| (index, result)),
+            Some(e) => Err(e.clone()),
+            None => {
+                self.proposers.insert(index.0, (flight, done));
+                return None;
+            }
+        };
+        self.land(flight);
+        Some(Ready::Proposer(done, result))
+    }
+
+    pub fn stopped(&self) -> Option<Error> {
+        self.stopped.clone()
+    }
+
+    pub fn epoch(&self) -> Index {
+        self.epoch
     }
 
     /// The outcome of an own entry that was applied before its append was acknowledged.
@@ -121,11 +150,11 @@ impl<V: View> Fold<V> {
     /// itself, see [`Fold::trim`].
     pub fn open_member(
         log: Arc<dyn Log>,
-        topic: &str,
+        context: impl Into<Context>,
         snapshots: SnapshotStore,
         options: FoldOptions,
     ) -> Result<Fold<V>> {
-        let fold = Fold::boot(log, topic, snapshots, options, Role::Member)?;
+        let fold = Fold::boot(log, context.into(), snapshots, options, Role::Member, None)?;
         follow(Arc::downgrade(&fold.shared));
         Ok(fold)
     }
@@ -197,6 +226,11 @@ impl<V: View> Shared<V> {
         if self.role != Role::Member {
             return None;
         }
+        if self.feed.is_some() {
+            let mut waiting = self.waiting();
+            let applied = waiting.applied_to;
+            return Some(waiting.depart(applied));
+        }
         let applied = self.read().applied;
         Some(self.waiting().depart(applied))
     }
@@ -217,6 +251,9 @@ impl<V: View> Shared<V> {
         entry: &[u8],
         done: Proposer,
     ) -> Vec<Ready> {
+        if let (Some(_), Some(flight)) = (&self.feed, flight) {
+            return self.acknowledged_fed(flight, index, done);
+        }
         let mut machine = self.write();
         let Some(flight) = flight else {
             let outcome = self.apply_own(&mut machine, index, entry);
@@ -235,7 +272,9 @@ impl<V: View> Shared<V> {
             let next = machine.applied.0 + 1 == index.0;
             if next && machine.stopped.is_none() && self.verified.load(Ordering::Relaxed) {
                 let outcome = machine.apply(index, entry);
-                self.applied(index, entry, &outcome);
+                if machine.keep().is_ok() {
+                    self.applied(index, entry.len(), &outcome);
+                }
             } else {
                 // Never over what others appended: it is read from the log, and then this, too.
                 self.advance(&mut machine, Some(Index(index.0 + 1)), Scope::Written);
@@ -252,23 +291,46 @@ impl<V: View> Shared<V> {
         before: Option<Index>,
         scope: Scope,
     ) -> Option<Index> {
-        if machine.stopped.is_none() && !self.verified.load(Ordering::Relaxed) {
-            let info = self.log.info(&self.topic).ok();
-            match boot::check_log(&*self.log, &self.topic, info, machine) {
-                Ok(true) => self.verified.store(true, Ordering::Relaxed),
-                // The entry is not here yet; it comes before the next one does.
-                Ok(false) => return Some(Index(machine.applied.0 + 1)),
-                Err(e) => machine.stopped = Some(e),
-            }
+        if !self.is_verified(machine) {
+            let goes_on = machine.stopped.is_none();
+            return goes_on.then_some(Index(machine.applied.0 + 1));
         }
         let caught_up = self.catch_up(machine, before, scope);
         let goes_on = caught_up.is_ok() && machine.stopped.is_none();
         goes_on.then_some(Index(machine.applied.0 + 1))
     }
 
+    /// Applies one page.
+    pub(super) fn step(&self, machine: &mut Machine<V>, scope: Scope) -> Step {
+        // A failure stops the machine.
+        let moved = self.is_verified(machine) && self.apply_page(machine, None, scope) == Ok(true);
+        match &machine.stopped {
+            _ if moved => Step::More,
+            Some(_) => Step::Stopped,
+            None => Step::Idle(Index(machine.applied.0 + 1)),
+        }
+    }
+
+    /// Whether this is the log that the machine was made of, and says so; if it is another one, the
+    /// machine stops.
+    fn is_verified(&self, machine: &mut Machine<V>) -> bool {
+        if machine.stopped.is_none() && !self.verified.load(Ordering::Relaxed) {
+            let info = self.log.info(&self.topic).ok();
+            match boot::check_log(&*self.log, &self.topic, info, machine) {
+                Ok(true) => self.verified.store(true, Ordering::Relaxed),
+                // The entry is not here yet; it comes before the next one does.
+                Ok(false) => return false,
+                Err(e) => machine.stopped = Some(e),
+            }
+        }
+        machine.stopped.is_none()
+    }
+
     /// Takes out who is to be called; under the machine's lock, so that nobody is overlooked.
     pub(super) fn settle(&self, machine: &Machine<V>) -> Vec<Ready> {
         let mut waiting = self.waiting();
+        (waiting.applied_to, waiting.epoch) = (machine.applied, machine.epoch);
+        waiting.stopped = machine.stopped.clone();
         let closed = waiting.closed.then(|| Error::retry("the view was closed: ask again"));
         while let Some(first) = waiting.wakes.first_entry()
             && first.key().0 <= machine.applied.0
@@ -297,7 +359,7 @@ impl<V: View> Shared<V> {
     }
 
     /// The log will not call again.
-    fn tail_ended(&self, e: Error) {
+    pub(super) fn tail_ended(&self, e: Error) {
         let mut machine = self.write();
         // A log that was closed or does not take writes any more leaves a view that can be read.
         if self.role != Role::Member || matches!(e.kind, Kind::Corrupt | Kind::Fenced) {
@@ -311,17 +373,33 @@ impl<V: View> Shared<V> {
     }
 }
 
-/// Applies what is durable, then asks the log to call again when there is more.
+/// What came of applying a page.
+pub(super) enum Step {
+    More,
+    /// There is nothing more; the next entry will have this index.
+    Idle(Index),
+    Stopped,
+}
+
+/// Applies what is durable, page by page, so that readers come between two, then asks the log to
+/// call again when there is more.
 pub(super) fn follow<V: View>(weak: Weak<Shared<V>>) {
+    let from = loop {
+        let Some(shared) = weak.upgrade() else { return };
+        let mut machine = shared.write();
+        let step = shared.step(&mut machine, Scope::Durable);
+        let ready = shared.settle(&machine);
+        drop(machine);
+        // Nothing is owned here while others are called: see `Fold::append`.
+        drop(shared);
+        ready.into_iter().for_each(Ready::call);
+        match step {
+            Step::More => {}
+            Step::Idle(from) => break from,
+            Step::Stopped => return,
+        }
+    };
     let Some(shared) = weak.upgrade() else { return };
-    let mut machine = shared.write();
-    let from = shared.advance(&mut machine, None, Scope::Durable);
-    let ready = shared.settle(&machine);
-    drop(machine);
-    // Nothing is owned here while others are called: see `Fold::append`.
-    drop(shared);
-    ready.into_iter().for_each(Ready::call);
-    let (Some(from), Some(shared)) = (from, weak.upgrade()) else { return };
     let (log, topic) = (shared.log.clone(), shared.topic.clone());
     drop(shared);
     let wake = move |result: Result<()>| match (result, weak.upgrade()) {

@@ -7,7 +7,7 @@ use holdfast_base::ids::{Index, Sequence, SessionId};
 use holdfast_base::stream::{Source, Writer};
 use holdfast_base::{Error, Kind, Result};
 use holdfast_env::planted;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What a command came to: its result, or its refusal.
 pub type Outcome = Result<Vec<u8>>;
@@ -23,6 +23,8 @@ struct Session {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Sessions {
     open: BTreeMap<u64, Session>,
+    /// Those that have changed since they were last kept, where they are.
+    changed: Option<BTreeSet<u64>>,
 }
 
 /// What to do with a command.
@@ -47,12 +49,16 @@ impl Sessions {
             )));
         }
         self.open.insert(index.0, Session { acknowledged_below: 1, results: BTreeMap::new() });
+        self.change(index.0);
         Ok(index.0.to_le_bytes().to_vec())
     }
 
     pub fn end(&mut self, session: SessionId) -> Outcome {
         match self.open.remove(&session.0) {
-            Some(_) => Ok(Vec::new()),
+            Some(_) => {
+                self.change(session.0);
+                Ok(Vec::new())
+            }
             None => Err(not_open(session)),
         }
     }
@@ -90,6 +96,7 @@ impl Sessions {
             )));
         }
         if acknowledged_below.0 > open.acknowledged_below {
+            self.changed.as_mut().map(|changed| changed.insert(session.0));
             open.acknowledged_below = acknowledged_below.0;
             if !planted!("log.acknowledged-results-kept") {
                 open.results = open.results.split_off(&acknowledged_below.0);
@@ -127,7 +134,32 @@ impl Sessions {
         }
         if let Some(open) = self.open.get_mut(&session.0) {
             open.results.insert(sequence.0, outcome.clone());
+            self.change(session.0);
         }
+    }
+
+    fn change(&mut self, session: u64) {
+        if let Some(changed) = &mut self.changed {
+            changed.insert(session);
+        }
+    }
+
+    /// As they were kept; from here on it is noted which of them change. `all`: each has to be kept
+    /// anew.
+    pub fn keep_track(&mut self, kept: &[(SessionId, Vec<u8>)], all: bool) -> Result<()> {
+        for (id, bytes) in kept {
+            self.open.insert(id.0, Session::from_bytes(bytes)?);
+        }
+        let changed = if all { self.open.keys().copied().collect() } else { BTreeSet::new() };
+        self.changed = Some(changed);
+        Ok(())
+    }
+
+    /// Those that have changed since this was asked last, those that have ended without bytes.
+    pub fn take_changed(&mut self) -> Vec<(SessionId, Option<Vec<u8>>)> {
+        let changed = self.changed.as_mut().map(std::mem::take).unwrap_or_default();
+        let kept = |id: u64| (SessionId(id), self.open.get(&id).map(Encode::to_bytes));
+        changed.into_iter().map(kept).collect()
     }
 }
 
@@ -136,13 +168,19 @@ fn not_open(session: SessionId) -> Error {
     Error::fenced(format!("session `{session}` is not open: open a new one"))
 }
 
-/// An applied command's outcome, or the name of what is not known.
-pub fn outcome_of(applied: Applied) -> std::result::Result<Outcome, String> {
+/// An applied command's outcome, or why the view stops in front of it.
+pub fn outcome_of(applied: Applied) -> Result<Outcome> {
     match applied {
         Applied::Ok(bytes) => Ok(Ok(bytes)),
         Applied::Refused(e) => Ok(Err(e)),
-        Applied::UnknownVersion(name) => Err(name),
+        Applied::UnknownVersion(name) => Err(unknown(&name)),
+        Applied::Failed(e) => Err(e),
     }
+}
+
+/// Of what a newer build has made.
+pub fn unknown(name: &str) -> Error {
+    Error::unsupported(format!("this build does not know its {name}: start a newer build"))
 }
 
 fn encode_outcome(outcome: &Outcome, out: &mut Vec<u8>) {

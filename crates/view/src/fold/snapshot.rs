@@ -199,7 +199,7 @@ fn open(disk: &dyn Disk, path: &Path) -> Result<Arc<dyn File>> {
 }
 
 /// Verifies every byte of the file that will ever be read.
-fn verify(disk: &dyn Disk, path: &Path) -> Result<Header> {
+pub fn verify(disk: &dyn Disk, path: &Path) -> Result<Header> {
     let file = open(disk, path)?;
     Blocks::open(&*file).and_then(Blocks::verify).map_err(|e| reading(path, e))
 }

@@ -1,0 +1,307 @@
+//! Where a view is kept, and what is kept with it. A view in memory keeps nothing: snapshots and the
+//! log bring it back. One in rows keeps every page of entries as one batch: what they changed, the
+//! position, the digest, the epoch and the sessions, all or nothing.
+
+use super::{Applied, View};
+use holdfast_base::codec::{Decode, Encode, Reader, put_bytes};
+use holdfast_base::ids::{Index, SessionId};
+use holdfast_base::stream::{Source, Writer};
+use holdfast_base::{Error, Result, codec_struct};
+use holdfast_env::planted;
+use holdfast_env::rows::{Batch, Each, Rows};
+use holdfast_env::trial::Knob;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+/// What a view is made for.
+#[derive(Clone)]
+pub struct Context {
+    pub topic: String,
+    pub shard: u16,
+    pub partition: u32,
+    /// Rows of its own, for a view that is kept in them.
+    pub rows: Option<Arc<dyn Rows>>,
+}
+
+impl Context {
+    /// The first shard's, not partitioned.
+    pub fn of(topic: &str) -> Context {
+        Context { topic: topic.to_owned(), shard: 0, partition: 0, rows: None }
+    }
+
+    pub fn in_rows(self, rows: Arc<dyn Rows>) -> Context {
+        Context { rows: Some(rows), ..self }
+    }
+}
+
+impl From<&str> for Context {
+    fn from(topic: &str) -> Context {
+        Context::of(topic)
+    }
+}
+
+/// How far a view has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Position {
+    /// The last entry applied, its CRC32C, and the digest up to it.
+    pub applied: Index,
+    pub entry_crc: u32,
+    pub digest: u64,
+    /// The last claim.
+    pub epoch: Index,
+}
+codec_struct!(Position { applied, entry_crc, digest, epoch });
+
+/// Whose rows these are, and how far they have come.
+struct Mark {
+    view: String,
+    version: u32,
+    position: Position,
+}
+codec_struct!(Mark { view, version, position });
+
+/// What was kept with a view: its position, and its sessions by id, as bytes.
+pub type Kept = (Position, Vec<(SessionId, Vec<u8>)>);
+
+/// What is to be kept with a view: its position, and the sessions that have changed; those that
+/// have ended without bytes.
+pub type Keeping = (Position, Vec<(SessionId, Option<Vec<u8>>)>);
+
+/// A deterministic fold of one topic into rows. It holds nothing itself: readers have the rows, and
+/// see each page of entries whole.
+pub trait RowsView: Send + Sync + 'static {
+    /// As [`View::NAME`] and [`View::VERSION`].
+    const NAME: &'static str;
+    const VERSION: u32;
+
+    /// As [`View::apply`]: reads `rows` as the entries before have left them, and puts into `changes`
+    /// what an accepted command changes; a refused one changes nothing. Rows do not begin with byte 0
+    /// or 255. An error says that rows cannot be read.
+    fn apply(rows: &Page<'_>, index: Index, command: &[u8], changes: &mut Batch)
+    -> Result<Applied>;
+
+    /// As [`View::describe`].
+    fn describe(command: &[u8]) -> String {
+        format!("a command of {} bytes", command.len())
+    }
+}
+
+/// Rows as the entries of a page have left them, which are not written yet.
+pub struct Page<'a> {
+    rows: &'a dyn Rows,
+    changed: &'a Batch,
+}
+
+impl Page<'_> {
+    pub fn get(&self, row: &[u8]) -> Result<Option<Vec<u8>>> {
+        match self.changed.changes.get(row) {
+            Some(value) => Ok(value.clone()),
+            None => self.rows.get(row),
+        }
+    }
+
+    /// As [`Rows::scan`].
+    pub fn scan(&self, from: &[u8], until: &[u8], each: &mut Each<'_>) -> Result<()> {
+        if from >= until {
+            return Ok(());
+        }
+        let changes = self.changed.changes.range(from.to_vec()..until.to_vec());
+        let mut changes = changes.map(|(row, value)| (row.as_slice(), value.as_deref())).peekable();
+        let mut goes_on = true;
+        self.rows.scan(from, until, &mut |row, value| {
+            while let Some((changed, now)) = changes.next_if(|(changed, _)| *changed < row) {
+                goes_on = now.map_or(Ok(true), |now| each(changed, now))?;
+                if !goes_on {
+                    return Ok(false);
+                }
+            }
+            goes_on = match changes.next_if(|(changed, _)| *changed == row) {
+                Some((_, None)) => true,
+                Some((_, Some(now))) => each(row, now)?,
+                None => each(row, value)?,
+            };
+            Ok(goes_on)
+        })?;
+        for (row, value) in changes {
+            goes_on = goes_on && value.map_or(Ok(true), |value| each(row, value))?;
+        }
+        Ok(())
+    }
+}
+
+/// Rows of the fold itself begin with this byte; a view's begin with none of the two.
+const OWN: u8 = 0;
+const END: u8 = 255;
+/// View, version and position.
+const POSITION: &[u8] = &[OWN, b'p'];
+const SESSION: &[u8] = &[OWN, b's'];
+/// Rows of one batch where a snapshot is restored, or rows are given up.
+static BATCH_ROWS: Knob = Knob::new("view.batch-rows", 1000, &[1, 2, 7]);
+
+fn session_row(session: SessionId) -> Vec<u8> {
+    [SESSION, &session.0.to_be_bytes()].concat()
+}
+
+/// A view that is kept in rows.
+pub struct InRows<R> {
+    rows: Option<Arc<dyn Rows>>,
+    topic: String,
+    /// What the page's entries have changed so far.
+    page: Batch,
+    view: PhantomData<R>,
+}
+
+impl<R: RowsView> InRows<R> {
+    fn rows(&self) -> Result<&Arc<dyn Rows>> {
+        self.rows.as_ref().ok_or_else(|| {
+            Error::bug(format!("open view `{}` of topic `{}`: it has no rows", R::NAME, self.topic))
+        })
+    }
+
+    /// Removes everything, the position first: what is left half way is removed by the next start.
+    fn clear(&self) -> Result<()> {
+        let rows = self.rows()?;
+        if rows.get(POSITION)?.is_some() {
+            let mut batch = Batch::default();
+            batch.remove(POSITION.to_vec());
+            rows.write(batch)?;
+        }
+        loop {
+            let mut batch = Batch::default();
+            rows.scan(&[OWN], &[END], &mut |row, _| {
+                batch.remove(row.to_vec());
+                Ok(batch.changes.len() < BATCH_ROWS.size())
+            })?;
+            if batch.changes.is_empty() {
+                return Ok(());
+            }
+            rows.write(batch)?;
+        }
+    }
+
+    fn sessions(&self) -> Result<Vec<(SessionId, Vec<u8>)>> {
+        let mut sessions = Vec::new();
+        self.rows()?.scan(SESSION, &[OWN, b's' + 1], &mut |row, value| {
+            let id = row[SESSION.len()..].try_into().map_err(|_| damaged("a session's row"))?;
+            sessions.push((SessionId(u64::from_be_bytes(id)), value.to_vec()));
+            Ok(true)
+        })?;
+        Ok(sessions)
+    }
+}
+
+fn damaged(what: &str) -> Error {
+    Error::corrupt(format!("read {what} of a view's rows: it is damaged: fold them anew"))
+}
+
+impl<R: RowsView> View for InRows<R> {
+    const NAME: &'static str = R::NAME;
+    const VERSION: u32 = R::VERSION;
+    const OUTLIVES: bool = true;
+
+    fn begin(context: &Context) -> InRows<R> {
+        InRows {
+            rows: context.rows.clone(),
+            topic: context.topic.clone(),
+            page: Batch::default(),
+            view: PhantomData,
+        }
+    }
+
+    fn apply(&mut self, index: Index, command: &[u8]) -> Applied {
+        let mut changes = Batch::default();
+        let applied = self.rows().and_then(|rows| {
+            let page = Page { rows: &**rows, changed: &self.page };
+            R::apply(&page, index, command, &mut changes)
+        });
+        match applied {
+            Ok(Applied::Ok(result)) => {
+                let own = |row: &Vec<u8>| matches!(row.first(), None | Some(&OWN) | Some(&END));
+                assert!(!changes.changes.keys().any(own), "a view's rows are not the fold's");
+                self.page.append(changes);
+                Applied::Ok(result)
+            }
+            Ok(applied) => applied,
+            Err(e) => Applied::Failed(e),
+        }
+    }
+
+    fn describe(command: &[u8]) -> String {
+        R::describe(command)
+    }
+
+    /// Row after row, each behind a flag that says that it is there.
+    fn snapshot(&self, out: &mut Writer<'_>) {
+        let scanned = self.rows().and_then(|rows| {
+            rows.scan(&[OWN + 1], &[END], &mut |row, value| {
+                out.put(&true);
+                out.put_with(|out| {
+                    put_bytes(out, row);
+                    put_bytes(out, value);
+                });
+                Ok(true)
+            })
+        });
+        match scanned {
+            Ok(()) => out.put(&false),
+            Err(e) => out.fail(e),
+        }
+    }
+
+    fn restore(context: &Context, source: &mut Source<'_>) -> Result<InRows<R>> {
+        let view = InRows::<R>::begin(context);
+        view.clear()?;
+        let mut batch = Batch::default();
+        while source.get::<bool>()? {
+            let pair =
+                |reader: &mut Reader<'_>| Ok((reader.bytes()?.to_vec(), reader.bytes()?.to_vec()));
+            let (row, value) = source.get_with(pair)?;
+            if matches!(row.first(), None | Some(&OWN) | Some(&END)) {
+                return Err(damaged("a snapshot"));
+            }
+            batch.put(row, value);
+            if batch.changes.len() >= BATCH_ROWS.size() {
+                BATCH_ROWS.cross();
+                view.rows()?.write(std::mem::take(&mut batch))?;
+            }
+        }
+        view.rows()?.write(batch)?;
+        Ok(view)
+    }
+
+    fn kept(&self) -> Result<Option<Kept>> {
+        let Some(bytes) = self.rows()?.get(POSITION)? else {
+            // What a restored snapshot has left half way, if anything.
+            return self.clear().map(|()| None);
+        };
+        let mark = Mark::from_bytes(&bytes).map_err(|_| damaged("the position"))?;
+        let Mark { view, version, position } = mark;
+        if view != R::NAME || version != R::VERSION {
+            return Err(Error::unsupported(format!(
+                "open view `{}` of topic `{}`: its rows are those of view `{view}`, version \
+                 {version}; this build reads version {}: use the build that wrote them, or remove \
+                 them, and they are folded anew",
+                R::NAME,
+                self.topic,
+                R::VERSION
+            )));
+        }
+        Ok(Some((position, self.sessions()?)))
+    }
+
+    fn keep(&mut self, (position, sessions): Keeping) -> Result<()> {
+        let mut batch = std::mem::take(&mut self.page);
+        for (session, bytes) in sessions {
+            if planted!("view.sessions-not-kept") {
+                continue;
+            }
+            batch.changes.insert(session_row(session), bytes);
+        }
+        let mark = Mark { view: R::NAME.to_owned(), version: R::VERSION, position };
+        batch.put(POSITION.to_vec(), mark.to_bytes());
+        self.rows()?.write(batch)
+    }
+
+    /// The entry that could not be applied has changed nothing: its changes went with it.
+    fn give_up(&mut self, _: &Context) {}
+}
