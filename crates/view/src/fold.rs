@@ -23,7 +23,7 @@ use holdfast_base::{Error, Result};
 use holdfast_env::planted;
 use holdfast_env::tasks::{self, Task};
 use holdfast_env::trial::Knob;
-use holdfast_env::{HoldMutex, HoldRwLock};
+use holdfast_env::{Disk, HoldMutex, HoldRwLock};
 use holdfast_log::{Done, Log, Mode, Scope};
 use machine::Machine;
 use member::{Proposer, Ready, Waiting};

@@ -284,9 +284,9 @@ fn a_log_that_was_put_back_with_its_snapshots_stops_what_it_holds() {
     put(&data, &newer);
     put(&older, &data);
     for _ in 0..2 {
-        let node = Node::start(&data);
+        let mut node = Node::start(&data);
         for topic in ["namespace/0", "cluster", "blobs/0"] {
-            says_that_it_stopped(&node, http, topic, "older than this node knows it");
+            says_that_it_stopped(&mut node, http, topic, "older than this node knows it");
         }
         node.run(&["fs", "ls", "/"]).refused(&["older than this node knows it", "REACHED"]);
         node.run(&["log", "append", "mine", "hello"]).ok();
@@ -310,8 +310,8 @@ fn a_log_that_was_put_back_with_its_snapshots_stops_what_it_holds() {
     }
     let data = node.kill();
     put(&newer, &data);
-    let node = Node::start(&data);
-    says_that_it_stopped(&node, http, "namespace/0", "older than this node knows it");
+    let mut node = Node::start(&data);
+    says_that_it_stopped(&mut node, http, "namespace/0", "older than this node knows it");
     let data = node.stop();
     // Who wants to go on without what is missing says so.
     std::fs::remove_file(data.join("REACHED")).unwrap();

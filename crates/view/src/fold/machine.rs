@@ -216,9 +216,20 @@ impl<V: View> Machine<V> {
         let view = restored.unwrap_or_else(|panic| {
             Err(Error::corrupt(format!("it panicked ({})", panic_text(&*panic))))
         })?;
-        let (context, fenced, stopped) = (context.clone(), 0, None);
-        let mut machine =
-            Machine { context, view, sessions, epoch, applied, entry_crc, digest, fenced, stopped };
+        let mut machine = Machine {
+            context: context.clone(),
+            view,
+            sessions,
+            epoch,
+            applied,
+            entry_crc,
+            digest,
+            fenced: 0,
+            digests: Digests::default(),
+            stopped: None,
+            withdrawn: false,
+            refuse_next: false,
+        };
         if V::OUTLIVES {
             machine.sessions.keep_track(&[], true)?;
         }
