@@ -1,7 +1,8 @@
 //! Nodes compare their views. Every ten seconds each asks all others that live how far their
 //! snapshots cover the log and what their digests are; a view that differs from most stops here,
 //! one that is in doubt is neither lent nor counted, and the log's host gives up what the others
-//! cover. Who differs is judged in `holdfast_cluster::digests`. Called by the keeper and by the service.
+//! cover. Who differs is judged in `holdfast_cluster::digests`. Called by the keeper and by the
+//! service.
 
 use super::snapshots::{ANSWER_MS, no_view, request};
 use super::views::stop_view;
@@ -14,7 +15,7 @@ use holdfast_cluster::cluster::NodeInfo;
 use holdfast_cluster::digests::{Standing, Told, judge, trim_before};
 use holdfast_cluster::topics::{CLUSTER_TOPIC, NAMESPACE_TOPIC, SNAPSHOT_TOPICS};
 use holdfast_env::net::PeerReply;
-use holdfast_env::{planted, sometimes};
+use holdfast_env::planted;
 use holdfast_wire::peer_log as msg;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -171,7 +172,6 @@ impl Node {
         };
         match &own {
             Standing::Outvoted(difference) => {
-                sometimes!("a view that differed from most stopped");
                 let why = Error::corrupt(format!(
                     "the views of nodes differ: {difference}: this is node {}, which has applied \
                      something otherwise than most: what it holds is not served, not lent, and \
