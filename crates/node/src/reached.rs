@@ -205,7 +205,7 @@ mod tests {
         let bytes = text(&marks).into_bytes();
         assert_eq!(
             String::from_utf8_lossy(&bytes),
-            "cluster 12 00000007\nnamespace/0 9 00000001\ncheck d3ec7e6f\n"
+            "cluster 12 00000007\nnamespace/0 9 00000001\ncheck c98f8127\n"
         );
         assert_eq!(parse(&bytes), Some(marks));
         for bit in 0..bytes.len() * 8 {
