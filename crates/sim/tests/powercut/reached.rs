@@ -18,6 +18,7 @@ use std::sync::atomic::AtomicU64;
 fn open(disk: &SimDisk) -> Arc<Node> {
     let machine = Machine {
         disk: Arc::new(disk.clone()),
+        engine: Arc::new(disk.clone()),
         clock: Arc::new(SimClock(AtomicU64::new(0))),
         rng: Arc::new(SeededRng::new(disk.operations())),
         peers: Arc::new(NoPeers),
