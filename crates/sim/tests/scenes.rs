@@ -261,35 +261,6 @@ fn a_chunk_whose_last_generation_is_lost_is_made_from_the_one_before() {
     });
 }
 
-/// Node 2 had computed its chunk's next generation and waited for the others, when the chunk's last
-/// names went. The store refused to remove the file for the other one beside it; both lay there
-/// until ten minutes later they were set aside, as if nobody knew where they came from.
-#[test]
-fn what_was_computed_for_a_switch_that_never_came_goes_with_its_chunk() {
-    on_a_deep_stack(|| {
-        let mut scene = Scene::new(26, 7);
-        let (chunk, cells) = garbage(&mut scene);
-        scene.cut_between(2, cells[1]);
-        scene.cut_between(2, cells[2]);
-        let computed = |scene: &Scene| {
-            let node = scene.node(2).unwrap();
-            node.stores.iter().any(|own| !own.store.other_generations(chunk).is_empty())
-        };
-        assert!(scene.until(40 * SECOND, computed), "node 2 has the next generation");
-        for seed in (0..120).filter(|seed| is_kept(*seed)) {
-            scene.delete(2, &format!("/f{seed}")).unwrap();
-        }
-        let gone = |scene: &Scene| {
-            cells.iter().all(|number| {
-                let node = scene.node(*number).unwrap();
-                node.stores.iter().all(|own| own.store.length(chunk).is_err())
-            })
-        };
-        assert!(scene.until(60 * SECOND, gone), "it goes from every store");
-        assert_eq!(scene.node(2).unwrap().findings(), Vec::<String>::new());
-    });
-}
-
 /// A dead node counts as lost only after a while, and until then every chunk was said to have its
 /// copies; and chunks that were sealed empty, which need none, were said to be short for ever.
 #[test]

@@ -121,7 +121,8 @@ fn a_store_whose_disk_fails_is_said_by_health() {
         env!("CARGO_BIN_EXE_holdfast"),
         data.display()
     );
-    let node = Node::start_by(Command::new("sh").args(["-c", &shell]), &data);
+    let mut node = Node::start_by(Command::new("sh").args(["-c", &shell]), &data);
+    node.told.announce("store.failed");
     let mut client = node.client();
     let refused = client.put("/f", &bytes(2, 1000), &NewFile::default()).unwrap_err();
     ill(&node, port, "store", "takes no writes since one failed");

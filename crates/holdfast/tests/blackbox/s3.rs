@@ -267,6 +267,7 @@ fn the_index_is_made_again_from_log_and_from_needles() {
     // Rows and topic are gone: the needles say what there was.
     std::fs::remove_dir_all(data.join("blobs")).unwrap();
     std::fs::remove_dir_all(data.join("log/topics/blobs+0")).unwrap();
+    std::fs::remove_file(data.join("REACHED")).unwrap();
     let node = start(&data);
     assert_eq!(blob(&data, &["ls"], b"").ok(), "");
     let made: Value = serde_json::from_str(&blob(&data, &["rebuild-index"], b"").ok()).unwrap();
