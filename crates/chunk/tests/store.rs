@@ -597,6 +597,8 @@ fn a_store_that_takes_no_writes_is_not_said_to_be_damaged() {
     disk.shared.fail_syncs.store(true, Ordering::SeqCst);
     append_raw(&store, 20, b"x", D).unwrap_err();
     assert!(store.usage().read_only);
+    let refused = store.read_raw(CHUNK, Generation(0), 0, 20).err().unwrap();
+    assert_eq!(refused.kind, Kind::ReadOnly);
     assert_eq!(scrub(&store), []);
     disk.shared.fail_syncs.store(false, Ordering::SeqCst);
     let (store, _) = reopen(&disk, store);
@@ -615,7 +617,11 @@ fn a_chunk_for_which_there_is_no_descriptor_is_not_said_to_be_damaged() {
     disk.shared.no_descriptor.store(true, Ordering::SeqCst);
     assert_eq!(scrub(&store), []);
     disk.shared.no_descriptor.store(false, Ordering::SeqCst);
-    assert_eq!(scrub(&store), []);
+    let body = noise(0, 100);
+    let content = disk.content(&disk.find(".chunk"));
+    let at = content.lock().unwrap().windows(100).position(|bytes| bytes == body).unwrap();
+    content.lock().unwrap()[at] ^= 4;
+    assert_eq!(scrub(&store).len(), 1);
 }
 
 /// An object may hold what stands in another chunk's file, header and all, at the very place where

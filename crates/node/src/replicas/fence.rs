@@ -69,6 +69,14 @@ impl FenceRound {
         self.decide()
     }
 
+    /// A replica has less by now than it said: it was sealed meanwhile. Decides anew.
+    pub fn corrected(&mut self, store: StoreId, length: u64) -> Result<Decision> {
+        for known in self.lengths.iter_mut().filter(|known| known.0 == store) {
+            known.1 = Some(length);
+        }
+        self.decide()
+    }
+
     fn note(&mut self, store: StoreId, answer: Result<u64>) {
         match answer {
             Ok(length) => self.lengths.push((store, Some(length))),
@@ -177,6 +185,14 @@ mod tests {
         assert!(round.answered(StoreId(2), Ok(5)).is_none());
         assert_eq!(round.answered(StoreId(3), Ok(99)), Some(contested(99, &[3])));
         assert_eq!(round.refuted(StoreId(3), Error::corrupt("no")), decision(5, &[1, 2]));
+    }
+
+    #[test]
+    fn who_was_sealed_meanwhile_has_what_the_seal_left() {
+        let mut round = FenceRound::new(CHUNK, 2);
+        assert!(round.answered(StoreId(1), Ok(5)).is_none());
+        assert_eq!(round.answered(StoreId(2), Ok(9)), Some(contested(9, &[2])));
+        assert_eq!(round.corrected(StoreId(2), 5), decision(5, &[1, 2]));
     }
 
     #[test]

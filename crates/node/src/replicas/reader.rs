@@ -120,12 +120,29 @@ struct Reading {
     done: Mutex<Option<Done<Answer>>>,
     /// What to say when nobody has it: damage before absence before silence.
     error: Mutex<Error>,
+    /// Whether wrong bytes are damage of whoever has sent them.
+    accuses: bool,
 }
 
 impl Replicator {
     /// Reads what is `wanted` from one of `replicas`. Waits for the disk when a store of this node
     /// has it, so threads that must not wait hand it to a worker.
     pub fn read(self: &Arc<Self>, replicas: &[StoreId], wanted: Wanted, done: Done<Answer>) {
+        self.read_of(replicas, wanted, true, done);
+    }
+
+    /// As [`Replicator::read`], of one store that may not have it, which is no damage.
+    pub(super) fn look_for(self: &Arc<Self>, store: StoreId, wanted: Wanted, done: Done<Answer>) {
+        self.read_of(&[store], wanted, false, done);
+    }
+
+    fn read_of(
+        self: &Arc<Self>,
+        replicas: &[StoreId],
+        wanted: Wanted,
+        accuses: bool,
+        done: Done<Answer>,
+    ) {
         let chunk = wanted.chunk();
         let mut error =
             Error::not_found(format!("read chunk `{chunk}`: no store that is left holds it"));
@@ -137,7 +154,7 @@ impl Replicator {
             match read {
                 Ok(answer) => return done(Ok(answer)),
                 Err(e) => {
-                    if e.kind == Kind::Corrupt {
+                    if accuses && e.kind == Kind::Corrupt {
                         self.report_bad(own.id, chunk, &e.message);
                     }
                     error = worse(error, e);
@@ -153,6 +170,7 @@ impl Replicator {
             hedge: Mutex::new(hedge),
             done: Mutex::new(Some(done)),
             error: Mutex::new(error),
+            accuses,
         });
         reading.go_on(next);
     }
@@ -253,7 +271,7 @@ impl Reading {
             Err(e) => {
                 let next = hedge.failed();
                 drop(hedge);
-                if e.kind == Kind::Corrupt {
+                if self.accuses && e.kind == Kind::Corrupt {
                     self.with.report_bad(*store, self.wanted.chunk(), &e.message);
                 }
                 let mut error = self.error.held();

@@ -62,13 +62,23 @@ impl Replicator {
                     with.decided(chunk, kind, &round, decided);
                 }
             });
-            match target {
-                Target::Own(own) => self.workers.run(move || answered(own.fence(chunk))),
-                Target::Peer(place) => {
-                    let fence = peer::Fence { sender: self.directory.sender(), store, chunk };
-                    let op = peer::OP_PEER_FENCE;
-                    self.ask(&place.address, op, &fence, None, CONTROL_MS, answered);
-                }
+            self.fence_one(chunk, store, target, answered);
+        }
+    }
+
+    fn fence_one(
+        self: &Arc<Self>,
+        chunk: ChunkId,
+        store: StoreId,
+        target: Target,
+        answered: Done<u64>,
+    ) {
+        match target {
+            Target::Own(own) => self.workers.run(move || answered(own.fence(chunk))),
+            Target::Peer(place) => {
+                let fence = peer::Fence { sender: self.directory.sender(), store, chunk };
+                let op = peer::OP_PEER_FENCE;
+                self.ask(&place.address, op, &fence, None, CONTROL_MS, answered);
             }
         }
     }
@@ -95,20 +105,50 @@ impl Replicator {
             // It says itself that it has no such bytes, or they are not what they should be. Silence,
             // or a store that cannot be read now, proves nothing.
             Err(e) if matches!(e.kind, Kind::Invalid | Kind::NotFound | Kind::Corrupt) => {
-                let why = format!(
-                    "it says that it has {length} bytes, and does not show the last of them: {e}"
-                );
-                with.report_bad(store, chunk, &why);
-                let mut state = round.held();
-                let again = state.0.refuted(store, Error::corrupt(why));
-                drop(state);
-                with.decided(chunk, kind, &round, again);
+                with.not_shown(chunk, kind, &round, (store, length), e);
             }
             Err(e) => finish(&round, Err(e)),
         };
         let wanted = Wanted::Raw { chunk, generation, offset, bytes };
         let with = self.clone();
-        self.workers.run(move || with.read(&[store], wanted, Box::new(shown)));
+        self.workers.run(move || with.look_for(store, wanted, Box::new(shown)));
+    }
+
+    /// A store did not show what it said that it has. It may have been sealed meanwhile at less, as
+    /// another one's seal decided: then it says so when it is asked again, and has not lied.
+    fn not_shown(
+        self: &Arc<Self>,
+        chunk: ChunkId,
+        kind: ChunkKind,
+        round: &Arc<Mutex<Fencing>>,
+        (store, length): (StoreId, u64),
+        e: Error,
+    ) {
+        let target = match self.target(store) {
+            Ok(target) => target,
+            Err(e) => return finish(round, Err(e)),
+        };
+        let (with, round) = (self.clone(), round.clone());
+        let answered = move |again: Result<u64>| {
+            let mut state = round.held();
+            let decided = match again {
+                Ok(now) if now < length => state.0.corrected(store, now),
+                Ok(_) => {
+                    let why = format!(
+                        "it says that it has {length} bytes, and does not show the last of them: {e}"
+                    );
+                    with.report_bad(store, chunk, &why);
+                    state.0.refuted(store, Error::corrupt(why))
+                }
+                Err(e) => {
+                    drop(state);
+                    return finish(&round, Err(e));
+                }
+            };
+            drop(state);
+            with.decided(chunk, kind, &round, decided);
+        };
+        self.fence_one(chunk, store, target, Box::new(answered));
     }
 
     /// Tells all `replicas` the length that the log decided.

@@ -264,6 +264,38 @@ fn a_replica_that_lies_about_its_length_is_left_out_and_named() {
     }
 }
 
+/// Its writer's seal came between the two questions and cut off what it had said that it has. It
+/// was taken for a liar, and its whole copy dropped as damaged.
+#[test]
+fn a_replica_that_was_sealed_between_two_questions_has_not_lied() {
+    let world = World::new(3);
+    let data = noise(9, 100_000);
+    let set = written(&world, &data, 20_000);
+    drop(set);
+    let longer = world.store(3);
+    let (appended, done) = Left::new();
+    let piece = noise(10, 5000);
+    let crcs = piece_crcs(100_000, &piece);
+    longer.append_raw(CHUNK, 100_000, Box::new(piece), crcs, Durability::Durable, done);
+    longer.pump();
+    assert_eq!(appended.get(), Ok(105_000));
+    world.script(move |_, to, opcode| {
+        if (to, opcode) == (3, peer::OP_PEER_READ_RAW) {
+            longer.seal(CHUNK, 100_000).unwrap();
+        }
+        Fate::Arrives
+    });
+    let (left, leave) = Left::new();
+    let stores = world.stores(&[1, 2, 3]);
+    world.node(2).fence_replicas(CHUNK, ChunkKind::Raw, &stores, leave);
+    world.settle();
+    let decision = left.get().unwrap();
+    let mut all = world.stores(&[1, 2, 3]);
+    all.sort();
+    assert_eq!((decision.length, decision.replicas), (100_000, all));
+    assert_eq!(world.node(2).take_bad_blocks(), []);
+}
+
 #[test]
 fn a_replica_slower_than_the_limit_ends_the_chunk_and_a_late_answer_changes_nothing() {
     let world = World::new(3);
