@@ -130,6 +130,7 @@ impl Flips {
 
     fn whole(&self) {
         let whole = self.scene.until(300 * SECOND, |scene| scene.why_not_whole().is_none());
+        assert_eq!(self.scene.broken(), Vec::<String>::new());
         assert!(whole, "not whole again: {:?}", self.scene.why_not_whole());
     }
 

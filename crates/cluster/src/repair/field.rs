@@ -264,6 +264,7 @@ impl<'a> Field<'a> {
     pub fn push(&mut self, task: &'a Task) {
         let mut sources = BTreeSet::new();
         let mut others = BTreeSet::new();
+        let takes = |node: &u32| self.nodes[*node as usize].in_mb_s > 0.0;
         for store in &task.holders {
             let Some(place) = self.sites.places.get(store) else { continue };
             let Some(node) = self.number_of_store(*store) else { continue };
@@ -273,19 +274,19 @@ impl<'a> Field<'a> {
                 // A lost store's copy keeps nobody away, its host's next node least of all.
                 (false, false) => continue,
             }
-            // Whoever shares a host with a copy takes none.
+            // Whoever shares a host with a copy takes none; of a host's nodes that are gone for good
+            // there may be any number.
             if let Some(ports) = self.shared.get(self.site_of(node as usize).host.as_str())
                 && !planted!("repair.host-takes-two")
             {
-                others.extend(ports);
+                others.extend(ports.iter().filter(|port| takes(port)));
             }
         }
         let of_dropped = task.dropped.iter().filter_map(|store| self.number_of_store(*store));
         let shunned: BTreeSet<u32> = of_dropped.collect();
-        let takes = |node: &u32| self.nodes[*node as usize].in_mb_s > 0.0;
         let mut free = (0..self.nodes.len() as u32).filter(takes);
         if free.any(|n| ![&sources, &others, &shunned].iter().any(|held| held.contains(&n))) {
-            others.extend(shunned);
+            others.extend(shunned.iter().filter(|port| takes(port)));
         }
         let others: Vec<u32> = others.difference(&sources).copied().collect();
         let sources: Vec<u32> = sources.into_iter().collect();

@@ -78,6 +78,19 @@ fn a_store_whose_replica_was_dropped_is_the_last_choice() {
     assert_eq!(target(3), StoreId(3), "there is no other");
 }
 
+/// Each time that a host got a new disk, a node of its name stayed behind that is gone for good. From
+/// 255 of them on, no chunk with a copy on that host was planned any more.
+#[test]
+fn nodes_that_are_gone_for_good_are_in_nobodys_way() {
+    let mut world = World::new(300, vec![task(7, 2, &[1, 2])]);
+    for gone in 4..=300 {
+        world.lose(gone);
+        world.nodes.sites[gone as usize - 1].host = "h2".to_owned();
+    }
+    world.finish();
+    assert_eq!(world.landed[0].store, StoreId(3));
+}
+
 #[test]
 fn chunks_with_the_fewest_copies_left_come_first_and_drains_last() {
     let mut tasks = lost_one(99, 9);

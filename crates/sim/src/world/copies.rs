@@ -6,7 +6,7 @@ use super::cell::{Cell, SECOND};
 use super::check::open_store;
 use super::{World, locked};
 use holdfast_base::ids::{ChunkId, Generation, Index, NodeId, StoreId};
-use holdfast_chunk::ChunkState;
+use holdfast_chunk::{ChunkState, ScrubCursor, Scrubber};
 use holdfast_cluster::Chunk;
 use holdfast_cluster::ChunkKind;
 use holdfast_node::{KeeperOptions, Node};
@@ -202,6 +202,25 @@ impl World {
         })
     }
 
+    /// Whether every byte that a store holds of a chunk is what was written.
+    fn verifies(&self, store: StoreId, chunk: ChunkId) -> bool {
+        let node = self.cell_of(store).and_then(|cell| cell.node());
+        let Some(own) = node.as_ref().and_then(|node| node.stores.get(store)) else { return false };
+        let first = ScrubCursor { chunk, position: 0 };
+        let mut scrubber = Scrubber::new(own.store.clone(), 1 << 40, first);
+        // The first step earns nothing yet.
+        for second in 0.. {
+            let step = scrubber.step(second * SECOND);
+            if step.damaged.iter().any(|damage| damage.chunk == chunk) {
+                return false;
+            }
+            if scrubber.cursor().chunk > chunk || step.finished_pass {
+                break;
+            }
+        }
+        true
+    }
+
     /// A copy is dropped because it is short, damaged or not needed: not because it was slow to say
     /// that it is there. One that was short when it was asked may have the rest by now, so that it
     /// is asked for what was whole at the last look, too.
@@ -223,7 +242,8 @@ impl World {
             if cell.node().is_none_or(|node| seen.drained.contains(&node.id)) {
                 continue;
             }
-            if before.whole.contains(&dropped.store) && self.has_all(dropped.store, chunk) {
+            let whole = before.whole.contains(&dropped.store) && self.has_all(dropped.store, chunk);
+            if whole && self.verifies(dropped.store, chunk.id) {
                 self.shared.violate(format!(
                     "chunk `{}` is whole in store `{}` of {}, and was dropped there: {:?} count, \
                      {:?} did",
