@@ -151,10 +151,23 @@ impl Connection {
         Connection::connect_with(endpoint, Options::default())
     }
 
-    pub fn connect_with(endpoint: &Endpoint, options: Options) -> Result<Connection> {
-        let link = open(endpoint, &options)?;
+    pub fn connect_with(endpoint: &Endpoint, mut options: Options) -> Result<Connection> {
+        let (mut endpoint, mut tried) = (endpoint.clone(), 1 + options.others.len());
+        let link = loop {
+            let e = match open(&endpoint, &options) {
+                Ok(link) => break link,
+                Err(e) => e,
+            };
+            tried -= 1;
+            if tried == 0 || e.kind != Kind::Retry {
+                return Err(e);
+            }
+            // As whoever was connected: on to the next node.
+            options.others.push(endpoint);
+            endpoint = options.others.remove(0);
+        };
         let mut connection = Connection {
-            endpoint: endpoint.clone(),
+            endpoint,
             link,
             core: Core::new(options.outstanding_max),
             options,

@@ -77,7 +77,7 @@ impl Native {
     }
 
     /// Serves a face as well. Its operations must have no other route: that is a bug.
-    pub fn with(mut self, face: Arc<impl Face>) -> Native {
+    pub fn with(mut self, face: Arc<impl Face + ?Sized>) -> Native {
         face.routes().into_iter().for_each(|route| self.routes.add(route));
         self
     }

@@ -20,7 +20,8 @@ struct Options {
     calm: bool,
     repair: bool,
     trace: bool,
-    nodes: usize,
+    /// Other than drawn.
+    nodes: Option<usize>,
     threads: usize,
     /// How long clients work; faults begin within what comes before the last 25 of them.
     seconds: Option<u64>,
@@ -39,7 +40,7 @@ fn options() -> Result<Options, String> {
         repair: false,
         seconds: None,
         trace: false,
-        nodes: 5,
+        nodes: None,
         threads: std::thread::available_parallelism().map_or(1, |n| n.get()),
         without: Vec::new(),
         planted: Vec::new(),
@@ -62,7 +63,7 @@ fn options() -> Result<Options, String> {
         match word.as_str() {
             "--seed" => options.seed = number()?,
             "--schedules" => options.schedules = Some(number()?),
-            "--nodes" => options.nodes = number()? as usize,
+            "--nodes" => options.nodes = Some(number()? as usize),
             "--threads" => options.threads = number()? as usize,
             "--seconds" => options.seconds = Some(number()?),
             "--calm" => options.calm = true,
@@ -86,7 +87,7 @@ fn schedule(options: &Options, seed: u64, trace: bool) -> Schedule {
         None => (schedule.work_ns, schedule.faults_ns),
     };
     Schedule {
-        nodes: options.nodes,
+        nodes: options.nodes.unwrap_or(schedule.nodes),
         trace: trace && !options.trace,
         aloud: options.trace,
         sites_off: options.without.clone(),

@@ -8,6 +8,7 @@ mod check;
 mod client;
 mod copies;
 pub mod faults;
+pub mod guest;
 mod model;
 mod progress;
 pub mod scene;
@@ -20,6 +21,7 @@ use cell::{Cell, SECOND};
 use client::Client;
 use copies::Copies;
 use faults::Fault;
+use guest::{Guest, Visitor};
 use holdfast_base::ids::NodeId;
 use holdfast_base::{Kind, Result};
 use holdfast_cluster::ClusterCommand;
@@ -88,6 +90,8 @@ pub struct Schedule {
     /// Stores of each node.
     pub stores: usize,
     pub clients: usize,
+    /// Faces beside files.
+    pub guests: Vec<fn() -> Arc<dyn Guest>>,
     /// Faults are drawn from these; none for a calm one.
     pub faults: Vec<Fault>,
     /// How long clients work, and faults may begin within.
@@ -123,6 +127,7 @@ impl Schedule {
             nodes: if one_in(seed, 50, 8) { 8 } else { 5 },
             stores: if one_in(seed, 51, 4) { 2 } else { 1 },
             clients: 6,
+            guests: Vec::new(),
             faults: faults::ALL.to_vec(),
             work_ns: 120 * SECOND,
             faults_ns: 95 * SECOND,
@@ -178,6 +183,7 @@ pub struct Shared {
     net: SimNet,
     /// Node N is in rack N modulo this.
     racks: usize,
+    guests: Vec<Arc<dyn Guest>>,
     sites_off: Vec<String>,
     seen: Mutex<BTreeMap<&'static str, u64>>,
     violations: Mutex<Vec<String>>,
@@ -303,6 +309,7 @@ impl World {
         let shared = Arc::new(Shared {
             net: net.clone(),
             racks: terms.racks,
+            guests: schedule.guests.iter().map(|make| make()).collect(),
             sites_off: schedule.sites_off.clone(),
             seen: Mutex::default(),
             violations: Mutex::default(),
@@ -367,6 +374,14 @@ impl World {
             let client = Client::new(number, seed, nodes, &self.net, &self.shared, models);
             spawn(&self.net, client.run(end_ns));
         }
+        for (number, visitor) in self.visitors() {
+            let (guest, shared) = (self.shared.guests[number].clone(), self.shared.clone());
+            shared.clients_left.fetch_add(1, Ordering::Relaxed);
+            spawn(&self.net, async move {
+                guest.work(visitor, end_ns).await;
+                shared.client_ended();
+            });
+        }
         if !self.faults.is_empty() {
             self.fault_soon(self.net.now_ns() + self.schedule.faults_ns);
         }
@@ -386,6 +401,19 @@ impl World {
             self.run_for(SECOND);
         }
         self.check_quiet();
+    }
+
+    /// The clients of all guests, each with its guest's number.
+    fn visitors(&self) -> impl Iterator<Item = (usize, Visitor)> {
+        let guests = self.shared.guests.iter().enumerate();
+        let clients = guests.flat_map(|(guest, it)| (0..it.clients()).map(move |n| (guest, n)));
+        clients.map(|(guest, n)| (guest, self.visitor(guest, &format!("{n}"))))
+    }
+
+    fn visitor(&self, guest: usize, who: &str) -> Visitor {
+        let name = format!("guest{guest}-{who}");
+        let seed = name.bytes().fold(self.schedule.seed, |seed, byte| mix(seed, byte.into()));
+        Visitor::new(name, seed, self.schedule.nodes, &self.net, &self.shared)
     }
 
     /// Copies take so long that they are interrupted.

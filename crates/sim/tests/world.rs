@@ -58,7 +58,13 @@ fn deliberate_bugs_are_caught() {
         ("ack before sync", &["chunk.commit", "chunk.commit-sync"], &[], 1..=1, "is synced on"),
         ("directory not synced", &["chunk.create-name"], &[], 1..=2, "is synced on"),
         ("stale epoch", none, &["log.stale-epoch-accepted"], 2..=12, "deposed leaders"),
-        ("the shortest decides", none, &["node.sealed-at-the-shortest"], 6..=6, "was dropped there"),
+        (
+            "the shortest decides",
+            none,
+            &["node.sealed-at-the-shortest"],
+            6..=6,
+            "was dropped there",
+        ),
         (
             "a fence forgotten",
             none,

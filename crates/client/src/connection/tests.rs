@@ -429,6 +429,23 @@ fn a_passed_deadline_is_answered_and_the_late_answer_dropped() {
     assert_eq!(connection.call(ECHO, |m| m.push(2), &[]).unwrap().meta(), [2]);
 }
 
+/// Whoever knew several nodes and began at one that had just ended was refused, though the others
+/// were there.
+#[test]
+fn who_knows_other_nodes_begins_at_the_first_that_is_there() {
+    let (gone, here) = (world("gone"), world("here"));
+    let at = gone.tcp.clone();
+    drop(gone);
+    let alone = Connection::connect(&at).err().unwrap();
+    assert!(alone.kind == Kind::Retry && alone.message.contains(&at.to_string()), "{alone}");
+    let others = vec![here.tcp.clone()];
+    let known = Options { others, ..Options::default() };
+    let mut connection = Connection::connect_with(&at, known).unwrap();
+    assert_eq!(*connection.endpoint(), here.tcp);
+    assert_eq!(connection.options.others, [at]);
+    assert_eq!(connection.call(ECHO, |m| m.push(7), &[]).unwrap().meta(), [7]);
+}
+
 #[test]
 fn bad_frames_get_a_reason_and_others_are_still_served() {
     let world = world("garbage");

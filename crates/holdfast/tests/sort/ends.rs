@@ -90,11 +90,14 @@ fn an_interrupt_from_the_terminal_cleans_up_too() {
 }
 
 /// Runs a command on a terminal of its own; when its files are made, presses Ctrl-C, or closes the
-/// terminal. Says by which signal the command ended.
+/// terminal. Says by which signal the command ended. It reads from a pipe: what is read from a
+/// terminal ends with it, and the command may be done before the signal comes.
 const TERMINAL: &str = r#"
 import glob, os, pty, sys
+read, write = os.pipe()
 pid, terminal = pty.fork()
 if pid == 0:
+    os.dup2(read, 0)
     os.execv(sys.argv[2], sys.argv[2:])
 while not [name for name in glob.glob(".out.*") if not name.endswith(".lock")]:
     os.sched_yield()

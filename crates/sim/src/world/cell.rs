@@ -3,6 +3,7 @@
 //! commits a moment later, and ends it. Decides nothing; the faults say when.
 
 use super::Shared;
+use super::guest::Lodging;
 use crate::{Life, Listener, SimDisk, SimNet};
 use holdfast_base::Result;
 use holdfast_base::codec::Decode;
@@ -57,6 +58,7 @@ pub struct Process {
     /// The entry of the cluster topic at which its view had it lead first, since it does.
     leads_since: Mutex<Option<Index>>,
     keeper: Mutex<Option<Keeper>>,
+    lodgings: Vec<Lodging>,
 }
 
 #[derive(Default)]
@@ -268,7 +270,13 @@ impl Cell {
     /// The node is open: it listens, and its rounds begin.
     fn inhabit(self: &Arc<Cell>, node: Arc<Node>, life: &Life) -> Result<()> {
         let native = Native::new(node.clone(), Budget::new(CLIENTS_BYTES), true);
-        let native = Arc::new(native.with(Arc::new(FileFace::new(node.clone(), None))));
+        let mut native = native.with(Arc::new(FileFace::new(node.clone(), None)));
+        let guests = self.shared.guests.iter();
+        let lodgings = guests.map(|guest| guest.open(&node)).collect::<Result<Vec<_>>>()?;
+        for lodging in &lodgings {
+            native = native.with(lodging.face.clone());
+        }
+        let native = Arc::new(native);
         let id = ConnectionId(self.connections.fetch_add(1, Ordering::Relaxed) + 1);
         let liveness = LivenessOptions { lost_ms: LOST_MS };
         let keeping = KeeperOptions {
@@ -283,6 +291,7 @@ impl Cell {
             leads_since: Mutex::default(),
             member: Mutex::new(Some(Member::new(node.clone(), MemberOptions { liveness }))),
             keeper: Mutex::new(Some(Keeper::new(node.clone(), keeping))),
+            lodgings,
             node,
         });
         let held_open = held_open(&process.node).collect::<BTreeMap<_, _>>();
@@ -302,6 +311,11 @@ impl Cell {
         self.every(MEMBER_NS, &process, Process::member_round);
         self.every(KEEPER_NS, &process, Process::keeper_round);
         self.every(SNAPSHOT_NS, &process, Process::snapshot);
+        if !process.lodgings.is_empty() {
+            self.every(SECOND, &process, |process, _| {
+                process.lodgings.iter().for_each(|lodging| (lodging.round)());
+            });
+        }
         Ok(())
     }
 

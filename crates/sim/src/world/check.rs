@@ -4,7 +4,7 @@ use super::cell::{Cell, SECOND};
 use super::client::Client;
 use super::{World, locked};
 use crate::SimDisk;
-use crate::task::{slot, spawn};
+use crate::task::spawn;
 use holdfast_base::ids::{Index, NodeId, StoreId};
 use holdfast_base::{Error, Result};
 use holdfast_chunk::{Store, StoreConfig};
@@ -16,8 +16,10 @@ use holdfast_env::{Disk, SeededRng};
 use holdfast_log::{Log, Scope};
 use holdfast_node::Node;
 use holdfast_view::{Fold, FoldOptions, FoldStatus, SnapshotStore, View};
+use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Everything is whole again so long after the faults stopped, at most.
 const WHOLE_WITHIN_NS: u64 = 90 * SECOND;
@@ -136,6 +138,10 @@ impl World {
             return;
         }
         self.check_models();
+        for (number, guest) in self.shared.guests.iter().enumerate() {
+            let visitor = self.visitor(number, "check");
+            self.finish(guest.clone().check(visitor), "checking a guest");
+        }
         if !self.shared.is_over() {
             self.check_replicas_soon();
             self.check_views();
@@ -206,7 +212,6 @@ impl World {
 
     /// Every name through every gateway: what was acknowledged, the same everywhere.
     fn check_models(self: &Arc<World>) {
-        let (leave, left) = slot();
         let world = self.clone();
         let checked = async move {
             for number in 0..world.models.len() {
@@ -220,19 +225,22 @@ impl World {
                     }
                 }
             }
-            leave(());
         };
-        spawn(&self.net, checked);
-        let done = Arc::new(std::sync::atomic::AtomicBool::new(false));
+        self.finish(checked, "reading everything");
+    }
+
+    /// Lets the world go on until this is done.
+    fn finish(&self, what: impl Future<Output = ()> + Send + 'static, doing: &str) {
+        let done = Arc::new(AtomicBool::new(false));
         let noticed = done.clone();
         spawn(&self.net, async move {
-            left.await;
-            noticed.store(true, std::sync::atomic::Ordering::Relaxed);
+            what.await;
+            noticed.store(true, Ordering::Relaxed);
         });
         let until_ns = self.net.now_ns() + 600 * SECOND;
-        while !done.load(std::sync::atomic::Ordering::Relaxed) && !self.shared.is_over() {
+        while !done.load(Ordering::Relaxed) && !self.shared.is_over() {
             if self.net.now_ns() > until_ns {
-                return self.shared.violate("reading everything takes for ever".to_owned());
+                return self.shared.violate(format!("{doing} takes for ever"));
             }
             self.net.step();
         }

@@ -3,17 +3,18 @@
 //! production messages; keeps its [`Model`], and says when an answer contradicts it.
 
 use super::Shared;
-use super::cell::{MS, SECOND, address};
+use super::cell::{MS, SECOND};
+use super::guest::{DEADLINE_MS, Visitor};
 use super::model::{Change, Model, Version};
-use crate::task::{sleep, slot};
-use crate::{Life, SimNet};
+use crate::SimNet;
+use crate::task::sleep;
 use holdfast_base::checksum::crc32c;
 use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::ids::{Sequence, SessionId};
 use holdfast_base::node::NodeKind;
 use holdfast_base::{Error, Kind, Result};
-use holdfast_env::net::{PeerReply, PeerRequest, Peers};
-use holdfast_env::{HoldMutex, Rng, SeededRng};
+use holdfast_env::net::PeerReply;
+use holdfast_env::{HoldMutex, Rng};
 use holdfast_wire::{self as wire, Call, chunk as bytes, file as msg};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -32,8 +33,6 @@ pub fn new_file(path: &str) -> msg::NewNode {
     }
 }
 
-/// How long an answer may take before another gateway is asked.
-const DEADLINE_MS: u32 = 5000;
 /// How often a request is sent before its client gives up, and does not know.
 const ATTEMPTS: u32 = 40;
 const FILES: u64 = 8;
@@ -44,13 +43,7 @@ const LOST: &str = "holds no such object";
 const PIECE_BYTES: u64 = 30_000;
 
 pub struct Client {
-    pub name: String,
-    net: SimNet,
-    shared: Arc<Shared>,
-    peers: Arc<dyn Peers>,
-    rng: SeededRng,
-    /// Gateways there are.
-    nodes: usize,
+    visitor: Visitor,
     gateway: usize,
     /// The gateway that acknowledged the last change, and those that have caught up since, as the
     /// production client asks of each that it goes on at: they must show it.
@@ -90,16 +83,10 @@ impl Client {
         shared: &Arc<Shared>,
         models: &Arc<Vec<Mutex<Model>>>,
     ) -> Client {
-        let name = format!("c{number}");
-        let rng = SeededRng::new(seed);
+        let visitor = Visitor::new(format!("c{number}"), seed, nodes, net, shared);
         Client {
-            peers: net.peers(&name, &Life::default()),
-            name,
-            net: net.clone(),
-            shared: shared.clone(),
-            gateway: 1 + (rng.next_u64() % nodes as u64) as usize,
-            rng,
-            nodes,
+            gateway: visitor.any_gateway(),
+            visitor,
             shown_at: BTreeSet::new(),
             session: None,
             sequence: 1,
@@ -109,58 +96,36 @@ impl Client {
         }
     }
 
-    fn below(&self, n: u64) -> u64 {
-        self.rng.next_u64() % n
-    }
-
     fn model(&self) -> MutexGuard<'_, Model> {
         self.models[self.number].held()
     }
 
     fn path(&self) -> String {
-        format!("/{}/f{}", self.name, self.below(FILES))
-    }
-
-    async fn ask(
-        &self,
-        gateway: usize,
-        opcode: u16,
-        meta: Vec<u8>,
-        body: Option<&[u8]>,
-    ) -> Result<PeerReply> {
-        let (leave, left) = slot();
-        let body = body.map(|body| Arc::new(body.to_vec()) as _);
-        let request = PeerRequest { opcode, meta, body, deadline_ms: DEADLINE_MS };
-        self.peers.call(&address(gateway), request, Box::new(leave));
-        left.await
-    }
-
-    async fn pause(&self) {
-        sleep(&self.net, (20 + self.below(400)) * MS).await;
+        format!("/{}/f{}", self.visitor.name, self.visitor.below(FILES))
     }
 
     fn elsewhere(&mut self) {
-        self.gateway = 1 + self.below(self.nodes as u64) as usize;
+        self.gateway = self.visitor.any_gateway();
     }
 
     /// Works until `end_ns`.
     pub async fn run(mut self, end_ns: u64) {
-        while self.net.now_ns() < end_ns {
+        while self.visitor.net.now_ns() < end_ns {
             self.step().await;
-            sleep(&self.net, self.below(1000) * MS).await;
+            self.visitor.think().await;
             // A client stays with its gateway for a while.
-            if self.below(8) == 0 {
+            if self.visitor.below(8) == 0 {
                 self.elsewhere();
             }
         }
-        self.shared.client_ended();
+        self.visitor.shared.client_ended();
     }
 
     async fn step(&mut self) {
         if self.session.is_none() && !self.open_session().await {
-            return self.pause().await;
+            return self.visitor.pause().await;
         }
-        match self.below(20) {
+        match self.visitor.below(20) {
             0..=6 => self.put().await,
             7..=8 => self.write_large().await,
             9..=10 => self.delete().await,
@@ -168,11 +133,11 @@ impl Client {
             13..=17 => self.read_own().await,
             _ => self.read_other().await,
         }
-        self.shared.count_operation();
+        self.visitor.shared.count_operation();
     }
 
     async fn open_session(&mut self) -> bool {
-        match self.ask(self.gateway, wire::OP_OPEN_SESSION, Vec::new(), None).await {
+        match self.visitor.ask(self.gateway, wire::OP_OPEN_SESSION, Vec::new(), None).await {
             Ok(reply) => {
                 self.session = SessionId::from_bytes(&reply.meta).ok();
                 self.sequence = 1;
@@ -196,17 +161,21 @@ impl Client {
         let meta = message(Call { session, sequence, acknowledged_below }).to_bytes();
         let mut unknown = false;
         for attempt in 0..ATTEMPTS {
-            let reply = self.ask(self.gateway, opcode, meta.clone(), body).await;
+            let reply = self.visitor.ask(self.gateway, opcode, meta.clone(), body).await;
             let e = match reply {
                 Ok(reply) => {
-                    self.shared.sometimes(unknown, "a change in doubt was repeated and answered");
+                    self.visitor
+                        .shared
+                        .sometimes(unknown, "a change in doubt was repeated and answered");
                     return Fate::Done(reply);
                 }
                 Err(e) => e,
             };
-            self.shared.sometimes(e.kind == Kind::Full, "a client was told that a disk is full");
+            self.visitor
+                .shared
+                .sometimes(e.kind == Kind::Full, "a client was told that a disk is full");
             match e.kind {
-                Kind::Bug => self.shared.violate(format!("{}: {e}", self.name)),
+                Kind::Bug => self.visitor.shared.violate(format!("{}: {e}", self.visitor.name)),
                 Kind::Exists | Kind::NotFound | Kind::Invalid if !unknown => {
                     if self.kept.is_none() && body.is_none() {
                         let answer = e.clone();
@@ -221,7 +190,9 @@ impl Client {
                 // Its bytes were cut off by a seal: that is this number's answer for ever, and the
                 // production client sends them again under the next one.
                 _ if e.wants_bytes_again() => {
-                    self.shared.sometimes(true, "bytes were sent again under another number");
+                    self.visitor
+                        .shared
+                        .sometimes(true, "bytes were sent again under another number");
                     return Fate::CutOff;
                 }
                 _ => unknown = true,
@@ -229,7 +200,7 @@ impl Client {
             if attempt % 2 == 1 {
                 self.elsewhere();
             }
-            self.pause().await;
+            self.visitor.pause().await;
         }
         Fate::Unknown
     }
@@ -257,18 +228,20 @@ impl Client {
     async fn repeat_kept(&mut self) {
         let Some(kept) = self.kept.take() else { return };
         let Kept { opcode, meta, answer, .. } = kept;
-        let again = self.ask(self.gateway, opcode, meta, None).await;
+        let again = self.visitor.ask(self.gateway, opcode, meta, None).await;
         let same = match &again {
             Ok(_) => false,
             // Nobody knows, or the session has ended.
             Err(e) if matches!(e.kind, Kind::Retry | Kind::Fenced | Kind::Full) => return,
             Err(e) => e.kind == answer.kind,
         };
-        self.shared.sometimes(same, "a refusal was repeated behind a later change");
+        self.visitor.shared.sometimes(same, "a refusal was repeated behind a later change");
         if !same {
-            let name = &self.name;
+            let name = &self.visitor.name;
             let now = again.map(|reply| reply.meta.len());
-            self.shared.violate(format!("{name} was refused ({answer}), and then told {now:?}"));
+            self.visitor
+                .shared
+                .violate(format!("{name} was refused ({answer}), and then told {now:?}"));
         }
     }
 
@@ -277,14 +250,16 @@ impl Client {
             Fate::Done(_) => {
                 self.model().done(change);
                 self.shown_at = BTreeSet::from([self.gateway]);
-                self.net.note(&format!("{} did {change:?} at n{}", self.name, self.gateway));
+                self.visitor
+                    .net
+                    .note(&format!("{} did {change:?} at n{}", self.visitor.name, self.gateway));
                 if let Change::Put(path, _) = change {
-                    self.shared.acknowledged(self.gateway, path);
+                    self.visitor.shared.acknowledged(self.gateway, path);
                 }
             }
             Fate::Refused(e) => {
-                let name = &self.name;
-                self.net.note(&format!("{name} was refused {change:?}: {e}"));
+                let name = &self.visitor.name;
+                self.visitor.net.note(&format!("{name} was refused {change:?}: {e}"));
                 // Only what is not there cannot be renamed or deleted; nothing else is refused.
                 let expected = match change {
                     Change::Put(..) => false,
@@ -298,16 +273,18 @@ impl Client {
                     self.model().saw(path, None);
                 } else if matches!(change, Change::Put(..)) && e.kind == Kind::Invalid {
                     // Too few stores: said before anything was done.
-                    self.shared.sometimes(true, "a write was refused for want of stores");
+                    self.visitor.shared.sometimes(true, "a write was refused for want of stores");
                 } else {
-                    self.shared.violate(format!("{name}: {change:?} was refused: {e}"));
+                    self.visitor.shared.violate(format!("{name}: {change:?} was refused: {e}"));
                 }
             }
             Fate::Unknown | Fate::CutOff => {
-                self.net.note(&format!("{} does not know about {change:?}", self.name));
+                self.visitor
+                    .net
+                    .note(&format!("{} does not know about {change:?}", self.visitor.name));
                 self.model().doubt(change);
                 self.shown_at.clear();
-                self.shared.sometimes(true, "a client gave up on a change");
+                self.visitor.shared.sometimes(true, "a client gave up on a change");
             }
         }
     }
@@ -318,7 +295,8 @@ impl Client {
     }
 
     async fn put_at(&mut self, path: String) {
-        let version = Version { seed: self.rng.next_u64(), bytes: self.below(12_000) as u32 };
+        let version =
+            Version { seed: self.visitor.rng.next_u64(), bytes: self.visitor.below(12_000) as u32 };
         let content = version.content();
         let (node, crc) = (new_file(&path), crc32c(&content));
         let put = move |call| msg::Put { call, node: node.clone(), crc };
@@ -328,9 +306,9 @@ impl Client {
     /// Of a file that is there, or now and then of one that may not be: then it is made, and the
     /// deletion repeated.
     async fn delete(&mut self) {
-        let path = match self.below(4) {
+        let path = match self.visitor.below(4) {
             0 => Some(self.path()),
-            _ => self.model().any_path(self.rng.next_u64()),
+            _ => self.model().any_path(self.visitor.rng.next_u64()),
         };
         let Some(path) = path else { return };
         let action = msg::Action::Delete { path: path.clone(), recursive: false };
@@ -343,7 +321,7 @@ impl Client {
     }
 
     async fn rename(&mut self) {
-        let Some(from) = self.model().any_path(self.rng.next_u64()) else { return };
+        let Some(from) = self.model().any_path(self.visitor.rng.next_u64()) else { return };
         let to = self.path();
         if from == to {
             return;
@@ -357,8 +335,8 @@ impl Client {
     /// and followed by the next.
     async fn write_large(&mut self) {
         let path = self.path();
-        let bytes = 30_000 + self.below(350_000) as u32;
-        let version = Version { seed: self.rng.next_u64(), bytes };
+        let bytes = 30_000 + self.visitor.below(350_000) as u32;
+        let version = Version { seed: self.visitor.rng.next_u64(), bytes };
         let content = version.content();
         let node = new_file(&path);
         let begin = {
@@ -389,7 +367,7 @@ impl Client {
             msg::Close { call, file, node, extents }
         };
         self.carry_out(change, wire::OP_CLOSE, None, close).await;
-        self.shared.sometimes(extents.len() > 3, "a file went on in another chunk");
+        self.visitor.shared.sometimes(extents.len() > 3, "a file went on in another chunk");
     }
 
     /// Appends to one chunk what it takes; `None` if nobody knows what it has.
@@ -400,33 +378,33 @@ impl Client {
         content: &[u8],
     ) -> Option<u64> {
         // Some write as they get something, with pauses in which nodes come and go.
-        let pause_ms = if self.below(4) == 0 { 700 } else { 0 };
+        let pause_ms = if self.visitor.below(4) == 0 { 700 } else { 0 };
         let (chunk, durability) = (grant.chunk, grant.durability);
         let mut at = 0u64;
         let end = (content.len() as u64).min(grant.capacity);
         while at < end {
-            let piece = (1 + self.below(PIECE_BYTES)).min(end - at);
+            let piece = (1 + self.visitor.below(PIECE_BYTES)).min(end - at);
             let piece = &content[at as usize..][..piece as usize];
             let crcs = bytes::piece_crcs(at, piece);
             let append = bytes::Append { chunk, at, durability, crcs };
             let meta = append.to_bytes();
-            match self.ask(self.gateway, wire::OP_CHUNK_APPEND, meta, Some(piece)).await {
+            match self.visitor.ask(self.gateway, wire::OP_CHUNK_APPEND, meta, Some(piece)).await {
                 Ok(_) => {
                     at += piece.len() as u64;
                     if pause_ms > 0 {
-                        sleep(&self.net, self.below(pause_ms) * MS).await;
+                        sleep(&self.visitor.net, self.visitor.below(pause_ms) * MS).await;
                     }
                 }
                 Err(e) => {
-                    self.net.note(&format!("{} cannot append: {e}", self.name));
+                    self.visitor.net.note(&format!("{} cannot append: {e}", self.visitor.name));
                     // Whoever failed is asked again until the cluster knows.
-                    self.pause().await;
+                    self.visitor.pause().await;
                     return self.seal(file, chunk, at).await;
                 }
             }
         }
         // One in three leaves the seal to the close.
-        if self.below(3) > 0 { self.seal(file, chunk, at).await } else { Some(at) }
+        if self.visitor.below(3) > 0 { self.seal(file, chunk, at).await } else { Some(at) }
     }
 
     async fn seal(
@@ -440,7 +418,7 @@ impl Client {
         match self.change(wire::OP_CHANGE, None, message).await {
             Fate::Done(_) => Some(acknowledged),
             Fate::Refused(e) => {
-                self.shared.violate(format!("{}: seal {chunk}: {e}", self.name));
+                self.visitor.shared.violate(format!("{}: seal {chunk}: {e}", self.visitor.name));
                 None
             }
             Fate::Unknown | Fate::CutOff => None,
@@ -452,16 +430,16 @@ impl Client {
     async fn read_own(&mut self) {
         let path = self.path();
         let gateway = match self.shown_at.first() {
-            Some(gateway) if self.below(2) == 0 => *gateway,
+            Some(gateway) if self.visitor.below(2) == 0 => *gateway,
             _ => self.gateway,
         };
         let settled = !self.shown_at.is_empty();
-        if settled && !self.shown_at.contains(&gateway) && self.below(4) > 0 {
-            if self.ask(gateway, wire::OP_CATCH_UP, Vec::new(), None).await.is_err() {
+        if settled && !self.shown_at.contains(&gateway) && self.visitor.below(4) > 0 {
+            if self.visitor.ask(gateway, wire::OP_CATCH_UP, Vec::new(), None).await.is_err() {
                 return self.elsewhere();
             }
             self.shown_at.insert(gateway);
-            self.shared.sometimes(true, "a client read its own write at another gateway");
+            self.visitor.shared.sometimes(true, "a client read its own write at another gateway");
         }
         let Ok(found) = self.read(gateway, &path).await else {
             return self.elsewhere();
@@ -475,9 +453,9 @@ impl Client {
         };
         if !fine {
             let (bytes, wanted) = (found.map(<[u8]>::len), model.describe(&path));
-            self.shared.violate(format!(
+            self.visitor.shared.violate(format!(
                 "{} read `{path}` at n{gateway} (shown at {:?}): {bytes:?} bytes, not {wanted}",
-                self.name, self.shown_at
+                self.visitor.name, self.shown_at
             ));
         } else if shown {
             model.saw(&path, found);
@@ -486,16 +464,18 @@ impl Client {
 
     /// A read of another client's file: something that it wrote, or nothing.
     async fn read_other(&mut self) {
-        let other = self.below(self.models.len() as u64) as usize;
-        let path = format!("/c{other}/f{}", self.below(FILES));
+        let other = self.visitor.below(self.models.len() as u64) as usize;
+        let path = format!("/c{other}/f{}", self.visitor.below(FILES));
         let Ok(found) = self.read(self.gateway, &path).await else {
             return self.elsewhere();
         };
         let model = self.models[other].held();
         if !model.ever_allows(&path, found.as_deref()) {
             let bytes = found.map(|found| found.len());
-            let name = &self.name;
-            self.shared.violate(format!("{name} read {bytes:?} bytes of `{path}`: never written"));
+            let name = &self.visitor.name;
+            self.visitor
+                .shared
+                .violate(format!("{name} read {bytes:?} bytes of `{path}`: never written"));
         }
     }
 
@@ -508,7 +488,7 @@ impl Client {
             bytes_max: 1 << 20,
             locate: false,
         };
-        let reply = match self.ask(gateway, wire::OP_GET, get.to_bytes(), None).await {
+        let reply = match self.visitor.ask(gateway, wire::OP_GET, get.to_bytes(), None).await {
             Err(e) if e.kind == Kind::NotFound || e.message.contains(LOST) => return Ok(None),
             other => other?,
         };
@@ -527,7 +507,8 @@ impl Client {
             while offset < bytes {
                 let part = (bytes - offset).min(64 << 10) as u32;
                 let read = bytes::Read { chunk, generation, offset, bytes: part };
-                let reply = self.ask(gateway, wire::OP_CHUNK_READ, read.to_bytes(), None).await?;
+                let reply =
+                    self.visitor.ask(gateway, wire::OP_CHUNK_READ, read.to_bytes(), None).await?;
                 if reply.body.is_empty() {
                     return Err(Error::retry("read a file: the gateway knows no more of it yet"));
                 }
