@@ -72,7 +72,7 @@ fn deliberate_bugs_are_caught() {
             1..=1,
             "was open when the store started",
         ),
-        ("unknown unlinked", none, &["node.unknown-replica-unlinked"], 10..=11, "shows"),
+        ("unknown unlinked", none, &["node.unknown-replica-unlinked"], 20..=20, "counts on"),
     ];
     for (name, sites, bugs, mut seeds, word) in bugs {
         let found = seeds.find_map(|seed| {

@@ -37,7 +37,12 @@ struct Known {
     whole: BTreeSet<StoreId>,
     dropped: BTreeSet<(Generation, StoreId)>,
     copies: usize,
+    /// Those that count and are not there though their nodes run, since when.
+    absent: BTreeMap<StoreId, u64>,
 }
+
+/// A node says within this that a file is not there which the log says it has.
+const ABSENT_NS: u64 = 12 * SECOND;
 
 impl World {
     /// Compares what the log's host knows with what it knew a second ago.
@@ -78,8 +83,10 @@ impl World {
             whole: chunk.replicas.iter().copied().filter(|s| self.has_all(*s, chunk)).collect(),
             dropped: chunk.dropped.iter().map(|d| (d.generation, d.store)).collect(),
             copies: chunk.copies as usize,
+            absent: self.look_at_absent(chunk, seen.chunks.get(&chunk.id)),
         };
-        seen.chunks = chunks.iter().map(|chunk| (chunk.id, known(chunk))).collect();
+        let chunks: BTreeMap<_, _> = chunks.iter().map(|chunk| (chunk.id, known(chunk))).collect();
+        seen.chunks = chunks;
         drop(seen);
         for (store, added) in added {
             if let Some(cell) = self.cell_of(store) {
@@ -189,6 +196,34 @@ impl World {
                 chunk.id, chunk.generation, chunk.replicas, chunk.old
             ));
         }
+    }
+
+    /// Whose file is not there, and since when; each node notices, and says so.
+    fn look_at_absent(&self, chunk: &Chunk, before: Option<&Known>) -> BTreeMap<StoreId, u64> {
+        let now_ns = self.net.now_ns();
+        let mut absent = BTreeMap::new();
+        for store in &chunk.replicas {
+            let Some(cell) = self.cell_of(*store).filter(|cell| !cell.is_paused()) else {
+                continue;
+            };
+            let Some(node) = cell.node() else { continue };
+            let Some(own) = node.stores.get(*store) else { continue };
+            let is_there =
+                own.store.list_from(chunk.id, 1).iter().any(|held| held.chunk == chunk.id);
+            if is_there {
+                continue;
+            }
+            let since_ns = before.and_then(|known| known.absent.get(store)).copied();
+            let since_ns = since_ns.unwrap_or(now_ns);
+            if now_ns - since_ns > ABSENT_NS && chunk.replicas.len() > 1 {
+                self.shared.violate(format!(
+                    "chunk `{}` counts on {} and is not there, which nobody says",
+                    chunk.id, cell.address
+                ));
+            }
+            absent.insert(*store, since_ns);
+        }
+        absent
     }
 
     /// Whether the store has all of a chunk's current generation, sealed or not.
