@@ -129,6 +129,11 @@ impl Announcement {
     }
 }
 
+/// Threads that serve a port: one a core, at most four.
+pub fn threads_of_a_port() -> usize {
+    std::thread::available_parallelism().map_or(1, |cores| cores.get().min(4))
+}
+
 /// Connections that each port may have.
 pub struct Places {
     pub native: usize,

@@ -51,7 +51,7 @@ impl Routes {
     }
 
     /// Requests from `first` on that the same value answers from memory, if any does.
-    fn run(&self, batch: &Batch<'_>, first: usize) -> Option<(Arc<dyn AtOnce>, Range<usize>)> {
+    fn run(&self, batch: &Batch<'_>, first: usize) -> Option<(&dyn AtOnce, Range<usize>)> {
         let at_once = self.at_once(batch.header(first).opcode)?;
         let mut end = first + 1;
         while end < batch.len()
@@ -59,7 +59,7 @@ impl Routes {
         {
             end += 1;
         }
-        Some((at_once.clone(), first..end))
+        Some((&**at_once, first..end))
     }
 }
 

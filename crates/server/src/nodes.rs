@@ -6,7 +6,7 @@ use holdfast_base::codec::{Decode, Encode, Reader};
 use holdfast_base::ids::Index;
 use holdfast_base::{Error, Result};
 use holdfast_cluster::{DATA_FORMAT_VERSION, NAMESPACE_TOPIC};
-use holdfast_env::net::{PeerDone, PeerReply, PeerRequest, Reply, Response};
+use holdfast_env::net::{Body, PeerDone, PeerReply, PeerRequest, Reply, Response};
 use holdfast_env::planted;
 use holdfast_log::LogHost;
 use holdfast_node::{Node, PEER_OPERATIONS, SNAPSHOT_OPERATIONS};
@@ -32,12 +32,12 @@ pub struct Nodes {
 
 impl Face for Nodes {
     fn routes(self: Arc<Self>) -> Vec<Route> {
-        type Serve = fn(&Nodes, u16, &[u8], Vec<u8>, PeerDone);
+        type Serve = fn(&Nodes, u16, &[u8], Body<'_>, PeerDone);
         let route = |opcode: u16, serve: Serve| {
             let nodes = self.clone();
             let run = move |request: Request<'_>| {
                 let Request { opcode, meta, body, reply } = request;
-                serve(&nodes, opcode, meta, body.into_vec(), done(reply));
+                serve(&nodes, opcode, meta, body, done(reply));
             };
             Route::new(opcode, run).for_nodes()
         };
@@ -72,11 +72,11 @@ impl Nodes {
         Nodes { node, log_host }
     }
 
-    fn replica(&self, opcode: u16, meta: &[u8], body: Vec<u8>, done: PeerDone) {
-        self.node.replicator.handle(opcode, meta, body, done);
+    fn replica(&self, opcode: u16, meta: &[u8], body: Body<'_>, done: PeerDone) {
+        self.node.replicator.handle(opcode, meta, body.into_vec(), done);
     }
 
-    fn snapshot(&self, opcode: u16, meta: &[u8], _: Vec<u8>, done: PeerDone) {
+    fn snapshot(&self, opcode: u16, meta: &[u8], _: Body<'_>, done: PeerDone) {
         if let Err(e) = self.admit(meta) {
             return done(Err(e));
         }
@@ -138,7 +138,7 @@ impl Nodes {
         Ok(PeerReply::default())
     }
 
-    fn log(&self, opcode: u16, meta: &[u8], body: Vec<u8>, done: PeerDone) {
+    fn log(&self, opcode: u16, meta: &[u8], body: Body<'_>, done: PeerDone) {
         if let Err(e) = self.admit(meta) {
             return done(Err(e));
         }
@@ -150,7 +150,7 @@ impl Nodes {
         }
         if opcode == OP_PEER_LOG_APPEND {
             // On this thread, which never waits for it: appends keep the order they were sent in.
-            return self.log_host.serve(opcode, meta, &body, done);
+            return self.log_host.serve(opcode, meta, body.as_slice(), done);
         }
         let (host, meta) = (self.log_host.clone(), meta.to_vec());
         self.node.workers.run(move || host.serve(opcode, &meta, &[], done));

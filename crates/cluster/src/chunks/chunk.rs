@@ -126,6 +126,37 @@ impl Bitmap {
 }
 
 impl Chunk {
+    /// An open chunk without a byte: as the next one is drawn.
+    pub(super) fn new(
+        id: ChunkId,
+        (kind, owner): (ChunkKind, FileId),
+        node: NodeId,
+        (replicas, copies): (Vec<StoreId>, u8),
+        (tier, durability): (Tier, Durability),
+    ) -> Chunk {
+        Chunk {
+            id,
+            kind,
+            state: ChunkState::Open,
+            generation: Generation(0),
+            tier,
+            durability,
+            owner,
+            node,
+            length: 0,
+            replicas,
+            copies,
+            old: Vec::new(),
+            dropped: Vec::new(),
+            digest: 0,
+            freed: false,
+            live_objects: 0,
+            live_bytes: 0,
+            live: Bitmap::default(),
+            dead: Bitmap::default(),
+        }
+    }
+
     /// Sealed and not deleted: it is to have its copies.
     pub fn is_kept(&self) -> bool {
         matches!(self.state, ChunkState::Sealed | ChunkState::Closed) && !self.freed

@@ -2,7 +2,6 @@
 //! reader may still use is ever allowed to go: what is freed waits for its `Release`. Who holds a
 //! chunk changes in `replicas.rs`.
 
-use super::chunk::Bitmap;
 use super::{Chunk, ChunkState, Chunks, Dropped, Freed, FreedThing, OldGeneration};
 use crate::command::{BLOBS, REPLICAS_MAX};
 use crate::namespace::{STEPS_MAX, misrouted};
@@ -33,34 +32,15 @@ impl Chunks {
         node: NodeId,
         replicas: &[StoreId],
         copies: u8,
-        (tier, durability): (Tier, Durability),
+        class: (Tier, Durability),
     ) -> Result<ChunkId> {
         if self.next >> ChunkId::COUNTER_BITS != 0 {
             return Err(Error::full("the shard has drawn every chunk id: use another shard"));
         }
         let id = ChunkId::new(self.shard, self.next);
         self.next += 1;
-        let chunk = Chunk {
-            id,
-            kind,
-            state: ChunkState::Open,
-            generation: Generation(0),
-            tier,
-            durability,
-            owner,
-            node,
-            length: 0,
-            replicas: replicas.to_vec(),
-            copies,
-            old: Vec::new(),
-            dropped: Vec::new(),
-            digest: 0,
-            freed: false,
-            live_objects: 0,
-            live_bytes: 0,
-            live: Bitmap::default(),
-            dead: Bitmap::default(),
-        };
+        let replicas = (replicas.to_vec(), copies);
+        let chunk = Chunk::new(id, (kind, owner), node, replicas, class);
         self.table.insert(chunk);
         Ok(id)
     }
@@ -97,26 +77,13 @@ impl Chunks {
             return Err(misrouted());
         };
         self.next = id.counter() + 1;
+        let held = (replicas.clone(), replicas.len() as u8);
+        let class = (*tier, Durability::Durable);
         let chunk = Chunk {
-            id: *id,
-            kind: *kind,
             state: ChunkState::Sealed,
             generation: *generation,
-            tier: *tier,
-            durability: Durability::Durable,
-            owner: *owner,
-            node: *node,
             length: *length,
-            replicas: replicas.clone(),
-            copies: replicas.len() as u8,
-            old: Vec::new(),
-            dropped: Vec::new(),
-            digest: 0,
-            freed: false,
-            live_objects: 0,
-            live_bytes: 0,
-            live: Bitmap::default(),
-            dead: Bitmap::default(),
+            ..Chunk::new(*id, (*kind, *owner), *node, held, class)
         };
         self.table.insert(chunk);
         Ok(*id)

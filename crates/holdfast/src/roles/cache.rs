@@ -1,6 +1,6 @@
 //! The cache, on memcached's port.
 
-use super::{Announcement, Context, Metrics, Role};
+use super::{Announcement, Context, Metrics, Role, threads_of_a_port};
 use holdfast_base::Result;
 use holdfast_cache::{Server, Settings};
 use holdfast_env::RealRng;
@@ -15,7 +15,7 @@ pub fn start(context: &Context<'_>) -> Result<Option<Box<dyn Role>>> {
         tcp: vec![address],
         memory_bytes: config.cache_bytes() as usize,
         connections_max: context.places.cache,
-        threads: std::thread::available_parallelism().map_or(1, |cores| cores.get().min(4)),
+        threads: threads_of_a_port(),
         ..Settings::default()
     };
     let server = Server::start(settings, machine.clock.clone(), &RealRng, &machine.disk)

@@ -1,6 +1,6 @@
 //! The native protocol: over a Unix socket for who runs the node, over TCP for who has its secret.
 
-use super::{Announcement, Context, Role};
+use super::{Announcement, Context, Role, threads_of_a_port};
 use crate::config::{Config, SOCKET};
 use crate::secrets;
 use holdfast_base::Result;
@@ -37,11 +37,11 @@ pub fn start(context: &Context<'_>) -> Result<Option<Box<dyn Role>>> {
     Ok(Some(Box::new(NativeRole { server, native: native.clone(), data: data.to_owned(), tcp })))
 }
 
-/// One thread a core, at most four; a polling one has a core to itself.
+/// As for other ports; a polling thread has a core to itself.
 fn reactors(config: &Config) -> usize {
     match config.reactors {
         0 if config.spin => 1,
-        0 => std::thread::available_parallelism().map_or(1, |cores| cores.get().min(4)),
+        0 => threads_of_a_port(),
         n => n,
     }
 }
