@@ -130,7 +130,7 @@ impl Blobs {
         let (reported, served) = (node.clone(), index.clone());
         let told = move |e: &Error| {
             served.stop(e);
-            reported.view_stopped(BLOBS_TOPIC, e);
+            reported.view_failed(BLOBS_TOPIC, e);
         };
         let applier = Applier::start(node.log.clone(), BLOBS_TOPIC, fold, how, Box::new(told))?;
         let blobs = Arc::new(Blobs {
