@@ -180,7 +180,7 @@ impl Node {
     }
 
     /// Refuses a topic whose log was put back from an older copy.
-    pub fn check_log_age(&self, topic: &str) -> Result<()> {
+    pub(super) fn check_log_age(&self, topic: &str) -> Result<()> {
         let reached = self.reached.lock().expect("no holder of this lock panics");
         reached.older.get(topic).map_or(Ok(()), |why| Err(why.clone()))
     }
