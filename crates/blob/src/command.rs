@@ -7,8 +7,10 @@ use holdfast_base::ids::{ChunkId, Pointer};
 use holdfast_base::{Error, Result, codec_enum, codec_struct};
 use std::fmt;
 
-/// The first byte of every entry.
-pub const COMMAND_VERSION: u8 = 2;
+/// The first byte of every command.
+pub const COMMAND_VERSION: u8 = 3;
+/// That of entries of builds that put commands into the log without an envelope.
+pub const BARE_VERSION: u8 = 2;
 
 /// What must hold of the current version for a write to be applied.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -174,13 +176,20 @@ codec_enum!(Command: "blob command" {
 
 /// The largest tag above.
 const COMMAND_TAG_MAX: u8 = 18;
-const HEAD_BYTES: usize = 9;
+/// In front of a bare entry's command: the version, and a mark by which its proposer knew it.
+const BARE_HEAD_BYTES: usize = 9;
 
 impl Command {
-    /// An entry: version, the proposer's mark, the command. The mark, unique among the entries that
-    /// are under way, tells the proposer which entry is its own.
-    pub fn to_entry(&self, mark: u64) -> Vec<u8> {
+    /// What an envelope holds: version, then the command.
+    pub fn to_command(&self) -> Vec<u8> {
         let mut out = vec![COMMAND_VERSION];
+        self.encode(&mut out);
+        out
+    }
+
+    /// A whole entry as builds before wrote it.
+    pub fn to_bare(&self, mark: u64) -> Vec<u8> {
+        let mut out = vec![BARE_VERSION];
         mark.encode(&mut out);
         self.encode(&mut out);
         out
@@ -193,29 +202,31 @@ impl Command {
         text[..end].to_owned()
     }
 
-    /// The inverse of [`Command::to_entry`]. `Unsupported` for what this build does not know: the
-    /// view must stop there. `Invalid` for bytes that no build writes.
-    pub fn from_entry(entry: &[u8]) -> Result<(u64, Command)> {
-        let reading = |what: String| format!("read an entry of the blobs topic: {what}");
-        let Some((head, rest)) = entry.split_first_chunk::<HEAD_BYTES>() else {
-            return Err(Error::invalid(reading("it is too short".into())));
+    /// The inverse of [`Command::to_bare`].
+    pub fn from_bare(entry: &[u8]) -> Option<(u64, Command)> {
+        let mark = entry.first_chunk::<BARE_HEAD_BYTES>().filter(|head| head[0] == BARE_VERSION)?;
+        let mark = u64::decode(&mut Reader::new(&mark[1..])).ok()?;
+        Some((mark, Command::from_command(entry).ok()?))
+    }
+
+    /// The inverse of [`Command::to_command`], and of [`Command::to_bare`] but for the mark.
+    /// `Unsupported` for what this build does not know: the view must stop there. `Invalid` for bytes
+    /// that no build writes.
+    pub fn from_command(command: &[u8]) -> Result<Command> {
+        let reading = |what: String| format!("read a command of blobs: {what}");
+        let rest = match command.first() {
+            Some(&COMMAND_VERSION) => command.get(1..),
+            Some(&BARE_VERSION) => command.get(BARE_HEAD_BYTES..),
+            Some(version) => {
+                return Err(Error::unsupported(format!("command version {version} of blobs")));
+            }
+            None => None,
         };
-        if head[0] != COMMAND_VERSION {
-            return Err(Error::unsupported(reading(format!(
-                "version {} is not known, this build reads {COMMAND_VERSION}: use the one that wrote it",
-                head[0]
-            ))));
-        }
+        let rest = rest.ok_or_else(|| Error::invalid(reading("it is too short".into())))?;
         if let Some(tag) = rest.first().filter(|tag| !(1..=COMMAND_TAG_MAX).contains(*tag)) {
-            return Err(Error::unsupported(reading(format!(
-                "command {tag} is not known to this build: use a newer build"
-            ))));
+            return Err(Error::unsupported(format!("command {tag} of blobs")));
         }
-        let mark = u64::decode(&mut Reader::new(&head[1..])).unwrap_or_default();
-        match Command::from_bytes(rest) {
-            Ok(command) => Ok((mark, command)),
-            Err(e) => Err(Error::invalid(reading(e.to_string()))),
-        }
+        Command::from_bytes(rest).map_err(|e| Error::invalid(reading(e.to_string())))
     }
 }
 

@@ -3,8 +3,8 @@
 //! lives is what the rows say behind the entry that closes a chunk.
 
 use crate::command::Command;
-use crate::fold::decoded;
 use crate::model::{ChunkUse, Hold};
+use crate::names::decoded;
 use crate::rows;
 use crate::service::Blobs;
 use holdfast_base::ids::{ChunkId, Durability, Slot};

@@ -1,14 +1,47 @@
 //! The ordered rows that the view is kept in, as its readers have them. What they hold can be
 //! thrown away and folded again.
 
+pub mod before;
 pub mod damaged;
 
 use holdfast_base::{Error, Kind, Result};
 use holdfast_env::rows::{Batch, Each, Rows};
+use holdfast_view::{OWN_ROWS, Page};
 use std::sync::{Arc, OnceLock};
 
 /// What messages call the rows; an error that names them is theirs, not the log's.
 pub const INDEX: &str = "the index of blobs";
+
+/// Whether it is the rows that are damaged, or what the fold keeps of its own in them.
+pub fn is_damage(e: &Error) -> bool {
+    e.kind == Kind::Corrupt && (e.message.contains(INDEX) || e.message.contains(OWN_ROWS))
+}
+
+/// What looks at rows: at those that readers have, or as the entries of a page have left them.
+pub trait Look {
+    fn get(&self, row: &[u8]) -> Result<Option<Vec<u8>>>;
+    fn scan(&self, from: &[u8], until: &[u8], each: &mut Each<'_>) -> Result<()>;
+}
+
+impl Look for dyn Rows {
+    fn get(&self, row: &[u8]) -> Result<Option<Vec<u8>>> {
+        Rows::get(self, row)
+    }
+
+    fn scan(&self, from: &[u8], until: &[u8], each: &mut Each<'_>) -> Result<()> {
+        Rows::scan(self, from, until, each)
+    }
+}
+
+impl Look for Page<'_> {
+    fn get(&self, row: &[u8]) -> Result<Option<Vec<u8>>> {
+        Page::get(self, row)
+    }
+
+    fn scan(&self, from: &[u8], until: &[u8], each: &mut Each<'_>) -> Result<()> {
+        Page::scan(self, from, until, each)
+    }
+}
 
 /// Rows as the view's readers have them: refused from the moment on at which the view stops, for
 /// what was acknowledged since, elsewhere or before, would be missing. Damage that a reader meets is
@@ -31,7 +64,7 @@ impl Served {
     }
 
     fn tell(&self, e: &Error) {
-        if e.kind == Kind::Corrupt && e.message.contains(INDEX) {
+        if is_damage(e) {
             (self.damaged)(e);
         }
     }

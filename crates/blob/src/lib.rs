@@ -4,16 +4,17 @@
 //! a protocol: S3 is the crate above. docs/blobs.md says what must hold.
 #![forbid(unsafe_code)]
 
-mod applier;
+mod answer;
 mod command;
-mod fold;
 mod housekeeping;
 mod index;
 mod list;
 mod model;
+mod names;
 mod needle;
 mod photo;
 mod prober;
+mod propose;
 mod read;
 mod rebuild;
 mod rows;
@@ -21,14 +22,15 @@ mod seal;
 mod service;
 mod writer;
 
+pub use answer::read_answer;
 pub use command::{Command, Condition, Outcome, PartName, Refusal};
-pub use fold::Fold;
 pub use housekeeping::Housekeeping;
 pub use list::{ListQuery, Listing, UploadListing, VersionListing, VersionMarker};
 pub use model::{
     AccessKey, Alternate, Bucket, ChunkUse, Document, Extent, Head, Lock, Object, Pair, Part,
     Upload, Versioning, version_name,
 };
+pub use names::Names;
 pub use needle::Trailer;
 pub use photo::{PHOTO_BYTES_MAX, PHOTO_PIXELS_MAX, PhotoSizes, scale};
 pub use prober::{PROBE_MS, Prober};

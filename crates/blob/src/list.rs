@@ -1,7 +1,8 @@
 //! Listings: keys, versions, uploads, parts, in S3's order and pages, read from the rows.
 
-use crate::fold::decoded;
+use crate::index::Look;
 use crate::model::{Object, Part, Upload};
+use crate::names::decoded;
 use crate::service::{Answer, Blobs};
 use crate::{rows, version_name};
 use holdfast_base::Result;
@@ -264,7 +265,7 @@ pub(crate) fn named<T: Decode>(index: &dyn Rows, kind: u8, what: &str) -> Result
 
 /// A version that is not current, by its name.
 pub(crate) fn older_version(
-    index: &dyn Rows,
+    index: &(impl Look + ?Sized),
     bucket: &str,
     key: &str,
     name: &str,

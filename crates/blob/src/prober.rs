@@ -2,8 +2,8 @@
 //! again take no more writes (Haystack's pitchfork). What it holds stays: scrub and repair see to
 //! that; a person looks at the disk and makes it writable again. Runs on the leader.
 
-use crate::fold::decoded;
 use crate::model::{Extent, Object};
+use crate::names::decoded;
 use crate::rows;
 use crate::service::Blobs;
 use holdfast_base::ids::StoreId;

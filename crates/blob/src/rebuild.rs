@@ -2,8 +2,8 @@
 //! read every byte of this node's chunks of blobs.
 
 use crate::command::{Command, Condition, Refusal};
-use crate::fold::decoded;
 use crate::model::{Alternate, Bucket, Extent, Object};
+use crate::names::decoded;
 use crate::needle::Trailer;
 use crate::service::{Blobs, Failure};
 use crate::{rows, version_name};

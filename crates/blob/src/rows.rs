@@ -3,9 +3,6 @@
 
 use holdfast_base::ids::{ChunkId, Pointer, Slot};
 
-/// Position of the view in its topic.
-pub const POSITION: &[u8] = b"m";
-
 pub const BUCKET: u8 = b'b';
 pub const CURRENT: u8 = b'o';
 const VERSION: u8 = b'v';

@@ -20,12 +20,14 @@ pub fn seal_log(
     rng: &dyn Rng,
 ) -> Result<Option<Rewritten>> {
     rewrite(disk, directory, BLOBS_TOPIC, &|entry| {
-        let Ok((mark, Command::SetAccessKey { name, key: Some(key) })) = Command::from_entry(entry)
+        // Entries in envelopes were never written in clear.
+        let Some((mark, Command::SetAccessKey { name, key: Some(key) })) =
+            Command::from_bare(entry)
         else {
             return None;
         };
         let sealed = sealed(secret, rng, &name, key)?;
-        Some(Command::SetAccessKey { name, key: Some(sealed) }.to_entry(mark))
+        Some(Command::SetAccessKey { name, key: Some(sealed) }.to_bare(mark))
     })
 }
 

@@ -1,20 +1,21 @@
 //! The face of one node: what protocols call. Checks what can be checked early, stores bytes before
 //! it names them, and proposes; the fold decides.
 
-use crate::applier::Applier;
 use crate::command::{Command, Condition, Outcome, PartName, Refusal};
-use crate::fold::{Fold, decoded};
-use crate::index::{INDEX, Served, damaged};
+use crate::index::{INDEX, Served, before, damaged, is_damage};
 use crate::model::{AccessKey, Bucket, Extent, Head, Lock, Object, Pair, Upload};
+use crate::names::{Names, decoded};
+use crate::propose::BARRIER;
 use crate::writer::NewAlternate;
 use crate::{BLOBS_TOPIC, list, needle, rows, seal};
 use holdfast_base::codec::Decode;
-use holdfast_base::ids::Pointer;
+use holdfast_base::ids::{Index, Pointer};
 use holdfast_base::node::StorageClass;
-use holdfast_base::{Error, Kind, Result};
+use holdfast_base::{Error, Result};
 use holdfast_cluster::BLOBS;
 use holdfast_env::{Rows, Secret, runtime};
 use holdfast_node::Node;
+use holdfast_view::{Context, Fold, InRows};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
@@ -72,14 +73,11 @@ impl BlobsOptions {
     }
 }
 
-/// A command that changes nothing: when it is applied, all before it is.
-const BARRIER: Command = Command::ReleaseHold { id: 0 };
-
 pub struct Blobs {
     pub(crate) node: Arc<Node>,
     /// As readers may have it: [`Served`].
     pub(crate) index: Arc<dyn Rows>,
-    pub(crate) applier: Arc<Applier>,
+    pub(crate) fold: Arc<Fold<InRows<Names>>>,
     class: StorageClass,
     secret: Secret,
     /// Held by whoever rewrites a chunk: housekeeping, or a person who did not want to wait for it.
@@ -94,7 +92,7 @@ impl Blobs {
         damaged::set_aside_if_marked(disk, &options.place, &mut |what| node.find(what))?;
         match Blobs::open_once(node, options) {
             // The log's damage would be there again.
-            Err(e) if e.kind == Kind::Corrupt && e.message.contains(INDEX) => {
+            Err(e) if is_damage(&e) => {
                 damaged::set_aside(disk, &options.place, &e, &mut |what| node.find(what))?;
                 Blobs::open_once(node, options)
             }
@@ -104,50 +102,30 @@ impl Blobs {
 
     fn open_once(node: &Arc<Node>, options: &BlobsOptions) -> Result<Arc<Blobs>> {
         let place = &options.place;
-        let index = node.machine.engine.open_rows(place, INDEX, options.cache_bytes)?;
-        let (reported, marked) = (node.clone(), place.clone());
+        let rows = node.machine.engine.open_rows(place, INDEX, options.cache_bytes)?;
+        // Its view is one of the node's.
+        let (reported, marked) = (Arc::downgrade(node), place.clone());
         let damage = move |e: &Error| {
-            if damaged::mark(&*reported.machine.disk, &marked, e) {
+            if let Some(node) = reported.upgrade()
+                && damaged::mark(&*node.machine.disk, &marked, e)
+            {
                 let place = marked.display();
-                reported.find(format!("{e}: the next start folds `{place}` anew from the log"));
+                node.find(format!("{e}: the next start folds `{place}` anew from the log"));
             }
         };
-        let how = (options.class, options.secret.clone());
-        Blobs::with_rows(node, index, how, Box::new(damage))
-    }
-
-    fn with_rows(
-        node: &Arc<Node>,
-        index: Arc<dyn Rows>,
-        (class, secret): (StorageClass, Secret),
-        damage: Box<dyn Fn(&Error) + Send + Sync>,
-    ) -> Result<Arc<Blobs>> {
-        node.check_log_age(BLOBS_TOPIC)?;
-        let fold = Fold::open(index.clone())?;
-        let mark = node.machine.rng.next_u64() | 1;
-        let how = (mark, node.workers.is_inline());
-        let index = Arc::new(Served::new(index, damage));
-        let (reported, served) = (node.clone(), index.clone());
-        let told = move |e: &Error| {
-            served.stop(e);
-            reported.view_stopped(BLOBS_TOPIC, e);
-        };
-        let applier = Applier::start(node.log.clone(), BLOBS_TOPIC, fold, how, Box::new(told))?;
+        let context = Context::of(BLOBS_TOPIC).in_rows(rows.clone());
+        before::take_over(node, &context)?;
+        let fold = node.open_view::<InRows<Names>>(context)?;
         let blobs = Arc::new(Blobs {
             node: node.clone(),
-            index,
-            applier,
-            class,
-            secret,
+            index: serve(rows, &fold, Box::new(damage)),
+            fold,
+            class: options.class,
+            secret: options.secret.clone(),
             compacting: Mutex::default(),
         });
-        let barrier = BARRIER;
-        let caught_up = blobs.node.wait_for(|done| {
-            let told =
-                move |applied: Answer<Outcome>| done(applied.map(|_| ()).map_err(Error::from));
-            blobs.applier.propose(&barrier, Box::new(told));
-        });
-        caught_up.and_then(|()| blobs.seal_keys()).inspect_err(|_| blobs.applier.end())?;
+        let caught_up = blobs.propose_and_wait(&BARRIER).map_err(Error::from);
+        caught_up.and_then(|_| blobs.seal_keys()).inspect_err(|_| blobs.fold.end())?;
         Ok(blobs)
     }
 
@@ -163,9 +141,9 @@ impl Blobs {
         Ok(())
     }
 
-    /// Ends the thread that applies; then the rows are written out.
+    /// Ends the threads of the view; then the rows are written out.
     pub fn end(&self) -> Result<()> {
-        self.applier.end();
+        self.fold.end();
         self.index.persist("blobs.rows")
     }
 
@@ -187,45 +165,6 @@ impl Blobs {
 
     pub fn draw_id(&self) -> u64 {
         self.node.machine.rng.next_u64().max(1)
-    }
-
-    /// Appends a command and waits until it is durable and applied here.
-    pub async fn propose(&self, command: &Command) -> Answer<Outcome> {
-        let applied = runtime::answer(|done: Box<dyn FnOnce(Answer<Outcome>) + Send>| {
-            self.applier.propose(command, done);
-        });
-        match applied.await {
-            Some(answer) => answer,
-            None => Err(Error::retry("name a blob: the node is ending").into()),
-        }
-    }
-
-    /// Waits until everything is applied here that anybody was told of before: costs an append.
-    pub async fn catch_up(&self) -> Answer<()> {
-        self.propose(&BARRIER).await.map(|_| ())
-    }
-
-    /// Proposes without waiting; for what is repeated by housekeeping if it is lost.
-    pub(crate) fn propose_soon(&self, command: &Command) {
-        self.applier.propose(command, Box::new(|_| ()));
-    }
-
-    /// As [`Blobs::propose`] for several, in one append; one answer for each.
-    pub(crate) async fn propose_all(&self, commands: &[Command]) -> Answer<Vec<Answer<Outcome>>> {
-        type Told = Vec<Answer<Outcome>>;
-        let applied = runtime::answer(|done: Box<dyn FnOnce(Told) + Send>| {
-            self.applier.propose_all(commands, done);
-        });
-        let ending = || Error::retry("name blobs: the node is ending").into();
-        applied.await.ok_or_else(ending)
-    }
-
-    /// For housekeeping threads only.
-    pub(crate) fn propose_and_wait(&self, command: &Command) -> Answer<Outcome> {
-        let outcome = self.node.wait_for(|done| {
-            self.applier.propose(command, Box::new(move |applied| done(Ok(applied))));
-        });
-        outcome?
     }
 
     /// Makes needles durable, in one append, and answers where they are. Nothing names them yet.
@@ -477,6 +416,24 @@ impl Blobs {
         let command = Command::SetAccessKey { name: name.to_owned(), key };
         self.propose(&command).await.map(|_| ())
     }
+}
+
+/// The rows for readers, who have them for as long as the view goes on.
+fn serve(
+    rows: Arc<dyn Rows>,
+    fold: &Arc<Fold<InRows<Names>>>,
+    damage: Box<dyn Fn(&Error) + Send + Sync>,
+) -> Arc<dyn Rows> {
+    let served = Arc::new(Served::new(rows, damage));
+    let (index, view) = (served.clone(), Arc::downgrade(fold));
+    let stopped = move |_: Result<()>| {
+        // One that was closed has not stopped.
+        let why = view.upgrade().and_then(|view| view.status().stopped);
+        why.iter().for_each(|why| index.stop(why));
+    };
+    // That entry never comes: this is told of the view's end.
+    fold.wake_at(Index(u64::MAX), Box::new(stopped));
+    served
 }
 
 pub(crate) fn named(outcome: Answer<Outcome>) -> Answer<Object> {

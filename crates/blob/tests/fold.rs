@@ -1,19 +1,16 @@
-//! The fold over a map in memory: what each command does to names, versions and live slots.
+//! The view in rows in memory: what each command does to names, versions and live slots.
 
+mod common;
+
+use common::Topic;
 use holdfast_base::codec::Decode;
-use holdfast_base::ids::{ChunkId, Cookie, Index, Pointer, Slot};
+use holdfast_base::ids::{ChunkId, Cookie, Pointer, Slot};
 use holdfast_blob::{
-    Alternate, Bucket, Command, Condition, Extent, Fold, Object, Outcome, Part, PartName, Refusal,
-    Upload,
+    Alternate, Bucket, Command, Condition, Extent, Failure, Object, Outcome, Part, PartName,
+    Refusal, Upload,
 };
 use holdfast_env::rows::{MemoryRows, Rows};
 use std::sync::Arc;
-
-struct World {
-    index: Arc<MemoryRows>,
-    fold: Fold,
-    at: u64,
-}
 
 fn extent(chunk: u64, slot: u32, bytes: u32) -> Extent {
     let pointer = Pointer { chunk: ChunkId(chunk), slot: Slot(slot), cookie: Cookie(7) };
@@ -37,26 +34,27 @@ fn delete(version: u64) -> Command {
     Command::Delete { bucket, key, version, now_ms: 0, condition }
 }
 
+struct World {
+    index: Arc<MemoryRows>,
+    names: Topic,
+}
+
 impl World {
     fn new(versioning: u8) -> World {
         let index = Arc::new(MemoryRows::default());
-        let fold = Fold::open(index.clone()).unwrap();
-        let mut world = World { index, fold, at: 0 };
+        let names = Topic::new(index.clone());
+        let world = World { index, names };
         let bucket = Bucket { versioning, ..Bucket::default() };
         world.ok(Command::CreateBucket { name: "b".into(), bucket });
         world
     }
 
-    fn apply(&mut self, command: Command) -> Result<Outcome, Refusal> {
-        self.at += 1;
-        let applied = self.fold.apply(Index(self.at), &command.to_entry(self.at)).unwrap();
-        let applied = applied.expect("the entry is new");
-        assert_eq!(applied.mark, self.at);
-        applied.result
+    fn apply(&self, command: Command) -> Result<Outcome, Refusal> {
+        self.names.apply(&command)
     }
 
     #[track_caller]
-    fn ok(&mut self, command: Command) -> Outcome {
+    fn ok(&self, command: Command) -> Outcome {
         self.apply(command).unwrap()
     }
 
@@ -83,7 +81,7 @@ impl World {
 
 #[test]
 fn an_overwrite_frees_what_it_replaces_and_a_delete_everything() {
-    let mut world = World::new(0);
+    let world = World::new(0);
     world.ok(put("k", object(1, &[extent(1, 0, 10), extent(1, 1, 5)])));
     assert_eq!((world.live(), world.used(1)), (vec![(1, 0), (1, 1)], (2, 15)));
     world.ok(put("k", object(2, &[extent(2, 0, 3)])));
@@ -96,7 +94,7 @@ fn an_overwrite_frees_what_it_replaces_and_a_delete_everything() {
 /// Each size of a photo is a needle of its own: it lives and goes with the photo.
 #[test]
 fn the_sizes_of_a_photo_live_and_go_with_it() {
-    let mut world = World::new(0);
+    let world = World::new(0);
     let photo = |version: u64, slot: u32| {
         let alternate = |(size, slot)| Alternate {
             size,
@@ -121,7 +119,7 @@ fn the_sizes_of_a_photo_live_and_go_with_it() {
 
 #[test]
 fn a_slot_is_named_once_and_never_in_a_closed_chunk() {
-    let mut world = World::new(0);
+    let world = World::new(0);
     world.ok(put("k", object(1, &[extent(1, 0, 10)])));
     let again = world.apply(put("other", object(2, &[extent(1, 0, 10)])));
     assert_eq!(again, Err(Refusal::Taken(extent(1, 0, 10).pointer)));
@@ -138,8 +136,8 @@ fn a_slot_is_named_once_and_never_in_a_closed_chunk() {
 }
 
 #[test]
-fn a_refused_command_changes_nothing_but_the_position() {
-    let mut world = World::new(0);
+fn a_refused_command_changes_nothing() {
+    let world = World::new(0);
     world.ok(put("k", object(1, &[extent(1, 0, 10)])));
     let mut conditional = put("k", object(2, &[extent(1, 1, 10)]));
     if let Command::Put { condition, .. } = &mut conditional {
@@ -147,42 +145,34 @@ fn a_refused_command_changes_nothing_but_the_position() {
     }
     assert_eq!(world.apply(conditional), Err(Refusal::PreconditionFailed));
     assert_eq!((world.live(), world.used(1)), (vec![(1, 0)], (1, 10)));
-    // What a restart reads is where this one was.
-    let reopened = Fold::open(world.index.clone()).unwrap();
-    assert_eq!(reopened.position(), world.fold.position());
-    assert_eq!(reopened.position().index, Index(world.at));
-}
-
-#[test]
-fn an_entry_is_applied_once() {
-    let mut world = World::new(0);
-    let command = put("k", object(1, &[extent(1, 0, 10)]));
-    world.ok(command.clone());
-    let again = world.fold.apply(Index(world.at), &command.to_entry(9)).unwrap();
-    assert!(again.is_none(), "it is in the rows already");
-    assert_eq!(world.used(1), (1, 10));
 }
 
 #[test]
 fn unknown_entries_stop_the_view_and_garbage_does_not() {
-    let mut world = World::new(0);
-    let mut next = |entry: &[u8]| {
-        let applied = world.fold.apply(Index(world.at + 1), entry);
-        world.at += applied.is_ok() as u64;
-        applied
-    };
-    let garbage = next(&[2, 0, 0, 0, 0, 0, 0, 0, 0, 5, 1]).unwrap().unwrap();
-    assert!(matches!(garbage.result, Err(Refusal::Invalid(_))));
-    assert!(matches!(next(b"").unwrap().unwrap().result, Err(Refusal::Invalid(_))));
-    for unknown in [&[3, 0, 0, 0, 0, 0, 0, 0, 0, 1][..], &[2, 0, 0, 0, 0, 0, 0, 0, 0, 200]] {
-        let e = next(unknown).unwrap_err();
-        assert_eq!(e.kind, holdfast_base::Kind::Unsupported, "{e}");
+    let world = World::new(0);
+    for garbage in [&[2, 0, 0, 0, 0, 0, 0, 0, 0, 5, 1][..], &[2, 1], b"", &[1, 1, 0]] {
+        world.names.append(garbage);
+        assert_eq!(world.names.fold.status().stopped, None, "{garbage:?}");
+    }
+    let refused = world.names.propose(0, 0, &[3, 5, 1]).unwrap_err();
+    assert!(matches!(refused, Failure::Refused(Refusal::Invalid(_))), "{refused:?}");
+    let bare = [2, 0, 0, 0, 0, 0, 0, 0, 0, 200];
+    for (unknown, name) in [(&[4, 1][..], "version 4"), (&[3, 200], "command 200"), (&bare, "200")]
+    {
+        let world = World::new(0);
+        match unknown[0] {
+            2 => world.names.append(unknown),
+            _ => drop(world.names.propose(0, 0, unknown).unwrap_err()),
+        }
+        let stopped = world.names.fold.status().stopped.unwrap();
+        assert_eq!(stopped.kind, holdfast_base::Kind::Unsupported, "{stopped}");
+        assert!(stopped.message.contains(name), "{stopped}");
     }
 }
 
 #[test]
 fn versions_stay_until_they_are_removed_by_name() {
-    let mut world = World::new(1);
+    let world = World::new(1);
     world.ok(put("k", object(1, &[extent(1, 0, 1)])));
     world.ok(put("k", object(2, &[extent(1, 1, 2)])));
     let Outcome::Deleted { version: Some(marker), marker: true } = world.ok(delete(3)) else {
@@ -209,7 +199,7 @@ fn versions_stay_until_they_are_removed_by_name() {
 
 #[test]
 fn a_suspended_bucket_has_one_null_version() {
-    let mut world = World::new(0);
+    let world = World::new(0);
     world.ok(put("k", object(1, &[extent(1, 0, 1)])));
     world.ok(Command::SetVersioning { name: "b".into(), versioning: 1 });
     world.ok(put("k", object(2, &[extent(1, 1, 1)])));
@@ -223,7 +213,7 @@ fn a_suspended_bucket_has_one_null_version() {
 
 #[test]
 fn a_locked_version_stays() {
-    let mut world = World::new(0);
+    let world = World::new(0);
     let bucket = Bucket { versioning: 1, lockable: true, ..Bucket::default() };
     world.ok(Command::CreateBucket { name: "locked".into(), bucket });
     let mut kept = object(1, &[extent(1, 0, 1)]);
@@ -237,7 +227,7 @@ fn a_locked_version_stays() {
         condition,
         hold: 0,
     });
-    let mut remove = |now_ms, bypass| {
+    let remove = |now_ms, bypass| {
         let version = "0000000000000001".into();
         let (bucket, key) = (bucket.clone(), key.clone());
         world.apply(Command::DeleteVersion { bucket, key, version, now_ms, bypass })
@@ -253,7 +243,7 @@ fn part(extents: &[Extent], etag: &str) -> Part {
 
 #[test]
 fn parts_become_an_object_without_being_freed_in_between() {
-    let mut world = World::new(0);
+    let world = World::new(0);
     let (bucket, key): (String, String) = ("b".into(), "k".into());
     let upload = Upload::default();
     world.ok(Command::BeginUpload { bucket: bucket.clone(), key: key.clone(), id: 9, upload });
@@ -309,7 +299,7 @@ fn parts_become_an_object_without_being_freed_in_between() {
 
 #[test]
 fn an_aborted_upload_gives_everything_back() {
-    let mut world = World::new(0);
+    let world = World::new(0);
     let (bucket, key) = ("b".to_owned(), "k".to_owned());
     let upload = Upload::default();
     world.ok(Command::BeginUpload { bucket: bucket.clone(), key: key.clone(), id: 9, upload });
@@ -323,7 +313,7 @@ fn an_aborted_upload_gives_everything_back() {
 
 #[test]
 fn a_hold_keeps_pieces_until_they_are_named_or_given_back() {
-    let mut world = World::new(0);
+    let world = World::new(0);
     let hold = |extents: &[Extent]| Command::Hold { id: 4, now_ms: 0, extents: extents.to_vec() };
     world.ok(hold(&[extent(1, 0, 8)]));
     world.ok(hold(&[extent(1, 1, 8)]));

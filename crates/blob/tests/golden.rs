@@ -168,8 +168,12 @@ fn hex(bytes: &[u8]) -> String {
 fn entries_and_descriptions_have_their_golden_bytes() {
     let mut made = Vec::new();
     for command in commands() {
-        let entry = command.to_entry(MARK);
-        assert_eq!(Command::from_entry(&entry).unwrap(), (MARK, command.clone()));
+        let (entry, inner) = (command.to_bare(MARK), command.to_command());
+        assert_eq!(Command::from_bare(&entry), Some((MARK, command.clone())));
+        assert_eq!(Command::from_command(&entry).as_ref(), Ok(&command));
+        assert_eq!(Command::from_command(&inner).as_ref(), Ok(&command));
+        // The same bytes behind another version, without a mark.
+        assert_eq!((inner[0], &inner[1..]), (3, &entry[9..]));
         let name = format!("{command:?}");
         let name = name.split([' ', '{']).next().unwrap_or_default().to_owned();
         made.push(format!("{name}: {}", hex(&entry)));

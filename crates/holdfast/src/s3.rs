@@ -50,7 +50,7 @@ pub fn start(context: &Context<'_>) -> Result<Option<Box<dyn Role>>> {
     let (blobs, credentials) = match opened {
         Ok(opened) => opened,
         Err(e) => {
-            node.view_stopped(BLOBS_TOPIC, &doing(e));
+            node.view_failed(BLOBS_TOPIC, &doing(e));
             return Ok(None);
         }
     };

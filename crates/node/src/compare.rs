@@ -4,8 +4,8 @@
 //! cover. Who differs is judged in `holdfast_cluster::digests`. Called by the keeper and by the
 //! service.
 
-use super::snapshots::{ANSWER_MS, no_view, request};
-use super::views::stop_view;
+use super::registry::Folded;
+use super::snapshots::{ANSWER_MS, request};
 use super::{Condition, Node};
 use holdfast_base::codec::Decode;
 use holdfast_base::ids::{Index, NodeId};
@@ -13,7 +13,6 @@ use holdfast_base::{Error, Result};
 use holdfast_cluster::NodeState;
 use holdfast_cluster::cluster::NodeInfo;
 use holdfast_cluster::digests::{Standing, Told, judge, trim_before};
-use holdfast_cluster::topics::{CLUSTER_TOPIC, NAMESPACE_TOPIC, SNAPSHOT_TOPICS};
 use holdfast_env::net::PeerReply;
 use holdfast_env::planted;
 use holdfast_wire::peer_log as msg;
@@ -40,7 +39,7 @@ pub(super) struct Round {
     begun_ns: u64,
     /// Who was asked, as which start of itself.
     asked: BTreeMap<NodeId, Index>,
-    answers: Vec<(&'static str, Arc<Mutex<Answers>>)>,
+    answers: Vec<(String, Arc<Mutex<Answers>>)>,
 }
 
 fn locked(answers: &Mutex<Answers>) -> MutexGuard<'_, Answers> {
@@ -64,7 +63,7 @@ struct Other {
 }
 
 impl Node {
-    fn compared(&self) -> MutexGuard<'_, BTreeMap<&'static str, Compared>> {
+    fn compared(&self) -> MutexGuard<'_, BTreeMap<String, Compared>> {
         self.compared.lock().expect("no holder of this lock panics")
     }
 
@@ -83,16 +82,16 @@ impl Node {
 
     /// What this node says of its view of a topic.
     pub(super) fn told(&self, topic: &str) -> Result<msg::Covered> {
-        let (covered, digests) = match topic {
-            CLUSTER_TOPIC => (self.cluster.covered(), self.cluster.digests()),
-            NAMESPACE_TOPIC => (self.namespace.covered(), self.namespace.digests()),
-            _ => return Err(no_view(topic)),
-        };
+        Ok(self.told_of(topic, &*self.views.view(topic)?))
+    }
+
+    fn told_of(&self, topic: &str, view: &dyn Folded) -> msg::Covered {
+        let (covered, digests) = (view.covered(), view.digests());
         let own = self.compared().get(topic).map(|known| known.own.clone()).unwrap_or_default();
         let withdrawn = matches!(own, Standing::Outvoted(_));
         let digest = |(index, digest)| msg::Digest { index, digest };
         let digests = digests.into_iter().map(digest).collect();
-        Ok(msg::Covered { covered: covered.unwrap_or_default(), withdrawn, digests })
+        msg::Covered { covered: covered.unwrap_or_default(), withdrawn, digests }
     }
 
     /// Asks all others that live. Waits for nobody.
@@ -106,11 +105,11 @@ impl Node {
         others.retain(|other| other.state == NodeState::Live);
         let asked = others.iter().map(|other| (other.id, other.incarnation)).collect();
         let mut round = Round { begun_ns: now_ns, asked, answers: Vec::new() };
-        for topic in SNAPSHOT_TOPICS {
-            let own = BTreeMap::from([(self.id, Some(told(self.told(topic)?)))]);
+        for (topic, view) in self.views.all() {
+            let own = BTreeMap::from([(self.id, Some(told(self.told_of(&topic, &*view))))]);
             let answers = Arc::new(Mutex::new(own));
-            round.answers.push((topic, answers.clone()));
-            let describe = msg::Describe { sender: self.sender, topic: topic.to_owned() };
+            round.answers.push((topic.clone(), answers.clone()));
+            let describe = msg::Describe { sender: self.sender, topic };
             for other in &others {
                 let (id, answers) = (other.id, answers.clone());
                 let answered = move |reply: Result<PeerReply>| {
@@ -144,7 +143,7 @@ impl Node {
 
     fn judge_topic(
         &self,
-        topic: &'static str,
+        topic: &str,
         others: &[Other],
         told: &BTreeMap<NodeId, Told>,
     ) -> Result<()> {
@@ -154,7 +153,7 @@ impl Node {
         let own = standings.remove(&self.id).unwrap_or_default();
         let own = {
             let mut compared = self.compared();
-            let known = compared.entry(topic).or_default();
+            let known = compared.entry(topic.to_owned()).or_default();
             let stays = match &known.own {
                 Standing::Outvoted(_) => true,
                 // Whom it differed from is silent: that settles nothing.
@@ -175,15 +174,15 @@ impl Node {
                 let why = Error::corrupt(format!(
                     "the views of nodes differ: {difference}: this is node {}, which has applied \
                      something otherwise than most: what it holds is not served, not lent, and \
-                     covers nothing of the log; end it, move `{}` away from its data directory and \
+                     covers nothing of the log; end it, move {} away from its data directory and \
                      start it: it folds the log anew, or begins with a snapshot of the log's host \
                      (on the host itself, put the directory of another node there); if it happens \
                      again, look at the memory of its machine and which build it runs",
                     self.id.0,
-                    snapshots_of(topic)
+                    self.kept_of(topic)
                 ));
                 if !planted!("cluster.minority-goes-on") {
-                    stop_view((&self.cluster, &self.namespace), topic, why);
+                    self.views.view(topic).into_iter().for_each(|view| view.stop(why.clone()));
                 }
                 Ok(())
             }
@@ -217,21 +216,29 @@ impl Node {
         }
     }
 
+    /// What a node keeps of a view, below its data directory.
+    fn kept_of(&self, topic: &str) -> String {
+        let outlives = self.views.view(topic).is_ok_and(|view| view.outlives());
+        let rows = if outlives { ", and the index that belongs to it," } else { "" };
+        format!("`snapshots/{}`{rows}", topic.replace('/', "-"))
+    }
+
     fn doubt(&self, topic: &str) -> Option<String> {
         let compared = self.compared();
         let Standing::Disputed(difference) = &compared.get(topic)?.own else { return None };
         Some(format!(
             "the views of `{topic}` differ: {difference}, and neither side is more than half of \
              the cluster's nodes: neither lends snapshots, and the log is not trimmed; end a node \
-             that you take for wrong, put `{}` of one that you take for right in the place of its \
+             that you take for wrong, put {} of one that you take for right in the place of its \
              own, and start it; if it happens again, compare their builds and look at their memory",
-            snapshots_of(topic)
+            self.kept_of(topic)
         ))
     }
 
     /// Views of this node that differ from others' without a majority on either side.
     pub(super) fn doubts(&self) -> Vec<Condition> {
-        let doubts = SNAPSHOT_TOPICS.into_iter().filter_map(|topic| self.doubt(topic));
+        let topics = self.views.all().into_iter();
+        let doubts = topics.filter_map(|(topic, _)| self.doubt(&topic));
         doubts.map(|doubt| Condition::new("differs", doubt)).collect()
     }
 
@@ -254,11 +261,6 @@ impl Node {
         });
         all.collect()
     }
-}
-
-/// Where a node keeps the snapshots of a view, below its data directory.
-fn snapshots_of(topic: &str) -> String {
-    format!("snapshots/{}", topic.replace('/', "-"))
 }
 
 fn told(said: msg::Covered) -> Told {

@@ -18,6 +18,7 @@ mod packed;
 mod peer_service;
 mod reached;
 mod rebuild;
+mod registry;
 pub mod replicas;
 mod rewrite;
 mod snapshots;
@@ -33,6 +34,7 @@ pub use keeper::{Keeper, KeeperOptions};
 pub use leader::Leader;
 pub use member::{Member, MemberOptions};
 pub use open::NodeConfig;
+use open::snapshot_store;
 pub use peer_service::PEER_OPERATIONS;
 pub use rebuild::RebuiltNames;
 pub use rewrite::FaceChunk;
@@ -51,12 +53,11 @@ use holdfast_base::{Error, Result};
 use holdfast_chunk::{Body, Done, Needle, ScrubStep};
 use holdfast_cluster::cluster::FreeSpace;
 use holdfast_cluster::liveness::HeardBeat;
-use holdfast_cluster::topics::{CLUSTER_TOPIC, NAMESPACE_TOPIC};
 use holdfast_cluster::{Chunks, ClusterCommand, ClusterView, Command, Namespace, Outcome};
 use holdfast_env::net::{Meter, Peers};
 use holdfast_env::{Clock, Disk, Engine, HoldMutex, Rng, event};
 use holdfast_log::{EmbeddedLog, Log, Mode};
-use holdfast_view::{Fold, Request};
+use holdfast_view::{Fold, FoldOptions, Request};
 use holdfast_wire::Call;
 use holdfast_wire::admin::STOPPED_VIEW;
 use holdfast_wire::peer::{self, Sender};
@@ -112,10 +113,12 @@ pub struct Node {
     rewriting: Mutex<BTreeMap<ChunkId, (Generation, BTreeSet<Slot>)>>,
     /// What recovery and housekeeping found, one sentence each, for `doctor`. Bounded.
     findings: Mutex<Vec<String>>,
-    /// Views that faces of this node keep and that have stopped, and why.
-    faces_stopped: Mutex<BTreeMap<&'static str, String>>,
+    /// The views above, and those that faces keep.
+    views: registry::Registry,
+    /// When their snapshots are taken.
+    fold: FoldOptions,
     /// What other nodes' views were found to be beside this one's, by topic.
-    compared: Mutex<BTreeMap<&'static str, compare::Compared>>,
+    compared: Mutex<BTreeMap<String, compare::Compared>>,
     data: PathBuf,
     /// How far the log was, where it is kept here.
     reached: Mutex<reached::Reached>,
@@ -232,20 +235,8 @@ impl Node {
     /// Why views of this node have stopped, a sentence each: what they held is not served here
     /// until a start with another build, or other files. Everything else is.
     pub fn stopped_views(&self) -> Vec<String> {
-        let own = [
-            (CLUSTER_TOPIC, self.cluster.status().stopped),
-            (NAMESPACE_TOPIC, self.namespace.status().stopped),
-        ];
-        let own = own.into_iter().filter_map(|(topic, why)| Some((topic, why?.message)));
-        let faces = self.faces_stopped.held();
-        let faces = faces.iter().map(|(topic, why)| (*topic, why.clone()));
-        own.chain(faces).map(|(topic, why)| format!("{STOPPED_VIEW} `{topic}`: {why}")).collect()
-    }
-
-    /// A face says that its view of a topic has stopped.
-    pub fn view_stopped(&self, topic: &'static str, why: &Error) {
-        let mut faces = self.faces_stopped.held();
-        faces.entry(topic).or_insert_with(|| why.message.clone());
+        let stopped = self.views.stopped().into_iter();
+        stopped.map(|(topic, why)| format!("{STOPPED_VIEW} `{topic}`: {why}")).collect()
     }
 
     /// Asks what is known of chunks, and of which entry. Every question about a chunk comes this way:
@@ -265,8 +256,7 @@ impl Node {
         all.extend(self.differing());
         all.extend(self.findings.held().iter().cloned());
         // Snapshots that are damaged, or could not be taken.
-        all.extend(self.cluster.status().reports);
-        all.extend(self.namespace.status().reports);
+        all.extend(self.views.all().into_iter().flat_map(|(_, view)| view.status().reports));
         all.extend(self.lost_memory());
         all
     }

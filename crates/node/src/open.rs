@@ -4,9 +4,10 @@
 use super::cuts::{Cut, Cuts};
 use super::identity::Identity;
 use super::reached::Reached;
+use super::registry::Registry;
 use super::replicas::Replicator;
 use super::snapshots::take_over_if_trimmed;
-use super::views::{Views, stop_view, wait_for};
+use super::views::{Views, wait_for};
 use super::{Keeper, KeeperOptions, Leader, Machine, Node, OwnStore, Stores, Workers, own_request};
 use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::ids::{ChunkId, Generation, Index, NodeId, StoreId, Tier};
@@ -14,7 +15,7 @@ use holdfast_base::limits::CHUNK_BYTES;
 use holdfast_base::units::MIB;
 use holdfast_base::{Error, Kind, Result};
 use holdfast_chunk::{Done, Recovered, Store, StoreConfig};
-use holdfast_cluster::topics::SNAPSHOT_TOPICS;
+use holdfast_cluster::topics::folded_by;
 use holdfast_cluster::{
     CLUSTER_TOPIC, ClusterCommand, ClusterOutcome, ClusterView, DATA_FORMAT_VERSION,
     NAMESPACE_TOPIC, Namespace, StartedStore,
@@ -24,7 +25,7 @@ use holdfast_env::disk::{ReplaceSites, create_dir_durable, read_file, replace_fi
 use holdfast_env::net::PeerRequest;
 use holdfast_env::region::Region;
 use holdfast_log::{Drive, EmbeddedLog, Log, Mode, Options, RemoteLog};
-use holdfast_view::{Fold, FoldOptions, SnapshotStore, View};
+use holdfast_view::{Context, Fold, FoldOptions, SnapshotStore, View};
 use holdfast_wire::peer::{self, Sender, Welcome};
 use holdfast_wire::peer_log;
 use std::collections::BTreeSet;
@@ -160,8 +161,12 @@ impl Node {
             Some(log) => Reached::load(&*machine.disk, data, &**log).map_err(doing)?,
             None => Reached::default(),
         };
+        let views = Registry::default();
+        views.open(CLUSTER_TOPIC, &cluster);
+        views.open(NAMESPACE_TOPIC, &namespace);
         for (topic, why) in reached.older() {
-            stop_view((&cluster, &namespace), topic, why.clone());
+            // Those that faces open later ask for it themselves.
+            views.view(topic).into_iter().for_each(|view| view.stop(why.clone()));
         }
         let taken_over = taken as u64 + taken_too as u64;
         let (stores, partial) =
@@ -221,7 +226,8 @@ impl Node {
             packed: Default::default(),
             rewriting: Mutex::default(),
             findings: Mutex::new(findings),
-            faces_stopped: Mutex::default(),
+            views,
+            fold: config.fold,
             compared: Mutex::default(),
             data: data.clone(),
             reached: Mutex::new(reached),
@@ -268,11 +274,11 @@ impl Node {
 }
 
 /// The log of a node that is being opened.
-pub(super) struct OpenLog {
+struct OpenLog {
     log: Arc<dyn Log>,
     hosted: Option<Arc<EmbeddedLog>>,
     /// And of a node that does not host it: the log again, its host, and the cluster's id.
-    pub remote: Option<(Arc<RemoteLog>, String, u64)>,
+    remote: Option<(Arc<RemoteLog>, String, u64)>,
 }
 
 impl OpenLog {
@@ -513,9 +519,9 @@ fn open_log(
     let options = Options { drive, segment_bytes: config.segment_bytes, ..Options::default() };
     // Asked where a topic is damaged: a snapshot may make up for it.
     let covered = |topic: &str| {
-        let folded = SNAPSHOT_TOPICS.contains(&topic);
-        let newest = folded.then(|| snapshot_store(machine, config, topic).newest());
-        newest?.ok().filter(|last| last.0 > 0)
+        folded_by(topic)?;
+        let newest = snapshot_store(machine, &config.data, topic).newest();
+        newest.ok().filter(|last| last.0 > 0)
     };
     let directory = config.data.join("log");
     let disk = machine.disk.clone();
@@ -544,8 +550,8 @@ fn open_log(
     Ok(Arc::new(log))
 }
 
-fn snapshot_store(machine: &Machine, config: &NodeConfig, topic: &str) -> SnapshotStore {
-    let directory = config.data.join("snapshots").join(topic.replace('/', "-"));
+pub(super) fn snapshot_store(machine: &Machine, data: &Path, topic: &str) -> SnapshotStore {
+    let directory = data.join("snapshots").join(topic.replace('/', "-"));
     SnapshotStore { disk: machine.disk.clone(), directory }
 }
 
@@ -558,9 +564,15 @@ fn fold<V: View>(
     topic: &str,
 ) -> Result<(Fold<V>, bool)> {
     log.log.create(topic)?;
-    let snapshots = snapshot_store(machine, config, topic);
-    let taken_over = take_over_if_trimmed(machine, log, own, topic, &snapshots)?;
-    Ok((Fold::open_member(log.log.clone(), topic, snapshots, config.fold)?, taken_over))
+    let (snapshots, context) = (snapshot_store(machine, &config.data, topic), Context::of(topic));
+    let taken_over = match &log.remote {
+        None => false,
+        Some((_, host, cluster)) => {
+            let sender = Sender { cluster: *cluster, node: own, incarnation: Index(0) };
+            take_over_if_trimmed::<V>(&*machine.peers, (host, sender), &context, &snapshots)?
+        }
+    };
+    Ok((Fold::open_member(log.log.clone(), context, snapshots, config.fold)?, taken_over))
 }
 
 /// A chunk that a store has received in part.

@@ -8,7 +8,7 @@ use super::{Namespace, Node};
 use holdfast_base::checksum::crc32c;
 use holdfast_base::ids::{ChunkId, Index, StoreId, Tier};
 use holdfast_base::{Error, Kind, Result};
-use holdfast_cluster::topics::{BLOBS_TOPIC, CLUSTER_TOPIC, NAMESPACE_TOPIC};
+use holdfast_cluster::topics::folded_by;
 use holdfast_env::disk::{Access, read_file};
 use holdfast_env::{Disk, planted};
 use holdfast_log::{Log, Scope};
@@ -17,7 +17,6 @@ use std::path::Path;
 
 const FILE: &str = "REACHED";
 const FILE_BYTES_MAX: u64 = 4096;
-const TOPICS: [&str; 3] = [CLUSTER_TOPIC, NAMESPACE_TOPIC, BLOBS_TOPIC];
 
 /// A topic's last durable entry, and the CRC32C of its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,25 +28,26 @@ struct Mark {
 /// What the file says, and what of it is not so any more.
 #[derive(Debug, Default)]
 pub(super) struct Reached {
-    marks: BTreeMap<&'static str, Mark>,
+    marks: BTreeMap<String, Mark>,
     /// Topics whose log is older than the mark, with the sentence for people. Their marks stay.
-    older: BTreeMap<&'static str, Error>,
+    older: BTreeMap<String, Error>,
 }
 
-fn text(marks: &BTreeMap<&'static str, Mark>) -> String {
-    let line = |(topic, mark): (&&str, &Mark)| format!("{topic} {} {:08x}\n", mark.index, mark.crc);
+fn text(marks: &BTreeMap<String, Mark>) -> String {
+    let line =
+        |(topic, mark): (&String, &Mark)| format!("{topic} {} {:08x}\n", mark.index, mark.crc);
     let lines: String = marks.iter().map(line).collect();
     format!("{lines}check {:08x}\n", crc32c(lines.as_bytes()))
 }
 
-fn parse(bytes: &[u8]) -> Option<BTreeMap<&'static str, Mark>> {
+fn parse(bytes: &[u8]) -> Option<BTreeMap<String, Mark>> {
     let mut marks = BTreeMap::new();
     for line in std::str::from_utf8(bytes).ok()?.lines() {
         let words: Vec<&str> = line.split(' ').collect();
         let [topic, index, crc] = words[..] else { continue };
-        let topic = TOPICS.into_iter().find(|known| *known == topic)?;
+        folded_by(topic)?;
         let (index, crc) = (Index(index.parse().ok()?), u32::from_str_radix(crc, 16).ok()?);
-        marks.insert(topic, Mark { index, crc });
+        marks.insert(topic.to_owned(), Mark { index, crc });
     }
     // The checksum, and every other byte.
     (text(&marks).as_bytes() == bytes).then_some(marks)
@@ -71,15 +71,15 @@ impl Reached {
                  touched; to go on without them, remove `{}`",
                 path.display()
             ));
-            Some((*topic, why))
+            Some((topic.clone(), why))
         });
         let older = older.filter(|_| !planted!("node.rolled-back-log-believed")).collect();
         Ok(Reached { marks, older })
     }
 
     /// Topics that were put back, and why that is known.
-    pub fn older(&self) -> impl Iterator<Item = (&'static str, &Error)> {
-        self.older.iter().map(|(topic, why)| (*topic, why))
+    pub fn older(&self) -> impl Iterator<Item = (&str, &Error)> {
+        self.older.iter().map(|(topic, why)| (topic.as_str(), why))
     }
 }
 
@@ -129,8 +129,9 @@ impl Node {
         }
         let mut reached = self.reached.lock().expect("no holder of this lock panics");
         let mut marks = reached.marks.clone();
-        for topic in TOPICS.into_iter().filter(|topic| !reached.older.contains_key(topic)) {
-            if let Some(mark) = Mark::of(topic, &**log) {
+        let folded = log.topics().into_iter().filter(|topic| folded_by(topic).is_some());
+        for topic in folded.filter(|topic| !reached.older.contains_key(topic)) {
+            if let Some(mark) = Mark::of(&topic, &**log) {
                 marks.insert(topic, mark);
             }
         }
@@ -178,8 +179,8 @@ impl Node {
         Ok(())
     }
 
-    /// Refuses a topic whose log was put back from an older copy: for faces that fold one.
-    pub fn check_log_age(&self, topic: &str) -> Result<()> {
+    /// Refuses a topic whose log was put back from an older copy.
+    pub(super) fn check_log_age(&self, topic: &str) -> Result<()> {
         let reached = self.reached.lock().expect("no holder of this lock panics");
         reached.older.get(topic).map_or(Ok(()), |why| Err(why.clone()))
     }
@@ -201,7 +202,8 @@ mod tests {
     #[test]
     fn marks_come_back_and_whatever_is_not_as_it_was_written_says_nothing() {
         let mark = |index, crc| Mark { index: Index(index), crc };
-        let marks = BTreeMap::from([(CLUSTER_TOPIC, mark(12, 7)), (NAMESPACE_TOPIC, mark(9, 1))]);
+        let marks = [("cluster", mark(12, 7)), ("namespace/0", mark(9, 1))];
+        let marks = BTreeMap::from(marks.map(|(topic, mark)| (topic.to_owned(), mark)));
         let bytes = text(&marks).into_bytes();
         assert_eq!(
             String::from_utf8_lossy(&bytes),

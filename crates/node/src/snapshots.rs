@@ -2,16 +2,14 @@
 //! host's. What of the log may go is said where views are compared. Called by a node that opens and
 //! by the service.
 
-use super::open::OpenLog;
+use super::Node;
 use super::views::wait_for;
-use super::{Machine, Node};
 use holdfast_base::checksum::crc32c;
 use holdfast_base::codec::{Decode, Encode};
-use holdfast_base::ids::{Index, NodeId};
+use holdfast_base::ids::Index;
 use holdfast_base::{Error, Result};
-use holdfast_cluster::topics::{CLUSTER_TOPIC, NAMESPACE_TOPIC};
 use holdfast_env::net::{PeerReply, PeerRequest, Peers};
-use holdfast_view::{SnapshotPart, SnapshotStore};
+use holdfast_view::{Context, SnapshotPart, SnapshotStore, View};
 use holdfast_wire::log::Info;
 use holdfast_wire::peer::Sender;
 use holdfast_wire::peer_log as msg;
@@ -29,24 +27,20 @@ pub(super) fn request(opcode: u16, message: &impl Encode) -> PeerRequest {
 }
 
 /// Before a node that does not keep the log opens its view of a topic: where the log begins behind
-/// the node's newest snapshot, the host's newest one is taken over. Whether it was.
-pub(super) fn take_over_if_trimmed(
-    machine: &Machine,
-    log: &OpenLog,
-    own: NodeId,
-    topic: &str,
+/// what the node has of it, the host's newest snapshot is taken over. Whether it was.
+pub(super) fn take_over_if_trimmed<V: View>(
+    peers: &dyn Peers,
+    (host, sender): (&str, Sender),
+    context: &Context,
     snapshots: &SnapshotStore,
 ) -> Result<bool> {
-    let Some((_, host, cluster)) = &log.remote else { return Ok(false) };
-    let sender = Sender { cluster: *cluster, node: own, incarnation: Index(0) };
-    let ask = |request| {
-        let peers: &dyn Peers = &*machine.peers;
-        wait_for(peers, &|| {}, |done| peers.call(host, request, done))
-    };
+    let topic = &context.topic;
+    let ask = |request| wait_for(peers, &|| {}, |done| peers.call(host, request, done));
     let describe = msg::Describe { sender, topic: topic.to_owned() };
     let info = Info::from_bytes(&ask(request(msg::OP_PEER_LOG_INFO, &describe))?.meta)?;
     // The entry at the snapshot itself must be there: it proves that both are of one log.
-    if info.first <= snapshots.newest()?.max(Index(1)) {
+    let kept = V::begin(context).kept()?.map_or(Index(1), |(position, _)| position.applied);
+    if info.first <= snapshots.newest()?.max(kept).max(Index(1)) {
         return Ok(false);
     }
     let fetch = |index: Option<Index>, offset| {
@@ -75,11 +69,7 @@ impl Node {
         let msg::Snapshot { topic, index, offset, bytes, .. } = msg::Snapshot::from_bytes(meta)?;
         self.check_lends(&topic)?;
         let (index, bytes) = ((index.0 != 0).then_some(index), bytes.min(PART_BYTES));
-        let part = match topic.as_str() {
-            CLUSTER_TOPIC => self.cluster.snapshot_part(index, offset, bytes)?,
-            NAMESPACE_TOPIC => self.namespace.snapshot_part(index, offset, bytes)?,
-            _ => return Err(no_view(&topic)),
-        };
+        let part = self.views.view(&topic)?.part(index, offset, bytes)?;
         let (index, bytes_total, crc) = (part.index, part.bytes_total, crc32c(&part.bytes));
         let meta = msg::SnapshotPart { index, bytes_total, crc }.to_bytes();
         Ok(PeerReply { meta, body: part.bytes })

@@ -6,7 +6,6 @@ use super::replicas::{Directory, Place};
 use holdfast_base::ids::{ChunkId, Generation, Index, StoreId};
 use holdfast_base::{Error, Result};
 use holdfast_chunk::Done;
-use holdfast_cluster::topics::{CLUSTER_TOPIC, NAMESPACE_TOPIC};
 use holdfast_cluster::{ClusterView, Namespace, NodeState, StoreState};
 use holdfast_env::net::Peers;
 use holdfast_view::Fold;
@@ -102,19 +101,6 @@ impl Directory for Views {
             )));
         }
         Ok(())
-    }
-}
-
-/// Stops the view of a topic, if it is one of these.
-pub(super) fn stop_view(
-    (cluster, namespace): (&Fold<ClusterView>, &Fold<Namespace>),
-    topic: &str,
-    why: Error,
-) {
-    match topic {
-        CLUSTER_TOPIC => cluster.stop(why),
-        NAMESPACE_TOPIC => namespace.stop(why),
-        _ => {}
     }
 }
 

@@ -3,16 +3,19 @@
 
 use holdfast_base::codec::Encode;
 use holdfast_base::ids::{ChunkId, Generation, Index, StoreId};
+use holdfast_blob::{BLOBS_TOPIC, Blobs, BlobsOptions};
 use holdfast_cluster::{ChunkKind, ChunkState, Command, Location, NAMESPACE_TOPIC, REPLICAS_MAX};
-use holdfast_env::Disk;
 use holdfast_env::trial::Trial;
+use holdfast_env::{Disk, Secret, SeededRng};
 use holdfast_node::Node;
 use holdfast_sim::world::cell::{End, SECOND};
 use holdfast_sim::world::scene::{Scene, Version};
 use holdfast_wire::admin::Away;
 use holdfast_wire::peer_log;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, Waker};
 
 /// Waits nest, so a scene wants a deep stack.
 fn on_a_deep_stack(story: impl FnOnce() + Send + 'static) {
@@ -419,4 +422,85 @@ fn of_two_views_that_differ_both_are_named_and_neither_lends_or_counts_for_trim(
         scene.run_for(12 * SECOND);
         assert!(lent(&scene.node(1).unwrap()).is_err());
     });
+}
+
+/// Runs a future whose answers come when the cluster goes on.
+fn finish<T>(scene: &Scene, future: impl Future<Output = T>) -> T {
+    let mut future = std::pin::pin!(future);
+    for _ in 0..1000 {
+        match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(value) => return value,
+            Poll::Pending => scene.run_for(SECOND / 10),
+        }
+    }
+    panic!("an answer never came");
+}
+
+fn blobs_of(scene: &Scene, number: usize) -> Arc<Blobs> {
+    let secret = Secret::draw(&SeededRng::new(7));
+    Blobs::open(&scene.node(number).unwrap(), &BlobsOptions::new(Path::new("/data"), secret))
+        .unwrap()
+}
+
+fn buckets(blobs: &Blobs) -> usize {
+    blobs.buckets().unwrap().len()
+}
+
+/// The names of blobs were folded from the first entry by every node, for ever: their topic could
+/// not be trimmed. A node that opens its view of them behind a trim begins with the host's snapshot,
+/// and what nodes say of their views covers this one, too.
+#[test]
+fn a_node_that_opens_the_view_of_blobs_behind_a_trim_begins_with_the_hosts_snapshot() {
+    on_a_deep_stack(|| {
+        let scene = Scene::new(24, 3);
+        let host = blobs_of(&scene, 1);
+        let second = blobs_of(&scene, 2);
+        let make = |number: usize| {
+            let name = format!("b{number}");
+            let made = finish(&scene, host.create_bucket(&name, "me", false));
+            made.unwrap_or_else(|e| panic!("{name}: {e:?}"));
+        };
+        let first = || scene.node(1).unwrap().log.info(BLOBS_TOPIC).unwrap().first.0;
+        for number in 0..10 {
+            make(number);
+            scene.run_for(4 * SECOND);
+        }
+        assert_eq!(first(), 1, "node 3 has told nothing of its view yet");
+        let third = blobs_of(&scene, 3);
+        assert_eq!(buckets(&third), 10, "from the first entry");
+        for number in 10..30 {
+            make(number);
+            scene.run_for(4 * SECOND);
+        }
+        assert!(first() > 1, "what all cover is given up");
+        assert_eq!(scene.violations(), Vec::<String>::new());
+        // It loses its disk, but for who it is, and comes back.
+        let taken = |number: usize| {
+            let events = &scene.node(number).unwrap().replicator.events;
+            events.snapshots_taken_over.load(Ordering::Relaxed)
+        };
+        drop(third);
+        scene.end(3, End::Kill);
+        remove_all(&scene.disk(3), Path::new("/data/blobs"));
+        remove_all(&scene.disk(3), Path::new("/data/snapshots/blobs-0"));
+        scene.start(3);
+        assert!(scene.until(60 * SECOND, |scene| scene.node(3).is_some()));
+        let before = taken(3);
+        let third = blobs_of(&scene, 3);
+        assert_eq!(taken(3), before + 1);
+        make(30);
+        scene.run_for(10 * SECOND);
+        for blobs in [&host, &second, &third] {
+            assert_eq!(buckets(blobs), 31);
+        }
+        for number in 1..=3 {
+            assert_eq!(scene.node(number).unwrap().stopped_views(), Vec::<String>::new());
+        }
+    });
+}
+
+fn remove_all(disk: &impl Disk, directory: &Path) {
+    for entry in disk.list(directory).unwrap() {
+        disk.remove(&directory.join(entry.name)).unwrap();
+    }
 }

@@ -12,9 +12,9 @@ mod member;
 mod place;
 mod sessions;
 mod snapshot;
+mod take;
 
 pub use blocks::BLOCK_BYTES as SNAPSHOT_BLOCK_BYTES;
-use blocks::Header;
 use envelope::{EntryKind, Envelope};
 use feed::Feed;
 use holdfast_base::ids::{Index, Sequence, SessionId};
@@ -27,7 +27,7 @@ use holdfast_env::{Disk, HoldMutex, HoldRwLock};
 use holdfast_log::{Done, Log, Mode, Scope};
 use machine::Machine;
 use member::{Proposer, Ready, Waiting};
-pub use place::{Context, InRows, Keeping, Kept, Page, Position, RowsView};
+pub use place::{Context, InRows, Keeping, Kept, OWN_ROWS, Page, Position, RowsView};
 pub use snapshot::Part as SnapshotPart;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -63,6 +63,9 @@ pub trait View: Sized + Send + Sync + 'static {
     /// Whether the view is kept where it outlives its process ([`InRows`]). One in memory is not:
     /// snapshots and the log bring it back.
     const OUTLIVES: bool = false;
+    /// What entries without an envelope begin with, of a topic that was written before there were
+    /// any: each is a command, whole, of session 0.
+    const BARE: Option<u8> = None;
 
     /// The view before the first entry.
     fn begin(context: &Context) -> Self;
@@ -70,6 +73,10 @@ pub trait View: Sized + Send + Sync + 'static {
     /// Writes the whole state, value after value; equal states give equal bytes. The view is held
     /// for readers alone while this runs.
     fn snapshot(&self, out: &mut Writer<'_>);
+    /// As `snapshot`, of a view that needs not be held for so long.
+    fn snapshot_apart(&self) -> Option<Apart> {
+        None
+    }
     /// A command's name, for people: of one that cannot be applied.
     fn describe(command: &[u8]) -> String {
         format!("a command of {} bytes", command.len())
@@ -89,6 +96,10 @@ pub trait View: Sized + Send + Sync + 'static {
         *self = Self::begin(context);
     }
 }
+
+/// Writes a view as it is when this is called; from the moment on at which it calls back, entries
+/// may be applied again. It calls back now and then, and goes no further on an error.
+pub type Apart = Box<dyn FnOnce(&mut Writer<'_>, &mut dyn FnMut() -> Result<()>)>;
 
 /// One command of a client.
 #[derive(Clone, Debug)]
@@ -171,9 +182,8 @@ const REPORTS_MAX: usize = 16;
 /// A topic, folded.
 pub struct Fold<V: View> {
     shared: Arc<Shared<V>>,
-    snapshots: Option<Task>,
-    /// What `feed` is for.
-    thread: Option<Task>,
+    /// The one that takes snapshots, and the one that `feed` is for.
+    threads: Mutex<Vec<Task>>,
 }
 
 struct Shared<V> {
@@ -184,6 +194,8 @@ struct Shared<V> {
     role: Role,
     /// The log was seen to hold what the snapshot that the fold booted from holds.
     verified: AtomicBool,
+    /// Nothing is applied or proposed any more.
+    ended: AtomicBool,
     /// The claim that this fold proposes under; set once, before it is handed out.
     epoch: AtomicU64,
     /// Readers share it; whoever delivers an acknowledgement applies under it, in index order.
@@ -191,6 +203,9 @@ struct Shared<V> {
     /// Entries and bytes applied since the last snapshot: counted without a lock, on every entry.
     entries_since: AtomicU64,
     bytes_since: AtomicU64,
+    /// Of a view in rows, which are more than memory: no snapshot before the entries since the last
+    /// one have as many bytes as it had. So each byte of the log costs at most one of a snapshot.
+    worth_bytes: AtomicU64,
     /// Never held while anything is called; locked after `machine` where both are needed.
     waiting: Mutex<Waiting>,
     /// Of a fold with a thread of its own: nobody else applies then.
@@ -304,10 +319,12 @@ impl<V: View> Fold<V> {
             options,
             role,
             verified: AtomicBool::new(role != Role::Member),
+            ended: AtomicBool::new(false),
             epoch: AtomicU64::new(0),
             machine: RwLock::new(booted.machine),
             entries_since: AtomicU64::new(0),
             bytes_since: AtomicU64::new(0),
+            worth_bytes: AtomicU64::new(0),
             waiting: Mutex::default(),
             feed,
             background: Mutex::new(Background {
@@ -325,12 +342,12 @@ impl<V: View> Fold<V> {
             shared.catch_up(&mut shared.write(), None, scope)?;
             shared.epoch.store(shared.read().epoch.0, Ordering::Release);
         }
-        let mut snapshots = None;
+        let mut threads = Vec::new();
         if options.snapshot_entries > 0 || options.snapshot_bytes > 0 {
             let runs = shared.clone();
-            snapshots = Some(tasks::spawn("fold-snapshot", move || runs.run_snapshots())?);
+            threads.push(tasks::spawn("fold-snapshot", move || runs.run_snapshots())?);
         }
-        Ok(Fold { shared, snapshots, thread: None })
+        Ok(Fold { shared, threads: Mutex::new(threads) })
     }
 
     /// Appends a command; `done` gets its index and result after it was applied. An `Ordered`
@@ -338,6 +355,12 @@ impl<V: View> Fold<V> {
     /// leader's carries its claim, a member's none: no later claim refuses it.
     pub fn propose(&self, request: Request, done: Done<(Index, Vec<u8>)>) {
         self.append(EntryKind::Command, self.epoch(), request, done);
+    }
+
+    /// As [`Fold::propose`] for several, all appended as the mode says: in one append, each an entry
+    /// of its own. Each `done` hears what came of its request.
+    pub fn propose_all(&self, requests: Vec<(Request, Proposer)>, mode: Mode) {
+        self.append_all(EntryKind::Command, self.epoch(), requests, mode);
     }
 
     /// The claim that the fold proposes under; 0 for none.
@@ -371,34 +394,67 @@ impl<V: View> Fold<V> {
     }
 
     fn append(&self, kind: EntryKind, epoch: Index, request: Request, done: Proposer) {
+        let mode = request.mode;
+        self.append_all(kind, epoch, vec![(request, done)], mode);
+    }
+
+    fn append_all(
+        &self,
+        kind: EntryKind,
+        epoch: Index,
+        requests: Vec<(Request, Proposer)>,
+        mode: Mode,
+    ) {
         let shared = &self.shared;
         if let Err(e) = shared.admit(kind, epoch) {
-            return done(Err(e));
+            return requests.into_iter().for_each(|(_, done)| done(Err(e.clone())));
         }
-        let envelope = Envelope {
-            kind,
-            epoch,
-            session: request.session,
-            sequence: request.sequence,
-            acknowledged_below: request.acknowledged_below,
-        };
-        let entry = envelope.encode(&request.command);
-        // Before the append: its entry may be applied while it is still under way.
-        let flight = shared.depart();
-        let (runs, own) = (shared.clone(), entry.clone());
-        let acknowledged = move |index: Result<Index>| {
-            let ready = match index {
-                Ok(index) => runs.acknowledged(flight, index, &own, done),
-                Err(e) => {
-                    runs.land(flight);
-                    vec![Ready::Proposer(done, Err(e))]
+        let (mut entries, mut own) = (Vec::new(), Vec::new());
+        for (request, done) in requests {
+            let Request { session, sequence, acknowledged_below, command, .. } = request;
+            let envelope = Envelope { kind, epoch, session, sequence, acknowledged_below };
+            let entry = envelope.encode(&command);
+            // Before the append: its entry may be applied while it is still under way.
+            // A thread of the fold's own reads it from the log.
+            let kept = if shared.feed.is_some() { Vec::new() } else { entry.clone() };
+            own.push((shared.depart(), kept, done));
+            entries.push(entry);
+        }
+        let runs = shared.clone();
+        let acknowledged = move |first: Result<Index>| {
+            let mut ready = Vec::new();
+            for (at, (flight, entry, done)) in (0..).zip(own) {
+                match &first {
+                    Ok(first) => {
+                        let at = if planted!("view.batch-at-one-index") { 0 } else { at };
+                        let index = Index(first.0 + at);
+                        ready.extend(runs.acknowledged(flight, index, &entry, done));
+                    }
+                    Err(e) => {
+                        runs.land(flight);
+                        ready.push(Ready::Proposer(done, Err(e.clone())));
+                    }
                 }
-            };
+            }
             // The last owner of a log must not be the log's own thread.
             drop(runs);
             ready.into_iter().for_each(Ready::call);
         };
-        shared.log.append(&shared.topic, vec![entry], request.mode, Box::new(acknowledged));
+        shared.log.append(&shared.topic, entries, mode, Box::new(acknowledged));
+    }
+
+    /// Applies nothing any more, and ends the fold's threads; what was not applied is told to be
+    /// asked again. What was applied can be read.
+    pub fn end(&self) {
+        self.shared.ended.store(true, Ordering::Release);
+        self.shared.background().stopping = true;
+        self.shared.wake.notify_all();
+        self.shared.feed.iter().for_each(Feed::end);
+        let threads = std::mem::take(&mut *self.threads.held());
+        // A panic there has been printed; the log holds everything. A proposer that hears its result
+        // may be the last owner: no thread waits for itself.
+        threads.into_iter().filter(|thread| !thread.is_current()).for_each(Task::join);
+        self.shared.close();
     }
 
     /// Reads the view at the index applied last, under a shared lock. Fails once it has stopped.
@@ -408,36 +464,6 @@ impl<V: View> Fold<V> {
             Some(e) => Err(e.clone()),
             None => Ok(f(&machine.view, machine.applied)),
         }
-    }
-
-    /// Writes and verifies a snapshot, keeps the last two, and trims the log up to the older one.
-    pub fn snapshot_now(&self) -> Result<Index> {
-        self.shared.snapshot()
-    }
-
-    /// Part of the file of one of this fold's snapshots (none: of the newest), for another node. Of
-    /// a view that its owner has stopped, none.
-    pub fn snapshot_part(
-        &self,
-        index: Option<Index>,
-        offset: u64,
-        bytes: u32,
-    ) -> Result<SnapshotPart> {
-        let withdrawn = {
-            let machine = self.shared.read();
-            machine.stopped.clone().filter(|_| machine.withdrawn)
-        };
-        if let Some(why) = withdrawn {
-            return Err(why.context(format_args!("lend a snapshot of `{}`", V::NAME)));
-        }
-        let store = &self.shared.store;
-        let index = match index {
-            Some(index) => index,
-            None => snapshot::newest(store)?.ok_or_else(|| {
-                Error::not_found(format!("read a snapshot of `{}`: there is none", V::NAME))
-            })?,
-        };
-        snapshot::part(store, index, offset, bytes)
     }
 
     pub fn status(&self) -> FoldStatus {
@@ -458,14 +484,7 @@ impl<V: View> Fold<V> {
 
 impl<V: View> Drop for Fold<V> {
     fn drop(&mut self) {
-        self.shared.background().stopping = true;
-        self.shared.wake.notify_all();
-        self.shared.feed.iter().for_each(Feed::end);
-        for thread in self.snapshots.take().into_iter().chain(self.thread.take()) {
-            // A panic there has been printed; the log holds everything.
-            thread.join();
-        }
-        self.shared.close();
+        self.end();
     }
 }
 
@@ -506,6 +525,9 @@ impl<V: View> Shared<V> {
                 V::NAME,
                 self.topic
             )));
+        }
+        if self.ended.load(Ordering::Acquire) {
+            return Err(member::closed());
         }
         if self.feed.is_some() {
             return self.admit_fed(kind, epoch);
@@ -592,101 +614,5 @@ impl<V: View> Shared<V> {
             self.applied(*index, *bytes, outcome);
         }
         Ok(true)
-    }
-
-    fn count(&self, entries: u64, bytes: u64) {
-        let entries = self.entries_since.fetch_add(entries, Ordering::Relaxed) + entries;
-        let bytes = self.bytes_since.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        let FoldOptions { snapshot_entries, snapshot_bytes } = self.options;
-        let due = (snapshot_entries > 0 && entries == snapshot_entries)
-            || (snapshot_bytes > 0 && bytes >= snapshot_bytes);
-        if due {
-            // Counting starts anew here, so that the next entry does not ask again.
-            self.entries_since.store(0, Ordering::Relaxed);
-            self.bytes_since.store(0, Ordering::Relaxed);
-            self.background().due = true;
-            self.wake.notify_all();
-        }
-    }
-
-    fn run_snapshots(&self) {
-        let mut background = self.background();
-        while !background.stopping {
-            if !background.due {
-                background = self.wake.wait(background).expect("no holder panics");
-                continue;
-            }
-            background.due = false;
-            drop(background);
-            let result = self.snapshot();
-            background = self.background();
-            if let Err(e) = result {
-                background.report(e.message);
-            }
-        }
-    }
-
-    fn snapshot(&self) -> Result<Index> {
-        let _one = self.snapshotting.held();
-        let (header, draft) = {
-            let machine = self.read();
-            if let Some(e) = &machine.stopped
-                && !planted!("log.snapshot-of-a-stopped-view")
-            {
-                return Err(e.clone().context("take a snapshot"));
-            }
-            if machine.applied.0 == 0 {
-                return Err(Error::invalid(format!(
-                    "take a snapshot of view `{}`: nothing was applied yet: append first",
-                    V::NAME
-                )));
-            }
-            if self.background().snapshot == Some(machine.applied) {
-                return Ok(machine.applied);
-            }
-            let header = Header {
-                view: V::NAME.to_owned(),
-                view_version: V::VERSION,
-                topic: self.topic.clone(),
-                index: machine.applied,
-                entry_crc: machine.entry_crc,
-                digest: machine.digest,
-            };
-            // To the page cache: who applies does not wait for a device.
-            let draft = snapshot::Draft::create(&self.store)?;
-            draft.fill(&header, |out| machine.write(out))?;
-            (header, draft)
-        };
-        let index = header.index;
-        // A snapshot must never hold what a power cut can take from the log.
-        let believed = planted!("log.snapshot-not-durable");
-        if !believed {
-            self.log.sync(&self.topic)?;
-        }
-        if self.log.info(&self.topic)?.durable <= index && !believed {
-            return Err(Error::bug(format!(
-                "take a snapshot of topic `{}`: entry {index} is not durable after a sync",
-                self.topic
-            )));
-        }
-        if draft.finish(&self.store)? != header {
-            return Err(Error::corrupt(format!(
-                "take a snapshot of topic `{}`: reading it back gave another header",
-                self.topic
-            )));
-        }
-        let (oldest, damaged) = snapshot::publish(&self.store, index)?;
-        let oldest = if planted!("log.trimmed-past-a-hold") { Some(index) } else { oldest };
-        {
-            let mut background = self.background();
-            damaged.into_iter().for_each(|what| background.report(what));
-            background.snapshot = Some(index);
-            background.covered = oldest;
-        }
-        if let Some(oldest) = oldest.filter(|_| self.role == Role::Owner) {
-            // The entry at the snapshot itself stays: a boot compares it with the snapshot's.
-            self.log.trim(&self.topic, oldest)?;
-        }
-        Ok(index)
     }
 }

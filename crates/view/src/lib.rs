@@ -5,7 +5,7 @@
 mod fold;
 
 pub use fold::{
-    Applied, Context, ENVELOPE_BYTES, Fold, FoldOptions, FoldStatus, InRows, Keeping, Kept, Page,
-    Position, Request, RowsView, SESSION_OUTSTANDING_MAX, SESSIONS_MAX, SNAPSHOT_BLOCK_BYTES,
-    SnapshotPart, SnapshotStore, View,
+    Apart, Applied, Context, ENVELOPE_BYTES, Fold, FoldOptions, FoldStatus, InRows, Keeping, Kept,
+    OWN_ROWS, Page, Position, Request, RowsView, SESSION_OUTSTANDING_MAX, SESSIONS_MAX,
+    SNAPSHOT_BLOCK_BYTES, SnapshotPart, SnapshotStore, View,
 };

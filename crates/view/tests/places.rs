@@ -25,6 +25,8 @@ const MANUAL: FoldOptions = FoldOptions { snapshot_entries: 0, snapshot_bytes: 0
 const POISON: u8 = 200;
 const NEWER: u8 = 201;
 const UNREADABLE: u8 = 202;
+/// In front of commands of builds that had no envelopes.
+const BARE: u8 = 2;
 
 /// Keys and their new sums; none for one that goes.
 type Changes = Vec<(u8, Option<u64>)>;
@@ -36,7 +38,7 @@ fn decide(
     from: &mut dyn FnMut(u8) -> Result<Vec<u8>>,
 ) -> Result<(Applied, Changes)> {
     let refused = |e| Ok((Applied::Refused(e), Vec::new()));
-    match *command {
+    match *command.strip_prefix(&[BARE]).unwrap_or(command) {
         [b'+', key @ 1..=254, add] => {
             let sum = get(key)?.unwrap_or_default() + add as u64;
             if sum > 100 {
@@ -62,6 +64,7 @@ struct InMemory(BTreeMap<u8, u64>);
 impl View for InMemory {
     const NAME: &'static str = "sums";
     const VERSION: u32 = 1;
+    const BARE: Option<u8> = Some(BARE);
 
     fn begin(_: &Context) -> InMemory {
         InMemory::default()
@@ -102,6 +105,7 @@ struct Sums;
 impl RowsView for Sums {
     const NAME: &'static str = "sums";
     const VERSION: u32 = 1;
+    const BARE: Option<u8> = Some(BARE);
 
     fn apply(rows: &Page<'_>, _: Index, command: &[u8], changes: &mut Batch) -> Result<Applied> {
         let mut get = |key| Ok(rows.get(&[key])?.map(|sum| sum[0] as u64));
@@ -175,6 +179,17 @@ impl World {
         self.wait(fold, |fold, done| fold.propose(request, done)).map(|(_, result)| result)
     }
 
+    /// An entry of a build from before there were envelopes.
+    fn append_bare(&self, entry: &[u8]) {
+        self.log.append(
+            T,
+            vec![entry.to_vec()],
+            Mode::Synced,
+            Box::new(|index| assert!(index.is_ok())),
+        );
+        while self.log.pump() {}
+    }
+
     /// The same log, folded anew in memory.
     fn plain(&self) -> (Fold<InMemory>, BTreeMap<u8, u64>) {
         let fresh = store(&self.dir.0, "plain");
@@ -244,6 +259,7 @@ fn a_view_in_rows_is_what_the_same_view_in_memory_is() {
                     assert_eq!(w.send(&fold, *id, *at, command), *first, "{seed} {step}");
                 }
                 5 => drop(w.send(&fold, 0, 0, &[b'-', below(250) as u8])),
+                6 => w.append_bare(&[BARE, b'+', 1 + below(5) as u8, below(30) as u8]),
                 _ => {
                     let command = vec![b'+', 1 + below(5) as u8, below(30) as u8];
                     let Some((id, at, last)) = sessions.last_mut() else { continue };
@@ -441,4 +457,116 @@ fn the_folds_own_rows_are_as_they_are_written_down() {
         "09 05",
     ];
     assert_eq!(found, golden);
+}
+
+/// Each of several requests that are one append hears its own answer, also where entries of others
+/// lie in front of them, and where the append fails.
+#[test]
+fn requests_that_are_proposed_together_are_answered_each_for_itself() {
+    let w = World::new("places-together");
+    let rows = memory();
+    let fold = w.open(&rows).unwrap();
+    let together = |fold: &Kept, commands: &[&[u8]]| {
+        let (send, receive) = mpsc::channel();
+        let one = |(at, command): (usize, &&[u8])| {
+            let send = send.clone();
+            let done: Done<(Index, Vec<u8>)> =
+                Box::new(move |result| send.send((at, result)).unwrap());
+            (request(0, 0, command), done)
+        };
+        fold.propose_all(commands.iter().enumerate().map(one).collect(), Mode::Synced);
+        while w.log.pump() {}
+        let mut heard: Vec<_> = receive.try_iter().collect();
+        heard.sort_by_key(|(at, _)| *at);
+        heard.into_iter().map(|(_, result)| result.map(|(index, sum)| (index.0, sum))).collect()
+    };
+    let heard: Vec<Result<(u64, Vec<u8>)>> =
+        together(&fold, &[b"+\x01\x05", b"+\x01\xff", b"+\x01\x06"]);
+    assert_eq!(heard[0], Ok((1, vec![5])));
+    assert_eq!(heard[1].as_ref().unwrap_err().kind, Kind::Full);
+    assert_eq!(heard[2], Ok((3, vec![11])));
+    w.append_bare(&[BARE, b'+', 1, 1]);
+    let heard = together(&fold, &[b"+\x01\x01", b"+\x02\x01"]);
+    assert_eq!(heard, [Ok((5, vec![13])), Ok((6, vec![1]))]);
+    assert!(together(&fold, &[]).is_empty());
+    assert_eq!(w.plain().1, shown(&*rows));
+    let large = vec![b'+'; holdfast_base::limits::ENTRY_BYTES_MAX + 1];
+    let heard = together(&fold, &[b"+\x01\x01", &large]);
+    assert!(
+        heard.len() == 2 && heard.iter().all(Result::is_err),
+        "all of it or nothing: {heard:?}"
+    );
+    fold.end();
+    let heard = together(&fold, &[b"+\x01\x01"]);
+    assert_eq!(
+        heard[0].as_ref().unwrap_err().kind,
+        Kind::Retry,
+        "nothing is applied behind the end"
+    );
+    assert_eq!(shown(&*rows)[&1], 13);
+}
+
+/// Rows in whose first scan something is done.
+struct Busy {
+    rows: MemoryRows,
+    busy: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+}
+
+impl Rows for Busy {
+    fn get(&self, row: &[u8]) -> Result<Option<Vec<u8>>> {
+        self.rows.get(row)
+    }
+    fn scan(&self, from: &[u8], until: &[u8], each: &mut Each<'_>) -> Result<()> {
+        self.rows.scan(from, until, &mut |row, value| {
+            let goes_on = each(row, value)?;
+            let busy = self.busy.lock().unwrap().take();
+            busy.into_iter().for_each(|work| work());
+            Ok(goes_on)
+        })
+    }
+    fn write(&self, batch: Batch) -> Result<()> {
+        self.rows.write(batch)
+    }
+    fn persist(&self, site: &'static str) -> Result<()> {
+        self.rows.persist(site)
+    }
+}
+
+/// Rows are more than memory: who proposes does not wait for a snapshot of them (this test would
+/// not end), and the snapshot shows the moment at which it was begun.
+#[test]
+fn entries_are_applied_while_a_snapshot_of_rows_is_written() {
+    let dir = Scratch::new("places-busy");
+    let log = Arc::new(open(&dir.0.join("log"), Drive::Threads));
+    let rows = Arc::new(Busy { rows: MemoryRows::default(), busy: Mutex::default() });
+    let context = Context::of(T).in_rows(rows.clone());
+    let first = store(&dir.0, "first");
+    let fold = Fold::<InRows<Sums>>::open_on_thread(log.clone(), context, first, MANUAL).unwrap();
+    let fold = Arc::new(fold);
+    let send = |fold: &Kept, command: &[u8]| {
+        let (send, receive) = mpsc::channel();
+        fold.propose(request(0, 0, command), Box::new(move |result| drop(send.send(result))));
+        receive.recv().unwrap().unwrap()
+    };
+    send(&fold, b"+\x01\x01");
+    send(&fold, b"+\x02\x02");
+    let busy = fold.clone();
+    let work = move || {
+        send(&busy, b"+\x02\x05");
+        send(&busy, b"+\x03\x03");
+    };
+    *rows.busy.lock().unwrap() = Some(Box::new(work));
+    assert_eq!(fold.snapshot_now().unwrap(), Index(2));
+    assert_eq!(shown(&rows.rows), BTreeMap::from([(1, 1), (2, 7), (3, 3)]));
+    let late_store = store(&dir.0, "late");
+    late_store.install(|index, offset| fold.snapshot_part(index, offset, 100)).unwrap();
+    let late = memory();
+    let context = Context::of(T).in_rows(late.clone());
+    let restored = Fold::<InRows<Sums>>::open_member(log, context, late_store, MANUAL).unwrap();
+    assert_eq!(shown(&*late), shown(&rows.rows));
+    assert_eq!(restored.status().digest, fold.status().digest);
+    // A fold that ends does not wait for all of its rows to be written.
+    let ending = fold.clone();
+    *rows.busy.lock().unwrap() = Some(Box::new(move || ending.end()));
+    assert_eq!(fold.snapshot_now().unwrap_err().kind, Kind::Retry);
 }

@@ -4,11 +4,14 @@
 use crate::SimDisk;
 use holdfast_base::ids::Index;
 use holdfast_base::{Error, Result};
-use holdfast_cluster::topics::SNAPSHOT_TOPICS;
+use holdfast_cluster::topics::{CLUSTER_TOPIC, NAMESPACE_TOPIC};
 use holdfast_log::{Drive, EmbeddedLog, Log, Mode, Options, Scope};
 use holdfast_node::Node;
 use std::path::Path;
 use std::sync::Arc;
+
+/// What is folded anew.
+const TOPICS: [&str; 2] = [CLUSTER_TOPIC, NAMESPACE_TOPIC];
 
 pub struct Archive {
     pub log: Arc<EmbeddedLog>,
@@ -19,14 +22,14 @@ impl Archive {
         // A small segment: each topic fills a spare one with zeros before it is needed.
         let options = Options { drive: Drive::Pump, segment_bytes: 1 << 20, ..Options::default() };
         let log = EmbeddedLog::open(Arc::new(SimDisk::new(1)), Path::new("/archive"), options)?;
-        SNAPSHOT_TOPICS.iter().try_for_each(|topic| log.create(topic))?;
+        TOPICS.iter().try_for_each(|topic| log.create(topic))?;
         Ok(Archive { log: Arc::new(log) })
     }
 
     /// Takes over what the log's host has and this has not. Whether the host has trimmed anything.
     pub fn follow(&self, host: &Node) -> Result<bool> {
         let mut trimmed = false;
-        for topic in SNAPSHOT_TOPICS {
+        for topic in TOPICS {
             trimmed |= host.log.info(topic)?.first > Index(1);
             loop {
                 let next = self.log.info(topic)?.next;

@@ -557,10 +557,8 @@ impl Process {
     }
 
     fn snapshot(&self, cell: &Arc<Cell>) {
-        for taken in [self.node.namespace.snapshot_now(), self.node.cluster.snapshot_now()] {
-            if let Err(e) = taken {
-                cell.net.note(&format!("{} takes no snapshot: {e}", cell.address));
-            }
+        if let Err(e) = self.node.snapshot_views() {
+            cell.net.note(&format!("{} takes no snapshot: {e}", cell.address));
         }
     }
 

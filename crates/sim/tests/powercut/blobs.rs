@@ -4,11 +4,12 @@
 
 use crate::common::{Outcome, below, ensure, noise, powered};
 use crate::node::{SimClock, config};
-use holdfast_base::ids::NodeId;
+use holdfast_base::ids::{Index, NodeId};
 use holdfast_base::{Error, Result};
 use holdfast_blob::{
-    Answer, BatchObject, Blobs, BlobsOptions, Condition, Failure, Housekeeping, ListQuery,
-    NewAlternate, NewObject, Object, PROBE_MS, PartName, Prober, Refusal, Upload, Writer,
+    Answer, BLOBS_TOPIC, BatchObject, Blobs, BlobsOptions, Condition, Failure, Housekeeping,
+    ListQuery, NewAlternate, NewObject, Object, PROBE_MS, PartName, Prober, Refusal, Upload,
+    Writer,
 };
 use holdfast_cluster::{ClusterView, StoreState};
 use holdfast_env::net::NoPeers;
@@ -39,13 +40,13 @@ pub struct BlobsLayer;
 
 const BUCKET: &str = "b";
 
-/// Runs a future whose answers come when the node is pumped.
 /// Seals the access keys; any will do.
-fn secret() -> Secret {
+pub fn secret() -> Secret {
     Secret::draw(&SeededRng::new(7))
 }
 
-fn finish<T>(node: &Node, future: impl Future<Output = T>) -> T {
+/// Runs a future whose answers come when the node is pumped.
+pub fn finish<T>(node: &Node, future: impl Future<Output = T>) -> T {
     let mut future = pin!(future);
     for _ in 0..1000 {
         match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
@@ -56,7 +57,7 @@ fn finish<T>(node: &Node, future: impl Future<Output = T>) -> T {
     panic!("an answer never came");
 }
 
-fn plain<T>(answer: Answer<T>) -> Result<T> {
+pub fn plain<T>(answer: Answer<T>) -> Result<T> {
     answer.map_err(Error::from)
 }
 
@@ -119,11 +120,12 @@ impl World<'_> {
     }
 
     fn step(&mut self, model: &mut Model, seen: &mut Seen) -> Result<()> {
-        match below(&self.rng, 12) {
+        match below(&self.rng, 14) {
             0..=3 => self.put(model),
             4..=5 => self.batch(model, seen),
             6..=7 => self.delete(model),
             8..=9 => self.upload(model, seen),
+            10..=11 => self.snapshot(seen),
             _ => self.keep_house(seen),
         }
     }
@@ -239,6 +241,20 @@ impl World<'_> {
         Ok(())
     }
 
+    /// A second snapshot covers the topic up to the first one: a later round of the keeper, which
+    /// compares views, gives up what is in front of it.
+    fn snapshot(&mut self, seen: &mut Seen) -> Result<()> {
+        self.node.snapshot_views()?;
+        for _ in 0..2 {
+            let now_ns = self.clock.0.fetch_add(10_000_000_000, Ordering::Relaxed);
+            self.keeper.step(now_ns);
+            self.node.pump();
+        }
+        let trimmed = self.node.log.info(BLOBS_TOPIC)?.first > Index(1);
+        seen.sometimes(trimmed, "trim of the names' topic");
+        Ok(())
+    }
+
     fn read(&self, object: &Object) -> Result<Vec<u8>> {
         let mut reader = self.blobs.reader(object, 0..object.size);
         let mut bytes = Vec::new();
@@ -325,6 +341,7 @@ fn blobs_keep_their_promises_wherever_the_power_is_cut() {
         "batch",
         "upload that was given up",
         "compaction",
+        "trim of the names' topic",
         "command in doubt went through",
         "second cut",
     ]);

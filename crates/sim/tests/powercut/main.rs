@@ -7,6 +7,7 @@ mod common;
 mod faults;
 mod flips;
 mod fold;
+mod index;
 mod log;
 mod node;
 mod quarantine;

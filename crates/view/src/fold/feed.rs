@@ -8,7 +8,7 @@ use super::place::Context;
 use super::{EntryKind, Fold, FoldOptions, Role, Shared, SnapshotStore, View};
 use holdfast_base::ids::Index;
 use holdfast_base::{Error, Result};
-use holdfast_env::tasks;
+use holdfast_env::{HoldMutex, tasks};
 use holdfast_log::{Log, Scope};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
@@ -65,11 +65,11 @@ impl<V: View> Fold<V> {
         options: FoldOptions,
     ) -> Result<Fold<V>> {
         let feed = Some(Feed::default());
-        let mut fold = Fold::boot(log, context.into(), snapshots, options, Role::Member, feed)?;
+        let fold = Fold::boot(log, context.into(), snapshots, options, Role::Member, feed)?;
         // Nobody waits yet; who asks first finds where the fold is.
         drop(fold.shared.settle(&fold.shared.read()));
         let runs = fold.shared.clone();
-        fold.thread = Some(tasks::spawn("fold", move || runs.run())?);
+        fold.threads.held().push(tasks::spawn("fold", move || runs.run())?);
         Ok(fold)
     }
 }

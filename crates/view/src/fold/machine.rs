@@ -14,6 +14,7 @@ use holdfast_base::stream::{Source, Writer};
 use holdfast_base::{Error, Result};
 use holdfast_env::planted;
 use std::any::Any;
+use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 pub struct Machine<V> {
@@ -139,7 +140,7 @@ impl<V: View> Machine<V> {
 
     /// What an entry comes to; an error stops the machine in front of it.
     fn outcome(&mut self, index: Index, entry: &[u8]) -> Result<Outcome> {
-        let (envelope, command) = match Envelope::decode(entry) {
+        let (envelope, command) = match Envelope::decode(entry, V::BARE) {
             Decoded::Entry(envelope, command) => (envelope, command),
             Decoded::Unknown(name) => return Err(unknown(&name)),
             Decoded::Malformed => {
@@ -191,11 +192,26 @@ impl<V: View> Machine<V> {
         }
     }
 
-    /// Writes the state that a snapshot's payload holds; position and digest are in its header.
-    pub fn write(&self, out: &mut Writer<'_>) -> Result<()> {
-        out.put(&self.epoch);
-        self.sessions.write(out);
-        let written = catch_unwind(AssertUnwindSafe(|| self.view.snapshot(out)));
+    /// Writes the state that a snapshot's payload holds; position and digest are in its header. The
+    /// machine goes back to who applies as soon as the view can be written apart from it, which it
+    /// is for as long as `goes_on` says so.
+    pub fn write(
+        held: impl Deref<Target = Self>,
+        goes_on: impl Fn() -> Result<()>,
+        out: &mut Writer<'_>,
+    ) -> Result<()> {
+        out.put(&held.epoch);
+        held.sessions.write(out);
+        let written = catch_unwind(AssertUnwindSafe(|| match held.view.snapshot_apart() {
+            None => held.view.snapshot(out),
+            Some(apart) => {
+                let mut held = Some(held);
+                apart(out, &mut || {
+                    held.take();
+                    goes_on()
+                });
+            }
+        }));
         written.map_err(|panic| {
             let what = panic_text(&*panic);
             Error::bug(format!("take a snapshot of view `{}`: it panicked ({what})", V::NAME))
@@ -240,7 +256,7 @@ impl<V: View> Machine<V> {
 
 /// What an entry is, for people: its kind, and the name that the view has for its command.
 fn describe<V: View>(entry: &[u8]) -> String {
-    let named = || match Envelope::decode(entry) {
+    let named = || match Envelope::decode(entry, V::BARE) {
         Decoded::Entry(Envelope { kind: EntryKind::Command, .. }, command) => V::describe(command),
         Decoded::Entry(envelope, _) => format!("{:?}", envelope.kind),
         _ => format!("{} bytes", entry.len()),

@@ -106,6 +106,7 @@ impl Waiting {
         let result = match &self.stopped {
             _ if index <= self.applied_to => self.take_kept(index).map(|result| (index, result)),
             Some(e) => Err(e.clone()),
+            None if self.closed => Err(closed()),
             None => {
                 self.proposers.insert(index.0, (flight, done));
                 return None;
@@ -134,6 +135,10 @@ impl Waiting {
             )))
         })
     }
+}
+
+pub(super) fn closed() -> Error {
+    Error::retry("the view was closed: ask again")
 }
 
 fn outcome_bytes(outcome: &Outcome) -> usize {
@@ -331,7 +336,7 @@ impl<V: View> Shared<V> {
         let mut waiting = self.waiting();
         (waiting.applied_to, waiting.epoch) = (machine.applied, machine.epoch);
         waiting.stopped = machine.stopped.clone();
-        let closed = waiting.closed.then(|| Error::retry("the view was closed: ask again"));
+        let closed = waiting.closed.then(closed);
         while let Some(first) = waiting.wakes.first_entry()
             && first.key().0 <= machine.applied.0
         {
@@ -386,6 +391,9 @@ pub(super) enum Step {
 pub(super) fn follow<V: View>(weak: Weak<Shared<V>>) {
     let from = loop {
         let Some(shared) = weak.upgrade() else { return };
+        if shared.ended.load(Ordering::Acquire) {
+            return;
+        }
         let mut machine = shared.write();
         let step = shared.step(&mut machine, Scope::Durable);
         let ready = shared.settle(&machine);

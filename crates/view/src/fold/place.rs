@@ -2,7 +2,7 @@
 //! log bring it back. One in rows keeps every page of entries as one batch: what they changed, the
 //! position, the digest, the epoch and the sessions, all or nothing.
 
-use super::{Applied, View};
+use super::{Apart, Applied, View};
 use holdfast_base::codec::{Decode, Encode, Reader, put_bytes};
 use holdfast_base::ids::{Index, SessionId};
 use holdfast_base::stream::{Source, Writer};
@@ -73,6 +73,8 @@ pub trait RowsView: Send + Sync + 'static {
     /// As [`View::NAME`] and [`View::VERSION`].
     const NAME: &'static str;
     const VERSION: u32;
+    /// As [`View::BARE`].
+    const BARE: Option<u8> = None;
 
     /// As [`View::apply`]: reads `rows` as the entries before have left them, and puts into `changes`
     /// what an accepted command changes; a refused one changes nothing. Rows do not begin with byte 0
@@ -138,6 +140,9 @@ const SESSION: &[u8] = &[OWN, b's'];
 /// Rows of one batch where a snapshot is restored, or rows are given up.
 static BATCH_ROWS: Knob = Knob::new("view.batch-rows", 1000, &[1, 2, 7]);
 
+/// What errors call a view's rows: one that names them, and says `Corrupt`, is theirs.
+pub const OWN_ROWS: &str = "a view's rows";
+
 fn session_row(session: SessionId) -> Vec<u8> {
     [SESSION, &session.0.to_be_bytes()].concat()
 }
@@ -166,15 +171,16 @@ impl<R: RowsView> InRows<R> {
             batch.remove(POSITION.to_vec());
             rows.write(batch)?;
         }
+        let mut from = vec![OWN];
         loop {
             let mut batch = Batch::default();
-            rows.scan(&[OWN], &[END], &mut |row, _| {
+            // Not from the first one again: what was removed has to be passed over.
+            rows.scan(&from, &[END], &mut |row, _| {
                 batch.remove(row.to_vec());
                 Ok(batch.changes.len() < BATCH_ROWS.size())
             })?;
-            if batch.changes.is_empty() {
-                return Ok(());
-            }
+            let Some((last, _)) = batch.changes.last_key_value() else { return Ok(()) };
+            from.clone_from(last);
             rows.write(batch)?;
         }
     }
@@ -190,14 +196,32 @@ impl<R: RowsView> InRows<R> {
     }
 }
 
+/// Row after row, each behind a flag that says that it is there.
+fn write_rows(
+    rows: &dyn Rows,
+    out: &mut Writer<'_>,
+    goes_on: &mut dyn FnMut() -> Result<()>,
+) -> Result<()> {
+    rows.scan(&[OWN + 1], &[END], &mut |row, value| {
+        goes_on()?;
+        out.put(&true);
+        out.put_with(|out| {
+            put_bytes(out, row);
+            put_bytes(out, value);
+        });
+        Ok(true)
+    })
+}
+
 fn damaged(what: &str) -> Error {
-    Error::corrupt(format!("read {what} of a view's rows: it is damaged: fold them anew"))
+    Error::corrupt(format!("read {what} of {OWN_ROWS}: it is damaged: fold them anew"))
 }
 
 impl<R: RowsView> View for InRows<R> {
     const NAME: &'static str = R::NAME;
     const VERSION: u32 = R::VERSION;
     const OUTLIVES: bool = true;
+    const BARE: Option<u8> = R::BARE;
 
     fn begin(context: &Context) -> InRows<R> {
         InRows {
@@ -230,22 +254,21 @@ impl<R: RowsView> View for InRows<R> {
         R::describe(command)
     }
 
-    /// Row after row, each behind a flag that says that it is there.
     fn snapshot(&self, out: &mut Writer<'_>) {
-        let scanned = self.rows().and_then(|rows| {
-            rows.scan(&[OWN + 1], &[END], &mut |row, value| {
-                out.put(&true);
-                out.put_with(|out| {
-                    put_bytes(out, row);
-                    put_bytes(out, value);
-                });
-                Ok(true)
-            })
-        });
-        match scanned {
-            Ok(()) => out.put(&false),
-            Err(e) => out.fail(e),
+        if let Some(apart) = self.snapshot_apart() {
+            apart(out, &mut || Ok(()));
         }
+    }
+
+    /// A scan shows one moment: what is written behind its begin, it does not show.
+    fn snapshot_apart(&self) -> Option<Apart> {
+        let rows = self.rows().cloned();
+        Some(Box::new(move |out, goes_on| {
+            match rows.and_then(|rows| write_rows(&*rows, out, goes_on)) {
+                Ok(()) => out.put(&false),
+                Err(e) => out.fail(e),
+            }
+        }))
     }
 
     fn restore(context: &Context, source: &mut Source<'_>) -> Result<InRows<R>> {

@@ -88,6 +88,11 @@ impl Draft {
         blocks::write(&*self.file, header, fill).map_err(|e| writing(&self.path, e))
     }
 
+    /// Of the whole file.
+    pub fn bytes(&self) -> Result<u64> {
+        self.file.len().map_err(|e| writing(&self.path, e.into()))
+    }
+
     /// Makes it durable, and verifies it as a boot would. [`publish`] gives it its name.
     pub fn finish(self, store: &SnapshotStore) -> Result<Header> {
         self.file.sync("snapshot.data").map_err(|e| writing(&self.path, e.into()))?;

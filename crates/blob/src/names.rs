@@ -1,46 +1,28 @@
-//! The view's core: applies the entries of the blobs topic to the index, one after another. Total
-//! and deterministic: it reads rows and entries, no clock, setting or randomness; a command is
-//! applied whole or refused whole. Holds no thread or lock; the applier calls it.
+//! The view's core: what each command of the blobs topic changes in the index. Total and
+//! deterministic: it reads rows and commands, no clock, setting or randomness; a command is applied
+//! whole or refused whole. Holds no thread or lock, and no position: the fold of all views calls it.
 
 mod locks;
 mod objects;
 mod space;
 mod uploads;
 
-use crate::command::{Command, Outcome, Refusal};
+use crate::command::{BARE_VERSION, Command, Outcome, Refusal};
 use crate::model::{Bucket, ChunkUse, Document};
-use crate::{BLOBS_TOPIC, rows};
-use holdfast_base::checksum::crc32c;
+use crate::{answer, rows};
 use holdfast_base::codec::{Decode, Encode};
-use holdfast_base::error::panic_text;
 use holdfast_base::ids::{ChunkId, Index};
-use holdfast_base::{Error, Kind, Result, codec_struct};
+use holdfast_base::{Error, Kind, Result};
 use holdfast_env::planted;
-use holdfast_env::rows::{Batch, Rows};
+use holdfast_env::rows::Batch;
+use holdfast_view::{Applied, Page, RowsView};
 use std::collections::BTreeMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
-
-/// The last entry that the rows contain, and its checksum.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Position {
-    pub index: Index,
-    pub entry_crc: u32,
-}
-codec_struct!(Position { index, entry_crc });
 
 /// Buckets of one view: a listing of them is one answer.
 pub const BUCKETS_MAX: usize = 10_000;
 /// Documents of one bucket, and bytes of each.
 const DOCUMENTS_MAX: usize = 32;
 const DOCUMENT_BYTES_MAX: usize = 64 << 10;
-
-/// What an entry came to, and whose it was.
-#[derive(Debug)]
-pub struct Applied {
-    pub mark: u64,
-    pub result: std::result::Result<Outcome, Refusal>,
-}
 
 /// Ends a command: by its refusal, or because rows cannot be read.
 pub(crate) enum Stop {
@@ -62,65 +44,34 @@ impl From<Error> for Stop {
 
 pub(crate) type Step<T = ()> = std::result::Result<T, Stop>;
 
-pub struct Fold {
-    index: Arc<dyn Rows>,
-    position: Position,
-}
+/// The names of blobs: a view kept in rows ([`holdfast_view::InRows`]).
+pub struct Names;
 
-impl Fold {
-    pub fn open(index: Arc<dyn Rows>) -> Result<Fold> {
-        let position = match index.get(rows::POSITION)? {
-            Some(bytes) => decoded(&bytes, "the view's position")?,
-            None => Position::default(),
+impl RowsView for Names {
+    const NAME: &'static str = "blobs";
+    const VERSION: u32 = 1;
+    const BARE: Option<u8> = Some(BARE_VERSION);
+
+    fn apply(rows: &Page<'_>, _: Index, command: &[u8], changes: &mut Batch) -> Result<Applied> {
+        let command = match Command::from_command(command) {
+            Ok(command) => command,
+            Err(e) if e.kind == Kind::Unsupported => return Ok(Applied::UnknownVersion(e.message)),
+            Err(e) => return Ok(Applied::Refused(e)),
         };
-        Ok(Fold { index, position })
-    }
-
-    pub fn position(&self) -> Position {
-        self.position
-    }
-
-    /// Applies the entry at `index`; entries that the rows contain already are passed over. An
-    /// error stops the view in front of the entry; so does a panic, which has changed no row: they
-    /// change by one batch, at the end.
-    pub fn apply(&mut self, index: Index, entry: &[u8]) -> Result<Option<Applied>> {
-        let applied = catch_unwind(AssertUnwindSafe(|| self.apply_now(index, entry)));
-        applied.unwrap_or_else(|panic| {
-            let named = catch_unwind(|| Command::from_entry(entry).map(|(_, c)| c.name()).ok());
-            let what = named.ok().flatten().unwrap_or_else(|| format!("{} bytes", entry.len()));
-            Err(Error::bug(format!(
-                "apply entry {index} of topic `{BLOBS_TOPIC}` ({what}): the view panicked ({}): it \
-                 stops in front of this entry, which is kept; start a build that can apply it",
-                panic_text(&*panic)
-            )))
-        })
-    }
-
-    fn apply_now(&mut self, index: Index, entry: &[u8]) -> Result<Option<Applied>> {
-        if index <= self.position.index {
-            return Ok(None);
-        }
-        let (mark, command) = match Command::from_entry(entry) {
-            Ok((mark, command)) => (mark, Ok(command)),
-            Err(e) if e.kind == Kind::Unsupported => return Err(e),
-            Err(e) => (0, Err(Refusal::Invalid(e.message))),
-        };
-        let position = Position { index, entry_crc: crc32c(entry) };
-        let (mut batch, result) = match command {
-            Err(refusal) => (Batch::default(), Err(refusal)),
-            Ok(command) => {
-                let mut change = Change::new(&*self.index);
-                match change.apply(command) {
-                    Ok(outcome) => (change.finish(), Ok(outcome)),
-                    Err(Stop::Refused(refusal)) => (Batch::default(), Err(refusal)),
-                    Err(Stop::Failed(e)) => return Err(e),
-                }
+        let mut change = Change::new(rows);
+        match change.apply(command) {
+            Ok(outcome) => {
+                *changes = change.finish();
+                Ok(answer::applied(Ok(outcome)))
             }
-        };
-        batch.put(rows::POSITION.to_vec(), position.to_bytes());
-        self.index.write(batch)?;
-        self.position = position;
-        Ok(Some(Applied { mark, result }))
+            Err(Stop::Refused(refusal)) => Ok(answer::applied(Err(refusal))),
+            Err(Stop::Failed(e)) => Err(e),
+        }
+    }
+
+    fn describe(command: &[u8]) -> String {
+        let named = Command::from_command(command).map(|command| command.name());
+        named.unwrap_or_else(|_| format!("{} bytes", command.len()))
     }
 }
 
@@ -134,14 +85,14 @@ pub(crate) fn decoded<T: Decode>(bytes: &[u8], what: &str) -> Result<T> {
 
 /// The rows that one command changes.
 struct Change<'a> {
-    index: &'a dyn Rows,
+    index: &'a Page<'a>,
     batch: Batch,
     /// Written at the end: a command may touch a chunk many times.
     chunks: BTreeMap<ChunkId, ChunkUse>,
 }
 
 impl<'a> Change<'a> {
-    fn new(index: &'a dyn Rows) -> Change<'a> {
+    fn new(index: &'a Page<'a>) -> Change<'a> {
         Change { index, batch: Batch::default(), chunks: BTreeMap::new() }
     }
 
