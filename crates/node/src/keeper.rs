@@ -191,25 +191,33 @@ impl Keeper {
 
     fn settle_one(&self, held: &Held, known: &Chunk) -> Result<()> {
         let chunk = held.info.chunk;
+        // Behind what the view said: since the round began, while it waited for the log, the store
+        // may have got what the seal counts on.
+        let fresh = held.store.list_from(chunk, 1).pop().filter(|info| info.chunk == chunk);
+        let info = match planted!("node.settled-by-an-old-look") {
+            false => fresh,
+            true => Some(held.info),
+        };
+        let Some(info) = info else { return Ok(()) };
         let counted = known.replicas.contains(&held.store_id);
-        if held.info.damaged && counted {
+        if info.damaged && counted {
             let what = "the start found part of it damaged";
             self.node.replicator.report_bad(held.store_id, chunk, what);
         }
         let alone = self.node.replicator.is_alone(&known.replicas);
-        if held.info.state != holdfast_chunk::ChunkState::Sealed {
+        if info.state != holdfast_chunk::ChunkState::Sealed {
             match known.state {
                 // A store accepts no more appends to chunks that it held open.
                 ChunkState::Open if alone => {
-                    self.node.seal(chunk, held.info.length)?;
+                    self.node.seal(chunk, info.length)?;
                 }
                 // Others have it, too: whoever leads asks them all.
                 ChunkState::Open => return Ok(()),
-                _ if held.info.length < known.length && alone => self.node.find(format!(
+                _ if info.length < known.length && alone => self.node.find(format!(
                     "chunk `{chunk}` was sealed at {} bytes, but only {} of them can be verified; what is left is served",
-                    known.length, held.info.length
+                    known.length, info.length
                 )),
-                _ if held.info.length < known.length => {
+                _ if info.length < known.length => {
                     if counted {
                         let (generation, class) = (known.generation, known.durability);
                         self.node.drop_replica(chunk, generation, held.store_id, class);
@@ -221,7 +229,7 @@ impl Keeper {
         }
         // Who was left out of a switch, or missed it, keeps the old generation until it is unlinked.
         let unfollowed = planted!("node.switch-not-followed");
-        if counted && held.info.generation != known.generation && !unfollowed {
+        if counted && info.generation != known.generation && !unfollowed {
             held.store.switch(chunk, known.generation)?;
         }
         Ok(())
