@@ -30,11 +30,11 @@ pub fn folded_by(topic: &str) -> Option<&'static str> {
     FAMILIES.iter().find(|(name, _)| *name == family).map(|(_, fold)| *fold)
 }
 
-/// Refuses what a client may not do. An entry that no fold has written would stop the fold, or be
+/// Refuses what a client may not do with a topic, which `fold` owns, if one does. An entry that no fold has written would stop the fold, or be
 /// believed; a trim would take what the next start needs; and what a fold writes down (the names of
 /// all files, access keys) is for the node's owner to read.
-pub fn check_client(topic: &str, wanted: Use, is_owner: bool) -> Result<()> {
-    let Some(fold) = folded_by(topic) else { return Ok(()) };
+pub fn check_client(topic: &str, fold: Option<&str>, wanted: Use, is_owner: bool) -> Result<()> {
+    let Some(fold) = fold else { return Ok(()) };
     match wanted {
         Use::Read if is_owner => Ok(()),
         Use::Read => Err(Error::invalid(format!(
@@ -50,7 +50,12 @@ pub fn check_client(topic: &str, wanted: Use, is_owner: bool) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{BLOBS_TOPIC, CLUSTER_TOPIC, NAMESPACE_TOPIC, Use, folded_by};
+    use holdfast_base::Result;
+
+    fn check_client(topic: &str, wanted: Use, is_owner: bool) -> Result<()> {
+        super::check_client(topic, folded_by(topic), wanted, is_owner)
+    }
 
     #[test]
     fn clients_change_no_topic_of_a_fold_and_its_owner_alone_reads_it() {

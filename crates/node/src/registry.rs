@@ -144,6 +144,11 @@ impl Node {
         Ok(fold)
     }
 
+    /// Whether one of this node's views folds the topic: nobody else writes or trims it.
+    pub fn folds(&self, topic: &str) -> bool {
+        self.views.view(topic).is_ok()
+    }
+
     /// Takes a snapshot of every view, now; the first failure, if there is one.
     pub fn snapshot_views(&self) -> Result<()> {
         let views = self.views.all().into_iter();

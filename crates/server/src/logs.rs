@@ -34,13 +34,19 @@ fn send<T: Encode>(reply: Reply, result: Result<T>) {
     answer(reply, result.map(|message| (message.to_bytes(), Parts::None)));
 }
 
+/// Who folds a topic: as its name says, or as a face has opened a view of it.
+fn owner(node: &Node, topic: &str) -> Option<&'static str> {
+    folded_by(topic).or_else(|| node.folds(topic).then_some("the view of a face"))
+}
+
 /// Refuses what a client may not do with a topic.
-fn check(wanted: Use) -> impl Fn(&[u8], Who) -> Result<()> + Send + Sync {
+fn check(node: &Arc<Node>, wanted: Use) -> impl Fn(&[u8], Who) -> Result<()> + Send + Sync + use<> {
+    let node = node.clone();
     move |meta, who| {
         // The topic is the first field of each.
         let topic = String::decode(&mut Reader::new(meta))
             .map_err(|e| Error::invalid(format!("use the log: {e}: use matching builds")))?;
-        check_client(&topic, wanted, who == Who::Owner)
+        check_client(&topic, owner(&node, &topic), wanted, who == Who::Owner)
     }
 }
 
@@ -73,10 +79,13 @@ impl Face for Logs {
                 false => logs.pass_on(request),
             })
         };
+        let node = &self.node;
         vec![
-            route(wire::OP_LOG_APPEND, Logs::append).check(check(Use::Change)),
-            route(wire::OP_LOG_READ, Logs::read).check(check(Use::Read)).answer_bytes(answer_bytes),
-            route(wire::OP_LOG_TRIM, Logs::trim).check(check(Use::Change)),
+            route(wire::OP_LOG_APPEND, Logs::append).check(check(node, Use::Change)),
+            route(wire::OP_LOG_READ, Logs::read)
+                .check(check(node, Use::Read))
+                .answer_bytes(answer_bytes),
+            route(wire::OP_LOG_TRIM, Logs::trim).check(check(node, Use::Change)),
             route(wire::OP_LOG_INFO, Logs::info),
         ]
     }
@@ -89,7 +98,7 @@ impl Logs {
 
     fn pass_on(&self, request: Request<'_>) {
         let topic = String::decode(&mut Reader::new(request.meta));
-        let owned = topic.is_ok_and(|topic| folded_by(&topic).is_some());
+        let owned = topic.is_ok_and(|topic| owner(&self.node, &topic).is_some());
         match request.opcode == wire::OP_LOG_READ && owned {
             true => self.read_owned(request),
             false => self.ask_log_host(request),

@@ -184,7 +184,11 @@ impl<V: View> Machine<V> {
             Admission::Refused(e) => Ok(Err(e)),
             Admission::Apply => {
                 let outcome = outcome_of(self.view.apply(index, command))?;
-                if outcome.is_ok() || !planted!("log.refusal-forgotten") {
+                let forgotten = match outcome.is_ok() {
+                    true => planted!("view.answer-forgotten"),
+                    false => planted!("log.refusal-forgotten"),
+                };
+                if !forgotten {
                     self.sessions.remember(session, sequence, &outcome);
                 }
                 Ok(outcome)
