@@ -323,7 +323,13 @@ impl Draw {
             }
             _ => Condition::default(),
         };
-        match self.below(24) {
+        let kind = self.below(24);
+        // Uploads take several commands about one key.
+        let (bucket, key) = match (14..=19).contains(&kind) && self.below(6) > 0 {
+            true => ("b0".to_owned(), "k0".to_owned()),
+            false => (bucket, key),
+        };
+        match kind {
             0..=1 => Command::CreateBucket { name: bucket, bucket: Bucket::default() },
             2 => Command::DeleteBucket { name: bucket },
             3 => Command::SetVersioning { name: bucket, versioning: 1 + self.below(2) as u8 },
