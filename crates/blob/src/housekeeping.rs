@@ -140,7 +140,14 @@ impl Housekeeping {
         }
         blobs.propose_and_wait(&Command::CloseChunk { chunk: id })?;
         let close = holdfast_cluster::Command::CloseChunk { chunk: id };
-        node.propose_and_wait(close, Durability::Durable)?;
+        match node.propose_and_wait(close, Durability::Durable) {
+            // Whoever held the lock before had freed it, and its last file went just now.
+            Err(e) if e.kind == Kind::NotFound => {
+                blobs.propose_and_wait(&Command::ForgetChunk { chunk: id })?;
+                return Ok(());
+            }
+            closed => closed?,
+        };
         let live = self.live_slots(id)?;
         if !live.is_empty() {
             return node.rewrite(id, &live);

@@ -8,6 +8,7 @@ use crate::model::AccessKey;
 use holdfast_base::Result;
 use holdfast_env::{Disk, Rng, Secret, planted};
 use holdfast_log::{Rewritten, rewrite};
+use holdfast_view::ENVELOPE_BYTES;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -20,14 +21,20 @@ pub fn seal_log(
     rng: &dyn Rng,
 ) -> Result<Option<Rewritten>> {
     rewrite(disk, directory, BLOBS_TOPIC, &|entry| {
-        // Entries in envelopes were never written in clear.
-        let Some((mark, Command::SetAccessKey { name, key: Some(key) })) =
-            Command::from_bare(entry)
+        let with_sealed = |name: String, key| {
+            let key = sealed(secret, rng, &name, key)?;
+            Some(Command::SetAccessKey { name, key: Some(key) })
+        };
+        if let Some((mark, command)) = Command::from_bare(entry) {
+            let Command::SetAccessKey { name, key: Some(key) } = command else { return None };
+            return Some(with_sealed(name, key)?.to_bare(mark));
+        }
+        let (envelope, command) = entry.split_at_checked(ENVELOPE_BYTES)?;
+        let Ok(Command::SetAccessKey { name, key: Some(key) }) = Command::from_command(command)
         else {
             return None;
         };
-        let sealed = sealed(secret, rng, &name, key)?;
-        Some(Command::SetAccessKey { name, key: Some(sealed) }.to_bare(mark))
+        Some([envelope, &with_sealed(name, key)?.to_command()].concat())
     })
 }
 
