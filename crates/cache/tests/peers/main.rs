@@ -9,6 +9,7 @@ mod memcached;
 mod router;
 mod streams;
 
+use holdfast_base::Kind;
 use holdfast_cache::{Server, Settings};
 use holdfast_env::{Disk, RealClock, RealDisk, SeededRng};
 use std::io::{Read, Write};
@@ -26,7 +27,15 @@ fn cache() -> Server {
         ..Settings::default()
     };
     let disk: Arc<dyn Disk> = Arc::new(RealDisk);
-    Server::start(settings, Arc::new(RealClock::new()), &SeededRng::new(1), &disk).unwrap()
+    let start = |_| {
+        let clock = Arc::new(RealClock::new());
+        match Server::start(settings.clone(), clock, &SeededRng::new(1), &disk) {
+            // A connection that was just made may have the port that the first thread was given.
+            Err(e) if e.kind == Kind::Exists => None,
+            started => Some(started.unwrap()),
+        }
+    };
+    (0..20).find_map(start).expect("a port that is free")
 }
 
 /// Everything that is answered to a stream, sent in these parts; and whether the connection was
