@@ -39,7 +39,7 @@ type Script = Box<dyn FnMut(u32, u32, u16) -> Fate + Send>;
 type Event = Box<dyn FnOnce() + Send>;
 
 pub struct Net {
-    now_ms: u64,
+    pub now_ms: u64,
     next: u64,
     events: BTreeMap<(u64, u64), Event>,
     script: Script,
