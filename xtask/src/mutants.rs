@@ -176,6 +176,8 @@ impl Binaries {
                 command.args([filter, "--nocapture"]).env(VARIABLE, &bug.name);
                 // As cargo sets it: see .cargo/config.toml.
                 command.env("PROPTEST_RNG_SEED", "1");
+                // What it finds is planted: nothing to be kept beside the tests' real finds.
+                command.env("PROPTEST_DISABLE_FAILURE_PERSISTENCE", "true");
                 command.current_dir(&binary.directory);
                 command
             }

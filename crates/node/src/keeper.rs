@@ -274,15 +274,24 @@ impl Keeper {
 
     /// An accepted entry let a replica go while its chunk lives on elsewhere, and the process ended
     /// before the file was removed, or was not there: no later entry names it. A copy that has
-    /// arrived is named within seconds; should its entry come later all the same, it counts as
-    /// missing here.
+    /// arrived is named within seconds of a leader's hearing of it, which is when its time begins;
+    /// should its entry come later all the same, it counts as missing here.
     fn set_aside_unnamed(&mut self, now_ns: u64) -> Result<()> {
-        if now_ns < self.unnamed_next_ns || self.node.is_behind() {
+        if self.node.is_behind() {
+            // The entry may have been on its way all that time.
+            self.unnamed.clear();
+            return Ok(());
+        }
+        if now_ns < self.unnamed_next_ns {
             return Ok(());
         }
         let unnamed_ns = self.options.unnamed_ms * 1_000_000;
         self.unnamed_next_ns = now_ns + unnamed_ns / 4;
         let mut unnamed = BTreeMap::new();
+        let unheard = match planted!("node.landed-copy-set-aside") {
+            false => self.node.replicator.landed_unheard(),
+            true => BTreeSet::new(),
+        };
         for held in self.held() {
             let on_disk = |own: &OwnStore| own.tier == Tier::Disk;
             if !self.node.stores.get(held.store_id).is_some_and(on_disk) {
@@ -290,6 +299,9 @@ impl Keeper {
             }
             for generation in self.unnamed_of(&held)? {
                 let key = (held.store_id, held.info.chunk, generation);
+                if unheard.contains(&key) {
+                    continue;
+                }
                 let since_ns = self.unnamed.get(&key).copied().unwrap_or(now_ns);
                 if now_ns - since_ns < unnamed_ns {
                     unnamed.insert(key, since_ns);

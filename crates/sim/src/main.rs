@@ -5,7 +5,9 @@
 use holdfast_env::HoldMutex;
 use holdfast_env::trial::Drawn;
 use holdfast_sim::world::cell::SECOND;
-use holdfast_sim::world::{Report, SCHEDULES_FOR_ALL, SOMETIMES, Schedule, run};
+use holdfast_sim::world::{
+    Report, SCHEDULES_FOR_ALL, SCHEDULES_FOR_BORDERS, SOMETIMES, Schedule, run,
+};
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::sync::Mutex;
@@ -217,14 +219,14 @@ fn many(options: &Options, schedules: u64) -> ExitCode {
     let seen = seen.into_inner().expect("no holder panics");
     println!("seen: {seen:#?}");
     limits.print();
-    let asked = schedules >= SCHEDULES_FOR_ALL
-        && !options.calm
+    let asked = !options.calm
         && !options.repair
         && options.without.is_empty()
         && options.planted.is_empty();
-    let never = SOMETIMES.iter().copied().filter(|what| !seen.contains_key(what));
+    let (all, some) = (schedules >= SCHEDULES_FOR_ALL, schedules >= SCHEDULES_FOR_BORDERS);
+    let never = SOMETIMES.iter().copied().filter(|what| all && !seen.contains_key(what));
     // Usual sizes are too large for schedules of two minutes to cross: that is why they are drawn.
-    let borders = if options.usual_limits { Vec::new() } else { limits.never_crossed() };
+    let borders = if options.usual_limits || !some { Vec::new() } else { limits.never_crossed() };
     let never: Vec<&str> = never.chain(borders).filter(|_| asked).collect();
     println!(
         "{} schedules ran, {} operations, {} faults, {} failed",

@@ -77,7 +77,10 @@ pub const SOMETIMES: &[&str] = &[
     "the log was trimmed",
     "the power failed between a sync and its acknowledgement",
 ];
-pub const SCHEDULES_FOR_ALL: u64 = 50;
+/// A fault of a schedule in thirty happens in each run of so many.
+pub const SCHEDULES_FOR_ALL: u64 = 200;
+/// Limits are drawn in every schedule.
+pub const SCHEDULES_FOR_BORDERS: u64 = 50;
 
 /// What repair may take of a node's link, unless that is drawn.
 const RECOVERY_BYTES_PER_SECOND: u64 = 250_000;

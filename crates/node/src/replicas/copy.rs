@@ -32,7 +32,7 @@ const EXPORT_MS: u32 = 30_000;
 /// Ends that nobody has asked for; past it the oldest are forgotten, and copied again.
 static ENDED_MAX: Knob = Knob::new("cluster.copy-ends", 4096, &[1, 3]);
 
-type Key = (StoreId, ChunkId, Generation);
+pub(crate) type Key = (StoreId, ChunkId, Generation);
 
 fn key(copy: &peer::Copy) -> Key {
     (copy.store, copy.chunk, copy.generation)
@@ -194,6 +194,13 @@ impl Replicator {
         // How long they are.
         begun.iter().for_each(|(job, attempt)| job.export(*attempt, 0, 0));
         Ok(self.report(now_ns))
+    }
+
+    /// Copies that are whole here and that no leader has heard of.
+    pub(crate) fn landed_unheard(&self) -> BTreeSet<Key> {
+        let list = self.copies.list();
+        let whole = list.ended.iter().filter(|ended| ended.failure.is_empty());
+        whole.map(|ended| (ended.store, ended.chunk, ended.generation)).collect()
     }
 
     /// How this node's link and copies are.
