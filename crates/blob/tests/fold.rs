@@ -135,6 +135,21 @@ fn a_slot_is_named_once_and_never_in_a_closed_chunk() {
     assert_eq!(world.live(), vec![]);
 }
 
+/// A put was under way for longer than its gateway waited: its bytes were in a chunk, which was
+/// closed, found empty and freed before the entry came to the log. The entry was accepted all the
+/// same, and in place of the object that was acknowledged before the key had one without bytes.
+#[test]
+fn a_put_that_comes_when_its_chunk_is_gone_leaves_what_was_there() {
+    let world = World::new(0);
+    let before = object(1, &[extent(2, 0, 10)]);
+    world.ok(put("k", before.clone()));
+    world.ok(Command::CloseChunk { chunk: ChunkId(1) });
+    world.ok(Command::ForgetChunk { chunk: ChunkId(1) });
+    let late = world.apply(put("k", object(2, &[extent(1, 0, 10)])));
+    assert_eq!(late, Err(Refusal::ChunkClosed(ChunkId(1))));
+    assert_eq!((world.live(), world.used(2)), (vec![(2, 0)], (1, 10)));
+}
+
 #[test]
 fn a_refused_command_changes_nothing() {
     let world = World::new(0);

@@ -211,7 +211,7 @@ impl Plain {
                 if self.live().keys().any(|(of, _)| *of == chunk) {
                     return Err(Refusal::Invalid(String::new()));
                 }
-                self.closed.remove(&chunk);
+                self.closed.insert(chunk);
             }
             command => return self.complete(command),
         }

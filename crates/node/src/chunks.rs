@@ -448,9 +448,37 @@ impl Node {
             Ok(false) => {}
             Err(e) => return done(Err(e)),
         }
-        let (node, durability) = (self.clone(), known.durability);
-        let replicas = known.replicas.clone();
+        self.fence_and_seal(known, false, done);
+    }
+
+    /// `made`: it was made where nobody held it.
+    fn fence_and_seal(self: &Arc<Node>, known: Chunk, made: bool, done: Done<u64>) {
+        let (chunk, durability) = (known.id, known.durability);
+        let kind = match known.kind {
+            ChunkKind::Raw => holdfast_chunk::ChunkKind::Raw,
+            ChunkKind::Packed => holdfast_chunk::ChunkKind::Packed,
+        };
+        let (node, replicas, asked) =
+            (self.clone(), known.replicas.clone(), known.replicas.clone());
         let fenced = move |decision: Result<super::replicas::Decision>| match decision {
+            // Sealed like this, its writer would make it behind the seal, and fill it.
+            Ok(decision)
+                if decision.replicas.is_empty() && !planted!("node.absent-chunk-sealed") =>
+            {
+                if made {
+                    let why = "nobody holds it, and nobody can make it: look again";
+                    return done(Err(Error::retry(format!("fence chunk `{chunk}`: {why}"))));
+                }
+                let owner = match known.kind {
+                    ChunkKind::Raw => known.owner.0,
+                    ChunkKind::Packed => known.node.0 as u64,
+                };
+                let spec = ChunkSpec { durability, ..ChunkSpec::new(chunk, kind, owner) };
+                let spec = ChunkSpec { capacity_bytes: 1, ..spec };
+                let again = node.clone();
+                let then = move || again.fence_and_seal(known, true, done);
+                node.replicator.make_to_fence(spec, &replicas, Box::new(then));
+            }
             Ok(decision) => {
                 let mut named = decision.replicas;
                 named.extend(decision.unheard);
@@ -459,11 +487,7 @@ impl Node {
             }
             Err(e) => done(Err(e)),
         };
-        let kind = match known.kind {
-            ChunkKind::Raw => holdfast_chunk::ChunkKind::Raw,
-            ChunkKind::Packed => holdfast_chunk::ChunkKind::Packed,
-        };
-        self.replicator.fence_replicas(chunk, kind, &known.replicas, Box::new(fenced));
+        self.replicator.fence_replicas(chunk, kind, &asked, Box::new(fenced));
     }
 
     /// Fixes a retired packed chunk's length: entry first, then the store.

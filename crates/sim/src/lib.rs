@@ -5,6 +5,7 @@
 
 pub mod disk;
 pub mod fuzz;
+pub mod guests;
 pub mod net;
 pub mod powercut;
 mod rows;

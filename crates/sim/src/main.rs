@@ -4,6 +4,7 @@
 
 use holdfast_env::HoldMutex;
 use holdfast_env::trial::Drawn;
+use holdfast_sim::guests;
 use holdfast_sim::world::cell::SECOND;
 use holdfast_sim::world::{
     Report, SCHEDULES_FOR_ALL, SCHEDULES_FOR_BORDERS, SOMETIMES, Schedule, run,
@@ -31,6 +32,8 @@ struct Options {
     without: Vec<String>,
     /// Bugs that are planted by name.
     planted: Vec<String>,
+    /// Beside those that are drawn.
+    guests: Vec<guests::Make>,
     usual_limits: bool,
 }
 
@@ -46,6 +49,7 @@ fn options() -> Result<Options, String> {
         threads: std::thread::available_parallelism().map_or(1, |n| n.get()),
         without: Vec::new(),
         planted: Vec::new(),
+        guests: Vec::new(),
         usual_limits: false,
     };
     let mut words = std::env::args().skip(1);
@@ -56,6 +60,12 @@ fn options() -> Result<Options, String> {
         }
         if word == "--plant" {
             options.planted.extend(words.next());
+            continue;
+        }
+        if word == "--guest" {
+            let name = words.next().unwrap_or_default();
+            let known = guests::ALL.iter().find(|(known, _)| *known == name);
+            options.guests.push(known.ok_or(format!("`--guest {name}`: no such guest"))?.1);
             continue;
         }
         let mut number = || {
@@ -88,7 +98,10 @@ fn schedule(options: &Options, seed: u64, trace: bool) -> Schedule {
         Some(seconds) => (seconds * SECOND, seconds.saturating_sub(25) * SECOND),
         None => (schedule.work_ns, schedule.faults_ns),
     };
+    let mut guests = schedule.guests.clone();
+    guests.extend(&options.guests);
     Schedule {
+        guests,
         nodes: options.nodes.unwrap_or(schedule.nodes),
         trace: trace && !options.trace,
         aloud: options.trace,

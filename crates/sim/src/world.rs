@@ -13,6 +13,7 @@ mod model;
 mod progress;
 pub mod scene;
 
+use crate::guests;
 use crate::powercut::{Seen, mix};
 use crate::task::spawn;
 use crate::{Options, SimDisk, SimNet};
@@ -94,7 +95,7 @@ pub struct Schedule {
     pub stores: usize,
     pub clients: usize,
     /// Faces beside files.
-    pub guests: Vec<fn() -> Arc<dyn Guest>>,
+    pub guests: Vec<guests::Make>,
     /// Faults are drawn from these; none for a calm one.
     pub faults: Vec<Fault>,
     /// How long clients work, and faults may begin within.

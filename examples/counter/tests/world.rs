@@ -6,6 +6,7 @@ use holdfast_base::ids::{Sequence, SessionId};
 use holdfast_base::{Kind, Result};
 use holdfast_counter::{Add, Addition, CounterFace, OP_ADD, OP_OPEN, OP_READ};
 use holdfast_node::Node;
+use holdfast_sim::SimNet;
 use holdfast_sim::world::guest::{Guest, Lodging, Visitor, Work};
 use holdfast_sim::world::{Report, Schedule, run};
 use holdfast_wire::Call;
@@ -24,7 +25,7 @@ struct Visits {
 }
 
 impl Guest for Visits {
-    fn open(&self, node: &Arc<Node>) -> Result<Lodging> {
+    fn open(&self, node: &Arc<Node>, _: &SimNet) -> Result<Lodging> {
         Ok(Lodging { face: CounterFace::open(node)?, round: Box::new(|| {}) })
     }
 

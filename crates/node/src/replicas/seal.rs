@@ -6,7 +6,7 @@ use super::{Answer, CONTROL_MS, Replicator, Target, Wanted};
 use holdfast_base::ids::{ChunkId, Generation, StoreId};
 use holdfast_base::limits::BLOCK_BYTES;
 use holdfast_base::{Error, Kind, Result};
-use holdfast_chunk::{ChunkKind, Done};
+use holdfast_chunk::{ChunkKind, ChunkSpec, Done};
 use holdfast_env::{HoldMutex, planted};
 use holdfast_wire::peer;
 use std::sync::{Arc, Mutex};
@@ -63,6 +63,37 @@ impl Replicator {
                 }
             });
             self.fence_one(chunk, store, target, answered);
+        }
+    }
+
+    /// Makes a chunk, empty, that no replica holds, so that fences have something to hold back: its
+    /// writer was allocated it, and may be about to make it. `done` when all have answered, be it
+    /// that it is there by now.
+    pub fn make_to_fence(
+        self: &Arc<Self>,
+        spec: ChunkSpec,
+        replicas: &[StoreId],
+        done: Box<dyn FnOnce() + Send>,
+    ) {
+        let targets = replicas.iter().filter_map(|store| Some((*store, self.target(*store).ok()?)));
+        let targets: Vec<(StoreId, Target)> = targets.collect();
+        if targets.is_empty() {
+            return done();
+        }
+        let waiting = Arc::new(Mutex::new((targets.len(), Some(done))));
+        for (store, target) in targets {
+            let waiting = waiting.clone();
+            let made: Done<()> = Box::new(move |_| {
+                let last = {
+                    let mut waiting = waiting.held();
+                    waiting.0 -= 1;
+                    if waiting.0 == 0 { waiting.1.take() } else { None }
+                };
+                if let Some(done) = last {
+                    done();
+                }
+            });
+            self.create_on(store, &target, spec, made);
         }
     }
 

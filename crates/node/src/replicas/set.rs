@@ -81,6 +81,30 @@ pub struct ReplicaSet {
     state: Mutex<State>,
 }
 
+impl Replicator {
+    pub(super) fn create_on(&self, store: StoreId, on: &Target, spec: ChunkSpec, done: Done<()>) {
+        match on {
+            Target::Own(store) => {
+                let store = store.clone();
+                self.workers.run(move || done(store.create(spec)));
+            }
+            Target::Peer(place) => {
+                let create = peer::Create {
+                    sender: self.directory.sender(),
+                    store,
+                    chunk: spec.chunk,
+                    kind: spec.kind as u8,
+                    owner: spec.owner,
+                    capacity: spec.capacity_bytes,
+                    durability: spec.durability,
+                };
+                let (op, limit) = (peer::OP_PEER_CREATE, WRITER_LIMIT_MS as u32);
+                self.ask::<()>(&place.address, op, &create, None, limit, done);
+            }
+        }
+    }
+}
+
 impl ReplicaSet {
     /// Makes an empty chunk on all of `stores`, in parallel, and answers once each has said yes
     /// or no. A set whose chunk could not be made everywhere has ended when it is answered.
@@ -144,30 +168,7 @@ impl ReplicaSet {
                     done(set);
                 }
             };
-            self.create_on(replica, Box::new(created));
-        }
-    }
-
-    fn create_on(&self, replica: &Replica, done: Done<()>) {
-        let spec = self.spec;
-        match &replica.target {
-            Target::Own(store) => {
-                let store = store.clone();
-                self.with.workers.run(move || done(store.create(spec)));
-            }
-            Target::Peer(place) => {
-                let create = peer::Create {
-                    sender: self.with.directory.sender(),
-                    store: replica.store,
-                    chunk: spec.chunk,
-                    kind: spec.kind as u8,
-                    owner: spec.owner,
-                    capacity: spec.capacity_bytes,
-                    durability: spec.durability,
-                };
-                let (op, limit) = (peer::OP_PEER_CREATE, WRITER_LIMIT_MS as u32);
-                self.with.ask::<()>(&place.address, op, &create, None, limit, done);
-            }
+            self.with.create_on(replica.store, &replica.target, self.spec, Box::new(created));
         }
     }
 

@@ -272,7 +272,11 @@ impl Cell {
         let native = Native::new(node.clone(), Budget::new(CLIENTS_BYTES), true);
         let mut native = native.with(Arc::new(FileFace::new(node.clone(), None)));
         let guests = self.shared.guests.iter();
-        let lodgings = guests.map(|guest| guest.open(&node)).collect::<Result<Vec<_>>>()?;
+        let lodgings =
+            guests.map(|guest| guest.open(&node, &self.net)).collect::<Result<Vec<_>>>()?;
+        if self.crash_if_due(life) || life.has_ended() {
+            return Ok(());
+        }
         for lodging in &lodgings {
             native = native.with(lodging.face.clone());
         }

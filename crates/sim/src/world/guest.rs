@@ -24,7 +24,8 @@ pub type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// One face in the world; of each schedule anew, so that it may keep a model of what it was told.
 pub trait Guest: Send + Sync {
     /// Opens the face on a node that has just started, as production does: each process anew.
-    fn open(&self, node: &Arc<Node>) -> Result<Lodging>;
+    /// What it has to wait for later, it spawns on the network's queue (`crate::task::spawn`).
+    fn open(&self, node: &Arc<Node>, net: &SimNet) -> Result<Lodging>;
 
     /// Clients that work at the same time.
     fn clients(&self) -> usize;

@@ -1,0 +1,14 @@
+//! Guests that come with Holdfast: see [`crate::world::guest`].
+
+mod blobs;
+
+use crate::world::guest::Guest;
+use std::sync::Arc;
+
+pub use blobs::blobs;
+
+/// Makes a guest, of each schedule anew.
+pub type Make = fn() -> Arc<dyn Guest>;
+
+/// All of them, by name.
+pub const ALL: [(&str, Make); 1] = [("blobs", blobs)];

@@ -1,0 +1,31 @@
+//! Faces beside files in the simulated world.
+
+use holdfast_sim::guests;
+use holdfast_sim::world::{Report, Schedule, run};
+
+fn with_blobs(seed: u64) -> Report {
+    let schedule = Schedule { guests: vec![guests::blobs], ..Schedule::new(seed) };
+    std::thread::scope(|scope| {
+        // Waits nest, so a schedule wants a deep stack.
+        let builder = std::thread::Builder::new().stack_size(256 << 20);
+        builder.spawn_scoped(scope, || run(&schedule)).unwrap().join().unwrap()
+    })
+}
+
+/// A writer was allocated a chunk and heard of it seconds later. Whoever led had fenced the chunk
+/// meanwhile where nobody held it, and sealed it as empty; the writer made it behind that, and what
+/// it put there was acknowledged and gone.
+#[test]
+fn what_a_slow_writer_puts_is_in_a_chunk_that_is_there() {
+    assert_eq!(with_blobs(19).violations, Vec::<String>::new());
+}
+
+#[test]
+fn objects_are_what_was_acknowledged_through_every_node() {
+    let seeds = std::env::var("HOLDFAST_BLOB_SEEDS").ok().and_then(|n| n.parse().ok());
+    for seed in 1..=seeds.unwrap_or(4) {
+        let report = with_blobs(seed);
+        assert_eq!(report.violations, Vec::<String>::new(), "seed {seed}");
+        assert!(report.seen.contains_key("an object was put"), "seed {seed}: {:?}", report.seen);
+    }
+}
