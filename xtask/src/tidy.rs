@@ -36,7 +36,7 @@ const UNSAFE_ALLOWED: &[&str] = &[
 /// else tells events.
 const STDERR_ALLOWED: &[&str] = &[
     "crates/env/src/trial.rs",
-    "crates/holdfast/src/output.rs",
+    "crates/command/src/output.rs",
     "crates/hotpaths/",
     "crates/sim/",
     "xtask/",

@@ -1,18 +1,15 @@
 //! `holdfast blob` and `holdfast s3`: S3 from the command line, against this node or any other
 //! service; and what administrators ask of this node alone.
 
-use crate::output::Output;
 use clap::{Args, Subcommand};
 use holdfast_base::units::format_bytes;
 use holdfast_base::{Error, Result};
-use holdfast_env::{RealClock, local};
-use holdfast_s3::{
-    CREDENTIALS_FILE, Client, Credentials, Endpoint, REGION, Request, Signer, element, elements,
-};
+use holdfast_command::output::{self, Output};
+use holdfast_env::local;
+use holdfast_s3::{CREDENTIALS_FILE, Client, Credentials, Request, element, elements};
 use serde_json::{Value, json};
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 /// Where the service is and who asks; by default what the data directory says.
 #[derive(Args, Debug, Clone)]
@@ -194,18 +191,8 @@ impl Access {
     }
 
     pub fn client(&self) -> Result<Client> {
-        client(&self.credentials()?)
+        Client::of(&self.credentials()?)
     }
-}
-
-pub fn client(credentials: &Credentials) -> Result<Client> {
-    let signer = Signer {
-        access_key: credentials.access_key.clone(),
-        secret_key: credentials.secret_key.clone(),
-        region: REGION.to_owned(),
-    };
-    let endpoint = Endpoint::parse(&credentials.endpoint)?;
-    Ok(Client::new(endpoint, signer, Arc::new(RealClock::new())))
 }
 
 fn split(path: &str) -> Result<(&str, &str)> {
@@ -411,7 +398,7 @@ fn get(client: &mut Client, path: &str, file: &Path, size: Option<u32>) -> Resul
         request = request.with("size", size.to_string());
     }
     if file == Path::new("-") {
-        let answer = client.download(&request, &mut crate::output::stdout())?;
+        let answer = client.download(&request, &mut output::stdout())?;
         return answer.ok(format_args!("get `{path}`")).map(drop);
     }
     // Under its name only when it is whole.

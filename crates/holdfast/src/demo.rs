@@ -9,12 +9,12 @@
 mod files;
 mod picture;
 
-use crate::dev::local::LocalCluster;
-use crate::output::Output;
 use clap::Args;
 use files::{Reading, Source};
 use holdfast_base::units::{MIB, format_bytes, parse_bytes};
 use holdfast_base::{Error, Result};
+use holdfast_command::LocalCluster;
+use holdfast_command::output::Output;
 use holdfast_wire::admin::Cluster;
 use picture::Picture;
 use serde_json::json;
