@@ -154,6 +154,7 @@ fn check_source(file: &str, text: &str) -> Vec<Finding> {
     let mut findings = source::leftovers(file, &code);
     findings.extend(source::sleeping_tests(file, &code));
     findings.extend(source::rooms_apart(file, &code));
+    findings.extend(source::long_functions(file, &code));
     if !listed(STDERR_ALLOWED, file) && !file.contains("/tests/") {
         findings.extend(source::said_to_stderr(file, &code));
     }

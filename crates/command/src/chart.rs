@@ -70,6 +70,45 @@ enum Anchor {
     End,
 }
 
+/// Where values are, from the bottom up.
+struct Axis {
+    y_min: f64,
+    y_max: f64,
+    log: bool,
+}
+
+impl Axis {
+    fn y(&self, value: f64) -> i32 {
+        let (_, _, top, bottom) = MARGINS;
+        let share = match self.log {
+            true => (value / self.y_min).ln() / (self.y_max / self.y_min).ln(),
+            false => value / self.y_max,
+        };
+        let share = share.clamp(0.0, 1.0);
+        HEIGHT - bottom - ((HEIGHT - top - bottom) as f64 * share) as i32
+    }
+
+    /// A grey line at each step, with its value.
+    fn draw(&self, shapes: &mut Vec<Shape>) {
+        let (left, right, _, _) = MARGINS;
+        let even = (0..=5).map(|step| self.y_max * f64::from(step) / 5.0);
+        let tenfold = (-3..12).map(|power| 10f64.powi(power));
+        let steps: Vec<f64> = match self.log {
+            true => tenfold.filter(|step| (self.y_min..=self.y_max).contains(step)).collect(),
+            false => even.collect(),
+        };
+        for value in steps {
+            let (from, to) = ((left, self.y(value)), (WIDTH - right, self.y(value)));
+            shapes.push(Shape::Line { from, to, colour: GREY, dashed: false });
+            shapes.push(text(left - 8, self.y(value), &short(value), Anchor::End));
+        }
+    }
+}
+
+fn text(x: i32, y: i32, text: &str, anchor: Anchor) -> Shape {
+    Shape::Text { x, y, text: text.into(), anchor }
+}
+
 impl Chart {
     /// The power of ten below every value.
     fn smallest(&self) -> f64 {
@@ -79,35 +118,40 @@ impl Chart {
     }
 
     fn shapes(&self) -> Vec<Shape> {
-        let (left, right, top, bottom) = MARGINS;
-        let values = self.series.iter().flat_map(|(_, values)| values.iter().flatten().copied());
-        let largest = values.chain(self.marks.iter().map(|(_, v)| *v)).fold(1e-9, f64::max);
-        let y_max = self.y_max.unwrap_or(largest * 1.08);
-        let y_min = if self.log { self.smallest() } else { 0.0 };
-        let y = |value: f64| {
-            let share = match self.log {
-                true => (value / y_min).ln() / (y_max / y_min).ln(),
-                false => value / y_max,
-            };
-            let share = share.clamp(0.0, 1.0);
-            HEIGHT - bottom - ((HEIGHT - top - bottom) as f64 * share) as i32
-        };
-        let text = |x, y, text: &str, anchor| Shape::Text { x, y, text: text.into(), anchor };
+        let axis = self.axis();
         let mut shapes = vec![
             text(WIDTH / 2, 22, &self.title, Anchor::Middle),
             text(8, 78, &self.y_label, Anchor::Start),
         ];
-        let even = (0..=5).map(|step| y_max * f64::from(step) / 5.0);
-        let tenfold = (-3..12).map(|power| 10f64.powi(power));
-        let steps: Vec<f64> = match self.log {
-            true => tenfold.filter(|step| (y_min..=y_max).contains(step)).collect(),
-            false => even.collect(),
-        };
-        for value in steps {
-            let (from, to) = ((left, y(value)), (WIDTH - right, y(value)));
-            shapes.push(Shape::Line { from, to, colour: GREY, dashed: false });
-            shapes.push(text(left - 8, y(value), &short(value), Anchor::End));
+        axis.draw(&mut shapes);
+        self.draw_names(&mut shapes);
+        for (index, (_, values)) in self.series.iter().enumerate() {
+            match self.lines {
+                true => self.draw_line(&axis, index, values, &mut shapes),
+                false => self.draw_bars(&axis, index, values, &mut shapes),
+            }
         }
+        self.draw_marks(&axis, &mut shapes);
+        shapes
+    }
+
+    fn axis(&self) -> Axis {
+        let values = self.series.iter().flat_map(|(_, values)| values.iter().flatten().copied());
+        let largest = values.chain(self.marks.iter().map(|(_, v)| *v)).fold(1e-9, f64::max);
+        let y_max = self.y_max.unwrap_or(largest * 1.08);
+        let y_min = if self.log { self.smallest() } else { 0.0 };
+        Axis { y_min, y_max, log: self.log }
+    }
+
+    /// Pixels of one place.
+    fn place_width(&self) -> i32 {
+        let (left, right, _, _) = MARGINS;
+        (WIDTH - left - right) / self.places.len().max(1) as i32
+    }
+
+    /// What the colours mean, and what the places are.
+    fn draw_names(&self, shapes: &mut Vec<Shape>) {
+        let (left, _, _, bottom) = MARGINS;
         let mut at = left;
         for (index, (name, _)) in self.series.iter().enumerate() {
             let colour = COLOURS[index % COLOURS.len()];
@@ -115,52 +159,72 @@ impl Chart {
             shapes.push(text(at + 20, 51, name, Anchor::Start));
             at += 40 + name.len() as i32 * GLYPH;
         }
-        let places = self.places.len().max(1) as i32;
-        let wide = (WIDTH - left - right) / places;
+        let wide = self.place_width();
         for (place, name) in self.places.iter().enumerate() {
             let middle = left + wide * place as i32 + wide / 2;
             // Neighbours on two rows, so that long names do not run into each other.
             let row = HEIGHT - bottom + 18 + 20 * (place as i32 % 2);
             shapes.push(text(middle, row, name, Anchor::Middle));
         }
-        for (index, (_, values)) in self.series.iter().enumerate() {
-            let colour = COLOURS[index % COLOURS.len()];
-            let mut last: Option<(i32, i32)> = None;
-            for (place, value) in values.iter().enumerate() {
-                let Some(value) = value else {
-                    last = None;
-                    continue;
-                };
-                let start = left + wide * place as i32;
-                if self.lines {
-                    let point = (start + wide / 2, y(*value));
-                    if let Some(from) = last {
-                        shapes.push(Shape::Line { from, to: point, colour, dashed: false });
-                    }
-                    let (x, y) = (point.0 - 4, point.1 - 4);
-                    shapes.push(Shape::Bar { x, y, width: 8, height: 8, colour });
-                    last = Some(point);
-                } else {
-                    let width = (wide * 8 / 10 / self.series.len().max(1) as i32).max(2);
-                    let x = start + wide / 10 + width * index as i32;
-                    let (top, height) = (y(*value), HEIGHT - bottom - y(*value));
-                    shapes.push(Shape::Bar { x, y: top, width: width - 1, height, colour });
-                    shapes.push(text(x + width / 2, top - 9, &short(*value), Anchor::Middle));
-                }
+    }
+
+    fn draw_line(
+        &self,
+        axis: &Axis,
+        index: usize,
+        values: &[Option<f64>],
+        shapes: &mut Vec<Shape>,
+    ) {
+        let (colour, wide) = (COLOURS[index % COLOURS.len()], self.place_width());
+        let mut last: Option<(i32, i32)> = None;
+        for (place, value) in values.iter().enumerate() {
+            let Some(value) = value else {
+                last = None;
+                continue;
+            };
+            let point = (MARGINS.0 + wide * place as i32 + wide / 2, axis.y(*value));
+            if let Some(from) = last {
+                shapes.push(Shape::Line { from, to: point, colour, dashed: false });
             }
+            let (x, y) = (point.0 - 4, point.1 - 4);
+            shapes.push(Shape::Bar { x, y, width: 8, height: 8, colour });
+            last = Some(point);
         }
+    }
+
+    fn draw_bars(
+        &self,
+        axis: &Axis,
+        index: usize,
+        values: &[Option<f64>],
+        shapes: &mut Vec<Shape>,
+    ) {
+        let (left, _, _, bottom) = MARGINS;
+        let (colour, wide) = (COLOURS[index % COLOURS.len()], self.place_width());
+        let width = (wide * 8 / 10 / self.series.len().max(1) as i32).max(2);
+        for (place, value) in values.iter().enumerate() {
+            let Some(value) = value else { continue };
+            let x = left + wide * place as i32 + wide / 10 + width * index as i32;
+            let (top, height) = (axis.y(*value), HEIGHT - bottom - axis.y(*value));
+            shapes.push(Shape::Bar { x, y: top, width: width - 1, height, colour });
+            shapes.push(text(x + width / 2, top - 9, &short(*value), Anchor::Middle));
+        }
+    }
+
+    fn draw_marks(&self, axis: &Axis, shapes: &mut Vec<Shape>) {
+        let (left, right, _, _) = MARGINS;
         let lowest = self.marks.iter().fold(f64::INFINITY, |lowest, (_, value)| lowest.min(*value));
         for (name, value) in &self.marks {
             // Two that are close do not write over each other.
             let beside = if self.marks.len() > 1 && *value == lowest { 16 } else { -8 };
-            let (from, to) = ((left, y(*value)), (WIDTH - right, y(*value)));
+            let (from, to) = ((left, axis.y(*value)), (WIDTH - right, axis.y(*value)));
             shapes.push(Shape::Line { from, to, colour: BLACK, dashed: true });
             let label = format!("{name} {}", short(*value));
-            shapes.push(text(WIDTH - right, y(*value) + beside, &label, Anchor::End));
+            shapes.push(text(WIDTH - right, axis.y(*value) + beside, &label, Anchor::End));
         }
-        shapes
     }
 
+    /// The chart as an SVG document.
     pub fn svg(&self) -> String {
         let mut svg = format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
@@ -198,6 +262,7 @@ impl Chart {
         svg + "</svg>\n"
     }
 
+    /// The same as a PNG.
     pub fn png(&self) -> Result<Vec<u8>> {
         let mut canvas = Canvas { rgb: vec![255; (WIDTH * HEIGHT * 3) as usize] };
         for shape in self.shapes() {

@@ -7,7 +7,7 @@ use crate::report::Sample;
 use holdfast_base::checksum::crc32c;
 use holdfast_base::{Error, Result};
 use holdfast_env::HoldMutex;
-use holdfast_s3::{Client, Request};
+use holdfast_s3::{Client, Request, Response};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::time::Instant;
@@ -122,100 +122,116 @@ impl Load<'_> {
 
     /// One request, by its turn; answers its nanoseconds.
     fn request(&self, client: &mut Client, turn: u64) -> Result<u64> {
-        let bytes = self.bytes;
         let scattered = turn * STEP % self.options.objects;
-        let path = |number: u64| format!("/{BUCKET}/{}", name(bytes, number));
-        let start;
-        match self.kind {
+        let start = match self.kind {
             Kind::Put => {
-                let data = body(turn, bytes);
-                start = Instant::now();
-                let put = Request { body: &data, ..Request::new("PUT", path(turn)) };
-                let put = client.send(&put)?.ok("put")?;
+                let (start, put) = self.put(client, turn)?;
                 if let Some(known) = self.pointers.get(turn as usize)
                     && let Some(pointer) = put.header("x-holdfast-pointer")
                 {
                     let _ = known.set(pointer.to_owned());
                 }
+                start
             }
-            Kind::Mixed if turn % 10 == 9 => {
-                let data = body(scattered, bytes);
-                start = Instant::now();
-                let put = Request { body: &data, ..Request::new("PUT", path(scattered)) };
-                client.send(&put)?.ok("put")?;
-            }
+            Kind::Mixed if turn % 10 == 9 => self.put(client, scattered)?.0,
             Kind::Get | Kind::Mixed => {
-                start = Instant::now();
-                let got = client.send(&Request::new("GET", path(scattered)))?.ok("get")?;
-                check(scattered, &got.body, self.expected[scattered as usize])?;
-                client.recycle(got.body);
+                let get = Request::new("GET", self.path(scattered));
+                self.get(client, &get, scattered)?
             }
             Kind::Native => {
                 let pointer = self.pointers.get(scattered as usize).and_then(OnceLock::get);
                 let pointer = pointer.ok_or_else(|| {
                     Error::unsupported("get by pointer: the service said no pointers")
                 })?;
-                start = Instant::now();
-                let got = client.send(&Request::new("GET", format!("/n/{pointer}")))?.ok("get")?;
-                check(scattered, &got.body, self.expected[scattered as usize])?;
-                client.recycle(got.body);
+                self.get(client, &Request::new("GET", format!("/n/{pointer}")), scattered)?
             }
             Kind::List => {
                 let request = Request::new("GET", format!("/{BUCKET}"))
                     .with("list-type", "2")
-                    .with("prefix", format!("{bytes}/{:03}/", turn % 1000))
+                    .with("prefix", format!("{}/{:03}/", self.bytes, turn % 1000))
                     .with("max-keys", LISTED.to_string());
-                start = Instant::now();
+                let start = Instant::now();
                 client.send(&request)?.ok("list")?;
+                start
             }
             Kind::Lately if turn.is_multiple_of(10) => {
-                let number = self.options.objects + turn / 10;
-                let data = body(number, bytes);
-                start = Instant::now();
-                let put = Request { body: &data, ..Request::new("PUT", path(number)) };
-                client.send(&put)?.ok("put")?;
+                self.put(client, self.options.objects + turn / 10)?.0
             }
-            Kind::Lately => {
-                // Those that are being put are left out.
-                let newest = self.options.objects
-                    + (turn / 10).saturating_sub(2 * self.options.clients as u64);
-                let chance = (turn * STEP % 1_000_003) as f64 / 1_000_003.0;
-                let age = (newest as f64).powf(chance) as u64;
-                let number = newest.saturating_sub(age.max(1));
-                let expected = crc32c(&body(number, bytes));
-                let mut get = Request::new("GET", path(number));
-                if turn % 4 == 1 {
-                    get.headers.push(("cdn-loop", "cdn.example".to_owned()));
-                }
-                start = Instant::now();
-                let got = client.send(&get)?.ok("get")?;
-                check(number, &got.body, expected)?;
-            }
+            Kind::Lately => self.get_lately(client, turn)?,
             Kind::Photo => {
                 let path = format!("/{PHOTOS}/{turn:08}.jpg");
-                start = Instant::now();
+                let start = Instant::now();
                 let put = Request { body: self.photo, ..Request::new("PUT", path) };
                 client.send(&put)?.ok("put a photo")?;
+                start
             }
             Kind::Delete => {
-                start = Instant::now();
-                client.send(&Request::new("DELETE", path(3 * turn)))?.ok("delete")?;
+                let start = Instant::now();
+                client.send(&Request::new("DELETE", self.path(3 * turn)))?.ok("delete")?;
+                start
             }
-            Kind::Batch(of) | Kind::Fill(of) => {
+            Kind::Batch(of) => {
                 let numbers = turn * of..(turn + 1) * of;
-                let archive = match self.kind {
-                    Kind::Batch(_) => archive(numbers, bytes, "batch/")?,
-                    _ => archive(numbers.start..numbers.end.min(self.options.objects), bytes, "")?,
-                };
-                let put = format!("/{BUCKET}/archive");
-                let mut put = Request { body: &archive, ..Request::new("PUT", put) };
-                put.headers.push(("x-amz-meta-snowball-auto-extract", "true".to_owned()));
-                start = Instant::now();
-                client.send(&put)?.ok("put an archive")?;
+                put_archive(client, &archive(numbers, self.bytes, "batch/")?)?
             }
-        }
+            Kind::Fill(of) => {
+                let numbers = turn * of..((turn + 1) * of).min(self.options.objects);
+                put_archive(client, &archive(numbers, self.bytes, "")?)?
+            }
+        };
         Ok(start.elapsed().as_nanos() as u64)
     }
+
+    fn path(&self, number: u64) -> String {
+        format!("/{BUCKET}/{}", name(self.bytes, number))
+    }
+
+    /// Puts an object; answers when that began, its bytes being made by then.
+    fn put(&self, client: &mut Client, number: u64) -> Result<(Instant, Response)> {
+        let data = body(number, self.bytes);
+        let start = Instant::now();
+        let put = Request { body: &data, ..Request::new("PUT", self.path(number)) };
+        Ok((start, client.send(&put)?.ok("put")?))
+    }
+
+    /// Gets an object of those that were there from the start, and checks it.
+    fn get(&self, client: &mut Client, get: &Request<'_>, number: u64) -> Result<Instant> {
+        let start = Instant::now();
+        let got = client.send(get)?.ok("get")?;
+        check(number, &got.body, self.expected[number as usize])?;
+        client.recycle(got.body);
+        Ok(start)
+    }
+
+    /// Gets an object as people look at photos: the newer, the likelier; one in four through a
+    /// network that delivers them.
+    fn get_lately(&self, client: &mut Client, turn: u64) -> Result<Instant> {
+        // Those that are being put are left out.
+        let newest =
+            self.options.objects + (turn / 10).saturating_sub(2 * self.options.clients as u64);
+        let chance = (turn * STEP % 1_000_003) as f64 / 1_000_003.0;
+        let age = (newest as f64).powf(chance) as u64;
+        let number = newest.saturating_sub(age.max(1));
+        let expected = crc32c(&body(number, self.bytes));
+        let mut get = Request::new("GET", self.path(number));
+        if turn % 4 == 1 {
+            get.headers.push(("cdn-loop", "cdn.example".to_owned()));
+        }
+        let start = Instant::now();
+        let got = client.send(&get)?.ok("get")?;
+        check(number, &got.body, expected)?;
+        Ok(start)
+    }
+}
+
+/// Puts an archive that becomes one object a file; answers when that began.
+fn put_archive(client: &mut Client, archive: &[u8]) -> Result<Instant> {
+    let put = Request::new("PUT", format!("/{BUCKET}/archive"));
+    let mut put = Request { body: archive, ..put };
+    put.headers.push(("x-amz-meta-snowball-auto-extract", "true".to_owned()));
+    let start = Instant::now();
+    client.send(&put)?.ok("put an archive")?;
+    Ok(start)
 }
 
 fn check(number: u64, got: &[u8], expected: u32) -> Result<()> {

@@ -115,10 +115,15 @@ pub fn run(repetitions: usize, lines: &mut Lines) -> Result<()> {
         let whole = seconds[4..7].iter().filter_map(|steps| steps.last()).sum();
         seconds[NAMES.len() - 1].push(whole);
     }
+    tell(&seconds, from.len(), lines)
+}
+
+/// One line a step, from the seconds of its repetitions over so many bytes.
+fn tell(seconds: &[Vec<f64>], bytes: usize, lines: &mut Lines) -> Result<()> {
     let copy = median(seconds[0].iter().copied());
-    for (name, seconds) in NAMES.iter().zip(&seconds) {
+    for (name, seconds) in NAMES.iter().zip(seconds) {
         let median = median(seconds.iter().copied());
-        let rate = |seconds: f64| from.len() as f64 / seconds;
+        let rate = |seconds: f64| bytes as f64 / seconds;
         let spread = seconds
             .iter()
             .map(|s| rate(*s))
@@ -126,14 +131,14 @@ pub fn run(repetitions: usize, lines: &mut Lines) -> Result<()> {
         let line = json!({
             "case": format!("sort/kernel/{name}"),
             "operations": RECORDS,
-            "bytes": from.len(),
+            "bytes": bytes,
             "seconds": rounded(median),
             "ops_per_second": rounded(RECORDS as f64 / median),
             "bytes_per_second": rounded(rate(median)),
             "limit": {"name": "copy", "value": rounded(rate(copy)), "unit": "bytes/s"},
             "ratio_to_limit": rounded(copy / median),
             "better": "higher",
-            "repetitions": repetitions,
+            "repetitions": seconds.len(),
             "spread": {"min": rounded(spread.0), "max": rounded(spread.1)},
         });
         let text =
