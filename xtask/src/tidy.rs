@@ -36,7 +36,7 @@ const UNSAFE_ALLOWED: &[&str] = &[
 /// else tells events.
 const STDERR_ALLOWED: &[&str] = &[
     "crates/env/src/trial.rs",
-    "crates/holdfast/src/output.rs",
+    "crates/command/src/output.rs",
     "crates/hotpaths/",
     "crates/sim/",
     "xtask/",
@@ -154,6 +154,7 @@ fn check_source(file: &str, text: &str) -> Vec<Finding> {
     let mut findings = source::leftovers(file, &code);
     findings.extend(source::sleeping_tests(file, &code));
     findings.extend(source::rooms_apart(file, &code));
+    findings.extend(source::long_functions(file, &code));
     if !listed(STDERR_ALLOWED, file) && !file.contains("/tests/") {
         findings.extend(source::said_to_stderr(file, &code));
     }

@@ -65,7 +65,7 @@ fn bucket() -> Bucket {
 fn commands() -> Vec<Command> {
     let (b, k) = (|| "b".to_owned(), || "k".to_owned());
     let condition = || Condition { if_match: Some("e".into()), if_absent: true };
-    vec![
+    let mut all = vec![
         Command::CreateBucket { name: b(), bucket: bucket() },
         Command::DeleteBucket { name: b() },
         Command::SetVersioning { name: b(), versioning: 1 },
@@ -79,6 +79,44 @@ fn commands() -> Vec<Command> {
             now_ms: 1,
             bypass: true,
         },
+    ];
+    all.extend(upload_commands());
+    all.extend([
+        Command::AbortUpload { bucket: b(), key: k(), id: 1 },
+        Command::Hold { id: 1, now_ms: 2, extents: vec![extent(1, 2)] },
+        Command::ReleaseHold { id: 1 },
+        Command::SetHead { bucket: b(), key: k(), version: "null".into(), head: head() },
+        Command::SetLock {
+            bucket: b(),
+            key: k(),
+            version: "null".into(),
+            lock: Some(Lock { until_ms: 1, compliance: false }),
+            hold: true,
+            now_ms: 2,
+            bypass: false,
+        },
+        Command::CloseChunk { chunk: ChunkId::new(1, 2) },
+        Command::ForgetChunk { chunk: ChunkId::new(1, 2) },
+        Command::SetAccessKey {
+            name: "A".into(),
+            key: Some(AccessKey {
+                secret: "s".into(),
+                user: "u".into(),
+                created_ms: 1,
+                admin: false,
+                read_only: true,
+                buckets: vec!["b".into()],
+            }),
+        },
+    ]);
+    all
+}
+
+/// Of an upload in parts, from its begin to its end.
+fn upload_commands() -> [Command; 3] {
+    let (b, k) = (|| "b".to_owned(), || "k".to_owned());
+    let condition = || Condition { if_match: Some("e".into()), if_absent: true };
+    [
         Command::BeginUpload {
             bucket: b(),
             key: k(),
@@ -118,32 +156,6 @@ fn commands() -> Vec<Command> {
             manifest: Some(extent(3, 4)),
             alternates: vec![alternate()],
             condition: condition(),
-        },
-        Command::AbortUpload { bucket: b(), key: k(), id: 1 },
-        Command::Hold { id: 1, now_ms: 2, extents: vec![extent(1, 2)] },
-        Command::ReleaseHold { id: 1 },
-        Command::SetHead { bucket: b(), key: k(), version: "null".into(), head: head() },
-        Command::SetLock {
-            bucket: b(),
-            key: k(),
-            version: "null".into(),
-            lock: Some(Lock { until_ms: 1, compliance: false }),
-            hold: true,
-            now_ms: 2,
-            bypass: false,
-        },
-        Command::CloseChunk { chunk: ChunkId::new(1, 2) },
-        Command::ForgetChunk { chunk: ChunkId::new(1, 2) },
-        Command::SetAccessKey {
-            name: "A".into(),
-            key: Some(AccessKey {
-                secret: "s".into(),
-                user: "u".into(),
-                created_ms: 1,
-                admin: false,
-                read_only: true,
-                buckets: vec!["b".into()],
-            }),
         },
     ]
 }

@@ -136,6 +136,10 @@ impl Plain {
         Ok(named)
     }
 
+    fn must_have(&self, bucket: &str) -> Result<(), Refusal> {
+        self.buckets.contains_key(bucket).then_some(()).ok_or(Refusal::NoSuchBucket)
+    }
+
     fn apply(&mut self, command: Command) -> Answered {
         match command {
             Command::CreateBucket { name, bucket } => {
@@ -145,9 +149,7 @@ impl Plain {
                 self.buckets.insert(name, bucket);
             }
             Command::DeleteBucket { name } => {
-                if !self.buckets.contains_key(&name) {
-                    return Err(Refusal::NoSuchBucket);
-                }
+                self.must_have(&name)?;
                 let used = self.keys.keys().any(|(bucket, _)| *bucket == name)
                     || self.uploads.keys().any(|(bucket, _, _)| *bucket == name);
                 if used {
@@ -171,9 +173,7 @@ impl Plain {
                 return self.name((&bucket, &key), marker, &condition);
             }
             Command::DeleteVersion { bucket, key, version, .. } => {
-                if !self.buckets.contains_key(&bucket) {
-                    return Err(Refusal::NoSuchBucket);
-                }
+                self.must_have(&bucket)?;
                 let versions = self.keys.entry((bucket, key)).or_default();
                 let found = versions.iter().position(|object| version_name(object) == version);
                 let marker = found.is_some_and(|at| versions.remove(at).marker);
@@ -181,9 +181,7 @@ impl Plain {
                 return Ok(Outcome::Deleted { version: Some(version), marker });
             }
             Command::BeginUpload { bucket, key, id, upload } => {
-                if !self.buckets.contains_key(&bucket) {
-                    return Err(Refusal::NoSuchBucket);
-                }
+                self.must_have(&bucket)?;
                 if self.uploads.contains_key(&(bucket.clone(), key.clone(), id)) {
                     return Err(Refusal::Invalid(String::new()));
                 }

@@ -90,6 +90,19 @@ pub enum Done {
     Close,
 }
 
+/// Whether answers are sent before more are made.
+fn is_full(engine: &Engine, out: &Out) -> bool {
+    let full = match engine.shared.settings.ablation.unbatched_sends {
+        true => 1,
+        false => OUT_BYTES_FULL.size(),
+    };
+    let is_full = out.len() >= full;
+    if is_full {
+        OUT_BYTES_FULL.cross();
+    }
+    is_full
+}
+
 impl Session {
     /// One that need not log in.
     pub fn trusted() -> Session {
@@ -115,13 +128,7 @@ impl Session {
         let mut at = 0;
         batch.answers_at = None;
         let wants = loop {
-            let full = if engine.shared.settings.ablation.unbatched_sends {
-                1
-            } else {
-                OUT_BYTES_FULL.size()
-            };
-            if out.len() >= full {
-                OUT_BYTES_FULL.cross();
+            if is_full(engine, out) {
                 break Wants::Drain;
             }
             match &mut self.state {

@@ -139,11 +139,18 @@ impl Seen<'_> {
     }
 
     fn command(&self, draw: &mut Draw<'_>, index: u64) -> Command {
+        let store = StoreId(1 + draw.below(5) as u64);
+        match draw.below(38) {
+            kind @ (0..=8 | 12..=15 | 18..=22) => self.of_names(draw, kind, index),
+            kind => self.of_chunks(draw, kind, index, store),
+        }
+    }
+
+    /// A command that changes names.
+    fn of_names(&self, draw: &mut Draw<'_>, kind: usize, index: u64) -> Command {
         let kinds = [NodeKind::Directory, NodeKind::Table, NodeKind::MultiFile];
         let data = [NodeKind::File, NodeKind::File, NodeKind::KeyValue, NodeKind::Directory];
-        let store = StoreId(1 + draw.below(5) as u64);
-        let digest = 77;
-        match draw.below(38) {
+        match kind {
             0 | 1 => Command::MakeDir {
                 path: draw.path(),
                 kind: draw.one(&kinds),
@@ -176,23 +183,6 @@ impl Seen<'_> {
             }
             6 => Command::Symlink { path: draw.path(), target: draw.path(), mtime: 0 },
             7 | 8 => Command::Begin { path: draw.path(), class: draw.class(), mode: 0, mtime: 1 },
-            9 => Command::AllocateChunk {
-                kind: draw.one(&[ChunkKind::Raw, ChunkKind::Packed]),
-                owner: self.file(draw),
-                node: NodeId(1),
-                replicas: draw.stores(),
-                tier: draw.one(&[Tier::Disk, Tier::Dram]),
-                durability: draw.one(&[Durability::Durable, Durability::Memory]),
-            },
-            10 | 11 => Command::AllocateCopies {
-                kind: draw.one(&[ChunkKind::Raw, ChunkKind::Packed, ChunkKind::Packed]),
-                owner: draw.one(&[FileId(0), FileId(0), BLOBS, self.file(&mut draw.clone())]),
-                node: NodeId(1 + draw.below(3) as u32),
-                replicas: draw.stores(),
-                copies: draw.one(&[0, 1, 3, 3, 3, u8::MAX]),
-                tier: Tier::Disk,
-                durability: Durability::Durable,
-            },
             12 | 13 => Command::Close {
                 file: self.file(draw),
                 path: draw.path(),
@@ -214,11 +204,6 @@ impl Seen<'_> {
                 path: draw.path(),
                 extents: self.extents(draw),
             },
-            16 | 17 => {
-                let chunk = self.chunk(draw);
-                let (length, replicas) = (draw.length(), self.replicas(draw, chunk));
-                Command::SealChunk { chunk, length, replicas }
-            }
             18 => Command::Rename { from: draw.path(), to: draw.path(), replace: draw.bool() },
             19 => Command::Delete { path: draw.path(), recursive: draw.bool() },
             20 => Command::Reclaim { budget: draw.one(&[0, 1, 2, u32::MAX]) },
@@ -228,28 +213,37 @@ impl Seen<'_> {
                 mtime: draw.option(|_| 0),
                 metadata: draw.option(Draw::metadata),
             },
-            22 => Command::SetClass { path: draw.path(), class: StorageClass::DEFAULT },
-            23 => Command::CloseChunk { chunk: self.chunk(draw) },
-            24 | 32..=37 => {
-                let (chunk, length) = (self.chunk(draw), draw.length());
-                let generation = self.generation(draw, chunk, 1);
-                match draw.below(4) {
-                    0 | 1 => {
-                        let from = self.generation(draw, chunk, 0);
-                        let replicas = self.replicas(draw, chunk);
-                        let without = match draw.below(4) {
-                            0 => draw.stores(),
-                            _ => self.others(chunk, &replicas),
-                        };
-                        Command::Rewrite { chunk, from, generation, digest, replicas, without }
-                    }
-                    2 => Command::SwitchGeneration { chunk, generation, length, digest },
-                    _ => {
-                        let replicas = self.replicas(draw, chunk);
-                        Command::SwitchReplicas { chunk, generation, length, digest, replicas }
-                    }
-                }
+            _ => Command::SetClass { path: draw.path(), class: StorageClass::DEFAULT },
+        }
+    }
+
+    /// A command that changes what is known of chunks.
+    fn of_chunks(&self, draw: &mut Draw<'_>, kind: usize, index: u64, store: StoreId) -> Command {
+        match kind {
+            9 => Command::AllocateChunk {
+                kind: draw.one(&[ChunkKind::Raw, ChunkKind::Packed]),
+                owner: self.file(draw),
+                node: NodeId(1),
+                replicas: draw.stores(),
+                tier: draw.one(&[Tier::Disk, Tier::Dram]),
+                durability: draw.one(&[Durability::Durable, Durability::Memory]),
+            },
+            10 | 11 => Command::AllocateCopies {
+                kind: draw.one(&[ChunkKind::Raw, ChunkKind::Packed, ChunkKind::Packed]),
+                owner: draw.one(&[FileId(0), FileId(0), BLOBS, self.file(&mut draw.clone())]),
+                node: NodeId(1 + draw.below(3) as u32),
+                replicas: draw.stores(),
+                copies: draw.one(&[0, 1, 3, 3, 3, u8::MAX]),
+                tier: Tier::Disk,
+                durability: Durability::Durable,
+            },
+            16 | 17 => {
+                let chunk = self.chunk(draw);
+                let (length, replicas) = (draw.length(), self.replicas(draw, chunk));
+                Command::SealChunk { chunk, length, replicas }
             }
+            23 => Command::CloseChunk { chunk: self.chunk(draw) },
+            24 | 32..=37 => self.rewriting(draw),
             25 | 26 => {
                 let may: Vec<_> = self.ns.chunks().unlinkable().take(4).collect();
                 let chunk = self.chunk(draw);
@@ -291,6 +285,29 @@ impl Seen<'_> {
                 },
                 false => Command::FreeChunk { chunk: self.chunk(draw) },
             },
+        }
+    }
+
+    /// A step of a compaction.
+    fn rewriting(&self, draw: &mut Draw<'_>) -> Command {
+        let digest = 77;
+        let (chunk, length) = (self.chunk(draw), draw.length());
+        let generation = self.generation(draw, chunk, 1);
+        match draw.below(4) {
+            0 | 1 => {
+                let from = self.generation(draw, chunk, 0);
+                let replicas = self.replicas(draw, chunk);
+                let without = match draw.below(4) {
+                    0 => draw.stores(),
+                    _ => self.others(chunk, &replicas),
+                };
+                Command::Rewrite { chunk, from, generation, digest, replicas, without }
+            }
+            2 => Command::SwitchGeneration { chunk, generation, length, digest },
+            _ => {
+                let replicas = self.replicas(draw, chunk);
+                Command::SwitchReplicas { chunk, generation, length, digest, replicas }
+            }
         }
     }
 }

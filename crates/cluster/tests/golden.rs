@@ -74,6 +74,22 @@ fn later_commands() -> Vec<Command> {
     }]
 }
 
+fn small_put() -> Command {
+    Command::Put {
+        path: "/d/small".into(),
+        kind: NodeKind::File,
+        mode: 0o644,
+        mtime: 1_700_000_000_000_000_000,
+        size: 11,
+        crc: 0xdead_beef,
+        class: None,
+        location: Location::Packed { pointer: P },
+        replace: false,
+        parents: true,
+        metadata: b"user".to_vec(),
+    }
+}
+
 fn old_commands() -> Vec<Command> {
     let stores = vec![StoreId(7), StoreId(8)];
     let class = StorageClass::new(&[Tier::Dram, Tier::Disk], Durability::Memory).unwrap();
@@ -95,19 +111,7 @@ fn old_commands() -> Vec<Command> {
     vec![
         Command::MakeDir { path: "/d/e".into(), kind, mode, mtime, class: Some(class), parents },
         allocate(ChunkKind::Packed, FileId(0)),
-        Command::Put {
-            path: "/d/small".into(),
-            kind: NodeKind::File,
-            mode: 0o644,
-            mtime: 1_700_000_000_000_000_000,
-            size: 11,
-            crc: 0xdead_beef,
-            class: None,
-            location: Location::Packed { pointer: P },
-            replace,
-            parents,
-            metadata: b"user".to_vec(),
-        },
+        small_put(),
         Command::Symlink { path: "/d/link".into(), target: "small".into(), mtime },
         begin(),
         allocate(ChunkKind::Raw, file(6)),

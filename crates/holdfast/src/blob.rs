@@ -1,18 +1,15 @@
 //! `holdfast blob` and `holdfast s3`: S3 from the command line, against this node or any other
 //! service; and what administrators ask of this node alone.
 
-use crate::output::Output;
 use clap::{Args, Subcommand};
 use holdfast_base::units::format_bytes;
 use holdfast_base::{Error, Result};
-use holdfast_env::{RealClock, local};
-use holdfast_s3::{
-    CREDENTIALS_FILE, Client, Credentials, Endpoint, REGION, Request, Signer, element, elements,
-};
+use holdfast_command::output::{self, Output};
+use holdfast_env::local;
+use holdfast_s3::{CREDENTIALS_FILE, Client, Credentials, Request, element, elements};
 use serde_json::{Value, json};
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 /// Where the service is and who asks; by default what the data directory says.
 #[derive(Args, Debug, Clone)]
@@ -194,18 +191,8 @@ impl Access {
     }
 
     pub fn client(&self) -> Result<Client> {
-        client(&self.credentials()?)
+        Client::of(&self.credentials()?)
     }
-}
-
-pub fn client(credentials: &Credentials) -> Result<Client> {
-    let signer = Signer {
-        access_key: credentials.access_key.clone(),
-        secret_key: credentials.secret_key.clone(),
-        region: REGION.to_owned(),
-    };
-    let endpoint = Endpoint::parse(&credentials.endpoint)?;
-    Ok(Client::new(endpoint, signer, Arc::new(RealClock::new())))
 }
 
 fn split(path: &str) -> Result<(&str, &str)> {
@@ -230,17 +217,7 @@ pub fn run(blob: &Blob, out: &mut Output) -> Result<()> {
         BlobCommand::Put { file, path } => put(&mut client, file, path, out),
         BlobCommand::Get { path, file, size } => get(&mut client, path, file, *size),
         BlobCommand::Photos { bucket, sizes, off } => {
-            let asked = match (sizes, off) {
-                (Some(sizes), _) => json!({"bucket": bucket, "sizes": sizes}),
-                (None, true) => json!({"bucket": bucket, "sizes": null}),
-                (None, false) => json!({"bucket": bucket}),
-            };
-            let kept = ask(&mut client, "photos", &asked)?;
-            let text = || match kept["sizes"].as_str() {
-                Some(sizes) => format!("`{bucket}` keeps photos in sizes {sizes}"),
-                None => format!("`{bucket}` keeps what comes as it comes"),
-            };
-            out.line(text, || kept.clone())
+            photos(&mut client, bucket, sizes.as_deref(), *off, out)
         }
         BlobCommand::Rm { paths } => paths.iter().try_for_each(|path| {
             let (bucket, key) = split(path)?;
@@ -248,59 +225,13 @@ pub fn run(blob: &Blob, out: &mut Output) -> Result<()> {
             gone.ok(format_args!("delete `{path}`")).map(drop)
         }),
         BlobCommand::Stat { path } => stat(&mut client, path, out),
-        BlobCommand::Cache => {
-            let counts = ask(&mut client, "cache", &json!({}))?;
-            let number = |name: &str| counts[name].as_u64().unwrap_or_default();
-            let (hits, misses) = (number("hits"), number("misses"));
-            let text = || {
-                format!(
-                    "{hits} of {} gets were served from memory ({:.1}%); {} objects in {} are kept, {} were admitted",
-                    hits + misses,
-                    100.0 * hits as f64 / (hits + misses).max(1) as f64,
-                    number("objects"),
-                    format_bytes(number("bytes")),
-                    number("admitted")
-                )
-            };
-            out.line(text, || counts.clone())
-        }
-        BlobCommand::Verify => {
-            let found = ask(&mut client, "verify", &json!({}))?;
-            let damaged = found["damaged"].as_array().map_or(0, Vec::len);
-            out.line(
-                || {
-                    let list = found["damaged"].as_array().into_iter().flatten();
-                    let list: String =
-                        list.map(|d| format!("\n  {}", d.as_str().unwrap_or(""))).collect();
-                    format!(
-                        "{} objects, {} bytes, {damaged} damaged{list}",
-                        found["objects"], found["bytes"]
-                    )
-                },
-                || found.clone(),
-            )?;
-            match damaged {
-                0 => Ok(()),
-                n => Err(Error::corrupt(format!("verify blobs: {n} are damaged"))),
-            }
-        }
+        BlobCommand::Cache => show_cache(&mut client, out),
+        BlobCommand::Verify => verify(&mut client, out),
         BlobCommand::Compact => {
             let done = ask(&mut client, "compact", &json!({}))?;
             out.line(|| format!("{} chunks rewritten", done["chunks"]), || done.clone())
         }
-        BlobCommand::RebuildIndex => {
-            let made = ask(&mut client, "rebuild-index", &json!({}))?;
-            let text = || {
-                format!(
-                    "{} needles read: {} objects named, {} known, {} refused",
-                    made["needles"],
-                    made["objects"],
-                    made["known"],
-                    made["refused"].as_array().map_or(0, Vec::len)
-                )
-            };
-            out.line(text, || made.clone())
-        }
+        BlobCommand::RebuildIndex => rebuild_index(&mut client, out),
         BlobCommand::Import(import) => crate::import::run(&mut client, import, out),
     }
 }
@@ -312,6 +243,73 @@ fn ask(client: &mut Client, what: &str, with: &Value) -> Result<Value> {
     let answer = client.send(&request)?.ok(format_args!("ask for `{what}`"))?;
     serde_json::from_slice(&answer.body)
         .map_err(|e| Error::invalid(format!("ask for `{what}`: the answer is not JSON: {e}")))
+}
+
+/// Sets the sizes that a bucket keeps photos in, if any are said, and shows those that it has.
+fn photos(
+    client: &mut Client,
+    bucket: &str,
+    sizes: Option<&str>,
+    off: bool,
+    out: &mut Output,
+) -> Result<()> {
+    let asked = match (sizes, off) {
+        (Some(sizes), _) => json!({"bucket": bucket, "sizes": sizes}),
+        (None, true) => json!({"bucket": bucket, "sizes": null}),
+        (None, false) => json!({"bucket": bucket}),
+    };
+    let kept = ask(client, "photos", &asked)?;
+    let text = || match kept["sizes"].as_str() {
+        Some(sizes) => format!("`{bucket}` keeps photos in sizes {sizes}"),
+        None => format!("`{bucket}` keeps what comes as it comes"),
+    };
+    out.line(text, || kept.clone())
+}
+
+fn show_cache(client: &mut Client, out: &mut Output) -> Result<()> {
+    let counts = ask(client, "cache", &json!({}))?;
+    let number = |name: &str| counts[name].as_u64().unwrap_or_default();
+    let (hits, misses) = (number("hits"), number("misses"));
+    let text = || {
+        format!(
+            "{hits} of {} gets were served from memory ({:.1}%); {} objects in {} are kept, {} were admitted",
+            hits + misses,
+            100.0 * hits as f64 / (hits + misses).max(1) as f64,
+            number("objects"),
+            format_bytes(number("bytes")),
+            number("admitted")
+        )
+    };
+    out.line(text, || counts.clone())
+}
+
+fn verify(client: &mut Client, out: &mut Output) -> Result<()> {
+    let found = ask(client, "verify", &json!({}))?;
+    let damaged = found["damaged"].as_array().map_or(0, Vec::len);
+    let text = || {
+        let list = found["damaged"].as_array().into_iter().flatten();
+        let list: String = list.map(|d| format!("\n  {}", d.as_str().unwrap_or(""))).collect();
+        format!("{} objects, {} bytes, {damaged} damaged{list}", found["objects"], found["bytes"])
+    };
+    out.line(text, || found.clone())?;
+    match damaged {
+        0 => Ok(()),
+        n => Err(Error::corrupt(format!("verify blobs: {n} are damaged"))),
+    }
+}
+
+fn rebuild_index(client: &mut Client, out: &mut Output) -> Result<()> {
+    let made = ask(client, "rebuild-index", &json!({}))?;
+    let text = || {
+        format!(
+            "{} needles read: {} objects named, {} known, {} refused",
+            made["needles"],
+            made["objects"],
+            made["known"],
+            made["refused"].as_array().map_or(0, Vec::len)
+        )
+    };
+    out.line(text, || made.clone())
 }
 
 fn ls_buckets(client: &mut Client, out: &mut Output) -> Result<()> {
@@ -411,7 +409,7 @@ fn get(client: &mut Client, path: &str, file: &Path, size: Option<u32>) -> Resul
         request = request.with("size", size.to_string());
     }
     if file == Path::new("-") {
-        let answer = client.download(&request, &mut crate::output::stdout())?;
+        let answer = client.download(&request, &mut output::stdout())?;
         return answer.ok(format_args!("get `{path}`")).map(drop);
     }
     // Under its name only when it is whole.

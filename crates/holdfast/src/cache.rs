@@ -5,10 +5,10 @@ mod metrics;
 
 pub use metrics::register as register_metrics;
 
-use crate::output::Output;
 use clap::{ArgAction, Args};
 use holdfast_base::{Error, Result};
 use holdfast_cache::{Ablation, Server, Settings, VERSION};
+use holdfast_command::output::Output;
 use holdfast_env::tls::{ClientCertificates, TlsFiles};
 use holdfast_env::{Disk, RealClock, RealDisk, RealRng, event, local, signals};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};

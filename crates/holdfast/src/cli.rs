@@ -1,6 +1,7 @@
 //! The command line: one table of commands and flags, from which help is made.
 
 use clap::{Args, Parser, Subcommand};
+use holdfast_command::supervisor::ClusterSettings;
 use holdfast_env::events;
 use std::path::PathBuf;
 
@@ -93,7 +94,7 @@ pub enum Command {
     Config(Config),
     /// Measure, beside the machine's limits
     #[command(subcommand)]
-    Bench(Bench),
+    Bench(holdfast_bench::Bench),
     /// Simulate what cannot be had on one machine
     #[command(subcommand)]
     Sim(Sim),
@@ -109,6 +110,11 @@ impl Command {
                 | Command::Cache(_)
                 | Command::Route(_)
         )
+    }
+
+    /// Whether this may be given the file of a secret that is yet to be made.
+    pub fn makes_its_own_secret(&self) -> bool {
+        matches!(self, Command::Up(_) | Command::Dev(_) | Command::Node(Node::Run { .. }))
     }
 }
 
@@ -182,30 +188,8 @@ pub struct Up {
 
 #[derive(Args, Debug)]
 pub struct Dev {
-    /// Nodes to start
-    #[arg(long, default_value_t = 5, value_name = "N")]
-    pub nodes: usize,
-    /// Directory that keeps everything
-    #[arg(long, global = true, default_value = "dev", value_name = "DIR")]
-    pub data: PathBuf,
-    /// Native port of node-1; the others count up by 100
-    #[arg(long, default_value_t = 7400, value_name = "PORT")]
-    pub port: u16,
-    /// HTTP port of node-1; the others count up by 100; 0 for none
-    #[arg(long, default_value_t = 7480, value_name = "PORT")]
-    pub http_port: u16,
-    /// S3 port of node-1; the others count up by 100; 0 for none
-    #[arg(long, default_value_t = 9000, value_name = "PORT")]
-    pub s3_port: u16,
-    /// What each node may store; 0 for the whole file system
-    #[arg(long, default_value = "0", value_name = "BYTES")]
-    pub capacity: String,
-    /// Capacity of new chunks, 1M to 64M: smaller ones show more of a repair with few data
-    #[arg(long, default_value = "64M", value_name = "BYTES")]
-    pub chunk: String,
-    /// Milliseconds without a sign of life after which a node's chunks are copied elsewhere
-    #[arg(long, default_value_t = 15_000, value_name = "MS")]
-    pub lost_ms: u64,
+    #[command(flatten)]
+    pub cluster: ClusterSettings,
     #[command(subcommand)]
     pub command: Option<DevCommand>,
 }
@@ -447,85 +431,4 @@ pub enum Log {
     Info { topic: String },
     /// List topics
     Ls,
-}
-
-#[derive(Subcommand, Debug)]
-pub enum Bench {
-    /// Crail's iobench: streams, look-ups and small gets of files
-    Iobench(Iobench),
-    /// The cache: gets and sets over TCP and UDP, beside a null server and memcached
-    Cache(crate::bench::cache::Options),
-    /// Blobs over S3: puts, gets and lists from many connections, beside the raw device
-    Blob(crate::bench::blob::Options),
-    /// Hundreds of servers answering one client at once through a shallow switch, simulated
-    Incast(crate::bench::incast::Options),
-    /// A node lost in a real cluster with limited links: time of repair and what the foreground
-    /// feels of it, beside fixed rates
-    Recovery(crate::bench::recovery::Options),
-    /// The recovery planner: tasks scheduled a second by each selector and search, on one core
-    Scheduler(Scheduler),
-    /// A cluster under load that loses a node; and what three copies cost beside one
-    Cluster(crate::bench::cluster::Options),
-    /// The external sort, beside the disk's bandwidth and GNU sort
-    Sort(crate::bench::sort::SortBench),
-}
-
-#[derive(Args, Debug)]
-pub struct Scheduler {
-    /// Nodes of the cluster, one of which failed
-    #[arg(long, default_value_t = 3500, value_name = "N")]
-    pub nodes: usize,
-    /// Chunks of the failed node
-    #[arg(long, default_value_t = 250_000, value_name = "N")]
-    pub chunks: usize,
-    #[arg(long, default_value_t = 1, value_name = "SEED")]
-    pub seed: u64,
-    /// Repetitions; the median is printed, with the spread
-    #[arg(short = 'e', long = "repetitions", default_value_t = 5, value_name = "N")]
-    pub repetitions: usize,
-}
-
-#[derive(Args, Debug, Clone)]
-pub struct Iobench {
-    /// write, writeAsync, readSequential, readRandom, readSequentialAsync, readMultiStream,
-    /// createFile, createFileAsync, createMultiFile, getKey, getFile, getFileAsync, enumerateDir,
-    /// memory, or `table` for every row of docs/benchmarks.md
-    #[arg(short = 't', long = "type", value_name = "TYPE")]
-    pub kind: String,
-    /// File or directory to work on
-    #[arg(short = 'f', long = "file", default_value = "/iobench", value_name = "PATH")]
-    pub path: String,
-    /// Bytes an operation
-    #[arg(short = 's', long = "size", default_value = "4K", value_name = "BYTES")]
-    pub size: String,
-    /// Operations [default: as many as take about a second]
-    #[arg(short = 'k', long = "operations", value_name = "N")]
-    pub operations: Option<u64>,
-    /// Operations outstanding at once (the Async types)
-    #[arg(short = 'b', long = "batch", default_value_t = 64, value_name = "N")]
-    pub batch: usize,
-    /// Storage class: 0 is dram, 1 is disk
-    #[arg(short = 'c', long = "class", default_value_t = 0, value_name = "CLASS")]
-    pub class: u8,
-    /// Operations that warm up
-    #[arg(short = 'w', long = "warmup", default_value_t = 32, value_name = "N")]
-    pub warmup: u64,
-    /// Repetitions; the median is printed, with the spread
-    #[arg(short = 'e', long = "repetitions", default_value_t = 5, value_name = "N")]
-    pub repetitions: usize,
-    /// Buffered streams
-    #[arg(short = 'm', long = "buffered", default_value_t = true, action = clap::ArgAction::Set)]
-    pub buffered: bool,
-    /// tcp, or local (Unix socket and mapped memory)
-    #[arg(long, default_value = "tcp", value_name = "TRANSPORT")]
-    pub transport: String,
-    /// The server polls instead of sleeping
-    #[arg(long)]
-    pub spin: bool,
-    /// Threads of the server that serve connections
-    #[arg(long, default_value_t = 1, value_name = "N")]
-    pub reactors: usize,
-    /// Directory for the server's data [default: a fresh one below the current directory]
-    #[arg(long, value_name = "DIR")]
-    pub data: Option<PathBuf>,
 }

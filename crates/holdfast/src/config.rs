@@ -5,16 +5,12 @@ use holdfast_base::limits::CHUNK_BYTES;
 use holdfast_base::node::StorageClass;
 use holdfast_base::units::MIB;
 use holdfast_base::{Error, Result};
+use holdfast_command::files::SETTINGS;
 use holdfast_env::Budget;
 use holdfast_env::local::memory_bytes;
 use serde::Deserialize;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
-
-/// The file in the data directory.
-pub const FILE: &str = "holdfast.toml";
-/// The socket in the data directory.
-pub const SOCKET: &str = "holdfast.sock";
 
 macro_rules! config {
     ($($(#[doc = $doc:literal])+ $key:ident: $type:ty = $default:literal;)*) => {
@@ -159,7 +155,7 @@ impl Config {
         reason = "the configuration is read before there is a node"
     )]
     pub fn load(data: &Path) -> Result<Config> {
-        let path = data.join(FILE);
+        let path = data.join(SETTINGS);
         let text = match std::fs::read(&path) {
             Ok(bytes) => String::from_utf8(bytes).map_err(|_| {
                 Error::invalid(format!("read `{}`: it is not UTF-8", path.display()))
@@ -173,13 +169,13 @@ impl Config {
     pub fn check(&self) -> Result<()> {
         if !self.listen.is_loopback() && !self.insecure {
             return Err(Error::invalid(format!(
-                "listen on `{}`: other machines could read and write everything, unencrypted; listen on 127.0.0.1, or set `insecure = true` in {FILE}",
+                "listen on `{}`: other machines could read and write everything, unencrypted; listen on 127.0.0.1, or set `insecure = true` in {SETTINGS}",
                 self.listen
             )));
         }
         if !self.insecure && !is_loopback(&self.join) {
             return Err(Error::invalid(format!(
-                "join the cluster at `{}`: it is on another machine, and nodes would talk to each other unencrypted and without proof of who they are; join one on 127.0.0.1, or set `insecure = true` in {FILE}",
+                "join the cluster at `{}`: it is on another machine, and nodes would talk to each other unencrypted and without proof of who they are; join one on 127.0.0.1, or set `insecure = true` in {SETTINGS}",
                 self.join
             )));
         }

@@ -9,12 +9,13 @@
 mod files;
 mod picture;
 
-use crate::dev::local::LocalCluster;
-use crate::output::Output;
 use clap::Args;
 use files::{Reading, Source};
 use holdfast_base::units::{MIB, format_bytes, parse_bytes};
 use holdfast_base::{Error, Result};
+use holdfast_client::Client;
+use holdfast_command::LocalCluster;
+use holdfast_command::output::Output;
 use holdfast_wire::admin::Cluster;
 use picture::Picture;
 use serde_json::json;
@@ -62,7 +63,32 @@ pub fn run(options: &Options, out: &mut Output) -> Result<()> {
         || json!({"event": "started", "nodes": NODES, "data": at}),
     )?;
 
-    let put = source.put(&cluster)?;
+    store(&source, &cluster, out)?;
+    let mut client = cluster.client(1)?;
+    let victim = lose_a_node(options, source.bytes(), &cluster, &mut client, out)?;
+    repair(&source, &cluster, (&mut client, victim), began, out)?;
+    let (files, bytes) = (source.len(), source.bytes());
+    let verified = source.verify(&cluster)?;
+    out.line(
+        || {
+            format!(
+                "all {files} files compare equal ({:.1} s); {:.0} s in all",
+                verified.as_secs_f64(),
+                began.elapsed().as_secs_f64()
+            )
+        },
+        || {
+            json!({
+                "event": "verified", "files": files, "bytes": bytes,
+                "seconds": began.elapsed().as_secs_f64(),
+            })
+        },
+    )
+}
+
+/// Puts the files in.
+fn store(source: &Source, cluster: &LocalCluster, out: &mut Output) -> Result<()> {
+    let put = source.put(cluster)?;
     let (files, bytes) = (source.len(), source.bytes());
     out.line(
         || {
@@ -74,10 +100,18 @@ pub fn run(options: &Options, out: &mut Output) -> Result<()> {
             )
         },
         || json!({"event": "stored", "files": files, "bytes": bytes, "seconds": put.as_secs_f64()}),
-    )?;
+    )
+}
 
-    let mut client = cluster.client(1)?;
-    let victim = fullest(&cluster.seen_by_leader(&mut client)?)?;
+/// Ends the fullest node as a power cut does, with its disk; answers which.
+fn lose_a_node(
+    options: &Options,
+    bytes: u64,
+    cluster: &LocalCluster,
+    client: &mut Client,
+    out: &mut Output,
+) -> Result<usize> {
+    let victim = fullest(&cluster.seen_by_leader(client)?)?;
     let rate = match &options.rate {
         Some(rate) => parse_bytes(rate)
             .map_err(|e| Error::invalid(format!("set the rate of repair to `{rate}`: {e}")))?,
@@ -96,10 +130,20 @@ pub fn run(options: &Options, out: &mut Output) -> Result<()> {
         },
         || json!({"event": "killed", "node": victim}),
     )?;
+    Ok(victim)
+}
 
+/// Shows how the lost node's copies are made again while files are read.
+fn repair(
+    source: &Source,
+    cluster: &LocalCluster,
+    (client, victim): (&mut Client, usize),
+    began: Instant,
+    out: &mut Output,
+) -> Result<()> {
     // While copies are made, somebody reads.
-    let reading = Reading::start(&source, &cluster)?;
-    let watched = watch(&cluster, &mut client, victim, began, out);
+    let reading = Reading::start(source, cluster)?;
+    let watched = watch(cluster, client, victim, began, out);
     let read = reading.stop()?;
     let repaired = watched?;
     out.line(
@@ -115,23 +159,6 @@ pub fn run(options: &Options, out: &mut Output) -> Result<()> {
             json!({
                 "event": "repaired", "seconds": repaired.as_secs_f64(), "reads": read.files,
                 "longest_read_ms": read.longest.as_millis() as u64,
-            })
-        },
-    )?;
-
-    let verified = source.verify(&cluster)?;
-    out.line(
-        || {
-            format!(
-                "all {files} files compare equal ({:.1} s); {:.0} s in all",
-                verified.as_secs_f64(),
-                began.elapsed().as_secs_f64()
-            )
-        },
-        || {
-            json!({
-                "event": "verified", "files": files, "bytes": bytes,
-                "seconds": began.elapsed().as_secs_f64(),
             })
         },
     )
@@ -151,7 +178,7 @@ fn fullest(cluster: &Cluster) -> Result<usize> {
 /// Shows the repair until it is done, and answers how long that took.
 fn watch(
     cluster: &LocalCluster,
-    client: &mut holdfast_client::Client,
+    client: &mut Client,
     victim: usize,
     began: Instant,
     out: &mut Output,

@@ -4,30 +4,27 @@
 //! Never touches what a node keeps but to erase it on request.
 
 mod control;
-pub mod local;
-mod supervisor;
 
 use crate::cli::{Dev, DevCommand};
-use crate::output::Output;
-use control::{Answer, Order};
 use holdfast_base::{Error, Result};
+use holdfast_command::output::Output;
+use holdfast_command::supervisor::{Answer, ClusterSettings, Order, Supervisor};
 use holdfast_env::signals;
 use serde_json::json;
-use supervisor::Supervisor;
 
 /// A cluster of this size is a test of patience on one machine.
 pub const NODES_MAX: usize = 32;
 
 pub fn run(dev: &Dev, out: &mut Output) -> Result<()> {
     let order = match &dev.command {
-        None => return start(dev, out),
+        None => return start(&dev.cluster, out),
         Some(DevCommand::Kill { node, hard }) => Order::Kill { node: *node, hard: *hard },
         Some(DevCommand::Erase { node }) => Order::Erase { node: *node },
         Some(DevCommand::Start { node }) => Order::Start { node: *node },
         Some(DevCommand::Cut { a, b, heal }) => Order::Cut { a: *a, b: *b, heal: *heal },
         Some(DevCommand::Status) => Order::Status {},
     };
-    match control::ask(&dev.data, &order)? {
+    match control::ask(&dev.cluster.data, &order)? {
         Answer::Done { sentence } => out.line(|| sentence.clone(), || json!({"done": sentence})),
         Answer::Refused { sentence } => Err(Error::invalid(sentence)),
         Answer::Nodes { nodes } => {
@@ -52,19 +49,19 @@ pub fn run(dev: &Dev, out: &mut Output) -> Result<()> {
 }
 
 /// Starts every node and serves orders until a signal.
-fn start(dev: &Dev, out: &mut Output) -> Result<()> {
+fn start(cluster: &ClusterSettings, out: &mut Output) -> Result<()> {
     signals::block_shutdown_signals();
     holdfast_env::local::keep_private();
-    if dev.nodes == 0 || dev.nodes > NODES_MAX {
+    if cluster.nodes == 0 || cluster.nodes > NODES_MAX {
         return Err(Error::invalid(format!(
             "start {} nodes: choose 1 to {NODES_MAX} with --nodes",
-            dev.nodes
+            cluster.nodes
         )));
     }
-    let supervisor = Supervisor::prepare(dev);
+    let supervisor = Supervisor::prepare(cluster);
     supervisor.launch_all()?;
-    let listening = control::serve(&dev.data, supervisor.clone())?;
-    let data = dev.data.display().to_string();
+    let listening = control::serve(&cluster.data, supervisor.clone())?;
+    let data = cluster.data.display().to_string();
     let native = supervisor.native_ports();
     out.line(
         || {
@@ -77,14 +74,14 @@ fn start(dev: &Dev, out: &mut Output) -> Result<()> {
                  holdfast dev{data_flag} kill 2 --hard && holdfast dev{data_flag} erase 2\n  \
                  holdfast node ls\n\
                  ready; press Ctrl-C to end all of them",
-                dev.nodes, native[0]
+                cluster.nodes, native[0]
             )
         },
         || json!({"event": "ready", "data": data, "native_ports": native}),
     )?;
     let signal = signals::wait_for_shutdown()?;
     out.line(
-        || format!("holdfast: {signal:?}, ending {} nodes in order", dev.nodes),
+        || format!("holdfast: {signal:?}, ending {} nodes in order", cluster.nodes),
         || json!({"event": "ending"}),
     )?;
     drop(listening);

@@ -1,9 +1,9 @@
 //! `status` and `doctor`: how a node is, and what is wrong with it.
 
-use crate::output::Output;
 use holdfast_base::units::format_bytes;
 use holdfast_base::{Error, Result};
 use holdfast_client::Client;
+use holdfast_command::output::Output;
 use holdfast_wire::admin::{Held, STOPPED_VIEW, Status};
 use serde_json::json;
 use std::path::Path;

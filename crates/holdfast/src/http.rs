@@ -1,7 +1,6 @@
 //! The HTTP port: health for load balancers, metrics for Prometheus.
 
 use crate::roles::{Announcement, Context, Metrics, Role};
-use crate::secrets::HTTP_TOKEN;
 use axum::Router;
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
@@ -10,6 +9,7 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use holdfast_base::Result;
+use holdfast_command::secrets::HTTP_TOKEN;
 use holdfast_env::runtime::{self, Runtime};
 use holdfast_env::{Budget, HoldMutex, Secret, planted};
 use holdfast_node::Condition;

@@ -4,8 +4,8 @@
 //! What does not come over (older versions, policies, locks ...) is said by name and counted.
 
 use crate::blob::{self, Import};
-use crate::output::Output;
 use holdfast_base::{Error, Result};
+use holdfast_command::output::Output;
 use holdfast_s3::{Client, Credentials, Request, element, elements};
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -31,7 +31,7 @@ impl Totals {
 pub fn run(to: &mut Client, import: &Import, out: &mut Output) -> Result<()> {
     let mut totals = Totals::default();
     if import.from.starts_with("http://") {
-        let mut from = blob::client(&Credentials {
+        let mut from = Client::of(&Credentials {
             access_key: import.source_access_key.clone(),
             secret_key: import.source_secret_key.clone(),
             endpoint: import.from.clone(),

@@ -2,8 +2,8 @@
 //! small requests. What is read from /proc and /sys goes into [`Facts`]; what follows from them is
 //! decided by [`advise`], which reads nothing. Changes nothing.
 
-use crate::output::Output;
 use holdfast_base::Result;
+use holdfast_command::output::Output;
 use serde_json::json;
 use std::path::Path;
 

@@ -2,11 +2,11 @@
 //! as JSON, bytes that are no UTF-8 appear as their hexadecimal digits.
 
 use crate::cli::Log;
-use crate::output::Output;
 use holdfast_base::Result;
 use holdfast_base::ids::Index;
 use holdfast_base::units::format_bytes;
 use holdfast_client::{Client, LogClient};
+use holdfast_command::output::Output;
 use holdfast_wire::log::{Indexed, Info};
 use serde_json::json;
 use std::io::BufRead;

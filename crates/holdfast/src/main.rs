@@ -2,7 +2,6 @@
 //! error into one sentence on standard error.
 #![forbid(unsafe_code)]
 
-mod bench;
 mod blob;
 mod cache;
 mod cli;
@@ -16,13 +15,11 @@ mod import;
 mod kernel;
 mod log;
 mod node;
-mod output;
 mod rebuild;
 mod recovery;
 mod roles;
 mod route;
 mod s3;
-mod secrets;
 mod sim;
 mod sort;
 mod up;
@@ -31,8 +28,9 @@ use clap::Parser;
 use cli::{Cli, Command};
 use holdfast_base::{Error, Result};
 use holdfast_client::{Client, Endpoint, Options};
+use holdfast_command::output::{self, Output};
+use holdfast_command::{files, secrets};
 use holdfast_env::events::{self, LeastLevel};
-use output::Output;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -51,7 +49,11 @@ fn main() -> ExitCode {
 
 fn run(cli: &Cli) -> Result<()> {
     let mut out = Output::new(cli.json);
-    secrets::find(cli)?;
+    secrets::find(
+        cli.secret.as_deref(),
+        cli.server.as_deref(),
+        cli.command.makes_its_own_secret(),
+    )?;
     // A command tells its one refusal itself; but a thread of it may panic.
     let least = if cli.command.serves() { cli.events_level } else { LeastLevel::ERROR };
     events::write_to_stderr(cli.events, least);
@@ -98,16 +100,9 @@ fn run(cli: &Cli) -> Result<()> {
         Command::Blob(blob) => blob::run(blob, &mut out),
         Command::S3(s3) => blob::users(s3, &mut out),
         Command::Cache(options) => cache::run(options, &mut out),
-        Command::Bench(cli::Bench::Blob(options)) => bench::blob::run(options, &mut out),
         Command::Route(options) => route::run(options, &mut out),
-        Command::Bench(cli::Bench::Cache(options)) => bench::cache::run(options, &mut out),
-        Command::Bench(cli::Bench::Incast(options)) => bench::incast::run(options, &mut out),
+        Command::Bench(bench) => holdfast_bench::run(bench, &mut out),
         Command::Sim(cli::Sim::Recovery(options)) => sim::recovery(options, &mut out),
-        Command::Bench(cli::Bench::Iobench(options)) => bench::iobench(options, &mut out),
-        Command::Bench(cli::Bench::Recovery(options)) => bench::recovery::run(options, &mut out),
-        Command::Bench(cli::Bench::Cluster(options)) => bench::cluster::run(options, &mut out),
-        Command::Bench(cli::Bench::Scheduler(options)) => bench::scheduler::run(options, &mut out),
-        Command::Bench(cli::Bench::Sort(options)) => bench::sort::run(options, &mut out),
     }
 }
 
@@ -147,7 +142,7 @@ fn connect(cli: &Cli) -> Result<Client> {
         options.others = nodes[1..].to_vec();
         return Client::connect(&nodes[0], &options);
     }
-    let socket = Path::new("data").join(config::SOCKET);
+    let socket = Path::new("data").join(files::SOCKET);
     if socket.exists()
         && let Ok(client) = Client::connect(&Endpoint::Unix(socket), &options)
     {

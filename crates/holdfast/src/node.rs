@@ -1,11 +1,11 @@
 //! `node`: the cluster as one of its nodes sees it, and what a person may ask of it.
 
 use crate::cli::{Node, StoreMode};
-use crate::output::Output;
 use holdfast_base::ids::{NodeId, StoreId};
 use holdfast_base::units::format_bytes;
 use holdfast_base::{Error, Result};
 use holdfast_client::Client;
+use holdfast_command::output::Output;
 use holdfast_wire::admin::{Cluster, ClusterNode, Order};
 use serde_json::{Value, json};
 

@@ -1,12 +1,14 @@
 //! `holdfast doctor --rebuild-names`: a data directory beside one whose log is lost, with copies of
 //! its stores and names made again from what is in them. The original is only read.
 
-use crate::config::{Config, FILE};
-use crate::output::Output;
-use crate::{secrets, up};
+use crate::config::Config;
+use crate::up;
 use holdfast_base::units::MIB;
 use holdfast_base::{Error, Result};
 use holdfast_blob::{Blobs, BlobsOptions};
+use holdfast_command::files::SETTINGS;
+use holdfast_command::output::Output;
+use holdfast_command::secrets;
 use holdfast_env::buf::AlignedBuf;
 use holdfast_env::disk::{Access, Disk, create_dir_durable};
 use holdfast_node::{Node, RebuiltNames};
@@ -68,7 +70,7 @@ fn rebuild(data: &Path, into: &Path) -> Result<(RebuiltNames, holdfast_blob::Reb
         let places: Vec<String> =
             settings.disks.iter().map(|to| format!("{:?}", to.display().to_string())).collect();
         let text = format!("disks = [{}]\n", places.join(", "));
-        let file = disk.create(&into.join(FILE), Access::Cached)?;
+        let file = disk.create(&into.join(SETTINGS), Access::Cached)?;
         file.write_at_durable(text.as_bytes(), 0, "rebuild.settings")?;
     }
     let node = Node::open(machine, &up::node_config(&settings, into), None)?;

@@ -2,10 +2,11 @@
 //! turns. Asks the leader, who alone knows what it plans.
 
 use crate::cli::{Recovery as Command, RecoverySet};
-use crate::output::Output;
 use holdfast_base::units::{format_bytes, parse_bytes};
 use holdfast_base::{Error, Result};
 use holdfast_client::Client;
+use holdfast_command::output::Output;
+use holdfast_command::secrets;
 use holdfast_wire::admin::{Cluster, Order, Recovery, RecoverySettings};
 use serde_json::{Value, json};
 
@@ -212,7 +213,7 @@ pub fn leader(client: &mut Client) -> Result<Cluster> {
     let address = seen.nodes.iter().find(|node| node.node == leader).map(|node| &node.address);
     let Some(address) = address else { return Ok(seen) };
     let endpoint = holdfast_client::Endpoint::parse(address)?;
-    Client::connect(&endpoint, &crate::secrets::options())?.cluster()
+    Client::connect(&endpoint, &secrets::options())?.cluster()
 }
 
 #[cfg(test)]

@@ -1,12 +1,12 @@
 //! `holdfast route`: reads the options or the file of routes, and runs the router until it is
 //! told to end. Decides nothing about requests.
 
-use crate::output::Output;
 use clap::Args;
 use holdfast_base::{Error, Result};
 use holdfast_cache_client::fleet;
 use holdfast_cache_client::route::{Plan, PoolPlan, Server, Settings, VERSION};
 use holdfast_cache_client::{Hashing, Member, Transport};
+use holdfast_command::output::Output;
 use holdfast_env::{RealClock, event, local, signals};
 use serde::Deserialize;
 use std::collections::BTreeMap;

@@ -6,13 +6,12 @@
 )]
 
 mod figures;
-pub mod plot;
 
-use crate::bench::report::rounded;
 use crate::cli::SimRecovery;
-use crate::output::Output;
 use figures::{Figure, Job};
 use holdfast_base::{Error, Result};
+use holdfast_bench::report::rounded;
+use holdfast_command::output::Output;
 use holdfast_env::HoldMutex;
 use holdfast_recovery::model::Params;
 use holdfast_recovery::sim::{Ideal, Outcome, Setup, ideal, simulate};
@@ -49,7 +48,7 @@ struct Summary {
 }
 
 pub fn recovery(options: &SimRecovery, out: &mut Output) -> Result<()> {
-    crate::bench::scheduler::check(options.nodes, options.chunks)?;
+    holdfast_bench::scheduler::check(options.nodes, options.chunks)?;
     if !(1..=FAILURES_MAX).contains(&options.failures) {
         let n = options.failures;
         return Err(Error::invalid(format!(

@@ -4,11 +4,11 @@
 mod bar;
 mod store;
 
-use crate::output::Output as Lines;
 use clap::{Args, Subcommand};
 use holdfast_base::units::{GIB, parse_bytes};
 use holdfast_base::{Error, Result};
 use holdfast_client::Client;
+use holdfast_command::output::{self, Output as Lines};
 use holdfast_env::disk::RealDisk;
 use holdfast_env::local::raise_descriptors;
 use holdfast_env::planted;
@@ -208,7 +208,7 @@ pub fn run(sort: &Sort, connect: &dyn Fn() -> Result<Client>, lines: &mut Lines)
                 threads: processors(),
             };
             if out == "-" {
-                generate::stream(&mut crate::output::stdout(), &request)?;
+                generate::stream(&mut output::stdout(), &request)?;
                 return Ok(());
             }
             let made = generate::file(&RealDisk, Path::new(out), &request)?;
@@ -412,7 +412,7 @@ fn output_of(name: Option<&str>, connect: &dyn Fn() -> Result<Client>) -> Result
         return Ok(Output::Stream(name.to_owned(), store::write(connect()?, path)?));
     }
     let Some(name) = name else {
-        return Ok(Output::Stream("standard output".to_owned(), Box::new(crate::output::stdout())));
+        return Ok(Output::Stream("standard output".to_owned(), Box::new(output::stdout())));
     };
     let path = Path::new(name);
     match std::fs::metadata(path) {

@@ -3,11 +3,11 @@
 
 use crate::cli::Up;
 use crate::config::Config;
-use crate::output::Output;
 use crate::roles::{Context, Places, Running};
-use crate::secrets;
 use holdfast_base::ids::{Index, StoreId};
 use holdfast_base::{Error, Result};
+use holdfast_command::output::Output;
+use holdfast_command::secrets;
 use holdfast_env::net::{Meter, NoPeers, TcpPeers};
 use holdfast_env::region::Region;
 use holdfast_env::tasks;

@@ -70,6 +70,23 @@ struct Walk {
     gaps: Vec<Gap>,
 }
 
+impl Walk {
+    fn new(topic: &str, topic_hash: u64, floor: u64) -> Walk {
+        Walk {
+            topic: topic.to_owned(),
+            topic_hash,
+            next: 1,
+            chain: 0,
+            chain_before: 0,
+            unproven: VecDeque::new(),
+            metas: Vec::new(),
+            closed: true,
+            floor,
+            gaps: Vec::new(),
+        }
+    }
+}
+
 /// Opens the topic in `directory`; cut bytes go to `lost_and_found`. Where it is damaged,
 /// `covered` says up to which entry a verified snapshot makes up for it.
 pub fn open_topic(
@@ -108,18 +125,7 @@ fn open_from(
         let path = directory.join(crate::segment::segment_name(first));
         files.push(Segment::open(disk, path, first).map_err(|e| doing(e.into()))?);
     }
-    let mut walk = Walk {
-        topic: topic.to_owned(),
-        topic_hash,
-        next: 1,
-        chain: 0,
-        chain_before: 0,
-        unproven: VecDeque::new(),
-        metas: Vec::new(),
-        closed: true,
-        floor: floor.max(trimmed.unwrap_or(0)),
-        gaps: Vec::new(),
-    };
+    let mut walk = Walk::new(topic, topic_hash, floor.max(trimmed.unwrap_or(0)));
     let mut first = trimmed.unwrap_or(1);
     if files.first().map_or(first, |f| f.first) > first || (files.is_empty() && first > 1) {
         return Err(Error::corrupt(format!(

@@ -152,37 +152,15 @@ impl Node {
         };
         let log = opened.map_err(doing)?;
         let own = identity.map_or(NodeId(0), |known| known.node);
-        let (cluster, taken) =
-            fold::<ClusterView>(&machine, &log, own, config, CLUSTER_TOPIC).map_err(doing)?;
-        let (namespace, taken_too) =
-            fold::<Namespace>(&machine, &log, own, config, NAMESPACE_TOPIC).map_err(doing)?;
-        let (cluster, namespace) = (Arc::new(cluster), Arc::new(namespace));
-        let reached = match &log.hosted {
-            Some(log) => Reached::load(&*machine.disk, data, &**log).map_err(doing)?,
-            None => Reached::default(),
-        };
-        let views = Registry::default();
-        views.open(CLUSTER_TOPIC, &cluster);
-        views.open(NAMESPACE_TOPIC, &namespace);
-        for (topic, why) in reached.older() {
-            // Those that faces open later ask for it themselves.
-            views.view(topic).into_iter().for_each(|view| view.stop(why.clone()));
-        }
-        let taken_over = taken as u64 + taken_too as u64;
+        let Folds { cluster, namespace, views, reached, taken_over } =
+            Folds::open(&machine, &log, own, config).map_err(doing)?;
         let (stores, partial) =
             open_stores(&machine, config, region, &mut findings).map_err(doing)?;
         let stores = Arc::new(stores);
         let known_stores: BTreeSet<StoreId> =
             cluster.read(|view, _| view.stores().map(|(id, _)| id).collect()).unwrap_or_default();
         let joining = Joining { machine: &machine, config, log: &log, cluster: &cluster };
-        let known = identity;
-        let identity = joining.identify(known).map_err(doing)?;
-        let sender = joining.start(identity, &stores).map_err(doing)?;
-        if known.is_none() {
-            // A number that is lost before this is nobody's for ever.
-            identity.save(&*machine.disk, data).map_err(doing)?;
-        }
-        joining.catch_up(&namespace).map_err(doing)?;
+        let (identity, sender) = joining.join(identity, &stores, &namespace).map_err(doing)?;
         let workers = Arc::new(Workers::new("disk", config.worker_threads)?);
         let directory = Views {
             sender,
@@ -190,15 +168,7 @@ impl Node {
             namespace: namespace.clone(),
             cuts: cuts.clone(),
         };
-        let replicator = Replicator::new(
-            stores.clone(),
-            workers.clone(),
-            machine.clock.clone(),
-            machine.peers.clone(),
-            Arc::new(directory),
-        );
-        let (link, rack_link) = (config.link_bytes_per_second, config.rack_bytes_per_second);
-        replicator.set_limits(link, rack_link, config.disk_bytes_per_second);
+        let replicator = replicator(&machine, config, (&stores, &workers), directory);
         replicator.set_leftovers(partial);
         replicator.events.snapshots_taken_over.store(taken_over, Ordering::Relaxed);
         let log_host = match &log.remote {
@@ -238,13 +208,19 @@ impl Node {
             _lock: lock,
         });
         node.check_age(&known_stores).map_err(doing)?;
-        let ready = node
+        node.settle().map_err(doing)?;
+        Ok(node)
+    }
+
+    /// Leads, if nobody else could, and makes the stores follow the views.
+    fn settle(self: &Arc<Node>) -> Result<()> {
+        let settled = self
             .lead_alone()
-            .and_then(|()| Keeper::new(node.clone(), KeeperOptions::default()).settle());
-        match ready {
+            .and_then(|()| Keeper::new(self.clone(), KeeperOptions::default()).settle());
+        match settled {
             // What it holds is not served; everything else is, and so is the reason.
-            Err(_) if !node.stopped_views().is_empty() => Ok(node),
-            ready => ready.map(|()| node).map_err(doing),
+            Err(_) if !self.stopped_views().is_empty() => Ok(()),
+            settled => settled,
         }
     }
 
@@ -375,6 +351,23 @@ struct Joining<'a> {
 }
 
 impl Joining<'_> {
+    /// Becomes the node that it was, or one that is new, in the cluster that the log is of.
+    fn join(
+        &self,
+        known: Option<Identity>,
+        stores: &Stores,
+        namespace: &Fold<Namespace>,
+    ) -> Result<(Identity, Sender)> {
+        let identity = self.identify(known)?;
+        let sender = self.start(identity, stores)?;
+        if known.is_none() {
+            // A number that is lost before this is nobody's for ever.
+            identity.save(&*self.machine.disk, &self.config.data)?;
+        }
+        self.catch_up(namespace)?;
+        Ok((identity, sender))
+    }
+
     fn wait<T: Send + 'static>(&self, start: impl FnOnce(Done<T>)) -> Result<T> {
         wait_for(&*self.machine.peers, &|| self.log.pump(), start)
     }
@@ -553,6 +546,56 @@ fn open_log(
 pub(super) fn snapshot_store(machine: &Machine, data: &Path, topic: &str) -> SnapshotStore {
     let directory = data.join("snapshots").join(topic.replace('/', "-"));
     SnapshotStore { disk: machine.disk.clone(), directory }
+}
+
+/// The views that every node folds, in the registry that those of faces join.
+struct Folds {
+    cluster: Arc<Fold<ClusterView>>,
+    namespace: Arc<Fold<Namespace>>,
+    views: Registry,
+    reached: Reached,
+    /// Snapshots that were another node's.
+    taken_over: u64,
+}
+
+impl Folds {
+    fn open(machine: &Machine, log: &OpenLog, own: NodeId, config: &NodeConfig) -> Result<Folds> {
+        let (cluster, taken) = fold::<ClusterView>(machine, log, own, config, CLUSTER_TOPIC)?;
+        let (namespace, taken_too) = fold::<Namespace>(machine, log, own, config, NAMESPACE_TOPIC)?;
+        let (cluster, namespace) = (Arc::new(cluster), Arc::new(namespace));
+        let reached = match &log.hosted {
+            Some(log) => Reached::load(&*machine.disk, &config.data, &**log)?,
+            None => Reached::default(),
+        };
+        let views = Registry::default();
+        views.open(CLUSTER_TOPIC, &cluster);
+        views.open(NAMESPACE_TOPIC, &namespace);
+        for (topic, why) in reached.older() {
+            // Those that faces open later ask for it themselves.
+            views.view(topic).into_iter().for_each(|view| view.stop(why.clone()));
+        }
+        let taken_over = taken as u64 + taken_too as u64;
+        Ok(Folds { cluster, namespace, views, reached, taken_over })
+    }
+}
+
+/// What copies between stores, within the node's limits.
+fn replicator(
+    machine: &Machine,
+    config: &NodeConfig,
+    (stores, workers): (&Arc<Stores>, &Arc<Workers>),
+    views: Views,
+) -> Arc<Replicator> {
+    let replicator = Replicator::new(
+        stores.clone(),
+        workers.clone(),
+        machine.clock.clone(),
+        machine.peers.clone(),
+        Arc::new(views),
+    );
+    let (link, rack_link) = (config.link_bytes_per_second, config.rack_bytes_per_second);
+    replicator.set_limits(link, rack_link, config.disk_bytes_per_second);
+    replicator
 }
 
 /// Opens a view, and says whether it began with another node's snapshot.

@@ -81,43 +81,10 @@ impl Admin {
     async fn answer(&self, what: &str, asked: &Value) -> S3Result<Value> {
         let blobs = &self.blobs;
         match what {
-            "keys" => {
-                let shown = blobs.access_keys().or_s3()?.into_iter().map(|(name, key)| {
-                    json!({
-                        "access_key": name, "user": key.user, "admin": key.admin,
-                        "read_only": key.read_only, "buckets": key.buckets,
-                        "created_ms": key.created_ms,
-                    })
-                });
-                Ok(Value::Array(shown.collect()))
-            }
+            "keys" => self.keys(),
             "add-key" => self.add_key(asked).await,
-            "remove-key" => {
-                let name = text(asked, "access_key").unwrap_or_default();
-                if blobs.access_key(&name).or_s3()?.is_none() {
-                    return Err(s3_error!(InvalidAccessKeyId, "access key `{name}` is not known"));
-                }
-                self.keep_an_admin(&[&name])?;
-                blobs.set_access_key(&name, None).await.or_s3()?;
-                Ok(json!({"removed": [name]}))
-            }
-            "remove-user" => {
-                let user = text(asked, "user").unwrap_or_default();
-                let keys = blobs.access_keys().or_s3()?;
-                let names: Vec<&str> = keys
-                    .iter()
-                    .filter(|(_, key)| key.user == user)
-                    .map(|(name, _)| name.as_str())
-                    .collect();
-                if names.is_empty() {
-                    return Err(s3_error!(InvalidRequest, "user `{user}` is not known"));
-                }
-                self.keep_an_admin(&names)?;
-                for name in &names {
-                    blobs.set_access_key(name, None).await.or_s3()?;
-                }
-                Ok(json!({"removed": names}))
-            }
+            "remove-key" => self.remove_key(asked).await,
+            "remove-user" => self.remove_user(asked).await,
             "cache" => {
                 let counts = self.hot.counts();
                 Ok(json!({
@@ -125,23 +92,7 @@ impl Admin {
                     "bytes": counts.bytes, "objects": counts.objects,
                 }))
             }
-            "photos" => {
-                let bucket = text(asked, "bucket").unwrap_or_default();
-                let document = PhotoSizes::DOCUMENT;
-                if let Some(sizes) = asked.get("sizes") {
-                    let sizes = match sizes.as_str() {
-                        None => None,
-                        Some(text) => Some(
-                            PhotoSizes::parse(text)
-                                .map_err(|why| s3_error!(InvalidRequest, "{why}"))?
-                                .to_string(),
-                        ),
-                    };
-                    blobs.set_document(&bucket, document, sizes).await.or_s3()?;
-                }
-                let found = blobs.bucket(&bucket).or_s3()?;
-                Ok(json!({"bucket": bucket, "sizes": found.document(document)}))
-            }
+            "photos" => self.photos(asked).await,
             "verify" => {
                 let found = apart(blobs, |blobs| blobs.verify()).await?;
                 Ok(
@@ -161,6 +112,64 @@ impl Admin {
             }
             other => Err(s3_error!(NotImplemented, "`holdfast={other}` is not implemented")),
         }
+    }
+
+    fn keys(&self) -> S3Result<Value> {
+        let shown = self.blobs.access_keys().or_s3()?.into_iter().map(|(name, key)| {
+            json!({
+                "access_key": name, "user": key.user, "admin": key.admin,
+                "read_only": key.read_only, "buckets": key.buckets,
+                "created_ms": key.created_ms,
+            })
+        });
+        Ok(Value::Array(shown.collect()))
+    }
+
+    async fn remove_key(&self, asked: &Value) -> S3Result<Value> {
+        let name = text(asked, "access_key").unwrap_or_default();
+        if self.blobs.access_key(&name).or_s3()?.is_none() {
+            return Err(s3_error!(InvalidAccessKeyId, "access key `{name}` is not known"));
+        }
+        self.keep_an_admin(&[&name])?;
+        self.blobs.set_access_key(&name, None).await.or_s3()?;
+        Ok(json!({"removed": [name]}))
+    }
+
+    async fn remove_user(&self, asked: &Value) -> S3Result<Value> {
+        let user = text(asked, "user").unwrap_or_default();
+        let keys = self.blobs.access_keys().or_s3()?;
+        let names: Vec<&str> = keys
+            .iter()
+            .filter(|(_, key)| key.user == user)
+            .map(|(name, _)| name.as_str())
+            .collect();
+        if names.is_empty() {
+            return Err(s3_error!(InvalidRequest, "user `{user}` is not known"));
+        }
+        self.keep_an_admin(&names)?;
+        for name in &names {
+            self.blobs.set_access_key(name, None).await.or_s3()?;
+        }
+        Ok(json!({"removed": names}))
+    }
+
+    /// Sets the sizes that a bucket keeps photos in, if any are said; answers those that it has.
+    async fn photos(&self, asked: &Value) -> S3Result<Value> {
+        let bucket = text(asked, "bucket").unwrap_or_default();
+        let document = PhotoSizes::DOCUMENT;
+        if let Some(sizes) = asked.get("sizes") {
+            let sizes = match sizes.as_str() {
+                None => None,
+                Some(text) => Some(
+                    PhotoSizes::parse(text)
+                        .map_err(|why| s3_error!(InvalidRequest, "{why}"))?
+                        .to_string(),
+                ),
+            };
+            self.blobs.set_document(&bucket, document, sizes).await.or_s3()?;
+        }
+        let found = self.blobs.bucket(&bucket).or_s3()?;
+        Ok(json!({"bucket": bucket, "sizes": found.document(document)}))
     }
 
     async fn add_key(&self, asked: &Value) -> S3Result<Value> {

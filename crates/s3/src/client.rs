@@ -8,9 +8,11 @@ mod xml;
 pub use sign::Signer;
 pub use xml::{element, elements};
 
+use crate::REGION;
+use crate::credentials::Credentials;
 use crate::hash::hex;
 use holdfast_base::{Error, Kind, Result};
-use holdfast_env::Clock;
+use holdfast_env::{Clock, RealClock};
 use http::{Body, Sink};
 use s3s::crypto::{Checksum as _, Sha256};
 use std::io::{Read, Write};
@@ -117,6 +119,17 @@ pub struct Client {
 }
 
 impl Client {
+    /// A client of the service that credentials name, which goes by the machine's clock.
+    pub fn of(credentials: &Credentials) -> Result<Client> {
+        let signer = Signer {
+            access_key: credentials.access_key.clone(),
+            secret_key: credentials.secret_key.clone(),
+            region: REGION.to_owned(),
+        };
+        let endpoint = Endpoint::parse(&credentials.endpoint)?;
+        Ok(Client::new(endpoint, signer, Arc::new(RealClock::new())))
+    }
+
     /// Connects with the first request.
     pub fn new(endpoint: Endpoint, signer: Signer, clock: Arc<dyn Clock>) -> Client {
         Client { endpoint, signer, clock, connection: None, spare: Vec::new() }

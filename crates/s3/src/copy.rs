@@ -64,7 +64,7 @@ pub async fn copy_object(
     req: S3Request<CopyObjectInput>,
 ) -> S3Result<S3Response<CopyObjectOutput>> {
     let from = source(face, &req, &req.input.copy_source)?;
-    let input = req.input;
+    let mut input = req.input;
     crate::settings::check_object_acl(input.acl.as_ref())?;
     objects::check_storage_class(input.storage_class.as_ref())?;
     if from.object.size > incoming::PUT_BYTES_MAX {
@@ -78,36 +78,7 @@ pub async fn copy_object(
     }
     .check(&from.object)
     .map_err(|_| s3_error!(PreconditionFailed, "the source is another one by now"))?;
-    let replace_head =
-        input.metadata_directive.as_ref().is_some_and(|d| d.as_str() == MetadataDirective::REPLACE);
-    let replace_tags =
-        input.tagging_directive.as_ref().is_some_and(|d| d.as_str() == TaggingDirective::REPLACE);
-    let same = from.bucket == input.bucket && from.key == input.key;
-    if same && !replace_head && !replace_tags {
-        return Err(s3_error!(InvalidRequest, "a copy onto itself must change its metadata"));
-    }
-    let mut head = match replace_head {
-        false => from.object.head.clone(),
-        true => Head {
-            content_type: input.content_type.unwrap_or_default(),
-            headers: objects::kept_headers(
-                [
-                    ("cache-control", input.cache_control),
-                    ("content-disposition", input.content_disposition),
-                    ("content-encoding", objects::content_encoding(input.content_encoding)),
-                    ("content-language", input.content_language),
-                    ("x-amz-website-redirect-location", input.website_redirect_location),
-                ],
-                input.expires.as_ref(),
-            ),
-            metadata: objects::metadata(input.metadata)?,
-            tags: from.object.head.tags.clone(),
-            ..Head::default()
-        },
-    };
-    if replace_tags {
-        head.tags = crate::tags::parse_header(input.tagging.as_deref())?;
-    }
+    let mut head = head_of_copy(&from, &mut input)?;
     let stored = from.object.head.checksums.first().and_then(|sum| Algorithm::parse(&sum.name));
     let algorithm = objects::algorithm(input.checksum_algorithm.as_ref())?.or(stored);
     let bucket = face.blobs.bucket(&input.bucket).or_s3()?;
@@ -150,6 +121,42 @@ pub async fn copy_object(
         version_id: objects::version_id(&made),
         ..Default::default()
     }))
+}
+
+/// What is kept beside the bytes of a copy: the source's, or what the request says in its place,
+/// which is taken out of it.
+fn head_of_copy(from: &From, input: &mut CopyObjectInput) -> S3Result<Head> {
+    let replace_head =
+        input.metadata_directive.as_ref().is_some_and(|d| d.as_str() == MetadataDirective::REPLACE);
+    let replace_tags =
+        input.tagging_directive.as_ref().is_some_and(|d| d.as_str() == TaggingDirective::REPLACE);
+    let same = from.bucket == input.bucket && from.key == input.key;
+    if same && !replace_head && !replace_tags {
+        return Err(s3_error!(InvalidRequest, "a copy onto itself must change its metadata"));
+    }
+    let mut head = match replace_head {
+        false => from.object.head.clone(),
+        true => Head {
+            content_type: input.content_type.take().unwrap_or_default(),
+            headers: objects::kept_headers(
+                [
+                    ("cache-control", input.cache_control.take()),
+                    ("content-disposition", input.content_disposition.take()),
+                    ("content-encoding", objects::content_encoding(input.content_encoding.take())),
+                    ("content-language", input.content_language.take()),
+                    ("x-amz-website-redirect-location", input.website_redirect_location.take()),
+                ],
+                input.expires.as_ref(),
+            ),
+            metadata: objects::metadata(input.metadata.take())?,
+            tags: from.object.head.tags.clone(),
+            ..Head::default()
+        },
+    };
+    if replace_tags {
+        head.tags = crate::tags::parse_header(input.tagging.as_deref())?;
+    }
+    Ok(head)
 }
 
 /// Makes a part of an upload from a range of an object.

@@ -158,48 +158,10 @@ pub async fn put_object(
 ) -> S3Result<S3Response<PutObjectOutput>> {
     let caller = caller(&req);
     let form = req.extensions.get::<Form>().cloned();
-    let input = req.input;
-    refuse(&[
-        // Fields of a form; headers are refused before.
-        (input.server_side_encryption.is_some(), "server-side encryption"),
-        (input.ssekms_key_id.is_some(), "server-side encryption"),
-        (input.sse_customer_algorithm.is_some(), "server-side encryption with a customer's key"),
-        (input.sse_customer_key.is_some(), "server-side encryption with a customer's key"),
-        (input.write_offset_bytes.is_some(), "appending to an object"),
-    ])?;
-    crate::settings::check_object_acl(input.acl.as_ref())?;
-    check_storage_class(input.storage_class.as_ref())?;
-    let named = input.checksum_algorithm.as_ref().map(|a| a.as_str().to_owned());
-    let sums = [
-        input.checksum_crc32,
-        input.checksum_crc32c,
-        input.checksum_crc64nvme,
-        input.checksum_sha1,
-        input.checksum_sha256,
-    ];
-    let expected =
-        Expected::new(input.content_md5, named.as_deref(), sums)?.announced(&req.headers);
-    let headers = kept_headers(
-        [
-            ("cache-control", input.cache_control),
-            ("content-disposition", input.content_disposition),
-            ("content-encoding", content_encoding(input.content_encoding)),
-            ("content-language", input.content_language),
-            ("x-amz-website-redirect-location", input.website_redirect_location),
-        ],
-        input.expires.as_ref(),
-    );
-    let tags = match &form {
-        Some(form) => form.tags.clone(),
-        None => crate::tags::parse_header(input.tagging.as_deref())?,
-    };
-    let head = Head {
-        content_type: input.content_type.unwrap_or_default(),
-        headers,
-        metadata: metadata(input.metadata)?,
-        tags,
-        ..Head::default()
-    };
+    let mut input = req.input;
+    refuse_of_put(&input)?;
+    let expected = expected_of_put(&mut input, &req.headers)?;
+    let head = head_of_put(&mut input, form.as_ref())?;
     let condition = condition(input.if_match.as_ref(), input.if_none_match.as_ref())?;
     let bucket = face.blobs.bucket(&input.bucket).or_s3()?;
     let (lock, hold) = crate::locks::of_put(
@@ -241,19 +203,8 @@ pub async fn put_object(
     if let Some(extent) = object.extents.last() {
         face.hot.saw(extent.pointer.chunk);
     }
-    let sums = self::sums(&object.head.checksums);
-    let mut answer = S3Response::new(PutObjectOutput {
-        e_tag: etag(&object),
-        expiration: crate::lifecycle::expiration(&bucket, &input.key, &object),
-        version_id: version_id(&object),
-        checksum_crc32: sums.crc32,
-        checksum_crc32c: sums.crc32c,
-        checksum_crc64nvme: sums.crc64nvme,
-        checksum_sha1: sums.sha1,
-        checksum_sha256: sums.sha256,
-        checksum_type: sums.kind,
-        ..Default::default()
-    });
+    let expiration = crate::lifecycle::expiration(&bucket, &input.key, &object);
+    let mut answer = S3Response::new(PutObjectOutput { expiration, ..put_output(&object) });
     crate::native::point(&object, &mut answer.headers);
     if form.is_some() {
         // A form's answers show it as it is written, quoted.
@@ -264,6 +215,73 @@ pub async fn put_object(
         answer.output.e_tag = Some(ETag::Strong(quoted));
     }
     Ok(answer)
+}
+
+fn refuse_of_put(input: &PutObjectInput) -> S3Result<()> {
+    refuse(&[
+        // Fields of a form; headers are refused before.
+        (input.server_side_encryption.is_some(), "server-side encryption"),
+        (input.ssekms_key_id.is_some(), "server-side encryption"),
+        (input.sse_customer_algorithm.is_some(), "server-side encryption with a customer's key"),
+        (input.sse_customer_key.is_some(), "server-side encryption with a customer's key"),
+        (input.write_offset_bytes.is_some(), "appending to an object"),
+    ])?;
+    crate::settings::check_object_acl(input.acl.as_ref())?;
+    check_storage_class(input.storage_class.as_ref())
+}
+
+/// What the body's checksums should come to; takes them out of the request.
+fn expected_of_put(input: &mut PutObjectInput, headers: &HeaderMap) -> S3Result<Expected> {
+    let named = input.checksum_algorithm.as_ref().map(|a| a.as_str().to_owned());
+    let sums = [
+        input.checksum_crc32.take(),
+        input.checksum_crc32c.take(),
+        input.checksum_crc64nvme.take(),
+        input.checksum_sha1.take(),
+        input.checksum_sha256.take(),
+    ];
+    Ok(Expected::new(input.content_md5.take(), named.as_deref(), sums)?.announced(headers))
+}
+
+/// What is kept beside the bytes; takes it out of the request.
+fn head_of_put(input: &mut PutObjectInput, form: Option<&Form>) -> S3Result<Head> {
+    let headers = kept_headers(
+        [
+            ("cache-control", input.cache_control.take()),
+            ("content-disposition", input.content_disposition.take()),
+            ("content-encoding", content_encoding(input.content_encoding.take())),
+            ("content-language", input.content_language.take()),
+            ("x-amz-website-redirect-location", input.website_redirect_location.take()),
+        ],
+        input.expires.as_ref(),
+    );
+    let tags = match form {
+        Some(form) => form.tags.clone(),
+        None => crate::tags::parse_header(input.tagging.as_deref())?,
+    };
+    Ok(Head {
+        content_type: input.content_type.take().unwrap_or_default(),
+        headers,
+        metadata: metadata(input.metadata.take())?,
+        tags,
+        ..Head::default()
+    })
+}
+
+/// What is said of an object that was stored, but for when it expires.
+fn put_output(object: &Object) -> PutObjectOutput {
+    let sums = sums(&object.head.checksums);
+    PutObjectOutput {
+        e_tag: etag(object),
+        version_id: version_id(object),
+        checksum_crc32: sums.crc32,
+        checksum_crc32c: sums.crc32c,
+        checksum_crc64nvme: sums.crc64nvme,
+        checksum_sha1: sums.sha1,
+        checksum_sha256: sums.sha256,
+        checksum_type: sums.kind,
+        ..Default::default()
+    }
 }
 
 /// What a reader sees of a version, or why it sees nothing.

@@ -19,6 +19,8 @@ pub const LAYERS: &[&[&str]] = &[
     &["holdfast-server"],
     &["holdfast-blob", "holdfast-file", "holdfast-cache", "holdfast-sort"],
     &["holdfast-s3"],
+    &["holdfast-command"],
+    &["holdfast-bench"],
     &["holdfast"],
 ];
 

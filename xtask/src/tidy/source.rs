@@ -95,6 +95,59 @@ pub fn said_to_stderr(file: &str, code: &str) -> Vec<Finding> {
     })
 }
 
+/// A function that is longer has more than one purpose, or steps that have names.
+const FUNCTION_LINES_MAX: usize = 80;
+
+/// Functions of more lines than fit on a screen, from `fn` to the brace that ends them.
+pub fn long_functions(file: &str, code: &str) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let mut from = 0;
+    while let Some(at) = code[from..].find("fn ").map(|at| from + at) {
+        from = at + 3;
+        // `Fn(..)`, `dyn Fn` and function pointers have no name behind a word of its own.
+        let is_word = !code[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_');
+        if is_word && let Some(body) = body_bytes(&code[at..]) {
+            let lines = code[at..at + body].lines().count();
+            if lines > FUNCTION_LINES_MAX {
+                let line = code[..at].matches('\n').count() + 1;
+                let name: String =
+                    code[from..].chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+                let what = format!(
+                    "`{name}` has {lines} lines, the limit is {FUNCTION_LINES_MAX}: give its steps names"
+                );
+                findings.push(Finding::new(file, line, what));
+            }
+        }
+    }
+    findings
+}
+
+/// Where the function that begins here ends; nothing if it has no body.
+fn body_bytes(code: &str) -> Option<usize> {
+    // Of parentheses and brackets, in which a semicolon ends nothing.
+    let (mut nested, mut braces) = (0, 0);
+    for (at, c) in code.char_indices() {
+        match c {
+            '(' | '[' => nested += 1,
+            ')' | ']' => nested -= 1,
+            ';' if nested == 0 && braces == 0 => return None,
+            '{' => braces += 1,
+            '}' => {
+                braces -= 1;
+                if braces == 0 {
+                    return Some(at + 1);
+                }
+            }
+            _ => {}
+        }
+        // What follows is no function of its own: a pointer's type in a signature that ended.
+        if nested < 0 || braces < 0 {
+            return None;
+        }
+    }
+    None
+}
+
 pub fn unsafe_code(file: &str, code: &str) -> Vec<Finding> {
     each_line(file, code, |line| {
         has_word(line, "unsafe").then(|| {
@@ -280,6 +333,24 @@ mod tests {
     fn standard_error_is_for_events() {
         let code = "eprintln!(a);\nmy_eprintln!(a);\n event!(Finding, a); eprint!(b)\n";
         assert_eq!(lines(said_to_stderr("a.rs", code)), [1, 3]);
+    }
+
+    #[test]
+    fn a_function_fits_on_a_screen() {
+        let body = |lines: usize| "    a(\"}\");\n".repeat(lines);
+        let of = |name: &str, lines: usize| {
+            // With its first line and its last.
+            format!("pub fn {name}(a: [u8; 3]) -> X\n{{\n{}}}\n", body(lines - 3))
+        };
+        let found = |code: &str| lines(long_functions("a.rs", &blank_text(code)));
+        assert_eq!(found(&of("short", 80)), [0; 0]);
+        assert_eq!(found(&of("long", 81)), [1]);
+        assert_eq!(found(&format!("{}{}", of("a", 80), of("b", 81))), [81]);
+        // One inside, the trait's without a body, a type, a word that ends so.
+        let inside = format!("fn outer() {{\n{}}}\n", of("inner", 79));
+        assert_eq!(found(&inside), [1]);
+        let none = format!("fn a();\ntype F = fn (u8);\nlet often = 1;\n{}", body(100));
+        assert_eq!(found(&none), [0; 0]);
     }
 
     #[test]

@@ -1,10 +1,10 @@
 //! The demonstration's files: found below a directory, stored through every node, read while the
 //! cluster is repaired, and compared with their sources in the end.
 
-use crate::dev::local::LocalCluster;
 use holdfast_base::limits::PACKED_BYTES_MAX;
 use holdfast_base::{Error, Result};
 use holdfast_client::{Client, NewFile};
+use holdfast_command::LocalCluster;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,9 +1,9 @@
 //! The picture of a repair: drawn anew in place on a terminal, a line a second elsewhere, an object
 //! a second for programs.
 
-use crate::output::Output;
 use holdfast_base::Result;
 use holdfast_base::units::format_bytes;
+use holdfast_command::output::Output;
 use holdfast_wire::admin::{Cluster, Recovery};
 use serde_json::json;
 use std::io::{IsTerminal, Write};

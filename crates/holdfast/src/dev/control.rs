@@ -1,10 +1,9 @@
 //! How `dev kill` and its like reach the process that runs the nodes: one line of JSON each way
 //! over a Unix socket in the cluster's directory.
 
-use super::supervisor::Supervisor;
 use holdfast_base::{Error, Result};
+use holdfast_command::supervisor::{Answer, Order, Supervisor};
 use holdfast_env::tasks;
-use serde::{Deserialize, Serialize};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -13,33 +12,6 @@ use std::sync::Arc;
 const SOCKET: &str = "dev.sock";
 /// An order or an answer; status of the largest cluster fits.
 const LINE_BYTES_MAX: u64 = 64 << 10;
-
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Order {
-    Kill { node: usize, hard: bool },
-    Erase { node: usize },
-    Start { node: usize },
-    Cut { a: usize, b: usize, heal: bool },
-    Status {},
-}
-
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Answer {
-    Done { sentence: String },
-    Refused { sentence: String },
-    Nodes { nodes: Vec<NodeStatus> },
-}
-
-#[derive(Debug, Serialize, Deserialize)]
-pub struct NodeStatus {
-    pub number: usize,
-    pub pid: Option<u32>,
-    pub native_port: u16,
-    pub http_port: u16,
-    pub data: String,
-}
 
 /// The socket's name goes when this does.
 pub struct Listening(PathBuf);

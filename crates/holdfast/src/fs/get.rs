@@ -6,6 +6,7 @@ use super::{Progress, Totals};
 use holdfast_base::node::NodeKind;
 use holdfast_base::{Error, Result};
 use holdfast_client::Client;
+use holdfast_command::output;
 use holdfast_wire::file::FileInfo;
 use std::fs::{self, File, Permissions};
 use std::io::Write;
@@ -52,7 +53,7 @@ pub fn get(
     };
     for source in sources {
         if target == "-" {
-            getter.copy_out(source, &mut crate::output::stdout(), "standard output")?;
+            getter.copy_out(source, &mut output::stdout(), "standard output")?;
             continue;
         }
         let to = match holdfast_base::path::split(source) {

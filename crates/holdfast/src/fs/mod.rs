@@ -7,11 +7,11 @@ mod put;
 mod show;
 
 use crate::cli::Fs;
-use crate::output::{Output, aside};
 use holdfast_base::node::{NodeKind, StorageClass};
 use holdfast_base::text::shown;
 use holdfast_base::{Error, Kind, Result};
 use holdfast_client::{Client, NewFile};
+use holdfast_command::output::{self, Output, aside};
 use holdfast_wire::file::{Action, MTIME_NOW};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::{IsTerminal, Write};
@@ -156,7 +156,7 @@ pub fn run(client: &mut Client, command: &Fs, out: &mut Output) -> Result<()> {
 
 fn cat(client: &mut Client, path: &str) -> Result<()> {
     let mut reader = client.open(path)?;
-    let mut stdout = crate::output::stdout();
+    let mut stdout = output::stdout();
     loop {
         let bytes = reader.next_bytes()?;
         if bytes.is_empty() {

@@ -1,12 +1,12 @@
 //! `fs ls`, `stat`, `du` and `unclosed`: what people and scripts read.
 
 use super::put::join;
-use crate::output::{Output, time};
 use holdfast_base::Result;
 use holdfast_base::node::NodeKind;
 use holdfast_base::text::shown;
 use holdfast_base::units::format_bytes;
 use holdfast_client::Client;
+use holdfast_command::output::{Output, time};
 use holdfast_wire::file::FileInfo;
 use serde_json::{Value, json};
 

@@ -1,9 +1,10 @@
 //! The native protocol: over a Unix socket for who runs the node, over TCP for who has its secret.
 
 use super::{Announcement, Context, Role, threads_of_a_port};
-use crate::config::{Config, SOCKET};
-use crate::secrets;
+use crate::config::Config;
 use holdfast_base::Result;
+use holdfast_command::files::SOCKET;
+use holdfast_command::secrets;
 use holdfast_env::net::{Server, ServerConfig};
 use holdfast_server::Native;
 use serde_json::json;

@@ -2,10 +2,10 @@
 //! with the paper's numbers where its text gives them.
 
 use super::Summary;
-use super::plot::Chart;
-use crate::bench::scheduler::Case;
 use crate::cli::SimRecovery;
 use holdfast_base::{Error, Result};
+use holdfast_bench::scheduler::Case;
+use holdfast_command::chart::Chart;
 use holdfast_recovery::model::Params;
 use holdfast_recovery::plan::{Allocator, Options};
 use holdfast_recovery::select::Algorithm;

@@ -298,16 +298,8 @@ fn frames(answer: &[u8]) -> BTreeMap<u64, (u32, String)> {
     found
 }
 
-/// Over TCP anybody could read and change everything. Every operation there could be is asked for
-/// by a stranger; none is answered but a ping and the greeting.
-#[test]
-fn strangers_over_tcp_are_answered_nothing_but_a_ping_and_the_greeting() {
-    let scratch = Scratch::new();
-    let (data, port) = (scratch.path("data"), free_port());
-    settings(&data, port, 0);
-    let node = Node::start(&data);
-    let mut owner = node.client();
-    owner.put("/f", b"private", &NewFile::default()).unwrap();
+/// Every operation there could be, of a stranger: answered are a ping and the greeting.
+fn ask_for_everything(port: u16) {
     for opcodes in (0..=u16::MAX).collect::<Vec<_>>().chunks(4096) {
         let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
         let mut receiving = stream.try_clone().unwrap();
@@ -338,6 +330,19 @@ fn strangers_over_tcp_are_answered_nothing_but_a_ping_and_the_greeting() {
             }
         }
     }
+}
+
+/// Over TCP anybody could read and change everything. Every operation there could be is asked for
+/// by a stranger; none is answered but a ping and the greeting.
+#[test]
+fn strangers_over_tcp_are_answered_nothing_but_a_ping_and_the_greeting() {
+    let scratch = Scratch::new();
+    let (data, port) = (scratch.path("data"), free_port());
+    settings(&data, port, 0);
+    let node = Node::start(&data);
+    let mut owner = node.client();
+    owner.put("/f", b"private", &NewFile::default()).unwrap();
+    ask_for_everything(port);
     // A proof without a greeting ends the connection, and so does a body that nobody will read.
     for (opcode, body) in [(wire::OP_PROVE, 0), (wire::OP_PUT, 16 << 20)] {
         let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();

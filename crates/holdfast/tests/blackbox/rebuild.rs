@@ -4,7 +4,7 @@
 use super::common::{Scratch, binary, bytes, finish};
 use super::photos::{client, put, send};
 use super::s3::{blob, start};
-use holdfast_client::NewFile;
+use holdfast_client::{Client, NewFile};
 use holdfast_s3::Request;
 use std::collections::BTreeMap;
 use std::fs;
@@ -26,17 +26,13 @@ fn picture(dir: &Path, out: &mut BTreeMap<PathBuf, Vec<u8>>) {
     }
 }
 
-#[test]
-fn names_are_made_again_from_the_stores_when_the_log_is_lost() {
-    let scratch = Scratch::new();
-    let node = start(&scratch.path("data"));
-    let mut files = node.client();
-    let new = NewFile { parents: true, ..NewFile::default() };
+/// Puts files of all kinds; answers those that are found again by path, with what they hold.
+fn fill(files: &mut Client, new: &NewFile) -> BTreeMap<String, Vec<u8>> {
     let replacing = NewFile { replace: true, ..new.clone() };
     let mut wanted = BTreeMap::new();
     for i in 0..60u64 {
         let (path, content) = (format!("/d{}/e/f{i}", i % 3), bytes(i, 1 + 700 * i as usize));
-        files.put(&path, &content, &new).unwrap();
+        files.put(&path, &content, new).unwrap();
         wanted.insert(path, content);
     }
     // Overwritten: the last version has the path. Renamed: it is where it was written. Deleted: it
@@ -46,19 +42,29 @@ fn names_are_made_again_from_the_stores_when_the_log_is_lost() {
     files.rename("/d1/e/f1", "/moved", false).unwrap();
     files.delete("/d2/e/f2", false).unwrap();
     // Large ones: of several chunks with a packed end, of a stream, and one that nobody closed.
-    files.make_dir("/large", &new).unwrap();
+    files.make_dir("/large", new).unwrap();
     let film = bytes(99, (64 << 20) + 100_000);
-    files.put_sized("/large/film", &film, &new).unwrap();
+    files.put_sized("/large/film", &film, new).unwrap();
     wanted.insert("/large/film".into(), film);
     let song = bytes(98, 3 << 20);
-    let mut writer = files.create("/large/song", &new).unwrap();
+    let mut writer = files.create("/large/song", new).unwrap();
     writer.write(&song).unwrap();
     writer.close().unwrap();
     wanted.insert("/large/song".into(), song);
-    let mut writer = files.create("/large/draft", &new).unwrap();
+    let mut writer = files.create("/large/draft", new).unwrap();
     writer.append(b"acknowledged").unwrap();
     drop(writer);
     wanted.insert("/large/draft".into(), b"acknowledged".to_vec());
+    wanted
+}
+
+#[test]
+fn names_are_made_again_from_the_stores_when_the_log_is_lost() {
+    let scratch = Scratch::new();
+    let node = start(&scratch.path("data"));
+    let mut files = node.client();
+    let new = NewFile { parents: true, ..NewFile::default() };
+    let wanted = fill(&mut files, &new);
     drop(files);
     blob(&node.data, &["mb", "box"], b"").ok();
     let mut s3 = client(&node.data);

@@ -58,7 +58,6 @@ fn set_time(path: &Path, seconds: i64, nanoseconds: u32) {
 
 /// Everything that is legal and unusual.
 fn build(root: &Path) {
-    let mut random = Random::new(7);
     fs::create_dir_all(root.join("empty directory")).unwrap();
     let mut deep = root.to_owned();
     for depth in 0..60 {
@@ -66,6 +65,19 @@ fn build(root: &Path) {
     }
     fs::create_dir_all(&deep).unwrap();
     fs::write(deep.join("bottom"), "deep").unwrap();
+    odd_names(root);
+    sizes(root);
+    many_files(root);
+    links(root);
+    modes(root);
+    times(root);
+    set_time(&root.join("empty directory"), -5, 5);
+    set_time(&root.join("links"), 77, 7);
+    set_time(&root.join("d0"), 0, 0);
+}
+
+/// What a shell or a terminal could trip over.
+fn odd_names(root: &Path) {
     let names = root.join("names");
     fs::create_dir(&names).unwrap();
     let longest = "n".repeat(255);
@@ -95,6 +107,10 @@ fn build(root: &Path) {
     for name in odd {
         fs::write(names.join(name), name).unwrap();
     }
+}
+
+/// Around every border of what is inline, packed, a slice and a chunk.
+fn sizes(root: &Path) {
     let sizes = root.join("sizes");
     fs::create_dir(&sizes).unwrap();
     let (kib, mib) = (1usize << 10, 1usize << 20);
@@ -108,12 +124,21 @@ fn build(root: &Path) {
     fs::write(sizes.join("a chunk"), &large[..64 * mib]).unwrap();
     fs::write(sizes.join("a chunk and more"), &large[5..][..64 * mib + 1]).unwrap();
     fs::write(sizes.join("large"), &large).unwrap();
+}
+
+/// So many that a directory takes pages.
+fn many_files(root: &Path) {
+    let mut random = Random::new(7);
     let many = root.join("many");
     fs::create_dir(&many).unwrap();
     for i in 0..500 {
         let len = random.below(9000) as usize;
         fs::write(many.join(format!("f{i:03}")), bytes(i, len)).unwrap();
     }
+}
+
+/// Those that lead somewhere, nowhere and in a circle.
+fn links(root: &Path) {
     let links = root.join("links");
     fs::create_dir(&links).unwrap();
     symlink("../names/...", links.join("file")).unwrap();
@@ -121,6 +146,10 @@ fn build(root: &Path) {
     symlink("no/such/thing", links.join("dangling")).unwrap();
     symlink("loop", links.join("loop")).unwrap();
     symlink("/etc/hostname", links.join("absolute")).unwrap();
+}
+
+/// With bits of every kind.
+fn modes(root: &Path) {
     let modes = root.join("modes");
     fs::create_dir(&modes).unwrap();
     for mode in [0o000, 0o400, 0o644, 0o755, 0o777, 0o1777, 0o2755, 0o4755] {
@@ -130,6 +159,10 @@ fn build(root: &Path) {
     }
     fs::create_dir(modes.join("private")).unwrap();
     fs::set_permissions(modes.join("private"), Permissions::from_mode(0o700)).unwrap();
+}
+
+/// Before 1970, far away, and with nanoseconds.
+fn times(root: &Path) {
     let times = root.join("times");
     fs::create_dir(&times).unwrap();
     let odd = [
@@ -147,9 +180,6 @@ fn build(root: &Path) {
         fs::write(&path, "t").unwrap();
         set_time(&path, seconds, nanoseconds);
     }
-    set_time(&root.join("empty directory"), -5, 5);
-    set_time(&links, 77, 7);
-    set_time(&root.join("d0"), 0, 0);
 }
 
 #[test]

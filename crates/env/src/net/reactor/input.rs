@@ -43,6 +43,45 @@ enum Stop {
     Bad(Error),
 }
 
+/// What kind of request comes next, and what memory it takes before anything is done for it; or
+/// why parsing stops here.
+#[inline]
+fn memory_of(next: &Next, is_strange: bool, short: bool) -> Result<(u16, u64), Stop> {
+    Ok(match next {
+        // What a stranger brings is refused, and takes no memory.
+        Next::Need(need) if is_strange && *need > STRANGER_BYTES_MAX => {
+            return Err(Stop::Bad(refusal()));
+        }
+        Next::Large { header, .. } if is_strange => (header.opcode, 0),
+        Next::Request { header, .. } => (header.opcode, if short { ANSWER_BYTES } else { 0 }),
+        Next::Large { header, .. } => (header.opcode, header.body_bytes as u64),
+        Next::Need(need) if *need > STASH_COPY_MAX.size() => (0, *need as u64),
+        Next::Need(need) => return Err(Stop::Need(*need)),
+    })
+}
+
+/// A request of which the body goes on beyond what was received: where the rest belongs. A
+/// stranger's is dropped.
+fn begin_large(
+    service: &dyn Service,
+    (id, is_strange): (ConnectionId, bool),
+    header: Header,
+    meta: &[u8],
+    body: &[u8],
+) -> Incoming {
+    let left = header.body_bytes as usize;
+    let place = match is_strange {
+        true => Receiving::Refused { error: refusal(), left },
+        false => begin(service, id, header, meta).body,
+    };
+    let mut incoming = Incoming { header, meta: meta.to_vec(), body: place };
+    if let Receiving::Buffer(buffer) = &mut incoming.body {
+        buffer.reserve_exact(left);
+    }
+    incoming.take(body);
+    incoming
+}
+
 impl Reactor {
     /// One receive, and what it completed.
     pub(super) fn readable(&mut self, slot: u32) {
@@ -273,18 +312,9 @@ impl Reactor {
             };
             let is_strange = connection.who.is_none() && !planted!("env.strangers-are-served");
             // Before anything is done for it.
-            let (opcode, wanted) = match &next {
-                // What a stranger brings is refused, and takes no memory.
-                Next::Need(need) if is_strange && *need > STRANGER_BYTES_MAX => {
-                    return Stop::Bad(refusal());
-                }
-                Next::Large { header, .. } if is_strange => (header.opcode, 0),
-                Next::Request { header, .. } => {
-                    (header.opcode, if short { ANSWER_BYTES } else { 0 })
-                }
-                Next::Large { header, .. } => (header.opcode, header.body_bytes as u64),
-                Next::Need(need) if *need > STASH_COPY_MAX.size() => (0, *need as u64),
-                Next::Need(need) => return Stop::Need(*need),
+            let (opcode, wanted) = match memory_of(&next, is_strange, short) {
+                Err(stop) => return stop,
+                Ok(wanted) => wanted,
             };
             if wanted > 0 && !self.take_memory(slot, opcode, wanted) {
                 return Stop::Starved(wanted);
@@ -328,21 +358,9 @@ impl Reactor {
                     }
                 }
                 Next::Large { header, meta, body } => {
-                    let meta_bytes = &data[meta];
-                    let place = match is_strange {
-                        true => Receiving::Refused {
-                            error: refusal(),
-                            left: header.body_bytes as usize,
-                        },
-                        false => begin(service, id, header, meta_bytes).body,
-                    };
-                    let meta = meta_bytes.to_vec();
-                    let mut incoming = Incoming { header, meta, body: place };
-                    if let Receiving::Buffer(buffer) = &mut incoming.body {
-                        buffer.reserve_exact(header.body_bytes as usize);
-                    }
-                    incoming.take(&data[body]);
-                    connection.incoming = Some(incoming);
+                    let asker = (id, is_strange);
+                    let large = begin_large(service, asker, header, &data[meta], &data[body]);
+                    connection.incoming = Some(large);
                     connection.large = true;
                     *at = data.len();
                 }

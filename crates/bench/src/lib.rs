@@ -1,0 +1,69 @@
+//! `holdfast bench`: every benchmark, beside the limit measured in the same run. Client and node
+//! are processes of their own; limit and case take turns, so that a machine that drifts carries
+//! both along. A node under test is the running program itself, started once more.
+#![forbid(unsafe_code)]
+#![expect(
+    clippy::disallowed_methods,
+    reason = "a tool that people run: it measures with the machine's own clock, files and threads"
+)]
+
+mod blob;
+mod cache;
+mod cluster;
+mod incast;
+mod iobench;
+mod limits;
+mod process;
+mod recovery;
+pub mod report;
+pub mod scheduler;
+mod server;
+mod sort;
+
+use blob::BlobBench;
+use cache::CacheBench;
+use clap::Subcommand;
+use cluster::ClusterBench;
+use holdfast_base::Result;
+use holdfast_command::output::Output;
+use incast::IncastBench;
+use iobench::Iobench;
+use recovery::RecoveryBench;
+use scheduler::SchedulerBench;
+use sort::SortBench;
+
+/// `holdfast bench ...`: which benchmark, and with what.
+#[derive(Subcommand, Debug)]
+pub enum Bench {
+    /// Crail's iobench: streams, look-ups and small gets of files
+    Iobench(Iobench),
+    /// The cache: gets and sets over TCP and UDP, beside a null server and memcached
+    Cache(CacheBench),
+    /// Blobs over S3: puts, gets and lists from many connections, beside the raw device
+    Blob(BlobBench),
+    /// Hundreds of servers answering one client at once through a shallow switch, simulated
+    Incast(IncastBench),
+    /// A node lost in a real cluster with limited links: time of repair and what the foreground
+    /// feels of it, beside fixed rates
+    Recovery(RecoveryBench),
+    /// The recovery planner: tasks scheduled a second by each selector and search, on one core
+    Scheduler(SchedulerBench),
+    /// A cluster under load that loses a node; and what three copies cost beside one
+    Cluster(ClusterBench),
+    /// The external sort, beside the disk's bandwidth and GNU sort
+    Sort(SortBench),
+}
+
+/// Measures what was asked for, and prints a line a case.
+pub fn run(bench: &Bench, out: &mut Output) -> Result<()> {
+    match bench {
+        Bench::Iobench(options) => iobench::run(options, out),
+        Bench::Cache(options) => cache::run(options, out),
+        Bench::Blob(options) => blob::run(options, out),
+        Bench::Incast(options) => incast::run(options, out),
+        Bench::Recovery(options) => recovery::run(options, out),
+        Bench::Scheduler(options) => scheduler::run(options, out),
+        Bench::Cluster(options) => cluster::run(options, out),
+        Bench::Sort(options) => sort::run(options, out),
+    }
+}

@@ -1,0 +1,83 @@
+//! The node under test: this very program as a process of its own, on a free port, with its data
+//! in a directory that goes when the case ends.
+
+use super::process::Process;
+use holdfast_base::Result;
+use holdfast_client::{Client, Endpoint, Options};
+use holdfast_command::files::{SETTINGS, SOCKET};
+use holdfast_command::secrets;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+
+pub struct Server {
+    process: Process,
+    tcp: String,
+    socket: PathBuf,
+    directory: PathBuf,
+}
+
+/// What the node is told.
+pub struct Settings {
+    pub dram_bytes: u64,
+    pub reactors: usize,
+    pub spin: bool,
+}
+
+impl Server {
+    /// Starts a node below `parent` and waits until it is ready.
+    pub fn start(parent: &Path, settings: &Settings) -> Result<Server> {
+        let directory = parent.join(format!("holdfast-bench-{}", std::process::id()));
+        std::fs::create_dir_all(&directory)?;
+        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        let Settings { dram_bytes, reactors, spin } = settings;
+        let config = format!(
+            "native_port = {port}\nhttp_port = 0\ncache_port = 0\ns3_port = 0\ndram = \"{dram_bytes}\"\n\
+             dram_populate = true\ngrace_ms = 0\nscrub = \"0\"\n\
+             reactors = {reactors}\nspin = {spin}\n"
+        );
+        std::fs::write(directory.join(SETTINGS), config)?;
+        let process = Process::up(&directory).inspect_err(|_| {
+            let _ = std::fs::remove_dir_all(&directory);
+        })?;
+        secrets::learn(&directory)?;
+        let (tcp, socket) = (format!("127.0.0.1:{port}"), directory.join(SOCKET));
+        Ok(Server { process, tcp, socket, directory })
+    }
+
+    /// The directory that goes with the node; limits of the disk are measured there.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    pub fn endpoint(&self, local: bool) -> Result<Endpoint> {
+        if local { Ok(Endpoint::Unix(self.socket.clone())) } else { Endpoint::parse(&self.tcp) }
+    }
+
+    /// A connection; a local one maps the region too, if there is one, and goes through a shared
+    /// ring if both sides spin.
+    pub fn connect(&self, local: bool, mapped: bool, spin: bool) -> Result<Client> {
+        let options = Options { spin, ring: local && spin, ..secrets::options() };
+        let mut client = Client::connect(&self.endpoint(local)?, &options)?;
+        if local && mapped {
+            client.map_region()?;
+        }
+        Ok(client)
+    }
+
+    pub fn cpu_seconds(&self) -> f64 {
+        self.process.cpu_seconds()
+    }
+
+    /// Bytes of memory of its own, the region not counted.
+    pub fn memory_bytes(&self) -> u64 {
+        self.process.memory_bytes()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Its data goes with it, so there is nothing to end in order.
+        self.process.kill();
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}

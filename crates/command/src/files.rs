@@ -1,0 +1,7 @@
+//! Names in a node's data directory that more than one command looks for. Secrets are in
+//! [`crate::secrets`].
+
+/// The settings of the node.
+pub const SETTINGS: &str = "holdfast.toml";
+/// The Unix socket of the native protocol.
+pub const SOCKET: &str = "holdfast.sock";

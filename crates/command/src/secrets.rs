@@ -1,0 +1,189 @@
+//! The secret of a data directory, on the command line's side: where a node's comes from at its
+//! start, and which ones a client tries. What it proves and seals is `env::secret`'s.
+
+use crate::files;
+use holdfast_base::{Error, Result};
+use holdfast_client::{Options, Secret, Secrets};
+use holdfast_env::{HoldMutex, RealRng, local};
+use holdfast_s3::CREDENTIALS_FILE;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard};
+
+pub use holdfast_env::secret::FILE;
+
+/// The token of the HTTP port, for who scrapes it.
+pub const HTTP_TOKEN: &str = "http-token";
+/// Where nodes on this machine keep their data unless told otherwise.
+const USUAL: [&str; 2] = ["data", "dev"];
+
+/// What this process's commands prove to nodes.
+static OWN: Mutex<Vec<Secret>> = Mutex::new(Vec::new());
+
+fn own() -> MutexGuard<'static, Vec<Secret>> {
+    OWN.held()
+}
+
+/// Options of a client that proves what this command was given, found or learned.
+pub fn options() -> Options {
+    Options { secrets: Secrets::new(own().clone()), ..Options::default() }
+}
+
+/// Takes up the secret of nodes that this command has started.
+pub fn learn(directory: &Path) -> Result<()> {
+    let secret = Secret::load(&directory.join(FILE))?;
+    own().push(secret);
+    Ok(())
+}
+
+/// Finds the secrets of this command: the one that it was given; otherwise those beside a socket
+/// that was named and those of the usual directories, of which the server says which is its own.
+///
+/// `servers` are what `--server` names, with commas; a command that `makes_its_own` may be given a
+/// file that it is about to write.
+pub fn find(given: Option<&Path>, servers: Option<&str>, makes_its_own: bool) -> Result<()> {
+    let found = match given {
+        Some(file) if !exists(file) && makes_its_own => Vec::new(),
+        Some(file) => vec![Secret::load(file)?],
+        None => {
+            let sockets = servers.iter().flat_map(|servers| servers.split(','));
+            let beside = sockets.filter_map(|server| {
+                Some(Path::new(server.strip_prefix("unix:")?).parent()?.join(FILE))
+            });
+            let usual = USUAL.iter().map(|directory| Path::new(directory).join(FILE));
+            // One that is not ours to read is not ours.
+            beside.chain(usual).filter_map(|file| Secret::load(&file).ok()).collect()
+        }
+    };
+    own().extend(found);
+    Ok(())
+}
+
+fn exists(file: &Path) -> bool {
+    file.try_exists().unwrap_or(true)
+}
+
+/// The secret of a node's data directory, and whether it is new there: then [`begin`] with it, do
+/// what the first start has to do, and [`keep`] it. A node that joins a cluster is given the
+/// cluster's. Writes nothing.
+pub fn of_node(data: &Path, given: Option<&Path>, joins: &str) -> Result<(Secret, bool)> {
+    let file = data.join(FILE);
+    let given = given.filter(|given| exists(given)).map(Secret::load).transpose()?;
+    if exists(&file) {
+        let own = Secret::load(&file)?;
+        if !joins.is_empty() && given.is_some_and(|given| given.text() != own.text()) {
+            return Err(Error::invalid(format!(
+                "join the cluster at `{joins}`: `{}` is not the secret that was given: this directory belongs to another cluster; check the address",
+                file.display()
+            )));
+        }
+        return Ok((own, false));
+    }
+    // A start that was killed before it had done all drew one already.
+    let begun = begun(data);
+    match (given, exists(&begun)) {
+        (Some(given), _) => Ok((given, true)),
+        (None, true) => Ok((Secret::load(&begun)?, true)),
+        (None, false) if !joins.is_empty() => Err(Error::denied(format!(
+            "join the cluster at `{joins}`: its nodes share a secret: give it with `--secret FILE`, the file `{FILE}` of one of their data directories"
+        ))),
+        (None, false) => Ok((Secret::draw(&RealRng), true)),
+    }
+}
+
+/// Has a start that follows go on with this secret, should this one be killed.
+pub fn begin(data: &Path, secret: &Secret) -> Result<()> {
+    write(&begun(data), &secret.text())
+}
+
+fn begun(data: &Path) -> PathBuf {
+    data.join("secret.begun")
+}
+
+/// Makes it the directory's, and writes the token that follows from it.
+pub fn keep(data: &Path, secret: &Secret) -> Result<()> {
+    if !exists(&data.join(FILE)) {
+        write(&data.join(FILE), &secret.text())?;
+    }
+    let _ = local::remove_file(&begun(data));
+    write(&data.join(HTTP_TOKEN), &format!("{}\n", secret.bearer()))
+}
+
+/// The secret that all nodes of a cluster for development are given.
+pub fn of_cluster(directory: &Path) -> Result<PathBuf> {
+    let file = directory.join(FILE);
+    if !exists(&file) {
+        local::make_private_dir(directory)
+            .map_err(|e| Error::from(e).context(format_args!("make `{}`", directory.display())))?;
+        write(&file, &Secret::draw(&RealRng).text())?;
+    }
+    Ok(file)
+}
+
+fn write(file: &Path, text: &str) -> Result<()> {
+    local::write_private(file, text.as_bytes())
+        .map_err(|e| Error::from(e).context(format_args!("keep `{}`", file.display())))
+}
+
+/// Closes a data directory to all but its owner, and what is in it that tells a secret.
+pub fn close(data: &Path) -> Result<()> {
+    local::make_private_dir(data).map_err(|e| {
+        Error::from(e).context(format_args!(
+            "keep other users out of `{}` (`chmod 700` by its owner does)",
+            data.display()
+        ))
+    })?;
+    for name in [FILE, HTTP_TOKEN, files::SETTINGS, CREDENTIALS_FILE, files::SOCKET] {
+        local::make_private_file(&data.join(name)).map_err(|e| {
+            Error::from(e).context(format_args!("keep `{}` private", data.join(name).display()))
+        })?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scratch(name: &str) -> PathBuf {
+        let dir =
+            std::env::temp_dir().join(format!("holdfast-secrets-{}-{name}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&dir);
+        close(&dir).unwrap();
+        dir
+    }
+
+    #[test]
+    fn a_start_that_was_killed_goes_on_with_the_secret_that_it_drew() {
+        let dir = scratch("begun");
+        let (drawn, new) = of_node(&dir, None, "").unwrap();
+        assert!(new && !exists(&begun(&dir)));
+        begin(&dir, &drawn).unwrap();
+        assert!(!exists(&dir.join(FILE)));
+        let (again, new) = of_node(&dir, None, "").unwrap();
+        assert!(new && again.text() == drawn.text());
+        keep(&dir, &again).unwrap();
+        let (kept, new) = of_node(&dir, None, "").unwrap();
+        assert!(!new && kept.text() == drawn.text() && !exists(&begun(&dir)));
+        std::fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn a_node_that_joins_is_given_the_clusters() {
+        // A cluster for development, or of a benchmark, has no directory before its first start.
+        let (cluster, dir) = (scratch("cluster").join("new"), scratch("joins"));
+        let e = of_node(&dir, None, "127.0.0.1:7400").unwrap_err();
+        assert!(e.message.contains("--secret FILE"), "{e}");
+        let file = of_cluster(&cluster).unwrap();
+        let (given, new) = of_node(&dir, Some(&file), "127.0.0.1:7400").unwrap();
+        assert!(new && given.text() == Secret::load(&file).unwrap().text());
+        keep(&dir, &given).unwrap();
+        // Later starts need it no more; another cluster's is refused.
+        assert!(!of_node(&dir, None, "127.0.0.1:7400").unwrap().1);
+        local::remove_file(&file).unwrap();
+        of_cluster(&cluster).unwrap();
+        let e = of_node(&dir, Some(&file), "127.0.0.1:7400").unwrap_err();
+        assert!(e.message.contains("another cluster"), "{e}");
+        std::fs::remove_dir_all(cluster.parent().unwrap()).unwrap();
+        std::fs::remove_dir_all(dir).unwrap();
+    }
+}

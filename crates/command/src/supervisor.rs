@@ -1,0 +1,349 @@
+//! The nodes of a cluster on this machine as child processes: their directories, settings and ports, and what can be done to
+//! them. Node 1 has the default ports and hosts the log; the others count up by 100 and join it.
+
+use crate::files::SETTINGS;
+use crate::secrets;
+use clap::Args;
+use holdfast_base::{Error, Result};
+use holdfast_client::{Client, Endpoint, Options};
+use holdfast_env::{HoldMutex, local, signals};
+use holdfast_wire::admin;
+use serde::{Deserialize, Serialize};
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::{Arc, Mutex};
+
+/// Ports of node I are those of node 1 plus so much for each node between.
+const PORT_STEP: u16 = 100;
+/// Where the search for free ports begins.
+const FREE_FROM: u16 = 7400;
+
+/// What a cluster on this machine is made of: flags of `dev`, and set by who starts one for a
+/// purpose.
+#[derive(Args, Debug)]
+pub struct ClusterSettings {
+    /// Nodes to start
+    #[arg(long, default_value_t = 5, value_name = "N")]
+    pub nodes: usize,
+    /// Directory that keeps everything
+    #[arg(long, global = true, default_value = "dev", value_name = "DIR")]
+    pub data: PathBuf,
+    /// Native port of node-1; the others count up by 100
+    #[arg(long, default_value_t = 7400, value_name = "PORT")]
+    pub port: u16,
+    /// HTTP port of node-1; the others count up by 100; 0 for none
+    #[arg(long, default_value_t = 7480, value_name = "PORT")]
+    pub http_port: u16,
+    /// S3 port of node-1; the others count up by 100; 0 for none
+    #[arg(long, default_value_t = 9000, value_name = "PORT")]
+    pub s3_port: u16,
+    /// What each node may store; 0 for the whole file system
+    #[arg(long, default_value = "0", value_name = "BYTES")]
+    pub capacity: String,
+    /// Capacity of new chunks, 1M to 64M: smaller ones show more of a repair with few data
+    #[arg(long, default_value = "64M", value_name = "BYTES")]
+    pub chunk: String,
+    /// Milliseconds without a sign of life after which a node's chunks are copied elsewhere
+    #[arg(long, default_value_t = 15_000, value_name = "MS")]
+    pub lost_ms: u64,
+}
+
+/// What can be done to the nodes, which count from 1.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Order {
+    Kill { node: usize, hard: bool },
+    Erase { node: usize },
+    Start { node: usize },
+    Cut { a: usize, b: usize, heal: bool },
+    Status {},
+}
+
+/// What came of an order.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Answer {
+    Done { sentence: String },
+    Refused { sentence: String },
+    Nodes { nodes: Vec<NodeStatus> },
+}
+
+/// One node of the cluster; `pid` while it runs.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct NodeStatus {
+    pub number: usize,
+    pub pid: Option<u32>,
+    pub native_port: u16,
+    pub http_port: u16,
+    pub data: String,
+}
+
+/// Runs the nodes, and ends them when it goes.
+pub struct Supervisor {
+    dir: PathBuf,
+    nodes: Vec<NodeSettings>,
+    /// The process of each node, while it runs. Held while an order is carried out: one at a time.
+    running: Mutex<Vec<Option<Running>>>,
+}
+
+struct NodeSettings {
+    native_port: u16,
+    http_port: u16,
+    data: PathBuf,
+    toml: String,
+}
+
+struct Running {
+    child: Child,
+    /// Kept open: a node whose output nobody reads would end.
+    _output: BufReader<ChildStdout>,
+}
+
+/// A native port for node 1 such that all nodes' ports are free now.
+#[expect(clippy::disallowed_methods, reason = "asks the machine what is free; serves nothing")]
+pub fn free_ports(nodes: usize) -> Result<u16> {
+    let free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
+    let mut ports = (FREE_FROM..u16::MAX - PORT_STEP * nodes as u16).step_by(7);
+    ports
+        .find(|port| (0..nodes as u16).all(|i| free(port + PORT_STEP * i)))
+        .ok_or_else(|| Error::retry(format!("find ports for {nodes} nodes: none are free")))
+}
+
+impl Supervisor {
+    /// A cluster of which no node runs yet.
+    pub fn prepare(cluster: &ClusterSettings) -> Arc<Supervisor> {
+        let nodes: Vec<NodeSettings> = (0..cluster.nodes).map(|i| settings(cluster, i)).collect();
+        let running = Mutex::new(nodes.iter().map(|_| None).collect());
+        Arc::new(Supervisor { dir: cluster.data.clone(), nodes, running })
+    }
+
+    /// Starts every node, the one with the log first.
+    pub fn launch_all(&self) -> Result<()> {
+        secrets::close(&self.dir)?;
+        secrets::of_cluster(&self.dir)?;
+        secrets::learn(&self.dir)?;
+        for number in 1..=self.nodes.len() {
+            let launched = self.launch(number)?;
+            self.lock()[number - 1] = Some(launched);
+        }
+        Ok(())
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Option<Running>>> {
+        self.running.held()
+    }
+
+    pub fn native_ports(&self) -> Vec<u16> {
+        self.nodes.iter().map(|node| node.native_port).collect()
+    }
+
+    /// Starts a node and waits until it says that it is ready.
+    fn launch(&self, number: usize) -> Result<Running> {
+        let node = &self.nodes[number - 1];
+        let doing = |e: Error| e.context(format_args!("start node-{number}"));
+        secrets::close(&node.data).map_err(doing)?;
+        local::write_private(&node.data.join(SETTINGS), node.toml.as_bytes())
+            .map_err(|e| doing(e.into()))?;
+        // What nodes warn of is on their `doctor`, unless somebody asked for it here.
+        let level = std::env::var("HOLDFAST_EVENTS_LEVEL").unwrap_or_else(|_| "error".to_owned());
+        let mut child = Command::new("/proc/self/exe")
+            .env("HOLDFAST_EVENTS_LEVEL", level)
+            .arg("--secret")
+            .arg(self.dir.join(secrets::FILE))
+            .args(["--json", "node", "run", "--attached", "--data"])
+            .arg(&node.data)
+            // Never written to: its end tells the node that this process is gone.
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(|e| doing(e.into()))?;
+        let Some(output) = child.stdout.take() else {
+            return Err(doing(Error::bug("its output is not ours")));
+        };
+        let mut output = BufReader::new(output);
+        let mut line = String::new();
+        output.read_line(&mut line)?;
+        let ready: serde_json::Value = serde_json::from_str(&line).unwrap_or_default();
+        if ready["event"] != "ready" {
+            let _ = child.wait();
+            return Err(doing(Error::retry("it ended at once; it has said why above")));
+        }
+        Ok(Running { child, _output: output })
+    }
+
+    pub fn carry_out(&self, order: &Order) -> Result<Answer> {
+        let done = |sentence: String| Ok(Answer::Done { sentence });
+        match *order {
+            Order::Kill { node, hard } => {
+                self.check(node)?;
+                let Some(mut process) = self.lock()[node - 1].take() else {
+                    return Err(Error::invalid(format!("kill node-{node}: it does not run")));
+                };
+                end(&mut process, hard)?;
+                done(format!("node-{node} {}", if hard { "was killed" } else { "has ended" }))
+            }
+            Order::Erase { node } => {
+                self.check(node)?;
+                if self.lock()[node - 1].is_some() {
+                    return Err(Error::invalid(format!(
+                        "erase node-{node}: it runs; `dev kill {node}` first"
+                    )));
+                }
+                remove(&self.nodes[node - 1].data)?;
+                done(format!("everything that node-{node} kept is gone"))
+            }
+            Order::Start { node } => {
+                self.check(node)?;
+                let mut running = self.lock();
+                let mut runs = |node: usize| {
+                    let process = running[node - 1].as_mut();
+                    process.is_some_and(|p| matches!(p.child.try_wait(), Ok(None)))
+                };
+                if runs(node) {
+                    return Err(Error::invalid(format!("start node-{node}: it runs already")));
+                }
+                if node != 1 && !runs(1) {
+                    // It would wait for the log, and whoever asked for it.
+                    return Err(Error::invalid(format!(
+                        "start node-{node}: node-1, which hosts the log, does not run: start that first"
+                    )));
+                }
+                running[node - 1] = Some(self.launch(node)?);
+                done(format!("node-{node} is ready"))
+            }
+            Order::Cut { a, b, heal } => {
+                self.check(a)?;
+                self.check(b)?;
+                self.cut(a, b, heal)?;
+                done(match heal {
+                    true => format!("node-{a} and node-{b} reach each other again"),
+                    false => format!("node-{a} and node-{b} cannot reach each other any more"),
+                })
+            }
+            Order::Status {} => Ok(Answer::Nodes { nodes: self.status() }),
+        }
+    }
+
+    fn check(&self, node: usize) -> Result<()> {
+        if (1..=self.nodes.len()).contains(&node) {
+            return Ok(());
+        }
+        Err(Error::invalid(format!(
+            "find node-{node}: the cluster in `{}` has node-1 to node-{}",
+            self.dir.display(),
+            self.nodes.len()
+        )))
+    }
+
+    /// Tells both nodes; one that does not run needs no telling.
+    fn cut(&self, a: usize, b: usize, heal: bool) -> Result<()> {
+        if a == b {
+            return Err(Error::invalid(format!("cut node-{a} off from itself: name two nodes")));
+        }
+        for (here, there) in [(a, b), (b, a)] {
+            let other = format!("127.0.0.1:{}", self.nodes[there - 1].native_port);
+            let endpoint =
+                Endpoint::parse(&format!("127.0.0.1:{}", self.nodes[here - 1].native_port))?;
+            let options = Options { reconnects_max: 0, ..secrets::options() };
+            match Client::connect(&endpoint, &options) {
+                Ok(mut client) => client.order(&admin::Order::Cut { address: other, heal })?,
+                Err(_) if self.lock()[here - 1].is_none() => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+
+    fn status(&self) -> Vec<NodeStatus> {
+        let mut running = self.lock();
+        let processes = running.iter_mut().map(|process| {
+            let process = process.as_mut()?;
+            matches!(process.child.try_wait(), Ok(None)).then(|| process.child.id())
+        });
+        (1..)
+            .zip(self.nodes.iter().zip(processes))
+            .map(|(number, (node, pid))| NodeStatus {
+                number,
+                pid,
+                native_port: node.native_port,
+                http_port: node.http_port,
+                data: node.data.display().to_string(),
+            })
+            .collect()
+    }
+
+    /// Process ids of the nodes that run.
+    pub fn pids(&self) -> Vec<u32> {
+        self.status().into_iter().filter_map(|node| node.pid).collect()
+    }
+
+    /// Ends every node in order, the one with the log last.
+    pub fn stop_all(&self) {
+        let mut running = self.lock();
+        for process in running.iter_mut().rev() {
+            if let Some(mut process) = process.take() {
+                let _ = end(&mut process, false);
+            }
+        }
+    }
+
+    /// Ends every node at once.
+    pub fn kill_all(&self) {
+        for mut process in self.lock().iter_mut().filter_map(Option::take) {
+            let _ = end(&mut process, true);
+        }
+    }
+}
+
+impl Drop for Supervisor {
+    fn drop(&mut self) {
+        self.stop_all();
+    }
+}
+
+/// Asks a process to end, or ends it, and waits until it has.
+fn end(process: &mut Running, hard: bool) -> Result<()> {
+    if hard {
+        process.child.kill()?;
+    } else if matches!(process.child.try_wait(), Ok(None)) {
+        signals::terminate(process.child.id())?;
+    }
+    process.child.wait()?;
+    Ok(())
+}
+
+fn remove(data: &Path) -> Result<()> {
+    match std::fs::remove_dir_all(data) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        other => {
+            other.map_err(|e| Error::from(e).context(format_args!("erase `{}`", data.display())))
+        }
+    }
+}
+
+fn settings(cluster: &ClusterSettings, i: usize) -> NodeSettings {
+    let step = PORT_STEP * i as u16;
+    let http_port = if cluster.http_port == 0 { 0 } else { cluster.http_port + step };
+    let s3_port = if cluster.s3_port == 0 { 0 } else { cluster.s3_port + step };
+    let native_port = cluster.port + step;
+    let join = match i {
+        0 => String::new(),
+        _ => format!("join = \"127.0.0.1:{}\"\n", cluster.port),
+    };
+    let toml = format!(
+        "# Written by `holdfast dev`.\nhost = \"node-{}\"\nnative_port = {native_port}\n\
+         http_port = {http_port}\ndram = \"0\"\ncache_port = 0\ns3_port = {s3_port}\ncapacity = \"{}\"\nchunk = \"{}\"\nlost_ms = {}\ndev = true\n{join}",
+        i + 1,
+        cluster.capacity,
+        cluster.chunk,
+        cluster.lost_ms,
+    );
+    NodeSettings {
+        native_port,
+        http_port,
+        data: cluster.data.join(format!("node-{}", i + 1)),
+        toml,
+    }
+}
