@@ -157,7 +157,15 @@ impl Access {
         }
         // Each key is checked for itself, and what else they ask for.
         if ["DeleteObjects", "PostObject", "PutObjectTagging"].contains(&operation) {
-            return self.blobs.bucket(bucket).map(drop).or_s3();
+            let found = self.blobs.bucket(bucket).or_s3()?;
+            // Nothing in the body can help a stranger whom no policy knows: it is not taken. A form
+            // has its signature in it.
+            let stranger = caller.key.is_none() && operation != "PostObject";
+            let refused = stranger && found.document(POLICY).is_none();
+            return match refused && !planted!("s3.bodies-of-strangers-taken") {
+                true => Err(denied()),
+                false => Ok(()),
+            };
         }
         let version = query(cx.uri(), "versionId");
         let asked = Asked {

@@ -49,6 +49,8 @@ pub struct Limits {
 
 /// Connections of the port.
 pub const CONNECTIONS_MAX: usize = 4096;
+/// Of one document: a thousand keys to delete, each character a reference, or ten thousand parts.
+const XML_BYTES_MAX: usize = 8 << 20;
 
 impl Default for Limits {
     fn default() -> Limits {
@@ -101,6 +103,7 @@ impl Server {
         let mut builder = S3ServiceBuilder::new(face);
         let mut config = S3Config::default();
         config.post_object_max_file_size = FORM_BYTES_MAX;
+        config.xml_max_body_size = XML_BYTES_MAX;
         builder.set_config(Arc::new(StaticConfigProvider::new(Arc::new(config))));
         builder.set_auth(Access { blobs: blobs.clone() });
         builder.set_access(Access { blobs: blobs.clone() });

@@ -6,6 +6,8 @@ use crate::mount::Mount;
 use holdfast_base::limits::CHUNK_BYTES;
 use holdfast_base::{Error, Kind};
 use holdfast_client::{Client, NewFile};
+use std::fs;
+use std::io::Write;
 use std::path::Path;
 use std::sync::OnceLock;
 
@@ -103,4 +105,26 @@ fn a_full_file_system_refuses_reads_on_and_heals() {
     let data = scratch.path("data");
     let Some(_mount) = Mount::new(&data, "500m") else { return };
     fill_and_heal(&data, "");
+}
+
+/// Others had filled the disk to its last byte, and the node did not start: it wanted to write a
+/// file that was there, so that nobody could delete anything in it.
+#[test]
+fn a_node_starts_where_others_have_left_no_room_at_all() {
+    let scratch = Scratch::new();
+    let outside = scratch.path("mount");
+    let Some(_mount) = Mount::new(&outside, "700m") else { return };
+    let node = Node::start(&outside.join("data"));
+    node.client().put("/f", content(0), &NewFile::default()).unwrap();
+    let data = node.kill();
+    let mut others = fs::File::create(outside.join("others")).unwrap();
+    let block = [1; 4096];
+    while others.write_all(&block).is_ok() {}
+    let node = Node::start(&data);
+    let mut client = node.client();
+    assert!(client.get("/f").unwrap() == content(0));
+    fs::remove_file(outside.join("others")).unwrap();
+    client.delete("/f", false).unwrap();
+    drop(client);
+    node.stop();
 }

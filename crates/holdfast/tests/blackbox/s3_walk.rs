@@ -3,9 +3,11 @@
 
 use super::common::Scratch;
 use super::photos::{client, put, send};
-use super::s3::start;
+use super::s3::{credentials, start};
 use holdfast_env::{Rng, SeededRng};
 use holdfast_s3::{Client, Request, element, elements, percent_decode};
+use std::io::{Read, Write};
+use std::net::TcpStream;
 
 /// Characters of every kind that a key may have: controls, what XML cannot carry, what it marks,
 /// what URLs mark, and the far planes.
@@ -199,6 +201,25 @@ fn a_delete_does_as_its_condition_says_or_says_that_it_does_not_know_it() {
     request.headers.push(("if-match", etag));
     assert_eq!(client.send(&request).unwrap().status, 204);
     assert_eq!(client.send(&Request::new("HEAD", "/walk/a")).unwrap().status, 404);
+    drop(client);
+    node.stop();
+}
+
+/// Two hundred strangers announced nineteen megabytes of keys to delete, sent them, and never the
+/// last byte: all of it was kept for them, to be refused once it was whole.
+#[test]
+fn a_stranger_s_keys_to_delete_are_not_waited_for() {
+    let scratch = Scratch::new();
+    let node = start(&scratch.path("data"));
+    let mut client = client(&node.data);
+    put(&mut client, "/walk", b"");
+    let (endpoint, ..) = credentials(&node.data);
+    let mut stranger = TcpStream::connect(endpoint.trim_start_matches("http://")).unwrap();
+    let head = "POST /walk?delete HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\n";
+    stranger.write_all(head.as_bytes()).unwrap();
+    let mut answer = [0; 12];
+    stranger.read_exact(&mut answer).unwrap();
+    assert_eq!(&answer, b"HTTP/1.1 403");
     drop(client);
     node.stop();
 }
