@@ -62,7 +62,7 @@ impl Housekeeping {
         ] {
             match done {
                 Err(e) if !passes(&e) => {
-                    self.blobs.node.find(format!("{what}: {e}"));
+                    self.blobs.node.report_finding(format!("{what}: {e}"));
                 }
                 _ => {}
             }

@@ -129,7 +129,7 @@ pub fn member(context: &Context<'_>) -> Result<Option<Box<dyn Role>>> {
             std::process::exit(1);
         }
         if let Err(e) = node.leader.step(&node, now_ns) {
-            node.find(format!("lead the cluster: {e}"));
+            node.report_finding(format!("lead the cluster: {e}"));
         }
     })?;
     Ok(Some(Box::new(rounds)))
