@@ -1,5 +1,5 @@
-//! `holdfast bench iobench`: Crail's iobench. Streams, look-ups and small gets of files, each beside
-//! what the transport or the device can do.
+//! `holdfast bench iobench`: Crail's iobench. Streams, look-ups and small gets of files, each
+//! beside what the transport or the device can do.
 
 mod names;
 mod streams;
@@ -13,7 +13,7 @@ use holdfast_base::ids::{Durability, Tier};
 use holdfast_base::node::StorageClass;
 use holdfast_base::units::{format_bytes, parse_bytes};
 use holdfast_base::{Error, Result};
-use holdfast_client::{Client, Connection, NewFile, Options};
+use holdfast_client::{Client, ClientOptions, Connection, NewFile};
 use holdfast_command::output::Output;
 use holdfast_command::secrets;
 use holdfast_env::{RealRng, Rng, SeededRng};
@@ -290,7 +290,7 @@ impl Bench {
     }
 
     fn connection(&self) -> Result<Connection> {
-        let options = Options { spin: self.options.spin, ..secrets::options() };
+        let options = ClientOptions { spin: self.options.spin, ..secrets::options() };
         Connection::connect_with(&self.server.endpoint(self.local)?, options)
     }
 

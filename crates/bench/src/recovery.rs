@@ -21,7 +21,7 @@ use holdfast_recovery::trace::{
 use holdfast_wire::admin::{Order, Recovery, RecoverySettings};
 use load::Load;
 use network::Network;
-use nodes::{Nodes, Plan, now, pause};
+use nodes::{Nodes, PlannerSettings, now, pause};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -82,7 +82,7 @@ const GIGABIT: u64 = 125_000_000;
 #[derive(Clone, Debug)]
 struct Method {
     name: String,
-    plan: Plan,
+    plan: PlannerSettings,
     runs: Vec<Run>,
 }
 
@@ -171,13 +171,13 @@ fn methods(options: &RecoveryBench, link: u64) -> Result<Vec<Method>> {
                         "recover with alpha `{alpha}`: use shares above 0 and up to 1"
                     )));
                 };
-                let plan = Plan { planner: "dayu", rate: None, alpha };
+                let plan = PlannerSettings { planner: "dayu", rate: None, alpha };
                 let name = if alpha == 0.75 { "dayu".into() } else { format!("dayu/{alpha}") };
                 methods.push(Method { name, plan, runs: Vec::new() });
             }
         } else if let Some((_, share, _)) = FIXED.iter().find(|(known, ..)| *known == name) {
             let rate = Some((link as f64 * share) as u64);
-            let plan = Plan { planner: "random", rate, alpha: 0.75 };
+            let plan = PlannerSettings { planner: "random", rate, alpha: 0.75 };
             methods.push(Method { name: name.to_owned(), plan, runs: Vec::new() });
         } else {
             return Err(Error::invalid(format!(
@@ -288,7 +288,7 @@ impl Experiment<'_> {
     }
 }
 
-fn settings(plan: &Plan) -> RecoverySettings {
+fn settings(plan: &PlannerSettings) -> RecoverySettings {
     let rate = plan.rate.unwrap_or(0);
     RecoverySettings {
         p90_budget_percent: 0,

@@ -63,6 +63,8 @@ impl Sample {
 }
 
 impl<'a> Meter<'a> {
+    /// Counts up to `wanted` operations, or as many as take a second. Of `quick` ones, which take
+    /// no longer than a look at the clock, only some are timed.
     pub fn new(server: &'a Server, wanted: Option<u64>, quick: bool) -> Meter<'a> {
         let every = if quick { TIMED_EVERY } else { 1 };
         Meter { server, wanted, every, running: None, sample: Sample::default() }
@@ -88,6 +90,7 @@ impl<'a> Meter<'a> {
         });
     }
 
+    /// From here to [`Meter::run`] time does not count.
     pub fn pause(&mut self) {
         if let Some(running) = self.running.take() {
             self.sample.time += running.start.elapsed();
@@ -109,6 +112,7 @@ impl<'a> Meter<'a> {
         self.sample.operations.is_multiple_of(self.every).then(Instant::now)
     }
 
+    /// Counts an operation that [`Meter::begin`] began.
     pub fn end(&mut self, start: Option<Instant>, bytes: u64) {
         if let Some(start) = start {
             self.sample.latencies_ns.push(start.elapsed().as_nanos() as u64);
@@ -134,6 +138,7 @@ pub enum Figure {
 }
 
 impl Figure {
+    /// What the value is counted in.
     pub fn unit(self) -> &'static str {
         match self {
             Figure::BytesPerSecond => "bytes/s",
@@ -175,6 +180,7 @@ pub struct Peer {
     pub value: f64,
 }
 
+/// A case with all its repetitions.
 pub struct Report {
     pub case: String,
     pub figure: Figure,
@@ -193,6 +199,7 @@ fn percentile(ns: &mut [u64], part: f64) -> f64 {
     *ns.select_nth_unstable(i).1 as f64 / 1e3
 }
 
+/// The middle one, or the mean of the two in the middle; 0 of none.
 pub fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.into_iter().collect();
     values.sort_by(f64::total_cmp);

@@ -5,7 +5,7 @@ use clap::Args;
 use holdfast_base::{Error, Result};
 use holdfast_command::output::Output;
 use holdfast_recovery::model::{Node, Params, Tasks};
-use holdfast_recovery::plan::{Allocator, Input, Options, Plan, plan};
+use holdfast_recovery::plan::{Allocator, Input, PlannerOptions, SlotPlan, plan};
 use holdfast_recovery::rates::{Flow, wss};
 use holdfast_recovery::search::{Side, reduction};
 use holdfast_recovery::select::Algorithm;
@@ -33,6 +33,7 @@ pub struct SchedulerBench {
 const LITERAL_VISITS_MAX: usize = 2_000_000_000;
 /// A cluster that the benchmark can make in memory.
 pub const NODES_MAX: usize = 200_000;
+/// Chunks of the node that failed.
 pub const CHUNKS_MAX: usize = 20_000_000;
 
 /// Fails with a sentence for a cluster that cannot be simulated.
@@ -57,6 +58,7 @@ pub struct Case {
 }
 
 impl Case {
+    /// The same arguments make the same cluster, byte for byte.
     pub fn new(nodes: usize, chunks: usize, seed: u64) -> Case {
         let params = Params::default();
         let trace = TraceParams::default();
@@ -78,10 +80,11 @@ impl Case {
         Case { nodes: (0..nodes).map(node).collect(), queue: (0..chunks as u32).collect(), tasks }
     }
 
-    pub fn plan(&self, algorithm: Algorithm, tasks_max: usize) -> Result<Plan> {
-        let options = Options {
+    /// Plans the first `tasks_max` tasks of the queue, as a live cluster does.
+    pub fn plan(&self, algorithm: Algorithm, tasks_max: usize) -> Result<SlotPlan> {
+        let options = PlannerOptions {
             allocator: Allocator::Ceiling,
-            ..Options::paper(Params::default(), algorithm)
+            ..PlannerOptions::paper(Params::default(), algorithm)
         };
         plan(
             &Input {
@@ -133,7 +136,7 @@ pub fn run(options: &SchedulerBench, out: &mut Output) -> Result<()> {
         let tasks_max = if literal { LITERAL_VISITS_MAX / options.nodes } else { usize::MAX };
         let repetitions = if literal { 1 } else { repetitions };
         let (mut rates, mut limits, mut seconds) = (Vec::new(), Vec::new(), Vec::new());
-        let mut made = Plan::default();
+        let mut made = SlotPlan::default();
         for _ in 0..repetitions {
             let limit = case.limit_seconds();
             let start = Instant::now();

@@ -3,7 +3,7 @@
 
 use super::process::Process;
 use holdfast_base::Result;
-use holdfast_client::{Client, Endpoint, Options};
+use holdfast_client::{Client, ClientOptions, Endpoint};
 use holdfast_command::files::{SETTINGS, SOCKET};
 use holdfast_command::secrets;
 use std::net::TcpListener;
@@ -56,7 +56,7 @@ impl Server {
     /// A connection; a local one maps the region too, if there is one, and goes through a shared
     /// ring if both sides spin.
     pub fn connect(&self, local: bool, mapped: bool, spin: bool) -> Result<Client> {
-        let options = Options { spin, ring: local && spin, ..secrets::options() };
+        let options = ClientOptions { spin, ring: local && spin, ..secrets::options() };
         let mut client = Client::connect(&self.endpoint(local)?, &options)?;
         if local && mapped {
             client.map_region()?;

@@ -1,7 +1,7 @@
 //! What the entries of the blobs topic say, and what applying one answers. Every choice (version
 //! numbers, times, places) is made before the append and is in the entry. docs/formats/blob.md.
 
-use crate::model::{AccessKey, Alternate, Bucket, Extent, Head, Lock, Object, Part, Upload};
+use crate::model::{AccessKey, Alternate, Bucket, Head, Lock, Object, ObjectExtent, Part, Upload};
 use holdfast_base::codec::{Decode, Encode, Reader};
 use holdfast_base::ids::{ChunkId, Pointer};
 use holdfast_base::{Error, Result, codec_enum, codec_struct};
@@ -102,7 +102,7 @@ pub enum Command {
         now_ms: i64,
         etag: String,
         checksums: Vec<crate::model::Pair>,
-        manifest: Option<Extent>,
+        manifest: Option<ObjectExtent>,
         alternates: Vec<Alternate>,
         condition: Condition,
     },
@@ -115,7 +115,7 @@ pub enum Command {
     Hold {
         id: u64,
         now_ms: i64,
-        extents: Vec<Extent>,
+        extents: Vec<ObjectExtent>,
     },
     /// Frees what a hold keeps.
     ReleaseHold {

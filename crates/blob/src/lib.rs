@@ -27,7 +27,7 @@ pub use command::{Command, Condition, Outcome, PartName, Refusal};
 pub use housekeeping::Housekeeping;
 pub use list::{ListQuery, Listing, UploadListing, VersionListing, VersionMarker};
 pub use model::{
-    AccessKey, Alternate, Bucket, ChunkUse, Document, Extent, Head, Lock, Object, Pair, Part,
+    AccessKey, Alternate, Bucket, ChunkUse, Document, Head, Lock, Object, ObjectExtent, Pair, Part,
     Upload, Versioning, version_name,
 };
 pub use names::Names;

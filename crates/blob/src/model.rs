@@ -21,11 +21,11 @@ impl Pair {
 
 /// Part of an object: the first `bytes` of a needle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Extent {
+pub struct ObjectExtent {
     pub pointer: Pointer,
     pub bytes: u32,
 }
-codec_struct!(Extent { pointer, bytes });
+codec_struct!(ObjectExtent { pointer, bytes });
 
 /// A smaller picture of a photo: a needle of its own, found by the longest side that was asked for
 /// (Haystack's alternate key).
@@ -39,7 +39,7 @@ pub struct Alternate {
     pub content_type: String,
     /// Without quotes.
     pub etag: String,
-    pub extent: Extent,
+    pub extent: ObjectExtent,
 }
 codec_struct!(Alternate { size, width, height, content_type, etag, extent });
 
@@ -84,9 +84,9 @@ pub struct Object {
     pub head: Head,
     /// Bytes of each part of a multipart upload.
     pub parts: Vec<u64>,
-    pub extents: Vec<Extent>,
+    pub extents: Vec<ObjectExtent>,
     /// The needle that describes an object whose parts were written one by one.
-    pub manifest: Option<Extent>,
+    pub manifest: Option<ObjectExtent>,
     /// Of a photo, in the order of the bucket's sizes.
     pub alternates: Vec<Alternate>,
     /// The upload that it was, so that completing it twice gives one answer; else 0.
@@ -113,7 +113,7 @@ codec_struct!(Object {
 
 impl Object {
     /// Everything of it that takes a slot.
-    pub(crate) fn needles(&self) -> impl Iterator<Item = &Extent> {
+    pub(crate) fn needles(&self) -> impl Iterator<Item = &ObjectExtent> {
         let alternates = self.alternates.iter().map(|alternate| &alternate.extent);
         self.extents.iter().chain(&self.manifest).chain(alternates)
     }
@@ -201,7 +201,7 @@ pub struct Part {
     pub size: u64,
     pub etag: String,
     pub checksums: Vec<Pair>,
-    pub extents: Vec<Extent>,
+    pub extents: Vec<ObjectExtent>,
 }
 codec_struct!(Part { modified_ms, size, etag, checksums, extents });
 
@@ -209,7 +209,7 @@ codec_struct!(Part { modified_ms, size, etag, checksums, extents });
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Hold {
     pub begun_ms: i64,
-    pub extents: Vec<Extent>,
+    pub extents: Vec<ObjectExtent>,
 }
 codec_struct!(Hold { begun_ms, extents });
 

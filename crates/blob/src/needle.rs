@@ -70,7 +70,7 @@ pub fn block_crcs(bytes: &[u8]) -> Vec<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Extent;
+    use crate::model::ObjectExtent;
     use holdfast_base::ids::Pointer;
 
     #[test]
@@ -84,7 +84,7 @@ mod tests {
             height: 405,
             content_type: "image/jpeg".into(),
             etag: "e".into(),
-            extent: Extent { pointer: Pointer::default(), bytes: 0 },
+            extent: ObjectExtent { pointer: Pointer::default(), bytes: 0 },
         };
         let alternate =
             Trailer::Alternate { bucket: "b".into(), key: "k".into(), version: 7, alternate };

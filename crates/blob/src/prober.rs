@@ -2,7 +2,7 @@
 //! again take no more writes (Haystack's pitchfork). What it holds stays: scrub and repair see to
 //! that; a person looks at the disk and makes it writable again. Runs on the leader.
 
-use crate::model::{Extent, Object};
+use crate::model::{Object, ObjectExtent};
 use crate::names::decoded;
 use crate::rows;
 use crate::service::Blobs;
@@ -45,7 +45,7 @@ impl Prober {
         if let Err(e) = self.round()
             && !matches!(e.kind, Kind::Retry | Kind::Fenced)
         {
-            self.blobs.node.find(format!("read back from the stores: {e}"));
+            self.blobs.node.report_finding(format!("read back from the stores: {e}"));
         }
     }
 
@@ -61,7 +61,7 @@ impl Prober {
     }
 
     /// An object on each store that serves and is written to, as far as the next rows lead to one.
-    fn sample(&mut self) -> Result<BTreeMap<StoreId, Extent>> {
+    fn sample(&mut self) -> Result<BTreeMap<StoreId, ObjectExtent>> {
         let mut found = Vec::new();
         let mut last = None;
         self.blobs.index.scan(&self.from, &[rows::CURRENT + 1], &mut |row, value| {
@@ -97,7 +97,7 @@ impl Prober {
         Ok(sample)
     }
 
-    fn read(&self, store: StoreId, extent: Extent) -> Result<()> {
+    fn read(&self, store: StoreId, extent: ObjectExtent) -> Result<()> {
         let bytes = extent.bytes.min(BLOCK_BYTES as u32);
         let wanted = Wanted::Object { pointer: extent.pointer, offset: 0, bytes };
         let node = &self.blobs.node;
@@ -116,7 +116,7 @@ impl Prober {
 
     /// Whether a failure says something of the store: not when its node is silent by now, which
     /// others judge, nor when the object is gone meanwhile.
-    fn is_news(&self, store: StoreId, extent: &Extent, e: &Error) -> Result<bool> {
+    fn is_news(&self, store: StoreId, extent: &ObjectExtent, e: &Error) -> Result<bool> {
         if e.kind != Kind::NotFound {
             return self.is_writable(store);
         }
@@ -146,7 +146,7 @@ impl Prober {
             Box::new(move |done: Result<()>| {
                 // What is refused comes again in the next rounds.
                 if done.is_ok() {
-                    node.find(said);
+                    node.report_finding(said);
                 }
             })
         };

@@ -1,7 +1,7 @@
 //! Objects' bytes. A read of an object of one needle is one read of its chunk's file: the view of
 //! the chunks is in memory, and so is each chunk's table of slots.
 
-use crate::model::{Extent, Object};
+use crate::model::{Object, ObjectExtent};
 use crate::needle::Trailer;
 use crate::service::{Answer, Blobs};
 use holdfast_base::ids::Pointer;
@@ -27,7 +27,7 @@ impl Blobs {
     }
 
     /// Part of an extent. Waits for the disk where this node has the bytes.
-    pub async fn read(&self, extent: &Extent, wanted: Range<u64>) -> Answer<Bytes> {
+    pub async fn read(&self, extent: &ObjectExtent, wanted: Range<u64>) -> Answer<Bytes> {
         let pointer = extent.pointer;
         match self.source(pointer)? {
             // The description behind the data is read along: one read.
@@ -100,7 +100,7 @@ fn cut(bytes: Bytes, len: usize) -> Bytes {
 /// What is left to read of an object; the next piece is the last one.
 pub struct ObjectReader {
     blobs: Arc<Blobs>,
-    pieces: Vec<(Extent, Range<u64>)>,
+    pieces: Vec<(ObjectExtent, Range<u64>)>,
 }
 
 impl ObjectReader {

@@ -2,7 +2,7 @@
 //! read every byte of this node's chunks of blobs.
 
 use crate::command::{Command, Condition, Refusal};
-use crate::model::{Alternate, Bucket, Extent, Object};
+use crate::model::{Alternate, Bucket, Object, ObjectExtent};
 use crate::names::decoded;
 use crate::needle::Trailer;
 use crate::service::{Blobs, Failure};
@@ -72,11 +72,11 @@ impl Blobs {
                 rebuilt.needles += 1;
                 match Trailer::of(needle) {
                     Ok((Trailer::Whole { bucket, key, mut object }, data)) => {
-                        let own = Extent { pointer, bytes: data as u32 };
+                        let own = ObjectExtent { pointer, bytes: data as u32 };
                         match data {
                             0 => {
                                 let bytes = if object.parts.is_empty() { 0 } else { needle.len() };
-                                object.manifest = Some(Extent { bytes: bytes as u32, ..own });
+                                object.manifest = Some(ObjectExtent { bytes: bytes as u32, ..own });
                             }
                             _ => object.extents.push(own),
                         }
@@ -84,7 +84,7 @@ impl Blobs {
                     }
                     Ok((Trailer::Piece { .. }, _)) => {}
                     Ok((Trailer::Alternate { bucket, key, version, mut alternate }, data)) => {
-                        alternate.extent = Extent { pointer, bytes: data as u32 };
+                        alternate.extent = ObjectExtent { pointer, bytes: data as u32 };
                         alternates.entry((bucket, key, version)).or_default().push(alternate);
                     }
                     Err(e) => rebuilt.refused.push(format!("object `{pointer}`: {e}")),

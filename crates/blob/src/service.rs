@@ -3,7 +3,7 @@
 
 use crate::command::{Command, Condition, Outcome, PartName, Refusal};
 use crate::index::{INDEX, Served, before, damaged, is_damage};
-use crate::model::{AccessKey, Bucket, Extent, Head, Lock, Object, Pair, Upload};
+use crate::model::{AccessKey, Bucket, Head, Lock, Object, ObjectExtent, Pair, Upload};
 use crate::names::{Names, decoded};
 use crate::propose::BARRIER;
 use crate::writer::NewAlternate;
@@ -89,11 +89,13 @@ impl Blobs {
     /// log does not: it is set aside, and folded anew.
     pub fn open(node: &Arc<Node>, options: &BlobsOptions) -> Result<Arc<Blobs>> {
         let disk = &*node.machine.disk;
-        damaged::set_aside_if_marked(disk, &options.place, &mut |what| node.find(what))?;
+        damaged::set_aside_if_marked(disk, &options.place, &mut |what| node.report_finding(what))?;
         match Blobs::open_once(node, options) {
             // The log's damage would be there again.
             Err(e) if is_damage(&e) => {
-                damaged::set_aside(disk, &options.place, &e, &mut |what| node.find(what))?;
+                damaged::set_aside(disk, &options.place, &e, &mut |what| {
+                    node.report_finding(what)
+                })?;
                 Blobs::open_once(node, options)
             }
             opened => opened,
@@ -110,7 +112,9 @@ impl Blobs {
                 && damaged::mark(&*node.machine.disk, &marked, e)
             {
                 let place = marked.display();
-                node.find(format!("{e}: the next start folds `{place}` anew from the log"));
+                node.report_finding(format!(
+                    "{e}: the next start folds `{place}` anew from the log"
+                ));
             }
         };
         let context = Context::of(BLOBS_TOPIC).in_rows(rows.clone());
@@ -340,7 +344,7 @@ impl Blobs {
                 made.push(alternate);
             }
             let mut places = self.store(needles).await?.into_iter();
-            manifest = places.next().map(|pointer| Extent { pointer, bytes });
+            manifest = places.next().map(|pointer| ObjectExtent { pointer, bytes });
             for (alternate, pointer) in made.iter_mut().zip(places) {
                 alternate.extent.pointer = pointer;
             }

@@ -3,7 +3,7 @@
 //! everything back.
 
 use crate::command::{Command, Condition, Refusal};
-use crate::model::{Alternate, Extent, Head, Lock, Object, Pair, Part, Versioning};
+use crate::model::{Alternate, Head, Lock, Object, ObjectExtent, Pair, Part, Versioning};
 use crate::needle::Trailer;
 use crate::service::{Answer, Blobs, named};
 use crate::{EXTENTS_MAX, NEEDLE_DATA_BYTES};
@@ -42,7 +42,7 @@ impl NewAlternate {
         version: u64,
     ) -> (Vec<u8>, Alternate) {
         let NewAlternate { size, width, height, content_type, etag, mut bytes } = self;
-        let extent = Extent { pointer: Pointer::default(), bytes: bytes.len() as u32 };
+        let extent = ObjectExtent { pointer: Pointer::default(), bytes: bytes.len() as u32 };
         let alternate = Alternate { size, width, height, content_type, etag, extent };
         let (bucket, key) = (bucket.to_owned(), key.to_owned());
         let described = alternate.clone();
@@ -77,7 +77,7 @@ impl Unplaced {
         blobs: &Blobs,
         (bucket, key): (&str, &str),
         mut data: Vec<u8>,
-        (size, extents, hold): (u64, Vec<Extent>, u64),
+        (size, extents, hold): (u64, Vec<ObjectExtent>, u64),
         new: NewObject,
     ) -> Answer<(Unplaced, Vec<Vec<u8>>)> {
         let mut object = Object {
@@ -112,7 +112,7 @@ impl Unplaced {
     fn placed(self, pointers: &mut impl Iterator<Item = Pointer>) -> Answer<Command> {
         let Unplaced { bucket, key, mut object, data_bytes: bytes, condition, hold } = self;
         let mut next = || pointers.next().ok_or_else(|| Error::bug("a needle has no place"));
-        let last = Extent { pointer: next()?, bytes };
+        let last = ObjectExtent { pointer: next()?, bytes };
         if bytes > 0 {
             object.extents.push(last);
         } else {
@@ -159,7 +159,7 @@ pub struct Writer {
     size: u64,
     /// 0 until a piece was stored.
     hold: u64,
-    extents: Vec<Extent>,
+    extents: Vec<ObjectExtent>,
     /// What was stored already of an object that is wanted whole at its end.
     kept: Option<Vec<u8>>,
 }
@@ -231,11 +231,11 @@ impl Writer {
     }
 
     /// Stores what was gathered with its description behind it.
-    async fn store(&mut self, trailer: &Trailer) -> Answer<Extent> {
+    async fn store(&mut self, trailer: &Trailer) -> Answer<ObjectExtent> {
         let mut needle = std::mem::take(&mut self.buffer);
         let bytes = needle.len() as u32;
         trailer.append_to(&mut needle);
-        Ok(Extent { pointer: self.blobs.store_one(needle).await?, bytes })
+        Ok(ObjectExtent { pointer: self.blobs.store_one(needle).await?, bytes })
     }
 
     /// Names the object; it is visible, and durable, when this answers.

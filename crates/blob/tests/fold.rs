@@ -6,18 +6,18 @@ use common::Topic;
 use holdfast_base::codec::Decode;
 use holdfast_base::ids::{ChunkId, Cookie, Pointer, Slot};
 use holdfast_blob::{
-    Alternate, Bucket, Command, Condition, Extent, Failure, Object, Outcome, Part, PartName,
+    Alternate, Bucket, Command, Condition, Failure, Object, ObjectExtent, Outcome, Part, PartName,
     Refusal, Upload,
 };
 use holdfast_env::rows::{MemoryRows, Rows};
 use std::sync::Arc;
 
-fn extent(chunk: u64, slot: u32, bytes: u32) -> Extent {
+fn extent(chunk: u64, slot: u32, bytes: u32) -> ObjectExtent {
     let pointer = Pointer { chunk: ChunkId(chunk), slot: Slot(slot), cookie: Cookie(7) };
-    Extent { pointer, bytes }
+    ObjectExtent { pointer, bytes }
 }
 
-fn object(version: u64, extents: &[Extent]) -> Object {
+fn object(version: u64, extents: &[ObjectExtent]) -> Object {
     let size = extents.iter().map(|e| e.bytes as u64).sum();
     let etag = format!("etag-{version}");
     Object { version, size, etag, extents: extents.to_vec(), ..Object::default() }
@@ -251,7 +251,7 @@ fn a_locked_version_stays() {
     assert!(remove(100, false).is_ok());
 }
 
-fn part(extents: &[Extent], etag: &str) -> Part {
+fn part(extents: &[ObjectExtent], etag: &str) -> Part {
     let size = extents.iter().map(|e| e.bytes as u64).sum();
     Part { size, etag: etag.into(), extents: extents.to_vec(), ..Part::default() }
 }
@@ -329,7 +329,8 @@ fn an_aborted_upload_gives_everything_back() {
 #[test]
 fn a_hold_keeps_pieces_until_they_are_named_or_given_back() {
     let world = World::new(0);
-    let hold = |extents: &[Extent]| Command::Hold { id: 4, now_ms: 0, extents: extents.to_vec() };
+    let hold =
+        |extents: &[ObjectExtent]| Command::Hold { id: 4, now_ms: 0, extents: extents.to_vec() };
     world.ok(hold(&[extent(1, 0, 8)]));
     world.ok(hold(&[extent(1, 1, 8)]));
     assert_eq!(world.used(1), (2, 16));

@@ -4,17 +4,17 @@
 use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::ids::{ChunkId, Cookie, Pointer, Slot};
 use holdfast_blob::{
-    AccessKey, Alternate, Bucket, Command, Condition, Document, Extent, Head, Lock, Object, Pair,
-    Part, PartName, Trailer, Upload,
+    AccessKey, Alternate, Bucket, Command, Condition, Document, Head, Lock, Object, ObjectExtent,
+    Pair, Part, PartName, Trailer, Upload,
 };
 use std::fmt::Write;
 
 const GOLDEN: &str = include_str!("golden.txt");
 const MARK: u64 = 0x0807_0605_0403_0201;
 
-fn extent(slot: u32, bytes: u32) -> Extent {
+fn extent(slot: u32, bytes: u32) -> ObjectExtent {
     let pointer = Pointer { chunk: ChunkId::new(1, 2), slot: Slot(slot), cookie: Cookie(0xc00c1e) };
-    Extent { pointer, bytes }
+    ObjectExtent { pointer, bytes }
 }
 
 fn head() -> Head {

@@ -7,8 +7,8 @@ use common::{Topic, View};
 use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::ids::{ChunkId, Cookie, Pointer, SessionId, Slot};
 use holdfast_blob::{
-    Bucket, ChunkUse, Command, Condition, Extent, Object, Outcome, Part, PartName, Refusal, Upload,
-    version_name,
+    Bucket, ChunkUse, Command, Condition, Object, ObjectExtent, Outcome, Part, PartName, Refusal,
+    Upload, version_name,
 };
 use holdfast_env::rows::{Engine, MemoryRows, Rows};
 use holdfast_env::trial::Trial;
@@ -30,7 +30,7 @@ struct Plain {
     keys: BTreeMap<(String, String), Vec<Object>>,
     uploads: BTreeMap<(String, String, u64), Upload>,
     parts: BTreeMap<(u64, u16), Part>,
-    holds: BTreeMap<u64, (i64, Vec<Extent>)>,
+    holds: BTreeMap<u64, (i64, Vec<ObjectExtent>)>,
     closed: BTreeSet<ChunkId>,
 }
 
@@ -44,7 +44,7 @@ impl Plain {
     }
 
     /// Whether these may be named; those of the hold are already.
-    fn check(&self, extents: &[Extent], hold: u64) -> Result<(), Refusal> {
+    fn check(&self, extents: &[ObjectExtent], hold: u64) -> Result<(), Refusal> {
         let live = self.live();
         let held = self.holds.get(&hold).map(|(_, held)| held.as_slice()).unwrap_or_default();
         for extent in extents.iter().filter(|extent| !held.contains(extent)) {
@@ -298,12 +298,12 @@ impl Draw {
     }
 
     /// Of few slots, so that some are taken; never one twice in a command.
-    fn extents(&self) -> Vec<Extent> {
+    fn extents(&self) -> Vec<ObjectExtent> {
         let first = self.below(40) as u32;
         let extent = |slot| {
             let pointer =
                 Pointer { chunk: ChunkId(1 + self.below(4)), slot: Slot(slot), cookie: Cookie(7) };
-            Extent { pointer, bytes: 1 + slot }
+            ObjectExtent { pointer, bytes: 1 + slot }
         };
         (first..=first + self.below(3) as u32).map(extent).collect()
     }

@@ -2,14 +2,14 @@
 //! UDP on the same port (`holdfast cache -U 11211`).
 
 use holdfast_base::{Error, Result};
-use holdfast_cache_client::{Answer, Batch, Client, Options, Store, Transport};
+use holdfast_cache_client::{Answer, Batch, CacheClientOptions, Client, Store, Transport};
 
 fn main() -> Result<()> {
     let servers: Vec<String> = std::env::args().skip(1).collect();
     if servers.is_empty() {
         return Err(Error::invalid("run the example: name servers, HOST:PORT each"));
     }
-    let options = Options { gets: Transport::Udp, ..Options::default() };
+    let options = CacheClientOptions { gets: Transport::Udp, ..CacheClientOptions::default() };
     let mut client = Client::new(&servers, options)?;
     client.set(b"greeting", b"hello", 60)?;
     println!("{:?}", client.get(b"greeting")?);

@@ -28,7 +28,7 @@ pub enum Failover {
 }
 
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct CacheClientOptions {
     pub hashing: Hashing,
     /// How gets travel; everything else goes over TCP.
     pub gets: Transport,
@@ -41,9 +41,9 @@ pub struct Options {
     pub fleet: fleet::Settings,
 }
 
-impl Default for Options {
-    fn default() -> Options {
-        Options {
+impl Default for CacheClientOptions {
+    fn default() -> CacheClientOptions {
+        CacheClientOptions {
             hashing: Hashing::default(),
             gets: Transport::default(),
             keys_per_request: 100,
@@ -55,7 +55,7 @@ impl Default for Options {
 }
 
 pub struct Client {
-    options: Options,
+    options: CacheClientOptions,
     ring: Ring,
     links: Links,
     poller: Poller,
@@ -73,7 +73,7 @@ pub struct Client {
 impl Client {
     /// A client of these servers, each `HOST:PORT` with ` WEIGHT` behind it or not. Connects when
     /// something is asked.
-    pub fn new<S: AsRef<str>>(servers: &[S], options: Options) -> Result<Client> {
+    pub fn new<S: AsRef<str>>(servers: &[S], options: CacheClientOptions) -> Result<Client> {
         let members =
             servers.iter().map(|s| Member::parse(s.as_ref())).collect::<Result<Vec<Member>>>()?;
         Client::with_clock(&members, options, Arc::new(RealClock::new()))
@@ -81,7 +81,7 @@ impl Client {
 
     pub fn with_clock(
         members: &[Member],
-        options: Options,
+        options: CacheClientOptions,
         clock: Arc<dyn Clock>,
     ) -> Result<Client> {
         if members.is_empty() {

@@ -16,6 +16,6 @@ pub mod window;
 pub mod wire;
 
 pub use batch::{Answer, Batch, Store};
-pub use client::{Client, Failover, Options};
+pub use client::{CacheClientOptions, Client, Failover};
 pub use fleet::Transport;
 pub use ring::{Hashing, Member, Ring};

@@ -11,7 +11,7 @@ mod server;
 mod tests;
 mod worker;
 
-pub use plan::{Plan, Pool, PoolPlan};
+pub use plan::{Pool, PoolPlan, RoutePlan};
 pub use server::{Server, Settings};
 
 /// What `version` says: clients compare it.

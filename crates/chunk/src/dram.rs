@@ -5,7 +5,7 @@
 use crate::api::*;
 use crate::compact::Digest;
 use crate::disk::{check_append, not_held};
-use crate::format::{BLOCK, Extent};
+use crate::format::{BLOCK, PhysicalExtent};
 use crate::index::RawIndex;
 use crate::open::{Append, Pending};
 use crate::read::{check_part, part_crc};
@@ -282,7 +282,7 @@ impl DramStore {
         }
         // Before the length grows: readers slice settled bytes only.
         drop(window.freeze());
-        state.raw.append(Extent { logical: at, physical: at, bytes }, crcs);
+        state.raw.append(PhysicalExtent { logical: at, physical: at, bytes }, crcs);
         Ok(state.raw.length)
     }
 

@@ -431,12 +431,12 @@ impl<'a> Record<'a> {
 
 /// Logical bytes of a raw chunk that stand together in its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Extent {
+pub struct PhysicalExtent {
     pub logical: u64,
     pub physical: u64,
     pub bytes: u64,
 }
-codec_struct!(Extent { logical, physical, bytes });
+codec_struct!(PhysicalExtent { logical, physical, bytes });
 
 /// One object in a sealed packed chunk's index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -452,7 +452,7 @@ codec_struct!(IndexEntry { slot, offset_units, owner });
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Table {
     /// Extents in logical order (a gap is damage), and a stamped checksum for each block.
-    Raw { extents: Vec<Extent>, blocks: Vec<u32> },
+    Raw { extents: Vec<PhysicalExtent>, blocks: Vec<u32> },
     /// Objects in slot order, and the slots whose object was damaged before the seal.
     Packed { entries: Vec<IndexEntry>, damaged: Vec<u32> },
 }

@@ -1,14 +1,14 @@
 //! Where a chunk's acknowledged bytes are in its file, and their checksums: what appends add to,
 //! reads look up and seals write down. Pure.
 
-use crate::format::{BLOCK, Extent, IndexEntry};
+use crate::format::{BLOCK, IndexEntry, PhysicalExtent};
 use holdfast_base::checksum::crc32c_combine;
 
 /// A raw chunk's extents and block checksums (plain: the stamp is added where they leave).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RawIndex {
     /// In logical order; a gap between two is damage.
-    pub extents: Vec<Extent>,
+    pub extents: Vec<PhysicalExtent>,
     /// Of each block's bytes so far. Meaningless for a block that a gap touches.
     pub blocks: Vec<u32>,
     pub length: u64,
@@ -16,7 +16,7 @@ pub struct RawIndex {
 
 impl RawIndex {
     /// Adds bytes whose pieces (between block boundaries) have these plain checksums.
-    pub fn append(&mut self, extent: Extent, crcs: &[u32]) {
+    pub fn append(&mut self, extent: PhysicalExtent, crcs: &[u32]) {
         assert!(extent.logical >= self.length, "appends do not overlap");
         let end = extent.logical + extent.bytes;
         let mut at = extent.logical;
@@ -44,7 +44,7 @@ impl RawIndex {
     }
 
     /// Where `from..to` is in the file, or the first byte that is nowhere.
-    pub fn parts(&self, from: u64, to: u64) -> Result<Vec<Extent>, u64> {
+    pub fn parts(&self, from: u64, to: u64) -> Result<Vec<PhysicalExtent>, u64> {
         let first = self.extents.partition_point(|e| e.logical + e.bytes <= from);
         let mut at = from;
         let mut parts = Vec::new();
@@ -54,7 +54,7 @@ impl RawIndex {
             }
             let skip = at - extent.logical;
             let bytes = (extent.bytes - skip).min(to - at);
-            parts.push(Extent { logical: at, physical: extent.physical + skip, bytes });
+            parts.push(PhysicalExtent { logical: at, physical: extent.physical + skip, bytes });
             at += bytes;
         }
         if at < to { Err(at) } else { Ok(parts) }
@@ -191,7 +191,7 @@ mod tests {
                 crcs.push(crc32c(piece));
                 (rest, room) = (more, BLOCK as usize);
             }
-            let extent = Extent { logical: at as u64, physical, bytes: len as u64 };
+            let extent = PhysicalExtent { logical: at as u64, physical, bytes: len as u64 };
             index.append(extent, &crcs);
             at += len;
             physical += 100_000;
@@ -246,7 +246,7 @@ mod tests {
                 physical += skip * 100;
                 let at = model.len() as u64;
                 let body: Vec<u8> = (0..bytes).map(|i| (physical + i) as u8).collect();
-                index.append(Extent { logical: at, physical, bytes }, &pieces(at, &body));
+                index.append(PhysicalExtent { logical: at, physical, bytes }, &pieces(at, &body));
                 model.extend((0..bytes).map(|i| Some(physical + i)));
                 physical += bytes;
             }
@@ -260,7 +260,7 @@ mod tests {
                         .map(|at| model[at as usize].ok_or(at))
                         .collect();
                     let found = index.parts(from, to).map(|parts| {
-                        let bytes = |part: Extent| part.physical..part.physical + part.bytes;
+                        let bytes = |part: PhysicalExtent| part.physical..part.physical + part.bytes;
                         parts.into_iter().flat_map(bytes).collect::<Vec<u64>>()
                     });
                     prop_assert_eq!(found, wanted);

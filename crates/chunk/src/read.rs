@@ -2,7 +2,7 @@
 //! chunks, by compaction and by the scrubber. Holds no lock: the plan was made before.
 
 use crate::api::{Bytes, ChunkKind, NeedleRead, RawRead, no_such_object};
-use crate::format::{BLOCK, Extent, FileHeader, RECORD_ALIGN, RECORD_HEADER_BYTES, Record};
+use crate::format::{BLOCK, FileHeader, PhysicalExtent, RECORD_ALIGN, RECORD_HEADER_BYTES, Record};
 use crate::index::RawIndex;
 use holdfast_base::checksum::crc32c;
 use holdfast_base::ids::Pointer;
@@ -17,7 +17,7 @@ pub struct RawPlan {
     /// Wanted, cut to the chunk's length.
     pub range: Range<u64>,
     /// The blocks that the range touches, whole.
-    parts: Vec<Extent>,
+    parts: Vec<PhysicalExtent>,
     aligned: Range<u64>,
     blocks: Vec<u32>,
 }

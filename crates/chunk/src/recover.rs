@@ -4,8 +4,8 @@
 
 use crate::api::ChunkKind;
 use crate::format::{
-    COMMIT_FENCE, COMMIT_HEADER_BYTES, CommitHeader, Extent, FOOTER_MAGIC, FileHeader, Footer,
-    FooterHead, IndexEntry, RECORD_ALIGN, RECORD_HEADER_BYTES, Record, SECTOR,
+    COMMIT_FENCE, COMMIT_HEADER_BYTES, CommitHeader, FOOTER_MAGIC, FileHeader, Footer, FooterHead,
+    IndexEntry, PhysicalExtent, RECORD_ALIGN, RECORD_HEADER_BYTES, Record, SECTOR,
 };
 use crate::index::{Index, PackedIndex, RawIndex};
 use crate::proven::Proven;
@@ -366,7 +366,7 @@ fn add_pieces(file: &FileHeader, record: &Record<'_>, at: u64, torn: bool, raw: 
         }
         if record.piece_verifies(file, i) {
             let bytes = range.end - range.start;
-            let extent = Extent { logical, physical: payload_at + range.start, bytes };
+            let extent = PhysicalExtent { logical, physical: payload_at + range.start, bytes };
             raw.append(extent, &[record.crc(file, i)]);
         } else if torn {
             return;

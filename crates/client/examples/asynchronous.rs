@@ -3,7 +3,7 @@
 
 use holdfast_base::Result;
 use holdfast_client::aio::{AsyncClient, block_on, spawn};
-use holdfast_client::{Endpoint, NewFile, Options};
+use holdfast_client::{ClientOptions, Endpoint, NewFile};
 
 fn main() -> Result<()> {
     let address = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:7400".to_owned());
@@ -11,7 +11,7 @@ fn main() -> Result<()> {
 }
 
 async fn run(endpoint: Endpoint) -> Result<()> {
-    let client = AsyncClient::connect(&endpoint, &Options::default()).await?;
+    let client = AsyncClient::connect(&endpoint, &ClientOptions::default()).await?;
     client.make_dir("/many", &NewFile::default()).await?;
 
     // A hundred puts under way at once; each task has a clone of the client.

@@ -3,12 +3,12 @@
 
 use holdfast_base::Result;
 use holdfast_base::ids::Index;
-use holdfast_client::{Client, Endpoint, Options};
+use holdfast_client::{Client, ClientOptions, Endpoint};
 use std::time::Duration;
 
 fn main() -> Result<()> {
     let address = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:7400".to_owned());
-    let mut client = Client::connect(&Endpoint::parse(&address)?, &Options::default())?;
+    let mut client = Client::connect(&Endpoint::parse(&address)?, &ClientOptions::default())?;
     let mut log = client.log();
 
     // Returns when both entries are synced. The first append makes the topic.

@@ -2,11 +2,11 @@
 //! `cargo run -p holdfast-client --example small_files [-- ADDRESS]`
 
 use holdfast_base::Result;
-use holdfast_client::{Client, Endpoint, NewFile, Options};
+use holdfast_client::{Client, ClientOptions, Endpoint, NewFile};
 
 fn main() -> Result<()> {
     let address = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:7400".to_owned());
-    let mut client = Client::connect(&Endpoint::parse(&address)?, &Options::default())?;
+    let mut client = Client::connect(&Endpoint::parse(&address)?, &ClientOptions::default())?;
     let new = NewFile { replace: true, parents: true, ..NewFile::default() };
 
     // One after the other: each returns when it is acknowledged.

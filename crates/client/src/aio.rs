@@ -10,7 +10,7 @@ pub use stream::{AsyncReader, AsyncWriter};
 
 use crate::client::{GET_ATTEMPTS_MAX, NewFile, PUT_ATTEMPTS_MAX, decode};
 use crate::connection::aio::{AsyncConnection, Request};
-use crate::connection::{Options, RequestId, Response};
+use crate::connection::{ClientOptions, RequestId, Response};
 use crate::session::Session;
 use crate::stream::cursor::Cursor;
 use holdfast_base::checksum::crc32c;
@@ -47,8 +47,9 @@ impl Drop for Numbered<'_> {
 }
 
 impl AsyncClient {
-    /// Connects. `Options::spin` and `Options::ring` are for blocking clients and change nothing.
-    pub async fn connect(endpoint: &Endpoint, options: &Options) -> Result<AsyncClient> {
+    /// Connects. `ClientOptions::spin` and `ClientOptions::ring` are for blocking clients and
+    /// change nothing.
+    pub async fn connect(endpoint: &Endpoint, options: &ClientOptions) -> Result<AsyncClient> {
         Ok(AsyncClient {
             connection: AsyncConnection::connect(endpoint, options).await?,
             session: Arc::default(),

@@ -6,7 +6,7 @@ mod requests;
 use requests::Patience;
 pub use requests::Ticket;
 
-use crate::connection::{Connection, Options, Response};
+use crate::connection::{ClientOptions, Connection, Response};
 use crate::region::Mapping;
 use crate::session::Session;
 use holdfast_base::checksum::crc32c;
@@ -69,7 +69,7 @@ impl NewFile {
 /// One connection to a node.
 pub struct Client {
     pub(crate) connection: Connection,
-    options: Options,
+    options: ClientOptions,
     session: Session,
     /// Connecting anew failed: requests that were lost fail at once, until it works again.
     gave_up: bool,
@@ -81,7 +81,7 @@ pub struct Client {
 
 impl Client {
     /// Connects; the session opens with the first request that changes something.
-    pub fn connect(endpoint: &Endpoint, options: &Options) -> Result<Client> {
+    pub fn connect(endpoint: &Endpoint, options: &ClientOptions) -> Result<Client> {
         Ok(Client {
             connection: Connection::connect_with(endpoint, options.clone())?,
             options: options.clone(),
@@ -96,7 +96,7 @@ impl Client {
     pub fn map_region(&mut self) -> Result<()> {
         if self.options.ring {
             // A ring carries no descriptors: a socket of its own does, for this once.
-            let options = Options { ring: false, ..self.options.clone() };
+            let options = ClientOptions { ring: false, ..self.options.clone() };
             let mut plain = Connection::connect_with(self.connection.endpoint(), options)?;
             self.mapping = Some(Mapping::request(&mut plain)?);
         } else {

@@ -42,7 +42,7 @@ const GREETING_BYTES: usize = 512;
 pub struct RequestId(pub u64);
 
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct ClientOptions {
     pub connect_timeout: Duration,
     /// Longest silence of the server while an answer is awaited; nothing means for ever.
     pub read_timeout: Option<Duration>,
@@ -74,9 +74,9 @@ pub struct Options {
 /// The longest pause between two attempts to connect.
 pub const RECONNECT_PAUSE_MAX: Duration = Duration::from_secs(2);
 
-impl Default for Options {
-    fn default() -> Options {
-        Options {
+impl Default for ClientOptions {
+    fn default() -> ClientOptions {
+        ClientOptions {
             connect_timeout: Duration::from_secs(5),
             read_timeout: Some(Duration::from_secs(60)),
             spin: false,
@@ -136,7 +136,7 @@ impl Response {
 pub struct Connection {
     endpoint: Endpoint,
     link: Link,
-    options: Options,
+    options: ClientOptions,
     core: Core,
     /// Encoded and not yet sent.
     out: Vec<u8>,
@@ -148,10 +148,10 @@ pub struct Connection {
 
 impl Connection {
     pub fn connect(endpoint: &Endpoint) -> Result<Connection> {
-        Connection::connect_with(endpoint, Options::default())
+        Connection::connect_with(endpoint, ClientOptions::default())
     }
 
-    pub fn connect_with(endpoint: &Endpoint, mut options: Options) -> Result<Connection> {
+    pub fn connect_with(endpoint: &Endpoint, mut options: ClientOptions) -> Result<Connection> {
         let (mut endpoint, mut tried) = (endpoint.clone(), 1 + options.others.len());
         let link = loop {
             let e = match open(&endpoint, &options) {
@@ -548,7 +548,7 @@ fn check_body(bytes: usize, pieces: usize) -> Result<()> {
     )))
 }
 
-fn open(endpoint: &Endpoint, options: &Options) -> Result<Link> {
+fn open(endpoint: &Endpoint, options: &ClientOptions) -> Result<Link> {
     let failed = |e: io::Error| connect_error(endpoint, &e);
     let mut link =
         Socket::connect(endpoint, options.connect_timeout).map(Link::new).map_err(failed)?;
@@ -562,7 +562,7 @@ fn open(endpoint: &Endpoint, options: &Options) -> Result<Link> {
 }
 
 /// How a connection begins, where there is something to prove.
-fn handshake(endpoint: &Endpoint, options: &Options) -> Option<Handshake> {
+fn handshake(endpoint: &Endpoint, options: &ClientOptions) -> Option<Handshake> {
     let proves = matches!(endpoint, Endpoint::Tcp(_)) && !options.secrets.is_empty();
     proves.then(|| Handshake::new(options.secrets.clone(), Role::Client, &RealRng))
 }

@@ -2,11 +2,11 @@
 //! server crate; server crates take the messages from here.
 //!
 //! ```no_run
-//! use holdfast_client::{Client, Endpoint, NewFile, Options, Secret};
+//! use holdfast_client::{Client, ClientOptions, Endpoint, NewFile, Secret};
 //!
 //! # fn main() -> holdfast_base::Result<()> {
 //! let secret = Secret::load("data/secret".as_ref())?;
-//! let options = Options { secrets: secret.into(), ..Options::default() };
+//! let options = ClientOptions { secrets: secret.into(), ..ClientOptions::default() };
 //! let mut client = Client::connect(&Endpoint::parse("127.0.0.1:7400")?, &options)?;
 //! client.put("/greeting", b"hello", &NewFile::default())?;
 //! assert_eq!(client.get("/greeting")?, b"hello");
@@ -25,7 +25,7 @@ mod session;
 mod stream;
 
 pub use client::{Client, NewFile, Ticket};
-pub use connection::{Connection, Options, RequestId, Response};
+pub use connection::{ClientOptions, Connection, RequestId, Response};
 pub use holdfast_env::net::Endpoint;
 pub use holdfast_env::{Secret, Secrets};
 pub use log::LogClient;

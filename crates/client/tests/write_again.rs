@@ -7,7 +7,7 @@ use holdfast_base::error::WRITE_AGAIN;
 use holdfast_base::frame::Header;
 use holdfast_base::ids::{FileId, SessionId};
 use holdfast_base::{Error, Kind};
-use holdfast_client::{Client, Endpoint, NewFile, Options};
+use holdfast_client::{Client, ClientOptions, Endpoint, NewFile};
 use holdfast_env::RealClock;
 use holdfast_env::net::{Batch, BodyTarget, ConnectionId, Server, ServerConfig, Service};
 use holdfast_wire::{OP_OPEN_SESSION, OP_PUT, file::Put};
@@ -57,7 +57,7 @@ fn put(cut_off: u64) -> (Result<FileId, Error>, Taken) {
         ServerConfig { tcp: vec!["127.0.0.1:0".parse().unwrap()], ..ServerConfig::default() };
     let server = Server::start(config, service.clone(), Arc::new(RealClock::new())).unwrap();
     let endpoint = Endpoint::parse(&server.tcp_addresses()[0].to_string()).unwrap();
-    let mut client = Client::connect(&endpoint, &Options::default()).unwrap();
+    let mut client = Client::connect(&endpoint, &ClientOptions::default()).unwrap();
     let answer = client.put("/f", b"bytes", &NewFile::default());
     drop(client);
     let puts = service.puts.lock().unwrap().clone();

@@ -89,11 +89,11 @@ codec_enum!(Location: "location" {
 
 /// The first `length` bytes of a raw chunk: part of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Extent {
+pub struct RawExtent {
     pub chunk: ChunkId,
     pub length: u64,
 }
-codec_struct!(Extent { chunk, length });
+codec_struct!(RawExtent { chunk, length });
 
 /// The last bytes of a large file, packed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -161,7 +161,7 @@ pub enum Command {
         path: String,
         size: u64,
         crc: Option<u32>,
-        extents: Vec<Extent>,
+        extents: Vec<RawExtent>,
         remainder: Option<Remainder>,
         mode: u16,
         mtime: i64,
@@ -176,7 +176,7 @@ pub enum Command {
     Salvage {
         file: FileId,
         path: String,
-        extents: Vec<Extent>,
+        extents: Vec<RawExtent>,
     },
     /// Fixes a chunk's length and replicas. The first one decides, later ones are told what it
     /// decided. It may name fewer replicas than were allocated: the others do not count any more,

@@ -24,7 +24,9 @@ pub use cluster::{
     ClusterCommand, ClusterOutcome, ClusterView, DATA_FORMAT_VERSION, FreeSpace, NodeState,
     StartedStore, StoreState,
 };
-pub use command::{BLOBS, ChunkKind, Command, Extent, Location, Outcome, REPLICAS_MAX, Remainder};
+pub use command::{
+    BLOBS, ChunkKind, Command, Location, Outcome, REPLICAS_MAX, RawExtent, Remainder,
+};
 pub use holdfast_base::node::{NodeKind, StorageClass};
 pub use names::{FileInfo, Names};
 pub use namespace::Namespace;

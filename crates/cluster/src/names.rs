@@ -16,7 +16,7 @@ mod tree;
 
 pub use read::{Entry, FileInfo, Page, Totals, UnclosedInfo, Usage};
 
-use crate::{Extent, NodeKind, Remainder, StorageClass};
+use crate::{NodeKind, RawExtent, Remainder, StorageClass};
 use children::Families;
 use holdfast_base::ids::ChunkId;
 use nodes::{Nodes, ROOT};
@@ -40,7 +40,7 @@ pub struct Names {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct FileExtents {
     size: u64,
-    extents: Vec<Extent>,
+    extents: Vec<RawExtent>,
     remainder: Option<Remainder>,
 }
 

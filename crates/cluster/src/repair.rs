@@ -31,7 +31,7 @@ use holdfast_env::planted;
 use holdfast_env::trial::Knob;
 use holdfast_recovery::model::{self, Assignment, Flight, Origin, Params};
 use holdfast_recovery::model::{HORIZON_S, IN_FLIGHT};
-use holdfast_recovery::plan::{self, Allocator, Input, Options};
+use holdfast_recovery::plan::{self, Allocator, Input, PlannerOptions};
 use holdfast_recovery::select::Algorithm;
 use holdfast_recovery::straggler::Fate;
 use holdfast_wire::admin::{Recovery, RecoverySettings};
@@ -93,7 +93,7 @@ impl Bound {
 pub struct Orders {
     pub node: NodeId,
     pub address: String,
-    pub plan: peer::Plan,
+    pub plan: peer::CopyPlan,
 }
 
 /// A copy that is there and should count.
@@ -347,7 +347,7 @@ impl Repair {
                 bytes_per_second: (bound.rate_mb_s * MB) as u64,
             })
         };
-        let plan = peer::Plan {
+        let plan = peer::CopyPlan {
             sender: Default::default(),
             epoch: self.epoch,
             number: self.number,
@@ -408,7 +408,7 @@ impl Repair {
         let horizon_s = field.horizon_s(&queue);
         let params = Params { slot_s: PLAN_MS as f32 / 1000.0, ..Params::default() };
         let algorithm = if self.at_random { Algorithm::Random } else { Algorithm::Dayu };
-        let options = Options {
+        let options = PlannerOptions {
             allocator: Allocator::Ceiling,
             horizon_s,
             elastic: !self.at_random,
@@ -417,7 +417,7 @@ impl Repair {
             adjust: !self.at_random,
             prioritize: !self.at_random,
             heaviest_first: !self.at_random,
-            ..Options::paper(params, algorithm)
+            ..PlannerOptions::paper(params, algorithm)
         };
         let input = Input {
             nodes: &field.nodes,
@@ -450,7 +450,7 @@ impl Repair {
         field: &field::Field<'_>,
         keys: &[(ChunkId, StoreId)],
         flights: &[Flight],
-        made: &plan::Plan,
+        made: &plan::SlotPlan,
     ) -> BTreeMap<ChunkId, StoreId> {
         let mut given_up = BTreeMap::new();
         let mut kept = made.assignments.iter().take_while(|a| a.origin != Origin::New);
@@ -486,7 +486,7 @@ impl Repair {
         &mut self,
         now_ns: u64,
         field: &field::Field<'_>,
-        made: &plan::Plan,
+        made: &plan::SlotPlan,
         given_up: BTreeMap<ChunkId, StoreId>,
     ) {
         let mut hands = Hands::new(field.load(self.bound.values()));

@@ -8,8 +8,8 @@ use holdfast_base::ids::{
     ChunkId, Cookie, Durability, FileId, Generation, Index, NodeId, Pointer, Slot, StoreId, Tier,
 };
 use holdfast_cluster::{
-    BLOBS, ChunkKind, ChunkState, ClusterCommand, ClusterView, Command, Extent, FreeSpace,
-    Location, Namespace, NodeKind, NodeState, Outcome, Remainder, StartedStore, StorageClass,
+    BLOBS, ChunkKind, ChunkState, ClusterCommand, ClusterView, Command, FreeSpace, Location,
+    Namespace, NodeKind, NodeState, Outcome, RawExtent, Remainder, StartedStore, StorageClass,
     StoreState,
 };
 use holdfast_env::trial::Trial;
@@ -128,12 +128,12 @@ impl Seen<'_> {
         Pointer { chunk, slot: Slot(slot), cookie: Cookie(9) }
     }
 
-    fn extents(&self, draw: &mut Draw<'_>) -> Vec<Extent> {
+    fn extents(&self, draw: &mut Draw<'_>) -> Vec<RawExtent> {
         let count = draw.one(&[0, 1, 1, 2]);
         let extent = |draw: &mut Draw<'_>| {
             let chunk = self.chunk(draw);
             let length = self.ns.chunks().get(chunk).map_or(0, |chunk| chunk.length);
-            Extent { chunk, length: draw.known(&[length], 7) }
+            RawExtent { chunk, length: draw.known(&[length], 7) }
         };
         (0..count).map(|_| extent(draw)).collect()
     }

@@ -7,7 +7,7 @@ use holdfast_base::ids::{
 };
 use holdfast_cluster::Chunk;
 use holdfast_cluster::{
-    ChunkKind, ChunkState, Command, Extent, Location, Namespace, NodeKind, Outcome, Remainder,
+    ChunkKind, ChunkState, Command, Location, Namespace, NodeKind, Outcome, RawExtent, Remainder,
     StorageClass,
 };
 use proptest::prelude::*;
@@ -34,8 +34,8 @@ fn pointer() -> impl Strategy<Value = Pointer> {
     })
 }
 
-fn extents() -> impl Strategy<Value = Vec<Extent>> {
-    let extent = (chunk(), 1..3u64).prop_map(|(chunk, length)| Extent { chunk, length });
+fn extents() -> impl Strategy<Value = Vec<RawExtent>> {
+    let extent = (chunk(), 1..3u64).prop_map(|(chunk, length)| RawExtent { chunk, length });
     prop::collection::vec(extent, 0..3)
 }
 

@@ -6,8 +6,8 @@ use holdfast_base::ids::{
     ChunkId, Cookie, Durability, FileId, Generation, Index, NodeId, Pointer, Slot, StoreId, Tier,
 };
 use holdfast_cluster::{
-    ChunkKind, ClusterCommand, ClusterView, Command, Extent, FreeSpace, Location, Namespace,
-    NodeKind, NodeState, Remainder, StartedStore, StorageClass, StoreState,
+    ChunkKind, ClusterCommand, ClusterView, Command, FreeSpace, Location, Namespace, NodeKind,
+    NodeState, RawExtent, Remainder, StartedStore, StorageClass, StoreState,
 };
 use holdfast_wire::admin::RecoverySettings;
 use std::fmt::Write;
@@ -121,7 +121,7 @@ fn old_commands() -> Vec<Command> {
             path: "/d/a-name-of-more-than-17-bytes".into(),
             size: (1 << 26) + 5,
             crc: Some(1),
-            extents: vec![Extent { chunk: chunk(2), length: 1 << 26 }],
+            extents: vec![RawExtent { chunk: chunk(2), length: 1 << 26 }],
             remainder: Some(Remainder { pointer: Pointer { slot: Slot(3), ..P }, length: 5 }),
             mode,
             mtime,
@@ -136,7 +136,7 @@ fn old_commands() -> Vec<Command> {
         Command::Salvage {
             file: FileId(1 << 32 | 7),
             path: "/saved".into(),
-            extents: vec![Extent { chunk: chunk(3), length: 8 }],
+            extents: vec![RawExtent { chunk: chunk(3), length: 8 }],
         },
         begin(),
         Command::Rename { from: "/d/e".into(), to: "/e".into(), replace },

@@ -5,7 +5,7 @@
 use crate::secrets;
 use crate::supervisor::{ClusterSettings, Order, Supervisor, free_ports};
 use holdfast_base::{Error, Result};
-use holdfast_client::{Client, Endpoint, Options};
+use holdfast_client::{Client, ClientOptions, Endpoint};
 use holdfast_env::{HoldMutex, signals, tasks};
 use holdfast_wire::admin::Cluster;
 use std::path::{Path, PathBuf};
@@ -67,10 +67,12 @@ impl LocalCluster {
         Ok(cluster)
     }
 
+    /// Where the nodes keep their data.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
 
+    /// `HOST:PORT` of the native protocol of node `node`, counted from 1.
     pub fn address(&self, node: usize) -> String {
         format!("127.0.0.1:{}", self.ports[node - 1])
     }
@@ -79,7 +81,7 @@ impl LocalCluster {
     pub fn client(&self, node: usize) -> Result<Client> {
         let endpoint = |i: usize| Endpoint::parse(&self.address(1 + i % self.ports.len()));
         let others = (node..node + self.ports.len() - 1).map(endpoint).collect::<Result<_>>()?;
-        let options = Options { others, patience: PATIENCE, ..secrets::options() };
+        let options = ClientOptions { others, patience: PATIENCE, ..secrets::options() };
         Client::connect(&endpoint(node - 1)?, &options)
     }
 
@@ -90,6 +92,7 @@ impl LocalCluster {
         Ok(())
     }
 
+    /// Process ids of the nodes that run.
     pub fn pids(&self) -> Vec<u32> {
         self.supervisor.pids()
     }

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Whoever read standard output has had enough (`holdfast fs ls | head`).
 static READER_GONE: AtomicBool = AtomicBool::new(false);
 
+/// Whether standard output was closed by its reader: then what failed to be printed is no error.
 pub fn reader_is_gone() -> bool {
     READER_GONE.load(Ordering::Relaxed)
 }
@@ -18,6 +19,7 @@ pub fn reader_is_gone() -> bool {
 /// That of a socket is one.
 pub struct Stdout(io::Stdout);
 
+/// This process's standard output.
 pub fn stdout() -> Stdout {
     Stdout(io::stdout())
 }
@@ -39,16 +41,19 @@ impl Write for Stdout {
     }
 }
 
+/// Where a command's results go, in the one form or the other.
 pub struct Output {
     json: bool,
     out: Stdout,
 }
 
 impl Output {
+    /// Objects, one a line, if `json`; otherwise lines for people.
     pub fn new(json: bool) -> Output {
         Output { json, out: stdout() }
     }
 
+    /// Whether objects are printed.
     pub fn is_json(&self) -> bool {
         self.json
     }

@@ -3,7 +3,7 @@
 
 use crate::files;
 use holdfast_base::{Error, Result};
-use holdfast_client::{Options, Secret, Secrets};
+use holdfast_client::{ClientOptions, Secret, Secrets};
 use holdfast_env::{HoldMutex, RealRng, local};
 use holdfast_s3::CREDENTIALS_FILE;
 use std::path::{Path, PathBuf};
@@ -24,8 +24,8 @@ fn own() -> MutexGuard<'static, Vec<Secret>> {
 }
 
 /// Options of a client that proves what this command was given, found or learned.
-pub fn options() -> Options {
-    Options { secrets: Secrets::new(own().clone()), ..Options::default() }
+pub fn options() -> ClientOptions {
+    ClientOptions { secrets: Secrets::new(own().clone()), ..ClientOptions::default() }
 }
 
 /// Takes up the secret of nodes that this command has started.
@@ -35,12 +35,12 @@ pub fn learn(directory: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Finds the secrets of this command: the one that it was given; otherwise those beside a socket
+/// Loads the secrets of this command: the one that it was given; otherwise those beside a socket
 /// that was named and those of the usual directories, of which the server says which is its own.
 ///
 /// `servers` are what `--server` names, with commas; a command that `makes_its_own` may be given a
 /// file that it is about to write.
-pub fn find(given: Option<&Path>, servers: Option<&str>, makes_its_own: bool) -> Result<()> {
+pub fn load(given: Option<&Path>, servers: Option<&str>, makes_its_own: bool) -> Result<()> {
     let found = match given {
         Some(file) if !exists(file) && makes_its_own => Vec::new(),
         Some(file) => vec![Secret::load(file)?],

@@ -1,11 +1,12 @@
-//! The nodes of a cluster on this machine as child processes: their directories, settings and ports, and what can be done to
-//! them. Node 1 has the default ports and hosts the log; the others count up by 100 and join it.
+//! The nodes of a cluster on this machine as child processes: their directories, settings and
+//! ports, and what can be done to them. Node 1 has the first ports and hosts the log; the others
+//! count up by 100 and join it.
 
 use crate::files::SETTINGS;
 use crate::secrets;
 use clap::Args;
 use holdfast_base::{Error, Result};
-use holdfast_client::{Client, Endpoint, Options};
+use holdfast_client::{Client, ClientOptions, Endpoint};
 use holdfast_env::{HoldMutex, local, signals};
 use holdfast_wire::admin;
 use serde::{Deserialize, Serialize};
@@ -135,6 +136,7 @@ impl Supervisor {
         self.running.held()
     }
 
+    /// Of every node, the first one's first.
     pub fn native_ports(&self) -> Vec<u16> {
         self.nodes.iter().map(|node| node.native_port).collect()
     }
@@ -173,6 +175,8 @@ impl Supervisor {
         Ok(Running { child, _output: output })
     }
 
+    /// Does what is ordered. `Invalid` where it cannot be done as the nodes are now: what runs
+    /// already, what does not run, a node that there is not.
     pub fn carry_out(&self, order: &Order) -> Result<Answer> {
         let done = |sentence: String| Ok(Answer::Done { sentence });
         match *order {
@@ -246,7 +250,7 @@ impl Supervisor {
             let other = format!("127.0.0.1:{}", self.nodes[there - 1].native_port);
             let endpoint =
                 Endpoint::parse(&format!("127.0.0.1:{}", self.nodes[here - 1].native_port))?;
-            let options = Options { reconnects_max: 0, ..secrets::options() };
+            let options = ClientOptions { reconnects_max: 0, ..secrets::options() };
             match Client::connect(&endpoint, &options) {
                 Ok(mut client) => client.order(&admin::Order::Cut { address: other, heal })?,
                 Err(_) if self.lock()[here - 1].is_none() => {}

@@ -231,7 +231,7 @@ fn extents_page(
 mod tests {
     use super::*;
     use holdfast_base::ids::{Durability, FileId, Index, NodeId, StoreId, Tier};
-    use holdfast_cluster::{ChunkKind, Command, Extent, Outcome};
+    use holdfast_cluster::{ChunkKind, Command, Outcome, RawExtent};
 
     /// A view with one closed file of `chunks` chunks of one byte each.
     fn view_with(chunks: usize) -> (Namespace, FileId) {
@@ -256,7 +256,7 @@ mod tests {
             });
             let Outcome::Chunk { chunk } = allocated else { panic!("a chunk") };
             apply(Command::SealChunk { chunk, length: 1, replicas: vec![StoreId(1)] });
-            extents.push(Extent { chunk, length: 1 });
+            extents.push(RawExtent { chunk, length: 1 });
         }
         apply(Command::Close {
             file,

@@ -6,7 +6,7 @@ use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::ids::{ChunkId, Durability, FileId, SessionId};
 use holdfast_base::node::{NodeKind, StorageClass};
 use holdfast_base::{Error, Result, path};
-use holdfast_cluster::{ChunkState, Command, Extent, Location, Namespace, Outcome, Remainder};
+use holdfast_cluster::{ChunkState, Command, Location, Namespace, Outcome, RawExtent, Remainder};
 use holdfast_env::net::{Parts, Reply, Response};
 use holdfast_log::Mode;
 use holdfast_server::{Request, answer};
@@ -212,7 +212,7 @@ impl FileFace {
             size += extent.bytes();
             match *extent {
                 msg::Extent::Raw { chunk, bytes, .. } if remainder.is_none() => {
-                    extents.push(Extent { chunk, length: bytes });
+                    extents.push(RawExtent { chunk, length: bytes });
                 }
                 msg::Extent::Packed { pointer, bytes } if remainder.is_none() => {
                     remainder = Some(Remainder { pointer, length: bytes });
@@ -324,7 +324,7 @@ impl FileFace {
         let extents = extents
             .into_iter()
             .filter(|(_, length, ..)| *length > 0)
-            .map(|(chunk, length, ..)| Extent { chunk, length })
+            .map(|(chunk, length, ..)| RawExtent { chunk, length })
             .collect();
         Ok(Command::Salvage { file, path, extents })
     }

@@ -7,13 +7,13 @@ use common::{Proxy, World, assert_same, pattern, replacing};
 use holdfast_base::Kind;
 use holdfast_base::node::NodeKind;
 use holdfast_client::aio::{AsyncClient, block_on, spawn};
-use holdfast_client::{Client, Endpoint, NewFile, Options, Secret, Secrets};
+use holdfast_client::{Client, ClientOptions, Endpoint, NewFile, Secret, Secrets};
 use holdfast_env::SeededRng;
 use holdfast_node::{Keeper, KeeperOptions};
 use std::time::Duration;
 
-fn options() -> Options {
-    Options { reconnect_pause: Duration::from_millis(1), ..Options::default() }
+fn options() -> ClientOptions {
+    ClientOptions { reconnect_pause: Duration::from_millis(1), ..ClientOptions::default() }
 }
 
 async fn connect(endpoint: &Endpoint) -> AsyncClient {
@@ -56,7 +56,7 @@ fn requests_of_many_tasks_share_a_connection_and_a_session() {
 fn more_than_the_connection_takes_waits_for_its_turn() {
     let world = World::new("async-full");
     block_on(async {
-        let options = Options { outstanding_max: 3, ..options() };
+        let options = ClientOptions { outstanding_max: 3, ..options() };
         let client = AsyncClient::connect(&world.endpoint(), &options).await.unwrap();
         let tasks: Vec<_> = (0..40)
             .map(|i| {
@@ -197,7 +197,7 @@ fn a_request_that_never_gets_through_fails_and_the_client_goes_on() {
     let world = World::new("async-give-up");
     let proxy = Proxy::new(&world);
     block_on(async {
-        let options = Options { reconnects_max: 3, ..options() };
+        let options = ClientOptions { reconnects_max: 3, ..options() };
         let client = AsyncClient::connect(&proxy.endpoint(), &options).await.unwrap();
         client.put("/f", b"f", &NewFile::default()).await.unwrap();
         proxy.lose_answers(1000);
@@ -214,7 +214,7 @@ fn without_a_node_every_request_fails_in_the_end_and_works_again_later() {
     let world = World::new("async-down");
     let proxy = Proxy::new(&world);
     block_on(async {
-        let options = Options { reconnects_max: 2, ..options() };
+        let options = ClientOptions { reconnects_max: 2, ..options() };
         let client = AsyncClient::connect(&proxy.endpoint(), &options).await.unwrap();
         let hidden = world.data.join("hidden");
         let Endpoint::Unix(path) = proxy.endpoint() else { panic!("a Unix socket") };
@@ -309,7 +309,8 @@ fn clients_greet_over_tcp_and_again_after_a_cut() {
     let mut world = World::new("greets");
     let (secret, other) = (Secret::draw(&SeededRng::new(1)), Secret::draw(&SeededRng::new(2)));
     let endpoint = world.serve_over_tcp(&secret);
-    let given = |secrets: Vec<Secret>| Options { secrets: Secrets::new(secrets), ..options() };
+    let given =
+        |secrets: Vec<Secret>| ClientOptions { secrets: Secrets::new(secrets), ..options() };
     let mut blocking =
         Client::connect(&endpoint, &given(vec![other.clone(), secret.clone()])).unwrap();
     blocking.put("/a", b"one", &NewFile::default()).unwrap();

@@ -31,7 +31,7 @@ const DESCRIPTORS: u64 = 64;
 /// A drop-in for memcached: `-p -U -l -s -a -m -c -t -I -M -R -C -b -B -F -A -d -P -u -v -Y -Z -e -o`
 /// mean what they mean there.
 #[derive(Args, Debug, Clone)]
-pub struct Options {
+pub struct CacheOptions {
     /// TCP port; 0 for none, -1 for any free one
     #[arg(
         short = 'p',
@@ -176,7 +176,7 @@ const IGNORED: &[&str] = &[
     "ssl_wbuf_size",
 ];
 
-impl Options {
+impl CacheOptions {
     fn settings(&self) -> Result<Settings> {
         self.refuse_unsupported()?;
         let mut settings = Settings {
@@ -402,7 +402,7 @@ fn read_users(file: &Path) -> Result<Vec<String>> {
     Ok(users)
 }
 
-pub fn run(options: &Options, out: &mut Output) -> Result<()> {
+pub fn run(options: &CacheOptions, out: &mut Output) -> Result<()> {
     if options.daemon {
         return detach(options);
     }
@@ -459,7 +459,7 @@ fn raise_descriptors(settings: &Settings) {
     }
 }
 
-fn announce(server: &Server, options: &Options, out: &mut Output) -> Result<()> {
+fn announce(server: &Server, options: &CacheOptions, out: &mut Output) -> Result<()> {
     let list =
         |addresses: &[SocketAddr]| addresses.iter().map(SocketAddr::to_string).collect::<Vec<_>>();
     let (tcp, udp) = (list(server.tcp_addresses()), list(server.udp_addresses()));
@@ -485,7 +485,7 @@ fn remove(file: &Path) {
 }
 
 /// Starts the same again in the background, and returns once it serves.
-fn detach(_options: &Options) -> Result<()> {
+fn detach(_options: &CacheOptions) -> Result<()> {
     use std::io::{BufRead, BufReader};
     use std::os::unix::process::CommandExt;
     let doing = |e: std::io::Error| Error::from(e).context("start the cache in the background");

@@ -48,7 +48,7 @@ pub enum Command {
     /// Run a cluster of several nodes on this machine, to try it out; and do things to its nodes
     Dev(Dev),
     /// Watch a small cluster lose a node with its disk, and no file
-    Demo(crate::demo::Options),
+    Demo(crate::demo::DemoOptions),
     /// Nodes of a cluster
     #[command(subcommand)]
     Node(Node),
@@ -80,13 +80,13 @@ pub enum Command {
     #[command(subcommand)]
     Log(Log),
     /// Run a cache that speaks memcached's protocol, with memcached's own options
-    Cache(crate::cache::Options),
+    Cache(crate::cache::CacheOptions),
     /// Work with blobs over S3, here or elsewhere
     Blob(crate::blob::Blob),
     /// Users of S3 and their access keys
     S3(crate::blob::S3),
     /// Spread the keys of any memcached client over pools of servers, with failover and warm-up
-    Route(crate::route::Options),
+    Route(crate::route::RouteOptions),
     /// Sort what does not fit in memory; make and check the sort benchmark's records
     Sort(crate::sort::Sort),
     /// Show or check the configuration

@@ -23,7 +23,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 #[derive(Args, Debug)]
-pub struct Options {
+pub struct DemoOptions {
     /// Files to store: a directory, with all below it [default: /usr/share/doc, or else this one]
     #[arg(long, value_name = "DIR")]
     files: Option<PathBuf>,
@@ -50,7 +50,7 @@ const LASTS_MAX: Duration = Duration::from_secs(120);
 const REPAIR_SECONDS: u64 = 8;
 const LOOK: Duration = Duration::from_millis(250);
 
-pub fn run(options: &Options, out: &mut Output) -> Result<()> {
+pub fn run(options: &DemoOptions, out: &mut Output) -> Result<()> {
     let began = Instant::now();
     let bytes_max = parse_bytes(&options.bytes)
         .map_err(|e| Error::invalid(format!("store `{}` of files: {e}", options.bytes)))?;
@@ -105,7 +105,7 @@ fn store(source: &Source, cluster: &LocalCluster, out: &mut Output) -> Result<()
 
 /// Ends the fullest node as a power cut does, with its disk; answers which.
 fn lose_a_node(
-    options: &Options,
+    options: &DemoOptions,
     bytes: u64,
     cluster: &LocalCluster,
     client: &mut Client,

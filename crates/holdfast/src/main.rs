@@ -27,7 +27,7 @@ mod up;
 use clap::Parser;
 use cli::{Cli, Command};
 use holdfast_base::{Error, Result};
-use holdfast_client::{Client, Endpoint, Options};
+use holdfast_client::{Client, ClientOptions, Endpoint};
 use holdfast_command::output::{self, Output};
 use holdfast_command::{files, secrets};
 use holdfast_env::events::{self, LeastLevel};
@@ -49,7 +49,7 @@ fn main() -> ExitCode {
 
 fn run(cli: &Cli) -> Result<()> {
     let mut out = Output::new(cli.json);
-    secrets::find(
+    secrets::load(
         cli.secret.as_deref(),
         cli.server.as_deref(),
         cli.command.makes_its_own_secret(),
@@ -128,7 +128,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// The node that was named, or the local one: its socket below `data`, else its port.
 fn connect(cli: &Cli) -> Result<Client> {
     // While a node of the cluster dies or returns, people would only type it again.
-    let mut options = Options { patience: PATIENCE, ..secrets::options() };
+    let mut options = ClientOptions { patience: PATIENCE, ..secrets::options() };
     if let Some(servers) = &cli.server {
         // The first that answers; the others are where to go on when it does not any more.
         let mut nodes = servers.split(',').map(Endpoint::parse).collect::<Result<Vec<_>>>()?;

@@ -6,6 +6,8 @@ mod cache;
 mod housekeeping;
 mod native;
 
+pub use housekeeping::Rounds;
+
 use crate::config::Config;
 use crate::{http, s3};
 use holdfast_base::{Error, Result};

@@ -4,7 +4,7 @@
 use clap::Args;
 use holdfast_base::{Error, Result};
 use holdfast_cache_client::fleet;
-use holdfast_cache_client::route::{Plan, PoolPlan, Server, Settings, VERSION};
+use holdfast_cache_client::route::{PoolPlan, RoutePlan, Server, Settings, VERSION};
 use holdfast_cache_client::{Hashing, Member, Transport};
 use holdfast_command::output::Output;
 use holdfast_env::{RealClock, event, local, signals};
@@ -39,7 +39,7 @@ A file of routes:
 
 #[derive(Args, Debug, Clone)]
 #[command(after_long_help = EXAMPLE)]
-pub struct Options {
+pub struct RouteOptions {
     /// Read pools and routes from this TOML file; --help shows one
     #[arg(long, value_name = "FILE", conflicts_with = "servers")]
     pub config: Option<PathBuf>,
@@ -154,7 +154,7 @@ impl FilePool {
 }
 
 /// The plan of a file's text, and where it says to listen.
-fn plan_of(text: &str) -> Result<(Plan, Option<String>)> {
+fn plan_of(text: &str) -> Result<(RoutePlan, Option<String>)> {
     let file: File = toml::from_str(text).map_err(|e| Error::invalid(e.to_string().trim_end()))?;
     if file.gutter_expiry == 0 {
         return Err(Error::invalid(
@@ -164,11 +164,11 @@ fn plan_of(text: &str) -> Result<(Plan, Option<String>)> {
     let pools =
         file.pools.into_iter().map(|(name, pool)| pool.plan(name)).collect::<Result<_>>()?;
     let prefixes = file.prefixes.into_iter().collect();
-    Ok((Plan::new(pools, prefixes, &file.default, file.gutter_expiry)?, file.listen))
+    Ok((RoutePlan::new(pools, prefixes, &file.default, file.gutter_expiry)?, file.listen))
 }
 
-impl Options {
-    fn plan(&self) -> Result<(Plan, Option<String>)> {
+impl RouteOptions {
+    fn plan(&self) -> Result<(RoutePlan, Option<String>)> {
         if let Some(path) = &self.config {
             let doing = |e: Error| e.context(format_args!("read routes from `{}`", path.display()));
             return plan_of(&read(path).map_err(doing)?).map_err(doing);
@@ -194,7 +194,7 @@ impl Options {
             }
         }
         pools.push(main);
-        Ok((Plan::new(pools, Vec::new(), "main", gutter_expiry())?, None))
+        Ok((RoutePlan::new(pools, Vec::new(), "main", gutter_expiry())?, None))
     }
 
     fn addresses(&self, listen: Option<String>) -> Result<Vec<SocketAddr>> {
@@ -251,7 +251,7 @@ fn read(path: &Path) -> Result<String> {
     String::from_utf8(std::fs::read(path)?).map_err(|_| Error::invalid("it is not UTF-8"))
 }
 
-pub fn run(options: &Options, out: &mut Output) -> Result<()> {
+pub fn run(options: &RouteOptions, out: &mut Output) -> Result<()> {
     signals::block_shutdown_signals();
     let (plan, listen) = options.plan()?;
     let settings = options.settings(listen)?;

@@ -1,10 +1,10 @@
 //! S3 as part of a node: opens the blob face, serves the port, keeps house; and the commands that
 //! ask administrators' things of it.
 
-use crate::roles::{Announcement, Context, Metrics, Role};
+use crate::roles::{Announcement, Context, Metrics, Role, Rounds};
 use holdfast_base::{Error, Result};
 use holdfast_blob::{BLOBS_TOPIC, Blobs, BlobsOptions, Housekeeping, Prober};
-use holdfast_env::tasks::{self, Stop, Task};
+use holdfast_node::Watch;
 use holdfast_s3::{Credentials, HotCounts, Lifecycle, Limits, Server};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
@@ -24,8 +24,7 @@ struct S3Role {
     credentials: Credentials,
     /// The credentials' file.
     file: PathBuf,
-    keeper: Task,
-    stop: Stop,
+    keeper: Rounds,
 }
 
 /// Nothing if it is switched off, or if its view cannot be opened: that ends no node, which says
@@ -61,23 +60,19 @@ pub fn start(context: &Context<'_>) -> Result<Option<Box<dyn Role>>> {
         ..Limits::default()
     };
     let server = Server::start(address, blobs.clone(), limits).map_err(doing)?;
-    let stop = Stop::new();
-    let keeper = keep_house(&blobs, stop.clone())?;
+    let keeper = keep_house(context, &blobs)?;
     let file = data.join(holdfast_s3::CREDENTIALS_FILE);
-    Ok(Some(Box::new(S3Role { blobs, server, credentials, file, keeper, stop })))
+    Ok(Some(Box::new(S3Role { blobs, server, credentials, file, keeper })))
 }
 
-fn keep_house(blobs: &Arc<Blobs>, stop: Stop) -> Result<Task> {
+fn keep_house(context: &Context<'_>, blobs: &Arc<Blobs>) -> Result<Rounds> {
     let mut housekeeping = Housekeeping::new(blobs);
     let mut lifecycle = Lifecycle::new(blobs);
     let mut prober = Prober::new(blobs);
-    let clock = blobs.node().machine.clock.clone();
-    tasks::spawn("blob-keeper", move || {
-        while !stop.sleep_until_stop(KEEP) {
-            housekeeping.step(clock.monotonic_ns());
-            lifecycle.step(clock.monotonic_ns());
-            prober.step(clock.monotonic_ns());
-        }
+    Rounds::start(context, ("blob-keeper", KEEP), move |now_ns| {
+        housekeeping.step(now_ns);
+        lifecycle.step(now_ns);
+        prober.step(now_ns);
     })
 }
 
@@ -98,6 +93,10 @@ impl Role for S3Role {
             .push(format!("aws --endpoint-url {endpoint} s3 cp README.md s3://photos/readme"));
     }
 
+    fn health(&self) -> Option<Watch> {
+        Some(self.keeper.watch())
+    }
+
     fn metrics(&self) -> Option<Metrics> {
         let hot = self.server.hot().clone();
         Some(Box::new(move |registry| register_hot(registry, &hot.counts())))
@@ -105,8 +104,7 @@ impl Role for S3Role {
 
     /// Ends serving, then applying; writes the index out.
     fn end(self: Box<Self>) -> Result<()> {
-        self.stop.request();
-        self.keeper.join();
+        self.keeper.end();
         drop(self.server);
         self.blobs.end()
     }

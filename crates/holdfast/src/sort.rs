@@ -43,12 +43,12 @@ pub struct Sort {
     #[command(subcommand)]
     command: Option<Command>,
     #[command(flatten)]
-    options: Options,
+    options: SortOptions,
 }
 
 /// Options with a letter are GNU sort's; the order is that of LC_ALL=C.
 #[derive(Args, Debug)]
-struct Options {
+struct SortOptions {
     /// Files to sort; `-` or none is standard input, `holdfast:///PATH` is in the store
     #[arg(value_name = "IN")]
     inputs: Vec<String>,
@@ -282,7 +282,7 @@ fn check_files(
 
 const WORDS: [&str; 5] = ["general-numeric", "human-numeric", "month", "numeric", "version"];
 
-impl Options {
+impl SortOptions {
     fn format(&self) -> Result<Format> {
         if let Some(bytes) = self.record {
             if bytes == 0 {
@@ -447,7 +447,7 @@ fn default_memory(limit_bytes: Option<u64>) -> u64 {
 }
 
 fn sort_files(
-    options: &Options,
+    options: &SortOptions,
     connect: &dyn Fn() -> Result<Client>,
     lines: &mut Lines,
 ) -> Result<()> {
@@ -463,7 +463,7 @@ fn sort_files(
 }
 
 fn sort_watched(
-    options: &Options,
+    options: &SortOptions,
     connect: &dyn Fn() -> Result<Client>,
     lines: &mut Lines,
     progress: &Arc<Progress>,

@@ -34,7 +34,7 @@ pub enum Drive {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Options {
+pub struct LogOptions {
     pub drive: Drive,
     /// Size of a segment file, whole sectors.
     pub segment_bytes: u64,
@@ -44,9 +44,9 @@ pub struct Options {
     pub ordered_bytes_max: u64,
 }
 
-impl Default for Options {
-    fn default() -> Options {
-        Options {
+impl Default for LogOptions {
+    fn default() -> LogOptions {
+        LogOptions {
             drive: Drive::Threads,
             segment_bytes: 64 << 20,
             ordered_sync_ms: 100,
@@ -59,7 +59,7 @@ impl Default for Options {
 pub struct EmbeddedLog {
     disk: Arc<dyn Disk>,
     topics_directory: PathBuf,
-    options: Options,
+    options: LogOptions,
     /// Every topic by name, or why it could not be opened. Written when a topic is made.
     topics: RwLock<BTreeMap<String, Result<Arc<Running>>>>,
     cuts: Vec<CutTail>,
@@ -90,7 +90,7 @@ impl Running {
 impl EmbeddedLog {
     /// Opens every topic below `directory` (made if missing, locked against other processes).
     /// A damaged topic does not keep the others from opening: every call on it tells the damage.
-    pub fn open(disk: Arc<dyn Disk>, directory: &Path, options: Options) -> Result<EmbeddedLog> {
+    pub fn open(disk: Arc<dyn Disk>, directory: &Path, options: LogOptions) -> Result<EmbeddedLog> {
         EmbeddedLog::open_covered(disk, directory, options, &|_| None)
     }
 
@@ -99,7 +99,7 @@ impl EmbeddedLog {
     pub fn open_covered(
         disk: Arc<dyn Disk>,
         directory: &Path,
-        options: Options,
+        options: LogOptions,
         covered: &dyn Fn(&str) -> Option<Index>,
     ) -> Result<EmbeddedLog> {
         let sizes = options.segment_bytes.is_multiple_of(SECTOR)

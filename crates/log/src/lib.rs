@@ -11,7 +11,7 @@ mod rewrite;
 mod segment;
 mod topic;
 
-pub use driver::{Drive, EmbeddedLog, Options};
+pub use driver::{Drive, EmbeddedLog, LogOptions};
 pub use recover::{CutTail, PassedOver};
 pub use remote::{LogHost, RemoteLog, TRIMMED};
 pub use rewrite::{Rewritten, rewrite};

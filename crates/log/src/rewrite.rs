@@ -3,7 +3,7 @@
 //! what is cut short is begun again by the next call, and until the last step the topic is as it
 //! was.
 
-use crate::{Drive, EmbeddedLog, Log, Mode, Options, Scope, topic};
+use crate::{Drive, EmbeddedLog, Log, LogOptions, Mode, Scope, topic};
 use holdfast_base::ids::Index;
 use holdfast_base::{Error, Result};
 use holdfast_env::{Disk, local};
@@ -48,7 +48,7 @@ pub fn rewrite(
     if !disk.exists(&place).map_err(io)? {
         return Ok(None);
     }
-    let options = Options { drive: Drive::Pump, ..Options::default() };
+    let options = LogOptions { drive: Drive::Pump, ..LogOptions::default() };
     let old = EmbeddedLog::open(disk.clone(), directory, options).map_err(doing)?;
     let info = old.info(topic).map_err(doing)?;
     let first = info.first;
@@ -127,7 +127,8 @@ mod tests {
     }
 
     fn open(dir: &Path) -> EmbeddedLog {
-        let options = Options { drive: Drive::Pump, segment_bytes: 64 << 10, ..Options::default() };
+        let options =
+            LogOptions { drive: Drive::Pump, segment_bytes: 64 << 10, ..LogOptions::default() };
         EmbeddedLog::open(disk(), dir, options).unwrap()
     }
 

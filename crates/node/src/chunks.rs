@@ -361,7 +361,7 @@ impl Node {
     ) -> Result<u64> {
         if let Some(store) = self.alone(replicas) {
             store.seal(chunk, length).inspect_err(|e| {
-                self.find(format!("seal chunk `{chunk}` at {length}: {e}"));
+                self.report_finding(format!("seal chunk `{chunk}` at {length}: {e}"));
             })?;
             return Ok(length);
         }
@@ -370,7 +370,7 @@ impl Node {
             for (store, why) in report.short {
                 // What lacks nothing is no loss: an empty chunk may never have been made there.
                 if length > 0 {
-                    node.find(format!("seal chunk `{chunk}` on store `{store}`: {why}"));
+                    node.report_finding(format!("seal chunk `{chunk}` on store `{store}`: {why}"));
                 }
                 let generation = Generation(0);
                 let drop = Command::DropReplica { chunk, generation, store, lost: false };
@@ -496,7 +496,7 @@ impl Node {
         self.workers.run(move || {
             let sealed = store.length(chunk).and_then(|length| node.seal(chunk, length));
             if let Err(e) = sealed {
-                node.find(format!("seal packed chunk `{chunk}`: {e}"));
+                node.report_finding(format!("seal packed chunk `{chunk}`: {e}"));
             }
         });
     }
@@ -524,7 +524,7 @@ impl Node {
                 let retry = move || again.seal_packed_set(set);
                 node.replicator.peers.after(SEAL_AGAIN_MS, Box::new(retry));
             }
-            Err(e) => node.find(format!("seal packed chunk `{chunk}`: {e}")),
+            Err(e) => node.report_finding(format!("seal packed chunk `{chunk}`: {e}")),
         };
         self.propose_seal(chunk, length, replicas, durability, Box::new(sealed));
     }

@@ -172,7 +172,7 @@ impl Keeper {
                     self.let_go_again(&held, held.info.generation);
                     continue;
                 }
-                self.node.find(format!(
+                self.node.report_finding(format!(
                     "store `{}` holds chunk `{chunk}` that the namespace does not know ({} bytes, owner {}); it is kept and not served",
                     held.store_id, info.stored_bytes, info.owner
                 ));
@@ -182,7 +182,7 @@ impl Keeper {
                 .settle_one(&held, &known)
                 .and_then(|()| self.settle_old(&held, known.generation));
             if let Err(e) = done {
-                self.node.find(format!("settle chunk `{chunk}` after the start: {e}"));
+                self.node.report_finding(format!("settle chunk `{chunk}` after the start: {e}"));
             }
         }
         self.report_missing()?;
@@ -213,7 +213,7 @@ impl Keeper {
                 }
                 // Others have it, too: whoever leads asks them all.
                 ChunkState::Open => return Ok(()),
-                _ if info.length < known.length && alone => self.node.find(format!(
+                _ if info.length < known.length && alone => self.node.report_finding(format!(
                     "chunk `{chunk}` was sealed at {} bytes, but only {} of them can be verified; what is left is served",
                     known.length, info.length
                 )),
@@ -262,11 +262,11 @@ impl Keeper {
         }
         for generation in generations {
             if let Err(e) = store.set_aside(chunk, generation, until) {
-                self.node.find(format!("set chunk `{chunk}` aside: {e}"));
+                self.node.report_finding(format!("set chunk `{chunk}` aside: {e}"));
                 return;
             }
         }
-        self.node.find(format!(
+        self.node.report_finding(format!(
             "store `{}` held chunk `{chunk}` generation `{generation}`, which an entry had let go before; it is in `quarantine` for a day",
             held.store_id
         ));
@@ -361,7 +361,7 @@ impl Keeper {
                 on.filter(|known| known.is_kept() && !unreported).filter(gone).cloned().collect()
             })?;
             for known in missing {
-                self.node.find(format!(
+                self.node.report_finding(format!(
                     "chunk `{}` is missing in `{}`, where the namespace has a replica of it",
                     known.id, own.place
                 ));
@@ -386,7 +386,9 @@ impl Keeper {
             let node = self.node.clone();
             let done = move |sealed: Result<u64>| {
                 if let Err(e) = sealed {
-                    node.find(format!("seal chunk `{chunk}`, which this node was writing: {e}"));
+                    node.report_finding(format!(
+                        "seal chunk `{chunk}`, which this node was writing: {e}"
+                    ));
                 }
             };
             self.node.seal_silent(chunk, Box::new(done));
@@ -428,7 +430,7 @@ impl Keeper {
                 // A log or a node out of reach is asked again in the next round.
                 && !matches!(e.kind, Kind::Full | Kind::Retry | Kind::Fenced)
             {
-                self.node.find(format!("{what}: {e}"));
+                self.node.report_finding(format!("{what}: {e}"));
             }
         }
     }
@@ -600,7 +602,7 @@ impl Keeper {
                 && e.kind != Kind::Retry
             {
                 // The others follow all the same.
-                self.node.find(format!("follow the seal of chunk `{}`: {e}", known.id));
+                self.node.report_finding(format!("follow the seal of chunk `{}`: {e}", known.id));
             }
         }
         Ok(())

@@ -160,7 +160,7 @@ impl Leader {
         let (tasks, nodes, settings) = short?;
         let gone = lost.iter().filter_map(|(chunk, files)| Some((chunk, files.as_ref()?)));
         for (chunk, files) in gone {
-            node.find(format!(
+            node.report_finding(format!(
                 "chunk `{chunk}` has no copy left; bytes of {} are gone",
                 if files.is_empty() { "no named file".to_owned() } else { files.join(", ") }
             ));
@@ -197,7 +197,7 @@ impl Leader {
             };
             landed.into_iter().for_each(|landed| leader.count(&with, landed));
         };
-        let plan = peer::Plan { sender: node.sender, ..orders.plan };
+        let plan = peer::CopyPlan { sender: node.sender, ..orders.plan };
         if orders.node == node.id {
             return done(node.replicator.follow(plan));
         }
@@ -237,7 +237,7 @@ impl Node {
                 let others = known.replicas.len() > 1 && known.replicas.contains(&bad.store);
                 others.then_some((known.generation, known.durability, known.state))
             });
-            self.find(format!(
+            self.report_finding(format!(
                 "chunk `{}` is damaged in store `{}`: {}",
                 bad.chunk, bad.store, bad.what
             ));
@@ -261,7 +261,9 @@ impl Node {
         let command = Command::DropReplica { chunk, generation, store, lost: false };
         let done = move |outcome: Result<Outcome>| {
             if let Err(e) = outcome {
-                node.find(format!("drop the replica of `{chunk}` in store `{store}`: {e}"));
+                node.report_finding(format!(
+                    "drop the replica of `{chunk}` in store `{store}`: {e}"
+                ));
             }
         };
         self.propose_own(command, durability, Box::new(done));

@@ -224,7 +224,7 @@ fn hint_of(path: &str) -> &[u8] {
 }
 
 impl Node {
-    pub fn find(&self, finding: String) {
+    pub fn report_finding(&self, finding: String) {
         let mut findings = self.findings.held();
         if findings.len() < FINDINGS_MAX && !findings.contains(&finding) {
             event!(Finding, finding, node = self.id.0);
@@ -427,7 +427,7 @@ impl Node {
     pub fn retire(self: &Arc<Node>) {
         self.packed.retire_all(self);
         if let Err(e) = self.note_reached() {
-            self.find(format!("note how far the log is: {e}"));
+            self.report_finding(format!("note how far the log is: {e}"));
         }
     }
 
@@ -446,7 +446,7 @@ impl Node {
             sum.bad += step.newly_damaged;
         }
         for damage in &step.damaged {
-            self.find(format!("chunk `{}` is damaged: {}", damage.chunk, damage.what));
+            self.report_finding(format!("chunk `{}` is damaged: {}", damage.chunk, damage.what));
             // Where others have it, it is dropped and copied anew.
             self.replicator.report_bad(store, damage.chunk, &damage.what);
         }

@@ -317,7 +317,7 @@ impl Member {
                 if let Err(e) = result
                     && !matches!(e.kind, Kind::Retry | Kind::Fenced)
                 {
-                    node.find(format!("tell the cluster `{said}`: {e}"));
+                    node.report_finding(format!("tell the cluster `{said}`: {e}"));
                 }
             });
             self.node.command_cluster(&command, done);

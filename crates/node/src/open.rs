@@ -24,7 +24,7 @@ use holdfast_env::Disk;
 use holdfast_env::disk::{ReplaceSites, create_dir_durable, read_file, replace_file};
 use holdfast_env::net::PeerRequest;
 use holdfast_env::region::Region;
-use holdfast_log::{Drive, EmbeddedLog, Log, Mode, Options, RemoteLog};
+use holdfast_log::{Drive, EmbeddedLog, Log, LogOptions, Mode, RemoteLog};
 use holdfast_view::{Context, Fold, FoldOptions, SnapshotStore, View};
 use holdfast_wire::peer::{self, Sender, Welcome};
 use holdfast_wire::peer_log;
@@ -98,7 +98,7 @@ impl NodeConfig {
             commit_threads: 8,
             reserve_bytes: 0,
             capacity_bytes: 0,
-            segment_bytes: Options::default().segment_bytes,
+            segment_bytes: LogOptions::default().segment_bytes,
             journal_segment_bytes: 32 * MIB,
             chunk_bytes: CHUNK_BYTES,
             near: true,
@@ -509,7 +509,8 @@ fn open_log(
     findings: &mut Vec<String>,
 ) -> Result<Arc<EmbeddedLog>> {
     let drive = if config.commit_threads == 0 { Drive::Pump } else { Drive::Threads };
-    let options = Options { drive, segment_bytes: config.segment_bytes, ..Options::default() };
+    let options =
+        LogOptions { drive, segment_bytes: config.segment_bytes, ..LogOptions::default() };
     // Asked where a topic is damaged: a snapshot may make up for it.
     let covered = |topic: &str| {
         folded_by(topic)?;

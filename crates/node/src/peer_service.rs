@@ -194,7 +194,7 @@ impl Replicator {
     }
 
     fn follow_peer(self: &Arc<Self>, meta: &[u8], done: PeerDone) {
-        let plan = msg::Plan::from_bytes(meta)
+        let plan = msg::CopyPlan::from_bytes(meta)
             .map_err(|e| Error::invalid(format!("read a node's plan: {e}: use matching builds")));
         let admitted = plan.and_then(|plan| {
             self.directory.admit(&plan.sender)?;

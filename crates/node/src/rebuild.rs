@@ -10,7 +10,7 @@ use holdfast_base::limits::BLOCK_BYTES;
 use holdfast_base::{Error, Kind, Result, path};
 use holdfast_chunk::{ChunkInfo, ChunkState, NEEDLE_HINT_BYTES_MAX, NeedleRead, Store};
 use holdfast_cluster::command::BLOBS;
-use holdfast_cluster::{ChunkKind, Command, Extent, Location, NodeKind, Outcome, Remainder};
+use holdfast_cluster::{ChunkKind, Command, Location, NodeKind, Outcome, RawExtent, Remainder};
 use std::collections::BTreeMap;
 
 /// Where everything goes that has no path of its own.
@@ -43,7 +43,7 @@ struct Version {
 struct Large {
     file: FileId,
     path: Option<String>,
-    extents: Vec<Extent>,
+    extents: Vec<RawExtent>,
 }
 
 #[derive(Default)]
@@ -130,7 +130,7 @@ impl Node {
         if kind == ChunkKind::Raw
             && let Some(large) = found.large.get_mut(&info.owner)
         {
-            large.extents.push(Extent { chunk, length });
+            large.extents.push(RawExtent { chunk, length });
         }
         Ok(())
     }

@@ -119,7 +119,7 @@ impl Node {
         let (from, next) = (back.from, back.next);
         self.carry_out(back)?;
         sometimes!("a chunk went back to a generation before");
-        self.find(format!(
+        self.report_finding(format!(
             "chunk `{chunk}`: every copy of its last generation is lost with its stores; generation \
              `{from}`, which is there, was made into `{next}`: nothing of it is gone"
         ));

@@ -23,7 +23,7 @@ pub enum Allocator {
 
 /// What of the method is used; the paper's ablations switch parts off.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Options {
+pub struct PlannerOptions {
     pub params: Params,
     pub algorithm: Algorithm,
     pub allocator: Allocator,
@@ -43,10 +43,10 @@ pub struct Options {
     pub picks_skip: bool,
 }
 
-impl Options {
+impl PlannerOptions {
     /// The paper's method with `algorithm` in its place.
-    pub fn paper(params: Params, algorithm: Algorithm) -> Options {
-        Options {
+    pub fn paper(params: Params, algorithm: Algorithm) -> PlannerOptions {
+        PlannerOptions {
             params,
             algorithm,
             allocator: Allocator::Wss,
@@ -78,7 +78,7 @@ pub struct Input<'a> {
 
 /// What comes out.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Plan {
+pub struct SlotPlan {
     /// Transfers of the slot, kept ones first, then new ones in the order of choice.
     pub assignments: Vec<Assignment>,
     /// What becomes of each flight of the input.
@@ -145,7 +145,7 @@ impl Input<'_> {
 }
 
 /// Plans one slot.
-pub fn plan(input: &Input<'_>, options: &Options) -> Result<Plan> {
+pub fn plan(input: &Input<'_>, options: &PlannerOptions) -> Result<SlotPlan> {
     options.params.check()?;
     input.check()?;
     let Input { nodes, tasks, flights, .. } = *input;
@@ -164,7 +164,8 @@ pub fn plan(input: &Input<'_>, options: &Options) -> Result<Plan> {
         stragglers.evict(flights, &mut out, &mut into, limit, options.resumes);
         sources = stragglers.move_sources(flights, tasks, &mut out, &mut into, options.horizon_s);
     }
-    let mut plan = Plan { volume_mb: capacity * f64::from(options.horizon_s), ..Plan::default() };
+    let mut plan =
+        SlotPlan { volume_mb: capacity * f64::from(options.horizon_s), ..SlotPlan::default() };
     for (at, flight) in flights.iter().enumerate() {
         let origin = match stragglers.fates[at] {
             Fate::Kept => Origin::Kept,
@@ -252,11 +253,11 @@ fn heaviest_first(nodes: &[Node], tasks: &Tasks, queue: &[u32]) -> Vec<u32> {
 /// Steps 3 and 4: underemployed nodes, and the greedy pass.
 fn place(
     input: &Input<'_>,
-    options: &Options,
+    options: &PlannerOptions,
     out: Side,
     into: Side,
     queue: &[u32],
-    plan: &mut Plan,
+    plan: &mut SlotPlan,
 ) -> Result<Filled> {
     let Input { nodes, tasks, .. } = *input;
     let mut under = Vec::new();
@@ -337,7 +338,7 @@ fn common_mb(tasks: &Tasks, queue: &[u32]) -> f32 {
 const LEFT_SHARE_MIN: f32 = 0.1;
 
 /// Step 6: rates. Without A, stragglers keep theirs, and the others share what is left.
-fn allocate(input: &Input<'_>, options: &Options, plan: &mut Plan) {
+fn allocate(input: &Input<'_>, options: &PlannerOptions, plan: &mut SlotPlan) {
     let nodes = input.nodes;
     let n = nodes.len() as u32;
     let mut capacity: Vec<f32> = nodes.iter().map(|node| node.out_mb_s).collect();
@@ -382,7 +383,11 @@ fn allocate(input: &Input<'_>, options: &Options, plan: &mut Plan) {
     }
 }
 
-fn rates<const LINKS: usize>(flows: &[Flow<LINKS>], capacity: &[f32], options: &Options) -> Rates {
+fn rates<const LINKS: usize>(
+    flows: &[Flow<LINKS>],
+    capacity: &[f32],
+    options: &PlannerOptions,
+) -> Rates {
     match options.allocator {
         Allocator::Deadline => deadline(flows, options.params.slot_s),
         Allocator::Wss | Allocator::Ceiling => wss(flows, capacity),

@@ -12,7 +12,7 @@ mod slots;
 pub use ideal::{Ideal, ideal};
 
 use crate::model::{HORIZON_S, IN_FLIGHT, Node, Params, Tasks};
-use crate::plan::{Allocator, Options};
+use crate::plan::{Allocator, PlannerOptions};
 use crate::random::Random;
 use crate::trace::{
     Foreground, Generator, Placement, PlacementParams, RECORD_S, Trace, TraceParams,
@@ -111,7 +111,7 @@ impl Compute {
 /// One way to recover.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Config {
-    pub options: Options,
+    pub options: PlannerOptions,
     pub compute: Compute,
     /// T_schedule: planning starts so long before the slot it is for.
     pub schedule_s: f64,
@@ -126,7 +126,7 @@ pub struct Config {
 
 impl Config {
     /// The paper's way.
-    pub fn slots(options: Options) -> Config {
+    pub fn slots(options: PlannerOptions) -> Config {
         Config {
             options,
             compute: Compute::FREE,
@@ -139,8 +139,8 @@ impl Config {
 
     /// Our best: reports each second, plans of a few seconds made anew with each, transfers bound
     /// late, alpha enforced by each node itself.
-    pub fn horizon(options: Options) -> Config {
-        let options = Options {
+    pub fn horizon(options: PlannerOptions) -> Config {
+        let options = PlannerOptions {
             allocator: Allocator::Ceiling,
             horizon_s: HORIZON_S,
             elastic: true,

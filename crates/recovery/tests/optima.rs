@@ -2,7 +2,7 @@
 //! mixed-integer solver. At this size a solver takes seconds; at a cluster's it takes for ever.
 
 use holdfast_recovery::model::{Node, Params, Tasks};
-use holdfast_recovery::plan::{Allocator, Input, Options, plan};
+use holdfast_recovery::plan::{Allocator, Input, PlannerOptions, plan};
 use holdfast_recovery::select::Algorithm;
 
 struct Case {
@@ -41,11 +41,11 @@ fn cases() -> Vec<Case> {
 /// Seconds until the last link has moved what it was given, if everything is in one plan.
 fn makespan_s(case: &Case, algorithm: Algorithm, heaviest_first: bool) -> f32 {
     let queue: Vec<u32> = (0..case.tasks.len() as u32).collect();
-    let options = Options {
+    let options = PlannerOptions {
         allocator: Allocator::Ceiling,
         horizon_s: 1000.0,
         heaviest_first,
-        ..Options::paper(Params::default(), algorithm)
+        ..PlannerOptions::paper(Params::default(), algorithm)
     };
     let input = Input {
         nodes: &case.nodes,
@@ -113,6 +113,7 @@ fn a_build_without_the_solver_says_so() {
         until_slot_s: 0.0,
         seed: 1,
     };
-    let refused = plan(&input, &Options::paper(Params::default(), Algorithm::Milp)).unwrap_err();
+    let refused =
+        plan(&input, &PlannerOptions::paper(Params::default(), Algorithm::Milp)).unwrap_err();
     assert!(refused.message.contains("build with `--features milp`"), "{refused}");
 }

@@ -166,7 +166,7 @@ pub async fn upload_part_copy(
 ) -> S3Result<S3Response<UploadPartCopyOutput>> {
     let from = source(face, &req, &req.input.copy_source)?;
     let input = req.input;
-    let (id, number, upload) = crate::multipart::find(
+    let (id, number, upload) = crate::multipart::named_upload(
         face,
         &input.bucket,
         &input.key,

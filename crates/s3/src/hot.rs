@@ -125,12 +125,12 @@ fn is_network(headers: &HeaderMap) -> bool {
 mod tests {
     use super::*;
     use holdfast_base::ids::{Cookie, Slot};
-    use holdfast_blob::Extent;
+    use holdfast_blob::ObjectExtent;
 
     fn object(counter: u64, slot: u32, bytes: u32) -> Object {
         let pointer =
             Pointer { chunk: ChunkId::new(0, counter), slot: Slot(slot), cookie: Cookie(1) };
-        let extents = vec![Extent { pointer, bytes }];
+        let extents = vec![ObjectExtent { pointer, bytes }];
         Object { size: bytes as u64, extents, ..Object::default() }
     }
 

@@ -83,7 +83,7 @@ fn upload_id(text: &str) -> S3Result<u64> {
 }
 
 /// An upload that is under way, and a part's number.
-pub fn find(
+pub fn named_upload(
     face: &Face,
     bucket: &str,
     key: &str,
@@ -105,7 +105,7 @@ pub async fn upload_part(
 ) -> S3Result<S3Response<UploadPartOutput>> {
     let input = req.input;
     let (id, number, upload) =
-        find(face, &input.bucket, &input.key, &input.upload_id, input.part_number)?;
+        named_upload(face, &input.bucket, &input.key, &input.upload_id, input.part_number)?;
     let named = input.checksum_algorithm.as_ref().map(|a| a.as_str().to_owned());
     let sums = [
         input.checksum_crc32,

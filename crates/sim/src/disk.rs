@@ -5,7 +5,7 @@
 //!
 //! What is modelled more kindly than the trait's words: a sector (4096 bytes) that was synced
 //! once is replaced whole or not at all; directories are durable when made, unless
-//! [`Options::volatile_dirs`] asks for the strict rule.
+//! [`SimDiskOptions::volatile_dirs`] asks for the strict rule.
 //!
 //! [`env::Disk`]: holdfast_env::Disk
 
@@ -30,7 +30,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 /// How strict the simulated disk is.
 #[derive(Clone, Copy, Debug)]
-pub struct Options {
+pub struct SimDiskOptions {
     /// Space in bytes, whole sectors; names take none.
     pub capacity_bytes: u64,
     /// A sector that was never synced, or whose write was in flight at the cut, may be half new.
@@ -41,9 +41,9 @@ pub struct Options {
     pub volatile_lengths: bool,
 }
 
-impl Default for Options {
-    fn default() -> Options {
-        Options {
+impl Default for SimDiskOptions {
+    fn default() -> SimDiskOptions {
+        SimDiskOptions {
             capacity_bytes: 1 << 40,
             torn_sectors: true,
             volatile_dirs: false,
@@ -60,7 +60,7 @@ pub struct SimDisk {
 }
 
 struct World {
-    options: Options,
+    options: SimDiskOptions,
     /// Set by a power cut or a crash: every later call fails.
     dead: bool,
     names: Names,
@@ -118,10 +118,10 @@ fn digest(mut state: u64, bytes: &[u8]) -> u64 {
 impl SimDisk {
     /// An empty disk of 1 TiB that holds only `/`. `seed` decides what failed syncs leave behind.
     pub fn new(seed: u64) -> SimDisk {
-        SimDisk::with_options(seed, Options::default())
+        SimDisk::with_options(seed, SimDiskOptions::default())
     }
 
-    pub fn with_options(seed: u64, options: Options) -> SimDisk {
+    pub fn with_options(seed: u64, options: SimDiskOptions) -> SimDisk {
         SimDisk::from_world(World {
             options,
             dead: false,

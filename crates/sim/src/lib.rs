@@ -12,5 +12,5 @@ mod rows;
 pub mod task;
 pub mod world;
 
-pub use disk::{Options, SimDisk};
+pub use disk::{SimDisk, SimDiskOptions};
 pub use net::{Life, Listener, SimNet, Weather};

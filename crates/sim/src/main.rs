@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Waits nest: a suspended round holds its frames while others run.
 const STACK_BYTES: usize = 256 << 20;
 
-struct Options {
+struct Arguments {
     seed: u64,
     schedules: Option<u64>,
     calm: bool,
@@ -37,8 +37,8 @@ struct Options {
     usual_limits: bool,
 }
 
-fn options() -> Result<Options, String> {
-    let mut options = Options {
+fn options() -> Result<Arguments, String> {
+    let mut options = Arguments {
         seed: 1,
         schedules: None,
         calm: false,
@@ -88,7 +88,7 @@ fn options() -> Result<Options, String> {
     Ok(options)
 }
 
-fn schedule(options: &Options, seed: u64, trace: bool) -> Schedule {
+fn schedule(options: &Arguments, seed: u64, trace: bool) -> Schedule {
     let schedule = match (options.calm, options.repair) {
         (true, _) => Schedule::calm(seed),
         (_, true) => Schedule::repair(seed),
@@ -177,7 +177,7 @@ impl Limits {
     }
 }
 
-fn one(options: &Options) -> ExitCode {
+fn one(options: &Arguments) -> ExitCode {
     let report = on_a_deep_stack(|| run(&schedule(options, options.seed, true)));
     let failed = !report.violations.is_empty();
     if failed {
@@ -199,7 +199,7 @@ fn one(options: &Options) -> ExitCode {
     if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
-fn many(options: &Options, schedules: u64) -> ExitCode {
+fn many(options: &Arguments, schedules: u64) -> ExitCode {
     let next = AtomicU64::new(options.seed);
     let failed: Mutex<Vec<Report>> = Mutex::default();
     let seen: Mutex<BTreeMap<&str, u64>> = Mutex::default();

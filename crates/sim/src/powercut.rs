@@ -2,7 +2,7 @@
 //! the power, lets a seed decide what survives, and has the layer's checker look at what comes
 //! back, also after a second cut during recovery. Knows no layer; those are in `tests/powercut`.
 
-use crate::{Options, SimDisk};
+use crate::{SimDisk, SimDiskOptions};
 use holdfast_env::{Rng, SeededRng};
 use std::collections::BTreeSet;
 
@@ -69,7 +69,7 @@ impl Seen {
 
 /// What to explore.
 #[derive(Clone, Copy, Debug)]
-pub struct Plan {
+pub struct CutPlan {
     pub seed: u64,
     /// Steps of the life that is cut.
     pub steps: u64,
@@ -86,7 +86,10 @@ pub fn mix(a: u64, b: u64) -> u64 {
 }
 
 fn new_disk(seed: u64, off: Option<&str>) -> SimDisk {
-    let disk = SimDisk::with_options(seed, Options { volatile_dirs: true, ..Options::default() });
+    let disk = SimDisk::with_options(
+        seed,
+        SimDiskOptions { volatile_dirs: true, ..SimDiskOptions::default() },
+    );
     if let Some(site) = off {
         disk.disable_site(site);
     }
@@ -96,7 +99,7 @@ fn new_disk(seed: u64, off: Option<&str>) -> SimDisk {
 /// The first life, with the power cut at operation `at`.
 fn first_life<L: Layer>(
     layer: &L,
-    plan: Plan,
+    plan: CutPlan,
     off: Option<&str>,
     at: Option<u64>,
     seen: &mut Seen,
@@ -111,12 +114,12 @@ fn first_life<L: Layer>(
 }
 
 /// The trace of a first life that nothing disturbs.
-pub fn undisturbed<L: Layer>(layer: &L, plan: Plan) -> Result<SimDisk, String> {
+pub fn undisturbed<L: Layer>(layer: &L, plan: CutPlan) -> Result<SimDisk, String> {
     first_life(layer, plan, None, None, &mut Seen::default()).map(|(disk, _)| disk)
 }
 
 /// The sync sites that a few lives pass: one undisturbed, one cut short, and their recoveries.
-pub fn sites<L: Layer>(layer: &L, plan: Plan) -> Result<BTreeSet<&'static str>, String> {
+pub fn sites<L: Layer>(layer: &L, plan: CutPlan) -> Result<BTreeSet<&'static str>, String> {
     let whole = undisturbed(layer, plan)?;
     let mut sites: BTreeSet<_> = whole.sites().into_iter().collect();
     for part in 1..8 {
@@ -132,7 +135,7 @@ pub fn sites<L: Layer>(layer: &L, plan: Plan) -> Result<BTreeSet<&'static str>, 
 
 /// Cuts the power at every `stride`th operation of the first life; answers how many outcomes held,
 /// or the first that did not.
-pub fn explore<L: Layer>(layer: &L, plan: Plan, seen: &mut Seen) -> Result<u64, String> {
+pub fn explore<L: Layer>(layer: &L, plan: CutPlan, seen: &mut Seen) -> Result<u64, String> {
     let (disk, _) = first_life(layer, plan, None, None, seen)?;
     let mut outcomes = 0;
     for at in (plan.seed % plan.stride..disk.operations()).step_by(plan.stride as usize) {
@@ -146,7 +149,7 @@ pub fn explore<L: Layer>(layer: &L, plan: Plan, seen: &mut Seen) -> Result<u64, 
 /// repeated by this call.
 pub fn cut_at<L: Layer>(
     layer: &L,
-    plan: Plan,
+    plan: CutPlan,
     off: Option<&str>,
     at: u64,
     seen: &mut Seen,
@@ -203,7 +206,7 @@ fn aftermath<L: Layer>(
 }
 
 /// Switches one sync site off and looks for a run that breaks a promise; answers which.
-pub fn prove_site<L: Layer>(layer: &L, plans: &[Plan], site: &str) -> Option<String> {
+pub fn prove_site<L: Layer>(layer: &L, plans: &[CutPlan], site: &str) -> Option<String> {
     let seen = &mut Seen::default();
     for plan in plans {
         let disk = match first_life(layer, *plan, Some(site), None, seen) {

@@ -16,7 +16,7 @@ pub mod scene;
 use crate::guests;
 use crate::powercut::{Seen, mix};
 use crate::task::spawn;
-use crate::{Options, SimDisk, SimNet};
+use crate::{SimDisk, SimDiskOptions, SimNet};
 use archive::Archive;
 use cell::{Cell, SECOND};
 use client::Client;
@@ -208,7 +208,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Shared {
     pub fn new_disk(&self, seed: u64) -> SimDisk {
-        let options = Options { capacity_bytes: DISK_BYTES, ..Options::default() };
+        let options = SimDiskOptions { capacity_bytes: DISK_BYTES, ..SimDiskOptions::default() };
         let disk = SimDisk::with_options(seed, options);
         self.sites_off.iter().for_each(|site| disk.disable_site(site));
         disk

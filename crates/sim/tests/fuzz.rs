@@ -9,7 +9,7 @@ use holdfast_base::{codec_enum, codec_struct};
 use holdfast_chunk::{ChunkKind, ChunkSpec, Needle, Store, StoreConfig};
 use holdfast_env::SeededRng;
 use holdfast_env::disk::{Access, Disk, read_file};
-use holdfast_log::{Drive, EmbeddedLog, Log, Mode, Options, Scope};
+use holdfast_log::{Drive, EmbeddedLog, Log, LogOptions, Mode, Scope};
 use holdfast_sim::{SimDisk, fuzz};
 use std::path::Path;
 use std::sync::Arc;
@@ -195,7 +195,8 @@ fn a_mutated_sealed_chunk_serves_what_was_written_or_nothing() {
 fn a_mutated_segment_gives_what_was_appended_or_nothing() {
     let disk = SimDisk::new(1);
     let open = |disk: &SimDisk| {
-        let options = Options { drive: Drive::Pump, segment_bytes: 32 << 10, ..Options::default() };
+        let options =
+            LogOptions { drive: Drive::Pump, segment_bytes: 32 << 10, ..LogOptions::default() };
         EmbeddedLog::open(Arc::new(disk.clone()), Path::new("/log"), options)
     };
     let entry = |i: u64| vec![i as u8; (i * 700) as usize];

@@ -12,7 +12,7 @@ use crate::local::{Crew, Role};
 use crate::manifest::{Done, Journal};
 use crate::order::Order;
 use crate::output::{Chunks, Cursor, Target, Ticket};
-use crate::plan::{self, Plan};
+use crate::plan::{self, SortPlan};
 use crate::progress::Progress;
 use crate::record::Format;
 use crate::spill::{Settled, Spills};
@@ -40,7 +40,7 @@ pub(crate) struct Work<'a> {
     pub order: &'a Order,
     pub unique: bool,
     pub splitters: &'a Splitters,
-    pub plan: &'a Plan,
+    pub plan: &'a SortPlan,
     pub threads: usize,
     pub crew: Crew,
     pub spills: Option<&'a Spills>,

@@ -10,10 +10,10 @@ use crate::kernel::combine::{Blocks, Combiner};
 use crate::kernel::{extend, scan};
 use crate::local::{Crew, Role};
 use crate::order::Order;
-use crate::plan::{KEPT_SPARE_BLOCKS, Plan, READ_BLOCKS};
+use crate::plan::{KEPT_SPARE_BLOCKS, READ_BLOCKS, SortPlan};
 use crate::progress::Progress;
 use crate::record::Format;
-use crate::spill::{Extent, Settled, Spills};
+use crate::spill::{Settled, SpillExtent, Spills};
 use crate::split::Splitters;
 use holdfast_base::limits::SECTOR_BYTES;
 use holdfast_base::{Error, Result};
@@ -33,7 +33,7 @@ pub(crate) enum Piece {
     /// In memory: the block and how much of it counts.
     Kept(AlignedBuf, usize),
     /// On the temporary disks.
-    Spilled(Extent),
+    Spilled(SpillExtent),
 }
 
 impl Piece {
@@ -58,7 +58,7 @@ pub(crate) struct Work<'a> {
     pub format: Format,
     pub order: &'a Order,
     pub splitters: &'a Splitters,
-    pub plan: &'a Plan,
+    pub plan: &'a SortPlan,
     /// Partitions that stay in memory as far as there is room.
     pub kept: &'a [bool],
     /// Partitions whose records are wanted; none means all.
@@ -267,7 +267,7 @@ impl Keeper<'_> {
         let filled = bytes.next_multiple_of(SECTOR_BYTES);
         assert!(bytes > 0 && filled <= block.len(), "{bytes} bytes of a block of {}", block.len());
         let (file, offset) = spills.place(filled as u64);
-        let extent = Extent { file, offset, bytes: bytes as u64 };
+        let extent = SpillExtent { file, offset, bytes: bytes as u64 };
         self.chains[p].pieces.push(Piece::Spilled(extent));
         let homes = if self.work.kept[p] { &self.kept_homes } else { &self.homes };
         let outgoing = Outgoing { block, filled, file, offset, home: homes.home.clone() };

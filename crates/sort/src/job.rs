@@ -9,7 +9,7 @@ use crate::local::{Crew, Role};
 use crate::manifest::{self, Head, Journal, Left};
 use crate::order::Order;
 use crate::output::{self, FileTarget, Output, Target};
-use crate::plan::{self, Need, Plan};
+use crate::plan::{self, Need, SortPlan};
 use crate::progress::{Phase, Progress};
 use crate::record::Format;
 use crate::source::{self, Source};
@@ -100,7 +100,7 @@ fn sort(disk: &dyn Disk, mut job: Job, id: String, progress: &Progress) -> Resul
         primed_bytes: source.primed_bytes(),
         total_known: known,
     };
-    let plan = Plan::new(&need)?;
+    let plan = SortPlan::new(&need)?;
     let splitters = Splitters::new(job.format, &job.order, &sample, plan.partitions);
     let expected = expected(&job, &splitters, &sample, bytes);
     let kept = plan.kept(&expected, lanes);
@@ -209,7 +209,7 @@ struct Run<'a> {
     disk: &'a dyn Disk,
     job: Job,
     id: String,
-    plan: Plan,
+    plan: SortPlan,
     splitters: Splitters,
     /// Partitions that stay in memory.
     kept: Vec<bool>,

@@ -7,7 +7,7 @@ use crate::distribute::{Chain, Piece};
 use crate::hash::Sum;
 use crate::output::FileTarget;
 use crate::progress::Progress;
-use crate::spill::Extent;
+use crate::spill::SpillExtent;
 use holdfast_base::{Error, Result};
 use holdfast_env::disk::{Access, Disk, File, Stamp};
 use holdfast_env::{HoldMutex, planted};
@@ -38,7 +38,7 @@ pub(crate) struct Left {
     pub kept: Vec<bool>,
     pub done: Vec<Option<Done>>,
     /// By lane and partition.
-    pub extents: Vec<Vec<Vec<Extent>>>,
+    pub extents: Vec<Vec<Vec<SpillExtent>>>,
     /// The inputs as they were; none where nobody noted it.
     pub inputs: Option<Vec<Stamp>>,
     /// Where the next line goes.
@@ -73,7 +73,7 @@ fn header(head: &Head, chains: &[Vec<Chain>], sums: &[Sum]) -> String {
         let Sum { records, bytes, hash } = sum;
         out += &line(&format!("partition {p} {records} {bytes} {hash} {}", u8::from(kept)));
         for (lane, piece) in pieces().filter(|_| !kept) {
-            if let Piece::Spilled(Extent { file, offset, bytes }) = piece {
+            if let Piece::Spilled(SpillExtent { file, offset, bytes }) = piece {
                 out += &line(&format!("extent {lane} {p} {file} {offset} {bytes}"));
             }
         }
@@ -139,7 +139,7 @@ fn parse(text: &str, job: &str) -> Option<std::result::Result<Left, String>> {
             "extent" => {
                 let [lane, p, file, offset, bytes] = numbers(line)?;
                 let chain = left.extents.get_mut(lane as usize)?.get_mut(p as usize)?;
-                chain.push(Extent { file: file as usize, offset, bytes });
+                chain.push(SpillExtent { file: file as usize, offset, bytes });
             }
             "distributed" => distributed = true,
             "done" => {
@@ -275,7 +275,7 @@ mod tests {
     use holdfast_env::buf::AlignedBuf;
 
     fn chains() -> (Vec<Vec<Chain>>, Vec<Sum>) {
-        let spilled = |offset| Piece::Spilled(Extent { file: 1, offset, bytes: 5000 });
+        let spilled = |offset| Piece::Spilled(SpillExtent { file: 1, offset, bytes: 5000 });
         let kept = Piece::Kept(AlignedBuf::zeroed(1), 7);
         let chain = |pieces| Chain { sum: Sum::default(), pieces };
         let lane = vec![chain(vec![spilled(0), spilled(8192)]), chain(vec![kept, spilled(16384)])];
@@ -295,7 +295,7 @@ mod tests {
         assert_eq!(left.sums, sums);
         assert_eq!(left.inputs, Some(stamps));
         assert_eq!(left.kept, [false, true]);
-        let extent = |offset| Extent { file: 1, offset, bytes: 5000 };
+        let extent = |offset| SpillExtent { file: 1, offset, bytes: 5000 };
         assert_eq!(left.extents, [[vec![extent(0), extent(8192)], vec![]]]);
         assert_eq!(left.done, [None, Some(Done { offset: 300, bytes: 400, records: 4 })]);
         assert_eq!(left.end, text.len() as u64);

@@ -64,7 +64,7 @@ const CHECKPOINT_BYTES_MIN: u64 = MIB;
 const CHECKPOINT_BYTES_MAX: u64 = 1024 * MIB;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Plan {
+pub struct SortPlan {
     /// All buffers together may take so many bytes.
     pub buffers: u64,
     /// Each byte is read and written once; partitions stay in memory.
@@ -121,8 +121,8 @@ fn sectors(bytes: u64) -> usize {
     (bytes / sector * sector).max(sector) as usize
 }
 
-impl Plan {
-    pub fn new(need: &Need) -> Result<Plan> {
+impl SortPlan {
+    pub fn new(need: &Need) -> Result<SortPlan> {
         if need.memory_bytes < memory_bytes_min() {
             return Err(Error::invalid(format!(
                 "sort with {} of memory: give `--memory` at least {}",
@@ -139,7 +139,7 @@ impl Plan {
                 .clamp(small(CHUNK_BYTES_MIN), small(CHUNK_BYTES_MAX)),
         );
         let reading = need.lanes * READ_BLOCKS.get() * read_block_bytes as u64;
-        let mut plan = Plan {
+        let mut plan = SortPlan {
             buffers,
             in_memory: false,
             partitions: 1,
@@ -267,7 +267,7 @@ mod tests {
                         primed_bytes: 0,
                         total_known: true,
                     };
-                    let plan = Plan::new(&need).unwrap();
+                    let plan = SortPlan::new(&need).unwrap();
                     let reading = lanes * READ_BLOCKS.get() * plan.read_block_bytes as u64;
                     let stages = lanes * Combiner::stage_bytes(plan.partitions) as u64;
                     let blocks = lanes * (plan.partitions + plan.spare_blocks) as u64;
@@ -300,7 +300,7 @@ mod tests {
                 primed_bytes,
                 total_known: false,
             };
-            let plan = Plan::new(&need).unwrap();
+            let plan = SortPlan::new(&need).unwrap();
             let leaving = (plan.partitions + plan.spare_blocks) * plan.block_bytes;
             let stages = Combiner::stage_bytes(plan.partitions);
             let reading = READ_BLOCKS.size() * plan.read_block_bytes;
@@ -320,6 +320,6 @@ mod tests {
             primed_bytes: 0,
             total_known: true,
         };
-        assert!(Plan::new(&need).unwrap_err().message.contains("`--memory` at least 32.0 MiB"));
+        assert!(SortPlan::new(&need).unwrap_err().message.contains("`--memory` at least 32.0 MiB"));
     }
 }

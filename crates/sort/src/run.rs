@@ -6,7 +6,7 @@ use crate::kernel::merge::LoserTree;
 use crate::order::{Depth, Order};
 use crate::progress::Progress;
 use crate::record::Format;
-use crate::spill::{Extent, Settled};
+use crate::spill::{Settled, SpillExtent};
 use holdfast_base::limits::SECTOR_BYTES;
 use holdfast_base::{Error, Result};
 use holdfast_env::buf::AlignedBuf;
@@ -144,7 +144,7 @@ impl<'a> Run<'a> {
                         let from = *at as usize;
                         self.window[..read].copy_from_slice(&block[from..from + read]);
                     }
-                    Piece::Spilled(Extent { file, offset, .. }) => {
+                    Piece::Spilled(SpillExtent { file, offset, .. }) => {
                         let whole = read.next_multiple_of(SECTOR_BYTES);
                         spills.read(&mut self.window[..whole], *file, offset + *at)?;
                         count(read);
@@ -235,7 +235,7 @@ impl<'a> Writer<'a> {
         let whole = self.filled.next_multiple_of(SECTOR_BYTES);
         let (file, offset) = self.spills.add(&self.block[..whole])?;
         self.progress.wrote(whole);
-        self.pieces.push(Piece::Spilled(Extent { file, offset, bytes: self.filled as u64 }));
+        self.pieces.push(Piece::Spilled(SpillExtent { file, offset, bytes: self.filled as u64 }));
         self.filled = 0;
         Ok(())
     }

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Where a block is: sectors from `offset` on, of which `bytes` count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Extent {
+pub(crate) struct SpillExtent {
     pub file: usize,
     pub offset: u64,
     pub bytes: u64,
@@ -78,7 +78,7 @@ impl Spills {
         disk: &dyn Disk,
         directories: &[PathBuf],
         id: &str,
-        extents: impl Iterator<Item = &'a Extent>,
+        extents: impl Iterator<Item = &'a SpillExtent>,
         progress: &Progress,
     ) -> Result<Spills> {
         let mut spills = Spills { spills: Vec::new(), turn: AtomicU64::new(0) };
@@ -91,7 +91,7 @@ impl Spills {
             })?;
             spills.spills.push(Spill { path, file, next: AtomicU64::new(0) });
         }
-        for Extent { file, offset, bytes } in extents {
+        for SpillExtent { file, offset, bytes } in extents {
             let end = offset + bytes.next_multiple_of(SECTOR_BYTES as u64);
             let Some(spill) = spills.spills.get(*file) else {
                 return Err(Error::corrupt("resume: the manifest names a temporary file too many"));

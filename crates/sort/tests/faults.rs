@@ -3,7 +3,7 @@
 
 use holdfast_base::{Error, Kind, Result};
 use holdfast_env::disk::{Access, Disk, File};
-use holdfast_sim::disk::{Options, SimDisk};
+use holdfast_sim::disk::{SimDisk, SimDiskOptions};
 use holdfast_sort::gray::generate::{self, Request, Shape};
 use holdfast_sort::input::Input;
 use holdfast_sort::job::{self, Job, Report};
@@ -20,7 +20,7 @@ const RECORDS: u64 = 300_000;
 const MEMORY: u64 = 32 << 20;
 
 fn disk_with_input() -> SimDisk {
-    let disk = SimDisk::with_options(1, Options::default());
+    let disk = SimDisk::with_options(1, SimDiskOptions::default());
     for directory in ["/in", "/out", "/t0", "/t1"] {
         disk.create_dir_all(Path::new(directory)).unwrap();
     }

@@ -4,7 +4,7 @@
 
 use holdfast_base::Result;
 use holdfast_env::disk::{Access, Disk};
-use holdfast_sim::disk::{Options, SimDisk};
+use holdfast_sim::disk::{SimDisk, SimDiskOptions};
 use holdfast_sort::gray::generate::{self, Request, Shape};
 use holdfast_sort::input::Input;
 use holdfast_sort::job::{self, Job, Report};
@@ -62,7 +62,7 @@ impl Operations {
 
 /// A disk with the input alone, the sorted bytes, and the operations that sorting takes.
 fn start() -> (SimDisk, Vec<u8>, Operations) {
-    let disk = SimDisk::with_options(1, Options::default());
+    let disk = SimDisk::with_options(1, SimDiskOptions::default());
     for directory in DIRECTORIES {
         disk.create_dir_all(Path::new(directory)).unwrap();
     }

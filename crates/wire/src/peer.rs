@@ -25,7 +25,7 @@ pub const OP_PEER_READ_NEEDLE: u16 = 0x0407;
 pub const OP_PEER_INVENTORY: u16 = 0x0408;
 /// `EXPORT`: [`Export`]; answered with [`Exported`] and the bytes.
 pub const OP_PEER_EXPORT: u16 = 0x0409;
-/// `PLAN`: [`Plan`], from the leader, every half second while something is copied; answered at
+/// `PLAN`: [`CopyPlan`], from the leader, every half second while something is copied; answered at
 /// once with [`Report`]. A repetition changes nothing.
 pub const OP_PEER_PLAN: u16 = 0x040a;
 /// `COMPACT`: [`Compact`]; answered with [`Compacted`].
@@ -219,7 +219,7 @@ codec_struct!(Exported { bytes_total, crc });
 
 /// All that the receiver is to copy from now on: what is under way and not listed ends.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Plan {
+pub struct CopyPlan {
     pub sender: Sender,
     /// The leader's claim of the cluster topic, and the plan's number under it: a plan that is
     /// older than the last one is refused.
@@ -240,7 +240,7 @@ pub struct Plan {
     /// In the order in which they matter.
     pub copies: Vec<Copy>,
 }
-codec_struct!(Plan {
+codec_struct!(CopyPlan {
     sender,
     epoch,
     number,

@@ -264,7 +264,7 @@ fn peer_copies(m: &mut Messages) {
         source_address: "a".into(),
         bytes_per_second: 7,
     };
-    let plan = peer::Plan {
+    let plan = peer::CopyPlan {
         sender,
         epoch: Index(1),
         number: 2,
@@ -276,7 +276,7 @@ fn peer_copies(m: &mut Messages) {
         heard: 6,
         copies: vec![copy],
     };
-    m.add("peer::Plan", plan);
+    m.add("peer::CopyPlan", plan);
     let flight = peer::Flight {
         store,
         chunk,

@@ -4,7 +4,7 @@
 use super::keys;
 use super::load::Ran;
 use holdfast_base::{Error, Result};
-use holdfast_cache_client::{Answer, Batch, Client, Options, Transport};
+use holdfast_cache_client::{Answer, Batch, CacheClientOptions, Client, Transport};
 use holdfast_env::{Rng, SeededRng};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -24,12 +24,12 @@ pub fn run(target: SocketAddr, key_count: u64, value_bytes: usize, time: Duratio
         }
         batches.push(batch);
     }
-    let options = Options {
+    let options = CacheClientOptions {
         gets: Transport::Udp,
         keys_per_request: 1,
         // Never asleep: waking us would be the server's work.
         spin: true,
-        ..Options::default()
+        ..CacheClientOptions::default()
     };
     let mut client = Client::new(&[target.to_string()], options)?;
     let mut ran = Ran { requests: 0, seconds: 0.0, latencies_ns: Vec::new(), lost: 0, compared: 0 };

@@ -4,7 +4,7 @@
 
 use super::nodes::{Nodes, OBJECT_BYTES, OBJECTS, now, object_path, pause};
 use holdfast_base::{Error, Result};
-use holdfast_client::{Client, Connection, Options};
+use holdfast_client::{Client, ClientOptions, Connection};
 use holdfast_command::secrets;
 use holdfast_env::tasks::{self, Stop, Task};
 use holdfast_env::{HoldMutex, Rng, SeededRng};
@@ -83,7 +83,7 @@ impl Load {
         for node in (0..nodes).filter(|node| *node != failed) {
             for number in 0..2 * CONNECTIONS {
                 let reads = number < CONNECTIONS;
-                let options = Options { reconnects_max: 0, ..secrets::options() };
+                let options = ClientOptions { reconnects_max: 0, ..secrets::options() };
                 let endpoint = Nodes::endpoint(node)?;
                 let stream = if reads {
                     Stream::Read(Client::connect(&endpoint, &options)?, node)

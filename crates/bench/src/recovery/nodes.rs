@@ -26,7 +26,7 @@ const PORT: u16 = 7400;
 
 /// How the leader chooses, and what nodes are told at the start.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Plan {
+pub struct PlannerSettings {
     pub planner: &'static str,
     /// Of a method with a fixed rate, bytes a second.
     pub rate: Option<u64>,
@@ -88,7 +88,7 @@ impl Nodes {
     }
 
     /// Starts every node, the one with the log first.
-    pub fn start(&mut self, link: u64, lost_ms: u64, plan: &Plan) -> Result<()> {
+    pub fn start(&mut self, link: u64, lost_ms: u64, plan: &PlannerSettings) -> Result<()> {
         secrets::learn(self.secret()?.parent().unwrap_or(Path::new(".")))?;
         for node in 0..self.running.len() {
             self.running[node] = Some(self.launch(node, link, lost_ms, plan)?);
@@ -96,7 +96,13 @@ impl Nodes {
         Ok(())
     }
 
-    fn launch(&self, node: usize, link: u64, lost_ms: u64, plan: &Plan) -> Result<Process> {
+    fn launch(
+        &self,
+        node: usize,
+        link: u64,
+        lost_ms: u64,
+        plan: &PlannerSettings,
+    ) -> Result<Process> {
         let directory = self.directory(node);
         std::fs::create_dir_all(&directory)?;
         let join = match node {
@@ -144,7 +150,7 @@ impl Nodes {
     pub fn load(&mut self, chunks: usize, failed: usize) -> Result<()> {
         let _ = std::fs::remove_dir_all(&self.template);
         let _ = std::fs::remove_dir_all(&self.data);
-        let plan = Plan { planner: "dayu", rate: None, alpha: 0.75 };
+        let plan = PlannerSettings { planner: "dayu", rate: None, alpha: 0.75 };
         self.start(0, 600_000, &plan)?;
         self.wait_for_members()?;
         let new = NewFile { parents: true, ..NewFile::default() };

@@ -3,7 +3,7 @@
 
 use super::{Change, Step};
 use crate::command::Refusal;
-use crate::model::{ChunkUse, Extent, Hold};
+use crate::model::{ChunkUse, Hold, ObjectExtent};
 use crate::rows;
 use holdfast_base::ids::ChunkId;
 use holdfast_env::planted;
@@ -18,7 +18,7 @@ impl Change<'_> {
     }
 
     /// Makes slots live that nothing has named.
-    pub(super) fn keep(&mut self, extents: &[Extent]) -> Step {
+    pub(super) fn keep(&mut self, extents: &[ObjectExtent]) -> Step {
         for extent in extents {
             let row = rows::slot(extent.pointer);
             if self.index.get(&row)?.is_some() {
@@ -35,7 +35,7 @@ impl Change<'_> {
         Ok(())
     }
 
-    pub(super) fn free<'e>(&mut self, extents: impl IntoIterator<Item = &'e Extent>) -> Step {
+    pub(super) fn free<'e>(&mut self, extents: impl IntoIterator<Item = &'e ObjectExtent>) -> Step {
         for extent in extents {
             let used = self.chunk(extent.pointer.chunk)?;
             used.live = used.live.saturating_sub(1);
@@ -47,18 +47,18 @@ impl Change<'_> {
 
     /// Makes an object's slots live; those of its hold are already, and what else the hold keeps
     /// is freed.
-    pub(super) fn keep_held(&mut self, extents: &[Extent], hold: u64) -> Step {
+    pub(super) fn keep_held(&mut self, extents: &[ObjectExtent], hold: u64) -> Step {
         if hold == 0 {
             return self.keep(extents);
         }
         let held: Hold = self.row(&rows::hold(hold), "a hold")?.unwrap_or_default();
-        let is_held = |extent: &&Extent| held.extents.contains(extent);
-        let fresh: Vec<Extent> = extents.iter().filter(|e| !is_held(e)).copied().collect();
+        let is_held = |extent: &&ObjectExtent| held.extents.contains(extent);
+        let fresh: Vec<ObjectExtent> = extents.iter().filter(|e| !is_held(e)).copied().collect();
         self.keep(&fresh)?;
         self.end_hold(hold, extents)
     }
 
-    pub(super) fn hold(&mut self, id: u64, now_ms: i64, extents: &[Extent]) -> Step {
+    pub(super) fn hold(&mut self, id: u64, now_ms: i64, extents: &[ObjectExtent]) -> Step {
         let held: Option<Hold> = self.row(&rows::hold(id), "a hold")?;
         let mut held = held.unwrap_or(Hold { begun_ms: now_ms, extents: Vec::new() });
         if held.extents.len() + extents.len() > crate::EXTENTS_MAX {
@@ -72,7 +72,7 @@ impl Change<'_> {
     }
 
     /// Ends a hold, if there is one, and frees what it keeps but for `kept`.
-    pub(super) fn end_hold(&mut self, id: u64, kept: &[Extent]) -> Step {
+    pub(super) fn end_hold(&mut self, id: u64, kept: &[ObjectExtent]) -> Step {
         let Some(held) = self.row::<Hold>(&rows::hold(id), "a hold")? else { return Ok(()) };
         self.free(held.extents.iter().filter(|extent| !kept.contains(extent)))?;
         self.batch.remove(rows::hold(id));

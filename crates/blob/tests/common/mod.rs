@@ -5,7 +5,7 @@ use holdfast_base::ids::{Index, Sequence, SessionId};
 use holdfast_base::{Error, Result};
 use holdfast_blob::{Answer, Command, Failure, Names, Outcome, Refusal, read_answer};
 use holdfast_env::rows::Rows;
-use holdfast_log::{Done, Drive, EmbeddedLog, Log, Mode, Options};
+use holdfast_log::{Done, Drive, EmbeddedLog, Log, LogOptions, Mode};
 use holdfast_sim::SimDisk;
 use holdfast_view::{Context, Fold, FoldOptions, InRows, Request, SnapshotStore};
 use std::path::Path;
@@ -24,7 +24,8 @@ pub struct Topic {
 impl Topic {
     pub fn new(rows: Arc<dyn Rows>) -> Topic {
         let disk = SimDisk::new(1);
-        let options = Options { drive: Drive::Pump, segment_bytes: 1 << 20, ..Options::default() };
+        let options =
+            LogOptions { drive: Drive::Pump, segment_bytes: 1 << 20, ..LogOptions::default() };
         let log = EmbeddedLog::open(Arc::new(disk.clone()), Path::new("/log"), options).unwrap();
         let log = Arc::new(log);
         log.create(TOPIC).unwrap();

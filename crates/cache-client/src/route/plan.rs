@@ -39,7 +39,7 @@ impl Pool {
     }
 }
 
-pub struct Plan {
+pub struct RoutePlan {
     pub pools: Vec<Pool>,
     pub members: Vec<Member>,
     /// Prefix and pool, the longest first.
@@ -49,14 +49,14 @@ pub struct Plan {
     pub gutter_expiry_s: u32,
 }
 
-impl Plan {
+impl RoutePlan {
     /// Checks names and makes the rings. `prefixes` are (prefix, pool).
     pub fn new(
         pools: Vec<PoolPlan>,
         prefixes: Vec<(String, String)>,
         default: &str,
         gutter_expiry_s: u32,
-    ) -> Result<Plan> {
+    ) -> Result<RoutePlan> {
         let find = |name: &str, whose: &str| {
             pools.iter().position(|pool| pool.name == name).ok_or_else(|| {
                 let names: Vec<&str> = pools.iter().map(|pool| pool.name.as_str()).collect();
@@ -112,7 +112,7 @@ impl Plan {
         }
         routes.sort_by_key(|(prefix, _)| std::cmp::Reverse(prefix.len()));
         let default = find(default, "`default`")?;
-        Ok(Plan { pools: made, members, prefixes: routes, default, gutter_expiry_s })
+        Ok(RoutePlan { pools: made, members, prefixes: routes, default, gutter_expiry_s })
     }
 
     /// The pool of a key.
@@ -144,7 +144,7 @@ mod tests {
 
     fn wrong(pools: Vec<PoolPlan>, prefix: &str, default: &str) -> String {
         let prefixes = vec![("x:".to_owned(), prefix.to_owned())];
-        Plan::new(pools, prefixes, default, 10).err().unwrap().message
+        RoutePlan::new(pools, prefixes, default, 10).err().unwrap().message
     }
 
     #[test]
@@ -152,7 +152,7 @@ mod tests {
         let pools = vec![pool("a", &["s1", "s2"]), pool("b", &["s3"]), pool("c", &["s4"])];
         let prefix = |p: &str, pool: &str| (p.to_owned(), pool.to_owned());
         let prefixes = vec![prefix("user:", "b"), prefix("user:1:", "c")];
-        let plan = Plan::new(pools, prefixes, "a", 10).unwrap();
+        let plan = RoutePlan::new(pools, prefixes, "a", 10).unwrap();
         assert_eq!((plan.pool(b"x"), plan.pool(b"user:2"), plan.pool(b"user:1:")), (0, 1, 2));
         assert_eq!((plan.pools[2].server(b"k"), plan.pools[0].servers()), (Some(3), 0..2));
         assert_eq!(plan.flushed(), [0, 1, 2, 3]);
@@ -174,6 +174,6 @@ mod tests {
     fn a_flush_spares_a_pool_that_is_only_read_from() {
         let mut pools = vec![pool("cold", &["s1"]), pool("warm", &["s2"])];
         pools[0].warm_from = Some("warm".into());
-        assert_eq!(Plan::new(pools, Vec::new(), "cold", 10).unwrap().flushed(), [0]);
+        assert_eq!(RoutePlan::new(pools, Vec::new(), "cold", 10).unwrap().flushed(), [0]);
     }
 }

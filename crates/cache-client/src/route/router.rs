@@ -2,7 +2,7 @@
 //! another pool. Holds no socket and no clock.
 
 use super::command::{self, Keyed, Kind};
-use super::plan::Plan;
+use super::plan::RoutePlan;
 use super::recent::Recent;
 use crate::fleet::{Fleet, Outcome, Request, Transport};
 use crate::protocol::TOO_LARGE;
@@ -158,7 +158,7 @@ pub struct Tally {
 }
 
 pub struct Router {
-    plan: Arc<Plan>,
+    plan: Arc<RoutePlan>,
     recent: Arc<Recent>,
     tasks: Vec<Option<Task>>,
     free_tasks: Vec<u32>,
@@ -182,7 +182,7 @@ struct Group {
 }
 
 impl Router {
-    pub fn new(plan: Arc<Plan>, recent: Arc<Recent>) -> Router {
+    pub fn new(plan: Arc<RoutePlan>, recent: Arc<Recent>) -> Router {
         Router {
             group_of: vec![NO_GROUP; plan.members.len()],
             plan,

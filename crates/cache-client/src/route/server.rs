@@ -1,7 +1,7 @@
 //! Starts a router: a thread a core, each with its own listeners on shared ports, its own
 //! connections to all servers and its own window.
 
-use super::plan::Plan;
+use super::plan::RoutePlan;
 use super::recent::Recent;
 use super::router::Tally;
 use super::worker::Worker;
@@ -41,7 +41,7 @@ pub(super) struct Report {
 /// What all threads share.
 pub(super) struct Shared {
     pub settings: Settings,
-    pub plan: Arc<Plan>,
+    pub plan: Arc<RoutePlan>,
     pub recent: Arc<Recent>,
     pub absences: Arc<Absences>,
     pub addresses: Vec<SocketAddr>,
@@ -129,7 +129,7 @@ fn listening(address: &SocketAddr, error: io::Error) -> Error {
 }
 
 impl Server {
-    pub fn start(plan: Plan, mut settings: Settings, clock: Arc<dyn Clock>) -> Result<Server> {
+    pub fn start(plan: RoutePlan, mut settings: Settings, clock: Arc<dyn Clock>) -> Result<Server> {
         settings.threads = settings.threads.max(1);
         let addresses = plan.members.iter().map(links::resolve).collect::<Result<Vec<_>>>()?;
         let mut listeners = Vec::new();

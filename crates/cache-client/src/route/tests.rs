@@ -1,7 +1,7 @@
 mod stalled;
 
 use super::command::{self, Command, Parsed};
-use super::plan::{Plan, PoolPlan};
+use super::plan::{PoolPlan, RoutePlan};
 use super::recent::Recent;
 use super::router::Router;
 use crate::fleet::{self, Fleet, Outcome};
@@ -36,7 +36,7 @@ impl World {
             pool("gutter", None, None),
             pool("warm", None, None),
         ];
-        let plan = Plan::new(pools, Vec::new(), "main", 10).unwrap();
+        let plan = RoutePlan::new(pools, Vec::new(), "main", 10).unwrap();
         let router = Router::new(Arc::new(plan), Arc::new(Recent::default()));
         World { router, fleet: Fleet::new(3, fleet::Settings::default()), now_ns: 10_000 * MS }
     }

@@ -3,7 +3,7 @@
 use super::streams::{Streams, Style, comparable, difference};
 use super::{ITEM_BYTES_MAX, cache, converse};
 use holdfast_cache_client::fleet;
-use holdfast_cache_client::route::{Plan, PoolPlan, Server, Settings};
+use holdfast_cache_client::route::{PoolPlan, RoutePlan, Server, Settings};
 use holdfast_cache_client::{Hashing, Member};
 use holdfast_env::trial::Trial;
 use holdfast_env::{RealClock, tasks};
@@ -20,7 +20,7 @@ fn route(servers: &[SocketAddr]) -> Server {
     let servers = servers.iter().map(|s| Member::parse(&s.to_string()).unwrap()).collect();
     let pool = PoolPlan { name: "all".into(), servers, ..PoolPlan::default() };
     let pool = PoolPlan { hashing: Hashing::default(), ..pool };
-    let plan = Plan::new(vec![pool], Vec::new(), "all", 10).unwrap();
+    let plan = RoutePlan::new(vec![pool], Vec::new(), "all", 10).unwrap();
     let mut settings = Settings {
         listen: vec!["127.0.0.1:0".parse().unwrap()],
         threads: 2,

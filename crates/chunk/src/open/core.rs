@@ -4,7 +4,8 @@
 use super::{Append, Batch, Class, Pending};
 use crate::api::ChunkKind;
 use crate::format::{
-    BLOCK, COMMIT_HEADER_BYTES, CommitHeader, Extent, FileHeader, IndexEntry, RECORD_ALIGN, SECTOR,
+    BLOCK, COMMIT_HEADER_BYTES, CommitHeader, FileHeader, IndexEntry, PhysicalExtent, RECORD_ALIGN,
+    SECTOR,
 };
 use crate::index::{Index, PackedIndex, RawIndex};
 use crate::journal;
@@ -415,7 +416,7 @@ impl Core {
             let at = batch.offset + record.at;
             match &mut self.index {
                 Index::Raw(raw) => raw.append(
-                    Extent {
+                    PhysicalExtent {
                         logical: record.header.position,
                         physical: at + record.header.head_bytes(),
                         bytes: record.header.payload_bytes as u64,

@@ -3,7 +3,7 @@
 //! answer; under a new number it goes only when the first one was certainly not carried out.
 
 use super::{Client, PUT_ATTEMPTS_MAX, decode};
-use crate::connection::{Options, RECONNECT_PAUSE_MAX, RequestId, Response};
+use crate::connection::{ClientOptions, RECONNECT_PAUSE_MAX, RequestId, Response};
 use crate::region::Mapping;
 use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::ids::SessionId;
@@ -29,7 +29,7 @@ pub(super) struct Patience {
 
 impl Patience {
     /// Sleeps before the next attempt; false once the options allow no more.
-    pub(super) fn wait(&mut self, options: &Options) -> bool {
+    pub(super) fn wait(&mut self, options: &ClientOptions) -> bool {
         self.pause = match self.pause {
             Duration::ZERO => options.reconnect_pause,
             before => (before * 2).min(RECONNECT_PAUSE_MAX),

@@ -5,8 +5,8 @@
 use super::core::Core;
 use super::intake::Intake;
 use super::{
-    GREETING_BYTES, Options, RECONNECT_PAUSE_MAX, RequestId, Response, check_body, connect_error,
-    handshake,
+    ClientOptions, GREETING_BYTES, RECONNECT_PAUSE_MAX, RequestId, Response, check_body,
+    connect_error, handshake,
 };
 use holdfast_base::{Error, Kind, Result};
 use holdfast_env::HoldMutex;
@@ -32,7 +32,7 @@ pub(crate) struct AsyncConnection(Arc<Handle>);
 struct Handle(Arc<Mutex<State>>);
 
 struct State {
-    options: Options,
+    options: ClientOptions,
     endpoint: Endpoint,
     core: Core,
     /// Encoded and not yet sent, from `sent` on.
@@ -84,7 +84,7 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
 
 impl AsyncConnection {
     /// Connects, and starts the task on the runtime that this is called in.
-    pub async fn connect(endpoint: &Endpoint, options: &Options) -> Result<AsyncConnection> {
+    pub async fn connect(endpoint: &Endpoint, options: &ClientOptions) -> Result<AsyncConnection> {
         let link = open(endpoint, options).await?;
         let state = Arc::new(Mutex::new(State {
             options: options.clone(),
@@ -247,7 +247,7 @@ impl State {
     }
 }
 
-async fn open(endpoint: &Endpoint, options: &Options) -> Result<AsyncLink> {
+async fn open(endpoint: &Endpoint, options: &ClientOptions) -> Result<AsyncLink> {
     let link = AsyncLink::connect(endpoint, options.connect_timeout).await;
     let mut link = link.map_err(|e| connect_error(endpoint, &e))?;
     if let Some(handshake) = handshake(endpoint, options) {

@@ -419,7 +419,7 @@ fn an_answer_begun_in_a_buffer_goes_on_in_the_callers_memory() {
 #[test]
 fn a_passed_deadline_is_answered_and_the_late_answer_dropped() {
     let world = world("deadline");
-    let options = Options { deadline_ms: 1, ..Options::default() };
+    let options = ClientOptions { deadline_ms: 1, ..ClientOptions::default() };
     let mut connection = Connection::connect_with(&world.tcp, options).unwrap();
     let error = connection.call(DEFER, |_| {}, &[]).unwrap_err();
     assert!(error.kind == Kind::Retry && error.message.contains("deadline"), "{error}");
@@ -439,7 +439,7 @@ fn who_knows_other_nodes_begins_at_the_first_that_is_there() {
     let alone = Connection::connect(&at).err().unwrap();
     assert!(alone.kind == Kind::Retry && alone.message.contains(&at.to_string()), "{alone}");
     let others = vec![here.tcp.clone()];
-    let known = Options { others, ..Options::default() };
+    let known = ClientOptions { others, ..ClientOptions::default() };
     let mut connection = Connection::connect_with(&at, known).unwrap();
     assert_eq!(*connection.endpoint(), here.tcp);
     assert_eq!(connection.options.others, [at]);
@@ -598,7 +598,7 @@ fn a_shutdown_answers_what_was_received() {
 #[test]
 fn a_spinning_server_and_client_answer_the_same() {
     let world = world_with("spin", |config| (config.spin, config.reactors) = (true, 1));
-    let options = Options { spin: true, ..Options::default() };
+    let options = ClientOptions { spin: true, ..ClientOptions::default() };
     let mut connection = Connection::connect_with(&world.unix, options).unwrap();
     for i in 0..100 {
         assert_eq!(connection.call(ECHO, |m| m.push(i), &[]).unwrap().meta(), [i]);

@@ -2,7 +2,7 @@
 //! nothing names bytes any more. Names know pointers and extents; stores they do not know.
 
 use super::{ChunkState, Chunks, Freed, FreedThing};
-use crate::{ChunkKind, Extent};
+use crate::{ChunkKind, RawExtent};
 use holdfast_base::error::WRITE_AGAIN;
 use holdfast_base::ids::{ChunkId, FileId, Index, Pointer};
 use holdfast_base::limits::{CHUNK_SLOTS_MAX, PACKED_BYTES_MAX};
@@ -72,7 +72,7 @@ impl Chunks {
     }
 
     /// Refuses bytes of a raw chunk that are not sealed, too few, or another file's.
-    pub(crate) fn check_extent(&self, file: FileId, extent: Extent) -> Result<()> {
+    pub(crate) fn check_extent(&self, file: FileId, extent: RawExtent) -> Result<()> {
         let id = extent.chunk;
         let wrong = match self.table.get(id) {
             None => "is not known".to_owned(),

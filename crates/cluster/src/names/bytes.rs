@@ -7,7 +7,7 @@ use super::tree::{check_metadata, check_mode};
 use super::{FileExtents, Names, Unclosed, table};
 use crate::chunks::{ChunkState, Chunks};
 use crate::namespace::ensure;
-use crate::{ChunkKind, Extent, Location, NodeKind, Remainder, StorageClass};
+use crate::{ChunkKind, Location, NodeKind, RawExtent, Remainder, StorageClass};
 use holdfast_base::codec::{Decode, DecodeError, Encode, Reader, put_bytes};
 use holdfast_base::ids::Pointer;
 use holdfast_base::limits::PATH_BYTES_MAX;
@@ -162,7 +162,7 @@ impl Names {
         &mut self,
         chunks: &mut Chunks,
         at: u32,
-        extents: &[Extent],
+        extents: &[RawExtent],
         remainder: Option<Remainder>,
     ) -> Result<()> {
         ensure(!extents.is_empty(), || "its list of extents is empty".to_owned())?;
@@ -272,7 +272,7 @@ struct KeptNode<'a> {
     /// Of a file in one packed chunk: where, and its bytes.
     packed: Option<(Pointer, u32)>,
     /// Of a file in several.
-    extents: Option<(Vec<Extent>, Option<Remainder>)>,
+    extents: Option<(Vec<RawExtent>, Option<Remainder>)>,
     /// Of a file that was not closed: its name to be.
     path: Option<&'a str>,
 }

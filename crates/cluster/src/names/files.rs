@@ -6,7 +6,7 @@ use super::tree::{Fresh, check_metadata, check_mode};
 use super::{FileExtents, Names, Unclosed};
 use crate::chunks::Chunks;
 use crate::namespace::misrouted;
-use crate::{Command, Extent, Location, NodeKind, Outcome, Remainder, StorageClass};
+use crate::{Command, Location, NodeKind, Outcome, RawExtent, Remainder, StorageClass};
 use holdfast_base::ids::{ChunkId, FileId, Index, Pointer};
 use holdfast_base::{Error, Result, path};
 
@@ -138,7 +138,7 @@ impl Names {
         index: Index,
         file: FileId,
         path: &str,
-        extents: &[Extent],
+        extents: &[RawExtent],
     ) -> Result<Outcome> {
         let at = self.find_unclosed(file)?;
         let size = extents.iter().fold(0u64, |sum, extent| sum.saturating_add(extent.length));
@@ -166,7 +166,7 @@ impl Names {
         chunks: &Chunks,
         file: FileId,
         size: u64,
-        extents: &[Extent],
+        extents: &[RawExtent],
         remainder: Option<Remainder>,
     ) -> Result<()> {
         if extents.len() > EXTENTS_MAX {
@@ -203,7 +203,7 @@ impl Names {
         index: Index,
         at: u32,
         size: u64,
-        extents: &[Extent],
+        extents: &[RawExtent],
         remainder: Option<Remainder>,
     ) {
         self.nodes[at].flags &= !UNCLOSED;

@@ -5,7 +5,7 @@ use super::nodes::{DETACHED, EXTENTS, HAS_CRC, PACKED, ROOT, UNCLOSED};
 use super::{Names, table};
 use crate::chunks::Chunks;
 use crate::namespace::Shown;
-use crate::{ChunkKind, Extent, Location, NodeKind, Remainder, StorageClass};
+use crate::{ChunkKind, Location, NodeKind, RawExtent, Remainder, StorageClass};
 use holdfast_base::ids::{ChunkId, Cookie, FileId, Pointer, Slot};
 use holdfast_base::limits::{LIST_PAGE_MAX, PATH_BYTES_MAX};
 use holdfast_base::{Error, Result, path};
@@ -275,7 +275,7 @@ impl Names {
     }
 
     /// The bytes of a file that is a list of chunks; `None` for every other one.
-    pub fn extents(&self, file: FileId) -> Option<(&[Extent], Option<Remainder>)> {
+    pub fn extents(&self, file: FileId) -> Option<(&[RawExtent], Option<Remainder>)> {
         let list = self.extents.get(&self.attached(file)?)?;
         Some((&list.extents, list.remainder))
     }

@@ -4,7 +4,7 @@
 use super::Namespace;
 use crate::chunks::Chunks;
 use crate::names::{FileInfo, Names, Page, Totals, UnclosedInfo, Usage};
-use crate::{Extent, Remainder};
+use crate::{RawExtent, Remainder};
 use holdfast_base::Result;
 use holdfast_base::ids::{ChunkId, FileId};
 
@@ -55,7 +55,7 @@ impl Namespace {
     }
 
     /// See [`Names::extents`].
-    pub fn extents(&self, file: FileId) -> Option<(&[Extent], Option<Remainder>)> {
+    pub fn extents(&self, file: FileId) -> Option<(&[RawExtent], Option<Remainder>)> {
         self.names.extents(file)
     }
 

@@ -4,7 +4,7 @@ mod replicas;
 
 use super::*;
 use crate::names::{Totals, Usage};
-use crate::{ChunkState, Extent, Location, NodeKind, Remainder, StorageClass};
+use crate::{ChunkState, Location, NodeKind, RawExtent, Remainder, StorageClass};
 use holdfast_base::Kind;
 use holdfast_base::ids::{Cookie, Generation, Pointer, Slot};
 use holdfast_base::limits::CHUNK_BYTES;
@@ -149,7 +149,7 @@ fn close(file: FileId, path: &str, extents: &[(ChunkId, u64)]) -> Command {
         crc: None,
         extents: extents
             .iter()
-            .map(|(chunk, length)| Extent { chunk: *chunk, length: *length })
+            .map(|(chunk, length)| RawExtent { chunk: *chunk, length: *length })
             .collect(),
         remainder: None,
         mode: 0o640,
@@ -377,7 +377,7 @@ fn abandon_and_salvage_end_an_unclosed_file() {
     w.ok(Command::Salvage {
         file: saved,
         path: "/found".into(),
-        extents: vec![Extent { chunk: b, length: 30 }],
+        extents: vec![RawExtent { chunk: b, length: 30 }],
     });
     assert_eq!(w.ns.lookup("/found").unwrap().size, 30);
     assert!(w.ns.unclosed().is_empty());

@@ -4,7 +4,7 @@
 
 use holdfast_base::ids::SessionId;
 use holdfast_base::{Result, checksum::crc32c};
-use holdfast_client::{Client, Connection, Endpoint, NewFile, Options};
+use holdfast_client::{Client, ClientOptions, Connection, Endpoint, NewFile};
 use holdfast_env::net::{Server, ServerConfig};
 use holdfast_env::{Budget, RealClock, RealDisk, RealRng, Secret, tasks};
 use holdfast_file::FileFace;
@@ -86,7 +86,7 @@ impl World {
     }
 
     pub fn client(&self) -> Client {
-        Client::connect(&self.endpoint(), &Options::default()).unwrap()
+        Client::connect(&self.endpoint(), &ClientOptions::default()).unwrap()
     }
 
     pub fn connection(&self) -> Connection {
@@ -182,7 +182,8 @@ impl Proxy {
     }
 
     pub fn client(&self) -> Client {
-        let options = Options { reconnect_pause: Duration::from_millis(1), ..Options::default() };
+        let options =
+            ClientOptions { reconnect_pause: Duration::from_millis(1), ..ClientOptions::default() };
         Client::connect(&self.endpoint(), &options).unwrap()
     }
 

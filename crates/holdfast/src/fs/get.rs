@@ -14,14 +14,14 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
-pub struct Options {
+pub struct GetOptions {
     pub recursive: bool,
     pub force: bool,
 }
 
 struct Getter<'a> {
     client: &'a mut Client,
-    options: &'a Options,
+    options: &'a GetOptions,
     totals: Totals,
     progress: Progress,
 }
@@ -30,7 +30,7 @@ pub fn get(
     client: &mut Client,
     sources: &[String],
     target: &str,
-    options: &Options,
+    options: &GetOptions,
 ) -> Result<Totals> {
     let into_directory = target != "-" && Path::new(target).is_dir();
     if sources.len() > 1 && !into_directory && target != "-" {

@@ -88,7 +88,7 @@ fn kind(text: &str) -> Result<NodeKind> {
 pub fn run(client: &mut Client, command: &Fs, out: &mut Output) -> Result<()> {
     match command {
         Fs::Put { recursive, force, parents, class: text, paths } => {
-            let options = put::Options {
+            let options = put::PutOptions {
                 recursive: *recursive,
                 force: *force,
                 parents: *parents,
@@ -98,7 +98,7 @@ pub fn run(client: &mut Client, command: &Fs, out: &mut Output) -> Result<()> {
             report(put::put(client, sources, target, &options)?, "put", out)
         }
         Fs::Get { recursive, force, paths } => {
-            let options = get::Options { recursive: *recursive, force: *force };
+            let options = get::GetOptions { recursive: *recursive, force: *force };
             let (target, sources) = paths.split_last().expect("clap asks for two at least");
             let totals = get::get(client, sources, target, &options)?;
             if target == "-" { Ok(()) } else { report(totals, "got", out) }

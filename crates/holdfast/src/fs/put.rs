@@ -16,7 +16,7 @@ use std::path::Path;
 /// Small files in flight at once, and their bytes.
 const PUTS_OUTSTANDING_MAX: usize = 128;
 
-pub struct Options {
+pub struct PutOptions {
     pub recursive: bool,
     pub force: bool,
     pub parents: bool,
@@ -25,7 +25,7 @@ pub struct Options {
 
 struct Putter<'a> {
     client: &'a mut Client,
-    options: &'a Options,
+    options: &'a PutOptions,
     outstanding: VecDeque<(Ticket, u64)>,
     outstanding_bytes: u64,
     /// Modes and times of directories, set when everything below them is there.
@@ -39,7 +39,7 @@ pub fn put(
     client: &mut Client,
     sources: &[String],
     target: &str,
-    options: &Options,
+    options: &PutOptions,
 ) -> Result<Totals> {
     holdfast_base::path::check(target)?;
     let into = match client.stat(target) {

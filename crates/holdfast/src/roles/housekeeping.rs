@@ -1,5 +1,5 @@
-//! The threads without a port: the keeper, which scrubs, compacts and repairs, and the member,
-//! which gives signs of life and leads.
+//! Threads with rounds: those of roles that have a port, too, and the two without one: the keeper,
+//! which scrubs, compacts and repairs, and the member, which gives signs of life and leads.
 
 use super::{Context, Role};
 use holdfast_base::Result;
@@ -19,7 +19,8 @@ const MEMBER: Duration = Duration::from_millis(40);
 /// A round that takes longer is stuck: the longest ones copy or read a chunk.
 const ROUND_MAX: Duration = Duration::from_secs(300);
 
-struct Rounds {
+/// A thread that does something again and again until it is ended; it tells if a round is stuck.
+pub struct Rounds {
     name: &'static str,
     task: Task,
     stop: Stop,
@@ -30,17 +31,49 @@ struct Rounds {
 
 impl Role for Rounds {
     fn health(&self) -> Option<Watch> {
-        let (name, clock, began_ns) = (self.name, self.clock.clone(), self.began_ns.clone());
-        Some(Box::new(move || {
-            let began_ns = began_ns.load(Ordering::Relaxed);
-            stuck(name, began_ns, clock.monotonic_ns()).into_iter().collect()
-        }))
+        Some(self.watch())
     }
 
     fn end(self: Box<Self>) -> Result<()> {
+        Rounds::end(*self);
+        Ok(())
+    }
+}
+
+impl Rounds {
+    /// Calls `round` with the time until it is ended, with a rest before each call.
+    pub fn start(
+        context: &Context<'_>,
+        (name, rest): (&'static str, Duration),
+        mut round: impl FnMut(u64) + Send + 'static,
+    ) -> Result<Rounds> {
+        let (stop, began_ns) = (Stop::new(), Arc::new(AtomicU64::new(0)));
+        let clock = context.node.machine.clock.clone();
+        let own = (stop.clone(), began_ns.clone(), clock.clone());
+        let task = tasks::spawn(name, move || {
+            let (stop, began_ns, clock) = own;
+            while !stop.sleep_until_stop(rest) {
+                let now_ns = clock.monotonic_ns();
+                began_ns.store(now_ns, Ordering::Relaxed);
+                round(now_ns);
+                began_ns.store(0, Ordering::Relaxed);
+            }
+        })?;
+        Ok(Rounds { name, task, stop, clock, began_ns })
+    }
+
+    pub fn watch(&self) -> Watch {
+        let (name, clock, began_ns) = (self.name, self.clock.clone(), self.began_ns.clone());
+        Box::new(move || {
+            let began_ns = began_ns.load(Ordering::Relaxed);
+            stuck(name, began_ns, clock.monotonic_ns()).into_iter().collect()
+        })
+    }
+
+    /// Waits for the round that is under way.
+    pub fn end(self) {
         self.stop.request();
         self.task.join();
-        Ok(())
     }
 }
 
@@ -54,27 +87,6 @@ fn stuck(name: &str, began_ns: u64, now_ns: u64) -> Option<Condition> {
         );
         Condition::new("thread", sentence)
     })
-}
-
-/// Calls `round` with the time until it is ended, with a rest before each call.
-fn rounds(
-    context: &Context<'_>,
-    (name, rest): (&'static str, Duration),
-    mut round: impl FnMut(u64) + Send + 'static,
-) -> Result<Option<Box<dyn Role>>> {
-    let (stop, began_ns) = (Stop::new(), Arc::new(AtomicU64::new(0)));
-    let clock = context.node.machine.clock.clone();
-    let own = (stop.clone(), began_ns.clone(), clock.clone());
-    let task = tasks::spawn(name, move || {
-        let (stop, began_ns, clock) = own;
-        while !stop.sleep_until_stop(rest) {
-            let now_ns = clock.monotonic_ns();
-            began_ns.store(now_ns, Ordering::Relaxed);
-            round(now_ns);
-            began_ns.store(0, Ordering::Relaxed);
-        }
-    })?;
-    Ok(Some(Box::new(Rounds { name, task, stop, clock, began_ns })))
 }
 
 pub fn keeper(context: &Context<'_>) -> Result<Option<Box<dyn Role>>> {
@@ -91,7 +103,7 @@ pub fn keeper(context: &Context<'_>) -> Result<Option<Box<dyn Role>>> {
     let (node, budget) = (node.clone(), context.budget.clone());
     let mut told = node.stopped_views();
     told.iter().for_each(|why| event!(ViewStopped, why));
-    rounds(context, ("keeper", KEEP), move |now_ns| {
+    let rounds = Rounds::start(context, ("keeper", KEEP), move |now_ns| {
         for why in node.stopped_views() {
             if !told.contains(&why) {
                 event!(ViewStopped, why);
@@ -102,7 +114,8 @@ pub fn keeper(context: &Context<'_>) -> Result<Option<Box<dyn Role>>> {
         if budget.fell() {
             local::give_memory_back();
         }
-    })
+    })?;
+    Ok(Some(Box::new(rounds)))
 }
 
 /// A node that may not be itself any more ends at once, so that nobody is answered by it.
@@ -110,15 +123,16 @@ pub fn member(context: &Context<'_>) -> Result<Option<Box<dyn Role>>> {
     let node = context.node.clone();
     let liveness = LivenessOptions { lost_ms: context.config.lost_ms };
     let mut member = Member::new(node.clone(), MemberOptions { liveness });
-    rounds(context, ("member", MEMBER), move |now_ns| {
+    let rounds = Rounds::start(context, ("member", MEMBER), move |now_ns| {
         if let Err(e) = member.step(now_ns) {
             event!(NodeEnds, e);
             std::process::exit(1);
         }
         if let Err(e) = node.leader.step(&node, now_ns) {
-            node.find(format!("lead the cluster: {e}"));
+            node.report_finding(format!("lead the cluster: {e}"));
         }
-    })
+    })?;
+    Ok(Some(Box::new(rounds)))
 }
 
 #[cfg(test)]

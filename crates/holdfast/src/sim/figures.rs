@@ -7,7 +7,7 @@ use holdfast_base::{Error, Result};
 use holdfast_bench::scheduler::Case;
 use holdfast_command::chart::Chart;
 use holdfast_recovery::model::Params;
-use holdfast_recovery::plan::{Allocator, Options};
+use holdfast_recovery::plan::{Allocator, PlannerOptions};
 use holdfast_recovery::select::Algorithm;
 use holdfast_recovery::sim::{Compute, Config, Setup};
 
@@ -73,18 +73,21 @@ impl Figure {
         let nodes = options.nodes;
         let mut setup = Setup::new(nodes, options.chunks, options.seed);
         setup.placement.scatter = options.scatter;
-        let dayu = Options::paper(params, Algorithm::Dayu);
-        let slots = |variant: &str, options: Options| job(variant, options, nodes, false);
+        let dayu = PlannerOptions::paper(params, Algorithm::Dayu);
+        let slots = |variant: &str, options: PlannerOptions| job(variant, options, nodes, false);
         let best = || with_horizon(job("1 s reports", dayu, nodes, true), options.horizon);
         let mut jobs = match self {
             Figure::None => chosen(options, params)?,
             Figure::Comparison => {
                 let mut jobs = chosen(options, params)?;
                 for picks in [Algorithm::Random, Algorithm::B2r, Algorithm::Wr] {
-                    let options = Options { picks_skip: false, ..Options::paper(params, picks) };
+                    let options = PlannerOptions {
+                        picks_skip: false,
+                        ..PlannerOptions::paper(params, picks)
+                    };
                     jobs.push(slots("no saturation rule", options));
                 }
-                jobs.push(slots("elastic", Options { elastic: true, ..dayu }));
+                jobs.push(slots("elastic", PlannerOptions { elastic: true, ..dayu }));
                 jobs.push(best());
                 let mut oftener = best();
                 oftener.config.report_s = LIVE_REPORT_S;
@@ -93,27 +96,27 @@ impl Figure {
             }
             Figure::Scale => return Ok(scale(options, params)),
             Figure::Ablation => {
-                let of = |prioritize, adjust| Options { prioritize, adjust, ..dayu };
+                let of = |prioritize, adjust| PlannerOptions { prioritize, adjust, ..dayu };
                 vec![
                     slots("C+W", of(false, false)),
                     slots("C+W+P", of(true, false)),
                     slots("C+W+A", of(false, true)),
                     slots("All", of(true, true)),
-                    slots("All, elastic", Options { elastic: true, ..dayu }),
+                    slots("All, elastic", PlannerOptions { elastic: true, ..dayu }),
                     best(),
                 ]
             }
             Figure::Alpha => [0.65, 0.70, 0.75, 0.80, 0.85]
                 .into_iter()
                 .flat_map(|alpha| {
-                    let of = Options { params: Params { alpha, ..params }, ..dayu };
+                    let of = PlannerOptions { params: Params { alpha, ..params }, ..dayu };
                     let ours = job("1 s reports", of, nodes, true);
                     [slots("", of), with_horizon(ours, options.horizon)]
                 })
                 .collect(),
             Figure::Beta => [0.0, 0.025, 0.05, 0.075, 0.10]
                 .into_iter()
-                .map(|beta| slots("", Options { params: Params { beta, ..params }, ..dayu }))
+                .map(|beta| slots("", PlannerOptions { params: Params { beta, ..params }, ..dayu }))
                 .collect(),
         };
         if options.measure_compute {
@@ -137,7 +140,7 @@ impl Figure {
     }
 }
 
-fn job(variant: &str, options: Options, nodes: usize, best: bool) -> Job {
+fn job(variant: &str, options: PlannerOptions, nodes: usize, best: bool) -> Job {
     let config = if best { Config::horizon(options) } else { Config::slots(options) };
     Job {
         algorithm: if best { BEST } else { options.algorithm.name() },
@@ -218,12 +221,12 @@ fn chosen(options: &SimRecovery, params: Params) -> Result<Vec<Job>> {
                     names.join(", ")
                 )));
             };
-            let of = Options { allocator, ..Options::paper(params, algorithm) };
+            let of = PlannerOptions { allocator, ..PlannerOptions::paper(params, algorithm) };
             jobs.push(job("", of, options.nodes, false));
         }
     }
     if options.algorithms.split(',').any(|name| name.trim() == BEST) {
-        let of = Options::paper(params, Algorithm::Dayu);
+        let of = PlannerOptions::paper(params, Algorithm::Dayu);
         let best = job("1 s reports", of, options.nodes, true);
         jobs.push(with_horizon(best, options.horizon));
     }
@@ -241,7 +244,7 @@ fn scale(options: &SimRecovery, params: Params) -> Vec<Group> {
         let algorithms = ["dayu", "g1", "g2", "b2r", "wr", "random"];
         let algorithms = algorithms.into_iter().filter_map(Algorithm::parse);
         let jobs = algorithms.map(|algorithm| {
-            let mut job = job("", Options::paper(params, algorithm), nodes, false);
+            let mut job = job("", PlannerOptions::paper(params, algorithm), nodes, false);
             job.config.endless_s = Some(end_s);
             job
         });

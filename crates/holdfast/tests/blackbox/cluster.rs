@@ -4,7 +4,7 @@
 use crate::common::{Finished, Scratch, binary, bytes, finish, options, signal};
 use crate::told::Told;
 use holdfast_base::ids::NodeId;
-use holdfast_client::{Client, Endpoint, NewFile, Options};
+use holdfast_client::{Client, ClientOptions, Endpoint, NewFile};
 use holdfast_wire::admin::Cluster;
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -72,7 +72,7 @@ impl Dev {
     pub fn client(&self, node: u16, others: &[u16]) -> Client {
         let endpoint = |node: &u16| Endpoint::parse(&self.address(*node)).unwrap();
         let others = others.iter().map(endpoint).collect();
-        Client::connect(&endpoint(&node), &Options { others, ..options(&self.data) }).unwrap()
+        Client::connect(&endpoint(&node), &ClientOptions { others, ..options(&self.data) }).unwrap()
     }
 
     /// `holdfast dev WORDS` for this cluster.

@@ -5,7 +5,7 @@ use crate::cluster::Dev;
 use crate::common::{Finished, SETTINGS, Scratch, binary, free_port};
 use crate::told::Told;
 use holdfast_base::codec::Encode;
-use holdfast_client::{Client, Endpoint, NewFile, Options, Secret};
+use holdfast_client::{Client, ClientOptions, Endpoint, NewFile, Secret};
 use holdfast_env::net::{Batch, Server, ServerConfig, Service, Who};
 use holdfast_env::{RealClock, RealRng};
 use holdfast_wire::peer::{OP_PEER_HELLO, Welcome};
@@ -44,7 +44,7 @@ impl Joined {
 
     pub fn client(&self) -> Client {
         let socket = Endpoint::Unix(self.data.join("holdfast.sock"));
-        Client::connect(&socket, &Options::default()).unwrap()
+        Client::connect(&socket, &ClientOptions::default()).unwrap()
     }
 
     /// Waits until it ends by itself with this event, and gives the exit status and the sentence.

@@ -2,7 +2,7 @@
 
 use crate::told::Told;
 pub use holdfast_base::random::{Random, bytes};
-use holdfast_client::{Client, Endpoint, Options, Secret};
+use holdfast_client::{Client, ClientOptions, Endpoint, Secret};
 use holdfast_wire::admin::Status;
 use serde_json::Value;
 use std::ffi::OsStr;
@@ -179,7 +179,7 @@ impl Node {
     }
 
     pub fn client(&self) -> Client {
-        Client::connect(&self.endpoint(), &Options::default()).unwrap()
+        Client::connect(&self.endpoint(), &ClientOptions::default()).unwrap()
     }
 
     pub fn command<S: AsRef<OsStr>>(&self, words: &[S]) -> Command {
@@ -249,9 +249,9 @@ impl Drop for Node {
 }
 
 /// What lets a client in over TCP, from the directory that has the secret.
-pub fn options(directory: &Path) -> Options {
+pub fn options(directory: &Path) -> ClientOptions {
     let secret = Secret::load(&directory.join("secret")).unwrap();
-    Options { secrets: secret.into(), ..Options::default() }
+    ClientOptions { secrets: secret.into(), ..ClientOptions::default() }
 }
 
 pub fn signal(pid: u32, name: &str) {

@@ -5,7 +5,7 @@ use crate::cluster::Dev;
 use crate::common::{Node, Scratch, binary, bytes, finish, free_port, options};
 use holdfast_base::Kind;
 use holdfast_base::frame::{self, Decoded, FrameKind, HEADER_BYTES};
-use holdfast_client::{Client, Connection, Endpoint, NewFile, Options, Secret};
+use holdfast_client::{Client, ClientOptions, Connection, Endpoint, NewFile, Secret};
 use holdfast_env::RealRng;
 use holdfast_wire::{self as wire, admin};
 use std::collections::BTreeMap;
@@ -357,10 +357,11 @@ fn strangers_over_tcp_are_answered_nothing_but_a_ping_and_the_greeting() {
     }
     // The client says so, too, and does not try again and again.
     let endpoint = Endpoint::parse(&format!("127.0.0.1:{port}")).unwrap();
-    let mut stranger = Client::connect(&endpoint, &Options::default()).unwrap();
+    let mut stranger = Client::connect(&endpoint, &ClientOptions::default()).unwrap();
     let e = stranger.get("/f").unwrap_err();
     assert!(e.kind == Kind::Denied && e.message.contains("--secret FILE"), "{e}");
-    let other = Options { secrets: Secret::draw(&RealRng).into(), ..Options::default() };
+    let other =
+        ClientOptions { secrets: Secret::draw(&RealRng).into(), ..ClientOptions::default() };
     let e = Client::connect(&endpoint, &other).err().expect("another secret is refused");
     assert!(e.kind == Kind::Denied && e.message.contains("not this server's"), "{e}");
     // Who has the secret is let in, on the command line and in a program; but not as a node.

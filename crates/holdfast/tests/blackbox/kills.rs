@@ -2,7 +2,7 @@
 
 use crate::common::{Node, Random, Scratch, bytes};
 use holdfast_base::{Error, Kind};
-use holdfast_client::{Client, Endpoint, NewFile, Options};
+use holdfast_client::{Client, ClientOptions, Endpoint, NewFile};
 use std::collections::BTreeMap;
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, OnceLock};
@@ -238,7 +238,7 @@ fn assert_holds(found: &BTreeMap<String, Vec<u8>>, expected: &Files) {
 }
 
 fn impatient(endpoint: &Endpoint) -> Client {
-    let options = Options { reconnects_max: 0, ..Options::default() };
+    let options = ClientOptions { reconnects_max: 0, ..ClientOptions::default() };
     Client::connect(endpoint, &options).unwrap()
 }
 
@@ -349,7 +349,7 @@ fn a_stream_goes_on_over_kills_at_any_moment() {
         let (endpoint, content) = (node.endpoint(), content.clone());
         std::thread::spawn(move || {
             for i in 0..6 {
-                let mut client = Client::connect(&endpoint, &Options::default()).unwrap();
+                let mut client = Client::connect(&endpoint, &ClientOptions::default()).unwrap();
                 let mut writer = client.create(&format!("/f{i}"), &NewFile::default()).unwrap();
                 for part in content.chunks(1 << 20) {
                     let _ = progress.send(());

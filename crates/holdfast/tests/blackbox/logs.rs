@@ -5,7 +5,7 @@ use crate::cluster::Dev;
 use crate::common::{Node, Scratch, binary, finish};
 use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::ids::Index;
-use holdfast_client::{Client, Connection, Endpoint, Options};
+use holdfast_client::{Client, ClientOptions, Connection, Endpoint};
 use holdfast_wire::{OP_HELD, OP_LOG_READ, admin, log};
 use std::time::Duration;
 
@@ -54,7 +54,7 @@ fn a_follower_reads_the_log_for_its_owner_and_for_nobody_else() {
     owner(2, &["log", "append", "mine", "three"]).ok();
     let entries = log::Entries::from_bytes(waits.wait(id).unwrap().meta()).unwrap().entries;
     assert_eq!((entries[0].index, &entries[0].bytes[..]), (Index(3), &b"three"[..]));
-    let mut client = Client::connect(&endpoint, &Options::default()).unwrap();
+    let mut client = Client::connect(&endpoint, &ClientOptions::default()).unwrap();
     let last = client.log().tail("namespace/0", Index(2), Duration::from_secs(600)).unwrap();
     assert_eq!(last[0].index, Index(2));
 }

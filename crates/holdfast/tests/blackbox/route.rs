@@ -2,7 +2,9 @@
 
 use super::common::{Scratch, binary, finish};
 use super::memcached::{Memcached, python};
-use holdfast_cache_client::{Answer, Batch, Client, Failover, Options, Store, Transport};
+use holdfast_cache_client::{
+    Answer, Batch, CacheClientOptions, Client, Failover, Store, Transport,
+};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Command, Stdio};
@@ -61,8 +63,8 @@ fn keys(count: usize) -> Vec<String> {
     (0..count).map(|i| format!("key-{i}")).collect()
 }
 
-fn options(gets: Transport) -> Options {
-    let mut options = Options { gets, ..Options::default() };
+fn options(gets: Transport) -> CacheClientOptions {
+    let mut options = CacheClientOptions { gets, ..CacheClientOptions::default() };
     // A busy machine makes answers late: what is lost here should be lost for a reason.
     options.fleet.retries = 10;
     options.fleet.window.timeout_least_ns = 50_000_000;
@@ -139,7 +141,8 @@ fn a_killed_server_s_keys_fail_or_move_and_come_back_with_it() {
         [(Failover::None, Transport::Udp), (Failover::NextServer, Transport::Tcp)]
     {
         let (mut caches, names) = caches(3);
-        let mut client = Client::new(&names, Options { failover, ..options(gets) }).unwrap();
+        let mut client =
+            Client::new(&names, CacheClientOptions { failover, ..options(gets) }).unwrap();
         let keys = keys(300);
         let items: Vec<(&String, &String)> = keys.iter().map(|key| (key, key)).collect();
         client.set_many(&items, 0).unwrap();
@@ -246,7 +249,7 @@ fn a_server_that_was_stalled_serves_nothing_old_when_it_goes_on() {
 }
 
 /// A client of servers that may be stalled for a while, and are not dead.
-fn patient(gets: Transport) -> Options {
+fn patient(gets: Transport) -> CacheClientOptions {
     let mut options = options(gets);
     options.fleet.patience_ns = 60_000_000_000;
     options

@@ -317,7 +317,7 @@ fn compaction_gives_back_what_was_deleted_and_keeps_the_rest() {
 }
 
 /// A person asked for compaction while housekeeping freed the chunks that it had just listed: it
-/// ended with "close chunk: it is not known".
+/// ended with "close chunk: it is not known"; and so did "free chunk", of one that went in between.
 #[test]
 fn compactions_at_once_do_not_stumble_over_each_other() {
     let scratch = Scratch::new();

@@ -2,7 +2,7 @@
 //! steps, on the committer thread, on an appending thread (ordered, nothing before it) or in
 //! `pump`. Acknowledgements run with no lock held; the core stays busy until they have.
 
-use super::{Drive, Options};
+use super::{Drive, LogOptions};
 use crate::Done;
 use crate::core::{Acks, Commit, Core, Failure, Step, Tail, Write};
 use crate::format::{CommitHeader, SegmentHeader, commit_bytes, encode_commit};
@@ -26,7 +26,7 @@ pub struct Topic {
     pub name: String,
     pub directory: PathBuf,
     pub disk: Arc<dyn Disk>,
-    options: Options,
+    options: LogOptions,
     state: Mutex<State>,
     /// The committer waits here; told only when it does wait ([`State::committer`]).
     work: Condvar,
@@ -77,7 +77,7 @@ impl Topic {
     pub fn new(
         disk: Arc<dyn Disk>,
         directory: PathBuf,
-        options: Options,
+        options: LogOptions,
         tail: Tail,
         files: Vec<Arc<Segment>>,
     ) -> Topic {

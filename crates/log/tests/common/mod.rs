@@ -6,7 +6,7 @@ use holdfast_base::Result;
 use holdfast_base::ids::Index;
 use holdfast_env::disk::{Access, Entry, Space};
 use holdfast_env::{Disk, File, RealDisk};
-use holdfast_log::{Drive, EmbeddedLog, Log, Mode, Options, Scope};
+use holdfast_log::{Drive, EmbeddedLog, Log, LogOptions, Mode, Scope};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
@@ -167,12 +167,12 @@ impl Disk for FaultDisk {
 pub const SEGMENT_BYTES: u64 = 64 << 10;
 
 /// Small segments, and no background sync that could come between.
-pub fn options(drive: Drive) -> Options {
-    Options {
+pub fn options(drive: Drive) -> LogOptions {
+    LogOptions {
         drive,
         segment_bytes: SEGMENT_BYTES,
         ordered_sync_ms: 3_600_000,
-        ..Options::default()
+        ..LogOptions::default()
     }
 }
 

@@ -158,7 +158,7 @@ impl Replicator {
     }
 
     /// Does what the plan says from now on, and tells how things are.
-    pub fn follow(self: &Arc<Self>, plan: peer::Plan) -> Result<peer::Report> {
+    pub fn follow(self: &Arc<Self>, plan: peer::CopyPlan) -> Result<peer::Report> {
         let now_ns = self.now_ns();
         let (mut begun, mut unwanted) = (Vec::new(), Vec::new());
         {

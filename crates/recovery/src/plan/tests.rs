@@ -28,7 +28,7 @@ fn input<'a>(nodes: &'a [Node], tasks: &'a Tasks, queue: &'a [u32]) -> Input<'a>
 }
 
 /// What every plan keeps, whoever made it.
-fn assert_sound(input: &Input<'_>, options: &Options, plan: &Plan) {
+fn assert_sound(input: &Input<'_>, options: &PlannerOptions, plan: &SlotPlan) {
     let n = input.nodes.len();
     let (mut out, mut into) = (vec![0f64; n], vec![0f64; n]);
     let mut seen: HashMap<u32, u32> = HashMap::new();
@@ -74,7 +74,8 @@ fn every_selector_makes_sound_plans_that_repeat() {
     let mut placed = HashMap::new();
     for (name, algorithm) in Algorithm::ALL {
         for allocator in [Allocator::Wss, Allocator::Deadline] {
-            let options = Options { allocator, ..Options::paper(Params::default(), algorithm) };
+            let options =
+                PlannerOptions { allocator, ..PlannerOptions::paper(Params::default(), algorithm) };
             let made = plan(&input, &options).unwrap();
             assert_sound(&input, &options, &made);
             assert_eq!(made, plan(&input, &options).unwrap(), "{name} repeats");
@@ -88,7 +89,7 @@ fn every_selector_makes_sound_plans_that_repeat() {
     }
     // Nodes of the failed one's rack hold none of its chunks: a tenth of the senders is idle.
     let volume =
-        plan(&input, &Options::paper(Params::default(), Algorithm::Dayu)).unwrap().volume_mb;
+        plan(&input, &PlannerOptions::paper(Params::default(), Algorithm::Dayu)).unwrap().volume_mb;
     assert!(exact * 62.4 > 0.85 * volume);
     assert!(placed["random"] < placed["dayu"]);
 }
@@ -99,8 +100,8 @@ fn every_selector_makes_sound_plans_that_repeat() {
 fn picks_without_the_saturation_rule_overload_nodes() {
     let (nodes, tasks) = cluster(350, 20_000, 1);
     let queue: Vec<u32> = (0..tasks.len() as u32).collect();
-    let paper = Options::paper(Params::default(), Algorithm::Random);
-    let options = Options { picks_skip: false, ..paper };
+    let paper = PlannerOptions::paper(Params::default(), Algorithm::Random);
+    let options = PlannerOptions { picks_skip: false, ..paper };
     let made = plan(&input(&nodes, &tasks, &queue), &options).unwrap();
     let mut into = vec![0.0; nodes.len()];
     made.assignments.iter().for_each(|a| into[a.destination as usize] += a.mb);
@@ -137,8 +138,8 @@ fn stragglers_are_conserved_whatever_becomes_of_them() {
         let queue: Vec<u32> = (split..tasks.len() as u32).collect();
         let input = Input { flights: &flights, until_slot_s: 1.0, ..input(&nodes, &tasks, &queue) };
         for elastic in [false, true] {
-            let paper = Options::paper(Params::default(), Algorithm::Dayu);
-            let options = Options { elastic, ..paper };
+            let paper = PlannerOptions::paper(Params::default(), Algorithm::Dayu);
+            let options = PlannerOptions { elastic, ..paper };
             let made = plan(&input, &options).unwrap();
             assert_sound(&input, &options, &made);
             assert!(made.fates.contains(&Fate::Kept));
@@ -168,7 +169,7 @@ fn the_least_finished_are_evicted() {
     };
     let flights = [flight(0, 10.0), flight(1, 60.0), flight(2, 5.0), flight(3, 20.0)];
     let input = Input { flights: &flights, ..input(&nodes, &tasks, &[]) };
-    let options = Options::paper(Params::default(), Algorithm::Dayu);
+    let options = PlannerOptions::paper(Params::default(), Algorithm::Dayu);
     let made = plan(&input, &options).unwrap();
     // 54 + 4 + 59 + 44 MB at 6 MB/s; without the first and the third 48 MB fit.
     assert_eq!(made.fates, [Fate::Restarted, Fate::Kept, Fate::Restarted, Fate::Kept]);
@@ -194,7 +195,7 @@ fn a_collapsed_source_is_replaced_and_progress_kept() {
         speed_mb_s: 0.0,
         rate_mb_s: 1.0,
     }];
-    let options = Options::paper(Params::default(), Algorithm::Dayu);
+    let options = PlannerOptions::paper(Params::default(), Algorithm::Dayu);
     let nodes = [node(0, 2.0), node(1, 100.0), node(2, 100.0)];
     let made = plan(&Input { flights: &flights, ..input(&nodes, &tasks, &[]) }, &options).unwrap();
     assert_eq!(made.fates, [Fate::Moved]);
@@ -223,8 +224,9 @@ fn a_node_keeps_its_most_finished_transfer_however_slow_it_is() {
     };
     let fates = |flights: &[Flight], nodes: &[Node]| {
         let input = Input { flights, ..input(nodes, &tasks, &[]) };
-        let paper = Options::paper(Params::default(), Algorithm::Dayu);
-        let made = plan(&input, &Options { elastic: true, resumes: false, ..paper }).unwrap();
+        let paper = PlannerOptions::paper(Params::default(), Algorithm::Dayu);
+        let made =
+            plan(&input, &PlannerOptions { elastic: true, resumes: false, ..paper }).unwrap();
         made.fates
     };
     // Both ends of the first are all its own.
@@ -255,7 +257,8 @@ fn underemployed_nodes_send_what_they_hold() {
     let queue: Vec<u32> = (0..24).collect();
     let sources = |prioritize| {
         let params = Params { beta: 0.4, ..Params::default() };
-        let options = Options { prioritize, ..Options::paper(params, Algorithm::Dayu) };
+        let options =
+            PlannerOptions { prioritize, ..PlannerOptions::paper(params, Algorithm::Dayu) };
         let made = plan(&input(&nodes, &tasks, &queue), &options).unwrap();
         let mut of: Vec<_> = made.assignments.iter().map(|a| (a.task, a.source)).collect();
         of.sort();
@@ -281,7 +284,7 @@ fn classes_go_first_strictly() {
         }
     }
     let queue: Vec<u32> = (0..tasks.len() as u32).collect();
-    let options = Options::paper(Params::default(), Algorithm::Dayu);
+    let options = PlannerOptions::paper(Params::default(), Algorithm::Dayu);
     let made = plan(&input(&nodes, &tasks, &queue), &options).unwrap();
     let order: Vec<u8> = made.assignments.iter().map(|a| tasks.class(a.task)).collect();
     assert!(order.is_sorted(), "the most urgent are placed first");
@@ -297,7 +300,7 @@ fn lost_chunks_are_named_and_the_rest_goes_on() {
     tasks.push(64.0, 0, &[5], &[]);
     // Its only holder is away for now: that is not lost.
     tasks.push(64.0, 0, &[0], &[]);
-    let options = Options::paper(Params::default(), Algorithm::Dayu);
+    let options = PlannerOptions::paper(Params::default(), Algorithm::Dayu);
     let made = plan(&input(&nodes, &tasks, &[0, 1, 2]), &options).unwrap();
     assert_eq!((made.lost, made.waiting, made.placed), (vec![0], vec![2], 1));
 }
@@ -310,7 +313,7 @@ fn too_few_racks_still_repair() {
     let mut tasks = Tasks::default();
     tasks.push(64.0, 0, &[0, 2], &[]);
     for (_, algorithm) in Algorithm::ALL {
-        let options = Options::paper(Params::default(), algorithm);
+        let options = PlannerOptions::paper(Params::default(), algorithm);
         let made = plan(&input(&nodes, &tasks, &[0]), &options).unwrap();
         assert!([1, 3].contains(&made.assignments[0].destination), "{algorithm:?}");
     }
@@ -323,7 +326,7 @@ fn rack_links_are_resources() {
     let queue: Vec<u32> = (0..tasks.len() as u32).collect();
     let racks = vec![Rack { up_mb_s: 1000.0, down_mb_s: 1500.0 }; 10];
     let input = Input { racks: &racks, ..input(&nodes, &tasks, &queue) };
-    let options = Options::paper(Params::default(), Algorithm::Dayu);
+    let options = PlannerOptions::paper(Params::default(), Algorithm::Dayu);
     let made = plan(&input, &options).unwrap();
     assert_sound(&input, &options, &made);
     let (mut up, mut down) = (vec![0.0; 10], vec![0.0; 10]);
@@ -339,7 +342,7 @@ fn rack_links_are_resources() {
 #[test]
 fn impossible_input_is_refused() {
     let (mut nodes, mut tasks) = cluster(120, 10, 3);
-    let options = |params| Options::paper(params, Algorithm::Dayu);
+    let options = |params| PlannerOptions::paper(params, Algorithm::Dayu);
     for alpha in [0.0, -1.0, 1.01, f32::NAN] {
         let params = Params { alpha, ..Params::default() };
         let error = plan(&input(&nodes, &tasks, &[0]), &options(params)).unwrap_err();
@@ -368,7 +371,7 @@ fn a_task_that_names_its_target_goes_there_or_waits() {
     tasks.push_to(8.0, class::REBALANCE, &[5], 0);
     let queue: Vec<u32> = (0..tasks.len() as u32).collect();
     for (name, algorithm) in Algorithm::ALL {
-        let options = Options::paper(Params::default(), algorithm);
+        let options = PlannerOptions::paper(Params::default(), algorithm);
         let made = plan(&input(&nodes, &tasks, &queue), &options).unwrap();
         let named = made.assignments.iter().filter(|a| a.task >= first);
         let wrong = named.clone().filter(|a| tasks.target(a.task) != Some(a.destination));

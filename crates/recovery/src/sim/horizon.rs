@@ -5,7 +5,7 @@
 
 use super::{Config, Interference, Outcome, Scenario};
 use crate::model::{Flight, Origin};
-use crate::plan::{Input, Plan, plan};
+use crate::plan::{Input, SlotPlan, plan};
 use crate::random::Random;
 use crate::rates::fair;
 use crate::straggler::Fate;
@@ -83,7 +83,7 @@ impl Run<'_> {
         self.waiting.is_empty() && self.planned.is_empty() && self.transfers.is_empty()
     }
 
-    fn plan(&mut self) -> Result<(Plan, f64)> {
+    fn plan(&mut self) -> Result<(SlotPlan, f64)> {
         let config = self.config;
         let nodes = self.scenario.report(self.now_s, config.report_s, &config.options.params);
         let flight = |t: &Transfer| Flight {
@@ -125,7 +125,7 @@ impl Run<'_> {
         Ok((made, compute_s))
     }
 
-    fn apply(&mut self, made: &Plan) {
+    fn apply(&mut self, made: &SlotPlan) {
         let mut kept = made.assignments.iter().take_while(|a| a.origin != Origin::New);
         // The first transfers are those that the plan knew, less what finished meanwhile.
         let mut at = 0;

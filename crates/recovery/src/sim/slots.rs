@@ -3,7 +3,7 @@
 
 use super::{Config, Interference, Outcome, Scenario};
 use crate::model::{Assignment, Flight, Origin, Tasks};
-use crate::plan::{Input, Plan, plan};
+use crate::plan::{Input, SlotPlan, plan};
 use crate::random::Random;
 use crate::straggler::Fate;
 use holdfast_base::Result;
@@ -87,7 +87,7 @@ impl Run<'_> {
     }
 
     /// Plans with what nodes report now; gives the time that it takes.
-    fn plan(&mut self, until_slot_s: f64) -> Result<(Plan, f64)> {
+    fn plan(&mut self, until_slot_s: f64) -> Result<(SlotPlan, f64)> {
         let config = self.config;
         let params = &config.options.params;
         let nodes = self.scenario.report(self.now_s, config.report_s, params);
@@ -143,7 +143,7 @@ impl Run<'_> {
     }
 
     /// A new plan takes over. What finished while it was made ignores it.
-    fn apply(&mut self, made: &Plan) {
+    fn apply(&mut self, made: &SlotPlan) {
         let mut kept = made.assignments.iter().take_while(|a| a.origin != Origin::New);
         let mut next = Vec::with_capacity(made.assignments.len());
         let mut ignored = Vec::new();

@@ -7,7 +7,7 @@ fn setup(seed: u64) -> Setup {
 }
 
 fn paper(algorithm: Algorithm) -> Config {
-    Config::slots(Options::paper(Params::default(), algorithm))
+    Config::slots(PlannerOptions::paper(Params::default(), algorithm))
 }
 
 #[test]
@@ -22,7 +22,7 @@ fn every_byte_arrives_once_and_nobody_beats_the_ideal() {
             continue;
         }
         for config in
-            [paper(algorithm), Config::horizon(Options::paper(Params::default(), algorithm))]
+            [paper(algorithm), Config::horizon(PlannerOptions::paper(Params::default(), algorithm))]
         {
             let outcome = simulate(&scenario, &config).unwrap();
             let moved = outcome.moved_mb - outcome.resent_mb;
@@ -51,7 +51,7 @@ fn better_plans_recover_sooner() {
     config = paper(Algorithm::G1);
     config.compute.tasks_per_second = 3_000.0;
     assert!(seconds(&config) > 1.05 * dayu);
-    let best = Config::horizon(Options::paper(Params::default(), Algorithm::Dayu));
+    let best = Config::horizon(PlannerOptions::paper(Params::default(), Algorithm::Dayu));
     let best = simulate(&scenario, &best).unwrap();
     assert!(best.seconds < dayu && best.interference < 0.015, "{best:?}, {dayu} s");
 }
@@ -73,7 +73,7 @@ fn endless_tasks_use_the_links_all_the_time() {
 fn one_seed_gives_known_figures() {
     let scenario = setup(7).scenario(0, None);
     let outcome = simulate(&scenario, &paper(Algorithm::Dayu)).unwrap();
-    let best = Config::horizon(Options::paper(Params::default(), Algorithm::Dayu));
+    let best = Config::horizon(PlannerOptions::paper(Params::default(), Algorithm::Dayu));
     let best = simulate(&scenario, &best).unwrap();
     let bound = ideal(&scenario, &Params::default());
     let figures = format!(
@@ -96,7 +96,7 @@ fn one_seed_gives_known_figures() {
 fn impossible_settings_are_refused() {
     let scenario = setup(1).scenario(0, None);
     let params = Params { alpha: 1.5, ..Params::default() };
-    let config = Config::slots(Options::paper(params, Algorithm::Dayu));
+    let config = Config::slots(PlannerOptions::paper(params, Algorithm::Dayu));
     assert!(simulate(&scenario, &config).unwrap_err().message.contains("alpha"));
 }
 
@@ -109,7 +109,7 @@ fn with_copysets_the_feasible_ideal_is_what_the_holders_can_send() {
     let scenario = setup.scenario(0, None);
     let bound = ideal(&scenario, &Params::default());
     assert!(bound.feasible_s > 3.0 * bound.fluid_s, "{bound:?}");
-    let best = Config::horizon(Options::paper(Params::default(), Algorithm::Dayu));
+    let best = Config::horizon(PlannerOptions::paper(Params::default(), Algorithm::Dayu));
     let outcome = simulate(&scenario, &best).unwrap();
     let ratio = outcome.seconds / bound.feasible_s;
     assert!((0.98..1.5).contains(&ratio), "{ratio} {bound:?}");

@@ -200,13 +200,17 @@ fn a_file_never_has_two_names() {
 #[test]
 fn directories_can_be_volatile() {
     for volatile_dirs in [false, true] {
-        let disk = SimDisk::with_options(1, Options { volatile_dirs, ..Options::default() });
+        let disk =
+            SimDisk::with_options(1, SimDiskOptions { volatile_dirs, ..SimDiskOptions::default() });
         disk.create_dir_all(path("/a/b")).unwrap();
         disk.sync_dir(path("/a"), "t.name").unwrap();
         let kept = disk.power_cut_losing_all().exists(path("/a/b")).unwrap();
         assert_eq!(kept, !volatile_dirs, "lost with `/a`, which nobody synced");
     }
-    let disk = SimDisk::with_options(1, Options { volatile_dirs: true, ..Options::default() });
+    let disk = SimDisk::with_options(
+        1,
+        SimDiskOptions { volatile_dirs: true, ..SimDiskOptions::default() },
+    );
     disk.create_dir_all(path("/a")).unwrap();
     disk.sync_dir(path("/"), "t.name").unwrap();
     assert!(disk.power_cut_losing_all().exists(path("/a")).unwrap());
@@ -237,7 +241,8 @@ fn a_flipped_bit_is_one_bit_and_outlives_the_power() {
 #[test]
 fn a_full_disk_refuses_new_sectors_and_takes_reserved_ones() {
     let capacity_bytes = 8 * SECTOR_BYTES as u64;
-    let disk = SimDisk::with_options(1, Options { capacity_bytes, ..Options::default() });
+    let disk =
+        SimDisk::with_options(1, SimDiskOptions { capacity_bytes, ..SimDiskOptions::default() });
     let file = disk.create(path("/f"), Access::Cached).unwrap();
     let full = |result: io::Result<()>| {
         assert_eq!(result.unwrap_err().kind(), io::ErrorKind::StorageFull);
@@ -283,7 +288,7 @@ fn the_nth_sync_fails_and_its_bytes_never_get_another_chance() {
 
     // The name was durable, the bytes never: is the length?
     let forgets = |volatile_lengths: bool, seed: u64| {
-        let options = Options { volatile_lengths, ..Options::default() };
+        let options = SimDiskOptions { volatile_lengths, ..SimDiskOptions::default() };
         let disk = SimDisk::with_options(seed, options);
         let file = disk.create(path("/f"), Access::Cached).unwrap();
         disk.sync_dir(path("/"), "t.name").unwrap();

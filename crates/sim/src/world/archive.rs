@@ -5,7 +5,7 @@ use crate::SimDisk;
 use holdfast_base::ids::Index;
 use holdfast_base::{Error, Result};
 use holdfast_cluster::topics::{CLUSTER_TOPIC, NAMESPACE_TOPIC};
-use holdfast_log::{Drive, EmbeddedLog, Log, Mode, Options, Scope};
+use holdfast_log::{Drive, EmbeddedLog, Log, LogOptions, Mode, Scope};
 use holdfast_node::Node;
 use std::path::Path;
 use std::sync::Arc;
@@ -20,7 +20,8 @@ pub struct Archive {
 impl Archive {
     pub fn new() -> Result<Archive> {
         // A small segment: each topic fills a spare one with zeros before it is needed.
-        let options = Options { drive: Drive::Pump, segment_bytes: 1 << 20, ..Options::default() };
+        let options =
+            LogOptions { drive: Drive::Pump, segment_bytes: 1 << 20, ..LogOptions::default() };
         let log = EmbeddedLog::open(Arc::new(SimDisk::new(1)), Path::new("/archive"), options)?;
         TOPICS.iter().try_for_each(|topic| log.create(topic))?;
         Ok(Archive { log: Arc::new(log) })

@@ -475,7 +475,7 @@ impl Process {
         };
         finished.into_iter().for_each(|(done, result)| done(result));
         if let Err(e) = self.inline.receive(&bytes) {
-            self.node.find(format!("a connection was refused: {e}"));
+            self.node.report_finding(format!("a connection was refused: {e}"));
         }
     }
 
@@ -491,7 +491,7 @@ impl Process {
             let received = peer.received(now_ns, &bytes, &mut finished);
             drop(peer);
             if let Err(e) = received {
-                self.node.find(format!("an answer cannot be read: {e}"));
+                self.node.report_finding(format!("an answer cannot be read: {e}"));
             }
             finished.into_iter().for_each(|(done, result)| done(result));
         }
@@ -508,7 +508,7 @@ impl Process {
             Ok(()) => {
                 self.check_heard(cell);
                 if let Err(e) = self.node.leader.step(&self.node, now_ns) {
-                    self.node.find(format!("lead the cluster: {e}"));
+                    self.node.report_finding(format!("lead the cluster: {e}"));
                 }
             }
             Err(e) if e.message.contains(TRIMMED) => {

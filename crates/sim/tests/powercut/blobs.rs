@@ -16,7 +16,7 @@ use holdfast_env::net::NoPeers;
 use holdfast_env::{Rng, Secret, SeededRng};
 use holdfast_node::{Keeper, KeeperOptions, Machine, Node};
 use holdfast_sim::SimDisk;
-use holdfast_sim::powercut::{self, Layer, Life, Plan, Seen};
+use holdfast_sim::powercut::{self, CutPlan, Layer, Life, Seen};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::pin::pin;
@@ -324,8 +324,8 @@ impl World<'_> {
     }
 }
 
-pub fn plan(seed: u64, steps: u64, stride: u64) -> Plan {
-    Plan { seed, steps, stride, outcomes: 3 }
+pub fn plan(seed: u64, steps: u64, stride: u64) -> CutPlan {
+    CutPlan { seed, steps, stride, outcomes: 3 }
 }
 
 #[test]

@@ -12,7 +12,7 @@ use holdfast_env::disk::{Access, Disk, read_file};
 use holdfast_env::trial::Trial;
 use holdfast_env::{Rng, SeededRng};
 use holdfast_sim::SimDisk;
-use holdfast_sim::powercut::{self, Layer, Life, Plan, Seen, mix};
+use holdfast_sim::powercut::{self, CutPlan, Layer, Life, Seen, mix};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -498,8 +498,8 @@ fn check_content(store: &Store, id: ChunkId, chunk: &Chunk) -> Outcome<Result<()
     }
 }
 
-pub fn plan(seed: u64, steps: u64, stride: u64) -> Plan {
-    Plan { seed, steps, stride, outcomes: 4 }
+pub fn plan(seed: u64, steps: u64, stride: u64) -> CutPlan {
+    CutPlan { seed, steps, stride, outcomes: 4 }
 }
 
 #[test]
@@ -527,7 +527,7 @@ fn the_chunk_store_keeps_its_promises_wherever_the_power_is_cut() {
 
 #[test]
 fn no_sync_of_the_chunk_store_can_be_left_out() {
-    let plans: Vec<Plan> = (0..60).map(|seed| plan(seed, 40, 5)).collect();
+    let plans: Vec<CutPlan> = (0..60).map(|seed| plan(seed, 40, 5)).collect();
     // Has a test of its own: see `the_sync_of_a_turn_of_the_journal_cannot_be_left_out`.
     let unproved = ["chunk.journal-turn"];
     crate::common::prove_sites_but(&ChunkLayer, "chunk.", &plans, &unproved);

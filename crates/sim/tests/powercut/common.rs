@@ -2,8 +2,8 @@
 
 use holdfast_base::{Error, Result};
 use holdfast_env::{Rng, SeededRng};
-use holdfast_sim::powercut::{self, Layer, Plan};
-use holdfast_sim::{Options, SimDisk};
+use holdfast_sim::powercut::{self, CutPlan, Layer};
+use holdfast_sim::{SimDisk, SimDiskOptions};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
@@ -65,7 +65,7 @@ pub fn noise(seed: u64, len: usize) -> Vec<u8> {
 /// A disk whose failing syncs lose the file's length as well, for every other seed.
 pub fn failing_disk(seed: u64) -> SimDisk {
     let volatile_lengths = seed.is_multiple_of(2);
-    SimDisk::with_options(seed, Options { volatile_lengths, ..Options::default() })
+    SimDisk::with_options(seed, SimDiskOptions { volatile_lengths, ..SimDiskOptions::default() })
 }
 
 /// `check` failed: a promise is broken.
@@ -75,12 +75,12 @@ pub fn ensure(holds: bool, broken: impl FnOnce() -> String) -> Outcome<()> {
 
 /// Leaves each sync site whose name begins with `family` out in turn, and panics about those that
 /// are not missed.
-pub fn prove_sites<L: Layer>(layer: &L, family: &str, plans: &[Plan]) {
+pub fn prove_sites<L: Layer>(layer: &L, family: &str, plans: &[CutPlan]) {
     prove_sites_but(layer, family, plans, &[]);
 }
 
 /// As [`prove_sites`], but for sites that these plans are not known to miss.
-pub fn prove_sites_but<L: Layer>(layer: &L, family: &str, plans: &[Plan], unproved: &[&str]) {
+pub fn prove_sites_but<L: Layer>(layer: &L, family: &str, plans: &[CutPlan], unproved: &[&str]) {
     let mut sites = BTreeSet::new();
     for plan in plans {
         sites.extend(powercut::sites(layer, *plan).unwrap());

@@ -10,7 +10,7 @@ use holdfast_base::{Error, Result};
 use holdfast_env::SeededRng;
 use holdfast_log::{Log, Mode};
 use holdfast_sim::SimDisk;
-use holdfast_sim::powercut::{self, Layer, Life, Plan, Seen};
+use holdfast_sim::powercut::{self, CutPlan, Layer, Life, Seen};
 use holdfast_view::{Applied, Context, Fold, FoldOptions, Request, SnapshotStore, View};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -310,8 +310,8 @@ impl World<'_> {
     }
 }
 
-pub fn plan(seed: u64, steps: u64, stride: u64) -> Plan {
-    Plan { seed, steps, stride, outcomes: 4 }
+pub fn plan(seed: u64, steps: u64, stride: u64) -> CutPlan {
+    CutPlan { seed, steps, stride, outcomes: 4 }
 }
 
 #[test]
@@ -342,6 +342,6 @@ fn a_member_keeps_them_as_well() {
 
 #[test]
 fn no_sync_of_the_snapshots_can_be_left_out() {
-    let plans: Vec<Plan> = (0..20).map(|seed| plan(seed, 24, 5)).collect();
+    let plans: Vec<CutPlan> = (0..20).map(|seed| plan(seed, 24, 5)).collect();
     crate::common::prove_sites(&FoldLayer, "snapshot.", &plans);
 }

@@ -5,9 +5,9 @@ use crate::common::{Answer, Outcome, below, ensure, noise, powered};
 use holdfast_base::ids::Index;
 use holdfast_base::{Error, Result};
 use holdfast_env::disk::read_file;
-use holdfast_log::{Drive, EmbeddedLog, Log, Mode, Options, Scope};
+use holdfast_log::{Drive, EmbeddedLog, Log, LogOptions, Mode, Scope};
 use holdfast_sim::SimDisk;
-use holdfast_sim::powercut::{self, Layer, Life, Plan, Seen, mix};
+use holdfast_sim::powercut::{self, CutPlan, Layer, Life, Seen, mix};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,8 +15,8 @@ use std::sync::Arc;
 const DIRECTORY: &str = "/log";
 const TOPICS: [&str; 2] = ["cluster", "namespace/0"];
 
-pub fn options() -> Options {
-    Options { drive: Drive::Pump, segment_bytes: 8 * 4096, ..Options::default() }
+pub fn options() -> LogOptions {
+    LogOptions { drive: Drive::Pump, segment_bytes: 8 * 4096, ..LogOptions::default() }
 }
 
 pub fn open(disk: &SimDisk) -> Result<EmbeddedLog> {
@@ -241,8 +241,8 @@ fn check_topic(
     Ok(Ok(()))
 }
 
-pub fn plan(seed: u64, steps: u64, stride: u64) -> Plan {
-    Plan { seed, steps, stride, outcomes: 4 }
+pub fn plan(seed: u64, steps: u64, stride: u64) -> CutPlan {
+    CutPlan { seed, steps, stride, outcomes: 4 }
 }
 
 #[test]
@@ -268,7 +268,7 @@ fn the_log_keeps_its_promises_wherever_the_power_is_cut() {
 
 #[test]
 fn no_sync_of_the_log_can_be_left_out() {
-    let plans: Vec<Plan> = (0..80).map(|seed| plan(seed, 16, 5)).collect();
+    let plans: Vec<CutPlan> = (0..80).map(|seed| plan(seed, 16, 5)).collect();
     crate::common::prove_sites(&LogLayer, "log.", &plans);
 }
 

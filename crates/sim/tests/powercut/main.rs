@@ -13,11 +13,11 @@ mod node;
 mod quarantine;
 mod reached;
 
-use holdfast_sim::powercut::{Layer, Plan, undisturbed};
+use holdfast_sim::powercut::{CutPlan, Layer, undisturbed};
 
 #[test]
 fn the_same_seed_gives_the_same_trace_byte_for_byte() {
-    fn check<L: Layer>(layer: &L, plan: fn(u64, u64, u64) -> Plan) {
+    fn check<L: Layer>(layer: &L, plan: fn(u64, u64, u64) -> CutPlan) {
         let run = |seed| {
             let disk = undisturbed(layer, plan(seed, 40, 1)).unwrap();
             (disk.digest(), disk.trace())

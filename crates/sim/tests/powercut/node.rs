@@ -8,13 +8,13 @@ use holdfast_base::checksum::crc32c;
 use holdfast_base::ids::{ChunkId, Durability, FileId, NodeId, Pointer, Sequence, SessionId, Tier};
 use holdfast_base::node::{NodeKind, StorageClass};
 use holdfast_base::{Error, Result};
-use holdfast_cluster::{Command, Extent, Location, Outcome as Made, Remainder};
+use holdfast_cluster::{Command, Location, Outcome as Made, RawExtent, Remainder};
 use holdfast_env::net::NoPeers;
 use holdfast_env::{Clock, Disk, Rng, SeededRng};
 use holdfast_log::Mode;
 use holdfast_node::{Keeper, KeeperOptions, Machine, Node, NodeConfig};
 use holdfast_sim::SimDisk;
-use holdfast_sim::powercut::{self, Layer, Life, Plan, Seen};
+use holdfast_sim::powercut::{self, CutPlan, Layer, Life, Seen};
 use holdfast_view::FoldOptions;
 use holdfast_wire::Call;
 use std::collections::BTreeMap;
@@ -296,9 +296,9 @@ impl World<'_> {
         }
         let chunks = model.unclosed.get(&file).cloned().unwrap_or_default();
         let mut bytes: Vec<u8> = chunks.iter().flat_map(|(_, bytes)| bytes.clone()).collect();
-        let extents: Vec<Extent> = chunks
+        let extents: Vec<RawExtent> = chunks
             .iter()
-            .map(|(chunk, bytes)| Extent { chunk: *chunk, length: bytes.len() as u64 })
+            .map(|(chunk, bytes)| RawExtent { chunk: *chunk, length: bytes.len() as u64 })
             .collect();
         for extent in &extents {
             self.node.seal_soon(extent.chunk, extent.length, Durability::Durable);
@@ -552,8 +552,8 @@ fn check_unclosed(
     Ok(Ok(()))
 }
 
-pub fn plan(seed: u64, steps: u64, stride: u64) -> Plan {
-    Plan { seed, steps, stride, outcomes: 3 }
+pub fn plan(seed: u64, steps: u64, stride: u64) -> CutPlan {
+    CutPlan { seed, steps, stride, outcomes: 3 }
 }
 
 #[test]
@@ -581,7 +581,7 @@ fn a_node_keeps_its_promises_wherever_the_power_is_cut() {
 
 #[test]
 fn no_sync_of_the_node_can_be_left_out() {
-    let plans: Vec<Plan> = (0..10).map(|seed| plan(seed, 3, 3)).collect();
+    let plans: Vec<CutPlan> = (0..10).map(|seed| plan(seed, 3, 3)).collect();
     crate::common::prove_sites(&NodeLayer, "node.", &plans);
 }
 

@@ -9,7 +9,7 @@ use holdfast_cluster::Command;
 use holdfast_env::net::NoPeers;
 use holdfast_env::{Disk, SeededRng};
 use holdfast_node::{Machine, Node};
-use holdfast_sim::{Options, SimDisk};
+use holdfast_sim::{SimDisk, SimDiskOptions};
 use holdfast_wire::Call;
 use std::path::Path;
 use std::sync::Arc;
@@ -40,7 +40,7 @@ fn make(node: &Arc<Node>, path: &str, durability: Durability) -> Index {
 
 #[test]
 fn a_power_cut_is_never_taken_for_a_log_that_was_put_back() {
-    let options = Options { volatile_dirs: true, ..Options::default() };
+    let options = SimDiskOptions { volatile_dirs: true, ..SimDiskOptions::default() };
     let disk = SimDisk::with_options(1, options);
     let node = open(&disk);
     make(&node, "/kept", Durability::Durable);

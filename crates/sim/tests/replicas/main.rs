@@ -433,7 +433,7 @@ fn copy_order(world: &World, source: u32) -> peer::Copy {
 fn plan(world: &World, number: u64, copies: Vec<peer::Copy>) -> Result<peer::Report> {
     let (left, leave) = Left::<Result<PeerReply>>::new();
     let sender = peer::Sender { cluster: CLUSTER, node: NodeId(2), incarnation: Index(1) };
-    let plan = peer::Plan { sender, epoch: Index(5), number, copies, ..Default::default() };
+    let plan = peer::CopyPlan { sender, epoch: Index(5), number, copies, ..Default::default() };
     let (meta, node) = (plan.to_bytes(), world.node(2));
     let request =
         PeerRequest { opcode: peer::OP_PEER_PLAN, meta, body: None, deadline_ms: 1_000_000 };
@@ -445,7 +445,7 @@ fn plan(world: &World, number: u64, copies: Vec<peer::Copy>) -> Result<peer::Rep
 /// What node 4 says without being told anything.
 fn look(world: &World, epoch: u64, heard: u64) -> peer::Report {
     let (epoch, number) = (Index(epoch), 99);
-    let plan = peer::Plan { epoch, number, look: true, heard, ..Default::default() };
+    let plan = peer::CopyPlan { epoch, number, look: true, heard, ..Default::default() };
     world.node(4).follow(plan).unwrap()
 }
 
@@ -484,12 +484,15 @@ fn a_copy_is_resumed_verified_and_throttled() {
     assert!(world.now_ms() > began);
     assert_eq!(raw_bytes(&world.store(4), 4 << 20).unwrap(), data);
     // What is there is there.
-    let again =
-        peer::Plan { epoch: Index(7), copies: vec![copy_order(&world, 2)], ..Default::default() };
+    let again = peer::CopyPlan {
+        epoch: Index(7),
+        copies: vec![copy_order(&world, 2)],
+        ..Default::default()
+    };
     world.node(4).follow(again).unwrap();
     world.settle();
     let report =
-        world.node(4).follow(peer::Plan { epoch: Index(8), look: true, ..Default::default() });
+        world.node(4).follow(peer::CopyPlan { epoch: Index(8), look: true, ..Default::default() });
     assert!(report.unwrap().ended.last().unwrap().failure.is_empty());
 }
 
@@ -506,7 +509,7 @@ fn a_damaged_source_is_refused_and_the_other_one_copied() {
     assert!(ended[0].failure.contains("checksum"), "{ended:?}");
     assert!(world.store(4).list().is_empty());
     assert_eq!(world.store(4).usage().used_bytes, 0);
-    let heard = peer::Plan {
+    let heard = peer::CopyPlan {
         epoch: Index(5),
         number: 3,
         heard: 1,
@@ -530,7 +533,7 @@ fn an_old_leaders_plan_is_refused_and_what_no_plan_has_is_given_up() {
         exports += (op == peer::OP_PEER_EXPORT) as u32;
         if op == peer::OP_PEER_EXPORT && exports == 3 { Fate::Lost } else { Fate::Arrives }
     });
-    let order = |epoch: u64, number, copies| peer::Plan {
+    let order = |epoch: u64, number, copies| peer::CopyPlan {
         epoch: Index(epoch),
         number,
         copies,
@@ -568,7 +571,7 @@ fn another_source_is_asked_at_once_and_what_the_slow_one_sends_is_late() {
     });
     let node = world.node(4);
     let order =
-        |number, copies| peer::Plan { epoch: Index(5), number, copies, ..Default::default() };
+        |number, copies| peer::CopyPlan { epoch: Index(5), number, copies, ..Default::default() };
     node.follow(order(1, vec![copy_order(&world, 2)])).unwrap();
     world.settle_until(|net| net.sent_late > 0);
     assert!(look(&world, 5, 0).flights[0].bytes_done > 0);
@@ -594,7 +597,7 @@ fn a_copy_that_waits_goes_on_at_the_rate_of_the_next_plan() {
     seal_silently(&world, &[1, 2, 3]).unwrap();
     let node = world.node(4);
     let order =
-        |number, copies| peer::Plan { epoch: Index(5), number, copies, ..Default::default() };
+        |number, copies| peer::CopyPlan { epoch: Index(5), number, copies, ..Default::default() };
     let slow = peer::Copy { bytes_per_second: 1000, ..copy_order(&world, 2) };
     node.follow(order(1, vec![slow])).unwrap();
     let exports =

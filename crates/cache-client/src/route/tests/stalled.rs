@@ -7,7 +7,7 @@ use crate::fleet::absence::{Absences, OWED_BATCH, OWED_MAX};
 use crate::fleet::{self, Closing, Fleet};
 use crate::ring::Member;
 use crate::route::command::{self, Command, Parsed};
-use crate::route::plan::{Plan, PoolPlan};
+use crate::route::plan::{PoolPlan, RoutePlan};
 use crate::route::recent::Recent;
 use crate::route::router::Router;
 use holdfast_env::trial::Trial;
@@ -111,7 +111,7 @@ impl World {
             ..PoolPlan::default()
         };
         let pools = vec![pool("main", Some("gutter")), pool("gutter", None)];
-        let plan = Arc::new(Plan::new(pools, Vec::new(), "main", 10).unwrap());
+        let plan = Arc::new(RoutePlan::new(pools, Vec::new(), "main", 10).unwrap());
         let absences = Arc::new(Absences::new(2));
         let threads = (0..THREADS).map(|_| Thread {
             router: Router::new(plan.clone(), Arc::new(Recent::default())),

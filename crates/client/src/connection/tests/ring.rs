@@ -14,8 +14,8 @@ fn spinning(name: &str) -> World {
     world_with(name, |config| (config.spin, config.reactors) = (true, 1))
 }
 
-fn options() -> Options {
-    Options { ring: true, ..Options::default() }
+fn options() -> ClientOptions {
+    ClientOptions { ring: true, ..ClientOptions::default() }
 }
 
 fn connect(world: &World) -> Connection {
