@@ -230,9 +230,22 @@ impl Keeper {
         // Who was left out of a switch, or missed it, keeps the old generation until it is unlinked.
         let unfollowed = planted!("node.switch-not-followed");
         if counted && info.generation != known.generation && !unfollowed {
-            held.store.switch(chunk, known.generation)?;
+            match held.store.switch(chunk, known.generation) {
+                // It had computed it, or it would not count: that file is lost, with the one before
+                // still beside it.
+                Err(e) if e.kind == Kind::NotFound && self.is_lost(&info, known) => {
+                    let (generation, class) = (known.generation, known.durability);
+                    self.node.drop_replica(chunk, generation, held.store_id, class);
+                }
+                switched => switched?,
+            }
         }
         Ok(())
+    }
+
+    fn is_lost(&self, info: &ChunkInfo, known: &Chunk) -> bool {
+        let behind = info.generation < known.generation;
+        behind && known.replicas.len() > 1 && !planted!("node.lost-generation-kept")
     }
 
     /// Old generations that an accepted entry has let go.

@@ -79,11 +79,15 @@ const EIO: i32 = 5;
 
 /// `Corrupt` where what is kept is damaged, missing or unreadable: it can be folded anew.
 fn failed(e: fjall::Error) -> Error {
-    use std::io::ErrorKind::{InvalidData, NotFound, UnexpectedEof};
+    use std::io::ErrorKind::{AlreadyExists, InvalidData, InvalidInput, NotFound, UnexpectedEof};
     match e {
         fjall::Error::Io(e) | fjall::Error::Storage(LsmError::Io(e)) => {
-            let damage = matches!(e.kind(), InvalidData | NotFound | UnexpectedEof)
-                || e.raw_os_error() == Some(EIO);
+            // A file that is gone is made anew beside those that are there; one that was cut is read
+            // from a place before its beginning.
+            let damage = matches!(
+                e.kind(),
+                AlreadyExists | InvalidData | InvalidInput | NotFound | UnexpectedEof
+            ) || e.raw_os_error() == Some(EIO);
             if damage { Error::corrupt(e.to_string()) } else { Error::from(e) }
         }
         e @ (fjall::Error::Poisoned | fjall::Error::Locked) => Error::retry(format!("{e:?}")),
@@ -138,6 +142,7 @@ impl Rows for RealRows {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use holdfast_base::Kind;
 
     /// Rows that came in faster than one thread writes tables stayed in memory, all of them: past
     /// its limit each write asked the store for a new memtable, the requests filled the queue of
@@ -157,5 +162,58 @@ mod tests {
         }
         assert!(most < 6 * MEMTABLE_BYTES_MAX, "{most} bytes of rows wait in memory");
         std::fs::remove_dir_all(&place).unwrap();
+    }
+
+    fn files_below(directory: &Path) -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+        let mut files: Vec<PathBuf> = entries
+            .flat_map(|path| if path.is_dir() { files_below(&path) } else { vec![path] })
+            .collect();
+        files.sort();
+        files
+    }
+
+    /// Rows without one of their files said that it exists, those with one cut short that an
+    /// argument is invalid: nobody took that for damage, and what could have been folded anew was
+    /// refused at every start.
+    #[test]
+    fn rows_that_lack_a_file_or_a_part_of_it_are_damaged() {
+        let directory = std::env::temp_dir();
+        let place = directory.join(format!("holdfast-rows-cut-{}", std::process::id()));
+        let make = || {
+            let _ = std::fs::remove_dir_all(&place);
+            let rows = RealRows::open(&place, "rows", 1 << 20).unwrap();
+            let mut batch = Batch::default();
+            batch.put(b"row".to_vec(), vec![7; 4000]);
+            rows.write(batch).unwrap();
+            rows.rows.rotate_memtable_and_wait().unwrap();
+            rows.persist("here").unwrap();
+        };
+        make();
+        let files = files_below(&place);
+        let mut damaged = 0;
+        for file in &files {
+            for left in [None, Some(0), Some(12)] {
+                make();
+                match left {
+                    None => drop(std::fs::remove_file(file)),
+                    Some(left) => {
+                        let Ok(file) = std::fs::File::options().write(true).open(file) else {
+                            continue;
+                        };
+                        file.set_len(left).unwrap();
+                    }
+                }
+                match RealEngine.open_rows(&place, "rows", 1 << 20) {
+                    Ok(_) => {}
+                    Err(e) => {
+                        assert_eq!(e.kind, Kind::Corrupt, "{} {left:?}: {e}", file.display());
+                        damaged += 1;
+                    }
+                }
+            }
+        }
+        std::fs::remove_dir_all(&place).unwrap();
+        assert!(damaged >= 4, "{damaged} of {} files", files.len());
     }
 }
