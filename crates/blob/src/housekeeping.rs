@@ -57,6 +57,7 @@ impl Housekeeping {
     pub fn step(&mut self, now_ns: u64) {
         let now_ms = now_ns / 1_000_000;
         for (what, done) in [
+            ("go on with the view of blobs", self.blobs.resume()),
             ("compact chunks of blobs", self.compact(now_ms, GARBAGE_PERCENT)),
             ("end what uploads left", self.end_holds(now_ms)),
         ] {

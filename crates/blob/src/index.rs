@@ -5,9 +5,10 @@ pub mod before;
 pub mod damaged;
 
 use holdfast_base::{Error, Kind, Result};
+use holdfast_env::HoldRwLock;
 use holdfast_env::rows::{Batch, Each, Rows};
 use holdfast_view::{OWN_ROWS, Page};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, RwLock};
 
 /// What messages call the rows; an error that names them is theirs, not the log's.
 pub const INDEX: &str = "the index of blobs";
@@ -48,19 +49,21 @@ impl Look for Page<'_> {
 /// told.
 pub struct Served {
     rows: Arc<dyn Rows>,
-    stopped: OnceLock<Error>,
+    stopped: RwLock<Option<Error>>,
     damaged: Box<dyn Fn(&Error) + Send + Sync>,
 }
 
 impl Served {
     pub fn new(rows: Arc<dyn Rows>, damaged: Box<dyn Fn(&Error) + Send + Sync>) -> Served {
-        Served { rows, stopped: OnceLock::new(), damaged }
+        Served { rows, stopped: RwLock::default(), damaged }
     }
 
-    /// The first reason stays.
-    pub fn stop(&self, why: &Error) {
-        self.tell(why);
-        let _ = self.stopped.set(why.clone());
+    /// The view has stopped, or goes on: `why` tells which, and is asked under the lock, so that the
+    /// last word is the view's.
+    pub fn look(&self, why: impl FnOnce() -> Option<Error>) {
+        let mut stopped = self.stopped.held_alone();
+        *stopped = why();
+        stopped.iter().for_each(|why| self.tell(why));
     }
 
     fn tell(&self, e: &Error) {
@@ -70,7 +73,7 @@ impl Served {
     }
 
     fn check(&self) -> Result<()> {
-        self.stopped.get().map_or(Ok(()), |e| Err(e.clone()))
+        self.stopped.held_shared().as_ref().map_or(Ok(()), |e| Err(e.clone()))
     }
 }
 
@@ -92,5 +95,9 @@ impl Rows for Served {
 
     fn persist(&self, site: &'static str) -> Result<()> {
         self.rows.persist(site)
+    }
+
+    fn open_again(&self) -> Result<()> {
+        self.rows.open_again()
     }
 }

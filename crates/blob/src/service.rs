@@ -75,8 +75,9 @@ impl BlobsOptions {
 
 pub struct Blobs {
     pub(crate) node: Arc<Node>,
-    /// As readers may have it: [`Served`].
+    /// As readers may have it.
     pub(crate) index: Arc<dyn Rows>,
+    served: Arc<Served>,
     pub(crate) fold: Arc<Fold<InRows<Names>>>,
     class: StorageClass,
     secret: Secret,
@@ -120,9 +121,12 @@ impl Blobs {
         let context = Context::of(BLOBS_TOPIC).in_rows(rows.clone());
         before::take_over(node, &context)?;
         let fold = node.open_view::<InRows<Names>>(context)?;
+        let served = Arc::new(Served::new(rows, Box::new(damage)));
+        stop_with(&served, &fold);
         let blobs = Arc::new(Blobs {
             node: node.clone(),
-            index: serve(rows, &fold, Box::new(damage)),
+            index: served.clone(),
+            served,
             fold,
             class: options.class,
             secret: options.secret.clone(),
@@ -141,6 +145,15 @@ impl Blobs {
                 let command = Command::SetAccessKey { name, key: Some(sealed) };
                 self.propose_and_wait(&command)?;
             }
+        }
+        Ok(())
+    }
+
+    /// Goes on with a view that stopped on a full disk. It says what is in the way.
+    pub(crate) fn resume(&self) -> Result<()> {
+        if self.fold.resume()? {
+            self.served.look(|| self.fold.status().stopped);
+            stop_with(&self.served, &self.fold);
         }
         Ok(())
     }
@@ -422,22 +435,17 @@ impl Blobs {
     }
 }
 
-/// The rows for readers, who have them for as long as the view goes on.
-fn serve(
-    rows: Arc<dyn Rows>,
-    fold: &Arc<Fold<InRows<Names>>>,
-    damage: Box<dyn Fn(&Error) + Send + Sync>,
-) -> Arc<dyn Rows> {
-    let served = Arc::new(Served::new(rows, damage));
+/// Readers have the rows for as long as the view goes on.
+fn stop_with(served: &Arc<Served>, fold: &Arc<Fold<InRows<Names>>>) {
     let (index, view) = (served.clone(), Arc::downgrade(fold));
     let stopped = move |_: Result<()>| {
         // One that was closed has not stopped.
-        let why = view.upgrade().and_then(|view| view.status().stopped);
-        why.iter().for_each(|why| index.stop(why));
+        if let Some(view) = view.upgrade() {
+            index.look(|| view.status().stopped);
+        }
     };
     // That entry never comes: this is told of the view's end.
     fold.wake_at(Index(u64::MAX), Box::new(stopped));
-    served
 }
 
 pub(crate) fn named(outcome: Answer<Outcome>) -> Answer<Object> {

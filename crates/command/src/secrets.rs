@@ -13,6 +13,8 @@ pub use holdfast_env::secret::FILE;
 
 /// The token of the HTTP port, for who scrapes it.
 pub const HTTP_TOKEN: &str = "http-token";
+/// Of a directory in which a node has been at work.
+const LOG: &str = "log";
 /// Where nodes on this machine keep their data unless told otherwise.
 const USUAL: [&str; 2] = ["data", "dev"];
 
@@ -64,13 +66,17 @@ fn exists(file: &Path) -> bool {
 
 /// The secret of a node's data directory, and whether it is new there: then [`begin`] with it, do
 /// what the first start has to do, and [`keep`] it. A node that joins a cluster is given the
-/// cluster's. Writes nothing.
+/// cluster's; one with which it did not come in leaves no trace. Writes nothing.
 pub fn of_node(data: &Path, given: Option<&Path>, joins: &str) -> Result<(Secret, bool)> {
     let file = data.join(FILE);
     let given = given.filter(|given| exists(given)).map(Secret::load).transpose()?;
     if exists(&file) {
         let own = Secret::load(&file)?;
-        if !joins.is_empty() && given.is_some_and(|given| given.text() != own.text()) {
+        let other = given.filter(|given| !joins.is_empty() && given.text() != own.text());
+        if let Some(other) = other {
+            if !exists(&data.join(LOG)) {
+                return Ok((other, true));
+            }
             return Err(Error::invalid(format!(
                 "join the cluster at `{joins}`: `{}` is not the secret that was given: this directory belongs to another cluster; check the address",
                 file.display()
@@ -101,7 +107,7 @@ fn begun(data: &Path) -> PathBuf {
 
 /// Makes it the directory's, and writes the token that follows from it.
 pub fn keep(data: &Path, secret: &Secret) -> Result<()> {
-    if !exists(&data.join(FILE)) {
+    if !Secret::load(&data.join(FILE)).is_ok_and(|own| own.text() == secret.text()) {
         write(&data.join(FILE), &secret.text())?;
     }
     let _ = local::remove_file(&begun(data));
@@ -181,10 +187,13 @@ mod tests {
         let e = of_node(&dir, None, "127.0.0.1:7400").unwrap_err();
         assert!(e.message.contains("--secret FILE"), "{e}");
         let file = of_cluster(&cluster).unwrap();
+        // A secret that opened nothing stayed, and the right one was refused for it.
+        keep(&dir, &Secret::draw(&RealRng)).unwrap();
         let (given, new) = of_node(&dir, Some(&file), "127.0.0.1:7400").unwrap();
         assert!(new && given.text() == Secret::load(&file).unwrap().text());
         keep(&dir, &given).unwrap();
-        // Later starts need it no more; another cluster's is refused.
+        // Later starts need it no more; another cluster's is refused, where the node came in.
+        local::make_private_dir(&dir.join(LOG)).unwrap();
         assert!(!of_node(&dir, None, "127.0.0.1:7400").unwrap().1);
         local::remove_file(&file).unwrap();
         of_cluster(&cluster).unwrap();

@@ -57,6 +57,11 @@ pub trait Rows: Send + Sync + 'static {
     /// Makes every batch written before durable. `site` names this place in the code, as those of
     /// [`crate::Disk`] do.
     fn persist(&self, site: &'static str) -> Result<()>;
+
+    /// Nothing is written any more once a write or a sync has failed, until the rows were opened
+    /// again: as by a process that follows, so that batches which were not persisted may be gone.
+    /// Rows of which a scan is under way say `Retry`; those that could not be opened are closed.
+    fn open_again(&self) -> Result<()>;
 }
 
 /// What opens rows in directories, as a disk opens files.

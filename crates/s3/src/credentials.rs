@@ -1,6 +1,6 @@
 //! The first access key of a data directory: drawn at the first start, written for its owner's eyes.
 
-use holdfast_base::{Error, Result};
+use holdfast_base::{Error, Kind, Result};
 use holdfast_blob::{AccessKey, Blobs};
 use holdfast_env::disk::read_file;
 use holdfast_env::{Disk, Rng, local, runtime};
@@ -86,14 +86,23 @@ pub fn find_or_make(
     };
     // The file first: a key that nobody can read would be of no use.
     local::write_private(&path, credentials.text().as_bytes()).map_err(doing)?;
-    if blobs.access_key(&credentials.access_key)?.is_none() {
-        let key = AccessKey {
-            secret: credentials.secret_key.clone(),
+    let name = &credentials.access_key;
+    let known = match blobs.access_key(name) {
+        // Sealed with a secret that is gone. The file tells this key, with which the others can be
+        // made anew.
+        Err(e) if e.kind == Kind::Denied => None,
+        known => known?,
+    };
+    if known.is_none() {
+        let sealed = blobs.access_keys()?.into_iter().find(|(key, _)| key == name);
+        let first = || AccessKey {
             user: "root".into(),
             created_ms: blobs.now_ms(),
             admin: true,
             ..AccessKey::default()
         };
+        let key = sealed.map_or_else(first, |(_, key)| key);
+        let key = AccessKey { secret: credentials.secret_key.clone(), ..key };
         runtime::block_on(blobs.set_access_key(&credentials.access_key, Some(key)))??;
     }
     Ok(credentials)

@@ -98,10 +98,9 @@ fn schedule(options: &Arguments, seed: u64, trace: bool) -> Schedule {
         Some(seconds) => (seconds * SECOND, seconds.saturating_sub(25) * SECOND),
         None => (schedule.work_ns, schedule.faults_ns),
     };
-    let mut guests = schedule.guests.clone();
-    guests.extend(&options.guests);
+    let guests = if options.guests.is_empty() { &schedule.guests } else { &options.guests };
     Schedule {
-        guests,
+        guests: guests.clone(),
         nodes: options.nodes.unwrap_or(schedule.nodes),
         trace: trace && !options.trace,
         aloud: options.trace,

@@ -32,6 +32,7 @@ impl Engine for SimDisk {
 }
 
 struct SimRows {
+    disk: SimDisk,
     shown: MemoryRows,
     place: PathBuf,
     what: String,
@@ -51,6 +52,29 @@ struct Journal {
 
 impl SimRows {
     fn open(disk: &SimDisk, place: &Path, what: &str) -> Result<SimRows> {
+        let (shown, journal) = Journal::open(disk, place)?;
+        let (disk, place, what) = (disk.clone(), place.to_owned(), what.to_owned());
+        Ok(SimRows { disk, shown, place, what, journal: Mutex::new(journal) })
+    }
+
+    fn journal(&self) -> MutexGuard<'_, Journal> {
+        self.journal.lock().expect("no holder of this lock panics")
+    }
+
+    fn done(&self, journal: &mut Journal, doing: &str, done: std::io::Result<()>) -> Result<()> {
+        done.map_err(|e| {
+            journal.failed = true;
+            Error::from(e).context(format_args!(
+                "{doing} {} in `{}`",
+                self.what,
+                self.place.display()
+            ))
+        })
+    }
+}
+
+impl Journal {
+    fn open(disk: &SimDisk, place: &Path) -> Result<(MemoryRows, Journal)> {
         create_dir_durable(disk, place, 1, "rows.directory")?;
         let path = place.join("journal");
         match disk.exists(&path)? {
@@ -71,27 +95,9 @@ impl SimRows {
         }
         let file = disk.open(&path, Access::Cached)?;
         let journal = Journal { file, end: end as u64, buffer: Vec::new(), chain, failed: false };
-        let (place, what) = (place.to_owned(), what.to_owned());
-        Ok(SimRows { shown, place, what, journal: Mutex::new(journal) })
+        Ok((shown, journal))
     }
 
-    fn journal(&self) -> MutexGuard<'_, Journal> {
-        self.journal.lock().expect("no holder of this lock panics")
-    }
-
-    fn done(&self, journal: &mut Journal, doing: &str, done: std::io::Result<()>) -> Result<()> {
-        done.map_err(|e| {
-            journal.failed = true;
-            Error::from(e).context(format_args!(
-                "{doing} {} in `{}`",
-                self.what,
-                self.place.display()
-            ))
-        })
-    }
-}
-
-impl Journal {
     fn check(&self) -> std::io::Result<()> {
         if self.failed { Err(std::io::Error::other("a write has failed before")) } else { Ok(()) }
     }
@@ -173,5 +179,16 @@ impl Rows for SimRows {
         let mut journal = self.journal();
         let synced = journal.give().and_then(|()| journal.file.sync(site));
         self.done(&mut journal, "sync", synced)
+    }
+
+    fn open_again(&self) -> Result<()> {
+        let mut journal = self.journal();
+        journal.failed = true;
+        let (shown, opened) = Journal::open(&self.disk, &self.place).map_err(|e| {
+            e.context(format_args!("open {} in `{}`", self.what, self.place.display()))
+        })?;
+        self.shown.replace(shown);
+        *journal = opened;
+        Ok(())
     }
 }

@@ -89,8 +89,10 @@ fn do_what_a_plain_model_does(
             6 => assert_eq!(all(&*rows), model, "{told}"),
             _ => {
                 rows.persist(SITE).unwrap();
-                if draw.below(3) == 0 {
-                    rows = open(Some(rows));
+                match draw.below(3) {
+                    0 => rows = open(Some(rows)),
+                    1 => rows.open_again().unwrap(),
+                    _ => {}
                 }
             }
         }

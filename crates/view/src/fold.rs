@@ -91,6 +91,12 @@ pub trait View: Sized + Send + Sync + 'static {
     fn keep(&mut self, _keeping: Keeping) -> Result<()> {
         Ok(())
     }
+    /// Opens the place again in which the view is kept, which took no more: what was kept last may
+    /// be gone from it.
+    fn open_again(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// The application of an entry has panicked: forgets what it has half done.
     fn give_up(&mut self, context: &Context) {
         *self = Self::begin(context);
@@ -194,6 +200,8 @@ struct Shared<V> {
     role: Role,
     /// The log was seen to hold what the snapshot that the fold booted from holds.
     verified: AtomicBool,
+    /// A member without a thread of its own is called by the log, or will be.
+    follows: AtomicBool,
     /// Nothing is applied or proposed any more.
     ended: AtomicBool,
     /// The claim that this fold proposes under; set once, before it is handed out.
@@ -319,6 +327,7 @@ impl<V: View> Fold<V> {
             options,
             role,
             verified: AtomicBool::new(role != Role::Member),
+            follows: AtomicBool::new(feed.is_none() && role != Role::Owner),
             ended: AtomicBool::new(false),
             epoch: AtomicU64::new(0),
             machine: RwLock::new(booted.machine),
@@ -549,7 +558,7 @@ impl<V: View> Shared<V> {
             self.catch_up(machine, Some(index), Scope::Written)?;
         }
         let outcome = machine.apply(index, entry);
-        machine.keep()?;
+        machine.keep().map_err(member::in_doubt)?;
         self.count(1, entry.len() as u64);
         outcome
     }

@@ -147,6 +147,12 @@ fn shown(rows: &dyn Rows) -> BTreeMap<u8, u64> {
     sums
 }
 
+/// The last entry that the rows show.
+fn position(rows: &Arc<dyn Rows>) -> u64 {
+    let kept = InRows::<Sums>::begin(&Context::of(T).in_rows(rows.clone())).kept();
+    kept.unwrap().map_or(0, |(position, _)| position.applied.0)
+}
+
 struct World {
     log: Arc<EmbeddedLog>,
     dir: Scratch,
@@ -283,6 +289,78 @@ fn a_view_in_rows_is_what_the_same_view_in_memory_is() {
     assert!(lost > 10, "rows lost batches {lost} times");
 }
 
+/// A disk without room stopped a view until the next start, though others wrote on when there was
+/// some again. Any commands while there is room and while there is none: what was answered is
+/// shown, what was not answered is in doubt and says so; with room again the view resumes, shows no
+/// less than before, and comes to what memory does.
+#[test]
+fn a_view_whose_rows_had_no_room_resumes_when_there_is_some() {
+    let (mut held_up, mut lost) = (0, 0);
+    for seed in 0..60 {
+        let trial = Trial::drawn(seed).enter();
+        let rng = SeededRng::new(seed);
+        let below = |n: u64| rng.next_u64() % n;
+        let w = World::new("places-full");
+        let disk = SimDisk::new(seed);
+        let rows = disk.open_rows(Path::new("/rows"), "rows", 0).unwrap();
+        let fold = w.open(&rows).unwrap();
+        let session = w.wait(&fold, |fold, done| fold.open_session(Mode::Synced, done)).unwrap();
+        let mut doubted: Option<(u64, Vec<u8>)> = None;
+        for step in 1..120 {
+            // Whoever waits for an index reads what it shows.
+            assert_eq!(fold.applied().0, position(&rows), "{seed} {step}");
+            match below(10) {
+                0 => disk.set_capacity(if below(2) == 0 { 0 } else { 1 << 40 }),
+                1 => drop(rows.persist("test.rows")),
+                2 => {
+                    let stopped = fold.status().stopped.is_some();
+                    let (kept, before) = (position(&rows), fold.applied());
+                    disk.set_capacity(1 << 40);
+                    assert_eq!(fold.resume(), Ok(stopped), "{seed} {step}");
+                    held_up += stopped as u64;
+                    lost += (stopped && position(&rows) > kept) as u64;
+                    assert!(fold.applied() >= before && position(&rows) >= kept, "{seed} {step}");
+                    if let Some((at, command)) = doubted.take() {
+                        let again = w.send(&fold, session.0, at, &command);
+                        let (plain, _) = w.plain();
+                        assert_eq!(
+                            Some(again),
+                            plain.known(session, Sequence(at)),
+                            "{seed} {step}"
+                        );
+                    }
+                }
+                _ => {
+                    let command = vec![b'+', 1 + below(5) as u8, below(30) as u8];
+                    let stopped = fold.status().stopped.is_some();
+                    let result = w.send(&fold, session.0, step, &command);
+                    match result.map_err(|e| e.kind) {
+                        Err(Kind::Retry) => doubted = Some((step, command)),
+                        // Not in the log.
+                        Err(Kind::Full) if stopped => {}
+                        result => assert!(
+                            !stopped && position(&rows) == fold.applied().0,
+                            "{seed} {step}: {result:?}"
+                        ),
+                    }
+                }
+            }
+        }
+        disk.set_capacity(1 << 40);
+        fold.resume().unwrap();
+        let (plain, sums) = w.plain();
+        assert_eq!(shown(&*rows), sums, "seed {seed}");
+        let (status, wanted) = (fold.status(), plain.status());
+        assert_eq!(
+            (status.applied, status.digest, status.sessions, status.stopped),
+            (wanted.applied, wanted.digest, wanted.sessions, None),
+            "seed {seed}"
+        );
+        drop(trial);
+    }
+    assert!(held_up > 30 && lost > 30, "held up {held_up} times, {lost} of them behind the log");
+}
+
 /// Entries in front of one that cannot be applied are kept, it and those behind it are not; the same
 /// at each start, until a build can apply it.
 #[test]
@@ -391,6 +469,9 @@ impl Rows for Watched {
     fn persist(&self, site: &'static str) -> Result<()> {
         self.rows.persist(site)
     }
+    fn open_again(&self) -> Result<()> {
+        self.rows.open_again()
+    }
 }
 
 /// On a thread of its own: no other one writes to the rows, every answer is seen in them when it
@@ -431,6 +512,34 @@ fn a_fold_on_its_thread_answers_behind_its_batches_which_nobody_else_writes() {
     // Whoever waits when it ends is told.
     drop(fold);
     drop(other);
+}
+
+/// The thread waits for room, too.
+#[test]
+fn a_fold_on_its_thread_resumes_when_there_is_room() {
+    let dir = Scratch::new("places-thread-full");
+    let log = Arc::new(open(&dir.0.join("log"), Drive::Threads));
+    let disk = SimDisk::new(1);
+    let rows = disk.open_rows(Path::new("/rows"), "rows", 0).unwrap();
+    let context = Context::of(T).in_rows(rows.clone());
+    let fold: Kept =
+        Fold::open_on_thread(log.clone(), context, store(&dir.0, "first"), MANUAL).unwrap();
+    let send = || {
+        let (send, receive) = mpsc::channel();
+        let add = request(0, 0, b"+\x01\x01");
+        fold.propose(add, Box::new(move |result| drop(send.send(result))));
+        receive.recv().unwrap().map(|(_, sum)| sum)
+    };
+    for turn in 0..5 {
+        assert_eq!(send(), Ok(vec![1 + turn * 3]));
+        disk.set_capacity(0);
+        rows.persist("test.rows").unwrap_err();
+        assert_eq!(send().unwrap_err().kind, Kind::Retry, "its entry is in the log");
+        disk.set_capacity(1 << 40);
+        assert_eq!(fold.resume(), Ok(true));
+        assert_eq!(fold.resume(), Ok(false), "nothing is in the way any more");
+        assert_eq!(send(), Ok(vec![3 + turn * 3]));
+    }
 }
 
 /// docs/formats/log.md, a view's rows.
@@ -529,6 +638,9 @@ impl Rows for Busy {
     }
     fn persist(&self, site: &'static str) -> Result<()> {
         self.rows.persist(site)
+    }
+    fn open_again(&self) -> Result<()> {
+        self.rows.open_again()
     }
 }
 

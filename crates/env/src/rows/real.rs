@@ -3,15 +3,15 @@
 
 use super::{Batch, Each, Engine, Rows};
 use crate::disk::{RealDisk, create_dir_durable};
-use crate::planted;
+use crate::{HoldRwLock, planted};
 use fjall::{
     AbstractTree, Database, Keyspace, KeyspaceCreateOptions, LsmError, PersistMode, Readable,
 };
 use holdfast_base::error::panic_text;
 use holdfast_base::{Error, Result};
-use std::panic::catch_unwind;
+use std::panic::{UnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, RwLock};
 
 /// Written rows are kept in memory up to this size, then written to a table.
 const MEMTABLE_BYTES: u64 = 15 << 20;
@@ -29,28 +29,53 @@ pub struct RealEngine;
 
 impl Engine for RealEngine {
     fn open_rows(&self, place: &Path, what: &str, cache_bytes: u64) -> Result<Arc<dyn Rows>> {
-        // Damage makes the engine panic in places.
-        let opened = catch_unwind(|| RealRows::open(place, what, cache_bytes));
-        let opened = opened.unwrap_or_else(|panic| {
-            Err(Error::corrupt(format!("it panicked ({})", panic_text(&*panic))))
-        });
-        match opened {
+        match open_caught(|| RealRows::open(place, what, cache_bytes)) {
             Ok(rows) => Ok(Arc::new(rows)),
             Err(e) => Err(e.context(format_args!("open {what} in `{}`", place.display()))),
         }
     }
 }
 
+/// Damage makes the engine panic in places.
+fn open_caught<R>(open: impl FnOnce() -> Result<R> + UnwindSafe) -> Result<R> {
+    catch_unwind(open).unwrap_or_else(|panic| {
+        Err(Error::corrupt(format!("it panicked ({})", panic_text(&*panic))))
+    })
+}
+
 struct RealRows {
-    database: Database,
-    rows: Keyspace,
+    /// Nothing where they could not be opened again.
+    opened: RwLock<Option<Opened>>,
     place: PathBuf,
     /// For people.
     what: String,
+    cache_bytes: u64,
+}
+
+struct Opened {
+    database: Database,
+    rows: Keyspace,
 }
 
 impl RealRows {
     fn open(place: &Path, what: &str, cache_bytes: u64) -> Result<RealRows> {
+        let opened = RwLock::new(Some(Opened::open(place, cache_bytes)?));
+        Ok(RealRows { opened, place: place.to_owned(), what: what.to_owned(), cache_bytes })
+    }
+
+    fn with<R>(&self, doing: &str, work: impl FnOnce(&Opened) -> Result<R>) -> Result<R> {
+        let opened = self.opened.held_shared();
+        let done = opened.as_ref().ok_or_else(|| Error::retry("they are closed")).and_then(work);
+        done.map_err(|e| self.doing(doing, e))
+    }
+
+    fn doing(&self, doing: &str, e: Error) -> Error {
+        e.context(format_args!("{doing} {} in `{}`", self.what, self.place.display()))
+    }
+}
+
+impl Opened {
+    fn open(place: &Path, cache_bytes: u64) -> Result<Opened> {
         // What is inside, the engine makes durable; its own name it does not.
         create_dir_durable(&RealDisk, place, 1, "rows.directory")?;
         let database = Database::builder(place)
@@ -66,11 +91,20 @@ impl RealRows {
                 .manual_journal_persist(true)
         };
         let rows = database.keyspace("rows", options).map_err(failed)?;
-        Ok(RealRows { database, rows, place: place.to_owned(), what: what.to_owned() })
+        Ok(Opened { database, rows })
     }
 
-    fn doing(&self, doing: &str, e: fjall::Error) -> Error {
-        failed(e).context(format_args!("{doing} {} in `{}`", self.what, self.place.display()))
+    fn write(&self, batch: Batch) -> fjall::Result<()> {
+        let mut writes = self.database.batch();
+        for (row, value) in batch.changes {
+            match value {
+                Some(value) => writes.insert(&self.rows, row, value),
+                None => writes.remove(&self.rows, row),
+            }
+        }
+        writes.commit()?;
+        let full = self.rows.tree.active_memtable().size() >= MEMTABLE_BYTES;
+        if full { self.rows.rotate_memtable().map(drop) } else { Ok(()) }
     }
 }
 
@@ -97,7 +131,7 @@ fn failed(e: fjall::Error) -> Error {
 
 impl Rows for RealRows {
     fn get(&self, row: &[u8]) -> Result<Option<Vec<u8>>> {
-        let found = self.rows.get(row).map_err(|e| self.doing("read", e))?;
+        let found = self.with("read", |opened| opened.rows.get(row).map_err(failed))?;
         Ok(found.map(|value| value.to_vec()))
     }
 
@@ -105,13 +139,18 @@ impl Rows for RealRows {
         if from >= until {
             return Ok(());
         }
+        let opened = self.opened.held_shared();
+        let Some(Opened { database, rows }) = &*opened else {
+            return Err(self.doing("read", Error::retry("they are closed")));
+        };
         // The keyspace itself would show what is written on the way.
         let found = match planted!("env.scan-of-no-moment") {
-            true => self.rows.range(from..until),
-            false => self.database.snapshot().range(&self.rows, from..until),
+            true => rows.range(from..until),
+            false => database.snapshot().range(rows, from..until),
         };
         for row in found {
-            let (key, value) = row.into_inner().map_err(|e| self.doing("read", e))?;
+            let (key, value) =
+                row.into_inner().map_err(failed).map_err(|e| self.doing("read", e))?;
             if !each(&key, &value)? {
                 break;
             }
@@ -120,22 +159,23 @@ impl Rows for RealRows {
     }
 
     fn write(&self, batch: Batch) -> Result<()> {
-        let mut writes = self.database.batch();
-        for (row, value) in batch.changes {
-            match value {
-                Some(value) => writes.insert(&self.rows, row, value),
-                None => writes.remove(&self.rows, row),
-            }
-        }
-        let written = writes.commit().and_then(|()| {
-            let full = self.rows.tree.active_memtable().size() >= MEMTABLE_BYTES;
-            if full { self.rows.rotate_memtable().map(drop) } else { Ok(()) }
-        });
-        written.map_err(|e| self.doing("write", e))
+        self.with("write", |opened| opened.write(batch).map_err(failed))
     }
 
     fn persist(&self, _site: &'static str) -> Result<()> {
-        self.database.persist(PersistMode::SyncData).map_err(|e| self.doing("sync", e))
+        let persist = |opened: &Opened| opened.database.persist(PersistMode::SyncData);
+        self.with("sync", |opened| persist(opened).map_err(failed))
+    }
+
+    fn open_again(&self) -> Result<()> {
+        let Ok(mut opened) = self.opened.try_write() else {
+            return Err(self.doing("open", Error::retry("they are being read")));
+        };
+        // Ends its threads, and lets go of its files.
+        *opened = None;
+        let anew = open_caught(|| Opened::open(&self.place, self.cache_bytes));
+        *opened = Some(anew.map_err(|e| self.doing("open", e))?);
+        Ok(())
     }
 }
 
@@ -158,9 +198,33 @@ mod tests {
             let mut batch = Batch::default();
             batch.put(row.wrapping_mul(2_654_435_761).to_be_bytes().to_vec(), vec![7; 4000]);
             index.write(batch).unwrap();
-            most = most.max(index.database.write_buffer_size());
+            let waits = |opened: &Opened| Ok(opened.database.write_buffer_size());
+            most = most.max(index.with("measure", waits).unwrap());
         }
         assert!(most < 6 * MEMTABLE_BYTES_MAX, "{most} bytes of rows wait in memory");
+        std::fs::remove_dir_all(&place).unwrap();
+    }
+
+    /// Rows under a scan stay open; behind it they are opened again, with what was persisted.
+    #[test]
+    fn rows_are_not_closed_under_a_reader() {
+        let place =
+            std::env::temp_dir().join(format!("holdfast-rows-again-{}", std::process::id()));
+        let rows = RealRows::open(&place, "rows", 1 << 20).unwrap();
+        let mut batch = Batch::default();
+        batch.put(b"row".to_vec(), b"value".to_vec());
+        rows.write(batch).unwrap();
+        rows.persist("here").unwrap();
+        let mut refused = None;
+        rows.scan(b"a", b"z", &mut |_, _| {
+            refused = rows.open_again().err();
+            Ok(true)
+        })
+        .unwrap();
+        let refused = refused.expect("a refusal");
+        assert!(refused.kind == Kind::Retry && refused.message.contains("being read"), "{refused}");
+        rows.open_again().unwrap();
+        assert_eq!(rows.get(b"row").unwrap().unwrap(), b"value");
         std::fs::remove_dir_all(&place).unwrap();
     }
 
@@ -186,7 +250,8 @@ mod tests {
             let mut batch = Batch::default();
             batch.put(b"row".to_vec(), vec![7; 4000]);
             rows.write(batch).unwrap();
-            rows.rows.rotate_memtable_and_wait().unwrap();
+            rows.with("flush", |opened| opened.rows.rotate_memtable_and_wait().map_err(failed))
+                .unwrap();
             rows.persist("here").unwrap();
         };
         make();

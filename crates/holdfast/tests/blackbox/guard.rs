@@ -236,6 +236,36 @@ fn a_secret_key_is_in_clear_in_its_own_file_alone() {
     assert!(!said.contains(own.trim()), "{said}");
 }
 
+/// Without the secret that sealed them no key could be read, S3 did not open, and making keys anew,
+/// which is the way out, is asked of S3. The key of `credentials.json` is known from there.
+#[test]
+fn keys_are_made_anew_when_the_secret_is_lost() {
+    let scratch = Scratch::new();
+    let data = scratch.path("data");
+    settings(&data, 0, free_port());
+    let node = Node::start(&data);
+    let user = |word: &str, to: &str| {
+        let mut command = binary();
+        command.args(["s3", "--data"]).arg(&data).args(["user", word, "ann"]);
+        command.args((word == "add").then(|| scratch.path(to)).iter().flat_map(|to| {
+            [std::ffi::OsStr::new("--to"), to.as_os_str()].map(|word| word.to_owned())
+        }));
+        finish(&mut command, b"").ok()
+    };
+    user("add", "before.json");
+    blob(&data, &["mb", "photos"], b"");
+    node.stop();
+    fs::remove_file(data.join("secret")).unwrap();
+    let node = Node::start(&data);
+    blob(&data, &["mb", "more"], b"");
+    user("rm", "");
+    user("add", "after.json");
+    let key = fs::read(scratch.path("after.json")).unwrap();
+    fs::write(data.join("credentials.json"), key).unwrap();
+    blob(&data, &["mb", "anns"], b"");
+    node.stop();
+}
+
 /// What a node prints until it is ready.
 fn said_at_the_start(command: &mut Command) -> String {
     let mut child = command.spawn().unwrap();

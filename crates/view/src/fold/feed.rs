@@ -33,7 +33,7 @@ impl Feed {
         self.state.lock().expect("no holder panics")
     }
 
-    fn tell(&self, told: Result<()>) {
+    pub fn tell(&self, told: Result<()>) {
         let mut state = self.state();
         state.more = true;
         state.ended = told.err();
@@ -93,7 +93,7 @@ impl<V: View> Shared<V> {
                     asked = next;
                     self.ask_again(next);
                 }
-                Step::Idle(_) => {}
+                Step::Idle(_) | Step::HeldUp => {}
             }
             match feed.wait() {
                 None => return,

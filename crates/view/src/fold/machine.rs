@@ -11,14 +11,14 @@ use holdfast_base::error::panic_text;
 use holdfast_base::ids::Index;
 use holdfast_base::random::mix;
 use holdfast_base::stream::{Source, Writer};
-use holdfast_base::{Error, Result};
+use holdfast_base::{Error, Kind, Result};
 use holdfast_env::planted;
 use std::any::Any;
 use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 pub struct Machine<V> {
-    context: Context,
+    pub context: Context,
     pub view: V,
     pub sessions: Sessions,
     /// Index of the last claim; commands under another one are refused.
@@ -29,10 +29,14 @@ pub struct Machine<V> {
     pub digest: u64,
     /// Commands of deposed leaders that were refused since the machine was made.
     pub fenced: u64,
+    /// As far as it was kept last, of a view that outlives its process.
+    kept: Position,
     /// The digest at earlier places, for other nodes to compare.
     pub digests: Digests,
     /// Why no further entry is applied.
     pub stopped: Option<Error>,
+    /// It stopped since the place in which the view is kept took no more, which passes.
+    pub held_up: bool,
     /// What was applied must not be lent either: not the next entry is wrong, the view is.
     pub withdrawn: bool,
     /// See [`super::Fold::refuse_next`].
@@ -50,8 +54,10 @@ impl<V: View> Machine<V> {
             entry_crc: 0,
             digest: 0,
             fenced: 0,
+            kept: Position::default(),
             digests: Digests::default(),
             stopped: None,
+            held_up: false,
             withdrawn: false,
             refuse_next: false,
         }
@@ -64,6 +70,7 @@ impl<V: View> Machine<V> {
             let Position { applied, entry_crc, digest, epoch } = position;
             (machine.applied, machine.entry_crc) = (applied, entry_crc);
             (machine.digest, machine.epoch) = (digest, epoch);
+            machine.kept = position;
             machine.sessions.keep_track(&sessions, false)?;
         } else if V::OUTLIVES {
             machine.sessions.keep_track(&[], false)?;
@@ -80,9 +87,21 @@ impl<V: View> Machine<V> {
         let Machine { applied, entry_crc, digest, epoch, .. } = *self;
         let position = Position { applied, entry_crc, digest, epoch };
         let kept = self.view.keep((position, self.sessions.take_changed()));
-        kept.inspect_err(|e| {
-            self.stopped.get_or_insert(e.clone());
-        })
+        match &kept {
+            Ok(()) => self.kept = position,
+            Err(e) => {
+                // The rows say `Retry` of writes behind the one that failed.
+                self.held_up = matches!(e.kind, Kind::Full | Kind::Retry);
+                self.stopped.get_or_insert(e.clone());
+                // Readers see no more than that, and nobody may be told that they do.
+                if !planted!("view.applied-is-kept") {
+                    let Position { applied, entry_crc, digest, epoch } = self.kept;
+                    (self.applied, self.entry_crc) = (applied, entry_crc);
+                    (self.digest, self.epoch) = (digest, epoch);
+                }
+            }
+        }
+        kept
     }
 
     /// Applies the entry at `index`, which must lie behind all applied before. An entry that this
@@ -245,8 +264,10 @@ impl<V: View> Machine<V> {
             entry_crc,
             digest,
             fenced: 0,
+            kept: Position::default(),
             digests: Digests::default(),
             stopped: None,
+            held_up: false,
             withdrawn: false,
             refuse_next: false,
         };

@@ -94,7 +94,9 @@ impl Waiting {
             return;
         }
         self.kept_bytes += outcome_bytes(outcome);
-        self.kept.insert(index.0, outcome.clone());
+        // One of before is there if the view was kept anew.
+        let before = self.kept.insert(index.0, outcome.clone());
+        self.kept_bytes -= before.as_ref().map_or(0, outcome_bytes);
         while self.kept.len() > KEPT_MAX || self.kept_bytes > KEPT_BYTES_MAX {
             self.forget_first();
         }
@@ -105,7 +107,7 @@ impl Waiting {
     pub fn arrive(&mut self, flight: u64, index: Index, done: Proposer) -> Option<Ready> {
         let result = match &self.stopped {
             _ if index <= self.applied_to => self.take_kept(index).map(|result| (index, result)),
-            Some(e) => Err(e.clone()),
+            Some(e) => Err(in_doubt(e.clone())),
             None if self.closed => Err(closed()),
             None => {
                 self.proposers.insert(index.0, (flight, done));
@@ -134,6 +136,14 @@ impl Waiting {
                  again"
             )))
         })
+    }
+}
+
+/// Why a proposer is not answered whose entry is in the log: the view may go on and apply it.
+pub(super) fn in_doubt(e: Error) -> Error {
+    match e.kind {
+        Kind::Full => Error::retry(e.message),
+        _ => e,
     }
 }
 
@@ -187,6 +197,46 @@ impl<V: View> Fold<V> {
         let ready = self.shared.settle(&machine);
         drop(machine);
         ready.into_iter().for_each(Ready::call);
+    }
+
+    /// Goes on with a view that stopped since the place in which it is kept took no more: opens that
+    /// again, and applies once more what it lost. Whether it did; an error says that the place
+    /// takes nothing yet.
+    pub fn resume(&self) -> Result<bool> {
+        let mut machine = self.shared.write();
+        if !machine.held_up || machine.withdrawn || self.shared.ended.load(Ordering::Acquire) {
+            return Ok(false);
+        }
+        machine.view.open_again()?;
+        let before = machine.applied;
+        let context = machine.context.clone();
+        *machine = boot::boot::<V>(&context, &self.shared.store)?.machine;
+        self.shared.verified.store(false, Ordering::Relaxed);
+        if machine.applied < before {
+            self.shared.advance(&mut machine, Some(Index(before.0 + 1)), Scope::Written);
+        }
+        if machine.applied < before && machine.stopped.is_none() {
+            // Its readers would see less than before.
+            machine.stopped = Some(Error::retry(format!(
+                "resume view `{}`: topic `{}` has entry {before} not yet",
+                V::NAME,
+                self.shared.topic
+            )));
+            machine.held_up = true;
+        }
+        let resumed = machine.stopped.clone().map_or(Ok(true), Err);
+        let ready = self.shared.settle(&machine);
+        let follows = resumed.is_err()
+            || self.shared.feed.is_some()
+            || self.shared.follows.swap(true, Ordering::AcqRel);
+        drop(machine);
+        ready.into_iter().for_each(Ready::call);
+        match &self.shared.feed {
+            Some(feed) => feed.tell(Ok(())),
+            None if follows => {}
+            None => follow(Arc::downgrade(&self.shared)),
+        }
+        resumed
     }
 
     /// The last entry applied.
@@ -311,7 +361,10 @@ impl<V: View> Shared<V> {
         let moved = self.is_verified(machine) && self.apply_page(machine, None, scope) == Ok(true);
         match &machine.stopped {
             _ if moved => Step::More,
-            Some(_) => Step::Stopped,
+            Some(_) => {
+                self.follows.store(false, Ordering::Release);
+                if machine.held_up { Step::HeldUp } else { Step::Stopped }
+            }
             None => Step::Idle(Index(machine.applied.0 + 1)),
         }
     }
@@ -348,7 +401,7 @@ impl<V: View> Shared<V> {
                 waiting.ready.push(Ready::Wake(done, Err(e.clone())));
             }
             for (_, (flight, done)) in std::mem::take(&mut waiting.proposers) {
-                waiting.ready.push(Ready::Proposer(done, Err(e.clone())));
+                waiting.ready.push(Ready::Proposer(done, Err(in_doubt(e.clone()))));
                 waiting.land(flight);
             }
         }
@@ -383,6 +436,8 @@ pub(super) enum Step {
     More,
     /// There is nothing more; the next entry will have this index.
     Idle(Index),
+    /// Until [`Fold::resume`].
+    HeldUp,
     Stopped,
 }
 
@@ -404,7 +459,7 @@ pub(super) fn follow<V: View>(weak: Weak<Shared<V>>) {
         match step {
             Step::More => {}
             Step::Idle(from) => break from,
-            Step::Stopped => return,
+            Step::HeldUp | Step::Stopped => return,
         }
     };
     let Some(shared) = weak.upgrade() else { return };

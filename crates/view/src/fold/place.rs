@@ -325,6 +325,10 @@ impl<R: RowsView> View for InRows<R> {
         self.rows()?.write(batch)
     }
 
+    fn open_again(&self) -> Result<()> {
+        self.rows()?.open_again()
+    }
+
     /// The entry that could not be applied has changed nothing: its changes went with it.
     fn give_up(&mut self, _: &Context) {}
 }
