@@ -7,7 +7,9 @@ use holdfast_base::Kind;
 use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::ids::{FileId, Sequence};
 use holdfast_client::{Connection, NewFile};
+use holdfast_log::Mode;
 use holdfast_node::{Keeper, KeeperOptions};
+use holdfast_view::SESSIONS_MAX;
 use holdfast_wire::{self as wire, Call, file as msg};
 
 fn put(connection: &mut Connection, call: Call, path: &str, bytes: &[u8]) -> FileId {
@@ -187,6 +189,38 @@ fn sessions_that_nobody_uses_end_and_their_clients_go_on_with_new_ones() {
     assert_eq!(sessions(), 0, "appends carry no session");
     writer.close().unwrap();
     assert_eq!(idle.stat("/stream").unwrap().size, 2 << 20);
+}
+
+/// A client opened sessions without end, and for an hour everybody's writes were refused, behind a
+/// restart, too. Those that nobody uses make way at once; of those that were used once, the ones
+/// that rest are ended in a minute while there are many.
+#[test]
+fn sessions_that_one_client_opens_without_end_shut_nobody_out() {
+    let world = World::new("crowd");
+    let mut client = world.client();
+    client.put("/f", b"1", &NewFile::default()).unwrap();
+    let names = &world.node().namespace;
+    let open = |sessions: usize| {
+        let (sender, opened) = std::sync::mpsc::channel();
+        for _ in 0..sessions {
+            let sender = sender.clone();
+            names.open_session(Mode::Ordered, Box::new(move |id| drop(sender.send(id))));
+        }
+        opened.into_iter().take(sessions).collect::<Vec<_>>()
+    };
+    assert!(open(SESSIONS_MAX + 10).iter().all(|session| session.is_ok()));
+    assert_eq!(names.status().sessions, SESSIONS_MAX);
+    let mut late = world.client();
+    late.put("/late", b"1", &NewFile::default()).unwrap();
+    client.put("/f", b"2", &replacing()).unwrap();
+    let mut keeper = Keeper::new(world.node().clone(), KeeperOptions::default());
+    let second = 1_000_000_000;
+    for round in 1..10 {
+        keeper.step(round * 10 * second);
+    }
+    assert_eq!(names.status().sessions, 0);
+    late.put("/late", b"2", &replacing()).unwrap();
+    client.put("/f", b"3", &replacing()).unwrap();
 }
 
 #[test]

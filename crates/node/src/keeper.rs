@@ -17,6 +17,7 @@ use holdfast_cluster::{Command, Namespace, Outcome};
 use holdfast_env::trial::Knob;
 use holdfast_env::{HoldMutex, planted};
 use holdfast_log::Mode;
+use holdfast_view::SESSIONS_MAX;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
@@ -58,6 +59,11 @@ impl Default for KeeperOptions {
         }
     }
 }
+
+/// Between two looks at the sessions.
+const SESSIONS_LOOK_NS: u64 = 10_000_000_000;
+/// How long a session may be unused while more than half of all that there may be are open.
+const CROWDED_IDLE_NS: u64 = 60_000_000_000;
 
 /// Housekeeping's own memory; nothing in it is needed after a restart.
 pub struct Keeper {
@@ -554,10 +560,15 @@ impl Keeper {
         if now_ns < self.sessions_next_ns || !self.node.leads() {
             return Ok(());
         }
-        let idle_ns = self.options.session_idle_ms * 1_000_000;
-        self.sessions_next_ns = now_ns + idle_ns / 16;
+        let mut idle_ns = self.options.session_idle_ms * 1_000_000;
+        self.sessions_next_ns = now_ns + (idle_ns / 16).min(SESSIONS_LOOK_NS);
+        let open = self.node.namespace.sessions();
+        if open.len() > SESSIONS_MAX / 2 {
+            // Before there is no room for others.
+            idle_ns = idle_ns.min(CROWDED_IDLE_NS);
+        }
         let mut seen = BTreeMap::new();
-        for (session, mark) in self.node.namespace.sessions() {
+        for (session, mark) in open {
             let since = match self.sessions.get(&session) {
                 Some((before, since)) if *before == mark => *since,
                 _ => now_ns,

@@ -23,6 +23,8 @@ struct Session {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Sessions {
     open: BTreeMap<u64, Session>,
+    /// Those of them under which nothing was asked yet.
+    unused: BTreeSet<u64>,
     /// Those that have changed since they were last kept, where they are.
     changed: Option<BTreeSet<u64>>,
 }
@@ -43,12 +45,27 @@ impl Sessions {
 
     /// A session's id is the index of the entry that opened it.
     pub fn open(&mut self, index: Index) -> Outcome {
-        if self.open.len() >= SESSIONS_MAX {
-            return Err(Error::full(format!(
-                "open session: {SESSIONS_MAX} sessions are open: end some first"
-            )));
+        self.open_within(index, SESSIONS_MAX)
+    }
+
+    /// The oldest unused one makes way, so that a client which opens them without end shuts nobody
+    /// out: whoever it was begins again with a new one.
+    fn open_within(&mut self, index: Index, max: usize) -> Outcome {
+        if self.open.len() >= max {
+            let makes_way = match planted!("view.unused-sessions-stay") {
+                false => self.unused.first().copied(),
+                true => None,
+            };
+            let Some(first) = makes_way else {
+                return Err(Error::full(format!(
+                    "open session: {max} sessions are open, and all are in use: end some first; \
+                     those that rest are ended in a minute"
+                )));
+            };
+            let _ = self.end(SessionId(first));
         }
         self.open.insert(index.0, Session { acknowledged_below: 1, results: BTreeMap::new() });
+        self.unused.insert(index.0);
         self.change(index.0);
         Ok(index.0.to_le_bytes().to_vec())
     }
@@ -56,6 +73,7 @@ impl Sessions {
     pub fn end(&mut self, session: SessionId) -> Outcome {
         match self.open.remove(&session.0) {
             Some(_) => {
+                self.unused.remove(&session.0);
                 self.change(session.0);
                 Ok(Vec::new())
             }
@@ -98,6 +116,7 @@ impl Sessions {
         if acknowledged_below.0 > open.acknowledged_below {
             self.changed.as_mut().map(|changed| changed.insert(session.0));
             open.acknowledged_below = acknowledged_below.0;
+            self.unused.remove(&session.0);
             if !planted!("log.acknowledged-results-kept") {
                 open.results = open.results.split_off(&acknowledged_below.0);
             }
@@ -134,8 +153,16 @@ impl Sessions {
         }
         if let Some(open) = self.open.get_mut(&session.0) {
             open.results.insert(sequence.0, outcome.clone());
+            self.unused.remove(&session.0);
             self.change(session.0);
         }
+    }
+
+    fn take_in(&mut self, id: u64, session: Session) {
+        if session.acknowledged_below == 1 && session.results.is_empty() {
+            self.unused.insert(id);
+        }
+        self.open.insert(id, session);
     }
 
     fn change(&mut self, session: u64) {
@@ -148,7 +175,7 @@ impl Sessions {
     /// anew.
     pub fn keep_track(&mut self, kept: &[(SessionId, Vec<u8>)], all: bool) -> Result<()> {
         for (id, bytes) in kept {
-            self.open.insert(id.0, Session::from_bytes(bytes)?);
+            self.take_in(id.0, Session::from_bytes(bytes)?);
         }
         let changed = if all { self.open.keys().copied().collect() } else { BTreeSet::new() };
         self.changed = Some(changed);
@@ -241,7 +268,7 @@ impl Sessions {
     pub fn read(source: &mut Source<'_>) -> Result<Sessions> {
         let mut sessions = Sessions::default();
         for _ in 0..source.get::<u32>()? {
-            sessions.open.insert(source.get()?, source.get()?);
+            sessions.take_in(source.get()?, source.get()?);
         }
         Ok(sessions)
     }
@@ -258,6 +285,7 @@ mod tests {
     #[derive(Default)]
     struct Plain {
         below: u64,
+        used: bool,
         results: BTreeMap<u64, Outcome>,
     }
 
@@ -267,6 +295,7 @@ mod tests {
             if below > sequence || sequence < self.below {
                 return Err(Error::invalid(""));
             }
+            self.used |= below > self.below;
             self.below = self.below.max(below);
             if let Some(known) = self.results.get(&sequence) {
                 return known.clone();
@@ -275,6 +304,7 @@ mod tests {
                 return Err(Error::retry(""));
             }
             self.results.insert(sequence, fresh.clone());
+            self.used = true;
             fresh
         }
     }
@@ -283,8 +313,9 @@ mod tests {
     /// results outstanding at a time; now and then everything goes through a snapshot.
     #[test]
     fn sessions_do_what_a_plain_model_does() {
+        let (mut made_way, mut refused) = (0, 0);
         for seed in 0..200 {
-            let max = 1 + seed as usize % 4;
+            let (max, open_max) = (1 + seed as usize % 4, 3 + seed as usize % 9);
             let rng = SeededRng::new(seed);
             let below = |n: u64| rng.next_u64() % n;
             let mut sessions = Sessions::default();
@@ -293,7 +324,19 @@ mod tests {
                 let id = 1 + below(index);
                 match below(12) {
                     0 => {
-                        sessions.open(Index(index)).unwrap();
+                        let unused = plain.iter().find(|(_, known)| !known.used);
+                        let makes_way = unused.map(|(id, _)| *id);
+                        let opened = sessions.open_within(Index(index), open_max);
+                        if plain.len() == open_max {
+                            let Some(makes_way) = makes_way else {
+                                assert_eq!(opened.unwrap_err().kind, Kind::Full);
+                                refused += 1;
+                                continue;
+                            };
+                            plain.remove(&makes_way);
+                            made_way += 1;
+                        }
+                        opened.unwrap();
                         plain.insert(index, Plain { below: 1, ..Plain::default() });
                     }
                     1 if below(4) == 0 => {
@@ -339,5 +382,6 @@ mod tests {
             }
             assert_eq!(sessions.len(), plain.len());
         }
+        assert!(made_way > 100 && refused > 100, "{made_way} made way, {refused} were refused");
     }
 }
