@@ -34,6 +34,21 @@ pub fn check(method: &Method, uri: &Uri) -> S3Result<()> {
     Err(s3_error!(AuthorizationQueryParametersError, "X-Amz-Expires must be {wrong}"))
 }
 
+/// Whether the body is read whole before anything is done with it, as a document; objects and their
+/// parts are stored as they come.
+pub fn takes_document(method: &Method, uri: &Uri) -> bool {
+    /// What else can be put of an object.
+    const PARTS_OF_OBJECTS: [&str; 5] = ["acl", "legal-hold", "restore", "retention", "tagging"];
+    let path = uri.path().trim_start_matches('/');
+    let has_key = path.split_once('/').is_some_and(|(_, key)| !key.is_empty());
+    let query = uri.query().unwrap_or_default();
+    let mut names = query.split('&').map(|pair| pair.split('=').next().unwrap_or_default());
+    match *method {
+        Method::PUT => !has_key || names.any(|name| PARTS_OF_OBJECTS.contains(&name)),
+        _ => *method == Method::POST,
+    }
+}
+
 /// Writes as references what XML cannot carry as it is, as S3 does: control characters of keys, and
 /// the carriage returns that every reader makes line feeds of.
 pub fn refer(response: &mut Response<Body>) {
@@ -105,6 +120,18 @@ mod tests {
         for (wrong, why) in [("604801", "week"), ("-1", "non-negative"), ("x", "number")] {
             assert!(ask(wrong).unwrap_err().contains(why), "{wrong}");
         }
+    }
+
+    #[test]
+    fn objects_and_their_parts_are_no_documents() {
+        let takes = |method: Method, uri: &str| takes_document(&method, &uri.parse().unwrap());
+        for uri in ["/b/k", "/b/a/b?partNumber=1&uploadId=7", "/b/k?versionId=acl"] {
+            assert!(!takes(Method::PUT, uri) && !takes(Method::GET, uri), "{uri}");
+        }
+        for uri in ["/b", "/b/", "/b?policy", "/b/k?tagging", "/b/k?versionId=1&retention="] {
+            assert!(takes(Method::PUT, uri), "{uri}");
+        }
+        assert!(takes(Method::POST, "/b?delete") && takes(Method::POST, "/b/k?uploadId=7"));
     }
 
     #[test]

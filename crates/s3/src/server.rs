@@ -8,6 +8,7 @@ use crate::door::{self, Terms};
 use crate::forms::FORM_BYTES_MAX;
 use crate::front::Ids;
 use crate::hot::Hot;
+use crate::incoming::share_of;
 use crate::photos::Scalers;
 use crate::service::Face;
 use crate::{cors, forms, front, native};
@@ -15,7 +16,7 @@ use holdfast_base::Result;
 use holdfast_blob::Blobs;
 use holdfast_env::local::memory_bytes;
 use holdfast_env::runtime::{self, Places, Runtime, Timer};
-use holdfast_env::{Budget, RealRng, Rng, event};
+use holdfast_env::{Budget, RealRng, Rng, event, planted};
 use http_body::{Frame, SizeHint};
 use hyper::body::{Bytes, Incoming};
 use hyper::service::Service;
@@ -51,6 +52,8 @@ pub struct Limits {
 pub const CONNECTIONS_MAX: usize = 4096;
 /// Of one document: a thousand keys to delete, each character a reference, or ten thousand parts.
 const XML_BYTES_MAX: usize = 8 << 20;
+/// What is held for a document, in documents: as it came, in one piece, and what it says.
+const XML_COPIES: u64 = 4;
 
 impl Default for Limits {
     fn default() -> Limits {
@@ -216,6 +219,14 @@ impl Door {
             let (req, _share) = forms::receive(&access, &self.budget, &boundary, req).await?;
             return Ok(self.service.call(req).await);
         }
+        let documents =
+            front::takes_document(req.method(), req.uri()) && !planted!("s3.documents-not-counted");
+        let bytes = http_body::Body::size_hint(req.body()).upper().unwrap_or(u64::MAX);
+        let bytes = bytes.min(XML_BYTES_MAX as u64) * XML_COPIES * documents as u64;
+        let _share = match bytes {
+            0 => None,
+            _ => Some(share_of(&self.budget, bytes)?),
+        };
         let req = req.map(|body| match http_body::Body::size_hint(&body).exact() {
             Some(0) => Body::empty(),
             _ => Body::http_body(timed(body)),

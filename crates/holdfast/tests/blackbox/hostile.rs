@@ -155,13 +155,18 @@ impl World {
 /// A signed request for the whole of an object, for a client of its own that will not read it.
 fn signed_get(data: &std::path::Path, path: &str) -> Vec<u8> {
     const NOTHING: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+    signed(data, &Request::new("GET", path), NOTHING, "")
+}
+
+fn signed(data: &std::path::Path, asked: &Request, sha256: &str, more: &str) -> Vec<u8> {
     let (endpoint, access_key, secret_key) = credentials(data);
     let host = endpoint.strip_prefix("http://").unwrap();
     let signer = Signer { access_key, secret_key, region: REGION.to_owned() };
     let now_ms = RealClock::new().unix_ms();
-    let signed = signer.sign(&Request::new("GET", path), host, NOTHING, now_ms);
+    let signed = signer.sign(asked, host, sha256, now_ms);
     let lines: String = signed.headers.iter().map(|(n, v)| format!("{n}: {v}\r\n")).collect();
-    format!("GET {} HTTP/1.1\r\n{lines}\r\n", signed.target).into_bytes()
+    let method = asked.method;
+    format!("{method} {} HTTP/1.1\r\n{lines}{more}\r\n", signed.target).into_bytes()
 }
 
 fn request(opcode: u16, id: u64, meta: &impl Encode, body: &[u8]) -> Vec<u8> {
@@ -237,12 +242,18 @@ fn half_sent_requests_and_idle_connections_lock_nobody_out() {
     let before = world.descriptors();
     let [native, http, s3, cache, router] = world.ports;
     let put = request(OP_PUT, 1, &"not a put".to_owned(), &vec![0; 16 << 20]);
-    let halves: [(u16, &[u8]); 7] = [
+    // Of somebody who may delete.
+    let asked = Request::new("POST", "/photos").with("delete", "");
+    let length = "content-length: 7000000\r\n";
+    let mut document = signed(&world.node.data, &asked, "UNSIGNED-PAYLOAD", length);
+    document.resize(document.len() + 1_000_000, b'<');
+    let halves: [(u16, &[u8]); 8] = [
         (native, &put[..10]),
         (native, &put[..100_000]),
         (http, b"GET /hea"),
         (http, b"GET /health HTTP/1.1\r\nHost"),
         (s3, b"PUT /photos/half HTTP/1.1\r\nHost: h\r\nContent-Length: 999999\r\n\r\nhalf"),
+        (s3, &document),
         (cache, b"set half 0 0 100000\r\nhalf"),
         (router, b"set half 0 0 100000\r\nhalf"),
     ];
