@@ -5,7 +5,7 @@ use crate::cli::Up;
 use crate::config::Config;
 use crate::roles::{Context, Places, Running};
 use holdfast_base::ids::{Index, StoreId};
-use holdfast_base::{Error, Result};
+use holdfast_base::{Error, Kind, Result};
 use holdfast_command::output::Output;
 use holdfast_command::secrets;
 use holdfast_env::net::{Meter, NoPeers, TcpPeers};
@@ -58,7 +58,8 @@ pub fn run(up: &Up, join: Option<&str>, secret: Option<&Path>, out: &mut Output)
     }
     let opening = node_config(&config, &up.data);
     let prepare = || prepare(&up.data, &config, &secret, new);
-    let node = Node::open_prepared(machine.clone(), &opening, region.clone(), &prepare)?;
+    let node = Node::open_prepared(machine.clone(), &opening, region.clone(), &prepare)
+        .map_err(|e| with_a_way_out(e, &up.data, &config))?;
     events::name_node(node.id.0);
     for finding in node.findings() {
         event!(Finding, finding);
@@ -89,6 +90,19 @@ pub fn run(up: &Up, join: Option<&str>, secret: Option<&Path>, out: &mut Output)
     roles.end()?;
     node.retire();
     Ok(())
+}
+
+/// What can be done where no copy of a damaged log is left.
+fn with_a_way_out(e: Error, data: &Path, config: &Config) -> Error {
+    if e.kind != Kind::Corrupt || !config.join.is_empty() {
+        return e;
+    }
+    let message = format!(
+        "{e}; without a copy, `holdfast doctor --rebuild-names --data {} --into NEW` makes the names \
+         again from what is stored",
+        data.display()
+    );
+    Error::corrupt(message)
 }
 
 /// Closes the directories to all but their owner, and makes the secret theirs.

@@ -211,7 +211,7 @@ fn kept_segments(
 
 fn damaged(topic: &str, path: &Path, offset: u64, what: &str) -> Error {
     Error::corrupt(format!(
-        "open topic `{topic}`: `{}` is damaged at offset {offset}: {what}: nothing was changed; restore the file from a copy, or move the topic's directory away to start it anew",
+        "open topic `{topic}`: `{}` is damaged at offset {offset}: {what}: nothing was changed; restore the file from a copy; a topic that nothing else depends on starts anew when its directory is moved away",
         path.display()
     ))
 }
