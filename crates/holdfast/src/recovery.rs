@@ -97,6 +97,7 @@ fn text(r: &Recovery) -> String {
         let rate = |bytes: u64| format!("{}/s", format_bytes(bytes));
         let left = match r.seconds_left {
             Some(seconds) => format!("about {seconds} s"),
+            None if r.bytes_left == 0 => "what is to be copied is being found out".to_owned(),
             None => "for ever as things are".to_owned(),
         };
         text.push_str(&format!(
@@ -278,5 +279,10 @@ mod tests {
         for part in ["3 chunks are short", "about 4 s", "and 2 others: node n3 is slow"] {
             assert!(text.contains(part), "{text}");
         }
+        // A node was lost a moment ago, and nothing was planned yet.
+        let text = super::text(&Recovery { short: 3, ..Recovery::default() });
+        assert!(text.contains("is being found out") && !text.contains("for ever"), "{text}");
+        let text = super::text(&Recovery { short: 3, bytes_left: 9, ..Recovery::default() });
+        assert!(text.contains("for ever as things are"), "{text}");
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::route::{Face, Request, Route, answer};
 use holdfast_base::codec::Encode;
-use holdfast_base::ids::StoreId;
+use holdfast_base::ids::{StoreId, Tier};
 use holdfast_base::limits::FRAME_BODY_BYTES_MAX;
 use holdfast_base::units::format_bytes;
 use holdfast_base::{Error, Result};
@@ -137,7 +137,10 @@ impl Admin {
                 chunk.state == ChunkState::Open && !chunk.replicas.iter().all(|s| counts(*s))
             });
             let ending = ending.count() as u64;
-            let short = view.chunks().short(counts);
+            let mut short = view.chunks().short(counts);
+            // Memory that has gone with its process leaves nothing to copy: a finding tells of it.
+            let in_memory = |id| view.chunks().get(id).is_some_and(|c| c.tier == Tier::Dram);
+            short.retain(|short| short.live > 0 || !in_memory(short.chunk));
             let served =
                 |store| node.cluster.read(|view, _| view.store_serves(store)).unwrap_or(false);
             let mut away = msg::Away::default();
@@ -182,7 +185,7 @@ impl Admin {
             let mut recovery = node.leader.recovery();
             // As this view has it now: the leader looks at it now and then.
             recovery.short = short.len() as u64 + ending;
-            recovery.short_of_one = short.iter().filter(|short| short.live <= 1).count() as u64;
+            recovery.short_of_one = short.iter().filter(|short| short.live == 1).count() as u64;
             recovery.away = away;
             recovery.settings = view.recovery();
             recovery.bytes_per_second = recovery.settings.rate_max;

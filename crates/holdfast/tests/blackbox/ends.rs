@@ -29,6 +29,9 @@ fn memory_that_ended_with_its_process_is_told_while_a_file_has_lost_bytes() {
             findings.iter().partition(|finding| finding.contains("ended with the process"));
         assert_eq!(other, Vec::<&String>::new(), "round {round}");
         assert_eq!(lost.len(), 1, "round {round}: {findings:?}");
+        // There is nothing to copy, though it was said to take for ever.
+        let recovery = node.run(&["recovery", "status"]).ok();
+        assert!(recovery.contains("every chunk has its copies"), "{recovery}");
     }
     let mut client = node.client();
     for round in 0..3 {
