@@ -131,6 +131,8 @@ struct Slot {
 
 struct Server {
     health: Health,
+    /// Connections to it that were given up here, and have not ended.
+    drains: u32,
     /// Of its absences, as of when it was up last.
     epoch: u64,
     /// What it is sent before it is used again, unanswered.
@@ -241,6 +243,7 @@ impl Fleet {
         while let Some(number) = self.waiting.front().copied() {
             let server = self.slots[number as usize].server;
             self.notice(server, now_ns, done);
+            self.rejoin(server);
             let slot = &self.slots[number as usize];
             if self.servers[server as usize].health != Health::Up {
                 self.waiting.pop_front();
@@ -587,6 +590,7 @@ impl Server {
         Server {
             health: Health::Up,
             epoch: 0,
+            drains: 0,
             returning: VecDeque::new(),
             losses: 0,
             ids: Ids::default(),

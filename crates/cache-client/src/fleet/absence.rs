@@ -12,7 +12,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Keys remembered a server: some 20 MB. Of more, the server is emptied instead.
 pub static OWED_MAX: Knob = Knob::new("cache-client.owed-keys", 1 << 16, &[1, 2, 5]);
-/// Deletes that are under way at once, as a request of a hundred keys is.
+/// Deletes that are under way at once, as a request of a hundred keys is; twice as many each time, so
+/// that a return comes to its end while clients go on changing keys elsewhere.
 pub static OWED_BATCH: Knob = Knob::new("cache-client.owed-batch", 100, &[1, 2, 3]);
 /// How long a connection that was given up may take to end once its server answers others. It ends
 /// when the server has read what was sent; after so long that way lost it, and nobody would tell.
@@ -29,6 +30,8 @@ struct Away {
     is_cold: bool,
     /// Somebody sends it what is owed. Cleared when more is owed after he was done, or he failed.
     is_returning: bool,
+    /// How often he came for more.
+    batches: u32,
     /// Connections that were given up with requests in them, and have not ended.
     undrained: u32,
     /// Since when only those keep it away.
@@ -102,7 +105,10 @@ impl Absences {
 
     /// A server that is away answers: whether the caller is to bring it up to date.
     pub fn begin_return(&self, server: u32) -> bool {
-        !std::mem::replace(&mut self.away(server).is_returning, true)
+        let mut away = self.away(server);
+        let begins = !std::mem::replace(&mut away.is_returning, true);
+        away.batches = if begins { 0 } else { away.batches };
+        begins
     }
 
     /// What comes next for whom [`Absences::begin_return`] chose, all of whose earlier requests were
@@ -121,8 +127,13 @@ impl Absences {
         if std::mem::take(&mut away.is_cold) {
             return Owed::Requests(vec![FLUSH.to_vec()]);
         }
+        let most = match planted!("cache.return-chases-its-end") {
+            false => OWED_BATCH.size() << away.batches.min(10),
+            true => OWED_BATCH.size(),
+        };
+        away.batches += 1;
         let mut batch = Vec::new();
-        while batch.len() < OWED_BATCH.size()
+        while batch.len() < most
             && let Some(request) = away.owed.pop_first()
         {
             batch.push(request);

@@ -76,6 +76,20 @@ impl Fleet {
         }
     }
 
+    /// A server that another thread has brought up to date is used again at once. Who went on taking
+    /// it for dead would change its keys elsewhere, and so take it from the others again, and they
+    /// from him, without end.
+    pub(super) fn rejoin(&mut self, server: u32) {
+        let of = &self.servers[server as usize];
+        let is_waiting = matches!(of.health, Health::Dead { .. } | Health::Asked { .. });
+        let was_brought_back =
+            of.epoch != self.absences.epoch(server) && !self.absences.is_away(server);
+        // What lies in an own connection could still come behind what is asked now.
+        if is_waiting && was_brought_back && of.drains == 0 && !planted!("cache.return-unshared") {
+            self.is_back(server);
+        }
+    }
+
     /// A server has answered. False if that answer says that it cannot be used.
     pub(super) fn lives(&mut self, server: u32, now_ns: u64, answer: &[u8]) -> bool {
         let of = &mut self.servers[server as usize];
@@ -159,6 +173,7 @@ impl Fleet {
             // A stalled server carries out later what lies in the connection.
             Health::Up if maybe && !over_tcp.is_empty() => {
                 of.stream.drain();
+                of.drains += 1;
                 self.absences.gave_up(server);
             }
             Health::Returning { .. } => {

@@ -83,6 +83,8 @@ impl Fleet {
 
     /// A connection that was to be drained has ended, or could not be.
     pub fn drained(&mut self, server: u32) {
+        let of = &mut self.servers[server as usize];
+        of.drains = of.drains.saturating_sub(1);
         self.absences.drained(server);
     }
 
@@ -138,7 +140,7 @@ impl Fleet {
         let stream = &mut self.servers[server as usize].stream;
         stream.wants_close = false;
         if std::mem::take(&mut stream.wants_drain) {
-            self.absences.drained(server);
+            self.drained(server);
         }
     }
 
