@@ -307,7 +307,11 @@ impl Repair {
         if idle && (all_heard || self.rests) {
             self.rests = true;
             self.tell_idle(settings);
-            if settings.p90_budget_percent == 0 || !self.budget.wants_quiet(now_ns) {
+            // Who comes back during the rest may have made a copy that nobody has heard of yet: what
+            // is not wanted of those, it keeps until then.
+            let heard = all_heard || planted!("repair.rests-unheard");
+            let wants_quiet = settings.p90_budget_percent > 0 && self.budget.wants_quiet(now_ns);
+            if heard && !wants_quiet {
                 return Ok((Vec::new(), found));
             }
         }

@@ -411,6 +411,25 @@ fn after_a_rest_the_nodes_are_asked_before_anything_is_planned() {
     assert_eq!(world.repair.told().slow, []);
 }
 
+/// A node that was cut off had made a copy, and came back when nobody wanted any: it was asked for
+/// nothing any more, so that it kept for good what it thought that a leader was still to hear of.
+#[test]
+fn who_comes_back_during_a_rest_is_heard_before_it_goes_on() {
+    let mut world = World::new(4, Vec::new());
+    (0..3).for_each(|_| drop(world.round()));
+    world.nodes.sites[1].live = false;
+    assert_eq!(world.round(), []);
+    let (chunk, store) = (ChunkId(7), StoreId(2));
+    let (generation, failure) = (Generation(0), String::new());
+    let ended = peer::Ended { number: 1, store, chunk, generation, bytes: 9, failure };
+    world.machine(2).ended.push(ended);
+    world.nodes.sites[1].live = true;
+    (0..3).for_each(|_| drop(world.round()));
+    assert!(world.machine(2).ended.is_empty(), "the leader has said that it heard");
+    assert_eq!(world.round(), []);
+    assert_eq!(world.landed, []);
+}
+
 #[test]
 fn nothing_is_sent_while_nothing_is_to_do() {
     let mut world = World::new(4, Vec::new());
