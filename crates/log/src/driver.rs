@@ -218,6 +218,15 @@ impl EmbeddedLog {
         &self.cuts
     }
 
+    /// Topics that could not be opened, and why: nobody reads or appends to them.
+    pub fn refused(&self) -> Vec<(String, Error)> {
+        let topics = self.topics.held_shared();
+        let why = |(name, opened): (&String, &Result<Arc<Running>>)| {
+            Some((name.clone(), opened.as_ref().err()?.clone()))
+        };
+        topics.iter().filter_map(why).collect()
+    }
+
     /// Damage that opening has passed over, because a snapshot covers it.
     pub fn passed_over(&self) -> &[PassedOver] {
         &self.passed_over

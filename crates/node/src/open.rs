@@ -533,6 +533,10 @@ fn open_log(
             passed.kept.display()
         ));
     }
+    for (_, why) in log.refused().into_iter().filter(|(topic, _)| folded_by(topic).is_none()) {
+        // One that a view folds, the view speaks of.
+        findings.push(format!("{why}; until then nobody reads it or appends to it"));
+    }
     for cut in log.recovered() {
         findings.push(format!(
             "topic `{}` ended in {} torn bytes, which were never acknowledged; they are kept in `{}`",

@@ -74,6 +74,32 @@ pub fn refer(response: &mut Response<Body>) {
     *response.body_mut() = Body::from(written);
 }
 
+/// What S3 says where the protocol's library says a code alone: clients print what is there.
+pub fn explain(response: &mut Response<Body>) {
+    const CODE: &str = "</Code>";
+    if response.status().as_u16() < 300 {
+        return;
+    }
+    let Some(document) = response.body().bytes() else { return };
+    let Ok(text) = std::str::from_utf8(&document) else { return };
+    let Some((head, rest)) = text.split_once(CODE) else { return };
+    let Some((_, code)) = head.rsplit_once("<Code>") else { return };
+    if rest.contains("<Message>") {
+        return;
+    }
+    let message = match code {
+        "InvalidBucketName" => "The specified bucket is not valid.",
+        "InvalidRange" => "The requested range is not satisfiable",
+        "KeyTooLongError" => "Your key is too long",
+        "MalformedXML" => {
+            "The XML you provided was not well-formed or did not validate against our published schema"
+        }
+        _ => "The request was refused for the reason that its code names",
+    };
+    let written = format!("{head}{CODE}<Message>{message}</Message>{rest}");
+    *response.body_mut() = Body::from(written);
+}
+
 /// Ids of requests: no two of one start are the same, and of two starts hardly.
 pub struct Ids {
     next: AtomicU64,
@@ -132,6 +158,23 @@ mod tests {
             assert!(takes(Method::PUT, uri), "{uri}");
         }
         assert!(takes(Method::POST, "/b?delete") && takes(Method::POST, "/b/k?uploadId=7"));
+    }
+
+    #[test]
+    fn an_error_says_more_than_its_code() {
+        let explained = |status: u16, text: &str| {
+            let mut answer = Response::new(Body::from(text.to_owned()));
+            *answer.status_mut() = hyper::StatusCode::from_u16(status).unwrap();
+            explain(&mut answer);
+            String::from_utf8(answer.body().bytes().unwrap().to_vec()).unwrap()
+        };
+        let bare = "<Error><Code>InvalidRange</Code></Error>";
+        let full = "<Error><Code>InvalidRange</Code><Message>The requested range is not \
+                    satisfiable</Message></Error>";
+        assert_eq!(explained(416, bare), full);
+        assert_eq!(explained(416, full), full);
+        assert_eq!(explained(200, bare), bare);
+        assert!(explained(400, "<Error><Code>Odd</Code></Error>").contains("<Message>The request"));
     }
 
     #[test]

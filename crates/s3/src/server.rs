@@ -189,6 +189,7 @@ impl Door {
             Err(refused) => refused.to_http_response().map_err(|e| HttpError::new(e.into()))?,
         };
         front::refer(&mut response);
+        front::explain(&mut response);
         let failed = response.status() == StatusCode::INTERNAL_SERVER_ERROR;
         let said = failed.then(|| response.body().bytes().unwrap_or_default());
         let id = self.ids.mark(&mut response);

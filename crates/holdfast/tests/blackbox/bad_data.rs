@@ -184,6 +184,40 @@ fn a_flipped_bit_of_the_log_stops_the_start_with_its_place() {
     assert_eq!(node.run(&["fs", "cat", "/f100"]).ok(), "x");
 }
 
+/// A topic of a user's own that was damaged took no entries any more, and all was said to be well.
+#[test]
+fn a_flipped_bit_of_a_users_topic_is_told_and_keeps_nobody_else() {
+    let scratch = Scratch::new();
+    let node = Node::start(&scratch.path("data"));
+    for entry in ["one", "two", "three"] {
+        node.run(&["log", "append", "mine/0", entry]).ok();
+    }
+    node.client().put("/f", b"x", &Default::default()).unwrap();
+    let data = node.kill();
+    let mut segments = Vec::new();
+    files(&data.join("log/topics"), &mut segments);
+    let mine = |path: &&PathBuf| {
+        let content = fs::read(path).unwrap();
+        content.windows(3).any(|window| window == b"two")
+    };
+    let segment = segments.iter().find(mine).expect("a segment holds the entries").clone();
+    let at = fs::read(&segment).unwrap().windows(3).position(|window| window == b"two").unwrap();
+    flip(&segment, at);
+    let told = doctor(&data);
+    let findings = String::from_utf8_lossy(&told.out);
+    assert!(told.code == Some(1) && findings.contains("`mine/0`"), "{findings}{}", told.err);
+    let node = Node::start(&data);
+    let findings = node.until("the damage is told", |s| !s.findings.is_empty()).findings;
+    assert!(findings[0].contains("mine/0") && findings.len() == 1, "{findings:?}");
+    assert_eq!(node.run(&["fs", "cat", "/f"]).ok(), "x");
+    node.run(&["log", "read", "mine/0"]).refused(&["is damaged at offset"]);
+    let data = node.stop();
+    flip(&segment, at);
+    let node = Node::start(&data);
+    assert!(node.run(&["log", "read", "mine/0"]).ok().contains("three"));
+    node.stop();
+}
+
 /// With the newest snapshot damaged, the one before it and the log tell the same; with all of
 /// them damaged, the log does, or the start is refused.
 #[test]
