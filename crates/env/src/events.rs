@@ -65,8 +65,8 @@ events! {
         "A write or sync of a topic of the log failed. It takes no more entries until a restart.",
         "Look at the disk, then restart the node.";
     ViewStopped = "view.stopped", ERROR,
-        "A view cannot apply an entry, and has stopped in front of it; what other views hold is served.",
-        "Start a build that can apply the entry ([a view that has stopped](#faults)).";
+        "A view cannot apply an entry, and has stopped in front of it, or its rows find no room; what other views hold is served.",
+        "Start a build that can apply the entry ([a view that has stopped](#faults)), or free space.";
     RequestBug = "request.bug", ERROR,
         "A request of the native protocol was answered with `Bug`: Holdfast broke a promise to itself.",
         "Report it, with its number.";
@@ -88,6 +88,9 @@ events! {
     CacheNote = "cache.note", WARN,
         "A cache could not take over what the one before had kept, or begins without something that it was asked for.",
         "Read the sentence; the cache serves.";
+    ViewResumed = "view.resumed", INFO,
+        "A view that had stopped goes on: there is room for its rows again.",
+        "Nothing.";
     CacheKept = "cache.kept", INFO,
         "A cache ended and keeps its items for the next one.",
         "Nothing.";

@@ -618,9 +618,15 @@ impl Keeper {
             if known.is_none() && planted!("node.unknown-replica-unlinked") {
                 held.store.unlink(held.info.chunk, held.info.generation)?;
             }
+            // Whose seal did not come here, and then the others were lost or dropped.
+            let stays_open = |known: &Chunk| {
+                held.info.state != holdfast_chunk::ChunkState::Sealed
+                    && held.info.length >= known.length
+                    && !planted!("node.last-replica-stays-open")
+            };
             if let Some(known) = known
                 && known.state != ChunkState::Open
-                && !self.node.replicator.is_alone(&known.replicas)
+                && (!self.node.replicator.is_alone(&known.replicas) || stays_open(&known))
                 && let Err(e) = self.settle_one(held, &known)
                 // Somebody else is at it: the next round sees what came of it.
                 && e.kind != Kind::Retry

@@ -104,12 +104,14 @@ pub fn keeper(context: &Context<'_>) -> Result<Option<Box<dyn Role>>> {
     let mut told = node.stopped_views();
     told.iter().for_each(|why| event!(ViewStopped, why));
     let rounds = Rounds::start(context, ("keeper", KEEP), move |now_ns| {
-        for why in node.stopped_views() {
-            if !told.contains(&why) {
-                event!(ViewStopped, why);
-                told.push(why);
-            }
+        let stopped = node.stopped_views();
+        for why in stopped.iter().filter(|why| !told.contains(why)) {
+            event!(ViewStopped, why);
         }
+        for why in told.iter().filter(|why| !stopped.contains(why)) {
+            event!(ViewResumed, why);
+        }
+        told = stopped;
         keeper.step(now_ns);
         if budget.fell() {
             local::give_memory_back();

@@ -3,6 +3,7 @@
 
 use crate::common::{Node, Scratch, bytes};
 use crate::mount::Mount;
+use crate::s3;
 use holdfast_base::limits::CHUNK_BYTES;
 use holdfast_base::{Error, Kind};
 use holdfast_client::{Client, NewFile};
@@ -126,5 +127,40 @@ fn a_node_starts_where_others_have_left_no_room_at_all() {
     fs::remove_file(outside.join("others")).unwrap();
     client.delete("/f", false).unwrap();
     drop(client);
+    node.stop();
+}
+
+/// The index of blobs found no room once, and S3 answered nothing until a restart, though there was
+/// room again.
+#[test]
+fn s3_goes_on_when_its_index_finds_room_again() {
+    let scratch = Scratch::new();
+    let outside = scratch.path("mount");
+    let Some(_mount) = Mount::new(&outside, "700m") else { return };
+    let mut node = s3::start(&outside.join("data"));
+    node.told.announce("view.stopped");
+    let make = |i: usize| s3::blob(&node.data, &["mb", &format!("bucket-{i}")], b"");
+    make(0).ok();
+    let mut others = fs::File::create(outside.join("others")).unwrap();
+    let block = [1; 4096];
+    while others.write_all(&block).is_ok() {}
+    let (mut made, mut refused) = (vec![0], None);
+    for i in 1..2000 {
+        let done = make(i);
+        if done.code != Some(0) {
+            refused = Some(done.err);
+            break;
+        }
+        made.push(i);
+    }
+    let refused = refused.expect("the index takes room");
+    assert!(refused.contains("space"), "{refused}");
+    fs::remove_file(outside.join("others")).unwrap();
+    let goes_on = (0..500).any(|i| make(10_000 + i).code == Some(0));
+    assert!(goes_on, "{:?}", node.client().status());
+    let listed = s3::blob(&node.data, &["ls"], b"").ok();
+    for i in made {
+        assert!(listed.contains(&format!("\"bucket-{i}\"")), "bucket-{i}: {listed}");
+    }
     node.stop();
 }
