@@ -158,7 +158,7 @@ fn signed_get(data: &std::path::Path, path: &str) -> Vec<u8> {
     signed(data, &Request::new("GET", path), NOTHING, "")
 }
 
-fn signed(data: &std::path::Path, asked: &Request, sha256: &str, more: &str) -> Vec<u8> {
+fn signed(data: &std::path::Path, asked: &Request<'_>, sha256: &str, more: &str) -> Vec<u8> {
     let (endpoint, access_key, secret_key) = credentials(data);
     let host = endpoint.strip_prefix("http://").unwrap();
     let signer = Signer { access_key, secret_key, region: REGION.to_owned() };
