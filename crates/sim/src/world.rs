@@ -124,14 +124,14 @@ fn one_in(seed: u64, what: u64, n: u64) -> bool {
 
 impl Schedule {
     /// One in eight has a node past the seventh, who is no controller; one in four has two stores
-    /// a node; one in three, blobs as a guest.
+    /// a node.
     pub fn new(seed: u64) -> Schedule {
         Schedule {
             seed,
             nodes: if one_in(seed, 50, 8) { 8 } else { 5 },
             stores: if one_in(seed, 51, 4) { 2 } else { 1 },
             clients: 6,
-            guests: if seed % 3 == 1 { vec![guests::blobs] } else { Vec::new() },
+            guests: Vec::new(),
             faults: faults::ALL.to_vec(),
             work_ns: 120 * SECOND,
             faults_ns: 95 * SECOND,
