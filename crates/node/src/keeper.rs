@@ -324,8 +324,9 @@ impl Keeper {
                 let since_ns = self.unnamed.get(&key).copied().unwrap_or(now_ns);
                 if now_ns - since_ns < unnamed_ns {
                     unnamed.insert(key, since_ns);
-                } else {
+                } else if self.node.replicator.let_go(key) {
                     self.let_go_again(&held, generation);
+                    self.node.replicator.is_gone(key);
                 }
             }
         }
@@ -521,12 +522,17 @@ impl Keeper {
                 continue;
             };
             let unlink = Command::Unlink { chunk, generation, store: store_id };
+            let key = (own.id, chunk, generation);
+            if !self.owed.contains(&key) && !self.node.replicator.let_go(key) {
+                continue;
+            }
             // From here on it may be that no view names the file any more: it must not be forgotten,
             // also when nobody knows what became of the entry.
-            self.owed.insert((own.id, chunk, generation));
+            self.owed.insert(key);
             self.node.propose_and_wait(unlink, Durability::Durable)?;
             remove_file(&self.node, own, chunk, generation)?;
-            self.owed.remove(&(own.id, chunk, generation));
+            self.owed.remove(&key);
+            self.node.replicator.is_gone(key);
         }
         Ok(())
     }
@@ -537,6 +543,17 @@ impl Keeper {
         let node = &self.node;
         self.owed.retain(|(store, chunk, generation)| {
             let Some(own) = node.stores.get(*store) else { return false };
+            let counts = |view: &Namespace, _| {
+                let known = view.chunks().get(*chunk);
+                known.is_some_and(|c| {
+                    c.is_kept() && c.generation == *generation && c.replicas.contains(store)
+                })
+            };
+            if node.namespace.read(counts).unwrap_or(false) {
+                // It was counted before it was let go, and stays.
+                node.replicator.is_gone((*store, *chunk, *generation));
+                return false;
+            }
             // It was not let go, or is not known here to be: it is proposed again.
             let named =
                 |view: &Namespace, _| view.chunks().names_replica(*chunk, *generation, *store);
@@ -544,7 +561,10 @@ impl Keeper {
                 return true;
             }
             match remove_file(node, own, *chunk, *generation) {
-                Ok(()) => false,
+                Ok(()) => {
+                    node.replicator.is_gone((*store, *chunk, *generation));
+                    false
+                }
                 Err(e) => {
                     last = Err(e);
                     true

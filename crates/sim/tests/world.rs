@@ -38,6 +38,14 @@ fn a_chunk_that_was_sealed_empty_needs_no_copies() {
     assert_eq!(report.violations, Vec::<String>::new());
 }
 
+/// A replica had been let go, and its file was still to be removed: a copy that was ordered to the same
+/// store found the file, took it for one that had gone through before, and counted on it.
+#[test]
+fn what_is_to_be_removed_is_not_taken_for_a_copy() {
+    let report = on_a_deep_stack(Schedule { usual_limits: true, ..Schedule::new(184) });
+    assert_eq!(report.violations, Vec::<String>::new());
+}
+
 fn faulty(seed: u64, faults: &[Fault]) -> Report {
     on_a_deep_stack(Schedule { faults: faults.to_vec(), ..Schedule::new(seed) })
 }

@@ -29,6 +29,8 @@ const BLOCKS_PER_SECOND: u64 = 128;
 const TURN_MS: u64 = 1000;
 /// For one block from a disk that scrubs, serves and repairs, behind its source's own throttle.
 const EXPORT_MS: u32 = 30_000;
+/// How long after a copy was made the entry that counts it may be on its way.
+const LANDED_NS: u64 = 10_000_000_000;
 /// Ends that nobody has asked for; past it the oldest are forgotten, and copied again.
 static ENDED_MAX: Knob = Knob::new("cluster.copy-ends", 4096, &[1, 3]);
 
@@ -54,6 +56,10 @@ struct List {
     /// Files of copies that failed, or of an earlier process: gone on with by a plan that lists
     /// them, and removed by one that does not.
     leftovers: BTreeSet<Key>,
+    /// Replicas whose files are about to be removed: what is there must not be taken for a copy.
+    leaving: BTreeSet<Key>,
+    /// Copies that were made a moment ago, and when: the entry that counts them may be on its way.
+    landed: BTreeMap<Key, u64>,
     /// That the leader has not heard of, oldest first.
     ended: Vec<peer::Ended>,
     ends: u64,
@@ -196,6 +202,31 @@ impl Replicator {
         Ok(self.report(now_ns))
     }
 
+    /// From now on no copy of this replica begins here, until [`Replicator::is_gone`]: its file is
+    /// to be removed. False where one is under way or was made a moment ago, which may be that file.
+    pub(crate) fn let_go(&self, key: Key) -> bool {
+        if planted!("node.landed-copy-removed") {
+            return true;
+        }
+        let now_ns = self.now_ns();
+        let mut list = self.copies.list();
+        list.landed.retain(|_, landed_ns| now_ns < *landed_ns + LANDED_NS);
+        let unheard =
+            |e: &peer::Ended| e.failure.is_empty() && (e.store, e.chunk, e.generation) == key;
+        let stays = list.jobs.contains_key(&key)
+            || list.landed.contains_key(&key)
+            || list.ended.iter().any(unheard);
+        if !stays {
+            list.leaving.insert(key);
+        }
+        !stays
+    }
+
+    /// The file is removed, or stays after all.
+    pub(crate) fn is_gone(&self, key: Key) {
+        self.copies.list().leaving.remove(&key);
+    }
+
     /// Copies that are whole here and that no leader has heard of.
     pub(crate) fn landed_unheard(&self) -> BTreeSet<Key> {
         let list = self.copies.list();
@@ -257,6 +288,10 @@ impl List {
                     }
                 }
                 (state.order, state.stopped) = (order, false);
+                continue;
+            }
+            // The next plan lists it again.
+            if self.leaving.contains(&key) {
                 continue;
             }
             // The plan was made before its end was heard of.
@@ -336,6 +371,9 @@ impl Job {
         }
         if result.is_err() {
             list.leftovers.insert(key(&order));
+        }
+        if result.is_ok() {
+            list.landed.insert(key(&order), self.with.now_ns());
         }
         let failure = result.err().map_or(String::new(), |e| {
             e.context(format_args!("copy from store `{}`", order.source)).message
