@@ -69,7 +69,7 @@ impl NewFile {
 /// One connection to a node.
 pub struct Client {
     pub(crate) connection: Connection,
-    options: ClientOptions,
+    pub(crate) options: ClientOptions,
     session: Session,
     /// Connecting anew failed: requests that were lost fail at once, until it works again.
     gave_up: bool,

@@ -10,9 +10,11 @@ pub use multi::{MultiStream, Run};
 pub use reader::FileReader;
 pub use writer::FileWriter;
 
+use crate::connection::RECONNECT_PAUSE_MAX;
 use holdfast_base::ids::Tier;
 use holdfast_base::node::StorageClass;
 use holdfast_wire::file as msg;
+use std::time::Duration;
 
 /// Transfers of one stream that are in flight at once: while one is worked on, the other moves.
 pub(crate) const SLICES_IN_FLIGHT: usize = 2;
@@ -32,8 +34,33 @@ pub(crate) fn slices_read_ahead(class: StorageClass) -> usize {
 /// on the way makes larger commits.
 pub(crate) const DURABLE_SLICES_IN_FLIGHT: usize = 12;
 
-/// How often one stream moves to a new chunk because its old one failed, before it gives up.
-pub(crate) const MOVES_MAX: usize = 8;
+/// How often a stream goes on in a new chunk although the one before took nothing, before it gives
+/// up.
+const VAIN_MOVES_MAX: u32 = 8;
+
+/// Moves of one stream to new chunks because its old ones failed. A gateway that was stopped for a
+/// while, or that nobody has missed yet, fails chunk after chunk until the cluster has noticed: a
+/// stream that asks for the next one at once comes to its end within a second, and leaves as many
+/// empty chunks.
+#[derive(Debug, Default)]
+pub(crate) struct Moves {
+    in_vain: u32,
+}
+
+impl Moves {
+    /// How long to wait before the next chunk is asked for, after one that failed with so many
+    /// bytes acknowledged; none once moving does not help. `first` doubles with each chunk that
+    /// took nothing.
+    pub fn pause(&mut self, acknowledged: u64, first: Duration) -> Option<Duration> {
+        if acknowledged > 0 {
+            self.in_vain = 0;
+            return Some(Duration::ZERO);
+        }
+        self.in_vain += 1;
+        let pause = first.saturating_mul(1 << (self.in_vain - 1).min(31));
+        (self.in_vain <= VAIN_MOVES_MAX).then_some(pause.min(RECONNECT_PAUSE_MAX))
+    }
+}
 
 /// The chunk that takes a writer's appends now.
 pub(crate) struct Current {
@@ -49,5 +76,21 @@ impl Current {
         let (chunk, bytes) = (self.grant.chunk, self.acknowledged);
         let generation = Default::default();
         (bytes > 0).then_some(msg::Extent::Raw { chunk, generation, bytes })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_while_chunks_take_nothing_and_begin_anew_behind_one_that_did() {
+        let mut moves = Moves::default();
+        let first = Duration::from_millis(50);
+        let pauses: Vec<_> = (0..9).map(|_| moves.pause(0, first).map(|p| p.as_millis())).collect();
+        let expected = [50, 100, 200, 400, 800, 1600, 2000, 2000].map(Some);
+        assert_eq!((&pauses[..8], pauses[8]), (&expected[..], None));
+        assert_eq!(moves.pause(1, first), Some(Duration::ZERO));
+        assert_eq!(moves.pause(0, first), Some(first));
     }
 }

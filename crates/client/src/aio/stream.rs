@@ -8,13 +8,14 @@ use crate::client::{NewFile, decode};
 use crate::connection::aio::Request;
 use crate::stream::cursor::{Cursor, Span, check};
 use crate::stream::{
-    Current, DURABLE_SLICES_IN_FLIGHT, MOVES_MAX, SLICES_IN_FLIGHT, slices_read_ahead,
+    Current, DURABLE_SLICES_IN_FLIGHT, Moves, SLICES_IN_FLIGHT, slices_read_ahead,
 };
 use holdfast_base::codec::Encode;
 use holdfast_base::ids::{Durability, FileId};
 use holdfast_base::limits::{PACKED_BYTES_MAX, SLICE_BYTES};
 use holdfast_base::node::NodeKind;
 use holdfast_base::{Error, Kind, Result};
+use holdfast_env::runtime;
 use holdfast_wire::{self as wire, chunk, file as msg};
 use std::collections::VecDeque;
 use std::mem;
@@ -48,7 +49,7 @@ impl AsyncClient {
             current: None,
             extents: Vec::new(),
             in_flight: VecDeque::new(),
-            moves: 0,
+            moves: Moves::default(),
             failed: None,
         })
     }
@@ -206,7 +207,7 @@ pub struct AsyncWriter {
     current: Option<Current>,
     extents: Vec<msg::Extent>,
     in_flight: VecDeque<InFlight>,
-    moves: usize,
+    moves: Moves,
     /// Set by the first error, and while a call is under way.
     failed: Option<Error>,
 }
@@ -397,16 +398,16 @@ impl AsyncWriter {
             Err(e) => e,
         };
         let movable = matches!(e.kind, Kind::Retry | Kind::Fenced | Kind::Full | Kind::ReadOnly);
-        self.moves += 1;
-        if !movable || self.moves > MOVES_MAX {
-            return Err(e);
-        }
         let (Some(file), Some(current)) = (self.file, &self.current) else { return Err(e) };
+        let first = self.client.connection.reconnect_pause();
+        let pause = self.moves.pause(current.acknowledged, first);
+        let Some(pause) = pause.filter(|_| movable) else { return Err(e) };
         let (chunk, acknowledged) = (current.grant.chunk, current.acknowledged);
         let rest = self.in_flight.drain(..).map(|slice| slice.bytes);
         let again = std::iter::once(bytes).chain(rest).collect();
         self.client.act(msg::Action::Seal { file, chunk, acknowledged }).await?;
         self.finish_chunk();
+        runtime::sleep(pause).await;
         Ok(again)
     }
 

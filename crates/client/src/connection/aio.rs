@@ -18,6 +18,7 @@ use std::io::{self, IoSlice};
 use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
 
 /// Requests wait for the socket from so many unsent bytes on.
 const UNSENT_BYTES_MAX: usize = 4 << 20;
@@ -101,6 +102,11 @@ impl AsyncConnection {
         // The task ends when the last handle is gone, or with the runtime.
         drop(runtime::spawn(drive(state.clone(), link))?);
         Ok(AsyncConnection(Arc::new(Handle(state))))
+    }
+
+    /// See [`ClientOptions::reconnect_pause`].
+    pub fn reconnect_pause(&self) -> Duration {
+        lock(&self.0.0).options.reconnect_pause
     }
 
     /// Sends a request, with a copy kept if it may be sent again. Waits while too much is on its

@@ -4,12 +4,13 @@
 //! new one.
 
 use super::slice::Slice;
-use super::{Current, DURABLE_SLICES_IN_FLIGHT, MOVES_MAX, SLICES_IN_FLIGHT};
+use super::{Current, DURABLE_SLICES_IN_FLIGHT, Moves, SLICES_IN_FLIGHT};
 use crate::client::{Client, NewFile, Ticket, decode};
 use holdfast_base::checksum::crc32c;
 use holdfast_base::ids::{Durability, FileId, Pointer};
 use holdfast_base::limits::{PACKED_BYTES_MAX, SLICE_BYTES};
 use holdfast_base::{Error, Kind, Result};
+use holdfast_env::tasks::Stop;
 use holdfast_wire::{self as wire, chunk, file as msg};
 use std::collections::VecDeque;
 use std::mem;
@@ -43,7 +44,7 @@ pub struct FileWriter<'a> {
     in_flight: VecDeque<InFlight>,
     /// Buffers to use again.
     spare: Vec<Slice>,
-    moves: usize,
+    moves: Moves,
     /// Set by the first error: the stream is of no more use.
     failed: Option<Error>,
 }
@@ -97,7 +98,7 @@ impl Client {
             sent: 0,
             in_flight: VecDeque::new(),
             spare: Vec::new(),
-            moves: 0,
+            moves: Moves::default(),
             failed: None,
         })
     }
@@ -362,11 +363,9 @@ impl FileWriter<'_> {
     /// one arrived.
     fn moved(&mut self, e: Error) -> Result<()> {
         let movable = matches!(e.kind, Kind::Retry | Kind::Fenced | Kind::Full | Kind::ReadOnly);
-        self.moves += 1;
-        if !movable || self.moves > MOVES_MAX {
-            return Err(e);
-        }
         let (Some(file), Some(current)) = (self.file, self.current.take()) else { return Err(e) };
+        let pause = self.moves.pause(current.acknowledged, self.client.options.reconnect_pause);
+        let Some(pause) = pause.filter(|_| movable) else { return Err(e) };
         let slices: Vec<InFlight> = mem::take(&mut self.in_flight).into();
         for slice in &slices {
             self.client.forget(slice.ticket);
@@ -375,6 +374,8 @@ impl FileWriter<'_> {
         self.client.act(msg::Action::Seal { file, chunk, acknowledged })?;
         self.current = Some(current);
         self.finish_chunk();
+        // Nobody asks this one to stop: it only sleeps.
+        Stop::new().sleep_until_stop(pause);
         for slice in slices {
             self.send(slice.bytes)?;
         }
