@@ -5,13 +5,15 @@
 
 mod compact;
 mod copies;
+mod settle;
 mod unclosed;
+mod unnamed;
 
 use super::{Node, OwnStore, compare};
 use compact::Rest;
 use holdfast_base::ids::{ChunkId, Durability, Generation, Index, SessionId, StoreId, Tier};
 use holdfast_base::{Kind, Result};
-use holdfast_chunk::{ChunkInfo, QUARANTINE_S, Scrubber, Store};
+use holdfast_chunk::{ChunkInfo, Scrubber, Store};
 use holdfast_cluster::{Chunk, ChunkState};
 use holdfast_cluster::{Command, Namespace, Outcome};
 use holdfast_env::trial::Knob;
@@ -110,9 +112,6 @@ pub struct Keeper {
 const COMPARE_NS: u64 = 10_000_000_000;
 /// How often it is noted how far the log is.
 const NOTE_NS: u64 = 10_000_000_000;
-/// How often it is looked whether that is over.
-const QUARANTINE_LOOK_NS: u64 = 600_000_000_000;
-
 /// Chunks that one round looks at, of each store and of the view.
 static LOOK_MAX: Knob = Knob::new("keeper.look", 1024, &[16, 32]);
 
@@ -162,258 +161,6 @@ impl Keeper {
             unnamed_next_ns: 0,
             unclosed: unclosed::Unclosed::default(),
         }
-    }
-
-    /// After a start, before anything is served: seals and generations that the log decided are
-    /// carried out; chunks that were open are sealed at their verified length, if this node has
-    /// all there is of them; replicas that are missing or short do not count any more.
-    pub fn settle(&mut self) -> Result<()> {
-        for held in self.held() {
-            let (chunk, info) = (held.info.chunk, held.info);
-            let (known, was_allocated) = self
-                .node
-                .read_chunks(|view, _| (view.get(chunk).cloned(), view.was_allocated(chunk)))?;
-            let Some(known) = known else {
-                if was_allocated {
-                    self.let_go_again(&held, held.info.generation);
-                    continue;
-                }
-                self.node.report_finding(format!(
-                    "store `{}` holds chunk `{chunk}` that the namespace does not know ({} bytes, owner {}); it is kept and not served",
-                    held.store_id, info.stored_bytes, info.owner
-                ));
-                continue;
-            };
-            let done = self
-                .settle_one(&held, &known)
-                .and_then(|()| self.settle_old(&held, known.generation));
-            if let Err(e) = done {
-                self.node.report_finding(format!("settle chunk `{chunk}` after the start: {e}"));
-            }
-        }
-        self.report_missing()?;
-        self.end_former_chunks()
-    }
-
-    fn settle_one(&self, held: &Held, known: &Chunk) -> Result<()> {
-        let chunk = held.info.chunk;
-        // Behind what the view said: since the round began, while it waited for the log, the store
-        // may have got what the seal counts on.
-        let fresh = held.store.list_from(chunk, 1).pop().filter(|info| info.chunk == chunk);
-        let info = match planted!("node.settled-by-an-old-look") {
-            false => fresh,
-            true => Some(held.info),
-        };
-        let Some(info) = info else { return Ok(()) };
-        let counted = known.replicas.contains(&held.store_id);
-        if info.damaged && counted {
-            let what = "the start found part of it damaged";
-            self.node.replicator.report_bad(held.store_id, chunk, what);
-        }
-        let alone = self.node.replicator.is_alone(&known.replicas);
-        if info.state != holdfast_chunk::ChunkState::Sealed {
-            match known.state {
-                // A store accepts no more appends to chunks that it held open.
-                ChunkState::Open if alone => {
-                    self.node.seal(chunk, info.length)?;
-                }
-                // Others have it, too: whoever leads asks them all.
-                ChunkState::Open => return Ok(()),
-                _ if info.length < known.length && alone => self.node.report_finding(format!(
-                    "chunk `{chunk}` was sealed at {} bytes, but only {} of them can be verified; what is left is served",
-                    known.length, info.length
-                )),
-                _ if info.length < known.length => {
-                    if counted {
-                        let (generation, class) = (known.generation, known.durability);
-                        self.node.drop_replica(chunk, generation, held.store_id, class);
-                    }
-                    return Ok(());
-                }
-                _ => held.store.seal(chunk, known.length)?,
-            }
-        }
-        // Who was left out of a switch, or missed it, keeps the old generation until it is unlinked.
-        let unfollowed = planted!("node.switch-not-followed");
-        if counted && info.generation != known.generation && !unfollowed {
-            match held.store.switch(chunk, known.generation) {
-                // It had computed it, or it would not count: that file is lost, with the one before
-                // still beside it.
-                Err(e) if e.kind == Kind::NotFound && self.is_lost(&info, known) => {
-                    let (generation, class) = (known.generation, known.durability);
-                    self.node.drop_replica(chunk, generation, held.store_id, class);
-                }
-                switched => switched?,
-            }
-        }
-        Ok(())
-    }
-
-    fn is_lost(&self, info: &ChunkInfo, known: &Chunk) -> bool {
-        let behind = info.generation < known.generation;
-        behind && known.replicas.len() > 1 && !planted!("node.lost-generation-kept")
-    }
-
-    /// Old generations that an accepted entry has let go.
-    fn settle_old(&self, held: &Held, current: Generation) -> Result<()> {
-        let chunk = held.info.chunk;
-        for generation in held.store.other_generations(chunk) {
-            let named = self
-                .node
-                .read_chunks(|view, _| view.names_replica(chunk, generation, held.store_id))?;
-            // A later one waits for its switch.
-            if generation < current && !named {
-                self.let_go_again(held, generation);
-            }
-        }
-        Ok(())
-    }
-
-    /// An accepted entry has let this replica go, and its file was not removed, for the process
-    /// ended: it is set aside, to be removed in a day.
-    fn let_go_again(&self, held: &Held, generation: Generation) {
-        let (chunk, store) = (held.info.chunk, &held.store);
-        let until = self.unix_s() + QUARANTINE_S;
-        let mut generations = vec![generation];
-        if generation == held.info.generation {
-            // The current one goes last.
-            generations.splice(..0, store.other_generations(chunk));
-        }
-        for generation in generations {
-            if let Err(e) = store.set_aside(chunk, generation, until) {
-                self.node.report_finding(format!("set chunk `{chunk}` aside: {e}"));
-                return;
-            }
-        }
-        self.node.report_finding(format!(
-            "store `{}` held chunk `{chunk}` generation `{generation}`, which an entry had let go before; it is in `quarantine` for a day",
-            held.store_id
-        ));
-    }
-
-    /// An accepted entry let a replica go while its chunk lives on elsewhere, and the process ended
-    /// before the file was removed, or was not there: no later entry names it. A copy that has
-    /// arrived is named within seconds of a leader's hearing of it, which is when its time begins;
-    /// should its entry come later all the same, it counts as missing here.
-    fn set_aside_unnamed(&mut self, now_ns: u64) -> Result<()> {
-        if self.node.is_behind() {
-            // The entry may have been on its way all that time.
-            self.unnamed.clear();
-            return Ok(());
-        }
-        if now_ns < self.unnamed_next_ns {
-            return Ok(());
-        }
-        let unnamed_ns = self.options.unnamed_ms * 1_000_000;
-        self.unnamed_next_ns = now_ns + unnamed_ns / 4;
-        let mut unnamed = BTreeMap::new();
-        let unheard = match planted!("node.landed-copy-set-aside") {
-            false => self.node.replicator.landed_unheard(),
-            true => BTreeSet::new(),
-        };
-        for held in self.held() {
-            let on_disk = |own: &OwnStore| own.tier == Tier::Disk;
-            if !self.node.stores.get(held.store_id).is_some_and(on_disk) {
-                continue;
-            }
-            for generation in self.unnamed_of(&held)? {
-                let key = (held.store_id, held.info.chunk, generation);
-                if unheard.contains(&key) {
-                    continue;
-                }
-                let since_ns = self.unnamed.get(&key).copied().unwrap_or(now_ns);
-                if now_ns - since_ns < unnamed_ns {
-                    unnamed.insert(key, since_ns);
-                } else if self.node.replicator.let_go(key) {
-                    self.let_go_again(&held, generation);
-                    self.node.replicator.is_gone(key);
-                }
-            }
-        }
-        self.unnamed = unnamed;
-        self.report_missing()
-    }
-
-    /// Generations of a chunk here that no entry names, the current one last.
-    fn unnamed_of(&self, held: &Held) -> Result<Vec<Generation>> {
-        let (store, chunk, current) = (held.store_id, held.info.chunk, held.info.generation);
-        let beside = held.store.other_generations(chunk);
-        self.node.read_chunks(|view, _| {
-            let is_named = |at: &Generation| view.names_replica(chunk, *at, store);
-            let Some(known) = view.get(chunk) else {
-                return if view.was_allocated(chunk) { vec![current] } else { Vec::new() };
-            };
-            // A later one waits for its switch, and the current one for those that are named.
-            let mut unnamed = beside.clone();
-            if !beside.iter().any(is_named) {
-                unnamed.push(current);
-            }
-            unnamed.retain(|at| *at <= known.generation && !is_named(at));
-            unnamed
-        })
-    }
-
-    fn unix_s(&self) -> u64 {
-        self.node.machine.clock.unix_ms() / 1000
-    }
-
-    /// Removes what was set aside for long enough.
-    fn empty_quarantine(&mut self, now_ns: u64) -> Result<()> {
-        if now_ns < self.quarantine_next_ns {
-            return Ok(());
-        }
-        self.quarantine_next_ns = now_ns + QUARANTINE_LOOK_NS;
-        for own in self.node.stores.iter() {
-            own.store.empty_quarantine(self.unix_s())?;
-        }
-        Ok(())
-    }
-
-    /// What the view says is here and is not: a disk that was replaced, a file that was lost.
-    fn report_missing(&self) -> Result<()> {
-        let unreported = planted!("node.missing-replica-unreported");
-        for own in self.node.stores.iter() {
-            let here: BTreeSet<ChunkId> = own.store.list().iter().map(|info| info.chunk).collect();
-            let missing: Vec<Chunk> = self.node.read_chunks(|view, _| {
-                let on = view.on(own.id);
-                // One without bytes may never have been made.
-                let gone = |known: &&Chunk| known.length > 0 && !here.contains(&known.id);
-                on.filter(|known| known.is_kept() && !unreported).filter(gone).cloned().collect()
-            })?;
-            for known in missing {
-                self.node.report_finding(format!(
-                    "chunk `{}` is missing in `{}`, where the namespace has a replica of it",
-                    known.id, own.place
-                ));
-                if known.replicas.len() > 1 {
-                    let (generation, class) = (known.generation, known.durability);
-                    self.node.drop_replica(known.id, generation, own.id, class);
-                }
-            }
-        }
-        self.node.pump();
-        Ok(())
-    }
-
-    /// What an earlier process of this node was writing with others: nobody goes on with it.
-    fn end_former_chunks(&self) -> Result<()> {
-        let former: Vec<ChunkId> = self.node.read_chunks(|view, _| {
-            let mine = view.open().filter(|known| known.node == self.node.id);
-            let shared = mine.filter(|known| !self.node.replicator.is_alone(&known.replicas));
-            shared.map(|known| known.id).collect()
-        })?;
-        for chunk in former {
-            let node = self.node.clone();
-            let done = move |sealed: Result<u64>| {
-                if let Err(e) = sealed {
-                    node.report_finding(format!(
-                        "seal chunk `{chunk}`, which this node was writing: {e}"
-                    ));
-                }
-            };
-            self.node.seal_silent(chunk, Box::new(done));
-        }
-        self.node.drop_ended()
     }
 
     /// One round. Everything that fails is tried again in the next one.

@@ -539,7 +539,7 @@ fn open_log(
     }
     for cut in log.recovered() {
         findings.push(format!(
-            "topic `{}` ended in {} torn bytes, which were never acknowledged; they are kept in `{}`",
+            "topic `{}` ended within a write: {} torn bytes are kept in `{}`",
             cut.topic,
             cut.bytes,
             cut.kept.display()
@@ -660,11 +660,13 @@ fn open_stores(
     Ok((Stores::new(stores), partial))
 }
 
-/// What a store's recovery found, in sentences.
+/// What a store's recovery found, in sentences. Whether a torn end was acknowledged is not said: that
+/// of a process that ended within a write was not, that of a file which somebody cut was, and the
+/// view tells which.
 fn describe(place: &str, found: &Recovered, findings: &mut Vec<String>) {
     for cut in &found.cut_tails {
         findings.push(format!(
-            "chunk `{}` in `{place}` ended in {} torn bytes, which were never acknowledged; they are kept in `{}`",
+            "chunk `{}` in `{place}` ended within a write: {} torn bytes are kept in `{}`",
             cut.chunk,
             cut.bytes,
             cut.kept_as.display()
