@@ -10,12 +10,15 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 const BINARY: &str = env!("CARGO_BIN_EXE_holdfast");
+/// Whoever runs the tests may ignore signals, as a shell does for what it starts behind `&`; what
+/// they start would ignore them, too, and never end.
+const HEARS: &str = "--default-signal=INT,TERM,HUP";
 
 /// A merge of `in` and a pipe that says nothing and stays open: it has made its files, and waits.
 fn waiting(scratch: &Scratch) -> Child {
     scratch.write("in", b"a\nb\n");
-    let mut command = Command::new(BINARY);
-    command.current_dir(&scratch.0).args(["sort", "-m", "-o", "out", "in", "-"]);
+    let mut command = Command::new("env");
+    command.args([HEARS, BINARY, "sort", "-m", "-o", "out", "in", "-"]).current_dir(&scratch.0);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let child = command.spawn().unwrap();
     until_made(scratch);
@@ -80,7 +83,8 @@ fn an_interrupt_from_the_terminal_cleans_up_too() {
     scratch.write("in", b"a\nb\n");
     let script = scratch.write("terminal.py", TERMINAL.as_bytes());
     for key in ["interrupt", "hangup"] {
-        let words = ["python3", &script, key, BINARY, "sort", "-m", "-o", "out", "in", "-"];
+        let command = [BINARY, "sort", "-m", "-o", "out", "in", "-"];
+        let words = [&[HEARS, "python3", &script, key], &command[..]].concat();
         let ended = run("env", &words, &scratch.0, b"");
         let said = String::from_utf8_lossy(&ended.stdout).into_owned();
         let number = if key == "interrupt" { "2" } else { "1" };
