@@ -11,6 +11,7 @@ use holdfast_chunk::{Bytes, NeedleRead, RawRead, Store};
 use holdfast_cluster::Chunk;
 use holdfast_cluster::{FileInfo, Location, Namespace};
 use holdfast_env::net::{Batch, Body, BodyPart, BodyTarget, Parts, Response};
+use holdfast_env::planted;
 use holdfast_env::region::{FRAME_BYTES, Region, RegionSlice};
 use holdfast_node::Source;
 use holdfast_node::replicas::{Answer as Answered, Wanted};
@@ -88,7 +89,11 @@ impl FileFace {
         match self.node.stores.holding(&known.replicas) {
             Some(store) => Ok(Some(store)),
             // In the memory of another node, or of a process that has ended.
-            None if self.node.is_within_reach(&known.replicas) => Ok(None),
+            None if self.node.is_within_reach(&known.replicas)
+                && !planted!("file.memory-of-others-gone") =>
+            {
+                Ok(None)
+            }
             None => Err(lost(chunk, known.tier)),
         }
     }

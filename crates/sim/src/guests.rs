@@ -1,14 +1,16 @@
 //! Guests that come with Holdfast: see [`crate::world::guest`].
 
 mod blobs;
+mod memory;
 
 use crate::world::guest::Guest;
 use std::sync::Arc;
 
 pub use blobs::blobs;
+pub use memory::memory;
 
 /// Makes a guest, of each schedule anew.
 pub type Make = fn() -> Arc<dyn Guest>;
 
 /// All of them, by name.
-pub const ALL: [(&str, Make); 1] = [("blobs", blobs)];
+pub const ALL: [(&str, Make); 2] = [("blobs", blobs), ("memory", memory)];

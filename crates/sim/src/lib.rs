@@ -13,4 +13,4 @@ pub mod task;
 pub mod world;
 
 pub use disk::{SimDisk, SimDiskOptions};
-pub use net::{Life, Listener, SimNet, Weather};
+pub use net::{Distance, Life, Listener, SimNet, Weather};

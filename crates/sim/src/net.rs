@@ -28,7 +28,17 @@ pub struct Weather {
     pub late_per_mille: u64,
 }
 
-/// How late such a message is at most.
+/// What a way between two addresses adds to the weather, in this direction: a cell of the matrix of
+/// delays of nodes that are not in one room.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Distance {
+    /// A message takes longer by a time between these, drawn for each: the way, and its jitter.
+    pub delay_ns: (u64, u64),
+    /// Of a thousand messages, those whose connection breaks under them.
+    pub breaks_per_mille: u64,
+}
+
+/// How late a message of a connection that broke arrives, at most.
 const LATE_NS_MAX: u64 = 4_000_000_000;
 
 impl Default for Weather {
@@ -57,6 +67,8 @@ struct State {
     weather: Weather,
     listeners: BTreeMap<String, Arc<dyn Listener>>,
     connections: BTreeMap<Way, Connection>,
+    /// Ways that are longer than others.
+    distances: BTreeMap<Way, Distance>,
     /// Messages of these ways vanish.
     cut: BTreeSet<Way>,
     /// Bytes a second of recovery's blocks from and to an address, and until when it is at it.
@@ -105,6 +117,7 @@ impl SimNet {
                 weather: Weather::default(),
                 listeners: BTreeMap::new(),
                 connections: BTreeMap::new(),
+                distances: BTreeMap::new(),
                 cut: BTreeSet::new(),
                 narrow: BTreeMap::new(),
                 digest: seed,
@@ -128,6 +141,11 @@ impl SimNet {
 
     pub fn set_weather(&self, weather: Weather) {
         self.state().weather = weather;
+    }
+
+    /// Messages from one address to another take longer from now on.
+    pub fn set_distance(&self, from: &str, to: &str, distance: Distance) {
+        self.state().distances.insert((from.to_owned(), to.to_owned()), distance);
     }
 
     /// Keeps lines of what happens from now on.
@@ -367,10 +385,22 @@ impl State {
         self.connections.get(way).is_some_and(|connection| connection.epoch == epoch)
     }
 
+    /// A number between these, both included.
+    fn draw(&self, (least, most): (u64, u64)) -> u64 {
+        least + self.rng.next_u64() % (most - least + 1)
+    }
+
     /// When the next message of a way arrives; there is 0, back is 1.
     fn arrival(&mut self, way: &Way, direction: usize) -> u64 {
-        let (least, most) = self.weather.delay_ns;
-        let delay = least + self.rng.next_u64() % (most - least + 1);
+        let mut delay = self.draw(self.weather.delay_ns);
+        // What way it is says who asked; an answer goes back.
+        let distance = match direction {
+            0 => self.distances.get(way),
+            _ => self.distances.get(&(way.1.clone(), way.0.clone())),
+        };
+        if let Some(distance) = distance.copied() {
+            delay += self.draw(distance.delay_ns);
+        }
         let connection = self.connections.entry(way.clone()).or_default();
         let at = (self.now_ns + delay).max(connection.arrives_ns[direction] + 1);
         connection.arrives_ns[direction] = at;
@@ -392,7 +422,8 @@ impl Peers for SimPeers {
         let way = (self.from.clone(), address.to_owned());
         let mut state = self.net.state();
         let at = state.arrival(&way, 0);
-        let breaks = state.rng.next_u64() % 1000 < state.weather.breaks_per_mille;
+        let far = state.distances.get(&way).map_or(0, |distance| distance.breaks_per_mille);
+        let breaks = state.rng.next_u64() % 1000 < state.weather.breaks_per_mille + far;
         let deadline_ns = state.now_ns + request.deadline_ms as u64 * 1_000_000;
         let Some(connection) = state.connections.get_mut(&way) else { return };
         let (epoch, call) = (connection.epoch, connection.next_call);

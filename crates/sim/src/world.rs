@@ -5,7 +5,7 @@
 mod archive;
 pub mod cell;
 mod check;
-mod client;
+pub mod client;
 mod copies;
 pub mod faults;
 pub mod guest;
@@ -16,7 +16,7 @@ pub mod scene;
 use crate::guests;
 use crate::powercut::{Seen, mix};
 use crate::task::spawn;
-use crate::{SimDisk, SimDiskOptions, SimNet};
+use crate::{Distance, SimDisk, SimDiskOptions, SimNet};
 use archive::Archive;
 use cell::{Cell, SECOND};
 use client::Client;
@@ -71,6 +71,10 @@ pub const SOMETIMES: &[&str] = &[
     "a replica was dropped",
     "a sector became unreadable",
     "a view equals its replay",
+    "an object was put in parts",
+    "racks were far from each other",
+    "what was in memory was gone",
+    "what was in memory was there in the end",
     "an acknowledged write was on three disks",
     "an open chunk lost its tail",
     "answers were labelled as possibly old",
@@ -96,6 +100,9 @@ pub struct Schedule {
     pub clients: usize,
     /// Faces beside files.
     pub guests: Vec<guests::Make>,
+    /// Racks are up to 25 ms from each other, each way another time, and connections between them
+    /// break now and then.
+    pub far: bool,
     /// Faults are drawn from these; none for a calm one.
     pub faults: Vec<Fault>,
     /// How long clients work, and faults may begin within.
@@ -124,14 +131,19 @@ fn one_in(seed: u64, what: u64, n: u64) -> bool {
 
 impl Schedule {
     /// One in eight has a node past the seventh, who is no controller; one in four has two stores
-    /// a node.
+    /// a node; one in three has a guest; in one of four the racks are far from each other.
     pub fn new(seed: u64) -> Schedule {
         Schedule {
             seed,
             nodes: if one_in(seed, 50, 8) { 8 } else { 5 },
             stores: if one_in(seed, 51, 4) { 2 } else { 1 },
             clients: 6,
-            guests: Vec::new(),
+            guests: match seed % 6 {
+                1 => vec![guests::blobs],
+                3 => vec![guests::memory],
+                _ => Vec::new(),
+            },
+            far: one_in(seed, 52, 4),
             faults: faults::ALL.to_vec(),
             work_ns: 120 * SECOND,
             faults_ns: 95 * SECOND,
@@ -159,7 +171,7 @@ impl Schedule {
     }
 
     pub fn calm(seed: u64) -> Schedule {
-        Schedule { faults: Vec::new(), ..Schedule::new(seed) }
+        Schedule { faults: Vec::new(), guests: Vec::new(), far: false, ..Schedule::new(seed) }
     }
 }
 
@@ -194,6 +206,8 @@ pub struct Shared {
     findings: Mutex<Vec<(usize, String)>>,
     /// Who lives in each cell, as who, last.
     ids: Mutex<BTreeMap<usize, NodeId>>,
+    /// Processes that have started.
+    starts: AtomicU64,
     operations: AtomicU64,
     fault_kinds: Mutex<BTreeMap<Fault, u64>>,
     clients_left: AtomicUsize,
@@ -233,6 +247,7 @@ impl Shared {
 
     fn note_start(&self, cell: usize, id: NodeId) {
         locked(&self.ids).insert(cell, id);
+        self.starts.fetch_add(1, Ordering::Relaxed);
     }
 
     fn keep_findings(&self, cell: usize, node: &Node) {
@@ -319,6 +334,7 @@ impl World {
             violations: Mutex::default(),
             findings: Mutex::default(),
             ids: Mutex::default(),
+            starts: AtomicU64::new(0),
             operations: AtomicU64::new(0),
             fault_kinds: Mutex::default(),
             clients_left: AtomicUsize::new(schedule.clients),
@@ -348,6 +364,9 @@ impl World {
             shared: shared.clone(),
         });
         let _ = shared.world.set(Arc::downgrade(&world));
+        if schedule.far {
+            world.move_apart();
+        }
         world
     }
 
@@ -405,6 +424,24 @@ impl World {
             self.run_for(SECOND);
         }
         self.check_quiet();
+    }
+
+    /// Draws how far each rack is from each other one.
+    fn move_apart(&self) {
+        const NS_MAX: u64 = 25 * cell::MS;
+        let (seed, racks) = (self.schedule.seed, self.shared.racks);
+        let between = |from: usize, to: usize| {
+            let drawn = mix(mix(seed, 53), (from * racks + to) as u64);
+            let least = drawn % NS_MAX;
+            Distance { delay_ns: (least, least + least / 2), breaks_per_mille: drawn % 3 }
+        };
+        for (from, to) in self.cells.iter().flat_map(|a| self.cells.iter().map(move |b| (a, b))) {
+            let racks = (from.number % racks, to.number % racks);
+            if racks.0 != racks.1 {
+                self.net.set_distance(&from.address, &to.address, between(racks.0, racks.1));
+            }
+        }
+        self.shared.sometimes(true, "racks were far from each other");
     }
 
     /// The clients of all guests, each with its guest's number.

@@ -4,7 +4,11 @@ use holdfast_sim::guests;
 use holdfast_sim::world::{Report, Schedule, run};
 
 fn with_blobs(seed: u64) -> Report {
-    let schedule = Schedule { guests: vec![guests::blobs], ..Schedule::new(seed) };
+    with(guests::blobs, seed)
+}
+
+fn with(guest: guests::Make, seed: u64) -> Report {
+    let schedule = Schedule { guests: vec![guest], ..Schedule::new(seed) };
     std::thread::scope(|scope| {
         // Waits nest, so a schedule wants a deep stack.
         let builder = std::thread::Builder::new().stack_size(256 << 20);
@@ -27,5 +31,16 @@ fn objects_are_what_was_acknowledged_through_every_node() {
         let report = with_blobs(seed);
         assert_eq!(report.violations, Vec::<String>::new(), "seed {seed}");
         assert!(report.seen.contains_key("an object was put"), "seed {seed}: {:?}", report.seen);
+    }
+}
+
+#[test]
+fn what_is_in_memory_is_whole_or_said_to_have_ended_with_its_process() {
+    for seed in 1..=4 {
+        let report = with(guests::memory, seed);
+        assert_eq!(report.violations, Vec::<String>::new(), "seed {seed}");
+        for what in ["what was in memory was gone", "what was in memory was there in the end"] {
+            assert!(report.seen.contains_key(what), "seed {seed}: {what}: {:?}", report.seen);
+        }
     }
 }

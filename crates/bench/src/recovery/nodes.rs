@@ -243,8 +243,8 @@ impl Nodes {
     /// copy, but a chunk that had one too many may have lost just that.
     pub fn compare(&self, failed: usize) -> Result<usize> {
         let tasks = self.tasks(failed)?;
-        let (mut made, mut whole) = (0, 0);
-        for (name, _, holders) in &tasks {
+        let (mut made, mut short) = (0, Vec::new());
+        for (name, bytes, holders) in &tasks {
             let mut copies = 0;
             for node in (0..self.running.len()).filter(|n| *n != failed) {
                 let copy = self.directory(node).join("chunks").join(name);
@@ -270,12 +270,16 @@ impl Nodes {
                 }
                 made += 1;
             }
-            whole += usize::from(copies >= COPIES);
+            if copies < COPIES {
+                short.push(format!("`{name}` ({bytes} bytes) has {copies}"));
+            }
         }
-        if whole < tasks.len() {
+        if !short.is_empty() {
             return Err(Error::corrupt(format!(
-                "compare the copies: {whole} of {} chunks are on {COPIES} nodes again",
-                tasks.len()
+                "compare the copies: {} of {} chunks are not on {COPIES} nodes again: {}",
+                short.len(),
+                tasks.len(),
+                short.join(", ")
             )));
         }
         Ok(made)

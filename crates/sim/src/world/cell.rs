@@ -13,6 +13,7 @@ use holdfast_cluster::liveness::LivenessOptions;
 use holdfast_env::net::{
     ConnectionId, Finished, Inline, PeerConnection, PeerDone, PeerRequest, Peers,
 };
+use holdfast_env::region::Region;
 use holdfast_env::{Budget, Clock, HoldMutex, Rng, SeededRng, sometimes};
 use holdfast_file::FileFace;
 use holdfast_log::TRIMMED;
@@ -248,7 +249,7 @@ impl Cell {
             }),
             meter: Arc::default(),
         };
-        let opened = Node::open(machine, &self.config(), None);
+        let opened = self.memory().and_then(|region| Node::open(machine, &self.config(), region));
         if self.crash_if_due(&life) || life.has_ended() {
             return;
         }
@@ -267,6 +268,17 @@ impl Cell {
         }
     }
 
+    /// The tier in memory of a new process, where a guest wants one.
+    fn memory(&self) -> Result<Option<Arc<Region>>> {
+        match self.shared.guests.iter().map(|guest| guest.memory_bytes()).max() {
+            None | Some(0) => Ok(None),
+            Some(bytes) => {
+                let store = StoreId(self.rng.next_u64());
+                Region::create("simulated", store, bytes).map(Some)
+            }
+        }
+    }
+
     /// The node is open: it listens, and its rounds begin.
     fn inhabit(self: &Arc<Cell>, node: Arc<Node>, life: &Life) -> Result<()> {
         let native = Native::new(node.clone(), Budget::new(CLIENTS_BYTES), true);
@@ -278,7 +290,9 @@ impl Cell {
             return Ok(());
         }
         for lodging in &lodgings {
-            native = native.with(lodging.face.clone());
+            if let Some(face) = &lodging.face {
+                native = native.with(face.clone());
+            }
         }
         let native = Arc::new(native);
         let id = ConnectionId(self.connections.fetch_add(1, Ordering::Relaxed) + 1);

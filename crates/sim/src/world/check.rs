@@ -5,7 +5,7 @@ use super::client::Client;
 use super::{World, locked};
 use crate::SimDisk;
 use crate::task::spawn;
-use holdfast_base::ids::{Index, NodeId, StoreId};
+use holdfast_base::ids::{Index, NodeId, StoreId, Tier};
 use holdfast_base::{Error, Result};
 use holdfast_chunk::{Store, StoreConfig};
 use holdfast_cluster::Chunk;
@@ -61,6 +61,8 @@ impl World {
         let Some(host) = self.cells[0].node() else { return false };
         let chunks = host.read_chunks(|view, _| {
             let kept = view.iter().filter(|chunk| chunk.state != ChunkState::Doomed);
+            // What is in memory is promised to nobody.
+            let kept = kept.filter(|chunk| chunk.tier == Tier::Disk);
             kept.map(|chunk| chunk.replicas.clone()).collect::<Vec<_>>()
         });
         let whole = |replicas: &Vec<StoreId>| {

@@ -14,6 +14,7 @@ use holdfast_server::Face;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// How long an answer may take before another gateway is asked.
 pub(super) const DEADLINE_MS: u32 = 5000;
@@ -26,6 +27,11 @@ pub trait Guest: Send + Sync {
     /// Opens the face on a node that has just started, as production does: each process anew.
     /// What it has to wait for later, it spawns on the network's queue (`crate::task::spawn`).
     fn open(&self, node: &Arc<Node>, net: &SimNet) -> Result<Lodging>;
+
+    /// What the tier in memory has on each node, in bytes; 0 for none.
+    fn memory_bytes(&self) -> u64 {
+        0
+    }
 
     /// Clients that work at the same time.
     fn clients(&self) -> usize;
@@ -40,7 +46,8 @@ pub trait Guest: Send + Sync {
 
 /// A guest's face on one process.
 pub struct Lodging {
-    pub face: Arc<dyn Face + Send + Sync>,
+    /// None for one that every node has.
+    pub face: Option<Arc<dyn Face + Send + Sync>>,
     /// Its housekeeping, once a second.
     pub round: Box<dyn Fn() + Send + Sync>,
 }
@@ -108,6 +115,11 @@ impl Visitor {
         let request = PeerRequest { opcode, meta, body, deadline_ms: DEADLINE_MS };
         self.peers.call(&address(gateway), request, Box::new(leave));
         left.await
+    }
+
+    /// Processes that have started so far.
+    pub fn starts(&self) -> u64 {
+        self.shared.starts.load(Ordering::Relaxed)
     }
 
     /// Before the same is tried again.

@@ -1,0 +1,266 @@
+//! The tier in memory as a guest: files of class `dram` that are put, replaced, deleted and read
+//! through any node while processes end. What was acknowledged is there, whole, for as long as no
+//! process has ended since; from then on it may be gone, and whoever reads it is told that it was in
+//! memory, and never given other bytes.
+
+use crate::SimNet;
+use crate::world::client::new_file;
+use crate::world::guest::{Guest, Lodging, Visitor, Work};
+use crate::world::scene::Version;
+use holdfast_base::checksum::crc32c;
+use holdfast_base::codec::Encode;
+use holdfast_base::ids::{Durability, Tier};
+use holdfast_base::node::StorageClass;
+use holdfast_base::{Kind, Result};
+use holdfast_env::HoldMutex;
+use holdfast_node::Node;
+use holdfast_wire::{self as wire, Call, file as msg};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+
+const CLIENTS: usize = 2;
+/// Names that one client uses at a time.
+const KEYS: usize = 4;
+const ATTEMPTS: usize = 40;
+/// What each node has; small enough to become full of what waits for its readers' grace.
+const MEMORY_BYTES: u64 = 2 << 20;
+/// What a reader is told of bytes that ended with their process.
+const GONE: &str = "in the memory of a process that has ended";
+
+/// What a name may hold.
+#[derive(Default)]
+struct Known {
+    now: BTreeSet<Option<Version>>,
+    ever: BTreeSet<Version>,
+    /// Processes that had started when the last put was asked for: one that starts later may have
+    /// taken its bytes.
+    starts: u64,
+}
+
+/// What a reader is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Found {
+    Bytes(Vec<u8>),
+    NoFile,
+    Gone,
+}
+
+#[derive(Default)]
+struct Files {
+    names: Mutex<BTreeMap<String, Known>>,
+}
+
+/// A guest of a schedule.
+pub fn memory() -> Arc<dyn Guest> {
+    Arc::new(Files::default())
+}
+
+impl Guest for Files {
+    /// Its face is that of files, which every node has.
+    fn open(&self, _: &Arc<Node>, _: &SimNet) -> Result<Lodging> {
+        Ok(Lodging { face: None, round: Box::new(|| ()) })
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        MEMORY_BYTES
+    }
+
+    fn clients(&self) -> usize {
+        CLIENTS
+    }
+
+    fn work(self: Arc<Self>, visitor: Visitor, end_ns: u64) -> Work {
+        Box::pin(async move {
+            // A name in doubt is left alone: what was asked for may be done any time later.
+            let (mut gateway, mut names, mut next) = (visitor.any_gateway(), Vec::new(), 0);
+            while visitor.now_ns() < end_ns {
+                visitor.think().await;
+                if visitor.below(8) == 0 {
+                    gateway = visitor.any_gateway();
+                }
+                while names.len() < KEYS {
+                    names.push(format!("/memory/{}-{next}", visitor.name()));
+                    next += 1;
+                }
+                let at = visitor.below(KEYS as u64) as usize;
+                let sure = match visitor.below(10) {
+                    0..=3 => self.put(&visitor, gateway, &names[at]).await,
+                    4 => self.delete(&visitor, gateway, &names[at]).await,
+                    _ => {
+                        self.read(&visitor, gateway, &names[at], false).await;
+                        true
+                    }
+                };
+                visitor.count_operation();
+                if !sure {
+                    names.swap_remove(at);
+                    gateway = visitor.any_gateway();
+                }
+            }
+        })
+    }
+
+    fn check(self: Arc<Self>, visitor: Visitor) -> Work {
+        Box::pin(async move {
+            for gateway in 1..=visitor.gateways() {
+                let name = format!("/memory/last-{gateway}");
+                let mut put = false;
+                for _ in 0..ATTEMPTS {
+                    put = put || self.put(&visitor, gateway, &name).await;
+                }
+                if !put {
+                    return visitor.violate(&format!("n{gateway} takes nothing into memory"));
+                }
+            }
+            let names: Vec<String> = self.names.held().keys().cloned().collect();
+            for name in names {
+                let mut first: Option<Found> = None;
+                for gateway in 1..=visitor.gateways() {
+                    let mut found = None;
+                    for _ in 0..ATTEMPTS {
+                        found = self.read(&visitor, gateway, &name, true).await;
+                        if found.is_some() {
+                            break;
+                        }
+                        visitor.pause().await;
+                    }
+                    let Some(found) = found else {
+                        return visitor
+                            .violate(&format!("nobody says at n{gateway} what `{name}` is"));
+                    };
+                    visitor.sometimes(found == Found::Gone, "what was in memory was gone");
+                    visitor.sometimes(
+                        matches!(found, Found::Bytes(_)),
+                        "what was in memory was there in the end",
+                    );
+                    // Nothing is on its way any more: all see the same.
+                    match &first {
+                        Some(first) if *first != found => {
+                            return visitor.violate(&format!(
+                                "`{name}` is {} at n{gateway} and was {} at another",
+                                found.describe(),
+                                first.describe()
+                            ));
+                        }
+                        _ => first = Some(found),
+                    }
+                }
+            }
+        })
+    }
+}
+
+impl Found {
+    fn describe(&self) -> String {
+        match self {
+            Found::Bytes(bytes) => format!("{} bytes", bytes.len()),
+            other => format!("{other:?}"),
+        }
+    }
+}
+
+impl Files {
+    /// Whether its end is known.
+    async fn put(&self, visitor: &Visitor, gateway: usize, name: &str) -> bool {
+        let bytes = [0, 10, 700, 5000, 20_000][visitor.below(5) as usize];
+        let version = Version { seed: visitor.below(u64::MAX), bytes };
+        let content = version.content();
+        {
+            let mut names = self.names.held();
+            let known = names.entry(name.to_owned()).or_default();
+            known.ever.insert(version);
+            known.starts = visitor.starts();
+        }
+        let class = StorageClass::new(&[Tier::Dram], Durability::Memory);
+        let node = msg::NewNode { class, ..new_file(name) };
+        let put = msg::Put { call: Call::default(), node, crc: crc32c(&content) };
+        let done = visitor.ask(gateway, wire::OP_PUT, put.to_bytes(), Some(&content)).await;
+        self.settle(visitor, name, Some(version), done.map(drop))
+    }
+
+    async fn delete(&self, visitor: &Visitor, gateway: usize, name: &str) -> bool {
+        let action = msg::Action::Delete { path: name.to_owned(), recursive: false };
+        let change = msg::Change { call: Call::default(), action };
+        match visitor.ask(gateway, wire::OP_CHANGE, change.to_bytes(), None).await {
+            // The gateway may be behind the put; nothing was changed.
+            Err(e) if e.kind == Kind::NotFound => true,
+            done => self.settle(visitor, name, None, done.map(drop)),
+        }
+    }
+
+    fn settle(
+        &self,
+        visitor: &Visitor,
+        name: &str,
+        version: Option<Version>,
+        done: Result<()>,
+    ) -> bool {
+        let mut names = self.names.held();
+        let known = names.entry(name.to_owned()).or_default();
+        if known.now.is_empty() {
+            known.now.insert(None);
+        }
+        match done {
+            Ok(()) => {
+                visitor.note(&format!("made `{name}` {version:?}"));
+                known.now = BTreeSet::from([version]);
+                true
+            }
+            Err(e) => {
+                visitor.note(&format!("does not know about `{name}`: {e}"));
+                if e.kind == Kind::Bug || e.kind == Kind::Corrupt {
+                    visitor.violate(&format!("`{name}`: {e}"));
+                }
+                known.now.insert(version);
+                false
+            }
+        }
+    }
+
+    /// What a name holds, if anybody says; what it cannot hold is a broken promise. `settled`: the
+    /// gateway knows everything that was acknowledged.
+    async fn read(
+        &self,
+        visitor: &Visitor,
+        gateway: usize,
+        name: &str,
+        settled: bool,
+    ) -> Option<Found> {
+        let get = msg::Get {
+            path: name.to_owned(),
+            follow: false,
+            offset: 0,
+            bytes_max: 1 << 20,
+            locate: false,
+        };
+        let found = match visitor.ask(gateway, wire::OP_GET, get.to_bytes(), None).await {
+            Ok(reply) => Found::Bytes(reply.body),
+            Err(e) if e.message.contains(GONE) => Found::Gone,
+            Err(e) if e.kind == Kind::NotFound => Found::NoFile,
+            Err(e) => {
+                visitor.note(&format!("is not told by n{gateway} what `{name}` is: {e}"));
+                return None;
+            }
+        };
+        let names = self.names.held();
+        let default = Known::default();
+        let known = names.get(name).unwrap_or(&default);
+        let is = |version: &Version| Found::Bytes(version.content()) == found;
+        let fine = match &found {
+            // A gateway that is behind may know of bytes that have gone since.
+            Found::Gone => !settled || visitor.starts() > known.starts,
+            Found::NoFile => !settled || known.now.is_empty() || known.now.contains(&None),
+            Found::Bytes(_) if settled => known.now.iter().flatten().any(is),
+            Found::Bytes(_) => known.ever.iter().any(is),
+        };
+        if !fine {
+            visitor.violate(&format!(
+                "`{name}` is {} at n{gateway}, not {:?}; {} processes have started since",
+                found.describe(),
+                known.now,
+                visitor.starts() - known.starts
+            ));
+        }
+        Some(found)
+    }
+}
