@@ -466,18 +466,33 @@ impl Keeper {
 
 /// Removes a file that an entry has let go. With the last one of a deleted chunk goes what lies beside
 /// it: nothing of that will be named any more, neither what was computed for a switch that never
-/// came nor what was let go while this node was away. Beside a chunk that lives on there may be a
-/// copy whose entry is on its way: the current file waits.
+/// came nor what was let go while this node was away. With a replica that does not count any more
+/// goes what was computed from it: a later switch is another one, and its copies come from others.
+/// Else there may be a copy beside it whose entry is on its way: the current file waits.
 fn remove_file(node: &Node, own: &OwnStore, chunk: ChunkId, generation: Generation) -> Result<()> {
-    let is_over = node.read_chunks(|view, _| match view.get(chunk) {
-        Some(known) => known.state == ChunkState::Doomed && known.generation == generation,
-        None => true,
+    let (is_over, is_current) = node.read_chunks(|view, _| match view.get(chunk) {
+        Some(known) if known.generation == generation => {
+            (known.state == ChunkState::Doomed, known.is_kept())
+        }
+        Some(_) => (false, false),
+        None => (true, false),
     })?;
-    let beside = if is_over { own.store.other_generations(chunk) } else { Vec::new() };
-    for other in beside.into_iter().filter(|other| *other != generation) {
-        gone(own.store.unlink(chunk, other))?;
+    let current = own.store.list_from(chunk, 1).into_iter().filter(|info| info.chunk == chunk);
+    // The current one goes last.
+    let mut held = own.store.other_generations(chunk);
+    held.extend(current.map(|info| info.generation));
+    for at in held {
+        let key = (own.id, chunk, at);
+        let computed = || is_current && at > generation && node.replicator.let_go(key);
+        if at != generation && (is_over || computed()) {
+            gone(own.store.unlink(chunk, at))?;
+            node.replicator.is_gone(key);
+        }
+        if at == generation {
+            gone(own.store.unlink(chunk, at))?;
+        }
     }
-    gone(own.store.unlink(chunk, generation))
+    Ok(())
 }
 
 /// What is not there need not go.

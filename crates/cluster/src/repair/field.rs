@@ -17,7 +17,6 @@ use std::ops::Range;
 pub struct Task {
     pub chunk: ChunkId,
     pub generation: Generation,
-    pub tier: Tier,
     /// About what a copy of it takes.
     pub bytes: u64,
     /// Replicas that count, of those wanted.
@@ -71,13 +70,14 @@ pub fn tasks(chunks: &Chunks, view: &ClusterView) -> Vec<Task> {
     let short = chunks.short(|store| view.store_counts(store));
     let task = |short: ShortChunk| {
         let chunk = chunks.get(short.chunk)?;
-        // One that was sealed empty may never have been made anywhere: there is nothing to copy.
-        (!chunk.replicas.is_empty() && chunk.length > 0).then(|| {
+        // One that was sealed empty may never have been made anywhere: there is nothing to copy. And
+        // what is in memory stays with its process, also where its node never comes back.
+        let in_memory = chunk.tier == Tier::Dram && !planted!("repair.memory-is-copied");
+        (!chunk.replicas.is_empty() && chunk.length > 0 && !in_memory).then(|| {
             let held = chunk.replicas.iter().filter(|store| view.store_holds(**store)).count();
             Task {
                 chunk: short.chunk,
                 generation: short.generation,
-                tier: chunk.tier,
                 bytes: bytes_of(chunk),
                 live: short.live,
                 wanted: short.wanted,
@@ -103,7 +103,6 @@ impl Task {
         Task {
             chunk: chunk.id,
             generation: chunk.generation,
-            tier: chunk.tier,
             bytes: bytes_of(chunk),
             live: chunk.replicas.len(),
             wanted: chunk.replicas.len() + 1,
@@ -290,7 +289,7 @@ impl<'a> Field<'a> {
         }
         let others: Vec<u32> = others.difference(&sources).copied().collect();
         let sources: Vec<u32> = sources.into_iter().collect();
-        if task.tier != Tier::Disk || sources.len() + others.len() > model::HOLDERS_MAX {
+        if sources.len() + others.len() > model::HOLDERS_MAX {
             return;
         }
         let mb = task.bytes.max(1) as f32 / MB;

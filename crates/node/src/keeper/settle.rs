@@ -83,9 +83,13 @@ impl Keeper {
         let unfollowed = planted!("node.switch-not-followed");
         if counted && info.generation != known.generation && !unfollowed {
             match held.store.switch(chunk, known.generation) {
-                // It had computed it, or it would not count: that file is lost, with the one before
-                // still beside it.
-                Err(e) if e.kind == Kind::NotFound && self.is_lost(&info, known) => {
+                // It had it, or it would not count: that file is lost, and what is left is the one
+                // before, or one that was computed from it for a switch that has not come. Should
+                // this view only be behind a switch, the log refuses.
+                Err(e)
+                    if matches!(e.kind, Kind::NotFound | Kind::Invalid)
+                        && self.is_lost(&info, known) =>
+                {
                     let (generation, class) = (known.generation, known.durability);
                     self.node.drop_replica(chunk, generation, held.store_id, class);
                 }
@@ -96,8 +100,11 @@ impl Keeper {
     }
 
     fn is_lost(&self, info: &ChunkInfo, known: &Chunk) -> bool {
-        let behind = info.generation < known.generation;
-        behind && known.replicas.len() > 1 && !planted!("node.lost-generation-kept")
+        let kept = match info.generation < known.generation {
+            true => planted!("node.lost-generation-kept"),
+            false => planted!("node.lost-source-kept"),
+        };
+        known.replicas.len() > 1 && !kept
     }
 
     /// Old generations that an accepted entry has let go.

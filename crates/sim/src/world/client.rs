@@ -231,8 +231,7 @@ impl Client {
         let again = self.visitor.ask(self.gateway, opcode, meta, None).await;
         let same = match &again {
             Ok(_) => false,
-            // Nobody knows, or the session has ended.
-            Err(e) if matches!(e.kind, Kind::Retry | Kind::Fenced | Kind::Full) => return,
+            Err(e) if is_no_answer(e) => return,
             Err(e) => e.kind == answer.kind,
         };
         self.visitor.shared.sometimes(same, "a refusal was repeated behind a later change");
@@ -525,3 +524,8 @@ impl Client {
 
 /// How long a client tries the same request, about.
 pub const GIVES_UP_NS: u64 = ATTEMPTS as u64 * (DEADLINE_MS as u64 * MS + SECOND / 4);
+
+/// Nobody knows, or can write it down now, or the session has ended.
+fn is_no_answer(e: &Error) -> bool {
+    matches!(e.kind, Kind::Retry | Kind::Fenced | Kind::Full | Kind::ReadOnly)
+}

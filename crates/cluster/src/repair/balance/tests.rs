@@ -24,6 +24,10 @@ impl World {
 
     /// A sealed chunk of these MiB on these stores.
     fn chunk(&mut self, mib: u64, stores: &[u64]) -> ChunkId {
+        self.chunk_on(Tier::Disk, mib, stores)
+    }
+
+    fn chunk_on(&mut self, tier: Tier, mib: u64, stores: &[u64]) -> ChunkId {
         let path = format!("/{}", self.index);
         let begin = Command::Begin { path, class: None, mode: 0o600, mtime: 3 };
         let Outcome::File { file: owner } = self.ok(begin) else { panic!("no file") };
@@ -34,8 +38,8 @@ impl World {
             node: NodeId(1),
             replicas: replicas.clone(),
             copies: replicas.len() as u8,
-            tier: Tier::Disk,
-            durability: Durability::Durable,
+            tier,
+            durability: if tier == Tier::Disk { Durability::Durable } else { Durability::Memory },
         }) else {
             panic!("no chunk")
         };
@@ -80,6 +84,19 @@ fn an_empty_store_gets_its_share_and_every_chunk_keeps_its_copies() {
     }
     assert!(world.namespace.chunks().iter().all(|chunk| chunk.replicas.len() == 3));
     assert_eq!(super::surplus(world.namespace.chunks(), &view), []);
+}
+
+/// A node was lost for good with a chunk in its memory, which was short of a copy from then on.
+#[test]
+fn what_is_in_memory_is_never_short_of_a_copy() {
+    let mut world = World::new();
+    let view = view(&[("a", "", 424), ("b", "", 424)]);
+    let nowhere = &[9];
+    world.chunk_on(Tier::Dram, 1, nowhere);
+    assert_eq!(crate::repair::tasks(world.namespace.chunks(), &view), []);
+    let on_disk = world.chunk_on(Tier::Disk, 1, nowhere);
+    let tasks = crate::repair::tasks(world.namespace.chunks(), &view);
+    assert_eq!(tasks.iter().map(|task| task.chunk).collect::<Vec<_>>(), [on_disk]);
 }
 
 #[test]

@@ -2,7 +2,6 @@
 //! links and disks, and what they tell of it.
 
 use crate::repair::*;
-use holdfast_base::ids::Tier;
 use holdfast_wire::peer::{Directions, Ended, Report};
 
 pub const SECOND: u64 = 1_000_000_000;
@@ -82,7 +81,6 @@ pub fn task(chunk: u64, live: usize, holders: &[u64]) -> Task {
     Task {
         chunk: ChunkId(chunk),
         generation: Generation(0),
-        tier: Tier::Disk,
         bytes: CHUNK_BYTES,
         live,
         wanted: 3,
