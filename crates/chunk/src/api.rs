@@ -101,8 +101,9 @@ pub struct Needle {
     pub hint: Vec<u8>,
 }
 
+/// What a store does with its replica of a chunk; how far the chunk itself is, the log says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ChunkState {
+pub enum ReplicaState {
     /// Takes appends.
     Open,
     /// Waits for its seal: fenced by order, or held open by a process that has ended.
@@ -118,7 +119,7 @@ pub struct ChunkInfo {
     pub generation: Generation,
     pub kind: ChunkKind,
     pub owner: u64,
-    pub state: ChunkState,
+    pub state: ReplicaState,
     /// Raw: acknowledged (or sealed) bytes. Packed: the next slot.
     pub length: u64,
     /// Objects that can be read, for packed chunks.

@@ -633,7 +633,7 @@ impl Version {
             generation: open.header.generation,
             kind: open.header.kind,
             owner: open.header.owner,
-            state: if core.fenced { ChunkState::Fenced } else { ChunkState::Open },
+            state: if core.fenced { ReplicaState::Fenced } else { ReplicaState::Open },
             length: core.length(),
             needles: core.index.needles(),
             stored_bytes: core.allocated,

@@ -81,9 +81,9 @@ impl DramChunk {
             kind: self.kind,
             owner: self.owner,
             state: match (state.sealed, state.fenced) {
-                (true, _) => ChunkState::Sealed,
-                (_, true) => ChunkState::Fenced,
-                _ => ChunkState::Open,
+                (true, _) => ReplicaState::Sealed,
+                (_, true) => ReplicaState::Fenced,
+                _ => ReplicaState::Open,
             },
             length: self.length(&state),
             needles: state.slots.iter().flatten().count() as u64,

@@ -1,7 +1,7 @@
 //! A sealed generation of a chunk on disk: immutable. Its index is in memory as long as there is room
 //! for it (see [`Indexes`]), and read from its footer again when it is not.
 
-use crate::api::{ChunkInfo, ChunkKind, ChunkState};
+use crate::api::{ChunkInfo, ChunkKind, ReplicaState};
 use crate::format::{FileHeader, Footer, Table};
 use crate::index::RawIndex;
 use crate::read::{NeedlePlan, damaged};
@@ -216,7 +216,7 @@ impl Sealed {
             generation: self.header.generation,
             kind: self.header.kind,
             owner: self.header.owner,
-            state: ChunkState::Sealed,
+            state: ReplicaState::Sealed,
             length: self.length,
             needles: self.needles,
             stored_bytes: self.file_bytes,

@@ -124,7 +124,7 @@ fn check(files: &[(&str, Vec<u8>)], sealed: bool) {
     let disk = disk_of(files);
     let (store, found) = open(&disk);
     assert!(found.damaged.is_empty() && found.cut_tails.is_empty() && !found.new);
-    assert_eq!(found.chunks[0].state == ChunkState::Sealed, sealed);
+    assert_eq!(found.chunks[0].state == ReplicaState::Sealed, sealed);
     if found.chunks[0].kind == ChunkKind::Raw {
         assert_eq!(read_raw(&store, 0, 1 << 20).unwrap(), noise(1, 70_000));
         return;

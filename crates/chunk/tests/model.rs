@@ -267,8 +267,8 @@ impl World {
             assert_eq!(info.chunk, chunk);
             assert_eq!(info.length, World::length_of(known), "{chunk}");
             assert_eq!(info.generation, Generation(known.generation), "{chunk}");
-            assert_eq!(info.state == ChunkState::Sealed, known.sealed, "{chunk}");
-            assert_eq!(info.state == ChunkState::Open, known.open, "{chunk}");
+            assert_eq!(info.state == ReplicaState::Sealed, known.sealed, "{chunk}");
+            assert_eq!(info.state == ReplicaState::Open, known.open, "{chunk}");
             assert!(!info.damaged, "{chunk}");
             check_raw(&self.store, chunk, known, 0, u64::MAX >> 1);
             for (slot, object) in (0u32..).zip(&known.objects) {

@@ -81,7 +81,7 @@ fn acknowledged_raw_bytes_are_readable_before_and_after_restart_and_seal() {
     store.seal(CHUNK, 300_000).unwrap();
     assert_eq!(read_raw(&store, 0, 1 << 30).unwrap(), data);
     let (store, found) = reopen(&disk, store);
-    assert_eq!(found.chunks[0].state, ChunkState::Sealed);
+    assert_eq!(found.chunks[0].state, ReplicaState::Sealed);
     assert_eq!(read_raw(&store, 100, 299_000).unwrap(), data[100..299_100]);
     assert!(read_raw(&store, 300_000, 1).unwrap().is_empty());
 }
@@ -177,7 +177,7 @@ fn a_chunk_held_open_takes_no_appends_after_a_restart() {
     let (disk, store) = raw_store();
     append_raw(&store, 0, b"abc", D).unwrap();
     let (store, found) = reopen(&disk, store);
-    assert_eq!(found.chunks[0].state, ChunkState::Fenced);
+    assert_eq!(found.chunks[0].state, ReplicaState::Fenced);
     assert_eq!(append_raw(&store, 3, b"d", D).unwrap_err().kind, Kind::Fenced);
     assert_eq!(store.room(CHUNK), Ok(0));
     assert_eq!(store.fence(CHUNK), Ok(3));
@@ -225,7 +225,7 @@ fn a_crash_between_footer_and_name_finishes_the_seal() {
     let content = disk.files.lock().unwrap().remove(&sealed).unwrap();
     disk.files.lock().unwrap().insert(sealed.with_extension("open"), content);
     let (store, found) = open(&disk);
-    assert_eq!(found.chunks[0].state, ChunkState::Sealed);
+    assert_eq!(found.chunks[0].state, ReplicaState::Sealed);
     assert!(found.cut_tails.is_empty() && found.damaged.is_empty());
     needles_are_there(&store, SIZES, &[]);
     disk.find(".chunk");

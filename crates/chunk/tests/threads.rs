@@ -50,7 +50,7 @@ fn a_fence_waits_for_the_commit_in_flight() {
         let asked = fencing.clone();
         let ask = move || fenced.send(asked.fence(CHUNK)).unwrap();
         holdfast_env::tasks::spawn("fence", ask).unwrap();
-        while fencing.list()[0].state == ChunkState::Open {
+        while fencing.list()[0].state == ReplicaState::Open {
             std::thread::yield_now();
         }
         // One that does not wait has all the time it needs to say so.

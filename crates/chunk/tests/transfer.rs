@@ -79,7 +79,7 @@ fn a_copy_reads_as_its_source_and_belongs_to_its_own_store() {
     let (disk, store) = target();
     let used = store.usage().used_bytes;
     let info = copy(&source, &store, G0).unwrap();
-    assert_eq!((info.state, info.length), (ChunkState::Sealed, data.len() as u64));
+    assert_eq!((info.state, info.length), (ReplicaState::Sealed, data.len() as u64));
     assert_eq!(store.usage().used_bytes, used + total(&source, G0));
     drop(store);
     let (store, found) = Store::open(disk.clone(), Arc::new(SeededRng::new(2)), config()).unwrap();

@@ -13,8 +13,8 @@ use holdfast_base::checksum::crc32c;
 use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::ids::Index;
 use holdfast_base::{Error, Kind, Result};
-use holdfast_env::HoldMutex;
 use holdfast_env::net::{PeerReply, PeerRequest, Peers};
+use holdfast_env::{HoldMutex, planted};
 use holdfast_wire::peer::Sender;
 use holdfast_wire::{log as msg, peer_log as wire};
 use mirror::{Mirror, Page};
@@ -59,6 +59,9 @@ struct State {
 struct Feed {
     /// From the first index that anybody wanted on.
     mirror: Option<Mirror>,
+    /// Behind the last entry that was ever here: a mirror that begins anew, further in front, does
+    /// not have it any more.
+    reached: Index,
     /// What the host said of the topic last.
     info: Option<msg::Info>,
     /// Whether to compare positions with the host before the next read: at first, and after every
@@ -88,6 +91,7 @@ impl Feed {
     fn want(&mut self, from: Index) {
         let from = Index(from.0.max(1));
         if self.mirror.as_ref().is_none_or(|mirror| mirror.is_before(from)) {
+            self.reached = self.reached.max(self.next());
             self.mirror = Some(Mirror::new(from));
             self.compared = false;
             self.interrupt();
@@ -104,8 +108,17 @@ impl Feed {
         self.mirror.as_ref().is_some_and(|mirror| mirror.holds(from))
     }
 
+    /// What is fetched next.
     fn next(&self) -> Index {
         self.mirror.as_ref().map_or(Index(0), Mirror::next)
+    }
+
+    /// Behind the last entry that is known to be there: never less than it was.
+    fn end_seen(&self) -> Index {
+        match planted!("log.mirror-forgets-the-end") {
+            false => self.reached.max(self.next()),
+            true => self.next(),
+        }
     }
 
     /// New entries are here: whom that concerns.
@@ -148,8 +161,8 @@ impl Feed {
     /// Compares what the host says of the topic with what was mirrored, and with where its readers
     /// are.
     fn compare(&mut self, topic: &str, info: msg::Info, calls: &mut Calls) {
-        let reached = self.next();
-        let wanted = self.tails.iter().map(|tail| tail.0).max().unwrap_or(reached).max(reached);
+        let (reached, seen) = (self.next(), self.end_seen());
+        let wanted = self.tails.iter().map(|tail| tail.0).max().unwrap_or(seen).max(seen);
         let why = if wanted > info.next {
             format!(
                 "the host's log ends before entry {}, this node was at {wanted}: it is another log, \
@@ -510,8 +523,8 @@ impl Log for RemoteLog {
         };
         Ok(Info {
             first: info.first,
-            next: info.next.max(feed.next()),
-            durable: info.durable.max(feed.next()),
+            next: info.next.max(feed.end_seen()),
+            durable: info.durable.max(feed.end_seen()),
             bytes: info.bytes,
             segments: info.segments as usize,
         })

@@ -376,7 +376,7 @@ impl Keeper {
     /// Seals and switches here what was decided elsewhere while nobody told this node.
     fn follow_seals(&mut self, _now_ns: u64) -> Result<()> {
         for held in self.around.clone().iter() {
-            if held.info.state == holdfast_chunk::ChunkState::Sealed
+            if held.info.state == holdfast_chunk::ReplicaState::Sealed
                 && held.info.kind == holdfast_chunk::ChunkKind::Raw
             {
                 continue;
@@ -387,7 +387,7 @@ impl Keeper {
             }
             // Whose seal did not come here, and then the others were lost or dropped.
             let stays_open = |known: &Chunk| {
-                held.info.state != holdfast_chunk::ChunkState::Sealed
+                held.info.state != holdfast_chunk::ReplicaState::Sealed
                     && held.info.length >= known.length
                     && !planted!("node.last-replica-stays-open")
             };

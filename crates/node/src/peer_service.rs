@@ -7,7 +7,7 @@ use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::ids::{Slot, StoreId};
 use holdfast_base::limits::FRAME_BODY_BYTES_MAX;
 use holdfast_base::{Error, Kind, Result};
-use holdfast_chunk::{ChunkInfo, ChunkKind, ChunkSpec, ChunkState, Done, Needle, Store};
+use holdfast_chunk::{ChunkInfo, ChunkKind, ChunkSpec, Done, Needle, ReplicaState, Store};
 use holdfast_env::net::{PeerDone, PeerReply};
 use holdfast_wire::chunk::ReadReply;
 use holdfast_wire::peer::{self as msg, Sender};
@@ -236,9 +236,9 @@ fn inventory(store: &Store, m: &msg::Inventory) -> Answer {
         generation: info.generation,
         kind: info.kind as u8,
         state: match info.state {
-            ChunkState::Open => 1,
-            ChunkState::Fenced => 2,
-            ChunkState::Sealed => 3,
+            ReplicaState::Open => 1,
+            ReplicaState::Fenced => 2,
+            ReplicaState::Sealed => 3,
         },
         length: info.length,
         stored_bytes: info.stored_bytes,

@@ -8,7 +8,7 @@ use holdfast_base::checksum::crc32c_combine;
 use holdfast_base::ids::{ChunkId, Durability, FileId, Pointer, Slot, StoreId};
 use holdfast_base::limits::BLOCK_BYTES;
 use holdfast_base::{Error, Kind, Result, path};
-use holdfast_chunk::{ChunkInfo, ChunkState, NEEDLE_HINT_BYTES_MAX, NeedleRead, Store};
+use holdfast_chunk::{ChunkInfo, NEEDLE_HINT_BYTES_MAX, NeedleRead, ReplicaState, Store};
 use holdfast_cluster::command::BLOBS;
 use holdfast_cluster::{ChunkKind, Command, Location, NodeKind, Outcome, RawExtent, Remainder};
 use std::collections::BTreeMap;
@@ -111,7 +111,7 @@ impl Node {
             // In the copy: it would be reported as unknown for ever.
             return store.unlink(chunk, info.generation);
         }
-        if info.state != ChunkState::Sealed {
+        if info.state != ReplicaState::Sealed {
             store.seal(chunk, info.length)?;
         }
         let (kind, owner) = match info.kind {

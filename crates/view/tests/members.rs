@@ -479,6 +479,33 @@ fn a_log_that_ends_before_or_differs_is_refused_before_anything_is_applied() {
     }
 }
 
+/// A view that was opened again read from where its rows were, in front of what its node still had
+/// of the log. The node forgot how far it had been, and the view was told that the log had been put
+/// back from an older copy.
+#[test]
+fn a_reader_who_looks_back_does_not_make_the_log_shorter() {
+    let w = World::new("back", 7);
+    let append = |times: usize| {
+        for _ in 0..times {
+            w.wait(|done| w.folds[0].propose(request(SessionId(0), 1, 1), done)).unwrap();
+        }
+    };
+    append(8);
+    let remote = RemoteLog::new(w.net.clone(), "host:1", sender(3));
+    let has = |index: u64| {
+        let page = remote.read(T, Index(index), 1, 1, Scope::Written).unwrap();
+        page.first().is_some_and(|(found, _)| found.0 == index)
+    };
+    assert!(w.run(60_000, || has(6)));
+    append(8);
+    w.log.sync(T).unwrap();
+    assert!(w.run(60_000, || has(16)));
+    assert!(!has(2), "it is fetched anew");
+    assert_eq!(remote.info(T).unwrap().next, Index(17));
+    assert!(w.run(60_000, || has(2)));
+    assert_eq!(remote.info(T).unwrap().next, Index(17));
+}
+
 #[test]
 fn a_host_that_moves_is_compared_before_it_is_used() {
     let w = World::new("move", 6);

@@ -35,7 +35,7 @@ impl Keeper {
                 break;
             }
             if info.kind != holdfast_chunk::ChunkKind::Packed
-                || info.state != holdfast_chunk::ChunkState::Sealed
+                || info.state != holdfast_chunk::ReplicaState::Sealed
                 || writing.contains(&chunk)
                 || self.resting.get(&chunk).is_some_and(|rest| now_ns < rest.until_ns)
                 || !self.is_worth(held)?

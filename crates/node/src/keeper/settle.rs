@@ -57,7 +57,7 @@ impl Keeper {
             self.node.replicator.report_bad(held.store_id, chunk, what);
         }
         let alone = self.node.replicator.is_alone(&known.replicas);
-        if info.state != holdfast_chunk::ChunkState::Sealed {
+        if info.state != holdfast_chunk::ReplicaState::Sealed {
             match known.state {
                 // A store accepts no more appends to chunks that it held open.
                 ChunkState::Open if alone => {

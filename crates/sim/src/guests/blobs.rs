@@ -173,8 +173,8 @@ impl Guest for Objects {
                 *house.held() = Some(keeping);
             }
         };
-        let face: Arc<dyn Face + Send + Sync> = Arc::new(Gateway { blobs, net: net.clone() });
-        Ok(Lodging { face: Some(face), round: Box::new(round) })
+        let face = Arc::new(Gateway { blobs, net: net.clone() });
+        Ok(Lodging { face, round: Box::new(round) })
     }
 
     fn clients(&self) -> usize {

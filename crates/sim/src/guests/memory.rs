@@ -1,7 +1,8 @@
 //! The tier in memory as a guest: files of class `dram` that are put, replaced, deleted and read
 //! through any node while processes end. What was acknowledged is there, whole, for as long as no
-//! process has ended since; from then on it may be gone, and whoever reads it is told that it was in
-//! memory, and never given other bytes.
+//! process has ended since. From then on it may be gone, and whoever reads it is told that it was in
+//! memory; its name, which nobody has synced, may be as it was before, where the log's host lost
+//! power. Nobody is ever given bytes that were not put there, and all nodes say the same.
 
 use crate::SimNet;
 use crate::world::client::new_file;
@@ -14,6 +15,7 @@ use holdfast_base::node::StorageClass;
 use holdfast_base::{Kind, Result};
 use holdfast_env::HoldMutex;
 use holdfast_node::Node;
+use holdfast_server::{Face, Route};
 use holdfast_wire::{self as wire, Call, file as msg};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -32,8 +34,8 @@ const GONE: &str = "in the memory of a process that has ended";
 struct Known {
     now: BTreeSet<Option<Version>>,
     ever: BTreeSet<Version>,
-    /// Processes that had started when the last put was asked for: one that starts later may have
-    /// taken its bytes.
+    /// Processes that had started when the last change was asked for: one that starts later may have
+    /// taken it.
     starts: u64,
 }
 
@@ -50,15 +52,23 @@ struct Files {
     names: Mutex<BTreeMap<String, Known>>,
 }
 
+/// Its face is that of files, which every node has.
+struct OfFiles;
+
+impl Face for OfFiles {
+    fn routes(self: Arc<Self>) -> Vec<Route> {
+        Vec::new()
+    }
+}
+
 /// A guest of a schedule.
 pub fn memory() -> Arc<dyn Guest> {
     Arc::new(Files::default())
 }
 
 impl Guest for Files {
-    /// Its face is that of files, which every node has.
     fn open(&self, _: &Arc<Node>, _: &SimNet) -> Result<Lodging> {
-        Ok(Lodging { face: None, round: Box::new(|| ()) })
+        Ok(Lodging { face: Arc::new(OfFiles), round: Box::new(|| ()) })
     }
 
     fn memory_bytes(&self) -> u64 {
@@ -179,6 +189,7 @@ impl Files {
     }
 
     async fn delete(&self, visitor: &Visitor, gateway: usize, name: &str) -> bool {
+        self.names.held().entry(name.to_owned()).or_default().starts = visitor.starts();
         let action = msg::Action::Delete { path: name.to_owned(), recursive: false };
         let change = msg::Change { call: Call::default(), action };
         match visitor.ask(gateway, wire::OP_CHANGE, change.to_bytes(), None).await {
@@ -246,11 +257,12 @@ impl Files {
         let default = Known::default();
         let known = names.get(name).unwrap_or(&default);
         let is = |version: &Version| Found::Bytes(version.content()) == found;
+        // A gateway that is behind may know of what has changed since.
+        let sure = settled && visitor.starts() == known.starts;
         let fine = match &found {
-            // A gateway that is behind may know of bytes that have gone since.
-            Found::Gone => !settled || visitor.starts() > known.starts,
-            Found::NoFile => !settled || known.now.is_empty() || known.now.contains(&None),
-            Found::Bytes(_) if settled => known.now.iter().flatten().any(is),
+            Found::Gone => !sure,
+            Found::NoFile => !sure || known.now.is_empty() || known.now.contains(&None),
+            Found::Bytes(_) if sure => known.now.iter().flatten().any(is),
             Found::Bytes(_) => known.ever.iter().any(is),
         };
         if !fine {

@@ -8,7 +8,7 @@ use crate::{Life, Listener, SimDisk, SimNet};
 use holdfast_base::Result;
 use holdfast_base::codec::Decode;
 use holdfast_base::ids::{ChunkId, Index, NodeId, StoreId};
-use holdfast_chunk::ChunkState;
+use holdfast_chunk::ReplicaState;
 use holdfast_cluster::liveness::LivenessOptions;
 use holdfast_env::net::{
     ConnectionId, Finished, Inline, PeerConnection, PeerDone, PeerRequest, Peers,
@@ -290,9 +290,7 @@ impl Cell {
             return Ok(());
         }
         for lodging in &lodgings {
-            if let Some(face) = &lodging.face {
-                native = native.with(face.clone());
-            }
+            native = native.with(lodging.face.clone());
         }
         let native = Arc::new(native);
         let id = ConnectionId(self.connections.fetch_add(1, Ordering::Relaxed) + 1);
@@ -460,7 +458,7 @@ impl Cell {
 /// Chunks of a node that are not sealed, and how long they are.
 fn held_open(node: &Node) -> impl Iterator<Item = ((StoreId, ChunkId), u64)> {
     node.stores.iter().flat_map(|own| {
-        let open = own.store.list().into_iter().filter(|info| info.state != ChunkState::Sealed);
+        let open = own.store.list().into_iter().filter(|info| info.state != ReplicaState::Sealed);
         open.map(|info| ((own.id, info.chunk), info.length))
     })
 }

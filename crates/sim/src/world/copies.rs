@@ -6,7 +6,7 @@ use super::cell::{Cell, SECOND};
 use super::check::open_store;
 use super::{World, locked};
 use holdfast_base::ids::{ChunkId, Generation, Index, NodeId, StoreId};
-use holdfast_chunk::{ChunkState, ScrubCursor, Scrubber};
+use holdfast_chunk::{ReplicaState, ScrubCursor, Scrubber};
 use holdfast_cluster::Chunk;
 use holdfast_cluster::ChunkKind;
 use holdfast_node::{KeeperOptions, Node};
@@ -298,7 +298,7 @@ impl World {
         for (chunk, generation) in added {
             let current = list.iter().find(|info| info.chunk == *chunk);
             let there = current.is_some_and(|info| {
-                info.state == ChunkState::Sealed && info.generation == *generation
+                info.state == ReplicaState::Sealed && info.generation == *generation
                     || store.other_generations(*chunk).contains(generation)
             });
             self.shared.sometimes(there, "a copy that counts was found on its disk");

@@ -46,8 +46,7 @@ pub trait Guest: Send + Sync {
 
 /// A guest's face on one process.
 pub struct Lodging {
-    /// None for one that every node has.
-    pub face: Option<Arc<dyn Face + Send + Sync>>,
+    pub face: Arc<dyn Face + Send + Sync>,
     /// Its housekeeping, once a second.
     pub round: Box<dyn Fn() + Send + Sync>,
 }

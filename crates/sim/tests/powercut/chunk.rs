@@ -6,7 +6,7 @@ use holdfast_base::checksum::{crc32c, stamp};
 use holdfast_base::ids::{ChunkId, Cookie, Durability, FileId, Generation, Pointer, Slot, StoreId};
 use holdfast_base::{Error, Kind, Result};
 use holdfast_chunk::{
-    ChunkInfo, ChunkKind, ChunkSpec, ChunkState, Needle, Recovered, Store, StoreConfig,
+    ChunkInfo, ChunkKind, ChunkSpec, Needle, Recovered, ReplicaState, Store, StoreConfig,
 };
 use holdfast_env::disk::{Access, Disk, read_file};
 use holdfast_env::trial::Trial;
@@ -410,19 +410,19 @@ fn settle(
     chunk.open = false;
     let other = |generation: u32| found.other_generations.contains(&(id, Generation(generation)));
     if let Some(length) = chunk.sealed.or(chunk.seal_in_doubt)
-        && info.state == ChunkState::Sealed
+        && info.state == ReplicaState::Sealed
     {
         ensure(info.length == length, || {
             format!("chunk {id} is sealed at {}, not {length}", info.length)
         })?;
         decide(chunk, length);
     }
-    ensure((info.state == ChunkState::Sealed) == chunk.sealed.is_some(), || {
+    ensure((info.state == ReplicaState::Sealed) == chunk.sealed.is_some(), || {
         format!("chunk {id} is {:?}, its seal was at {:?}", info.state, chunk.sealed)
     })?;
     if chunk.sealed.is_none() {
         seen.sometimes(!chunk.packed && info.length > 0, "recovery of open raw chunk");
-        ensure(info.state == ChunkState::Fenced, || format!("chunk {id} takes appends again"))?;
+        ensure(info.state == ReplicaState::Fenced, || format!("chunk {id} takes appends again"))?;
         let least = chunk.durable.max(chunk.written);
         ensure(info.length >= least && info.length <= chunk.length(), || {
             format!("chunk {id} has {}, {least} acknowledged", info.length)
@@ -575,7 +575,7 @@ fn a_footer_without_its_trailer_finishes_the_seal() {
             let (store, found) = open(&disk, 1).unwrap();
             assert!(found.damaged.is_empty(), "cut {seed}: {:?}", found.damaged);
             assert_eq!(read_raw(&store, ChunkId(1), 0, 9000).unwrap(), noise(1, 5000));
-            sealed += (store.list()[0].state == ChunkState::Sealed) as u32;
+            sealed += (store.list()[0].state == ReplicaState::Sealed) as u32;
         }
     }
     assert!(sealed > 20 && sealed < 160, "{sealed}");

@@ -7,7 +7,7 @@ use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::ids::*;
 use holdfast_base::limits::BLOCK_BYTES;
 use holdfast_base::{Error, Kind, Result};
-use holdfast_chunk::{ChunkKind, ChunkSpec, ChunkState, Needle, Store};
+use holdfast_chunk::{ChunkKind, ChunkSpec, Needle, ReplicaState, Store};
 use holdfast_env::net::{PeerReply, PeerRequest};
 use holdfast_node::replicas::{Answer, ReplicaSet, WRITER_LIMIT_MS, Wanted};
 use holdfast_wire::chunk::piece_crcs;
@@ -107,7 +107,7 @@ fn appends_are_acknowledged_in_order_and_replicas_are_equal() {
     assert_eq!(left.get().sealed.len(), 3);
     for node in 1..=3 {
         assert_eq!(raw_bytes(&world.store(node), 1 << 20).unwrap(), data);
-        assert_eq!(world.store(node).list()[0].state, ChunkState::Sealed);
+        assert_eq!(world.store(node).list()[0].state, ReplicaState::Sealed);
     }
     // Repeated, by anybody: the same.
     let (left, leave) = Left::new();
