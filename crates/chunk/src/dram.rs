@@ -504,7 +504,17 @@ impl DramStore {
         Ok(())
     }
 
+    pub fn other_generations(&self, chunk: ChunkId) -> Vec<Generation> {
+        let chunks = self.chunks.held_shared();
+        let others = chunks.get(&chunk).map_or(&[][..], |held| &held.others);
+        match planted!("chunk.memory-has-one-generation") {
+            false => others.iter().map(|other| other.generation).collect(),
+            true => Vec::new(),
+        }
+    }
+
     pub fn unlink(&self, chunk: ChunkId, generation: Generation) -> Result<()> {
+        let doing = || format!("unlink chunk `{chunk}` generation `{generation}`");
         let mut chunks = self.chunks.held_alone();
         let held = chunks.get_mut(&chunk).ok_or_else(|| not_held(chunk))?;
         let gone = if held.current.generation != generation {
@@ -513,14 +523,10 @@ impl DramStore {
         } else if held.others.is_empty() {
             chunks.remove(&chunk).map(|held| held.current)
         } else {
-            None
+            let what = "it is current and others are there; unlink those first";
+            return Err(Error::invalid(what).context(doing()));
         };
-        let gone = gone.ok_or_else(|| {
-            Error::invalid(format!(
-                "unlink chunk `{chunk}` generation `{generation}`: it is not here, or current \
-                 beside others"
-            ))
-        })?;
+        let gone = gone.ok_or_else(|| Error::not_found("it is not here").context(doing()))?;
         gone.state().fenced = true;
         // Readers may keep the frames for a while; mapped clients learn of the end now.
         gone.frames.frames().for_each(|frame| self.region.bump(frame));

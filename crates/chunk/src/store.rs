@@ -332,7 +332,10 @@ impl Store {
 
     /// Generations of a chunk beside the current one.
     pub fn other_generations(&self, chunk: ChunkId) -> Vec<Generation> {
-        self.disk().map_or_else(Vec::new, |store| store.other_generations(chunk))
+        match &self.owner.tier {
+            Tiered::Disk(store) => store.other_generations(chunk),
+            Tiered::Dram(store) => store.other_generations(chunk),
+        }
     }
 
     /// Bytes of the file that holds a sealed generation, from `offset` on and at most `bytes`, for

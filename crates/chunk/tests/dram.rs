@@ -90,11 +90,18 @@ fn needles_keep_their_pointers_through_compaction() {
     assert_eq!(made.needles, 3);
     store.switch(CHUNK, Generation(1)).unwrap();
     check(Some(1));
+    // Whoever removes the chunk removes what lies beside it first, and has to see it.
+    assert_eq!(store.other_generations(CHUNK), [Generation(0)]);
+    assert_eq!(store.unlink(CHUNK, Generation(1)).unwrap_err().kind, Kind::Invalid);
     store.unlink(CHUNK, Generation(0)).unwrap();
+    assert_eq!(store.unlink(CHUNK, Generation(0)).unwrap_err().kind, Kind::NotFound);
+    assert_eq!(store.other_generations(CHUNK), []);
     assert_eq!(held.bytes.as_slice(), noise(3, 1_000_000), "a reader in flight keeps its frames");
     drop(held);
     check(Some(1));
     assert_eq!(region.frames_free(), 6);
+    store.unlink(CHUNK, Generation(1)).unwrap();
+    assert_eq!(region.frames_free(), 8);
 }
 
 /// A fence answers the length for good: a body that was on its way then is refused, and a seal at
