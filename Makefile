@@ -1,11 +1,12 @@
 # One front door: `make` lists what can be done. Each step says in one line what it does.
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test tools format lint tidy deny unit mutants callgrind test-import fuzz sim coverage bench bench-cache clean
+.PHONY: help build run test tools format lint tidy deny unit mutants callgrind test-import fuzz interleaved sim coverage bench bench-cache clean
 
 DATA ?= ./data
 FUZZ_SECONDS ?= 60
 SCHEDULES ?= 20
+ORDERS ?= 10000
 SEED ?= 1
 
 help: ## list what can be done
@@ -31,6 +32,7 @@ test: ## everything that must hold before a change is merged
 	@$(MAKE) --no-print-directory tidy
 	@$(MAKE) --no-print-directory deny DENY=--if-there
 	@$(MAKE) --no-print-directory unit
+	@$(MAKE) --no-print-directory interleaved ORDERS=500 SEED=1
 	@$(MAKE) --no-print-directory mutants BUGS=--quick
 	@$(MAKE) --no-print-directory sim SCHEDULES=60 SEED=1
 	@$(MAKE) --no-print-directory sim SCHEDULES=300 SEED=1 SIM=--usual-limits
@@ -83,6 +85,11 @@ sim: ## run simulated clusters under faults (SCHEDULES=N SEED=FIRST SIM=OPTIONS)
 	@echo "== sim: $(SCHEDULES) schedules from seed $(SEED), a thread a core"
 	@cargo run --quiet --profile sim --package holdfast-sim -- \
 		--schedules $(SCHEDULES) --seed $(SEED) $(SIM)
+
+interleaved: ## run a store's threads under many orders of their steps (ORDERS=N SEED=S)
+	@echo "== interleaved: $(ORDERS) orders of a store's threads from seed $(SEED)"
+	@HOLDFAST_ORDERS=$(ORDERS) HOLDFAST_SEED=$(SEED) cargo test --quiet \
+		--package holdfast-chunk --features interleaved --test interleaved
 
 coverage: ## which lines of the drivers simulated clusters reach (SCHEDULES=N SEED=FIRST)
 	@echo "== coverage: $(SCHEDULES) schedules from seed $(SEED), instrumented"

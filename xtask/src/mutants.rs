@@ -145,9 +145,12 @@ impl Binaries {
         if bugs.iter().any(|bug| matches!(bug.catcher, Catcher::Test { .. })) {
             // Like `make unit` does, so that nothing is built anew behind it.
             let built = cargo(root, &["test", "--workspace", "--no-run"])?;
-            for line in built.lines() {
-                tests.extend(test_binary(line));
-            }
+            tests.extend(built.lines().filter_map(test_binary));
+            // What only a feature makes a test: as `make interleaved` does.
+            let interleaved = ["test", "--package", "holdfast-chunk", "--no-run", "--features"];
+            let interleaved =
+                [&interleaved[..], &["interleaved", "--test", "interleaved"]].concat();
+            tests.extend(cargo(root, &interleaved)?.lines().filter_map(test_binary));
         }
         let mut simulation = None;
         if bugs.iter().any(|bug| matches!(bug.catcher, Catcher::Schedules { .. })) {

@@ -7,11 +7,12 @@ use holdfast_base::Result;
 use holdfast_base::limits::SECTOR_BYTES;
 use holdfast_base::units::MIB;
 use holdfast_env::buf::AlignedBuf;
+use holdfast_env::sync::{Condvar, Mutex, thread_local};
 use holdfast_env::trial::Knob;
 use holdfast_env::{HoldMutex, planted};
 use std::cell::Cell;
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::Arc;
 
 /// A file that must grow grows by this much.
 static GROW_BYTES: Knob = Knob::new("chunk.grow-bytes", 4 * MIB, &[4096, 65_536]);
@@ -97,11 +98,11 @@ thread_local! {
 }
 
 pub fn on_commit_thread() -> bool {
-    IS_COMMIT_THREAD.get()
+    IS_COMMIT_THREAD.with(Cell::get)
 }
 
 pub fn mark_commit_thread() {
-    IS_COMMIT_THREAD.set(true);
+    IS_COMMIT_THREAD.with(|is| is.set(true));
 }
 
 /// A commit thread: until the store ends.

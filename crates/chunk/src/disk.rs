@@ -20,12 +20,13 @@ use holdfast_base::{Error, Kind, Result};
 use holdfast_env::buf::AlignedBuf;
 use holdfast_env::disk::{Access, Space};
 use holdfast_env::sockets::is_out_of_descriptors;
+use holdfast_env::sync::{Mutex, RwLock};
 use holdfast_env::{Disk, File, HoldMutex, HoldRwLock, Rng, event, planted};
 use std::collections::{BTreeMap, HashSet};
 use std::ops::{Deref, Range};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, RwLock};
 
 /// The generation of a chunk that is read when none is named.
 #[derive(Clone)]

@@ -14,10 +14,11 @@ use holdfast_base::ids::{ChunkId, Cookie, FileId, Generation, Pointer, Slot, Tie
 use holdfast_base::limits::CHUNK_SLOTS_MAX;
 use holdfast_base::{Error, Result};
 use holdfast_env::region::{FRAME_BYTES, Frames, Region, RegionMut};
+use holdfast_env::sync::{Mutex, MutexGuard, RwLock};
 use holdfast_env::{HoldMutex, HoldRwLock, planted};
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, RwLock};
+use std::sync::Arc;
 
 /// One generation of a chunk.
 struct DramChunk {

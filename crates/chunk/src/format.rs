@@ -565,3 +565,20 @@ impl Footer {
         Some(Footer { length: head.length, data_end: head.data_end, table })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stores_file_says_its_version_as_soon_as_that_is_there() {
+        let mut bytes = encode_store_file(StoreId(9));
+        assert_eq!(decode_store_file(&bytes), Ok((STORE_VERSION, StoreId(9))));
+        bytes[8..10].copy_from_slice(&999u16.to_le_bytes());
+        for len in 0..bytes.len() {
+            let expected =
+                if len < 10 { HeaderError::NotAChunk } else { HeaderError::Version(999) };
+            assert_eq!(decode_store_file(&bytes[..len]), Err(expected), "{len} bytes");
+        }
+    }
+}

@@ -22,11 +22,12 @@ use holdfast_env::buf::AlignedBuf;
 use holdfast_env::disk::Access;
 use holdfast_env::planted;
 use holdfast_env::sockets::is_out_of_descriptors;
+use holdfast_env::sync::{Condvar, Mutex, MutexGuard};
 use holdfast_env::trial::Knob;
 use holdfast_env::{File, HoldMutex};
 use std::collections::VecDeque;
 use std::path::PathBuf;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Weak};
 
 /// Segments: one takes batches while the appends of the others go to their files.
 pub const SEGMENTS: u64 = 4;
@@ -105,7 +106,7 @@ struct Segment {
 
 /// What the write-back does next.
 pub enum Later {
-    /// Write to this chunk's file what it misses; it is taken up.
+    /// Write to this chunk's file what it misses, unless somebody has taken it up before.
     Write(Arc<Open>),
     /// Make durable in this chunk's file what a use of a segment holds of it.
     Checkpoint(Weak<Open>, u64),

@@ -12,9 +12,10 @@ use crate::format::{FileHeader, RECORD_ALIGN, RECORD_HEADER_BYTES};
 use core::Deferred;
 use holdfast_base::ids::{Durability, Slot};
 use holdfast_base::{Error, Result};
+use holdfast_env::sync::{Condvar, Mutex, MutexGuard};
 use holdfast_env::{File, HoldMutex, planted};
 use std::path::PathBuf;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::Arc;
 
 pub enum Append {
     Raw {
@@ -159,7 +160,8 @@ impl Open {
             }
         }
         if core.has_work() && !std::mem::replace(&mut core.busy, true) {
-            ended.due = Some(if core.pending.is_empty() { Due::Later } else { Due::Now });
+            core.for_later = core.pending.is_empty();
+            ended.due = Some(if core.for_later { Due::Later } else { Due::Now });
         }
         self.notify(core);
         if let Append::Raw { done, .. } = answered {

@@ -190,4 +190,15 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn a_mark_of_another_version_says_so_as_soon_as_that_is_there() {
+        let mut bytes = encode(StoreId(9), &Mark::new());
+        bytes[8..10].copy_from_slice(&999u16.to_le_bytes());
+        for len in 0..bytes.len() {
+            let expected =
+                if len < 10 { HeaderError::NotAChunk } else { HeaderError::Version(999) };
+            assert_eq!(decode(StoreId(9), &bytes[..len]), Err(expected), "{len} bytes");
+        }
+    }
 }

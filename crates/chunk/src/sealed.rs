@@ -10,6 +10,7 @@ use holdfast_base::ids::Slot;
 use holdfast_base::units::{KIB, MIB};
 use holdfast_base::{Error, Result};
 use holdfast_env::disk::Access;
+use holdfast_env::sync::Mutex;
 use holdfast_env::trial::Knob;
 use holdfast_env::{Disk, File, HoldMutex};
 use std::collections::VecDeque;
@@ -17,7 +18,7 @@ use std::io;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 
 /// Sealed files held open at once. Opening costs a few microseconds; descriptors are scarce.
 static HANDLES_MAX: Knob = Knob::new("chunk.handles", 256, &[1, 2, 3]);

@@ -11,8 +11,8 @@ use holdfast_base::units::MIB;
 use holdfast_env::HoldMutex;
 use holdfast_env::buf::AlignedBuf;
 use holdfast_env::disk::Access;
+use holdfast_env::sync::Mutex;
 use std::path::PathBuf;
-use std::sync::Mutex;
 
 /// What a packed chunk of the default capacity takes.
 const SPARE_BYTES: u64 = CHUNK_BYTES + 2 * SECTOR;

@@ -10,11 +10,12 @@ use crate::{journal, load, proven, spare, writeback};
 use holdfast_base::ids::{ChunkId, Durability, Generation, Pointer, Slot, StoreId};
 use holdfast_base::{Error, Result};
 use holdfast_env::region::{Region, RegionMut};
+use holdfast_env::sync::Mutex;
 use holdfast_env::tasks::{self, Task};
 use holdfast_env::{Disk, HoldMutex, Rng};
 use std::ops::Range;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 /// One directory or one memory region full of chunks. Cheap to clone; every call may come from
 /// any thread. Calls that end in a callback do not block; all others may wait for the disk.
@@ -328,6 +329,11 @@ impl Store {
             Tiered::Disk(store) => store.empty_quarantine(now_unix_s),
             Tiered::Dram(_) => Ok(()),
         }
+    }
+
+    /// A chunk, if this store holds it.
+    pub fn info(&self, chunk: ChunkId) -> Option<ChunkInfo> {
+        self.list_from(chunk, 1).pop().filter(|info| info.chunk == chunk)
     }
 
     /// Generations of a chunk beside the current one.

@@ -32,7 +32,7 @@ pub fn step(store: &DiskStore) -> bool {
 fn do_it(store: &DiskStore, later: Later, buf: &mut AlignedBuf) {
     match later {
         Later::Write(open) => {
-            if commit::commit_once(store, &open, buf) {
+            if open.core().take_up_late() && commit::commit_once(store, &open, buf) {
                 store.queue.push(open);
             }
         }

@@ -283,6 +283,23 @@ fn a_bad_place_before_a_valid_commit_is_damage_and_nothing_is_cut() {
     store.read_needle(pointer(2, 2)).unwrap();
 }
 
+/// The search for the next commit behind a bad place takes none that the file ends in.
+#[test]
+fn behind_a_bad_place_a_commit_that_is_not_all_there_is_no_commit() {
+    for left in [4096, 8192] {
+        // The process is killed: no mark says up to where it acknowledged.
+        let disk = packed_store(&[3000, 3000, 10_000]).0.copy();
+        let file = disk.content(&disk.find(".open"));
+        file.lock().unwrap()[8192..12288].iter_mut().for_each(|b| *b ^= 0x10);
+        file.lock().unwrap().truncate(12288 + left);
+        let (store, found) = open(&disk);
+        assert_eq!((found.cut_tails.len(), store.length(CHUNK)), (1, Ok(1)), "{found:?}");
+        store.read_needle(pointer(0, 0)).unwrap();
+        let later = store.read_needle(pointer(2, 2)).err().map(|e| e.kind);
+        assert_eq!(later, Some(Kind::NotFound));
+    }
+}
+
 /// Every byte of every chunk file, one bit each: reads give the right bytes or an error.
 fn flip_everywhere(disk: &Arc<MemDisk>, ending: &str, check: impl Fn(&Store, &Recovered, usize)) {
     let len = disk.content(&disk.find(ending)).lock().unwrap().iter().rposition(|&b| b != 0);

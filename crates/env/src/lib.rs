@@ -21,6 +21,7 @@ pub mod runtime;
 pub mod secret;
 pub mod signals;
 pub mod sockets;
+pub mod sync;
 pub mod tasks;
 pub mod tls;
 pub mod trial;

@@ -3,12 +3,10 @@
 use crate::planted;
 use std::ffi::CString;
 use std::io::{self, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
-use std::time::Duration;
 
 /// The system's name; `localhost` where it has none.
 pub fn host_name() -> String {
@@ -164,18 +162,6 @@ pub fn drop_cached(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Connects, trying every address that the host's name stands for; for command-line clients.
-pub fn connect_tcp(address: &str, timeout: Duration) -> io::Result<TcpStream> {
-    let mut refused = io::Error::new(io::ErrorKind::NotFound, "the host's name stands for nothing");
-    for address in address.to_socket_addrs()? {
-        match TcpStream::connect_timeout(&address, timeout) {
-            Ok(stream) => return Ok(stream),
-            Err(e) => refused = e,
-        }
-    }
-    Err(refused)
-}
-
 /// What a group and others may do with a file.
 const OTHERS: u32 = 0o077;
 
@@ -234,9 +220,13 @@ pub fn read_small(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     }
 }
 
-/// Writes a small file that its owner alone may read, durably, in one step.
+/// Writes a small file that its owner alone may read, durably, in one step. One that is right stays:
+/// a full disk has no room to write it again.
 #[expect(clippy::disallowed_methods, reason = "this is the seam")]
 pub fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    if std::fs::read(path).is_ok_and(|found| found == bytes) {
+        return take_rights(path);
+    }
     let temporary = path.with_extension("tmp");
     let _ = std::fs::remove_file(&temporary);
     let mut options = std::fs::OpenOptions::new();

@@ -6,12 +6,37 @@ use std::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 const POISONED: &str = "a thread has panicked while it held this lock";
 
 /// `mutex.held()`.
-pub trait HoldMutex<T: ?Sized> {
+pub trait HoldMutex {
+    type Guard<'a>
+    where
+        Self: 'a;
+
     /// Waits for the lock and holds it. Panics if its last holder did.
-    fn held(&self) -> MutexGuard<'_, T>;
+    fn held(&self) -> Self::Guard<'_>;
 }
 
-impl<T: ?Sized> HoldMutex<T> for Mutex<T> {
+/// `lock.held_shared()`, `lock.held_alone()`.
+pub trait HoldRwLock {
+    type Shared<'a>
+    where
+        Self: 'a;
+    type Alone<'a>
+    where
+        Self: 'a;
+
+    /// Waits for the lock and holds it beside other readers. Panics if its last writer did.
+    fn held_shared(&self) -> Self::Shared<'_>;
+
+    /// Waits for the lock and holds it alone. Panics if its last writer did.
+    fn held_alone(&self) -> Self::Alone<'_>;
+}
+
+impl<T: ?Sized> HoldMutex for Mutex<T> {
+    type Guard<'a>
+        = MutexGuard<'a, T>
+    where
+        T: 'a;
+
     #[inline]
     #[track_caller]
     fn held(&self) -> MutexGuard<'_, T> {
@@ -19,16 +44,16 @@ impl<T: ?Sized> HoldMutex<T> for Mutex<T> {
     }
 }
 
-/// `lock.held_shared()`, `lock.held_alone()`.
-pub trait HoldRwLock<T: ?Sized> {
-    /// Waits for the lock and holds it beside other readers. Panics if its last writer did.
-    fn held_shared(&self) -> RwLockReadGuard<'_, T>;
+impl<T: ?Sized> HoldRwLock for RwLock<T> {
+    type Shared<'a>
+        = RwLockReadGuard<'a, T>
+    where
+        T: 'a;
+    type Alone<'a>
+        = RwLockWriteGuard<'a, T>
+    where
+        T: 'a;
 
-    /// Waits for the lock and holds it alone. Panics if its last writer did.
-    fn held_alone(&self) -> RwLockWriteGuard<'_, T>;
-}
-
-impl<T: ?Sized> HoldRwLock<T> for RwLock<T> {
     #[inline]
     #[track_caller]
     fn held_shared(&self) -> RwLockReadGuard<'_, T> {
@@ -39,6 +64,43 @@ impl<T: ?Sized> HoldRwLock<T> for RwLock<T> {
     #[track_caller]
     fn held_alone(&self) -> RwLockWriteGuard<'_, T> {
         self.write().expect(POISONED)
+    }
+}
+
+/// The same for locks whose holders take turns.
+#[cfg(feature = "interleaved")]
+mod interleaved {
+    use super::{HoldMutex, HoldRwLock, POISONED};
+    use crate::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+    impl<T> HoldMutex for Mutex<T> {
+        type Guard<'a>
+            = MutexGuard<'a, T>
+        where
+            T: 'a;
+
+        fn held(&self) -> MutexGuard<'_, T> {
+            self.lock().expect(POISONED)
+        }
+    }
+
+    impl<T> HoldRwLock for RwLock<T> {
+        type Shared<'a>
+            = RwLockReadGuard<'a, T>
+        where
+            T: 'a;
+        type Alone<'a>
+            = RwLockWriteGuard<'a, T>
+        where
+            T: 'a;
+
+        fn held_shared(&self) -> RwLockReadGuard<'_, T> {
+            self.read().expect(POISONED)
+        }
+
+        fn held_alone(&self) -> RwLockWriteGuard<'_, T> {
+            self.write().expect(POISONED)
+        }
     }
 }
 

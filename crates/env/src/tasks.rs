@@ -2,12 +2,13 @@
 //! thread of every crate is spawned here, so that each has a name and none dies unnoticed.
 
 use crate::locks::HoldMutex;
+use crate::sync::thread::{self, Builder, JoinHandle};
+use crate::sync::{Condvar, Mutex};
 use crate::{event, trial};
 use holdfast_base::{Error, Result};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
-use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
 /// Exit status of a process one of whose threads panicked (EX_SOFTWARE of sysexits.h).
@@ -26,7 +27,7 @@ impl Task {
 
     /// Whether the caller runs on this thread, which cannot wait for its own end.
     pub fn is_current(&self) -> bool {
-        self.handle.thread().id() == std::thread::current().id()
+        self.handle.thread().id() == thread::current().id()
     }
 }
 
@@ -39,7 +40,11 @@ pub fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<Task> {
     let trial = trial::inherited();
     let guarded = move || {
         trial::inherit(trial);
-        if catch_unwind(AssertUnwindSafe(work)).is_err() {
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(work)) {
+            if cfg!(feature = "interleaved") {
+                // The run ends with it, and says which order of its threads led there.
+                resume_unwind(panic);
+            }
             let told =
                 format_args!("thread `{thread_name}` panicked (see above): this process ends");
             event!(ThreadPanicked, told, thread = thread_name.as_str());
@@ -67,7 +72,10 @@ pub fn scoped<'scope, T: Send + 'scope>(
         trial::inherit(trial);
         work()
     };
-    Builder::new().name(name.to_owned()).spawn_scoped(scope, work).expect("a thread can be started")
+    std::thread::Builder::new()
+        .name(name.to_owned())
+        .spawn_scoped(scope, work)
+        .expect("a thread can be started")
 }
 
 /// A request to stop that many threads can wait for. Clones are the same flag.

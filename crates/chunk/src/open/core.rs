@@ -13,6 +13,7 @@ use holdfast_base::ids::Durability;
 use holdfast_base::limits::CHUNK_SLOTS_MAX;
 use holdfast_base::units::{KIB, MIB};
 use holdfast_base::{Error, Result};
+use holdfast_env::planted;
 use holdfast_env::trial::Knob;
 use std::collections::VecDeque;
 
@@ -63,6 +64,9 @@ pub struct Core {
     pub(super) staged_end: u64,
     /// In a queue of the driver or in flight: nobody else needs to be told of new appends.
     pub busy: bool,
+    /// Busy, and nobody's yet: the write-back takes it up in its own time, unless somebody with
+    /// more haste does so before.
+    pub(super) for_later: bool,
     pub in_flight: bool,
     /// Some appends that wait or are in flight are not in the journal; until they are answered,
     /// those behind them may not be either.
@@ -115,6 +119,7 @@ impl Core {
             pending_bytes: 0,
             staged_end: 0,
             busy: false,
+            for_later: false,
             in_flight: false,
             direct: false,
             journaling: VecDeque::new(),
@@ -160,7 +165,7 @@ impl Core {
             // The end of the batch in flight tells the driver.
             return Ok(false);
         }
-        Ok(!std::mem::replace(&mut self.busy, true))
+        Ok(self.take_up())
     }
 
     fn check(&self, header: &FileHeader, item: &Pending) -> Result<()> {
@@ -236,7 +241,22 @@ impl Core {
     /// Asks for what the file misses of the journal; says whether the driver must be told.
     pub fn wants_flush(&mut self) -> bool {
         self.flush_wanted = !self.deferred.is_empty();
-        self.flush_wanted && !std::mem::replace(&mut self.busy, true)
+        self.flush_wanted && self.take_up()
+    }
+
+    /// Whether the caller has become the one that drives the chunk, or brings it to who does.
+    pub fn take_up(&mut self) -> bool {
+        if !std::mem::replace(&mut self.busy, true) {
+            return true;
+        }
+        let waits = planted!("chunk.left-to-the-write-back");
+        !waits && std::mem::take(&mut self.for_later)
+    }
+
+    /// The write-back's turn has come; false if somebody had more haste.
+    pub fn take_up_late(&mut self) -> bool {
+        debug_assert!(self.busy || !self.for_later, "what waits for the write-back is busy");
+        std::mem::take(&mut self.for_later)
     }
 
     /// Whether there is a commit to write.

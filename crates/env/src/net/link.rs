@@ -15,18 +15,19 @@ const SPIN: Duration = Duration::from_micros(50);
 /// Looks at the ring between two looks at the clock.
 const LOOKS: u32 = 64;
 
-/// Memory that the kernel can send from without a copy: it takes the pages, not the bytes, so the
-/// bytes must stay until the peer has answered, or the peer must be able to tell.
+/// Memory that the kernel can send from without a copy. It reads the pages when it sends them, which
+/// may be long after the call: their bytes must not change until the peer has answered, or the peer
+/// must be able to see that they did, by a checksum.
 pub trait Pages {
-    /// The file that is the memory, and which bytes of it.
+    /// The file that is the memory, the offset of the bytes in it, and how many they are.
     fn pages(&self) -> (&OwnedFd, u64, usize);
 }
 
 pub struct Link {
     pub socket: Socket,
-    /// Carries everything while it is there.
+    /// Where there is one, all bytes go through it, and none through the socket.
     pub ring: Option<Ring>,
-    /// Longest wait for the ring; the socket knows its own.
+    /// Longest wait for the ring; the kernel keeps the same for the socket.
     timeout: Option<Duration>,
     /// Counts what goes over TCP: a Unix socket or a ring takes nothing of a network link.
     meter: Option<Arc<Meter>>,
@@ -60,7 +61,7 @@ impl Link {
         self.socket.set_receive_timeout(timeout)
     }
 
-    /// Whether descriptors can be passed: a ring carries none.
+    /// Whether file descriptors can be passed along: a Unix socket can, TCP and a ring cannot.
     pub(super) fn passes_fds(&self) -> bool {
         self.socket.is_unix() && self.ring.is_none()
     }
@@ -151,7 +152,8 @@ impl Link {
         Ok(())
     }
 
-    /// As [`Socket::wait_ready`]. The end of the ring's socket is the end of the stream.
+    /// As [`Socket::wait_ready`]. Of a ring, the stream ends when the peer closes the silent socket
+    /// beside it and everything written before has been read.
     #[expect(clippy::disallowed_methods, reason = "this is the seam")]
     pub fn wait_ready(&mut self, write: bool, timeout: Option<Duration>) -> io::Result<bool> {
         let Some(ring) = &mut self.ring else { return self.socket.wait_ready(write, timeout) };
@@ -188,7 +190,7 @@ impl Link {
     }
 }
 
-/// Nothing moved means to try again later, as with a socket that does not wait.
+/// `WouldBlock` where not a byte moved, which is what a socket says that does not wait.
 fn some(bytes: usize) -> io::Result<usize> {
     if bytes == 0 { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(bytes) }
 }
