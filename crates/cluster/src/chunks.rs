@@ -8,6 +8,8 @@ mod naming;
 mod replicas;
 mod space;
 mod table;
+#[cfg(test)]
+mod tests;
 
 pub use chunk::{Chunk, ChunkState, Dropped, OldGeneration};
 pub use replicas::ShortChunk;

@@ -33,8 +33,10 @@ pub enum Drive {
     Pump,
 }
 
+/// How entries are committed and kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogOptions {
+    /// Who writes and syncs what was appended.
     pub drive: Drive,
     /// Size of a segment file, whole sectors.
     pub segment_bytes: u64,

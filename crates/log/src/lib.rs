@@ -1,6 +1,7 @@
 //! The log: ordered entries per topic, kept in segment files by group commit ([`EmbeddedLog`]) or
 //! by another node ([`RemoteLog`]). Interprets no entry: it keeps bytes.
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 mod core;
 mod driver;
@@ -56,6 +57,7 @@ pub struct Info {
     pub durable: Index,
     /// Bytes of entries and their framing in the segments that are kept.
     pub bytes: u64,
+    /// Files that these bytes lie in; the last one takes new entries.
     pub segments: usize,
 }
 
@@ -91,6 +93,7 @@ pub trait Log: Send + Sync + 'static {
     /// Gives up the entries below `before`, which must be durable; whole segments are deleted.
     fn trim(&self, topic: &str, before: Index) -> Result<()>;
 
+    /// How far the topic reaches. `NotFound` if there is none.
     fn info(&self, topic: &str) -> Result<Info>;
 
     /// The names of all topics, sorted; damaged ones too.

@@ -34,10 +34,13 @@ const CUT_SITES: ReplaceSites = ReplaceSites { data: "log.cut-data", name: "log.
 /// A torn tail that opening a topic has cut: bytes that were never acknowledged as durable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CutTail {
+    /// Whose tail it was.
     pub topic: String,
+    /// The file that was cut.
     pub segment: PathBuf,
     /// Where the cut bytes began in the segment, and how many there were.
     pub offset: u64,
+    /// See `offset`.
     pub bytes: u64,
     /// The file that keeps them.
     pub kept: PathBuf,

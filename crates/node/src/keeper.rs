@@ -112,6 +112,7 @@ pub struct Keeper {
 const COMPARE_NS: u64 = 10_000_000_000;
 /// How often it is noted how far the log is.
 const NOTE_NS: u64 = 10_000_000_000;
+
 /// Chunks that one round looks at, of each store and of the view.
 static LOOK_MAX: Knob = Knob::new("keeper.look", 1024, &[16, 32]);
 
@@ -477,10 +478,9 @@ fn remove_file(node: &Node, own: &OwnStore, chunk: ChunkId, generation: Generati
         Some(_) => (false, false),
         None => (true, false),
     })?;
-    let current = own.store.list_from(chunk, 1).into_iter().filter(|info| info.chunk == chunk);
     // The current one goes last.
     let mut held = own.store.other_generations(chunk);
-    held.extend(current.map(|info| info.generation));
+    held.extend(own.store.info(chunk).map(|info| info.generation));
     for at in held {
         let key = (own.id, chunk, at);
         let computed = || is_current && at > generation && node.replicator.let_go(key);

@@ -327,3 +327,14 @@ impl Selector for Picks {
         self.into.load_mb[node as usize] += mb;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::ordered;
+
+    #[test]
+    fn bits_compare_as_the_numbers_do() {
+        let numbers = [f32::NEG_INFINITY, -3.5, -1e-30, 0.0, 1e-30, 1.0, 3.5, f32::INFINITY];
+        assert!(numbers.map(ordered).is_sorted_by(|a, b| a < b));
+    }
+}

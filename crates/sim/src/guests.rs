@@ -2,6 +2,7 @@
 
 mod blobs;
 mod memory;
+mod names;
 
 use crate::world::guest::Guest;
 use std::sync::Arc;

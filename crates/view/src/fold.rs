@@ -69,6 +69,8 @@ pub trait View: Sized + Send + Sync + 'static {
 
     /// The view before the first entry.
     fn begin(context: &Context) -> Self;
+    /// Folds the entry at `index`, once and in order. It refuses what it cannot carry out, and
+    /// never fails.
     fn apply(&mut self, index: Index, command: &[u8]) -> Applied;
     /// Writes the whole state, value after value; equal states give equal bytes. The view is held
     /// for readers alone while this runs.
@@ -116,14 +118,18 @@ pub struct Request {
     pub sequence: Sequence,
     /// The client has the results of all sequences below: they may be forgotten.
     pub acknowledged_below: Sequence,
+    /// The view's own words.
     pub command: Vec<u8>,
+    /// When it is acknowledged.
     pub mode: Mode,
 }
 
 /// Where a fold's snapshots are kept: a directory of their own.
 #[derive(Clone)]
 pub struct SnapshotStore {
+    /// The machine's.
     pub disk: Arc<dyn Disk>,
+    /// Made where it is missing.
     pub directory: PathBuf,
 }
 
@@ -144,6 +150,7 @@ impl SnapshotStore {
     }
 }
 
+/// When snapshots are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FoldOptions {
     /// A background thread takes a snapshot after this many entries; 0 for never. With both limits
@@ -170,6 +177,7 @@ pub struct FoldStatus {
     pub epoch: Index,
     /// Commands of deposed leaders that were refused since the fold was opened.
     pub fenced: u64,
+    /// Clients whose last results are remembered.
     pub sessions: usize,
     /// The snapshot that the fold booted from, or the last one it took.
     pub snapshot: Option<Index>,
@@ -475,6 +483,7 @@ impl<V: View> Fold<V> {
         }
     }
 
+    /// Also of a fold that has stopped.
     pub fn status(&self) -> FoldStatus {
         let machine = self.shared.read();
         let background = self.shared.background();

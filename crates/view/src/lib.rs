@@ -1,6 +1,7 @@
 //! Views: what nodes know, folded from topics of the log. One fold for all of them ([`Fold`]); what a
 //! command means only a [`View`] knows.
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 mod fold;
 

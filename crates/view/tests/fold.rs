@@ -212,6 +212,19 @@ fn the_digest_covers_index_entry_and_result() {
 }
 
 #[test]
+fn digests_to_compare_are_of_indices_that_were_applied_each_once() {
+    let dir = Scratch::new("digests");
+    let w = world(&dir.0);
+    assert_eq!(w.fold.digests(), []);
+    for n in 1..40u8 {
+        let _ = w.send(SessionId(0), 0, 0, &[1, n, 1]);
+        let digests = w.fold.digests();
+        assert!(digests.is_sorted_by(|a, b| a.0 < b.0), "{digests:?}");
+        assert_eq!(digests.last(), Some(&(w.fold.status().applied, w.fold.status().digest)));
+    }
+}
+
+#[test]
 fn a_claim_fences_the_leader_before() {
     let dir = Scratch::new("claims");
     let log = Arc::new(open(&dir.0.join("log"), Drive::Pump));

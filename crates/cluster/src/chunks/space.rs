@@ -310,10 +310,7 @@ impl Chunks {
                     chunk.bury(slot, bytes);
                     doom_if_empty(chunk);
                 }
-                FreedThing::Chunk { .. } => {
-                    chunk.freed = false;
-                    chunk.state = ChunkState::Doomed;
-                }
+                FreedThing::Chunk { .. } => self.table.doom(id),
                 FreedThing::Generation { generation, .. } => {
                     let old = chunk.old.iter_mut().find(|old| old.generation == generation);
                     old.into_iter().for_each(|old| old.released = true);

@@ -97,11 +97,19 @@ impl ChunkTable {
         self.thin.iter().filter_map(|id| self.get(*id))
     }
 
-    /// It is sealed at `length`. The only way out of [`ChunkState::Open`].
+    /// It is sealed at `length`. With [`ChunkTable::doom`] the only way out of [`ChunkState::Open`].
     pub(super) fn seal(&mut self, id: ChunkId, length: u64) {
         self.open.remove(&id);
         if let Some(chunk) = self.get_mut(id) {
             (chunk.state, chunk.length) = (ChunkState::Sealed, length);
+        }
+    }
+
+    /// Its file is deleted and nobody reads it any more. It may never have been sealed.
+    pub(super) fn doom(&mut self, id: ChunkId) {
+        self.open.remove(&id);
+        if let Some(chunk) = self.get_mut(id) {
+            (chunk.freed, chunk.state) = (false, ChunkState::Doomed);
         }
     }
 

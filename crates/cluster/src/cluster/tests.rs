@@ -361,3 +361,28 @@ fn who_resigns_queues_last_and_a_single_controller_leads_all_the_same() {
     alone.accept(resign(&alone, 1));
     assert_eq!(alone.leader(), Some(1));
 }
+
+#[test]
+fn settings_of_recovery_out_of_their_ranges_are_refused() {
+    let mut world = World::new(1);
+    let defaults = RecoverySettings::default();
+    let set = |alpha_per_mille, p90_budget_percent| ClusterCommand::SetRecovery {
+        settings: RecoverySettings { alpha_per_mille, p90_budget_percent, ..defaults },
+    };
+    world.accept(set(1000, P90_BUDGET_PERCENT_MAX));
+    for (alpha, budget) in [(1001, 1), (1, P90_BUDGET_PERCENT_MAX + 1)] {
+        let refused = world.apply(set(alpha, budget)).unwrap_err();
+        assert_eq!(refused.kind, Kind::Invalid, "{refused}");
+    }
+}
+
+#[test]
+fn a_store_that_never_started_has_all_its_capacity_free() {
+    let mut world = World::new(1);
+    world.accept(register(7, 1, Tier::Disk));
+    assert_eq!(world.view.store(StoreId(7)).map(|store| store.free_mib), Some(9));
+    let tiny = StoreId(8);
+    let (node, tier, capacity) = (NodeId(1), Tier::Disk, u64::MAX);
+    world.accept(ClusterCommand::RegisterStore { store: tiny, node, tier, capacity });
+    assert_eq!(world.view.store(tiny).map(|store| store.free_mib), Some(u32::MAX));
+}

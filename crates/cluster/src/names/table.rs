@@ -89,6 +89,12 @@ impl Table {
         }
     }
 
+    /// How many entries there are.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.shards.iter().map(|shard| shard.used).sum()
+    }
+
     /// Adds a node that is not in the table.
     pub(super) fn insert(&mut self, hash: u64, node: u32) {
         debug_assert_ne!(node, 0);

@@ -4,6 +4,9 @@
 //! Taking it out looked for it in the block before, and the view panicked: for ever, for the entry
 //! was in the log.
 
+mod model;
+mod tree;
+
 use super::children::{BLOCK_MAX, Families};
 use super::nodes::Nodes;
 use crate::{NodeKind, StorageClass};

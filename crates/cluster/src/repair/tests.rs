@@ -361,6 +361,15 @@ fn all_disks_of_a_node_take_copies_by_their_free_space() {
     assert!(counts[0] > 0 && counts[1] > 2 * counts[0], "{counts:?} of the smaller, the larger");
 }
 
+/// A chunk that one of its sources would send for longer than a plan usually reaches fits into one
+/// that reaches twice as far.
+#[test]
+fn a_plan_reaches_twice_as_far_as_the_slowest_chunk_takes() {
+    let usual_s = horizon_s(0.0);
+    assert_eq!(horizon_s(usual_s / 2.0), usual_s);
+    assert_eq!(horizon_s(10.0 * usual_s), 20.0 * usual_s);
+}
+
 #[test]
 fn settings_reach_every_node_with_the_next_plan() {
     let mut world = World::new(5, lost_one(50, 5));

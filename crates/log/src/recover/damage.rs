@@ -19,12 +19,16 @@ use std::path::{Path, PathBuf};
 /// behind them now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PassedOver {
+    /// Whose entries they were.
     pub topic: String,
+    /// The damaged file.
     pub segment: PathBuf,
     /// Where the damage begins in the segment, and what it takes: the entries from `first` up to
     /// `next`, without it.
     pub offset: u64,
+    /// See `offset`.
     pub first: Index,
+    /// See `offset`: the first entry that can be read again.
     pub next: Index,
     /// The file that keeps the damaged bytes.
     pub kept: PathBuf,

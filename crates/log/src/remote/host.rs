@@ -33,6 +33,7 @@ struct Waiting {
 }
 
 impl LogHost {
+    /// Serves `log` to the cluster's other nodes.
     pub fn new(log: Arc<dyn Log>) -> LogHost {
         LogHost { log, waiting: Arc::default() }
     }

@@ -135,6 +135,8 @@ mod tests {
         assert_eq!(mirror.page(Index(2), 9, 100), Page::Before);
         assert!(mirror.push(vec![entry(9, 1)]).is_err());
         assert!(mirror.holds(Index(4)) && !mirror.holds(Index(10)) && !mirror.holds(Index(2)));
+        assert!(mirror.is_before(Index(2)) && !mirror.is_before(Index(3)));
+        assert!(!mirror.is_before(Index(10)));
     }
 
     #[test]

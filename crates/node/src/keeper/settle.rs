@@ -45,9 +45,8 @@ impl Keeper {
         let chunk = held.info.chunk;
         // Behind what the view said: since the round began, while it waited for the log, the store
         // may have got what the seal counts on.
-        let fresh = held.store.list_from(chunk, 1).pop().filter(|info| info.chunk == chunk);
         let info = match planted!("node.settled-by-an-old-look") {
-            false => fresh,
+            false => held.store.info(chunk),
             true => Some(held.info),
         };
         let Some(info) = info else { return Ok(()) };

@@ -143,6 +143,8 @@ mod tests {
             let counts = [(busy, Some(device[0])), (idle, Some(device[1]))];
             disks.look(tick * 40 * MS, Terms::default(), counts);
         }
+        // Of both, up to the last look.
+        assert_eq!(disks.moved(), Directions { out: 49 * MB / 2, into: 49 * MB / 2 });
         let [of_busy, of_idle] = disks.report()[..] else { panic!("{:?}", disks.report()) };
         assert_eq!((of_busy.foreground, of_idle.foreground), (45 * MB, 0));
         assert_eq!(of_idle.recovery, Directions { out: 25 * MB / 4, into: 25 * MB / 4 });

@@ -62,6 +62,16 @@ mod tests {
     const MS: u64 = 1_000_000;
 
     #[test]
+    fn a_percentile_is_the_least_answer_that_as_many_were_no_slower_than() {
+        let mut latencies = Latencies::default();
+        (1..=64).rev().for_each(|ms| latencies.add(ms * MS));
+        assert_eq!(
+            [1, 50, 95, 100].map(|p| latencies.percentile(p)),
+            [1, 32, 61, 64].map(|ms| Some(ms * 1000))
+        );
+    }
+
+    #[test]
     fn the_hedge_waits_for_the_95th_percentile_of_recent_answers() {
         let mut latencies = Latencies::default();
         assert_eq!(latencies.hedge_ms(), HEDGE_MS_UNKNOWN);

@@ -354,6 +354,13 @@ fn impossible_input_is_refused() {
     assert!(refused(&nodes, &tasks, &[10]).contains("task `10` is unknown"));
     tasks.push(64.0, 0, &[500], &[]);
     assert!(refused(&nodes, &tasks, &[10]).contains("unknown node `500`"));
+    for (source, destination) in [(1, 120), (120, 1)] {
+        let (done_mb, speed_mb_s, rate_mb_s) = (1.0, 1.0, 1.0);
+        let flight = Flight { task: 0, source, destination, done_mb, speed_mb_s, rate_mb_s };
+        let input = Input { flights: &[flight], ..input(&nodes, &tasks, &[0]) };
+        let refused = plan(&input, &options(Params::default())).unwrap_err();
+        assert!(refused.message.contains("moves at the unknown node `120`"), "{refused}");
+    }
     nodes[7].in_mb_s = f32::NAN;
     assert!(refused(&nodes, &tasks, &[0]).contains("node `7` reports"));
     nodes[7].in_mb_s = -1.0;

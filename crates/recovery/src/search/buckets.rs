@@ -13,12 +13,15 @@ const BUCKETS_WANTED: f32 = 188.0;
 struct Buckets {
     /// Load of each bucket's top, padded with infinity to whole vectors.
     top: Vec<f32>,
-    /// 1 / B of each bucket, B being its slowest node's: nothing is promised that a node lacks.
+    /// 1 / B of each bucket, where B is its slowest node's bandwidth: no finish is promised that a
+    /// node of the bucket cannot keep.
     inverse: Vec<f32>,
-    /// First place of each bucket in the arrays below, and one past the last.
+    /// First place of each bucket in `load` and `nodes`, and one past the last.
     start: Vec<u32>,
+    /// MB assigned to the node at the same place of `nodes`; within a bucket, a heap.
     load: Vec<f32>,
     nodes: Vec<u32>,
+    /// By node.
     bucket_of: Vec<u32>,
 }
 
@@ -103,8 +106,9 @@ impl Buckets {
         first.then_some(bucket)
     }
 
-    /// The best outside `avoid` where the best of all is excluded: tops that are excluded are
-    /// replaced by the least loaded of their bucket that are not.
+    /// The best node outside `avoid`, for when the best of all is excluded. Walks each bucket's heap
+    /// from its top, past excluded nodes, and nowhere below one that is no better than the best
+    /// found so far.
     fn best_allowed(&self, mb: f32, avoid: &Avoid<'_>) -> Option<(u32, f32)> {
         let mut best: Option<(u32, f32)> = None;
         let mut open = Vec::new();
@@ -169,14 +173,16 @@ impl Search for Tops {
     }
 }
 
-/// The lower convex hull of the tops as points (B, c): the line from (0, -s) with the least slope
-/// touches it, and a binary search finds where. A top that rises is taken out, and the hull is
-/// made anew between its neighbours only.
+/// The paper's hull. A top of bandwidth B and load c is a point (B, c); a chunk of size s finishes
+/// there after (s + c) / B, which is the slope of the line from (0, -s) to the point. The least slope
+/// is a tangent's to the lower convex hull of all points, and a binary search finds where that
+/// touches. When a top's load rises, its point is taken out, and the hull is made anew between its
+/// neighbours only.
 pub struct Hull {
     buckets: Buckets,
-    /// Buckets on the hull, slowest first.
+    /// Buckets whose tops are on the hull, slowest first.
     hull: Vec<u32>,
-    /// B of each bucket.
+    /// B of each bucket: the points' first coordinate.
     x: Vec<f64>,
     scratch: Vec<u32>,
 }
@@ -224,7 +230,8 @@ impl Hull {
         (mb + self.buckets.top[bucket as usize]) * self.buckets.inverse[bucket as usize]
     }
 
-    /// Slopes fall along the hull up to the tangent and rise after it.
+    /// The bucket that finishes `mb` first, and when. Slopes fall along the hull up to the point that
+    /// the tangent touches, and rise after it.
     fn tangent(&self, mb: f32) -> Option<(usize, f32)> {
         let (mut low, mut high) = (0, self.hull.len().checked_sub(1)?);
         while low < high {
@@ -239,7 +246,7 @@ impl Hull {
         Some((bucket as usize, self.slope(mb, bucket)))
     }
 
-    /// Andrew's monotone chain over a range of buckets.
+    /// Appends the lower hull of a range of buckets to `out`, by Andrew's monotone chain.
     fn shell(&self, buckets: std::ops::Range<u32>, out: &mut Vec<u32>) {
         let point = |b: u32| (self.x[b as usize], f64::from(self.buckets.top[b as usize]));
         for bucket in buckets {

@@ -2,6 +2,7 @@
 //! operations do it, while nodes fail. What was acknowledged is there, whole, and the same through
 //! every node; what is in doubt is as before or as asked.
 
+use super::names::{Desk, Known, draw_version, until_told};
 use crate::SimNet;
 use crate::task::spawn;
 use crate::world::guest::{Guest, Lodging, Visitor, Work};
@@ -16,7 +17,7 @@ use holdfast_env::net::Parts;
 use holdfast_env::{HoldMutex, Secret, SeededRng};
 use holdfast_node::Node;
 use holdfast_server::{Face, Request, Route, answer};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
@@ -26,9 +27,6 @@ const OP_GET: u16 = 0x7f13;
 
 const BUCKET: &str = "b";
 const CLIENTS: usize = 3;
-/// Names that one client uses at a time.
-const KEYS: u64 = 4;
-const ATTEMPTS: usize = 40;
 
 #[derive(Clone, Debug)]
 struct Put {
@@ -45,13 +43,6 @@ struct Get {
     latest: bool,
 }
 codec_struct!(Get { key, latest });
-
-/// What a key may hold.
-#[derive(Default)]
-struct Known {
-    now: BTreeSet<Option<Version>>,
-    ever: BTreeSet<Version>,
-}
 
 #[derive(Default)]
 struct Objects {
@@ -183,31 +174,18 @@ impl Guest for Objects {
 
     fn work(self: Arc<Self>, visitor: Visitor, end_ns: u64) -> Work {
         Box::pin(async move {
-            // A key in doubt is left alone: what was asked for may be done any time later.
-            let (mut gateway, mut keys, mut next) = (visitor.any_gateway(), Vec::new(), 0);
+            let mut desk = Desk::new(&visitor, "");
             while visitor.now_ns() < end_ns {
-                visitor.think().await;
-                if visitor.below(8) == 0 {
-                    gateway = visitor.any_gateway();
-                }
-                while keys.len() < KEYS as usize {
-                    keys.push(format!("{}-{next}", visitor.name()));
-                    next += 1;
-                }
-                let at = visitor.below(KEYS) as usize;
+                let (gateway, key) = desk.turn(&visitor).await;
                 let sure = match visitor.below(10) {
-                    0..=4 => self.put(&visitor, gateway, &keys[at]).await,
-                    5 => self.delete(&visitor, gateway, &keys[at]).await,
+                    0..=4 => self.put(&visitor, gateway, &key).await,
+                    5 => self.delete(&visitor, gateway, &key).await,
                     _ => {
-                        self.read(&visitor, gateway, &keys[at], visitor.below(2) == 0).await;
+                        self.read(&visitor, gateway, &key, visitor.below(2) == 0).await;
                         true
                     }
                 };
-                visitor.count_operation();
-                if !sure {
-                    keys.swap_remove(at);
-                    gateway = visitor.any_gateway();
-                }
+                desk.over(&visitor, &key, sure);
             }
         })
     }
@@ -218,18 +196,9 @@ impl Guest for Objects {
             visitor.sometimes(!keys.is_empty(), "an object was put");
             for key in keys {
                 for gateway in 1..=visitor.gateways() {
-                    let mut found = None;
-                    for _ in 0..ATTEMPTS {
-                        found = self.read(&visitor, gateway, &key, true).await;
-                        if found.is_some() {
-                            break;
-                        }
-                        visitor.pause().await;
-                    }
-                    let Some(found) = found else {
-                        return visitor
-                            .violate(&format!("nobody says at n{gateway} what `{key}` is"));
-                    };
+                    let ask = || self.read(&visitor, gateway, &key, true);
+                    let found = until_told(&visitor, (gateway, &key), ask).await;
+                    let Some(found) = found else { return };
                     // Nothing is on its way any more: all see the same.
                     let mut keys = self.keys.held();
                     let known = keys.entry(key.clone()).or_default();
@@ -247,8 +216,7 @@ fn content(version: &Option<Version>) -> Option<Vec<u8>> {
 impl Objects {
     /// Whether its end is known.
     async fn put(&self, visitor: &Visitor, gateway: usize, key: &str) -> bool {
-        let bytes = [0, 10, 700, 5000, 20_000][visitor.below(5) as usize];
-        let version = Version { seed: visitor.below(u64::MAX), bytes };
+        let version = draw_version(visitor);
         let parts = if visitor.below(4) == 0 { 1 + visitor.below(3) } else { 0 };
         visitor.sometimes(parts > 1, "an object was put in parts");
         self.keys.held().entry(key.to_owned()).or_default().ever.insert(version);
@@ -274,25 +242,7 @@ impl Objects {
         done: Result<()>,
     ) -> bool {
         let mut keys = self.keys.held();
-        let known = keys.entry(key.to_owned()).or_default();
-        if known.now.is_empty() {
-            known.now.insert(None);
-        }
-        match done {
-            Ok(()) => {
-                visitor.note(&format!("made `{key}` {version:?}"));
-                known.now = BTreeSet::from([version]);
-                true
-            }
-            Err(e) => {
-                visitor.note(&format!("does not know about `{key}`: {e}"));
-                if e.kind == Kind::Bug || e.kind == Kind::Corrupt {
-                    visitor.violate(&format!("`{key}`: {e}"));
-                }
-                known.now.insert(version);
-                false
-            }
-        }
+        keys.entry(key.to_owned()).or_default().settle(visitor, key, version, done)
     }
 
     /// What a key holds, if anybody says; what it cannot hold is a broken promise.

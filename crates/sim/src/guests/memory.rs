@@ -4,6 +4,7 @@
 //! memory; its name, which nobody has synced, may be as it was before, where the log's host lost
 //! power. Nobody is ever given bytes that were not put there, and all nodes say the same.
 
+use super::names::{ATTEMPTS, Desk, Known, draw_version, until_told};
 use crate::SimNet;
 use crate::world::client::new_file;
 use crate::world::guest::{Guest, Lodging, Visitor, Work};
@@ -17,23 +18,19 @@ use holdfast_env::HoldMutex;
 use holdfast_node::Node;
 use holdfast_server::{Face, Route};
 use holdfast_wire::{self as wire, Call, file as msg};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 const CLIENTS: usize = 2;
-/// Names that one client uses at a time.
-const KEYS: usize = 4;
-const ATTEMPTS: usize = 40;
 /// What each node has; small enough to become full of what waits for its readers' grace.
 const MEMORY_BYTES: u64 = 2 << 20;
 /// What a reader is told of bytes that ended with their process.
 const GONE: &str = "in the memory of a process that has ended";
 
-/// What a name may hold.
+/// A name in a directory of class `dram`.
 #[derive(Default)]
-struct Known {
-    now: BTreeSet<Option<Version>>,
-    ever: BTreeSet<Version>,
+struct Name {
+    known: Known,
     /// Processes that had started when the last change was asked for: one that starts later may have
     /// taken it.
     starts: u64,
@@ -49,7 +46,7 @@ enum Found {
 
 #[derive(Default)]
 struct Files {
-    names: Mutex<BTreeMap<String, Known>>,
+    names: Mutex<BTreeMap<String, Name>>,
 }
 
 /// Its face is that of files, which every node has.
@@ -81,31 +78,18 @@ impl Guest for Files {
 
     fn work(self: Arc<Self>, visitor: Visitor, end_ns: u64) -> Work {
         Box::pin(async move {
-            // A name in doubt is left alone: what was asked for may be done any time later.
-            let (mut gateway, mut names, mut next) = (visitor.any_gateway(), Vec::new(), 0);
+            let mut desk = Desk::new(&visitor, "/memory/");
             while visitor.now_ns() < end_ns {
-                visitor.think().await;
-                if visitor.below(8) == 0 {
-                    gateway = visitor.any_gateway();
-                }
-                while names.len() < KEYS {
-                    names.push(format!("/memory/{}-{next}", visitor.name()));
-                    next += 1;
-                }
-                let at = visitor.below(KEYS as u64) as usize;
+                let (gateway, name) = desk.turn(&visitor).await;
                 let sure = match visitor.below(10) {
-                    0..=3 => self.put(&visitor, gateway, &names[at]).await,
-                    4 => self.delete(&visitor, gateway, &names[at]).await,
+                    0..=3 => self.put(&visitor, gateway, &name).await,
+                    4 => self.delete(&visitor, gateway, &name).await,
                     _ => {
-                        self.read(&visitor, gateway, &names[at], false).await;
+                        self.read(&visitor, gateway, &name, false).await;
                         true
                     }
                 };
-                visitor.count_operation();
-                if !sure {
-                    names.swap_remove(at);
-                    gateway = visitor.any_gateway();
-                }
+                desk.over(&visitor, &name, sure);
             }
         })
     }
@@ -126,18 +110,9 @@ impl Guest for Files {
             for name in names {
                 let mut first: Option<Found> = None;
                 for gateway in 1..=visitor.gateways() {
-                    let mut found = None;
-                    for _ in 0..ATTEMPTS {
-                        found = self.read(&visitor, gateway, &name, true).await;
-                        if found.is_some() {
-                            break;
-                        }
-                        visitor.pause().await;
-                    }
-                    let Some(found) = found else {
-                        return visitor
-                            .violate(&format!("nobody says at n{gateway} what `{name}` is"));
-                    };
+                    let ask = || self.read(&visitor, gateway, &name, true);
+                    let found = until_told(&visitor, (gateway, &name), ask).await;
+                    let Some(found) = found else { return };
                     visitor.sometimes(found == Found::Gone, "what was in memory was gone");
                     visitor.sometimes(
                         matches!(found, Found::Bytes(_)),
@@ -172,14 +147,13 @@ impl Found {
 impl Files {
     /// Whether its end is known.
     async fn put(&self, visitor: &Visitor, gateway: usize, name: &str) -> bool {
-        let bytes = [0, 10, 700, 5000, 20_000][visitor.below(5) as usize];
-        let version = Version { seed: visitor.below(u64::MAX), bytes };
+        let version = draw_version(visitor);
         let content = version.content();
         {
             let mut names = self.names.held();
-            let known = names.entry(name.to_owned()).or_default();
-            known.ever.insert(version);
-            known.starts = visitor.starts();
+            let name = names.entry(name.to_owned()).or_default();
+            name.known.ever.insert(version);
+            name.starts = visitor.starts();
         }
         let class = StorageClass::new(&[Tier::Dram], Durability::Memory);
         let node = msg::NewNode { class, ..new_file(name) };
@@ -207,25 +181,8 @@ impl Files {
         done: Result<()>,
     ) -> bool {
         let mut names = self.names.held();
-        let known = names.entry(name.to_owned()).or_default();
-        if known.now.is_empty() {
-            known.now.insert(None);
-        }
-        match done {
-            Ok(()) => {
-                visitor.note(&format!("made `{name}` {version:?}"));
-                known.now = BTreeSet::from([version]);
-                true
-            }
-            Err(e) => {
-                visitor.note(&format!("does not know about `{name}`: {e}"));
-                if e.kind == Kind::Bug || e.kind == Kind::Corrupt {
-                    visitor.violate(&format!("`{name}`: {e}"));
-                }
-                known.now.insert(version);
-                false
-            }
-        }
+        let known = &mut names.entry(name.to_owned()).or_default().known;
+        known.settle(visitor, name, version, done)
     }
 
     /// What a name holds, if anybody says; what it cannot hold is a broken promise. `settled`: the
@@ -254,11 +211,11 @@ impl Files {
             }
         };
         let names = self.names.held();
-        let default = Known::default();
-        let known = names.get(name).unwrap_or(&default);
+        let default = Name::default();
+        let Name { known, starts } = names.get(name).unwrap_or(&default);
         let is = |version: &Version| Found::Bytes(version.content()) == found;
         // A gateway that is behind may know of what has changed since.
-        let sure = settled && visitor.starts() == known.starts;
+        let sure = settled && visitor.starts() == *starts;
         let fine = match &found {
             Found::Gone => !sure,
             Found::NoFile => !sure || known.now.is_empty() || known.now.contains(&None),
@@ -270,7 +227,7 @@ impl Files {
                 "`{name}` is {} at n{gateway}, not {:?}; {} processes have started since",
                 found.describe(),
                 known.now,
-                visitor.starts() - known.starts
+                visitor.starts() - starts
             ));
         }
         Some(found)

@@ -208,9 +208,7 @@ impl World {
             };
             let Some(node) = cell.node() else { continue };
             let Some(own) = node.stores.get(*store) else { continue };
-            let is_there =
-                own.store.list_from(chunk.id, 1).iter().any(|held| held.chunk == chunk.id);
-            if is_there {
+            if own.store.info(chunk.id).is_some() {
                 continue;
             }
             let since_ns = before.and_then(|known| known.absent.get(store)).copied();
@@ -230,11 +228,8 @@ impl World {
     fn has_all(&self, store: StoreId, chunk: &Chunk) -> bool {
         let node = self.cell_of(store).and_then(|cell| cell.node());
         let own = node.as_ref().and_then(|node| node.stores.get(store));
-        let held = own.and_then(|own| own.store.list_from(chunk.id, 1).pop());
-        held.is_some_and(|info| {
-            let current = (info.chunk, info.generation) == (chunk.id, chunk.generation);
-            current && info.length == chunk.length
-        })
+        let held = own.and_then(|own| own.store.info(chunk.id));
+        held.is_some_and(|info| (info.generation, info.length) == (chunk.generation, chunk.length))
     }
 
     /// Whether every byte that a store holds of a chunk is what was written.

@@ -17,7 +17,8 @@ use holdfast_log::{TOPIC_BYTES_MAX, Window};
 pub const MAGIC: [u8; 4] = *b"HFSS";
 const FOOTER_MAGIC: [u8; 4] = *b"HFSE";
 pub const VERSION: u16 = 2;
-/// Its header says how long the payload is; its blocks begin at multiples of [`PADDED_BYTES`].
+/// The version before, which is read and not written any more. Its header says how long the payload
+/// is; its blocks begin at multiples of [`PADDED_BYTES`] behind the header, and no footer follows.
 const VERSION_PADDED: u16 = 1;
 const PADDED_BYTES: u64 = 64 << 10;
 /// Payload of each block but the last, which may be shorter.
@@ -27,7 +28,7 @@ const BLOCK_BYTES_MAX: u32 = 64 << 20;
 /// Length and checksum in front of each block.
 const BLOCK_HEADER_BYTES: usize = 8;
 const FOOTER_BYTES: usize = 32;
-/// Read at a time.
+/// What is read from the file at a time.
 const WINDOW_BYTES: usize = 256 << 10;
 /// The largest payload that a header may announce; more is a damaged header.
 const PAYLOAD_BYTES_MAX: u64 = 64 << 30;
@@ -55,13 +56,9 @@ pub struct Header {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Layout {
     /// One behind the other, up to the footer.
-    Dense {
-        block_bytes: u32,
-    },
-    Padded {
-        payload_bytes: u64,
-        payload_crc: u32,
-    },
+    Dense { block_bytes: u32 },
+    /// At fixed distances, as many as the payload needs: [`VERSION_PADDED`].
+    Padded { payload_bytes: u64, payload_crc: u32 },
 }
 
 impl Header {
@@ -137,12 +134,14 @@ impl Header {
     }
 }
 
-/// A block's checksum binds it to its snapshot and its place in it.
+/// A block's checksum binds it to its snapshot, by the index of the last entry, and to its place in
+/// there.
 fn block_crc(index: Index, block: u64, payload: &[u8]) -> u32 {
     crc32c(payload) ^ stamp(ChunkId(index.0), Generation(payload.len() as u32), block)
 }
 
-/// What stands behind the last block: how many there were, and of what.
+/// What the footer says of all blocks: how many there were, the bytes of their payloads, and the
+/// CRC32C of those.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Sum {
     blocks: u64,
@@ -157,7 +156,8 @@ impl Sum {
         self.crc = crc32c_combine(self.crc, crc32c(payload), payload.len() as u64);
     }
 
-    /// As a block of no bytes, which no other block is.
+    /// Begins like a block without a payload; every real block has one, so that a reader knows it
+    /// for the end.
     fn footer(&self, index: Index) -> Vec<u8> {
         let mut body = Vec::with_capacity(FOOTER_BYTES);
         self.blocks.encode(&mut body);
@@ -208,7 +208,8 @@ pub fn write(
     Ok(())
 }
 
-/// Reads a snapshot block by block: what was read is right, and all of it once the end was reached.
+/// Reads a snapshot block by block. Each block is verified before it is handed out; that none is
+/// missing is known once the end was reached.
 pub struct Blocks<'a> {
     window: Window<'a>,
     pub header: Header,
@@ -279,5 +280,36 @@ impl<'a> Blocks<'a> {
             block.clear();
         }
         Ok(self.header)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A header may be wrong and have the right checksum all the same: memory is reserved for what it
+    /// announces, so it is refused beyond the limits.
+    #[test]
+    fn a_header_that_announces_more_than_the_limits_is_refused() {
+        let header = Header {
+            view: "v".into(),
+            view_version: 1,
+            topic: "t".into(),
+            index: Index(1),
+            entry_crc: 2,
+            digest: 3,
+        };
+        assert!(Header::decode(&header.encode(BLOCK_BYTES_MAX)).is_ok());
+        assert!(Header::decode(&header.encode(BLOCK_BYTES_MAX + 1)).is_err());
+        for (payload_bytes, fits) in
+            [(PAYLOAD_BYTES_MAX, true), (PAYLOAD_BYTES_MAX + 1, false), (u64::MAX, false)]
+        {
+            let mut sector = header.encode(1);
+            sector[4..6].copy_from_slice(&VERSION_PADDED.to_le_bytes());
+            sector[24..32].copy_from_slice(&payload_bytes.to_le_bytes());
+            let crc = crc32c(&sector[..SECTOR_BYTES - 4]);
+            sector[SECTOR_BYTES - 4..].copy_from_slice(&crc.to_le_bytes());
+            assert_eq!(Header::decode(&sector).is_ok(), fits, "{payload_bytes} bytes");
+        }
     }
 }

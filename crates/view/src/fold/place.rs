@@ -16,8 +16,11 @@ use std::sync::Arc;
 /// What a view is made for.
 #[derive(Clone)]
 pub struct Context {
+    /// Whose entries it folds.
     pub topic: String,
+    /// Part of the namespace that the topic holds, from 0 on.
     pub shard: u16,
+    /// Part of a view whose keys are spread over several; 0 for one that is whole.
     pub partition: u32,
     /// Rows of its own, for a view that is kept in them.
     pub rows: Option<Arc<dyn Rows>>,
@@ -29,6 +32,7 @@ impl Context {
         Context { topic: topic.to_owned(), shard: 0, partition: 0, rows: None }
     }
 
+    /// The same, kept in these rows.
     pub fn in_rows(self, rows: Arc<dyn Rows>) -> Context {
         Context { rows: Some(rows), ..self }
     }
@@ -45,7 +49,9 @@ impl From<&str> for Context {
 pub struct Position {
     /// The last entry applied, its CRC32C, and the digest up to it.
     pub applied: Index,
+    /// See `applied`.
     pub entry_crc: u32,
+    /// See `applied`.
     pub digest: u64,
     /// The last claim.
     pub epoch: Index,
@@ -72,6 +78,7 @@ pub type Keeping = (Position, Vec<(SessionId, Option<Vec<u8>>)>);
 pub trait RowsView: Send + Sync + 'static {
     /// As [`View::NAME`] and [`View::VERSION`].
     const NAME: &'static str;
+    /// As [`View::VERSION`].
     const VERSION: u32;
     /// As [`View::BARE`].
     const BARE: Option<u8> = None;
@@ -95,6 +102,7 @@ pub struct Page<'a> {
 }
 
 impl Page<'_> {
+    /// A row as the page's entries so far have left it.
     pub fn get(&self, row: &[u8]) -> Result<Option<Vec<u8>>> {
         match self.changed.changes.get(row) {
             Some(value) => Ok(value.clone()),

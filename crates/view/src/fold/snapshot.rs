@@ -22,6 +22,7 @@ pub struct Part {
     pub index: Index,
     /// Bytes of the whole file.
     pub bytes_total: u64,
+    /// From the offset that was asked for on; empty at the end.
     pub bytes: Vec<u8>,
 }
 

@@ -347,3 +347,20 @@ fn chunks_of_a_single_host_want_more_copies_once_an_entry_says_so() {
         "1 to 16",
     );
 }
+
+/// A file was abandoned while its chunk took appends. Once the grace was over the chunk was doomed,
+/// and still listed among the open ones until its last replica was unlinked, so that its writer
+/// went on sealing it; a view that was restored meanwhile did not list it.
+#[test]
+fn a_chunk_that_was_never_sealed_is_open_no_more_once_its_file_is_gone() {
+    let mut world = World::new();
+    let file = world.file(begin("/f"));
+    let chunk = world.chunk(ChunkKind::Raw, file);
+    let open = |ns: &Namespace| ns.chunks().open().map(|chunk| chunk.id).collect::<Vec<_>>();
+    world.ok(Command::Abandon { file });
+    assert_eq!(open(&world.ns), [chunk]);
+    world.ok(Command::Release { before: Index(world.index + 1), budget: 1 });
+    assert_eq!(world.ns.chunks().get(chunk).unwrap().state, ChunkState::Doomed);
+    assert_eq!(open(&world.ns), []);
+    assert_eq!(open(&Namespace::restore(&world.bytes()).unwrap()), []);
+}
