@@ -6,7 +6,7 @@ use holdfast_base::units::format_bytes;
 use holdfast_base::{Error, Result};
 use holdfast_command::output::{self, Output};
 use holdfast_env::local;
-use holdfast_s3::{CREDENTIALS_FILE, Client, Credentials, Request, element, elements};
+use holdfast_s3::{CREDENTIALS_FILE, Client, Credentials, REGION, Request, element, elements};
 use serde_json::{Value, json};
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ pub struct Access {
     /// Data directory whose credentials.json is used
     #[arg(long, global = true, default_value = "data", value_name = "DIR")]
     pub data: PathBuf,
-    /// Service to ask instead, http://HOST:PORT
+    /// Service to ask instead, http://HOST:PORT or https://HOST:PORT
     #[arg(long, global = true, value_name = "URL")]
     pub endpoint: Option<String>,
     #[arg(long, global = true, env = "AWS_ACCESS_KEY_ID", value_name = "KEY")]
@@ -30,6 +30,9 @@ pub struct Access {
         value_name = "SECRET"
     )]
     pub secret_key: Option<String>,
+    /// Region of the service that is asked, where it has one
+    #[arg(long, global = true, env = "AWS_REGION", default_value = REGION, value_name = "NAME")]
+    pub region: String,
 }
 
 #[derive(Args, Debug)]
@@ -94,7 +97,7 @@ pub enum BlobCommand {
 
 #[derive(Args, Debug)]
 pub struct Import {
-    /// http://HOST:PORT of the other service, or a directory
+    /// http://HOST:PORT or https://HOST:PORT of the other service, or a directory
     pub from: String,
     /// Bucket to copy; for a directory, where its files go [default: all buckets]
     #[arg(long, value_name = "BUCKET")]
@@ -109,6 +112,9 @@ pub struct Import {
         value_name = "SECRET"
     )]
     pub source_secret_key: String,
+    /// Region of the other service, where it has one
+    #[arg(long, env = "SOURCE_REGION", default_value = REGION, value_name = "NAME")]
+    pub source_region: String,
 }
 
 #[derive(Args, Debug)]
@@ -190,8 +196,9 @@ impl Access {
         Ok(Credentials { endpoint, ..found })
     }
 
+    /// A client of that service, which connects with its first request.
     pub fn client(&self) -> Result<Client> {
-        Client::of(&self.credentials()?)
+        Client::in_region(&self.credentials()?, &self.region)
     }
 }
 
@@ -201,6 +208,7 @@ fn split(path: &str) -> Result<(&str, &str)> {
     parts.ok_or_else(|| Error::invalid(format!("use `{path}`: give it as BUCKET/KEY")))
 }
 
+/// `holdfast blob`: one command against the service.
 pub fn run(blob: &Blob, out: &mut Output) -> Result<()> {
     let mut client = blob.access.client()?;
     match &blob.command {
@@ -453,6 +461,7 @@ fn stat(client: &mut Client, path: &str, out: &mut Output) -> Result<()> {
     )
 }
 
+/// `holdfast s3`: users and keys of a node's own.
 pub fn users(s3: &S3, out: &mut Output) -> Result<()> {
     let mut client = s3.access.client()?;
     match &s3.command {

@@ -402,6 +402,8 @@ fn read_users(file: &Path) -> Result<Vec<String>> {
     Ok(users)
 }
 
+/// Serves until a signal or a client's `shutdown`, or goes on in the background. Items that were
+/// kept for the next start are written in the end.
 pub fn run(options: &CacheOptions, out: &mut Output) -> Result<()> {
     if options.daemon {
         return detach(options);

@@ -41,6 +41,7 @@ pub struct Cli {
     pub command: Command,
 }
 
+/// What to do; each variant's sentence is its help.
 #[derive(Subcommand, Debug)]
 pub enum Command {
     /// Run a whole node until interrupted
@@ -118,12 +119,14 @@ impl Command {
     }
 }
 
+/// `holdfast sim ...`.
 #[derive(Subcommand, Debug)]
 pub enum Sim {
     /// Recovery of a failed node in a cluster of thousands, after the Dayu paper
     Recovery(SimRecovery),
 }
 
+/// `holdfast sim recovery`.
 #[derive(Args, Debug)]
 pub struct SimRecovery {
     /// Nodes of the cluster
@@ -173,6 +176,7 @@ pub struct SimRecovery {
     pub plot: Option<PathBuf>,
 }
 
+/// What a node is started with.
 #[derive(Args, Debug)]
 pub struct Up {
     /// Directory that keeps everything
@@ -186,6 +190,7 @@ pub struct Up {
     pub spin: bool,
 }
 
+/// `holdfast dev`: its flags start a cluster, its subcommands speak to one.
 #[derive(Args, Debug)]
 pub struct Dev {
     #[command(flatten)]
@@ -194,6 +199,7 @@ pub struct Dev {
     pub command: Option<DevCommand>,
 }
 
+/// What is done to nodes, which count from 1.
 #[derive(Subcommand, Debug)]
 pub enum DevCommand {
     /// End a node's process, in order or (--hard) with SIGKILL
@@ -217,6 +223,7 @@ pub enum DevCommand {
     Status,
 }
 
+/// `holdfast node ...`.
 #[derive(Subcommand, Debug)]
 pub enum Node {
     /// Run a node until interrupted; the first start with --join makes it part of a cluster
@@ -254,12 +261,14 @@ pub enum Node {
     },
 }
 
+/// Whether a store takes new chunks.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreMode {
     Writable,
     ReadOnly,
 }
 
+/// `holdfast recovery ...`.
 #[derive(Subcommand, Debug)]
 pub enum Recovery {
     /// Say which chunks are short of copies, and how their repair is doing
@@ -268,6 +277,7 @@ pub enum Recovery {
     Set(RecoverySet),
 }
 
+/// What is set anew; the rest stays.
 #[derive(Args, Debug)]
 #[command(group(clap::ArgGroup::new("what").required(true).multiple(true)))]
 pub struct RecoverySet {
@@ -288,6 +298,7 @@ pub struct RecoverySet {
     pub rate: Option<String>,
 }
 
+/// `holdfast config ...`.
 #[derive(Subcommand, Debug)]
 pub enum Config {
     /// Print the built-in configuration as a commented file
@@ -296,6 +307,7 @@ pub enum Config {
     Check { file: PathBuf },
 }
 
+/// `holdfast fs ...`.
 #[derive(Subcommand, Debug)]
 pub enum Fs {
     /// Copy local files in: `put LOCAL... /path`; `-` reads standard input
@@ -398,6 +410,7 @@ pub enum Fs {
     Salvage { file: u64, path: String },
 }
 
+/// `holdfast log ...`.
 #[derive(Subcommand, Debug)]
 pub enum Log {
     /// Append entries, all or none; without any, each line of standard input is one

@@ -166,6 +166,7 @@ impl Config {
         Config::parse(&text, std::env::vars()).map_err(|e| e.context(path.display()))
     }
 
+    /// `Invalid`, naming key and value, for the first setting that no node can run with.
     pub fn check(&self) -> Result<()> {
         if !self.listen.is_loopback() && !self.insecure {
             return Err(Error::invalid(format!(
@@ -223,6 +224,7 @@ impl Config {
         Ok(())
     }
 
+    /// What `clients_memory` comes to; never 0.
     pub fn clients_bytes(&self) -> u64 {
         match bytes("clients_memory", &self.clients_memory).unwrap_or(0) {
             0 => Budget::default_bytes(memory_bytes()),
@@ -230,50 +232,62 @@ impl Config {
         }
     }
 
+    /// Size of the memory tier; 0 for none.
     pub fn dram_bytes(&self) -> u64 {
         bytes("dram", &self.dram).unwrap_or(0)
     }
 
+    /// Bytes of `cache_memory`.
     pub fn cache_bytes(&self) -> u64 {
         bytes("cache_memory", &self.cache_memory).unwrap_or(0)
     }
 
+    /// Bytes of `s3_cache`.
     pub fn s3_cache_bytes(&self) -> u64 {
         bytes("s3_cache", &self.s3_cache).unwrap_or(0)
     }
 
+    /// The storage class of objects, as `s3_class` says it.
     pub fn s3_class(&self) -> StorageClass {
         self.s3_class.parse().unwrap_or(StorageClass::DEFAULT)
     }
 
+    /// Bytes of `s3_hot`; 0 for none.
     pub fn s3_hot_bytes(&self) -> u64 {
         bytes("s3_hot", &self.s3_hot).unwrap_or(0)
     }
 
+    /// Bytes a second; 0 for no check.
     pub fn scrub_bytes(&self) -> u64 {
         bytes("scrub", &self.scrub).unwrap_or(0)
     }
 
+    /// Of each disk store; 0 for its whole file system.
     pub fn capacity_bytes(&self) -> u64 {
         bytes("capacity", &self.capacity).unwrap_or(0)
     }
 
+    /// Bytes a second each way; 0 for a link that limits nobody.
     pub fn rack_link_bytes(&self) -> u64 {
         bytes("rack_link", &self.rack_link).unwrap_or(0)
     }
 
+    /// Bytes a second, reading and writing together; 0 for a disk that does not limit.
     pub fn disk_throughput_bytes(&self) -> u64 {
         bytes("disk_throughput", &self.disk_throughput).unwrap_or(0)
     }
 
+    /// Bytes a second each way; 0 for a gigabit.
     pub fn link_bytes(&self) -> u64 {
         bytes("link", &self.link).unwrap_or(0)
     }
 
+    /// Capacity of new chunks, 1 to 64 MiB.
     pub fn chunk_bytes(&self) -> u64 {
         bytes("chunk", &self.chunk).unwrap_or(CHUNK_BYTES)
     }
 
+    /// Where a port is listened on; nothing for port 0, which switches it off.
     pub fn address(&self, port: u16) -> Option<SocketAddr> {
         (port != 0).then(|| SocketAddr::new(self.listen, port))
     }

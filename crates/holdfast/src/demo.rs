@@ -22,6 +22,7 @@ use serde_json::json;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+/// `holdfast demo`.
 #[derive(Args, Debug)]
 pub struct DemoOptions {
     /// Files to store: a directory, with all below it [default: /usr/share/doc, or else this one]
@@ -50,6 +51,7 @@ const LASTS_MAX: Duration = Duration::from_secs(120);
 const REPAIR_SECONDS: u64 = 8;
 const LOOK: Duration = Duration::from_millis(250);
 
+/// Tells the whole story, step by step; an error if a file does not compare equal in the end.
 pub fn run(options: &DemoOptions, out: &mut Output) -> Result<()> {
     let began = Instant::now();
     let bytes_max = parse_bytes(&options.bytes)

@@ -15,6 +15,7 @@ use serde_json::json;
 /// A cluster of this size is a test of patience on one machine.
 pub const NODES_MAX: usize = 32;
 
+/// Starts the cluster and serves until a signal, or has the one that runs do what is ordered.
 pub fn run(dev: &Dev, out: &mut Output) -> Result<()> {
     let order = match &dev.command {
         None => return start(&dev.cluster, out),

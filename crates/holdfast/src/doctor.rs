@@ -36,6 +36,7 @@ fn object(status: &Status, held: Option<&Held>) -> serde_json::Value {
     })
 }
 
+/// Prints how the node is; what needs a person is [`doctor`]'s to say.
 pub fn status(client: &mut Client, out: &mut Output) -> Result<()> {
     let status = client.status()?;
     // A node of an older build does not know.

@@ -30,12 +30,13 @@ impl Totals {
 
 pub fn run(to: &mut Client, import: &Import, out: &mut Output) -> Result<()> {
     let mut totals = Totals::default();
-    if import.from.starts_with("http://") {
-        let mut from = Client::of(&Credentials {
+    if import.from.contains("://") {
+        let credentials = Credentials {
             access_key: import.source_access_key.clone(),
             secret_key: import.source_secret_key.clone(),
             endpoint: import.from.clone(),
-        })?;
+        };
+        let mut from = Client::in_region(&credentials, &import.source_region)?;
         let buckets = match &import.bucket {
             Some(bucket) => vec![bucket.clone()],
             None => {

@@ -23,24 +23,36 @@ const INTERRUPTS_MIN: u64 = 10_000;
 /// What matters of a machine; nothing where the kernel does not say.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Facts {
+    /// Those that this process may use.
     pub cores: usize,
+    /// Bytes of a socket's receive buffer at most.
     pub rmem_max: Option<u64>,
+    /// Bytes of a socket's send buffer at most.
     pub wmem_max: Option<u64>,
+    /// Connections that may wait to be accepted.
     pub somaxconn: Option<u64>,
+    /// 0 to 200: the larger, the sooner memory goes to swap.
     pub swappiness: Option<u64>,
+    /// Swap space in all; 0 for none.
     pub swap_kib: Option<u64>,
     /// The word in brackets of /sys/kernel/mm/transparent_hugepage/enabled.
     pub huge_pages: Option<String>,
+    /// Microseconds that `poll` spins on a device before it sleeps.
     pub busy_poll: Option<u64>,
+    /// The same for reads of a socket.
     pub busy_read: Option<u64>,
+    /// Files and sockets that this process may have open at once.
     pub descriptors: Option<u64>,
+    /// In the order of their names.
     pub devices: Vec<Device>,
 }
 
 /// A network device that is no loopback.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Device {
+    /// As `ip link` calls it.
     pub name: String,
+    /// Each has an interrupt of its own, as a rule.
     pub receive_queues: usize,
     /// Receive steering (RPS) is on for some queue.
     pub steers: bool,

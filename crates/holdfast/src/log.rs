@@ -19,6 +19,7 @@ const APPEND_BYTES_MAX: usize = 256 << 10;
 /// One wait of `tail`; it goes on afterwards.
 const TAIL_WAIT: Duration = Duration::from_secs(20);
 
+/// Carries out one `log` command; `tail` ends only with the process.
 pub fn run(client: &mut Client, command: &Log, out: &mut Output) -> Result<()> {
     let mut log = client.log();
     match command {

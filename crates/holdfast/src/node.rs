@@ -9,6 +9,7 @@ use holdfast_command::output::Output;
 use holdfast_wire::admin::{Cluster, ClusterNode, Order};
 use serde_json::{Value, json};
 
+/// Carries out one `node` command but `run`, which needs no node to ask.
 pub fn run(client: &mut Client, command: &Node, out: &mut Output) -> Result<()> {
     match command {
         Node::Run { .. } => Err(Error::bug("run a node: this is for commands that ask one")),

@@ -18,6 +18,8 @@ use std::path::{Path, PathBuf};
 /// Reasons printed in full; the rest is counted.
 const REASONS_MAX: usize = 100;
 
+/// Makes a data directory in `into`, which must be empty, with new names for all that the stores of
+/// `data` hold, and says how much was found. `data` stays as it is.
 pub fn run(data: &Path, into: &Path, out: &mut Output) -> Result<()> {
     holdfast_env::local::keep_private();
     let doing = |e: Error| {

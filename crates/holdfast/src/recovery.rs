@@ -10,6 +10,7 @@ use holdfast_command::secrets;
 use holdfast_wire::admin::{Cluster, Order, Recovery, RecoverySettings};
 use serde_json::{Value, json};
 
+/// Prints how the repair is doing, or changes its settings on all nodes at once.
 pub fn run(client: &mut Client, command: &Command, out: &mut Output) -> Result<()> {
     match command {
         Command::Status => {

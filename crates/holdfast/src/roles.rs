@@ -48,6 +48,7 @@ pub trait Role {
         None
     }
 
+    /// What registers its counts whenever somebody scrapes them.
     fn metrics(&self) -> Option<Metrics> {
         None
     }
@@ -58,13 +59,19 @@ pub trait Role {
 
 /// What roles are started with.
 pub struct Context<'a> {
+    /// The node's directory.
     pub data: &'a Path,
+    /// As read at the start; nothing changes it later.
     pub config: &'a Config,
+    /// Open already.
     pub node: &'a Arc<Node>,
+    /// The native protocol, with the routes that every face has registered.
     pub native: &'a Arc<Native>,
+    /// Of the cluster: who has it may ask for everything.
     pub secret: &'a Secret,
     /// What this process may hold for its clients.
     pub budget: &'a Arc<Budget>,
+    /// How many connections each port may have.
     pub places: &'a Places,
     /// What the roles that have started count.
     pub metrics: &'a Arc<Mutex<Vec<Metrics>>>,
@@ -101,6 +108,7 @@ impl Running {
         self.0.push(role);
     }
 
+    /// What all of them have to say, in the order of their starts.
     pub fn announce(&self) -> Announcement {
         let mut said = Announcement::default();
         self.0.iter().for_each(|role| role.announce(&mut said));
@@ -116,6 +124,7 @@ impl Running {
 /// What is said once a node is ready.
 #[derive(Default)]
 pub struct Announcement {
+    /// What it is, or nothing for one more place of the line above; and where.
     pub listens: Vec<(&'static str, String)>,
     /// Commands, without what calls this program.
     pub tries: Vec<String>,
@@ -126,6 +135,7 @@ pub struct Announcement {
 }
 
 impl Announcement {
+    /// Adds a line of what listens where.
     pub fn listens(&mut self, what: &'static str, place: impl Into<String>) {
         self.listens.push((what, place.into()));
     }
@@ -138,9 +148,13 @@ pub fn threads_of_a_port() -> usize {
 
 /// Connections that each port may have.
 pub struct Places {
+    /// Of the native protocol over TCP and its Unix socket together.
     pub native: usize,
+    /// Of S3's port.
     pub s3: usize,
+    /// Of memcached's port.
     pub cache: usize,
+    /// Of metrics and health.
     pub http: usize,
 }
 

@@ -37,6 +37,7 @@ A file of routes:
     [prefixes]
     \"session:\" = \"spare\"               # the longest prefix decides";
 
+/// `holdfast route`.
 #[derive(Args, Debug, Clone)]
 #[command(after_long_help = EXAMPLE)]
 pub struct RouteOptions {
@@ -251,6 +252,7 @@ fn read(path: &Path) -> Result<String> {
     String::from_utf8(std::fs::read(path)?).map_err(|_| Error::invalid("it is not UTF-8"))
 }
 
+/// Checks the routes, and unless that was all serves them until a signal.
 pub fn run(options: &RouteOptions, out: &mut Output) -> Result<()> {
     signals::block_shutdown_signals();
     let (plan, listen) = options.plan()?;

@@ -1,5 +1,5 @@
-//! S3 as part of a node: opens the blob face, serves the port, keeps house; and the commands that
-//! ask administrators' things of it.
+//! S3 as part of a node: opens the blob face, serves the port, and keeps house. Decides nothing
+//! about data. The commands that ask things of it are in `blob.rs`.
 
 use crate::roles::{Announcement, Context, Metrics, Role, Rounds};
 use holdfast_base::{Error, Result};
@@ -27,8 +27,8 @@ struct S3Role {
     keeper: Rounds,
 }
 
-/// Nothing if it is switched off, or if its view cannot be opened: that ends no node, which says
-/// why and serves what its other views hold.
+/// Nothing where `s3_port` is 0; nor where the view of blobs cannot be opened: the node then says
+/// why, and goes on without S3, for the sake of what its other views hold.
 pub fn start(context: &Context<'_>) -> Result<Option<Box<dyn Role>>> {
     let Context { data, config, node, secret, .. } = *context;
     let Some(address) = config.address(config.s3_port) else { return Ok(None) };
@@ -102,7 +102,7 @@ impl Role for S3Role {
         Some(Box::new(move |registry| register_hot(registry, &hot.counts())))
     }
 
-    /// Ends serving, then applying; writes the index out.
+    /// Housekeeping ends first, then the port, and then the view, which writes its index out.
     fn end(self: Box<Self>) -> Result<()> {
         self.keeper.end();
         drop(self.server);

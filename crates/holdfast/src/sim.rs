@@ -47,6 +47,8 @@ struct Summary {
     lost: f64,
 }
 
+/// Simulates what the options or a figure ask for, prints a line a job, and draws it where a
+/// directory is named. `Invalid` for a cluster that cannot be simulated.
 pub fn recovery(options: &SimRecovery, out: &mut Output) -> Result<()> {
     holdfast_bench::scheduler::check(options.nodes, options.chunks)?;
     if !(1..=FAILURES_MAX).contains(&options.failures) {

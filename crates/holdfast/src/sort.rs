@@ -36,6 +36,7 @@ use std::time::Duration;
     disable_help_flag = true,
     disable_version_flag = true
 )]
+/// `holdfast sort`, whose options are GNU sort's where they have a letter; and its subcommands.
 pub struct Sort {
     /// Print help
     #[arg(long, action = clap::ArgAction::Help)]

@@ -22,6 +22,8 @@ use holdfast_view::FoldOptions;
 use std::path::Path;
 use std::sync::Arc;
 
+/// Runs a node until a signal ends it in order. `join` and `secret` are what the command line says
+/// of the cluster that it belongs to.
 pub fn run(up: &Up, join: Option<&str>, secret: Option<&Path>, out: &mut Output) -> Result<()> {
     // Before any thread starts, so that only the one that waits for them gets signals.
     signals::block_shutdown_signals();
@@ -155,6 +157,7 @@ pub fn machine_alone() -> Machine {
     }
 }
 
+/// The settings, in the form in which a node is opened.
 pub fn node_config(config: &Config, data: &Path) -> NodeConfig {
     let host = match config.host.as_str() {
         "" => holdfast_env::local::host_name(),

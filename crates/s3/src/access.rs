@@ -22,13 +22,16 @@ pub const POLICY: &str = "policy";
 /// Decides who may do what: an administrator everything, a user what is theirs, the rest by
 /// policies.
 pub struct Access {
+    /// Keys of users, and the buckets' policies.
     pub blobs: Arc<Blobs>,
 }
 
 /// Whose request it is; none for one without a signature. Kept with the request.
 #[derive(Clone, Debug, Default)]
 pub struct Caller {
+    /// That signed; none for a request without a signature.
     pub key: Option<AccessKey>,
+    /// None where the server could not say.
     pub address: Option<IpAddr>,
 }
 
@@ -38,13 +41,16 @@ pub struct Peer(pub IpAddr);
 
 /// What a request wants to do, to a bucket or to one of its keys.
 pub struct Asked<'a> {
+    /// S3's own name for it, such as `GetObject`.
     pub operation: &'a str,
     pub bucket: &'a str,
     /// Empty for the bucket itself.
     pub key: &'a str,
+    /// Of the key; none for the newest.
     pub version: Option<&'a str>,
     /// The request's.
     pub headers: &'a HeaderMap,
+    /// The request's.
     pub uri: &'a Uri,
     /// Tags that it sets.
     pub tags: &'a [Pair],

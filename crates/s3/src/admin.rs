@@ -17,7 +17,9 @@ const BODY_BYTES_MAX: usize = 64 << 10;
 
 /// Answers them, to administrators alone.
 pub struct Admin {
+    /// What they ask about and change.
     pub blobs: Arc<Blobs>,
+    /// Whose counts they may see.
     pub hot: Arc<Hot>,
 }
 

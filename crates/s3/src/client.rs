@@ -13,7 +13,7 @@ use crate::credentials::Credentials;
 use crate::hash::hex;
 use holdfast_base::{Error, Kind, Result};
 use holdfast_env::{Clock, RealClock};
-use http::{Body, Sink};
+use http::{Body, Connection, Sink};
 use s3s::crypto::{Checksum as _, Sha256};
 use std::io::{Read, Write};
 use std::sync::Arc;
@@ -21,28 +21,27 @@ use std::sync::Arc;
 /// Where a service is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
+    pub tls: bool,
     /// `host:port`, as in the `Host` header.
     pub authority: String,
 }
 
 impl Endpoint {
-    /// Reads `http://HOST[:PORT][/]` or `HOST:PORT`. Without TLS, which this client does not speak.
+    /// Reads `http://HOST[:PORT][/]`, `https://HOST[:PORT][/]` or `HOST:PORT`.
     pub fn parse(text: &str) -> Result<Endpoint> {
         let wrong = |why: &str| Error::invalid(format!("use endpoint `{text}`: {why}"));
-        if text.starts_with("https://") {
-            return Err(wrong("this client does not speak TLS; use http://"));
+        let (tls, rest) = match text.split_once("://") {
+            Some(("https", rest)) => (true, rest),
+            Some(("http", rest)) => (false, rest),
+            None => (false, text),
+            Some(_) => return Err(wrong("give it as http://HOST:PORT or https://HOST:PORT")),
+        };
+        let rest = rest.trim_end_matches('/');
+        let is_authority = rest.parse::<ureq::http::uri::Authority>().is_ok();
+        if !is_authority || rest.contains('@') {
+            return Err(wrong("give it as http://HOST:PORT or https://HOST:PORT"));
         }
-        let rest = text.strip_prefix("http://").unwrap_or(text).trim_end_matches('/');
-        if rest.is_empty() || rest.contains('/') {
-            return Err(wrong("give it as http://HOST:PORT"));
-        }
-        Ok(Endpoint { authority: rest.to_owned() })
-    }
-
-    fn address(&self) -> String {
-        let has_port =
-            self.authority.rsplit_once(':').is_some_and(|(_, p)| p.parse::<u16>().is_ok());
-        if has_port { self.authority.clone() } else { format!("{}:80", self.authority) }
+        Ok(Endpoint { tls, authority: rest.to_owned() })
     }
 }
 
@@ -110,10 +109,12 @@ impl Response {
 
 /// One connection to a service that speaks S3, made when it is needed and kept.
 pub struct Client {
-    endpoint: Endpoint,
+    authority: String,
     signer: Signer,
     clock: Arc<dyn Clock>,
-    connection: Option<http::Connection>,
+    connection: Connection,
+    /// There may be a connection that the service has closed since.
+    used: bool,
     /// Empty, with memory for an answer.
     spare: Vec<u8>,
 }
@@ -121,18 +122,26 @@ pub struct Client {
 impl Client {
     /// A client of the service that credentials name, which goes by the machine's clock.
     pub fn of(credentials: &Credentials) -> Result<Client> {
+        Client::in_region(credentials, REGION)
+    }
+
+    /// A client of a service that takes only requests which were signed for its region.
+    pub fn in_region(credentials: &Credentials, region: &str) -> Result<Client> {
         let signer = Signer {
             access_key: credentials.access_key.clone(),
             secret_key: credentials.secret_key.clone(),
-            region: REGION.to_owned(),
+            region: region.to_owned(),
         };
         let endpoint = Endpoint::parse(&credentials.endpoint)?;
-        Ok(Client::new(endpoint, signer, Arc::new(RealClock::new())))
+        Client::new(endpoint, signer, Arc::new(RealClock::new()))
     }
 
-    /// Connects with the first request.
-    pub fn new(endpoint: Endpoint, signer: Signer, clock: Arc<dyn Clock>) -> Client {
-        Client { endpoint, signer, clock, connection: None, spare: Vec::new() }
+    /// Connects with the first request; fails if the endpoint speaks TLS and this machine trusts
+    /// no authority.
+    pub fn new(endpoint: Endpoint, signer: Signer, clock: Arc<dyn Clock>) -> Result<Client> {
+        let authority = endpoint.authority.clone();
+        let connection = Connection::new(endpoint)?;
+        Ok(Client { authority, signer, clock, connection, used: false, spare: Vec::new() })
     }
 
     /// Sends a request whose body is in memory, and reads the whole answer.
@@ -176,62 +185,24 @@ impl Client {
         stream: Option<(u64, &mut dyn Read)>,
         to: &mut Sink<'_>,
     ) -> Result<Response> {
-        let bytes = stream.as_ref().map_or(request.body.len() as u64, |(bytes, _)| *bytes);
-        let head = self.head(request, hash, bytes);
-        let kept = self.connection.is_some();
-        let again = stream.is_none();
+        let signed = self.signer.sign(request, &self.authority, hash, self.clock.unix_ms());
+        let kept = std::mem::replace(&mut self.used, true);
+        let again = kept && stream.is_none();
+        let (method, target, headers) = (request.method, &signed.target, &signed.headers);
         let body = match stream {
             Some((bytes, body)) => Body::Stream(bytes, body),
             None => Body::Memory(request.body),
         };
-        match self.try_once(&head, request.method, body, to) {
+        match self.connection.exchange(method, target, headers, body, to) {
             // The service may have closed a connection that was not used for a while. Only what
             // can be sent again is, and only if nothing of an answer has gone to `to`.
-            Err((e, false)) if kept && again && e.kind == Kind::Retry => {
+            Err(failure) if failure.unanswered && again && failure.error.kind == Kind::Retry => {
                 let body = Body::Memory(request.body);
-                self.try_once(&head, request.method, body, to).map_err(|(e, _)| e)
+                self.connection.exchange(method, target, headers, body, to)
             }
-            other => other.map_err(|(e, _)| e),
+            other => other,
         }
-    }
-
-    /// Fails with whether something of an answer came.
-    fn try_once(
-        &mut self,
-        head: &[u8],
-        method: &str,
-        body: Body<'_>,
-        to: &mut Sink<'_>,
-    ) -> std::result::Result<Response, (Error, bool)> {
-        let doing =
-            |e: std::io::Error| Error::retry(format!("talk to `{}`: {e}", self.endpoint.authority));
-        let mut connection = match self.connection.take() {
-            Some(connection) => connection,
-            None => {
-                http::Connection::open(&self.endpoint.address()).map_err(|e| (doing(e), false))?
-            }
-        };
-        connection.send(head, body).map_err(|e| (doing(e), false))?;
-        let received = connection.receive(method, to);
-        let (response, keep) = received.map_err(|e| (doing(e), connection.has_answered()))?;
-        if keep {
-            self.connection = Some(connection);
-        }
-        Ok(response)
-    }
-
-    fn head(&self, request: &Request<'_>, hash: &str, bytes: u64) -> Vec<u8> {
-        let signed =
-            self.signer.sign(request, &self.endpoint.authority, hash, self.clock.unix_ms());
-        let mut head = format!("{} {} HTTP/1.1\r\n", request.method, signed.target);
-        for (name, value) in &signed.headers {
-            head.push_str(&format!("{name}: {value}\r\n"));
-        }
-        if bytes > 0 || matches!(request.method, "PUT" | "POST") {
-            head.push_str(&format!("content-length: {bytes}\r\n"));
-        }
-        head.push_str("\r\n");
-        head.into_bytes()
+        .map_err(|failure| failure.error)
     }
 }
 

@@ -7,9 +7,13 @@ use s3s::{S3Result, s3_error};
 
 /// What a reader asks of a version before it wants its bytes.
 pub struct ReadConditions<'a> {
+    /// Refuses (412) a version with another ETag.
     pub if_match: Option<&'a ETagCondition>,
+    /// Says "not modified" (304) of a version with this ETag.
     pub if_none_match: Option<&'a ETagCondition>,
+    /// Says "not modified" of a version that is not younger.
     pub if_modified_since: Option<&'a Timestamp>,
+    /// Refuses a version that is younger.
     pub if_unmodified_since: Option<&'a Timestamp>,
 }
 

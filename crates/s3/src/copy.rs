@@ -130,8 +130,10 @@ fn head_of_copy(from: &From, input: &mut CopyObjectInput) -> S3Result<Head> {
         input.metadata_directive.as_ref().is_some_and(|d| d.as_str() == MetadataDirective::REPLACE);
     let replace_tags =
         input.tagging_directive.as_ref().is_some_and(|d| d.as_str() == TaggingDirective::REPLACE);
+    // An older version is copied over the current one to bring it back.
+    let is_version = matches!(&input.copy_source, CopySource::Bucket { version_id: Some(_), .. });
     let same = from.bucket == input.bucket && from.key == input.key;
-    if same && !replace_head && !replace_tags {
+    if same && !is_version && !replace_head && !replace_tags {
         return Err(s3_error!(InvalidRequest, "a copy onto itself must change its metadata"));
     }
     let mut head = match replace_head {

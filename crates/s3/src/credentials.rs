@@ -15,8 +15,11 @@ const FILE_BYTES_MAX: u64 = 4096;
 /// A key pair and where to use it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Credentials {
+    /// Names the key; no secret.
     pub access_key: String,
+    /// Signs; never sent.
     pub secret_key: String,
+    /// `http://HOST:PORT` or `https://HOST:PORT`.
     pub endpoint: String,
 }
 

@@ -28,6 +28,7 @@ pub struct Terms {
     pub head: Duration,
     /// Without a byte of a body or of an answer.
     pub stall: Duration,
+    /// How many connections there may be, and who makes way for another.
     pub places: Arc<Places>,
     /// While it is short, nobody may stand still for long.
     pub budget: Arc<Budget>,

@@ -28,6 +28,7 @@ type Field = (String, String);
 /// Goes with a form's request: what the library does not hand on.
 #[derive(Clone, Debug, Default)]
 pub struct Form {
+    /// Of the new object.
     pub tags: Vec<Pair>,
     /// The request's headers, and fields that stand for others.
     headers: HeaderMap,

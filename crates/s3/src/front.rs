@@ -3,7 +3,7 @@
 
 use crate::tags::percent_decode;
 use holdfast_env::planted;
-use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
+use hyper::header::{ALLOW, AUTHORIZATION, CONTENT_TYPE, HeaderValue};
 use hyper::{HeaderMap, Method, Response, Uri};
 use s3s::{Body, S3Result, s3_error};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const EXPIRES_SECONDS_MAX: i64 = 7 * 24 * 3600;
 
 /// Refuses what the library would answer otherwise.
-pub fn check(method: &Method, uri: &Uri) -> S3Result<()> {
+pub fn check(method: &Method, uri: &Uri, headers: &HeaderMap) -> S3Result<()> {
     if percent_decode(uri.path()).is_none() {
         return Err(s3_error!(InvalidURI, "Couldn't parse the specified URI."));
     }
@@ -21,6 +21,7 @@ pub fn check(method: &Method, uri: &Uri) -> S3Result<()> {
         e.set_headers(HeaderMap::from_iter([(ALLOW, HeaderValue::from_static("GET"))]));
         return Err(e);
     }
+    check_signed(uri, headers)?;
     let mut query = uri.query().unwrap_or_default().split('&');
     let Some(expires) = query.find_map(|pair| pair.strip_prefix("X-Amz-Expires=")) else {
         return Ok(());
@@ -32,6 +33,43 @@ pub fn check(method: &Method, uri: &Uri) -> S3Result<()> {
         Err(_) => "a number of seconds",
     };
     Err(s3_error!(AuthorizationQueryParametersError, "X-Amz-Expires must be {wrong}"))
+}
+
+/// What a signature covers whether it lists it or not: both are lines of what is signed.
+const ALWAYS_SIGNED: [&str; 2] = ["x-amz-content-sha256", "x-amz-date"];
+
+/// Every `x-amz-` header of a signed request must be signed, too. The library checks the signature
+/// of what is signed and acts on what is not: with a presigned URL that lets somebody put one
+/// object, `x-amz-copy-source` fetched any other that its maker may read.
+fn check_signed(uri: &Uri, headers: &HeaderMap) -> S3Result<()> {
+    let lists = signed_headers(uri, headers);
+    let lists_it = |list: &String, name| list.split(';').any(|s| s.eq_ignore_ascii_case(name));
+    let is_signed =
+        |name: &str| ALWAYS_SIGNED.contains(&name) || lists.iter().all(|list| lists_it(list, name));
+    let mut names = headers.keys().filter(|name| name.as_str().starts_with("x-amz-"));
+    match names.find(|name| !is_signed(name.as_str()) && !planted!("s3.unsigned-headers")) {
+        Some(name) => Err(s3_error!(
+            AccessDenied,
+            "There were headers present that were not signed: `{name}`"
+        )),
+        None => Ok(()),
+    }
+}
+
+/// The lists of headers that signatures of version 4 cover: of the header, of a presigned URL.
+fn signed_headers(uri: &Uri, headers: &HeaderMap) -> Vec<String> {
+    let of_header = |value: &HeaderValue| {
+        let value = value.to_str().ok()?.strip_prefix("AWS4")?;
+        let (_, list) = value.split_once("SignedHeaders=")?;
+        Some(list.split([',', ' ']).next()?.to_owned())
+    };
+    let of_query = |pair: &str| {
+        let (name, value) = pair.split_once('=')?;
+        let is_list = percent_decode(name)?.eq_ignore_ascii_case("x-amz-signedheaders");
+        is_list.then(|| percent_decode(value)).flatten()
+    };
+    let query = uri.query().unwrap_or_default().split('&').filter_map(of_query);
+    headers.get_all(AUTHORIZATION).iter().filter_map(of_header).chain(query).collect()
 }
 
 /// Whether the body is read whole before anything is done with it, as a document; objects and their
@@ -134,18 +172,58 @@ impl Ids {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hyper::header::HeaderName;
 
     #[test]
     fn a_presigned_url_is_good_for_a_week_at_most() {
         let ask = |query: &str| {
             let uri: Uri = format!("/bucket/key?a=b&X-Amz-Expires={query}").parse().unwrap();
-            check(&Method::GET, &uri).map_err(|e| e.message().unwrap_or_default().to_owned())
+            check(&Method::GET, &uri, &HeaderMap::new())
+                .map_err(|e| e.message().unwrap_or_default().to_owned())
         };
         assert_eq!(ask("604800"), Ok(()));
         assert_eq!(ask("0"), Ok(()));
         for (wrong, why) in [("604801", "week"), ("-1", "non-negative"), ("x", "number")] {
             assert!(ask(wrong).unwrap_err().contains(why), "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_signed_requests_amz_headers_are_all_signed() {
+        const COPY: &str = "x-amz-copy-source";
+        let ask = |query: &str, headers: &[(&'static str, &str)]| {
+            let uri: Uri = format!("/bucket/key?{query}").parse().unwrap();
+            let pair = |(name, value): &(&'static str, &str)| {
+                (HeaderName::from_static(name), HeaderValue::from_str(value).unwrap())
+            };
+            check(&Method::PUT, &uri, &headers.iter().map(pair).collect()).is_ok()
+        };
+        let header = |list: &str| {
+            format!(
+                "AWS4-HMAC-SHA256 Credential=a/20261123/r/s3/aws4_request, SignedHeaders={list}, Signature=0"
+            )
+        };
+        for list in ["host", "", "host;x-amz-copy-sourc", "host;x-amz-copy-source2"] {
+            let query = format!("X-Amz-SignedHeaders={}", list.replace(';', "%3B"));
+            assert!(!ask(&query, &[(COPY, "b/k")]), "{list}");
+            assert!(!ask("", &[("authorization", &header(list)), (COPY, "b/k")]), "{list}");
+            assert!(ask(&query, &[("content-type", "x"), ("x-holdfast-read", "latest")]));
+        }
+        let signed = "host;x-amz-copy-source;x-amz-date";
+        assert!(ask("X-Amz-SignedHeaders=host%3Bx-amz-copy-source", &[(COPY, "b/k")]));
+        assert!(ask("", &[("authorization", &header(signed)), (COPY, "b/k")]));
+        assert!(ask("", &[("authorization", &header(signed).replace(", ", ",")), (COPY, "b/k")]));
+        // The digest of the body and the time are signed as they are, listed or not.
+        for always in [("x-amz-content-sha256", "UNSIGNED-PAYLOAD"), ("x-amz-date", "d")] {
+            assert!(ask("", &[("authorization", &header("host")), always]));
+        }
+        // However it is written, and where two lists are, in both.
+        assert!(!ask("X-Amz%2DSignedHeaders=host", &[(COPY, "b/k")]));
+        let both = [("authorization", &*header(signed)), (COPY, "b/k")];
+        assert!(!ask("X-Amz-SignedHeaders=host", &both));
+        // Nobody's request, and one of version 2, which covers all of them.
+        assert!(ask("", &[(COPY, "b/k")]));
+        assert!(ask("", &[("authorization", "AWS a:b"), (COPY, "b/k")]));
     }
 
     #[test]

@@ -10,10 +10,15 @@ use s3s::{S3Result, s3_error};
 /// The checksum that a client chose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Algorithm {
+    /// The CRC of zlib, 4 bytes.
     Crc32,
+    /// Castagnoli's, 4 bytes.
     Crc32c,
+    /// NVMe's, 8 bytes; what clients of today choose.
     Crc64Nvme,
+    /// 20 bytes.
     Sha1,
+    /// 32 bytes.
     Sha256,
 }
 
@@ -83,6 +88,7 @@ impl Hasher {
 pub struct Expected {
     /// Base64.
     pub md5: Option<String>,
+    /// Which checksum is computed beside MD5.
     pub algorithm: Option<Algorithm>,
     /// Base64; `None` if it comes behind the body.
     pub checksum: Option<String>,
@@ -138,7 +144,9 @@ pub struct Hashes {
 
 /// What they came to.
 pub struct Hashed {
+    /// For the ETag.
     pub md5: [u8; 16],
+    /// Name and base64 of the one that was chosen.
     pub checksum: Option<Pair>,
 }
 

@@ -1,6 +1,6 @@
 //! What headers of a request ask for, beside what each operation reads: the owner that a bucket must
-//! have, and conditions and options that are not here. Those are refused by name: a condition that is
-//! ignored deletes what it should have kept.
+//! have, and conditions and options that are not implemented. Those are refused by name: a delete
+//! that ignores its condition deletes what the condition should have kept.
 
 use hyper::HeaderMap;
 use s3s::{S3Result, s3_error};
@@ -40,8 +40,8 @@ const COPIES: &[&str] = &["CopyObject", "UploadPartCopy"];
 /// Operations that make an object.
 const LOCKED: &[&str] = &["CopyObject", "CreateMultipartUpload", "PutObject"];
 
-/// Refuses what an operation would ignore. To reads, HTTP's own conditions are an offer: whoever
-/// ignores them answers in full.
+/// Refuses what an operation would ignore, but for HTTP's own conditions (`if-...`) of a read: a
+/// server may ignore those and answer in full, and the client is none the worse for it.
 pub fn check(operation: &str, headers: &HeaderMap) -> S3Result<()> {
     let reads = ["Get", "Head", "List"].iter().any(|verb| operation.starts_with(verb));
     for (name, operations) in HONOURED {
@@ -50,7 +50,7 @@ pub fn check(operation: &str, headers: &HeaderMap) -> S3Result<()> {
             return Err(s3_error!(NotImplemented, "`{name}` of {operation} is not implemented"));
         }
     }
-    // What is so here in any case may be asked for.
+    // Buckets own their objects here, whoever puts them: who asks for that has it already.
     let ownership = headers.get("x-amz-object-ownership");
     if ownership.is_some_and(|value| value != "BucketOwnerEnforced") {
         return Err(s3_error!(NotImplemented, "`x-amz-object-ownership` is BucketOwnerEnforced"));
@@ -74,7 +74,7 @@ mod tests {
     use hyper::header::{HeaderName, HeaderValue};
 
     /// What S3's own pages list for each operation that changes something and is here, but for what
-    /// is checked elsewhere for all of them (lists of access, encryption), checksums and lengths of
+    /// is checked elsewhere for all of them (ACLs, encryption), checksums and lengths of
     /// bodies, and what describes an object.
     const DOCUMENTED: &[(&str, &str)] = &[
         ("AbortMultipartUpload", "x-amz-if-match-initiated-time"),

@@ -42,10 +42,15 @@ pub struct Hot {
 /// What the cache has done, and holds now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HotCounts {
+    /// Gets of small objects answered from memory.
     pub hits: u64,
+    /// Gets of small objects that were not in it.
     pub misses: u64,
+    /// Objects taken in.
     pub admitted: u64,
+    /// Of the objects in it now.
     pub bytes: u64,
+    /// In it now.
     pub objects: u64,
 }
 

@@ -17,9 +17,13 @@ pub const PUT_BYTES_MAX: u64 = 5 << 30;
 
 /// A body on its way in: what is expected of it, and the memory it may take.
 pub struct Incoming<'a> {
+    /// None for an empty one.
     pub body: Option<StreamingBlob>,
+    /// As the client says it; none where pieces say their own lengths.
     pub content_length: Option<i64>,
+    /// What its hashes must come to.
     pub expected: Expected,
+    /// Fields behind the body, once it has been read.
     pub trailers: Option<&'a TrailingHeaders>,
 }
 
@@ -49,7 +53,9 @@ pub fn share_of(budget: &Arc<Budget>, bytes: u64) -> S3Result<Share> {
 
 /// Where a body goes.
 pub enum Sink<'a> {
+    /// Into chunks, as it comes.
     Writer(&'a mut Writer),
+    /// In one piece, for what is taken apart afterwards.
     Memory(&'a mut Vec<u8>),
 }
 

@@ -123,11 +123,13 @@ pub fn etag(object: &Object) -> Option<ETag> {
 /// Stored checksums by their fields.
 #[derive(Default)]
 pub struct Sums {
+    /// All of them in base64.
     pub crc32: Option<String>,
     pub crc32c: Option<String>,
     pub crc64nvme: Option<String>,
     pub sha1: Option<String>,
     pub sha256: Option<String>,
+    /// Of the whole object, or of the checksums of its parts.
     pub kind: Option<ChecksumType>,
 }
 

@@ -68,7 +68,9 @@ pub struct Outgoing {
 
 /// What was wanted of an object, as far as it was read.
 pub enum Started {
+    /// Read and checked.
     Whole(Bytes),
+    /// Read while it is sent: a bad block then ends the connection.
     Streamed(Body),
 }
 

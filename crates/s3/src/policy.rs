@@ -12,8 +12,11 @@ use serde_json::{Map, Value};
 /// What a policy says of one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
+    /// Some statement allows it, and none denies it.
     Allow,
+    /// Some statement denies it, whatever others allow.
     Deny,
+    /// No statement is about it.
     Nothing,
 }
 

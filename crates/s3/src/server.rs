@@ -43,6 +43,7 @@ pub struct Limits {
     pub head: Duration,
     /// Without a byte of a body.
     pub stall: Duration,
+    /// That serve connections.
     pub threads: usize,
     /// Memory for objects that were asked for lately.
     pub hot_bytes: u64,
@@ -208,7 +209,7 @@ type Answered = std::result::Result<Response<Body>, HttpError>;
 impl Door {
     /// What the library answers, or what is refused before it.
     async fn answer(&self, req: Request<Incoming>) -> S3Result<Answered> {
-        front::check(req.method(), req.uri())?;
+        front::check(req.method(), req.uri(), req.headers())?;
         if *req.method() == Method::OPTIONS {
             return cors::preflight(&self.blobs, req.uri(), req.headers()).map(Ok);
         }

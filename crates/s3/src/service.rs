@@ -1,5 +1,5 @@
-//! The operations of S3, each handed to the module that knows its matter. Operations that are not
-//! here answer NotImplemented by their name.
+//! The operations of S3, each handed to the module that knows its matter. One that is not in the
+//! list below is refused as NotImplemented, by its name.
 
 use crate::access::{Access, Caller};
 use crate::hot::Hot;
@@ -14,11 +14,15 @@ use std::sync::Arc;
 /// What all operations share.
 #[derive(Clone)]
 pub struct Face {
+    /// Buckets, keys and their bytes.
     pub blobs: Arc<Blobs>,
+    /// Who may do what.
     pub access: Arc<Access>,
-    /// What bodies under way, either way, may keep in memory.
+    /// Memory for bodies on their way in or out.
     pub budget: Arc<Budget>,
+    /// Threads that scale photos.
     pub scalers: Arc<Scalers>,
+    /// Objects asked for lately.
     pub hot: Arc<Hot>,
 }
 
@@ -38,7 +42,7 @@ macro_rules! operations {
             )*
         }
 
-        /// For the page that lists them.
+        /// What a test holds against the list in docs/s3.md.
         #[cfg(test)]
         const SUPPORTED: &[&str] = &[$(stringify!($name)),*];
     };
@@ -104,7 +108,7 @@ operations! {
 mod tests {
     use super::*;
 
-    /// `list_objects_v2` as S3 says it.
+    /// `list_objects_v2` in S3's spelling: `ListObjectsV2`.
     fn title(name: &str) -> String {
         let word = |word: &str| word[..1].to_ascii_uppercase() + &word[1..];
         name.split('_').map(word).collect()

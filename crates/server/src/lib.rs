@@ -3,6 +3,7 @@
 //! every node answers is here, too: other nodes ([`nodes`](mod@nodes)), people ([`admin`]) and
 //! readers of the log ([`logs`]). Never knows what a face does; called on reactor threads.
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 mod admin;
 mod logs;

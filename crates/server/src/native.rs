@@ -34,6 +34,9 @@ struct Routes {
 impl Routes {
     fn add(&mut self, route: Route) {
         let opcode = route.opcode as usize;
+        // What memory answers is answered before anybody looks who asks.
+        let is_checked = route.for_nodes || route.check.is_some();
+        assert!(!is_checked || route.at_once.is_none(), "operation {opcode:#06x} is checked first");
         assert!(self.places[opcode] == 0, "operation {opcode:#06x} has one route");
         self.routes.push(route);
         self.places[opcode] = u8::try_from(self.routes.len()).expect("a node has some 60 routes");
@@ -82,10 +85,12 @@ impl Native {
         self
     }
 
+    /// What this process may hold for all of its clients.
     pub fn budget(&self) -> &Arc<Budget> {
         &self.admin.budget
     }
 
+    /// What `holdfast status` shows of this node.
     pub fn status(&self) -> Result<Status> {
         self.admin.status_now()
     }
@@ -163,6 +168,67 @@ impl Service for Native {
             let Some(reply) = batch.defer_expecting(i, answer_bytes) else { continue };
             let body = batch.take_body(i);
             (route.run)(Request { opcode, meta: batch.meta(i), body, reply });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+    use std::panic::catch_unwind;
+
+    struct Nothing;
+
+    impl AtOnce for Nothing {
+        fn answer(&self, _: &mut Batch<'_>, _: Range<usize>, _: &mut Later) {}
+    }
+
+    fn routes() -> Routes {
+        Routes { routes: Vec::new(), places: Box::new([0; 1 << 16]) }
+    }
+
+    #[test]
+    fn every_opcode_leads_to_its_own_route_or_to_none() {
+        let (mut routes, mut model) = (routes(), BTreeMap::new());
+        // The first and the last operation, neighbours, and as many as there is room for.
+        for opcode in (0..252).map(|n| n * 257).chain([u16::MAX - 2, u16::MAX - 1, u16::MAX]) {
+            let route = Route::new(opcode, |_| ());
+            let for_nodes = opcode % 3 == 0;
+            routes.add(if for_nodes { route.for_nodes() } else { route });
+            assert_eq!(model.insert(opcode, for_nodes), None);
+        }
+        for opcode in 0..=u16::MAX {
+            let found = routes.of(opcode).map(|route| (route.opcode, route.for_nodes));
+            assert_eq!(found, model.get(&opcode).map(|for_nodes| (opcode, *for_nodes)));
+        }
+        let one_more = catch_unwind(std::panic::AssertUnwindSafe(|| {
+            routes.add(Route::new(1, |_| ()));
+        }));
+        assert!(one_more.is_err(), "a place is a byte");
+    }
+
+    #[test]
+    fn an_operation_has_one_route() {
+        let twice = catch_unwind(|| {
+            let mut routes = routes();
+            routes.add(Route::new(7, |_| ()));
+            routes.add(Route::new(7, |_| ()));
+        });
+        assert!(twice.is_err());
+    }
+
+    /// Memory answers a batch before anybody looks who asks: such a route would let everybody in.
+    #[test]
+    fn what_is_checked_is_not_answered_from_memory_first() {
+        let memory = Arc::new(Nothing);
+        let for_nodes = || Route::new(7, |_| ()).for_nodes();
+        let checked = || Route::new(7, |_| ()).check(|_, _| Ok(()));
+        for route in [for_nodes as fn() -> Route, checked] {
+            routes().add(route());
+            let route = route().at_once(&memory);
+            let added = catch_unwind(std::panic::AssertUnwindSafe(|| routes().add(route)));
+            assert!(added.is_err());
         }
     }
 }

@@ -9,14 +9,19 @@ use std::sync::Arc;
 
 /// Something that answers operations of its own. Its routes are asked for once.
 pub trait Face {
+    /// One for each operation; they keep the face.
     fn routes(self: Arc<Self>) -> Vec<Route>;
 }
 
 /// One request, to be answered through its reply from any thread.
 pub struct Request<'a> {
+    /// Of the wire's list; it has led here.
     pub opcode: u16,
+    /// The request's message, encoded.
     pub meta: &'a [u8],
+    /// Bytes behind the message; empty where there are none.
     pub body: Body<'a>,
+    /// Takes the answer, once.
     pub reply: Reply,
 }
 
@@ -119,6 +124,7 @@ impl<'a> Request<'a> {
         self.decode_with_body(doing).map(|(message, _, reply)| (message, reply))
     }
 
+    /// As [`Request::decode`], for requests that carry bytes.
     pub fn decode_with_body<T: Decode>(self, doing: &str) -> Option<(T, Body<'a>, Reply)> {
         match decoded(self.meta, doing) {
             Ok(message) => Some((message, self.body, self.reply)),

@@ -17,6 +17,7 @@ fn name_of(name: &str) -> &str {
     }
 }
 
+/// Adds one metric for each figure, with its value of this moment.
 pub fn register(registry: &mut Registry, store: &Store, shared: &Shared) {
     let gauge = |registry: &mut Registry, name: &str, help: &str, value: u64| {
         let gauge = Gauge::<i64>::default();

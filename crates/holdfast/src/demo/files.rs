@@ -20,6 +20,7 @@ struct File {
     bytes: u64,
 }
 
+/// The files that are stored, and where they came from.
 pub struct Source {
     directory: PathBuf,
     files: Arc<Vec<File>>,
@@ -28,7 +29,9 @@ pub struct Source {
 /// What was read while somebody watched.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Read {
+    /// Read so far; files that were read twice count twice.
     pub files: u64,
+    /// The longest that one read took.
     pub longest: Duration,
 }
 
@@ -79,14 +82,17 @@ impl Source {
         Ok(Source { directory, files: Arc::new(files) })
     }
 
+    /// The local directory below which they were found.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
 
+    /// Number of files; at least one.
     pub fn len(&self) -> usize {
         self.files.len()
     }
 
+    /// Of all files together.
     pub fn bytes(&self) -> u64 {
         self.files.iter().map(|file| file.bytes).sum()
     }
@@ -163,6 +169,7 @@ pub struct Reading {
 }
 
 impl Reading {
+    /// Reads in a thread of its own, through node 1, until [`Reading::stop`].
     pub fn start(source: &Source, cluster: &LocalCluster) -> Result<Reading> {
         let stop = Arc::new(AtomicBool::new(false));
         let (ended, files) = (stop.clone(), source.files.clone());
@@ -183,6 +190,7 @@ impl Reading {
         Ok(Reading { stop, thread })
     }
 
+    /// What was read; the error if a read failed or compared unequal.
     pub fn stop(self) -> Result<Read> {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.join().unwrap_or_else(|_| Err(Error::bug("read files: the thread panicked")))

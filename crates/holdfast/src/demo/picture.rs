@@ -11,6 +11,7 @@ use std::time::Duration;
 
 const BAR: u64 = 40;
 
+/// What is drawn, and what of it has been said.
 pub struct Picture {
     victim: usize,
     terminal: bool,
@@ -23,11 +24,13 @@ pub struct Picture {
 }
 
 impl Picture {
+    /// Of the repair after node `victim`, counted from 1, was lost.
     pub fn new(victim: usize) -> Picture {
         let terminal = std::io::stdout().is_terminal();
         Picture { victim, terminal, drawn: 0, most: 0, told: None }
     }
 
+    /// Draws the cluster as the leader sees it, `since` the kill; the last time when it is `done`.
     pub fn show(
         &mut self,
         cluster: &Cluster,

@@ -14,8 +14,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
+/// Flags of `fs get`.
 pub struct GetOptions {
+    /// Directories with all that is below them.
     pub recursive: bool,
+    /// Over local files that are there.
     pub force: bool,
 }
 
@@ -26,6 +29,8 @@ struct Getter<'a> {
     progress: Progress,
 }
 
+/// Copies `sources` to the local `target`, as cp does: into it if it is a directory, else as it;
+/// `-` is standard output.
 pub fn get(
     client: &mut Client,
     sources: &[String],

@@ -19,9 +19,13 @@ use std::io::{IsTerminal, Write};
 /// What a copy did.
 #[derive(Debug, Default)]
 pub struct Totals {
+    /// Regular ones.
     pub files: u64,
+    /// Made, or there already.
     pub directories: u64,
+    /// Symbolic ones, copied as such.
     pub links: u64,
+    /// Of the files' contents.
     pub bytes: u64,
     /// What could not be copied, and why.
     pub skipped: Vec<String>,
@@ -43,10 +47,12 @@ fn window_bytes() -> u64 {
 pub struct Progress(Option<ProgressBar>);
 
 impl Progress {
+    /// Whether somebody sees standard error.
     pub fn wanted() -> bool {
         std::io::stderr().is_terminal()
     }
 
+    /// A bar of so many bytes; none where nobody sees it, or there is nothing to copy.
     pub fn new(what: &'static str, bytes: u64) -> Progress {
         if !Progress::wanted() || bytes == 0 {
             return Progress(None);
@@ -56,12 +62,14 @@ impl Progress {
         Progress(ProgressStyle::with_template(style).ok().map(|style| bar.with_style(style)))
     }
 
+    /// So many bytes more are copied.
     pub fn add(&self, bytes: u64) {
         if let Some(bar) = &self.0 {
             bar.inc(bytes);
         }
     }
 
+    /// Takes the bar off the terminal.
     pub fn finish(&self) {
         if let Some(bar) = &self.0 {
             bar.finish_and_clear();

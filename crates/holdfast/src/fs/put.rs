@@ -16,10 +16,15 @@ use std::path::Path;
 /// Small files in flight at once, and their bytes.
 const PUTS_OUTSTANDING_MAX: usize = 128;
 
+/// Flags of `fs put`.
 pub struct PutOptions {
+    /// Directories with all that is below them.
     pub recursive: bool,
+    /// Over files that are there.
     pub force: bool,
+    /// Makes missing directories above the target.
     pub parents: bool,
+    /// Where bytes go; what the directory says, if there is none.
     pub class: Option<StorageClass>,
 }
 
@@ -98,6 +103,7 @@ fn utf8(path: &Path) -> Result<&str> {
     })
 }
 
+/// A path of the namespace below another one.
 pub fn join(directory: &str, name: &str) -> String {
     format!("{}/{name}", directory.trim_end_matches('/'))
 }

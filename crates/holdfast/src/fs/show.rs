@@ -53,6 +53,7 @@ fn arrow(info: &FileInfo) -> String {
     }
 }
 
+/// Prints a line an entry of a directory, in the order of names, or one for anything else.
 pub fn ls(
     client: &mut Client,
     path: &str,
@@ -101,6 +102,7 @@ pub fn ls(
     Ok(())
 }
 
+/// Prints what is known of one name; a link is not followed.
 pub fn stat(client: &mut Client, path: &str, out: &mut Output) -> Result<()> {
     let info = client.stat(path)?;
     let text = || {
@@ -120,6 +122,7 @@ pub fn stat(client: &mut Client, path: &str, out: &mut Output) -> Result<()> {
     out.line(text, || object(path, &info))
 }
 
+/// Prints what is below a path, all of it together.
 pub fn du(client: &mut Client, path: &str, out: &mut Output) -> Result<()> {
     let usage = client.usage(path)?;
     out.line(
@@ -136,6 +139,7 @@ pub fn du(client: &mut Client, path: &str, out: &mut Output) -> Result<()> {
     )
 }
 
+/// Prints the files that were begun and never closed, with the bytes that were acknowledged.
 pub fn unclosed(client: &mut Client, out: &mut Output) -> Result<()> {
     for file in client.unclosed()? {
         out.line(

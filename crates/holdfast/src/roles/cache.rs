@@ -8,6 +8,7 @@ use serde_json::json;
 
 struct CacheRole(Server);
 
+/// Nothing where `cache_port` is 0.
 pub fn start(context: &Context<'_>) -> Result<Option<Box<dyn Role>>> {
     let (config, machine) = (context.config, &context.node.machine);
     let Some(address) = config.address(config.cache_port) else { return Ok(None) };

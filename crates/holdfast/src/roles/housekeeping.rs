@@ -62,6 +62,7 @@ impl Rounds {
         Ok(Rounds { name, task, stop, clock, began_ns })
     }
 
+    /// Tells a round that has taken longer than [`ROUND_MAX`].
     pub fn watch(&self) -> Watch {
         let (name, clock, began_ns) = (self.name, self.clock.clone(), self.began_ns.clone());
         Box::new(move || {
@@ -89,6 +90,8 @@ fn stuck(name: &str, began_ns: u64, now_ns: u64) -> Option<Condition> {
     })
 }
 
+/// Rounds of what the node does for itself: scrubbing, deleting, giving memory back, and telling of
+/// views that stopped.
 pub fn keeper(context: &Context<'_>) -> Result<Option<Box<dyn Role>>> {
     let Context { config, node, .. } = *context;
     let mut keeper = Keeper::new(

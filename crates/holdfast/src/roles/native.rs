@@ -19,6 +19,7 @@ struct NativeRole {
     tcp: Option<SocketAddr>,
 }
 
+/// Always there; `native_port` 0 leaves the Unix socket.
 pub fn start(context: &Context<'_>) -> Result<Option<Box<dyn Role>>> {
     let Context { config, data, native, .. } = *context;
     let machine = &context.node.machine;

@@ -13,22 +13,32 @@ use holdfast_recovery::sim::{Compute, Config, Setup};
 
 /// One line of a figure.
 pub struct Job {
+    /// Who selects: a name of [`Algorithm::ALL`], or [`BEST`].
     pub algorithm: &'static str,
+    /// How rates are shared out: `wss`, `da` or `late`.
     pub allocator: &'static str,
     /// What sets it apart from the paper's method; empty for that.
     pub variant: String,
+    /// Of the cluster, the failed one included.
     pub nodes: usize,
+    /// What the simulation is told.
     pub config: Config,
 }
 
+/// A figure of section 5, by what it shows.
 #[derive(Clone, Copy, PartialEq)]
 pub enum Figure {
     /// What the options ask for, combination by combination.
     None,
+    /// Figure 6: selectors and searches side by side.
     Comparison,
+    /// Figure 7: from 1,000 to 25,000 nodes.
     Scale,
+    /// Figure 8: prioritization and adjustment switched on one by one.
     Ablation,
+    /// Figure 9a: over the share of a link that recovery and foreground may take.
     Alpha,
+    /// Figure 9b: over the share of the nodes looked at.
     Beta,
 }
 
@@ -46,6 +56,7 @@ const RATIO_DRAWN_MAX: f64 = 2.6;
 type Group = (Setup, usize, Vec<Job>);
 
 impl Figure {
+    /// By the paper's number; no name is [`Figure::None`]. `Invalid` for any other.
     pub fn parse(name: Option<&str>) -> Result<Figure> {
         Ok(match name {
             None => Figure::None,
@@ -62,6 +73,7 @@ impl Figure {
         })
     }
 
+    /// What is simulated for it, cluster by cluster.
     pub fn jobs(self, options: &SimRecovery) -> Result<Vec<Group>> {
         let params = Params {
             alpha: options.alpha,
@@ -125,6 +137,7 @@ impl Figure {
         Ok(vec![(setup, options.failures, jobs)])
     }
 
+    /// Pictures of what the jobs came to, each with the name of its file.
     pub fn charts(self, summaries: &[Summary]) -> Vec<(String, Chart)> {
         match self {
             Figure::None | Figure::Comparison => comparison(summaries, "figure6", "Recovery time"),

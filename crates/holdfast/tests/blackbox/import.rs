@@ -7,6 +7,7 @@ use holdfast_env::RealClock;
 use holdfast_s3::{Client, Endpoint, REGION, Request, Signer, element, elements};
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
@@ -69,7 +70,7 @@ fn everything_of_another_service_comes_over_though_the_move_is_killed_twice() {
         region: REGION.to_owned(),
     };
     let clock = Arc::new(RealClock::new());
-    let mut other = Client::new(Endpoint::parse(&endpoint).unwrap(), signer, clock);
+    let mut other = Client::new(Endpoint::parse(&endpoint).unwrap(), signer, clock).unwrap();
     // It answers once Python has read all of it.
     while other.send(&Request::new("GET", "/")).is_err() {}
     put(&mut other, "/moved", b"");
@@ -111,6 +112,54 @@ fn everything_of_another_service_comes_over_though_the_move_is_killed_twice() {
         assert_eq!(got.header("x-amz-meta-number"), Some(i.to_string().as_str()));
     }
     drop(own);
+    node.stop();
+}
+
+/// A service on the internet speaks nothing but TLS: `https://...` was taken for a directory.
+#[test]
+fn a_service_that_speaks_only_tls_is_read_if_its_certificate_is_of_a_trusted_authority() {
+    let Some(moto) = clients("moto_server") else { return };
+    let pem =
+        |name: &str| Path::new(env!("CARGO_MANIFEST_DIR")).join("../env/tests/tls").join(name);
+    let scratch = Scratch::new();
+    let port = free_port();
+    let mut serving = Command::new(moto);
+    serving.args(["-H", "127.0.0.1", "-p", &port.to_string()]);
+    serving.arg("-s").arg("-c").arg(pem("cert.pem")).arg("-k").arg(pem("key.pem"));
+    let _service = Service(serving.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
+    let endpoint = format!("https://127.0.0.1:{port}");
+    let of_service = |authorities: &Path, args: &[&str]| {
+        let mut command = binary();
+        command.args(["blob", "--endpoint", &endpoint]).args(args);
+        command.args(["--access-key", "testing", "--secret-key", "testing"]);
+        command.env("SSL_CERT_FILE", authorities).env_remove("SSL_CERT_DIR");
+        finish(&mut command, b"")
+    };
+    // It answers once Python has read all of it.
+    while of_service(&pem("ca.pem"), &["ls"]).code != Some(0) {}
+    of_service(&pem("ca.pem"), &["mb", "moved"]).ok();
+    let file = scratch.path("file");
+    std::fs::write(&file, content(80)).unwrap();
+    let file = file.display().to_string();
+    of_service(&pem("ca.pem"), &["put", &file, "moved/a/ü 1"]).ok();
+    // A certificate of nobody that is trusted, and no authorities at all.
+    let node = start(&scratch.path("data"));
+    let none = scratch.path("none.pem");
+    std::fs::write(&none, b"").unwrap();
+    let refused = of_service(&pem("key.pem"), &["ls"]);
+    refused.refused(&["read the certificates that the system trusts", "SSL_CERT_FILE"]);
+    let import = |authorities: &Path| {
+        let mut command = binary();
+        command.args(["--json", "blob", "--data"]).arg(&node.data).args(["import", &endpoint]);
+        command.env("SOURCE_ACCESS_KEY_ID", "testing").env("SOURCE_SECRET_ACCESS_KEY", "testing");
+        command.env("SSL_CERT_FILE", authorities).env_remove("SSL_CERT_DIR");
+        finish(&mut command, b"")
+    };
+    import(&pem("cert.pem")).refused(&["talk to `127.0.0.1:", "certificate"]);
+    let said: Value = serde_json::from_str(&import(&pem("ca.pem")).ok()).unwrap();
+    assert_eq!(said["copied"], 1, "{said}");
+    let got = send(&mut client(&node.data), Request::new("GET", "/moved/a/ü 1"));
+    assert_eq!(got.body, content(80));
     node.stop();
 }
 

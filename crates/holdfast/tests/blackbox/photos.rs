@@ -15,7 +15,7 @@ const SIZES: [u32; 4] = [2048, 720, 180, 75];
 pub fn client(data: &Path) -> Client {
     let (endpoint, access_key, secret_key) = credentials(data);
     let signer = Signer { access_key, secret_key, region: REGION.to_owned() };
-    Client::new(Endpoint::parse(&endpoint).unwrap(), signer, Arc::new(RealClock::new()))
+    Client::new(Endpoint::parse(&endpoint).unwrap(), signer, Arc::new(RealClock::new())).unwrap()
 }
 
 /// A camera's picture of something that is not all one colour.

@@ -504,6 +504,27 @@ def test_presigned_urls():
     assert http("GET", disposition)[1]["content-disposition"] == "attachment; x"
 
 
+def test_headers_that_no_signature_covers():
+    """A presigned put took a stranger's x-amz-copy-source, and copied what its maker may read."""
+    name = bucket()
+    S3.put_object(Bucket=name, Key="secret", Body=b"secret")
+    put = S3.generate_presigned_url("put_object", Params={"Bucket": name, "Key": "up"}, ExpiresIn=60)
+    for header in ("x-amz-copy-source", "X-Amz-Copy-Source", "x-amz-meta-a", "x-amz-tagging"):
+        status, _, body = http("PUT", put, {header: f"/{name}/secret"}, b"")
+        assert status == 403 and b"AccessDenied" in body, (header, status, body)
+    refused("404", S3.head_object, Bucket=name, Key="up")
+    assert http("PUT", put, {"Content-Type": "text/plain"}, b"by url")[0] == 200
+
+
+def test_an_older_version_is_copied_back():
+    name = bucket()
+    S3.put_bucket_versioning(Bucket=name, VersioningConfiguration={"Status": "Enabled"})
+    first = S3.put_object(Bucket=name, Key="a", Body=b"one")["VersionId"]
+    S3.put_object(Bucket=name, Key="a", Body=b"two")
+    S3.copy_object(Bucket=name, Key="a", CopySource={"Bucket": name, "Key": "a", "VersionId": first})
+    assert S3.get_object(Bucket=name, Key="a")["Body"].read() == b"one"
+
+
 def post(name, fields, body="hello", file="x.txt", more=None):
     edge = "edge" * 8
     part = lambda k: f'--{edge}\r\nContent-Disposition: form-data; name="{k}"; filename="{file}"\r\n\r\n'

@@ -1,20 +1,20 @@
-//! Just enough of HTTP/1.1: a request is written, its answer is read, with a length, in chunks, or
-//! up to the end of the connection.
+//! HTTP through `ureq`: a request is sent, its answer is read, over a connection that is kept.
 
-use super::Response;
-use holdfast_env::local;
-use std::io::{self, BufRead, BufReader, IoSlice, Read, Write};
-use std::net::TcpStream;
+use super::{Endpoint, Response};
+use holdfast_base::{Error, Kind, Result};
+use rustls::crypto::ring;
+use std::io::{self, Read, Write};
+use std::sync::Arc;
 use std::time::Duration;
+use ureq::http;
+use ureq::tls::{Certificate, RootCerts, TlsConfig};
+use ureq::{Agent, SendBody};
 
 const CONNECT: Duration = Duration::from_secs(10);
 const SILENCE: Duration = Duration::from_secs(120);
-/// A line of an answer's head, and their number.
-const LINE_BYTES_MAX: u64 = 64 << 10;
-const LINES_MAX: usize = 200;
-/// A head fits, and little of a body is copied out of it.
-const BUFFER_BYTES: usize = 4 << 10;
-/// What is read or written of a stream at a time.
+/// An answer's head.
+const HEAD_BYTES_MAX: usize = 64 << 10;
+/// What is read of a stream at a time.
 const PART_BYTES: usize = 256 << 10;
 /// Memory that an answer's length alone is trusted with.
 const TRUSTED_BYTES: u64 = 16 << 20;
@@ -32,177 +32,153 @@ pub enum Sink<'a> {
     Stream(&'a mut dyn Write),
 }
 
-/// One connection, for one request after the other.
-pub struct Connection {
-    stream: BufReader<TcpStream>,
-    /// Something of the last request's answer came.
-    answered: bool,
+/// Why there is no whole answer.
+pub struct Failure {
+    pub error: Error,
+    /// The connection ended before an answer began: nothing has gone to the sink.
+    pub unanswered: bool,
 }
 
-fn wrong(what: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, what.to_owned())
+/// One service, asked one thing after another: over one connection, as long as that is open.
+pub struct Connection {
+    endpoint: Endpoint,
+    agent: Agent,
 }
 
 impl Connection {
-    /// Connects to `HOST:PORT`; gives up after ten seconds, and on two minutes of silence later.
-    pub fn open(address: &str) -> io::Result<Connection> {
-        let stream = local::connect_tcp(address, CONNECT)?;
-        stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(SILENCE))?;
-        stream.set_write_timeout(Some(SILENCE))?;
-        Ok(Connection { stream: BufReader::with_capacity(BUFFER_BYTES, stream), answered: false })
+    /// Connects with the first request; gives up after ten seconds, and on two minutes of silence
+    /// later. A service that speaks TLS must show a certificate of an authority that the system
+    /// trusts (`SSL_CERT_FILE` and `SSL_CERT_DIR` name others).
+    pub fn new(endpoint: Endpoint) -> Result<Connection> {
+        let mut config = Agent::config_builder()
+            .http_status_as_error(false)
+            .max_redirects(0)
+            .max_redirects_will_error(false)
+            .user_agent("holdfast")
+            .accept(ureq::config::AutoHeaderValue::None)
+            .accept_encoding(ureq::config::AutoHeaderValue::None)
+            // As the other commands, which ask a node: none is looked up in the environment.
+            .proxy(None)
+            .max_response_header_size(HEAD_BYTES_MAX)
+            .timeout_connect(Some(CONNECT))
+            .timeout_per_read(Some(SILENCE))
+            .timeout_per_write(Some(SILENCE));
+        if endpoint.tls {
+            config = config.tls_config(tls()?);
+        }
+        Ok(Connection { endpoint, agent: config.build().new_agent() })
     }
 
-    /// A small body goes with its head: one packet, one system call.
-    pub fn send(&mut self, head: &[u8], body: Body<'_>) -> io::Result<()> {
-        self.answered = false;
-        let stream = self.stream.get_mut();
-        let (mut left, body) = match body {
-            Body::Memory(body) => return write_both(stream, head, body),
-            Body::Stream(bytes, body) => (bytes, body),
+    /// Sends a request to `target`, path and query. The answer's body goes to `to` if it is one of
+    /// success, else into the response.
+    pub fn exchange(
+        &self,
+        method: &str,
+        target: &str,
+        headers: &[(String, String)],
+        body: Body<'_>,
+        to: &mut Sink<'_>,
+    ) -> std::result::Result<Response, Failure> {
+        let scheme = if self.endpoint.tls { "https" } else { "http" };
+        let mut request = http::Request::builder()
+            .method(method)
+            .uri(format!("{scheme}://{}{target}", self.endpoint.authority));
+        for (name, value) in headers {
+            request = request.header(name, value);
+        }
+        let made = |e: http::Error| {
+            let error = Error::invalid(format!("ask `{}`: {e}", self.endpoint.authority));
+            Failure { error, unanswered: true }
         };
-        let mut head = head;
-        let mut buf = vec![0; left.min(PART_BYTES as u64) as usize];
-        while left > 0 {
-            let now = left.min(buf.len() as u64) as usize;
-            let got = body.read(&mut buf[..now])?;
-            if got == 0 {
-                return Err(wrong("the body ended early"));
+        let sent = match body {
+            Body::Memory([]) if !matches!(method, "PUT" | "POST") => {
+                self.agent.run(request.body(()).map_err(made)?)
             }
-            write_both(stream, head, &buf[..got])?;
-            head = &[];
-            left -= got as u64;
-        }
-        stream.write_all(head)
-    }
-
-    /// Whether any of the last request's answer came: if not, it may be sent again.
-    pub fn has_answered(&self) -> bool {
-        self.answered
-    }
-
-    fn line(&mut self) -> io::Result<String> {
-        let mut line = Vec::new();
-        (&mut self.stream).take(LINE_BYTES_MAX).read_until(b'\n', &mut line)?;
-        self.answered |= !line.is_empty();
-        if line.pop() != Some(b'\n') {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        if line.last() == Some(&b'\r') {
-            line.pop();
-        }
-        String::from_utf8(line).map_err(|_| wrong("the answer's head is not text"))
-    }
-
-    /// The answer; its body goes to `to` if it is one of success, else into the response. Whether
-    /// the connection can be used again.
-    pub fn receive(&mut self, method: &str, to: &mut Sink<'_>) -> io::Result<(Response, bool)> {
-        let mut response = Response::default();
-        loop {
-            let status = self.line()?;
-            response.status = status
-                .split(' ')
-                .nth(1)
-                .and_then(|code| code.parse().ok())
-                .ok_or_else(|| wrong("the answer has no status"))?;
-            response.headers.clear();
-            for _ in 0..LINES_MAX {
-                let line = self.line()?;
-                let Some((name, value)) = line.split_once(':') else { break };
-                response.headers.push((name.to_ascii_lowercase(), value.trim().to_owned()));
+            Body::Memory(body) => self.agent.run(request.body(body).map_err(made)?),
+            Body::Stream(bytes, body) => {
+                let mut body = body.take(bytes);
+                let request = request.header("content-length", bytes);
+                self.agent.run(request.body(SendBody::from_reader(&mut body)).map_err(made)?)
             }
-            // 100 Continue comes before the answer.
-            if response.status != 100 {
-                break;
-            }
-        }
-        let mut keep =
-            response.header("connection").is_none_or(|c| !c.eq_ignore_ascii_case("close"));
-        let length = response.header("content-length").and_then(|l| l.parse::<u64>().ok());
-        let chunked = response.header("transfer-encoding").is_some_and(|t| t.contains("chunked"));
-        let empty = method == "HEAD" || matches!(response.status, 204 | 304);
-        let success = (200..300).contains(&response.status);
-        if empty {
-            return Ok((response, keep));
-        }
-        keep &= chunked || length.is_some();
-        if success {
-            self.body(chunked, length, to)?;
-        } else {
-            let mut body = Vec::new();
-            self.body(chunked, length, &mut Sink::Memory(&mut body))?;
-            response.body = body;
-        }
-        Ok((response, keep))
+        };
+        let answer = sent.map_err(|e| self.unanswered(e))?;
+        self.receive(answer, to).map_err(|e| Failure { error: self.broken(e), unanswered: false })
     }
 
-    /// In chunks, of a length, or up to the connection's end.
-    fn body(&mut self, chunked: bool, length: Option<u64>, to: &mut Sink<'_>) -> io::Result<()> {
-        match length {
-            _ if chunked => self.chunks(to),
-            Some(length) => self.copy(length, to),
-            None => self.copy_all(u64::MAX, to).map(|_| ()),
+    fn receive(
+        &self,
+        answer: http::Response<ureq::Body>,
+        to: &mut Sink<'_>,
+    ) -> io::Result<Response> {
+        let (head, body) = answer.into_parts();
+        let mut response = Response { status: head.status.as_u16(), ..Response::default() };
+        for (name, value) in &head.headers {
+            let value = String::from_utf8_lossy(value.as_bytes()).into_owned();
+            response.headers.push((name.as_str().to_owned(), value));
         }
-    }
-
-    /// Exactly `bytes` of a body.
-    fn copy(&mut self, bytes: u64, to: &mut Sink<'_>) -> io::Result<()> {
-        if let Sink::Memory(body) = to {
-            body.reserve_exact(bytes.min(TRUSTED_BYTES) as usize);
-        }
-        match self.copy_all(bytes, to)? == bytes {
-            true => Ok(()),
-            false => Err(io::ErrorKind::UnexpectedEof.into()),
-        }
-    }
-
-    /// What comes up to the end, `most` of it.
-    fn copy_all(&mut self, most: u64, to: &mut Sink<'_>) -> io::Result<u64> {
-        let mut part = (&mut self.stream).take(most);
+        let trusted = body.content_length().unwrap_or(0).min(TRUSTED_BYTES) as usize;
+        let mut body = body.into_reader();
         match to {
-            Sink::Memory(body) => part.read_to_end(body).map(|bytes| bytes as u64),
-            Sink::Stream(to) => {
-                let mut buf = vec![0; most.min(PART_BYTES as u64) as usize];
-                let mut copied = 0;
-                loop {
-                    let got = part.read(&mut buf)?;
-                    if got == 0 {
-                        return Ok(copied);
-                    }
-                    to.write_all(&buf[..got])?;
-                    copied += got as u64;
-                }
+            _ if !head.status.is_success() => {
+                body.read_to_end(&mut response.body)?;
             }
+            Sink::Memory(to) => {
+                to.reserve(trusted);
+                body.read_to_end(to)?;
+            }
+            Sink::Stream(to) => copy(&mut body, *to, trusted)?,
         }
+        Ok(response)
     }
 
-    fn chunks(&mut self, to: &mut Sink<'_>) -> io::Result<()> {
-        loop {
-            let line = self.line()?;
-            let digits = line.split(';').next().unwrap_or_default().trim();
-            let size =
-                u64::from_str_radix(digits, 16).map_err(|_| wrong("a chunk has no length"))?;
-            if size == 0 {
-                while !self.line()?.is_empty() {}
-                return Ok(());
-            }
-            self.copy(size, to)?;
-            self.line()?;
+    fn unanswered(&self, e: ureq::Error) -> Failure {
+        let unanswered = matches!(e, ureq::Error::Io(_) | ureq::Error::Protocol(_));
+        let error = match e {
+            ureq::Error::Io(e) => self.broken(e),
+            e @ (ureq::Error::Timeout(_)
+            | ureq::Error::HostNotFound
+            | ureq::Error::ConnectionFailed
+            | ureq::Error::Protocol(_)) => Error::retry(self.doing(&e)),
+            e => Error::invalid(self.doing(&e)),
+        };
+        Failure { error, unanswered }
+    }
+
+    /// What is wrong with a certificate is not mended by asking again.
+    fn broken(&self, e: io::Error) -> Error {
+        let is_tls = e.get_ref().is_some_and(|e| e.is::<rustls::Error>());
+        Error::new(if is_tls { Kind::Invalid } else { Kind::Retry }, self.doing(&e))
+    }
+
+    fn doing(&self, e: &dyn std::error::Error) -> String {
+        format!("talk to `{}`: {e}", self.endpoint.authority)
+    }
+}
+
+/// No more at a time than is worth a system call, and no more memory than a short body needs.
+fn copy(from: &mut dyn Read, to: &mut dyn Write, trusted: usize) -> io::Result<()> {
+    let mut part = vec![0; trusted.clamp(4 << 10, PART_BYTES)];
+    loop {
+        match from.read(&mut part)? {
+            0 => return Ok(()),
+            got => to.write_all(&part[..got])?,
         }
     }
 }
 
-/// One after the other, in one system call where the socket has room for both.
-fn write_both(stream: &mut TcpStream, first: &[u8], second: &[u8]) -> io::Result<()> {
-    let mut parts = [IoSlice::new(first), IoSlice::new(second)];
-    let mut parts = &mut parts[..];
-    while parts.iter().any(|part| !part.is_empty()) {
-        match stream.write_vectored(parts) {
-            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(written) => IoSlice::advance_slices(&mut parts, written),
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            Err(e) => return Err(e),
-        }
+/// The system's authorities.
+fn tls() -> Result<TlsConfig> {
+    let found = rustls_native_certs::load_native_certs();
+    if found.certs.is_empty() {
+        let why = found.errors.first().map_or("none is there".to_owned(), |e| e.to_string());
+        return Err(Error::invalid(format!(
+            "read the certificates that the system trusts: {why}; install them (the package is \
+             often called ca-certificates), or name a file of them in SSL_CERT_FILE"
+        )));
     }
-    Ok(())
+    let roots = found.certs.iter().map(|der| Certificate::from_der(der).to_owned());
+    Ok(TlsConfig::builder()
+        .root_certs(RootCerts::from(roots))
+        .unversioned_rustls_crypto_provider(Arc::new(ring::default_provider()))
+        .build())
 }

@@ -31,7 +31,8 @@ fn service(connections: Vec<Vec<&'static [u8]>>) -> (Client, std::thread::JoinHa
         secret_key: "secret".to_owned(),
         region: "us-east-1".to_owned(),
     };
-    (Client::new(Endpoint { authority }, signer, Arc::new(RealClock::new())), served)
+    let endpoint = Endpoint { tls: false, authority };
+    (Client::new(endpoint, signer, Arc::new(RealClock::new())).unwrap(), served)
 }
 
 const WHOLE: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello";
