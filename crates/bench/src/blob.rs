@@ -18,6 +18,7 @@ use std::sync::OnceLock;
 use std::time::Instant;
 use target::Target;
 
+/// What `bench blob` is asked for.
 #[derive(Args, Debug, Clone)]
 pub struct BlobBench {
     /// put, memory (puts that are not synced), get, native, list, mixed, batch, restart, space,
@@ -57,7 +58,9 @@ pub struct BlobBench {
     pub dir: Option<PathBuf>,
 }
 
+/// Bucket of everything that is measured, photos apart.
 pub const BUCKET: &str = "bench";
+/// Bucket that keeps each photo in several sizes.
 pub const PHOTOS: &str = "photos";
 /// Haystack's four, in pixels; and the photo that is scaled to them.
 const PHOTO_SIZES: [u32; 4] = [2048, 720, 180, 75];
@@ -73,6 +76,8 @@ const FILL: u64 = 64;
 /// Gets after a restart.
 const RESTART_GETS: u64 = 1000;
 
+/// Measures each size of object on a service of its own, and prints a line a case. `Invalid` for an
+/// unknown type.
 pub fn run(options: &BlobBench, out: &mut Output) -> Result<()> {
     if !KINDS.contains(&options.kind.as_str()) {
         let known = KINDS.join(", ");

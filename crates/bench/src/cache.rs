@@ -23,6 +23,7 @@ use server::{Target, version};
 use std::net::ToSocketAddrs;
 use std::time::Duration;
 
+/// What `bench cache` is asked for.
 #[derive(Args, Debug, Clone)]
 pub struct CacheBench {
     /// get100, pipeline, get1, set, udp1, udp10, udp100, trains1, client1, or `table` for all
@@ -125,6 +126,8 @@ const fn case(
     Case { name, text, kind, keys_each, shape }
 }
 
+/// Measures the cases that `kind` names, each in turns with its limit and the peer, and prints a
+/// line a case. `Invalid` for an unknown one.
 pub fn run(options: &CacheBench, out: &mut Output) -> Result<()> {
     match options.kind.as_str() {
         "hits" => return trace::run(options, out),

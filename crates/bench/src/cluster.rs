@@ -19,6 +19,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+/// What `bench cluster` is asked for.
 #[derive(Args, Debug)]
 pub struct ClusterBench {
     /// `kill`, `copies`, or both
@@ -67,6 +68,7 @@ const LAG_MAX: Duration = Duration::from_secs(5);
 const REPAIR_MAX: Duration = Duration::from_secs(90);
 const FILES_FILLED: u64 = 10;
 
+/// Kills a node under load, compares copies, or does both, as `case` says; prints a line a case.
 pub fn run(options: &ClusterBench, out: &mut Output) -> Result<()> {
     let (kill, copies) = match options.case.as_str() {
         "all" => (true, true),

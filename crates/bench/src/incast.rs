@@ -19,6 +19,7 @@ const RETRIES: u8 = 100;
 const MS: u64 = 1_000_000;
 const US: u64 = 1_000;
 
+/// What `bench incast` is asked for.
 #[derive(Args, Debug, Clone)]
 pub struct IncastBench {
     /// servers, buffer, round-trip, timeout, loses, or `all`
@@ -190,6 +191,8 @@ fn losing(base: Scenario) -> Vec<Point> {
     ]
 }
 
+/// Simulates each sweep that `kind` names, prints a line for each point and sender, and draws where
+/// that was asked for.
 pub fn run(options: &IncastBench, out: &mut Output) -> Result<()> {
     let all = sweeps(options)?;
     let names: Vec<&str> = all.iter().map(|sweep| sweep.name).collect();

@@ -20,6 +20,7 @@ use holdfast_env::{RealRng, Rng, SeededRng};
 use holdfast_wire::file::NewNode;
 use std::path::PathBuf;
 
+/// What `bench iobench` is asked for, with the letters of Crail's own.
 #[derive(Args, Debug, Clone)]
 pub struct Iobench {
     /// write, writeAsync, readSequential, readRandom, readSequentialAsync, readMultiStream,
@@ -92,6 +93,7 @@ const DRAM_WRITE_BYTES: u64 = 8 << 30;
 /// What a stream keeps in flight: so many threads has the limit of the disk.
 const STREAM_DEPTH: usize = 2;
 
+/// Measures one type, or every row of the table, each on a node of its own.
 pub fn run(options: &Iobench, out: &mut Output) -> Result<()> {
     if options.kind != "table" {
         return measure(options, out);

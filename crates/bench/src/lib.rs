@@ -2,6 +2,7 @@
 //! are processes of their own; limit and case take turns, so that a machine that drifts carries
 //! both along. A node under test is the running program itself, started once more.
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 #![expect(
     clippy::disallowed_methods,
     reason = "a tool that people run: it measures with the machine's own clock, files and threads"

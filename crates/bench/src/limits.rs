@@ -166,6 +166,7 @@ pub struct Memcpy {
 }
 
 impl Memcpy {
+    /// Fills a region and maps it, as a local client does.
     pub fn new() -> holdfast_base::Result<Memcpy> {
         let region = Region::create("holdfast-bench-limit", StoreId(1), WORK_BYTES)?;
         let Some(frames) = region.allocate(WORK_BYTES / FRAME_BYTES) else {
@@ -178,6 +179,7 @@ impl Memcpy {
         Ok(Memcpy { start: frames.region_offset(), _frames: frames, mapped })
     }
 
+    /// Bytes a second; blocks that do not fill the region's end are left out.
     pub fn measure(&self, block_bytes: usize) -> holdfast_base::Result<f64> {
         let mut block = vec![0u8; block_bytes];
         let mut pass = || -> holdfast_base::Result<u64> {

@@ -40,10 +40,12 @@ impl Process {
         Ok(process)
     }
 
+    /// Of the process, for the kernel.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
+    /// User and system time of all its threads since the start.
     pub fn cpu_seconds(&self) -> f64 {
         cpu_seconds(&format!("/proc/{}/stat", self.id()))
     }
@@ -76,6 +78,7 @@ impl Drop for Process {
     }
 }
 
+/// User and system time of this process: the client's.
 pub fn own_cpu_seconds() -> f64 {
     cpu_seconds("/proc/self/stat")
 }

@@ -9,10 +9,11 @@ mod nodes;
 use crate::report::{median, rounded};
 use clap::Args;
 use holdfast_base::limits::CHUNK_BYTES;
-use holdfast_base::units::{MIB, parse_bytes};
+use holdfast_base::units::{MIB, format_bytes, parse_bytes};
 use holdfast_base::{Error, Result};
 use holdfast_client::Client;
 use holdfast_command::output::{Output, aside};
+use holdfast_env::{Disk, RealDisk};
 use holdfast_recovery::model::{Params, Tasks};
 use holdfast_recovery::sim::{Ideal, Scenario, ideal};
 use holdfast_recovery::trace::{
@@ -23,9 +24,10 @@ use load::Load;
 use network::Network;
 use nodes::{Nodes, PlannerSettings, now, pause};
 use serde_json::{Value, json};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+/// What `bench recovery` is asked for.
 #[derive(Args, Debug, Clone)]
 pub struct RecoveryBench {
     /// Nodes; one of them is killed
@@ -100,6 +102,8 @@ struct Run {
     cpu_seconds: f64,
 }
 
+/// Loads the cluster once, then recovers it by each method under each repetition's foreground;
+/// prints a line a method. Runs itself again in a network of its own, which needs root.
 pub fn run(options: &RecoveryBench, out: &mut Output) -> Result<()> {
     let link = parse_bytes(&options.link)
         .map_err(|e| Error::invalid(format!("limit links to `{}`: {e}", options.link)))?;
@@ -119,6 +123,7 @@ pub fn run(options: &RecoveryBench, out: &mut Output) -> Result<()> {
     let network = Network::new(options.nodes, options.lower_effort)?;
     let mut nodes = Nodes::new(&options.data, options.nodes, chunk_bytes);
     if !nodes.has_template(chunks) {
+        check_room(&options.data, chunks as u64 * chunk_bytes)?;
         nodes.load(chunks, failed)?;
     }
     for repetition in 0..options.repetitions {
@@ -140,6 +145,25 @@ pub fn run(options: &RecoveryBench, out: &mut Output) -> Result<()> {
     }
     for method in &methods {
         out.line(|| text(method), || line(method, &methods))?;
+    }
+    Ok(())
+}
+
+/// Where there is less, nodes become full one by one, and chunks get fewer copies than the bench
+/// counts on: it would say so at its end.
+fn check_room(data: &Path, bytes: u64) -> Result<()> {
+    // Three copies, a fourth of whatever the lost node held, and a tenth that nodes keep free.
+    let wanted = bytes * 4 * 11 / 10;
+    let there = data.ancestors().find(|dir| dir.is_dir()).unwrap_or(Path::new("."));
+    let free = RealDisk.space(there)?.free_bytes;
+    if free < wanted {
+        return Err(Error::full(format!(
+            "load {} of chunks three times, and copy them: {} are wanted below `{}`, and {} are free; use fewer `--chunks`, or name a directory on a larger disk (`--data`)",
+            format_bytes(bytes),
+            format_bytes(wanted),
+            data.display(),
+            format_bytes(free)
+        )));
     }
     Ok(())
 }

@@ -19,6 +19,7 @@ pub struct Meter<'a> {
     wanted: Option<u64>,
     every: u64,
     running: Option<Running>,
+    /// What the repetition has come to so far.
     pub sample: Sample,
 }
 
@@ -31,10 +32,15 @@ struct Running {
 /// What one repetition came to.
 #[derive(Default)]
 pub struct Sample {
+    /// Counted as the case counts: requests, objects, keys or entries.
     pub operations: u64,
+    /// Of bodies, one way.
     pub bytes: u64,
+    /// While the meter ran.
     pub time: Duration,
+    /// Seconds of the servers' processors, user and system.
     pub server_cpu: f64,
+    /// Seconds of this process, user and system.
     pub client_cpu: f64,
     latencies_ns: Vec<u64>,
     /// Bytes of the server's memory that the operations took, where that is the question.
@@ -125,7 +131,9 @@ impl<'a> Meter<'a> {
 /// What of a repetition is held against the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Figure {
+    /// Of bodies.
     BytesPerSecond,
+    /// As [`Sample::operations`] counts them.
     OperationsPerSecond,
     /// Median latency.
     MicrosecondsP50,
@@ -175,18 +183,27 @@ impl Figure {
 /// Another system's figure on a machine of this kind.
 #[derive(Clone, Copy, Debug)]
 pub struct Peer {
+    /// As its makers write it.
     pub name: &'static str,
+    /// That was measured, or that its figure was published for.
     pub version: &'static str,
+    /// In the case's unit.
     pub value: f64,
 }
 
 /// A case with all its repetitions.
 pub struct Report {
+    /// What people read, with sizes and numbers of clients.
     pub case: String,
+    /// What is compared with limit and peer.
     pub figure: Figure,
+    /// What the limit is the speed of.
     pub limit_name: String,
+    /// In the figure's unit; none, or zeros, where nothing limits.
     pub limits: Vec<f64>,
+    /// Measured in the same run, or published.
     pub peer: Option<Peer>,
+    /// One a repetition.
     pub samples: Vec<Sample>,
 }
 

@@ -14,6 +14,7 @@ use serde_json::json;
 use std::hint::black_box;
 use std::time::Instant;
 
+/// What `bench scheduler` is asked for.
 #[derive(Args, Debug)]
 pub struct SchedulerBench {
     /// Nodes of the cluster, one of which failed
@@ -23,6 +24,7 @@ pub struct SchedulerBench {
     #[arg(long, default_value_t = 250_000, value_name = "N")]
     pub chunks: usize,
     #[arg(long, default_value_t = 1, value_name = "SEED")]
+    #[expect(missing_docs, reason = "a sentence here would be printed as help")]
     pub seed: u64,
     /// Repetitions; the median is printed, with the spread
     #[arg(short = 'e', long = "repetitions", default_value_t = 5, value_name = "N")]
@@ -52,8 +54,11 @@ pub fn check(nodes: usize, chunks: usize) -> Result<()> {
 
 /// The first slot after node 0 failed.
 pub struct Case {
+    /// Racks, and the MB a second that links have left for recovery.
     pub nodes: Vec<Node>,
+    /// Chunks to copy, with the nodes that have them.
     pub tasks: Tasks,
+    /// Tasks in the order in which they are looked at.
     pub queue: Vec<u32>,
 }
 
@@ -123,6 +128,8 @@ impl Case {
     }
 }
 
+/// Prints how many tasks a second each selector and search plans, beside the naive scan; then how
+/// long the rates of all flows take. `Invalid` for a cluster that cannot be simulated.
 pub fn run(options: &SchedulerBench, out: &mut Output) -> Result<()> {
     check(options.nodes, options.chunks)?;
     let case = Case::new(options.nodes, options.chunks, options.seed);

@@ -9,6 +9,7 @@ use holdfast_command::secrets;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 
+/// Killed, and its directory deleted, when it is dropped.
 pub struct Server {
     process: Process,
     tcp: String,
@@ -18,8 +19,11 @@ pub struct Server {
 
 /// What the node is told.
 pub struct Settings {
+    /// Size of the memory tier, taken at the start.
     pub dram_bytes: u64,
+    /// Threads that serve connections.
     pub reactors: usize,
+    /// Those poll instead of sleeping.
     pub spin: bool,
 }
 
@@ -49,6 +53,7 @@ impl Server {
         &self.directory
     }
 
+    /// Its Unix socket if `local`, else TCP on the loopback.
     pub fn endpoint(&self, local: bool) -> Result<Endpoint> {
         if local { Ok(Endpoint::Unix(self.socket.clone())) } else { Endpoint::parse(&self.tcp) }
     }
@@ -64,6 +69,7 @@ impl Server {
         Ok(client)
     }
 
+    /// User and system time of all its threads since the start.
     pub fn cpu_seconds(&self) -> f64 {
         self.process.cpu_seconds()
     }

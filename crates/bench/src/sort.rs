@@ -31,6 +31,7 @@ use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+/// What `bench sort` is asked for.
 #[derive(Args, Debug, Clone)]
 pub struct SortBench {
     /// uniform, skew, half (one key in half of the records) or lines (text, by its third column)
@@ -117,6 +118,8 @@ impl Sample {
     }
 }
 
+/// Sorts each case in turns with the disk's bandwidth and other sorts, and prints a line a case;
+/// files go when it ends.
 pub fn run(options: &SortBench, lines: &mut Lines) -> Result<()> {
     if options.kernels {
         return kernels::run(options.repetitions, lines);

@@ -1,6 +1,7 @@
 //! The view's core: what each command of the blobs topic changes in the index. Total and
 //! deterministic: it reads rows and commands, no clock, setting or randomness; a command is applied
-//! whole or refused whole. Holds no thread or lock, and no position: the fold of all views calls it.
+//! whole or refused whole. Holds no thread or lock, and does not know how many entries it has seen:
+//! the fold, which is the same for all views, calls it and counts.
 
 mod locks;
 mod objects;
@@ -18,7 +19,7 @@ use holdfast_env::rows::Batch;
 use holdfast_view::{Applied, Page, RowsView};
 use std::collections::BTreeMap;
 
-/// Buckets of one view: a listing of them is one answer.
+/// The most buckets of one view: S3 lists them in one answer, without pages.
 pub const BUCKETS_MAX: usize = 10_000;
 /// Documents of one bucket, and bytes of each.
 const DOCUMENTS_MAX: usize = 32;
@@ -83,7 +84,7 @@ pub(crate) fn decoded<T: Decode>(bytes: &[u8], what: &str) -> Result<T> {
     })
 }
 
-/// The rows that one command changes.
+/// The rows that one command changes: collected, and written only if nothing refuses it.
 struct Change<'a> {
     index: &'a Page<'a>,
     batch: Batch,
@@ -202,7 +203,7 @@ impl<'a> Change<'a> {
 
     fn delete_bucket(&mut self, name: &str) -> Step {
         self.bucket(name)?;
-        // Versions that are not current are there only below a current one.
+        // A key without a current version has no older ones either: two look-ups see everything.
         if !self.is_empty(&rows::currents(name))? || !self.is_empty(&rows::uploads(name))? {
             return Err(Refusal::BucketNotEmpty.into());
         }

@@ -10,23 +10,26 @@ use holdfast_log::{Done, Mode};
 use holdfast_view::Request;
 use std::sync::{Arc, Mutex};
 
+/// Called once with what came of it, on whatever thread learned that.
 type Told<T> = Box<dyn FnOnce(T) + Send>;
 
 /// A command that changes nothing: when it is applied, all before it is.
 pub(crate) const BARRIER: Command = Command::ReleaseHold { id: 0 };
 
-/// The node's own, which nobody repeats.
+/// A request in no session: sessions are for clients that may send a command twice, and the node
+/// sends its own once.
 fn request(command: &Command) -> Request {
     let (session, none) = (SessionId(0), Sequence(0));
     let (sequence, acknowledged_below, mode) = (none, none, Mode::Synced);
     Request { session, sequence, acknowledged_below, command: command.to_command(), mode }
 }
 
+/// Reads what the fold answers as an outcome or a refusal.
 fn heard(done: Told<Answer<Outcome>>) -> Done<(Index, Vec<u8>)> {
     Box::new(move |result| done(answer::read_answer(result.map(|(_, bytes)| bytes))))
 }
 
-/// Answers of a batch, by their places in it.
+/// Collects the answers to a batch, in the order of its commands, until the last one is there.
 struct Answers {
     answers: Vec<Option<Answer<Outcome>>>,
     left: usize,
@@ -64,12 +67,14 @@ impl Blobs {
         }
     }
 
-    /// Waits until everything is applied here that anybody was told of before: costs an append.
+    /// Waits until this node has applied every command that was acknowledged anywhere before this
+    /// call. Costs an append.
     pub async fn catch_up(&self) -> Answer<()> {
         self.propose(&BARRIER).await.map(|_| ())
     }
 
-    /// Proposes without waiting; for what is repeated by housekeeping if it is lost.
+    /// Proposes without waiting, and hears nothing of it: for what housekeeping does again should it
+    /// be lost.
     pub(crate) fn propose_soon(&self, command: &Command) {
         self.send(command, Box::new(|_| ()));
     }
@@ -93,7 +98,7 @@ impl Blobs {
         applied.await.ok_or_else(ending)
     }
 
-    /// For housekeeping threads only.
+    /// As [`Blobs::propose`], but blocks its thread: for those of housekeeping, which serve nobody.
     pub(crate) fn propose_and_wait(&self, command: &Command) -> Answer<Outcome> {
         let outcome = self.node.wait_for(|done| {
             self.send(command, Box::new(move |applied| done(Ok(applied))));

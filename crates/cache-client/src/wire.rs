@@ -4,13 +4,15 @@
 pub use crate::protocol::KEY_BYTES_MAX;
 use holdfast_env::planted;
 
-/// The frame before each datagram: request id, number, count, 0.
+/// The frame at the front of each datagram: four numbers of two bytes, big-endian. The request's id,
+/// which of the datagrams of its answer this is, how many those are, and 0.
 pub const FRAME_BYTES: usize = 8;
-/// A datagram of a request, with its frame: what passes networks whole.
+/// The longest datagram of a request, with its frame: networks carry so much in one piece.
 pub const DATAGRAM_BYTES: usize = 1400;
-/// Of an answer in a datagram.
+/// What one datagram carries behind its frame, of a request or of an answer.
 pub const BODY_BYTES: usize = DATAGRAM_BYTES - FRAME_BYTES;
-/// A line without a value; a meta command's answer, with a base64 key and an opaque, is the longest.
+/// A longer line breaks the protocol. The longest that servers send answers a meta command, with a
+/// key in base64 and the client's own mark (`O`).
 pub const LINE_BYTES_MAX: usize = 2048;
 
 /// What kind of answer a request has.
@@ -22,7 +24,8 @@ pub enum Shape {
     Line,
     /// One line, with a block behind it if it begins with `VA`.
     Meta,
-    /// As `Meta`, or nothing, or several, before `MN`: a quiet command and `mn` behind it.
+    /// To a quiet meta command with an `mn` behind it: any number of answers as of `Meta`, or none,
+    /// and then `MN`.
     Quiet,
 }
 
@@ -30,7 +33,8 @@ pub enum Shape {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Broken;
 
-/// Looks for the end of one answer; goes on where it stopped.
+/// Looks for the end of one answer. Asked again when more bytes are there, it goes on where it
+/// stopped.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Scan {
     at: usize,
@@ -83,14 +87,16 @@ fn line_at(bytes: &[u8], at: usize) -> Result<Option<&[u8]>, Broken> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fit {
     Yes,
-    /// It does, but the server may have taken the value for further commands, and answer those.
+    /// It does, but no answer behind it can be trusted: a server that refuses a command before it
+    /// reads the value may take the value for further commands, and answer those.
     Last,
     /// It is the answer to something else: so are all that come behind it.
     No,
 }
 
-/// Compares a whole answer with its request. A server that reads a command otherwise than we do, or
-/// answers one too few or too many, shows here; what it says must not reach another's client.
+/// Compares a whole answer with its request. Answers come in the order of requests: if a server reads
+/// a command otherwise than we do, or sends an answer too few or too many, each later answer would
+/// reach another client than the one that asked. Here it shows.
 pub fn fit(shape: Shape, request: &[u8], answer: &[u8]) -> Fit {
     let line = line_at(answer, 0).ok().flatten().unwrap_or_default();
     let verb = word(request_line(request), 0);
@@ -111,7 +117,7 @@ pub fn fit(shape: Shape, request: &[u8], answer: &[u8]) -> Fit {
         },
         Shape::Meta | Shape::Quiet => match word(line, 0) {
             b"VA" | b"EN" => matches!(verb, b"mg" | b"ma" | b"me"),
-            // 1.6 said OK before it said HD.
+            // The first releases of memcached 1.6 said OK where later ones say HD.
             b"HD" | b"OK" | b"NF" => verb != b"me",
             b"NS" | b"EX" => matches!(verb, b"ms" | b"md" | b"ma"),
             b"ME" => verb == b"me",
@@ -140,7 +146,7 @@ fn are_of(line: &[u8], answer: &[u8]) -> bool {
     })
 }
 
-/// The word with this number; nothing if there are fewer.
+/// The word with this number, counted from 0; empty if there are fewer.
 pub fn word(line: &[u8], number: usize) -> &[u8] {
     line.split(|b| *b == b' ').filter(|word| !word.is_empty()).nth(number).unwrap_or_default()
 }
@@ -171,7 +177,7 @@ pub struct Value<'a> {
     pub block: &'a [u8],
 }
 
-/// The items of a whole answer. What [`Scan`] did not accept ends it early.
+/// The items of a whole answer. It ends early at what [`Scan`] would not have accepted.
 pub struct Values<'a> {
     rest: &'a [u8],
 }
@@ -200,7 +206,7 @@ impl<'a> Iterator for Values<'a> {
     }
 }
 
-/// Whether memcached takes it: 1 to 250 bytes without spaces or control characters.
+/// Whether memcached takes this for a key: 1 to 250 bytes without spaces or control characters.
 pub fn is_key(key: &[u8]) -> bool {
     (1..=KEY_BYTES_MAX).contains(&key.len()) && key.iter().all(|b| *b > b' ' && *b != 0x7f)
 }

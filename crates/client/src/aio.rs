@@ -69,6 +69,7 @@ impl AsyncClient {
         }
     }
 
+    /// As [`Client::stat`](crate::Client::stat).
     pub async fn stat(&self, path: &str) -> Result<msg::FileInfo> {
         self.ask(wire::OP_LOOKUP, &msg::Lookup { path: path.to_owned(), follow: false }).await
     }
@@ -107,6 +108,7 @@ impl AsyncClient {
         self.ask(wire::OP_LIST, &list).await
     }
 
+    /// As [`Client::usage`](crate::Client::usage).
     pub async fn usage(&self, path: &str) -> Result<msg::Usage> {
         self.ask(wire::OP_USAGE, &path.to_owned()).await
     }
@@ -123,15 +125,18 @@ impl AsyncClient {
         decode(&self.change(wire::OP_PUT, |call| msg::Put { call, node, crc }, bytes).await?)
     }
 
+    /// As [`Client::make_dir`](crate::Client::make_dir).
     pub async fn make_dir(&self, path: &str, new: &NewFile) -> Result<()> {
         let kind = if new.kind.is_container() { new.kind } else { NodeKind::Directory };
         self.act(msg::Action::Make { node: msg::NewNode { kind, ..new.node(path) } }).await
     }
 
+    /// As [`Client::rename`](crate::Client::rename).
     pub async fn rename(&self, from: &str, to: &str, replace: bool) -> Result<()> {
         self.act(msg::Action::Rename { from: from.to_owned(), to: to.to_owned(), replace }).await
     }
 
+    /// As [`Client::delete`](crate::Client::delete).
     pub async fn delete(&self, path: &str, recursive: bool) -> Result<()> {
         self.act(msg::Action::Delete { path: path.to_owned(), recursive }).await
     }

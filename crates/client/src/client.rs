@@ -5,6 +5,7 @@ mod requests;
 
 use requests::Patience;
 pub use requests::Ticket;
+pub(crate) use requests::rest;
 
 use crate::connection::{ClientOptions, Connection, Response};
 use crate::region::Mapping;
@@ -26,14 +27,19 @@ pub(crate) const PUT_ATTEMPTS_MAX: u32 = 3;
 /// How a new file or directory should look; start from [`NewFile::default`].
 #[derive(Clone, Debug)]
 pub struct NewFile {
+    /// What it is; [`Client::make_dir`] makes a directory unless this is another container.
     pub kind: NodeKind,
+    /// Unix permissions, kept and not enforced.
     pub mode: u16,
     /// Nanoseconds since 1970-01-01 UTC.
     pub mtime_ns: i64,
     /// `None` inherits the directory's.
     pub class: Option<StorageClass>,
+    /// Takes the place of a file that is there; otherwise that is an error.
     pub replace: bool,
+    /// Makes missing directories above it.
     pub parents: bool,
+    /// Bytes that the caller keeps with the name; nobody else reads them.
     pub metadata: Vec<u8>,
 }
 
@@ -106,15 +112,18 @@ impl Client {
         Ok(())
     }
 
+    /// One round trip that does nothing: whether the node answers.
     pub fn ping(&mut self) -> Result<()> {
         self.connection.call(wire::OP_PING, |_| {}, &[])?;
         Ok(())
     }
 
+    /// The node that this client talks to, with its stores.
     pub fn status(&mut self) -> Result<wire::admin::Status> {
         self.ask(wire::OP_STATUS, &())
     }
 
+    /// What the node holds in memory for its clients, and what it may.
     pub fn held(&mut self) -> Result<wire::admin::Held> {
         self.ask(wire::OP_HELD, &())
     }
@@ -147,6 +156,7 @@ impl Client {
 
     // Requests that change nothing.
 
+    /// What is known of a name; of a symbolic link, of the link itself.
     pub fn stat(&mut self, path: &str) -> Result<msg::FileInfo> {
         let ticket = self.submit_stat(path, false)?;
         self.wait_stat(ticket)
@@ -170,6 +180,7 @@ impl Client {
         Ok(Ticket { request })
     }
 
+    /// The answer to a [`Client::submit_stat`].
     pub fn wait_stat(&mut self, ticket: Ticket) -> Result<msg::FileInfo> {
         decode(&self.wait(ticket)?)
     }
@@ -194,6 +205,7 @@ impl Client {
         }
     }
 
+    /// Asks for a whole file without waiting, for many outstanding at once.
     pub fn submit_get(&mut self, path: &str) -> Result<Ticket> {
         let get = msg::Get {
             path: path.to_owned(),
@@ -215,10 +227,12 @@ impl Client {
         self.ask(wire::OP_LIST, &list)
     }
 
+    /// Bytes, files and directories below a path, all together.
     pub fn usage(&mut self, path: &str) -> Result<msg::Usage> {
         self.ask(wire::OP_USAGE, &path.to_owned())
     }
 
+    /// Files that were begun and never closed.
     pub fn unclosed(&mut self) -> Result<Vec<msg::Unclosed>> {
         self.ask(wire::OP_UNCLOSED, &())
     }
@@ -231,6 +245,7 @@ impl Client {
         self.wait_put(ticket)
     }
 
+    /// The answer to a [`Client::submit_put`]: the new file's id.
     pub fn wait_put(&mut self, ticket: Ticket) -> Result<FileId> {
         decode(&self.wait(ticket)?)
     }
@@ -247,6 +262,7 @@ impl Client {
         self.change(wire::OP_PUT, |call| msg::Put { call, node, crc }, &[bytes])
     }
 
+    /// Makes a directory, or another container if `new` says so.
     pub fn make_dir(&mut self, path: &str, new: &NewFile) -> Result<()> {
         let kind = if new.kind.is_container() { new.kind } else { NodeKind::Directory };
         self.act(msg::Action::Make { node: msg::NewNode { kind, ..new.node(path) } })
@@ -259,14 +275,18 @@ impl Client {
         Ok(())
     }
 
+    /// Moves a name with all that is below it, in one step; with `replace` over a file that is
+    /// there.
     pub fn rename(&mut self, from: &str, to: &str, replace: bool) -> Result<()> {
         self.act(msg::Action::Rename { from: from.to_owned(), to: to.to_owned(), replace })
     }
 
+    /// Removes a name; a directory with entries only if `recursive`.
     pub fn delete(&mut self, path: &str, recursive: bool) -> Result<()> {
         self.act(msg::Action::Delete { path: path.to_owned(), recursive })
     }
 
+    /// Makes a name that stands for `target`, which need not be there.
     pub fn symlink(&mut self, path: &str, target: &str, mtime_ns: i64) -> Result<()> {
         let (path, target) = (path.to_owned(), target.to_owned());
         self.act(msg::Action::Symlink { path, target, mtime_ns })

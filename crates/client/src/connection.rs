@@ -41,8 +41,10 @@ const GREETING_BYTES: usize = 512;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RequestId(pub u64);
 
+/// How a client connects, waits and tries again.
 #[derive(Clone, Debug)]
 pub struct ClientOptions {
+    /// For each address that is tried, and for each step of the greeting.
     pub connect_timeout: Duration,
     /// Longest silence of the server while an answer is awaited; nothing means for ever.
     pub read_timeout: Option<Duration>,
@@ -109,6 +111,7 @@ impl Response {
         Response { meta: meta.to_vec(), body: body.to_vec(), body_bytes: body.len(), last }
     }
 
+    /// The answer's message, encoded.
     pub fn meta(&self) -> &[u8] {
         &self.meta
     }
@@ -118,6 +121,7 @@ impl Response {
         &self.body
     }
 
+    /// As [`Response::body`], without a copy.
     pub fn into_body(self) -> Vec<u8> {
         self.body
     }
@@ -133,6 +137,8 @@ impl Response {
     }
 }
 
+/// One connection to a node: requests go out in order, several at a time, and answers come back by
+/// their ids.
 pub struct Connection {
     endpoint: Endpoint,
     link: Link,
@@ -147,10 +153,13 @@ pub struct Connection {
 }
 
 impl Connection {
+    /// With [`ClientOptions::default`].
     pub fn connect(endpoint: &Endpoint) -> Result<Connection> {
         Connection::connect_with(endpoint, ClientOptions::default())
     }
 
+    /// Connects to `endpoint`, or else to the first of `options.others` that answers; `Retry` if
+    /// none does.
     pub fn connect_with(endpoint: &Endpoint, mut options: ClientOptions) -> Result<Connection> {
         let (mut endpoint, mut tried) = (endpoint.clone(), 1 + options.others.len());
         let link = loop {
@@ -205,6 +214,7 @@ impl Connection {
         Ok(())
     }
 
+    /// Where it leads now: another node may have taken over.
     pub fn endpoint(&self) -> &Endpoint {
         &self.endpoint
     }

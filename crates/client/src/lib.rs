@@ -14,6 +14,7 @@
 //! # }
 //! ```
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 #[cfg(feature = "async")]
 pub mod aio;

@@ -20,6 +20,7 @@ pub struct LogClient<'a> {
 }
 
 impl Client {
+    /// The log of the node, by this client's connection.
     pub fn log(&mut self) -> LogClient<'_> {
         LogClient { client: self }
     }
@@ -95,6 +96,7 @@ impl LogClient<'_> {
         Ok(())
     }
 
+    /// How far a topic reaches. `NotFound` if there is none.
     pub fn info(&mut self, topic: &str) -> Result<msg::Info> {
         if topic.is_empty() {
             return Err(Error::invalid("describe a topic: its name is empty; name one"));
@@ -105,6 +107,7 @@ impl LogClient<'_> {
         })
     }
 
+    /// The same of every topic.
     pub fn topics(&mut self) -> Result<Vec<msg::Info>> {
         self.client.ask(wire::OP_LOG_INFO, &String::new())
     }

@@ -13,6 +13,7 @@ pub use writer::FileWriter;
 use crate::connection::RECONNECT_PAUSE_MAX;
 use holdfast_base::ids::Tier;
 use holdfast_base::node::StorageClass;
+use holdfast_base::{Error, Kind};
 use holdfast_wire::file as msg;
 use std::time::Duration;
 
@@ -48,11 +49,14 @@ pub(crate) struct Moves {
 }
 
 impl Moves {
-    /// How long to wait before the next chunk is asked for, after one that failed with so many
-    /// bytes acknowledged; none once moving does not help. `first` doubles with each chunk that
-    /// took nothing.
-    pub fn pause(&mut self, acknowledged: u64, first: Duration) -> Option<Duration> {
-        if acknowledged > 0 {
+    /// How long to wait before the next chunk is asked for, after `current` failed for `e`; none
+    /// where moving does not help, or does not any more. `first` doubles with each chunk that took
+    /// nothing.
+    pub fn pause(&mut self, e: &Error, current: &Current, first: Duration) -> Option<Duration> {
+        if !matches!(e.kind, Kind::Retry | Kind::Fenced | Kind::Full | Kind::ReadOnly) {
+            return None;
+        }
+        if current.acknowledged > 0 {
             self.in_vain = 0;
             return Some(Duration::ZERO);
         }
@@ -82,15 +86,30 @@ impl Current {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use holdfast_base::ids::{ChunkId, Durability};
+
+    fn pause(moves: &mut Moves, e: Error, acknowledged: u64) -> Option<u128> {
+        let (chunk, tier, durability) = (ChunkId(1), Tier::Disk, Durability::Durable);
+        let grant = msg::Grant { chunk, tier, durability, capacity: 1 << 20 };
+        let current = Current { grant, sent: acknowledged, acknowledged };
+        moves.pause(&e, &current, Duration::from_millis(50)).map(|pause| pause.as_millis())
+    }
 
     #[test]
     fn pauses_double_while_chunks_take_nothing_and_begin_anew_behind_one_that_did() {
         let mut moves = Moves::default();
-        let first = Duration::from_millis(50);
-        let pauses: Vec<_> = (0..9).map(|_| moves.pause(0, first).map(|p| p.as_millis())).collect();
+        let mut failed = |acknowledged| pause(&mut moves, Error::fenced("sealed"), acknowledged);
+        let pauses: Vec<_> = (0..9).map(|_| failed(0)).collect();
         let expected = [50, 100, 200, 400, 800, 1600, 2000, 2000].map(Some);
         assert_eq!((&pauses[..8], pauses[8]), (&expected[..], None));
-        assert_eq!(moves.pause(1, first), Some(Duration::ZERO));
-        assert_eq!(moves.pause(0, first), Some(first));
+        assert_eq!(failed(1), Some(0));
+        assert_eq!(failed(0), Some(50));
+    }
+
+    #[test]
+    fn what_another_chunk_would_not_mend_is_the_end() {
+        for e in [Error::invalid("too long"), Error::not_found("closed"), Error::corrupt("bits")] {
+            assert_eq!(pause(&mut Moves::default(), e, 1), None);
+        }
     }
 }

@@ -25,8 +25,11 @@ const GLYPH: i32 = 8;
 
 /// Values over named places, one series a colour.
 pub struct Chart {
+    /// Above the picture, in the middle.
     pub title: String,
+    /// What the values are, and in what unit.
     pub y_label: String,
+    /// Names along the horizontal axis; each series has a value for each of them.
     pub places: Vec<String>,
     /// `None` where a series has no value.
     pub series: Vec<(String, Vec<Option<f64>>)>,

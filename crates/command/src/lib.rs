@@ -2,6 +2,7 @@
 //! what they prove to nodes, and the clusters of processes that they start. Never reads a command
 //! line, and decides nothing about data.
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 pub mod chart;
 pub mod files;

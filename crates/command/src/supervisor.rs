@@ -54,30 +54,45 @@ pub struct ClusterSettings {
 /// What can be done to the nodes, which count from 1.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[expect(missing_docs, reason = "a variant's sentence says what its fields are")]
 pub enum Order {
+    /// Ends a node's process: in order, or `hard` with SIGKILL, as a power cut would.
     Kill { node: usize, hard: bool },
+    /// Deletes the data directory of a node that does not run.
     Erase { node: usize },
+    /// Starts a node that does not run, and waits until it is ready.
     Start { node: usize },
+    /// Keeps two nodes from reaching each other, or (`heal`) no longer.
     Cut { a: usize, b: usize, heal: bool },
+    /// Asks for all nodes.
     Status {},
 }
 
 /// What came of an order.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[expect(missing_docs, reason = "a variant's sentence says what its fields are")]
 pub enum Answer {
+    /// What is so now, for people.
     Done { sentence: String },
+    /// Why nothing was done.
     Refused { sentence: String },
+    /// The answer to a status.
     Nodes { nodes: Vec<NodeStatus> },
 }
 
-/// One node of the cluster; `pid` while it runs.
+/// One node of the cluster.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct NodeStatus {
+    /// From 1 on.
     pub number: usize,
+    /// Of its process, while it runs.
     pub pid: Option<u32>,
+    /// Of the native protocol, on 127.0.0.1.
     pub native_port: u16,
+    /// Of metrics and health; 0 for none.
     pub http_port: u16,
+    /// The data directory.
     pub data: String,
 }
 

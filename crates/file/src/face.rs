@@ -26,6 +26,7 @@ pub(crate) enum Answer {
 }
 
 impl FileFace {
+    /// Over a node that is open; `region` is that of its `dram` store, if it has one.
     pub fn new(node: Arc<Node>, region: Option<Arc<Region>>) -> FileFace {
         FileFace { node, region }
     }

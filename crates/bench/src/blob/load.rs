@@ -15,10 +15,13 @@ use std::time::Instant;
 /// One kind of request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
+    /// Of every object once, in the order of their numbers.
     Put,
+    /// By name, in an order that is far from that of the puts.
     Get,
     /// By pointer.
     Native,
+    /// A page of at most [`LISTED`] keys.
     List,
     /// A get nine times of ten, else a put of what is there.
     Mixed,
@@ -59,9 +62,13 @@ fn name(bytes: usize, number: u64) -> String {
 
 /// A load of one kind and size.
 pub struct Load<'a> {
+    /// Whom the requests go to.
     pub target: &'a Target,
+    /// How many connections and objects.
     pub options: &'a BlobBench,
+    /// What is asked for.
     pub kind: Kind,
+    /// Of one object.
     pub bytes: usize,
     /// Requests, over all connections.
     pub operations: u64,

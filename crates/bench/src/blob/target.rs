@@ -8,7 +8,9 @@ use holdfast_command::files::SETTINGS;
 use holdfast_s3::{CREDENTIALS_FILE, Credentials};
 use std::path::PathBuf;
 
+/// What is measured. A node of its own ends, and its data go, when this is dropped.
 pub struct Target {
+    /// Who asks, and where.
     pub credentials: Credentials,
     own: Option<Own>,
 }
@@ -54,6 +56,7 @@ impl Target {
         Ok(Target { credentials, own: Some(own) })
     }
 
+    /// Whether this started the node: then its processor time, disk and memory are known.
     pub fn is_own(&self) -> bool {
         self.own.is_some()
     }
@@ -63,6 +66,7 @@ impl Target {
         self.own.as_ref().map(|own| own.directory.join("limit"))
     }
 
+    /// Processor time of the node since its start; 0 for a service that was named.
     pub fn cpu_seconds(&self) -> f64 {
         self.own.as_ref().map_or(0.0, |own| own.process.cpu_seconds())
     }

@@ -9,11 +9,14 @@ use holdfast_env::{Rng, SeededRng};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+/// Made before anything is measured; they take turns.
 const BATCHES: usize = 8;
 const BATCH_GETS: usize = 8192;
 /// One answer in so many is compared, byte for byte.
 const COMPARED_EVERY: usize = 64;
 
+/// Asks for keys 0 to `key_count` at random until `time` is over. Its latencies are the window's
+/// own estimates of a round trip, one a batch; `Corrupt` for a value that was not stored.
 pub fn run(target: SocketAddr, key_count: u64, value_bytes: usize, time: Duration) -> Result<Ran> {
     let rng = SeededRng::new(42);
     let mut batches = Vec::new();

@@ -27,6 +27,7 @@ const ITEM_BYTES_WANTED: f64 = 24.0;
 /// Which of the server's figures counts: what it has allocated, the items' memory apart.
 const OWN: &str = "RssAnon";
 
+/// Memory a client: as many of them as were asked for, or as descriptors allow.
 pub fn run(options: &CacheBench, out: &mut Output) -> Result<()> {
     let wanted = if options.clients == 0 { CLIENTS } else { options.clients };
     let allowed = local::raise_descriptors((wanted + DESCRIPTORS) as u64)? as usize;

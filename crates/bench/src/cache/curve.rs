@@ -25,6 +25,7 @@ const FRAME_BYTES: usize = 8;
 /// Request ids of one socket: what is outstanding must be fewer.
 const IDS: usize = 1 << 16;
 
+/// Prints quantiles of the latency at each tenth of the peak, for our cache and then the peer.
 pub fn run(options: &CacheBench, out: &mut Output) -> Result<()> {
     let _ = sockets::pin_to_core(options.threads);
     let ours = Target::ours(options, options.threads, &[])?;

@@ -6,12 +6,14 @@ use holdfast_env::{Rng, SeededRng};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
+/// Length of every key: `key-` and twelve digits.
 pub const KEY_BYTES: usize = 16;
 /// Requests that are written at once when a cache is filled.
 const FILL_BATCH: u64 = 1000;
 /// What all requests together may take.
 const POOL_BYTES: usize = 24 << 20;
 
+/// The key of item `n`.
 pub fn key(n: u64) -> String {
     format!("key-{n:012}")
 }
@@ -21,29 +23,38 @@ fn value(n: u64, len: usize) -> Vec<u8> {
     key(n).into_bytes().into_iter().cycle().take(len).collect()
 }
 
+/// What all requests of a pool ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
+    /// Several keys in one command.
     Get,
+    /// One key and its value.
     Set,
 }
 
 /// Requests one behind the other.
 pub struct Requests {
     bytes: Vec<u8>,
+    /// Length of each request.
     pub request_bytes: usize,
+    /// Length of each answer, if every key is stored.
     pub reply_bytes: usize,
     count: usize,
     kind: Kind,
     /// The keys of each.
     keys: Vec<u32>,
     keys_each: usize,
+    /// Length of each value.
     pub value_bytes: usize,
+    /// Keys are drawn from 0 to this.
     pub key_count: u64,
     /// Whether the target answers with what it stores.
     pub comparable: bool,
 }
 
 impl Requests {
+    /// Draws requests of `keys_each` random keys until the pool is full. The same arguments draw
+    /// the same ones.
     pub fn new(kind: Kind, keys_each: usize, key_count: u64, value_bytes: usize) -> Requests {
         let rng = SeededRng::new(42);
         let one = match kind {
@@ -87,11 +98,14 @@ impl Requests {
         &self.bytes[at * self.request_bytes..(at + depth) * self.request_bytes]
     }
 
+    /// Where client number `client` of so many begins, so that they do not ask for the same keys at
+    /// once.
     pub fn start(&self, client: usize, clients: usize, depth: usize) -> usize {
         let at = self.count / clients * client;
         if at + depth > self.count { 0 } else { at }
     }
 
+    /// Where the batch behind the one at `at` begins; the first one behind the last.
     pub fn next(&self, at: usize, depth: usize) -> usize {
         if at + 2 * depth > self.count { 0 } else { at + depth }
     }
@@ -118,6 +132,7 @@ impl Requests {
         reply
     }
 
+    /// `Corrupt`, with the first byte that is wrong, unless `got` answers the batch at `at`.
     pub fn compare(&self, at: usize, depth: usize, got: &[u8]) -> Result<()> {
         let want = self.reply(at, depth);
         match want.iter().zip(got).position(|(a, b)| a != b) {

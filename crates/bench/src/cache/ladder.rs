@@ -81,6 +81,7 @@ fn measure(target: &Target, rung: (usize, Shape), options: &CacheBench) -> Resul
     Ok(Rates { a_second: keys / ran.seconds, a_cpu_second: keys / cpu })
 }
 
+/// Compares the server with each of its decisions taken back, in answers a second and memory.
 pub fn run(options: &CacheBench, out: &mut Output) -> Result<()> {
     for rung in RUNGS {
         let ours = Target::ours(options, rung.threads, &[])?;

@@ -21,7 +21,9 @@ const COMPARED_EVERY: u64 = 64;
 /// How requests travel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
+    /// Text commands over connections.
     Tcp,
+    /// A datagram each, behind memcached's frame header.
     Udp,
     /// UDP with trains of datagrams in one call, at our end.
     Trains,
@@ -29,8 +31,10 @@ pub enum Transport {
     Client,
 }
 
+/// Who sends, and how much of it at once.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
+    /// The same for all clients.
     pub transport: Transport,
     /// Connections or sockets.
     pub clients: usize,
@@ -41,10 +45,15 @@ pub struct Shape {
 /// What a run came to.
 #[derive(Default)]
 pub struct Ran {
+    /// Answered ones, of however many keys.
     pub requests: u64,
+    /// From the first request to the end.
     pub seconds: f64,
+    /// One a batch of requests, from its sending to its last byte.
     pub latencies_ns: Vec<u64>,
+    /// Requests over UDP that nothing answered in time.
     pub lost: u64,
+    /// Answers that were compared byte for byte.
     pub compared: u64,
 }
 
@@ -52,6 +61,8 @@ fn wrong(what: impl std::fmt::Display) -> Error {
     Error::corrupt(format!("load a cache: {what}"))
 }
 
+/// Keeps `target` under the load until `time` is over. `Corrupt` where an answer is seen to be
+/// another one than what is stored.
 pub fn run(target: SocketAddr, shape: Shape, requests: &Requests, time: Duration) -> Result<Ran> {
     match shape.transport {
         Transport::Tcp => tcp(target, shape, requests, time),

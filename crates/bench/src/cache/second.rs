@@ -31,6 +31,7 @@ fn configuration(options: &CacheBench) -> String {
     )
 }
 
+/// Prints the rates of both load generators; an error where `memcaslap` does not run.
 pub fn run(options: &CacheBench, out: &mut Output) -> Result<()> {
     let directory = std::env::temp_dir().join(format!("holdfast-bench-{}", std::process::id()));
     std::fs::create_dir_all(&directory)?;

@@ -18,7 +18,9 @@ fn connections(options: &CacheBench) -> String {
 /// A server under load; ends when dropped.
 pub struct Target {
     child: Option<Child>,
+    /// Where it answers the text protocol.
     pub tcp: SocketAddr,
+    /// The same for datagrams.
     pub udp: SocketAddr,
 }
 
@@ -33,6 +35,7 @@ impl Drop for Target {
 }
 
 impl Target {
+    /// Processor time since its start; 0 for somebody else's.
     pub fn cpu_seconds(&self) -> f64 {
         let stat = self.child.as_ref().map(|child| format!("/proc/{}/stat", child.id()));
         stat.map_or(0.0, |path| crate::process::cpu_seconds(&path))

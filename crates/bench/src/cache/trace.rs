@@ -127,6 +127,7 @@ fn found(answer: &[u8]) -> Result<Vec<u64>> {
     Ok(found)
 }
 
+/// Prints each server's share of hits, counted in the second half of the time.
 pub fn run(options: &CacheBench, out: &mut Output) -> Result<()> {
     let mut sides = vec![Side::new("holdfast".to_owned(), Target::ours(options, 1, &[])?)?];
     if !options.no_peer

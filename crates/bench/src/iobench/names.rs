@@ -86,6 +86,7 @@ pub fn get_key(bench: &Bench) -> Result<Work<'_>> {
     }))
 }
 
+/// Look-ups of names, one at a time; nothing is read.
 pub fn get_file(bench: &Bench) -> Result<Work<'_>> {
     let mut client = bench.client()?;
     let paths = bench.filled(&mut client, NAMES)?;
@@ -137,6 +138,7 @@ fn pipelined(
     Ok(())
 }
 
+/// The same with `-b` outstanding.
 pub fn get_file_async(bench: &Bench) -> Result<Work<'_>> {
     let mut client = bench.client()?;
     let paths = bench.filled(&mut client, NAMES)?;
@@ -178,6 +180,7 @@ pub fn create_file(bench: &Bench, batch: usize) -> Result<Work<'_>> {
     }))
 }
 
+/// New multifiles in one directory, one at a time.
 pub fn create_multi_file(bench: &Bench) -> Result<Work<'_>> {
     let mut client = bench.client()?;
     bench.directory(&mut client, &bench.options.path, NodeKind::Directory)?;

@@ -49,6 +49,8 @@ impl Bench {
     }
 }
 
+/// Streams into files that are deleted again, a pass at a time; not buffered, each operation waits
+/// for its acknowledgement.
 pub fn write(bench: &Bench) -> Result<Work<'_>> {
     let mut client = bench.client()?;
     let path = &bench.options.path;
@@ -74,6 +76,8 @@ pub fn write(bench: &Bench) -> Result<Work<'_>> {
     }))
 }
 
+/// One file front to back, again and again, its pages dropped from the system's cache before each
+/// pass.
 pub fn read_sequential(bench: &Bench) -> Result<Work<'_>> {
     let mut client = bench.client()?;
     let (path, pass_bytes) = (&bench.options.path, bench.pass_bytes());
@@ -122,6 +126,7 @@ fn read_pass(
     Ok(())
 }
 
+/// Blocks of one open file, from anywhere, one at a time.
 pub fn read_random(bench: &Bench) -> Result<Work<'_>> {
     let mut client = bench.client()?;
     let (path, pass_bytes) = (&bench.options.path, bench.pass_bytes());

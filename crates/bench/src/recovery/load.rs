@@ -39,6 +39,7 @@ impl Shared {
     }
 }
 
+/// The threads of the foreground; they run until [`Load::finish`].
 pub struct Load {
     shared: Arc<Shared>,
     threads: Vec<Task>,
@@ -108,6 +109,7 @@ impl Load {
         std::mem::take(&mut *samples).into_iter().map(|(_, latency)| latency).collect()
     }
 
+    /// Ends all threads; the first failure of a request is the error.
     pub fn finish(self) -> Result<()> {
         self.shared.stop.request();
         self.threads.into_iter().for_each(Task::join);

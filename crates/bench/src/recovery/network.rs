@@ -15,7 +15,9 @@ const QUEUE_MS: u64 = 100;
 /// Set in the environment of a process that runs inside.
 const INSIDE: &str = "HOLDFAST_BENCH_NETWORK";
 
+/// The namespaces and their bridge.
 pub struct Network {
+    /// Counted from 0.
     pub nodes: usize,
     /// Links have a second queue behind the first, for what is marked as lower effort.
     lower_effort: bool,
@@ -58,6 +60,7 @@ pub fn namespace(node: usize) -> String {
     format!("hf{node}")
 }
 
+/// Where a node listens, in its namespace.
 pub fn address(node: usize) -> Ipv4Addr {
     Ipv4Addr::new(10, 77, 0, 10 + node as u8)
 }
@@ -92,6 +95,7 @@ fn queue(device: &str, bits: u64, lower_effort: bool) -> Vec<String> {
 }
 
 impl Network {
+    /// Makes a namespace and a link for each node; links are not limited yet.
     pub fn new(nodes: usize, lower_effort: bool) -> Result<Network> {
         run("mount", "-t tmpfs holdfast-netns /run")?;
         run("ip", "link set lo up")?;
@@ -125,6 +129,7 @@ impl Network {
         Ok(())
     }
 
+    /// Takes the limits away again, so that starting the nodes does not wait for them.
     pub fn lift(&self) {
         for node in 0..self.nodes {
             // There may be none.

@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 
 /// What the foreground reads and writes at a time.
 pub const OBJECT_BYTES: usize = 32 << 10;
+/// Objects of each node that the foreground takes turns on.
 pub const OBJECTS: usize = 16;
 /// A sector at the front of a chunk's file says in which store it lies.
 const OWN_SECTOR: usize = 4096;
@@ -27,12 +28,16 @@ const PORT: u16 = 7400;
 /// How the leader chooses, and what nodes are told at the start.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PlannerSettings {
+    /// As in the setting `planner`.
     pub planner: &'static str,
     /// Of a method with a fixed rate, bytes a second.
     pub rate: Option<u64>,
+    /// The share of a link that foreground and recovery together may take.
     pub alpha: f64,
 }
 
+/// The processes and where their data are; all end, and the data go, when this is dropped. What was
+/// loaded stays.
 pub struct Nodes {
     running: Vec<Option<Process>>,
     chunk_bytes: u64,
@@ -40,6 +45,7 @@ pub struct Nodes {
     template: PathBuf,
 }
 
+/// Waits in real time, which the experiment takes.
 pub fn pause(time: Duration) {
     Stop::new().sleep_until_stop(time);
 }
@@ -60,6 +66,7 @@ impl Nodes {
         }
     }
 
+    /// Whether an earlier run loaded as many chunks of this size on as many nodes.
     pub fn has_template(&self, chunks: usize) -> bool {
         self.ready(chunks).exists()
     }
@@ -74,10 +81,12 @@ impl Nodes {
         self.data.join(format!("node-{node}"))
     }
 
+    /// Where node `node`, counted from 0, speaks the native protocol.
     pub fn endpoint(node: usize) -> Result<Endpoint> {
         Endpoint::parse(&format!("{}:{PORT}", address(node)))
     }
 
+    /// A client of that node alone.
     pub fn client(node: usize) -> Result<Client> {
         Client::connect(&Nodes::endpoint(node)?, &secrets::options())
     }
@@ -135,6 +144,7 @@ impl Nodes {
         self.running[node] = None;
     }
 
+    /// Ends every node, the one with the log last; killed if not `in_order`.
     pub fn stop(&mut self, in_order: bool) -> Result<()> {
         for running in self.running.iter_mut().rev().filter_map(Option::take) {
             match in_order {
@@ -317,6 +327,7 @@ impl Drop for Nodes {
     }
 }
 
+/// The moment on the machine's own clock, which never goes back.
 pub fn now() -> Instant {
     Instant::now()
 }
@@ -326,6 +337,7 @@ fn read(path: &Path) -> Result<Vec<u8>> {
         .map_err(|e| Error::from(e).context(format_args!("read `{}`", path.display())))
 }
 
+/// The file that the foreground reads from `node`.
 pub fn object_path(node: usize, object: usize) -> String {
     format!("/foreground/{node}/{object}")
 }

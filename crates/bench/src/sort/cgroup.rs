@@ -11,6 +11,8 @@ const TWO: &str = "/sys/fs/cgroup";
 pub struct Cgroup(PathBuf);
 
 impl Cgroup {
+    /// Makes a group that may use so many bytes and moves this process into it. Needs a cgroup file
+    /// system that it may write.
     pub fn enter(bytes: u64) -> Result<Cgroup> {
         let name = format!("holdfast-bench-{}", std::process::id());
         let enter = |root: &str, limit: &str| -> std::io::Result<Cgroup> {

@@ -42,6 +42,7 @@ fn partition(
     Ok(combiner.finish(&mut Nowhere)?.into_iter().map(|(block, _)| block).collect())
 }
 
+/// Prints each step's bytes a second on one thread, as a part of what a copy reaches.
 pub fn run(repetitions: usize, lines: &mut Lines) -> Result<()> {
     let order = Order::range(FORMAT, 0, Some(10), false)?;
     let mut from = AlignedBuf::zeroed(RECORDS * RECORD_BYTES);

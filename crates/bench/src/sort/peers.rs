@@ -10,9 +10,13 @@ use std::time::Instant;
 
 /// What another sort is asked for.
 pub struct Request<'a> {
+    /// The file to sort.
     pub input: &'a Path,
+    /// Where the sorted file goes.
     pub output: &'a Path,
+    /// Directory for temporary files.
     pub temp: &'a Path,
+    /// Bytes that the sort may use.
     pub memory: u64,
     /// Of [`super::inputs`].
     pub kind: &'a str,
@@ -20,11 +24,15 @@ pub struct Request<'a> {
 
 /// Another sort, and its runs.
 pub struct Peer {
+    /// As its makers write it.
     pub name: &'static str,
+    /// As the program says it.
     pub version: String,
     /// None is GNU sort.
     python: Option<PathBuf>,
+    /// Of each run, its output synced.
     pub seconds: Vec<f64>,
+    /// User and system time of each run.
     pub cpu_seconds: Vec<f64>,
 }
 
@@ -36,11 +44,13 @@ fn version(command: &mut Command) -> String {
     word.unwrap_or("unknown").to_owned()
 }
 
+/// `sort` of the system, which keeps the order of equal keys.
 pub fn gnu_sort() -> Peer {
     let version = version(Command::new("sort").arg("--version"));
     Peer { name: "GNU sort", version, python: None, seconds: Vec::new(), cpu_seconds: Vec::new() }
 }
 
+/// DuckDB in this Python, which promises no order of equal keys.
 pub fn duckdb(python: &Path) -> Peer {
     let says = "import duckdb; print(duckdb.__version__)";
     let version = version(Command::new(python).args(["-c", says]));

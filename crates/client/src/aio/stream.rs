@@ -68,6 +68,7 @@ impl AsyncReader {
         Ok(AsyncReader { client, cursor, slices, asked_to: 0, asked: VecDeque::new() })
     }
 
+    /// The file as it was when it was opened.
     pub fn info(&self) -> &msg::FileInfo {
         &self.cursor.info
     }
@@ -397,11 +398,9 @@ impl AsyncWriter {
             }
             Err(e) => e,
         };
-        let movable = matches!(e.kind, Kind::Retry | Kind::Fenced | Kind::Full | Kind::ReadOnly);
         let (Some(file), Some(current)) = (self.file, &self.current) else { return Err(e) };
         let first = self.client.connection.reconnect_pause();
-        let pause = self.moves.pause(current.acknowledged, first);
-        let Some(pause) = pause.filter(|_| movable) else { return Err(e) };
+        let Some(pause) = self.moves.pause(&e, current, first) else { return Err(e) };
         let (chunk, acknowledged) = (current.grant.chunk, current.acknowledged);
         let rest = self.in_flight.drain(..).map(|slice| slice.bytes);
         let again = std::iter::once(bytes).chain(rest).collect();

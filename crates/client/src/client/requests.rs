@@ -20,6 +20,11 @@ pub struct Ticket {
     pub(crate) request: RequestId,
 }
 
+/// Nobody asks this one to stop: it only sleeps.
+pub(crate) fn rest(pause: Duration) {
+    Stop::new().sleep_until_stop(pause);
+}
+
 /// How long somebody has waited already.
 #[derive(Default)]
 pub(super) struct Patience {
@@ -38,8 +43,7 @@ impl Patience {
         if self.waited > options.patience {
             return false;
         }
-        // Nobody asks this one to stop: it only sleeps.
-        Stop::new().sleep_until_stop(self.pause);
+        rest(self.pause);
         true
     }
 }
@@ -128,8 +132,7 @@ impl Client {
         ));
         for attempt in 0..self.options.reconnects_max {
             if attempt > 0 {
-                // Nobody asks this one to stop: it only sleeps.
-                Stop::new().sleep_until_stop(pause);
+                rest(pause);
                 pause = (pause * 2).min(RECONNECT_PAUSE_MAX);
             }
             match self.connection.reconnect() {

@@ -42,6 +42,7 @@ pub struct Run<'a> {
     pub file: usize,
     /// Where it belongs in that file.
     pub offset: u64,
+    /// Valid until the next run is asked for.
     pub bytes: &'a [u8],
 }
 

@@ -118,6 +118,7 @@ impl FileReader<'_> {
         Ok(&self.buffer[self.taken..])
     }
 
+    /// So many of [`FileReader::next_bytes`] are done with; more than there were are all of them.
     pub fn consume(&mut self, bytes: usize) {
         self.taken = (self.taken + bytes).min(self.buffer.len());
     }

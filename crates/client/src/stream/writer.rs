@@ -5,12 +5,11 @@
 
 use super::slice::Slice;
 use super::{Current, DURABLE_SLICES_IN_FLIGHT, Moves, SLICES_IN_FLIGHT};
-use crate::client::{Client, NewFile, Ticket, decode};
+use crate::client::{Client, NewFile, Ticket, decode, rest};
 use holdfast_base::checksum::crc32c;
 use holdfast_base::ids::{Durability, FileId, Pointer};
 use holdfast_base::limits::{PACKED_BYTES_MAX, SLICE_BYTES};
-use holdfast_base::{Error, Kind, Result};
-use holdfast_env::tasks::Stop;
+use holdfast_base::{Error, Result};
 use holdfast_wire::{self as wire, chunk, file as msg};
 use std::collections::VecDeque;
 use std::mem;
@@ -362,10 +361,9 @@ impl FileWriter<'_> {
     /// An append is never sent twice to the same chunk, because nobody knows whether the first
     /// one arrived.
     fn moved(&mut self, e: Error) -> Result<()> {
-        let movable = matches!(e.kind, Kind::Retry | Kind::Fenced | Kind::Full | Kind::ReadOnly);
         let (Some(file), Some(current)) = (self.file, self.current.take()) else { return Err(e) };
-        let pause = self.moves.pause(current.acknowledged, self.client.options.reconnect_pause);
-        let Some(pause) = pause.filter(|_| movable) else { return Err(e) };
+        let first = self.client.options.reconnect_pause;
+        let Some(pause) = self.moves.pause(&e, &current, first) else { return Err(e) };
         let slices: Vec<InFlight> = mem::take(&mut self.in_flight).into();
         for slice in &slices {
             self.client.forget(slice.ticket);
@@ -374,8 +372,7 @@ impl FileWriter<'_> {
         self.client.act(msg::Action::Seal { file, chunk, acknowledged })?;
         self.current = Some(current);
         self.finish_chunk();
-        // Nobody asks this one to stop: it only sleeps.
-        Stop::new().sleep_until_stop(pause);
+        rest(pause);
         for slice in slices {
             self.send(slice.bytes)?;
         }
