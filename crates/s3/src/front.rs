@@ -43,9 +43,10 @@ const ALWAYS_SIGNED: [&str; 2] = ["x-amz-content-sha256", "x-amz-date"];
 /// object, `x-amz-copy-source` fetched any other that its maker may read.
 fn check_signed(uri: &Uri, headers: &HeaderMap) -> S3Result<()> {
     let lists = signed_headers(uri, headers);
-    let lists_it = |list: &String, name| list.split(';').any(|s| s.eq_ignore_ascii_case(name));
-    let is_signed =
-        |name: &str| ALWAYS_SIGNED.contains(&name) || lists.iter().all(|list| lists_it(list, name));
+    let lists_all = |name: &str| {
+        lists.iter().all(|list| list.split(';').any(|signed| signed.eq_ignore_ascii_case(name)))
+    };
+    let is_signed = |name: &str| ALWAYS_SIGNED.contains(&name) || lists_all(name);
     let mut names = headers.keys().filter(|name| name.as_str().starts_with("x-amz-"));
     match names.find(|name| !is_signed(name.as_str()) && !planted!("s3.unsigned-headers")) {
         Some(name) => Err(s3_error!(

@@ -115,7 +115,7 @@ pub async fn upload_part(
         input.checksum_sha256,
     ];
     let mut expected =
-        Expected::new(input.content_md5, named.as_deref(), sums)?.announced(&req.headers);
+        Expected::new(input.content_md5, named.as_deref(), sums)?.announced(&req.headers)?;
     // What the upload was begun with is computed for every part.
     let begun_with = Algorithm::parse(&upload.algorithm);
     if expected.checksum.is_some() && begun_with.is_some() && expected.algorithm != begun_with {

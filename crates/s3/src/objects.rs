@@ -242,7 +242,7 @@ fn expected_of_put(input: &mut PutObjectInput, headers: &HeaderMap) -> S3Result<
         input.checksum_sha1.take(),
         input.checksum_sha256.take(),
     ];
-    Ok(Expected::new(input.content_md5.take(), named.as_deref(), sums)?.announced(headers))
+    Expected::new(input.content_md5.take(), named.as_deref(), sums)?.announced(headers)
 }
 
 /// What is kept beside the bytes; takes it out of the request.
