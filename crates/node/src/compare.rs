@@ -14,7 +14,7 @@ use holdfast_cluster::NodeState;
 use holdfast_cluster::cluster::NodeInfo;
 use holdfast_cluster::digests::{Standing, Told, judge, trim_before};
 use holdfast_env::net::PeerReply;
-use holdfast_env::planted;
+use holdfast_env::{HoldMutex, planted};
 use holdfast_wire::peer_log as msg;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -43,7 +43,7 @@ pub(super) struct Round {
 }
 
 fn locked(answers: &Mutex<Answers>) -> MutexGuard<'_, Answers> {
-    answers.lock().expect("no holder of this lock panics")
+    answers.held()
 }
 
 impl Round {
@@ -64,7 +64,7 @@ struct Other {
 
 impl Node {
     fn compared(&self) -> MutexGuard<'_, BTreeMap<String, Compared>> {
-        self.compared.lock().expect("no holder of this lock panics")
+        self.compared.held()
     }
 
     /// Members of the cluster but for this one; none while nobody knows them.

@@ -10,7 +10,7 @@ use holdfast_base::ids::{ChunkId, Index, StoreId, Tier};
 use holdfast_base::{Error, Kind, Result};
 use holdfast_cluster::topics::folded_by;
 use holdfast_env::disk::{Access, read_file};
-use holdfast_env::{Disk, planted};
+use holdfast_env::{Disk, HoldMutex, planted};
 use holdfast_log::{Log, Scope};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -127,7 +127,7 @@ impl Node {
             // It may be an old one: what it got since is not what the right one has there.
             return Ok(());
         }
-        let mut reached = self.reached.lock().expect("no holder of this lock panics");
+        let mut reached = self.reached.held();
         let mut marks = reached.marks.clone();
         let folded = log.topics().into_iter().filter(|topic| folded_by(topic).is_some());
         for topic in folded.filter(|topic| !reached.older.contains_key(topic)) {
@@ -181,7 +181,7 @@ impl Node {
 
     /// Refuses a topic whose log was put back from an older copy.
     pub(super) fn check_log_age(&self, topic: &str) -> Result<()> {
-        let reached = self.reached.lock().expect("no holder of this lock panics");
+        let reached = self.reached.held();
         reached.older.get(topic).map_or(Ok(()), |why| Err(why.clone()))
     }
 }

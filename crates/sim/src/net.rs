@@ -456,11 +456,20 @@ impl Peers for SimPeers {
 
     fn call_yielding(&self, address: &str, request: PeerRequest, done: PeerDone) {
         let (net, from, to) = (self.net.clone(), self.from.clone(), address.to_owned());
+        let most_ns = match request.deadline_ms {
+            0 => u64::MAX,
+            ms => ms as u64 * 1_000_000,
+        };
         let arrived = move |answer: Result<PeerReply>| {
             let bytes = answer.as_ref().map_or(0, |reply| reply.body.len() as u64);
             let takes_ns = net.state().takes_ns([&from, &to], bytes);
             match takes_ns {
                 0 => done(answer),
+                // Who asked waits no longer, however much is on its way in front of it.
+                ns if ns > most_ns => {
+                    let late = Error::retry(format!("ask `{to}`: no answer in time"));
+                    net.after_ns(most_ns, move || done(Err(late)));
+                }
                 ns => net.after_ns(ns, move || done(answer)),
             }
         };

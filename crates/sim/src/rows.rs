@@ -7,6 +7,7 @@ use crate::SimDisk;
 use holdfast_base::checksum::crc32c;
 use holdfast_base::codec::{Decode, DecodeError, Encode, Reader, put_bytes};
 use holdfast_base::{Error, Result};
+use holdfast_env::HoldMutex;
 use holdfast_env::disk::{
     Access, Disk, File, ReplaceSites, create_dir_durable, read_file, replace_file,
 };
@@ -58,7 +59,7 @@ impl SimRows {
     }
 
     fn journal(&self) -> MutexGuard<'_, Journal> {
-        self.journal.lock().expect("no holder of this lock panics")
+        self.journal.held()
     }
 
     fn done(&self, journal: &mut Journal, doing: &str, done: std::io::Result<()>) -> Result<()> {

@@ -157,7 +157,7 @@ impl Schedule {
         }
     }
 
-    /// One that gives repair work, at rates at which a copy takes seconds, and time to be done.
+    /// One that gives repair work, most at rates at which a copy takes seconds, and time to be done.
     pub fn repair(seed: u64) -> Schedule {
         Schedule {
             clients: 3,
@@ -458,7 +458,7 @@ impl World {
     }
 
     /// Copies take so long that they are interrupted.
-    fn slow_recovery(self: &Arc<World>, rate: u64) {
+    pub(crate) fn slow_recovery(self: &Arc<World>, rate: u64) {
         let settings = RecoverySettings {
             rate_max: rate,
             floor_bytes_per_second: rate,

@@ -4,15 +4,17 @@
 use holdfast_base::codec::Encode;
 use holdfast_base::ids::{ChunkId, Generation, Index, StoreId};
 use holdfast_blob::{BLOBS_TOPIC, Blobs, BlobsOptions};
+use holdfast_chunk::Store;
 use holdfast_cluster::{ChunkKind, ChunkState, Command, Location, NAMESPACE_TOPIC, REPLICAS_MAX};
 use holdfast_env::trial::Trial;
 use holdfast_env::{Disk, Secret, SeededRng};
 use holdfast_node::Node;
-use holdfast_sim::world::cell::{End, SECOND};
+use holdfast_sim::world::cell::{End, SECOND, address};
 use holdfast_sim::world::scene::{Scene, Version};
 use holdfast_wire::admin::Away;
+use holdfast_wire::peer::{self, CopyPlan};
 use holdfast_wire::peer_log;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
@@ -202,6 +204,13 @@ fn is_kept(seed: u64) -> bool {
     seed >= 50 || seed.is_multiple_of(5)
 }
 
+/// The one store of a node.
+fn own(scene: &Scene, number: usize) -> (StoreId, Store) {
+    let node = scene.node(number).unwrap();
+    let own = node.stores.iter().next().unwrap();
+    (own.id, own.store.clone())
+}
+
 fn held(scene: &Scene, chunk: ChunkId) -> (u32, usize) {
     let node = scene.node(1).unwrap();
     let of = node.namespace.read(|view, _| {
@@ -261,6 +270,116 @@ fn a_chunk_whose_last_generation_is_lost_is_made_from_the_one_before() {
         scene.run_for(20 * SECOND);
         whole_again(&scene);
         read_all(&scene, 3, (0..120).filter(|seed| is_kept(*seed)));
+    });
+}
+
+/// A store lost the file of the generation that it had switched to while the one before still lay
+/// beside it: its start fell back to that one, which nobody switches any more, and the copy counted
+/// for ever.
+#[test]
+fn a_lost_generation_is_copied_anew_though_the_one_before_lies_beside_it() {
+    on_a_deep_stack(|| {
+        let mut scene = Scene::new(28, 7);
+        let (chunk, cells) = garbage(&mut scene);
+        let last = cells[2];
+        let (id, store) = own(&scene, last);
+        let has_both = |_: &Scene| {
+            let current = store.info(chunk).map(|info| info.generation);
+            let before = store.other_generations(chunk);
+            current == Some(Generation(1)) && before == [Generation(0)]
+        };
+        assert!(scene.until(700 * SECOND, has_both), "it never has both generations");
+        scene.end(last, End::Kill);
+        let (disk, name) = (scene.disk(last), format!("{chunk}.{}.chunk", Generation(1)));
+        let found = find(&disk, Path::new("/"), &name).expect("the file of generation 1");
+        disk.remove(&found).unwrap();
+        disk.sync_dir(found.parent().unwrap(), "scenes.lose").unwrap();
+        scene.start(last);
+        let counts = |scene: &Scene| {
+            let node = scene.node(1).unwrap();
+            let known = node.namespace.read(|view, _| view.chunks().get(chunk).cloned());
+            known.unwrap().unwrap().replicas.contains(&id)
+        };
+        assert!(scene.until(20 * SECOND, |scene| !counts(scene)), "what is lost goes on counting");
+        assert!(scene.until(300 * SECOND, |scene| held(scene, chunk) == (1, 3)), "no third copy");
+        whole_again(&scene);
+        read_all(&scene, last, (0..120).filter(|seed| is_kept(*seed)));
+    });
+}
+
+/// Five nodes in three racks, one of them lost, and those that were to take its copies so slow that
+/// no block came in time: half of the chunks stayed short for good.
+#[test]
+fn repair_goes_on_when_those_that_were_slow_are_well_again() {
+    on_a_deep_stack(|| {
+        for seed in 30..34 {
+            let _limits = Trial::drawn(seed).enter();
+            let mut scene = Scene::new(seed, 5);
+            for seed in 0..16 {
+                scene.put_large(2, &format!("/l{seed}"), Version { seed, bytes: 150_000 }).unwrap();
+            }
+            whole_again(&scene);
+            scene.set_recovery(5_000_000);
+            scene.end(3, End::Erase);
+            let narrow = |rate| [4, 5].iter().for_each(|slow| scene.narrow(*slow, rate));
+            let short = |scene: &Scene| {
+                let leader = scene.cluster(1).unwrap().leader.map_or(1, |leader| leader.0 as usize);
+                scene.cluster(leader).unwrap().recovery.short
+            };
+            narrow(2000);
+            scene.run_for(45 * SECOND);
+            assert!(short(&scene) > 4, "seed {seed}: nothing was slow");
+            narrow(0);
+            let whole = scene.until(90 * SECOND, |scene| short(scene) == 0);
+            assert!(whole, "seed {seed}: {} chunks stay short", short(&scene));
+        }
+    });
+}
+
+/// A copy landed while nobody led, and lay there for longer than what no entry names may: it was set
+/// aside between the next leader's hearing of it and the entry that counts it. Its time begins with
+/// that hearing.
+#[test]
+fn a_copy_that_landed_while_nobody_led_stays_for_the_leader_that_hears_of_it() {
+    on_a_deep_stack(|| {
+        let mut scene = Scene::new(29, 5);
+        put(&mut scene, 2, 0..120);
+        whole_again(&scene);
+        let sealed = scene.node(1).unwrap().namespace.read(|view, _| {
+            let mut chunks = view.chunks().iter();
+            chunks.find(|chunk| chunk.state != ChunkState::Open && chunk.length > 0).cloned()
+        });
+        let known = sealed.unwrap().expect("a sealed chunk");
+        let has = |number: &usize| known.replicas.contains(&own(&scene, *number).0);
+        let source = (1..=5).find(has).unwrap();
+        let to = (1..=5).find(|number| !has(number)).unwrap();
+        let replicator = scene.node(to).unwrap().replicator.clone();
+        let (id, store) = own(&scene, to);
+        // Of an epoch that is to come: plans of the leader there is are none to this node.
+        let plan = |number: u64, heard: u64, copies: Vec<peer::Copy>| {
+            let plan =
+                CopyPlan { epoch: Index(1 << 40), number, heard, copies, ..Default::default() };
+            replicator.follow(plan).unwrap()
+        };
+        let copy = peer::Copy {
+            store: id,
+            chunk: known.id,
+            generation: known.generation,
+            source: own(&scene, source).0,
+            source_address: address(source),
+            bytes_per_second: 0,
+        };
+        plan(1, 0, vec![copy]);
+        let is_here = |_: &Scene| store.info(known.id).is_some_and(|info| !info.damaged);
+        assert!(scene.until(20 * SECOND, is_here), "it was copied");
+        scene.run_for(60 * SECOND);
+        assert!(is_here(&scene), "nobody has heard of it");
+        let ended = plan(2, 0, Vec::new()).ended;
+        assert_eq!(ended.len(), 1);
+        plan(3, 2, Vec::new());
+        scene.run_for(10 * SECOND);
+        assert!(is_here(&scene), "its entry may be on its way");
+        assert!(scene.until(60 * SECOND, |scene| !is_here(scene)), "no entry came: it stays");
     });
 }
 
@@ -497,6 +616,17 @@ fn a_node_that_opens_the_view_of_blobs_behind_a_trim_begins_with_the_hosts_snaps
             assert_eq!(scene.node(number).unwrap().stopped_views(), Vec::<String>::new());
         }
     });
+}
+
+/// Where a file of that name is, in a directory or below.
+fn find(disk: &impl Disk, directory: &Path, name: &str) -> Option<PathBuf> {
+    disk.list(directory).unwrap().into_iter().find_map(|entry| {
+        let path = directory.join(&entry.name);
+        match entry.is_dir {
+            true => find(disk, &path, name),
+            false => (entry.name == name).then_some(path),
+        }
+    })
 }
 
 fn remove_all(disk: &impl Disk, directory: &Path) {

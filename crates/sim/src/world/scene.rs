@@ -105,6 +105,16 @@ impl Scene {
         self.world.net.cut(&address(other), &address(one));
     }
 
+    /// What recovery may take of each link.
+    pub fn set_recovery(&self, bytes_per_second: u64) {
+        self.world.slow_recovery(bytes_per_second);
+    }
+
+    /// Copies pass this node at so many bytes a second from now on; 0 for at once.
+    pub fn narrow(&self, number: usize, bytes_per_second: u64) {
+        self.world.net.narrow(&address(number), bytes_per_second);
+    }
+
     /// Promises that were found broken while the scene ran.
     pub fn broken(&self) -> Vec<String> {
         locked(&self.world.shared.violations).clone()

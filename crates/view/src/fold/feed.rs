@@ -30,7 +30,7 @@ struct State {
 
 impl Feed {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("no holder panics")
+        self.state.held()
     }
 
     pub fn tell(&self, told: Result<()>) {
