@@ -21,6 +21,7 @@ use std::sync::Arc;
 /// Where a service is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
+    /// Whether it is spoken to over TLS, with the authorities that the system trusts.
     pub tls: bool,
     /// `host:port`, as in the `Host` header.
     pub authority: String,
@@ -48,10 +49,15 @@ impl Endpoint {
 /// One request. `path` is `/`, `/BUCKET` or `/BUCKET/KEY`, not encoded.
 #[derive(Clone, Debug, Default)]
 pub struct Request<'a> {
+    /// `GET`, `PUT` and so on.
     pub method: &'a str,
+    /// As above; it is encoded where the request is signed.
     pub path: String,
+    /// Names and values, not encoded, in any order.
     pub query: Vec<(&'a str, String)>,
+    /// All of them are signed.
     pub headers: Vec<(&'a str, String)>,
+    /// In one piece; [`Client::upload`] streams one.
     pub body: &'a [u8],
 }
 
@@ -71,9 +77,11 @@ impl<'a> Request<'a> {
 /// A whole answer.
 #[derive(Debug, Default)]
 pub struct Response {
+    /// As HTTP numbers them.
     pub status: u16,
     /// Names in lower case.
     pub headers: Vec<(String, String)>,
+    /// In one piece; empty where it went elsewhere.
     pub body: Vec<u8>,
 }
 

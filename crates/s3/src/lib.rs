@@ -2,6 +2,7 @@
 //! policies, conditions, checksums, listings, settings of buckets. Also a small client, for the
 //! tools. Never keeps state of its own: what it is told goes into the blob face's topic.
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 mod access;
 mod admin;
@@ -12,6 +13,7 @@ mod conditions;
 mod copy;
 mod cors;
 mod credentials;
+/// What every HTTP port does with a connection: its place, its patience, its memory.
 pub mod door;
 mod errors;
 mod forms;

@@ -28,12 +28,15 @@ pub enum Body<'a> {
 
 /// Where an answer's body goes.
 pub enum Sink<'a> {
+    /// All of it.
     Memory(&'a mut Vec<u8>),
+    /// As it comes.
     Stream(&'a mut dyn Write),
 }
 
 /// Why there is no whole answer.
 pub struct Failure {
+    /// What to tell.
     pub error: Error,
     /// The connection ended before an answer began: nothing has gone to the sink.
     pub unanswered: bool,

@@ -9,8 +9,11 @@ use s3s::crypto::{Checksum as _, Sha256};
 /// A key pair and a region.
 #[derive(Clone, Debug)]
 pub struct Signer {
+    /// Says who asks; goes with each request.
     pub access_key: String,
+    /// Signs, and never leaves this process.
     pub secret_key: String,
+    /// That the service believes to be in: a signature holds for one.
     pub region: String,
 }
 
