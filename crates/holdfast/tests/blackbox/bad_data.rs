@@ -256,8 +256,11 @@ fn a_flipped_bit_of_a_snapshot_loses_nothing() {
     found.iter().filter(|path| *path != newest).for_each(|path| flip(path, middle(path)));
     match Node::try_start(&data) {
         // The log was trimmed meanwhile: the view stops, and says why to whoever asks.
-        Ok(node) => match node.client().get("/f0") {
-            Err(e) => assert!(e.kind == Kind::Corrupt && e.message.contains("snapshot"), "{e}"),
+        Ok(mut node) => match node.client().get("/f0") {
+            Err(e) => {
+                assert!(e.kind == Kind::Corrupt && e.message.contains("snapshot"), "{e}");
+                node.told.announce("view.stopped");
+            }
             Ok(_) => assert_whole(&node),
         },
         Err(done) => _ = done.refused(&[data.to_str().unwrap(), "snapshot"]),
