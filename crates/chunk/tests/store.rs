@@ -130,6 +130,26 @@ fn wrong_appends_are_refused_and_change_nothing() {
     assert_eq!(read_raw(&store, 0, 10).unwrap(), b"abcdef");
 }
 
+/// A commit that the file has no room for leaves no gap: behind one, the next commit would prove
+/// that what is missing there was once acknowledged.
+#[test]
+fn an_append_that_the_file_cannot_take_leaves_no_gap() {
+    // A file takes twice its capacity (and two sectors more of that), and 16 sectors; a commit of
+    // one byte takes one, as the header does, and three are left.
+    let (disk, store) = raw_store_of(4 * 4096);
+    let bytes = 2 * (4 + 2) + 16 - 1 - 3;
+    for at in 0..bytes {
+        append_raw(&store, at, b"x", Durability::Memory).unwrap();
+    }
+    let refused = append_raw(&store, bytes, &noise(1, 12_300), Durability::Memory);
+    assert_eq!(refused.unwrap_err().kind, Kind::Full);
+    assert_eq!(append_raw(&store, bytes, b"y", D), Ok(bytes + 1));
+    let (store, found) = reopen(&disk, store);
+    assert!(found.cut_tails.is_empty() && found.damaged.is_empty());
+    assert_eq!(found.chunks[0].length, bytes + 1);
+    assert_eq!(read_raw(&store, bytes - 1, 2).unwrap(), b"xy");
+}
+
 #[test]
 fn one_commit_takes_all_waiting_appends_and_answers_in_order() {
     let (disk, store) = packed_store(&[]);

@@ -303,6 +303,26 @@ fn damage_in_an_earlier_segment_is_refused_when_it_is_read() {
     }
 }
 
+/// A snapshot makes up for what is damaged. What could not be read just now is not: it is there the
+/// next time.
+#[test]
+fn a_disk_that_fails_while_a_topic_is_opened_is_not_taken_for_damage() {
+    let dir = Scratch::new("not-damage");
+    filled(&dir.0, 3);
+    let disk = FaultDisk::new();
+    *disk.faults.failing.lock().unwrap() = Some("log.recovered-names");
+    let passes = |_: &str| {
+        *disk.faults.failing.lock().unwrap() = None;
+        Some(Index(2))
+    };
+    let log = EmbeddedLog::open_covered(disk.clone(), &dir.0, options(Drive::Pump), &passes);
+    let log = log.unwrap();
+    assert!(log.info(T).unwrap_err().message.contains("the device failed"));
+    assert_eq!(log.passed_over(), []);
+    drop(log);
+    assert_eq!(read_all(&open(&dir.0, Drive::Pump), T).unwrap().len(), 3);
+}
+
 #[test]
 fn damage_after_opening_is_an_error_and_never_bytes() {
     let dir = Scratch::new("later");

@@ -509,6 +509,7 @@ mod tests {
     use super::*;
     use crate::api::Needle;
     use holdfast_base::ids::{ChunkId, Generation, StoreId};
+    use holdfast_base::limits::CHUNK_BYTES;
 
     fn header() -> FileHeader {
         FileHeader {
@@ -568,5 +569,19 @@ mod tests {
             assert!(flying.as_ref().is_none_or(|batch| batch.refused.is_empty()));
         }
         assert!(core.data_end <= header.capacity_bytes);
+    }
+
+    /// Its checksums, one for each block, are part of what it takes, and so is the longest hint.
+    #[test]
+    fn an_object_of_just_the_room_that_is_told_fits() {
+        for capacity_bytes in [1 << 20, 2 * CHUNK_BYTES] {
+            let header = FileHeader { capacity_bytes, ..header() };
+            let mut core = Core::new(ChunkKind::Packed, SECTOR, SECTOR);
+            let mut item = object(core.room(&header) as usize);
+            let Append::Needle { needle, .. } = &mut item.append else { unreachable!() };
+            needle.hint = vec![b'h'; crate::NEEDLE_HINT_BYTES_MAX];
+            assert!(core.stage(&header, item).is_ok(), "{capacity_bytes}");
+            assert!(core.take_batch(&header).is_some_and(|batch| batch.refused.is_empty()));
+        }
     }
 }

@@ -213,3 +213,113 @@ fn check_chunk(chunk: &Chunk) -> Result<()> {
     ];
     ensure(!rules.contains(&false), || "its parts do not agree".to_owned())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use holdfast_base::ids::{Durability, NodeId, StoreId, Tier};
+
+    /// Sealed, of blobs, rewritten twice; one replica was dropped.
+    fn packed() -> Chunk {
+        let replicas = [1, 2, 3].map(StoreId).to_vec();
+        let (id, what) = (ChunkId::new(0, 1), (ChunkKind::Packed, FileId(0)));
+        let how = (Tier::Disk, Durability::Durable);
+        let mut chunk = Chunk::new(id, what, NodeId(1), (replicas.clone(), 3), how);
+        chunk.state = ChunkState::Closed;
+        (chunk.generation, chunk.length) = (Generation(2), 9);
+        let old = |generation| OldGeneration {
+            generation: Generation(generation),
+            replicas: replicas.clone(),
+            released: false,
+        };
+        chunk.old = vec![old(0), old(1)];
+        let dropped = |generation, store| Dropped {
+            generation: Generation(generation),
+            store: StoreId(store),
+        };
+        chunk.dropped = vec![dropped(1, 1), dropped(2, 4)];
+        chunk.dead = Bitmap::from_words(vec![1]).unwrap();
+        chunk
+    }
+
+    /// Open, of a file.
+    fn raw() -> Chunk {
+        let (id, what) = (ChunkId::new(0, 1), (ChunkKind::Raw, FileId(7)));
+        let how = (Tier::Disk, Durability::Durable);
+        Chunk::new(id, what, NodeId(1), (vec![StoreId(1), StoreId(2)], 2), how)
+    }
+
+    /// A snapshot whose checksum is right and whose parts are not is from another program, or of a
+    /// bug: what it would do to the chunks of a cluster, nobody knows.
+    #[test]
+    fn a_chunk_whose_parts_do_not_agree_is_refused() {
+        type Change = fn(&mut Chunk);
+        let well: [(fn() -> Chunk, Change); 8] = [
+            (packed, |_| ()),
+            (raw, |_| ()),
+            (packed, |chunk| chunk.owner = BLOBS),
+            (packed, |chunk| chunk.replicas.clear()),
+            (packed, |chunk| chunk.state = ChunkState::Doomed),
+            (packed, |chunk| {
+                (chunk.state, chunk.replicas, chunk.old) =
+                    (ChunkState::Doomed, Vec::new(), Vec::new());
+            }),
+            (raw, |chunk| (chunk.state, chunk.freed, chunk.length) = (ChunkState::Sealed, true, 5)),
+            (raw, |chunk| chunk.copies = 16),
+        ];
+        for (at, (chunk, change)) in well.into_iter().enumerate() {
+            let mut chunk = chunk();
+            change(&mut chunk);
+            assert_eq!(check_chunk(&chunk), Ok(()), "{at}: {chunk:?}");
+        }
+        let wrong: [(fn() -> Chunk, Change); 26] = [
+            (packed, |chunk| chunk.owner = FileId(7)),
+            (raw, |chunk| chunk.owner = FileId(0)),
+            (raw, |chunk| chunk.replicas.clear()),
+            (raw, |chunk| chunk.replicas = vec![StoreId(2), StoreId(2)]),
+            (packed, |chunk| chunk.replicas = vec![StoreId(2), StoreId(2)]),
+            (packed, |chunk| {
+                *chunk = Chunk { old: Vec::new(), dropped: Vec::new(), ..chunk.clone() };
+                (chunk.state, chunk.replicas) = (ChunkState::Doomed, Vec::new());
+            }),
+            (packed, |chunk| chunk.dropped.reverse()),
+            (packed, |chunk| chunk.dropped[1] = chunk.dropped[0]),
+            (packed, |chunk| chunk.dropped[1].store = StoreId(3)),
+            (packed, |chunk| chunk.dropped[1].generation = Generation(3)),
+            (packed, |chunk| chunk.old.reverse()),
+            (packed, |chunk| chunk.old[1].generation = Generation(0)),
+            (packed, |chunk| chunk.old[1].generation = Generation(2)),
+            (packed, |chunk| chunk.old[1].replicas.clear()),
+            (packed, |chunk| chunk.state = ChunkState::Sealed),
+            (packed, |chunk| {
+                *chunk = Chunk { old: Vec::new(), dropped: Vec::new(), ..chunk.clone() };
+                (chunk.state, chunk.length) = (ChunkState::Open, 0);
+            }),
+            (packed, |chunk| chunk.freed = true),
+            (packed, |chunk| chunk.length = CHUNK_BYTES + 1),
+            (packed, |chunk| chunk.copies = 0),
+            (packed, |chunk| chunk.copies = REPLICAS_MAX as u8 + 1),
+            (packed, |chunk| {
+                let mut words = vec![0; CHUNK_SLOTS_MAX as usize / 64 + 1];
+                *words.last_mut().unwrap() = 1;
+                chunk.dead = Bitmap::from_words(words).unwrap();
+            }),
+            (raw, |chunk| chunk.dead = Bitmap::from_words(vec![1]).unwrap()),
+            (raw, |chunk| (chunk.state, chunk.generation) = (ChunkState::Sealed, Generation(1))),
+            (raw, |chunk| chunk.state = ChunkState::Closed),
+            (raw, |chunk| (chunk.state, chunk.freed) = (ChunkState::Doomed, true)),
+            (raw, |chunk| chunk.length = 1),
+        ];
+        for (at, (chunk, change)) in wrong.into_iter().enumerate() {
+            let mut chunk = chunk();
+            change(&mut chunk);
+            assert!(check_chunk(&chunk).is_err(), "{at}: {chunk:?}");
+        }
+        let mut chunk = raw();
+        chunk.dropped = vec![Dropped { generation: Generation(0), store: StoreId(9) }];
+        assert!(check_chunk(&chunk).is_err(), "nothing of an open chunk is dropped");
+        chunk.dropped.clear();
+        chunk.copies = 1;
+        assert!(check_chunk(&chunk).is_err(), "an open chunk has no more replicas than are wanted");
+    }
+}

@@ -1,8 +1,10 @@
 mod liveness;
 mod world;
 
+use super::field::DiskBandwidth;
 use super::*;
 use holdfast_base::Error;
+use holdfast_wire::admin::SlowTask;
 use holdfast_wire::peer::Directions;
 use world::*;
 
@@ -345,6 +347,59 @@ fn who_has_nothing_to_send_leaves_the_racks_link_to_its_neighbours() {
     assert!(moved_by_rack_0(&world)[0] >= 60);
 }
 
+/// A disk that limits and the others of its node share the node's link, out and in, each by what it
+/// could use; a node with one port has it all.
+#[test]
+fn ports_of_a_node_are_never_given_more_than_its_link() {
+    let tasks: Vec<Task> = (1..=60).map(|chunk| task(chunk, 1, &[1, 12])).collect();
+    let mut world = World::new(2, Vec::new());
+    world.add_disk(2, 100_000);
+    let disk = DiskBandwidth { sides_mb_s: [60.0, 60.0], sum_mb_s: 1000.0 };
+    let bandwidth = |site: &Site| {
+        let disks = [(StoreId(12), disk)].into_iter().filter(|_| site.node == NodeId(2));
+        Some(field::Bandwidth { link_mb_s: [90.0, 75.0], disks: disks.collect() })
+    };
+    let mut field = field::Field::new(&world.nodes, bandwidth);
+    tasks.iter().for_each(|task| field.push(task));
+    assert_eq!(shares::share(&mut field, |_| None, Terms::default()), shares::Shares::new());
+    let port = |store| &field.nodes[field.number_of_store(StoreId(store)).unwrap() as usize];
+    let near = |is: f32, expected: f32| assert!((is - expected).abs() < 0.01, "{is}, {expected}");
+    near(port(1).out_mb_s, 90.0);
+    near(port(1).in_mb_s, 75.0);
+    near(port(2).in_mb_s, 75.0 * 75.0 / (75.0 + 60.0));
+    near(port(12).in_mb_s, 75.0 * 60.0 / (75.0 + 60.0));
+    // The other disk of node 2 has nothing to send.
+    near(port(12).out_mb_s, 60.0);
+}
+
+/// Half of its bytes are there: they are not sent again from elsewhere while its source answers.
+#[test]
+fn a_copy_moves_to_another_source_until_half_of_it_is_there() {
+    let mut world = World::new(2, Vec::new());
+    let may_move = |world: &World, done: u64| {
+        let bound = Bound {
+            chunk: ChunkId(7),
+            generation: Generation(0),
+            source: StoreId(1),
+            target: StoreId(2),
+            bytes: 1000,
+            plan: 1,
+            since_ns: 0,
+            done,
+            received: done,
+            age_ms: 0,
+            rate_mb_s: 1.0,
+        };
+        field::Field::new(&world.nodes, |_| None).may_move(&bound)
+    };
+    let moves = [0, 499, 500, 501, 999].map(|done| may_move(&world, done));
+    assert_eq!(moves, [true, true, false, false, false]);
+    world.nodes.places.get_mut(&StoreId(1)).unwrap().serves = false;
+    assert!(may_move(&world, 999), "its source does not answer");
+    world.nodes.places.remove(&StoreId(1));
+    assert!(may_move(&world, 999), "its source is gone");
+}
+
 /// All copies to a node went to its emptiest disk, one after another, and the others had nothing
 /// to do.
 #[test]
@@ -404,6 +459,34 @@ fn what_waits_is_told_with_its_reason() {
     for part in ["no node that holds it", "no other host", "the disk is full"] {
         assert!(reasons.iter().any(|reason| reason.contains(part)), "{part}: {reasons:?}");
     }
+}
+
+/// A copy that takes seconds more than it should is told with what holds it up; a long one that goes
+/// as fast as its links are is not.
+#[test]
+fn a_copy_that_does_not_get_on_is_told_with_its_reason() {
+    let copying = |bytes: u64, slow: u64| {
+        let task = Task { bytes, wanted: 2, ..task(1, 1, &[1]) };
+        let mut world = World::new(2, vec![task]);
+        world.machine(1).slow = slow;
+        world
+    };
+    let mut world = copying(100_000, 1);
+    while world.round().iter().all(|orders| orders.plan.copies.is_empty()) {}
+    for _ in 0..5000 / PLAN_MS - 1 {
+        world.round();
+        assert_eq!(world.repair.told().slow, [], "after {} ns", world.now_ns);
+    }
+    world.round();
+    let told = &world.repair.told().slow;
+    let nothing = "node n1 has sent nothing of it to node n2 yet";
+    assert_eq!(told[..], [SlowTask { chunk: ChunkId(1), count: 1, reason: nothing.to_owned() }]);
+    let mut world = copying(2_000_000_000, 0);
+    while !world.tasks.is_empty() {
+        world.round();
+        assert_eq!(world.repair.told().slow, [], "after {} ns", world.now_ns);
+    }
+    assert!(world.now_ns > 25 * SECOND);
 }
 
 /// The first plan after a rest was made of reports from before it, which are too old to use: no

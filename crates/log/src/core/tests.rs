@@ -148,3 +148,51 @@ fn a_commit_that_does_not_fit_rolls_and_a_sync_alone_writes_nothing() {
     assert_eq!(core.locate(2).map(|place| (place.first, place.position)), Some((2, Some(4096))));
     assert_eq!(core.trim(2), [1], "the segment of entry 1 is left behind");
 }
+
+/// The next segment is prepared while the second half of this one is written, and no sooner; a topic
+/// that takes no more needs none.
+#[test]
+fn a_spare_is_wanted_from_the_middle_of_a_segment_on() {
+    let mut core = core();
+    assert!(!core.wants_spare(), "a topic without a segment gets its first one by a roll");
+    stage(&mut core, 0, 10, true);
+    roll(&mut core);
+    // Sectors of 4 KiB in a segment of 64: its header, and one for each commit.
+    for commits in 1..16 {
+        let one = commit(&mut core);
+        finish(&mut core, one);
+        assert_eq!(core.wants_spare(), 1 + commits > 8, "{commits} commits");
+        if commits < 15 {
+            stage(&mut core, commits, 10, true);
+        }
+    }
+    stage(&mut core, 16, 10, true);
+    assert!(matches!(core.step(false), Some(Step::Roll { .. })));
+    assert!(core.wants_spare());
+    core.rolled(Err(Failure::Fatal(Error::retry("EIO"))));
+    assert!(!core.wants_spare(), "{:?}", core.failed());
+}
+
+/// A reader goes through 64 KiB of commits at the most to find its first entry, and never begins at
+/// a closing commit, which has none.
+#[test]
+fn every_16th_sector_with_entries_is_marked() {
+    let mut meta = SegmentMeta::new(1);
+    for sector in 1..=49 {
+        let count = u32::from(sector < 49);
+        let header = CommitHeader {
+            topic_hash: 1,
+            first: sector,
+            durable: sector,
+            position: sector * SECTOR,
+            count,
+            payload_bytes: count * 9,
+            chain: 0,
+            payload_crc: 0,
+        };
+        meta.note(&header);
+        assert_eq!(meta.end, (sector + 1) * SECTOR);
+    }
+    let marks = [1, 17, 33].map(|sector| (sector, sector * SECTOR));
+    assert_eq!(meta.marks.as_deref(), Some(&marks[..]));
+}

@@ -108,6 +108,10 @@ fn picks_without_the_saturation_rule_overload_nodes() {
     let longest = into.iter().zip(&nodes).filter(|(_, n)| n.in_mb_s > 0.0);
     let longest = longest.map(|(mb, n)| mb / n.in_mb_s).fold(0.0, f32::max);
     assert!(longest > 2.0 * 15.0, "the slowest takes {longest} s of a slot of 15 s");
+    // The last one may reach beyond it.
+    let placed_mb: f64 = made.assignments.iter().map(|a| f64::from(a.mb)).sum();
+    let filled = made.volume_mb..made.volume_mb + 64.0;
+    assert!(filled.contains(&placed_mb), "{placed_mb} MB into {filled:?}");
 }
 
 #[test]
@@ -319,6 +323,24 @@ fn too_few_racks_still_repair() {
     }
 }
 
+/// As many copies as racks, two of them in one: the rack without any takes the next one, however slow
+/// it is; and with more copies than racks, a node that has none.
+#[test]
+fn a_rack_without_a_copy_is_found_among_few() {
+    let node = |(rack, in_mb_s)| Node { rack, out_mb_s: 100.0, in_mb_s };
+    let nodes = [(0, 100.0), (0, 100.0), (0, 100.0), (1, 100.0), (2, 10.0)].map(node);
+    let mut tasks = Tasks::default();
+    tasks.push(64.0, 0, &[0, 1, 3], &[]);
+    tasks.push(64.0, 0, &[0, 1, 3, 4], &[]);
+    for (_, algorithm) in Algorithm::ALL {
+        let options = PlannerOptions::paper(Params::default(), algorithm);
+        for (task, expected) in [(0, 4), (1, 2)] {
+            let made = plan(&input(&nodes, &tasks, &[task]), &options).unwrap();
+            assert_eq!(made.assignments[0].destination, expected, "{algorithm:?}");
+        }
+    }
+}
+
 /// Uplinks of a third of what the nodes behind them could send: no rack gets more than its link.
 #[test]
 fn rack_links_are_resources() {
@@ -330,13 +352,52 @@ fn rack_links_are_resources() {
     let made = plan(&input, &options).unwrap();
     assert_sound(&input, &options, &made);
     let (mut up, mut down) = (vec![0.0; 10], vec![0.0; 10]);
+    let (mut up_mb, mut down_mb) = (vec![0.0; 10], vec![0.0; 10]);
     for a in &made.assignments {
-        up[nodes[a.source as usize].rack as usize] += a.rate_mb_s;
-        down[nodes[a.destination as usize].rack as usize] += a.rate_mb_s;
+        let [from, to] = [a.source, a.destination].map(|node| nodes[node as usize].rack as usize);
+        up[from] += a.rate_mb_s;
+        down[to] += a.rate_mb_s;
+        up_mb[from] += a.mb;
+        down_mb[to] += a.mb;
     }
+    // Nor more to do than it does in a slot.
+    let most_mb = [1000.0, 1500.0].map(|mb_s| mb_s * options.horizon_s * 1.001);
+    assert!(up_mb.iter().all(|mb| *mb <= most_mb[0]), "{up_mb:?}");
+    assert!(down_mb.iter().all(|mb| *mb <= most_mb[1]), "{down_mb:?}");
     assert!(up.iter().all(|rate| *rate <= 1000.1), "{up:?}");
     assert!(down.iter().all(|rate| *rate <= 1500.1), "{down:?}");
     assert!(up[1..].iter().all(|rate| *rate > 950.0), "the uplinks are used: {up:?}");
+}
+
+/// What a link can just carry in a slot, it is given: here, two chunks.
+#[test]
+fn a_rack_link_is_filled_to_its_end() {
+    let nodes = [0, 1, 1, 1].map(|rack| Node { rack, out_mb_s: 1000.0, in_mb_s: 1000.0 });
+    let mut tasks = Tasks::default();
+    (0..5).for_each(|_| tasks.push(64.0, 0, &[0], &[]));
+    let queue: Vec<u32> = (0..5).collect();
+    let (narrow, wide) = (8.0, 1000.0);
+    let paper = PlannerOptions::paper(Params::default(), Algorithm::Dayu);
+    let options = PlannerOptions { horizon_s: 16.0, ..paper };
+    for (up_mb_s, down_mb_s) in [(narrow, wide), (wide, narrow)] {
+        let input =
+            Input { racks: &[Rack { up_mb_s, down_mb_s }; 2], ..input(&nodes, &tasks, &queue) };
+        assert_eq!(plan(&input, &options).unwrap().placed, 2, "{up_mb_s} up, {down_mb_s} down");
+    }
+}
+
+/// With too few racks copies stay within one; its link to the others carries nothing of them.
+#[test]
+fn copies_within_a_rack_take_nothing_of_its_link() {
+    let node = |rack| Node { rack, out_mb_s: 100.0, in_mb_s: 100.0 };
+    let nodes = [node(0), node(0), node(0)];
+    let mut tasks = Tasks::default();
+    (0..10).for_each(|_| tasks.push(64.0, 0, &[0], &[]));
+    let queue: Vec<u32> = (0..10).collect();
+    let racks = [Rack { up_mb_s: 1.0, down_mb_s: 1.0 }];
+    let input = Input { racks: &racks, ..input(&nodes, &tasks, &queue) };
+    let options = PlannerOptions::paper(Params::default(), Algorithm::Dayu);
+    assert_eq!(plan(&input, &options).unwrap().placed, 10);
 }
 
 #[test]

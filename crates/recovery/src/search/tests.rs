@@ -101,3 +101,32 @@ fn single_nodes_are_avoided_where_racks_are_too_few() {
     check::<Hull>();
     check::<Tree>();
 }
+
+/// Both choose among the same buckets, the hull by its tangent: what it leaves out is never first.
+#[test]
+fn the_hull_finds_what_a_scan_of_the_same_buckets_finds() {
+    for seed in 0..40 {
+        let world = world(20 + 7 * seed as usize, 9, seed);
+        let mut hull = Hull::new(&world.side, &world.rack_of, 64.0);
+        let mut tops = Tops::new(&world.side, &world.rack_of, 64.0);
+        let mut random = Random::new(seed);
+        for task in 0..400 {
+            let mb = 1.0 + 63.0 * random.unit();
+            let (floor, least) = (hull.floor(mb), tops.floor(mb));
+            assert!((floor - least).abs() <= 1e-4 * least, "task {task}: {floor} s, {least} s");
+            let nowhere = Avoid { rack_of: &world.rack_of, racks: &[], nodes: &[], all_but: None };
+            let (node, _) = tops.best(mb, &nowhere).unwrap();
+            hull.add(node, mb);
+            tops.add(node, mb);
+        }
+    }
+}
+
+/// Nodes that are away stand behind no candidate.
+#[test]
+fn the_reduction_is_live_nodes_to_a_bucket_in_use() {
+    let of = |bandwidths: &[f32]| reduction(&Side::new(bandwidths.iter().copied()));
+    assert_eq!(of(&[30.0, 90.0, 30.0, 0.0, 90.0, 90.0, 30.0, 0.0]), 3.0);
+    assert_eq!(of(&[30.0, 90.0, 30.0]), 1.5);
+    assert_eq!(of(&[0.0, 0.0]), 0.0);
+}

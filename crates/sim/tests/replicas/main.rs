@@ -8,15 +8,20 @@ use holdfast_base::ids::*;
 use holdfast_base::limits::BLOCK_BYTES;
 use holdfast_base::{Error, Kind, Result};
 use holdfast_chunk::{ChunkKind, ChunkSpec, Needle, ReplicaState, Store};
-use holdfast_env::net::{PeerReply, PeerRequest};
+use holdfast_env::net::{Flow, PeerReply, PeerRequest};
 use holdfast_node::replicas::{Answer, ReplicaSet, WRITER_LIMIT_MS, Wanted};
 use holdfast_wire::chunk::piece_crcs;
 use holdfast_wire::peer;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use world::{CLUSTER, Fate, Slot as Left, World};
 
 const CHUNK: ChunkId = ChunkId(8);
 const G0: Generation = Generation(0);
+
+fn counted(event: &AtomicU64) -> u64 {
+    event.load(Ordering::Relaxed)
+}
 
 fn noise(seed: u64, len: usize) -> Vec<u8> {
     holdfast_base::random::bytes(seed, len)
@@ -314,7 +319,56 @@ fn a_replica_slower_than_the_limit_ends_the_chunk_and_a_late_answer_changes_noth
     }
     let slow = world.store(3).id();
     assert!(world.node(1).is_suspect(slow), "no new chunks for it");
+    assert_eq!(counted(&world.node(1).events.slow_replicas), 1);
     assert_eq!(seal_silently(&world, &[1, 2, 3]).unwrap().0, 1000);
+}
+
+/// The first message of a chunk is its creation. One that was carried out before is as good; any
+/// other refusal ends the chunk before a byte is sent, and nobody calls that replica a holder.
+#[test]
+fn a_set_begins_when_every_replica_was_made_and_not_without_one() {
+    let world = World::new(3);
+    let set = create(&world, ChunkKind::Raw, &[1, 2, 3]);
+    assert_eq!((set.ended(), set.holders()), (false, world.stores(&[1, 2, 3])));
+    let own = world.store(1).room(CHUNK).unwrap();
+    assert!(set.room() > own / 2 && set.room() <= own, "{} of {own}", set.room());
+    let again = create(&world, ChunkKind::Raw, &[1, 2, 3]);
+    assert_eq!((again.ended(), again.holders()), (false, world.stores(&[1, 2, 3])));
+    let world = World::new(3);
+    world.script(|_, to, _| if to == 3 { Fate::Lost } else { Fate::Arrives });
+    let set = create(&world, ChunkKind::Raw, &[1, 2, 3]);
+    assert_eq!((set.ended(), set.room(), set.holders()), (true, 0, world.stores(&[1, 2])));
+    assert_eq!(set.cause().unwrap().kind, Kind::Retry);
+    assert!(world.node(1).is_suspect(world.store(3).id()));
+    // Nobody is to write before the last one has answered.
+    let world = World::new(3);
+    world.script(|_, to, _| if to == 3 { Fate::Late(500) } else { Fate::Arrives });
+    let (left, leave) = Left::<Arc<ReplicaSet>>::new();
+    ReplicaSet::create(&world.node(1), spec(ChunkKind::Raw), &world.stores(&[1, 2, 3]), leave);
+    let third = world.store(3);
+    world.settle_until(|_| !third.list().is_empty());
+    assert!(left.take().is_none());
+    world.settle();
+    assert_eq!(left.get().holders().len(), 3);
+}
+
+/// A replica that has less than what the log decided, has none of it, or was sealed at another
+/// length, is to be dropped; one that does not answer follows later.
+#[test]
+fn a_seal_names_who_is_short_and_who_is_silent() {
+    let world = World::new(4);
+    let set = written(&world, &noise(1, 9000), 9000);
+    set.end();
+    world.store(2).fence(CHUNK).unwrap();
+    world.store(2).seal(CHUNK, 5000).unwrap();
+    world.script(|_, to, _| if to == 3 { Fate::Lost } else { Fate::Arrives });
+    let (left, leave) = Left::new();
+    world.node(1).seal_replicas(CHUNK, 9000, &world.stores(&[1, 2, 3, 4]), leave);
+    world.settle();
+    let report = left.get();
+    assert_eq!((report.sealed, report.silent), (world.stores(&[1]), world.stores(&[3])));
+    let short: Vec<StoreId> = report.short.iter().map(|(store, _)| *store).collect();
+    assert_eq!(short, world.stores(&[2, 4]), "{:?}", report.short);
 }
 
 #[test]
@@ -416,6 +470,7 @@ fn a_slow_node_is_hedged_and_a_fast_one_asked_first() {
         net.arrived.iter().filter(|(to, op)| (*to, *op) == (node, peer::OP_PEER_READ_RAW)).count()
     };
     assert!(asked(slow) < 15, "{}", asked(slow));
+    assert!(counted(&world.node(4).events.hedged_reads) > 0);
 }
 
 fn copy_order(world: &World, source: u32) -> peer::Copy {
@@ -481,6 +536,7 @@ fn a_copy_is_resumed_verified_and_throttled() {
     assert!(report.flights.is_empty() && look(&world, 5, 1).ended.is_empty());
     let blocks = world.arrived(peer::OP_PEER_EXPORT) - before;
     assert!(blocks <= 4, "{blocks} requests: it began anew");
+    assert_eq!(counted(&world.node(4).events.resumed_copies), 1);
     assert!(world.now_ms() > began);
     assert_eq!(raw_bytes(&world.store(4), 4 << 20).unwrap(), data);
     // What is there is there.
@@ -494,6 +550,46 @@ fn a_copy_is_resumed_verified_and_throttled() {
     let report =
         world.node(4).follow(peer::CopyPlan { epoch: Index(8), look: true, ..Default::default() });
     assert!(report.unwrap().ended.last().unwrap().failure.is_empty());
+}
+
+/// A copy that cannot even begin is no copy: its end says why, and nothing counts.
+#[test]
+fn a_copy_to_a_full_disk_ends_with_a_failure() {
+    let world = World::new(4);
+    let data = noise(1, 1_500_000);
+    written(&world, &data, 500_000).end();
+    seal_silently(&world, &[1, 2, 3]).unwrap();
+    world.disks[&4].set_capacity(1 << 20);
+    plan(&world, 1, vec![copy_order(&world, 2)]).unwrap();
+    let ended = look(&world, 5, 0).ended;
+    assert_eq!(ended.len(), 1);
+    assert!(!ended[0].failure.is_empty(), "{ended:?}");
+    assert!(world.store(4).list().is_empty());
+}
+
+/// However much its target may take: what a node gives away waits for its own link.
+#[test]
+fn a_source_gives_away_no_more_than_its_link_may_carry() {
+    let world = World::new(4);
+    let data = noise(1, 3_500_000);
+    written(&world, &data, 500_000).end();
+    seal_silently(&world, &[1, 2, 3]).unwrap();
+    let terms = peer::CopyPlan { epoch: Index(5), rate_max: 100_000, ..Default::default() };
+    world.node(2).follow(terms).unwrap();
+    world.node(2).regulate(Flow::default());
+    let began = world.now_ms();
+    let fast = peer::Copy { bytes_per_second: 1 << 30, ..copy_order(&world, 2) };
+    let copies = peer::CopyPlan { epoch: Index(5), copies: vec![fast], ..Default::default() };
+    world.node(4).follow(copies).unwrap();
+    while look(&world, 5, 0).ended.is_empty() {
+        let next = world.now_ms() + 100;
+        // Or time would go on to the next answer that is overdue.
+        world.node(4).peers.after(100, Box::new(|| ()));
+        world.settle_until(|net| net.now_ms >= next);
+    }
+    let took_ms = world.now_ms() - began;
+    assert!((25_000..50_000).contains(&took_ms), "{took_ms} ms for 3.5 MB at 100 kB/s");
+    assert_eq!(raw_bytes(&world.store(4), 4 << 20).unwrap(), data);
 }
 
 #[test]
@@ -647,6 +743,10 @@ fn compaction_switch_and_unlink_go_by_message_and_may_be_repeated() {
         let unlink = peer::Unlink { sender, store, chunk: CHUNK, generation: G0, index };
         ask(2, peer::OP_PEER_UNLINK, unlink.to_bytes()).unwrap();
     }
+    // A repetition that comes that late is refused, and what is read by now stays.
+    let late = peer::Compact { sender, store, chunk: CHUNK, next, live };
+    let refused = ask(2, peer::OP_PEER_COMPACT, late.to_bytes()).unwrap_err();
+    assert!(refused.message.contains("is current"), "{refused}");
     // One that the receiver's view still names stays.
     let chunk = ChunkId(9);
     let unlink = peer::Unlink { sender, store, chunk, generation: G0, index: Index(1) };

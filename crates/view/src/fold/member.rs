@@ -213,7 +213,7 @@ impl<V: View> Fold<V> {
         *machine = boot::boot::<V>(&context, &self.shared.store)?.machine;
         self.shared.verified.store(false, Ordering::Relaxed);
         if machine.applied < before {
-            self.shared.advance(&mut machine, Some(Index(before.0 + 1)), Scope::Written);
+            self.shared.advance(&mut machine, Index(before.0 + 1));
         }
         if machine.applied < before && machine.stopped.is_none() {
             // Its readers would see less than before.
@@ -332,27 +332,18 @@ impl<V: View> Shared<V> {
                 }
             } else {
                 // Never over what others appended: it is read from the log, and then this, too.
-                self.advance(&mut machine, Some(Index(index.0 + 1)), Scope::Written);
+                self.advance(&mut machine, Index(index.0 + 1));
             }
         }
         self.settle(&machine)
     }
 
-    /// Applies what the log has behind what was applied, below `before`. Gives the index to go on
-    /// from; none if the fold has stopped.
-    fn advance(
-        &self,
-        machine: &mut Machine<V>,
-        before: Option<Index>,
-        scope: Scope,
-    ) -> Option<Index> {
-        if !self.is_verified(machine) {
-            let goes_on = machine.stopped.is_none();
-            return goes_on.then_some(Index(machine.applied.0 + 1));
+    /// Applies what the log has behind what was applied, below `before`.
+    fn advance(&self, machine: &mut Machine<V>, before: Index) {
+        if self.is_verified(machine) {
+            // A failure stops the machine.
+            let _ = self.catch_up(machine, Some(before), Scope::Written);
         }
-        let caught_up = self.catch_up(machine, before, scope);
-        let goes_on = caught_up.is_ok() && machine.stopped.is_none();
-        goes_on.then_some(Index(machine.applied.0 + 1))
     }
 
     /// Applies one page.
