@@ -50,6 +50,8 @@ format: ## check the formatting
 lint: ## check with clippy
 	@echo "== lint: cargo clippy, warnings are errors"
 	@cargo clippy --workspace --all-targets -- -D warnings
+	@cargo clippy --package holdfast-chunk --package holdfast-log --features interleaved \
+		--all-targets -- -D warnings
 
 tidy: ## check the house rules
 	@echo "== tidy: the order of the crates, unsafe code, leftovers, links, licences"
@@ -86,10 +88,10 @@ sim: ## run simulated clusters under faults (SCHEDULES=N SEED=FIRST SIM=OPTIONS)
 	@cargo run --quiet --profile sim --package holdfast-sim -- \
 		--schedules $(SCHEDULES) --seed $(SEED) $(SIM)
 
-interleaved: ## run a store's threads under many orders of their steps (ORDERS=N SEED=S)
-	@echo "== interleaved: $(ORDERS) orders of a store's threads from seed $(SEED)"
+interleaved: ## run a store's and a log's threads in many orders of their steps (ORDERS=N SEED=S)
+	@echo "== interleaved: $(ORDERS) orders of a store's and a log's threads from seed $(SEED)"
 	@HOLDFAST_ORDERS=$(ORDERS) HOLDFAST_SEED=$(SEED) cargo test --quiet \
-		--package holdfast-chunk --features interleaved --test interleaved
+		--package holdfast-chunk --package holdfast-log --features interleaved --test interleaved
 
 coverage: ## which lines of the drivers simulated clusters reach (SCHEDULES=N SEED=FIRST)
 	@echo "== coverage: $(SCHEDULES) schedules from seed $(SEED), instrumented"

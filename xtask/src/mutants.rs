@@ -147,10 +147,10 @@ impl Binaries {
             let built = cargo(root, &["test", "--workspace", "--no-run"])?;
             tests.extend(built.lines().filter_map(test_binary));
             // What only a feature makes a test: as `make interleaved` does.
-            let interleaved = ["test", "--package", "holdfast-chunk", "--no-run", "--features"];
-            let interleaved =
-                [&interleaved[..], &["interleaved", "--test", "interleaved"]].concat();
-            tests.extend(cargo(root, &interleaved)?.lines().filter_map(test_binary));
+            let packages = ["test", "--package", "holdfast-chunk", "--package", "holdfast-log"];
+            let target = ["--no-run", "--features", "interleaved", "--test", "interleaved"];
+            let built = cargo(root, &[&packages[..], &target].concat())?;
+            tests.extend(built.lines().filter_map(test_binary));
         }
         let mut simulation = None;
         if bugs.iter().any(|bug| matches!(bug.catcher, Catcher::Schedules { .. })) {

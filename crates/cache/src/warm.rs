@@ -9,7 +9,7 @@ use crate::store::{NewItem, Restored, Store};
 use holdfast_base::checksum::crc32c;
 use holdfast_base::{Error, Result};
 use holdfast_env::arena::SLACK_BYTES;
-use holdfast_env::disk::{Access, Disk, File, ReplaceSites, replace_file};
+use holdfast_env::disk::{Access, Disk, File, Lock, ReplaceSites, replace_file};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -90,7 +90,7 @@ impl Header {
 pub struct Warm {
     disk: Arc<dyn Disk>,
     file: PathBuf,
-    _lock: Box<dyn Send + Sync>,
+    _lock: Box<dyn Lock>,
 }
 
 impl Warm {

@@ -18,7 +18,7 @@ use holdfast_base::limits::{CHUNK_BYTES, PACKED_BYTES_MAX};
 use holdfast_base::units::format_bytes;
 use holdfast_base::{Error, Kind, Result};
 use holdfast_env::buf::AlignedBuf;
-use holdfast_env::disk::{Access, Space};
+use holdfast_env::disk::{Access, Lock, Space};
 use holdfast_env::sockets::is_out_of_descriptors;
 use holdfast_env::sync::{Mutex, RwLock};
 use holdfast_env::{Disk, File, HoldMutex, HoldRwLock, Rng, event, planted};
@@ -69,7 +69,7 @@ pub struct DiskStore {
     /// Zero-filled files for packed chunks; `None` when none are kept.
     pub spares: Option<crate::spare::Spares>,
     /// Keeps other processes out for as long as the store lives.
-    pub _lock: Box<dyn Send + Sync>,
+    pub lock: Box<dyn Lock>,
 }
 
 /// Marks a chunk as busy while it lives.
@@ -104,7 +104,7 @@ pub struct Parts {
     pub chunks: BTreeMap<ChunkId, Held>,
     pub indexes: Indexes,
     pub used_bytes: u64,
-    pub lock: Box<dyn Send + Sync>,
+    pub lock: Box<dyn Lock>,
 }
 
 impl DiskStore {
@@ -139,7 +139,7 @@ impl DiskStore {
             journal,
             inline: config.commit_threads == 0,
             spares,
-            _lock: lock,
+            lock,
         })
     }
 
@@ -221,6 +221,17 @@ impl DiskStore {
         drop(cause);
         self.journal.store_broke();
         self.writable().err().unwrap_or(error)
+    }
+
+    /// Accepts no writes any more once the directory at its path is another one, or none: it was
+    /// removed, or its file system unmounted, and files that are made now would not be its own.
+    pub fn check_place(&self) {
+        if let Ok(false) = self.lock.is_in_place() {
+            self.broke(Error::fenced(format!(
+                "keep chunks in `{}`: its LOCK was removed or replaced",
+                self.dir.display()
+            )));
+        }
     }
 
     pub fn writable(&self) -> Result<()> {

@@ -24,6 +24,8 @@ pub struct Store {
     owner: Arc<Owner>,
 }
 
+// There its locks are larger.
+#[cfg_attr(feature = "interleaved", expect(clippy::large_enum_variant))]
 enum Tiered {
     Disk(Arc<DiskStore>),
     Dram(DramStore),
@@ -397,6 +399,13 @@ impl Store {
 
     pub fn usage(&self) -> Usage {
         either!(self.usage())
+    }
+
+    /// Stops writing, until it is opened again, where its directory is not its own any more.
+    pub fn check_place(&self) {
+        if let Some(store) = self.disk() {
+            store.check_place();
+        }
     }
 
     /// What the disk below it has read and written, for everybody; `None` where nobody counts.

@@ -8,21 +8,15 @@
 //! which ends the run.
 
 mod common;
-#[path = "interleaved/disk.rs"]
-mod cut_disk;
 
 use common::*;
-use cut_disk::CutDisk;
 use holdfast_base::Kind;
 use holdfast_base::ids::{ChunkId, Durability, Generation, Pointer, Slot};
 use holdfast_chunk::*;
+use holdfast_env::interleaved::{CutDisk, after_a_while, below, in_many_orders};
+use holdfast_env::sync::{mpsc, thread};
 use holdfast_env::trial::Trial;
 use holdfast_env::{Rng, SeededRng};
-use shuttle::Runner;
-use shuttle::rand::{Rng as _, thread_rng};
-use shuttle::scheduler::{PctScheduler, RandomScheduler};
-use shuttle::sync::mpsc;
-use shuttle::thread;
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock, Mutex};
 
@@ -31,16 +25,6 @@ const PACKED: ChunkId = ChunkId(1);
 /// Takes the bytes of one.
 const RAW: ChunkId = ChunkId(2);
 const APPENDS: u64 = 6;
-
-fn below(n: u64) -> u64 {
-    thread_rng().gen_range(0..n)
-}
-
-/// Others have had some turns by then.
-fn after_a_while<T>(work: impl FnOnce() -> T) -> T {
-    (0..below(300)).for_each(|_| thread::yield_now());
-    work()
-}
 
 /// What clients know.
 #[derive(Clone, Default)]
@@ -347,25 +331,6 @@ fn one_order_of_a_small_journal() {
         let read = store.read_raw(chunk, Generation(0), 0, 1 << 16).unwrap();
         assert_eq!(read.bytes.to_vec(), NOISE[..end as usize]);
     }
-}
-
-/// `HOLDFAST_ORDERS=N` for more, `HOLDFAST_SEED=S` for others.
-fn in_many_orders(run: fn()) {
-    let number = |name: &str, usual: u64| {
-        std::env::var(name).map_or(usual, |text| text.parse().expect("a number"))
-    };
-    let (orders, seed) = (number("HOLDFAST_ORDERS", 300), number("HOLDFAST_SEED", 1));
-    let config = || {
-        let mut config = shuttle::Config::new();
-        config.stack_size = 1 << 20;
-        config
-    };
-    // Threads whose turns are drawn alike seldom leave one behind for long: half of the orders let
-    // one thread go on until one of a few drawn moments comes.
-    let random = RandomScheduler::new_from_seed(seed, orders as usize / 2);
-    Runner::new(random, config()).run(run);
-    let few = PctScheduler::new_from_seed(seed, 3, orders as usize / 2);
-    Runner::new(few, config()).run(run);
 }
 
 #[test]

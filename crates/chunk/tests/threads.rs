@@ -3,7 +3,8 @@
 mod common;
 
 use common::*;
-use holdfast_base::ids::Durability;
+use holdfast_base::Kind;
+use holdfast_base::ids::{ChunkId, Durability};
 use holdfast_chunk::*;
 use holdfast_env::{RealDisk, RealRng, SeededRng};
 use std::sync::{Arc, mpsc};
@@ -94,4 +95,37 @@ fn nobody_reads_what_is_not_acknowledged_yet() {
         assert_eq!(seen.recv().unwrap(), (first, false), "{kind:?}");
         assert_eq!(store.length(CHUNK).unwrap(), second);
     }
+}
+
+/// Chunks that a store makes once its directory was removed, or its file system unmounted, would
+/// lie among another's, or below the place where a disk belongs.
+#[test]
+fn a_store_whose_directory_is_not_its_own_any_more_takes_no_writes() {
+    let dir = std::env::temp_dir().join(format!("holdfast-chunk-place-{}", std::process::id()));
+    let config = StoreConfig { spare_file: false, ..StoreConfig::new(&dir) };
+    let open = || Store::open(Arc::new(RealDisk), Arc::new(RealRng), config.clone()).unwrap().0;
+    let first = open();
+    first.create(spec(ChunkKind::Packed, 8 << 20)).unwrap();
+    append_needle(&first, 1, b"before").unwrap();
+    first.check_place();
+    append_needle(&first, 2, b"in its place").unwrap();
+    std::fs::remove_dir_all(&dir).unwrap();
+    let second = open();
+    first.check_place();
+    let refused = append_needle(&first, 3, b"after").unwrap_err();
+    assert!(refused.kind == Kind::ReadOnly && refused.message.contains("LOCK"), "{refused}");
+    assert_eq!(
+        first
+            .create(ChunkSpec { chunk: ChunkId(77), ..spec(ChunkKind::Raw, 8 << 20) })
+            .unwrap_err()
+            .kind,
+        Kind::ReadOnly
+    );
+    second.check_place();
+    second.create(spec(ChunkKind::Packed, 8 << 20)).unwrap();
+    append_needle(&second, 1, b"another's").unwrap();
+    drop(first);
+    drop(second);
+    assert_eq!(open().list().len(), 1);
+    std::fs::remove_dir_all(&dir).unwrap();
 }

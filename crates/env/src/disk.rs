@@ -84,7 +84,14 @@ pub trait Disk: Send + Sync + 'static {
     }
     /// Takes a lock on `path` (made if missing) that ends with the returned value or the process.
     /// Fails with `WouldBlock` when another process holds it.
-    fn lock(&self, path: &Path) -> io::Result<Box<dyn Send + Sync>>;
+    fn lock(&self, path: &Path) -> io::Result<Box<dyn Lock>>;
+}
+
+/// A lock that is held.
+pub trait Lock: Send + Sync {
+    /// Whether its path still names the file that was locked. Once it does not, it keeps nobody
+    /// out any more, and what is written beside it by name may be another's.
+    fn is_in_place(&self) -> io::Result<bool>;
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

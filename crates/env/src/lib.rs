@@ -8,6 +8,8 @@ pub mod buf;
 pub mod clock;
 pub mod disk;
 pub mod events;
+#[cfg(feature = "interleaved")]
+pub mod interleaved;
 pub mod local;
 pub mod locks;
 pub mod memory;

@@ -11,12 +11,13 @@ use crate::topic::{check_topic, directory_name, hash, topic_of_directory};
 use crate::{Done, Info, Log, Mode, Scope};
 use holdfast_base::ids::Index;
 use holdfast_base::{Error, Result};
-use holdfast_env::disk::create_dir_durable;
+use holdfast_env::disk::{Lock, create_dir_durable};
+use holdfast_env::sync::{RwLock, mpsc};
 use holdfast_env::tasks::{self, Task};
-use holdfast_env::{Disk, HoldRwLock};
+use holdfast_env::{Disk, HoldRwLock, planted};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, RwLock, mpsc};
+use std::sync::Arc;
 use topic::{Topic, write_trim_mark};
 
 /// Smallest segment: its header and one commit of a few sectors.
@@ -66,8 +67,9 @@ pub struct EmbeddedLog {
     topics: RwLock<BTreeMap<String, Result<Arc<Running>>>>,
     cuts: Vec<CutTail>,
     passed_over: Vec<PassedOver>,
-    /// Keeps other processes out of the directory for as long as this one lives.
-    _lock: Box<dyn Send + Sync>,
+    /// Keeps other processes out of the directory for as long as this one, or one of its
+    /// committers, lives.
+    lock: Arc<dyn Lock>,
 }
 
 struct Running {
@@ -76,13 +78,19 @@ struct Running {
 }
 
 impl Running {
-    fn start(topic: Topic, drive: Drive) -> Result<Running> {
+    fn start(topic: Topic, drive: Drive, lock: &Arc<dyn Lock>) -> Result<Running> {
         let topic = Arc::new(topic);
         let committer = match drive {
             Drive::Pump => None,
             Drive::Threads => {
-                let runs = topic.clone();
-                Some(tasks::spawn("log-commit", move || runs.run_committer())?)
+                let (runs, lock) = (topic.clone(), lock.clone());
+                let commits = move || {
+                    let lock = Some(lock).filter(|_| !planted!("log.unlocked-while-it-commits"));
+                    runs.run_committer();
+                    runs.close();
+                    drop(lock);
+                };
+                Some(tasks::spawn("log-commit", commits)?)
             }
         };
         Ok(Running { topic, committer })
@@ -131,7 +139,7 @@ impl EmbeddedLog {
             topics: RwLock::new(BTreeMap::new()),
             cuts: Vec::new(),
             passed_over: Vec::new(),
-            _lock: lock,
+            lock: lock.into(),
         };
         // A process that was killed may have left names that are not durable yet. What is served
         // from here on counts as durable, so they must be.
@@ -160,7 +168,7 @@ impl EmbeddedLog {
         let recovered = open_topic(&*self.disk, name, &directory, lost, covered)?;
         let topic =
             Topic::new(self.disk.clone(), directory, self.options, recovered.tail, recovered.files);
-        let running = Running::start(topic, self.options.drive)?;
+        let running = Running::start(topic, self.options.drive, &self.lock)?;
         Ok((running, recovered.cut, recovered.passed_over))
     }
 
@@ -185,7 +193,7 @@ impl EmbeddedLog {
         }
         let topic = Topic::new(self.disk.clone(), directory, self.options, tail, Vec::new());
         topic.fill_spare();
-        Running::start(topic, self.options.drive)
+        Running::start(topic, self.options.drive, &self.lock)
     }
 
     fn topic(&self, name: &str) -> Result<Arc<Running>> {
@@ -331,16 +339,13 @@ impl Drop for EmbeddedLog {
         let running: Vec<_> = topics.into_values().flatten().collect();
         running.iter().for_each(|r| r.topic.stop());
         for r in running {
-            let topic = r.topic.clone();
-            if let Some(mut r) = Arc::into_inner(r)
-                && let Some(committer) = r.committer.take()
+            match Arc::into_inner(r).map(|r| (r.committer, r.topic)) {
                 // A callback may hold the last reference; then this is the committer itself,
-                // which ends on its own.
-                && !committer.is_current()
-            {
-                committer.join();
+                // which closes its topic when all is committed, and ends on its own.
+                Some((Some(committer), _)) if !committer.is_current() => committer.join(),
+                Some((None, topic)) => topic.close(),
+                _ => {}
             }
-            topic.close();
         }
     }
 }

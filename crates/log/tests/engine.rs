@@ -6,6 +6,7 @@ mod common;
 use common::*;
 use holdfast_base::Kind;
 use holdfast_base::ids::Index;
+use holdfast_env::RealDisk;
 use holdfast_log::{Drive, EmbeddedLog, Log, Mode, Scope};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, mpsc};
@@ -83,6 +84,41 @@ fn many_threads_get_every_index_once_and_acknowledgements_in_order() {
     assert_eq!(*acknowledged, (1..=400).collect::<Vec<u64>>());
     log.sync(T).unwrap();
     assert_eq!(log.info(T).unwrap().durable, Index(401));
+}
+
+/// A log was once unlocked as soon as a callback let go of it, while the thread that called still
+/// delivered answers and wrote.
+#[test]
+fn a_log_that_a_callback_lets_go_is_locked_until_its_thread_has_ended() {
+    let dir = Scratch::new("last-callback");
+    let log = Arc::new(open(&dir.0, Drive::Threads));
+    log.create(T).unwrap();
+    let (last, mine) = (log.clone(), log);
+    let (gone, is_gone) = mpsc::channel();
+    let (go_on, goes_on) = mpsc::channel::<()>();
+    let (held, is_held) = mpsc::channel::<()>();
+    let answered = move |result| {
+        // The one that hands the entry over has let go before.
+        is_held.recv().unwrap_err();
+        drop(last);
+        gone.send(result).unwrap();
+        goes_on.recv().unwrap_err();
+    };
+    mine.append(T, vec![b"one".to_vec()], Mode::Synced, Box::new(answered));
+    drop(mine);
+    drop(held);
+    assert_eq!(is_gone.recv().unwrap(), Ok(Index(1)));
+    let again = || EmbeddedLog::open(Arc::new(RealDisk), &dir.0, options(Drive::Pump));
+    assert_eq!(again().err().map(|e| e.kind), Some(Kind::Retry));
+    drop(go_on);
+    let log = loop {
+        match again() {
+            Ok(log) => break log,
+            Err(e) => assert_eq!(e.kind, Kind::Retry, "{e}"),
+        }
+        std::thread::yield_now();
+    };
+    assert_eq!(read_all(&log, T).unwrap(), [(1, b"one".to_vec())]);
 }
 
 #[test]

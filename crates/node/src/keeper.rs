@@ -166,6 +166,7 @@ impl Keeper {
 
     /// One round. Everything that fails is tried again in the next one.
     pub fn step(&mut self, now_ns: u64) {
+        self.node.stores.iter().for_each(|own| own.store.check_place());
         if !self.node.has_names() {
             // Whose the chunks are is not known: none is touched.
             return;

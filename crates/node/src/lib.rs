@@ -54,8 +54,9 @@ use holdfast_chunk::{Body, Done, Needle, ScrubStep};
 use holdfast_cluster::cluster::FreeSpace;
 use holdfast_cluster::liveness::HeardBeat;
 use holdfast_cluster::{Chunks, ClusterCommand, ClusterView, Command, Namespace, Outcome};
+use holdfast_env::disk::Lock;
 use holdfast_env::net::{Meter, Peers};
-use holdfast_env::{Clock, Disk, Engine, HoldMutex, Rng, event};
+use holdfast_env::{Clock, Disk, Engine, HoldMutex, Rng, event, planted};
 use holdfast_log::{EmbeddedLog, Log, Mode};
 use holdfast_view::{Fold, FoldOptions, Request};
 use holdfast_wire::Call;
@@ -130,8 +131,8 @@ pub struct Node {
     /// When an entry of the cluster topic arrived last, as the member's thread saw it; 0 where
     /// nobody looks.
     heard_log_ns: AtomicU64,
-    /// Keeps the data directory's lock.
-    _lock: Box<dyn Send + Sync>,
+    /// The data directory's.
+    lock: Box<dyn Lock>,
 }
 
 /// Epochs of a leader; 0 while this node does not lead.
@@ -243,6 +244,21 @@ impl Node {
     /// whoever asks needs no names.
     pub fn read_chunks<T>(&self, read: impl FnOnce(&Chunks, Index) -> T) -> Result<T> {
         self.namespace.read(|view, applied| read(view.chunks(), applied))
+    }
+
+    /// Fails once the data directory at its path is another one, or none. Files that this process
+    /// wrote from then on could be another node's.
+    fn check_place(&self) -> Result<()> {
+        match self.lock.is_in_place() {
+            Ok(false) if !planted!("node.writes-into-anothers-directory") => {
+                Err(Error::fenced(format!(
+                    "keep data in `{}`: its LOCK was removed or replaced, so another process may                      use it: stop what removes files of a running node, and start this one again",
+                    self.data.display()
+                )))
+            }
+            // A disk that fails says so where it is read and written.
+            _ => Ok(()),
+        }
     }
 
     /// Whether the namespace goes on: without it, no chunk's owner or length is known.

@@ -112,6 +112,7 @@ impl Member {
     /// One round, several times a beat. An error means that this process may not be this node any
     /// more and must end.
     pub fn step(&mut self, now_ns: u64) -> Result<()> {
+        self.node.check_place()?;
         let (id, own) = (self.node.id, self.node.sender.incarnation);
         let seen = self.node.cluster.read(|view, applied| {
             let current = view.node(id).map_or(own, |info| info.incarnation);

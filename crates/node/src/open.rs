@@ -21,7 +21,7 @@ use holdfast_cluster::{
     NAMESPACE_TOPIC, Namespace, StartedStore,
 };
 use holdfast_env::Disk;
-use holdfast_env::disk::{ReplaceSites, create_dir_durable, read_file, replace_file};
+use holdfast_env::disk::{Lock, ReplaceSites, create_dir_durable, read_file, replace_file};
 use holdfast_env::net::PeerRequest;
 use holdfast_env::region::Region;
 use holdfast_log::{Drive, EmbeddedLog, Log, LogOptions, Mode, RemoteLog};
@@ -205,7 +205,7 @@ impl Node {
             scrubbed: Mutex::default(),
             growth: Mutex::default(),
             heard_log_ns: AtomicU64::new(0),
-            _lock: lock,
+            lock,
         });
         node.check_age(&known_stores).map_err(doing)?;
         node.settle().map_err(doing)?;
@@ -470,7 +470,7 @@ impl Joining<'_> {
 }
 
 /// Locks the directory and checks that it is ours to use.
-fn claim(disk: &dyn Disk, data: &Path) -> Result<Box<dyn Send + Sync>> {
+fn claim(disk: &dyn Disk, data: &Path) -> Result<Box<dyn Lock>> {
     create_dir_durable(disk, data, 1, "node.directory")?;
     let lock = disk.lock(&data.join("LOCK")).map_err(|e| match e.kind() {
         std::io::ErrorKind::WouldBlock => Error::retry(

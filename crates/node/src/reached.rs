@@ -136,6 +136,7 @@ impl Node {
             }
         }
         if marks != reached.marks {
+            self.check_place()?;
             write(&*self.machine.disk, &self.data, &text(&marks))?;
             reached.marks = marks;
         }

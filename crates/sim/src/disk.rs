@@ -20,7 +20,7 @@ use cut::Cut;
 use holdfast_base::checksum::crc32c;
 use holdfast_base::limits::SECTOR_BYTES;
 use holdfast_env::HoldMutex;
-use holdfast_env::disk::{Access, Disk, Entry, File, Space, Stamp};
+use holdfast_env::disk::{Access, Disk, Entry, File, Lock, Space, Stamp};
 use names::{Names, Node};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -66,7 +66,7 @@ struct World {
     names: Names,
     files: BTreeMap<u64, Content>,
     next_file: u64,
-    locked: BTreeSet<PathBuf>,
+    locked: BTreeSet<u64>,
     faults: Faults,
     /// Sync sites called so far.
     sites: BTreeSet<&'static str>,
@@ -485,7 +485,7 @@ impl Disk for SimDisk {
         })
     }
 
-    fn lock(&self, path: &Path) -> io::Result<Box<dyn Send + Sync>> {
+    fn lock(&self, path: &Path) -> io::Result<Box<dyn Lock>> {
         let mut world = self.world();
         world.alive()?;
         if world.names.get(path).is_none() {
@@ -493,22 +493,32 @@ impl Disk for SimDisk {
             world.make_file(path)?;
             world.end()?;
         }
-        if !world.locked.insert(path.to_owned()) {
+        let id = world.names.file(path)?;
+        if !world.locked.insert(id) {
             return Err(io::ErrorKind::WouldBlock.into());
         }
-        Ok(Box::new(Lock { disk: self.clone(), path: path.to_owned() }))
+        Ok(Box::new(SimLock { disk: self.clone(), path: path.to_owned(), id }))
     }
 }
 
 /// Held until dropped.
-struct Lock {
+struct SimLock {
     disk: SimDisk,
     path: PathBuf,
+    id: u64,
 }
 
-impl Drop for Lock {
+impl Lock for SimLock {
+    fn is_in_place(&self) -> io::Result<bool> {
+        let world = self.disk.world();
+        world.alive()?;
+        Ok(world.names.file(&self.path).is_ok_and(|id| id == self.id))
+    }
+}
+
+impl Drop for SimLock {
     fn drop(&mut self) {
-        self.disk.world().locked.remove(&self.path);
+        self.disk.world().locked.remove(&self.id);
     }
 }
 

@@ -17,7 +17,7 @@ use crate::spill::{self, Spills};
 use crate::split::Splitters;
 use holdfast_base::units::format_bytes;
 use holdfast_base::{Error, Result};
-use holdfast_env::disk::Disk;
+use holdfast_env::disk::{Disk, Lock};
 use holdfast_env::planted;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::Sender;
@@ -157,7 +157,7 @@ pub(crate) fn lock(
     job: &Job,
     id: &str,
     progress: &Progress,
-) -> Result<Option<Box<dyn Send + Sync>>> {
+) -> Result<Option<Box<dyn Lock>>> {
     let Output::File(path) = &job.output else { return Ok(None) };
     let lock = output::temporary_path(path, id).with_added_extension("lock");
     let held = progress.name(&lock, || disk.lock(&lock)).map_err(|e| match e.kind() {

@@ -2,7 +2,7 @@
 //! input untouched, no output under its name, no temporary file left.
 
 use holdfast_base::{Error, Kind, Result};
-use holdfast_env::disk::{Access, Disk, File};
+use holdfast_env::disk::{Access, Disk, File, Lock};
 use holdfast_sim::disk::{SimDisk, SimDiskOptions};
 use holdfast_sort::gray::generate::{self, Request, Shape};
 use holdfast_sort::input::Input;
@@ -173,7 +173,7 @@ impl Disk for Faulty {
     fn space(&self, path: &Path) -> io::Result<holdfast_env::disk::Space> {
         self.disk.space(path)
     }
-    fn lock(&self, path: &Path) -> io::Result<Box<dyn Send + Sync>> {
+    fn lock(&self, path: &Path) -> io::Result<Box<dyn Lock>> {
         self.disk.lock(path)
     }
 }

@@ -5,7 +5,7 @@ use holdfast_base::Result;
 use holdfast_base::checksum::crc32c;
 use holdfast_base::ids::{ChunkId, Cookie, Durability, FileId, Generation, Pointer, Slot};
 use holdfast_chunk::*;
-use holdfast_env::disk::{Access, Entry, Space};
+use holdfast_env::disk::{Access, Entry, Lock, Space};
 use holdfast_env::{Disk, File, SeededRng};
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
@@ -132,8 +132,17 @@ impl Disk for MemDisk {
         };
         Ok(Space { free_bytes: total_bytes.saturating_sub(self.used()), total_bytes })
     }
-    fn lock(&self, _: &Path) -> io::Result<Box<dyn Send + Sync>> {
-        Ok(Box::new(()))
+    fn lock(&self, _: &Path) -> io::Result<Box<dyn Lock>> {
+        Ok(Box::new(Unlocked))
+    }
+}
+
+/// Nobody else is there.
+struct Unlocked;
+
+impl Lock for Unlocked {
+    fn is_in_place(&self) -> io::Result<bool> {
+        Ok(true)
     }
 }
 

@@ -1,13 +1,13 @@
 //! The machine's file system, through libc where the standard library has no call.
 
-use super::{Access, Disk, Entry, File, Space, Stamp};
+use super::{Access, Disk, Entry, File, Lock, Space, Stamp};
 use std::ffi::CString;
 use std::fs::{self, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// The machine's file system.
@@ -175,7 +175,7 @@ impl Disk for RealDisk {
         Some((field(2)? + field(6)?) * 512)
     }
 
-    fn lock(&self, path: &Path) -> io::Result<Box<dyn Send + Sync>> {
+    fn lock(&self, path: &Path) -> io::Result<Box<dyn Lock>> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(PRIVATE);
         let file = options.open(path)?;
@@ -183,7 +183,23 @@ impl Disk for RealDisk {
         if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0 {
             return Err(io::Error::last_os_error());
         }
-        Ok(Box::new(file))
+        Ok(Box::new(RealLock { file, path: path.to_owned() }))
+    }
+}
+
+struct RealLock {
+    file: fs::File,
+    path: PathBuf,
+}
+
+impl Lock for RealLock {
+    fn is_in_place(&self) -> io::Result<bool> {
+        let held = self.file.metadata()?;
+        match fs::metadata(&self.path) {
+            Ok(named) => Ok((named.dev(), named.ino()) == (held.dev(), held.ino())),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(e) => Err(e),
+        }
     }
 }
 

@@ -215,6 +215,11 @@ impl Node {
         panic!("waited in vain until {what}: {:?}", client.status());
     }
 
+    /// The status with which it has ended by itself, if it has.
+    pub fn ended(&mut self) -> Option<i32> {
+        self.child.try_wait().unwrap().map(|status| status.code().expect("it was not killed"))
+    }
+
     /// kill -9, and waits for the process to be gone.
     #[track_caller]
     pub fn kill(mut self) -> PathBuf {

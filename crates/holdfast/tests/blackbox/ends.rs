@@ -4,6 +4,7 @@ use super::common::{Node, Scratch, bytes};
 use holdfast_base::Kind;
 use holdfast_client::NewFile;
 use holdfast_wire::admin::Status;
+use std::fs;
 
 /// After each kill -9 of a node with data of class `dram`, one more finding stayed for ever: "seal
 /// chunk `c0.9`, which this node was writing: ... nobody to ask". Memory does not come back: an
@@ -64,4 +65,43 @@ fn a_person_gives_an_unclosed_file_up() {
     assert_eq!(client.get("/kept").unwrap(), bytes(1, 10_000));
     assert_eq!(client.get("/f0").unwrap_err().kind, Kind::NotFound);
     node.stop();
+}
+
+/// A node whose directory was removed went on, and noted how far its log was, and put its snapshots,
+/// into the directory that another node had made in that place: the other took its own log for an
+/// older one at its next start.
+#[test]
+fn a_node_whose_directory_is_anothers_ends_and_leaves_that_alone() {
+    let scratch = Scratch::new();
+    let data = scratch.path("data");
+    let mut first = Node::start(&data);
+    let new = NewFile::default();
+    first.client().put("/first", b"of the first", &new).unwrap();
+    // It may make a file meanwhile.
+    while fs::remove_dir_all(&data).is_err() {}
+    let second = Node::start(&data);
+    second.client().put("/second", b"of the second", &new).unwrap();
+    // A bound, not a time: the first looks many times a second.
+    let mut client = second.client();
+    let ended = (0..200_000).find_map(|_| {
+        client.status().unwrap();
+        first.ended()
+    });
+    assert_eq!(ended, Some(1));
+    let told = first.told.sentence_of("node.ends");
+    assert!(told.contains("LOCK was removed or replaced"), "{told}");
+    let second = Node::start(&second.stop());
+    assert_eq!(second.client().get("/second").unwrap(), b"of the second");
+    assert_eq!(second.client().get("/first").unwrap_err().kind, Kind::NotFound);
+    assert_eq!(second.client().status().unwrap().findings, Vec::<String>::new());
+    // The file alone: from then on a second process would write beside it.
+    let mut unlocked = second;
+    fs::remove_file(data.join("LOCK")).unwrap();
+    while unlocked.ended().is_none() {
+        std::thread::yield_now();
+    }
+    unlocked.told.sentence_of("node.ends");
+    let third = Node::start(&data);
+    assert_eq!(third.client().get("/second").unwrap(), b"of the second");
+    third.stop();
 }

@@ -13,13 +13,14 @@ use holdfast_base::limits::SECTOR_BYTES;
 use holdfast_base::{Error, Kind, Result};
 use holdfast_env::buf::AlignedBuf;
 use holdfast_env::sockets::is_out_of_descriptors;
+use holdfast_env::sync::mpsc::{self, Receiver};
+use holdfast_env::sync::thread::{self, ThreadId};
+use holdfast_env::sync::{Condvar, Mutex, MutexGuard};
 use holdfast_env::{Clock, Disk, HoldMutex, RealClock, event, planted, tasks};
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{self, Receiver};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
-use std::thread::ThreadId;
+use std::sync::Arc;
 use std::time::Duration;
 
 pub struct Topic {
@@ -110,11 +111,11 @@ impl Topic {
         let mut state = self.lock();
         for _ in 0..if synced { 0 } else { DELIVERY_YIELDS } {
             // A callback that appends must not wait for itself.
-            if state.delivering.is_none_or(|t| t == std::thread::current().id()) {
+            if state.delivering.is_none_or(|t| t == thread::current().id()) {
                 break;
             }
             drop(state);
-            std::thread::yield_now();
+            thread::yield_now();
             state = self.lock();
         }
         if let Err((done, e)) = state.core.stage(entries, synced, done) {
@@ -192,7 +193,7 @@ impl Topic {
         self.work.notify_all();
     }
 
-    /// Writes the closing commit and ends what waits for entries; after the committer is gone.
+    /// Writes the closing commit and ends what waits for entries, once nothing is left to commit.
     pub fn close(&self) {
         let mut state = self.lock();
         let closing = state.core.step_close();
@@ -371,7 +372,7 @@ impl Topic {
         }
         let wants_spare = state.core.wants_spare();
         if busy {
-            state.delivering = Some(std::thread::current().id());
+            state.delivering = Some(thread::current().id());
         }
         drop(state);
         if wants_spare {

@@ -4,7 +4,7 @@
 
 use holdfast_base::Result;
 use holdfast_base::ids::Index;
-use holdfast_env::disk::{Access, Entry, Space};
+use holdfast_env::disk::{Access, Entry, Lock, Space};
 use holdfast_env::{Disk, File, RealDisk};
 use holdfast_log::{Drive, EmbeddedLog, Log, LogOptions, Mode, Scope};
 use std::io;
@@ -159,7 +159,7 @@ impl Disk for FaultDisk {
     fn space(&self, path: &Path) -> io::Result<Space> {
         RealDisk.space(path)
     }
-    fn lock(&self, path: &Path) -> io::Result<Box<dyn Send + Sync>> {
+    fn lock(&self, path: &Path) -> io::Result<Box<dyn Lock>> {
         RealDisk.lock(path)
     }
 }

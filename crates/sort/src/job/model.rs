@@ -3,7 +3,7 @@
 //! lag, kills and resumes are drawn from a seed, and all internal sizes with them.
 
 use super::*;
-use holdfast_env::disk::{Access, Entry, File, Space};
+use holdfast_env::disk::{Access, Entry, File, Lock, Space};
 use holdfast_env::trial::Trial;
 use holdfast_env::{Rng, SeededRng};
 use holdfast_sim::SimDisk;
@@ -92,7 +92,7 @@ impl Disk for Lagging {
     fn space(&self, path: &Path) -> io::Result<Space> {
         self.disk.space(path)
     }
-    fn lock(&self, path: &Path) -> io::Result<Box<dyn Send + Sync>> {
+    fn lock(&self, path: &Path) -> io::Result<Box<dyn Lock>> {
         self.disk.lock(path)
     }
 }
