@@ -6,6 +6,7 @@ use holdfast_env::planted;
 use hyper::header::{ALLOW, AUTHORIZATION, CONTENT_TYPE, HeaderValue};
 use hyper::{HeaderMap, Method, Response, Uri};
 use s3s::{Body, S3Result, s3_error};
+use std::borrow::Cow;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// How long a presigned URL may be good: a week.
@@ -13,7 +14,7 @@ const EXPIRES_SECONDS_MAX: i64 = 7 * 24 * 3600;
 
 /// Refuses what the library would answer otherwise.
 pub fn check(method: &Method, uri: &Uri, headers: &HeaderMap) -> S3Result<()> {
-    if percent_decode(uri.path()).is_none() {
+    if uri.path().contains('%') && percent_decode(uri.path()).is_none() {
         return Err(s3_error!(InvalidURI, "Couldn't parse the specified URI."));
     }
     if uri.path() == "/" && (*method == Method::PUT || *method == Method::DELETE) {
@@ -58,16 +59,16 @@ fn check_signed(uri: &Uri, headers: &HeaderMap) -> S3Result<()> {
 }
 
 /// The lists of headers that signatures of version 4 cover: of the header, of a presigned URL.
-fn signed_headers(uri: &Uri, headers: &HeaderMap) -> Vec<String> {
-    let of_header = |value: &HeaderValue| {
+fn signed_headers<'a>(uri: &Uri, headers: &'a HeaderMap) -> Vec<Cow<'a, str>> {
+    let of_header = |value: &'a HeaderValue| {
         let value = value.to_str().ok()?.strip_prefix("AWS4")?;
         let (_, list) = value.split_once("SignedHeaders=")?;
-        Some(list.split([',', ' ']).next()?.to_owned())
+        list.split([',', ' ']).next().map(Cow::Borrowed)
     };
     let of_query = |pair: &str| {
         let (name, value) = pair.split_once('=')?;
         let is_list = percent_decode(name)?.eq_ignore_ascii_case("x-amz-signedheaders");
-        is_list.then(|| percent_decode(value)).flatten()
+        is_list.then(|| percent_decode(value).map(Cow::Owned)).flatten()
     };
     let query = uri.query().unwrap_or_default().split('&').filter_map(of_query);
     headers.get_all(AUTHORIZATION).iter().filter_map(of_header).chain(query).collect()

@@ -377,7 +377,7 @@ impl<V: View> Fold<V> {
     /// As [`Fold::propose`] for several, all appended as the mode says: in one append, each an entry
     /// of its own. Each `done` hears what came of its request.
     pub fn propose_all(&self, requests: Vec<(Request, Proposer)>, mode: Mode) {
-        self.append_all(EntryKind::Command, self.epoch(), requests, mode);
+        self.append_all(EntryKind::Command, self.epoch(), requests.into_iter(), mode);
     }
 
     /// The claim that the fold proposes under; 0 for none.
@@ -412,21 +412,22 @@ impl<V: View> Fold<V> {
 
     fn append(&self, kind: EntryKind, epoch: Index, request: Request, done: Proposer) {
         let mode = request.mode;
-        self.append_all(kind, epoch, vec![(request, done)], mode);
+        self.append_all(kind, epoch, std::iter::once((request, done)), mode);
     }
 
     fn append_all(
         &self,
         kind: EntryKind,
         epoch: Index,
-        requests: Vec<(Request, Proposer)>,
+        requests: impl ExactSizeIterator<Item = (Request, Proposer)>,
         mode: Mode,
     ) {
         let shared = &self.shared;
         if let Err(e) = shared.admit(kind, epoch) {
-            return requests.into_iter().for_each(|(_, done)| done(Err(e.clone())));
+            return requests.for_each(|(_, done)| done(Err(e.clone())));
         }
-        let (mut entries, mut own) = (Vec::new(), Vec::new());
+        let count = requests.len();
+        let (mut entries, mut own) = (Vec::with_capacity(count), Vec::with_capacity(count));
         for (request, done) in requests {
             let Request { session, sequence, acknowledged_below, command, .. } = request;
             let envelope = Envelope { kind, epoch, session, sequence, acknowledged_below };
@@ -445,7 +446,9 @@ impl<V: View> Fold<V> {
                     Ok(first) => {
                         let at = if planted!("view.batch-at-one-index") { 0 } else { at };
                         let index = Index(first.0 + at);
-                        ready.extend(runs.acknowledged(flight, index, &entry, done));
+                        let of_one = runs.acknowledged(flight, index, &entry, done);
+                        // As a rule there is one alone.
+                        if ready.is_empty() { ready = of_one } else { ready.extend(of_one) }
                     }
                     Err(e) => {
                         runs.land(flight);
