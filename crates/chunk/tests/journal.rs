@@ -8,6 +8,7 @@ use holdfast_base::ids::{Durability, Generation};
 use holdfast_chunk::*;
 use holdfast_env::SeededRng;
 use holdfast_env::disk::{Access, Disk};
+use holdfast_env::trial::Trial;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -187,5 +188,40 @@ fn a_seal_has_what_was_acknowledged_from_the_journal_alone() {
     for store in [store, with_journal(&disk.copy()).0] {
         let read = store.read_raw(CHUNK, Generation(0), 0, 1 << 20).unwrap();
         assert!(read.bytes.to_vec() == wanted);
+    }
+}
+
+/// Where one thread does everything, a reader that found its chunk with a driver wrote back in that
+/// one's place; the chunk was then left to the write-back while the driver's turn was still to
+/// come, and belonged to nobody after it.
+#[test]
+fn readers_that_write_back_out_of_turn_leave_the_chunk_to_one_driver() {
+    for seed in 0..60 {
+        let _trial = Trial::drawn(seed).enter();
+        let disk = MemDisk::new();
+        let (store, _) = open_with(&disk, 1 << 20);
+        store.create(spec(ChunkKind::Raw, 1 << 20)).unwrap();
+        let mut length = append_small(&store, 0, 1500).unwrap();
+        for _ in 0..4 {
+            let from = length;
+            for _ in 0..4 {
+                length = append_small(&store, length, 1500).unwrap();
+            }
+            // Some of what the file misses, then the rest.
+            for end in [from + 1000, length] {
+                let read = store.read_raw(CHUNK, Generation(0), from, end - from).unwrap();
+                assert_eq!(read.bytes.len() as u64, end - from);
+            }
+            // In one batch of the journal, more than is left to it.
+            for _ in 0..16 {
+                let (body, sums) = (noise(length, 1500), crcs(length, &noise(length, 1500)));
+                let done = Box::new(|answer: Result<u64>| assert!(answer.is_ok()));
+                store.append_raw(CHUNK, length, Box::new(body), sums, Durability::Durable, done);
+                length += 1500;
+            }
+            store.pump();
+        }
+        store.seal(CHUNK, length).unwrap();
+        assert_eq!(read_raw(&store, 0, 1500).unwrap(), noise(0, 1500));
     }
 }

@@ -428,9 +428,9 @@ impl Node {
         }
     }
 
-    /// Seals a chunk whose writer has fallen silent: fences its replicas, proposes the longest
-    /// verified length, and has those that reach it follow. May be repeated; answers the length
-    /// that the first seal decided.
+    /// Seals a chunk whose writer has fallen silent: fences its replicas, proposes a length
+    /// that holds all that was acknowledged, and has those that reach it follow. May be repeated;
+    /// answers the length that the first seal decided.
     pub fn seal_silent(self: &Arc<Node>, chunk: ChunkId, done: Done<u64>) {
         let known = self.read_chunks(|view, _| view.get(chunk).cloned());
         let known = match known {

@@ -17,7 +17,7 @@ mod share;
 mod window;
 
 pub(super) use compact::compact_anew;
-pub use fence::Decision;
+pub use fence::{Decision, FenceRound};
 pub use reader::{Answer, Wanted};
 pub use seal::SealReport;
 pub use set::ReplicaSet;

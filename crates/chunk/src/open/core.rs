@@ -272,9 +272,12 @@ impl Core {
         !self.deferred.is_empty() && (self.flush_wanted || much || !self.pending.is_empty())
     }
 
-    /// A driver lets go of the chunk; true if it must take it up again.
+    /// A driver lets go of the chunk; true if it must take it up again. What it leaves to nobody is
+    /// not left to the write-back either: where one thread does everything, the chunk may have
+    /// been left to that while this driver was under way.
     pub fn rest(&mut self) -> bool {
         self.direct &= !self.pending.is_empty();
+        self.for_later = false;
         self.busy = self.has_work();
         self.busy
     }

@@ -1,9 +1,11 @@
 //! The seal of a chunk whose writer has fallen silent. A core: takes what fenced replicas answered
 //! and decides at which length to propose the seal, or that too few have answered.
 //!
-//! **Invariant:** an acknowledged append is on every replica, and a fenced replica grows no more:
-//! the longest verified length of two fenced replicas, or of all that are not lost, is at least
-//! what was acknowledged.
+//! **Invariant:** an acknowledged append is on every replica, and a fenced replica grows no more.
+//! So what was acknowledged is at most the longest verified length of two fenced replicas, or of
+//! all that are not lost, whichever one of them is damaged; of three or more it is at most what two
+//! of them reach. The latter is taken where it can be: an append that reached one replica alone was
+//! not acknowledged, and what was must not be left to that one.
 
 use holdfast_base::ids::{ChunkId, StoreId};
 use holdfast_base::{Error, Kind, Result};
@@ -105,12 +107,14 @@ impl FenceRound {
                 self.chunk,
             )));
         }
-        let lengths = self.lengths.iter().filter_map(|(_, length)| *length);
-        let length = match planted!("node.sealed-at-the-shortest") {
-            false => lengths.max(),
-            true => lengths.min(),
-        }
-        .unwrap_or(0);
+        let mut lengths: Vec<u64> = self.lengths.iter().filter_map(|(_, length)| *length).collect();
+        lengths.sort_unstable_by(|a, b| b.cmp(a));
+        let length = match lengths[..] {
+            [.., shortest] if planted!("node.sealed-at-the-shortest") => shortest,
+            [_, second, _, ..] if !planted!("node.sealed-at-the-longest") => second,
+            [longest, ..] => longest,
+            [] => 0,
+        };
         let reach = self.lengths.iter().filter(|(_, found)| *found >= Some(length));
         let mut replicas: Vec<StoreId> = reach.map(|(store, _)| *store).collect();
         replicas.sort();
@@ -153,13 +157,26 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_of_two_fenced_replicas_decides_and_shorter_ones_are_left_out() {
+    fn what_two_fenced_replicas_reach_decides_and_shorter_ones_are_left_out() {
         assert_eq!(round(3, &[Ok(5), Ok(9), Ok(9)]), contested(9, &[2, 3]));
+        assert_eq!(round(3, &[Ok(5), Ok(9), Ok(7)]), contested(7, &[2, 3]));
         assert_eq!(round(3, &[Ok(5), Ok(5), silent()]), decision(5, &[1, 2]), "two are enough");
         assert_eq!(round(3, &[silent(), silent(), Ok(5)]).unwrap_err().kind, Kind::Retry);
         // All that are not lost: one.
         assert_eq!(round(1, &[Ok(5)]), decision(5, &[1]));
         assert_eq!(round(1, &[silent()]).unwrap_err().kind, Kind::Retry);
+    }
+
+    /// A writer that had slept appended to its own replica while the others were fenced: the chunk
+    /// was sealed with that replica alone, for an append that nobody had acknowledged, and what had
+    /// been acknowledged was on one disk that counted until there was a copy.
+    #[test]
+    fn an_append_that_one_of_three_replicas_has_is_given_up_for_three_copies() {
+        assert_eq!(round(3, &[Ok(4), Ok(3), Ok(3)]), decision(3, &[1, 2, 3]));
+        // One of three may be damaged, and never both of the others.
+        assert_eq!(round(3, &[Ok(4), Ok(4), Ok(0)]), contested(4, &[1, 2]));
+        // Of two that answer, one may be: the longer one has what was acknowledged.
+        assert_eq!(round(2, &[Ok(4), Ok(3)]), contested(4, &[1]));
     }
 
     /// A writer was cut off in an append that two of its replicas had and nobody acknowledged. One
@@ -180,11 +197,10 @@ mod tests {
 
     #[test]
     fn who_does_not_show_what_it_claims_is_asked_no_more() {
-        let mut round = FenceRound::new(CHUNK, 3);
+        let mut round = FenceRound::new(CHUNK, 2);
         assert!(round.answered(StoreId(1), Ok(5)).is_none());
-        assert!(round.answered(StoreId(2), Ok(5)).is_none());
-        assert_eq!(round.answered(StoreId(3), Ok(99)), Some(contested(99, &[3])));
-        assert_eq!(round.refuted(StoreId(3), Error::corrupt("no")), decision(5, &[1, 2]));
+        assert_eq!(round.answered(StoreId(2), Ok(99)), Some(contested(99, &[2])));
+        assert_eq!(round.refuted(StoreId(2), Error::corrupt("no")), decision(5, &[1]));
     }
 
     #[test]
