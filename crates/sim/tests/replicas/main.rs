@@ -245,24 +245,32 @@ fn a_node_killed_at_any_append_loses_nothing_that_was_acknowledged() {
     }
 }
 
-/// It was believed: the chunk was sealed at a length that nobody had, with the liar alone.
+/// It was believed: the chunk was sealed at a length that nobody had, with the liar alone. Beside two
+/// others nobody asks what it claims, for it cannot decide; beside one it must show it.
 #[test]
 fn a_replica_that_lies_about_its_length_is_left_out_and_named() {
     let world = World::new(3);
     let data = noise(9, 100_000);
     let set = written(&world, &data, 20_000);
     drop(set);
+    let fence = |nodes: &[u32]| {
+        let (left, leave) = Left::new();
+        world.node(2).fence_replicas(CHUNK, ChunkKind::Raw, &world.stores(nodes), leave);
+        world.settle();
+        left.get().unwrap()
+    };
+    let mut all = world.stores(&[1, 2, 3]);
+    all.sort();
     for lie in [1, BLOCK_BYTES, 1 << 40] {
         world.script(move |_, to, opcode| match opcode {
             peer::OP_PEER_FENCE if to == 3 => Fate::Longer(lie),
             _ => Fate::Arrives,
         });
-        let (left, leave) = Left::new();
-        let stores = world.stores(&[1, 2, 3]);
-        world.node(2).fence_replicas(CHUNK, ChunkKind::Raw, &stores, leave);
-        world.settle();
-        let decision = left.get().unwrap();
-        assert_eq!((decision.length, decision.replicas), (100_000, world.stores(&[1, 2])));
+        let decision = fence(&[1, 2, 3]);
+        assert_eq!((decision.length, decision.replicas), (100_000, all.clone()));
+        assert_eq!(world.node(2).take_bad_blocks(), []);
+        let decision = fence(&[2, 3]);
+        assert_eq!((decision.length, decision.replicas), (100_000, world.stores(&[2])));
         let bad = world.node(2).take_bad_blocks();
         assert!(bad.iter().any(|b| b.what.contains("does not show the last of them")), "{bad:?}");
         assert!(bad.iter().all(|b| b.store == world.stores(&[3])[0]), "{bad:?}");
