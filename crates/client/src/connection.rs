@@ -13,7 +13,8 @@ use self::core::Core;
 use self::intake::{Intake, Target};
 use holdfast_base::limits::{CONNECTION_REQUESTS_MAX, FRAME_BODY_BYTES_MAX};
 use holdfast_base::{Error, Kind, Result};
-use holdfast_env::net::{Endpoint, Handshake, Link, OP_RING, Role, Socket, Wait};
+use holdfast_env::net::tls_error;
+use holdfast_env::net::{Endpoint, Handshake, Link, OP_RING, Role, Socket, TlsClient, Wait};
 use holdfast_env::ring::Ring;
 use holdfast_env::{RealRng, Secrets};
 use holdfast_wire::OP_CATCH_UP;
@@ -57,6 +58,8 @@ pub struct ClientOptions {
     /// What is proved to a server over TCP, which answers nobody else: those of them that it
     /// knows. Over a Unix socket the user is proof enough.
     pub secrets: Secrets,
+    /// Over TCP, talk TLS: whom to believe, and what to show. Nothing else is sent before.
+    pub tls: Option<TlsClient>,
     /// Requests without an answer; up to the server's own limit.
     pub outstanding_max: usize,
     /// Sent with each request; 0 for none.
@@ -84,6 +87,7 @@ impl Default for ClientOptions {
             spin: false,
             ring: false,
             secrets: Secrets::default(),
+            tls: None,
             outstanding_max: CONNECTION_REQUESTS_MAX / 2,
             deadline_ms: 0,
             reconnects_max: 8,
@@ -505,6 +509,11 @@ impl Connection {
                 return self.core.fail(error.context(format!("talk to `{}`", self.endpoint)));
             }
         }
+        if self.link.is_sealed() && e.kind() == io::ErrorKind::InvalidData {
+            // The server may refuse the own certificate only now; it will again.
+            let refused = tls_error(io::Error::new(e.kind(), e.to_string()));
+            return self.core.fail(refused.context(format!("talk to `{}`", self.endpoint)));
+        }
         let why = match e.kind() {
             io::ErrorKind::UnexpectedEof => "the server closed the connection".to_owned(),
             io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
@@ -562,6 +571,11 @@ fn open(endpoint: &Endpoint, options: &ClientOptions) -> Result<Link> {
     let failed = |e: io::Error| connect_error(endpoint, &e);
     let mut link =
         Socket::connect(endpoint, options.connect_timeout).map(Link::new).map_err(failed)?;
+    if let (Some(tls), Endpoint::Tcp(address)) = (&options.tls, endpoint) {
+        link.set_receive_timeout(Some(options.connect_timeout)).map_err(failed)?;
+        agree_on_tls(&mut link, tls, address)
+            .map_err(|e| e.context(format!("connect to `{endpoint}`")))?;
+    }
     if let Some(mut handshake) = handshake(endpoint, options) {
         link.set_receive_timeout(Some(options.connect_timeout)).map_err(failed)?;
         greet(&mut link, &mut handshake)
@@ -569,6 +583,12 @@ fn open(endpoint: &Endpoint, options: &ClientOptions) -> Result<Link> {
     }
     link.set_receive_timeout(options.read_timeout).map_err(failed)?;
     Ok(link)
+}
+
+fn agree_on_tls(link: &mut Link, tls: &TlsClient, address: &str) -> Result<()> {
+    link.begin_tls(tls, address)?;
+    while !link.shake(Wait::Yes).map_err(tls_error)? {}
+    Ok(())
 }
 
 /// How a connection begins, where there is something to prove.

@@ -18,8 +18,10 @@ mod parse;
 mod peers;
 mod proof;
 mod reactor;
+mod sealed;
 mod server;
 mod socket;
+mod tls;
 
 pub use batch::Batch;
 pub use connection::{HALF_SENT_S, SLOW_S};
@@ -32,14 +34,17 @@ pub use peers::{
     Finished, NoPeers, PEER_BYTES_MAX, PEER_REQUESTS_MAX, PeerConnection, PeerDone, PeerReply,
     PeerRequest, Peers, SharedBody, TcpPeers,
 };
-pub use proof::{Handshake, OP_HELLO, OP_PROVE, Role, Who};
+pub use proof::{Handshake, Named, OP_HELLO, OP_PROVE, Role, Who};
 pub use server::{Counters, Server, ServerConfig};
 pub use socket::{Endpoint, Socket, Wait};
+pub use tls::{ALPN, TlsClient, tls_error};
 
 use crate::region::RegionMut;
 use crate::trial::Knob;
-use holdfast_base::Error;
 use holdfast_base::frame::Header;
+use holdfast_base::{Error, Result};
+use std::fmt;
+use std::sync::Arc;
 
 /// Answered by the server itself, with the request's meta and no body.
 pub const OP_PING: u16 = 0x0001;
@@ -99,6 +104,20 @@ pub trait Service: Send + Sync + 'static {
     fn disconnected(&self, connection: ConnectionId) {
         let _ = connection;
     }
+}
+
+/// What this process shows who it talks to over TLS, and whom it believes. What it answers may
+/// change from call to call: certificates are renewed while connections are open.
+pub trait Credentials: fmt::Debug + Send + Sync + 'static {
+    /// For connections that are accepted. Clients may show a certificate.
+    fn server(&self) -> Arc<rustls::ServerConfig>;
+
+    /// For connections to other nodes: shows the own certificate.
+    fn client(&self) -> TlsClient;
+
+    /// Who it is that holds `certificate` (DER), which one of our authorities has signed; `Denied`
+    /// where it names nobody of this cluster.
+    fn identify(&self, certificate: &[u8]) -> Result<Named>;
 }
 
 /// Connections of one server.

@@ -6,10 +6,10 @@ mod places;
 
 pub use places::{Activity, Busy, Place, Places};
 
-use crate::net::{Endpoint, Link, Socket};
+use crate::net::{Endpoint, Link, Socket, TlsClient, Wait, tls_error};
 use crate::tasks::{self, Task};
 use holdfast_base::{Error, Result};
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -197,6 +197,22 @@ impl AsyncLink {
         // nobody.
         let ready = unsafe { AsyncFd::register(socket.duplicate()?) }?;
         Ok(AsyncLink { link: Link::new(socket), ready })
+    }
+
+    /// Agrees with the server at `address` on TLS, before anything else is sent.
+    pub async fn agree_on_tls(
+        &mut self,
+        client: &TlsClient,
+        address: &str,
+        timeout: Duration,
+    ) -> Result<()> {
+        self.link.begin_tls(client, address)?;
+        let shaken = async {
+            while !poll_fn(|cx| self.poll_receive(cx, |link| link.shake(Wait::No))).await? {}
+            Ok(())
+        };
+        let shaken = tokio::time::timeout(timeout, shaken).await;
+        shaken.map_err(|_| io::ErrorKind::TimedOut.into()).flatten().map_err(tls_error)
     }
 
     /// Calls `receive`, which must not wait, when there may be something to receive, and again

@@ -42,7 +42,7 @@ pub struct TlsFiles {
 #[derive(Clone)]
 pub struct TlsConfig(Arc<ServerConfig>);
 
-fn pem<T: PemObject>(file: &Path, what: &str) -> Result<Vec<T>> {
+pub(crate) fn pem<T: PemObject>(file: &Path, what: &str) -> Result<Vec<T>> {
     let doing = |e: Error| e.context(format_args!("read {what} from `{}`", file.display()));
     #[expect(clippy::disallowed_methods, reason = "this is the seam")]
     let bytes = std::fs::read(file).map_err(|e| doing(e.into()))?;
@@ -78,6 +78,11 @@ impl TlsConfig {
         };
         let config = builder.with_single_cert(chain, key).map_err(|e| wrong(&e))?;
         Ok(TlsConfig(Arc::new(config)))
+    }
+
+    #[cfg(test)]
+    pub(crate) fn rustls(&self) -> Arc<ServerConfig> {
+        self.0.clone()
     }
 }
 

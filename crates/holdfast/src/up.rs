@@ -46,7 +46,7 @@ pub fn run(up: &Up, join: Option<&str>, secret: Option<&Path>, out: &mut Output)
     let budget = Budget::new(config.clients_bytes());
     let clock = Arc::new(RealClock::new());
     let meter = Arc::new(Meter::default());
-    let peers = TcpPeers::guarded(clock.clone(), Some(meter.clone()), secret.clone().into())?;
+    let peers = TcpPeers::guarded(clock.clone(), Some(meter.clone()), secret.clone().into(), None)?;
     let peers = Arc::new(peers);
     let rng = Arc::new(RealRng);
     let (disk, engine) = (Arc::new(RealDisk), Arc::new(RealEngine));

@@ -256,6 +256,10 @@ impl State {
 async fn open(endpoint: &Endpoint, options: &ClientOptions) -> Result<AsyncLink> {
     let link = AsyncLink::connect(endpoint, options.connect_timeout).await;
     let mut link = link.map_err(|e| connect_error(endpoint, &e))?;
+    if let (Some(tls), Endpoint::Tcp(address)) = (&options.tls, endpoint) {
+        let agreed = link.agree_on_tls(tls, address, options.connect_timeout).await;
+        agreed.map_err(|e| e.context(format!("connect to `{endpoint}`")))?;
+    }
     if let Some(handshake) = handshake(endpoint, options) {
         let greeted = greet(&mut link, handshake, options.connect_timeout).await;
         greeted.map_err(|e| e.context(format!("connect to `{endpoint}`")))?;

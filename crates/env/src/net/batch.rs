@@ -73,7 +73,7 @@ impl Request {
 /// Answering one twice panics: it is a bug of the service.
 pub struct Batch<'a> {
     pub(super) connection: ConnectionId,
-    pub(super) who: Who,
+    pub(super) who: &'a Who,
     pub(super) is_unix: bool,
     pub(super) data: &'a [u8],
     pub(super) requests: &'a mut [Request],
@@ -108,7 +108,7 @@ impl<'a> Batch<'a> {
     }
 
     /// Who asks.
-    pub fn who(&self) -> Who {
+    pub fn who(&self) -> &'a Who {
         self.who
     }
 

@@ -5,15 +5,15 @@ use super::batch::{BodyPlace, Meta, Request};
 use super::link::Link;
 use super::mailbox::DeferredKey;
 use super::out::{Address, Out};
-use super::proof::{Guard, OP_HELLO, OP_PROVE, Who, refusal};
-use super::server::Counters;
+use super::proof::{Guard, OP_HELLO, OP_PROVE, Who, must_be_sealed, refusal};
+use super::server::{Counters, ServerConfig};
 use super::socket::Wait;
-use super::{BATCH_BYTES, BATCH_REQUESTS_MAX, ConnectionId};
+use super::{BATCH_BYTES, BATCH_REQUESTS_MAX, ConnectionId, Credentials};
 use crate::budget::{Asker, Budget};
 use crate::region::RegionMut;
 use crate::ring::Ring;
 use crate::trial::Knob;
-use crate::{RealRng, Secret};
+use crate::{RealRng, planted};
 use holdfast_base::frame::{FrameKind, Header};
 use holdfast_base::{Error, Result};
 use std::io;
@@ -27,6 +27,8 @@ pub(super) struct Connection {
     /// Nobody until the secret is proved.
     pub who: Option<Who>,
     guard: Option<Box<Guard>>,
+    /// Without TLS nothing is answered.
+    must_be_sealed: bool,
     /// What epoll was told to watch.
     pub interest: u32,
     /// Received and not yet parsed; no memory while the peer is idle.
@@ -114,19 +116,28 @@ pub(super) enum Receiving {
 }
 
 impl Connection {
-    /// `secret` is what has to be proved over TCP, if anything has.
-    pub fn new(link: Link, id: ConnectionId, secret: &Option<Secret>) -> Connection {
-        let who = match secret {
+    /// `config` says what has to be proved over TCP, if anything has, and how.
+    pub fn new(mut link: Link, id: ConnectionId, config: &ServerConfig) -> Connection {
+        let ServerConfig { secret, credentials, .. } = config;
+        let who = match (secret, credentials) {
             _ if link.socket.is_unix() => Some(Who::Owner),
-            Some(_) => None,
-            None => Some(Who::Node),
+            (None, None) => Some(Who::Node),
+            _ => None,
         };
         let guard = secret.clone().filter(|_| who.is_none()).map(|s| Box::new(Guard::new(s)));
+        let credentials = credentials.as_ref().filter(|_| who.is_none());
+        let must_be_sealed = credentials.is_some()
+            && !link.socket.is_local()
+            && !planted!("net.plain-from-anywhere");
+        if let Some(credentials) = credentials {
+            link.offer_tls(credentials.server());
+        }
         Connection {
             link,
             id,
             who,
             guard,
+            must_be_sealed,
             interest: 0,
             stash: Vec::new(),
             stash_need: 0,
@@ -149,13 +160,27 @@ impl Connection {
         }
     }
 
+    /// Takes whom the connection's certificate names for who is connected, if it has one. An error
+    /// ends the connection.
+    pub fn recognise(&mut self, credentials: Option<&dyn Credentials>) -> Result<()> {
+        if let (Some(credentials), Some(shown)) = (credentials, self.link.certificate()) {
+            self.who = Some(Who::Named(Arc::new(credentials.identify(shown)?)));
+            self.guard = None;
+        }
+        Ok(())
+    }
+
     /// Answers a request of somebody who is not known: the greeting and the proof, and a refusal to
     /// everything else. After an error the connection is of no use.
     pub fn greet(&mut self, header: &Header, meta: &[u8]) -> Result<()> {
         let Header { opcode, request_id, .. } = *header;
         let to = Address { kind: FrameKind::Response, opcode, request_id };
+        if self.must_be_sealed && !self.link.is_sealed() {
+            return Err(must_be_sealed());
+        }
         let Some(guard) = &mut self.guard else {
-            return Err(Error::bug("greet: the connection has no guard"));
+            self.out.push_error(to, &refusal());
+            return Ok(());
         };
         match opcode {
             OP_HELLO => match guard.hello(&RealRng, meta) {
@@ -223,7 +248,8 @@ impl Connection {
         let incoming = self.incoming.as_ref().map_or(0, Incoming::held_bytes);
         let parked: usize = self.parked.iter().map(Request::held_bytes).sum();
         let arrived = self.stash.capacity() + parked;
-        self.load.bytes + self.out.pending_bytes() + incoming + arrived as u64
+        let way = self.link.held_bytes();
+        self.load.bytes + self.out.pending_bytes() + incoming + (arrived + way) as u64
     }
 
     /// What counts against the connection's share: what it asked for. Not what has arrived of a
@@ -235,7 +261,8 @@ impl Connection {
 
     /// Whether the peer owes the rest of something that it has begun to send.
     pub fn is_half_sent(&self) -> bool {
-        !self.paused && (self.incoming.is_some() || !self.stash.is_empty())
+        !self.paused
+            && (self.incoming.is_some() || !self.stash.is_empty() || self.link.is_half_sent())
     }
 
     /// Whether the peer, and nobody else, keeps this connection from getting on.

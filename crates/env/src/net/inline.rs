@@ -196,7 +196,7 @@ impl Inline {
         let mut batch = Batch {
             connection: self.id,
             // Nobody else is in here.
-            who: Who::Node,
+            who: &Who::Node,
             is_unix: false,
             data,
             requests: &mut state.requests,

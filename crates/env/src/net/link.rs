@@ -1,10 +1,13 @@
-//! How one connection's bytes travel: over its socket, or through a ring in shared memory beside
-//! a socket that is then silent and only says whether the peer lives. Same calls for both, so
-//! that the reactor and the client's connection need not care.
+//! How one connection's bytes travel: over its socket, as they are or as TLS, or through a ring in
+//! shared memory beside a socket that is then silent and only says whether the peer lives. Same
+//! calls for all, so that the reactor and the client's connection need not care.
 
 use super::meter::{Flow, Meter};
+use super::sealed::{Appended, Sealed, TwoPieces};
 use super::socket::{Socket, Wait};
+use super::tls::{CLIENT_HELLO, Tls, TlsClient, server_name, tls_error};
 use crate::ring::Ring;
+use holdfast_base::Result;
 use std::io::{self, IoSlice};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -27,6 +30,10 @@ pub struct Link {
     pub socket: Socket,
     /// Where there is one, all bytes go through it, and none through the socket.
     pub ring: Option<Ring>,
+    /// Where there is TLS, all bytes go through it.
+    sealed: Option<Box<Sealed>>,
+    /// Of a connection that has said nothing yet, and may begin with TLS.
+    offers: Option<Arc<rustls::ServerConfig>>,
     /// Longest wait for the ring; the kernel keeps the same for the socket.
     timeout: Option<Duration>,
     /// Counts what goes over TCP: a Unix socket or a ring takes nothing of a network link.
@@ -35,12 +42,76 @@ pub struct Link {
 
 impl Link {
     pub fn new(socket: Socket) -> Link {
-        Link { socket, ring: None, timeout: None, meter: None }
+        Link { socket, ring: None, sealed: None, offers: None, timeout: None, meter: None }
     }
 
     pub fn metered(socket: Socket, meter: &Option<Arc<Meter>>) -> Link {
-        let meter = meter.clone().filter(|_| !socket.is_unix());
-        Link { meter, ..Link::new(socket) }
+        let mut link = Link::new(socket);
+        link.meter = meter.clone().filter(|_| !link.socket.is_unix());
+        link
+    }
+
+    /// The peer may begin with TLS: its first byte says whether it does.
+    pub(super) fn offer_tls(&mut self, config: Arc<rustls::ServerConfig>) {
+        self.offers = Some(config);
+    }
+
+    /// Begins with TLS, to a server that has a certificate for the host of `address`; nothing else
+    /// is sent before [`Link::shake`] has said that the way is there.
+    pub fn begin_tls(&mut self, client: &TlsClient, address: &str) -> Result<()> {
+        let tls = Tls::client(&client.0, server_name(address)?).map_err(tls_error)?;
+        let mut sealed = Sealed::new(tls);
+        sealed.shake(&self.socket, None).map_err(tls_error)?;
+        self.sealed = Some(Box::new(sealed));
+        Ok(())
+    }
+
+    /// One receive of a handshake; true once it is over.
+    pub fn shake(&mut self, wait: Wait) -> io::Result<bool> {
+        match &mut self.sealed {
+            Some(sealed) => sealed.shake(&self.socket, Some(wait)),
+            None => Ok(true),
+        }
+    }
+
+    /// Whether the bytes travel as TLS.
+    pub fn is_sealed(&self) -> bool {
+        self.sealed.is_some()
+    }
+
+    /// The certificate that the peer has proved to hold, if it showed one.
+    pub(super) fn certificate(&self) -> Option<&[u8]> {
+        self.sealed.as_ref()?.tls.certificate()
+    }
+
+    /// Whether there is something to receive of which the socket says nothing.
+    pub fn has_more(&self) -> bool {
+        self.sealed.as_ref().is_some_and(|sealed| sealed.has_more())
+    }
+
+    /// Whether the peer has begun a handshake or a record, and owes the rest.
+    pub(super) fn is_half_sent(&self) -> bool {
+        self.sealed.as_ref().is_some_and(|sealed| sealed.is_half_sent())
+    }
+
+    /// Memory that the way itself holds for the peer.
+    pub(super) fn held_bytes(&self) -> usize {
+        self.sealed.as_ref().map_or(0, |sealed| sealed.held_bytes())
+    }
+
+    /// Tells the peer that nothing more comes.
+    pub(super) fn shutdown_write(&mut self) {
+        if let Some(sealed) = &mut self.sealed {
+            sealed.end(&self.socket);
+        }
+        self.socket.shutdown_write();
+    }
+
+    fn count_sealed(&mut self) {
+        let moved = self.sealed.as_mut().map(|sealed| sealed.take_moved());
+        if let (Some((received, sent)), Some(meter)) = (moved, &self.meter) {
+            meter.count(Flow { received, sent });
+        }
     }
 
     fn count_sent(&self, sent: u64) {
@@ -68,7 +139,7 @@ impl Link {
 
     /// Whether [`Link::send_pages`] is worth while: over TCP, where it saves one of two copies.
     pub fn sends_pages(&self) -> bool {
-        self.ring.is_none() && !self.socket.is_unix()
+        self.ring.is_none() && self.sealed.is_none() && !self.socket.is_unix()
     }
 
     /// As [`Socket::send`].
@@ -78,10 +149,15 @@ impl Link {
         fd: Option<BorrowedFd<'_>>,
         more: bool,
     ) -> io::Result<usize> {
-        let sent = match &mut self.ring {
-            None => self.socket.send(parts, fd, more)?,
-            Some(ring) => return some(ring.write(parts)?),
-        };
+        if let Some(ring) = &mut self.ring {
+            return some(ring.write(parts)?);
+        }
+        if let Some(sealed) = &mut self.sealed {
+            let sent = sealed.send(&self.socket, parts);
+            self.count_sealed();
+            return sent;
+        }
+        let sent = self.socket.send(parts, fd, more)?;
         self.count_sent(sent as u64);
         Ok(sent)
     }
@@ -114,12 +190,39 @@ impl Link {
         fds: &mut Vec<OwnedFd>,
     ) -> io::Result<usize> {
         self.wait_for_ring(wait)?;
-        let received = match &mut self.ring {
-            None => self.socket.receive_two(target, tail, wait, fds)?,
-            Some(ring) => return some(ring.read(target, tail)?),
-        };
+        if let Some(ring) = &mut self.ring {
+            return some(ring.read(target, tail)?);
+        }
+        if let Some(sealed) = &mut self.sealed {
+            let mut sink = TwoPieces { pieces: [target, tail], filled: 0 };
+            let received = sealed.receive(&self.socket, &mut sink, wait);
+            self.count_sealed();
+            return received;
+        }
+        let received = self.socket.receive_two(target, tail, wait, fds)?;
+        if received > 0
+            && let Some(config) = self.offers.take()
+            && target.first() == Some(&CLIENT_HELLO)
+        {
+            return self.accept_tls(&config, target, received);
+        }
         self.count_received(received as u64);
         Ok(received)
+    }
+
+    /// The first bytes of a connection are TLS: opens them where they are.
+    fn accept_tls(
+        &mut self,
+        config: &Arc<rustls::ServerConfig>,
+        target: &mut [u8],
+        received: usize,
+    ) -> io::Result<usize> {
+        let first = target[..received.min(target.len())].to_vec();
+        let sealed = self.sealed.insert(Box::new(Sealed::new(Tls::server(config)?)));
+        let mut sink = TwoPieces { pieces: [target, &mut []], filled: 0 };
+        let opened = sealed.begin(&self.socket, &first, &mut sink);
+        self.count_sealed();
+        some(opened?)
     }
 
     /// As [`Socket::receive_append`].
@@ -132,17 +235,21 @@ impl Link {
         fds: &mut Vec<OwnedFd>,
     ) -> io::Result<(usize, usize)> {
         self.wait_for_ring(wait)?;
-        match &mut self.ring {
-            None => {
-                let (appended, more) = self.socket.receive_append(target, end, tail, wait, fds)?;
-                self.count_received((appended + more) as u64);
-                Ok((appended, more))
-            }
-            Some(ring) => {
-                let (appended, more) = ring.read_append(target, end, tail)?;
-                some(appended + more).map(|_| (appended, more))
-            }
+        if let Some(ring) = &mut self.ring {
+            let (appended, more) = ring.read_append(target, end, tail)?;
+            return some(appended + more).map(|_| (appended, more));
         }
+        if let Some(sealed) = &mut self.sealed {
+            let before = target.len();
+            let mut sink = Appended { target, end, tail, in_tail: 0 };
+            let received = sealed.receive(&self.socket, &mut sink, wait);
+            let moved = (sink.target.len() - before, sink.in_tail);
+            self.count_sealed();
+            return received.map(|_| moved);
+        }
+        let (appended, more) = self.socket.receive_append(target, end, tail, wait, fds)?;
+        self.count_received((appended + more) as u64);
+        Ok((appended, more))
     }
 
     fn wait_for_ring(&mut self, wait: Wait) -> io::Result<()> {
@@ -156,6 +263,9 @@ impl Link {
     /// beside it and everything written before has been read.
     #[expect(clippy::disallowed_methods, reason = "this is the seam")]
     pub fn wait_ready(&mut self, write: bool, timeout: Option<Duration>) -> io::Result<bool> {
+        if self.has_more() {
+            return Ok(true);
+        }
         let Some(ring) = &mut self.ring else { return self.socket.wait_ready(write, timeout) };
         let mut start = None;
         let mut yields = false;
@@ -187,6 +297,15 @@ impl Link {
             }
         }
         Ok(false)
+    }
+}
+
+impl Drop for Link {
+    /// A peer that speaks TLS can tell an end from a cut.
+    fn drop(&mut self) {
+        if let Some(sealed) = &mut self.sealed {
+            sealed.end(&self.socket);
+        }
     }
 }
 

@@ -7,6 +7,7 @@ use crate::{Rng, planted};
 use holdfast_base::frame::{self, Decoded, FrameKind, HEADER_BYTES};
 use holdfast_base::{Error, Kind, Result, codec};
 use ring::hmac;
+use std::sync::Arc;
 
 /// Answered by the server itself, before anything else: [`HELLO_BYTES`] that say who asks.
 pub const OP_HELLO: u16 = 0x0010;
@@ -35,7 +36,7 @@ pub enum Role {
 }
 
 /// Who is connected. Nobody else reaches a service.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Who {
     /// The user that the server runs as, or root, over the Unix socket.
     Owner,
@@ -43,6 +44,32 @@ pub enum Who {
     Client,
     /// The same, who says to be a node: another one of the cluster.
     Node,
+    /// Whom a certificate names, which an authority of ours has signed.
+    Named(Arc<Named>),
+}
+
+impl Who {
+    /// Whether another node of the cluster asks.
+    pub fn is_node(&self) -> bool {
+        match self {
+            Who::Owner | Who::Client => false,
+            Who::Node => true,
+            Who::Named(named) => named.role == Role::Node,
+        }
+    }
+}
+
+/// What a certificate says of who holds it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Named {
+    /// A node, or a client.
+    pub role: Role,
+    /// Its name, unique among those of its role in the cluster.
+    pub name: String,
+    /// The certificate's number, in hexadecimal digits: what a revocation names.
+    pub serial: String,
+    /// When the certificate ends, in seconds since 1970.
+    pub until_s: i64,
 }
 
 /// What one side says of both nonces, and the key that it signs it with.
@@ -114,6 +141,13 @@ impl Guard {
 pub(super) fn refusal() -> Error {
     Error::denied(
         "ask this server: over TCP it answers those who prove its secret: use `--secret FILE` with the file `secret` of its data directory (HOLDFAST_SECRET_FILE), or its Unix socket",
+    )
+}
+
+/// What somebody on another machine hears who does not speak TLS, where there are certificates.
+pub(super) fn must_be_sealed() -> Error {
+    Error::denied(
+        "ask this server: from other machines it is asked over TLS: name the cluster's authority with `--ca FILE` (HOLDFAST_CA_FILE)",
     )
 }
 

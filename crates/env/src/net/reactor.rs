@@ -289,7 +289,7 @@ impl Reactor {
         let raw = socket.raw();
         let config = &self.shared.config;
         let link = Link::metered(socket, &config.meter);
-        let mut connection = Box::new(Connection::new(link, id, &config.secret));
+        let mut connection = Box::new(Connection::new(link, id, config));
         connection.interest = libc::EPOLLIN as u32;
         connection.last_turn = self.turn;
         let slot = self.free.pop().unwrap_or_else(|| {
@@ -501,6 +501,11 @@ impl Reactor {
             let config = &self.shared.config;
             connection.count_held(&config.budget, &self.shared.counters);
             if !connection.paused {
+                // Opened already, so that the socket says nothing of it.
+                if connection.link.has_more() && connection.stage == Stage::Open {
+                    self.readable(slot);
+                    continue;
+                }
                 break;
             }
             let (claimed, asker) = (connection.claimed_bytes(), connection.asker);
@@ -529,7 +534,7 @@ impl Reactor {
             && connection.out.is_empty()
         {
             *told = true;
-            connection.link.socket.shutdown_write();
+            connection.link.shutdown_write();
         }
         let moved = connection.received + connection.out.taken;
         if moved != connection.moved {

@@ -4,7 +4,7 @@ use super::listen::Listener;
 use super::mailbox::{Mailbox, Message};
 use super::meter::Meter;
 use super::reactor::{Reactor, Shared};
-use super::{CONNECTIONS_MAX, Service};
+use super::{CONNECTIONS_MAX, Credentials, Service};
 use crate::local::memory_bytes;
 use crate::{Budget, Clock, Secret, tasks};
 use holdfast_base::limits::{CONNECTION_BYTES_MAX, CONNECTION_REQUESTS_MAX};
@@ -32,6 +32,9 @@ pub struct ServerConfig {
     pub meter: Option<Arc<Meter>>,
     /// What who connects over TCP has to prove. Without one, as in tests, everybody is a node.
     pub secret: Option<Secret>,
+    /// With credentials TLS is spoken with everybody who begins with it, and asked of everybody
+    /// who is on another machine.
+    pub credentials: Option<Arc<dyn Credentials>>,
     /// What this process may hold for all of its clients, on whatever port.
     pub budget: Arc<Budget>,
 }
@@ -50,6 +53,7 @@ impl Default for ServerConfig {
             shutdown_grace: Duration::from_secs(5),
             meter: None,
             secret: None,
+            credentials: None,
             budget: Budget::new(Budget::default_bytes(memory_bytes())),
         }
     }

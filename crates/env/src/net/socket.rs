@@ -5,7 +5,7 @@
 use holdfast_base::{Error, Result};
 use std::fmt;
 use std::io::{self, IoSlice};
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -66,6 +66,8 @@ const FDS_MAX: usize = 4;
 pub struct Socket {
     fd: OwnedFd,
     unix: bool,
+    /// Who connected, of an accepted TCP socket.
+    remote: Option<SocketAddr>,
     /// Of the descriptor itself; other sockets say per call that they do not wait.
     nonblocking: bool,
 }
@@ -76,7 +78,7 @@ impl Socket {
         match endpoint {
             Endpoint::Unix(path) => {
                 let fd = UnixStream::connect(path)?.into();
-                Ok(Socket { fd, unix: true, nonblocking: false })
+                Ok(Socket { fd, unix: true, remote: None, nonblocking: false })
             }
             Endpoint::Tcp(address) => {
                 let mut failure = io::Error::new(io::ErrorKind::NotFound, "no such address");
@@ -87,6 +89,7 @@ impl Socket {
                             return Ok(Socket {
                                 fd: stream.into(),
                                 unix: false,
+                                remote: None,
                                 nonblocking: false,
                             });
                         }
@@ -100,21 +103,27 @@ impl Socket {
 
     /// A connected socket that never waits, of a runtime that waits for it.
     pub(crate) fn from_nonblocking(fd: OwnedFd, unix: bool) -> Socket {
-        Socket { fd, unix, nonblocking: true }
+        Socket { fd, unix, remote: None, nonblocking: true }
     }
 
     pub(super) fn from_accepted(fd: OwnedFd, unix: bool) -> io::Result<Socket> {
         if unix {
-            return Ok(Socket { fd, unix, nonblocking: false });
+            return Ok(Socket { fd, unix, remote: None, nonblocking: false });
         }
         let stream = TcpStream::from(fd);
         stream.set_nodelay(true)?;
         stream.set_nonblocking(true)?;
-        Ok(Socket { fd: stream.into(), unix, nonblocking: true })
+        let remote = stream.peer_addr().ok();
+        Ok(Socket { fd: stream.into(), unix, remote, nonblocking: true })
     }
 
     pub fn is_unix(&self) -> bool {
         self.unix
+    }
+
+    /// Whether the other end is on this machine; of an accepted socket.
+    pub(super) fn is_local(&self) -> bool {
+        self.unix || self.remote.is_some_and(|remote| remote.ip().to_canonical().is_loopback())
     }
 
     /// Another descriptor of the same socket.

@@ -8,12 +8,13 @@ use super::core::{Finished, PeerConnection, kind_of};
 use super::dial;
 use super::{PeerDone, PeerRequest, Peers};
 use crate::locks::HoldMutex;
-use crate::net::OP_YIELD;
 use crate::net::link::Link;
 use crate::net::mailbox::Mailbox;
 use crate::net::meter::Meter;
 use crate::net::proof::Handshake;
 use crate::net::socket::Wait;
+use crate::net::tls::tls_error;
+use crate::net::{Credentials, OP_YIELD};
 use crate::{Clock, Secrets, tasks};
 use holdfast_base::{Error, Result};
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
@@ -54,6 +55,7 @@ struct Shared {
     clock: Arc<dyn Clock>,
     meter: Option<Arc<Meter>>,
     secrets: Secrets,
+    credentials: Option<Arc<dyn Credentials>>,
     /// Set by the thread itself, before it calls anybody back.
     thread: OnceLock<ThreadId>,
 }
@@ -108,15 +110,17 @@ enum Message {
 
 impl TcpPeers {
     pub fn start(clock: Arc<dyn Clock>) -> Result<TcpPeers> {
-        TcpPeers::guarded(clock, None, Secrets::default())
+        TcpPeers::guarded(clock, None, Secrets::default(), None)
     }
 
-    /// As [`TcpPeers::start`]; `meter` counts what the connections carry, and each of them begins
-    /// with a proof of the cluster's secret, if there is one.
+    /// As [`TcpPeers::start`]; `meter` counts what the connections carry. With credentials each of
+    /// them is TLS between two certificates; otherwise it begins with a proof of the cluster's
+    /// secret, if there is one.
     pub fn guarded(
         clock: Arc<dyn Clock>,
         meter: Option<Arc<Meter>>,
         secrets: Secrets,
+        credentials: Option<Arc<dyn Credentials>>,
     ) -> Result<TcpPeers> {
         let doing = |e: io::Error| Error::from(e).context("start the thread that asks peers");
         let shared = Arc::new(Shared {
@@ -125,6 +129,7 @@ impl TcpPeers {
             clock,
             meter,
             secrets,
+            credentials,
             thread: OnceLock::new(),
         });
         let reactor = Reactor::new(shared.clone()).map_err(doing)?;
@@ -207,6 +212,11 @@ enum State {
     Dialling {
         link: Link,
         others: Vec<SocketAddr>,
+        until_ns: u64,
+    },
+    /// Connected; a handshake of TLS is under way.
+    Shaking {
+        link: Link,
         until_ns: u64,
     },
     /// Connected; both sides prove the secret, before any request.
@@ -339,6 +349,7 @@ impl Reactor {
             let state = match &peer.state {
                 State::Resolving { until_ns }
                 | State::Dialling { until_ns, .. }
+                | State::Shaking { until_ns, .. }
                 | State::Greeting { until_ns, .. } => Some(*until_ns),
                 _ => None,
             };
@@ -472,19 +483,35 @@ impl Reactor {
                 }
                 Err(e) => self.broken(number, &Error::from(e).context("connect")),
             },
+            State::Shaking { .. } => {
+                if let Err(e) = self.shake(number) {
+                    self.broken(number, &e);
+                }
+            }
             State::Greeting { .. } => {
                 if let Err(e) = self.greet(number) {
                     self.broken(number, &e);
                 }
             }
             State::Connected { .. } => {
-                if let Err(e) = self.receive(number) {
+                if let Err(e) = self.receive_all(number) {
                     self.broken(number, &e);
                 } else if !self.touched.contains(&number) {
                     self.touched.push(number);
                 }
             }
             _ => {}
+        }
+    }
+
+    /// One receive, and what else it has brought.
+    fn receive_all(&mut self, number: u32) -> Result<()> {
+        loop {
+            self.receive(number)?;
+            let state = self.peers.get(&number).map(|peer| &peer.state);
+            if !matches!(state, Some(State::Connected { link }) if link.has_more()) {
+                return Ok(());
+            }
         }
     }
 
@@ -506,6 +533,8 @@ impl Reactor {
                 peer.core.received(self.now_ns, &buffer[..more], &mut self.finished)
             }
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(()),
+            // The other side may refuse the own certificate only now.
+            Err(e) if link.is_sealed() => Err(tls_error(e)),
             Err(e) => Err(e.into()),
         }
     }
@@ -535,6 +564,7 @@ impl Reactor {
             let slow = match &peer.state {
                 State::Resolving { until_ns }
                 | State::Dialling { until_ns, .. }
+                | State::Shaking { until_ns, .. }
                 | State::Greeting { until_ns, .. } => *until_ns <= self.now_ns,
                 _ => false,
             };

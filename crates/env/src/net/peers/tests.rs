@@ -352,7 +352,8 @@ fn peers_prove_the_secret_first_and_say_why_they_are_refused() {
     };
     let server = Server::start(config, mirror, Arc::new(RealClock::new())).unwrap();
     let address = server.tcp_addresses()[0].to_string();
-    let with = |secrets| TcpPeers::guarded(Arc::new(RealClock::new()), None, secrets).unwrap();
+    let with =
+        |secrets| TcpPeers::guarded(Arc::new(RealClock::new()), None, secrets, None).unwrap();
     let asked = |peers: &TcpPeers| ask(peers, &address, ECHO, b"x", None, 30_000).recv().unwrap();
     let known = with(secret(1).into());
     assert_eq!(asked(&known).unwrap().meta, b"x");

@@ -8,6 +8,7 @@ use crate::net::out::{Address, Out};
 use crate::net::parse::{self, Next};
 use crate::net::proof::{Who, refusal};
 use crate::net::socket::Wait;
+use crate::net::tls::{CLIENT_HELLO, NO_TLS_HERE};
 use crate::net::{
     BATCH_BYTES, BATCH_REQUESTS_MAX, BodyTarget, ConnectionId, OP_PING, OP_RING, OP_YIELD,
     RECEIVE_BYTES, STRANGER_BYTES_MAX, Service, TAIL_BYTES,
@@ -17,7 +18,7 @@ use crate::trial::Knob;
 use holdfast_base::Error;
 use holdfast_base::frame::{FrameKind, Header};
 use holdfast_base::limits::FRAME_META_BYTES_MAX;
-use std::io;
+use std::io::{self, IoSlice};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
@@ -169,6 +170,12 @@ impl Reactor {
         if received == 0 {
             return self.ended(slot);
         }
+        let is_first = connection.received == 0 && !link.is_sealed();
+        if is_first && buffer[0] == CLIENT_HELLO {
+            // Whoever speaks TLS understands no frame.
+            let _ = link.send(&[IoSlice::new(&NO_TLS_HERE)], None, false);
+            return Err(io::ErrorKind::ConnectionAborted.into());
+        }
         connection.received += received as u64;
         if stashed + received == end {
             let full = if little { &TAIL_BYTES } else { &RECEIVE_BYTES };
@@ -310,6 +317,11 @@ impl Reactor {
                 Err(error) => return Stop::Bad(error),
                 Ok(next) => next,
             };
+            if connection.who.is_none()
+                && let Err(error) = connection.recognise(self.shared.config.credentials.as_deref())
+            {
+                return Stop::Bad(error);
+            }
             let is_strange = connection.who.is_none() && !planted!("env.strangers-are-served");
             // Before anything is done for it.
             let (opcode, wanted) = match memory_of(&next, is_strange, short) {
@@ -381,7 +393,7 @@ impl Reactor {
         connection.out.label = self.shared.service.label();
         let mut batch = Batch {
             connection: connection.id,
-            who: connection.who.unwrap_or(Who::Client),
+            who: connection.who.as_ref().unwrap_or(&Who::Client),
             is_unix: connection.link.passes_fds(),
             data,
             requests: &mut self.requests,
