@@ -3,6 +3,7 @@
 //! alive by a clock; entries say so, and beats are counted.
 
 mod command;
+mod identities;
 mod leadership;
 mod snapshot;
 
@@ -10,8 +11,10 @@ mod snapshot;
 mod tests;
 
 pub use command::{ClusterCommand, ClusterOutcome, FreeSpace, NodeState, StartedStore, StoreState};
+pub use identities::{NAME_BYTES_MAX, REVOKED_MAX, check_name};
 pub use leadership::{BEATS_DEAD, CONTROLLERS_MAX, Controller, Leadership};
 
+use self::identities::Identities;
 use holdfast_base::ids::{Index, NodeId, StoreId, Tier};
 use holdfast_base::units::MIB;
 use holdfast_base::{Error, Result, path};
@@ -97,6 +100,7 @@ pub struct ClusterView {
     leadership: Leadership,
     shards: ShardMap,
     recovery: RecoverySettings,
+    identities: Identities,
 }
 
 impl Default for ClusterView {
@@ -115,6 +119,7 @@ impl ClusterView {
             leadership: Leadership::default(),
             shards: ShardMap::default(),
             recovery: RecoverySettings::default(),
+            identities: Identities::default(),
         }
     }
 
@@ -150,6 +155,31 @@ impl ClusterView {
     /// How recovery is to share links; zeros where nobody has said anything.
     pub fn recovery(&self) -> RecoverySettings {
         self.recovery
+    }
+
+    /// The node whose certificates carry this name.
+    pub fn number_of(&self, name: &str) -> Option<NodeId> {
+        self.identities.number_of(name)
+    }
+
+    /// The name that a node's certificates carry; none where it has shown none.
+    pub fn name_of(&self, node: NodeId) -> Option<&str> {
+        self.identities.name_of(node)
+    }
+
+    /// Whether who holds a certificate of `name` may speak as this node.
+    pub fn speaks_for(&self, name: &str, node: NodeId) -> bool {
+        self.identities.speaks_for(name, node)
+    }
+
+    /// Whether the certificate with this number is worth nothing any more.
+    pub fn is_revoked(&self, serial: &str) -> bool {
+        self.identities.is_revoked(serial)
+    }
+
+    /// Certificates that were revoked, with the second since 1970 in which each ends by itself.
+    pub fn revoked(&self) -> impl Iterator<Item = (&str, i64)> {
+        self.identities.revoked()
     }
 
     /// The live controller that queued first. It acts only once it has read a beat of its own
@@ -255,6 +285,19 @@ impl ClusterView {
                 check_recovery(settings)?;
                 self.recovery = *settings;
                 Ok(ClusterOutcome::Done {})
+            }
+            ClusterCommand::BindName { node, name } => {
+                if !self.nodes.contains_key(node) {
+                    return Err(unknown("name", *node));
+                }
+                self.identities.bind(*node, name).map(|()| ClusterOutcome::Done {})
+            }
+            ClusterCommand::ReleaseName { name } => {
+                self.identities.release(name).map(|()| ClusterOutcome::Done {})
+            }
+            ClusterCommand::Revoke { serial, until_s, now_s } => {
+                let revoked = self.identities.revoke(serial, *until_s, *now_s);
+                revoked.map(|()| ClusterOutcome::Done {})
             }
         }
     }

@@ -570,7 +570,7 @@ fn cluster_command(draw: &mut Draw<'_>, view: &ClusterView, index: u64) -> Clust
     let name = |draw: &mut Draw<'_>| draw.one(&["", "a", "h", "\n\u{1b}"]).to_owned();
     let free = FreeSpace { store, free_mib: draw.one(&[0, 64, 1000, u32::MAX]) };
     let free = vec![free; draw.one(&[0, 1, 1, 2])];
-    match draw.below(24) {
+    match draw.below(27) {
         0 => ClusterCommand::RegisterNode { node, host: name(draw), address: name(draw) },
         1 => {
             let (tier, capacity) = (draw.one(&[Tier::Disk, Tier::Dram]), draw.length());
@@ -614,6 +614,16 @@ fn cluster_command(draw: &mut Draw<'_>, view: &ClusterView, index: u64) -> Clust
             let rate_max = draw.length();
             let settings = RecoverySettings { rate_max, ..RecoverySettings::default() };
             ClusterCommand::SetRecovery { settings }
+        }
+        23 => {
+            let name = draw.one(&["", "a", "b", "n-3", "a/b"]).to_owned();
+            ClusterCommand::BindName { node, name }
+        }
+        24 => ClusterCommand::ReleaseName { name: draw.one(&["", "a", "b", "n-3"]).to_owned() },
+        25 => {
+            let (until_s, now_s) = (draw.one(&[i64::MIN, 0, 9, i64::MAX]), draw.one(&[0, 9, 10]));
+            let serial = draw.one(&["", "0a", "0b", "x"]).to_owned();
+            ClusterCommand::Revoke { serial, until_s, now_s }
         }
         _ => ClusterCommand::Resign { node, incarnation },
     }

@@ -82,6 +82,9 @@ events! {
     OpenToAll = "port.open-to-all", WARN,
         "A cache or router listens beyond loopback, where nobody is asked who they are.",
         "Let it listen on loopback, or close the port to strangers.";
+    StolenNumber = "peer.stolen-number", WARN,
+        "A node's message named another node than its certificate does. It was refused.",
+        "Look at the machine whose certificate is named: two data directories share one certificate, or somebody tries to pass for a node ([security](security.md)).";
     FewDescriptors = "process.few-descriptors", WARN,
         "The machine allows fewer descriptors than connections were asked for; clients beyond them wait.",
         "Raise `ulimit -n`.";

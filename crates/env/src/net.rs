@@ -84,8 +84,15 @@ pub trait Service: Send + Sync + 'static {
     /// [`BATCH_REQUESTS_MAX`]. Those neither answered nor deferred are answered as a bug.
     fn handle(&self, batch: &mut Batch<'_>);
 
-    /// Whether another node asks, for whom there is memory when clients have used up theirs. Looks
-    /// at the head of the request alone.
+    /// Why `who` may not ask for this at all: then nothing is kept of the request's body. Looks at
+    /// the head of the request alone.
+    fn refuses(&self, who: &Who, opcode: u16) -> Option<Error> {
+        let _ = (who, opcode);
+        None
+    }
+
+    /// Whether nodes alone ask for it, for whom there is memory when clients have used up theirs.
+    /// Looks at the head of the request alone.
     fn is_for_nodes(&self, opcode: u16) -> bool {
         let _ = opcode;
         false

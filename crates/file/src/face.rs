@@ -6,7 +6,7 @@ use holdfast_cluster::Namespace;
 use holdfast_env::net::{Batch, Parts};
 use holdfast_env::region::Region;
 use holdfast_node::Node;
-use holdfast_server::{AtOnce, Face, Later, Request, Route, decoded};
+use holdfast_server::{AtOnce, Face, Later, Request, Right, Route, decoded};
 use holdfast_wire as wire;
 use std::ops::Range;
 use std::sync::Arc;
@@ -92,11 +92,12 @@ impl Face for FileFace {
     fn routes(self: Arc<Self>) -> Vec<Route> {
         let (by_names, offers_region) =
             (Arc::new(ByNames(self.clone())), Arc::new(OffersRegion(self.clone())));
-        let looked_up = |opcode| Route::from_memory(opcode, &by_names);
-        let route = |opcode: u16, serve: fn(&FileFace, Request<'_>)| {
+        let looked_up = |opcode| Route::from_memory(opcode, Right::Data, &by_names);
+        let with = |opcode: u16, right: Right, serve: fn(&FileFace, Request<'_>)| {
             let face = self.clone();
-            Route::new(opcode, move |request| serve(&face, request))
+            Route::new(opcode, right, move |request| serve(&face, request))
         };
+        let route = |opcode, serve| with(opcode, Right::Data, serve);
         let receiver = self.clone();
         vec![
             looked_up(wire::OP_LOOKUP),
@@ -107,7 +108,7 @@ impl Face for FileFace {
             looked_up(wire::OP_CHUNK_LOCATE),
             route(wire::OP_GET, FileFace::get_from_disk).at_once(&by_names),
             route(wire::OP_CHUNK_READ, FileFace::read_raw_from_disk).at_once(&by_names),
-            Route::from_memory(wire::OP_REGION, &offers_region),
+            Route::from_memory(wire::OP_REGION, Right::Data, &offers_region),
             route(wire::OP_CHUNK_READ_OBJECT, FileFace::read_object).answer_bytes(|meta| {
                 // What cannot be decoded is refused with a sentence.
                 decoded::<wire::chunk::ReadObject>(meta, "").map_or(0, |read| read.bytes as u64)
@@ -120,8 +121,8 @@ impl Face for FileFace {
             route(wire::OP_ALLOCATE, FileFace::allocate),
             route(wire::OP_CLOSE, FileFace::close),
             route(wire::OP_CHANGE, FileFace::change),
-            route(wire::OP_OPEN_SESSION, FileFace::open_session),
-            route(wire::OP_END_SESSION, FileFace::end_session),
+            with(wire::OP_OPEN_SESSION, Right::Known, FileFace::open_session),
+            with(wire::OP_END_SESSION, Right::Known, FileFace::end_session),
         ]
     }
 }

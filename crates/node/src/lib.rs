@@ -22,6 +22,7 @@ mod registry;
 pub mod replicas;
 mod rewrite;
 mod snapshots;
+mod standing;
 mod stores;
 mod views;
 mod work;

@@ -57,6 +57,8 @@ pub struct NodeConfig {
     pub host: String,
     pub rack: String,
     pub address: String,
+    /// The name in the node's certificate, which its number is bound to; none without one.
+    pub name: Option<String>,
     /// Threads that wait for disks, and that write commits. 0 for both in simulations.
     pub worker_threads: usize,
     pub commit_threads: usize,
@@ -93,6 +95,7 @@ impl NodeConfig {
             host: "localhost".to_owned(),
             rack: String::new(),
             address: "localhost".to_owned(),
+            name: None,
             worker_threads: 4,
             // They wait for the disk, one commit each: as many chunks as streams are written at once.
             commit_threads: 8,
@@ -359,6 +362,7 @@ impl Joining<'_> {
         namespace: &Fold<Namespace>,
     ) -> Result<(Identity, Sender)> {
         let identity = self.identify(known)?;
+        self.bind_name(identity.node)?;
         let sender = self.start(identity, stores)?;
         if known.is_none() {
             // A number that is lost before this is nobody's for ever.
@@ -414,6 +418,20 @@ impl Joining<'_> {
             }
         };
         Ok(Identity { cluster, node })
+    }
+
+    /// Has the cluster know whose certificate it is that this node shows.
+    fn bind_name(&self, node: NodeId) -> Result<()> {
+        let Some(name) = &self.config.name else { return Ok(()) };
+        let bound = self.cluster.read(|view, _| view.name_of(node) == Some(name.as_str()));
+        if bound.unwrap_or(false) {
+            return Ok(());
+        }
+        match self.propose(&ClusterCommand::BindName { node, name: name.clone() }) {
+            // As with the start: what is here can be read and asked about.
+            Err(_) if self.cluster.status().stopped.is_some() => Ok(()),
+            bound => bound.map(drop),
+        }
     }
 
     fn place(&self) -> (String, String, String) {

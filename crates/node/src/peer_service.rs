@@ -11,14 +11,27 @@ use holdfast_chunk::{ChunkInfo, ChunkKind, ChunkSpec, Done, Needle, ReplicaState
 use holdfast_env::net::{PeerDone, PeerReply};
 use holdfast_wire::chunk::ReadReply;
 use holdfast_wire::peer::{self as msg, Sender};
-use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 /// Chunks of one inventory page: well below what a frame's meta takes.
 const INVENTORY_PAGE_MAX: usize = 8192;
 
 /// What nodes ask of each other's stores, answered by [`Replicator::handle`](crate::replicas::Replicator::handle).
-pub const PEER_OPERATIONS: RangeInclusive<u16> = msg::OP_PEER_CREATE..=msg::OP_PEER_UNLINK;
+pub const PEER_OPERATIONS: [u16; 13] = [
+    msg::OP_PEER_CREATE,
+    msg::OP_PEER_APPEND_RAW,
+    msg::OP_PEER_APPEND_NEEDLE,
+    msg::OP_PEER_FENCE,
+    msg::OP_PEER_SEAL,
+    msg::OP_PEER_READ_RAW,
+    msg::OP_PEER_READ_NEEDLE,
+    msg::OP_PEER_INVENTORY,
+    msg::OP_PEER_EXPORT,
+    msg::OP_PEER_PLAN,
+    msg::OP_PEER_COMPACT,
+    msg::OP_PEER_SWITCH,
+    msg::OP_PEER_UNLINK,
+];
 
 type Answer = Result<PeerReply>;
 

@@ -1,6 +1,6 @@
 //! What a node says of itself and of its cluster, and what people order.
 
-use crate::route::{Face, Request, Route, answer};
+use crate::route::{Face, Request, Right, Route, answer};
 use holdfast_base::codec::Encode;
 use holdfast_base::ids::{StoreId, Tier};
 use holdfast_base::limits::FRAME_BODY_BYTES_MAX;
@@ -29,16 +29,16 @@ pub struct Admin {
 
 impl Face for Admin {
     fn routes(self: Arc<Self>) -> Vec<Route> {
-        let route = |opcode: u16, serve: fn(&Admin, Request<'_>)| {
+        let route = |opcode: u16, right: Right, serve: fn(&Admin, Request<'_>)| {
             let admin = self.clone();
-            Route::new(opcode, move |request| serve(&admin, request))
+            Route::new(opcode, right, move |request| serve(&admin, request))
         };
         vec![
-            route(wire::OP_STATUS, |admin, request| admin.status(request.reply)),
-            route(wire::OP_HELD, |admin, request| admin.held(request.reply)),
-            route(wire::OP_CLUSTER, |admin, request| admin.cluster(request.reply)),
-            route(wire::OP_NODES, |admin, request| admin.nodes(request.reply)),
-            route(wire::OP_ORDER, Admin::order),
+            route(wire::OP_STATUS, Right::Admin, |admin, request| admin.status(request.reply)),
+            route(wire::OP_HELD, Right::Admin, |admin, request| admin.held(request.reply)),
+            route(wire::OP_CLUSTER, Right::Admin, |admin, request| admin.cluster(request.reply)),
+            route(wire::OP_NODES, Right::Known, |admin, request| admin.nodes(request.reply)),
+            route(wire::OP_ORDER, Right::Admin, Admin::order),
         ]
     }
 }

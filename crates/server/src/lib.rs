@@ -12,4 +12,4 @@ mod nodes;
 mod route;
 
 pub use native::Native;
-pub use route::{AtOnce, Face, Later, Request, Route, answer, decoded};
+pub use route::{AtOnce, Face, Later, Request, Right, Rights, Route, answer, decoded};

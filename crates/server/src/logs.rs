@@ -1,7 +1,7 @@
 //! The log, served: append, read, tail, trim and info of topics. What clients may do with those that
 //! folds own is decided in `holdfast_cluster::topics`.
 
-use crate::route::{Face, Request, Route, answer};
+use crate::route::{Face, Request, Right, Route, answer};
 use holdfast_base::codec::{Decode, Encode, Reader};
 use holdfast_base::ids::Index;
 use holdfast_base::limits::FRAME_META_BYTES_MAX;
@@ -40,13 +40,16 @@ fn owner(node: &Node, topic: &str) -> Option<&'static str> {
 }
 
 /// Refuses what a client may not do with a topic.
-fn check(node: &Arc<Node>, wanted: Use) -> impl Fn(&[u8], Who) -> Result<()> + Send + Sync + use<> {
+fn check(
+    node: &Arc<Node>,
+    wanted: Use,
+) -> impl Fn(&[u8], &Who) -> Result<()> + Send + Sync + use<> {
     let node = node.clone();
-    move |meta, who| {
+    move |meta, who: &Who| {
         // The topic is the first field of each.
         let topic = String::decode(&mut Reader::new(meta))
             .map_err(|e| Error::invalid(format!("use the log: {e}: use matching builds")))?;
-        check_client(&topic, owner(&node, &topic), wanted, who == Who::Owner)
+        check_client(&topic, owner(&node, &topic), wanted, *who == Who::Owner)
     }
 }
 
@@ -73,7 +76,7 @@ impl Face for Logs {
     fn routes(self: Arc<Self>) -> Vec<Route> {
         let route = |opcode: u16, serve: fn(&Logs, Request<'_>)| {
             let logs = self.clone();
-            Route::new(opcode, move |request| match logs.node.hosted.is_some() {
+            Route::new(opcode, Right::Data, move |request| match logs.node.hosted.is_some() {
                 true => serve(&logs, request),
                 // The log is elsewhere: its host answers, through this node.
                 false => logs.pass_on(request),

@@ -5,7 +5,7 @@
 use crate::admin::Admin;
 use crate::logs::Logs;
 use crate::nodes::Nodes;
-use crate::route::{AtOnce, Face, Later, Request, Route};
+use crate::route::{AtOnce, Face, Later, Request, Right, Rights, Route};
 use holdfast_base::frame::{Header, STALE};
 use holdfast_base::{Error, Result};
 use holdfast_env::net::{Batch, BodyTarget, ConnectionId, Service, Who};
@@ -34,8 +34,8 @@ struct Routes {
 impl Routes {
     fn add(&mut self, route: Route) {
         let opcode = route.opcode as usize;
-        // What memory answers is answered before anybody looks who asks.
-        let is_checked = route.for_nodes || route.check.is_some();
+        // What memory answers is answered before anybody looks at its meta.
+        let is_checked = route.right == Right::Node || route.check.is_some();
         assert!(!is_checked || route.at_once.is_none(), "operation {opcode:#06x} is checked first");
         assert!(self.places[opcode] == 0, "operation {opcode:#06x} has one route");
         self.routes.push(route);
@@ -49,16 +49,24 @@ impl Routes {
         }
     }
 
-    fn at_once(&self, opcode: u16) -> Option<&Arc<dyn AtOnce>> {
-        self.of(opcode)?.at_once.as_ref()
+    /// What answers the operation from memory, for somebody who may ask for it.
+    fn at_once(&self, opcode: u16, rights: Rights) -> Option<&Arc<dyn AtOnce>> {
+        self.of(opcode).filter(|route| rights.allow(route.right))?.at_once.as_ref()
     }
 
     /// Requests from `first` on that the same value answers from memory, if any does.
-    fn run(&self, batch: &Batch<'_>, first: usize) -> Option<(&dyn AtOnce, Range<usize>)> {
-        let at_once = self.at_once(batch.header(first).opcode)?;
+    fn run(
+        &self,
+        batch: &Batch<'_>,
+        first: usize,
+        rights: Rights,
+    ) -> Option<(&dyn AtOnce, Range<usize>)> {
+        let at_once = self.at_once(batch.header(first).opcode, rights)?;
         let mut end = first + 1;
         while end < batch.len()
-            && self.at_once(batch.header(end).opcode).is_some_and(|next| Arc::ptr_eq(next, at_once))
+            && self
+                .at_once(batch.header(end).opcode, rights)
+                .is_some_and(|next| Arc::ptr_eq(next, at_once))
         {
             end += 1;
         }
@@ -106,19 +114,43 @@ impl Native {
         self.nodes.release();
     }
 
-    fn check(route: &Route, meta: &[u8], who: Who) -> Result<()> {
-        if route.for_nodes && who != Who::Node && !planted!("file.clients-as-nodes") {
-            return Err(not_a_node(route.opcode));
+    /// The one place where a right is asked for, before a request's message is read.
+    fn check(&self, route: &Route, meta: &[u8], who: &Who) -> Result<()> {
+        if let Some(e) = refusal(route, who) {
+            return Err(e);
+        }
+        if let (Right::Node, Who::Named(named)) = (route.right, who) {
+            self.node.check_sender(named, route.opcode, meta)?;
         }
         route.check.as_ref().map_or(Ok(()), |check| check(meta, who))
     }
+
+    /// Whether whoever is connected may still ask anything.
+    fn stands(&self, who: &Who) -> Result<()> {
+        match who {
+            Who::Named(named) => self.node.check_standing(named),
+            _ => Ok(()),
+        }
+    }
 }
 
-/// What a client hears that asks what nodes ask.
-fn not_a_node(opcode: u16) -> Error {
-    Error::denied(format!(
-        "carry out operation {opcode:#06x}: nodes of the cluster alone ask for it: connect as one"
-    ))
+/// What somebody hears who is known, and lacks the right.
+fn refusal(route: &Route, who: &Who) -> Option<Error> {
+    if Rights::of(who).allow(route.right) || planted!("file.clients-as-nodes") {
+        return None;
+    }
+    let (doing, right) = (format!("carry out operation {:#06x}", route.opcode), route.right);
+    Some(Error::denied(match (right, who) {
+        (Right::Node, _) => {
+            format!("{doing}: nodes of the cluster alone ask for it: connect as one")
+        }
+        (_, Who::Named(named)) => format!(
+            "{doing}: it takes the right `{}`, which `{}` does not have: ask whoever looks after the cluster",
+            right.name(),
+            named.name
+        ),
+        _ => format!("{doing}: it takes the right `{}`", right.name()),
+    }))
 }
 
 fn unknown(opcode: u16) -> Error {
@@ -133,8 +165,12 @@ impl Service for Native {
         target.map_or(BodyTarget::Buffer, |target| target(meta, header.body_bytes))
     }
 
+    fn refuses(&self, who: &Who, opcode: u16) -> Option<Error> {
+        refusal(self.routes.of(opcode)?, who)
+    }
+
     fn is_for_nodes(&self, opcode: u16) -> bool {
-        self.routes.of(opcode).is_some_and(|route| route.for_nodes)
+        self.routes.of(opcode).is_some_and(|route| route.right == Right::Node)
     }
 
     fn label(&self) -> u32 {
@@ -142,10 +178,14 @@ impl Service for Native {
     }
 
     fn handle(&self, batch: &mut Batch<'_>) {
+        if let Err(e) = self.stands(batch.who()) {
+            return (0..batch.len()).for_each(|i| batch.reply_error(i, &e));
+        }
+        let rights = Rights::of(batch.who());
         let mut later = Later::default();
         let mut i = 0;
         while i < batch.len() {
-            if let Some((at_once, run)) = self.routes.run(batch, i) {
+            if let Some((at_once, run)) = self.routes.run(batch, i, rights) {
                 i = run.end;
                 at_once.answer(batch, run, &mut later);
                 continue;
@@ -160,7 +200,7 @@ impl Service for Native {
         for (i, answer_bytes) in later.into_requests() {
             let opcode = batch.header(i).opcode;
             let route = self.routes.of(opcode).expect("what was put off has a route");
-            if let Err(e) = Native::check(route, batch.meta(i), who) {
+            if let Err(e) = self.check(route, batch.meta(i), who) {
                 batch.reply_error(i, &e);
                 continue;
             }
@@ -193,17 +233,16 @@ mod tests {
         let (mut routes, mut model) = (routes(), BTreeMap::new());
         // The first and the last operation, neighbours, and as many as there is room for.
         for opcode in (0..252).map(|n| n * 257).chain([u16::MAX - 2, u16::MAX - 1, u16::MAX]) {
-            let route = Route::new(opcode, |_| ());
-            let for_nodes = opcode % 3 == 0;
-            routes.add(if for_nodes { route.for_nodes() } else { route });
-            assert_eq!(model.insert(opcode, for_nodes), None);
+            let right = Right::ALL[opcode as usize % 4];
+            routes.add(Route::new(opcode, right, |_| ()));
+            assert_eq!(model.insert(opcode, right), None);
         }
         for opcode in 0..=u16::MAX {
-            let found = routes.of(opcode).map(|route| (route.opcode, route.for_nodes));
-            assert_eq!(found, model.get(&opcode).map(|for_nodes| (opcode, *for_nodes)));
+            let found = routes.of(opcode).map(|route| (route.opcode, route.right));
+            assert_eq!(found, model.get(&opcode).map(|right| (opcode, *right)));
         }
         let one_more = catch_unwind(std::panic::AssertUnwindSafe(|| {
-            routes.add(Route::new(1, |_| ()));
+            routes.add(Route::new(1, Right::Data, |_| ()));
         }));
         assert!(one_more.is_err(), "a place is a byte");
     }
@@ -212,18 +251,19 @@ mod tests {
     fn an_operation_has_one_route() {
         let twice = catch_unwind(|| {
             let mut routes = routes();
-            routes.add(Route::new(7, |_| ()));
-            routes.add(Route::new(7, |_| ()));
+            routes.add(Route::new(7, Right::Data, |_| ()));
+            routes.add(Route::new(7, Right::Data, |_| ()));
         });
         assert!(twice.is_err());
     }
 
-    /// Memory answers a batch before anybody looks who asks: such a route would let everybody in.
+    /// Memory answers a batch before anybody looks at its messages: such a route would let
+    /// everybody in who has the right.
     #[test]
     fn what_is_checked_is_not_answered_from_memory_first() {
         let memory = Arc::new(Nothing);
-        let for_nodes = || Route::new(7, |_| ()).for_nodes();
-        let checked = || Route::new(7, |_| ()).check(|_, _| Ok(()));
+        let for_nodes = || Route::new(7, Right::Node, |_| ());
+        let checked = || Route::new(7, Right::Data, |_| ()).check(|_, _| Ok(()));
         for route in [for_nodes as fn() -> Route, checked] {
             routes().add(route());
             let route = route().at_once(&memory);

@@ -1,7 +1,7 @@
 //! What other nodes ask of this one: where the cluster is, its log, its stores. Who asks is
 //! checked before anything is done, but for the first question of all.
 
-use crate::route::{Face, Request, Route};
+use crate::route::{Face, Request, Right, Route};
 use holdfast_base::codec::{Decode, Encode, Reader};
 use holdfast_base::ids::Index;
 use holdfast_base::{Error, Result};
@@ -14,7 +14,6 @@ use holdfast_wire::OP_CATCH_UP;
 use holdfast_wire::log::Info;
 use holdfast_wire::peer::{self, Sender, Welcome};
 use holdfast_wire::peer_log::{Describe, OP_PEER_LOG_APPEND, OP_PEER_LOG_INFO};
-use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 /// How long the log's host may take to say how far the log is.
@@ -39,20 +38,19 @@ impl Face for Nodes {
                 let Request { opcode, meta, body, reply } = request;
                 serve(&nodes, opcode, meta, body, done(reply));
             };
-            Route::new(opcode, run).for_nodes()
+            Route::new(opcode, Right::Node, run)
         };
-        let all = |opcodes: RangeInclusive<u16>, serve| opcodes.map(move |o| (o, serve));
         let hello: Serve = |nodes, _, _, _, done| done(said(&nodes.welcome()));
         let beat: Serve = |nodes, _, meta, _, done| done(nodes.heard(meta));
         let served = [(peer::OP_PEER_HELLO, hello), (peer::OP_PEER_BEAT, beat)]
             .into_iter()
-            .chain(all(OP_PEER_LOG_APPEND..=OP_PEER_LOG_INFO, Nodes::log as Serve))
+            .chain((OP_PEER_LOG_APPEND..=OP_PEER_LOG_INFO).map(|o| (o, Nodes::log as Serve)))
             .chain(SNAPSHOT_OPERATIONS.map(|opcode| (opcode, Nodes::snapshot as Serve)))
-            .chain(all(PEER_OPERATIONS, Nodes::replica as Serve));
+            .chain(PEER_OPERATIONS.map(|opcode| (opcode, Nodes::replica as Serve)));
         let mut routes: Vec<Route> = served.map(|(opcode, serve)| route(opcode, serve)).collect();
         let nodes = self.clone();
         let catch_up = move |request: Request<'_>| nodes.catch_up(request.reply);
-        routes.push(Route::new(OP_CATCH_UP, catch_up));
+        routes.push(Route::new(OP_CATCH_UP, Right::Known, catch_up));
         routes
     }
 }

@@ -1,9 +1,9 @@
-//! What a face registers: for each of its operations, who may ask, where the body of a request
-//! goes, how much memory the answer may take, and what carries it out.
+//! What a face registers: for each of its operations, which right it takes to ask, where the body
+//! of a request goes, how much memory the answer may take, and what carries it out.
 
 use holdfast_base::codec::Decode;
 use holdfast_base::{Error, Result};
-use holdfast_env::net::{Batch, Body, BodyTarget, Parts, Reply, Response, Who};
+use holdfast_env::net::{Batch, Body, BodyTarget, Parts, Reply, Response, Role, Who};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -49,7 +49,67 @@ impl Later {
     }
 }
 
-type Check = Box<dyn Fn(&[u8], Who) -> Result<()> + Send + Sync>;
+/// What somebody must be allowed to do, to have an operation carried out. Each route names one, and
+/// the table of routes asks for it, at one place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Right {
+    /// To be connected as somebody who is known: what tells nothing of what others keep.
+    Known,
+    /// To read and change what is stored.
+    Data,
+    /// To look after the cluster: see how it is doing, and give orders.
+    Admin,
+    /// To be another node of the cluster.
+    Node,
+}
+
+impl Right {
+    /// In the order of their bits.
+    pub const ALL: [Right; 4] = [Right::Known, Right::Data, Right::Admin, Right::Node];
+
+    /// As people and pages say it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Right::Known => "known",
+            Right::Data => "data",
+            Right::Admin => "admin",
+            Right::Node => "node",
+        }
+    }
+
+    fn bit(self) -> u8 {
+        1 << self as u8
+    }
+}
+
+/// The rights of somebody.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rights(u8);
+
+impl Rights {
+    /// What each identity may do: who proves the owner's secret, or is the owner, acts for the
+    /// owner. A certificate gives no more than its role needs: nodes pass on what clients ask of
+    /// the log, and give no orders.
+    pub fn of(who: &Who) -> Rights {
+        let rights: &[Right] = match who {
+            Who::Owner | Who::Client => &[Right::Known, Right::Data, Right::Admin],
+            // Proved the secret, as which one acts for the owner, too.
+            Who::Node => &Right::ALL,
+            Who::Named(named) => match named.role {
+                Role::Node => &[Right::Known, Right::Data, Right::Node],
+                Role::Client => &[Right::Known],
+            },
+        };
+        Rights(rights.iter().fold(0, |bits, right| bits | right.bit()))
+    }
+
+    /// Whether this right is among them.
+    pub fn allow(self, right: Right) -> bool {
+        self.0 & right.bit() != 0
+    }
+}
+
+type Check = Box<dyn Fn(&[u8], &Who) -> Result<()> + Send + Sync>;
 type Target = Box<dyn Fn(&[u8], u32) -> BodyTarget + Send + Sync>;
 type AnswerBytes = fn(&[u8]) -> u64;
 type Run = Box<dyn Fn(Request<'_>) + Send + Sync>;
@@ -57,7 +117,7 @@ type Run = Box<dyn Fn(Request<'_>) + Send + Sync>;
 /// How one operation is answered.
 pub struct Route {
     pub(crate) opcode: u16,
-    pub(crate) for_nodes: bool,
+    pub(crate) right: Right,
     pub(crate) check: Option<Check>,
     pub(crate) target: Option<Target>,
     pub(crate) at_once: Option<Arc<dyn AtOnce>>,
@@ -66,11 +126,16 @@ pub struct Route {
 }
 
 impl Route {
-    /// An operation that `run` carries out; it is called on a reactor thread and never waits.
-    pub fn new(opcode: u16, run: impl Fn(Request<'_>) + Send + Sync + 'static) -> Route {
+    /// An operation that `run` carries out for those who have the right; it is called on a reactor
+    /// thread and never waits. For [`Right::Node`] there is memory when clients have used up theirs.
+    pub fn new(
+        opcode: u16,
+        right: Right,
+        run: impl Fn(Request<'_>) + Send + Sync + 'static,
+    ) -> Route {
         Route {
             opcode,
-            for_nodes: false,
+            right,
             check: None,
             target: None,
             at_once: None,
@@ -80,11 +145,11 @@ impl Route {
     }
 
     /// An operation that is always answered from memory.
-    pub fn from_memory(opcode: u16, at_once: &Arc<impl AtOnce + 'static>) -> Route {
+    pub fn from_memory(opcode: u16, right: Right, at_once: &Arc<impl AtOnce + 'static>) -> Route {
         let run = |request: Request<'_>| {
             request.reply.send(Response::error(Error::bug("answer from memory: it was put off")));
         };
-        Route::new(opcode, run).at_once(at_once)
+        Route::new(opcode, right, run).at_once(at_once)
     }
 
     /// Asked first; [`Route::run`] only carries out what it puts off.
@@ -92,14 +157,8 @@ impl Route {
         Route { at_once: Some(at_once.clone()), ..self }
     }
 
-    /// Other nodes of the cluster alone may ask, and there is memory for them when clients have
-    /// used up theirs.
-    pub fn for_nodes(self) -> Route {
-        Route { for_nodes: true, ..self }
-    }
-
     /// Refuses a request by its meta and by who sent it, before anything is done for it.
-    pub fn check(self, check: impl Fn(&[u8], Who) -> Result<()> + Send + Sync + 'static) -> Route {
+    pub fn check(self, check: impl Fn(&[u8], &Who) -> Result<()> + Send + Sync + 'static) -> Route {
         Route { check: Some(Box::new(check)), ..self }
     }
 

@@ -12,7 +12,14 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 /// What listens at an address. `reply` may be called at once or later, within any event.
 pub trait Listener: Send + Sync {
-    fn request(&self, request: PeerRequest, reply: PeerDone);
+    /// `shown` is the name in the certificate that the connection began with, if there was one.
+    fn request(&self, shown: Option<&str>, request: PeerRequest, reply: PeerDone);
+}
+
+/// A message on its way.
+struct Sent {
+    request: PeerRequest,
+    shown: Option<Arc<str>>,
 }
 
 /// How messages travel.
@@ -261,7 +268,13 @@ impl SimNet {
 
     /// What the process at `address` reaches others by.
     pub fn peers(&self, address: &str, life: &Life) -> Arc<dyn Peers> {
-        Arc::new(SimPeers { net: self.clone(), from: address.to_owned(), life: life.clone() })
+        self.peers_named(address, None, life)
+    }
+
+    /// As [`SimNet::peers`]; its connections begin with a certificate of this name, if any.
+    pub fn peers_named(&self, address: &str, name: Option<&str>, life: &Life) -> Arc<dyn Peers> {
+        let (net, from, life) = (self.clone(), address.to_owned(), life.clone());
+        Arc::new(SimPeers { net, from, shown: name.map(Arc::from), life })
     }
 
     /// Fails every outstanding call of a connection; messages on their way are gone.
@@ -278,7 +291,7 @@ impl SimNet {
         }
     }
 
-    fn deliver(&self, way: Way, epoch: u64, call: u64, request: PeerRequest) {
+    fn deliver(&self, way: Way, epoch: u64, call: u64, sent: Sent) {
         let listener = {
             let mut state = self.state();
             if state.cut.contains(&way) {
@@ -286,9 +299,9 @@ impl SimNet {
             }
             if !state.is_current(&way, epoch) {
                 drop(state);
-                return self.deliver_late(way, request);
+                return self.deliver_late(way, sent);
             }
-            state.note(&format!("{} > {} {:#06x}", way.0, way.1, request.opcode));
+            state.note(&format!("{} > {} {:#06x}", way.0, way.1, sent.request.opcode));
             state.listeners.get(&way.1).cloned()
         };
         let Some(listener) = listener else {
@@ -296,11 +309,11 @@ impl SimNet {
         };
         let net = self.clone();
         let reply = Box::new(move |answer| net.send_back(way, epoch, call, answer));
-        listener.request(request, reply);
+        listener.request(sent.shown.as_deref(), sent.request, reply);
     }
 
     /// A message of a connection that has broken meanwhile: gone, or late.
-    fn deliver_late(&self, way: Way, request: PeerRequest) {
+    fn deliver_late(&self, way: Way, sent: Sent) {
         let mut state = self.state();
         if state.rng.next_u64() % 1000 >= state.weather.late_per_mille {
             return;
@@ -310,12 +323,13 @@ impl SimNet {
         let arrive = move || {
             let listener = {
                 let mut state = net.state();
-                state.note(&format!("{} > {} {:#06x}, late", way.0, way.1, request.opcode));
+                let opcode = sent.request.opcode;
+                state.note(&format!("{} > {} {opcode:#06x}, late", way.0, way.1));
                 state.listeners.get(&way.1).cloned()
             };
             if let Some(listener) = listener {
                 sometimes!("a message of a broken connection arrived late");
-                listener.request(request, Box::new(|_| ()));
+                listener.request(sent.shown.as_deref(), sent.request, Box::new(|_| ()));
             }
         };
         state.schedule(at, Box::new(arrive));
@@ -411,6 +425,7 @@ impl State {
 struct SimPeers {
     net: SimNet,
     from: String,
+    shown: Option<Arc<str>>,
     life: Life,
 }
 
@@ -442,14 +457,14 @@ impl Peers for SimPeers {
             };
             state.schedule(deadline_ns, Box::new(late));
         }
-        let net = self.net.clone();
+        let (net, shown) = (self.net.clone(), self.shown.clone());
         state.schedule(
             at,
             Box::new(move || {
                 if breaks {
                     net.break_connection(&way, "the connection broke");
                 }
-                net.deliver(way, epoch, call, request);
+                net.deliver(way, epoch, call, Sent { request, shown });
             }),
         );
     }
@@ -504,7 +519,7 @@ mod tests {
     struct Echo;
 
     impl Listener for Echo {
-        fn request(&self, request: PeerRequest, reply: PeerDone) {
+        fn request(&self, _: Option<&str>, request: PeerRequest, reply: PeerDone) {
             if !request.meta.starts_with(b"!") {
                 reply(Ok(PeerReply { meta: request.meta, body: Vec::new() }));
             }

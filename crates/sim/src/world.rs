@@ -7,6 +7,7 @@ pub mod cell;
 mod check;
 pub mod client;
 mod copies;
+mod door;
 pub mod faults;
 pub mod guest;
 mod model;
@@ -61,6 +62,7 @@ pub const SOMETIMES: &[&str] = &[
     "a file went on in another chunk",
     "a leader was cut off while it worked",
     "a message of a broken connection arrived late",
+    "a message with a stolen number was refused",
     "a node was drained",
     "a node was lost",
     "a node began with another node's snapshot",
@@ -100,6 +102,9 @@ pub struct Schedule {
     pub clients: usize,
     /// Faces beside files.
     pub guests: Vec<guests::Make>,
+    /// Nodes know each other by certificates; now and then a message names another node than its
+    /// connection does.
+    pub certificates: bool,
     /// Racks are up to 25 ms from each other, each way another time, and connections between them
     /// break now and then.
     pub far: bool,
@@ -131,7 +136,8 @@ fn one_in(seed: u64, what: u64, n: u64) -> bool {
 
 impl Schedule {
     /// One in eight has a node past the seventh, who is no controller; one in four has two stores
-    /// a node; one in three has a guest; in one of four the racks are far from each other.
+    /// a node; one in three has a guest; in one of twelve nodes have certificates; in one of four
+    /// the racks are far from each other.
     pub fn new(seed: u64) -> Schedule {
         Schedule {
             seed,
@@ -143,6 +149,7 @@ impl Schedule {
                 3 => vec![guests::memory],
                 _ => Vec::new(),
             },
+            certificates: seed % 12 == 11,
             far: one_in(seed, 52, 4),
             faults: faults::ALL.to_vec(),
             work_ns: 120 * SECOND,
@@ -200,6 +207,7 @@ pub struct Shared {
     /// Node N is in rack N modulo this.
     racks: usize,
     guests: Vec<Arc<dyn Guest>>,
+    certificates: bool,
     sites_off: Vec<String>,
     seen: Mutex<BTreeMap<&'static str, u64>>,
     violations: Mutex<Vec<String>>,
@@ -329,6 +337,7 @@ impl World {
             net: net.clone(),
             racks: terms.racks,
             guests: schedule.guests.iter().map(|make| make()).collect(),
+            certificates: schedule.certificates,
             sites_off: schedule.sites_off.clone(),
             seen: Mutex::default(),
             violations: Mutex::default(),

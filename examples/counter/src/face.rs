@@ -9,7 +9,7 @@ use holdfast_base::ids::SessionId;
 use holdfast_env::net::Parts;
 use holdfast_log::Mode;
 use holdfast_node::Node;
-use holdfast_server::{Face, Request, Route, answer};
+use holdfast_server::{Face, Request, Right, Route, answer};
 use holdfast_view::{Context, Fold};
 use holdfast_wire::Call;
 use std::sync::Arc;
@@ -78,7 +78,7 @@ impl Face for CounterFace {
     fn routes(self: Arc<Self>) -> Vec<Route> {
         let route = |opcode: u16, serve: fn(&CounterFace, Request<'_>)| {
             let face = self.clone();
-            Route::new(opcode, move |request| serve(&face, request))
+            Route::new(opcode, Right::Data, move |request| serve(&face, request))
         };
         vec![
             route(OP_OPEN, CounterFace::open_session),

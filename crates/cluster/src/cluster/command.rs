@@ -121,6 +121,23 @@ pub enum ClusterCommand {
     SetRecovery {
         settings: RecoverySettings,
     },
+    /// A node's certificates carry this name: who shows one speaks for that node and no other.
+    BindName {
+        node: NodeId,
+        name: String,
+    },
+    /// The node of this name is gone for good: the next one that joins with its certificate is
+    /// another node.
+    ReleaseName {
+        name: String,
+    },
+    /// A certificate is worth nothing from here on. It ends by itself at `until_s`; what has ended
+    /// before `now_s`, the proposer's time, is forgotten. Both in seconds since 1970.
+    Revoke {
+        serial: String,
+        until_s: i64,
+        now_s: i64,
+    },
     /// A controller queues last from here on: another one leads, at once, where there is one. Said
     /// by a node that ends in order or is drained.
     Resign {
@@ -142,8 +159,11 @@ codec_enum!(ClusterCommand: "cluster command" {
     11 => Usage { node, incarnation, free },
     12 => SetRecovery { settings },
     13 => Resign { node, incarnation },
+    14 => BindName { node, name },
+    15 => ReleaseName { name },
+    16 => Revoke { serial, until_s, now_s },
 });
-const CLUSTER_TAG_MAX: u8 = 13;
+const CLUSTER_TAG_MAX: u8 = 16;
 
 impl ClusterCommand {
     pub fn to_entry(&self) -> Vec<u8> {

@@ -1,6 +1,8 @@
 //! The cluster view as bytes, and back: docs/formats/cluster.md. The same state has one form. What
-//! a build before clusters (version 1) or before recovery's settings (2) wrote is read too.
+//! a build before clusters (version 1), before recovery's settings (2) or before certificates (3)
+//! wrote is read too.
 
+use super::identities::Identities;
 use super::{ClusterView, Leadership, NodeInfo, NodeState, ShardMap, StoreInfo, mib};
 use crate::StoreState;
 use crate::namespace::{check_end, check_start};
@@ -12,7 +14,8 @@ use holdfast_wire::admin::RecoverySettings;
 use std::collections::BTreeMap;
 
 const MAGIC: [u8; 4] = *b"HFCV";
-const VERSION: u8 = 3;
+const VERSION: u8 = 4;
+const VERSION_BEFORE_CERTIFICATES: u8 = 3;
 /// Without what a person said about recovery.
 const VERSION_BEFORE_RECOVERY: u8 = 2;
 const VERSION_BEFORE_CLUSTERS: u8 = 1;
@@ -53,6 +56,7 @@ impl ClusterView {
         out.put(&self.shards.default);
         out.put_with(|out| encode_map(&self.shards.components, out));
         out.put(&self.recovery);
+        out.put_with(|out| self.identities.encode(out));
         let crc = out.crc();
         out.put(&crc);
     }
@@ -83,6 +87,9 @@ impl ClusterView {
         if version > VERSION_BEFORE_RECOVERY {
             view.recovery = source.get_with(RecoverySettings::decode)?;
         }
+        if version > VERSION_BEFORE_CERTIFICATES {
+            view.identities = source.get_with(Identities::decode)?;
+        }
         check_end(source)?;
         view.check()?;
         Ok(view)
@@ -104,6 +111,7 @@ impl ClusterView {
     /// What a snapshot's parts say of each other.
     fn check(&self) -> Result<()> {
         super::check_recovery(&self.recovery)?;
+        self.identities.check(|node| self.nodes.contains_key(&node))?;
         if let Some((store, info)) =
             self.stores.iter().find(|(_, info)| !self.nodes.contains_key(&info.node))
         {

@@ -19,6 +19,8 @@ use holdfast_base::{Error, Result};
 use std::sync::{Arc, Mutex};
 
 pub struct Inline {
+    /// Who is at the other end.
+    who: Who,
     service: Arc<dyn Service>,
     clock: Arc<dyn Clock>,
     id: ConnectionId,
@@ -44,15 +46,17 @@ struct State {
 }
 
 impl Inline {
-    /// `id` tells the service's connections apart: never the same one twice.
+    /// `who` asks; `id` tells the service's connections apart: never the same one twice.
     pub fn connect(
         service: Arc<dyn Service>,
         clock: Arc<dyn Clock>,
         id: ConnectionId,
+        who: Who,
     ) -> Result<Inline> {
         let mailbox = Mailbox::new(true).map_err(|e| Error::from(e).context("make a mailbox"))?;
         service.connected(id);
         Ok(Inline {
+            who,
             service,
             clock,
             id,
@@ -195,8 +199,7 @@ impl Inline {
         state.out.label = self.service.label();
         let mut batch = Batch {
             connection: self.id,
-            // Nobody else is in here.
-            who: &Who::Node,
+            who: &self.who,
             is_unix: false,
             data,
             requests: &mut state.requests,
@@ -289,7 +292,8 @@ mod tests {
     impl World {
         fn new() -> World {
             let (mirror, time) = (Arc::new(Mirror::default()), Arc::new(Time::default()));
-            let inline = Inline::connect(mirror.clone(), time.clone(), ConnectionId(1)).unwrap();
+            let inline =
+                Inline::connect(mirror.clone(), time.clone(), ConnectionId(1), Who::Node).unwrap();
             let peer = PeerConnection::new("inline");
             World { mirror, time, inline, peer, finished: Vec::new() }
         }

@@ -16,7 +16,7 @@ use holdfast_blob::{
 use holdfast_env::net::Parts;
 use holdfast_env::{HoldMutex, Secret, SeededRng};
 use holdfast_node::Node;
-use holdfast_server::{Face, Request, Route, answer};
+use holdfast_server::{Face, Request, Right, Route, answer};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -64,7 +64,7 @@ impl Face for Gateway {
     fn routes(self: Arc<Self>) -> Vec<Route> {
         let route = |opcode: u16, serve: fn(&Gateway, Request<'_>)| {
             let gateway = self.clone();
-            Route::new(opcode, move |request| serve(&gateway, request))
+            Route::new(opcode, Right::Data, move |request| serve(&gateway, request))
         };
         vec![
             route(OP_PUT, Gateway::put),

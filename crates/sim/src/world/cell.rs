@@ -3,26 +3,21 @@
 //! commits a moment later, and ends it. Decides nothing; the faults say when.
 
 use super::Shared;
+use super::door::{Door, Server};
 use super::guest::Lodging;
-use crate::{Life, Listener, SimDisk, SimNet};
+use crate::{Life, SimDisk, SimNet};
 use holdfast_base::Result;
-use holdfast_base::codec::Decode;
 use holdfast_base::ids::{ChunkId, Index, NodeId, StoreId};
 use holdfast_chunk::ReplicaState;
 use holdfast_cluster::liveness::LivenessOptions;
-use holdfast_env::net::{
-    ConnectionId, Finished, Inline, PeerConnection, PeerDone, PeerRequest, Peers,
-};
+use holdfast_env::net::{PeerDone, PeerRequest, Peers};
 use holdfast_env::region::Region;
-use holdfast_env::{Budget, Clock, HoldMutex, Rng, SeededRng, sometimes};
+use holdfast_env::{Budget, Clock, HoldMutex, Rng, SeededRng};
 use holdfast_file::FileFace;
 use holdfast_log::TRIMMED;
-use holdfast_node::{
-    Keeper, KeeperOptions, Machine, Member, MemberOptions, Node, NodeConfig, PEER_OPERATIONS,
-};
+use holdfast_node::{Keeper, KeeperOptions, Machine, Member, MemberOptions, Node, NodeConfig};
 use holdfast_server::Native;
 use holdfast_view::FoldOptions;
-use holdfast_wire::peer::Sender;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
@@ -40,8 +35,6 @@ const AGAIN_NS: u64 = SECOND;
 /// A commit is carried out so long after it was asked for, at most; on a slow disk, after more.
 const PUMP_NS_MAX: u64 = 3 * MS;
 const SLOW_PUMP_NS_MAX: u64 = 700 * MS;
-/// In front of every message between nodes: cluster u64, node u32, incarnation u64.
-const SENDER_BYTES: usize = 20;
 /// What a node may hold for its clients.
 const CLIENTS_BYTES: u64 = 1 << 30;
 /// As in development clusters.
@@ -51,9 +44,9 @@ const LOST_MS: u64 = 15_000;
 pub struct Process {
     pub life: Life,
     pub node: Arc<Node>,
-    inline: Inline,
-    /// The other end of `inline`. Never held while anything is called.
-    peer: Mutex<PeerConnection>,
+    pub(super) native: Arc<Native>,
+    /// Connections, by the name in the certificate that each began with.
+    pub(super) doors: Mutex<BTreeMap<Option<String>, Arc<Door>>>,
     /// Away while it steps: production has one thread for each.
     member: Mutex<Option<Member>>,
     /// The entry of the cluster topic at which its view had it lead first, since it does.
@@ -86,12 +79,14 @@ pub struct Cell {
     pub net: SimNet,
     pub shared: Arc<Shared>,
     pub rng: SeededRng,
-    clock: Arc<CellClock>,
+    pub(super) clock: Arc<CellClock>,
     disk: Mutex<SimDisk>,
     state: Mutex<State>,
     /// A pump is on its way.
     pump_due: AtomicBool,
-    connections: AtomicU64,
+    pub(super) connections: AtomicU64,
+    /// Disks that it had before this one.
+    disks_lost: AtomicU64,
     /// See [`NodeConfig::near`], from the next start on.
     pub near: AtomicBool,
     /// Stores on its disk.
@@ -100,7 +95,7 @@ pub struct Cell {
     pub lives: AtomicU64,
 }
 
-struct CellClock {
+pub(super) struct CellClock {
     net: SimNet,
     /// This machine was switched on so much earlier than the world.
     skew_ns: AtomicU64,
@@ -143,6 +138,7 @@ impl Cell {
             state: Mutex::default(),
             pump_due: AtomicBool::new(false),
             connections: AtomicU64::new(0),
+            disks_lost: AtomicU64::new(0),
             near: AtomicBool::new(true),
             stores,
             lives: AtomicU64::new(0),
@@ -203,8 +199,15 @@ impl Cell {
         now_ns < state.paused_until_ns.max(state.stalled_until_ns)
     }
 
+    /// In its certificate, which lies on its disk.
+    fn name(&self) -> Option<String> {
+        let name = || format!("{}.{}", self.address, self.disks_lost.load(Ordering::Relaxed));
+        self.shared.certificates.then(name)
+    }
+
     fn config(&self) -> NodeConfig {
         NodeConfig {
+            name: self.name(),
             join: (self.number != 1).then(|| address(1)),
             host: format!("host-{}", self.number),
             rack: format!("rack-{}", self.number % self.shared.racks),
@@ -243,7 +246,7 @@ impl Cell {
             clock: self.clock.clone(),
             rng: Arc::new(SeededRng::new(self.rng.next_u64())),
             peers: Arc::new(CellPeers {
-                inner: self.net.peers(&self.address, &life),
+                inner: self.net.peers_named(&self.address, self.name().as_deref(), &life),
                 cell: self.clone(),
                 life: life.clone(),
             }),
@@ -293,7 +296,6 @@ impl Cell {
             native = native.with(lodging.face.clone());
         }
         let native = Arc::new(native);
-        let id = ConnectionId(self.connections.fetch_add(1, Ordering::Relaxed) + 1);
         let liveness = LivenessOptions { lost_ms: LOST_MS };
         let keeping = KeeperOptions {
             scrub_bytes_per_second: 200_000,
@@ -302,8 +304,8 @@ impl Cell {
         };
         let process = Arc::new(Process {
             life: life.clone(),
-            inline: Inline::connect(native, self.clock.clone(), id)?,
-            peer: Mutex::new(PeerConnection::new(&self.address)),
+            native,
+            doors: Mutex::default(),
             leads_since: Mutex::default(),
             member: Mutex::new(Some(Member::new(node.clone(), MemberOptions { liveness }))),
             keeper: Mutex::new(Some(Keeper::new(node.clone(), keeping))),
@@ -351,7 +353,7 @@ impl Cell {
     }
 
     /// Runs something of a process, unless it has ended; later, if it is paused.
-    fn run(self: &Arc<Cell>, life: &Life, what: impl FnOnce() + Send + 'static) {
+    pub(super) fn run(self: &Arc<Cell>, life: &Life, what: impl FnOnce() + Send + 'static) {
         if life.has_ended() {
             return;
         }
@@ -448,7 +450,10 @@ impl Cell {
         *disk = match how {
             End::Kill => disk.process_kill(),
             End::PowerCut => disk.power_cut(self.rng.next_u64()),
-            End::Erase => self.shared.new_disk(self.rng.next_u64()),
+            End::Erase => {
+                self.disks_lost.fetch_add(1, Ordering::Relaxed);
+                self.shared.new_disk(self.rng.next_u64())
+            }
         };
         drop(disk);
         before.forget();
@@ -477,38 +482,6 @@ pub fn address(number: usize) -> String {
 }
 
 impl Process {
-    /// Takes a request, as a server's connection does.
-    fn request(&self, now_ns: u64, request: PeerRequest, done: PeerDone) {
-        let mut finished = Finished::new();
-        let bytes = {
-            let mut peer = self.peer.held();
-            peer.submit(now_ns, request, done, &mut finished);
-            peer.take_output()
-        };
-        finished.into_iter().for_each(|(done, result)| done(result));
-        if let Err(e) = self.inline.receive(&bytes) {
-            self.node.report_finding(format!("a connection was refused: {e}"));
-        }
-    }
-
-    /// Sends the answers that are there.
-    fn flush(&self, now_ns: u64) {
-        loop {
-            let bytes = self.inline.take();
-            if bytes.is_empty() {
-                return;
-            }
-            let mut finished = Finished::new();
-            let mut peer = self.peer.held();
-            let received = peer.received(now_ns, &bytes, &mut finished);
-            drop(peer);
-            if let Err(e) = received {
-                self.node.report_finding(format!("an answer cannot be read: {e}"));
-            }
-            finished.into_iter().for_each(|(done, result)| done(result));
-        }
-    }
-
     fn member_round(&self, cell: &Arc<Cell>) {
         if cell.net.now_ns() < cell.state().stalled_until_ns {
             return;
@@ -590,52 +563,6 @@ impl Process {
     /// As who it is in the cluster.
     pub fn id(&self) -> NodeId {
         self.node.id
-    }
-}
-
-/// What other nodes and clients reach.
-struct Server {
-    cell: Arc<Cell>,
-    of: Arc<Process>,
-}
-
-impl Listener for Server {
-    fn request(&self, request: PeerRequest, reply: PeerDone) {
-        let (of, cell) = (self.of.clone(), self.cell.clone());
-        let life = of.life.clone();
-        let reply = self.refuses_older(&request, reply);
-        self.cell.run(&life, move || of.request(cell.net.now_ns(), request, reply));
-    }
-}
-
-impl Server {
-    /// Watches the answer to a message of a process that was followed by another one, as far as
-    /// this node knows already.
-    fn refuses_older(&self, request: &PeerRequest, reply: PeerDone) -> PeerDone {
-        let sender = PEER_OPERATIONS
-            .contains(&request.opcode)
-            .then(|| Sender::from_bytes(request.meta.get(..SENDER_BYTES)?).ok())
-            .flatten();
-        let Some(sender) = sender else { return reply };
-        let current = self
-            .of
-            .node
-            .cluster
-            .read(|view, _| view.node(sender.node).map_or(Index(0), |info| info.incarnation));
-        if sender.incarnation == Index(0) || current.is_ok_and(|now| sender.incarnation >= now) {
-            return reply;
-        }
-        sometimes!("a message of an older start arrived");
-        let (shared, opcode) = (self.cell.shared.clone(), request.opcode);
-        Box::new(move |answer| {
-            if answer.is_ok() {
-                shared.violate(format!(
-                    "operation {opcode:#06x} of node {} was carried out, started at {}",
-                    sender.node, sender.incarnation
-                ));
-            }
-            reply(answer);
-        })
     }
 }
 

@@ -47,13 +47,17 @@ enum Stop {
 /// What kind of request comes next, and what memory it takes before anything is done for it; or
 /// why parsing stops here.
 #[inline]
-fn memory_of(next: &Next, is_strange: bool, short: bool) -> Result<(u16, u64), Stop> {
+fn memory_of(
+    next: &Next,
+    (is_strange, is_dropped): (bool, bool),
+    short: bool,
+) -> Result<(u16, u64), Stop> {
     Ok(match next {
         // What a stranger brings is refused, and takes no memory.
         Next::Need(need) if is_strange && *need > STRANGER_BYTES_MAX => {
             return Err(Stop::Bad(refusal()));
         }
-        Next::Large { header, .. } if is_strange => (header.opcode, 0),
+        Next::Large { header, .. } if is_dropped => (header.opcode, 0),
         Next::Request { header, .. } => (header.opcode, if short { ANSWER_BYTES } else { 0 }),
         Next::Large { header, .. } => (header.opcode, header.body_bytes as u64),
         Next::Need(need) if *need > STASH_COPY_MAX.size() => (0, *need as u64),
@@ -61,19 +65,19 @@ fn memory_of(next: &Next, is_strange: bool, short: bool) -> Result<(u16, u64), S
     })
 }
 
-/// A request of which the body goes on beyond what was received: where the rest belongs. A
-/// stranger's is dropped.
+/// A request of which the body goes on beyond what was received: where the rest belongs. What is
+/// `refused` is dropped.
 fn begin_large(
     service: &dyn Service,
-    (id, is_strange): (ConnectionId, bool),
+    (id, refused): (ConnectionId, Option<Error>),
     header: Header,
     meta: &[u8],
     body: &[u8],
 ) -> Incoming {
     let left = header.body_bytes as usize;
-    let place = match is_strange {
-        true => Receiving::Refused { error: refusal(), left },
-        false => begin(service, id, header, meta).body,
+    let place = match refused {
+        Some(error) => Receiving::Refused { error, left },
+        None => begin(service, id, header, meta).body,
     };
     let mut incoming = Incoming { header, meta: meta.to_vec(), body: place };
     if let Receiving::Buffer(buffer) = &mut incoming.body {
@@ -274,7 +278,8 @@ impl Reactor {
     /// Takes memory for what comes next; says so where there is none.
     fn take_memory(&mut self, slot: u32, opcode: u16, bytes: u64) -> bool {
         let Some(connection) = self.connections[slot as usize].as_deref_mut() else { return true };
-        let nodes = self.shared.service.is_for_nodes(opcode);
+        let is_node = connection.who.as_ref().is_some_and(Who::is_node);
+        let nodes = is_node && self.shared.service.is_for_nodes(opcode);
         connection.asker = if nodes { Asker::Node } else { Asker::Client };
         if planted!("net.body-before-admission") {
             return true;
@@ -323,8 +328,17 @@ impl Reactor {
                 return Stop::Bad(error);
             }
             let is_strange = connection.who.is_none() && !planted!("env.strangers-are-served");
+            let dropped = match &next {
+                Next::Large { .. } if is_strange => Some(refusal()),
+                Next::Large { header, .. } => {
+                    let who = connection.who.as_ref();
+                    who.and_then(|who| self.shared.service.refuses(who, header.opcode))
+                }
+                _ => None,
+            };
             // Before anything is done for it.
-            let (opcode, wanted) = match memory_of(&next, is_strange, short) {
+            let asker = (is_strange, dropped.is_some());
+            let (opcode, wanted) = match memory_of(&next, asker, short) {
                 Err(stop) => return stop,
                 Ok(wanted) => wanted,
             };
@@ -370,7 +384,7 @@ impl Reactor {
                     }
                 }
                 Next::Large { header, meta, body } => {
-                    let asker = (id, is_strange);
+                    let asker = (id, dropped);
                     let large = begin_large(service, asker, header, &data[meta], &data[body]);
                     connection.incoming = Some(large);
                     connection.large = true;

@@ -1,0 +1,178 @@
+//! How requests reach a process of the simulated world: who asks, as connections prove it, and what
+//! is watched of their messages. Tries to pass one node off for another, too.
+
+use super::cell::{Cell, Process};
+use crate::Listener;
+use holdfast_base::checksum::crc32c;
+use holdfast_base::codec::{Decode, Encode};
+use holdfast_base::ids::Index;
+use holdfast_base::{Kind, Result};
+use holdfast_env::net::{
+    ConnectionId, Finished, Inline, Named, PeerConnection, PeerDone, PeerReply, PeerRequest, Role,
+    Who,
+};
+use holdfast_env::{HoldMutex, sometimes};
+use holdfast_node::PEER_OPERATIONS;
+use holdfast_wire::peer::Sender;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+
+/// In front of every message between nodes: cluster u64, node u32, incarnation u64.
+const SENDER_BYTES: usize = 20;
+
+/// Where one asker's requests arrive.
+pub(super) struct Door {
+    inline: Inline,
+    /// The other end of `inline`. Never held while anything is called.
+    peer: Mutex<PeerConnection>,
+}
+
+impl Process {
+    /// The connection of who showed this name; made when it is needed.
+    fn door(&self, cell: &Cell, shown: Option<&str>) -> Result<Arc<Door>> {
+        let mut doors = self.doors.held();
+        if let Some(door) = doors.get(&shown.map(str::to_owned)) {
+            return Ok(door.clone());
+        }
+        let named = |name: &str| Named {
+            role: Role::Node,
+            name: name.to_owned(),
+            serial: format!("{:08x}", crc32c(name.as_bytes())),
+            until_s: i64::MAX,
+        };
+        let who = match shown {
+            Some(name) => Who::Named(Arc::new(named(name))),
+            None if cell.shared.certificates => Who::Client,
+            None => Who::Node,
+        };
+        let id = ConnectionId(cell.connections.fetch_add(1, Ordering::Relaxed) + 1);
+        let inline = Inline::connect(self.native.clone(), cell.clock.clone(), id, who)?;
+        let peer = Mutex::new(PeerConnection::new(&cell.address));
+        let door = Arc::new(Door { inline, peer });
+        doors.insert(shown.map(str::to_owned), door.clone());
+        Ok(door)
+    }
+
+    /// Takes a request, as a server's connection does.
+    fn request(&self, cell: &Cell, shown: Option<&str>, request: PeerRequest, done: PeerDone) {
+        let door = match self.door(cell, shown) {
+            Ok(door) => door,
+            Err(e) => return done(Err(e)),
+        };
+        let mut finished = Finished::new();
+        let bytes = {
+            let mut peer = door.peer.held();
+            peer.submit(cell.net.now_ns(), request, done, &mut finished);
+            peer.take_output()
+        };
+        finished.into_iter().for_each(|(done, result)| done(result));
+        if let Err(e) = door.inline.receive(&bytes) {
+            self.node.report_finding(format!("a connection was refused: {e}"));
+        }
+    }
+
+    /// Sends the answers that are there.
+    pub(super) fn flush(&self, now_ns: u64) {
+        let doors: Vec<Arc<Door>> = self.doors.held().values().cloned().collect();
+        doors.iter().for_each(|door| self.flush_door(door, now_ns));
+    }
+
+    fn flush_door(&self, door: &Door, now_ns: u64) {
+        loop {
+            let bytes = door.inline.take();
+            if bytes.is_empty() {
+                return;
+            }
+            let mut finished = Finished::new();
+            let mut peer = door.peer.held();
+            let received = peer.received(now_ns, &bytes, &mut finished);
+            drop(peer);
+            if let Err(e) = received {
+                self.node.report_finding(format!("an answer cannot be read: {e}"));
+            }
+            finished.into_iter().for_each(|(done, result)| done(result));
+        }
+    }
+}
+
+/// What other nodes and clients reach.
+pub(super) struct Server {
+    pub cell: Arc<Cell>,
+    pub of: Arc<Process>,
+}
+
+impl Listener for Server {
+    fn request(&self, shown: Option<&str>, request: PeerRequest, reply: PeerDone) {
+        let (of, cell) = (self.of.clone(), self.cell.clone());
+        let life = of.life.clone();
+        if let Some(name) = shown {
+            self.refuses_stolen(name, &request);
+        }
+        let reply = self.refuses_older(&request, reply);
+        let shown = shown.map(str::to_owned);
+        self.cell.run(&life, move || of.request(&cell, shown.as_deref(), request, reply));
+    }
+}
+
+impl Server {
+    /// Before one message in sixteen its sender tries to pass for another node: with the same
+    /// message, the other one's number and its last start. Nothing may come of it.
+    fn refuses_stolen(&self, name: &str, request: &PeerRequest) {
+        let sender = request.meta.get(..SENDER_BYTES).and_then(|m| Sender::from_bytes(m).ok());
+        let Some(sender) = sender.filter(|_| PEER_OPERATIONS.contains(&request.opcode)) else {
+            return;
+        };
+        let chance = crc32c(&request.meta) ^ self.cell.net.now_ns() as u32;
+        if !chance.is_multiple_of(16) {
+            return;
+        }
+        let other = self.of.node.cluster.read(|view, _| {
+            let mut nodes = view.nodes().filter(|(id, _)| view.name_of(*id).is_some());
+            nodes.find(|(id, _)| *id != sender.node).map(|(id, info)| (id, info.incarnation))
+        });
+        let Ok(Some((node, incarnation))) = other else { return };
+        let forged = Sender { node, incarnation, ..sender };
+        let meta = [&forged.to_bytes(), &request.meta[SENDER_BYTES..]].concat();
+        let forged = PeerRequest { meta, ..request.clone() };
+        let (shared, opcode) = (self.cell.shared.clone(), request.opcode);
+        let (name, told) = (name.to_owned(), name.to_owned());
+        let said = Box::new(move |answer: Result<PeerReply>| match answer {
+            Ok(_) => shared.violate(format!(
+                "operation {opcode:#06x} was carried out for node {node}, asked by `{told}`"
+            )),
+            Err(e) => shared
+                .sometimes(e.kind == Kind::Denied, "a message with a stolen number was refused"),
+        });
+        let (of, cell, life) = (self.of.clone(), self.cell.clone(), self.of.life.clone());
+        self.cell.run(&life, move || of.request(&cell, Some(&name), forged, said));
+    }
+
+    /// Watches the answer to a message of a process that was followed by another one, as far as
+    /// this node knows already.
+    fn refuses_older(&self, request: &PeerRequest, reply: PeerDone) -> PeerDone {
+        let sender = PEER_OPERATIONS
+            .contains(&request.opcode)
+            .then(|| Sender::from_bytes(request.meta.get(..SENDER_BYTES)?).ok())
+            .flatten();
+        let Some(sender) = sender else { return reply };
+        let current = self
+            .of
+            .node
+            .cluster
+            .read(|view, _| view.node(sender.node).map_or(Index(0), |info| info.incarnation));
+        if sender.incarnation == Index(0) || current.is_ok_and(|now| sender.incarnation >= now) {
+            return reply;
+        }
+        sometimes!("a message of an older start arrived");
+        let (shared, opcode) = (self.cell.shared.clone(), request.opcode);
+        Box::new(move |answer| {
+            if answer.is_ok() {
+                shared.violate(format!(
+                    "operation {opcode:#06x} of node {} was carried out, started at {}",
+                    sender.node, sender.incarnation
+                ));
+            }
+            reply(answer);
+        })
+    }
+}

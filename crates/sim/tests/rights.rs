@@ -1,0 +1,199 @@
+//! Who may ask what: each of five identities asks every operation there is, of a real node with its
+//! faces, and the page of the protocol says who is refused. So an operation without a right, one
+//! that the page does not name, and one whose right is another than the page's all fail here.
+
+use holdfast_base::codec::Encode;
+use holdfast_base::frame::{self, Decoded, FrameKind, HEADER_BYTES};
+use holdfast_base::ids::{Index, NodeId};
+use holdfast_base::{Kind, codec};
+use holdfast_cluster::ClusterCommand;
+use holdfast_env::net::{ConnectionId, Inline, Named, NoPeers, Role, Service, Who};
+use holdfast_env::{Budget, Clock, SeededRng};
+use holdfast_file::FileFace;
+use holdfast_node::{Machine, Node, NodeConfig};
+use holdfast_server::Native;
+use holdfast_sim::SimDisk;
+use holdfast_wire::peer::Sender;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const PAGE: &str = include_str!("../../../docs/formats/wire.md");
+/// The server's own operations, and those of nobody.
+const OF_SERVER: [&str; 1] = ["none"];
+
+/// A calendar that a test turns.
+#[derive(Default)]
+struct Calendar(AtomicU64);
+
+impl Clock for Calendar {
+    fn monotonic_ns(&self) -> u64 {
+        1
+    }
+
+    fn unix_ms(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+struct World {
+    node: Arc<Node>,
+    native: Arc<dyn Service>,
+    calendar: Arc<Calendar>,
+    connections: AtomicU64,
+}
+
+impl World {
+    fn new() -> World {
+        let disk = SimDisk::new(1);
+        let calendar = Arc::new(Calendar::default());
+        let machine = Machine {
+            disk: Arc::new(disk.clone()),
+            engine: Arc::new(disk),
+            clock: calendar.clone(),
+            rng: Arc::new(SeededRng::new(1)),
+            peers: Arc::new(NoPeers),
+            meter: Arc::default(),
+        };
+        let name = Some("n1".to_owned());
+        let config = NodeConfig { name, ..NodeConfig::new("/data").without_threads() };
+        let node = Node::open(machine, &config, None).unwrap();
+        let native = Native::new(node.clone(), Budget::new(1 << 30), true);
+        let native = native.with(Arc::new(FileFace::new(node.clone(), None)));
+        World { node, native: Arc::new(native), calendar, connections: AtomicU64::new(1) }
+    }
+
+    fn connect(&self, who: Who) -> Inline {
+        let id = ConnectionId(self.connections.fetch_add(1, Ordering::Relaxed));
+        let clock: Arc<dyn Clock> = self.calendar.clone();
+        Inline::connect(self.native.clone(), clock, id, who).unwrap()
+    }
+
+    fn change(&self, command: ClusterCommand) {
+        self.node.wait_for(|done| self.node.propose_cluster(&command, done)).unwrap();
+    }
+}
+
+/// The error that a request comes to, if it comes to one at once.
+fn ask(connection: &Inline, opcode: u16, meta: &[u8]) -> Option<(Kind, String)> {
+    let mut request = Vec::new();
+    // Whatever waits for an entry or another node is not waited for.
+    frame::encode(&mut request, FrameKind::Request, opcode, 7, 1, 0, |m| m.extend_from_slice(meta));
+    connection.receive(&request).unwrap();
+    let answer = connection.take();
+    let Ok(Decoded::Frame(header)) = frame::decode(&answer) else { return None };
+    let kind = u16::try_from(header.status()).ok().and_then(Kind::from_code)?;
+    let meta = &answer[HEADER_BYTES..HEADER_BYTES + header.meta_bytes as usize];
+    Some((kind, codec::Reader::new(meta).str().unwrap().to_owned()))
+}
+
+/// Opcode to right, as the page's table has them.
+fn page() -> BTreeMap<u16, &'static str> {
+    let rows = PAGE.lines().filter(|line| line.starts_with("| `0x"));
+    let rows = rows.map(|line| {
+        let mut cells = line.split('|').map(str::trim).skip(1);
+        let opcode = cells.next().unwrap().trim_matches('`').trim_start_matches("0x");
+        (u16::from_str_radix(opcode, 16).unwrap(), cells.nth(1).unwrap())
+    });
+    let page: BTreeMap<u16, &str> = rows.collect();
+    assert!(page.len() > 50, "the page's table was not found");
+    page
+}
+
+fn named(role: Role, name: &str) -> Who {
+    let (name, serial) = (name.to_owned(), "0a".to_owned());
+    Who::Named(Arc::new(Named { role, name, serial, until_s: 1000 }))
+}
+
+#[test]
+fn every_operation_is_refused_to_those_who_lack_its_right_and_to_nobody_else() {
+    let world = World::new();
+    let page = page();
+    let identities: [(Who, &[&str]); 5] = [
+        (Who::Owner, &["known", "data", "admin"]),
+        (Who::Client, &["known", "data", "admin"]),
+        (Who::Node, &["known", "data", "admin", "node"]),
+        (named(Role::Node, "n1"), &["known", "data", "node"]),
+        (named(Role::Client, "someone"), &["known"]),
+    ];
+    for (who, rights) in &identities {
+        let connection = world.connect(who.clone());
+        for opcode in 0..=u16::MAX {
+            let right = page.get(&opcode).copied();
+            if right.is_some_and(|right| OF_SERVER.contains(&right)) || opcode == 5 {
+                continue;
+            }
+            let error = ask(&connection, opcode, &[]);
+            let kind = error.as_ref().map(|(kind, _)| *kind);
+            match right {
+                None => assert_eq!(kind, Some(Kind::Unsupported), "{opcode:#06x} is on no page"),
+                Some(right) if rights.contains(&right) => {
+                    assert_ne!(kind, Some(Kind::Denied), "{opcode:#06x} {who:?}: {error:?}");
+                    assert_ne!(kind, Some(Kind::Unsupported), "{opcode:#06x}: {error:?}");
+                }
+                Some(_) => assert_eq!(kind, Some(Kind::Denied), "{opcode:#06x} {who:?}"),
+            }
+        }
+    }
+}
+
+/// Certificates were looked at when a connection began, and never again.
+#[test]
+fn a_certificate_that_is_revoked_or_ends_is_worth_nothing_over_an_open_connection() {
+    let world = World::new();
+    let connection = world.connect(named(Role::Node, "n1"));
+    let asks = || ask(&connection, holdfast_wire::OP_NODES, &[]);
+    assert_eq!(asks(), None);
+    world.calendar.0.store(1_000_999, Ordering::Relaxed);
+    assert_eq!(asks(), None, "the last second counts");
+    world.calendar.0.store(1_001_000, Ordering::Relaxed);
+    let (kind, why) = asks().unwrap();
+    assert!(kind == Kind::Denied && why.contains("has ended"), "{why}");
+    world.calendar.0.store(0, Ordering::Relaxed);
+    assert_eq!(asks(), None);
+    let revoke = |serial: &str| {
+        let serial = serial.to_owned();
+        world.change(ClusterCommand::Revoke { serial, until_s: 1000, now_s: 0 });
+    };
+    revoke("0b");
+    assert_eq!(asks(), None, "another one's");
+    revoke("0a");
+    let (kind, why) = asks().unwrap();
+    assert!(kind == Kind::Denied && why.contains("was revoked"), "{why}");
+    // What memory answers, too: it is the first that is asked for.
+    let (kind, _) = ask(&connection, holdfast_wire::OP_LOOKUP, &[]).unwrap();
+    assert_eq!(kind, Kind::Denied);
+}
+
+#[test]
+fn a_certificate_speaks_for_the_node_of_its_name_alone() {
+    let world = World::new();
+    world.change(ClusterCommand::JoinNode {
+        nonce: 9,
+        host: "h".into(),
+        rack: String::new(),
+        address: "h:1".into(),
+    });
+    let cluster = world.node.sender.cluster;
+    let beat = |who: &Inline, node: u32, incarnation: u64| {
+        let (node, incarnation) = (NodeId(node), Index(incarnation));
+        let meta = Sender { cluster, node, incarnation }.to_bytes();
+        ask(who, holdfast_wire::peer::OP_PEER_INVENTORY, &meta)
+    };
+    let denied = |answer: Option<(Kind, String)>| answer.unwrap().0 == Kind::Denied;
+    let own = world.connect(named(Role::Node, "n1"));
+    let other = world.connect(named(Role::Node, "n2"));
+    assert!(!denied(beat(&own, 1, world.node.sender.incarnation.0)), "its own number");
+    assert!(denied(beat(&other, 1, world.node.sender.incarnation.0)), "another one's");
+    // A start that nobody has heard of is none, whoever speaks.
+    assert!(denied(beat(&other, 1, 0)) && denied(beat(&other, 1, u64::MAX)));
+    // A number without a name is its own until it is bound; then never again.
+    assert!(!denied(beat(&other, 2, 5)));
+    assert!(denied(beat(&own, 2, 5)), "who has a number has no other");
+    world.change(ClusterCommand::BindName { node: NodeId(2), name: "n2".into() });
+    assert!(!denied(beat(&other, 2, 5)));
+    world.change(ClusterCommand::ReleaseName { name: "n2".into() });
+    assert!(denied(beat(&other, 2, 5)), "a node that was replaced");
+    // Nobody has heard of that one: it may be under way.
+    assert_eq!(beat(&other, 9, 5).unwrap().0, Kind::Retry);
+}
