@@ -189,6 +189,11 @@ pub fn make_private_file(path: &Path) -> io::Result<()> {
     }
 }
 
+/// Whether a group or others may do anything with what is at a path.
+pub fn is_open_to_others(path: &Path) -> io::Result<bool> {
+    Ok(std::fs::metadata(path)?.mode() & OTHERS != 0)
+}
+
 fn take_rights(path: &Path) -> io::Result<()> {
     let found = std::fs::metadata(path)?;
     if found.mode() & OTHERS == 0 {

@@ -90,6 +90,10 @@ pub enum Command {
     Route(crate::route::RouteOptions),
     /// Sort what does not fit in memory; make and check the sort benchmark's records
     Sort(crate::sort::Sort),
+    /// Certificates: a CA of the cluster's own, those of its nodes and clients, and what is wrong
+    /// with those of any CA
+    #[command(subcommand)]
+    Cert(crate::cert::Cert),
     /// Show or check the configuration
     #[command(subcommand)]
     Config(Config),

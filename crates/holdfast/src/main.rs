@@ -4,6 +4,7 @@
 
 mod blob;
 mod cache;
+mod cert;
 mod cli;
 mod config;
 mod demo;
@@ -92,6 +93,7 @@ fn run(cli: &Cli) -> Result<()> {
             // What is sorted may go to standard output, which this would hold.
             sort::run(command, &|| connect(cli), &mut out)
         }
+        Command::Cert(command) => cert::run(command, &mut out),
         Command::Config(cli::Config::PrintDefault) => {
             print!("{}", config::print_default());
             Ok(())

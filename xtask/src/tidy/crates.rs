@@ -7,6 +7,7 @@ use super::Finding;
 /// they never depend on each other.
 pub const LAYERS: &[&[&str]] = &[
     &["holdfast-base"],
+    &["holdfast-cert"],
     &["holdfast-env"],
     &["holdfast-wire"],
     &["holdfast-client", "holdfast-cache-client"],

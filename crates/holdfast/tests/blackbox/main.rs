@@ -12,6 +12,7 @@ mod bad_input;
 mod blob_cluster;
 mod blob_disk;
 mod cache;
+mod cert;
 mod cluster;
 mod cluster_input;
 mod cluster_lost;
