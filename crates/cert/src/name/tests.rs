@@ -12,8 +12,11 @@ fn key() -> &'static KeyPair {
     KEY.get_or_init(|| KeyPair::generate().unwrap())
 }
 
-/// Tag and bytes of each alternative name, whatever they are, as DER has them.
-fn names_of(entries: &[(u8, &[u8])]) -> CustomExtension {
+/// Tag and bytes of an alternative name, whatever they are.
+type Entry<'a> = (u8, &'a [u8]);
+
+/// The extension as DER has it.
+fn names_of(entries: &[Entry<'_>]) -> CustomExtension {
     let length = |bytes: usize| match bytes {
         0..0x80 => vec![bytes as u8],
         0x80..0x100 => vec![0x81, bytes as u8],
@@ -32,7 +35,7 @@ fn names_of(entries: &[(u8, &[u8])]) -> CustomExtension {
 const URI: u8 = 0x86;
 const DNS: u8 = 0x82;
 
-fn certificate(entries: &[(u8, &[u8])]) -> Vec<u8> {
+fn certificate(entries: &[Entry<'_>]) -> Vec<u8> {
     let mut params = CertificateParams::default();
     if !entries.is_empty() {
         params.custom_extensions.push(names_of(entries));
@@ -40,7 +43,7 @@ fn certificate(entries: &[(u8, &[u8])]) -> Vec<u8> {
     params.self_signed(key()).unwrap().der().to_vec()
 }
 
-fn who(entries: &[(u8, &[u8])]) -> Result<PeerName> {
+fn who(entries: &[Entry<'_>]) -> Result<PeerName> {
     PeerName::of_certificate(&certificate(entries)).map(|certified| certified.who)
 }
 
@@ -133,9 +136,9 @@ fn certificates_are_read_as_the_plain_rules_say() {
 
 #[test]
 fn one_identity_and_nothing_that_could_be_another() {
-    let good: (u8, &[u8]) = (URI, b"spiffe://prod/node/n1");
+    let good: Entry<'_> = (URI, b"spiffe://prod/node/n1");
     assert_eq!(who(&[good]).unwrap().to_string(), "spiffe://prod/node/n1");
-    let cases: &[(&str, &[(u8, &[u8])])] = &[
+    let cases: &[(&str, &[Entry<'_>])] = &[
         ("has 0 URIs", &[]),
         ("has 0 URIs", &[(DNS, b"spiffe://prod/node/n1")]),
         ("has 2 URIs", &[good, good]),

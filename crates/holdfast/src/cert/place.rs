@@ -6,7 +6,7 @@ use holdfast_base::{Error, Result};
 use holdfast_cert::{Authority, Bundle, Certificate, Issued};
 use holdfast_command::output;
 use holdfast_env::disk::{Access, Lock, create_dir_durable};
-use holdfast_env::{Disk, local};
+use holdfast_env::{Disk, local, planted};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -76,7 +76,10 @@ impl<'a> Staged<'a> {
             if disk.exists(&staged.beside)? {
                 disk.remove(&staged.beside)?;
             }
-            let file = disk.create_private(&staged.beside, Access::Cached)?;
+            let file = match planted!("cert.keys-open-to-others") {
+                true => disk.create(&staged.beside, Access::Cached)?,
+                false => disk.create_private(&staged.beside, Access::Cached)?,
+            };
             file.write_at(bytes, 0)?;
             file.sync(DATA_SITE)
         };
@@ -212,9 +215,13 @@ impl<'a> Place<'a> {
         let trusted = Staged::write(self.disk, self.path(CA), bundle.as_bytes())?;
         let key = Staged::write(self.disk, self.path(CA_KEY), issued.key.pem())?;
         old.put()?;
-        trusted.put()?;
+        let (first, then) = match planted!("cert.new-ca-signs-before-it-is-trusted") {
+            true => (key, trusted),
+            false => (trusted, key),
+        };
+        first.put()?;
         self.sync(&self.dir)?;
-        key.put()?;
+        then.put()?;
         self.sync(&self.dir)
     }
 
