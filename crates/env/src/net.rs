@@ -37,14 +37,14 @@ pub use peers::{
 pub use proof::{Handshake, Named, OP_HELLO, OP_PROVE, Role, Who};
 pub use server::{Counters, Server, ServerConfig};
 pub use socket::{Endpoint, Socket, Wait};
-pub use tls::{ALPN, TlsClient, tls_error};
+pub use tls::{ALPN, TlsClient, server_of, tls_error};
 
 use crate::region::RegionMut;
+use crate::tls::TlsConfig;
 use crate::trial::Knob;
 use holdfast_base::frame::Header;
 use holdfast_base::{Error, Result};
 use std::fmt;
-use std::sync::Arc;
 
 /// Answered by the server itself, with the request's meta and no body.
 pub const OP_PING: u16 = 0x0001;
@@ -117,7 +117,7 @@ pub trait Service: Send + Sync + 'static {
 /// change from call to call: certificates are renewed while connections are open.
 pub trait Credentials: fmt::Debug + Send + Sync + 'static {
     /// For connections that are accepted. Clients may show a certificate.
-    fn server(&self) -> Arc<rustls::ServerConfig>;
+    fn server(&self) -> TlsConfig;
 
     /// For connections to other nodes: shows the own certificate.
     fn client(&self) -> TlsClient;

@@ -1,12 +1,19 @@
 //! TLS for servers with a loop of their own: received bytes become plain ones, plain ones become
 //! bytes to send. It knows no socket and keeps nothing back: whatever is to be sent is handed out
-//! at once, so that a server counts and bounds it like any other answer. Used by the cache.
+//! at once, so that a server counts and bounds it like any other answer. Used by the cache. Beside
+//! it [`certificates`]: what a node shows and believes, for all of its ports.
+
+/// A node's certificates, exchanged while it runs.
+pub mod certificates;
+
+pub use certificates::{CertificateFiles, Certificates, Refreshed};
 
 use holdfast_base::{Error, Result};
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
 use rustls::{RootCertStore, ServerConfig, ServerConnection};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
@@ -42,15 +49,27 @@ pub struct TlsFiles {
 #[derive(Clone)]
 pub struct TlsConfig(Arc<ServerConfig>);
 
-pub(crate) fn pem<T: PemObject>(file: &Path, what: &str) -> Result<Vec<T>> {
+fn pem<T: PemObject>(bytes: &[u8], file: &Path, what: &str) -> Result<Vec<T>> {
     let doing = |e: Error| e.context(format_args!("read {what} from `{}`", file.display()));
-    #[expect(clippy::disallowed_methods, reason = "this is the seam")]
-    let bytes = std::fs::read(file).map_err(|e| doing(e.into()))?;
-    let items: std::result::Result<Vec<T>, _> = T::pem_slice_iter(&bytes).collect();
+    let items: std::result::Result<Vec<T>, _> = T::pem_slice_iter(bytes).collect();
     match items {
         Ok(items) if !items.is_empty() => Ok(items),
         Ok(_) => Err(doing(Error::invalid(format!("there is none: give {what} as PEM")))),
-        Err(e) => Err(doing(Error::invalid(format!("it is no PEM: {e}")))),
+        Err(e) => Err(doing(Error::invalid(format!("it is no PEM: {e}: give {what} as PEM")))),
+    }
+}
+
+pub(crate) fn pem_file<T: PemObject>(file: &Path, what: &str) -> Result<Vec<T>> {
+    #[expect(clippy::disallowed_methods, reason = "this is the seam")]
+    let bytes = std::fs::read(file).map_err(|e| {
+        Error::from(e).context(format_args!("read {what} from `{}`", file.display()))
+    })?;
+    pem(&bytes, file, what)
+}
+
+impl From<Arc<ServerConfig>> for TlsConfig {
+    fn from(config: Arc<ServerConfig>) -> TlsConfig {
+        TlsConfig(config)
     }
 }
 
@@ -61,8 +80,8 @@ impl TlsConfig {
             let (chain, key) = (files.chain.display(), files.key.display());
             Error::invalid(format!("serve TLS with `{chain}` and `{key}`: {e}"))
         };
-        let chain: Vec<CertificateDer<'static>> = pem(&files.chain, "certificates")?;
-        let keys: Vec<PrivateKeyDer<'static>> = pem(&files.key, "a private key")?;
+        let chain: Vec<CertificateDer<'static>> = pem_file(&files.chain, "certificates")?;
+        let keys: Vec<PrivateKeyDer<'static>> = pem_file(&files.key, "a private key")?;
         let key = keys.into_iter().next().ok_or_else(|| wrong(&"there is no key"))?;
         let provider = Arc::new(ring::default_provider());
         let versions = match files.only_1_3 {
@@ -72,45 +91,52 @@ impl TlsConfig {
         let builder = ServerConfig::builder_with_provider(provider.clone())
             .with_protocol_versions(versions)
             .map_err(|e| wrong(&e))?;
-        let builder = match client_verifier(files, provider)? {
-            Some(verifier) => builder.with_client_cert_verifier(verifier),
-            None => builder.with_no_client_auth(),
+        let builder = match files.client_certificates {
+            ClientCertificates::Ignored => builder.with_no_client_auth(),
+            asked => builder.with_client_cert_verifier(files.client_verifier(asked, provider)?),
         };
         let config = builder.with_single_cert(chain, key).map_err(|e| wrong(&e))?;
         Ok(TlsConfig(Arc::new(config)))
     }
 
-    #[cfg(test)]
-    pub(crate) fn rustls(&self) -> Arc<ServerConfig> {
-        self.0.clone()
+    pub(crate) fn rustls(&self) -> &Arc<ServerConfig> {
+        &self.0
     }
 }
 
+impl TlsFiles {
+    fn client_verifier(
+        &self,
+        asked: ClientCertificates,
+        provider: Arc<CryptoProvider>,
+    ) -> Result<Arc<dyn ClientCertVerifier>> {
+        let Some(file) = &self.client_authorities else {
+            return Err(Error::invalid(
+                "ask clients for certificates: it is not said whose signature they need: give a file of certificates",
+            ));
+        };
+        let wrong = |e: &dyn std::fmt::Display| {
+            Error::invalid(format!("trust clients by `{}`: {e}", file.display()))
+        };
+        let mut roots = RootCertStore::empty();
+        for certificate in pem_file(file, "certificates")? {
+            roots.add(certificate).map_err(|e| wrong(&e))?;
+        }
+        client_verifier(Arc::new(roots), asked, provider).map_err(|e| wrong(&e))
+    }
+}
+
+/// For clients that are asked; fails where there is no root.
 fn client_verifier(
-    files: &TlsFiles,
+    roots: Arc<RootCertStore>,
+    clients: ClientCertificates,
     provider: Arc<CryptoProvider>,
-) -> Result<Option<Arc<dyn rustls::server::danger::ClientCertVerifier>>> {
-    if files.client_certificates == ClientCertificates::Ignored {
-        return Ok(None);
+) -> std::result::Result<Arc<dyn ClientCertVerifier>, VerifierBuilderError> {
+    let builder = WebPkiClientVerifier::builder_with_provider(roots, provider);
+    match clients {
+        ClientCertificates::Required => builder.build(),
+        _ => builder.allow_unauthenticated().build(),
     }
-    let Some(authorities) = &files.client_authorities else {
-        return Err(Error::invalid(
-            "ask clients for certificates: it is not said whose signature they need: give a file of certificates",
-        ));
-    };
-    let wrong = |e: &dyn std::fmt::Display| {
-        Error::invalid(format!("trust clients by `{}`: {e}", authorities.display()))
-    };
-    let mut roots = RootCertStore::empty();
-    for certificate in pem(authorities, "certificates")? {
-        roots.add(certificate).map_err(|e| wrong(&e))?;
-    }
-    let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
-    let builder = match files.client_certificates {
-        ClientCertificates::Required => builder,
-        _ => builder.allow_unauthenticated(),
-    };
-    Ok(Some(builder.build().map_err(|e| wrong(&e))?))
 }
 
 /// One connection.
@@ -189,7 +215,7 @@ mod tests {
 
     fn client(shows_certificate: bool) -> ClientConnection {
         let mut roots = RootCertStore::empty();
-        for certificate in pem(&file("ca.pem"), "certificates").unwrap() {
+        for certificate in pem_file(&file("ca.pem"), "certificates").unwrap() {
             roots.add(certificate).unwrap();
         }
         let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
@@ -197,8 +223,9 @@ mod tests {
             .unwrap()
             .with_root_certificates(roots);
         let config = if shows_certificate {
-            let chain = pem(&file("cert.pem"), "certificates").unwrap();
-            let key: PrivateKeyDer<'static> = pem(&file("key.pem"), "a key").unwrap().remove(0);
+            let chain = pem_file(&file("cert.pem"), "certificates").unwrap();
+            let key: PrivateKeyDer<'static> =
+                pem_file(&file("key.pem"), "a key").unwrap().remove(0);
             builder.with_client_auth_cert(chain, key).unwrap()
         } else {
             builder.with_no_client_auth()

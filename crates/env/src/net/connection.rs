@@ -130,7 +130,7 @@ impl Connection {
             && !link.socket.is_local()
             && !planted!("net.plain-from-anywhere");
         if let Some(credentials) = credentials {
-            link.offer_tls(credentials.server());
+            link.offer_tls(credentials.server().rustls().clone());
         }
         Connection {
             link,

@@ -3,7 +3,8 @@
 //! moves the bytes. It stands on rustls' buffered interface: the unbuffered one panics when it is
 //! asked anything more after a stranger's noise.
 
-use crate::tls::pem;
+use crate::tls::pem_file;
+use crate::tls::{Certificates, ClientCertificates, TlsConfig};
 use holdfast_base::{Error, Kind, Result};
 use rustls::pki_types::{PrivateKeyDer, ServerName};
 use rustls::{AlertDescription, RootCertStore};
@@ -45,7 +46,7 @@ impl TlsClient {
             Error::invalid(format!("trust servers by `{}`: {e}", authorities.display()))
         };
         let mut roots = RootCertStore::empty();
-        for certificate in pem(authorities, "certificates")? {
+        for certificate in pem_file(authorities, "certificates")? {
             roots.add(certificate).map_err(|e| wrong(&e))?;
         }
         let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -56,8 +57,9 @@ impl TlsClient {
         let mut config = match shown {
             None => builder.with_no_client_auth(),
             Some((chain, key)) => {
-                let certificates = pem(chain, "certificates")?;
-                let first = pem::<PrivateKeyDer<'static>>(key, "a private key")?.swap_remove(0);
+                let certificates = pem_file(chain, "certificates")?;
+                let keys = pem_file::<PrivateKeyDer<'static>>(key, "a private key")?;
+                let first = keys.into_iter().next().ok_or_else(|| wrong(&"there is no key"))?;
                 builder.with_client_auth_cert(certificates, first).map_err(|e| {
                     let (chain, key) = (chain.display(), key.display());
                     Error::invalid(format!("show `{chain}` with the key `{key}`: {e}"))
@@ -67,6 +69,18 @@ impl TlsClient {
         config.alpn_protocols = vec![ALPN.to_vec()];
         Ok(TlsClient(Arc::new(config)))
     }
+
+    /// Of certificates that are exchanged while the process runs: ask again for each connection.
+    pub fn of(certificates: &Certificates) -> TlsClient {
+        let mut config = (*certificates.client()).clone();
+        config.alpn_protocols = vec![ALPN.to_vec()];
+        TlsClient(Arc::new(config))
+    }
+}
+
+/// What a port of the native protocol needs of certificates: clients may show one.
+pub fn server_of(certificates: &Certificates) -> TlsConfig {
+    certificates.server(&[ALPN], ClientCertificates::Asked, true).into()
 }
 
 /// The name that the certificate of whoever answers at `address` (`host:port`) must carry.

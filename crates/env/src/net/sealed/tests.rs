@@ -23,7 +23,7 @@ fn file(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tls").join(name)
 }
 
-fn server_config() -> Arc<rustls::ServerConfig> {
+fn server_config() -> TlsConfig {
     let files = TlsFiles {
         chain: file("cert.pem"),
         key: file("key.pem"),
@@ -31,7 +31,7 @@ fn server_config() -> Arc<rustls::ServerConfig> {
         client_certificates: ClientCertificates::Asked,
         only_1_3: true,
     };
-    TlsConfig::load(&files).unwrap().rustls()
+    TlsConfig::load(&files).unwrap()
 }
 
 fn client(shows: bool) -> TlsClient {
@@ -66,7 +66,7 @@ fn ends(shows: bool) -> [(Socket, Sealed); 2] {
     let own = Tls::client(&client(shows).0, name).unwrap();
     [
         (socket(a), Sealed::new(own)),
-        (socket(b), Sealed::new(Tls::server(&server_config()).unwrap())),
+        (socket(b), Sealed::new(Tls::server(server_config().rustls()).unwrap())),
     ]
 }
 
@@ -209,7 +209,7 @@ struct Shown {
 }
 
 impl Credentials for Shown {
-    fn server(&self) -> Arc<rustls::ServerConfig> {
+    fn server(&self) -> TlsConfig {
         server_config()
     }
 
