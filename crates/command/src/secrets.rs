@@ -3,7 +3,7 @@
 
 use crate::files;
 use holdfast_base::{Error, Result};
-use holdfast_client::{ClientOptions, Secret, Secrets};
+use holdfast_client::{ClientOptions, Secret, Secrets, TlsClient};
 use holdfast_env::{HoldMutex, RealRng, local};
 use holdfast_s3::CREDENTIALS_FILE;
 use std::path::{Path, PathBuf};
@@ -25,9 +25,22 @@ fn own() -> MutexGuard<'static, Vec<Secret>> {
     OWN.held()
 }
 
+/// Whom this process's commands believe over TLS.
+static TRUSTED: Mutex<Option<TlsClient>> = Mutex::new(None);
+
 /// Options of a client that proves what this command was given, found or learned.
 pub fn options() -> ClientOptions {
-    ClientOptions { secrets: Secrets::new(own().clone()), ..ClientOptions::default() }
+    let (secrets, tls) = (Secrets::new(own().clone()), TRUSTED.held().clone());
+    ClientOptions { secrets, tls, ..ClientOptions::default() }
+}
+
+/// Has this command's clients talk TLS over TCP, to those alone whom one of `authorities` has
+/// signed; nothing without a file.
+pub fn trust(authorities: Option<&Path>) -> Result<()> {
+    if let Some(authorities) = authorities {
+        *TRUSTED.held() = Some(TlsClient::load(authorities, None)?);
+    }
+    Ok(())
 }
 
 /// Takes up the secret of nodes that this command has started.

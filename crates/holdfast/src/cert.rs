@@ -10,8 +10,10 @@ use holdfast_base::{Error, Result};
 use holdfast_cert::{
     AUTHORITY_DAYS, Certificate, DAYS_MAX, Issued, LEAF_DAYS, Serial, Wanted, new_authority,
 };
+use holdfast_client::Client;
 use holdfast_command::output::{self, Output};
 use holdfast_env::{Clock, RealClock, RealDisk, RealRng, Rng};
+use holdfast_wire::admin::Order;
 use place::Place;
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -71,6 +73,13 @@ pub enum Cert {
         #[arg(long, value_name = "N", value_parser = days())]
         days: Option<u32>,
     },
+    /// Have the cluster's nodes refuse a certificate from now on, over open connections too; asks the
+    /// node of --server
+    Revoke {
+        /// The certificate: only its first one, not those that it was signed by
+        #[arg(value_name = "FILE.pem")]
+        file: PathBuf,
+    },
     /// Say whom certificates are for, for how long, and what is wrong with them, whoever made them
     Check {
         /// Certificates as PEM, each a node's, a client's or a CA's, with its chain behind it
@@ -101,7 +110,7 @@ fn days() -> clap::builder::RangedI64ValueParser<u32> {
 }
 
 /// Does what was asked for.
-pub fn run(command: &Cert, out: &mut Output) -> Result<()> {
+pub fn run(command: &Cert, connect: &dyn Fn() -> Result<Client>, out: &mut Output) -> Result<()> {
     match command {
         Cert::Init { renew: true, dir, days, .. } => renew_authority(dir, *days, out),
         Cert::Init { forget_old: true, dir, .. } => forget_old(dir, out),
@@ -116,10 +125,28 @@ pub fn run(command: &Cert, out: &mut Output) -> Result<()> {
             issue(name, from, |cluster| Wanted::client(cluster, name), out)
         }
         Cert::Renew { file, dir, days } => renew(file, dir.as_deref(), *days, out),
+        Cert::Revoke { file } => revoke(&mut connect()?, file, out),
         Cert::Check { files, key, ca } => {
             check::run(files, key.as_deref(), ca.as_deref(), now_s(), out)
         }
     }
+}
+
+fn revoke(client: &mut Client, file: &Path, out: &mut Output) -> Result<()> {
+    let doing = format!("revoke `{}`", file.display());
+    let bundle = check::bundle(file).map_err(|e| e.context(&doing))?;
+    let certified = bundle.certificates()[0].certified.clone().map_err(|e| e.context(&doing))?;
+    let (serial, until_s) = (certified.serial.clone(), certified.not_after_s);
+    client.order(&Order::Revoke { serial, until_s }).map_err(|e| e.context(&doing))?;
+    out.line(
+        || {
+            format!(
+                "certificate {} of `{}` is worth nothing any more",
+                certified.serial, certified.who
+            )
+        },
+        || json!({"revoked": certified.serial, "who": certified.who.to_string()}),
+    )
 }
 
 fn now_s() -> i64 {

@@ -16,6 +16,10 @@ pub struct Cli {
     /// a data directory [default: the one beside a socket, in data or in dev]
     #[arg(long, global = true, env = "HOLDFAST_SECRET_FILE", value_name = "FILE")]
     pub secret: Option<PathBuf>,
+    /// The authority of the cluster's certificates, as PEM: talk TLS to nodes over TCP, and to nobody
+    /// whom it has not signed
+    #[arg(long, global = true, env = "HOLDFAST_CA_FILE", value_name = "FILE")]
+    pub cacert: Option<PathBuf>,
     /// How what serves writes events to standard error: lines, or json, an object a line
     #[arg(
         long,
@@ -186,7 +190,7 @@ pub struct Up {
     /// Directory that keeps everything
     #[arg(long, default_value = "data", value_name = "DIR")]
     pub data: PathBuf,
-    /// Host to listen on; beyond loopback only with `insecure = true` in DIR/holdfast.toml
+    /// Host to listen on; beyond loopback only with certificates (`holdfast cert`)
     #[arg(long, value_name = "HOST")]
     pub listen: Option<String>,
     /// Poll instead of sleeping: lower latency for a core that is always busy
@@ -257,6 +261,12 @@ pub enum Node {
         store: u64,
         #[arg(value_enum)]
         state: StoreMode,
+    },
+    /// The node whose certificate has this name is gone for good: the next one that joins with such
+    /// a certificate is another node
+    Replace {
+        /// As `node ls` says it
+        name: String,
     },
     /// Give up nodes for good when the leader waits for that: many are silent at once
     ConfirmLost {

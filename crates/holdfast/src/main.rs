@@ -7,6 +7,7 @@ mod cache;
 mod cert;
 mod cli;
 mod config;
+mod credentials;
 mod demo;
 mod dev;
 mod doctor;
@@ -55,6 +56,7 @@ fn run(cli: &Cli) -> Result<()> {
         cli.server.as_deref(),
         cli.command.makes_its_own_secret(),
     )?;
+    secrets::trust(cli.cacert.as_deref())?;
     // A command tells its one refusal itself; but a thread of it may panic.
     let least = if cli.command.serves() { cli.events_level } else { LeastLevel::ERROR };
     events::write_to_stderr(cli.events, least);
@@ -93,7 +95,7 @@ fn run(cli: &Cli) -> Result<()> {
             // What is sorted may go to standard output, which this would hold.
             sort::run(command, &|| connect(cli), &mut out)
         }
-        Command::Cert(command) => cert::run(command, &mut out),
+        Command::Cert(command) => cert::run(command, &|| connect(cli), &mut out),
         Command::Config(cli::Config::PrintDefault) => {
             print!("{}", config::print_default());
             Ok(())

@@ -67,6 +67,13 @@ pub fn run(client: &mut Client, command: &Node, out: &mut Output) -> Result<()> 
                 || json!({"store": store, "writable": writable}),
             )
         }
+        Node::Replace { name } => {
+            client.order(&Order::ReplaceNode { name: name.clone() })?;
+            out.line(
+                || format!("`{name}` is nobody's now: start the new node with its certificate"),
+                || json!({"replaced": name}),
+            )
+        }
         Node::ConfirmLost { nodes } => {
             client
                 .order(&Order::ConfirmLost { nodes: nodes.iter().map(|n| NodeId(*n)).collect() })?;
@@ -89,9 +96,10 @@ fn line(cluster: &Cluster, node: &ClusterNode) -> String {
     }
     let free: u64 =
         node.stores.iter().filter(|s| s.state != "gone").map(|s| s.free_mib << 20).sum();
+    let name = if node.name.is_empty() { String::new() } else { format!(" `{}`", node.name) };
     let rack = if node.rack.is_empty() { String::new() } else { format!(" rack {}", node.rack) };
     format!(
-        "{:<5} {:<11} {}{rack} {}, {} free  {}",
+        "{:<5} {:<11}{name} {}{rack} {}, {} free  {}",
         node.node.to_string(),
         node.state,
         node.host,
@@ -116,5 +124,6 @@ fn object(cluster: &Cluster, node: &ClusterNode) -> Value {
         "node": node.node.0, "state": node.state, "host": node.host, "rack": node.rack,
         "address": node.address, "leader": cluster.leader == Some(node.node),
         "controller": node.controller, "draining": node.draining, "stores": stores,
+        "name": node.name,
     })
 }

@@ -4,11 +4,12 @@
 
 use super::replicas::{Replicator, Wanted, compact_anew};
 use holdfast_base::codec::{Decode, Encode};
-use holdfast_base::ids::{Slot, StoreId};
+use holdfast_base::ids::{Index, Slot, StoreId};
 use holdfast_base::limits::FRAME_BODY_BYTES_MAX;
 use holdfast_base::{Error, Kind, Result};
 use holdfast_chunk::{ChunkInfo, ChunkKind, ChunkSpec, Done, Needle, ReplicaState, Store};
 use holdfast_env::net::{PeerDone, PeerReply};
+use holdfast_env::planted;
 use holdfast_wire::chunk::ReadReply;
 use holdfast_wire::peer::{self as msg, Sender};
 use std::sync::Arc;
@@ -42,13 +43,16 @@ fn said(message: &impl Encode) -> PeerReply {
 
 /// Who asks, and for which store.
 trait Request: Decode {
+    /// Whether it changes anything.
+    const CHANGES: bool;
     fn sender(&self) -> &Sender;
     fn store(&self) -> StoreId;
 }
 
 macro_rules! requests {
-    ($($name:ident),*) => {$(
+    ($changes:literal: $($name:ident),*) => {$(
         impl Request for msg::$name {
+            const CHANGES: bool = $changes;
             fn sender(&self) -> &Sender {
                 &self.sender
             }
@@ -58,20 +62,20 @@ macro_rules! requests {
         }
     )*};
 }
-requests!(
-    Create,
-    AppendRaw,
-    AppendNeedle,
-    Fence,
-    Seal,
-    ReadRaw,
-    ReadNeedle,
-    Inventory,
-    Export,
-    Compact,
-    Switch,
-    Unlink
-);
+requests!(true: Create, AppendRaw, AppendNeedle, Fence, Seal, Compact, Switch, Unlink);
+requests!(false: ReadRaw, ReadNeedle, Inventory, Export);
+
+/// Refuses to change anything for a node that has not said that it started: nothing would fence its
+/// messages off, however old they are.
+fn check_started(sender: &Sender) -> Result<()> {
+    if sender.incarnation != Index(0) || planted!("node.unstarted-sender-admitted") {
+        return Ok(());
+    }
+    Err(Error::fenced(format!(
+        "change something for node `{}`: it has not started: the log has no entry of its start",
+        sender.node
+    )))
+}
 
 impl Replicator {
     /// Carries out one message of another node; `done` is called exactly once, on any thread.
@@ -133,6 +137,9 @@ impl Replicator {
             Error::invalid(format!("read a node's message: {e}: use matching builds"))
         })?;
         self.directory.admit(message.sender())?;
+        if T::CHANGES {
+            check_started(message.sender())?;
+        }
         let store = message.store();
         let own = self.stores.get(store).ok_or_else(|| {
             Error::not_found(format!("use store `{store}` for a node: this node does not have it"))
@@ -211,6 +218,7 @@ impl Replicator {
             .map_err(|e| Error::invalid(format!("read a node's plan: {e}: use matching builds")));
         let admitted = plan.and_then(|plan| {
             self.directory.admit(&plan.sender)?;
+            check_started(&plan.sender)?;
             Ok(plan)
         });
         let with = self.clone();

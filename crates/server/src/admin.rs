@@ -181,6 +181,7 @@ impl Admin {
                 controller: view.is_controller(id),
                 draining: info.draining,
                 stores: stores(id),
+                name: view.name_of(id).unwrap_or_default().to_owned(),
             });
             let mut recovery = node.leader.recovery();
             // As this view has it now: the leader looks at it now and then.
@@ -235,6 +236,13 @@ impl Admin {
             msg::Order::SetStore { store, writable } => {
                 let state = if writable { StoreState::Live } else { StoreState::ReadOnly };
                 return propose(reply, ClusterCommand::SetStoreState { store, state });
+            }
+            msg::Order::ReplaceNode { name } => {
+                return propose(reply, ClusterCommand::ReleaseName { name });
+            }
+            msg::Order::Revoke { serial, until_s } => {
+                let now_s = (node.machine.clock.unix_ms() / 1000) as i64;
+                return propose(reply, ClusterCommand::Revoke { serial, until_s, now_s });
             }
             msg::Order::ConfirmLost { nodes } => node.confirm_lost(&nodes),
             msg::Order::Recovery { settings } => {

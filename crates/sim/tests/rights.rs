@@ -4,7 +4,7 @@
 
 use holdfast_base::codec::Encode;
 use holdfast_base::frame::{self, Decoded, FrameKind, HEADER_BYTES};
-use holdfast_base::ids::{Index, NodeId};
+use holdfast_base::ids::{ChunkId, Index, NodeId};
 use holdfast_base::{Kind, codec};
 use holdfast_cluster::ClusterCommand;
 use holdfast_env::net::{ConnectionId, Inline, Named, NoPeers, Role, Service, Who};
@@ -13,7 +13,7 @@ use holdfast_file::FileFace;
 use holdfast_node::{Machine, Node, NodeConfig};
 use holdfast_server::Native;
 use holdfast_sim::SimDisk;
-use holdfast_wire::peer::Sender;
+use holdfast_wire::peer::{self, Sender};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -196,4 +196,21 @@ fn a_certificate_speaks_for_the_node_of_its_name_alone() {
     assert!(denied(beat(&other, 2, 5)), "a node that was replaced");
     // Nobody has heard of that one: it may be under way.
     assert_eq!(beat(&other, 9, 5).unwrap().0, Kind::Retry);
+}
+
+/// A message without a start was admitted whatever the node's last start was: what a process sent
+/// before it died could never be told from it.
+#[test]
+fn who_has_not_started_changes_nothing() {
+    let world = World::new();
+    let connection = world.connect(named(Role::Node, "n1"));
+    let store = world.node.stores.iter().next().unwrap().id;
+    let Sender { cluster, node, incarnation } = world.node.sender;
+    let fence = |incarnation| {
+        let sender = Sender { cluster, node, incarnation };
+        let fence = peer::Fence { sender, store, chunk: ChunkId(1) };
+        ask(&connection, peer::OP_PEER_FENCE, &fence.to_bytes()).unwrap().0
+    };
+    assert_eq!(fence(Index(0)), Kind::Fenced);
+    assert_eq!(fence(incarnation), Kind::NotFound, "there is no such chunk");
 }

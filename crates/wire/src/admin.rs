@@ -121,8 +121,10 @@ pub struct ClusterNode {
     pub controller: bool,
     pub draining: bool,
     pub stores: Vec<ClusterStore>,
+    /// In its certificate; empty if it has shown none.
+    pub name: String,
 }
-codec_struct!(ClusterNode { node, host, rack, address, state, controller, draining, stores });
+codec_struct!(ClusterNode { node, host, rack, address, state, controller, draining, stores, name });
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClusterStore {
@@ -262,6 +264,12 @@ pub enum Order {
     Cut { address: String, heal: bool },
     /// A store takes new chunks, or only serves those that it has.
     SetStore { store: StoreId, writable: bool },
+    /// The node of this name is gone for good: the next one that joins with its certificate is
+    /// another node.
+    ReplaceNode { name: String },
+    /// A certificate is worth nothing any more. It ends by itself at `until_s`, in seconds since
+    /// 1970.
+    Revoke { serial: String, until_s: i64 },
 }
 codec_enum!(Order: "order" {
     1 => Drain { node, on },
@@ -269,4 +277,6 @@ codec_enum!(Order: "order" {
     3 => Recovery { settings },
     4 => Cut { address, heal },
     5 => SetStore { store, writable },
+    6 => ReplaceNode { name },
+    7 => Revoke { serial, until_s },
 });

@@ -147,7 +147,7 @@ pub(super) fn refusal() -> Error {
 /// What somebody on another machine hears who does not speak TLS, where there are certificates.
 pub(super) fn must_be_sealed() -> Error {
     Error::denied(
-        "ask this server: from other machines it is asked over TLS: name the cluster's authority with `--ca FILE` (HOLDFAST_CA_FILE)",
+        "ask this server: from other machines it is asked over TLS: name the cluster's authority with `--cacert FILE` (HOLDFAST_CA_FILE)",
     )
 }
 

@@ -101,6 +101,12 @@ impl Socket {
         }
     }
 
+    /// As if it had been accepted from there.
+    #[cfg(test)]
+    pub(super) fn from_elsewhere(fd: OwnedFd, remote: SocketAddr) -> Socket {
+        Socket { fd, unix: false, remote: Some(remote), nonblocking: true }
+    }
+
     /// A connected socket that never waits, of a runtime that waits for it.
     pub(crate) fn from_nonblocking(fd: OwnedFd, unix: bool) -> Socket {
         Socket { fd, unix, remote: None, nonblocking: true }

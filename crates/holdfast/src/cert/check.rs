@@ -52,7 +52,8 @@ fn problems<'a>(file: &'a Path, problems: &'a [String]) -> impl Iterator<Item = 
     problems.iter().map(|problem| format!("`{}`: {problem}", file.display()))
 }
 
-fn bundle(file: &Path) -> Result<Bundle> {
+/// Reads the certificates of a file.
+pub fn bundle(file: &Path) -> Result<Bundle> {
     let bytes = local::read_small(file, FILE_BYTES_MAX).map_err(at("read", file))?;
     Bundle::of_pem(&bytes).map_err(|e| e.context(format_args!("read `{}`", file.display())))
 }

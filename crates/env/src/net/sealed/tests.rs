@@ -1,15 +1,17 @@
 //! Streams through TLS, with every limit drawn and kernels that take little; and the real server
 //! and peers over it, beside those who speak something else.
 
+use super::super::connection::Connection;
 use super::super::tls::TlsClient;
 use super::super::{
-    Batch, Credentials, Named, PeerReply, PeerRequest, Peers, Role, Server, ServerConfig, Service,
-    TcpPeers, Who,
+    Batch, ConnectionId, Credentials, Link, Named, OP_HELLO, PeerReply, PeerRequest, Peers, Role,
+    Server, ServerConfig, Service, TcpPeers, Who,
 };
 use super::*;
 use crate::tls::{ClientCertificates, TlsConfig, TlsFiles};
 use crate::trial::Trial;
 use crate::{RealClock, Rng, Secret, SeededRng};
+use holdfast_base::frame::{FrameKind, Header};
 use holdfast_base::{Error, Kind, Result};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -350,6 +352,40 @@ fn tls_meets_a_server_without_and_plain_words_one_with_certificates() {
     let answer = with.ask(&with.peers(None), b"x", Vec::new()).recv().unwrap();
     assert_eq!(answer.unwrap().meta, b"x");
     assert_eq!(with.echo.0.lock().unwrap()[..], [Who::Node]);
+}
+
+/// On this machine the secret is proof enough; on another one whoever relays it would hear all.
+#[test]
+fn other_machines_are_asked_for_tls() {
+    let credentials: Arc<dyn Credentials> = Arc::new(shown().unwrap());
+    let config = ServerConfig {
+        secret: Some(Secret::draw(&SeededRng::new(1))),
+        credentials: Some(credentials),
+        ..ServerConfig::default()
+    };
+    for (remote, is_welcome) in
+        [("127.0.0.1:9", true), ("[::1]:9", true), ("[::ffff:127.0.0.1]:9", true)]
+            .into_iter()
+            .chain([("10.0.0.1:9", false), ("[2001:db8::1]:9", false)])
+    {
+        let (a, _b) = UnixStream::pair().unwrap();
+        let socket = Socket::from_elsewhere(a.into(), remote.parse().unwrap());
+        let mut connection = Connection::new(Link::new(socket), ConnectionId(1), &config);
+        let hello = [&[1u8, 1][..], &[7; 32]].concat();
+        let header = Header {
+            kind: FrameKind::Request,
+            opcode: OP_HELLO,
+            request_id: 1,
+            deadline_or_status: 0,
+            meta_bytes: hello.len() as u32,
+            body_bytes: 0,
+        };
+        let greeted = connection.greet(&header, &hello);
+        assert_eq!(greeted.is_ok(), is_welcome, "{remote}: {greeted:?}");
+        if let Err(e) = greeted {
+            assert!(e.kind == Kind::Denied && e.message.contains("--cacert"), "{e}");
+        }
+    }
 }
 
 /// What somebody hears who sends `said` and nothing more.
