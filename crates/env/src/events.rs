@@ -91,6 +91,12 @@ events! {
     CacheNote = "cache.note", WARN,
         "A cache could not take over what the one before had kept, or begins without something that it was asked for.",
         "Read the sentence; the cache serves.";
+    TlsKept = "tls.kept", WARN,
+        "The files of certificates changed and cannot be used; those from before stay in force, until they end.",
+        "Mend what the sentence says: the node looks again within a second. `/health` says it until then.";
+    TlsRenewed = "tls.renewed", INFO,
+        "New connections use the certificates that are in the files now; open ones go on.",
+        "Nothing.";
     ViewResumed = "view.resumed", INFO,
         "A view that had stopped goes on: there is room for its rows again.",
         "Nothing.";

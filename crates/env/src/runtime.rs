@@ -3,8 +3,10 @@
 //! takes from the runtime that it is used in: sockets, time, tasks.
 
 mod places;
+mod stream;
 
 pub use places::{Activity, Busy, Place, Places};
+pub use stream::{NO_TLS, Stream};
 
 use crate::net::{Endpoint, Link, Socket, TlsClient, Wait, tls_error};
 use crate::tasks::{self, Task};
@@ -146,6 +148,11 @@ impl<T> Future for Spawned<T> {
 
 pub async fn sleep(time: Duration) {
     tokio::time::sleep(time).await;
+}
+
+/// What `future` comes to, unless it takes longer than `time`.
+pub async fn within<T>(time: Duration, future: impl Future<Output = T>) -> Option<T> {
+    tokio::time::timeout(time, future).await.ok()
 }
 
 /// A time that can be put off.

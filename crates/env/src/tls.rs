@@ -1,6 +1,7 @@
-//! TLS for servers with a loop of their own: received bytes become plain ones, plain ones become
+//! TLS for servers and clients with a loop of their own: received bytes become plain ones, plain ones become
 //! bytes to send. It knows no socket and keeps nothing back: whatever is to be sent is handed out
-//! at once, so that a server counts and bounds it like any other answer. Used by the cache. Beside
+//! at once, so that a server counts and bounds it like any other answer. Used by the
+//! cache and its router. Beside
 //! it [`certificates`]: what a node shows and believes, for all of its ports.
 
 /// A node's certificates, exchanged while it runs.
@@ -11,10 +12,12 @@ pub use certificates::{CertificateFiles, Certificates, Refreshed};
 use holdfast_base::{Error, Result};
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
-use rustls::{RootCertStore, ServerConfig, ServerConnection};
+use rustls::{
+    ClientConfig, ClientConnection, Connection, RootCertStore, ServerConfig, ServerConnection,
+};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -22,6 +25,10 @@ use std::sync::Arc;
 /// Plain bytes that one call of [`TlsSession::open`] may give beyond those it was given: the rest
 /// of a record, most of which came before.
 pub const RECORD_BYTES: usize = 18 << 10;
+
+/// What a TLS connection begins with: a record of its handshake. No method of HTTP does, and no
+/// command of the cache.
+pub const TLS_BEGINS: u8 = 0x16;
 
 /// Whether clients must show who they are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -57,6 +64,11 @@ fn pem<T: PemObject>(bytes: &[u8], file: &Path, what: &str) -> Result<Vec<T>> {
         Ok(_) => Err(doing(Error::invalid(format!("there is none: give {what} as PEM")))),
         Err(e) => Err(doing(Error::invalid(format!("it is no PEM: {e}: give {what} as PEM")))),
     }
+}
+
+/// The certificates in a file of PEM, one at least.
+pub fn certificates_in(file: &Path) -> Result<Vec<CertificateDer<'static>>> {
+    pem_file(file, "certificates")
 }
 
 pub(crate) fn pem_file<T: PemObject>(file: &Path, what: &str) -> Result<Vec<T>> {
@@ -139,14 +151,64 @@ fn client_verifier(
     }
 }
 
-/// One connection.
-pub struct TlsSession(Box<ServerConnection>);
+/// What a client trusts and shows, as files of PEM.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TlsTrust {
+    /// Whose signature makes a server's certificate right.
+    pub authorities: PathBuf,
+    /// The client's own chain and key, for servers that ask.
+    pub shows: Option<(PathBuf, PathBuf)>,
+}
+
+/// One server as a client of TLS sees it.
+#[derive(Clone)]
+pub struct TlsTarget {
+    config: Arc<ClientConfig>,
+    name: ServerName<'static>,
+}
+
+impl TlsTrust {
+    /// Reads the files, for connections to all of `hosts`: names or addresses, which servers'
+    /// certificates must be for.
+    pub fn targets<'h>(&self, hosts: impl Iterator<Item = &'h str>) -> Result<Vec<TlsTarget>> {
+        let file = self.authorities.display();
+        let wrong = |e: &dyn std::fmt::Display| {
+            Error::invalid(format!("speak TLS to servers by the authorities in `{file}`: {e}"))
+        };
+        let mut roots = RootCertStore::empty();
+        for certificate in certificates_in(&self.authorities)? {
+            roots.add(certificate).map_err(|e| wrong(&e))?;
+        }
+        let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .map_err(|e| wrong(&e))?
+            .with_root_certificates(roots);
+        let config = match &self.shows {
+            None => builder.with_no_client_auth(),
+            Some((chain, key)) => {
+                let keys: Vec<PrivateKeyDer<'static>> = pem_file(key, "a private key")?;
+                let key = keys.into_iter().next().ok_or_else(|| wrong(&"there is no key"))?;
+                let chain = certificates_in(chain)?;
+                builder.with_client_auth_cert(chain, key).map_err(|e| wrong(&e))?
+            }
+        };
+        let config = Arc::new(config);
+        let target = |host: &str| {
+            let name = ServerName::try_from(host.to_owned()).map_err(|e| wrong(&e))?;
+            Ok(TlsTarget { config: config.clone(), name })
+        };
+        hosts.map(target).collect()
+    }
+}
+
+/// One connection, of either side.
+pub struct TlsSession(Box<Connection>);
 
 /// What [`TlsSession::open`] came to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Opened {
     pub bytes: usize,
-    /// The client has said that it sends nothing more.
+    /// The other side has said that it sends nothing more.
     pub ended: bool,
 }
 
@@ -156,10 +218,26 @@ fn broken(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Err
 
 impl TlsSession {
     pub fn new(config: &TlsConfig) -> io::Result<TlsSession> {
-        let mut connection = ServerConnection::new(config.0.clone()).map_err(broken)?;
+        Ok(TlsSession::of(ServerConnection::new(config.0.clone()).map_err(broken)?.into()))
+    }
+
+    /// Of a client. What it says first is appended to `sealed`.
+    pub fn connect(target: &TlsTarget, sealed: &mut Vec<u8>) -> io::Result<TlsSession> {
+        let connection = ClientConnection::new(target.config.clone(), target.name.clone());
+        let mut session = TlsSession::of(connection.map_err(broken)?.into());
+        session.hand_out(sealed)?;
+        Ok(session)
+    }
+
+    fn of(mut connection: Connection) -> TlsSession {
         // What is written is taken out in the same call.
         connection.set_buffer_limit(None);
-        Ok(TlsSession(Box::new(connection)))
+        TlsSession(Box::new(connection))
+    }
+
+    /// Whether both sides have yet to agree. What is sealed meanwhile waits for that.
+    pub fn is_handshaking(&self) -> bool {
+        self.0.is_handshaking()
     }
 
     /// Takes what was received. Plain bytes go to the start of `plain`, which must be longer than
@@ -186,7 +264,7 @@ impl TlsSession {
         Ok(opened)
     }
 
-    /// Appends what must be sent for the client to receive `plain`.
+    /// Appends what must be sent for the other side to receive `plain`.
     pub fn seal(&mut self, plain: &[u8], sealed: &mut Vec<u8>) -> io::Result<()> {
         self.0.writer().write_all(plain)?;
         self.hand_out(sealed)
@@ -203,7 +281,6 @@ impl TlsSession {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustls::{ClientConfig, ClientConnection};
 
     fn file(name: &str) -> PathBuf {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tls").join(name)
@@ -284,6 +361,39 @@ mod tests {
             }
             assert!(at == sent.len() && got == sent);
         }
+    }
+
+    #[test]
+    fn our_client_and_our_server_understand_each_other() {
+        let shows = Some((file("cert.pem"), file("key.pem")));
+        let trust = TlsTrust { authorities: file("ca.pem"), shows };
+        let [here, other] = &trust.targets(["localhost", "other.test"].into_iter()).unwrap()[..]
+        else {
+            panic!("two hosts are two targets")
+        };
+        let files = TlsFiles {
+            client_authorities: Some(file("ca.pem")),
+            client_certificates: ClientCertificates::Required,
+            ..files()
+        };
+        let config = TlsConfig::load(&files).unwrap();
+        let shake = |target: &TlsTarget| -> io::Result<Vec<u8>> {
+            let (mut sent, mut back) = (Vec::new(), Vec::new());
+            let mut plain = vec![0; 64 << 10];
+            let mut client = TlsSession::connect(target, &mut sent)?;
+            let mut server = TlsSession::new(&config)?;
+            while client.is_handshaking() {
+                server.open(&std::mem::take(&mut sent), &mut plain, &mut back)?;
+                client.open(&std::mem::take(&mut back), &mut plain, &mut sent)?;
+            }
+            client.seal(b"get a", &mut sent)?;
+            let opened = server.open(&sent, &mut plain, &mut back)?;
+            Ok(plain[..opened.bytes].to_vec())
+        };
+        assert_eq!(shake(here).unwrap(), b"get a");
+        assert!(shake(other).unwrap_err().to_string().contains("not valid for name"));
+        let wrong = TlsTrust { authorities: file("key.pem"), shows: None };
+        assert!(wrong.targets(["a"].into_iter()).err().unwrap().message.contains("key.pem"));
     }
 
     #[test]

@@ -33,6 +33,9 @@ pub struct Access {
     /// Region of the service that is asked, where it has one
     #[arg(long, global = true, env = "AWS_REGION", default_value = REGION, value_name = "NAME")]
     pub region: String,
+    /// Trust the authorities in this file of PEM, too [default: tls/ca.pem of the data directory]
+    #[arg(long, global = true, env = "HOLDFAST_CA_FILE", value_name = "FILE")]
+    pub ca: Option<PathBuf>,
 }
 
 #[derive(Args, Debug)]
@@ -198,7 +201,13 @@ impl Access {
 
     /// A client of that service, which connects with its first request.
     pub fn client(&self) -> Result<Client> {
-        Client::in_region(&self.credentials()?, &self.region)
+        Client::trusting(&self.credentials()?, &self.region, self.authorities().as_deref())
+    }
+
+    /// What is trusted beside the system's authorities: as said, else what this node has.
+    fn authorities(&self) -> Option<PathBuf> {
+        let own = || Some(self.data.join("tls/ca.pem")).filter(|path| path.is_file());
+        self.ca.clone().or_else(|| self.endpoint.is_none().then(own).flatten())
     }
 }
 
@@ -240,7 +249,9 @@ pub fn run(blob: &Blob, out: &mut Output) -> Result<()> {
             out.line(|| format!("{} chunks rewritten", done["chunks"]), || done.clone())
         }
         BlobCommand::RebuildIndex => rebuild_index(&mut client, out),
-        BlobCommand::Import(import) => crate::import::run(&mut client, import, out),
+        BlobCommand::Import(import) => {
+            crate::import::run(&mut client, import, blob.access.ca.as_deref(), out)
+        }
     }
 }
 

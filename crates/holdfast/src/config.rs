@@ -8,9 +8,15 @@ use holdfast_base::{Error, Result};
 use holdfast_command::files::SETTINGS;
 use holdfast_env::Budget;
 use holdfast_env::local::memory_bytes;
+use holdfast_env::tls::{CertificateFiles, Certificates};
+use holdfast_s3::Domain;
 use serde::Deserialize;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The directory of a node's certificates in its data directory.
+const TLS: &str = "tls";
 
 macro_rules! config {
     ($($(#[doc = $doc:literal])+ $key:ident: $type:ty = $default:literal;)*) => {
@@ -38,10 +44,11 @@ macro_rules! config {
 }
 
 config! {
-    /// Host to listen on. Beyond loopback there is neither encryption nor authentication yet, so
-    /// that needs `insecure = true`.
+    /// Host to listen on. Beyond loopback S3, HTTP and the cache need certificates; the native
+    /// protocol has no encryption yet, so that needs `native_port = 0` or `insecure = true`.
     listen: IpAddr = r#""127.0.0.1""#;
-    /// Accept connections from other machines without encryption or authentication.
+    /// Accept connections from other machines without encryption or authentication. Ports that have
+    /// certificates speak TLS to other machines all the same.
     insecure: bool = "false";
     /// Port of the native protocol; 0 switches TCP off and leaves the Unix socket.
     native_port: u16 = "7400";
@@ -57,6 +64,19 @@ config! {
     /// Objects asked for lately that are kept in memory: small ones, of the newest chunks; "0" for
     /// none.
     s3_hot: String = r#""64M""#;
+    /// Domain below which buckets are host names: `BUCKET.DOMAIN`; empty for paths alone.
+    s3_host: String = r#""""#;
+    /// Further certificates (chains in PEM) of S3, HTTP and the cache for other names than the
+    /// node's own, each with its key beside it: `NAME.key` for `NAME.pem`.
+    s3_certificates: Vec<PathBuf> = "[]";
+    /// The node's certificate and what leads from it to an authority, in PEM. This, `tls_key` and
+    /// `tls_authorities` are named together; all empty for `node.pem`, `node.key` and `ca.pem` in
+    /// the directory `tls` of the data directory, if it is there.
+    tls_certificate: PathBuf = r#""""#;
+    /// The certificate's key in PEM, which nobody but its owner may read.
+    tls_key: PathBuf = r#""""#;
+    /// Certificates in PEM of the authorities that other nodes' certificates are believed for.
+    tls_authorities: PathBuf = r#""""#;
     /// Port of the cache, which speaks memcached's protocol; 0 switches it off.
     cache_port: u16 = "11211";
     /// What the cache may keep.
@@ -168,11 +188,9 @@ impl Config {
 
     /// `Invalid`, naming key and value, for the first setting that no node can run with.
     pub fn check(&self) -> Result<()> {
-        if !self.listen.is_loopback() && !self.insecure {
-            return Err(Error::invalid(format!(
-                "listen on `{}`: other machines could read and write everything, unencrypted; listen on 127.0.0.1, or set `insecure = true` in {SETTINGS}",
-                self.listen
-            )));
+        // Other ports speak TLS where there are certificates: see `certificates`.
+        if self.native_port != 0 {
+            self.check_open()?;
         }
         if !self.insecure && !is_loopback(&self.join) {
             return Err(Error::invalid(format!(
@@ -203,6 +221,16 @@ impl Config {
                 holdfast_base::units::format_bytes(least)
             )));
         }
+        let named = [&self.tls_certificate, &self.tls_key, &self.tls_authorities];
+        let names = named.iter().filter(|path| !path.as_os_str().is_empty()).count();
+        if !matches!(names, 0 | 3) {
+            return Err(Error::invalid(
+                "`tls_certificate`, `tls_key` and `tls_authorities` belong together: name all three, or none",
+            ));
+        }
+        if !self.s3_host.is_empty() {
+            Domain::new(&self.s3_host).map_err(|e| e.context("`s3_host`"))?;
+        }
         if let Err(why) = self.s3_class.parse::<StorageClass>() {
             return Err(Error::invalid(format!("`s3_class = \"{}\"`: {why}", self.s3_class)));
         }
@@ -222,6 +250,44 @@ impl Config {
             return Err(Error::invalid(format!("`reactors = {}`: use at most 64", self.reactors)));
         }
         Ok(())
+    }
+
+    /// `Invalid` where other machines could reach what is not encrypted.
+    fn check_open(&self) -> Result<()> {
+        if self.listen.is_loopback() || self.insecure {
+            return Ok(());
+        }
+        Err(Error::invalid(format!(
+            "listen on `{}`: other machines could read and write everything, unencrypted; listen on 127.0.0.1, or set `insecure = true` in {SETTINGS}",
+            self.listen
+        )))
+    }
+
+    /// What the node shows and believes on its ports; nothing where it has no certificates, which
+    /// is `Invalid` where other machines reach it.
+    pub fn certificates(&self, data: &Path) -> Result<Option<Arc<Certificates>>> {
+        let own = data.join(TLS);
+        let files = match self.tls_certificate.as_os_str().is_empty() {
+            false => {
+                [&self.tls_certificate, &self.tls_key, &self.tls_authorities].map(Clone::clone)
+            }
+            true if own.is_dir() => ["node.pem", "node.key", "ca.pem"].map(|name| own.join(name)),
+            true if self.s3_certificates.is_empty() => {
+                self.check_open()?;
+                return Ok(None);
+            }
+            true => {
+                return Err(Error::invalid(format!(
+                    "use `s3_certificates`: they are beside the node's own certificate, and there is \
+                     none: name it with `tls_certificate`, or put it into `{}`",
+                    own.display()
+                )));
+            }
+        };
+        let [chain, key, authorities] = files;
+        let more = self.s3_certificates.clone();
+        let files = CertificateFiles { chain, key, authorities, more };
+        Certificates::load(&files).map(Some)
     }
 
     /// What `clients_memory` comes to; never 0.
@@ -250,6 +316,11 @@ impl Config {
     /// The storage class of objects, as `s3_class` says it.
     pub fn s3_class(&self) -> StorageClass {
         self.s3_class.parse().unwrap_or(StorageClass::DEFAULT)
+    }
+
+    /// `s3_host`, if there is one.
+    pub fn s3_domain(&self) -> Option<Domain> {
+        Domain::new(&self.s3_host).ok()
     }
 
     /// Bytes of `s3_hot`; 0 for none.
@@ -345,6 +416,8 @@ mod tests {
             ("chunk = \"65M\"", "1M to 64M"),
             ("native_port = 70000", "native_port"),
             ("listen", "configuration"),
+            ("tls_key = \"a.key\"", "belong together"),
+            ("s3_host = \"10.0.0.1\"", "`s3_host`"),
         ] {
             let message = parse(text).unwrap_err().message;
             assert!(message.contains(why), "{text}: {message}");
@@ -354,6 +427,19 @@ mod tests {
         for join in ["", "localhost:7400", "127.0.0.2:7400", "[::1]:7400"] {
             assert!(parse(&format!("join = \"{join}\"")).is_ok(), "{join}");
         }
+    }
+
+    #[test]
+    fn ports_beyond_loopback_need_certificates() {
+        let data = std::env::temp_dir().join(format!("holdfast-config-{}", std::process::id()));
+        let wide = parse("listen = \"0.0.0.0\"\nnative_port = 0").unwrap();
+        let refused = |config: &Config| config.certificates(&data).err().unwrap().message;
+        assert!(refused(&wide).contains("unencrypted"));
+        assert!(Config::default().certificates(&data).unwrap().is_none());
+        let more = parse("s3_certificates = [\"/a.pem\"]").unwrap();
+        assert!(refused(&more).contains("tls_certificate"));
+        let named = "tls_certificate = \"/a/b.pem\"\ntls_key = \"/c\"\ntls_authorities = \"/d\"";
+        assert!(refused(&parse(named).unwrap()).contains("/a/b.pem"));
     }
 
     #[test]

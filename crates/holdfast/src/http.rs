@@ -16,7 +16,6 @@ use holdfast_node::Condition;
 use holdfast_s3::door::{self, Terms};
 use holdfast_server::Native;
 use holdfast_wire::admin::{Status, Store};
-use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -43,6 +42,7 @@ struct HttpRole {
     runtime: Runtime,
     address: SocketAddr,
     token: PathBuf,
+    has_certificates: bool,
 }
 
 /// Nothing if it is switched off.
@@ -50,17 +50,22 @@ pub fn start(context: &Context<'_>) -> Result<Option<Box<dyn Role>>> {
     let Some(address) = context.config.address(context.config.http_port) else { return Ok(None) };
     let places = runtime::Places::new(context.places.http);
     let budget = context.budget.clone();
-    let terms = Terms { head: PATIENCE, stall: PATIENCE, places, budget };
+    let certificates = context.certificates.clone();
+    let terms = Terms { certificates, head: PATIENCE, stall: PATIENCE, places, budget };
     let sources = (context.native.clone(), context.metrics.clone());
+    let has_certificates = context.certificates.is_some();
     let runtime = serve(address, sources, context.secret, terms)?;
     let token = context.data.join(HTTP_TOKEN);
-    Ok(Some(Box::new(HttpRole { runtime, address, token })))
+    Ok(Some(Box::new(HttpRole { runtime, address, token, has_certificates })))
 }
 
 impl Role for HttpRole {
     fn announce(&self, said: &mut Announcement) {
         let address = self.address;
         said.listens("metrics and health", format!("http://{address}/metrics and /health"));
+        if self.has_certificates {
+            said.listens("", format!("https://{address} for other machines"));
+        }
         let token = self.token.display();
         said.listens("", format!("metrics for who sends the token in {token}"));
         said.fields.insert("http".into(), json!(address.to_string()));
@@ -80,13 +85,13 @@ fn serve(address: SocketAddr, sources: Sources, secret: &Secret, terms: Terms) -
         .with_state(sources);
     runtime::serve("http", address, move |listener| async move {
         loop {
-            let Ok((stream, _)) = listener.accept().await else {
+            let Ok((stream, peer)) = listener.accept().await else {
                 // Out of descriptors, or the client is gone again.
                 runtime::sleep(ACCEPT_REST).await;
                 continue;
             };
             let service = TowerToHyperService::new(router.clone());
-            door::serve(TokioIo::new(stream), service, &terms);
+            door::serve(stream, peer.ip(), |_| service, &terms);
         }
     })
 }

@@ -28,7 +28,13 @@ impl Totals {
     }
 }
 
-pub fn run(to: &mut Client, import: &Import, out: &mut Output) -> Result<()> {
+/// `authorities` is a file of those that are trusted beside the system's.
+pub fn run(
+    to: &mut Client,
+    import: &Import,
+    authorities: Option<&Path>,
+    out: &mut Output,
+) -> Result<()> {
     let mut totals = Totals::default();
     if import.from.contains("://") {
         let credentials = Credentials {
@@ -36,7 +42,7 @@ pub fn run(to: &mut Client, import: &Import, out: &mut Output) -> Result<()> {
             secret_key: import.source_secret_key.clone(),
             endpoint: import.from.clone(),
         };
-        let mut from = Client::in_region(&credentials, &import.source_region)?;
+        let mut from = Client::trusting(&credentials, &import.source_region, authorities)?;
         let buckets = match &import.bucket {
             Some(bucket) => vec![bucket.clone()],
             None => {

@@ -3,6 +3,7 @@
 //! starts each in turn. Decides nothing about data; to add one is a file here and a line there.
 
 mod cache;
+mod certificates;
 mod housekeeping;
 mod native;
 
@@ -11,6 +12,7 @@ pub use housekeeping::Rounds;
 use crate::config::Config;
 use crate::{http, s3};
 use holdfast_base::{Error, Result};
+use holdfast_env::tls::Certificates;
 use holdfast_env::{Budget, HoldMutex, Secret, local};
 use holdfast_node::{Node, Watch};
 use holdfast_server::Native;
@@ -26,6 +28,7 @@ type Start = fn(&Context<'_>) -> Result<Option<Box<dyn Role>>>;
 /// the node serves and beats meanwhile.
 pub const ROLES: &[Start] = &[
     native::start,
+    certificates::start,
     cache::start,
     http::start,
     housekeeping::keeper,
@@ -69,6 +72,8 @@ pub struct Context<'a> {
     pub native: &'a Arc<Native>,
     /// Of the cluster: who has it may ask for everything.
     pub secret: &'a Secret,
+    /// What its ports show and believe; none where they speak without TLS.
+    pub certificates: &'a Option<Arc<Certificates>>,
     /// What this process may hold for its clients.
     pub budget: &'a Arc<Budget>,
     /// How many connections each port may have.

@@ -5,11 +5,12 @@ use crate::roles::{Announcement, Context, Metrics, Role, Rounds};
 use holdfast_base::{Error, Result};
 use holdfast_blob::{BLOBS_TOPIC, Blobs, BlobsOptions, Housekeeping, Prober};
 use holdfast_node::Watch;
-use holdfast_s3::{Credentials, HotCounts, Lifecycle, Limits, Server};
+use holdfast_s3::{Credentials, Entrance, HotCounts, Lifecycle, Limits, Server};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use serde_json::json;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -25,6 +26,8 @@ struct S3Role {
     /// The credentials' file.
     file: PathBuf,
     keeper: Rounds,
+    /// Where other machines ask, if there are certificates.
+    https: Option<String>,
 }
 
 /// Nothing where `s3_port` is 0; nor where the view of blobs cannot be opened: the node then says
@@ -35,7 +38,9 @@ pub fn start(context: &Context<'_>) -> Result<Option<Box<dyn Role>>> {
     let doing = |e: Error| e.context("start S3 (`s3_port`, 0 for none)");
     let (cache_bytes, class) = (config.s3_cache_bytes(), config.s3_class());
     let options = BlobsOptions { cache_bytes, class, ..BlobsOptions::new(data, secret.clone()) };
-    let endpoint = format!("http://{address}");
+    let (certificates, domain) = (context.certificates.clone(), config.s3_domain());
+    let scheme = scheme_of_commands(certificates.is_some(), address.ip());
+    let endpoint = format!("{scheme}://{address}");
     let opened = Blobs::open(node, &options).and_then(|blobs| {
         let disk = &*node.machine.disk;
         match holdfast_s3::find_or_make(disk, data, &blobs, &endpoint) {
@@ -59,10 +64,21 @@ pub fn start(context: &Context<'_>) -> Result<Option<Box<dyn Role>>> {
         budget: context.budget.clone(),
         ..Limits::default()
     };
-    let server = Server::start(address, blobs.clone(), limits).map_err(doing)?;
+    let https = certificates.as_ref().map(|_| format!("https://{address}"));
+    let entrance = Entrance { certificates, domain };
+    let server = Server::start(address, blobs.clone(), limits, entrance).map_err(doing)?;
     let keeper = keep_house(context, &blobs)?;
     let file = data.join(holdfast_s3::CREDENTIALS_FILE);
-    Ok(Some(Box::new(S3Role { blobs, server, credentials, file, keeper })))
+    Ok(Some(Box::new(S3Role { blobs, server, credentials, file, keeper, https })))
+}
+
+/// How this machine's own commands reach the port. Over loopback they need no encryption; through
+/// another address of the machine they are strangers like all others.
+fn scheme_of_commands(has_certificates: bool, listen: IpAddr) -> &'static str {
+    match has_certificates && !listen.is_loopback() && !listen.is_unspecified() {
+        true => "https",
+        false => "http",
+    }
 }
 
 fn keep_house(context: &Context<'_>, blobs: &Arc<Blobs>) -> Result<Rounds> {
@@ -80,6 +96,9 @@ impl Role for S3Role {
     fn announce(&self, said: &mut Announcement) {
         let (endpoint, file) = (&self.credentials.endpoint, self.file.display());
         said.listens("S3", endpoint.as_str());
+        if let Some(https) = &self.https {
+            said.listens("", format!("{https} for other machines"));
+        }
         said.listens("", format!("keys in {file}"));
         said.fields.insert("s3".into(), json!(endpoint));
         // For whoever has the AWS command line. The keys stay in their file: what is printed here

@@ -40,6 +40,7 @@ pub fn run(up: &Up, join: Option<&str>, secret: Option<&Path>, out: &mut Output)
         config.join = join.to_owned();
         config.check()?;
     }
+    let certificates = config.certificates(&up.data)?;
     let (secret, new) = secrets::of_node(&up.data, secret, &config.join)?;
     let places = Places::of_ports()?;
     local::return_large_buffers();
@@ -74,6 +75,7 @@ pub fn run(up: &Up, join: Option<&str>, secret: Option<&Path>, out: &mut Output)
         node: &node,
         native: &native,
         secret: &secret,
+        certificates: &certificates,
         budget: &budget,
         places: &places,
         metrics: &Arc::default(),

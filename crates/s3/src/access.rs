@@ -31,13 +31,18 @@ pub struct Access {
 pub struct Caller {
     /// That signed; none for a request without a signature.
     pub key: Option<AccessKey>,
-    /// None where the server could not say.
-    pub address: Option<IpAddr>,
+    /// Where it came from; none where the server could not say.
+    pub peer: Option<Peer>,
 }
 
 /// Where a request came from; the server notes it with the request.
 #[derive(Clone, Copy, Debug)]
-pub struct Peer(pub IpAddr);
+pub struct Peer {
+    /// Of the connection's other end.
+    pub address: IpAddr,
+    /// Whether it came over TLS.
+    pub is_encrypted: bool,
+}
 
 /// What a request wants to do, to a bucket or to one of its keys.
 pub struct Asked<'a> {
@@ -85,8 +90,8 @@ impl S3Access for Access {
             Some(credentials) => self.blobs.access_key(&credentials.access_key).or_s3()?,
             None => None,
         };
-        let address = cx.extensions_mut().get::<Peer>().map(|peer| peer.0);
-        let caller = Caller { key, address };
+        let peer = cx.extensions_mut().get::<Peer>().copied();
+        let caller = Caller { key, peer };
         let decided = self.check_context(&caller, cx);
         // Strangers must not make the log grow by reading.
         let waits = caller.key.is_some() && wants_latest(cx.headers())?;
@@ -240,8 +245,11 @@ impl Access {
         }
         match name {
             "aws:referer" => header("referer"),
-            "aws:securetransport" => Some("false".to_owned()),
-            "aws:sourceip" => caller.address.map(|address| address.to_string()),
+            "aws:securetransport" => {
+                let is_encrypted = caller.peer.is_some_and(|peer| peer.is_encrypted);
+                Some(is_encrypted.to_string())
+            }
+            "aws:sourceip" => caller.peer.map(|peer| peer.address.to_string()),
             "aws:useragent" => header("user-agent"),
             "aws:username" => caller.user().map(str::to_owned),
             "s3:delimiter" => query(asked.uri, "delimiter"),

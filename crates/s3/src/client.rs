@@ -16,12 +16,13 @@ use holdfast_env::{Clock, RealClock};
 use http::{Body, Connection, Sink};
 use s3s::crypto::{Checksum as _, Sha256};
 use std::io::{Read, Write};
+use std::path::Path;
 use std::sync::Arc;
 
 /// Where a service is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
-    /// Whether it is spoken to over TLS, with the authorities that the system trusts.
+    /// Whether it is spoken to over TLS.
     pub tls: bool,
     /// `host:port`, as in the `Host` header.
     pub authority: String,
@@ -135,20 +136,38 @@ impl Client {
 
     /// A client of a service that takes only requests which were signed for its region.
     pub fn in_region(credentials: &Credentials, region: &str) -> Result<Client> {
+        Client::trusting(credentials, region, None)
+    }
+
+    /// As [`Client::in_region`], and trusts the authorities in a file of PEM beside the system's.
+    pub fn trusting(
+        credentials: &Credentials,
+        region: &str,
+        authorities: Option<&Path>,
+    ) -> Result<Client> {
         let signer = Signer {
             access_key: credentials.access_key.clone(),
             secret_key: credentials.secret_key.clone(),
             region: region.to_owned(),
         };
         let endpoint = Endpoint::parse(&credentials.endpoint)?;
-        Client::new(endpoint, signer, Arc::new(RealClock::new()))
+        Client::connected(endpoint, signer, Arc::new(RealClock::new()), authorities)
     }
 
     /// Connects with the first request; fails if the endpoint speaks TLS and this machine trusts
     /// no authority.
     pub fn new(endpoint: Endpoint, signer: Signer, clock: Arc<dyn Clock>) -> Result<Client> {
+        Client::connected(endpoint, signer, clock, None)
+    }
+
+    fn connected(
+        endpoint: Endpoint,
+        signer: Signer,
+        clock: Arc<dyn Clock>,
+        authorities: Option<&Path>,
+    ) -> Result<Client> {
         let authority = endpoint.authority.clone();
-        let connection = Connection::new(endpoint)?;
+        let connection = Connection::new(endpoint, authorities)?;
         Ok(Client { authority, signer, clock, connection, used: false, spare: Vec::new() })
     }
 

@@ -1,9 +1,10 @@
-//! One HTTP connection and what its client must do to keep it: send its heads and bodies, take its
-//! answers, make way when it does nothing while others wait at the door. For every port that speaks
-//! HTTP; what is answered is the service's.
+//! One HTTP connection and what its client must do to keep it: shake hands where it speaks TLS, send
+//! its heads and bodies, take its answers, make way when it does nothing while others wait at the
+//! door. For every port that speaks HTTP; what is answered is the service's.
 
-use holdfast_env::Budget;
-use holdfast_env::runtime::{self, Activity, Busy, Places, Timer};
+use holdfast_env::runtime::{self, Activity, Busy, NO_TLS, Places, Stream, Timer};
+use holdfast_env::tls::{Certificates, ClientCertificates, TLS_BEGINS};
+use holdfast_env::{Budget, planted};
 use http_body::{Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -11,6 +12,7 @@ use hyper::service::Service;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use std::future::Future;
+use std::net::IpAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -19,12 +21,17 @@ use std::time::Duration;
 /// Headers of one request, and bytes of its head.
 const HEADERS_MAX: usize = 100;
 const HEAD_BYTES_MAX: usize = 64 << 10;
+/// What is spoken inside of TLS.
+const ALPN: &[&[u8]] = &[b"http/1.1"];
 /// How long a client may take nothing of its answer while memory is short.
 const STALL_SHORT: Duration = Duration::from_secs(5);
 
 /// What a port demands of its connections.
 pub struct Terms {
-    /// For the whole head of a request, from the first byte or the answer before.
+    /// Where there are some, a connection may speak TLS, and must if it comes from another machine.
+    pub certificates: Option<Arc<Certificates>>,
+    /// For a handshake; then for the whole head of a request, from the first byte or the answer
+    /// before.
     pub head: Duration,
     /// Without a byte of a body or of an answer.
     pub stall: Duration,
@@ -34,10 +41,14 @@ pub struct Terms {
     pub budget: Arc<Budget>,
 }
 
-/// Serves a connection as a task of its own, until either side ends it.
-pub fn serve<I, S, B>(io: TokioIo<I>, service: S, terms: &Terms)
-where
-    TokioIo<I>: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
+/// Serves a connection from `peer` as a task of its own, until either side ends it. `service` is
+/// made when it is known whether the connection is encrypted, which is its argument.
+pub fn serve<S, B>(
+    stream: impl Into<Stream>,
+    peer: IpAddr,
+    service: impl FnOnce(bool) -> S + Send + 'static,
+    terms: &Terms,
+) where
     S: Service<Request<Incoming>, Response = Response<B>> + Send + 'static,
     S::Future: Send + 'static,
     S::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
@@ -46,26 +57,95 @@ where
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
     let Some(place) = terms.places.enter() else { return };
-    let activity = place.activity();
-    let (stall, budget) = (terms.stall, terms.budget.clone());
-    let io = Patient { io, stall, budget, activity: activity.clone(), still: None };
-    let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        // A client that has said all it will say still gets its answer.
-        .half_close(true)
-        .header_read_timeout(terms.head)
-        .max_headers(HEADERS_MAX)
-        .max_buf_size(HEAD_BYTES_MAX)
-        .serve_connection(io, Counting { service, activity });
-    // A client that breaks off is no news, nor is a runtime that ends.
+    let (stream, activity) = (stream.into(), place.activity());
+    let (head, stall, budget) = (terms.head, terms.stall, terms.budget.clone());
+    let certificates = terms.certificates.clone();
+    let connection = async move {
+        let begun = runtime::within(head, begin(stream, peer, certificates)).await;
+        let Some(Some(stream)) = begun else { return };
+        let service = service(stream.is_tls());
+        let io = TokioIo::new(stream);
+        let io = Patient { io, stall, budget, activity: activity.clone(), still: None };
+        let served = http1::Builder::new()
+            .timer(TokioTimer::new())
+            // A client that has said all it will say still gets its answer.
+            .half_close(true)
+            .header_read_timeout(head)
+            .max_headers(HEADERS_MAX)
+            .max_buf_size(HEAD_BYTES_MAX)
+            .serve_connection(io, Counting { service, activity });
+        // A client that breaks off is no news.
+        let _ = served.await;
+    };
+    // Nor is a runtime that ends.
     let _ = runtime::spawn(async move {
         let (mut connection, mut ends) = (pin!(connection), pin!(place.ends()));
         std::future::poll_fn(|cx| match ends.as_mut().poll(cx) {
             Poll::Ready(()) => Poll::Ready(()),
-            Poll::Pending => connection.as_mut().poll(cx).map(drop),
+            Poll::Pending => connection.as_mut().poll(cx),
         })
         .await;
     });
+}
+
+/// How a connection is to be spoken to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Tls,
+    Plain,
+    /// It asks for TLS, and there are no certificates.
+    NoTls,
+    /// It comes from another machine, and would be plain where there is TLS.
+    NeedsTls,
+}
+
+fn way(first: u8, has_certificates: bool, peer: IpAddr) -> Way {
+    match (first == TLS_BEGINS, has_certificates) {
+        (true, true) => Way::Tls,
+        (true, false) => Way::NoTls,
+        // An address of version 4 that is written as one of version 6 is what it was.
+        (false, true)
+            if !peer.to_canonical().is_loopback() && !planted!("s3.plain-for-everybody") =>
+        {
+            Way::NeedsTls
+        }
+        (false, _) => Way::Plain,
+    }
+}
+
+/// Nothing where the connection is over, which it has been told.
+async fn begin(
+    stream: Stream,
+    peer: IpAddr,
+    certificates: Option<Arc<Certificates>>,
+) -> Option<Stream> {
+    let first = stream.first_byte().await?;
+    match (way(first, certificates.is_some(), peer), certificates) {
+        (Way::Tls, Some(certificates)) => {
+            let config = certificates.server(ALPN, ClientCertificates::Ignored, false);
+            stream.into_tls(config).await
+        }
+        (Way::NeedsTls, _) => {
+            let answer = needs_tls(&stream);
+            stream.farewell(answer.as_bytes()).await;
+            None
+        }
+        (Way::NoTls | Way::Tls, _) => {
+            stream.farewell(&NO_TLS).await;
+            None
+        }
+        (Way::Plain, _) => Some(stream),
+    }
+}
+
+fn needs_tls(stream: &Stream) -> String {
+    let place = stream.local_address().map_or("...".to_owned(), |address| address.to_string());
+    let why = format!("this port speaks TLS: use https://{place}\n");
+    format!(
+        "HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\ncontent-length: {}\r\n\
+         connection: close\r\n\r\n{why}",
+        why.len()
+    )
 }
 
 /// Tells which requests are under way, from their heads to the ends of their answers.
@@ -135,21 +215,25 @@ impl<I: hyper::rt::Read + Unpin> hyper::rt::Read for Patient<I> {
         buf: hyper::rt::ReadBufCursor<'_>,
     ) -> Poll<std::io::Result<()>> {
         let read = Pin::new(&mut self.io).poll_read(cx, buf);
-        if read.is_ready() {
-            self.activity.moved();
-        }
+        self.moved_if(read.is_ready());
         read
     }
 }
 
 impl<I> Patient<I> {
-    fn judge(
+    fn moved_if(&self, has_moved: bool) {
+        if has_moved {
+            self.activity.moved();
+        }
+    }
+
+    /// What came of writing, or the end of patience.
+    fn judge<T>(
         &mut self,
         cx: &mut Context<'_>,
-        written: Poll<std::io::Result<usize>>,
-    ) -> Poll<std::io::Result<usize>> {
+        written: Poll<std::io::Result<T>>,
+    ) -> Poll<std::io::Result<T>> {
         if written.is_ready() {
-            self.activity.moved();
             self.still = None;
             return written;
         }
@@ -177,6 +261,7 @@ impl<I: hyper::rt::Write + Unpin> hyper::rt::Write for Patient<I> {
         buf: &[u8],
     ) -> Poll<std::io::Result<usize>> {
         let written = Pin::new(&mut self.io).poll_write(cx, buf);
+        self.moved_if(written.is_ready());
         self.judge(cx, written)
     }
 
@@ -186,6 +271,7 @@ impl<I: hyper::rt::Write + Unpin> hyper::rt::Write for Patient<I> {
         bufs: &[std::io::IoSlice<'_>],
     ) -> Poll<std::io::Result<usize>> {
         let written = Pin::new(&mut self.io).poll_write_vectored(cx, bufs);
+        self.moved_if(written.is_ready());
         self.judge(cx, written)
     }
 
@@ -194,10 +280,20 @@ impl<I: hyper::rt::Write + Unpin> hyper::rt::Write for Patient<I> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
-        Pin::new(&mut self.io).poll_flush(cx)
+        // TLS has taken bytes that the client has not.
+        let flushed = Pin::new(&mut self.io).poll_flush(cx);
+        if planted!("s3.flush-waits-for-ever") {
+            return flushed;
+        }
+        self.judge(cx, flushed)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
-        Pin::new(&mut self.io).poll_shutdown(cx)
+        let ended = Pin::new(&mut self.io).poll_shutdown(cx);
+        self.judge(cx, ended)
     }
 }
+
+#[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "clients are played by hand")]
+mod tests;

@@ -60,18 +60,19 @@ pub fn boundary(method: &Method, headers: &HeaderMap) -> Option<String> {
     Some(found.trim_matches('"').to_owned()).filter(|boundary| form && !boundary.is_empty())
 }
 
-/// A form as the library takes it, and the memory that its file may use while it is served.
+/// A form as the library takes it, and the memory that its file may use while it is served. `place`
+/// is its URI with the bucket in the path.
 pub async fn receive<B>(
     access: &Access,
     budget: &Arc<Budget>,
-    boundary: &str,
+    (place, boundary): (&Uri, &str),
     req: Request<B>,
 ) -> S3Result<(Request<Body>, Share)>
 where
     B: http_body::Body<Data = Bytes, Error = std::io::Error> + Send + Sync + Unpin + 'static,
 {
     let (mut parts, mut body) = req.into_parts();
-    let bucket = parts.uri.path().trim_matches('/').to_owned();
+    let bucket = place.path().trim_matches('/').to_owned();
     if bucket.contains('/') {
         return Err(s3_error!(
             MethodNotAllowed,
@@ -112,8 +113,8 @@ where
     let form = Form { tags, headers: top.headers(&parts.headers) };
     if top.field("policy").is_none() {
         // Before the file is read; who signed is found out by the library, also before.
-        let address = parts.extensions.get::<Peer>().map(|peer| peer.0);
-        form.check(access, &Caller { key: None, address }, (&bucket, &key), &parts.uri)?;
+        let peer = parts.extensions.get::<Peer>().copied();
+        form.check(access, &Caller { key: None, peer }, (&bucket, &key), place)?;
     }
     let share = crate::incoming::share_of(budget, length)?;
     parts.extensions.insert(form);

@@ -20,6 +20,7 @@ mod forms;
 mod front;
 mod hash;
 mod headers;
+mod host;
 mod hot;
 mod incoming;
 mod lifecycle;
@@ -38,9 +39,10 @@ mod tags;
 
 pub use client::{Client, Endpoint, Request, Response, Signer, element, elements};
 pub use credentials::{Credentials, FILE as CREDENTIALS_FILE, find_or_make, random_key};
+pub use host::Domain;
 pub use hot::{Hot, HotCounts};
 pub use lifecycle::Lifecycle;
-pub use server::{CONNECTIONS_MAX, Limits, Server};
+pub use server::{CONNECTIONS_MAX, Entrance, Limits, Server};
 pub use tags::percent_decode;
 
 /// The one region there is, whatever a client calls it.

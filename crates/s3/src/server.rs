@@ -7,6 +7,7 @@ use crate::admin::Admin;
 use crate::door::{self, Terms};
 use crate::forms::FORM_BYTES_MAX;
 use crate::front::Ids;
+use crate::host::Domain;
 use crate::hot::Hot;
 use crate::incoming::share_of;
 use crate::photos::Scalers;
@@ -16,15 +17,16 @@ use holdfast_base::Result;
 use holdfast_blob::Blobs;
 use holdfast_env::local::memory_bytes;
 use holdfast_env::runtime::{self, Places, Runtime, Timer};
+use holdfast_env::tls::Certificates;
 use holdfast_env::{Budget, RealRng, Rng, event, planted};
 use http_body::{Frame, SizeHint};
 use hyper::body::{Bytes, Incoming};
 use hyper::service::Service;
-use hyper::{Method, Request, Response, StatusCode};
-use hyper_util::rt::TokioIo;
+use hyper::{Method, Request, Response, StatusCode, Uri};
 use s3s::config::{S3Config, StaticConfigProvider};
 use s3s::service::{S3Service, S3ServiceBuilder};
-use s3s::{Body, HttpError, S3Result};
+use s3s::{Body, HttpError, S3Result, s3_error};
+use std::borrow::Cow;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -47,6 +49,15 @@ pub struct Limits {
     pub threads: usize,
     /// Memory for objects that were asked for lately.
     pub hot_bytes: u64,
+}
+
+/// How clients may speak to the port.
+#[derive(Clone, Default)]
+pub struct Entrance {
+    /// What it shows over TLS; without any it speaks none.
+    pub certificates: Option<Arc<Certificates>>,
+    /// Below which buckets are host names.
+    pub domain: Option<Domain>,
 }
 
 /// Connections of the port.
@@ -83,6 +94,7 @@ struct Door {
     service: S3Service,
     blobs: Arc<Blobs>,
     limits: Arc<Limits>,
+    domain: Option<Domain>,
     /// Who is at the other end of a connection.
     peer: Option<Peer>,
     budget: Arc<Budget>,
@@ -91,7 +103,12 @@ struct Door {
 
 impl Server {
     /// Listens on `address`, with a runtime a core; ends when it is dropped.
-    pub fn start(address: SocketAddr, blobs: Arc<Blobs>, limits: Limits) -> Result<Server> {
+    pub fn start(
+        address: SocketAddr,
+        blobs: Arc<Blobs>,
+        limits: Limits,
+        entrance: Entrance,
+    ) -> Result<Server> {
         let access = Arc::new(Access { blobs: blobs.clone() });
         let budget = limits.budget.clone();
         let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
@@ -111,17 +128,22 @@ impl Server {
         builder.set_config(Arc::new(StaticConfigProvider::new(Arc::new(config))));
         builder.set_auth(Access { blobs: blobs.clone() });
         builder.set_access(Access { blobs: blobs.clone() });
+        if let Some(domain) = entrance.domain.clone() {
+            builder.set_host(domain);
+        }
         builder.set_route(Admin { blobs: blobs.clone(), hot: hot.clone() });
         let door = Door {
             service: builder.build(),
             blobs,
             limits: Arc::new(limits),
+            domain: entrance.domain,
             peer: None,
             budget,
             ids: Arc::new(Ids::new(RealRng.next_u64())),
         };
         let threads = door.limits.threads;
         let terms = Arc::new(Terms {
+            certificates: entrance.certificates,
             head: door.limits.head,
             stall: door.limits.stall,
             places: Places::new(door.limits.connections),
@@ -138,8 +160,12 @@ impl Server {
                     };
                     // Without it, an answer's last bytes wait for the client's.
                     let _ = stream.set_nodelay(true);
-                    let door = Door { peer: Some(Peer(peer.ip())), ..door.clone() };
-                    door::serve(TokioIo::new(stream), door, &terms);
+                    let (address, door) = (peer.ip(), door.clone());
+                    let service = move |is_encrypted| Door {
+                        peer: Some(Peer { address, is_encrypted }),
+                        ..door
+                    };
+                    door::serve(stream, address, service, &terms);
                 }
             }
         })?;
@@ -175,17 +201,25 @@ impl Door {
         self,
         mut req: Request<Incoming>,
     ) -> std::result::Result<Response<Body>, HttpError> {
-        if req.uri().path().starts_with(native::PREFIX) {
-            return Ok(native::answer(&self.blobs, req.method(), req.uri().path()));
+        let place = match &self.domain {
+            Some(domain) => domain.place(req.uri(), req.headers()).map(Cow::into_owned),
+            None => Some(req.uri().clone()),
+        };
+        let Some(place) = place else {
+            let refused = s3_error!(InvalidURI, "Couldn't parse the specified URI.");
+            return refused.to_http_response().map_err(|e| HttpError::new(e.into()));
+        };
+        if place.path().starts_with(native::PREFIX) {
+            return Ok(native::answer(&self.blobs, req.method(), place.path()));
         }
         let cross_origin = match *req.method() == Method::OPTIONS {
             true => None,
-            false => cors::headers(&self.blobs, req.method().as_str(), req.uri(), req.headers()),
+            false => cors::headers(&self.blobs, req.method().as_str(), &place, req.headers()),
         };
         if let Some(peer) = self.peer {
             req.extensions_mut().insert(peer);
         }
-        let mut response = match self.answer(req).await {
+        let mut response = match self.answer(req, &place).await {
             Ok(answered) => answered?,
             Err(refused) => refused.to_http_response().map_err(|e| HttpError::new(e.into()))?,
         };
@@ -207,22 +241,24 @@ impl Door {
 type Answered = std::result::Result<Response<Body>, HttpError>;
 
 impl Door {
-    /// What the library answers, or what is refused before it.
-    async fn answer(&self, req: Request<Incoming>) -> S3Result<Answered> {
-        front::check(req.method(), req.uri(), req.headers())?;
+    /// What the library answers, or what is refused before it. `place` is the request's URI with
+    /// the bucket in the path; the library gets what was signed.
+    async fn answer(&self, req: Request<Incoming>, place: &Uri) -> S3Result<Answered> {
+        front::check(req.method(), place, req.headers())?;
         if *req.method() == Method::OPTIONS {
-            return cors::preflight(&self.blobs, req.uri(), req.headers()).map(Ok);
+            return cors::preflight(&self.blobs, place, req.headers()).map(Ok);
         }
         let stall = self.limits.stall;
         let timed = |body| Timed { body, stall, timer: None };
         if let Some(boundary) = forms::boundary(req.method(), req.headers()) {
             let access = Access { blobs: self.blobs.clone() };
             let req = req.map(timed);
-            let (req, _share) = forms::receive(&access, &self.budget, &boundary, req).await?;
+            let (req, _share) =
+                forms::receive(&access, &self.budget, (place, &boundary), req).await?;
             return Ok(self.service.call(req).await);
         }
         let documents =
-            front::takes_document(req.method(), req.uri()) && !planted!("s3.documents-not-counted");
+            front::takes_document(req.method(), place) && !planted!("s3.documents-not-counted");
         let bytes = http_body::Body::size_hint(req.body()).upper().unwrap_or(u64::MAX);
         let bytes = bytes.min(XML_BYTES_MAX as u64) * XML_COPIES * documents as u64;
         let _share = match bytes {

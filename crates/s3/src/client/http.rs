@@ -2,8 +2,10 @@
 
 use super::{Endpoint, Response};
 use holdfast_base::{Error, Kind, Result};
+use holdfast_env::tls::certificates_in;
 use rustls::crypto::ring;
 use std::io::{self, Read, Write};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use ureq::http;
@@ -51,8 +53,9 @@ pub struct Connection {
 impl Connection {
     /// Connects with the first request; gives up after ten seconds, and on two minutes of silence
     /// later. A service that speaks TLS must show a certificate of an authority that the system
-    /// trusts (`SSL_CERT_FILE` and `SSL_CERT_DIR` name others).
-    pub fn new(endpoint: Endpoint) -> Result<Connection> {
+    /// trusts (`SSL_CERT_FILE` and `SSL_CERT_DIR` name others), or of one in the file
+    /// `authorities`.
+    pub fn new(endpoint: Endpoint, authorities: Option<&Path>) -> Result<Connection> {
         let mut config = Agent::config_builder()
             .http_status_as_error(false)
             .max_redirects(0)
@@ -67,7 +70,7 @@ impl Connection {
             .timeout_per_read(Some(SILENCE))
             .timeout_per_write(Some(SILENCE));
         if endpoint.tls {
-            config = config.tls_config(tls()?);
+            config = config.tls_config(tls(authorities)?);
         }
         Ok(Connection { endpoint, agent: config.build().new_agent() })
     }
@@ -169,17 +172,21 @@ fn copy(from: &mut dyn Read, to: &mut dyn Write, trusted: usize) -> io::Result<(
     }
 }
 
-/// The system's authorities.
-fn tls() -> Result<TlsConfig> {
+/// The system's authorities, and those of a file, without which the system must have some.
+fn tls(authorities: Option<&Path>) -> Result<TlsConfig> {
     let found = rustls_native_certs::load_native_certs();
-    if found.certs.is_empty() {
+    if found.certs.is_empty() && authorities.is_none() {
         let why = found.errors.first().map_or("none is there".to_owned(), |e| e.to_string());
         return Err(Error::invalid(format!(
             "read the certificates that the system trusts: {why}; install them (the package is \
-             often called ca-certificates), or name a file of them in SSL_CERT_FILE"
+             often called ca-certificates), or name a file of them with `--ca` or in SSL_CERT_FILE"
         )));
     }
-    let roots = found.certs.iter().map(|der| Certificate::from_der(der).to_owned());
+    let mut trusted = found.certs;
+    if let Some(file) = authorities {
+        trusted.extend(certificates_in(file)?);
+    }
+    let roots = trusted.iter().map(|der| Certificate::from_der(der).to_owned());
     Ok(TlsConfig::builder()
         .root_certs(RootCerts::from(roots))
         .unversioned_rustls_crypto_provider(Arc::new(ring::default_provider()))

@@ -366,7 +366,7 @@ fn what_cannot_be_used_is_refused_by_its_name() {
         whole(&directory);
         directory.load();
         directory.put(name, text);
-        let error = Certificates::load(&directory.files()).err().expect("it is wrong");
+        let error = Certificates::load(&directory.files()).expect_err("it is wrong");
         assert!(error.message.contains(why), "{name}: {error}");
     }
     whole(&directory);
@@ -374,7 +374,7 @@ fn what_cannot_be_used_is_refused_by_its_name() {
     let key = directory.0.join("node.key");
     for mode in [0o644, 0o640, 0o620] {
         fs::set_permissions(&key, Permissions::from_mode(mode)).unwrap();
-        let error = Certificates::load(&directory.files()).err().expect("others can read it");
+        let error = Certificates::load(&directory.files()).expect_err("others can read it");
         assert!(error.message.contains("chmod 600"), "{error}");
         // Noticed without a write, and mended without one.
         assert!(matches!(certificates.refresh(), Refreshed::Kept(_)), "{mode:o}");
@@ -384,6 +384,6 @@ fn what_cannot_be_used_is_refused_by_its_name() {
     assert_eq!(certificates.trouble(), None);
     fs::remove_file(&key).unwrap();
     fs::create_dir(&key).unwrap();
-    let error = Certificates::load(&directory.files()).err().expect("it is a directory");
+    let error = Certificates::load(&directory.files()).expect_err("it is a directory");
     assert!(error.message.contains("node.key"), "{error}");
 }
