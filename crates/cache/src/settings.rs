@@ -5,9 +5,9 @@ use crate::store::Store;
 use holdfast_base::{Error, Result};
 use holdfast_env::Clock;
 use holdfast_env::poll::Waker;
-use holdfast_env::tls::{TlsConfig, TlsFiles};
+use holdfast_env::tls::{Certificates, ClientCertificates, TlsConfig, TlsFiles, TlsSession};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
@@ -53,6 +53,9 @@ pub struct Settings {
     pub file: Option<PathBuf>,
     /// TLS on all TCP listeners but those of `tcp_plain`.
     pub tls: Option<TlsFiles>,
+    /// Without `tls`: where there are some, TCP connections may speak TLS, which their first byte
+    /// says. Those from other machines must, and show a certificate of the same authorities.
+    pub certificates: Option<Arc<Certificates>>,
     /// Addresses that are served without TLS where others are served with it.
     pub tcp_plain: Vec<SocketAddr>,
     pub flush: bool,
@@ -76,6 +79,13 @@ pub struct Settings {
     pub ablation: Ablation,
 }
 
+impl Settings {
+    /// Whether some of its connections may speak TLS.
+    pub fn has_tls(&self) -> bool {
+        self.tls.is_some() || self.certificates.is_some()
+    }
+}
+
 impl Default for Settings {
     fn default() -> Settings {
         Settings {
@@ -93,6 +103,7 @@ impl Default for Settings {
             backlog: 1024,
             file: None,
             tls: None,
+            certificates: None,
             tcp_plain: Vec::new(),
             flush: true,
             shutdown_command: false,
@@ -115,8 +126,8 @@ pub struct Newcomer {
     pub socket: OwnedFd,
     /// Which of the listeners brought it.
     pub listener: usize,
-    /// Not over a Unix socket.
-    pub is_tcp: bool,
+    /// The other end of a TCP connection; none over a Unix socket.
+    pub peer: Option<IpAddr>,
     /// Threads that were asked to take it in; when all were, it is turned away.
     pub asked: usize,
 }
@@ -247,8 +258,24 @@ impl Shared {
         self.tls.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// A session of the certificates that ports share, if there are some. Whoever is on another
+    /// machine shows a certificate; every user of this one may use the cache.
+    pub fn tls_of_certificates(&self, is_away: bool) -> io::Result<Option<TlsSession>> {
+        let Some(certificates) = &self.settings.certificates else { return Ok(None) };
+        let clients = match is_away {
+            true => ClientCertificates::Required,
+            false => ClientCertificates::Ignored,
+        };
+        let config = certificates.server(&[], clients, false);
+        TlsSession::new(&TlsConfig::from(config)).map(Some)
+    }
+
     /// Reads renewed certificates; those that are in use stay if they are wrong.
     pub fn refresh_tls(&self) -> Result<()> {
+        if self.settings.certificates.is_some() {
+            // Whoever shares them looks at their files all the time.
+            return Ok(());
+        }
         let Some(files) = &self.settings.tls else {
             return Err(Error::invalid("read certificates: TLS is off"));
         };

@@ -80,7 +80,7 @@ fn server(engine: &mut Engine, words: &Words<'_>, out: &mut Out) -> Done {
             out.push(OK);
         }
         b"slabs" if n >= 3 && words.get(1) == b"automove" => reply(out, is_quiet, OK),
-        b"refresh_certs" if n == 1 && engine.shared.settings.tls.is_some() => {
+        b"refresh_certs" if n == 1 && engine.shared.settings.has_tls() => {
             match engine.shared.refresh_tls() {
                 Ok(()) => out.push(OK),
                 Err(e) => out.push(format!("ERROR {e}\r\n").as_bytes()),

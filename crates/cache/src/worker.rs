@@ -2,6 +2,8 @@
 //! connections and one set of buffers for all of them: a connection that waits for its client's
 //! next command owns none.
 
+mod sealed;
+
 use crate::engine::Engine;
 use crate::out::Out;
 use crate::session::{Batch, Session, Wants};
@@ -13,8 +15,9 @@ use holdfast_env::arena::SLACK_BYTES;
 use holdfast_env::planted;
 use holdfast_env::poll::{Event, Events, Interest, Poller};
 use holdfast_env::sockets;
-use holdfast_env::tls::{RECORD_BYTES, TlsSession};
+use holdfast_env::tls::TlsSession;
 use holdfast_env::trial::Knob;
+use sealed::Away;
 use std::io;
 use std::net::{TcpListener, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -26,9 +29,6 @@ use std::time::Duration;
 /// One receive.
 const INPUT_BYTES: usize = 256 << 10;
 const EVENTS: usize = 512;
-/// One receive over TLS: with a record that came in parts, less than a receive has room for.
-const TLS_RECEIVE_BYTES: usize = 64 << 10;
-const _: () = assert!(TLS_RECEIVE_BYTES + RECORD_BYTES <= INPUT_BYTES / 2);
 /// How long a thread sleeps at most: idle connections are looked at then.
 const IDLE_WAIT: Duration = Duration::from_secs(1);
 /// The same while clients wait to be accepted.
@@ -68,6 +68,9 @@ impl Listeners {
 struct Connection {
     socket: OwnedFd,
     tls: Option<TlsSession>,
+    /// Until the first byte says whether this is TLS, where both are served: whether it comes from
+    /// another machine.
+    undecided: Option<Away>,
     session: Session,
     /// Received and not used: half a command, or what waits for answers to be taken.
     stash: Vec<u8>,
@@ -198,8 +201,8 @@ impl Worker {
             };
             self.engine.counters().total_connections.add(1);
             self.shared.connections.fetch_add(1, Ordering::Relaxed);
-            let is_tcp = from.is_some();
-            self.admit(Newcomer { socket, listener: i, is_tcp, asked: 0 });
+            let peer = from.map(|from| from.ip());
+            self.admit(Newcomer { socket, listener: i, peer, asked: 0 });
         }
     }
 
@@ -251,7 +254,7 @@ impl Worker {
     }
 
     fn open(&mut self, newcomer: Newcomer) {
-        let Newcomer { socket, listener, is_tcp, .. } = newcomer;
+        let Newcomer { socket, listener, peer, .. } = newcomer;
         let shared = self.shared.clone();
         let settings = &shared.settings;
         let Ok(tls) = self.begin_tls(listener) else {
@@ -260,7 +263,7 @@ impl Worker {
             return;
         };
         self.engine.counters().curr_connections.add(1);
-        if is_tcp {
+        if peer.is_some() {
             // What fails here only costs time.
             let _ = sockets::set_nodelay(&socket);
         }
@@ -274,6 +277,7 @@ impl Worker {
         let connection = Connection {
             socket,
             tls,
+            undecided: settings.certificates.as_ref().and(peer).map(Away::of),
             session: Session::default(),
             stash: Vec::new(),
             unsent: Vec::new(),
@@ -289,15 +293,6 @@ impl Worker {
         if added.is_err() {
             self.close(slot);
         }
-    }
-
-    /// The TLS of a connection that listener `i` brought, if it is to have some.
-    fn begin_tls(&self, i: usize) -> io::Result<Option<TlsSession>> {
-        let settings = &self.shared.settings;
-        if settings.tls.is_none() || i >= settings.tcp.len() {
-            return Ok(None);
-        }
-        self.shared.tls().map(|config| TlsSession::new(&config)).transpose()
     }
 
     /// Waits with new connections until others have ended.
@@ -373,6 +368,7 @@ impl Worker {
         drop(stash);
         let end = self.input.len() - SLACK_BYTES;
         let received = match connection.tls {
+            None if connection.undecided.is_some() => self.receive_first(connection, kept, end),
             None => sockets::receive(&connection.socket, &mut self.input[kept..end]),
             Some(_) => self.receive_sealed(connection, kept, end),
         };
@@ -387,33 +383,6 @@ impl Worker {
             }
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => self.keep(connection, 0, kept),
             Err(e) => e.kind() == io::ErrorKind::Interrupted,
-        }
-    }
-
-    /// Receives once over TLS, plain bytes to the input from `from` on. `WouldBlock` if none came.
-    fn receive_sealed(
-        &mut self,
-        connection: &mut Connection,
-        from: usize,
-        to: usize,
-    ) -> io::Result<usize> {
-        let Some(tls) = &mut connection.tls else { return Err(io::ErrorKind::InvalidInput.into()) };
-        self.received.resize(TLS_RECEIVE_BYTES, 0);
-        let n = sockets::receive(&connection.socket, &mut self.received)?;
-        self.sealed.clear();
-        let opened = tls.open(&self.received[..n], &mut self.input[from..to], &mut self.sealed);
-        if opened.is_err() {
-            self.engine.counters().ssl_handshake_errors.add(1);
-        }
-        // Also why the connection ends, if it does.
-        if !self.sealed.is_empty() && !self.send_sealed(connection) {
-            return Ok(0);
-        }
-        let opened = opened?;
-        match opened.bytes {
-            0 if n == 0 || opened.ended => Ok(0),
-            0 => Err(io::ErrorKind::WouldBlock.into()),
-            bytes => Ok(bytes),
         }
     }
 
@@ -484,15 +453,6 @@ impl Worker {
             lives
         };
         self.out.clear();
-        lives
-    }
-
-    fn send_sealed(&mut self, connection: &mut Connection) -> bool {
-        let mut sealed = std::mem::take(&mut self.sealed);
-        let lives = self.send(connection, &sealed);
-        sealed.clear();
-        sealed.shrink_to(2 * INPUT_BYTES);
-        self.sealed = sealed;
         lives
     }
 
