@@ -8,6 +8,7 @@ use holdfast_base::{Error, Result};
 use holdfast_env::Clock;
 use holdfast_env::poll::{Event, Interest, Poller};
 use holdfast_env::sockets::{self, DATAGRAM_BYTES_MAX};
+use holdfast_env::tls::{RECORD_BYTES, TlsSession, TlsTarget};
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpStream, ToSocketAddrs, UdpSocket};
 use std::sync::Arc;
@@ -16,6 +17,9 @@ use std::sync::Arc;
 const RECEIVES_MAX: usize = 16;
 /// Room for answers that arrive while the client is busy.
 const SOCKET_BYTES: usize = 4 << 20;
+
+/// What is sealed at a time.
+const SEALED_BYTES: usize = 256 << 10;
 
 /// Tokens a server: of its connection, its UDP socket, and the connection that is drained.
 const TOKENS: u64 = 3;
@@ -28,6 +32,39 @@ struct Link {
     draining: Option<TcpStream>,
     is_connected: bool,
     interest: Option<Interest>,
+    /// Of the connection, where its server speaks TLS.
+    tls: Option<Sealed>,
+}
+
+/// A connection over TLS, and what of it waits to be sent.
+struct Sealed {
+    session: TlsSession,
+    out: Vec<u8>,
+    sent: usize,
+}
+
+impl Sealed {
+    fn begin(target: &TlsTarget) -> io::Result<Sealed> {
+        let mut out = Vec::new();
+        Ok(Sealed { session: TlsSession::connect(target, &mut out)?, out, sent: 0 })
+    }
+
+    fn waits(&self) -> bool {
+        self.sent < self.out.len()
+    }
+
+    /// Sends what waits. `WouldBlock` if the server takes no more for now.
+    fn send(&mut self, stream: &TcpStream) -> io::Result<()> {
+        while self.waits() {
+            match sockets::send(stream, &self.out[self.sent..]) {
+                Ok(n) => self.sent += n,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+        (self.out, self.sent) = (Vec::new(), 0);
+        Ok(())
+    }
 }
 
 pub struct Links {
@@ -35,7 +72,13 @@ pub struct Links {
     clock: Arc<dyn Clock>,
     addresses: Vec<SocketAddr>,
     links: Vec<Link>,
+    /// Of servers that speak TLS; empty if none does.
+    targets: Vec<Option<TlsTarget>>,
+    /// Servers whose TLS has something to send, requests or not.
+    unsent: Vec<u32>,
     buffer: Vec<u8>,
+    /// What came over TLS, opened.
+    plain: Vec<u8>,
     /// Tokens from here on are ours.
     token: u64,
 }
@@ -62,9 +105,18 @@ impl Links {
             clock,
             links: addresses.iter().map(|_| Link::default()).collect(),
             addresses,
+            targets: Vec::new(),
+            unsent: Vec::new(),
             buffer: Vec::new(),
+            plain: Vec::new(),
             token,
         }
+    }
+
+    /// Speaks TLS over the connections of these servers, numbered as the addresses are.
+    pub fn with_tls(mut self, targets: Vec<Option<TlsTarget>>) -> Links {
+        self.targets = targets;
+        self
     }
 
     pub fn now_ns(&self) -> u64 {
@@ -82,6 +134,9 @@ impl Links {
         self.fleet.pump(now, done);
         while let Some(server) = self.fleet.take_work() {
             self.work(poller, server, done);
+        }
+        while let Some(server) = self.unsent.pop() {
+            self.send_stream(poller, server, done);
         }
     }
 
@@ -101,7 +156,7 @@ impl Links {
 
     fn close(&mut self, poller: &Poller, server: u32, closing: Closing) {
         let link = &mut self.links[server as usize];
-        (link.is_connected, link.interest) = (false, None);
+        (link.is_connected, link.interest, link.tls) = (false, None, None);
         let had = link.tcp.take();
         if closing == Closing::Now {
             return;
@@ -148,7 +203,7 @@ impl Links {
         let to = self.addresses[server as usize];
         if link.udp.is_none() {
             // Without a socket its requests are lost: misses, as if the network had lost them.
-            link.udp = open(to).ok();
+            link.udp = open_udp(to).ok();
             if let Some(socket) = &link.udp {
                 let _ =
                     poller.add(socket, self.token + u64::from(server) * TOKENS + 1, Interest::Read);
@@ -176,6 +231,7 @@ impl Links {
         let link = &mut self.links[server as usize];
         match made {
             Ok(stream) => {
+                link.tls = None;
                 (link.tcp, link.interest, link.is_connected) =
                     (Some(stream), Some(Interest::Write), false);
             }
@@ -191,18 +247,15 @@ impl Links {
     ) {
         let link = &mut self.links[server as usize];
         let Some(stream) = link.tcp.as_ref().filter(|_| link.is_connected) else { return };
-        let mut interest = Interest::Read;
-        while !self.fleet.output(server).is_empty() {
-            match sockets::send(stream, self.fleet.output(server)) {
-                Ok(n) => self.fleet.output_sent(server, n),
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                    interest = Interest::ReadWrite;
-                    break;
-                }
-                Err(_) => return self.hang_up(server, done),
-            }
-        }
+        let sent = match &mut link.tls {
+            None => send_plain(&mut self.fleet, server, stream),
+            Some(tls) => send_sealed(&mut self.fleet, server, stream, tls),
+        };
+        let interest = match sent {
+            Ok(()) => Interest::Read,
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => Interest::ReadWrite,
+            Err(_) => return self.hang_up(server, done),
+        };
         if link.interest != Some(interest) {
             link.interest = Some(interest);
             if poller.change(stream, self.token + u64::from(server) * TOKENS, interest).is_err() {
@@ -213,7 +266,7 @@ impl Links {
 
     fn hang_up(&mut self, server: u32, done: &mut impl FnMut(u64, Outcome<'_>)) {
         let link = &mut self.links[server as usize];
-        (link.tcp, link.is_connected, link.interest) = (None, false, None);
+        (link.tcp, link.is_connected, link.interest, link.tls) = (None, false, None, None);
         self.fleet.disconnected(server, self.clock.monotonic_ns(), done);
     }
 
@@ -233,12 +286,23 @@ impl Links {
                 return self.hang_up(server, done);
             }
             link.is_connected = true;
-            return self.fleet.connected(server);
+            let Some(Some(target)) = self.targets.get(server as usize) else {
+                return self.fleet.connected(server);
+            };
+            // Its requests wait for the handshake.
+            match Sealed::begin(target) {
+                Ok(tls) => link.tls = Some(tls),
+                Err(_) => return self.hang_up(server, done),
+            }
+            return self.unsent.push(server);
         }
         if event.readable {
             self.receive_stream(server, done);
         }
         if event.writable {
+            if self.links[server as usize].tls.as_ref().is_some_and(Sealed::waits) {
+                self.unsent.push(server);
+            }
             self.fleet.writable(server);
         }
     }
@@ -264,6 +328,38 @@ impl Links {
         }
     }
 
+    /// Takes the first `n` bytes of the buffer, which came over TLS.
+    fn open(
+        &mut self,
+        server: u32,
+        n: usize,
+        done: &mut impl FnMut(u64, Outcome<'_>),
+    ) -> io::Result<()> {
+        let link = &mut self.links[server as usize];
+        let (Some(tls), Some(stream)) = (&mut link.tls, &link.tcp) else { return Ok(()) };
+        self.plain.resize(self.buffer.len() + RECORD_BYTES, 0);
+        let was_handshaking = tls.session.is_handshaking();
+        let opened = tls.session.open(&self.buffer[..n], &mut self.plain, &mut tls.out);
+        if tls.waits() {
+            self.unsent.push(server);
+        }
+        let opened = opened.inspect_err(|_| {
+            // Why it ends is the server's to know, too, as far as it takes it at once.
+            let _ = tls.send(stream);
+        })?;
+        if was_handshaking && !tls.session.is_handshaking() {
+            self.fleet.connected(server);
+        }
+        if opened.bytes > 0 {
+            let now = self.clock.monotonic_ns();
+            self.fleet.received(server, now, &self.plain[..opened.bytes], done);
+        }
+        match opened.ended {
+            true => Err(io::ErrorKind::UnexpectedEof.into()),
+            false => Ok(()),
+        }
+    }
+
     fn receive_stream(&mut self, server: u32, done: &mut impl FnMut(u64, Outcome<'_>)) {
         if self.buffer.is_empty() {
             self.buffer.resize(DATAGRAM_BYTES_MAX, 0);
@@ -273,8 +369,14 @@ impl Links {
             match sockets::receive(stream, &mut self.buffer) {
                 Ok(0) => return self.hang_up(server, done),
                 Ok(n) => {
-                    let now = self.clock.monotonic_ns();
-                    self.fleet.received(server, now, &self.buffer[..n], done);
+                    if self.links[server as usize].tls.is_some() {
+                        if self.open(server, n, done).is_err() {
+                            return self.hang_up(server, done);
+                        }
+                    } else {
+                        let now = self.clock.monotonic_ns();
+                        self.fleet.received(server, now, &self.buffer[..n], done);
+                    }
                     if n < self.buffer.len() {
                         return;
                     }
@@ -287,7 +389,39 @@ impl Links {
     }
 }
 
-fn open(to: SocketAddr) -> io::Result<UdpSocket> {
+/// What the core has for a server, as it is.
+fn send_plain(fleet: &mut Fleet, server: u32, stream: &TcpStream) -> io::Result<()> {
+    while !fleet.output(server).is_empty() {
+        match sockets::send(stream, fleet.output(server)) {
+            Ok(n) => fleet.output_sent(server, n),
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
+/// What the core has for a server, sealed once what was sealed before is sent: so that requests
+/// that are given up meanwhile are not.
+fn send_sealed(
+    fleet: &mut Fleet,
+    server: u32,
+    stream: &TcpStream,
+    tls: &mut Sealed,
+) -> io::Result<()> {
+    loop {
+        tls.send(stream)?;
+        let output = fleet.output(server);
+        if output.is_empty() {
+            return Ok(());
+        }
+        let part = output.len().min(SEALED_BYTES);
+        tls.session.seal(&output[..part], &mut tls.out)?;
+        fleet.output_sent(server, part);
+    }
+}
+
+fn open_udp(to: SocketAddr) -> io::Result<UdpSocket> {
     let any = match to {
         SocketAddr::V4(_) => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
         SocketAddr::V6(_) => SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)),

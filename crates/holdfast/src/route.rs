@@ -7,6 +7,7 @@ use holdfast_cache_client::fleet;
 use holdfast_cache_client::route::{PoolPlan, RoutePlan, Server, Settings, VERSION};
 use holdfast_cache_client::{Hashing, Member, Transport};
 use holdfast_command::output::Output;
+use holdfast_env::tls::TlsTrust;
 use holdfast_env::{RealClock, event, local, signals};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -56,6 +57,16 @@ pub struct RouteOptions {
     /// Send gets over UDP
     #[arg(long, requires = "servers")]
     pub udp: bool,
+    /// The servers speak TLS: `ssl_ca_cert=FILE` says whom to believe, `ssl_chain_cert=FILE` and
+    /// `ssl_key=FILE` what to show them
+    #[arg(
+        short = 'o',
+        long = "extended",
+        value_delimiter = ',',
+        value_name = "NAME=FILE",
+        requires = "servers"
+    )]
+    pub extended: Vec<String>,
     /// How keys are spread: ketama_weighted, or ketama
     #[arg(long, default_value = "ketama_weighted", value_name = "NAME")]
     pub hashing: String,
@@ -113,6 +124,9 @@ struct FilePool {
     gets: String,
     gutter: Option<String>,
     warm_from: Option<String>,
+    ssl_ca_cert: Option<PathBuf>,
+    ssl_chain_cert: Option<PathBuf>,
+    ssl_key: Option<PathBuf>,
 }
 
 fn gutter_expiry() -> u32 {
@@ -129,6 +143,25 @@ fn gets() -> String {
 
 fn members(servers: &[String]) -> Result<Vec<Member>> {
     servers.iter().map(|server| Member::parse(server)).collect()
+}
+
+/// What is said of TLS, as memcached's options call it: `ssl_ca_cert` is what makes it TLS.
+fn trust(
+    authorities: Option<PathBuf>,
+    chain: Option<PathBuf>,
+    key: Option<PathBuf>,
+) -> Result<Option<TlsTrust>> {
+    let wrong = |why: &str| Err(Error::invalid(format!("speak TLS to servers: {why}")));
+    let shows = match (chain, key) {
+        (None, None) => None,
+        (Some(chain), Some(key)) => Some((chain, key)),
+        _ => return wrong("`ssl_chain_cert` and `ssl_key` belong together: name both, or none"),
+    };
+    match authorities {
+        Some(authorities) => Ok(Some(TlsTrust { authorities, shows })),
+        None if shows.is_some() => wrong("name whom to believe with `ssl_ca_cert`, too"),
+        None => Ok(None),
+    }
 }
 
 impl FilePool {
@@ -149,6 +182,7 @@ impl FilePool {
             gets,
             gutter: self.gutter,
             warm_from: self.warm_from,
+            tls: trust(self.ssl_ca_cert, self.ssl_chain_cert, self.ssl_key).map_err(doing)?,
             name,
         })
     }
@@ -174,8 +208,10 @@ impl RouteOptions {
             let doing = |e: Error| e.context(format_args!("read routes from `{}`", path.display()));
             return plan_of(&read(path).map_err(doing)?).map_err(doing);
         }
+        let tls = self.tls()?;
         let pool = |name: &str, servers: &[String]| -> Result<PoolPlan> {
             Ok(PoolPlan {
+                tls: tls.clone(),
                 name: name.to_owned(),
                 servers: members(servers)?,
                 hashing: Hashing::parse(&self.hashing)?,
@@ -196,6 +232,24 @@ impl RouteOptions {
         }
         pools.push(main);
         Ok((RoutePlan::new(pools, Vec::new(), "main", gutter_expiry())?, None))
+    }
+
+    fn tls(&self) -> Result<Option<TlsTrust>> {
+        let (mut authorities, mut chain, mut key) = (None, None, None);
+        for option in &self.extended {
+            let place = match option.split_once('=') {
+                Some(("ssl_ca_cert", _)) => &mut authorities,
+                Some(("ssl_chain_cert", _)) => &mut chain,
+                Some(("ssl_key", _)) => &mut key,
+                _ => {
+                    return Err(Error::unsupported(format!(
+                        "`-o {option}` is not supported; see `holdfast route --help`"
+                    )));
+                }
+            };
+            *place = option.split_once('=').map(|(_, file)| PathBuf::from(file));
+        }
+        trust(authorities, chain, key)
     }
 
     fn addresses(&self, listen: Option<String>) -> Result<Vec<SocketAddr>> {
@@ -310,6 +364,9 @@ mod tests {
         wrong(&format!("{main}gutter = \"x\"\n"), &["`gutter` of pool `main`", "`x`"]);
         wrong(&format!("{main}gets = \"sctp\"\n"), &["sctp", "udp"]);
         wrong(&format!("{main}hashing = \"crc\"\n"), &["pool `main`", "crc", "ketama"]);
+        wrong(&format!("{main}ssl_key = \"k\"\n"), &["pool `main`", "belong together"]);
+        wrong(&format!("{main}ssl_ca_cert = \"/none.pem\"\n"), &["pool `main`", "/none.pem"]);
+        wrong(&format!("{main}gets = \"udp\"\nssl_ca_cert = \"c\"\n"), &["UDP has no TLS"]);
         wrong(&format!("{main}color = \"red\"\n"), &["unknown field", "color"]);
         wrong(&main.replace("a:1", "a:99999"), &["a:99999", "65535"]);
         assert!(plan_of(main).is_ok());

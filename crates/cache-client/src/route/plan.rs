@@ -3,6 +3,7 @@
 use crate::fleet::Transport;
 use crate::ring::{Hashing, Member, Ring};
 use holdfast_base::{Error, Result};
+use holdfast_env::tls::{TlsTarget, TlsTrust};
 
 /// One pool as it is configured.
 #[derive(Clone, Debug, Default)]
@@ -16,6 +17,25 @@ pub struct PoolPlan {
     pub gutter: Option<String>,
     /// The pool that knows what this one still misses.
     pub warm_from: Option<String>,
+    /// Where its servers speak TLS: what they are believed for.
+    pub tls: Option<TlsTrust>,
+}
+
+impl PoolPlan {
+    /// Of each server, in their order.
+    fn targets(&self) -> Result<Vec<Option<TlsTarget>>> {
+        let doing = |e: Error| e.context(format_args!("plan routes: pool `{}`", self.name));
+        match &self.tls {
+            None => Ok(vec![None; self.servers.len()]),
+            Some(_) if self.gets == Transport::Udp => {
+                Err(doing(Error::invalid("UDP has no TLS: send its gets over TCP")))
+            }
+            Some(trust) => {
+                let hosts = self.servers.iter().map(|server| server.host.as_str());
+                Ok(trust.targets(hosts).map_err(doing)?.into_iter().map(Some).collect())
+            }
+        }
+    }
 }
 
 /// A pool in a checked plan; others by their numbers.
@@ -42,6 +62,8 @@ impl Pool {
 pub struct RoutePlan {
     pub pools: Vec<Pool>,
     pub members: Vec<Member>,
+    /// Of each member that speaks TLS.
+    pub targets: Vec<Option<TlsTarget>>,
     /// Prefix and pool, the longest first.
     prefixes: Vec<(Vec<u8>, usize)>,
     default: usize,
@@ -66,7 +88,7 @@ impl RoutePlan {
                 ))
             })
         };
-        let (mut made, mut members) = (Vec::new(), Vec::new());
+        let (mut made, mut members, mut targets) = (Vec::new(), Vec::new(), Vec::new());
         for (number, pool) in pools.iter().enumerate() {
             let whose = |what: &str| format!("`{what}` of pool `{}`", pool.name);
             let other = |name: &Option<String>, what: &str| {
@@ -104,6 +126,7 @@ impl RoutePlan {
                 servers: pool.servers.len() as u32,
             });
             members.extend(pool.servers.iter().cloned());
+            targets.extend(pool.targets()?);
         }
         let mut routes = Vec::new();
         for (prefix, pool) in prefixes {
@@ -112,7 +135,7 @@ impl RoutePlan {
         }
         routes.sort_by_key(|(prefix, _)| std::cmp::Reverse(prefix.len()));
         let default = find(default, "`default`")?;
-        Ok(RoutePlan { pools: made, members, prefixes: routes, default, gutter_expiry_s })
+        Ok(RoutePlan { pools: made, members, targets, prefixes: routes, default, gutter_expiry_s })
     }
 
     /// The pool of a key.

@@ -90,7 +90,8 @@ impl Worker {
             shared.clock.clone(),
             TOKEN_LINKS,
             shared.absences.clone(),
-        );
+        )
+        .with_tls(shared.plan.targets.clone());
         let worker = Worker {
             shared,
             thread,
