@@ -37,5 +37,6 @@ mod s3_walk;
 mod sort;
 mod stopped_views;
 mod story;
+mod tls;
 mod told;
 mod trees;
