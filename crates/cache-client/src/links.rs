@@ -132,11 +132,11 @@ impl Links {
         let now = self.now_ns();
         self.fleet.expire(now, done);
         self.fleet.pump(now, done);
-        while let Some(server) = self.fleet.take_work() {
-            self.work(poller, server, done);
-        }
         while let Some(server) = self.unsent.pop() {
             self.send_stream(poller, server, done);
+        }
+        while let Some(server) = self.fleet.take_work() {
+            self.work(poller, server, done);
         }
     }
 

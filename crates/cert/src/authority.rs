@@ -127,11 +127,16 @@ impl Authority {
         match (end_s <= last_s, days) {
             (true, _) => Ok((begin_s, end_s, false)),
             (false, None) => Ok((begin_s, last_s, true)),
-            (false, Some(days)) => Err(Error::invalid(format!(
-                "{days} days are more than the CA has left, which ends on {}: give {} at most, or renew the CA with `holdfast cert init --renew`",
-                utc(last_s, ' '),
-                (last_s - now_s) / DAY_S
-            ))),
+            (false, Some(days)) => {
+                let most = match (last_s - now_s) / DAY_S {
+                    0 => String::new(),
+                    most => format!("give {most} at most, or "),
+                };
+                Err(Error::invalid(format!(
+                    "{days} days are more than the CA has left, which ends on {}: {most}renew the CA with `holdfast cert init --renew`",
+                    utc(last_s, ' ')
+                )))
+            }
         }
     }
 

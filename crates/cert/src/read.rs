@@ -201,7 +201,10 @@ impl Bundle {
     pub fn of_pem(bytes: &[u8]) -> Result<Bundle> {
         let mut certificates = Vec::new();
         for der in CertificateDer::pem_slice_iter(bytes) {
-            let der = der.map_err(|e| Error::invalid(format!("it is no PEM: {e}")))?;
+            // What the library says quotes the file, which may hold a key.
+            let der = der.map_err(|_| {
+                Error::invalid("its PEM is cut or damaged: give the file as it was made")
+            })?;
             if certificates.len() == CERTIFICATES_MAX {
                 return Err(Error::invalid(format!(
                     "it has more than {CERTIFICATES_MAX} certificates: leave those that are needed"

@@ -25,12 +25,13 @@ fn own() -> MutexGuard<'static, Vec<Secret>> {
     OWN.held()
 }
 
-/// Whom this process's commands believe over TLS.
-static TRUSTED: Mutex<Option<TlsClient>> = Mutex::new(None);
+/// Whom this process's commands believe over TLS, and the file that says so.
+static TRUSTED: Mutex<Option<(PathBuf, TlsClient)>> = Mutex::new(None);
 
 /// Options of a client that proves what this command was given, found or learned.
 pub fn options() -> ClientOptions {
-    let (secrets, tls) = (Secrets::new(own().clone()), TRUSTED.held().clone());
+    let tls = TRUSTED.held().as_ref().map(|(_, client)| client.clone());
+    let secrets = Secrets::new(own().clone());
     ClientOptions { secrets, tls, ..ClientOptions::default() }
 }
 
@@ -38,9 +39,15 @@ pub fn options() -> ClientOptions {
 /// signed; nothing without a file.
 pub fn trust(authorities: Option<&Path>) -> Result<()> {
     if let Some(authorities) = authorities {
-        *TRUSTED.held() = Some(TlsClient::load(authorities, None)?);
+        let client = TlsClient::load(authorities, None)?;
+        *TRUSTED.held() = Some((authorities.to_owned(), client));
     }
     Ok(())
+}
+
+/// The file of authorities that this command was given.
+pub fn authorities() -> Option<PathBuf> {
+    TRUSTED.held().as_ref().map(|(file, _)| file.clone())
 }
 
 /// Takes up the secret of nodes that this command has started.

@@ -84,6 +84,14 @@ pub trait Service: Send + Sync + 'static {
     /// [`BATCH_REQUESTS_MAX`]. Those neither answered nor deferred are answered as a bug.
     fn handle(&self, batch: &mut Batch<'_>);
 
+    /// Whether whoever is connected may still ask anything: asked before each batch, because a
+    /// connection outlives what it began with. An error ends it, so that a peer who has a better
+    /// certificate by now shows that one.
+    fn check_standing(&self, who: &Who) -> Result<()> {
+        let _ = who;
+        Ok(())
+    }
+
     /// Why `who` may not ask for this at all: then nothing is kept of the request's body. Looks at
     /// the head of the request alone.
     fn refuses(&self, who: &Who, opcode: u16) -> Option<Error> {

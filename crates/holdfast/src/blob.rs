@@ -5,6 +5,7 @@ use clap::{Args, Subcommand};
 use holdfast_base::units::format_bytes;
 use holdfast_base::{Error, Result};
 use holdfast_command::output::{self, Output};
+use holdfast_command::secrets;
 use holdfast_env::local;
 use holdfast_s3::{CREDENTIALS_FILE, Client, Credentials, REGION, Request, element, elements};
 use serde_json::{Value, json};
@@ -33,9 +34,6 @@ pub struct Access {
     /// Region of the service that is asked, where it has one
     #[arg(long, global = true, env = "AWS_REGION", default_value = REGION, value_name = "NAME")]
     pub region: String,
-    /// Trust the authorities in this file of PEM, too [default: tls/ca.pem of the data directory]
-    #[arg(long, global = true, env = "HOLDFAST_CA_FILE", value_name = "FILE")]
-    pub ca: Option<PathBuf>,
 }
 
 #[derive(Args, Debug)]
@@ -207,7 +205,7 @@ impl Access {
     /// What is trusted beside the system's authorities: as said, else what this node has.
     fn authorities(&self) -> Option<PathBuf> {
         let own = || Some(self.data.join("tls/ca.pem")).filter(|path| path.is_file());
-        self.ca.clone().or_else(|| self.endpoint.is_none().then(own).flatten())
+        secrets::authorities().or_else(|| self.endpoint.is_none().then(own).flatten())
     }
 }
 
@@ -250,7 +248,7 @@ pub fn run(blob: &Blob, out: &mut Output) -> Result<()> {
         }
         BlobCommand::RebuildIndex => rebuild_index(&mut client, out),
         BlobCommand::Import(import) => {
-            crate::import::run(&mut client, import, blob.access.ca.as_deref(), out)
+            crate::import::run(&mut client, import, secrets::authorities().as_deref(), out)
         }
     }
 }

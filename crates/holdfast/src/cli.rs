@@ -17,7 +17,7 @@ pub struct Cli {
     #[arg(long, global = true, env = "HOLDFAST_SECRET_FILE", value_name = "FILE")]
     pub secret: Option<PathBuf>,
     /// The authority of the cluster's certificates, as PEM: talk TLS to nodes over TCP, and to nobody
-    /// whom it has not signed
+    /// whom it has not signed; services of S3 are believed by it, too
     #[arg(long, global = true, env = "HOLDFAST_CA_FILE", value_name = "FILE")]
     pub cacert: Option<PathBuf>,
     /// How what serves writes events to standard error: lines, or json, an object a line

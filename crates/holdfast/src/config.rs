@@ -44,11 +44,11 @@ macro_rules! config {
 }
 
 config! {
-    /// Host to listen on. Beyond loopback S3, HTTP and the cache need certificates; the native
-    /// protocol has no encryption yet, so that needs `native_port = 0` or `insecure = true`.
+    /// Host to listen on. Beyond loopback a node needs certificates (`holdfast cert`), and speaks
+    /// TLS with other machines.
     listen: IpAddr = r#""127.0.0.1""#;
-    /// Accept connections from other machines without encryption or authentication. Ports that have
-    /// certificates speak TLS to other machines all the same.
+    /// For tests and benchmarks alone: other machines may connect, and be joined, unencrypted where
+    /// there are no certificates.
     insecure: bool = "false";
     /// Port of the native protocol; 0 switches TCP off and leaves the Unix socket.
     native_port: u16 = "7400";
@@ -188,16 +188,6 @@ impl Config {
 
     /// `Invalid`, naming key and value, for the first setting that no node can run with.
     pub fn check(&self) -> Result<()> {
-        // Other ports speak TLS where there are certificates: see `certificates`.
-        if self.native_port != 0 {
-            self.check_open()?;
-        }
-        if !self.insecure && !is_loopback(&self.join) {
-            return Err(Error::invalid(format!(
-                "join the cluster at `{}`: it is on another machine, and nodes would talk to each other unencrypted and without proof of who they are; join one on 127.0.0.1, or set `insecure = true` in {SETTINGS}",
-                self.join
-            )));
-        }
         for (key, size) in [
             ("clients_memory", &self.clients_memory),
             ("dram", &self.dram),
@@ -252,14 +242,16 @@ impl Config {
         Ok(())
     }
 
-    /// `Invalid` where other machines could reach what is not encrypted.
+    /// `Invalid` where bytes would leave this machine and there are no certificates.
     fn check_open(&self) -> Result<()> {
-        if self.listen.is_loopback() || self.insecure {
-            return Ok(());
-        }
+        let doing = match (self.listen.is_loopback(), is_loopback(&self.join)) {
+            _ if self.insecure => return Ok(()),
+            (true, true) => return Ok(()),
+            (false, _) => format!("listen on `{}`", self.listen),
+            (true, false) => format!("join the cluster at `{}`", self.join),
+        };
         Err(Error::invalid(format!(
-            "listen on `{}`: other machines could read and write everything, unencrypted; listen on 127.0.0.1, or set `insecure = true` in {SETTINGS}",
-            self.listen
+            "{doing}: it leads to other machines, and without certificates everything would go there unencrypted: make some (`holdfast cert init`, `holdfast cert node`) and put `node.pem`, `node.key` and `ca.pem` into the directory `{TLS}` of the data directory, or stay on 127.0.0.1"
         )))
     }
 
@@ -406,9 +398,6 @@ mod tests {
     fn mistakes_are_named() {
         for (text, why) in [
             ("prot = 1", "unknown field `prot`"),
-            ("listen = \"0.0.0.0\"", "insecure = true"),
-            ("join = \"10.1.2.3:7400\"", "insecure = true"),
-            ("join = \"elsewhere:7400\"", "another machine"),
             ("dram = \"lots\"", "`dram"),
             ("clients_memory = \"1M\"", "64"),
             ("workers = 0", "1 to 256"),
@@ -422,8 +411,6 @@ mod tests {
             let message = parse(text).unwrap_err().message;
             assert!(message.contains(why), "{text}: {message}");
         }
-        assert!(parse("listen = \"0.0.0.0\"\ninsecure = true").is_ok());
-        assert!(parse("join = \"10.1.2.3:7400\"\ninsecure = true").is_ok());
         for join in ["", "localhost:7400", "127.0.0.2:7400", "[::1]:7400"] {
             assert!(parse(&format!("join = \"{join}\"")).is_ok(), "{join}");
         }
@@ -432,9 +419,14 @@ mod tests {
     #[test]
     fn ports_beyond_loopback_need_certificates() {
         let data = std::env::temp_dir().join(format!("holdfast-config-{}", std::process::id()));
-        let wide = parse("listen = \"0.0.0.0\"\nnative_port = 0").unwrap();
         let refused = |config: &Config| config.certificates(&data).err().unwrap().message;
-        assert!(refused(&wide).contains("unencrypted"));
+        for text in
+            ["listen = \"0.0.0.0\"", "join = \"10.1.2.3:7400\"", "join = \"elsewhere:7400\""]
+        {
+            assert!(refused(&parse(text).unwrap()).contains("holdfast cert init"), "{text}");
+            let insecure = parse(&format!("{text}\ninsecure = true")).unwrap();
+            assert!(insecure.certificates(&data).unwrap().is_none());
+        }
         assert!(Config::default().certificates(&data).unwrap().is_none());
         let more = parse("s3_certificates = [\"/a.pem\"]").unwrap();
         assert!(refused(&more).contains("tls_certificate"));

@@ -12,27 +12,34 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct NodeCredentials {
     certificates: Arc<Certificates>,
-    /// Who the node is, as its own certificate said when it started.
-    own: PeerName,
+    /// Who the node is, as its own certificate said when it started; nobody's of a certificate that
+    /// serves clients and names no node, as public authorities sign them.
+    own: Option<PeerName>,
 }
 
 impl NodeCredentials {
-    /// Refuses a certificate that is not of a node.
-    pub fn new(certificates: Arc<Certificates>) -> Result<NodeCredentials> {
+    /// Refuses a certificate of somebody who is no node, and one that names nobody for a node that
+    /// `joins` others.
+    pub fn new(certificates: Arc<Certificates>, joins: bool) -> Result<NodeCredentials> {
         let file = certificates.files().chain.clone();
         let doing = |e: Error| e.context(format_args!("use the certificate `{}`", file.display()));
-        let own = PeerName::of_certificate(&certificates.leaf_der()).map_err(doing)?.who;
-        if own.role != Role::Node {
-            return Err(doing(Error::invalid(format!(
-                "it is of `{own}`, no node: make one with `holdfast cert node`"
-            ))));
-        }
+        let own = match PeerName::of_certificate(&certificates.leaf_der()) {
+            Ok(certified) if certified.who.role == Role::Node => Some(certified.who),
+            Ok(certified) => {
+                return Err(doing(Error::invalid(format!(
+                    "it is of `{}`, no node: make one with `holdfast cert node`",
+                    certified.who
+                ))));
+            }
+            Err(_) if !joins => None,
+            Err(e) => return Err(doing(e)),
+        };
         Ok(NodeCredentials { certificates, own })
     }
 
     /// The node's name in its certificate.
-    pub fn name(&self) -> &str {
-        &self.own.name
+    pub fn name(&self) -> Option<String> {
+        self.own.as_ref().map(|own| own.name.clone())
     }
 }
 
@@ -47,10 +54,15 @@ impl Credentials for NodeCredentials {
 
     fn identify(&self, certificate: &[u8]) -> Result<Named> {
         let Certified { who, serial, not_after_s, .. } = PeerName::of_certificate(certificate)?;
-        if who.cluster != self.own.cluster {
+        let Some(own) = &self.own else {
+            return Err(Error::denied(format!(
+                "know `{who}`: this node's own certificate names no cluster: prove the secret instead"
+            )));
+        };
+        if who.cluster != own.cluster {
             return Err(Error::denied(format!(
                 "know `{who}`: this node belongs to the cluster `{}`: check the address",
-                self.own.cluster
+                own.cluster
             )));
         }
         let role = match who.role {

@@ -115,7 +115,9 @@ fn check_config(file: &Path, out: &mut Output) -> Result<()> {
     let doing = |e: Error| e.context(format_args!("check `{}`", file.display()));
     let text = std::fs::read(file).map_err(|e| doing(e.into()))?;
     let text = String::from_utf8(text).map_err(|_| doing(Error::invalid("it is not UTF-8")))?;
-    config::Config::parse(&text, std::env::vars()).map_err(doing)?;
+    let config = config::Config::parse(&text, std::env::vars()).map_err(doing)?;
+    // As a node would read it whose data directory the file is in.
+    config.certificates(file.parent().unwrap_or(Path::new("."))).map_err(doing)?;
     out.line(
         || format!("`{}` is valid", file.display()),
         || serde_json::json!({"file": file.display().to_string(), "valid": true}),

@@ -10,6 +10,7 @@ mod native;
 pub use housekeeping::Rounds;
 
 use crate::config::Config;
+use crate::credentials::NodeCredentials;
 use crate::{http, s3};
 use holdfast_base::{Error, Result};
 use holdfast_env::tls::Certificates;
@@ -74,6 +75,8 @@ pub struct Context<'a> {
     pub secret: &'a Secret,
     /// What its ports show and believe; none where they speak without TLS.
     pub certificates: &'a Option<Arc<Certificates>>,
+    /// The same, as nodes know each other by them.
+    pub credentials: &'a Option<Arc<NodeCredentials>>,
     /// What this process may hold for its clients.
     pub budget: &'a Arc<Budget>,
     /// How many connections each port may have.

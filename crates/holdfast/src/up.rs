@@ -3,12 +3,14 @@
 
 use crate::cli::Up;
 use crate::config::Config;
+use crate::credentials::NodeCredentials;
 use crate::roles::{Context, Places, Running};
 use holdfast_base::ids::{Index, StoreId};
 use holdfast_base::{Error, Kind, Result};
+use holdfast_command::files::SETTINGS;
 use holdfast_command::output::Output;
 use holdfast_command::secrets;
-use holdfast_env::net::{Meter, NoPeers, TcpPeers};
+use holdfast_env::net::{Credentials, Meter, NoPeers, TcpPeers};
 use holdfast_env::region::Region;
 use holdfast_env::tasks;
 use holdfast_env::{
@@ -28,26 +30,24 @@ pub fn run(up: &Up, join: Option<&str>, secret: Option<&Path>, out: &mut Output)
     // Before any thread starts, so that only the one that waits for them gets signals.
     signals::block_shutdown_signals();
     local::keep_private();
-    let mut config = Config::load(&up.data)?;
-    if let Some(listen) = &up.listen {
-        config.listen = listen.parse().map_err(|_| {
-            Error::invalid(format!("listen on `{listen}`: give an IP address, e.g. 127.0.0.1"))
-        })?;
-        config.check()?;
-    }
-    config.spin |= up.spin;
-    if let Some(join) = join {
-        config.join = join.to_owned();
-        config.check()?;
-    }
-    let certificates = config.certificates(&up.data)?;
+    let config = settings(up, join)?;
+    let certificates =
+        config.certificates(&up.data).map_err(|e| e.context(up.data.join(SETTINGS).display()))?;
+    let joins = !config.join.is_empty();
+    let credentials = certificates.clone().map(|own| NodeCredentials::new(own, joins));
+    let credentials = credentials.transpose()?.map(Arc::new);
     let (secret, new) = secrets::of_node(&up.data, secret, &config.join)?;
     let places = Places::of_ports()?;
     local::return_large_buffers();
     let budget = Budget::new(config.clients_bytes());
     let clock = Arc::new(RealClock::new());
     let meter = Arc::new(Meter::default());
-    let peers = TcpPeers::guarded(clock.clone(), Some(meter.clone()), secret.clone().into(), None)?;
+    let peers = TcpPeers::guarded(
+        clock.clone(),
+        Some(meter.clone()),
+        secret.clone().into(),
+        credentials.clone().map(|own| own as Arc<dyn Credentials>),
+    )?;
     let peers = Arc::new(peers);
     let rng = Arc::new(RealRng);
     let (disk, engine) = (Arc::new(RealDisk), Arc::new(RealEngine));
@@ -59,7 +59,8 @@ pub fn run(up: &Up, join: Option<&str>, secret: Option<&Path>, out: &mut Output)
     if let Some(region) = region.as_ref().filter(|_| config.dram_populate) {
         region.populate()?;
     }
-    let opening = node_config(&config, &up.data);
+    let name = credentials.as_ref().and_then(|own| own.name());
+    let opening = NodeConfig { name, ..node_config(&config, &up.data) };
     let prepare = || prepare(&up.data, &config, &secret, new);
     let node = Node::open_prepared(machine.clone(), &opening, region.clone(), &prepare)
         .map_err(|e| with_a_way_out(e, &up.data, &config))?;
@@ -76,6 +77,7 @@ pub fn run(up: &Up, join: Option<&str>, secret: Option<&Path>, out: &mut Output)
         native: &native,
         secret: &secret,
         certificates: &certificates,
+        credentials: &credentials,
         budget: &budget,
         places: &places,
         metrics: &Arc::default(),
@@ -94,6 +96,22 @@ pub fn run(up: &Up, join: Option<&str>, secret: Option<&Path>, out: &mut Output)
     roles.end()?;
     node.retire();
     Ok(())
+}
+
+/// The file's settings, and what the command line says over them.
+fn settings(up: &Up, join: Option<&str>) -> Result<Config> {
+    let mut config = Config::load(&up.data)?;
+    if let Some(listen) = &up.listen {
+        config.listen = listen.parse().map_err(|_| {
+            Error::invalid(format!("listen on `{listen}`: give an IP address, e.g. 127.0.0.1"))
+        })?;
+    }
+    config.spin |= up.spin;
+    if let Some(join) = join {
+        config.join = join.to_owned();
+    }
+    config.check()?;
+    Ok(config)
 }
 
 /// What can be done where no copy of a damaged log is left.

@@ -510,8 +510,8 @@ fn claim(disk: &dyn Disk, data: &Path) -> Result<Box<dyn Lock>> {
         return Ok(lock);
     }
     let mut strangers = disk.list(data)?.into_iter().map(|entry| entry.name);
-    // What `up` writes before the node opens, and file systems' own.
-    let known = ["LOCK", "HOLDFAST.tmp", "holdfast.toml", "holdfast.sock", "lost+found"];
+    // What `up` writes before the node opens, what a person put there for it, and file systems' own.
+    let known = ["LOCK", "HOLDFAST.tmp", "holdfast.toml", "holdfast.sock", "lost+found", "tls"];
     if let Some(stranger) = strangers.find(|name| !known.contains(&name.as_str())) {
         return Err(Error::invalid(format!(
             "it is not empty and no Holdfast data directory (it holds `{stranger}`): choose an empty one"

@@ -4,9 +4,8 @@
 use holdfast_base::{Error, Result};
 use hyper::header::HOST;
 use hyper::{HeaderMap, Uri};
-use s3s::S3Result;
 use s3s::host::{S3Host, VirtualHost};
-use std::borrow::Cow;
+use s3s::{S3Result, s3_error};
 
 /// The domain below which buckets are host names.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,13 +39,14 @@ impl Domain {
         (!bucket.is_empty()).then(|| bucket.to_owned())
     }
 
-    /// Where a request leads, with the bucket in the path wherever the client named it. `None` if
-    /// that would be longer than a URI may be.
-    pub fn place<'u>(&self, uri: &'u Uri, headers: &HeaderMap) -> Option<Cow<'u, Uri>> {
+    /// Where a request leads with its bucket in the path, if the bucket is in the host. Fails if that
+    /// would be longer than a URI may be.
+    pub fn place(&self, uri: &Uri, headers: &HeaderMap) -> S3Result<Option<Uri>> {
         let host = headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
-        let Some(bucket) = self.bucket(host) else { return Some(Cow::Borrowed(uri)) };
+        let Some(bucket) = self.bucket(host) else { return Ok(None) };
         let target = uri.path_and_query().map_or("/", |target| target.as_str());
-        format!("/{bucket}{target}").parse().ok().map(Cow::Owned)
+        let place = format!("/{bucket}{target}").parse();
+        place.map(Some).map_err(|_| s3_error!(InvalidURI, "Couldn't parse the specified URI."))
     }
 }
 
@@ -95,13 +95,14 @@ mod tests {
         let place = |host: &'static str, target: &str| {
             let headers = HeaderMap::from_iter([(HOST, HeaderValue::from_static(host))]);
             let uri: Uri = target.parse().unwrap();
-            domain.place(&uri, &headers).map(|place| place.to_string())
+            domain.place(&uri, &headers).map(|place| place.map(|place| place.to_string()))
         };
-        assert_eq!(place("b.s3.test", "/n/k?a=b").as_deref(), Some("/b/n/k?a=b"));
-        assert_eq!(place("b.s3.test:9000", "/?cors").as_deref(), Some("/b/?cors"));
-        assert_eq!(place("s3.test", "/b/k").as_deref(), Some("/b/k"));
+        let found = |place: &str| Some(place.to_owned());
+        assert_eq!(place("b.s3.test", "/n/k?a=b").unwrap(), found("/b/n/k?a=b"));
+        assert_eq!(place("b.s3.test:9000", "/?cors").unwrap(), found("/b/?cors"));
+        assert_eq!(place("s3.test", "/b/k").unwrap(), None);
         let long = format!("/{}", "k".repeat(65_530));
-        assert_eq!(place("bucket.s3.test", &long), None);
+        assert!(place("bucket.s3.test", &long).is_err());
     }
 
     #[test]

@@ -25,8 +25,7 @@ use hyper::service::Service;
 use hyper::{Method, Request, Response, StatusCode, Uri};
 use s3s::config::{S3Config, StaticConfigProvider};
 use s3s::service::{S3Service, S3ServiceBuilder};
-use s3s::{Body, HttpError, S3Result, s3_error};
-use std::borrow::Cow;
+use s3s::{Body, HttpError, S3Result};
 use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -202,24 +201,27 @@ impl Door {
         mut req: Request<Incoming>,
     ) -> std::result::Result<Response<Body>, HttpError> {
         let place = match &self.domain {
-            Some(domain) => domain.place(req.uri(), req.headers()).map(Cow::into_owned),
-            None => Some(req.uri().clone()),
+            Some(domain) => domain.place(req.uri(), req.headers()),
+            None => Ok(None),
         };
-        let Some(place) = place else {
-            let refused = s3_error!(InvalidURI, "Couldn't parse the specified URI.");
-            return refused.to_http_response().map_err(|e| HttpError::new(e.into()));
+        let place = match place {
+            Ok(place) => place,
+            Err(refused) => {
+                return refused.to_http_response().map_err(|e| HttpError::new(e.into()));
+            }
         };
-        if place.path().starts_with(native::PREFIX) {
-            return Ok(native::answer(&self.blobs, req.method(), place.path()));
+        let at = place.as_ref().unwrap_or(req.uri());
+        if at.path().starts_with(native::PREFIX) {
+            return Ok(native::answer(&self.blobs, req.method(), at.path()));
         }
         let cross_origin = match *req.method() == Method::OPTIONS {
             true => None,
-            false => cors::headers(&self.blobs, req.method().as_str(), &place, req.headers()),
+            false => cors::headers(&self.blobs, req.method().as_str(), at, req.headers()),
         };
         if let Some(peer) = self.peer {
             req.extensions_mut().insert(peer);
         }
-        let mut response = match self.answer(req, &place).await {
+        let mut response = match self.answer(req, place).await {
             Ok(answered) => answered?,
             Err(refused) => refused.to_http_response().map_err(|e| HttpError::new(e.into()))?,
         };
@@ -242,23 +244,24 @@ type Answered = std::result::Result<Response<Body>, HttpError>;
 
 impl Door {
     /// What the library answers, or what is refused before it. `place` is the request's URI with
-    /// the bucket in the path; the library gets what was signed.
-    async fn answer(&self, req: Request<Incoming>, place: &Uri) -> S3Result<Answered> {
-        front::check(req.method(), place, req.headers())?;
+    /// the bucket in the path, where that is not its own; the library gets what was signed.
+    async fn answer(&self, req: Request<Incoming>, place: Option<Uri>) -> S3Result<Answered> {
+        let at = place.as_ref().unwrap_or(req.uri());
+        front::check(req.method(), at, req.headers())?;
         if *req.method() == Method::OPTIONS {
-            return cors::preflight(&self.blobs, place, req.headers()).map(Ok);
+            return cors::preflight(&self.blobs, at, req.headers()).map(Ok);
         }
         let stall = self.limits.stall;
         let timed = |body| Timed { body, stall, timer: None };
         if let Some(boundary) = forms::boundary(req.method(), req.headers()) {
             let access = Access { blobs: self.blobs.clone() };
-            let req = req.map(timed);
-            let (req, _share) =
-                forms::receive(&access, &self.budget, (place, &boundary), req).await?;
+            let (at, req) = (at.clone(), req.map(timed));
+            let form = (&at, boundary.as_str());
+            let (req, _share) = forms::receive(&access, &self.budget, form, req).await?;
             return Ok(self.service.call(req).await);
         }
         let documents =
-            front::takes_document(req.method(), place) && !planted!("s3.documents-not-counted");
+            front::takes_document(req.method(), at) && !planted!("s3.documents-not-counted");
         let bytes = http_body::Body::size_hint(req.body()).upper().unwrap_or(u64::MAX);
         let bytes = bytes.min(XML_BYTES_MAX as u64) * XML_COPIES * documents as u64;
         let _share = match bytes {

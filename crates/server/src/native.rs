@@ -124,14 +124,6 @@ impl Native {
         }
         route.check.as_ref().map_or(Ok(()), |check| check(meta, who))
     }
-
-    /// Whether whoever is connected may still ask anything.
-    fn stands(&self, who: &Who) -> Result<()> {
-        match who {
-            Who::Named(named) => self.node.check_standing(named),
-            _ => Ok(()),
-        }
-    }
 }
 
 /// What somebody hears who is known, and lacks the right.
@@ -165,6 +157,13 @@ impl Service for Native {
         target.map_or(BodyTarget::Buffer, |target| target(meta, header.body_bytes))
     }
 
+    fn check_standing(&self, who: &Who) -> Result<()> {
+        match who {
+            Who::Named(named) => self.node.check_standing(named),
+            _ => Ok(()),
+        }
+    }
+
     fn refuses(&self, who: &Who, opcode: u16) -> Option<Error> {
         refusal(self.routes.of(opcode)?, who)
     }
@@ -178,9 +177,6 @@ impl Service for Native {
     }
 
     fn handle(&self, batch: &mut Batch<'_>) {
-        if let Err(e) = self.stands(batch.who()) {
-            return (0..batch.len()).for_each(|i| batch.reply_error(i, &e));
-        }
         let rights = Rights::of(batch.who());
         let mut later = Later::default();
         let mut i = 0;

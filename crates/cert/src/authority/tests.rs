@@ -78,6 +78,8 @@ fn no_certificate_outlives_its_authority() {
     let refused = authority.issue(&node(), None, last + 1, [1; 16]).expect_err("ended");
     assert!(refused.message.contains("has ended on"), "{refused}");
     authority.issue(&node(), None, last, [1; 16]).expect("its last second");
+    let refused = authority.issue(&node(), Some(1), last, [1; 16]).expect_err("no day left");
+    assert!(refused.message.contains(": renew the CA"), "{refused}");
     let refused = authority.issue(&node(), None, NOW - SKEW_S - 1, [1; 16]).expect_err("early");
     assert!(refused.message.contains("set this machine's clock"), "{refused}");
 }
@@ -107,7 +109,8 @@ fn an_authority_is_taken_up_with_its_own_key_alone() {
         "-----BEGIN ENCRYPTED PRIVATE KEY-----\nMAA=\n-----END ENCRYPTED PRIVATE KEY-----\n";
     refused(&pem, locked.as_bytes(), "password");
     refused("", ca.key.pem(), "no certificate");
-    refused("-----BEGIN CERTIFICATE-----\nAAAA\n", ca.key.pem(), "no PEM");
+    let half = format!("-----BEGIN CERTIFICATE-----\n{}", "A".repeat(64));
+    refused(&half, ca.key.pem(), "cut or damaged");
     refused(
         "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
         ca.key.pem(),

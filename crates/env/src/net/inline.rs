@@ -123,7 +123,10 @@ impl Inline {
                 out.push_error(request.to, &deadline_passed());
             });
         }
-        self.hand_over(&mut state, &[]);
+        if let Err(e) = self.hand_over(&mut state, &[]) {
+            state.out.push_error(Address::FINAL, &e);
+            state.refused = Some(e);
+        }
         let bytes = state.out.take_bytes();
         self.give_back(state);
         bytes
@@ -159,7 +162,7 @@ impl Inline {
             let next = parse::next(data, at);
             let full = is_full(state.requests.len(), BATCH_REQUESTS_MAX.size(), body_bytes);
             if full || next.is_err() {
-                self.hand_over(state, data);
+                self.hand_over(state, data)?;
                 body_bytes = 0;
             }
             let Next::Request { header, meta, body } = next? else { break };
@@ -187,14 +190,18 @@ impl Inline {
                 }
             }
         }
-        self.hand_over(state, data);
+        self.hand_over(state, data)?;
         state.stash = data[at..].to_vec();
         Ok(())
     }
 
-    fn hand_over(&self, state: &mut State, data: &[u8]) {
+    fn hand_over(&self, state: &mut State, data: &[u8]) -> Result<()> {
         if state.requests.is_empty() {
-            return;
+            return Ok(());
+        }
+        if let Err(e) = self.service.check_standing(&self.who) {
+            state.requests.clear();
+            return Err(e);
         }
         state.out.label = self.service.label();
         let mut batch = Batch {
@@ -218,6 +225,7 @@ impl Inline {
         self.service.handle(&mut batch);
         batch.finish();
         state.requests.clear();
+        Ok(())
     }
 }
 

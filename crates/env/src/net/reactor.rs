@@ -362,6 +362,18 @@ impl Reactor {
         if matches!(connection.stage, Stage::Refused { .. }) {
             return;
         }
+        // Who was let in when it was asked may be nobody by now: a read that waited for its entry.
+        let service = &self.shared.service;
+        let stands = connection.who.as_ref().map_or(Ok(()), |who| service.check_standing(who));
+        if let Err(e) = stands
+            && !planted!("net.waiting-answers-go")
+        {
+            self.refuse(request.slot, &e);
+            return self.touched.push(request.slot);
+        }
+        let Some(connection) = self.connections[request.slot as usize].as_deref_mut() else {
+            return;
+        };
         if connection.out.is_empty() {
             // Only the first answer since the last flush: so each slot is listed once.
             self.touched.push(request.slot);

@@ -1,11 +1,14 @@
 //! Certificates that are renewed while the node runs: looks at their files, tells what came of it,
 //! and says in `/health` as long as the newest ones cannot be used.
 
-use super::{Context, Role, Rounds};
+use super::{Context, Metrics, Role, Rounds};
 use holdfast_base::Result;
+use holdfast_base::text::utc;
+use holdfast_cert::{DAY_S, PeerName, WARN_DAYS};
 use holdfast_env::event;
 use holdfast_env::tls::{Certificates, Refreshed};
-use holdfast_node::{Condition, Watch};
+use holdfast_node::{Condition, Node, Watch};
+use prometheus_client::metrics::gauge::Gauge;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,12 +23,13 @@ struct CertificatesRole {
 /// Nothing where there are no certificates.
 pub fn start(context: &Context<'_>) -> Result<Option<Box<dyn Role>>> {
     let Some(certificates) = context.certificates.clone() else { return Ok(None) };
-    let own = certificates.clone();
-    let rounds = Rounds::start(context, ("certificates", LOOK), move |_| look(&own))?;
+    let (own, node) = (certificates.clone(), context.node.clone());
+    let rounds = Rounds::start(context, ("certificates", LOOK), move |_| look(&own, &node))?;
     Ok(Some(Box::new(CertificatesRole { rounds, certificates })))
 }
 
-fn look(certificates: &Certificates) {
+fn look(certificates: &Certificates, node: &Node) {
+    warn_in_time(certificates, node);
     match certificates.refresh() {
         Refreshed::Unchanged => {}
         Refreshed::Renewed => {
@@ -36,7 +40,35 @@ fn look(certificates: &Certificates) {
     }
 }
 
+/// When the node's certificate ends, in seconds since 1970.
+fn until_s(certificates: &Certificates) -> Option<i64> {
+    PeerName::of_certificate(&certificates.leaf_der()).ok().map(|certified| certified.not_after_s)
+}
+
+/// The day is in the sentence, so that `doctor` lists each certificate once.
+fn warn_in_time(certificates: &Certificates, node: &Node) {
+    let Some(until_s) = until_s(certificates) else { return };
+    let now_s = (node.machine.clock.unix_ms() / 1000) as i64;
+    if until_s - now_s < WARN_DAYS * DAY_S {
+        node.report_finding(format!(
+            "the certificate `{}` ends at {}: renew it (`holdfast cert renew`); until then nothing is lost, and then no other machine is answered",
+            certificates.files().chain.display(),
+            utc(until_s, ' ')
+        ));
+    }
+}
+
 impl Role for CertificatesRole {
+    fn metrics(&self) -> Option<Metrics> {
+        let certificates = self.certificates.clone();
+        Some(Box::new(move |registry| {
+            let until = Gauge::<i64>::default();
+            until.set(until_s(&certificates).unwrap_or(0));
+            let help = "When the node's certificate ends, in seconds since 1970";
+            registry.register("certificate_until_seconds", help, until);
+        }))
+    }
+
     fn health(&self) -> Option<Watch> {
         let (stuck, certificates) = (self.rounds.watch(), self.certificates.clone());
         Some(Box::new(move || {

@@ -1,11 +1,12 @@
-//! The native protocol: over a Unix socket for who runs the node, over TCP for who has its secret.
+//! The native protocol: over a Unix socket for who runs the node, over TCP for who has its secret,
+//! and for the cluster's nodes by their certificates.
 
 use super::{Announcement, Context, Role, threads_of_a_port};
 use crate::config::Config;
 use holdfast_base::Result;
 use holdfast_command::files::SOCKET;
 use holdfast_command::secrets;
-use holdfast_env::net::{Server, ServerConfig};
+use holdfast_env::net::{Credentials, Server, ServerConfig};
 use holdfast_server::Native;
 use serde_json::json;
 use std::net::SocketAddr;
@@ -17,6 +18,7 @@ struct NativeRole {
     native: Arc<Native>,
     data: PathBuf,
     tcp: Option<SocketAddr>,
+    with_tls: bool,
 }
 
 /// Always there; `native_port` 0 leaves the Unix socket.
@@ -31,12 +33,15 @@ pub fn start(context: &Context<'_>) -> Result<Option<Box<dyn Role>>> {
         spin: config.spin,
         meter: Some(machine.meter.clone()),
         secret: Some(context.secret.clone()),
+        credentials: context.credentials.clone().map(|own| own as Arc<dyn Credentials>),
         connections_max: context.places.native,
         budget: context.budget.clone(),
         ..ServerConfig::default()
     };
     let server = Server::start(server_config, native.clone(), machine.clock.clone())?;
-    Ok(Some(Box::new(NativeRole { server, native: native.clone(), data: data.to_owned(), tcp })))
+    let (native, data) = (native.clone(), data.to_owned());
+    let with_tls = context.credentials.is_some();
+    Ok(Some(Box::new(NativeRole { server, native, data, tcp, with_tls })))
 }
 
 /// As for other ports; a polling thread has a core to itself.
@@ -54,7 +59,8 @@ impl Role for NativeRole {
         said.listens("native protocol", socket.as_str());
         if let Some(tcp) = self.tcp {
             let secret = self.data.join(secrets::FILE);
-            said.listens("", format!("{tcp} for who has {}", secret.display()));
+            let how = if self.with_tls { ", TLS from other machines," } else { "" };
+            said.listens("", format!("{tcp}{how} for who has {}", secret.display()));
         }
         let server = match self.data == Path::new("data") {
             true => String::new(),

@@ -159,7 +159,7 @@ fn settings_that_are_wrong_are_refused_before_anything_starts() {
     let file = data.join("holdfast.toml");
     for (text, why) in [
         ("prot = 7400", "`prot`"),
-        ("listen = \"0.0.0.0\"", "insecure = true"),
+        ("listen = \"0.0.0.0\"", "holdfast cert init"),
         ("dram = \"much\"", "dram"),
         ("native_port = -1", "native_port"),
         ("not toml", "holdfast.toml"),
@@ -174,6 +174,7 @@ fn settings_that_are_wrong_are_refused_before_anything_starts() {
     }
     fs::write(&file, plain(&["config", "print-default"]).ok()).unwrap();
     plain(&["config", "check", file.to_str().unwrap()]).ok();
-    plain(&["up", "--data", data.to_str().unwrap(), "--listen", "0.0.0.0"]).refused(&["insecure"]);
+    plain(&["up", "--data", data.to_str().unwrap(), "--listen", "0.0.0.0"])
+        .refused(&["holdfast cert init"]);
     plain(&["up", "--data", data.to_str().unwrap(), "--listen", "pluto"]).refused(&["`pluto`"]);
 }

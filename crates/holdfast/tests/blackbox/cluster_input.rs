@@ -112,7 +112,7 @@ struct Later;
 impl Service for Later {
     fn handle(&self, batch: &mut Batch<'_>) {
         for i in 0..batch.len() {
-            assert_eq!((batch.header(i).opcode, batch.who()), (OP_PEER_HELLO, Who::Node));
+            assert_eq!((batch.header(i).opcode, batch.who()), (OP_PEER_HELLO, &Who::Node));
             let welcome = Welcome { cluster: 7, log_host: "elsewhere:1".into(), data_format: 9 };
             batch.reply(i, |out| welcome.encode(out), ());
         }
@@ -155,9 +155,9 @@ fn an_address_where_nobody_or_somebody_else_answers_is_named() {
     for part in ["waits for the cluster", &nobody, "check the address"] {
         assert!(told.err.contains(part), "`{part}` is missing in {told:?}");
     }
-    // Nodes do not prove who they are yet: other machines are not joined.
+    // Without certificates other machines are not joined.
     refused(Joined::start(&data, "192.0.2.1:7400", &secret))
-        .refused(&["192.0.2.1:7400", "insecure = true"]);
+        .refused(&["192.0.2.1:7400", "holdfast cert init"]);
 }
 
 /// A data directory was copied, and both are started: there is one node n2, the later one.

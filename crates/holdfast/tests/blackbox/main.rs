@@ -16,6 +16,7 @@ mod cert;
 mod cluster;
 mod cluster_input;
 mod cluster_lost;
+mod cluster_tls;
 mod common;
 mod ends;
 mod full_disk;

@@ -15,9 +15,9 @@ use crate::net::{
 };
 use crate::planted;
 use crate::trial::Knob;
-use holdfast_base::Error;
 use holdfast_base::frame::{FrameKind, Header};
 use holdfast_base::limits::FRAME_META_BYTES_MAX;
+use holdfast_base::{Error, Result};
 use std::io::{self, IoSlice};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -51,7 +51,7 @@ fn memory_of(
     next: &Next,
     (is_strange, is_dropped): (bool, bool),
     short: bool,
-) -> Result<(u16, u64), Stop> {
+) -> std::result::Result<(u16, u64), Stop> {
     Ok(match next {
         // What a stranger brings is refused, and takes no memory.
         Next::Need(need) if is_strange && *need > STRANGER_BYTES_MAX => {
@@ -221,17 +221,20 @@ impl Reactor {
             lend_buffer(&mut self.spare, &mut connection.out);
             if !connection.parked.is_empty() {
                 self.requests.append(&mut connection.parked);
-                if let Some(wanted) = self.hand_over(slot, &[]) {
-                    return self.keep_rest(slot, &data[at..], wanted);
+                match self.hand_over(slot, &[]) {
+                    Ok(None) => continue,
+                    Ok(Some(wanted)) => return self.keep_rest(slot, &data[at..], wanted),
+                    Err(e) => return self.refuse(slot, &e),
                 }
-                continue;
             }
             if let Some(incoming) = first.take() {
                 push_received(&mut self.requests, &mut connection.out, incoming);
             }
             let stop = self.collect(slot, data, &mut at);
-            if let Some(wanted) = self.hand_over(slot, data) {
-                return self.keep_rest(slot, &data[at..], wanted);
+            match self.hand_over(slot, data) {
+                Ok(None) => {}
+                Ok(Some(wanted)) => return self.keep_rest(slot, &data[at..], wanted),
+                Err(e) => return self.refuse(slot, &e),
             }
             let Some(connection) = self.connections[slot as usize].as_deref_mut() else { return };
             match stop {
@@ -299,6 +302,38 @@ impl Reactor {
         })
     }
 
+    /// Sees who asks, and takes the memory that the request needs, before anything is done for it.
+    /// Whether a stranger asks, and why the body of a large request is not kept.
+    #[inline]
+    fn weigh(
+        &mut self,
+        slot: u32,
+        next: &Next,
+        short: bool,
+    ) -> std::result::Result<(bool, Option<Error>), Stop> {
+        let Some(connection) = self.connections[slot as usize].as_deref_mut() else {
+            return Err(Stop::Need(1));
+        };
+        if connection.who.is_none() {
+            let credentials = self.shared.config.credentials.as_deref();
+            connection.recognise(credentials).map_err(Stop::Bad)?;
+        }
+        let is_strange = connection.who.is_none() && !planted!("env.strangers-are-served");
+        let dropped = match next {
+            Next::Large { .. } if is_strange => Some(refusal()),
+            Next::Large { header, .. } => {
+                let who = connection.who.as_ref();
+                who.and_then(|who| self.shared.service.refuses(who, header.opcode))
+            }
+            _ => None,
+        };
+        let (opcode, wanted) = memory_of(next, (is_strange, dropped.is_some()), short)?;
+        if wanted > 0 && !self.take_memory(slot, opcode, wanted) {
+            return Err(Stop::Starved(wanted));
+        }
+        Ok((is_strange, dropped))
+    }
+
     /// Collects requests into the batch until one of the reasons of [`Stop`].
     fn collect(&mut self, slot: u32, data: &[u8], at: &mut usize) -> Stop {
         let mut body_bytes: u64 =
@@ -322,29 +357,10 @@ impl Reactor {
                 Err(error) => return Stop::Bad(error),
                 Ok(next) => next,
             };
-            if connection.who.is_none()
-                && let Err(error) = connection.recognise(self.shared.config.credentials.as_deref())
-            {
-                return Stop::Bad(error);
-            }
-            let is_strange = connection.who.is_none() && !planted!("env.strangers-are-served");
-            let dropped = match &next {
-                Next::Large { .. } if is_strange => Some(refusal()),
-                Next::Large { header, .. } => {
-                    let who = connection.who.as_ref();
-                    who.and_then(|who| self.shared.service.refuses(who, header.opcode))
-                }
-                _ => None,
-            };
-            // Before anything is done for it.
-            let asker = (is_strange, dropped.is_some());
-            let (opcode, wanted) = match memory_of(&next, asker, short) {
+            let (is_strange, dropped) = match self.weigh(slot, &next, short) {
+                Ok(weighed) => weighed,
                 Err(stop) => return stop,
-                Ok(wanted) => wanted,
             };
-            if wanted > 0 && !self.take_memory(slot, opcode, wanted) {
-                return Stop::Starved(wanted);
-            }
             let Some(connection) = self.connections[slot as usize].as_deref_mut() else {
                 return Stop::Need(1);
             };
@@ -396,11 +412,19 @@ impl Reactor {
 
     /// Lets the service handle the collected requests. Those whose answers found no memory are
     /// kept; the answer is then what the first of them wants.
-    fn hand_over(&mut self, slot: u32, data: &[u8]) -> Option<u64> {
+    fn hand_over(&mut self, slot: u32, data: &[u8]) -> Result<Option<u64>> {
         if self.requests.is_empty() {
-            return None;
+            return Ok(None);
         }
-        let connection = self.connections[slot as usize].as_deref_mut()?;
+        let Some(connection) = self.connections[slot as usize].as_deref_mut() else {
+            return Ok(None);
+        };
+        if let Some(who) = &connection.who
+            && let Err(e) = self.shared.service.check_standing(who)
+        {
+            self.requests.clear();
+            return Err(e);
+        }
         let (count, pending) = (self.requests.len(), connection.out.pending_bytes());
         let nodes = self.shared.service.is_for_nodes(self.requests[0].header.opcode);
         connection.asker = if nodes { Asker::Node } else { Asker::Client };
@@ -434,7 +458,7 @@ impl Reactor {
         let handled = count - connection.parked.len();
         self.shared.counters.requests.fetch_add(handled as u64, Ordering::Relaxed);
         connection.batch_answered(count, connection.out.pending_bytes() - pending);
-        wanted
+        Ok(wanted)
     }
 
     /// Moves a connection from its socket to the ring that came along. `last` says that nothing

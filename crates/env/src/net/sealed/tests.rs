@@ -4,8 +4,8 @@
 use super::super::connection::Connection;
 use super::super::tls::TlsClient;
 use super::super::{
-    Batch, ConnectionId, Credentials, Link, Named, OP_HELLO, PeerReply, PeerRequest, Peers, Role,
-    Server, ServerConfig, Service, TcpPeers, Who,
+    Batch, ConnectionId, Credentials, Link, Named, OP_HELLO, PeerReply, PeerRequest, Peers, Reply,
+    Response, Role, Server, ServerConfig, Service, TcpPeers, Who,
 };
 use super::*;
 use crate::tls::{ClientCertificates, TlsConfig, TlsFiles};
@@ -18,6 +18,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
@@ -124,7 +125,7 @@ impl Flow {
     fn receive(&mut self, rng: &SeededRng, (socket, sealed): &mut (Socket, Sealed)) {
         let size = |most: u64| 1 + (rng.next_u64() % most) as usize;
         let (mut front, mut tail) = (vec![0; size(40_000)], vec![0; size(5000)]);
-        if rng.next_u64() % 2 == 0 {
+        if rng.next_u64().is_multiple_of(2) {
             let mut sink = TwoPieces { pieces: [&mut front, &mut tail], filled: 0 };
             let got = would_block(sealed.receive(socket, &mut sink, Wait::No)).unwrap_or(0);
             assert_eq!(got, sink.filled);
@@ -229,13 +230,25 @@ impl Credentials for Shown {
     }
 }
 
-/// Answers with what it was sent, and keeps who asked.
+/// Answers with what it was sent, and keeps who asked; what it was asked to hold; and whether
+/// certificates are worth nothing any more.
 #[derive(Default)]
-struct Echo(Mutex<Vec<Who>>);
+struct Echo(Mutex<Vec<Who>>, Mutex<Option<Reply>>, AtomicBool);
 
 impl Service for Echo {
+    fn check_standing(&self, who: &Who) -> Result<()> {
+        match (who, self.2.load(Ordering::Relaxed)) {
+            (Who::Named(_), true) => Err(Error::denied("answer it: it was revoked")),
+            _ => Ok(()),
+        }
+    }
+
     fn handle(&self, batch: &mut Batch<'_>) {
         for i in 0..batch.len() {
+            if batch.header(i).opcode == HOLD {
+                *self.1.lock().unwrap() = Some(batch.defer(i));
+                continue;
+            }
             self.0.lock().unwrap().push(batch.who().clone());
             let (meta, body) = (batch.meta(i).to_vec(), batch.take_body(i).into_vec());
             batch.reply(i, |out| out.extend_from_slice(&meta), body);
@@ -244,6 +257,8 @@ impl Service for Echo {
 }
 
 const ECHO: u16 = 0x7001;
+/// Keeps the request until somebody takes it.
+const HOLD: u16 = 0x7002;
 
 struct World {
     echo: Arc<Echo>,
@@ -282,9 +297,19 @@ impl World {
         meta: &[u8],
         body: Vec<u8>,
     ) -> mpsc::Receiver<Result<PeerReply>> {
+        self.ask_for(ECHO, peers, meta, body)
+    }
+
+    fn ask_for(
+        &self,
+        opcode: u16,
+        peers: &TcpPeers,
+        meta: &[u8],
+        body: Vec<u8>,
+    ) -> mpsc::Receiver<Result<PeerReply>> {
         let (sender, receiver) = mpsc::channel();
         let request = PeerRequest {
-            opcode: ECHO,
+            opcode,
             meta: meta.to_vec(),
             body: Some(Arc::new(body)),
             deadline_ms: 30_000,
@@ -321,6 +346,28 @@ fn peers_and_server_know_each_other_by_certificates_whatever_the_limits() {
         let who = world.echo.0.lock().unwrap();
         assert!(who.iter().all(|who| who.is_node() && matches!(who, Who::Named(_))), "{who:?}");
     }
+}
+
+/// A revocation was seen by new connections alone, and a read that waited was answered behind it.
+#[test]
+fn who_is_revoked_is_answered_no_more_not_even_what_it_waits_for() {
+    let world = World::new(shown());
+    let peers = world.peers(shown());
+    assert!(world.ask(&peers, b"x", Vec::new()).recv().unwrap().is_ok());
+    let waits = world.ask_for(HOLD, &peers, b"secret", Vec::new());
+    // In order behind it, so the server has both.
+    assert!(world.ask(&peers, b"x", Vec::new()).recv().unwrap().is_ok());
+    world.echo.2.store(true, Ordering::Relaxed);
+    let reply = world.echo.1.lock().unwrap().take().unwrap();
+    reply.send(Response::ok(b"secret".to_vec(), ()));
+    let refused = waits.recv().unwrap().unwrap_err();
+    assert!(refused.message.contains("was revoked"), "{refused}");
+    // The connection has ended: with what somebody shows by now they are let in.
+    let again = world.peers(shown());
+    let refused = world.ask(&again, b"x", Vec::new()).recv().unwrap().unwrap_err();
+    assert!(refused.message.contains("was revoked"), "{refused}");
+    world.echo.2.store(false, Ordering::Relaxed);
+    assert!(world.ask(&world.peers(shown()), b"x", Vec::new()).recv().unwrap().is_ok());
 }
 
 #[test]
