@@ -52,7 +52,7 @@ pub struct Iobench {
     /// Buffered streams
     #[arg(short = 'm', long = "buffered", default_value_t = true, action = clap::ArgAction::Set)]
     pub buffered: bool,
-    /// tcp, or local (Unix socket and mapped memory)
+    /// tcp, tls (over TCP), or local (Unix socket and mapped memory)
     #[arg(long, default_value = "tcp", value_name = "TRANSPORT")]
     pub transport: String,
     /// The server polls instead of sleeping
@@ -208,6 +208,7 @@ struct Bench {
     options: Iobench,
     size: usize,
     local: bool,
+    tls: bool,
     class: StorageClass,
     dram: bool,
     server: Server,
@@ -226,11 +227,14 @@ impl Bench {
         if size > Data::PERIOD || options.batch == 0 {
             return Err(Error::invalid("measure: use `-s` up to 8M and `-b` of at least 1"));
         }
-        let local = match options.transport.as_str() {
-            "tcp" => false,
-            "local" => true,
+        let (local, tls) = match options.transport.as_str() {
+            "tcp" => (false, false),
+            "tls" => (false, true),
+            "local" => (true, false),
             other => {
-                return Err(Error::invalid(format!("`--transport {other}`: use tcp or local")));
+                return Err(Error::invalid(format!(
+                    "`--transport {other}`: use tcp, tls or local"
+                )));
             }
         };
         let (tier, durability) = match options.class {
@@ -253,10 +257,11 @@ impl Bench {
             },
             reactors: options.reactors,
             spin: options.spin,
+            tls,
         };
         let server = Server::start(&parent, &settings)?;
         let data = Data::random();
-        Ok(Bench { options: options.clone(), size, local, class, dram, server, data })
+        Ok(Bench { options: options.clone(), size, local, tls, class, dram, server, data })
     }
 
     /// Makes the next reads from disk cold: the node reads sealed chunks through the page cache.
@@ -354,6 +359,10 @@ impl Bench {
                 let name = format!("memcpy of a region, {block} bytes");
                 limit(&name, Box::new(move || memory.measure(block)))
             }
+            (kind, true) if kind.figure() == Figure::BytesPerSecond && self.tls => limit(
+                &format!("one stream of rustls, {block} bytes"),
+                Box::new(move || Ok(limits::raw_tls(block)?)),
+            ),
             (kind, true) if kind.figure() == Figure::BytesPerSecond => limit(
                 &format!("one TCP stream, {block} bytes"),
                 Box::new(move || Ok(limits::raw_tcp(block)?)),
@@ -375,6 +384,9 @@ impl Bench {
                 &format!("echo of 64 bytes, {batch} at a time"),
                 Box::new(move || Ok(limits::tcp_pipelined(batch)?)),
             ),
+            _ if self.tls => {
+                limit("ping-pong of rustls, 64 bytes", Box::new(|| Ok(limits::tls_ping_pong()?)))
+            }
             _ => round_trip(size, local, spin),
         })
     }
@@ -382,7 +394,7 @@ impl Bench {
     /// Crail's figures on a machine of this kind, see docs/benchmarks.md.
     fn peer(&self, kind: Kind) -> Option<Peer> {
         const GBIT: f64 = 1e9 / 8.0;
-        if !self.dram || self.local {
+        if !self.dram || self.local || self.tls {
             return None;
         }
         let value = match (kind, self.size) {

@@ -20,6 +20,7 @@ pub mod report;
 pub mod scheduler;
 mod server;
 mod sort;
+mod tls;
 
 use blob::BlobBench;
 use cache::CacheBench;

@@ -2,6 +2,7 @@
 //! TCP, ping-pongs, memory copies, direct I/O, an fdatasync loop. Each does the least that any
 //! program could do, with as many threads as the case it is compared with.
 
+use crate::tls;
 use holdfast_base::ids::StoreId;
 use holdfast_base::limits::CHUNK_BYTES;
 use holdfast_env::buf::AlignedBuf;
@@ -41,6 +42,18 @@ impl Stream for UnixStream {
     }
 }
 
+impl Stream for tls::Near {
+    fn spin(&self, _: bool) -> io::Result<()> {
+        self.sock.set_nodelay(true)
+    }
+}
+
+impl Stream for tls::Far {
+    fn spin(&self, _: bool) -> io::Result<()> {
+        self.sock.set_nodelay(true)
+    }
+}
+
 fn tcp_pair() -> io::Result<(TcpStream, TcpStream)> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let near = TcpStream::connect(listener.local_addr()?)?;
@@ -54,7 +67,21 @@ fn joined<T>(thread: thread::ScopedJoinHandle<'_, io::Result<T>>) -> io::Result<
 /// Bytes a second of one TCP stream over loopback, `block_bytes` a write and a read, sender and
 /// receiver a thread each: what iperf3 measures.
 pub fn raw_tcp(block_bytes: usize) -> io::Result<f64> {
-    let (mut near, mut far) = tcp_pair()?;
+    let (near, far) = tcp_pair()?;
+    one_stream(near, far, block_bytes)
+}
+
+/// As [`raw_tcp`], of rustls' own stream over it, TLS 1.3.
+pub fn raw_tls(block_bytes: usize) -> io::Result<f64> {
+    let (near, far) = tls::pair(tcp_pair()?)?;
+    one_stream(near, far, block_bytes)
+}
+
+fn one_stream(
+    mut near: impl Read + Send,
+    mut far: impl Write + Send,
+    block_bytes: usize,
+) -> io::Result<f64> {
     thread::scope(|scope| {
         let sender = scope.spawn(move || -> io::Result<()> {
             let block = vec![0x5au8; block_bytes];
@@ -94,6 +121,8 @@ fn receive(stream: &mut impl Stream, message: &mut [u8]) -> io::Result<bool> {
             Ok(0) => return Ok(false),
             Ok(n) => got += n,
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => std::hint::spin_loop(),
+            // So rustls calls an end without a farewell.
+            Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => return Ok(false),
             Err(e) => return Err(e),
         }
     }
@@ -142,6 +171,12 @@ fn rounds(near: impl Stream, far: impl Stream, batch: usize, spin: bool) -> io::
 pub fn tcp_ping_pong(spin: bool) -> io::Result<f64> {
     let (near, far) = tcp_pair()?;
     Ok(rounds(near, far, 1, spin)?.0)
+}
+
+/// As [`tcp_ping_pong`], through rustls' own streams.
+pub fn tls_ping_pong() -> io::Result<f64> {
+    let (near, far) = tls::pair(tcp_pair()?)?;
+    Ok(rounds(near, far, 1, false)?.0)
 }
 
 /// As [`tcp_ping_pong`], over a Unix socket.

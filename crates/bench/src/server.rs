@@ -2,6 +2,7 @@
 //! in a directory that goes when the case ends.
 
 use super::process::Process;
+use super::tls;
 use holdfast_base::Result;
 use holdfast_client::{Client, ClientOptions, Endpoint};
 use holdfast_command::files::{SETTINGS, SOCKET};
@@ -25,6 +26,8 @@ pub struct Settings {
     pub reactors: usize,
     /// Those poll instead of sleeping.
     pub spin: bool,
+    /// It has certificates, and is talked to over TLS.
+    pub tls: bool,
 }
 
 impl Server {
@@ -33,7 +36,9 @@ impl Server {
         let directory = parent.join(format!("holdfast-bench-{}", std::process::id()));
         std::fs::create_dir_all(&directory)?;
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-        let Settings { dram_bytes, reactors, spin } = settings;
+        let Settings { dram_bytes, reactors, spin, tls } = settings;
+        let authority = tls.then(|| tls::make(&directory.join("tls"))).transpose()?;
+        secrets::trust(authority.as_deref())?;
         let config = format!(
             "native_port = {port}\nhttp_port = 0\ncache_port = 0\ns3_port = 0\ndram = \"{dram_bytes}\"\n\
              dram_populate = true\ngrace_ms = 0\nscrub = \"0\"\n\

@@ -35,13 +35,11 @@ pub fn options() -> ClientOptions {
     ClientOptions { secrets, tls, ..ClientOptions::default() }
 }
 
-/// Has this command's clients talk TLS over TCP, to those alone whom one of `authorities` has
-/// signed; nothing without a file.
+/// Has this command's clients talk TLS over TCP from now on, to those alone whom one of
+/// `authorities` has signed; without a file, no TLS.
 pub fn trust(authorities: Option<&Path>) -> Result<()> {
-    if let Some(authorities) = authorities {
-        let client = TlsClient::load(authorities, None)?;
-        *TRUSTED.held() = Some((authorities.to_owned(), client));
-    }
+    let client = authorities.map(|file| TlsClient::load(file, None)).transpose()?;
+    *TRUSTED.held() = authorities.map(Path::to_owned).zip(client);
     Ok(())
 }
 
