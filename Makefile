@@ -1,7 +1,7 @@
 # One front door: `make` lists what can be done. Each step says in one line what it does.
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test tools format lint tidy deny unit mutants callgrind test-import fuzz interleaved sim coverage bench bench-cache clean
+.PHONY: help build run test tools format lint tidy deny unit mutants callgrind test-import test-tls fuzz interleaved sim coverage bench bench-cache clean
 
 DATA ?= ./data
 FUZZ_SECONDS ?= 60
@@ -77,6 +77,10 @@ mutants: ## plant every bug of the catalogue in turn: its test must fail (BUGS="
 test-import: ## move 100,000 objects here from another S3 service, killed twice on the way
 	@.ci/tools
 	HOLDFAST_IMPORT_OBJECTS=100000 cargo test --package holdfast --test blackbox import::
+
+test-tls: ## run the stories of whole clusters again, between nodes that have certificates
+	@echo "== test-tls: clusters of processes over TLS"
+	HOLDFAST_TEST_TLS=1 cargo test --package holdfast --test blackbox cluster
 
 fuzz: ## fuzz every decoder for a minute each (FUZZ_SECONDS=N)
 	@echo "== fuzz: every decoder for $(FUZZ_SECONDS) s, from a random seed"

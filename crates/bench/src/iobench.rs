@@ -335,6 +335,7 @@ impl Bench {
         let block = self.size.max(64 << 10);
         let block = if kind.is_stream() && self.size < 64 << 10 { 512 << 10 } else { block };
         let file = self.server.directory().join("limit");
+        let authority = self.server.directory().join("limit-tls");
         let limit = |name: &str, measure: Box<dyn FnMut() -> Result<f64>>| Limit {
             name: name.to_owned(),
             measure,
@@ -361,7 +362,7 @@ impl Bench {
             }
             (kind, true) if kind.figure() == Figure::BytesPerSecond && self.tls => limit(
                 &format!("one stream of rustls, {block} bytes"),
-                Box::new(move || Ok(limits::raw_tls(block)?)),
+                Box::new(move || Ok(limits::raw_tls(&authority, block)?)),
             ),
             (kind, true) if kind.figure() == Figure::BytesPerSecond => limit(
                 &format!("one TCP stream, {block} bytes"),
@@ -384,9 +385,10 @@ impl Bench {
                 &format!("echo of 64 bytes, {batch} at a time"),
                 Box::new(move || Ok(limits::tcp_pipelined(batch)?)),
             ),
-            _ if self.tls => {
-                limit("ping-pong of rustls, 64 bytes", Box::new(|| Ok(limits::tls_ping_pong()?)))
-            }
+            _ if self.tls => limit(
+                "ping-pong of rustls, 64 bytes",
+                Box::new(move || Ok(limits::tls_ping_pong(&authority)?)),
+            ),
             _ => round_trip(size, local, spin),
         })
     }

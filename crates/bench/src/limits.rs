@@ -72,8 +72,8 @@ pub fn raw_tcp(block_bytes: usize) -> io::Result<f64> {
 }
 
 /// As [`raw_tcp`], of rustls' own stream over it, TLS 1.3.
-pub fn raw_tls(block_bytes: usize) -> io::Result<f64> {
-    let (near, far) = tls::pair(tcp_pair()?)?;
+pub fn raw_tls(authority: &Path, block_bytes: usize) -> io::Result<f64> {
+    let (near, far) = tls::pair(authority, tcp_pair()?)?;
     one_stream(near, far, block_bytes)
 }
 
@@ -174,8 +174,8 @@ pub fn tcp_ping_pong(spin: bool) -> io::Result<f64> {
 }
 
 /// As [`tcp_ping_pong`], through rustls' own streams.
-pub fn tls_ping_pong() -> io::Result<f64> {
-    let (near, far) = tls::pair(tcp_pair()?)?;
+pub fn tls_ping_pong(authority: &Path) -> io::Result<f64> {
+    let (near, far) = tls::pair(authority, tcp_pair()?)?;
     Ok(rounds(near, far, 1, false)?.0)
 }
 

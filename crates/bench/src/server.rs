@@ -37,7 +37,7 @@ impl Server {
         std::fs::create_dir_all(&directory)?;
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
         let Settings { dram_bytes, reactors, spin, tls } = settings;
-        let authority = tls.then(|| tls::make(&directory.join("tls"))).transpose()?;
+        let authority = tls.then(|| tls::make(&directory)).transpose()?;
         secrets::trust(authority.as_deref())?;
         let config = format!(
             "native_port = {port}\nhttp_port = 0\ncache_port = 0\ns3_port = 0\ndram = \"{dram_bytes}\"\n\

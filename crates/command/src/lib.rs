@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+pub mod certificates;
 pub mod chart;
 pub mod files;
 mod local_cluster;

@@ -45,6 +45,7 @@ impl LocalCluster {
             )));
         }
         let settings = ClusterSettings {
+            tls: false,
             nodes,
             data: directory.clone(),
             port: free_ports(nodes)?,

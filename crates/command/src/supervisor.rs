@@ -2,6 +2,7 @@
 //! ports, and what can be done to them. Node 1 has the first ports and hosts the log; the others
 //! count up by 100 and join it.
 
+use crate::certificates::{Issuer, TLS};
 use crate::files::SETTINGS;
 use crate::secrets;
 use clap::Args;
@@ -49,6 +50,9 @@ pub struct ClusterSettings {
     /// Milliseconds without a sign of life after which a node's chunks are copied elsewhere
     #[arg(long, default_value_t = 15_000, value_name = "MS")]
     pub lost_ms: u64,
+    /// Give the nodes certificates of a CA in DIR/tls, by which they know each other
+    #[arg(long)]
+    pub tls: bool,
 }
 
 /// What can be done to the nodes, which count from 1.
@@ -99,6 +103,7 @@ pub struct NodeStatus {
 /// Runs the nodes, and ends them when it goes.
 pub struct Supervisor {
     dir: PathBuf,
+    tls: bool,
     nodes: Vec<NodeSettings>,
     /// The process of each node, while it runs. Held while an order is carried out: one at a time.
     running: Mutex<Vec<Option<Running>>>,
@@ -132,7 +137,7 @@ impl Supervisor {
     pub fn prepare(cluster: &ClusterSettings) -> Arc<Supervisor> {
         let nodes: Vec<NodeSettings> = (0..cluster.nodes).map(|i| settings(cluster, i)).collect();
         let running = Mutex::new(nodes.iter().map(|_| None).collect());
-        Arc::new(Supervisor { dir: cluster.data.clone(), nodes, running })
+        Arc::new(Supervisor { dir: cluster.data.clone(), tls: cluster.tls, nodes, running })
     }
 
     /// Starts every node, the one with the log first.
@@ -163,6 +168,10 @@ impl Supervisor {
         secrets::close(&node.data).map_err(doing)?;
         local::write_private(&node.data.join(SETTINGS), node.toml.as_bytes())
             .map_err(|e| doing(e.into()))?;
+        if self.tls {
+            let issuer = Issuer::open(&self.dir.join(TLS), "dev").map_err(doing)?;
+            issuer.equip(&node.data, &format!("node-{number}")).map_err(doing)?;
+        }
         // What nodes warn of is on their `doctor`, unless somebody asked for it here.
         let level = std::env::var("HOLDFAST_EVENTS_LEVEL").unwrap_or_else(|_| "error".to_owned());
         let mut child = Command::new("/proc/self/exe")

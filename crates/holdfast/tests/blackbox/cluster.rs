@@ -50,11 +50,14 @@ impl Dev {
 
     fn start_with(data: &Path, nodes: u16, s3_port: u16) -> Dev {
         let port = free_ports(nodes);
+        // `make test-tls`: the same stories, between nodes that have certificates.
+        let tls = std::env::var_os("HOLDFAST_TEST_TLS").map(|_| "--tls");
         let mut child = binary()
             .args(["--json", "dev", "--http-port", "0", "--lost-ms", "4000"])
             .args(["--s3-port", &s3_port.to_string()])
             .args(["--nodes", &nodes.to_string(), "--port", &port.to_string(), "--data"])
             .arg(data)
+            .args(tls)
             .spawn()
             .unwrap();
         let mut stdout = BufReader::new(child.stdout.take().unwrap());
