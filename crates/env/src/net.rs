@@ -133,6 +133,13 @@ pub trait Credentials: fmt::Debug + Send + Sync + 'static {
     /// Who it is that holds `certificate` (DER), which one of our authorities has signed; `Denied`
     /// where it names nobody of this cluster.
     fn identify(&self, certificate: &[u8]) -> Result<Named>;
+
+    /// Whether what was identified still stands, for those whom this process asks: see
+    /// [`Service::check_standing`].
+    fn check_standing(&self, named: &Named) -> Result<()> {
+        let _ = named;
+        Ok(())
+    }
 }
 
 /// Connections of one server.

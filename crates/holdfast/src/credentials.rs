@@ -6,15 +6,24 @@ use holdfast_cert::{Certified, PeerName, Role};
 use holdfast_env::net;
 use holdfast_env::net::{Credentials, Named, TlsClient, server_of};
 use holdfast_env::tls::{Certificates, TlsConfig};
-use std::sync::Arc;
+use holdfast_node::Node;
+use std::fmt;
+use std::sync::{Arc, OnceLock, Weak};
 
 /// A node's.
-#[derive(Debug)]
 pub struct NodeCredentials {
     certificates: Arc<Certificates>,
     /// Who the node is, as its own certificate said when it started; nobody's of a certificate that
     /// serves clients and names no node, as public authorities sign them.
     own: Option<PeerName>,
+    /// Knows what was revoked, once it is open.
+    node: OnceLock<Weak<Node>>,
+}
+
+impl fmt::Debug for NodeCredentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NodeCredentials").field("own", &self.own).finish_non_exhaustive()
+    }
 }
 
 impl NodeCredentials {
@@ -34,7 +43,12 @@ impl NodeCredentials {
             Err(_) if !joins => None,
             Err(e) => return Err(doing(e)),
         };
-        Ok(NodeCredentials { certificates, own })
+        Ok(NodeCredentials { certificates, own, node: OnceLock::new() })
+    }
+
+    /// From now on the node's view says whose certificates were revoked.
+    pub fn ask_node(&self, node: &Arc<Node>) {
+        let _ = self.node.set(Arc::downgrade(node));
     }
 
     /// The node's name in its certificate.
@@ -70,5 +84,10 @@ impl Credentials for NodeCredentials {
             Role::Client => net::Role::Client,
         };
         Ok(Named { role, name: who.name, serial, until_s: not_after_s })
+    }
+
+    fn check_standing(&self, named: &Named) -> Result<()> {
+        let node = self.node.get().and_then(Weak::upgrade);
+        node.map_or(Ok(()), |node| node.check_standing(named))
     }
 }

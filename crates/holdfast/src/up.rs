@@ -65,6 +65,9 @@ pub fn run(up: &Up, join: Option<&str>, secret: Option<&Path>, out: &mut Output)
     let node = Node::open_prepared(machine.clone(), &opening, region.clone(), &prepare)
         .map_err(|e| with_a_way_out(e, &up.data, &config))?;
     events::name_node(node.id.0);
+    if let Some(credentials) = &credentials {
+        credentials.ask_node(&node);
+    }
     for finding in node.findings() {
         event!(Finding, finding);
     }

@@ -217,7 +217,8 @@ impl Link {
         target: &mut [u8],
         received: usize,
     ) -> io::Result<usize> {
-        let first = target[..received.min(target.len())].to_vec();
+        assert!(received <= target.len(), "the first receive has no tail");
+        let first = target[..received].to_vec();
         let sealed = self.sealed.insert(Box::new(Sealed::new(Tls::server(config)?)));
         let mut sink = TwoPieces { pieces: [target, &mut []], filled: 0 };
         let opened = sealed.begin(&self.socket, &first, &mut sink);

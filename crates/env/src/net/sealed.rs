@@ -164,6 +164,7 @@ impl Sealed {
         sink: &mut dyn Sink,
         wait: Wait,
     ) -> io::Result<usize> {
+        assert!(sink.room() > 0, "who receives has room for something");
         let taken = sink.take(&self.plain[self.plain_at..]);
         if taken > 0 {
             self.plain_at += taken;

@@ -40,24 +40,27 @@ fn free_ports(nodes: u16) -> u16 {
 
 impl Dev {
     pub fn start(data: &Path, nodes: u16) -> Dev {
-        Dev::start_with(data, nodes, 0)
+        Dev::start_with(data, nodes, 0, with_tls())
+    }
+
+    /// Without certificates, whatever the others have: nodes that have none join it.
+    pub fn start_plain(data: &Path, nodes: u16) -> Dev {
+        Dev::start_with(data, nodes, 0, false)
     }
 
     /// With S3 on every node; its credentials are in the node's data directory.
     pub fn start_with_s3(data: &Path, nodes: u16) -> Dev {
-        Dev::start_with(data, nodes, free_ports(nodes))
+        Dev::start_with(data, nodes, free_ports(nodes), with_tls())
     }
 
-    fn start_with(data: &Path, nodes: u16, s3_port: u16) -> Dev {
+    fn start_with(data: &Path, nodes: u16, s3_port: u16, tls: bool) -> Dev {
         let port = free_ports(nodes);
-        // `make test-tls`: the same stories, between nodes that have certificates.
-        let tls = std::env::var_os("HOLDFAST_TEST_TLS").map(|_| "--tls");
         let mut child = binary()
             .args(["--json", "dev", "--http-port", "0", "--lost-ms", "4000"])
             .args(["--s3-port", &s3_port.to_string()])
             .args(["--nodes", &nodes.to_string(), "--port", &port.to_string(), "--data"])
             .arg(data)
-            .args(tls)
+            .args(tls.then_some("--tls"))
             .spawn()
             .unwrap();
         let mut stdout = BufReader::new(child.stdout.take().unwrap());
@@ -121,6 +124,11 @@ impl Dev {
                 && (recovery.short, recovery.lost) == (0, 0)
         });
     }
+}
+
+/// `make test-tls`: the same stories, between nodes that have certificates.
+fn with_tls() -> bool {
+    std::env::var_os("HOLDFAST_TEST_TLS").is_some()
 }
 
 impl Drop for Dev {
@@ -207,7 +215,7 @@ fn orders_to_a_cluster_that_make_no_sense_are_refused() {
     let scratch = Scratch::new();
     finish(binary().args(["dev", "--data"]).arg(scratch.path("none")).arg("status"), b"")
         .refused(&["ask the cluster in", "holdfast dev --nodes N"]);
-    let dev = Dev::start(&scratch.path("dev"), 2);
+    let dev = Dev::start_plain(&scratch.path("dev"), 2);
     dev.order(&["kill", "3"]).refused(&["node-3", "node-1 to node-2"]);
     dev.order(&["erase", "1"]).refused(&["erase node-1", "kill 1"]);
     dev.order(&["start", "2"]).refused(&["runs already"]);
@@ -215,7 +223,7 @@ fn orders_to_a_cluster_that_make_no_sense_are_refused() {
     dev.run(1, &["node", "show", "7"]).refused(&["`n7`", "node ls"]);
     dev.run(2, &["node", "confirm-lost", "1"]).refused(&["does not lead"]);
     // A directory of one cluster does not join another.
-    let other = Dev::start(&scratch.path("other"), 1);
+    let other = Dev::start_plain(&scratch.path("other"), 1);
     let data = scratch.path("dev").join("node-2");
     dev.order(&["kill", "2"]).ok();
     let join = other.address(1);

@@ -114,7 +114,7 @@ fn a_drained_node_is_empty_and_can_be_taken_away() {
 #[test]
 fn what_was_stored_on_one_node_is_copied_when_others_join() {
     let scratch = Scratch::new();
-    let alone = Dev::start(&scratch.path("alone"), 1);
+    let alone = Dev::start_plain(&scratch.path("alone"), 1);
     let early = bytes(5, 300_000);
     alone.client(1, &[]).put("/early", &early, &NewFile::default()).unwrap();
     let mut joined = Vec::new();

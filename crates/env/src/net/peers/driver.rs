@@ -14,7 +14,7 @@ use crate::net::meter::Meter;
 use crate::net::proof::Handshake;
 use crate::net::socket::Wait;
 use crate::net::tls::tls_error;
-use crate::net::{Credentials, OP_YIELD};
+use crate::net::{Credentials, Named, OP_YIELD};
 use crate::{Clock, Secrets, tasks};
 use holdfast_base::{Error, Result};
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
@@ -227,6 +227,8 @@ enum State {
     },
     Connected {
         link: Link,
+        /// Who answers, by their certificate.
+        named: Option<Named>,
     },
     Resting {
         until_ns: u64,
@@ -397,6 +399,13 @@ impl Reactor {
             failures: 0,
             interest: 0,
         });
+        if let (State::Connected { named: Some(named), .. }, Some(credentials)) =
+            (&peer.state, &self.shared.credentials)
+            && let Err(e) = credentials.check_standing(named)
+        {
+            self.broken(number, &e);
+        }
+        let Some(peer) = self.peers.get_mut(&number) else { return };
         if let State::Resting { until_ns, why } = &peer.state
             && *until_ns > self.now_ns
         {
@@ -509,7 +518,7 @@ impl Reactor {
         loop {
             self.receive(number)?;
             let state = self.peers.get(&number).map(|peer| &peer.state);
-            if !matches!(state, Some(State::Connected { link }) if link.has_more()) {
+            if !matches!(state, Some(State::Connected { link, .. }) if link.has_more()) {
                 return Ok(());
             }
         }
@@ -518,7 +527,7 @@ impl Reactor {
     /// One receive, and what it completed.
     fn receive(&mut self, number: u32) -> Result<()> {
         let Some(peer) = self.peers.get_mut(&number) else { return Ok(()) };
-        let State::Connected { link } = &mut peer.state else { return Ok(()) };
+        let State::Connected { link, .. } = &mut peer.state else { return Ok(()) };
         let (buffer, fds) = (&mut self.buffer, &mut Vec::new());
         let received = match peer.core.large_target() {
             Some((body, end)) => link
@@ -541,7 +550,7 @@ impl Reactor {
 
     fn flush(&mut self, number: u32) {
         let Some(peer) = self.peers.get_mut(&number) else { return };
-        let State::Connected { link } = &mut peer.state else { return };
+        let State::Connected { link, .. } = &mut peer.state else { return };
         if let Err(e) = peer.core.out.flush(link) {
             return self.broken(number, &e.into());
         }

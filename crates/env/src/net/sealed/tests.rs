@@ -209,6 +209,8 @@ fn a_handshake_that_never_ends_is_bounded() {
 struct Shown {
     client: TlsClient,
     refuses: bool,
+    role: Role,
+    revoked: Arc<AtomicBool>,
 }
 
 impl Credentials for Shown {
@@ -226,7 +228,14 @@ impl Credentials for Shown {
             return Err(Error::denied("see who that is: it names nobody here"));
         }
         let (name, serial) = ("node-1".to_owned(), "01".to_owned());
-        Ok(Named { role: Role::Node, name, serial, until_s: i64::MAX })
+        Ok(Named { role: self.role, name, serial, until_s: i64::MAX })
+    }
+
+    fn check_standing(&self, _: &Named) -> Result<()> {
+        match self.revoked.load(Ordering::Relaxed) {
+            true => Err(Error::denied("ask it: it was revoked")),
+            false => Ok(()),
+        }
     }
 }
 
@@ -321,7 +330,31 @@ impl World {
 }
 
 fn shown() -> Option<Shown> {
-    Some(Shown { client: client(true), refuses: false })
+    let (client, revoked) = (client(true), Arc::default());
+    Some(Shown { client, refuses: false, role: Role::Node, revoked })
+}
+
+/// Whoever had a certificate of the authority for a node's host was told everything: an authority of
+/// a company signs for more than its nodes.
+#[test]
+fn a_server_that_is_no_node_or_is_revoked_is_told_nothing() {
+    let world = World::new(shown());
+    for (refuses, role, why) in
+        [(true, Role::Node, "names nobody"), (false, Role::Client, "it is no node")]
+    {
+        let peers = world.peers(Some(Shown { refuses, role, ..shown().unwrap() }));
+        let refused = world.ask(&peers, b"x", Vec::new()).recv().unwrap().unwrap_err();
+        assert!(refused.kind == Kind::Denied && refused.message.contains(why), "{refused}");
+    }
+    assert!(world.echo.0.lock().unwrap().is_empty());
+    // One that is revoked while it is asked is asked no more.
+    let revoked = Arc::new(AtomicBool::new(false));
+    let peers = world.peers(Some(Shown { revoked: revoked.clone(), ..shown().unwrap() }));
+    assert!(world.ask(&peers, b"x", Vec::new()).recv().unwrap().is_ok());
+    revoked.store(true, Ordering::Relaxed);
+    let refused = world.ask(&peers, b"x", Vec::new()).recv().unwrap().unwrap_err();
+    assert!(refused.message.contains("was revoked"), "{refused}");
+    assert_eq!(world.echo.0.lock().unwrap().len(), 1);
 }
 
 #[test]
@@ -372,7 +405,7 @@ fn who_is_revoked_is_answered_no_more_not_even_what_it_waits_for() {
 
 #[test]
 fn who_shows_a_certificate_that_names_nobody_is_told_so() {
-    let world = World::new(Some(Shown { client: client(true), refuses: true }));
+    let world = World::new(Some(Shown { refuses: true, ..shown().unwrap() }));
     let refused = world.ask(&world.peers(shown()), b"x", Vec::new()).recv().unwrap().unwrap_err();
     assert!(refused.kind == Kind::Denied && refused.message.contains("names nobody"), "{refused}");
     assert!(world.echo.0.lock().unwrap().is_empty());
@@ -382,7 +415,7 @@ fn who_shows_a_certificate_that_names_nobody_is_told_so() {
 #[test]
 fn who_shows_no_certificate_still_has_to_prove_the_secret() {
     let world = World::new(shown());
-    let silent = Some(Shown { client: client(false), refuses: false });
+    let silent = Some(Shown { client: client(false), ..shown().unwrap() });
     let refused = world.ask(&world.peers(silent), b"x", Vec::new()).recv().unwrap().unwrap_err();
     assert_eq!(refused.kind, Kind::Denied, "{refused}");
     assert!(world.echo.0.lock().unwrap().is_empty());

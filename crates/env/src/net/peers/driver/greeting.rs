@@ -2,13 +2,13 @@
 //! the secret, before any request goes out. What is said is the handshake's; this file moves its
 //! bytes.
 
-use super::{DIAL_NS, Reactor, State, token, watch};
-use crate::RealRng;
-use crate::net::Credentials;
+use super::{DIAL_NS, Peer, Reactor, State, token, watch};
 use crate::net::link::Link;
 use crate::net::proof::{Handshake, Role};
 use crate::net::socket::Wait;
 use crate::net::tls::tls_error;
+use crate::net::{Credentials, Named};
+use crate::{RealRng, planted};
 use holdfast_base::{Error, Result};
 use std::io::{self, IoSlice};
 
@@ -24,7 +24,7 @@ impl Reactor {
         let Some(peer) = self.peers.get_mut(&number) else { return };
         let secrets = self.shared.secrets.clone();
         if secrets.is_empty() {
-            peer.state = State::Connected { link };
+            peer.state = State::Connected { link, named: None };
             return self.touched.push(number);
         }
         let handshake = Box::new(Handshake::new(secrets, Role::Node, &RealRng));
@@ -64,11 +64,29 @@ impl Reactor {
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(()),
             Err(e) => return Err(tls_error(e)),
         }
+        let named = self.answers(number)?;
+        let Some(peer) = self.peers.get_mut(&number) else { return Ok(()) };
         if let State::Shaking { link, .. } = std::mem::replace(&mut peer.state, State::Idle) {
-            peer.state = State::Connected { link };
+            peer.state = State::Connected { link, named: Some(named) };
             self.touched.push(number);
         }
         Ok(())
+    }
+
+    /// Who has answered: a node of the same cluster, or nobody to be asked. That an authority of
+    /// ours has signed for the host is not enough, for it may sign for others, too.
+    fn answers(&self, number: u32) -> Result<Named> {
+        let unknown = || Error::denied("agree on TLS: the server showed no certificate");
+        let Some(Peer { state: State::Shaking { link, .. }, .. }) = self.peers.get(&number) else {
+            return Err(unknown());
+        };
+        let credentials = self.shared.credentials.as_ref().ok_or_else(unknown)?;
+        let named = credentials.identify(link.certificate().ok_or_else(unknown)?)?;
+        if named.role != Role::Node && !planted!("net.any-server-is-a-node") {
+            return Err(Error::denied(format!("ask `{}`: it is no node", named.name)));
+        }
+        credentials.check_standing(&named)?;
+        Ok(named)
     }
 
     /// Sends what the handshake has to say: so little that a socket without anything else in it
@@ -97,7 +115,7 @@ impl Reactor {
             return self.say_greeting(number);
         }
         if let State::Greeting { link, .. } = std::mem::replace(&mut peer.state, State::Idle) {
-            peer.state = State::Connected { link };
+            peer.state = State::Connected { link, named: None };
             self.touched.push(number);
         }
         Ok(())
