@@ -124,7 +124,8 @@ impl Connection {
             (None, None) => Some(Who::Node),
             _ => None,
         };
-        let guard = secret.clone().filter(|_| who.is_none()).map(|s| Box::new(Guard::new(s)));
+        let guard = |secret| Box::new(Guard::new(secret, credentials.is_some()));
+        let guard = secret.clone().filter(|_| who.is_none()).map(guard);
         let credentials = credentials.as_ref().filter(|_| who.is_none());
         let must_be_sealed = credentials.is_some()
             && !link.socket.is_local()

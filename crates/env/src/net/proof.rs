@@ -83,6 +83,8 @@ fn statement(secret: &Secret, side: &[u8], role: u8, nonces: [&[u8]; 2]) -> (hma
 /// The server's side of one connection.
 pub(super) struct Guard {
     secret: Secret,
+    /// Nodes show certificates: all of them have the secret, so it makes nobody one of them.
+    only_clients: bool,
     /// Made by a hello, used up by a proof.
     challenge: Option<Challenge>,
 }
@@ -94,8 +96,8 @@ struct Challenge {
 }
 
 impl Guard {
-    pub fn new(secret: Secret) -> Guard {
-        Guard { secret, challenge: None }
+    pub fn new(secret: Secret, only_clients: bool) -> Guard {
+        Guard { secret, only_clients, challenge: None }
     }
 
     /// Answers `OP_HELLO`.
@@ -105,6 +107,11 @@ impl Guard {
         let meta: &[u8; HELLO_BYTES] = meta.try_into().map_err(|_| unknown())?;
         let role = match meta[..2] {
             [VERSION, 1] => Role::Client,
+            [VERSION, 2] if self.only_clients && !planted!("net.secret-makes-a-node") => {
+                return Err(Error::denied(
+                    "greet: nodes of this cluster know each other by certificates: make one for this node with `holdfast cert node`",
+                ));
+            }
             [VERSION, 2] => Role::Node,
             _ => return Err(unknown()),
         };
@@ -283,7 +290,7 @@ mod tests {
 
     fn meet(own: Vec<Secret>, of_server: Secret, role: Role, piece: usize) -> Result<Who> {
         let rng = SeededRng::new(9);
-        let mut guard = Guard::new(of_server);
+        let mut guard = Guard::new(of_server, false);
         let mut handshake = Handshake::new(Secrets::new(own), role, &rng);
         let mut known = None;
         loop {
@@ -316,7 +323,7 @@ mod tests {
 
     #[test]
     fn a_wrong_a_repeated_and_an_early_proof_are_refused() {
-        let (rng, mut guard) = (SeededRng::new(1), Guard::new(secret(1)));
+        let (rng, mut guard) = (SeededRng::new(1), Guard::new(secret(1), false));
         assert_eq!(guard.prove(&[0; 32]).unwrap_err().kind, Kind::Denied, "before a hello");
         let mut hello = vec![VERSION, 1];
         hello.extend_from_slice(&[5; NONCE_BYTES]);

@@ -95,7 +95,7 @@ fn copy_directory(from: &Path, to: &Path) {
 #[test]
 fn a_directory_of_another_version_is_refused_and_named() {
     let scratch = Scratch::new();
-    let dev = Dev::start(&scratch.path("dev"), 1);
+    let dev = Dev::start_plain(&scratch.path("dev"), 1);
     let data = scratch.path("old");
     settings(&data, "old");
     fs::write(data.join("HOLDFAST"), "Holdfast data directory, format 9\n").unwrap();
@@ -164,7 +164,7 @@ fn an_address_where_nobody_or_somebody_else_answers_is_named() {
 #[test]
 fn of_two_nodes_with_one_number_the_earlier_one_ends() {
     let scratch = Scratch::new();
-    let dev = Dev::start(&scratch.path("dev"), 1);
+    let dev = Dev::start_plain(&scratch.path("dev"), 1);
     let (one, two) = (scratch.path("one"), scratch.path("two"));
     settings(&one, "twin");
     drop(Joined::start(&one, &dev.address(1), &dev.data.join("secret")).unwrap());

@@ -455,7 +455,7 @@ fn names_are_shown_and_never_obeyed() {
 #[test]
 fn a_node_without_the_clusters_secret_stays_outside() {
     let scratch = Scratch::new();
-    let dev = Dev::start(&scratch.path("dev"), 1);
+    let dev = Dev::start_plain(&scratch.path("dev"), 1);
     let join = |secret: Option<&Path>, data: &str| {
         let data = scratch.path(data);
         settings(&data, free_port(), 0);
