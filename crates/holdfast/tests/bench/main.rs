@@ -62,6 +62,10 @@ fn iobench_runs() {
     for (kind, class) in [("write", 1), ("getKey", 0), ("getFileAsync", 1), ("enumerateDir", 0)] {
         runs(&format!("iobench -t {kind} -c {class} -k 20 -w 2 -e 1 -b 4 --data data"));
     }
+    // Limits of their own.
+    for kind in ["write", "getKey"] {
+        runs(&format!("iobench -t {kind} -k 20 -w 2 -e 1 --data data --transport tls"));
+    }
 }
 
 #[test]
