@@ -155,12 +155,12 @@ fn our_own_commands_trust_what_they_are_told() {
         command.args(["blob", "--endpoint", &endpoint, "--access-key", &access]);
         finish(command.args(["--secret-key", &secret]).args(more), b"")
     };
-    assert!(ask(&["--ca", &ports.ca, "ls"]).ok().contains("photos"));
+    assert!(ask(&["--cacert", &ports.ca, "ls"]).ok().contains("photos"));
     ask(&["ls"]).refused(&["certificate"]);
-    ask(&["--ca", "/nonexistent.pem", "ls"]).refused(&["/nonexistent.pem"]);
+    ask(&["--cacert", "/nonexistent.pem", "ls"]).refused(&["/nonexistent.pem"]);
     let other = scratch.path("other.pem");
     std::fs::write(&other, Authority::new().pem).unwrap();
-    ask(&["--ca", other.to_str().unwrap(), "ls"]).refused(&["certificate"]);
+    ask(&["--cacert", other.to_str().unwrap(), "ls"]).refused(&["certificate"]);
     node.stop();
 }
 

@@ -174,7 +174,7 @@ impl Reactor {
         if received == 0 {
             return self.ended(slot);
         }
-        let is_first = connection.received == 0 && !link.is_sealed();
+        let is_first = connection.received == 0 && !link.is_sealed() && !link.socket.is_unix();
         if is_first && buffer[0] == CLIENT_HELLO {
             // Whoever speaks TLS understands no frame.
             let _ = link.send(&[IoSlice::new(&NO_TLS_HERE)], None, false);
