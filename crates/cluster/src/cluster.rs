@@ -290,16 +290,32 @@ impl ClusterView {
                 if !self.nodes.contains_key(node) {
                     return Err(unknown("name", *node));
                 }
-                self.identities.bind(*node, name).map(|()| ClusterOutcome::Done {})
+                let nodes = &self.nodes;
+                let has_started = |node| nodes.get(&node).is_some_and(|n| n.incarnation.0 != 0);
+                let bound = self.identities.bind(*node, name, has_started);
+                bound.map(|()| ClusterOutcome::Done {})
             }
-            ClusterCommand::ReleaseName { name } => {
-                self.identities.release(name).map(|()| ClusterOutcome::Done {})
-            }
+            ClusterCommand::ReleaseName { name } => self.release_name(name),
             ClusterCommand::Revoke { serial, until_s, now_s } => {
                 let revoked = self.identities.revoke(serial, *until_s, *now_s);
                 revoked.map(|()| ClusterOutcome::Done {})
             }
         }
+    }
+
+    /// Of a node that runs never: it would be shut out with all that it holds, and if it keeps the
+    /// log, with that.
+    fn release_name(&mut self, name: &str) -> Result<ClusterOutcome> {
+        if let Some(node) = self.identities.number_of(name)
+            && let Some(info) = self.nodes.get(&node)
+            && info.is_member()
+            && info.state == NodeState::Live
+        {
+            return Err(Error::invalid(format!(
+                "replace node `{name}`: it is node `{node}`, which is live: it would be shut out with all that it holds: stop it first"
+            )));
+        }
+        self.identities.release(name).map(|()| ClusterOutcome::Done {})
     }
 
     fn register_node(&mut self, node: NodeId, host: &str, address: &str) -> Result<ClusterOutcome> {

@@ -134,6 +134,11 @@ pub trait Credentials: fmt::Debug + Send + Sync + 'static {
     /// where it names nobody of this cluster.
     fn identify(&self, certificate: &[u8]) -> Result<Named>;
 
+    /// Changes with the authorities that are believed: connections from before have to be made anew.
+    fn generation(&self) -> u64 {
+        0
+    }
+
     /// Whether what was identified still stands, for those whom this process asks: see
     /// [`Service::check_standing`].
     fn check_standing(&self, named: &Named) -> Result<()> {

@@ -47,6 +47,9 @@ config! {
     /// Host to listen on. Beyond loopback a node needs certificates (`holdfast cert`), and speaks
     /// TLS with other machines.
     listen: IpAddr = r#""127.0.0.1""#;
+    /// Host by which other nodes reach this one; empty for `listen`, or where that is every address,
+    /// for the system's name.
+    announce: String = r#""""#;
     /// For tests and benchmarks alone: other machines may connect, and be joined, unencrypted where
     /// there are no certificates.
     insecure: bool = "false";
@@ -348,6 +351,17 @@ impl Config {
     /// Capacity of new chunks, 1 to 64 MiB.
     pub fn chunk_bytes(&self) -> u64 {
         bytes("chunk", &self.chunk).unwrap_or(CHUNK_BYTES)
+    }
+
+    /// Where other nodes reach a port.
+    pub fn announced(&self, port: u16) -> Option<String> {
+        let listens = self.address(port)?;
+        Some(match self.announce.as_str() {
+            "" if !self.listen.is_unspecified() => listens.to_string(),
+            "" => format!("{}:{port}", holdfast_env::local::host_name()),
+            host if host.contains(':') => format!("[{host}]:{port}"),
+            host => format!("{host}:{port}"),
+        })
     }
 
     /// Where a port is listened on; nothing for port 0, which switches it off.

@@ -46,6 +46,21 @@ impl NodeCredentials {
         Ok(NodeCredentials { certificates, own, node: OnceLock::new() })
     }
 
+    /// Whether a renewed certificate is of the same node, and valid now: with another one it would
+    /// be shut out at its next connection.
+    pub fn check_renewed(&self, certificate: &[u8], now_s: i64) -> Result<()> {
+        let Some(own) = &self.own else { return Ok(()) };
+        let Certified { who, not_before_s, not_after_s, .. } =
+            PeerName::of_certificate(certificate)?;
+        if who != *own {
+            return Err(Error::invalid(format!("it is of `{who}`, and this node is `{own}`")));
+        }
+        if !(not_before_s..=not_after_s).contains(&now_s) {
+            return Err(Error::invalid("it is not valid now: look at its dates and at the clock"));
+        }
+        Ok(())
+    }
+
     /// From now on the node's view says whose certificates were revoked.
     pub fn ask_node(&self, node: &Arc<Node>) {
         let _ = self.node.set(Arc::downgrade(node));
@@ -84,6 +99,10 @@ impl Credentials for NodeCredentials {
             Role::Client => net::Role::Client,
         };
         Ok(Named { role, name: who.name, serial, until_s: not_after_s })
+    }
+
+    fn generation(&self) -> u64 {
+        self.certificates.generation()
     }
 
     fn check_standing(&self, named: &Named) -> Result<()> {

@@ -67,6 +67,11 @@ pub fn run(up: &Up, join: Option<&str>, secret: Option<&Path>, out: &mut Output)
     events::name_node(node.id.0);
     if let Some(credentials) = &credentials {
         credentials.ask_node(&node);
+        if credentials.name().is_none() {
+            node.report_finding(
+                "the node's certificate names no node (`holdfast cert check` says why): it serves clients, and no other node can join".to_owned(),
+            );
+        }
     }
     for finding in node.findings() {
         event!(Finding, finding);
@@ -186,13 +191,13 @@ pub fn node_config(config: &Config, data: &Path) -> NodeConfig {
         "" => holdfast_env::local::host_name(),
         host => host.to_owned(),
     };
-    let address = config.address(config.native_port);
+    let address = config.announced(config.native_port);
     NodeConfig {
         disks: config.disks.clone(),
         join: Some(config.join.clone()).filter(|join| !join.is_empty()),
         host,
         rack: config.rack.clone(),
-        address: address.map_or_else(|| "local".to_owned(), |address| address.to_string()),
+        address: address.unwrap_or_else(|| "local".to_owned()),
         worker_threads: config.workers,
         capacity_bytes: config.capacity_bytes(),
         tell: |waits| event!(NodeWaits, waits),

@@ -253,7 +253,7 @@ impl Node {
         match self.lock.is_in_place() {
             Ok(false) if !planted!("node.writes-into-anothers-directory") => {
                 Err(Error::fenced(format!(
-                    "keep data in `{}`: its LOCK was removed or replaced, so another process may                      use it: stop what removes files of a running node, and start this one again",
+                    "keep data in `{}`: its LOCK was removed or replaced, so another process may use it: stop what removes files of a running node, and start this one again",
                     self.data.display()
                 )))
             }

@@ -3,11 +3,17 @@
 
 use super::Node;
 use holdfast_base::codec::{Decode, Reader};
-use holdfast_base::ids::NodeId;
+use holdfast_base::ids::{Index, NodeId};
 use holdfast_base::{Error, Result};
-use holdfast_env::net::{Named, Role};
+use holdfast_env::net::Named;
 use holdfast_env::{event, planted};
 use holdfast_wire::peer::{OP_PEER_HELLO, Sender};
+use holdfast_wire::peer_log::{OP_PEER_LOG_APPEND, OP_PEER_SNAPSHOT};
+use std::ops::RangeInclusive;
+
+/// What a node asks before it has a number: where the log is, the log itself, and the snapshots that
+/// stand for what of it was trimmed.
+const JOINING: RangeInclusive<u16> = OP_PEER_LOG_APPEND..=OP_PEER_SNAPSHOT;
 
 impl Node {
     /// Refuses who showed a certificate that was revoked or has ended meanwhile: asked before each
@@ -22,18 +28,15 @@ impl Node {
                 named.serial
             )));
         }
-        match self.cluster.read(|view, _| view.is_revoked(&named.serial)) {
-            Ok(false) => Ok(()),
-            Ok(true) => Err(Error::denied(format!(
+        // Also of a view that has stopped: whoever can stop it would otherwise be back.
+        if self.cluster.read_last(|view| view.is_revoked(&named.serial)) {
+            return Err(Error::denied(format!(
                 "{}: its certificate {} was revoked: ask for another one",
                 doing(),
                 named.serial
-            ))),
-            // A view that has stopped says nothing. Other nodes are still needed for what other
-            // views hold; everybody else waits until it can be known.
-            Err(_) if named.role == Role::Node => Ok(()),
-            Err(e) => Err(e.context(doing())),
+            )));
         }
+        Ok(())
     }
 
     /// Refuses a message of a node whose connection has proved to be another one. `meta` begins
@@ -42,33 +45,29 @@ impl Node {
         if opcode == OP_PEER_HELLO {
             return Ok(());
         }
-        let claimed = Sender::decode(&mut Reader::new(meta))
-            .map_err(|e| Error::invalid(format!("hear a node: {e}: use matching builds")))?
-            .node;
-        // Of a node that has no number yet: it may read and write the log, which is how it gets one.
-        if claimed == NodeId(0) {
+        let Sender { node: claimed, incarnation, .. } = Sender::decode(&mut Reader::new(meta))
+            .map_err(|e| Error::invalid(format!("hear a node: {e}: use matching builds")))?;
+        // A node that has no number yet reads and writes the log, which is how it gets one.
+        let joins = JOINING.contains(&opcode) && incarnation == Index(0);
+        if claimed == NodeId(0) && (joins || planted!("node.nobodys-number-admitted")) {
             return Ok(());
         }
-        let known = self.cluster.read(|view, _| {
-            let known = view.node(claimed).is_some();
-            (known, view.speaks_for(&named.name, claimed))
+        let (known, speaks) = self.cluster.read_last(|view| {
+            (view.node(claimed).is_some(), view.speaks_for(&named.name, claimed))
         });
-        match known {
-            Ok((true, true)) => Ok(()),
-            Ok((false, _)) => Err(Error::retry(format!(
+        if claimed != NodeId(0) && !known {
+            return Err(Error::retry(format!(
                 "hear node `{claimed}`: this node has not heard of it yet: ask again"
-            ))),
-            Ok((true, false)) => {
-                let why = format!(
-                    "hear node `{claimed}`: the certificate is of `{}`, which is another node",
-                    named.name
-                );
-                event!(StolenNumber, why, node = self.id.0);
-                Err(Error::denied(why))
-            }
-            // What cannot be known now was known when the connection was made: a certificate of a
-            // node of this cluster.
-            Err(_) => Ok(()),
+            )));
         }
+        if known && speaks {
+            return Ok(());
+        }
+        let why = format!(
+            "hear node `{claimed}`: the certificate is of `{}`, which is another node",
+            named.name
+        );
+        event!(StolenNumber, why, node = self.id.0);
+        Err(Error::denied(why))
     }
 }

@@ -7,7 +7,7 @@ use crate::logs::Logs;
 use crate::nodes::Nodes;
 use crate::route::{AtOnce, Face, Later, Request, Right, Rights, Route};
 use holdfast_base::frame::{Header, STALE};
-use holdfast_base::{Error, Result};
+use holdfast_base::{Error, Kind, Result};
 use holdfast_env::net::{Batch, BodyTarget, ConnectionId, Service, Who};
 use holdfast_env::{Budget, planted};
 use holdfast_node::{Condition, Node};
@@ -198,6 +198,14 @@ impl Service for Native {
             let route = self.routes.of(opcode).expect("what was put off has a route");
             if let Err(e) = self.check(route, batch.meta(i), who) {
                 batch.reply_error(i, &e);
+                // A node that spoke for another one may have its own certificate by now, which a new
+                // connection shows.
+                if matches!((route.right, who), (Right::Node, Who::Named(_)))
+                    && who.is_node()
+                    && e.kind == Kind::Denied
+                {
+                    batch.end(e);
+                }
                 continue;
             }
             // Else it comes again.

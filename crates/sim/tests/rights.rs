@@ -14,6 +14,7 @@ use holdfast_node::{Machine, Node, NodeConfig};
 use holdfast_server::Native;
 use holdfast_sim::SimDisk;
 use holdfast_wire::peer::{self, Sender};
+use holdfast_wire::peer_log;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -79,7 +80,9 @@ fn ask(connection: &Inline, opcode: u16, meta: &[u8]) -> Option<(Kind, String)> 
     let mut request = Vec::new();
     // Whatever waits for an entry or another node is not waited for.
     frame::encode(&mut request, FrameKind::Request, opcode, 7, 1, 0, |m| m.extend_from_slice(meta));
-    connection.receive(&request).unwrap();
+    if let Err(e) = connection.receive(&request) {
+        return Some((e.kind, e.message));
+    }
     let answer = connection.take();
     let Ok(Decoded::Frame(header)) = frame::decode(&answer) else { return None };
     let kind = u16::try_from(header.status()).ok().and_then(Kind::from_code)?;
@@ -185,27 +188,58 @@ fn a_certificate_speaks_for_the_node_of_its_name_alone() {
         address: "h:1".into(),
     });
     let cluster = world.node.sender.cluster;
-    let beat = |who: &Inline, node: u32, incarnation: u64| {
+    // A connection that is taken for another node's ends.
+    let beat = |name: &str, node: u32, incarnation: u64| {
+        let who = &world.connect(named(Role::Node, name));
         let (node, incarnation) = (NodeId(node), Index(incarnation));
         let meta = Sender { cluster, node, incarnation }.to_bytes();
         ask(who, holdfast_wire::peer::OP_PEER_INVENTORY, &meta)
     };
     let denied = |answer: Option<(Kind, String)>| answer.unwrap().0 == Kind::Denied;
-    let own = world.connect(named(Role::Node, "n1"));
-    let other = world.connect(named(Role::Node, "n2"));
-    assert!(!denied(beat(&own, 1, world.node.sender.incarnation.0)), "its own number");
-    assert!(denied(beat(&other, 1, world.node.sender.incarnation.0)), "another one's");
+    let (own, other) = ("n1", "n2");
+    assert!(!denied(beat(own, 1, world.node.sender.incarnation.0)), "its own number");
+    assert!(denied(beat(other, 1, world.node.sender.incarnation.0)), "another one's");
     // A start that nobody has heard of is none, whoever speaks.
-    assert!(denied(beat(&other, 1, 0)) && denied(beat(&other, 1, u64::MAX)));
+    assert!(denied(beat(other, 1, 0)) && denied(beat(other, 1, u64::MAX)));
     // A number without a name is its own until it is bound; then never again.
-    assert!(!denied(beat(&other, 2, 5)));
-    assert!(denied(beat(&own, 2, 5)), "who has a number has no other");
+    assert!(!denied(beat(other, 2, 5)));
+    assert!(denied(beat(own, 2, 5)), "who has a number has no other");
     world.change(ClusterCommand::BindName { node: NodeId(2), name: "n2".into() });
-    assert!(!denied(beat(&other, 2, 5)));
+    assert!(!denied(beat(other, 2, 5)));
     world.change(ClusterCommand::ReleaseName { name: "n2".into() });
-    assert!(denied(beat(&other, 2, 5)), "a node that was replaced");
+    assert!(denied(beat(other, 2, 5)), "a node that was replaced");
     // Nobody has heard of that one: it may be under way.
-    assert_eq!(beat(&other, 9, 5).unwrap().0, Kind::Retry);
+    assert_eq!(beat(other, 9, 5).unwrap().0, Kind::Retry);
+}
+
+/// The number of a node that has none yet was let through for all operations, and with an invented
+/// start it was one that had started: a chunk that it made stopped the view of names at the next
+/// start.
+#[test]
+fn nobodys_number_reads_and_writes_the_log_and_nothing_else() {
+    let world = World::new();
+    let store = world.node.stores.iter().next().unwrap().id;
+    let cluster = world.node.sender.cluster;
+    for incarnation in [0, 1, u64::MAX] {
+        let sender = Sender { cluster, node: NodeId(0), incarnation: Index(incarnation) };
+        let fence = peer::Fence { sender, store, chunk: ChunkId(1) };
+        let asked =
+            [(peer::OP_PEER_FENCE, fence.to_bytes()), (peer::OP_PEER_BEAT, sender.to_bytes())];
+        for (opcode, meta) in asked {
+            let connection = world.connect(named(Role::Node, "n9"));
+            let mut request = Vec::new();
+            frame::encode(&mut request, FrameKind::Request, opcode, 7, 1, 0, |m| {
+                m.extend_from_slice(&meta)
+            });
+            let refused = connection.receive(&request).unwrap_err();
+            assert_eq!(refused.kind, Kind::Denied, "{opcode:#06x} {incarnation}: {refused}");
+        }
+    }
+    let sender = Sender { cluster, node: NodeId(0), incarnation: Index(0) };
+    let describe = peer_log::Describe { sender, topic: "cluster".to_owned() }.to_bytes();
+    let connection = world.connect(named(Role::Node, "n9"));
+    let answer = ask(&connection, peer_log::OP_PEER_LOG_INFO, &describe);
+    assert!(answer.is_none_or(|(kind, _)| kind != Kind::Denied), "so it gets a number");
 }
 
 /// A message without a start was admitted whatever the node's last start was: what a process sent

@@ -486,6 +486,12 @@ impl<V: View> Fold<V> {
         }
     }
 
+    /// As [`Fold::read`], also of a fold that has stopped: what it knew then. For what must not be
+    /// forgotten with it, not for answers.
+    pub fn read_last<R>(&self, f: impl FnOnce(&V) -> R) -> R {
+        f(&self.shared.read().view)
+    }
+
     /// Also of a fold that has stopped.
     pub fn status(&self) -> FoldStatus {
         let machine = self.shared.read();

@@ -68,20 +68,35 @@ impl Identities {
         }
     }
 
-    /// The same once more changes nothing.
-    pub fn bind(&mut self, node: NodeId, name: &str) -> Result<()> {
+    /// The same once more changes nothing. A number that nobody has started under gives its name up:
+    /// its process ended before it had written the number down.
+    pub fn bind(
+        &mut self,
+        node: NodeId,
+        name: &str,
+        has_started: impl Fn(NodeId) -> bool,
+    ) -> Result<()> {
         let doing = "bind a node's certificate";
         check_name(doing, name)?;
         if let Some(of) = self.bound.get(&node) {
             if of.name == name && !of.released {
                 return Ok(());
             }
+            if of.released {
+                return Err(Error::denied(format!(
+                    "{doing}: node `{node}` was replaced (`holdfast node replace {}`), and its number is nobody's any more: start with an empty data directory to join as another node",
+                    of.name
+                )));
+            }
             return Err(Error::denied(format!(
                 "{doing}: node `{node}` is the one named `{}`, and not `{name}`: start it with its own certificate, or erase its data directory and let it join anew",
                 of.name
             )));
         }
-        if let Some(other) = self.number_of(name) {
+        let other = self.number_of(name);
+        if let Some(other) = other.filter(|other| !has_started(*other)) {
+            self.bound.entry(other).and_modify(|of| of.released = true);
+        } else if let Some(other) = other {
             return Err(Error::denied(format!(
                 "{doing}: `{name}` is node `{other}`: if that one is gone for good, say so with `holdfast node replace {name}`"
             )));
@@ -121,7 +136,7 @@ impl Identities {
         let stays = self.revoked.values().filter(|until_s| **until_s >= now_s).count();
         if !known && stays >= REVOKED_MAX {
             return Err(Error::full(format!(
-                "{doing}: {REVOKED_MAX} are revoked and have not ended: renew the cluster's authority, which ends all of them"
+                "{doing}: {REVOKED_MAX} are revoked and have not ended: give the cluster another authority, so that these and all others are worth nothing"
             )));
         }
         self.revoked.retain(|_, until_s| *until_s >= now_s);
@@ -200,7 +215,7 @@ mod tests {
                         true => (*n == node) != (*of == name),
                         false => *n == node,
                     });
-                    let result = real.bind(node, name);
+                    let result = real.bind(node, name, |_| true);
                     assert_eq!(result.is_err(), taken, "seed {seed}: {node} {name} {story:?}");
                     if result.is_ok() && !story.contains(&(node, name, true)) {
                         story.push((node, name, true));
@@ -230,6 +245,19 @@ mod tests {
                 assert!(again == real && again.check(|_| true).is_ok());
             }
         }
+    }
+
+    /// A node that was killed while it joined was shut out: its name was bound to a number that it
+    /// had not written down.
+    #[test]
+    fn a_number_that_nobody_started_under_gives_its_name_up() {
+        let mut real = Identities::default();
+        real.bind(NodeId(1), "a", |_| false).unwrap();
+        real.bind(NodeId(2), "a", |_| false).unwrap();
+        assert_eq!((real.number_of("a"), real.name_of(NodeId(1))), (Some(NodeId(2)), None));
+        assert!(real.bind(NodeId(1), "b", |_| false).is_err(), "it is nobody's now");
+        assert!(real.bind(NodeId(3), "a", |node| node == NodeId(2)).is_err());
+        assert!(real.check(|_| true).is_ok());
     }
 
     #[test]

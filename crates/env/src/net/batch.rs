@@ -92,6 +92,8 @@ pub struct Batch<'a> {
     pub(super) counted_bytes: &'a mut u64,
     /// What a postponed request wants of the budget; the first one's.
     pub(super) wanted: Option<u64>,
+    /// Why the connection ends behind this batch.
+    pub(super) ended: Option<Error>,
 }
 
 impl<'a> Batch<'a> {
@@ -101,6 +103,11 @@ impl<'a> Batch<'a> {
 
     pub fn is_empty(&self) -> bool {
         self.requests.is_empty()
+    }
+
+    /// Ends the connection once the batch is answered: whoever is there was taken for somebody else.
+    pub fn end(&mut self, why: Error) {
+        self.ended = Some(why);
     }
 
     pub fn connection(&self) -> ConnectionId {

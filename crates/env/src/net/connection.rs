@@ -29,6 +29,8 @@ pub(super) struct Connection {
     guard: Option<Box<Guard>>,
     /// Without TLS nothing is answered.
     must_be_sealed: bool,
+    /// Of the authorities that it began with.
+    generation: u64,
     /// What epoll was told to watch.
     pub interest: u32,
     /// Received and not yet parsed; no memory while the peer is idle.
@@ -130,6 +132,7 @@ impl Connection {
         let must_be_sealed = credentials.is_some()
             && !link.socket.is_local()
             && !planted!("net.plain-from-anywhere");
+        let generation = credentials.map_or(0, |credentials| credentials.generation());
         if let Some(credentials) = credentials {
             link.offer_tls(credentials.server().rustls().clone());
         }
@@ -139,6 +142,7 @@ impl Connection {
             who,
             guard,
             must_be_sealed,
+            generation,
             interest: 0,
             stash: Vec::new(),
             stash_need: 0,
@@ -169,6 +173,19 @@ impl Connection {
             self.guard = None;
         }
         Ok(())
+    }
+
+    /// Whether a certificate that was believed when the connection began has to be shown again.
+    pub fn check_generation(&self, credentials: Option<&dyn Credentials>) -> Result<()> {
+        let Some(Who::Named(named)) = &self.who else { return Ok(()) };
+        let now = credentials.map_or(0, |credentials| credentials.generation());
+        if now == self.generation || planted!("net.old-authority-believed") {
+            return Ok(());
+        }
+        Err(Error::denied(format!(
+            "answer `{}`: the authorities that are believed have changed: connect again",
+            named.name
+        )))
     }
 
     /// Answers a request of somebody who is not known: the greeting and the proof, and a refusal to

@@ -221,11 +221,13 @@ impl Inline {
             asker: Asker::Client,
             counted_bytes: &mut 0,
             wanted: None,
+            ended: None,
         };
         self.service.handle(&mut batch);
         batch.finish();
+        let ended = batch.ended.take();
         state.requests.clear();
-        Ok(())
+        ended.map_or(Ok(()), Err)
     }
 }
 

@@ -364,7 +364,9 @@ impl Reactor {
         }
         // Who was let in when it was asked may be nobody by now: a read that waited for its entry.
         let service = &self.shared.service;
-        let stands = connection.who.as_ref().map_or(Ok(()), |who| service.check_standing(who));
+        let stands = connection.check_generation(self.shared.config.credentials.as_deref());
+        let standing = |who| service.check_standing(who);
+        let stands = stands.and_then(|()| connection.who.as_ref().map_or(Ok(()), standing));
         if let Err(e) = stands
             && !planted!("net.waiting-answers-go")
         {

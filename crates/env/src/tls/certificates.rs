@@ -76,6 +76,8 @@ struct State {
     resumptions: Vec<(Purpose, Sessions)>,
     /// Why what lies in the files is not in force.
     trouble: Option<Error>,
+    /// How often the authorities have changed.
+    generation: u64,
 }
 
 /// What was read and judged as one. The first identity is the node's own.
@@ -140,7 +142,8 @@ impl Certificates {
         let set = files.judge(&contents)?;
         let seen = Seen { stamps, judged, in_force: judged, settled: false };
         let (servers, resumptions) = (Vec::new(), Vec::new());
-        let state = State { set, servers, client: None, resumptions, trouble: None };
+        let (trouble, generation) = (None, 0);
+        let state = State { set, servers, client: None, resumptions, trouble, generation };
         let (state, seen) = (Mutex::new(state), Mutex::new(seen));
         Ok(Arc::new(Certificates { files: files.clone(), state, seen }))
     }
@@ -196,6 +199,12 @@ impl Certificates {
         self.state.held().set.identities[0].cert[0].clone()
     }
 
+    /// How often the authorities have changed: whom a connection was made with may be believed no
+    /// more since.
+    pub fn generation(&self) -> u64 {
+        self.state.held().generation
+    }
+
     /// Why the newest files are not in force, as long as they are not.
     pub fn trouble(&self) -> Option<Error> {
         self.state.held().trouble.clone()
@@ -204,6 +213,11 @@ impl Certificates {
     /// Looks at the files; reads all of them again if one has changed, and uses them if they are a
     /// whole.
     pub fn refresh(&self) -> Refreshed {
+        self.refresh_if(&|_| Ok(()))
+    }
+
+    /// As [`Certificates::refresh`]; `fits` has the last word on the own certificate (DER).
+    pub fn refresh_if(&self, fits: &dyn Fn(&[u8]) -> Result<()>) -> Refreshed {
         let mut seen = self.seen.held();
         // Before the files are read: a change behind this look shows at the next one.
         let stamps = self.files.stamps();
@@ -226,7 +240,15 @@ impl Certificates {
             self.state.held().trouble = None;
             return Refreshed::Unchanged;
         }
-        match contents.and_then(|contents| self.files.judge(&contents)) {
+        let judged = contents.and_then(|contents| self.files.judge(&contents));
+        let judged = judged.and_then(|set| {
+            let doing = |e: Error| {
+                e.context(format_args!("use the certificate `{}`", self.files.chain.display()))
+            };
+            fits(&set.identities[0].cert[0]).map_err(doing)?;
+            Ok(set)
+        });
+        match judged {
             Ok(set) => {
                 self.state.held().exchange(set);
                 seen.in_force = digest;
@@ -251,6 +273,7 @@ impl State {
     fn exchange(&mut self, set: Set) {
         if set.authority != self.set.authority {
             self.resumptions.clear();
+            self.generation += 1;
         }
         self.set = set;
         self.servers.clear();

@@ -2,6 +2,7 @@
 //! and says in `/health` as long as the newest ones cannot be used.
 
 use super::{Context, Metrics, Role, Rounds};
+use crate::credentials::NodeCredentials;
 use holdfast_base::Result;
 use holdfast_base::text::utc;
 use holdfast_cert::{DAY_S, PeerName, WARN_DAYS};
@@ -24,13 +25,16 @@ struct CertificatesRole {
 pub fn start(context: &Context<'_>) -> Result<Option<Box<dyn Role>>> {
     let Some(certificates) = context.certificates.clone() else { return Ok(None) };
     let (own, node) = (certificates.clone(), context.node.clone());
-    let rounds = Rounds::start(context, ("certificates", LOOK), move |_| look(&own, &node))?;
+    let Some(credentials) = context.credentials.clone() else { return Ok(None) };
+    let round = move |_| look(&own, &credentials, &node);
+    let rounds = Rounds::start(context, ("certificates", LOOK), round)?;
     Ok(Some(Box::new(CertificatesRole { rounds, certificates })))
 }
 
-fn look(certificates: &Certificates, node: &Node) {
+fn look(certificates: &Certificates, credentials: &NodeCredentials, node: &Node) {
     warn_in_time(certificates, node);
-    match certificates.refresh() {
+    let now_s = (node.machine.clock.unix_ms() / 1000) as i64;
+    match certificates.refresh_if(&|leaf| credentials.check_renewed(leaf, now_s)) {
         Refreshed::Unchanged => {}
         Refreshed::Renewed => {
             let chain = certificates.files().chain.display();

@@ -45,8 +45,9 @@ pub struct Process {
     pub life: Life,
     pub node: Arc<Node>,
     pub(super) native: Arc<Native>,
-    /// Connections, by the name in the certificate that each began with.
-    pub(super) doors: Mutex<BTreeMap<Option<String>, Arc<Door>>>,
+    /// Connections, by the name in the certificate that each began with, and whether it is one of
+    /// somebody who tries to pass for another node.
+    pub(super) doors: Mutex<BTreeMap<(Option<String>, bool), Arc<Door>>>,
     /// Away while it steps: production has one thread for each.
     member: Mutex<Option<Member>>,
     /// The entry of the cluster topic at which its view had it lead first, since it does.

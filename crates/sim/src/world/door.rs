@@ -29,9 +29,9 @@ pub(super) struct Door {
 
 impl Process {
     /// The connection of who showed this name; made when it is needed.
-    fn door(&self, cell: &Cell, shown: Option<&str>) -> Result<Arc<Door>> {
+    fn door(&self, cell: &Cell, (shown, forges): (Option<&str>, bool)) -> Result<Arc<Door>> {
         let mut doors = self.doors.held();
-        if let Some(door) = doors.get(&shown.map(str::to_owned)) {
+        if let Some(door) = doors.get(&(shown.map(str::to_owned), forges)) {
             return Ok(door.clone());
         }
         let named = |name: &str| Named {
@@ -49,13 +49,19 @@ impl Process {
         let inline = Inline::connect(self.native.clone(), cell.clock.clone(), id, who)?;
         let peer = Mutex::new(PeerConnection::new(&cell.address));
         let door = Arc::new(Door { inline, peer });
-        doors.insert(shown.map(str::to_owned), door.clone());
+        doors.insert((shown.map(str::to_owned), forges), door.clone());
         Ok(door)
     }
 
-    /// Takes a request, as a server's connection does.
-    fn request(&self, cell: &Cell, shown: Option<&str>, request: PeerRequest, done: PeerDone) {
-        let door = match self.door(cell, shown) {
+    /// Takes a request, as a server's connection does; one that ends is made anew for the next.
+    fn request(
+        &self,
+        cell: &Cell,
+        from: (Option<&str>, bool),
+        request: PeerRequest,
+        done: PeerDone,
+    ) {
+        let door = match self.door(cell, from) {
             Ok(door) => door,
             Err(e) => return done(Err(e)),
         };
@@ -66,9 +72,15 @@ impl Process {
             peer.take_output()
         };
         finished.into_iter().for_each(|(done, result)| done(result));
-        if let Err(e) = door.inline.receive(&bytes) {
+        let Err(e) = door.inline.receive(&bytes) else { return };
+        if e.kind != Kind::Denied {
             self.node.report_finding(format!("a connection was refused: {e}"));
         }
+        self.flush_door(&door, cell.net.now_ns());
+        self.doors.held().remove(&(from.0.map(str::to_owned), from.1));
+        let mut finished = Finished::new();
+        door.peer.held().fail(&e, &mut finished);
+        finished.into_iter().for_each(|(done, result)| done(result));
     }
 
     /// Sends the answers that are there.
@@ -87,7 +99,9 @@ impl Process {
             let mut peer = door.peer.held();
             let received = peer.received(now_ns, &bytes, &mut finished);
             drop(peer);
-            if let Err(e) = received {
+            if let Err(e) = received
+                && e.kind != Kind::Denied
+            {
                 self.node.report_finding(format!("an answer cannot be read: {e}"));
             }
             finished.into_iter().for_each(|(done, result)| done(result));
@@ -110,7 +124,7 @@ impl Listener for Server {
         }
         let reply = self.refuses_older(&request, reply);
         let shown = shown.map(str::to_owned);
-        self.cell.run(&life, move || of.request(&cell, shown.as_deref(), request, reply));
+        self.cell.run(&life, move || of.request(&cell, (shown.as_deref(), false), request, reply));
     }
 }
 
@@ -144,7 +158,7 @@ impl Server {
                 .sometimes(e.kind == Kind::Denied, "a message with a stolen number was refused"),
         });
         let (of, cell, life) = (self.of.clone(), self.cell.clone(), self.of.life.clone());
-        self.cell.run(&life, move || of.request(&cell, Some(&name), forged, said));
+        self.cell.run(&life, move || of.request(&cell, (Some(&name), true), forged, said));
     }
 
     /// Watches the answer to a message of a process that was followed by another one, as far as

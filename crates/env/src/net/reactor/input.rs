@@ -419,9 +419,10 @@ impl Reactor {
         let Some(connection) = self.connections[slot as usize].as_deref_mut() else {
             return Ok(None);
         };
-        if let Some(who) = &connection.who
-            && let Err(e) = self.shared.service.check_standing(who)
-        {
+        let stands = connection.check_generation(self.shared.config.credentials.as_deref());
+        let standing = |who| self.shared.service.check_standing(who);
+        let stands = stands.and_then(|()| connection.who.as_ref().map_or(Ok(()), standing));
+        if let Err(e) = stands {
             self.requests.clear();
             return Err(e);
         }
@@ -446,10 +447,11 @@ impl Reactor {
             asker: connection.asker,
             counted_bytes: &mut connection.counted_bytes,
             wanted: None,
+            ended: None,
         };
         self.shared.service.handle(&mut batch);
         batch.finish();
-        let wanted = batch.wanted;
+        let (wanted, ended) = (batch.wanted, batch.ended.take());
         if wanted.is_some() {
             let postponed = self.requests.drain(..).filter(|request| request.postponed);
             connection.parked.extend(postponed.map(|request| request.into_own(data)));
@@ -458,7 +460,7 @@ impl Reactor {
         let handled = count - connection.parked.len();
         self.shared.counters.requests.fetch_add(handled as u64, Ordering::Relaxed);
         connection.batch_answered(count, connection.out.pending_bytes() - pending);
-        Ok(wanted)
+        ended.map_or(Ok(wanted), Err)
     }
 
     /// Moves a connection from its socket to the ring that came along. `last` says that nothing

@@ -18,7 +18,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
@@ -211,6 +211,7 @@ struct Shown {
     refuses: bool,
     role: Role,
     revoked: Arc<AtomicBool>,
+    generation: Arc<AtomicU64>,
 }
 
 impl Credentials for Shown {
@@ -229,6 +230,10 @@ impl Credentials for Shown {
         }
         let (name, serial) = ("node-1".to_owned(), "01".to_owned());
         Ok(Named { role: self.role, name, serial, until_s: i64::MAX })
+    }
+
+    fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Relaxed)
     }
 
     fn check_standing(&self, _: &Named) -> Result<()> {
@@ -330,8 +335,22 @@ impl World {
 }
 
 fn shown() -> Option<Shown> {
-    let (client, revoked) = (client(true), Arc::default());
-    Some(Shown { client, refuses: false, role: Role::Node, revoked })
+    let (client, revoked, generation) = (client(true), Arc::default(), Arc::default());
+    Some(Shown { client, refuses: false, role: Role::Node, revoked, generation })
+}
+
+/// A thief who had connected before an authority was exchanged was answered for as long as he liked.
+#[test]
+fn who_was_believed_by_an_old_authority_has_to_show_it_again() {
+    let generation = Arc::new(AtomicU64::new(0));
+    let world = World::new(Some(Shown { generation: generation.clone(), ..shown().unwrap() }));
+    let peers = world.peers(shown());
+    assert!(world.ask(&peers, b"x", Vec::new()).recv().unwrap().is_ok());
+    generation.store(1, Ordering::Relaxed);
+    let refused = world.ask(&peers, b"x", Vec::new()).recv().unwrap().unwrap_err();
+    assert!(refused.message.contains("authorities"), "{refused}");
+    // Of the new one: everything is as before.
+    assert!(world.ask(&world.peers(shown()), b"x", Vec::new()).recv().unwrap().is_ok());
 }
 
 /// Whoever had a certificate of the authority for a node's host was told everything: an authority of
