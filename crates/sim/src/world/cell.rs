@@ -3,7 +3,7 @@
 //! commits a moment later, and ends it. Decides nothing; the faults say when.
 
 use super::Shared;
-use super::door::{Door, Server};
+use super::door::{Doors, Server};
 use super::guest::Lodging;
 use crate::{Life, SimDisk, SimNet};
 use holdfast_base::Result;
@@ -47,7 +47,7 @@ pub struct Process {
     pub(super) native: Arc<Native>,
     /// Connections, by the name in the certificate that each began with, and whether it is one of
     /// somebody who tries to pass for another node.
-    pub(super) doors: Mutex<BTreeMap<(Option<String>, bool), Arc<Door>>>,
+    pub(super) doors: Doors,
     /// Away while it steps: production has one thread for each.
     member: Mutex<Option<Member>>,
     /// The entry of the cluster topic at which its view had it lead first, since it does.

@@ -14,11 +14,15 @@ use holdfast_env::net::{
 use holdfast_env::{HoldMutex, sometimes};
 use holdfast_node::PEER_OPERATIONS;
 use holdfast_wire::peer::Sender;
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 /// In front of every message between nodes: cluster u64, node u32, incarnation u64.
 const SENDER_BYTES: usize = 20;
+
+/// By the name that was shown, and whether somebody tries to pass for another node.
+pub(super) type Doors = Mutex<BTreeMap<(Option<String>, bool), Arc<Door>>>;
 
 /// Where one asker's requests arrive.
 pub(super) struct Door {
