@@ -61,9 +61,9 @@ deny: ## check dependencies for licences, sources and known vulnerabilities, wit
 	@echo "== deny: cargo-deny check, by deny.toml"
 	@.ci/deny $(DENY)
 
-unit: ## run all tests
+unit: ## run all tests, also behind one that fails
 	@echo "== unit: cargo test --workspace"
-	@cargo test --workspace
+	@cargo test --workspace --no-fail-fast
 
 callgrind: ## compare the hot paths' instruction counts with their baselines
 	@echo "== callgrind: instructions of the hot paths against callgrind-baselines.tsv"
