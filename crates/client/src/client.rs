@@ -154,6 +154,17 @@ impl Client {
         self.wait(ticket).map(|_| ())
     }
 
+    /// Makes a token; its text is answered this once.
+    pub fn create_token(&mut self, new: &wire::admin::NewToken) -> Result<String> {
+        let ticket = self.submit(wire::OP_TOKEN_CREATE, new, &[])?;
+        decode(&self.wait(ticket)?)
+    }
+
+    /// Clients with rights of their own, as the node that is asked knows them.
+    pub fn tokens(&mut self) -> Result<Vec<wire::admin::TokenInfo>> {
+        self.ask(wire::OP_TOKENS, &())
+    }
+
     // Requests that change nothing.
 
     /// What is known of a name; of a symbolic link, of the link itself.

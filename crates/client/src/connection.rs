@@ -16,6 +16,7 @@ use holdfast_base::{Error, Kind, Result};
 use holdfast_env::net::tls_error;
 use holdfast_env::net::{Endpoint, Handshake, Link, OP_RING, Role, Socket, TlsClient, Wait};
 use holdfast_env::ring::Ring;
+use holdfast_env::secret::Token;
 use holdfast_env::{RealRng, Secrets};
 use holdfast_wire::OP_CATCH_UP;
 use std::io::{self, IoSlice};
@@ -58,6 +59,8 @@ pub struct ClientOptions {
     /// What is proved to a server over TCP, which answers nobody else: those of them that it
     /// knows. Over a Unix socket the user is proof enough.
     pub secrets: Secrets,
+    /// Instead of a secret: whose token is proved, and what one may do is what it allows.
+    pub token: Option<Token>,
     /// Over TCP, talk TLS: whom to believe, and what to show. Nothing else is sent before.
     pub tls: Option<TlsClient>,
     /// Requests without an answer; up to the server's own limit.
@@ -87,6 +90,7 @@ impl Default for ClientOptions {
             spin: false,
             ring: false,
             secrets: Secrets::default(),
+            token: None,
             tls: None,
             outstanding_max: CONNECTION_REQUESTS_MAX / 2,
             deadline_ms: 0,
@@ -593,8 +597,12 @@ fn agree_on_tls(link: &mut Link, tls: &TlsClient, address: &str) -> Result<()> {
 
 /// How a connection begins, where there is something to prove.
 fn handshake(endpoint: &Endpoint, options: &ClientOptions) -> Option<Handshake> {
-    let proves = matches!(endpoint, Endpoint::Tcp(_)) && !options.secrets.is_empty();
-    proves.then(|| Handshake::new(options.secrets.clone(), Role::Client, &RealRng))
+    if matches!(endpoint, Endpoint::Unix(_)) {
+        return None;
+    }
+    let token = options.token.as_ref().map(|token| Handshake::with_token(token, &RealRng));
+    let secrets = || Handshake::new(options.secrets.clone(), Role::Client, &RealRng);
+    token.or_else(|| (!options.secrets.is_empty()).then(secrets))
 }
 
 fn greet(link: &mut Link, handshake: &mut Handshake) -> Result<()> {

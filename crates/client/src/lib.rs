@@ -28,6 +28,7 @@ mod stream;
 pub use client::{Client, NewFile, Ticket};
 pub use connection::{ClientOptions, Connection, RequestId, Response};
 pub use holdfast_env::net::{Endpoint, TlsClient};
+pub use holdfast_env::secret::Token;
 pub use holdfast_env::{Secret, Secrets};
 pub use log::LogClient;
 pub use stream::{FileReader, FileWriter, MultiStream, Run};

@@ -10,7 +10,7 @@ use holdfast_base::node::StorageClass;
 use holdfast_base::{Error, Kind, Result};
 use holdfast_client::{Client, ClientOptions, Endpoint, NewFile};
 use holdfast_env::RealClock;
-use holdfast_env::net::{Batch, BodyTarget, ConnectionId, Server, ServerConfig, Service};
+use holdfast_env::net::{Batch, BodyTarget, ConnectionId, Server, ServerConfig, Service, Who};
 use holdfast_wire as wire;
 use holdfast_wire::chunk::Append;
 use holdfast_wire::file::{Begun, Close, Extent, Grant};
@@ -34,7 +34,7 @@ struct Gateway {
 }
 
 impl Service for Gateway {
-    fn body_target(&self, _: ConnectionId, _: &Header, _: &[u8]) -> BodyTarget {
+    fn body_target(&self, _: &Who, _: &Header, _: &[u8]) -> BodyTarget {
         BodyTarget::Buffer
     }
 

@@ -9,7 +9,7 @@ use holdfast_base::ids::{FileId, SessionId};
 use holdfast_base::{Error, Kind};
 use holdfast_client::{Client, ClientOptions, Endpoint, NewFile};
 use holdfast_env::RealClock;
-use holdfast_env::net::{Batch, BodyTarget, ConnectionId, Server, ServerConfig, Service};
+use holdfast_env::net::{Batch, BodyTarget, ConnectionId, Server, ServerConfig, Service, Who};
 use holdfast_wire::{OP_OPEN_SESSION, OP_PUT, file::Put};
 use std::sync::{Arc, Mutex};
 
@@ -20,7 +20,7 @@ struct Gateway {
 }
 
 impl Service for Gateway {
-    fn body_target(&self, _: ConnectionId, _: &Header, _: &[u8]) -> BodyTarget {
+    fn body_target(&self, _: &Who, _: &Header, _: &[u8]) -> BodyTarget {
         BodyTarget::Buffer
     }
 

@@ -6,6 +6,7 @@ mod command;
 mod identities;
 mod leadership;
 mod snapshot;
+mod tokens;
 
 #[cfg(test)]
 mod tests;
@@ -13,9 +14,12 @@ mod tests;
 pub use command::{ClusterCommand, ClusterOutcome, FreeSpace, NodeState, StartedStore, StoreState};
 pub use identities::{NAME_BYTES_MAX, REVOKED_MAX, check_name};
 pub use leadership::{BEATS_DEAD, CONTROLLERS_MAX, Controller, Leadership};
+pub use tokens::{TOKENS_MAX, Token};
 
 use self::identities::Identities;
+use self::tokens::Tokens;
 use holdfast_base::ids::{Index, NodeId, StoreId, Tier};
+use holdfast_base::rules::Rules;
 use holdfast_base::units::MIB;
 use holdfast_base::{Error, Result, path};
 use holdfast_env::planted;
@@ -101,6 +105,7 @@ pub struct ClusterView {
     shards: ShardMap,
     recovery: RecoverySettings,
     identities: Identities,
+    tokens: Tokens,
 }
 
 impl Default for ClusterView {
@@ -120,6 +125,7 @@ impl ClusterView {
             shards: ShardMap::default(),
             recovery: RecoverySettings::default(),
             identities: Identities::default(),
+            tokens: Tokens::default(),
         }
     }
 
@@ -180,6 +186,16 @@ impl ClusterView {
     /// Certificates that were revoked, with the second since 1970 in which each ends by itself.
     pub fn revoked(&self) -> impl Iterator<Item = (&str, i64)> {
         self.identities.revoked()
+    }
+
+    /// What the client of this name may do, if it may do anything.
+    pub fn token(&self, name: &str) -> Option<&Token> {
+        self.tokens.get(name)
+    }
+
+    /// All clients with rights of their own, by name.
+    pub fn tokens(&self) -> impl Iterator<Item = (&str, &Token)> {
+        self.tokens.iter()
     }
 
     /// The live controller that queued first. It acts only once it has read a beat of its own
@@ -299,6 +315,13 @@ impl ClusterView {
             ClusterCommand::Revoke { serial, until_s, now_s } => {
                 let revoked = self.identities.revoke(serial, *until_s, *now_s);
                 revoked.map(|()| ClusterOutcome::Done {})
+            }
+            ClusterCommand::PutToken { name, id, until_s, now_s, rules } => {
+                let token = Token { id: *id, until_s: *until_s, rules: Rules::parse(rules)? };
+                self.tokens.put(name, token, *now_s).map(|()| ClusterOutcome::Done {})
+            }
+            ClusterCommand::RemoveToken { name } => {
+                self.tokens.remove(name).map(|()| ClusterOutcome::Done {})
             }
         }
     }

@@ -22,7 +22,7 @@ mod views;
 pub use chunks::{Chunk, ChunkState, Chunks};
 pub use cluster::{
     ClusterCommand, ClusterOutcome, ClusterView, DATA_FORMAT_VERSION, FreeSpace, NodeState,
-    StartedStore, StoreState,
+    StartedStore, StoreState, TOKENS_MAX, Token,
 };
 pub use command::{
     BLOBS, ChunkKind, Command, Location, Outcome, REPLICAS_MAX, RawExtent, Remainder,

@@ -570,7 +570,7 @@ fn cluster_command(draw: &mut Draw<'_>, view: &ClusterView, index: u64) -> Clust
     let name = |draw: &mut Draw<'_>| draw.one(&["", "a", "h", "\n\u{1b}"]).to_owned();
     let free = FreeSpace { store, free_mib: draw.one(&[0, 64, 1000, u32::MAX]) };
     let free = vec![free; draw.one(&[0, 1, 1, 2])];
-    match draw.below(27) {
+    match draw.below(29) {
         0 => ClusterCommand::RegisterNode { node, host: name(draw), address: name(draw) },
         1 => {
             let (tier, capacity) = (draw.one(&[Tier::Disk, Tier::Dram]), draw.length());
@@ -625,6 +625,14 @@ fn cluster_command(draw: &mut Draw<'_>, view: &ClusterView, index: u64) -> Clust
             let serial = draw.one(&["", "0a", "0b", "x"]).to_owned();
             ClusterCommand::Revoke { serial, until_s, now_s }
         }
+        26 => {
+            let (until_s, now_s) = (draw.one(&[i64::MIN, 9, i64::MAX]), draw.one(&[0, 9, 10]));
+            let name = draw.one(&["", "a", "b", "n-3", "a/b"]).to_owned();
+            let rule = draw.one(&["fs:/a:rw", "fs:/b/:r", "log:*:r", "fs", "admin:rw"]);
+            let (id, rules) = (draw.one(&[1, 2]), vec![rule.to_owned()]);
+            ClusterCommand::PutToken { name, id, until_s, now_s, rules }
+        }
+        27 => ClusterCommand::RemoveToken { name: draw.one(&["", "a", "b"]).to_owned() },
         _ => ClusterCommand::Resign { node, incarnation },
     }
 }

@@ -292,7 +292,20 @@ fn identity_commands() -> Vec<ClusterCommand> {
         ClusterCommand::BindName { node: NodeId(2), name: name("node-2") },
         ClusterCommand::ReleaseName { name: name("node-2") },
         ClusterCommand::Revoke { serial: name("0a1b"), until_s: 1 << 33, now_s: 1 << 31 },
+        put_token("gone"),
+        put_token("backup"),
+        ClusterCommand::RemoveToken { name: name("gone") },
     ]
+}
+
+fn put_token(name: &str) -> ClusterCommand {
+    ClusterCommand::PutToken {
+        name: name.to_owned(),
+        id: 0x0102_0304_0506_0708,
+        until_s: 1 << 33,
+        now_s: 1 << 31,
+        rules: vec!["fs:/a:rw".to_owned(), "log:b/*:r".to_owned()],
+    }
 }
 
 fn old_cluster_commands() -> Vec<ClusterCommand> {

@@ -3,7 +3,7 @@
 
 use crate::files;
 use holdfast_base::{Error, Result};
-use holdfast_client::{ClientOptions, Secret, Secrets, TlsClient};
+use holdfast_client::{ClientOptions, Secret, Secrets, TlsClient, Token};
 use holdfast_env::{HoldMutex, RealRng, local};
 use holdfast_s3::CREDENTIALS_FILE;
 use std::path::{Path, PathBuf};
@@ -28,11 +28,15 @@ fn own() -> MutexGuard<'static, Vec<Secret>> {
 /// Whom this process's commands believe over TLS, and the file that says so.
 static TRUSTED: Mutex<Option<(PathBuf, TlsClient)>> = Mutex::new(None);
 
+/// Whose token this process's commands prove.
+static TOKEN: Mutex<Option<Token>> = Mutex::new(None);
+
 /// Options of a client that proves what this command was given, found or learned.
 pub fn options() -> ClientOptions {
     let tls = TRUSTED.held().as_ref().map(|(_, client)| client.clone());
     let secrets = Secrets::new(own().clone());
-    ClientOptions { secrets, tls, ..ClientOptions::default() }
+    let token = TOKEN.held().clone();
+    ClientOptions { secrets, token, tls, ..ClientOptions::default() }
 }
 
 /// Has this command's clients talk TLS over TCP from now on, to those alone whom one of
@@ -40,6 +44,12 @@ pub fn options() -> ClientOptions {
 pub fn trust(authorities: Option<&Path>) -> Result<()> {
     let client = authorities.map(|file| TlsClient::load(file, None)).transpose()?;
     *TRUSTED.held() = authorities.map(Path::to_owned).zip(client);
+    Ok(())
+}
+
+/// Has this command's clients be the one whose token is in a file, where they ask over TCP.
+pub fn prove(token: Option<&Path>) -> Result<()> {
+    *TOKEN.held() = token.map(Token::load).transpose()?;
     Ok(())
 }
 

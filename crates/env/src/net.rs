@@ -34,7 +34,7 @@ pub use peers::{
     Finished, NoPeers, PEER_BYTES_MAX, PEER_REQUESTS_MAX, PeerConnection, PeerDone, PeerReply,
     PeerRequest, Peers, SharedBody, TcpPeers,
 };
-pub use proof::{Handshake, Named, OP_HELLO, OP_PROVE, Role, Who};
+pub use proof::{Handshake, Named, OP_HELLO, OP_PROVE, Role, Who, token_serial};
 pub use server::{Counters, Server, ServerConfig};
 pub use socket::{Endpoint, Socket, Wait};
 pub use tls::{ALPN, TlsClient, server_of, tls_error};
@@ -75,8 +75,8 @@ pub enum BodyTarget {
 pub trait Service: Send + Sync + 'static {
     /// Where the body of this request goes, asked once its header and meta are verified. Not
     /// asked for requests without a body.
-    fn body_target(&self, connection: ConnectionId, header: &Header, meta: &[u8]) -> BodyTarget {
-        let _ = (connection, header, meta);
+    fn body_target(&self, who: &Who, header: &Header, meta: &[u8]) -> BodyTarget {
+        let _ = (who, header, meta);
         BodyTarget::Buffer
     }
 

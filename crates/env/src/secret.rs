@@ -82,6 +82,15 @@ impl Secret {
         hmac::verify(&key, given.trim_ascii(), own.as_ref()).is_ok()
     }
 
+    /// The token of this name and id, which whoever has the secret can make again.
+    pub fn token(&self, name: &str, id: u64) -> Token {
+        // The name last: no other name and id come to the same text.
+        let key = self.derived(&format!("holdfast token 1 {id:016x} {name}"));
+        let mut bytes = [0; BYTES];
+        bytes.copy_from_slice(key.as_ref());
+        Token { name: name.to_owned(), id, key: Secret(Arc::new(bytes)) }
+    }
+
     fn sealer(&self) -> aead::LessSafeKey {
         let key = self.derived("holdfast seal 1");
         let key = aead::UnboundKey::new(&aead::CHACHA20_POLY1305, key.as_ref());
@@ -121,6 +130,65 @@ impl Secret {
         let (nonce, name) = (aead::Nonce::assume_unique_for_key(*nonce), aead::Aad::from(name));
         let clear = self.sealer().open_in_place(nonce, name, &mut rest).map_err(|_| wrong())?;
         String::from_utf8(clear.to_vec()).map_err(|_| wrong())
+    }
+}
+
+/// What a token begins with, so that people and scanners of leaked keys know one when they see it.
+const TOKEN: &str = "hft1.";
+
+/// What makes somebody the client of a name: the name, the token's id, and a key that follows from
+/// both and the cluster's secret. So a cluster keeps no key, and a log or snapshot that is stolen
+/// tells none.
+#[derive(Clone)]
+pub struct Token {
+    /// Of the client.
+    pub name: String,
+    /// Which of the tokens that were ever made for this name.
+    pub id: u64,
+    key: Secret,
+}
+
+/// Never the key.
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Token").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl Token {
+    /// Reads what [`Token::text`] wrote.
+    pub fn parse(text: &str) -> Option<Token> {
+        // A name may hold dots.
+        let mut parts = text.trim().strip_prefix(TOKEN)?.rsplitn(3, '.');
+        let (key, id, name) = (parts.next()?, parts.next()?, parts.next()?);
+        let id = from_hex(id)?.try_into().ok()?;
+        let key = Secret::parse(key)?;
+        Some(Token { name: name.to_owned(), id: u64::from_be_bytes(id), key })
+    }
+
+    /// The one line that is shown to people.
+    pub fn text(&self) -> String {
+        let id = hex(&self.id.to_be_bytes());
+        format!("{TOKEN}{}.{id}.{}", self.name, hex(&*self.key.0))
+    }
+
+    /// The token in a file of one line.
+    pub fn load(path: &Path) -> Result<Token> {
+        let text = local::read_small(path, FILE_BYTES_MAX).map_err(|e| {
+            Error::from(e).context(format_args!("read the token in `{}`", path.display()))
+        })?;
+        let parsed = std::str::from_utf8(&text).ok().and_then(Token::parse);
+        parsed.ok_or_else(|| {
+            Error::invalid(format!(
+                "read the token in `{}`: it is none, or not all of it: put the one line there that `holdfast token create` printed",
+                path.display()
+            ))
+        })
+    }
+
+    /// What the token's holder and the cluster know, and nobody else.
+    pub(crate) fn key(&self) -> &Secret {
+        &self.key
     }
 }
 
@@ -188,6 +256,30 @@ mod tests {
         let text = secret.text();
         for bad in ["", "zz", &text[..62], &format!("{}00", text.trim())] {
             assert!(Secret::parse(bad).is_none(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_token_comes_back_from_its_text_and_differs_for_each_name_id_and_cluster() {
+        for name in ["a", "a.b", "node-3.example", "_"] {
+            let token = secret().token(name, 0x1234);
+            let again = Token::parse(&format!("{}\n", token.text())).unwrap();
+            assert_eq!((again.name.as_str(), again.id), (name, 0x1234));
+            assert_eq!(*again.key.0, *token.key.0);
+            assert!(!format!("{token:?}").contains(&hex(&*token.key.0)));
+            let others = [
+                secret().token(name, 0x1235),
+                secret().token("other", 0x1234),
+                Secret::draw(&SeededRng::new(2)).token(name, 0x1234),
+            ];
+            assert!(others.iter().all(|other| *other.key.0 != *token.key.0));
+        }
+        let text = secret().token("a.b", 7).text();
+        for cut in 0..text.len() {
+            assert!(Token::parse(&text[..cut]).is_none(), "{cut}");
+        }
+        for bad in [text.replace("hft1", "hft2"), format!("{text}0"), text.replace("a.b.", "")] {
+            assert!(Token::parse(&bad).is_none(), "{bad}");
         }
     }
 

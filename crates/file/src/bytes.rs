@@ -2,6 +2,7 @@
 //! on the reactor thread, straight from the region; the rest by a thread that may wait.
 
 use crate::face::{Answer, FileFace};
+use crate::within;
 use holdfast_base::checksum::{crc32c, crc32c_combine};
 use holdfast_base::codec::Encode;
 use holdfast_base::ids::{ChunkId, Tier};
@@ -16,7 +17,7 @@ use holdfast_env::region::{FRAME_BYTES, Region, RegionSlice};
 use holdfast_node::Source;
 use holdfast_node::replicas::{Answer as Answered, Wanted};
 use holdfast_server::{Request, answer, decoded};
-use holdfast_wire::{chunk as msg, file};
+use holdfast_wire::{self as wire, chunk as msg, file};
 use std::sync::Arc;
 
 /// CRC32C of each 64 KiB of an object; one of nothing for an empty one.
@@ -130,10 +131,14 @@ impl FileFace {
     }
 
     pub(crate) fn get_from_disk(&self, request: Request<'_>) {
+        let (meta, rules) = (request.meta, request.rules.clone());
         let Some((get, reply)) = request.decode::<file::Get>("get") else { return };
         let node = self.node.clone();
         // The name is looked up again: between the two the file may have been replaced.
         let found = node.namespace.read(|view, _| {
+            if let Some(rules) = &rules {
+                within::check(view, wire::OP_GET, meta, rules)?;
+            }
             let info = crate::reads::find(view, &get.path, get.follow)?;
             Ok((info, crate::reads::wire_info(view, &info)))
         });

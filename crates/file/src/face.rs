@@ -1,7 +1,9 @@
 //! The file face's operations: what memory answers, under one shared lock of the namespace for all
 //! that follow each other, and what waits for a disk or the log.
 
+use crate::within;
 use holdfast_base::Result;
+use holdfast_base::rules::Rules;
 use holdfast_cluster::Namespace;
 use holdfast_env::net::{Batch, Parts};
 use holdfast_env::region::Region;
@@ -62,13 +64,8 @@ impl AtOnce for ByNames {
                     }
                     continue;
                 }
-                match face.now(view, opcode, batch.meta(i)) {
-                    Ok(Answer::Now(meta, parts)) => {
-                        batch.reply(i, |out| out.extend_from_slice(&meta), parts);
-                    }
-                    Ok(Answer::Later(bytes)) => later.wait(i, bytes),
-                    Err(e) => batch.reply_error(i, &e),
-                }
+                let answer = face.now(view, opcode, batch.meta(i));
+                give(batch, i, answer, later);
             }
         });
         if let Err(e) = served {
@@ -76,6 +73,34 @@ impl AtOnce for ByNames {
             // and the other nodes have their answers.
             run.for_each(|i| batch.reply_error(i, &e));
         }
+    }
+
+    fn answer_within(&self, batch: &mut Batch<'_>, i: usize, rules: &Rules, later: &mut Later) {
+        let ByNames(face) = self;
+        let opcode = batch.header(i).opcode;
+        // Under one lock: between two a link on the way could come to lead elsewhere.
+        let answered = face.node.namespace.read(|view, _| {
+            if let Err(e) = within::check(view, opcode, batch.meta(i), rules) {
+                return batch.reply_error(i, &e);
+            }
+            if opcode == wire::OP_LOOKUP {
+                face.lookup_run(view, batch, i..i + 1);
+                return;
+            }
+            let answer = face.now(view, opcode, batch.meta(i));
+            give(batch, i, answer, later);
+        });
+        if let Err(e) = answered {
+            batch.reply_error(i, &e);
+        }
+    }
+}
+
+fn give(batch: &mut Batch<'_>, i: usize, answer: Result<Answer>, later: &mut Later) {
+    match answer {
+        Ok(Answer::Now(meta, parts)) => batch.reply(i, |out| out.extend_from_slice(&meta), parts),
+        Ok(Answer::Later(bytes)) => later.wait(i, bytes),
+        Err(e) => batch.reply_error(i, &e),
     }
 }
 
@@ -92,12 +117,18 @@ impl Face for FileFace {
     fn routes(self: Arc<Self>) -> Vec<Route> {
         let (by_names, offers_region) =
             (Arc::new(ByNames(self.clone())), Arc::new(OffersRegion(self.clone())));
-        let looked_up = |opcode| Route::from_memory(opcode, Right::Data, &by_names);
         let with = |opcode: u16, right: Right, serve: fn(&FileFace, Request<'_>)| {
             let face = self.clone();
             Route::new(opcode, right, move |request| serve(&face, request))
         };
-        let route = |opcode, serve| with(opcode, Right::Data, serve);
+        let within = |route: Route, opcode: u16| {
+            let face = self.clone();
+            route.allows(move |meta, rules| {
+                face.node.namespace.read(|view, _| within::check(view, opcode, meta, rules))?
+            })
+        };
+        let looked_up = |opcode| within(Route::from_memory(opcode, Right::Data, &by_names), opcode);
+        let route = |opcode, serve| within(with(opcode, Right::Data, serve), opcode);
         let receiver = self.clone();
         vec![
             looked_up(wire::OP_LOOKUP),

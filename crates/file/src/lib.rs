@@ -6,6 +6,7 @@
 mod bytes;
 mod face;
 mod reads;
+mod within;
 mod writes;
 
 pub use face::FileFace;

@@ -63,7 +63,7 @@ pub(crate) fn wire_info(view: &Namespace, info: &FileInfo) -> msg::FileInfo {
 }
 
 /// Borrowed, because look-ups come by the million.
-fn lookup_of(meta: &[u8]) -> Result<(&str, bool)> {
+pub(crate) fn lookup_of(meta: &[u8]) -> Result<(&str, bool)> {
     let mut reader = Reader::new(meta);
     Ok((reader.str()?, Decode::decode(&mut reader)?))
 }

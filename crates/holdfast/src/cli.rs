@@ -16,6 +16,10 @@ pub struct Cli {
     /// a data directory [default: the one beside a socket, in data or in dev]
     #[arg(long, global = true, env = "HOLDFAST_SECRET_FILE", value_name = "FILE")]
     pub secret: Option<PathBuf>,
+    /// Be the client whose token, as `holdfast token create` printed it, is in this file, to nodes
+    /// over TCP; no secret is proved then
+    #[arg(long, global = true, env = "HOLDFAST_TOKEN_FILE", value_name = "FILE")]
+    pub token: Option<PathBuf>,
     /// The authority of the cluster's certificates, as PEM: talk TLS to nodes over TCP, and to nobody
     /// whom it has not signed; services of S3 are believed by it, too
     #[arg(long, global = true, env = "HOLDFAST_CA_FILE", value_name = "FILE")]
@@ -98,6 +102,9 @@ pub enum Command {
     /// with those of any CA
     #[command(subcommand)]
     Cert(crate::cert::Cert),
+    /// Clients that may do what rules say and nothing else
+    #[command(subcommand)]
+    Token(crate::token::Token),
     /// Show or check the configuration
     #[command(subcommand)]
     Config(Config),

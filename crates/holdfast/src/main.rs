@@ -24,6 +24,7 @@ mod route;
 mod s3;
 mod sim;
 mod sort;
+mod token;
 mod up;
 
 use clap::Parser;
@@ -57,6 +58,7 @@ fn run(cli: &Cli) -> Result<()> {
         cli.command.makes_its_own_secret(),
     )?;
     secrets::trust(cli.cacert.as_deref())?;
+    secrets::prove(cli.token.as_deref())?;
     // A command tells its one refusal itself; but a thread of it may panic.
     let least = if cli.command.serves() { cli.events_level } else { LeastLevel::ERROR };
     events::write_to_stderr(cli.events, least);
@@ -96,6 +98,7 @@ fn run(cli: &Cli) -> Result<()> {
             sort::run(command, &|| connect(cli), &mut out)
         }
         Command::Cert(command) => cert::run(command, &|| connect(cli), &mut out),
+        Command::Token(command) => token::run(&mut connect(cli)?, command, &mut out),
         Command::Config(cli::Config::PrintDefault) => {
             print!("{}", config::print_default());
             Ok(())
@@ -149,7 +152,9 @@ fn connect(cli: &Cli) -> Result<Client> {
         return Client::connect(&nodes[0], &options);
     }
     let socket = Path::new("data").join(files::SOCKET);
-    if socket.exists()
+    // Over a socket one is its owner, whatever token one has.
+    if cli.token.is_none()
+        && socket.exists()
         && let Ok(client) = Client::connect(&Endpoint::Unix(socket), &options)
     {
         return Ok(client);

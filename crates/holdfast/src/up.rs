@@ -42,12 +42,9 @@ pub fn run(up: &Up, join: Option<&str>, secret: Option<&Path>, out: &mut Output)
     let budget = Budget::new(config.clients_bytes());
     let clock = Arc::new(RealClock::new());
     let meter = Arc::new(Meter::default());
-    let peers = TcpPeers::guarded(
-        clock.clone(),
-        Some(meter.clone()),
-        secret.clone().into(),
-        credentials.clone().map(|own| own as Arc<dyn Credentials>),
-    )?;
+    let shown = credentials.clone().map(|own| own as Arc<dyn Credentials>);
+    let peers =
+        TcpPeers::guarded(clock.clone(), Some(meter.clone()), secret.clone().into(), shown)?;
     let peers = Arc::new(peers);
     let rng = Arc::new(RealRng);
     let (disk, engine) = (Arc::new(RealDisk), Arc::new(RealEngine));
@@ -77,7 +74,8 @@ pub fn run(up: &Up, join: Option<&str>, secret: Option<&Path>, out: &mut Output)
         event!(Finding, finding);
     }
     let files = Arc::new(FileFace::new(node.clone(), region));
-    let native = Arc::new(Native::new(node.clone(), budget.clone(), config.dev).with(files));
+    let native = Native::new(node.clone(), budget.clone(), config.dev).with_tokens_of(&secret);
+    let native = Arc::new(native.with(files));
     let context = Context {
         data: &up.data,
         config: &config,

@@ -4,8 +4,10 @@
 use super::Node;
 use holdfast_base::codec::{Decode, Reader};
 use holdfast_base::ids::{Index, NodeId};
+use holdfast_base::rules::Rules;
 use holdfast_base::{Error, Result};
-use holdfast_env::net::Named;
+use holdfast_cluster::Token;
+use holdfast_env::net::{Named, Role, token_serial};
 use holdfast_env::{event, planted};
 use holdfast_wire::peer::{OP_PEER_HELLO, Sender};
 use holdfast_wire::peer_log::{OP_PEER_LOG_APPEND, OP_PEER_SNAPSHOT};
@@ -16,11 +18,26 @@ use std::ops::RangeInclusive;
 const JOINING: RangeInclusive<u16> = OP_PEER_LOG_APPEND..=OP_PEER_SNAPSHOT;
 
 impl Node {
-    /// Refuses who showed a certificate that was revoked or has ended meanwhile: asked before each
-    /// batch of requests, for connections outlive both.
+    /// Refuses who showed a certificate, or proved a token, that was revoked or has ended meanwhile:
+    /// asked before each batch of requests, for connections outlive both.
     pub fn check_standing(&self, named: &Named) -> Result<()> {
         let doing = || format!("answer `{}`", named.name);
         let now_s = (self.machine.clock.unix_ms() / 1000) as i64;
+        if named.role == Role::Token {
+            return match self.token_of(named) {
+                Some(token) if now_s > token.until_s && !planted!("node.ended-token-counts") => {
+                    Err(Error::denied(format!(
+                        "{}: its token has ended: ask for another one (`holdfast token create`)",
+                        doing()
+                    )))
+                }
+                Some(_) => Ok(()),
+                None => Err(Error::denied(format!(
+                    "{}: its token was revoked, or this node has not heard of it yet: ask again, or for another one (`holdfast token create`)",
+                    doing()
+                ))),
+            };
+        }
         if now_s > named.until_s && !planted!("node.ended-certificate-counts") {
             return Err(Error::denied(format!(
                 "{}: its certificate {} has ended: renew it with `holdfast cert renew`",
@@ -37,6 +54,21 @@ impl Node {
             )));
         }
         Ok(())
+    }
+
+    /// What a client with a name may do; nothing where nobody has said anything.
+    pub fn rules_of(&self, named: &Named) -> Rules {
+        let now_s = (self.machine.clock.unix_ms() / 1000) as i64;
+        let counts = |token: &Token| now_s <= token.until_s;
+        self.token_of(named).filter(counts).map(|token| token.rules).unwrap_or_default()
+    }
+
+    /// The token of the client's name. Who proved a token has what that one allows, and not what
+    /// another one of the same name does.
+    fn token_of(&self, named: &Named) -> Option<Token> {
+        let token = self.cluster.read_last(|view| view.token(&named.name).cloned())?;
+        let same = named.role != Role::Token || named.serial == token_serial(token.id);
+        (same || planted!("node.any-token-of-the-name")).then_some(token)
     }
 
     /// Refuses a message of a node whose connection has proved to be another one. `meta` begins

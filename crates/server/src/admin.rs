@@ -4,15 +4,16 @@ use crate::route::{Face, Request, Right, Route, answer};
 use holdfast_base::codec::Encode;
 use holdfast_base::ids::{StoreId, Tier};
 use holdfast_base::limits::FRAME_BODY_BYTES_MAX;
+use holdfast_base::rules::Access;
 use holdfast_base::units::format_bytes;
 use holdfast_base::{Error, Result};
-use holdfast_cluster::{ChunkState, ClusterCommand, NodeState, StoreState};
+use holdfast_cluster::{ChunkState, ClusterCommand, NodeState, StoreState, TOKENS_MAX};
 use holdfast_env::net::{Parts, Reply};
-use holdfast_env::{Asker, Budget};
+use holdfast_env::{Asker, Budget, HoldMutex, Secret};
 use holdfast_node::{Condition, Node};
 use holdfast_wire::{self as wire, admin as msg};
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, OnceLock};
 
 /// What has to find memory for the node to do all of its work.
 const LARGEST_REQUEST: u64 = FRAME_BODY_BYTES_MAX as u64;
@@ -25,6 +26,11 @@ pub struct Admin {
     dev: bool,
     /// What this process may hold for its clients; to say how much it does.
     pub budget: Arc<Budget>,
+    /// From which tokens follow.
+    secret: OnceLock<Secret>,
+    /// When each client with rules asked last, in seconds since 1970. Names that no token has any
+    /// more are left out when they are shown.
+    heard: Mutex<BTreeMap<String, i64>>,
 }
 
 impl Face for Admin {
@@ -33,12 +39,20 @@ impl Face for Admin {
             let admin = self.clone();
             Route::new(opcode, right, move |request| serve(&admin, request))
         };
+        let looks = |opcode: u16, serve: fn(&Admin, Request<'_>)| {
+            route(opcode, Right::Admin, serve).allows(|_, rules| rules.check_admin(Access::Read))
+        };
+        let orders = |opcode: u16, serve: fn(&Admin, Request<'_>)| {
+            route(opcode, Right::Admin, serve).allows(|_, rules| rules.check_admin(Access::Write))
+        };
         vec![
-            route(wire::OP_STATUS, Right::Admin, |admin, request| admin.status(request.reply)),
-            route(wire::OP_HELD, Right::Admin, |admin, request| admin.held(request.reply)),
-            route(wire::OP_CLUSTER, Right::Admin, |admin, request| admin.cluster(request.reply)),
+            looks(wire::OP_STATUS, |admin, request| admin.status(request.reply)),
+            looks(wire::OP_HELD, |admin, request| admin.held(request.reply)),
+            looks(wire::OP_CLUSTER, |admin, request| admin.cluster(request.reply)),
+            looks(wire::OP_TOKENS, |admin, request| admin.tokens(request.reply)),
             route(wire::OP_NODES, Right::Known, |admin, request| admin.nodes(request.reply)),
-            route(wire::OP_ORDER, Right::Admin, Admin::order),
+            orders(wire::OP_ORDER, Admin::order),
+            orders(wire::OP_TOKEN_CREATE, Admin::create_token),
         ]
     }
 }
@@ -46,7 +60,66 @@ impl Face for Admin {
 impl Admin {
     pub fn new(node: Arc<Node>, budget: Arc<Budget>, dev: bool) -> Admin {
         let started_ns = node.machine.clock.monotonic_ns();
-        Admin { node, started_ns, dev, budget }
+        let (secret, heard) = (OnceLock::new(), Mutex::default());
+        Admin { node, started_ns, dev, budget, secret, heard }
+    }
+
+    pub fn makes_tokens_of(&self, secret: &Secret) {
+        let _ = self.secret.set(secret.clone());
+    }
+
+    fn now_s(&self) -> i64 {
+        (self.node.machine.clock.unix_ms() / 1000) as i64
+    }
+
+    /// A client with rules asks something.
+    pub fn heard_from(&self, name: &str) {
+        let (now_s, mut heard) = (self.now_s(), self.heard.held());
+        if let Some(last) = heard.get_mut(name) {
+            *last = now_s;
+            return;
+        }
+        if heard.len() == TOKENS_MAX {
+            // Of many that were made and revoked since the start.
+            heard.clear();
+        }
+        heard.insert(name.to_owned(), now_s);
+    }
+
+    fn tokens(&self, reply: Reply) {
+        let heard = self.heard.held().clone();
+        let tokens = self.node.cluster.read(|view, _| {
+            let tokens = view.tokens().map(|(name, token)| msg::TokenInfo {
+                name: name.to_owned(),
+                rules: token.rules.texts(),
+                until_s: token.until_s,
+                used_s: heard.get(name).copied().unwrap_or(0),
+            });
+            tokens.collect::<Vec<_>>()
+        });
+        answer(reply, tokens.map(|tokens| (tokens.to_bytes(), Parts::None)));
+    }
+
+    fn create_token(&self, request: Request<'_>) {
+        let doing = "make a token";
+        let Some((new, reply)) = request.decode::<msg::NewToken>(doing) else { return };
+        let msg::NewToken { name, rules, ttl_s } = new;
+        let Some(secret) = self.secret.get() else {
+            return answer(
+                reply,
+                Err(Error::unsupported(format!("{doing}: this node has no secret"))),
+            );
+        };
+        let now_s = self.now_s();
+        let until_s = now_s.saturating_add_unsigned(ttl_s);
+        let id = self.node.machine.rng.next_u64();
+        let token = secret.token(&name, id);
+        let command = ClusterCommand::PutToken { name, id, until_s, now_s, rules };
+        let done = move |result: Result<()>| {
+            // Told once, and kept nowhere.
+            answer(reply, result.map(|()| (token.text().to_bytes(), Parts::None)));
+        };
+        self.node.propose_cluster(&command, Box::new(done));
     }
 
     pub fn status_now(&self) -> holdfast_base::Result<msg::Status> {
@@ -241,8 +314,11 @@ impl Admin {
                 return propose(reply, ClusterCommand::ReleaseName { name });
             }
             msg::Order::Revoke { serial, until_s } => {
-                let now_s = (node.machine.clock.unix_ms() / 1000) as i64;
+                let now_s = self.now_s();
                 return propose(reply, ClusterCommand::Revoke { serial, until_s, now_s });
+            }
+            msg::Order::RevokeToken { name } => {
+                return propose(reply, ClusterCommand::RemoveToken { name });
             }
             msg::Order::ConfirmLost { nodes } => node.confirm_lost(&nodes),
             msg::Order::Recovery { settings } => {

@@ -12,4 +12,6 @@ mod nodes;
 mod route;
 
 pub use native::Native;
-pub use route::{AtOnce, Face, Later, Request, Right, Rights, Route, answer, decoded};
+pub use route::{
+    AtOnce, Face, Later, Request, Right, Rights, Route, answer, beyond_rules, decoded,
+};

@@ -5,6 +5,7 @@ use crate::route::{Face, Request, Right, Route, answer};
 use holdfast_base::codec::{Decode, Encode, Reader};
 use holdfast_base::ids::Index;
 use holdfast_base::limits::FRAME_META_BYTES_MAX;
+use holdfast_base::rules::{Access, Rules};
 use holdfast_base::{Error, Result};
 use holdfast_cluster::topics::{Use, check_client, folded_by};
 use holdfast_env::HoldMutex;
@@ -39,6 +40,21 @@ fn owner(node: &Node, topic: &str) -> Option<&'static str> {
     folded_by(topic).or_else(|| node.folds(topic).then_some("the view of a face"))
 }
 
+/// The topic is the first field of each request.
+fn topic_of(meta: &[u8]) -> Result<String> {
+    String::decode(&mut Reader::new(meta))
+        .map_err(|e| Error::invalid(format!("use the log: {e}: use matching builds")))
+}
+
+/// Whether rules allow this of the request's topic; no name stands for all of them.
+fn allows(access: Access) -> impl Fn(&[u8], &Rules) -> Result<()> + Send + Sync {
+    move |meta, rules: &Rules| {
+        let topic = topic_of(meta)?;
+        let doing = |e: Error| e.context(format_args!("use the log `{}`", topic.escape_debug()));
+        rules.check_topic(if topic.is_empty() { "*" } else { &topic }, access).map_err(doing)
+    }
+}
+
 /// Refuses what a client may not do with a topic.
 fn check(
     node: &Arc<Node>,
@@ -46,9 +62,7 @@ fn check(
 ) -> impl Fn(&[u8], &Who) -> Result<()> + Send + Sync + use<> {
     let node = node.clone();
     move |meta, who: &Who| {
-        // The topic is the first field of each.
-        let topic = String::decode(&mut Reader::new(meta))
-            .map_err(|e| Error::invalid(format!("use the log: {e}: use matching builds")))?;
+        let topic = topic_of(meta)?;
         check_client(&topic, owner(&node, &topic), wanted, *who == Who::Owner)
     }
 }
@@ -84,12 +98,17 @@ impl Face for Logs {
         };
         let node = &self.node;
         vec![
-            route(wire::OP_LOG_APPEND, Logs::append).check(check(node, Use::Change)),
+            route(wire::OP_LOG_APPEND, Logs::append)
+                .check(check(node, Use::Change))
+                .allows(allows(Access::Write)),
             route(wire::OP_LOG_READ, Logs::read)
                 .check(check(node, Use::Read))
+                .allows(allows(Access::Read))
                 .answer_bytes(answer_bytes),
-            route(wire::OP_LOG_TRIM, Logs::trim).check(check(node, Use::Change)),
-            route(wire::OP_LOG_INFO, Logs::info),
+            route(wire::OP_LOG_TRIM, Logs::trim)
+                .check(check(node, Use::Change))
+                .allows(allows(Access::Write)),
+            route(wire::OP_LOG_INFO, Logs::info).allows(allows(Access::Read)),
         ]
     }
 }

@@ -7,9 +7,10 @@ use crate::logs::Logs;
 use crate::nodes::Nodes;
 use crate::route::{AtOnce, Face, Later, Request, Right, Rights, Route};
 use holdfast_base::frame::{Header, STALE};
+use holdfast_base::rules::Rules;
 use holdfast_base::{Error, Kind, Result};
-use holdfast_env::net::{Batch, BodyTarget, ConnectionId, Service, Who};
-use holdfast_env::{Budget, planted};
+use holdfast_env::net::{Batch, BodyTarget, Service, Who};
+use holdfast_env::{Budget, Secret, planted};
 use holdfast_node::{Condition, Node};
 use holdfast_wire::admin::Status;
 use std::ops::Range;
@@ -87,6 +88,12 @@ impl Native {
             .with(logs)
     }
 
+    /// Makes tokens, which follow from the cluster's secret; without one none are made.
+    pub fn with_tokens_of(self, secret: &Secret) -> Native {
+        self.admin.makes_tokens_of(secret);
+        self
+    }
+
     /// Serves a face as well. Its operations must have no other route: that is a bug.
     pub fn with(mut self, face: Arc<impl Face + ?Sized>) -> Native {
         face.routes().into_iter().for_each(|route| self.routes.add(route));
@@ -115,20 +122,46 @@ impl Native {
     }
 
     /// The one place where a right is asked for, before a request's message is read.
-    fn check(&self, route: &Route, meta: &[u8], who: &Who) -> Result<()> {
-        if let Some(e) = refusal(route, who) {
+    fn check(&self, route: &Route, meta: &[u8], who: &Who, rules: Option<&Rules>) -> Result<()> {
+        if let Some(e) = refusal(route, who, rules) {
             return Err(e);
+        }
+        if let (Some(rules), Some(allows)) = (rules, &route.allows)
+            && !planted!("server.rules-not-asked")
+        {
+            allows(meta, rules)?;
         }
         if let (Right::Node, Who::Named(named)) = (route.right, who) {
             self.node.check_sender(named, route.opcode, meta)?;
         }
         route.check.as_ref().map_or(Ok(()), |check| check(meta, who))
     }
+
+    /// What a client with a name may do, request by request; nothing for one that may do nothing,
+    /// and for all others, whose rights are the same for all requests.
+    fn rules_of(&self, who: &Who) -> Option<Rules> {
+        match who {
+            Who::Named(named) if !who.is_node() => {
+                self.admin.heard_from(&named.name);
+                Some(self.node.rules_of(named)).filter(|rules| !rules.is_empty())
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Whether rules can allow what this route does.
+fn is_by_rule(route: &Route) -> bool {
+    matches!(route.right, Right::Data | Right::Admin) && route.allows.is_some()
 }
 
 /// What somebody hears who is known, and lacks the right.
-fn refusal(route: &Route, who: &Who) -> Option<Error> {
+fn refusal(route: &Route, who: &Who, rules: Option<&Rules>) -> Option<Error> {
     if Rights::of(who).allow(route.right) || planted!("file.clients-as-nodes") {
+        return None;
+    }
+    if rules.is_some() && is_by_rule(route) {
+        // Which requests they allow is in each of them.
         return None;
     }
     let (doing, right) = (format!("carry out operation {:#06x}", route.opcode), route.right);
@@ -137,7 +170,7 @@ fn refusal(route: &Route, who: &Who) -> Option<Error> {
             format!("{doing}: nodes of the cluster alone ask for it: connect as one")
         }
         (_, Who::Named(named)) => format!(
-            "{doing}: it takes the right `{}`, which `{}` does not have: ask whoever looks after the cluster",
+            "{doing}: it takes the right `{}`, which `{}` does not have: ask whoever looks after the cluster (`holdfast token create`)",
             right.name(),
             named.name
         ),
@@ -152,9 +185,16 @@ fn unknown(opcode: u16) -> Error {
 }
 
 impl Service for Native {
-    fn body_target(&self, _: ConnectionId, header: &Header, meta: &[u8]) -> BodyTarget {
-        let target = self.routes.of(header.opcode).and_then(|route| route.target.as_ref());
-        target.map_or(BodyTarget::Buffer, |target| target(meta, header.body_bytes))
+    fn body_target(&self, who: &Who, header: &Header, meta: &[u8]) -> BodyTarget {
+        let Some(route) = self.routes.of(header.opcode) else { return BodyTarget::Buffer };
+        let Some(target) = &route.target else { return BodyTarget::Buffer };
+        // Where a body goes is not for everybody to reserve.
+        if !Rights::of(who).allow(route.right)
+            && let Err(e) = self.check(route, meta, who, self.rules_of(who).as_ref())
+        {
+            return BodyTarget::Refuse(e);
+        }
+        target(meta, header.body_bytes)
     }
 
     fn check_standing(&self, who: &Who) -> Result<()> {
@@ -165,7 +205,7 @@ impl Service for Native {
     }
 
     fn refuses(&self, who: &Who, opcode: u16) -> Option<Error> {
-        refusal(self.routes.of(opcode)?, who)
+        refusal(self.routes.of(opcode)?, who, self.rules_of(who).as_ref())
     }
 
     fn is_for_nodes(&self, opcode: u16) -> bool {
@@ -178,6 +218,7 @@ impl Service for Native {
 
     fn handle(&self, batch: &mut Batch<'_>) {
         let rights = Rights::of(batch.who());
+        let rules = self.rules_of(batch.who());
         let mut later = Later::default();
         let mut i = 0;
         while i < batch.len() {
@@ -187,6 +228,12 @@ impl Service for Native {
                 continue;
             }
             match self.routes.of(batch.header(i).opcode) {
+                Some(route)
+                    if let (Some(rules), Some(at_once)) = (&rules, &route.at_once)
+                        && is_by_rule(route) =>
+                {
+                    at_once.answer_within(batch, i, rules, &mut later);
+                }
                 Some(route) => later.wait(i, (route.answer_bytes)(batch.meta(i))),
                 None => batch.reply_error(i, &unknown(batch.header(i).opcode)),
             }
@@ -196,7 +243,7 @@ impl Service for Native {
         for (i, answer_bytes) in later.into_requests() {
             let opcode = batch.header(i).opcode;
             let route = self.routes.of(opcode).expect("what was put off has a route");
-            if let Err(e) = self.check(route, batch.meta(i), who) {
+            if let Err(e) = self.check(route, batch.meta(i), who, rules.as_ref()) {
                 batch.reply_error(i, &e);
                 // A node that spoke for another one may have its own certificate by now, which a new
                 // connection shows.
@@ -211,7 +258,8 @@ impl Service for Native {
             // Else it comes again.
             let Some(reply) = batch.defer_expecting(i, answer_bytes) else { continue };
             let body = batch.take_body(i);
-            (route.run)(Request { opcode, meta: batch.meta(i), body, reply });
+            let rules = rules.clone();
+            (route.run)(Request { opcode, meta: batch.meta(i), body, reply, rules });
         }
     }
 }

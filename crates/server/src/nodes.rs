@@ -35,7 +35,7 @@ impl Face for Nodes {
         let route = |opcode: u16, serve: Serve| {
             let nodes = self.clone();
             let run = move |request: Request<'_>| {
-                let Request { opcode, meta, body, reply } = request;
+                let Request { opcode, meta, body, reply, .. } = request;
                 serve(&nodes, opcode, meta, body, done(reply));
             };
             Route::new(opcode, Right::Node, run)

@@ -2,6 +2,7 @@
 //! of a request goes, how much memory the answer may take, and what carries it out.
 
 use holdfast_base::codec::Decode;
+use holdfast_base::rules::Rules;
 use holdfast_base::{Error, Result};
 use holdfast_env::net::{Batch, Body, BodyTarget, Parts, Reply, Response, Role, Who};
 use std::ops::Range;
@@ -23,6 +24,9 @@ pub struct Request<'a> {
     pub body: Body<'a>,
     /// Takes the answer, once.
     pub reply: Reply,
+    /// Of a client that may do what they say and nothing else. Asked already, by [`Route::allows`]:
+    /// who looks names up once more asks once more.
+    pub rules: Option<Rules>,
 }
 
 /// Answers requests of a batch from memory. One value may stand behind several routes: requests
@@ -31,6 +35,21 @@ pub struct Request<'a> {
 pub trait AtOnce: Send + Sync {
     /// Answers each of these requests, or says that it takes longer: [`Later::wait`].
     fn answer(&self, batch: &mut Batch<'_>, run: Range<usize>, later: &mut Later);
+
+    /// As [`AtOnce::answer`], one request of a client that may do what `rules` say and nothing
+    /// else: what it asks for is looked up, and its right to it, under one lock. Who answers from
+    /// memory and does not say otherwise refuses.
+    fn answer_within(&self, batch: &mut Batch<'_>, i: usize, rules: &Rules, later: &mut Later) {
+        let _ = (rules, later);
+        batch.reply_error(i, &beyond_rules());
+    }
+}
+
+/// What a client with rules hears of an operation that no rule can allow.
+pub fn beyond_rules() -> Error {
+    Error::denied(
+        "it is for those who may do everything: use the owner's socket, or the cluster's secret",
+    )
 }
 
 /// Requests of a batch that wait for a disk or the log, and how many bytes each one's answer may
@@ -82,7 +101,7 @@ impl Right {
     }
 }
 
-/// The rights of somebody.
+/// The rights of somebody. A client with a name has some that its rules say, request by request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rights(u8);
 
@@ -97,7 +116,7 @@ impl Rights {
             Who::Node => &Right::ALL,
             Who::Named(named) => match named.role {
                 Role::Node => &[Right::Known, Right::Data, Right::Node],
-                Role::Client => &[Right::Known],
+                Role::Client | Role::Token => &[Right::Known],
             },
         };
         Rights(rights.iter().fold(0, |bits, right| bits | right.bit()))
@@ -110,6 +129,7 @@ impl Rights {
 }
 
 type Check = Box<dyn Fn(&[u8], &Who) -> Result<()> + Send + Sync>;
+type Allows = Box<dyn Fn(&[u8], &Rules) -> Result<()> + Send + Sync>;
 type Target = Box<dyn Fn(&[u8], u32) -> BodyTarget + Send + Sync>;
 type AnswerBytes = fn(&[u8]) -> u64;
 type Run = Box<dyn Fn(Request<'_>) + Send + Sync>;
@@ -119,6 +139,7 @@ pub struct Route {
     pub(crate) opcode: u16,
     pub(crate) right: Right,
     pub(crate) check: Option<Check>,
+    pub(crate) allows: Option<Allows>,
     pub(crate) target: Option<Target>,
     pub(crate) at_once: Option<Arc<dyn AtOnce>>,
     pub(crate) answer_bytes: AnswerBytes,
@@ -137,6 +158,7 @@ impl Route {
             opcode,
             right,
             check: None,
+            allows: None,
             target: None,
             at_once: None,
             answer_bytes: |_| 0,
@@ -160,6 +182,15 @@ impl Route {
     /// Refuses a request by its meta and by who sent it, before anything is done for it.
     pub fn check(self, check: impl Fn(&[u8], &Who) -> Result<()> + Send + Sync + 'static) -> Route {
         Route { check: Some(Box::new(check)), ..self }
+    }
+
+    /// Whether a client with rules may have this request carried out. Without it none may: rules
+    /// that nobody asks for allow nothing.
+    pub fn allows(
+        self,
+        allows: impl Fn(&[u8], &Rules) -> Result<()> + Send + Sync + 'static,
+    ) -> Route {
+        Route { allows: Some(Box::new(allows)), ..self }
     }
 
     /// Where the body of a request goes, by its meta and the body's length.

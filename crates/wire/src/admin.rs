@@ -270,6 +270,8 @@ pub enum Order {
     /// A certificate is worth nothing any more. It ends by itself at `until_s`, in seconds since
     /// 1970.
     Revoke { serial: String, until_s: i64 },
+    /// The client of this name may do nothing any more.
+    RevokeToken { name: String },
 }
 codec_enum!(Order: "order" {
     1 => Drain { node, on },
@@ -279,4 +281,30 @@ codec_enum!(Order: "order" {
     5 => SetStore { store, writable },
     6 => ReplaceNode { name },
     7 => Revoke { serial, until_s },
+    8 => RevokeToken { name },
 });
+
+/// A token to be made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewToken {
+    /// Of the client.
+    pub name: String,
+    /// What it may do, as people write it.
+    pub rules: Vec<String>,
+    /// Seconds from now on.
+    pub ttl_s: u64,
+}
+codec_struct!(NewToken { name, rules, ttl_s });
+
+/// What is told of a token; its key never is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TokenInfo {
+    pub name: String,
+    pub rules: Vec<String>,
+    /// When it ends, in seconds since 1970.
+    pub until_s: i64,
+    /// When the node that was asked last heard from its client, in seconds since 1970; 0 for never
+    /// since the node started.
+    pub used_s: i64,
+}
+codec_struct!(TokenInfo { name, rules, until_s, used_s });

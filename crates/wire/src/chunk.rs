@@ -2,7 +2,7 @@
 
 use holdfast_base::checksum::crc32c;
 use holdfast_base::codec_struct;
-use holdfast_base::ids::{ChunkId, Durability, Generation, Pointer, StoreId};
+use holdfast_base::ids::{ChunkId, Durability, FileId, Generation, Pointer, StoreId};
 use holdfast_base::limits::BLOCK_BYTES;
 
 /// Appends the frame's body to an open raw chunk.
@@ -33,8 +33,11 @@ pub struct ReadObject {
     pub pointer: Pointer,
     pub offset: u64,
     pub bytes: u32,
+    /// Whose bytes they are: a client that may not read all files is answered if it may read this
+    /// one. Nothing else is asked of it.
+    pub file: FileId,
 }
-codec_struct!(ReadObject { pointer, offset, bytes });
+codec_struct!(ReadObject { pointer, offset, bytes, file });
 
 /// Checksums of what a read returned, one a piece cut at 64 KiB block borders. Of a raw chunk
 /// `crc32c(bytes) ^ stamp(chunk, generation, block)`, for whole blocks the stored ones, which the

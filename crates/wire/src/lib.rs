@@ -52,6 +52,12 @@ pub const OP_NODES: u16 = 0x0009;
 /// `HELD`: empty; answered with [`admin::Held`].
 pub const OP_HELD: u16 = 0x000b;
 
+/// `TOKEN_CREATE`: [`admin::NewToken`]; answered with the token's text, which is told once.
+pub const OP_TOKEN_CREATE: u16 = 0x000c;
+
+/// `TOKENS`: empty; answered with a list of [`admin::TokenInfo`].
+pub const OP_TOKENS: u16 = 0x000d;
+
 /// `REGION`: empty, over a Unix socket only; answered with [`chunk::RegionOffer`] and the
 /// region's descriptor.
 pub const OP_REGION: u16 = 0x0101;

@@ -84,7 +84,8 @@ fn chunk_messages(m: &mut Messages) {
     let durability = Durability::Durable;
     m.add("chunk::Append", chunk::Append { chunk: CHUNK, at: 5, durability, crcs: vec![1, 2] });
     m.add("chunk::Read", chunk::Read { chunk: CHUNK, generation: Generation(4), offset, bytes });
-    m.add("chunk::ReadObject", chunk::ReadObject { pointer: POINTER, offset, bytes });
+    let file = FileId(9);
+    m.add("chunk::ReadObject", chunk::ReadObject { pointer: POINTER, offset, bytes, file });
     m.add("chunk::ReadReply", chunk::ReadReply { crcs: vec![0xdead_beef] });
     m.add("chunk::RegionOffer", chunk::RegionOffer { store: StoreId(1), region_bytes: 2 });
     m.add("chunk::Located", chunk::Located { pieces: vec![piece()], crcs: vec![7] });
@@ -207,6 +208,11 @@ fn status(m: &mut Messages) {
         findings: vec!["f".into()],
     };
     m.add("admin::Status", status);
+    let rules = vec!["fs:/a:r".to_owned()];
+    let (name, until_s, used_s) = ("a".to_owned(), 2, -1);
+    let new = admin::NewToken { name: name.clone(), rules: rules.clone(), ttl_s: 1 };
+    m.add("admin::NewToken", new);
+    m.add("admin::TokenInfo", admin::TokenInfo { name, rules, until_s, used_s });
 }
 
 fn peer_chunks(m: &mut Messages) {

@@ -9,7 +9,7 @@ use holdfast_base::frame::{FrameKind, HEADER_BYTES, Header};
 use holdfast_base::ids::StoreId;
 use holdfast_env::net::{
     Batch, Body, BodyPart, BodyTarget, ConnectionId, Reply, Response as Answer, Server,
-    ServerConfig, Service,
+    ServerConfig, Service, Who,
 };
 use holdfast_env::region::{FRAME_BYTES, Frames, MappedRegion};
 use holdfast_env::{RealClock, Region, Rng, SeededRng};
@@ -55,7 +55,7 @@ impl TestService {
 }
 
 impl Service for TestService {
-    fn body_target(&self, _: ConnectionId, header: &Header, _: &[u8]) -> BodyTarget {
+    fn body_target(&self, _: &Who, header: &Header, _: &[u8]) -> BodyTarget {
         match header.opcode {
             TO_REGION => match self.frames.reserve(header.body_bytes as usize) {
                 Some(window) => BodyTarget::Region(window),

@@ -5,7 +5,7 @@
 use crate::client::{Client, Ticket, decode, verify};
 use holdfast_base::checksum::{crc32c, stamp};
 use holdfast_base::codec::Encode;
-use holdfast_base::ids::{ChunkId, Generation};
+use holdfast_base::ids::{ChunkId, FileId, Generation};
 use holdfast_base::limits::{BLOCK_BYTES, SLICE_BYTES};
 use holdfast_base::{Error, Kind, Result};
 use holdfast_wire::{self as wire, chunk, file as msg};
@@ -16,6 +16,8 @@ const LOCATE_BYTES: u64 = holdfast_base::limits::CHUNK_BYTES;
 /// A run of one extent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Span {
+    /// Whose bytes they are.
+    file: FileId,
     extent: msg::Extent,
     offset: u64,
     pub bytes: usize,
@@ -166,7 +168,7 @@ impl Cursor {
         let offset = position - self.starts[index];
         let in_slice = SLICE_BYTES - offset % SLICE_BYTES;
         let bytes = (extent.bytes() - offset).min(in_slice).min(bytes_max as u64) as usize;
-        Ok(Span { extent, offset, bytes })
+        Ok(Span { file: self.info.id, extent, offset, bytes })
     }
 
     pub fn ask(&self, client: &mut Client, span: Span) -> Result<Asked> {
@@ -257,7 +259,7 @@ impl Span {
                 (wire::OP_CHUNK_READ, ReadRun::Raw(read))
             }
             msg::Extent::Packed { pointer, .. } => {
-                let read = chunk::ReadObject { pointer, offset, bytes };
+                let read = chunk::ReadObject { pointer, offset, bytes, file: self.file };
                 (wire::OP_CHUNK_READ_OBJECT, ReadRun::Object(read))
             }
         }

@@ -132,11 +132,26 @@ pub enum ClusterCommand {
         name: String,
     },
     /// A certificate is worth nothing from here on. It ends by itself at `until_s`; what has ended
-    /// before `now_s`, the proposer's time, is forgotten. Both in seconds since 1970.
+    /// before `now_s`, the proposer's time, makes room where there is none. Both in seconds since
+    /// 1970.
     Revoke {
         serial: String,
         until_s: i64,
         now_s: i64,
+    },
+    /// The client of this name may do this until `until_s`, with the token of this id or a
+    /// certificate. Refused while it has another token; `now_s`, the proposer's time, tells which
+    /// have ended. Both in seconds since 1970. The rules are as people write them.
+    PutToken {
+        name: String,
+        id: u64,
+        until_s: i64,
+        now_s: i64,
+        rules: Vec<String>,
+    },
+    /// The client of this name may do nothing from here on.
+    RemoveToken {
+        name: String,
     },
     /// A controller queues last from here on: another one leads, at once, where there is one. Said
     /// by a node that ends in order or is drained.
@@ -162,8 +177,10 @@ codec_enum!(ClusterCommand: "cluster command" {
     14 => BindName { node, name },
     15 => ReleaseName { name },
     16 => Revoke { serial, until_s, now_s },
+    17 => PutToken { name, id, until_s, now_s, rules },
+    18 => RemoveToken { name },
 });
-const CLUSTER_TAG_MAX: u8 = 16;
+const CLUSTER_TAG_MAX: u8 = 18;
 
 impl ClusterCommand {
     pub fn to_entry(&self) -> Vec<u8> {

@@ -3,6 +3,7 @@
 //! wrote is read too.
 
 use super::identities::Identities;
+use super::tokens::Tokens;
 use super::{ClusterView, Leadership, NodeInfo, NodeState, ShardMap, StoreInfo, mib};
 use crate::StoreState;
 use crate::namespace::{check_end, check_start};
@@ -57,6 +58,7 @@ impl ClusterView {
         out.put_with(|out| encode_map(&self.shards.components, out));
         out.put(&self.recovery);
         out.put_with(|out| self.identities.encode(out));
+        out.put_with(|out| self.tokens.encode(out));
         let crc = out.crc();
         out.put(&crc);
     }
@@ -89,6 +91,7 @@ impl ClusterView {
         }
         if version > VERSION_BEFORE_CERTIFICATES {
             view.identities = source.get_with(Identities::decode)?;
+            view.tokens = source.get_with(Tokens::decode)?;
         }
         check_end(source)?;
         view.check()?;
@@ -112,6 +115,7 @@ impl ClusterView {
     fn check(&self) -> Result<()> {
         super::check_recovery(&self.recovery)?;
         self.identities.check(|node| self.nodes.contains_key(&node))?;
+        self.tokens.check()?;
         if let Some((store, info)) =
             self.stores.iter().find(|(_, info)| !self.nodes.contains_key(&info.node))
         {

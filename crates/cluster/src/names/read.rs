@@ -274,6 +274,12 @@ impl Names {
         Some(names.iter().rev().flat_map(|name| ["/", name]).collect())
     }
 
+    /// The path of a named node, or what an unclosed file was begun as.
+    pub fn path_or_begun(&self, file: FileId) -> Option<String> {
+        let begun = || Some(self.unclosed.get(&self.nodes.at(file)?)?.path.clone());
+        self.path_of(file).or_else(begun)
+    }
+
     /// The bytes of a file that is a list of chunks; `None` for every other one.
     pub fn extents(&self, file: FileId) -> Option<(&[RawExtent], Option<Remainder>)> {
         let list = self.extents.get(&self.attached(file)?)?;
@@ -423,10 +429,7 @@ impl Names {
     /// chunk is packed.
     pub fn files_of(&self, chunks: &Chunks, chunk: ChunkId, max: usize) -> Vec<String> {
         let Some(known) = chunks.get(chunk) else { return Vec::new() };
-        let path = |file: FileId| {
-            let unclosed = || Some(self.unclosed.get(&self.nodes.at(file)?)?.path.clone());
-            self.path_of(file).or_else(unclosed)
-        };
+        let path = |file: FileId| self.path_or_begun(file);
         if known.kind == ChunkKind::Raw {
             return path(known.owner).into_iter().take(max).collect();
         }

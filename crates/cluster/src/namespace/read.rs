@@ -54,6 +54,11 @@ impl Namespace {
         self.names.path_of(file)
     }
 
+    /// See [`Names::path_or_begun`].
+    pub fn path_or_begun(&self, file: FileId) -> Option<String> {
+        self.names.path_or_begun(file)
+    }
+
     /// See [`Names::extents`].
     pub fn extents(&self, file: FileId) -> Option<(&[RawExtent], Option<Remainder>)> {
         self.names.extents(file)

@@ -185,7 +185,7 @@ impl Inline {
                     state.requests.push(Request::new(header, meta, body));
                 }
                 _ => {
-                    let incoming = begin(&*self.service, self.id, header, &data[meta.clone()]);
+                    let incoming = begin(&*self.service, &self.who, header, &data[meta.clone()]);
                     push_whole(&mut state.requests, &mut state.out, incoming, data, meta, body);
                 }
             }

@@ -2,7 +2,7 @@
 //! does, without either sending it: docs/formats/wire.md, "Who asks". Both sides as cores: frames
 //! in, frames out; no socket, no clock.
 
-use crate::secret::{Secret, Secrets, draw};
+use crate::secret::{Secret, Secrets, Token, draw};
 use crate::{Rng, planted};
 use holdfast_base::frame::{self, Decoded, FrameKind, HEADER_BYTES};
 use holdfast_base::{Error, Kind, Result, codec};
@@ -19,6 +19,10 @@ const NONCE_BYTES: usize = 32;
 const PROOF_BYTES: usize = 32;
 /// Version, role, nonce.
 const HELLO_BYTES: usize = 2 + NONCE_BYTES;
+/// Behind those of a token: its id.
+const ID_BYTES: usize = 8;
+/// And the client's name.
+const TOKEN_NAME_BYTES_MAX: usize = 63;
 /// The server's answer: its nonce and its proof.
 const ANSWER_BYTES: usize = NONCE_BYTES + PROOF_BYTES;
 /// What a server may say before it is known, which is a sentence at most.
@@ -33,6 +37,8 @@ pub enum Role {
     Client = 1,
     /// A node of the same cluster.
     Node = 2,
+    /// A client that has a token.
+    Token = 3,
 }
 
 /// Who is connected. Nobody else reaches a service.
@@ -44,7 +50,7 @@ pub enum Who {
     Client,
     /// The same, who says to be a node: another one of the cluster.
     Node,
-    /// Whom a certificate names, which an authority of ours has signed.
+    /// Whom a certificate names, which an authority of ours has signed, or a token.
     Named(Arc<Named>),
 }
 
@@ -59,17 +65,33 @@ impl Who {
     }
 }
 
-/// What a certificate says of who holds it.
+/// What a certificate or a token says of who holds it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Named {
-    /// A node, or a client.
+    /// A node or a client, by a certificate; a client by a token.
     pub role: Role,
-    /// Its name, unique among those of its role in the cluster.
+    /// Its name, unique among nodes or clients of the cluster.
     pub name: String,
-    /// The certificate's number, in hexadecimal digits: what a revocation names.
+    /// The certificate's number or the token's id, in hexadecimal digits: what a revocation names.
     pub serial: String,
-    /// When the certificate ends, in seconds since 1970.
+    /// When the certificate ends, in seconds since 1970. Of a token the cluster knows.
     pub until_s: i64,
+}
+
+impl Named {
+    fn of_token(token: &Token) -> Named {
+        Named {
+            role: Role::Token,
+            name: token.name.clone(),
+            serial: token_serial(token.id),
+            until_s: i64::MAX,
+        }
+    }
+}
+
+/// A token's id as [`Named::serial`] spells it.
+pub fn token_serial(id: u64) -> String {
+    format!("{id:016x}")
 }
 
 /// What one side says of both nonces, and the key that it signs it with.
@@ -91,6 +113,10 @@ pub(super) struct Guard {
 
 struct Challenge {
     role: Role,
+    /// What both sides have to know.
+    key: Secret,
+    /// Whom it makes of who knows it, where it is a token's.
+    token: Option<Token>,
     client: [u8; NONCE_BYTES],
     server: [u8; NONCE_BYTES],
 }
@@ -104,8 +130,14 @@ impl Guard {
     pub fn hello(&mut self, rng: &dyn Rng, meta: &[u8]) -> Result<Vec<u8>> {
         let unknown =
             || Error::unsupported("greet: this server knows no such greeting: use matching builds");
-        let meta: &[u8; HELLO_BYTES] = meta.try_into().map_err(|_| unknown())?;
+        let (meta, rest) = meta.split_first_chunk::<HELLO_BYTES>().ok_or_else(unknown)?;
+        let mut token = None;
         let role = match meta[..2] {
+            [VERSION, 3] => {
+                token = Some(self.token(rest).ok_or_else(unknown)?);
+                Role::Token
+            }
+            _ if !rest.is_empty() => return Err(unknown()),
             [VERSION, 1] => Role::Client,
             [VERSION, 2] if self.only_clients && !planted!("net.secret-makes-a-node") => {
                 return Err(Error::denied(
@@ -119,27 +151,45 @@ impl Guard {
         client.copy_from_slice(&meta[2..]);
         let server: [u8; NONCE_BYTES] =
             if planted!("env.same-challenge-always") { [7; NONCE_BYTES] } else { draw(rng) };
-        let (key, text) = statement(&self.secret, OF_SERVER, role as u8, [&client, &server]);
+        // Also of a token that nobody made, or that was revoked: who does not know its key learns
+        // nothing of either.
+        let known = token.as_ref().map_or(&self.secret, |token: &Token| token.key()).clone();
+        let (key, text) = statement(&known, OF_SERVER, role as u8, [&client, &server]);
         let mut answer = server.to_vec();
         answer.extend_from_slice(hmac::sign(&key, &text).as_ref());
-        self.challenge = Some(Challenge { role, client, server });
+        self.challenge = Some(Challenge { role, key: known, token, client, server });
         Ok(answer)
+    }
+
+    /// The token that a greeting names.
+    fn token(&self, rest: &[u8]) -> Option<Token> {
+        let (id, name) = rest.split_first_chunk::<ID_BYTES>()?;
+        let name = std::str::from_utf8(name).ok()?;
+        let fits = (1..=TOKEN_NAME_BYTES_MAX).contains(&name.len());
+        fits.then(|| self.secret.token(name, u64::from_le_bytes(*id)))
     }
 
     /// Decides about `OP_PROVE`. After an error the connection is to end.
     pub fn prove(&mut self, proof: &[u8]) -> Result<Who> {
-        let Some(Challenge { role, client, server }) = self.challenge.take() else {
+        let Some(Challenge { role, key, token, client, server }) = self.challenge.take() else {
             return Err(Error::denied("prove the secret: greet first"));
         };
-        let (key, text) = statement(&self.secret, OF_CLIENT, role as u8, [&client, &server]);
+        let (key, text) = statement(&key, OF_CLIENT, role as u8, [&client, &server]);
         if hmac::verify(&key, &text, proof).is_err() && !planted!("env.any-proof-will-do") {
-            return Err(Error::denied(
-                "prove the secret: it is not this server's: give the file `secret` of its data directory with `--secret FILE`",
-            ));
+            return Err(Error::denied(match token {
+                Some(_) => {
+                    "prove the token: it is not this cluster's: give the whole line that `holdfast token create` printed"
+                }
+                None => {
+                    "prove the secret: it is not this server's: give the file `secret` of its data directory with `--secret FILE`"
+                }
+            }));
         }
-        Ok(match role {
-            Role::Client => Who::Client,
-            Role::Node => Who::Node,
+        Ok(match (role, token) {
+            (Role::Client, _) => Who::Client,
+            (Role::Node, _) => Who::Node,
+            (Role::Token, Some(token)) => Who::Named(Arc::new(Named::of_token(&token))),
+            (Role::Token, None) => return Err(Error::bug("prove a token: there was none")),
         })
     }
 }
@@ -169,12 +219,25 @@ pub struct Handshake {
 }
 
 impl Handshake {
+    /// Of somebody who has one of these secrets.
     pub fn new(secrets: Secrets, role: Role, rng: &dyn Rng) -> Handshake {
+        Handshake::begin(secrets, role, &[], rng)
+    }
+
+    /// Of the client that a token names.
+    pub fn with_token(token: &Token, rng: &dyn Rng) -> Handshake {
+        let mut rest = token.id.to_le_bytes().to_vec();
+        rest.extend_from_slice(token.name.as_bytes());
+        Handshake::begin(token.key().clone().into(), Role::Token, &rest, rng)
+    }
+
+    fn begin(secrets: Secrets, role: Role, rest: &[u8], rng: &dyn Rng) -> Handshake {
         let nonce = draw(rng);
         let mut out = Vec::new();
         frame::encode(&mut out, FrameKind::Request, OP_HELLO, 1, 0, 0, |meta| {
             meta.extend_from_slice(&[VERSION, role as u8]);
             meta.extend_from_slice(&nonce);
+            meta.extend_from_slice(rest);
         });
         Handshake { secrets, role, nonce, out, received: Vec::new(), proving: false }
     }
@@ -245,9 +308,10 @@ impl Handshake {
             hmac::verify(&key, &text, proof).is_ok() || planted!("env.any-server-will-do")
         });
         let secret = found.ok_or_else(|| {
-            Error::denied(
-                "the secret that was given is not this server's: give the file `secret` of its data directory with `--secret FILE`",
-            )
+            Error::denied(match self.role {
+                Role::Token => "the token that was given is not this cluster's, or was changed: give the whole line that `holdfast token create` printed, with `--token FILE`",
+                _ => "the secret that was given is not this server's: give the file `secret` of its data directory with `--secret FILE`",
+            })
         })?;
         let (key, text) = statement(secret, OF_CLIENT, role, nonces);
         frame::encode(&mut self.out, FrameKind::Request, OP_PROVE, 2, 0, 0, |meta| {
@@ -289,9 +353,14 @@ mod tests {
     }
 
     fn meet(own: Vec<Secret>, of_server: Secret, role: Role, piece: usize) -> Result<Who> {
+        let handshake = Handshake::new(Secrets::new(own), role, &SeededRng::new(9));
+        shake(handshake, of_server, piece)
+    }
+
+    fn shake(mut handshake: Handshake, of_server: Secret, piece: usize) -> Result<Who> {
         let rng = SeededRng::new(9);
-        let mut guard = Guard::new(of_server, false);
-        let mut handshake = Handshake::new(Secrets::new(own), role, &rng);
+        // Tokens are believed also where nodes have certificates.
+        let mut guard = Guard::new(of_server, handshake.role == Role::Token);
         let mut known = None;
         loop {
             let said = handshake.output();
@@ -313,6 +382,38 @@ mod tests {
             assert_eq!(meet(others, secret(2), Role::Client, piece), Ok(Who::Client));
             assert_eq!(meet(vec![secret(2)], secret(2), Role::Node, piece), Ok(Who::Node));
         }
+    }
+
+    #[test]
+    fn a_token_makes_somebody_the_client_of_its_name_at_its_own_cluster_alone() {
+        let rng = SeededRng::new(3);
+        for piece in [1, 7, 1000] {
+            let token = secret(1).token("backup.1", 0xabc);
+            let read = Token::parse(&token.text()).unwrap();
+            let who = shake(Handshake::with_token(&read, &rng), secret(1), piece).unwrap();
+            let Who::Named(named) = who else { panic!("{who:?}") };
+            assert_eq!((named.role, named.name.as_str()), (Role::Token, "backup.1"));
+            assert_eq!(named.serial, "0000000000000abc");
+            let e = shake(Handshake::with_token(&token, &rng), secret(2), piece).unwrap_err();
+            assert!(e.kind == Kind::Denied && e.message.contains("--token"), "{e}");
+        }
+        // With a key that belongs to another name, or another token of the name.
+        let texts = [secret(1).token("b", 7).text(), secret(1).token("a", 8).text()];
+        for text in texts {
+            let key = text.rsplit_once('.').unwrap().1;
+            let forged = Token::parse(&format!("hft1.a.{:016x}.{key}", 7)).unwrap();
+            assert!(shake(Handshake::with_token(&forged, &rng), secret(1), 1000).is_err());
+        }
+        // The server has the last word: a client that does not check is refused all the same.
+        let mut guard = Guard::new(secret(1), true);
+        let mut hello = vec![VERSION, 3];
+        hello.extend_from_slice(&[5; NONCE_BYTES + ID_BYTES]);
+        for bad in [&b""[..], &[b'n'; TOKEN_NAME_BYTES_MAX + 1], &[0xff]] {
+            let hello = [&hello[..], bad].concat();
+            assert_eq!(guard.hello(&rng, &hello).unwrap_err().kind, Kind::Unsupported);
+        }
+        guard.hello(&rng, &[&hello[..], b"n"].concat()).unwrap();
+        assert_eq!(guard.prove(&[0; 32]).unwrap_err().kind, Kind::Denied);
     }
 
     #[test]

@@ -39,5 +39,6 @@ mod sort;
 mod stopped_views;
 mod story;
 mod tls;
+mod token;
 mod told;
 mod trees;

@@ -10,8 +10,8 @@ use crate::net::proof::{Who, refusal};
 use crate::net::socket::Wait;
 use crate::net::tls::{CLIENT_HELLO, NO_TLS_HERE};
 use crate::net::{
-    BATCH_BYTES, BATCH_REQUESTS_MAX, BodyTarget, ConnectionId, OP_PING, OP_RING, OP_YIELD,
-    RECEIVE_BYTES, STRANGER_BYTES_MAX, Service, TAIL_BYTES,
+    BATCH_BYTES, BATCH_REQUESTS_MAX, BodyTarget, OP_PING, OP_RING, OP_YIELD, RECEIVE_BYTES,
+    STRANGER_BYTES_MAX, Service, TAIL_BYTES,
 };
 use crate::planted;
 use crate::trial::Knob;
@@ -69,15 +69,15 @@ fn memory_of(
 /// `refused` is dropped.
 fn begin_large(
     service: &dyn Service,
-    (id, refused): (ConnectionId, Option<Error>),
+    (who, refused): (Option<&Who>, Option<Error>),
     header: Header,
     meta: &[u8],
     body: &[u8],
 ) -> Incoming {
     let left = header.body_bytes as usize;
-    let place = match refused {
-        Some(error) => Receiving::Refused { error, left },
-        None => begin(service, id, header, meta).body,
+    let place = match (refused, who) {
+        (None, Some(who)) => begin(service, who, header, meta).body,
+        (error, _) => Receiving::Refused { error: error.unwrap_or_else(refusal), left },
     };
     let mut incoming = Incoming { header, meta: meta.to_vec(), body: place };
     if let Receiving::Buffer(buffer) = &mut incoming.body {
@@ -365,7 +365,6 @@ impl Reactor {
                 return Stop::Need(1);
             };
             let service = &*self.shared.service;
-            let id = connection.id;
             match next {
                 Next::Need(need) => return Stop::Need(need),
                 Next::Request { header, meta, body } => {
@@ -393,14 +392,14 @@ impl Reactor {
                         let body = BodyPlace::Empty;
                         let meta = Meta::InData(meta);
                         self.requests.push(Request::new(header, meta, body));
-                    } else {
-                        let incoming = begin(service, id, header, &data[meta.clone()]);
+                    } else if let Some(who) = &connection.who {
+                        let incoming = begin(service, who, header, &data[meta.clone()]);
                         let requests = &mut self.requests;
                         push_whole(requests, &mut connection.out, incoming, data, meta, body);
                     }
                 }
                 Next::Large { header, meta, body } => {
-                    let asker = (id, dropped);
+                    let asker = (connection.who.as_ref(), dropped);
                     let large = begin_large(service, asker, header, &data[meta], &data[body]);
                     connection.incoming = Some(large);
                     connection.large = true;
@@ -519,12 +518,12 @@ pub(in crate::net) fn is_full(requests: usize, requests_max: usize, body_bytes: 
 /// Asks the service where a body belongs. Holds no meta: the caller knows where that is.
 pub(in crate::net) fn begin(
     service: &dyn Service,
-    id: ConnectionId,
+    who: &Who,
     header: Header,
     meta: &[u8],
 ) -> Incoming {
     let bytes = header.body_bytes as usize;
-    let body = match service.body_target(id, &header, meta) {
+    let body = match service.body_target(who, &header, meta) {
         BodyTarget::Buffer => Receiving::Buffer(Vec::new()),
         BodyTarget::Region(window) if window.len() == bytes => {
             Receiving::Region { window, filled: 0 }

@@ -2,6 +2,8 @@
 //! faces, and the page of the protocol says who is refused. So an operation without a right, one
 //! that the page does not name, and one whose right is another than the page's all fail here.
 
+mod rules;
+
 use holdfast_base::codec::Encode;
 use holdfast_base::frame::{self, Decoded, FrameKind, HEADER_BYTES};
 use holdfast_base::ids::{ChunkId, Index, NodeId};
@@ -19,7 +21,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-const PAGE: &str = include_str!("../../../docs/formats/wire.md");
+const PAGE: &str = include_str!("../../../../docs/formats/wire.md");
 /// The server's own operations, and those of nobody.
 const OF_SERVER: [&str; 1] = ["none"];
 
