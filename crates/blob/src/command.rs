@@ -180,6 +180,12 @@ const COMMAND_TAG_MAX: u8 = 18;
 const BARE_HEAD_BYTES: usize = 9;
 
 impl Command {
+    /// Whether it begins something that takes room, and frees none: what a full log refuses first.
+    pub fn adds_names(&self) -> bool {
+        use Command::*;
+        matches!(self, CreateBucket { .. } | Put { .. } | BeginUpload { .. } | PutPart { .. })
+    }
+
     /// What an envelope holds: version, then the command.
     pub fn to_command(&self) -> Vec<u8> {
         let mut out = vec![COMMAND_VERSION];

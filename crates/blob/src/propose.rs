@@ -60,6 +60,9 @@ impl Blobs {
 
     /// Appends a command and waits until it is durable and applied here.
     pub async fn propose(&self, command: &Command) -> Answer<Outcome> {
+        if command.adds_names() {
+            self.node.takes_names()?;
+        }
         let applied = runtime::answer(|done: Told<Answer<Outcome>>| self.send(command, done));
         match applied.await {
             Some(answer) => answer,

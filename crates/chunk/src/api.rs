@@ -1,5 +1,6 @@
 //! What callers of a store say and hear: plain data and callbacks, the same for both tiers.
 
+use crate::format::SECTOR;
 use holdfast_base::ids::{
     ChunkId, Cookie, Durability, FileId, Generation, Pointer, Slot, StoreId, Tier,
 };
@@ -242,11 +243,29 @@ pub struct Usage {
     pub used_bytes: u64,
     /// What may still be taken, the reserve not counted.
     pub free_bytes: u64,
+    /// Files that its file system still takes; `u64::MAX` where that has no bound.
+    pub free_files: u64,
     pub capacity_bytes: u64,
     pub reserve_bytes: u64,
     pub chunks: u64,
     /// Why the store takes no writes until the next start.
     pub read_only: bool,
+}
+
+impl Usage {
+    /// Whether a new chunk of `capacity_bytes` finds room.
+    pub fn takes_chunk(&self, capacity_bytes: u64) -> bool {
+        let bytes = match self.tier {
+            Tier::Dram => capacity_bytes,
+            Tier::Disk => file_bytes(capacity_bytes),
+        };
+        !self.read_only && self.free_files > 0 && self.free_bytes >= bytes
+    }
+}
+
+/// Bytes of an open chunk's file: its head, and room for what it says it takes.
+pub(crate) fn file_bytes(capacity_bytes: u64) -> u64 {
+    capacity_bytes.next_multiple_of(SECTOR) + 2 * SECTOR
 }
 
 /// A pointer that leads nowhere: wrong chunk, slot or cookie, or the object is gone.

@@ -145,15 +145,17 @@ impl DiskStore {
 
     // Space.
 
-    fn free(&self, used_bytes: u64) -> Result<u64> {
-        let Space { free_bytes, .. } = self.disk.space(&self.dir).map_err(Error::from)?;
-        Ok(free_bytes.min(self.capacity_bytes.saturating_sub(used_bytes)))
+    fn space(&self, used_bytes: u64) -> Result<Space> {
+        let mut space = self.disk.space(&self.dir).map_err(Error::from)?;
+        let left = self.capacity_bytes.saturating_sub(used_bytes);
+        space.free_bytes = space.free_bytes.min(left);
+        Ok(space)
     }
 
     /// Takes `bytes`, leaving the reserve alone unless the caller is a compaction or a seal.
     pub fn take_space(&self, bytes: u64, may_use_reserve: bool) -> Result<()> {
         let mut used = self.used_bytes.held();
-        let free = self.free(*used)?;
+        let free = self.space(*used)?.free_bytes;
         let reserve = if may_use_reserve { 0 } else { self.reserve_bytes };
         if free < bytes.saturating_add(reserve) {
             return Err(Error::full(format!(
@@ -176,12 +178,14 @@ impl DiskStore {
 
     pub fn usage(&self) -> Usage {
         let used_bytes = *self.used_bytes.held();
-        let free = self.free(used_bytes).unwrap_or(0);
+        let (free, free_files) =
+            self.space(used_bytes).map_or((0, 0), |space| (space.free_bytes, space.free_files));
         Usage {
             store: self.id,
             tier: Tier::Disk,
             used_bytes,
             free_bytes: free.saturating_sub(self.reserve_bytes),
+            free_files,
             capacity_bytes: self.capacity_bytes,
             reserve_bytes: self.reserve_bytes,
             chunks: self.chunks.held_shared().len() as u64,
@@ -323,7 +327,7 @@ impl DiskStore {
             store: self.id,
             chunk,
             owner: spec.owner,
-            capacity_bytes: spec.capacity_bytes.next_multiple_of(SECTOR) + 2 * SECTOR,
+            capacity_bytes: file_bytes(spec.capacity_bytes),
             nonce: self.rng.next_u64(),
         };
         let allocated = header.capacity_bytes;

@@ -547,6 +547,7 @@ impl DramStore {
             tier: Tier::Dram,
             used_bytes: capacity_bytes - free_bytes,
             free_bytes,
+            free_files: u64::MAX,
             capacity_bytes,
             reserve_bytes: 0,
             chunks: self.chunks.held_shared().len() as u64,

@@ -345,6 +345,12 @@ codec_enum!(Command: "command" {
 const COMMAND_TAG_MAX: u8 = 26;
 
 impl Command {
+    /// Whether it begins something that takes room, and frees none: what a full log refuses first.
+    pub fn adds_names(&self) -> bool {
+        use Command::*;
+        matches!(self, MakeDir { .. } | Put { .. } | Symlink { .. } | Begin { .. })
+    }
+
     /// The bytes of an entry.
     pub fn to_entry(&self) -> Vec<u8> {
         to_entry(self)

@@ -75,7 +75,7 @@ pub trait Disk: Send + Sync + 'static {
     fn exists(&self, path: &Path) -> io::Result<bool>;
     /// Makes the directory's names durable.
     fn sync_dir(&self, path: &Path, site: &'static str) -> io::Result<()>;
-    /// Free and total bytes of the file system that holds `path`.
+    /// What is free and what there is of the file system that holds `path`.
     fn space(&self, path: &Path) -> io::Result<Space>;
     /// Bytes that the device below `path` has read and written since some moment, for everybody;
     /// `None` where nobody counts them (network file systems, several devices, simulations).
@@ -98,6 +98,8 @@ pub trait Lock: Send + Sync {
 pub struct Space {
     pub free_bytes: u64,
     pub total_bytes: u64,
+    /// Files that may still be made; `u64::MAX` where only bytes bound them.
+    pub free_files: u64,
 }
 
 /// Tells a file from another at the same path, and from itself before it was written.

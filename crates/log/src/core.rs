@@ -64,6 +64,8 @@ pub enum Step<A> {
         first: u64,
         chain: u32,
         sync_before: bool,
+        /// What the entries that wait need of it, with its header.
+        bytes_min: u64,
     },
     /// Make the entries below the index durable. Plain commits may go on meanwhile.
     Sync {
@@ -238,6 +240,7 @@ impl<A> Core<A> {
                 first: self.tail.next,
                 chain: self.tail.chain,
                 sync_before: self.unsynced_bytes > 0,
+                bytes_min: SECTOR + commit_bytes(head.bytes),
             });
         }
         // Late unsynced commits ride on this one's sync, so that a busy queue cannot starve them.

@@ -7,6 +7,8 @@ mod topic;
 use crate::core::Tail;
 use crate::format::{COMMIT_HEADER_BYTES, SECTOR};
 use crate::recover::{CutTail, PassedOver, open_topic};
+use crate::reserve::{Needed, Reserve};
+use crate::segment::Segment;
 use crate::topic::{check_topic, directory_name, hash, topic_of_directory};
 use crate::{Done, Info, Log, Mode, Scope};
 use holdfast_base::ids::Index;
@@ -35,12 +37,14 @@ pub enum Drive {
 }
 
 /// How entries are committed and kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub struct LogOptions {
     /// Who writes and syncs what was appended.
     pub drive: Drive,
-    /// Size of a segment file, whole sectors.
+    /// Size of a segment file, whole sectors; smaller where the disk is nearly full.
     pub segment_bytes: u64,
+    /// The topics that go on where the disk is full; `None` where none comes before others.
+    pub needed: Option<Needed>,
     /// Ordered entries are synced in the background after at most this time (not by `Pump`)...
     pub ordered_sync_ms: u64,
     /// ...or this many bytes; at four times as many, ordered appends wait for the sync.
@@ -52,6 +56,7 @@ impl Default for LogOptions {
         LogOptions {
             drive: Drive::Threads,
             segment_bytes: 64 << 20,
+            needed: None,
             ordered_sync_ms: 100,
             ordered_bytes_max: 16 << 20,
         }
@@ -67,6 +72,7 @@ pub struct EmbeddedLog {
     topics: RwLock<BTreeMap<String, Result<Arc<Running>>>>,
     cuts: Vec<CutTail>,
     passed_over: Vec<PassedOver>,
+    reserve: Arc<Reserve>,
     /// Keeps other processes out of the directory for as long as this one, or one of its
     /// committers, lives.
     lock: Arc<dyn Lock>,
@@ -132,6 +138,8 @@ impl EmbeddedLog {
             )),
             _ => opening(e),
         })?;
+        let (bytes, needed) = (options.segment_bytes, options.needed);
+        let reserve = Reserve::open(disk.clone(), directory, bytes, needed).map_err(opening)?;
         let mut log = EmbeddedLog {
             disk,
             topics_directory,
@@ -139,6 +147,7 @@ impl EmbeddedLog {
             topics: RwLock::new(BTreeMap::new()),
             cuts: Vec::new(),
             passed_over: Vec::new(),
+            reserve: Arc::new(reserve),
             lock: lock.into(),
         };
         // A process that was killed may have left names that are not durable yet. What is served
@@ -155,6 +164,7 @@ impl EmbeddedLog {
                 log.topics.get_mut().expect("not shared yet").insert(name, running);
             }
         }
+        log.reserve.refill();
         Ok(log)
     }
 
@@ -165,11 +175,17 @@ impl EmbeddedLog {
         covered: &dyn Fn(&str) -> Option<Index>,
     ) -> Result<(Running, Option<CutTail>, Vec<PassedOver>)> {
         let directory = self.topics_directory.join(directory_name(name));
-        let recovered = open_topic(&*self.disk, name, &directory, lost, covered)?;
-        let topic =
-            Topic::new(self.disk.clone(), directory, self.options, recovered.tail, recovered.files);
+        // A torn tail is kept aside, which takes room. Opening may begin anew wherever it ended.
+        let opens = || open_topic(&*self.disk, name, &directory, lost, covered);
+        let recovered = self.reserve.in_need(opens)?;
+        let topic = self.with_room(directory, recovered.tail, recovered.files);
         let running = Running::start(topic, self.options.drive, &self.lock)?;
         Ok((running, recovered.cut, recovered.passed_over))
+    }
+
+    fn with_room(&self, directory: PathBuf, tail: Tail, files: Vec<Arc<Segment>>) -> Topic {
+        let room = self.reserve.clone();
+        Topic::new(self.disk.clone(), directory, self.options, room, tail, files)
     }
 
     /// Makes the topic so that its next entry gets the index `first`.
@@ -177,7 +193,15 @@ impl EmbeddedLog {
         let directory = self.topics_directory.join(directory_name(name));
         let making =
             |e: std::io::Error| Error::from(e).context(format_args!("make topic `{name}`"));
-        create_dir_durable(&*self.disk, &directory, 1, "log.topic-name").map_err(making)?;
+        let makes = || create_dir_durable(&*self.disk, &directory, 1, "log.topic-name");
+        if self.reserve.is_needed(name) {
+            self.reserve.in_need(makes).map_err(making)?;
+        } else {
+            let room = self.reserve.others_may_grow();
+            let refused = room.map_err(|e| e.context(format_args!("make topic `{name}`")));
+            refused.inspect_err(|e| self.reserve.refused(e))?;
+            makes().map_err(making)?;
+        }
         let tail = Tail {
             topic: name.to_owned(),
             topic_hash: hash(name),
@@ -189,9 +213,9 @@ impl EmbeddedLog {
             closed: true,
         };
         if first > 1 {
-            write_trim_mark(&*self.disk, &directory, name, first)?;
+            write_trim_mark(&*self.disk, &self.reserve, &directory, name, first)?;
         }
-        let topic = Topic::new(self.disk.clone(), directory, self.options, tail, Vec::new());
+        let topic = self.with_room(directory, tail, Vec::new());
         topic.fill_spare();
         Running::start(topic, self.options.drive, &self.lock)
     }
@@ -221,6 +245,22 @@ impl EmbeddedLog {
             topics.values().flatten().cloned().collect()
         };
         running.iter().fold(false, |any, r| r.topic.pump() | any)
+    }
+
+    /// Makes again what was given up of the room for need, where there is some; for whoever keeps
+    /// house, now and then.
+    pub fn refill_reserve(&self) {
+        self.reserve.refill();
+    }
+
+    /// Fails where the disk is so full that only what frees space should be appended.
+    pub fn check_room(&self) -> Result<()> {
+        self.reserve.check()
+    }
+
+    /// What is refused for want of room on the log's disk, and what to do, in one sentence.
+    pub fn shortage(&self) -> Option<String> {
+        self.reserve.shortage()
     }
 
     /// Torn tails that opening has cut, and where their bytes are kept.

@@ -50,10 +50,17 @@ impl Node {
         {
             all.push(Condition::new("space", e.message));
         }
+        let shortage = self.hosted.as_ref().and_then(|log| log.shortage());
+        all.extend(shortage.map(|why| Condition::new("space", why)));
         all.extend(self.doubts());
         let watches = self.watches.held();
         all.extend(watches.iter().flat_map(|watch| watch()));
         all
+    }
+
+    /// Whether the log takes what adds names, or only what frees space.
+    pub fn takes_names(&self) -> Result<(), Error> {
+        self.hosted.as_ref().map_or(Ok(()), |log| log.check_room())
     }
 
     /// Whether the next chunk of ordinary, durable bytes would find its stores: asked of what

@@ -286,6 +286,11 @@ impl Node {
         durability: Durability,
         done: Done<Outcome>,
     ) {
+        if command.adds_names()
+            && let Err(e) = self.takes_names()
+        {
+            return done(Err(e));
+        }
         self.namespace.propose(
             Request {
                 session: call.session,

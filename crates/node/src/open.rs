@@ -527,8 +527,12 @@ fn open_log(
     findings: &mut Vec<String>,
 ) -> Result<Arc<EmbeddedLog>> {
     let drive = if config.commit_threads == 0 { Drive::Pump } else { Drive::Threads };
-    let options =
-        LogOptions { drive, segment_bytes: config.segment_bytes, ..LogOptions::default() };
+    let options = LogOptions {
+        drive,
+        segment_bytes: config.segment_bytes,
+        needed: Some(|topic| folded_by(topic).is_some()),
+        ..LogOptions::default()
+    };
     // Asked where a topic is damaged: a snapshot may make up for it.
     let covered = |topic: &str| {
         folded_by(topic)?;

@@ -71,7 +71,7 @@ impl Stores {
         let of_tier = of_tier.filter(|own| own.tier == tier && !closed.contains(&own.id));
         let room = of_tier.filter_map(|own| {
             let usage = own.store.usage();
-            let fits = !usage.read_only && usage.free_bytes >= own.chunk_bytes().max(least_bytes);
+            let fits = usage.takes_chunk(own.chunk_bytes().max(least_bytes));
             fits.then_some((usage.free_bytes, own))
         });
         room.max_by_key(|(free, own)| (*free, own.id)).map(|(_, own)| own)
@@ -89,6 +89,13 @@ impl Stores {
         if stores.all(|own| own.store.usage().read_only) {
             return Error::read_only(format!(
                 "place bytes of class `{class}`: its stores take no writes since one failed; see `holdfast doctor`, then restart the node"
+            ));
+        }
+        let mut of_class = self.by_id.values().filter(wanted);
+        if let Some(own) = of_class.find(|own| own.store.usage().free_files == 0) {
+            return Error::full(format!(
+                "place bytes of class `{class}`: the file system of `{}` takes no more files (its inodes are used up): remove files there or add a store",
+                own.place
             ));
         }
         Error::full(format!(

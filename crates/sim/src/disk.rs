@@ -482,6 +482,7 @@ impl Disk for SimDisk {
         Ok(Space {
             free_bytes: world.free_sectors() * SECTOR_BYTES as u64,
             total_bytes: world.options.capacity_bytes,
+            free_files: u64::MAX,
         })
     }
 

@@ -130,7 +130,8 @@ impl Disk for MemDisk {
             0 => 1 << 30,
             bytes => bytes,
         };
-        Ok(Space { free_bytes: total_bytes.saturating_sub(self.used()), total_bytes })
+        let free_bytes = total_bytes.saturating_sub(self.used());
+        Ok(Space { free_bytes, total_bytes, free_files: u64::MAX })
     }
     fn lock(&self, _: &Path) -> io::Result<Box<dyn Lock>> {
         Ok(Box::new(Unlocked))

@@ -158,11 +158,14 @@ impl Disk for RealDisk {
         if unsafe { libc::statvfs(path.as_ptr(), &mut stat) } != 0 {
             return Err(io::Error::last_os_error());
         }
+        // File systems that make inodes as they need them say that there are none at all.
+        let free_files = if stat.f_files == 0 { u64::MAX } else { stat.f_favail };
         let used = stat.f_blocks.saturating_sub(stat.f_bfree);
         Ok(Space {
             free_bytes: stat.f_bavail * stat.f_frsize,
             // As `df` counts: blocks kept for the superuser are nobody's to fill.
             total_bytes: (used + stat.f_bavail) * stat.f_frsize,
+            free_files,
         })
     }
 

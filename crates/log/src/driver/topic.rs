@@ -6,7 +6,8 @@ use super::{Drive, LogOptions};
 use crate::Done;
 use crate::core::{Acks, Commit, Core, Failure, Step, Tail, Write};
 use crate::format::{CommitHeader, SegmentHeader, commit_bytes, encode_commit};
-use crate::segment::{Segment, make_spare, name_spare};
+use crate::reserve::Reserve;
+use crate::segment::{Segment, name_spare};
 use crate::topic::hash;
 use holdfast_base::ids::Index;
 use holdfast_base::limits::SECTOR_BYTES;
@@ -28,6 +29,9 @@ pub struct Topic {
     pub directory: PathBuf,
     pub disk: Arc<dyn Disk>,
     options: LogOptions,
+    reserve: Arc<Reserve>,
+    /// It may use what is kept for need.
+    needed: bool,
     state: Mutex<State>,
     /// The committer waits here; told only when it does wait ([`State::committer`]).
     work: Condvar,
@@ -65,8 +69,8 @@ enum Committer {
 
 enum Spare {
     None,
-    /// The outcome comes from the thread that fills it.
-    Filling(Receiver<io::Result<()>>),
+    /// The outcome, its length, comes from the thread that fills it.
+    Filling(Receiver<io::Result<u64>>),
 }
 
 /// How often an ordered append gives way to a delivery that is about to end, before it queues
@@ -79,6 +83,7 @@ impl Topic {
         disk: Arc<dyn Disk>,
         directory: PathBuf,
         options: LogOptions,
+        reserve: Arc<Reserve>,
         tail: Tail,
         files: Vec<Arc<Segment>>,
     ) -> Topic {
@@ -87,6 +92,8 @@ impl Topic {
             directory,
             disk,
             options,
+            needed: reserve.is_needed(&tail.topic),
+            reserve,
             state: Mutex::new(State {
                 core: Core::new(tail, options.segment_bytes, options.ordered_bytes_max),
                 files: files.into_iter().map(|f| (f.first, f)).collect(),
@@ -228,10 +235,10 @@ impl Topic {
     fn perform(&self, state: MutexGuard<'_, State>, step: Step<Done<Index>>) {
         match step {
             Step::Commit(commit) => self.perform_commit(state, commit),
-            Step::Roll { first, chain, sync_before } => {
+            Step::Roll { first, chain, sync_before, bytes_min } => {
                 let old = state.files.last_key_value().map(|(_, f)| f.clone());
                 drop(state);
-                let outcome = self.roll(old.filter(|_| sync_before), first, chain);
+                let outcome = self.roll(old.filter(|_| sync_before), first, chain, bytes_min);
                 let mut state = self.lock();
                 let outcome = outcome.map(|(segment, capacity, crc)| {
                     state.files.insert(first, Arc::new(segment));
@@ -303,27 +310,39 @@ impl Topic {
         sync_before: Option<Arc<Segment>>,
         first: u64,
         chain: u32,
+        bytes_min: u64,
     ) -> std::result::Result<(Segment, u64, u32), Failure> {
         if let Some(old) = sync_before {
             let synced = old.cached.sync("log.sync-ordered");
             synced.map_err(|e| Failure::Fatal(self.failed("sync a full segment", e)))?;
         }
-        let bytes = self.options.segment_bytes;
         let mut spare = self.spare_lock();
         let ready = match std::mem::replace(&mut *spare, Spare::None) {
-            Spare::Filling(filled) => matches!(filled.recv(), Ok(Ok(()))),
-            Spare::None => false,
+            Spare::Filling(filled) => filled.recv().ok().and_then(io::Result::ok),
+            Spare::None => None,
         };
-        if !ready {
+        let bytes = match ready.filter(|bytes| *bytes >= bytes_min) {
+            Some(bytes) => bytes,
             // Failed before or never begun: now is when it matters, and when the error counts.
-            make_spare(&*self.disk, &self.directory, bytes)
-                .map_err(|e| self.failure("make a segment", e))?;
-        }
+            None => self.make_segment(bytes_min)?,
+        };
         let topic = self.name.clone();
         let header = SegmentHeader { topic_hash: hash(&topic), topic, first, chain };
         let (segment, crc) = name_spare(&*self.disk, &self.directory, &header)
             .map_err(|e| self.failure("start a segment", e))?;
         Ok((segment, bytes, crc))
+    }
+
+    fn make_segment(&self, bytes_min: u64) -> std::result::Result<u64, Failure> {
+        if !self.needed
+            && let Err(e) = self.reserve.others_may_grow()
+        {
+            let e = e.context(format_args!("make a segment of topic `{}`", self.name));
+            self.reserve.refused(&e);
+            return Err(Failure::Full(e));
+        }
+        let made = self.reserve.make(&self.directory, self.needed, bytes_min);
+        made.map_err(|e| self.failure("make a segment", e))
     }
 
     /// Starts to prepare the next segment, unless that is under way.
@@ -333,12 +352,12 @@ impl Topic {
         }
         let mut spare = self.spare_lock();
         if let Spare::None = *spare {
-            let (disk, directory) = (self.disk.clone(), self.directory.clone());
-            let bytes = self.options.segment_bytes;
+            let (reserve, directory) = (self.reserve.clone(), self.directory.clone());
+            let needed = self.needed;
             let (send, filled) = mpsc::channel();
             let fill = move || {
                 // Nobody listens any more when the log was closed meanwhile.
-                let _ = send.send(make_spare(&*disk, &directory, bytes));
+                let _ = send.send(reserve.prepare(&directory, needed));
             };
             // Without a thread the roll fills the segment itself.
             if tasks::spawn("log-fill", fill).is_ok() {
@@ -409,7 +428,7 @@ impl Topic {
         if before <= first {
             return Ok(());
         }
-        write_trim_mark(&*self.disk, &self.directory, &self.name, before)?;
+        write_trim_mark(&*self.disk, &self.reserve, &self.directory, &self.name, before)?;
         let mut state = self.lock();
         let left = state.core.trim(before);
         let files: Vec<_> = left.iter().filter_map(|first| state.files.remove(first)).collect();
@@ -418,6 +437,7 @@ impl Topic {
             // The mark counts; what cannot be deleted now is deleted when the topic is opened.
             let _ = self.disk.remove(&file.path);
         }
+        self.reserve.refill();
         Ok(())
     }
 
@@ -433,16 +453,19 @@ impl Topic {
                 Error::retry(format!("{}: ask again when connections have ended", e.message)),
             ),
             e if e.kind == Kind::Full => {
-                Failure::Full(Error::full(format!("{}: free space, then append again", e.message)))
+                let e = Error::full(format!("{}: free space, then append again", e.message));
+                self.reserve.refused(&e);
+                Failure::Full(e)
             }
             e => Failure::Fatal(e),
         }
     }
 }
 
-/// Says durably that a topic begins at this index.
+/// Says durably that a topic begins at this index. It frees space, so it may use what is kept.
 pub(super) fn write_trim_mark(
     disk: &dyn Disk,
+    reserve: &Reserve,
     directory: &Path,
     topic: &str,
     before: u64,
@@ -450,6 +473,7 @@ pub(super) fn write_trim_mark(
     let mark = crate::format::encode_trim_mark(hash(topic), before);
     let sites = crate::recover::TRIM_SITES;
     let path = directory.join(crate::recover::TRIM_MARK);
-    holdfast_env::disk::replace_file(disk, &path, &mark, sites)
+    reserve
+        .in_need(|| holdfast_env::disk::replace_file(disk, &path, &mark, sites))
         .map_err(|e| Error::from(e).context(format_args!("write trim mark `{}`", path.display())))
 }
