@@ -40,6 +40,8 @@ pub struct Reserve {
     segment_bytes: u64,
     needed: Option<Needed>,
     state: Mutex<State>,
+    /// Held while pieces are made, which several threads may want at once.
+    refilling: Mutex<()>,
 }
 
 #[derive(Default)]
@@ -61,13 +63,23 @@ impl Reserve {
         needed: Option<Needed>,
     ) -> io::Result<Reserve> {
         let directory = log.join("reserve");
-        let mut state = State::default();
-        if disk.exists(&directory)? {
-            let names = disk.list(&directory)?;
-            state.held = names.iter().filter_map(|entry| entry.name.parse().ok()).collect();
+        let log = log.to_owned();
+        let (state, refilling) = (Mutex::default(), Mutex::default());
+        let reserve = Reserve { disk, log, directory, segment_bytes, needed, state, refilling };
+        reserve.find()?;
+        Ok(reserve)
+    }
+
+    /// What an earlier process has kept; one that was killed may have left a shorter piece.
+    fn find(&self) -> io::Result<()> {
+        if !self.disk.exists(&self.directory)? {
+            return Ok(());
         }
-        let (log, state) = (log.to_owned(), Mutex::new(state));
-        Ok(Reserve { disk, log, directory, segment_bytes, needed, state })
+        let bytes = self.piece_bytes();
+        let found = self.disk.list(&self.directory)?.into_iter();
+        let whole = found.filter(|entry| entry.bytes == bytes);
+        self.state().held = whole.filter_map(|entry| entry.name.parse().ok()).collect();
+        Ok(())
     }
 
     pub fn is_needed(&self, topic: &str) -> bool {
@@ -116,6 +128,7 @@ impl Reserve {
     /// Makes the pieces that are missing, of at most half of what is free, and forgets what was
     /// refused once there is room.
     pub fn refill(&self) {
+        let _one = self.refilling.held();
         let full = self.refill_held();
         let roomy = self.others_may_grow().is_ok();
         let mut state = self.state();
@@ -136,6 +149,9 @@ impl Reserve {
             }
             self.disk.create_dir_all(&self.directory)?;
             let path = self.directory.join(piece.to_string());
+            if self.disk.exists(&path)? {
+                self.disk.remove(&path)?;
+            }
             let file = self.disk.create(&path, Access::Cached)?;
             if let Err(e) = file.allocate(bytes) {
                 // The error that matters is the first.

@@ -286,7 +286,9 @@ impl Node {
         durability: Durability,
         done: Done<Outcome>,
     ) {
+        // What was decided before is answered so again.
         if command.adds_names()
+            && self.namespace.known(call.session, call.sequence).is_none()
             && let Err(e) = self.takes_names()
         {
             return done(Err(e));

@@ -233,7 +233,7 @@ impl AsyncWriter {
     pub async fn write(&mut self, bytes: &[u8]) -> Result<()> {
         self.begin()?;
         let written = self.take(bytes).await;
-        self.end(written)
+        self.end(written).await
     }
 
     /// Returns when every byte so far is acknowledged: it can be recovered, though only the close
@@ -241,7 +241,7 @@ impl AsyncWriter {
     pub async fn flush(&mut self) -> Result<()> {
         self.begin()?;
         let flushed = self.settle_all().await;
-        self.end(flushed)
+        self.end(flushed).await
     }
 
     /// Names the file. Everything is acknowledged when this returns.
@@ -250,6 +250,11 @@ impl AsyncWriter {
         let (node, Some(file)) = (self.new.node(&self.path), self.file) else {
             return self.client.put(&self.path, &self.buffer, &self.new).await;
         };
+        let closed = self.close_as(file, node).await;
+        self.end(closed).await
+    }
+
+    async fn close_as(&mut self, file: FileId, node: msg::NewNode) -> Result<FileId> {
         self.settle_all().await?;
         self.finish_chunk();
         let extents = mem::take(&mut self.extents);
@@ -273,8 +278,14 @@ impl AsyncWriter {
         Ok(())
     }
 
-    fn end(&mut self, result: Result<()>) -> Result<()> {
+    async fn end<T>(&mut self, result: Result<T>) -> Result<T> {
         self.failed = result.as_ref().err().cloned();
+        let full = self.failed.as_ref().is_some_and(|e| e.kind == Kind::Full);
+        // What found no room would keep what it took from those that need some.
+        if full && let Some(file) = self.file.take() {
+            // Best effort: the refusal is what is told, and the node gives it up in time.
+            let _ = self.client.act(msg::Action::Abandon { file }).await;
+        }
         result
     }
 

@@ -9,7 +9,7 @@ use crate::client::{Client, NewFile, Ticket, decode, rest};
 use holdfast_base::checksum::crc32c;
 use holdfast_base::ids::{Durability, FileId, Pointer};
 use holdfast_base::limits::{PACKED_BYTES_MAX, SLICE_BYTES};
-use holdfast_base::{Error, Result};
+use holdfast_base::{Error, Kind, Result};
 use holdfast_wire::{self as wire, chunk, file as msg};
 use std::collections::VecDeque;
 use std::mem;
@@ -161,6 +161,11 @@ impl FileWriter<'_> {
     /// Names the file. Everything is acknowledged when this returns.
     pub fn close(mut self) -> Result<FileId> {
         self.usable()?;
+        let closed = self.close_all();
+        self.note(closed)
+    }
+
+    fn close_all(&mut self) -> Result<FileId> {
         let last = mem::take(&mut self.buffer);
         let Some(file) = self.file else {
             if last.len() as u64 <= PACKED_BYTES_MAX {
@@ -385,13 +390,19 @@ impl FileWriter<'_> {
 }
 
 impl Drop for FileWriter<'_> {
-    /// Without a close nobody sees the file; what was acknowledged of it can be salvaged.
+    /// Without a close nobody sees the file; what was acknowledged of it can be salvaged. One that
+    /// found no room is given up, or it would keep what it took from those that need some.
     fn drop(&mut self) {
         for slice in self.in_flight.drain(..) {
             self.client.forget(slice.ticket);
         }
         if let Some(ticket) = self.next.take() {
             self.client.forget(ticket);
+        }
+        let full = self.failed.as_ref().is_some_and(|e| e.kind == Kind::Full);
+        if full && let Some(file) = self.file.take() {
+            // Best effort: the refusal is what was told, and the node gives it up in time.
+            let _ = self.client.act(msg::Action::Abandon { file });
         }
     }
 }

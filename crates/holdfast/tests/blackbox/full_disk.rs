@@ -1,7 +1,8 @@
 //! No room left: writes are refused with the reason, reads go on, deleting heals it without a
 //! restart, and a start on the full disk works.
 
-use crate::common::{Node, Scratch, bytes};
+use crate::common::{Node, Scratch, bytes, free_port};
+use crate::http;
 use crate::mount::Mount;
 use crate::s3;
 use holdfast_base::limits::CHUNK_BYTES;
@@ -13,6 +14,8 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 const FILE_BYTES: usize = 1 << 20;
+/// Of the log.
+const SEGMENT_BYTES: usize = 64 << 20;
 /// More than fits anywhere here.
 const FILES_MAX: usize = 600;
 
@@ -43,6 +46,13 @@ fn assert_whole(client: &mut Client, files: impl Iterator<Item = usize>) {
     }
 }
 
+/// Others take all room of the file system, to its last byte.
+fn fill_with_others(outside: &Path) {
+    let mut others = fs::File::create(outside.join("others")).unwrap();
+    let block = [1; 4096];
+    while others.write_all(&block).is_ok() {}
+}
+
 /// The story of both tests: fill, be refused, read, restart, free, write again.
 fn fill_and_heal(data: &Path, settings: &str) {
     let node = Node::start_with(data, &format!("grace_ms = 0\n{settings}"));
@@ -67,6 +77,8 @@ fn fill_and_heal(data: &Path, settings: &str) {
         .create("/stream", &NewFile::default())
         .and_then(|mut w| w.write(&vec![1; 100 << 20]).and_then(|()| w.close()));
     assert_eq!(streamed.unwrap_err().kind, Kind::Full);
+    // It kept what it had taken for a week, from those that were refused for want of it.
+    assert_eq!(client.unclosed().unwrap(), [], "a refused stream is given up");
     assert_eq!(put(&mut client, count).unwrap_err().kind, Kind::Full);
     assert_whole(&mut client, 0..count);
     node.run(&["doctor"]);
@@ -118,9 +130,7 @@ fn a_node_starts_where_others_have_left_no_room_at_all() {
     let node = Node::start(&outside.join("data"));
     node.client().put("/f", content(0), &NewFile::default()).unwrap();
     let data = node.kill();
-    let mut others = fs::File::create(outside.join("others")).unwrap();
-    let block = [1; 4096];
-    while others.write_all(&block).is_ok() {}
+    fill_with_others(&outside);
     let node = Node::start(&data);
     let mut client = node.client();
     assert!(client.get("/f").unwrap() == content(0));
@@ -141,9 +151,7 @@ fn s3_goes_on_when_its_index_finds_room_again() {
     node.told.announce("view.stopped");
     let make = |i: usize| s3::blob(&node.data, &["mb", &format!("bucket-{i}")], b"");
     make(0).ok();
-    let mut others = fs::File::create(outside.join("others")).unwrap();
-    let block = [1; 4096];
-    while others.write_all(&block).is_ok() {}
+    fill_with_others(&outside);
     let (mut made, mut refused) = (vec![0], None);
     for i in 1..2000 {
         let done = make(i);
@@ -162,5 +170,92 @@ fn s3_goes_on_when_its_index_finds_room_again() {
     for i in made {
         assert!(listed.contains(&format!("\"bucket-{i}\"")), "bucket-{i}: {listed}");
     }
+    node.stop();
+}
+
+/// The names' segment ended on a full disk, and the next one found no room: deletions, directories
+/// and trims were all refused, and after a kill the node did not start, so that nobody read either.
+#[test]
+fn names_can_be_removed_where_others_have_left_no_room_at_all() {
+    let scratch = Scratch::new();
+    let outside = scratch.path("mount");
+    let Some(_mount) = Mount::new(&outside, "700m") else { return };
+    let port = free_port();
+    let node = Node::start_with(&outside.join("data"), &format!("http_port = {port}\n"));
+    let mut client = node.client();
+    client.put("/f", content(0), &NewFile::default()).unwrap();
+    node.run(&["log", "append", "mine", "x"]).ok();
+    fill_with_others(&outside);
+    // Each name is an entry of a sector: more of them than a segment holds.
+    let target = "x".repeat(3900);
+    let names_max = 2 * SEGMENT_BYTES / target.len();
+    let link = |client: &mut Client, i: usize| client.symlink(&format!("/l{i}"), &target, 0);
+    let refused = (0..names_max).find_map(|i| Some((i, link(&mut client, i).err()?)));
+    let (made, refused) = refused.expect("the log became full");
+    assert_eq!(refused.kind, Kind::Full, "{refused}");
+    assert!(refused.message.contains("delete something"), "{refused}");
+    let said = http::get(port, "/health", "");
+    assert!(said.starts_with("HTTP/1.1 503 ") && said.contains("\nspace: "), "{said}");
+    node.run(&["log", "trim", "mine", "2"]).ok();
+    client.delete(&format!("/l{}", made - 1), false).unwrap();
+    drop(client);
+
+    let node = Node::start(&node.kill());
+    let mut client = node.client();
+    assert!(client.get("/f").unwrap() == content(0));
+    for i in 0..100 {
+        client.delete(&format!("/l{i}"), false).unwrap();
+    }
+    fs::remove_file(outside.join("others")).unwrap();
+    node.until("names are taken again", |_| {
+        node.client().make_dir("/d", &NewFile::default()).is_ok()
+    });
+    drop(client);
+    node.stop();
+}
+
+/// `/health` said 200 while every put was refused: a chunk's file takes two sectors more than the
+/// chunk, and the one who asked for room did not count them.
+#[test]
+fn health_and_puts_agree_where_a_chunk_just_fits() {
+    let reserve_bytes = 2 * CHUNK_BYTES;
+    for (more_bytes, fits) in [(0, false), (4096, false), (8192, true)] {
+        let scratch = Scratch::new();
+        let capacity = reserve_bytes + (1 << 20) + more_bytes;
+        let port = free_port();
+        let settings = format!("http_port = {port}\nchunk = \"1M\"\ncapacity = \"{capacity}\"\n");
+        let node = Node::start_with(&scratch.path("data"), &settings);
+        let said = http::get(port, "/health", "");
+        assert_eq!(said.starts_with("HTTP/1.1 200 "), fits, "{more_bytes}: {said}");
+        let put = node.client().put("/f", &[1; 100], &NewFile::default());
+        assert_eq!(put.as_ref().err().map(|e| e.kind), (!fits).then_some(Kind::Full), "{put:?}");
+        node.stop();
+    }
+}
+
+/// A file system can run out of inodes while it has bytes: writes were refused, and nothing said so.
+#[test]
+fn a_disk_that_takes_no_more_files_is_said_by_health() {
+    let scratch = Scratch::new();
+    let outside = scratch.path("mount");
+    let Some(_mount) = Mount::new(&outside, "900m,nr_inodes=300") else { return };
+    let port = free_port();
+    let settings = format!("http_port = {port}\nchunk = \"1M\"\ngrace_ms = 0\n");
+    let node = Node::start_with(&outside.join("data"), &settings);
+    let mut client = node.client();
+    put(&mut client, 0).unwrap();
+    let others = outside.join("others");
+    fs::create_dir(&others).unwrap();
+    let made = (0..300).take_while(|i| fs::File::create(others.join(i.to_string())).is_ok());
+    assert!(made.count() > 10);
+    let said = http::get(port, "/health", "");
+    assert!(said.starts_with("HTTP/1.1 503 ") && said.contains("inodes"), "{said}");
+    let refused = (1..FILES_MAX).find_map(|i| put(&mut client, i).err()).unwrap();
+    assert_eq!(refused.kind, Kind::Full, "{refused}");
+    client.delete("/f0", false).unwrap();
+    fs::remove_dir_all(&others).unwrap();
+    node.until("it is well again", |_| http::get(port, "/health", "").starts_with("HTTP/1.1 200 "));
+    put(&mut client, FILES_MAX - 1).unwrap();
+    drop(client);
     node.stop();
 }

@@ -7,6 +7,7 @@ use std::process::Command;
 pub struct Mount<'a>(&'a Path);
 
 impl Mount<'_> {
+    /// `size` is a number of bytes, and what else tmpfs is to be told behind a comma.
     pub fn new<'a>(at: &'a Path, size: &str) -> Option<Mount<'a>> {
         std::fs::create_dir_all(at).unwrap();
         let options = format!("size={size}");
