@@ -288,8 +288,8 @@ impl Node {
     ) {
         // What was decided before is answered so again.
         if command.adds_names()
-            && self.namespace.known(call.session, call.sequence).is_none()
             && let Err(e) = self.takes_names()
+            && self.namespace.known(call.session, call.sequence).is_none()
         {
             return done(Err(e));
         }
