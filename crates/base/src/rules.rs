@@ -266,6 +266,8 @@ mod tests {
             "fs:/a:RW",
             "fs:a:r",
             "fs:/a/../b:r",
+            "fs://:r",
+            "fs:/a\n:r",
             "fs::r",
             "log::r",
             "log:a*b:r",

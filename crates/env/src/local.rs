@@ -239,10 +239,9 @@ pub fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
     file.write_all(bytes)?;
     file.sync_all()?;
     std::fs::rename(&temporary, path)?;
-    match path.parent() {
-        Some(parent) => std::fs::File::open(parent)?.sync_all(),
-        None => Ok(()),
-    }
+    // A name alone is in the current directory.
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    std::fs::File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
 }
 
 #[cfg(test)]

@@ -131,13 +131,13 @@ impl FileFace {
     }
 
     pub(crate) fn get_from_disk(&self, request: Request<'_>) {
-        let (meta, rules) = (request.meta, request.rules.clone());
+        let (meta, within) = (request.meta, request.within.clone());
         let Some((get, reply)) = request.decode::<file::Get>("get") else { return };
         let node = self.node.clone();
         // The name is looked up again: between the two the file may have been replaced.
         let found = node.namespace.read(|view, _| {
-            if let Some(rules) = &rules {
-                within::check(view, wire::OP_GET, meta, rules)?;
+            if let Some(client) = &within {
+                within::check(view, &self.given, wire::OP_GET, meta, client)?;
             }
             let info = crate::reads::find(view, &get.path, get.follow)?;
             Ok((info, crate::reads::wire_info(view, &info)))

@@ -1,14 +1,14 @@
 //! The file face's operations: what memory answers, under one shared lock of the namespace for all
 //! that follow each other, and what waits for a disk or the log.
 
-use crate::within;
+use crate::{given::Given, within};
 use holdfast_base::Result;
-use holdfast_base::rules::Rules;
+use holdfast_base::limits::FRAME_BODY_BYTES_MAX;
 use holdfast_cluster::Namespace;
 use holdfast_env::net::{Batch, Parts};
 use holdfast_env::region::Region;
 use holdfast_node::Node;
-use holdfast_server::{AtOnce, Face, Later, Request, Right, Route, decoded};
+use holdfast_server::{AtOnce, Face, Later, Request, Right, Route, Within, decoded};
 use holdfast_wire as wire;
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,6 +18,7 @@ pub struct FileFace {
     pub(crate) node: Arc<Node>,
     /// The `dram` store's region, offered to co-located clients.
     pub(crate) region: Option<Arc<Region>>,
+    pub(crate) given: Arc<Given>,
 }
 
 /// What the namespace and memory answer to a request.
@@ -30,7 +31,7 @@ pub(crate) enum Answer {
 impl FileFace {
     /// Over a node that is open; `region` is that of its `dram` store, if it has one.
     pub fn new(node: Arc<Node>, region: Option<Arc<Region>>) -> FileFace {
-        FileFace { node, region }
+        FileFace { node, region, given: Arc::default() }
     }
 
     /// Answers what the namespace and memory can answer.
@@ -75,12 +76,12 @@ impl AtOnce for ByNames {
         }
     }
 
-    fn answer_within(&self, batch: &mut Batch<'_>, i: usize, rules: &Rules, later: &mut Later) {
+    fn answer_within(&self, batch: &mut Batch<'_>, i: usize, within: &Within, later: &mut Later) {
         let ByNames(face) = self;
         let opcode = batch.header(i).opcode;
         // Under one lock: between two a link on the way could come to lead elsewhere.
         let answered = face.node.namespace.read(|view, _| {
-            if let Err(e) = within::check(view, opcode, batch.meta(i), rules) {
+            if let Err(e) = within::check(view, &face.given, opcode, batch.meta(i), within) {
                 return batch.reply_error(i, &e);
             }
             if opcode == wire::OP_LOOKUP {
@@ -123,8 +124,9 @@ impl Face for FileFace {
         };
         let within = |route: Route, opcode: u16| {
             let face = self.clone();
-            route.allows(move |meta, rules| {
-                face.node.namespace.read(|view, _| within::check(view, opcode, meta, rules))?
+            route.allows(move |meta, client| {
+                let check = |view: &_| within::check(view, &face.given, opcode, meta, client);
+                face.node.namespace.read(|view, _| check(view))?
             })
         };
         let looked_up = |opcode| within(Route::from_memory(opcode, Right::Data, &by_names), opcode);
@@ -142,7 +144,9 @@ impl Face for FileFace {
             Route::from_memory(wire::OP_REGION, Right::Data, &offers_region),
             route(wire::OP_CHUNK_READ_OBJECT, FileFace::read_object).answer_bytes(|meta| {
                 // What cannot be decoded is refused with a sentence.
-                decoded::<wire::chunk::ReadObject>(meta, "").map_or(0, |read| read.bytes as u64)
+                let read = decoded::<wire::chunk::ReadObject>(meta, "");
+                // So is what asks for more than fits.
+                read.map_or(0, |read| read.bytes.min(FRAME_BODY_BYTES_MAX) as u64)
             }),
             route(wire::OP_CHUNK_APPEND, FileFace::append)
                 .target(move |meta, body_bytes| receiver.append_target(meta, body_bytes)),
@@ -153,7 +157,10 @@ impl Face for FileFace {
             route(wire::OP_CLOSE, FileFace::close),
             route(wire::OP_CHANGE, FileFace::change),
             with(wire::OP_OPEN_SESSION, Right::Known, FileFace::open_session),
-            with(wire::OP_END_SESSION, Right::Known, FileFace::end_session),
+            within(
+                with(wire::OP_END_SESSION, Right::Known, FileFace::end_session),
+                wire::OP_END_SESSION,
+            ),
         ]
     }
 }

@@ -5,6 +5,7 @@
 
 mod bytes;
 mod face;
+mod given;
 mod reads;
 mod within;
 mod writes;

@@ -5,6 +5,7 @@
 //! Only reads follow links, and what they lead to must be covered as well; so must everything above
 //! all for whoever makes or moves a link.
 
+use crate::given::Given;
 use crate::reads::lookup_of;
 use holdfast_base::ids::{ChunkId, FileId, Pointer};
 use holdfast_base::node::NodeKind;
@@ -12,12 +13,20 @@ use holdfast_base::rules::{Access, Rules};
 use holdfast_base::{Error, Result, path};
 use holdfast_cluster::{ChunkKind, Location, Namespace};
 use holdfast_env::planted;
-use holdfast_server::{beyond_rules, decoded};
-use holdfast_wire::{self as wire, chunk, file as msg};
+use holdfast_server::{Within, beyond_rules, decoded};
+use holdfast_wire::{self as wire, Call, chunk, file as msg};
 
 /// Whether `rules` allow the request with this meta.
-pub(crate) fn check(view: &Namespace, opcode: u16, meta: &[u8], rules: &Rules) -> Result<()> {
+pub(crate) fn check(
+    view: &Namespace,
+    given: &Given,
+    opcode: u16,
+    meta: &[u8],
+    within: &Within,
+) -> Result<()> {
+    let rules = &within.rules;
     let asked = Asked { view, rules };
+    let session = |call: Call| given.check_session(call.session, &within.client);
     match opcode {
         wire::OP_LOOKUP => {
             let (path, follow) = lookup_of(meta)?;
@@ -46,22 +55,45 @@ pub(crate) fn check(view: &Namespace, opcode: u16, meta: &[u8], rules: &Rules) -
         wire::OP_CHUNK_APPEND => {
             asked.chunk(decoded::<chunk::Append>(meta, "append")?.chunk, Access::Write)
         }
-        wire::OP_PUT => asked.written(&decoded::<msg::Put>(meta, "put")?.node.path),
-        wire::OP_BEGIN => asked.written(&decoded::<msg::Begin>(meta, "begin a file")?.node.path),
+        wire::OP_PUT => {
+            let put: msg::Put = decoded(meta, "put")?;
+            asked.written(&put.node.path)?;
+            session(put.call)
+        }
+        wire::OP_BEGIN => {
+            let begin: msg::Begin = decoded(meta, "begin a file")?;
+            asked.written(&begin.node.path)?;
+            session(begin.call)
+        }
         wire::OP_REMAINDER => {
             let remainder: msg::Remainder = decoded(meta, "store a remainder")?;
             asked.file(remainder.file, Access::Write)
         }
         wire::OP_ALLOCATE => {
             let allocate: msg::Allocate = decoded(meta, "allocate a chunk")?;
-            asked.file(allocate.file, Access::Write)
+            asked.file(allocate.file, Access::Write)?;
+            session(allocate.call)
         }
         wire::OP_CLOSE => {
             let close: msg::Close = decoded(meta, "close a file")?;
             asked.file(close.file, Access::Write)?;
-            asked.written(&close.node.path)
+            asked.written(&close.node.path)?;
+            for extent in &close.extents {
+                match *extent {
+                    msg::Extent::Raw { chunk, .. } => asked.chunk(chunk, Access::Write)?,
+                    msg::Extent::Packed { pointer, .. } => given.check_end(close.file, pointer)?,
+                }
+            }
+            session(close.call)
         }
-        wire::OP_CHANGE => asked.change(&decoded::<msg::Change>(meta, "change a name")?.action),
+        wire::OP_CHANGE => {
+            let change: msg::Change = decoded(meta, "change a name")?;
+            asked.change(&change.action)?;
+            session(change.call)
+        }
+        wire::OP_END_SESSION => {
+            given.check_session(decoded(meta, "end a session")?, &within.client)
+        }
         _ => Err(beyond_rules()),
     }
 }
@@ -96,7 +128,14 @@ impl Asked<'_> {
                 .map(|(parent, _)| format!("{}/{name}", parent.trim_end_matches('/'))),
             _ => self.view.resolve(path).map(|(found, _)| found),
         };
-        found.map_or(Ok(()), |found| self.path(&found, Access::Read))
+        // Not where it leads: that is told to nobody who may not go there.
+        let beyond = |_| {
+            Error::denied(format!(
+                "use `{}`: a link on the way leads where this client may not go: ask whoever looks after the cluster",
+                path.escape_debug()
+            ))
+        };
+        found.map_or(Ok(()), |found| self.rules.check_path(&found, Access::Read).map_err(beyond))
     }
 
     /// The file that a client was told of: has its place among the names, now.
@@ -106,7 +145,12 @@ impl Asked<'_> {
                 "use file `{file}`: it was deleted or replaced, or never closed: open it again"
             ))
         })?;
-        self.path(&path, access)
+        // Not its path: ids are easy to guess.
+        self.rules.check_path(&path, access).map_err(|_| {
+            Error::denied(format!(
+                "use file `{file}`: it lies where this client may not do this: ask whoever looks after the cluster"
+            ))
+        })
     }
 
     /// Bytes of one file alone lie in a raw chunk, and of many in a packed one.

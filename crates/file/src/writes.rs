@@ -6,8 +6,11 @@ use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::ids::{ChunkId, Durability, FileId, SessionId};
 use holdfast_base::node::{NodeKind, StorageClass};
 use holdfast_base::{Error, Result, path};
-use holdfast_cluster::{ChunkState, Command, Location, Namespace, Outcome, RawExtent, Remainder};
+use holdfast_cluster::{
+    ChunkKind, ChunkState, Command, Location, Namespace, Outcome, RawExtent, Remainder,
+};
 use holdfast_env::net::{Parts, Reply, Response};
+use holdfast_env::planted;
 use holdfast_log::Mode;
 use holdfast_server::{Request, answer};
 use holdfast_wire::{Call, file as msg};
@@ -108,6 +111,7 @@ impl FileFace {
 
     /// The end of a large file, packed beside small ones. Named by the file's close.
     pub(crate) fn remainder(&self, request: Request<'_>) {
+        let has_rules = request.within.is_some();
         let Some((remainder, body, reply)) =
             request.decode_with_body::<msg::Remainder>("store a remainder")
         else {
@@ -119,7 +123,11 @@ impl FileFace {
         });
         match prepared {
             Ok((class, crcs)) => {
+                let (given, file) = (self.given.clone(), remainder.file);
                 let done = Box::new(move |pointer: Result<holdfast_base::ids::Pointer>| {
+                    if let (Ok(pointer), true) = (&pointer, has_rules) {
+                        given.end(file, *pointer);
+                    }
                     answer(reply, pointer.map(|p| (p.to_bytes(), Parts::None)));
                 });
                 self.node.pack(class, remainder.file, "", Box::new(bytes), crcs, done);
@@ -207,9 +215,14 @@ impl FileFace {
             // A repeated close finds its file named: the view knows the first answer.
             Err(_) => StorageClass::DEFAULT,
         };
-        let (mut extents, mut remainder, mut size) = (Vec::new(), None, 0);
+        let (mut extents, mut remainder, mut size) = (Vec::new(), None, 0u64);
         for extent in &close.extents {
-            size += extent.bytes();
+            let Some(sum) = size.checked_add(extent.bytes()) else {
+                return reply.send(Response::error(Error::invalid(
+                    "close a file: its extents are longer than any file: give what was acknowledged",
+                )));
+            };
+            size = sum;
             match *extent {
                 msg::Extent::Raw { chunk, bytes, .. } if remainder.is_none() => {
                     extents.push(RawExtent { chunk, length: bytes });
@@ -223,6 +236,9 @@ impl FileFace {
                     )));
                 }
             }
+        }
+        if let Err(e) = self.check_sealed_by(close.file, &extents) {
+            return reply_file(reply, self.first_answer(&close.call, e));
         }
         let durability = class.durability();
         for extent in &extents {
@@ -244,6 +260,25 @@ impl FileFace {
         self.node.propose(close.call, &command, durability, done);
     }
 
+    /// A chunk is sealed for its own file alone: the view refuses what names another's, and by then
+    /// it would have been sealed short.
+    fn check_sealed_by(&self, file: FileId, extents: &[RawExtent]) -> Result<()> {
+        if planted!("file.seals-anybodys-chunk") {
+            return Ok(());
+        }
+        self.node.read_chunks(|view, _| {
+            extents.iter().try_for_each(|RawExtent { chunk, .. }| match view.get(*chunk) {
+                Some(known) if known.kind == ChunkKind::Raw && known.owner == file => Ok(()),
+                Some(_) => Err(Error::invalid(format!(
+                    "close file `{file}`: chunk `{chunk}` belongs to another file: name those that were allocated for this one"
+                ))),
+                None => Err(Error::not_found(format!(
+                    "close file `{file}`: there is no chunk `{chunk}`: name those that were allocated for it"
+                ))),
+            })
+        })?
+    }
+
     pub(crate) fn change(&self, request: Request<'_>) {
         let Some((change, reply)) = request.decode::<msg::Change>("change a name") else { return };
         let command = match self.command_of(change.action) {
@@ -251,7 +286,14 @@ impl FileFace {
             Err(e) => return reply_done(reply, self.first_answer(&change.call, e)),
         };
         if let Command::SealChunk { chunk, length, .. } = command {
-            return self.seal_for_writer(chunk, length, reply);
+            // Of a packed one nobody but its node knows what is in it.
+            let kind = self.node.read_chunks(|view, _| view.get(chunk).map(|known| known.kind));
+            return match kind {
+                Ok(Some(ChunkKind::Packed)) => reply.send(Response::error(Error::invalid(format!(
+                    "seal chunk `{chunk}`: objects of many files are packed in it: its node seals it"
+                )))),
+                _ => self.seal_for_writer(chunk, length, reply),
+            };
         }
         let durability = match self.durability_at(&command) {
             Ok(durability) => durability,
@@ -362,8 +404,11 @@ impl FileFace {
     }
 
     pub(crate) fn open_session(&self, request: Request<'_>) {
-        let reply = request.reply;
+        let (given, reply, within) = (self.given.clone(), request.reply, request.within);
         let done = Box::new(move |session: Result<SessionId>| {
+            if let (Ok(session), Some(within)) = (&session, &within) {
+                given.session(*session, &within.client);
+            }
             answer(reply, session.map(|session| (session.to_bytes(), Parts::None)));
         });
         // Synced: a session that a power cut takes back would share its id with a later one.

@@ -5,9 +5,14 @@ mod common;
 
 use common::{World, assert_same, pattern, replacing};
 use holdfast_base::Kind;
+use holdfast_base::codec::{Decode, Encode};
+use holdfast_base::ids::{ChunkId, Generation, Sequence};
+use holdfast_base::node::NodeKind;
 use holdfast_client::{Client, ClientOptions, Endpoint, NewFile, Secret};
 use holdfast_cluster::ClusterCommand;
 use holdfast_env::SeededRng;
+use holdfast_wire::file::{Begin, Begun, Close, Extent, NewNode};
+use holdfast_wire::{self as wire, Call};
 use std::io::{Read, Write};
 use std::time::Duration;
 
@@ -155,4 +160,45 @@ fn a_token_that_is_revoked_ends_its_client_in_the_middle_of_a_file() {
     };
     let e = Client::connect(&service.endpoint, &options).err().unwrap();
     assert!(e.kind == Kind::Denied && e.message.contains("--token"), "{e}");
+}
+
+/// A close names chunks, and sealed them before anybody asked whose they are.
+#[test]
+fn a_close_that_names_anothers_chunk_leaves_its_bytes_alone() {
+    let world = World::with_chunks("token-close", CHUNK_BYTES);
+    let content = pattern(LARGE_BYTES, 4);
+    let mut victim = world.client();
+    let mut writer = victim.create("/upload", &replacing()).unwrap();
+    let half = LARGE_BYTES / 2;
+    writer.write_all(&content[..half]).unwrap();
+    writer.flush().unwrap();
+    let chunks: Vec<ChunkId> =
+        world.node().read_chunks(|view, _| view.iter().map(|chunk| chunk.id).collect()).unwrap();
+    assert!(!chunks.is_empty());
+    let mut other = world.connection();
+    let session = common::open_session(&mut other).unwrap();
+    let call = |n| Call { session, sequence: Sequence(n), acknowledged_below: Sequence(1) };
+    let node = NewNode {
+        path: "/other".into(),
+        kind: NodeKind::File,
+        mode: 0o644,
+        mtime_ns: 1,
+        class: None,
+        replace: true,
+        parents: false,
+        metadata: Vec::new(),
+    };
+    let begin = Begin { call: call(1), node: node.clone() };
+    let begun = other.call(wire::OP_BEGIN, |m| begin.encode(m), &[]).unwrap();
+    let file = Begun::from_bytes(begun.meta()).unwrap().file;
+    for (i, chunk) in chunks.into_iter().enumerate() {
+        let extents = vec![Extent::Raw { chunk, generation: Generation(0), bytes: 10 }];
+        let (call, node) = (call(2 + i as u64), node.clone());
+        let close = Close { call, file, node, extents };
+        let e = other.call(wire::OP_CLOSE, |m| close.encode(m), &[]).err().unwrap();
+        assert_eq!(e.kind, Kind::Invalid, "{e}");
+    }
+    writer.write_all(&content[half..]).unwrap();
+    writer.close().unwrap();
+    assert_same(&read(&mut world.client(), "/upload").unwrap(), &content, "upload");
 }

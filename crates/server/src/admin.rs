@@ -18,6 +18,9 @@ use std::sync::{Arc, Mutex, OnceLock};
 /// What has to find memory for the node to do all of its work.
 const LARGEST_REQUEST: u64 = FRAME_BODY_BYTES_MAX as u64;
 
+/// Ten years: a token that nobody has to think of again is one that nobody revokes.
+const TOKEN_TTL_MAX_S: u64 = 3650 * 86_400;
+
 /// What is said of the node, and what people order.
 pub struct Admin {
     node: Arc<Node>,
@@ -40,10 +43,12 @@ impl Face for Admin {
             Route::new(opcode, right, move |request| serve(&admin, request))
         };
         let looks = |opcode: u16, serve: fn(&Admin, Request<'_>)| {
-            route(opcode, Right::Admin, serve).allows(|_, rules| rules.check_admin(Access::Read))
+            route(opcode, Right::Admin, serve)
+                .allows(|_, within| within.rules.check_admin(Access::Read))
         };
         let orders = |opcode: u16, serve: fn(&Admin, Request<'_>)| {
-            route(opcode, Right::Admin, serve).allows(|_, rules| rules.check_admin(Access::Write))
+            route(opcode, Right::Admin, serve)
+                .allows(|_, within| within.rules.check_admin(Access::Write))
         };
         vec![
             looks(wire::OP_STATUS, |admin, request| admin.status(request.reply)),
@@ -110,6 +115,10 @@ impl Admin {
                 Err(Error::unsupported(format!("{doing}: this node has no secret"))),
             );
         };
+        if !(1..=TOKEN_TTL_MAX_S).contains(&ttl_s) {
+            let why = format!("{doing}: it lasts 1 s to {TOKEN_TTL_MAX_S} s: name another time");
+            return answer(reply, Err(Error::invalid(why)));
+        }
         let now_s = self.now_s();
         let until_s = now_s.saturating_add_unsigned(ttl_s);
         let id = self.node.machine.rng.next_u64();

@@ -1,11 +1,11 @@
 //! The log, served: append, read, tail, trim and info of topics. What clients may do with those that
 //! folds own is decided in `holdfast_cluster::topics`.
 
-use crate::route::{Face, Request, Right, Route, answer};
+use crate::route::{Face, Request, Right, Route, Within, answer};
 use holdfast_base::codec::{Decode, Encode, Reader};
 use holdfast_base::ids::Index;
 use holdfast_base::limits::FRAME_META_BYTES_MAX;
-use holdfast_base::rules::{Access, Rules};
+use holdfast_base::rules::Access;
 use holdfast_base::{Error, Result};
 use holdfast_cluster::topics::{Use, check_client, folded_by};
 use holdfast_env::HoldMutex;
@@ -47,11 +47,11 @@ fn topic_of(meta: &[u8]) -> Result<String> {
 }
 
 /// Whether rules allow this of the request's topic; no name stands for all of them.
-fn allows(access: Access) -> impl Fn(&[u8], &Rules) -> Result<()> + Send + Sync {
-    move |meta, rules: &Rules| {
+fn allows(access: Access) -> impl Fn(&[u8], &Within) -> Result<()> + Send + Sync {
+    move |meta, within: &Within| {
         let topic = topic_of(meta)?;
         let doing = |e: Error| e.context(format_args!("use the log `{}`", topic.escape_debug()));
-        rules.check_topic(if topic.is_empty() { "*" } else { &topic }, access).map_err(doing)
+        within.rules.check_topic(if topic.is_empty() { "*" } else { &topic }, access).map_err(doing)
     }
 }
 

@@ -5,9 +5,8 @@
 use crate::admin::Admin;
 use crate::logs::Logs;
 use crate::nodes::Nodes;
-use crate::route::{AtOnce, Face, Later, Request, Right, Rights, Route};
+use crate::route::{AtOnce, Face, Later, Request, Right, Rights, Route, Within};
 use holdfast_base::frame::{Header, STALE};
-use holdfast_base::rules::Rules;
 use holdfast_base::{Error, Kind, Result};
 use holdfast_env::net::{Batch, BodyTarget, Service, Who};
 use holdfast_env::{Budget, Secret, planted};
@@ -122,14 +121,14 @@ impl Native {
     }
 
     /// The one place where a right is asked for, before a request's message is read.
-    fn check(&self, route: &Route, meta: &[u8], who: &Who, rules: Option<&Rules>) -> Result<()> {
-        if let Some(e) = refusal(route, who, rules) {
+    fn check(&self, route: &Route, meta: &[u8], who: &Who, within: Option<&Within>) -> Result<()> {
+        if let Some(e) = refusal(route, who, within) {
             return Err(e);
         }
-        if let (Some(rules), Some(allows)) = (rules, &route.allows)
+        if let (Some(within), Some(allows)) = (within, &route.allows)
             && !planted!("server.rules-not-asked")
         {
-            allows(meta, rules)?;
+            allows(meta, within)?;
         }
         if let (Right::Node, Who::Named(named)) = (route.right, who) {
             self.node.check_sender(named, route.opcode, meta)?;
@@ -139,11 +138,13 @@ impl Native {
 
     /// What a client with a name may do, request by request; nothing for one that may do nothing,
     /// and for all others, whose rights are the same for all requests.
-    fn rules_of(&self, who: &Who) -> Option<Rules> {
+    fn within(&self, who: &Who) -> Option<Within> {
         match who {
             Who::Named(named) if !who.is_node() => {
                 self.admin.heard_from(&named.name);
-                Some(self.node.rules_of(named)).filter(|rules| !rules.is_empty())
+                let rules = self.node.rules_of(named);
+                let client = || format!("{} {}", named.name, named.serial);
+                (!rules.is_empty()).then(|| Within { client: client(), rules })
             }
             _ => None,
         }
@@ -156,11 +157,11 @@ fn is_by_rule(route: &Route) -> bool {
 }
 
 /// What somebody hears who is known, and lacks the right.
-fn refusal(route: &Route, who: &Who, rules: Option<&Rules>) -> Option<Error> {
+fn refusal(route: &Route, who: &Who, within: Option<&Within>) -> Option<Error> {
     if Rights::of(who).allow(route.right) || planted!("file.clients-as-nodes") {
         return None;
     }
-    if rules.is_some() && is_by_rule(route) {
+    if within.is_some() && is_by_rule(route) {
         // Which requests they allow is in each of them.
         return None;
     }
@@ -190,7 +191,7 @@ impl Service for Native {
         let Some(target) = &route.target else { return BodyTarget::Buffer };
         // Where a body goes is not for everybody to reserve.
         if !Rights::of(who).allow(route.right)
-            && let Err(e) = self.check(route, meta, who, self.rules_of(who).as_ref())
+            && let Err(e) = self.check(route, meta, who, self.within(who).as_ref())
         {
             return BodyTarget::Refuse(e);
         }
@@ -205,7 +206,7 @@ impl Service for Native {
     }
 
     fn refuses(&self, who: &Who, opcode: u16) -> Option<Error> {
-        refusal(self.routes.of(opcode)?, who, self.rules_of(who).as_ref())
+        refusal(self.routes.of(opcode)?, who, self.within(who).as_ref())
     }
 
     fn is_for_nodes(&self, opcode: u16) -> bool {
@@ -218,7 +219,7 @@ impl Service for Native {
 
     fn handle(&self, batch: &mut Batch<'_>) {
         let rights = Rights::of(batch.who());
-        let rules = self.rules_of(batch.who());
+        let within = self.within(batch.who());
         let mut later = Later::default();
         let mut i = 0;
         while i < batch.len() {
@@ -229,10 +230,10 @@ impl Service for Native {
             }
             match self.routes.of(batch.header(i).opcode) {
                 Some(route)
-                    if let (Some(rules), Some(at_once)) = (&rules, &route.at_once)
+                    if let (Some(within), Some(at_once)) = (&within, &route.at_once)
                         && is_by_rule(route) =>
                 {
-                    at_once.answer_within(batch, i, rules, &mut later);
+                    at_once.answer_within(batch, i, within, &mut later);
                 }
                 Some(route) => later.wait(i, (route.answer_bytes)(batch.meta(i))),
                 None => batch.reply_error(i, &unknown(batch.header(i).opcode)),
@@ -243,7 +244,7 @@ impl Service for Native {
         for (i, answer_bytes) in later.into_requests() {
             let opcode = batch.header(i).opcode;
             let route = self.routes.of(opcode).expect("what was put off has a route");
-            if let Err(e) = self.check(route, batch.meta(i), who, rules.as_ref()) {
+            if let Err(e) = self.check(route, batch.meta(i), who, within.as_ref()) {
                 batch.reply_error(i, &e);
                 // A node that spoke for another one may have its own certificate by now, which a new
                 // connection shows.
@@ -258,8 +259,8 @@ impl Service for Native {
             // Else it comes again.
             let Some(reply) = batch.defer_expecting(i, answer_bytes) else { continue };
             let body = batch.take_body(i);
-            let rules = rules.clone();
-            (route.run)(Request { opcode, meta: batch.meta(i), body, reply, rules });
+            let within = within.clone();
+            (route.run)(Request { opcode, meta: batch.meta(i), body, reply, within });
         }
     }
 }

@@ -24,9 +24,18 @@ pub struct Request<'a> {
     pub body: Body<'a>,
     /// Takes the answer, once.
     pub reply: Reply,
-    /// Of a client that may do what they say and nothing else. Asked already, by [`Route::allows`]:
-    /// who looks names up once more asks once more.
-    pub rules: Option<Rules>,
+    /// Who asks, where that is a client with rules. They were asked already, by [`Route::allows`]: who
+    /// looks names up once more asks once more.
+    pub within: Option<Within>,
+}
+
+/// A client that may do what rules say and nothing else.
+#[derive(Clone, Debug)]
+pub struct Within {
+    /// Who it is: its name, and which token or certificate of that name it has.
+    pub client: String,
+    /// What it may do.
+    pub rules: Rules,
 }
 
 /// Answers requests of a batch from memory. One value may stand behind several routes: requests
@@ -36,11 +45,10 @@ pub trait AtOnce: Send + Sync {
     /// Answers each of these requests, or says that it takes longer: [`Later::wait`].
     fn answer(&self, batch: &mut Batch<'_>, run: Range<usize>, later: &mut Later);
 
-    /// As [`AtOnce::answer`], one request of a client that may do what `rules` say and nothing
-    /// else: what it asks for is looked up, and its right to it, under one lock. Who answers from
+    /// As [`AtOnce::answer`], one request of a client with rules: what it asks for is looked up, and its right to it, under one lock. Who answers from
     /// memory and does not say otherwise refuses.
-    fn answer_within(&self, batch: &mut Batch<'_>, i: usize, rules: &Rules, later: &mut Later) {
-        let _ = (rules, later);
+    fn answer_within(&self, batch: &mut Batch<'_>, i: usize, within: &Within, later: &mut Later) {
+        let _ = (within, later);
         batch.reply_error(i, &beyond_rules());
     }
 }
@@ -129,7 +137,7 @@ impl Rights {
 }
 
 type Check = Box<dyn Fn(&[u8], &Who) -> Result<()> + Send + Sync>;
-type Allows = Box<dyn Fn(&[u8], &Rules) -> Result<()> + Send + Sync>;
+type Allows = Box<dyn Fn(&[u8], &Within) -> Result<()> + Send + Sync>;
 type Target = Box<dyn Fn(&[u8], u32) -> BodyTarget + Send + Sync>;
 type AnswerBytes = fn(&[u8]) -> u64;
 type Run = Box<dyn Fn(Request<'_>) + Send + Sync>;
@@ -188,7 +196,7 @@ impl Route {
     /// that nobody asks for allow nothing.
     pub fn allows(
         self,
-        allows: impl Fn(&[u8], &Rules) -> Result<()> + Send + Sync + 'static,
+        allows: impl Fn(&[u8], &Within) -> Result<()> + Send + Sync + 'static,
     ) -> Route {
         Route { allows: Some(Box::new(allows)), ..self }
     }

@@ -40,7 +40,7 @@ pub(super) struct Identities {
 pub fn check_name(doing: &str, name: &str) -> Result<()> {
     let fits = (1..=NAME_BYTES_MAX).contains(&name.len());
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b".-_".contains(&byte);
-    if fits && name.bytes().all(plain) {
+    if fits && name.bytes().all(plain) && !matches!(name, "." | "..") {
         return Ok(());
     }
     Err(Error::invalid(format!(
@@ -298,7 +298,7 @@ mod tests {
         for name in ["a", "node-1", "A.b_c-9", &"n".repeat(63)] {
             assert!(check_name("x", name).is_ok(), "{name}");
         }
-        for name in ["", "a/b", "a b", "ä", "a\n", "a%", &"n".repeat(64)] {
+        for name in ["", ".", "..", "a/b", "a b", "ä", "a\n", "a%", &"n".repeat(64)] {
             assert!(check_name("x", name).unwrap_err().message.contains("no name"), "{name}");
         }
     }

@@ -9,7 +9,7 @@ use holdfast_base::{Error, Result, codec_struct};
 use std::collections::BTreeMap;
 
 /// Clients that have rights.
-pub const TOKENS_MAX: usize = 1024;
+pub const TOKENS_MAX: usize = 512;
 
 /// What a client may do.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,6 +3,7 @@
 //! file does not know fails, so none is added without a decision about such clients.
 
 use super::*;
+use holdfast_base::codec::Decode;
 use holdfast_base::ids::{
     ChunkId, Cookie, Durability, FileId, Generation, Pointer, SessionId, Slot,
 };
@@ -83,7 +84,7 @@ struct Part {
 }
 
 fn call() -> Call {
-    Call { session: SessionId(1), sequence: Sequence(1), acknowledged_below: Sequence(1) }
+    Call { session: SessionId(0), sequence: Sequence(0), acknowledged_below: Sequence(0) }
 }
 
 fn new_node(path: String) -> NewNode {
@@ -336,4 +337,76 @@ fn a_token_is_worth_what_it_was_made_for_until_it_ends_or_is_revoked_over_open_c
     assert_eq!(ask(&certified, wire::OP_LOOKUP, &lookup), None);
     let other = world.connect(named(Role::Client, "b"));
     assert_eq!(ask(&other, wire::OP_LOOKUP, &lookup).unwrap().0, Kind::Denied);
+}
+
+/// A close sealed all chunks that it named before anybody looked whose they are: what was
+/// acknowledged of another's upload, and of every object in a packed chunk, was gone.
+#[test]
+fn a_file_is_closed_over_its_own_chunks_alone() {
+    let world = World::new();
+    let (own, other) = (world.fill("/in"), world.fill("/out"));
+    world.make_token("a", TOKEN, &["fs:/:rw"]);
+    let close = |who: Who, chunks: &[(ChunkId, u64)]| {
+        let raw = |(chunk, bytes): &(ChunkId, u64)| file::Extent::Raw {
+            chunk: *chunk,
+            generation: Generation(0),
+            bytes: *bytes,
+        };
+        let extents = chunks.iter().map(raw).collect();
+        let node = new_node("/in/new".into());
+        let close = file::Close { call: call(), file: own.begun, node, extents };
+        ask(&world.connect(who), wire::OP_CLOSE, &close.to_bytes()).unwrap()
+    };
+    for who in [Who::Owner, client("a", TOKEN)] {
+        for chunk in [other.raw, own.pointer.chunk] {
+            let (kind, said) = close(who.clone(), &[(chunk, 1)]);
+            assert!(
+                kind == Kind::Invalid && said.contains("were allocated for this one")
+                    || kind == Kind::Denied,
+                "{said}"
+            );
+        }
+        let (kind, said) = close(who, &[(own.raw, u64::MAX), (own.raw, 2)]);
+        assert!(kind == Kind::Invalid && said.contains("longer than any file"), "{said}");
+    }
+    let seal = Action::Seal { file: own.begun, chunk: own.pointer.chunk, acknowledged: 0 };
+    let (kind, said) = ask(&world.connect(Who::Owner), wire::OP_CHANGE, &change(seal)).unwrap();
+    assert!(kind == Kind::Invalid && said.contains("packed"), "{said}");
+}
+
+/// Sessions are numbers that are easy to guess: with another's and its next number a client took its
+/// requests from it, and their answers were those to its own.
+#[test]
+fn a_client_with_rules_uses_sessions_that_it_opened_itself() {
+    let world = World::new();
+    world.fill("/in");
+    world.make_token("a", TOKEN, &["fs:/in:rw"]);
+    world.make_token("b", TOKEN, &["fs:/in:rw"]);
+    let open = |who: Who| {
+        let connection = world.connect(who);
+        let mut request = Vec::new();
+        let opcode = wire::OP_OPEN_SESSION;
+        frame::encode(&mut request, FrameKind::Request, opcode, 7, 0, 0, |_| ());
+        connection.receive(&request).unwrap();
+        world.node.pump();
+        let answer = connection.take();
+        let Ok(Decoded::Frame(header)) = frame::decode(&answer) else { panic!("no session") };
+        let meta = &answer[HEADER_BYTES..HEADER_BYTES + header.meta_bytes as usize];
+        SessionId::from_bytes(meta).unwrap()
+    };
+    let (of_a, of_owner) = (open(client("a", TOKEN)), open(Who::Owner));
+    let fenced = |who: &str, session: SessionId| {
+        let call = Call { session, ..call() };
+        let put = file::Put { call, node: new_node("/in/new".into()), crc: 0 };
+        let end = session.to_bytes();
+        let requests = [(wire::OP_PUT, put.to_bytes()), (wire::OP_END_SESSION, end)];
+        requests.map(|(opcode, meta)| {
+            let answer = ask(&world.connect(client(who, TOKEN)), opcode, &meta);
+            answer.is_some_and(|(kind, said)| kind == Kind::Fenced && said.contains("open one"))
+        })
+    };
+    assert_eq!(fenced("b", of_a), [true, true]);
+    assert_eq!(fenced("a", of_owner), [true, true]);
+    assert_eq!(fenced("a", SessionId(of_owner.0 + 1000)), [true, true]);
+    assert_eq!(fenced("a", of_a), [false, false]);
 }
