@@ -368,6 +368,7 @@ fn follow(run: Arc<Run>, topic: usize, holds: bool) {
 
 fn options(drive: Drive) -> LogOptions {
     LogOptions {
+        needed: None,
         drive,
         segment_bytes: 16 << 10,
         // Time does not pass: at once, or never.
