@@ -8,9 +8,9 @@ use std::fmt;
 use std::sync::Arc;
 
 /// Rules of one client.
-pub const RULES_MAX: usize = 64;
+pub const RULES_MAX: usize = 32;
 /// Of all of a client's rules together, as they are written.
-pub const RULES_BYTES_MAX: usize = 4096;
+pub const RULES_BYTES_MAX: usize = 1024;
 
 const FORMS: &str =
     "write `fs:/PATH:r` or `:rw`, `log:TOPIC:r` or `log:PREFIX*:rw`, `admin:r` or `admin:rw`";
@@ -55,6 +55,9 @@ impl Rule {
         let wrong = |why: &str| {
             Error::invalid(format!("read the rule `{}`: {why}: {FORMS}", text.escape_debug()))
         };
+        if text.chars().any(char::is_control) {
+            return Err(wrong("a character of it cannot be shown"));
+        }
         let (what, access) = text.rsplit_once(':').ok_or_else(|| wrong("it has no `:`"))?;
         let access = match access {
             "r" => Access::Read,
@@ -65,6 +68,10 @@ impl Rule {
             None if what == "admin" => What::Admin,
             Some(("fs", path)) => {
                 path::check(path).map_err(|e| wrong(&e.message))?;
+                // A slash too many would be all of `/`.
+                if path.ends_with("//") {
+                    return Err(wrong("its path ends in two `/`"));
+                }
                 What::Files(trimmed(path).to_owned())
             }
             Some(("log", topic)) => {
