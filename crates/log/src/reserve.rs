@@ -9,7 +9,6 @@ use crate::segment::make_spare;
 use holdfast_base::units::format_bytes;
 use holdfast_base::{Error, Kind, Result};
 use holdfast_env::disk::Access;
-use holdfast_env::trial::Knob;
 use holdfast_env::{Disk, HoldMutex};
 use std::collections::BTreeSet;
 use std::io;
@@ -17,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Files that are kept. Only what frees space is written once half of them are gone.
-static PIECES: Knob = Knob::new("log.reserve-pieces", 16, &[2, 4]);
+const PIECES: u64 = 16;
 /// Each is this part of a segment: 1 MiB usually, which is thousands of deletions.
 const PIECE_PART: u64 = 64;
 /// Segments' worth of free space below which topics that are not needed get no further segment: a
@@ -27,7 +26,7 @@ const OTHERS_LEAVE_SEGMENTS: u64 = 3;
 /// On a small disk, this part of it is enough.
 const OTHERS_LEAVE_PART: u64 = 4;
 
-const _: () = assert!(PIECES.usual() / 2 > 0 && PIECES.usual() < PIECE_PART);
+const _: () = assert!(PIECES / 2 > 0 && PIECES < PIECE_PART);
 
 /// Which topics are needed: what frees space is written there.
 pub type Needed = fn(&str) -> bool;
@@ -87,7 +86,7 @@ impl Reserve {
     }
 
     fn pieces(&self) -> u64 {
-        if self.needed.is_some() { PIECES.get() } else { 0 }
+        if self.needed.is_some() { PIECES } else { 0 }
     }
 
     fn piece_bytes(&self) -> u64 {
@@ -121,7 +120,6 @@ impl Reserve {
         if (state.held.len() as u64) < self.pieces() / 2 {
             state.short = true;
         }
-        PIECES.cross();
         self.disk.remove(&self.directory.join(piece.to_string())).is_ok()
     }
 
