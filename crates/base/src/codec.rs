@@ -141,12 +141,15 @@ pub fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
 }
 
 impl Encode for str {
+    // In every message with a name: compilers change their mind about it as more of them come.
+    #[inline]
     fn encode(&self, out: &mut Vec<u8>) {
         put_bytes(out, self.as_bytes());
     }
 }
 
 impl Encode for String {
+    #[inline]
     fn encode(&self, out: &mut Vec<u8>) {
         self.as_str().encode(out);
     }
