@@ -19,6 +19,13 @@ const LOOKUP_RUN: usize = 16;
 /// A page of a listing ends here, well before the frame does.
 const PAGE_BYTES: usize = FRAME_META_BYTES_MAX as usize * 3 / 4;
 
+/// Where a path leads, links on the way followed, but not one in the last place; none for the root.
+pub(crate) fn over_links(view: &Namespace, path: &str) -> Option<String> {
+    let (parent, name) = path::split(path)?;
+    let (parent, _) = view.resolve(parent).ok()?;
+    Some(format!("{}/{name}", parent.trim_end_matches('/')))
+}
+
 /// The node at a path, links on the way followed, and the last one too if asked.
 pub(crate) fn find(view: &Namespace, path: &str, follow: bool) -> Result<FileInfo> {
     // The common case names no link anywhere.
@@ -31,10 +38,7 @@ pub(crate) fn find(view: &Namespace, path: &str, follow: bool) -> Result<FileInf
         return view.resolve(path).map(|(_, info)| info);
     }
     path::check(path)?;
-    let found = path::split(path).and_then(|(parent, name)| {
-        let (parent, _) = view.resolve(parent).ok()?;
-        view.lookup(&format!("{}/{name}", parent.trim_end_matches('/')))
-    });
+    let found = over_links(view, path).and_then(|path| view.lookup(&path));
     found.ok_or_else(|| {
         Error::not_found(format!(
             "look up `{}`: it does not exist: check the path",

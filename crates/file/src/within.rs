@@ -6,17 +6,17 @@
 //! all for whoever makes or moves a link.
 
 use crate::given::Given;
-use crate::reads::lookup_of;
+use crate::reads::{lookup_of, over_links};
 use holdfast_base::ids::{ChunkId, FileId, Pointer};
 use holdfast_base::node::NodeKind;
 use holdfast_base::rules::{Access, Rules};
-use holdfast_base::{Error, Result, path};
+use holdfast_base::{Error, Result};
 use holdfast_cluster::{ChunkKind, Location, Namespace};
 use holdfast_env::planted;
 use holdfast_server::{Within, beyond_rules, decoded};
 use holdfast_wire::{self as wire, Call, chunk, file as msg};
 
-/// Whether `rules` allow the request with this meta.
+/// Whether the client's rules allow the request with this meta.
 pub(crate) fn check(
     view: &Namespace,
     given: &Given,
@@ -121,12 +121,9 @@ impl Asked<'_> {
         if planted!("file.links-lead-out") {
             return Ok(());
         }
-        let found = match path::split(path) {
-            Some((parent, name)) if !follow => self
-                .view
-                .resolve(parent)
-                .map(|(parent, _)| format!("{}/{name}", parent.trim_end_matches('/'))),
-            _ => self.view.resolve(path).map(|(found, _)| found),
+        let found = match follow {
+            true => self.view.resolve(path).ok().map(|(found, _)| found),
+            false => over_links(self.view, path),
         };
         // Not where it leads: that is told to nobody who may not go there.
         let beyond = |_| {

@@ -6,13 +6,11 @@ use holdfast_base::{Error, Result};
 use holdfast_client::{Client, Token as Proof};
 use holdfast_command::output::Output;
 use holdfast_env::local;
-use holdfast_wire::admin::{NewToken, Order, TokenInfo};
+use holdfast_wire::admin::{NewToken, Order, TOKEN_TTL_MAX_S, TokenInfo};
 use serde_json::json;
 use std::path::PathBuf;
 
 const DAY_S: u64 = 86_400;
-/// A token that nobody has to think of again is one that nobody revokes.
-const TTL_MAX_S: u64 = 3650 * DAY_S;
 
 /// `holdfast token ...`.
 #[derive(Subcommand, Debug)]
@@ -55,7 +53,7 @@ fn ttl_s(text: &str) -> Result<u64, String> {
         _ => return Err(wrong()),
     };
     let number: u64 = text[..text.len() - 1].parse().map_err(|_| wrong())?;
-    let fits = number.checked_mul(unit_s).filter(|ttl_s| (1..=TTL_MAX_S).contains(ttl_s));
+    let fits = number.checked_mul(unit_s).filter(|ttl_s| (1..=TOKEN_TTL_MAX_S).contains(ttl_s));
     fits.ok_or_else(wrong)
 }
 
@@ -117,7 +115,8 @@ mod tests {
 
     #[test]
     fn times_are_read_with_their_units_and_have_an_end() {
-        for (text, seconds) in [("1s", 1), ("90m", 5400), ("2h", 7200), ("3650d", TTL_MAX_S)] {
+        for (text, seconds) in [("1s", 1), ("90m", 5400), ("2h", 7200), ("3650d", TOKEN_TTL_MAX_S)]
+        {
             assert_eq!(ttl_s(text), Ok(seconds), "{text}");
         }
         for bad in ["", "d", "0d", "1", "-1d", "1.5h", "3651d", "99999999999999999999d", "1w", "1é"]

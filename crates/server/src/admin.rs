@@ -11,15 +11,13 @@ use holdfast_cluster::{ChunkState, ClusterCommand, NodeState, StoreState, TOKENS
 use holdfast_env::net::{Parts, Reply};
 use holdfast_env::{Asker, Budget, HoldMutex, Secret};
 use holdfast_node::{Condition, Node};
+use holdfast_wire::admin::TOKEN_TTL_MAX_S;
 use holdfast_wire::{self as wire, admin as msg};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock};
 
 /// What has to find memory for the node to do all of its work.
 const LARGEST_REQUEST: u64 = FRAME_BODY_BYTES_MAX as u64;
-
-/// Ten years: a token that nobody has to think of again is one that nobody revokes.
-const TOKEN_TTL_MAX_S: u64 = 3650 * 86_400;
 
 /// What is said of the node, and what people order.
 pub struct Admin {

@@ -45,8 +45,8 @@ pub trait AtOnce: Send + Sync {
     /// Answers each of these requests, or says that it takes longer: [`Later::wait`].
     fn answer(&self, batch: &mut Batch<'_>, run: Range<usize>, later: &mut Later);
 
-    /// As [`AtOnce::answer`], one request of a client with rules: what it asks for is looked up, and its right to it, under one lock. Who answers from
-    /// memory and does not say otherwise refuses.
+    /// As [`AtOnce::answer`], one request of a client with rules: what it asks for is looked up, and
+    /// its right to it, under one lock. Who answers from memory and does not say otherwise refuses.
     fn answer_within(&self, batch: &mut Batch<'_>, i: usize, within: &Within, later: &mut Later) {
         let _ = (within, later);
         batch.reply_error(i, &beyond_rules());

@@ -284,6 +284,10 @@ codec_enum!(Order: "order" {
     8 => RevokeToken { name },
 });
 
+/// The longest that a token may last, in seconds: ten years. One that nobody has to think of again is
+/// one that nobody revokes.
+pub const TOKEN_TTL_MAX_S: u64 = 3650 * 86_400;
+
 /// A token to be made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewToken {

@@ -53,7 +53,7 @@ impl Tokens {
             _ => {}
         }
         if !self.0.contains_key(name) && self.0.len() >= TOKENS_MAX {
-            if self.0.values().filter(|token| !ended(token)).count() >= TOKENS_MAX {
+            if !self.0.values().any(ended) {
                 return Err(Error::full(format!(
                     "{doing}: there are {TOKENS_MAX}: revoke those that nobody uses (`holdfast token ls`)"
                 )));

@@ -115,8 +115,8 @@ struct Challenge {
     role: Role,
     /// What both sides have to know.
     key: Secret,
-    /// Whom it makes of who knows it, where it is a token's.
-    token: Option<Token>,
+    /// Whom a right proof makes.
+    who: Who,
     client: [u8; NONCE_BYTES],
     server: [u8; NONCE_BYTES],
 }
@@ -131,33 +131,33 @@ impl Guard {
         let unknown =
             || Error::unsupported("greet: this server knows no such greeting: use matching builds");
         let (meta, rest) = meta.split_first_chunk::<HELLO_BYTES>().ok_or_else(unknown)?;
-        let mut token = None;
-        let role = match meta[..2] {
+        let secret = || self.secret.clone();
+        // A token's key also where nobody made it, or it was revoked: who does not know the key
+        // learns nothing of either.
+        let (role, known, who) = match meta[..2] {
             [VERSION, 3] => {
-                token = Some(self.token(rest).ok_or_else(unknown)?);
-                Role::Token
+                let token = self.token(rest).ok_or_else(unknown)?;
+                let who = Who::Named(Arc::new(Named::of_token(&token)));
+                (Role::Token, token.key().clone(), who)
             }
             _ if !rest.is_empty() => return Err(unknown()),
-            [VERSION, 1] => Role::Client,
+            [VERSION, 1] => (Role::Client, secret(), Who::Client),
             [VERSION, 2] if self.only_clients && !planted!("net.secret-makes-a-node") => {
                 return Err(Error::denied(
                     "greet: nodes of this cluster know each other by certificates: make one for this node with `holdfast cert node`",
                 ));
             }
-            [VERSION, 2] => Role::Node,
+            [VERSION, 2] => (Role::Node, secret(), Who::Node),
             _ => return Err(unknown()),
         };
         let mut client = [0; NONCE_BYTES];
         client.copy_from_slice(&meta[2..]);
         let server: [u8; NONCE_BYTES] =
             if planted!("env.same-challenge-always") { [7; NONCE_BYTES] } else { draw(rng) };
-        // Also of a token that nobody made, or that was revoked: who does not know its key learns
-        // nothing of either.
-        let known = token.as_ref().map_or(&self.secret, |token: &Token| token.key()).clone();
         let (key, text) = statement(&known, OF_SERVER, role as u8, [&client, &server]);
         let mut answer = server.to_vec();
         answer.extend_from_slice(hmac::sign(&key, &text).as_ref());
-        self.challenge = Some(Challenge { role, key: known, token, client, server });
+        self.challenge = Some(Challenge { role, key: known, who, client, server });
         Ok(answer)
     }
 
@@ -171,26 +171,21 @@ impl Guard {
 
     /// Decides about `OP_PROVE`. After an error the connection is to end.
     pub fn prove(&mut self, proof: &[u8]) -> Result<Who> {
-        let Some(Challenge { role, key, token, client, server }) = self.challenge.take() else {
+        let Some(Challenge { role, key, who, client, server }) = self.challenge.take() else {
             return Err(Error::denied("prove the secret: greet first"));
         };
         let (key, text) = statement(&key, OF_CLIENT, role as u8, [&client, &server]);
         if hmac::verify(&key, &text, proof).is_err() && !planted!("env.any-proof-will-do") {
-            return Err(Error::denied(match token {
-                Some(_) => {
+            return Err(Error::denied(match role {
+                Role::Token => {
                     "prove the token: it is not this cluster's: give the whole line that `holdfast token create` printed"
                 }
-                None => {
+                Role::Client | Role::Node => {
                     "prove the secret: it is not this server's: give the file `secret` of its data directory with `--secret FILE`"
                 }
             }));
         }
-        Ok(match (role, token) {
-            (Role::Client, _) => Who::Client,
-            (Role::Node, _) => Who::Node,
-            (Role::Token, Some(token)) => Who::Named(Arc::new(Named::of_token(&token))),
-            (Role::Token, None) => return Err(Error::bug("prove a token: there was none")),
-        })
+        Ok(who)
     }
 }
 
