@@ -369,14 +369,21 @@ fn a_copy_that_landed_while_nobody_led_stays_for_the_leader_that_hears_of_it() {
             source_address: address(source),
             bytes_per_second: 0,
         };
-        plan(1, 0, vec![copy]);
+        // A file that is to be removed is no copy, as long as it is still there.
+        let key = (id, known.id, known.generation);
+        assert!(replicator.let_go(key));
+        assert_eq!(plan(1, 0, vec![copy.clone()]).flights, Vec::new());
+        replicator.is_gone(key);
+        assert_eq!(plan(2, 0, vec![copy]).flights.len(), 1);
+        assert!(!replicator.let_go(key), "it may be that file");
         let is_here = |_: &Scene| store.info(known.id).is_some_and(|info| !info.damaged);
         assert!(scene.until(20 * SECOND, is_here), "it was copied");
+        assert!(!replicator.let_go(key), "a leader is to hear of it");
         scene.run_for(60 * SECOND);
         assert!(is_here(&scene), "nobody has heard of it");
-        let ended = plan(2, 0, Vec::new()).ended;
+        let ended = plan(3, 0, Vec::new()).ended;
         assert_eq!(ended.len(), 1);
-        plan(3, 2, Vec::new());
+        plan(4, 3, Vec::new());
         scene.run_for(10 * SECOND);
         assert!(is_here(&scene), "its entry may be on its way");
         assert!(scene.until(60 * SECOND, |scene| !is_here(scene)), "no entry came: it stays");

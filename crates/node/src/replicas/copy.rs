@@ -204,7 +204,7 @@ impl Replicator {
 
     /// From now on no copy of this replica begins here, until [`Replicator::is_gone`]: its file is
     /// to be removed. False where one is under way or was made a moment ago, which may be that file.
-    pub(crate) fn let_go(&self, key: Key) -> bool {
+    pub fn let_go(&self, key: Key) -> bool {
         if planted!("node.landed-copy-removed") {
             return true;
         }
@@ -223,7 +223,7 @@ impl Replicator {
     }
 
     /// The file is removed, or stays after all.
-    pub(crate) fn is_gone(&self, key: Key) {
+    pub fn is_gone(&self, key: Key) {
         self.copies.list().leaving.remove(&key);
     }
 
