@@ -66,6 +66,10 @@ impl Served {
         stopped.iter().for_each(|why| self.tell(why));
     }
 
+    pub fn has_stopped(&self) -> bool {
+        self.stopped.held_shared().is_some()
+    }
+
     fn tell(&self, e: &Error) {
         if is_damage(e) {
             (self.damaged)(e);

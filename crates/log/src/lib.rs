@@ -6,6 +6,7 @@
 mod core;
 mod driver;
 mod format;
+mod history;
 mod recover;
 mod remote;
 mod reserve;
@@ -14,8 +15,9 @@ mod segment;
 mod topic;
 
 pub use driver::{Drive, EmbeddedLog, LogOptions};
+pub use history::missing;
 pub use recover::{CutTail, PassedOver};
-pub use remote::{LogHost, RemoteLog, TRIMMED};
+pub use remote::{GOES_ON, LogHost, RemoteLog, TRIMMED};
 pub use reserve::Needed;
 pub use rewrite::{Rewritten, rewrite};
 pub use segment::Window;
@@ -88,6 +90,11 @@ pub trait Log: Send + Sync + 'static {
     /// Calls `wake` as soon as there is a durable entry at or after `from`, at once if there is
     /// one already. An error means that the topic or the log ended.
     fn tail(&self, topic: &str, from: Index, wake: Done<()>);
+
+    /// Calls `wake` once a topic whose reads and tails are refused for [`GOES_ON`] can be followed
+    /// again, at once if it can, with an error if it never will be. A log that never says so drops
+    /// it.
+    fn recovers(&self, _topic: &str, _wake: Done<()>) {}
 
     /// Returns when everything appended before the call is durable or refused.
     fn sync(&self, topic: &str) -> Result<()>;

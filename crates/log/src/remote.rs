@@ -33,8 +33,12 @@ const PAUSE_MS_MAX: u64 = 1_000;
 /// does either, is answered as unknown after one to two times this.
 const ARRIVAL_MS: u64 = 5_000;
 const ENTRIES_MAX: u32 = 4096;
+/// Between two attempts to find the log again that was read here.
+const DOUBT_MS: u64 = 1_000;
 /// Says of a topic that ended here that a new start mends it.
 pub const TRIMMED: &str = "was trimmed";
+/// Says of a topic that it goes on without a start, see [`Log::recovers`].
+pub const GOES_ON: &str = "this node goes on by itself then";
 
 /// A log hosted by another node.
 pub struct RemoteLog {
@@ -67,6 +71,13 @@ struct Feed {
     /// Whether to compare positions with the host before the next read: at first, and after every
     /// failure, because it may be another host then, or one with an older copy.
     compared: bool,
+    /// And whether the host has the last entry that was read here: a log that was put back grows,
+    /// and reaches as far again with other entries.
+    proven: bool,
+    /// The host has said that its log ends before that.
+    short: bool,
+    /// That entry, and its CRC32C where it was here.
+    last: Option<(Index, Option<u32>)>,
     /// A request or a pause is under way, with this number; what belongs to an earlier one is
     /// dropped.
     busy: bool,
@@ -79,7 +90,12 @@ struct Feed {
     watched: bool,
     /// What kept the last attempt from succeeding.
     trouble: Option<Error>,
-    /// The host's log is not the one that was mirrored here.
+    /// The host's log is not the one that was mirrored here, as it is now: the host is asked again
+    /// until it has the right one.
+    doubt: Option<Error>,
+    /// Who waits for that.
+    recovers: Vec<Done<()>>,
+    /// The topic cannot be followed any more.
     ended: Option<Error>,
 }
 
@@ -93,9 +109,14 @@ impl Feed {
         if self.mirror.as_ref().is_none_or(|mirror| mirror.is_before(from)) {
             self.reached = self.reached.max(self.next());
             self.mirror = Some(Mirror::new(from));
-            self.compared = false;
+            (self.compared, self.proven) = (false, false);
             self.interrupt();
         }
+    }
+
+    /// Why nothing of the topic is given out.
+    fn refused(&self) -> Option<&Error> {
+        self.ended.as_ref().or(self.doubt.as_ref())
     }
 
     /// Whatever is under way does not count any more.
@@ -147,15 +168,35 @@ impl Feed {
         }
     }
 
-    /// Ends the topic for good.
-    fn end(&mut self, topic: &str, e: Error, calls: &mut Calls) {
-        self.interrupt();
+    /// Gives nothing out any more.
+    fn refuse(&mut self, topic: &str, e: &Error, calls: &mut Calls) {
         self.give_up_arriving(topic, calls);
         for (_, wake) in std::mem::take(&mut self.tails) {
             let e = e.clone();
             calls.push(Box::new(move || wake(Err(e))));
         }
+    }
+
+    /// Ends the topic for good.
+    fn end(&mut self, topic: &str, e: Error, calls: &mut Calls) {
+        self.interrupt();
+        self.refuse(topic, &e, calls);
+        for wake in std::mem::take(&mut self.recovers) {
+            let e = e.clone();
+            calls.push(Box::new(move || wake(Err(e))));
+        }
         self.ended = Some(e);
+    }
+
+    /// Gives nothing out until the host has the log again that was read here.
+    fn doubt(&mut self, topic: &str, why: &str, calls: &mut Calls) {
+        let e = Error::corrupt(format!(
+            "follow topic `{topic}`: {why}: it is another log than this node has read, or an older \
+             copy of it: put the log of the host back as it was: {GOES_ON}; only where that log is \
+             lost for good, start this node with an empty directory"
+        ));
+        self.refuse(topic, &e, calls);
+        self.doubt = Some(e);
     }
 
     /// Compares what the host says of the topic with what was mirrored, and with where its readers
@@ -163,26 +204,86 @@ impl Feed {
     fn compare(&mut self, topic: &str, info: msg::Info, calls: &mut Calls) {
         let (reached, seen) = (self.next(), self.end_seen());
         let wanted = self.tails.iter().map(|tail| tail.0).max().unwrap_or(seen).max(seen);
-        let why = if wanted > info.next {
-            format!(
-                "the host's log ends before entry {}, this node was at {wanted}: it is another log, \
-                 or an older copy of it: restore the log, or start this node with an empty directory",
-                info.next
-            )
-        } else if reached < info.first {
-            format!(
+        // What a reader wants, it has the entry in front of.
+        let last = Index(wanted.0.saturating_sub(1));
+        if last.0 > 0 && self.last.is_none_or(|(known, _)| known < last) {
+            self.last = Some((last, None));
+        }
+        let short = self.last.is_some_and(|(last, _)| last >= info.next);
+        if !short && reached < info.first {
+            let why = format!(
                 "the log {TRIMMED} up to entry {} while this node, at {reached}, was away: start it \
                  again, and it begins with a snapshot of the log's host",
                 info.first
-            )
-        } else {
-            self.compared = true;
-            // Not to nothing: a host that answers this and fails every read is still let rest.
-            self.failures = self.failures.min(1);
-            self.info = Some(info);
-            return;
-        };
-        self.end(topic, Error::corrupt(format!("follow topic `{topic}`: {why}")), calls);
+            );
+            let e = Error::corrupt(format!("follow topic `{topic}`: {why}"));
+            return self.end(topic, e, calls);
+        }
+        if short {
+            let why = format!(
+                "the host's log ends before entry {}, this node was at {wanted}",
+                info.next
+            );
+            self.doubt(topic, &why, calls);
+        }
+        // Also if it is in doubt: the host learns of that by the next question.
+        (self.compared, self.short) = (true, short);
+        self.proven = self.last.is_none();
+        // Not to nothing: a host that answers this and fails every read is still let rest.
+        self.failures = self.failures.min(1);
+        self.info = Some(info);
+    }
+
+    /// The host has said whether it has the last entry that was read here.
+    fn prove(&mut self, topic: &str, answer: Result<()>, calls: &mut Calls) -> Result<()> {
+        match answer {
+            Err(e) if e.kind == Kind::Corrupt => {
+                self.doubt(topic, &format!("the host says: {}", e.message), calls);
+                return Ok(());
+            }
+            // A build before this was asked: it has said how far its log goes.
+            Err(e) if !matches!(e.kind, Kind::Unsupported | Kind::Invalid) => return Err(e),
+            _ => {}
+        }
+        if !self.short {
+            self.proven = true;
+            self.doubt = None;
+            for wake in std::mem::take(&mut self.recovers) {
+                calls.push(Box::new(move || wake(Ok(()))));
+            }
+        }
+        Ok(())
+    }
+
+    /// What is asked of the host next; nothing while there is enough of its entries here.
+    fn question(&self, topic: &str, sender: Sender) -> Option<(u16, Vec<u8>, u32)> {
+        let mirror = self.mirror.as_ref()?;
+        let topic = topic.to_owned();
+        if !self.compared {
+            let describe = wire::Describe { sender, topic };
+            return Some((wire::OP_PEER_LOG_INFO, describe.to_bytes(), INFO_MS));
+        }
+        if let Some((index, crc)) = self.last.filter(|_| !self.proven) {
+            let reached = wire::Reached { topic, index, crc };
+            let compare = wire::Compare { sender, reached };
+            return Some((wire::OP_PEER_LOG_COMPARE, compare.to_bytes(), INFO_MS));
+        }
+        let (from, entries_max) = (mirror.next(), ENTRIES_MAX);
+        let read = wire::Read { sender, topic, from, entries_max, wait: true };
+        mirror.has_room().then(|| (wire::OP_PEER_LOG_READ, read.to_bytes(), POLL_MS))
+    }
+
+    /// Takes what was read. The last entry of all is remembered, to be compared.
+    fn push(&mut self, reply: &PeerReply) -> Result<()> {
+        let entries: wire::Entries = decode(&reply.meta)?;
+        let entries = wire::decode_indexed(&reply.body, entries.crc)?;
+        let last = entries.last().map(|(index, entry)| (*index, Some(crc32c(entry))));
+        self.mirror.as_mut().map_or(Ok(()), |mirror| mirror.push(entries))?;
+        if last.is_some_and(|last| self.last.is_none_or(|known| known.0 <= last.0)) {
+            self.last = last;
+        }
+        self.failures = 0;
+        Ok(())
     }
 }
 
@@ -211,7 +312,7 @@ impl RemoteLog {
             state.host = host.to_owned();
             for feed in state.topics.values_mut() {
                 feed.interrupt();
-                (feed.compared, feed.failures) = (false, 0);
+                (feed.compared, feed.proven, feed.failures) = (false, false, 0);
             }
             state.topics.keys().cloned().collect()
         };
@@ -227,7 +328,7 @@ impl RemoteLog {
     pub fn trouble(&self, topic: &str) -> Option<Error> {
         let state = self.inner.lock();
         let feed = state.topics.get(topic)?;
-        feed.ended.clone().or_else(|| feed.trouble.clone())
+        feed.refused().or(feed.trouble.as_ref()).cloned()
     }
 }
 
@@ -241,24 +342,13 @@ impl Inner {
         let mut state = self.lock();
         let State { host, sender, topics, closed } = &mut *state;
         let Some(feed) = topics.get_mut(topic).filter(|_| !*closed) else { return };
-        let Some(mirror) = &feed.mirror else { return };
-        if feed.busy || feed.ended.is_some() || (feed.compared && !mirror.has_room()) {
+        if feed.busy || feed.ended.is_some() {
             return;
         }
-        let (sender, topic) = (*sender, topic.to_owned());
-        let (opcode, meta, deadline_ms) = if feed.compared {
-            let read = wire::Read {
-                sender,
-                topic: topic.clone(),
-                from: mirror.next(),
-                entries_max: ENTRIES_MAX,
-                wait: true,
-            };
-            (wire::OP_PEER_LOG_READ, read.to_bytes(), POLL_MS)
-        } else {
-            let describe = wire::Describe { sender, topic: topic.clone() };
-            (wire::OP_PEER_LOG_INFO, describe.to_bytes(), INFO_MS)
-        };
+        // Who has no number yet has nothing to compare.
+        feed.proven |= sender.node.0 == 0;
+        let Some((opcode, meta, deadline_ms)) = feed.question(topic, *sender) else { return };
+        let topic = topic.to_owned();
         feed.busy = true;
         feed.round += 1;
         let (host, round, weak) = (host.clone(), feed.round, Arc::downgrade(self));
@@ -281,20 +371,16 @@ impl Inner {
                 return;
             };
             feed.busy = false;
-            let taken = answer.and_then(|reply| match opcode {
-                wire::OP_PEER_LOG_READ => {
-                    let entries: wire::Entries = decode(&reply.meta)?;
-                    let entries = wire::decode_indexed(&reply.body, entries.crc)?;
-                    feed.mirror.as_mut().map_or(Ok(()), |mirror| mirror.push(entries))?;
-                    feed.failures = 0;
-                    feed.arrived(&mut calls);
-                    Ok(())
-                }
-                _ => {
-                    feed.compare(topic, decode(&reply.meta)?, &mut calls);
-                    Ok(())
-                }
-            });
+            let taken = match opcode {
+                wire::OP_PEER_LOG_READ => answer.and_then(|reply| feed.push(&reply)),
+                wire::OP_PEER_LOG_COMPARE => feed.prove(topic, answer.map(|_| ()), &mut calls),
+                _ => answer
+                    .and_then(|reply| decode(&reply.meta))
+                    .map(|info| feed.compare(topic, info, &mut calls)),
+            };
+            if taken.is_ok() {
+                feed.arrived(&mut calls);
+            }
             feed.trouble = taken.err();
             if let Some(e) = feed.trouble.take_if(|e| e.kind == Kind::Fenced) {
                 // Another process is this node by now. The entry that says so will not be given
@@ -302,12 +388,15 @@ impl Inner {
                 feed.end(topic, e, &mut calls);
             } else if feed.trouble.is_some() {
                 feed.failures += 1;
-                feed.compared = false;
+                (feed.compared, feed.proven) = (false, false);
                 if feed.failures > 1 {
                     feed.give_up_arriving(topic, &mut calls);
                     pause_ms = (PAUSE_MS << (feed.failures - 2).min(16)).min(PAUSE_MS_MAX);
                     feed.busy = true;
                 }
+            } else if feed.doubt.is_some() && opcode == wire::OP_PEER_LOG_COMPARE {
+                (feed.compared, feed.proven, feed.busy) = (false, false, true);
+                pause_ms = DOUBT_MS;
             }
         }
         if pause_ms == 0 {
@@ -328,7 +417,7 @@ impl Inner {
             let mut state = self.lock();
             let closed = state.closed;
             let feed = state.topics.entry(topic.to_owned()).or_default();
-            if closed || feed.ended.is_some() {
+            if closed || feed.refused().is_some() {
                 Some((done, Err(unknown(topic))))
             } else {
                 if feed.mirror.is_none() {
@@ -411,8 +500,8 @@ impl Log for RemoteLog {
         }
         let (host, sender, refused) = {
             let state = self.inner.lock();
-            let ended = state.topics.get(topic).and_then(|feed| feed.ended.clone());
-            (state.host.clone(), state.sender, ended)
+            let refused = state.topics.get(topic).and_then(|feed| feed.refused().cloned());
+            (state.host.clone(), state.sender, refused)
         };
         if let Some(e) = refused {
             return done(Err(e));
@@ -454,7 +543,7 @@ impl Log for RemoteLog {
         let page = {
             let mut state = self.inner.lock();
             let feed = state.topics.entry(topic.to_owned()).or_default();
-            if let Some(e) = &feed.ended {
+            if let Some(e) = feed.refused() {
                 return Err(e.clone());
             }
             feed.want(from);
@@ -475,7 +564,7 @@ impl Log for RemoteLog {
         let now = {
             let mut state = self.inner.lock();
             let feed = state.topics.entry(topic.to_owned()).or_default();
-            match &feed.ended {
+            match feed.refused() {
                 Some(e) => Err(e.clone()),
                 None if feed.holds(from) => Ok(()),
                 None => {
@@ -487,6 +576,19 @@ impl Log for RemoteLog {
             }
         };
         wake(now);
+    }
+
+    fn recovers(&self, topic: &str, wake: Done<()>) {
+        let mut state = self.inner.lock();
+        let feed = state.topics.entry(topic.to_owned()).or_default();
+        match &feed.ended {
+            None if feed.doubt.is_some() => feed.recovers.push(wake),
+            ended => {
+                let now = ended.clone().map_or(Ok(()), Err);
+                drop(state);
+                wake(now);
+            }
+        }
     }
 
     /// Nothing: what was acknowledged or read here is durable at the host.

@@ -3,6 +3,7 @@
 //! stores follow what the view accepted. Called by the services.
 #![forbid(unsafe_code)]
 
+mod ahead;
 mod chunks;
 mod compare;
 mod cuts;
@@ -124,6 +125,8 @@ pub struct Node {
     data: PathBuf,
     /// How far the log was, where it is kept here.
     reached: Mutex<reached::Reached>,
+    /// Topics of it that were put back from an older copy. Never held while anything is called.
+    older: Mutex<reached::Older>,
     /// What else is asked for its health.
     watches: Mutex<Vec<Watch>>,
     /// What scrubbing has read and found, a store.

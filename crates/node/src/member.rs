@@ -126,6 +126,12 @@ impl Member {
             Err(_) => return Ok(()),
             Ok(seen) => seen,
         };
+        if own == Index(0) {
+            return Err(Error::retry(format!(
+                "be node `{id}`: it started while its view of the cluster had stopped, so no other \
+                 node heard of that; the view goes on now: start this node again"
+            )));
+        }
         let has_names = match self.node.namespace.status().stopped {
             // A new start mends it: it takes over a snapshot.
             Some(e) if e.message.contains(TRIMMED) => return Err(e),

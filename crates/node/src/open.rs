@@ -1,9 +1,10 @@
 //! Opening a data directory: lock, version, log, cluster view, stores, namespace; then the stores
 //! are made to follow the views. Nothing is served before all of it went well.
 
+use super::ahead::topics_behind;
 use super::cuts::{Cut, Cuts};
 use super::identity::Identity;
-use super::reached::Reached;
+use super::reached::{Older, Reached};
 use super::registry::Registry;
 use super::replicas::Replicator;
 use super::snapshots::take_over_if_trimmed;
@@ -154,9 +155,8 @@ impl Node {
             Some(address) => OpenLog::remote(&machine, address, identity, config.tell),
         };
         let log = opened.map_err(doing)?;
-        let own = identity.map_or(NodeId(0), |known| known.node);
-        let Folds { cluster, namespace, views, reached, taken_over } =
-            Folds::open(&machine, &log, own, config).map_err(doing)?;
+        let Folds { cluster, namespace, views, reached, older, taken_over } =
+            Folds::open(&machine, &log, identity, config).map_err(doing)?;
         let (stores, partial) =
             open_stores(&machine, config, region, &mut findings).map_err(doing)?;
         let stores = Arc::new(stores);
@@ -204,6 +204,7 @@ impl Node {
             compared: Mutex::default(),
             data: data.clone(),
             reached: Mutex::new(reached),
+            older: Mutex::new(older),
             watches: Mutex::default(),
             scrubbed: Mutex::default(),
             growth: Mutex::default(),
@@ -581,28 +582,41 @@ struct Folds {
     namespace: Arc<Fold<Namespace>>,
     views: Registry,
     reached: Reached,
+    older: Older,
     /// Snapshots that were another node's.
     taken_over: u64,
 }
 
 impl Folds {
-    fn open(machine: &Machine, log: &OpenLog, own: NodeId, config: &NodeConfig) -> Result<Folds> {
+    fn open(
+        machine: &Machine,
+        log: &OpenLog,
+        known: Option<Identity>,
+        config: &NodeConfig,
+    ) -> Result<Folds> {
+        let own = known.map_or(NodeId(0), |known| known.node);
         let (cluster, taken) = fold::<ClusterView>(machine, log, own, config, CLUSTER_TOPIC)?;
         let (namespace, taken_too) = fold::<Namespace>(machine, log, own, config, NAMESPACE_TOPIC)?;
         let (cluster, namespace) = (Arc::new(cluster), Arc::new(namespace));
-        let reached = match &log.hosted {
+        let (reached, mut older) = match &log.hosted {
             Some(log) => Reached::load(&*machine.disk, &config.data, &**log)?,
-            None => Reached::default(),
+            None => Default::default(),
         };
+        if let (Some(log), Some(Identity { cluster: id, node })) = (&log.hosted, known) {
+            let sender = Sender { cluster: id, node, incarnation: Index(0) };
+            for (topic, why) in topics_behind(machine, sender, &cluster, &**log)? {
+                older.entry(topic).or_insert(why);
+            }
+        }
         let views = Registry::default();
         views.open(CLUSTER_TOPIC, &cluster);
         views.open(NAMESPACE_TOPIC, &namespace);
-        for (topic, why) in reached.older() {
+        for (topic, why) in &older {
             // Those that faces open later ask for it themselves.
             views.view(topic).into_iter().for_each(|view| view.stop(why.clone()));
         }
         let taken_over = taken as u64 + taken_too as u64;
-        Ok(Folds { cluster, namespace, views, reached, taken_over })
+        Ok(Folds { cluster, namespace, views, reached, older, taken_over })
     }
 }
 

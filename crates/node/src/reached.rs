@@ -7,7 +7,7 @@
 use super::{Namespace, Node};
 use holdfast_base::checksum::crc32c;
 use holdfast_base::ids::{ChunkId, Index, StoreId, Tier};
-use holdfast_base::{Error, Kind, Result};
+use holdfast_base::{Error, Result};
 use holdfast_cluster::topics::folded_by;
 use holdfast_env::disk::{Access, read_file};
 use holdfast_env::{Disk, HoldMutex, planted};
@@ -25,13 +25,14 @@ struct Mark {
     crc: u32,
 }
 
-/// What the file says, and what of it is not so any more.
+/// What the file says.
 #[derive(Debug, Default)]
 pub(super) struct Reached {
     marks: BTreeMap<String, Mark>,
-    /// Topics whose log is older than the mark, with the sentence for people. Their marks stay.
-    older: BTreeMap<String, Error>,
 }
+
+/// Topics whose log was put back from an older copy, and why that is known.
+pub(super) type Older = BTreeMap<String, Error>;
 
 fn text(marks: &BTreeMap<String, Mark>) -> String {
     let line =
@@ -54,11 +55,12 @@ fn parse(bytes: &[u8]) -> Option<BTreeMap<String, Mark>> {
 }
 
 impl Reached {
-    /// Reads the file in `data` and holds the log against it.
-    pub fn load(disk: &dyn Disk, data: &Path, log: &dyn Log) -> Result<Reached> {
+    /// Reads the file in `data` and holds the log against it: gives the topics whose log is older than
+    /// the mark, with the sentence for people, too.
+    pub fn load(disk: &dyn Disk, data: &Path, log: &dyn Log) -> Result<(Reached, Older)> {
         let path = data.join(FILE);
         if !disk.exists(&path)? {
-            return Ok(Reached::default());
+            return Ok(Default::default());
         }
         // What cannot be read says nothing either.
         let bytes = read_file(disk, &path, FILE_BYTES_MAX).unwrap_or_default();
@@ -74,36 +76,14 @@ impl Reached {
             Some((topic.clone(), why))
         });
         let older = older.filter(|_| !planted!("node.rolled-back-log-believed")).collect();
-        Ok(Reached { marks, older })
-    }
-
-    /// Topics that were put back, and why that is known.
-    pub fn older(&self) -> impl Iterator<Item = (&str, &Error)> {
-        self.older.iter().map(|(topic, why)| (topic.as_str(), why))
+        Ok((Reached { marks }, older))
     }
 }
 
 impl Mark {
     /// What shows that the log is not the one that was marked.
     fn missing(&self, topic: &str, log: &dyn Log) -> Option<String> {
-        let index = self.index;
-        let info = match log.info(topic) {
-            Ok(info) => info,
-            Err(e) if e.kind == Kind::NotFound => {
-                return Some(format!("topic `{topic}` is gone, which had entry {index}"));
-            }
-            // It says itself what is wrong.
-            Err(_) => return None,
-        };
-        if info.next <= index {
-            let next = info.next;
-            return Some(format!("topic `{topic}` had entry {index}, and goes on at {next} now"));
-        }
-        let page = log.read(topic, index, 1, 1, Scope::Written).ok()?;
-        // A trim may have taken it, and damage is another's to tell.
-        let (_, entry) = page.first().filter(|(found, _)| *found == index)?;
-        (crc32c(entry) != self.crc)
-            .then(|| format!("entry {index} of topic `{topic}` is another one than it was"))
+        holdfast_log::missing(log, topic, self.index, Some(self.crc))
     }
 
     fn of(topic: &str, log: &dyn Log) -> Option<Mark> {
@@ -127,10 +107,12 @@ impl Node {
             // It may be an old one: what it got since is not what the right one has there.
             return Ok(());
         }
+        // Their marks stay.
+        let older = self.older.held().clone();
         let mut reached = self.reached.held();
         let mut marks = reached.marks.clone();
         let folded = log.topics().into_iter().filter(|topic| folded_by(topic).is_some());
-        for topic in folded.filter(|topic| !reached.older.contains_key(topic)) {
+        for topic in folded.filter(|topic| !older.contains_key(topic)) {
             if let Some(mark) = Mark::of(&topic, &**log) {
                 marks.insert(topic, mark);
             }
@@ -178,12 +160,6 @@ impl Node {
             )));
         }
         Ok(())
-    }
-
-    /// Refuses a topic whose log was put back from an older copy.
-    pub(super) fn check_log_age(&self, topic: &str) -> Result<()> {
-        let reached = self.reached.held();
-        reached.older.get(topic).map_or(Ok(()), |why| Err(why.clone()))
     }
 }
 

@@ -17,6 +17,8 @@ pub trait Folded: Send + Sync {
     fn status(&self) -> FoldStatus;
     /// As [`View::OUTLIVES`].
     fn outlives(&self) -> bool;
+    /// As [`Fold::reached`].
+    fn reached(&self) -> (Index, u32);
     /// As [`Fold::covered`].
     fn covered(&self) -> Option<Index>;
     /// As [`Fold::digests`].
@@ -36,6 +38,10 @@ impl<V: View> Folded for Fold<V> {
 
     fn outlives(&self) -> bool {
         V::OUTLIVES
+    }
+
+    fn reached(&self) -> (Index, u32) {
+        Fold::reached(self)
     }
 
     fn covered(&self) -> Option<Index> {

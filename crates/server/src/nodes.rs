@@ -13,7 +13,9 @@ use holdfast_node::{Node, PEER_OPERATIONS, SNAPSHOT_OPERATIONS};
 use holdfast_wire::OP_CATCH_UP;
 use holdfast_wire::log::Info;
 use holdfast_wire::peer::{self, Sender, Welcome};
-use holdfast_wire::peer_log::{Describe, OP_PEER_LOG_APPEND, OP_PEER_LOG_INFO};
+use holdfast_wire::peer_log::{
+    Describe, OP_PEER_LOG_APPEND, OP_PEER_LOG_COMPARE, OP_PEER_LOG_INFO, OP_PEER_LOG_REACHED,
+};
 use std::sync::Arc;
 
 /// How long the log's host may take to say how far the log is.
@@ -42,8 +44,12 @@ impl Face for Nodes {
         };
         let hello: Serve = |nodes, _, _, _, done| done(said(&nodes.welcome()));
         let beat: Serve = |nodes, _, meta, _, done| done(nodes.heard(meta));
+        let reached: Serve = |nodes, _, meta, _, done| {
+            done(nodes.admit(meta).map(|()| nodes.node.answer_reached()));
+        };
         let served = [(peer::OP_PEER_HELLO, hello), (peer::OP_PEER_BEAT, beat)]
             .into_iter()
+            .chain([(OP_PEER_LOG_REACHED, reached), (OP_PEER_LOG_COMPARE, Nodes::log)])
             .chain((OP_PEER_LOG_APPEND..=OP_PEER_LOG_INFO).map(|o| (o, Nodes::log as Serve)))
             .chain(SNAPSHOT_OPERATIONS.map(|opcode| (opcode, Nodes::snapshot as Serve)))
             .chain(PEER_OPERATIONS.map(|opcode| (opcode, Nodes::replica as Serve)));
@@ -146,11 +152,22 @@ impl Nodes {
                 self.node.log_host
             ))));
         }
+        if let Err(e) = self.node.check_log_request(opcode, meta) {
+            return done(Err(e));
+        }
         if opcode == OP_PEER_LOG_APPEND {
             // On this thread, which never waits for it: appends keep the order they were sent in.
             return self.log_host.serve(opcode, meta, body.as_slice(), done);
         }
         let (host, meta) = (self.log_host.clone(), meta.to_vec());
+        if opcode == OP_PEER_LOG_COMPARE {
+            let (node, compare) = (self.node.clone(), meta.clone());
+            let told = Box::new(move |answer| {
+                node.compared_log(&compare, &answer);
+                done(answer);
+            });
+            return self.node.workers.run(move || host.serve(opcode, &meta, &[], told));
+        }
         self.node.workers.run(move || host.serve(opcode, &meta, &[], done));
     }
 }

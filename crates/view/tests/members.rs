@@ -524,6 +524,45 @@ fn a_host_that_moves_is_compared_before_it_is_used() {
     assert!(e.message.contains("ends before entry 1"), "{e}");
 }
 
+/// A member whose view had stopped since the host's log ended before what it had read stayed stopped
+/// until it was started again, though the right log was back; and a log that had grown beyond that
+/// place with other entries was followed.
+#[test]
+fn a_member_goes_on_by_itself_once_the_hosts_log_is_the_right_one_again() {
+    for others in [2, 9] {
+        let w = World::new(&format!("again-{others}"), 8);
+        let propose = |fold: usize| {
+            w.wait(|done| w.folds[fold].propose(request(SessionId(0), 1, 1), done))
+        };
+        for _ in 0..6 {
+            propose(1).unwrap();
+        }
+        w.quiet();
+        let older = Arc::new(open(&w._dir.0.join("older"), Drive::Pump));
+        older.create(T).unwrap();
+        for i in 0..others {
+            append(&older, T, &[&[i; 50]], Mode::Synced).unwrap();
+        }
+        let right = w.net.state.lock().unwrap().hosts.insert("host:1".into(), host(&older));
+        // The host was away for that.
+        w.net.state.lock().unwrap().cut = true;
+        w.run(60_000, || false);
+        w.net.state.lock().unwrap().cut = false;
+        assert!(w.run(60_000, || w.folds[1].status().stopped.is_some()), "{others}");
+        let e = w.folds[1].status().stopped.unwrap();
+        assert!(e.message.contains("put the log of the host back"), "{e}");
+        assert_eq!(w.folds[1].applied(), Index(6), "{others}: nothing of the other log");
+        assert_eq!(propose(1).unwrap_err().kind, Kind::Corrupt);
+        w.run(10_000, || false);
+        assert!(w.folds[1].status().stopped.is_some(), "{others}");
+        w.net.state.lock().unwrap().hosts.insert("host:1".into(), right.unwrap());
+        assert!(w.run(10_000, || w.folds[1].status().stopped.is_none()), "{others}");
+        propose(1).unwrap();
+        propose(0).unwrap();
+        w.quiet();
+    }
+}
+
 #[test]
 fn closing_answers_everybody_who_waits() {
     let mut w = World::new("close", 7);

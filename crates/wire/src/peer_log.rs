@@ -24,6 +24,29 @@ pub const OP_PEER_COVERED: u16 = 0x0425;
 /// `SNAPSHOT`: [`Snapshot`]; answered with [`SnapshotPart`] and the bytes.
 pub const OP_PEER_SNAPSHOT: u16 = 0x0426;
 
+/// `LOG_COMPARE`: [`Compare`]; answered empty where the log has that entry, or the entry was trimmed,
+/// and with `Corrupt` by a host whose log is another one, which then serves the topic no more.
+pub const OP_PEER_LOG_COMPARE: u16 = 0x0427;
+/// `LOG_REACHED`: [`Describe`] with no topic, for all of them; answered with a list of [`Reached`].
+pub const OP_PEER_LOG_REACHED: u16 = 0x0428;
+
+/// An entry that a node has of a topic.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reached {
+    pub topic: String,
+    pub index: Index,
+    /// CRC32C of the entry, if the node knows it.
+    pub crc: Option<u32>,
+}
+codec_struct!(Reached { topic, index, crc });
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Compare {
+    pub sender: Sender,
+    pub reached: Reached,
+}
+codec_struct!(Compare { sender, reached });
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Append {
     pub sender: Sender,

@@ -119,6 +119,9 @@ fn peer_log(m: &mut Messages) {
     let before = peer_log::Covered::from_bytes(&Index(4).to_bytes());
     assert_eq!(before, Ok(peer_log::Covered { covered: Index(4), ..Default::default() }));
     let (index, offset, bytes) = (Index(4), 5, 6);
+    let reached = peer_log::Reached { topic: topic(), index: Index(5), crc: Some(6) };
+    m.add("peer_log::Reached", reached.clone());
+    m.add("peer_log::Compare", peer_log::Compare { sender, reached });
     let part = peer_log::Snapshot { sender, topic: topic(), index, offset, bytes };
     m.add("peer_log::Snapshot", part);
     m.add("peer_log::SnapshotPart", peer_log::SnapshotPart { index, bytes_total: 5, crc: 6 });

@@ -2,7 +2,7 @@
 //! log, each answer through a callback. Whether the sender may ask is checked before, by the
 //! service. Appends never block; the others may read a file.
 
-use crate::{Log, Mode, Scope};
+use crate::{Log, Mode, Scope, missing};
 use holdfast_base::checksum::crc32c;
 use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::ids::{Index, NodeId};
@@ -41,6 +41,7 @@ impl LogHost {
     /// Whether [`LogHost::serve`] knows the opcode.
     pub fn knows(opcode: u16) -> bool {
         (wire::OP_PEER_LOG_APPEND..=wire::OP_PEER_LOG_INFO).contains(&opcode)
+            || opcode == wire::OP_PEER_LOG_COMPARE
     }
 
     /// Carries out one request and hands its answer to `done`, now or later.
@@ -49,6 +50,7 @@ impl LogHost {
             wire::OP_PEER_LOG_APPEND => return self.append(meta, body, done),
             wire::OP_PEER_LOG_READ => return self.read(meta, done),
             wire::OP_PEER_LOG_TRIM => self.trim(meta),
+            wire::OP_PEER_LOG_COMPARE => self.compare(meta),
             _ => self.describe(meta),
         };
         done(served.map(|meta| PeerReply { meta, body: Vec::new() }));
@@ -133,6 +135,14 @@ impl LogHost {
         let trim: wire::Trim = decode(meta)?;
         self.log.trim(&trim.topic, trim.before)?;
         Ok(Vec::new())
+    }
+
+    fn compare(&self, meta: &[u8]) -> Result<Vec<u8>> {
+        let wire::Compare { reached, .. } = decode(meta)?;
+        match missing(&*self.log, &reached.topic, reached.index, reached.crc) {
+            Some(what) => Err(Error::corrupt(what)),
+            None => Ok(Vec::new()),
+        }
     }
 
     fn describe(&self, meta: &[u8]) -> Result<Vec<u8>> {

@@ -97,6 +97,16 @@ pub fn check_log<V: View>(
                 info.first
             ));
         }
+        if V::OUTLIVES && info.next <= applied {
+            return Err(Error::corrupt(format!(
+                "boot view `{}`: the log is older than the view: topic `{topic}` goes on at entry {}, \
+                 and what is kept beside it holds entries up to {applied}: put back the log as it \
+                 was; to go on without what is missing, remove what is kept beside it, snapshots \
+                 that are newer than the log, too",
+                V::NAME,
+                info.next
+            )));
+        }
         if applied.0 > 0 && info.next <= applied {
             return refuse(format!(
                 "topic `{topic}` ends before entry {}, the snapshot holds entries up to {applied}",

@@ -3,12 +3,12 @@
 //! they wait for no engine, and neither do readers, who have the rows.
 
 use super::machine;
-use super::member::{Proposer, Ready, Step};
+use super::member::{Proposer, Ready, Step, is_away};
 use super::place::Context;
 use super::{EntryKind, Fold, FoldOptions, Role, Shared, SnapshotStore, View};
 use holdfast_base::ids::Index;
 use holdfast_base::{Error, Result};
-use holdfast_env::{HoldMutex, tasks};
+use holdfast_env::{HoldMutex, planted, tasks};
 use holdfast_log::{Log, Scope};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
@@ -66,8 +66,14 @@ impl<V: View> Fold<V> {
     ) -> Result<Fold<V>> {
         let feed = Some(Feed::default());
         let fold = Fold::boot(log, context.into(), snapshots, options, Role::Member, feed)?;
-        // Nobody waits yet; who asks first finds where the fold is.
-        drop(fold.shared.settle(&fold.shared.read()));
+        // Nobody waits yet; who asks first finds where the fold is, and whether the log is the one that
+        // the rows were made of: nothing is appended to another one.
+        let mut machine = fold.shared.write();
+        if !planted!("view.newer-rows-propose") {
+            fold.shared.is_verified(&mut machine);
+        }
+        drop(fold.shared.settle(&machine));
+        drop(machine);
         let runs = fold.shared.clone();
         fold.threads.held().push(tasks::spawn("fold", move || runs.run())?);
         Ok(fold)
@@ -85,6 +91,8 @@ impl<V: View> Shared<V> {
             drop(machine);
             ready.into_iter().for_each(Ready::call);
             match step {
+                // The log calls anew.
+                Step::Stopped if self.hear_again() => asked = Index(0),
                 Step::Stopped => return,
                 Step::More if feed.state().ending => return,
                 Step::More => continue,
@@ -98,7 +106,12 @@ impl<V: View> Shared<V> {
             match feed.wait() {
                 None => return,
                 Some(Ok(())) => {}
-                Some(Err(e)) => return self.tail_ended(e),
+                Some(Err(e)) => {
+                    self.tail_ended(e);
+                    if !is_away(&self.read()) {
+                        return;
+                    }
+                }
             }
         }
     }

@@ -9,7 +9,7 @@ use super::sessions::Outcome;
 use super::{Fold, FoldOptions, Request, Role, Shared, SnapshotStore, View, boot};
 use holdfast_base::ids::Index;
 use holdfast_base::{Error, Kind, Result};
-use holdfast_log::{Done, Log, Mode, Scope};
+use holdfast_log::{Done, GOES_ON, Log, Mode, Scope};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -244,6 +244,12 @@ impl<V: View> Fold<V> {
         self.shared.read().applied
     }
 
+    /// The last entry applied and the CRC32C of its bytes; also of a fold that has stopped.
+    pub fn reached(&self) -> (Index, u32) {
+        let machine = self.shared.read();
+        (machine.applied, machine.entry_crc)
+    }
+
     /// Calls `done` once the entry at `index` is applied, at once if it is; with an error if it
     /// never will be.
     pub fn wake_at(&self, index: Index, done: Done<()>) {
@@ -362,7 +368,7 @@ impl<V: View> Shared<V> {
 
     /// Whether this is the log that the machine was made of, and says so; if it is another one, the
     /// machine stops.
-    fn is_verified(&self, machine: &mut Machine<V>) -> bool {
+    pub(super) fn is_verified(&self, machine: &mut Machine<V>) -> bool {
         if machine.stopped.is_none() && !self.verified.load(Ordering::Relaxed) {
             let info = self.log.info(&self.topic).ok();
             match boot::check_log(&*self.log, &self.topic, info, machine) {
@@ -420,6 +426,49 @@ impl<V: View> Shared<V> {
         drop(machine);
         ready.into_iter().for_each(Ready::call);
     }
+
+    /// Where the log is another one for the time being, and that alone has stopped the view: has it
+    /// say when the right one is there again. Whether it will.
+    pub(super) fn hear_again(self: &Arc<Self>) -> bool {
+        if !is_away(&self.read()) {
+            return false;
+        }
+        let weak = Arc::downgrade(self);
+        let wake = move |right: Result<()>| {
+            if let Some(shared) = weak.upgrade() {
+                shared.log_is_back(right);
+            }
+        };
+        self.log.recovers(&self.topic, Box::new(wake));
+        true
+    }
+
+    /// Goes on where the view stopped, if the log is the right one again.
+    fn log_is_back(self: &Arc<Self>, right: Result<()>) {
+        let mut machine = self.write();
+        let ends = right.as_ref().err().is_some_and(|e| e.kind != Kind::Corrupt);
+        if ends || !is_away(&machine) || self.ended.load(Ordering::Acquire) {
+            return;
+        }
+        machine.stopped = right.err();
+        let goes_on = machine.stopped.is_none();
+        self.verified.store(false, Ordering::Relaxed);
+        self.follows.store(goes_on && self.feed.is_none(), Ordering::Release);
+        let ready = self.settle(&machine);
+        drop(machine);
+        ready.into_iter().for_each(Ready::call);
+        match &self.feed {
+            Some(feed) => feed.tell(Ok(())),
+            None if goes_on => follow(Arc::downgrade(self)),
+            None => {}
+        }
+    }
+}
+
+/// Stopped for a log that is another one, and nothing else.
+pub(super) fn is_away<V>(machine: &Machine<V>) -> bool {
+    let away = machine.stopped.as_ref().is_some_and(|e| e.message.contains(GOES_ON));
+    away && !machine.withdrawn
 }
 
 /// What came of applying a page.
@@ -450,7 +499,11 @@ pub(super) fn follow<V: View>(weak: Weak<Shared<V>>) {
         match step {
             Step::More => {}
             Step::Idle(from) => break from,
-            Step::HeldUp | Step::Stopped => return,
+            Step::HeldUp => return,
+            Step::Stopped => {
+                weak.upgrade().map(|shared| shared.hear_again());
+                return;
+            }
         }
     };
     let Some(shared) = weak.upgrade() else { return };
@@ -458,7 +511,10 @@ pub(super) fn follow<V: View>(weak: Weak<Shared<V>>) {
     drop(shared);
     let wake = move |result: Result<()>| match (result, weak.upgrade()) {
         (Ok(()), Some(_)) => follow(weak),
-        (Err(e), Some(shared)) => shared.tail_ended(e),
+        (Err(e), Some(shared)) => {
+            shared.tail_ended(e);
+            shared.hear_again();
+        }
         (_, None) => {}
     };
     log.tail(&topic, from, Box::new(wake));
