@@ -132,7 +132,9 @@ impl Blobs {
             secret: options.secret.clone(),
             compacting: Mutex::default(),
         });
-        let caught_up = blobs.propose_and_wait(&BARRIER).map_err(Error::from);
+        let caught_up = blobs.propose_and_wait(&BARRIER).map_err(|e| {
+            Error::from(e).context(format_args!("keep the names of blobs in `{}`", place.display()))
+        });
         caught_up.and_then(|_| blobs.seal_keys()).inspect_err(|_| blobs.fold.end())?;
         Ok(blobs)
     }

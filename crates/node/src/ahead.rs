@@ -59,6 +59,13 @@ pub(super) fn topics_behind(
             }
         }
     }
+    // All topics of a log are of one age: in the others, too, what it says is not what was read.
+    if let Some(why) = behind.values().next().cloned() {
+        let folded = log.topics().into_iter().filter(|topic| folded_by(topic).is_some());
+        for topic in folded {
+            behind.entry(topic).or_insert(why.clone());
+        }
+    }
     Ok(behind)
 }
 
@@ -108,7 +115,7 @@ impl Node {
     }
 
     /// What another node was answered that has compared the log here with what it has read: where it
-    /// is another one, the topic's view stops.
+    /// is another one, its views stop.
     pub fn compared_log(&self, meta: &[u8], answer: &Result<PeerReply>) {
         let Err(Error { kind: Kind::Corrupt, message, .. }) = answer else { return };
         let Ok(msg::Compare { sender, reached }) = msg::Compare::from_bytes(meta) else { return };
@@ -116,10 +123,14 @@ impl Node {
             return;
         }
         let why = put_back(sender.node, message);
-        let mut older = self.older.held();
-        let why = older.entry(reached.topic.clone()).or_insert(why).clone();
-        drop(older);
-        self.views.view(&reached.topic).into_iter().for_each(|view| view.stop(why.clone()));
+        // All topics of a log are of one age. In another one the entries that were compared may be
+        // the same by chance, as signs of life are.
+        let mut topics = self.log.topics();
+        topics.push(reached.topic);
+        for topic in topics.into_iter().filter(|topic| folded_by(topic).is_some()) {
+            let why = self.older.held().entry(topic.clone()).or_insert(why.clone()).clone();
+            self.views.view(&topic).into_iter().for_each(|view| view.stop(why.clone()));
+        }
     }
 
     /// Refuses a topic whose log was put back from an older copy.

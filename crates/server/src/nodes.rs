@@ -45,7 +45,7 @@ impl Face for Nodes {
         let hello: Serve = |nodes, _, _, _, done| done(said(&nodes.welcome()));
         let beat: Serve = |nodes, _, meta, _, done| done(nodes.heard(meta));
         let reached: Serve = |nodes, _, meta, _, done| {
-            done(nodes.admit(meta).map(|()| nodes.node.answer_reached()));
+            done(nodes.admit_question(meta).map(|()| nodes.node.answer_reached()));
         };
         let served = [(peer::OP_PEER_HELLO, hello), (peer::OP_PEER_BEAT, beat)]
             .into_iter()
@@ -142,8 +142,23 @@ impl Nodes {
         Ok(PeerReply::default())
     }
 
+    /// As [`Nodes::admit`]; also where the view of the cluster has stopped: what changes nothing is
+    /// answered then, or two nodes whose logs differ would never find that out.
+    fn admit_question(&self, meta: &[u8]) -> Result<()> {
+        let admitted = self.admit(meta);
+        if admitted.is_ok() || self.node.cluster.status().stopped.is_none() {
+            return admitted;
+        }
+        match Sender::decode(&mut Reader::new(meta)) {
+            Ok(sender) if sender.cluster == self.node.sender.cluster => Ok(()),
+            _ => admitted,
+        }
+    }
+
     fn log(&self, opcode: u16, meta: &[u8], body: Body<'_>, done: PeerDone) {
-        if let Err(e) = self.admit(meta) {
+        let asks = matches!(opcode, OP_PEER_LOG_INFO | OP_PEER_LOG_COMPARE);
+        let admitted = if asks { self.admit_question(meta) } else { self.admit(meta) };
+        if let Err(e) = admitted {
             return done(Err(e));
         }
         if self.node.hosted.is_none() {

@@ -9,6 +9,7 @@ use holdfast_cluster::{ChunkKind, ChunkState, Command, Location, NAMESPACE_TOPIC
 use holdfast_env::trial::Trial;
 use holdfast_env::{Disk, Secret, SeededRng};
 use holdfast_node::Node;
+use holdfast_sim::SimDisk;
 use holdfast_sim::world::cell::{End, SECOND, address};
 use holdfast_sim::world::scene::{Scene, Version};
 use holdfast_wire::admin::Away;
@@ -97,6 +98,93 @@ fn a_node_that_was_cut_off_through_a_trim_labels_its_answers_and_begins_anew() {
         assert!(!node.is_behind());
         assert_eq!(node.replicator.events.snapshots_taken_over.load(Ordering::Relaxed), 2);
         read_all(&scene, 3, 0..30);
+    });
+}
+
+/// The log's host gets the disk that it had before the last files were put, and is not started. Gives
+/// the newer one.
+fn rolled_back(scene: &mut Scene) -> SimDisk {
+    put(scene, 2, 0..5);
+    scene.end(1, End::Kill);
+    let older = scene.disk(1).durable_copy();
+    scene.start(1);
+    whole_again(scene);
+    put(scene, 2, 5..10);
+    scene.run_for(SECOND);
+    scene.end(1, End::Kill);
+    let newer = scene.disk(1).durable_copy();
+    scene.put_back(1, older);
+    newer
+}
+
+fn stopped(scene: &Scene, number: usize) -> String {
+    let stopped = scene.node(number).and_then(|node| node.namespace.status().stopped);
+    stopped.map_or(String::new(), |e| e.message)
+}
+
+fn right_again(scene: &mut Scene, newer: SimDisk) {
+    scene.end(1, End::Kill);
+    scene.put_back(1, newer);
+    scene.start(1);
+    let goes_on = |node: Arc<Node>| node.stopped_views().is_empty();
+    let well = |scene: &Scene| (1..=3).all(|number| scene.node(number).is_some_and(goes_on));
+    let whole = scene.until(60 * SECOND, |s| s.why_not_whole().is_none() && well(s));
+    let why = || scene.node(3).map(|node| node.stopped_views());
+    assert!(whole, "{:?} {:?}", scene.why_not_whole(), why());
+    put(scene, 3, 10..11);
+    read_all(scene, 2, 0..11);
+}
+
+/// The log's host came back with an older copy of all that it had, and took changes beside the
+/// history that the others had read; and these stayed stopped when the right one was put back.
+#[test]
+fn a_log_that_is_older_than_what_others_have_read_takes_nothing() {
+    on_a_deep_stack(|| {
+        let mut scene = Scene::new(24, 3);
+        let newer = rolled_back(&mut scene);
+        let members = [scene.node(2).unwrap(), scene.node(3).unwrap()];
+        scene.start(1);
+        assert!(scene.until(20 * SECOND, |scene| scene.node(1).is_some()));
+        assert!(
+            stopped(&scene, 1).contains("the log is older than node"),
+            "{}",
+            stopped(&scene, 1)
+        );
+        let next = scene.node(1).unwrap().log.info(NAMESPACE_TOPIC).unwrap().next;
+        // The others hear of it when the reads that they had under way end.
+        let all = |scene: &Scene| (1..=3).all(|number| !stopped(scene, number).is_empty());
+        assert!(scene.until(60 * SECOND, all));
+        for number in 1..=3 {
+            assert!(scene.put(number, "/more", version(99)).is_err(), "{number}");
+        }
+        assert!(stopped(&scene, 2).contains("put the log of the host back"));
+        assert_eq!(scene.node(1).unwrap().log.info(NAMESPACE_TOPIC).unwrap().next, next);
+        right_again(&mut scene, newer);
+        for (number, before) in (2..).zip(&members) {
+            assert!(Arc::ptr_eq(before, &scene.node(number).unwrap()), "n{number} was started");
+        }
+    });
+}
+
+/// As before, of a host that could ask nobody when it started: it learns of it with the first
+/// question of who comes back.
+#[test]
+fn a_log_that_grew_while_nobody_could_be_asked_stops_when_the_others_come_back() {
+    on_a_deep_stack(|| {
+        let mut scene = Scene::new(25, 3);
+        let newer = rolled_back(&mut scene);
+        scene.cut_off(1);
+        scene.start(1);
+        assert!(scene.until(20 * SECOND, |scene| scene.node(1).is_some()));
+        let change = Command::Reclaim { budget: 1 };
+        for _ in 0..100 {
+            scene.propose(1, change.clone()).unwrap();
+        }
+        scene.heal();
+        let stops = scene.until(5 * SECOND, |scene| !stopped(scene, 1).is_empty());
+        assert!(stops && stopped(&scene, 1).contains("the log is older than node"));
+        assert!(scene.propose(1, change).is_err());
+        right_again(&mut scene, newer);
     });
 }
 

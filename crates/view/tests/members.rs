@@ -531,9 +531,8 @@ fn a_host_that_moves_is_compared_before_it_is_used() {
 fn a_member_goes_on_by_itself_once_the_hosts_log_is_the_right_one_again() {
     for others in [2, 9] {
         let w = World::new(&format!("again-{others}"), 8);
-        let propose = |fold: usize| {
-            w.wait(|done| w.folds[fold].propose(request(SessionId(0), 1, 1), done))
-        };
+        let propose =
+            |fold: usize| w.wait(|done| w.folds[fold].propose(request(SessionId(0), 1, 1), done));
         for _ in 0..6 {
             propose(1).unwrap();
         }

@@ -320,6 +320,50 @@ fn a_log_that_was_put_back_with_its_snapshots_stops_what_it_holds() {
     node.stop();
 }
 
+/// An index of blobs that was left when everything else was put back from an older copy was noticed
+/// by the result of an entry that came out at an index which it had already: S3 was refused for a
+/// result that was not kept, and each start appended one more entry to the older log.
+#[test]
+fn an_index_that_is_newer_than_its_log_is_known_before_anything_is_appended() {
+    let scratch = Scratch::new();
+    let data = scratch.path("data");
+    prepare(&data);
+    let data = Node::start(&data).stop();
+    let older = scratch.path("older");
+    for part in ["log", "snapshots"] {
+        let _ = std::fs::create_dir_all(data.join(part));
+        copy_all(&data.join(part), &older.join(part));
+    }
+    std::fs::copy(data.join("REACHED"), older.join("REACHED")).unwrap();
+    // Each start leaves an entry of its own in the topic.
+    let mut node = data;
+    for _ in 0..3 {
+        node = Node::start(&node).stop();
+    }
+    let data = node;
+    for part in ["log", "snapshots"] {
+        std::fs::remove_dir_all(data.join(part)).unwrap();
+        copy_all(&older.join(part), &data.join(part));
+    }
+    std::fs::copy(older.join("REACHED"), data.join("REACHED")).unwrap();
+    let next = |node: &Node| -> String {
+        let topics = node.run(&["log", "ls"]).ok();
+        topics.lines().find(|line| line.contains("blobs/0")).unwrap().to_owned()
+    };
+    let mut before = None;
+    for _ in 0..2 {
+        let mut node = Node::start(&data);
+        for event in ["view.stopped", "request.bug"] {
+            node.told.announce(event);
+        }
+        let doctor = String::from_utf8(node.run(&["doctor"]).out).unwrap();
+        assert!(doctor.contains("the log is older than the view"), "{doctor}");
+        let now = next(&node);
+        assert_eq!(before.get_or_insert(now.clone()), &now, "it was appended to");
+        node.stop();
+    }
+}
+
 /// One flipped bit in the namespace's log refused the start, though a verified snapshot lay behind
 /// that entry.
 #[test]

@@ -154,6 +154,11 @@ impl Cell {
         self.disk.held().clone()
     }
 
+    /// Somebody puts another disk into the machine, or an older copy onto it, while nothing runs there.
+    pub fn put_back(&self, copy: SimDisk) {
+        *self.disk.held() = copy;
+    }
+
     pub fn process(&self) -> Option<Arc<Process>> {
         self.state().process.clone()
     }

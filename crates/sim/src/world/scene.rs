@@ -68,6 +68,11 @@ impl Scene {
         self.cell(number).disk()
     }
 
+    /// See [`Cell::put_back`].
+    pub fn put_back(&self, number: usize, copy: SimDisk) {
+        self.cell(number).put_back(copy);
+    }
+
     pub fn node(&self, number: usize) -> Option<Arc<Node>> {
         self.cell(number).node()
     }
