@@ -150,6 +150,8 @@ fn a_log_that_is_older_than_what_others_have_read_takes_nothing() {
             "{}",
             stopped(&scene, 1)
         );
+        let start = scene.node(1).unwrap().sender.incarnation;
+        assert_eq!(start, Index(0), "it was appended before anybody was asked");
         let next = scene.node(1).unwrap().log.info(NAMESPACE_TOPIC).unwrap().next;
         // The others hear of it when the reads that they had under way end.
         let all = |scene: &Scene| (1..=3).all(|number| !stopped(scene, number).is_empty());
