@@ -58,7 +58,7 @@ pub(super) struct Feed {
     /// Who waits for that.
     pub(super) recovers: Vec<Done<()>>,
     /// The topic cannot be followed any more.
-    ended: Option<Error>,
+    pub(super) ended: Option<Error>,
 }
 
 /// Callbacks to call once the lock is given back.
