@@ -4,7 +4,7 @@
 //! says so. Never looks into a message.
 
 use holdfast_base::{Error, Result};
-use holdfast_env::net::{PeerDone, PeerReply, PeerRequest, Peers};
+use holdfast_env::net::{Named, PeerDone, PeerReply, PeerRequest, Peers};
 use holdfast_env::{HoldMutex, Rng, SeededRng, sometimes};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,14 +12,14 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 /// What listens at an address. `reply` may be called at once or later, within any event.
 pub trait Listener: Send + Sync {
-    /// `shown` is the name in the certificate that the connection began with, if there was one.
-    fn request(&self, shown: Option<&str>, request: PeerRequest, reply: PeerDone);
+    /// `shown` is what the connection began with, if anything: a certificate, or a token.
+    fn request(&self, shown: Option<&Arc<Named>>, request: PeerRequest, reply: PeerDone);
 }
 
 /// A message on its way.
 struct Sent {
     request: PeerRequest,
-    shown: Option<Arc<str>>,
+    shown: Option<Arc<Named>>,
 }
 
 /// How messages travel.
@@ -271,10 +271,10 @@ impl SimNet {
         self.peers_named(address, None, life)
     }
 
-    /// As [`SimNet::peers`]; its connections begin with a certificate of this name, if any.
-    pub fn peers_named(&self, address: &str, name: Option<&str>, life: &Life) -> Arc<dyn Peers> {
+    /// As [`SimNet::peers`]; its connections begin with a certificate or a token, if any.
+    pub fn peers_named(&self, address: &str, shown: Option<Named>, life: &Life) -> Arc<dyn Peers> {
         let (net, from, life) = (self.clone(), address.to_owned(), life.clone());
-        Arc::new(SimPeers { net, from, shown: name.map(Arc::from), life })
+        Arc::new(SimPeers { net, from, shown: shown.map(Arc::new), life })
     }
 
     /// Fails every outstanding call of a connection; messages on their way are gone.
@@ -309,7 +309,7 @@ impl SimNet {
         };
         let net = self.clone();
         let reply = Box::new(move |answer| net.send_back(way, epoch, call, answer));
-        listener.request(sent.shown.as_deref(), sent.request, reply);
+        listener.request(sent.shown.as_ref(), sent.request, reply);
     }
 
     /// A message of a connection that has broken meanwhile: gone, or late.
@@ -329,7 +329,7 @@ impl SimNet {
             };
             if let Some(listener) = listener {
                 sometimes!("a message of a broken connection arrived late");
-                listener.request(sent.shown.as_deref(), sent.request, Box::new(|_| ()));
+                listener.request(sent.shown.as_ref(), sent.request, Box::new(|_| ()));
             }
         };
         state.schedule(at, Box::new(arrive));
@@ -425,7 +425,7 @@ impl State {
 struct SimPeers {
     net: SimNet,
     from: String,
-    shown: Option<Arc<str>>,
+    shown: Option<Arc<Named>>,
     life: Life,
 }
 
@@ -519,7 +519,7 @@ mod tests {
     struct Echo;
 
     impl Listener for Echo {
-        fn request(&self, _: Option<&str>, request: PeerRequest, reply: PeerDone) {
+        fn request(&self, _: Option<&Arc<Named>>, request: PeerRequest, reply: PeerDone) {
             if !request.meta.starts_with(b"!") {
                 reply(Ok(PeerReply { meta: request.meta, body: Vec::new() }));
             }

@@ -136,7 +136,7 @@ fn one_in(seed: u64, what: u64, n: u64) -> bool {
 
 impl Schedule {
     /// One in eight has a node past the seventh, who is no controller; one in four has two stores
-    /// a node; one in three has a guest; in one of twelve nodes have certificates; in one of four
+    /// a node; every second one has a guest; in one of twelve nodes have certificates; in one of four
     /// the racks are far from each other.
     pub fn new(seed: u64) -> Schedule {
         Schedule {
@@ -147,6 +147,7 @@ impl Schedule {
             guests: match seed % 6 {
                 1 => vec![guests::blobs],
                 3 => vec![guests::memory],
+                5 => vec![guests::tokens],
                 _ => Vec::new(),
             },
             certificates: seed % 12 == 11,

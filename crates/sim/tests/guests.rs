@@ -47,3 +47,22 @@ fn what_is_in_memory_is_whole_or_said_to_have_ended_with_its_process() {
         assert!(seen.contains(what), "{what}: {seen:?}");
     }
 }
+
+#[test]
+fn tokens_are_taken_while_they_stand_and_for_what_their_rules_say() {
+    let mut seen = BTreeSet::new();
+    for seed in 1..=3 {
+        let report = with(guests::tokens, seed);
+        assert_eq!(report.violations, Vec::<String>::new(), "seed {seed}");
+        seen.extend(report.seen.into_keys());
+    }
+    for what in [
+        "a client with a token put a file",
+        "what no rule covers was refused",
+        "a revoked token was refused",
+        "a token stood in the end",
+        "a token was revoked in the end",
+    ] {
+        assert!(seen.contains(what), "{what}: {seen:?}");
+    }
+}

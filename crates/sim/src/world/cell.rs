@@ -3,7 +3,7 @@
 //! commits a moment later, and ends it. Decides nothing; the faults say when.
 
 use super::Shared;
-use super::door::{Doors, Server};
+use super::door::{Doors, Server, of_node};
 use super::guest::Lodging;
 use crate::{Life, SimDisk, SimNet};
 use holdfast_base::Result;
@@ -12,7 +12,7 @@ use holdfast_chunk::ReplicaState;
 use holdfast_cluster::liveness::LivenessOptions;
 use holdfast_env::net::{PeerDone, PeerRequest, Peers};
 use holdfast_env::region::Region;
-use holdfast_env::{Budget, Clock, HoldMutex, Rng, SeededRng};
+use holdfast_env::{Budget, Clock, HoldMutex, Rng, Secret, SeededRng};
 use holdfast_file::FileFace;
 use holdfast_log::TRIMMED;
 use holdfast_node::{Keeper, KeeperOptions, Machine, Member, MemberOptions, Node, NodeConfig};
@@ -37,6 +37,8 @@ const PUMP_NS_MAX: u64 = 3 * MS;
 const SLOW_PUMP_NS_MAX: u64 = 700 * MS;
 /// What a node may hold for its clients.
 const CLIENTS_BYTES: u64 = 1 << 30;
+/// The cluster's secret comes from it, of which tokens are made.
+const SECRET_SEED: u64 = 19;
 /// As in development clusters.
 const LOST_MS: u64 = 15_000;
 
@@ -45,8 +47,8 @@ pub struct Process {
     pub life: Life,
     pub node: Arc<Node>,
     pub(super) native: Arc<Native>,
-    /// Connections, by the name in the certificate that each began with, and whether it is one of
-    /// somebody who tries to pass for another node.
+    /// Connections, by what each began with, and whether it is one of somebody who tries to pass for
+    /// another node.
     pub(super) doors: Doors,
     /// Away while it steps: production has one thread for each.
     member: Mutex<Option<Member>>,
@@ -252,7 +254,7 @@ impl Cell {
             clock: self.clock.clone(),
             rng: Arc::new(SeededRng::new(self.rng.next_u64())),
             peers: Arc::new(CellPeers {
-                inner: self.net.peers_named(&self.address, self.name().as_deref(), &life),
+                inner: self.net.peers_named(&self.address, self.name().map(of_node), &life),
                 cell: self.clone(),
                 life: life.clone(),
             }),
@@ -290,7 +292,8 @@ impl Cell {
 
     /// The node is open: it listens, and its rounds begin.
     fn inhabit(self: &Arc<Cell>, node: Arc<Node>, life: &Life) -> Result<()> {
-        let native = Native::new(node.clone(), Budget::new(CLIENTS_BYTES), true);
+        let native = Native::new(node.clone(), Budget::new(CLIENTS_BYTES), true)
+            .with_tokens_of(&Secret::draw(&SeededRng::new(SECRET_SEED)));
         let mut native = native.with(Arc::new(FileFace::new(node.clone(), None)));
         let guests = self.shared.guests.iter();
         let lodgings =

@@ -21,8 +21,21 @@ use std::sync::{Arc, Mutex};
 /// In front of every message between nodes: cluster u64, node u32, incarnation u64.
 const SENDER_BYTES: usize = 20;
 
-/// By the name that was shown, and whether somebody tries to pass for another node.
-pub(super) type Doors = Mutex<BTreeMap<(Option<String>, bool), Arc<Door>>>;
+/// By what was shown, and whether somebody tries to pass for another node.
+pub(super) type Doors = Mutex<BTreeMap<(Option<(String, String)>, bool), Arc<Door>>>;
+
+/// The certificate of a node.
+pub(super) fn of_node(name: String) -> Named {
+    let serial = format!("{:08x}", crc32c(name.as_bytes()));
+    Named { role: Role::Node, name, serial, until_s: i64::MAX }
+}
+
+fn key((shown, forges): From<'_>) -> (Option<(String, String)>, bool) {
+    (shown.map(|named| (named.name.clone(), named.serial.clone())), forges)
+}
+
+/// Who asks: what they showed, and whether that is a node that tries to pass for another.
+type From<'a> = (Option<&'a Arc<Named>>, bool);
 
 /// Where one asker's requests arrive.
 pub(super) struct Door {
@@ -32,20 +45,14 @@ pub(super) struct Door {
 }
 
 impl Process {
-    /// The connection of who showed this name; made when it is needed.
-    fn door(&self, cell: &Cell, (shown, forges): (Option<&str>, bool)) -> Result<Arc<Door>> {
+    /// The connection of who showed this; made when it is needed.
+    fn door(&self, cell: &Cell, from: From<'_>) -> Result<Arc<Door>> {
         let mut doors = self.doors.held();
-        if let Some(door) = doors.get(&(shown.map(str::to_owned), forges)) {
+        if let Some(door) = doors.get(&key(from)) {
             return Ok(door.clone());
         }
-        let named = |name: &str| Named {
-            role: Role::Node,
-            name: name.to_owned(),
-            serial: format!("{:08x}", crc32c(name.as_bytes())),
-            until_s: i64::MAX,
-        };
-        let who = match shown {
-            Some(name) => Who::Named(Arc::new(named(name))),
+        let who = match from.0 {
+            Some(named) => Who::Named(named.clone()),
             None if cell.shared.certificates => Who::Client,
             None => Who::Node,
         };
@@ -53,18 +60,12 @@ impl Process {
         let inline = Inline::connect(self.native.clone(), cell.clock.clone(), id, who)?;
         let peer = Mutex::new(PeerConnection::new(&cell.address));
         let door = Arc::new(Door { inline, peer });
-        doors.insert((shown.map(str::to_owned), forges), door.clone());
+        doors.insert(key(from), door.clone());
         Ok(door)
     }
 
     /// Takes a request, as a server's connection does; one that ends is made anew for the next.
-    fn request(
-        &self,
-        cell: &Cell,
-        from: (Option<&str>, bool),
-        request: PeerRequest,
-        done: PeerDone,
-    ) {
+    fn request(&self, cell: &Cell, from: From<'_>, request: PeerRequest, done: PeerDone) {
         let door = match self.door(cell, from) {
             Ok(door) => door,
             Err(e) => return done(Err(e)),
@@ -81,7 +82,7 @@ impl Process {
             self.node.report_finding(format!("a connection was refused: {e}"));
         }
         self.flush_door(&door, cell.net.now_ns());
-        self.doors.held().remove(&(from.0.map(str::to_owned), from.1));
+        self.doors.held().remove(&key(from));
         let mut finished = Finished::new();
         door.peer.held().fail(&e, &mut finished);
         finished.into_iter().for_each(|(done, result)| done(result));
@@ -120,22 +121,22 @@ pub(super) struct Server {
 }
 
 impl Listener for Server {
-    fn request(&self, shown: Option<&str>, request: PeerRequest, reply: PeerDone) {
+    fn request(&self, shown: Option<&Arc<Named>>, request: PeerRequest, reply: PeerDone) {
         let (of, cell) = (self.of.clone(), self.cell.clone());
         let life = of.life.clone();
-        if let Some(name) = shown {
-            self.refuses_stolen(name, &request);
+        if let Some(named) = shown.filter(|named| named.role == Role::Node) {
+            self.refuses_stolen(named, &request);
         }
         let reply = self.refuses_older(&request, reply);
-        let shown = shown.map(str::to_owned);
-        self.cell.run(&life, move || of.request(&cell, (shown.as_deref(), false), request, reply));
+        let shown = shown.cloned();
+        self.cell.run(&life, move || of.request(&cell, (shown.as_ref(), false), request, reply));
     }
 }
 
 impl Server {
     /// Before one message in sixteen its sender tries to pass for another node: with the same
     /// message, the other one's number and its last start. Nothing may come of it.
-    fn refuses_stolen(&self, name: &str, request: &PeerRequest) {
+    fn refuses_stolen(&self, named: &Arc<Named>, request: &PeerRequest) {
         let sender = request.meta.get(..SENDER_BYTES).and_then(|m| Sender::from_bytes(m).ok());
         let Some(sender) = sender.filter(|_| PEER_OPERATIONS.contains(&request.opcode)) else {
             return;
@@ -153,7 +154,7 @@ impl Server {
         let meta = [&forged.to_bytes(), &request.meta[SENDER_BYTES..]].concat();
         let forged = PeerRequest { meta, ..request.clone() };
         let (shared, opcode) = (self.cell.shared.clone(), request.opcode);
-        let (name, told) = (name.to_owned(), name.to_owned());
+        let (named, told) = (named.clone(), named.name.clone());
         let said = Box::new(move |answer: Result<PeerReply>| match answer {
             Ok(_) => shared.violate(format!(
                 "operation {opcode:#06x} was carried out for node {node}, asked by `{told}`"
@@ -162,7 +163,7 @@ impl Server {
                 .sometimes(e.kind == Kind::Denied, "a message with a stolen number was refused"),
         });
         let (of, cell, life) = (self.of.clone(), self.cell.clone(), self.of.life.clone());
-        self.cell.run(&life, move || of.request(&cell, (Some(&name), true), forged, said));
+        self.cell.run(&life, move || of.request(&cell, (Some(&named), true), forged, said));
     }
 
     /// Watches the answer to a message of a process that was followed by another one, as far as

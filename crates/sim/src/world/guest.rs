@@ -7,7 +7,7 @@ use super::cell::{MS, address};
 use crate::task::{sleep, slot};
 use crate::{Life, SimNet};
 use holdfast_base::Result;
-use holdfast_env::net::{PeerReply, PeerRequest, Peers};
+use holdfast_env::net::{Named, PeerReply, PeerRequest, Peers};
 use holdfast_env::{Rng, SeededRng};
 use holdfast_node::Node;
 use holdfast_server::Face;
@@ -109,10 +109,34 @@ impl Visitor {
         meta: Vec<u8>,
         body: Option<&[u8]>,
     ) -> Result<PeerReply> {
+        self.ask_by(&self.peers, gateway, opcode, meta, body).await
+    }
+
+    /// As [`Visitor::ask`], over a connection that began with a token.
+    pub async fn ask_as(
+        &self,
+        named: &Named,
+        gateway: usize,
+        opcode: u16,
+        meta: Vec<u8>,
+        body: Option<&[u8]>,
+    ) -> Result<PeerReply> {
+        let peers = self.net.peers_named(&self.name, Some(named.clone()), &Life::default());
+        self.ask_by(&peers, gateway, opcode, meta, body).await
+    }
+
+    async fn ask_by(
+        &self,
+        peers: &Arc<dyn Peers>,
+        gateway: usize,
+        opcode: u16,
+        meta: Vec<u8>,
+        body: Option<&[u8]>,
+    ) -> Result<PeerReply> {
         let (leave, left) = slot();
         let body = body.map(|body| Arc::new(body.to_vec()) as _);
         let request = PeerRequest { opcode, meta, body, deadline_ms: DEADLINE_MS };
-        self.peers.call(&address(gateway), request, Box::new(leave));
+        peers.call(&address(gateway), request, Box::new(leave));
         left.await
     }
 

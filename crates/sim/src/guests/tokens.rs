@@ -1,0 +1,245 @@
+//! Clients with rules as a guest: tokens are made, used and revoked through any node while faults are
+//! drawn. What rules do not cover is never done, by nobody, at no node; nor is what a token asks for
+//! that was never given. A token that was revoked through a node is refused by that node from the
+//! acknowledgement on, also after its restarts, and by all once they have caught up; one that stands
+//! is taken by all then. Of a change in doubt all say the same.
+
+use super::names::until_told;
+use crate::SimNet;
+use crate::world::client::new_file;
+use crate::world::guest::{Guest, Lodging, Visitor, Work};
+use holdfast_base::checksum::crc32c;
+use holdfast_base::codec::{Decode, Encode};
+use holdfast_base::{Kind, Result};
+use holdfast_env::HoldMutex;
+use holdfast_env::net::{Named, Role, token_serial};
+use holdfast_env::secret::Token;
+use holdfast_node::Node;
+use holdfast_server::{Face, Route};
+use holdfast_wire::admin::{NewToken, Order};
+use holdfast_wire::{self as wire, Call, file as msg};
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+
+/// The first one makes and revokes tokens, the others use them.
+const CLIENTS: usize = 3;
+/// Tokens that stand at a time, about.
+const STANDING: usize = 4;
+/// Longer than any calendar jumps.
+const TTL_S: u64 = 365 * 86_400;
+/// What no rule covers.
+const ELSEWHERE: &str = "/tokens/elsewhere";
+
+/// What is known of a token that was given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum State {
+    Stands,
+    /// It was asked to be revoked, and nobody knows whether it is.
+    InDoubt,
+    /// It was revoked through this node.
+    RevokedAt(usize),
+}
+
+#[derive(Clone, Debug)]
+struct Given {
+    named: Named,
+    state: State,
+}
+
+#[derive(Default)]
+struct Tokens {
+    given: Mutex<Vec<Given>>,
+}
+
+/// Its face is that of files and of administrators, which every node has.
+struct Nothing;
+
+impl Face for Nothing {
+    fn routes(self: Arc<Self>) -> Vec<Route> {
+        Vec::new()
+    }
+}
+
+/// A guest of a schedule.
+pub fn tokens() -> Arc<dyn Guest> {
+    Arc::new(Tokens::default())
+}
+
+impl Guest for Tokens {
+    fn open(&self, _: &Arc<Node>, _: &SimNet) -> Result<Lodging> {
+        Ok(Lodging { face: Arc::new(Nothing), round: Box::new(|| ()) })
+    }
+
+    fn clients(&self) -> usize {
+        CLIENTS
+    }
+
+    fn work(self: Arc<Self>, visitor: Visitor, end_ns: u64) -> Work {
+        Box::pin(async move {
+            let gives = visitor.name().ends_with('0');
+            let mut free = BTreeSet::new();
+            let mut next = 0;
+            while visitor.now_ns() < end_ns {
+                visitor.think().await;
+                visitor.count_operation();
+                match (gives, visitor.below(3)) {
+                    (true, 0) => self.revoke(&visitor, &mut free).await,
+                    (true, _) => self.make(&visitor, &mut free, &mut next).await,
+                    (false, 0) => self.steps_out(&visitor).await,
+                    (false, _) => self.write(&visitor).await,
+                }
+            }
+        })
+    }
+
+    fn check(self: Arc<Self>, visitor: Visitor) -> Work {
+        Box::pin(async move {
+            let given = self.given.held().clone();
+            for Given { named, state } in given {
+                let mut told = BTreeSet::new();
+                for gateway in 1..=visitor.gateways() {
+                    let name = format!("{} {}", named.name, named.serial);
+                    let ask = || may_write(&visitor, &named, gateway);
+                    let taken = until_told(&visitor, (gateway, &name), ask).await;
+                    let Some(taken) = taken else { return };
+                    told.insert(taken);
+                    let fine = match state {
+                        State::Stands => taken,
+                        State::InDoubt => told.len() == 1,
+                        State::RevokedAt(_) => !taken,
+                    };
+                    if !fine {
+                        let what = if taken { "taken" } else { "refused" };
+                        let why = format!("token `{name}`, {state:?}, is {what} at n{gateway}");
+                        return visitor.violate(&why);
+                    }
+                }
+                visitor.sometimes(told.contains(&true), "a token stood in the end");
+                visitor.sometimes(told.contains(&false), "a token was revoked in the end");
+            }
+        })
+    }
+}
+
+/// Puts a file below `path`; whether it was allowed, if that is known.
+async fn put(visitor: &Visitor, named: &Named, gateway: usize, path: &str) -> Option<bool> {
+    let content = visitor.below(1 << 32).to_bytes();
+    let put = msg::Put { call: Call::default(), node: new_file(path), crc: crc32c(&content) };
+    let done = visitor.ask_as(named, gateway, wire::OP_PUT, put.to_bytes(), Some(&content)).await;
+    allowed(visitor, path, done.map(drop))
+}
+
+fn allowed(visitor: &Visitor, what: &str, done: Result<()>) -> Option<bool> {
+    match done {
+        Ok(()) => Some(true),
+        Err(e) if e.kind == Kind::Denied => Some(false),
+        Err(e) => {
+            visitor.note(&format!("does not know about `{what}`: {e}"));
+            None
+        }
+    }
+}
+
+async fn may_write(visitor: &Visitor, named: &Named, gateway: usize) -> Option<bool> {
+    put(visitor, named, gateway, &format!("/tokens/{}/{}", named.name, visitor.name())).await
+}
+
+impl Tokens {
+    /// Makes a token, of a name that had one before or of a new one.
+    async fn make(&self, visitor: &Visitor, free: &mut BTreeSet<String>, next: &mut u64) {
+        let stand = |given: &&Given| given.state == State::Stands;
+        if self.given.held().iter().filter(stand).count() >= STANDING {
+            return;
+        }
+        let name = free.pop_first().unwrap_or_else(|| {
+            *next += 1;
+            format!("t{next}")
+        });
+        let rules = vec![format!("fs:/tokens/{name}:rw")];
+        let new = NewToken { name: name.clone(), rules, ttl_s: TTL_S };
+        let gateway = visitor.any_gateway();
+        let told = visitor.ask(gateway, wire::OP_TOKEN_CREATE, new.to_bytes(), None).await;
+        let text = match told.and_then(|reply| Ok(String::from_bytes(&reply.meta)?)) {
+            Ok(text) => text,
+            // Nobody has the token, if there is one; its name is left alone.
+            Err(e) => return visitor.note(&format!("does not know about a token `{name}`: {e}")),
+        };
+        let Some(token) = Token::parse(&text) else {
+            return visitor.violate(&format!("n{gateway} gave no token, but `{text}`"));
+        };
+        visitor.note(&format!("was given a token `{name}`"));
+        let (role, serial) = (Role::Token, token_serial(token.id));
+        let named = Named { role, name, serial, until_s: i64::MAX };
+        self.given.held().push(Given { named, state: State::Stands });
+    }
+
+    async fn revoke(&self, visitor: &Visitor, free: &mut BTreeSet<String>) {
+        let found = {
+            let mut given = self.given.held();
+            let mut stand = given.iter_mut().filter(|given| given.state == State::Stands);
+            stand.next().map(|given| {
+                // From now on it may be revoked any time.
+                given.state = State::InDoubt;
+                given.named.clone()
+            })
+        };
+        let Some(named) = found else { return };
+        let order = Order::RevokeToken { name: named.name.clone() };
+        let gateway = visitor.any_gateway();
+        match visitor.ask(gateway, wire::OP_ORDER, order.to_bytes(), None).await {
+            Ok(_) => {
+                visitor.note(&format!("revoked `{}` through n{gateway}", named.name));
+                let mut given = self.given.held();
+                let this = given.iter_mut().find(|given| given.named == named);
+                this.expect("none is forgotten").state = State::RevokedAt(gateway);
+                free.insert(named.name);
+            }
+            // Its name is left alone: the order may be on its way.
+            Err(e) => visitor.note(&format!("does not know whether `{}` stands: {e}", named.name)),
+        }
+    }
+
+    /// One of those that were given, now or before.
+    fn any(&self, visitor: &Visitor) -> Option<Given> {
+        let given = self.given.held();
+        let count = given.len() as u64;
+        (count > 0).then(|| given[visitor.below(count) as usize].clone())
+    }
+
+    async fn write(&self, visitor: &Visitor) {
+        let Some(Given { named, state }) = self.any(visitor) else { return };
+        let gateway = match state {
+            State::RevokedAt(gateway) if visitor.below(2) == 0 => gateway,
+            _ => visitor.any_gateway(),
+        };
+        match (may_write(visitor, &named, gateway).await, &state) {
+            (Some(true), State::RevokedAt(at)) if *at == gateway => visitor.violate(&format!(
+                "token `{}` {} was taken at n{gateway}, through which it had been revoked",
+                named.name, named.serial
+            )),
+            (Some(true), _) => visitor.sometimes(true, "a client with a token put a file"),
+            (Some(false), State::RevokedAt(_)) => {
+                visitor.sometimes(true, "a revoked token was refused");
+            }
+            _ => {}
+        }
+    }
+
+    /// Asks for what a token's rules do not cover, or with a token that nobody gave.
+    async fn steps_out(&self, visitor: &Visitor) {
+        let Some(Given { named, .. }) = self.any(visitor) else { return };
+        let gateway = visitor.any_gateway();
+        let forged = visitor.below(2) == 0;
+        let done = if forged {
+            let serial = token_serial(visitor.below(u64::MAX));
+            may_write(visitor, &Named { serial, ..named.clone() }, gateway).await
+        } else {
+            put(visitor, &named, gateway, ELSEWHERE).await
+        };
+        if done == Some(true) {
+            let what = if forged { "a token that nobody gave" } else { "a path beyond the rules" };
+            return visitor.violate(&format!("{what} of `{}` was taken at n{gateway}", named.name));
+        }
+        visitor.sometimes(done == Some(false), "what no rule covers was refused");
+    }
+}
