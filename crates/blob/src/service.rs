@@ -154,8 +154,8 @@ impl Blobs {
     /// Goes on with a view that stopped on a full disk. It says what is in the way.
     pub(crate) fn resume(&self) -> Result<()> {
         // By itself, too, once the log is the right one again.
-        let goes_on = |e: Option<Error>| e.is_none() && self.served.has_stopped();
-        if self.fold.resume()? || goes_on(self.fold.status().stopped) {
+        let goes_on = || self.served.has_stopped() && self.fold.status().stopped.is_none();
+        if self.fold.resume()? || goes_on() {
             self.served.look(|| self.fold.status().stopped);
             stop_with(&self.served, &self.fold);
         }

@@ -81,7 +81,8 @@ impl RemoteLog {
             state.host = host.to_owned();
             for feed in state.topics.values_mut() {
                 feed.interrupt();
-                (feed.compared, feed.proven, feed.failures) = (false, false, 0);
+                feed.compare_anew();
+                feed.failures = 0;
             }
             state.topics.keys().cloned().collect()
         };
@@ -157,7 +158,7 @@ impl Inner {
                 feed.end(topic, e, &mut calls);
             } else if feed.trouble.is_some() {
                 feed.failures += 1;
-                (feed.compared, feed.proven) = (false, false);
+                feed.compare_anew();
                 if feed.failures > 1 {
                     feed.give_up_arriving(topic, &mut calls);
                     let pause = (PAUSE_MS << (feed.failures - 2).min(16)).min(PAUSE_MS_MAX);
@@ -168,7 +169,8 @@ impl Inner {
                     feed.busy = true;
                 }
             } else if feed.doubt.is_some() && opcode == wire::OP_PEER_LOG_COMPARE {
-                (feed.compared, feed.proven, feed.busy) = (false, false, true);
+                feed.compare_anew();
+                feed.busy = true;
                 pause_ms = DOUBT_MS;
             }
         }

@@ -3,6 +3,7 @@
 //! history beside theirs. They are asked at the start, before anything is appended, and say so
 //! themselves whenever they come back to it. Who keeps no log answers here, and asks nobody.
 
+use super::reached::folded_topics;
 use super::snapshots::request;
 use super::views::wait_for;
 use super::{Machine, Node};
@@ -61,8 +62,7 @@ pub(super) fn topics_behind(
     }
     // All topics of a log are of one age: in the others, too, what it says is not what was read.
     if let Some(why) = behind.values().next().cloned() {
-        let folded = log.topics().into_iter().filter(|topic| folded_by(topic).is_some());
-        for topic in folded {
+        for topic in folded_topics(log) {
             behind.entry(topic).or_insert(why.clone());
         }
     }
@@ -125,9 +125,7 @@ impl Node {
         let why = put_back(sender.node, message);
         // All topics of a log are of one age. In another one the entries that were compared may be
         // the same by chance, as signs of life are.
-        let mut topics = self.log.topics();
-        topics.push(reached.topic);
-        for topic in topics.into_iter().filter(|topic| folded_by(topic).is_some()) {
+        for topic in folded_topics(&*self.log).chain([reached.topic]) {
             let why = self.older.held().entry(topic.clone()).or_insert(why.clone()).clone();
             self.views.view(&topic).into_iter().for_each(|view| view.stop(why.clone()));
         }

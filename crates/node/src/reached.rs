@@ -11,7 +11,7 @@ use holdfast_base::{Error, Result};
 use holdfast_cluster::topics::folded_by;
 use holdfast_env::disk::{Access, read_file};
 use holdfast_env::{Disk, HoldMutex, planted};
-use holdfast_log::{Log, Scope};
+use holdfast_log::{Log, Scope, missing};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
@@ -33,6 +33,11 @@ pub(super) struct Reached {
 
 /// Topics whose log was put back from an older copy, and why that is known.
 pub(super) type Older = BTreeMap<String, Error>;
+
+/// The topics of a log that views are folded of.
+pub(super) fn folded_topics(log: &dyn Log) -> impl Iterator<Item = String> {
+    log.topics().into_iter().filter(|topic| folded_by(topic).is_some())
+}
 
 fn text(marks: &BTreeMap<String, Mark>) -> String {
     let line =
@@ -66,7 +71,7 @@ impl Reached {
         let bytes = read_file(disk, &path, FILE_BYTES_MAX).unwrap_or_default();
         let marks = parse(&bytes).unwrap_or_default();
         let older = marks.iter().filter_map(|(topic, mark)| {
-            let what = mark.missing(topic, log)?;
+            let what = missing(log, topic, mark.index, Some(mark.crc))?;
             let why = Error::corrupt(format!(
                 "the log is older than this node knows it: {what}: entries are missing, and what \
                  they said would be: put back the log as it was, with its snapshots; nothing was \
@@ -81,11 +86,6 @@ impl Reached {
 }
 
 impl Mark {
-    /// What shows that the log is not the one that was marked.
-    fn missing(&self, topic: &str, log: &dyn Log) -> Option<String> {
-        holdfast_log::missing(log, topic, self.index, Some(self.crc))
-    }
-
     fn of(topic: &str, log: &dyn Log) -> Option<Mark> {
         let info = log.info(topic).ok()?;
         let (end, scope) = match planted!("node.mark-ahead-of-the-log") {
@@ -111,8 +111,7 @@ impl Node {
         let older = self.older.held().clone();
         let mut reached = self.reached.held();
         let mut marks = reached.marks.clone();
-        let folded = log.topics().into_iter().filter(|topic| folded_by(topic).is_some());
-        for topic in folded.filter(|topic| !older.contains_key(topic)) {
+        for topic in folded_topics(&**log).filter(|topic| !older.contains_key(topic)) {
             if let Some(mark) = Mark::of(&topic, &**log) {
                 marks.insert(topic, mark);
             }

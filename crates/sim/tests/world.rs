@@ -72,7 +72,7 @@ fn deliberate_bugs_are_caught() {
             "the shortest decides",
             none,
             &["node.sealed-at-the-shortest"],
-            2..=3,
+            2..=2,
             "was dropped there",
         ),
         (

@@ -79,7 +79,8 @@ pub struct Named {
 }
 
 impl Named {
-    fn of_token(token: &Token) -> Named {
+    /// Whoever proves this token.
+    pub fn of_token(token: &Token) -> Named {
         Named {
             role: Role::Token,
             name: token.name.clone(),

@@ -32,12 +32,10 @@ pub(super) struct Feed {
     pub(super) info: Option<msg::Info>,
     /// Whether to compare positions with the host before the next read: at first, and after every
     /// failure, because it may be another host then, or one with an older copy.
-    pub(super) compared: bool,
+    compared: bool,
     /// And whether the host has the last entry that was read here: a log that was put back grows,
     /// and reaches as far again with other entries.
     pub(super) proven: bool,
-    /// The host has said that its log ends before that.
-    short: bool,
     /// That entry, and its CRC32C where it was here.
     last: Option<(Index, Option<u32>)>,
     /// A request or a pause is under way, with this number; what belongs to an earlier one is
@@ -71,7 +69,7 @@ impl Feed {
         if self.mirror.as_ref().is_none_or(|mirror| mirror.is_before(from)) {
             self.reached = self.reached.max(self.next());
             self.mirror = Some(Mirror::new(from));
-            (self.compared, self.proven) = (false, false);
+            self.compare_anew();
             self.interrupt();
         }
     }
@@ -79,6 +77,11 @@ impl Feed {
     /// Why nothing of the topic is given out.
     pub(super) fn refused(&self) -> Option<&Error> {
         self.ended.as_ref().or(self.doubt.as_ref())
+    }
+
+    /// Before anything is read, the host is asked again how far its log goes.
+    pub(super) fn compare_anew(&mut self) {
+        (self.compared, self.proven) = (false, false);
     }
 
     /// Whatever is under way does not count any more.
@@ -161,6 +164,11 @@ impl Feed {
         self.doubt = Some(e);
     }
 
+    /// Whether the host's log ends before the last entry that was read here.
+    fn is_beyond(&self, info: &msg::Info) -> bool {
+        self.last.is_some_and(|(last, _)| last >= info.next)
+    }
+
     /// Compares what the host says of the topic with what was mirrored, and with where its readers
     /// are.
     pub(super) fn compare(&mut self, topic: &str, info: msg::Info, calls: &mut Calls) {
@@ -171,7 +179,7 @@ impl Feed {
         if last.0 > 0 && self.last.is_none_or(|(known, _)| known < last) {
             self.last = Some((last, None));
         }
-        let short = self.last.is_some_and(|(last, _)| last >= info.next);
+        let short = self.is_beyond(&info);
         if !short && reached < info.first {
             let why = format!(
                 "the log {TRIMMED} up to entry {} while this node, at {reached}, was away: start it \
@@ -189,8 +197,7 @@ impl Feed {
             self.doubt(topic, &why, calls);
         }
         // Also if it is in doubt: the host learns of that by the next question.
-        (self.compared, self.short) = (true, short);
-        self.proven = self.last.is_none();
+        (self.compared, self.proven) = (true, self.last.is_none());
         // Not to nothing: a host that answers this and fails every read is still let rest.
         self.failures = self.failures.min(1);
         self.info = Some(info);
@@ -212,7 +219,7 @@ impl Feed {
             Err(e) if !matches!(e.kind, Kind::Unsupported | Kind::Invalid) => return Err(e),
             _ => {}
         }
-        if !self.short {
+        if !self.info.as_ref().is_some_and(|info| self.is_beyond(info)) {
             self.proven = true;
             self.doubt = None;
             for wake in std::mem::take(&mut self.recovers) {

@@ -16,7 +16,6 @@ use holdfast_base::node::StorageClass;
 use holdfast_base::{Kind, Result};
 use holdfast_env::HoldMutex;
 use holdfast_node::Node;
-use holdfast_server::{Face, Route};
 use holdfast_wire::{self as wire, Call, file as msg};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -49,15 +48,6 @@ struct Files {
     names: Mutex<BTreeMap<String, Name>>,
 }
 
-/// Its face is that of files, which every node has.
-struct OfFiles;
-
-impl Face for OfFiles {
-    fn routes(self: Arc<Self>) -> Vec<Route> {
-        Vec::new()
-    }
-}
-
 /// A guest of a schedule.
 pub fn memory() -> Arc<dyn Guest> {
     Arc::new(Files::default())
@@ -65,7 +55,7 @@ pub fn memory() -> Arc<dyn Guest> {
 
 impl Guest for Files {
     fn open(&self, _: &Arc<Node>, _: &SimNet) -> Result<Lodging> {
-        Ok(Lodging { face: Arc::new(OfFiles), round: Box::new(|| ()) })
+        Ok(Lodging::nothing())
     }
 
     fn memory_bytes(&self) -> u64 {

@@ -12,10 +12,9 @@ use holdfast_base::checksum::crc32c;
 use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::{Kind, Result};
 use holdfast_env::HoldMutex;
-use holdfast_env::net::{Named, Role, token_serial};
+use holdfast_env::net::{Named, token_serial};
 use holdfast_env::secret::Token;
 use holdfast_node::Node;
-use holdfast_server::{Face, Route};
 use holdfast_wire::admin::{NewToken, Order};
 use holdfast_wire::{self as wire, Call, file as msg};
 use std::collections::BTreeSet;
@@ -51,15 +50,6 @@ struct Tokens {
     given: Mutex<Vec<Given>>,
 }
 
-/// Its face is that of files and of administrators, which every node has.
-struct Nothing;
-
-impl Face for Nothing {
-    fn routes(self: Arc<Self>) -> Vec<Route> {
-        Vec::new()
-    }
-}
-
 /// A guest of a schedule.
 pub fn tokens() -> Arc<dyn Guest> {
     Arc::new(Tokens::default())
@@ -67,7 +57,7 @@ pub fn tokens() -> Arc<dyn Guest> {
 
 impl Guest for Tokens {
     fn open(&self, _: &Arc<Node>, _: &SimNet) -> Result<Lodging> {
-        Ok(Lodging { face: Arc::new(Nothing), round: Box::new(|| ()) })
+        Ok(Lodging::nothing())
     }
 
     fn clients(&self) -> usize {
@@ -126,15 +116,11 @@ async fn put(visitor: &Visitor, named: &Named, gateway: usize, path: &str) -> Op
     let content = visitor.below(1 << 32).to_bytes();
     let put = msg::Put { call: Call::default(), node: new_file(path), crc: crc32c(&content) };
     let done = visitor.ask_as(named, gateway, wire::OP_PUT, put.to_bytes(), Some(&content)).await;
-    allowed(visitor, path, done.map(drop))
-}
-
-fn allowed(visitor: &Visitor, what: &str, done: Result<()>) -> Option<bool> {
     match done {
-        Ok(()) => Some(true),
+        Ok(_) => Some(true),
         Err(e) if e.kind == Kind::Denied => Some(false),
         Err(e) => {
-            visitor.note(&format!("does not know about `{what}`: {e}"));
+            visitor.note(&format!("does not know about `{path}`: {e}"));
             None
         }
     }
@@ -168,8 +154,7 @@ impl Tokens {
             return visitor.violate(&format!("n{gateway} gave no token, but `{text}`"));
         };
         visitor.note(&format!("was given a token `{name}`"));
-        let (role, serial) = (Role::Token, token_serial(token.id));
-        let named = Named { role, name, serial, until_s: i64::MAX };
+        let named = Named::of_token(&token);
         self.given.held().push(Given { named, state: State::Stands });
     }
 

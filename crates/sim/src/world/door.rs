@@ -30,12 +30,12 @@ pub(super) fn of_node(name: String) -> Named {
     Named { role: Role::Node, name, serial, until_s: i64::MAX }
 }
 
-fn key((shown, forges): From<'_>) -> (Option<(String, String)>, bool) {
+fn key((shown, forges): Asker<'_>) -> (Option<(String, String)>, bool) {
     (shown.map(|named| (named.name.clone(), named.serial.clone())), forges)
 }
 
 /// Who asks: what they showed, and whether that is a node that tries to pass for another.
-type From<'a> = (Option<&'a Arc<Named>>, bool);
+type Asker<'a> = (Option<&'a Arc<Named>>, bool);
 
 /// Where one asker's requests arrive.
 pub(super) struct Door {
@@ -46,7 +46,7 @@ pub(super) struct Door {
 
 impl Process {
     /// The connection of who showed this; made when it is needed.
-    fn door(&self, cell: &Cell, from: From<'_>) -> Result<Arc<Door>> {
+    fn door(&self, cell: &Cell, from: Asker<'_>) -> Result<Arc<Door>> {
         let mut doors = self.doors.held();
         if let Some(door) = doors.get(&key(from)) {
             return Ok(door.clone());
@@ -65,7 +65,7 @@ impl Process {
     }
 
     /// Takes a request, as a server's connection does; one that ends is made anew for the next.
-    fn request(&self, cell: &Cell, from: From<'_>, request: PeerRequest, done: PeerDone) {
+    fn request(&self, cell: &Cell, from: Asker<'_>, request: PeerRequest, done: PeerDone) {
         let door = match self.door(cell, from) {
             Ok(door) => door,
             Err(e) => return done(Err(e)),

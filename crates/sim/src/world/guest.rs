@@ -10,7 +10,7 @@ use holdfast_base::Result;
 use holdfast_env::net::{Named, PeerReply, PeerRequest, Peers};
 use holdfast_env::{Rng, SeededRng};
 use holdfast_node::Node;
-use holdfast_server::Face;
+use holdfast_server::{Face, Route};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -49,6 +49,21 @@ pub struct Lodging {
     pub face: Arc<dyn Face + Send + Sync>,
     /// Its housekeeping, once a second.
     pub round: Box<dyn Fn() + Send + Sync>,
+}
+
+impl Lodging {
+    /// Of a guest that asks for what every node answers.
+    pub fn nothing() -> Lodging {
+        Lodging { face: Arc::new(Nothing), round: Box::new(|| ()) }
+    }
+}
+
+struct Nothing;
+
+impl Face for Nothing {
+    fn routes(self: Arc<Self>) -> Vec<Route> {
+        Vec::new()
+    }
 }
 
 /// Somebody at a machine of their own who asks nodes, as clients do.

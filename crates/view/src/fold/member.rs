@@ -501,7 +501,9 @@ pub(super) fn follow<V: View>(weak: Weak<Shared<V>>) {
             Step::Idle(from) => break from,
             Step::HeldUp => return,
             Step::Stopped => {
-                weak.upgrade().map(|shared| shared.hear_again());
+                if let Some(shared) = weak.upgrade() {
+                    shared.hear_again();
+                }
                 return;
             }
         }
