@@ -34,6 +34,23 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// One word for programs and lists.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Retry => "retry",
+            Kind::Invalid => "invalid",
+            Kind::NotFound => "not-found",
+            Kind::Exists => "exists",
+            Kind::Fenced => "fenced",
+            Kind::Corrupt => "corrupt",
+            Kind::Full => "full",
+            Kind::ReadOnly => "read-only",
+            Kind::Unsupported => "unsupported",
+            Kind::Bug => "bug",
+            Kind::Denied => "denied",
+        }
+    }
+
     pub fn from_code(code: u16) -> Option<Kind> {
         use Kind::*;
         [

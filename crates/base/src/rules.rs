@@ -1,4 +1,5 @@
-//! What a client with a name may do, as people write it: `fs:/a:rw`, `log:orders/*:r`, `admin:r`.
+//! What a client with a name may do, as people write it: `fs:/a:rw`, `log:orders/*:r`,
+//! `admin:r`, `audit:r`.
 //! A rule names a part of what is stored, and whether it may be read, or changed as well. Nothing is
 //! allowed that no rule names.
 
@@ -12,8 +13,7 @@ pub const RULES_MAX: usize = 32;
 /// Of all of a client's rules together, as they are written.
 pub const RULES_BYTES_MAX: usize = 1024;
 
-const FORMS: &str =
-    "write `fs:/PATH:r` or `:rw`, `log:TOPIC:r` or `log:PREFIX*:rw`, `admin:r` or `admin:rw`";
+const FORMS: &str = "write `fs:/PATH:r` or `:rw`, `log:TOPIC:r` or `log:PREFIX*:rw`, `admin:r` or `admin:rw`, `audit:r`";
 
 /// What somebody wants to do to something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -48,6 +48,8 @@ enum What {
     Topics { name: String, prefix: bool },
     /// What is told of the cluster; with [`Access::Write`] orders too, which can do everything.
     Admin,
+    /// The audit trail, which is read and never changed.
+    Audit,
 }
 
 impl Rule {
@@ -66,6 +68,8 @@ impl Rule {
         };
         let what = match what.split_once(':') {
             None if what == "admin" => What::Admin,
+            None if what == "audit" && access == Access::Read => What::Audit,
+            None if what == "audit" => return Err(wrong("nobody changes the audit trail")),
             Some(("fs", path)) => {
                 path::check(path).map_err(|e| wrong(&e.message))?;
                 // A slash too many would be all of `/`.
@@ -113,6 +117,7 @@ impl fmt::Display for Rule {
                 write!(f, "log:{name}{}:{access}", if *prefix { "*" } else { "" })
             }
             What::Admin => write!(f, "admin:{access}"),
+            What::Audit => write!(f, "audit:{access}"),
         }
     }
 }
@@ -167,6 +172,12 @@ impl Rules {
     /// Whether the client may look at the cluster, or give orders.
     pub fn check_admin(&self, access: Access) -> Result<()> {
         self.check(access, |rule| rule.what == What::Admin, || "admin".to_owned())
+    }
+
+    /// Whether the client may read the audit trail: a right of its own, which no other includes, so
+    /// that it can be given to who looks after nothing else.
+    pub fn check_audit(&self) -> Result<()> {
+        self.check(Access::Read, |rule| rule.what == What::Audit, || "audit".to_owned())
     }
 
     fn check(

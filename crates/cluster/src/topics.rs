@@ -10,6 +10,8 @@ pub const CLUSTER_TOPIC: &str = "cluster";
 pub const NAMESPACE_TOPIC: &str = "namespace/0";
 /// The topic of the names of blobs.
 pub const BLOBS_TOPIC: &str = "blobs/0";
+/// The topic of the audit trail. No fold's: nodes write it, and who has a right of its own reads it.
+pub const AUDIT_TOPIC: &str = "audit-trail";
 
 /// Whole families of names are the folds': a topic of a later shard, which a client had made before,
 /// could never be folded. A face that is switched off is here, too: what a new one adds is a line.
@@ -28,6 +30,21 @@ pub enum Use {
 pub fn folded_by(topic: &str) -> Option<&'static str> {
     let family = topic.split('/').next().unwrap_or(topic);
     FAMILIES.iter().find(|(name, _)| *name == family).map(|(_, fold)| *fold)
+}
+
+/// Refuses what a client may not do with the audit trail: it would be worth nothing if those whom it
+/// tells of could change it, and it says who has which rights. `has_right`: to read it.
+pub fn check_audit(wanted: Use, has_right: bool) -> Result<()> {
+    match wanted {
+        Use::Read if has_right => Ok(()),
+        Use::Read => Err(Error::denied(
+            "read the audit trail: it takes the right `audit:r`: use a token that has it \
+             (`holdfast token create NAME --allow audit:r`), or the node's own socket",
+        )),
+        Use::Change => Err(Error::denied(format!(
+            "change topic `{AUDIT_TOPIC}`: it is the audit trail, which nodes write and nobody changes"
+        ))),
+    }
 }
 
 /// Refuses what a client may not do with a topic, which `fold` owns, if one does. An entry that no fold has written would stop the fold, or be

@@ -85,6 +85,9 @@ events! {
     StolenNumber = "peer.stolen-number", WARN,
         "A node's message named another node than its certificate does. It was refused.",
         "Look at the machine whose certificate is named: two data directories share one certificate, or somebody tries to pass for a node ([security](security.md)).";
+    AuditLost = "audit.lost", WARN,
+        "A line of the audit trail could not be kept; what it tells of was done or refused all the same. `/health` says it until one is kept again.",
+        "Make room, or look at the way to the log's host. What changed meanwhile is in the topics alone.";
     FewDescriptors = "process.few-descriptors", WARN,
         "The machine allows fewer descriptors than connections were asked for; clients beyond them wait.",
         "Raise `ulimit -n`.";

@@ -27,7 +27,7 @@ pub use batch::Batch;
 pub use connection::{HALF_SENT_S, SLOW_S};
 pub use inline::Inline;
 pub use link::{Link, Pages};
-pub use mailbox::Reply;
+pub use mailbox::{Reply, Witness};
 pub use message::{Body, BodyPart, Parts, Response};
 pub use meter::{Flow, Meter};
 pub use peers::{

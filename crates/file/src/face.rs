@@ -1,13 +1,13 @@
 //! The file face's operations: what memory answers, under one shared lock of the namespace for all
 //! that follow each other, and what waits for a disk or the log.
 
-use crate::{given::Given, within};
+use crate::{deeds, given::Given, within};
 use holdfast_base::Result;
 use holdfast_base::limits::FRAME_BODY_BYTES_MAX;
 use holdfast_cluster::Namespace;
 use holdfast_env::net::{Batch, Parts};
 use holdfast_env::region::Region;
-use holdfast_node::Node;
+use holdfast_node::{Matter, Node};
 use holdfast_server::{AtOnce, Face, Later, Request, Right, Route, Within, decoded};
 use holdfast_wire as wire;
 use std::ops::Range;
@@ -150,12 +150,12 @@ impl Face for FileFace {
             }),
             route(wire::OP_CHUNK_APPEND, FileFace::append)
                 .target(move |meta, body_bytes| receiver.append_target(meta, body_bytes)),
-            route(wire::OP_PUT, FileFace::put),
+            route(wire::OP_PUT, FileFace::put).audited(Matter::Data, deeds::put),
             route(wire::OP_REMAINDER, FileFace::remainder),
-            route(wire::OP_BEGIN, FileFace::begin),
+            route(wire::OP_BEGIN, FileFace::begin).audited(Matter::Data, deeds::begin),
             route(wire::OP_ALLOCATE, FileFace::allocate),
-            route(wire::OP_CLOSE, FileFace::close),
-            route(wire::OP_CHANGE, FileFace::change),
+            route(wire::OP_CLOSE, FileFace::close).audited(Matter::Data, deeds::close),
+            route(wire::OP_CHANGE, FileFace::change).audited(Matter::Data, deeds::change),
             with(wire::OP_OPEN_SESSION, Right::Known, FileFace::open_session),
             within(
                 with(wire::OP_END_SESSION, Right::Known, FileFace::end_session),

@@ -4,6 +4,7 @@
 #![warn(missing_docs)]
 
 mod bytes;
+mod deeds;
 mod face;
 mod given;
 mod reads;

@@ -105,6 +105,8 @@ pub enum Command {
     /// Clients that may do what rules say and nothing else
     #[command(subcommand)]
     Token(crate::token::Token),
+    /// Who did what that changes rights or nodes, and data where `audit = "data"` is set
+    Audit(crate::audit::Audit),
     /// Show or check the configuration
     #[command(subcommand)]
     Config(Config),

@@ -9,11 +9,25 @@ use holdfast_command::files::SETTINGS;
 use holdfast_env::Budget;
 use holdfast_env::local::memory_bytes;
 use holdfast_env::tls::{CertificateFiles, Certificates};
+use holdfast_node::Trail;
 use holdfast_s3::Domain;
 use serde::Deserialize;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+/// Whole segments of the log go, of 64 MiB each: with fewer than two there is nothing to give up.
+const AUDIT_BYTES_MIN: u64 = 128 * MIB;
+
+/// What a setting means that says what is written down.
+fn trail(text: &str) -> Option<Trail> {
+    match text {
+        "off" => Some(Trail::Off),
+        "admin" => Some(Trail::Admin),
+        "data" => Some(Trail::Data),
+        _ => None,
+    }
+}
 
 /// The directory of a node's certificates in its data directory.
 const TLS: &str = "tls";
@@ -88,6 +102,11 @@ config! {
     /// half-received bodies, reads under way; "0" for a sixteenth of the machine's memory, 64M to
     /// 2G.
     clients_memory: String = r#""0""#;
+    /// What the audit trail (`holdfast audit`) is told: `admin` for what changes rights, nodes or
+    /// settings of buckets; `data` for every change of files, objects and topics, too; or `off`.
+    audit: String = r#""admin""#;
+    /// How large the audit trail may become; then the older half of it goes. At least 128M.
+    audit_size: String = r#""256M""#;
     /// Size of the `dram` tier; "0" for none. Memory is taken as it is used.
     dram: String = r#""1G""#;
     /// Take the `dram` tier's memory at the start: a slower start, and no write waits for memory.
@@ -192,6 +211,7 @@ impl Config {
     /// `Invalid`, naming key and value, for the first setting that no node can run with.
     pub fn check(&self) -> Result<()> {
         for (key, size) in [
+            ("audit_size", &self.audit_size),
             ("clients_memory", &self.clients_memory),
             ("dram", &self.dram),
             ("scrub", &self.scrub),
@@ -229,6 +249,18 @@ impl Config {
         }
         if !(MIB..=CHUNK_BYTES).contains(&self.chunk_bytes()) {
             return Err(Error::invalid(format!("`chunk = \"{}\"`: use 1M to 64M", self.chunk)));
+        }
+        if trail(&self.audit).is_none() {
+            return Err(Error::invalid(format!(
+                "`audit = \"{}\"`: use admin, data or off",
+                self.audit
+            )));
+        }
+        if self.audit_bytes() < AUDIT_BYTES_MIN {
+            return Err(Error::invalid(format!(
+                "`audit_size = \"{}\"`: use 128M or more",
+                self.audit_size
+            )));
         }
         if !["dayu", "random"].contains(&self.planner.as_str()) {
             return Err(Error::invalid(format!(
@@ -291,6 +323,16 @@ impl Config {
             0 => Budget::default_bytes(memory_bytes()),
             bytes => bytes,
         }
+    }
+
+    /// What `audit` says.
+    pub fn trail(&self) -> Trail {
+        trail(&self.audit).unwrap_or(Trail::Admin)
+    }
+
+    /// Bytes of `audit_size`.
+    pub fn audit_bytes(&self) -> u64 {
+        bytes("audit_size", &self.audit_size).unwrap_or(0)
     }
 
     /// Size of the memory tier; 0 for none.

@@ -2,6 +2,7 @@
 //! error into one sentence on standard error.
 #![forbid(unsafe_code)]
 
+mod audit;
 mod blob;
 mod cache;
 mod cert;
@@ -98,6 +99,7 @@ fn run(cli: &Cli) -> Result<()> {
             sort::run(command, &|| connect(cli), &mut out)
         }
         Command::Cert(command) => cert::run(command, &|| connect(cli), &mut out),
+        Command::Audit(options) => audit::run(&mut connect(cli)?, options, &mut out),
         Command::Token(command) => token::run(&mut connect(cli)?, command, &mut out),
         Command::Config(cli::Config::PrintDefault) => {
             print!("{}", config::print_default());

@@ -15,7 +15,7 @@ use crate::{http, s3};
 use holdfast_base::{Error, Result};
 use holdfast_env::tls::Certificates;
 use holdfast_env::{Budget, HoldMutex, Secret, local};
-use holdfast_node::{Node, Watch};
+use holdfast_node::{Audit, Node, Watch};
 use holdfast_server::Native;
 use prometheus_client::registry::Registry;
 use serde_json::{Map, Value};
@@ -71,6 +71,8 @@ pub struct Context<'a> {
     pub node: &'a Arc<Node>,
     /// The native protocol, with the routes that every face has registered.
     pub native: &'a Arc<Native>,
+    /// What is written down of what clients change.
+    pub audit: &'a Arc<Audit>,
     /// Of the cluster: who has it may ask for everything.
     pub secret: &'a Secret,
     /// What its ports show and believe; none where they speak without TLS.

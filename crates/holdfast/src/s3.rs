@@ -65,7 +65,8 @@ pub fn start(context: &Context<'_>) -> Result<Option<Box<dyn Role>>> {
         ..Limits::default()
     };
     let https = certificates.as_ref().map(|_| format!("https://{address}"));
-    let entrance = Entrance { certificates, domain };
+    let audit = Some(context.audit.clone());
+    let entrance = Entrance { certificates, domain, audit };
     let server = Server::start(address, blobs.clone(), limits, entrance).map_err(doing)?;
     let keeper = keep_house(context, &blobs)?;
     let file = data.join(holdfast_s3::CREDENTIALS_FILE);

@@ -18,7 +18,7 @@ use holdfast_env::{
 };
 use holdfast_env::{event, events};
 use holdfast_file::FileFace;
-use holdfast_node::{Keeper, KeeperOptions, Machine, Node, NodeConfig};
+use holdfast_node::{Audit, Keeper, KeeperOptions, Machine, Node, NodeConfig};
 use holdfast_server::Native;
 use holdfast_view::FoldOptions;
 use std::path::Path;
@@ -74,13 +74,15 @@ pub fn run(up: &Up, join: Option<&str>, secret: Option<&Path>, out: &mut Output)
         event!(Finding, finding);
     }
     let files = Arc::new(FileFace::new(node.clone(), region));
+    let audit = Audit::new(node.clone(), config.trail());
     let native = Native::new(node.clone(), budget.clone(), config.dev).with_tokens_of(&secret);
-    let native = Arc::new(native.with(files));
+    let native = Arc::new(native.with_audit(audit.clone()).with(files));
     let context = Context {
         data: &up.data,
         config: &config,
         node: &node,
         native: &native,
+        audit: &audit,
         secret: &secret,
         certificates: &certificates,
         credentials: &credentials,

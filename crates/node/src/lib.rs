@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod ahead;
+mod audit;
 mod chunks;
 mod compare;
 mod cuts;
@@ -28,6 +29,7 @@ mod stores;
 mod views;
 mod work;
 
+pub use audit::{Answered, Audit, Deed, Matter, Trail};
 pub use chunks::Source;
 pub use cuts::Cuts;
 pub use health::{Condition, Watch};

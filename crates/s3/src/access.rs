@@ -5,6 +5,7 @@
 use crate::errors::OrS3;
 use crate::forms::Form;
 use crate::policy::{Ask, EXISTING_TAG, HEADER, Policy, REQUEST_TAG, Verdict};
+use crate::trail::Note;
 use crate::{headers, objects, settings, tags};
 use holdfast_blob::{AccessKey, Blobs, Pair};
 use holdfast_env::planted;
@@ -29,7 +30,9 @@ pub struct Access {
 /// Whose request it is; none for one without a signature. Kept with the request.
 #[derive(Clone, Debug, Default)]
 pub struct Caller {
-    /// That signed; none for a request without a signature.
+    /// The name of the key that signed; none for a request without a signature.
+    pub name: Option<String>,
+    /// What is known of that key.
     pub key: Option<AccessKey>,
     /// Where it came from; none where the server could not say.
     pub peer: Option<Peer>,
@@ -90,8 +93,15 @@ impl S3Access for Access {
             Some(credentials) => self.blobs.access_key(&credentials.access_key).or_s3()?,
             None => None,
         };
+        let name = cx.credentials().map(|credentials| credentials.access_key.clone());
         let peer = cx.extensions_mut().get::<Peer>().copied();
-        let caller = Caller { key, peer };
+        let caller = Caller { name, key, peer };
+        if let Some(note) = cx.extensions_mut().get::<Note>().cloned() {
+            let path = cx.s3_path();
+            let names = [path.get_bucket_name(), path.get_object_key()];
+            let what: Vec<&str> = names.into_iter().flatten().collect();
+            note.operation(&caller, cx.s3_op().name(), what.join("/"));
+        }
         let decided = self.check_context(&caller, cx);
         // Strangers must not make the log grow by reading.
         let waits = caller.key.is_some() && wants_latest(cx.headers())?;

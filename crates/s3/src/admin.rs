@@ -1,12 +1,15 @@
 //! What administrators ask for beside S3: users and keys, checks and repairs. `POST /?holdfast=WHAT`
 //! with a JSON object, signed as any request; answers with JSON.
 
+use crate::access::Caller;
 use crate::credentials::random_key;
 use crate::errors::OrS3;
 use crate::hot::Hot;
+use crate::trail::Note;
 use holdfast_base::Result;
 use holdfast_blob::{AccessKey, Blobs, Housekeeping, PhotoSizes};
 use holdfast_env::{runtime, tasks};
+use holdfast_node::Matter;
 use hyper::{HeaderMap, Method, Uri};
 use s3s::route::S3Route;
 use s3s::{Body, S3Request, S3Response, S3Result, s3_error};
@@ -14,6 +17,9 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 
 const BODY_BYTES_MAX: usize = 64 << 10;
+/// Orders that change something; the others only look.
+const CHANGES: [&str; 6] =
+    ["add-key", "remove-key", "remove-user", "photos", "compact", "rebuild-index"];
 
 /// Answers them, to administrators alone.
 pub struct Admin {
@@ -41,11 +47,19 @@ impl S3Route for Admin {
 
     async fn call(&self, req: S3Request<Body>) -> S3Result<S3Response<Body>> {
         let credentials = req.credentials.as_ref().ok_or_else(crate::access::denied)?;
-        let key = self.blobs.access_key(&credentials.access_key).or_s3()?;
-        if !key.is_some_and(|key| key.admin) {
+        let name = credentials.access_key.clone();
+        let key = self.blobs.access_key(&name).or_s3()?;
+        let what = what(&req.uri).unwrap_or_default().to_owned();
+        let caller = Caller { name: Some(name), key, peer: None };
+        let note = req.extensions.get::<Note>();
+        let note = note.filter(|_| CHANGES.contains(&what.as_str())).cloned();
+        // An order has no secret in it, its answer may.
+        let tell =
+            |said: String| note.inspect(|note| note.deed(&caller, Matter::Admin, &what, said));
+        if !caller.is_admin() {
+            tell(String::new());
             return Err(crate::access::denied());
         }
-        let what = what(&req.uri).unwrap_or_default().to_owned();
         let mut body = req.input;
         let bytes = body.store_all_limited(BODY_BYTES_MAX).await;
         let bytes = bytes.map_err(|_| s3_error!(InvalidRequest, "the body is too long"))?;
@@ -54,6 +68,7 @@ impl S3Route for Admin {
             false => serde_json::from_slice(&bytes)
                 .map_err(|e| s3_error!(InvalidRequest, "the body is not JSON: {e}"))?,
         };
+        tell(asked.to_string());
         let answer = self.answer(&what, &asked).await?;
         Ok(S3Response::new(Body::from(answer.to_string())))
     }

@@ -114,7 +114,7 @@ where
     if top.field("policy").is_none() {
         // Before the file is read; who signed is found out by the library, also before.
         let peer = parts.extensions.get::<Peer>().copied();
-        form.check(access, &Caller { key: None, peer }, (&bucket, &key), place)?;
+        form.check(access, &Caller { peer, ..Caller::default() }, (&bucket, &key), place)?;
     }
     let share = crate::incoming::share_of(budget, length)?;
     parts.extensions.insert(form);

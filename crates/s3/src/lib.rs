@@ -36,6 +36,7 @@ mod server;
 mod service;
 mod settings;
 mod tags;
+mod trail;
 
 pub use client::{Client, Endpoint, Request, Response, Signer, element, elements};
 pub use credentials::{Credentials, FILE as CREDENTIALS_FILE, find_or_make, random_key};

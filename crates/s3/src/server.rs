@@ -12,6 +12,7 @@ use crate::hot::Hot;
 use crate::incoming::share_of;
 use crate::photos::Scalers;
 use crate::service::Face;
+use crate::trail::Note;
 use crate::{cors, forms, front, native};
 use holdfast_base::Result;
 use holdfast_blob::Blobs;
@@ -19,6 +20,7 @@ use holdfast_env::local::memory_bytes;
 use holdfast_env::runtime::{self, Places, Runtime, Timer};
 use holdfast_env::tls::Certificates;
 use holdfast_env::{Budget, RealRng, Rng, event, planted};
+use holdfast_node::Audit;
 use http_body::{Frame, SizeHint};
 use hyper::body::{Bytes, Incoming};
 use hyper::service::Service;
@@ -50,13 +52,15 @@ pub struct Limits {
     pub hot_bytes: u64,
 }
 
-/// How clients may speak to the port.
+/// How clients may speak to the port, and who takes note of it.
 #[derive(Clone, Default)]
 pub struct Entrance {
     /// What it shows over TLS; without any it speaks none.
     pub certificates: Option<Arc<Certificates>>,
     /// Below which buckets are host names.
     pub domain: Option<Domain>,
+    /// Where what changes something is written down.
+    pub audit: Option<Arc<Audit>>,
 }
 
 /// Connections of the port.
@@ -94,6 +98,7 @@ struct Door {
     blobs: Arc<Blobs>,
     limits: Arc<Limits>,
     domain: Option<Domain>,
+    audit: Option<Arc<Audit>>,
     /// Who is at the other end of a connection.
     peer: Option<Peer>,
     budget: Arc<Budget>,
@@ -136,6 +141,7 @@ impl Server {
             blobs,
             limits: Arc::new(limits),
             domain: entrance.domain,
+            audit: entrance.audit,
             peer: None,
             budget,
             ids: Arc::new(Ids::new(RealRng.next_u64())),
@@ -221,6 +227,10 @@ impl Door {
         if let Some(peer) = self.peer {
             req.extensions_mut().insert(peer);
         }
+        let note = self.audit.as_ref().map(|audit| (audit, Note::default()));
+        if let Some((_, note)) = &note {
+            req.extensions_mut().insert(note.clone());
+        }
         let mut response = match self.answer(req, place).await {
             Ok(answered) => answered?,
             Err(refused) => refused.to_http_response().map_err(|e| HttpError::new(e.into()))?,
@@ -232,6 +242,10 @@ impl Door {
         let id = self.ids.mark(&mut response);
         if let Some(said) = said {
             event!(RequestFailed, String::from_utf8_lossy(&said), request = id);
+        }
+        if let Some((audit, note)) = note {
+            let address = self.peer.map(|peer| peer.address.to_string()).unwrap_or_default();
+            note.keep(audit, (address, &id), &response).await;
         }
         if let Some(headers) = cross_origin {
             response.headers_mut().extend(headers);

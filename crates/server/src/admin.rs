@@ -1,7 +1,7 @@
 //! What a node says of itself and of its cluster, and what people order.
 
-use crate::route::{Face, Request, Right, Route, answer};
-use holdfast_base::codec::Encode;
+use crate::route::{Face, Request, Right, Route, Told, answer};
+use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::ids::{StoreId, Tier};
 use holdfast_base::limits::FRAME_BODY_BYTES_MAX;
 use holdfast_base::rules::Access;
@@ -10,7 +10,7 @@ use holdfast_base::{Error, Result};
 use holdfast_cluster::{ChunkState, ClusterCommand, NodeState, StoreState, TOKENS_MAX};
 use holdfast_env::net::{Parts, Reply};
 use holdfast_env::{Asker, Budget, HoldMutex, Secret};
-use holdfast_node::{Condition, Node};
+use holdfast_node::{Condition, Matter, Node};
 use holdfast_wire::admin::TOKEN_TTL_MAX_S;
 use holdfast_wire::{self as wire, admin as msg};
 use std::collections::BTreeMap;
@@ -18,6 +18,33 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 /// What has to find memory for the node to do all of its work.
 const LARGEST_REQUEST: u64 = FRAME_BODY_BYTES_MAX as u64;
+
+fn token_told(meta: &[u8]) -> Told {
+    let msg::NewToken { name, rules, ttl_s } = msg::NewToken::from_bytes(meta).ok()?;
+    Some(("token create", format!("`{name}` for {ttl_s} s: {}", rules.join(" "))))
+}
+
+/// As the commands are called that send them.
+fn order_told(meta: &[u8]) -> Told {
+    Some(match msg::Order::from_bytes(meta).ok()? {
+        msg::Order::Drain { node, on: true } => ("node drain", format!("node {}", node.0)),
+        msg::Order::Drain { node, on: false } => ("node drain --off", format!("node {}", node.0)),
+        msg::Order::ConfirmLost { nodes } => {
+            let nodes: Vec<String> = nodes.iter().map(|node| node.0.to_string()).collect();
+            ("node confirm-lost", format!("nodes {}", nodes.join(", ")))
+        }
+        msg::Order::Recovery { settings } => ("recovery set", format!("{settings:?}")),
+        msg::Order::Cut { address, heal: false } => ("dev cut", address),
+        msg::Order::Cut { address, heal: true } => ("dev heal", address),
+        msg::Order::SetStore { store, writable } => {
+            let state = if writable { "takes chunks" } else { "takes none" };
+            ("node store", format!("store {store} {state}"))
+        }
+        msg::Order::ReplaceNode { name } => ("node replace", format!("`{name}`")),
+        msg::Order::Revoke { serial, .. } => ("cert revoke", format!("certificate {serial}")),
+        msg::Order::RevokeToken { name } => ("token revoke", format!("`{name}`")),
+    })
+}
 
 /// What is said of the node, and what people order.
 pub struct Admin {
@@ -44,9 +71,10 @@ impl Face for Admin {
             route(opcode, Right::Admin, serve)
                 .allows(|_, within| within.rules.check_admin(Access::Read))
         };
-        let orders = |opcode: u16, serve: fn(&Admin, Request<'_>)| {
+        let orders = |opcode: u16, serve: fn(&Admin, Request<'_>), tells: fn(&[u8]) -> Told| {
             route(opcode, Right::Admin, serve)
                 .allows(|_, within| within.rules.check_admin(Access::Write))
+                .audited(Matter::Admin, tells)
         };
         vec![
             looks(wire::OP_STATUS, |admin, request| admin.status(request.reply)),
@@ -54,8 +82,8 @@ impl Face for Admin {
             looks(wire::OP_CLUSTER, |admin, request| admin.cluster(request.reply)),
             looks(wire::OP_TOKENS, |admin, request| admin.tokens(request.reply)),
             route(wire::OP_NODES, Right::Known, |admin, request| admin.nodes(request.reply)),
-            orders(wire::OP_ORDER, Admin::order),
-            orders(wire::OP_TOKEN_CREATE, Admin::create_token),
+            orders(wire::OP_ORDER, Admin::order, order_told),
+            orders(wire::OP_TOKEN_CREATE, Admin::create_token, token_told),
         ]
     }
 }

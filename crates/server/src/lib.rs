@@ -13,5 +13,5 @@ mod route;
 
 pub use native::Native;
 pub use route::{
-    AtOnce, Face, Later, Request, Right, Rights, Route, Within, answer, beyond_rules, decoded,
+    AtOnce, Face, Later, Request, Right, Rights, Route, Told, Within, answer, beyond_rules, decoded,
 };

@@ -1,18 +1,18 @@
 //! The log, served: append, read, tail, trim and info of topics. What clients may do with those that
 //! folds own is decided in `holdfast_cluster::topics`.
 
-use crate::route::{Face, Request, Right, Route, Within, answer};
+use crate::route::{Face, Request, Right, Route, Told, Within, answer};
 use holdfast_base::codec::{Decode, Encode, Reader};
 use holdfast_base::ids::Index;
 use holdfast_base::limits::FRAME_META_BYTES_MAX;
 use holdfast_base::rules::Access;
 use holdfast_base::{Error, Result};
-use holdfast_cluster::topics::{Use, check_client, folded_by};
+use holdfast_cluster::topics::{AUDIT_TOPIC, Use, check_audit, check_client, folded_by};
 use holdfast_env::HoldMutex;
 use holdfast_env::net::{Parts, PeerReply, PeerRequest, Reply, Response, Who};
 use holdfast_env::planted;
 use holdfast_log::{Log, Mode, Scope};
-use holdfast_node::Node;
+use holdfast_node::{Matter, Node};
 use holdfast_wire::{self as wire, log as msg, peer_log};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -51,6 +51,9 @@ fn allows(access: Access) -> impl Fn(&[u8], &Within) -> Result<()> + Send + Sync
     move |meta, within: &Within| {
         let topic = topic_of(meta)?;
         let doing = |e: Error| e.context(format_args!("use the log `{}`", topic.escape_debug()));
+        if topic == AUDIT_TOPIC {
+            return within.rules.check_audit().map_err(doing);
+        }
         within.rules.check_topic(if topic.is_empty() { "*" } else { &topic }, access).map_err(doing)
     }
 }
@@ -63,6 +66,14 @@ fn check(
     let node = node.clone();
     move |meta, who: &Who| {
         let topic = topic_of(meta)?;
+        if topic == AUDIT_TOPIC {
+            // Nodes write it, and read it for those who may; of a client with rules those were asked.
+            let is_named = matches!(who, Who::Named(_));
+            return match who.is_node() {
+                true => Ok(()),
+                false => check_audit(wanted, *who == Who::Owner || is_named),
+            };
+        }
         check_client(&topic, owner(&node, &topic), wanted, *who == Who::Owner)
     }
 }
@@ -78,6 +89,18 @@ fn answer_bytes(meta: &[u8]) -> u64 {
         Some(_) if !planted!("file.tails-hold-memory") => 0,
         _ => FRAME_META_BYTES_MAX as u64,
     }
+}
+
+fn append_told(meta: &[u8]) -> Told {
+    let append = msg::Append::from_bytes(meta).ok()?;
+    let bytes: usize = append.entries.iter().map(|entry| entry.bytes.len()).sum();
+    let what = format!("{}: {} entries, {bytes} bytes", append.topic, append.entries.len());
+    Some(("log append", what))
+}
+
+fn trim_told(meta: &[u8]) -> Told {
+    let trim = msg::Trim::from_bytes(meta).ok()?;
+    Some(("log trim", format!("{} before {}", trim.topic, trim.before)))
 }
 
 /// The log's topics, for clients.
@@ -100,14 +123,16 @@ impl Face for Logs {
         vec![
             route(wire::OP_LOG_APPEND, Logs::append)
                 .check(check(node, Use::Change))
-                .allows(allows(Access::Write)),
+                .allows(allows(Access::Write))
+                .audited(Matter::Data, append_told),
             route(wire::OP_LOG_READ, Logs::read)
                 .check(check(node, Use::Read))
                 .allows(allows(Access::Read))
                 .answer_bytes(answer_bytes),
             route(wire::OP_LOG_TRIM, Logs::trim)
                 .check(check(node, Use::Change))
-                .allows(allows(Access::Write)),
+                .allows(allows(Access::Write))
+                .audited(Matter::Data, trim_told),
             route(wire::OP_LOG_INFO, Logs::info).allows(allows(Access::Read)),
         ]
     }

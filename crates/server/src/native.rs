@@ -8,9 +8,9 @@ use crate::nodes::Nodes;
 use crate::route::{AtOnce, Face, Later, Request, Right, Rights, Route, Within};
 use holdfast_base::frame::{Header, STALE};
 use holdfast_base::{Error, Kind, Result};
-use holdfast_env::net::{Batch, BodyTarget, Service, Who};
+use holdfast_env::net::{Batch, BodyTarget, Role, Service, Who};
 use holdfast_env::{Budget, Secret, planted};
-use holdfast_node::{Condition, Node};
+use holdfast_node::{Audit, Condition, Deed, Node};
 use holdfast_wire::admin::Status;
 use std::ops::Range;
 use std::sync::Arc;
@@ -21,6 +21,8 @@ pub struct Native {
     admin: Arc<Admin>,
     nodes: Arc<Nodes>,
     routes: Routes,
+    /// Where routes that say so are written down.
+    audit: Option<Arc<Audit>>,
 }
 
 /// The one table from operations to what answers them.
@@ -81,7 +83,7 @@ impl Native {
         let nodes = Arc::new(Nodes::new(node.clone()));
         let logs = Arc::new(Logs::new(node.clone()));
         let routes = Routes { routes: Vec::new(), places: Box::new([0; 1 << 16]) };
-        Native { node, admin: admin.clone(), nodes: nodes.clone(), routes }
+        Native { node, admin: admin.clone(), nodes: nodes.clone(), routes, audit: None }
             .with(admin)
             .with(nodes)
             .with(logs)
@@ -91,6 +93,11 @@ impl Native {
     pub fn with_tokens_of(self, secret: &Secret) -> Native {
         self.admin.makes_tokens_of(secret);
         self
+    }
+
+    /// Writes down what is done that changes something.
+    pub fn with_audit(self, audit: Arc<Audit>) -> Native {
+        Native { audit: Some(audit), ..self }
     }
 
     /// Serves a face as well. Its operations must have no other route: that is a bug.
@@ -134,6 +141,26 @@ impl Native {
             self.node.check_sender(named, route.opcode, meta)?;
         }
         route.check.as_ref().map_or(Ok(()), |check| check(meta, who))
+    }
+
+    /// What the audit trail is told of a request, if its route says so. Of what a node passes on for
+    /// a client, the client's own node has told.
+    fn deed(&self, route: &Route, batch: &Batch<'_>, i: usize) -> Option<(Arc<Audit>, Deed)> {
+        let (matter, tells) = route.audited.as_ref()?;
+        let audit = self.audit.as_ref().filter(|audit| audit.wants(*matter))?;
+        let who = match batch.who() {
+            who if who.is_node() => return None,
+            Who::Owner => "owner".to_owned(),
+            Who::Named(named) => {
+                let kind = if named.role == Role::Token { "token" } else { "certificate" };
+                format!("{kind} {} {}", named.name, named.serial)
+            }
+            _ => "secret".to_owned(),
+        };
+        let (operation, what) = tells(batch.meta(i))?;
+        let request = format!("{:x}-{:x}", batch.connection().0, batch.header(i).request_id);
+        let operation = operation.to_owned();
+        Some((audit.clone(), Deed { who, address: batch.origin(), request, operation, what }))
     }
 
     /// What a client with a name may do, request by request; nothing for one that may do nothing,
@@ -244,8 +271,12 @@ impl Service for Native {
         for (i, answer_bytes) in later.into_requests() {
             let opcode = batch.header(i).opcode;
             let route = self.routes.of(opcode).expect("what was put off has a route");
+            let deed = self.deed(route, batch, i);
             if let Err(e) = self.check(route, batch.meta(i), who, within.as_ref()) {
                 batch.reply_error(i, &e);
+                if let Some((audit, deed)) = deed {
+                    audit.record(&deed, Some(&e), Box::new(|| ()));
+                }
                 // A node that spoke for another one may have its own certificate by now, which a new
                 // connection shows.
                 if matches!((route.right, who), (Right::Node, Who::Named(_)))
@@ -257,7 +288,13 @@ impl Service for Native {
                 continue;
             }
             // Else it comes again.
-            let Some(reply) = batch.defer_expecting(i, answer_bytes) else { continue };
+            let Some(mut reply) = batch.defer_expecting(i, answer_bytes) else { continue };
+            if let Some((audit, deed)) = deed {
+                let witness = move |outcome: Option<&Error>, answered| {
+                    audit.record(&deed, outcome, answered);
+                };
+                reply.witness(Box::new(witness));
+            }
             let body = batch.take_body(i);
             let within = within.clone();
             (route.run)(Request { opcode, meta: batch.meta(i), body, reply, within });

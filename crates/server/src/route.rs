@@ -5,6 +5,7 @@ use holdfast_base::codec::Decode;
 use holdfast_base::rules::Rules;
 use holdfast_base::{Error, Result};
 use holdfast_env::net::{Batch, Body, BodyTarget, Parts, Reply, Response, Role, Who};
+use holdfast_node::Matter;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -138,6 +139,9 @@ impl Rights {
 
 type Check = Box<dyn Fn(&[u8], &Who) -> Result<()> + Send + Sync>;
 type Allows = Box<dyn Fn(&[u8], &Within) -> Result<()> + Send + Sync>;
+/// What a request does, in two or three words, and to what; nothing of one that cannot be read.
+pub type Told = Option<(&'static str, String)>;
+type Tells = Box<dyn Fn(&[u8]) -> Told + Send + Sync>;
 type Target = Box<dyn Fn(&[u8], u32) -> BodyTarget + Send + Sync>;
 type AnswerBytes = fn(&[u8]) -> u64;
 type Run = Box<dyn Fn(Request<'_>) + Send + Sync>;
@@ -148,6 +152,7 @@ pub struct Route {
     pub(crate) right: Right,
     pub(crate) check: Option<Check>,
     pub(crate) allows: Option<Allows>,
+    pub(crate) audited: Option<(Matter, Tells)>,
     pub(crate) target: Option<Target>,
     pub(crate) at_once: Option<Arc<dyn AtOnce>>,
     pub(crate) answer_bytes: AnswerBytes,
@@ -167,6 +172,7 @@ impl Route {
             right,
             check: None,
             allows: None,
+            audited: None,
             target: None,
             at_once: None,
             answer_bytes: |_| 0,
@@ -199,6 +205,16 @@ impl Route {
         allows: impl Fn(&[u8], &Within) -> Result<()> + Send + Sync + 'static,
     ) -> Route {
         Route { allows: Some(Box::new(allows)), ..self }
+    }
+
+    /// Written down in the audit trail, with what it came to, before it is answered. `tells` names
+    /// what is done by the request's meta, and nothing that is secret.
+    pub fn audited(
+        self,
+        matter: Matter,
+        tells: impl Fn(&[u8]) -> Told + Send + Sync + 'static,
+    ) -> Route {
+        Route { audited: Some((matter, Box::new(tells))), ..self }
     }
 
     /// Where the body of a request goes, by its meta and the body's length.

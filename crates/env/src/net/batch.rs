@@ -12,6 +12,7 @@ use crate::planted;
 use crate::region::RegionMut;
 use holdfast_base::frame::{FrameKind, Header};
 use holdfast_base::{Error, Result};
+use std::net::SocketAddr;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -75,6 +76,8 @@ pub struct Batch<'a> {
     pub(super) connection: ConnectionId,
     pub(super) who: &'a Who,
     pub(super) is_unix: bool,
+    /// Of who connected over TCP.
+    pub(super) remote: Option<SocketAddr>,
     pub(super) data: &'a [u8],
     pub(super) requests: &'a mut [Request],
     pub(super) out: &'a mut Out,
@@ -122,6 +125,11 @@ impl<'a> Batch<'a> {
     /// Whether descriptors can be passed: the peer is on this host and of this user.
     pub fn is_unix(&self) -> bool {
         self.is_unix
+    }
+
+    /// Where the connection comes from: an address, or `unix`.
+    pub fn origin(&self) -> String {
+        self.remote.map_or_else(|| "unix".to_owned(), |remote| remote.to_string())
     }
 
     pub fn header(&self, i: usize) -> &Header {
@@ -221,7 +229,8 @@ impl<'a> Batch<'a> {
         self.load.bytes += bytes;
         let key = self.waiting.insert(self.slot, self.connection, to, bytes, deadline_ns);
         let gone = self.load.gone.clone();
-        Reply { mailbox: self.mailbox.clone(), key, deadline_ns, answered: false, gone }
+        let mailbox = self.mailbox.clone();
+        Reply { mailbox, key, deadline_ns, answered: false, gone, witness: None }
     }
 
     fn answer(&mut self, i: usize) -> Address {

@@ -208,6 +208,7 @@ impl Inline {
             connection: self.id,
             who: &self.who,
             is_unix: false,
+            remote: None,
             data,
             requests: &mut state.requests,
             out: &mut state.out,

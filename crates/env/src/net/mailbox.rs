@@ -96,6 +96,10 @@ impl<M> Mailbox<M> {
     }
 }
 
+/// Sees what a request came to, an error or none, in front of its answer, which goes once what it is
+/// given is called.
+pub type Witness = Box<dyn FnOnce(Option<&Error>, Box<dyn FnOnce() + Send>) + Send>;
+
 /// A deferred request: whoever holds it owes the answer. Dropped without one, the request is
 /// answered as a bug instead of hanging.
 pub struct Reply {
@@ -103,6 +107,7 @@ pub struct Reply {
     pub(super) key: DeferredKey,
     pub(super) deadline_ns: Option<u64>,
     pub(super) answered: bool,
+    pub(super) witness: Option<Witness>,
     pub(super) gone: Arc<AtomicBool>,
 }
 
@@ -118,10 +123,26 @@ impl Reply {
         self.deadline_ns
     }
 
+    /// Has somebody see what the request comes to before the client does. Parts of an answer in
+    /// front of its last one are not held back.
+    pub fn witness(&mut self, witness: Witness) {
+        self.witness = Some(witness);
+    }
+
     /// Sends the answer, or the last part of it. Goes nowhere if the client is gone.
     pub fn send(mut self, response: Response) {
+        self.answer(response);
+    }
+
+    fn answer(&mut self, response: Response) {
         self.answered = true;
-        self.mailbox.push(Message::Answer { key: self.key, response, last: true });
+        let (mailbox, key) = (self.mailbox.clone(), self.key);
+        let Some(witness) = self.witness.take() else {
+            return mailbox.push(Message::Answer { key, response, last: true });
+        };
+        let outcome = response.result.as_ref().err().cloned();
+        let send = move || mailbox.push(Message::Answer { key, response, last: true });
+        witness(outcome.as_ref(), Box::new(send));
     }
 
     /// Sends a part of the answer; more must follow.
@@ -153,7 +174,7 @@ impl Drop for Reply {
             let response = Response::error(Error::bug(
                 "the server dropped the request without an answer: please report this",
             ));
-            self.mailbox.push(Message::Answer { key: self.key, response, last: true });
+            self.answer(response);
         }
     }
 }

@@ -132,6 +132,11 @@ impl Socket {
         self.unix || self.remote.is_some_and(|remote| remote.ip().to_canonical().is_loopback())
     }
 
+    /// Who connected, of an accepted TCP socket.
+    pub(super) fn remote(&self) -> Option<SocketAddr> {
+        self.remote
+    }
+
     /// Another descriptor of the same socket.
     pub(crate) fn duplicate(&self) -> io::Result<OwnedFd> {
         self.fd.try_clone()

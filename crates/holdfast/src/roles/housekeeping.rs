@@ -103,6 +103,8 @@ pub fn keeper(context: &Context<'_>) -> Result<Option<Box<dyn Role>>> {
             ..KeeperOptions::default()
         },
     );
+    node.watch(context.audit.watch());
+    let (audit, audit_bytes) = (context.audit.clone(), config.audit_bytes());
     let (node, budget) = (node.clone(), context.budget.clone());
     let mut told = node.stopped_views();
     told.iter().for_each(|why| event!(ViewStopped, why));
@@ -116,6 +118,9 @@ pub fn keeper(context: &Context<'_>) -> Result<Option<Box<dyn Role>>> {
         }
         told = stopped;
         keeper.step(now_ns);
+        if let Err(e) = audit.keep_below(audit_bytes) {
+            node.report_finding(format!("trim the audit trail: {e}"));
+        }
         if budget.fell() {
             local::give_memory_back();
         }

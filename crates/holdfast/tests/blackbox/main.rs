@@ -6,6 +6,7 @@
     reason = "these tests are the user of the binary: they own files, sockets, threads and processes"
 )]
 
+mod audit;
 mod bad_data;
 mod bad_frames;
 mod bad_input;

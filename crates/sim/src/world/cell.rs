@@ -15,7 +15,9 @@ use holdfast_env::region::Region;
 use holdfast_env::{Budget, Clock, HoldMutex, Rng, Secret, SeededRng};
 use holdfast_file::FileFace;
 use holdfast_log::TRIMMED;
-use holdfast_node::{Keeper, KeeperOptions, Machine, Member, MemberOptions, Node, NodeConfig};
+use holdfast_node::{
+    Audit, Keeper, KeeperOptions, Machine, Member, MemberOptions, Node, NodeConfig, Trail,
+};
 use holdfast_server::Native;
 use holdfast_view::FoldOptions;
 use std::collections::BTreeMap;
@@ -293,7 +295,8 @@ impl Cell {
     /// The node is open: it listens, and its rounds begin.
     fn inhabit(self: &Arc<Cell>, node: Arc<Node>, life: &Life) -> Result<()> {
         let native = Native::new(node.clone(), Budget::new(CLIENTS_BYTES), true)
-            .with_tokens_of(&Secret::draw(&SeededRng::new(SECRET_SEED)));
+            .with_tokens_of(&Secret::draw(&SeededRng::new(SECRET_SEED)))
+            .with_audit(Audit::new(node.clone(), Trail::Admin));
         let mut native = native.with(Arc::new(FileFace::new(node.clone(), None)));
         let guests = self.shared.guests.iter();
         let lodgings =

@@ -3,6 +3,7 @@
 //! that the page does not name, and one whose right is another than the page's all fail here.
 
 mod rules;
+mod trail;
 
 use holdfast_base::codec::Encode;
 use holdfast_base::frame::{self, Decoded, FrameKind, HEADER_BYTES};
@@ -12,7 +13,7 @@ use holdfast_cluster::ClusterCommand;
 use holdfast_env::net::{ConnectionId, Inline, Named, NoPeers, Role, Service, Who};
 use holdfast_env::{Budget, Clock, SeededRng};
 use holdfast_file::FileFace;
-use holdfast_node::{Machine, Node, NodeConfig};
+use holdfast_node::{Audit, Machine, Node, NodeConfig, Trail};
 use holdfast_server::Native;
 use holdfast_sim::SimDisk;
 use holdfast_wire::peer::{self, Sender};
@@ -48,6 +49,10 @@ struct World {
 
 impl World {
     fn new() -> World {
+        World::with_trail(Trail::Off)
+    }
+
+    fn with_trail(trail: Trail) -> World {
         let disk = SimDisk::new(1);
         let calendar = Arc::new(Calendar::default());
         let machine = Machine {
@@ -61,7 +66,8 @@ impl World {
         let name = Some("n1".to_owned());
         let config = NodeConfig { name, ..NodeConfig::new("/data").without_threads() };
         let node = Node::open(machine, &config, None).unwrap();
-        let native = Native::new(node.clone(), Budget::new(1 << 30), true);
+        let audit = Audit::new(node.clone(), trail);
+        let native = Native::new(node.clone(), Budget::new(1 << 30), true).with_audit(audit);
         let native = native.with(Arc::new(FileFace::new(node.clone(), None)));
         World { node, native: Arc::new(native), calendar, connections: AtomicU64::new(1) }
     }

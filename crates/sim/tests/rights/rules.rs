@@ -31,7 +31,7 @@ impl World {
     }
 
     /// A directory with one file of each kind.
-    fn fill(&self, root: &'static str) -> Part {
+    pub fn fill(&self, root: &'static str) -> Part {
         let path = |name: &str| format!("{root}/{name}");
         let store = self.node.stores.iter().next().unwrap().id;
         let allocate = |kind, owner| {
@@ -75,7 +75,7 @@ impl World {
 }
 
 /// What a directory has to ask about.
-struct Part {
+pub struct Part {
     root: &'static str,
     small: FileId,
     pointer: Pointer,
@@ -133,13 +133,15 @@ impl Part {
         let topic = || self.root[1..].to_owned();
         let read =
             log::Read { topic: topic(), from: Index(1), entries_max: 1, wait: false }.to_bytes();
+        let entries = vec![log::Entry { bytes: b"one".to_vec() }];
+        let append_entry = log::Append { topic: topic(), synced: true, entries };
         let (looks, changes) = (false, true);
         vec![
             (wire::OP_CHUNK_APPEND, append.to_bytes(), changes),
             (wire::OP_CHUNK_READ, run.to_bytes(), looks),
             (wire::OP_CHUNK_LOCATE, run.to_bytes(), looks),
             (wire::OP_CHUNK_READ_OBJECT, object(self.small), looks),
-            (wire::OP_LOG_APPEND, topic().to_bytes(), changes),
+            (wire::OP_LOG_APPEND, append_entry.to_bytes(), changes),
             (wire::OP_LOG_READ, read, looks),
             (wire::OP_LOG_TRIM, log::Trim { topic: topic(), before: Index(0) }.to_bytes(), changes),
             (wire::OP_LOG_INFO, topic().to_bytes(), looks),
@@ -171,7 +173,7 @@ impl Part {
         ]
     }
 
-    fn all_requests(&self) -> Vec<(u16, Vec<u8>, bool)> {
+    pub fn all_requests(&self) -> Vec<(u16, Vec<u8>, bool)> {
         let named = self.changes().into_iter();
         let named = named.map(|action| (wire::OP_CHANGE, change(action), true));
         self.requests().into_iter().chain(named).collect()
@@ -229,7 +231,7 @@ fn for_others(own: &Part, other: &Part) -> Vec<(u16, Vec<u8>)> {
     ]
 }
 
-fn of_admin() -> Vec<(u16, Vec<u8>, bool)> {
+pub fn of_admin() -> Vec<(u16, Vec<u8>, bool)> {
     let order = admin::Order::RevokeToken { name: "nobody".into() };
     let new = admin::NewToken { name: "b".into(), rules: Vec::new(), ttl_s: 1 };
     vec![

@@ -433,6 +433,7 @@ impl Reactor {
             connection: connection.id,
             who: connection.who.as_ref().unwrap_or(&Who::Client),
             is_unix: connection.link.passes_fds(),
+            remote: connection.link.socket.remote(),
             data,
             requests: &mut self.requests,
             out: &mut connection.out,

@@ -1,0 +1,231 @@
+//! The audit trail: who did what that changes rights, nodes or data, from where, and what came of it.
+//! A line of JSON an entry, in a topic of the log's host that no client can change. Faces say what is
+//! done, and hold the answer back until its line is kept; nothing here decides what may be done.
+
+use super::{Condition, Node, Watch};
+use holdfast_base::codec::Encode;
+use holdfast_base::ids::Index;
+use holdfast_base::text::utc;
+use holdfast_base::{Error, Kind, Result};
+use holdfast_cluster::topics::AUDIT_TOPIC;
+use holdfast_env::net::{PeerReply, PeerRequest};
+use holdfast_env::{HoldMutex, event, planted};
+use holdfast_log::Mode;
+use holdfast_wire::log::{Append, Entry};
+use serde_json::json;
+use std::sync::{Arc, Mutex};
+
+/// Of one text of a line, in bytes; what is longer is cut.
+const TEXT_BYTES_MAX: usize = 2048;
+/// How long the log's host may take to keep a line.
+const HOST_MS: u32 = 10_000;
+/// Refusals that are written down in a second: a client that is refused again and again must not
+/// push out what others did. The next line that is written says how many were left out.
+const REFUSALS_PER_SECOND: u32 = 20;
+
+/// What is written down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trail {
+    /// Nothing.
+    Off,
+    /// What changes rights or nodes.
+    Admin,
+    /// What changes files, objects and topics, too: a synced entry more for each.
+    Data,
+}
+
+/// What a deed changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Matter {
+    /// Rights, nodes, settings of buckets.
+    Admin,
+    /// What is stored.
+    Data,
+}
+
+/// Something that somebody does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Deed {
+    /// As whom they are known: `owner`, `secret`, `token NAME SERIAL`, `key KEY USER` ...
+    pub who: String,
+    /// Where from: an address, `unix`, or nothing.
+    pub address: String,
+    /// The request's id, where the protocol has one.
+    pub request: String,
+    /// What is done, in two or three words of the command's.
+    pub operation: String,
+    /// What it is done to. Never a secret.
+    pub what: String,
+}
+
+/// Called once the answer may go.
+pub type Answered = Box<dyn FnOnce() + Send>;
+
+/// Writes the trail of one node.
+pub struct Audit {
+    node: Arc<Node>,
+    trail: Trail,
+    /// Never held while the log is called.
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    refusals: Refusals,
+    /// Why the last line could not be kept, and how many since one could.
+    lost: Option<(Error, u64)>,
+}
+
+/// Refusals of the second that is now.
+#[derive(Default)]
+struct Refusals {
+    second: i64,
+    written: u32,
+    left_out: u64,
+}
+
+impl Refusals {
+    /// Whether one more is written down; those that were not are counted.
+    fn admit(&mut self, second: i64) -> bool {
+        if second != self.second {
+            (self.second, self.written) = (second, 0);
+        }
+        let admitted = self.written < REFUSALS_PER_SECOND || planted!("node.refusals-flood-trail");
+        match admitted {
+            true => self.written += 1,
+            false => self.left_out += 1,
+        }
+        admitted
+    }
+}
+
+fn cut(text: &str) -> &str {
+    &text[..text.floor_char_boundary(TEXT_BYTES_MAX)]
+}
+
+/// One line. `left_out` refusals came before it and are in none.
+fn line(at_ms: u64, node: u32, deed: &Deed, outcome: Option<&Error>, left_out: u64) -> String {
+    let at = format!("{}.{:03}Z", utc((at_ms / 1000) as i64, 'T'), at_ms % 1000);
+    let mut line = json!({
+        "at": at, "node": node, "who": cut(&deed.who), "address": deed.address,
+        "request": deed.request, "operation": deed.operation, "what": cut(&deed.what),
+        "outcome": outcome.map_or("done", |e| e.kind.name()),
+    });
+    if let Some(e) = outcome {
+        line["why"] = json!(cut(&e.message));
+    }
+    if left_out > 0 {
+        line["refusals_left_out"] = json!(left_out);
+    }
+    line.to_string()
+}
+
+impl Audit {
+    /// Writes what `trail` says of what is done through this node.
+    pub fn new(node: Arc<Node>, trail: Trail) -> Arc<Audit> {
+        Arc::new(Audit { node, trail, state: Mutex::default() })
+    }
+
+    /// Whether such deeds are written down.
+    pub fn wants(&self, matter: Matter) -> bool {
+        match self.trail {
+            Trail::Off => false,
+            Trail::Admin => matter == Matter::Admin,
+            Trail::Data => true,
+        }
+    }
+
+    /// Writes down what a deed came to, and calls `answered` once the line is kept, so that nobody
+    /// is told of a change that the trail does not know. A line that cannot be kept keeps nobody
+    /// waiting: the node says so as a condition, and in an event.
+    pub fn record(self: &Arc<Audit>, deed: &Deed, outcome: Option<&Error>, answered: Answered) {
+        let at_ms = self.node.machine.clock.unix_ms();
+        let is_refusal = outcome.is_some_and(|e| e.kind == Kind::Denied);
+        let left_out = {
+            let refusals = &mut self.state.held().refusals;
+            if is_refusal && !refusals.admit((at_ms / 1000) as i64) {
+                None
+            } else {
+                Some(std::mem::take(&mut refusals.left_out))
+            }
+        };
+        let Some(left_out) = left_out else { return answered() };
+        let line = line(at_ms, self.node.id.0, deed, outcome, left_out);
+        let audit = self.clone();
+        let done = Box::new(move |kept: Result<()>| {
+            audit.note(kept);
+            answered();
+        });
+        self.append(line, done);
+    }
+
+    fn note(&self, kept: Result<()>) {
+        let mut state = self.state.held();
+        let Err(e) = kept else {
+            state.lost = None;
+            return;
+        };
+        let lost = state.lost.take().map_or(0, |(_, lost)| lost) + 1;
+        if lost == 1 {
+            event!(AuditLost, e);
+        }
+        state.lost = Some((e, lost));
+    }
+
+    fn append(&self, line: String, done: Box<dyn FnOnce(Result<()>) + Send>) {
+        if self.node.hosted.is_some() {
+            let log = self.node.log.clone();
+            return self.node.workers.run(move || {
+                // The first line makes the topic.
+                if let Err(e) = log.create(AUDIT_TOPIC) {
+                    return done(Err(e));
+                }
+                let done = Box::new(move |first: Result<_>| done(first.map(drop)));
+                log.append(AUDIT_TOPIC, vec![line.into_bytes()], Mode::Synced, done);
+            });
+        }
+        let entries = vec![Entry { bytes: line.into_bytes() }];
+        let append = Append { topic: AUDIT_TOPIC.to_owned(), synced: true, entries };
+        let request = PeerRequest {
+            opcode: holdfast_wire::OP_LOG_APPEND,
+            meta: append.to_bytes(),
+            body: None,
+            deadline_ms: HOST_MS,
+        };
+        let done = Box::new(move |answered: Result<PeerReply>| done(answered.map(drop)));
+        self.node.machine.peers.call(&self.node.log_host, request, done);
+    }
+
+    /// Gives up the older half of the trail once it is larger than this; whole segments go. The
+    /// log's host does it, now and then.
+    pub fn keep_below(&self, bytes_max: u64) -> Result<()> {
+        let log = &self.node.log;
+        // There is none before the first line.
+        let Some(info) = log.info(AUDIT_TOPIC).ok().filter(|_| self.node.hosted.is_some()) else {
+            return Ok(());
+        };
+        let middle = Index(info.first.0.midpoint(info.durable.0));
+        match info.bytes > bytes_max && info.segments > 1 {
+            true => log.trim(AUDIT_TOPIC, middle),
+            false => Ok(()),
+        }
+    }
+
+    /// Says when lines could not be kept.
+    pub fn watch(self: &Arc<Audit>) -> Watch {
+        let audit = self.clone();
+        Box::new(move || {
+            let state = audit.state.held();
+            let lost = state.lost.iter().map(|(e, lost)| {
+                let sentence = format!(
+                    "the last {lost} lines of the audit trail could not be kept: {e}: what was done meanwhile is in the topics alone"
+                );
+                Condition::new("audit", sentence)
+            });
+            lost.collect()
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,141 @@
+//! What S3 tells the audit trail: who asked for what that changes something, and how it was answered.
+//! Whoever decides about a request notes what it is; the port writes it down with the answer.
+
+use crate::access::Caller;
+use holdfast_base::{Error, Kind};
+use holdfast_env::runtime;
+use holdfast_node::{Answered, Audit, Deed, Matter};
+use hyper::{Response, StatusCode};
+use s3s::Body;
+use std::sync::{Arc, OnceLock};
+
+/// Travels with a request until it is known who asks for what; nothing is noted of what only reads.
+#[derive(Clone, Default)]
+pub struct Note(Arc<OnceLock<Noted>>);
+
+struct Noted {
+    matter: Matter,
+    who: String,
+    operation: String,
+    what: String,
+}
+
+impl Note {
+    /// Of an operation of S3's by its name, on a bucket or a key.
+    pub fn operation(&self, caller: &Caller, operation: &str, what: String) {
+        if let Some(matter) = matter_of(operation) {
+            self.deed(caller, matter, operation, what);
+        }
+    }
+
+    /// Of anything else; the first note stays.
+    pub fn deed(&self, caller: &Caller, matter: Matter, operation: &str, what: String) {
+        let who = match (&caller.name, caller.user()) {
+            (Some(name), Some(user)) => format!("key {name} of {user}"),
+            _ => "anonymous".to_owned(),
+        };
+        let _ = self.0.set(Noted { matter, who, operation: operation.to_owned(), what });
+    }
+
+    /// Writes down how the request was answered, if anything is noted of it that is kept; returns
+    /// when that is done.
+    pub async fn keep(
+        &self,
+        audit: &Arc<Audit>,
+        (address, request): (String, &str),
+        response: &Response<Body>,
+    ) {
+        let Some(noted) = self.0.get().filter(|noted| audit.wants(noted.matter)) else { return };
+        let Noted { who, operation, what, .. } = noted;
+        let deed = Deed {
+            who: who.clone(),
+            address,
+            request: request.to_owned(),
+            operation: format!("s3 {operation}"),
+            what: what.clone(),
+        };
+        let outcome = outcome(response);
+        let kept = |done: Box<dyn FnOnce(()) + Send>| {
+            let answered: Answered = Box::new(move || done(()));
+            audit.record(&deed, outcome.as_ref(), answered);
+        };
+        runtime::answer(kept).await;
+    }
+}
+
+/// What an operation changes, by its name.
+fn matter_of(operation: &str) -> Option<Matter> {
+    let reads = ["Get", "Head", "List"].iter().any(|start| operation.starts_with(start));
+    // Of an object who may read it, and how long nobody may delete it.
+    let rights =
+        ["Bucket", "PublicAccessBlock", "Acl", "LockConfiguration", "Retention", "LegalHold"];
+    match rights.iter().any(|part| operation.contains(part)) {
+        _ if reads => None,
+        true => Some(Matter::Admin),
+        false => Some(Matter::Data),
+    }
+}
+
+/// The kind of an answer that is an error, and its code.
+fn outcome(response: &Response<Body>) -> Option<Error> {
+    let status = response.status();
+    let kind = match status {
+        _ if status.as_u16() < 400 => return None,
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Kind::Denied,
+        StatusCode::NOT_FOUND => Kind::NotFound,
+        StatusCode::CONFLICT => Kind::Exists,
+        StatusCode::INSUFFICIENT_STORAGE => Kind::Full,
+        _ if status.is_server_error() => Kind::Retry,
+        _ => Kind::Invalid,
+    };
+    let document = response.body().bytes().unwrap_or_default();
+    let text = String::from_utf8_lossy(&document);
+    let code = text.split_once("<Code>").and_then(|(_, rest)| rest.split_once("</Code>"));
+    Some(Error::new(kind, format!("{} {}", status.as_u16(), code.map_or("", |(code, _)| code))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_reads_is_not_noted_and_what_gives_rights_is_administration() {
+        for (operation, matter) in [
+            ("GetObject", None),
+            ("HeadBucket", None),
+            ("ListBuckets", None),
+            ("GetBucketPolicy", None),
+            ("GetObjectLockConfiguration", None),
+            ("CreateBucket", Some(Matter::Admin)),
+            ("DeleteBucketPolicy", Some(Matter::Admin)),
+            ("PutPublicAccessBlock", Some(Matter::Admin)),
+            ("PutObjectAcl", Some(Matter::Admin)),
+            ("PutObjectRetention", Some(Matter::Admin)),
+            ("PutObjectLegalHold", Some(Matter::Admin)),
+            ("PutObjectLockConfiguration", Some(Matter::Admin)),
+            ("PutObject", Some(Matter::Data)),
+            ("PostObject", Some(Matter::Data)),
+            ("DeleteObjects", Some(Matter::Data)),
+            ("UploadPart", Some(Matter::Data)),
+            ("CompleteMultipartUpload", Some(Matter::Data)),
+            ("PutObjectTagging", Some(Matter::Data)),
+        ] {
+            assert_eq!(matter_of(operation), matter, "{operation}");
+        }
+    }
+
+    #[test]
+    fn an_answer_says_what_came_of_the_request() {
+        let answer = |status: u16, body: &'static str| {
+            let mut response = Response::new(Body::from(body.to_owned()));
+            *response.status_mut() = StatusCode::from_u16(status).unwrap();
+            outcome(&response)
+        };
+        assert_eq!(answer(200, ""), None);
+        let denied = answer(403, "<Error><Code>AccessDenied</Code></Error>");
+        assert_eq!(denied, Some(Error::denied("403 AccessDenied")));
+        assert_eq!(answer(503, "busy").map(|e| e.kind), Some(Kind::Retry));
+        assert_eq!(answer(507, "").map(|e| e.kind), Some(Kind::Full));
+        assert_eq!(answer(412, "").map(|e| e.kind), Some(Kind::Invalid));
+    }
+}
