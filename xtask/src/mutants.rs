@@ -14,7 +14,7 @@ pub const CATALOGUE: &str = "planted-bugs.tsv";
 /// What `holdfast_env::trial` reads.
 const VARIABLE: &str = "HOLDFAST_PLANTED";
 /// A test that hangs with a bug has caught it, but says so late.
-const PATIENCE: Duration = Duration::from_secs(300);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What must fail once a bug is planted.
 #[derive(Clone, Debug, PartialEq, Eq)]

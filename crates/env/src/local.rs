@@ -225,6 +225,22 @@ pub fn read_small(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     }
 }
 
+/// As [`read_small`], of a secret: one that others can read or write is refused with what to do.
+#[expect(clippy::disallowed_methods, reason = "this is the seam")]
+pub fn read_private(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
+    let mode = std::fs::metadata(path)?.mode() & 0o777;
+    match mode & 0o077 {
+        0 => read_small(path, bytes_max),
+        _ => Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!(
+                "others can read or write it (mode {mode:03o}): run `chmod 600` on it, and have \
+                 another one made if somebody may have read it"
+            ),
+        )),
+    }
+}
+
 /// Writes a small file that its owner alone may read, durably, in one step. One that is right stays:
 /// a full disk has no room to write it again.
 #[expect(clippy::disallowed_methods, reason = "this is the seam")]

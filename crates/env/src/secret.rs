@@ -174,7 +174,7 @@ impl Token {
 
     /// The token in a file of one line.
     pub fn load(path: &Path) -> Result<Token> {
-        let text = local::read_small(path, FILE_BYTES_MAX).map_err(|e| {
+        let text = local::read_private(path, FILE_BYTES_MAX).map_err(|e| {
             Error::from(e).context(format_args!("read the token in `{}`", path.display()))
         })?;
         let parsed = std::str::from_utf8(&text).ok().and_then(Token::parse);

@@ -25,6 +25,10 @@ use topic::{Topic, write_trim_mark};
 /// Smallest segment: its header and one commit of a few sectors.
 pub const SEGMENT_BYTES_MIN: u64 = 4 * SECTOR;
 
+/// Topics of one log, but for those that are needed: each takes a segment of 64 MiB, two descriptors
+/// and a thread, and a client that may make some could otherwise take all of them.
+pub const TOPICS_MAX: usize = 1000;
+
 const _: () = assert!(SEGMENT_BYTES_MIN > SECTOR + COMMIT_HEADER_BYTES as u64);
 
 /// Who performs commits.
@@ -43,8 +47,11 @@ pub struct LogOptions {
     pub drive: Drive,
     /// Size of a segment file, whole sectors; smaller where the disk is nearly full.
     pub segment_bytes: u64,
-    /// The topics that go on where the disk is full; `None` where none comes before others.
+    /// The topics that go on where the disk is full, or the log has as many as it takes; `None`
+    /// where none comes before others.
     pub needed: Option<Needed>,
+    /// Topics that there may be; those that are there all open.
+    pub topics_max: usize,
     /// Ordered entries are synced in the background after at most this time (not by `Pump`)...
     pub ordered_sync_ms: u64,
     /// ...or this many bytes; at four times as many, ordered appends wait for the sync.
@@ -57,6 +64,7 @@ impl Default for LogOptions {
             drive: Drive::Threads,
             segment_bytes: 64 << 20,
             needed: None,
+            topics_max: TOPICS_MAX,
             ordered_sync_ms: 100,
             ordered_bytes_max: 16 << 20,
         }
@@ -291,6 +299,14 @@ impl Log for EmbeddedLog {
             Some(Ok(_)) => Ok(()),
             Some(Err(e)) => Err(e.clone()),
             None => {
+                let (count, limit) = (topics.len(), self.options.topics_max);
+                let is_needed = self.options.needed.is_some_and(|needed| needed(topic));
+                if count >= limit && !is_needed && !planted!("log.topics-without-end") {
+                    return Err(Error::full(format!(
+                        "make topic `{topic}`: the log has {count}, and takes {limit}: append to \
+                         one that is there"
+                    )));
+                }
                 let running = self.new_topic(topic, 1)?;
                 topics.insert(topic.to_owned(), Ok(Arc::new(running)));
                 Ok(())

@@ -14,7 +14,7 @@ mod rewrite;
 mod segment;
 mod topic;
 
-pub use driver::{Drive, EmbeddedLog, LogOptions};
+pub use driver::{Drive, EmbeddedLog, LogOptions, TOPICS_MAX};
 pub use history::missing;
 pub use recover::{CutTail, PassedOver};
 pub use remote::{GOES_ON, LogHost, RemoteLog, TRIMMED};

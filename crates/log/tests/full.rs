@@ -142,3 +142,30 @@ fn what_was_given_up_is_made_again() {
     fill(&disk, 0);
     assert!(append_until_short(&log) > 16);
 }
+
+/// Each topic takes a segment, descriptors and a thread: a client that might make some made them
+/// until the node had none left for anybody.
+#[test]
+fn a_log_takes_so_many_topics_and_those_that_are_needed_beyond_them() {
+    let disk = SimDisk::new(1);
+    let open = || {
+        let needed: fn(&str) -> bool = |topic| topic == NAMES;
+        let options = LogOptions { needed: Some(needed), topics_max: 3, ..options(Drive::Pump) };
+        EmbeddedLog::open(Arc::new(disk.clone()), Path::new("/log"), options).unwrap()
+    };
+    let log = open();
+    for topic in ["a", "b", "c"] {
+        log.create(topic).unwrap();
+    }
+    for again in 0..2 {
+        let refused = log.create("d").unwrap_err();
+        assert!(refused.kind == Kind::Full && refused.message.contains("takes 3"), "{refused}");
+        assert_eq!(log.topics().len(), 3 + again);
+        // One that is there, and what the node cannot do without.
+        log.create("b").unwrap();
+        log.create(NAMES).unwrap();
+    }
+    append(&log, "c", &[b"goes on"], Mode::Synced).unwrap();
+    drop(log);
+    assert_eq!(open().topics().len(), 4, "those that are there all open");
+}

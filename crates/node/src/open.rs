@@ -16,7 +16,7 @@ use holdfast_base::limits::CHUNK_BYTES;
 use holdfast_base::units::MIB;
 use holdfast_base::{Error, Kind, Result};
 use holdfast_chunk::{Done, Recovered, Store, StoreConfig};
-use holdfast_cluster::topics::folded_by;
+use holdfast_cluster::topics::{AUDIT_TOPIC, folded_by};
 use holdfast_cluster::{
     CLUSTER_TOPIC, ClusterCommand, ClusterOutcome, ClusterView, DATA_FORMAT_VERSION,
     NAMESPACE_TOPIC, Namespace, StartedStore,
@@ -531,7 +531,7 @@ fn open_log(
     let options = LogOptions {
         drive,
         segment_bytes: config.segment_bytes,
-        needed: Some(|topic| folded_by(topic).is_some()),
+        needed: Some(|topic| folded_by(topic).is_some() || topic == AUDIT_TOPIC),
         ..LogOptions::default()
     };
     // Asked where a topic is damaged: a snapshot may make up for it.

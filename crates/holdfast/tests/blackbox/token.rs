@@ -22,13 +22,19 @@ fn holds(file: &Path, bytes: &[u8]) -> bool {
     fs::read(file).unwrap().windows(bytes.len()).any(|window| window == bytes)
 }
 
-/// Cut, or with another byte.
+/// Open to others, cut, or with another byte.
 fn what_is_no_token_is_refused(
     scratch: &Scratch,
     text: &str,
     by: &dyn Fn(&Path, &[&str]) -> Finished,
 ) {
     let bad = scratch.path("bad.token");
+    fs::write(&bad, text).unwrap();
+    for mode in [0o644, 0o620, 0o602] {
+        fs::set_permissions(&bad, fs::Permissions::from_mode(mode)).unwrap();
+        by(&bad, &["fs", "ls", "/app"]).refused(&["bad.token", "chmod 600"]);
+    }
+    fs::set_permissions(&bad, fs::Permissions::from_mode(0o600)).unwrap();
     fs::write(&bad, &text[..text.len() - 9]).unwrap();
     by(&bad, &["fs", "ls", "/app"]).refused(&["bad.token", "not all of it"]);
     let last = text.trim_end().chars().last().unwrap();
