@@ -120,7 +120,7 @@ fn settings(up: &Up, join: Option<&str>) -> Result<Config> {
     Ok(config)
 }
 
-/// What can be done where no copy of a damaged log is left.
+/// What can be done where no copy of a log that is damaged or lost is left.
 fn with_a_way_out(e: Error, data: &Path, config: &Config) -> Error {
     if e.kind != Kind::Corrupt || !config.join.is_empty() {
         return e;
@@ -259,7 +259,8 @@ pub fn check(data: &Path) -> Result<Vec<String>> {
             config.join
         )));
     }
-    let node = Node::open(machine_alone(), &node_config(&config, data), None)?;
+    let node = Node::open(machine_alone(), &node_config(&config, data), None)
+        .map_err(|e| with_a_way_out(e, data, &config))?;
     let mut keeper = Keeper::new(node.clone(), KeeperOptions::default());
     keeper.scrub_everything();
     Ok(node.findings())

@@ -22,6 +22,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use topic::{Topic, write_trim_mark};
 
+/// Below the log's directory: one directory a topic.
+const TOPICS: &str = "topics";
+
 /// Smallest segment: its header and one commit of a few sectors.
 pub const SEGMENT_BYTES_MIN: u64 = 4 * SECTOR;
 
@@ -126,7 +129,7 @@ impl EmbeddedLog {
                 options.segment_bytes
             )));
         }
-        let topics_directory = directory.join("topics");
+        let topics_directory = directory.join(TOPICS);
         let opening = |e: std::io::Error| {
             Error::from(e).context(format_args!("open log `{}`", directory.display()))
         };
@@ -166,6 +169,12 @@ impl EmbeddedLog {
         }
         log.reserve.refill();
         Ok(log)
+    }
+
+    /// Whether a log in `directory` has the topic: looks, opens nothing and makes nothing.
+    pub fn has_topic(disk: &dyn Disk, directory: &Path, topic: &str) -> Result<bool> {
+        let topics = directory.join(TOPICS);
+        Ok(disk.exists(&topics.join(directory_name(topic)))?)
     }
 
     fn open_topic(

@@ -13,6 +13,7 @@ mod health;
 mod identity;
 mod keeper;
 mod leader;
+mod lost_log;
 mod member;
 mod open;
 mod packed;

@@ -4,6 +4,7 @@
 use super::ahead::topics_behind;
 use super::cuts::{Cut, Cuts};
 use super::identity::Identity;
+use super::lost_log;
 use super::reached::{Older, Reached};
 use super::registry::Registry;
 use super::replicas::Replicator;
@@ -151,7 +152,8 @@ impl Node {
         let mut findings = Vec::new();
         let identity = Identity::load(&*machine.disk, data).map_err(doing)?;
         let opened = match &config.join {
-            None => OpenLog::embedded(&machine, config, &mut findings),
+            None => lost_log::check(&*machine.disk, data, identity)
+                .and_then(|()| OpenLog::embedded(&machine, config, &mut findings)),
             Some(address) => OpenLog::remote(&machine, address, identity, config.tell),
         };
         let log = opened.map_err(doing)?;
@@ -453,6 +455,9 @@ impl Joining<'_> {
         let incarnation = match self.propose(&start) {
             Ok(ClusterOutcome::Started { incarnation }) => incarnation,
             Ok(_) => return Err(Error::bug("start a node: the view answered something else")),
+            Err(e) if e.kind == Kind::NotFound && self.log.hosted.is_some() => {
+                return Err(lost_log::has_no_node(&self.config.data, identity));
+            }
             // The others do not hear of this start; what is here can be read and asked about.
             Err(_) if self.cluster.status().stopped.is_some() => Index(0),
             Err(e) => return Err(e),
