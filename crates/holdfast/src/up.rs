@@ -73,6 +73,9 @@ pub fn run(up: &Up, join: Option<&str>, secret: Option<&Path>, out: &mut Output)
     for finding in node.findings() {
         event!(Finding, finding);
     }
+    for why in node.stores.left_out() {
+        event!(StoreLeftOut, why);
+    }
     let files = Arc::new(FileFace::new(node.clone(), region));
     let native = Native::new(node.clone(), budget.clone(), config.dev).with_tokens_of(&secret);
     let native = Arc::new(native.with(files));
@@ -137,7 +140,10 @@ fn with_a_way_out(e: Error, data: &Path, config: &Config) -> Error {
 fn prepare(data: &Path, config: &Config, secret: &Secret, new: bool) -> Result<()> {
     secrets::close(data)?;
     for directory in &config.disks {
-        secrets::close(directory)?;
+        // One that is not there may be on a disk that is not mounted: a store that is made makes it.
+        if RealDisk.exists(directory)? {
+            secrets::close(directory)?;
+        }
     }
     if new {
         secrets::begin(data, secret)?;
@@ -263,5 +269,7 @@ pub fn check(data: &Path) -> Result<Vec<String>> {
         .map_err(|e| with_a_way_out(e, data, &config))?;
     let mut keeper = Keeper::new(node.clone(), KeeperOptions::default());
     keeper.scrub_everything();
-    Ok(node.findings())
+    let mut findings = node.findings();
+    findings.extend_from_slice(node.stores.left_out());
+    Ok(findings)
 }

@@ -16,6 +16,7 @@ mod leader;
 mod lost_log;
 mod member;
 mod open;
+mod own_stores;
 mod packed;
 mod peer_service;
 mod reached;

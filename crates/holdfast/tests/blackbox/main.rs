@@ -42,3 +42,4 @@ mod tls;
 mod token;
 mod told;
 mod trees;
+mod unmounted;
