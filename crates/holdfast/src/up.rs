@@ -271,5 +271,6 @@ pub fn check(data: &Path) -> Result<Vec<String>> {
     keeper.scrub_everything();
     let mut findings = node.findings();
     findings.extend_from_slice(node.stores.left_out());
+    findings.extend(node.verify_log());
     Ok(findings)
 }

@@ -272,6 +272,23 @@ impl EmbeddedLog {
         self.reserve.shortage()
     }
 
+    /// Reads every durable entry of every topic, and gives what cannot be read, by topic. Takes as long
+    /// as the log is large: opening looks at the headers of most files only.
+    pub fn verify(&self) -> Vec<(String, Error)> {
+        let running: Vec<(String, Arc<Running>)> = {
+            let topics = self.topics.held_shared();
+            let opened = |(name, opened): (&String, &Result<Arc<Running>>)| {
+                Some((name.clone(), opened.as_ref().ok()?.clone()))
+            };
+            topics.iter().filter_map(opened).collect()
+        };
+        let bad = running.into_iter().flat_map(|(name, running)| {
+            let bad = read::verify(&running.topic);
+            bad.into_iter().map(move |e| (name.clone(), e))
+        });
+        bad.collect()
+    }
+
     /// Torn tails that opening has cut, and where their bytes are kept.
     pub fn recovered(&self) -> &[CutTail] {
         &self.cuts

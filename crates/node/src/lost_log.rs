@@ -2,6 +2,7 @@
 //! disk is not there. Said before anything is made in its place: an empty log would be served as a
 //! store without files, and would be in the way of the right one. Only looks.
 
+use super::Node;
 use super::identity::Identity;
 use holdfast_base::{Error, Result};
 use holdfast_cluster::{CLUSTER_TOPIC, NAMESPACE_TOPIC};
@@ -20,6 +21,21 @@ pub(super) fn check(disk: &dyn Disk, data: &Path, known: Option<Identity>) -> Re
         }
     }
     Ok(())
+}
+
+impl Node {
+    /// Reads the whole log that is kept here, and says what of it cannot be read, a sentence each.
+    pub fn verify_log(&self) -> Vec<String> {
+        let Some(log) = &self.hosted else { return Vec::new() };
+        let said = |(topic, e): (String, Error)| match self.views.view(&topic) {
+            Ok(view) if view.status().stopped.is_none() => format!(
+                "{e}; what these entries said is in a snapshot of the view, which is whole: nothing of \
+                 it is lost"
+            ),
+            _ => e.message,
+        };
+        log.verify().into_iter().map(said).collect()
+    }
 }
 
 /// The log is there, and nobody ever joined by it: it was begun anew when the right one was away.
