@@ -67,7 +67,7 @@ impl<V: View> Shared<V> {
             let result = self.snapshot();
             background = self.background();
             if let Err(e) = result {
-                background.report(e.message);
+                background.failed(e);
             }
         }
     }
