@@ -152,12 +152,7 @@ impl Node {
         let machine = Machine { peers, ..machine };
         let mut findings = Vec::new();
         let identity = Identity::load(&*machine.disk, data).map_err(doing)?;
-        let opened = match &config.join {
-            None => lost_log::check(&*machine.disk, data, identity)
-                .and_then(|()| OpenLog::embedded(&machine, config, &mut findings)),
-            Some(address) => OpenLog::remote(&machine, address, identity, config.tell),
-        };
-        let log = opened.map_err(doing)?;
+        let log = OpenLog::of(&machine, config, identity, &mut findings).map_err(doing)?;
         let Folds { cluster, namespace, views, reached, older, taken_over } =
             Folds::open(&machine, &log, identity, config).map_err(doing)?;
         let joining = Joining { machine: &machine, config, log: &log, cluster: &cluster };
@@ -266,6 +261,19 @@ struct OpenLog {
 }
 
 impl OpenLog {
+    fn of(
+        machine: &Machine,
+        config: &NodeConfig,
+        identity: Option<Identity>,
+        findings: &mut Vec<String>,
+    ) -> Result<OpenLog> {
+        let Some(address) = &config.join else {
+            lost_log::check(&*machine.disk, &config.data, identity)?;
+            return OpenLog::embedded(machine, config, findings);
+        };
+        OpenLog::remote(machine, address, identity, config.tell)
+    }
+
     fn embedded(
         machine: &Machine,
         config: &NodeConfig,
