@@ -1,7 +1,7 @@
 //! No room left: writes are refused with the reason, reads go on, deleting heals it without a
 //! restart, and a start on the full disk works.
 
-use crate::common::{Node, Scratch, bytes, free_port};
+use crate::common::{Node, Scratch, binary, bytes, free_port};
 use crate::http;
 use crate::mount::Mount;
 use crate::s3;
@@ -212,6 +212,39 @@ fn names_can_be_removed_where_others_have_left_no_room_at_all() {
     });
     drop(client);
     node.stop();
+}
+
+/// Two of three hosts were full, and writes were refused as for a passing reason, which clients tried
+/// again for as long as their patience lasted, and which S3 said with 503.
+#[test]
+fn a_cluster_with_room_on_one_host_of_three_is_full() {
+    let scratch = Scratch::new();
+    let (port, http) = (free_port(), free_port());
+    let settings = format!("native_port = {port}\nhttp_port = {http}\nhost = \"h1\"\n");
+    let first = Node::start_with(&scratch.path("1"), &settings);
+    // The reserve, and less than a chunk.
+    let small = |number: u16| {
+        let data = scratch.path(&number.to_string());
+        fs::create_dir_all(&data).unwrap();
+        let own = format!("native_port = {}\nhost = \"h{number}\"\n", free_port());
+        let ports = "http_port = 0\ncache_port = 0\ns3_port = 0\ndram = \"0\"\nworkers = 2\n";
+        let text = format!("{own}{ports}capacity = \"160MiB\"\n");
+        fs::write(data.join("holdfast.toml"), text).unwrap();
+        let mut command = binary();
+        command.args(["--json", "node", "run", "--data"]).arg(&data);
+        command.args(["--join", &format!("127.0.0.1:{port}")]);
+        command.arg("--secret").arg(first.data.join("secret"));
+        Node::start_by(&mut command, &data)
+    };
+    let second = small(2);
+    let (third, mut client) = (small(3), first.client());
+    let refused = client.put("/f", b"x", &NewFile::default()).unwrap_err();
+    assert_eq!(refused.kind, Kind::Full, "{refused}");
+    assert!(refused.message.contains("1 of 3 hosts have room"), "{refused}");
+    let said = http::get(http, "/health", "");
+    assert!(said.contains("\nspace: ") && said.contains("1 of 3 hosts have room"), "{said}");
+    drop(client);
+    [third, second, first].into_iter().for_each(|node| drop(node.stop()));
 }
 
 /// What had failed while the disk was full was listed by `doctor` until a restart, though there was
