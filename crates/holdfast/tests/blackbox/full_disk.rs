@@ -1,7 +1,7 @@
 //! No room left: writes are refused with the reason, reads go on, deleting heals it without a
 //! restart, and a start on the full disk works.
 
-use crate::common::{Node, Scratch, binary, bytes, free_port};
+use crate::common::{Node, Scratch, bytes, free_port};
 use crate::http;
 use crate::mount::Mount;
 use crate::s3;
@@ -225,16 +225,10 @@ fn a_cluster_with_room_on_one_host_of_three_is_full() {
     // The reserve, and less than a chunk.
     let small = |number: u16| {
         let data = scratch.path(&number.to_string());
-        fs::create_dir_all(&data).unwrap();
-        let own = format!("native_port = {}\nhost = \"h{number}\"\n", free_port());
-        let ports = "http_port = 0\ncache_port = 0\ns3_port = 0\ndram = \"0\"\nworkers = 2\n";
-        let text = format!("{own}{ports}capacity = \"160MiB\"\n");
-        fs::write(data.join("holdfast.toml"), text).unwrap();
-        let mut command = binary();
-        command.args(["--json", "node", "run", "--data"]).arg(&data);
-        command.args(["--join", &format!("127.0.0.1:{port}")]);
-        command.arg("--secret").arg(first.data.join("secret"));
-        Node::start_by(&mut command, &data)
+        let port_of_its_own = free_port();
+        let settings = format!("native_port = {port_of_its_own}\nhost = \"h{number}\"\n");
+        Node::set(&data, &format!("{settings}capacity = \"160MiB\"\n"));
+        Node::join(&data, &first, port)
     };
     let second = small(2);
     let (third, mut client) = (small(3), first.client());

@@ -3,7 +3,8 @@
 
 use crate::common::{Node, Scratch, binary, bytes, finish, free_port};
 use crate::health::{ill, well};
-use holdfast_client::NewFile;
+use holdfast_client::{Client, NewFile};
+use holdfast_wire::admin::Cluster;
 use std::fs;
 use std::path::Path;
 
@@ -133,4 +134,62 @@ fn a_node_without_any_of_its_disks_says_so_and_takes_no_bytes() {
     well(port);
     assert_eq!(whole(&node), 1);
     node.stop();
+}
+
+/// The log is another node's, and is asked before anything is made. What was on the disk is made up
+/// for elsewhere, and counts again when the disk is back.
+#[test]
+fn a_member_without_one_of_its_disks_is_made_up_for_and_has_it_back() {
+    let scratch = Scratch::new();
+    let (disk, away) = (scratch.path("disk"), scratch.path("away"));
+    let port = free_port();
+    let settings = |number: u16, port: u16| {
+        format!("native_port = {port}\nhost = \"h{number}\"\nchunk = \"1M\"\n")
+    };
+    let first = Node::start_with(&scratch.path("1"), &settings(1, port));
+    let member = |number: u16, more: &str| {
+        let data = scratch.path(&number.to_string());
+        Node::set(&data, &format!("{}{more}", settings(number, free_port())));
+        Node::join(&data, &first, port)
+    };
+    let third = member(3, "");
+    let second = member(2, &format!("disks = [{:?}]\n", disk.display().to_string()));
+    let mut client = first.client();
+    // Of its two stores each chunk has one, by chance.
+    let mut files = 0;
+    while second.client().status().unwrap().stores.iter().any(|store| store.chunks == 0) {
+        assert!(files < 200, "one of two stores got no chunk");
+        client.put(&format!("/f{files}"), &content(files), &NewFile::default()).unwrap();
+        files += 1;
+    }
+    let all_there = |client: &mut Client| {
+        (0..files).all(|i| client.get(&format!("/f{i}")).unwrap() == content(i))
+    };
+    // Every attempt is a round trip; their number is a bound, not a time.
+    let until = |client: &mut Client, state: &str| {
+        let there = |cluster: &Cluster| {
+            let stores = cluster.nodes.iter().flat_map(|node| &node.stores);
+            let other = stores.filter(|store| store.state != "live").map(|store| &store.state);
+            let recovery = &cluster.recovery;
+            let states: Vec<&String> = other.collect();
+            let as_wanted = if state == "live" { states.is_empty() } else { states == [state] };
+            as_wanted && (recovery.short, recovery.lost) == (0, 0)
+        };
+        let looks = (0..1_000_000).any(|_| there(&client.cluster().unwrap()));
+        assert!(looks, "{:?}", client.cluster());
+    };
+    let data = second.stop();
+    unmount(&disk, &away);
+    let mut second = Node::join(&data, &first, port);
+    second.told.announce("store.left-out");
+    until(&mut client, "absent");
+    assert_eq!(fs::read_dir(&disk).unwrap().count(), 0, "nothing is made there");
+    assert!(all_there(&mut client));
+    let data = second.stop();
+    mount(&away, &disk);
+    let second = Node::join(&data, &first, port);
+    until(&mut client, "live");
+    assert!(all_there(&mut client));
+    drop(client);
+    [third, second, first].into_iter().for_each(|node| drop(node.stop()));
 }
