@@ -45,7 +45,7 @@ impl Prober {
         if let Err(e) = self.round()
             && !matches!(e.kind, Kind::Retry | Kind::Fenced)
         {
-            self.blobs.node.report_finding(format!("read back from the stores: {e}"));
+            self.blobs.node.report_failure("read back from the stores", &e);
         }
     }
 

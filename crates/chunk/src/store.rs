@@ -6,7 +6,7 @@ use crate::disk::DiskStore;
 use crate::dram::DramStore;
 use crate::open::{Append, Pending};
 use crate::transfer::{Exported, Import};
-use crate::{journal, load, proven, spare, writeback};
+use crate::{journal, load, names, proven, spare, writeback};
 use holdfast_base::ids::{ChunkId, Durability, Generation, Pointer, Slot, StoreId};
 use holdfast_base::{Error, Result};
 use holdfast_env::region::{Region, RegionMut};
@@ -14,7 +14,7 @@ use holdfast_env::sync::Mutex;
 use holdfast_env::tasks::{self, Task};
 use holdfast_env::{Disk, HoldMutex, Rng};
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// One directory or one memory region full of chunks. Cheap to clone; every call may come from
@@ -91,6 +91,14 @@ impl Store {
         }
         let owner = Owner { tier: Tiered::Disk(store), threads: Mutex::new(threads) };
         Ok((Store { owner: Arc::new(owner) }, recovered))
+    }
+
+    /// Whether `dir` holds a store, or would be made one by [`Store::open`]. Only looks.
+    pub fn is_made(disk: &dyn Disk, dir: &Path) -> Result<bool> {
+        let made = disk.exists(&dir.join(names::STORE));
+        made.map_err(|e| {
+            Error::from(e).context(format_args!("look for a store in `{}`", dir.display()))
+        })
     }
 
     /// A store in memory; it begins empty and ends with the process.

@@ -47,9 +47,14 @@ pub struct Taken {
 
 /// Every store of a tier that takes a chunk now, by id.
 pub fn candidates(view: &ClusterView, tier: Tier) -> Vec<Candidate> {
-    let takes = view.stores().filter(|(store, info)| {
-        info.tier == tier && info.free_mib >= ROOM_MIB && view.store_takes(*store)
-    });
+    let mut all = open_stores(view, tier);
+    all.retain(|candidate| candidate.free_mib >= ROOM_MIB);
+    all
+}
+
+/// As [`candidates`], those that lack nothing but room among them.
+fn open_stores(view: &ClusterView, tier: Tier) -> Vec<Candidate> {
+    let takes = view.stores().filter(|(store, info)| info.tier == tier && view.store_takes(*store));
     let candidate = |(store, info): (StoreId, &crate::cluster::StoreInfo)| {
         let node = view.node(info.node)?;
         Some(Candidate {
@@ -77,16 +82,24 @@ pub fn place(view: &ClusterView, ask: Ask) -> Result<Vec<StoreId>> {
     }
     let hosts = hosts(view, ask.tier);
     let least = REPLICAS_MIN.min(ask.copies).min(hosts).max(1);
-    if chosen.len() < least {
-        return Err(Error::retry(format!(
-            "place {} copies on tier `{}`: {} of {hosts} hosts take a chunk now, at least {least} \
-             must: bring nodes back, add one, or free space",
-            ask.copies,
-            ask.tier.name(),
-            chosen.len()
+    if chosen.len() >= least {
+        return Ok(chosen);
+    }
+    let (copies, tier, found) = (ask.copies, ask.tier.name(), chosen.len());
+    let open: BTreeSet<String> =
+        open_stores(view, ask.tier).into_iter().map(|candidate| candidate.host).collect();
+    if open.len() > found && found + hosts.saturating_sub(open.len()) < least {
+        // Not even with all that may come back by itself: what is missing is room, and to ask again
+        // does not help.
+        return Err(Error::full(format!(
+            "place {copies} copies on tier `{tier}`: {found} of {hosts} hosts have room for a chunk, at \
+             least {least} must: delete something or add a store"
         )));
     }
-    Ok(chosen)
+    Err(Error::retry(format!(
+        "place {copies} copies on tier `{tier}`: {found} of {hosts} hosts take a chunk now, at least \
+         {least} must: bring nodes back, add one, or free space"
+    )))
 }
 
 /// The candidate with the lowest score on a host that is not taken: of the preferred node, else

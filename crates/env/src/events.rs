@@ -61,6 +61,9 @@ events! {
     StoreFailed = "store.failed", ERROR,
         "A write or sync of a store failed. It takes no more writes until a restart; reads go on.",
         "Look at the disk, then restart the node ([a failed write or sync](#faults)).";
+    StoreLeftOut = "store.left-out", ERROR,
+        "The node started without one of its disks: the directory is empty though a store was there, or holds one that was given up. The others are served.",
+        "Mount the disk and start the node again, or do what the sentence says ([a disk that is not mounted](#faults)).";
     LogFailed = "log.failed", ERROR,
         "A write or sync of a topic of the log failed. It takes no more entries until a restart.",
         "Look at the disk, then restart the node.";

@@ -264,7 +264,8 @@ pub enum Node {
         #[arg(long)]
         off: bool,
     },
-    /// Have a store take no new chunks, only serve those it has; or take some again
+    /// Have a store take no new chunks, only serve those it has; or take some again; or give up for
+    /// good one that its node has started without
     Store {
         /// Its number, as `node show` says it
         store: u64,
@@ -284,11 +285,12 @@ pub enum Node {
     },
 }
 
-/// Whether a store takes new chunks.
+/// Whether a store takes new chunks, or is given up.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreMode {
     Writable,
     ReadOnly,
+    Gone,
 }
 
 /// `holdfast recovery ...`.

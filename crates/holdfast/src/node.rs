@@ -57,14 +57,22 @@ pub fn run(client: &mut Client, command: &Node, out: &mut Output) -> Result<()> 
             )
         }
         Node::Store { store, state } => {
-            let writable = *state == StoreMode::Writable;
-            client.order(&Order::SetStore { store: StoreId(*store), writable })?;
+            let (number, writable) = (StoreId(*store), *state == StoreMode::Writable);
+            client.order(&match state {
+                StoreMode::Gone => Order::GiveUpStore { store: number },
+                _ => Order::SetStore { store: number, writable },
+            })?;
             out.line(
-                || match writable {
-                    true => format!("store {store} takes new chunks"),
-                    false => format!("store {store} serves what it has and takes no new chunks"),
+                || match state {
+                    StoreMode::Writable => format!("store {store} takes new chunks"),
+                    StoreMode::ReadOnly => {
+                        format!("store {store} serves what it has and takes no new chunks")
+                    }
+                    StoreMode::Gone => format!(
+                        "store {store} is gone for good: its node makes a new one in the empty directory when it starts again"
+                    ),
                 },
-                || json!({"store": store, "writable": writable}),
+                || json!({"store": store, "writable": writable, "gone": *state == StoreMode::Gone}),
             )
         }
         Node::Replace { name } => {

@@ -73,6 +73,9 @@ pub fn run(up: &Up, join: Option<&str>, secret: Option<&Path>, out: &mut Output)
     for finding in node.findings() {
         event!(Finding, finding);
     }
+    for why in node.stores.left_out() {
+        event!(StoreLeftOut, why);
+    }
     let files = Arc::new(FileFace::new(node.clone(), region));
     let audit = Audit::new(node.clone(), config.trail());
     let native = Native::new(node.clone(), budget.clone(), config.dev).with_tokens_of(&secret);
@@ -122,7 +125,7 @@ fn settings(up: &Up, join: Option<&str>) -> Result<Config> {
     Ok(config)
 }
 
-/// What can be done where no copy of a damaged log is left.
+/// What can be done where no copy of a log that is damaged or lost is left.
 fn with_a_way_out(e: Error, data: &Path, config: &Config) -> Error {
     if e.kind != Kind::Corrupt || !config.join.is_empty() {
         return e;
@@ -139,7 +142,10 @@ fn with_a_way_out(e: Error, data: &Path, config: &Config) -> Error {
 fn prepare(data: &Path, config: &Config, secret: &Secret, new: bool) -> Result<()> {
     secrets::close(data)?;
     for directory in &config.disks {
-        secrets::close(directory)?;
+        // One that is not there may be on a disk that is not mounted: a store that is made makes it.
+        if RealDisk.exists(directory)? {
+            secrets::close(directory)?;
+        }
     }
     if new {
         secrets::begin(data, secret)?;
@@ -261,8 +267,12 @@ pub fn check(data: &Path) -> Result<Vec<String>> {
             config.join
         )));
     }
-    let node = Node::open(machine_alone(), &node_config(&config, data), None)?;
+    let node = Node::open(machine_alone(), &node_config(&config, data), None)
+        .map_err(|e| with_a_way_out(e, data, &config))?;
     let mut keeper = Keeper::new(node.clone(), KeeperOptions::default());
     keeper.scrub_everything();
-    Ok(node.findings())
+    let mut findings = node.findings();
+    findings.extend_from_slice(node.stores.left_out());
+    findings.extend(node.verify_log());
+    Ok(findings)
 }

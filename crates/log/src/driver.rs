@@ -22,6 +22,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use topic::{Topic, write_trim_mark};
 
+/// Below the log's directory: one directory a topic.
+const TOPICS: &str = "topics";
+
 /// Smallest segment: its header and one commit of a few sectors.
 pub const SEGMENT_BYTES_MIN: u64 = 4 * SECTOR;
 
@@ -134,7 +137,7 @@ impl EmbeddedLog {
                 options.segment_bytes
             )));
         }
-        let topics_directory = directory.join("topics");
+        let topics_directory = directory.join(TOPICS);
         let opening = |e: std::io::Error| {
             Error::from(e).context(format_args!("open log `{}`", directory.display()))
         };
@@ -174,6 +177,12 @@ impl EmbeddedLog {
         }
         log.reserve.refill();
         Ok(log)
+    }
+
+    /// Whether a log in `directory` has the topic: looks, opens nothing and makes nothing.
+    pub fn has_topic(disk: &dyn Disk, directory: &Path, topic: &str) -> Result<bool> {
+        let topics = directory.join(TOPICS);
+        Ok(disk.exists(&topics.join(directory_name(topic)))?)
     }
 
     fn open_topic(
@@ -269,6 +278,23 @@ impl EmbeddedLog {
     /// What is refused for want of room on the log's disk, and what to do, in one sentence.
     pub fn shortage(&self) -> Option<String> {
         self.reserve.shortage()
+    }
+
+    /// Reads every durable entry of every topic, and gives what cannot be read, by topic. Takes as long
+    /// as the log is large: opening looks at the headers of most files only.
+    pub fn verify(&self) -> Vec<(String, Error)> {
+        let running: Vec<(String, Arc<Running>)> = {
+            let topics = self.topics.held_shared();
+            let opened = |(name, opened): (&String, &Result<Arc<Running>>)| {
+                Some((name.clone(), opened.as_ref().ok()?.clone()))
+            };
+            topics.iter().filter_map(opened).collect()
+        };
+        let bad = running.into_iter().flat_map(|(name, running)| {
+            let bad = read::verify(&running.topic);
+            bad.into_iter().map(move |e| (name.clone(), e))
+        });
+        bad.collect()
     }
 
     /// Torn tails that opening has cut, and where their bytes are kept.

@@ -8,7 +8,7 @@ use crate::core::{SegmentMeta, Tail};
 use crate::format::{
     self, COMMIT_HEADER_BYTES, CommitHeader, SECTOR, SegmentHeader, TRIM_MARK_BYTES,
 };
-use crate::segment::{SCAN_BYTES, Segment, Window, first_of_name, remove_spare};
+use crate::segment::{SCAN_BYTES, Segment, Window, first_of_name, remove_spare, segment_name};
 use crate::topic::{directory_name, hash};
 use damage::{Gap, pass_over};
 use holdfast_base::checksum::crc32c;
@@ -125,7 +125,7 @@ fn open_from(
     let trimmed = read_trim_mark(disk, directory, topic_hash).map_err(doing)?;
     let mut files = Vec::new();
     for first in kept_segments(disk, directory, trimmed).map_err(|e| doing(e.into()))? {
-        let path = directory.join(crate::segment::segment_name(first));
+        let path = directory.join(segment_name(first));
         files.push(Segment::open(disk, path, first).map_err(|e| doing(e.into()))?);
     }
     let mut walk = Walk::new(topic, topic_hash, floor.max(trimmed.unwrap_or(0)));
@@ -207,7 +207,7 @@ fn kept_segments(
     let before = trimmed.unwrap_or(0);
     let stale = firsts.windows(2).take_while(|pair| pair[1] <= before).count();
     for &first in &firsts[..stale] {
-        disk.remove(&directory.join(crate::segment::segment_name(first)))?;
+        disk.remove(&directory.join(segment_name(first)))?;
     }
     Ok(firsts[stale..].to_vec())
 }
@@ -347,6 +347,15 @@ pub fn survey(topic: &str, segment: &Segment, following: u64) -> Result<SegmentM
     while next < following {
         let at = meta.end;
         let head = window.get(at, COMMIT_HEADER_BYTES).map_err(io)?;
+        if head.iter().all(|byte| *byte == 0) {
+            return Err(Error::corrupt(format!(
+                "read topic `{topic}`: entries {next} to {} are in no file: `{}` ends at offset {at}, \
+                 and the next file is `{}`: restore what was between them from a copy",
+                following - 1,
+                segment.path.display(),
+                segment_name(following)
+            )));
+        }
         let (commit, crc) =
             CommitHeader::decode(head, topic_hash, at).map_err(|e| bad(at, &e.to_string()))?;
         if commit.first != next || commit.chain != chain || commit.next() > following {

@@ -54,6 +54,49 @@ fn what_was_appended_is_read_back_after_reopening() {
     }
 }
 
+/// Opening looks at the headers of most files only, so a file that was gone from the middle, or a
+/// flip in one, was known to nobody until somebody read there.
+#[expect(clippy::disallowed_methods, reason = "damages files behind the log's back")]
+#[test]
+fn verifying_finds_what_opening_does_not_look_at() {
+    let dir = Scratch::new("verify");
+    let log = open(&dir.0, Drive::Pump);
+    log.create(T).unwrap();
+    for i in 0..120u64 {
+        append(&log, T, &[&[i as u8; 3000]], Mode::Synced).unwrap();
+    }
+    assert_eq!(log.verify(), []);
+    drop(log);
+    let mut segments: Vec<_> = std::fs::read_dir(dir.0.join("topics/ns+0"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|e| e == "seg"))
+        .collect();
+    segments.sort();
+    assert!(segments.len() > 4, "{segments:?}");
+    let first =
+        |i: usize| -> u64 { segments[i].file_stem().unwrap().to_str().unwrap().parse().unwrap() };
+    let gone = std::fs::read(&segments[2]).unwrap();
+    std::fs::remove_file(&segments[2]).unwrap();
+    let log = open(&dir.0, Drive::Pump);
+    let bad = log.verify();
+    let [(topic, e)] = &bad[..] else { panic!("{bad:?}") };
+    assert_eq!((topic.as_str(), e.kind), (T, Kind::Corrupt));
+    let missing = format!("entries {} to {} are in no file", first(2), first(3) - 1);
+    assert!(e.message.contains(&missing), "{e}");
+    // What lies behind can be read.
+    assert!(log.read(T, Index(first(3)), 1, 1, Scope::Durable).is_ok());
+    drop(log);
+    std::fs::write(&segments[2], &gone).unwrap();
+    let mut flipped = std::fs::read(&segments[1]).unwrap();
+    // Within the first entry's bytes.
+    flipped[4096 + 1000] ^= 1;
+    std::fs::write(&segments[1], flipped).unwrap();
+    let bad = open(&dir.0, Drive::Pump).verify();
+    let [(_, e)] = &bad[..] else { panic!("{bad:?}") };
+    assert!(e.message.contains(&format!("entry {} fails its checksum", first(1))), "{e}");
+}
+
 #[test]
 fn many_threads_get_every_index_once_and_acknowledgements_in_order() {
     let dir = Scratch::new("threads");

@@ -361,7 +361,7 @@ impl Node {
     ) -> Result<u64> {
         if let Some(store) = self.alone(replicas) {
             store.seal(chunk, length).inspect_err(|e| {
-                self.report_finding(format!("seal chunk `{chunk}` at {length}: {e}"));
+                self.report_failure(format_args!("seal chunk `{chunk}` at {length}"), e);
             })?;
             return Ok(length);
         }
@@ -496,7 +496,7 @@ impl Node {
         self.workers.run(move || {
             let sealed = store.length(chunk).and_then(|length| node.seal(chunk, length));
             if let Err(e) = sealed {
-                node.report_finding(format!("seal packed chunk `{chunk}`: {e}"));
+                node.report_failure(format_args!("seal packed chunk `{chunk}`"), &e);
             }
         });
     }
@@ -524,7 +524,7 @@ impl Node {
                 let retry = move || again.seal_packed_set(set);
                 node.replicator.peers.after(SEAL_AGAIN_MS, Box::new(retry));
             }
-            Err(e) => node.report_finding(format!("seal packed chunk `{chunk}`: {e}")),
+            Err(e) => node.report_failure(format_args!("seal packed chunk `{chunk}`"), &e),
         };
         self.propose_seal(chunk, length, replicas, durability, Box::new(sealed));
     }

@@ -50,6 +50,8 @@ impl Node {
         {
             all.push(Condition::new("space", e.message));
         }
+        let left_out = self.stores.left_out().iter();
+        all.extend(left_out.map(|why| Condition::new("store", why.clone())));
         let shortage = self.hosted.as_ref().and_then(|log| log.shortage());
         all.extend(shortage.map(|why| Condition::new("space", why)));
         all.extend(self.doubts());

@@ -404,7 +404,8 @@ impl Keeper {
                 && e.kind != Kind::Retry
             {
                 // The others follow all the same.
-                self.node.report_finding(format!("follow the seal of chunk `{}`: {e}", known.id));
+                let doing = format_args!("follow the seal of chunk `{}`", known.id);
+                self.node.report_failure(doing, &e);
             }
         }
         Ok(())

@@ -14,8 +14,10 @@ mod health;
 mod identity;
 mod keeper;
 mod leader;
+mod lost_log;
 mod member;
 mod open;
+mod own_stores;
 mod packed;
 mod peer_service;
 mod reached;
@@ -53,7 +55,7 @@ use holdfast_base::ids::{
     Slot, StoreId, Tier,
 };
 use holdfast_base::node::StorageClass;
-use holdfast_base::{Error, Result};
+use holdfast_base::{Error, Kind, Result};
 use holdfast_chunk::{Body, Done, Needle, ScrubStep};
 use holdfast_cluster::cluster::FreeSpace;
 use holdfast_cluster::liveness::HeardBeat;
@@ -236,6 +238,14 @@ impl Node {
         if findings.len() < FINDINGS_MAX && !findings.contains(&finding) {
             event!(Finding, finding, node = self.id.0);
             findings.push(finding);
+        }
+    }
+
+    /// Something failed that is tried again. For want of room is nothing to keep, for it would stay
+    /// when there is room again: the condition `space` says so as long as there is none.
+    pub fn report_failure(&self, doing: impl std::fmt::Display, e: &Error) {
+        if e.kind != Kind::Full || planted!("log.full-disk-stays-a-finding") {
+            self.report_finding(format!("{doing}: {e}"));
         }
     }
 
@@ -456,7 +466,7 @@ impl Node {
     pub fn retire(self: &Arc<Node>) {
         self.packed.retire_all(self);
         if let Err(e) = self.note_reached() {
-            self.report_finding(format!("note how far the log is: {e}"));
+            self.report_failure("note how far the log is", &e);
         }
     }
 

@@ -4,22 +4,24 @@
 use super::ahead::topics_behind;
 use super::cuts::{Cut, Cuts};
 use super::identity::Identity;
+use super::lost_log;
+use super::own_stores::{self, Had};
 use super::reached::{Older, Reached};
 use super::registry::Registry;
 use super::replicas::Replicator;
 use super::snapshots::take_over_if_trimmed;
 use super::views::{Views, wait_for};
-use super::{Keeper, KeeperOptions, Leader, Machine, Node, OwnStore, Stores, Workers, own_request};
+use super::{Keeper, KeeperOptions, Leader, Machine, Node, Stores, Workers, own_request};
 use holdfast_base::codec::{Decode, Encode};
-use holdfast_base::ids::{ChunkId, Generation, Index, NodeId, StoreId, Tier};
+use holdfast_base::ids::{Index, NodeId, StoreId, Tier};
 use holdfast_base::limits::CHUNK_BYTES;
 use holdfast_base::units::MIB;
 use holdfast_base::{Error, Kind, Result};
-use holdfast_chunk::{Done, Recovered, Store, StoreConfig};
+use holdfast_chunk::Done;
 use holdfast_cluster::topics::{AUDIT_TOPIC, folded_by};
 use holdfast_cluster::{
     CLUSTER_TOPIC, ClusterCommand, ClusterOutcome, ClusterView, DATA_FORMAT_VERSION,
-    NAMESPACE_TOPIC, Namespace, StartedStore,
+    NAMESPACE_TOPIC, Namespace, StartedStore, StoreState,
 };
 use holdfast_env::Disk;
 use holdfast_env::disk::{Lock, ReplaceSites, create_dir_durable, read_file, replace_file};
@@ -68,7 +70,7 @@ pub struct NodeConfig {
     /// What each store may use; 0 for its whole file system.
     pub capacity_bytes: u64,
     pub segment_bytes: u64,
-    /// [`StoreConfig::journal_segment_bytes`] of each store.
+    /// [`holdfast_chunk::StoreConfig::journal_segment_bytes`] of each store.
     pub journal_segment_bytes: u64,
     /// Capacity of new chunks at most; less than the default in simulations only.
     pub chunk_bytes: u64,
@@ -150,19 +152,16 @@ impl Node {
         let machine = Machine { peers, ..machine };
         let mut findings = Vec::new();
         let identity = Identity::load(&*machine.disk, data).map_err(doing)?;
-        let opened = match &config.join {
-            None => OpenLog::embedded(&machine, config, &mut findings),
-            Some(address) => OpenLog::remote(&machine, address, identity, config.tell),
-        };
-        let log = opened.map_err(doing)?;
+        let log = OpenLog::of(&machine, config, identity, &mut findings).map_err(doing)?;
         let Folds { cluster, namespace, views, reached, older, taken_over } =
             Folds::open(&machine, &log, identity, config).map_err(doing)?;
+        let joining = Joining { machine: &machine, config, log: &log, cluster: &cluster };
+        let had = joining.stores_before(identity, &namespace).map_err(doing)?;
         let (stores, partial) =
-            open_stores(&machine, config, region, &mut findings).map_err(doing)?;
+            own_stores::open(&machine, config, region, &had, &mut findings).map_err(doing)?;
         let stores = Arc::new(stores);
         let known_stores: BTreeSet<StoreId> =
             cluster.read(|view, _| view.stores().map(|(id, _)| id).collect()).unwrap_or_default();
-        let joining = Joining { machine: &machine, config, log: &log, cluster: &cluster };
         let (identity, sender) = joining.join(identity, &stores, &namespace).map_err(doing)?;
         let workers = Arc::new(Workers::new("disk", config.worker_threads)?);
         let directory = Views {
@@ -262,6 +261,19 @@ struct OpenLog {
 }
 
 impl OpenLog {
+    fn of(
+        machine: &Machine,
+        config: &NodeConfig,
+        identity: Option<Identity>,
+        findings: &mut Vec<String>,
+    ) -> Result<OpenLog> {
+        let Some(address) = &config.join else {
+            lost_log::check(&*machine.disk, &config.data, identity)?;
+            return OpenLog::embedded(machine, config, findings);
+        };
+        OpenLog::remote(machine, address, identity, config.tell)
+    }
+
     fn embedded(
         machine: &Machine,
         config: &NodeConfig,
@@ -369,7 +381,7 @@ impl Joining<'_> {
             // A number that is lost before this is nobody's for ever.
             identity.save(&*self.machine.disk, &self.config.data)?;
         }
-        self.catch_up(namespace)?;
+        self.catch_up(NAMESPACE_TOPIC, namespace)?;
         Ok((identity, sender))
     }
 
@@ -453,6 +465,9 @@ impl Joining<'_> {
         let incarnation = match self.propose(&start) {
             Ok(ClusterOutcome::Started { incarnation }) => incarnation,
             Ok(_) => return Err(Error::bug("start a node: the view answered something else")),
+            Err(e) if e.kind == Kind::NotFound && self.log.hosted.is_some() => {
+                return Err(lost_log::has_no_node(&self.config.data, identity));
+            }
             // The others do not hear of this start; what is here can be read and asked about.
             Err(_) if self.cluster.status().stopped.is_some() => Index(0),
             Err(e) => return Err(e),
@@ -464,13 +479,38 @@ impl Joining<'_> {
         Ok(sender)
     }
 
+    /// The disk stores that this node had before. Where a directory is empty, by the whole log: what
+    /// is made there depends on it.
+    fn stores_before(
+        &self,
+        known: Option<Identity>,
+        namespace: &Fold<Namespace>,
+    ) -> Result<Vec<Had>> {
+        let Some(identity) = known else { return Ok(Vec::new()) };
+        if own_stores::some_are_empty(&*self.machine.disk, self.config)? {
+            self.catch_up(CLUSTER_TOPIC, self.cluster)?;
+            self.catch_up(NAMESPACE_TOPIC, namespace)?;
+        }
+        // Also of a view that has stopped: what it knew must not be forgotten with it.
+        let own: Vec<(StoreId, StoreState)> = self.cluster.read_last(|view| {
+            let own = view.stores().filter(|(_, info)| info.node == identity.node);
+            let own = own.filter(|(_, info)| info.tier == Tier::Disk);
+            own.map(|(store, info)| (store, info.state)).collect()
+        });
+        let had = |(store, state)| {
+            let chunks = namespace.read_last(|view| view.chunks().on(store).count());
+            Had { store, state, chunks }
+        };
+        Ok(own.into_iter().map(had).collect())
+    }
+
     /// Waits until the view has everything that was in the log when this was called.
-    fn catch_up(&self, namespace: &Fold<Namespace>) -> Result<()> {
+    fn catch_up<V: View>(&self, topic: &str, fold: &Fold<V>) -> Result<()> {
         let Some((_, host, _)) = &self.log.remote else { return Ok(()) };
         let peers = &*self.machine.peers;
         let sender = Sender { cluster: 0, ..Sender::default() };
         let sender = Sender { cluster: self.log.remote.as_ref().map_or(0, |r| r.2), ..sender };
-        let topic = NAMESPACE_TOPIC.to_owned();
+        let topic = topic.to_owned();
         let describe = peer_log::Describe { sender, topic };
         let request = PeerRequest {
             opcode: peer_log::OP_PEER_LOG_INFO,
@@ -481,8 +521,8 @@ impl Joining<'_> {
         let reply = self.wait(|done| peers.call(host, request, done))?;
         let info = holdfast_wire::log::Info::from_bytes(&reply.meta)?;
         let last = Index(info.durable.0.saturating_sub(1));
-        match self.wait(|done| namespace.wake_at(last, done)) {
-            Err(_) if namespace.status().stopped.is_some() => Ok(()),
+        match self.wait(|done| fold.wake_at(last, done)) {
+            Err(_) if fold.status().stopped.is_some() => Ok(()),
             reached => reached,
         }
     }
@@ -657,65 +697,4 @@ fn fold<V: View>(
         }
     };
     Ok((Fold::open_member(log.log.clone(), context, snapshots, config.fold)?, taken_over))
-}
-
-/// A chunk that a store has received in part.
-type Partial = (StoreId, ChunkId, Generation);
-
-fn open_stores(
-    machine: &Machine,
-    config: &NodeConfig,
-    region: Option<Arc<Region>>,
-    findings: &mut Vec<String>,
-) -> Result<(Stores, Vec<Partial>)> {
-    let (mut stores, mut partial) = (Vec::new(), Vec::new());
-    let chunk_bytes_max = config.chunk_bytes;
-    let directories = std::iter::once(config.data.join("chunks")).chain(config.disks.clone());
-    for directory in directories {
-        let place = directory.display().to_string();
-        let store_config = StoreConfig {
-            commit_threads: config.commit_threads,
-            reserve_bytes: config.reserve_bytes,
-            capacity_bytes: config.capacity_bytes,
-            spare_file: config.commit_threads > 0,
-            journal_segment_bytes: config.journal_segment_bytes,
-            ..StoreConfig::new(directory)
-        };
-        let (store, found) = Store::open(machine.disk.clone(), machine.rng.clone(), store_config)
-            .map_err(|e| e.context(format_args!("open store `{place}`")))?;
-        describe(&place, &found, findings);
-        partial.extend(found.partial.iter().map(|part| (found.store, part.0, part.1)));
-        stores.push(OwnStore { id: found.store, tier: Tier::Disk, place, store, chunk_bytes_max });
-    }
-    if let Some(region) = region {
-        let id = region.store();
-        let store = Store::in_region(region);
-        let place = "memory".to_owned();
-        stores.push(OwnStore { id, tier: Tier::Dram, place, store, chunk_bytes_max });
-    }
-    Ok((Stores::new(stores), partial))
-}
-
-/// What a store's recovery found, in sentences. Whether a torn end was acknowledged is not said: that
-/// of a process that ended within a write was not, that of a file which somebody cut was, and the
-/// view tells which.
-fn describe(place: &str, found: &Recovered, findings: &mut Vec<String>) {
-    for cut in &found.cut_tails {
-        findings.push(format!(
-            "chunk `{}` in `{place}` ended within a write: {} torn bytes are kept in `{}`",
-            cut.chunk,
-            cut.bytes,
-            cut.kept_as.display()
-        ));
-    }
-    for damage in &found.damaged {
-        findings.push(format!("chunk `{}` in `{place}` is damaged: {}", damage.chunk, damage.what));
-    }
-    for what in &found.journal_damage {
-        findings.push(format!("the journal of `{place}` is damaged: {what}"));
-    }
-    findings.extend(found.mark_damage.iter().cloned());
-    for (name, why) in &found.quarantined {
-        findings.push(format!("`{name}` in `{place}` was moved to `quarantine`: {why}"));
-    }
 }

@@ -38,11 +38,24 @@ fn chunk_bytes(capacity: u64, chunk_bytes_max: u64) -> u64 {
 /// Every store that this process opened; fixed for its life.
 pub struct Stores {
     by_id: BTreeMap<StoreId, OwnStore>,
+    /// Why directories are not used, a sentence each.
+    left_out: Vec<String>,
 }
 
 impl Stores {
     pub fn new(stores: Vec<OwnStore>) -> Stores {
-        Stores { by_id: stores.into_iter().map(|own| (own.id, own)).collect() }
+        let by_id = stores.into_iter().map(|own| (own.id, own)).collect();
+        Stores { by_id, left_out: Vec::new() }
+    }
+
+    /// And some directories are not used, for these reasons.
+    pub fn without(self, left_out: Vec<String>) -> Stores {
+        Stores { left_out, ..self }
+    }
+
+    /// Why directories of this node are not used as stores, until it is started again.
+    pub fn left_out(&self) -> &[String] {
+        &self.left_out
     }
 
     pub fn iter(&self) -> impl Iterator<Item = &OwnStore> {
@@ -81,6 +94,11 @@ impl Stores {
     pub fn refusal(&self, class: StorageClass) -> Error {
         let wanted = |own: &&OwnStore| class.tiers().any(|tier| tier == own.tier);
         let mut stores = self.by_id.values().filter(wanted).peekable();
+        if stores.peek().is_none()
+            && let Some(why) = self.left_out.first()
+        {
+            return Error::read_only(format!("place bytes of class `{class}`: {why}"));
+        }
         if stores.peek().is_none() {
             return Error::invalid(format!(
                 "place bytes of class `{class}`: this node has no store of that tier"

@@ -210,7 +210,7 @@ impl Lifecycle {
             return;
         }
         if let Err(e) = self.page(now_ms) {
-            self.blobs.node().report_finding(format!("expire blobs: {e}"));
+            self.blobs.node().report_failure("expire blobs", &e);
             (self.at, self.next_ms) = (None, now_ms + PASS_MS);
         }
     }

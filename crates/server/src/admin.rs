@@ -40,6 +40,7 @@ fn order_told(meta: &[u8]) -> Told {
             let state = if writable { "takes chunks" } else { "takes none" };
             ("node store", format!("store {store} {state}"))
         }
+        msg::Order::GiveUpStore { store } => ("node store", format!("store {store} gone")),
         msg::Order::ReplaceNode { name } => ("node replace", format!("`{name}`")),
         msg::Order::Revoke { serial, .. } => ("cert revoke", format!("certificate {serial}")),
         msg::Order::RevokeToken { name } => ("token revoke", format!("`{name}`")),
@@ -326,6 +327,34 @@ impl Admin {
         answer(reply, addresses.map(|addresses| (addresses.to_bytes(), Parts::None)));
     }
 
+    /// A store whose node started without it would count as one that holds its chunks.
+    fn check_is_there(&self, store: StoreId) -> Result<()> {
+        let state = self.node.cluster.read(|view, _| view.store(store).map(|info| info.state))?;
+        match state {
+            Some(StoreState::Absent) => Err(Error::invalid(format!(
+                "set the state of store `{store}`: its node started without it: mount its disk and \
+                 start that node again, or say `holdfast node store {} gone`",
+                store.0
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    /// What a store holds that is in use would count as lost.
+    fn check_is_away(&self, store: StoreId) -> Result<()> {
+        let state = self.node.cluster.read(|view, _| view.store(store).map(|info| info.state))?;
+        match state {
+            Some(state @ (StoreState::Live | StoreState::ReadOnly)) => {
+                Err(Error::invalid(format!(
+                    "give up store `{store}`: it is `{}`: only one that its node started without can \
+                     be given up: drain the node, or start it without that disk",
+                    state.name()
+                )))
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn order(&self, request: Request<'_>) {
         let Some((order, reply)) = request.decode::<msg::Order>("carry out an order") else {
             return;
@@ -342,7 +371,17 @@ impl Admin {
                 return propose(reply, ClusterCommand::Drain { node: drained, on });
             }
             msg::Order::SetStore { store, writable } => {
+                if let Err(e) = self.check_is_there(store) {
+                    return answer(reply, Err(e));
+                }
                 let state = if writable { StoreState::Live } else { StoreState::ReadOnly };
+                return propose(reply, ClusterCommand::SetStoreState { store, state });
+            }
+            msg::Order::GiveUpStore { store } => {
+                if let Err(e) = self.check_is_away(store) {
+                    return answer(reply, Err(e));
+                }
+                let state = StoreState::Gone;
                 return propose(reply, ClusterCommand::SetStoreState { store, state });
             }
             msg::Order::ReplaceNode { name } => {

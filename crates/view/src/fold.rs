@@ -19,7 +19,7 @@ use envelope::{EntryKind, Envelope};
 use feed::Feed;
 use holdfast_base::ids::{Index, Sequence, SessionId};
 use holdfast_base::stream::{Source, Writer};
-use holdfast_base::{Error, Result};
+use holdfast_base::{Error, Kind, Result};
 use holdfast_env::planted;
 use holdfast_env::tasks::{self, Task};
 use holdfast_env::trial::Knob;
@@ -254,6 +254,14 @@ struct Background {
 }
 
 impl Background {
+    /// A snapshot came to nothing; the next one that is due is tried. A disk without room is no
+    /// report, which would stay when there is room again: who asks how the node is hears of it.
+    fn failed(&mut self, e: Error) {
+        if e.kind != Kind::Full || planted!("log.full-disk-stays-a-finding") {
+            self.report(e.message);
+        }
+    }
+
     fn report(&mut self, what: String) {
         if self.reports.contains(&what) {
             return;

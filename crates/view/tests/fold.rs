@@ -8,9 +8,11 @@ use common::*;
 use holdfast_base::ids::{Index, Sequence, SessionId};
 use holdfast_base::stream::{Source, Writer};
 use holdfast_base::{Error, Kind, Result};
-use holdfast_env::RealDisk;
+use holdfast_env::disk::Access;
 use holdfast_env::trial::Trial;
+use holdfast_env::{Disk, RealDisk};
 use holdfast_log::*;
+use holdfast_sim::SimDisk;
 use holdfast_view::*;
 use proptest::prelude::*;
 use std::cell::Cell;
@@ -171,6 +173,34 @@ fn a_session_with_too_many_unacknowledged_results_is_refused_until_it_acknowledg
     let next = SESSION_OUTSTANDING_MAX as u64 + 1;
     assert_eq!(w.send(s, next, 1, &[1, 0, 0]).unwrap_err().kind, Kind::Retry);
     assert_eq!(w.send(s, next, 2, &[1, 0, 5]), Ok(5));
+}
+
+/// A snapshot that found no room left what it had written: the file took the room of a full disk until
+/// the next one was due, and that of a process that was killed stayed for as long.
+#[test]
+fn a_snapshot_that_fails_leaves_no_file_and_a_start_removes_one_that_was_left() {
+    let dir = Scratch::new("no-room");
+    let log = Arc::new(open(&dir.0.join("log"), Drive::Pump));
+    let disk = SimDisk::new(1);
+    let snapshots = SnapshotStore { disk: Arc::new(disk.clone()), directory: "/snapshots".into() };
+    let fold = || Fold::<Sums>::open(log.clone(), T, snapshots.clone(), MANUAL).unwrap();
+    let names = || -> Vec<String> {
+        let listed = disk.list(Path::new("/snapshots")).unwrap();
+        listed.into_iter().map(|entry| entry.name).collect()
+    };
+    let w = World { log: log.clone(), fold: fold() };
+    w.add(1, 2).unwrap();
+    disk.set_capacity(0);
+    let refused = w.fold.snapshot_now().unwrap_err();
+    assert_eq!((refused.kind, names()), (Kind::Full, Vec::new()), "{refused}");
+    disk.set_capacity(1 << 40);
+    w.fold.snapshot_now().unwrap();
+    let whole = names();
+    assert_eq!(whole.len(), 1, "{whole:?}");
+    drop(w);
+    disk.create(Path::new("/snapshots/snapshot.tmp"), Access::Cached).unwrap();
+    drop(fold());
+    assert_eq!(names(), whole);
 }
 
 #[test]

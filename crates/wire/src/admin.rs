@@ -272,6 +272,8 @@ pub enum Order {
     Revoke { serial: String, until_s: i64 },
     /// The client of this name may do nothing any more.
     RevokeToken { name: String },
+    /// A store whose node started without it never comes back.
+    GiveUpStore { store: StoreId },
 }
 codec_enum!(Order: "order" {
     1 => Drain { node, on },
@@ -282,6 +284,7 @@ codec_enum!(Order: "order" {
     6 => ReplaceNode { name },
     7 => Revoke { serial, until_s },
     8 => RevokeToken { name },
+    9 => GiveUpStore { store },
 });
 
 /// The longest that a token may last, in seconds: ten years. One that nobody has to think of again is

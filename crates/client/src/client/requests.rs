@@ -9,9 +9,14 @@ use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::ids::SessionId;
 use holdfast_base::{Error, Kind, Result};
 use holdfast_env::tasks::Stop;
+use holdfast_env::{Clock, RealClock};
 use holdfast_wire::chunk::Piece;
 use holdfast_wire::{self as wire, Call};
 use std::time::Duration;
+
+/// No attempt to connect again begins later than this after the first: each may take seconds where
+/// hosts are silent, or where the log's is, which a node waits for before it says that it is level.
+const RECOVER_MAX: Duration = Duration::from_secs(20);
 
 /// An answer to wait for; see [`Client::wait`].
 #[must_use = "a request that nobody waits for keeps its answer in memory"]
@@ -25,26 +30,30 @@ pub(crate) fn rest(pause: Duration) {
     Stop::new().sleep_until_stop(pause);
 }
 
-/// How long somebody has waited already.
+/// How long somebody has waited already, from the first refusal on: the time of the attempts, too,
+/// which is most of it where a node waits for another one before it refuses.
 #[derive(Default)]
 pub(super) struct Patience {
-    waited: Duration,
+    since: Option<RealClock>,
     pause: Duration,
 }
 
 impl Patience {
     /// Sleeps before the next attempt; false once the options allow no more.
     pub(super) fn wait(&mut self, options: &ClientOptions) -> bool {
+        let since = self.since.get_or_insert_with(RealClock::new);
+        let waited = Duration::from_nanos(since.monotonic_ns());
+        let pause = self.pause_after(waited, options);
+        pause.map(rest).is_some()
+    }
+
+    /// How long to rest now; none once all that the options allow has passed.
+    fn pause_after(&mut self, waited: Duration, options: &ClientOptions) -> Option<Duration> {
         self.pause = match self.pause {
             Duration::ZERO => options.reconnect_pause,
             before => (before * 2).min(RECONNECT_PAUSE_MAX),
         };
-        self.waited += self.pause;
-        if self.waited > options.patience {
-            return false;
-        }
-        rest(self.pause);
-        true
+        (waited + self.pause <= options.patience).then_some(self.pause)
     }
 }
 
@@ -123,8 +132,9 @@ impl Client {
         }
     }
 
-    /// Connects anew, a bounded number of times; what was kept is sent again.
+    /// Connects anew, a bounded number of times and for a bounded time; what was kept is sent again.
     fn recover(&mut self) -> Result<()> {
+        let began = RealClock::new();
         let mut pause = self.options.reconnect_pause;
         let mut last = Error::retry(format!(
             "connect to `{}` again: not asked to by the options",
@@ -132,6 +142,9 @@ impl Client {
         ));
         for attempt in 0..self.options.reconnects_max {
             if attempt > 0 {
+                if began.monotonic_ns() > RECOVER_MAX.as_nanos() as u64 {
+                    break;
+                }
                 rest(pause);
                 pause = (pause * 2).min(RECONNECT_PAUSE_MAX);
             }
@@ -300,5 +313,37 @@ impl Client {
         }
         // The frame was reused under the copy: the name now stands for something else.
         Err(Error::retry(format!("get `{path}`: it was replaced while it was read, try again")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Only the rests between attempts were counted, and a node whose log's host is away refuses after
+    /// seconds: twenty seconds of patience were a minute.
+    #[test]
+    fn the_time_of_the_attempts_counts() {
+        let options = ClientOptions {
+            patience: Duration::from_secs(20),
+            reconnect_pause: Duration::from_millis(50),
+            ..ClientOptions::default()
+        };
+        // Attempts that take so long, each answered with a refusal: how long it takes in all.
+        let whole = |attempt: Duration| {
+            let (mut patience, mut now) = (Patience::default(), Duration::ZERO);
+            while let Some(pause) = patience.pause_after(now, &options) {
+                now += pause + attempt;
+            }
+            now
+        };
+        let bound = |attempt| options.patience + attempt;
+        for attempt in [0, 1, 3, 10].map(Duration::from_secs) {
+            let took = whole(attempt);
+            assert!(took <= bound(attempt), "{took:?} with attempts of {attempt:?}");
+            assert!(took >= options.patience - RECONNECT_PAUSE_MAX, "{took:?}");
+        }
+        let none = ClientOptions::default();
+        assert_eq!(Patience::default().pause_after(Duration::ZERO, &none), None);
     }
 }

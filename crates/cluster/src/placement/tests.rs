@@ -146,6 +146,38 @@ fn draining_silent_full_and_read_only_ones_get_nothing() {
     assert_eq!(ids(place(&view, Ask { copies: 1, ..ask(1) })), [6]);
 }
 
+/// Two of three hosts were full, and writes were refused as for a passing reason: clients asked again
+/// and again, and S3 answered 503 in place of 507.
+#[test]
+fn a_cluster_without_room_is_full_and_one_whose_nodes_may_return_is_not() {
+    let full = |nodes: usize, full: &[u32]| {
+        let mut view = even(nodes);
+        for node in full {
+            let (node, store) = (NodeId(*node), StoreId(*node as u64));
+            let incarnation = view.node(node).unwrap().incarnation;
+            let free = vec![crate::cluster::FreeSpace { store, free_mib: ROOM_MIB - 1 }];
+            view.apply(Index(999), &ClusterCommand::Usage { node, incarnation, free }).unwrap();
+        }
+        view
+    };
+    let kind = |view: &ClusterView| place(view, ask(1)).map_err(|e| e.kind).err();
+    assert_eq!(kind(&full(3, &[1])), None);
+    assert_eq!(kind(&full(3, &[1, 2])), Some(Kind::Full));
+    assert_eq!(kind(&full(3, &[1, 2, 3])), Some(Kind::Full));
+    assert_eq!(kind(&full(1, &[1])), Some(Kind::Full));
+    // One that is away may have room when it comes back.
+    let mut away = full(3, &[1]);
+    set(&mut away, 2, NodeState::Unavailable);
+    assert_eq!(kind(&away), Some(Kind::Retry));
+    // But would not be enough here.
+    let mut away = full(3, &[1, 2]);
+    set(&mut away, 3, NodeState::Unavailable);
+    assert_eq!(kind(&away), Some(Kind::Full));
+    let mut away = even(3);
+    (1..=3).for_each(|node| set(&mut away, node, NodeState::Unavailable));
+    assert_eq!(kind(&away), Some(Kind::Retry));
+}
+
 #[test]
 fn fewer_hosts_than_copies_give_as_many_as_there_are() {
     assert_eq!(ids(place(&even(1), ask(1))), [1]);

@@ -115,6 +115,21 @@ impl Node {
     }
 
     pub fn start_with(data: &Path, settings: &str) -> Node {
+        Node::set(data, settings);
+        Node::start(data)
+    }
+
+    /// Starts a node with the settings in `data`, in the cluster of `first`, which listens on `port`.
+    pub fn join(data: &Path, first: &Node, port: u16) -> Node {
+        let mut command = binary();
+        command.args(["--json", "node", "run", "--data"]).arg(data);
+        command.args(["--join", &format!("127.0.0.1:{port}")]);
+        command.arg("--secret").arg(first.data.join("secret"));
+        Node::start_by(&mut command, data)
+    }
+
+    /// Writes settings: these, and those of [`SETTINGS`] that are not among them.
+    pub fn set(data: &Path, settings: &str) {
         fs::create_dir_all(data).unwrap();
         // What is set twice is refused.
         let is_set =
@@ -122,7 +137,6 @@ impl Node {
         let others: Vec<&str> = SETTINGS.lines().filter(|line| !is_set(line)).collect();
         let text = format!("{}\n{settings}", others.join("\n"));
         fs::write(data.join("holdfast.toml"), text).unwrap();
-        Node::start(data)
     }
 
     pub fn try_start(data: &Path) -> Result<Node, Finished> {

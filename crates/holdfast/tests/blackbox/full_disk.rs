@@ -214,6 +214,60 @@ fn names_can_be_removed_where_others_have_left_no_room_at_all() {
     node.stop();
 }
 
+/// Two of three hosts were full, and writes were refused as for a passing reason, which clients tried
+/// again for as long as their patience lasted, and which S3 said with 503.
+#[test]
+fn a_cluster_with_room_on_one_host_of_three_is_full() {
+    let scratch = Scratch::new();
+    let (port, http) = (free_port(), free_port());
+    let settings = format!("native_port = {port}\nhttp_port = {http}\nhost = \"h1\"\n");
+    let first = Node::start_with(&scratch.path("1"), &settings);
+    // The reserve, and less than a chunk.
+    let small = |number: u16| {
+        let data = scratch.path(&number.to_string());
+        let port_of_its_own = free_port();
+        let settings = format!("native_port = {port_of_its_own}\nhost = \"h{number}\"\n");
+        Node::set(&data, &format!("{settings}capacity = \"160MiB\"\n"));
+        Node::join(&data, &first, port)
+    };
+    let second = small(2);
+    let (third, mut client) = (small(3), first.client());
+    let refused = client.put("/f", b"x", &NewFile::default()).unwrap_err();
+    assert_eq!(refused.kind, Kind::Full, "{refused}");
+    assert!(refused.message.contains("1 of 3 hosts have room"), "{refused}");
+    let said = http::get(http, "/health", "");
+    assert!(said.contains("\nspace: ") && said.contains("1 of 3 hosts have room"), "{said}");
+    drop(client);
+    [third, second, first].into_iter().for_each(|node| drop(node.stop()));
+}
+
+/// What had failed while the disk was full was listed by `doctor` until a restart, though there was
+/// room again: it kept what is true for a while as if it were for good.
+#[test]
+fn doctor_forgets_a_full_disk_when_there_is_room_again() {
+    let scratch = Scratch::new();
+    let outside = scratch.path("mount");
+    let Some(_mount) = Mount::new(&outside, "700m") else { return };
+    let port = free_port();
+    let settings = format!("http_port = {port}\nsnapshot_entries = 2\ncapacity = \"500M\"\n");
+    let node = Node::start_with(&outside.join("data"), &settings);
+    let mut client = node.client();
+    for i in 0..200 {
+        client.symlink(&format!("/l{i}"), "target", 0).unwrap();
+    }
+    client.put("/f", content(0), &NewFile::default()).unwrap();
+    fill_with_others(&outside);
+    for i in 0..200 {
+        client.delete(&format!("/l{i}"), false).unwrap();
+    }
+    assert_eq!(node.run(&["doctor"]).code, Some(1), "the disk is full");
+    fs::remove_file(outside.join("others")).unwrap();
+    node.until("it is well again", |_| http::get(port, "/health", "").starts_with("HTTP/1.1 200 "));
+    assert_eq!(node.run(&["doctor"]).ok(), "the node is well\n");
+    drop(client);
+    node.stop();
+}
+
 /// `/health` said 200 while every put was refused: a chunk's file takes two sectors more than the
 /// chunk, and the one who asked for room did not count them.
 #[test]

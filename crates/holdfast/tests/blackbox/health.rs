@@ -19,14 +19,14 @@ fn start(scratch: &Scratch, more: &str) -> (Node, u16) {
 }
 
 #[track_caller]
-fn well(port: u16) {
+pub fn well(port: u16) {
     let said = http::get(port, "/health", "");
     assert!(said.starts_with("HTTP/1.1 200 ") && said.ends_with("\r\nok\n"), "{said}");
 }
 
 /// `/health`, `status` and `doctor` say the same sentence; answers it.
 #[track_caller]
-fn ill(node: &Node, port: u16, name: &str, words: &str) -> String {
+pub fn ill(node: &Node, port: u16, name: &str, words: &str) -> String {
     let said = http::get(port, "/health", "");
     assert!(said.starts_with("HTTP/1.1 503 "), "{said}");
     let named = |line: &&str| line.starts_with(&format!("{name}: "));

@@ -43,3 +43,4 @@ mod tls;
 mod token;
 mod told;
 mod trees;
+mod unmounted;

@@ -1,7 +1,7 @@
 //! The log and the snapshots are gone, the stores are there: `doctor --rebuild-names` makes names
 //! again, in a directory beside, which a node then serves.
 
-use super::common::{Scratch, binary, bytes, finish};
+use super::common::{Node, Scratch, binary, bytes, finish};
 use super::photos::{client, put, send};
 use super::s3::{blob, start};
 use holdfast_client::{Client, NewFile};
@@ -79,6 +79,15 @@ fn names_are_made_again_from_the_stores_when_the_log_is_lost() {
     let _ = fs::remove_dir_all(data.join("blobs"));
     let mut before = BTreeMap::new();
     picture(&data, &mut before);
+    // The refusal was a bare "node is not known: let it join first", and left an empty log where the
+    // right one was to be put back.
+    for _ in 0..2 {
+        let refused = Node::try_start(&data).err().expect("a node without its log");
+        refused.refused(&["log is lost", "--rebuild-names", "--join"]);
+    }
+    let doctor = finish(binary().args(["doctor", "--data"]).arg(&data), b"");
+    doctor.refused(&["log is lost", "--rebuild-names"]);
+    assert!(!data.join("log").exists(), "nothing is made in its place");
 
     let into = scratch.path("again");
     let rebuild = |into: &Path| {

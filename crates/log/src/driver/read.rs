@@ -76,7 +76,37 @@ pub fn read(
             bytes_left: bytes_max.max(1),
         }
     };
-    let window_bytes = bytes_max.clamp(WINDOW_BYTES_MIN, SCAN_BYTES);
+    fill(topic, &mut gather, bytes_max.clamp(WINDOW_BYTES_MIN, SCAN_BYTES))?;
+    Ok(gather.out)
+}
+
+/// Reads every durable entry as a reader would, and gives what cannot be read: an error for each
+/// file at most.
+pub fn verify(topic: &Topic) -> Vec<Error> {
+    let (mut firsts, first, end) = {
+        let state = topic.lock();
+        let firsts: Vec<u64> = state.core.segments().iter().map(|segment| segment.first).collect();
+        (firsts, state.core.first(), state.core.durable())
+    };
+    firsts.push(end);
+    let mut bad = Vec::new();
+    for range in firsts.windows(2) {
+        let mut next = range[0].max(first);
+        while next < range[1] {
+            let (entries_left, bytes_left) = (usize::MAX, SCAN_BYTES);
+            let out = Vec::new();
+            let mut page = Gather { out, next, limit: range[1], entries_left, bytes_left };
+            if let Err(e) = fill(topic, &mut page, SCAN_BYTES) {
+                bad.push(e);
+                break;
+            }
+            next = page.next;
+        }
+    }
+    bad
+}
+
+fn fill(topic: &Topic, gather: &mut Gather, window_bytes: usize) -> Result<()> {
     while !gather.is_done() {
         let found = {
             let state = topic.lock();
@@ -98,9 +128,9 @@ pub fn read(
             topic.lock().core.surveyed(meta);
             continue;
         };
-        read_segment(topic, &segment, position, end, window_bytes, &mut gather)?;
+        read_segment(topic, &segment, position, end, window_bytes, gather)?;
     }
-    Ok(gather.out)
+    Ok(())
 }
 
 /// Reads commits of one segment from `position` up to `end`, or until nothing more is wanted.

@@ -103,7 +103,7 @@ impl Keeper {
         let waits = matches!(e.kind, Kind::Full | Kind::Retry | Kind::Fenced);
         let long = now_ns.saturating_sub(rest.since_ns) >= REPORT_MS * 1_000_000;
         if !waits || long {
-            self.node.report_finding(format!("compact chunks: {e}; it is tried again"));
+            self.node.report_failure("compact chunks, which is tried again", &e);
         }
     }
 

@@ -34,7 +34,8 @@ impl Keeper {
                 .settle_one(&held, &known)
                 .and_then(|()| self.settle_old(&held, known.generation));
             if let Err(e) = done {
-                self.node.report_finding(format!("settle chunk `{chunk}` after the start: {e}"));
+                let doing = format_args!("settle chunk `{chunk}` after the start");
+                self.node.report_failure(doing, &e);
             }
         }
         self.report_missing()?;

@@ -22,6 +22,7 @@ pub struct Booted<V> {
 /// checked against it before it is applied.
 pub fn boot<V: View>(context: &Context, store: &SnapshotStore) -> Result<Booted<V>> {
     snapshot::prepare(store)?;
+    snapshot::remove_left(store)?;
     let machine = Machine::kept(context)?;
     let mut booted = Booted { machine, snapshot: None, reports: Vec::new() };
     for index in snapshot::list(store)?.into_iter().rev() {

@@ -7,7 +7,7 @@ use holdfast_base::ids::Index;
 use holdfast_base::stream::{Source, Writer};
 use holdfast_base::{Error, Kind, Result};
 use holdfast_env::disk::{Access, create_dir_durable};
-use holdfast_env::{Disk, File};
+use holdfast_env::{Disk, File, planted};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -42,6 +42,12 @@ pub fn prepare(store: &SnapshotStore) -> Result<()> {
     create_dir_durable(&*store.disk, &store.directory, 2, site).map_err(making)
 }
 
+/// Removes what was left by a process that ended while it wrote a snapshot: for who writes none yet.
+pub fn remove_left(store: &SnapshotStore) -> std::io::Result<()> {
+    let left = store.directory.join(TEMPORARY);
+    if store.disk.exists(&left)? { store.disk.remove(&left) } else { Ok(()) }
+}
+
 /// Indices of the snapshots that have a name, ascending.
 pub fn list(store: &SnapshotStore) -> Result<Vec<Index>> {
     let listing = |e: std::io::Error| {
@@ -59,23 +65,33 @@ pub fn path(store: &SnapshotStore, index: Index) -> PathBuf {
     store.directory.join(file_name(index))
 }
 
-/// A snapshot that is being written aside.
+/// A snapshot that is being written aside. One that comes to nothing goes: it may be what the disk has
+/// no room for.
 pub struct Draft {
     file: Arc<dyn File>,
     path: PathBuf,
+    disk: Arc<dyn Disk>,
+    is_whole: bool,
+}
+
+impl Drop for Draft {
+    fn drop(&mut self) {
+        if !self.is_whole && !planted!("log.failed-snapshot-stays") {
+            // The error that matters is the first; a start removes it, too.
+            let _ = self.disk.remove(&self.path);
+        }
+    }
 }
 
 impl Draft {
     pub fn create(store: &SnapshotStore) -> Result<Draft> {
         let path = store.directory.join(TEMPORARY);
         let make = || {
-            if store.disk.exists(&path)? {
-                store.disk.remove(&path)?;
-            }
+            remove_left(store)?;
             store.disk.create(&path, Access::Cached)
         };
         match make() {
-            Ok(file) => Ok(Draft { file, path }),
+            Ok(file) => Ok(Draft { file, path, disk: store.disk.clone(), is_whole: false }),
             Err(e) => Err(writing(&path, e.into())),
         }
     }
@@ -95,9 +111,11 @@ impl Draft {
     }
 
     /// Makes it durable, and verifies it as a boot would. [`publish`] gives it its name.
-    pub fn finish(self, store: &SnapshotStore) -> Result<Header> {
+    pub fn finish(mut self) -> Result<Header> {
         self.file.sync("snapshot.data").map_err(|e| writing(&self.path, e.into()))?;
-        verify(&*store.disk, &self.path)
+        let header = verify(&*self.disk, &self.path)?;
+        self.is_whole = true;
+        Ok(header)
     }
 }
 
@@ -146,7 +164,7 @@ pub fn install(
         }
         part = fetch(Some(index), at)?.bytes;
     }
-    if draft.finish(store)?.index != index {
+    if draft.finish()?.index != index {
         return Err(corrupt(&store.directory.join(TEMPORARY), "its header names another index"));
     }
     publish(store, index)?;

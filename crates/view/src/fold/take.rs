@@ -67,7 +67,7 @@ impl<V: View> Shared<V> {
             let result = self.snapshot();
             background = self.background();
             if let Err(e) = result {
-                background.report(e.message);
+                background.failed(e);
             }
         }
     }
@@ -121,7 +121,7 @@ impl<V: View> Shared<V> {
             )));
         }
         let bytes = draft.bytes()?;
-        if draft.finish(&self.store)? != header {
+        if draft.finish()? != header {
             return Err(Error::corrupt(format!(
                 "take a snapshot of topic `{}`: reading it back gave another header",
                 self.topic
