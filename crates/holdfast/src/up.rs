@@ -49,13 +49,7 @@ pub fn run(up: &Up, join: Option<&str>, secret: Option<&Path>, out: &mut Output)
     let rng = Arc::new(RealRng);
     let (disk, engine) = (Arc::new(RealDisk), Arc::new(RealEngine));
     let machine = Machine { disk, engine, clock, rng, peers, meter };
-    let region = match config.dram_bytes() {
-        0 => None,
-        bytes => Some(Region::create("holdfast-dram", StoreId(RealRng.next_u64()), bytes)?),
-    };
-    if let Some(region) = region.as_ref().filter(|_| config.dram_populate) {
-        region.populate()?;
-    }
+    let region = memory_tier(&config)?;
     let name = credentials.as_ref().and_then(|own| own.name());
     let opening = NodeConfig { name, ..node_config(&config, &up.data) };
     let prepare = || prepare(&up.data, &config, &secret, new);
@@ -70,12 +64,7 @@ pub fn run(up: &Up, join: Option<&str>, secret: Option<&Path>, out: &mut Output)
             );
         }
     }
-    for finding in node.findings() {
-        event!(Finding, finding);
-    }
-    for why in node.stores.left_out() {
-        event!(StoreLeftOut, why);
-    }
+    tell_of_start(&node);
     let files = Arc::new(FileFace::new(node.clone(), region));
     let audit = Audit::new(node.clone(), config.trail());
     let native = Native::new(node.clone(), budget.clone(), config.dev).with_tokens_of(&secret);
@@ -107,6 +96,28 @@ pub fn run(up: &Up, join: Option<&str>, secret: Option<&Path>, out: &mut Output)
     roles.end()?;
     node.retire();
     Ok(())
+}
+
+/// A new one, for memory ends with its process.
+fn memory_tier(config: &Config) -> Result<Option<Arc<Region>>> {
+    let region = match config.dram_bytes() {
+        0 => return Ok(None),
+        bytes => Region::create("holdfast-dram", StoreId(RealRng.next_u64()), bytes)?,
+    };
+    if config.dram_populate {
+        region.populate()?;
+    }
+    Ok(Some(region))
+}
+
+/// What the start has found that somebody should look at.
+fn tell_of_start(node: &Node) {
+    for finding in node.findings() {
+        event!(Finding, finding);
+    }
+    for why in node.stores.left_out() {
+        event!(StoreLeftOut, why);
+    }
 }
 
 /// The file's settings, and what the command line says over them.
