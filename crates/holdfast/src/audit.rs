@@ -51,10 +51,12 @@ pub fn run(client: &mut Client, options: &Audit, out: &mut Output) -> Result<()>
         next = Index(last.index.0 + 1);
         entries.iter().try_for_each(|entry| print(&entry.bytes, out))?;
     }
-    while options.follow {
+    if !options.follow {
+        return Ok(());
+    }
+    loop {
         next = follow(&mut log, next, out)?;
     }
-    Ok(())
 }
 
 fn follow(log: &mut LogClient<'_>, next: Index, out: &mut Output) -> Result<Index> {
