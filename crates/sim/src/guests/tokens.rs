@@ -10,13 +10,15 @@ use crate::world::client::new_file;
 use crate::world::guest::{Guest, Lodging, Visitor, Work};
 use holdfast_base::checksum::crc32c;
 use holdfast_base::codec::{Decode, Encode};
+use holdfast_base::ids::Index;
 use holdfast_base::{Kind, Result};
+use holdfast_cluster::topics::AUDIT_TOPIC;
 use holdfast_env::HoldMutex;
 use holdfast_env::net::{Named, token_serial};
 use holdfast_env::secret::Token;
 use holdfast_node::Node;
 use holdfast_wire::admin::{NewToken, Order};
-use holdfast_wire::{self as wire, Call, file as msg};
+use holdfast_wire::{self as wire, Call, file as msg, log};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
@@ -84,6 +86,7 @@ impl Guest for Tokens {
 
     fn check(self: Arc<Self>, visitor: Visitor) -> Work {
         Box::pin(async move {
+            self.check_trail(&visitor).await;
             let given = self.given.held().clone();
             for Given { named, state } in given {
                 let mut told = BTreeSet::new();
@@ -156,6 +159,55 @@ impl Tokens {
         visitor.note(&format!("was given a token `{name}`"));
         let named = Named::of_token(&token);
         self.given.held().push(Given { named, state: State::Stands });
+    }
+
+    /// The audit trail tells of what was asked for, and of nothing else. Where nobody can be told
+    /// from a node, nothing is in it; a line may be lost with the log's host.
+    async fn check_trail(&self, visitor: &Visitor) {
+        let new = NewToken { name: "auditor".into(), rules: vec!["audit:r".into()], ttl_s: TTL_S };
+        let told = visitor.ask(1, wire::OP_TOKEN_CREATE, new.to_bytes(), None).await;
+        let Some(auditor) = told
+            .ok()
+            .and_then(|reply| String::from_bytes(&reply.meta).ok())
+            .and_then(|text| Token::parse(&text))
+        else {
+            return;
+        };
+        let (named, mut lines, mut from) = (Named::of_token(&auditor), Vec::new(), Index(1));
+        loop {
+            let (topic, entries_max) = (AUDIT_TOPIC.to_owned(), 1000);
+            let read = log::Read { topic, from, entries_max, wait: false }.to_bytes();
+            let Ok(reply) = visitor.ask_as(&named, 1, wire::OP_LOG_READ, read, None).await else {
+                return;
+            };
+            let Ok(log::Entries { entries }) = log::Entries::from_bytes(&reply.meta) else {
+                return;
+            };
+            let Some(last) = entries.last() else { break };
+            from = Index(last.index.0 + 1);
+            let text = |entry: &log::Indexed| String::from_utf8_lossy(&entry.bytes).into_owned();
+            lines.extend(entries.iter().map(text));
+        }
+        let by_whom = [r#""who":"secret""#, r#""who":"token "#];
+        if let Some(line) = lines.iter().find(|line| !by_whom.iter().any(|who| line.contains(who)))
+        {
+            return visitor.violate(&format!("the audit trail tells of nobody: {line}"));
+        }
+        let tells_of = |operation: &str, given: &Given| {
+            let (operation, name) =
+                (format!(r#""operation":"{operation}""#), format!("`{}`", given.named.name));
+            lines.iter().any(|line| line.contains(&operation) && line.contains(&name))
+        };
+        let given = self.given.held();
+        visitor.sometimes(
+            given.iter().all(|given| tells_of("token create", given)),
+            "the audit trail told of every token that was given",
+        );
+        let mut revoked = given.iter().filter(|given| matches!(given.state, State::RevokedAt(_)));
+        visitor.sometimes(
+            revoked.any(|given| tells_of("token revoke", given)),
+            "the audit trail told of a token that was revoked",
+        );
     }
 
     async fn revoke(&self, visitor: &Visitor, free: &mut BTreeSet<String>) {
