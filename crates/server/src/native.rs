@@ -8,8 +8,9 @@ use crate::nodes::Nodes;
 use crate::route::{AtOnce, Face, Later, Request, Right, Rights, Route, Within};
 use holdfast_base::frame::{Header, STALE};
 use holdfast_base::{Error, Kind, Result};
+use holdfast_env::clients::Seat;
 use holdfast_env::net::{Batch, BodyTarget, Service, Who};
-use holdfast_env::{Budget, Secret, planted};
+use holdfast_env::{Budget, Clients, Secret, planted};
 use holdfast_node::{Condition, Node};
 use holdfast_wire::admin::Status;
 use std::ops::Range;
@@ -91,6 +92,17 @@ impl Native {
     pub fn with_tokens_of(self, secret: &Secret) -> Native {
         self.admin.makes_tokens_of(secret);
         self
+    }
+
+    /// Slows each client with a name down to what it may take; without them nobody is.
+    pub fn with_limits_of(self, clients: &Arc<Clients>) -> Native {
+        self.admin.knows_clients(clients);
+        self
+    }
+
+    /// What clients have taken lately.
+    pub fn clients(&self) -> &Arc<Clients> {
+        self.admin.clients()
     }
 
     /// Serves a face as well. Its operations must have no other route: that is a bug.
@@ -202,6 +214,14 @@ impl Service for Native {
         match who {
             Who::Named(named) => self.node.check_standing(named),
             _ => Ok(()),
+        }
+    }
+
+    fn seat(&self, who: &Who, now_ns: u64) -> Result<Option<Seat>> {
+        match who {
+            // Of whatever token or certificate of its name.
+            Who::Named(named) if !who.is_node() => self.clients().seat(&named.name, now_ns),
+            _ => Ok(None),
         }
     }
 
