@@ -99,6 +99,8 @@ impl World {
 
     fn greet(&self, mut handshake: Handshake) -> Result<Asker> {
         let mut stream = TcpStream::connect(self.server.tcp_addresses()[0]).unwrap();
+        // For who breaks this: an answer that never comes is a failure, and not a test that hangs.
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         loop {
             stream.write_all(&handshake.output()).unwrap();
             let mut said = [0; 4096];
