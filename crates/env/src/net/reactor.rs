@@ -537,7 +537,8 @@ impl Reactor {
                 resumes < RESUMES_MAX && config.budget.would_admit(claimed, wanted, asker)
             });
             let clock = &self.shared.clock;
-            let waits = connection.slowed_until_ns.is_some_and(|at| clock.monotonic_ns() < at);
+            let waits = connection.slowed_until_ns.is_some_and(|at| clock.monotonic_ns() < at)
+                && self.stop_ns.is_none();
             let resume = fed
                 && !waits
                 && connection.load.requests <= config.connection_requests_max / 2

@@ -25,6 +25,10 @@ impl Reactor {
     }
 
     fn ask_for_turn(&mut self, slot: u32, rest: Option<&[u8]>) -> bool {
+        // Whoever ends the server is not to wait for who was slowed.
+        if self.stop_ns.is_some() {
+            return false;
+        }
         let now_ns = self.shared.clock.monotonic_ns();
         let Some(connection) = self.connections[slot as usize].as_deref_mut() else { return false };
         if connection.incoming.is_some() || matches!(connection.stage, Stage::Refused { .. }) {
