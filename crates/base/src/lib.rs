@@ -11,6 +11,7 @@ pub mod limits;
 pub mod node;
 pub mod path;
 pub mod random;
+pub mod rates;
 pub mod rules;
 pub mod stream;
 pub mod text;

@@ -128,6 +128,11 @@ impl Client {
         self.ask(wire::OP_HELD, &())
     }
 
+    /// Which clients of the node had to wait within the last minute.
+    pub fn slowed(&mut self) -> Result<Vec<wire::admin::Slowed>> {
+        self.ask(wire::OP_SLOWED, &())
+    }
+
     /// Whether the answer that came last may be old: its node had not heard from the log for a
     /// while, because it is cut off, or deposed, or the log's host is away.
     pub fn is_stale(&self) -> bool {

@@ -103,6 +103,9 @@ events! {
     TlsRenewed = "tls.renewed", INFO,
         "New connections use the certificates that are in the files now; open ones go on.",
         "Nothing.";
+    ClientSlowed = "client.slowed", INFO,
+        "A client asks for more than a limit of the node's settings allows, and has to wait; others go on. Told once a minute for each.",
+        "Ask `holdfast status` by how much. Raise the setting if the client may have more, or look at what it does ([limits](operations.md#limits-of-clients)).";
     ViewResumed = "view.resumed", INFO,
         "A view that had stopped goes on: there is room for its rows again.",
         "Nothing.";

@@ -5,6 +5,7 @@
 pub mod arena;
 pub mod budget;
 pub mod buf;
+pub mod clients;
 pub mod clock;
 pub mod disk;
 pub mod events;
@@ -29,6 +30,7 @@ pub mod tls;
 pub mod trial;
 
 pub use budget::{Asker, Budget};
+pub use clients::Clients;
 pub use clock::{Clock, RealClock};
 pub use disk::{Disk, File, RealDisk};
 pub use locks::{HoldMutex, HoldRwLock};

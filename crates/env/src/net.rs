@@ -39,6 +39,7 @@ pub use server::{Counters, Server, ServerConfig};
 pub use socket::{Endpoint, Socket, Wait};
 pub use tls::{ALPN, TlsClient, server_of, tls_error};
 
+use crate::clients::Seat;
 use crate::region::RegionMut;
 use crate::tls::TlsConfig;
 use crate::trial::Knob;
@@ -90,6 +91,13 @@ pub trait Service: Send + Sync + 'static {
     fn check_standing(&self, who: &Who) -> Result<()> {
         let _ = who;
         Ok(())
+    }
+
+    /// What counts this connection of `who`, asked once it is known. Nothing for those without
+    /// limits; an error, which ends the connection, where they have too many already.
+    fn seat(&self, who: &Who, now_ns: u64) -> Result<Option<Seat>> {
+        let _ = (who, now_ns);
+        Ok(None)
     }
 
     /// Why `who` may not ask for this at all: then nothing is kept of the request's body. Looks at

@@ -3,6 +3,7 @@
 
 use holdfast_base::limits::CHUNK_BYTES;
 use holdfast_base::node::StorageClass;
+use holdfast_base::rates::Allowance;
 use holdfast_base::units::MIB;
 use holdfast_base::{Error, Result};
 use holdfast_command::files::SETTINGS;
@@ -107,6 +108,20 @@ config! {
     audit: String = r#""admin""#;
     /// How large the audit trail may become; then the older half of it goes. At least 128M.
     audit_size: String = r#""256M""#;
+    /// Requests a second of each client with a name (a token's or a certificate's), all of its
+    /// connections to this node together, and of each access key of S3 but administrators'; 0 for no
+    /// limit. Beyond it a client is slowed, not refused.
+    client_requests: u64 = "0";
+    /// Bytes a second of each such client, requests and answers together; "0" for no limit.
+    client_bytes: String = r#""0""#;
+    /// Connections at once of each client with a name, at most half of what the port has; 0 for no
+    /// limit.
+    client_connections: u64 = "1024";
+    /// Requests a second to S3 of each reader without a signature, by address (of IPv6 by /64); 0
+    /// for no limit.
+    anonymous_requests: u64 = "0";
+    /// Bytes a second of each such reader; "0" for no limit.
+    anonymous_bytes: String = r#""0""#;
     /// Size of the `dram` tier; "0" for none. Memory is taken as it is used.
     dram: String = r#""1G""#;
     /// Take the `dram` tier's memory at the start: a slower start, and no write waits for memory.
@@ -213,6 +228,8 @@ impl Config {
         for (key, size) in [
             ("audit_size", &self.audit_size),
             ("clients_memory", &self.clients_memory),
+            ("client_bytes", &self.client_bytes),
+            ("anonymous_bytes", &self.anonymous_bytes),
             ("dram", &self.dram),
             ("scrub", &self.scrub),
             ("capacity", &self.capacity),
@@ -335,6 +352,26 @@ impl Config {
         bytes("audit_size", &self.audit_size).unwrap_or(0)
     }
 
+    /// What a client with a name may take, where the port has so many places.
+    pub fn client_allowance(&self, places: usize) -> Allowance {
+        let half = (places as u64 / 2).max(1);
+        Allowance {
+            requests: self.client_requests,
+            bytes: bytes("client_bytes", &self.client_bytes).unwrap_or(0),
+            // One client is not to take all places, also where there are few.
+            connections: self.client_connections.min(half),
+        }
+    }
+
+    /// What a reader without a signature may take.
+    pub fn anonymous_allowance(&self) -> Allowance {
+        Allowance {
+            requests: self.anonymous_requests,
+            bytes: bytes("anonymous_bytes", &self.anonymous_bytes).unwrap_or(0),
+            connections: 0,
+        }
+    }
+
     /// Size of the memory tier; 0 for none.
     pub fn dram_bytes(&self) -> u64 {
         bytes("dram", &self.dram).unwrap_or(0)
@@ -451,11 +488,24 @@ mod tests {
     }
 
     #[test]
+    fn clients_have_no_rates_unless_said_and_never_all_places() {
+        let of = |text: &str, places| parse(text).unwrap().client_allowance(places);
+        let usual = Allowance { connections: 1024, ..Allowance::default() };
+        assert_eq!(of("", 16_384), usual);
+        assert_eq!(of("", 300).connections, 150);
+        assert_eq!(of("client_connections = 0", 300).connections, 0);
+        let said = of("client_requests = 7\nclient_bytes = \"1M\"", 16_384);
+        assert_eq!((said.requests, said.bytes), (7, 1 << 20));
+        assert_eq!(Config::default().anonymous_allowance(), Allowance::default());
+    }
+
+    #[test]
     fn mistakes_are_named() {
         for (text, why) in [
             ("prot = 1", "unknown field `prot`"),
             ("dram = \"lots\"", "`dram"),
             ("clients_memory = \"1M\"", "64"),
+            ("client_bytes = \"much\"", "`client_bytes"),
             ("workers = 0", "1 to 256"),
             ("link = \"fast\"", "`link"),
             ("chunk = \"65M\"", "1M to 64M"),

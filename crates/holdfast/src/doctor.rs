@@ -4,11 +4,11 @@ use holdfast_base::units::format_bytes;
 use holdfast_base::{Error, Result};
 use holdfast_client::Client;
 use holdfast_command::output::Output;
-use holdfast_wire::admin::{Held, STOPPED_VIEW, Status};
+use holdfast_wire::admin::{Held, STOPPED_VIEW, Slowed, Status};
 use serde_json::json;
 use std::path::Path;
 
-fn object(status: &Status, held: Option<&Held>) -> serde_json::Value {
+fn object(status: &Status, held: Option<&Held>, slowed: &[Slowed]) -> serde_json::Value {
     let stores: Vec<_> = status
         .stores
         .iter()
@@ -32,6 +32,10 @@ fn object(status: &Status, held: Option<&Held>) -> serde_json::Value {
             "limit_bytes": held.limit_bytes, "held_bytes": held.held_bytes,
             "peak_bytes": held.peak_bytes, "refused": held.refused,
         })),
+        "slowed": slowed.iter().map(|one| json!({
+            "client": one.client, "limit": one.limit, "allowed": one.allowed,
+            "seconds": one.seconds,
+        })).collect::<Vec<_>>(),
         "conditions": held.map(|held| &held.conditions),
     })
 }
@@ -41,6 +45,7 @@ pub fn status(client: &mut Client, out: &mut Output) -> Result<()> {
     let status = client.status()?;
     // A node of an older build does not know.
     let held = client.held().ok();
+    let slowed = client.slowed().unwrap_or_default();
     let text = || {
         let mut text = format!(
             "node {} runs holdfast {} since {} s\n{} files in {} directories, {}\nlog: embedded, one copy; {} entries, digest {:016x}",
@@ -77,6 +82,11 @@ pub fn status(client: &mut Client, out: &mut Output) -> Result<()> {
             }
             held.conditions.iter().for_each(|said| text.push_str(&format!("\n{said}")));
         }
+        for Slowed { client, limit, allowed, seconds } in &slowed {
+            text.push_str(&format!(
+                "\n{client}: slowed in {seconds} of the last 60 seconds, by `{limit} = {allowed}`"
+            ));
+        }
         if status.unclosed > 0 {
             text.push_str(&format!("\n{} unclosed files: `holdfast fs unclosed`", status.unclosed));
         }
@@ -88,7 +98,7 @@ pub fn status(client: &mut Client, out: &mut Output) -> Result<()> {
         }
         text
     };
-    out.line(text, || object(&status, held.as_ref()))
+    out.line(text, || object(&status, held.as_ref(), &slowed))
 }
 
 /// A store that is full sooner than this is worth a word.

@@ -62,6 +62,7 @@ pub fn start(context: &Context<'_>) -> Result<Option<Box<dyn Role>>> {
         hot_bytes: config.s3_hot_bytes(),
         connections: context.places.s3,
         budget: context.budget.clone(),
+        clients: context.native.clients().clone(),
         ..Limits::default()
     };
     let https = certificates.as_ref().map(|_| format!("https://{address}"));

@@ -14,7 +14,7 @@ use holdfast_env::net::{Credentials, Meter, NoPeers, TcpPeers};
 use holdfast_env::region::Region;
 use holdfast_env::tasks;
 use holdfast_env::{
-    Budget, Disk, RealClock, RealDisk, RealEngine, RealRng, Rng, Secret, local, signals,
+    Budget, Clients, Disk, RealClock, RealDisk, RealEngine, RealRng, Rng, Secret, local, signals,
 };
 use holdfast_env::{event, events};
 use holdfast_file::FileFace;
@@ -67,7 +67,9 @@ pub fn run(up: &Up, join: Option<&str>, secret: Option<&Path>, out: &mut Output)
     tell_of_start(&node);
     let files = Arc::new(FileFace::new(node.clone(), region));
     let audit = Audit::new(node.clone(), config.trail());
+    let allowed = (config.client_allowance(places.native), config.anonymous_allowance());
     let native = Native::new(node.clone(), budget.clone(), config.dev).with_tokens_of(&secret);
+    let native = native.with_limits_of(&Clients::new(allowed.0, allowed.1));
     let native = Arc::new(native.with_audit(audit.clone()).with(files));
     let context = Context {
         data: &up.data,

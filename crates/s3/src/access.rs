@@ -5,9 +5,11 @@
 use crate::errors::OrS3;
 use crate::forms::Form;
 use crate::policy::{Ask, EXISTING_TAG, HEADER, Policy, REQUEST_TAG, Verdict};
+use crate::tab::Tab;
 use crate::trail::Note;
 use crate::{headers, objects, settings, tags};
 use holdfast_blob::{AccessKey, Blobs, Pair};
+use holdfast_env::clients::Client;
 use holdfast_env::planted;
 use hyper::{HeaderMap, Uri};
 use s3s::access::{S3Access, S3AccessContext};
@@ -95,6 +97,8 @@ impl S3Access for Access {
         };
         let name = cx.credentials().map(|credentials| credentials.access_key.clone());
         let peer = cx.extensions_mut().get::<Peer>().copied();
+        let client = client_of(key.as_ref(), name.as_deref(), peer);
+        let tab = cx.extensions_mut().get::<Arc<Tab>>().cloned();
         let caller = Caller { name, key, peer };
         if let Some(note) = cx.extensions_mut().get::<Note>().cloned() {
             let path = cx.s3_path();
@@ -107,6 +111,10 @@ impl S3Access for Access {
         let waits = caller.key.is_some() && wants_latest(cx.headers())?;
         cx.extensions_mut().insert(caller);
         decided?;
+        // What is refused anyway costs nothing, so that nobody can use up another's turns.
+        if let (Some(tab), Some(client)) = (tab, client) {
+            tab.wait(client).await?;
+        }
         if waits && !planted!("s3.latest-waits-for-nothing") {
             self.blobs.catch_up().await.or_s3()?;
         }
@@ -137,6 +145,15 @@ impl S3Access for Access {
             tags: &tags::of_object(req.input.tagging.clone())?,
         };
         self.check_one(&crate::service::caller(req), &asked)
+    }
+}
+
+/// As whom a request is counted; an administrator's is not.
+fn client_of(key: Option<&AccessKey>, name: Option<&str>, peer: Option<Peer>) -> Option<Client> {
+    match (key, name) {
+        (Some(key), _) if key.admin => None,
+        (Some(_), Some(name)) => Some(Client::Key(name.to_owned())),
+        _ => peer.map(|peer| Client::at(peer.address)),
     }
 }
 

@@ -35,6 +35,7 @@ mod policy;
 mod server;
 mod service;
 mod settings;
+mod tab;
 mod tags;
 mod trail;
 

@@ -12,10 +12,12 @@ use crate::hot::Hot;
 use crate::incoming::share_of;
 use crate::photos::Scalers;
 use crate::service::Face;
+use crate::tab::Tab;
 use crate::trail::Note;
 use crate::{cors, forms, front, native};
 use holdfast_base::Result;
 use holdfast_blob::Blobs;
+use holdfast_env::clients::{Client, Clients};
 use holdfast_env::local::memory_bytes;
 use holdfast_env::runtime::{self, Places, Runtime, Timer};
 use holdfast_env::tls::Certificates;
@@ -42,6 +44,8 @@ pub struct Limits {
     pub connections: usize,
     /// What this process may hold for all of its clients, on whatever port.
     pub budget: Arc<Budget>,
+    /// What each access key, and each reader without a signature, may take.
+    pub clients: Arc<Clients>,
     /// For the whole head of a request, from the first byte or the answer before.
     pub head: Duration,
     /// Without a byte of a body.
@@ -75,6 +79,7 @@ impl Default for Limits {
         Limits {
             connections: CONNECTIONS_MAX,
             budget: Budget::new(Budget::default_bytes(memory_bytes())),
+            clients: Clients::without_limits(),
             head: Duration::from_secs(60),
             stall: Duration::from_secs(60),
             threads: std::thread::available_parallelism()
@@ -217,8 +222,16 @@ impl Door {
             }
         };
         let at = place.as_ref().unwrap_or(req.uri());
+        let tab = self.tab();
         if at.path().starts_with(native::PREFIX) {
-            return Ok(native::answer(&self.blobs, req.method(), at.path()));
+            // Asked for by who knows a pointer, and signed by nobody.
+            if let (Some(tab), Some(peer)) = (&tab, self.peer)
+                && let Err(refused) = tab.wait(Client::at(peer.address)).await
+            {
+                return refused.to_http_response().map_err(|e| HttpError::new(e.into()));
+            }
+            let response = native::answer(&self.blobs, req.method(), at.path());
+            return Ok(counted(tab, response));
         }
         let cross_origin = match *req.method() == Method::OPTIONS {
             true => None,
@@ -231,7 +244,10 @@ impl Door {
         if let Some((_, note)) = &note {
             req.extensions_mut().insert(note.clone());
         }
-        let mut response = match self.answer(req, place).await {
+        if let Some(tab) = &tab {
+            req.extensions_mut().insert(tab.clone());
+        }
+        let mut response = match self.answer(req, place, tab.clone()).await {
             Ok(answered) => answered?,
             Err(refused) => refused.to_http_response().map_err(|e| HttpError::new(e.into()))?,
         };
@@ -250,7 +266,21 @@ impl Door {
         if let Some(headers) = cross_origin {
             response.headers_mut().extend(headers);
         }
-        Ok(response)
+        Ok(counted(tab, response))
+    }
+
+    /// For a request that may cost its sender something.
+    fn tab(&self) -> Option<Arc<Tab>> {
+        let clients = &self.limits.clients;
+        let any = clients.limits_s3();
+        any.then(|| Tab::new(clients.clone(), self.blobs.node().machine.clock.clone()))
+    }
+}
+
+fn counted(tab: Option<Arc<Tab>>, response: Response<Body>) -> Response<Body> {
+    match tab {
+        Some(tab) => response.map(|body| tab.counts(body)),
+        None => response,
     }
 }
 
@@ -259,14 +289,19 @@ type Answered = std::result::Result<Response<Body>, HttpError>;
 impl Door {
     /// What the library answers, or what is refused before it. `place` is the request's URI with
     /// the bucket in the path, where that is not its own; the library gets what was signed.
-    async fn answer(&self, req: Request<Incoming>, place: Option<Uri>) -> S3Result<Answered> {
+    async fn answer(
+        &self,
+        req: Request<Incoming>,
+        place: Option<Uri>,
+        tab: Option<Arc<Tab>>,
+    ) -> S3Result<Answered> {
         let at = place.as_ref().unwrap_or(req.uri());
         front::check(req.method(), at, req.headers())?;
         if *req.method() == Method::OPTIONS {
             return cors::preflight(&self.blobs, at, req.headers()).map(Ok);
         }
         let stall = self.limits.stall;
-        let timed = |body| Timed { body, stall, timer: None };
+        let timed = |body| Timed { body, stall, timer: None, tab };
         if let Some(boundary) = forms::boundary(req.method(), req.headers()) {
             let access = Access { blobs: self.blobs.clone() };
             let (at, req) = (at.clone(), req.map(timed));
@@ -296,6 +331,8 @@ struct Timed {
     stall: Duration,
     /// Made when it has to be waited for.
     timer: Option<Timer>,
+    /// Of whoever sends it.
+    tab: Option<Arc<Tab>>,
 }
 
 impl http_body::Body for Timed {
@@ -310,6 +347,9 @@ impl http_body::Body for Timed {
         match Pin::new(&mut this.body).poll_frame(cx) {
             Poll::Ready(frame) => {
                 this.timer = None;
+                if let (Some(tab), Some(Ok(frame))) = (&this.tab, &frame) {
+                    tab.bytes(frame.data_ref().map_or(0, Bytes::len));
+                }
                 Poll::Ready(frame.map(|frame| frame.map_err(std::io::Error::other)))
             }
             Poll::Pending => {

@@ -9,7 +9,7 @@ use holdfast_base::units::format_bytes;
 use holdfast_base::{Error, Result};
 use holdfast_cluster::{ChunkState, ClusterCommand, NodeState, StoreState, TOKENS_MAX};
 use holdfast_env::net::{Parts, Reply};
-use holdfast_env::{Asker, Budget, HoldMutex, Secret};
+use holdfast_env::{Asker, Budget, Clients, HoldMutex, Secret};
 use holdfast_node::{Condition, Matter, Node};
 use holdfast_wire::admin::TOKEN_TTL_MAX_S;
 use holdfast_wire::{self as wire, admin as msg};
@@ -55,6 +55,8 @@ pub struct Admin {
     dev: bool,
     /// What this process may hold for its clients; to say how much it does.
     pub budget: Arc<Budget>,
+    /// What they have taken lately.
+    clients: OnceLock<Arc<Clients>>,
     /// From which tokens follow.
     secret: OnceLock<Secret>,
     /// When each client with rules asked last, in seconds since 1970. Names that no token has any
@@ -80,6 +82,7 @@ impl Face for Admin {
         vec![
             looks(wire::OP_STATUS, |admin, request| admin.status(request.reply)),
             looks(wire::OP_HELD, |admin, request| admin.held(request.reply)),
+            looks(wire::OP_SLOWED, |admin, request| admin.slowed(request.reply)),
             looks(wire::OP_CLUSTER, |admin, request| admin.cluster(request.reply)),
             looks(wire::OP_TOKENS, |admin, request| admin.tokens(request.reply)),
             route(wire::OP_NODES, Right::Known, |admin, request| admin.nodes(request.reply)),
@@ -92,8 +95,17 @@ impl Face for Admin {
 impl Admin {
     pub fn new(node: Arc<Node>, budget: Arc<Budget>, dev: bool) -> Admin {
         let started_ns = node.machine.clock.monotonic_ns();
-        let (secret, heard) = (OnceLock::new(), Mutex::default());
-        Admin { node, started_ns, dev, budget, secret, heard }
+        let (clients, secret, heard) = (OnceLock::new(), OnceLock::new(), Mutex::default());
+        Admin { node, started_ns, dev, budget, clients, secret, heard }
+    }
+
+    pub fn knows_clients(&self, clients: &Arc<Clients>) {
+        let _ = self.clients.set(clients.clone());
+    }
+
+    /// Without any limits where nobody has said any.
+    pub fn clients(&self) -> &Arc<Clients> {
+        self.clients.get_or_init(Clients::without_limits)
     }
 
     pub fn makes_tokens_of(&self, secret: &Secret) {
@@ -226,6 +238,17 @@ impl Admin {
             conditions: self.conditions().iter().map(condition).collect(),
         };
         answer(reply, Ok((held.to_bytes(), Parts::None)));
+    }
+
+    fn slowed(&self, reply: Reply) {
+        let slowed = self.clients().slowed(self.node.machine.clock.monotonic_ns());
+        let slowed = slowed.into_iter().map(|one| msg::Slowed {
+            client: one.client,
+            limit: one.limit.to_owned(),
+            allowed: one.allowed,
+            seconds: one.seconds,
+        });
+        answer(reply, Ok((slowed.collect::<Vec<_>>().to_bytes(), Parts::None)));
     }
 
     fn status(&self, reply: Reply) {

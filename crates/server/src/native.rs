@@ -8,8 +8,9 @@ use crate::nodes::Nodes;
 use crate::route::{AtOnce, Face, Later, Request, Right, Rights, Route, Within};
 use holdfast_base::frame::{Header, STALE};
 use holdfast_base::{Error, Kind, Result};
+use holdfast_env::clients::Seat;
 use holdfast_env::net::{Batch, BodyTarget, Role, Service, Who};
-use holdfast_env::{Budget, Secret, planted};
+use holdfast_env::{Budget, Clients, Secret, planted};
 use holdfast_node::{Audit, Condition, Deed, Node};
 use holdfast_wire::admin::Status;
 use std::ops::Range;
@@ -98,6 +99,17 @@ impl Native {
     /// Writes down what is done that changes something.
     pub fn with_audit(self, audit: Arc<Audit>) -> Native {
         Native { audit: Some(audit), ..self }
+    }
+
+    /// Slows each client with a name down to what it may take; without them nobody is.
+    pub fn with_limits_of(self, clients: &Arc<Clients>) -> Native {
+        self.admin.knows_clients(clients);
+        self
+    }
+
+    /// What clients have taken lately.
+    pub fn clients(&self) -> &Arc<Clients> {
+        self.admin.clients()
     }
 
     /// Serves a face as well. Its operations must have no other route: that is a bug.
@@ -229,6 +241,14 @@ impl Service for Native {
         match who {
             Who::Named(named) => self.node.check_standing(named),
             _ => Ok(()),
+        }
+    }
+
+    fn seat(&self, who: &Who, now_ns: u64) -> Result<Option<Seat>> {
+        match who {
+            // Of whatever token or certificate of its name.
+            Who::Named(named) if !who.is_node() => self.clients().seat(&named.name, now_ns),
+            _ => Ok(None),
         }
     }
 

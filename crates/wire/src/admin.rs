@@ -52,6 +52,20 @@ pub struct Held {
 }
 codec_struct!(Held { limit_bytes, held_bytes, peak_bytes, refused, conditions });
 
+/// A client that had to wait within the last minute, because it asked for more than it may have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Slowed {
+    /// Its kind and name, for people.
+    pub client: String,
+    /// The setting.
+    pub limit: String,
+    /// Its value.
+    pub allowed: u64,
+    /// In how many of the last 60.
+    pub seconds: u64,
+}
+codec_struct!(Slowed { client, limit, allowed, seconds });
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Store {
     pub id: StoreId,

@@ -57,6 +57,8 @@ pub const OP_TOKEN_CREATE: u16 = 0x000c;
 
 /// `TOKENS`: empty; answered with a list of [`admin::TokenInfo`].
 pub const OP_TOKENS: u16 = 0x000d;
+/// `SLOWED`: empty; answered with a list of [`admin::Slowed`].
+pub const OP_SLOWED: u16 = 0x000e;
 
 /// `REGION`: empty, over a Unix socket only; answered with [`chunk::RegionOffer`] and the
 /// region's descriptor.

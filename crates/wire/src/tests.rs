@@ -216,6 +216,8 @@ fn status(m: &mut Messages) {
     let new = admin::NewToken { name: name.clone(), rules: rules.clone(), ttl_s: 1 };
     m.add("admin::NewToken", new);
     m.add("admin::TokenInfo", admin::TokenInfo { name, rules, until_s, used_s });
+    let (client, limit) = ("a".to_owned(), "b".to_owned());
+    m.add("admin::Slowed", admin::Slowed { client, limit, allowed: 1, seconds: 2 });
 }
 
 fn peer_chunks(m: &mut Messages) {

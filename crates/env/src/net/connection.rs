@@ -8,12 +8,13 @@ use super::out::{Address, Out};
 use super::proof::{Guard, OP_HELLO, OP_PROVE, Who, must_be_sealed, refusal};
 use super::server::{Counters, ServerConfig};
 use super::socket::Wait;
-use super::{BATCH_BYTES, BATCH_REQUESTS_MAX, ConnectionId, Credentials};
+use super::{BATCH_BYTES, BATCH_REQUESTS_MAX, ConnectionId, Credentials, Service};
 use crate::budget::{Asker, Budget};
+use crate::clients::Seat;
 use crate::region::RegionMut;
 use crate::ring::Ring;
 use crate::trial::Knob;
-use crate::{RealRng, planted};
+use crate::{Clock, RealRng, planted};
 use holdfast_base::frame::{FrameKind, Header};
 use holdfast_base::{Error, Result};
 use std::io;
@@ -27,6 +28,10 @@ pub(super) struct Connection {
     /// Nobody until the secret is proved.
     pub who: Option<Who>,
     guard: Option<Box<Guard>>,
+    /// Of a client with limits: counts the connection, and what it takes.
+    pub seat: Option<Seat>,
+    /// Whether it may have to wait for its turn.
+    pub has_rates: bool,
     /// Without TLS nothing is answered.
     must_be_sealed: bool,
     /// Of the authorities that it began with.
@@ -46,6 +51,14 @@ pub(super) struct Connection {
     pub paused: bool,
     /// So many bytes are wanted of the process's budget before anything goes on.
     pub starved: Option<u64>,
+    /// Its client has taken more than it may: nothing is read or parsed before this time.
+    pub slowed_until_ns: Option<u64>,
+    /// The reactor has it in the line of those.
+    pub in_line: bool,
+    /// It had a turn since it came into that line before.
+    pub was_served: bool,
+    /// What is in the stash waits for its turn since then: deadlines count from there.
+    pub waits_since_ns: Option<u64>,
     /// Requests that the service could not take on, because their answers found no memory. They
     /// come before what is in the stash.
     pub parked: Vec<Request>,
@@ -141,6 +154,8 @@ impl Connection {
             id,
             who,
             guard,
+            seat: None,
+            has_rates: false,
             must_be_sealed,
             generation,
             interest: 0,
@@ -152,6 +167,10 @@ impl Connection {
             stage: Stage::Open,
             paused: false,
             starved: None,
+            slowed_until_ns: None,
+            in_line: false,
+            was_served: false,
+            waits_since_ns: None,
             parked: Vec::new(),
             counted_bytes: 0,
             asker: Asker::Client,
@@ -175,6 +194,22 @@ impl Connection {
         Ok(())
     }
 
+    /// Counts the connection of whom it is known by now whose it is. An error ends it.
+    pub fn sit(&mut self, service: &dyn Service, clock: &dyn Clock) -> Result<()> {
+        if let Some(who @ Who::Named(_)) = &self.who {
+            self.seat = service.seat(who, clock.monotonic_ns())?;
+            self.has_rates = self.seat.as_ref().is_some_and(|seat| seat.has_rates);
+        }
+        Ok(())
+    }
+
+    /// Takes note of what its client has used.
+    pub fn charge(&self, clock: &dyn Clock, requests: u64, bytes: u64) {
+        if let Some(seat) = self.seat.as_ref().filter(|_| self.has_rates) {
+            seat.take(clock.monotonic_ns(), requests, bytes);
+        }
+    }
+
     /// Whether a certificate that was believed when the connection began has to be shown again.
     pub fn check_generation(&self, credentials: Option<&dyn Credentials>) -> Result<()> {
         let Some(Who::Named(named)) = &self.who else { return Ok(()) };
@@ -190,7 +225,12 @@ impl Connection {
 
     /// Answers a request of somebody who is not known: the greeting and the proof, and a refusal to
     /// everything else. After an error the connection is of no use.
-    pub fn greet(&mut self, header: &Header, meta: &[u8]) -> Result<()> {
+    pub fn greet(
+        &mut self,
+        header: &Header,
+        meta: &[u8],
+        (service, clock): (&dyn Service, &dyn Clock),
+    ) -> Result<()> {
         let Header { opcode, request_id, .. } = *header;
         let to = Address { kind: FrameKind::Response, opcode, request_id };
         if self.must_be_sealed && !self.link.is_sealed() {
@@ -208,6 +248,8 @@ impl Connection {
             OP_PROVE => {
                 let who = guard.prove(meta).inspect_err(|e| self.out.push_error(to, e))?;
                 (self.who, self.guard) = (Some(who), None);
+                // In place of the answer, behind which a greeting expects nothing.
+                self.sit(service, clock).inspect_err(|e| self.out.push_error(to, e))?;
                 self.out.push(to, |_| {}, ().into());
             }
             _ => self.out.push_error(to, &refusal()),

@@ -3,6 +3,7 @@
 
 pub(super) mod input;
 mod strangers;
+mod turns;
 
 use super::batch::Request;
 use super::connection::{Connection, Stage, Waiting, answer, deadline_passed};
@@ -85,6 +86,10 @@ pub(super) struct Reactor {
     /// Slots of connections that wait for the process's budget, and when to look at them again.
     starved: Vec<(u32, ConnectionId)>,
     feed_ns: Option<u64>,
+    /// Slots of connections that wait for their client's turn, and when the first of them is to be
+    /// looked at.
+    slowed: Vec<(u32, ConnectionId)>,
+    turn_ns: Option<u64>,
     /// When to look who does not get on; nothing while nobody holds anything.
     sweep_ns: Option<u64>,
     /// Counts rounds of the loop: the order in which connections were active.
@@ -125,6 +130,8 @@ impl Reactor {
             rings: Vec::new(),
             starved: Vec::new(),
             feed_ns: None,
+            slowed: Vec::new(),
+            turn_ns: None,
             sweep_ns: None,
             turn: 0,
             accept_again_ns: None,
@@ -423,6 +430,7 @@ impl Reactor {
     fn has_timers(&self) -> bool {
         self.waiting.next_deadline_ns.is_some()
             || self.feed_ns.is_some()
+            || self.turn_ns.is_some()
             || self.sweep_ns.is_some()
             || !self.refused.is_empty()
             || self.accept_again_ns.is_some()
@@ -447,6 +455,7 @@ impl Reactor {
         }
         self.settle_touched();
         self.feed(now_ns);
+        self.give_turns(now_ns);
         self.sweep(now_ns);
         if self.accept_again_ns.is_some_and(|at| at <= now_ns)
             && self.watch_listeners(libc::EPOLL_CTL_ADD).is_ok()
@@ -491,6 +500,7 @@ impl Reactor {
             self.waiting.next_deadline_ns,
             refused,
             self.feed_ns,
+            self.turn_ns,
             self.sweep_ns,
             self.accept_again_ns,
             self.stop_ns,
@@ -526,13 +536,18 @@ impl Reactor {
             let fed = connection.starved.is_none_or(|wanted| {
                 resumes < RESUMES_MAX && config.budget.would_admit(claimed, wanted, asker)
             });
+            let clock = &self.shared.clock;
+            let waits = connection.slowed_until_ns.is_some_and(|at| clock.monotonic_ns() < at)
+                && self.stop_ns.is_none();
             let resume = fed
+                && !waits
                 && connection.load.requests <= config.connection_requests_max / 2
                 && connection.held_bytes() <= config.connection_bytes_max / 2;
             if !resume {
                 break;
             }
             connection.starved = None;
+            connection.slowed_until_ns = None;
             connection.paused = false;
             self.resume(slot);
         }
@@ -552,6 +567,7 @@ impl Reactor {
         }
         let moved = connection.received + connection.out.taken;
         if moved != connection.moved {
+            connection.charge(&*self.shared.clock, 0, moved - connection.moved);
             (connection.moved, connection.last_turn) = (moved, self.turn);
         }
         connection.count_held(&self.shared.config.budget, &self.shared.counters);

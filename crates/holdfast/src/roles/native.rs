@@ -1,13 +1,15 @@
 //! The native protocol: over a Unix socket for who runs the node, over TCP for who has its secret,
 //! and for the cluster's nodes by their certificates.
 
-use super::{Announcement, Context, Role, threads_of_a_port};
+use super::{Announcement, Context, Metrics, Role, threads_of_a_port};
 use crate::config::Config;
 use holdfast_base::Result;
 use holdfast_command::files::SOCKET;
 use holdfast_command::secrets;
 use holdfast_env::net::{Credentials, Server, ServerConfig};
 use holdfast_server::Native;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
 use serde_json::json;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -71,6 +73,17 @@ impl Role for NativeRole {
         }
         said.fields.insert("socket".into(), json!(socket));
         said.fields.insert("native".into(), json!(self.tcp.map(|tcp| tcp.to_string())));
+    }
+
+    fn metrics(&self) -> Option<Metrics> {
+        let clients = self.native.clients().clone();
+        Some(Box::new(move |registry| {
+            let family = Family::<Vec<(&'static str, &'static str)>, Counter>::default();
+            for (limit, waits) in clients.waits() {
+                family.get_or_create(&vec![("limit", limit)]).inc_by(waits);
+            }
+            registry.register("clients_slowed", "How often a client had to wait", family);
+        }))
     }
 
     fn end(self: Box<Self>) -> Result<()> {

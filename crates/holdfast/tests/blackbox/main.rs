@@ -27,6 +27,7 @@ mod hostile;
 mod http;
 mod import;
 mod kills;
+mod limits;
 mod logs;
 mod memcached;
 #[path = "../support/mount.rs"]

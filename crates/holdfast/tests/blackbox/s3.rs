@@ -17,7 +17,10 @@ pub fn start(data: &Path) -> Node {
 /// With further settings.
 pub fn start_with(data: &Path, more: &str) -> Node {
     let port = free_port();
-    let settings = "native_port = 0\nhttp_port = 0\ncache_port = 0\ndram = \"0\"\nworkers = 2\n";
+    let mut settings = "native_port = 0\ncache_port = 0\ndram = \"0\"\nworkers = 2\n".to_owned();
+    if !more.contains("http_port") {
+        settings += "http_port = 0\n";
+    }
     let settings = format!("{settings}{more}");
     std::fs::create_dir_all(data).unwrap();
     std::fs::write(data.join("holdfast.toml"), format!("{settings}s3_port = {port}\n")).unwrap();
@@ -346,7 +349,7 @@ fn compactions_at_once_do_not_stumble_over_each_other() {
 }
 
 /// Sends bytes as they are, and answers what comes back until the connection ends.
-fn raw(endpoint: &str, request: &[u8]) -> String {
+pub fn raw(endpoint: &str, request: &[u8]) -> String {
     let address = endpoint.strip_prefix("http://").unwrap();
     let mut stream = TcpStream::connect(address).unwrap();
     // Whoever refuses in the middle does not read the rest.

@@ -8,10 +8,11 @@ mod trail;
 use holdfast_base::codec::Encode;
 use holdfast_base::frame::{self, Decoded, FrameKind, HEADER_BYTES};
 use holdfast_base::ids::{ChunkId, Index, NodeId};
+use holdfast_base::rates::Allowance;
 use holdfast_base::{Kind, codec};
 use holdfast_cluster::ClusterCommand;
 use holdfast_env::net::{ConnectionId, Inline, Named, NoPeers, Role, Service, Who};
-use holdfast_env::{Budget, Clock, SeededRng};
+use holdfast_env::{Budget, Clients, Clock, SeededRng};
 use holdfast_file::FileFace;
 use holdfast_node::{Audit, Machine, Node, NodeConfig, Trail};
 use holdfast_server::Native;
@@ -69,6 +70,8 @@ impl World {
         let audit = Audit::new(node.clone(), trail);
         let native = Native::new(node.clone(), Budget::new(1 << 30), true).with_audit(audit);
         let native = native.with(Arc::new(FileFace::new(node.clone(), None)));
+        let two = Allowance { connections: 2, ..Allowance::default() };
+        let native = native.with_limits_of(&Clients::new(two, Allowance::default()));
         World { node, native: Arc::new(native), calendar, connections: AtomicU64::new(1) }
     }
 
@@ -114,6 +117,22 @@ fn page() -> BTreeMap<u16, &'static str> {
 fn named(role: Role, name: &str) -> Who {
     let (name, serial) = (name.to_owned(), "0a".to_owned());
     Who::Named(Arc::new(Named { role, name, serial, until_s: 1000 }))
+}
+
+#[test]
+fn clients_with_names_have_limits_by_name_and_nobody_else_has() {
+    let world = World::new();
+    let seat = |who: &Who| world.native.seat(who, 0);
+    for who in [Who::Owner, Who::Client, Who::Node, named(Role::Node, "a")] {
+        (0..3).for_each(|_| assert!(seat(&who).unwrap().is_none(), "{who:?}"));
+    }
+    let (by_certificate, by_token) = (named(Role::Client, "a"), named(Role::Token, "a"));
+    let first = seat(&by_certificate).unwrap().unwrap();
+    let _second = seat(&by_token).unwrap().unwrap();
+    assert_eq!(seat(&by_token).unwrap_err().kind, Kind::Retry);
+    assert!(seat(&named(Role::Token, "b")).unwrap().is_some());
+    drop(first);
+    assert!(seat(&by_token).unwrap().is_some());
 }
 
 #[test]

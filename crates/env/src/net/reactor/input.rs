@@ -90,6 +90,9 @@ fn begin_large(
 impl Reactor {
     /// One receive, and what it completed.
     pub(super) fn readable(&mut self, slot: u32) {
+        if self.has_to_wait(slot, None) {
+            return;
+        }
         let mut buffer = std::mem::take(&mut self.buffer);
         let outcome = self.receive(slot, &mut buffer);
         self.buffer = buffer;
@@ -207,6 +210,9 @@ impl Reactor {
 
     /// Parses what the stash holds, after a pause or when it is complete.
     pub(super) fn resume(&mut self, slot: u32) {
+        if self.has_to_wait(slot, None) {
+            return;
+        }
         if let Some(connection) = self.connections[slot as usize].as_deref_mut() {
             let stash = std::mem::take(&mut connection.stash);
             self.process(slot, &stash, None);
@@ -238,10 +244,15 @@ impl Reactor {
             }
             let Some(connection) = self.connections[slot as usize].as_deref_mut() else { return };
             match stop {
-                Stop::Full => {}
+                Stop::Full => {
+                    if self.has_to_wait(slot, Some(&data[at..])) {
+                        return;
+                    }
+                }
                 Stop::Starved(wanted) => return self.keep_rest(slot, &data[at..], wanted),
                 Stop::Need(need) => {
                     let rest = &data[at..];
+                    connection.waits_since_ns = None;
                     // Counted as what it will be.
                     let bytes = if need > STASH_COPY_MAX.size() { need } else { rest.len() };
                     connection.stash = Vec::with_capacity(bytes.max(rest.len()));
@@ -253,7 +264,10 @@ impl Reactor {
                     // Sending may be all that it takes.
                     let failed = connection.out.flush(&mut connection.link).is_err();
                     if !failed && !self.is_over(slot, 0) {
-                        continue;
+                        match self.has_to_wait(slot, Some(&data[at..])) {
+                            true => return,
+                            false => continue,
+                        }
                     }
                     let Some(connection) = self.connections[slot as usize].as_deref_mut() else {
                         return;
@@ -317,6 +331,7 @@ impl Reactor {
         if connection.who.is_none() {
             let credentials = self.shared.config.credentials.as_deref();
             connection.recognise(credentials).map_err(Stop::Bad)?;
+            connection.sit(&*self.shared.service, &*self.shared.clock).map_err(Stop::Bad)?;
         }
         let is_strange = connection.who.is_none() && !planted!("env.strangers-are-served");
         let dropped = match next {
@@ -372,7 +387,8 @@ impl Reactor {
                     body_bytes += body.len() as u64;
                     if is_strange && header.opcode != OP_PING {
                         self.shared.counters.requests.fetch_add(1, Ordering::Relaxed);
-                        if let Err(error) = connection.greet(&header, &data[meta]) {
+                        let by = (service, &*self.shared.clock);
+                        if let Err(error) = connection.greet(&header, &data[meta], by) {
                             return Stop::Bad(error);
                         }
                     } else if let OP_PING | OP_YIELD = header.opcode {
@@ -385,6 +401,7 @@ impl Reactor {
                             request_id: header.request_id,
                         };
                         connection.out.push(to, |m| m.extend_from_slice(&data[meta]), ().into());
+                        connection.charge(&*self.shared.clock, 1, 0);
                         self.shared.counters.requests.fetch_add(1, Ordering::Relaxed);
                     } else if header.opcode == OP_RING {
                         self.enter_ring(slot, &header, *at == data.len());
@@ -442,7 +459,7 @@ impl Reactor {
             load: &mut connection.load,
             mailbox: &self.mailbox,
             clock: &*self.shared.clock,
-            now_ns: None,
+            now_ns: connection.waits_since_ns,
             budget: Some(&self.shared.config.budget),
             asker: connection.asker,
             counted_bytes: &mut connection.counted_bytes,
@@ -459,6 +476,7 @@ impl Reactor {
         self.requests.clear();
         let handled = count - connection.parked.len();
         self.shared.counters.requests.fetch_add(handled as u64, Ordering::Relaxed);
+        connection.charge(&*self.shared.clock, handled as u64, 0);
         connection.batch_answered(count, connection.out.pending_bytes() - pending);
         ended.map_or(Ok(wanted), Err)
     }

@@ -479,7 +479,7 @@ fn other_machines_are_asked_for_tls() {
             meta_bytes: hello.len() as u32,
             body_bytes: 0,
         };
-        let greeted = connection.greet(&header, &hello);
+        let greeted = connection.greet(&header, &hello, (&Echo::default(), &RealClock::new()));
         assert_eq!(greeted.is_ok(), is_welcome, "{remote}: {greeted:?}");
         if let Err(e) = greeted {
             assert!(e.kind == Kind::Denied && e.message.contains("--cacert"), "{e}");

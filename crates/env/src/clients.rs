@@ -1,0 +1,292 @@
+//! What each client of this process may take a second, on whatever port: the driver of
+//! [`holdfast_base::rates`], which decides. Ports ask it for a turn and tell what was taken; it
+//! counts, and tells the event. Never waits itself.
+
+use crate::locks::HoldMutex;
+use crate::{event, planted};
+use holdfast_base::rates::{Allowance, Limit, Rates, Turn, Wait};
+use holdfast_base::text::shown;
+use holdfast_base::{Error, Result};
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// Clients of either kind that are remembered: more than a cluster has tokens, and about a
+/// megabyte.
+const REMEMBERED_MAX: usize = 4096;
+/// What of an address of IPv6 is one client: a network, within which its owner has all.
+const NETWORK_BITS: u32 = 64;
+
+/// Whose requests are counted together.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Client {
+    /// Whom a token or a certificate names.
+    Name(String),
+    /// Whoever signs with this access key of S3.
+    Key(String),
+    /// A reader without a signature.
+    Address(IpAddr),
+}
+
+impl Client {
+    /// Somebody of whom nothing is known but where they are.
+    pub fn at(address: IpAddr) -> Client {
+        Client::Address(match address.to_canonical() {
+            IpAddr::V6(address) => {
+                let network = address.to_bits() & (u128::MAX << (128 - NETWORK_BITS));
+                Ipv6Addr::from_bits(network).into()
+            }
+            address => address,
+        })
+    }
+}
+
+impl fmt::Display for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Client::Name(name) => write!(f, "client `{}`", shown(name)),
+            Client::Key(key) => write!(f, "access key `{}`", shown(key)),
+            Client::Address(IpAddr::V6(network)) => {
+                write!(f, "readers in {network}/{NETWORK_BITS}")
+            }
+            Client::Address(address) => write!(f, "readers at {address}"),
+        }
+    }
+}
+
+/// A client that was slowed within the last minute.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Slowed {
+    /// As people call it.
+    pub client: String,
+    /// The setting.
+    pub limit: &'static str,
+    /// Its value.
+    pub allowed: u64,
+    /// Of the last 60, in which it had to wait.
+    pub seconds: u64,
+}
+
+/// Clients who are allowed the same.
+#[derive(Debug)]
+struct Group {
+    allowed: Allowance,
+    /// What the limits are called, by their places in [`Limit::ALL`].
+    settings: [&'static str; 3],
+    rates: Mutex<Rates<Client>>,
+    /// How often one of them had to wait, by the same places.
+    waits: [AtomicU64; 3],
+}
+
+impl Group {
+    fn new(allowed: Allowance, settings: [&'static str; 3]) -> Group {
+        let rates = Mutex::new(Rates::new(allowed, REMEMBERED_MAX));
+        Group { allowed, settings, rates, waits: Default::default() }
+    }
+
+    fn limit(&self, limit: Limit) -> (&'static str, u64) {
+        (self.settings[limit as usize], self.allowed.of(limit))
+    }
+
+    /// Counts a wait, and tells of it now and then.
+    fn slow(&self, client: &Client, wait: &Wait) {
+        self.waits[wait.limit as usize].fetch_add(1, Ordering::Relaxed);
+        if wait.tell {
+            let (setting, allowed) = self.limit(wait.limit);
+            let why = format!("{client} is slowed: it asks for more than `{setting} = {allowed}`");
+            event!(ClientSlowed, why);
+        }
+    }
+}
+
+/// What clients have taken lately; of one process.
+#[derive(Debug)]
+pub struct Clients {
+    known: Group,
+    strangers: Group,
+}
+
+impl Clients {
+    /// What each client with a name, or an access key, may take, and what each stranger.
+    pub fn new(known: Allowance, strangers: Allowance) -> Arc<Clients> {
+        let known = Group::new(known, ["client_requests", "client_bytes", "client_connections"]);
+        let settings = ["anonymous_requests", "anonymous_bytes", "anonymous_connections"];
+        Arc::new(Clients { known, strangers: Group::new(strangers, settings) })
+    }
+
+    /// Of whom nothing is counted.
+    pub fn without_limits() -> Arc<Clients> {
+        Clients::new(Allowance::default(), Allowance::default())
+    }
+
+    fn group(&self, client: &Client) -> &Group {
+        match client {
+            Client::Name(_) | Client::Key(_) => &self.known,
+            Client::Address(_) => &self.strangers,
+        }
+    }
+
+    /// Whether such a client may ever have to wait. Others are not to be counted: it costs a lock.
+    pub fn has_rates(&self, client: &Client) -> bool {
+        self.group(client).allowed.has_rates()
+    }
+
+    /// Whether anybody who asks S3 may ever have to wait.
+    pub fn limits_s3(&self) -> bool {
+        self.known.allowed.has_rates() || self.strangers.allowed.has_rates()
+    }
+
+    /// Whether `client` may go on now; see [`Rates::turn`].
+    pub fn turn(&self, client: &Client, now_ns: u64) -> Turn {
+        let group = self.group(client);
+        let turn = group.rates.held().turn(client, now_ns);
+        if let Turn::Wait(wait) = &turn {
+            group.slow(client, wait);
+        }
+        turn
+    }
+
+    /// Takes a request ahead; see [`Rates::reserve`].
+    pub fn reserve(&self, client: &Client, now_ns: u64, longest_ns: u64) -> Turn {
+        let group = self.group(client);
+        let turn = group.rates.held().reserve(client, now_ns, longest_ns);
+        if let Turn::Wait(wait) = &turn {
+            group.slow(client, wait);
+        }
+        turn
+    }
+
+    /// What `client` has used.
+    pub fn take(&self, client: &Client, now_ns: u64, requests: u64, bytes: u64) {
+        self.group(client).rates.held().take(client, now_ns, requests, bytes);
+    }
+
+    /// The setting that a wait is for, and its value.
+    pub fn limit(&self, client: &Client, limit: Limit) -> (&'static str, u64) {
+        self.group(client).limit(limit)
+    }
+
+    /// A place for one connection of the client of this name; nothing where nothing is limited.
+    /// `Retry` where it has its limit of connections already.
+    pub fn seat(self: &Arc<Self>, name: &str, now_ns: u64) -> Result<Option<Seat>> {
+        let Group { allowed, rates, .. } = &self.known;
+        if *allowed == Allowance::default() {
+            return Ok(None);
+        }
+        let name = if planted!("env.debt-is-anothers") { "" } else { name };
+        let client = Client::Name(name.to_owned());
+        let seated = rates.held().connect(&client, now_ns);
+        seated.map_err(|wait| {
+            self.known.slow(&client, &wait);
+            let (setting, allowed) = self.known.limit(wait.limit);
+            Error::retry(format!(
+                "connect as `{}`: it has its limit of {allowed} connections to this node (`{setting}`): close some, or try again later",
+                shown(name)
+            ))
+        })?;
+        Ok(Some(Seat { clients: self.clone(), client, has_rates: allowed.has_rates() }))
+    }
+
+    /// Who was slowed within the last minute.
+    pub fn slowed(&self, now_ns: u64) -> Vec<Slowed> {
+        let of = |group: &Group| {
+            let slowed = group.rates.held().slowed(now_ns);
+            let named = slowed.into_iter().map(|(client, limit, seconds)| {
+                let (limit, allowed) = group.limit(limit);
+                Slowed { client: client.to_string(), limit, allowed, seconds }
+            });
+            named.collect::<Vec<_>>()
+        };
+        [of(&self.known), of(&self.strangers)].concat()
+    }
+
+    /// How often somebody had to wait, or was refused, since the start, by the setting.
+    pub fn waits(&self) -> Vec<(&'static str, u64)> {
+        let of = |group: &Group, limits: &[Limit]| {
+            let waits = |limit: &Limit| group.waits[*limit as usize].load(Ordering::Relaxed);
+            let each = limits.iter().map(|limit| (group.limit(*limit).0, waits(limit)));
+            each.collect::<Vec<_>>()
+        };
+        [of(&self.known, &Limit::ALL), of(&self.strangers, &[Limit::Requests, Limit::Bytes])]
+            .concat()
+    }
+}
+
+/// One connection of a client with a name; it counts until this is dropped.
+#[derive(Debug)]
+pub struct Seat {
+    clients: Arc<Clients>,
+    client: Client,
+    /// Whether the client may ever have to wait.
+    pub has_rates: bool,
+}
+
+impl Seat {
+    /// Whether its client may go on now.
+    pub fn turn(&self, now_ns: u64) -> Turn {
+        self.clients.turn(&self.client, now_ns)
+    }
+
+    /// What its client has used.
+    pub fn take(&self, now_ns: u64, requests: u64, bytes: u64) {
+        self.clients.take(&self.client, now_ns, requests, bytes);
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        if !planted!("env.ended-connections-count") {
+            self.clients.known.rates.held().disconnect(&self.client);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::events::told_by;
+
+    const S: u64 = 1_000_000_000;
+
+    #[test]
+    fn networks_of_ipv6_are_one_reader_and_addresses_in_them_ipv4s() {
+        let at = |text: &str| Client::at(text.parse().unwrap());
+        assert_eq!(at("2001:db8:1:2::7"), at("2001:db8:1:2:ffff::1"));
+        assert_ne!(at("2001:db8:1:2::7"), at("2001:db8:1:3::7"));
+        assert_eq!(at("::ffff:10.0.0.1"), at("10.0.0.1"));
+        assert_eq!(at("2001:db8:1:2::7").to_string(), "readers in 2001:db8:1:2::/64");
+    }
+
+    #[test]
+    fn who_is_slowed_is_named_with_the_setting_counted_and_told_of() {
+        let two = Allowance { requests: 2, bytes: 0, connections: 1 };
+        let clients = Clients::new(two, Allowance { requests: 1, ..Allowance::default() });
+        let seat = clients.seat("noisy", 0).unwrap().unwrap();
+        let other = clients.seat("quiet", 0).unwrap().unwrap();
+        seat.take(0, 3, 0);
+        let (turn, told) = told_by(|| (seat.turn(0), seat.turn(0)).0);
+        assert!(matches!(turn, Turn::Wait(Wait { ns: S, .. })), "{turn:?}");
+        assert_eq!(told.len(), 1);
+        assert_eq!(told[0].event, "client.slowed");
+        assert!(told[0].message.contains("client `noisy`"), "{}", told[0].message);
+        assert!(told[0].message.contains("`client_requests = 2`"), "{}", told[0].message);
+        assert_eq!(other.turn(0), Turn::Go { requests: 2 });
+        let why = clients.seat("noisy", 0).unwrap_err().message;
+        assert!(why.contains("limit of 1") && why.contains("`client_connections`"), "{why}");
+        let slowed =
+            |limit, allowed| Slowed { client: "client `noisy`".into(), limit, allowed, seconds: 1 };
+        let both = [slowed("client_requests", 2), slowed("client_connections", 1)];
+        assert_eq!(clients.slowed(0), both);
+        assert_eq!(clients.slowed(61 * S), []);
+        let counts: Vec<u64> = clients.waits().iter().map(|(_, count)| *count).collect();
+        assert_eq!(counts, [2, 0, 1, 0, 0]);
+        drop(seat);
+        assert!(clients.seat("noisy", 0).is_ok(), "its connection has ended");
+    }
+
+    #[test]
+    fn without_limits_nobody_has_a_seat() {
+        assert!(Clients::without_limits().seat("a", 0).unwrap().is_none());
+    }
+}

@@ -1,0 +1,149 @@
+//! What keeps a client to what it may take a second: none of its connections is read while it owes
+//! something, and all others are. A body that is on its way comes in first, for the memory that it
+//! takes belongs to all.
+
+use super::Reactor;
+use crate::net::connection::{Connection, Stage, deadline_passed};
+use crate::net::out::Address;
+use crate::net::parse::{self, Next};
+use holdfast_base::frame::FrameKind;
+use holdfast_base::rates::Turn;
+use std::sync::atomic::Ordering;
+
+const MS_NS: u64 = 1_000_000;
+/// Between two looks at a connection that waits: meanwhile more than one request's worth flows in,
+/// and a client with many connections is not looked at all the time.
+const REST_NS: u64 = 10 * MS_NS;
+
+impl Reactor {
+    /// Whether the connection's client has to wait for its turn. It then keeps `rest`, where that
+    /// was received and not parsed, and goes on by itself.
+    #[inline]
+    pub(super) fn has_to_wait(&mut self, slot: u32, rest: Option<&[u8]>) -> bool {
+        let connection = self.connections[slot as usize].as_deref();
+        connection.is_some_and(|connection| connection.has_rates) && self.ask_for_turn(slot, rest)
+    }
+
+    fn ask_for_turn(&mut self, slot: u32, rest: Option<&[u8]>) -> bool {
+        // Whoever ends the server is not to wait for who was slowed.
+        if self.stop_ns.is_some() {
+            return false;
+        }
+        let now_ns = self.shared.clock.monotonic_ns();
+        let Some(connection) = self.connections[slot as usize].as_deref_mut() else { return false };
+        if connection.incoming.is_some() || matches!(connection.stage, Stage::Refused { .. }) {
+            return false;
+        }
+        let Some(seat) = &connection.seat else { return false };
+        let wait = match seat.turn(now_ns) {
+            Turn::Go { requests } => {
+                let most = usize::try_from(requests).unwrap_or(usize::MAX);
+                connection.batch_requests = connection.batch_requests.min(most);
+                return false;
+            }
+            Turn::Wait(wait) => wait,
+        };
+        connection.was_served = rest.is_some();
+        if let Some(rest) = rest {
+            (connection.stash, connection.stash_need) = (rest.to_vec(), 0);
+        }
+        if !connection.stash.is_empty() {
+            connection.waits_since_ns.get_or_insert(now_ns);
+        }
+        // Little is received next: it would be kept, and looked at once a turn.
+        connection.large = true;
+        connection.paused = true;
+        let until_ns = now_ns.saturating_add(wait.ns.max(REST_NS));
+        connection.slowed_until_ns = Some(until_ns);
+        self.shared.counters.pauses.fetch_add(1, Ordering::Relaxed);
+        self.put_in_line(slot, now_ns);
+        true
+    }
+
+    /// Looks at a connection that waits again when it may go on, or a deadline passes. One that
+    /// other limits hold up as well is looked at when these let it go.
+    fn put_in_line(&mut self, slot: u32, now_ns: u64) {
+        let Some(connection) = self.connections[slot as usize].as_deref_mut() else { return };
+        let Some(until_ns) = connection.slowed_until_ns else { return };
+        let at_ns = connection.next_deadline_ns().map_or(until_ns, |at| at.min(until_ns));
+        if at_ns <= now_ns {
+            return;
+        }
+        self.turn_ns = Some(self.turn_ns.map_or(at_ns, |next| next.min(at_ns)));
+        if !connection.in_line {
+            connection.in_line = true;
+            self.slowed.push((slot, connection.id));
+        }
+    }
+
+    /// Lets those go on whose time has come, those first who have waited longest, and answers
+    /// requests whose deadline has passed meanwhile.
+    pub(super) fn give_turns(&mut self, now_ns: u64) {
+        if self.turn_ns.is_none_or(|at| at > now_ns) {
+            return;
+        }
+        self.turn_ns = None;
+        for (slot, id) in std::mem::take(&mut self.slowed) {
+            let connection = self.connections[slot as usize].as_deref_mut();
+            let Some(connection) = connection.filter(|c| c.id == id) else { continue };
+            connection.in_line = false;
+            if connection.slowed_until_ns.is_some() {
+                let passed = connection.expire_stash(now_ns);
+                self.shared.counters.deadlines_passed.fetch_add(passed, Ordering::Relaxed);
+                self.settle(slot);
+                // At once: otherwise one with something in its stash would always be there first.
+                let connection = self.connections[slot as usize].as_deref();
+                if connection.is_some_and(|c| c.id == id && c.stage == Stage::Open && !c.paused) {
+                    self.readable(slot);
+                    self.settle(slot);
+                }
+                self.put_in_line(slot, now_ns);
+            }
+        }
+        // Who has had a turn is behind the others of its client.
+        let connections = &self.connections;
+        let was_served =
+            |slot: u32| connections[slot as usize].as_ref().is_some_and(|c| c.was_served);
+        self.slowed.sort_by_key(|(slot, _)| was_served(*slot));
+    }
+}
+
+impl Connection {
+    /// When the first request that waits in the stash has waited long enough.
+    fn next_deadline_ns(&self) -> Option<u64> {
+        let since_ns = self.waits_since_ns?;
+        let (mut at, mut first) = (0, None::<u32>);
+        while let Ok(Next::Request { header, body, .. }) = parse::next(&self.stash, at) {
+            at = body.end;
+            let deadline = Some(header.deadline_or_status).filter(|ms| *ms > 0);
+            first = first.into_iter().chain(deadline).min();
+        }
+        first.map(|ms| since_ns + ms as u64 * MS_NS)
+    }
+
+    /// Answers what has waited in the stash for too long; says how many requests.
+    fn expire_stash(&mut self, now_ns: u64) -> u64 {
+        let Some(since_ns) = self.waits_since_ns else { return 0 };
+        let (mut at, mut passed, mut left) = (0, 0, Vec::new());
+        while let Ok(Next::Request { header, body, .. }) = parse::next(&self.stash, at) {
+            let deadline_ns = since_ns + header.deadline_or_status as u64 * MS_NS;
+            if header.deadline_or_status > 0 && deadline_ns <= now_ns {
+                let (opcode, request_id) = (header.opcode, header.request_id);
+                let to = Address { kind: FrameKind::Response, opcode, request_id };
+                self.out.push_error(to, &deadline_passed());
+                passed += 1;
+            } else {
+                left.extend_from_slice(&self.stash[at..body.end]);
+            }
+            at = body.end;
+        }
+        if passed > 0 {
+            left.extend_from_slice(&self.stash[at..]);
+            self.stash = left;
+        }
+        passed
+    }
+}
+
+#[cfg(test)]
+mod tests;
