@@ -369,6 +369,7 @@ fn follow(run: Arc<Run>, topic: usize, holds: bool) {
 fn options(drive: Drive) -> LogOptions {
     LogOptions {
         needed: None,
+        topics_max: 100,
         drive,
         segment_bytes: 16 << 10,
         // Time does not pass: at once, or never.
