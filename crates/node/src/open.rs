@@ -173,9 +173,9 @@ impl Node {
         let replicator = replicator(&machine, config, (&stores, &workers), directory);
         replicator.set_leftovers(partial);
         replicator.events.snapshots_taken_over.store(taken_over, Ordering::Relaxed);
-        let log_host = match &log.remote {
-            Some((_, host, _)) => host.clone(),
-            None => config.address.clone(),
+        let (remote, log_host) = match log.remote {
+            Some((remote, host, _)) => (Some(remote), host),
+            None => (None, config.address.clone()),
         };
         let node = Arc::new(Node {
             id: identity.node,
@@ -189,6 +189,7 @@ impl Node {
             workers,
             replicator,
             log_host,
+            remote,
             near: config.near,
             leader: Leader::new(config.repair_at_random),
             leading: Default::default(),
