@@ -6,6 +6,7 @@ mod load;
 mod target;
 
 use super::report::{Figure, Peer, Report, Sample, median, rounded};
+use super::tls::sealing_seconds;
 use clap::Args;
 use holdfast_base::units::parse_bytes;
 use holdfast_base::{Error, Result};
@@ -22,7 +23,8 @@ use target::Target;
 #[derive(Args, Debug, Clone)]
 pub struct BlobBench {
     /// put, memory (puts that are not synced), get, native, list, mixed, batch, restart, space,
-    /// photo, lately (gets as people look at photos), or `table` for all
+    /// photo, lately (gets as people look at photos), or `table` for all these; tls (the node's
+    /// processor time of gets over TLS, beside plain ones and bare rustls)
     #[arg(short = 't', long = "type", default_value = "table", value_name = "TYPE")]
     pub kind: String,
     /// Sizes of objects, with commas
@@ -65,9 +67,9 @@ pub const PHOTOS: &str = "photos";
 /// Haystack's four, in pixels; and the photo that is scaled to them.
 const PHOTO_SIZES: [u32; 4] = [2048, 720, 180, 75];
 const PHOTO_SHAPE: (u32, u32) = (4000, 3000);
-const KINDS: [&str; 12] = [
+const KINDS: [&str; 13] = [
     "table", "put", "memory", "get", "native", "list", "mixed", "batch", "restart", "space",
-    "photo", "lately",
+    "photo", "lately", "tls",
 ];
 /// Nothing is served from memory that an uncounted request brought there.
 const COLD: &str = "s3_hot = \"0\"\n";
@@ -101,6 +103,9 @@ pub fn run(options: &BlobBench, out: &mut Output) -> Result<()> {
             if bench.wants(name) {
                 bench.repeat(name, kind, out)?;
             }
+        }
+        if options.kind == "tls" {
+            bench.tls(out)?;
         }
         if bench.wants("restart") && bench.target.is_own() {
             bench.restart(out)?;
@@ -238,6 +243,41 @@ impl<'a> Bench<'a> {
             text += &format!(", {calls:.2} reads and {bytes:.0} bytes from the disk each");
         }
         out.line(|| text, || line)
+    }
+
+    /// The node's processor time of a get over TLS, of that of a plain one and of what bare rustls
+    /// takes to seal as many bytes; in turns.
+    fn tls(&mut self, out: &mut Output) -> Result<()> {
+        let Some(authority) = self.target.authority.clone() else {
+            return Err(Error::invalid("measure `tls`: of a node of the benchmark's own alone"));
+        };
+        let us = |sample: Sample| sample.server_cpu * 1e6 / sample.operations.max(1) as f64;
+        let (mut plain, mut sealed, mut bare) = (Vec::new(), Vec::new(), Vec::new());
+        for _ in 0..self.options.repetitions {
+            self.target.speak_tls(false);
+            plain.push(us(self.load(Kind::Get, self.options.objects)?));
+            self.target.speak_tls(true);
+            sealed.push(us(self.load(Kind::Get, self.options.objects)?));
+            bare.push(sealing_seconds(&authority, self.bytes)? * 1e6 * self.bytes as f64);
+        }
+        self.target.speak_tls(false);
+        let [plain, sealed, bare] = [plain, sealed, bare].map(median);
+        let ratio = sealed / (plain + bare);
+        let size = holdfast_base::units::format_bytes(self.bytes as u64).replace(' ', "");
+        let line = json!({
+            "case": format!("s3 get {size} over TLS"), "better": "lower",
+            "server_cpu_us": rounded(sealed), "plain_server_cpu_us": rounded(plain),
+            "bare_rustls_us": rounded(bare), "ratio_to_limit": rounded(ratio),
+        });
+        out.line(
+            || {
+                format!(
+                    "s3 get {size} over TLS: server CPU {sealed:.1} us, {ratio:.2} of a plain one, \
+                     {plain:.1} us, and bare records of rustls, {bare:.1} us"
+                )
+            },
+            || line.clone(),
+        )
     }
 
     /// How many gets the cache of lately written objects serves.

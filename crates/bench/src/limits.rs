@@ -54,7 +54,7 @@ impl Stream for tls::Far {
     }
 }
 
-fn tcp_pair() -> io::Result<(TcpStream, TcpStream)> {
+pub fn tcp_pair() -> io::Result<(TcpStream, TcpStream)> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let near = TcpStream::connect(listener.local_addr()?)?;
     Ok((near, listener.accept()?.0))

@@ -9,10 +9,37 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{
     ClientConfig, ClientConnection, RootCertStore, ServerConfig, ServerConnection, StreamOwned,
 };
-use std::io;
+use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Seconds that bare rustls takes to seal a byte, in answers of so many, over a connection whose other
+/// end takes what is sealed at once: memory.
+pub fn sealing_seconds(authority: &Path, block_bytes: usize) -> io::Result<f64> {
+    let (mut near, mut far) = pair(authority, super::limits::tcp_pair()?)?;
+    let hello = std::thread::spawn(move || near.read_exact(&mut [0]).map(|()| near));
+    far.write_all(&[0])?;
+    far.flush()?;
+    let near = hello.join().map_err(|_| io::Error::other("the limit's other end panicked"))??;
+    let (block, mut sealed) = (vec![0x5au8; block_bytes], Vec::new());
+    let (start, mut blocks) = (Instant::now(), 0u32);
+    while start.elapsed() < SEALING {
+        let mut rest = &block[..];
+        while !rest.is_empty() {
+            let taken = far.conn.writer().write(rest)?;
+            rest = &rest[taken..];
+            while far.conn.wants_write() {
+                far.conn.write_tls(&mut sealed)?;
+            }
+        }
+        sealed.clear();
+        blocks += 1;
+    }
+    drop(near);
+    Ok(start.elapsed().as_secs_f64() / f64::from(blocks) / block_bytes as f64)
+}
 
 /// The client's end.
 pub type Near = StreamOwned<ClientConnection, TcpStream>;
@@ -21,6 +48,8 @@ pub type Far = StreamOwned<ServerConnection, TcpStream>;
 
 const HOST: &str = "127.0.0.1";
 const NAME: &str = "node-1";
+/// How long a limit is measured.
+const SEALING: Duration = Duration::from_millis(500);
 
 /// Gives a node's data directory certificates, and answers the file of their authority.
 pub fn make(data: &Path) -> Result<PathBuf> {

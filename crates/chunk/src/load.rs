@@ -102,23 +102,31 @@ pub fn open(
     Ok((DiskStore::new(parts).map_err(doing)?, found))
 }
 
+/// Version and id of the store in a directory, if one was made there. Only looks.
+pub fn made(disk: &dyn Disk, dir: &Path) -> Result<Option<(u16, StoreId)>> {
+    let path = dir.join(names::STORE);
+    if !disk.exists(&path)? {
+        return Ok(None);
+    }
+    let bytes = read_file(disk, &path, SECTOR)?;
+    decode_store_file(&bytes).map(Some).map_err(|e| match e {
+        HeaderError::Version(version) => Error::unsupported(format!(
+            "its format is version {version}, this build reads up to version {STORE_VERSION}; \
+             use a build that reads it"
+        )),
+        _ => Error::corrupt(format!(
+            "`{}` is damaged (expected {STORE_FILE_BYTES} bytes with a valid checksum); \
+             restore it from a copy of this directory",
+            names::STORE
+        )),
+    })
+}
+
 /// Reads the store's id, or draws one for an empty directory.
 fn identity(disk: &dyn Disk, rng: &dyn Rng, dir: &Path) -> Result<(StoreId, bool)> {
     let path = dir.join(names::STORE);
     let sites = ReplaceSites { data: "chunk.store-data", name: "chunk.store-name" };
-    if disk.exists(&path)? {
-        let bytes = read_file(disk, &path, SECTOR)?;
-        let (version, id) = decode_store_file(&bytes).map_err(|e| match e {
-            HeaderError::Version(version) => Error::unsupported(format!(
-                "its format is version {version}, this build reads up to version {STORE_VERSION}; \
-                 use a build that reads it"
-            )),
-            _ => Error::corrupt(format!(
-                "`{}` is damaged (expected {STORE_FILE_BYTES} bytes with a valid checksum); \
-                 restore it from a copy of this directory",
-                names::STORE
-            )),
-        })?;
+    if let Some((version, id)) = made(disk, dir)? {
         if version < STORE_VERSION {
             replace_file(disk, &path, &encode_store_file(id), sites)?;
         }

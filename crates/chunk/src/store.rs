@@ -6,7 +6,7 @@ use crate::disk::DiskStore;
 use crate::dram::DramStore;
 use crate::open::{Append, Pending};
 use crate::transfer::{Exported, Import};
-use crate::{journal, load, names, proven, spare, writeback};
+use crate::{journal, load, proven, spare, writeback};
 use holdfast_base::ids::{ChunkId, Durability, Generation, Pointer, Slot, StoreId};
 use holdfast_base::{Error, Result};
 use holdfast_env::region::{Region, RegionMut};
@@ -93,12 +93,11 @@ impl Store {
         Ok((Store { owner: Arc::new(owner) }, recovered))
     }
 
-    /// Whether `dir` holds a store, or would be made one by [`Store::open`]. Only looks.
-    pub fn is_made(disk: &dyn Disk, dir: &Path) -> Result<bool> {
-        let made = disk.exists(&dir.join(names::STORE));
-        made.map_err(|e| {
-            Error::from(e).context(format_args!("look for a store in `{}`", dir.display()))
-        })
+    /// Which store `dir` holds; nothing where [`Store::open`] would make one. Only looks.
+    pub fn id_in(disk: &dyn Disk, dir: &Path) -> Result<Option<StoreId>> {
+        let made = load::made(disk, dir);
+        let made = made.map_err(|e| e.context(format_args!("open store `{}`", dir.display())))?;
+        Ok(made.map(|(_, id)| id))
     }
 
     /// A store in memory; it begins empty and ends with the process.

@@ -95,8 +95,13 @@ fn for_people(line: &Value) -> String {
     if line["why"].is_string() {
         text += &format!(" ({})", field("why"));
     }
-    if let Some(left_out) = line["refusals_left_out"].as_u64() {
-        text += &format!("; {left_out} refusals before it are not written down");
+    for (name, what) in [
+        ("left_out", "before it came to nothing and are left out"),
+        ("lost", "lines before it could not be kept"),
+    ] {
+        if let Some(count) = line[name].as_u64() {
+            text += &format!("; {count} {what}");
+        }
     }
     text
 }
@@ -110,11 +115,11 @@ mod tests {
         let line = json!({
             "at": "2026-03-01T12:34:56.000Z", "node": 2, "who": "token x 1f", "address": "10.0.0.1:5",
             "request": "1-2", "operation": "fs rm", "what": "/a\u{1b}[2J", "outcome": "denied",
-            "why": "it takes the right `fs:/a:rw`", "refusals_left_out": 3,
+            "why": "it takes the right `fs:/a:rw`", "left_out": 3, "lost": 2,
         });
         assert_eq!(
             for_people(&line),
-            "2026-03-01T12:34:56.000Z  token x 1f from 10.0.0.1:5: fs rm /a\\u{1b}[2J: denied (it takes the right `fs:/a:rw`); 3 refusals before it are not written down"
+            "2026-03-01T12:34:56.000Z  token x 1f from 10.0.0.1:5: fs rm /a\\u{1b}[2J: denied (it takes the right `fs:/a:rw`); 3 before it came to nothing and are left out; 2 lines before it could not be kept"
         );
     }
 }

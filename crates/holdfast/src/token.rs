@@ -22,7 +22,8 @@ pub enum Token {
         /// client NAME` has the same rights
         name: String,
         /// What it may do, may be repeated: fs:/PATH:r or :rw for what lies at and below a path,
-        /// log:TOPIC:r, log:PREFIX*:rw, admin:r to look at the cluster, admin:rw for everything
+        /// log:TOPIC:r, log:PREFIX*:rw, admin:r to look at the cluster, admin:rw for everything,
+        /// audit:r to read the audit trail
         #[arg(long, required = true, value_name = "RULE")]
         allow: Vec<String>,
         /// How long: a number with s, m, h or d

@@ -18,7 +18,7 @@ use holdfast_env::{
 };
 use holdfast_env::{event, events};
 use holdfast_file::FileFace;
-use holdfast_node::{Audit, Keeper, KeeperOptions, Machine, Node, NodeConfig};
+use holdfast_node::{Audit, Identity, Keeper, KeeperOptions, Machine, Node, NodeConfig};
 use holdfast_server::Native;
 use holdfast_view::FoldOptions;
 use std::path::Path;
@@ -278,6 +278,14 @@ pub fn check(data: &Path) -> Result<Vec<String>> {
             "check `{}`: its names are in the log of `{}`; ask the running node with `holdfast doctor --server ADDR`",
             data.display(),
             config.join
+        )));
+    }
+    // Opening an empty one would make a node there, which is well.
+    if Identity::load(&RealDisk, data)?.is_none() {
+        return Err(Error::not_found(format!(
+            "check `{}`: no node keeps its data there (it has no `NODE`): name a data directory; if \
+             this is one, is its disk mounted?",
+            data.display()
         )));
     }
     let node = Node::open(machine_alone(), &node_config(&config, data), None)

@@ -6,7 +6,7 @@ use super::{Condition, Node, Watch};
 use holdfast_base::codec::Encode;
 use holdfast_base::ids::Index;
 use holdfast_base::text::utc;
-use holdfast_base::{Error, Kind, Result};
+use holdfast_base::{Error, Result};
 use holdfast_cluster::topics::AUDIT_TOPIC;
 use holdfast_env::net::{PeerReply, PeerRequest};
 use holdfast_env::{HoldMutex, event, planted};
@@ -15,13 +15,13 @@ use holdfast_wire::log::{Append, Entry};
 use serde_json::json;
 use std::sync::{Arc, Mutex};
 
-/// Of one text of a line, in bytes; what is longer is cut.
+/// Of one text of a line, in bytes as they are written; what is longer is cut.
 const TEXT_BYTES_MAX: usize = 2048;
 /// How long the log's host may take to keep a line.
-const HOST_MS: u32 = 10_000;
-/// Refusals that are written down in a second: a client that is refused again and again must not
-/// push out what others did. The next line that is written says how many were left out.
-const REFUSALS_PER_SECOND: u32 = 20;
+const HOST_MS: u32 = 3000;
+/// What came to nothing is written down so often in a second: whoever asks in vain again and again
+/// must not push out what others did. The next line that is written says how many were left out.
+const FAILURES_PER_SECOND: u32 = 20;
 
 /// What is written down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,26 +71,26 @@ pub struct Audit {
 
 #[derive(Default)]
 struct State {
-    refusals: Refusals,
+    failures: Failures,
     /// Why the last line could not be kept, and how many since one could.
     lost: Option<(Error, u64)>,
 }
 
-/// Refusals of the second that is now.
+/// What came to nothing in the second that is now.
 #[derive(Default)]
-struct Refusals {
+struct Failures {
     second: i64,
     written: u32,
     left_out: u64,
 }
 
-impl Refusals {
+impl Failures {
     /// Whether one more is written down; those that were not are counted.
     fn admit(&mut self, second: i64) -> bool {
         if second != self.second {
             (self.second, self.written) = (second, 0);
         }
-        let admitted = self.written < REFUSALS_PER_SECOND || planted!("node.refusals-flood-trail");
+        let admitted = self.written < FAILURES_PER_SECOND || planted!("node.failures-flood-trail");
         match admitted {
             true => self.written += 1,
             false => self.left_out += 1,
@@ -99,12 +99,32 @@ impl Refusals {
     }
 }
 
+/// The front of a text that takes no more than a line has for it: JSON writes a control character in
+/// six bytes.
 fn cut(text: &str) -> &str {
-    &text[..text.floor_char_boundary(TEXT_BYTES_MAX)]
+    let mut bytes = 0;
+    let written = |c: char| match c {
+        '\0'..='\x1f' => 6,
+        '"' | '\\' => 2,
+        c => c.len_utf8(),
+    };
+    let end = text.char_indices().find(|(_, c)| {
+        bytes += written(*c);
+        bytes > TEXT_BYTES_MAX
+    });
+    end.map_or(text, |(at, _)| &text[..at])
 }
 
-/// One line. `left_out` refusals came before it and are in none.
-fn line(at_ms: u64, node: u32, deed: &Deed, outcome: Option<&Error>, left_out: u64) -> String {
+/// What is missing in front of a line.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Missing {
+    /// Failures beyond the limit.
+    left_out: u64,
+    /// Lines that could not be kept.
+    lost: u64,
+}
+
+fn line(at_ms: u64, node: u32, deed: &Deed, outcome: Option<&Error>, missing: Missing) -> String {
     let at = format!("{}.{:03}Z", utc((at_ms / 1000) as i64, 'T'), at_ms % 1000);
     let mut line = json!({
         "at": at, "node": node, "who": cut(&deed.who), "address": deed.address,
@@ -114,8 +134,10 @@ fn line(at_ms: u64, node: u32, deed: &Deed, outcome: Option<&Error>, left_out: u
     if let Some(e) = outcome {
         line["why"] = json!(cut(&e.message));
     }
-    if left_out > 0 {
-        line["refusals_left_out"] = json!(left_out);
+    for (name, count) in [("left_out", missing.left_out), ("lost", missing.lost)] {
+        if count > 0 {
+            line[name] = json!(count);
+        }
     }
     line.to_string()
 }
@@ -140,17 +162,17 @@ impl Audit {
     /// waiting: the node says so as a condition, and in an event.
     pub fn record(self: &Arc<Audit>, deed: &Deed, outcome: Option<&Error>, answered: Answered) {
         let at_ms = self.node.machine.clock.unix_ms();
-        let is_refusal = outcome.is_some_and(|e| e.kind == Kind::Denied);
-        let left_out = {
-            let refusals = &mut self.state.held().refusals;
-            if is_refusal && !refusals.admit((at_ms / 1000) as i64) {
+        let missing = {
+            let State { failures, lost } = &mut *self.state.held();
+            if outcome.is_some() && !failures.admit((at_ms / 1000) as i64) {
                 None
             } else {
-                Some(std::mem::take(&mut refusals.left_out))
+                let left_out = std::mem::take(&mut failures.left_out);
+                Some(Missing { left_out, lost: lost.as_ref().map_or(0, |(_, lost)| *lost) })
             }
         };
-        let Some(left_out) = left_out else { return answered() };
-        let line = line(at_ms, self.node.id.0, deed, outcome, left_out);
+        let Some(missing) = missing else { return answered() };
+        let line = line(at_ms, self.node.id.0, deed, outcome, missing);
         let audit = self.clone();
         let done = Box::new(move |kept: Result<()>| {
             audit.note(kept);

@@ -5,6 +5,7 @@
 use super::Node;
 use holdfast_base::Error;
 use holdfast_base::node::StorageClass;
+use holdfast_cluster::CLUSTER_TOPIC;
 use holdfast_env::HoldMutex;
 
 /// One thing that is wrong now. It goes by itself, or by what the sentence says.
@@ -54,10 +55,23 @@ impl Node {
         all.extend(left_out.map(|why| Condition::new("store", why.clone())));
         let shortage = self.hosted.as_ref().and_then(|log| log.shortage());
         all.extend(shortage.map(|why| Condition::new("space", why)));
+        all.extend(self.silence());
         all.extend(self.doubts());
         let watches = self.watches.held();
         all.extend(watches.iter().flat_map(|watch| watch()));
         all
+    }
+
+    /// What keeps this node from hearing of the log, while it answers from what it knew.
+    fn silence(&self) -> Option<Condition> {
+        let remote = self.remote.as_ref().filter(|_| self.is_behind())?;
+        let why = remote.trouble(CLUSTER_TOPIC).map_or(String::new(), |e| format!(": {e}"));
+        let sentence = format!(
+            "nothing was heard from the log's host `{}` for a while: what is read here may be old, and \
+             nothing is written{why}: look at that node, and at the way to it",
+            self.log_host
+        );
+        Some(Condition::new("log", sentence))
     }
 
     /// Whether the log takes what adds names, or only what frees space.

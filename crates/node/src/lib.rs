@@ -63,7 +63,7 @@ use holdfast_cluster::{Chunks, ClusterCommand, ClusterView, Command, Namespace, 
 use holdfast_env::disk::Lock;
 use holdfast_env::net::{Meter, Peers};
 use holdfast_env::{Clock, Disk, Engine, HoldMutex, Rng, event, planted};
-use holdfast_log::{EmbeddedLog, Log, Mode};
+use holdfast_log::{EmbeddedLog, Log, Mode, RemoteLog};
 use holdfast_view::{Fold, FoldOptions, Request};
 use holdfast_wire::Call;
 use holdfast_wire::admin::STOPPED_VIEW;
@@ -104,6 +104,8 @@ pub struct Node {
     pub replicator: Arc<Replicator>,
     /// Where the log is kept: `host:port`.
     pub log_host: String,
+    /// The way to it, if it is kept elsewhere.
+    remote: Option<Arc<RemoteLog>>,
     /// New chunks have one replica in a store of this node, where that is possible.
     near: bool,
     pub leader: Leader,

@@ -5,7 +5,7 @@ use super::ahead::topics_behind;
 use super::cuts::{Cut, Cuts};
 use super::identity::Identity;
 use super::lost_log;
-use super::own_stores::{self, Had};
+use super::own_stores::{self, Before, Had, Place};
 use super::reached::{Older, Reached};
 use super::registry::Registry;
 use super::replicas::Replicator;
@@ -21,7 +21,7 @@ use holdfast_chunk::Done;
 use holdfast_cluster::topics::{AUDIT_TOPIC, folded_by};
 use holdfast_cluster::{
     CLUSTER_TOPIC, ClusterCommand, ClusterOutcome, ClusterView, DATA_FORMAT_VERSION,
-    NAMESPACE_TOPIC, Namespace, StartedStore, StoreState,
+    NAMESPACE_TOPIC, Namespace, StartedStore,
 };
 use holdfast_env::Disk;
 use holdfast_env::disk::{Lock, ReplaceSites, create_dir_durable, read_file, replace_file};
@@ -31,7 +31,7 @@ use holdfast_log::{Drive, EmbeddedLog, Log, LogOptions, Mode, RemoteLog};
 use holdfast_view::{Context, Fold, FoldOptions, SnapshotStore, View};
 use holdfast_wire::peer::{self, Sender, Welcome};
 use holdfast_wire::peer_log;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -156,9 +156,11 @@ impl Node {
         let Folds { cluster, namespace, views, reached, older, taken_over } =
             Folds::open(&machine, &log, identity, config).map_err(doing)?;
         let joining = Joining { machine: &machine, config, log: &log, cluster: &cluster };
-        let had = joining.stores_before(identity, &namespace).map_err(doing)?;
+        let places = own_stores::places(&*machine.disk, config).map_err(doing)?;
+        let before = joining.stores_before(identity, &places, &namespace).map_err(doing)?;
+        let places = (places, &before);
         let (stores, partial) =
-            own_stores::open(&machine, config, region, &had, &mut findings).map_err(doing)?;
+            own_stores::open(&machine, config, region, places, &mut findings).map_err(doing)?;
         let stores = Arc::new(stores);
         let known_stores: BTreeSet<StoreId> =
             cluster.read(|view, _| view.stores().map(|(id, _)| id).collect()).unwrap_or_default();
@@ -173,9 +175,9 @@ impl Node {
         let replicator = replicator(&machine, config, (&stores, &workers), directory);
         replicator.set_leftovers(partial);
         replicator.events.snapshots_taken_over.store(taken_over, Ordering::Relaxed);
-        let log_host = match &log.remote {
-            Some((_, host, _)) => host.clone(),
-            None => config.address.clone(),
+        let (remote, log_host) = match log.remote {
+            Some((remote, host, _)) => (Some(remote), host),
+            None => (None, config.address.clone()),
         };
         let node = Arc::new(Node {
             id: identity.node,
@@ -189,6 +191,7 @@ impl Node {
             workers,
             replicator,
             log_host,
+            remote,
             near: config.near,
             leader: Leader::new(config.repair_at_random),
             leading: Default::default(),
@@ -479,29 +482,35 @@ impl Joining<'_> {
         Ok(sender)
     }
 
-    /// The disk stores that this node had before. Where a directory is empty, by the whole log: what
-    /// is made there depends on it.
+    /// The disk stores that this node had before, and those of the cluster. Where a directory has none
+    /// of this node's, by the whole log: what is made or used there depends on it.
     fn stores_before(
         &self,
         known: Option<Identity>,
+        places: &[Place],
         namespace: &Fold<Namespace>,
-    ) -> Result<Vec<Had>> {
-        let Some(identity) = known else { return Ok(Vec::new()) };
-        if own_stores::some_are_empty(&*self.machine.disk, self.config)? {
+    ) -> Result<Before> {
+        let Some(identity) = known else { return Ok(Before::default()) };
+        // Also of a view that has stopped: what it knew must not be forgotten with it.
+        let of_node = || {
+            self.cluster.read_last(|view| {
+                let own = view.stores().filter(|(_, info)| info.node == identity.node);
+                let own = own.filter(|(_, info)| info.tier == Tier::Disk);
+                own.map(|(store, info)| (store, info.state)).collect::<BTreeMap<_, _>>()
+            })
+        };
+        let own = of_node();
+        if !places.iter().all(|(_, id)| id.is_some_and(|id| own.contains_key(&id))) {
             self.catch_up(CLUSTER_TOPIC, self.cluster)?;
             self.catch_up(NAMESPACE_TOPIC, namespace)?;
         }
-        // Also of a view that has stopped: what it knew must not be forgotten with it.
-        let own: Vec<(StoreId, StoreState)> = self.cluster.read_last(|view| {
-            let own = view.stores().filter(|(_, info)| info.node == identity.node);
-            let own = own.filter(|(_, info)| info.tier == Tier::Disk);
-            own.map(|(store, info)| (store, info.state)).collect()
-        });
         let had = |(store, state)| {
             let chunks = namespace.read_last(|view| view.chunks().on(store).count());
             Had { store, state, chunks }
         };
-        Ok(own.into_iter().map(had).collect())
+        let had = of_node().into_iter().map(had).collect();
+        let known = self.cluster.read_last(|view| view.stores().map(|(store, _)| store).collect());
+        Ok(Before { had, known })
     }
 
     /// Waits until the view has everything that was in the log when this was called.

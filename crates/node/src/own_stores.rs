@@ -4,12 +4,13 @@
 //! node starts with the others and says so. Called once, by the start.
 
 use super::{Machine, NodeConfig, OwnStore, Stores};
-use holdfast_base::Result;
 use holdfast_base::ids::{ChunkId, Generation, StoreId, Tier};
+use holdfast_base::{Error, Result};
 use holdfast_chunk::{Recovered, Store, StoreConfig};
 use holdfast_cluster::StoreState;
 use holdfast_env::region::Region;
 use holdfast_env::{Disk, planted};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -24,18 +25,39 @@ pub(super) struct Had {
     pub chunks: usize,
 }
 
-fn directories(config: &NodeConfig) -> impl Iterator<Item = PathBuf> {
-    std::iter::once(config.data.join("chunks")).chain(config.disks.iter().cloned())
+/// What the cluster's view knows when the stores are opened.
+#[derive(Default)]
+pub(super) struct Before {
+    /// Of this node.
+    pub had: Vec<Had>,
+    /// Of all nodes.
+    pub known: BTreeSet<StoreId>,
 }
 
-/// Whether some directory holds no store, so that it matters which ones the node had.
-pub(super) fn some_are_empty(disk: &dyn Disk, config: &NodeConfig) -> Result<bool> {
-    for directory in directories(config) {
-        if !Store::is_made(disk, &directory)? {
-            return Ok(true);
+/// A directory for a store, and which one it holds, if any.
+pub(super) type Place = (PathBuf, Option<StoreId>);
+
+/// Looks what is in the directories. Two that hold one store are refused: one is a copy, and writes
+/// would be split between them.
+pub(super) fn places(disk: &dyn Disk, config: &NodeConfig) -> Result<Vec<Place>> {
+    let mut places: Vec<Place> = Vec::new();
+    for directory in std::iter::once(config.data.join("chunks")).chain(config.disks.iter().cloned())
+    {
+        let id = Store::id_in(disk, &directory)?;
+        let same = places.iter().find(|(_, other)| id.is_some() && *other == id);
+        if let Some((other, _)) = same
+            && !planted!("node.two-copies-of-a-store-used")
+        {
+            return Err(Error::invalid(format!(
+                "open stores: `{}` and `{}` hold the same store: one is a copy of the other: take the \
+                 older one out of `disks`",
+                other.display(),
+                directory.display()
+            )));
         }
+        places.push((directory, id));
     }
-    Ok(false)
+    Ok(places)
 }
 
 /// Opens what is there, makes what was never there, and leaves out what should be there and is not.
@@ -43,34 +65,37 @@ pub(super) fn open(
     machine: &Machine,
     config: &NodeConfig,
     region: Option<Arc<Region>>,
-    had: &[Had],
+    (places, before): (Vec<Place>, &Before),
     findings: &mut Vec<String>,
 ) -> Result<(Stores, Vec<Partial>)> {
     let (mut stores, mut partial, mut left_out) = (Vec::new(), Vec::new(), Vec::new());
-    let (mut made, mut empty) = (Vec::new(), Vec::new());
-    for directory in directories(config) {
-        match Store::is_made(&*machine.disk, &directory)? {
-            true => made.push(directory),
-            false => empty.push(directory),
-        }
-    }
-    for directory in made {
-        let own = open_one(machine, config, &directory, &mut partial, findings)?;
-        match had.iter().any(|had| had.store == own.id && had.state == StoreState::Gone) {
-            true => left_out.push(given_up(&own)),
-            false => stores.push(own),
-        }
-    }
     let is_missing = |had: &&Had| {
-        had.state != StoreState::Gone && !stores.iter().any(|own: &OwnStore| own.id == had.store)
+        let is_here = places.iter().any(|(_, id)| *id == Some(had.store));
+        had.state != StoreState::Gone && !is_here
     };
-    let missing: Vec<&Had> = had.iter().filter(is_missing).collect();
-    for directory in empty {
-        if missing.is_empty() || planted!("node.unmounted-store-made-anew") {
-            stores.push(open_one(machine, config, &directory, &mut partial, findings)?);
-        } else {
-            left_out.push(not_mounted(&directory, &missing));
-        }
+    let missing: Vec<&Had> = before.had.iter().filter(is_missing).collect();
+    let is_gone =
+        |id: StoreId| before.had.iter().any(|had| had.store == id && had.state == StoreState::Gone);
+    let holds = |had: &&&Had| had.chunks > 0;
+    let is_strange = |id| !before.known.contains(&id) && missing.iter().any(|had| had.chunks > 0);
+    let no_place_is_theirs =
+        places.iter().all(|(_, id)| id.is_some_and(|id| !is_strange(id) || is_gone(id)));
+    if no_place_is_theirs {
+        left_out.extend(missing.iter().filter(holds).map(|had| nowhere(had)));
+    }
+    for (directory, id) in places {
+        let why = match id {
+            Some(id) if is_gone(id) => given_up(&directory, id),
+            Some(id) if is_strange(id) => strange(&directory, id, &missing),
+            None if !missing.is_empty() && !planted!("node.unmounted-store-made-anew") => {
+                not_mounted(&directory, &missing)
+            }
+            _ => {
+                stores.push(open_one(machine, config, &directory, &mut partial, findings)?);
+                continue;
+            }
+        };
+        left_out.push(why);
     }
     if let Some(region) = region {
         let (id, chunk_bytes_max) = (region.store(), config.chunk_bytes);
@@ -105,28 +130,58 @@ fn open_one(
     Ok(OwnStore { id, tier, place, store, chunk_bytes_max })
 }
 
-fn not_mounted(directory: &Path, missing: &[&Had]) -> String {
+fn named(missing: &[&Had]) -> String {
     let named = |had: &&Had| format!("store `{}` ({} chunks)", had.store.0, had.chunks);
-    let stores: Vec<String> = missing.iter().map(named).collect();
-    let number = match missing {
+    missing.iter().map(named).collect::<Vec<_>>().join(", ")
+}
+
+fn number(missing: &[&Had]) -> String {
+    match missing {
         [one] => one.store.0.to_string(),
         _ => "NUMBER".to_owned(),
-    };
+    }
+}
+
+fn not_mounted(directory: &Path, missing: &[&Had]) -> String {
     format!(
-        "`{}` is empty and not used: this node had {}, which no directory of it holds now: is its \
-         disk mounted? mount it and start the node again; if that disk is gone for good, say \
-         `holdfast node store {number} gone` and start the node again: a new store is made there",
+        "`{}` holds no store and is not used: this node had {}, which no directory of it holds now: is \
+         its disk mounted? mount it and start the node again; if that disk is gone for good, say \
+         `holdfast node store {} gone` and start the node again: a new store is made there",
         directory.display(),
-        stores.join(", ")
+        named(missing),
+        number(missing)
     )
 }
 
-fn given_up(own: &OwnStore) -> String {
+fn strange(directory: &Path, id: StoreId, missing: &[&Had]) -> String {
     format!(
-        "`{}` is not used: it holds store `{}`, which was said to be gone for good: what it held was \
-         made up for elsewhere: empty the directory, or take it out of `disks`, and start the node \
-         again",
-        own.place, own.id.0
+        "`{}` is not used: it holds store `{}`, which this cluster does not know, while this node had \
+         {}, which no directory of it holds now: is the right disk mounted? mount it and start the \
+         node again; if that disk is gone for good, say `holdfast node store {} gone` and start the \
+         node again",
+        directory.display(),
+        id.0,
+        named(missing),
+        number(missing)
+    )
+}
+
+fn nowhere(had: &Had) -> String {
+    format!(
+        "{} is in no directory of this node: name the one that holds it in `disks` and start the node \
+         again; if it is gone for good, say `holdfast node store {} gone`",
+        named(&[had]),
+        had.store.0
+    )
+}
+
+fn given_up(directory: &Path, id: StoreId) -> String {
+    format!(
+        "`{}` is not used: it holds store `{}`, which was said to be gone for good: see in `holdfast \
+         doctor` whether chunks lack copies before you empty the directory or take it out of `disks`; \
+         what they hold can be had from there by `holdfast doctor --rebuild-names`",
+        directory.display(),
+        id.0
     )
 }
 

@@ -101,10 +101,8 @@ impl S3Access for Access {
         let tab = cx.extensions_mut().get::<Arc<Tab>>().cloned();
         let caller = Caller { name, key, peer };
         if let Some(note) = cx.extensions_mut().get::<Note>().cloned() {
-            let path = cx.s3_path();
-            let names = [path.get_bucket_name(), path.get_object_key()];
-            let what: Vec<&str> = names.into_iter().flatten().collect();
-            note.operation(&caller, cx.s3_op().name(), what.join("/"));
+            let asked = (cx.s3_path(), cx.uri(), cx.headers());
+            note.operation(&caller, cx.s3_op().name(), asked);
         }
         let decided = self.check_context(&caller, cx);
         // Strangers must not make the log grow by reading.
@@ -295,7 +293,8 @@ impl Access {
     }
 }
 
-fn query(uri: &Uri, name: &str) -> Option<String> {
+/// A parameter of a request's, decoded.
+pub fn query(uri: &Uri, name: &str) -> Option<String> {
     let pairs = uri.query()?.split('&').map(|pair| pair.split_once('=').unwrap_or((pair, "")));
     let (_, value) = pairs.into_iter().find(|(found, _)| *found == name)?;
     tags::percent_decode(value)

@@ -68,8 +68,10 @@ impl S3Route for Admin {
             false => serde_json::from_slice(&bytes)
                 .map_err(|e| s3_error!(InvalidRequest, "the body is not JSON: {e}"))?,
         };
-        tell(asked.to_string());
-        let answer = self.answer(&what, &asked).await?;
+        let answered = self.answer(&what, &asked).await;
+        let made = answered.as_ref().ok().and_then(|answer| text(answer, "access_key"));
+        tell(made.map_or(asked.to_string(), |key| format!("{asked}: {key}")));
+        let answer = answered?;
         Ok(S3Response::new(Body::from(answer.to_string())))
     }
 }

@@ -1,12 +1,13 @@
 //! What S3 tells the audit trail: who asked for what that changes something, and how it was answered.
 //! Whoever decides about a request notes what it is; the port writes it down with the answer.
 
-use crate::access::Caller;
+use crate::access::{Caller, query};
 use holdfast_base::{Error, Kind};
 use holdfast_env::runtime;
 use holdfast_node::{Answered, Audit, Deed, Matter};
-use hyper::{Response, StatusCode};
+use hyper::{HeaderMap, Response, StatusCode, Uri};
 use s3s::Body;
+use s3s::path::S3Path;
 use std::sync::{Arc, OnceLock};
 
 /// Travels with a request until it is known who asks for what; nothing is noted of what only reads.
@@ -15,6 +16,7 @@ pub struct Note(Arc<OnceLock<Noted>>);
 
 struct Noted {
     matter: Matter,
+    is_stranger: bool,
     who: String,
     operation: String,
     what: String,
@@ -22,10 +24,24 @@ struct Noted {
 
 impl Note {
     /// Of an operation of S3's by its name, on a bucket or a key.
-    pub fn operation(&self, caller: &Caller, operation: &str, what: String) {
-        if let Some(matter) = matter_of(operation) {
-            self.deed(caller, matter, operation, what);
+    pub fn operation(
+        &self,
+        caller: &Caller,
+        operation: &str,
+        (path, uri, headers): (&S3Path, &Uri, &HeaderMap),
+    ) {
+        let Some(matter) = matter_of(operation) else { return };
+        let locks = LOCKS.iter().any(|name| headers.contains_key(*name));
+        let matter = if locks { Matter::Admin } else { matter };
+        let names = [path.get_bucket_name(), path.get_object_key()];
+        let mut what = names.into_iter().flatten().collect::<Vec<_>>().join("/");
+        if let Some(version) = query(uri, "versionId") {
+            what += &format!(" version {version}");
         }
+        if let Some(source) = headers.get("x-amz-copy-source") {
+            what += &format!(" from {}", String::from_utf8_lossy(source.as_bytes()));
+        }
+        self.deed(caller, matter, operation, what);
     }
 
     /// Of anything else; the first note stays.
@@ -34,7 +50,8 @@ impl Note {
             (Some(name), Some(user)) => format!("key {name} of {user}"),
             _ => "anonymous".to_owned(),
         };
-        let _ = self.0.set(Noted { matter, who, operation: operation.to_owned(), what });
+        let (is_stranger, operation) = (caller.key.is_none(), operation.to_owned());
+        let _ = self.0.set(Noted { matter, is_stranger, who, operation, what });
     }
 
     /// Writes down how the request was answered, if anything is noted of it that is kept; returns
@@ -46,7 +63,7 @@ impl Note {
         response: &Response<Body>,
     ) {
         let Some(noted) = self.0.get().filter(|noted| audit.wants(noted.matter)) else { return };
-        let Noted { who, operation, what, .. } = noted;
+        let Noted { is_stranger, who, operation, what, .. } = noted;
         let deed = Deed {
             who: who.clone(),
             address,
@@ -55,6 +72,10 @@ impl Note {
             what: what.clone(),
         };
         let outcome = outcome(response);
+        // Nobody answers for it, and everybody could fill the trail with it.
+        if outcome.is_some() && *is_stranger {
+            return;
+        }
         let kept = |done: Box<dyn FnOnce(()) + Send>| {
             let answered: Answered = Box::new(move || done(()));
             audit.record(&deed, outcome.as_ref(), answered);
@@ -62,6 +83,15 @@ impl Note {
         runtime::answer(kept).await;
     }
 }
+
+/// Headers of puts and deletions that say how long nobody may delete an object, or that somebody does
+/// all the same.
+const LOCKS: [&str; 4] = [
+    "x-amz-object-lock-mode",
+    "x-amz-object-lock-retain-until-date",
+    "x-amz-object-lock-legal-hold",
+    "x-amz-bypass-governance-retention",
+];
 
 /// What an operation changes, by its name.
 fn matter_of(operation: &str) -> Option<Matter> {

@@ -38,9 +38,9 @@ fn order_told(meta: &[u8]) -> Told {
         msg::Order::Cut { address, heal: true } => ("dev heal", address),
         msg::Order::SetStore { store, writable } => {
             let state = if writable { "takes chunks" } else { "takes none" };
-            ("node store", format!("store {store} {state}"))
+            ("node store", format!("{store} {state}"))
         }
-        msg::Order::GiveUpStore { store } => ("node store", format!("store {store} gone")),
+        msg::Order::GiveUpStore { store } => ("node store", format!("{store} gone")),
         msg::Order::ReplaceNode { name } => ("node replace", format!("`{name}`")),
         msg::Order::Revoke { serial, .. } => ("cert revoke", format!("certificate {serial}")),
         msg::Order::RevokeToken { name } => ("token revoke", format!("`{name}`")),

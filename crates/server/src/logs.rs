@@ -242,21 +242,22 @@ impl Logs {
     fn info(&self, request: Request<'_>) {
         let Some((topic, reply)) = request.decode::<String>("describe the log") else { return };
         let log = &self.node.log;
-        let topics = if topic.is_empty() { log.topics() } else { vec![topic] };
-        let infos: Result<Vec<msg::Info>> = topics
-            .into_iter()
-            .map(|topic| {
-                let info = log.info(&topic)?;
-                Ok(msg::Info {
-                    topic,
-                    first: info.first,
-                    next: info.next,
-                    durable: info.durable,
-                    bytes: info.bytes,
-                    segments: info.segments as u32,
-                })
+        let describe = |topic: String| -> Result<msg::Info> {
+            let info = log.info(&topic)?;
+            Ok(msg::Info {
+                topic,
+                first: info.first,
+                next: info.next,
+                durable: info.durable,
+                bytes: info.bytes,
+                segments: info.segments as u32,
             })
-            .collect();
+        };
+        let infos: Result<Vec<msg::Info>> = match topic.is_empty() {
+            // One that is damaged does not hide the others: `doctor` names it.
+            true => Ok(log.topics().into_iter().filter_map(|topic| describe(topic).ok()).collect()),
+            false => describe(topic).map(|info| vec![info]),
+        };
         send(reply, infos);
     }
 }

@@ -90,6 +90,14 @@ fn a_node_that_was_cut_off_through_a_trim_labels_its_answers_and_begins_anew() {
         scene.cut_off(3);
         scene.run_for(3 * SECOND);
         assert!(scene.node(3).unwrap().is_behind() && !scene.node(2).unwrap().is_behind());
+        // Its health said ok all the while.
+        let said = |node: usize| {
+            let conditions = scene.node(node).unwrap().conditions();
+            conditions.into_iter().find(|condition| condition.name == "log")
+        };
+        let why = said(3).unwrap().sentence;
+        assert!(why.contains("may be old") && why.contains("log's host"), "{why}");
+        assert_eq!(said(2), None);
         trim_without_node_3(&mut scene);
         scene.heal();
         whole_again(&scene);

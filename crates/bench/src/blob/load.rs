@@ -7,7 +7,7 @@ use crate::report::Sample;
 use holdfast_base::checksum::crc32c;
 use holdfast_base::{Error, Result};
 use holdfast_env::HoldMutex;
-use holdfast_s3::{Client, Request, Response};
+use holdfast_s3::{Client, REGION, Request, Response};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::time::Instant;
@@ -94,7 +94,8 @@ impl Load<'_> {
         let start = Instant::now();
         std::thread::scope(|scope| {
             let connection = || -> Result<()> {
-                let mut client = Client::of(&self.target.credentials)?;
+                let Target { credentials, authority, .. } = self.target;
+                let mut client = Client::trusting(credentials, REGION, authority.as_deref())?;
                 let mut own = Vec::new();
                 loop {
                     let turn = next.fetch_add(1, Ordering::Relaxed);

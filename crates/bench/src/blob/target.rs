@@ -3,6 +3,7 @@
 
 use super::BlobBench;
 use crate::process::Process;
+use crate::tls;
 use holdfast_base::{Error, Result};
 use holdfast_command::files::SETTINGS;
 use holdfast_s3::{CREDENTIALS_FILE, Credentials};
@@ -12,6 +13,8 @@ use std::path::PathBuf;
 pub struct Target {
     /// Who asks, and where.
     pub credentials: Credentials,
+    /// Of its certificates, where it has some.
+    pub authority: Option<PathBuf>,
     own: Option<Own>,
 }
 
@@ -38,7 +41,7 @@ impl Target {
                 secret_key: options.secret_key.clone(),
                 endpoint: endpoint.clone(),
             };
-            return Ok(Target { credentials, own: None });
+            return Ok(Target { credentials, authority: None, own: None });
         }
         let parent = options.dir.clone().unwrap_or_else(std::env::temp_dir);
         let directory = parent.join(format!("holdfast-bench-{}", std::process::id()));
@@ -49,11 +52,18 @@ impl Target {
              scrub = \"0\"\n{settings}"
         );
         std::fs::write(directory.join(SETTINGS), settings)?;
+        let authority = (options.kind == "tls").then(|| tls::make(&directory)).transpose()?;
         let own = Own { process: Process::up(&directory)?, directory: directory.clone() };
         let text = std::fs::read_to_string(directory.join(CREDENTIALS_FILE)).unwrap_or_default();
         let credentials = Credentials::parse(&text)
             .ok_or_else(|| Error::bug("the node that was started wrote no credentials"))?;
-        Ok(Target { credentials, own: Some(own) })
+        Ok(Target { credentials, authority, own: Some(own) })
+    }
+
+    /// Has requests go over TLS from now on, or as they are.
+    pub fn speak_tls(&mut self, on: bool) {
+        let (from, to) = if on { ("http://", "https://") } else { ("https://", "http://") };
+        self.credentials.endpoint = self.credentials.endpoint.replacen(from, to, 1);
     }
 
     /// Whether this started the node: then its processor time, disk and memory are known.

@@ -111,6 +111,81 @@ fn a_node_starts_without_a_disk_that_is_not_mounted_and_makes_nothing_in_its_pla
     node.stop();
 }
 
+/// The disk of another cluster in the right one's place was taken, its chunks' numbers beside the
+/// node's own, and nobody said that a store was missing. Nor did anybody when a directory was taken
+/// out of the settings, nor when there were two copies of one store, between which writes were split.
+#[test]
+fn what_is_in_a_directory_is_the_store_that_was_there_or_is_not_used() {
+    let scratch = Scratch::new();
+    let (data, disk, away) = (scratch.path("data"), scratch.path("disk"), scratch.path("away"));
+    let port = free_port();
+    let settings = |disks: &[&Path]| {
+        let disks: Vec<String> = disks.iter().map(|disk| format!("{:?}", disk)).collect();
+        format!("http_port = {port}\nchunk = \"1M\"\ndisks = [{}]\n", disks.join(", "))
+    };
+    let filled = |data: &Path, disk: &Path| {
+        let node = Node::start_with(data, &settings(&[disk]));
+        for i in 0..FILES {
+            node.client().put(&format!("/f{i}"), &content(i), &NewFile::default()).unwrap();
+        }
+        let place = disk.display().to_string();
+        let stores = node.client().status().unwrap().stores;
+        let id = stores.iter().find(|store| store.place == place).unwrap().id.0;
+        (node.stop(), id.to_string())
+    };
+    let (other_data, other_disk) = (scratch.path("other"), scratch.path("other-disk"));
+    let (_, others) = filled(&other_data, &other_disk);
+    let (data, number) = filled(&data, &disk);
+
+    fs::rename(&disk, &away).unwrap();
+    fs::rename(&other_disk, &disk).unwrap();
+    let node = start_without(&data);
+    let said = ill(&node, port, "store", "is the right disk mounted?");
+    assert!(said.contains(&number) && said.contains(&others), "{said}");
+    assert!(whole(&node) < FILES);
+    node.client().put("/more", &content(99), &NewFile::default()).unwrap();
+    node.client().delete("/more", false).unwrap();
+    let data = node.stop();
+    fs::rename(&disk, &other_disk).unwrap();
+
+    // Taken out of the settings.
+    let node = Node::start_with(&data, &settings(&[]));
+    let said = ill(&node, port, "store", "in no directory of this node");
+    assert!(said.contains(&number), "{said}");
+    let data = node.stop();
+
+    // A copy beside it.
+    fs::rename(&away, &disk).unwrap();
+    let copy = scratch.path("copy");
+    let copied = std::process::Command::new("cp").arg("-a").args([&disk, &copy]).status().unwrap();
+    assert!(copied.success());
+    fs::write(data.join("holdfast.toml"), settings(&[&disk, &copy])).unwrap();
+    let refused = Node::try_start(&data).err().expect("it has one store twice");
+    refused.refused(&["hold the same store", "copy", "disk"]);
+
+    let node = Node::start_with(&data, &settings(&[&disk]));
+    well(port);
+    assert_eq!(whole(&node), FILES);
+    node.stop();
+}
+
+/// Asked of a place where no node was, doctor made one there and said that it was well.
+#[test]
+fn doctor_makes_nothing_where_no_node_keeps_its_data() {
+    let scratch = Scratch::new();
+    let empty = scratch.path("empty");
+    fs::create_dir(&empty).unwrap();
+    for place in [empty.clone(), scratch.path("none")] {
+        finish(binary().args(["doctor", "--data"]).arg(&place), b"").refused(&[
+            place.to_str().unwrap(),
+            "no node keeps its data there",
+            "mounted",
+        ]);
+    }
+    assert_eq!(fs::read_dir(&empty).unwrap().count(), 0);
+    assert!(!scratch.path("none").exists());
+}
+
 /// With its only disk away a node serves the names that it has, and refuses bytes with the reason.
 #[test]
 fn a_node_without_any_of_its_disks_says_so_and_takes_no_bytes() {

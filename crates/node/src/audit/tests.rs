@@ -1,4 +1,4 @@
-//! The lines that are written, and how many of a client's refusals are.
+//! The lines that are written, and how much of what comes to nothing.
 
 use super::*;
 use serde_json::Value;
@@ -16,7 +16,7 @@ fn deed(what: &str) -> Deed {
 #[test]
 fn a_line_says_when_who_what_and_what_came_of_it() {
     let read = |text: String| serde_json::from_str::<Value>(&text).unwrap();
-    let done = read(line(1_772_368_496_007, 3, &deed("/a\n\"b"), None, 0));
+    let done = read(line(1_772_368_496_007, 3, &deed("/a\n\"b"), None, Missing::default()));
     assert_eq!(
         done,
         json!({
@@ -25,16 +25,17 @@ fn a_line_says_when_who_what_and_what_came_of_it() {
             "outcome": "done",
         })
     );
-    let refused = read(line(0, 3, &deed("/a"), Some(&Error::denied("no")), 7));
+    let refused =
+        read(line(0, 3, &deed("/a"), Some(&Error::denied("no")), Missing { left_out: 7, lost: 2 }));
     assert_eq!((&refused["outcome"], &refused["why"]), (&json!("denied"), &json!("no")));
-    assert_eq!(refused["refusals_left_out"], json!(7));
+    assert_eq!((&refused["left_out"], &refused["lost"]), (&json!(7), &json!(2)));
 }
 
 /// A path may have 4 KiB, and characters of several bytes.
 #[test]
 fn what_is_too_long_is_cut_between_two_characters() {
     for long in ["a".repeat(TEXT_BYTES_MAX + 1), "é".repeat(TEXT_BYTES_MAX), "€".repeat(3000)] {
-        let text = line(0, 1, &deed(&long), None, 0);
+        let text = line(0, 1, &deed(&long), None, Missing::default());
         let value: Value = serde_json::from_str(&text).unwrap();
         let what = value["what"].as_str().unwrap();
         assert!(long.starts_with(what) && what.len() <= TEXT_BYTES_MAX, "{}", what.len());
@@ -43,15 +44,26 @@ fn what_is_too_long_is_cut_between_two_characters() {
     assert_eq!(cut(&"a".repeat(TEXT_BYTES_MAX)).len(), TEXT_BYTES_MAX);
 }
 
-/// A client that was refused without end would have pushed out what others did.
+/// A thousand control characters of a path were six thousand bytes of a line, which anybody could have
+/// written until nothing else was left.
 #[test]
-fn refusals_of_a_second_have_a_limit_and_those_beyond_it_are_counted() {
-    let mut refusals = Refusals::default();
-    let admitted = (0..1000).filter(|_| refusals.admit(10)).count();
-    assert_eq!(admitted, REFUSALS_PER_SECOND as usize);
-    assert_eq!(refusals.left_out, 1000 - u64::from(REFUSALS_PER_SECOND));
+fn a_text_takes_its_limit_as_it_is_written() {
+    for text in ["\u{1}".repeat(5000), "\"".repeat(5000), "a\n\\é\u{1f}".repeat(2000)] {
+        let written = serde_json::to_string(cut(&text)).unwrap().len() - 2;
+        // A line feed has a short form.
+        assert!((TEXT_BYTES_MAX / 2..=TEXT_BYTES_MAX).contains(&written), "{written}");
+    }
+}
+
+/// A client that asked in vain without end would have pushed out what others did.
+#[test]
+fn failures_of_a_second_have_a_limit_and_those_beyond_it_are_counted() {
+    let mut failures = Failures::default();
+    let admitted = (0..1000).filter(|_| failures.admit(10)).count();
+    assert_eq!(admitted, FAILURES_PER_SECOND as usize);
+    assert_eq!(failures.left_out, 1000 - u64::from(FAILURES_PER_SECOND));
     // The calendar may be set back; a second is a second.
     for second in [11, 9, 10] {
-        assert!(refusals.admit(second));
+        assert!(failures.admit(second));
     }
 }

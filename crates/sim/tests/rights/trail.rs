@@ -64,5 +64,5 @@ fn refusals_are_told_of_up_to_a_limit() {
     assert!(lines[0].contains("certificate app 0a") && lines[0].contains("denied"), "{lines:?}");
     assert_eq!(lines.len(), 20);
     ask(&world.connect(Who::Owner), opcode, &meta);
-    assert!(world.lines().last().unwrap().contains(r#""refusals_left_out":80"#));
+    assert!(world.lines().last().unwrap().contains(r#""left_out":80"#));
 }
