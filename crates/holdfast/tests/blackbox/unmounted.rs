@@ -149,7 +149,8 @@ fn what_is_in_a_directory_is_the_store_that_was_there_or_is_not_used() {
     fs::rename(&disk, &other_disk).unwrap();
 
     // Taken out of the settings.
-    let node = Node::start_with(&data, &settings(&[]));
+    let mut node = Node::start_with(&data, &settings(&[]));
+    node.told.announce("store.left-out");
     let said = ill(&node, port, "store", "in no directory of this node");
     assert!(said.contains(&number), "{said}");
     let data = node.stop();
