@@ -47,12 +47,14 @@ impl<'a> Reader<'a> {
         self.rest.len()
     }
 
+    #[inline]
     pub fn take(&mut self, len: usize) -> Result<&'a [u8], DecodeError> {
         let (head, rest) = self.rest.split_at_checked(len).ok_or(DecodeError::Short)?;
         self.rest = rest;
         Ok(head)
     }
 
+    #[inline]
     pub fn array<const N: usize>(&mut self) -> Result<[u8; N], DecodeError> {
         let (head, rest) = self.rest.split_first_chunk::<N>().ok_or(DecodeError::Short)?;
         self.rest = rest;
@@ -60,16 +62,19 @@ impl<'a> Reader<'a> {
     }
 
     /// Bytes behind a 32-bit length, borrowed.
+    #[inline]
     pub fn bytes(&mut self) -> Result<&'a [u8], DecodeError> {
         let len = u32::decode(self)? as usize;
         self.take(len)
     }
 
     /// UTF-8 behind a 32-bit length, borrowed.
+    #[inline]
     pub fn str(&mut self) -> Result<&'a str, DecodeError> {
         std::str::from_utf8(self.bytes()?).map_err(|_| DecodeError::BadValue("text"))
     }
 
+    #[inline]
     pub fn finish(self) -> Result<(), DecodeError> {
         if self.rest.is_empty() { Ok(()) } else { Err(DecodeError::Trailing) }
     }
@@ -124,6 +129,7 @@ impl Encode for bool {
 }
 
 impl Decode for bool {
+    #[inline]
     fn decode(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
         match u8::decode(reader)? {
             0 => Ok(false),
@@ -156,6 +162,7 @@ impl Encode for String {
 }
 
 impl Decode for String {
+    #[inline]
     fn decode(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
         Ok(reader.str()?.to_owned())
     }
@@ -171,6 +178,7 @@ impl<T: Encode> Encode for Option<T> {
 }
 
 impl<T: Decode> Decode for Option<T> {
+    #[inline]
     fn decode(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
         Ok(if bool::decode(reader)? { Some(T::decode(reader)?) } else { None })
     }

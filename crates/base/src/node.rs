@@ -110,15 +110,17 @@ impl StorageClass {
     }
 
     pub fn from_code(code: u16) -> Option<StorageClass> {
-        let mut tiers = Vec::new();
-        for i in 0..CLASS_TIERS_MAX {
-            match (code >> (3 * i)) & 7 {
+        // In every answer about a file: no memory is asked for.
+        let (mut tiers, mut count) = ([Tier::Disk; CLASS_TIERS_MAX], 0);
+        for tier in &mut tiers {
+            match (code >> (3 * count)) & 7 {
                 0 => break,
-                tier => tiers.push(Tier::from_code(tier as u8 - 1)?),
+                found => *tier = Tier::from_code(found as u8 - 1)?,
             }
+            count += 1;
         }
         let durability = if code & DURABLE != 0 { Durability::Durable } else { Durability::Memory };
-        StorageClass::new(&tiers, durability).filter(|class| class.0 == code)
+        StorageClass::new(&tiers[..count], durability).filter(|class| class.0 == code)
     }
 
     pub fn code(self) -> u16 {
