@@ -63,6 +63,7 @@ fn refusals_are_told_of_up_to_a_limit() {
     let lines = world.lines();
     assert!(lines[0].contains("certificate app 0a") && lines[0].contains("denied"), "{lines:?}");
     assert_eq!(lines.len(), 20);
+    world.calendar.0.store(1000, Ordering::Relaxed);
     ask(&world.connect(Who::Owner), opcode, &meta);
     assert!(world.lines().last().unwrap().contains(r#""left_out":80"#));
 }
