@@ -122,6 +122,14 @@ pub fn made(disk: &dyn Disk, dir: &Path) -> Result<Option<(u16, StoreId)>> {
     })
 }
 
+/// Whether a directory holds chunks. Only looks.
+pub fn has_chunks(disk: &dyn Disk, dir: &Path) -> Result<bool> {
+    let is_chunk = |name: &str| {
+        matches!(names::parse(name), Name::Open(..) | Name::Sealed(..) | Name::Next(..))
+    };
+    Ok(disk.list(dir)?.iter().any(|entry| is_chunk(&entry.name)))
+}
+
 /// Reads the store's id, or draws one for an empty directory.
 fn identity(disk: &dyn Disk, rng: &dyn Rng, dir: &Path) -> Result<(StoreId, bool)> {
     let path = dir.join(names::STORE);
@@ -132,10 +140,7 @@ fn identity(disk: &dyn Disk, rng: &dyn Rng, dir: &Path) -> Result<(StoreId, bool
         }
         return Ok((id, false));
     }
-    let is_chunk = |name: &str| {
-        matches!(names::parse(name), Name::Open(..) | Name::Sealed(..) | Name::Next(..))
-    };
-    if disk.list(dir)?.iter().any(|entry| is_chunk(&entry.name)) {
+    if has_chunks(disk, dir)? {
         return Err(Error::corrupt(format!(
             "it holds chunks but no `{}`, which says whose they are; restore that file",
             names::STORE

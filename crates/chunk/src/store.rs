@@ -100,6 +100,12 @@ impl Store {
         Ok(made.map(|(_, id)| id))
     }
 
+    /// Whether `dir` holds chunks. Only looks.
+    pub fn has_chunks(disk: &dyn Disk, dir: &Path) -> Result<bool> {
+        let has = load::has_chunks(disk, dir);
+        has.map_err(|e| e.context(format_args!("look for chunks in `{}`", dir.display())))
+    }
+
     /// A store in memory; it begins empty and ends with the process.
     pub fn in_region(region: Arc<Region>) -> Store {
         let tier = Tiered::Dram(DramStore::new(region));

@@ -69,7 +69,7 @@ pub fn run(client: &mut Client, command: &Node, out: &mut Output) -> Result<()> 
                         format!("store {store} serves what it has and takes no new chunks")
                     }
                     StoreMode::Gone => format!(
-                        "store {store} is gone for good: its node makes a new one in the empty directory when it starts again"
+                        "store {store} is gone for good: its node makes a new one when it starts again with an empty directory"
                     ),
                 },
                 || json!({"store": store, "writable": writable, "gone": *state == StoreMode::Gone}),

@@ -13,15 +13,21 @@ use holdfast_env::{HoldMutex, event, planted};
 use holdfast_log::Mode;
 use holdfast_wire::log::{Append, Entry};
 use serde_json::json;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 /// Of one text of a line, in bytes as they are written; what is longer is cut.
 const TEXT_BYTES_MAX: usize = 2048;
 /// How long the log's host may take to keep a line.
 const HOST_MS: u32 = 3000;
-/// What came to nothing is written down so often in a second: whoever asks in vain again and again
-/// must not push out what others did. The next line that is written says how many were left out.
-const FAILURES_PER_SECOND: u32 = 20;
+/// What came to nothing is written down so often in a second, of each who asks: whoever asks in vain
+/// again and again must neither push out what others did nor hide what they tried. The next line that
+/// is written says how many were left out.
+const FAILURES_PER_SECOND: u32 = 5;
+/// Of all together.
+const ALL_FAILURES_PER_SECOND: u32 = 40;
+
+const _: () = assert!(FAILURES_PER_SECOND * 4 <= ALL_FAILURES_PER_SECOND);
 
 /// What is written down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,19 +86,23 @@ struct State {
 #[derive(Default)]
 struct Failures {
     second: i64,
-    written: u32,
+    /// By who asked.
+    written: BTreeMap<String, u32>,
     left_out: u64,
 }
 
 impl Failures {
     /// Whether one more is written down; those that were not are counted.
-    fn admit(&mut self, second: i64) -> bool {
+    fn admit(&mut self, second: i64, who: &str) -> bool {
         if second != self.second {
-            (self.second, self.written) = (second, 0);
+            (self.second, self.written) = (second, BTreeMap::new());
         }
-        let admitted = self.written < FAILURES_PER_SECOND || planted!("node.failures-flood-trail");
+        let own = self.written.get(who).copied().unwrap_or(0);
+        let all: u32 = self.written.values().sum();
+        let admitted = (own < FAILURES_PER_SECOND && all < ALL_FAILURES_PER_SECOND)
+            || planted!("node.failures-flood-trail");
         match admitted {
-            true => self.written += 1,
+            true => drop(self.written.insert(who.to_owned(), own + 1)),
             false => self.left_out += 1,
         }
         admitted
@@ -164,7 +174,7 @@ impl Audit {
         let at_ms = self.node.machine.clock.unix_ms();
         let missing = {
             let State { failures, lost } = &mut *self.state.held();
-            if outcome.is_some() && !failures.admit((at_ms / 1000) as i64) {
+            if outcome.is_some() && !failures.admit((at_ms / 1000) as i64, &deed.who) {
                 None
             } else {
                 let left_out = std::mem::take(&mut failures.left_out);

@@ -510,7 +510,7 @@ impl Joining<'_> {
         };
         let had = of_node().into_iter().map(had).collect();
         let known = self.cluster.read_last(|view| view.stores().map(|(store, _)| store).collect());
-        Ok(Before { had, known })
+        Ok(Before { had, known: Some(known) })
     }
 
     /// Waits until the view has everything that was in the log when this was called.

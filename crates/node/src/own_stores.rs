@@ -30,8 +30,8 @@ pub(super) struct Had {
 pub(super) struct Before {
     /// Of this node.
     pub had: Vec<Had>,
-    /// Of all nodes.
-    pub known: BTreeSet<StoreId>,
+    /// Of all nodes; nothing is known to a node that has no number yet.
+    pub known: Option<BTreeSet<StoreId>>,
 }
 
 /// A directory for a store, and which one it holds, if any.
@@ -48,6 +48,10 @@ pub(super) fn places(disk: &dyn Disk, config: &NodeConfig) -> Result<Vec<Place>>
         if let Some((other, _)) = same
             && !planted!("node.two-copies-of-a-store-used")
         {
+            if *other == directory {
+                let why = format!("open stores: `{}` is named twice in `disks`", other.display());
+                return Err(Error::invalid(why));
+            }
             return Err(Error::invalid(format!(
                 "open stores: `{}` and `{}` hold the same store: one is a copy of the other: take the \
                  older one out of `disks`",
@@ -77,16 +81,27 @@ pub(super) fn open(
     let is_gone =
         |id: StoreId| before.had.iter().any(|had| had.store == id && had.state == StoreState::Gone);
     let holds = |had: &&&Had| had.chunks > 0;
-    let is_strange = |id| !before.known.contains(&id) && missing.iter().any(|had| had.chunks > 0);
-    let no_place_is_theirs =
-        places.iter().all(|(_, id)| id.is_some_and(|id| !is_strange(id) || is_gone(id)));
-    if no_place_is_theirs {
+    // A store that was just made is not known either, where a kill came between; it is empty.
+    let is_strange = |(directory, id): &Place| -> Result<bool> {
+        let is_unknown =
+            id.is_some_and(|id| before.known.as_ref().is_some_and(|known| !known.contains(&id)));
+        let is_taken = |directory| Store::has_chunks(&*machine.disk, directory);
+        Ok(is_unknown && (missing.iter().any(|had| had.chunks > 0) || is_taken(directory)?))
+    };
+    let mut strangers = BTreeSet::new();
+    for place in &places {
+        if is_strange(place)? && !planted!("node.strange-store-used") {
+            strangers.extend(place.1);
+        }
+    }
+    let is_ours = |id: StoreId| !strangers.contains(&id) || is_gone(id);
+    if places.iter().all(|(_, id)| id.is_some_and(is_ours)) {
         left_out.extend(missing.iter().filter(holds).map(|had| nowhere(had)));
     }
     for (directory, id) in places {
         let why = match id {
             Some(id) if is_gone(id) => given_up(&directory, id),
-            Some(id) if is_strange(id) => strange(&directory, id, &missing),
+            Some(id) if strangers.contains(&id) => strange(&directory, id, &missing),
             None if !missing.is_empty() && !planted!("node.unmounted-store-made-anew") => {
                 not_mounted(&directory, &missing)
             }
@@ -154,6 +169,15 @@ fn not_mounted(directory: &Path, missing: &[&Had]) -> String {
 }
 
 fn strange(directory: &Path, id: StoreId, missing: &[&Had]) -> String {
+    if missing.is_empty() {
+        return format!(
+            "`{}` is not used: it holds store `{}` with chunks of another cluster, which this one does \
+             not know: mount the right disk, or empty the directory if nobody needs what it holds, and \
+             start the node again",
+            directory.display(),
+            id.0
+        );
+    }
     format!(
         "`{}` is not used: it holds store `{}`, which this cluster does not know, while this node had \
          {}, which no directory of it holds now: is the right disk mounted? mount it and start the \

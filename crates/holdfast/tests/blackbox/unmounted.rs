@@ -147,6 +147,17 @@ fn what_is_in_a_directory_is_the_store_that_was_there_or_is_not_used() {
     node.client().delete("/more", false).unwrap();
     let data = node.stop();
     fs::rename(&disk, &other_disk).unwrap();
+    // Nor is it where nothing is missing: it was, and at the start after that no name was served.
+    fs::rename(&away, &disk).unwrap();
+    fs::write(data.join("holdfast.toml"), settings(&[&disk, &other_disk])).unwrap();
+    for _ in 0..2 {
+        let node = start_without(&data);
+        let said = ill(&node, port, "store", "chunks of another cluster");
+        assert!(said.contains(&others), "{said}");
+        assert_eq!(whole(&node), FILES);
+        node.stop();
+    }
+    fs::rename(&disk, &away).unwrap();
 
     // Taken out of the settings.
     let mut node = Node::start_with(&data, &settings(&[]));

@@ -59,11 +59,15 @@ fn a_text_takes_its_limit_as_it_is_written() {
 #[test]
 fn failures_of_a_second_have_a_limit_and_those_beyond_it_are_counted() {
     let mut failures = Failures::default();
-    let admitted = (0..1000).filter(|_| failures.admit(10)).count();
+    let admitted = (0..1000).filter(|_| failures.admit(10, "noisy")).count();
     assert_eq!(admitted, FAILURES_PER_SECOND as usize);
     assert_eq!(failures.left_out, 1000 - u64::from(FAILURES_PER_SECOND));
+    // It hides nobody else, and many together have a limit, too.
+    assert!(failures.admit(10, "quiet"));
+    let others = (0..1000).filter(|i| failures.admit(10, &format!("other {i}"))).count();
+    assert_eq!(others as u32, ALL_FAILURES_PER_SECOND - FAILURES_PER_SECOND - 1);
     // The calendar may be set back; a second is a second.
     for second in [11, 9, 10] {
-        assert!(failures.admit(second));
+        assert!(failures.admit(second, "noisy"));
     }
 }
