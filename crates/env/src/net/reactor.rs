@@ -567,7 +567,9 @@ impl Reactor {
         }
         let moved = connection.received + connection.out.taken;
         if moved != connection.moved {
-            connection.charge(&*self.shared.clock, 0, moved - connection.moved);
+            // A broken ring's answers are given up, and their count begins anew.
+            let bytes = moved.saturating_sub(connection.moved);
+            connection.charge(&*self.shared.clock, 0, bytes);
             (connection.moved, connection.last_turn) = (moved, self.turn);
         }
         connection.count_held(&self.shared.config.budget, &self.shared.counters);
