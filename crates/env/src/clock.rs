@@ -38,3 +38,19 @@ impl Clock for RealClock {
         SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64)
     }
 }
+
+/// A clock that a test turns.
+#[cfg(test)]
+#[derive(Default)]
+pub(crate) struct Time(pub std::sync::atomic::AtomicU64);
+
+#[cfg(test)]
+impl Clock for Time {
+    fn monotonic_ns(&self) -> u64 {
+        self.0.load(std::sync::atomic::Ordering::Relaxed)
+    }
+
+    fn unix_ms(&self) -> u64 {
+        0
+    }
+}

@@ -14,10 +14,10 @@ mod rewrite;
 mod segment;
 mod topic;
 
-pub use driver::{Drive, EmbeddedLog, LogOptions, TOPICS_MAX};
+pub use driver::{Drive, EmbeddedLog, LogOptions};
 pub use history::missing;
 pub use recover::{CutTail, PassedOver};
-pub use remote::{GOES_ON, LogHost, RemoteLog, TRIMMED};
+pub use remote::{GOES_ON, LogHost, RemoteLog, TRIMMED, describe};
 pub use reserve::Needed;
 pub use rewrite::{Rewritten, rewrite};
 pub use segment::Window;

@@ -7,7 +7,7 @@ mod feed;
 mod host;
 mod mirror;
 
-pub use host::LogHost;
+pub use host::{LogHost, describe};
 
 use crate::{Done, Info, Log, Mode, Scope, check_topic};
 use feed::{Calls, Feed};

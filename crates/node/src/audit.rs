@@ -10,7 +10,7 @@ use holdfast_base::{Error, Result};
 use holdfast_cluster::topics::AUDIT_TOPIC;
 use holdfast_env::net::{PeerReply, PeerRequest};
 use holdfast_env::{HoldMutex, event, planted};
-use holdfast_log::Mode;
+use holdfast_log::{Log, Mode};
 use holdfast_wire::log::{Append, Entry};
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -206,15 +206,9 @@ impl Audit {
 
     fn append(&self, line: String, done: Box<dyn FnOnce(Result<()>) + Send>) {
         if self.node.hosted.is_some() {
-            let log = self.node.log.clone();
-            return self.node.workers.run(move || {
-                // The first line makes the topic.
-                if let Err(e) = log.create(AUDIT_TOPIC) {
-                    return done(Err(e));
-                }
-                let done = Box::new(move |first: Result<_>| done(first.map(drop)));
-                log.append(AUDIT_TOPIC, vec![line.into_bytes()], Mode::Synced, done);
-            });
+            let (topic, entries) = (AUDIT_TOPIC.to_owned(), vec![line.into_bytes()]);
+            let done = Box::new(move |first: Result<_>| done(first.map(drop)));
+            return self.node.append_here(topic, entries, Mode::Synced, done);
         }
         let entries = vec![Entry { bytes: line.into_bytes() }];
         let append = Append { topic: AUDIT_TOPIC.to_owned(), synced: true, entries };
@@ -231,11 +225,9 @@ impl Audit {
     /// Gives up the older half of the trail once it is larger than this; whole segments go. The
     /// log's host does it, now and then.
     pub fn keep_below(&self, bytes_max: u64) -> Result<()> {
-        let log = &self.node.log;
+        let Some(log) = &self.node.hosted else { return Ok(()) };
         // There is none before the first line.
-        let Some(info) = log.info(AUDIT_TOPIC).ok().filter(|_| self.node.hosted.is_some()) else {
-            return Ok(());
-        };
+        let Ok(info) = log.info(AUDIT_TOPIC) else { return Ok(()) };
         let middle = Index(info.first.0.midpoint(info.durable.0));
         match info.bytes > bytes_max && info.segments > 1 {
             true => log.trim(AUDIT_TOPIC, middle),

@@ -243,6 +243,16 @@ impl Node {
         }
     }
 
+    /// Appends to a topic of the log that is kept here, away from the caller, which must not wait for
+    /// a disk: the first append to a topic makes it.
+    pub fn append_here(&self, topic: String, entries: Vec<Vec<u8>>, mode: Mode, done: Done<Index>) {
+        let log = self.log.clone();
+        self.workers.run(move || match log.create(&topic) {
+            Ok(()) => log.append(&topic, entries, mode, done),
+            Err(e) => done(Err(e)),
+        });
+    }
+
     /// Something failed that is tried again. For want of room is nothing to keep, for it would stay
     /// when there is room again: the condition `space` says so as long as there is none.
     pub fn report_failure(&self, doing: impl std::fmt::Display, e: &Error) {

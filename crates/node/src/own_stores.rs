@@ -80,23 +80,19 @@ pub(super) fn open(
     let missing: Vec<&Had> = before.had.iter().filter(is_missing).collect();
     let is_gone =
         |id: StoreId| before.had.iter().any(|had| had.store == id && had.state == StoreState::Gone);
-    let holds = |had: &&&Had| had.chunks > 0;
-    // A store that was just made is not known either, where a kill came between; it is empty.
-    let is_strange = |(directory, id): &Place| -> Result<bool> {
-        let is_unknown =
-            id.is_some_and(|id| before.known.as_ref().is_some_and(|known| !known.contains(&id)));
-        let is_taken = |directory| Store::has_chunks(&*machine.disk, directory);
-        Ok(is_unknown && (missing.iter().any(|had| had.chunks > 0) || is_taken(directory)?))
-    };
+    let lacks: Vec<&Had> = missing.iter().copied().filter(|had| had.chunks > 0).collect();
+    let is_unknown = |id| before.known.as_ref().is_some_and(|known| !known.contains(&id));
     let mut strangers = BTreeSet::new();
-    for place in &places {
-        if is_strange(place)? && !planted!("node.strange-store-used") {
-            strangers.extend(place.1);
+    for (directory, id) in &places {
+        let Some(id) = id.filter(|id| is_unknown(*id)) else { continue };
+        // A store that was just made is not known either, where a kill came between; it is empty.
+        let is_strange = !lacks.is_empty() || Store::has_chunks(&*machine.disk, directory)?;
+        if is_strange && !planted!("node.strange-store-used") {
+            strangers.insert(id);
         }
     }
-    let is_ours = |id: StoreId| !strangers.contains(&id) || is_gone(id);
-    if places.iter().all(|(_, id)| id.is_some_and(is_ours)) {
-        left_out.extend(missing.iter().filter(holds).map(|had| nowhere(had)));
+    if places.iter().all(|(_, id)| id.is_some_and(|id| !strangers.contains(&id))) {
+        left_out.extend(lacks.into_iter().map(nowhere));
     }
     for (directory, id) in places {
         let why = match id {

@@ -300,7 +300,8 @@ pub fn query(uri: &Uri, name: &str) -> Option<String> {
     tags::percent_decode(value)
 }
 
-fn is_read(operation: &str) -> bool {
+/// Whether an operation only looks, by its name.
+pub fn is_read(operation: &str) -> bool {
     ["Get", "Head", "List"].iter().any(|start| operation.starts_with(start))
 }
 

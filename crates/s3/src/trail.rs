@@ -1,7 +1,8 @@
 //! What S3 tells the audit trail: who asked for what that changes something, and how it was answered.
 //! Whoever decides about a request notes what it is; the port writes it down with the answer.
 
-use crate::access::{Caller, query};
+use crate::access::{Caller, is_read, query};
+use crate::client::element;
 use holdfast_base::{Error, Kind};
 use holdfast_env::runtime;
 use holdfast_node::{Answered, Audit, Deed, Matter};
@@ -95,12 +96,11 @@ const LOCKS: [&str; 4] = [
 
 /// What an operation changes, by its name.
 fn matter_of(operation: &str) -> Option<Matter> {
-    let reads = ["Get", "Head", "List"].iter().any(|start| operation.starts_with(start));
     // Of an object who may read it, and how long nobody may delete it.
     let rights =
         ["Bucket", "PublicAccessBlock", "Acl", "LockConfiguration", "Retention", "LegalHold"];
     match rights.iter().any(|part| operation.contains(part)) {
-        _ if reads => None,
+        _ if is_read(operation) => None,
         true => Some(Matter::Admin),
         false => Some(Matter::Data),
     }
@@ -119,9 +119,8 @@ fn outcome(response: &Response<Body>) -> Option<Error> {
         _ => Kind::Invalid,
     };
     let document = response.body().bytes().unwrap_or_default();
-    let text = String::from_utf8_lossy(&document);
-    let code = text.split_once("<Code>").and_then(|(_, rest)| rest.split_once("</Code>"));
-    Some(Error::new(kind, format!("{} {}", status.as_u16(), code.map_or("", |(code, _)| code))))
+    let code = element(&String::from_utf8_lossy(&document), "Code").unwrap_or_default();
+    Some(Error::new(kind, format!("{} {code}", status.as_u16())))
 }
 
 #[cfg(test)]

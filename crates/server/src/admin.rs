@@ -350,10 +350,13 @@ impl Admin {
         answer(reply, addresses.map(|addresses| (addresses.to_bytes(), Parts::None)));
     }
 
+    fn state_of(&self, store: StoreId) -> Result<Option<StoreState>> {
+        self.node.cluster.read(|view, _| view.store(store).map(|info| info.state))
+    }
+
     /// A store whose node started without it would count as one that holds its chunks.
     fn check_is_there(&self, store: StoreId) -> Result<()> {
-        let state = self.node.cluster.read(|view, _| view.store(store).map(|info| info.state))?;
-        match state {
+        match self.state_of(store)? {
             Some(StoreState::Absent) => Err(Error::invalid(format!(
                 "set the state of store `{store}`: its node started without it: mount its disk and \
                  start that node again, or say `holdfast node store {} gone`",
@@ -365,8 +368,7 @@ impl Admin {
 
     /// What a store holds that is in use would count as lost.
     fn check_is_away(&self, store: StoreId) -> Result<()> {
-        let state = self.node.cluster.read(|view, _| view.store(store).map(|info| info.state))?;
-        match state {
+        match self.state_of(store)? {
             Some(state @ (StoreState::Live | StoreState::ReadOnly)) => {
                 Err(Error::invalid(format!(
                     "give up store `{store}`: it is `{}`: only one that its node started without can \

@@ -11,7 +11,7 @@ use holdfast_cluster::topics::{AUDIT_TOPIC, Use, check_audit, check_client, fold
 use holdfast_env::HoldMutex;
 use holdfast_env::net::{Parts, PeerReply, PeerRequest, Reply, Response, Who};
 use holdfast_env::planted;
-use holdfast_log::{Log, Mode, Scope};
+use holdfast_log::{Log, Mode, Scope, describe};
 use holdfast_node::{Matter, Node};
 use holdfast_wire::{self as wire, log as msg, peer_log};
 use std::collections::BTreeMap;
@@ -204,19 +204,12 @@ impl Logs {
         let Some((append, reply)) = request.decode::<msg::Append>("append to the log") else {
             return;
         };
-        let log = self.node.log.clone();
         let mode = if append.synced { Mode::Synced } else { Mode::Ordered };
-        self.node.workers.run(move || {
-            // The first append to a topic makes it.
-            if let Err(e) = log.create(&append.topic) {
-                return reply.send(Response::error(e));
-            }
-            let entries = append.entries.into_iter().map(|entry| entry.bytes).collect();
-            let done = Box::new(move |first: Result<Index>| {
-                send(reply, first.map(|first| msg::Appended { first }));
-            });
-            log.append(&append.topic, entries, mode, done);
+        let entries = append.entries.into_iter().map(|entry| entry.bytes).collect();
+        let done = Box::new(move |first: Result<Index>| {
+            send(reply, first.map(|first| msg::Appended { first }));
         });
+        self.node.append_here(append.topic, entries, mode, done);
     }
 
     fn read(&self, request: Request<'_>) {
@@ -241,22 +234,11 @@ impl Logs {
 
     fn info(&self, request: Request<'_>) {
         let Some((topic, reply)) = request.decode::<String>("describe the log") else { return };
-        let log = &self.node.log;
-        let describe = |topic: String| -> Result<msg::Info> {
-            let info = log.info(&topic)?;
-            Ok(msg::Info {
-                topic,
-                first: info.first,
-                next: info.next,
-                durable: info.durable,
-                bytes: info.bytes,
-                segments: info.segments as u32,
-            })
-        };
+        let log = &*self.node.log;
         let infos: Result<Vec<msg::Info>> = match topic.is_empty() {
             // One that is damaged does not hide the others: `doctor` names it.
-            true => Ok(log.topics().into_iter().filter_map(|topic| describe(topic).ok()).collect()),
-            false => describe(topic).map(|info| vec![info]),
+            true => Ok(log.topics().into_iter().filter_map(|t| describe(log, t).ok()).collect()),
+            false => describe(log, topic).map(|info| vec![info]),
         };
         send(reply, infos);
     }

@@ -165,7 +165,7 @@ impl Native {
             Who::Owner => "owner".to_owned(),
             Who::Named(named) => {
                 let kind = if named.role == Role::Token { "token" } else { "certificate" };
-                format!("{kind} {} {}", named.name, named.serial)
+                format!("{kind} {}", named.holder())
             }
             _ => "secret".to_owned(),
         };
@@ -182,8 +182,7 @@ impl Native {
             Who::Named(named) if !who.is_node() => {
                 self.admin.heard_from(&named.name);
                 let rules = self.node.rules_of(named);
-                let client = || format!("{} {}", named.name, named.serial);
-                (!rules.is_empty()).then(|| Within { client: client(), rules })
+                (!rules.is_empty()).then(|| Within { client: named.holder(), rules })
             }
             _ => None,
         }

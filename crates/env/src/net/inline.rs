@@ -241,6 +241,7 @@ impl Drop for Inline {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock::Time;
     use crate::net::{Finished, PeerConnection, PeerReply, PeerRequest, Reply, Response};
     use holdfast_base::Kind;
     use std::sync::atomic::{AtomicU64, Ordering};
@@ -249,18 +250,6 @@ mod tests {
     const ECHO: u16 = 0x7001;
     const HOLD: u16 = 0x7002;
     const MS: u64 = 1_000_000;
-
-    #[derive(Default)]
-    struct Time(AtomicU64);
-
-    impl Clock for Time {
-        fn monotonic_ns(&self) -> u64 {
-            self.0.load(Ordering::Relaxed)
-        }
-        fn unix_ms(&self) -> u64 {
-            0
-        }
-    }
 
     #[derive(Default)]
     struct Mirror {

@@ -79,6 +79,11 @@ pub struct Named {
 }
 
 impl Named {
+    /// Its name, and which token or certificate of that name it has.
+    pub fn holder(&self) -> String {
+        format!("{} {}", self.name, self.serial)
+    }
+
     /// Whoever proves this token.
     pub fn of_token(token: &Token) -> Named {
         Named {

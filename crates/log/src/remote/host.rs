@@ -147,17 +147,21 @@ impl LogHost {
 
     fn describe(&self, meta: &[u8]) -> Result<Vec<u8>> {
         let wire::Describe { topic, .. } = decode(meta)?;
-        let info = self.log.info(&topic)?;
-        let answer = msg::Info {
-            topic,
-            first: info.first,
-            next: info.next,
-            durable: info.durable,
-            bytes: info.bytes,
-            segments: info.segments as u32,
-        };
-        Ok(answer.to_bytes())
+        Ok(describe(&*self.log, topic)?.to_bytes())
     }
+}
+
+/// How far a topic reaches, as it is said to clients and to other nodes.
+pub fn describe(log: &dyn Log, topic: String) -> Result<msg::Info> {
+    let info = log.info(&topic)?;
+    Ok(msg::Info {
+        topic,
+        first: info.first,
+        next: info.next,
+        durable: info.durable,
+        bytes: info.bytes,
+        segments: info.segments as u32,
+    })
 }
 
 fn decode<T: Decode>(meta: &[u8]) -> Result<T> {

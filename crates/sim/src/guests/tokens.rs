@@ -91,7 +91,7 @@ impl Guest for Tokens {
             for Given { named, state } in given {
                 let mut told = BTreeSet::new();
                 for gateway in 1..=visitor.gateways() {
-                    let name = format!("{} {}", named.name, named.serial);
+                    let name = named.holder();
                     let ask = || may_write(&visitor, &named, gateway);
                     let taken = until_told(&visitor, (gateway, &name), ask).await;
                     let Some(taken) = taken else { return };

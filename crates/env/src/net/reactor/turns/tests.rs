@@ -2,36 +2,24 @@
 //! else, answered, says that the reactor has been round since.
 
 use crate::clients::{Clients, Seat};
+use crate::clock::Time;
 use crate::net::{
     Batch, ConnectionId, Handshake, OP_PING, Role, Server, ServerConfig, Service, Who,
 };
-use crate::{Clock, Secret, SeededRng};
+use crate::{Secret, SeededRng};
 use holdfast_base::codec::Reader;
 use holdfast_base::frame::{self, Decoded, FrameKind, HEADER_BYTES};
 use holdfast_base::rates::Allowance;
 use holdfast_base::{Kind, Result};
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 const ECHO: u16 = 0x7001;
 const MS: u64 = 1_000_000;
 const S: u64 = 1000 * MS;
-
-#[derive(Default)]
-struct Time(AtomicU64);
-
-impl Clock for Time {
-    fn monotonic_ns(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-
-    fn unix_ms(&self) -> u64 {
-        0
-    }
-}
 
 struct Echo {
     clients: Arc<Clients>,
