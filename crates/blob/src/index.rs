@@ -6,7 +6,7 @@ pub mod damaged;
 
 use holdfast_base::{Error, Kind, Result};
 use holdfast_env::HoldRwLock;
-use holdfast_env::rows::{Batch, Each, Rows};
+use holdfast_env::rows::{Batch, Each, Moment, Rows};
 use holdfast_view::{OWN_ROWS, Page};
 use std::sync::{Arc, RwLock};
 
@@ -85,6 +85,11 @@ impl Rows for Served {
     fn get(&self, row: &[u8]) -> Result<Option<Vec<u8>>> {
         self.check()?;
         self.rows.get(row).inspect_err(|e| self.tell(e))
+    }
+
+    fn moment(&self) -> Result<Arc<dyn Moment>> {
+        self.check()?;
+        self.rows.moment().inspect_err(|e| self.tell(e))
     }
 
     fn scan(&self, from: &[u8], until: &[u8], each: &mut Each<'_>) -> Result<()> {

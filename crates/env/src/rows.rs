@@ -47,9 +47,15 @@ pub trait Rows: Send + Sync + 'static {
     /// As the last batch left it.
     fn get(&self, row: &[u8]) -> Result<Option<Vec<u8>>>;
 
+    /// The rows as they are now, for as long as it is kept: whatever is written later, it does not
+    /// show. The engine keeps what it shows, so it is not kept for longer than it is needed.
+    fn moment(&self) -> Result<Arc<dyn Moment>>;
+
     /// Calls `each` for rows from `from` on and below `until`, in order, until it says false: as
     /// they were when the scan began, whatever is written meanwhile, by `each` too.
-    fn scan(&self, from: &[u8], until: &[u8], each: &mut Each<'_>) -> Result<()>;
+    fn scan(&self, from: &[u8], until: &[u8], each: &mut Each<'_>) -> Result<()> {
+        self.moment()?.cursor(from, until)?.advance(each).map(drop)
+    }
 
     /// Written, and durable some time later.
     fn write(&self, batch: Batch) -> Result<()>;
@@ -60,8 +66,27 @@ pub trait Rows: Send + Sync + 'static {
 
     /// Nothing is written any more once a write or a sync has failed, until the rows were opened
     /// again: as by a process that follows, so that batches which were not persisted may be gone.
-    /// Rows of which a scan is under way say `Retry`; those that could not be opened are closed.
+    /// Rows of which somebody keeps a moment say `Retry`; those that could not be opened are closed.
     fn open_again(&self) -> Result<()>;
+}
+
+/// Rows as they were at one moment.
+pub trait Moment: Send + Sync {
+    /// As it was.
+    fn get(&self, row: &[u8]) -> Result<Option<Vec<u8>>>;
+
+    /// The last row from `from` on and below `until`, with its value.
+    fn last(&self, from: &[u8], until: &[u8]) -> Result<Option<(Vec<u8>, Vec<u8>)>>;
+
+    /// Stands in front of the first row from `from` on, and goes as far as `until`.
+    fn cursor(&self, from: &[u8], until: &[u8]) -> Result<Box<dyn Cursor>>;
+}
+
+/// A place among the rows of a moment.
+pub trait Cursor: Send {
+    /// Calls `each` for rows, in order, until it says false: the next call goes on behind that row.
+    /// False when there are no more.
+    fn advance(&mut self, each: &mut Each<'_>) -> Result<bool>;
 }
 
 /// What opens rows in directories, as a disk opens files.

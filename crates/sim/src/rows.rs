@@ -11,7 +11,7 @@ use holdfast_env::HoldMutex;
 use holdfast_env::disk::{
     Access, Disk, File, ReplaceSites, create_dir_durable, read_file, replace_file,
 };
-use holdfast_env::rows::{Batch, Each, Engine, MemoryRows, Rows};
+use holdfast_env::rows::{Batch, Engine, MemoryRows, Moment, Rows};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -159,8 +159,8 @@ impl Rows for SimRows {
         self.shown.get(row)
     }
 
-    fn scan(&self, from: &[u8], until: &[u8], each: &mut Each<'_>) -> Result<()> {
-        self.shown.scan(from, until, each)
+    fn moment(&self) -> Result<Arc<dyn Moment>> {
+        self.shown.moment()
     }
 
     fn write(&self, batch: Batch) -> Result<()> {

@@ -2,7 +2,7 @@
 //! ones.
 #![allow(clippy::disallowed_methods, reason = "a real engine needs a real directory")]
 
-use holdfast_env::rows::{Batch, Engine, MemoryRows, RealEngine, Rows};
+use holdfast_env::rows::{Batch, Cursor, Engine, MemoryRows, Moment, RealEngine, Rows};
 use holdfast_env::{Rng, SeededRng};
 use holdfast_sim::SimDisk;
 use std::collections::BTreeMap;
@@ -68,6 +68,43 @@ fn scan(rows: &dyn Rows, draw: &Draw, model: &mut Model, told: &str) {
     assert_eq!(found, wanted, "{told}: from {from:?} until {until:?}");
 }
 
+/// A moment that is kept, what it shows, and a cursor in it with the rows that it has in front of it.
+struct Kept {
+    moment: Arc<dyn Moment>,
+    model: Model,
+    cursor: Box<dyn Cursor>,
+    left: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+impl Kept {
+    fn new(rows: &dyn Rows, draw: &Draw, model: &Model) -> Kept {
+        let (from, until) = (draw.row(), draw.row());
+        let moment = rows.moment().unwrap();
+        let cursor = moment.cursor(&from, &until).unwrap();
+        let part = model.iter().filter(|(row, _)| (&from..&until).contains(row));
+        let left = part.map(|(row, value)| (row.clone(), value.clone())).collect();
+        Kept { moment, model: model.clone(), cursor, left }
+    }
+
+    /// It shows what it showed, however far it has come and whatever was written since.
+    fn look(&mut self, draw: &Draw, told: &str) {
+        let (from, until) = (draw.row(), draw.row());
+        assert_eq!(self.moment.get(&from).unwrap().as_ref(), self.model.get(&from), "{told}");
+        let part = self.model.iter().filter(|(row, _)| (&from..&until).contains(row));
+        let last = part.last().map(|(row, value)| (row.clone(), value.clone()));
+        assert_eq!(self.moment.last(&from, &until).unwrap(), last, "{told}: the last one");
+        let most = 1 + draw.below(3) as usize;
+        let mut found = Vec::new();
+        let mut each = |row: &[u8], value: &[u8]| {
+            found.push((row.to_vec(), value.to_vec()));
+            Ok(found.len() < most)
+        };
+        let goes_on = self.cursor.advance(&mut each).unwrap();
+        let wanted: Vec<_> = self.left.drain(..most.min(self.left.len())).collect();
+        assert_eq!((found.len() == most, found), (goes_on, wanted), "{told}: the next ones");
+    }
+}
+
 /// Any batches, reads and scans, persisted or not; `open` gives the rows anew.
 fn do_what_a_plain_model_does(
     seed: u64,
@@ -77,9 +114,10 @@ fn do_what_a_plain_model_does(
     let draw = Draw(SeededRng::new(seed));
     let mut model = Model::new();
     let mut rows = open(None);
+    let mut kept: Option<Kept> = None;
     for step in 0..steps {
         let told = format!("seed {seed}, step {step}");
-        match draw.below(8) {
+        match draw.below(12) {
             0..4 => rows.write(draw.batch(&mut model)).unwrap(),
             4 => {
                 let row = draw.row();
@@ -87,7 +125,11 @@ fn do_what_a_plain_model_does(
             }
             5 => scan(&*rows, &draw, &mut model, &told),
             6 => assert_eq!(all(&*rows), model, "{told}"),
+            7 => kept = Some(Kept::new(&*rows, &draw, &model)),
+            8..11 => kept.iter_mut().for_each(|kept| kept.look(&draw, &told)),
             _ => {
+                // Rows are not opened again under who looks at them.
+                kept = None;
                 rows.persist(SITE).unwrap();
                 match draw.below(3) {
                     0 => rows = open(Some(rows)),

@@ -9,7 +9,7 @@ use common::*;
 use holdfast_base::ids::{Index, Sequence, SessionId};
 use holdfast_base::stream::{Source, Writer};
 use holdfast_base::{Error, Kind, Result};
-use holdfast_env::rows::{Batch, Each, Engine, MemoryRows, Rows};
+use holdfast_env::rows::{Batch, Each, Engine, MemoryRows, Moment, Rows};
 use holdfast_env::trial::Trial;
 use holdfast_env::{RealDisk, Rng, SeededRng};
 use holdfast_log::*;
@@ -457,8 +457,8 @@ impl Rows for Watched {
     fn get(&self, row: &[u8]) -> Result<Option<Vec<u8>>> {
         self.rows.get(row)
     }
-    fn scan(&self, from: &[u8], until: &[u8], each: &mut Each<'_>) -> Result<()> {
-        self.rows.scan(from, until, each)
+    fn moment(&self) -> Result<Arc<dyn Moment>> {
+        self.rows.moment()
     }
     fn write(&self, batch: Batch) -> Result<()> {
         let thread = std::thread::current().name().unwrap_or_default().to_owned();
@@ -624,6 +624,9 @@ struct Busy {
 impl Rows for Busy {
     fn get(&self, row: &[u8]) -> Result<Option<Vec<u8>>> {
         self.rows.get(row)
+    }
+    fn moment(&self) -> Result<Arc<dyn Moment>> {
+        self.rows.moment()
     }
     fn scan(&self, from: &[u8], until: &[u8], each: &mut Each<'_>) -> Result<()> {
         self.rows.scan(from, until, &mut |row, value| {

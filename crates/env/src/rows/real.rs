@@ -1,11 +1,12 @@
 //! The rows on disk, in fjall: a log-structured merge tree with a block cache. Writes reach its
 //! journal in order, and are synced when somebody asks for it. Never decides when that is.
 
-use super::{Batch, Each, Engine, Rows};
+use super::{Batch, Cursor, Each, Engine, Moment, Rows};
 use crate::disk::{RealDisk, create_dir_durable};
 use crate::{HoldRwLock, planted};
 use fjall::{
-    AbstractTree, Database, Keyspace, KeyspaceCreateOptions, LsmError, PersistMode, Readable,
+    AbstractTree, Database, Iter, Keyspace, KeyspaceCreateOptions, LsmError, PersistMode, Readable,
+    Snapshot,
 };
 use holdfast_base::error::panic_text;
 use holdfast_base::{Error, Result};
@@ -44,12 +45,22 @@ fn open_caught<R>(open: impl FnOnce() -> Result<R> + UnwindSafe) -> Result<R> {
 }
 
 struct RealRows {
-    /// Nothing where they could not be opened again.
-    opened: RwLock<Option<Opened>>,
-    place: PathBuf,
-    /// For people.
-    what: String,
+    /// Nothing where they could not be opened again. Moments share it.
+    opened: RwLock<Option<Arc<Opened>>>,
+    name: Arc<Name>,
     cache_bytes: u64,
+}
+
+/// What messages call the rows.
+struct Name {
+    what: String,
+    place: PathBuf,
+}
+
+impl Name {
+    fn doing(&self, doing: &str, e: Error) -> Error {
+        e.context(format_args!("{doing} {} in `{}`", self.what, self.place.display()))
+    }
 }
 
 struct Opened {
@@ -59,18 +70,15 @@ struct Opened {
 
 impl RealRows {
     fn open(place: &Path, what: &str, cache_bytes: u64) -> Result<RealRows> {
-        let opened = RwLock::new(Some(Opened::open(place, cache_bytes)?));
-        Ok(RealRows { opened, place: place.to_owned(), what: what.to_owned(), cache_bytes })
+        let opened = RwLock::new(Some(Arc::new(Opened::open(place, cache_bytes)?)));
+        let name = Arc::new(Name { what: what.to_owned(), place: place.to_owned() });
+        Ok(RealRows { opened, name, cache_bytes })
     }
 
-    fn with<R>(&self, doing: &str, work: impl FnOnce(&Opened) -> Result<R>) -> Result<R> {
+    fn with<R>(&self, doing: &str, work: impl FnOnce(&Arc<Opened>) -> Result<R>) -> Result<R> {
         let opened = self.opened.held_shared();
         let done = opened.as_ref().ok_or_else(|| Error::retry("they are closed")).and_then(work);
-        done.map_err(|e| self.doing(doing, e))
-    }
-
-    fn doing(&self, doing: &str, e: Error) -> Error {
-        e.context(format_args!("{doing} {} in `{}`", self.what, self.place.display()))
+        done.map_err(|e| self.name.doing(doing, e))
     }
 }
 
@@ -135,27 +143,13 @@ impl Rows for RealRows {
         Ok(found.map(|value| value.to_vec()))
     }
 
-    fn scan(&self, from: &[u8], until: &[u8], each: &mut Each<'_>) -> Result<()> {
-        if from >= until {
-            return Ok(());
-        }
-        let opened = self.opened.held_shared();
-        let Some(Opened { database, rows }) = &*opened else {
-            return Err(self.doing("read", Error::retry("they are closed")));
-        };
-        // The keyspace itself would show what is written on the way.
-        let found = match planted!("env.scan-of-no-moment") {
-            true => rows.range(from..until),
-            false => database.snapshot().range(rows, from..until),
-        };
-        for row in found {
-            let (key, value) =
-                row.into_inner().map_err(failed).map_err(|e| self.doing("read", e))?;
-            if !each(&key, &value)? {
-                break;
-            }
-        }
-        Ok(())
+    fn moment(&self) -> Result<Arc<dyn Moment>> {
+        self.with("read", |opened| {
+            // The keyspace itself would show what is written on the way.
+            let shown = (!planted!("env.scan-of-no-moment")).then(|| opened.database.snapshot());
+            let (opened, name) = (opened.clone(), self.name.clone());
+            Ok(Arc::new(RealMoment { shown, opened, name }) as Arc<dyn Moment>)
+        })
     }
 
     fn write(&self, batch: Batch) -> Result<()> {
@@ -168,14 +162,83 @@ impl Rows for RealRows {
     }
 
     fn open_again(&self) -> Result<()> {
-        let Ok(mut opened) = self.opened.try_write() else {
-            return Err(self.doing("open", Error::retry("they are being read")));
-        };
-        // Ends its threads, and lets go of its files.
-        *opened = None;
-        let anew = open_caught(|| Opened::open(&self.place, self.cache_bytes));
-        *opened = Some(anew.map_err(|e| self.doing("open", e))?);
+        let being_read = || Err(self.name.doing("open", Error::retry("they are being read")));
+        let Ok(mut opened) = self.opened.try_write() else { return being_read() };
+        match opened.take().map(Arc::try_unwrap) {
+            Some(Err(shared)) => {
+                *opened = Some(shared);
+                return being_read();
+            }
+            // Ends its threads, and lets go of its files.
+            before => drop(before),
+        }
+        let anew = open_caught(|| Opened::open(&self.name.place, self.cache_bytes));
+        *opened = Some(Arc::new(anew.map_err(|e| self.name.doing("open", e))?));
         Ok(())
+    }
+}
+
+struct RealMoment {
+    shown: Option<Snapshot>,
+    opened: Arc<Opened>,
+    name: Arc<Name>,
+}
+
+impl RealMoment {
+    fn range(&self, from: &[u8], until: &[u8]) -> Iter {
+        let rows = &self.opened.rows;
+        // The engine takes no range that ends before it begins.
+        let until = until.max(from);
+        match &self.shown {
+            Some(shown) => shown.range(rows, from..until),
+            None => rows.range(from..until),
+        }
+    }
+
+    fn failed(&self, e: fjall::Error) -> Error {
+        self.name.doing("read", failed(e))
+    }
+}
+
+impl Moment for RealMoment {
+    fn get(&self, row: &[u8]) -> Result<Option<Vec<u8>>> {
+        let rows = &self.opened.rows;
+        let found = match &self.shown {
+            Some(shown) => shown.get(rows, row),
+            None => rows.get(row),
+        };
+        Ok(found.map_err(|e| self.failed(e))?.map(|value| value.to_vec()))
+    }
+
+    fn last(&self, from: &[u8], until: &[u8]) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
+        let Some(last) = self.range(from, until).next_back() else { return Ok(None) };
+        let (row, value) = last.into_inner().map_err(|e| self.failed(e))?;
+        Ok(Some((row.to_vec(), value.to_vec())))
+    }
+
+    fn cursor(&self, from: &[u8], until: &[u8]) -> Result<Box<dyn Cursor>> {
+        let (left, opened, name) =
+            (self.range(from, until), self.opened.clone(), self.name.clone());
+        Ok(Box::new(RealCursor { left, _opened: opened, name }))
+    }
+}
+
+struct RealCursor {
+    left: Iter,
+    /// As long as it stands there.
+    _opened: Arc<Opened>,
+    name: Arc<Name>,
+}
+
+impl Cursor for RealCursor {
+    fn advance(&mut self, each: &mut Each<'_>) -> Result<bool> {
+        for row in self.left.by_ref() {
+            let (row, value) = row.into_inner().map_err(|e| self.name.doing("read", failed(e)))?;
+            if !each(&row, &value)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 }
 
@@ -198,7 +261,7 @@ mod tests {
             let mut batch = Batch::default();
             batch.put(row.wrapping_mul(2_654_435_761).to_be_bytes().to_vec(), vec![7; 4000]);
             index.write(batch).unwrap();
-            let waits = |opened: &Opened| Ok(opened.database.write_buffer_size());
+            let waits = |opened: &Arc<Opened>| Ok(opened.database.write_buffer_size());
             most = most.max(index.with("measure", waits).unwrap());
         }
         assert!(most < 6 * MEMTABLE_BYTES_MAX, "{most} bytes of rows wait in memory");
