@@ -106,7 +106,7 @@ fn put_back(node: NodeId, what: &str) -> Error {
 impl Node {
     /// Says how far this node has read each topic that it folds.
     pub fn answer_reached(&self) -> PeerReply {
-        let views = self.views.all().into_iter();
+        let views = self.views.one_a_topic().into_iter();
         let reached = views.filter_map(|(topic, view)| {
             let (index, crc) = view.reached();
             (index.0 > 0).then_some(msg::Reached { topic, index, crc: Some(crc) })
@@ -127,7 +127,7 @@ impl Node {
         // the same by chance, as signs of life are.
         for topic in folded_topics(&*self.log).chain([reached.topic]) {
             let why = self.older.held().entry(topic.clone()).or_insert(why.clone()).clone();
-            self.views.view(&topic).into_iter().for_each(|view| view.stop(why.clone()));
+            self.views.of(&topic).for_each(|view| view.stop(why.clone()));
         }
     }
 

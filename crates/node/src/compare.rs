@@ -105,7 +105,7 @@ impl Node {
         others.retain(|other| other.state == NodeState::Live);
         let asked = others.iter().map(|other| (other.id, other.incarnation)).collect();
         let mut round = Round { begun_ns: now_ns, asked, answers: Vec::new() };
-        for (topic, view) in self.views.all() {
+        for (topic, view) in self.views.one_a_topic() {
             let own = BTreeMap::from([(self.id, Some(told(self.told_of(&topic, &*view))))]);
             let answers = Arc::new(Mutex::new(own));
             round.answers.push((topic.clone(), answers.clone()));
@@ -182,7 +182,7 @@ impl Node {
                     self.kept_of(topic)
                 ));
                 if !planted!("cluster.minority-goes-on") {
-                    self.views.view(topic).into_iter().for_each(|view| view.stop(why.clone()));
+                    self.views.of(topic).for_each(|view| view.stop(why.clone()));
                 }
                 Ok(())
             }
@@ -237,7 +237,7 @@ impl Node {
 
     /// Views of this node that differ from others' without a majority on either side.
     pub(super) fn doubts(&self) -> Vec<Condition> {
-        let topics = self.views.all().into_iter();
+        let topics = self.views.one_a_topic().into_iter();
         let doubts = topics.filter_map(|(topic, _)| self.doubt(&topic));
         doubts.map(|doubt| Condition::new("differs", doubt)).collect()
     }

@@ -620,8 +620,8 @@ fn open_log(
     Ok(Arc::new(log))
 }
 
-pub(super) fn snapshot_store(machine: &Machine, data: &Path, topic: &str) -> SnapshotStore {
-    let directory = data.join("snapshots").join(topic.replace('/', "-"));
+pub(super) fn snapshot_store(machine: &Machine, data: &Path, view: &str) -> SnapshotStore {
+    let directory = data.join("snapshots").join(view.replace(['/', ' '], "-"));
     SnapshotStore { disk: machine.disk.clone(), directory }
 }
 
@@ -658,11 +658,11 @@ impl Folds {
             }
         }
         let views = Registry::default();
-        views.open(CLUSTER_TOPIC, &cluster);
-        views.open(NAMESPACE_TOPIC, &namespace);
+        views.open(&Context::of(CLUSTER_TOPIC), &cluster);
+        views.open(&Context::of(NAMESPACE_TOPIC), &namespace);
         for (topic, why) in &older {
             // Those that faces open later ask for it themselves.
-            views.view(topic).into_iter().for_each(|view| view.stop(why.clone()));
+            views.of(topic).for_each(|view| view.stop(why.clone()));
         }
         let taken_over = taken as u64 + taken_too as u64;
         Ok(Folds { cluster, namespace, views, reached, older, taken_over })

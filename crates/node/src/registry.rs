@@ -1,5 +1,5 @@
-//! The views that a node keeps, by their topics: its own two, and one for each face that folds a
-//! topic. Who is asked about views (for its health, by nodes that compare or begin with a snapshot)
+//! The views that a node keeps, by their names: its own two, and those of faces that fold a topic, of
+//! which there may be several of one topic. Who is asked about views (for its health, by nodes that compare or begin with a snapshot)
 //! asks here and knows no face. Owns none of them and never applies an entry.
 
 use super::snapshots::{no_view, take_over_if_trimmed};
@@ -7,7 +7,9 @@ use super::{Node, snapshot_store};
 use holdfast_base::ids::Index;
 use holdfast_base::{Error, Result};
 use holdfast_env::HoldMutex;
-use holdfast_view::{Context, Fold, FoldStatus, SnapshotPart, View};
+use holdfast_view::{
+    Arrival, Context, Fold, FoldOptions, FoldStatus, SnapshotPart, SnapshotStore, View,
+};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, Weak};
@@ -74,53 +76,69 @@ enum Entry {
 
 #[derive(Default)]
 pub(crate) struct Registry {
-    views: Mutex<BTreeMap<String, Entry>>,
+    /// By its name, the topic of each.
+    views: Mutex<BTreeMap<String, (String, Entry)>>,
 }
 
 impl Registry {
-    pub fn open<V: View>(&self, topic: &str, view: &Arc<Fold<V>>) {
+    pub fn open<V: View>(&self, context: &Context, view: &Arc<Fold<V>>) {
         let view: Arc<dyn Folded> = view.clone();
-        self.views.held().insert(topic.to_owned(), Entry::Open(Arc::downgrade(&view)));
+        let entry = (context.topic.clone(), Entry::Open(Arc::downgrade(&view)));
+        self.views.held().insert(context.name.clone(), entry);
     }
 
     /// The first reason stays, and so does that of a view which stopped by itself.
     fn failed(&self, topic: &str, why: &Error) {
         let told = self.view(topic).is_ok_and(|view| view.status().stopped.is_some());
         let mut views = self.views.held();
-        if !told && !matches!(views.get(topic), Some(Entry::Failed(_))) {
-            views.insert(topic.to_owned(), Entry::Failed(why.message.clone()));
+        if !told && !matches!(views.get(topic), Some((_, Entry::Failed(_)))) {
+            let entry = (topic.to_owned(), Entry::Failed(why.message.clone()));
+            views.insert(topic.to_owned(), entry);
         }
     }
 
-    /// Those that are open, in the order of their topics.
+    /// Those that are open, each with its topic, in the order of their names.
     pub fn all(&self) -> Vec<(String, Arc<dyn Folded>)> {
         let views = self.views.held();
-        let open = views.iter().filter_map(|(topic, entry)| match entry {
+        let open = views.values().filter_map(|(topic, entry)| match entry {
             Entry::Open(view) => Some((topic.clone(), view.upgrade()?)),
             Entry::Failed(_) => None,
         });
         open.collect()
     }
 
-    pub fn view(&self, topic: &str) -> Result<Arc<dyn Folded>> {
-        match self.views.held().get(topic) {
-            Some(Entry::Open(view)) => view.upgrade().ok_or_else(|| no_view(topic)),
-            _ => Err(no_view(topic)),
-        }
+    /// One of each topic: what they say of the topic's entries is the same.
+    pub fn one_a_topic(&self) -> BTreeMap<String, Arc<dyn Folded>> {
+        self.all().into_iter().rev().collect()
     }
 
-    /// Topics whose views have stopped or could not be opened, and why.
+    /// All of a topic.
+    pub fn of(&self, topic: &str) -> impl Iterator<Item = Arc<dyn Folded>> + use<> {
+        let topic = topic.to_owned();
+        self.all().into_iter().filter(move |(of, _)| *of == topic).map(|(_, view)| view)
+    }
+
+    /// One of a topic.
+    pub fn view(&self, topic: &str) -> Result<Arc<dyn Folded>> {
+        self.of(topic).next().ok_or_else(|| no_view(topic))
+    }
+
+    /// Views that have stopped or could not be opened, and why.
     pub fn stopped(&self) -> Vec<(String, String)> {
-        let open = self.all().into_iter();
-        let mut stopped: Vec<_> = open
-            .filter_map(|(topic, view)| Some((topic, view.status().stopped?.message)))
-            .collect();
-        stopped.extend(self.views.held().iter().filter_map(|(topic, entry)| match entry {
-            Entry::Failed(why) => Some((topic.clone(), why.clone())),
-            Entry::Open(_) => None,
-        }));
-        stopped.sort();
-        stopped
+        // A view is asked, and may go, once the registry is free.
+        let entries: Vec<_> = {
+            let views = self.views.held();
+            let entry = |(name, (_, entry)): (&String, &(String, Entry))| match entry {
+                Entry::Open(view) => Some((name.clone(), Ok(view.upgrade()?))),
+                Entry::Failed(why) => Some((name.clone(), Err(why.clone()))),
+            };
+            views.iter().filter_map(entry).collect()
+        };
+        let why = |(name, entry): (String, std::result::Result<Arc<dyn Folded>, String>)| {
+            let why = entry.map_or_else(Some, |view| Some(view.status().stopped?.message));
+            Some((name, why?))
+        };
+        entries.into_iter().filter_map(why).collect()
     }
 }
 
@@ -130,23 +148,47 @@ impl Node {
     /// when it stops. Begins with a snapshot of the log's host where the log was trimmed behind
     /// what is here. The face owns it: with its owner it goes.
     pub fn open_view<V: View>(&self, context: Context) -> Result<Arc<Fold<V>>> {
-        let topic = context.topic.clone();
-        self.check_log_age(&topic)?;
-        self.log.create(&topic)?;
-        let snapshots = snapshot_store(&self.machine, &self.data, &topic);
+        self.check_log_age(&context.topic)?;
+        self.log.create(&context.topic)?;
+        let snapshots = snapshot_store(&self.machine, &self.data, &context.name);
         if self.hosted.is_none() {
             let host = (self.log_host.as_str(), self.sender);
             let taken =
                 take_over_if_trimmed::<V>(&*self.machine.peers, host, &context, &snapshots)?;
             self.replicator.events.snapshots_taken_over.fetch_add(taken as u64, Ordering::Relaxed);
         }
+        self.open_from(context, snapshots, self.fold, None)
+    }
+
+    /// Opens a view of a topic that may have several, each with a name of its own. Nobody lends it a
+    /// snapshot: it begins with what is kept of it here, or with what arrives; and it takes none by
+    /// itself, so it covers nothing of its log.
+    pub fn open_one_of_several<V: View>(
+        &self,
+        context: Context,
+        arrival: Option<Arrival<'_, '_>>,
+    ) -> Result<Arc<Fold<V>>> {
+        self.check_log_age(&context.topic)?;
+        let snapshots = snapshot_store(&self.machine, &self.data, &context.name);
+        let never = FoldOptions { snapshot_entries: 0, snapshot_bytes: 0 };
+        self.open_from(context, snapshots, never, arrival)
+    }
+
+    fn open_from<V: View>(
+        &self,
+        context: Context,
+        snapshots: SnapshotStore,
+        options: FoldOptions,
+        arrival: Option<Arrival<'_, '_>>,
+    ) -> Result<Arc<Fold<V>>> {
+        let (log, name) = (self.log.clone(), context.clone());
         // What is kept in rows waits for their engine, which no thread of the log should.
         let fold = match context.rows.is_some() && !self.workers.is_inline() {
-            true => Fold::open_on_thread(self.log.clone(), context, snapshots, self.fold)?,
-            false => Fold::open_member(self.log.clone(), context, snapshots, self.fold)?,
+            true => Fold::open_on_thread_from(log, context, snapshots, options, arrival)?,
+            false => Fold::open_member_from(log, context, snapshots, options, arrival)?,
         };
         let fold = Arc::new(fold);
-        self.views.open(&topic, &fold);
+        self.views.open(&name, &fold);
         Ok(fold)
     }
 

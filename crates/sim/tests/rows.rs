@@ -90,8 +90,8 @@ impl Kept {
     fn look(&mut self, draw: &Draw, told: &str) {
         let (from, until) = (draw.row(), draw.row());
         assert_eq!(self.moment.get(&from).unwrap().as_ref(), self.model.get(&from), "{told}");
-        let part = self.model.iter().filter(|(row, _)| (&from..&until).contains(row));
-        let last = part.last().map(|(row, value)| (row.clone(), value.clone()));
+        let mut part = self.model.iter().filter(|(row, _)| (&from..&until).contains(row));
+        let last = part.next_back().map(|(row, value)| (row.clone(), value.clone()));
         assert_eq!(self.moment.last(&from, &until).unwrap(), last, "{told}: the last one");
         let most = 1 + draw.below(3) as usize;
         let mut found = Vec::new();

@@ -27,7 +27,7 @@ use holdfast_env::{Disk, HoldMutex, HoldRwLock};
 use holdfast_log::{Done, Log, Mode, Scope};
 use machine::Machine;
 use member::{Proposer, Ready, Waiting};
-pub use place::{Context, InRows, Keeping, Kept, OWN_ROWS, Page, Position, RowsView};
+pub use place::{Context, InRows, Keeping, Kept, OWN_ROWS, Page, Position, PutRow, RowsView};
 pub use snapshot::Part as SnapshotPart;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -105,8 +105,8 @@ pub trait View: Sized + Send + Sync + 'static {
     }
 }
 
-/// Writes a view as it is when this is called; from the moment on at which it calls back, entries
-/// may be applied again. It calls back now and then, and goes no further on an error.
+/// Writes a view as it was when this was made, whatever is applied meanwhile. It calls back now and
+/// then, and goes no further on an error.
 pub type Apart = Box<dyn FnOnce(&mut Writer<'_>, &mut dyn FnMut() -> Result<()>)>;
 
 /// One command of a client.
@@ -122,6 +122,19 @@ pub struct Request {
     pub command: Vec<u8>,
     /// When it is acknowledged.
     pub mode: Mode,
+}
+
+/// A view's whole state behind one entry, as another host or an image gives it: what a snapshot's
+/// header says of that entry, and what is in its blocks.
+pub struct Arrival<'a, 'b> {
+    /// The last entry that it holds.
+    pub applied: Index,
+    /// That entry's CRC32C, which the log is held against.
+    pub entry_crc: u32,
+    /// The digest up to it.
+    pub digest: u64,
+    /// The payload, from its beginning.
+    pub source: &'a mut Source<'b>,
 }
 
 /// Where a fold's snapshots are kept: a directory of their own.
@@ -280,7 +293,8 @@ impl<V: View> Fold<V> {
         snapshots: SnapshotStore,
         options: FoldOptions,
     ) -> Result<Fold<V>> {
-        Fold::boot(log, context.into(), snapshots, options, Role::Owner, None)
+        let booted = boot::boot(&context.into(), &snapshots)?;
+        Fold::boot(log, booted, snapshots, options, Role::Owner, None)
     }
 
     /// As [`Fold::open`], then appends a claim: commands of earlier leaders that follow it in the
@@ -291,7 +305,7 @@ impl<V: View> Fold<V> {
         snapshots: SnapshotStore,
         options: FoldOptions,
     ) -> Result<Fold<V>> {
-        let fold = Fold::boot(log, context.into(), snapshots, options, Role::Owner, None)?;
+        let fold = Fold::open(log, context, snapshots, options)?;
         let claimed = Arc::new(Mutex::new(None));
         let slot = claimed.clone();
         let done = Box::new(move |result: Result<(Index, Vec<u8>)>| {
@@ -317,22 +331,22 @@ impl<V: View> Fold<V> {
         snapshots: SnapshotStore,
         options: FoldOptions,
     ) -> Result<Fold<V>> {
-        let fold = Fold::boot(log, context.into(), snapshots, options, Role::Follower, None)?;
+        let booted = boot::boot(&context.into(), &snapshots)?;
+        let fold = Fold::boot(log, booted, snapshots, options, Role::Follower, None)?;
         member::follow(Arc::downgrade(&fold.shared));
         Ok(fold)
     }
 
     fn boot(
         log: Arc<dyn Log>,
-        context: Context,
+        booted: boot::Booted<V>,
         store: SnapshotStore,
         options: FoldOptions,
         role: Role,
         feed: Option<Feed>,
     ) -> Result<Fold<V>> {
-        let topic = &context.topic;
+        let topic = &booted.machine.context.topic.clone();
         log.create(topic)?;
-        let booted = boot::boot::<V>(&context, &store)?;
         if role != Role::Member {
             boot::check_log(&*log, topic, Some(log.info(topic)?), &booted.machine)?;
         }

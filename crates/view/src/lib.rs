@@ -6,7 +6,7 @@
 mod fold;
 
 pub use fold::{
-    Apart, Applied, Context, ENVELOPE_BYTES, Fold, FoldOptions, FoldStatus, InRows, Keeping, Kept,
-    OWN_ROWS, Page, Position, Request, RowsView, SESSION_OUTSTANDING_MAX, SESSIONS_MAX,
-    SNAPSHOT_BLOCK_BYTES, SnapshotPart, SnapshotStore, View,
+    Apart, Applied, Arrival, Context, ENVELOPE_BYTES, Fold, FoldOptions, FoldStatus, InRows,
+    Keeping, Kept, OWN_ROWS, Page, Position, PutRow, Request, RowsView, SESSION_OUTSTANDING_MAX,
+    SESSIONS_MAX, SNAPSHOT_BLOCK_BYTES, SnapshotPart, SnapshotStore, View,
 };

@@ -9,7 +9,7 @@ use common::*;
 use holdfast_base::ids::{Index, Sequence, SessionId};
 use holdfast_base::stream::{Source, Writer};
 use holdfast_base::{Error, Kind, Result};
-use holdfast_env::rows::{Batch, Each, Engine, MemoryRows, Moment, Rows};
+use holdfast_env::rows::{Batch, Cursor, Each, Engine, MemoryRows, Moment, Rows};
 use holdfast_env::trial::Trial;
 use holdfast_env::{RealDisk, Rng, SeededRng};
 use holdfast_log::*;
@@ -615,10 +615,13 @@ fn requests_that_are_proposed_together_are_answered_each_for_itself() {
     assert_eq!(shown(&*rows)[&1], 13);
 }
 
+/// Something that is done once.
+type Work = Arc<Mutex<Option<Box<dyn FnOnce() + Send>>>>;
+
 /// Rows in whose first scan something is done.
 struct Busy {
     rows: MemoryRows,
-    busy: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+    busy: Work,
 }
 
 impl Rows for Busy {
@@ -626,15 +629,7 @@ impl Rows for Busy {
         self.rows.get(row)
     }
     fn moment(&self) -> Result<Arc<dyn Moment>> {
-        self.rows.moment()
-    }
-    fn scan(&self, from: &[u8], until: &[u8], each: &mut Each<'_>) -> Result<()> {
-        self.rows.scan(from, until, &mut |row, value| {
-            let goes_on = each(row, value)?;
-            let busy = self.busy.lock().unwrap().take();
-            busy.into_iter().for_each(|work| work());
-            Ok(goes_on)
-        })
+        Ok(Arc::new(BusyMoment { moment: self.rows.moment()?, busy: self.busy.clone() }))
     }
     fn write(&self, batch: Batch) -> Result<()> {
         self.rows.write(batch)
@@ -647,13 +642,47 @@ impl Rows for Busy {
     }
 }
 
+struct BusyMoment {
+    moment: Arc<dyn Moment>,
+    busy: Work,
+}
+
+impl Moment for BusyMoment {
+    fn get(&self, row: &[u8]) -> Result<Option<Vec<u8>>> {
+        self.moment.get(row)
+    }
+    fn last(&self, from: &[u8], until: &[u8]) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
+        self.moment.last(from, until)
+    }
+    fn cursor(&self, from: &[u8], until: &[u8]) -> Result<Box<dyn Cursor>> {
+        let cursor = self.moment.cursor(from, until)?;
+        Ok(Box::new(BusyCursor { cursor, busy: self.busy.clone() }))
+    }
+}
+
+struct BusyCursor {
+    cursor: Box<dyn Cursor>,
+    busy: Work,
+}
+
+impl Cursor for BusyCursor {
+    fn advance(&mut self, each: &mut Each<'_>) -> Result<bool> {
+        self.cursor.advance(&mut |row, value| {
+            let goes_on = each(row, value)?;
+            let busy = self.busy.lock().unwrap().take();
+            busy.into_iter().for_each(|work| work());
+            Ok(goes_on)
+        })
+    }
+}
+
 /// Rows are more than memory: who proposes does not wait for a snapshot of them (this test would
 /// not end), and the snapshot shows the moment at which it was begun.
 #[test]
 fn entries_are_applied_while_a_snapshot_of_rows_is_written() {
     let dir = Scratch::new("places-busy");
     let log = Arc::new(open(&dir.0.join("log"), Drive::Threads));
-    let rows = Arc::new(Busy { rows: MemoryRows::default(), busy: Mutex::default() });
+    let rows = Arc::new(Busy { rows: MemoryRows::default(), busy: Work::default() });
     let context = Context::of(T).in_rows(rows.clone());
     let first = store(&dir.0, "first");
     let fold = Fold::<InRows<Sums>>::open_on_thread(log.clone(), context, first, MANUAL).unwrap();

@@ -3,7 +3,7 @@
 use super::blocks::Header;
 use super::machine::Machine;
 use super::place::Context;
-use super::{SnapshotStore, View, snapshot};
+use super::{Arrival, SnapshotStore, View, snapshot};
 use holdfast_base::checksum::crc32c;
 use holdfast_base::ids::Index;
 use holdfast_base::{Error, Kind, Result};
@@ -16,6 +16,23 @@ pub struct Booted<V> {
     pub snapshot: Option<Index>,
     /// Damaged snapshots that were passed over.
     pub reports: Vec<String>,
+}
+
+/// As [`boot`], with the state that arrives from elsewhere, if any does, instead of what is here.
+pub fn boot_from<V: View>(
+    context: &Context,
+    store: &SnapshotStore,
+    arrival: Option<Arrival<'_, '_>>,
+) -> Result<Booted<V>> {
+    let Some(Arrival { applied, entry_crc, digest, source }) = arrival else {
+        return boot(context, store);
+    };
+    snapshot::prepare(store)?;
+    let machine = Machine::read(context, source, (applied, entry_crc, digest));
+    let machine = machine.map_err(|e| {
+        e.context(format_args!("begin view `{}` of topic `{}`", V::NAME, context.topic))
+    })?;
+    Ok(Booted { machine, snapshot: None, reports: Vec::new() })
 }
 
 /// Loads what was kept with the view, or the newest valid snapshot if that is newer. The log is to be

@@ -5,7 +5,7 @@
 use super::machine;
 use super::member::{Proposer, Ready, Step, is_away};
 use super::place::Context;
-use super::{EntryKind, Fold, FoldOptions, Role, Shared, SnapshotStore, View};
+use super::{Arrival, EntryKind, Fold, FoldOptions, Role, Shared, SnapshotStore, View, boot};
 use holdfast_base::ids::Index;
 use holdfast_base::{Error, Result};
 use holdfast_env::{HoldMutex, planted, tasks};
@@ -64,8 +64,20 @@ impl<V: View> Fold<V> {
         snapshots: SnapshotStore,
         options: FoldOptions,
     ) -> Result<Fold<V>> {
+        Fold::open_on_thread_from(log, context, snapshots, options, None)
+    }
+
+    /// As [`Fold::open_member_from`], on a thread of its own.
+    pub fn open_on_thread_from(
+        log: Arc<dyn Log>,
+        context: impl Into<Context>,
+        snapshots: SnapshotStore,
+        options: FoldOptions,
+        arrival: Option<Arrival<'_, '_>>,
+    ) -> Result<Fold<V>> {
         let feed = Some(Feed::default());
-        let fold = Fold::boot(log, context.into(), snapshots, options, Role::Member, feed)?;
+        let booted = boot::boot_from(&context.into(), &snapshots, arrival)?;
+        let fold = Fold::boot(log, booted, snapshots, options, Role::Member, feed)?;
         // Nobody waits yet; who asks first finds where the fold is, and whether the log is the one that
         // the rows were made of: nothing is appended to another one.
         let mut machine = fold.shared.write();

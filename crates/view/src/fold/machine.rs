@@ -228,11 +228,8 @@ impl<V: View> Machine<V> {
         let written = catch_unwind(AssertUnwindSafe(|| match held.view.snapshot_apart() {
             None => held.view.snapshot(out),
             Some(apart) => {
-                let mut held = Some(held);
-                apart(out, &mut || {
-                    held.take();
-                    goes_on()
-                });
+                drop(held);
+                apart(out, &mut || goes_on());
             }
         }));
         written.map_err(|panic| {

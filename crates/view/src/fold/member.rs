@@ -6,7 +6,7 @@ use super::envelope::EntryKind;
 use super::machine::Machine;
 use super::place::Context;
 use super::sessions::Outcome;
-use super::{Fold, FoldOptions, Request, Role, Shared, SnapshotStore, View, boot};
+use super::{Arrival, Fold, FoldOptions, Request, Role, Shared, SnapshotStore, View, boot};
 use holdfast_base::ids::Index;
 use holdfast_base::{Error, Kind, Result};
 use holdfast_log::{Done, GOES_ON, Log, Mode, Scope};
@@ -169,7 +169,20 @@ impl<V: View> Fold<V> {
         snapshots: SnapshotStore,
         options: FoldOptions,
     ) -> Result<Fold<V>> {
-        let fold = Fold::boot(log, context.into(), snapshots, options, Role::Member, None)?;
+        Fold::open_member_from(log, context, snapshots, options, None)
+    }
+
+    /// As [`Fold::open_member`], with the state that arrives from elsewhere, if any does, instead of
+    /// what was kept here.
+    pub fn open_member_from(
+        log: Arc<dyn Log>,
+        context: impl Into<Context>,
+        snapshots: SnapshotStore,
+        options: FoldOptions,
+        arrival: Option<Arrival<'_, '_>>,
+    ) -> Result<Fold<V>> {
+        let booted = boot::boot_from(&context.into(), &snapshots, arrival)?;
+        let fold = Fold::boot(log, booted, snapshots, options, Role::Member, None)?;
         follow(Arc::downgrade(&fold.shared));
         Ok(fold)
     }

@@ -8,7 +8,7 @@ use holdfast_base::ids::{Index, SessionId};
 use holdfast_base::stream::{Source, Writer};
 use holdfast_base::{Error, Result, codec_struct};
 use holdfast_env::planted;
-use holdfast_env::rows::{Batch, Each, Rows};
+use holdfast_env::rows::{Batch, Each, Moment, Rows};
 use holdfast_env::trial::Knob;
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -20,16 +20,16 @@ pub struct Context {
     pub topic: String,
     /// Part of the namespace that the topic holds, from 0 on.
     pub shard: u16,
-    /// Part of a view whose keys are spread over several; 0 for one that is whole.
-    pub partition: u32,
+    /// The view's own name on its node, where a topic has several: what is kept of each is apart.
+    pub name: String,
     /// Rows of its own, for a view that is kept in them.
     pub rows: Option<Arc<dyn Rows>>,
 }
 
 impl Context {
-    /// The first shard's, not partitioned.
+    /// The first shard's, the only one of its topic.
     pub fn of(topic: &str) -> Context {
-        Context { topic: topic.to_owned(), shard: 0, partition: 0, rows: None }
+        Context { topic: topic.to_owned(), shard: 0, name: topic.to_owned(), rows: None }
     }
 
     /// The same, kept in these rows.
@@ -93,7 +93,25 @@ pub trait RowsView: Send + Sync + 'static {
     fn describe(command: &[u8]) -> String {
         format!("a command of {} bytes", command.len())
     }
+
+    /// Writes what a moment shows of the view, and calls `goes_on` now and then: row after row where
+    /// it has no better form for a snapshot.
+    fn write(
+        moment: &dyn Moment,
+        out: &mut Writer<'_>,
+        goes_on: &mut dyn FnMut() -> Result<()>,
+    ) -> Result<()> {
+        write_rows(moment, out, goes_on)
+    }
+
+    /// The inverse of [`RowsView::write`]: hands over row after row.
+    fn read(_context: &Context, source: &mut Source<'_>, put: &mut PutRow<'_>) -> Result<()> {
+        read_rows(source, put)
+    }
 }
+
+/// Takes a row and its value.
+pub type PutRow<'a> = dyn FnMut(Vec<u8>, Vec<u8>) -> Result<()> + 'a;
 
 /// Rows as the entries of a page have left them, which are not written yet.
 pub struct Page<'a> {
@@ -206,11 +224,11 @@ impl<R: RowsView> InRows<R> {
 
 /// Row after row, each behind a flag that says that it is there.
 fn write_rows(
-    rows: &dyn Rows,
+    moment: &dyn Moment,
     out: &mut Writer<'_>,
     goes_on: &mut dyn FnMut() -> Result<()>,
 ) -> Result<()> {
-    rows.scan(&[OWN + 1], &[END], &mut |row, value| {
+    moment.cursor(&[OWN + 1], &[END])?.advance(&mut |row, value| {
         goes_on()?;
         out.put(&true);
         out.put_with(|out| {
@@ -218,7 +236,19 @@ fn write_rows(
             put_bytes(out, value);
         });
         Ok(true)
-    })
+    })?;
+    out.put(&false);
+    Ok(())
+}
+
+fn read_rows(source: &mut Source<'_>, put: &mut PutRow<'_>) -> Result<()> {
+    while source.get::<bool>()? {
+        let pair =
+            |reader: &mut Reader<'_>| Ok((reader.bytes()?.to_vec(), reader.bytes()?.to_vec()));
+        let (row, value) = source.get_with(pair)?;
+        put(row, value)?;
+    }
+    Ok(())
 }
 
 fn damaged(what: &str) -> Error {
@@ -268,13 +298,11 @@ impl<R: RowsView> View for InRows<R> {
         }
     }
 
-    /// A scan shows one moment: what is written behind its begin, it does not show.
     fn snapshot_apart(&self) -> Option<Apart> {
-        let rows = self.rows().cloned();
+        let moment = self.rows().and_then(|rows| rows.moment());
         Some(Box::new(move |out, goes_on| {
-            match rows.and_then(|rows| write_rows(&*rows, out, goes_on)) {
-                Ok(()) => out.put(&false),
-                Err(e) => out.fail(e),
+            if let Err(e) = moment.and_then(|moment| R::write(&*moment, out, goes_on)) {
+                out.fail(e);
             }
         }))
     }
@@ -282,21 +310,20 @@ impl<R: RowsView> View for InRows<R> {
     fn restore(context: &Context, source: &mut Source<'_>) -> Result<InRows<R>> {
         let view = InRows::<R>::begin(context);
         view.clear()?;
+        let rows = view.rows()?;
         let mut batch = Batch::default();
-        while source.get::<bool>()? {
-            let pair =
-                |reader: &mut Reader<'_>| Ok((reader.bytes()?.to_vec(), reader.bytes()?.to_vec()));
-            let (row, value) = source.get_with(pair)?;
+        R::read(context, source, &mut |row, value| {
             if matches!(row.first(), None | Some(&OWN) | Some(&END)) {
                 return Err(damaged("a snapshot"));
             }
             batch.put(row, value);
             if batch.changes.len() >= BATCH_ROWS.size() {
                 BATCH_ROWS.cross();
-                view.rows()?.write(std::mem::take(&mut batch))?;
+                rows.write(std::mem::take(&mut batch))?;
             }
-        }
-        view.rows()?.write(batch)?;
+            Ok(())
+        })?;
+        rows.write(batch)?;
         Ok(view)
     }
 
