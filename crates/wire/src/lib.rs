@@ -9,6 +9,7 @@ pub mod file;
 pub mod log;
 pub mod peer;
 pub mod peer_log;
+pub mod slab;
 #[cfg(test)]
 mod tests;
 

@@ -1,0 +1,289 @@
+//! Makes slabs of items, one at a time and in order, as a scan comes by them.
+
+use super::header::{ABOUT_BYTES, About, Group, What};
+use super::record::{KEY_HEADER_BYTES, VALUE_HEADER_BYTES, put_key, put_value};
+use super::wanted::Need;
+use super::{Column, Header, Item, KEY_BYTES_MAX, Needs, Range, Slab, VALUE_BYTES_MAX, sub_range};
+use holdfast_env::planted;
+use holdfast_env::trial::Knob;
+use std::cmp::Ordering;
+use std::sync::Arc;
+
+/// A slab ends with the first key that brings it to this weight: long enough that a rider's request
+/// costs little beside it, and short enough to lie in a processor's cache while it is made.
+pub static SLAB_BYTES: Knob = Knob::new("slab.bytes", 256 << 10, &[1, 40, 150, 1000]);
+
+/// What an item weighs beside its key and its value.
+pub(super) const ITEM_BYTES: usize = KEY_HEADER_BYTES + VALUE_HEADER_BYTES;
+/// What the first item of a collection adds: two groups of two columns.
+pub(super) const COLLECTION_BYTES: usize = 4 * ABOUT_BYTES;
+
+/// Cuts a run of items into slabs. A slab ends
+/// - at the border of a sub-range;
+/// - in front of a key, once it weighs [`SLAB_BYTES`];
+/// - in front of and behind an item whose value alone is larger than that;
+/// - inside a key whose items in this slab would together weigh more.
+///
+/// The weight is what items would take if all columns were encoded, so the cuts do not depend on
+/// needs; nor do they on anything in front of the slab, so whoever begins with its first item makes
+/// the same slabs from there on.
+#[derive(Debug)]
+pub struct Builder {
+    range: Range,
+    index: u64,
+    needs: Arc<Needs>,
+    bytes_max: usize,
+    /// The item before, in this slab or the one before it.
+    last: Option<Last>,
+    open: Open,
+    /// By collection, ascending: those of this slab and of the one before.
+    parts: Vec<Part>,
+}
+
+#[derive(Debug)]
+struct Last {
+    hash: u32,
+    collection: u16,
+    key: Vec<u8>,
+    index: u64,
+    /// Its collection's place among the parts.
+    part: usize,
+    /// How long the columns of newest items were without it, if it is there for now.
+    newest: Option<[usize; 2]>,
+}
+
+/// What the cutter knows of the slab that is being made; everything is forgotten at its end.
+#[derive(Debug, Default)]
+struct Open {
+    items: usize,
+    weight: usize,
+    /// What the items of the last key weigh.
+    key_weight: usize,
+    first_hash: u32,
+    begins_inside_key: bool,
+    /// Its item is to stay alone.
+    alone: bool,
+}
+
+#[derive(Debug)]
+struct Part {
+    collection: u16,
+    need: Need,
+    /// By [`Group`].
+    groups: [Making; 2],
+}
+
+impl Part {
+    fn is_empty(&self) -> bool {
+        self.groups.iter().all(|group| group.items == 0)
+    }
+}
+
+#[derive(Debug, Default)]
+struct Making {
+    items: u32,
+    /// By [`What`].
+    columns: [Vec<u8>; 2],
+    /// How long they became in the slab before: what they may need here.
+    usual: [usize; 2],
+}
+
+impl Making {
+    fn lengths(&self) -> [usize; 2] {
+        [self.columns[0].len(), self.columns[1].len()]
+    }
+
+    fn put(&mut self, need: Need, group: Group, item: &Item<'_>) {
+        if self.items == 0 {
+            for (column, usual) in self.columns.iter_mut().zip(self.usual) {
+                column.reserve(usual + usual / 16);
+            }
+        }
+        self.items += 1;
+        if need.column(group, What::Keys) {
+            put_key(&mut self.columns[0], item.hash, item.key, item.index, item.value.is_none());
+        }
+        if need.column(group, What::Values) {
+            put_value(&mut self.columns[1], item.value.unwrap_or_default());
+        }
+    }
+}
+
+impl Builder {
+    /// For items of a view's `range` at its `index`. `inside_key`: the first item's key has items in
+    /// front of it, for a slab before ended inside that key.
+    pub fn new(range: Range, index: u64, needs: Arc<Needs>, inside_key: bool) -> Builder {
+        let open = Open { begins_inside_key: inside_key, ..Open::default() };
+        let bytes_max = SLAB_BYTES.size();
+        Builder { range, index, needs, bytes_max, last: None, open, parts: Vec::new() }
+    }
+
+    /// Takes the next item. Answers the slab that ended in front of it, if one did. Panics if the
+    /// item is not one of the view's, or does not follow the one before: rows keep the order.
+    pub fn push(&mut self, item: &Item<'_>) -> Option<Slab> {
+        let same_key = self.follows(item);
+        let weight = self.weight(item);
+        let ended = self.ends_before(item, same_key, weight);
+        if same_key && !(ended && planted!("slab.newest-of-its-slab")) {
+            self.demote();
+        }
+        let slab = ended.then(|| self.end(same_key));
+        self.add(item, same_key, weight);
+        slab
+    }
+
+    /// The last slab; nothing if no item has come since the last one.
+    pub fn finish(mut self) -> Option<Slab> {
+        (self.open.items > 0).then(|| self.end(false))
+    }
+
+    /// Whether the item is of the same key as the one before.
+    fn follows(&self, item: &Item<'_>) -> bool {
+        let value_bytes = item.value.map_or(0, <[u8]>::len);
+        assert!((1..=KEY_BYTES_MAX).contains(&item.key.len()) && value_bytes <= VALUE_BYTES_MAX);
+        assert!(self.range.contains(item.hash) && item.index <= self.index);
+        let Some(last) = &self.last else { return false };
+        let key = (last.hash.cmp(&item.hash))
+            .then(last.collection.cmp(&item.collection))
+            .then_with(|| last.key.as_slice().cmp(item.key));
+        assert!(
+            key == Ordering::Less || key == Ordering::Equal && last.index < item.index,
+            "items come out of order"
+        );
+        key == Ordering::Equal
+    }
+
+    /// What the item takes if all of it is encoded.
+    fn weight(&self, item: &Item<'_>) -> usize {
+        let value_bytes = item.value.map_or(0, <[u8]>::len);
+        let values = || self.needs.need(item.collection).column(Group::Newest, What::Values);
+        if planted!("slab.needs-move-the-cuts") && !values() {
+            return ITEM_BYTES + item.key.len();
+        }
+        ITEM_BYTES + item.key.len() + value_bytes
+    }
+
+    fn ends_before(&self, item: &Item<'_>, same_key: bool, weight: usize) -> bool {
+        let open = &self.open;
+        let Some(last) = self.last.as_ref().filter(|_| open.items > 0) else { return false };
+        if sub_range(last.hash) != sub_range(item.hash) {
+            return true;
+        }
+        let full = if same_key && !planted!("slab.cut-inside-any-key") {
+            open.key_weight + weight > self.bytes_max
+        } else {
+            open.weight >= self.bytes_max
+        };
+        if full {
+            SLAB_BYTES.cross();
+        }
+        full || open.alone || self.is_alone(item)
+    }
+
+    fn is_alone(&self, item: &Item<'_>) -> bool {
+        item.value.is_some_and(|value| value.len() > self.bytes_max)
+    }
+
+    /// The place of a collection among the parts.
+    #[inline]
+    fn part(&mut self, collection: u16) -> usize {
+        if let Some(last) = &self.last
+            && last.collection == collection
+        {
+            return last.part;
+        }
+        let at = self.parts.binary_search_by_key(&collection, |part| part.collection);
+        at.unwrap_or_else(|at| {
+            let need = self.needs.need(collection);
+            self.parts.insert(at, Part { collection, need, groups: Default::default() });
+            at
+        })
+    }
+
+    /// The last item is followed by another of its key: it is none of the newest ones.
+    fn demote(&mut self) {
+        let Some(last) = &mut self.last else { return };
+        let Some(lengths) = last.newest.take() else { return };
+        let part = &mut self.parts[last.part];
+        let [older, newest] = &mut part.groups;
+        older.items += 1;
+        newest.items -= 1;
+        for (what, length) in [What::Keys, What::Values].into_iter().zip(lengths) {
+            // Who needs older items needs the newest: so what is to be copied is there.
+            let from = &mut newest.columns[what as usize];
+            if part.need.column(Group::Older, what) {
+                older.columns[what as usize].extend_from_slice(&from[length..]);
+            }
+            from.truncate(length);
+        }
+    }
+
+    fn add(&mut self, item: &Item<'_>, same_key: bool, weight: usize) {
+        let at = self.part(item.collection);
+        let weight = weight + if self.parts[at].is_empty() { COLLECTION_BYTES } else { 0 };
+        let alone = self.is_alone(item);
+        let open = &mut self.open;
+        if open.items == 0 {
+            open.first_hash = item.hash;
+        }
+        open.items += 1;
+        open.weight += weight;
+        open.key_weight = if same_key { open.key_weight + weight } else { weight };
+        open.alone = alone;
+        let part = &mut self.parts[at];
+        let newest = item.value.is_some() || planted!("slab.deletion-is-newest");
+        let group = if newest { Group::Newest } else { Group::Older };
+        let making = &mut part.groups[group as usize];
+        let lengths = newest.then(|| making.lengths());
+        making.put(part.need, group, item);
+        let last = self.last.get_or_insert_with(|| Last {
+            hash: 0,
+            collection: 0,
+            key: Vec::new(),
+            index: 0,
+            part: 0,
+            newest: None,
+        });
+        if !same_key {
+            last.key.clear();
+            last.key.extend_from_slice(item.key);
+        }
+        (last.hash, last.collection, last.index) = (item.hash, item.collection, item.index);
+        (last.part, last.newest) = (at, lengths);
+    }
+
+    /// Makes a slab of what has come. `inside_key`: the next item is of the last one's key.
+    fn end(&mut self, inside_key: bool) -> Slab {
+        let last = self.last.as_mut().expect("a slab has an item");
+        let header = Header {
+            index: self.index,
+            first_hash: self.open.first_hash,
+            last_hash: last.hash,
+            begins_inside_key: self.open.begins_inside_key,
+            ends_inside_key: inside_key,
+        };
+        let before = if planted!("slab.cutter-remembers") { self.open.weight } else { 0 };
+        self.open = Open { begins_inside_key: inside_key, ..Open::default() };
+        self.open.weight = before.saturating_sub(self.bytes_max);
+        // What was in no item of this slab is not kept ready any longer.
+        self.parts.retain(|part| !part.is_empty());
+        let place = self.parts.iter().position(|part| part.collection == last.collection);
+        (last.part, last.newest) = (place.expect("the last item is in the slab"), None);
+        let mut columns = Vec::with_capacity(4 * self.parts.len());
+        for part in &mut self.parts {
+            for (group, making) in [Group::Older, Group::Newest].into_iter().zip(&mut part.groups) {
+                making.usual = making.lengths();
+                let items = std::mem::take(&mut making.items);
+                for what in [What::Keys, What::Values] {
+                    let mut bytes = std::mem::take(&mut making.columns[what as usize]);
+                    if items > 0 && part.need.column(group, what) {
+                        bytes.shrink_to_fit();
+                        let about = About::new(part.collection, group, what, items, &bytes);
+                        columns.push(Column::new(about, bytes));
+                    }
+                }
+            }
+        }
+        Slab { header, needs: self.needs.clone(), columns }
+    }
+}
