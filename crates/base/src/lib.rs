@@ -9,6 +9,7 @@ pub mod frame;
 pub mod ids;
 pub mod limits;
 pub mod node;
+pub mod ordered;
 pub mod path;
 pub mod random;
 pub mod rates;

@@ -2,6 +2,7 @@
 //! them, and the versions of one key newest first. docs/formats/blob.md.
 
 use holdfast_base::ids::{ChunkId, Pointer, Slot};
+use holdfast_base::ordered;
 
 pub const BUCKET: u8 = b'b';
 pub const CURRENT: u8 = b'o';
@@ -49,17 +50,10 @@ fn in_bucket(kind: u8, bucket: &str, more: usize) -> Vec<u8> {
     row
 }
 
-/// In front of what a kind of row has of one key. A zero byte of the key is followed by 255, and
-/// the key's end is a zero byte followed by 1: so keys keep their order.
+/// In front of what a kind of row has of one key.
 fn of_key(kind: u8, bucket: &str, key: &str) -> Vec<u8> {
     let mut row = in_bucket(kind, bucket, key.len() + 10);
-    for byte in key.bytes() {
-        row.push(byte);
-        if byte == 0 {
-            row.push(255);
-        }
-    }
-    row.extend_from_slice(&[0, 1]);
+    ordered::put(&mut row, key.as_bytes());
     row
 }
 
@@ -92,17 +86,8 @@ pub fn upload(bucket: &str, key: &str, id: u64) -> Vec<u8> {
 /// Key and id of an upload's row.
 pub fn parse_upload(row: &[u8], bucket: &str) -> Option<(String, u64)> {
     let rest = row.get(1 + bucket.len() + 1..)?;
-    let (escaped, id) = rest.split_at_checked(rest.len().checked_sub(8)?)?;
-    let escaped = escaped.strip_suffix(&[0, 1])?;
-    let mut key = Vec::with_capacity(escaped.len());
-    let mut bytes = escaped.iter();
-    while let Some(&byte) = bytes.next() {
-        key.push(byte);
-        if byte == 0 {
-            bytes.next();
-        }
-    }
-    Some((String::from_utf8(key).ok()?, u64::from_be_bytes(id.try_into().ok()?)))
+    let (key, id) = ordered::take(rest)?;
+    Some((String::from_utf8(key.into_owned()).ok()?, u64::from_be_bytes(id.try_into().ok()?)))
 }
 
 pub fn parts(upload: u64) -> Vec<u8> {

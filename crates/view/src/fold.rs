@@ -27,7 +27,9 @@ use holdfast_env::{Disk, HoldMutex, HoldRwLock};
 use holdfast_log::{Done, Log, Mode, Scope};
 use machine::Machine;
 use member::{Proposer, Ready, Waiting};
-pub use place::{Context, InRows, Keeping, Kept, OWN_ROWS, Page, Position, PutRow, RowsView};
+pub use place::{
+    Context, InRows, Keeping, Kept, OWN_ROWS, Page, Position, PutRow, RowsView, position,
+};
 pub use snapshot::Part as SnapshotPart;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -12,6 +12,7 @@ pub mod peer_log;
 pub mod slab;
 #[cfg(test)]
 mod tests;
+pub mod view;
 
 use holdfast_base::codec_struct;
 use holdfast_base::ids::{Sequence, SessionId};

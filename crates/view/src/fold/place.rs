@@ -10,6 +10,7 @@ use holdfast_base::{Error, Result, codec_struct};
 use holdfast_env::planted;
 use holdfast_env::rows::{Batch, Each, Moment, Rows};
 use holdfast_env::trial::Knob;
+use holdfast_wire::slab::Range;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
@@ -22,6 +23,8 @@ pub struct Context {
     pub shard: u16,
     /// The view's own name on its node, where a topic has several: what is kept of each is apart.
     pub name: String,
+    /// Of keys' hashes, where the view keeps a part of its topic.
+    pub range: Range,
     /// Rows of its own, for a view that is kept in them.
     pub rows: Option<Arc<dyn Rows>>,
 }
@@ -29,7 +32,13 @@ pub struct Context {
 impl Context {
     /// The first shard's, the only one of its topic.
     pub fn of(topic: &str) -> Context {
-        Context { topic: topic.to_owned(), shard: 0, name: topic.to_owned(), rows: None }
+        Context {
+            topic: topic.to_owned(),
+            shard: 0,
+            name: topic.to_owned(),
+            range: Range::ALL,
+            rows: None,
+        }
     }
 
     /// The same, kept in these rows.
@@ -117,9 +126,15 @@ pub type PutRow<'a> = dyn FnMut(Vec<u8>, Vec<u8>) -> Result<()> + 'a;
 pub struct Page<'a> {
     rows: &'a dyn Rows,
     changed: &'a Batch,
+    range: Range,
 }
 
 impl Page<'_> {
+    /// Of keys' hashes, as the view's [`Context`] has it.
+    pub fn range(&self) -> Range {
+        self.range
+    }
+
     /// A row as the page's entries so far have left it.
     pub fn get(&self, row: &[u8]) -> Result<Option<Vec<u8>>> {
         match self.changed.changes.get(row) {
@@ -166,6 +181,12 @@ const SESSION: &[u8] = &[OWN, b's'];
 /// Rows of one batch where a snapshot is restored, or rows are given up.
 static BATCH_ROWS: Knob = Knob::new("view.batch-rows", 1000, &[1, 2, 7]);
 
+/// How far rows have come at a moment; nothing of those that were never kept.
+pub fn position(moment: &dyn Moment) -> Result<Option<Position>> {
+    let mark = moment.get(POSITION)?.map(|bytes| Mark::from_bytes(&bytes)).transpose();
+    Ok(mark.map_err(|_| damaged("the position"))?.map(|mark| mark.position))
+}
+
 /// What errors call a view's rows: one that names them, and says `Corrupt`, is theirs.
 pub const OWN_ROWS: &str = "a view's rows";
 
@@ -177,6 +198,7 @@ fn session_row(session: SessionId) -> Vec<u8> {
 pub struct InRows<R> {
     rows: Option<Arc<dyn Rows>>,
     topic: String,
+    range: Range,
     /// What the page's entries have changed so far.
     page: Batch,
     view: PhantomData<R>,
@@ -265,6 +287,7 @@ impl<R: RowsView> View for InRows<R> {
         InRows {
             rows: context.rows.clone(),
             topic: context.topic.clone(),
+            range: context.range,
             page: Batch::default(),
             view: PhantomData,
         }
@@ -273,7 +296,7 @@ impl<R: RowsView> View for InRows<R> {
     fn apply(&mut self, index: Index, command: &[u8]) -> Applied {
         let mut changes = Batch::default();
         let applied = self.rows().and_then(|rows| {
-            let page = Page { rows: &**rows, changed: &self.page };
+            let page = Page { rows: &**rows, changed: &self.page, range: self.range };
             R::apply(&page, index, command, &mut changes)
         });
         match applied {

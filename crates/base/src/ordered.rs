@@ -1,0 +1,93 @@
+//! Bytes of any length in front of other bytes, so that the whole sorts as the parts do: rows of
+//! ordered engines are made of them. A zero byte is followed by 255, and the end is a zero byte
+//! followed by 1. Pure.
+
+use std::borrow::Cow;
+
+const ZERO: u8 = 0;
+const GOES_ON: u8 = 255;
+const ENDS: u8 = 1;
+
+/// Appends `bytes`, ended.
+pub fn put(out: &mut Vec<u8>, bytes: &[u8]) {
+    put_open(out, bytes);
+    out.extend_from_slice(&[ZERO, ENDS]);
+}
+
+/// Appends `bytes` without their end: in front of everything that begins with them.
+pub fn put_open(out: &mut Vec<u8>, bytes: &[u8]) {
+    let mut parts = bytes.split(|byte| *byte == ZERO);
+    out.extend_from_slice(parts.next().unwrap_or_default());
+    for part in parts {
+        out.extend_from_slice(&[ZERO, GOES_ON]);
+        out.extend_from_slice(part);
+    }
+}
+
+/// The inverse of [`put`]: the bytes, and what follows them. Nothing where they do not end.
+pub fn take(row: &[u8]) -> Option<(Cow<'_, [u8]>, &[u8])> {
+    let zero = |from: usize| Some(from + row.get(from..)?.iter().position(|byte| *byte == ZERO)?);
+    let mut at = zero(0)?;
+    if row.get(at + 1) == Some(&ENDS) {
+        return Some((Cow::Borrowed(&row[..at]), &row[at + 2..]));
+    }
+    let mut bytes = row[..at].to_vec();
+    loop {
+        match *row.get(at + 1)? {
+            ENDS => return Some((Cow::Owned(bytes), &row[at + 2..])),
+            GOES_ON => bytes.push(ZERO),
+            _ => return None,
+        }
+        let next = zero(at + 2)?;
+        bytes.extend_from_slice(&row[at + 2..next]);
+        at = next;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::random::mix;
+
+    /// Everything of up to three bytes out of those that mean something here, and long ones.
+    fn samples() -> Vec<Vec<u8>> {
+        let bytes = [0, 1, 2, 254, 255];
+        let mut all = vec![Vec::new()];
+        for length in 1..=3u32 {
+            let one = |n: usize| (0..length).map(|i| bytes[n / 5usize.pow(i) % 5]).collect();
+            all.extend((0..5usize.pow(length)).map(one));
+        }
+        all.extend((0..20).map(|n| (0..300).map(|i| mix(n << 32 | i) as u8 % 3).collect()));
+        all
+    }
+
+    #[test]
+    fn what_was_put_comes_back_and_sorts_as_it_did() {
+        let all = samples();
+        let row = |bytes: &[u8], rest: &[u8]| {
+            let mut out = Vec::new();
+            put(&mut out, bytes);
+            out.extend_from_slice(rest);
+            out
+        };
+        for bytes in &all {
+            let made = row(bytes, b"rest");
+            assert_eq!(take(&made), Some((Cow::Borrowed(&bytes[..]), &b"rest"[..])));
+            let plain = !bytes.contains(&0);
+            assert_eq!(matches!(take(&made), Some((Cow::Borrowed(_), _))), plain);
+            for cut in 0..made.len() - 4 {
+                assert_eq!(take(&made[..cut]), None, "{bytes:?} cut at {cut}");
+            }
+            for other in &all {
+                for (rest, other_rest) in [(&[0][..], &[255][..]), (&[255], &[0]), (&[], &[7])] {
+                    let rows = (row(bytes, rest), row(other, other_rest));
+                    let plain = (bytes, rest).cmp(&(other, other_rest));
+                    assert_eq!(rows.0.cmp(&rows.1), plain, "{bytes:?} and {other:?}");
+                }
+                let mut start = Vec::new();
+                put_open(&mut start, bytes);
+                assert_eq!(row(other, b"").starts_with(&start), other.starts_with(bytes));
+            }
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! What is known of a topic's items as a whole: its collections, and up to where older versions are
+//! gone. Every view of the topic has one, and asks it first: so all accept the same entries.
+
+use super::command::{Changes, Command, Decoded, decode};
+use crate::{Applied, Context, View};
+use holdfast_base::ids::Index;
+use holdfast_base::stream::{Source, Writer};
+use holdfast_base::{Error, Result, codec_struct};
+use holdfast_wire::slab::{self, Hashed, KEY_BYTES_MAX};
+use holdfast_wire::view::Collection;
+
+/// Collections of one topic.
+pub const COLLECTIONS_MAX: usize = 1000;
+/// Bytes of a collection's name.
+pub const NAME_BYTES_MAX: usize = 100;
+
+/// A topic's collections, numbered from 1 in the order in which they were made.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Catalog {
+    collections: Vec<Collection>,
+    horizon: Index,
+}
+codec_struct!(Catalog { collections, horizon });
+
+/// What an entry that is accepted does to a view.
+pub(super) enum Does<'a> {
+    /// Keys change.
+    Change(Changes<'a>),
+    /// The catalog itself has changed.
+    Catalog,
+}
+
+impl Catalog {
+    /// By its number.
+    pub fn collection(&self, number: u16) -> Option<&Collection> {
+        self.collections.get((number as usize).checked_sub(1)?)
+    }
+
+    /// By its name, with its number.
+    pub fn named(&self, name: &str) -> Result<(u16, &Collection)> {
+        let mut all = self.all();
+        all.find(|(_, collection)| collection.name == name).ok_or_else(|| {
+            let names: Vec<_> = self.collections.iter().map(|one| one.name.as_str()).collect();
+            Error::not_found(format!(
+                "find collection `{}`: the view has {}",
+                name.escape_debug(),
+                if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+            ))
+        })
+    }
+
+    /// With their numbers.
+    pub fn all(&self) -> impl Iterator<Item = (u16, &Collection)> {
+        (1..).zip(&self.collections)
+    }
+
+    /// At indices below it nothing can be read.
+    pub fn horizon(&self) -> Index {
+        self.horizon
+    }
+
+    /// What an entry does, or why it does nothing.
+    pub(super) fn apply<'a>(
+        &mut self,
+        index: Index,
+        command: &'a [u8],
+    ) -> std::result::Result<Does<'a>, Applied> {
+        let refused = |why: String| Err(Applied::Refused(Error::invalid(why)));
+        match decode(command) {
+            Decoded::Unknown(what) => Err(Applied::UnknownVersion(what)),
+            Decoded::Malformed(e) => refused(format!("change items: {e}: use matching builds")),
+            Decoded::Command(Command::Collection(new)) => {
+                if let Err(e) = self.make(new) {
+                    return Err(Applied::Refused(e));
+                }
+                Ok(Does::Catalog)
+            }
+            Decoded::Command(Command::Horizon(wanted)) => {
+                // What is not decided yet cannot be behind anybody.
+                self.horizon = self.horizon.max(wanted.min(index));
+                Ok(Does::Catalog)
+            }
+            Decoded::Command(Command::Change(changes)) => {
+                for change in changes.iter() {
+                    if let Err(e) = self.check(change.collection, change.key) {
+                        return Err(Applied::Refused(e));
+                    }
+                }
+                Ok(Does::Change(changes))
+            }
+        }
+    }
+
+    fn make(&mut self, new: Collection) -> Result<()> {
+        let refused = |why: String| {
+            Err(Error::invalid(format!("make collection `{}`: {why}", new.name.escape_debug())))
+        };
+        let is_fine = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+        if new.name.is_empty() || new.name.len() > NAME_BYTES_MAX || !new.name.bytes().all(is_fine)
+        {
+            return refused(format!(
+                "its name has to be of 1 to {NAME_BYTES_MAX} letters, digits, `.`, `_` and `-`"
+            ));
+        }
+        match self.collections.iter().find(|one| one.name == new.name) {
+            // Made twice is made.
+            Some(one) if *one == new => Ok(()),
+            Some(_) => refused("it is there, and hashes its keys or has values otherwise".into()),
+            None if self.collections.len() == COLLECTIONS_MAX => {
+                refused(format!("the view has {COLLECTIONS_MAX} collections, and takes no more"))
+            }
+            None => {
+                self.collections.push(new);
+                Ok(())
+            }
+        }
+    }
+
+    /// Where a key of a collection that is there belongs.
+    pub fn hash(&self, collection: u16, key: &[u8]) -> u32 {
+        slab::hash(self.collection(collection).map_or(Hashed::All, |one| one.hashed), key)
+    }
+
+    /// The hash of all keys that begin so, if they have one.
+    pub fn hash_of_prefix(&self, number: u16, prefix: &[u8]) -> Result<u32> {
+        self.check(number, prefix)?;
+        let rule = self.collection(number).map_or(Hashed::All, |one| one.hashed);
+        let needs = match rule {
+            Hashed::All => "the whole key: get it, or ride the collection".to_owned(),
+            Hashed::Bytes(bytes) if prefix.len() < usize::from(bytes) => {
+                format!("its first {bytes} bytes: seek by those")
+            }
+            Hashed::Until(end) if !prefix.contains(&end) => {
+                format!(
+                    "what is in front of `{}`: seek by that, with it",
+                    (end as char).escape_debug()
+                )
+            }
+            _ => return Ok(slab::hash(rule, prefix)),
+        };
+        Err(Error::invalid(format!(
+            "seek keys by their beginning: where they lie follows from {needs}"
+        )))
+    }
+
+    /// Whether there can be such a key.
+    pub fn check(&self, collection: u16, key: &[u8]) -> Result<()> {
+        if self.collection(collection).is_none() {
+            return Err(Error::not_found(format!(
+                "change items: the view has no collection {collection}: make it first"
+            )));
+        }
+        if key.is_empty() || key.len() > KEY_BYTES_MAX {
+            return Err(Error::invalid(format!(
+                "change items: a key has {} bytes: it has to have 1 to {KEY_BYTES_MAX}",
+                key.len()
+            )));
+        }
+        Ok(())
+    }
+}
+
+/// A view that knows the catalog and no item: what a node needs to take changes.
+#[derive(Debug, Default)]
+pub struct CatalogView {
+    catalog: Catalog,
+}
+
+impl CatalogView {
+    /// As the entries so far have left it.
+    pub fn catalog(&self) -> &Catalog {
+        &self.catalog
+    }
+}
+
+impl View for CatalogView {
+    const NAME: &'static str = "items";
+    const VERSION: u32 = 1;
+
+    fn begin(_: &Context) -> CatalogView {
+        CatalogView::default()
+    }
+
+    fn apply(&mut self, index: Index, command: &[u8]) -> Applied {
+        match self.catalog.apply(index, command) {
+            Ok(_) => Applied::Ok(Vec::new()),
+            Err(applied) => applied,
+        }
+    }
+
+    fn describe(command: &[u8]) -> String {
+        Command::describe(command)
+    }
+
+    fn snapshot(&self, out: &mut Writer<'_>) {
+        out.put(&self.catalog);
+    }
+
+    fn restore(_: &Context, source: &mut Source<'_>) -> Result<CatalogView> {
+        Ok(CatalogView { catalog: source.get()? })
+    }
+}

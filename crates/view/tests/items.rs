@@ -1,0 +1,414 @@
+//! Views of items beside a plain model: whatever is put, deleted and given up, in views of all keys
+//! and of parts, on disk and in memory, begun from the log or from another view, all of them tell
+//! the same.
+
+#[path = "../../log/tests/common/mod.rs"]
+mod common;
+
+use common::*;
+use holdfast_base::ids::{Index, Sequence, SessionId};
+use holdfast_base::stream::{Source, Writer};
+use holdfast_base::{Kind, Result};
+use holdfast_env::rows::{Engine, MemoryRows, Moment, Rows};
+use holdfast_env::trial::Trial;
+use holdfast_env::{RealDisk, Rng, SeededRng};
+use holdfast_log::*;
+use holdfast_sim::SimDisk;
+use holdfast_view::items::*;
+use holdfast_view::*;
+use holdfast_wire::slab::{Hashed, KEY_BYTES_MAX, Range};
+use holdfast_wire::view::Collection;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::{Arc, mpsc};
+
+const T: &str = "view/things";
+const MANUAL: FoldOptions = FoldOptions { snapshot_entries: 0, snapshot_bytes: 0 };
+
+type Disk = Fold<InRows<DiskView>>;
+/// Collection and key.
+type Key = (u16, Vec<u8>);
+type Version = (u64, Option<Vec<u8>>);
+
+/// Every version of every key, and up to where nobody may look any more.
+#[derive(Clone, Default)]
+struct Model {
+    collections: Vec<Collection>,
+    versions: BTreeMap<Key, Vec<Version>>,
+    horizon: u64,
+    applied: u64,
+}
+
+impl Model {
+    fn at(&self, key: &Key, index: u64) -> Option<(u64, Vec<u8>)> {
+        let version = self.versions.get(key)?.iter().rev().find(|(made, _)| *made <= index)?;
+        Some((version.0, version.1.clone()?))
+    }
+
+    fn hash(&self, (collection, key): &Key) -> u32 {
+        holdfast_wire::slab::hash(self.collections[*collection as usize - 1].hashed, key)
+    }
+
+    /// What a pass shows, in its order: who asks at the horizon or later needs no more.
+    fn shown(&self, range: Range) -> Vec<(u32, Key, u64, Option<Vec<u8>>)> {
+        let mut shown = Vec::new();
+        for (key, versions) in &self.versions {
+            let hash = self.hash(key);
+            if !range.contains(hash) {
+                continue;
+            }
+            for (at, (index, value)) in versions.iter().enumerate() {
+                let seen = *index > self.horizon
+                    || value.is_some()
+                        && versions.get(at + 1).is_none_or(|(next, _)| *next > self.horizon);
+                if seen {
+                    shown.push((hash, key.clone(), *index, value.clone()));
+                }
+            }
+        }
+        shown.sort();
+        shown
+    }
+}
+
+fn request(command: Vec<u8>) -> Request {
+    let (session, none) = (SessionId(0), Sequence(0));
+    Request { session, sequence: none, acknowledged_below: none, command, mode: Mode::Synced }
+}
+
+struct World {
+    log: Arc<EmbeddedLog>,
+    dir: Scratch,
+}
+
+impl World {
+    fn context(range: Range, name: &str) -> Context {
+        Context { range, name: name.to_owned(), ..Context::of(T) }
+    }
+
+    fn disk(&self, rows: &Arc<dyn Rows>, range: Range, arrival: Option<Arrival<'_, '_>>) -> Disk {
+        let context = World::context(range, "disk").in_rows(rows.clone());
+        let store = store(&self.dir.0, "disk");
+        Fold::open_member_from(self.log.clone(), context, store, MANUAL, arrival).unwrap()
+    }
+
+    fn memory(&self, range: Range, arrival: Option<Arrival<'_, '_>>) -> Fold<MemoryView> {
+        let context = World::context(range, "memory");
+        let store = store(&self.dir.0, "memory");
+        Fold::open_member_from(self.log.clone(), context, store, MANUAL, arrival).unwrap()
+    }
+
+    fn send<V: View>(&self, fold: &Fold<V>, command: Vec<u8>) -> Result<u64> {
+        let (send, receive) = mpsc::channel();
+        fold.propose(request(command), Box::new(move |result| drop(send.send(result))));
+        while self.log.pump() {}
+        receive.try_recv().expect("an answer after the pump is dry").map(|(index, _)| index.0)
+    }
+}
+
+fn store(dir: &Path, name: &str) -> SnapshotStore {
+    SnapshotStore { disk: Arc::new(RealDisk), directory: dir.join("snapshots").join(name) }
+}
+
+/// The stream that a view of these rows gives, behind the fold's own part of it.
+fn stream_of(moment: &dyn Moment) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut piece = |more: &[u8]| {
+        bytes.extend_from_slice(more);
+        Ok(())
+    };
+    let mut out = Writer::new(100, &mut piece);
+    // No claims and no sessions, as a machine writes them.
+    out.put(&Index(0));
+    out.put(&0u32);
+    DiskView::write(moment, &mut out, &mut || Ok(())).unwrap();
+    out.finish().unwrap();
+    bytes
+}
+
+struct Draw(SeededRng);
+
+impl Draw {
+    fn below(&self, n: u64) -> u64 {
+        self.0.next_u64() % n
+    }
+
+    /// Few keys, so that they come again; zero bytes and bytes of 255 among them.
+    fn key(&self, collection: &Collection) -> Vec<u8> {
+        let letters = [0, b'/', b'a', 255];
+        let mut key: Vec<u8> =
+            (0..1 + self.below(3)).map(|_| letters[self.below(4) as usize]).collect();
+        if collection.hashed == Hashed::Until(b'/') && self.below(2) == 0 {
+            key.push(b'/');
+            key.push(letters[self.below(4) as usize]);
+        }
+        if self.below(200) == 0 {
+            key.resize(KEY_BYTES_MAX, 7);
+        }
+        key
+    }
+
+    fn value(&self) -> Option<Vec<u8>> {
+        match self.below(4) {
+            0 => None,
+            1 => Some(Vec::new()),
+            _ => Some(vec![self.below(256) as u8; self.below(60) as usize]),
+        }
+    }
+}
+
+/// One step of what may happen to the topic.
+fn step(draw: &Draw, w: &World, fold: &Disk, model: &mut Model) {
+    let rules = [Hashed::All, Hashed::Until(b'/'), Hashed::Bytes(1)];
+    match draw.below(12) {
+        0 => {
+            let number = model.collections.len() % rules.len();
+            let name = format!("c{}", draw.below(4));
+            let new = Collection { name, hashed: rules[number], json: false };
+            let made = w.send(fold, Command::collection(&new));
+            match model.collections.iter().find(|one| one.name == new.name) {
+                Some(one) => assert_eq!(made.is_ok(), *one == new, "made twice is made"),
+                None => {
+                    made.unwrap();
+                    model.collections.push(new);
+                }
+            }
+        }
+        1 => {
+            let wanted = draw.below(model.applied + 3);
+            let index = w.send(fold, Command::horizon(Index(wanted))).unwrap();
+            model.horizon = model.horizon.max(wanted.min(index));
+        }
+        2 => {
+            let long = vec![1; KEY_BYTES_MAX + 1];
+            let number = model.collections.len() as u16;
+            for (collection, key) in
+                [(number, &[][..]), (number, &long), (number + 1, b"k"), (0, b"k")]
+            {
+                let changes = [Change { collection, key, value: None }];
+                let refused = w.send(fold, Command::change(changes.into_iter())).unwrap_err();
+                assert!(matches!(refused.kind, Kind::Invalid | Kind::NotFound), "{refused}");
+            }
+        }
+        _ if model.collections.is_empty() => {}
+        _ => {
+            let changes: Vec<(Key, Option<Vec<u8>>)> = (0..1 + draw.below(6))
+                .map(|_| {
+                    let number = draw.below(model.collections.len() as u64) as u16;
+                    let key = draw.key(&model.collections[number as usize]);
+                    ((number + 1, key), draw.value())
+                })
+                .collect();
+            let borrowed = changes.iter().map(|((collection, key), value)| Change {
+                collection: *collection,
+                key,
+                value: value.as_deref(),
+            });
+            let index = w.send(fold, Command::change(borrowed)).unwrap();
+            for (key, value) in changes {
+                let versions = model.versions.entry(key).or_default();
+                // Of two changes in one entry the later one counts.
+                versions.retain(|(made, _)| *made != index);
+                versions.push((index, value));
+            }
+        }
+    }
+    model.applied = fold.applied().0;
+}
+
+/// Everything that can be asked of a disk view's rows.
+fn check_disk(rows: &dyn Rows, range: Range, model: &Model, draw: &Draw, told: &str) {
+    let moment = rows.moment().unwrap();
+    let reader = Reader::new(moment.clone()).unwrap();
+    assert_eq!((reader.applied().0, reader.catalog().horizon().0), (model.applied, model.horizon));
+    let at = model.horizon + draw.below(model.applied + 1 - model.horizon);
+    for key in model.versions.keys().filter(|key| range.contains(model.hash(key))) {
+        for at in [None, Some(at), Some(model.horizon)] {
+            let found = reader.get(key.0, &key.1, at.map(Index)).unwrap();
+            let found = found.map(|found| (found.index.0, found.value));
+            assert_eq!(
+                found,
+                model.at(key, at.unwrap_or(model.applied)),
+                "{told}: {key:?} at {at:?}"
+            );
+        }
+    }
+    if model.horizon > 0 && !model.versions.is_empty() {
+        let refused = reader.get(1, b"k", Some(Index(model.horizon - 1))).unwrap_err();
+        assert!(refused.kind == Kind::Invalid && refused.message.contains("gone"), "{refused}");
+    }
+    let later = (Index(model.applied + 1), Kind::Retry);
+    if !model.collections.is_empty() {
+        assert_eq!(reader.get(1, b"k", Some(later.0)).unwrap_err().kind, later.1);
+    }
+    check_scans(&reader, range, model, at, draw, told);
+    let mut shown = Vec::new();
+    let mut pass = Pass::new(&*moment, reader.catalog(), range, None).unwrap();
+    let pauses = 1 + draw.below(4) as usize;
+    while pass
+        .advance(&mut |item| {
+            let key = (item.collection, item.key.to_vec());
+            shown.push((item.hash, key, item.index, item.value.map(<[u8]>::to_vec)));
+            Ok(shown.len() % pauses != 0)
+        })
+        .unwrap()
+    {}
+    assert_eq!(shown, model.shown(range), "{told}: a pass");
+    // From any item on, the same again.
+    if let Some(at) = shown.len().checked_sub(1).map(|last| draw.below(last as u64 + 1) as usize) {
+        let (hash, (collection, key), index, value) = &shown[at];
+        let (hash, collection, index) = (*hash, *collection, *index);
+        let value = value.as_deref();
+        let item = holdfast_wire::slab::Item { hash, collection, key, index, value };
+        let place = Pass::place(&item);
+        let mut again = Vec::new();
+        let mut pass = Pass::new(&*moment, reader.catalog(), range, Some(&place)).unwrap();
+        while pass
+            .advance(&mut |item| {
+                again.push(item.index);
+                Ok(true)
+            })
+            .unwrap()
+        {}
+        let wanted: Vec<u64> = shown[at..].iter().map(|(_, _, index, _)| *index).collect();
+        assert_eq!(again, wanted, "{told}: a pass from item {at}");
+    }
+}
+
+fn check_scans(reader: &Reader, range: Range, model: &Model, at: u64, draw: &Draw, told: &str) {
+    let mut prefixes = BTreeSet::new();
+    for (collection, key) in model.versions.keys() {
+        let all = (1..=key.len()).map(|bytes| (*collection, key[..bytes].to_vec()));
+        prefixes.extend(all.filter(|(_, prefix)| prefix.len() < 9));
+    }
+    for (collection, prefix) in prefixes {
+        let keys_max = 1 + draw.below(3) as usize;
+        let mut sought =
+            Sought { collection, prefix: prefix.clone(), after: None, keys_max, bytes_max: 100 };
+        let hash = match reader.catalog().hash_of_prefix(collection, &prefix) {
+            Ok(hash) => hash,
+            Err(e) => {
+                assert_eq!(reader.scan(&sought, None).unwrap_err(), e);
+                continue;
+            }
+        };
+        let mut found = Vec::new();
+        loop {
+            let (rows, more) = reader.scan(&sought, Some(Index(at))).unwrap();
+            assert!(rows.len() <= keys_max && (!more || !rows.is_empty()));
+            sought.after = rows.last().map(|(key, _)| key.clone());
+            found.extend(rows.into_iter().map(|(key, found)| (key, (found.index.0, found.value))));
+            if !more {
+                break;
+            }
+        }
+        let of_prefix =
+            model.versions.keys().filter(|(of, key)| *of == collection && key.starts_with(&prefix));
+        let wanted: Vec<_> = of_prefix
+            .filter(|key| range.contains(model.hash(key)))
+            .filter_map(|key| Some((key.1.clone(), model.at(key, at)?)))
+            .collect();
+        if range.contains(hash) {
+            assert_eq!(found, wanted, "{told}: keys of {collection} that begin with {prefix:?}");
+        }
+    }
+}
+
+fn check_memory(view: &MemoryView, range: Range, model: &Model, told: &str) {
+    let newest: BTreeMap<&Key, (u64, Vec<u8>)> = model
+        .versions
+        .keys()
+        .filter(|key| range.contains(model.hash(key)))
+        .filter_map(|key| Some((key, model.at(key, model.applied)?)))
+        .collect();
+    assert_eq!(view.len(), newest.len(), "{told}");
+    for (key, (index, value)) in &newest {
+        assert_eq!(view.get(key.0, &key.1), Some((Index(*index), &value[..])), "{told}: {key:?}");
+    }
+    for collection in 1..=model.collections.len() as u16 {
+        let keys: Vec<_> =
+            view.scan(collection, b"a", Some(b"a")).map(|(key, ..)| key.to_vec()).collect();
+        let wanted = newest.keys().filter(|key| key.0 == collection && key.1.starts_with(b"a"));
+        let wanted: Vec<_> = wanted.filter(|key| key.1 != b"a").map(|key| key.1.clone()).collect();
+        assert_eq!(keys, wanted, "{told}: of collection {collection}");
+    }
+}
+
+#[test]
+fn views_of_items_tell_what_a_plain_model_tells() {
+    let (mut with_horizon, mut arrived) = (0, 0);
+    for seed in 0..24 {
+        let trial = Trial::drawn(seed).enter();
+        let draw = Draw(SeededRng::new(seed));
+        let dir = Scratch::new("items");
+        let w = World { log: Arc::new(open(&dir.0.join("log"), Drive::Pump)), dir };
+        let of = 1 + draw.below(5) as u32;
+        let part = Range::part(draw.below(of as u64) as u32, of);
+        let mut simulated = SimDisk::new(seed);
+        let open = |disk: &SimDisk| disk.open_rows(Path::new("/rows"), "rows", 0).unwrap();
+        let mut rows: [Arc<dyn Rows>; 2] = [open(&simulated), Arc::new(MemoryRows::default())];
+        let ranges = [Range::ALL, part];
+        let mut folds = [0, 1].map(|i| w.disk(&rows[i], ranges[i], None));
+        let mut memory = w.memory(part, None);
+        let mut model = Model::default();
+        for at in 0..120 {
+            let told = format!("seed {seed}, step {at}");
+            step(&draw, &w, &folds[0], &mut model);
+            match draw.below(20) {
+                0 => {
+                    for i in 0..2 {
+                        check_disk(&*rows[i], ranges[i], &model, &draw, &told);
+                    }
+                    memory.read(|view, _| check_memory(view, part, &model, &told)).unwrap();
+                }
+                // The process ends; what was not persisted of the rows may be gone.
+                1 => {
+                    folds[0].end();
+                    if draw.below(2) == 0 {
+                        rows[0].persist("items.rows").unwrap();
+                    }
+                    simulated = simulated.power_cut(draw.below(1 << 32));
+                    rows[0] = open(&simulated);
+                    folds[0] = w.disk(&rows[0], ranges[0], None);
+                    while w.log.pump() {}
+                }
+                // Others begin with what the whole view has.
+                2 if model.applied > 0 => {
+                    arrived += 1;
+                    let bytes = stream_of(&*rows[0].moment().unwrap());
+                    let status = folds[0].status();
+                    let (applied, entry_crc) = folds[0].reached();
+                    let read = |_: &()| {
+                        let mut left = Some(bytes.clone());
+                        move |out: &mut Vec<u8>| {
+                            let more = left.take();
+                            out.extend(more.iter().flatten());
+                            Ok(more.is_some())
+                        }
+                    };
+                    let mut more = read(&());
+                    let mut source = Source::new(bytes.len() as u64, &mut more);
+                    let digest = status.digest;
+                    let arrival = Arrival { applied, entry_crc, digest, source: &mut source };
+                    memory = w.memory(part, Some(arrival));
+                    let mut more = read(&());
+                    let mut source = Source::new(bytes.len() as u64, &mut more);
+                    let arrival = Arrival { applied, entry_crc, digest, source: &mut source };
+                    // In rows that hold something else already.
+                    folds[1] = w.disk(&rows[1], part, Some(arrival));
+                    assert_eq!(folds[1].status().digest, status.digest, "{told}");
+                }
+                _ => {}
+            }
+        }
+        with_horizon += (model.horizon > 0) as u32;
+        let told = format!("seed {seed}, at the end");
+        for i in 0..2 {
+            check_disk(&*rows[i], ranges[i], &model, &draw, &told);
+            assert_eq!(folds[i].status().digest, memory.status().digest, "{told}");
+        }
+        memory.read(|view, _| check_memory(view, part, &model, &told)).unwrap();
+        drop(trial);
+    }
+    assert!(with_horizon > 10 && arrived > 20, "{with_horizon} and {arrived}");
+}

@@ -1,0 +1,239 @@
+//! Messages of views of items, and of rides.
+
+use crate::Call;
+use crate::slab::Hashed;
+use holdfast_base::codec::{Decode, DecodeError, Encode, Reader};
+use holdfast_base::ids::Index;
+use holdfast_base::{codec_enum, codec_struct};
+
+/// Keys and values of one kind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Collection {
+    /// Letters, digits, `.`, `_` and `-`.
+    pub name: String,
+    /// Which part of a key says where it lies: keys that agree in it lie side by side.
+    pub hashed: Hashed,
+    /// Values are JSON; else they are bytes.
+    pub json: bool,
+}
+codec_struct!(Collection { name, hashed, json });
+
+impl Encode for Hashed {
+    fn encode(&self, out: &mut Vec<u8>) {
+        let (tag, number) = match self {
+            Hashed::All => (1u8, 0u16),
+            Hashed::Bytes(bytes) => (2, *bytes),
+            Hashed::Until(byte) => (3, u16::from(*byte)),
+        };
+        tag.encode(out);
+        number.encode(out);
+    }
+}
+
+impl Decode for Hashed {
+    fn decode(reader: &mut Reader<'_>) -> Result<Hashed, DecodeError> {
+        let (tag, number) = (u8::decode(reader)?, u16::decode(reader)?);
+        let hashed = match (tag, u8::try_from(number)) {
+            (1, Ok(0)) => Hashed::All,
+            (2, _) => Hashed::Bytes(number),
+            (3, Ok(byte)) => Hashed::Until(byte),
+            _ => return Err(DecodeError::BadValue("rule of a hash")),
+        };
+        Ok(hashed)
+    }
+}
+
+/// Makes a collection, and the topic if there is none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Make {
+    pub topic: String,
+    pub call: Call,
+    pub collection: Collection,
+}
+codec_struct!(Make { topic, call, collection });
+
+/// Changes keys; which and how is in the body, as in the topic's entries: a count (u32), then of
+/// each the collection's number (u16), the key (bytes), and the value behind a 1 or a 0 where the
+/// key is deleted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    pub topic: String,
+    pub call: Call,
+}
+codec_struct!(Change { topic, call });
+
+/// Gives up versions that are older than those of an index.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Horizon {
+    pub topic: String,
+    pub call: Call,
+    pub index: Index,
+}
+codec_struct!(Horizon { topic, call, index });
+
+/// Where a change has its place in the order: who reads there or later sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Changed {
+    pub index: Index,
+}
+codec_struct!(Changed { index });
+
+/// What is known of a topic as a whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Catalog {
+    /// Numbered from 1.
+    pub collections: Vec<Collection>,
+    /// Below it nothing can be read.
+    pub horizon: Index,
+    /// The last entry that the node has applied.
+    pub applied: Index,
+}
+codec_struct!(Catalog { collections, horizon, applied });
+
+/// What a view keeps.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ViewKind {
+    /// Every version of every key, on disk.
+    Disk {},
+    /// The newest values, in memory.
+    Memory {},
+    /// Which keys of a collection have which value in a field of theirs.
+    Index { collection: String, field: String },
+}
+codec_enum!(ViewKind: "kind of view" { 1 => Disk {}, 2 => Memory {}, 3 => Index { collection, field } });
+
+/// A view of a part of a topic.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ViewName {
+    pub topic: String,
+    pub kind: ViewKind,
+    /// Part `part` of `of`, from 0 on; an index is parted by value.
+    pub part: u32,
+    pub of: u32,
+}
+codec_struct!(ViewName { topic, kind, part, of });
+
+/// How a view is doing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ViewStatus {
+    pub view: ViewName,
+    /// The last entry that it has applied, and the last one that its node knows of.
+    pub applied: Index,
+    pub last: Index,
+    /// Riders that it has.
+    pub riders: u32,
+    /// Why it does nothing any more; empty while it does.
+    pub stopped: String,
+}
+codec_struct!(ViewStatus { view, applied, last, riders, stopped });
+
+/// A key of a collection, by the collection's number.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Key {
+    pub collection: u16,
+    pub key: Vec<u8>,
+}
+codec_struct!(Key { collection, key });
+
+/// Reads keys.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Get {
+    pub topic: String,
+    /// The view has to have applied this, or comes to it first.
+    pub reached: Index,
+    /// As of this index; none for the latest.
+    pub at: Option<Index>,
+    pub keys: Vec<Key>,
+}
+codec_struct!(Get { topic, reached, at, keys });
+
+/// A key's version.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    pub index: Index,
+    pub value: Vec<u8>,
+}
+codec_struct!(Found { index, value });
+
+/// One for each key that was asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Got {
+    pub applied: Index,
+    pub found: Vec<Option<Found>>,
+}
+codec_struct!(Got { applied, found });
+
+/// Reads keys that begin alike, in their order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Scan {
+    pub topic: String,
+    pub reached: Index,
+    pub at: Option<Index>,
+    pub collection: u16,
+    /// Long enough that all such keys have one hash.
+    pub prefix: Vec<u8>,
+    pub after: Option<Vec<u8>>,
+    pub keys_max: u32,
+}
+codec_struct!(Scan { topic, reached, at, collection, prefix, after, keys_max });
+
+/// One key with its version.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Row {
+    pub key: Vec<u8>,
+    pub index: Index,
+    pub value: Vec<u8>,
+}
+codec_struct!(Row { key, index, value });
+
+/// Part of a scan's answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rows {
+    pub applied: Index,
+    pub rows: Vec<Row>,
+    /// There are more behind the last one.
+    pub more: bool,
+}
+codec_struct!(Rows { applied, rows, more });
+
+/// Boards a disk view.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Board {
+    pub view: ViewName,
+    /// Of the hash: part `part` of `of`.
+    pub part: u32,
+    pub of: u32,
+    /// None for all of them.
+    pub collections: Option<Vec<u16>>,
+    pub keys_only: bool,
+    /// Every version down to the horizon, with deletions; else the newest values.
+    pub versions: bool,
+    /// Not as of an earlier entry.
+    pub reached: Index,
+    /// With a pass over the rows of its own.
+    pub dedicated: bool,
+}
+codec_struct!(Board { view, part, of, collections, keys_only, versions, reached, dedicated });
+
+/// A ride that has begun.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Boarded {
+    /// To be named with each request for more.
+    pub ride: u64,
+    /// As of which entry: its index, its CRC32C, and the fold's digest up to it.
+    pub index: Index,
+    pub entry_crc: u32,
+    pub digest: u64,
+    /// What a fold needs besides items, to go on from there: epoch, sessions and catalog.
+    pub front: Vec<u8>,
+}
+codec_struct!(Boarded { ride, index, entry_crc, digest, front });
+
+/// The next slab of a ride: the body of the answer; at its end there is none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Next {
+    pub ride: u64,
+    /// Counts the requests of a ride, so that answers come in order.
+    pub number: u64,
+}
+codec_struct!(Next { ride, number });
