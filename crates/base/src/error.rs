@@ -72,7 +72,7 @@ impl Kind {
 }
 
 /// A kind and one sentence: what was being done, what was wrong, what to do.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Error {
     pub kind: Kind,
     pub message: String,

@@ -18,7 +18,7 @@ pub const LAYERS: &[&[&str]] = &[
     &["holdfast-cluster"],
     &["holdfast-node"],
     &["holdfast-server"],
-    &["holdfast-blob", "holdfast-file", "holdfast-cache", "holdfast-sort"],
+    &["holdfast-blob", "holdfast-file", "holdfast-cache", "holdfast-ride", "holdfast-sort"],
     &["holdfast-s3"],
     &["holdfast-command"],
     &["holdfast-bench"],

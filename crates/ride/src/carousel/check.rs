@@ -1,0 +1,73 @@
+//! What must hold whenever the core rests. What costs a look at every rider is asked by builds with
+//! debug assertions only.
+
+use super::head::Who;
+use super::{Carousel, Ground, Spool, Stir, Stream};
+
+impl Carousel {
+    pub(super) fn check(&self) {
+        assert!(self.turns.holders.len() <= self.limits.private_max, "scans take turns");
+        if !cfg!(debug_assertions) {
+            return;
+        }
+        assert_eq!(self.stir, Stir::default(), "what was stirred was looked at");
+        assert!(self.timers.first().is_none_or(|(at, _)| *at > self.now), "what is due is done");
+        self.check_spins();
+        self.check_riders();
+        for (rider, head) in self.turns.holders.iter().chain(&self.turns.queue) {
+            let stream = self.riders[rider].streams.get(head);
+            assert!(matches!(stream, Some(Stream::Private(_))), "turns are for private readers");
+        }
+    }
+
+    fn check_spins(&self) {
+        let shared_max = self.limits.spins_max;
+        for (is_dedicated, most) in [(false, shared_max), (true, self.limits.dedicated_max)] {
+            let spins = self.spins_of(is_dedicated);
+            assert!(spins <= most, "spins are bounded");
+            let waits = self.first_waiting(is_dedicated).is_some();
+            assert!(spins == most || !waits, "who can have a spin has one");
+        }
+        let has_room = self.spins_of(false) < shared_max;
+        assert!(!has_room || self.due.is_none(), "an image that can have a spin has one");
+        for spin in self.spins.values() {
+            let is_spooled = matches!(spin.spool, Spool::Writing | Spool::Sealing);
+            let is_held = spin.index.is_none() || !spin.riders.is_empty() || is_spooled;
+            assert!(is_held || spin.under_way > 0, "a snapshot that nobody needs is given back");
+            for head in &spin.heads {
+                head.check(self.limits.window_bytes);
+                for seat in &head.seats {
+                    match seat.who {
+                        Who::Image => assert_eq!(spin.spool, Spool::Writing, "a writer writes"),
+                        Who::Rider(rider) => assert!(spin.riders.contains(&rider)),
+                    }
+                }
+            }
+        }
+    }
+
+    fn check_riders(&self) {
+        for (id, rider) in &self.riders {
+            assert!(!rider.streams.is_empty(), "who is through has gone");
+            let waits = self.platform.contains(id);
+            assert_eq!(waits, rider.ground == Ground::Platform, "who has no ground waits for it");
+            match rider.ground {
+                Ground::Platform => {}
+                Ground::Image(image) => assert!(self.images.contains_key(&image), "it is kept"),
+                Ground::Spin(spin) => assert!(self.spins[&spin].riders.contains(id)),
+            }
+            for (head, stream) in &rider.streams {
+                let has_begun = match rider.ground {
+                    Ground::Platform => false,
+                    Ground::Image(_) => true,
+                    Ground::Spin(spin) => self.spins[&spin].index.is_some(),
+                };
+                assert_eq!(has_begun, !matches!(stream, Stream::Boarding { .. }));
+                if matches!(stream, Stream::Shared) {
+                    // Panics where there is none.
+                    self.seat(*id, *head);
+                }
+            }
+        }
+    }
+}
