@@ -3,7 +3,7 @@
 
 mod requests;
 
-use requests::Patience;
+pub(crate) use requests::Patience;
 pub use requests::Ticket;
 pub(crate) use requests::rest;
 

@@ -24,6 +24,7 @@ pub mod log;
 mod region;
 mod session;
 mod stream;
+pub mod view;
 
 pub use client::{Client, NewFile, Ticket};
 pub use connection::{ClientOptions, Connection, RequestId, Response};
@@ -32,3 +33,4 @@ pub use holdfast_env::secret::Token;
 pub use holdfast_env::{Secret, Secrets};
 pub use log::LogClient;
 pub use stream::{FileReader, FileWriter, MultiStream, Run};
+pub use view::ViewClient;

@@ -13,10 +13,18 @@ pub const BLOBS_TOPIC: &str = "blobs/0";
 /// The topic of the audit trail. No fold's: nodes write it, and who has a right of its own reads it.
 pub const AUDIT_TOPIC: &str = "audit-trail";
 
+/// The family of topics of items: each has views of its parts, which snapshots of the views of the
+/// whole topic do not cover.
+pub const ITEMS: &str = "view";
+
 /// Whole families of names are the folds': a topic of a later shard, which a client had made before,
 /// could never be folded. A face that is switched off is here, too: what a new one adds is a line.
-const FAMILIES: [(&str, &str); 3] =
-    [("cluster", "the cluster's view"), ("namespace", "the view of names"), ("blobs", "S3")];
+const FAMILIES: [(&str, &str); 4] = [
+    ("cluster", "the cluster's view"),
+    ("namespace", "the view of names"),
+    ("blobs", "S3"),
+    (ITEMS, "views of items"),
+];
 
 /// What somebody wants to do with a topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +38,11 @@ pub enum Use {
 pub fn folded_by(topic: &str) -> Option<&'static str> {
     let family = topic.split('/').next().unwrap_or(topic);
     FAMILIES.iter().find(|(name, _)| *name == family).map(|(_, fold)| *fold)
+}
+
+/// Whether snapshots that every node has of its view of the topic hold all that anybody needs of it.
+pub fn is_covered_by_snapshots(topic: &str) -> bool {
+    topic.split('/').next() != Some(ITEMS)
 }
 
 /// Refuses what a client may not do with the audit trail: it would be worth nothing if those whom it
@@ -76,9 +89,15 @@ mod tests {
 
     #[test]
     fn clients_change_no_topic_of_a_fold_and_its_owner_alone_reads_it() {
-        for topic in
-            [CLUSTER_TOPIC, NAMESPACE_TOPIC, BLOBS_TOPIC, "namespace/7", "blobs", "blobs/1/2"]
-        {
+        for topic in [
+            CLUSTER_TOPIC,
+            NAMESPACE_TOPIC,
+            BLOBS_TOPIC,
+            "namespace/7",
+            "blobs",
+            "blobs/1/2",
+            "view/orders",
+        ] {
             let refused = check_client(topic, Use::Change, true).unwrap_err();
             assert!(refused.message.contains(topic), "{refused}");
             assert_eq!(check_client(topic, Use::Change, false), Err(refused));
@@ -86,7 +105,7 @@ mod tests {
             let refused = check_client(topic, Use::Read, false).unwrap_err();
             assert!(refused.message.contains("owner"), "{refused}");
         }
-        for topic in ["clusters", "mine", "my/blobs/0", "namespaces/0", "blobs0"] {
+        for topic in ["clusters", "mine", "my/blobs/0", "namespaces/0", "blobs0", "views/orders"] {
             for wanted in [Use::Read, Use::Change] {
                 assert_eq!(check_client(topic, wanted, false), Ok(()), "{topic}");
             }

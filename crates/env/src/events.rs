@@ -79,6 +79,12 @@ events! {
     Finding = "node.finding", WARN,
         "Something that `holdfast doctor` lists from now on.",
         "Ask `holdfast doctor`.";
+    ViewRuns = "view.runs", INFO,
+        "A view of items is open, from now on or again.",
+        "Nothing.";
+    RiderMoved = "ride.moved", INFO,
+        "A rider was so slow that others would have waited for it: it reads on by itself.",
+        "Nothing; if it happens often, look at the way to that rider.";
     NodeWaits = "node.waits", WARN,
         "The node starts, and waits for the log's host.",
         "Start the log's host, or look at the way to it.";

@@ -88,6 +88,11 @@ pub enum Command {
     /// Work with the log: ordered entries in topics
     #[command(subcommand)]
     Log(Log),
+    /// Work with topics of items and their views: what entries make of keys and values
+    #[command(subcommand)]
+    View(crate::view::View),
+    /// Receive everything that a view holds at one index, and say how fast it came
+    Ride(crate::view::RideOptions),
     /// Run a cache that speaks memcached's protocol, with memcached's own options
     Cache(crate::cache::CacheOptions),
     /// Work with blobs over S3, here or elsewhere

@@ -76,6 +76,8 @@ config! {
     s3_port: u16 = "9000";
     /// Blocks of the index of blobs' names that are kept in memory.
     s3_cache: String = r#""64M""#;
+    /// Blocks of each disk view's rows that are kept in memory.
+    view_cache: String = r#""64M""#;
     /// Where objects go and what an acknowledgement promises: `disk` (synced) or `disk:memory`
     /// (written, not synced).
     s3_class: String = r#""disk""#;
@@ -235,6 +237,7 @@ impl Config {
             ("capacity", &self.capacity),
             ("cache_memory", &self.cache_memory),
             ("s3_cache", &self.s3_cache),
+            ("view_cache", &self.view_cache),
             ("s3_hot", &self.s3_hot),
             ("link", &self.link),
             ("rack_link", &self.rack_link),
@@ -380,6 +383,11 @@ impl Config {
     /// Bytes of `cache_memory`.
     pub fn cache_bytes(&self) -> u64 {
         bytes("cache_memory", &self.cache_memory).unwrap_or(0)
+    }
+
+    /// Bytes of `view_cache`.
+    pub fn view_cache_bytes(&self) -> u64 {
+        bytes("view_cache", &self.view_cache).unwrap_or(0)
     }
 
     /// Bytes of `s3_cache`.

@@ -27,6 +27,7 @@ mod sim;
 mod sort;
 mod token;
 mod up;
+mod view;
 
 use clap::Parser;
 use cli::{Cli, Command};
@@ -106,6 +107,8 @@ fn run(cli: &Cli) -> Result<()> {
             Ok(())
         }
         Command::Config(cli::Config::Check { file }) => check_config(file, &mut out),
+        Command::View(command) => view::run(&mut connect(cli)?, command, &mut out),
+        Command::Ride(options) => view::ride(&mut connect(cli)?, options, &mut out),
         Command::Blob(blob) => blob::run(blob, &mut out),
         Command::S3(s3) => blob::users(s3, &mut out),
         Command::Cache(options) => cache::run(options, &mut out),

@@ -6,6 +6,7 @@ mod cache;
 mod certificates;
 mod housekeeping;
 mod native;
+mod views;
 
 pub use housekeeping::Rounds;
 
@@ -16,6 +17,7 @@ use holdfast_base::{Error, Result};
 use holdfast_env::tls::Certificates;
 use holdfast_env::{Budget, HoldMutex, Secret, local};
 use holdfast_node::{Audit, Node, Watch};
+use holdfast_ride::Views;
 use holdfast_server::Native;
 use prometheus_client::registry::Registry;
 use serde_json::{Map, Value};
@@ -34,6 +36,7 @@ pub const ROLES: &[Start] = &[
     http::start,
     housekeeping::keeper,
     housekeeping::member,
+    views::start,
     s3::start,
 ];
 
@@ -71,6 +74,8 @@ pub struct Context<'a> {
     pub node: &'a Arc<Node>,
     /// The native protocol, with the routes that every face has registered.
     pub native: &'a Arc<Native>,
+    /// Views of items; those that ran before are yet to be opened.
+    pub views: &'a Arc<Views>,
     /// What is written down of what clients change.
     pub audit: &'a Arc<Audit>,
     /// Of the cluster: who has it may ask for everything.

@@ -19,6 +19,7 @@ use holdfast_env::{
 use holdfast_env::{event, events};
 use holdfast_file::FileFace;
 use holdfast_node::{Audit, Identity, Keeper, KeeperOptions, Machine, Node, NodeConfig};
+use holdfast_ride::{ViewFace, Views};
 use holdfast_server::Native;
 use holdfast_view::FoldOptions;
 use std::path::Path;
@@ -66,16 +67,19 @@ pub fn run(up: &Up, join: Option<&str>, secret: Option<&Path>, out: &mut Output)
     }
     tell_of_start(&node);
     let files = Arc::new(FileFace::new(node.clone(), region));
+    let views = Views::new(&node, &up.data.join(VIEWS), config.view_cache_bytes(), heads());
     let audit = Audit::new(node.clone(), config.trail());
     let allowed = (config.client_allowance(places.native), config.anonymous_allowance());
     let native = Native::new(node.clone(), budget.clone(), config.dev).with_tokens_of(&secret);
     let native = native.with_limits_of(&Clients::new(allowed.0, allowed.1));
-    let native = Arc::new(native.with_audit(audit.clone()).with(files));
+    let native =
+        Arc::new(native.with_audit(audit.clone()).with(files).with(ViewFace::new(views.clone())));
     let context = Context {
         data: &up.data,
         config: &config,
         node: &node,
         native: &native,
+        views: &views,
         audit: &audit,
         secret: &secret,
         certificates: &certificates,
@@ -98,6 +102,14 @@ pub fn run(up: &Up, join: Option<&str>, secret: Option<&Path>, out: &mut Output)
     roles.end()?;
     node.retire();
     Ok(())
+}
+
+/// The directory of the views of items in a data directory.
+const VIEWS: &str = "views";
+
+/// Ranges of a view in which slabs are made side by side, where there are cores for it.
+fn heads() -> u32 {
+    std::thread::available_parallelism().map_or(1, |cores| cores.get().min(4) as u32)
 }
 
 /// A new one, for memory ends with its process.

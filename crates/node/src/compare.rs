@@ -13,6 +13,7 @@ use holdfast_base::{Error, Result};
 use holdfast_cluster::NodeState;
 use holdfast_cluster::cluster::NodeInfo;
 use holdfast_cluster::digests::{Standing, Told, judge, trim_before};
+use holdfast_cluster::topics::is_covered_by_snapshots;
 use holdfast_env::net::PeerReply;
 use holdfast_env::{HoldMutex, planted};
 use holdfast_wire::peer_log as msg;
@@ -195,6 +196,9 @@ impl Node {
     /// node that is away holds it up until it counts as lost; then it gets a snapshot when it
     /// returns.
     fn trim_log(&self, topic: &str, others: &[Other], before: Option<Index>) -> Result<()> {
+        if !is_covered_by_snapshots(topic) {
+            return Ok(());
+        }
         let all_live = others.iter().all(|other| other.state == NodeState::Live);
         let Some(before) = before.filter(|_| all_live && self.hosted.is_some()) else {
             return Ok(());

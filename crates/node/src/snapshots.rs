@@ -7,8 +7,9 @@ use super::views::wait_for;
 use holdfast_base::checksum::crc32c;
 use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::ids::Index;
-use holdfast_base::{Error, Result};
+use holdfast_base::{Error, Kind, Result};
 use holdfast_env::net::{PeerReply, PeerRequest, Peers};
+use holdfast_log::Log;
 use holdfast_view::{Context, SnapshotPart, SnapshotStore, View};
 use holdfast_wire::log::Info;
 use holdfast_wire::peer::Sender;
@@ -60,6 +61,23 @@ pub(super) fn take_over_if_trimmed<V: View>(
 }
 
 impl Node {
+    /// Whether the log has a topic; asks the log's host, so it may wait.
+    pub fn has_topic(&self, topic: &str) -> Result<bool> {
+        let found = match &self.hosted {
+            Some(log) => log.info(topic).map(drop),
+            None => {
+                let describe = msg::Describe { sender: self.sender, topic: topic.to_owned() };
+                let ask = request(msg::OP_PEER_LOG_INFO, &describe);
+                self.wait_for(|done| self.machine.peers.call(&self.log_host, ask, done)).map(drop)
+            }
+        };
+        match found {
+            Ok(()) => Ok(true),
+            Err(e) if e.kind == Kind::NotFound => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+
     /// Answers another node about this one's snapshots; may read a file.
     pub fn answer_about_snapshots(&self, opcode: u16, meta: &[u8]) -> Result<PeerReply> {
         if opcode == msg::OP_PEER_COVERED {

@@ -1,6 +1,15 @@
-//! Rides: everything that a view holds at one index, streamed to whoever asks. [`carousel`] has
-//! the core that decides how many riders share one pass over a view.
+//! Views of items, served: their topics and views on a node ([`Views`], [`ViewFace`]), and rides:
+//! everything that a view holds at one index, streamed to whoever asks. [`carousel`] has the core that
+//! decides how many riders share one pass over a view. docs/views.md says what must hold.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
 pub mod carousel;
+mod face;
+mod rides;
+mod scan;
+mod views;
+
+pub use face::ViewFace;
+pub use rides::{ASKED_MAX, RIDERS_MAX};
+pub use views::{KeptView, RunView, TOPIC_BYTES_MAX, VIEWS_MAX, Views, describe, log_topic};

@@ -28,7 +28,7 @@ use holdfast_log::{Done, Log, Mode, Scope};
 use machine::Machine;
 use member::{Proposer, Ready, Waiting};
 pub use place::{
-    Context, InRows, Keeping, Kept, OWN_ROWS, Page, Position, PutRow, RowsView, position,
+    Context, InRows, Keeping, Kept, OWN_ROWS, Page, Position, PutRow, RowsView, front, position,
 };
 pub use snapshot::Part as SnapshotPart;
 use std::path::PathBuf;

@@ -9,5 +9,5 @@ pub mod items;
 pub use fold::{
     Apart, Applied, Arrival, Context, ENVELOPE_BYTES, Fold, FoldOptions, FoldStatus, InRows,
     Keeping, Kept, OWN_ROWS, Page, Position, PutRow, Request, RowsView, SESSION_OUTSTANDING_MAX,
-    SESSIONS_MAX, SNAPSHOT_BLOCK_BYTES, SnapshotPart, SnapshotStore, View, position,
+    SESSIONS_MAX, SNAPSHOT_BLOCK_BYTES, SnapshotPart, SnapshotStore, View, front, position,
 };

@@ -112,15 +112,12 @@ fn store(dir: &Path, name: &str) -> SnapshotStore {
 
 /// The stream that a view of these rows gives, behind the fold's own part of it.
 fn stream_of(moment: &dyn Moment) -> Vec<u8> {
-    let mut bytes = Vec::new();
+    let (_, mut bytes) = front(moment).unwrap();
     let mut piece = |more: &[u8]| {
         bytes.extend_from_slice(more);
         Ok(())
     };
     let mut out = Writer::new(100, &mut piece);
-    // No claims and no sessions, as a machine writes them.
-    out.put(&Index(0));
-    out.put(&0u32);
     DiskView::write(moment, &mut out, &mut || Ok(())).unwrap();
     out.finish().unwrap();
     bytes

@@ -109,6 +109,34 @@ pub const OP_UNCLOSED: u16 = 0x030b;
 /// its [`Pointer`](holdfast_base::ids::Pointer).
 pub const OP_REMAINDER: u16 = 0x030c;
 
+/// `VIEW_SESSION`: a topic of items; answered with a [`SessionId`], under which changes are numbered.
+pub const OP_VIEW_SESSION: u16 = 0x0501;
+/// `VIEW_MAKE`: [`view::Make`]; answered with [`view::Changed`]. Made twice is made.
+pub const OP_VIEW_MAKE: u16 = 0x0502;
+/// `VIEW_CHANGE`: [`view::Change`] and the changes; answered with [`view::Changed`].
+pub const OP_VIEW_CHANGE: u16 = 0x0503;
+/// `VIEW_HORIZON`: [`view::Horizon`]; answered with [`view::Changed`].
+pub const OP_VIEW_HORIZON: u16 = 0x0504;
+/// `VIEW_CATALOG`: a topic; answered with [`view::Catalog`].
+pub const OP_VIEW_CATALOG: u16 = 0x0505;
+/// `VIEW_GET`: [`view::Get`]; answered with [`view::Got`].
+pub const OP_VIEW_GET: u16 = 0x0506;
+/// `VIEW_SCAN`: [`view::Scan`]; answered with [`view::Rows`].
+pub const OP_VIEW_SCAN: u16 = 0x0507;
+/// `VIEW_RUN`: [`view::ViewName`]; answered empty once the view is open.
+pub const OP_VIEW_RUN: u16 = 0x0508;
+/// `VIEW_STOP`: [`view::ViewName`]; answered with the directory that the view has left.
+pub const OP_VIEW_STOP: u16 = 0x0509;
+/// `VIEW_STATUS`: empty; answered with a list of [`view::ViewStatus`], those of the node.
+pub const OP_VIEW_STATUS: u16 = 0x050a;
+/// `RIDE_BEGIN`: [`view::Board`]; answered with [`view::Boarded`] and what it says of the body.
+pub const OP_RIDE_BEGIN: u16 = 0x0510;
+/// `RIDE_NEXT`: [`view::Next`]; answered with a slab's header and its columns, see
+/// docs/formats/slab.md, or empty at the end of the ride.
+pub const OP_RIDE_NEXT: u16 = 0x0511;
+/// `RIDE_END`: a ride's number; answered empty.
+pub const OP_RIDE_END: u16 = 0x0512;
+
 /// In front of every request that changes something: whose it is and its number, so that a
 /// repetition gets the first answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -47,10 +47,9 @@ impl Decode for Hashed {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Make {
     pub topic: String,
-    pub call: Call,
     pub collection: Collection,
 }
-codec_struct!(Make { topic, call, collection });
+codec_struct!(Make { topic, collection });
 
 /// Changes keys; which and how is in the body, as in the topic's entries: a count (u32), then of
 /// each the collection's number (u16), the key (bytes), and the value behind a 1 or a 0 where the
@@ -200,9 +199,9 @@ codec_struct!(Rows { applied, rows, more });
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Board {
     pub view: ViewName,
-    /// Of the hash: part `part` of `of`.
-    pub part: u32,
-    pub of: u32,
+    /// Hashes from this one on, and below that one, which is up to 2^32.
+    pub low: u64,
+    pub high: u64,
     /// None for all of them.
     pub collections: Option<Vec<u16>>,
     pub keys_only: bool,
@@ -213,27 +212,28 @@ pub struct Board {
     /// With a pass over the rows of its own.
     pub dedicated: bool,
 }
-codec_struct!(Board { view, part, of, collections, keys_only, versions, reached, dedicated });
+codec_struct!(Board { view, low, high, collections, keys_only, versions, reached, dedicated });
 
-/// A ride that has begun.
+/// A ride that has begun. The body has what a fold needs besides items, to go on from there: the
+/// fold's front, and the catalog behind it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Boarded {
     /// To be named with each request for more.
     pub ride: u64,
+    /// What can be asked for side by side.
+    pub heads: u32,
     /// As of which entry: its index, its CRC32C, and the fold's digest up to it.
     pub index: Index,
     pub entry_crc: u32,
     pub digest: u64,
-    /// What a fold needs besides items, to go on from there: epoch, sessions and catalog.
-    pub front: Vec<u8>,
 }
-codec_struct!(Boarded { ride, index, entry_crc, digest, front });
+codec_struct!(Boarded { ride, heads, index, entry_crc, digest });
 
-/// The next slab of a ride: the body of the answer; at its end there is none.
+/// Asks for the next slab of a ride's head. Its header is the answer's meta and its columns are the
+/// body; the answer is empty when the ride is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Next {
     pub ride: u64,
-    /// Counts the requests of a ride, so that answers come in order.
-    pub number: u64,
+    pub head: u32,
 }
-codec_struct!(Next { ride, number });
+codec_struct!(Next { ride, head });

@@ -33,14 +33,14 @@ pub(crate) fn rest(pause: Duration) {
 /// How long somebody has waited already, from the first refusal on: the time of the attempts, too,
 /// which is most of it where a node waits for another one before it refuses.
 #[derive(Default)]
-pub(super) struct Patience {
+pub(crate) struct Patience {
     since: Option<RealClock>,
     pause: Duration,
 }
 
 impl Patience {
     /// Sleeps before the next attempt; false once the options allow no more.
-    pub(super) fn wait(&mut self, options: &ClientOptions) -> bool {
+    pub(crate) fn wait(&mut self, options: &ClientOptions) -> bool {
         let since = self.since.get_or_insert_with(RealClock::new);
         let waited = Duration::from_nanos(since.monotonic_ns());
         let pause = self.pause_after(waited, options);

@@ -187,6 +187,31 @@ pub fn position(moment: &dyn Moment) -> Result<Option<Position>> {
     Ok(mark.map_err(|_| damaged("the position"))?.map(|mark| mark.position))
 }
 
+fn sessions(moment: &dyn Moment) -> Result<Vec<(SessionId, Vec<u8>)>> {
+    let mut sessions = Vec::new();
+    moment.cursor(SESSION, &[OWN, b's' + 1])?.advance(&mut |row, value| {
+        let id = row[SESSION.len()..].try_into().map_err(|_| damaged("a session's row"))?;
+        sessions.push((SessionId(u64::from_be_bytes(id)), value.to_vec()));
+        Ok(true)
+    })?;
+    Ok(sessions)
+}
+
+/// What the fold keeps of its own at a moment, as it lies in front of a view's payload in a snapshot,
+/// and up to where: a view of any kind that begins with this and with the view's items goes on from
+/// there ([`crate::Arrival`]).
+pub fn front(moment: &dyn Moment) -> Result<(Position, Vec<u8>)> {
+    let position = position(moment)?.unwrap_or_default();
+    let sessions = sessions(moment)?;
+    let mut front = position.epoch.to_bytes();
+    (sessions.len() as u32).encode(&mut front);
+    for (id, session) in sessions {
+        id.encode(&mut front);
+        front.extend_from_slice(&session);
+    }
+    Ok((position, front))
+}
+
 /// What errors call a view's rows: one that names them, and says `Corrupt`, is theirs.
 pub const OWN_ROWS: &str = "a view's rows";
 
@@ -231,16 +256,6 @@ impl<R: RowsView> InRows<R> {
             from.clone_from(last);
             rows.write(batch)?;
         }
-    }
-
-    fn sessions(&self) -> Result<Vec<(SessionId, Vec<u8>)>> {
-        let mut sessions = Vec::new();
-        self.rows()?.scan(SESSION, &[OWN, b's' + 1], &mut |row, value| {
-            let id = row[SESSION.len()..].try_into().map_err(|_| damaged("a session's row"))?;
-            sessions.push((SessionId(u64::from_be_bytes(id)), value.to_vec()));
-            Ok(true)
-        })?;
-        Ok(sessions)
     }
 }
 
@@ -367,7 +382,7 @@ impl<R: RowsView> View for InRows<R> {
                 R::VERSION
             )));
         }
-        Ok(Some((position, self.sessions()?)))
+        Ok(Some((position, sessions(&*self.rows()?.moment()?)?)))
     }
 
     fn keep(&mut self, (position, sessions): Keeping) -> Result<()> {

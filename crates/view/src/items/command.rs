@@ -2,6 +2,7 @@
 
 use holdfast_base::codec::{Decode, DecodeError, Encode, Reader, put_bytes};
 use holdfast_base::ids::Index;
+use holdfast_base::{Error, Result};
 use holdfast_wire::view::Collection;
 
 /// The first byte of every command; a later build may have others.
@@ -68,6 +69,23 @@ impl<'a> Command<'a> {
         out
     }
 
+    /// Changes keys as a client has encoded them, behind the command's first bytes.
+    pub fn of_changes(changes: &[u8]) -> Result<Vec<u8>> {
+        let mut out = Vec::with_capacity(2 + changes.len());
+        out.extend_from_slice(&[VERSION, CHANGE]);
+        out.extend_from_slice(changes);
+        Command::changes(&out).map(drop)?;
+        Ok(out)
+    }
+
+    /// The changes of a command that makes some.
+    pub fn changes(command: &[u8]) -> Result<impl Iterator<Item = Change<'_>>> {
+        match decode(command) {
+            Decoded::Command(Command::Change(changes)) => Ok(changes.iter()),
+            _ => Err(Error::invalid("change items: these are no changes: use matching builds")),
+        }
+    }
+
     /// Moves the horizon.
     pub fn horizon(index: Index) -> Vec<u8> {
         let mut out = vec![VERSION, HORIZON];
@@ -130,7 +148,7 @@ impl<'a> Changes<'a> {
         self.count
     }
 
-    fn check(self) -> Result<(), DecodeError> {
+    fn check(self) -> std::result::Result<(), DecodeError> {
         let mut reader = Reader::new(self.bytes);
         for _ in 0..self.count {
             next(&mut reader)?;
@@ -139,7 +157,7 @@ impl<'a> Changes<'a> {
     }
 }
 
-fn next<'a>(reader: &mut Reader<'a>) -> Result<Change<'a>, DecodeError> {
+fn next<'a>(reader: &mut Reader<'a>) -> std::result::Result<Change<'a>, DecodeError> {
     let collection = u16::decode(reader)?;
     let key = reader.bytes()?;
     let value = bool::decode(reader)?.then(|| reader.bytes()).transpose()?;

@@ -1,0 +1,328 @@
+//! Topics of items, from the client's side: changes under a session, reads, and rides over views.
+
+mod select;
+
+pub use select::{Candidate, Chosen, select};
+
+use crate::client::{Client, Patience, Ticket, decode};
+use crate::connection::Response;
+use holdfast_base::codec::{Decode, Encode, put_bytes};
+use holdfast_base::ids::{Index, Sequence, SessionId};
+use holdfast_base::{Error, Kind, Result};
+use holdfast_wire::slab::{Reader, Received};
+use holdfast_wire::{self as wire, Call, view as msg};
+use std::collections::{BTreeSet, VecDeque};
+
+/// Requests of a ride's head that are under way: the node makes the next slab while one travels.
+const AHEAD: usize = 4;
+
+/// One topic of items, by one node.
+pub struct ViewClient<'a> {
+    client: &'a mut Client,
+    topic: String,
+    session: Option<SessionId>,
+    sequence: u64,
+    /// Numbers without an answer yet.
+    unanswered: BTreeSet<u64>,
+}
+
+/// Changes that stand together: all or none.
+#[derive(Clone, Debug, Default)]
+pub struct Changes {
+    count: u32,
+    bytes: Vec<u8>,
+}
+
+impl Changes {
+    /// Gives a key of a collection, by the collection's number, a value.
+    pub fn put(&mut self, collection: u16, key: &[u8], value: &[u8]) {
+        self.add(collection, key, Some(value));
+    }
+
+    /// Deletes a key.
+    pub fn delete(&mut self, collection: u16, key: &[u8]) {
+        self.add(collection, key, None);
+    }
+
+    fn add(&mut self, collection: u16, key: &[u8], value: Option<&[u8]>) {
+        self.count += 1;
+        collection.encode(&mut self.bytes);
+        put_bytes(&mut self.bytes, key);
+        value.is_some().encode(&mut self.bytes);
+        value.into_iter().for_each(|value| put_bytes(&mut self.bytes, value));
+    }
+
+    /// How many.
+    pub fn len(&self) -> usize {
+        self.count as usize
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// What they take of an entry, which has up to 1 MiB.
+    pub fn bytes(&self) -> usize {
+        self.bytes.len()
+    }
+}
+
+/// A change under way; see [`ViewClient::wait`].
+#[must_use = "a change that nobody waits for may not be made"]
+#[derive(Debug)]
+pub struct Changing {
+    ticket: Ticket,
+    sequence: u64,
+}
+
+impl Client {
+    /// A topic of items, by this client's connection.
+    pub fn view(&mut self, topic: &str) -> ViewClient<'_> {
+        ViewClient {
+            client: self,
+            topic: topic.to_owned(),
+            session: None,
+            sequence: 0,
+            unanswered: BTreeSet::new(),
+        }
+    }
+
+    /// Views that the node runs.
+    pub fn views(&mut self) -> Result<Vec<msg::ViewStatus>> {
+        self.ask(wire::OP_VIEW_STATUS, &())
+    }
+
+    /// Has the node run a view from now on.
+    pub fn run_view(&mut self, name: &msg::ViewName) -> Result<()> {
+        let ticket = self.submit_once(wire::OP_VIEW_RUN, name, &[])?;
+        self.wait(ticket).map(drop)
+    }
+
+    /// Has the node end a view; answers which directory holds what is left of it.
+    pub fn stop_view(&mut self, name: &msg::ViewName) -> Result<String> {
+        let ticket = self.submit_once(wire::OP_VIEW_STOP, name, &[])?;
+        decode(&self.wait(ticket)?)
+    }
+}
+
+impl ViewClient<'_> {
+    /// Makes a collection, and the topic if there is none. Made twice is made.
+    pub fn make(&mut self, collection: msg::Collection) -> Result<Index> {
+        let make = msg::Make { topic: self.topic.clone(), collection };
+        let changed: msg::Changed = self.client.ask(wire::OP_VIEW_MAKE, &make)?;
+        Ok(changed.index)
+    }
+
+    /// The topic's collections.
+    pub fn catalog(&mut self) -> Result<msg::Catalog> {
+        self.client.ask(wire::OP_VIEW_CATALOG, &self.topic.clone())
+    }
+
+    /// The number of a collection.
+    pub fn collection(&mut self, name: &str) -> Result<u16> {
+        let catalog = self.catalog()?;
+        let place = catalog.collections.iter().position(|one| one.name == name);
+        place.map(|place| place as u16 + 1).ok_or_else(|| {
+            let names: Vec<_> = catalog.collections.iter().map(|one| one.name.as_str()).collect();
+            Error::not_found(format!(
+                "find collection `{}` of topic `{}`: it has {}",
+                name.escape_debug(),
+                self.topic,
+                if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+            ))
+        })
+    }
+
+    fn call(&mut self) -> Result<Call> {
+        let session = match self.session {
+            Some(session) => session,
+            None => {
+                let session = self.client.ask(wire::OP_VIEW_SESSION, &self.topic.clone())?;
+                self.sequence = 0;
+                *self.session.insert(session)
+            }
+        };
+        self.sequence += 1;
+        self.unanswered.insert(self.sequence);
+        let lowest = self.unanswered.first().copied().unwrap_or(self.sequence);
+        let (sequence, acknowledged_below) = (Sequence(self.sequence), Sequence(lowest));
+        Ok(Call { session, sequence, acknowledged_below })
+    }
+
+    /// Changes keys, and says at which index: readers at it or behind it see the change. A change
+    /// that is sent again after a broken connection is made once.
+    pub fn change(&mut self, changes: &Changes) -> Result<Index> {
+        let changing = self.submit(changes)?;
+        self.wait(changing)
+    }
+
+    /// As [`ViewClient::change`], for several under way at once.
+    pub fn submit(&mut self, changes: &Changes) -> Result<Changing> {
+        let call = self.call()?;
+        let change = msg::Change { topic: self.topic.clone(), call };
+        let count = changes.count.to_bytes();
+        let body = [&count[..], &changes.bytes];
+        let ticket = self.client.submit(wire::OP_VIEW_CHANGE, &change, &body)?;
+        Ok(Changing { ticket, sequence: call.sequence.0 })
+    }
+
+    /// The answer to a [`ViewClient::submit`].
+    pub fn wait(&mut self, changing: Changing) -> Result<Index> {
+        let answer = self.client.wait(changing.ticket).and_then(|response| decode(&response));
+        self.unanswered.remove(&changing.sequence);
+        if answer.as_ref().is_err_and(|e: &Error| e.kind == Kind::Fenced) {
+            // The session has ended: what comes next has another one.
+            self.session = None;
+        }
+        answer.map(|changed: msg::Changed| changed.index)
+    }
+
+    /// Gives up versions that are older than those of an index.
+    pub fn horizon(&mut self, index: Index) -> Result<Index> {
+        let call = self.call()?;
+        let horizon = msg::Horizon { topic: self.topic.clone(), call, index };
+        let changed: Result<msg::Changed> = self.client.ask(wire::OP_VIEW_HORIZON, &horizon);
+        self.unanswered.remove(&call.sequence.0);
+        changed.map(|changed| changed.index)
+    }
+
+    /// Keys' values, as of an index or the latest, by a view of the node that has reached an index.
+    pub fn get(
+        &mut self,
+        keys: Vec<msg::Key>,
+        at: Option<Index>,
+        reached: Index,
+    ) -> Result<msg::Got> {
+        let get = msg::Get { topic: self.topic.clone(), reached, at, keys };
+        self.ask_again(wire::OP_VIEW_GET, &get, at.is_none())
+    }
+
+    /// Keys that begin so, in their order, behind one of them or from the first on.
+    pub fn scan(&mut self, scan: &msg::Scan) -> Result<msg::Rows> {
+        self.ask_again(wire::OP_VIEW_SCAN, scan, scan.at.is_none())
+    }
+
+    /// What was changed by another node, this one may hear of later.
+    fn ask_again<T: Decode>(
+        &mut self,
+        opcode: u16,
+        message: &impl Encode,
+        may_come: bool,
+    ) -> Result<T> {
+        let mut patience = Patience::default();
+        loop {
+            match self.client.ask(opcode, message) {
+                Err(e)
+                    if e.kind == Kind::Retry && may_come && patience.wait(&self.client.options) => {
+                }
+                other => return other,
+            }
+        }
+    }
+}
+
+/// A ride over one view: slab after slab of what was asked for.
+pub struct Ride<'a> {
+    client: &'a mut Client,
+    boarded: msg::Boarded,
+    front: Vec<u8>,
+    /// Requests under way, by head.
+    asked: Vec<VecDeque<Ticket>>,
+    over: bool,
+}
+
+/// A slab as it was received.
+#[derive(Clone, Debug)]
+pub struct Slab {
+    header: Vec<u8>,
+    columns: Vec<u8>,
+}
+
+impl Slab {
+    /// Calls `each` for every item, those of one key in the log's order. `Corrupt` before the first
+    /// call if a byte is not as it was sent.
+    pub fn each(&self, mut each: impl FnMut(Received<'_>) -> Result<()>) -> Result<()> {
+        Reader::new(&self.header, &self.columns)?.items().try_for_each(&mut each)
+    }
+
+    /// Of the header and the columns.
+    pub fn bytes(&self) -> usize {
+        self.header.len() + self.columns.len()
+    }
+
+    /// Appends it, as a stream holds it.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        (self.bytes() as u32).encode(out);
+        out.extend_from_slice(&self.header);
+        out.extend_from_slice(&self.columns);
+    }
+}
+
+impl Client {
+    /// Rides a view of this node.
+    pub fn ride(&mut self, board: &msg::Board) -> Result<Ride<'_>> {
+        let ticket = self.submit_once(wire::OP_RIDE_BEGIN, board, &[])?;
+        let response = self.wait(ticket)?;
+        let boarded: msg::Boarded = decode(&response)?;
+        let asked = (0..boarded.heads).map(|_| VecDeque::new()).collect();
+        Ok(Ride { client: self, boarded, front: response.into_body(), asked, over: false })
+    }
+}
+
+impl Ride<'_> {
+    /// What was said at its beginning.
+    pub fn boarded(&self) -> &msg::Boarded {
+        &self.boarded
+    }
+
+    /// What a fold needs besides items, to go on behind them.
+    pub fn front(&self) -> &[u8] {
+        &self.front
+    }
+
+    /// The next slab; none at the end. A connection that breaks ends the ride.
+    pub fn next_slab(&mut self) -> Result<Option<Slab>> {
+        if self.over {
+            return Ok(None);
+        }
+        for (head, asked) in (0..).zip(&mut self.asked) {
+            while asked.len() < AHEAD {
+                let next = msg::Next { ride: self.boarded.ride, head };
+                asked.push_back(self.client.submit_once(wire::OP_RIDE_NEXT, &next, &[])?);
+            }
+        }
+        // Of each head in the order in which it was asked for.
+        let fronts: Vec<Ticket> = self.asked.iter().filter_map(|a| a.front().copied()).collect();
+        let ticket = self.client.wait_any_of(|ticket| fronts.contains(&ticket));
+        let ticket = ticket.ok_or_else(|| Error::bug("ride on: nothing was asked for"))?;
+        let head = fronts.iter().position(|front| *front == ticket).unwrap_or_default();
+        self.asked[head].pop_front();
+        let response: Response = self.client.wait(ticket)?;
+        if response.meta().is_empty() {
+            self.over = true;
+            self.leave();
+            return Ok(None);
+        }
+        let header = response.meta().to_vec();
+        Ok(Some(Slab { header, columns: response.into_body() }))
+    }
+
+    fn leave(&mut self) {
+        for ticket in self.asked.iter_mut().flat_map(|asked| asked.drain(..)) {
+            self.client.forget(ticket);
+        }
+        if let Ok(ticket) = self.client.submit_once(wire::OP_RIDE_END, &self.boarded.ride, &[]) {
+            self.client.push();
+            self.client.forget(ticket);
+        }
+    }
+}
+
+impl Drop for Ride<'_> {
+    fn drop(&mut self) {
+        if !self.over {
+            self.leave();
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! Views of items: opens those that the node ran when it ended, and keeps house for them.
+
+use super::{Context, Metrics, Role, Rounds};
+use holdfast_base::Result;
+use holdfast_node::{Condition, Watch};
+use holdfast_ride::Views;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Time between two rounds, which make rows durable.
+const KEEP: Duration = Duration::from_secs(1);
+
+struct ViewsRole {
+    views: Arc<Views>,
+    keeper: Rounds,
+}
+
+/// Always there. A view that cannot be opened says why, and the node goes on without it.
+pub fn start(context: &Context<'_>) -> Result<Option<Box<dyn Role>>> {
+    let views = context.views.clone();
+    if let Err(e) = views.open_all() {
+        context.node.report_finding(format!("open the views of this node: {e}"));
+    }
+    let rounds = views.clone();
+    let keeper = Rounds::start(context, ("view-keeper", KEEP), move |_| rounds.round())?;
+    Ok(Some(Box::new(ViewsRole { views, keeper })))
+}
+
+impl Role for ViewsRole {
+    fn health(&self) -> Option<Watch> {
+        let (views, stuck) = (self.views.clone(), self.keeper.watch());
+        Some(Box::new(move || {
+            let stopped = views.stopped().into_iter();
+            let stopped = stopped.map(|sentence| Condition::new("view", sentence));
+            stopped.chain(stuck()).collect()
+        }))
+    }
+
+    fn metrics(&self) -> Option<Metrics> {
+        let views = self.views.clone();
+        Some(Box::new(move |registry| {
+            let behind = Family::<Vec<(&'static str, String)>, Gauge>::default();
+            let riders = Family::<Vec<(&'static str, String)>, Gauge>::default();
+            for status in views.status() {
+                let name = vec![("view", holdfast_ride::describe(&status.view))];
+                let entries = status.last.0.saturating_sub(status.applied.0);
+                behind.get_or_create(&name).set(entries as i64);
+                riders.get_or_create(&name).set(i64::from(status.riders));
+            }
+            registry.register(
+                "view_behind_entries",
+                "Entries that a view has yet to apply",
+                behind,
+            );
+            registry.register("view_riders", "Rides over a view under way", riders);
+        }))
+    }
+
+    fn end(self: Box<Self>) -> Result<()> {
+        self.keeper.end();
+        self.views.end()
+    }
+}

@@ -1,0 +1,493 @@
+//! `holdfast view` and `holdfast ride`: topics of items, their views, and what comes of them by hand.
+
+mod load;
+
+use clap::{Args, Subcommand};
+use holdfast_base::ids::Index;
+use holdfast_base::units::{format_bytes, parse_bytes};
+use holdfast_base::{Error, Result};
+use holdfast_client::Client;
+use holdfast_client::view::{Candidate, Changes, Chosen, select};
+use holdfast_command::output::Output;
+use holdfast_env::tasks::Stop;
+use holdfast_env::{Clock, RealClock};
+use holdfast_ride::describe;
+use holdfast_wire::slab::{Content, Hashed, PARTITIONS_MAX, Range};
+use holdfast_wire::view::{Board, Collection, Key, Scan, ViewKind, ViewName, ViewStatus};
+use serde_json::{Value, json};
+use std::time::Duration;
+
+/// `holdfast view ...`.
+#[derive(Subcommand, Debug)]
+pub enum View {
+    /// Make a collection of a topic, and the topic with its first one
+    Create {
+        topic: String,
+        collection: String,
+        /// What of a key says where it lies: `all`, so many of its first bytes, or `until=C`, what is
+        /// in front of a character. Keys that agree in it lie side by side, and can be sought
+        #[arg(long, default_value = "all", value_name = "RULE", value_parser = rule)]
+        hash: Hashed,
+        /// Values are JSON
+        #[arg(long = "values-json")]
+        values_json: bool,
+    },
+    /// List the collections of a topic
+    Info { topic: String },
+    /// Give a key a value
+    Put { topic: String, collection: String, key: String, value: String },
+    /// Delete keys, all or none
+    Delete {
+        topic: String,
+        collection: String,
+        #[arg(required = true)]
+        keys: Vec<String>,
+    },
+    /// Print keys' values, those that have one
+    Get {
+        topic: String,
+        collection: String,
+        #[arg(required = true)]
+        keys: Vec<String>,
+        /// As of this entry [default: the latest]
+        #[arg(long, value_name = "INDEX")]
+        at: Option<u64>,
+        /// Not before the view has applied this entry
+        #[arg(long, default_value_t = 0, hide_default_value = true, value_name = "INDEX")]
+        reached: u64,
+    },
+    /// Print keys that begin alike, with their values, in their order
+    Scan {
+        topic: String,
+        collection: String,
+        prefix: String,
+        /// As of this entry [default: the latest]
+        #[arg(long, value_name = "INDEX")]
+        at: Option<u64>,
+        /// At most so many keys
+        #[arg(short = 'n', long, default_value_t = u64::MAX, hide_default_value = true, value_name = "N")]
+        count: u64,
+    },
+    /// Give up versions that are older than those of an entry
+    Horizon { topic: String, index: u64 },
+    /// Fill a topic
+    #[command(subcommand)]
+    Load(load::Load),
+    /// Have the node run a view, also after its next start
+    Run {
+        kind: Kind,
+        topic: String,
+        /// Which part of the keys, counting from 0
+        #[arg(default_value = "0/1", value_name = "PART/OF", value_parser = part)]
+        part: Part,
+    },
+    /// End a view that the node runs
+    Stop {
+        kind: Kind,
+        topic: String,
+        #[arg(default_value = "0/1", value_name = "PART/OF", value_parser = part)]
+        part: Part,
+    },
+    /// Say how the views of the node are doing
+    Status,
+}
+
+/// `holdfast ride`.
+#[derive(Args, Debug)]
+pub struct RideOptions {
+    topic: String,
+    /// Which part of the keys, counting from 0
+    #[arg(default_value_t = 0)]
+    part: u32,
+    /// Of so many
+    #[arg(default_value_t = 1)]
+    of: u32,
+    /// With a pass over the rows of its own, which nobody shares
+    #[arg(long)]
+    dedicated: bool,
+    /// Of these alone, with commas; `--collections ''` for none: what a pass costs
+    #[arg(long, value_name = "NAMES")]
+    collections: Option<String>,
+    /// Without values
+    #[arg(long)]
+    keys_only: bool,
+    /// Every version down to the horizon, with deletions
+    #[arg(long)]
+    versions: bool,
+    /// Not before the view has applied this entry
+    #[arg(long, default_value_t = 0, hide_default_value = true, value_name = "INDEX")]
+    reached: u64,
+    /// Take so many bytes a second and no more
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    slow: Option<u64>,
+    /// Print the items
+    #[arg(long)]
+    print: bool,
+}
+
+/// What a view keeps.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Every version of every key, on disk
+    Disk,
+    /// The newest values, in memory
+    Memory,
+}
+
+/// One of several parts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    part: u32,
+    of: u32,
+}
+
+fn part(text: &str) -> std::result::Result<Part, String> {
+    let parsed = || {
+        let (part, of) = text.split_once('/')?;
+        Some(Part { part: part.parse().ok()?, of: of.parse().ok()? })
+    };
+    let fits = |part: &Part| part.part < part.of && part.of <= PARTITIONS_MAX;
+    parsed().filter(fits).ok_or_else(|| {
+        format!("a part is two numbers, as 0/2 for the first half; up to {PARTITIONS_MAX} parts")
+    })
+}
+
+fn rule(text: &str) -> std::result::Result<Hashed, String> {
+    let until = |text: &str| match text.strip_prefix("until=")?.as_bytes() {
+        [byte] => Some(Hashed::Until(*byte)),
+        _ => None,
+    };
+    match text {
+        "all" => Ok(Hashed::All),
+        text => (text.parse().ok().filter(|bytes| *bytes > 0).map(Hashed::Bytes))
+            .or_else(|| until(text))
+            .ok_or_else(|| "`all`, a number of bytes, or `until=` and one character".to_owned()),
+    }
+}
+
+fn name_of(kind: Kind, topic: &str, part: Part) -> ViewName {
+    let kind = match kind {
+        Kind::Disk => ViewKind::Disk {},
+        Kind::Memory => ViewKind::Memory {},
+    };
+    ViewName { topic: topic.to_owned(), kind, part: part.part, of: part.of }
+}
+
+/// Carries out one `view` command.
+pub fn run(client: &mut Client, command: &View, out: &mut Output) -> Result<()> {
+    match command {
+        View::Create { topic, collection, hash, values_json } => {
+            let (name, hashed, json) = (collection.clone(), *hash, *values_json);
+            let index = client.view(topic).make(Collection { name, hashed, json })?;
+            out.line(
+                || format!("collection `{collection}` of topic `{topic}` is made by entry {index}"),
+                || json!({"topic": topic, "collection": collection, "index": index.0}),
+            )
+        }
+        View::Info { topic } => info(client, topic, out),
+        View::Put { topic, collection, key, value } => {
+            let (key, value) = (key.as_bytes(), value.as_bytes());
+            change(client, topic, collection, |changes, of| changes.put(of, key, value), out)
+        }
+        View::Delete { topic, collection, keys } => {
+            let all = |changes: &mut Changes, of| {
+                keys.iter().for_each(|key| changes.delete(of, key.as_bytes()));
+            };
+            change(client, topic, collection, all, out)
+        }
+        View::Get { topic, collection, keys, at, reached } => {
+            get(client, (topic, collection), keys, (at.map(Index), Index(*reached)), out)
+        }
+        View::Scan { topic, collection, prefix, at, count } => {
+            scan(client, (topic, collection), prefix, at.map(Index), *count, out)
+        }
+        View::Horizon { topic, index } => {
+            let at = client.view(topic).horizon(Index(*index))?;
+            out.line(
+                || format!("the horizon is {index} from entry {at} on, or later if it was"),
+                || json!({"topic": topic, "horizon": index, "index": at.0}),
+            )
+        }
+        View::Load(load) => load::run(client, load, out),
+        View::Run { kind, topic, part } => {
+            let name = name_of(*kind, topic, *part);
+            client.run_view(&name)?;
+            out.line(
+                || format!("view `{}` runs", describe(&name)),
+                || json!({"view": describe(&name), "runs": true}),
+            )
+        }
+        View::Stop { kind, topic, part } => {
+            let name = name_of(*kind, topic, *part);
+            let left = client.stop_view(&name)?;
+            out.line(
+                || format!("view `{}` is stopped; `{left}` can be removed", describe(&name)),
+                || json!({"view": describe(&name), "runs": false, "left": left}),
+            )
+        }
+        View::Status => client.views()?.iter().try_for_each(|status| print_status(status, out)),
+    }
+}
+
+fn print_status(status: &ViewStatus, out: &mut Output) -> Result<()> {
+    let ViewStatus { view, applied, last, riders, stopped } = status;
+    let behind = last.0.saturating_sub(applied.0);
+    out.line(
+        || {
+            let state = match (stopped.as_str(), behind) {
+                ("", 0) => "level".to_owned(),
+                ("", behind) => format!("{behind} entries behind"),
+                (why, _) => format!("stopped: {why}"),
+            };
+            format!("{}  at entry {applied}, {state}, {riders} riders", describe(view))
+        },
+        || {
+            json!({
+                "topic": view.topic,
+                "view": describe(view),
+                "part": view.part,
+                "of": view.of,
+                "applied": applied.0,
+                "behind": behind,
+                "riders": riders,
+                "stopped": (!stopped.is_empty()).then_some(stopped),
+            })
+        },
+    )
+}
+
+fn info(client: &mut Client, topic: &str, out: &mut Output) -> Result<()> {
+    let catalog = client.view(topic).catalog()?;
+    for (number, collection) in (1..).zip(&catalog.collections) {
+        let hashed = match collection.hashed {
+            Hashed::All => "all of a key".to_owned(),
+            Hashed::Bytes(bytes) => format!("the first {bytes} bytes of a key"),
+            Hashed::Until(byte) => {
+                format!("what is in front of `{}` in a key", (byte as char).escape_debug())
+            }
+        };
+        let values = if collection.json { "JSON" } else { "bytes" };
+        out.line(
+            || format!("{number}  {}  hashes {hashed}; values are {values}", collection.name),
+            || {
+                json!({
+                    "topic": topic,
+                    "number": number,
+                    "collection": collection.name,
+                    "hashes": hashed,
+                    "values": values,
+                })
+            },
+        )?;
+    }
+    out.line(
+        || format!("entries up to {}; versions from {} on", catalog.applied, catalog.horizon),
+        || json!({"topic": topic, "applied": catalog.applied.0, "horizon": catalog.horizon.0}),
+    )
+}
+
+fn change(
+    client: &mut Client,
+    topic: &str,
+    collection: &str,
+    add: impl FnOnce(&mut Changes, u16),
+    out: &mut Output,
+) -> Result<()> {
+    let mut view = client.view(topic);
+    let number = view.collection(collection)?;
+    let mut changes = Changes::default();
+    add(&mut changes, number);
+    let index = view.change(&changes)?;
+    out.line(|| format!("entry {index}"), || json!({"topic": topic, "index": index.0}))
+}
+
+/// As text, or as hexadecimal digits where it is none.
+fn shown(bytes: &[u8], json_values: bool) -> Value {
+    match std::str::from_utf8(bytes) {
+        Ok(text) if json_values => serde_json::from_str(text).unwrap_or_else(|_| json!(text)),
+        Ok(text) => json!(text),
+        Err(_) => {
+            let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+            json!({ "hex": hex })
+        }
+    }
+}
+
+fn print_item(key: &[u8], index: u64, value: Option<&[u8]>, out: &mut Output) -> Result<()> {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).escape_debug().to_string();
+    out.line(
+        || match value {
+            Some(value) => format!("{}  {index}  {}", text(key), String::from_utf8_lossy(value)),
+            None => format!("{}  {index}  (deleted)", text(key)),
+        },
+        || json!({"key": shown(key, false), "index": index, "value": value.map(|v| shown(v, true))}),
+    )
+}
+
+fn get(
+    client: &mut Client,
+    (topic, collection): (&str, &str),
+    keys: &[String],
+    (at, reached): (Option<Index>, Index),
+    out: &mut Output,
+) -> Result<()> {
+    let mut view = client.view(topic);
+    let collection = view.collection(collection)?;
+    let asked = keys.iter().map(|key| Key { collection, key: key.as_bytes().to_vec() });
+    let got = view.get(asked.collect(), at, reached)?;
+    let mut missing = Vec::new();
+    for (key, found) in keys.iter().zip(got.found) {
+        match found {
+            Some(found) => print_item(key.as_bytes(), found.index.0, Some(&found.value), out)?,
+            None => missing.push(key.as_str()),
+        }
+    }
+    match missing.is_empty() {
+        true => Ok(()),
+        false => Err(Error::not_found(format!(
+            "get keys of topic `{topic}`: there is no `{}` at entry {}",
+            missing.join("`, `"),
+            at.unwrap_or(got.applied)
+        ))),
+    }
+}
+
+fn scan(
+    client: &mut Client,
+    (topic, collection): (&str, &str),
+    prefix: &str,
+    at: Option<Index>,
+    mut left: u64,
+    out: &mut Output,
+) -> Result<()> {
+    let mut view = client.view(topic);
+    let mut scan = Scan {
+        topic: topic.to_owned(),
+        reached: Index(0),
+        at,
+        collection: view.collection(collection)?,
+        prefix: prefix.as_bytes().to_vec(),
+        after: None,
+        keys_max: 0,
+    };
+    while left > 0 {
+        scan.keys_max = u32::try_from(left).unwrap_or(u32::MAX);
+        let found = view.scan(&scan)?;
+        left = left.saturating_sub(found.rows.len() as u64);
+        for row in &found.rows {
+            print_item(&row.key, row.index.0, Some(&row.value), out)?;
+        }
+        if !found.more {
+            break;
+        }
+        // All parts of the answer show one moment.
+        scan.at = scan.at.or(Some(found.applied));
+        scan.after = found.rows.last().map(|row| row.key.clone());
+    }
+    Ok(())
+}
+
+/// What came of a ride.
+#[derive(Default)]
+struct Came {
+    items: u64,
+    bytes: u64,
+}
+
+/// Rides over the node's views, one after another, until all of the part was received.
+pub fn ride(client: &mut Client, options: &RideOptions, out: &mut Output) -> Result<()> {
+    let RideOptions { topic, part, of, .. } = options;
+    if *part >= *of || *of > PARTITIONS_MAX {
+        return Err(Error::invalid(format!(
+            "ride part {part} of {of}: parts count from 0, and there are up to {PARTITIONS_MAX}"
+        )));
+    }
+    let collections = match &options.collections {
+        None => None,
+        Some(names) => {
+            let mut view = client.view(topic);
+            let names = names.split(',').filter(|name| !name.is_empty());
+            Some(names.map(|name| view.collection(name)).collect::<Result<Vec<u16>>>()?)
+        }
+    };
+    let disks: Vec<ViewStatus> = client
+        .views()?
+        .into_iter()
+        .filter(|one| one.view.topic == *topic && one.view.kind == ViewKind::Disk {})
+        .filter(|one| one.stopped.is_empty())
+        .collect();
+    let candidate = |one: &ViewStatus| Candidate {
+        range: Range::part(one.view.part, one.view.of),
+        applied: one.applied,
+        is_apart: false,
+    };
+    let candidates: Vec<Candidate> = disks.iter().map(candidate).collect();
+    let chosen = select(&candidates, Range::part(*part, *of))?;
+    let clock = RealClock::new();
+    let mut came = Came::default();
+    for Chosen { candidate, range } in chosen {
+        let board = Board {
+            view: disks[candidate].view.clone(),
+            low: range.low(),
+            high: range.high(),
+            collections: collections.clone(),
+            keys_only: options.keys_only,
+            versions: options.versions,
+            reached: Index(options.reached),
+            dedicated: options.dedicated,
+        };
+        ride_one(client, &board, options, (&clock, &mut came), out)?;
+    }
+    let seconds = clock.monotonic_ns() as f64 / 1e9;
+    let rate = came.bytes as f64 / seconds;
+    out.line(
+        || {
+            format!(
+                "{} items, {}, in {seconds:.3} s: {}/s",
+                came.items,
+                format_bytes(came.bytes),
+                format_bytes(rate as u64)
+            )
+        },
+        || {
+            json!({
+                "topic": topic,
+                "items": came.items,
+                "bytes": came.bytes,
+                "seconds": seconds,
+                "bytes_per_second": rate,
+            })
+        },
+    )
+}
+
+fn ride_one(
+    client: &mut Client,
+    board: &Board,
+    options: &RideOptions,
+    (clock, came): (&RealClock, &mut Came),
+    out: &mut Output,
+) -> Result<()> {
+    let mut ride = client.ride(board)?;
+    while let Some(slab) = ride.next_slab()? {
+        came.bytes += slab.bytes() as u64;
+        slab.each(|item| {
+            came.items += 1;
+            if !options.print {
+                return Ok(());
+            }
+            let value = match item.content {
+                Content::Value(value) => Some(value),
+                Content::Deleted => None,
+                Content::NotSent => Some(&b""[..]),
+            };
+            print_item(item.key, item.index, value, out)
+        })?;
+        if let Some(rate) = options.slow {
+            let due_ns = (came.bytes as f64 / rate as f64 * 1e9) as u64;
+            let early = due_ns.saturating_sub(clock.monotonic_ns());
+            Stop::new().sleep_until_stop(Duration::from_nanos(early));
+        }
+    }
+    Ok(())
+}

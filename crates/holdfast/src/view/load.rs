@@ -1,0 +1,175 @@
+//! `holdfast view load`: fills a topic, many changes an entry and several entries under way.
+
+use clap::Subcommand;
+use holdfast_base::random::mix;
+use holdfast_base::{Error, Result};
+use holdfast_client::Client;
+use holdfast_client::view::{Changes, Changing, ViewClient};
+use holdfast_command::output::Output;
+use holdfast_env::{Clock, RealClock};
+use holdfast_wire::slab::Hashed;
+use holdfast_wire::view::Collection;
+use serde_json::json;
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+
+/// Bytes of changes in one entry, and entries under way.
+const ENTRY_BYTES: usize = 256 << 10;
+const AHEAD: usize = 8;
+/// A line of an input; a longer one is no line.
+const LINE_BYTES_MAX: usize = 900 << 10;
+
+/// What a topic is filled with.
+#[derive(Subcommand, Debug)]
+pub enum Load {
+    /// A graph, as Beam's own measurements had it: nodes, and as many edges beside them
+    Graph {
+        topic: String,
+        /// Nodes, and edges
+        #[arg(long, default_value_t = 1_000_000, value_name = "N")]
+        nodes: u64,
+        /// Of each value
+        #[arg(long, default_value_t = 150, value_name = "BYTES")]
+        value_bytes: usize,
+        #[arg(long, default_value_t = 1, value_name = "SEED")]
+        seed: u64,
+    },
+    /// Lines of a file, or of standard input (`-`): a key, a tab, and its value
+    Lines { topic: String, collection: String, file: PathBuf },
+}
+
+/// Sends changes, entry after entry.
+struct Sender<'a, 'b> {
+    view: &'a mut ViewClient<'b>,
+    changes: Changes,
+    under_way: VecDeque<Changing>,
+    items: u64,
+}
+
+impl Sender<'_, '_> {
+    fn put(&mut self, collection: u16, key: &[u8], value: &[u8]) -> Result<()> {
+        if !self.changes.is_empty() && self.changes.bytes() + key.len() + value.len() > ENTRY_BYTES
+        {
+            self.send()?;
+        }
+        self.changes.put(collection, key, value);
+        self.items += 1;
+        Ok(())
+    }
+
+    fn send(&mut self) -> Result<()> {
+        if self.under_way.len() >= AHEAD
+            && let Some(first) = self.under_way.pop_front()
+        {
+            self.view.wait(first)?;
+        }
+        let changes = std::mem::take(&mut self.changes);
+        self.under_way.push_back(self.view.submit(&changes)?);
+        Ok(())
+    }
+
+    /// The last entry's index, if there was one.
+    fn finish(mut self) -> Result<(u64, u64)> {
+        if !self.changes.is_empty() {
+            self.send()?;
+        }
+        let mut last = 0;
+        while let Some(first) = self.under_way.pop_front() {
+            last = self.view.wait(first)?.0;
+        }
+        Ok((self.items, last))
+    }
+}
+
+/// Carries out one `view load`.
+pub fn run(client: &mut Client, load: &Load, out: &mut Output) -> Result<()> {
+    let clock = RealClock::new();
+    let topic = match load {
+        Load::Graph { topic, .. } | Load::Lines { topic, .. } => topic,
+    };
+    let mut view = client.view(topic);
+    let (items, last) = match load {
+        Load::Graph { nodes, value_bytes, seed, .. } => {
+            graph(&mut view, *nodes, *value_bytes, *seed)?
+        }
+        Load::Lines { collection, file, .. } => lines(&mut view, collection, file)?,
+    };
+    let seconds = clock.monotonic_ns() as f64 / 1e9;
+    out.line(
+        || format!("{items} items up to entry {last}, in {seconds:.1} s"),
+        || json!({"topic": topic, "items": items, "last": last, "seconds": seconds}),
+    )
+}
+
+fn sender<'a, 'b>(view: &'a mut ViewClient<'b>) -> Sender<'a, 'b> {
+    Sender { view, changes: Changes::default(), under_way: VecDeque::new(), items: 0 }
+}
+
+/// Nodes `n0000000000`, in an order that is none, and of each an edge to another one: its key begins
+/// with the node's, so that it lies beside it.
+fn graph(
+    view: &mut ViewClient<'_>,
+    nodes: u64,
+    value_bytes: usize,
+    seed: u64,
+) -> Result<(u64, u64)> {
+    let collection =
+        |name: &str| Collection { name: name.to_owned(), hashed: Hashed::Until(b'/'), json: false };
+    view.make(collection("nodes"))?;
+    view.make(collection("edges"))?;
+    let (of_nodes, of_edges) = (view.collection("nodes")?, view.collection("edges")?);
+    let mut value = vec![0; value_bytes];
+    let mut sender = sender(view);
+    // Of a number without a common factor with it: each node once.
+    let step = (0x9e37_79b9_7f4a_7c15 % nodes.max(1)) | 1;
+    let step = (step..).step_by(2).find(|step| gcd(*step, nodes.max(1)) == 1).unwrap_or(1);
+    for n in 0..nodes {
+        let node = (u128::from(n) * u128::from(step) % u128::from(nodes)) as u64;
+        let drawn = mix(seed ^ node);
+        for (at, bytes) in value.chunks_mut(8).enumerate() {
+            bytes.copy_from_slice(&mix(drawn ^ at as u64).to_le_bytes()[..bytes.len()]);
+        }
+        sender.put(of_nodes, format!("n{node:010}").as_bytes(), &value)?;
+        let edge = format!("n{node:010}/n{:010}", drawn % nodes);
+        sender.put(of_edges, edge.as_bytes(), &value)?;
+    }
+    sender.finish()
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+#[expect(clippy::disallowed_methods, reason = "a file that the user named")]
+fn lines(view: &mut ViewClient<'_>, collection: &str, file: &PathBuf) -> Result<(u64, u64)> {
+    let doing = |e: Error| e.context(format_args!("load `{}`", file.display()));
+    let of = view.collection(collection)?;
+    let mut input: Box<dyn BufRead> = match file.as_os_str() == "-" {
+        true => Box::new(std::io::stdin().lock()),
+        false => Box::new(BufReader::new(File::open(file).map_err(|e| doing(e.into()))?)),
+    };
+    let mut sender = sender(view);
+    let mut line = Vec::new();
+    for number in 1u64.. {
+        line.clear();
+        let mut limited = std::io::Read::take(&mut input, LINE_BYTES_MAX as u64 + 1);
+        if limited.read_until(b'\n', &mut line).map_err(|e| doing(e.into()))? == 0 {
+            break;
+        }
+        let wrong = |what: &str| {
+            doing(Error::invalid(format!(
+                "line {number} {what}: a line is a key, a tab and a value; the lines in front of it \
+                 may be loaded already, and can be loaded again"
+            )))
+        };
+        if line.len() > LINE_BYTES_MAX {
+            return Err(wrong(&format!("is longer than {LINE_BYTES_MAX} bytes")));
+        }
+        let text = line.strip_suffix(b"\n").unwrap_or(&line);
+        let tab = text.iter().position(|byte| *byte == b'\t').ok_or_else(|| wrong("has no tab"))?;
+        sender.put(of, &text[..tab], &text[tab + 1..])?;
+    }
+    sender.finish()
+}

@@ -1,0 +1,504 @@
+//! The face: operations of the native protocol on topics of items, their views and rides. Runs on
+//! threads of the server and never waits there: what may wait is done by the node's workers.
+
+use crate::carousel::Ticket;
+use crate::views::{KeptView, RunView, Views, describe, log_topic};
+use holdfast_base::codec::{Decode, Encode, Reader as Bytes};
+use holdfast_base::ids::{Index, SessionId};
+use holdfast_base::limits::{ENTRY_BYTES_MAX, FRAME_META_BYTES_MAX};
+use holdfast_base::rules::Access;
+use holdfast_base::{Error, Kind, Result};
+use holdfast_env::net::{Parts, PeerReply, PeerRequest, Reply};
+use holdfast_log::{Done, Mode};
+use holdfast_node::Matter;
+use holdfast_server::{Face, Request, Right, Route, Told, Within, answer};
+use holdfast_view::ENVELOPE_BYTES;
+use holdfast_view::items::{Catalog, Command, Reader, Sought};
+use holdfast_wire::slab::{Collections, Range, Wanted};
+use holdfast_wire::{self as wire, Call, view as msg};
+use std::sync::Arc;
+
+/// Keys of one read, and of one part of a scan.
+const KEYS_MAX: usize = 1000;
+/// Bytes of values in one answer; there is always room for one.
+const ANSWER_BYTES_MAX: usize = FRAME_META_BYTES_MAX as usize / 2;
+/// How long another node may take to make a topic.
+const MAKE_MS: u32 = 10_000;
+
+/// Views of items, served by one node.
+pub struct ViewFace {
+    views: Arc<Views>,
+}
+
+type Answer = Result<(Vec<u8>, Parts)>;
+
+fn coded(message: Result<impl Encode>) -> Answer {
+    message.map(|message| (message.to_bytes(), Parts::None))
+}
+
+/// The topic is the first field of most requests.
+fn topic_of(meta: &[u8]) -> Result<String> {
+    String::decode(&mut Bytes::new(meta))
+        .map_err(|e| Error::invalid(format!("use a topic of items: {e}: use matching builds")))
+}
+
+/// Whether rules allow this of the request's topic.
+fn allows(access: Access) -> impl Fn(&[u8], &Within) -> Result<()> + Send + Sync {
+    move |meta, within: &Within| {
+        let topic = topic_of(meta)?;
+        let doing = |e: Error| e.context(format_args!("use topic `{}`", topic.escape_debug()));
+        within.rules.check_topic(&log_topic(&topic)?, access).map_err(doing)
+    }
+}
+
+fn change_told(meta: &[u8]) -> Told {
+    let change = msg::Change::from_bytes(meta).ok()?;
+    Some(("view change", change.topic))
+}
+
+fn make_told(meta: &[u8]) -> Told {
+    let make = msg::Make::from_bytes(meta).ok()?;
+    Some(("view collection", format!("{}: {}", make.topic, make.collection.name)))
+}
+
+fn horizon_told(meta: &[u8]) -> Told {
+    let horizon = msg::Horizon::from_bytes(meta).ok()?;
+    Some(("view horizon", format!("{} to {}", horizon.topic, horizon.index)))
+}
+
+fn run_told(meta: &[u8]) -> Told {
+    Some(("view run", describe(&msg::ViewName::from_bytes(meta).ok()?)))
+}
+
+fn stop_told(meta: &[u8]) -> Told {
+    Some(("view stop", describe(&msg::ViewName::from_bytes(meta).ok()?)))
+}
+
+impl Face for ViewFace {
+    fn routes(self: Arc<Self>) -> Vec<Route> {
+        let route = |opcode: u16, right: Right, serve: fn(Arc<ViewFace>, Request<'_>)| {
+            let face = self.clone();
+            Route::new(opcode, right, move |request| serve(face.clone(), request))
+        };
+        let read = |opcode, serve| {
+            route(opcode, Right::Data, serve)
+                .allows(allows(Access::Read))
+                .answer_bytes(|_| FRAME_META_BYTES_MAX as u64)
+        };
+        let write = |opcode, serve| route(opcode, Right::Data, serve).allows(allows(Access::Write));
+        vec![
+            write(wire::OP_VIEW_SESSION, ViewFace::open_session),
+            write(wire::OP_VIEW_MAKE, ViewFace::make).audited(Matter::Data, make_told),
+            write(wire::OP_VIEW_CHANGE, ViewFace::change).audited(Matter::Data, change_told),
+            write(wire::OP_VIEW_HORIZON, ViewFace::horizon).audited(Matter::Data, horizon_told),
+            read(wire::OP_VIEW_CATALOG, ViewFace::catalog),
+            read(wire::OP_VIEW_GET, ViewFace::get),
+            read(wire::OP_VIEW_SCAN, ViewFace::scan),
+            route(wire::OP_VIEW_RUN, Right::Admin, ViewFace::run).audited(Matter::Admin, run_told),
+            route(wire::OP_VIEW_STOP, Right::Admin, ViewFace::stop)
+                .audited(Matter::Admin, stop_told),
+            route(wire::OP_VIEW_STATUS, Right::Data, ViewFace::status),
+            read(wire::OP_RIDE_BEGIN, ViewFace::board),
+            route(wire::OP_RIDE_NEXT, Right::Data, ViewFace::next).allows(allows_ride),
+            route(wire::OP_RIDE_END, Right::Data, ViewFace::leave).allows(allows_ride),
+        ]
+    }
+}
+
+/// Who names a ride has begun it: its number is drawn from 2^64.
+fn allows_ride(_: &[u8], _: &Within) -> Result<()> {
+    Ok(())
+}
+
+impl ViewFace {
+    /// Serves these views.
+    pub fn new(views: Arc<Views>) -> Arc<ViewFace> {
+        Arc::new(ViewFace { views })
+    }
+
+    /// What is served.
+    pub fn views(&self) -> &Arc<Views> {
+        &self.views
+    }
+
+    /// Does what may wait, and answers.
+    fn work(&self, reply: Reply, work: impl FnOnce() -> Answer + Send + 'static) {
+        self.views.node.workers.run(move || answer(reply, work()));
+    }
+
+    /// Has `with` do something with a topic's catalog: at once where it is open.
+    fn with_topic(
+        self: &Arc<Self>,
+        topic: String,
+        reply: Reply,
+        with: impl FnOnce(Arc<ViewFace>, Arc<crate::views::Topic>, Reply) + Send + 'static,
+    ) {
+        if let Some(fold) = self.views.known(&topic) {
+            return with(self.clone(), fold, reply);
+        }
+        let face = self.clone();
+        self.views.node.workers.run(move || match face.views.topic(&topic) {
+            Ok(fold) => with(face, fold, reply),
+            Err(e) => answer(reply, Err(e)),
+        });
+    }
+
+    fn open_session(self: Arc<Self>, request: Request<'_>) {
+        let Some((topic, reply)) = request.decode::<String>("open a session") else { return };
+        self.with_topic(topic, reply, |_, fold, reply| {
+            let opened = move |session: Result<SessionId>| answer(reply, coded(session));
+            // Synced: a session that a power cut takes back would share its id with a later one.
+            fold.open_session(Mode::Synced, Box::new(opened));
+        });
+    }
+
+    fn propose(fold: &crate::views::Topic, call: Call, command: Vec<u8>, reply: Reply) {
+        let request = holdfast_view::Request {
+            session: call.session,
+            sequence: call.sequence,
+            acknowledged_below: call.acknowledged_below,
+            command,
+            mode: Mode::Synced,
+        };
+        let applied = move |applied: Result<(Index, Vec<u8>)>| {
+            answer(reply, coded(applied.map(|(index, _)| msg::Changed { index })));
+        };
+        fold.propose(request, Box::new(applied));
+    }
+
+    fn make(self: Arc<Self>, request: Request<'_>) {
+        let meta = request.meta.to_vec();
+        let Some((make, reply)) = request.decode::<msg::Make>("make a collection") else { return };
+        let node = self.views.node.clone();
+        if node.hosted.is_none() {
+            // Who keeps the log makes topics.
+            let opcode = wire::OP_VIEW_MAKE;
+            let request = PeerRequest { opcode, meta, body: None, deadline_ms: MAKE_MS };
+            let made = move |made: Result<PeerReply>| {
+                answer(reply, made.map(|made| (made.meta, Parts::None)));
+            };
+            return node.machine.peers.call(&node.log_host, request, Box::new(made));
+        }
+        node.workers.clone().run(move || match self.views.make_topic(&make.topic) {
+            Ok(fold) => {
+                let command = Command::collection(&make.collection);
+                ViewFace::propose(&fold, Call::default(), command, reply);
+            }
+            Err(e) => answer(reply, Err(e)),
+        });
+    }
+
+    fn change(self: Arc<Self>, request: Request<'_>) {
+        let asked = request.decode_with_body::<msg::Change>("change items");
+        let Some((msg::Change { topic, call }, body, reply)) = asked else { return };
+        let body = body.into_vec();
+        self.with_topic(topic, reply, move |_, fold, reply| {
+            let command = match Command::of_changes(&body) {
+                Ok(command) => command,
+                Err(e) => return answer(reply, Err(e)),
+            };
+            if command.len() + ENVELOPE_BYTES > ENTRY_BYTES_MAX {
+                return answer(reply, Err(too_long(command.len())));
+            }
+            let checked = fold.read(|view, _| check_changes(view.catalog(), &command));
+            if let Err(e) = checked.and_then(|checked| checked) {
+                return answer(reply, Err(e));
+            }
+            ViewFace::propose(&fold, call, command, reply);
+        });
+    }
+
+    fn horizon(self: Arc<Self>, request: Request<'_>) {
+        let asked = request.decode::<msg::Horizon>("move the horizon");
+        let Some((msg::Horizon { topic, call, index }, reply)) = asked else { return };
+        self.with_topic(topic, reply, move |_, fold, reply| {
+            ViewFace::propose(&fold, call, Command::horizon(index), reply);
+        });
+    }
+
+    fn catalog(self: Arc<Self>, request: Request<'_>) {
+        let Some((topic, reply)) = request.decode::<String>("describe a topic") else { return };
+        self.with_topic(topic, reply, |_, fold, reply| {
+            let catalog = fold.read(|view, applied| {
+                let catalog = view.catalog();
+                let collections = catalog.all().map(|(_, one)| one.clone()).collect();
+                msg::Catalog { collections, horizon: catalog.horizon(), applied }
+            });
+            answer(reply, coded(catalog));
+        });
+    }
+
+    /// Has `read` answer from a view of the topic that has keys of this hash, once it has reached
+    /// an index.
+    fn read_from(
+        self: &Arc<Self>,
+        (topic, hash): (&str, u32),
+        (reached, at): (Index, Option<Index>),
+        reply: Reply,
+        read: impl FnOnce(&RunView) -> Answer + Send + 'static,
+    ) {
+        let views = self.views.of(topic);
+        let has = |view: &&Arc<RunView>| view.range.contains(hash);
+        // Memory answers soonest, and knows no earlier index.
+        let is_disk = |view: &&Arc<RunView>| matches!(view.kept, KeptView::Disk { .. });
+        let rank = |view: &&Arc<RunView>| is_disk(view) != at.is_some();
+        let Some(view) = views.iter().filter(has).min_by_key(rank).cloned() else {
+            return answer(reply, Err(no_view(topic)));
+        };
+        let reached = reached.max(at.unwrap_or_default());
+        if let Err(e) = self.views.check_is_there(topic, reached) {
+            return answer(reply, Err(e));
+        }
+        let face = self.clone();
+        let waited = view.clone();
+        let then = move |come: Result<()>| match come {
+            Ok(()) => face.work(reply, move || read(&view)),
+            Err(e) => answer(reply, Err(e)),
+        };
+        waited.wake_at(reached, Box::new(then) as Done<()>);
+    }
+
+    fn get(self: Arc<Self>, request: Request<'_>) {
+        let Some((get, reply)) = request.decode::<msg::Get>("read items") else { return };
+        if get.keys.is_empty() || get.keys.len() > KEYS_MAX {
+            let wrong = format!("read items: {} keys: ask for 1 to {KEYS_MAX}", get.keys.len());
+            return answer(reply, Err(Error::invalid(wrong)));
+        }
+        self.with_topic(get.topic.clone(), reply, move |face, fold, reply| {
+            let hashes = fold.read(|view, _| {
+                let catalog = view.catalog();
+                let hash = |key: &msg::Key| {
+                    catalog.check(key.collection, &key.key)?;
+                    Ok(catalog.hash(key.collection, &key.key))
+                };
+                get.keys.iter().map(hash).collect::<Result<Vec<u32>>>()
+            });
+            let hashes = match hashes.and_then(|hashes| hashes) {
+                Ok(hashes) => hashes,
+                Err(e) => return answer(reply, Err(e)),
+            };
+            let (topic, when) = (get.topic.clone(), (get.reached, get.at));
+            face.read_from((&topic, hashes[0]), when, reply, move |view| {
+                if hashes.iter().any(|hash| !view.range.contains(*hash)) {
+                    return Err(no_view(&get.topic));
+                }
+                coded(read_keys(view, &get))
+            });
+        });
+    }
+
+    fn scan(self: Arc<Self>, request: Request<'_>) {
+        let Some((scan, reply)) = request.decode::<msg::Scan>("seek items") else { return };
+        self.with_topic(scan.topic.clone(), reply, move |face, fold, reply| {
+            let hash =
+                fold.read(|view, _| view.catalog().hash_of_prefix(scan.collection, &scan.prefix));
+            let hash = match hash.and_then(|hash| hash) {
+                Ok(hash) => hash,
+                Err(e) => return answer(reply, Err(e)),
+            };
+            let (topic, when) = (scan.topic.clone(), (scan.reached, scan.at));
+            face.read_from((&topic, hash), when, reply, move |view| coded(seek(view, &scan)));
+        });
+    }
+
+    fn run(self: Arc<Self>, request: Request<'_>) {
+        let Some((name, reply)) = request.decode::<msg::ViewName>("run a view") else { return };
+        let views = self.views.clone();
+        self.work(reply, move || coded(views.run(&name)));
+    }
+
+    fn stop(self: Arc<Self>, request: Request<'_>) {
+        let Some((name, reply)) = request.decode::<msg::ViewName>("stop a view") else { return };
+        let views = self.views.clone();
+        self.work(reply, move || coded(views.stop(&name).map(|place| place.display().to_string())));
+    }
+
+    fn status(self: Arc<Self>, request: Request<'_>) {
+        let reply = request.reply;
+        let views = self.views.clone();
+        self.work(reply, move || coded(Ok(views.status())));
+    }
+
+    fn board(self: Arc<Self>, request: Request<'_>) {
+        let Some((board, reply)) = request.decode::<msg::Board>("ride a view") else { return };
+        let found = wanted(&board).and_then(|wanted| {
+            let view = self.views.view(&board.view)?;
+            self.views.check_is_there(&board.view.topic, board.reached)?;
+            Ok((wanted, view))
+        });
+        let (wanted, view) = match found {
+            Ok(found) => found,
+            Err(e) => return answer(reply, Err(e)),
+        };
+        let KeptView::Disk { rides, .. } = &view.kept else {
+            return answer(
+                reply,
+                Err(Error::invalid(format!(
+                    "ride view `{}`: disk views alone are ridden",
+                    describe(&board.view)
+                ))),
+            );
+        };
+        let rides = rides.clone();
+        let then = move |come: Result<()>| {
+            if let Err(e) = come {
+                return answer(reply, Err(e));
+            }
+            let at_least = board.reached;
+            let ticket = match board.dedicated {
+                true => Ticket::Dedicated { at_least },
+                false => Ticket::Shared { at_least },
+            };
+            rides.board(wanted, ticket, reply);
+        };
+        view.wake_at(board.reached, Box::new(then));
+    }
+
+    fn next(self: Arc<Self>, request: Request<'_>) {
+        let Some((next, reply)) = request.decode::<msg::Next>("ride on") else { return };
+        match self.views.rides_of(next.ride) {
+            Some(rides) => rides.next(next.ride, next.head as usize, reply),
+            None => {
+                answer(reply, Err(Error::not_found("ride on: there is no such ride (any more)")))
+            }
+        }
+    }
+
+    fn leave(self: Arc<Self>, request: Request<'_>) {
+        let Some((ride, reply)) = request.decode::<u64>("end a ride") else { return };
+        self.views.rides_of(ride).iter().for_each(|rides| rides.leave(ride));
+        answer(reply, coded(Ok(())));
+    }
+}
+
+fn too_long(bytes: usize) -> Error {
+    Error::invalid(format!(
+        "change items: the changes have {bytes} bytes, and one entry takes {}: send fewer at a time",
+        ENTRY_BYTES_MAX - ENVELOPE_BYTES
+    ))
+}
+
+fn no_view(topic: &str) -> Error {
+    Error::not_found(format!(
+        "read topic `{topic}`: this node runs no view of it that has all of these keys: `holdfast \
+         view status` says who does, `holdfast view run` runs one"
+    ))
+}
+
+/// As applying will, and that values of collections of JSON are JSON.
+fn check_changes(catalog: &Catalog, command: &[u8]) -> Result<()> {
+    for change in Command::changes(command)? {
+        catalog.check(change.collection, change.key)?;
+        let json = catalog.collection(change.collection).is_some_and(|one| one.json);
+        if let Some(value) = change.value.filter(|_| json)
+            && let Err(e) = serde_json::from_slice::<serde::de::IgnoredAny>(value)
+        {
+            return Err(Error::invalid(format!(
+                "change items: the value of key `{}` is no JSON ({e}), and its collection is of JSON",
+                String::from_utf8_lossy(change.key).escape_debug()
+            )));
+        }
+    }
+    Ok(())
+}
+
+fn read_keys(view: &RunView, get: &msg::Get) -> Result<msg::Got> {
+    let mut bytes = 0;
+    let mut add = |found: Option<msg::Found>| {
+        bytes += found.as_ref().map_or(0, |found| found.value.len());
+        match bytes > ANSWER_BYTES_MAX && get.keys.len() > 1 {
+            true => Err(Error::invalid(format!(
+                "read items: the values of {} keys are longer than {ANSWER_BYTES_MAX} bytes \
+                 together: ask for fewer at a time",
+                get.keys.len()
+            ))),
+            false => Ok(found),
+        }
+    };
+    match &view.kept {
+        KeptView::Disk { rows, .. } => {
+            let reader = Reader::new(rows.moment()?)?;
+            let found = get.keys.iter().map(|key| {
+                let found = reader.get(key.collection, &key.key, get.at)?;
+                add(found.map(|found| msg::Found { index: found.index, value: found.value }))
+            });
+            Ok(msg::Got { found: found.collect::<Result<_>>()?, applied: reader.applied() })
+        }
+        KeptView::Memory { fold } => fold.read(|view, applied| {
+            check_latest(get.at, applied)?;
+            let found = get.keys.iter().map(|key| {
+                let found = view.get(key.collection, &key.key);
+                add(found.map(|(index, value)| msg::Found { index, value: value.to_vec() }))
+            });
+            Ok(msg::Got { found: found.collect::<Result<_>>()?, applied })
+        })?,
+    }
+}
+
+fn check_latest(at: Option<Index>, applied: Index) -> Result<()> {
+    match at {
+        Some(at) if at != applied => Err(Error::new(
+            Kind::Unsupported,
+            "read items as of an index: a memory view has the newest values alone: ask a node that runs \
+             a disk view",
+        )),
+        _ => Ok(()),
+    }
+}
+
+fn seek(view: &RunView, scan: &msg::Scan) -> Result<msg::Rows> {
+    let keys_max = (scan.keys_max as usize).clamp(1, KEYS_MAX);
+    let msg::Scan { collection, prefix, after, .. } = scan.clone();
+    let sought = Sought { collection, prefix, after, keys_max, bytes_max: ANSWER_BYTES_MAX };
+    match &view.kept {
+        KeptView::Disk { rows, .. } => {
+            let reader = Reader::new(rows.moment()?)?;
+            let (found, more) = reader.scan(&sought, scan.at)?;
+            let row = |(key, found): (Vec<u8>, holdfast_view::items::Found)| msg::Row {
+                key,
+                index: found.index,
+                value: found.value,
+            };
+            let rows = found.into_iter().map(row).collect();
+            Ok(msg::Rows { applied: reader.applied(), rows, more })
+        }
+        KeptView::Memory { fold } => fold.read(|view, applied| {
+            check_latest(scan.at, applied)?;
+            let mut found = view.scan(sought.collection, &sought.prefix, sought.after.as_deref());
+            let (mut rows, mut bytes) = (Vec::new(), 0);
+            let mut next = found.next();
+            while let Some((key, index, value)) = next {
+                bytes += key.len() + value.len();
+                if !rows.is_empty() && (rows.len() == keys_max || bytes > ANSWER_BYTES_MAX) {
+                    break;
+                }
+                rows.push(msg::Row { key: key.to_vec(), index, value: value.to_vec() });
+                next = found.next();
+            }
+            Ok(msg::Rows { applied, rows, more: next.is_some() })
+        })?,
+    }
+}
+
+/// What a rider is sent.
+fn wanted(board: &msg::Board) -> Result<Wanted> {
+    let msg::Board { low, high, .. } = *board;
+    if low > high || high > Range::ALL.high() {
+        return Err(Error::invalid(format!(
+            "ride hashes from {low} to {high}: they go up to {}",
+            Range::ALL.high()
+        )));
+    }
+    let collections = match &board.collections {
+        None => Collections::All,
+        Some(listed) => {
+            let mut listed = listed.clone();
+            listed.sort_unstable();
+            listed.dedup();
+            Collections::Listed(listed)
+        }
+    };
+    let msg::Board { keys_only, versions, .. } = *board;
+    let range = Range::new(low, high);
+    Ok(Wanted { range, collections, keys_only, versions, indices: 0..u64::MAX })
+}

@@ -1,0 +1,512 @@
+//! Rides over one disk view: carries out what the carousel's core decides. Holds the snapshots, the
+//! passes over them, the slabs until they are forgotten, and the requests of riders until there is
+//! something to answer. Makes slabs on the node's workers, one a job; decides nothing.
+
+use crate::carousel::{
+    Boarding, Carousel, Effect, Held, Limits, Place, RiderId, ScanId, Source, Span, SpinId, Ticket,
+};
+use crate::scan::Scan;
+use holdfast_base::codec::Encode;
+use holdfast_base::{Error, Result};
+use holdfast_env::net::{BodyPart, Parts, Reply, Response};
+use holdfast_env::rows::{Moment, Rows};
+use holdfast_env::{HoldMutex, event};
+use holdfast_node::{Machine, Workers};
+use holdfast_view::items::{Catalog, Reader};
+use holdfast_view::{Position, front};
+use holdfast_wire::slab::{Column, Needs, Range, Slab, Wanted, select};
+use holdfast_wire::view::Boarded;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+
+/// Requests of one rider that wait, of one head: who asks for more at a time has them refused.
+pub const ASKED_MAX: usize = 16;
+/// Riders of one view; more are refused.
+pub const RIDERS_MAX: usize = 1000;
+
+/// A disk view's carousel, at work.
+pub struct Rides {
+    rows: Arc<dyn Rows>,
+    heads: Vec<Range>,
+    machine: Machine,
+    workers: Arc<Workers>,
+    state: Mutex<State>,
+    own: Weak<Rides>,
+}
+
+struct State {
+    core: Carousel,
+    spins: BTreeMap<SpinId, Arc<Shown>>,
+    /// But those of which a slab is being made.
+    scans: BTreeMap<ScanId, Scan>,
+    slabs: BTreeMap<Held, Kept>,
+    riders: BTreeMap<RiderId, Rider>,
+    /// What all riders need together.
+    needs: Arc<Needs>,
+    /// When the core is to be woken next, as far as that was asked for.
+    wakes_ns: Option<u64>,
+    /// Nobody rides any more.
+    ended: bool,
+}
+
+/// The view at the moment of a spin.
+pub(crate) struct Shown {
+    pub moment: Arc<dyn Moment>,
+    pub catalog: Catalog,
+    pub position: Position,
+    /// See [`Boarded::front`].
+    front: Vec<u8>,
+}
+
+struct Rider {
+    wanted: Arc<Wanted>,
+    /// Waits to hear that it rides.
+    boards: Option<Reply>,
+    /// Requests that wait, by head.
+    asked: Vec<VecDeque<Reply>>,
+    /// Its ride has ended like this, at this time.
+    over: Option<(Result<()>, u64)>,
+}
+
+/// A slab that somebody may still be sent.
+#[derive(Clone)]
+pub(crate) struct Kept {
+    pub shown: Arc<Shown>,
+    pub range: Range,
+    /// Its first row, as the core has it.
+    pub first: Vec<u8>,
+    /// Nothing where the head has no item.
+    pub slab: Option<Slab>,
+}
+
+/// What has to be done once the lock is given back.
+enum Job {
+    /// Makes the next slab.
+    Scan(ScanId, Box<Scan>),
+    /// Sends a rider what it wants of a slab, which is made once more if it lacks that.
+    Send(Box<Sending>),
+    Open(SpinId),
+    Answer(Reply, Response),
+    /// In so many nanoseconds.
+    Wake(u64),
+}
+
+struct Sending {
+    rider: RiderId,
+    head: usize,
+    kept: Kept,
+    wanted: Arc<Wanted>,
+    reply: Reply,
+}
+
+impl Rides {
+    /// Of rows that hold a view of this range, on as many heads as the machine has use for.
+    pub fn new(
+        rows: Arc<dyn Rows>,
+        range: Range,
+        heads: u32,
+        machine: &Machine,
+        workers: &Arc<Workers>,
+    ) -> Arc<Rides> {
+        let bytes = range.high() - range.low();
+        let bound = |i: u32| range.low() + bytes * u64::from(i) / u64::from(heads);
+        let heads: Vec<Range> = (0..heads).map(|i| Range::new(bound(i), bound(i + 1))).collect();
+        let spans = heads.iter().map(|head| Span { low: head.low(), high: head.high() }).collect();
+        let state = State {
+            core: Carousel::new(Limits::usual(), spans),
+            spins: BTreeMap::new(),
+            scans: BTreeMap::new(),
+            slabs: BTreeMap::new(),
+            riders: BTreeMap::new(),
+            needs: Arc::new(Needs::nothing()),
+            wakes_ns: None,
+            ended: false,
+        };
+        Arc::new_cyclic(|own| Rides {
+            rows,
+            heads,
+            machine: machine.clone(),
+            workers: workers.clone(),
+            state: Mutex::new(state),
+            own: own.clone(),
+        })
+    }
+
+    /// Hash ranges whose slabs come one behind the other.
+    pub fn heads(&self) -> usize {
+        self.heads.len()
+    }
+
+    /// Those that ride now.
+    pub fn riders(&self) -> usize {
+        self.state().riders.values().filter(|rider| rider.over.is_none()).count()
+    }
+
+    /// Whether somebody rides here under this number.
+    pub fn has(&self, ride: u64) -> bool {
+        self.state().riders.contains_key(&RiderId(ride))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.held()
+    }
+
+    /// Somebody boards; `reply` is answered with [`Boarded`].
+    pub fn board(&self, wanted: Wanted, ticket: Ticket, reply: Reply) {
+        let id = RiderId(self.machine.rng.next_u64());
+        self.input(|state, now, _| {
+            if state.ended || state.riders.len() >= RIDERS_MAX {
+                let why = match state.ended {
+                    true => Error::retry("ride a view: it is ending: ride another one"),
+                    false => Error::retry(format!(
+                        "ride a view: it has {RIDERS_MAX} riders: ask again when some have come to \
+                         their end"
+                    )),
+                };
+                return Some(Job::Answer(reply, Response::error(why)));
+            }
+            let span = Span { low: wanted.range.low(), high: wanted.range.high() };
+            let asked = self.heads.iter().map(|_| VecDeque::new()).collect();
+            let wanted = Arc::new(wanted);
+            state.riders.insert(id, Rider { wanted, boards: Some(reply), asked, over: None });
+            state.know_needs();
+            state.core.join(now, id, Boarding { span, ticket });
+            None
+        });
+    }
+
+    /// A rider asks for its next slab of a head.
+    pub fn next(&self, ride: u64, head: usize, reply: Reply) {
+        let id = RiderId(ride);
+        self.input(|state, now, _| {
+            let refuse = |why: Error| Some(Response::error(why));
+            let answer = match state.riders.get_mut(&id) {
+                None => refuse(Error::not_found(
+                    "ride on: there is no such ride (any more): board again",
+                )),
+                Some(rider) if head >= rider.asked.len() => refuse(Error::invalid(format!(
+                    "ride on: the view has {} heads, not one of number {head}",
+                    rider.asked.len()
+                ))),
+                Some(Rider { over: Some((result, _)), .. }) => Some(end_of(result)),
+                Some(rider) if rider.asked[head].len() >= ASKED_MAX => {
+                    refuse(Error::invalid(format!(
+                        "ride on: {ASKED_MAX} requests of this head wait already: ask for more when \
+                         they are answered"
+                    )))
+                }
+                Some(rider) => {
+                    rider.asked[head].push_back(reply);
+                    state.core.pull(now, id, head);
+                    return None;
+                }
+            };
+            answer.map(|answer| Job::Answer(reply, answer))
+        });
+    }
+
+    /// A rider has all that it wants.
+    pub fn leave(&self, ride: u64) {
+        self.input(|state, now, _| {
+            let id = RiderId(ride);
+            if state.riders.remove(&id).is_some_and(|rider| rider.over.is_none()) {
+                state.core.leave(now, id);
+            }
+            None
+        });
+    }
+
+    /// Ends all rides, with an error.
+    pub fn end(&self) {
+        let left: Vec<RiderId> = {
+            let mut state = self.state();
+            state.ended = true;
+            state.riders.keys().copied().collect()
+        };
+        let why = || Error::retry("ride a view: its node is ending: ride another one");
+        for id in left {
+            self.input(|state, now, jobs| {
+                let mut rider = state.riders.remove(&id)?;
+                let waiting = rider.asked.iter_mut().flat_map(|asked| asked.drain(..));
+                let all = waiting.chain(rider.boards.take());
+                jobs.extend(all.map(|reply| Job::Answer(reply, Response::error(why()))));
+                if rider.over.is_none() {
+                    state.core.leave(now, id);
+                }
+                None
+            });
+        }
+    }
+
+    /// Tells the core something, carries out what it says, and what follows from that.
+    fn input(&self, tell: impl FnOnce(&mut State, u64, &mut Vec<Job>) -> Option<Job>) {
+        let mut jobs = Vec::new();
+        {
+            let mut state = self.state();
+            let now = self.machine.clock.monotonic_ns();
+            let job = tell(&mut state, now, &mut jobs);
+            jobs.extend(job);
+            self.carry_out(&mut state, now, &mut jobs);
+        }
+        for job in jobs {
+            self.start(job);
+        }
+    }
+
+    fn carry_out(&self, state: &mut State, now: u64, jobs: &mut Vec<Job>) {
+        while let Some(effect) = state.core.next_effect() {
+            match effect {
+                Effect::Open { spin, image } => {
+                    assert_eq!(image, None, "no images are asked for");
+                    jobs.push(Job::Open(spin));
+                }
+                Effect::Close { spin } => drop(state.spins.remove(&spin)),
+                Effect::Boarded { rider, on, .. } => {
+                    state.boarded(rider, on, self.heads.len(), jobs)
+                }
+                Effect::Scan { scan, source, head, at, .. } => {
+                    self.scan(state, now, (scan, source), head, at, jobs);
+                }
+                Effect::Stop { scan } => drop(state.scans.remove(&scan)),
+                Effect::Send { rider, head, slab } => {
+                    self.send(state, now, rider, head, slab, jobs)
+                }
+                Effect::Forget { slab } => drop(state.slabs.remove(&slab)),
+                Effect::Moved { rider, head } => {
+                    event!(RiderMoved, format_args!("rider {:016x}, head {head}", rider.0));
+                }
+                Effect::End { rider, result } => state.end(rider, result, now, jobs),
+                Effect::Spool { .. }
+                | Effect::Seal { .. }
+                | Effect::Abandon { .. }
+                | Effect::Remove { .. } => {
+                    unreachable!("no images are asked for")
+                }
+            }
+        }
+        let wakes = state.core.next_wake();
+        if let Some(at) = wakes
+            && state.wakes_ns.is_none_or(|asked| at < asked || asked <= now)
+        {
+            state.wakes_ns = Some(at);
+            jobs.push(Job::Wake(at.saturating_sub(now)));
+        }
+    }
+
+    fn scan(
+        &self,
+        state: &mut State,
+        now: u64,
+        (scan, source): (ScanId, Source),
+        head: usize,
+        at: Option<Place>,
+        jobs: &mut Vec<Job>,
+    ) {
+        let Source::Snapshot(spin) = source else { unreachable!("no images are asked for") };
+        let needs = state.needs.clone();
+        let opened = match (at, state.scans.remove(&scan)) {
+            (Some(at), _) => Scan::new(&state.spins[&spin], self.heads[head], needs, &at),
+            (None, Some(open)) => open.with(needs),
+            (None, None) => Err(Error::bug("go on with a scan: it was never begun")),
+        };
+        match opened {
+            Ok(open) => jobs.push(Job::Scan(scan, Box::new(open))),
+            Err(e) => state.core.failed(now, scan, e),
+        }
+    }
+
+    fn send(
+        &self,
+        state: &mut State,
+        now: u64,
+        id: RiderId,
+        head: usize,
+        held: Held,
+        jobs: &mut Vec<Job>,
+    ) {
+        let Some(rider) = state.riders.get_mut(&id) else { return };
+        let kept = state.slabs.get(&held).expect("what is to be sent is held");
+        let overlaps = |slab: &Slab| {
+            let (first, last) = (slab.header.first_hash.into(), u64::from(slab.header.last_hash));
+            Range::new(first, last + 1).overlaps(rider.wanted.range)
+        };
+        if !kept.slab.as_ref().is_some_and(overlaps) {
+            // There is nothing for it: its request stays, for the next one.
+            return state.core.pull(now, id, head);
+        }
+        let reply = rider.asked[head].pop_front().expect("what is sent was asked for");
+        let (kept, wanted) = (kept.clone(), rider.wanted.clone());
+        jobs.push(Job::Send(Box::new(Sending { rider: id, head, kept, wanted, reply })));
+    }
+
+    fn start(&self, job: Job) {
+        let Some(own) = self.own.upgrade() else { return };
+        match job {
+            Job::Scan(scan, open) => self.workers.run(move || own.make(scan, *open)),
+            Job::Send(sending) => match sending.lacks() {
+                true => self.workers.run(move || own.send_now(*sending)),
+                false => self.send_now(*sending),
+            },
+            Job::Open(spin) => self.workers.run(move || own.open(spin)),
+            Job::Answer(reply, answer) => reply.send(answer),
+            Job::Wake(ns) => {
+                let weak = self.own.clone();
+                let tick = move || {
+                    if let Some(own) = weak.upgrade() {
+                        own.tick();
+                    }
+                };
+                self.machine.peers.after(ns.div_ceil(1_000_000), Box::new(tick));
+            }
+        }
+    }
+
+    fn tick(&self) {
+        self.input(|state, now, _| {
+            state.wakes_ns = None;
+            state.core.tick(now);
+            // Who has not asked how its ride ended is not there any more.
+            let idle_ns = Limits::usual().idle_ns;
+            let gone = |over: &Option<(Result<()>, u64)>| {
+                over.as_ref().is_some_and(|(_, at)| now.saturating_sub(*at) > idle_ns)
+            };
+            state.riders.retain(|_, rider| !gone(&rider.over));
+            None
+        });
+    }
+
+    fn open(&self, spin: SpinId) {
+        let shown = self.rows.moment().and_then(Shown::new);
+        self.input(|state, now, _| {
+            let index = shown.map(|shown| {
+                let index = shown.position.applied;
+                state.spins.insert(spin, Arc::new(shown));
+                index
+            });
+            state.core.opened(now, spin, index);
+            None
+        });
+    }
+
+    fn make(&self, id: ScanId, mut scan: Scan) {
+        let made = scan.make();
+        self.input(|state, now, _| {
+            match made {
+                Ok((about, kept)) => {
+                    state.slabs.insert(Held { scan: id, number: about.number }, kept);
+                    // If it was stopped meanwhile, nobody asks for it again.
+                    state.scans.insert(id, scan);
+                    state.core.made(now, id, about);
+                }
+                Err(e) => state.core.failed(now, id, e),
+            }
+            None
+        });
+    }
+
+    /// Answers with what a rider wants of a slab; if that is nothing, its request waits on.
+    fn send_now(&self, sending: Sending) {
+        let Sending { rider, head, kept, wanted, reply } = sending;
+        match kept.selected(&wanted) {
+            Ok(Some(slab)) => reply.send(answer_of(&slab)),
+            Ok(None) => self.input(|state, now, _| {
+                match state.riders.get_mut(&rider) {
+                    Some(Rider { over: Some((result, _)), .. }) => {
+                        return Some(Job::Answer(reply, end_of(result)));
+                    }
+                    Some(known) => {
+                        known.asked[head].push_front(reply);
+                        state.core.pull(now, rider, head);
+                    }
+                    None => {}
+                }
+                None
+            }),
+            Err(e) => reply.send(Response::error(e)),
+        }
+    }
+}
+
+impl Sending {
+    /// Whether the slab has to be made again.
+    fn lacks(&self) -> bool {
+        self.kept.slab.as_ref().is_some_and(|slab| !slab.serves(&self.wanted))
+    }
+}
+
+impl Kept {
+    /// What somebody wants of it, if that is anything.
+    fn selected(&self, wanted: &Wanted) -> Result<Option<Slab>> {
+        let Some(slab) = &self.slab else { return Ok(None) };
+        let again = match slab.serves(wanted) {
+            true => None,
+            false => {
+                let needs = Arc::new(Needs::of(wanted));
+                let place = Place { number: 0, first: Some(self.first.clone()) };
+                Some(Scan::new(&self.shown, self.range, needs, &place)?.make()?.1)
+            }
+        };
+        let slab = again.as_ref().map_or(Some(slab), |again| again.slab.as_ref());
+        let selected = slab.map(|slab| select(slab, wanted));
+        Ok(selected.filter(|selected| !selected.columns().is_empty()))
+    }
+}
+
+impl Shown {
+    fn new(moment: Arc<dyn Moment>) -> Result<Shown> {
+        let (position, mut front) = front(&*moment)?;
+        let catalog = Reader::new(moment.clone())?.catalog().clone();
+        catalog.encode(&mut front);
+        Ok(Shown { moment, catalog, position, front })
+    }
+}
+
+impl State {
+    fn know_needs(&mut self) {
+        let riding = self.riders.values().filter(|rider| rider.over.is_none());
+        let needs = riding.fold(Needs::nothing(), |all, rider| all.and(&Needs::of(&rider.wanted)));
+        if needs != *self.needs {
+            self.needs = Arc::new(needs);
+        }
+    }
+
+    fn boarded(&mut self, id: RiderId, on: Source, heads: usize, jobs: &mut Vec<Job>) {
+        let Some(rider) = self.riders.get_mut(&id) else { return };
+        let Some(reply) = rider.boards.take() else { return };
+        let Source::Snapshot(spin) = on else { unreachable!("no images are asked for") };
+        let shown = &self.spins[&spin];
+        let Position { applied, entry_crc, digest, .. } = shown.position;
+        let boarded =
+            Boarded { ride: id.0, heads: heads as u32, index: applied, entry_crc, digest };
+        let front = Parts::One(BodyPart::Owned(shown.front.clone()));
+        jobs.push(Job::Answer(reply, Response::ok(boarded.to_bytes(), front)));
+    }
+
+    fn end(&mut self, id: RiderId, result: Result<()>, now: u64, jobs: &mut Vec<Job>) {
+        let Some(rider) = self.riders.get_mut(&id) else { return };
+        let waiting = rider.asked.iter_mut().flat_map(|asked| asked.drain(..));
+        for reply in waiting.chain(rider.boards.take()) {
+            jobs.push(Job::Answer(reply, end_of(&result)));
+        }
+        rider.over = Some((result, now));
+        self.know_needs();
+    }
+}
+
+/// Header in the meta, columns behind it, as they were encoded.
+fn answer_of(slab: &Slab) -> Response {
+    let part = |column: &Column| {
+        let (bytes, at) = column.shared();
+        BodyPart::Shared(bytes, at)
+    };
+    let parts = slab.columns().iter().map(part).collect();
+    Response::ok(slab.header_bytes(), Parts::Many(parts))
+}
+
+/// How a ride has ended: well with an empty answer.
+fn end_of(result: &Result<()>) -> Response {
+    match result {
+        Ok(()) => Response::ok(Vec::new(), Parts::None),
+        Err(e) => Response::error(e.clone()),
+    }
+}

@@ -1,0 +1,463 @@
+//! The views of items that one node keeps: of each topic its catalog, which every node knows that
+//! takes changes of it, and the views that somebody has asked this node to run. Opens and ends them;
+//! which there are is written down, so that a start brings them back. Answers nobody.
+
+use crate::rides::Rides;
+use holdfast_base::checksum::crc32c;
+use holdfast_base::codec::{Decode, Encode};
+use holdfast_base::ids::Index;
+use holdfast_base::{Error, Kind, Result};
+use holdfast_env::disk::{ReplaceSites, create_dir_durable, read_file, replace_file};
+use holdfast_env::rows::Rows;
+use holdfast_env::{HoldMutex, event};
+use holdfast_log::Done;
+use holdfast_node::Node;
+use holdfast_view::items::{CatalogView, DiskView, MemoryView};
+use holdfast_view::{Context, Fold, FoldStatus, InRows};
+use holdfast_wire::slab::{PARTITIONS_MAX, Range};
+use holdfast_wire::view::{ViewKind, ViewName, ViewStatus};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// Views that one node runs.
+pub const VIEWS_MAX: usize = 64;
+/// Bytes of a topic's name, which names files, too.
+pub const TOPIC_BYTES_MAX: usize = 100;
+/// In front of the topics' names in the log.
+const FAMILY: &str = "view/";
+const SITES: ReplaceSites = ReplaceSites { data: "views.name-data", name: "views.name-name" };
+const NAME_BYTES_MAX: u64 = 4096;
+
+/// What one node keeps.
+pub struct Views {
+    pub(crate) node: Arc<Node>,
+    /// A directory for each view that is run.
+    place: PathBuf,
+    cache_bytes: u64,
+    heads: u32,
+    kept: Mutex<Kept>,
+    /// Held while a topic or a view is opened or ended: one at a time.
+    opening: Mutex<()>,
+}
+
+#[derive(Default)]
+struct Kept {
+    topics: BTreeMap<String, Arc<Topic>>,
+    views: BTreeMap<PathBuf, Arc<RunView>>,
+    /// Those that could not be opened, and why.
+    failed: BTreeMap<PathBuf, (ViewName, Error)>,
+}
+
+/// A topic's catalog, folded.
+pub type Topic = Fold<CatalogView>;
+
+/// A view that runs.
+pub struct RunView {
+    /// Whose part of what it is.
+    pub name: ViewName,
+    /// Of keys' hashes.
+    pub range: Range,
+    /// What it keeps.
+    pub kept: KeptView,
+}
+
+/// What a view that runs keeps.
+pub enum KeptView {
+    /// Every version, on disk.
+    Disk {
+        /// Folds them.
+        fold: Arc<Fold<InRows<DiskView>>>,
+        /// What readers read.
+        rows: Arc<dyn Rows>,
+        /// Its carousel.
+        rides: Arc<Rides>,
+    },
+    /// The newest values, in memory.
+    Memory {
+        /// Folds them, and has them.
+        fold: Arc<Fold<MemoryView>>,
+    },
+}
+
+impl RunView {
+    /// How its fold is doing.
+    pub fn status(&self) -> FoldStatus {
+        match &self.kept {
+            KeptView::Disk { fold, .. } => fold.status(),
+            KeptView::Memory { fold } => fold.status(),
+        }
+    }
+
+    /// See [`Fold::wake_at`].
+    pub fn wake_at(&self, index: Index, done: Done<()>) {
+        match &self.kept {
+            KeptView::Disk { fold, .. } => fold.wake_at(index, done),
+            KeptView::Memory { fold } => fold.wake_at(index, done),
+        }
+    }
+
+    fn riders(&self) -> usize {
+        match &self.kept {
+            KeptView::Disk { rides, .. } => rides.riders(),
+            KeptView::Memory { .. } => 0,
+        }
+    }
+
+    fn end(&self) -> Result<()> {
+        match &self.kept {
+            KeptView::Disk { fold, rows, rides } => {
+                rides.end();
+                fold.end();
+                rows.persist("views.rows")
+            }
+            KeptView::Memory { fold } => {
+                fold.end();
+                Ok(())
+            }
+        }
+    }
+}
+
+/// As people say it.
+pub fn describe(name: &ViewName) -> String {
+    let ViewName { topic, kind, part, of } = name;
+    let kind = match kind {
+        ViewKind::Disk {} => "disk".to_owned(),
+        ViewKind::Memory {} => "memory".to_owned(),
+        ViewKind::Index { collection, field } => format!("index of {collection}.{field}"),
+    };
+    format!("{topic} {kind} {part}/{of}")
+}
+
+/// The name in the log of a topic of items.
+pub fn log_topic(topic: &str) -> Result<String> {
+    let is_fine = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    if topic.is_empty() || topic.len() > TOPIC_BYTES_MAX || !topic.bytes().all(is_fine) {
+        return Err(Error::invalid(format!(
+            "name a topic of items `{}`: it has to be of 1 to {TOPIC_BYTES_MAX} letters, digits, `.`, \
+             `_` and `-`",
+            topic.escape_debug()
+        )));
+    }
+    Ok(format!("{FAMILY}{topic}"))
+}
+
+impl Views {
+    /// Without a view yet: see [`Views::open_all`]. `place` is the directory for what they keep;
+    /// each disk view has `cache_bytes` of its rows in memory, and makes slabs in `heads` ranges
+    /// side by side.
+    pub fn new(node: &Arc<Node>, place: &Path, cache_bytes: u64, heads: u32) -> Arc<Views> {
+        Arc::new(Views {
+            node: node.clone(),
+            place: place.to_owned(),
+            cache_bytes,
+            heads,
+            kept: Mutex::default(),
+            opening: Mutex::default(),
+        })
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.kept.held()
+    }
+
+    /// Opens what ran when the node ended. One that cannot be opened says why, and is tried again
+    /// with the next start.
+    pub fn open_all(&self) -> Result<()> {
+        let disk = &*self.node.machine.disk;
+        if !disk.exists(&self.place)? {
+            return Ok(());
+        }
+        for entry in disk.list(&self.place)? {
+            let place = self.place.join(&entry.name);
+            let file = place.join("view");
+            if !disk.exists(&file)? {
+                // It was stopped, or never begun.
+                continue;
+            }
+            match read_name(&read_file(disk, &file, NAME_BYTES_MAX)?) {
+                Some(name) => drop(self.open_view(&name, &place)),
+                None => self.node.report_finding(format!(
+                    "`{}` does not say which view it keeps: it is damaged: remove `{}` and run the \
+                     view again",
+                    file.display(),
+                    place.display()
+                )),
+            }
+        }
+        Ok(())
+    }
+
+    /// The topic's catalog, as this node folds it; opened with the first use.
+    pub fn topic(&self, topic: &str) -> Result<Arc<Topic>> {
+        self.topic_or(topic, |name| {
+            let exists = self.node.has_topic(name)?;
+            let none = || {
+                Error::not_found(format!(
+                    "find topic `{topic}`: there is none: make its first collection (`holdfast view \
+                     create`)"
+                ))
+            };
+            if exists { Ok(()) } else { Err(none()) }
+        })
+    }
+
+    /// As [`Views::topic`], which is made if there is none: on the node that keeps the log alone.
+    pub fn make_topic(&self, topic: &str) -> Result<Arc<Topic>> {
+        self.topic_or(topic, |name| self.node.log.create(name))
+    }
+
+    fn topic_or(
+        &self,
+        topic: &str,
+        prepare: impl FnOnce(&str) -> Result<()>,
+    ) -> Result<Arc<Topic>> {
+        let name = log_topic(topic)?;
+        if let Some(fold) = self.kept().topics.get(topic) {
+            return Ok(fold.clone());
+        }
+        let _one = self.opening.held();
+        if let Some(fold) = self.kept().topics.get(topic) {
+            return Ok(fold.clone());
+        }
+        prepare(&name)?;
+        let fold = self.node.open_view::<CatalogView>(Context::of(&name))?;
+        self.kept().topics.insert(topic.to_owned(), fold.clone());
+        Ok(fold)
+    }
+
+    /// The topic's catalog, if it is open here.
+    pub fn known(&self, topic: &str) -> Option<Arc<Topic>> {
+        self.kept().topics.get(topic).cloned()
+    }
+
+    /// Runs a view from now on, also after the next start.
+    pub fn run(&self, name: &ViewName) -> Result<()> {
+        let doing = |e: Error| e.context(format_args!("run view `{}`", describe(name)));
+        if name.of == 0 || name.of > PARTITIONS_MAX || name.part >= name.of {
+            return Err(doing(Error::invalid(format!(
+                "there is no part {} of {}: parts count from 0, and there are up to {PARTITIONS_MAX}",
+                name.part, name.of
+            ))));
+        }
+        if matches!(name.kind, ViewKind::Index { .. }) {
+            return Err(doing(Error::unsupported("this build runs no index views")));
+        }
+        let topic = self.topic(&name.topic).map_err(doing)?;
+        topic.read(|_, _| ()).map_err(doing)?;
+        let place = self.place_of(name);
+        {
+            let kept = self.kept();
+            if kept.views.contains_key(&place) {
+                return Err(doing(Error::exists("it runs here already")));
+            }
+            if kept.views.len() >= VIEWS_MAX {
+                let full = format!("this node runs {VIEWS_MAX} views, and takes no more");
+                return Err(doing(Error::full(full)));
+            }
+        }
+        let disk = &*self.node.machine.disk;
+        create_dir_durable(disk, &place, 2, "views.directory").map_err(|e| doing(e.into()))?;
+        replace_file(disk, &place.join("view"), &written_name(name), SITES)
+            .map_err(|e| doing(e.into()))?;
+        self.open_view(name, &place).map_err(doing)
+    }
+
+    /// Ends a view for good. What it kept on disk stays, and the answer says where.
+    pub fn stop(&self, name: &ViewName) -> Result<PathBuf> {
+        let place = self.place_of(name);
+        let _one = self.opening.held();
+        let (view, failed) = {
+            let mut kept = self.kept();
+            (kept.views.remove(&place), kept.failed.remove(&place))
+        };
+        if view.is_none() && failed.is_none() {
+            return Err(Error::not_found(format!(
+                "stop view `{}`: this node does not run it",
+                describe(name)
+            )));
+        }
+        self.node.machine.disk.remove(&place.join("view"))?;
+        view.map_or(Ok(()), |view| view.end())?;
+        Ok(place)
+    }
+
+    fn place_of(&self, name: &ViewName) -> PathBuf {
+        let readable: String = describe(name)
+            .chars()
+            .map(|c| if c.is_ascii_alphanumeric() || "._".contains(c) { c } else { '-' })
+            .take(TOPIC_BYTES_MAX + 50)
+            .collect();
+        self.place.join(format!("{readable}-{:08x}", crc32c(&name.to_bytes())))
+    }
+
+    fn open_view(&self, name: &ViewName, place: &Path) -> Result<()> {
+        let opened = self.topic(&name.topic).and_then(|_| {
+            let _one = self.opening.held();
+            self.open_once(name, place)
+        });
+        let mut kept = self.kept();
+        match opened {
+            Ok(view) => {
+                event!(ViewRuns, describe(name));
+                kept.failed.remove(place);
+                kept.views.insert(place.to_owned(), Arc::new(view));
+                Ok(())
+            }
+            Err(e) => {
+                kept.failed.insert(place.to_owned(), (name.clone(), e.clone()));
+                Err(e)
+            }
+        }
+    }
+
+    fn open_once(&self, name: &ViewName, place: &Path) -> Result<RunView> {
+        let range = Range::part(name.part, name.of);
+        let topic = log_topic(&name.topic)?;
+        let context = Context { range, name: describe(name), ..Context::of(&topic) };
+        let kept = match &name.kind {
+            ViewKind::Disk {} => {
+                let what = format!("the rows of view `{}`", describe(name));
+                let engine = &self.node.machine.engine;
+                let rows = engine.open_rows(&place.join("rows"), &what, self.cache_bytes)?;
+                let fold = self.node.open_one_of_several(context.in_rows(rows.clone()), None)?;
+                let (machine, workers) = (&self.node.machine, &self.node.workers);
+                let rides = Rides::new(rows.clone(), range, self.heads, machine, workers);
+                KeptView::Disk { fold, rows, rides }
+            }
+            ViewKind::Memory {} => {
+                KeptView::Memory { fold: self.node.open_one_of_several(context, None)? }
+            }
+            ViewKind::Index { .. } => {
+                return Err(Error::unsupported("this build runs no index views"));
+            }
+        };
+        Ok(RunView { name: name.clone(), range, kept })
+    }
+
+    /// Refuses an index that the log has not come to: a view would never reach it, or with an entry
+    /// that nobody meant. One that has come is waited for.
+    pub(crate) fn check_is_there(&self, topic: &str, index: Index) -> Result<()> {
+        let next = self.node.log.info(&log_topic(topic)?)?.next;
+        match index < next {
+            true => Ok(()),
+            false if index.0 == 0 => Ok(()),
+            false => Err(Error::retry(format!(
+                "read topic `{topic}` at entry {index}: as far as this node knows, the last one is {}",
+                next.0.saturating_sub(1)
+            ))),
+        }
+    }
+
+    /// The views that run here of a topic.
+    pub fn of(&self, topic: &str) -> Vec<Arc<RunView>> {
+        let kept = self.kept();
+        kept.views.values().filter(|view| view.name.topic == topic).cloned().collect()
+    }
+
+    /// One that runs here, by its name.
+    pub fn view(&self, name: &ViewName) -> Result<Arc<RunView>> {
+        let place = self.place_of(name);
+        let kept = self.kept();
+        match (kept.views.get(&place), kept.failed.get(&place)) {
+            (Some(view), _) => Ok(view.clone()),
+            (None, Some((_, e))) => Err(e.clone()),
+            (None, None) => Err(Error::not_found(format!(
+                "find view `{}`: this node does not run it: `holdfast view status` says who does",
+                describe(name)
+            ))),
+        }
+    }
+
+    /// The carousel that a ride is on.
+    pub(crate) fn rides_of(&self, ride: u64) -> Option<Arc<Rides>> {
+        let kept = self.kept();
+        kept.views.values().find_map(|view| match &view.kept {
+            KeptView::Disk { rides, .. } if rides.has(ride) => Some(rides.clone()),
+            _ => None,
+        })
+    }
+
+    /// How all of them are doing.
+    pub fn status(&self) -> Vec<ViewStatus> {
+        let (views, failed) = {
+            let kept = self.kept();
+            let failed: Vec<_> = kept.failed.values().cloned().collect();
+            (kept.views.values().cloned().collect::<Vec<_>>(), failed)
+        };
+        let of_one = |view: &Arc<RunView>| {
+            let FoldStatus { applied, stopped, .. } = view.status();
+            let topic = log_topic(&view.name.topic).unwrap_or_default();
+            let next = self.node.log.info(&topic).map_or(applied.0 + 1, |info| info.durable.0);
+            let last = Index(next.saturating_sub(1).max(applied.0));
+            let stopped = stopped.map_or_else(String::new, |e| e.message);
+            let riders = view.riders() as u32;
+            ViewStatus { view: view.name.clone(), applied, last, riders, stopped }
+        };
+        let mut all: Vec<ViewStatus> = views.iter().map(of_one).collect();
+        let none = Index(0);
+        all.extend(failed.into_iter().map(|(view, e)| ViewStatus {
+            view,
+            applied: none,
+            last: none,
+            riders: 0,
+            stopped: e.message,
+        }));
+        all
+    }
+
+    /// Now and then: rows are made durable, so that a start folds little of the log again; views that
+    /// stopped for want of room go on once there is some.
+    pub fn round(&self) {
+        let views: Vec<_> = self.kept().views.values().cloned().collect();
+        for view in views {
+            let KeptView::Disk { fold, rows, .. } = &view.kept else { continue };
+            if let Err(e) = rows.persist("views.rows") {
+                self.node.report_failure(format_args!("keep view `{}`", describe(&view.name)), &e);
+            }
+            // It says `Retry` as long as there is no room.
+            match fold.resume() {
+                Ok(true) => event!(ViewRuns, describe(&view.name)),
+                Ok(false) => {}
+                Err(e) if matches!(e.kind, Kind::Retry | Kind::Full) => {}
+                Err(e) => {
+                    self.node
+                        .report_failure(format_args!("resume view `{}`", describe(&view.name)), &e);
+                }
+            }
+        }
+    }
+
+    /// Why views do not run, a sentence each.
+    pub fn stopped(&self) -> Vec<String> {
+        let stopped = self.status().into_iter().filter(|status| !status.stopped.is_empty());
+        stopped
+            .map(|status| format!("view `{}`: {}", describe(&status.view), status.stopped))
+            .collect()
+    }
+
+    /// Ends all of them, also when one cannot be ended in order.
+    pub fn end(&self) -> Result<()> {
+        let (views, topics) = {
+            let mut kept = self.kept();
+            (std::mem::take(&mut kept.views), std::mem::take(&mut kept.topics))
+        };
+        let ended = views.into_values().map(|view| view.end()).fold(Ok(()), Result::and);
+        topics.into_values().for_each(|fold| fold.end());
+        ended
+    }
+}
+
+fn written_name(name: &ViewName) -> Vec<u8> {
+    let mut bytes = name.to_bytes();
+    let crc = crc32c(&bytes);
+    crc.encode(&mut bytes);
+    bytes
+}
+
+fn read_name(bytes: &[u8]) -> Option<ViewName> {
+    let (name, crc) = bytes.split_last_chunk::<4>()?;
+    let name = (crc32c(name).to_le_bytes() == *crc).then(|| ViewName::from_bytes(name))?;
+    name.ok()
+}
