@@ -137,7 +137,13 @@ impl ViewFace {
             return with(self.clone(), fold, reply);
         }
         let face = self.clone();
-        self.views.node.workers.run(move || match face.views.topic(&topic) {
+        let workers = &self.views.node.workers;
+        if workers.is_inline() {
+            // Nobody waits here for the log's host: rounds open it.
+            let later = format!("use topic `{topic}`: this node has not opened it yet");
+            return answer(reply, Err(Error::retry(later)));
+        }
+        workers.run(move || match face.views.topic(&topic) {
             Ok(fold) => with(face, fold, reply),
             Err(e) => answer(reply, Err(e)),
         });
@@ -161,7 +167,9 @@ impl ViewFace {
             mode: Mode::Synced,
         };
         let applied = move |applied: Result<(Index, Vec<u8>)>| {
-            answer(reply, coded(applied.map(|(index, _)| msg::Changed { index })));
+            // The result names the entry that was the first with this number.
+            let changed = applied.and_then(|(_, first)| Ok(msg::Changed::from_bytes(&first)?));
+            answer(reply, coded(changed));
         };
         fold.propose(request, Box::new(applied));
     }

@@ -1,6 +1,7 @@
 //! Guests that come with Holdfast: see [`crate::world::guest`].
 
 mod blobs;
+mod items;
 mod memory;
 mod names;
 mod tokens;
@@ -9,6 +10,7 @@ use crate::world::guest::Guest;
 use std::sync::Arc;
 
 pub use blobs::blobs;
+pub use items::items;
 pub use memory::memory;
 pub use tokens::tokens;
 
@@ -16,4 +18,5 @@ pub use tokens::tokens;
 pub type Make = fn() -> Arc<dyn Guest>;
 
 /// All of them, by name.
-pub const ALL: [(&str, Make); 3] = [("blobs", blobs), ("memory", memory), ("tokens", tokens)];
+pub const ALL: [(&str, Make); 4] =
+    [("blobs", blobs), ("items", items), ("memory", memory), ("tokens", tokens)];

@@ -136,7 +136,7 @@ fn one_in(seed: u64, what: u64, n: u64) -> bool {
 
 impl Schedule {
     /// One in eight has a node past the seventh, who is no controller; one in four has two stores
-    /// a node; every second one has a guest; in one of twelve nodes have certificates; in one of four
+    /// a node; most have a guest, of odd numbers all; in one of twelve nodes have certificates; in one of four
     /// the racks are far from each other.
     pub fn new(seed: u64) -> Schedule {
         Schedule {
@@ -144,10 +144,11 @@ impl Schedule {
             nodes: if one_in(seed, 50, 8) { 8 } else { 5 },
             stores: if one_in(seed, 51, 4) { 2 } else { 1 },
             clients: 6,
-            guests: match seed % 6 {
-                1 => vec![guests::blobs],
-                3 => vec![guests::memory],
-                5 => vec![guests::tokens],
+            guests: match seed % 12 {
+                1 | 7 => vec![guests::blobs],
+                3 | 9 => vec![guests::memory],
+                4 => vec![guests::items],
+                5 | 11 => vec![guests::tokens],
                 _ => Vec::new(),
             },
             certificates: seed % 12 == 11,

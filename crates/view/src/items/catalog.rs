@@ -3,6 +3,7 @@
 
 use super::command::{Changes, Command, Decoded, decode};
 use crate::{Applied, Context, View};
+use holdfast_base::codec::Encode;
 use holdfast_base::ids::Index;
 use holdfast_base::stream::{Source, Writer};
 use holdfast_base::{Error, Result, codec_struct};
@@ -160,6 +161,12 @@ impl Catalog {
     }
 }
 
+/// What becomes of an entry that is accepted: its index. A change that is sent again is answered with
+/// that of its first entry, from which on readers see it.
+pub(super) fn accepted(index: Index) -> Applied {
+    Applied::Ok(index.to_bytes())
+}
+
 /// A view that knows the catalog and no item: what a node needs to take changes.
 #[derive(Debug, Default)]
 pub struct CatalogView {
@@ -183,7 +190,7 @@ impl View for CatalogView {
 
     fn apply(&mut self, index: Index, command: &[u8]) -> Applied {
         match self.catalog.apply(index, command) {
-            Ok(_) => Applied::Ok(Vec::new()),
+            Ok(_) => accepted(index),
             Err(applied) => applied,
         }
     }

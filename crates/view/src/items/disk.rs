@@ -1,7 +1,7 @@
 //! Every version of every key, in rows: what is read at an index, and what others begin with. Holds
 //! nothing itself; readers have moments of the rows.
 
-use super::catalog::{Catalog, Does};
+use super::catalog::{Catalog, Does, accepted};
 use super::command::Command;
 use super::pass::Pass;
 use super::rows::{self, CATALOG, Item};
@@ -44,7 +44,7 @@ impl RowsView for DiskView {
             Err(applied) => return Ok(applied),
             Ok(Does::Catalog) => {
                 changes.put(CATALOG.to_vec(), catalog.to_bytes());
-                return Ok(Applied::Ok(Vec::new()));
+                return Ok(accepted(index));
             }
             Ok(Does::Change(changed)) => changed,
         };
@@ -55,7 +55,7 @@ impl RowsView for DiskView {
                 changes.put(rows::version(&versions, index), rows::value(change.value));
             }
         }
-        Ok(Applied::Ok(Vec::new()))
+        Ok(accepted(index))
     }
 
     fn describe(command: &[u8]) -> String {

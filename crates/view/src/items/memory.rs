@@ -1,7 +1,7 @@
 //! The newest values, in memory: looked up and sought without a disk. Begins with what a disk view
 //! gives, and follows the topic from there.
 
-use super::catalog::{Catalog, Does};
+use super::catalog::{Catalog, Does, accepted};
 use super::command::Command;
 use super::stream;
 use crate::{Applied, Context, View};
@@ -95,7 +95,7 @@ impl View for MemoryView {
     fn apply(&mut self, index: Index, command: &[u8]) -> Applied {
         let changed = match self.catalog.apply(index, command) {
             Err(applied) => return applied,
-            Ok(Does::Catalog) => return Applied::Ok(Vec::new()),
+            Ok(Does::Catalog) => return accepted(index),
             Ok(Does::Change(changed)) => changed,
         };
         for change in changed.iter() {
@@ -103,7 +103,7 @@ impl View for MemoryView {
                 self.change(change.collection, change.key, index, change.value);
             }
         }
-        Applied::Ok(Vec::new())
+        accepted(index)
     }
 
     fn describe(command: &[u8]) -> String {

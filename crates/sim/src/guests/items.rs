@@ -1,0 +1,387 @@
+//! Items as a guest: keys of a topic are put and deleted through any node under sessions, while
+//! every node runs a disk view of one half of them and some a view of all in memory. Rides go over
+//! both halves under the same faults: each shows one index, each key once, and all that was
+//! acknowledged up to there.
+
+use super::names::{Desk, until_told};
+use crate::SimNet;
+use crate::world::guest::{Guest, Lodging, Visitor, Work};
+use holdfast_base::codec::{Decode, Encode, put_bytes};
+use holdfast_base::ids::{Index, Sequence, SessionId};
+use holdfast_base::{Kind, Result};
+use holdfast_env::HoldMutex;
+use holdfast_env::net::PeerReply;
+use holdfast_node::Node;
+use holdfast_ride::{ViewFace, Views};
+use holdfast_wire::slab::{self, Hashed, Range, Reader};
+use holdfast_wire::{self as wire, Call, view as msg};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+const TOPIC: &str = "things";
+/// The only collection.
+const OF: u16 = 1;
+const HALVES: u32 = 2;
+const CLIENTS: usize = 3;
+/// How often a client sends a change whose end it does not know, before it leaves the key alone.
+const SENDS: usize = 6;
+
+/// A key's version: the entry that made it, and its value, or that it was deleted.
+type Version = (u64, Option<Vec<u8>>);
+/// What a ride brought: of each key the entry that made its newest value, and the value.
+type Shown = BTreeMap<Vec<u8>, (u64, Vec<u8>)>;
+/// Values that a key may have; nothing for a deletion.
+type MayBe = Vec<Option<Vec<u8>>>;
+
+#[derive(Default)]
+struct Items {
+    /// What was acknowledged of each key, in the order of the entries.
+    keys: Mutex<BTreeMap<Vec<u8>, Vec<Version>>>,
+    /// Keys of which a change may have been made, and nobody was told.
+    in_doubt: Mutex<BTreeMap<Vec<u8>, MayBe>>,
+}
+
+/// A guest of a schedule.
+pub fn items() -> Arc<dyn Guest> {
+    Arc::new(Items::default())
+}
+
+fn name_of(kind: msg::ViewKind, part: u32, of: u32) -> msg::ViewName {
+    msg::ViewName { topic: TOPIC.to_owned(), kind, part, of }
+}
+
+fn half(node: usize) -> msg::ViewName {
+    name_of(msg::ViewKind::Disk {}, node as u32 % HALVES, HALVES)
+}
+
+fn in_memory() -> msg::ViewName {
+    name_of(msg::ViewKind::Memory {}, 0, 1)
+}
+
+impl Guest for Items {
+    fn open(&self, node: &Arc<Node>, _: &SimNet) -> Result<Lodging> {
+        let views = Views::new(node, Path::new("/data/views"), 0, 1 + node.id.0 % 2);
+        views.open_all()?;
+        let (rounds, node) = (views.clone(), node.clone());
+        let round = move || {
+            rounds.round();
+            // The host makes the topic when the first client asks for it.
+            if rounds.topic(TOPIC).is_ok() {
+                let _ = rounds.run(&half(node.id.0 as usize));
+                if node.id.0 == 2 {
+                    let _ = rounds.run(&in_memory());
+                }
+            }
+        };
+        Ok(Lodging { face: ViewFace::new(views), round: Box::new(round) })
+    }
+
+    fn clients(&self) -> usize {
+        CLIENTS
+    }
+
+    fn work(self: Arc<Self>, visitor: Visitor, end_ns: u64) -> Work {
+        Box::pin(async move {
+            let mut desk = Desk::new(&visitor, "");
+            let mut session = None;
+            while visitor.now_ns() < end_ns {
+                let (gateway, name) = desk.turn(&visitor).await;
+                let sure = match visitor.below(8) {
+                    0 => {
+                        self.ride(&visitor, gateway, Index(0)).await;
+                        true
+                    }
+                    1..=2 => {
+                        self.read(&visitor, gateway, name.as_bytes()).await;
+                        true
+                    }
+                    _ => self.change(&visitor, gateway, &mut session, name.as_bytes()).await,
+                };
+                desk.over(&visitor, &name, sure);
+            }
+        })
+    }
+
+    fn check(self: Arc<Self>, visitor: Visitor) -> Work {
+        Box::pin(async move {
+            let last = {
+                let keys = self.keys.held();
+                keys.values().filter_map(|versions| Some(versions.last()?.0)).max()
+            };
+            let Some(last) = last.map(Index) else { return };
+            visitor.sometimes(true, "an item was changed");
+            // What each half holds is the same on all nodes that have it.
+            let mut shown: BTreeMap<u32, Shown> = BTreeMap::new();
+            for gateway in 1..=visitor.gateways() {
+                let ask = || self.ride(&visitor, gateway, last);
+                let ridden = until_told(&visitor, (gateway, "all"), ask).await;
+                let Some((of, items)) = ridden else { return };
+                if *shown.entry(of).or_insert_with(|| items.clone()) != items {
+                    return visitor.violate(&format!("half {of} is another one at n{gateway}"));
+                }
+            }
+            if shown.len() != HALVES as usize {
+                return visitor.violate("nobody has one of the halves");
+            }
+            let keys: Vec<Vec<u8>> = self.keys.held().keys().cloned().collect();
+            for key in keys {
+                let all = shown.values().find_map(|half| half.get(&key)).map(|(_, value)| value);
+                let told = String::from_utf8_lossy(&key).into_owned();
+                let mut answered = 0;
+                for gateway in 1..=visitor.gateways() {
+                    let ask = || self.read(&visitor, gateway, &key);
+                    let found = until_told(&visitor, (gateway, &told), ask).await;
+                    let Some(found) = found else { return };
+                    let Answer::Is(found) = found else { continue };
+                    answered += 1;
+                    if found.as_ref() != all {
+                        return visitor.violate(&format!("`{told}` is {found:?} and {all:?}"));
+                    }
+                }
+                if answered == 0 {
+                    return visitor.violate(&format!("no node has `{told}`"));
+                }
+            }
+        })
+    }
+}
+
+/// What a node says of a key.
+enum Answer {
+    Is(Option<Vec<u8>>),
+    /// It runs no view that has it.
+    Elsewhere,
+}
+
+/// A session at some node's fold, and its last number.
+struct Session {
+    id: SessionId,
+    sequence: u64,
+}
+
+fn changes(key: &[u8], value: Option<&[u8]>) -> Vec<u8> {
+    let mut body = 1u32.to_bytes();
+    OF.encode(&mut body);
+    put_bytes(&mut body, key);
+    value.is_some().encode(&mut body);
+    value.into_iter().for_each(|value| put_bytes(&mut body, value));
+    body
+}
+
+impl Items {
+    /// Whether its end is known.
+    async fn change(
+        &self,
+        visitor: &Visitor,
+        mut gateway: usize,
+        session: &mut Option<Session>,
+        key: &[u8],
+    ) -> bool {
+        let value = match visitor.below(5) {
+            0 => None,
+            n => Some(vec![visitor.below(256) as u8; [0, 5, 300, 3000][n as usize - 1]]),
+        };
+        let Some(session) = ready(visitor, gateway, session).await else { return true };
+        session.sequence += 1;
+        let sequence = Sequence(session.sequence);
+        let call = Call { session: session.id, sequence, acknowledged_below: sequence };
+        let change = msg::Change { topic: TOPIC.to_owned(), call }.to_bytes();
+        let body = changes(key, value.as_deref());
+        self.in_doubt.held().entry(key.to_vec()).or_default().push(value.clone());
+        for send in 0..SENDS {
+            let done =
+                visitor.ask(gateway, wire::OP_VIEW_CHANGE, change.clone(), Some(&body)).await;
+            match done {
+                Ok(reply) => {
+                    let index = msg::Changed::from_bytes(&reply.meta).expect("an index").index;
+                    visitor.note(&format!("changed {key:?} at {index}"));
+                    visitor.sometimes(send > 0, "a change of items was sent again");
+                    self.keys.held().entry(key.to_vec()).or_default().push((index.0, value));
+                    self.in_doubt.held().remove(key);
+                    return true;
+                }
+                Err(e) if e.kind == Kind::Retry => {
+                    visitor.note(&format!("does not know of its change of {key:?}: {e}"));
+                    visitor.pause().await;
+                    gateway = visitor.any_gateway();
+                }
+                Err(e) => {
+                    // A session may have ended meanwhile; anything else is a broken promise.
+                    if e.kind != Kind::Fenced && e.kind != Kind::NotFound {
+                        visitor.violate(&format!("a change of {key:?}: {e}"));
+                    }
+                    return false;
+                }
+            }
+        }
+        false
+    }
+
+    /// What a key holds, if anybody says.
+    async fn read(&self, visitor: &Visitor, gateway: usize, key: &[u8]) -> Option<Answer> {
+        let known = self.keys.held().get(key).and_then(|versions| versions.last().cloned());
+        let reached = Index(known.as_ref().map_or(0, |(index, _)| *index));
+        let keys = vec![msg::Key { collection: OF, key: key.to_vec() }];
+        let get = msg::Get { topic: TOPIC.to_owned(), reached, at: None, keys };
+        let got = match visitor.ask(gateway, wire::OP_VIEW_GET, get.to_bytes(), None).await {
+            Ok(reply) => msg::Got::from_bytes(&reply.meta).expect("what was answered"),
+            Err(e) if e.kind == Kind::NotFound => return Some(Answer::Elsewhere),
+            Err(e) => {
+                visitor.note(&format!("is not told by n{gateway} what {key:?} is: {e}"));
+                return None;
+            }
+        };
+        let found = got.found.into_iter().next().expect("one for the key");
+        self.check_key(visitor, key, reached, found.as_ref().map(|f| (f.index.0, &*f.value)));
+        Some(Answer::Is(found.map(|found| found.value)))
+    }
+
+    /// Whoever reads at an index or later sees what was acknowledged up to there, or what came later.
+    fn check_key(&self, visitor: &Visitor, key: &[u8], at: Index, found: Option<(u64, &[u8])>) {
+        let keys = self.keys.held();
+        let versions = keys.get(key).map(Vec::as_slice).unwrap_or_default();
+        let wanted = versions.iter().rev().find(|(index, _)| *index <= at.0);
+        let in_doubt = self.in_doubt.held();
+        let may_be = in_doubt.get(key).map(Vec::as_slice).unwrap_or_default();
+        let fine = match (wanted, found) {
+            (None, None) => true,
+            (wanted, Some((index, value))) => {
+                let first = wanted.map_or(0, |(index, _)| *index);
+                let acknowledged =
+                    versions.iter().any(|(i, v)| *i == index && v.as_deref() == Some(value));
+                index >= first
+                    && (acknowledged || may_be.iter().any(|v| v.as_deref() == Some(value)))
+            }
+            (Some((index, _)), None) => {
+                versions.iter().any(|(i, v)| i >= index && v.is_none()) || may_be.contains(&None)
+            }
+        };
+        if !fine {
+            let found = found.map(|(index, value)| (index, value.len()));
+            visitor.violate(&format!("{key:?} is {found:?} at {at}, not {wanted:?}"));
+        }
+    }
+
+    /// Rides a node's half, which it names: one index, each key once, nothing missing.
+    async fn ride(
+        &self,
+        visitor: &Visitor,
+        gateway: usize,
+        reached: Index,
+    ) -> Option<(u32, Shown)> {
+        let status = visitor.ask(gateway, wire::OP_VIEW_STATUS, Vec::new(), None).await.ok()?;
+        let views = Vec::<msg::ViewStatus>::from_bytes(&status.meta).expect("what was answered");
+        let disk = views.into_iter().find(|one| one.view.kind == msg::ViewKind::Disk {});
+        let view = disk?.view;
+        let part = view.part;
+        let range = Range::part(view.part, view.of);
+        let board = msg::Board {
+            view,
+            low: range.low(),
+            high: range.high(),
+            collections: None,
+            keys_only: false,
+            versions: false,
+            reached,
+            dedicated: visitor.below(4) == 0,
+        };
+        let told = |e: &holdfast_base::Error| {
+            visitor.note(&format!("does not ride on at n{gateway}: {e}"));
+            let broken = matches!(e.kind, Kind::Bug | Kind::Corrupt | Kind::Invalid);
+            if broken {
+                visitor.violate(&format!("a ride at n{gateway}: {e}"));
+            }
+        };
+        let begun = visitor.ask(gateway, wire::OP_RIDE_BEGIN, board.to_bytes(), None).await;
+        let boarded = match begun {
+            Ok(reply) => msg::Boarded::from_bytes(&reply.meta).expect("what was answered"),
+            Err(e) => {
+                told(&e);
+                return None;
+            }
+        };
+        let mut items: Shown = BTreeMap::new();
+        let mut head = 0;
+        let mut silent = 0;
+        // One head after the other would do: the end is told for all of them.
+        while silent < boarded.heads {
+            let next = msg::Next { ride: boarded.ride, head }.to_bytes();
+            let reply = match visitor.ask(gateway, wire::OP_RIDE_NEXT, next, None).await {
+                Ok(reply) => reply,
+                Err(e) if e.kind == Kind::Retry && boarded.heads > 1 => {
+                    // Nothing came of this head while another one was not asked for.
+                    (head, silent) = ((head + 1) % boarded.heads, silent + 1);
+                    continue;
+                }
+                Err(e) => {
+                    told(&e);
+                    return None;
+                }
+            };
+            silent = 0;
+            if reply.meta.is_empty() {
+                visitor.sometimes(!items.is_empty(), "a ride came to its end");
+                self.arrived(visitor, range, boarded.index, &items);
+                return Some((part, items));
+            }
+            if !take(visitor, &reply, boarded.index, &mut items) {
+                return None;
+            }
+            if visitor.below(3) == 0 {
+                head = (head + 1) % boarded.heads;
+            }
+            if visitor.below(20) == 0 {
+                visitor.pause().await;
+            }
+        }
+        None
+    }
+
+    fn arrived(&self, visitor: &Visitor, range: Range, index: Index, items: &Shown) {
+        let keys: Vec<Vec<u8>> = self.keys.held().keys().cloned().collect();
+        let here = |key: &&Vec<u8>| range.contains(slab::hash(Hashed::All, key));
+        for key in keys.iter().filter(here) {
+            let found = items.get(key).map(|(made, value)| (*made, &**value));
+            self.check_key(visitor, key, index, found);
+        }
+    }
+}
+
+/// Takes what a slab brings; whether it may be.
+fn take(visitor: &Visitor, reply: &PeerReply, index: Index, items: &mut Shown) -> bool {
+    let reader = match Reader::new(&reply.meta, &reply.body) {
+        Ok(reader) => reader,
+        Err(e) => {
+            visitor.violate(&format!("a slab of a ride: {e}"));
+            return false;
+        }
+    };
+    for item in reader.items().filter_map(|received| received.item()) {
+        let value = item.value.unwrap_or_default().to_vec();
+        let before = items.insert(item.key.to_vec(), (item.index, value));
+        if before.is_some() || item.index > index.0 {
+            visitor.violate(&format!("a ride at {index} brings {:?} of {}", item.key, item.index));
+            return false;
+        }
+    }
+    true
+}
+
+/// A session to send changes under; none where nobody gives one now.
+async fn ready<'a>(
+    visitor: &Visitor,
+    gateway: usize,
+    session: &'a mut Option<Session>,
+) -> Option<&'a mut Session> {
+    if session.is_none() {
+        let collection = msg::Collection { name: "c".into(), hashed: Hashed::All, json: false };
+        let make = msg::Make { topic: TOPIC.to_owned(), collection }.to_bytes();
+        visitor.ask(gateway, wire::OP_VIEW_MAKE, make, None).await.ok()?;
+        let topic = TOPIC.to_owned().to_bytes();
+        let opened = visitor.ask(gateway, wire::OP_VIEW_SESSION, topic, None).await.ok()?;
+        let id = SessionId::from_bytes(&opened.meta).expect("a session");
+        *session = Some(Session { id, sequence: 0 });
+    }
+    session.as_mut()
+}
