@@ -258,7 +258,7 @@ fn two_ride_on_two_heads() {
 #[test]
 fn a_scan_fails_under_two() {
     let budget = Budget { failures: 1, leaves: 1, ..Budget::default() };
-    let first = state(view(1, 3), limits(1 << 20), &[NOW, NOW], budget);
+    let first = state(view(1, 3), limits(1), &[NOW, NOW], budget);
     told("failure", &search(first));
 }
 
