@@ -218,7 +218,9 @@ impl Carousel {
                 return;
             };
             match (found.reader, found.source) {
-                (Reader::Private(rider), _) => core.made_private(rider, found.head, scan, slab),
+                (Reader::Private(rider), source) => {
+                    core.made_private(rider, found.head, source, scan, slab);
+                }
                 (Reader::Shared, Source::Snapshot(spin)) => {
                     core.made_shared(spin, found.head, scan, slab);
                 }
@@ -318,8 +320,14 @@ impl Carousel {
                 self.stir.streams.insert((rider, head));
             }
             (Stream::Shared, Ground::Spin(spin)) => {
-                self.seat_mut(spin, head, rider).requests += 1;
-                self.stir.heads.insert((spin, head));
+                let open = self.spins.get_mut(&spin).expect("who sits is on a spin");
+                let (slab, turns) = open.heads[head].ask(Who::Rider(rider));
+                if let Some(slab) = slab {
+                    self.effects.push_back(Effect::Send { rider, head, slab });
+                }
+                if turns {
+                    self.stir.heads.insert((spin, head));
+                }
             }
             (Stream::Shared, _) => unreachable!("seats are on spins"),
         }
@@ -332,11 +340,6 @@ impl Carousel {
         };
         let mut seats = self.spins[&spin].heads[head].seats.iter();
         seats.find(|seat| seat.who == Who::Rider(rider)).expect("who shares a head has a seat")
-    }
-
-    fn seat_mut(&mut self, spin: SpinId, head: usize, rider: RiderId) -> &mut Seat {
-        let head = &mut self.spins.get_mut(&spin).expect("who sits is on a spin").heads[head];
-        head.seat_mut(Who::Rider(rider)).expect("who shares a head has a seat")
     }
 
     fn index_of(&self, rider: RiderId) -> Index {

@@ -28,3 +28,18 @@ pub(super) fn idle(index: Index, idle_ns: u64) -> Error {
     );
     Error::retry(format!("ride at index {index}: {why}"))
 }
+
+pub(super) fn out_of_order(number: u64, expected: u64) -> Error {
+    let why = format!("the scan made slab {number} where slab {expected} follows; ride again");
+    Error::bug(format!("scan a view: {why}"))
+}
+
+pub(super) fn cut_otherwise(number: u64) -> Error {
+    let why = "does not begin or end where it did before, or a head begins inside a key";
+    Error::bug(format!("scan a view: slab {number} {why}; ride again"))
+}
+
+pub(super) fn too_short(slabs: u64, wanted: u64) -> Error {
+    let why = format!("it ends after {slabs} slabs of a head, and {wanted} are wanted; ride again");
+    Error::corrupt(format!("scan a view: {why}"))
+}

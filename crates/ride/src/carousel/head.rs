@@ -2,8 +2,9 @@
 //! Its slabs are numbered on over the laps: *step* `s` is slab `s` in lap 1, and in lap 2, with `n`
 //! slabs in the head, slab `s - n`. Who joined at step `j` is through at step `j + n`.
 
+use super::error;
 use super::terms::{Held, Place, RiderId, ScanId, Slab};
-use holdfast_base::Error;
+use holdfast_base::{Error, Result};
 use holdfast_env::planted;
 use std::collections::VecDeque;
 
@@ -120,9 +121,8 @@ impl Head {
     }
 
     /// Takes the slab that the scan has made. Whoever waits to join does, if a key begins.
-    pub fn push(&mut self, scan: ScanId, slab: Slab) {
-        assert_eq!(slab.number, self.next_number(), "a scan makes slab after slab");
-        assert!(slab.joinable || slab.number > 0, "a head's first slab begins with a key");
+    pub fn push(&mut self, scan: ScanId, slab: Slab) -> Result<()> {
+        self.look_at(&slab)?;
         let step = self.next;
         if self.slabs.is_none() {
             for seat in self.seats.iter_mut().filter(|seat| seat.joined.is_none()) {
@@ -135,12 +135,23 @@ impl Head {
         self.kept_bytes += slab.bytes;
         let held = Held { scan, number: slab.number };
         self.window.push_back(Kept { slab: held, bytes: slab.bytes, first: slab.first });
-        match self.slabs {
-            None if slab.last => self.end_lap(),
-            None => {}
-            Some(slabs) => {
-                assert_eq!(slab.last, slab.number + 1 == slabs, "a lap is like the one before");
-            }
+        if self.slabs.is_none() && slab.last {
+            self.end_lap();
+        }
+        Ok(())
+    }
+
+    /// What riders are sent depends on slabs being cut the same way in every lap.
+    fn look_at(&self, slab: &Slab) -> Result<()> {
+        let number = self.next_number();
+        if slab.number != number {
+            return Err(error::out_of_order(slab.number, number));
+        }
+        let begins_well = slab.joinable || number > 0;
+        let ends_well = self.slabs.is_none_or(|slabs| slab.last == (number + 1 == slabs));
+        match begins_well && ends_well {
+            true => Ok(()),
+            false => Err(error::cut_otherwise(number)),
         }
     }
 
@@ -150,6 +161,26 @@ impl Head {
         for seat in self.seats.iter_mut().filter(|seat| seat.joined.is_none()) {
             (seat.joined, seat.step) = (Some(self.next), self.next);
         }
+    }
+
+    /// Somebody asks for one slab more, and is sent it if it is kept. Says whether the head has to
+    /// turn for that. As a rule it does not, so that a request costs the same however many riders
+    /// there are: while a slab is being made, all that can follow from a request is that a seat is
+    /// through with its lap, or that a slab was kept for it alone.
+    pub fn ask(&mut self, who: Who) -> (Option<Held>, bool) {
+        let (tail, next) = (self.tail(), self.next);
+        let seat = self.seat_mut(who).expect("who shares a head has a seat");
+        let step = seat.step;
+        if seat.joined.is_none() || step == next {
+            seat.requests += 1;
+            return (None, !self.busy);
+        }
+        seat.step += 1;
+        let end = seat.joined.zip(self.slabs).map(|(joined, slabs)| joined + slabs);
+        let ends_lap = self.slabs == Some(step + 1) || end == Some(step + 1);
+        let was_last = self.seats.iter().all(|seat| seat.joined.is_none() || seat.step > step);
+        let slab = self.window[(step - tail) as usize].slab;
+        (Some(slab), !self.busy || ends_lap || was_last)
     }
 
     /// What is kept and was asked for is sent.

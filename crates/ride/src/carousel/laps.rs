@@ -3,7 +3,7 @@
 
 use super::head::{Seat, Sent, Who};
 use super::private::Private;
-use super::terms::{Effect, Place, Reader, RiderId, ScanId, Slab, Source, SpinId};
+use super::terms::{Effect, Held, Place, Reader, RiderId, ScanId, Slab, Source, SpinId};
 use super::{Carousel, Spin, Spool, Stream};
 use holdfast_base::Error;
 use holdfast_env::{planted, sometimes};
@@ -36,8 +36,12 @@ impl Carousel {
     pub(super) fn made_shared(&mut self, spin: SpinId, head: usize, scan: ScanId, slab: Slab) {
         let laps = &mut self.spins.get_mut(&spin).expect("its scan was under way").heads[head];
         laps.busy = false;
-        laps.push(scan, slab);
-        if laps.slabs().is_some_and(|slabs| laps.next_number() == 0 && slabs > 0) {
+        let held = Held { scan, number: slab.number };
+        if let Err(error) = laps.push(scan, slab) {
+            self.effects.push_back(Effect::Forget { slab: held });
+            return self.failed_shared(spin, head, error);
+        }
+        if laps.slabs().is_some() && laps.next_number() == 0 {
             // The next lap is another scan.
             laps.scan = None;
             self.stop(scan);

@@ -4,8 +4,8 @@
 //! there are so many at a time, and who asks for nothing gives its turn to who waits for one.
 
 use super::terms::{Effect, Held, PRIVATE_MAX, Place, Reader, RiderId, ScanId, Slab, Source};
-use super::{Carousel, Ground, Spool, Stream};
-use holdfast_base::Error;
+use super::{Carousel, Ground, Spool, Stream, error};
+use holdfast_base::{Error, Result};
 use holdfast_env::{planted, sometimes};
 use std::collections::{BTreeSet, VecDeque};
 
@@ -22,6 +22,8 @@ pub(super) struct Private {
     pub missed: Option<u64>,
     pub requests: u64,
     scan: Option<ScanId>,
+    /// The slab that the scan makes next.
+    next: u64,
     /// It was read out of an image that is being written, and waits for more of it.
     follows: bool,
     /// The image could not be read: the snapshot can.
@@ -39,9 +41,22 @@ impl Private {
             missed: None,
             requests,
             scan: None,
+            next: 0,
             follows: false,
             distrusts: false,
             counts_alone: false,
+        }
+    }
+
+    /// What the rider is sent depends on a scan making slab after slab, as far as there are some.
+    fn look_at(&self, slab: &Slab) -> Result<()> {
+        if slab.number != self.next {
+            return Err(error::out_of_order(slab.number, self.next));
+        }
+        let wanted = self.end.unwrap_or(self.number + 1);
+        match slab.last && slab.number + 1 < wanted {
+            true => Err(error::too_short(slab.number + 1, wanted)),
+            false => Ok(()),
         }
     }
 }
@@ -117,6 +132,9 @@ impl Carousel {
         let private = self.private_mut(rider, head);
         private.follows |= matches!(source, Source::Image(_));
         let (open, at) = (private.scan, private.place.clone());
+        if open.is_none() {
+            private.next = at.number;
+        }
         let scan = self.scan(open, source, head, Reader::Private(rider), at);
         self.private_mut(rider, head).scan = Some(scan);
     }
@@ -181,16 +199,25 @@ impl Carousel {
         }
     }
 
-    pub(super) fn made_private(&mut self, rider: RiderId, head: usize, scan: ScanId, slab: Slab) {
+    pub(super) fn made_private(
+        &mut self,
+        rider: RiderId,
+        head: usize,
+        source: Source,
+        scan: ScanId,
+        slab: Slab,
+    ) {
         let held = Held { scan, number: slab.number };
         self.stir.streams.insert((rider, head));
         let private = self.private_mut(rider, head);
-        let before = private.place.number;
-        assert!((before..=before + 1).contains(&slab.number), "a scan makes slab after slab");
+        if let Err(error) = private.look_at(&slab) {
+            self.effects.push_back(Effect::Forget { slab: held });
+            return self.failed_private(rider, head, source, error);
+        }
+        private.next += 1;
         private.place = Place { number: slab.number, first: Some(slab.first) };
-        let is_wanted = slab.number >= private.number;
         let mut is_over = false;
-        if is_wanted {
+        if slab.number >= private.number {
             private.number = slab.number + 1;
             private.requests -= 1;
             is_over = slab.last || private.end == Some(private.number);

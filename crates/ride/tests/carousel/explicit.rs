@@ -240,9 +240,11 @@ fn of_two_in_a_small_window_who_holds_up_the_other_is_moved() {
 }
 
 #[test]
-fn three_share_a_small_window() {
+fn three_stand_at_three_places_of_one_window() {
     let budget = Budget { wakes: 1, ..Budget::default() };
-    let first = state(view(1, 3), limits(1), &[NOW, NOW, NOW], budget);
+    let view = view(1, 3);
+    let two_slabs = view.slabs(1, 0).iter().take(2).map(|content| content.slab.bytes).sum();
+    let first = state(view, limits(two_slabs), &[NOW, NOW, NOW], budget);
     let report = search(first);
     told("three", &report);
     assert!(report.moves > 0);
@@ -257,8 +259,8 @@ fn two_ride_on_two_heads() {
 
 #[test]
 fn a_scan_fails_under_two() {
-    let budget = Budget { failures: 1, leaves: 1, ..Budget::default() };
-    let first = state(view(1, 3), limits(1 << 20), &[NOW, NOW], budget);
+    let budget = Budget { failures: 1, leaves: 1, wakes: 1, ..Budget::default() };
+    let first = state(view(1, 3), limits(1), &[NOW, NOW], budget);
     told("failure", &search(first));
 }
 

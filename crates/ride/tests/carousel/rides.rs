@@ -67,7 +67,8 @@ impl Schedule {
             ..usual
         };
         let failures = [0, 60, 12][random.below(3) as usize];
-        let world = World::new(view, limits);
+        let mut world = World::new(view, limits);
+        world.is_late = random.below(4) == 0;
         let (paces, tokens) = (BTreeMap::new(), Vec::new());
         Schedule { world, random, paces, tokens, riders: 0, failures }
     }
@@ -80,7 +81,9 @@ impl Schedule {
         match self.random.below(100) {
             0..50 if !self.world.tasks.is_empty() => {
                 let task = self.below(self.world.tasks.len());
-                let fails = self.failures > 0 && self.random.below(self.failures) == 0;
+                // Images are read seldom, while their spin lasts.
+                let rate = if self.world.reads_image(task) { 6 } else { self.failures };
+                let fails = self.failures > 0 && self.random.below(rate) == 0;
                 self.world.answer(task, fails);
             }
             0..75 => self.somebody_asks(),

@@ -1,20 +1,301 @@
-//! Stories that are told step by step.
+//! Stories that are told step by step: what a rule says, where drawn schedules only show that
+//! nothing is broken.
 
-use crate::view::View;
-use crate::world::World;
+use crate::view::{HEAD, View};
+use crate::world::{Task, World};
 use holdfast_base::ids::Index;
-use holdfast_ride::carousel::{Limits, Ticket};
+use holdfast_base::{Error, Kind};
+use holdfast_ride::carousel::{
+    Boarding, Carousel, Effect, Limits, Reader, RiderId, ScanId, Slab, Source, Span, Ticket,
+};
+
+const NOW: Ticket = Ticket::Shared { at_least: Index(0) };
+const MS: u64 = 1_000_000;
 
 fn limits() -> Limits {
-    Limits { window_bytes: 300, private_max: 2, ..Limits::usual() }
+    Limits { window_bytes: 1, private_max: 2, ..Limits::usual() }
 }
 
-pub const NOW: Ticket = Ticket::Shared { at_least: Index(0) };
+/// One head of so many slabs, at all of which riders can join.
+fn view(slabs: usize) -> View {
+    let fits = |view: &View| {
+        let found = view.slabs(1, 0);
+        found.len() == slabs && found.iter().all(|content| content.slab.joinable)
+    };
+    let views = (0..).map(|seed| View { seed, heads: 1, slabs: slabs as u64 });
+    views.into_iter().find(fits).expect("there is one among all seeds")
+}
+
+impl World {
+    /// Everything that is under way answers, and what follows from it.
+    fn rest(&mut self) {
+        while !self.tasks.is_empty() {
+            self.answer(0, false);
+        }
+    }
+
+    /// Asks for one slab more, and says which numbers have come.
+    fn numbers(&mut self, rider: u64, pulls: usize) -> Vec<u64> {
+        for _ in 0..pulls {
+            self.pull(rider, 0);
+            self.rest();
+        }
+        let got = &self.riders[&RiderId(rider)].got[&0];
+        got.iter().map(|content| content.slab.number).collect()
+    }
+
+    fn outcome(&self, rider: u64) -> &Option<Result<(), Error>> {
+        &self.riders[&RiderId(rider)].ended
+    }
+}
 
 #[test]
-fn a_rider_gets_everything_and_the_snapshot_is_given_back() {
-    let mut world = World::new(View { seed: 3, heads: 1, slabs: 6 }, limits());
+fn who_joins_in_the_middle_gets_the_beginning_last() {
+    let mut world = World::new(view(4), limits());
     world.join(1, 0..1, NOW);
+    world.rest();
+    assert_eq!(world.numbers(1, 1), [0]);
+    world.join(2, 0..1, NOW);
+    world.rest();
+    // The second slab was made before the other one came: the window had room for it.
+    assert_eq!(world.numbers(1, 2), [0, 1, 2]);
+    assert_eq!(world.numbers(2, 1), [2]);
+    assert_eq!(world.numbers(1, 1), [0, 1, 2, 3]);
+    assert_eq!(world.outcome(1), &Some(Ok(())));
+    assert_eq!(world.numbers(2, 3), [2, 3, 0, 1]);
+    assert_eq!(world.outcome(2), &Some(Ok(())));
     world.finish();
-    assert_eq!(world.riders[&holdfast_ride::carousel::RiderId(1)].ended, Some(Ok(())));
+}
+
+#[test]
+fn who_comes_behind_lap_1_gets_a_spin_of_a_later_index_and_the_third_waits() {
+    let mut world = World::new(view(2), limits());
+    for (rider, index) in [(1, 1), (2, 2)] {
+        world.index = index;
+        world.join(rider, 0..1, NOW);
+        world.rest();
+        assert_eq!(world.riders[&RiderId(rider)].index, Some(index));
+        let slabs = world.view.slabs(index, 0).len();
+        // Its last slab is made, and not asked for.
+        world.numbers(rider, slabs - 1);
+    }
+    world.index = 3;
+    world.join(3, 0..1, NOW);
+    world.rest();
+    assert_eq!(world.riders[&RiderId(3)].index, None, "two spins are as many as may be");
+    world.leave(1);
+    world.rest();
+    assert_eq!(world.riders[&RiderId(3)].index, Some(3));
+    world.finish();
+}
+
+#[test]
+fn who_holds_up_others_is_moved_after_20_ms_and_a_fiftieth_of_its_time_and_holds_up_nobody() {
+    let mut world = World::new(view(4), limits());
+    world.join(1, 0..1, NOW);
+    world.join(2, 0..1, NOW);
+    world.rest();
+    world.numbers(1, 1);
+    world.numbers(2, 1);
+    world.pass(1000 * MS);
+    assert_eq!(world.moves, 0, "nobody has asked for more");
+    world.pull(2, 0);
+    assert_eq!(world.numbers(2, 0), [0, 1]);
+    world.pull(2, 0);
+    world.rest();
+    assert_eq!(world.numbers(2, 0), [0, 1], "the first rider holds up the second");
+    // 20 ms, and 2 % of 1,000 ms and of the stall itself.
+    world.pass(40 * MS);
+    assert_eq!(world.moves, 0);
+    world.pass(MS);
+    world.rest();
+    assert_eq!(world.moves, 1);
+    assert_eq!(world.numbers(2, 1), [0, 1, 2, 3]);
+    assert_eq!(world.numbers(1, 3), [0, 1, 2, 3], "it goes on from its own place");
+    world.finish();
+}
+
+#[test]
+fn a_rider_that_never_asks_gives_the_snapshot_back_after_a_minute_and_is_told_why() {
+    let mut world = World::new(view(3), limits());
+    world.join(1, 0..1, NOW);
+    world.rest();
+    world.pass(59_999 * MS);
+    assert_eq!(world.outcome(1), &None);
+    world.pass(MS);
+    let Some(Err(error)) = world.outcome(1) else { panic!("it ended") };
+    assert_eq!(error.kind, Kind::Retry);
+    assert!(error.message.starts_with("ride at index 1: nothing was asked for in 60 s"));
+    world.finish();
+}
+
+#[test]
+fn an_image_that_is_whole_frees_the_snapshot_from_who_is_behind() {
+    let mut world = World::new(view(4), Limits { window_bytes: 1 << 20, ..limits() });
+    world.image_due();
+    world.answer(0, false);
+    world.join(1, 0..1, NOW);
+    world.join(2, 0..1, NOW);
+    world.rest();
+    assert_eq!(world.images, [1].into(), "it was written while the riders rested");
+    world.pass(70_000 * MS);
+    assert!(world.outcome(1).is_some() && world.outcome(2).is_some(), "they held the snapshot");
+    // Who comes later reads the image, and may rest as long as it likes.
+    world.join(3, 0..1, Ticket::At { index: Index(1), from: None });
+    assert_eq!(world.numbers(3, 2), [0, 1]);
+    world.pass(700_000 * MS);
+    let (index, row) = world.token(RiderId(3), 0).expect("it has had some");
+    world.leave(3);
+    world.join(4, 0..1, Ticket::At { index: Index(index), from: Some(row) });
+    assert_eq!(world.numbers(4, 2), [2, 3]);
+    assert_eq!(world.outcome(4), &Some(Ok(())));
+    world.finish();
+}
+
+#[test]
+fn a_moved_rider_reads_the_image_and_lets_go_of_the_snapshot_when_that_is_whole() {
+    let mut world = World::new(view(4), limits());
+    world.image_due();
+    world.answer(0, false);
+    world.join(1, 0..1, NOW);
+    world.rest();
+    assert_eq!(world.numbers(1, 1), [0]);
+    // The image's writer is the one that it holds up.
+    world.pass(100 * MS);
+    assert_eq!(world.moves, 1);
+    world.rest();
+    assert_eq!(world.images, [1].into());
+    world.pass(700_000 * MS);
+    assert_eq!(world.outcome(1), &None, "no snapshot is kept for it");
+    assert_eq!(world.numbers(1, 3), [0, 1, 2, 3]);
+    assert_eq!(world.outcome(1), &Some(Ok(())));
+    world.finish();
+}
+
+#[test]
+fn an_image_is_written_when_nobody_rides_and_given_up_where_the_disk_is_full() {
+    for fails in [false, true] {
+        let mut world = World::new(view(3), limits());
+        world.image_due();
+        world.answer(0, false);
+        // The first slab is made, then it is written, or is not.
+        world.answer(0, false);
+        let written = |task: &Task| matches!(task, Task::Spool { .. });
+        let at = world.tasks.iter().position(written).expect("a slab is being written");
+        world.answer(at, fails);
+        world.rest();
+        assert_eq!(world.images.contains(&1), !fails);
+        world.finish();
+    }
+}
+
+#[test]
+fn of_two_images_that_wait_the_later_one_is_made() {
+    let mut world = World::new(view(2), Limits { spins_max: 1, ..limits() });
+    world.join(1, 0..1, NOW);
+    world.rest();
+    for index in [2, 3] {
+        world.index = index;
+        world.image_due();
+    }
+    assert_eq!(world.for_images, [3].into(), "the earlier snapshot was given back");
+    world.finish();
+    assert_eq!(world.images, [3].into());
+}
+
+#[test]
+fn dedicated_riders_scan_snapshots_of_their_own() {
+    let mut world = World::new(view(3), limits());
+    for rider in 1..=3 {
+        world.join(rider, 0..1, Ticket::Dedicated { at_least: Index(0) });
+    }
+    world.rest();
+    for rider in 1..=3 {
+        assert_eq!(world.numbers(rider, 3), [0, 1, 2], "in their order, and from the beginning");
+        assert_eq!(world.outcome(rider), &Some(Ok(())));
+    }
+    world.finish();
+}
+
+#[test]
+fn an_index_that_is_not_here_and_hashes_that_are_not_are_refused() {
+    let mut world = World::new(view(3), limits());
+    world.join(1, 0..1, Ticket::At { index: Index(7), from: None });
+    let Some(Err(error)) = world.outcome(1) else { panic!("it ended") };
+    assert_eq!(error.kind, Kind::NotFound);
+    let mut core = Carousel::new(limits(), world.view.spans());
+    let span = Span { low: HEAD, high: 2 * HEAD };
+    core.join(0, RiderId(1), Boarding { span, ticket: NOW });
+    let Some(Effect::End { result: Err(error), .. }) = core.next_effect() else {
+        panic!("it ended")
+    };
+    assert_eq!(error.kind, Kind::Invalid);
+}
+
+/// What a driver answers whose scans do not make what they made before.
+struct Scans {
+    core: Carousel,
+    scan: Option<(ScanId, Reader)>,
+    ended: Option<Error>,
+    forgotten: usize,
+}
+
+impl Scans {
+    fn new(ticket: Ticket) -> Scans {
+        let mut core = Carousel::new(limits(), vec![Span { low: 0, high: HEAD }]);
+        let span = Span { low: 0, high: HEAD };
+        core.join(0, RiderId(1), Boarding { span, ticket });
+        let mut scans = Scans { core, scan: None, ended: None, forgotten: 0 };
+        scans.look();
+        scans
+    }
+
+    fn look(&mut self) {
+        while let Some(effect) = self.core.next_effect() {
+            match effect {
+                Effect::Open { spin, .. } => self.core.opened(0, spin, Ok(Index(1))),
+                Effect::Scan { scan, source, reader, .. } => {
+                    assert!(matches!(source, Source::Snapshot(_)));
+                    self.scan = Some((scan, reader));
+                }
+                Effect::End { result, .. } => self.ended = result.err(),
+                Effect::Forget { .. } => self.forgotten += 1,
+                _ => {}
+            }
+        }
+    }
+
+    fn made(&mut self, number: u64, joinable: bool, last: bool) {
+        let (scan, _) = self.scan.take().expect("a slab is under way");
+        let slab = Slab { number, bytes: 10, joinable, first: vec![number as u8], last };
+        self.core.made(0, scan, slab);
+        self.look();
+    }
+
+    fn pull(&mut self) {
+        self.core.pull(0, RiderId(1), 0);
+        self.look();
+    }
+}
+
+#[test]
+fn slabs_that_are_not_what_they_should_be_end_the_ride_and_not_the_carousel() {
+    // Out of order; a head that begins inside a key.
+    for (number, joinable) in [(1, true), (0, false)] {
+        let mut scans = Scans::new(NOW);
+        scans.pull();
+        scans.made(number, joinable, false);
+        assert_eq!(scans.ended.map(|error| error.kind), Some(Kind::Bug));
+        assert_eq!(scans.forgotten, 1);
+        scans.core.join(0, RiderId(2), Boarding { span: Span { low: 0, high: 1 }, ticket: NOW });
+        assert!(matches!(scans.core.next_effect(), Some(Effect::Open { .. })));
+    }
+    // A private scan that leaves one out.
+    let mut scans = Scans::new(Ticket::Dedicated { at_least: Index(0) });
+    scans.pull();
+    scans.pull();
+    scans.made(0, true, false);
+    scans.made(2, true, true);
+    assert_eq!(scans.ended.map(|error| error.kind), Some(Kind::Bug));
+    assert_eq!(scans.forgotten, 2);
 }
