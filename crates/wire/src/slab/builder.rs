@@ -144,7 +144,7 @@ impl Builder {
     /// item is not one of the view's, or does not follow the one before: rows keep the order.
     pub fn push(&mut self, item: &Item<'_>) -> Option<Slab> {
         let value_bytes = item.value.map_or(0, <[u8]>::len);
-        assert!(1 <= item.key.len() && item.key.len() <= KEY_BYTES_MAX);
+        assert!(!item.key.is_empty() && item.key.len() <= KEY_BYTES_MAX);
         assert!(value_bytes <= VALUE_BYTES_MAX);
         assert!(self.range.contains(item.hash) && item.index <= self.index);
         let same_key = self.last.is_followed_by(item);

@@ -1,7 +1,9 @@
 //! Slabs against a plain list of rows: whatever is asked for, what arrives is what a filter of the
 //! list leaves. Keys are few and have many versions; their hashes lie on borders and collide.
 
+mod bytes;
 mod cuts;
+mod sums;
 
 use super::*;
 use holdfast_env::trial::Trial;
