@@ -263,7 +263,8 @@ impl Builder {
             ends_inside_key: inside_key,
         };
         let before = if planted!("slab.cutter-remembers") { self.open.weight } else { 0 };
-        self.open = Open { begins_inside_key: inside_key, ..Open::default() };
+        let begins_inside_key = inside_key && !planted!("slab.anybody-joins-inside-a-key");
+        self.open = Open { begins_inside_key, ..Open::default() };
         self.open.weight = before.saturating_sub(self.bytes_max);
         // What was in no item of this slab is not kept ready any longer.
         self.parts.retain(|part| !part.is_empty());

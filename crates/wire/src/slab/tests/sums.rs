@@ -24,7 +24,7 @@ fn sums_of_ride(slabs: &[(usize, Slab)], wanted: &Wanted) -> Sums {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..Default::default() })]
+    #![proptest_config(cases())]
 
     #[test]
     fn sums_of_partitions_add_up(rows in rows(), limit in limits()) {
