@@ -1,6 +1,7 @@
 //! Decoders against mutated input: what is refused is refused without a panic, and what is
 //! accepted means one thing only. `make fuzz` runs these for longer.
 
+use holdfast_base::checksum::crc32c;
 use holdfast_base::codec::{Decode, DecodeError, Encode, Reader};
 use holdfast_base::frame::{self, Decoded, FrameKind, HEADER_BYTES};
 use holdfast_base::ids::{ChunkId, Cookie, Durability, Pointer, Slot, Tier};
@@ -9,8 +10,11 @@ use holdfast_base::{codec_enum, codec_struct};
 use holdfast_chunk::{ChunkKind, ChunkSpec, Needle, Store, StoreConfig};
 use holdfast_env::SeededRng;
 use holdfast_env::disk::{Access, Disk, read_file};
+use holdfast_env::trial::Trial;
 use holdfast_log::{Drive, EmbeddedLog, Log, LogOptions, Mode, Scope};
 use holdfast_sim::{SimDisk, fuzz};
+use holdfast_wire::slab::{self, Builder, Item, Needs, Range, Slab, Wanted, select};
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -264,4 +268,97 @@ fn the_cache_survives_whatever_clients_say() {
         assert!(cache.say_as_another(another, |part| answer.extend_from_slice(part)));
         assert_eq!(answer, b"STORED\r\nVALUE other 0 2\r\nok\r\nEND\r\n", "after {input:?}");
     });
+}
+
+/// Slabs of a few items, whole and selected from, as they are sent.
+fn slabs() -> Vec<Vec<u8>> {
+    let mut slabs = Vec::new();
+    // Where limits can be drawn small some of them begin and end inside a key.
+    for limit in [slab::SLAB_BYTES.usual(), 100] {
+        let _entered = Trial::new().with(&slab::SLAB_BYTES, limit).enter();
+        let mut builder = Builder::new(Range::new(0, 1 << 24), 99, Arc::new(Needs::all()), false);
+        for hash in 0..4 {
+            let key = b"key".as_slice();
+            let item = |collection, index, value| Item { hash, collection, key, index, value };
+            slabs.extend(builder.push(&item(1, 5, Some([7; 30].as_slice()))));
+            slabs.extend(builder.push(&item(1, 70, (hash > 1).then_some(b"".as_slice()))));
+            slabs.extend(builder.push(&item(9, 6, Some(b"other".as_slice()))));
+        }
+        slabs.extend(builder.finish());
+    }
+    let selections = [
+        Wanted { keys_only: true, ..Wanted::all() },
+        Wanted { versions: false, ..Wanted::all() },
+        Wanted { indices: 70..80, ..Wanted::all() },
+        Wanted { indices: 80..90, ..Wanted::all() },
+    ];
+    let selected = selections.map(|wanted| select(&slabs[0], &wanted));
+    let bytes = |slab: Slab| {
+        let mut bytes = Vec::new();
+        slab.write(&mut bytes);
+        bytes
+    };
+    slabs.into_iter().chain(selected).map(bytes).collect()
+}
+
+/// What a slab is of, and every item of it; nothing if it is refused.
+fn items(bytes: &[u8]) -> Option<String> {
+    let split = slab::header_bytes(bytes).ok()?.min(bytes.len());
+    let (header, columns) = bytes.split_at(split);
+    let reader = slab::Reader::new(header, columns).ok()?;
+    let items: Vec<_> = reader.items().collect();
+    Some(format!("{:?} {items:?}", reader.header))
+}
+
+#[test]
+fn a_mutated_slab_has_the_items_that_were_encoded_or_none() {
+    let samples = slabs();
+    let encoded: BTreeSet<String> = samples.iter().map(|bytes| items(bytes).unwrap()).collect();
+    let mut accepted = 0;
+    fuzz::run("slab", &samples, |input| {
+        if let Some(items) = items(input) {
+            accepted += 1;
+            assert!(encoded.contains(&items), "nobody encoded {items}");
+        }
+    });
+    assert!(accepted > samples.len(), "no mutation came to nothing: the fuzzer is too blunt");
+}
+
+/// The slab with checksums that fit it.
+fn sealed(bytes: &[u8]) -> Option<Vec<u8>> {
+    let mut bytes = bytes.to_vec();
+    let split = slab::header_bytes(&bytes).ok().filter(|split| *split <= bytes.len())?;
+    let (header, mut columns) = bytes.split_at_mut(split);
+    let (described, crc) = header.split_at_mut(split - 4);
+    for column in described[28..].chunks_mut(16) {
+        let length = u32::from_bytes(&column[8..12]).unwrap() as usize;
+        let (of_one, behind) = columns.split_at_mut_checked(length)?;
+        column[12..].copy_from_slice(&crc32c(of_one).to_le_bytes());
+        columns = behind;
+    }
+    crc.copy_from_slice(&crc32c(described).to_le_bytes());
+    Some(bytes)
+}
+
+/// From a peer that is wrong about what it sends: what is accepted can be read to its end, and has
+/// as many items as it says.
+#[test]
+fn a_mutated_slab_with_right_checksums_is_refused_or_read() {
+    let samples = slabs();
+    let mut accepted = 0;
+    fuzz::run("sealed slab", &samples, |input| {
+        let Some(input) = sealed(input) else { return };
+        let image = Arc::new(input);
+        let Ok(read) = Slab::read(&image, 0..image.len()) else { return };
+        accepted += 1;
+        let split = slab::header_bytes(&image).unwrap();
+        let reader = slab::Reader::new(&image[..split], &image[split..]).unwrap();
+        let described = image[28..split - 4].chunks(16).filter(|column| column[3] == 0);
+        let said = described.map(|column| u32::from_bytes(&column[4..8]).unwrap() as usize);
+        assert_eq!(reader.items().count(), said.sum::<usize>());
+        let mut again = Vec::new();
+        read.write(&mut again);
+        assert!(again == *image, "it is written otherwise than it was read");
+    });
+    assert!(accepted > 1000, "only {accepted} mutated slabs were accepted");
 }

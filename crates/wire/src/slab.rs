@@ -13,24 +13,24 @@
 //! - Where a key belongs: [`hash`] by the rule ([`Hashed`]) of its collection, [`Range`] of hashes.
 
 mod builder;
-
+mod fields;
 mod hash;
 mod header;
 mod reader;
 mod record;
 mod select;
-
+mod sums;
 #[cfg(test)]
 mod tests;
 mod wanted;
 
 pub use builder::{Builder, SLAB_BYTES};
-
+pub use fields::fields;
 pub use hash::{Hashed, PARTITIONS_MAX, Range, SUB_RANGES, hash, sub_range};
 pub use header::{Group, What, header_bytes};
 pub use reader::Reader;
 pub use select::select;
-
+pub use sums::Sums;
 pub use wanted::{Collections, Needs, Wanted};
 
 use header::{About, write_header};

@@ -18,6 +18,11 @@ pub(super) const ITEM_BYTES: usize = KEY_HEADER_BYTES + VALUE_HEADER_BYTES;
 /// What the first item of a collection adds: two groups of two columns.
 pub(super) const COLLECTION_BYTES: usize = 4 * ABOUT_BYTES;
 
+/// Memory for columns is asked for in multiples of this, and given back when more is left: so the
+/// columns of a scan are of one or two sizes, and the allocator hands one's memory to the next. Where
+/// each had a size of its own it was mapped anew each time, which took longer than the encoding.
+const COLUMN_STEP_BYTES: usize = 32 << 10;
+
 /// Cuts a run of items into slabs. A slab ends
 /// - at the border of a sub-range;
 /// - in front of a key, once it weighs [`SLAB_BYTES`];
@@ -33,14 +38,14 @@ pub struct Builder {
     index: u64,
     needs: Arc<Needs>,
     bytes_max: usize,
-    /// The item before, in this slab or the one before it.
-    last: Option<Last>,
+    last: Last,
     open: Open,
     /// By collection, ascending: those of this slab and of the one before.
     parts: Vec<Part>,
 }
 
-#[derive(Debug)]
+/// The item before, in this slab or the one before it; at first what is in front of any item.
+#[derive(Debug, Default)]
 struct Last {
     hash: u32,
     collection: u16,
@@ -96,7 +101,8 @@ impl Making {
     fn put(&mut self, need: Need, group: Group, item: &Item<'_>) {
         if self.items == 0 {
             for (column, usual) in self.columns.iter_mut().zip(self.usual) {
-                column.reserve(usual + usual / 16);
+                let step = if usual < COLUMN_STEP_BYTES { 1 } else { COLUMN_STEP_BYTES };
+                column.reserve((usual + usual / 16).next_multiple_of(step));
             }
         }
         self.items += 1;
@@ -109,26 +115,49 @@ impl Making {
     }
 }
 
+impl Last {
+    /// Whether the item is of the same key.
+    #[inline]
+    fn is_followed_by(&self, item: &Item<'_>) -> bool {
+        if self.hash < item.hash {
+            return false;
+        }
+        let key = (self.hash.cmp(&item.hash))
+            .then(self.collection.cmp(&item.collection))
+            .then_with(|| self.key.as_slice().cmp(item.key));
+        let same = key == Ordering::Equal;
+        assert!(key == Ordering::Less || same && self.index < item.index, "items out of order");
+        same
+    }
+}
+
 impl Builder {
     /// For items of a view's `range` at its `index`. `inside_key`: the first item's key has items in
     /// front of it, for a slab before ended inside that key.
     pub fn new(range: Range, index: u64, needs: Arc<Needs>, inside_key: bool) -> Builder {
         let open = Open { begins_inside_key: inside_key, ..Open::default() };
         let bytes_max = SLAB_BYTES.size();
-        Builder { range, index, needs, bytes_max, last: None, open, parts: Vec::new() }
+        Builder { range, index, needs, bytes_max, last: Last::default(), open, parts: Vec::new() }
     }
 
     /// Takes the next item. Answers the slab that ended in front of it, if one did. Panics if the
     /// item is not one of the view's, or does not follow the one before: rows keep the order.
     pub fn push(&mut self, item: &Item<'_>) -> Option<Slab> {
-        let same_key = self.follows(item);
-        let weight = self.weight(item);
-        let ended = self.ends_before(item, same_key, weight);
-        if same_key && !(ended && planted!("slab.newest-of-its-slab")) {
+        let value_bytes = item.value.map_or(0, <[u8]>::len);
+        assert!(!item.key.is_empty() && item.key.len() <= KEY_BYTES_MAX);
+        assert!(value_bytes <= VALUE_BYTES_MAX);
+        assert!(self.range.contains(item.hash) && item.index <= self.index);
+        let same_key = self.last.is_followed_by(item);
+        let weight = self.weight(item, value_bytes);
+        let alone = value_bytes > self.bytes_max;
+        let mut slab = None;
+        if self.open.items > 0 && (alone || self.ends_before(item.hash, same_key, weight)) {
+            slab = Some(self.end(same_key));
+        } else if same_key {
             self.demote();
         }
-        let slab = ended.then(|| self.end(same_key));
         self.add(item, same_key, weight);
+        self.open.alone = alone;
         slab
     }
 
@@ -137,25 +166,9 @@ impl Builder {
         (self.open.items > 0).then(|| self.end(false))
     }
 
-    /// Whether the item is of the same key as the one before.
-    fn follows(&self, item: &Item<'_>) -> bool {
-        let value_bytes = item.value.map_or(0, <[u8]>::len);
-        assert!((1..=KEY_BYTES_MAX).contains(&item.key.len()) && value_bytes <= VALUE_BYTES_MAX);
-        assert!(self.range.contains(item.hash) && item.index <= self.index);
-        let Some(last) = &self.last else { return false };
-        let key = (last.hash.cmp(&item.hash))
-            .then(last.collection.cmp(&item.collection))
-            .then_with(|| last.key.as_slice().cmp(item.key));
-        assert!(
-            key == Ordering::Less || key == Ordering::Equal && last.index < item.index,
-            "items come out of order"
-        );
-        key == Ordering::Equal
-    }
-
     /// What the item takes if all of it is encoded.
-    fn weight(&self, item: &Item<'_>) -> usize {
-        let value_bytes = item.value.map_or(0, <[u8]>::len);
+    #[inline]
+    fn weight(&self, item: &Item<'_>, value_bytes: usize) -> usize {
         let values = || self.needs.need(item.collection).column(Group::Newest, What::Values);
         if planted!("slab.needs-move-the-cuts") && !values() {
             return ITEM_BYTES + item.key.len();
@@ -163,12 +176,9 @@ impl Builder {
         ITEM_BYTES + item.key.len() + value_bytes
     }
 
-    fn ends_before(&self, item: &Item<'_>, same_key: bool, weight: usize) -> bool {
+    #[inline]
+    fn ends_before(&self, hash: u32, same_key: bool, weight: usize) -> bool {
         let open = &self.open;
-        let Some(last) = self.last.as_ref().filter(|_| open.items > 0) else { return false };
-        if sub_range(last.hash) != sub_range(item.hash) {
-            return true;
-        }
         let full = if same_key && !planted!("slab.cut-inside-any-key") {
             open.key_weight + weight > self.bytes_max
         } else {
@@ -177,20 +187,15 @@ impl Builder {
         if full {
             SLAB_BYTES.cross();
         }
-        full || open.alone || self.is_alone(item)
-    }
-
-    fn is_alone(&self, item: &Item<'_>) -> bool {
-        item.value.is_some_and(|value| value.len() > self.bytes_max)
+        full || open.alone || sub_range(self.last.hash) != sub_range(hash)
     }
 
     /// The place of a collection among the parts.
     #[inline]
     fn part(&mut self, collection: u16) -> usize {
-        if let Some(last) = &self.last
-            && last.collection == collection
-        {
-            return last.part;
+        let part = self.parts.get(self.last.part);
+        if part.is_some_and(|part| part.collection == collection) {
+            return self.last.part;
         }
         let at = self.parts.binary_search_by_key(&collection, |part| part.collection);
         at.unwrap_or_else(|at| {
@@ -202,9 +207,8 @@ impl Builder {
 
     /// The last item is followed by another of its key: it is none of the newest ones.
     fn demote(&mut self) {
-        let Some(last) = &mut self.last else { return };
-        let Some(lengths) = last.newest.take() else { return };
-        let part = &mut self.parts[last.part];
+        let Some(lengths) = self.last.newest.take() else { return };
+        let part = &mut self.parts[self.last.part];
         let [older, newest] = &mut part.groups;
         older.items += 1;
         newest.items -= 1;
@@ -218,10 +222,11 @@ impl Builder {
         }
     }
 
+    #[inline]
     fn add(&mut self, item: &Item<'_>, same_key: bool, weight: usize) {
         let at = self.part(item.collection);
-        let weight = weight + if self.parts[at].is_empty() { COLLECTION_BYTES } else { 0 };
-        let alone = self.is_alone(item);
+        let part = &mut self.parts[at];
+        let weight = weight + if part.is_empty() { COLLECTION_BYTES } else { 0 };
         let open = &mut self.open;
         if open.items == 0 {
             open.first_hash = item.hash;
@@ -229,55 +234,55 @@ impl Builder {
         open.items += 1;
         open.weight += weight;
         open.key_weight = if same_key { open.key_weight + weight } else { weight };
-        open.alone = alone;
-        let part = &mut self.parts[at];
         let newest = item.value.is_some() || planted!("slab.deletion-is-newest");
         let group = if newest { Group::Newest } else { Group::Older };
         let making = &mut part.groups[group as usize];
-        let lengths = newest.then(|| making.lengths());
+        let last = &mut self.last;
+        last.newest = newest.then(|| making.lengths());
         making.put(part.need, group, item);
-        let last = self.last.get_or_insert_with(|| Last {
-            hash: 0,
-            collection: 0,
-            key: Vec::new(),
-            index: 0,
-            part: 0,
-            newest: None,
-        });
         if !same_key {
             last.key.clear();
             last.key.extend_from_slice(item.key);
         }
         (last.hash, last.collection, last.index) = (item.hash, item.collection, item.index);
-        (last.part, last.newest) = (at, lengths);
+        last.part = at;
     }
 
     /// Makes a slab of what has come. `inside_key`: the next item is of the last one's key.
+    #[cold]
     fn end(&mut self, inside_key: bool) -> Slab {
-        let last = self.last.as_mut().expect("a slab has an item");
+        if inside_key && !planted!("slab.newest-of-its-slab") {
+            self.demote();
+        }
+        self.last.newest = None;
         let header = Header {
             index: self.index,
             first_hash: self.open.first_hash,
-            last_hash: last.hash,
+            last_hash: self.last.hash,
             begins_inside_key: self.open.begins_inside_key,
             ends_inside_key: inside_key,
         };
         let before = if planted!("slab.cutter-remembers") { self.open.weight } else { 0 };
-        self.open = Open { begins_inside_key: inside_key, ..Open::default() };
+        let begins_inside_key = inside_key && !planted!("slab.anybody-joins-inside-a-key");
+        self.open = Open { begins_inside_key, ..Open::default() };
         self.open.weight = before.saturating_sub(self.bytes_max);
         // What was in no item of this slab is not kept ready any longer.
         self.parts.retain(|part| !part.is_empty());
-        let place = self.parts.iter().position(|part| part.collection == last.collection);
-        (last.part, last.newest) = (place.expect("the last item is in the slab"), None);
         let mut columns = Vec::with_capacity(4 * self.parts.len());
         for part in &mut self.parts {
             for (group, making) in [Group::Older, Group::Newest].into_iter().zip(&mut part.groups) {
-                making.usual = making.lengths();
+                let lengths = making.lengths();
+                for (usual, length) in making.usual.iter_mut().zip(lengths) {
+                    // Behind a short slab, at the end of a sub-range, comes a long one.
+                    *usual = length.max(*usual - *usual / 8);
+                }
                 let items = std::mem::take(&mut making.items);
                 for what in [What::Keys, What::Values] {
                     let mut bytes = std::mem::take(&mut making.columns[what as usize]);
                     if items > 0 && part.need.column(group, what) {
-                        bytes.shrink_to_fit();
+                        if bytes.len() < bytes.capacity() / 2 {
+                            bytes.shrink_to_fit();
+                        }
                         let about = About::new(part.collection, group, what, items, &bytes);
                         columns.push(Column::new(about, bytes));
                     }

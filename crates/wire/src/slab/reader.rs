@@ -57,6 +57,11 @@ impl<'a> Reader<'a> {
         })
     }
 
+    /// Whether keys came whose values were not sent.
+    pub(super) fn lacks_values(&self) -> bool {
+        self.pairs.iter().any(|pair| pair.values.is_none())
+    }
+
     pub(super) fn is_whole(&self) -> bool {
         self.whole
     }

@@ -41,7 +41,9 @@ fn cut(slab: &Slab, pair: &Pair<'_>, wanted: &Wanted) -> Vec<Column> {
     if !asked_for[0] {
         return Vec::new();
     }
-    let mut made = [Vec::new(), Vec::new()];
+    let values = if asked_for[1] { pair.values } else { None };
+    // Nothing grows while it is copied: where indices cut a slab, most of it may be left.
+    let mut made = [pair.keys.len(), values.map_or(0, <[u8]>::len)].map(Vec::with_capacity);
     let mut items = 0;
     let mut walk = Walk::new(&slab.header, *pair);
     while let Some(step) = walk.step().expect("a slab's own columns are right") {
@@ -54,7 +56,8 @@ fn cut(slab: &Slab, pair: &Pair<'_>, wanted: &Wanted) -> Vec<Column> {
             }
         }
     }
-    let column = |(what, bytes): (What, Vec<u8>)| {
+    let column = |(what, mut bytes): (What, Vec<u8>)| {
+        bytes.shrink_to_fit();
         Column::new(About::new(collection, group, what, items, &bytes), bytes)
     };
     let columns = [What::Keys, What::Values].into_iter().zip(made);

@@ -16,7 +16,7 @@ fn last_key(rows: &[Row]) -> usize {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..Default::default() })]
+    #![proptest_config(cases())]
 
     #[test]
     fn a_slab_ends_where_the_page_of_the_format_says(rows in rows(), limit in limits()) {

@@ -1,0 +1,76 @@
+//! Sums of items, by which two views are compared without sending either: equal sums are equal items,
+//! whoever holds them, in whatever order, and divided into whatever partitions.
+
+use super::{Item, Reader, SUB_RANGES, sub_range};
+use holdfast_base::random::mix;
+use holdfast_base::{Error, Result};
+use holdfast_env::planted;
+use xxhash_rust::xxh3::xxh3_128_with_seed;
+
+/// 128 bits of one item. Some 14 ns for a key of 20 bytes and a value of 150; no proof against
+/// somebody who looks for items with equal ones.
+fn item_hash(item: &Item<'_>) -> u128 {
+    let index = if planted!("slab.sum-without-indices") { 0 } else { item.index };
+    let key = xxh3_128_with_seed(item.key, mix(index) ^ u64::from(item.collection));
+    match item.value {
+        // The seed ties the value to its key: two keys that changed values have another sum.
+        Some(value) => key.wrapping_add(xxh3_128_with_seed(value, key as u64)),
+        None => key,
+    }
+}
+
+/// By sub-range, the sums modulo 2^128 of the hashes of the newest items, and of all.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sums {
+    newest: Vec<u128>,
+    all: Vec<u128>,
+}
+
+impl Default for Sums {
+    /// Of no items.
+    fn default() -> Sums {
+        Sums { newest: vec![0; SUB_RANGES], all: vec![0; SUB_RANGES] }
+    }
+}
+
+impl Sums {
+    pub fn add(&mut self, item: &Item<'_>, newest: bool) {
+        let (at, hash) = (usize::from(sub_range(item.hash)), item_hash(item));
+        self.all[at] = self.all[at].wrapping_add(hash);
+        if newest {
+            self.newest[at] = self.newest[at].wrapping_add(hash);
+        }
+    }
+
+    /// Adds what a slab brings. Who has not asked for older versions has no sum of all items.
+    /// `Invalid` where values were not sent: keys alone have no sums.
+    pub fn add_slab(&mut self, reader: &Reader<'_>) -> Result<()> {
+        if reader.lacks_values() {
+            return Err(Error::invalid(
+                "sum up a slab: it has keys without values: ask for values, too",
+            ));
+        }
+        for received in reader.items() {
+            self.add(&received.item().expect("values were sent"), received.newest);
+        }
+        Ok(())
+    }
+
+    /// Adds the sums of other items: of another partition, or of another slab.
+    pub fn add_sums(&mut self, other: &Sums) {
+        let sums = [(&mut self.newest, &other.newest), (&mut self.all, &other.all)];
+        for (sums, others) in sums {
+            sums.iter_mut().zip(others).for_each(|(sum, other)| *sum = sum.wrapping_add(*other));
+        }
+    }
+
+    /// Of the newest items, one a sub-range.
+    pub fn newest(&self) -> &[u128] {
+        &self.newest
+    }
+
+    /// Of all items, one a sub-range.
+    pub fn all(&self) -> &[u128] {
+        &self.all
+    }
+}
