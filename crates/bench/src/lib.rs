@@ -17,6 +17,7 @@ mod limits;
 mod process;
 mod recovery;
 pub mod report;
+mod ride;
 pub mod scheduler;
 mod server;
 mod sort;
@@ -31,6 +32,7 @@ use holdfast_command::output::Output;
 use incast::IncastBench;
 use iobench::Iobench;
 use recovery::RecoveryBench;
+use ride::RideBench;
 use scheduler::SchedulerBench;
 use sort::SortBench;
 
@@ -52,6 +54,8 @@ pub enum Bench {
     Scheduler(SchedulerBench),
     /// A cluster under load that loses a node; and what three copies cost beside one
     Cluster(ClusterBench),
+    /// Rides over a view, beside a bare pass of the engine over its rows
+    Ride(RideBench),
     /// The external sort, beside the disk's bandwidth and GNU sort
     Sort(SortBench),
 }
@@ -66,6 +70,7 @@ pub fn run(bench: &Bench, out: &mut Output) -> Result<()> {
         Bench::Recovery(options) => recovery::run(options, out),
         Bench::Scheduler(options) => scheduler::run(options, out),
         Bench::Cluster(options) => cluster::run(options, out),
+        Bench::Ride(options) => ride::run(options, out),
         Bench::Sort(options) => sort::run(options, out),
     }
 }
