@@ -18,9 +18,9 @@ pub(super) const ITEM_BYTES: usize = KEY_HEADER_BYTES + VALUE_HEADER_BYTES;
 /// What the first item of a collection adds: two groups of two columns.
 pub(super) const COLLECTION_BYTES: usize = 4 * ABOUT_BYTES;
 
-/// Memory for columns is asked for in multiples of this, and given back when more is left: so the
-/// columns of a scan are of one or two sizes, and the allocator hands one's memory to the next. Where
-/// each had a size of its own it was mapped anew each time, which took longer than the encoding.
+/// Memory for long columns is asked for in multiples of this, and given back only where less than
+/// half was needed: so the columns of a scan have one size or two, and the allocator hands the memory
+/// of one to the next. With a size of its own each was mapped anew, which took longer than encoding.
 const COLUMN_STEP_BYTES: usize = 32 << 10;
 
 /// Cuts a run of items into slabs. A slab ends
