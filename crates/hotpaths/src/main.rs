@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod cached;
+mod ridden;
 mod stored;
 
 use holdfast_base::checksum::{crc32c, crc32c_combine};
@@ -36,6 +37,8 @@ const CASES: &[Case] = &[
     Case { name: "cache_set_16_in_a_row", iterations: 1_000, prepare: cached::set_16_in_a_row },
     Case { name: "file_info_encode", iterations: 10_000, prepare: stored::file_info_encode },
     Case { name: "file_info_decode", iterations: 10_000, prepare: stored::file_info_decode },
+    Case { name: "slab_encode_1380_items", iterations: 50, prepare: ridden::slab_encode },
+    Case { name: "slab_read_1380_items", iterations: 50, prepare: ridden::slab_read },
 ];
 
 fn crc(len: usize) -> Box<dyn FnMut()> {

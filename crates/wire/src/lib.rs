@@ -1,5 +1,6 @@
 //! The messages of the native protocol: what the meta of each opcode's frames holds. And [`slab`]s,
-//! the form in which a view's items travel. No connection. docs/formats/wire.md lists the opcodes; the codec writes fields in order.
+//! the form in which a view's items travel. No connection. docs/formats/wire.md lists the opcodes;
+//! the codec writes fields in order.
 
 #![forbid(unsafe_code)]
 

@@ -27,13 +27,13 @@ mod wanted;
 pub use builder::{Builder, SLAB_BYTES};
 pub use fields::fields;
 pub use hash::{Hashed, PARTITIONS_MAX, Range, SUB_RANGES, hash, sub_range};
-pub use header::{Group, What, header_bytes};
+pub use header::header_bytes;
 pub use reader::Reader;
 pub use select::select;
 pub use sums::Sums;
 pub use wanted::{Collections, Needs, Wanted};
 
-use header::{About, write_header};
+use header::{About, Group, What, write_header};
 use holdfast_base::Result;
 use holdfast_base::limits::{ENTRY_BYTES_MAX, FRAME_BODY_BYTES_MAX, FRAME_META_BYTES_MAX};
 use record::Pair;

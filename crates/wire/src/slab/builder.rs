@@ -18,9 +18,9 @@ pub(super) const ITEM_BYTES: usize = KEY_HEADER_BYTES + VALUE_HEADER_BYTES;
 /// What the first item of a collection adds: two groups of two columns.
 pub(super) const COLLECTION_BYTES: usize = 4 * ABOUT_BYTES;
 
-/// Memory for columns is asked for in multiples of this, and given back when more is left: so the
-/// columns of a scan are of one or two sizes, and the allocator hands one's memory to the next. Where
-/// each had a size of its own it was mapped anew each time, which took longer than the encoding.
+/// Memory for long columns is asked for in multiples of this, and given back only where less than
+/// half was needed: so the columns of a scan have one size or two, and the allocator hands the memory
+/// of one to the next. With a size of its own each was mapped anew, which took longer than encoding.
 const COLUMN_STEP_BYTES: usize = 32 << 10;
 
 /// Cuts a run of items into slabs. A slab ends
@@ -66,8 +66,6 @@ struct Open {
     key_weight: usize,
     first_hash: u32,
     begins_inside_key: bool,
-    /// Its item is to stay alone.
-    alone: bool,
 }
 
 #[derive(Debug)]
@@ -144,12 +142,14 @@ impl Builder {
     /// item is not one of the view's, or does not follow the one before: rows keep the order.
     pub fn push(&mut self, item: &Item<'_>) -> Option<Slab> {
         let value_bytes = item.value.map_or(0, <[u8]>::len);
-        assert!(!item.key.is_empty() && item.key.len() <= KEY_BYTES_MAX);
-        assert!(value_bytes <= VALUE_BYTES_MAX);
-        assert!(self.range.contains(item.hash) && item.index <= self.index);
+        assert!(!item.key.is_empty() && item.key.len() <= KEY_BYTES_MAX, "a key of no such length");
+        assert!(value_bytes <= VALUE_BYTES_MAX, "a value of no such length");
+        assert!(self.range.contains(item.hash), "an item of another range");
+        assert!(item.index <= self.index, "an item that is newer than its view");
         let same_key = self.last.is_followed_by(item);
         let weight = self.weight(item, value_bytes);
-        let alone = value_bytes > self.bytes_max;
+        // Nothing fits behind it either: it weighs more than the limit.
+        let alone = value_bytes > self.bytes_max && !planted!("slab.large-value-shares");
         let mut slab = None;
         if self.open.items > 0 && (alone || self.ends_before(item.hash, same_key, weight)) {
             slab = Some(self.end(same_key));
@@ -157,7 +157,6 @@ impl Builder {
             self.demote();
         }
         self.add(item, same_key, weight);
-        self.open.alone = alone;
         slab
     }
 
@@ -187,7 +186,7 @@ impl Builder {
         if full {
             SLAB_BYTES.cross();
         }
-        full || open.alone || sub_range(self.last.hash) != sub_range(hash)
+        full || sub_range(self.last.hash) != sub_range(hash)
     }
 
     /// The place of a collection among the parts.

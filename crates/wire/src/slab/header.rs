@@ -4,6 +4,7 @@ use super::record::Pair;
 use super::{Header, sub_range};
 use holdfast_base::checksum::crc32c;
 use holdfast_base::codec::{Decode, Encode, Reader};
+use holdfast_base::limits::FRAME_META_BYTES_MAX;
 use holdfast_base::{Error, Result, codec_struct};
 
 const MAGIC: [u8; 4] = *b"HFSL";
@@ -20,7 +21,7 @@ const WHOLE: u8 = 4;
 
 /// Of the items of one collection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Group {
+pub(super) enum Group {
     /// Those that another one of their key follows, and deletions.
     Older = 0,
     Newest = 1,
@@ -28,7 +29,7 @@ pub enum Group {
 
 /// Of the items of one group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum What {
+pub(super) enum What {
     /// And index, and whether the item is a deletion.
     Keys = 0,
     Values = 1,
@@ -122,7 +123,12 @@ pub fn header_bytes(bytes: &[u8]) -> Result<usize> {
         )));
     }
     let columns = u32::from_bytes(&fixed[24..])? as usize;
-    Ok(FIXED_BYTES + ABOUT_BYTES * columns + CRC_BYTES)
+    let bytes = FIXED_BYTES + ABOUT_BYTES * columns + CRC_BYTES;
+    // Whoever goes on to read so many bytes must not be led to ask for more memory than this.
+    if bytes > FRAME_META_BYTES_MAX as usize {
+        return Err(corrupt("its header is longer than any"));
+    }
+    Ok(bytes)
 }
 
 /// What a header says: of the run, whether every column is here, and of the columns.

@@ -99,6 +99,7 @@ fn wanteds() -> impl Strategy<Value = Wanted> {
     let indices = prop_oneof![
         Just(0..u64::MAX),
         Just(0..INDEX + 1),
+        (0..INDEX + 2).prop_map(|to| 0..to),
         (0..INDEX + 2, 0..INDEX + 2).prop_map(|(from, to)| from..to),
     ];
     (ranges(), collections, any::<bool>(), any::<bool>(), indices).prop_map(

@@ -74,6 +74,7 @@ fn what_no_builder_writes_is_refused() {
     let header = |at: usize, byte: u8| sealed(move |header, _| header[at] = byte);
     let column = |i: usize, at: usize, byte: u8| sealed(move |_, columns| columns[i][at] = byte);
     refused(&header(0, b'X'), "does not begin as one does");
+    refused(&header(26, 1), "longer than any");
     refused(&header(6, 8), "a flag that none has");
     refused(&header(7, 8), "not of one sub-range");
     refused(&header(22, 0xfe), "outside the slab");
