@@ -88,9 +88,9 @@ impl Client {
         }
     }
 
-    /// Views that the node runs.
-    pub fn views(&mut self) -> Result<Vec<msg::ViewStatus>> {
-        self.ask(wire::OP_VIEW_STATUS, &())
+    /// Views that the node runs of a topic; an empty name stands for all topics.
+    pub fn views(&mut self, topic: &str) -> Result<Vec<msg::ViewStatus>> {
+        self.ask(wire::OP_VIEW_STATUS, &topic.to_owned())
     }
 
     /// Has the node run a view from now on.

@@ -225,7 +225,7 @@ pub fn run(client: &mut Client, command: &View, out: &mut Output) -> Result<()> 
                 || json!({"view": describe(&name), "runs": false, "left": left}),
             )
         }
-        View::Status => client.views()?.iter().try_for_each(|status| print_status(status, out)),
+        View::Status => client.views("")?.iter().try_for_each(|status| print_status(status, out)),
     }
 }
 
@@ -411,9 +411,9 @@ pub fn ride(client: &mut Client, options: &RideOptions, out: &mut Output) -> Res
         }
     };
     let disks: Vec<ViewStatus> = client
-        .views()?
+        .views(topic)?
         .into_iter()
-        .filter(|one| one.view.topic == *topic && one.view.kind == ViewKind::Disk {})
+        .filter(|one| one.view.kind == ViewKind::Disk {})
         .filter(|one| one.stopped.is_empty())
         .collect();
     let candidate = |one: &ViewStatus| Candidate {

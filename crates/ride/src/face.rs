@@ -42,18 +42,23 @@ fn topic_of(meta: &[u8]) -> Result<String> {
         .map_err(|e| Error::invalid(format!("use a topic of items: {e}: use matching builds")))
 }
 
-/// Whether rules allow this of the request's topic.
+/// Whether rules allow this of the request's topic; no name stands for all of them.
 fn allows(access: Access) -> impl Fn(&[u8], &Within) -> Result<()> + Send + Sync {
     move |meta, within: &Within| {
         let topic = topic_of(meta)?;
         let doing = |e: Error| e.context(format_args!("use topic `{}`", topic.escape_debug()));
-        within.rules.check_topic(&log_topic(&topic)?, access).map_err(doing)
+        let name = if topic.is_empty() { "*".to_owned() } else { log_topic(&topic)? };
+        within.rules.check_topic(&name, access).map_err(doing)
     }
 }
 
 fn change_told(meta: &[u8]) -> Told {
     let change = msg::Change::from_bytes(meta).ok()?;
     Some(("view change", change.topic))
+}
+
+fn session_told(meta: &[u8]) -> Told {
+    Some(("view session", String::from_bytes(meta).ok()?))
 }
 
 fn make_told(meta: &[u8]) -> Told {
@@ -85,29 +90,29 @@ impl Face for ViewFace {
                 .allows(allows(Access::Read))
                 .answer_bytes(|_| FRAME_META_BYTES_MAX as u64)
         };
+        let order = |opcode, serve| {
+            route(opcode, Right::Admin, serve)
+                .allows(|_, within| within.rules.check_admin(Access::Write))
+        };
         let write = |opcode, serve| route(opcode, Right::Data, serve).allows(allows(Access::Write));
         vec![
-            write(wire::OP_VIEW_SESSION, ViewFace::open_session),
+            write(wire::OP_VIEW_SESSION, ViewFace::open_session)
+                .audited(Matter::Data, session_told),
             write(wire::OP_VIEW_MAKE, ViewFace::make).audited(Matter::Data, make_told),
             write(wire::OP_VIEW_CHANGE, ViewFace::change).audited(Matter::Data, change_told),
             write(wire::OP_VIEW_HORIZON, ViewFace::horizon).audited(Matter::Data, horizon_told),
             read(wire::OP_VIEW_CATALOG, ViewFace::catalog),
             read(wire::OP_VIEW_GET, ViewFace::get),
             read(wire::OP_VIEW_SCAN, ViewFace::scan),
-            route(wire::OP_VIEW_RUN, Right::Admin, ViewFace::run).audited(Matter::Admin, run_told),
-            route(wire::OP_VIEW_STOP, Right::Admin, ViewFace::stop)
-                .audited(Matter::Admin, stop_told),
-            route(wire::OP_VIEW_STATUS, Right::Data, ViewFace::status),
+            read(wire::OP_VIEW_STATUS, ViewFace::status),
+            order(wire::OP_VIEW_RUN, ViewFace::run).audited(Matter::Admin, run_told),
+            order(wire::OP_VIEW_STOP, ViewFace::stop).audited(Matter::Admin, stop_told),
             read(wire::OP_RIDE_BEGIN, ViewFace::board),
-            route(wire::OP_RIDE_NEXT, Right::Data, ViewFace::next).allows(allows_ride),
-            route(wire::OP_RIDE_END, Right::Data, ViewFace::leave).allows(allows_ride),
+            // Who names a ride has begun it: its number is drawn from 2^64.
+            route(wire::OP_RIDE_NEXT, Right::Known, ViewFace::next),
+            route(wire::OP_RIDE_END, Right::Known, ViewFace::leave),
         ]
     }
-}
-
-/// Who names a ride has begun it: its number is drawn from 2^64.
-fn allows_ride(_: &[u8], _: &Within) -> Result<()> {
-    Ok(())
 }
 
 impl ViewFace {
@@ -322,9 +327,13 @@ impl ViewFace {
     }
 
     fn status(self: Arc<Self>, request: Request<'_>) {
-        let reply = request.reply;
+        let Some((topic, reply)) = request.decode::<String>("describe views") else { return };
         let views = self.views.clone();
-        self.work(reply, move || coded(Ok(views.status())));
+        self.work(reply, move || {
+            let mut all = views.status();
+            all.retain(|status| topic.is_empty() || status.view.topic == topic);
+            coded(Ok(all))
+        });
     }
 
     fn board(self: Arc<Self>, request: Request<'_>) {

@@ -128,7 +128,8 @@ pub const OP_VIEW_SCAN: u16 = 0x0507;
 pub const OP_VIEW_RUN: u16 = 0x0508;
 /// `VIEW_STOP`: [`view::ViewName`]; answered with the directory that the view has left.
 pub const OP_VIEW_STOP: u16 = 0x0509;
-/// `VIEW_STATUS`: empty; answered with a list of [`view::ViewStatus`], those of the node.
+/// `VIEW_STATUS`: a topic, or an empty name for all; answered with a list of [`view::ViewStatus`],
+/// those of the node.
 pub const OP_VIEW_STATUS: u16 = 0x050a;
 /// `RIDE_BEGIN`: [`view::Board`]; answered with [`view::Boarded`] and what it says of the body.
 pub const OP_RIDE_BEGIN: u16 = 0x0510;

@@ -325,6 +325,54 @@ fn peer_copies(m: &mut Messages) {
     m.add("peer::Unlink", peer::Unlink { sender, store, chunk, generation, index: Index(6) });
 }
 
+fn view_messages(m: &mut Messages) {
+    let topic = || "t".to_owned();
+    let index = Index(5);
+    let hashed = slab::Hashed::Until(b'/');
+    let collection = view::Collection { name: "c".into(), hashed, json: true };
+    let kind = view::ViewKind::Index { collection: "c".into(), field: "f".into() };
+    let name = view::ViewName { topic: topic(), kind, part: 1, of: 2 };
+    m.add("view::Make", view::Make { topic: topic(), collection: collection.clone() });
+    m.add("view::Change", view::Change { topic: topic(), call: CALL });
+    m.add("view::Horizon", view::Horizon { topic: topic(), call: CALL, index });
+    m.add("view::Changed", view::Changed { index });
+    let all = view::Collection { hashed: slab::Hashed::All, json: false, ..collection.clone() };
+    let bytes = view::Collection { hashed: slab::Hashed::Bytes(8), ..all.clone() };
+    let collections = vec![collection, all, bytes];
+    m.add("view::Catalog", view::Catalog { collections, horizon: Index(3), applied: index });
+    m.add("view::ViewName disk", view::ViewName { kind: view::ViewKind::Disk {}, ..name.clone() });
+    let memory = view::ViewKind::Memory {};
+    m.add("view::ViewName memory", view::ViewName { kind: memory, ..name.clone() });
+    let (applied, last, stopped) = (index, Index(6), "why".to_owned());
+    let view = name.clone();
+    m.add("view::ViewStatus", view::ViewStatus { view, applied, last, riders: 2, stopped });
+    let key = view::Key { collection: 1, key: b"k".to_vec() };
+    let (reached, at) = (index, Some(Index(4)));
+    m.add("view::Get", view::Get { topic: topic(), reached, at, keys: vec![key] });
+    let found = vec![Some(view::Found { index, value: b"v".to_vec() }), None];
+    m.add("view::Got", view::Got { applied, found });
+    let (prefix, after) = (b"k/".to_vec(), Some(b"k/a".to_vec()));
+    let scan =
+        view::Scan { topic: topic(), reached, at, collection: 1, prefix, after, keys_max: 9 };
+    m.add("view::Scan", scan);
+    let row = view::Row { key: b"k".to_vec(), index, value: b"v".to_vec() };
+    m.add("view::Rows", view::Rows { applied, rows: vec![row], more: true });
+    let board = view::Board {
+        view: name,
+        low: 1,
+        high: 1 << 32,
+        collections: Some(vec![1, 2]),
+        keys_only: true,
+        versions: false,
+        reached,
+        dedicated: true,
+    };
+    m.add("view::Board", board);
+    let boarded = view::Boarded { ride: 7, heads: 2, index, entry_crc: 8, digest: 9 };
+    m.add("view::Boarded", boarded);
+    m.add("view::Next", view::Next { ride: 7, head: 1 });
+}
+
 #[test]
 fn every_message_has_its_golden_bytes() {
     let mut messages = Messages::default();
@@ -336,6 +384,7 @@ fn every_message_has_its_golden_bytes() {
     peer_chunks(&mut messages);
     peer_copies(&mut messages);
     peer_log(&mut messages);
+    view_messages(&mut messages);
     let made: Vec<String> =
         messages.0.into_iter().map(|(name, bytes)| format!("{name}: {bytes}")).collect();
     let golden: Vec<&str> = GOLDEN.lines().collect();

@@ -270,7 +270,8 @@ impl Items {
         gateway: usize,
         reached: Index,
     ) -> Option<(u32, Shown)> {
-        let status = visitor.ask(gateway, wire::OP_VIEW_STATUS, Vec::new(), None).await.ok()?;
+        let topic = TOPIC.to_owned().to_bytes();
+        let status = visitor.ask(gateway, wire::OP_VIEW_STATUS, topic, None).await.ok()?;
         let views = Vec::<msg::ViewStatus>::from_bytes(&status.meta).expect("what was answered");
         let disk = views.into_iter().find(|one| one.view.kind == msg::ViewKind::Disk {});
         let view = disk?.view;

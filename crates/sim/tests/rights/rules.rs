@@ -11,7 +11,7 @@ use holdfast_base::ids::{Sequence, Tier};
 use holdfast_base::node::{NodeKind, StorageClass};
 use holdfast_cluster::{ChunkKind, Command, Location, Outcome};
 use holdfast_wire::file::{Action, NewNode};
-use holdfast_wire::{self as wire, Call, admin, chunk, file, log};
+use holdfast_wire::{self as wire, Call, admin, chunk, file, log, slab, view};
 
 const TOKEN: u64 = 7;
 
@@ -32,6 +32,9 @@ impl World {
 
     /// A directory with one file of each kind.
     pub fn fill(&self, root: &'static str) -> Part {
+        // A topic of items of the same name, with a view to be ridden.
+        self.views.make_topic(&root[1..]).unwrap();
+        self.views.run(&disk_view(&root[1..])).unwrap();
         let path = |name: &str| format!("{root}/{name}");
         let store = self.node.stores.iter().next().unwrap().id;
         let allocate = |kind, owner| {
@@ -81,6 +84,10 @@ pub struct Part {
     pointer: Pointer,
     begun: FileId,
     raw: ChunkId,
+}
+
+fn disk_view(topic: &str) -> view::ViewName {
+    view::ViewName { topic: topic.to_owned(), kind: view::ViewKind::Disk {}, part: 0, of: 1 }
 }
 
 fn call() -> Call {
@@ -136,7 +143,45 @@ impl Part {
         let entries = vec![log::Entry { bytes: b"one".to_vec() }];
         let append_entry = log::Append { topic: topic(), synced: true, entries };
         let (looks, changes) = (false, true);
+        let collection =
+            view::Collection { name: "c".into(), hashed: slab::Hashed::Until(b'/'), json: false };
+        let key = view::Key { collection: 1, key: b"k".to_vec() };
+        let (reached, at) = (Index(0), None);
+        let get_item = view::Get { topic: topic(), reached, at, keys: vec![key] };
+        let scan = view::Scan {
+            topic: topic(),
+            reached,
+            at,
+            collection: 1,
+            prefix: b"k/".to_vec(),
+            after: None,
+            keys_max: 1,
+        };
+        let board = view::Board {
+            view: disk_view(&topic()),
+            low: 0,
+            high: 1,
+            collections: None,
+            keys_only: true,
+            versions: false,
+            reached,
+            dedicated: false,
+        };
+        let horizon = view::Horizon { topic: topic(), call: call(), index: Index(0) };
         vec![
+            (wire::OP_VIEW_CATALOG, topic().to_bytes(), looks),
+            (wire::OP_VIEW_SESSION, topic().to_bytes(), changes),
+            (wire::OP_VIEW_MAKE, view::Make { topic: topic(), collection }.to_bytes(), changes),
+            (
+                wire::OP_VIEW_CHANGE,
+                view::Change { topic: topic(), call: call() }.to_bytes(),
+                changes,
+            ),
+            (wire::OP_VIEW_HORIZON, horizon.to_bytes(), changes),
+            (wire::OP_VIEW_GET, get_item.to_bytes(), looks),
+            (wire::OP_VIEW_SCAN, scan.to_bytes(), looks),
+            (wire::OP_VIEW_STATUS, topic().to_bytes(), looks),
+            (wire::OP_RIDE_BEGIN, board.to_bytes(), looks),
             (wire::OP_CHUNK_APPEND, append.to_bytes(), changes),
             (wire::OP_CHUNK_READ, run.to_bytes(), looks),
             (wire::OP_CHUNK_LOCATE, run.to_bytes(), looks),
@@ -211,6 +256,7 @@ fn for_others(own: &Part, other: &Part) -> Vec<(u16, Vec<u8>)> {
         (wire::OP_REGION, Vec::new()),
         (wire::OP_UNCLOSED, Vec::new()),
         (wire::OP_LOG_INFO, String::new().to_bytes()),
+        (wire::OP_VIEW_STATUS, String::new().to_bytes()),
         (wire::OP_CHANGE, rename(own.path("small"), other.path("new"))),
         (wire::OP_CHANGE, rename(other.path("small"), own.path("new"))),
         (wire::OP_CHANGE, rename(own.path("link"), own.path("moved"))),
@@ -242,6 +288,8 @@ pub fn of_admin() -> Vec<(u16, Vec<u8>, bool)> {
         (wire::OP_TOKENS, Vec::new(), false),
         (wire::OP_ORDER, order.to_bytes(), true),
         (wire::OP_TOKEN_CREATE, new.to_bytes(), true),
+        (wire::OP_VIEW_RUN, disk_view("in").to_bytes(), true),
+        (wire::OP_VIEW_STOP, disk_view("in").to_bytes(), true),
     ]
 }
 
@@ -257,9 +305,9 @@ fn rules_allow_what_they_cover_of_every_operation_and_nothing_else() {
     let (own, other) = (world.fill("/in"), world.fill("/inside"));
     world.do_it(Command::Symlink { path: "/in/link".into(), target: "/inside".into(), mtime: 1 });
     world.do_it(Command::Symlink { path: "/in/near".into(), target: "small".into(), mtime: 1 });
-    world.make_token("reads", TOKEN, &["fs:/in:r", "log:in:r", "admin:r"]);
-    world.make_token("writes", TOKEN, &["fs:/in:rw", "log:in:rw", "admin:rw"]);
-    world.make_token("elsewhere", TOKEN, &["fs:/in/small/below:rw", "log:i:rw"]);
+    world.make_token("reads", TOKEN, &["fs:/in:r", "log:in:r", "log:view/in:r", "admin:r"]);
+    world.make_token("writes", TOKEN, &["fs:/in:rw", "log:in:rw", "log:view/in:rw", "admin:rw"]);
+    world.make_token("elsewhere", TOKEN, &["fs:/in/small/below:rw", "log:i:rw", "log:view/i:rw"]);
 
     let page = page();
     let by_rule = |right: &str| matches!(right, "data" | "admin");
