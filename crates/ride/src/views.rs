@@ -13,7 +13,7 @@ use holdfast_env::{HoldMutex, event};
 use holdfast_log::Done;
 use holdfast_node::Node;
 use holdfast_view::items::{CatalogView, DiskView, MemoryView};
-use holdfast_view::{Context, Fold, FoldStatus, InRows};
+use holdfast_view::{Context, Fold, FoldStatus, InRows, OWN_ROWS};
 use holdfast_wire::slab::{PARTITIONS_MAX, Range};
 use holdfast_wire::view::{ViewKind, ViewName, ViewStatus};
 use std::collections::BTreeMap;
@@ -28,6 +28,10 @@ pub const TOPIC_BYTES_MAX: usize = 100;
 const FAMILY: &str = "view/";
 const SITES: ReplaceSites = ReplaceSites { data: "views.name-data", name: "views.name-name" };
 const NAME_BYTES_MAX: u64 = 4096;
+/// What messages call a view's rows, in front of its name.
+const ROWS: &str = "the rows of view";
+/// Rows set aside as damaged that are kept of a view; of more, a person has heard.
+const DAMAGED_MAX: u32 = 8;
 
 /// What one node keeps.
 pub struct Views {
@@ -49,6 +53,9 @@ struct Kept {
     failed: BTreeMap<PathBuf, (ViewName, Error)>,
 }
 
+/// Every version, folded.
+pub type DiskFold = Fold<InRows<DiskView>>;
+
 /// A topic's catalog, folded.
 pub type Topic = Fold<CatalogView>;
 
@@ -67,7 +74,7 @@ pub enum KeptView {
     /// Every version, on disk.
     Disk {
         /// Folds them.
-        fold: Arc<Fold<InRows<DiskView>>>,
+        fold: Arc<DiskFold>,
         /// What readers read.
         rows: Arc<dyn Rows>,
         /// Its carousel.
@@ -318,10 +325,14 @@ impl Views {
         let context = Context { range, name: describe(name), ..Context::of(&topic) };
         let kept = match &name.kind {
             ViewKind::Disk {} => {
-                let what = format!("the rows of view `{}`", describe(name));
-                let engine = &self.node.machine.engine;
-                let rows = engine.open_rows(&place.join("rows"), &what, self.cache_bytes)?;
-                let fold = self.node.open_one_of_several(context.in_rows(rows.clone()), None)?;
+                let (fold, rows) = match self.open_rows(name, place, &context) {
+                    // What they held is in the log.
+                    Err(e) if e.kind == Kind::Corrupt && is_of_rows(&e) => {
+                        self.set_aside(name, place, &e)?;
+                        self.open_rows(name, place, &context)?
+                    }
+                    opened => opened?,
+                };
                 let (machine, workers) = (&self.node.machine, &self.node.workers);
                 let rides = Rides::new(rows.clone(), range, self.heads, machine, workers);
                 KeptView::Disk { fold, rows, rides }
@@ -348,6 +359,44 @@ impl Views {
                 next.0.saturating_sub(1)
             ))),
         }
+    }
+
+    fn open_rows(
+        &self,
+        name: &ViewName,
+        place: &Path,
+        context: &Context,
+    ) -> Result<(Arc<DiskFold>, Arc<dyn Rows>)> {
+        let what = format!("{ROWS} `{}`", describe(name));
+        let engine = &self.node.machine.engine;
+        let rows = engine.open_rows(&place.join("rows"), &what, self.cache_bytes)?;
+        let fold = self.node.open_one_of_several(context.clone().in_rows(rows.clone()), None)?;
+        Ok((fold, rows))
+    }
+
+    /// Moves damaged rows away, for people to look at.
+    fn set_aside(&self, name: &ViewName, place: &Path, why: &Error) -> Result<()> {
+        let disk = &*self.node.machine.disk;
+        for number in 1..=DAMAGED_MAX {
+            let aside = place.join(format!("rows.damaged-{number}"));
+            if disk.exists(&aside)? {
+                continue;
+            }
+            disk.rename(&place.join("rows"), &aside)?;
+            self.node.report_finding(format!(
+                "the rows of view `{}` were damaged ({why}): they are in `{}`, and were folded anew \
+                 from the log; nothing is missing",
+                describe(name),
+                aside.display()
+            ));
+            return Ok(());
+        }
+        Err(Error::full(format!(
+            "set the damaged rows of view `{}` aside: there are {DAMAGED_MAX} others in `{}`: look at \
+             the disk, then remove them ({why})",
+            describe(name),
+            place.display()
+        )))
     }
 
     /// The views that run here of a topic.
@@ -447,6 +496,11 @@ impl Views {
         topics.into_values().for_each(|fold| fold.end());
         ended
     }
+}
+
+/// Whether it is the rows that are damaged, or what the fold keeps of its own in them: not the log.
+fn is_of_rows(e: &Error) -> bool {
+    e.message.contains(ROWS) || e.message.contains(OWN_ROWS)
 }
 
 fn written_name(name: &ViewName) -> Vec<u8> {

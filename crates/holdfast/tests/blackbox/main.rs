@@ -45,3 +45,4 @@ mod token;
 mod told;
 mod trees;
 mod unmounted;
+mod views;

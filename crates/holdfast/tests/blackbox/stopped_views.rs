@@ -143,7 +143,7 @@ fn topics_of_folds_are_changed_by_no_client_and_read_by_the_owner_alone() {
     node.stop();
 }
 
-fn files_below(directory: &Path) -> Vec<PathBuf> {
+pub fn files_below(directory: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
     let mut files = Vec::new();
     for path in entries {

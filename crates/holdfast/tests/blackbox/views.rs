@@ -1,0 +1,156 @@
+//! Views of items and rides from outside: what was acknowledged is read by every view, also after a
+//! kill, and a ride brings all of it, by the commands that the page has.
+
+use super::common::{Node, Scratch};
+use super::stopped_views::files_below;
+use serde_json::Value;
+
+const SETTINGS: &str = "dram = \"0\"\nscrub = \"0\"\n";
+
+/// The items that a ride prints, and what it says at its end.
+fn ride(node: &Node, words: &[&str]) -> (Vec<(String, u64, Value)>, Value) {
+    let all = [&["ride", "orders"], words, &["--print"]].concat();
+    let mut lines = node.json(&all);
+    let end = lines.pop().expect("what came of it");
+    let item = |line: Value| {
+        let key = line["key"].as_str().unwrap().to_owned();
+        (key, line["index"].as_u64().unwrap(), line["value"].clone())
+    };
+    (lines.into_iter().map(item).collect(), end)
+}
+
+#[test]
+fn the_pages_commands_do_what_it_says_and_a_kill_takes_nothing() {
+    let scratch = Scratch::new();
+    let data = scratch.path("data");
+    let mut node = Node::start_with(&data, SETTINGS);
+    for collection in ["nodes", "edges"] {
+        node.run(&["view", "create", "orders", collection, "--hash", "until=/"]).ok();
+    }
+    node.run(&["view", "run", "disk", "orders"]).ok();
+    node.run(&["view", "put", "orders", "nodes", "a", r#"{"name": "first"}"#]).ok();
+    node.run(&["view", "put", "orders", "edges", "a/b", "1"]).ok();
+    let third = node.json(&["view", "put", "orders", "edges", "a/c", "2"])[0]["index"].clone();
+    node.run(&["view", "delete", "orders", "edges", "a/b"]).ok();
+    let at = third.to_string();
+    let got = node.json(&["view", "get", "orders", "nodes", "a"]);
+    assert_eq!(got[0]["value"]["name"], "first");
+    let keys = |lines: Vec<Value>| -> Vec<String> {
+        lines.iter().map(|line| line["key"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(keys(node.json(&["view", "scan", "orders", "edges", "a/"])), ["a/c"]);
+    let before = ["view", "scan", "orders", "edges", "a/", "--at", &at];
+    assert_eq!(keys(node.json(&before)), ["a/b", "a/c"]);
+    let (items, end) = ride(&node, &[]);
+    assert_eq!(items.len(), 2, "{items:?}");
+    assert_eq!(end["items"], 2);
+    assert_eq!(ride(&node, &["--versions"]).1["items"], 4);
+    assert_eq!(ride(&node, &["--collections", "nodes"]).1["items"], 1);
+
+    // Halves beside the whole, a view in memory, and a kill in between.
+    for view in [&["disk", "orders", "0/2"][..], &["disk", "orders", "1/2"], &["memory", "orders"]]
+    {
+        node.run(&[&["view", "run"], view].concat()).ok();
+    }
+    let loaded = node.json(&["view", "load", "graph", "orders", "--nodes", "500"]);
+    let last = loaded[0]["last"].to_string();
+    let all = ride(&node, &["--reached", &last]).0;
+    node.kill();
+    node = Node::start_with(&data, SETTINGS);
+    let reached = ["--reached", last.as_str()];
+    let mut after = ride(&node, &reached).0;
+    let mut wanted = all.clone();
+    after.sort_by_key(|(key, ..)| key.clone());
+    wanted.sort_by_key(|(key, ..)| key.clone());
+    assert_eq!(after, wanted);
+    assert_eq!(after.len(), 1002);
+    // Thirds of what halves hold, each key in one of them.
+    let thirds: Vec<_> = ["0", "1", "2"]
+        .iter()
+        .flat_map(|part| ride(&node, &[&[*part, "3"], &reached[..]].concat()).0)
+        .collect();
+    let mut thirds = thirds;
+    thirds.sort_by_key(|(key, ..)| key.clone());
+    assert_eq!(thirds, wanted);
+    let status = node.json(&["view", "status"]);
+    assert_eq!(status.len(), 4, "{status:?}");
+    assert!(status.iter().all(|one| one["behind"] == 0 && one["stopped"].is_null()), "{status:?}");
+    let got = node.json(&["view", "get", "orders", "nodes", "n0000000007"]);
+    assert_eq!(got.len(), 1);
+
+    // What is given up cannot be read any more, and nothing else is missing.
+    node.run(&["view", "horizon", "orders", &last]).ok();
+    let old = ["view", "get", "orders", "edges", "a/b", "--at", &at];
+    node.run(&old).refused(&["gone"]);
+    assert_eq!(ride(&node, &["--versions"]).1["items"], 1002);
+    node.run(&["view", "stop", "memory", "orders"]).ok();
+    assert_eq!(node.json(&["view", "status"]).len(), 3);
+    node.stop();
+}
+
+#[test]
+fn what_is_wrong_is_said_in_a_sentence_that_helps() {
+    let scratch = Scratch::new();
+    let node = Node::start_with(&scratch.path("data"), SETTINGS);
+    node.run(&["view", "get", "orders", "nodes", "a"]).refused(&["orders", "view create"]);
+    node.run(&["view", "run", "disk", "orders"]).refused(&["orders", "view create"]);
+    node.run(&["view", "create", "no/name", "nodes"]).refused(&["no/name", "letters"]);
+    node.run(&["view", "create", "orders", "nodes", "--values-json"]).ok();
+    node.run(&["view", "create", "orders", "nodes"]).refused(&["nodes", "otherwise"]);
+    node.run(&["view", "put", "orders", "nodes", "a", "{"]).refused(&["no JSON"]);
+    node.run(&["view", "put", "orders", "other", "a", "1"]).refused(&["other", "nodes"]);
+    node.run(&["view", "put", "orders", "nodes", "", "1"]).refused(&["0 bytes"]);
+    node.run(&["view", "put", "orders", "nodes", "a", "1"]).ok();
+    node.run(&["view", "get", "orders", "nodes", "a"]).refused(&["view run"]);
+    node.run(&["ride", "orders"]).refused(&["view run disk"]);
+    node.run(&["view", "run", "disk", "orders"]).ok();
+    node.run(&["view", "run", "disk", "orders"]).refused(&["runs here already"]);
+    node.run(&["ride", "orders", "7", "4"]).refused(&["part 7 of 4"]);
+    node.run(&["view", "get", "orders", "nodes", "a", "--at", "99999"]).refused(&["99999"]);
+    node.run(&["view", "scan", "orders", "nodes", "a"]).refused(&["whole key"]);
+    node.run(&["view", "stop", "memory", "orders"]).refused(&["does not run it"]);
+    // Nobody else's bytes come into such a topic.
+    node.run(&["log", "append", "view/orders", "x"]).refused(&["view/orders"]);
+    node.run(&["log", "trim", "view/orders", "2"]).refused(&["view/orders"]);
+    node.stop();
+}
+
+/// Rows hold nothing that the log does not: whichever of their files is damaged or missing, the view
+/// is as it was, and what is damaged is kept for people to look at.
+#[test]
+fn a_damaged_view_is_folded_again() {
+    let scratch = Scratch::new();
+    let data = scratch.path("data");
+    let node = Node::start_with(&data, SETTINGS);
+    node.run(&["view", "create", "orders", "nodes"]).ok();
+    node.run(&["view", "run", "disk", "orders"]).ok();
+    let last = node.json(&["view", "put", "orders", "nodes", "a", "1"])[0]["index"].to_string();
+    node.stop();
+    let view = std::fs::read_dir(data.join("views")).unwrap().next().unwrap().unwrap().path();
+    let (rows, aside) = (view.join("rows"), view.join("rows.damaged-1"));
+    let mut set_aside = 0;
+    for name in files_below(&rows) {
+        for gone in [false, true] {
+            // A start has its own files: of those that are there again, each is damaged once.
+            let Ok(mut bytes) = std::fs::read(&name) else { continue };
+            match bytes.iter().position(|byte| *byte != 0) {
+                Some(at) if !gone => {
+                    bytes[at] ^= 1;
+                    std::fs::write(&name, bytes).unwrap();
+                }
+                _ => std::fs::remove_file(&name).unwrap(),
+            }
+            let node = Node::start_with(&data, SETTINGS);
+            let came = ride(&node, &["--reached", &last]).1;
+            assert_eq!(came["items"], 1, "{name:?}, gone: {gone}");
+            if aside.exists() {
+                let doctor = String::from_utf8(node.run(&["doctor"]).out).unwrap();
+                assert!(doctor.contains("folded anew"), "{name:?}: {doctor}");
+                set_aside += 1;
+                std::fs::remove_dir_all(&aside).unwrap();
+            }
+            node.stop();
+        }
+    }
+    assert!(set_aside >= 2, "{set_aside} of the damages were met");
+}
