@@ -45,14 +45,12 @@ impl Tab {
         let now_ns = self.clock.monotonic_ns();
         match self.clients.reserve(&client, now_ns, WAIT_NS_MAX) {
             Turn::Go { .. } => {}
-            Turn::Wait(wait) if wait.ns <= WAIT_NS_MAX => {
-                runtime::sleep(Duration::from_nanos(wait.ns)).await;
-            }
-            Turn::Wait(wait) => {
-                let (setting, allowed) = self.clients.limit(&client, wait.limit);
+            Turn::Wait(wait) => runtime::sleep(Duration::from_nanos(wait.ns)).await,
+            Turn::Refuse(wait) => {
+                let limit = self.clients.limit(&client, wait.limit);
                 let mut e = s3_error!(
                     SlowDown,
-                    "Please reduce your request rate: {client} may take `{setting} = {allowed}` of this node"
+                    "Please reduce your request rate: {client} may take no more of this node than {limit}"
                 );
                 let seconds = HeaderValue::from(Duration::from_nanos(wait.ns).as_secs() + 1);
                 e.set_headers(HeaderMap::from_iter([(RETRY_AFTER, seconds)]));

@@ -8,6 +8,7 @@ use holdfast_base::rules::Access;
 use holdfast_base::units::format_bytes;
 use holdfast_base::{Error, Result};
 use holdfast_cluster::{ChunkState, ClusterCommand, NodeState, StoreState, TOKENS_MAX};
+use holdfast_env::clients::Slowed;
 use holdfast_env::net::{Parts, Reply};
 use holdfast_env::{Asker, Budget, Clients, HoldMutex, Secret};
 use holdfast_node::{Condition, Matter, Node};
@@ -240,13 +241,19 @@ impl Admin {
         answer(reply, Ok((held.to_bytes(), Parts::None)));
     }
 
+    /// Who was slowed within the last minute.
+    pub fn slowed_now(&self) -> Vec<Slowed> {
+        self.clients().slowed(self.node.machine.clock.monotonic_ns())
+    }
+
     fn slowed(&self, reply: Reply) {
-        let slowed = self.clients().slowed(self.node.machine.clock.monotonic_ns());
-        let slowed = slowed.into_iter().map(|one| msg::Slowed {
+        let slowed = self.slowed_now().into_iter().map(|one| msg::Slowed {
             client: one.client,
             limit: one.limit.to_owned(),
             allowed: one.allowed,
+            amount: one.amount,
             seconds: one.seconds,
+            left_ms: one.left_ms,
         });
         answer(reply, Ok((slowed.collect::<Vec<_>>().to_bytes(), Parts::None)));
     }

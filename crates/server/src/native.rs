@@ -8,7 +8,7 @@ use crate::nodes::Nodes;
 use crate::route::{AtOnce, Face, Later, Request, Right, Rights, Route, Within};
 use holdfast_base::frame::{Header, STALE};
 use holdfast_base::{Error, Kind, Result};
-use holdfast_env::clients::Seat;
+use holdfast_env::clients::{Seat, Slowed};
 use holdfast_env::net::{Batch, BodyTarget, Role, Service, Who};
 use holdfast_env::{Budget, Clients, Secret, planted};
 use holdfast_node::{Audit, Condition, Deed, Node};
@@ -131,6 +131,11 @@ impl Native {
     /// What keeps this node from all of its work; empty is well.
     pub fn conditions(&self) -> Vec<Condition> {
         self.admin.conditions()
+    }
+
+    /// Which clients were slowed within the last minute.
+    pub fn slowed(&self) -> Vec<Slowed> {
+        self.admin.slowed_now()
     }
 
     /// Answers the nodes that wait for entries: to be called before the server is shut down, which
