@@ -66,6 +66,15 @@ impl Allowance {
     }
 }
 
+/// What somebody wants to take ahead, as far as they know it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// A request that brings so many bytes.
+    Request { bytes: u64 },
+    /// The answer to one that had its turn.
+    Answer { bytes: u64 },
+}
+
 /// What somebody hears who wants to go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
@@ -126,6 +135,13 @@ impl Bucket {
     fn take(&mut self, rate: u64, units: u64) {
         if rate > 0 {
             self.level = self.level.saturating_sub(units as i128 * SECOND_NS as i128);
+        }
+    }
+
+    fn give_back(&mut self, rate: u64, units: u64) {
+        if rate > 0 {
+            let level = self.level.saturating_add(units as i128 * SECOND_NS as i128);
+            self.level = level.min(Bucket::brim(rate));
         }
     }
 
@@ -296,15 +312,23 @@ impl<K: Ord + Clone> Rates<K> {
         entry.bytes.take(allowed.bytes, bytes);
     }
 
-    /// Takes one request ahead, whose turn is when the wait is over; one that would wait longer
-    /// than `longest_ns` takes nothing. So of many who come at once each has a turn of its own, and
-    /// those for whom there is none know at once.
-    pub fn reserve(&mut self, key: &K, now_ns: u64, longest_ns: u64) -> Turn {
+    /// Takes ahead what is wanted, whose turn is when the wait is over; what would wait longer than
+    /// `longest_ns` takes nothing. So of many who come at once each has a turn of its own, and those
+    /// for whom there is none know at once.
+    pub fn reserve(&mut self, key: &K, now_ns: u64, longest_ns: u64, wanted: Wanted) -> Turn {
         let allowed = self.allowed;
         let entry = self.entry(key, now_ns);
-        let (ns, limit) = entry.wait_ns(&allowed);
+        let (ns, limit) = match wanted {
+            Wanted::Request { .. } => entry.wait_ns(&allowed),
+            Wanted::Answer { .. } => (entry.wait_of_ns(&allowed, Limit::Bytes), Limit::Bytes),
+        };
+        let (requests, bytes) = match wanted {
+            Wanted::Request { bytes } => (1, bytes),
+            Wanted::Answer { bytes } => (0, bytes),
+        };
         if ns <= longest_ns {
-            entry.requests.take(allowed.requests, 1);
+            entry.requests.take(allowed.requests, requests);
+            entry.bytes.take(allowed.bytes, bytes);
         }
         match ns {
             0 => Turn::Go { requests: 1 },
@@ -312,6 +336,14 @@ impl<K: Ord + Clone> Rates<K> {
                 let noted = entry.slow(limit, now_ns, ns.min(longest_ns));
                 wait_or_not(Wait { ns, ..noted }, longest_ns)
             }
+        }
+    }
+
+    /// Gives back bytes that were taken ahead and came to nothing. Who was forgotten meanwhile has
+    /// full buckets.
+    pub fn give_back(&mut self, key: &K, bytes: u64) {
+        if let Some(entry) = self.entries.get_mut(key) {
+            entry.bytes.give_back(self.allowed.bytes, bytes);
         }
     }
 

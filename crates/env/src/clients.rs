@@ -163,10 +163,16 @@ impl Clients {
         turn
     }
 
-    /// Takes a request ahead; see [`Rates::reserve`].
-    pub fn reserve(&self, client: &Client, now_ns: u64, longest_ns: u64) -> Turn {
+    /// Takes a request or an answer ahead; see [`Rates::reserve`].
+    pub fn reserve(
+        &self,
+        client: &Client,
+        now_ns: u64,
+        longest_ns: u64,
+        wanted: rates::Wanted,
+    ) -> Turn {
         let group = self.group(client);
-        let turn = group.rates.held().reserve(client, now_ns, longest_ns);
+        let turn = group.rates.held().reserve(client, now_ns, longest_ns, wanted);
         group.slow_for(client, &turn);
         turn
     }
@@ -174,6 +180,11 @@ impl Clients {
     /// What `client` has used.
     pub fn take(&self, client: &Client, now_ns: u64, requests: u64, bytes: u64) {
         self.group(client).rates.held().take(client, now_ns, requests, bytes);
+    }
+
+    /// What `client` took ahead and has not used.
+    pub fn give_back(&self, client: &Client, bytes: u64) {
+        self.group(client).rates.held().give_back(client, bytes);
     }
 
     /// The setting that a wait is for, and its value, for people.

@@ -39,8 +39,14 @@ impl Model {
         lacks.bytes += u128::from(bytes) * u128::from(S) * u128::from(self.allowed.bytes.min(1));
     }
 
-    /// Nanoseconds until there is a whole request and no debt of bytes.
-    fn wait(&mut self, key: u64) -> (u64, Limit) {
+    fn give_back(&mut self, key: u64, bytes: u64) {
+        let back = u128::from(bytes) * u128::from(S);
+        let lacks = self.all.entry(key).or_default();
+        lacks.bytes = lacks.bytes.saturating_sub(back);
+    }
+
+    /// Nanoseconds until there is a whole request, and until there is no debt of bytes.
+    fn waits(&mut self, key: u64) -> [u64; 2] {
         let (allowed, lacks) = (self.allowed, self.all.entry(key).or_default());
         let wait = |rate: u64, lacks: u128, whole: u64| match rate {
             0 => 0,
@@ -49,8 +55,12 @@ impl Model {
                 lacks.saturating_sub(room).div_ceil(u128::from(rate)) as u64
             }
         };
-        let requests = wait(allowed.requests, lacks.requests, 1);
-        let bytes = wait(allowed.bytes, lacks.bytes, 0);
+        [wait(allowed.requests, lacks.requests, 1), wait(allowed.bytes, lacks.bytes, 0)]
+    }
+
+    /// Nanoseconds until a request may go on, and for which limit.
+    fn wait(&mut self, key: u64) -> (u64, Limit) {
+        let [requests, bytes] = self.waits(key);
         if bytes > requests { (bytes, Limit::Bytes) } else { (requests, Limit::Requests) }
     }
 
@@ -77,6 +87,29 @@ fn wait_of(turn: Turn) -> u64 {
         Turn::Go { .. } => 0,
         Turn::Wait(wait) | Turn::Refuse(wait) => wait.ns,
     }
+}
+
+/// A request or an answer is taken ahead, and some of it may come to nothing.
+fn reserve(rates: &mut Rates<u64>, model: &mut Model, random: &mut Random, key: u64) -> String {
+    let (longest_ns, bytes) = (random.below(2 * S), random.below(30));
+    let (wanted, (expected, limit)) = match random.below(3) {
+        0 => (Wanted::Answer { bytes }, (model.waits(key)[1], Limit::Bytes)),
+        _ => (Wanted::Request { bytes }, model.wait(key)),
+    };
+    let turn = rates.reserve(&key, model.now_ns, longest_ns, wanted);
+    assert_eq!(wait_of(turn), expected);
+    assert_eq!(matches!(turn, Turn::Refuse(_)), expected > longest_ns);
+    if expected <= longest_ns {
+        model.take(key, u64::from(matches!(wanted, Wanted::Request { .. })), bytes);
+        if random.below(4) == 0 {
+            rates.give_back(&key, bytes / 2);
+            model.give_back(key, bytes / 2);
+        }
+    }
+    if expected > 0 {
+        model.slow(key, limit, expected.min(longest_ns));
+    }
+    format!("{key} reserves {wanted:?} within {longest_ns}")
 }
 
 /// One step of either; says what it was, for whoever reads a failure.
@@ -116,20 +149,7 @@ fn step(rates: &mut Rates<u64>, model: &mut Model, random: &mut Random) -> Strin
             }
             format!("{key} asks")
         }
-        4 => {
-            let longest_ns = random.below(2 * S);
-            let (expected, limit) = model.wait(key);
-            let turn = rates.reserve(&key, now_ns, longest_ns);
-            assert_eq!(wait_of(turn), expected);
-            assert_eq!(matches!(turn, Turn::Refuse(_)), expected > longest_ns);
-            if expected <= longest_ns {
-                model.take(key, 1, 0);
-            }
-            if expected > 0 {
-                model.slow(key, limit, expected.min(longest_ns));
-            }
-            format!("{key} reserves within {longest_ns}")
-        }
+        4 => reserve(rates, model, random, key),
         5 => {
             let (max, has) =
                 (model.allowed.connections, model.all.entry(key).or_default().connections);
