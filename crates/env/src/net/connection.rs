@@ -254,8 +254,7 @@ impl Connection {
         meta: &[u8],
         (service, clock): (&dyn Service, &dyn Clock),
     ) -> Result<()> {
-        let Header { opcode, request_id, .. } = *header;
-        let to = Address { kind: FrameKind::Response, opcode, request_id };
+        let to = Address::of(header);
         if self.must_be_sealed && !self.link.is_sealed() {
             return Err(must_be_sealed());
         }
@@ -263,7 +262,7 @@ impl Connection {
             self.out.push_error(to, &refusal());
             return Ok(());
         };
-        match opcode {
+        match header.opcode {
             OP_HELLO => match guard.hello(&RealRng, meta) {
                 Ok(answer) => self.out.push(to, |m| m.extend_from_slice(&answer), ().into()),
                 Err(e) => self.out.push_error(to, &e),

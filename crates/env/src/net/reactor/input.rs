@@ -16,7 +16,7 @@ use crate::net::{
 use crate::planted;
 use crate::trial::Knob;
 use holdfast_base::Error;
-use holdfast_base::frame::{FrameKind, Header};
+use holdfast_base::frame::Header;
 use holdfast_base::limits::FRAME_META_BYTES_MAX;
 use std::io::{self, IoSlice};
 use std::ops::Range;
@@ -410,11 +410,7 @@ impl Reactor {
                         if header.opcode == OP_YIELD {
                             connection.link.socket.yield_to_others();
                         }
-                        let to = Address {
-                            kind: FrameKind::Response,
-                            opcode: header.opcode,
-                            request_id: header.request_id,
-                        };
+                        let to = Address::of(&header);
                         connection.out.push(to, |m| m.extend_from_slice(&data[meta]), ().into());
                         connection.charge(&*self.shared.clock, 1, 0);
                         self.shared.counters.requests.fetch_add(1, Ordering::Relaxed);
@@ -507,8 +503,7 @@ impl Reactor {
         let Some(connection) = self.connections[slot as usize].as_deref_mut() else { return };
         self.shared.counters.requests.fetch_add(1, Ordering::Relaxed);
         let first = last && self.requests.is_empty();
-        let Header { opcode, request_id, .. } = *header;
-        let to = Address { kind: FrameKind::Response, opcode, request_id };
+        let to = Address::of(header);
         let ring = match connection.open_ring(self.shared.config.spin, first) {
             Ok(ring) => ring,
             Err(error) => return connection.out.push_error(to, &error),
@@ -615,8 +610,7 @@ fn push_placed(requests: &mut Vec<Request>, out: &mut Out, incoming: Incoming, m
         Receiving::Buffer(bytes) => BodyPlace::Own(bytes),
         Receiving::Region { window, .. } => BodyPlace::Region(window),
         Receiving::Refused { error, .. } => {
-            let Header { opcode, request_id, .. } = header;
-            out.push_error(Address { kind: FrameKind::Response, opcode, request_id }, &error);
+            out.push_error(Address::of(&header), &error);
             return;
         }
     };

@@ -7,13 +7,11 @@
 
 use super::Reactor;
 use crate::clients;
-use crate::net::connection::{Connection, Stage, deadline_passed};
+use crate::net::connection::{Connection, Stage};
 use crate::net::out::Address;
-use crate::net::parse::{self, Next};
-use holdfast_base::frame::{FrameKind, Header};
+use crate::net::parse::Next;
+use crate::net::waits;
 use std::sync::atomic::Ordering;
-
-const MS_NS: u64 = 1_000_000;
 
 impl Reactor {
     /// Whether the connection's client has to wait for its turn. It then keeps `rest`, where that
@@ -70,9 +68,7 @@ impl Reactor {
             return false;
         };
         *at = body.end;
-        let Header { opcode, request_id, .. } = *header;
-        let to = Address { kind: FrameKind::Response, opcode, request_id };
-        connection.out.push_error(to, why);
+        connection.out.push_error(Address::of(header), why);
         connection.was_refused(self.shared.clock.monotonic_ns());
         self.shared.counters.requests.fetch_add(1, Ordering::Relaxed);
         true
@@ -137,37 +133,13 @@ impl Connection {
 
     /// When the first request that waits in the stash has waited long enough.
     fn next_deadline_ns(&self) -> Option<u64> {
-        let since_ns = self.waits_since_ns?;
-        let (mut at, mut first) = (0, None::<u32>);
-        while let Ok(Next::Request { header, body, .. }) = parse::next(&self.stash, at) {
-            at = body.end;
-            let deadline = Some(header.deadline_or_status).filter(|ms| *ms > 0);
-            first = first.into_iter().chain(deadline).min();
-        }
-        first.map(|ms| since_ns + ms as u64 * MS_NS)
+        waits::next_deadline_ns(&self.stash, self.waits_since_ns?)
     }
 
     /// Answers what has waited in the stash for too long; says how many requests.
     fn expire_stash(&mut self, now_ns: u64) -> u64 {
         let Some(since_ns) = self.waits_since_ns else { return 0 };
-        let (mut at, mut passed, mut left) = (0, 0, Vec::new());
-        while let Ok(Next::Request { header, body, .. }) = parse::next(&self.stash, at) {
-            let deadline_ns = since_ns + header.deadline_or_status as u64 * MS_NS;
-            if header.deadline_or_status > 0 && deadline_ns <= now_ns {
-                let (opcode, request_id) = (header.opcode, header.request_id);
-                let to = Address { kind: FrameKind::Response, opcode, request_id };
-                self.out.push_error(to, &deadline_passed());
-                passed += 1;
-            } else {
-                left.extend_from_slice(&self.stash[at..body.end]);
-            }
-            at = body.end;
-        }
-        if passed > 0 {
-            left.extend_from_slice(&self.stash[at..]);
-            self.stash = left;
-        }
-        passed
+        waits::expire(&mut self.stash, since_ns, now_ns, &mut self.out)
     }
 }
 
