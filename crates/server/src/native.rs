@@ -163,8 +163,8 @@ impl Native {
     /// What the audit trail is told of a request, if its route says so. Of what a node passes on for
     /// a client, the client's own node has told.
     fn deed(&self, route: &Route, batch: &Batch<'_>, i: usize) -> Option<(Arc<Audit>, Deed)> {
-        let (matter, tells) = route.audited.as_ref()?;
-        let audit = self.audit.as_ref().filter(|audit| audit.wants(*matter))?;
+        let (matters, tells) = route.audited.as_ref()?;
+        let audit = self.audit.as_ref().filter(|audit| audit.wants(matters(batch.meta(i))))?;
         let who = match batch.who() {
             who if who.is_node() => return None,
             Who::Owner => "owner".to_owned(),
