@@ -3,11 +3,15 @@
 //! take, and which hold a second of it; what was taken beyond is debt that has to flow in first.
 //! Pure arithmetic: whoever asks brings the time, and does the waiting.
 
+use crate::units::format_setting;
 use std::collections::BTreeMap;
 
 const SECOND_NS: u64 = 1_000_000_000;
 /// How far [`Rates::slowed`] looks back.
 pub const REMEMBERED_S: u64 = 60;
+/// What somebody may owe and still wait for: less than clients wait for an answer (a minute, as a
+/// rule), so that who owes more hears how long it takes, and not nothing.
+pub const DEBT_NS_MAX: u64 = 30 * SECOND_NS;
 /// A client is told of once in so long.
 const TOLD_NS: u64 = 60 * SECOND_NS;
 /// A full table forgets this share of its entries at once, so that a stranger with many addresses
@@ -35,6 +39,15 @@ pub enum Limit {
 
 impl Limit {
     pub const ALL: [Limit; 3] = [Limit::Requests, Limit::Bytes, Limit::Connections];
+
+    /// So much of it, for people: `5/s`, `10 MB/s`, `7`.
+    pub fn amount(self, allowed: u64) -> String {
+        match self {
+            Limit::Requests => format!("{allowed}/s"),
+            Limit::Bytes => format!("{}/s", format_setting(allowed)),
+            Limit::Connections => allowed.to_string(),
+        }
+    }
 }
 
 impl Allowance {
@@ -53,6 +66,15 @@ impl Allowance {
     }
 }
 
+/// What somebody wants to take ahead, as far as they know it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// A request that brings so many bytes.
+    Request { bytes: u64 },
+    /// The answer to one that had its turn.
+    Answer { bytes: u64 },
+}
+
 /// What somebody hears who wants to go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
@@ -61,6 +83,8 @@ pub enum Turn {
         requests: u64,
     },
     Wait(Wait),
+    /// It would take too long: not at all for now, and what is asked for meanwhile is refused.
+    Refuse(Wait),
 }
 
 /// Why somebody has to wait, and how long.
@@ -71,6 +95,17 @@ pub struct Wait {
     pub limit: Limit,
     /// Nobody was told of this client for a minute.
     pub tell: bool,
+}
+
+/// Who was slowed by what within the last [`REMEMBERED_S`] seconds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Slowed<K> {
+    pub key: K,
+    pub limit: Limit,
+    /// How many of these seconds, the one under way included.
+    pub seconds: u64,
+    /// For so much longer, if nothing more is taken.
+    pub left_ns: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -100,6 +135,13 @@ impl Bucket {
     fn take(&mut self, rate: u64, units: u64) {
         if rate > 0 {
             self.level = self.level.saturating_sub(units as i128 * SECOND_NS as i128);
+        }
+    }
+
+    fn give_back(&mut self, rate: u64, units: u64) {
+        if rate > 0 {
+            let level = self.level.saturating_add(units as i128 * SECOND_NS as i128);
+            self.level = level.min(Bucket::brim(rate));
         }
     }
 
@@ -172,10 +214,18 @@ impl Entry {
 
     /// Until there is a whole request, and bytes are not owed: how many the next one takes is known
     /// afterwards.
+    fn wait_of_ns(&self, allowed: &Allowance, limit: Limit) -> u64 {
+        match limit {
+            Limit::Requests => self.requests.wait_ns(allowed.requests, SECOND_NS as i128),
+            Limit::Bytes => self.bytes.wait_ns(allowed.bytes, 0),
+            Limit::Connections => 0,
+        }
+    }
+
     fn wait_ns(&self, allowed: &Allowance) -> (u64, Limit) {
-        let requests = self.requests.wait_ns(allowed.requests, SECOND_NS as i128);
-        let bytes = self.bytes.wait_ns(allowed.bytes, 0);
-        if bytes > requests { (bytes, Limit::Bytes) } else { (requests, Limit::Requests) }
+        let of = |limit| (self.wait_of_ns(allowed, limit), limit);
+        let (requests, bytes) = (of(Limit::Requests), of(Limit::Bytes));
+        if bytes.0 > requests.0 { bytes } else { requests }
     }
 
     /// Until nothing of it is worth remembering.
@@ -239,7 +289,8 @@ impl<K: Ord + Clone> Rates<K> {
         }
     }
 
-    /// Whether `key` may go on now. Takes nothing: that is [`Rates::take`]'s, afterwards.
+    /// Whether `key` may go on now, or has to wait, or owes more than [`DEBT_NS_MAX`]. Takes nothing:
+    /// that is [`Rates::take`]'s, afterwards.
     pub fn turn(&mut self, key: &K, now_ns: u64) -> Turn {
         let allowed = self.allowed;
         let entry = self.entry(key, now_ns);
@@ -249,7 +300,7 @@ impl<K: Ord + Clone> Rates<K> {
                 let whole = entry.requests.level / SECOND_NS as i128;
                 Turn::Go { requests: whole as u64 }
             }
-            (ns, limit) => Turn::Wait(entry.slow(limit, now_ns, ns)),
+            (ns, limit) => wait_or_not(entry.slow(limit, now_ns, ns), DEBT_NS_MAX),
         }
     }
 
@@ -261,22 +312,38 @@ impl<K: Ord + Clone> Rates<K> {
         entry.bytes.take(allowed.bytes, bytes);
     }
 
-    /// Takes one request ahead, whose turn is when the wait is over; one that would wait longer
-    /// than `longest_ns` takes nothing. So of many who come at once each has a turn of its own, and
-    /// those for whom there is none know at once.
-    pub fn reserve(&mut self, key: &K, now_ns: u64, longest_ns: u64) -> Turn {
+    /// Takes ahead what is wanted, whose turn is when the wait is over; what would wait longer than
+    /// `longest_ns` takes nothing. So of many who come at once each has a turn of its own, and those
+    /// for whom there is none know at once.
+    pub fn reserve(&mut self, key: &K, now_ns: u64, longest_ns: u64, wanted: Wanted) -> Turn {
         let allowed = self.allowed;
         let entry = self.entry(key, now_ns);
-        let (ns, limit) = entry.wait_ns(&allowed);
+        let (ns, limit) = match wanted {
+            Wanted::Request { .. } => entry.wait_ns(&allowed),
+            Wanted::Answer { .. } => (entry.wait_of_ns(&allowed, Limit::Bytes), Limit::Bytes),
+        };
+        let (requests, bytes) = match wanted {
+            Wanted::Request { bytes } => (1, bytes),
+            Wanted::Answer { bytes } => (0, bytes),
+        };
         if ns <= longest_ns {
-            entry.requests.take(allowed.requests, 1);
+            entry.requests.take(allowed.requests, requests);
+            entry.bytes.take(allowed.bytes, bytes);
         }
         match ns {
             0 => Turn::Go { requests: 1 },
             ns => {
                 let noted = entry.slow(limit, now_ns, ns.min(longest_ns));
-                Turn::Wait(Wait { ns, ..noted })
+                wait_or_not(Wait { ns, ..noted }, longest_ns)
             }
+        }
+    }
+
+    /// Gives back bytes that were taken ahead and came to nothing. Who was forgotten meanwhile has
+    /// full buckets.
+    pub fn give_back(&mut self, key: &K, bytes: u64) {
+        if let Some(entry) = self.entries.get_mut(key) {
+            entry.bytes.give_back(self.allowed.bytes, bytes);
         }
     }
 
@@ -298,15 +365,26 @@ impl<K: Ord + Clone> Rates<K> {
         entry.expect("who ends a connection has begun it").connections -= 1;
     }
 
-    /// Who was slowed by what in how many of the last [`REMEMBERED_S`] seconds, the one under way
-    /// included.
-    pub fn slowed(&self, now_ns: u64) -> Vec<(K, Limit, u64)> {
-        let each = self.entries.iter().flat_map(|(key, entry)| {
-            let of = |limit| (key.clone(), limit, entry.slowed[limit as usize].seconds(now_ns));
-            Limit::ALL.map(of)
-        });
-        each.filter(|(_, _, seconds)| *seconds > 0).collect()
+    /// Who was slowed lately, and for how much longer.
+    pub fn slowed(&self, now_ns: u64) -> Vec<Slowed<K>> {
+        let mut all = Vec::new();
+        for (key, entry) in &self.entries {
+            let mut now = entry.clone();
+            now.flow(&self.allowed, now_ns);
+            for limit in Limit::ALL {
+                let seconds = entry.slowed[limit as usize].seconds(now_ns);
+                let left_ns = now.wait_of_ns(&self.allowed, limit);
+                if seconds > 0 {
+                    all.push(Slowed { key: key.clone(), limit, seconds, left_ns });
+                }
+            }
+        }
+        all
     }
+}
+
+fn wait_or_not(wait: Wait, longest_ns: u64) -> Turn {
+    if wait.ns <= longest_ns { Turn::Wait(wait) } else { Turn::Refuse(wait) }
 }
 
 #[cfg(test)]

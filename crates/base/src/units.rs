@@ -50,6 +50,14 @@ pub fn format_bytes(bytes: u64) -> String {
     format!("{value:.decimals$} {}", units[unit])
 }
 
+/// Prints as a person writes it in a setting, exactly: `0 B`, `100 B`, `20 KB`, `1536 KB`, `10 MB`.
+pub fn format_setting(bytes: u64) -> String {
+    let units = [(GIB, "GB"), (MIB, "MB"), (KIB, "KB")];
+    let whole = units.into_iter().find(|(unit, _)| bytes > 0 && bytes.is_multiple_of(*unit));
+    let (unit, name) = whole.unwrap_or((1, "B"));
+    format!("{} {name}", bytes / unit)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -69,6 +77,22 @@ mod tests {
         }
         for text in ["", "K", "12Q", "1.2.3", "-5", "9999999T"] {
             assert!(parse_bytes(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn settings_are_printed_as_they_may_be_written() {
+        for (bytes, text) in [
+            (0, "0 B"),
+            (100, "100 B"),
+            (1025, "1025 B"),
+            (20 << 10, "20 KB"),
+            (3 << 19, "1536 KB"),
+            (10 << 20, "10 MB"),
+            (2 << 40, "2048 GB"),
+        ] {
+            assert_eq!(format_setting(bytes), text);
+            assert_eq!(parse_bytes(text), Ok(bytes));
         }
     }
 

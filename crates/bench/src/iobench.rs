@@ -1,6 +1,7 @@
 //! `holdfast bench iobench`: Crail's iobench. Streams, look-ups and small gets of files, each
 //! beside what the transport or the device can do.
 
+mod handshakes;
 mod names;
 mod streams;
 mod table;
@@ -8,6 +9,7 @@ mod table;
 use crate::limits::{self, Memcpy};
 use crate::report::{Figure, Meter, Peer, Report};
 use crate::server::{Server, Settings};
+use crate::tls;
 use clap::{Args, Parser};
 use holdfast_base::ids::{Durability, Tier};
 use holdfast_base::node::StorageClass;
@@ -25,7 +27,8 @@ use std::path::PathBuf;
 pub struct Iobench {
     /// write, writeAsync, readSequential, readRandom, readSequentialAsync, readMultiStream,
     /// createFile, createFileAsync, createMultiFile, getKey, getFile, getFileAsync, enumerateDir,
-    /// memory, or `table` for every row of docs/benchmarks.md
+    /// memory, handshake and handshakeResumed (with `--transport tls`), or `table` for every row of
+    /// docs/benchmarks.md
     #[arg(short = 't', long = "type", value_name = "TYPE")]
     pub kind: String,
     /// File or directory to work on
@@ -134,7 +137,7 @@ fn measure(options: &Iobench, out: &mut Output) -> Result<()> {
     out.line(|| text, || report.line())
 }
 
-/// iobench's types, and `memory`.
+/// iobench's types, and ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Write,
@@ -151,6 +154,8 @@ enum Kind {
     GetFileAsync,
     EnumerateDir,
     Memory,
+    Handshake,
+    HandshakeResumed,
 }
 
 const KINDS: &[(&str, Kind)] = &[
@@ -168,6 +173,8 @@ const KINDS: &[(&str, Kind)] = &[
     ("getFileAsync", Kind::GetFileAsync),
     ("enumerateDir", Kind::EnumerateDir),
     ("memory", Kind::Memory),
+    ("handshake", Kind::Handshake),
+    ("handshakeResumed", Kind::HandshakeResumed),
 ];
 
 impl Kind {
@@ -199,6 +206,7 @@ impl Kind {
             | EnumerateDir => Figure::OperationsPerSecond,
             ReadRandom | GetKey | GetFile => Figure::MicrosecondsP50,
             Memory => Figure::BytesPerOperation,
+            Handshake | HandshakeResumed => Figure::OperationsPerServerSecond,
         }
     }
 }
@@ -280,6 +288,9 @@ impl Bench {
     /// Names the case by what makes it: `readSequential/512 KiB/dram/tcp`.
     fn case(&self) -> String {
         let Iobench { kind, batch, spin, buffered, .. } = &self.options;
+        if kind.starts_with("handshake") {
+            return format!("{kind}/tls");
+        }
         let mut case = format!("{kind}/{}/", format_bytes(self.size as u64).replace(' ', ""));
         case += if self.dram { "dram/" } else { "disk/" };
         case += &self.options.transport;
@@ -326,6 +337,8 @@ impl Bench {
             Kind::GetFileAsync => names::get_file_async(self),
             Kind::EnumerateDir => names::enumerate_dir(self),
             Kind::Memory => names::memory(self),
+            Kind::Handshake => handshakes::work(self, false),
+            Kind::HandshakeResumed => handshakes::work(self, true),
         }
     }
 
@@ -343,6 +356,11 @@ impl Bench {
         let (size, batch, spin, local) =
             (self.size, self.options.batch, self.options.spin, self.local);
         Ok(match (kind, self.dram) {
+            (Kind::Handshake | Kind::HandshakeResumed, _) => {
+                let (resumes, bytes) = (kind == Kind::HandshakeResumed, handshakes::ping().len());
+                let name = "handshakes of rustls in memory, the server's end";
+                limit(name, Box::new(move || Ok(tls::handshakes(&authority, bytes, resumes)?)))
+            }
             (Kind::Write, false) => limit(
                 &format!("direct writes, {block} bytes"),
                 Box::new(move || Ok(limits::direct_write(&file, block, STREAM_DEPTH)?)),

@@ -135,6 +135,8 @@ pub enum Figure {
     BytesPerSecond,
     /// As [`Sample::operations`] counts them.
     OperationsPerSecond,
+    /// The same, of a second of the servers' processors.
+    OperationsPerServerSecond,
     /// Median latency.
     MicrosecondsP50,
     /// The longest an operation took.
@@ -151,6 +153,7 @@ impl Figure {
         match self {
             Figure::BytesPerSecond => "bytes/s",
             Figure::OperationsPerSecond => "operations/s",
+            Figure::OperationsPerServerSecond => "operations/CPU second",
             Figure::MicrosecondsP50 | Figure::MicrosecondsMax => "us",
             Figure::ServerCpuSeconds => "CPU seconds",
             Figure::BytesPerOperation => "bytes/operation",
@@ -159,7 +162,9 @@ impl Figure {
 
     fn better(self) -> &'static str {
         match self {
-            Figure::BytesPerSecond | Figure::OperationsPerSecond => "higher",
+            Figure::BytesPerSecond
+            | Figure::OperationsPerSecond
+            | Figure::OperationsPerServerSecond => "higher",
             Figure::MicrosecondsP50
             | Figure::MicrosecondsMax
             | Figure::ServerCpuSeconds
@@ -172,6 +177,7 @@ impl Figure {
         match self {
             Figure::BytesPerSecond => sample.bytes as f64 / seconds,
             Figure::OperationsPerSecond => sample.operations as f64 / seconds,
+            Figure::OperationsPerServerSecond => sample.operations as f64 / sample.server_cpu,
             Figure::MicrosecondsP50 => percentile(&mut sample.latencies_ns, 0.5),
             Figure::MicrosecondsMax => percentile(&mut sample.latencies_ns, 1.0),
             Figure::ServerCpuSeconds => sample.server_cpu,

@@ -14,6 +14,8 @@ use std::path::{Path, PathBuf};
 pub struct Server {
     process: Process,
     tcp: String,
+    /// The file of the CA of its certificates, if it has any.
+    authority: Option<PathBuf>,
     socket: PathBuf,
     directory: PathBuf,
 }
@@ -50,7 +52,17 @@ impl Server {
         })?;
         secrets::learn(&directory)?;
         let (tcp, socket) = (format!("127.0.0.1:{port}"), directory.join(SOCKET));
-        Ok(Server { process, tcp, socket, directory })
+        Ok(Server { process, tcp, authority, socket, directory })
+    }
+
+    /// `HOST:PORT` of its native protocol.
+    pub fn tcp(&self) -> &str {
+        &self.tcp
+    }
+
+    /// Whom to believe who it is, where it speaks TLS.
+    pub fn authority(&self) -> Option<&Path> {
+        self.authority.as_deref()
     }
 
     /// The directory that goes with the node; limits of the disk are measured there.

@@ -33,6 +33,8 @@ const EVENTS: usize = 512;
 const IDLE_WAIT: Duration = Duration::from_secs(1);
 /// The same while clients wait to be accepted.
 const ACCEPT_WAIT: Duration = Duration::from_millis(10);
+/// Seconds that a client may take for a handshake, from its connection on: as at other ports.
+const HANDSHAKE_S: u32 = 10;
 /// Seconds without use after which a connection makes way for a newcomer, when all places are
 /// taken: one that was used just now is likely to be used again.
 pub static IDLE_S: Knob = Knob::new("cache.idle-seconds", 2, &[0, 1]);
@@ -78,6 +80,7 @@ struct Connection {
     unsent: Vec<u8>,
     sent: usize,
     last_used_s: u32,
+    opened_s: u32,
     /// The thread's turn that served it last.
     last_turn: u64,
     closing: bool,
@@ -283,6 +286,7 @@ impl Worker {
             unsent: Vec::new(),
             sent: 0,
             last_used_s: self.engine.store.now(),
+            opened_s: self.engine.store.now(),
             last_turn: self.turn,
             closing: false,
             interest: Interest::Read,
@@ -535,18 +539,26 @@ impl Worker {
         drop(connection);
     }
 
-    /// Ends connections that were not used for as long as was allowed.
+    /// Ends connections that were not used for as long as was allowed, and those whose handshake is
+    /// not over by its time.
     fn drop_idle(&mut self) {
-        let (now, timeout) = (self.engine.store.now(), self.shared.settings.idle_timeout_s);
-        if timeout == 0 || now == self.looked_for_idle_s {
+        let (now, settings) = (self.engine.store.now(), &self.shared.settings);
+        let timeout = settings.idle_timeout_s;
+        if now == self.looked_for_idle_s || timeout == 0 && !settings.has_tls() {
             return;
         }
         self.looked_for_idle_s = now;
         for slot in 0..self.connections.len() {
-            let idle = self.connections[slot]
-                .as_ref()
-                .is_some_and(|connection| connection.last_used_s.saturating_add(timeout) <= now);
-            if idle {
+            let Some(connection) = &self.connections[slot] else { continue };
+            let idle = timeout > 0 && connection.last_used_s.saturating_add(timeout) <= now;
+            let shakes = connection.tls.as_ref().is_some_and(TlsSession::is_handshaking);
+            let too_long = shakes
+                && connection.opened_s.saturating_add(HANDSHAKE_S) <= now
+                && !planted!("cache.half-a-handshake-stays");
+            if too_long {
+                self.engine.counters().ssl_handshake_errors.add(1);
+            }
+            if idle || too_long {
                 self.engine.counters().idle_kicks.add(1);
                 self.close(slot);
             }

@@ -4,9 +4,10 @@
 
 use crate::locks::HoldMutex;
 use crate::{event, planted};
-use holdfast_base::rates::{Allowance, Limit, Rates, Turn, Wait};
+use holdfast_base::rates::{self, Allowance, Limit, Rates, Turn, Wait};
 use holdfast_base::text::shown;
 use holdfast_base::{Error, Result};
+use std::cmp::Reverse;
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,6 +18,12 @@ use std::sync::{Arc, Mutex};
 const REMEMBERED_MAX: usize = 4096;
 /// What of an address of IPv6 is one client: a network, within which its owner has all.
 const NETWORK_BITS: u32 = 64;
+const MS_NS: u64 = 1_000_000;
+/// Between two looks at a connection that waits: meanwhile more than one request's worth flows in,
+/// and a client with many connections is not looked at all the time.
+const REST_NS: u64 = 10 * MS_NS;
+/// Between two refusals over one connection, so that who is refused cannot be heard all the time.
+const REFUSED_REST_NS: u64 = 1000 * MS_NS;
 
 /// Whose requests are counted together.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -64,8 +71,12 @@ pub struct Slowed {
     pub limit: &'static str,
     /// Its value.
     pub allowed: u64,
+    /// The same, for people.
+    pub amount: String,
     /// Of the last 60, in which it had to wait.
     pub seconds: u64,
+    /// Until it has to wait no more, if it asks for nothing meanwhile.
+    pub left_ms: u64,
 }
 
 /// Clients who are allowed the same.
@@ -85,17 +96,24 @@ impl Group {
         Group { allowed, settings, rates, waits: Default::default() }
     }
 
-    fn limit(&self, limit: Limit) -> (&'static str, u64) {
-        (self.settings[limit as usize], self.allowed.of(limit))
+    /// As people read it: the setting and what it is.
+    fn limit(&self, limit: Limit) -> String {
+        let amount = limit.amount(self.allowed.of(limit));
+        format!("`{}`, {amount}", self.settings[limit as usize])
     }
 
     /// Counts a wait, and tells of it now and then.
     fn slow(&self, client: &Client, wait: &Wait) {
         self.waits[wait.limit as usize].fetch_add(1, Ordering::Relaxed);
         if wait.tell {
-            let (setting, allowed) = self.limit(wait.limit);
-            let why = format!("{client} is slowed: it asks for more than `{setting} = {allowed}`");
-            event!(ClientSlowed, why);
+            let limit = self.limit(wait.limit);
+            event!(ClientSlowed, format!("slow down {client}: more was asked for than {limit}"));
+        }
+    }
+
+    fn slow_for(&self, client: &Client, turn: &Turn) {
+        if let Turn::Wait(wait) | Turn::Refuse(wait) = turn {
+            self.slow(client, wait);
         }
     }
 }
@@ -141,19 +159,21 @@ impl Clients {
     pub fn turn(&self, client: &Client, now_ns: u64) -> Turn {
         let group = self.group(client);
         let turn = group.rates.held().turn(client, now_ns);
-        if let Turn::Wait(wait) = &turn {
-            group.slow(client, wait);
-        }
+        group.slow_for(client, &turn);
         turn
     }
 
-    /// Takes a request ahead; see [`Rates::reserve`].
-    pub fn reserve(&self, client: &Client, now_ns: u64, longest_ns: u64) -> Turn {
+    /// Takes a request or an answer ahead; see [`Rates::reserve`].
+    pub fn reserve(
+        &self,
+        client: &Client,
+        now_ns: u64,
+        longest_ns: u64,
+        wanted: rates::Wanted,
+    ) -> Turn {
         let group = self.group(client);
-        let turn = group.rates.held().reserve(client, now_ns, longest_ns);
-        if let Turn::Wait(wait) = &turn {
-            group.slow(client, wait);
-        }
+        let turn = group.rates.held().reserve(client, now_ns, longest_ns, wanted);
+        group.slow_for(client, &turn);
         turn
     }
 
@@ -162,8 +182,13 @@ impl Clients {
         self.group(client).rates.held().take(client, now_ns, requests, bytes);
     }
 
-    /// The setting that a wait is for, and its value.
-    pub fn limit(&self, client: &Client, limit: Limit) -> (&'static str, u64) {
+    /// What `client` took ahead and has not used.
+    pub fn give_back(&self, client: &Client, bytes: u64) {
+        self.group(client).rates.held().give_back(client, bytes);
+    }
+
+    /// The setting that a wait is for, and its value, for people.
+    pub fn limit(&self, client: &Client, limit: Limit) -> String {
         self.group(client).limit(limit)
     }
 
@@ -179,33 +204,45 @@ impl Clients {
         let seated = rates.held().connect(&client, now_ns);
         seated.map_err(|wait| {
             self.known.slow(&client, &wait);
-            let (setting, allowed) = self.known.limit(wait.limit);
+            let allowed = self.known.allowed.of(wait.limit);
             Error::retry(format!(
-                "connect as `{}`: it has its limit of {allowed} connections to this node (`{setting}`): close some, or try again later",
-                shown(name)
+                "connect as `{}`: it has its limit of {allowed} connections to this node (`{}`): close some, or try again later",
+                shown(name),
+                self.known.settings[wait.limit as usize]
             ))
         })?;
-        Ok(Some(Seat { clients: self.clone(), client, has_rates: allowed.has_rates() }))
+        let (clients, has_rates) = (self.clone(), allowed.has_rates());
+        Ok(Some(Seat { clients, client, has_rates, refused_ns: None }))
     }
 
-    /// Who was slowed within the last minute.
+    /// Who was slowed within the last minute, those first who have to wait longest.
     pub fn slowed(&self, now_ns: u64) -> Vec<Slowed> {
         let of = |group: &Group| {
             let slowed = group.rates.held().slowed(now_ns);
-            let named = slowed.into_iter().map(|(client, limit, seconds)| {
-                let (limit, allowed) = group.limit(limit);
-                Slowed { client: client.to_string(), limit, allowed, seconds }
+            let named = slowed.into_iter().map(|rates::Slowed { key, limit, seconds, left_ns }| {
+                let allowed = group.allowed.of(limit);
+                Slowed {
+                    client: key.to_string(),
+                    limit: group.settings[limit as usize],
+                    allowed,
+                    amount: limit.amount(allowed),
+                    seconds,
+                    left_ms: left_ns.div_ceil(MS_NS),
+                }
             });
             named.collect::<Vec<_>>()
         };
-        [of(&self.known), of(&self.strangers)].concat()
+        let mut all = [of(&self.known), of(&self.strangers)].concat();
+        all.sort_by_key(|slowed| Reverse(slowed.left_ms));
+        all
     }
 
     /// How often somebody had to wait, or was refused, since the start, by the setting.
     pub fn waits(&self) -> Vec<(&'static str, u64)> {
         let of = |group: &Group, limits: &[Limit]| {
             let waits = |limit: &Limit| group.waits[*limit as usize].load(Ordering::Relaxed);
-            let each = limits.iter().map(|limit| (group.limit(*limit).0, waits(limit)));
+            let setting = |limit: &Limit| group.settings[*limit as usize];
+            let each = limits.iter().map(|limit| (setting(limit), waits(limit)));
             each.collect::<Vec<_>>()
         };
         [of(&self.known, &Limit::ALL), of(&self.strangers, &[Limit::Requests, Limit::Bytes])]
@@ -220,12 +257,53 @@ pub struct Seat {
     client: Client,
     /// Whether the client may ever have to wait.
     pub has_rates: bool,
+    /// When a request of this connection was refused last, because its client owes too much.
+    refused_ns: Option<u64>,
+}
+
+/// What a connection does with what comes next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Takes so many requests at once; never 0.
+    Take { requests: usize },
+    /// Reads nothing before then.
+    Wait { until_ns: u64 },
+    /// Reads, and answers each request with this, until it has told [`Seat::refused`].
+    Refuse(Error),
 }
 
 impl Seat {
-    /// Whether its client may go on now.
-    pub fn turn(&self, now_ns: u64) -> Turn {
-        self.clients.turn(&self.client, now_ns)
+    /// What its connection does now. The one place where this is decided, for all who have seats.
+    pub fn next(&self, now_ns: u64) -> Next {
+        let wait = match self.clients.turn(&self.client, now_ns) {
+            Turn::Go { requests } => {
+                return Next::Take { requests: usize::try_from(requests).unwrap_or(usize::MAX) };
+            }
+            Turn::Wait(wait) => wait,
+            Turn::Refuse(wait) if planted!("env.debtors-hear-nothing") => wait,
+            Turn::Refuse(wait) => {
+                let again_ns = self.refused_ns.map(|at| at.saturating_add(REFUSED_REST_NS));
+                return match again_ns.filter(|again_ns| *again_ns > now_ns) {
+                    Some(until_ns) => Next::Wait { until_ns },
+                    None => Next::Refuse(self.refusal(&wait)),
+                };
+            }
+        };
+        Next::Wait { until_ns: now_ns.saturating_add(wait.ns.max(REST_NS)) }
+    }
+
+    /// Somebody was answered so: the next refusal is some time away, for each costs a little, too.
+    pub fn refused(&mut self, now_ns: u64) {
+        self.refused_ns = Some(now_ns);
+    }
+
+    fn refusal(&self, wait: &Wait) -> Error {
+        let seconds = wait.ns.div_ceil(1_000_000_000);
+        let limit = self.clients.limit(&self.client, wait.limit);
+        Error::retry(format!(
+            "answer {}: it owes {seconds} s of {limit}: ask again in {seconds} s",
+            self.client
+        ))
     }
 
     /// What its client has used.
@@ -265,24 +343,49 @@ mod tests {
         let seat = clients.seat("noisy", 0).unwrap().unwrap();
         let other = clients.seat("quiet", 0).unwrap().unwrap();
         seat.take(0, 3, 0);
-        let (turn, told) = told_by(|| (seat.turn(0), seat.turn(0)).0);
-        assert!(matches!(turn, Turn::Wait(Wait { ns: S, .. })), "{turn:?}");
+        let (next, told) = told_by(|| (seat.next(0), seat.next(0)).0);
+        assert_eq!(next, Next::Wait { until_ns: S });
         assert_eq!(told.len(), 1);
         assert_eq!(told[0].event, "client.slowed");
         assert!(told[0].message.contains("client `noisy`"), "{}", told[0].message);
-        assert!(told[0].message.contains("`client_requests = 2`"), "{}", told[0].message);
-        assert_eq!(other.turn(0), Turn::Go { requests: 2 });
+        assert!(told[0].message.contains("`client_requests`, 2/s"), "{}", told[0].message);
+        assert_eq!(other.next(0), Next::Take { requests: 2 });
         let why = clients.seat("noisy", 0).unwrap_err().message;
         assert!(why.contains("limit of 1") && why.contains("`client_connections`"), "{why}");
-        let slowed =
-            |limit, allowed| Slowed { client: "client `noisy`".into(), limit, allowed, seconds: 1 };
-        let both = [slowed("client_requests", 2), slowed("client_connections", 1)];
+        let slowed = |limit, allowed, amount: &str, left_ms| {
+            let (client, amount) = ("client `noisy`".into(), amount.into());
+            Slowed { client, limit, allowed, amount, seconds: 1, left_ms }
+        };
+        let both =
+            [slowed("client_requests", 2, "2/s", 1000), slowed("client_connections", 1, "1", 0)];
         assert_eq!(clients.slowed(0), both);
         assert_eq!(clients.slowed(61 * S), []);
         let counts: Vec<u64> = clients.waits().iter().map(|(_, count)| *count).collect();
         assert_eq!(counts, [2, 0, 1, 0, 0]);
         drop(seat);
         assert!(clients.seat("noisy", 0).is_ok(), "its connection has ended");
+    }
+
+    #[test]
+    fn who_owes_too_much_hears_how_long_it_takes_and_not_all_the_time() {
+        let allowed = Allowance { bytes: 10 << 20, ..Allowance::default() };
+        let clients = Clients::new(allowed, Allowance::default());
+        let mut seat = clients.seat("large", 0).unwrap().unwrap();
+        let beside = clients.seat("large", 0).unwrap().unwrap();
+        let ceiling_s = rates::DEBT_NS_MAX / S;
+        seat.take(0, 1, (ceiling_s + 1) * allowed.bytes);
+        assert_eq!(seat.next(0), Next::Wait { until_ns: ceiling_s * S });
+        seat.take(0, 1, 1);
+        let Next::Refuse(why) = seat.next(0) else { panic!("it owes more than anybody may") };
+        assert!(why.message.contains("`client_bytes`, 10 MB/s"), "{why}");
+        assert!(why.message.ends_with(&format!("ask again in {} s", ceiling_s + 1)), "{why}");
+        seat.refused(0);
+        assert_eq!(seat.next(1), Next::Wait { until_ns: REFUSED_REST_NS });
+        assert!(matches!(beside.next(1), Next::Refuse(_)), "each connection is told");
+        seat.take(0, 1, 10 * allowed.bytes);
+        assert!(matches!(seat.next(REFUSED_REST_NS), Next::Refuse(_)));
+        assert!(matches!(seat.next(20 * S), Next::Wait { .. }));
+        assert!(matches!(seat.next(60 * S), Next::Take { .. }), "a debt is paid in the end");
     }
 
     #[test]

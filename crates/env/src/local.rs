@@ -225,9 +225,15 @@ pub fn read_small(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     }
 }
 
-/// As [`read_small`], of a secret: one that others can read or write is refused with what to do.
+/// As [`read_small`], of a secret: one that others can read or write is refused with what to do, and
+/// so is what is no file, from which the secret may never come.
 pub fn read_private(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
-    let mode = std::fs::metadata(path)?.mode() & 0o777;
+    let found = std::fs::metadata(path)?;
+    if !found.is_file() {
+        let why = "it is no regular file: write the secret into one, and name that";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+    }
+    let mode = found.mode() & 0o777;
     match mode & 0o077 {
         0 => read_small(path, bytes_max),
         _ => Err(io::Error::new(
@@ -238,6 +244,15 @@ pub fn read_private(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
             ),
         )),
     }
+}
+
+/// Whether [`write_private`] will find a place there, as far as can be known before.
+pub fn can_write_private(path: &Path) -> io::Result<()> {
+    let temporary = path.with_extension("tmp");
+    let _ = remove_file(&temporary);
+    let mut options = std::fs::OpenOptions::new();
+    options.write(true).create_new(true).mode(0o600).open(&temporary)?;
+    remove_file(&temporary)
 }
 
 /// Writes a small file that its owner alone may read, durably, in one step. One that is right stays:

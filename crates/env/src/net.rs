@@ -22,6 +22,7 @@ mod sealed;
 mod server;
 mod socket;
 mod tls;
+mod waits;
 
 pub use batch::Batch;
 pub use connection::{HALF_SENT_S, SLOW_S};

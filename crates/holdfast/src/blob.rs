@@ -10,6 +10,8 @@ use holdfast_env::local;
 use holdfast_s3::{CREDENTIALS_FILE, Client, Credentials, REGION, Request, element, elements};
 use serde_json::{Value, json};
 use std::fs::File;
+use std::io::Seek;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// Where the service is and who asks; by default what the data directory says.
@@ -58,7 +60,7 @@ pub enum BlobCommand {
     Mb { bucket: String },
     /// Remove an empty bucket
     Rb { bucket: String },
-    /// Store a file as BUCKET/KEY
+    /// Store a file, or `-` for standard input, as BUCKET/KEY
     Put { file: PathBuf, path: String },
     /// Fetch BUCKET/KEY into a file, or `-` for standard output
     Get {
@@ -404,12 +406,26 @@ fn ls(client: &mut Client, path: &str, recursive: bool, out: &mut Output) -> Res
     }
 }
 
+/// All that comes on standard input, in a file without a name: a service wants to know how long an
+/// object is before it takes a byte of it.
+#[expect(clippy::disallowed_methods, reason = "a file of this command's own")]
+fn standard_input() -> std::io::Result<File> {
+    let path = std::env::temp_dir().join(format!("holdfast-put-{}", std::process::id()));
+    let mut options = std::fs::OpenOptions::new();
+    let mut file = options.read(true).write(true).create_new(true).mode(0o600).open(&path)?;
+    std::fs::remove_file(&path)?;
+    std::io::copy(&mut std::io::stdin().lock(), &mut file)?;
+    file.rewind()?;
+    Ok(file)
+}
+
 #[expect(clippy::disallowed_methods, reason = "a file that the user named")]
 fn put(client: &mut Client, file: &Path, path: &str, out: &mut Output) -> Result<()> {
     let (bucket, key) = split(path)?;
     let doing =
         |e: std::io::Error| Error::from(e).context(format_args!("read `{}`", file.display()));
-    let mut source = File::open(file).map_err(doing)?;
+    let source = if file == Path::new("-") { standard_input() } else { File::open(file) };
+    let mut source = source.map_err(doing)?;
     let bytes = source.metadata().map_err(doing)?.len();
     let request = Request::new("PUT", format!("/{bucket}/{key}"));
     let stored = client.upload(&request, bytes, &mut source)?;

@@ -245,6 +245,12 @@ pub enum DevCommand {
     Status,
 }
 
+/// Reads `st12` and `12`.
+fn store_number(text: &str) -> Result<u64, String> {
+    let digits = text.strip_prefix("st").unwrap_or(text);
+    digits.parse().map_err(|_| "write a store's number, as `holdfast node show` says it".to_owned())
+}
+
 /// `holdfast node ...`.
 #[derive(Subcommand, Debug)]
 pub enum Node {
@@ -272,7 +278,8 @@ pub enum Node {
     /// Have a store take no new chunks, only serve those it has; or take some again; or give up for
     /// good one that its node has started without
     Store {
-        /// Its number, as `node show` says it
+        /// Its number, as `node show` says it, with `st` in front or without
+        #[arg(value_parser = store_number)]
         store: u64,
         #[arg(value_enum)]
         state: StoreMode,
@@ -474,4 +481,18 @@ pub enum Log {
     Info { topic: String },
     /// List topics
     Ls,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_store_is_named_as_it_is_shown_or_by_its_number() {
+        assert_eq!(store_number("12"), Ok(12));
+        assert_eq!(store_number(&holdfast_base::ids::StoreId(u64::MAX).to_string()), Ok(u64::MAX));
+        for wrong in ["", "st", "n1", "st-1", "stst1"] {
+            assert!(store_number(wrong).is_err(), "{wrong}");
+        }
+    }
 }

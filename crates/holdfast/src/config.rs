@@ -261,6 +261,11 @@ impl Config {
                 "`tls_certificate`, `tls_key` and `tls_authorities` belong together: name all three, or none",
             ));
         }
+        if self.disks.iter().any(|disk| disk.as_os_str().is_empty()) {
+            return Err(Error::invalid(
+                "`disks`: one of them is \"\", which is no directory: name it, or leave it out",
+            ));
+        }
         if !self.s3_host.is_empty() {
             Domain::new(&self.s3_host).map_err(|e| e.context("`s3_host`"))?;
         }
@@ -521,6 +526,7 @@ mod tests {
             ("listen", "configuration"),
             ("tls_key = \"a.key\"", "belong together"),
             ("s3_host = \"10.0.0.1\"", "`s3_host`"),
+            ("disks = [\"/a\", \"\"]", "`disks`"),
         ] {
             let message = parse(text).unwrap_err().message;
             assert!(message.contains(why), "{text}: {message}");

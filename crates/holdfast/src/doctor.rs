@@ -34,7 +34,7 @@ fn object(status: &Status, held: Option<&Held>, slowed: &[Slowed]) -> serde_json
         })),
         "slowed": slowed.iter().map(|one| json!({
             "client": one.client, "limit": one.limit, "allowed": one.allowed,
-            "seconds": one.seconds,
+            "seconds": one.seconds, "left_ms": one.left_ms,
         })).collect::<Vec<_>>(),
         "conditions": held.map(|held| &held.conditions),
     })
@@ -82,10 +82,13 @@ pub fn status(client: &mut Client, out: &mut Output) -> Result<()> {
             }
             held.conditions.iter().for_each(|said| text.push_str(&format!("\n{said}")));
         }
-        for Slowed { client, limit, allowed, seconds } in &slowed {
+        for Slowed { client, limit, amount, seconds, left_ms, .. } in &slowed {
             text.push_str(&format!(
-                "\n{client}: slowed in {seconds} of the last 60 seconds, by `{limit} = {allowed}`"
+                "\n{client}: slowed in {seconds} of the last 60 seconds, by `{limit}`, {amount}"
             ));
+            if *left_ms > 0 {
+                text.push_str(&format!("; for {} s more", left_ms.div_ceil(1000)));
+            }
         }
         if status.unclosed > 0 {
             text.push_str(&format!("\n{} unclosed files: `holdfast fs unclosed`", status.unclosed));

@@ -23,6 +23,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use serde_json::json;
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
@@ -112,11 +113,25 @@ async fn admit(State(secret): State<Secret>, request: Request, next: Next) -> Re
 /// 200 while the node does all of its work, else 503 and a line for each thing that keeps it.
 async fn health(State((native, _)): State<Sources>) -> impl IntoResponse {
     let conditions = native.conditions();
+    let slowed = slowed(&native);
     if conditions.is_empty() {
-        return (StatusCode::OK, "ok\n".to_owned());
+        return (StatusCode::OK, format!("ok\n{slowed}"));
     }
     let line = |condition: &Condition| format!("{}: {}\n", condition.name, condition.sentence);
-    (StatusCode::SERVICE_UNAVAILABLE, conditions.iter().map(line).collect())
+    let lines: String = conditions.iter().map(line).collect();
+    (StatusCode::SERVICE_UNAVAILABLE, lines + &slowed)
+}
+
+/// A line about clients that have to wait now. Everybody may read it, so it names nobody.
+fn slowed(native: &Native) -> String {
+    let mut waits: Vec<(String, u64)> =
+        native.slowed().into_iter().map(|one| (one.client, one.left_ms)).collect();
+    waits.retain(|(_, left_ms)| *left_ms > 0);
+    let Some(longest_ms) = waits.iter().map(|(_, left_ms)| *left_ms).max() else {
+        return String::new();
+    };
+    let clients = waits.into_iter().map(|(client, _)| client).collect::<BTreeSet<_>>().len();
+    format!("slowed: clients {clients}, for {} s at most\n", longest_ms.div_ceil(1000))
 }
 
 async fn metrics(State((native, roles)): State<Sources>) -> impl IntoResponse {

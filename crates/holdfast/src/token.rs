@@ -70,6 +70,12 @@ pub fn run(client: &mut Client, command: &Token, out: &mut Output) -> Result<()>
                     file.display()
                 )));
             }
+            if let Some(file) = file {
+                // Before there is a token that nobody would have.
+                local::can_write_private(file).map_err(|e| {
+                    Error::from(e).context(format_args!("write a token to `{}`", file.display()))
+                })?;
+            }
             let new = NewToken { name: name.clone(), rules: allow.clone(), ttl_s: *ttl };
             let text = client.create_token(&new)?;
             if Proof::parse(&text).is_none() {

@@ -104,15 +104,16 @@ impl S3Access for Access {
             let asked = (cx.s3_path(), cx.uri(), cx.headers());
             note.operation(&caller, cx.s3_op().name(), asked);
         }
+        // What is refused costs a turn, too, of who has proved to be somebody, or of where it came from:
+        // so nobody can use up another's.
+        if let Some(tab) = tab {
+            tab.wait(client).await?;
+        }
         let decided = self.check_context(&caller, cx);
         // Strangers must not make the log grow by reading.
         let waits = caller.key.is_some() && wants_latest(cx.headers())?;
         cx.extensions_mut().insert(caller);
         decided?;
-        // What is refused anyway costs nothing, so that nobody can use up another's turns.
-        if let (Some(tab), Some(client)) = (tab, client) {
-            tab.wait(client).await?;
-        }
         if waits && !planted!("s3.latest-waits-for-nothing") {
             self.blobs.catch_up().await.or_s3()?;
         }
@@ -147,7 +148,11 @@ impl S3Access for Access {
 }
 
 /// As whom a request is counted; an administrator's is not.
-fn client_of(key: Option<&AccessKey>, name: Option<&str>, peer: Option<Peer>) -> Option<Client> {
+pub fn client_of(
+    key: Option<&AccessKey>,
+    name: Option<&str>,
+    peer: Option<Peer>,
+) -> Option<Client> {
     match (key, name) {
         (Some(key), _) if key.admin => None,
         (Some(_), Some(name)) => Some(Client::Key(name.to_owned())),

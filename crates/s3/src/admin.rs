@@ -1,10 +1,11 @@
 //! What administrators ask for beside S3: users and keys, checks and repairs. `POST /?holdfast=WHAT`
 //! with a JSON object, signed as any request; answers with JSON.
 
-use crate::access::Caller;
+use crate::access::{Caller, client_of};
 use crate::credentials::random_key;
 use crate::errors::OrS3;
 use crate::hot::Hot;
+use crate::tab::Tab;
 use crate::trail::Note;
 use holdfast_base::Result;
 use holdfast_blob::{AccessKey, Blobs, Housekeeping, PhotoSizes};
@@ -49,6 +50,9 @@ impl S3Route for Admin {
         let credentials = req.credentials.as_ref().ok_or_else(crate::access::denied)?;
         let name = credentials.access_key.clone();
         let key = self.blobs.access_key(&name).or_s3()?;
+        if let Some(tab) = req.extensions.get::<Arc<Tab>>() {
+            tab.wait(client_of(key.as_ref(), Some(&name), None)).await?;
+        }
         let what = what(&req.uri).unwrap_or_default().to_owned();
         let caller = Caller { name: Some(name), key, peer: None };
         let note = req.extensions.get::<Note>();

@@ -29,7 +29,7 @@ use hyper::service::Service;
 use hyper::{Method, Request, Response, StatusCode, Uri};
 use s3s::config::{S3Config, StaticConfigProvider};
 use s3s::service::{S3Service, S3ServiceBuilder};
-use s3s::{Body, HttpError, S3Result};
+use s3s::{Body, HttpError, S3Error, S3Result};
 use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -217,20 +217,20 @@ impl Door {
         };
         let place = match place {
             Ok(place) => place,
-            Err(refused) => {
-                return refused.to_http_response().map_err(|e| HttpError::new(e.into()));
-            }
+            Err(refused) => return refusal(refused),
         };
         let at = place.as_ref().unwrap_or(req.uri());
-        let tab = self.tab();
+        let tab = self.tab(req.body());
         if at.path().starts_with(native::PREFIX) {
             // Asked for by who knows a pointer, and signed by nobody.
-            if let (Some(tab), Some(peer)) = (&tab, self.peer)
-                && let Err(refused) = tab.wait(Client::at(peer.address)).await
-            {
-                return refused.to_http_response().map_err(|e| HttpError::new(e.into()));
-            }
-            let response = native::answer(&self.blobs, req.method(), at.path());
+            let answer = || native::answer(&self.blobs, req.method(), at.path());
+            let response = match &tab {
+                None => answer(),
+                Some(tab) => match tab.wait(self.somebody()).await {
+                    Ok(()) => self.in_turn(tab, true, answer()).await?,
+                    Err(refused) => refusal(refused)?,
+                },
+            };
             return Ok(counted(tab, response));
         }
         let cross_origin = match *req.method() == Method::OPTIONS {
@@ -247,10 +247,14 @@ impl Door {
         if let Some(tab) = &tab {
             req.extensions_mut().insert(tab.clone());
         }
+        let looks = [Method::GET, Method::HEAD, Method::OPTIONS].contains(req.method());
         let mut response = match self.answer(req, place, tab.clone()).await {
             Ok(answered) => answered?,
-            Err(refused) => refused.to_http_response().map_err(|e| HttpError::new(e.into()))?,
+            Err(refused) => refusal(refused)?,
         };
+        if let Some(tab) = &tab {
+            response = self.in_turn(tab, looks, response).await?;
+        }
         front::refer(&mut response);
         front::explain(&mut response);
         let failed = response.status() == StatusCode::INTERNAL_SERVER_ERROR;
@@ -270,11 +274,40 @@ impl Door {
     }
 
     /// For a request that may cost its sender something.
-    fn tab(&self) -> Option<Arc<Tab>> {
+    fn tab(&self, body: &Incoming) -> Option<Arc<Tab>> {
         let clients = &self.limits.clients;
-        let any = clients.limits_s3();
-        any.then(|| Tab::new(clients.clone(), self.blobs.node().machine.clock.clone()))
+        let clock = || self.blobs.node().machine.clock.clone();
+        clients.limits_s3().then(|| Tab::new(clients.clone(), clock(), body))
     }
+
+    /// Whoever is at the other end, of whom nothing was proved.
+    fn somebody(&self) -> Option<Client> {
+        self.peer.map(|peer| Client::at(peer.address))
+    }
+
+    /// The answer when it has its turn, or a refusal in its place. What was refused before anybody
+    /// had to pay for it, for a signature that is wrong, say, is somebody's who proved nothing. An
+    /// answer that tells of a change always goes.
+    async fn in_turn(&self, tab: &Tab, looks: bool, response: Response<Body>) -> Answered {
+        let failed = response.status().as_u16() >= 400;
+        if !tab.has_payer()
+            && (looks || failed)
+            && !planted!("s3.refused-for-nothing")
+            && let Err(refused) = tab.wait(self.somebody()).await
+        {
+            return refusal(refused);
+        }
+        match looks && !failed {
+            true => {
+                tab.wait_to_answer(response.body()).await.map_or_else(refusal, |()| Ok(response))
+            }
+            false => Ok(response),
+        }
+    }
+}
+
+fn refusal(refused: S3Error) -> Answered {
+    refused.to_http_response().map_err(|e| HttpError::new(e.into()))
 }
 
 fn counted(tab: Option<Arc<Tab>>, response: Response<Body>) -> Response<Body> {

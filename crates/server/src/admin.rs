@@ -8,6 +8,7 @@ use holdfast_base::rules::Access;
 use holdfast_base::units::format_bytes;
 use holdfast_base::{Error, Result};
 use holdfast_cluster::{ChunkState, ClusterCommand, NodeState, StoreState, TOKENS_MAX};
+use holdfast_env::clients::Slowed;
 use holdfast_env::net::{Parts, Reply};
 use holdfast_env::{Asker, Budget, Clients, HoldMutex, Secret};
 use holdfast_node::{Condition, Matter, Node};
@@ -24,6 +25,24 @@ fn token_told(meta: &[u8]) -> Told {
     Some(("token create", format!("`{name}` for {ttl_s} s: {}", rules.join(" "))))
 }
 
+/// As the command's options say it; those that nobody has set are left out.
+fn recovery(settings: &msg::RecoverySettings) -> String {
+    let msg::RecoverySettings {
+        p90_budget_percent,
+        alpha_per_mille,
+        floor_bytes_per_second,
+        rate_max,
+    } = *settings;
+    let said = [
+        (p90_budget_percent > 0, format!("--p90-budget {p90_budget_percent}")),
+        (alpha_per_mille > 0, format!("--alpha {}", f64::from(alpha_per_mille) / 1000.0)),
+        (floor_bytes_per_second > 0, format!("--b-min {floor_bytes_per_second}")),
+        (rate_max > 0, format!("--rate {rate_max}")),
+    ];
+    let said: Vec<String> = said.into_iter().filter(|(is, _)| *is).map(|(_, text)| text).collect();
+    if said.is_empty() { "as it is by itself".to_owned() } else { said.join(" ") }
+}
+
 /// As the commands are called that send them.
 fn order_told(meta: &[u8]) -> Told {
     Some(match msg::Order::from_bytes(meta).ok()? {
@@ -33,7 +52,7 @@ fn order_told(meta: &[u8]) -> Told {
             let nodes: Vec<String> = nodes.iter().map(|node| node.0.to_string()).collect();
             ("node confirm-lost", format!("nodes {}", nodes.join(", ")))
         }
-        msg::Order::Recovery { settings } => ("recovery set", format!("{settings:?}")),
+        msg::Order::Recovery { settings } => ("recovery set", recovery(&settings)),
         msg::Order::Cut { address, heal: false } => ("dev cut", address),
         msg::Order::Cut { address, heal: true } => ("dev heal", address),
         msg::Order::SetStore { store, writable } => {
@@ -240,13 +259,19 @@ impl Admin {
         answer(reply, Ok((held.to_bytes(), Parts::None)));
     }
 
+    /// Who was slowed within the last minute.
+    pub fn slowed_now(&self) -> Vec<Slowed> {
+        self.clients().slowed(self.node.machine.clock.monotonic_ns())
+    }
+
     fn slowed(&self, reply: Reply) {
-        let slowed = self.clients().slowed(self.node.machine.clock.monotonic_ns());
-        let slowed = slowed.into_iter().map(|one| msg::Slowed {
+        let slowed = self.slowed_now().into_iter().map(|one| msg::Slowed {
             client: one.client,
             limit: one.limit.to_owned(),
             allowed: one.allowed,
+            amount: one.amount,
             seconds: one.seconds,
+            left_ms: one.left_ms,
         });
         answer(reply, Ok((slowed.collect::<Vec<_>>().to_bytes(), Parts::None)));
     }
@@ -432,5 +457,22 @@ impl Admin {
             )),
         };
         answer(reply, done.map(|()| (Vec::new(), Parts::None)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_set_of_recovery_is_told_as_the_command_says_it() {
+        let told = |settings| order_told(&msg::Order::Recovery { settings }.to_bytes()).unwrap().1;
+        let some = msg::RecoverySettings {
+            alpha_per_mille: 800,
+            rate_max: 100 << 20,
+            ..msg::RecoverySettings::default()
+        };
+        assert_eq!(told(some), "--alpha 0.8 --rate 104857600");
+        assert_eq!(told(msg::RecoverySettings::default()), "as it is by itself");
     }
 }

@@ -91,6 +91,15 @@ fn answer_bytes(meta: &[u8]) -> u64 {
     }
 }
 
+/// Who tries to change what the cluster itself keeps is after more than data.
+fn matter(meta: &[u8]) -> Matter {
+    let is_own = |topic: String| topic == AUDIT_TOPIC || folded_by(&topic).is_some();
+    match topic_of(meta).is_ok_and(is_own) {
+        true => Matter::Admin,
+        false => Matter::Data,
+    }
+}
+
 fn append_told(meta: &[u8]) -> Told {
     let append = msg::Append::from_bytes(meta).ok()?;
     let bytes: usize = append.entries.iter().map(|entry| entry.bytes.len()).sum();
@@ -124,7 +133,7 @@ impl Face for Logs {
             route(wire::OP_LOG_APPEND, Logs::append)
                 .check(check(node, Use::Change))
                 .allows(allows(Access::Write))
-                .audited(Matter::Data, append_told),
+                .audited_as(matter, append_told),
             route(wire::OP_LOG_READ, Logs::read)
                 .check(check(node, Use::Read))
                 .allows(allows(Access::Read))
@@ -132,7 +141,7 @@ impl Face for Logs {
             route(wire::OP_LOG_TRIM, Logs::trim)
                 .check(check(node, Use::Change))
                 .allows(allows(Access::Write))
-                .audited(Matter::Data, trim_told),
+                .audited_as(matter, trim_told),
             route(wire::OP_LOG_INFO, Logs::info).allows(allows(Access::Read)),
         ]
     }

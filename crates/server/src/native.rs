@@ -8,7 +8,7 @@ use crate::nodes::Nodes;
 use crate::route::{AtOnce, Face, Later, Request, Right, Rights, Route, Within};
 use holdfast_base::frame::{Header, STALE};
 use holdfast_base::{Error, Kind, Result};
-use holdfast_env::clients::Seat;
+use holdfast_env::clients::{Seat, Slowed};
 use holdfast_env::net::{Batch, BodyTarget, Role, Service, Who};
 use holdfast_env::{Budget, Clients, Secret, planted};
 use holdfast_node::{Audit, Condition, Deed, Node};
@@ -133,6 +133,11 @@ impl Native {
         self.admin.conditions()
     }
 
+    /// Which clients were slowed within the last minute.
+    pub fn slowed(&self) -> Vec<Slowed> {
+        self.admin.slowed_now()
+    }
+
     /// Answers the nodes that wait for entries: to be called before the server is shut down, which
     /// otherwise waits for them.
     pub fn release_peers(&self) {
@@ -158,8 +163,8 @@ impl Native {
     /// What the audit trail is told of a request, if its route says so. Of what a node passes on for
     /// a client, the client's own node has told.
     fn deed(&self, route: &Route, batch: &Batch<'_>, i: usize) -> Option<(Arc<Audit>, Deed)> {
-        let (matter, tells) = route.audited.as_ref()?;
-        let audit = self.audit.as_ref().filter(|audit| audit.wants(*matter))?;
+        let (matters, tells) = route.audited.as_ref()?;
+        let audit = self.audit.as_ref().filter(|audit| audit.wants(matters(batch.meta(i))))?;
         let who = match batch.who() {
             who if who.is_node() => return None,
             Who::Owner => "owner".to_owned(),

@@ -142,6 +142,7 @@ type Allows = Box<dyn Fn(&[u8], &Within) -> Result<()> + Send + Sync>;
 /// What a request does, in two or three words, and to what; nothing of one that cannot be read.
 pub type Told = Option<(&'static str, String)>;
 type Tells = Box<dyn Fn(&[u8]) -> Told + Send + Sync>;
+type Matters = Box<dyn Fn(&[u8]) -> Matter + Send + Sync>;
 type Target = Box<dyn Fn(&[u8], u32) -> BodyTarget + Send + Sync>;
 type AnswerBytes = fn(&[u8]) -> u64;
 type Run = Box<dyn Fn(Request<'_>) + Send + Sync>;
@@ -152,7 +153,7 @@ pub struct Route {
     pub(crate) right: Right,
     pub(crate) check: Option<Check>,
     pub(crate) allows: Option<Allows>,
-    pub(crate) audited: Option<(Matter, Tells)>,
+    pub(crate) audited: Option<(Matters, Tells)>,
     pub(crate) target: Option<Target>,
     pub(crate) at_once: Option<Arc<dyn AtOnce>>,
     pub(crate) answer_bytes: AnswerBytes,
@@ -214,7 +215,16 @@ impl Route {
         matter: Matter,
         tells: impl Fn(&[u8]) -> Told + Send + Sync + 'static,
     ) -> Route {
-        Route { audited: Some((matter, Box::new(tells))), ..self }
+        self.audited_as(move |_| matter, tells)
+    }
+
+    /// As [`Route::audited`], where it is the single request that says what it changes.
+    pub fn audited_as(
+        self,
+        matters: impl Fn(&[u8]) -> Matter + Send + Sync + 'static,
+        tells: impl Fn(&[u8]) -> Told + Send + Sync + 'static,
+    ) -> Route {
+        Route { audited: Some((Box::new(matters), Box::new(tells))), ..self }
     }
 
     /// Where the body of a request goes, by its meta and the body's length.

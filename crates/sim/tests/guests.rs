@@ -60,6 +60,8 @@ fn tokens_are_taken_while_they_stand_and_for_what_their_rules_say() {
         "a revoked token was refused",
         "a token stood in the end",
         "a token was revoked in the end",
+        "a client was slowed",
+        "a client was slowed and another one went on",
     ] {
         assert!(seen.contains(what), "{what}: {seen:?}");
     }

@@ -61,10 +61,14 @@ pub struct Slowed {
     pub limit: String,
     /// Its value.
     pub allowed: u64,
+    /// Its value, for people.
+    pub amount: String,
     /// In how many of the last 60.
     pub seconds: u64,
+    /// For so long it has to wait still, if it asks for nothing meanwhile.
+    pub left_ms: u64,
 }
-codec_struct!(Slowed { client, limit, allowed, seconds });
+codec_struct!(Slowed { client, limit, allowed, amount, seconds, left_ms });
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Store {

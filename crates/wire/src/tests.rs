@@ -216,8 +216,9 @@ fn status(m: &mut Messages) {
     let new = admin::NewToken { name: name.clone(), rules: rules.clone(), ttl_s: 1 };
     m.add("admin::NewToken", new);
     m.add("admin::TokenInfo", admin::TokenInfo { name, rules, until_s, used_s });
-    let (client, limit) = ("a".to_owned(), "b".to_owned());
-    m.add("admin::Slowed", admin::Slowed { client, limit, allowed: 1, seconds: 2 });
+    let (client, limit, amount) = ("a".to_owned(), "b".to_owned(), "c".to_owned());
+    let slowed = admin::Slowed { client, limit, allowed: 1, amount, seconds: 2, left_ms: 3 };
+    m.add("admin::Slowed", slowed);
 }
 
 fn peer_chunks(m: &mut Messages) {

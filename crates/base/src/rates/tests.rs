@@ -39,8 +39,14 @@ impl Model {
         lacks.bytes += u128::from(bytes) * u128::from(S) * u128::from(self.allowed.bytes.min(1));
     }
 
-    /// Nanoseconds until there is a whole request and no debt of bytes.
-    fn wait(&mut self, key: u64) -> (u64, Limit) {
+    fn give_back(&mut self, key: u64, bytes: u64) {
+        let back = u128::from(bytes) * u128::from(S);
+        let lacks = self.all.entry(key).or_default();
+        lacks.bytes = lacks.bytes.saturating_sub(back);
+    }
+
+    /// Nanoseconds until there is a whole request, and until there is no debt of bytes.
+    fn waits(&mut self, key: u64) -> [u64; 2] {
         let (allowed, lacks) = (self.allowed, self.all.entry(key).or_default());
         let wait = |rate: u64, lacks: u128, whole: u64| match rate {
             0 => 0,
@@ -49,8 +55,12 @@ impl Model {
                 lacks.saturating_sub(room).div_ceil(u128::from(rate)) as u64
             }
         };
-        let requests = wait(allowed.requests, lacks.requests, 1);
-        let bytes = wait(allowed.bytes, lacks.bytes, 0);
+        [wait(allowed.requests, lacks.requests, 1), wait(allowed.bytes, lacks.bytes, 0)]
+    }
+
+    /// Nanoseconds until a request may go on, and for which limit.
+    fn wait(&mut self, key: u64) -> (u64, Limit) {
+        let [requests, bytes] = self.waits(key);
         if bytes > requests { (bytes, Limit::Bytes) } else { (requests, Limit::Requests) }
     }
 
@@ -75,8 +85,31 @@ impl Model {
 fn wait_of(turn: Turn) -> u64 {
     match turn {
         Turn::Go { .. } => 0,
-        Turn::Wait(wait) => wait.ns,
+        Turn::Wait(wait) | Turn::Refuse(wait) => wait.ns,
     }
+}
+
+/// A request or an answer is taken ahead, and some of it may come to nothing.
+fn reserve(rates: &mut Rates<u64>, model: &mut Model, random: &mut Random, key: u64) -> String {
+    let (longest_ns, bytes) = (random.below(2 * S), random.below(30));
+    let (wanted, (expected, limit)) = match random.below(3) {
+        0 => (Wanted::Answer { bytes }, (model.waits(key)[1], Limit::Bytes)),
+        _ => (Wanted::Request { bytes }, model.wait(key)),
+    };
+    let turn = rates.reserve(&key, model.now_ns, longest_ns, wanted);
+    assert_eq!(wait_of(turn), expected);
+    assert_eq!(matches!(turn, Turn::Refuse(_)), expected > longest_ns);
+    if expected <= longest_ns {
+        model.take(key, u64::from(matches!(wanted, Wanted::Request { .. })), bytes);
+        if random.below(4) == 0 {
+            rates.give_back(&key, bytes / 2);
+            model.give_back(key, bytes / 2);
+        }
+    }
+    if expected > 0 {
+        model.slow(key, limit, expected.min(longest_ns));
+    }
+    format!("{key} reserves {wanted:?} within {longest_ns}")
 }
 
 /// One step of either; says what it was, for whoever reads a failure.
@@ -89,14 +122,19 @@ fn step(rates: &mut Rates<u64>, model: &mut Model, random: &mut Random) -> Strin
             format!("{ns} ns pass")
         }
         1 | 2 => {
-            let (requests, bytes) = (random.below(4), random.below(40));
+            // Now and then more than anybody may owe.
+            let much = [1, 1, 1, 100][random.below(4) as usize];
+            let (requests, bytes) = (random.below(4) * much, random.below(40) * much);
             rates.take(&key, now_ns, requests, bytes);
             model.take(key, requests, bytes);
             format!("{key} takes {requests}, {bytes}")
         }
         3 => {
             let (expected, limit) = model.wait(key);
-            match rates.turn(&key, now_ns) {
+            let turn = rates.turn(&key, now_ns);
+            let refuses = matches!(turn, Turn::Refuse(_));
+            assert_eq!(refuses, expected > DEBT_NS_MAX, "{key} waits {expected} ns");
+            match turn {
                 Turn::Go { requests } => {
                     assert!(requests > 0 && expected == 0, "{key} goes on {expected} ns early");
                     let lacks = model.all[&key].requests.div_ceil(u128::from(S)) as u64;
@@ -104,25 +142,14 @@ fn step(rates: &mut Rates<u64>, model: &mut Model, random: &mut Random) -> Strin
                     let left = left.filter(|_| model.allowed.requests > 0);
                     assert_eq!(requests, left.unwrap_or(u64::MAX));
                 }
-                Turn::Wait(wait) => {
+                Turn::Wait(wait) | Turn::Refuse(wait) => {
                     assert_eq!((wait.ns, wait.limit), (expected, limit));
                     model.slow(key, limit, expected);
                 }
             }
             format!("{key} asks")
         }
-        4 => {
-            let longest_ns = random.below(2 * S);
-            let (expected, limit) = model.wait(key);
-            assert_eq!(wait_of(rates.reserve(&key, now_ns, longest_ns)), expected);
-            if expected <= longest_ns {
-                model.take(key, 1, 0);
-            }
-            if expected > 0 {
-                model.slow(key, limit, expected.min(longest_ns));
-            }
-            format!("{key} reserves within {longest_ns}")
-        }
+        4 => reserve(rates, model, random, key),
         5 => {
             let (max, has) =
                 (model.allowed.connections, model.all.entry(key).or_default().connections);
@@ -160,13 +187,18 @@ fn each_waits_for_what_it_took_itself_and_no_longer() {
             let slowed = rates.slowed(model.now_ns);
             for key in 0..4 {
                 for limit in Limit::ALL {
-                    let found = slowed.iter().find(|(k, l, _)| (*k, *l) == (key, limit));
-                    let found = found.map_or(0, |(_, _, seconds)| *seconds);
-                    assert_eq!(
-                        found,
-                        model.seconds(key, limit),
-                        "seed {seed}: {limit:?} {steps:?}"
-                    );
+                    let found = slowed.iter().find(|one| (one.key, one.limit) == (key, limit));
+                    let seconds = found.map_or(0, |one| one.seconds);
+                    let expected = model.seconds(key, limit);
+                    assert_eq!(seconds, expected, "seed {seed}: {limit:?} {steps:?}");
+                }
+                let left = slowed.iter().filter(|one| one.key == key).map(|one| one.left_ns).max();
+                let left = left.unwrap_or(0);
+                let (wait, limit) = model.wait(key);
+                assert!(left <= wait, "seed {seed}: {left} of {wait} {steps:?}");
+                // Who waits for the worst of its debts is told how long.
+                if model.seconds(key, limit) > 0 {
+                    assert_eq!(left, wait, "seed {seed}: {steps:?}");
                 }
             }
         }
@@ -225,10 +257,13 @@ fn a_client_is_told_of_once_a_minute() {
     for second in 0..150 {
         rates.take(&1, second * S, 2, 0);
         match rates.turn(&1, second * S) {
-            Turn::Wait(wait) if wait.tell => told.push(second),
+            Turn::Wait(wait) | Turn::Refuse(wait) if wait.tell => told.push(second),
             _ => {}
         }
     }
     assert_eq!(told, [0, 60, 120]);
-    assert_eq!(rates.slowed(149 * S), [(1, Limit::Requests, 60)]);
+    let left_ns = rates.slowed(149 * S)[0].left_ns;
+    let slowed = Slowed { key: 1, limit: Limit::Requests, seconds: 60, left_ns };
+    assert_eq!(rates.slowed(149 * S), [slowed]);
+    assert_eq!(left_ns, 151 * S, "one too many in each second, and the next one");
 }

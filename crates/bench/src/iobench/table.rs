@@ -13,6 +13,8 @@ pub const ROWS: &[&str] = &[
     "-t write -s 512K --transport tls",
     "-t getKey -s 4 --transport tls",
     "-t getKey -s 4K --transport tls",
+    "-t handshake --transport tls",
+    "-t handshakeResumed --transport tls",
     "-t readRandom -s 4K",
     "-t readMultiStream -s 512K",
     "-t getKey -s 4",

@@ -53,6 +53,8 @@ pub(super) struct Connection {
     pub starved: Option<u64>,
     /// Its client has taken more than it may: nothing is read or parsed before this time.
     pub slowed_until_ns: Option<u64>,
+    /// Its client owes more than anybody may, and what comes is answered with this.
+    pub owes: Option<Error>,
     /// The reactor has it in the line of those.
     pub in_line: bool,
     /// It had a turn since it came into that line before.
@@ -168,6 +170,7 @@ impl Connection {
             paused: false,
             starved: None,
             slowed_until_ns: None,
+            owes: None,
             in_line: false,
             was_served: false,
             waits_since_ns: None,
@@ -210,8 +213,28 @@ impl Connection {
         }
     }
 
+    /// Whether who was let in may still be answered.
+    pub fn check_standing(
+        &self,
+        service: &dyn Service,
+        credentials: Option<&dyn Credentials>,
+    ) -> Result<()> {
+        self.check_generation(credentials)?;
+        self.who.as_ref().map_or(Ok(()), |who| service.check_standing(who))
+    }
+
+    /// Whether its last word is said already.
+    pub fn is_refused(&self) -> bool {
+        matches!(self.stage, Stage::Refused { .. })
+    }
+
+    /// Whether who is connected may be revoked.
+    pub fn is_named(&self) -> bool {
+        matches!(self.who, Some(Who::Named(_)))
+    }
+
     /// Whether a certificate that was believed when the connection began has to be shown again.
-    pub fn check_generation(&self, credentials: Option<&dyn Credentials>) -> Result<()> {
+    fn check_generation(&self, credentials: Option<&dyn Credentials>) -> Result<()> {
         let Some(Who::Named(named)) = &self.who else { return Ok(()) };
         let now = credentials.map_or(0, |credentials| credentials.generation());
         if now == self.generation || planted!("net.old-authority-believed") {
@@ -231,8 +254,7 @@ impl Connection {
         meta: &[u8],
         (service, clock): (&dyn Service, &dyn Clock),
     ) -> Result<()> {
-        let Header { opcode, request_id, .. } = *header;
-        let to = Address { kind: FrameKind::Response, opcode, request_id };
+        let to = Address::of(header);
         if self.must_be_sealed && !self.link.is_sealed() {
             return Err(must_be_sealed());
         }
@@ -240,7 +262,7 @@ impl Connection {
             self.out.push_error(to, &refusal());
             return Ok(());
         };
-        match opcode {
+        match header.opcode {
             OP_HELLO => match guard.hello(&RealRng, meta) {
                 Ok(answer) => self.out.push(to, |m| m.extend_from_slice(&answer), ().into()),
                 Err(e) => self.out.push_error(to, &e),

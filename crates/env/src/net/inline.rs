@@ -1,7 +1,7 @@
 //! One connection to a service without socket and thread: bytes of requests in, bytes of answers
 //! out. For simulations, which deliver both as they like; what parses, batches and encodes is the
-//! server's. It knows none of the server's limits, and never calls by itself: deferred answers and
-//! deadlines come out when asked for.
+//! server's, and so is who has to wait for a turn. It knows none of the server's other limits, and
+//! never calls by itself: deferred answers, deadlines and turns come out when asked for.
 
 use super::batch::{Batch, BodyPlace, Meta, Request};
 use super::connection::{Load, Waiting, answer, deadline_passed};
@@ -10,10 +10,11 @@ use super::out::{Address, Out};
 use super::parse::{self, Next};
 use super::proof::Who;
 use super::reactor::input::{begin, is_full, push_whole};
-use super::{BATCH_REQUESTS_MAX, ConnectionId, OP_PING, OP_RING, OP_YIELD, Service};
-use crate::Clock;
+use super::{BATCH_REQUESTS_MAX, ConnectionId, OP_PING, OP_RING, OP_YIELD, Service, waits};
 use crate::budget::Asker;
+use crate::clients::{self, Seat};
 use crate::locks::HoldMutex;
+use crate::{Clock, planted, sometimes};
 use holdfast_base::frame::FrameKind;
 use holdfast_base::{Error, Result};
 use std::sync::{Arc, Mutex};
@@ -26,8 +27,9 @@ pub struct Inline {
     id: ConnectionId,
     /// Deferred answers, until they are taken.
     mailbox: Arc<Mailbox>,
-    /// Received and not parsed; a service that lets the simulation go on while it handles a
-    /// request may well receive the next one.
+    /// Received and not parsed: while nothing is read of a client that waits for its turn; and a
+    /// service that lets the simulation go on while it handles a request may well receive the next
+    /// one.
     received: Mutex<Vec<u8>>,
     /// Away while the service handles a batch. Never held while anything is called.
     state: Mutex<Option<Box<State>>>,
@@ -41,6 +43,13 @@ struct State {
     waiting: Waiting,
     load: Load,
     requests: Vec<Request>,
+    /// Of a client with limits.
+    seat: Option<Seat>,
+    /// Nothing is parsed before then; and since when what is in the stash waits.
+    slowed_until_ns: Option<u64>,
+    waits_since_ns: Option<u64>,
+    /// The client owes more than anybody may: its requests are answered so.
+    owes: Option<Error>,
     /// Why nothing is read any more.
     refused: Option<Error>,
 }
@@ -54,6 +63,11 @@ impl Inline {
         who: Who,
     ) -> Result<Inline> {
         let mailbox = Mailbox::new(true).map_err(|e| Error::from(e).context("make a mailbox"))?;
+        let seat = match &who {
+            Who::Named(_) => service.seat(&who, clock.monotonic_ns())?,
+            _ => None,
+        };
+        let state = State { seat: seat.filter(|seat| seat.has_rates), ..State::default() };
         service.connected(id);
         Ok(Inline {
             who,
@@ -62,7 +76,7 @@ impl Inline {
             id,
             mailbox: Arc::new(mailbox),
             received: Mutex::default(),
-            state: Mutex::new(Some(Box::default())),
+            state: Mutex::new(Some(Box::new(state))),
         })
     }
 
@@ -72,28 +86,107 @@ impl Inline {
         self.received.held().extend_from_slice(bytes);
         // Otherwise further up: whoever has it goes on until nothing is left.
         let Some(mut state) = self.lend() else { return Ok(()) };
-        loop {
-            let received = std::mem::take(&mut *self.received.held());
-            if received.is_empty() || state.refused.is_some() {
-                break;
-            }
-            let mut data = std::mem::take(&mut state.stash);
-            data.extend_from_slice(&received);
-            if let Err(e) = self.process(&mut state, &data) {
-                state.out.push_error(Address::FINAL, &e);
-                state.refused = Some(e);
-            }
-        }
+        self.read(&mut state);
         let refused = state.refused.clone();
         self.give_back(state);
         refused.map_or(Ok(()), Err)
     }
 
+    /// Handles what was received, as far as its client has a turn.
+    fn read(&self, state: &mut State) {
+        while state.refused.is_none()
+            && state.slowed_until_ns.is_none()
+            && !self.received.held().is_empty()
+            && let Some(most) = self.turn(state)
+        {
+            let received = std::mem::take(&mut *self.received.held());
+            let mut data = std::mem::take(&mut state.stash);
+            data.extend_from_slice(&received);
+            self.parse(state, &data, most);
+            self.charge(state, 0, received.len());
+        }
+    }
+
+    fn parse(&self, state: &mut State, data: &[u8], most: usize) {
+        if let Err(e) = self.process(state, data, most) {
+            self.refuse(state, e);
+        }
+    }
+
+    fn refuse(&self, state: &mut State, why: Error) {
+        state.out.push_error(Address::FINAL, &why);
+        (state.refused, state.slowed_until_ns) = (Some(why), None);
+    }
+
+    /// What its client has used.
+    fn charge(&self, state: &State, requests: usize, bytes: usize) {
+        if let Some(seat) = &state.seat {
+            seat.take(self.clock.monotonic_ns(), requests as u64, bytes as u64);
+        }
+    }
+
+    /// How many requests the client may have handled now; nothing where it has to wait.
+    fn turn(&self, state: &mut State) -> Option<usize> {
+        state.owes = None;
+        let Some(seat) = &state.seat else { return Some(usize::MAX) };
+        let now_ns = self.clock.monotonic_ns();
+        match seat.next(now_ns) {
+            clients::Next::Take { requests } => Some(requests),
+            clients::Next::Refuse(why) => {
+                state.owes = Some(why);
+                Some(usize::MAX)
+            }
+            clients::Next::Wait { until_ns } => {
+                sometimes!("a client was slowed");
+                state.slowed_until_ns = Some(until_ns);
+                None
+            }
+        }
+    }
+
+    /// Goes on with what has waited for a turn, if it is time, and with what came meanwhile.
+    fn go_on(&self, state: &mut State) {
+        let Some(until_ns) = state.slowed_until_ns else { return };
+        let now_ns = self.clock.monotonic_ns();
+        if let Some(since_ns) = state.waits_since_ns {
+            waits::expire(&mut state.stash, since_ns, now_ns, &mut state.out);
+        }
+        if until_ns > now_ns {
+            return;
+        }
+        state.slowed_until_ns = None;
+        if !state.stash.is_empty()
+            && let Some(most) = self.turn(state)
+        {
+            let data = std::mem::take(&mut state.stash);
+            self.parse(state, &data, most);
+        }
+        self.read(state);
+    }
+
+    /// Whoever is nobody any more hears nothing of what was to be answered.
+    fn check_standing(&self, state: &mut State) {
+        if state.refused.is_some() {
+            return;
+        }
+        if let Err(e) = self.service.check_standing(&self.who)
+            && !planted!("net.waiting-answers-go")
+        {
+            sometimes!("answers to a client that was revoked were dropped");
+            state.out.take_bytes();
+            self.refuse(state, e);
+        }
+    }
+
     /// Takes the answers that are there, deferred ones and those of passed deadlines too.
     pub fn take(&self) -> Vec<u8> {
         let Some(mut state) = self.lend() else { return Vec::new() };
+        self.go_on(&mut state);
         let mut messages = Vec::new();
         self.mailbox.take(&mut messages);
+        if !messages.is_empty() || !state.out.is_empty() {
+            self.check_standing(&mut state);
+        }
         for message in messages {
             let (key, response, last) = match message {
                 Message::Answer { key, response, last } => (key, response, last),
@@ -103,7 +196,7 @@ impl Inline {
                 }
                 Message::Accepted(..) | Message::Shutdown => continue,
             };
-            let State { waiting, out, load, .. } = &mut *state;
+            let State { waiting, out, load, refused, .. } = &mut *state;
             let found = if last { waiting.remove(key) } else { waiting.get(key) };
             let Some(request) = found.filter(|request| !request.expired) else { continue };
             let mut to = request.to;
@@ -113,9 +206,11 @@ impl Inline {
             } else {
                 to.kind = FrameKind::Part;
             }
-            answer(out, to, response);
+            if refused.is_none() {
+                answer(out, to, response);
+            }
         }
-        if state.waiting.next_deadline_ns.is_some() {
+        if state.waiting.next_deadline_ns.is_some() && state.refused.is_none() {
             let State { waiting, out, load, .. } = &mut *state;
             waiting.expire(self.clock.monotonic_ns(), |request| {
                 load.requests -= 1;
@@ -124,10 +219,10 @@ impl Inline {
             });
         }
         if let Err(e) = self.hand_over(&mut state, &[]) {
-            state.out.push_error(Address::FINAL, &e);
-            state.refused = Some(e);
+            self.refuse(&mut state, e);
         }
         let bytes = state.out.take_bytes();
+        self.charge(&state, 0, bytes.len());
         self.give_back(state);
         bytes
     }
@@ -145,7 +240,13 @@ impl Inline {
     /// When to ask for answers at the latest. May be too early.
     pub fn next_deadline_ns(&self) -> Option<u64> {
         let state = self.state.held();
-        state.as_ref()?.waiting.next_deadline_ns
+        let state = state.as_ref()?;
+        let slowed = state.slowed_until_ns.map(|until_ns| {
+            let since_ns = state.waits_since_ns.unwrap_or(until_ns);
+            let passes_ns = waits::next_deadline_ns(&state.stash, since_ns);
+            passes_ns.map_or(until_ns, |at| at.min(until_ns))
+        });
+        [state.waiting.next_deadline_ns, slowed].into_iter().flatten().min()
     }
 
     fn lend(&self) -> Option<Box<State>> {
@@ -156,26 +257,36 @@ impl Inline {
         *self.state.held() = Some(state);
     }
 
-    fn process(&self, state: &mut State, data: &[u8]) -> Result<()> {
+    /// Handles what is complete in `data`, at first so many requests, and keeps the rest.
+    fn process(&self, state: &mut State, data: &[u8], most: usize) -> Result<()> {
         let (mut at, mut body_bytes) = (0, 0);
-        while at < data.len() {
+        let mut turn = Some(most);
+        while at < data.len()
+            && let Some(most) = turn
+        {
             let next = parse::next(data, at);
-            let full = is_full(state.requests.len(), BATCH_REQUESTS_MAX.size(), body_bytes);
-            if full || next.is_err() {
+            let most = most.min(BATCH_REQUESTS_MAX.size());
+            if is_full(state.requests.len(), most, body_bytes) || next.is_err() {
                 self.hand_over(state, data)?;
                 body_bytes = 0;
+                turn = self.turn(state);
+                if turn.is_none() && next.is_ok() {
+                    break;
+                }
             }
             let Next::Request { header, meta, body } = next? else { break };
             at = body.end;
             body_bytes += body.len() as u64;
-            let to = Address {
-                kind: FrameKind::Response,
-                opcode: header.opcode,
-                request_id: header.request_id,
-            };
+            let to = Address::of(&header);
+            if let (Some(why), Some(seat)) = (&state.owes, &mut state.seat) {
+                state.out.push_error(to, why);
+                seat.refused(self.clock.monotonic_ns());
+                continue;
+            }
             match header.opcode {
                 OP_PING | OP_YIELD => {
-                    state.out.push(to, |m| m.extend_from_slice(&data[meta]), ().into())
+                    state.out.push(to, |m| m.extend_from_slice(&data[meta]), ().into());
+                    self.charge(state, 1, 0);
                 }
                 OP_RING => {
                     state.out.push_error(to, &Error::unsupported("there is no ring in here"));
@@ -192,6 +303,10 @@ impl Inline {
         }
         self.hand_over(state, data)?;
         state.stash = data[at..].to_vec();
+        state.waits_since_ns = match turn {
+            Some(_) => None,
+            None => state.waits_since_ns.or(Some(self.clock.monotonic_ns())),
+        };
         Ok(())
     }
 
@@ -217,7 +332,7 @@ impl Inline {
             load: &mut state.load,
             mailbox: &self.mailbox,
             clock: &*self.clock,
-            now_ns: None,
+            now_ns: state.waits_since_ns,
             budget: None,
             asker: Asker::Client,
             counted_bytes: &mut 0,
@@ -227,6 +342,7 @@ impl Inline {
         self.service.handle(&mut batch);
         batch.finish();
         let ended = batch.ended.take();
+        self.charge(state, state.requests.len(), 0);
         state.requests.clear();
         ended.map_or(Ok(()), Err)
     }
@@ -241,24 +357,43 @@ impl Drop for Inline {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clients::Clients;
     use crate::clock::Time;
-    use crate::net::{Finished, PeerConnection, PeerReply, PeerRequest, Reply, Response};
+    use crate::net::{
+        Finished, Named, PeerConnection, PeerReply, PeerRequest, Reply, Response, Role,
+    };
     use holdfast_base::Kind;
-    use std::sync::atomic::{AtomicU64, Ordering};
+    use holdfast_base::rates::Allowance;
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
     use std::sync::mpsc;
 
     const ECHO: u16 = 0x7001;
     const HOLD: u16 = 0x7002;
     const MS: u64 = 1_000_000;
+    const S: u64 = 1000 * MS;
 
     #[derive(Default)]
     struct Mirror {
+        clients: Option<Arc<Clients>>,
+        revoked: AtomicBool,
         held: Mutex<Vec<Reply>>,
         batches: Mutex<Vec<usize>>,
         connections: AtomicU64,
     }
 
     impl Service for Mirror {
+        fn seat(&self, who: &Who, now_ns: u64) -> Result<Option<Seat>> {
+            match (who, &self.clients) {
+                (Who::Named(named), Some(clients)) => clients.seat(&named.name, now_ns),
+                _ => Ok(None),
+            }
+        }
+        fn check_standing(&self, _: &Who) -> Result<()> {
+            match self.revoked.load(Ordering::Relaxed) {
+                true => Err(Error::denied("it was revoked")),
+                false => Ok(()),
+            }
+        }
         fn handle(&self, batch: &mut Batch<'_>) {
             self.batches.lock().unwrap().push(batch.len());
             for i in 0..batch.len() {
@@ -291,11 +426,22 @@ mod tests {
 
     impl World {
         fn new() -> World {
-            let (mirror, time) = (Arc::new(Mirror::default()), Arc::new(Time::default()));
-            let inline =
-                Inline::connect(mirror.clone(), time.clone(), ConnectionId(1), Who::Node).unwrap();
-            let peer = PeerConnection::new("inline");
+            World::with(Mirror::default(), Who::Node)
+        }
+
+        fn with(mirror: Mirror, who: Who) -> World {
+            let (mirror, time) = (Arc::new(mirror), Arc::new(Time::default()));
+            let inline = Inline::connect(mirror.clone(), time.clone(), ConnectionId(1), who);
+            let (inline, peer) = (inline.unwrap(), PeerConnection::new("inline"));
             World { mirror, time, inline, peer, finished: Vec::new() }
+        }
+
+        /// A client that may take so much.
+        fn limited(allowed: Allowance) -> World {
+            let clients = Some(Clients::new(allowed, Allowance::default()));
+            let (name, serial) = ("a".to_owned(), "1".to_owned());
+            let named = Named { role: Role::Token, name, serial, until_s: i64::MAX };
+            World::with(Mirror { clients, ..Mirror::default() }, Who::Named(Arc::new(named)))
         }
 
         fn ask(&mut self, opcode: u16, meta: &[u8], body: usize, deadline_ms: u32) -> Answer {
@@ -362,6 +508,64 @@ mod tests {
         w.exchange(usize::MAX);
         assert_eq!(held.try_recv().unwrap().unwrap().meta, b"now");
         assert!(slow.try_recv().is_err(), "answered once");
+    }
+
+    #[test]
+    fn a_client_over_its_rate_waits_and_nothing_of_it_is_lost() {
+        for piece in [1, 45, usize::MAX] {
+            let mut w = World::limited(Allowance { requests: 3, ..Allowance::default() });
+            let answers: Vec<Answer> = (0..8).map(|i| w.ask(ECHO, &[i], 0, 60_000)).collect();
+            let late = w.ask(ECHO, b"late", 0, 1500);
+            let told = |answers: &[Answer]| {
+                answers.iter().filter(|answer| answer.try_recv().is_ok()).count()
+            };
+            w.exchange(piece);
+            assert_eq!(told(&answers), 3, "pieces of {piece}");
+            let next_ns = w.inline.next_deadline_ns().unwrap();
+            assert!(next_ns <= S, "{next_ns}: a second's worth is there by then");
+            w.time.0.store(S, Ordering::Relaxed);
+            w.exchange(piece);
+            assert_eq!(told(&answers[3..]), 3);
+            w.time.0.store(2 * S, Ordering::Relaxed);
+            w.exchange(piece);
+            assert_eq!(told(&answers[6..]), 2);
+            // Received in one piece, its deadline passed while it waited; else it was not read yet.
+            let late = late.try_recv().unwrap();
+            assert_eq!(late.is_err(), piece == usize::MAX, "{late:?}");
+        }
+    }
+
+    #[test]
+    fn who_owes_more_than_anybody_may_is_told_so_once_a_second() {
+        let mut w = World::limited(Allowance { bytes: 100, ..Allowance::default() });
+        let large = w.ask(ECHO, b"", 10_000, 1000);
+        w.exchange(usize::MAX);
+        assert!(large.try_recv().unwrap().is_ok());
+        let told = w.ask(ECHO, b"", 0, 1000);
+        w.exchange(usize::MAX);
+        assert!(told.try_recv().unwrap().unwrap_err().message.contains("ask again in 20"));
+        let again = w.ask(ECHO, b"", 0, 1000);
+        w.exchange(usize::MAX);
+        assert!(again.try_recv().is_err());
+        w.time.0.store(S, Ordering::Relaxed);
+        w.exchange(usize::MAX);
+        assert!(again.try_recv().unwrap().unwrap_err().message.contains("ask again in 2"));
+        assert_eq!(*w.mirror.batches.lock().unwrap(), [1], "the service sees nothing of it");
+    }
+
+    #[test]
+    fn a_revoked_client_hears_nothing_of_what_was_answered_or_waits() {
+        let mut w = World::limited(Allowance { requests: 10, ..Allowance::default() });
+        let (answered, held) = (w.ask(ECHO, b"", 0, 0), w.ask(HOLD, b"", 0, 0));
+        w.inline.receive(&w.peer.take_output()).unwrap();
+        w.mirror.revoked.store(true, Ordering::Relaxed);
+        let replies = std::mem::take(&mut *w.mirror.held.lock().unwrap());
+        replies.into_iter().for_each(|reply| reply.send(Response::ok(b"now".to_vec(), ())));
+        let e = w.peer.received(1, &w.inline.take(), &mut w.finished).unwrap_err();
+        assert!(e.message.contains("it was revoked"), "{e}");
+        assert!(w.finished.is_empty() && w.inline.take().is_empty());
+        assert!(answered.try_recv().is_err() && held.try_recv().is_err());
+        assert!(w.inline.receive(b"x").is_err());
     }
 
     #[test]

@@ -7,7 +7,7 @@ use super::peers::SharedBody;
 use crate::event;
 use crate::trial::Knob;
 use holdfast_base::codec::Encode;
-use holdfast_base::frame::{self, FrameKind};
+use holdfast_base::frame::{self, FrameKind, Header};
 use holdfast_base::limits::FRAME_BODY_BYTES_MAX;
 use holdfast_base::{Error, Kind, Result};
 use std::collections::VecDeque;
@@ -82,6 +82,12 @@ pub(super) struct Address {
 impl Address {
     /// The last word on a connection that cannot go on.
     pub const FINAL: Address = Address { kind: FrameKind::Response, opcode: 0, request_id: 0 };
+
+    /// The answer to this request.
+    pub fn of(request: &Header) -> Address {
+        let Header { opcode, request_id, .. } = *request;
+        Address { kind: FrameKind::Response, opcode, request_id }
+    }
 }
 
 impl Out {

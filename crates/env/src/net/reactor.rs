@@ -2,6 +2,7 @@
 //! batches are in `reactor/input.rs`. Everything here belongs to the one thread.
 
 pub(super) mod input;
+mod standing;
 mod strangers;
 mod turns;
 
@@ -32,6 +33,7 @@ pub(super) struct Shared {
     pub next_connection: AtomicU64,
 }
 
+use standing::STANDING_NS;
 use strangers::SWEEP_NS;
 
 const WAKE: u64 = u64::MAX;
@@ -92,6 +94,8 @@ pub(super) struct Reactor {
     turn_ns: Option<u64>,
     /// When to look who does not get on; nothing while nobody holds anything.
     sweep_ns: Option<u64>,
+    /// When to look who is nobody any more; nothing while nobody with a name is connected.
+    standing_ns: Option<u64>,
     /// Counts rounds of the loop: the order in which connections were active.
     turn: u64,
     accept_again_ns: Option<u64>,
@@ -133,6 +137,7 @@ impl Reactor {
             slowed: Vec::new(),
             turn_ns: None,
             sweep_ns: None,
+            standing_ns: None,
             turn: 0,
             accept_again_ns: None,
             stop_ns: None,
@@ -226,9 +231,11 @@ impl Reactor {
         if connection.id.0 as u32 & (u32::MAX >> 1) != id_low {
             return;
         }
-        if events & (libc::EPOLLERR | libc::EPOLLHUP) as u32 != 0
-            && events & libc::EPOLLIN as u32 == 0
-        {
+        let broke = events & (libc::EPOLLERR | libc::EPOLLHUP) as u32 != 0
+            && events & libc::EPOLLIN as u32 == 0;
+        // Asked for of those that wait for their turn, which are not read.
+        let left = events & libc::EPOLLRDHUP as u32 != 0 && connection.slowed_until_ns.is_some();
+        if broke || left {
             return self.close(slot);
         }
         if events & libc::EPOLLIN as u32 != 0 {
@@ -366,18 +373,15 @@ impl Reactor {
         } else {
             to.kind = holdfast_base::frame::FrameKind::Part;
         }
-        if matches!(connection.stage, Stage::Refused { .. }) {
+        if connection.is_refused() {
             return;
         }
         // Who was let in when it was asked may be nobody by now: a read that waited for its entry.
-        let service = &self.shared.service;
-        let stands = connection.check_generation(self.shared.config.credentials.as_deref());
-        let standing = |who| service.check_standing(who);
-        let stands = stands.and_then(|()| connection.who.as_ref().map_or(Ok(()), standing));
-        if let Err(e) = stands
+        let credentials = self.shared.config.credentials.as_deref();
+        if let Err(e) = connection.check_standing(&*self.shared.service, credentials)
             && !planted!("net.waiting-answers-go")
         {
-            self.refuse(request.slot, &e);
+            self.shut_out(request.slot, &e);
             return self.touched.push(request.slot);
         }
         let Some(connection) = self.connections[request.slot as usize].as_deref_mut() else {
@@ -404,7 +408,7 @@ impl Reactor {
         }
         connection.load.requests -= 1;
         connection.load.bytes -= request.bytes;
-        if matches!(connection.stage, Stage::Refused { .. }) {
+        if connection.is_refused() {
             return;
         }
         let now_ns = self.shared.clock.monotonic_ns();
@@ -432,6 +436,7 @@ impl Reactor {
             || self.feed_ns.is_some()
             || self.turn_ns.is_some()
             || self.sweep_ns.is_some()
+            || self.standing_ns.is_some()
             || !self.refused.is_empty()
             || self.accept_again_ns.is_some()
             || self.stop_ns.is_some()
@@ -457,6 +462,7 @@ impl Reactor {
         self.feed(now_ns);
         self.give_turns(now_ns);
         self.sweep(now_ns);
+        self.end_who_is_nobody(now_ns);
         if self.accept_again_ns.is_some_and(|at| at <= now_ns)
             && self.watch_listeners(libc::EPOLL_CTL_ADD).is_ok()
         {
@@ -502,6 +508,7 @@ impl Reactor {
             self.feed_ns,
             self.turn_ns,
             self.sweep_ns,
+            self.standing_ns,
             self.accept_again_ns,
             self.stop_ns,
         ];
@@ -580,6 +587,9 @@ impl Reactor {
         if self.sweep_ns.is_none() && connection.counted_bytes > 0 {
             self.sweep_ns = Some(self.shared.clock.monotonic_ns() + SWEEP_NS);
         }
+        if self.standing_ns.is_none() && connection.is_named() {
+            self.standing_ns = Some(self.shared.clock.monotonic_ns() + STANDING_NS);
+        }
         self.update_interest(slot);
     }
 
@@ -589,8 +599,10 @@ impl Reactor {
         let ring = connection.link.ring.is_some();
         let read = ring || (connection.stage != Stage::Finishing && !connection.paused);
         let write = !ring && !connection.out.is_empty();
+        let left = connection.slowed_until_ns.is_some() && !planted!("net.waits-for-the-dead");
         let wanted = if read { libc::EPOLLIN as u32 } else { 0 }
-            | if write { libc::EPOLLOUT as u32 } else { 0 };
+            | if write { libc::EPOLLOUT as u32 } else { 0 }
+            | if left { libc::EPOLLRDHUP as u32 } else { 0 };
         if wanted != connection.interest {
             connection.interest = wanted;
             let (raw, token) = (connection.link.socket.raw(), token(slot, connection.id));

@@ -10,10 +10,17 @@ use holdfast_env::net::{Credentials, Server, ServerConfig};
 use holdfast_server::Native;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Unit;
 use serde_json::json;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+/// Clients that metrics name, those who wait longest: each is a series, and readers without a name
+/// are as many as they like.
+const SLOWED_MAX: usize = 20;
 
 struct NativeRole {
     server: Server,
@@ -76,13 +83,20 @@ impl Role for NativeRole {
     }
 
     fn metrics(&self) -> Option<Metrics> {
-        let clients = self.native.clients().clone();
+        let native = self.native.clone();
         Some(Box::new(move |registry| {
             let family = Family::<Vec<(&'static str, &'static str)>, Counter>::default();
-            for (limit, waits) in clients.waits() {
+            for (limit, waits) in native.clients().waits() {
                 family.get_or_create(&vec![("limit", limit)]).inc_by(waits);
             }
             registry.register("clients_slowed", "How often a client had to wait", family);
+            let family = Family::<Vec<(&'static str, String)>, Gauge<f64, AtomicU64>>::default();
+            for slowed in native.slowed().into_iter().take(SLOWED_MAX) {
+                let labels = vec![("client", slowed.client), ("limit", slowed.limit.to_owned())];
+                family.get_or_create(&labels).set(slowed.left_ms as f64 / 1000.0);
+            }
+            let what = "For how much longer a client that was slowed has to wait";
+            registry.register_with_unit("client_slowed_left", what, Unit::Seconds, family);
         }))
     }
 

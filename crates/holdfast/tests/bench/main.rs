@@ -63,7 +63,7 @@ fn iobench_runs() {
         runs(&format!("iobench -t {kind} -c {class} -k 20 -w 2 -e 1 -b 4 --data data"));
     }
     // Limits of their own.
-    for kind in ["write", "getKey"] {
+    for kind in ["write", "getKey", "handshake", "handshakeResumed"] {
         runs(&format!("iobench -t {kind} -k 20 -w 2 -e 1 --data data --transport tls"));
     }
 }
@@ -78,6 +78,13 @@ fn the_cache_s_table_runs() {
 fn the_blobs_table_runs() {
     let lines = runs("blob --sizes 4K --batches 2 --clients 2 -n 20 -e 1 --dir .");
     assert!(lines.len() > 5, "{lines:?}");
+}
+
+/// The limit's CA was looked for in the file of the node's.
+#[test]
+fn gets_over_tls_run() {
+    let lines = runs("blob -t tls --sizes 4K --clients 2 -n 20 -e 2 --dir .");
+    assert!(lines.iter().any(|line| line["case"] == "s3 get 4.00KiB over TLS"), "{lines:?}");
 }
 
 #[test]

@@ -32,13 +32,11 @@ fn a_reader_who_took_too_much_is_asked_to_slow_down_and_others_go_on() {
     let object = bytes(1, 400_000);
     put(&mut admin, "/open/large", &object);
 
-    // What is refused costs nothing.
-    assert!(read(&node, "/open").starts_with("HTTP/1.1 403 "));
     assert!(read(&node, "/open/large").starts_with("HTTP/1.1 200 "));
     let refused = read(&node, "/open/large");
     assert!(refused.starts_with("HTTP/1.1 503 "), "{refused}");
     assert!(refused.contains("<Code>SlowDown</Code>"), "{refused}");
-    assert!(refused.contains("anonymous_bytes = 100"), "{refused}");
+    assert!(refused.contains("`anonymous_bytes`, 100 B/s"), "{refused}");
     let after = refused.lines().find_map(|line| line.strip_prefix("retry-after: ")).unwrap();
     assert!((1000..=4100).contains(&after.trim().parse::<u64>().unwrap()), "{after}");
     assert!(admin.send(&Request::new("GET", "/open/large")).unwrap().body == object);
@@ -48,12 +46,23 @@ fn a_reader_who_took_too_much_is_asked_to_slow_down_and_others_go_on() {
         (slowed["client"].as_str(), slowed["limit"].as_str(), slowed["allowed"].as_u64()),
         (Some("readers at 127.0.0.1"), Some("anonymous_bytes"), Some(100))
     );
-    assert!(node.run(&["status"]).ok().contains("readers at 127.0.0.1: slowed in "));
+    assert!((1..=4_100_000).contains(&slowed["left_ms"].as_u64().unwrap()), "{slowed}");
+    let said = node.run(&["status"]).ok();
+    let line = said.lines().find(|line| line.starts_with("readers at 127.0.0.1: slowed in "));
+    let line = line.unwrap_or_else(|| panic!("{said}"));
+    assert!(line.contains("by `anonymous_bytes`, 100 B/s; for "), "{line}");
+    let health = http::get(port, "/health", "");
+    assert!(health.starts_with("HTTP/1.1 200 "), "{health}");
+    assert!(health.contains("ok\nslowed: clients 1, for "), "{health}");
+    assert!(!health.contains("127.0.0.1"), "it is for everybody: {health}");
     let token = std::fs::read_to_string(data.join("http-token")).unwrap();
     let known = format!("Authorization: Bearer {}\r\n", token.trim());
     let metrics = http::get(port, "/metrics", &known);
     let count = "holdfast_clients_slowed_total{limit=\"anonymous_bytes\"} 1\n";
     assert!(metrics.contains(count), "{metrics}");
+    let left = "holdfast_client_slowed_left_seconds{client=\"readers at 127.0.0.1\",limit=\"anonymous_bytes\"} ";
+    let left = metrics.lines().find_map(|line| line.strip_prefix(left)).expect("it waits still");
+    assert!((1.0..=4100.0).contains(&left.parse::<f64>().unwrap()), "{left}");
 
     let data = node.stop();
     let node = Node::start(&data);

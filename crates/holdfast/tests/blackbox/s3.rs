@@ -107,6 +107,11 @@ fn our_own_commands_keep_what_they_are_given() {
     ok(&["put", file.to_str().unwrap(), "photos/a/b c"]);
     ok(&["get", "photos/a/b c", back.to_str().unwrap()]);
     assert_eq!(std::fs::read(&back).unwrap(), bytes(2, 3 << 20));
+    let piped = bytes(5, 2 << 20);
+    blob(&data, &["put", "-", "photos/piped"], &piped).ok();
+    ok(&["get", "photos/piped", back.to_str().unwrap()]);
+    assert!(std::fs::read(&back).unwrap() == piped);
+    ok(&["rm", "photos/piped"]);
     assert!(ok(&["ls", "photos"]).contains("\"prefix\":\"a/\""));
     assert!(ok(&["ls", "-r", "photos/a"]).contains("\"key\":\"a/b c\""));
     assert!(ok(&["stat", "photos/a/b c"]).contains("x-holdfast-pointer"));

@@ -5,6 +5,7 @@ use crate::common::{Finished, Node, Scratch, binary, finish, free_port};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// Every file at and below a place.
 fn files(place: &Path, found: &mut Vec<PathBuf>) {
@@ -41,6 +42,24 @@ fn what_is_no_token_is_refused(
     let other = if last == '0' { '1' } else { '0' };
     fs::write(&bad, format!("{}{other}", &text.trim_end()[..text.trim_end().len() - 1])).unwrap();
     by(&bad, &["fs", "ls", "/app"]).refused(&["was changed", "--token"]);
+}
+
+/// The token was made first, and had to be revoked by who was told that it could not be written.
+#[test]
+fn no_token_is_made_that_cannot_be_written_and_none_is_waited_for() {
+    let scratch = Scratch::new();
+    let node = Node::start(&scratch.path("data"));
+    let nowhere = scratch.path("none/app.token");
+    let create = ["token", "create", "app", "--allow", "fs:/:r", "--out"];
+    let nowhere = nowhere.to_str().unwrap();
+    node.run(&[&create[..], &[nowhere]].concat()).refused(&[nowhere, "write a token"]);
+    assert_eq!(node.run(&["token", "ls"]).ok(), "");
+    let pipe = scratch.path("pipe");
+    assert!(Command::new("mkfifo").arg("-m").arg("600").arg(&pipe).status().unwrap().success());
+    let mut ask = binary();
+    ask.args(["--server", "127.0.0.1:1", "--token"]).arg(&pipe).args(["fs", "ls", "/"]);
+    finish(&mut ask, b"").refused(&[pipe.to_str().unwrap(), "no regular file"]);
+    node.stop();
 }
 
 #[test]

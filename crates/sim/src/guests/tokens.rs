@@ -2,20 +2,24 @@
 //! drawn. What rules do not cover is never done, by nobody, at no node; nor is what a token asks for
 //! that was never given. A token that was revoked through a node is refused by that node from the
 //! acknowledgement on, also after its restarts, and by all once they have caught up; one that stands
-//! is taken by all then. Of a change in doubt all say the same.
+//! is taken by all then. Of a change in doubt all say the same. Most nodes let each client take little
+//! a second: who asks for more waits and loses nothing, and nobody else waits for it.
 
 use super::names::until_told;
 use crate::SimNet;
+use crate::task::Left;
+use crate::world::cell::SECOND;
 use crate::world::client::new_file;
 use crate::world::guest::{Guest, Lodging, Visitor, Work};
 use holdfast_base::checksum::crc32c;
 use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::ids::Index;
+use holdfast_base::rates::Allowance;
 use holdfast_base::{Kind, Result};
 use holdfast_cluster::topics::AUDIT_TOPIC;
-use holdfast_env::HoldMutex;
-use holdfast_env::net::{Named, token_serial};
+use holdfast_env::net::{Named, PeerReply, token_serial};
 use holdfast_env::secret::Token;
+use holdfast_env::{HoldMutex, Rng, SeededRng};
 use holdfast_node::Node;
 use holdfast_wire::admin::{NewToken, Order};
 use holdfast_wire::{self as wire, Call, file as msg, log};
@@ -28,6 +32,9 @@ const CLIENTS: usize = 3;
 const STANDING: usize = 4;
 /// Longer than any calendar jumps.
 const TTL_S: u64 = 365 * 86_400;
+/// Requests that one client sends at once, now and then: more than it may have answered in a second,
+/// and in the end, with nothing in the way, few enough to be answered before anybody gives up.
+const BURST: u64 = 9;
 /// What no rule covers.
 const ELSEWHERE: &str = "/tokens/elsewhere";
 
@@ -62,6 +69,16 @@ impl Guest for Tokens {
         Ok(Lodging::nothing())
     }
 
+    fn allowance(&self, rng: &SeededRng) -> Allowance {
+        match rng.next_u64() % 3 {
+            0 => Allowance::default(),
+            drawn => {
+                let bytes = if drawn == 1 { 0 } else { 4000 };
+                Allowance { requests: 3 + rng.next_u64() % 4, bytes, connections: 0 }
+            }
+        }
+    }
+
     fn clients(&self) -> usize {
         CLIENTS
     }
@@ -78,6 +95,7 @@ impl Guest for Tokens {
                     (true, 0) => self.revoke(&visitor, &mut free).await,
                     (true, _) => self.make(&visitor, &mut free, &mut next).await,
                     (false, 0) => self.steps_out(&visitor).await,
+                    (false, _) if visitor.below(8) == 0 => self.hurry(&visitor).await,
                     (false, _) => self.write(&visitor).await,
                 }
             }
@@ -87,6 +105,7 @@ impl Guest for Tokens {
     fn check(self: Arc<Self>, visitor: Visitor) -> Work {
         Box::pin(async move {
             self.check_trail(&visitor).await;
+            self.check_limits(&visitor).await;
             let given = self.given.held().clone();
             for Given { named, state } in given {
                 let mut told = BTreeSet::new();
@@ -114,12 +133,18 @@ impl Guest for Tokens {
     }
 }
 
-/// Puts a file below `path`; whether it was allowed, if that is known.
-async fn put(visitor: &Visitor, named: &Named, gateway: usize, path: &str) -> Option<bool> {
+type Answer = Result<PeerReply>;
+
+/// Puts a file below `path`.
+fn send_put(visitor: &Visitor, named: &Named, gateway: usize, path: &str) -> Left<Answer> {
     let content = visitor.below(1 << 32).to_bytes();
     let put = msg::Put { call: Call::default(), node: new_file(path), crc: crc32c(&content) };
-    let done = visitor.ask_as(named, gateway, wire::OP_PUT, put.to_bytes(), Some(&content)).await;
-    match done {
+    visitor.send_as(named, gateway, wire::OP_PUT, put.to_bytes(), Some(&content))
+}
+
+/// The same; whether it was allowed, if that is known.
+async fn put(visitor: &Visitor, named: &Named, gateway: usize, path: &str) -> Option<bool> {
+    match send_put(visitor, named, gateway, path).await {
         Ok(_) => Some(true),
         Err(e) if e.kind == Kind::Denied => Some(false),
         Err(e) => {
@@ -127,6 +152,12 @@ async fn put(visitor: &Visitor, named: &Named, gateway: usize, path: &str) -> Op
             None
         }
     }
+}
+
+/// So many puts at once, each of a file of its own.
+fn burst(visitor: &Visitor, named: &Named, gateway: usize) -> Vec<Left<Answer>> {
+    let path = |i| format!("/tokens/{}/{}-{i}", named.name, visitor.name());
+    (0..BURST).map(|i| send_put(visitor, named, gateway, &path(i))).collect()
 }
 
 async fn may_write(visitor: &Visitor, named: &Named, gateway: usize) -> Option<bool> {
@@ -234,6 +265,59 @@ impl Tokens {
             // Its name is left alone: the order may be on its way.
             Err(e) => visitor.note(&format!("does not know whether `{}` stands: {e}", named.name)),
         }
+    }
+
+    /// A client that asks for more than it may have in a second, whatever comes of it.
+    async fn hurry(&self, visitor: &Visitor) {
+        let Some(Given { named, .. }) = self.any(visitor) else { return };
+        let gateway = visitor.any_gateway();
+        for answer in burst(visitor, &named, gateway) {
+            if let Err(e) = answer.await {
+                visitor.note(&format!("was in a hurry, and heard: {e}"));
+            }
+        }
+    }
+
+    /// With nothing in the way, a client that asks for too much is answered all of it, and another
+    /// one meanwhile.
+    async fn check_limits(&self, visitor: &Visitor) {
+        let stand = |given: &&Given| given.state == State::Stands;
+        let names: Vec<Named> =
+            self.given.held().iter().filter(stand).map(|given| given.named.clone()).collect();
+        let [noisy, quiet, ..] = &names[..] else { return };
+        let gateway = visitor.any_gateway();
+        // Both have been heard of there.
+        for named in [noisy, quiet] {
+            let ask = || may_write(visitor, named, gateway);
+            if until_told(visitor, (gateway, &named.name), ask).await != Some(true) {
+                return;
+            }
+        }
+        let begun_ns = visitor.now_ns();
+        let answers = burst(visitor, noisy, gateway);
+        let is_quiet_told = may_write(visitor, quiet, gateway).await;
+        let quiet_ns = visitor.now_ns() - begun_ns;
+        let mut broke = is_quiet_told.is_none();
+        for (i, answer) in answers.into_iter().enumerate() {
+            match answer.await {
+                Ok(_) => {}
+                // Between racks that are far from each other they do so to the end.
+                Err(e) if e.message.contains("the connection broke") => broke = true,
+                Err(e) => {
+                    let name = &noisy.name;
+                    let why = format!("request {i} of `{name}` was slowed at n{gateway}: {e}");
+                    return visitor.violate(&why);
+                }
+            }
+        }
+        let slowed = visitor.now_ns() - begun_ns > SECOND;
+        if !broke && slowed && quiet_ns > SECOND {
+            return visitor.violate(&format!(
+                "`{}` waited {quiet_ns} ns at n{gateway}, where another client was in a hurry",
+                quiet.name
+            ));
+        }
+        visitor.sometimes(slowed && !broke, "a client was slowed and another one went on");
     }
 
     /// One of those that were given, now or before.

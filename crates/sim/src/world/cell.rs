@@ -8,11 +8,12 @@ use super::guest::Lodging;
 use crate::{Life, SimDisk, SimNet};
 use holdfast_base::Result;
 use holdfast_base::ids::{ChunkId, Index, NodeId, StoreId};
+use holdfast_base::rates::Allowance;
 use holdfast_chunk::ReplicaState;
 use holdfast_cluster::liveness::LivenessOptions;
 use holdfast_env::net::{PeerDone, PeerRequest, Peers};
 use holdfast_env::region::Region;
-use holdfast_env::{Budget, Clock, HoldMutex, Rng, Secret, SeededRng};
+use holdfast_env::{Budget, Clients, Clock, HoldMutex, Rng, Secret, SeededRng};
 use holdfast_file::FileFace;
 use holdfast_log::TRIMMED;
 use holdfast_node::{
@@ -292,11 +293,18 @@ impl Cell {
         }
     }
 
+    /// What each client with a name may take of a new process.
+    fn allowance(&self) -> Allowance {
+        let guests = self.shared.guests.iter().map(|guest| guest.allowance(&self.rng));
+        guests.max_by_key(Allowance::has_rates).unwrap_or_default()
+    }
+
     /// The node is open: it listens, and its rounds begin.
     fn inhabit(self: &Arc<Cell>, node: Arc<Node>, life: &Life) -> Result<()> {
         let native = Native::new(node.clone(), Budget::new(CLIENTS_BYTES), true)
             .with_tokens_of(&Secret::draw(&SeededRng::new(SECRET_SEED)))
-            .with_audit(Audit::new(node.clone(), Trail::Admin));
+            .with_audit(Audit::new(node.clone(), Trail::Admin))
+            .with_limits_of(&Clients::new(self.allowance(), Allowance::default()));
         let mut native = native.with(Arc::new(FileFace::new(node.clone(), None)));
         let guests = self.shared.guests.iter();
         let lodgings =

@@ -6,7 +6,7 @@ use crate::Listener;
 use holdfast_base::checksum::crc32c;
 use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::ids::Index;
-use holdfast_base::{Kind, Result};
+use holdfast_base::{Error, Kind, Result};
 use holdfast_env::net::{
     ConnectionId, Finished, Inline, Named, PeerConnection, PeerDone, PeerReply, PeerRequest, Role,
     Who,
@@ -82,9 +82,14 @@ impl Process {
             self.node.report_finding(format!("a connection was refused: {e}"));
         }
         self.flush_door(&door, cell.net.now_ns());
-        self.doors.held().remove(&key(from));
+        self.end_door(&door, &e);
+    }
+
+    /// Nothing comes of this connection any more; the next request makes another one.
+    fn end_door(&self, door: &Arc<Door>, why: &Error) {
+        self.doors.held().retain(|_, other| !Arc::ptr_eq(other, door));
         let mut finished = Finished::new();
-        door.peer.held().fail(&e, &mut finished);
+        door.peer.held().fail(why, &mut finished);
         finished.into_iter().for_each(|(done, result)| done(result));
     }
 
@@ -94,7 +99,7 @@ impl Process {
         doors.iter().for_each(|door| self.flush_door(door, now_ns));
     }
 
-    fn flush_door(&self, door: &Door, now_ns: u64) {
+    fn flush_door(&self, door: &Arc<Door>, now_ns: u64) {
         loop {
             let bytes = door.inline.take();
             if bytes.is_empty() {
@@ -104,12 +109,13 @@ impl Process {
             let mut peer = door.peer.held();
             let received = peer.received(now_ns, &bytes, &mut finished);
             drop(peer);
-            if let Err(e) = received
-                && e.kind != Kind::Denied
-            {
-                self.node.report_finding(format!("an answer cannot be read: {e}"));
-            }
             finished.into_iter().for_each(|(done, result)| done(result));
+            if let Err(e) = received {
+                if e.kind != Kind::Denied {
+                    self.node.report_finding(format!("an answer cannot be read: {e}"));
+                }
+                return self.end_door(door, &e);
+            }
         }
     }
 }

@@ -4,9 +4,10 @@
 
 use super::Shared;
 use super::cell::{MS, address};
-use crate::task::{sleep, slot};
+use crate::task::{Left, sleep, slot};
 use crate::{Life, SimNet};
 use holdfast_base::Result;
+use holdfast_base::rates::Allowance;
 use holdfast_env::net::{Named, PeerReply, PeerRequest, Peers};
 use holdfast_env::{Rng, SeededRng};
 use holdfast_node::Node;
@@ -31,6 +32,12 @@ pub trait Guest: Send + Sync {
     /// What the tier in memory has on each node, in bytes; 0 for none.
     fn memory_bytes(&self) -> u64 {
         0
+    }
+
+    /// What each client with a name may take of a process that starts now.
+    fn allowance(&self, rng: &SeededRng) -> Allowance {
+        let _ = rng;
+        Allowance::default()
     }
 
     /// Clients that work at the same time.
@@ -124,7 +131,7 @@ impl Visitor {
         meta: Vec<u8>,
         body: Option<&[u8]>,
     ) -> Result<PeerReply> {
-        self.ask_by(&self.peers, gateway, opcode, meta, body).await
+        self.send_by(&self.peers, gateway, opcode, meta, body).await
     }
 
     /// As [`Visitor::ask`], over a connection that began with a token.
@@ -136,23 +143,35 @@ impl Visitor {
         meta: Vec<u8>,
         body: Option<&[u8]>,
     ) -> Result<PeerReply> {
-        let peers = self.net.peers_named(&self.name, Some(named.clone()), &Life::default());
-        self.ask_by(&peers, gateway, opcode, meta, body).await
+        self.send_as(named, gateway, opcode, meta, body).await
     }
 
-    async fn ask_by(
+    /// As [`Visitor::ask_as`], without waiting: for who asks for more before the answer is there.
+    pub fn send_as(
+        &self,
+        named: &Named,
+        gateway: usize,
+        opcode: u16,
+        meta: Vec<u8>,
+        body: Option<&[u8]>,
+    ) -> Left<Result<PeerReply>> {
+        let peers = self.net.peers_named(&self.name, Some(named.clone()), &Life::default());
+        self.send_by(&peers, gateway, opcode, meta, body)
+    }
+
+    fn send_by(
         &self,
         peers: &Arc<dyn Peers>,
         gateway: usize,
         opcode: u16,
         meta: Vec<u8>,
         body: Option<&[u8]>,
-    ) -> Result<PeerReply> {
+    ) -> Left<Result<PeerReply>> {
         let (leave, left) = slot();
         let body = body.map(|body| Arc::new(body.to_vec()) as _);
         let request = PeerRequest { opcode, meta, body, deadline_ms: DEADLINE_MS };
         peers.call(&address(gateway), request, Box::new(leave));
-        left.await
+        left
     }
 
     /// Processes that have started so far.

@@ -53,6 +53,35 @@ fn every_operation_that_changes_something_is_one_line_and_no_other_is_any() {
     assert_eq!(world.lines().len(), before);
 }
 
+/// Who tried to change the trail itself, and was refused, was in no line of it.
+#[test]
+fn attempts_to_change_what_the_cluster_keeps_are_told_of_whatever_else_is() {
+    let world = World::with_trail(Trail::Admin);
+    let owner = world.connect(Who::Owner);
+    let append = |topic: &str| {
+        let (topic, entries) = (topic.to_owned(), vec![wire::log::Entry { bytes: vec![7] }]);
+        (wire::OP_LOG_APPEND, wire::log::Append { topic, synced: true, entries }.to_bytes())
+    };
+    let trim = |topic: &str| {
+        let (topic, before) = (topic.to_owned(), Index(9));
+        (wire::OP_LOG_TRIM, wire::log::Trim { topic, before }.to_bytes())
+    };
+    for topic in [AUDIT_TOPIC, "cluster", "namespace/0"] {
+        for (opcode, meta) in [append(topic), trim(topic)] {
+            world.calendar.0.fetch_add(1000, Ordering::Relaxed);
+            let before = world.lines().len();
+            assert!(ask(&owner, opcode, &meta).is_some(), "{opcode:#06x} of {topic} was done");
+            let new = world.lines().split_off(before);
+            assert!(new.len() == 1 && new[0].contains(topic), "{opcode:#06x} of {topic}: {new:?}");
+        }
+    }
+    let before = world.lines().len();
+    for (opcode, meta) in [append("mine"), trim("mine")] {
+        ask(&owner, opcode, &meta);
+    }
+    assert_eq!(world.lines().len(), before, "what clients keep is data");
+}
+
 /// A client that is refused is told of, too, and cannot push out what others did.
 #[test]
 fn refusals_are_told_of_up_to_a_limit() {

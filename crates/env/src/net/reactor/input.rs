@@ -15,9 +15,9 @@ use crate::net::{
 };
 use crate::planted;
 use crate::trial::Knob;
-use holdfast_base::frame::{FrameKind, Header};
+use holdfast_base::Error;
+use holdfast_base::frame::Header;
 use holdfast_base::limits::FRAME_META_BYTES_MAX;
-use holdfast_base::{Error, Result};
 use std::io::{self, IoSlice};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -42,6 +42,14 @@ enum Stop {
     /// The process's budget has not so many bytes for what comes next.
     Starved(u64),
     Bad(Error),
+}
+
+/// Why a connection is over behind a batch.
+enum Over {
+    /// The service ended it, behind the answers.
+    Ended(Error),
+    /// Its peer is nobody any more: it is answered nothing.
+    Revoked(Error),
 }
 
 /// What kind of request comes next, and what memory it takes before anything is done for it; or
@@ -230,7 +238,7 @@ impl Reactor {
                 match self.hand_over(slot, &[]) {
                     Ok(None) => continue,
                     Ok(Some(wanted)) => return self.keep_rest(slot, &data[at..], wanted),
-                    Err(e) => return self.refuse(slot, &e),
+                    Err(e) => return self.over(slot, e),
                 }
             }
             if let Some(incoming) = first.take() {
@@ -240,7 +248,7 @@ impl Reactor {
             match self.hand_over(slot, data) {
                 Ok(None) => {}
                 Ok(Some(wanted)) => return self.keep_rest(slot, &data[at..], wanted),
-                Err(e) => return self.refuse(slot, &e),
+                Err(e) => return self.over(slot, e),
             }
             let Some(connection) = self.connections[slot as usize].as_deref_mut() else { return };
             match stop {
@@ -336,6 +344,10 @@ impl Reactor {
         let is_strange = connection.who.is_none() && !planted!("env.strangers-are-served");
         let dropped = match next {
             Next::Large { .. } if is_strange => Some(refusal()),
+            Next::Large { .. } if connection.owes.is_some() => {
+                connection.was_refused(self.shared.clock.monotonic_ns());
+                connection.owes.clone()
+            }
             Next::Large { header, .. } => {
                 let who = connection.who.as_ref();
                 who.and_then(|who| self.shared.service.refuses(who, header.opcode))
@@ -376,6 +388,9 @@ impl Reactor {
                 Ok(weighed) => weighed,
                 Err(stop) => return stop,
             };
+            if self.refuse_debtor(slot, &next, at) {
+                continue;
+            }
             let Some(connection) = self.connections[slot as usize].as_deref_mut() else {
                 return Stop::Need(1);
             };
@@ -395,11 +410,7 @@ impl Reactor {
                         if header.opcode == OP_YIELD {
                             connection.link.socket.yield_to_others();
                         }
-                        let to = Address {
-                            kind: FrameKind::Response,
-                            opcode: header.opcode,
-                            request_id: header.request_id,
-                        };
+                        let to = Address::of(&header);
                         connection.out.push(to, |m| m.extend_from_slice(&data[meta]), ().into());
                         connection.charge(&*self.shared.clock, 1, 0);
                         self.shared.counters.requests.fetch_add(1, Ordering::Relaxed);
@@ -428,19 +439,17 @@ impl Reactor {
 
     /// Lets the service handle the collected requests. Those whose answers found no memory are
     /// kept; the answer is then what the first of them wants.
-    fn hand_over(&mut self, slot: u32, data: &[u8]) -> Result<Option<u64>> {
+    fn hand_over(&mut self, slot: u32, data: &[u8]) -> std::result::Result<Option<u64>, Over> {
         if self.requests.is_empty() {
             return Ok(None);
         }
         let Some(connection) = self.connections[slot as usize].as_deref_mut() else {
             return Ok(None);
         };
-        let stands = connection.check_generation(self.shared.config.credentials.as_deref());
-        let standing = |who| self.shared.service.check_standing(who);
-        let stands = stands.and_then(|()| connection.who.as_ref().map_or(Ok(()), standing));
-        if let Err(e) = stands {
+        let credentials = self.shared.config.credentials.as_deref();
+        if let Err(e) = connection.check_standing(&*self.shared.service, credentials) {
             self.requests.clear();
-            return Err(e);
+            return Err(Over::Revoked(e));
         }
         let (count, pending) = (self.requests.len(), connection.out.pending_bytes());
         let nodes = self.shared.service.is_for_nodes(self.requests[0].header.opcode);
@@ -478,7 +487,14 @@ impl Reactor {
         self.shared.counters.requests.fetch_add(handled as u64, Ordering::Relaxed);
         connection.charge(&*self.shared.clock, handled as u64, 0);
         connection.batch_answered(count, connection.out.pending_bytes() - pending);
-        ended.map_or(Ok(wanted), Err)
+        ended.map_or(Ok(wanted), |e| Err(Over::Ended(e)))
+    }
+
+    fn over(&mut self, slot: u32, over: Over) {
+        match over {
+            Over::Ended(e) => self.refuse(slot, &e),
+            Over::Revoked(e) => self.shut_out(slot, &e),
+        }
     }
 
     /// Moves a connection from its socket to the ring that came along. `last` says that nothing
@@ -487,8 +503,7 @@ impl Reactor {
         let Some(connection) = self.connections[slot as usize].as_deref_mut() else { return };
         self.shared.counters.requests.fetch_add(1, Ordering::Relaxed);
         let first = last && self.requests.is_empty();
-        let Header { opcode, request_id, .. } = *header;
-        let to = Address { kind: FrameKind::Response, opcode, request_id };
+        let to = Address::of(header);
         let ring = match connection.open_ring(self.shared.config.spin, first) {
             Ok(ring) => ring,
             Err(error) => return connection.out.push_error(to, &error),
@@ -516,6 +531,10 @@ impl Reactor {
             connection.out = Out::default();
         }
         connection.out.push_error(Address::FINAL, error);
+        // Nothing of it is handled any more; what still comes is read, and dropped.
+        (connection.paused, connection.starved, connection.slowed_until_ns) = (false, None, None);
+        connection.parked.clear();
+        connection.stash = Vec::new();
         let until_ns = self.shared.clock.monotonic_ns() + REFUSED_NS;
         connection.stage = Stage::Refused { drop_bytes: REFUSED_BYTES, until_ns, told: false };
         self.refused.push((slot, connection.id));
@@ -591,8 +610,7 @@ fn push_placed(requests: &mut Vec<Request>, out: &mut Out, incoming: Incoming, m
         Receiving::Buffer(bytes) => BodyPlace::Own(bytes),
         Receiving::Region { window, .. } => BodyPlace::Region(window),
         Receiving::Refused { error, .. } => {
-            let Header { opcode, request_id, .. } = header;
-            out.push_error(Address { kind: FrameKind::Response, opcode, request_id }, &error);
+            out.push_error(Address::of(&header), &error);
             return;
         }
     };

@@ -1,19 +1,17 @@
 //! What keeps a client to what it may take a second: none of its connections is read while it owes
-//! something, and all others are. A body that is on its way comes in first, for the memory that it
-//! takes belongs to all.
+//! something, and all others are; one that owes too much is told so. A body that is on its way comes
+//! in first, for the memory that it takes belongs to all. What is decided is [`Seat`]'s; who waits
+//! and leaves meanwhile is ended by its socket's word.
+//!
+//! [`Seat`]: crate::clients::Seat
 
 use super::Reactor;
-use crate::net::connection::{Connection, Stage, deadline_passed};
+use crate::clients;
+use crate::net::connection::{Connection, Stage};
 use crate::net::out::Address;
-use crate::net::parse::{self, Next};
-use holdfast_base::frame::FrameKind;
-use holdfast_base::rates::Turn;
+use crate::net::parse::Next;
+use crate::net::waits;
 use std::sync::atomic::Ordering;
-
-const MS_NS: u64 = 1_000_000;
-/// Between two looks at a connection that waits: meanwhile more than one request's worth flows in,
-/// and a client with many connections is not looked at all the time.
-const REST_NS: u64 = 10 * MS_NS;
 
 impl Reactor {
     /// Whether the connection's client has to wait for its turn. It then keeps `rest`, where that
@@ -31,17 +29,21 @@ impl Reactor {
         }
         let now_ns = self.shared.clock.monotonic_ns();
         let Some(connection) = self.connections[slot as usize].as_deref_mut() else { return false };
-        if connection.incoming.is_some() || matches!(connection.stage, Stage::Refused { .. }) {
+        if connection.incoming.is_some() || connection.is_refused() {
             return false;
         }
         let Some(seat) = &connection.seat else { return false };
-        let wait = match seat.turn(now_ns) {
-            Turn::Go { requests } => {
-                let most = usize::try_from(requests).unwrap_or(usize::MAX);
-                connection.batch_requests = connection.batch_requests.min(most);
+        connection.owes = None;
+        let until_ns = match seat.next(now_ns) {
+            clients::Next::Take { requests } => {
+                connection.batch_requests = connection.batch_requests.min(requests);
                 return false;
             }
-            Turn::Wait(wait) => wait,
+            clients::Next::Refuse(why) => {
+                connection.owes = Some(why);
+                return false;
+            }
+            clients::Next::Wait { until_ns } => until_ns,
         };
         connection.was_served = rest.is_some();
         if let Some(rest) = rest {
@@ -53,10 +55,22 @@ impl Reactor {
         // Little is received next: it would be kept, and looked at once a turn.
         connection.large = true;
         connection.paused = true;
-        let until_ns = now_ns.saturating_add(wait.ns.max(REST_NS));
         connection.slowed_until_ns = Some(until_ns);
         self.shared.counters.pauses.fetch_add(1, Ordering::Relaxed);
         self.put_in_line(slot, now_ns);
+        true
+    }
+
+    /// Answers a whole request of somebody who owes too much, if this is one, and goes beyond it.
+    pub(super) fn refuse_debtor(&mut self, slot: u32, next: &Next, at: &mut usize) -> bool {
+        let Some(connection) = self.connections[slot as usize].as_deref_mut() else { return false };
+        let (Some(why), Next::Request { header, body, .. }) = (&connection.owes, next) else {
+            return false;
+        };
+        *at = body.end;
+        connection.out.push_error(Address::of(header), why);
+        connection.was_refused(self.shared.clock.monotonic_ns());
+        self.shared.counters.requests.fetch_add(1, Ordering::Relaxed);
         true
     }
 
@@ -109,39 +123,23 @@ impl Reactor {
 }
 
 impl Connection {
+    /// A request of it was refused because its client owes too much: little is received next.
+    pub(super) fn was_refused(&mut self, now_ns: u64) {
+        self.large = true;
+        if let Some(seat) = &mut self.seat {
+            seat.refused(now_ns);
+        }
+    }
+
     /// When the first request that waits in the stash has waited long enough.
     fn next_deadline_ns(&self) -> Option<u64> {
-        let since_ns = self.waits_since_ns?;
-        let (mut at, mut first) = (0, None::<u32>);
-        while let Ok(Next::Request { header, body, .. }) = parse::next(&self.stash, at) {
-            at = body.end;
-            let deadline = Some(header.deadline_or_status).filter(|ms| *ms > 0);
-            first = first.into_iter().chain(deadline).min();
-        }
-        first.map(|ms| since_ns + ms as u64 * MS_NS)
+        waits::next_deadline_ns(&self.stash, self.waits_since_ns?)
     }
 
     /// Answers what has waited in the stash for too long; says how many requests.
     fn expire_stash(&mut self, now_ns: u64) -> u64 {
         let Some(since_ns) = self.waits_since_ns else { return 0 };
-        let (mut at, mut passed, mut left) = (0, 0, Vec::new());
-        while let Ok(Next::Request { header, body, .. }) = parse::next(&self.stash, at) {
-            let deadline_ns = since_ns + header.deadline_or_status as u64 * MS_NS;
-            if header.deadline_or_status > 0 && deadline_ns <= now_ns {
-                let (opcode, request_id) = (header.opcode, header.request_id);
-                let to = Address { kind: FrameKind::Response, opcode, request_id };
-                self.out.push_error(to, &deadline_passed());
-                passed += 1;
-            } else {
-                left.extend_from_slice(&self.stash[at..body.end]);
-            }
-            at = body.end;
-        }
-        if passed > 0 {
-            left.extend_from_slice(&self.stash[at..]);
-            self.stash = left;
-        }
-        passed
+        waits::expire(&mut self.stash, since_ns, now_ns, &mut self.out)
     }
 }
 

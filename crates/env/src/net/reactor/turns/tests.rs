@@ -6,15 +6,15 @@ use crate::clock::Time;
 use crate::net::{
     Batch, ConnectionId, Handshake, OP_PING, Role, Server, ServerConfig, Service, Who,
 };
-use crate::{Secret, SeededRng};
+use crate::{HoldMutex, Secret, SeededRng};
 use holdfast_base::codec::Reader;
 use holdfast_base::frame::{self, Decoded, FrameKind, HEADER_BYTES};
 use holdfast_base::rates::Allowance;
-use holdfast_base::{Kind, Result};
+use holdfast_base::{Error, Kind, Result};
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 const ECHO: u16 = 0x7001;
@@ -24,9 +24,20 @@ const S: u64 = 1000 * MS;
 struct Echo {
     clients: Arc<Clients>,
     ended: mpsc::Sender<ConnectionId>,
+    /// Whose tokens stand no more.
+    revoked: Arc<Mutex<Vec<String>>>,
 }
 
 impl Service for Echo {
+    fn check_standing(&self, who: &Who) -> Result<()> {
+        match who {
+            Who::Named(named) if self.revoked.held().contains(&named.name) => {
+                Err(Error::denied(format!("`{}` was revoked", named.name)))
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn seat(&self, who: &Who, now_ns: u64) -> Result<Option<Seat>> {
         match who {
             Who::Named(named) if named.role == Role::Token => {
@@ -54,6 +65,7 @@ struct World {
     time: Arc<Time>,
     clients: Arc<Clients>,
     ended: mpsc::Receiver<ConnectionId>,
+    revoked: Arc<Mutex<Vec<String>>>,
 }
 
 impl World {
@@ -61,7 +73,8 @@ impl World {
         let clients = Clients::new(allowed, Allowance::default());
         let (secret, time) = (Secret::draw(&SeededRng::new(1)), Arc::new(Time::default()));
         let (sender, ended) = mpsc::channel();
-        let echo = Echo { clients: clients.clone(), ended: sender };
+        let revoked = Arc::<Mutex<Vec<String>>>::default();
+        let echo = Echo { clients: clients.clone(), ended: sender, revoked: revoked.clone() };
         let config = ServerConfig {
             tcp: vec!["127.0.0.1:0".parse().unwrap()],
             reactors: 1,
@@ -71,7 +84,7 @@ impl World {
             ..ServerConfig::default()
         };
         let server = Server::start(config, Arc::new(echo), time.clone()).unwrap();
-        World { server, secret, time, clients, ended }
+        World { server, secret, time, clients, ended, revoked }
     }
 
     /// As the client of a token of this name; what it hears where it is not let in.
@@ -170,6 +183,18 @@ impl Asker {
     fn answered(&mut self, ids: std::ops::Range<u64>) {
         let expected: Vec<_> = ids.map(|id| (id, None)).collect();
         assert_eq!(self.wait_for(expected.len()), expected);
+    }
+
+    /// What it hears until the connection ends: how many bytes, and the error that came last.
+    fn rest(&mut self) -> (usize, Option<String>) {
+        let (mut bytes, mut last) = (0, None);
+        let mut piece = vec![0; 64 << 10];
+        while let Ok(n @ 1..) = self.stream.read(&mut piece) {
+            bytes += n;
+            self.received.extend_from_slice(&piece[..n]);
+            last = self.parse().pop().and_then(|(_, e)| e).map(|(_, why)| why).or(last);
+        }
+        (bytes, last)
     }
 
     fn hears_nothing(&mut self) {
@@ -271,4 +296,95 @@ fn an_end_answers_what_was_received_and_waits_for_nobodys_turn() {
     noisy.answered(1..6);
     world.server.shutdown();
     noisy.answered(6..21);
+}
+
+#[test]
+fn who_owes_more_than_anybody_may_hears_how_long_it_takes() {
+    let world = World::new(Allowance { bytes: 1000, ..Allowance::default() });
+    let (mut large, mut other) = (world.enter("large").unwrap(), world.other());
+    // There and back: three minutes and a third.
+    large.send(1..2, 0, 100_000);
+    large.answered(1..2);
+    other.round_trip();
+    let refused = |large: &mut Asker, ids: std::ops::Range<u64>| {
+        for (id, (found, e)) in ids.clone().zip(large.wait_for(ids.count())) {
+            let (kind, why) = e.unwrap();
+            assert_eq!((found, kind), (id, Kind::Retry));
+            assert!(why.contains("`client_bytes`, 1000 B/s: ask again in "), "{why}");
+        }
+    };
+    large.send(2..4, 0, 0);
+    refused(&mut large, 2..4);
+    // Not at once again, whatever it is.
+    large.send(4..5, 0, 0);
+    world.pass(S / 2, &mut other);
+    large.hears_nothing();
+    world.pass(S / 2, &mut other);
+    refused(&mut large, 4..5);
+    // A body that comes is read to its end, and no further.
+    world.pass(S, &mut other);
+    large.send(5..7, 0, 40_000);
+    refused(&mut large, 5..6);
+    world.pass(S, &mut other);
+    refused(&mut large, 6..7);
+    // 278 seconds are left, and heads and sentences, of which some wait for their turn.
+    large.send(7..8, 0, 0);
+    world.pass(1, &mut other);
+    large.hears_nothing();
+    world.pass(250 * S, &mut other);
+    large.hears_nothing();
+    world.pass(40 * S, &mut other);
+    large.answered(7..8);
+}
+
+#[test]
+fn who_leaves_while_it_waits_is_gone_before_its_debt_is_paid() {
+    let world = World::new(Allowance { requests: 1, connections: 1, ..Allowance::default() });
+    let (mut noisy, mut other) = (world.enter("noisy").unwrap(), world.other());
+    noisy.send(1..11, 0, 0);
+    noisy.answered(1..2);
+    other.round_trip();
+    drop(noisy);
+    assert!(world.ended.recv_timeout(Duration::from_secs(20)).is_ok(), "its place is taken still");
+    assert!(world.enter("noisy").is_ok());
+    assert_eq!(
+        world.server.counters().requests.load(Ordering::Relaxed),
+        8,
+        "greetings, one of ten"
+    );
+}
+
+#[test]
+fn who_was_revoked_is_ended_within_a_second_whatever_it_does() {
+    let world = World::new(Allowance { requests: 1000, ..Allowance::default() });
+    let (mut noisy, mut idle) = (world.enter("noisy").unwrap(), world.enter("idle").unwrap());
+    let (mut quiet, mut other) = (world.enter("quiet").unwrap(), world.other());
+    noisy.send(1..2001, 0, 0);
+    noisy.answered(1..1001);
+    world.revoked.held().extend(["noisy".to_owned(), "idle".to_owned()]);
+    world.pass(S / 4, &mut other);
+    idle.hears_nothing();
+    world.pass(3 * S / 4, &mut other);
+    assert_eq!(idle.rest().1.unwrap(), "`idle` was revoked");
+    let last = noisy.rest().1.unwrap();
+    assert!(last.contains("`noisy` was revoked"), "{last}");
+    quiet.send(1..2, 0, 0);
+    quiet.answered(1..2);
+}
+
+#[test]
+fn answers_that_a_revoked_client_has_not_taken_are_dropped() {
+    const BODY: usize = 8 << 20;
+    let world = World::new(Allowance::default());
+    let (mut slow, mut other) = (world.enter("slow").unwrap(), world.other());
+    // More than the kernel takes for somebody who reads nothing.
+    for id in 1..6 {
+        slow.send(id..id + 1, 0, BODY);
+        other.round_trip();
+    }
+    world.revoked.held().push("slow".to_owned());
+    world.pass(S, &mut other);
+    assert!(world.ended.recv_timeout(Duration::from_secs(20)).is_ok(), "it is connected still");
+    let (bytes, _) = slow.rest();
+    assert!(bytes < 5 * BODY, "{bytes} bytes were sent to a client that was revoked");
 }
