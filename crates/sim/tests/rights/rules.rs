@@ -143,6 +143,49 @@ impl Part {
         let entries = vec![log::Entry { bytes: b"one".to_vec() }];
         let append_entry = log::Append { topic: topic(), synced: true, entries };
         let (looks, changes) = (false, true);
+        let mut all = vec![
+            (wire::OP_CHUNK_APPEND, append.to_bytes(), changes),
+            (wire::OP_CHUNK_READ, run.to_bytes(), looks),
+            (wire::OP_CHUNK_LOCATE, run.to_bytes(), looks),
+            (wire::OP_CHUNK_READ_OBJECT, object(self.small), looks),
+            (wire::OP_LOG_APPEND, append_entry.to_bytes(), changes),
+            (wire::OP_LOG_READ, read, looks),
+            (wire::OP_LOG_TRIM, log::Trim { topic: topic(), before: Index(0) }.to_bytes(), changes),
+            (wire::OP_LOG_INFO, topic().to_bytes(), looks),
+            (wire::OP_LOOKUP, file::Lookup { path: small.clone(), follow: true }.to_bytes(), looks),
+            (
+                wire::OP_LOOKUP,
+                file::Lookup { path: small.clone(), follow: false }.to_bytes(),
+                looks,
+            ),
+            (wire::OP_GET, get(&small, true), looks),
+            (wire::OP_GET, get(&self.path("empty"), false), looks),
+            (wire::OP_PUT, file::Put { call: call(), node: new(), crc: 0 }.to_bytes(), changes),
+            (wire::OP_BEGIN, file::Begin { call: call(), node: new() }.to_bytes(), changes),
+            (
+                wire::OP_ALLOCATE,
+                file::Allocate { call: call(), file: self.begun }.to_bytes(),
+                changes,
+            ),
+            (wire::OP_CLOSE, close.to_bytes(), changes),
+            (
+                wire::OP_LIST,
+                file::List { path: self.root.to_owned(), after: String::new(), entries_max: 9 }
+                    .to_bytes(),
+                looks,
+            ),
+            (wire::OP_USAGE, self.root.to_owned().to_bytes(), looks),
+            (wire::OP_EXTENTS, file::ExtentsOf { file: self.begun, from: 0 }.to_bytes(), looks),
+            (wire::OP_REMAINDER, file::Remainder { file: self.begun, crc: 0 }.to_bytes(), changes),
+        ];
+        all.extend(self.items());
+        all
+    }
+
+    /// Requests about a topic of items of the part's name.
+    fn items(&self) -> Vec<(u16, Vec<u8>, bool)> {
+        let topic = || self.root[1..].to_owned();
+        let (looks, changes) = (false, true);
         let collection =
             view::Collection { name: "c".into(), hashed: slab::Hashed::Until(b'/'), json: false };
         let key = view::Key { collection: 1, key: b"k".to_vec() };
@@ -182,39 +225,6 @@ impl Part {
             (wire::OP_VIEW_SCAN, scan.to_bytes(), looks),
             (wire::OP_VIEW_STATUS, topic().to_bytes(), looks),
             (wire::OP_RIDE_BEGIN, board.to_bytes(), looks),
-            (wire::OP_CHUNK_APPEND, append.to_bytes(), changes),
-            (wire::OP_CHUNK_READ, run.to_bytes(), looks),
-            (wire::OP_CHUNK_LOCATE, run.to_bytes(), looks),
-            (wire::OP_CHUNK_READ_OBJECT, object(self.small), looks),
-            (wire::OP_LOG_APPEND, append_entry.to_bytes(), changes),
-            (wire::OP_LOG_READ, read, looks),
-            (wire::OP_LOG_TRIM, log::Trim { topic: topic(), before: Index(0) }.to_bytes(), changes),
-            (wire::OP_LOG_INFO, topic().to_bytes(), looks),
-            (wire::OP_LOOKUP, file::Lookup { path: small.clone(), follow: true }.to_bytes(), looks),
-            (
-                wire::OP_LOOKUP,
-                file::Lookup { path: small.clone(), follow: false }.to_bytes(),
-                looks,
-            ),
-            (wire::OP_GET, get(&small, true), looks),
-            (wire::OP_GET, get(&self.path("empty"), false), looks),
-            (wire::OP_PUT, file::Put { call: call(), node: new(), crc: 0 }.to_bytes(), changes),
-            (wire::OP_BEGIN, file::Begin { call: call(), node: new() }.to_bytes(), changes),
-            (
-                wire::OP_ALLOCATE,
-                file::Allocate { call: call(), file: self.begun }.to_bytes(),
-                changes,
-            ),
-            (wire::OP_CLOSE, close.to_bytes(), changes),
-            (
-                wire::OP_LIST,
-                file::List { path: self.root.to_owned(), after: String::new(), entries_max: 9 }
-                    .to_bytes(),
-                looks,
-            ),
-            (wire::OP_USAGE, self.root.to_owned().to_bytes(), looks),
-            (wire::OP_EXTENTS, file::ExtentsOf { file: self.begun, from: 0 }.to_bytes(), looks),
-            (wire::OP_REMAINDER, file::Remainder { file: self.begun, crc: 0 }.to_bytes(), changes),
         ]
     }
 
