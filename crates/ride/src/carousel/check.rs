@@ -1,6 +1,7 @@
 //! What must hold whenever the core rests. What costs a look at every rider is asked by builds with
 //! debug assertions only.
 
+use super::allowance::{Payer, Timer};
 use super::head::Who;
 use super::{Carousel, Ground, Spool, Stir, Stream};
 
@@ -14,6 +15,7 @@ impl Carousel {
         assert!(self.timers.first().is_none_or(|(at, _)| *at > self.now), "what is due is done");
         self.check_spins();
         self.check_riders();
+        self.check_timers();
         for (rider, head) in self.turns.holders.iter().chain(&self.turns.queue) {
             let stream = self.riders[rider].streams.get(head);
             assert!(matches!(stream, Some(Stream::Private(_))), "turns are for private readers");
@@ -43,6 +45,18 @@ impl Carousel {
                     }
                 }
             }
+        }
+    }
+
+    /// Nothing wakes the core for who has gone.
+    fn check_timers(&self) {
+        for (at, timer) in &self.timers {
+            let set = match timer {
+                Timer::Idle(rider) => self.riders[rider].watched_ns,
+                Timer::Stall(Payer::Rider(rider)) => self.riders[rider].account.alarm_ns(),
+                Timer::Stall(Payer::Image(spin)) => self.spins[spin].writer.alarm_ns(),
+            };
+            assert_eq!(set, Some(*at), "{timer:?} is known to whom it is about");
         }
     }
 

@@ -1,7 +1,6 @@
 //! Images. The writer of a spin's image sits on every head from the first slab on, and is never
 //! moved: if it cannot keep up, or fails, the image is given up, and riders go on.
 
-use super::allowance::Payer;
 use super::head::Who;
 use super::terms::{Effect, SpinId};
 use super::{Carousel, Ground, Image, Spool, Stream};
@@ -40,7 +39,6 @@ impl Carousel {
             open.spool = Spool::Sealing;
             self.effects.push_back(Effect::Seal { spin });
         }
-        self.stir_readers(spin);
     }
 
     pub(super) fn image_sealed(&mut self, spin: SpinId, result: Result<()>) {
@@ -73,10 +71,7 @@ impl Carousel {
             if self.spins[&spin].heads[head].seats.iter().any(|seat| seat.who == Who::Image) {
                 self.take_seat(spin, head, Who::Image);
             }
-            // Who meant to take what it missed from the image needs lap 2.
-            self.stir.heads.insert((spin, head));
         }
-        self.close_account(Payer::Image(spin));
         self.stir.spins.insert(spin);
         self.stir_readers(spin);
     }
