@@ -3,6 +3,8 @@
 
 use super::allowance::{Payer, Timer};
 use super::head::Who;
+use super::private::Private;
+use super::terms::{Reader, RiderId, Source};
 use super::{Carousel, Ground, Spool, Stir, Stream};
 
 impl Carousel {
@@ -60,6 +62,22 @@ impl Carousel {
         }
     }
 
+    fn check_private(&self, rider: RiderId, head: usize, private: &Private) {
+        let Some(scan) = private.scan.map(|scan| &self.scans[&scan]) else { return };
+        assert_eq!((scan.reader, scan.head), (Reader::Private(rider), head));
+        match (scan.source, self.riders[&rider].ground) {
+            (Source::Image(_), Ground::Spin(spin)) => {
+                let is_there = scan.is_busy || self.spins[&spin].spool != Spool::None;
+                assert!(is_there, "who has a snapshot keeps no image that is to go");
+            }
+            (Source::Snapshot(spin), _) if !self.spins[&spin].is_dedicated => {
+                let has_turn = self.turns.holders.contains(&(rider, head));
+                assert!(has_turn, "who scans a shared snapshot by itself has a turn");
+            }
+            _ => {}
+        }
+    }
+
     fn check_riders(&self) {
         for (id, rider) in &self.riders {
             assert!(!rider.streams.is_empty(), "who is through has gone");
@@ -77,9 +95,11 @@ impl Carousel {
                     Ground::Spin(spin) => self.spins[&spin].index.is_some(),
                 };
                 assert_eq!(has_begun, !matches!(stream, Stream::Boarding { .. }));
-                if matches!(stream, Stream::Shared) {
+                match stream {
+                    Stream::Boarding { .. } => {}
                     // Panics where there is none.
-                    self.seat(*id, *head);
+                    Stream::Shared => drop(self.seat(*id, *head)),
+                    Stream::Private(private) => self.check_private(*id, *head, private),
                 }
             }
         }

@@ -21,7 +21,7 @@ pub(super) struct Private {
     /// What comes then: the slabs before this one.
     pub missed: Option<u64>,
     pub requests: u64,
-    scan: Option<ScanId>,
+    pub scan: Option<ScanId>,
     /// The slab that the scan makes next.
     next: u64,
     /// The image could not be read: the snapshot can.
@@ -180,11 +180,7 @@ impl Carousel {
         if !self.turns.holders.remove(&(rider, head)) {
             return;
         }
-        if let Some(scan) = self.private(rider, head).and_then(|private| private.scan)
-            && matches!(self.scans[&scan].source, Source::Snapshot(_))
-        {
-            self.stop_private(rider, head);
-        }
+        self.stop_private(rider, head);
         if let Some(next) = self.turns.queue.pop_front() {
             self.turns.holders.insert(next);
             self.stir.streams.insert(next);

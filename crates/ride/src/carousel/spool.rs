@@ -54,7 +54,6 @@ impl Carousel {
         for rider in self.spins[&spin].riders.clone() {
             self.step_over(rider);
         }
-        self.stir_readers(spin);
     }
 
     /// Goes on without the image.
@@ -95,7 +94,6 @@ impl Carousel {
         for spin in spins.collect::<Vec<_>>() {
             // Its riders have the snapshot.
             self.spins.get_mut(&spin).expect("it was just found").spool = Spool::None;
-            self.stir.heads.extend((0..self.heads.len()).map(|head| (spin, head)));
             self.stir_readers(spin);
         }
         let stands = |ground| ground == Ground::Image(index);

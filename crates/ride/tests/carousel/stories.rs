@@ -111,6 +111,45 @@ fn who_comes_behind_lap_1_gets_a_spin_of_a_later_index_and_the_third_waits() {
 }
 
 #[test]
+fn of_two_spins_that_serve_the_newer_one_is_joined() {
+    let mut world = World::new(view(4), limits());
+    for index in [1, 2] {
+        world.index = index;
+        world.join(index, 0..1, Ticket::Shared { at_least: Index(index) });
+        world.rest();
+    }
+    world.join(3, 0..1, NOW);
+    assert_eq!(world.riders[&RiderId(3)].index, Some(2));
+    world.finish();
+}
+
+#[test]
+fn who_is_moved_before_lap_2_reads_what_it_missed_and_nothing_twice() {
+    let mut world = World::new(view(4), limits());
+    world.join(1, 0..1, NOW);
+    world.rest();
+    world.numbers(1, 1);
+    for rider in [2, 3] {
+        world.join(rider, 0..1, NOW);
+    }
+    // All three go on to the end of lap 1, side by side.
+    for riders in [vec![1], vec![1, 2, 3], vec![1, 2, 3]] {
+        riders.into_iter().for_each(|rider| world.pull(rider, 0));
+        world.rest();
+    }
+    assert_eq!(world.outcome(1), &Some(Ok(())));
+    assert_eq!(world.numbers_of(3, 0), [2, 3]);
+    assert_eq!(world.numbers(2, 2), [2, 3, 0], "the third rider holds up the second");
+    world.pass(100 * MS);
+    assert_eq!(world.moves, 1);
+    world.rest();
+    assert_eq!(world.numbers(2, 0), [2, 3, 0, 1]);
+    assert_eq!(world.numbers(3, 2), [2, 3, 0, 1]);
+    assert_eq!(world.outcome(3), &Some(Ok(())));
+    world.finish();
+}
+
+#[test]
 fn who_holds_up_others_is_moved_after_20_ms_and_a_fiftieth_of_its_time_and_holds_up_nobody() {
     let mut world = World::new(view(4), limits());
     world.join(1, 0..1, NOW);
