@@ -41,6 +41,10 @@ impl Account {
         Account { boarded_ns: now, ..Account::default() }
     }
 
+    pub fn alarm_ns(&self) -> Option<u64> {
+        self.alarm_ns
+    }
+
     fn spent_ns(&self, now: u64) -> u64 {
         self.charged_ns + if self.heads > 0 { now - self.since_ns } else { 0 }
     }
@@ -109,14 +113,6 @@ impl Carousel {
         }
         if let Some(at) = due {
             self.timers.insert((at, Timer::Stall(payer)));
-        }
-    }
-
-    /// Whoever goes is charged nothing more.
-    pub(super) fn close_account(&mut self, payer: Payer) {
-        let alarm = self.account(payer).and_then(|account| account.alarm_ns.take());
-        if let Some(at) = alarm {
-            self.timers.remove(&(at, Timer::Stall(payer)));
         }
     }
 

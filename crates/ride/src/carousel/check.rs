@@ -1,7 +1,10 @@
 //! What must hold whenever the core rests. What costs a look at every rider is asked by builds with
 //! debug assertions only.
 
+use super::allowance::{Payer, Timer};
 use super::head::Who;
+use super::private::Private;
+use super::terms::{Reader, RiderId, Source};
 use super::{Carousel, Ground, Spool, Stir, Stream};
 
 impl Carousel {
@@ -14,6 +17,7 @@ impl Carousel {
         assert!(self.timers.first().is_none_or(|(at, _)| *at > self.now), "what is due is done");
         self.check_spins();
         self.check_riders();
+        self.check_timers();
         for (rider, head) in self.turns.holders.iter().chain(&self.turns.queue) {
             let stream = self.riders[rider].streams.get(head);
             assert!(matches!(stream, Some(Stream::Private(_))), "turns are for private readers");
@@ -46,6 +50,34 @@ impl Carousel {
         }
     }
 
+    /// Nothing wakes the core for who has gone.
+    fn check_timers(&self) {
+        for (at, timer) in &self.timers {
+            let set = match timer {
+                Timer::Idle(rider) => self.riders[rider].watched_ns,
+                Timer::Stall(Payer::Rider(rider)) => self.riders[rider].account.alarm_ns(),
+                Timer::Stall(Payer::Image(spin)) => self.spins[spin].writer.alarm_ns(),
+            };
+            assert_eq!(set, Some(*at), "{timer:?} is known to whom it is about");
+        }
+    }
+
+    fn check_private(&self, rider: RiderId, head: usize, private: &Private) {
+        let Some(scan) = private.scan.map(|scan| &self.scans[&scan]) else { return };
+        assert_eq!((scan.reader, scan.head), (Reader::Private(rider), head));
+        match (scan.source, self.riders[&rider].ground) {
+            (Source::Image(_), Ground::Spin(spin)) => {
+                let is_there = scan.is_busy || self.spins[&spin].spool != Spool::None;
+                assert!(is_there, "who has a snapshot keeps no image that is to go");
+            }
+            (Source::Snapshot(spin), _) if !self.spins[&spin].is_dedicated => {
+                let has_turn = self.turns.holders.contains(&(rider, head));
+                assert!(has_turn, "who scans a shared snapshot by itself has a turn");
+            }
+            _ => {}
+        }
+    }
+
     fn check_riders(&self) {
         for (id, rider) in &self.riders {
             assert!(!rider.streams.is_empty(), "who is through has gone");
@@ -63,9 +95,11 @@ impl Carousel {
                     Ground::Spin(spin) => self.spins[&spin].index.is_some(),
                 };
                 assert_eq!(has_begun, !matches!(stream, Stream::Boarding { .. }));
-                if matches!(stream, Stream::Shared) {
+                match stream {
+                    Stream::Boarding { .. } => {}
                     // Panics where there is none.
-                    self.seat(*id, *head);
+                    Stream::Shared => drop(self.seat(*id, *head)),
+                    Stream::Private(private) => self.check_private(*id, *head, private),
                 }
             }
         }

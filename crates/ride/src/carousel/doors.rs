@@ -1,7 +1,7 @@
 //! Spins begun and ended, riders let in and out. Who comes in lap 1 of a spin that is new enough
 //! joins it; who comes later gets a new one, or waits for it where there are as many as may be.
 
-use super::allowance::{Account, Payer};
+use super::allowance::Account;
 use super::head::{Head, Seat, Who};
 use super::private::Private;
 use super::terms::{Boarding, Effect, Place, RiderId, Source, SpinId, Ticket};
@@ -309,7 +309,6 @@ impl Carousel {
                 }
             }
         }
-        self.close_account(Payer::Rider(rider));
         self.unwatch(rider);
         match ground {
             Ground::Platform => self.platform.retain(|waits| *waits != rider),

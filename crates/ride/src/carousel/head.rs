@@ -242,7 +242,7 @@ impl Head {
     /// somebody else has asked for a slab that is not made for want of room. Tells who began to,
     /// and who stopped.
     pub fn charge(&mut self, window_bytes: u64) -> Vec<(Who, bool)> {
-        let is_full = self.kept_bytes >= window_bytes && !self.busy && self.broken.is_none();
+        let is_full = self.kept_bytes >= window_bytes;
         let is_asked = self.seats.iter().any(|seat| seat.requests > 0);
         let stalls = is_full && is_asked && self.is_needed();
         let (tail, next) = (self.tail(), self.next);

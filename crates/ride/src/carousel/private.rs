@@ -21,11 +21,9 @@ pub(super) struct Private {
     /// What comes then: the slabs before this one.
     pub missed: Option<u64>,
     pub requests: u64,
-    scan: Option<ScanId>,
+    pub scan: Option<ScanId>,
     /// The slab that the scan makes next.
     next: u64,
-    /// It was read out of an image that is being written, and waits for more of it.
-    follows: bool,
     /// The image could not be read: the snapshot can.
     distrusts: bool,
     /// It counts slabs from a row of its own: not as the image that is being written does.
@@ -42,7 +40,6 @@ impl Private {
             requests,
             scan: None,
             next: 0,
-            follows: false,
             distrusts: false,
             counts_alone: false,
         }
@@ -84,27 +81,25 @@ impl Carousel {
         }
     }
 
-    /// What a stream reads next; none while that is not written yet.
-    fn source_of(&self, rider: RiderId, head: usize, private: &Private) -> Option<Source> {
+    /// What a stream reads next: the image as far as that is written, so that the snapshot may go.
+    fn source_of(&self, rider: RiderId, head: usize, private: &Private) -> Source {
         let spin = match self.riders[&rider].ground {
-            Ground::Image(image) => return Some(Source::Image(image)),
+            Ground::Image(image) => return Source::Image(image),
             Ground::Spin(spin) => spin,
             Ground::Platform => unreachable!("who waits for a spin reads nothing"),
         };
         let open = &self.spins[&spin];
-        let snapshot = Some(Source::Snapshot(spin));
-        let image = open.image.map(Source::Image);
-        match open.spool {
-            _ if private.distrusts => snapshot,
-            Spool::Whole => image,
-            Spool::Writing | Spool::Sealing if private.counts_alone => snapshot,
-            Spool::Writing | Spool::Sealing => match open.heads[head].written > private.number {
-                true => image,
-                false if private.follows && planted!("ride.image-read-ahead") => image,
-                false if private.follows => None,
-                false => snapshot,
-            },
-            Spool::None => snapshot,
+        let is_written = match open.spool {
+            Spool::None => false,
+            Spool::Writing | Spool::Sealing => {
+                let is_far_enough = open.heads[head].written > private.number;
+                (is_far_enough || planted!("ride.image-read-ahead")) && !private.counts_alone
+            }
+            Spool::Whole => true,
+        };
+        match open.image {
+            Some(image) if is_written && !private.distrusts => Source::Image(image),
+            _ => Source::Snapshot(spin),
         }
     }
 
@@ -115,22 +110,19 @@ impl Carousel {
         if open.is_some_and(|scan| self.scans[&scan].is_busy) {
             return;
         }
-        let wanted = self.source_of(rider, head, private);
-        let is_other = open.is_some_and(|scan| Some(self.scans[&scan].source) != wanted);
-        if is_other {
+        let source = self.source_of(rider, head, private);
+        if open.is_some_and(|scan| self.scans[&scan].source != source) {
             self.stop_private(rider, head);
         }
-        let wants_turn = self.wants_turn(wanted);
+        let wants_turn = self.wants_turn(source);
         let rests = requests == 0 && !self.turns.queue.is_empty();
         if !wants_turn || rests && !planted!("ride.turn-kept") {
             self.give_up_turn(rider, head);
         }
-        let Some(source) = wanted.filter(|_| requests > 0) else { return };
-        if wants_turn && !self.take_turn(rider, head) {
+        if requests == 0 || wants_turn && !self.take_turn(rider, head) {
             return;
         }
         let private = self.private_mut(rider, head);
-        private.follows |= matches!(source, Source::Image(_));
         let (open, at) = (private.scan, private.place.clone());
         if open.is_none() {
             private.next = at.number;
@@ -145,10 +137,10 @@ impl Carousel {
         }
     }
 
-    fn wants_turn(&self, source: Option<Source>) -> bool {
+    fn wants_turn(&self, source: Source) -> bool {
         match source {
-            Some(Source::Snapshot(spin)) => !self.spins[&spin].is_dedicated,
-            _ => false,
+            Source::Snapshot(spin) => !self.spins[&spin].is_dedicated,
+            Source::Image(_) => false,
         }
     }
 
@@ -188,11 +180,7 @@ impl Carousel {
         if !self.turns.holders.remove(&(rider, head)) {
             return;
         }
-        if let Some(scan) = self.private(rider, head).and_then(|private| private.scan)
-            && matches!(self.scans[&scan].source, Source::Snapshot(_))
-        {
-            self.stop_private(rider, head);
-        }
+        self.stop_private(rider, head);
         if let Some(next) = self.turns.queue.pop_front() {
             self.turns.holders.insert(next);
             self.stir.streams.insert(next);

@@ -1,7 +1,6 @@
 //! Images. The writer of a spin's image sits on every head from the first slab on, and is never
 //! moved: if it cannot keep up, or fails, the image is given up, and riders go on.
 
-use super::allowance::Payer;
 use super::head::Who;
 use super::terms::{Effect, SpinId};
 use super::{Carousel, Ground, Image, Spool, Stream};
@@ -40,7 +39,6 @@ impl Carousel {
             open.spool = Spool::Sealing;
             self.effects.push_back(Effect::Seal { spin });
         }
-        self.stir_readers(spin);
     }
 
     pub(super) fn image_sealed(&mut self, spin: SpinId, result: Result<()>) {
@@ -56,7 +54,6 @@ impl Carousel {
         for rider in self.spins[&spin].riders.clone() {
             self.step_over(rider);
         }
-        self.stir_readers(spin);
     }
 
     /// Goes on without the image.
@@ -73,10 +70,7 @@ impl Carousel {
             if self.spins[&spin].heads[head].seats.iter().any(|seat| seat.who == Who::Image) {
                 self.take_seat(spin, head, Who::Image);
             }
-            // Who meant to take what it missed from the image needs lap 2.
-            self.stir.heads.insert((spin, head));
         }
-        self.close_account(Payer::Image(spin));
         self.stir.spins.insert(spin);
         self.stir_readers(spin);
     }
@@ -100,7 +94,6 @@ impl Carousel {
         for spin in spins.collect::<Vec<_>>() {
             // Its riders have the snapshot.
             self.spins.get_mut(&spin).expect("it was just found").spool = Spool::None;
-            self.stir.heads.extend((0..self.heads.len()).map(|head| (spin, head)));
             self.stir_readers(spin);
         }
         let stands = |ground| ground == Ground::Image(index);

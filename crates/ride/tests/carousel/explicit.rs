@@ -240,6 +240,15 @@ fn of_two_in_a_small_window_who_holds_up_the_other_is_moved() {
 }
 
 #[test]
+fn three_share_a_small_window() {
+    let budget = Budget { wakes: 1, ..Budget::default() };
+    let first = state(view(1, 3), limits(1), &[NOW, NOW, NOW], budget);
+    let report = search(first);
+    told("three in a small window", &report);
+    assert!(report.moves > 0);
+}
+
+#[test]
 fn three_stand_at_three_places_of_one_window() {
     let budget = Budget { wakes: 1, ..Budget::default() };
     let view = view(1, 3);

@@ -49,8 +49,10 @@ impl Laps {
         assert!(!self.seats.is_empty(), "a head makes nothing for nobody");
         if let Some(slabs) = self.slabs {
             let number = self.made.len() as u64 - slabs;
-            let missed = |seat: &Seat| seat.joined.is_some_and(|joined| joined > number);
-            assert!(self.seats.values().any(missed), "slab {number} was missed by nobody");
+            let missed = |seat: &Seat| {
+                seat.step >= slabs && seat.joined.is_some_and(|joined| joined > number)
+            };
+            assert!(self.seats.values().any(missed), "nobody who missed slab {number} wants it");
         }
     }
 

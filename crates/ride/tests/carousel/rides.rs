@@ -47,6 +47,8 @@ struct Schedule {
     riders: u64,
     /// One answer in so many is a failure; 0 for none.
     failures: u64,
+    /// So many of a hundred steps are answers, as long as there are some to give.
+    answers: u64,
 }
 
 impl Schedule {
@@ -67,10 +69,11 @@ impl Schedule {
             ..usual
         };
         let failures = [0, 60, 12][random.below(3) as usize];
+        let answers = [10, 50][random.below(2) as usize];
         let mut world = World::new(view, limits);
         world.is_late = random.below(4) == 0;
         let (paces, tokens) = (BTreeMap::new(), Vec::new());
-        Schedule { world, random, paces, tokens, riders: 0, failures }
+        Schedule { world, random, paces, tokens, riders: 0, failures, answers }
     }
 
     fn below(&mut self, n: usize) -> usize {
@@ -79,7 +82,7 @@ impl Schedule {
 
     fn step(&mut self) {
         match self.random.below(100) {
-            0..50 if !self.world.tasks.is_empty() => {
+            drawn if drawn < self.answers && !self.world.tasks.is_empty() => {
                 let task = self.below(self.world.tasks.len());
                 // Images are read seldom, while their spin lasts.
                 let rate = if self.world.reads_image(task) { 6 } else { self.failures };

@@ -34,11 +34,32 @@ impl World {
         }
     }
 
-    /// Asks for one slab more, and says which numbers have come.
+    /// Tasks answer until none is left but those.
+    fn answer_until(&mut self, stays: impl Fn(&Task) -> bool) {
+        while let Some(at) = self.tasks.iter().position(|task| !stays(task)) {
+            self.answer(at, false);
+        }
+    }
+
+    /// The first one of those answers.
+    fn answer_first(&mut self, answers: impl Fn(&Task) -> bool, fails: bool) {
+        let at = self.tasks.iter().position(answers).expect("there is one");
+        self.answer(at, fails);
+    }
+
+    /// A rider asks so often, with time for everything between; the numbers that have come.
     fn numbers(&mut self, rider: u64, pulls: usize) -> Vec<u64> {
         for _ in 0..pulls {
             self.pull(rider, 0);
             self.rest();
+        }
+        self.numbers_of(rider, 0)
+    }
+
+    /// The same, with nothing answered.
+    fn numbers_of(&mut self, rider: u64, pulls: usize) -> Vec<u64> {
+        for _ in 0..pulls {
+            self.pull(rider, 0);
         }
         let got = &self.riders[&RiderId(rider)].got[&0];
         got.iter().map(|content| content.slab.number).collect()
@@ -86,6 +107,45 @@ fn who_comes_behind_lap_1_gets_a_spin_of_a_later_index_and_the_third_waits() {
     world.leave(1);
     world.rest();
     assert_eq!(world.riders[&RiderId(3)].index, Some(3));
+    world.finish();
+}
+
+#[test]
+fn of_two_spins_that_serve_the_newer_one_is_joined() {
+    let mut world = World::new(view(4), limits());
+    for index in [1, 2] {
+        world.index = index;
+        world.join(index, 0..1, Ticket::Shared { at_least: Index(index) });
+        world.rest();
+    }
+    world.join(3, 0..1, NOW);
+    assert_eq!(world.riders[&RiderId(3)].index, Some(2));
+    world.finish();
+}
+
+#[test]
+fn who_is_moved_before_lap_2_reads_what_it_missed_and_nothing_twice() {
+    let mut world = World::new(view(4), limits());
+    world.join(1, 0..1, NOW);
+    world.rest();
+    world.numbers(1, 1);
+    for rider in [2, 3] {
+        world.join(rider, 0..1, NOW);
+    }
+    // All three go on to the end of lap 1, side by side.
+    for riders in [vec![1], vec![1, 2, 3], vec![1, 2, 3]] {
+        riders.into_iter().for_each(|rider| world.pull(rider, 0));
+        world.rest();
+    }
+    assert_eq!(world.outcome(1), &Some(Ok(())));
+    assert_eq!(world.numbers_of(3, 0), [2, 3]);
+    assert_eq!(world.numbers(2, 2), [2, 3, 0], "the third rider holds up the second");
+    world.pass(100 * MS);
+    assert_eq!(world.moves, 1);
+    world.rest();
+    assert_eq!(world.numbers(2, 0), [2, 3, 0, 1]);
+    assert_eq!(world.numbers(3, 2), [2, 3, 0, 1]);
+    assert_eq!(world.outcome(3), &Some(Ok(())));
     world.finish();
 }
 
@@ -169,6 +229,100 @@ fn a_moved_rider_reads_the_image_and_lets_go_of_the_snapshot_when_that_is_whole(
     assert_eq!(world.outcome(1), &None, "no snapshot is kept for it");
     assert_eq!(world.numbers(1, 3), [0, 1, 2, 3]);
     assert_eq!(world.outcome(1), &Some(Ok(())));
+    world.finish();
+}
+
+#[test]
+fn an_image_that_cannot_be_read_is_not_asked_again_while_the_snapshot_is_there() {
+    let mut world = World::new(view(4), limits());
+    world.image_due();
+    world.answer(0, false);
+    world.join(1, 0..1, NOW);
+    let spools = |task: &Task| matches!(task, Task::Spool { .. });
+    world.answer_until(spools);
+    world.answer_first(spools, false);
+    // It holds up the image's writer, which has written one slab.
+    world.pass(100 * MS);
+    world.answer_until(spools);
+    assert_eq!(world.moves, 1);
+    world.pull(1, 0);
+    let reads = world.tasks.len() - 1;
+    assert!(world.reads_image(reads));
+    world.answer(reads, true);
+    for slabs in 1..=4 {
+        assert!((0..world.tasks.len()).all(|task| !world.reads_image(task)));
+        world.rest();
+        assert_eq!(world.numbers_of(1, 0).len(), slabs, "it comes from the snapshot");
+        world.pull(1, 0);
+    }
+    assert_eq!(world.outcome(1), &Some(Ok(())));
+    world.finish();
+}
+
+#[test]
+fn a_failure_in_lap_2_ends_who_needs_it_and_not_who_takes_the_image() {
+    let scans = |task: &Task| matches!(task, Task::Scan(_));
+    let spools = |task: &Task| matches!(task, Task::Spool { .. });
+    let mut world = World::new(view(4), Limits { window_bytes: 1 << 20, ..limits() });
+    world.image_due();
+    world.answer(0, false);
+    world.answer_first(scans, false);
+    world.join(1, 0..1, NOW);
+    world.answer_first(scans, false);
+    world.join(2, 0..1, NOW);
+    world.answer_until(spools);
+    world.answer_first(spools, false);
+    // One slab is written: all that the first rider missed, and half of what the second did.
+    assert_eq!(world.numbers_of(2, 2), [2, 3]);
+    world.answer_first(scans, true);
+    assert_eq!(world.outcome(2).as_ref().map(Result::is_err), Some(true));
+    assert_eq!(world.outcome(1), &None);
+    world.rest();
+    assert_eq!(world.numbers(1, 4), [1, 2, 3, 0]);
+    assert_eq!(world.outcome(1), &Some(Ok(())));
+    world.finish();
+}
+
+#[test]
+fn an_image_that_is_to_go_waits_for_its_readers_but_not_for_ever() {
+    let mut world = World::new(view(3), limits());
+    world.image_found();
+    for rider in [1, 2] {
+        world.join(rider, 0..1, Ticket::At { index: Index(1), from: None });
+        world.numbers(rider, 1);
+    }
+    world.pass(700_000 * MS);
+    world.image_retired(1);
+    world.pass(50_000 * MS);
+    assert_eq!(world.numbers(1, 1), [0, 1]);
+    world.pass(50_000 * MS);
+    assert_eq!(world.outcome(1), &None, "it asks now and then");
+    assert_eq!(world.outcome(2).as_ref().map(Result::is_err), Some(true));
+    assert!(world.images.contains(&1));
+    assert_eq!(world.numbers(1, 1), [0, 1, 2]);
+    assert_eq!(world.outcome(1), &Some(Ok(())));
+    assert!(world.images.is_empty());
+    world.finish();
+}
+
+#[test]
+fn private_readers_take_turns_in_the_order_in_which_they_came() {
+    let mut world = World::new(view(4), Limits { private_max: 1, ..limits() });
+    world.join(1, 0..1, NOW);
+    world.rest();
+    let row = world.view.slabs(1, 0)[0].slab.first.clone();
+    for rider in 2..=4 {
+        let ticket = Ticket::At { index: Index(1), from: Some(row.clone()) };
+        world.join(rider, 0..1, ticket);
+        world.pull(rider, 0);
+        world.pull(rider, 0);
+    }
+    for rider in 2..=4 {
+        assert_eq!(world.tasks.len(), 1, "one scan at a time");
+        world.answer(0, false);
+        world.answer(0, false);
+        assert_eq!(world.numbers_of(rider, 0), [0, 1], "nobody overtakes");
+    }
     world.finish();
 }
 

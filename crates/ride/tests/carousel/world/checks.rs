@@ -1,6 +1,6 @@
 //! What must hold: of a ride when it ends, and of everything whenever all effects were carried out.
 
-use super::{Spin, Spool, Task, World};
+use super::{Scan, Spin, Spool, Task, World};
 use crate::laps::{Laps, Who};
 use crate::view::Row;
 use holdfast_base::Error;
@@ -64,9 +64,20 @@ impl World {
             }
         }
         self.check_idle();
+        let turns = self.scans.values().filter(|scan| !scan.is_stopped && self.takes_turn(scan));
+        assert!(turns.count() <= self.limits.private_max, "private scans take turns");
         if self.tasks.is_empty() {
             self.check_progress(&stalled);
         }
+    }
+
+    /// Whether a scan is one rider's, of a snapshot that it shares.
+    fn takes_turn(&self, scan: &Scan) -> bool {
+        let (Reader::Private(rider), Source::Snapshot(_)) = (scan.reader, scan.source) else {
+            return false;
+        };
+        let rider = self.riders.get(&rider).expect("scans stop when their rider goes");
+        !matches!(rider.ticket, Ticket::Dedicated { .. })
     }
 
     /// Bytes that are held for each head.
