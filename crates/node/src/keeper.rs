@@ -10,8 +10,9 @@ mod unclosed;
 mod unnamed;
 
 use super::{Node, OwnStore, compare};
+use crate::idle::IdleSessions;
 use compact::Rest;
-use holdfast_base::ids::{ChunkId, Durability, Generation, Index, SessionId, StoreId, Tier};
+use holdfast_base::ids::{ChunkId, Durability, Generation, Index, StoreId, Tier};
 use holdfast_base::{Kind, Result};
 use holdfast_chunk::{ChunkInfo, Scrubber, Store};
 use holdfast_cluster::{Chunk, ChunkState};
@@ -19,7 +20,6 @@ use holdfast_cluster::{Command, Namespace, Outcome};
 use holdfast_env::trial::Knob;
 use holdfast_env::{HoldMutex, planted};
 use holdfast_log::Mode;
-use holdfast_view::SESSIONS_MAX;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
@@ -62,11 +62,6 @@ impl Default for KeeperOptions {
     }
 }
 
-/// Between two looks at the sessions.
-const SESSIONS_LOOK_NS: u64 = 10_000_000_000;
-/// How long a session may be unused while more than half of all that there may be are open.
-const CROWDED_IDLE_NS: u64 = 60_000_000_000;
-
 /// Housekeeping's own memory; nothing in it is needed after a restart.
 pub struct Keeper {
     node: Arc<Node>,
@@ -77,10 +72,7 @@ pub struct Keeper {
     resting: BTreeMap<ChunkId, Rest>,
     /// One a disk store; they share the throttle evenly.
     scrubbers: Vec<(StoreId, Scrubber)>,
-    /// Each session's mark when it was last looked at, and since when it has had it.
-    sessions: BTreeMap<SessionId, (u64, u64)>,
-    /// When the sessions are looked at again.
-    sessions_next_ns: u64,
+    sessions: IdleSessions,
     /// When the quarantine is looked at again.
     quarantine_next_ns: u64,
     /// Chunks here that this round looks at, and of each store where the next one goes on.
@@ -145,8 +137,7 @@ impl Keeper {
             reached: VecDeque::new(),
             resting: BTreeMap::new(),
             scrubbers,
-            sessions: BTreeMap::new(),
-            sessions_next_ns: 0,
+            sessions: IdleSessions::new(options.session_idle_ms),
             quarantine_next_ns: 0,
             around: Arc::default(),
             look_next: BTreeMap::new(),
@@ -326,35 +317,17 @@ impl Keeper {
         last
     }
 
-    /// Ends sessions that were not used for long. What is known of their use is this keeper's own
-    /// memory, so after a start every session has its whole time again.
+    /// Ends sessions that were not used for long.
     fn end_sessions(&mut self, now_ns: u64) -> Result<()> {
-        if now_ns < self.sessions_next_ns || !self.node.leads() {
+        if !self.node.leads() {
             return Ok(());
         }
-        let mut idle_ns = self.options.session_idle_ms * 1_000_000;
-        self.sessions_next_ns = now_ns + (idle_ns / 16).min(SESSIONS_LOOK_NS);
-        let open = self.node.namespace.sessions();
-        if open.len() > SESSIONS_MAX / 2 {
-            // Before there is no room for others.
-            idle_ns = idle_ns.min(CROWDED_IDLE_NS);
-        }
-        let mut seen = BTreeMap::new();
-        for (session, mark) in open {
-            let since = match self.sessions.get(&session) {
-                Some((before, since)) if *before == mark => *since,
-                _ => now_ns,
-            };
-            if now_ns - since < idle_ns {
-                seen.insert(session, (mark, since));
-                continue;
-            }
+        for session in self.sessions.look(now_ns, || self.node.namespace.sessions()) {
             // Used a moment ago after all: it gets a new one, as if it had come later.
             self.node.wait_for(|done| {
                 self.node.namespace.end_session(session, Mode::Ordered, done);
             })?;
         }
-        self.sessions = seen;
         Ok(())
     }
 

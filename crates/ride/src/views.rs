@@ -10,8 +10,8 @@ use holdfast_base::{Error, Kind, Result};
 use holdfast_env::disk::{ReplaceSites, create_dir_durable, read_file, replace_file};
 use holdfast_env::rows::Rows;
 use holdfast_env::{HoldMutex, event};
-use holdfast_log::Done;
-use holdfast_node::Node;
+use holdfast_log::{Done, Mode};
+use holdfast_node::{IdleSessions, Node};
 use holdfast_view::items::{CatalogView, DiskView, MemoryView};
 use holdfast_view::{Context, Fold, FoldStatus, InRows, OWN_ROWS};
 use holdfast_wire::slab::{PARTITIONS_MAX, Range};
@@ -28,6 +28,8 @@ pub const TOPIC_BYTES_MAX: usize = 100;
 const FAMILY: &str = "view/";
 const SITES: ReplaceSites = ReplaceSites { data: "views.name-data", name: "views.name-name" };
 const NAME_BYTES_MAX: u64 = 4096;
+/// How long a session of a topic may be unused before it is ended.
+const SESSION_IDLE_MS: u64 = 3_600_000;
 /// What messages call a view's rows, in front of its name.
 const ROWS: &str = "the rows of view";
 /// Rows set aside as damaged that are kept of a view; of more, a person has heard.
@@ -48,6 +50,8 @@ pub struct Views {
 #[derive(Default)]
 struct Kept {
     topics: BTreeMap<String, Arc<Topic>>,
+    /// Of the topics, where the log is kept here.
+    idle: BTreeMap<String, IdleSessions>,
     views: BTreeMap<PathBuf, Arc<RunView>>,
     /// Those that could not be opened, and why.
     failed: BTreeMap<PathBuf, (ViewName, Error)>,
@@ -457,8 +461,9 @@ impl Views {
     }
 
     /// Now and then: rows are made durable, so that a start folds little of the log again; views that
-    /// stopped for want of room go on once there is some.
+    /// stopped for want of room go on once there is some; sessions that nobody uses end.
     pub fn round(&self) {
+        self.end_sessions();
         let views: Vec<_> = self.kept().views.values().cloned().collect();
         for view in views {
             let KeptView::Disk { fold, rows, .. } = &view.kept else { continue };
@@ -475,6 +480,29 @@ impl Views {
                         .report_failure(format_args!("resume view `{}`", describe(&view.name)), &e);
                 }
             }
+        }
+    }
+
+    /// Ends sessions of topics that nobody uses any more: the log's host does, for all.
+    fn end_sessions(&self) {
+        if self.node.hosted.is_none() {
+            return;
+        }
+        let now_ns = self.node.machine.clock.monotonic_ns();
+        let mut ends = Vec::new();
+        {
+            let Kept { topics, idle, .. } = &mut *self.kept();
+            for (name, fold) in topics.iter() {
+                let idle = idle.entry(name.clone());
+                let idle = idle.or_insert_with(|| IdleSessions::new(SESSION_IDLE_MS));
+                let idle = idle.look(now_ns, || fold.sessions()).into_iter();
+                ends.extend(idle.map(|session| (fold.clone(), session)));
+            }
+        }
+        for (fold, session) in ends {
+            // One that was used a moment ago gets a new one; one that could not be ended is looked
+            // at again.
+            fold.end_session(session, Mode::Ordered, Box::new(|_| ()));
         }
     }
 
