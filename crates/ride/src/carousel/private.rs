@@ -50,10 +50,11 @@ impl Private {
         if slab.number != self.next {
             return Err(error::out_of_order(slab.number, self.next));
         }
-        let wanted = self.end.unwrap_or(self.number + 1);
-        match slab.last && slab.number + 1 < wanted {
-            true => Err(error::too_short(slab.number + 1, wanted)),
-            false => Ok(()),
+        match self.end {
+            Some(end) if slab.last && self.next + 1 < end => {
+                Err(error::too_short(self.next + 1, end))
+            }
+            _ => Ok(()),
         }
     }
 }
