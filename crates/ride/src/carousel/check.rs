@@ -18,6 +18,8 @@ impl Carousel {
         self.check_spins();
         self.check_riders();
         self.check_timers();
+        let are_given = self.turns.holders.len() == self.limits.private_max;
+        assert!(are_given || self.turns.queue.is_empty(), "turns are given while there are some");
         for (rider, head) in self.turns.holders.iter().chain(&self.turns.queue) {
             let stream = self.riders[rider].streams.get(head);
             assert!(matches!(stream, Some(Stream::Private(_))), "turns are for private readers");

@@ -272,7 +272,6 @@ impl Carousel {
     fn let_ride(&mut self, rider: RiderId, index: Index, on: Source) {
         let found = self.riders.get_mut(&rider).expect("who boards is known");
         found.account = Account::new(self.now);
-        found.active_ns = self.now;
         self.stir.streams.extend(found.streams.keys().map(|head| (rider, *head)));
         self.effects.push_back(Effect::Boarded { rider, index, on });
     }

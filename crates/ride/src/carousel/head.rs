@@ -219,7 +219,7 @@ impl Head {
     /// Forgets what everybody aboard has been sent.
     pub fn trim(&mut self) -> Vec<Held> {
         let behind = self.seats.iter().filter(|seat| seat.joined.is_some());
-        let tail = behind.map(|seat| seat.step).min().unwrap_or(self.next).min(self.next);
+        let tail = behind.map(|seat| seat.step).min().unwrap_or(self.next);
         let through = tail.saturating_sub(self.tail()) as usize;
         let gone = self.window.drain(..through).collect::<Vec<_>>();
         self.kept_bytes -= gone.iter().map(|kept| kept.bytes).sum::<u64>();

@@ -50,10 +50,11 @@ impl Private {
         if slab.number != self.next {
             return Err(error::out_of_order(slab.number, self.next));
         }
-        let wanted = self.end.unwrap_or(self.number + 1);
-        match slab.last && slab.number + 1 < wanted {
-            true => Err(error::too_short(slab.number + 1, wanted)),
-            false => Ok(()),
+        match self.end {
+            Some(end) if slab.last && self.next + 1 < end => {
+                Err(error::too_short(self.next + 1, end))
+            }
+            _ => Ok(()),
         }
     }
 }
@@ -146,44 +147,53 @@ impl Carousel {
 
     fn take_turn(&mut self, rider: RiderId, head: usize) -> bool {
         let me = (rider, head);
-        if self.turns.holders.contains(&me) {
-            return true;
+        if !self.turns.holders.contains(&me) && !self.turns.queue.contains(&me) {
+            self.turns.queue.push_back(me);
+            self.take_from_who_rests();
+            self.give_turns();
         }
-        if self.turns.holders.len() >= self.limits.private_max {
-            if self.turns.queue.contains(&me) {
-                return false;
-            }
-            PRIVATE_MAX.cross();
-            let holders = self.turns.holders.iter().copied();
-            let rests = |(rider, head): &(RiderId, usize)| {
-                self.private(*rider, *head).is_some_and(|private| {
-                    let is_busy = private.scan.is_some_and(|scan| self.scans[&scan].is_busy);
-                    private.requests == 0 && !is_busy && !planted!("ride.turn-kept")
-                })
-            };
-            let Some((other, others_head)) = holders.into_iter().find(rests) else {
-                sometimes!("a private reader waited for its turn");
-                self.turns.queue.push_back(me);
-                return false;
-            };
-            self.stop_private(other, others_head);
-            self.turns.holders.remove(&(other, others_head));
+        let has_turn = self.turns.holders.contains(&me);
+        if !has_turn {
+            sometimes!("a private reader waited for its turn");
         }
-        assert!(self.turns.queue.is_empty(), "turns go to who has waited longest");
-        self.turns.holders.insert(me);
-        true
+        has_turn
     }
 
-    /// Gives a stream's turn to the next one that waits for one.
-    pub(super) fn give_up_turn(&mut self, rider: RiderId, head: usize) {
-        self.turns.queue.retain(|waits| *waits != (rider, head));
-        if !self.turns.holders.remove(&(rider, head)) {
+    /// Where all turns are given, one whose holder asks for nothing is free again.
+    fn take_from_who_rests(&mut self) {
+        if self.turns.holders.len() < self.limits.private_max {
             return;
         }
-        self.stop_private(rider, head);
-        if let Some(next) = self.turns.queue.pop_front() {
+        PRIVATE_MAX.cross();
+        let rests = |(rider, head): &(RiderId, usize)| {
+            self.private(*rider, *head).is_some_and(|private| {
+                let is_busy = private.scan.is_some_and(|scan| self.scans[&scan].is_busy);
+                private.requests == 0 && !is_busy && !planted!("ride.turn-kept")
+            })
+        };
+        let resting = self.turns.holders.iter().copied().find(rests);
+        if let Some((rider, head)) = resting {
+            self.turns.holders.remove(&(rider, head));
+            self.stop_private(rider, head);
+        }
+    }
+
+    /// Gives free turns to those who have waited longest.
+    fn give_turns(&mut self) {
+        while self.turns.holders.len() < self.limits.private_max
+            && let Some(next) = self.turns.queue.pop_front()
+        {
             self.turns.holders.insert(next);
             self.stir.streams.insert(next);
+        }
+    }
+
+    /// A stream needs no turn, now or any more.
+    pub(super) fn give_up_turn(&mut self, rider: RiderId, head: usize) {
+        self.turns.queue.retain(|waits| *waits != (rider, head));
+        if self.turns.holders.remove(&(rider, head)) {
+            self.stop_private(rider, head);
+            self.give_turns();
         }
     }
 

@@ -102,6 +102,8 @@ pub enum Ticket {
     },
     /// At exactly this index, from an image of it or a spin that can still be joined. With a row,
     /// from this row on: where an earlier ride ended. The row lies in the rider's first head.
+    /// A ride that had joined in the middle goes on as two: from its next row to the head's end, and
+    /// through what it missed, leaving where it had joined.
     At {
         /// The one index.
         index: Index,

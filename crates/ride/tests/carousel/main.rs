@@ -7,3 +7,4 @@ mod rides;
 mod stories;
 mod view;
 mod world;
+mod wrong;
