@@ -10,13 +10,13 @@ use holdfast_base::codec::Encode;
 use holdfast_base::{Error, Result};
 use holdfast_env::net::{BodyPart, Parts, Reply, Response};
 use holdfast_env::rows::{Moment, Rows};
-use holdfast_env::{HoldMutex, event};
+use holdfast_env::{HoldMutex, event, planted};
 use holdfast_node::{Machine, Workers};
 use holdfast_view::items::{Catalog, Reader};
 use holdfast_view::{Position, front};
 use holdfast_wire::slab::{Column, Needs, Range, Slab, Wanted, select};
 use holdfast_wire::view::Boarded;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 /// Requests of one rider that wait, of one head: who asks for more at a time has them refused.
@@ -39,6 +39,8 @@ struct State {
     spins: BTreeMap<SpinId, Arc<Shown>>,
     /// But those of which a slab is being made.
     scans: BTreeMap<ScanId, Scan>,
+    /// Of those, the ones that nobody will ask for another one.
+    stopped: BTreeSet<ScanId>,
     slabs: BTreeMap<Held, Kept>,
     riders: BTreeMap<RiderId, Rider>,
     /// What all riders need together.
@@ -64,6 +66,8 @@ struct Rider {
     boards: Option<Reply>,
     /// Requests that wait, by head.
     asked: Vec<VecDeque<Reply>>,
+    /// Slabs that it is being sent.
+    sending: usize,
     /// Its ride has ended like this, at this time.
     over: Option<(Result<()>, u64)>,
 }
@@ -116,6 +120,7 @@ impl Rides {
             core: Carousel::new(Limits::usual(), spans),
             spins: BTreeMap::new(),
             scans: BTreeMap::new(),
+            stopped: BTreeSet::new(),
             slabs: BTreeMap::new(),
             riders: BTreeMap::new(),
             needs: Arc::new(Needs::nothing()),
@@ -140,6 +145,15 @@ impl Rides {
     /// Those that ride now.
     pub fn riders(&self) -> usize {
         self.state().riders.values().filter(|rider| rider.over.is_none()).count()
+    }
+
+    /// Moments of the rows that rides keep: the engine gives nothing up that one of them shows.
+    pub fn moments(&self) -> usize {
+        let state = self.state();
+        let of_scans = state.scans.values().map(Scan::shown);
+        let of_slabs = state.slabs.values().map(|kept| &kept.shown);
+        let all = state.spins.values().chain(of_scans).chain(of_slabs);
+        all.map(Arc::as_ptr).collect::<BTreeSet<_>>().len()
     }
 
     /// Whether somebody rides here under this number.
@@ -168,7 +182,9 @@ impl Rides {
             let span = Span { low: wanted.range.low(), high: wanted.range.high() };
             let asked = self.heads.iter().map(|_| VecDeque::new()).collect();
             let wanted = Arc::new(wanted);
-            state.riders.insert(id, Rider { wanted, boards: Some(reply), asked, over: None });
+            state
+                .riders
+                .insert(id, Rider { wanted, boards: Some(reply), asked, sending: 0, over: None });
             state.know_needs();
             state.core.join(now, id, Boarding { span, ticket });
             None
@@ -188,7 +204,7 @@ impl Rides {
                     "ride on: the view has {} heads, not one of number {head}",
                     rider.asked.len()
                 ))),
-                Some(Rider { over: Some((result, _)), .. }) => Some(end_of(result)),
+                Some(Rider { over: Some((result, _)), sending: 0, .. }) => Some(end_of(result)),
                 Some(rider) if rider.asked[head].len() >= ASKED_MAX => {
                     refuse(Error::invalid(format!(
                         "ride on: {ASKED_MAX} requests of this head wait already: ask for more when \
@@ -238,18 +254,29 @@ impl Rides {
         }
     }
 
-    /// Tells the core something, carries out what it says, and what follows from that.
-    fn input(&self, tell: impl FnOnce(&mut State, u64, &mut Vec<Job>) -> Option<Job>) {
+    /// Tells the core something and carries out what it says; what is left to be done for that is
+    /// for [`Rides::run`].
+    fn tell(&self, tell: impl FnOnce(&mut State, u64, &mut Vec<Job>) -> Option<Job>) -> Vec<Job> {
         let mut jobs = Vec::new();
-        {
-            let mut state = self.state();
-            let now = self.machine.clock.monotonic_ns();
-            let job = tell(&mut state, now, &mut jobs);
-            jobs.extend(job);
-            self.carry_out(&mut state, now, &mut jobs);
-        }
-        for job in jobs {
-            self.start(job);
+        let mut state = self.state();
+        let now = self.machine.clock.monotonic_ns();
+        let job = tell(&mut state, now, &mut jobs);
+        jobs.extend(job);
+        self.carry_out(&mut state, now, &mut jobs);
+        jobs
+    }
+
+    /// As [`Rides::tell`], and does what is left to be done.
+    fn input(&self, tell: impl FnOnce(&mut State, u64, &mut Vec<Job>) -> Option<Job>) {
+        self.run(self.tell(tell));
+    }
+
+    /// Does jobs and what follows from them, one after another: a slab of which a rider wants
+    /// nothing leads to the next one, and so for a whole pass.
+    fn run(&self, jobs: Vec<Job>) {
+        let mut jobs = VecDeque::from(jobs);
+        while let Some(job) = jobs.pop_front() {
+            jobs.extend(self.start(job));
         }
     }
 
@@ -267,7 +294,12 @@ impl Rides {
                 Effect::Scan { scan, source, head, at, .. } => {
                     self.scan(state, now, (scan, source), head, at, jobs);
                 }
-                Effect::Stop { scan } => drop(state.scans.remove(&scan)),
+                Effect::Stop { scan } => {
+                    if state.scans.remove(&scan).is_none() {
+                        // A slab of it is being made.
+                        state.stopped.insert(scan);
+                    }
+                }
                 Effect::Send { rider, head, slab } => {
                     self.send(state, now, rider, head, slab, jobs)
                 }
@@ -327,7 +359,11 @@ impl Rides {
         let Some(rider) = state.riders.get_mut(&id) else { return };
         let kept = state.slabs.get(&held).expect("what is to be sent is held");
         let overlaps = |slab: &Slab| {
-            let (first, last) = (slab.header.first_hash.into(), u64::from(slab.header.last_hash));
+            let (first, last) = match planted!("ride.last-hash-overlooked") {
+                true => (slab.header.first_hash, slab.header.first_hash),
+                false => (slab.header.first_hash, slab.header.last_hash),
+            };
+            let (first, last) = (u64::from(first), u64::from(last));
             Range::new(first, last + 1).overlaps(rider.wanted.range)
         };
         if !kept.slab.as_ref().is_some_and(overlaps) {
@@ -335,20 +371,37 @@ impl Rides {
             return state.core.pull(now, id, head);
         }
         let reply = rider.asked[head].pop_front().expect("what is sent was asked for");
+        rider.sending += 1;
         let (kept, wanted) = (kept.clone(), rider.wanted.clone());
         jobs.push(Job::Send(Box::new(Sending { rider: id, head, kept, wanted, reply })));
     }
 
-    fn start(&self, job: Job) {
-        let Some(own) = self.own.upgrade() else { return };
+    /// Begins a job: what takes long on another thread, where there are any; what follows from the
+    /// others is answered.
+    fn start(&self, job: Job) -> Vec<Job> {
+        let is_long = match &job {
+            Job::Scan(..) | Job::Open(_) => true,
+            Job::Send(sending) => sending.lacks(),
+            Job::Answer(..) | Job::Wake(_) => false,
+        };
+        if is_long && !self.workers.is_inline() {
+            if let Some(own) = self.own.upgrade() {
+                self.workers.run(move || own.run(own.done(job)));
+            }
+            return Vec::new();
+        }
+        self.done(job)
+    }
+
+    fn done(&self, job: Job) -> Vec<Job> {
         match job {
-            Job::Scan(scan, open) => self.workers.run(move || own.make(scan, *open)),
-            Job::Send(sending) => match sending.lacks() {
-                true => self.workers.run(move || own.send_now(*sending)),
-                false => self.send_now(*sending),
-            },
-            Job::Open(spin) => self.workers.run(move || own.open(spin)),
-            Job::Answer(reply, answer) => reply.send(answer),
+            Job::Scan(scan, open) => self.make(scan, *open),
+            Job::Send(sending) => self.send_now(*sending),
+            Job::Open(spin) => self.open(spin),
+            Job::Answer(reply, answer) => {
+                reply.send(answer);
+                Vec::new()
+            }
             Job::Wake(ns) => {
                 let weak = self.own.clone();
                 let tick = move || {
@@ -357,6 +410,7 @@ impl Rides {
                     }
                 };
                 self.machine.peers.after(ns.div_ceil(1_000_000), Box::new(tick));
+                Vec::new()
             }
         }
     }
@@ -375,9 +429,9 @@ impl Rides {
         });
     }
 
-    fn open(&self, spin: SpinId) {
+    fn open(&self, spin: SpinId) -> Vec<Job> {
         let shown = self.rows.moment().and_then(Shown::new);
-        self.input(|state, now, _| {
+        self.tell(|state, now, _| {
             let index = shown.map(|shown| {
                 let index = shown.position.applied;
                 state.spins.insert(spin, Arc::new(shown));
@@ -385,45 +439,53 @@ impl Rides {
             });
             state.core.opened(now, spin, index);
             None
-        });
+        })
     }
 
-    fn make(&self, id: ScanId, mut scan: Scan) {
+    fn make(&self, id: ScanId, mut scan: Scan) -> Vec<Job> {
         let made = scan.make();
-        self.input(|state, now, _| {
+        self.tell(|state, now, _| {
+            // Of one that was stopped meanwhile nothing is kept but what is yet to be forgotten.
+            if !state.stopped.remove(&id) {
+                state.scans.insert(id, scan);
+            }
             match made {
                 Ok((about, kept)) => {
                     state.slabs.insert(Held { scan: id, number: about.number }, kept);
-                    // If it was stopped meanwhile, nobody asks for it again.
-                    state.scans.insert(id, scan);
                     state.core.made(now, id, about);
                 }
                 Err(e) => state.core.failed(now, id, e),
             }
             None
-        });
+        })
     }
 
     /// Answers with what a rider wants of a slab; if that is nothing, its request waits on.
-    fn send_now(&self, sending: Sending) {
+    fn send_now(&self, sending: Sending) -> Vec<Job> {
         let Sending { rider, head, kept, wanted, reply } = sending;
-        match kept.selected(&wanted) {
-            Ok(Some(slab)) => reply.send(answer_of(&slab)),
-            Ok(None) => self.input(|state, now, _| {
-                match state.riders.get_mut(&rider) {
-                    Some(Rider { over: Some((result, _)), .. }) => {
-                        return Some(Job::Answer(reply, end_of(result)));
-                    }
-                    Some(known) => {
-                        known.asked[head].push_front(reply);
-                        state.core.pull(now, rider, head);
-                    }
-                    None => {}
-                }
+        let reply = match kept.selected(&wanted) {
+            Ok(Some(slab)) => {
+                reply.send(answer_of(&slab));
                 None
-            }),
-            Err(e) => reply.send(Response::error(e)),
-        }
+            }
+            Ok(None) => Some(reply),
+            Err(e) => {
+                reply.send(Response::error(e));
+                None
+            }
+        };
+        self.tell(|state, now, jobs| {
+            let known = state.riders.get_mut(&rider)?;
+            known.sending -= 1;
+            if let Some(reply) = reply {
+                known.asked[head].push_front(reply);
+                if known.over.is_none() {
+                    state.core.pull(now, rider, head);
+                }
+            }
+            state.tell_end(rider, jobs);
+            None
+        })
     }
 }
 
@@ -484,12 +546,23 @@ impl State {
 
     fn end(&mut self, id: RiderId, result: Result<()>, now: u64, jobs: &mut Vec<Job>) {
         let Some(rider) = self.riders.get_mut(&id) else { return };
-        let waiting = rider.asked.iter_mut().flat_map(|asked| asked.drain(..));
-        for reply in waiting.chain(rider.boards.take()) {
-            jobs.push(Job::Answer(reply, end_of(&result)));
-        }
         rider.over = Some((result, now));
         self.know_needs();
+        self.tell_end(id, jobs);
+    }
+
+    /// Tells a rider whose ride is over that it is, once it was sent everything: slabs of one head may
+    /// still be on their way while another head is asked for more.
+    fn tell_end(&mut self, id: RiderId, jobs: &mut Vec<Job>) {
+        let Some(rider) = self.riders.get_mut(&id) else { return };
+        let Some((result, _)) = &rider.over else { return };
+        if rider.sending > 0 {
+            return;
+        }
+        let waiting = rider.asked.iter_mut().flat_map(|asked| asked.drain(..));
+        for reply in waiting.chain(rider.boards.take()) {
+            jobs.push(Job::Answer(reply, end_of(result)));
+        }
     }
 }
 

@@ -432,6 +432,16 @@ impl Views {
         })
     }
 
+    /// Of each disk view, by its name, the moments of its rows that rides keep.
+    pub fn moments(&self) -> Vec<(String, usize)> {
+        let views: Vec<_> = self.kept().views.values().cloned().collect();
+        let of_one = |view: &Arc<RunView>| match &view.kept {
+            KeptView::Disk { rides, .. } => Some((describe(&view.name), rides.moments())),
+            KeptView::Memory { .. } => None,
+        };
+        views.iter().filter_map(of_one).collect()
+    }
+
     /// How all of them are doing.
     pub fn status(&self) -> Vec<ViewStatus> {
         let (views, failed) = {

@@ -216,7 +216,7 @@ codec_struct!(Board { view, low, high, collections, keys_only, versions, reached
 
 /// A ride that has begun. The body has what a fold needs besides items, to go on from there: the
 /// fold's front, and the catalog behind it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Boarded {
     /// To be named with each request for more.
     pub ride: u64,
