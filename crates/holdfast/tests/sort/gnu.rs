@@ -80,7 +80,12 @@ fn real_text() -> Vec<u8> {
     let mut text = Vec::new();
     walk(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../base")), &mut text);
     walk(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../sort")), &mut text);
-    text
+    // Of words that begin as `nanoseconds` does, GNU sort makes not-a-numbers, and orders several by
+    // bytes that nobody set.
+    let is_number = |word: &str| !word.to_ascii_lowercase().starts_with("nan");
+    let lines = String::from_utf8(text).unwrap();
+    let lines = lines.lines().filter(|line| line.split_whitespace().all(is_number));
+    lines.flat_map(|line| [line, "\n"]).collect::<String>().into_bytes()
 }
 
 const OPTIONS: &[&str] = &[
