@@ -132,9 +132,12 @@ impl Asks {
 /// Collection, key, index and value; no value of a deletion, or where keys alone were asked for.
 type Item = (u16, Vec<u8>, u64, Option<Vec<u8>>);
 
+/// The entry that made it, and its value, or that the key was deleted.
+type Version = (u64, Option<Vec<u8>>);
+
 #[derive(Default)]
 struct Model {
-    versions: BTreeMap<(u16, Vec<u8>), Vec<(u64, Option<Vec<u8>>)>>,
+    versions: BTreeMap<(u16, Vec<u8>), Vec<Version>>,
 }
 
 fn hash_of(collection: u16, key: &[u8]) -> u32 {
