@@ -207,8 +207,9 @@ impl Items {
                     gateway = visitor.any_gateway();
                 }
                 Err(e) => {
-                    // A session may have ended meanwhile; anything else is a broken promise.
-                    if e.kind != Kind::Fenced && e.kind != Kind::NotFound {
+                    visitor.note(&format!("does not know of its change of {key:?}: {e}"));
+                    // The log may take none for now, and a session may have ended.
+                    if matches!(e.kind, Kind::Bug | Kind::Corrupt | Kind::Invalid) {
                         visitor.violate(&format!("a change of {key:?}: {e}"));
                     }
                     return false;
