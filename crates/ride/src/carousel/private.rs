@@ -3,7 +3,7 @@
 //! asked for and sent at once; nothing is kept for them. Scans of shared snapshots take *turns*:
 //! there are so many at a time, and who asks for nothing gives its turn to who waits for one.
 
-use super::terms::{Effect, Held, PRIVATE_MAX, Place, Reader, RiderId, ScanId, Slab, Source};
+use super::terms::{Effect, Held, Place, Reader, RiderId, ScanId, Slab, Source};
 use super::{Carousel, Ground, Spool, Stream, error};
 use holdfast_base::{Error, Result};
 use holdfast_env::{planted, sometimes};
@@ -164,7 +164,7 @@ impl Carousel {
         if self.turns.holders.len() < self.limits.private_max {
             return;
         }
-        PRIVATE_MAX.cross();
+        sometimes!("all turns of private readers were given");
         let rests = |(rider, head): &(RiderId, usize)| {
             self.private(*rider, *head).is_some_and(|private| {
                 let is_busy = private.scan.is_some_and(|scan| self.scans[&scan].is_busy);

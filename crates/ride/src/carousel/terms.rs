@@ -10,7 +10,7 @@ use std::fmt;
 /// The window of each head.
 pub static WINDOW_BYTES: Knob = Knob::new("ride.window-bytes", 64 * MIB, &[1, 300, 4096]);
 /// Private scans of snapshots at a time.
-pub static PRIVATE_MAX: Knob = Knob::new("ride.private-scans", 4, &[1, 2]);
+pub const PRIVATE_MAX: usize = 4;
 
 macro_rules! numbers {
     ($($(#[$doc:meta])* $name:ident $prefix:literal;)*) => {$(
@@ -78,7 +78,7 @@ impl Limits {
             window_bytes: WINDOW_BYTES.get(),
             spins_max: 2,
             dedicated_max: 8,
-            private_max: PRIVATE_MAX.size(),
+            private_max: PRIVATE_MAX,
             allowance_ns: 20_000_000,
             allowance_percent: 2,
             idle_ns: 60_000_000_000,
