@@ -53,8 +53,7 @@ pub use work::Workers;
 use crate::growth::Growth;
 use holdfast_base::codec::Decode;
 use holdfast_base::ids::{
-    ChunkId, Cookie, Durability, FileId, Generation, Index, NodeId, Pointer, Sequence, SessionId,
-    Slot, StoreId, Tier,
+    ChunkId, Cookie, Durability, FileId, Generation, Index, NodeId, Pointer, Slot, StoreId, Tier,
 };
 use holdfast_base::node::StorageClass;
 use holdfast_base::{Error, Kind, Result};
@@ -218,8 +217,7 @@ fn mode(durability: Durability) -> Mode {
 }
 
 fn own_request(command: Vec<u8>, mode: Mode) -> Request {
-    let (session, none) = (SessionId(0), Sequence(0));
-    Request { session, sequence: none, acknowledged_below: none, command, mode }
+    Request::of(Call::default(), command, mode)
 }
 
 fn not_leading() -> Error {
@@ -323,13 +321,7 @@ impl Node {
             return done(Err(e));
         }
         self.namespace.propose(
-            Request {
-                session: call.session,
-                sequence: call.sequence,
-                acknowledged_below: call.acknowledged_below,
-                command: command.to_entry(),
-                mode: mode(durability),
-            },
+            Request::of(call, command.to_entry(), mode(durability)),
             Box::new(move |result| {
                 done(result.and_then(|(_, bytes)| Ok(Outcome::from_bytes(&bytes)?)));
             }),

@@ -12,8 +12,8 @@ use holdfast_env::net::{Parts, PeerReply, PeerRequest, Reply};
 use holdfast_log::{Done, Mode};
 use holdfast_node::Matter;
 use holdfast_server::{Face, Request, Right, Route, Told, Within, answer};
-use holdfast_view::ENVELOPE_BYTES;
 use holdfast_view::items::{Catalog, Command, Reader, Sought};
+use holdfast_view::{ENVELOPE_BYTES, Request as Proposal};
 use holdfast_wire::slab::{Collections, Range, Wanted};
 use holdfast_wire::{self as wire, Call, view as msg};
 use std::sync::Arc;
@@ -121,11 +121,6 @@ impl ViewFace {
         Arc::new(ViewFace { views })
     }
 
-    /// What is served.
-    pub fn views(&self) -> &Arc<Views> {
-        &self.views
-    }
-
     /// Does what may wait, and answers.
     fn work(&self, reply: Reply, work: impl FnOnce() -> Answer + Send + 'static) {
         self.views.node.workers.run(move || answer(reply, work()));
@@ -164,19 +159,12 @@ impl ViewFace {
     }
 
     fn propose(fold: &crate::views::Topic, call: Call, command: Vec<u8>, reply: Reply) {
-        let request = holdfast_view::Request {
-            session: call.session,
-            sequence: call.sequence,
-            acknowledged_below: call.acknowledged_below,
-            command,
-            mode: Mode::Synced,
-        };
         let applied = move |applied: Result<(Index, Vec<u8>)>| {
             // The result names the entry that was the first with this number.
             let changed = applied.and_then(|(_, first)| Ok(msg::Changed::from_bytes(&first)?));
             answer(reply, coded(changed));
         };
-        fold.propose(request, Box::new(applied));
+        fold.propose(Proposal::of(call, command, Mode::Synced), Box::new(applied));
     }
 
     fn make(self: Arc<Self>, request: Request<'_>) {
@@ -206,10 +194,7 @@ impl ViewFace {
         let Some((msg::Change { topic, call }, body, reply)) = asked else { return };
         let body = body.into_vec();
         self.with_topic(topic, reply, move |_, fold, reply| {
-            let command = match Command::of_changes(&body) {
-                Ok(command) => command,
-                Err(e) => return answer(reply, Err(e)),
-            };
+            let command = Command::of_changes(&body);
             if command.len() + ENVELOPE_BYTES > ENTRY_BYTES_MAX {
                 return answer(reply, Err(too_long(command.len())));
             }

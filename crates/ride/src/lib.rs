@@ -12,4 +12,4 @@ mod views;
 
 pub use face::ViewFace;
 pub use rides::{ASKED_MAX, RIDERS_MAX};
-pub use views::{KeptView, RunView, TOPIC_BYTES_MAX, VIEWS_MAX, Views, describe, log_topic};
+pub use views::{KeptView, RunView, VIEWS_MAX, Views, describe, log_topic};

@@ -137,11 +137,6 @@ impl Rides {
         })
     }
 
-    /// Hash ranges whose slabs come one behind the other.
-    pub fn heads(&self) -> usize {
-        self.heads.len()
-    }
-
     /// Those that ride now.
     pub fn riders(&self) -> usize {
         self.state().riders.values().filter(|rider| rider.over.is_none()).count()
@@ -243,9 +238,7 @@ impl Rides {
         for id in left {
             self.input(|state, now, jobs| {
                 let mut rider = state.riders.remove(&id)?;
-                let waiting = rider.asked.iter_mut().flat_map(|asked| asked.drain(..));
-                let all = waiting.chain(rider.boards.take());
-                jobs.extend(all.map(|reply| Job::Answer(reply, Response::error(why()))));
+                rider.answer_all(&Err(why()), jobs);
                 if rider.over.is_none() {
                     state.core.leave(now, id);
                 }
@@ -559,10 +552,17 @@ impl State {
         if rider.sending > 0 {
             return;
         }
-        let waiting = rider.asked.iter_mut().flat_map(|asked| asked.drain(..));
-        for reply in waiting.chain(rider.boards.take()) {
-            jobs.push(Job::Answer(reply, end_of(result)));
-        }
+        let result = result.clone();
+        rider.answer_all(&result, jobs);
+    }
+}
+
+impl Rider {
+    /// Whatever it has asked for is answered with how its ride has ended.
+    fn answer_all(&mut self, result: &Result<()>, jobs: &mut Vec<Job>) {
+        let waiting = self.asked.iter_mut().flat_map(|asked| asked.drain(..));
+        let all = waiting.chain(self.boards.take());
+        jobs.extend(all.map(|reply| Job::Answer(reply, end_of(result))));
     }
 }
 

@@ -12,7 +12,7 @@ use holdfast_env::rows::Rows;
 use holdfast_env::{HoldMutex, event};
 use holdfast_log::{Done, Mode};
 use holdfast_node::{IdleSessions, Node};
-use holdfast_view::items::{CatalogView, DiskView, MemoryView};
+use holdfast_view::items::{CatalogView, DiskView, MemoryView, NAME_BYTES_MAX, is_name};
 use holdfast_view::{Context, Fold, FoldStatus, InRows, OWN_ROWS};
 use holdfast_wire::slab::{PARTITIONS_MAX, Range};
 use holdfast_wire::view::{ViewKind, ViewName, ViewStatus};
@@ -22,12 +22,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Views that one node runs.
 pub const VIEWS_MAX: usize = 64;
-/// Bytes of a topic's name, which names files, too.
-pub const TOPIC_BYTES_MAX: usize = 100;
 /// In front of the topics' names in the log.
 const FAMILY: &str = "view/";
 const SITES: ReplaceSites = ReplaceSites { data: "views.name-data", name: "views.name-name" };
-const NAME_BYTES_MAX: u64 = 4096;
+const VIEW_FILE_BYTES_MAX: u64 = 4096;
 /// How long a session of a topic may be unused before it is ended.
 const SESSION_IDLE_MS: u64 = 3_600_000;
 /// What messages call a view's rows, in front of its name.
@@ -143,10 +141,9 @@ pub fn describe(name: &ViewName) -> String {
 
 /// The name in the log of a topic of items.
 pub fn log_topic(topic: &str) -> Result<String> {
-    let is_fine = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-    if topic.is_empty() || topic.len() > TOPIC_BYTES_MAX || !topic.bytes().all(is_fine) {
+    if !is_name(topic) {
         return Err(Error::invalid(format!(
-            "name a topic of items `{}`: it has to be of 1 to {TOPIC_BYTES_MAX} letters, digits, `.`, \
+            "name a topic of items `{}`: it has to be of 1 to {NAME_BYTES_MAX} letters, digits, `.`, \
              `_` and `-`",
             topic.escape_debug()
         )));
@@ -187,7 +184,7 @@ impl Views {
                 // It was stopped, or never begun.
                 continue;
             }
-            match read_name(&read_file(disk, &file, NAME_BYTES_MAX)?) {
+            match read_name(&read_file(disk, &file, VIEW_FILE_BYTES_MAX)?) {
                 Some(name) => drop(self.open_view(&name, &place)),
                 None => self.node.report_finding(format!(
                     "`{}` does not say which view it keeps: it is damaged: remove `{}` and run the \
@@ -298,7 +295,7 @@ impl Views {
         let readable: String = describe(name)
             .chars()
             .map(|c| if c.is_ascii_alphanumeric() || "._".contains(c) { c } else { '-' })
-            .take(TOPIC_BYTES_MAX + 50)
+            .take(NAME_BYTES_MAX + 50)
             .collect();
         self.place.join(format!("{readable}-{:08x}", crc32c(&name.to_bytes())))
     }

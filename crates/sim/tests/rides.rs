@@ -284,6 +284,19 @@ fn change(asks: &mut Asks, model: &mut Model, below: &dyn Fn(u64) -> u64) {
     }
 }
 
+/// Those whose rides are over have what they wanted, and go; how many there were.
+fn through(riders: &mut Vec<Rider>, model: &Model, told: &str) -> usize {
+    let before = riders.len();
+    riders.retain(|rider| {
+        if rider.over {
+            let index = rider.boarded.unwrap().index.0;
+            assert_eq!(rider.items, model.wanted(&rider.board, index), "{told}");
+        }
+        !rider.over
+    });
+    before - riders.len()
+}
+
 #[test]
 fn each_rider_gets_what_it_wants_of_one_index_whoever_rides_beside_it() {
     let (mut rides, mut shared) = (0, 0);
@@ -317,14 +330,7 @@ fn each_rider_gets_what_it_wants_of_one_index_whoever_rides_beside_it() {
             }
             riders.iter_mut().for_each(|rider| rider.hear(&told));
             shared += (riders.iter().filter(|r| r.boarded.is_some()).count() > 1) as u32;
-            riders.retain(|rider| {
-                if rider.over {
-                    rides += 1;
-                    let index = rider.boarded.unwrap().index.0;
-                    assert_eq!(rider.items, model.wanted(&rider.board, index), "{told}");
-                }
-                !rider.over
-            });
+            rides += through(&mut riders, &model, &told);
         }
         // Whoever goes on asking comes to its end.
         for round in 0.. {
@@ -336,14 +342,7 @@ fn each_rider_gets_what_it_wants_of_one_index_whoever_rides_beside_it() {
                 (0..heads).for_each(|head| rider.ask(head, 1));
             }
             riders.iter_mut().for_each(|rider| rider.hear(&told));
-            riders.retain(|rider| {
-                if rider.over {
-                    rides += 1;
-                    let index = rider.boarded.unwrap().index.0;
-                    assert_eq!(rider.items, model.wanted(&rider.board, index), "{told}");
-                }
-                !rider.over
-            });
+            rides += through(&mut riders, &model, &told);
             if riders.is_empty() {
                 break;
             }

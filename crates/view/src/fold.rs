@@ -25,6 +25,7 @@ use holdfast_env::tasks::{self, Task};
 use holdfast_env::trial::Knob;
 use holdfast_env::{Disk, HoldMutex, HoldRwLock};
 use holdfast_log::{Done, Log, Mode, Scope};
+use holdfast_wire::Call;
 use machine::Machine;
 use member::{Proposer, Ready, Waiting};
 pub use place::{
@@ -540,14 +541,14 @@ impl<V: View> Drop for Fold<V> {
 }
 
 impl Request {
+    /// A client's command, as its message is numbered.
+    pub fn of(call: Call, command: Vec<u8>, mode: Mode) -> Request {
+        let Call { session, sequence, acknowledged_below } = call;
+        Request { session, sequence, acknowledged_below, command, mode }
+    }
+
     fn internal(mode: Mode) -> Request {
-        Request {
-            session: SessionId(0),
-            sequence: Sequence(0),
-            acknowledged_below: Sequence(0),
-            command: Vec::new(),
-            mode,
-        }
+        Request::of(Call::default(), Vec::new(), mode)
     }
 }
 

@@ -11,7 +11,7 @@ mod pass;
 mod rows;
 pub mod stream;
 
-pub use catalog::{COLLECTIONS_MAX, Catalog, CatalogView, NAME_BYTES_MAX};
+pub use catalog::{COLLECTIONS_MAX, Catalog, CatalogView, NAME_BYTES_MAX, is_name};
 pub use command::{Change, Command};
 pub use disk::{DiskView, Found, Keyed, Reader, Sought};
 pub use memory::MemoryView;

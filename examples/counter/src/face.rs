@@ -54,13 +54,7 @@ impl CounterFace {
         let doing = "add to a counter";
         let Some((addition, reply)) = request.decode::<Addition>(doing) else { return };
         let Addition { call, add } = addition;
-        let request = holdfast_view::Request {
-            session: call.session,
-            sequence: call.sequence,
-            acknowledged_below: call.acknowledged_below,
-            command: add.to_bytes(),
-            mode: Mode::Synced,
-        };
+        let request = holdfast_view::Request::of(call, add.to_bytes(), Mode::Synced);
         let added = move |added: Result<(_, Vec<u8>)>| {
             answer(reply, added.map(|(_, sum)| (sum, Parts::None)));
         };

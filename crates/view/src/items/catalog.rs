@@ -10,9 +10,15 @@ use holdfast_base::{Error, Result, codec_struct};
 use holdfast_wire::slab::{self, Hashed, KEY_BYTES_MAX};
 use holdfast_wire::view::Collection;
 
+/// Whether a collection, or a topic of items, may be called so.
+pub fn is_name(name: &str) -> bool {
+    let is_fine = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    (1..=NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(is_fine)
+}
+
 /// Collections of one topic.
 pub const COLLECTIONS_MAX: usize = 1000;
-/// Bytes of a collection's name.
+/// Bytes of the name of a collection, and of a topic of items, which names files, too.
 pub const NAME_BYTES_MAX: usize = 100;
 
 /// A topic's collections, numbered from 1 in the order in which they were made.
@@ -35,19 +41,6 @@ impl Catalog {
     /// By its number.
     pub fn collection(&self, number: u16) -> Option<&Collection> {
         self.collections.get((number as usize).checked_sub(1)?)
-    }
-
-    /// By its name, with its number.
-    pub fn named(&self, name: &str) -> Result<(u16, &Collection)> {
-        let mut all = self.all();
-        all.find(|(_, collection)| collection.name == name).ok_or_else(|| {
-            let names: Vec<_> = self.collections.iter().map(|one| one.name.as_str()).collect();
-            Error::not_found(format!(
-                "find collection `{}`: the view has {}",
-                name.escape_debug(),
-                if names.is_empty() { "none".to_owned() } else { names.join(", ") }
-            ))
-        })
     }
 
     /// With their numbers.
@@ -96,9 +89,7 @@ impl Catalog {
         let refused = |why: String| {
             Err(Error::invalid(format!("make collection `{}`: {why}", new.name.escape_debug())))
         };
-        let is_fine = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-        if new.name.is_empty() || new.name.len() > NAME_BYTES_MAX || !new.name.bytes().all(is_fine)
-        {
+        if !is_name(&new.name) {
             return refused(format!(
                 "its name has to be of 1 to {NAME_BYTES_MAX} letters, digits, `.`, `_` and `-`"
             ));
