@@ -6,6 +6,7 @@ use holdfast_base::limits::CHUNK_BYTES;
 use holdfast_base::node::StorageClass;
 use holdfast_base::units::MIB;
 use holdfast_chunk::Store;
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 /// A store holds at least this many chunks, or one large file would leave no room for another.
@@ -78,16 +79,17 @@ impl Stores {
     }
 
     /// The store of a tier for a new chunk that takes `least_bytes` or more: of those with room
-    /// for a chunk the one with the most. Those in `closed` take none.
+    /// for a chunk the one with the most, and of several on one file system, which all have what
+    /// it has, the emptiest. Those in `closed` take none.
     pub fn for_chunk(&self, tier: Tier, least_bytes: u64, closed: &[StoreId]) -> Option<&OwnStore> {
         let of_tier = self.by_id.values();
         let of_tier = of_tier.filter(|own| own.tier == tier && !closed.contains(&own.id));
         let room = of_tier.filter_map(|own| {
             let usage = own.store.usage();
             let fits = usage.takes_chunk(own.chunk_bytes().max(least_bytes));
-            fits.then_some((usage.free_bytes, own))
+            fits.then_some(((usage.free_bytes, Reverse(usage.used_bytes), own.id), own))
         });
-        room.max_by_key(|(free, own)| (*free, own.id)).map(|(_, own)| own)
+        room.max_by_key(|(rank, _)| *rank).map(|(_, own)| own)
     }
 
     /// Why no store takes a chunk of `class`.

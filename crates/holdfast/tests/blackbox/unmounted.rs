@@ -10,6 +10,10 @@ use std::path::Path;
 
 const FILES: u64 = 12;
 
+/// Small chunks, so that all stores have some; and less room than the file system has: it has the
+/// same for all stores on it, and what else fills it meanwhile would choose between them.
+const ROOM: &str = "chunk = \"1M\"\ncapacity = \"2GiB\"\n";
+
 fn content(i: u64) -> Vec<u8> {
     bytes(i, 700_000)
 }
@@ -52,7 +56,7 @@ fn a_node_starts_without_a_disk_that_is_not_mounted_and_makes_nothing_in_its_pla
     let (data, disk, away) = (scratch.path("data"), scratch.path("disk"), scratch.path("away"));
     let port = free_port();
     let disks = format!("disks = [{:?}]", disk.display().to_string());
-    let settings = format!("http_port = {port}\nchunk = \"1M\"\n{disks}\n");
+    let settings = format!("http_port = {port}\n{ROOM}{disks}\n");
     let node = Node::start_with(&data, &settings);
     let mut client = node.client();
     for i in 0..FILES {
@@ -121,7 +125,7 @@ fn what_is_in_a_directory_is_the_store_that_was_there_or_is_not_used() {
     let port = free_port();
     let settings = |disks: &[&Path]| {
         let disks: Vec<String> = disks.iter().map(|disk| format!("{:?}", disk)).collect();
-        format!("http_port = {port}\nchunk = \"1M\"\ndisks = [{}]\n", disks.join(", "))
+        format!("http_port = {port}\n{ROOM}disks = [{}]\n", disks.join(", "))
     };
     let filled = |data: &Path, disk: &Path| {
         let node = Node::start_with(data, &settings(&[disk]));
