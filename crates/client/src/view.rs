@@ -187,6 +187,15 @@ impl ViewClient<'_> {
         changed.map(|changed| changed.index)
     }
 
+    /// Asks for an image of every disk view, as of the entry that is answered.
+    pub fn mark(&mut self) -> Result<Index> {
+        let call = self.call()?;
+        let mark = msg::Mark { topic: self.topic.clone(), call };
+        let changed: Result<msg::Changed> = self.client.ask(wire::OP_VIEW_MARK, &mark);
+        self.unanswered.remove(&call.sequence.0);
+        changed.map(|changed| changed.index)
+    }
+
     /// Keys' values, as of an index or the latest, by a view of the node that has reached an index.
     pub fn get(
         &mut self,

@@ -85,6 +85,12 @@ events! {
     RiderMoved = "ride.moved", INFO,
         "A rider was so slow that others would have waited for it: it reads on by itself.",
         "Nothing; if it happens often, look at the way to that rider.";
+    ImageMade = "view.image", INFO,
+        "An image of a disk view is whole: views begin with it, and the log may be trimmed up to it.",
+        "Nothing.";
+    ImageGivenUp = "view.image-given-up", WARN,
+        "An image of a disk view was not made, or cannot be read and is removed. Riders and views go on without it.",
+        "Read the sentence: make room, or look at the disk. The next mark makes another one.";
     NodeWaits = "node.waits", WARN,
         "The node starts, and waits for the log's host.",
         "Start the log's host, or look at the way to it.";

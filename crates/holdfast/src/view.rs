@@ -70,6 +70,12 @@ pub enum View {
     },
     /// Give up versions that are older than those of an entry
     Horizon { topic: String, index: u64 },
+    /// Ask for an image of every disk view of a topic, as it is now
+    #[command(long_about = "Ask for an image of every disk view of a topic, as it is now\n\n\
+        A node asks by itself when many entries have come since the last one. Views that are new \
+        begin with images, rides may (`holdfast ride --at`), and the log is trimmed up to those \
+        that two nodes have.")]
+    Mark { topic: String },
     /// Fill a topic
     #[command(subcommand)]
     Load(load::Load),
@@ -117,6 +123,9 @@ pub struct RideOptions {
     /// Not before the view has applied this entry
     #[arg(long, default_value_t = 0, hide_default_value = true, value_name = "INDEX")]
     reached: u64,
+    /// As of this entry, from the images that there are of it
+    #[arg(long, value_name = "INDEX", conflicts_with = "dedicated")]
+    at: Option<u64>,
     /// Take so many bytes a second and no more
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     slow: Option<u64>,
@@ -201,6 +210,17 @@ pub fn run(client: &mut Client, command: &View, out: &mut Output) -> Result<()> 
         View::Scan { topic, collection, prefix, at, count } => {
             scan(client, (topic, collection), prefix, at.map(Index), *count, out)
         }
+        View::Mark { topic } => {
+            let at = client.view(topic).mark()?;
+            out.line(
+                || {
+                    format!(
+                        "images are asked for as of entry {at}: `holdfast view status` shows them"
+                    )
+                },
+                || json!({"topic": topic, "index": at.0}),
+            )
+        }
         View::Horizon { topic, index } => {
             let at = client.view(topic).horizon(Index(*index))?;
             out.line(
@@ -230,7 +250,7 @@ pub fn run(client: &mut Client, command: &View, out: &mut Output) -> Result<()> 
 }
 
 fn print_status(status: &ViewStatus, out: &mut Output) -> Result<()> {
-    let ViewStatus { view, applied, last, riders, stopped } = status;
+    let ViewStatus { view, applied, last, riders, stopped, images } = status;
     let behind = last.0.saturating_sub(applied.0);
     out.line(
         || {
@@ -239,7 +259,16 @@ fn print_status(status: &ViewStatus, out: &mut Output) -> Result<()> {
                 ("", behind) => format!("{behind} entries behind"),
                 (why, _) => format!("stopped: {why}"),
             };
-            format!("{}  at entry {applied}, {state}, {riders} riders", describe(view))
+            let images = match images.as_slice() {
+                [] => String::new(),
+                some => {
+                    let some = some
+                        .iter()
+                        .map(|image| format!("{} ({})", image.index, format_bytes(image.bytes)));
+                    format!(", images of {}", some.collect::<Vec<_>>().join(", "))
+                }
+            };
+            format!("{}  at entry {applied}, {state}, {riders} riders{images}", describe(view))
         },
         || {
             json!({
@@ -250,6 +279,10 @@ fn print_status(status: &ViewStatus, out: &mut Output) -> Result<()> {
                 "applied": applied.0,
                 "behind": behind,
                 "riders": riders,
+                "images": images
+                    .iter()
+                    .map(|image| json!({"index": image.index.0, "bytes": image.bytes}))
+                    .collect::<Vec<_>>(),
                 "stopped": (!stopped.is_empty()).then_some(stopped),
             })
         },
@@ -415,7 +448,14 @@ pub fn ride(client: &mut Client, options: &RideOptions, out: &mut Output) -> Res
         .into_iter()
         .filter(|one| one.view.kind == ViewKind::Disk {})
         .filter(|one| one.stopped.is_empty())
+        .filter(|one| options.at.is_none_or(|at| one.images.iter().any(|i| i.index.0 == at)))
         .collect();
+    if let (Some(at), true) = (options.at, disks.is_empty()) {
+        return Err(Error::not_found(format!(
+            "ride topic `{topic}` as of entry {at}: no view of this node has an image of it: `holdfast \
+             view status` says which there are, `holdfast view mark` asks for a new one"
+        )));
+    }
     let candidate = |one: &ViewStatus| Candidate {
         range: Range::part(one.view.part, one.view.of),
         applied: one.applied,
@@ -435,6 +475,8 @@ pub fn ride(client: &mut Client, options: &RideOptions, out: &mut Output) -> Res
             versions: options.versions,
             reached: Index(options.reached),
             dedicated: options.dedicated,
+            at: options.at.map(Index),
+            behind: None,
         };
         ride_one(client, &board, options, (&clock, &mut came), out)?;
     }

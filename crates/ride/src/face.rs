@@ -2,6 +2,7 @@
 //! threads of the server and never waits there: what may wait is done by the node's workers.
 
 use crate::carousel::Ticket;
+use crate::scan::First;
 use crate::views::{KeptView, RunView, Views, describe, log_topic};
 use holdfast_base::codec::{Decode, Encode, Reader as Bytes};
 use holdfast_base::ids::{Index, SessionId};
@@ -14,7 +15,7 @@ use holdfast_node::Matter;
 use holdfast_server::{Face, Request, Right, Route, Told, Within, answer};
 use holdfast_view::items::{Catalog, Command, Reader, Sought};
 use holdfast_view::{ENVELOPE_BYTES, Request as Proposal};
-use holdfast_wire::slab::{Collections, Range, Wanted};
+use holdfast_wire::slab::{self, Collections, Range, Wanted};
 use holdfast_wire::{self as wire, Call, view as msg};
 use std::sync::Arc;
 
@@ -71,6 +72,10 @@ fn horizon_told(meta: &[u8]) -> Told {
     Some(("view horizon", format!("{} to {}", horizon.topic, horizon.index)))
 }
 
+fn mark_told(meta: &[u8]) -> Told {
+    Some(("view mark", msg::Mark::from_bytes(meta).ok()?.topic))
+}
+
 fn run_told(meta: &[u8]) -> Told {
     Some(("view run", describe(&msg::ViewName::from_bytes(meta).ok()?)))
 }
@@ -101,6 +106,7 @@ impl Face for ViewFace {
             write(wire::OP_VIEW_MAKE, ViewFace::make).audited(Matter::Data, make_told),
             write(wire::OP_VIEW_CHANGE, ViewFace::change).audited(Matter::Data, change_told),
             write(wire::OP_VIEW_HORIZON, ViewFace::horizon).audited(Matter::Data, horizon_told),
+            write(wire::OP_VIEW_MARK, ViewFace::mark).audited(Matter::Data, mark_told),
             read(wire::OP_VIEW_CATALOG, ViewFace::catalog),
             read(wire::OP_VIEW_GET, ViewFace::get),
             read(wire::OP_VIEW_SCAN, ViewFace::scan),
@@ -211,6 +217,14 @@ impl ViewFace {
         let Some((msg::Horizon { topic, call, index }, reply)) = asked else { return };
         self.with_topic(topic, reply, move |_, fold, reply| {
             ViewFace::propose(&fold, call, Command::horizon(index), reply);
+        });
+    }
+
+    fn mark(self: Arc<Self>, request: Request<'_>) {
+        let asked = request.decode::<msg::Mark>("ask for images");
+        let Some((msg::Mark { topic, call }, reply)) = asked else { return };
+        self.with_topic(topic, reply, move |_, fold, reply| {
+            ViewFace::propose(&fold, call, Command::mark(), reply);
         });
     }
 
@@ -347,9 +361,11 @@ impl ViewFace {
                 return answer(reply, Err(e));
             }
             let at_least = board.reached;
-            let ticket = match board.dedicated {
-                true => Ticket::Dedicated { at_least },
-                false => Ticket::Shared { at_least },
+            let from = board.behind.as_ref().map(|place| behind(place).to_bytes());
+            let ticket = match board.at {
+                Some(index) => Ticket::At { index, from },
+                None if board.dedicated => Ticket::Dedicated { at_least },
+                None => Ticket::Shared { at_least },
             };
             rides.board(wanted, ticket, reply);
         };
@@ -482,6 +498,12 @@ fn seek(view: &RunView, scan: &msg::Scan) -> Result<msg::Rows> {
     }
 }
 
+fn behind(place: &msg::Place) -> First {
+    let msg::Place { hash, collection, key, index } = place;
+    let (hash, collection, index) = (*hash, *collection, index.0);
+    First::behind(&slab::Item { hash, collection, key, index, value: None })
+}
+
 /// What a rider is sent.
 fn wanted(board: &msg::Board) -> Result<Wanted> {
     let msg::Board { low, high, .. } = *board;
@@ -490,6 +512,17 @@ fn wanted(board: &msg::Board) -> Result<Wanted> {
             "ride hashes from {low} to {high}: they go up to {}",
             Range::ALL.high()
         )));
+    }
+    let refuse = |why: &str| Err(Error::invalid(format!("ride a view: {why}")));
+    match (board.at, &board.behind) {
+        (None, Some(_)) => return refuse("who goes on says of which image: name its entry"),
+        (Some(_), _) if board.dedicated => {
+            return refuse("an image is read by each rider for itself: leave out `dedicated`");
+        }
+        (Some(_), Some(place)) if u64::from(place.hash) != low || place.index.0 == u64::MAX => {
+            return refuse("who goes on begins with the hash of the last item");
+        }
+        _ => {}
     }
     let collections = match &board.collections {
         None => Collections::All,

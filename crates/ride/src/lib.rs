@@ -6,10 +6,12 @@
 
 pub mod carousel;
 mod face;
+mod image;
 mod rides;
 mod scan;
 mod views;
 
 pub use face::ViewFace;
-pub use rides::{ASKED_MAX, RIDERS_MAX};
+pub use image::Total;
+pub use rides::{ASKED_MAX, RIDERS_MAX, Whole};
 pub use views::{KeptView, RunView, VIEWS_MAX, Views, describe, log_topic};

@@ -1,12 +1,17 @@
 //! Rides over one disk view: carries out what the carousel's core decides. Holds the snapshots, the
 //! passes over them, the slabs until they are forgotten, and the requests of riders until there is
-//! something to answer. Makes slabs on the node's workers, one a job; decides nothing.
+//! something to answer. Makes slabs on the node's workers, one a job; decides nothing. Its images are
+//! in [`images`].
+
+mod images;
 
 use crate::carousel::{
     Boarding, Carousel, Effect, Held, Limits, Place, RiderId, ScanId, Source, Span, SpinId, Ticket,
 };
-use crate::scan::Scan;
+use crate::image::Image;
+use crate::scan::{First, ImageScan, Pages, Scan};
 use holdfast_base::codec::Encode;
+use holdfast_base::ids::Index;
 use holdfast_base::{Error, Result};
 use holdfast_env::net::{BodyPart, Parts, Reply, Response};
 use holdfast_env::rows::{Moment, Rows};
@@ -15,8 +20,11 @@ use holdfast_node::{Machine, Workers};
 use holdfast_view::items::{Catalog, Reader};
 use holdfast_view::{Position, front};
 use holdfast_wire::slab::{Column, Needs, Range, Slab, Wanted, select};
-use holdfast_wire::view::Boarded;
+use holdfast_wire::view::{Boarded, ViewName};
+use images::Images;
+pub use images::Whole;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 /// Requests of one rider that wait, of one head: who asks for more at a time has them refused.
@@ -26,6 +34,9 @@ pub const RIDERS_MAX: usize = 1000;
 
 /// A disk view's carousel, at work.
 pub struct Rides {
+    view: ViewName,
+    /// The view's directory, for images.
+    place: PathBuf,
     rows: Arc<dyn Rows>,
     heads: Vec<Range>,
     machine: Machine,
@@ -38,11 +49,12 @@ struct State {
     core: Carousel,
     spins: BTreeMap<SpinId, Arc<Shown>>,
     /// But those of which a slab is being made.
-    scans: BTreeMap<ScanId, Scan>,
+    scans: BTreeMap<ScanId, Pages>,
     /// Of those, the ones that nobody will ask for another one.
     stopped: BTreeSet<ScanId>,
     slabs: BTreeMap<Held, Kept>,
     riders: BTreeMap<RiderId, Rider>,
+    images: Images,
     /// What all riders need together.
     needs: Arc<Needs>,
     /// When the core is to be woken next, as far as that was asked for.
@@ -75,21 +87,33 @@ struct Rider {
 /// A slab that somebody may still be sent.
 #[derive(Clone)]
 pub(crate) struct Kept {
-    pub shown: Arc<Shown>,
-    pub range: Range,
-    /// Its first row, as the core has it.
-    pub first: Vec<u8>,
+    /// Nothing where it has everything, as those of images have.
+    pub again: Option<Again>,
+    pub first: First,
+    /// The head ends with it.
+    pub last: bool,
     /// Nothing where the head has no item.
     pub slab: Option<Slab>,
+}
+
+/// How a slab is made once more, for somebody who needs more of it.
+#[derive(Clone)]
+pub(crate) struct Again {
+    pub shown: Arc<Shown>,
+    pub range: Range,
 }
 
 /// What has to be done once the lock is given back.
 enum Job {
     /// Makes the next slab.
-    Scan(ScanId, Box<Scan>),
+    Scan(ScanId, Box<Pages>),
     /// Sends a rider what it wants of a slab, which is made once more if it lacks that.
     Send(Box<Sending>),
-    Open(SpinId),
+    Open(SpinId, Option<(Index, Arc<dyn Moment>)>),
+    /// Writes a slab to the image of a spin.
+    Spool(SpinId, usize, Arc<Image>, Kept),
+    Seal(SpinId, Arc<Image>),
+    Remove(Arc<Image>),
     Answer(Reply, Response),
     /// In so many nanoseconds.
     Wake(u64),
@@ -106,6 +130,7 @@ struct Sending {
 impl Rides {
     /// Of rows that hold a view of this range, on as many heads as the machine has use for.
     pub fn new(
+        (view, place): (&ViewName, PathBuf),
         rows: Arc<dyn Rows>,
         range: Range,
         heads: u32,
@@ -123,11 +148,14 @@ impl Rides {
             stopped: BTreeSet::new(),
             slabs: BTreeMap::new(),
             riders: BTreeMap::new(),
+            images: Images::default(),
             needs: Arc::new(Needs::nothing()),
             wakes_ns: None,
             ended: false,
         };
         Arc::new_cyclic(|own| Rides {
+            view: view.clone(),
+            place,
             rows,
             heads,
             machine: machine.clone(),
@@ -145,8 +173,9 @@ impl Rides {
     /// Moments of the rows that rides keep: the engine gives nothing up that one of them shows.
     pub fn moments(&self) -> usize {
         let state = self.state();
-        let of_scans = state.scans.values().map(Scan::shown);
-        let of_slabs = state.slabs.values().map(|kept| &kept.shown);
+        let of_scans = state.scans.values().filter_map(Pages::shown);
+        let again = state.slabs.values().filter_map(|kept| kept.again.as_ref());
+        let of_slabs = again.map(|again| &again.shown);
         let all = state.spins.values().chain(of_scans).chain(of_slabs);
         all.map(Arc::as_ptr).collect::<BTreeSet<_>>().len()
     }
@@ -277,10 +306,14 @@ impl Rides {
         while let Some(effect) = state.core.next_effect() {
             match effect {
                 Effect::Open { spin, image } => {
-                    assert_eq!(image, None, "no images are asked for");
-                    jobs.push(Job::Open(spin));
+                    let taken = image.map(|image| (image, state.images.take_moment(image)));
+                    jobs.push(Job::Open(spin, taken));
                 }
-                Effect::Close { spin } => drop(state.spins.remove(&spin)),
+                Effect::Close { spin } => {
+                    state.spins.remove(&spin);
+                    state.images.drafts.remove(&spin);
+                    state.know_needs();
+                }
                 Effect::Boarded { rider, on, .. } => {
                     state.boarded(rider, on, self.heads.len(), jobs)
                 }
@@ -301,12 +334,13 @@ impl Rides {
                     event!(RiderMoved, format_args!("rider {:016x}, head {head}", rider.0));
                 }
                 Effect::End { rider, result } => state.end(rider, result, now, jobs),
-                Effect::Spool { .. }
-                | Effect::Seal { .. }
-                | Effect::Abandon { .. }
-                | Effect::Remove { .. } => {
-                    unreachable!("no images are asked for")
+                Effect::Spool { spin, head, slab } => state.spool(spin, head, slab, now, jobs),
+                Effect::Seal { spin } => {
+                    let image = state.images.drafts[&spin].clone();
+                    jobs.push(Job::Seal(spin, image));
                 }
+                Effect::Abandon { spin } => self.abandon(state, spin),
+                Effect::Remove { image } => jobs.extend(state.images.remove(image)),
             }
         }
         let wakes = state.core.next_wake();
@@ -327,12 +361,17 @@ impl Rides {
         at: Option<Place>,
         jobs: &mut Vec<Job>,
     ) {
-        let Source::Snapshot(spin) = source else { unreachable!("no images are asked for") };
-        let needs = state.needs.clone();
-        let opened = match (at, state.scans.remove(&scan)) {
-            (Some(at), _) => Scan::new(&state.spins[&spin], self.heads[head], needs, &at),
-            (None, Some(open)) => open.with(needs),
-            (None, None) => Err(Error::bug("go on with a scan: it was never begun")),
+        let (needs, range) = (state.needs.clone(), self.heads[head]);
+        let opened = match (at, state.scans.remove(&scan), source) {
+            (Some(at), _, Source::Snapshot(spin)) => {
+                let scan = Scan::new(&state.spins[&spin], range, needs, &at);
+                scan.map(|scan| Pages::Rows(Box::new(scan)))
+            }
+            (Some(at), _, Source::Image(index)) => {
+                ImageScan::new(&state.images.known[&index], range, &at).map(Pages::Image)
+            }
+            (None, Some(open), _) => open.with(needs),
+            (None, None, _) => Err(Error::bug("go on with a scan: it was never begun")),
         };
         match opened {
             Ok(open) => jobs.push(Job::Scan(scan, Box::new(open))),
@@ -373,7 +412,8 @@ impl Rides {
     /// others is answered.
     fn start(&self, job: Job) -> Vec<Job> {
         let is_long = match &job {
-            Job::Scan(..) | Job::Open(_) => true,
+            Job::Scan(..) | Job::Open(..) => true,
+            Job::Spool(..) | Job::Seal(..) | Job::Remove(_) => true,
             Job::Send(sending) => sending.lacks(),
             Job::Answer(..) | Job::Wake(_) => false,
         };
@@ -390,7 +430,10 @@ impl Rides {
         match job {
             Job::Scan(scan, open) => self.make(scan, *open),
             Job::Send(sending) => self.send_now(*sending),
-            Job::Open(spin) => self.open(spin),
+            Job::Open(spin, taken) => self.open(spin, taken),
+            Job::Spool(spin, head, image, kept) => self.spool(spin, head, &image, &kept),
+            Job::Seal(spin, image) => self.seal(spin, &image),
+            Job::Remove(image) => self.remove(&image),
             Job::Answer(reply, answer) => {
                 reply.send(answer);
                 Vec::new()
@@ -422,9 +465,13 @@ impl Rides {
         });
     }
 
-    fn open(&self, spin: SpinId) -> Vec<Job> {
-        let shown = self.rows.moment().and_then(Shown::new);
+    fn open(&self, spin: SpinId, taken: Option<(Index, Arc<dyn Moment>)>) -> Vec<Job> {
+        let for_image = taken.is_some();
+        let moment = taken.map_or_else(|| self.rows.moment(), |(_, moment)| Ok(moment));
+        let shown = moment.and_then(Shown::new);
+        let draft = shown.as_ref().ok().filter(|_| for_image).map(|shown| self.begin_image(shown));
         self.tell(|state, now, _| {
+            state.begin_image(spin, draft);
             let index = shown.map(|shown| {
                 let index = shown.position.applied;
                 state.spins.insert(spin, Arc::new(shown));
@@ -435,9 +482,12 @@ impl Rides {
         })
     }
 
-    fn make(&self, id: ScanId, mut scan: Scan) -> Vec<Job> {
+    fn make(&self, id: ScanId, mut scan: Pages) -> Vec<Job> {
         let made = scan.make();
         self.tell(|state, now, _| {
+            if let (Err(e), Some(image)) = (&made, scan.image()) {
+                self.distrust(state, now, image.index(), e);
+            }
             // Of one that was stopped meanwhile nothing is kept but what is yet to be forgotten.
             if !state.stopped.remove(&id) {
                 state.scans.insert(id, scan);
@@ -495,15 +545,19 @@ impl Kept {
         let Some(slab) = &self.slab else { return Ok(None) };
         let again = match slab.serves(wanted) {
             true => None,
-            false => {
-                let needs = Arc::new(Needs::of(wanted));
-                let place = Place { number: 0, first: Some(self.first.clone()) };
-                Some(Scan::new(&self.shown, self.range, needs, &place)?.make()?.1)
-            }
+            false => self.made_again(Needs::of(wanted))?,
         };
-        let slab = again.as_ref().map_or(Some(slab), |again| again.slab.as_ref());
-        let selected = slab.map(|slab| select(slab, wanted));
-        Ok(selected.filter(|selected| !selected.columns().is_empty()))
+        let selected = select(again.as_ref().unwrap_or(slab), wanted);
+        Ok((!selected.columns().is_empty()).then_some(selected))
+    }
+
+    /// The same slab with what is needed now.
+    fn made_again(&self, needs: Needs) -> Result<Option<Slab>> {
+        let Some(Again { shown, range }) = &self.again else {
+            return Err(Error::bug("make a slab again: an image's slab lacks something"));
+        };
+        let place = Place { number: 0, first: Some(self.first.to_bytes()) };
+        Ok(Scan::new(shown, *range, Arc::new(needs), &place)?.make()?.1.slab)
     }
 }
 
@@ -519,7 +573,10 @@ impl Shown {
 impl State {
     fn know_needs(&mut self) {
         let riding = self.riders.values().filter(|rider| rider.over.is_none());
-        let needs = riding.fold(Needs::nothing(), |all, rider| all.and(&Needs::of(&rider.wanted)));
+        let needs = match self.images.drafts.is_empty() {
+            true => riding.fold(Needs::nothing(), |all, rider| all.and(&Needs::of(&rider.wanted))),
+            false => Needs::all(),
+        };
         if needs != *self.needs {
             self.needs = Arc::new(needs);
         }
@@ -528,12 +585,17 @@ impl State {
     fn boarded(&mut self, id: RiderId, on: Source, heads: usize, jobs: &mut Vec<Job>) {
         let Some(rider) = self.riders.get_mut(&id) else { return };
         let Some(reply) = rider.boards.take() else { return };
-        let Source::Snapshot(spin) = on else { unreachable!("no images are asked for") };
-        let shown = &self.spins[&spin];
-        let Position { applied, entry_crc, digest, .. } = shown.position;
+        let (position, front) = match on {
+            Source::Snapshot(spin) => (self.spins[&spin].position, &self.spins[&spin].front),
+            Source::Image(index) => {
+                let about = &self.images.known[&index].about;
+                (about.position, &about.front)
+            }
+        };
+        let Position { applied, entry_crc, digest, .. } = position;
         let boarded =
             Boarded { ride: id.0, heads: heads as u32, index: applied, entry_crc, digest };
-        let front = Parts::One(BodyPart::Owned(shown.front.clone()));
+        let front = Parts::One(BodyPart::Owned(front.clone()));
         jobs.push(Job::Answer(reply, Response::ok(boarded.to_bytes(), front)));
     }
 

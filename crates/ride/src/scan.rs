@@ -1,15 +1,56 @@
-//! A pass over a head of a spin, slab by slab. Whoever begins at a slab's first row makes the same
-//! slabs from there on, whatever is needed of them.
+//! A pass over a head, slab by slab: of a spin's rows, or of an image. Whoever begins at a slab's
+//! first row makes the same slabs from there on, whatever is needed of them.
 
 use crate::carousel::{Place, Slab as About};
-use crate::rides::{Kept, Shown};
+use crate::image::Image;
+use crate::rides::{Again, Kept, Shown};
 use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::{Result, codec_struct};
 use holdfast_env::planted;
 use holdfast_view::items::Pass;
-use holdfast_wire::slab::{Builder, Needs, Range, Slab};
+use holdfast_wire::slab::{self, Builder, Item, Needs, Range, Slab};
 use std::collections::VecDeque;
 use std::sync::Arc;
+
+/// What a core's scan reads.
+pub(crate) enum Pages {
+    Rows(Box<Scan>),
+    Image(ImageScan),
+}
+
+impl Pages {
+    /// The next slab, and what the core is told of it.
+    pub fn make(&mut self) -> Result<(About, Kept)> {
+        match self {
+            Pages::Rows(scan) => scan.make(),
+            Pages::Image(scan) => scan.make(),
+        }
+    }
+
+    /// The moment that it passes over.
+    pub fn shown(&self) -> Option<&Arc<Shown>> {
+        match self {
+            Pages::Rows(scan) => Some(&scan.shown),
+            Pages::Image(_) => None,
+        }
+    }
+
+    /// The image that it reads.
+    pub fn image(&self) -> Option<&Arc<Image>> {
+        match self {
+            Pages::Rows(_) => None,
+            Pages::Image(scan) => Some(&scan.image),
+        }
+    }
+
+    /// Goes on with what is needed now. An image has everything.
+    pub fn with(self, needs: Arc<Needs>) -> Result<Pages> {
+        match self {
+            Pages::Rows(scan) => Ok(Pages::Rows(Box::new(scan.with(needs)?))),
+            image => Ok(image),
+        }
+    }
+}
 
 pub(crate) struct Scan {
     shown: Arc<Shown>,
@@ -28,12 +69,19 @@ pub(crate) struct Scan {
 
 /// What the core keeps as a slab's first row, for us to begin there again.
 #[derive(Clone, Debug, Default)]
-struct First {
-    inside_key: bool,
+pub(crate) struct First {
+    pub inside_key: bool,
     /// Empty where the head begins.
-    row: Vec<u8>,
+    pub row: Vec<u8>,
 }
 codec_struct!(First { inside_key, row });
+
+impl First {
+    /// Where a ride goes on whose last item was this one.
+    pub fn behind(last: &Item<'_>) -> First {
+        First { inside_key: false, row: Pass::place(&Item { index: last.index + 1, ..*last }) }
+    }
+}
 
 impl Scan {
     pub fn new(shown: &Arc<Shown>, range: Range, needs: Arc<Needs>, at: &Place) -> Result<Scan> {
@@ -47,11 +95,6 @@ impl Scan {
         let builder = Some(Builder::new(range, index, needs.clone(), inside_key));
         let (number, made) = (at.number, VecDeque::new());
         Ok(Scan { shown: shown.clone(), range, needs, pass, builder, first, number, made })
-    }
-
-    /// What it passes over.
-    pub fn shown(&self) -> &Arc<Shown> {
-        &self.shown
     }
 
     /// Goes on with what is needed now.
@@ -101,7 +144,54 @@ impl Scan {
             last: self.builder.is_none() && self.made.is_empty(),
         };
         self.number += 1;
-        let (shown, range, first) = (self.shown.clone(), self.range, about.first.clone());
-        Ok((about, Kept { shown, range, first, slab }))
+        let again = Again { shown: self.shown.clone(), range: self.range };
+        Ok((about.clone(), Kept { again: Some(again), first, last: about.last, slab }))
+    }
+}
+
+/// A pass over an image, as far as that is written.
+pub(crate) struct ImageScan {
+    image: Arc<Image>,
+    range: Range,
+    /// The next slab's, as the core counts.
+    number: u64,
+    /// So many slabs of the image are in front of the one that the core counts as the first.
+    skipped: u64,
+    /// Only what lies at this row or behind it is given of the first slab.
+    from: Option<Vec<u8>>,
+}
+
+impl ImageScan {
+    pub fn new(image: &Arc<Image>, range: Range, at: &Place) -> Result<ImageScan> {
+        let first = at.first.as_ref().map(|first| First::from_bytes(first)).transpose()?;
+        let row = first.map(|first| first.row).filter(|row| !row.is_empty());
+        let first = row.as_ref().map_or(at.number, |row| image.number_at(range, row));
+        let skipped = first.saturating_sub(at.number);
+        Ok(ImageScan { image: image.clone(), range, number: at.number, skipped, from: row })
+    }
+
+    pub fn make(&mut self) -> Result<(About, Kept)> {
+        let (found, last) = self.image.slab(self.range, self.skipped + self.number)?;
+        let number = self.number;
+        self.number += 1;
+        let from = self.from.take();
+        let Some((slab, row)) = found else {
+            let (bytes, joinable, first) = (0, true, First::default());
+            let about = About { number, bytes, joinable, first: first.to_bytes(), last };
+            return Ok((about, Kept { again: None, first, last, slab: None }));
+        };
+        let first = First { inside_key: slab.header.begins_inside_key, row };
+        let slab = match from.filter(|from| *from > first.row) {
+            Some(from) => slab::retain(&slab, |item| Pass::place_of(item) >= from),
+            None => slab,
+        };
+        let about = About {
+            number,
+            bytes: slab.body_bytes() as u64,
+            joinable: !slab.header.begins_inside_key,
+            first: first.to_bytes(),
+            last,
+        };
+        Ok((about, Kept { again: None, first, last, slab: Some(slab) }))
     }
 }

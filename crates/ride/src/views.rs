@@ -2,20 +2,20 @@
 //! takes changes of it, and the views that somebody has asked this node to run. Opens and ends them;
 //! which there are is written down, so that a start brings them back. Answers nobody.
 
-use crate::rides::Rides;
+use crate::rides::{Rides, Whole};
 use holdfast_base::checksum::crc32c;
 use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::ids::Index;
 use holdfast_base::{Error, Kind, Result};
 use holdfast_env::disk::{ReplaceSites, create_dir_durable, read_file, replace_file};
-use holdfast_env::rows::Rows;
+use holdfast_env::rows::{Moment, Rows};
 use holdfast_env::{HoldMutex, event};
 use holdfast_log::{Done, Mode};
 use holdfast_node::{IdleSessions, Node};
 use holdfast_view::items::{CatalogView, DiskView, MemoryView, NAME_BYTES_MAX, is_name};
-use holdfast_view::{Context, Fold, FoldStatus, InRows, OWN_ROWS};
+use holdfast_view::{Context, Fold, FoldStatus, InRows, Marked, OWN_ROWS};
 use holdfast_wire::slab::{PARTITIONS_MAX, Range};
-use holdfast_wire::view::{ViewKind, ViewName, ViewStatus};
+use holdfast_wire::view::{Image, ViewKind, ViewName, ViewStatus};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -55,6 +55,10 @@ struct Kept {
     failed: BTreeMap<PathBuf, (ViewName, Error)>,
 }
 
+/// A mark, and the rows as it has left them. The fold leaves it here, and rounds take it: what follows
+/// from it takes longer than a fold may be held.
+pub type Marks = Mutex<Option<(Index, Arc<dyn Moment>)>>;
+
 /// Every version, folded.
 pub type DiskFold = Fold<InRows<DiskView>>;
 
@@ -81,6 +85,8 @@ pub enum KeptView {
         rows: Arc<dyn Rows>,
         /// Its carousel.
         rides: Arc<Rides>,
+        /// The last mark that its fold came to, until an image of it is begun.
+        marks: Arc<Marks>,
     },
     /// The newest values, in memory.
     Memory {
@@ -106,6 +112,14 @@ impl RunView {
         }
     }
 
+    /// Its images that are whole.
+    pub fn images(&self) -> Vec<Whole> {
+        match &self.kept {
+            KeptView::Disk { rides, .. } => rides.images(),
+            KeptView::Memory { .. } => Vec::new(),
+        }
+    }
+
     fn riders(&self) -> usize {
         match &self.kept {
             KeptView::Disk { rides, .. } => rides.riders(),
@@ -115,7 +129,7 @@ impl RunView {
 
     fn end(&self) -> Result<()> {
         match &self.kept {
-            KeptView::Disk { fold, rows, rides } => {
+            KeptView::Disk { fold, rows, rides, .. } => {
                 rides.end();
                 fold.end();
                 rows.persist("views.rows")
@@ -326,6 +340,12 @@ impl Views {
         let context = Context { range, name: describe(name), ..Context::of(&topic) };
         let kept = match &name.kind {
             ViewKind::Disk {} => {
+                let marks = Arc::new(Marks::default());
+                let told = marks.clone();
+                let marked: Marked = Arc::new(move |index, moment| {
+                    *told.held() = Some((index, moment));
+                });
+                let context = Context { marked: Some(marked), ..context };
                 let (fold, rows) = match self.open_rows(name, place, &context) {
                     // What they held is in the log.
                     Err(e) if e.kind == Kind::Corrupt && is_of_rows(&e) => {
@@ -335,8 +355,10 @@ impl Views {
                     opened => opened?,
                 };
                 let (machine, workers) = (&self.node.machine, &self.node.workers);
-                let rides = Rides::new(rows.clone(), range, self.heads, machine, workers);
-                KeptView::Disk { fold, rows, rides }
+                let of = (name, place.to_owned());
+                let rides = Rides::new(of, rows.clone(), range, self.heads, machine, workers);
+                rides.find_images()?;
+                KeptView::Disk { fold, rows, rides, marks }
             }
             ViewKind::Memory {} => {
                 KeptView::Memory { fold: self.node.open_one_of_several(context, None)? }
@@ -453,7 +475,10 @@ impl Views {
             let last = Index(next.saturating_sub(1).max(applied.0));
             let stopped = stopped.map_or_else(String::new, |e| e.message);
             let riders = view.riders() as u32;
-            ViewStatus { view: view.name.clone(), applied, last, riders, stopped }
+            let images = view.images().into_iter();
+            let images = images.map(|whole| Image { index: whole.index, bytes: whole.bytes });
+            let (view, images) = (view.name.clone(), images.collect());
+            ViewStatus { view, applied, last, riders, stopped, images }
         };
         let mut all: Vec<ViewStatus> = views.iter().map(of_one).collect();
         let none = Index(0);
@@ -463,6 +488,7 @@ impl Views {
             last: none,
             riders: 0,
             stopped: e.message,
+            images: Vec::new(),
         }));
         all
     }
@@ -473,7 +499,11 @@ impl Views {
         self.end_sessions();
         let views: Vec<_> = self.kept().views.values().cloned().collect();
         for view in views {
-            let KeptView::Disk { fold, rows, .. } = &view.kept else { continue };
+            let KeptView::Disk { fold, rows, rides, marks } = &view.kept else { continue };
+            let marked = marks.held().take();
+            if let Some((index, moment)) = marked {
+                rides.mark(index, moment);
+            }
             if let Err(e) = rows.persist("views.rows") {
                 self.node.report_failure(format_args!("keep view `{}`", describe(&view.name)), &e);
             }

@@ -1,6 +1,7 @@
 //! Rides over one disk view beside a plain model: riders who want different things board and ask at
 //! any time while keys change, with slabs and windows drawn small. Each gets exactly the items of its
-//! one index that it wants, once, in the log's order within keys, whoever rides beside it.
+//! one index that it wants, once, in the log's order within keys, whoever rides beside it. Some ride
+//! from images of marks, also while those are written, and some break off and go on from there.
 
 use holdfast_base::codec::{Decode, Encode, put_bytes};
 use holdfast_base::frame::{self, Decoded, FrameKind, HEADER_BYTES};
@@ -179,6 +180,8 @@ struct Rider {
     /// The last index of each key.
     last: BTreeMap<(u16, Vec<u8>), u64>,
     over: bool,
+    /// Rides that it has begun.
+    rides: u32,
 }
 
 impl Rider {
@@ -186,7 +189,27 @@ impl Rider {
         let mut asks = world.connect();
         asks.send(wire::OP_RIDE_BEGIN, &board, &[]);
         let (items, last) = (BTreeSet::new(), BTreeMap::new());
-        Rider { asks, board, boarded: None, under_way: BTreeMap::new(), items, last, over: false }
+        let under_way = BTreeMap::new();
+        Rider { asks, board, boarded: None, under_way, items, last, over: false, rides: 1 }
+    }
+
+    /// Ends its ride in the middle, and goes on from there with another one.
+    fn break_off(&mut self, world: &mut World) {
+        let boarded = self.boarded.take().unwrap();
+        self.asks.send(wire::OP_RIDE_END, &boarded.ride, &[]);
+        self.asks = world.connect();
+        self.under_way.clear();
+        let place = |((collection, key, index, _), _): &(Item, bool)| msg::Place {
+            hash: hash_of(*collection, key),
+            collection: *collection,
+            key: key.clone(),
+            index: Index(*index),
+        };
+        let behind = self.items.iter().map(place).max();
+        let low = behind.as_ref().map_or(self.board.low, |place| u64::from(place.hash));
+        let board = msg::Board { low, behind, at: Some(boarded.index), ..self.board.clone() };
+        self.asks.send(wire::OP_RIDE_BEGIN, &board, &[]);
+        self.rides += 1;
     }
 
     fn hear(&mut self, told: &str) {
@@ -238,7 +261,7 @@ fn draw_board(below: &dyn Fn(u64) -> u64) -> msg::Board {
     let border = || u64::from(hash_of(1, &key(below))) + below(2);
     let range = match (below(3), border(), border()) {
         (0, ..) => Range::ALL,
-        (_, low, high) => Range::new(low.min(high), low.max(high)),
+        (_, low, high) => Range::new(low.min(high), low.max(high) + 1),
     };
     let collections = match below(4) {
         0 => Some(Vec::new()),
@@ -254,6 +277,8 @@ fn draw_board(below: &dyn Fn(u64) -> u64) -> msg::Board {
         versions: below(2) == 0,
         reached: Index(0),
         dedicated: below(5) == 0,
+        at: None,
+        behind: None,
     }
 }
 
@@ -299,7 +324,7 @@ fn through(riders: &mut Vec<Rider>, model: &Model, told: &str) -> usize {
 
 #[test]
 fn each_rider_gets_what_it_wants_of_one_index_whoever_rides_beside_it() {
-    let (mut rides, mut shared) = (0, 0);
+    let (mut rides, mut shared, mut from_images, mut broken_off) = (0, 0, 0, 0);
     for seed in 0..40 {
         let trial = Trial::drawn(seed).enter();
         let rng = SeededRng::new(seed);
@@ -308,13 +333,37 @@ fn each_rider_gets_what_it_wants_of_one_index_whoever_rides_beside_it() {
         let mut asks = world.connect();
         let mut model = Model::default();
         let mut riders: Vec<Rider> = Vec::new();
+        // What was there of images: of retired ones readers come to their end.
+        let mut images: Vec<Index> = Vec::new();
         for step in 0..700 {
             let told = format!("seed {seed}, step {step}");
             world.time.0.fetch_add(below(3_000_000), Ordering::Relaxed);
-            match below(8) {
+            match below(9) {
+                8 if below(6) == 0 => {
+                    let mark = msg::Mark { topic: TOPIC.into(), call: Call::default() };
+                    asks.now(wire::OP_VIEW_MARK, &mark, &[]);
+                    world.views.round();
+                    world.node.pump();
+                }
+                8 if !riders.is_empty() => {
+                    let at = below(riders.len() as u64) as usize;
+                    let rider = &mut riders[at];
+                    let of_image = rider.boarded.is_some_and(|boarded| {
+                        boarded.heads == 1 && images.contains(&boarded.index)
+                    });
+                    if of_image && !rider.board.dedicated && !rider.over && rider.board.at.is_some()
+                    {
+                        rider.break_off(&mut world);
+                        broken_off += 1;
+                    }
+                }
                 0 => change(&mut asks, &mut model, &below),
                 1 if riders.len() < RIDERS => {
-                    let board = draw_board(&below);
+                    let mut board = draw_board(&below);
+                    if let Some(at) = images.last().filter(|_| below(3) == 0) {
+                        (board.at, board.dedicated) = (Some(*at), false);
+                        from_images += 1;
+                    }
                     riders.push(Rider::new(&mut world, board));
                 }
                 // Some are slow.
@@ -328,6 +377,8 @@ fn each_rider_gets_what_it_wants_of_one_index_whoever_rides_beside_it() {
                 }
                 _ => {}
             }
+            let status = world.views.status();
+            images = status[0].images.iter().map(|image| image.index).collect();
             riders.iter_mut().for_each(|rider| rider.hear(&told));
             shared += (riders.iter().filter(|r| r.boarded.is_some()).count() > 1) as u32;
             rides += through(&mut riders, &model, &told);
@@ -352,4 +403,6 @@ fn each_rider_gets_what_it_wants_of_one_index_whoever_rides_beside_it() {
         drop(trial);
     }
     assert!(rides > 200 && shared > 3000, "{rides} rides, {shared} steps with several at once");
+    let told = format!("{from_images} rides of images, {broken_off} went on");
+    assert!(from_images > 50 && broken_off > 10, "{told}");
 }

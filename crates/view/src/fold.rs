@@ -29,7 +29,8 @@ use holdfast_wire::Call;
 use machine::Machine;
 use member::{Proposer, Ready, Waiting};
 pub use place::{
-    Context, InRows, Keeping, Kept, OWN_ROWS, Page, Position, PutRow, RowsView, front, position,
+    Context, InRows, Keeping, Kept, Marked, OWN_ROWS, Page, Position, PutRow, RowsView, front,
+    position,
 };
 pub use snapshot::Part as SnapshotPart;
 use std::path::PathBuf;
@@ -95,6 +96,10 @@ pub trait View: Sized + Send + Sync + 'static {
     /// Keeps what the entries since the last time have changed, with this beside it, all or nothing.
     fn keep(&mut self, _keeping: Keeping) -> Result<()> {
         Ok(())
+    }
+    /// Whether what was applied is to be kept before the next entry is applied.
+    fn ends_page(&self) -> bool {
+        false
     }
     /// Opens the place again in which the view is kept, which took no more: what was kept last may
     /// be gone from it.
@@ -656,6 +661,9 @@ impl<V: View> Shared<V> {
                 break;
             }
             applied.push((*index, entry.len(), outcome));
+            if machine.view.ends_page() {
+                break;
+            }
         }
         if applied.is_empty() {
             return Ok(false);

@@ -29,7 +29,7 @@ pub use fields::fields;
 pub use hash::{Hashed, PARTITIONS_MAX, Range, SUB_RANGES, hash, sub_range};
 pub use header::header_bytes;
 pub use reader::Reader;
-pub use select::select;
+pub use select::{retain, select};
 pub use sums::Sums;
 pub use wanted::{Collections, Needs, Wanted};
 
@@ -171,6 +171,11 @@ impl Slab {
     /// from rows.
     pub fn serves(&self, wanted: &Wanted) -> bool {
         self.needs.covers(&Needs::of(wanted))
+    }
+
+    /// Whether everything was encoded.
+    pub fn needs_all(&self) -> bool {
+        self.needs.is_all()
     }
 
     /// What goes in front of the columns.

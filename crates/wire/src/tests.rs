@@ -335,6 +335,7 @@ fn view_messages(m: &mut Messages) {
     let name = view::ViewName { topic: topic(), kind, part: 1, of: 2 };
     m.add("view::Make", view::Make { topic: topic(), collection: collection.clone() });
     m.add("view::Change", view::Change { topic: topic(), call: CALL });
+    m.add("view::Mark", view::Mark { topic: topic(), call: CALL });
     m.add("view::Horizon", view::Horizon { topic: topic(), call: CALL, index });
     m.add("view::Changed", view::Changed { index });
     let all = view::Collection { hashed: slab::Hashed::All, json: false, ..collection.clone() };
@@ -345,8 +346,9 @@ fn view_messages(m: &mut Messages) {
     let memory = view::ViewKind::Memory {};
     m.add("view::ViewName memory", view::ViewName { kind: memory, ..name.clone() });
     let (applied, last, stopped) = (index, Index(6), "why".to_owned());
+    let images = vec![view::Image { index, bytes: 9 }];
     let view = name.clone();
-    m.add("view::ViewStatus", view::ViewStatus { view, applied, last, riders: 2, stopped });
+    m.add("view::ViewStatus", view::ViewStatus { view, applied, last, riders: 2, stopped, images });
     let key = view::Key { collection: 1, key: b"k".to_vec() };
     let (reached, at) = (index, Some(Index(4)));
     m.add("view::Get", view::Get { topic: topic(), reached, at, keys: vec![key] });
@@ -367,6 +369,8 @@ fn view_messages(m: &mut Messages) {
         versions: false,
         reached,
         dedicated: true,
+        at: Some(index),
+        behind: Some(view::Place { hash: 1, collection: 2, key: b"k".to_vec(), index }),
     };
     m.add("view::Board", board);
     let boarded = view::Boarded { ride: 7, heads: 2, index, entry_crc: 8, digest: 9 };

@@ -70,6 +70,14 @@ pub struct Horizon {
 }
 codec_struct!(Horizon { topic, call, index });
 
+/// Asks for an image of every disk view of a topic.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mark {
+    pub topic: String,
+    pub call: Call,
+}
+codec_struct!(Mark { topic, call });
+
 /// Where a change has its place in the order: who reads there or later sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Changed {
@@ -123,8 +131,18 @@ pub struct ViewStatus {
     pub riders: u32,
     /// Why it does nothing any more; empty while it does.
     pub stopped: String,
+    /// What it is ridden from, and what views begin with: the oldest first.
+    pub images: Vec<Image>,
 }
-codec_struct!(ViewStatus { view, applied, last, riders, stopped });
+codec_struct!(ViewStatus { view, applied, last, riders, stopped, images });
+
+/// A disk view as it was behind one entry, whole and verified.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Image {
+    pub index: Index,
+    pub bytes: u64,
+}
+codec_struct!(Image { index, bytes });
 
 /// A key of a collection, by the collection's number.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -211,8 +229,33 @@ pub struct Board {
     pub reached: Index,
     /// With a pass over the rows of its own.
     pub dedicated: bool,
+    /// As of this entry, of which there is an image; else as of whichever costs least.
+    pub at: Option<Index>,
+    /// Where an earlier ride of that image ended, at whatever server: with the item behind this one.
+    pub behind: Option<Place>,
 }
-codec_struct!(Board { view, low, high, collections, keys_only, versions, reached, dedicated });
+codec_struct!(Board {
+    view,
+    low,
+    high,
+    collections,
+    keys_only,
+    versions,
+    reached,
+    dedicated,
+    at,
+    behind
+});
+
+/// An item's place in the order of items.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    pub hash: u32,
+    pub collection: u16,
+    pub key: Vec<u8>,
+    pub index: Index,
+}
+codec_struct!(Place { hash, collection, key, index });
 
 /// A ride that has begun. The body has what a fold needs besides items, to go on from there: the
 /// fold's front, and the catalog behind it.

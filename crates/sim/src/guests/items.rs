@@ -287,6 +287,8 @@ impl Items {
             versions: false,
             reached,
             dedicated: visitor.below(4) == 0,
+            at: None,
+            behind: None,
         };
         let told = |e: &holdfast_base::Error| {
             visitor.note(&format!("does not ride on at n{gateway}: {e}"));

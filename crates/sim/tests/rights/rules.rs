@@ -209,7 +209,10 @@ impl Part {
             versions: false,
             reached,
             dedicated: false,
+            at: None,
+            behind: None,
         };
+        let mark = view::Mark { topic: topic(), call: call() };
         let horizon = view::Horizon { topic: topic(), call: call(), index: Index(0) };
         vec![
             (wire::OP_VIEW_CATALOG, topic().to_bytes(), looks),
@@ -221,6 +224,7 @@ impl Part {
                 changes,
             ),
             (wire::OP_VIEW_HORIZON, horizon.to_bytes(), changes),
+            (wire::OP_VIEW_MARK, mark.to_bytes(), changes),
             (wire::OP_VIEW_GET, get_item.to_bytes(), looks),
             (wire::OP_VIEW_SCAN, scan.to_bytes(), looks),
             (wire::OP_VIEW_STATUS, topic().to_bytes(), looks),

@@ -27,7 +27,13 @@ pub struct Context {
     pub range: Range,
     /// Rows of its own, for a view that is kept in them.
     pub rows: Option<Arc<dyn Rows>>,
+    /// Who is told of its marks.
+    pub marked: Option<Marked>,
 }
+
+/// Takes a moment of the rows that shows them as a mark ([`RowsView::is_mark`]) has left them, and
+/// nothing behind it. Called while the fold is held: it may keep the moment, and do nothing else.
+pub type Marked = Arc<dyn Fn(Index, Arc<dyn Moment>) + Send + Sync>;
 
 impl Context {
     /// The first shard's, the only one of its topic.
@@ -38,6 +44,7 @@ impl Context {
             name: topic.to_owned(),
             range: Range::ALL,
             rows: None,
+            marked: None,
         }
     }
 
@@ -97,6 +104,11 @@ pub trait RowsView: Send + Sync + 'static {
     /// or 255. An error says that rows cannot be read.
     fn apply(rows: &Page<'_>, index: Index, command: &[u8], changes: &mut Batch)
     -> Result<Applied>;
+
+    /// Whether somebody wants a moment of the rows as this command leaves them ([`Marked`]).
+    fn is_mark(_command: &[u8]) -> bool {
+        false
+    }
 
     /// As [`View::describe`].
     fn describe(command: &[u8]) -> String {
@@ -226,6 +238,9 @@ pub struct InRows<R> {
     range: Range,
     /// What the page's entries have changed so far.
     page: Batch,
+    told: Option<Marked>,
+    /// The page's last entry is a mark.
+    marked: Option<Index>,
     view: PhantomData<R>,
 }
 
@@ -304,6 +319,8 @@ impl<R: RowsView> View for InRows<R> {
             topic: context.topic.clone(),
             range: context.range,
             page: Batch::default(),
+            told: context.marked.clone(),
+            marked: None,
             view: PhantomData,
         }
     }
@@ -319,6 +336,7 @@ impl<R: RowsView> View for InRows<R> {
                 let own = |row: &Vec<u8>| matches!(row.first(), None | Some(&OWN) | Some(&END));
                 assert!(!changes.changes.keys().any(own), "a view's rows are not the fold's");
                 self.page.append(changes);
+                self.marked = (self.told.is_some() && R::is_mark(command)).then_some(index);
                 Applied::Ok(result)
             }
             Ok(applied) => applied,
@@ -395,7 +413,15 @@ impl<R: RowsView> View for InRows<R> {
         }
         let mark = Mark { view: R::NAME.to_owned(), version: R::VERSION, position };
         batch.put(POSITION.to_vec(), mark.to_bytes());
-        self.rows()?.write(batch)
+        self.rows()?.write(batch)?;
+        if let (Some(index), Some(told)) = (self.marked.take(), &self.told) {
+            told(index, self.rows()?.moment()?);
+        }
+        Ok(())
+    }
+
+    fn ends_page(&self) -> bool {
+        self.marked.is_some() && !planted!("view.mark-within-a-page")
     }
 
     fn open_again(&self) -> Result<()> {

@@ -1,5 +1,5 @@
-//! What is known of a topic's items as a whole: its collections, and up to where older versions are
-//! gone. Every view of the topic has one, and asks it first: so all accept the same entries.
+//! What is known of a topic's items as a whole: its collections, up to where older versions are gone,
+//! and of which entry images were asked for last. Every view of the topic has one, and asks it first: so all accept the same entries.
 
 use super::command::{Changes, Command, Decoded, decode};
 use crate::{Applied, Context, View};
@@ -26,8 +26,9 @@ pub const NAME_BYTES_MAX: usize = 100;
 pub struct Catalog {
     collections: Vec<Collection>,
     horizon: Index,
+    mark: Index,
 }
-codec_struct!(Catalog { collections, horizon });
+codec_struct!(Catalog { collections, horizon, mark });
 
 /// What an entry that is accepted does to a view.
 pub(super) enum Does<'a> {
@@ -53,6 +54,11 @@ impl Catalog {
         self.horizon
     }
 
+    /// The last mark; 0 before the first.
+    pub fn mark(&self) -> Index {
+        self.mark
+    }
+
     /// What an entry does, or why it does nothing.
     pub(super) fn apply<'a>(
         &mut self,
@@ -72,6 +78,10 @@ impl Catalog {
             Decoded::Command(Command::Horizon(wanted)) => {
                 // What is not decided yet cannot be behind anybody.
                 self.horizon = self.horizon.max(wanted.min(index));
+                Ok(Does::Catalog)
+            }
+            Decoded::Command(Command::Mark) => {
+                self.mark = index;
                 Ok(Does::Catalog)
             }
             Decoded::Command(Command::Change(changes)) => {

@@ -10,6 +10,7 @@ const VERSION: u8 = 1;
 const COLLECTION: u8 = 1;
 const CHANGE: u8 = 2;
 const HORIZON: u8 = 3;
+const MARK: u8 = 4;
 
 /// One key's new value, or its deletion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +32,8 @@ pub enum Command<'a> {
     Change(Changes<'a>),
     /// Versions that are older than those of this index may go, and are not shown any more.
     Horizon(Index),
+    /// Asks for an image of every view, as it is behind this entry.
+    Mark,
 }
 
 /// Changes, as they lie in their entry.
@@ -90,12 +93,23 @@ impl<'a> Command<'a> {
         out
     }
 
+    /// Asks for images.
+    pub fn mark() -> Vec<u8> {
+        vec![VERSION, MARK]
+    }
+
+    /// Whether it is a mark.
+    pub(super) fn is_mark(command: &[u8]) -> bool {
+        matches!(decode(command), Decoded::Command(Command::Mark))
+    }
+
     /// What it does, for people.
     pub(super) fn describe(bytes: &[u8]) -> String {
         match decode(bytes) {
             Decoded::Command(Command::Collection(new)) => format!("collection `{}`", new.name),
             Decoded::Command(Command::Change(changes)) => format!("{} changes", changes.count),
             Decoded::Command(Command::Horizon(index)) => format!("horizon {index}"),
+            Decoded::Command(Command::Mark) => "mark".to_owned(),
             Decoded::Unknown(what) => what,
             Decoded::Malformed(_) => format!("a command of {} bytes", bytes.len()),
         }
@@ -106,7 +120,7 @@ pub(super) fn decode(bytes: &[u8]) -> Decoded<'_> {
     let mut reader = Reader::new(bytes);
     let mut command = || {
         let (version, tag) = (u8::decode(&mut reader)?, u8::decode(&mut reader)?);
-        if version > VERSION || tag > HORIZON {
+        if version > VERSION || tag > MARK {
             return Ok(Err(format!("command {tag} of version {version} of items")));
         }
         let command = match (version, tag) {
@@ -119,6 +133,7 @@ pub(super) fn decode(bytes: &[u8]) -> Decoded<'_> {
                 Command::Change(changes)
             }
             (VERSION, HORIZON) => Command::Horizon(Index::decode(&mut reader)?),
+            (VERSION, MARK) => Command::Mark,
             _ => return Err(DecodeError::BadValue("command")),
         };
         Ok(Ok(command))

@@ -58,6 +58,10 @@ impl RowsView for DiskView {
         Ok(accepted(index))
     }
 
+    fn is_mark(command: &[u8]) -> bool {
+        Command::is_mark(command)
+    }
+
     fn describe(command: &[u8]) -> String {
         Command::describe(command)
     }

@@ -67,6 +67,12 @@ impl Pass {
         rows::version(&versions, Index(item.index))
     }
 
+    /// As [`Pass::place`], of one that was received.
+    pub fn place_of(item: &slab::Received<'_>) -> Vec<u8> {
+        let versions = rows::versions(item.hash, item.collection, item.key);
+        rows::version(&versions, Index(item.index))
+    }
+
     /// Calls `each` for items until it says false, and may be once more; the next call goes on behind
     /// that one. False when there are no more.
     ///

@@ -2,7 +2,7 @@
 
 use super::header::About;
 use super::record::{Pair, Walk};
-use super::{Column, Needs, Range, Slab, Wanted, What};
+use super::{Column, Needs, Range, Received, Slab, Wanted, What};
 use holdfast_env::planted;
 use std::sync::Arc;
 
@@ -28,16 +28,36 @@ pub fn select(slab: &Slab, wanted: &Wanted) -> Slab {
     }
     let run = Range::new(u64::from(first), u64::from(last) + 1);
     let columns = match wanted.range.overlaps(run) {
-        true => slab.pairs().iter().flat_map(|pair| cut(slab, pair, wanted)).collect(),
+        true => slab.pairs().iter().flat_map(|pair| cut_by(slab, pair, wanted)).collect(),
         false => Vec::new(),
     };
     Slab { header, needs: Arc::new(Needs::nothing()), columns }
 }
 
-/// The items of one group, one by one, in columns of their own.
-fn cut(slab: &Slab, pair: &Pair<'_>, wanted: &Wanted) -> Vec<Column> {
+/// A slab without the items that `keep` refuses.
+pub fn retain(slab: &Slab, keep: impl Fn(&Received<'_>) -> bool) -> Slab {
+    let pairs = slab.pairs();
+    let of_pair = |pair: &Pair<'_>| cut(slab, pair, [true, pair.values.is_some()], &keep);
+    let columns = pairs.iter().flat_map(of_pair).collect();
+    Slab { header: slab.header, needs: slab.needs.clone(), columns }
+}
+
+fn cut_by(slab: &Slab, pair: &Pair<'_>, wanted: &Wanted) -> Vec<Column> {
     let Pair { collection, group, .. } = *pair;
     let asked_for = [What::Keys, What::Values].map(|what| wanted.column(collection, group, what));
+    cut(slab, pair, asked_for, |received| {
+        wanted.range.contains(received.hash) && wanted.indices.contains(&received.index)
+    })
+}
+
+/// The items of one group, one by one, in columns of their own.
+fn cut(
+    slab: &Slab,
+    pair: &Pair<'_>,
+    asked_for: [bool; 2],
+    keep: impl Fn(&Received<'_>) -> bool,
+) -> Vec<Column> {
+    let Pair { collection, group, .. } = *pair;
     if !asked_for[0] {
         return Vec::new();
     }
@@ -47,8 +67,7 @@ fn cut(slab: &Slab, pair: &Pair<'_>, wanted: &Wanted) -> Vec<Column> {
     let mut items = 0;
     let mut walk = Walk::new(&slab.header, *pair);
     while let Some(step) = walk.step().expect("a slab's own columns are right") {
-        let received = step.received;
-        if wanted.range.contains(received.hash) && wanted.indices.contains(&received.index) {
+        if keep(&step.received) {
             items += 1;
             made[0].extend_from_slice(step.key_record);
             if asked_for[1] {

@@ -1,0 +1,418 @@
+//! Images of a disk view: what it held behind one entry (a mark), as slabs in files. Written while a
+//! carousel turns, synced, read back from the device, and only then named; so what has a name is whole.
+//! Riders and views that begin read it whenever they like, from any place. docs/formats/image.md.
+
+use crate::scan::First;
+use holdfast_base::checksum::crc32c;
+use holdfast_base::codec::{Decode, Encode};
+use holdfast_base::ids::Index;
+use holdfast_base::limits::SECTOR_BYTES;
+use holdfast_base::{Error, Result, codec_struct};
+use holdfast_env::buf::AlignedBuf;
+use holdfast_env::disk::{Access, Disk, File, ReplaceSites, read_file, replace_file};
+use holdfast_env::{HoldMutex, HoldRwLock, planted};
+use holdfast_view::Position;
+use holdfast_wire::slab::{self, Range, Reader, Slab, Sums, retain};
+use holdfast_wire::view::ViewName;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, RwLock};
+
+const SITES: ReplaceSites = ReplaceSites { data: "image.table-data", name: "image.name" };
+const VERSION: u16 = 1;
+/// A table has some 60 bytes a slab, and in front of them what the fold keeps of its sessions.
+const TABLE_BYTES_MAX: u64 = 1 << 30;
+
+/// What an image is of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct About {
+    /// Of which view.
+    pub view: ViewName,
+    /// The mark, and what a fold goes on with behind it.
+    pub position: Position,
+    /// See [`holdfast_wire::view::Boarded`].
+    pub front: Vec<u8>,
+}
+codec_struct!(About { view, position, front });
+
+/// Sums of all items of an image, modulo 2^128.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Total {
+    /// Of the newest ones.
+    pub newest: u128,
+    /// Of all.
+    pub all: u128,
+}
+
+impl Total {
+    fn of(sums: &Sums) -> Total {
+        let add = |sums: &[u128]| sums.iter().fold(0u128, |all, one| all.wrapping_add(*one));
+        Total { newest: add(sums.newest()), all: add(sums.all()) }
+    }
+}
+
+/// Where a slab lies in the file of its part.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Entry {
+    offset: u64,
+    bytes: u32,
+    first_hash: u32,
+    last_hash: u32,
+    /// Its first row.
+    row: Vec<u8>,
+}
+codec_struct!(Entry { offset, bytes, first_hash, last_hash, row });
+
+/// A part as the table describes it.
+struct Described {
+    low: u64,
+    high: u64,
+    bytes: u64,
+    slabs: Vec<Entry>,
+}
+codec_struct!(Described { low, high, bytes, slabs });
+
+/// The file that gives an image its name.
+struct Table {
+    version: u16,
+    about: About,
+    newest: Sum,
+    all: Sum,
+    parts: Vec<Described>,
+}
+codec_struct!(Table { version, about, newest, all, parts });
+
+struct Sum {
+    low: u64,
+    high: u64,
+}
+codec_struct!(Sum { low, high });
+
+impl From<u128> for Sum {
+    fn from(sum: u128) -> Sum {
+        Sum { low: sum as u64, high: (sum >> 64) as u64 }
+    }
+}
+
+impl From<Sum> for u128 {
+    fn from(sum: Sum) -> u128 {
+        u128::from(sum.high) << 64 | u128::from(sum.low)
+    }
+}
+
+/// An image, also one that is being written.
+pub struct Image {
+    disk: Arc<dyn Disk>,
+    /// The table's file; those of the parts have names that begin with its own.
+    path: PathBuf,
+    pub about: About,
+    parts: Vec<Part>,
+    /// Of what was written, or is there.
+    sums: Mutex<Sums>,
+    /// Once it is whole and has its name.
+    sealed: Mutex<Option<Total>>,
+}
+
+/// What one head has made, in a file of its own: nothing is written between two heads' slabs.
+struct Part {
+    range: Range,
+    path: PathBuf,
+    file: Arc<dyn File>,
+    state: RwLock<Slabs>,
+}
+
+#[derive(Clone, Default)]
+struct Slabs {
+    slabs: Vec<Entry>,
+    bytes: u64,
+    is_whole: bool,
+}
+
+fn name_of(index: Index) -> String {
+    format!("image-{:020}", index.0)
+}
+
+fn index_of(name: &str) -> Option<Index> {
+    let digits = name.strip_prefix("image-")?;
+    (digits.len() == 20).then(|| digits.parse().ok().map(Index))?
+}
+
+/// Images that have a name, and whatever else lies there of images.
+fn listed(disk: &dyn Disk, place: &Path) -> Result<(Vec<Index>, Vec<String>)> {
+    let (mut named, mut others) = (Vec::new(), Vec::new());
+    for entry in disk.list(place)?.into_iter().filter(|e| e.name.starts_with("image-")) {
+        match index_of(&entry.name) {
+            Some(index) => named.push(index),
+            None => others.push(entry.name),
+        }
+    }
+    Ok((named, others))
+}
+
+/// Indices of the images that have a name; what was left by writers that did not come to their end
+/// is removed.
+pub fn list(disk: &dyn Disk, place: &Path) -> Result<Vec<Index>> {
+    let (named, others) = listed(disk, place)?;
+    for left in others {
+        let of = left.split('.').next().and_then(index_of);
+        if !of.is_some_and(|index| named.contains(&index)) || left.ends_with(".tmp") {
+            disk.remove(&place.join(left))?;
+        }
+    }
+    Ok(named)
+}
+
+impl Image {
+    /// Begins one in the view's directory, in so many parts.
+    pub fn create(
+        disk: &Arc<dyn Disk>,
+        place: &Path,
+        about: About,
+        ranges: &[Range],
+    ) -> Result<Image> {
+        let path = place.join(name_of(about.position.applied));
+        let part = |(number, range): (usize, &Range)| {
+            let path = path.with_extension(number.to_string());
+            if disk.exists(&path)? {
+                disk.remove(&path)?;
+            }
+            let file = disk.create(&path, Access::Cached)?;
+            Ok(Part { range: *range, path, file, state: RwLock::default() })
+        };
+        let parts = ranges.iter().enumerate().map(part).collect::<std::io::Result<Vec<Part>>>();
+        let parts = parts.map_err(|e| writing(&path, e.into()))?;
+        let (disk, sums) = (disk.clone(), Mutex::default());
+        Ok(Image { disk, path, about, parts, sums, sealed: Mutex::new(None) })
+    }
+
+    /// Opens one that is whole.
+    pub fn open(disk: &Arc<dyn Disk>, place: &Path, index: Index) -> Result<Image> {
+        let path = place.join(name_of(index));
+        let bytes =
+            read_file(&**disk, &path, TABLE_BYTES_MAX).map_err(|e| reading(&path, e.into()))?;
+        let table = read_table(&bytes).ok_or_else(|| damaged(&path, "its table is"))?;
+        if table.version != VERSION || table.about.position.applied != index {
+            return Err(damaged(
+                &path,
+                "its table is of another build, or of another image, or it is",
+            ));
+        }
+        let (newest, all) = (table.newest.into(), table.all.into());
+        let part = |(number, part): (usize, Described)| {
+            let path = path.with_extension(number.to_string());
+            let file = disk.open(&path, Access::Cached).map_err(|e| reading(&path, e.into()))?;
+            if file.len().map_err(|e| reading(&path, e.into()))? != part.bytes {
+                return Err(damaged(&path, "its length is"));
+            }
+            let Described { low, high, bytes, slabs } = part;
+            if low > high || high > Range::ALL.high() {
+                return Err(damaged(&path, "its range is"));
+            }
+            let state = RwLock::new(Slabs { slabs, bytes, is_whole: true });
+            Ok(Part { range: Range::new(low, high), path, file, state })
+        };
+        let parts = table.parts.into_iter().enumerate().map(part).collect::<Result<_>>()?;
+        let (disk, sums) = (disk.clone(), Mutex::default());
+        let sealed = Mutex::new(Some(Total { newest, all }));
+        Ok(Image { disk, path, about: table.about, parts, sums, sealed })
+    }
+
+    /// Its mark.
+    pub fn index(&self) -> Index {
+        self.about.position.applied
+    }
+
+    /// Of its table.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The sums of what is in it, once it is whole and has its name.
+    pub fn sealed(&self) -> Option<Total> {
+        *self.sealed.held()
+    }
+
+    /// Of all slabs.
+    pub fn bytes(&self) -> u64 {
+        self.parts.iter().map(|part| part.state.held_shared().bytes).sum()
+    }
+
+    /// Writes the next slab of a part, and says whether it is the last one; nothing for one without
+    /// items.
+    pub(crate) fn write(
+        &self,
+        part: usize,
+        slab: Option<(&Slab, &First)>,
+        is_last: bool,
+    ) -> Result<()> {
+        let part = &self.parts[part];
+        if let Some((slab, first)) = slab {
+            let mut bytes = Vec::with_capacity(slab.body_bytes() + 1024);
+            slab.write(&mut bytes);
+            let offset = part.state.held_shared().bytes;
+            part.file.write_at(&bytes, offset).map_err(|e| writing(&part.path, e.into()))?;
+            self.sum_up(&bytes, &mut self.sums.held())?;
+            let mut state = part.state.held_alone();
+            state.bytes += bytes.len() as u64;
+            state.slabs.push(Entry {
+                offset,
+                bytes: bytes.len() as u32,
+                first_hash: slab.header.first_hash,
+                last_hash: slab.header.last_hash,
+                row: first.row.clone(),
+            });
+        }
+        part.state.held_alone().is_whole |= is_last;
+        Ok(())
+    }
+
+    fn sum_up(&self, bytes: &[u8], sums: &mut Sums) -> Result<()> {
+        let (header, columns) = bytes.split_at(slab::header_bytes(bytes)?.min(bytes.len()));
+        sums.add_slab(&Reader::new(header, columns)?)
+    }
+
+    /// Makes it durable, reads it back from the device, and gives it its name.
+    pub fn seal(&self) -> Result<Total> {
+        for part in &self.parts {
+            part.file.sync("image.data").map_err(|e| writing(&part.path, e.into()))?;
+        }
+        let total = Total::of(&self.sums.held());
+        if !planted!("ride.image-not-verified") && self.verify()? != total {
+            return Err(damaged(&self.path, "what was written is"));
+        }
+        let described = |part: &Part| {
+            let Slabs { slabs, bytes, .. } = part.state.held_shared().clone();
+            Described { low: part.range.low(), high: part.range.high(), bytes, slabs }
+        };
+        let table = Table {
+            version: VERSION,
+            about: self.about.clone(),
+            newest: total.newest.into(),
+            all: total.all.into(),
+            parts: self.parts.iter().map(described).collect(),
+        };
+        let mut bytes = table.to_bytes();
+        crc32c(&bytes).encode(&mut bytes);
+        // Makes the names of the parts durable, too: they are in the same directory.
+        replace_file(&*self.disk, &self.path, &bytes, SITES)
+            .map_err(|e| writing(&self.path, e.into()))?;
+        *self.sealed.held() = Some(total);
+        Ok(total)
+    }
+
+    /// Reads every slab as the device holds it.
+    fn verify(&self) -> Result<Total> {
+        let mut sums = Sums::default();
+        for part in &self.parts {
+            let open = self.disk.open(&part.path, Access::Direct);
+            let file = open.map_err(|e| reading(&part.path, e.into()))?;
+            let slabs = part.state.held_shared().slabs.clone();
+            for entry in &slabs {
+                let bytes =
+                    read_direct(&*file, entry).map_err(|e| reading(&part.path, e.into()))?;
+                self.sum_up(&bytes, &mut sums)?;
+            }
+        }
+        Ok(Total::of(&sums))
+    }
+
+    /// The slab of this number of those that have hashes from a range, without what lies outside it;
+    /// with its first row, and whether it is the last one. Nothing but that where there is none.
+    pub fn slab(&self, range: Range, number: u64) -> Result<(Option<(Slab, Vec<u8>)>, bool)> {
+        let mut in_front = number as usize;
+        let (mut found, mut behind, mut is_whole) = (None, 0, true);
+        for part in self.parts.iter().filter(|part| part.range.overlaps(range)) {
+            let state = part.state.held_shared();
+            let among = state.among(range);
+            is_whole &= state.is_whole;
+            if found.is_some() {
+                behind += among.len();
+            } else if let Some(entry) = among.get(in_front) {
+                found = Some((part, entry.clone()));
+                behind = among.len() - in_front - 1;
+            } else {
+                in_front -= among.len();
+            }
+        }
+        let is_last = is_whole && behind == 0;
+        let Some((part, entry)) = found else { return Ok((None, is_last)) };
+        let slab = part.read(&entry)?;
+        let (first, last) = (u64::from(entry.first_hash), u64::from(entry.last_hash));
+        let slab = match range.low() <= first && last < range.high() {
+            true => slab,
+            false => retain(&slab, |item| range.contains(item.hash)),
+        };
+        Ok((Some((slab, entry.row)), is_last))
+    }
+
+    /// The number of the last slab in a range that begins at a row or in front of it.
+    pub fn number_at(&self, range: Range, row: &[u8]) -> u64 {
+        let in_front = |part: &Part| {
+            let state = part.state.held_shared();
+            state.among(range).iter().filter(|entry| *entry.row <= *row).count() as u64
+        };
+        let all: u64 = self.parts.iter().map(in_front).sum();
+        all.saturating_sub(1)
+    }
+
+    /// Removes it, its name first.
+    pub fn remove(&self) -> Result<()> {
+        let parts = self.parts.iter().map(|part| &part.path);
+        for path in [&self.path].into_iter().chain(parts) {
+            if self.disk.exists(path)? {
+                self.disk.remove(path)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Part {
+    fn read(&self, entry: &Entry) -> Result<Slab> {
+        let mut bytes = vec![0; entry.bytes as usize];
+        self.file
+            .read_exact_at(&mut bytes, entry.offset)
+            .map_err(|e| reading(&self.path, e.into()))?;
+        let bytes = Arc::new(bytes);
+        let read = Slab::read(&bytes, 0..bytes.len());
+        read.map_err(|e| e.context(format_args!("read image `{}`", self.path.display())))
+    }
+}
+
+impl Slabs {
+    fn among(&self, range: Range) -> &[Entry] {
+        let from = self.slabs.partition_point(|slab| u64::from(slab.last_hash) < range.low());
+        let until = self.slabs.partition_point(|slab| u64::from(slab.first_hash) < range.high());
+        &self.slabs[from..until.max(from)]
+    }
+}
+
+fn read_table(bytes: &[u8]) -> Option<Table> {
+    let (table, crc) = bytes.split_last_chunk::<4>()?;
+    (crc32c(table).to_le_bytes() == *crc).then(|| Table::from_bytes(table).ok())?
+}
+
+fn read_direct(file: &dyn File, entry: &Entry) -> std::io::Result<Vec<u8>> {
+    let sector = SECTOR_BYTES as u64;
+    let (begin, end) = (entry.offset, entry.offset + u64::from(entry.bytes));
+    let from = begin / sector * sector;
+    let mut buf = AlignedBuf::zeroed((end.next_multiple_of(sector) - from) as usize);
+    let read = file.read_at(&mut buf, from)?;
+    let bytes = buf.get((begin - from) as usize..(end - from) as usize);
+    let bytes = bytes.filter(|_| read as u64 >= end - from);
+    bytes.map(<[u8]>::to_vec).ok_or_else(|| std::io::ErrorKind::UnexpectedEof.into())
+}
+
+fn writing(path: &Path, e: Error) -> Error {
+    e.context(format_args!("write image `{}`", path.display()))
+}
+
+fn reading(path: &Path, e: Error) -> Error {
+    e.context(format_args!("read image `{}`", path.display()))
+}
+
+fn damaged(path: &Path, what: &str) -> Error {
+    Error::corrupt(format!(
+        "read image `{}`: {what} damaged: it is not used, and another one is made with the next mark",
+        path.display()
+    ))
+}

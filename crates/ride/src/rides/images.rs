@@ -1,0 +1,230 @@
+//! The images of one disk view, as its carousel's driver keeps them: those that are there, that are
+//! being written, and the moments that wait for a spin. What is written when, and who reads it, the
+//! core decides.
+
+use super::{Job, Kept, Rides, Shown, State};
+use crate::carousel::{Held, SpinId};
+use crate::image::{self, About, Image, Total};
+use holdfast_base::ids::Index;
+use holdfast_base::{Error, Kind, Result};
+use holdfast_env::event;
+use holdfast_env::rows::Moment;
+use holdfast_wire::slab::Needs;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// Images that are kept beside the one that the log begins with.
+const IMAGES_KEPT: usize = 2;
+
+#[derive(Default)]
+pub(super) struct Images {
+    /// Moments of marks that wait for their spin.
+    moments: BTreeMap<Index, Arc<dyn Moment>>,
+    /// Those that are being written, by their spin.
+    pub drafts: BTreeMap<SpinId, Arc<Image>>,
+    /// Those that the core knows, and those of spins.
+    pub known: BTreeMap<Index, Arc<Image>>,
+    /// Those that go when their last reader has gone.
+    retiring: BTreeSet<Index>,
+}
+
+impl Images {
+    pub fn take_moment(&mut self, index: Index) -> Arc<dyn Moment> {
+        self.moments.remove(&index).expect("a moment is kept for its image")
+    }
+
+    /// Nobody needs it any more, or it never came to be.
+    pub fn remove(&mut self, index: Index) -> Option<Job> {
+        self.moments.remove(&index);
+        self.retiring.remove(&index);
+        self.known.remove(&index).map(Job::Remove)
+    }
+}
+
+/// An image that is whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Whole {
+    /// Its mark.
+    pub index: Index,
+    /// Of its slabs.
+    pub bytes: u64,
+    /// The sums of its items.
+    pub total: Total,
+}
+
+impl State {
+    /// A spin was begun for an image; without one where no file could be made.
+    pub(super) fn begin_image(&mut self, spin: SpinId, draft: Option<Result<Image>>) {
+        let Some(Ok(image)) = draft else { return };
+        let image = Arc::new(image);
+        self.images.known.insert(image.index(), image.clone());
+        self.images.drafts.insert(spin, image);
+        self.know_needs();
+    }
+
+    /// Nobody is to begin to read an image any more. False where it is not whole, or going already.
+    fn retire(&mut self, now: u64, index: Index) -> bool {
+        let image = self.images.known.get(&index);
+        let goes = image.is_some_and(|image| image.sealed().is_some())
+            && self.images.retiring.insert(index);
+        if goes {
+            self.core.image_retired(now, index);
+        }
+        goes
+    }
+
+    pub(super) fn spool(
+        &mut self,
+        spin: SpinId,
+        head: usize,
+        held: Held,
+        now: u64,
+        jobs: &mut Vec<Job>,
+    ) {
+        let kept = self.slabs.get(&held).expect("what is to be written is held").clone();
+        match self.images.drafts.get(&spin) {
+            Some(image) => jobs.push(Job::Spool(spin, head, image.clone(), kept)),
+            None => self.core.spooled(now, spin, head, Err(Error::full("there is no file"))),
+        }
+    }
+}
+
+impl Rides {
+    /// Takes note of the images that lie in the view's directory, before anybody rides.
+    pub fn find_images(&self) -> Result<()> {
+        for index in image::list(&*self.machine.disk, &self.place)? {
+            match Image::open(&self.machine.disk, &self.place, index) {
+                Ok(image) if image.about.view == self.view => self.input(|state, now, _| {
+                    state.images.known.insert(index, Arc::new(image));
+                    state.core.image_found(now, index);
+                    None
+                }),
+                Ok(_) => {
+                    let other = Error::corrupt("it is of another view");
+                    event!(ImageGivenUp, format_args!("image of entry {index}: {other}"));
+                }
+                Err(e) => event!(ImageGivenUp, e),
+            }
+        }
+        Ok(())
+    }
+
+    /// An image is to be made of this moment, which shows the view behind a mark.
+    pub fn mark(&self, index: Index, moment: Arc<dyn Moment>) {
+        self.input(|state, now, _| {
+            let newest = state.images.known.keys().chain(state.images.moments.keys()).max();
+            // A mark is folded again after a start.
+            if newest.is_none_or(|newest| *newest < index) && !state.ended {
+                state.images.moments.insert(index, moment);
+                state.core.image_due(now, index);
+            }
+            None
+        });
+    }
+
+    /// Those that are whole, the oldest first.
+    pub fn images(&self) -> Vec<Whole> {
+        let state = self.state();
+        let whole = |(index, image): (&Index, &Arc<Image>)| {
+            let (index, bytes) = (*index, image.bytes());
+            let stays = !state.images.retiring.contains(&index);
+            let image = Some(image).filter(|_| stays)?;
+            image.sealed().map(|total| Whole { index, bytes, total })
+        };
+        state.images.known.iter().filter_map(whole).collect()
+    }
+
+    /// Gives up images that nobody needs to begin with: older ones than what the log begins with, and
+    /// those between the one that does and the newest two. `first`: the log's first entry.
+    pub fn retire_images(&self, first: Index) {
+        let all: Vec<Index> = self.images().into_iter().map(|whole| whole.index).collect();
+        for index in retired(&all, first) {
+            self.input(|state, now, _| {
+                state.retire(now, index);
+                None
+            });
+        }
+    }
+
+    /// The image of an index, for a view of the same node that begins with it.
+    pub fn image(&self, index: Index) -> Option<Arc<Image>> {
+        let image = self.state().images.known.get(&index).cloned();
+        image.filter(|image| image.sealed().is_some())
+    }
+
+    pub(super) fn begin_image(&self, shown: &Shown) -> Result<Image> {
+        let (position, front) = (shown.position, shown.front.clone());
+        let about = About { view: self.view.clone(), position, front };
+        let made = Image::create(&self.machine.disk, &self.place, about, &self.heads);
+        made.inspect_err(|e| event!(ImageGivenUp, e))
+    }
+
+    pub(super) fn spool(&self, spin: SpinId, head: usize, image: &Image, kept: &Kept) -> Vec<Job> {
+        let written = || {
+            let Some(slab) = &kept.slab else { return image.write(head, None, kept.last) };
+            let again = match slab.needs_all() {
+                true => None,
+                false => kept.made_again(Needs::all())?,
+            };
+            let slab = again.as_ref().unwrap_or(slab);
+            image.write(head, Some((slab, &kept.first)), kept.last)
+        };
+        let written = written();
+        self.tell(|state, now, _| {
+            if let (Err(e), true) = (&written, state.images.drafts.contains_key(&spin)) {
+                event!(ImageGivenUp, e);
+            }
+            state.core.spooled(now, spin, head, written);
+            None
+        })
+    }
+
+    pub(super) fn seal(&self, spin: SpinId, image: &Image) -> Vec<Job> {
+        let sealed = image.seal();
+        match &sealed {
+            Ok(_) => event!(
+                ImageMade,
+                format_args!("`{}`, {} bytes", image.path().display(), image.bytes())
+            ),
+            Err(e) => event!(ImageGivenUp, e),
+        }
+        self.tell(|state, now, _| {
+            state.images.drafts.remove(&spin);
+            state.core.sealed(now, spin, sealed.map(drop));
+            state.know_needs();
+            None
+        })
+    }
+
+    /// The core has given an image up: its writer held up riders, or something failed, which was said.
+    pub(super) fn abandon(&self, state: &mut State, spin: SpinId) {
+        if let Some(image) = state.images.drafts.remove(&spin) {
+            let why = format!("image `{}` is not made", image.path().display());
+            event!(ImageGivenUp, why);
+        }
+        state.know_needs();
+    }
+
+    pub(super) fn remove(&self, image: &Image) -> Vec<Job> {
+        if let Err(e) = image.remove() {
+            event!(ImageGivenUp, e);
+        }
+        Vec::new()
+    }
+
+    /// A slab of an image could not be read: if it is damaged, nobody begins to read it any more.
+    pub(super) fn distrust(&self, state: &mut State, now: u64, index: Index, e: &Error) {
+        if e.kind == Kind::Corrupt && state.retire(now, index) {
+            event!(ImageGivenUp, e);
+        }
+    }
+}
+
+/// Of all images of a view, in their order, those that are to go.
+fn retired(all: &[Index], first: Index) -> Vec<Index> {
+    let from = all.partition_point(|index| *index < first);
+    let kept = all[from..].len();
+    let newest = all.len() - IMAGES_KEPT.min(kept);
+    let goes = |at: &usize| *at < from || *at > from && *at < newest;
+    (0..all.len()).filter(goes).map(|at| all[at]).collect()
+}
