@@ -3,6 +3,7 @@
 //! enough. More than half of the cluster's nodes decide; silence counts for nobody, so neither a
 //! node that lies nor one that is cut off outvotes anybody. Pure; the driver asks, stops and tells.
 
+use crate::images::Image;
 use holdfast_base::ids::{Index, NodeId};
 use holdfast_env::planted;
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,6 +21,8 @@ pub struct Told {
     pub withdrawn: bool,
     /// The digest at some indices. Equal ones alone are compared: who is behind says less.
     pub digests: BTreeMap<Index, u64>,
+    /// Of a topic whose views keep parts: the verified images that it has.
+    pub images: Vec<Image>,
 }
 
 /// Where a node stands with its view.

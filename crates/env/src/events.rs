@@ -82,6 +82,9 @@ events! {
     ViewRuns = "view.runs", INFO,
         "A view of items is open, from now on or again.",
         "Nothing.";
+    ViewBooted = "view.booted", INFO,
+        "A view of items began with images that other views had made.",
+        "Nothing.";
     RiderMoved = "ride.moved", INFO,
         "A rider was so slow that others would have waited for it: it reads on by itself.",
         "Nothing; if it happens often, look at the way to that rider.";

@@ -13,6 +13,7 @@ use holdfast_base::{Error, Result};
 use holdfast_cluster::NodeState;
 use holdfast_cluster::cluster::NodeInfo;
 use holdfast_cluster::digests::{Standing, Told, judge, trim_before};
+use holdfast_cluster::images::{self, Image};
 use holdfast_cluster::topics::is_covered_by_snapshots;
 use holdfast_env::net::PeerReply;
 use holdfast_env::{HoldMutex, planted};
@@ -22,6 +23,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Digests that are taken of one answer; a node sends fewer.
 const DIGESTS_MAX: usize = 1024;
+/// And so many images.
+const IMAGES_MAX: usize = 1024;
 
 /// What is known of a topic's views since the last round.
 #[derive(Default)]
@@ -59,6 +62,7 @@ impl Round {
 struct Other {
     id: NodeId,
     address: String,
+    host: String,
     incarnation: Index,
     state: NodeState,
 }
@@ -73,26 +77,67 @@ impl Node {
         let others = self.cluster.read(|view, _| {
             let others = view.nodes().filter(|(id, info)| *id != self.id && info.is_member());
             let other = |(id, info): (NodeId, &NodeInfo)| {
-                let (address, incarnation) = (info.address.clone(), info.incarnation);
-                Other { id, address, incarnation, state: info.state }
+                let (address, host) = (info.address.clone(), info.host.clone());
+                Other { id, address, host, incarnation: info.incarnation, state: info.state }
             };
             others.map(other).collect()
         });
         others.ok()
     }
 
+    /// The host that this node runs on.
+    fn own_host(&self) -> String {
+        let own = self.cluster.read(|view, _| view.node(self.id).map(|info| info.host.clone()));
+        own.ok().flatten().unwrap_or_default()
+    }
+
+    /// Where the other nodes are that live; nothing while nobody knows them.
+    pub fn neighbours(&self) -> Vec<String> {
+        let others = self.others().unwrap_or_default().into_iter();
+        others.filter(|o| o.state == NodeState::Live).map(|other| other.address).collect()
+    }
+
     /// What this node says of its view of a topic.
     pub(super) fn told(&self, topic: &str) -> Result<msg::Covered> {
-        Ok(self.told_of(topic, &*self.views.view(topic)?))
+        match self.views.view(topic) {
+            Ok(view) => Ok(self.told_of(topic, &*view)),
+            // Who has no view of a topic of items needs nothing of it: one that begins later begins
+            // with images.
+            Err(_) if !is_covered_by_snapshots(topic) => {
+                Ok(msg::Covered { covered: Index(u64::MAX), ..msg::Covered::default() })
+            }
+            Err(e) => Err(e),
+        }
+    }
+
+    /// What this node has of images of a topic, from now on: for the log's host, which trims it.
+    pub fn tell_images(&self, topic: &str, images: Vec<Image>) {
+        self.images.held().insert(topic.to_owned(), images);
+    }
+
+    /// Up to where this node's views of a topic need its log no more.
+    fn covered(&self, topic: &str, view: &dyn Folded) -> Option<Index> {
+        if is_covered_by_snapshots(topic) {
+            return view.covered();
+        }
+        // The catalog takes snapshots; the others have their rows, or begin with images.
+        let covered = self.views.of(topic).filter_map(|view| view.covered()).max()?;
+        self.views.of(topic).map(|view| view.reached().0).chain([covered]).min()
     }
 
     fn told_of(&self, topic: &str, view: &dyn Folded) -> msg::Covered {
-        let (covered, digests) = (view.covered(), view.digests());
+        let (covered, digests) = (self.covered(topic, view), view.digests());
+        let images = self.images.held().get(topic).cloned().unwrap_or_default();
+        let image = |Image { low, high, index, sum }: Image| {
+            let (sum_low, sum_high) = (sum as u64, (sum >> 64) as u64);
+            msg::Image { low, high, index, sum_low, sum_high }
+        };
+        let images = images.into_iter().map(image).collect();
         let own = self.compared().get(topic).map(|known| known.own.clone()).unwrap_or_default();
         let withdrawn = matches!(own, Standing::Outvoted(_));
         let digest = |(index, digest)| msg::Digest { index, digest };
         let digests = digests.into_iter().map(digest).collect();
-        msg::Covered { covered: covered.unwrap_or_default(), withdrawn, digests }
+        msg::Covered { covered: covered.unwrap_or_default(), withdrawn, digests, images }
     }
 
     /// Asks all others that live. Waits for nobody.
@@ -151,6 +196,10 @@ impl Node {
         let nodes = others.len() + 1;
         let mut standings = judge(nodes, told);
         let trim = trim_before(nodes, told, &standings);
+        let trim = match is_covered_by_snapshots(topic) {
+            true => trim,
+            false => trim.min(self.trim_by_images(topic, others, told)),
+        };
         let own = standings.remove(&self.id).unwrap_or_default();
         let own = {
             let mut compared = self.compared();
@@ -192,13 +241,42 @@ impl Node {
         }
     }
 
+    /// Up to where images of its views cover a topic of items. Says which differ.
+    fn trim_by_images(
+        &self,
+        topic: &str,
+        others: &[Other],
+        told: &BTreeMap<NodeId, Told>,
+    ) -> Option<Index> {
+        let host = |id: &NodeId| match others.iter().find(|other| other.id == *id) {
+            Some(other) => other.host.as_str(),
+            None => "",
+        };
+        // One that does not live has nothing that could be relied on.
+        let lives = |id: &NodeId| {
+            let other = others.iter().find(|other| other.id == *id);
+            other.is_none_or(|other| other.state == NodeState::Live)
+        };
+        let own = self.own_host();
+        let of_node = |(id, told): (&NodeId, &Told)| {
+            let host = if *id == self.id { own.as_str() } else { host(id) };
+            (*id, (host, told.images.clone()))
+        };
+        let all = told.iter().filter(|(id, _)| lives(id)).map(of_node).collect();
+        for difference in images::differing(&all) {
+            self.report_finding(format!(
+                "{difference} of topic `{topic}` hold different items: neither counts for the trim of \
+                 its log; compare their builds and look at the memory of their machines; the next mark \
+                 makes others"
+            ));
+        }
+        images::trim_before(&all)
+    }
+
     /// Gives up the entries that two snapshots of every node cover, here where the log is kept. A
     /// node that is away holds it up until it counts as lost; then it gets a snapshot when it
     /// returns.
     fn trim_log(&self, topic: &str, others: &[Other], before: Option<Index>) -> Result<()> {
-        if !is_covered_by_snapshots(topic) {
-            return Ok(());
-        }
         let all_live = others.iter().all(|other| other.state == NodeState::Live);
         let Some(before) = before.filter(|_| all_live && self.hosted.is_some()) else {
             return Ok(());
@@ -270,5 +348,10 @@ impl Node {
 fn told(said: msg::Covered) -> Told {
     let digests = said.digests.into_iter().take(DIGESTS_MAX);
     let digests = digests.map(|one| (one.index, one.digest)).collect();
-    Told { covered: said.covered, withdrawn: said.withdrawn, digests }
+    let image = |image: msg::Image| {
+        let msg::Image { low, high, index, sum_low, sum_high } = image;
+        Image { low, high, index, sum: u128::from(sum_high) << 64 | u128::from(sum_low) }
+    };
+    let images = said.images.into_iter().take(IMAGES_MAX).map(image).collect();
+    Told { covered: said.covered, withdrawn: said.withdrawn, digests, images }
 }

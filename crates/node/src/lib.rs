@@ -129,6 +129,8 @@ pub struct Node {
     fold: FoldOptions,
     /// What other nodes' views were found to be beside this one's, by topic.
     compared: Mutex<BTreeMap<String, compare::Compared>>,
+    /// By topic, what this node has of images of its views.
+    images: Mutex<BTreeMap<String, Vec<holdfast_cluster::images::Image>>>,
     data: PathBuf,
     /// How far the log was, where it is kept here.
     reached: Mutex<reached::Reached>,

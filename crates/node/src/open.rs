@@ -204,6 +204,7 @@ impl Node {
             views,
             fold: config.fold,
             compared: Mutex::default(),
+            images: Mutex::default(),
             data: data.clone(),
             reached: Mutex::new(reached),
             older: Mutex::new(older),

@@ -99,6 +99,14 @@ impl From<Sum> for u128 {
     }
 }
 
+/// A slab that was looked for.
+pub(crate) struct Found {
+    /// With its first row; nothing where there is none.
+    pub slab: Option<(Slab, Vec<u8>)>,
+    /// There is none behind it.
+    pub is_last: bool,
+}
+
 /// An image, also one that is being written.
 pub struct Image {
     disk: Arc<dyn Disk>,
@@ -315,9 +323,8 @@ impl Image {
         Ok(Total::of(&sums))
     }
 
-    /// The slab of this number of those that have hashes from a range, without what lies outside it;
-    /// with its first row, and whether it is the last one. Nothing but that where there is none.
-    pub fn slab(&self, range: Range, number: u64) -> Result<(Option<(Slab, Vec<u8>)>, bool)> {
+    /// The slab of this number of those that have hashes from a range, without what lies outside it.
+    pub(crate) fn slab(&self, range: Range, number: u64) -> Result<Found> {
         let mut in_front = number as usize;
         let (mut found, mut behind, mut is_whole) = (None, 0, true);
         for part in self.parts.iter().filter(|part| part.range.overlaps(range)) {
@@ -334,14 +341,14 @@ impl Image {
             }
         }
         let is_last = is_whole && behind == 0;
-        let Some((part, entry)) = found else { return Ok((None, is_last)) };
+        let Some((part, entry)) = found else { return Ok(Found { slab: None, is_last }) };
         let slab = part.read(&entry)?;
         let (first, last) = (u64::from(entry.first_hash), u64::from(entry.last_hash));
         let slab = match range.low() <= first && last < range.high() {
             true => slab,
             false => retain(&slab, |item| range.contains(item.hash)),
         };
-        Ok((Some((slab, entry.row)), is_last))
+        Ok(Found { slab: Some((slab, entry.row)), is_last })
     }
 
     /// The number of the last slab in a range that begins at a row or in front of it.

@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+mod boot;
 pub mod carousel;
 mod face;
 mod image;

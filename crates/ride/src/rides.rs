@@ -137,9 +137,7 @@ impl Rides {
         machine: &Machine,
         workers: &Arc<Workers>,
     ) -> Arc<Rides> {
-        let bytes = range.high() - range.low();
-        let bound = |i: u32| range.low() + bytes * u64::from(i) / u64::from(heads);
-        let heads: Vec<Range> = (0..heads).map(|i| Range::new(bound(i), bound(i + 1))).collect();
+        let heads = range.divided(heads);
         let spans = heads.iter().map(|head| Span { low: head.low(), high: head.high() }).collect();
         let state = State {
             core: Carousel::new(Limits::usual(), spans),

@@ -171,11 +171,12 @@ impl ImageScan {
     }
 
     pub fn make(&mut self) -> Result<(About, Kept)> {
-        let (found, last) = self.image.slab(self.range, self.skipped + self.number)?;
+        let found = self.image.slab(self.range, self.skipped + self.number)?;
+        let last = found.is_last;
         let number = self.number;
         self.number += 1;
         let from = self.from.take();
-        let Some((slab, row)) = found else {
+        let Some((slab, row)) = found.slab else {
             let (bytes, joinable, first) = (0, true, First::default());
             let about = About { number, bytes, joinable, first: first.to_bytes(), last };
             return Ok((about, Kept { again: None, first, last, slab: None }));

@@ -2,20 +2,25 @@
 //! takes changes of it, and the views that somebody has asked this node to run. Opens and ends them;
 //! which there are is written down, so that a start brings them back. Answers nobody.
 
+use crate::boot::Boot;
+use crate::image::Image;
 use crate::rides::{Rides, Whole};
 use holdfast_base::checksum::crc32c;
 use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::ids::Index;
 use holdfast_base::{Error, Kind, Result};
+use holdfast_cluster::images::Image as HeldImage;
 use holdfast_env::disk::{ReplaceSites, create_dir_durable, read_file, replace_file};
 use holdfast_env::rows::{Moment, Rows};
+use holdfast_env::trial::Knob;
 use holdfast_env::{HoldMutex, event};
 use holdfast_log::{Done, Mode};
 use holdfast_node::{IdleSessions, Node};
-use holdfast_view::items::{CatalogView, DiskView, MemoryView, NAME_BYTES_MAX, is_name};
-use holdfast_view::{Context, Fold, FoldStatus, InRows, Marked, OWN_ROWS};
+use holdfast_view::items::{CatalogView, Command, DiskView, MemoryView, NAME_BYTES_MAX, is_name};
+use holdfast_view::{Arrival, Context, Fold, FoldStatus, InRows, Marked, OWN_ROWS, Request};
+use holdfast_wire::Call;
 use holdfast_wire::slab::{PARTITIONS_MAX, Range};
-use holdfast_wire::view::{Image, ViewKind, ViewName, ViewStatus};
+use holdfast_wire::view::{self as msg, ViewKind, ViewName, ViewStatus};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -32,6 +37,12 @@ const SESSION_IDLE_MS: u64 = 3_600_000;
 const ROWS: &str = "the rows of view";
 /// Rows set aside as damaged that are kept of a view; of more, a person has heard.
 const DAMAGED_MAX: u32 = 8;
+/// Images are asked for when so many entries have come since the last ones, ...
+static MARK_ENTRIES: Knob = Knob::new("views.mark-entries", 1_000_000, &[20, 100]);
+/// ... or so many bytes.
+const MARK_BYTES: u64 = 1 << 30;
+/// A new view of a topic that has more entries than this begins with images, if there are some.
+static REPLAYED_MAX: Knob = Knob::new("views.replayed-max", 100_000, &[1, 5, 50]);
 
 /// What one node keeps.
 pub struct Views {
@@ -50,9 +61,14 @@ struct Kept {
     topics: BTreeMap<String, Arc<Topic>>,
     /// Of the topics, where the log is kept here.
     idle: BTreeMap<String, IdleSessions>,
+    /// Of the topics, where the log is kept here: the last mark that was asked for, or the entry behind
+    /// which it was, and the bytes of the log then.
+    marked: BTreeMap<String, (Index, u64)>,
     views: BTreeMap<PathBuf, Arc<RunView>>,
     /// Those that could not be opened, and why.
     failed: BTreeMap<PathBuf, (ViewName, Error)>,
+    /// Those that are on their way.
+    booting: BTreeMap<PathBuf, (ViewName, Arc<Boot>)>,
 }
 
 /// A mark, and the rows as it has left them. The fold leaves it here, and rounds take it: what follows
@@ -255,7 +271,7 @@ impl Views {
     }
 
     /// Runs a view from now on, also after the next start.
-    pub fn run(&self, name: &ViewName) -> Result<()> {
+    pub fn run(self: &Arc<Views>, name: &ViewName) -> Result<()> {
         let doing = |e: Error| e.context(format_args!("run view `{}`", describe(name)));
         if name.of == 0 || name.of > PARTITIONS_MAX || name.part >= name.of {
             return Err(doing(Error::invalid(format!(
@@ -271,7 +287,7 @@ impl Views {
         let place = self.place_of(name);
         {
             let kept = self.kept();
-            if kept.views.contains_key(&place) {
+            if kept.views.contains_key(&place) || kept.booting.contains_key(&place) {
                 return Err(doing(Error::exists("it runs here already")));
             }
             if kept.views.len() >= VIEWS_MAX {
@@ -283,18 +299,81 @@ impl Views {
         create_dir_durable(disk, &place, 2, "views.directory").map_err(|e| doing(e.into()))?;
         replace_file(disk, &place.join("view"), &written_name(name), SITES)
             .map_err(|e| doing(e.into()))?;
-        self.open_view(name, &place).map_err(doing)
+        let info = self.node.log.info(&log_topic(&name.topic)?)?;
+        let entries = info.next.0.saturating_sub(info.first.0);
+        if entries > REPLAYED_MAX.get() {
+            REPLAYED_MAX.cross();
+        } else if info.first.0 <= 1 {
+            return self.open_view(name, &place).map_err(doing);
+        }
+        self.boot(name, &place);
+        Ok(())
+    }
+
+    /// Has a view begin with images.
+    fn boot(self: &Arc<Views>, name: &ViewName, place: &Path) {
+        let boot = Boot::new(self, name, place.to_owned());
+        {
+            let mut kept = self.kept();
+            kept.failed.remove(place);
+            kept.booting.insert(place.to_owned(), (name.clone(), boot.clone()));
+        }
+        boot.ask();
+    }
+
+    /// A view is open, or there were no images for it: then it folds the log, if that is whole.
+    pub(crate) fn boot_ended(&self, name: &ViewName, place: &Path, result: Result<()>) {
+        let stays = self.kept().booting.remove(place).is_some();
+        let Err(e) = result else { return };
+        let whole = self.first_of(&name.topic).is_ok_and(|first| first.0 <= 1);
+        if stays && whole {
+            // It says itself why not.
+            let _ = self.open_view(name, place);
+        } else if stays {
+            self.kept().failed.insert(place.to_owned(), (name.clone(), e));
+        }
+    }
+
+    fn first_of(&self, topic: &str) -> Result<Index> {
+        Ok(self.node.log.info(&log_topic(topic)?)?.first)
+    }
+
+    /// Views that the log has left behind begin again, with images.
+    fn boot_again(self: &Arc<Views>) {
+        let (views, failed) = {
+            let kept = self.kept();
+            let views = kept.views.iter().map(|(place, view)| (place.clone(), view.clone()));
+            let failed = kept.failed.iter().map(|(place, (name, _))| (place.clone(), name.clone()));
+            (views.collect::<Vec<_>>(), failed.collect::<Vec<_>>())
+        };
+        for (place, view) in views {
+            let first = self.first_of(&view.name.topic);
+            if first.is_ok_and(|first| first.0 > view.status().applied.0 + 1) {
+                let _one = self.opening.held();
+                self.kept().views.remove(&place);
+                // What it kept goes when the images are there.
+                let _ = view.end();
+                drop(_one);
+                self.boot(&view.name, &place);
+            }
+        }
+        for (place, name) in failed {
+            if self.first_of(&name.topic).is_ok_and(|first| first.0 > 1) {
+                self.boot(&name, &place);
+            }
+        }
     }
 
     /// Ends a view for good. What it kept on disk stays, and the answer says where.
     pub fn stop(&self, name: &ViewName) -> Result<PathBuf> {
         let place = self.place_of(name);
         let _one = self.opening.held();
-        let (view, failed) = {
+        let (view, others) = {
             let mut kept = self.kept();
-            (kept.views.remove(&place), kept.failed.remove(&place))
+            let failed = kept.failed.remove(&place).is_some();
+            (kept.views.remove(&place), failed | kept.booting.remove(&place).is_some())
         };
-        if view.is_none() && failed.is_none() {
+        if view.is_none() && !others {
             return Err(Error::not_found(format!(
                 "stop view `{}`: this node does not run it",
                 describe(name)
@@ -315,9 +394,22 @@ impl Views {
     }
 
     fn open_view(&self, name: &ViewName, place: &Path) -> Result<()> {
+        self.open_with(name, place, None)
+    }
+
+    /// Opens a view as it was left, or with what arrives.
+    pub(crate) fn open_with(
+        &self,
+        name: &ViewName,
+        place: &Path,
+        arrival: Option<Arrival<'_, '_>>,
+    ) -> Result<()> {
         let opened = self.topic(&name.topic).and_then(|_| {
             let _one = self.opening.held();
-            self.open_once(name, place)
+            if arrival.is_some() && !self.kept().booting.contains_key(place) {
+                return Err(Error::retry("it was stopped meanwhile"));
+            }
+            self.open_once(name, place, arrival)
         });
         let mut kept = self.kept();
         match opened {
@@ -334,7 +426,12 @@ impl Views {
         }
     }
 
-    fn open_once(&self, name: &ViewName, place: &Path) -> Result<RunView> {
+    fn open_once(
+        &self,
+        name: &ViewName,
+        place: &Path,
+        arrival: Option<Arrival<'_, '_>>,
+    ) -> Result<RunView> {
         let range = Range::part(name.part, name.of);
         let topic = log_topic(&name.topic)?;
         let context = Context { range, name: describe(name), ..Context::of(&topic) };
@@ -346,13 +443,23 @@ impl Views {
                     *told.held() = Some((index, moment));
                 });
                 let context = Context { marked: Some(marked), ..context };
-                let (fold, rows) = match self.open_rows(name, place, &context) {
-                    // What they held is in the log.
-                    Err(e) if e.kind == Kind::Corrupt && is_of_rows(&e) => {
-                        self.set_aside(name, place, &e)?;
-                        self.open_rows(name, place, &context)?
+                let (fold, rows) = match (self.open_engine(name, place), arrival) {
+                    (Ok(rows), Some(arrival)) => {
+                        (self.open_rows(&rows, &context, Some(arrival))?, rows)
                     }
-                    opened => opened?,
+                    (opened, arrival) => {
+                        let opened = opened
+                            .and_then(|rows| Ok((self.open_rows(&rows, &context, None)?, rows)));
+                        match opened {
+                            // What they held is in the log, or arrives.
+                            Err(e) if e.kind == Kind::Corrupt && is_of_rows(&e) => {
+                                self.set_aside(name, place, &e)?;
+                                let rows = self.open_engine(name, place)?;
+                                (self.open_rows(&rows, &context, arrival)?, rows)
+                            }
+                            opened => opened?,
+                        }
+                    }
                 };
                 let (machine, workers) = (&self.node.machine, &self.node.workers);
                 let of = (name, place.to_owned());
@@ -361,7 +468,7 @@ impl Views {
                 KeptView::Disk { fold, rows, rides, marks }
             }
             ViewKind::Memory {} => {
-                KeptView::Memory { fold: self.node.open_one_of_several(context, None)? }
+                KeptView::Memory { fold: self.node.open_one_of_several(context, arrival)? }
             }
             ViewKind::Index { .. } => {
                 return Err(Error::unsupported("this build runs no index views"));
@@ -384,17 +491,19 @@ impl Views {
         }
     }
 
-    fn open_rows(
-        &self,
-        name: &ViewName,
-        place: &Path,
-        context: &Context,
-    ) -> Result<(Arc<DiskFold>, Arc<dyn Rows>)> {
+    fn open_engine(&self, name: &ViewName, place: &Path) -> Result<Arc<dyn Rows>> {
         let what = format!("{ROWS} `{}`", describe(name));
         let engine = &self.node.machine.engine;
-        let rows = engine.open_rows(&place.join("rows"), &what, self.cache_bytes)?;
-        let fold = self.node.open_one_of_several(context.clone().in_rows(rows.clone()), None)?;
-        Ok((fold, rows))
+        engine.open_rows(&place.join("rows"), &what, self.cache_bytes)
+    }
+
+    fn open_rows(
+        &self,
+        rows: &Arc<dyn Rows>,
+        context: &Context,
+        arrival: Option<Arrival<'_, '_>>,
+    ) -> Result<Arc<DiskFold>> {
+        self.node.open_one_of_several(context.clone().in_rows(rows.clone()), arrival)
     }
 
     /// Moves damaged rows away, for people to look at.
@@ -442,6 +551,20 @@ impl Views {
         }
     }
 
+    /// An image of a view that runs here.
+    pub(crate) fn image(&self, name: &ViewName, index: Index) -> Result<Arc<Image>> {
+        let view = self.view(name)?;
+        let found = match &view.kept {
+            KeptView::Disk { rides, .. } => rides.image(index),
+            KeptView::Memory { .. } => None,
+        };
+        let none = || {
+            let name = describe(name);
+            Error::not_found(format!("read an image of view `{name}`: there is none of {index}"))
+        };
+        found.ok_or_else(none)
+    }
+
     /// The carousel that a ride is on.
     pub(crate) fn rides_of(&self, ride: u64) -> Option<Arc<Rides>> {
         let kept = self.kept();
@@ -463,10 +586,11 @@ impl Views {
 
     /// How all of them are doing.
     pub fn status(&self) -> Vec<ViewStatus> {
-        let (views, failed) = {
+        let (views, failed, booting) = {
             let kept = self.kept();
             let failed: Vec<_> = kept.failed.values().cloned().collect();
-            (kept.views.values().cloned().collect::<Vec<_>>(), failed)
+            let booting: Vec<_> = kept.booting.values().cloned().collect();
+            (kept.views.values().cloned().collect::<Vec<_>>(), failed, booting)
         };
         let of_one = |view: &Arc<RunView>| {
             let FoldStatus { applied, stopped, .. } = view.status();
@@ -476,18 +600,21 @@ impl Views {
             let stopped = stopped.map_or_else(String::new, |e| e.message);
             let riders = view.riders() as u32;
             let images = view.images().into_iter();
-            let images = images.map(|whole| Image { index: whole.index, bytes: whole.bytes });
+            let images = images.map(|whole| msg::Image { index: whole.index, bytes: whole.bytes });
             let (view, images) = (view.name.clone(), images.collect());
             ViewStatus { view, applied, last, riders, stopped, images }
         };
         let mut all: Vec<ViewStatus> = views.iter().map(of_one).collect();
         let none = Index(0);
-        all.extend(failed.into_iter().map(|(view, e)| ViewStatus {
+        let booting = booting.into_iter().map(|(view, boot)| (view, boot.progress()));
+        let failed = failed.into_iter().map(|(view, e)| (view, e.message));
+        let failed: Vec<_> = failed.chain(booting).collect();
+        all.extend(failed.into_iter().map(|(view, stopped)| ViewStatus {
             view,
             applied: none,
             last: none,
             riders: 0,
-            stopped: e.message,
+            stopped,
             images: Vec::new(),
         }));
         all
@@ -495,14 +622,20 @@ impl Views {
 
     /// Now and then: rows are made durable, so that a start folds little of the log again; views that
     /// stopped for want of room go on once there is some; sessions that nobody uses end.
-    pub fn round(&self) {
+    pub fn round(self: &Arc<Views>) {
         self.end_sessions();
+        self.boot_again();
+        self.tell_images();
+        self.ask_for_images();
         let views: Vec<_> = self.kept().views.values().cloned().collect();
         for view in views {
             let KeptView::Disk { fold, rows, rides, marks } = &view.kept else { continue };
             let marked = marks.held().take();
             if let Some((index, moment)) = marked {
                 rides.mark(index, moment);
+            }
+            if let Ok(first) = self.first_of(&view.name.topic) {
+                rides.retire_images(first);
             }
             if let Err(e) = rows.persist("views.rows") {
                 self.node.report_failure(format_args!("keep view `{}`", describe(&view.name)), &e);
@@ -517,6 +650,58 @@ impl Views {
                         .report_failure(format_args!("resume view `{}`", describe(&view.name)), &e);
                 }
             }
+        }
+    }
+
+    /// Says of each topic what there is of images.
+    fn tell_images(&self) {
+        let (views, topics) = {
+            let kept = self.kept();
+            let views: Vec<_> = kept.views.values().cloned().collect();
+            (views, kept.topics.keys().cloned().collect::<Vec<_>>())
+        };
+        for topic in topics {
+            let of_topic = views.iter().filter(|view| view.name.topic == topic);
+            let image = |view: &Arc<RunView>| {
+                let (low, high) = (view.range.low(), view.range.high());
+                let whole = view.images().into_iter();
+                whole.map(move |w| HeldImage { low, high, index: w.index, sum: w.total.all })
+            };
+            let images = of_topic.flat_map(image).collect();
+            if let Ok(name) = log_topic(&topic) {
+                self.node.tell_images(&name, images);
+            }
+        }
+    }
+
+    /// Asks for images of topics of which many entries have come since the last ones: the log's host
+    /// does, for all.
+    fn ask_for_images(&self) {
+        if self.node.hosted.is_none() {
+            return;
+        }
+        let mut due = Vec::new();
+        {
+            let Kept { topics, marked, .. } = &mut *self.kept();
+            for (name, fold) in topics.iter() {
+                let read = fold.read(|view, applied| (view.catalog().mark(), applied));
+                let info = log_topic(name).and_then(|topic| self.node.log.info(&topic));
+                let (Ok((mark, applied)), Ok(info)) = (read, info) else { continue };
+                let (asked, bytes) = marked.entry(name.clone()).or_insert((mark, info.bytes));
+                let since = applied.0.saturating_sub(mark.max(*asked).0);
+                // What was trimmed is not counted twice.
+                *bytes = (*bytes).min(info.bytes);
+                if since >= MARK_ENTRIES.get() || info.bytes - *bytes >= MARK_BYTES {
+                    MARK_ENTRIES.cross();
+                    (*asked, *bytes) = (applied, info.bytes);
+                    due.push(fold.clone());
+                }
+            }
+        }
+        for fold in due {
+            let mark = Request::of(Call::default(), Command::mark(), Mode::Ordered);
+            // One that could not be made is asked for again, after as many entries.
+            fold.propose(mark, Box::new(|_| ()));
         }
     }
 
@@ -545,7 +730,11 @@ impl Views {
 
     /// Why views do not run, a sentence each.
     pub fn stopped(&self) -> Vec<String> {
-        let stopped = self.status().into_iter().filter(|status| !status.stopped.is_empty());
+        let booting: Vec<ViewName> =
+            self.kept().booting.values().map(|(name, _)| name.clone()).collect();
+        let mut stopped = self.status();
+        stopped.retain(|status| !status.stopped.is_empty() && !booting.contains(&status.view));
+        let stopped = stopped.into_iter();
         stopped
             .map(|status| format!("view `{}`: {}", describe(&status.view), status.stopped))
             .collect()
@@ -555,6 +744,7 @@ impl Views {
     pub fn end(&self) -> Result<()> {
         let (views, topics) = {
             let mut kept = self.kept();
+            kept.booting.clear();
             (std::mem::take(&mut kept.views), std::mem::take(&mut kept.topics))
         };
         let ended = views.into_values().map(|view| view.end()).fold(Ok(()), Result::and);

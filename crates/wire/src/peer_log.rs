@@ -98,7 +98,21 @@ pub struct Covered {
     pub withdrawn: bool,
     /// The view's digest at places that other nodes know theirs at.
     pub digests: Vec<Digest>,
+    /// Images of views of parts of the topic.
+    pub images: Vec<Image>,
 }
+
+/// A verified image of a view: of keys with hashes from `low` on and below `high`, behind an entry,
+/// with the sum modulo 2^128 of its items.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Image {
+    pub low: u64,
+    pub high: u64,
+    pub index: Index,
+    pub sum_low: u64,
+    pub sum_high: u64,
+}
+codec_struct!(Image { low, high, index, sum_low, sum_high });
 
 /// A view's running digest once all entries up to an index are applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,6 +127,7 @@ impl Encode for Covered {
         self.covered.encode(out);
         self.withdrawn.encode(out);
         self.digests.encode(out);
+        self.images.encode(out);
     }
 }
 
@@ -124,7 +139,13 @@ impl Decode for Covered {
             return Ok(Covered { covered, ..Covered::default() });
         }
         let withdrawn = bool::decode(reader)?;
-        Ok(Covered { covered, withdrawn, digests: Vec::decode(reader)? })
+        let digests = Vec::decode(reader)?;
+        let images = match reader.remaining() {
+            // Nor of images, builds before there were any.
+            0 => Vec::new(),
+            _ => Vec::decode(reader)?,
+        };
+        Ok(Covered { covered, withdrawn, digests, images })
     }
 }
 

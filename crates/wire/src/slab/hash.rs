@@ -96,6 +96,12 @@ impl Range {
             && (hash < self.high || planted!("slab.end-belongs-to-its-range") && hash == self.high)
     }
 
+    /// Into so many ranges, one behind the other: the heads of a view.
+    pub fn divided(self, into: u32) -> Vec<Range> {
+        let bound = |i: u32| self.low + (self.high - self.low) * u64::from(i) / u64::from(into);
+        (0..into).map(|i| Range::new(bound(i), bound(i + 1))).collect()
+    }
+
     /// Whether all hashes from `first` to `last` are in it.
     pub fn covers(self, first: u32, last: u32) -> bool {
         self.contains(first) && self.contains(last)

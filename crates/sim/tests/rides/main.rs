@@ -3,172 +3,20 @@
 //! one index that it wants, once, in the log's order within keys, whoever rides beside it. Some ride
 //! from images of marks, also while those are written, and some break off and go on from there.
 
-use holdfast_base::codec::{Decode, Encode, put_bytes};
-use holdfast_base::frame::{self, Decoded, FrameKind, HEADER_BYTES};
+mod boots;
+mod world;
+
+use holdfast_base::codec::Decode;
 use holdfast_base::ids::Index;
-use holdfast_env::net::{ConnectionId, Inline, NoPeers, Service, Who};
 use holdfast_env::trial::Trial;
-use holdfast_env::{Budget, Clock, Rng, SeededRng};
-use holdfast_node::{Machine, Node, NodeConfig};
-use holdfast_ride::{ViewFace, Views};
-use holdfast_server::Native;
-use holdfast_sim::SimDisk;
-use holdfast_wire::slab::{Content, Hashed, Range, Reader, hash};
+use holdfast_env::{Rng, SeededRng};
+use holdfast_wire::slab::{Content, Range, Reader};
 use holdfast_wire::{self as wire, Call, view as msg};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
+use world::*;
 
-const TOPIC: &str = "t";
-const COLLECTIONS: u16 = 2;
 const RIDERS: usize = 6;
-
-/// A clock that a test turns.
-#[derive(Default)]
-struct Time(AtomicU64);
-
-impl Clock for Time {
-    fn monotonic_ns(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-
-    fn unix_ms(&self) -> u64 {
-        0
-    }
-}
-
-struct World {
-    node: Arc<Node>,
-    native: Arc<dyn Service>,
-    time: Arc<Time>,
-    views: Arc<Views>,
-    connections: u64,
-}
-
-/// Requests that are sent one after another, and their answers as they come.
-struct Asks {
-    node: Arc<Node>,
-    connection: Inline,
-    asked: u64,
-    received: Vec<u8>,
-}
-
-/// An answer's request, its meta and its body.
-type Answer = (u64, Vec<u8>, Vec<u8>);
-
-impl World {
-    fn new(seed: u64, heads: u32) -> World {
-        let disk = SimDisk::new(seed);
-        let time = Arc::new(Time::default());
-        let machine = Machine {
-            disk: Arc::new(disk.clone()),
-            engine: Arc::new(disk),
-            clock: time.clone(),
-            rng: Arc::new(SeededRng::new(seed)),
-            peers: Arc::new(NoPeers),
-            meter: Arc::default(),
-        };
-        let config = NodeConfig::new("/data").without_threads();
-        let node = Node::open(machine, &config, None).unwrap();
-        let views = Views::new(&node, "/data/views".as_ref(), 0, heads);
-        let native = Native::new(node.clone(), Budget::new(1 << 30), false);
-        let native = Arc::new(native.with(ViewFace::new(views.clone())));
-        let mut world = World { node, native, time, views, connections: 0 };
-        let mut asks = world.connect();
-        for (number, hashed) in (1..=COLLECTIONS).zip([Hashed::All, Hashed::Until(b'/')]) {
-            let collection = msg::Collection { name: format!("c{number}"), hashed, json: false };
-            asks.now(wire::OP_VIEW_MAKE, &msg::Make { topic: TOPIC.into(), collection }, &[]);
-        }
-        asks.now(wire::OP_VIEW_RUN, &disk_view(), &[]);
-        world
-    }
-
-    fn connect(&mut self) -> Asks {
-        self.connections += 1;
-        let clock: Arc<dyn Clock> = self.time.clone();
-        let id = ConnectionId(self.connections);
-        let connection = Inline::connect(self.native.clone(), clock, id, Who::Owner).unwrap();
-        Asks { node: self.node.clone(), connection, asked: 0, received: Vec::new() }
-    }
-}
-
-fn disk_view() -> msg::ViewName {
-    msg::ViewName { topic: TOPIC.into(), kind: msg::ViewKind::Disk {}, part: 0, of: 1 }
-}
-
-impl Asks {
-    fn send(&mut self, opcode: u16, message: &impl Encode, body: &[u8]) -> u64 {
-        self.asked += 1;
-        let mut request = Vec::new();
-        let meta = |out: &mut Vec<u8>| message.encode(out);
-        let bytes = body.len() as u32;
-        frame::encode(&mut request, FrameKind::Request, opcode, self.asked, 0, bytes, meta);
-        request.extend_from_slice(body);
-        self.connection.receive(&request).unwrap();
-        self.node.pump();
-        self.asked
-    }
-
-    fn answers(&mut self) -> Vec<Answer> {
-        self.received.extend(self.connection.take());
-        let mut answers = Vec::new();
-        while let Ok(Decoded::Frame(header)) = frame::decode(&self.received) {
-            let (meta, body) = (header.meta_bytes as usize, header.body_bytes as usize);
-            let frame: Vec<u8> = self.received.drain(..HEADER_BYTES + meta + body).collect();
-            let meta_bytes = frame[HEADER_BYTES..HEADER_BYTES + meta].to_vec();
-            assert_eq!(header.status(), 0, "{}", String::from_utf8_lossy(&meta_bytes));
-            answers.push((header.request_id, meta_bytes, frame[HEADER_BYTES + meta..].to_vec()));
-        }
-        answers
-    }
-
-    fn now(&mut self, opcode: u16, message: &impl Encode, body: &[u8]) -> Answer {
-        self.send(opcode, message, body);
-        let mut answers = self.answers();
-        assert_eq!(answers.len(), 1, "operation {opcode:#06x} is answered at once");
-        answers.remove(0)
-    }
-}
-
-/// Collection, key, index and value; no value of a deletion, or where keys alone were asked for.
-type Item = (u16, Vec<u8>, u64, Option<Vec<u8>>);
-
-/// The entry that made it, and its value, or that the key was deleted.
-type Version = (u64, Option<Vec<u8>>);
-
-#[derive(Default)]
-struct Model {
-    versions: BTreeMap<(u16, Vec<u8>), Vec<Version>>,
-}
-
-fn hash_of(collection: u16, key: &[u8]) -> u32 {
-    hash(if collection == 1 { Hashed::All } else { Hashed::Until(b'/') }, key)
-}
-
-impl Model {
-    /// What somebody wants of the items at an index; a deletion is told apart from a value that was
-    /// not sent by the flag.
-    fn wanted(&self, board: &msg::Board, index: u64) -> BTreeSet<(Item, bool)> {
-        let range = Range::new(board.low, board.high);
-        let mut wanted = BTreeSet::new();
-        for ((collection, key), versions) in &self.versions {
-            let listed = board.collections.as_ref().is_none_or(|all| all.contains(collection));
-            if !listed || !range.contains(hash_of(*collection, key)) {
-                continue;
-            }
-            let there: Vec<_> = versions.iter().filter(|(made, _)| *made <= index).collect();
-            let newest = there.last().map(|(made, _)| *made);
-            for (made, value) in there {
-                if board.versions || Some(*made) == newest && value.is_some() {
-                    let sent = value.clone().filter(|_| !board.keys_only);
-                    let item = (*collection, key.clone(), *made, sent);
-                    wanted.insert((item, value.is_none()));
-                }
-            }
-        }
-        wanted
-    }
-}
 
 struct Rider {
     asks: Asks,
@@ -250,12 +98,6 @@ impl Rider {
     }
 }
 
-/// So many that several lie in one sub-range of hashes, and few enough to come again.
-fn key(below: &dyn Fn(u64) -> u64) -> Vec<u8> {
-    let end = if below(3) == 0 { "/e" } else { "" };
-    format!("k{}{end}", below(400)).into_bytes()
-}
-
 fn draw_board(below: &dyn Fn(u64) -> u64) -> msg::Board {
     // Between hashes that keys have: so borders lie inside slabs.
     let border = || u64::from(hash_of(1, &key(below))) + below(2);
@@ -279,33 +121,6 @@ fn draw_board(below: &dyn Fn(u64) -> u64) -> msg::Board {
         dedicated: below(5) == 0,
         at: None,
         behind: None,
-    }
-}
-
-fn draw_changes(below: &dyn Fn(u64) -> u64) -> Vec<(u16, Vec<u8>, Option<Vec<u8>>)> {
-    let change = |_| {
-        let value = (below(5) > 0).then(|| vec![below(256) as u8; below(90) as usize]);
-        (1 + below(u64::from(COLLECTIONS)) as u16, key(below), value)
-    };
-    (0..1 + below(20)).map(change).collect()
-}
-
-fn change(asks: &mut Asks, model: &mut Model, below: &dyn Fn(u64) -> u64) {
-    let changes = draw_changes(below);
-    let mut body = (changes.len() as u32).to_bytes();
-    for (collection, key, value) in &changes {
-        collection.encode(&mut body);
-        put_bytes(&mut body, key);
-        value.is_some().encode(&mut body);
-        value.iter().for_each(|value| put_bytes(&mut body, value));
-    }
-    let message = msg::Change { topic: TOPIC.into(), call: Call::default() };
-    let (_, meta, _) = asks.now(wire::OP_VIEW_CHANGE, &message, &body);
-    let index = msg::Changed::from_bytes(&meta).unwrap().index.0;
-    for (collection, key, value) in changes {
-        let versions = model.versions.entry((collection, key)).or_default();
-        versions.retain(|(made, _)| *made != index);
-        versions.push((index, value));
     }
 }
 

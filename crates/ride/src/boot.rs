@@ -1,0 +1,536 @@
+//! A view that begins with what others hold: it rides their images of one mark, part by part, into a
+//! file, and goes on with the log behind the mark. Who breaks off is followed by another one that has
+//! an image of the same mark, from the last item on. Nothing waits here: each answer leads to the
+//! next question. What was received counts for nothing before all of it is there.
+
+use crate::carousel::Place as At;
+use crate::image::Image;
+use crate::scan::{First, ImageScan};
+use crate::views::{Views, describe};
+use holdfast_base::codec::{Decode, Encode};
+use holdfast_base::ids::Index;
+use holdfast_base::{Error, Result};
+use holdfast_env::disk::{Access, File};
+use holdfast_env::net::{PeerReply, PeerRequest};
+use holdfast_env::{HoldMutex, event, sometimes};
+use holdfast_view::Arrival;
+use holdfast_wire::slab::{self, Collections, Item, Range, Reader, Wanted, select};
+use holdfast_wire::view::{Board, Boarded, Next, Place, ViewKind, ViewName, ViewStatus};
+use holdfast_wire::{self as wire};
+use std::collections::{BTreeSet, VecDeque};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, Weak};
+
+/// How long another node may take to answer.
+const ANSWER_MS: u32 = 20_000;
+/// Of one read of what was received.
+const READ_BYTES: usize = 1 << 20;
+
+/// Who has an image.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Giver {
+    Here,
+    /// By its address.
+    There(String),
+}
+
+/// An image that somebody has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Offer {
+    giver: Giver,
+    view: ViewName,
+    range: Range,
+    index: Index,
+}
+
+/// What is ridden of one image.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Leg {
+    offer: Offer,
+    range: Range,
+    /// Not before what lies behind this.
+    behind: Option<Place>,
+}
+
+/// Images of one mark that have all of a range together: few of them. Nothing where there are none.
+fn cover(stretch: &Stretch, index: Index, offers: &[Offer]) -> Option<Vec<Leg>> {
+    let Stretch { range, behind } = stretch;
+    let mut legs: Vec<Leg> = Vec::new();
+    let mut low = behind.as_ref().map_or(range.low(), |place| u64::from(place.hash));
+    while low < range.high() {
+        let of_mark = offers.iter().filter(|offer| offer.index == index);
+        let goes_on = of_mark.filter(|offer| offer.range.low() <= low && low < offer.range.high());
+        // Of equal ones the one that is here, which `Giver` puts first.
+        let end = |offer: &Offer| offer.range.high().min(range.high());
+        let offer =
+            goes_on.max_by(|a, b| end(a).cmp(&end(b)).then_with(|| b.giver.cmp(&a.giver)))?;
+        let (from, behind) = (low, behind.clone().filter(|_| legs.is_empty()));
+        low = end(offer);
+        legs.push(Leg { offer: offer.clone(), range: Range::new(from, low), behind });
+    }
+    Some(legs)
+}
+
+/// As [`cover`], of the newest mark that will do.
+fn newest(range: Range, offers: &[Offer]) -> Option<(Index, Vec<Leg>)> {
+    let marks: BTreeSet<Index> = offers.iter().map(|offer| offer.index).collect();
+    let all = Stretch { range, behind: None };
+    marks.into_iter().rev().find_map(|mark| Some((mark, cover(&all, mark, offers)?)))
+}
+
+/// Hashes of which everything is still to come that lies behind a place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Stretch {
+    range: Range,
+    behind: Option<Place>,
+}
+
+/// A view that is on its way.
+pub(crate) struct Boot {
+    views: Weak<Views>,
+    name: ViewName,
+    /// What it rides.
+    range: Range,
+    place: PathBuf,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    offers: Vec<Offer>,
+    /// Questions that are not answered.
+    asked: usize,
+    index: Index,
+    /// What is left.
+    legs: VecDeque<Leg>,
+    /// The one that is being ridden, which of all it is, and what is left of it, head by head.
+    leg: Option<Leg>,
+    number: u64,
+    heads: Vec<Stretch>,
+    /// Heads that have something.
+    open: usize,
+    /// What the first leg said of the mark.
+    begun: Option<(Boarded, Vec<u8>)>,
+    file: Option<Arc<dyn File>>,
+    bytes: u64,
+    /// It came to its end, well or not.
+    over: bool,
+}
+
+impl Boot {
+    /// [`Views::boot_ended`] hears how it went.
+    pub fn new(views: &Arc<Views>, name: &ViewName, place: PathBuf) -> Arc<Boot> {
+        let range = match name.kind {
+            // It is parted by value: what it keeps may lie anywhere.
+            ViewKind::Index { .. } => Range::ALL,
+            _ => Range::part(name.part, name.of),
+        };
+        let (views, name) = (Arc::downgrade(views), name.clone());
+        Arc::new(Boot { views, name, range, place, state: Mutex::default() })
+    }
+
+    /// How far it is, for people.
+    pub fn progress(&self) -> String {
+        let state = self.state.held();
+        match &state.leg {
+            None => "it looks for images to begin with".to_owned(),
+            Some(leg) => {
+                let from = match &leg.offer.giver {
+                    Giver::Here => "this node",
+                    Giver::There(address) => address,
+                };
+                let bytes = holdfast_base::units::format_bytes(state.bytes);
+                let view = describe(&leg.offer.view);
+                format!(
+                    "it begins with the image of entry {} of view `{view}` of {from}: {bytes} so far",
+                    state.index
+                )
+            }
+        }
+    }
+
+    /// Asks everybody.
+    pub fn ask(self: &Arc<Boot>) {
+        let Some(views) = self.views.upgrade() else { return };
+        let neighbours = views.node.neighbours();
+        // Of which one says how far this is.
+        let here = offers(&Giver::Here, &views.status(), &self.name);
+        {
+            let mut state = self.state.held();
+            state.offers = here;
+            state.asked = neighbours.len() + 1;
+        }
+        for address in neighbours {
+            let (boot, giver) = (self.clone(), Giver::There(address.clone()));
+            let answered = move |reply: Result<PeerReply>| {
+                let said = reply.and_then(|r| Ok(Vec::<ViewStatus>::from_bytes(&r.meta)?));
+                boot.told(said.map_or(Vec::new(), |said| offers(&giver, &said, &boot.name)));
+            };
+            let topic = self.name.topic.to_bytes();
+            let request = request(wire::OP_VIEW_STATUS, topic);
+            views.node.machine.peers.call(&address, request, Box::new(answered));
+        }
+        self.told(Vec::new());
+    }
+
+    fn told(self: &Arc<Boot>, more: Vec<Offer>) {
+        let goes_on = {
+            let mut state = self.state.held();
+            state.offers.extend(more);
+            state.asked -= 1;
+            state.asked == 0
+        };
+        if goes_on {
+            self.work(Boot::choose);
+        }
+    }
+
+    /// Does what may take long where there are threads for it.
+    fn work(self: &Arc<Boot>, work: impl FnOnce(&Arc<Boot>) + Send + 'static) {
+        if let Some(views) = self.views.upgrade() {
+            let boot = self.clone();
+            views.node.workers.run(move || work(&boot));
+        }
+    }
+
+    fn choose(self: &Arc<Boot>) {
+        let found = newest(self.range, &self.state.held().offers);
+        let Some((index, legs)) = found else {
+            let whose = describe(&self.name);
+            return self.end(Err(Error::not_found(format!(
+                "begin view `{whose}` with images: there are none of one entry that have all of it"
+            ))));
+        };
+        let made = self.create_file();
+        {
+            let mut state = self.state.held();
+            (state.index, state.legs) = (index, legs.into());
+            match made {
+                Ok(file) => state.file = Some(file),
+                Err(e) => {
+                    drop(state);
+                    return self.end(Err(e));
+                }
+            }
+        }
+        self.ride();
+    }
+
+    fn path(&self) -> PathBuf {
+        self.place.join("boot.tmp")
+    }
+
+    fn create_file(&self) -> Result<Arc<dyn File>> {
+        let views = self.views.upgrade().ok_or_else(|| Error::retry("the node is ending"))?;
+        let (disk, path) = (&views.node.machine.disk, self.path());
+        let make = || {
+            if disk.exists(&path)? {
+                disk.remove(&path)?;
+            }
+            disk.create(&path, Access::Cached)
+        };
+        make().map_err(|e| Error::from(e).context(format_args!("make `{}`", path.display())))
+    }
+
+    /// Goes on with the next leg.
+    fn ride(self: &Arc<Boot>) {
+        let (leg, index, number) = {
+            let mut state = self.state.held();
+            state.number += 1;
+            state.leg = state.legs.pop_front();
+            let Some(leg) = state.leg.clone() else {
+                drop(state);
+                return self.arrive();
+            };
+            state.heads = vec![Stretch { range: leg.range, behind: leg.behind.clone() }];
+            (leg, state.index, state.number)
+        };
+        let address = match &leg.offer.giver {
+            Giver::Here => return self.read_here(&leg, index, number),
+            Giver::There(address) => address.clone(),
+        };
+        let board = Board {
+            view: leg.offer.view.clone(),
+            low: leg.range.low(),
+            high: leg.range.high(),
+            collections: None,
+            keys_only: false,
+            versions: self.wants_versions(),
+            reached: Index(0),
+            dedicated: false,
+            at: Some(index),
+            behind: leg.behind.clone(),
+        };
+        let to = address.clone();
+        self.call(&address, number, wire::OP_RIDE_BEGIN, board.to_bytes(), move |boot, reply| {
+            let boarded = Boarded::from_bytes(&reply.meta)?;
+            boot.boarded(boarded, reply.body)?;
+            let heads = boot.divide(&leg, boarded.heads, number);
+            heads
+                .into_iter()
+                .for_each(|(at, head)| boot.next(&to, (boarded.ride, head), at, number));
+            Ok(())
+        });
+    }
+
+    /// What of a leg is on which head; each place among `heads` with the head's number.
+    fn divide(&self, leg: &Leg, heads: u32, number: u64) -> Vec<(usize, u32)> {
+        let mut state = self.state.held();
+        if state.number != number {
+            return Vec::new();
+        }
+        let of_view = leg.offer.range.divided(heads);
+        let on_leg = (0..).zip(of_view).filter(|(_, head)| head.overlaps(leg.range));
+        let on_leg: Vec<(u32, Range)> = on_leg.collect();
+        let stretch = |(at, (_, head)): (usize, &(u32, Range))| Stretch {
+            range: Range::new(head.low().max(leg.range.low()), head.high().min(leg.range.high())),
+            behind: leg.behind.clone().filter(|_| at == 0),
+        };
+        state.heads = on_leg.iter().enumerate().map(stretch).collect();
+        state.open = on_leg.len();
+        on_leg.iter().enumerate().map(|(at, (head, _))| (at, *head)).collect()
+    }
+
+    fn wants_versions(&self) -> bool {
+        matches!(self.name.kind, ViewKind::Disk {})
+    }
+
+    /// Asks another node; an error of either side makes the boot look for another giver.
+    fn call(
+        self: &Arc<Boot>,
+        address: &str,
+        number: u64,
+        opcode: u16,
+        meta: Vec<u8>,
+        then: impl FnOnce(&Arc<Boot>, PeerReply) -> Result<()> + Send + 'static,
+    ) {
+        let Some(views) = self.views.upgrade() else { return };
+        let boot = self.clone();
+        let answered = move |reply: Result<PeerReply>| {
+            boot.work(move |boot| {
+                if let Err(e) = reply.and_then(|reply| then(boot, reply)) {
+                    boot.elsewhere(number, e);
+                }
+            });
+        };
+        let peers = &views.node.machine.peers;
+        peers.call_yielding(address, request(opcode, meta), Box::new(answered));
+    }
+
+    /// All legs are of one entry of one log, or their images are not of one mark.
+    fn boarded(&self, boarded: Boarded, front: Vec<u8>) -> Result<()> {
+        let mut state = self.state.held();
+        let index = state.index;
+        let (first, _) = state.begun.get_or_insert((boarded, front));
+        let same = (first.index, first.entry_crc, first.digest)
+            == (boarded.index, boarded.entry_crc, boarded.digest);
+        match same && boarded.index == index {
+            true => Ok(()),
+            false => Err(Error::corrupt(format!(
+                "ride images of entry {index}: they are of different logs, or views have applied it \
+                 otherwise"
+            ))),
+        }
+    }
+
+    /// Asks for more of a head, until there is no more.
+    fn next(self: &Arc<Boot>, address: &str, (ride, head): (u64, u32), at: usize, number: u64) {
+        let next = Next { ride, head };
+        let to = address.to_owned();
+        self.call(address, number, wire::OP_RIDE_NEXT, next.to_bytes(), move |boot, reply| {
+            if reply.meta.is_empty() {
+                boot.head_ended(number);
+                return Ok(());
+            }
+            if boot.take(&reply.meta, &reply.body, at, number)? {
+                boot.next(&to, (ride, head), at, number);
+            }
+            Ok(())
+        });
+    }
+
+    /// Takes a slab. False where somebody else is asked for it by now. Its items are verified here, and
+    /// once more where they are put into the view.
+    fn take(&self, header: &[u8], columns: &[u8], at: usize, number: u64) -> Result<bool> {
+        let reader = Reader::new(header, columns)?;
+        let place = |item: slab::Received<'_>| Place {
+            hash: item.hash,
+            collection: item.collection,
+            key: item.key.to_vec(),
+            index: Index(item.index),
+        };
+        let last = reader.items().map(place).max();
+        let mut bytes = ((header.len() + columns.len()) as u32).to_bytes();
+        bytes.extend_from_slice(header);
+        bytes.extend_from_slice(columns);
+        let mut state = self.state.held();
+        if state.number != number {
+            return Ok(false);
+        }
+        let file = state.file.clone().ok_or_else(|| Error::bug("take a slab: there is no file"))?;
+        file.write_at(&bytes, state.bytes)?;
+        state.bytes += bytes.len() as u64;
+        if last.is_some() {
+            state.heads[at].behind = last;
+        }
+        Ok(true)
+    }
+
+    fn head_ended(self: &Arc<Boot>, number: u64) {
+        let is_over = {
+            let mut state = self.state.held();
+            if state.number != number {
+                return;
+            }
+            state.open -= 1;
+            state.open == 0
+        };
+        if is_over {
+            self.ride();
+        }
+    }
+
+    /// A leg that this node has an image for.
+    fn read_here(self: &Arc<Boot>, leg: &Leg, index: Index, number: u64) {
+        let read = || {
+            let views = self.views.upgrade().ok_or_else(|| Error::retry("the node is ending"))?;
+            let image = views.image(&leg.offer.view, index)?;
+            let position = image.about.position;
+            let (entry_crc, digest) = (position.entry_crc, position.digest);
+            let boarded = Boarded { ride: 0, heads: 0, index, entry_crc, digest };
+            self.boarded(boarded, image.about.front.clone())?;
+            self.copy(&image, leg, number)
+        };
+        match read() {
+            Ok(()) => self.ride(),
+            Err(e) => self.elsewhere(number, e),
+        }
+    }
+
+    fn copy(&self, image: &Arc<Image>, leg: &Leg, number: u64) -> Result<()> {
+        let range = leg.range;
+        let first = leg.behind.as_ref().map(|place| {
+            let Place { hash, collection, key, index } = place;
+            let (hash, collection, index) = (*hash, *collection, index.0);
+            First::behind(&Item { hash, collection, key, index, value: None }).to_bytes()
+        });
+        let mut scan = ImageScan::new(image, range, &At { number: 0, first })?;
+        let versions = self.wants_versions();
+        let collections = Collections::All;
+        let wanted =
+            Wanted { range, collections, keys_only: false, versions, indices: 0..u64::MAX };
+        loop {
+            let (about, kept) = scan.make()?;
+            if let Some(slab) = &kept.slab {
+                let slab = select(slab, &wanted);
+                let mut columns = Vec::with_capacity(slab.body_bytes());
+                slab.columns().iter().for_each(|column| columns.extend_from_slice(column.bytes()));
+                if !columns.is_empty() {
+                    self.take(&slab.header_bytes(), &columns, 0, number)?;
+                }
+            }
+            if about.last {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Goes on with somebody else who has an image of the same mark, from where this one ended.
+    fn elsewhere(self: &Arc<Boot>, number: u64, e: Error) {
+        let found = {
+            let mut state = self.state.held();
+            let Some(leg) = state.leg.clone().filter(|_| state.number == number && !state.over)
+            else {
+                return;
+            };
+            // Answers of this leg that come yet are for nobody.
+            state.number += 1;
+            state.offers.retain(|offer| *offer != leg.offer);
+            let left = state.heads.iter();
+            let legs = left.map(|left| cover(left, state.index, &state.offers));
+            let legs = legs.collect::<Option<Vec<_>>>().map(|legs| legs.into_iter().flatten());
+            legs.map(|legs| state.legs = legs.chain(std::mem::take(&mut state.legs)).collect())
+        };
+        match found {
+            Some(()) => {
+                sometimes!("a view that began with an image went on with another one");
+                self.ride();
+            }
+            None => self.end(Err(e)),
+        }
+    }
+
+    /// Everything is there.
+    fn arrive(self: &Arc<Boot>) {
+        let opened = || {
+            let views = self.views.upgrade().ok_or_else(|| Error::retry("the node is ending"))?;
+            let (begun, file, bytes) = {
+                let mut state = self.state.held();
+                (state.begun.take(), state.file.take(), state.bytes)
+            };
+            let bug = || Error::bug("begin with images: nothing was ridden");
+            let (boarded, front) = begun.ok_or_else(bug)?;
+            let file = file.ok_or_else(bug)?;
+            file.write_at(&0u32.to_bytes(), bytes)?;
+            let (total, mut at, mut front) = (bytes + 4, 0, Some(front));
+            let all = total + front.as_ref().map_or(0, |front| front.len() as u64);
+            let mut more = |out: &mut Vec<u8>| {
+                if let Some(front) = front.take() {
+                    out.extend_from_slice(&front);
+                    return Ok(true);
+                }
+                let piece = (total - at).min(READ_BYTES as u64) as usize;
+                let begin = out.len();
+                out.resize(begin + piece, 0);
+                file.read_exact_at(&mut out[begin..], at)?;
+                at += piece as u64;
+                Ok(piece > 0)
+            };
+            let mut source = holdfast_base::stream::Source::new(all, &mut more);
+            let Boarded { index: applied, entry_crc, digest, .. } = boarded;
+            let arrival = Arrival { applied, entry_crc, digest, source: &mut source };
+            views.open_with(&self.name, &self.place, Some(arrival))?;
+            event!(ViewBooted, format_args!("`{}` at entry {applied}", describe(&self.name)));
+            sometimes!("a view began with images");
+            Ok(())
+        };
+        let opened = opened();
+        self.end(opened);
+    }
+
+    fn end(self: &Arc<Boot>, result: Result<()>) {
+        {
+            let mut state = self.state.held();
+            if std::mem::replace(&mut state.over, true) {
+                return;
+            }
+            state.file = None;
+        }
+        let Some(views) = self.views.upgrade() else { return };
+        let (disk, path) = (&views.node.machine.disk, self.path());
+        if disk.exists(&path).unwrap_or(false) {
+            // What stays is removed by the next one.
+            let _ = disk.remove(&path);
+        }
+        views.boot_ended(&self.name, &self.place, result);
+    }
+}
+
+fn request(opcode: u16, meta: Vec<u8>) -> PeerRequest {
+    PeerRequest { opcode, meta, body: None, deadline_ms: ANSWER_MS }
+}
+
+/// What is said to be there of a topic.
+fn offers(giver: &Giver, said: &[ViewStatus], name: &ViewName) -> Vec<Offer> {
+    let of_topic = said.iter().filter(|status| status.view.topic == name.topic);
+    let disks = of_topic.filter(|status| status.view.kind == ViewKind::Disk {});
+    let of_view = disks.flat_map(|status| {
+        status.images.iter().map(|image| Offer {
+            giver: giver.clone(),
+            view: status.view.clone(),
+            range: Range::part(status.view.part, status.view.of),
+            index: image.index,
+        })
+    });
+    of_view.collect()
+}
