@@ -1,5 +1,5 @@
 //! The log of a node that does not host it: appends go to the host, entries come from one
-//! long-polled read a topic into a mirror in memory, from which the folds are fed. No call blocks;
+//! long-polled read a topic and reader into a mirror in memory, from which a fold is fed. No call blocks;
 //! everything else happens in callbacks of [`Peers`]. Loses nothing by itself: what the mirror
 //! lacks it fetches, from the place where the reader is.
 
@@ -19,6 +19,7 @@ use holdfast_env::HoldMutex;
 use holdfast_env::net::{PeerReply, PeerRequest, Peers};
 use holdfast_wire::peer::Sender;
 use holdfast_wire::{log as msg, peer_log as wire};
+pub use mirror::MIRROR_BYTES_MAX;
 use mirror::{Mirror, Page};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
@@ -38,9 +39,18 @@ pub const TRIMMED: &str = "was trimmed";
 /// Says of a topic that it goes on without a start, see [`Log::recovers`].
 pub const GOES_ON: &str = "this node goes on by itself then";
 
-/// A log hosted by another node.
+/// A log hosted by another node, for one reader a topic.
 pub struct RemoteLog {
     inner: Arc<Inner>,
+    /// 0 for the first one, with which the others end.
+    reader: u32,
+}
+
+/// Whose feed it is.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Key {
+    topic: String,
+    reader: u32,
 }
 
 struct Inner {
@@ -52,7 +62,8 @@ struct Inner {
 struct State {
     host: String,
     sender: Sender,
-    topics: BTreeMap<String, Feed>,
+    topics: BTreeMap<Key, Feed>,
+    readers: u32,
     closed: bool,
 }
 
@@ -66,14 +77,32 @@ fn unknown(topic: &str) -> Error {
 impl RemoteLog {
     /// Uses the log of the node at `host`, in the name of `sender`.
     pub fn new(peers: Arc<dyn Peers>, host: &str, sender: Sender) -> RemoteLog {
-        let state = State { host: host.to_owned(), sender, topics: BTreeMap::new(), closed: false };
-        RemoteLog { inner: Arc::new(Inner { peers, state: Mutex::new(state) }) }
+        let state = State {
+            host: host.to_owned(),
+            sender,
+            topics: BTreeMap::new(),
+            readers: 0,
+            closed: false,
+        };
+        RemoteLog { inner: Arc::new(Inner { peers, state: Mutex::new(state) }), reader: 0 }
+    }
+
+    /// The same log for another reader, wherever it is: what one has not read yet keeps no room from
+    /// the others, and one that looks far back takes nothing from them.
+    pub fn another_reader(&self) -> RemoteLog {
+        let mut state = self.inner.lock();
+        state.readers += 1;
+        RemoteLog { inner: self.inner.clone(), reader: state.readers }
+    }
+
+    fn key(&self, topic: &str) -> Key {
+        Key { topic: topic.to_owned(), reader: self.reader }
     }
 
     /// The host has moved, or another node has its log now. Positions are compared with it before
     /// anything of it is used.
     pub fn set_host(&self, host: &str) {
-        let topics: Vec<String> = {
+        let topics: Vec<Key> = {
             let mut state = self.inner.lock();
             if state.host == host {
                 return;
@@ -97,7 +126,7 @@ impl RemoteLog {
     /// Why a topic gets no entries at the moment, if it does not.
     pub fn trouble(&self, topic: &str) -> Option<Error> {
         let state = self.inner.lock();
-        let feed = state.topics.get(topic)?;
+        let feed = state.topics.get(&self.key(topic))?;
         feed.refused().or(feed.trouble.as_ref()).cloned()
     }
 }
@@ -108,17 +137,17 @@ impl Inner {
     }
 
     /// Sends the next request of a topic, unless one is under way or nobody wants it.
-    fn go_on(self: &Arc<Self>, topic: &str) {
+    fn go_on(self: &Arc<Self>, key: &Key) {
         let mut state = self.lock();
-        let State { host, sender, topics, closed } = &mut *state;
-        let Some(feed) = topics.get_mut(topic).filter(|_| !*closed) else { return };
+        let State { host, sender, topics, closed, .. } = &mut *state;
+        let Some(feed) = topics.get_mut(key).filter(|_| !*closed) else { return };
         if feed.busy || feed.ended.is_some() {
             return;
         }
         // Who has no number yet has nothing to compare.
         feed.proven |= sender.node.0 == 0;
-        let Some((opcode, meta, deadline_ms)) = feed.question(topic, *sender) else { return };
-        let topic = topic.to_owned();
+        let Some((opcode, meta, deadline_ms)) = feed.question(key, *sender) else { return };
+        let key = key.clone();
         feed.busy = true;
         feed.round += 1;
         let (host, round, weak) = (host.clone(), feed.round, Arc::downgrade(self));
@@ -126,27 +155,27 @@ impl Inner {
         let request = PeerRequest { opcode, meta, body: None, deadline_ms };
         let done = move |answer: Result<PeerReply>| {
             if let Some(inner) = weak.upgrade() {
-                inner.answered(&topic, round, opcode, answer);
+                inner.answered(&key, round, opcode, answer);
             }
         };
         self.peers.call(&host, request, Box::new(done));
     }
 
-    fn answered(self: &Arc<Self>, topic: &str, round: u64, opcode: u16, answer: Result<PeerReply>) {
+    fn answered(self: &Arc<Self>, key: &Key, round: u64, opcode: u16, answer: Result<PeerReply>) {
         let mut calls = Calls::new();
         let mut pause_ms = 0;
         {
             let mut state = self.lock();
-            let Some(feed) = state.topics.get_mut(topic).filter(|feed| feed.round == round) else {
+            let Some(feed) = state.topics.get_mut(key).filter(|feed| feed.round == round) else {
                 return;
             };
             feed.busy = false;
             let taken = match opcode {
                 wire::OP_PEER_LOG_READ => answer.and_then(|reply| feed.push(&reply)),
-                wire::OP_PEER_LOG_COMPARE => feed.prove(topic, answer.map(|_| ()), &mut calls),
+                wire::OP_PEER_LOG_COMPARE => feed.prove(&key.topic, answer.map(|_| ()), &mut calls),
                 _ => answer
                     .and_then(|reply| decode(&reply.meta))
-                    .map(|info| feed.compare(topic, info, &mut calls)),
+                    .map(|info| feed.compare(&key.topic, info, &mut calls)),
             };
             if taken.is_ok() {
                 feed.arrived(&mut calls);
@@ -155,12 +184,12 @@ impl Inner {
             if let Some(e) = feed.trouble.take_if(|e| e.kind == Kind::Fenced) {
                 // Another process is this node by now. The entry that says so will not be given
                 // to this one, so it must not wait for it.
-                feed.end(topic, e, &mut calls);
+                feed.end(&key.topic, e, &mut calls);
             } else if feed.trouble.is_some() {
                 feed.failures += 1;
                 feed.compare_anew();
                 if feed.failures > 1 {
-                    feed.give_up_arriving(topic, &mut calls);
+                    feed.give_up_arriving(&key.topic, &mut calls);
                     let pause = (PAUSE_MS << (feed.failures - 2).min(16)).min(PAUSE_MS_MAX);
                     // A host that knows its log to be another one says so to each read, and
                     // answers all that comes before one.
@@ -175,25 +204,25 @@ impl Inner {
             }
         }
         if pause_ms == 0 {
-            self.go_on(topic);
+            self.go_on(key);
         } else {
-            let (weak, topic) = (Arc::downgrade(self), topic.to_owned());
-            let then = move || resume(&weak, &topic, round);
+            let (weak, key) = (Arc::downgrade(self), key.clone());
+            let then = move || resume(&weak, &key, round);
             self.peers.after(pause_ms, Box::new(then));
         }
         calls.into_iter().for_each(|call| call());
     }
 
     /// The host has the entries from `first` on.
-    fn appended(self: &Arc<Self>, topic: &str, first: Index, count: u64, done: Done<Index>) {
+    fn appended(self: &Arc<Self>, key: &Key, first: Index, count: u64, done: Done<Index>) {
         let last = Index(first.0 + count - 1);
         let mut watch = false;
         let now = {
             let mut state = self.lock();
             let closed = state.closed;
-            let feed = state.topics.entry(topic.to_owned()).or_default();
+            let feed = state.topics.entry(key.clone()).or_default();
             if closed || feed.refused().is_some() {
-                Some((done, Err(unknown(topic))))
+                Some((done, Err(unknown(&key.topic))))
             } else {
                 if feed.mirror.is_none() {
                     feed.want(first);
@@ -209,32 +238,32 @@ impl Inner {
         };
         match now {
             Some((done, result)) => done(result),
-            None => self.go_on(topic),
+            None => self.go_on(key),
         }
         if watch {
-            self.watch(topic, Index(0));
+            self.watch(key, Index(0));
         }
     }
 
     /// Looks again later whether anything has arrived.
-    fn watch(self: &Arc<Self>, topic: &str, reached: Index) {
-        let (weak, topic) = (Arc::downgrade(self), topic.to_owned());
+    fn watch(self: &Arc<Self>, key: &Key, reached: Index) {
+        let (weak, key) = (Arc::downgrade(self), key.clone());
         let then = move || {
             let Some(inner) = weak.upgrade() else { return };
             let mut calls = Calls::new();
             let next = {
                 let mut state = inner.lock();
-                let Some(feed) = state.topics.get_mut(&topic) else { return };
+                let Some(feed) = state.topics.get_mut(&key) else { return };
                 let next = feed.next();
                 if next == reached {
-                    feed.give_up_arriving(&topic, &mut calls);
+                    feed.give_up_arriving(&key.topic, &mut calls);
                 }
                 feed.watched = !feed.arriving.is_empty();
                 feed.watched.then_some(next)
             };
             calls.into_iter().for_each(|call| call());
             if let Some(next) = next {
-                inner.watch(&topic, next);
+                inner.watch(&key, next);
             }
         };
         self.peers.after(ARRIVAL_MS, Box::new(then));
@@ -242,16 +271,16 @@ impl Inner {
 }
 
 /// A pause is over.
-fn resume(weak: &Weak<Inner>, topic: &str, round: u64) {
+fn resume(weak: &Weak<Inner>, key: &Key, round: u64) {
     let Some(inner) = weak.upgrade() else { return };
     {
         let mut state = inner.lock();
-        let Some(feed) = state.topics.get_mut(topic).filter(|feed| feed.round == round) else {
+        let Some(feed) = state.topics.get_mut(key).filter(|feed| feed.round == round) else {
             return;
         };
         feed.busy = false;
     }
-    inner.go_on(topic);
+    inner.go_on(key);
 }
 
 fn decode<T: Decode>(meta: &[u8]) -> Result<T> {
@@ -275,7 +304,8 @@ impl Log for RemoteLog {
         }
         let (host, sender, refused) = {
             let state = self.inner.lock();
-            let refused = state.topics.get(topic).and_then(|feed| feed.refused().cloned());
+            let refused =
+                state.topics.get(&self.key(topic)).and_then(|feed| feed.refused().cloned());
             (state.host.clone(), state.sender, refused)
         };
         if let Some(e) = refused {
@@ -290,14 +320,14 @@ impl Log for RemoteLog {
             body: Some(Arc::new(body)),
             deadline_ms: APPEND_MS,
         };
-        let weak = Arc::downgrade(&self.inner);
+        let (weak, key) = (Arc::downgrade(&self.inner), self.key(topic));
         let answered = move |answer: Result<PeerReply>| {
             let first = answer.and_then(|reply| decode::<msg::Appended>(&reply.meta));
             match (first, weak.upgrade()) {
                 (Ok(appended), Some(inner)) => {
-                    inner.appended(&append.topic, appended.first, count, done);
+                    inner.appended(&key, appended.first, count, done);
                 }
-                (Ok(_), None) => done(Err(unknown(&append.topic))),
+                (Ok(_), None) => done(Err(unknown(&key.topic))),
                 (Err(e), _) => done(Err(e)),
             }
         };
@@ -317,7 +347,7 @@ impl Log for RemoteLog {
     ) -> Result<Vec<(Index, Vec<u8>)>> {
         let page = {
             let mut state = self.inner.lock();
-            let feed = state.topics.entry(topic.to_owned()).or_default();
+            let feed = state.topics.entry(self.key(topic)).or_default();
             if let Some(e) = feed.refused() {
                 return Err(e.clone());
             }
@@ -326,7 +356,7 @@ impl Log for RemoteLog {
             feed.mirror.as_mut().map_or(Page::Later, page)
         };
         // What was read may have made room.
-        self.inner.go_on(topic);
+        self.inner.go_on(&self.key(topic));
         match page {
             Page::Entries(entries) => Ok(entries),
             Page::Later | Page::Before => Ok(Vec::new()),
@@ -338,7 +368,7 @@ impl Log for RemoteLog {
     fn tail(&self, topic: &str, from: Index, wake: Done<()>) {
         let now = {
             let mut state = self.inner.lock();
-            let feed = state.topics.entry(topic.to_owned()).or_default();
+            let feed = state.topics.entry(self.key(topic)).or_default();
             match feed.refused() {
                 Some(e) => Err(e.clone()),
                 None if feed.holds(from) => Ok(()),
@@ -346,7 +376,7 @@ impl Log for RemoteLog {
                     feed.want(from);
                     feed.tails.push((from, wake));
                     drop(state);
-                    return self.inner.go_on(topic);
+                    return self.inner.go_on(&self.key(topic));
                 }
             }
         };
@@ -355,7 +385,7 @@ impl Log for RemoteLog {
 
     fn recovers(&self, topic: &str, wake: Done<()>) {
         let mut state = self.inner.lock();
-        let feed = state.topics.entry(topic.to_owned()).or_default();
+        let feed = state.topics.entry(self.key(topic)).or_default();
         match &feed.ended {
             None if feed.doubt.is_some() => feed.recovers.push(wake),
             ended => {
@@ -391,7 +421,7 @@ impl Log for RemoteLog {
     /// What the host said last, and what has arrived since; `Retry` before it has said anything.
     fn info(&self, topic: &str) -> Result<Info> {
         let state = self.inner.lock();
-        let feed = state.topics.get(topic);
+        let feed = state.topics.get(&self.key(topic));
         let Some((feed, info)) = feed.and_then(|feed| Some((feed, feed.info.as_ref()?))) else {
             return Err(Error::retry(format!(
                 "describe topic `{topic}`: the log's host `{}` has not answered yet: ask again",
@@ -409,7 +439,9 @@ impl Log for RemoteLog {
 
     /// Those that were used here.
     fn topics(&self) -> Vec<String> {
-        self.inner.lock().topics.keys().cloned().collect()
+        let state = self.inner.lock();
+        let own = state.topics.keys().filter(|key| key.reader == self.reader);
+        own.map(|key| key.topic.clone()).collect()
     }
 }
 
@@ -418,11 +450,15 @@ impl Drop for RemoteLog {
         let mut calls = Calls::new();
         {
             let mut state = self.inner.lock();
-            state.closed = true;
-            for (topic, feed) in &mut state.topics {
-                let e = Error::retry(format!("tail topic `{topic}`: the log was closed"));
-                feed.end(topic, e, &mut calls);
+            let all = self.reader == 0;
+            state.closed |= all;
+            for (Key { topic, reader }, feed) in &mut state.topics {
+                if all || *reader == self.reader {
+                    let e = Error::retry(format!("tail topic `{topic}`: the log was closed"));
+                    feed.end(topic, e, &mut calls);
+                }
             }
+            state.topics.retain(|key, _| all || key.reader != self.reader);
         }
         calls.into_iter().for_each(|call| call());
     }

@@ -16,7 +16,7 @@ use holdfast_cluster::digests::{Standing, Told, judge, trim_before};
 use holdfast_cluster::images::{self, Image};
 use holdfast_cluster::topics::is_covered_by_snapshots;
 use holdfast_env::net::PeerReply;
-use holdfast_env::{HoldMutex, planted};
+use holdfast_env::{HoldMutex, planted, sometimes};
 use holdfast_wire::peer_log as msg;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -284,6 +284,9 @@ impl Node {
         if before > self.log.info(topic)?.first {
             // The entry at a snapshot itself stays: a boot compares it with the snapshot's.
             self.log.trim(topic, before)?;
+            if !is_covered_by_snapshots(topic) {
+                sometimes!("the log of items was trimmed");
+            }
         }
         Ok(())
     }

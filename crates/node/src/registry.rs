@@ -6,7 +6,8 @@ use super::snapshots::{no_view, take_over_if_trimmed};
 use super::{Node, snapshot_store};
 use holdfast_base::ids::Index;
 use holdfast_base::{Error, Result};
-use holdfast_env::HoldMutex;
+use holdfast_env::{HoldMutex, planted};
+use holdfast_log::Log;
 use holdfast_view::{
     Arrival, Context, Fold, FoldOptions, FoldStatus, SnapshotPart, SnapshotStore, View,
 };
@@ -157,7 +158,7 @@ impl Node {
                 take_over_if_trimmed::<V>(&*self.machine.peers, host, &context, &snapshots)?;
             self.replicator.events.snapshots_taken_over.fetch_add(taken as u64, Ordering::Relaxed);
         }
-        self.open_from(context, snapshots, self.fold, None)
+        self.open_from(self.log.clone(), context, snapshots, self.fold, None)
     }
 
     /// Opens a view of a topic that may have several, each with a name of its own. Nobody lends it a
@@ -171,17 +172,25 @@ impl Node {
         self.check_log_age(&context.topic)?;
         let snapshots = snapshot_store(&self.machine, &self.data, &context.name);
         let never = FoldOptions { snapshot_entries: 0, snapshot_bytes: 0 };
-        self.open_from(context, snapshots, never, arrival)
+        // With entries of its own: one that is far behind would take them from the others.
+        let log: Arc<dyn Log> = match &self.remote {
+            Some(remote) if !planted!("node.one-reader-a-topic") => {
+                Arc::new(remote.another_reader())
+            }
+            _ => self.log.clone(),
+        };
+        self.open_from(log, context, snapshots, never, arrival)
     }
 
     fn open_from<V: View>(
         &self,
+        log: Arc<dyn Log>,
         context: Context,
         snapshots: SnapshotStore,
         options: FoldOptions,
         arrival: Option<Arrival<'_, '_>>,
     ) -> Result<Arc<Fold<V>>> {
-        let (log, name) = (self.log.clone(), context.clone());
+        let name = context.clone();
         // What is kept in rows waits for their engine, which no thread of the log should.
         let fold = match context.rows.is_some() && !self.workers.is_inline() {
             true => Fold::open_on_thread_from(log, context, snapshots, options, arrival)?,

@@ -61,6 +61,19 @@ pub(super) fn take_over_if_trimmed<V: View>(
 }
 
 impl Node {
+    /// Asks where a topic begins by now; `done` may be called at once.
+    pub fn ask_first(&self, topic: &str, done: impl FnOnce(Result<Index>) + Send + 'static) {
+        if let Some(log) = &self.hosted {
+            return done(log.info(topic).map(|info| info.first));
+        }
+        let describe = msg::Describe { sender: self.sender, topic: topic.to_owned() };
+        let ask = request(msg::OP_PEER_LOG_INFO, &describe);
+        let told = move |reply: Result<PeerReply>| {
+            done(reply.and_then(|reply| Ok(Info::from_bytes(&reply.meta)?.first)));
+        };
+        self.machine.peers.call(&self.log_host, ask, Box::new(told));
+    }
+
     /// Whether the log has a topic; asks the log's host, so it may wait.
     pub fn has_topic(&self, topic: &str) -> Result<bool> {
         let found = match &self.hosted {

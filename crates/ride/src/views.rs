@@ -64,6 +64,9 @@ struct Kept {
     /// Of the topics, where the log is kept here: the last mark that was asked for, or the entry behind
     /// which it was, and the bytes of the log then.
     marked: BTreeMap<String, (Index, u64)>,
+    /// Of the topics, where the log is kept elsewhere: where it began when the host was asked, and when
+    /// that was.
+    firsts: BTreeMap<String, (Index, u64)>,
     views: BTreeMap<PathBuf, Arc<RunView>>,
     /// Those that could not be opened, and why.
     failed: BTreeMap<PathBuf, (ViewName, Error)>,
@@ -132,6 +135,13 @@ impl RunView {
     pub fn images(&self) -> Vec<Whole> {
         match &self.kept {
             KeptView::Disk { rides, .. } => rides.images(),
+            KeptView::Memory { .. } => Vec::new(),
+        }
+    }
+
+    fn images_that_stay(&self) -> Vec<Whole> {
+        match &self.kept {
+            KeptView::Disk { rides, .. } => rides.images_that_stay(),
             KeptView::Memory { .. } => Vec::new(),
         }
     }
@@ -300,14 +310,19 @@ impl Views {
         replace_file(disk, &place.join("view"), &written_name(name), SITES)
             .map_err(|e| doing(e.into()))?;
         let info = self.node.log.info(&log_topic(&name.topic)?)?;
-        let entries = info.next.0.saturating_sub(info.first.0);
-        if entries > REPLAYED_MAX.get() {
+        let first = self.first_of(&name.topic).map_or(info.first, |(first, _)| first);
+        let entries = info.next.0.saturating_sub(first.0);
+        let is_long = entries > REPLAYED_MAX.get();
+        if is_long {
             REPLAYED_MAX.cross();
-        } else if info.first.0 <= 1 {
-            return self.open_view(name, &place).map_err(doing);
         }
-        self.boot(name, &place);
-        Ok(())
+        // One that was stopped goes on with what it kept.
+        let is_new = !disk.exists(&place.join("rows"))?;
+        if is_new && (is_long || first.0 > 1) {
+            self.boot(name, &place);
+            return Ok(());
+        }
+        self.open_view(name, &place).map_err(doing)
     }
 
     /// Has a view begin with images.
@@ -325,8 +340,8 @@ impl Views {
     pub(crate) fn boot_ended(&self, name: &ViewName, place: &Path, result: Result<()>) {
         let stays = self.kept().booting.remove(place).is_some();
         let Err(e) = result else { return };
-        let whole = self.first_of(&name.topic).is_ok_and(|first| first.0 <= 1);
-        if stays && whole {
+        let is_trimmed = self.first_of(&name.topic).is_ok_and(|(first, _)| first.0 > 1);
+        if stays && !is_trimmed {
             // It says itself why not.
             let _ = self.open_view(name, place);
         } else if stays {
@@ -334,8 +349,32 @@ impl Views {
         }
     }
 
-    fn first_of(&self, topic: &str) -> Result<Index> {
-        Ok(self.node.log.info(&log_topic(topic)?)?.first)
+    /// Where a topic's log begins, as far as this node knows, and since when: no entry before it is
+    /// there any more.
+    fn first_of(&self, topic: &str) -> Result<(Index, u64)> {
+        if self.node.hosted.is_some() {
+            let now_ns = self.node.machine.clock.monotonic_ns();
+            return Ok((self.node.log.info(&log_topic(topic)?)?.first, now_ns));
+        }
+        let first = self.kept().firsts.get(topic).copied();
+        first.ok_or_else(|| Error::retry("the log's host has not said yet where the log begins"))
+    }
+
+    /// Asks where the logs of topics begin, where that is another node's to know.
+    fn ask_firsts(self: &Arc<Views>) {
+        if self.node.hosted.is_some() {
+            return;
+        }
+        let topics: Vec<String> = self.kept().topics.keys().cloned().collect();
+        for topic in topics {
+            let Ok(name) = log_topic(&topic) else { continue };
+            let (weak, asked_ns) = (Arc::downgrade(self), self.node.machine.clock.monotonic_ns());
+            self.node.ask_first(&name, move |first| {
+                if let (Ok(first), Some(views)) = (first, weak.upgrade()) {
+                    views.kept().firsts.insert(topic, (first, asked_ns));
+                }
+            });
+        }
     }
 
     /// Views that the log has left behind begin again, with images.
@@ -348,7 +387,7 @@ impl Views {
         };
         for (place, view) in views {
             let first = self.first_of(&view.name.topic);
-            if first.is_ok_and(|first| first.0 > view.status().applied.0 + 1) {
+            if first.is_ok_and(|(first, _)| first.0 > view.status().applied.0 + 1) {
                 let _one = self.opening.held();
                 self.kept().views.remove(&place);
                 // What it kept goes when the images are there.
@@ -358,7 +397,7 @@ impl Views {
             }
         }
         for (place, name) in failed {
-            if self.first_of(&name.topic).is_ok_and(|first| first.0 > 1) {
+            if self.first_of(&name.topic).is_ok_and(|(first, _)| first.0 > 1) {
                 self.boot(&name, &place);
             }
         }
@@ -624,6 +663,7 @@ impl Views {
     /// stopped for want of room go on once there is some; sessions that nobody uses end.
     pub fn round(self: &Arc<Views>) {
         self.end_sessions();
+        self.ask_firsts();
         self.boot_again();
         self.tell_images();
         self.ask_for_images();
@@ -634,8 +674,8 @@ impl Views {
             if let Some((index, moment)) = marked {
                 rides.mark(index, moment);
             }
-            if let Ok(first) = self.first_of(&view.name.topic) {
-                rides.retire_images(first);
+            if let Ok((first, known_ns)) = self.first_of(&view.name.topic) {
+                rides.retire_images(first, known_ns);
             }
             if let Err(e) = rows.persist("views.rows") {
                 self.node.report_failure(format_args!("keep view `{}`", describe(&view.name)), &e);
@@ -664,7 +704,7 @@ impl Views {
             let of_topic = views.iter().filter(|view| view.name.topic == topic);
             let image = |view: &Arc<RunView>| {
                 let (low, high) = (view.range.low(), view.range.high());
-                let whole = view.images().into_iter();
+                let whole = view.images_that_stay().into_iter();
                 whole.map(move |w| HeldImage { low, high, index: w.index, sum: w.total.all })
             };
             let images = of_topic.flat_map(image).collect();

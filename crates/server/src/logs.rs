@@ -187,7 +187,10 @@ impl Logs {
         let Some((asked, reply)) = request.decode::<msg::Read>("read the log") else { return };
         let msg::Read { topic, from, entries_max, wait } = asked.clone();
         let entries_max = if wait { 1 } else { entries_max };
-        let read = peer_log::Read { sender: self.node.sender, topic, from, entries_max, wait };
+        // Of none of this node's own readers, who would have to ask again.
+        let reader = u32::MAX;
+        let sender = self.node.sender;
+        let read = peer_log::Read { sender, topic, from, entries_max, wait, reader };
         let request = PeerRequest {
             opcode: peer_log::OP_PEER_LOG_READ,
             meta: read.to_bytes(),

@@ -20,7 +20,7 @@ use holdfast_wire::slab::{Hashed, KEY_BYTES_MAX, Range};
 use holdfast_wire::view::Collection;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 
 const T: &str = "view/things";
 const MANUAL: FoldOptions = FoldOptions { snapshot_entries: 0, snapshot_bytes: 0 };
@@ -408,4 +408,46 @@ fn views_of_items_tell_what_a_plain_model_tells() {
         drop(trial);
     }
     assert!(with_horizon > 10 && arrived > 20, "{with_horizon} and {arrived}");
+}
+
+/// Whoever folds a page at once sees at each mark what was in front of it, and nothing behind it: else
+/// images of one mark would hold different items.
+#[test]
+fn a_mark_shows_what_was_in_front_of_it_whatever_was_folded_with_it() {
+    let dir = Scratch::new("items-marks");
+    let log = Arc::new(open(&dir.0, Drive::Pump));
+    log.create(T).unwrap();
+    let world = World { log, dir };
+    let writer = world.memory(Range::ALL, None);
+    let collection = Collection { name: "c".to_owned(), hashed: Hashed::All, json: false };
+    world.send(&writer, Command::collection(&collection)).unwrap();
+    let mut marks = Vec::new();
+    for round in 0..20u8 {
+        let change = Change { collection: 1, key: &[round % 3 + 1], value: Some(&[round]) };
+        world.send(&writer, Command::change([change].into_iter())).unwrap();
+        if round % 3 == 0 {
+            marks.push(world.send(&writer, Command::mark()).unwrap());
+        }
+    }
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let slot = told.clone();
+    let marked: Marked = Arc::new(move |index, moment: Arc<dyn Moment>| {
+        slot.lock().unwrap().push((index, moment));
+    });
+    let rows: Arc<dyn Rows> = Arc::new(MemoryRows::default());
+    let context = World::context(Range::ALL, "disk").in_rows(rows);
+    let context = Context { marked: Some(marked), ..context };
+    let store = store(&world.dir.0, "disk");
+    let disk: Disk =
+        Fold::open_member_from(world.log.clone(), context, store, MANUAL, None).unwrap();
+    while world.log.pump() {}
+    assert_eq!(disk.applied(), writer.applied());
+    let told = told.lock().unwrap();
+    assert_eq!(told.iter().map(|(index, _)| index.0).collect::<Vec<_>>(), marks);
+    for (index, moment) in told.iter() {
+        let position = position(&**moment).unwrap().unwrap();
+        assert_eq!(position.applied, *index);
+        let reader = Reader::new(moment.clone()).unwrap();
+        assert_eq!(reader.catalog().mark(), *index);
+    }
 }

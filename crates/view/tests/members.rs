@@ -9,6 +9,7 @@ use holdfast_base::ids::{Index, NodeId, Sequence, SessionId};
 use holdfast_base::stream::{Source, Writer};
 use holdfast_base::{Error, Kind, Result};
 use holdfast_env::net::{PeerDone, PeerReply, PeerRequest, Peers};
+use holdfast_env::trial::Trial;
 use holdfast_env::{RealDisk, Rng, SeededRng};
 use holdfast_log::*;
 use holdfast_view::*;
@@ -562,6 +563,38 @@ fn a_member_goes_on_by_itself_once_the_hosts_log_is_the_right_one_again() {
     }
 }
 
+/// A topic may have several views on a node. One began far back, had as much of the log brought here
+/// as there is room for, and was stopped: nobody read that any more, and no other view of the topic
+/// got another entry for as long as the node ran.
+#[test]
+fn what_one_reader_leaves_unread_keeps_no_entries_from_another() {
+    let _trial = Trial::new().with(&MIRROR_BYTES_MAX, 200).enter();
+    let w = World::new("readers", 5);
+    let propose = || drop(w.wait(|done| w.folds[1].propose(request(SessionId(0), 1, 1), done)));
+    (0..50).for_each(|_| propose());
+    w.quiet();
+    let second = w.remotes[0].another_reader();
+    let heard = Arc::new(Mutex::new(None));
+    let slot = heard.clone();
+    second.tail(T, Index(1), Box::new(move |told| *slot.lock().unwrap() = Some(told)));
+    assert!(w.run(200_000, || heard.lock().unwrap().is_some()));
+    let page = second.read(T, Index(1), 2, 1000, Scope::Durable).unwrap();
+    assert_eq!(page.len(), 2, "it is there, and what follows it fills all room");
+    (0..5).for_each(|_| propose());
+    w.quiet();
+    // It reads on whenever it likes, from where it was.
+    let page = second.read(T, Index(3), 2, 1000, Scope::Durable).unwrap();
+    assert_eq!(page.first().map(|(index, _)| *index), Some(Index(3)));
+    // What it waited for is told to nobody, and what others wait for is.
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let slot = told.clone();
+    second.tail(T, Index(900), Box::new(move |told| slot.lock().unwrap().push(told.is_ok())));
+    drop(second);
+    assert_eq!(*told.lock().unwrap(), [false]);
+    propose();
+    w.quiet();
+}
+
 #[test]
 fn closing_answers_everybody_who_waits() {
     let mut w = World::new("close", 7);
@@ -599,6 +632,7 @@ fn the_host_answers_a_waiting_read_again_and_refuses_what_it_cannot_read() {
         from: Index(1),
         entries_max: 10,
         wait: true,
+        reader: 0,
     };
     for node in [2, 2, 3] {
         ask(wire::OP_PEER_LOG_READ, read(node).to_bytes(), &[]);
@@ -634,7 +668,8 @@ fn the_host_answers_a_read_with_what_was_asked_for_and_refuses_what_is_not_there
     }
     let read = |topic: &str, from: u64, entries_max: u32| -> Result<Vec<(Index, Vec<u8>)>> {
         let (sender, topic) = (sender(2), topic.to_owned());
-        let read = wire::Read { sender, topic, from: Index(from), entries_max, wait: false };
+        let read =
+            wire::Read { sender, topic, from: Index(from), entries_max, wait: false, reader: 0 };
         let answered = Arc::new(Mutex::new(None));
         let slot = answered.clone();
         let done = Box::new(move |answer| *slot.lock().unwrap() = Some(answer));

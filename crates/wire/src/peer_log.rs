@@ -64,8 +64,34 @@ pub struct Read {
     pub entries_max: u32,
     /// When there is no such entry yet, answer once there is (or at the request's deadline).
     pub wait: bool,
+    /// Of the node's readers of the topic, each of which waits for itself.
+    pub reader: u32,
 }
-codec_struct!(Read { sender, topic, from, entries_max, wait });
+
+impl Encode for Read {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.sender.encode(out);
+        self.topic.encode(out);
+        self.from.encode(out);
+        self.entries_max.encode(out);
+        self.wait.encode(out);
+        self.reader.encode(out);
+    }
+}
+
+impl Decode for Read {
+    fn decode(reader: &mut Reader<'_>) -> std::result::Result<Read, DecodeError> {
+        Ok(Read {
+            sender: Decode::decode(reader)?,
+            topic: Decode::decode(reader)?,
+            from: Decode::decode(reader)?,
+            entries_max: Decode::decode(reader)?,
+            wait: Decode::decode(reader)?,
+            // Builds with one reader a topic do not name it.
+            reader: if reader.remaining() == 0 { 0 } else { u32::decode(reader)? },
+        })
+    }
+}
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entries {

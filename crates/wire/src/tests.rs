@@ -109,7 +109,10 @@ fn peer_log(m: &mut Messages) {
     let topic = || "t".to_owned();
     m.add("peer_log::Append", peer_log::Append { sender, topic: topic(), crc: 4 });
     let (from, entries_max, wait) = (Index(4), 5, true);
-    m.add("peer_log::Read", peer_log::Read { sender, topic: topic(), from, entries_max, wait });
+    let reader = 6;
+    let read = peer_log::Read { sender, topic: topic(), from, entries_max, wait, reader };
+    let before = read.to_bytes().len() - 4;
+    m.add_longer("peer_log::Read", read, &[before]);
     m.add("peer_log::Entries", peer_log::Entries { crc: 4 });
     m.add("peer_log::Trim", peer_log::Trim { sender, topic: topic(), before: Index(4) });
     m.add("peer_log::Describe", peer_log::Describe { sender, topic: topic() });

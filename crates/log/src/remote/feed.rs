@@ -3,7 +3,7 @@
 //! put back from an older copy is found out. Decides only; what is to be called is handed back.
 
 use super::mirror::Mirror;
-use super::{GOES_ON, TRIMMED, decode, unknown};
+use super::{GOES_ON, Key, TRIMMED, decode, unknown};
 use crate::Done;
 use holdfast_base::checksum::crc32c;
 use holdfast_base::codec::Encode;
@@ -230,9 +230,9 @@ impl Feed {
     }
 
     /// What is asked of the host next; nothing while there is enough of its entries here.
-    pub(super) fn question(&self, topic: &str, sender: Sender) -> Option<(u16, Vec<u8>, u32)> {
+    pub(super) fn question(&self, key: &Key, sender: Sender) -> Option<(u16, Vec<u8>, u32)> {
         let mirror = self.mirror.as_ref()?;
-        let topic = topic.to_owned();
+        let Key { topic, reader } = key.clone();
         if !self.compared {
             let describe = wire::Describe { sender, topic };
             return Some((wire::OP_PEER_LOG_INFO, describe.to_bytes(), INFO_MS));
@@ -243,7 +243,7 @@ impl Feed {
             return Some((wire::OP_PEER_LOG_COMPARE, compare.to_bytes(), INFO_MS));
         }
         let (from, entries_max) = (mirror.next(), ENTRIES_MAX);
-        let read = wire::Read { sender, topic, from, entries_max, wait: true };
+        let read = wire::Read { sender, topic, from, entries_max, wait: true, reader };
         mirror.has_room().then(|| (wire::OP_PEER_LOG_READ, read.to_bytes(), POLL_MS))
     }
 

@@ -26,8 +26,8 @@ pub struct LogHost {
 
 #[derive(Default)]
 struct Waiting {
-    /// One read a node and topic: a node that asks again has given up on the one before.
-    reads: BTreeMap<(String, NodeId), (wire::Read, PeerDone)>,
+    /// One read a node, topic and reader: who asks again has given up on the one before.
+    reads: BTreeMap<(String, NodeId, u32), (wire::Read, PeerDone)>,
     /// Places at which the log was asked to say when there is an entry.
     asked: BTreeSet<(String, Index)>,
 }
@@ -98,12 +98,12 @@ impl LogHost {
         let place = (read.topic.clone(), read.from);
         let (before, asked) = {
             let mut waiting = self.waiting.held();
-            let key = (read.topic.clone(), read.sender.node);
+            let key = (read.topic.clone(), read.sender.node, read.reader);
             let before = waiting.reads.insert(key, (read, done));
             (before, !waiting.asked.insert(place.clone()))
         };
         if let Some((_, done)) = before {
-            done(Err(Error::retry("read the log: the same node asked again")));
+            done(Err(Error::retry("read the log: the same reader asked again")));
         }
         if asked {
             return;
@@ -115,7 +115,7 @@ impl LogHost {
             let reads: Vec<_> = {
                 let mut waiting = waiting.held();
                 waiting.asked.remove(&at);
-                let here = |key: &(String, NodeId), read: &mut (wire::Read, PeerDone)| {
+                let here = |key: &(String, NodeId, u32), read: &mut (wire::Read, PeerDone)| {
                     key.0 == at.0 && read.0.from == at.1
                 };
                 waiting.reads.extract_if(.., here).collect()

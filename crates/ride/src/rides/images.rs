@@ -15,6 +15,9 @@ use std::sync::Arc;
 
 /// Images that are kept beside the one that the log begins with.
 const IMAGES_KEPT: usize = 2;
+/// How long an image is told to nobody before it goes: for longer than what a node said of its images
+/// is used by whoever trims the log.
+const LEAVING_NS: u64 = 60_000_000_000;
 
 #[derive(Default)]
 pub(super) struct Images {
@@ -26,6 +29,8 @@ pub(super) struct Images {
     pub known: BTreeMap<Index, Arc<Image>>,
     /// Those that go when their last reader has gone.
     retiring: BTreeSet<Index>,
+    /// Those that nobody is told of any more, and since when.
+    leaving: BTreeMap<Index, u64>,
 }
 
 impl Images {
@@ -37,6 +42,7 @@ impl Images {
     pub fn remove(&mut self, index: Index) -> Option<Job> {
         self.moments.remove(&index);
         self.retiring.remove(&index);
+        self.leaving.remove(&index);
         self.known.remove(&index).map(Job::Remove)
     }
 }
@@ -134,16 +140,35 @@ impl Rides {
         state.images.known.iter().filter_map(whole).collect()
     }
 
-    /// Gives up images that nobody needs to begin with: older ones than what the log begins with, and
-    /// those between the one that does and the newest two. `first`: the log's first entry.
-    pub fn retire_images(&self, first: Index) {
+    /// As [`Rides::images`], without those that leave: what others may rely on.
+    pub fn images_that_stay(&self) -> Vec<Whole> {
+        let mut images = self.images();
+        let state = self.state();
+        images.retain(|whole| !state.images.leaving.contains_key(&whole.index));
+        images
+    }
+
+    /// Gives up images that nobody needs to begin with: older ones than what the log begins with
+    /// (`first`, as it was at `known_ns`), and those between the one that does and the newest two.
+    /// Those are told to nobody for a while first: whoever trims the log may just rely on one of them,
+    /// which then is what the log begins with.
+    pub fn retire_images(&self, first: Index, known_ns: u64) {
         let all: Vec<Index> = self.images().into_iter().map(|whole| whole.index).collect();
-        for index in retired(&all, first) {
-            self.input(|state, now, _| {
+        let surplus = surplus(&all, first);
+        self.input(|state, now, _| {
+            state.images.leaving.retain(|index, _| surplus.contains(index));
+            for index in surplus {
+                state.images.leaving.entry(index).or_insert(now);
+            }
+            let left = |since: u64| known_ns.saturating_sub(since) >= LEAVING_NS;
+            let old = all.into_iter().filter(|index| *index < first);
+            let leaving = state.images.leaving.iter();
+            let leaving = leaving.filter(|(_, since)| left(**since)).map(|(index, _)| *index);
+            for index in old.chain(leaving).collect::<Vec<_>>() {
                 state.retire(now, index);
-                None
-            });
-        }
+            }
+            None
+        });
     }
 
     /// The image of an index, for a view of the same node that begins with it.
@@ -220,11 +245,9 @@ impl Rides {
     }
 }
 
-/// Of all images of a view, in their order, those that are to go.
-fn retired(all: &[Index], first: Index) -> Vec<Index> {
-    let from = all.partition_point(|index| *index < first);
-    let kept = all[from..].len();
-    let newest = all.len() - IMAGES_KEPT.min(kept);
-    let goes = |at: &usize| *at < from || *at > from && *at < newest;
-    (0..all.len()).filter(goes).map(|at| all[at]).collect()
+/// Of all images of a view, in their order, those between what the log begins with and the newest.
+fn surplus(all: &[Index], first: Index) -> Vec<Index> {
+    let from = all.partition_point(|index| *index < first) + 1;
+    let until = all.len().saturating_sub(IMAGES_KEPT);
+    all.get(from..until.max(from)).unwrap_or_default().to_vec()
 }

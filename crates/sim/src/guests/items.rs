@@ -1,7 +1,8 @@
 //! Items as a guest: keys of a topic are put and deleted through any node under sessions, while
 //! every node runs a disk view of one half of them and some a view of all in memory. Rides go over
 //! both halves under the same faults: each shows one index, each key once, and all that was
-//! acknowledged up to there.
+//! acknowledged up to there. Images are asked for; views are stopped and run anew, and begin with what
+//! other nodes have of them, while the log is trimmed.
 
 use super::names::{Desk, until_told};
 use crate::SimNet;
@@ -17,6 +18,7 @@ use holdfast_wire::slab::{self, Hashed, Range, Reader};
 use holdfast_wire::{self as wire, Call, view as msg};
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 const TOPIC: &str = "things";
@@ -24,6 +26,8 @@ const TOPIC: &str = "things";
 const OF: u16 = 1;
 const HALVES: u32 = 2;
 const CLIENTS: usize = 3;
+/// Rounds after which another view is run.
+const TURN_ROUNDS: u32 = 8;
 /// How often a client sends a change whose end it does not know, before it leaves the key alone.
 const SENDS: usize = 6;
 
@@ -64,14 +68,23 @@ impl Guest for Items {
         let views = Views::new(node, Path::new("/data/views"), 0, 1 + node.id.0 % 2);
         views.open_all()?;
         let (rounds, node) = (views.clone(), node.clone());
+        let count = AtomicU32::new(0);
         let round = move || {
             rounds.round();
             // The host makes the topic when the first client asks for it.
-            if rounds.topic(TOPIC).is_ok() {
-                let _ = rounds.run(&half(node.id.0 as usize));
-                if node.id.0 == 2 {
-                    let _ = rounds.run(&in_memory());
-                }
+            if rounds.topic(TOPIC).is_err() {
+                return;
+            }
+            let _ = rounds.run(&half(node.id.0 as usize));
+            // What is run anew has nothing of its own.
+            let count = count.fetch_add(1, Ordering::Relaxed);
+            let (turn, rests) = (count / TURN_ROUNDS, count % TURN_ROUNDS < 2);
+            let others = match node.id.0 {
+                2 => vec![in_memory()],
+                _ => vec![name_of(msg::ViewKind::Disk {}, turn % 5, 5)],
+            };
+            for view in others {
+                let _ = if rests { rounds.stop(&view).map(drop) } else { rounds.run(&view) };
             }
         };
         Ok(Lodging { face: ViewFace::new(views), round: Box::new(round) })
@@ -87,7 +100,11 @@ impl Guest for Items {
             let mut session = None;
             while visitor.now_ns() < end_ns {
                 let (gateway, name) = desk.turn(&visitor).await;
-                let sure = match visitor.below(8) {
+                let sure = match visitor.below(9) {
+                    8 => {
+                        self.mark(&visitor, gateway).await;
+                        true
+                    }
                     0 => {
                         self.ride(&visitor, gateway, Index(0)).await;
                         true
@@ -219,6 +236,18 @@ impl Items {
         false
     }
 
+    /// Asks for images.
+    async fn mark(&self, visitor: &Visitor, gateway: usize) {
+        let mark = msg::Mark { topic: TOPIC.to_owned(), call: Call::default() }.to_bytes();
+        match visitor.ask(gateway, wire::OP_VIEW_MARK, mark, None).await {
+            Ok(_) => visitor.sometimes(true, "images of items were asked for"),
+            Err(e) if matches!(e.kind, Kind::Bug | Kind::Corrupt | Kind::Invalid) => {
+                visitor.violate(&format!("a mark: {e}"));
+            }
+            Err(e) => visitor.note(&format!("does not know of its mark: {e}")),
+        }
+    }
+
     /// What a key holds, if anybody says.
     async fn read(&self, visitor: &Visitor, gateway: usize, key: &[u8]) -> Option<Answer> {
         let known = self.keys.held().get(key).and_then(|versions| versions.last().cloned());
@@ -274,8 +303,13 @@ impl Items {
         let topic = TOPIC.to_owned().to_bytes();
         let status = visitor.ask(gateway, wire::OP_VIEW_STATUS, topic, None).await.ok()?;
         let views = Vec::<msg::ViewStatus>::from_bytes(&status.meta).expect("what was answered");
-        let disk = views.into_iter().find(|one| one.view.kind == msg::ViewKind::Disk {});
-        let view = disk?.view;
+        let disk = views
+            .into_iter()
+            .find(|one| one.view.kind == msg::ViewKind::Disk {} && one.view.of == HALVES);
+        let msg::ViewStatus { view, images, .. } = disk?;
+        // Of an image nobody asks for later entries than its own.
+        let at = images.last().map(|image| image.index).filter(|_| reached.0 == 0);
+        let at = at.filter(|_| visitor.below(2) == 0);
         let part = view.part;
         let range = Range::part(view.part, view.of);
         let board = msg::Board {
@@ -286,8 +320,8 @@ impl Items {
             keys_only: false,
             versions: false,
             reached,
-            dedicated: visitor.below(4) == 0,
-            at: None,
+            dedicated: visitor.below(4) == 0 && at.is_none(),
+            at,
             behind: None,
         };
         let told = |e: &holdfast_base::Error| {
@@ -326,6 +360,7 @@ impl Items {
             silent = 0;
             if reply.meta.is_empty() {
                 visitor.sometimes(!items.is_empty(), "a ride came to its end");
+                visitor.sometimes(at.is_some(), "an image was ridden");
                 self.arrived(visitor, range, boarded.index, &items);
                 return Some((part, items));
             }
