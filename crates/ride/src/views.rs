@@ -18,6 +18,7 @@ use holdfast_wire::slab::{PARTITIONS_MAX, Range};
 use holdfast_wire::view::{ViewKind, ViewName, ViewStatus};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Views that one node runs.
@@ -81,6 +82,8 @@ pub enum KeptView {
         rows: Arc<dyn Rows>,
         /// Its carousel.
         rides: Arc<Rides>,
+        /// What the last round has made durable.
+        durable: AtomicU64,
     },
     /// The newest values, in memory.
     Memory {
@@ -115,7 +118,7 @@ impl RunView {
 
     fn end(&self) -> Result<()> {
         match &self.kept {
-            KeptView::Disk { fold, rows, rides } => {
+            KeptView::Disk { fold, rows, rides, .. } => {
                 rides.end();
                 fold.end();
                 rows.persist("views.rows")
@@ -336,7 +339,7 @@ impl Views {
                 };
                 let (machine, workers) = (&self.node.machine, &self.node.workers);
                 let rides = Rides::new(rows.clone(), range, self.heads, machine, workers);
-                KeptView::Disk { fold, rows, rides }
+                KeptView::Disk { fold, rows, rides, durable: AtomicU64::new(0) }
             }
             ViewKind::Memory {} => {
                 KeptView::Memory { fold: self.node.open_one_of_several(context, None)? }
@@ -473,9 +476,16 @@ impl Views {
         self.end_sessions();
         let views: Vec<_> = self.kept().views.values().cloned().collect();
         for view in views {
-            let KeptView::Disk { fold, rows, .. } = &view.kept else { continue };
-            if let Err(e) = rows.persist("views.rows") {
-                self.node.report_failure(format_args!("keep view `{}`", describe(&view.name)), &e);
+            let KeptView::Disk { fold, rows, durable, .. } = &view.kept else { continue };
+            let applied = fold.status().applied.0;
+            // A view at rest costs its disk nothing.
+            if durable.load(Ordering::Relaxed) != applied {
+                match rows.persist("views.rows") {
+                    Ok(()) => durable.store(applied, Ordering::Relaxed),
+                    Err(e) => self
+                        .node
+                        .report_failure(format_args!("keep view `{}`", describe(&view.name)), &e),
+                }
             }
             // It says `Retry` as long as there is no room.
             match fold.resume() {
