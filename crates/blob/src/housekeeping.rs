@@ -140,18 +140,17 @@ impl Housekeeping {
             return Ok(());
         }
         blobs.propose_and_wait(&Command::CloseChunk { chunk: id })?;
-        let close = holdfast_cluster::Command::CloseChunk { chunk: id };
-        match node.propose_and_wait(close, Durability::Durable) {
+        let next = match node.begin_rewrite(id) {
             // Whoever held the lock before had freed it, and its last file went just now.
             Err(e) if e.kind == Kind::NotFound => {
                 blobs.propose_and_wait(&Command::ForgetChunk { chunk: id })?;
                 return Ok(());
             }
-            closed => closed?,
+            begun => begun?,
         };
         let live = self.live_slots(id)?;
         if !live.is_empty() {
-            return node.rewrite(id, &live);
+            return next.map_or(Ok(()), |next| node.rewrite(id, next, &live));
         }
         let free = holdfast_cluster::Command::FreeChunk { chunk: id };
         match node.propose_and_wait(free, Durability::Durable) {

@@ -156,8 +156,40 @@ impl DiskStore {
             self.disk.sync_dir(&self.dir, "chunk.compact-name")
         };
         finish().map_err(failed)?;
-        let digest = CompactionDigest { chunk, generation: next, needles, stored_bytes, digest };
-        Ok((Sealed::new(header, footer, path, file_bytes, false), digest))
+        let sealed = Sealed::new(header, footer, path, file_bytes, false);
+        sealed.digest.get_or_init(|| digest);
+        Ok((sealed, CompactionDigest { chunk, generation: next, needles, stored_bytes, digest }))
+    }
+
+    /// Of a sealed packed generation, all of which is read and verified, unless it was computed
+    /// here since the start.
+    pub fn digest(&self, chunk: ChunkId, generation: Generation) -> Result<u64> {
+        let doing = || format!("compare chunk `{chunk}` generation `{generation}`");
+        let Version::Sealed(sealed) = self.version(chunk, generation)? else {
+            return Err(Error::invalid("it is open; seal it first").context(doing()));
+        };
+        if let Some(digest) = sealed.digest.get() {
+            return Ok(*digest);
+        }
+        let digest = self.read_digest(&sealed).map_err(|e| e.context(doing()))?;
+        Ok(*sealed.digest.get_or_init(|| digest))
+    }
+
+    fn read_digest(&self, sealed: &Arc<Sealed>) -> Result<u64> {
+        let header = &sealed.header;
+        let index = self.index(sealed)?;
+        let SealedIndex::Packed { table, damaged } = &*index else {
+            return Err(wrong_kind(header));
+        };
+        let file = self.handles.get(&*self.disk, sealed)?;
+        let mut digest = Digest::default();
+        for slot in table.present_from(0).map(Slot) {
+            let Some(plan) = index.needle(sealed, slot)? else { continue };
+            let pointer = Pointer { chunk: header.chunk, slot, cookie: Cookie(0) };
+            digest.add_needle(slot, &plan.read(header, &*file, pointer, true)?);
+        }
+        damaged.iter().for_each(|&slot| digest.add(slot as u64));
+        Ok(digest.0)
     }
 
     /// Copies every live object, verified, in slot order. One that fails its checksum ends the
@@ -300,7 +332,8 @@ fn put_record(
     out.pad(RECORD_ALIGN)
 }
 
-/// FNV-1a over 64-bit words with a final mix: equal inputs in equal order, on every machine.
+/// FNV-1a over 64-bit words with a final mix: equal inputs in equal order, on every machine. It
+/// stands in entries of the log, and is compared with what a later build computes: it stays as it is.
 #[derive(Default)]
 pub struct Digest(pub u64);
 

@@ -18,7 +18,7 @@ use std::io;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 /// Sealed files held open at once. Opening costs a few microseconds; descriptors are scarce.
 static HANDLES_MAX: Knob = Knob::new("chunk.handles", 256, &[1, 2, 3]);
@@ -34,6 +34,8 @@ pub struct Sealed {
     index: Mutex<Option<Arc<SealedIndex>>>,
     /// It was looked at since room was last looked for.
     used: AtomicBool,
+    /// Of its objects, if it was computed or read for that since the start.
+    pub digest: OnceLock<u64>,
     needles: u64,
     /// Part of it is lost.
     holes: bool,
@@ -158,6 +160,7 @@ impl Sealed {
             header,
             index: Mutex::new(Some(Arc::new(index))),
             used: AtomicBool::new(false),
+            digest: OnceLock::new(),
             needles,
             holes,
             length,

@@ -315,6 +315,13 @@ impl Store {
         either!(self.compact(chunk, live, next))
     }
 
+    /// What [`Store::compact`] answers of a generation that is here, current or not: of a copy, or
+    /// of one that was computed by an earlier process, all is read for it. `Corrupt` if that fails
+    /// to verify.
+    pub fn digest(&self, chunk: ChunkId, generation: Generation) -> Result<u64> {
+        self.on_disk("compare a chunk")?.digest(chunk, generation)
+    }
+
     /// Makes `generation`, computed before, the one that is read.
     pub fn switch(&self, chunk: ChunkId, generation: Generation) -> Result<()> {
         either!(self.switch(chunk, generation))

@@ -402,6 +402,10 @@ fn compaction_keeps_pointers_valid_and_old_readers_reading() {
     let (store, found) = reopen(&disk, store);
     assert_eq!(found.other_generations, [(CHUNK, Generation(1))]);
     needles_are_there(&store, SIZES, &[]);
+    // The computing process ended: what it answered is read from the file.
+    assert_eq!(store.digest(CHUNK, Generation(1)), Ok(first.digest));
+    assert_ne!(store.digest(CHUNK, Generation(0)), Ok(first.digest));
+    assert_eq!(store.digest(CHUNK, Generation(2)).unwrap_err().kind, Kind::NotFound);
     store.switch(CHUNK, Generation(1)).unwrap();
     needles_are_there(&store, SIZES, &gone);
     let used = store.usage().used_bytes;

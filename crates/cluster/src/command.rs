@@ -285,7 +285,8 @@ pub enum Command {
     FreeChunk {
         chunk: ChunkId,
     },
-    /// Makes the next generation of a closed chunk the current one. `replicas` have computed it
+    /// Makes the generation that was begun last the current one of a closed chunk; where none was
+    /// begun, as builds before `BeginRewrite` have it, the next one. `replicas` have computed it
     /// from generation `from`; refused while a replica counts that is neither among them nor in
     /// `without`, whose stores are lost. With `from` before the current one, of which nothing is
     /// left then, this is the way back.
@@ -308,6 +309,12 @@ pub enum Command {
         length: u64,
         replicas: Vec<StoreId>,
         tier: Tier,
+    },
+    /// Begins an attempt to make a packed chunk's next generation: closes the chunk, as
+    /// `CloseChunk` does, and draws a number that no other attempt ever gets. A `Rewrite` of an
+    /// attempt before is refused from here on. Answers `Begun`, or `Done` where nothing is alive.
+    BeginRewrite {
+        chunk: ChunkId,
     },
 }
 codec_enum!(Command: "command" {
@@ -339,10 +346,11 @@ codec_enum!(Command: "command" {
     24 => FreeChunk { chunk },
     25 => Rewrite { chunk, from, generation, digest, replicas, without },
     26 => AdoptChunk { chunk, kind, owner, node, generation, length, replicas, tier },
+    27 => BeginRewrite { chunk },
 });
 
 /// The largest tag above.
-const COMMAND_TAG_MAX: u8 = 26;
+const COMMAND_TAG_MAX: u8 = 27;
 
 impl Command {
     /// Whether it begins something that takes room, and frees none: what a full log refuses first.
@@ -407,6 +415,10 @@ pub enum Outcome {
         steps: u32,
         more: bool,
     },
+    /// The generation that an attempt may make.
+    Begun {
+        generation: Generation,
+    },
 }
 codec_enum!(Outcome: "outcome" {
     1 => Done {},
@@ -414,4 +426,5 @@ codec_enum!(Outcome: "outcome" {
     3 => Chunk { chunk },
     4 => Sealed { length, replicas },
     5 => Progress { steps, more },
+    6 => Begun { generation },
 });

@@ -3,6 +3,12 @@
 //! (`crates/sim/tests/model/compaction.rs`) searches. A replica that counts and is not lost is
 //! waited for, whatever it fails with: leaving it out would leave a chunk with the copies that
 //! happened to answer. What is lost with its stores is computed anew from the generation before.
+//!
+//! **Invariant:** the replicas of one generation never differ. An attempt begins with an entry
+//! (`BeginRewrite`) that draws the number of the generation that it may make, and has one plan. So
+//! whatever comes late of it (a request at a store, its `Rewrite` at the log, an answer that its
+//! planner did not live to hear) is about a generation of its own: it cannot change what another
+//! attempt's stores have computed, and is refused by the log once another attempt has begun.
 
 use crate::Command;
 use crate::chunks::{Chunk, ChunkState};
@@ -32,6 +38,8 @@ pub struct Rewriting {
     pub next: Generation,
     /// Slots to keep.
     pub live: BTreeSet<Slot>,
+    /// How many objects that makes; of a generation before, nobody knows.
+    needles: Option<u64>,
     stores: Vec<StoreId>,
     lost: Vec<StoreId>,
 }
@@ -59,10 +67,18 @@ pub fn seen_to_by(chunk: &Chunk, lost: impl Fn(StoreId) -> bool) -> Option<Store
     chunk.replicas.iter().copied().find(|store| !lost(*store))
 }
 
+/// Whether a file of generation `at` that a store holds beside its current one is of an attempt that
+/// came to nothing: it was never switched to, and never will be. For files that no entry names.
+pub fn is_given_up(chunk: &Chunk, current: Generation, at: Generation) -> bool {
+    at > current && at < chunk.begun && at != chunk.generation
+}
+
 impl Rewriting {
-    /// A closed chunk's next generation from its live slots, as the view had them behind its close.
+    /// A closed chunk's generation `next`, which its attempt has drawn, from its live slots as the
+    /// view had them behind that.
     pub fn new(
         chunk: &Chunk,
+        next: Generation,
         live: BTreeSet<Slot>,
         is_lost: impl Fn(StoreId) -> bool,
     ) -> Result<Rewriting> {
@@ -73,6 +89,7 @@ impl Rewriting {
                 chunk.state.name()
             )));
         }
+        check_begun(chunk, next)?;
         let (lost, stores): (Vec<_>, Vec<_>) =
             chunk.replicas.iter().copied().partition(|store| is_lost(*store));
         let enough = GOOD_COPIES.min(chunk.copies as usize);
@@ -85,13 +102,37 @@ impl Rewriting {
                 stores.len()
             )));
         }
-        let (from, next) = (chunk.generation, Generation(chunk.generation.0 + 1));
-        Ok(Rewriting { chunk: chunk.id, from, next, live, stores, lost })
+        let (from, needles) = (chunk.generation, Some(live.len() as u64));
+        Ok(Rewriting { chunk: chunk.id, from, next, live, needles, stores, lost })
     }
 
     /// A way back for a chunk of which every current copy is lost while files of an earlier
-    /// generation are there, the last one first: all of those' slots are computed into a new one.
-    pub fn from_before(chunk: &Chunk, is_lost: impl Fn(StoreId) -> bool) -> Option<Rewriting> {
+    /// generation are there: all of those' slots are computed into `next`, which the attempt drew.
+    pub fn from_before(
+        chunk: &Chunk,
+        next: Generation,
+        is_lost: impl Fn(StoreId) -> bool,
+    ) -> Result<Option<Rewriting>> {
+        let Some((from, stores)) = Rewriting::way_back(chunk, is_lost) else { return Ok(None) };
+        check_begun(chunk, next)?;
+        Ok(Some(Rewriting {
+            chunk: chunk.id,
+            from,
+            next,
+            live: (0..chunk.length as u32).map(Slot).collect(),
+            // Some may be dead already, and were never copied.
+            needles: None,
+            stores,
+            lost: chunk.replicas.clone(),
+        }))
+    }
+
+    /// The last generation before the current one of which files are there, and where, for a chunk
+    /// of which every current copy is lost.
+    pub fn way_back(
+        chunk: &Chunk,
+        is_lost: impl Fn(StoreId) -> bool,
+    ) -> Option<(Generation, Vec<StoreId>)> {
         if chunk.state != ChunkState::Closed || !chunk.replicas.iter().all(|store| is_lost(*store))
         {
             return None;
@@ -102,15 +143,7 @@ impl Rewriting {
             stores.iter().copied().filter(|store| !is_lost(*store)).collect()
         };
         let found = before.into_iter().map(|old| (old.generation, there(&old.replicas)));
-        let (from, stores) = found.into_iter().find(|(_, stores)| !stores.is_empty())?;
-        Some(Rewriting {
-            chunk: chunk.id,
-            from,
-            next: Generation(chunk.generation.0 + 1),
-            live: (0..chunk.length as u32).map(Slot).collect(),
-            stores,
-            lost: chunk.replicas.clone(),
-        })
+        found.into_iter().find(|(_, stores)| !stores.is_empty())
     }
 
     /// Who has to compute it.
@@ -129,12 +162,8 @@ impl Rewriting {
                 None => drop(silent.get_or_insert((store, "it was not asked".to_owned()))),
             }
         }
-        // Slots of a generation before may be dead already, and were never copied.
-        let current = self.next.0 == self.from.0 + 1;
-        let wanted = match current {
-            true => self.live.len() as u64,
-            false => made.values().map(|made| made.needles).max().unwrap_or(0),
-        };
+        let most = || made.values().map(|made| made.needles).max().unwrap_or(0);
+        let wanted = self.needles.unwrap_or_else(most);
         for (store, made) in made.iter().filter(|(_, made)| made.needles != wanted) {
             damaged.push((*store, format!("it has {} of {wanted} live objects", made.needles)));
         }
@@ -174,6 +203,17 @@ impl Rewriting {
             without,
         })
     }
+}
+
+/// Refuses what was begun before another attempt was.
+fn check_begun(chunk: &Chunk, next: Generation) -> Result<()> {
+    if chunk.begun == next && next > chunk.generation {
+        return Ok(());
+    }
+    Err(Error::retry(format!(
+        "rewrite chunk `{}` as generation `{next}`: another attempt, at `{}`, began since",
+        chunk.id, chunk.begun
+    )))
 }
 
 #[cfg(test)]

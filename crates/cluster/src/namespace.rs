@@ -9,7 +9,9 @@ mod snapshot;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use snapshot::{VERSION_BEFORE_COPIES, check_end, check_start, ensure};
+pub(crate) use snapshot::{
+    VERSION_BEFORE_ATTEMPTS, VERSION_BEFORE_COPIES, check_end, check_start, ensure,
+};
 
 use crate::chunks::Chunks;
 use crate::command::{BLOBS, REPLICAS_MAX};
@@ -120,6 +122,7 @@ impl Namespace {
             Command::RaiseCopies { chunks: listed, copies } => chunks.raise_copies(listed, *copies),
             Command::Release { before, budget } => Ok(chunks.release(*before, *budget)),
             Command::FreeChunk { chunk } => chunks.free_face_chunk(*chunk),
+            Command::BeginRewrite { chunk } => chunks.begin_rewrite(*chunk),
             Command::Rewrite { .. } => chunks.rewrite(index, command),
             Command::AdoptChunk { .. } => self.adopt_chunk(command),
         };
@@ -200,6 +203,7 @@ impl fmt::Display for Doing<'_> {
             | Command::Rewrite { chunk, generation, .. } => {
                 write!(f, "switch chunk `{chunk}` to generation `{generation}`")
             }
+            Command::BeginRewrite { chunk } => write!(f, "begin to rewrite chunk `{chunk}`"),
             Command::Unlink { chunk, generation, store } => {
                 write!(f, "unlink chunk `{chunk}` generation `{generation}` from `{store}`")
             }

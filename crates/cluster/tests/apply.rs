@@ -116,6 +116,15 @@ impl Seen<'_> {
         Generation(draw.known(&[current.saturating_add(more)], draw.clone().one(&[0, 1, u32::MAX])))
     }
 
+    /// What a switch may make current, or an attempt before would.
+    fn next(&self, draw: &mut Draw<'_>, chunk: ChunkId) -> Generation {
+        let known = self.ns.chunks().get(chunk).filter(|known| known.begun > known.generation);
+        match known {
+            Some(known) => Generation(draw.known(&[known.begun.0], known.generation.0 + 1)),
+            None => self.generation(draw, chunk, 1),
+        }
+    }
+
     fn file(&self, draw: &mut Draw<'_>) -> FileId {
         let unclosed: Vec<FileId> = self.ns.unclosed().iter().map(|file| file.file).collect();
         let other = draw.one(&[FileId(0), FileId(1), FileId(2), FileId(u64::MAX)]);
@@ -292,8 +301,9 @@ impl Seen<'_> {
     fn rewriting(&self, draw: &mut Draw<'_>) -> Command {
         let digest = 77;
         let (chunk, length) = (self.chunk(draw), draw.length());
-        let generation = self.generation(draw, chunk, 1);
-        match draw.below(4) {
+        let generation = self.next(draw, chunk);
+        match draw.below(6) {
+            4 | 5 => Command::BeginRewrite { chunk },
             0 | 1 => {
                 let from = self.generation(draw, chunk, 0);
                 let replicas = self.replicas(draw, chunk);
@@ -355,6 +365,8 @@ struct Witness {
     /// What the first seal decided, and the slots that were ever named.
     sealed: BTreeMap<ChunkId, u64>,
     named: BTreeSet<(ChunkId, u32)>,
+    /// What attempts at a rewrite have drawn.
+    drawn: BTreeSet<(ChunkId, Generation)>,
     /// The entries that freed what waits for its release, oldest first.
     freed: VecDeque<u64>,
     accepted: BTreeMap<String, u64>,
@@ -389,12 +401,20 @@ impl Witness {
             }
             Command::Rewrite { chunk, from, generation, replicas, without, .. } => {
                 let was = chunk_before(*chunk);
-                assert_eq!(was.generation.0 + 1, generation.0, "{command:?}");
+                // The last attempt's, or that of a build which began none.
+                let begun = was.begun.max(Generation(was.generation.0 + 1));
+                assert_eq!(begun, *generation, "{command:?}");
                 let named = |store: &StoreId| replicas.contains(store) || without.contains(store);
                 assert!(was.replicas.iter().all(named), "{command:?} of {was:?}");
                 assert!(
                     *from == was.generation || was.replicas.iter().all(|s| without.contains(s))
                 );
+            }
+            Command::BeginRewrite { chunk } => {
+                if let Outcome::Begun { generation } = outcome {
+                    let drawn = self.drawn.insert((*chunk, *generation));
+                    assert!(drawn, "{generation} of `{chunk}` was drawn twice");
+                }
             }
             Command::AddReplica { chunk, generation, .. } => {
                 assert_eq!(chunk_before(*chunk).generation, *generation, "{command:?}");
@@ -534,7 +554,7 @@ proptest! {
 fn a_namespace_takes_any_entries_and_accepts_some_of_each() {
     any_entries_of_a_namespace();
     let accepted = ACCEPTED.lock().unwrap();
-    assert_eq!(accepted.len(), 26, "commands that were never accepted say nothing: {accepted:?}");
+    assert_eq!(accepted.len(), 27, "commands that were never accepted say nothing: {accepted:?}");
 }
 
 fn cluster_bytes(view: &ClusterView) -> Vec<u8> {

@@ -153,7 +153,7 @@ fn change_chunks() -> impl Strategy<Value = Command> {
             let generation = Generation(generation);
             Command::SwitchReplicas { chunk, generation, length: 5, digest: 6, replicas }
         }),
-        (chunk(), 0..3u32, 1..3u32, stores(), prop::sample::subsequence(all(), 0..=3)).prop_map(
+        (chunk(), 0..3u32, 1..4u32, stores(), prop::sample::subsequence(all(), 0..=3)).prop_map(
             |(chunk, from, next, replicas, without)| {
                 let (from, generation) = (Generation(from), Generation(next));
                 Command::Rewrite { chunk, from, generation, digest: 6, replicas, without }
@@ -169,6 +169,7 @@ fn change_chunks() -> impl Strategy<Value = Command> {
             replicas
         }),
         chunk().prop_map(|chunk| Command::CloseChunk { chunk }),
+        chunk().prop_map(|chunk| Command::BeginRewrite { chunk }),
         (chunk(), 1..3u32).prop_map(|(chunk, generation)| Command::SwitchGeneration {
             chunk,
             generation: Generation(generation),

@@ -474,7 +474,7 @@ fn remove_file(node: &Node, own: &OwnStore, chunk: ChunkId, generation: Generati
 }
 
 /// What is not there need not go.
-fn gone(removed: Result<()>) -> Result<()> {
+pub(crate) fn gone(removed: Result<()>) -> Result<()> {
     match removed {
         Err(e) if e.kind == Kind::NotFound => Ok(()),
         other => other,

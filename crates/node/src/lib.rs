@@ -53,7 +53,7 @@ pub use work::Workers;
 use crate::growth::Growth;
 use holdfast_base::codec::Decode;
 use holdfast_base::ids::{
-    ChunkId, Cookie, Durability, FileId, Generation, Index, NodeId, Pointer, Slot, StoreId, Tier,
+    ChunkId, Cookie, Durability, FileId, Index, NodeId, Pointer, StoreId, Tier,
 };
 use holdfast_base::node::StorageClass;
 use holdfast_base::{Error, Kind, Result};
@@ -71,7 +71,7 @@ use holdfast_wire::admin::STOPPED_VIEW;
 use holdfast_wire::peer::{self, Sender};
 use packed::{Gathered, PackedWriters, Packing};
 use replicas::Replicator;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -119,8 +119,6 @@ pub struct Node {
     /// Whom this node may not reach, in development clusters.
     cuts: Arc<Cuts>,
     packed: PackedWriters,
-    /// What compactions keep that have not come to their switch, and of which generation.
-    rewriting: Mutex<BTreeMap<ChunkId, (Generation, BTreeSet<Slot>)>>,
     /// What recovery and housekeeping found, one sentence each, for `doctor`. Bounded.
     findings: Mutex<Vec<String>>,
     /// The views above, and those that faces keep.

@@ -199,7 +199,6 @@ impl Node {
             operator: Mutex::default(),
             cuts,
             packed: Default::default(),
-            rewriting: Mutex::default(),
             findings: Mutex::new(findings),
             views,
             fold: config.fold,

@@ -1,21 +1,18 @@
-//! Compaction of one packed chunk: every replica computes the next generation from the same live
-//! slots, and an entry switches to what they agree on. `holdfast_cluster::compaction` decides; this asks the
-//! stores and proposes. Never decides what lives: the keeper asks the namespace, a face with chunks
-//! of its own asks its view.
+//! Compaction of one packed chunk: an entry begins an attempt, every replica computes its generation
+//! from the same live slots, and another entry switches to what they agree on.
+//! `holdfast_cluster::compaction` decides; this asks the stores and proposes. Never decides what
+//! lives: the keeper asks the namespace, a face with chunks of its own asks its view. Nothing of an
+//! attempt outlives it here: the next one begins anew.
 
-use super::Node;
-use holdfast_base::ids::{ChunkId, Durability, FileId, Slot, StoreId};
+use super::{Node, OwnStore};
+use crate::keeper::gone;
+use holdfast_base::ids::{ChunkId, Durability, FileId, Generation, Slot, StoreId};
 use holdfast_base::{Error, Result};
-use holdfast_cluster::command::ChunkKind;
 use holdfast_cluster::compaction::{self, Rewriting, Verdict};
-use holdfast_cluster::{Chunk, ChunkState};
-use holdfast_env::trial::Knob;
-use holdfast_env::{HoldMutex, sometimes};
+use holdfast_cluster::{Chunk, ChunkKind, ChunkState, Command, Outcome};
+use holdfast_env::sometimes;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-
-/// Chunks that may wait for somebody at a time: the plan of each is kept, a bit a slot.
-static PLANS_MAX: Knob = Knob::new("cluster.rewrite-plans", 1024, &[1, 2]);
 
 /// A packed chunk of a face, as the node sees it that compacts it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,11 +62,31 @@ impl Node {
         self.replicator.directory.place(store).is_some_and(|place| place.lost)
     }
 
-    /// Rewrites a closed chunk that this node sees to from its live slots. Every replica that
-    /// counts and is not lost takes part, or nothing is switched, and it is to be tried again. The
-    /// old generation stays until its readers are done.
-    pub fn rewrite(self: &Arc<Node>, chunk: ChunkId, live: &BTreeSet<Slot>) -> Result<()> {
-        let Some(known) = self.read_chunks(|view, _| view.get(chunk).cloned())? else {
+    /// Closes a packed chunk and begins an attempt to rewrite it: the generation that it may make,
+    /// for [`Node::rewrite`]. What lives is to be looked up behind this. `None` where nothing does,
+    /// of a chunk whose names the namespace has.
+    pub fn begin_rewrite(&self, chunk: ChunkId) -> Result<Option<Generation>> {
+        // Kept before anything is computed under the number, or it could be drawn again.
+        let begin = Command::BeginRewrite { chunk };
+        Ok(match self.propose_and_wait(begin, Durability::Durable)? {
+            Outcome::Begun { generation } => Some(generation),
+            _ => None,
+        })
+    }
+
+    /// Rewrites a chunk that this node sees to from its live slots, as generation `next`, which
+    /// [`Node::begin_rewrite`] drew for this. Every replica that counts and is not lost takes part,
+    /// or nothing is switched, and it is to be begun again. The old generation stays until its
+    /// readers are done.
+    pub fn rewrite(
+        self: &Arc<Node>,
+        chunk: ChunkId,
+        next: Generation,
+        live: &BTreeSet<Slot>,
+    ) -> Result<()> {
+        let known = self.read_chunks(|view, _| view.get(chunk).cloned())?;
+        // It may have been deleted meanwhile.
+        let Some(known) = known.filter(|known| known.state != ChunkState::Doomed) else {
             return Ok(());
         };
         if self.sees_to(&known).is_none() {
@@ -77,45 +94,21 @@ impl Node {
                 "rewrite chunk `{chunk}`: the first of its replicas is not in a store of this node"
             )));
         }
-        let live = self.planned(&known, live)?;
-        let rewriting = Rewriting::new(&known, live, |store| self.is_lost(store))?;
+        let rewriting = Rewriting::new(&known, next, live.clone(), |store| self.is_lost(store))?;
         self.carry_out(rewriting)
-    }
-
-    /// What was to be kept when this generation was tried first: the entry of an attempt whose
-    /// answer was lost may yet arrive, and then all must have computed what it says.
-    fn planned(&self, known: &Chunk, live: &BTreeSet<Slot>) -> Result<BTreeSet<Slot>> {
-        let mut plans = self.rewriting.held();
-        if let Some((generation, planned)) = plans.get(&known.id)
-            && *generation == known.generation
-        {
-            return Ok(planned.clone());
-        }
-        if plans.len() >= PLANS_MAX.size() {
-            PLANS_MAX.cross();
-            self.read_chunks(|view, _| {
-                plans.retain(|id, (generation, _)| {
-                    view.get(*id).is_some_and(|chunk| chunk.generation == *generation)
-                });
-            })?;
-        }
-        if plans.len() >= PLANS_MAX.size() {
-            return Err(Error::retry(format!(
-                "rewrite chunk `{}`: {} others wait for stores already",
-                known.id,
-                plans.len()
-            )));
-        }
-        plans.insert(known.id, (known.generation, live.clone()));
-        Ok(live.clone())
     }
 
     /// Goes back to a generation before, for a chunk whose current copies are all lost: what else
     /// is there of it has what its names need.
     pub(super) fn go_back(self: &Arc<Node>, chunk: ChunkId) -> Result<()> {
-        let known = self.read_chunks(|view, _| view.get(chunk).cloned())?;
-        let back = known.and_then(|c| Rewriting::from_before(&c, |store| self.is_lost(store)));
-        let Some(back) = back else { return Ok(()) };
+        let lost = |store: StoreId| self.is_lost(store);
+        let known = || self.read_chunks(|view, _| view.get(chunk).cloned());
+        if known()?.and_then(|known| Rewriting::way_back(&known, lost)).is_none() {
+            return Ok(());
+        }
+        let Some(next) = self.begin_rewrite(chunk)? else { return Ok(()) };
+        let Some(known) = known()? else { return Ok(()) };
+        let Some(back) = Rewriting::from_before(&known, next, lost)? else { return Ok(()) };
         let (from, next) = (back.from, back.next);
         self.carry_out(back)?;
         sometimes!("a chunk went back to a generation before");
@@ -129,6 +122,9 @@ impl Node {
     /// Has the stores compute, and the log switch if all agree.
     fn carry_out(self: &Arc<Node>, rewriting: Rewriting) -> Result<()> {
         let (chunk, next) = (rewriting.chunk, rewriting.next);
+        let own = || self.stores.iter().filter(|own| rewriting.stores().contains(&own.id));
+        // The attempts before have left what takes as much room.
+        own().try_for_each(|own| self.remove_given_up(own, chunk))?;
         let answers = self.wait_for(|done| {
             let stores = rewriting.stores();
             self.replicator.compact_on(stores, (chunk, next), &rewriting.live, done);
@@ -152,9 +148,31 @@ impl Node {
                 )));
             }
         }
-        self.rewriting.held().remove(&chunk);
-        for own in self.stores.iter().filter(|own| rewriting.stores().contains(&own.id)) {
+        for own in own() {
+            // An attempt before may have been late with its request, too.
+            self.remove_given_up(own, chunk)?;
             own.store.switch(chunk, next)?;
+        }
+        Ok(())
+    }
+
+    /// Removes what attempts computed in a store of this node that came to nothing.
+    pub(super) fn remove_given_up(&self, own: &OwnStore, chunk: ChunkId) -> Result<()> {
+        let mut beside = own.store.other_generations(chunk);
+        let Some(info) = own.store.info(chunk).filter(|_| !beside.is_empty()) else {
+            return Ok(());
+        };
+        self.read_chunks(|view, _| {
+            let known = view.get(chunk);
+            beside.retain(|at| {
+                let named = view.names_replica(chunk, *at, own.id);
+                let over = |known| compaction::is_given_up(known, info.generation, *at);
+                known.is_some_and(over) && !named
+            });
+        })?;
+        for at in beside {
+            gone(own.store.unlink(chunk, at))?;
+            sometimes!("what an attempt at a rewrite left was removed");
         }
         Ok(())
     }

@@ -23,6 +23,7 @@ use holdfast_wire::slab::{PARTITIONS_MAX, Range};
 use holdfast_wire::view::{self as msg, ViewKind, ViewName, ViewStatus};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Views that one node runs.
@@ -106,6 +107,8 @@ pub enum KeptView {
         rides: Arc<Rides>,
         /// The last mark that its fold came to, until an image of it is begun.
         marks: Arc<Marks>,
+        /// What the last round has made durable.
+        durable: AtomicU64,
     },
     /// The newest values, in memory.
     Memory {
@@ -504,7 +507,7 @@ impl Views {
                 let of = (name, place.to_owned());
                 let rides = Rides::new(of, rows.clone(), range, self.heads, machine, workers);
                 rides.find_images()?;
-                KeptView::Disk { fold, rows, rides, marks }
+                KeptView::Disk { fold, rows, rides, marks, durable: AtomicU64::new(0) }
             }
             ViewKind::Memory {} => {
                 KeptView::Memory { fold: self.node.open_one_of_several(context, arrival)? }
@@ -669,7 +672,7 @@ impl Views {
         self.ask_for_images();
         let views: Vec<_> = self.kept().views.values().cloned().collect();
         for view in views {
-            let KeptView::Disk { fold, rows, rides, marks } = &view.kept else { continue };
+            let KeptView::Disk { fold, rows, rides, marks, durable } = &view.kept else { continue };
             let marked = marks.held().take();
             if let Some((index, moment)) = marked {
                 rides.mark(index, moment);
@@ -677,8 +680,15 @@ impl Views {
             if let Ok((first, known_ns)) = self.first_of(&view.name.topic) {
                 rides.retire_images(first, known_ns);
             }
-            if let Err(e) = rows.persist("views.rows") {
-                self.node.report_failure(format_args!("keep view `{}`", describe(&view.name)), &e);
+            let applied = fold.status().applied.0;
+            // A view at rest costs its disk nothing.
+            if durable.load(Ordering::Relaxed) != applied {
+                match rows.persist("views.rows") {
+                    Ok(()) => durable.store(applied, Ordering::Relaxed),
+                    Err(e) => self
+                        .node
+                        .report_failure(format_args!("keep view `{}`", describe(&view.name)), &e),
+                }
             }
             // It says `Retry` as long as there is no room.
             match fold.resume() {

@@ -6,7 +6,7 @@ use super::space::check_replicas;
 use super::{Chunk, ChunkState, Chunks, Dropped, Freed, FreedThing, OldGeneration};
 use crate::ChunkKind;
 use crate::command::{BLOBS, REPLICAS_MAX};
-use crate::namespace::{VERSION_BEFORE_COPIES, ensure};
+use crate::namespace::{VERSION_BEFORE_ATTEMPTS, VERSION_BEFORE_COPIES, ensure};
 use holdfast_base::codec::{Decode, DecodeError, Encode, Reader};
 use holdfast_base::ids::{ChunkId, FileId, Generation};
 use holdfast_base::limits::{CHUNK_BYTES, CHUNK_SLOTS_MAX, PACKED_BYTES_MAX};
@@ -146,6 +146,7 @@ fn encode_chunk(chunk: &Chunk, out: &mut Vec<u8>) {
     chunk.dead.words().encode(out);
     chunk.copies.encode(out);
     chunk.dropped.encode(out);
+    chunk.begun.encode(out);
 }
 
 fn decode_chunk(version: u8, reader: &mut Reader<'_>) -> std::result::Result<Chunk, DecodeError> {
@@ -154,6 +155,7 @@ fn decode_chunk(version: u8, reader: &mut Reader<'_>) -> std::result::Result<Chu
         kind: Decode::decode(reader)?,
         state: Decode::decode(reader)?,
         generation: Decode::decode(reader)?,
+        begun: Generation(0),
         tier: Decode::decode(reader)?,
         durability: Decode::decode(reader)?,
         owner: Decode::decode(reader)?,
@@ -175,6 +177,10 @@ fn decode_chunk(version: u8, reader: &mut Reader<'_>) -> std::result::Result<Chu
     } else {
         (chunk.copies, chunk.dropped) = (Decode::decode(reader)?, Decode::decode(reader)?);
     }
+    chunk.begun = match version {
+        ..=VERSION_BEFORE_ATTEMPTS => chunk.generation,
+        _ => Decode::decode(reader)?,
+    };
     Ok(chunk)
 }
 
@@ -204,6 +210,9 @@ fn check_chunk(chunk: &Chunk) -> Result<()> {
         // A chunk that was adopted may have been rewritten where it comes from.
         chunk.generation == Generation(0) || chunk.state != ChunkState::Open,
         chunk.old.is_empty() || matches!(chunk.state, ChunkState::Closed | ChunkState::Doomed),
+        chunk.begun == chunk.generation
+            || chunk.begun > chunk.generation
+                && matches!(chunk.state, ChunkState::Closed | ChunkState::Doomed),
         chunk.length <= CHUNK_BYTES && (chunk.state != ChunkState::Open || chunk.length == 0),
         dead.len() <= CHUNK_SLOTS_MAX as usize / 64,
         replicas && old && dropped,
@@ -226,7 +235,7 @@ mod tests {
         let how = (Tier::Disk, Durability::Durable);
         let mut chunk = Chunk::new(id, what, NodeId(1), (replicas.clone(), 3), how);
         chunk.state = ChunkState::Closed;
-        (chunk.generation, chunk.length) = (Generation(2), 9);
+        (chunk.generation, chunk.begun, chunk.length) = (Generation(2), Generation(5), 9);
         let old = |generation| OldGeneration {
             generation: Generation(generation),
             replicas: replicas.clone(),
@@ -272,7 +281,7 @@ mod tests {
             change(&mut chunk);
             assert_eq!(check_chunk(&chunk), Ok(()), "{at}: {chunk:?}");
         }
-        let wrong: [(fn() -> Chunk, Change); 26] = [
+        let wrong: [(fn() -> Chunk, Change); 28] = [
             (packed, |chunk| chunk.owner = FileId(7)),
             (raw, |chunk| chunk.owner = FileId(0)),
             (raw, |chunk| chunk.replicas.clear()),
@@ -290,6 +299,8 @@ mod tests {
             (packed, |chunk| chunk.old[1].generation = Generation(0)),
             (packed, |chunk| chunk.old[1].generation = Generation(2)),
             (packed, |chunk| chunk.old[1].replicas.clear()),
+            (packed, |chunk| chunk.begun = Generation(1)),
+            (raw, |chunk| chunk.begun = Generation(1)),
             (packed, |chunk| chunk.state = ChunkState::Sealed),
             (packed, |chunk| {
                 *chunk = Chunk { old: Vec::new(), dropped: Vec::new(), ..chunk.clone() };

@@ -40,6 +40,9 @@ pub struct Chunk {
     pub kind: ChunkKind,
     pub state: ChunkState,
     pub generation: Generation,
+    /// What the last attempt at a rewrite may make, while it is under way; else `generation`.
+    /// Never smaller than it was.
+    pub begun: Generation,
     pub tier: Tier,
     pub durability: Durability,
     /// Of a raw chunk; 0 for a packed one, or `BLOBS`.
@@ -139,6 +142,7 @@ impl Chunk {
             kind,
             state: ChunkState::Open,
             generation: Generation(0),
+            begun: Generation(0),
             tier,
             durability,
             owner,

@@ -82,6 +82,7 @@ impl Chunks {
         let chunk = Chunk {
             state: ChunkState::Sealed,
             generation: *generation,
+            begun: *generation,
             length: *length,
             ..Chunk::new(*id, (*kind, *owner), *node, held, class)
         };
@@ -137,6 +138,28 @@ impl Chunks {
         Ok(Outcome::Done {})
     }
 
+    pub(crate) fn begin_rewrite(&mut self, id: ChunkId) -> Result<Outcome> {
+        let chunk = self.find_chunk(id)?;
+        // The number behind the current generation's is passed over: builds before took it without
+        // asking, one attempt after the other.
+        let passed = chunk.generation.0.saturating_add(1);
+        let taken = match planted!("cluster.attempts-share-a-number") {
+            false => chunk.begun.0.max(passed),
+            true => passed,
+        };
+        let begun = taken.checked_add(1).map(Generation);
+        let begun = begun.ok_or_else(|| Error::full("every number of a generation was drawn"))?;
+        self.close_chunk(id)?;
+        match self.table.get_mut(id) {
+            Some(chunk) if chunk.state == ChunkState::Closed => {
+                chunk.begun = begun;
+                Ok(Outcome::Begun { generation: begun })
+            }
+            // Nothing is alive in it: it goes.
+            _ => Ok(Outcome::Done {}),
+        }
+    }
+
     pub(crate) fn free_face_chunk(&mut self, id: ChunkId) -> Result<Outcome> {
         let chunk = self.find_chunk(id)?;
         if chunk.owner != BLOBS {
@@ -165,18 +188,7 @@ impl Chunks {
         replicas: Option<&[StoreId]>,
     ) -> Result<Outcome> {
         let chunk = self.find_chunk(id)?;
-        if chunk.state != ChunkState::Closed {
-            return Err(Error::invalid(format!(
-                "it is {}: only a closed chunk is rewritten",
-                chunk.state.name()
-            )));
-        }
-        if Some(generation.0) != chunk.generation.0.checked_add(1) {
-            return Err(Error::invalid(format!(
-                "it is at generation `{}`: switch to the next one",
-                chunk.generation
-            )));
-        }
+        check_next(chunk, generation)?;
         if length > CHUNK_BYTES {
             return Err(Error::invalid(format!(
                 "{length} bytes are more than a chunk's {CHUNK_BYTES}"
@@ -209,7 +221,7 @@ impl Chunks {
             replicas: chunk.replicas.clone(),
             released: false,
         });
-        chunk.generation = generation;
+        (chunk.generation, chunk.begun) = (generation, generation);
         self.table.set_replicas(id, replicas);
         let what = FreedThing::Generation { chunk: id, generation: old };
         self.freed.push_back(Freed { index, what });
@@ -224,18 +236,7 @@ impl Chunks {
             return Err(misrouted());
         };
         let chunk = self.find_chunk(*id)?;
-        if chunk.state != ChunkState::Closed {
-            return Err(Error::invalid(format!(
-                "it is {}: only a closed chunk is rewritten",
-                chunk.state.name()
-            )));
-        }
-        if Some(generation.0) != chunk.generation.0.checked_add(1) {
-            return Err(Error::invalid(format!(
-                "it is at generation `{}`: switch to the next one",
-                chunk.generation
-            )));
-        }
+        check_next(chunk, *generation)?;
         if let Some(store) = replicas.iter().find(|store| without.contains(store)) {
             return Err(Error::invalid(format!("store `{store}` cannot have it and be lost")));
         }
@@ -282,7 +283,7 @@ impl Chunks {
             .dropped
             .extend(chunk.replicas.iter().map(|&store| Dropped { generation: lost, store }));
         chunk.dropped.sort_unstable();
-        chunk.generation = generation;
+        (chunk.generation, chunk.begun) = (generation, generation);
         self.table.set_replicas(id, replicas.to_vec());
         Ok(())
     }
@@ -323,6 +324,28 @@ impl Chunks {
 }
 
 type VecFront<'a> = Option<&'a Freed>;
+
+/// Refuses a switch to what is not the last attempt's. Its entry may arrive long after another
+/// attempt has begun, whose stores then hold something else, or nothing of this one any more.
+fn check_next(chunk: &Chunk, generation: Generation) -> Result<()> {
+    if chunk.state != ChunkState::Closed {
+        return Err(Error::invalid(format!(
+            "it is {}: only a closed chunk is rewritten",
+            chunk.state.name()
+        )));
+    }
+    let under_way = chunk.begun > chunk.generation;
+    // Builds before began nothing, and took the next one.
+    let next = if under_way { Some(chunk.begun.0) } else { chunk.generation.0.checked_add(1) };
+    let late = under_way && generation > chunk.generation && generation < chunk.begun;
+    if Some(generation.0) == next || late && planted!("cluster.switch-of-an-attempt-before") {
+        return Ok(());
+    }
+    Err(Error::invalid(match late {
+        true => format!("an attempt at generation `{}` began since: this one is over", chunk.begun),
+        false => format!("it is at generation `{}`: switch to the next one", chunk.generation),
+    }))
+}
 
 /// Nothing new can be named in a closed chunk, so an empty one stays empty. Of a chunk whose names
 /// a face keeps only this is known here: whether anything was ever written to it.

@@ -10,7 +10,7 @@ mod draw;
 mod model;
 
 use super::*;
-use crate::namespace::{STEPS_MAX, VERSION_BEFORE_COPIES};
+use crate::namespace::{STEPS_MAX, VERSION_BEFORE_ATTEMPTS};
 use crate::{ChunkKind, Command, Outcome, RawExtent};
 use draw::{SLOTS, STORES, Step};
 use holdfast_base::Result;
@@ -81,6 +81,7 @@ impl World {
             Command::SwitchGeneration { chunk, generation, length, digest } => {
                 chunks.switch_generation(index, *chunk, *generation, *length, *digest, None)
             }
+            Command::BeginRewrite { chunk } => chunks.begin_rewrite(*chunk),
             Command::Rewrite { .. } => chunks.rewrite(index, command),
             Command::AddReplica { chunk, generation, store } => {
                 chunks.add_replica(*chunk, *generation, *store)
@@ -193,7 +194,7 @@ impl World {
         let live: Vec<Slot> = known.live().map(|(slot, _)| Slot(slot)).collect();
         assert_eq!(self.chunks.live_slots(id), Some(live), "{id}");
         for store in STORES.map(StoreId) {
-            for generation in (0..6).map(Generation) {
+            for generation in (0..9).map(Generation) {
                 let named = self.chunks.names_replica(id, generation, store);
                 assert_eq!(named, known.names_replica(generation, store), "{id} {generation}");
             }
@@ -225,7 +226,7 @@ impl World {
     fn restored(self) -> World {
         let bytes = self.bytes();
         let chunks = read_all(&bytes, |source| {
-            let mut chunks = Chunks::read(VERSION_BEFORE_COPIES + 1, source)?;
+            let mut chunks = Chunks::read(VERSION_BEFORE_ATTEMPTS + 1, source)?;
             for (chunk, slot, bytes) in self.model.objects(|life| life == Life::Named) {
                 chunks.restore_object(chunk, slot, bytes as u64)?;
             }

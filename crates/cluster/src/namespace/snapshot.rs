@@ -11,7 +11,9 @@ use holdfast_base::{Error, Result};
 use std::ops::RangeInclusive;
 
 const MAGIC: [u8; 4] = *b"HFNV";
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
+/// Its chunks know of no attempt at a rewrite.
+pub(crate) const VERSION_BEFORE_ATTEMPTS: u8 = 2;
 /// Its chunks want as many copies as they have replicas, and remember none that was dropped.
 pub(crate) const VERSION_BEFORE_COPIES: u8 = 1;
 

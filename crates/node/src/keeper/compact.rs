@@ -3,10 +3,9 @@
 //! it takes. What a switch waits for is `holdfast_cluster::compaction`'s to say.
 
 use super::{Held, Keeper};
-use holdfast_base::ids::{ChunkId, Durability, FileId, Slot, StoreId};
+use holdfast_base::ids::{ChunkId, FileId, Slot, StoreId};
 use holdfast_base::{Error, Kind, Result};
 use holdfast_cluster::ChunkState;
-use holdfast_cluster::Command;
 use holdfast_cluster::compaction::is_ready;
 use holdfast_env::trial::Knob;
 use std::collections::BTreeSet;
@@ -71,19 +70,14 @@ impl Keeper {
     /// Close, then rewrite from the live slots at one index behind it.
     fn compact_one(&self, held: &Held) -> Result<()> {
         let (chunk, node) = (held.info.chunk, &self.node);
-        let plan = || -> Result<Option<BTreeSet<Slot>>> {
-            node.read_chunks(|view, _| {
-                view.get(chunk).filter(|known| is_ready(known))?;
-                Some(view.live_slots(chunk)?.into_iter().collect())
-            })
-        };
-        // Of a chunk that an attempt before has closed.
-        let closed = plan()?;
-        node.propose_and_wait(Command::CloseChunk { chunk }, Durability::Durable)?;
-        let live = closed.map_or_else(plan, |live| Ok(Some(live)))?;
         // Nothing alive: it is unlinked instead.
+        let Some(next) = node.begin_rewrite(chunk)? else { return Ok(()) };
+        let live = node.read_chunks(|view, _| {
+            view.get(chunk).filter(|known| is_ready(known))?;
+            Some(view.live_slots(chunk)?.into_iter().collect::<BTreeSet<Slot>>())
+        })?;
         let Some(live) = live.filter(|live| !live.is_empty()) else { return Ok(()) };
-        node.rewrite(chunk, &live)
+        node.rewrite(chunk, next, &live)
     }
 
     /// It is tried again; what is broken is said at once, what waits for somebody when it has for

@@ -2,7 +2,8 @@
 //! were let go while this node was away; and what is missing here is told.
 
 use super::{Held, Keeper};
-use holdfast_base::ids::{ChunkId, Generation};
+use crate::OwnStore;
+use holdfast_base::ids::{ChunkId, Generation, Tier};
 use holdfast_base::{Kind, Result};
 use holdfast_chunk::{ChunkInfo, QUARANTINE_S};
 use holdfast_cluster::{Chunk, ChunkKind, ChunkState};
@@ -79,10 +80,13 @@ impl Keeper {
                 _ => held.store.seal(chunk, known.length)?,
             }
         }
+        if let Some(own) = self.node.stores.get(held.store_id) {
+            self.node.remove_given_up(own, chunk)?;
+        }
         // Who was left out of a switch, or missed it, keeps the old generation until it is unlinked.
         let unfollowed = planted!("node.switch-not-followed");
         if counted && info.generation != known.generation && !unfollowed {
-            match held.store.switch(chunk, known.generation) {
+            match self.follow_switch(held, known) {
                 // It had it, or it would not count: that file is lost, and what is left is the one
                 // before, or one that was computed from it for a switch that has not come. Should
                 // this view only be behind a switch, the log refuses.
@@ -97,6 +101,41 @@ impl Keeper {
             }
         }
         Ok(())
+    }
+
+    /// Switches to what the log decided. A file of that number which is not what was decided must
+    /// not be served for it: it is set aside, and counts as lost, where there are others to copy.
+    fn follow_switch(&self, held: &Held, known: &Chunk) -> Result<()> {
+        let (chunk, generation) = (known.id, known.generation);
+        if known.replicas.len() > 1
+            && self.differs(held, known)?
+            && !planted!("node.switch-unverified")
+        {
+            let until = self.unix_s() + QUARANTINE_S;
+            let place = held.store.set_aside(chunk, generation, until)?;
+            self.node.report_finding(format!(
+                "store `{}` holds chunk `{chunk}` generation `{generation}` with other objects than \
+                 the log has switched to: it is kept in `{}` for a day, and made anew from the others",
+                held.store_id,
+                place.display()
+            ));
+        }
+        held.store.switch(chunk, generation)
+    }
+
+    fn differs(&self, held: &Held, known: &Chunk) -> Result<bool> {
+        let on_disk = |own: &OwnStore| own.tier == Tier::Disk;
+        // What is in memory was computed by this process. Of what was adopted nobody knows.
+        if known.digest == 0 || !self.node.stores.get(held.store_id).is_some_and(on_disk) {
+            return Ok(false);
+        }
+        match held.store.digest(known.id, known.generation) {
+            Ok(digest) => Ok(digest != known.digest),
+            Err(e) if e.kind == Kind::Corrupt => Ok(true),
+            // It is not here: the switch says so.
+            Err(e) if e.kind == Kind::NotFound => Ok(false),
+            Err(e) => Err(e),
+        }
     }
 
     fn is_lost(&self, info: &ChunkInfo, known: &Chunk) -> bool {

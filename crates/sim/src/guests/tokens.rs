@@ -34,7 +34,7 @@ const STANDING: usize = 4;
 const TTL_S: u64 = 365 * 86_400;
 /// Requests that one client sends at once, now and then: more than it may have answered in a second,
 /// and in the end, with nothing in the way, few enough to be answered before anybody gives up.
-const BURST: u64 = 9;
+const BURST: u64 = 10;
 /// What no rule covers.
 const ELSEWHERE: &str = "/tokens/elsewhere";
 

@@ -58,6 +58,7 @@ enum What {
     FreeFace,
     SwitchSome,
     SwitchAll,
+    Begin,
     Rewrite { back: u32 },
     Add,
     Drop,
@@ -113,6 +114,7 @@ fn drawn() -> impl Strategy<Value = Drawn> {
         2 => Just(What::FreeFace),
         3 => Just(What::SwitchSome),
         1 => Just(What::SwitchAll),
+        4 => Just(What::Begin),
         5 => (0..3u32).prop_map(|back| What::Rewrite { back }),
         5 => Just(What::Add),
         5 => Just(What::Drop),
@@ -168,7 +170,9 @@ impl Drawn {
         let held = known.map(|known| known.replicas.clone()).unwrap_or_default();
         let now = known.map_or(0, |known| known.generation.0) as i64;
         let generation = Generation((now + self.generation).max(0) as u32);
-        let next = Generation((now + 1 + self.generation).max(0) as u32);
+        let begun = known.map_or(0, |known| known.begun.0) as i64;
+        let next = if begun > now { begun } else { now + 1 };
+        let next = Generation((next + self.generation).max(0) as u32);
         let packed = self.owner == FileId(0) || self.owner == BLOBS;
         let kind = if packed { ChunkKind::Packed } else { ChunkKind::Raw };
         let (node, owner, tier) = (NodeId(1), self.owner, Tier::Disk);
@@ -190,6 +194,7 @@ impl Drawn {
             }
             What::Seal => Command::SealChunk { chunk, length, replicas },
             What::Close => Command::CloseChunk { chunk },
+            What::Begin => Command::BeginRewrite { chunk },
             What::FreeFace => Command::FreeChunk { chunk },
             What::SwitchSome => {
                 Command::SwitchReplicas { chunk, generation: next, length, digest, replicas }

@@ -49,6 +49,7 @@ pub(super) struct Known {
     owner: FileId,
     pub state: ChunkState,
     pub generation: Generation,
+    pub begun: Generation,
     pub length: u64,
     digest: u64,
     pub replicas: Vec<StoreId>,
@@ -67,6 +68,7 @@ impl Known {
             owner,
             state: ChunkState::Open,
             generation: Generation(0),
+            begun: Generation(0),
             length: 0,
             digest: 0,
             replicas: replicas.to_vec(),
@@ -97,6 +99,7 @@ impl Known {
         let bytes: u64 = self.live().map(|(_, bytes)| bytes as u64).sum();
         let count = self.live().count() as u32;
         assert_eq!((chunk.live_objects, chunk.live_bytes), (count, bytes), "{}", chunk.id);
+        assert_eq!(chunk.begun, self.begun, "{}", chunk.id);
         assert_eq!(chunk.is_kept(), self.is_kept());
         assert_eq!(chunk.is_lost(), self.is_kept() && self.replicas.is_empty());
     }
@@ -277,7 +280,8 @@ impl Model {
                 self.next = chunk.counter() + 1;
                 let known = Known::new(*kind, *owner, replicas, replicas.len() as u8);
                 let (state, generation, length) = (ChunkState::Sealed, *generation, *length);
-                self.chunks.insert(*chunk, Known { state, generation, length, ..known });
+                let begun = generation;
+                self.chunks.insert(*chunk, Known { state, generation, begun, length, ..known });
                 Ok(Outcome::Chunk { chunk: *chunk })
             }
             Command::RaiseCopies { chunks, copies } => {
@@ -296,6 +300,7 @@ impl Model {
             | Command::FreeChunk { chunk }
             | Command::SwitchReplicas { chunk, .. }
             | Command::SwitchGeneration { chunk, .. }
+            | Command::BeginRewrite { chunk }
             | Command::Rewrite { chunk, .. }
             | Command::AddReplica { chunk, .. }
             | Command::DropReplica { chunk, .. }
@@ -354,6 +359,7 @@ impl Known {
                 }
                 self.doom_if_empty();
             }
+            Command::BeginRewrite { .. } => return self.begin(),
             Command::FreeChunk { .. } => {
                 need(self.owner == BLOBS && is_closed(self.state))?;
                 self.state = ChunkState::Doomed;
@@ -415,23 +421,44 @@ impl Known {
         Ok(Outcome::Sealed { length: self.length, replicas: self.replicas.clone() })
     }
 
+    /// An attempt draws a number that nobody had, those of builds before included.
+    fn begin(&mut self) -> Answer {
+        need(self.kind == ChunkKind::Packed && self.state != ChunkState::Open)?;
+        if self.state == ChunkState::Sealed {
+            self.state = ChunkState::Closed;
+        }
+        self.doom_if_empty();
+        if self.state == ChunkState::Doomed {
+            return Ok(Outcome::Done {});
+        }
+        self.begun = Generation(self.begun.0.max(self.generation.0 + 1) + 1);
+        Ok(Outcome::Begun { generation: self.begun })
+    }
+
+    /// The one that was begun last; of builds that began nothing, the next one.
+    fn follows(&self, generation: Generation) -> Answer<()> {
+        let under_way = self.begun > self.generation;
+        let next = if under_way { self.begun.0 } else { self.generation.0 + 1 };
+        need(self.state == ChunkState::Closed && generation.0 == next)
+    }
+
     /// To the next generation; all that count keep a file of this one.
     fn switch(&mut self, generation: Generation, replicas: &[StoreId]) -> Answer<()> {
-        need(self.state == ChunkState::Closed && generation.0 == self.generation.0 + 1)?;
+        self.follows(generation)?;
         need(are_replicas(replicas) && all_in(replicas, &self.replicas))?;
         self.old.insert(self.generation, (self.replicas.clone(), false));
-        (self.generation, self.replicas) = (generation, replicas.to_vec());
+        (self.generation, self.begun, self.replicas) = (generation, generation, replicas.to_vec());
         Ok(())
     }
 
     /// To the next generation, computed from one before; what counted is dropped.
     fn go_back(&mut self, from: Generation, to: Generation, replicas: &[StoreId]) -> Answer<()> {
-        need(self.state == ChunkState::Closed && to.0 == self.generation.0 + 1)?;
+        self.follows(to)?;
         let kept = self.old.get(&from).ok_or(REFUSED)?;
         need(are_replicas(replicas) && all_in(replicas, &kept.0))?;
         let lost = self.replicas.iter().map(|store| (self.generation, *store));
         self.dropped.extend(lost);
-        (self.generation, self.replicas) = (to, replicas.to_vec());
+        (self.generation, self.begun, self.replicas) = (to, to, replicas.to_vec());
         Ok(())
     }
 

@@ -11,7 +11,7 @@ use super::super::{Names, Usage};
 use super::model::{Bytes, Model, PACKED_BYTES};
 use crate::chunks::{ChunkState, Chunks};
 use crate::names::children::BLOCK_MAX;
-use crate::namespace::{STEPS_MAX, VERSION_BEFORE_COPIES};
+use crate::namespace::{STEPS_MAX, VERSION_BEFORE_ATTEMPTS};
 use crate::{ChunkKind, Command, Location, NodeKind, Outcome, RawExtent, Remainder, StorageClass};
 use holdfast_base::Result;
 use holdfast_base::ids::{ChunkId, Cookie, Durability, FileId, Index, Pointer, Slot, Tier};
@@ -334,7 +334,7 @@ impl World {
     fn restored(self) -> World {
         let bytes = self.bytes();
         let (names, chunks) = read_all(&bytes, |source| {
-            let mut chunks = Chunks::read(VERSION_BEFORE_COPIES + 1, source)?;
+            let mut chunks = Chunks::read(VERSION_BEFORE_ATTEMPTS + 1, source)?;
             let mut names = Names::hollow();
             names.read(&mut chunks, source)?;
             names.restore_detached(source.get()?)?;
