@@ -1,6 +1,9 @@
 //! The face: operations of the native protocol on topics of items, their views and rides. Runs on
 //! threads of the server and never waits there: what may wait is done by the node's workers.
 
+mod find;
+mod sum;
+
 use crate::carousel::Ticket;
 use crate::views::{KeptView, RunView, Views, describe, log_topic};
 use holdfast_base::codec::{Decode, Encode, Reader as Bytes};
@@ -104,6 +107,8 @@ impl Face for ViewFace {
             read(wire::OP_VIEW_CATALOG, ViewFace::catalog),
             read(wire::OP_VIEW_GET, ViewFace::get),
             read(wire::OP_VIEW_SCAN, ViewFace::scan),
+            read(wire::OP_VIEW_FIND, ViewFace::find),
+            read(wire::OP_VIEW_SUM, ViewFace::sum),
             read(wire::OP_VIEW_STATUS, ViewFace::status),
             order(wire::OP_VIEW_RUN, ViewFace::run).audited(Matter::Admin, run_told),
             order(wire::OP_VIEW_STOP, ViewFace::stop).audited(Matter::Admin, stop_told),
@@ -237,14 +242,25 @@ impl ViewFace {
     ) {
         let views = self.views.of(topic);
         let has = |view: &&Arc<RunView>| view.range.contains(hash);
+        let has = |view: &&Arc<RunView>| has(view) && !matches!(view.kept, KeptView::Index { .. });
         // Memory answers soonest, and knows no earlier index.
         let is_disk = |view: &&Arc<RunView>| matches!(view.kept, KeptView::Disk { .. });
         let rank = |view: &&Arc<RunView>| is_disk(view) != at.is_some();
         let Some(view) = views.iter().filter(has).min_by_key(rank).cloned() else {
             return answer(reply, Err(no_view(topic)));
         };
-        let reached = reached.max(at.unwrap_or_default());
-        if let Err(e) = self.views.check_is_there(topic, reached) {
+        self.once_reached(view, reached.max(at.unwrap_or_default()), reply, read);
+    }
+
+    /// Has `read` answer from a view once it has reached an index.
+    fn once_reached(
+        self: &Arc<Self>,
+        view: Arc<RunView>,
+        reached: Index,
+        reply: Reply,
+        read: impl FnOnce(&RunView) -> Answer + Send + 'static,
+    ) {
+        if let Err(e) = self.views.check_is_there(&view.name.topic, reached) {
             return answer(reply, Err(e));
         }
         let face = self.clone();
@@ -434,6 +450,7 @@ fn read_keys(view: &RunView, get: &msg::Get) -> Result<msg::Got> {
             });
             Ok(msg::Got { found: found.collect::<Result<_>>()?, applied })
         })?,
+        KeptView::Index { .. } => Err(no_view(&get.topic)),
     }
 }
 
@@ -479,18 +496,23 @@ fn seek(view: &RunView, scan: &msg::Scan) -> Result<msg::Rows> {
             }
             Ok(msg::Rows { applied, rows, more: next.is_some() })
         })?,
+        KeptView::Index { .. } => Err(no_view(&scan.topic)),
+    }
+}
+
+fn range(low: u64, high: u64) -> Result<Range> {
+    match low <= high && high <= Range::ALL.high() {
+        true => Ok(Range::new(low, high)),
+        false => {
+            let end = Range::ALL.high();
+            Err(Error::invalid(format!("hashes from {low} to {high}: they go up to {end}")))
+        }
     }
 }
 
 /// What a rider is sent.
 fn wanted(board: &msg::Board) -> Result<Wanted> {
-    let msg::Board { low, high, .. } = *board;
-    if low > high || high > Range::ALL.high() {
-        return Err(Error::invalid(format!(
-            "ride hashes from {low} to {high}: they go up to {}",
-            Range::ALL.high()
-        )));
-    }
+    let range = range(board.low, board.high).map_err(|e| e.context("ride a view"))?;
     let collections = match &board.collections {
         None => Collections::All,
         Some(listed) => {
@@ -501,6 +523,5 @@ fn wanted(board: &msg::Board) -> Result<Wanted> {
         }
     };
     let msg::Board { keys_only, versions, .. } = *board;
-    let range = Range::new(low, high);
     Ok(Wanted { range, collections, keys_only, versions, indices: 0..u64::MAX })
 }

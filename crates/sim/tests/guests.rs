@@ -75,9 +75,12 @@ fn rides_show_one_index_and_all_that_was_acknowledged_up_to_there() {
         assert_eq!(report.violations, Vec::<String>::new(), "seed {seed}");
         seen.extend(report.seen.into_keys());
     }
-    for what in
-        ["an item was changed", "a change of items was sent again", "a ride came to its end"]
-    {
+    for what in [
+        "an item was changed",
+        "a change of items was sent again",
+        "a ride came to its end",
+        "keys were found by their tag",
+    ] {
         assert!(seen.contains(what), "{what}: {seen:?}");
     }
 }

@@ -131,6 +131,10 @@ pub const OP_VIEW_STOP: u16 = 0x0509;
 /// `VIEW_STATUS`: a topic, or an empty name for all; answered with a list of [`view::ViewStatus`],
 /// those of the node.
 pub const OP_VIEW_STATUS: u16 = 0x050a;
+/// `VIEW_FIND`: [`view::Find`]; answered with [`view::Havings`].
+pub const OP_VIEW_FIND: u16 = 0x050b;
+/// `VIEW_SUM`: [`view::Sum`]; answered with [`view::Summed`].
+pub const OP_VIEW_SUM: u16 = 0x050c;
 /// `RIDE_BEGIN`: [`view::Board`]; answered with [`view::Boarded`] and what it says of the body.
 pub const OP_RIDE_BEGIN: u16 = 0x0510;
 /// `RIDE_NEXT`: [`view::Next`]; answered with a slab's header and its columns, see

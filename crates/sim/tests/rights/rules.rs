@@ -210,6 +210,16 @@ impl Part {
             reached,
             dedicated: false,
         };
+        let find = view::Find {
+            topic: topic(),
+            reached,
+            collection: "c".into(),
+            field: "f".into(),
+            value: b"v".to_vec(),
+            after: None,
+            keys_max: 1,
+        };
+        let sum = view::Sum { view: disk_view(&topic()), low: 0, high: 1, reached, at };
         let horizon = view::Horizon { topic: topic(), call: call(), index: Index(0) };
         vec![
             (wire::OP_VIEW_CATALOG, topic().to_bytes(), looks),
@@ -223,6 +233,8 @@ impl Part {
             (wire::OP_VIEW_HORIZON, horizon.to_bytes(), changes),
             (wire::OP_VIEW_GET, get_item.to_bytes(), looks),
             (wire::OP_VIEW_SCAN, scan.to_bytes(), looks),
+            (wire::OP_VIEW_FIND, find.to_bytes(), looks),
+            (wire::OP_VIEW_SUM, sum.to_bytes(), looks),
             (wire::OP_VIEW_STATUS, topic().to_bytes(), looks),
             (wire::OP_RIDE_BEGIN, board.to_bytes(), looks),
         ]
