@@ -46,3 +46,4 @@ mod told;
 mod trees;
 mod unmounted;
 mod views;
+mod views_index;
