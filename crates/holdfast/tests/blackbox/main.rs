@@ -47,3 +47,4 @@ mod trees;
 mod unmounted;
 mod views;
 mod views_index;
+mod views_packages;
