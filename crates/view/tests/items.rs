@@ -429,6 +429,32 @@ fn check_index(parts: &[Fold<IndexView>], model: &Model, told: &str) -> usize {
     all
 }
 
+/// A part of an index ends, with or without a snapshot, and begins again.
+fn begin_again(draw: &Draw, w: &World, parts: &mut [Fold<IndexView>]) {
+    let (i, of) = (draw.below(parts.len() as u64) as usize, parts.len() as u32);
+    if draw.below(2) == 0 {
+        parts[i].snapshot_now().unwrap();
+    }
+    parts[i].end();
+    parts[i] = w.index(i as u32, of, None);
+    while w.log.pump() {}
+}
+
+/// A view that begins with what another one holds: its stream, and the entry that it is behind.
+fn begun_with<T>(
+    (bytes, applied, entry_crc, digest): (&[u8], Index, u32, u64),
+    begin: impl FnOnce(Arrival<'_, '_>) -> T,
+) -> T {
+    let mut left = Some(bytes);
+    let mut more = |out: &mut Vec<u8>| {
+        let more = left.take();
+        out.extend(more.iter().copied().flatten());
+        Ok(more.is_some())
+    };
+    let mut source = Source::new(bytes.len() as u64, &mut more);
+    begin(Arrival { applied, entry_crc, digest, source: &mut source })
+}
+
 #[test]
 fn views_of_items_tell_what_a_plain_model_tells() {
     let (mut with_horizon, mut arrived, mut found) = (0, 0, 0);
@@ -453,16 +479,7 @@ fn views_of_items_tell_what_a_plain_model_tells() {
             step(&draw, &w, &folds[0], &mut model);
             match draw.below(22) {
                 20 => found += check_index(&index, &model, &told),
-                // One part ends, with or without a snapshot, and begins again.
-                21 if model.applied > 0 => {
-                    let i = draw.below(u64::from(of_values)) as u32;
-                    if draw.below(2) == 0 {
-                        index[i as usize].snapshot_now().unwrap();
-                    }
-                    index[i as usize].end();
-                    index[i as usize] = w.index(i, of_values, None);
-                    while w.log.pump() {}
-                }
+                21 if model.applied > 0 => begin_again(&draw, &w, &mut index),
                 0 => {
                     for i in 0..2 {
                         check_disk(&*rows[i], ranges[i], &model, &draw, &told);
@@ -486,31 +503,15 @@ fn views_of_items_tell_what_a_plain_model_tells() {
                     let bytes = stream_of(&*rows[0].moment().unwrap());
                     let status = folds[0].status();
                     let (applied, entry_crc) = folds[0].reached();
-                    let read = |_: &()| {
-                        let mut left = Some(bytes.clone());
-                        move |out: &mut Vec<u8>| {
-                            let more = left.take();
-                            out.extend(more.iter().flatten());
-                            Ok(more.is_some())
-                        }
-                    };
-                    let mut more = read(&());
-                    let mut source = Source::new(bytes.len() as u64, &mut more);
-                    let digest = status.digest;
-                    let arrival = Arrival { applied, entry_crc, digest, source: &mut source };
-                    memory = w.memory(part, Some(arrival));
-                    let mut more = read(&());
-                    let mut source = Source::new(bytes.len() as u64, &mut more);
-                    let arrival = Arrival { applied, entry_crc, digest, source: &mut source };
+                    let whole = (&*bytes, applied, entry_crc, status.digest);
+                    memory = begun_with(whole, |arrival| w.memory(part, Some(arrival)));
                     // In rows that hold something else already.
-                    folds[1] = w.disk(&rows[1], part, Some(arrival));
+                    folds[1] = begun_with(whole, |arrival| w.disk(&rows[1], part, Some(arrival)));
                     assert_eq!(folds[1].status().digest, status.digest, "{told}");
                     // A part of an index needs what all keys have.
-                    let mut more = read(&());
-                    let mut source = Source::new(bytes.len() as u64, &mut more);
-                    let arrival = Arrival { applied, entry_crc, digest, source: &mut source };
                     let i = draw.below(u64::from(of_values)) as u32;
-                    index[i as usize] = w.index(i, of_values, Some(arrival));
+                    let begin = |arrival| w.index(i, of_values, Some(arrival));
+                    index[i as usize] = begun_with(whole, begin);
                     assert_eq!(index[i as usize].status().digest, status.digest, "{told}");
                 }
                 _ => {}

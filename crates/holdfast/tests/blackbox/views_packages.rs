@@ -2,6 +2,7 @@
 //! changes and a node is killed.
 
 use super::common::{Node, Scratch, binary, finish, free_port};
+use holdfast_base::ids::Index;
 use holdfast_client::view::Changes;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -127,6 +128,70 @@ fn has_versions(package: &str) -> bool {
     shown.lines().filter(|line| line.starts_with("Version: ")).count() > 1
 }
 
+/// The index of dependencies, or a part of it: to be run, or stopped.
+fn index<'a>(order: &'a str, part: &'a str) -> [&'a str; 9] {
+    ["view", order, "index", TOPIC, part, "--collection", "packages", "--field", "depends"]
+}
+
+/// What the index has is what apt says of the packages that are loaded.
+fn compare_with_apt(nodes: &Nodes, sample: &[String], names: &BTreeSet<&str>, last: &str) {
+    let by_apt = by_apt(sample);
+    let mut compared = 0;
+    for package in sample {
+        let found = nodes.dependents(package, last);
+        let mut wanted = by_apt[package].clone();
+        wanted.retain(|name| names.contains(name.as_str()));
+        compared += found.len();
+        let missing: Vec<_> =
+            wanted.difference(&found).filter(|name| !has_versions(name)).collect();
+        let extra: Vec<_> = found.difference(&wanted).collect();
+        let is_equal = missing.is_empty() && extra.is_empty();
+        assert!(is_equal, "{package}: not {missing:?}, but {extra:?}");
+    }
+    assert!(compared > 100, "{compared} dependents");
+}
+
+/// Changes one package after the other, telling each change's index, until it is enough.
+fn change(
+    node: &Node,
+    (names, sample): (&BTreeSet<&str>, &[String]),
+    told: &mpsc::Sender<Index>,
+    is_enough: &AtomicBool,
+) {
+    let mut client = node.client();
+    let mut view = client.view(TOPIC);
+    let of = view.collection("packages").unwrap();
+    for (n, name) in (0..).zip(names.iter().cycle()) {
+        let mut changes = Changes::default();
+        match n % 3 {
+            0 => changes.delete(of, name.as_bytes()),
+            _ => {
+                let depends = [&sample[n % sample.len()], &sample[n / 7 % sample.len()]];
+                let value = serde_json::json!({ "depends": depends, "n": n });
+                changes.put(of, name.as_bytes(), value.to_string().as_bytes());
+            }
+        }
+        let index = view.change(&changes).unwrap();
+        if told.send(index).is_err() || is_enough.load(Ordering::Relaxed) {
+            break;
+        }
+    }
+}
+
+/// Two nodes in one cluster.
+fn start(scratch: &Scratch) -> (Node, Node, u16) {
+    let port = free_port();
+    let with = |number: u16, port: u16| {
+        let settings = "dram = \"0\"\nscrub = \"0\"\n";
+        format!("{settings}native_port = {port}\nhost = \"h{number}\"\n")
+    };
+    let first = Node::start_with(&scratch.path("1"), &with(1, port));
+    let other = scratch.path("2");
+    Node::set(&other, &with(2, free_port()));
+    let second = Node::join(&other, &first, port);
+    (first, second, port)
+}
+
 #[test]
 fn who_depends_on_a_package_is_what_apt_says_whatever_happens_meanwhile() {
     let Some(dump) = apt(&["dumpavail"]).filter(|dump| dump.contains("Package: ")) else {
@@ -136,79 +201,32 @@ fn who_depends_on_a_package_is_what_apt_says_whatever_happens_meanwhile() {
     let stanzas: Vec<&str> =
         dump.split("\n\n").filter(|stanza| !stanza.is_empty()).take(PACKAGES).collect();
     let scratch = Scratch::new();
-    let port = free_port();
-    let settings = "dram = \"0\"\nscrub = \"0\"\n";
-    let with =
-        |number: u16, port: u16| format!("{settings}native_port = {port}\nhost = \"h{number}\"\n");
-    let first = Node::start_with(&scratch.path("1"), &with(1, port));
-    let other = scratch.path("2");
-    Node::set(&other, &with(2, free_port()));
-    let second = Node::join(&other, &first, port);
-    let nodes = Nodes {
-        server: format!("unix:{},unix:{}", first.socket().display(), second.socket().display()),
-    };
-
+    let (first, second, port) = start(&scratch);
+    let sockets =
+        [first.socket(), second.socket()].map(|socket| format!("unix:{}", socket.display()));
+    let nodes = Nodes { server: sockets.join(",") };
     let words = ["--json", "view", "load", "packages", TOPIC, "packages", "-"];
     let loaded = finish(&mut first.command(&words), stanzas.join("\n\n").as_bytes()).ok();
     let loaded: Value = serde_json::from_str(&loaded).unwrap();
     assert_eq!(loaded["items"], stanzas.len());
-    let last = loaded["last"].to_string();
-    let index = |part| {
-        ["view", "run", "index", TOPIC, part, "--collection", "packages", "--field", "depends"]
-    };
     first.run(&["view", "run", "disk", TOPIC, "0/2"]).ok();
     second.run(&["view", "run", "disk", TOPIC, "1/2"]).ok();
     first.run(&["view", "run", "memory", TOPIC]).ok();
-    first.run(&index("0/2")).ok();
-    second.run(&index("1/2")).ok();
-
+    first.run(&index("run", "0/2")).ok();
+    second.run(&index("run", "1/2")).ok();
     let sample = sample(&stanzas);
     assert!(sample.len() > SAMPLE / 2, "{sample:?}");
     let names: BTreeSet<&str> = stanzas.iter().map(|stanza| name(stanza)).collect();
-    let by_apt = by_apt(&sample);
-    let mut compared = 0;
-    for package in &sample {
-        let found = nodes.dependents(package, &last);
-        let mut wanted = by_apt[package].clone();
-        wanted.retain(|name| names.contains(name.as_str()));
-        compared += found.len();
-        let missing: Vec<_> =
-            wanted.difference(&found).filter(|name| !has_versions(name)).collect();
-        let extra: Vec<_> = found.difference(&wanted).collect();
-        assert!(
-            missing.is_empty() && extra.is_empty(),
-            "{package}: not {missing:?}, but {extra:?}"
-        );
-    }
-    assert!(compared > 100, "{compared} dependents");
+    compare_with_apt(&nodes, &sample, &names, &loaded["last"].to_string());
     nodes.agree(5);
 
     // The graph changes on, a node is killed and comes back, and everybody is asked meanwhile.
-    let (changed, changes) = mpsc::channel();
+    let (told, changes) = mpsc::channel();
     let is_enough = AtomicBool::new(false);
     let second = std::thread::scope(|scope| {
         let (first, names, sample, is_enough) = (&first, &names, &sample, &is_enough);
         let _changing = UntilDropped(is_enough);
-        scope.spawn(move || {
-            let mut client = first.client();
-            let mut view = client.view(TOPIC);
-            let of = view.collection("packages").unwrap();
-            for (n, name) in (0..).zip(names.iter().cycle()) {
-                let mut changes = Changes::default();
-                match n % 3 {
-                    0 => changes.delete(of, name.as_bytes()),
-                    _ => {
-                        let depends = [&sample[n % sample.len()], &sample[n / 7 % sample.len()]];
-                        let value = serde_json::json!({ "depends": depends, "n": n });
-                        changes.put(of, name.as_bytes(), value.to_string().as_bytes());
-                    }
-                }
-                let index = view.change(&changes).unwrap();
-                if changed.send(index).is_err() || is_enough.load(Ordering::Relaxed) {
-                    break;
-                }
-            }
-        });
+        scope.spawn(move || change(first, (names, sample), &told, is_enough));
         let after = |count: usize| changes.iter().nth(count).expect("it goes on");
         after(50);
         let data = second.kill();
@@ -228,12 +246,9 @@ fn who_depends_on_a_package_is_what_apt_says_whatever_happens_meanwhile() {
     second.run(&["view", "run", "memory", TOPIC]).ok();
     first.run(&["view", "run", "memory", TOPIC, "0/6"]).ok();
     nodes.agree(8);
-    for (node, part) in [(&first, "0/2"), (&second, "1/2")] {
-        let mut words = index(part);
-        words[1] = "stop";
-        node.run(&words).ok();
-    }
-    first.run(&index("0/1")).ok();
+    first.run(&index("stop", "0/2")).ok();
+    second.run(&index("stop", "1/2")).ok();
+    first.run(&index("run", "0/1")).ok();
     let after: Vec<_> = sample.iter().map(|package| nodes.dependents(package, &last)).collect();
     assert_eq!(after, before);
     second.stop();
