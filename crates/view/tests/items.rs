@@ -510,7 +510,7 @@ fn views_of_items_tell_what_a_plain_model_tells() {
                     assert_eq!(folds[1].status().digest, status.digest, "{told}");
                     // A part of an index needs what all keys have.
                     let i = draw.below(u64::from(of_values)) as u32;
-                    let begin = |arrival| w.index(i, of_values, Some(arrival));
+                    let begin = |arrival: Arrival<'_, '_>| w.index(i, of_values, Some(arrival));
                     index[i as usize] = begun_with(whole, begin);
                     assert_eq!(index[i as usize].status().digest, status.digest, "{told}");
                 }
