@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 
 /// Of all that there are; so many are folded in seconds by a build that is not optimised.
-const PACKAGES: usize = 5000;
+const PACKAGES: usize = 20_000;
 /// Packages whose dependents are compared.
 const SAMPLE: usize = 24;
 const TOPIC: &str = "debian";
