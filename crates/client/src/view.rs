@@ -212,6 +212,18 @@ impl ViewClient<'_> {
         self.ask_again(wire::OP_VIEW_SCAN, scan, scan.at.is_none())
     }
 
+    /// Keys that have this value in the field of an index now, in their order, behind one of them or
+    /// from the first on: a page, by the node's part of the index that has the value. A key that
+    /// gets or loses the value between two pages may be told or not.
+    pub fn find(&mut self, find: &msg::Find) -> Result<msg::Havings> {
+        self.ask_again(wire::OP_VIEW_FIND, find, true)
+    }
+
+    /// What a view of the node holds.
+    pub fn sum(&mut self, sum: &msg::Sum) -> Result<msg::Summed> {
+        self.ask_again(wire::OP_VIEW_SUM, sum, true)
+    }
+
     /// What was changed by another node, this one may hear of later.
     fn ask_again<T: Decode>(
         &mut self,

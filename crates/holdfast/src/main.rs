@@ -107,7 +107,9 @@ fn run(cli: &Cli) -> Result<()> {
             Ok(())
         }
         Command::Config(cli::Config::Check { file }) => check_config(file, &mut out),
-        Command::View(command) => view::run(&mut connect(cli)?, command, &mut out),
+        Command::View(command) => {
+            view::run(&|| connect(cli), &mut each_node(cli), command, &mut out)
+        }
         Command::Ride(options) => view::ride(&mut connect(cli)?, options, &mut out),
         Command::Blob(blob) => blob::run(blob, &mut out),
         Command::S3(s3) => blob::users(s3, &mut out),
@@ -138,6 +140,19 @@ const STALE: &str = "the node that answered has not heard from the log for a whi
 
 /// How long a command is tried again that its node refuses for now.
 const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Each node that was named, by a client that asks no other one; or the local one.
+fn each_node(cli: &Cli) -> Box<dyn Iterator<Item = Result<view::Node>> + '_> {
+    let Some(servers) = &cli.server else {
+        let local = || Ok(view::Node { name: "this node".to_owned(), client: connect(cli)? });
+        return Box::new(std::iter::once_with(local));
+    };
+    Box::new(servers.split(',').map(|server| {
+        let options = ClientOptions { patience: PATIENCE, ..secrets::options() };
+        let client = Client::connect(&Endpoint::parse(server)?, &options)?;
+        Ok(view::Node { name: server.to_owned(), client })
+    }))
+}
 
 /// The node that was named, or the local one: its socket below `data`, else its port.
 fn connect(cli: &Cli) -> Result<Client> {

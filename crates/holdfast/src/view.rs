@@ -1,6 +1,8 @@
 //! `holdfast view` and `holdfast ride`: topics of items, their views, and what comes of them by hand.
 
+mod find;
 mod load;
+mod verify;
 
 use clap::{Args, Subcommand};
 use holdfast_base::ids::Index;
@@ -68,6 +70,24 @@ pub enum View {
         #[arg(short = 'n', long, default_value_t = u64::MAX, hide_default_value = true, value_name = "N")]
         count: u64,
     },
+    /// Print the keys of which a field has this value now, or a list with it, in their order: by an index
+    /// of the field, which one of the nodes runs that are named (`--server A,B`)
+    Find {
+        topic: String,
+        collection: String,
+        field: String,
+        /// The text of a string; a number, `true` and `false` as they are written
+        value: String,
+        /// Not before the index has applied this entry
+        #[arg(long, default_value_t = 0, hide_default_value = true, value_name = "INDEX")]
+        reached: u64,
+        /// At most so many keys
+        #[arg(short = 'n', long, default_value_t = u64::MAX, hide_default_value = true, value_name = "N")]
+        count: u64,
+    },
+    /// Compare what the views of a topic hold, also while it changes: those of the node, or of all nodes
+    /// that are named (`--server A,B`). The exit status is 1 where they differ
+    Verify { topic: String },
     /// Give up versions that are older than those of an entry
     Horizon { topic: String, index: u64 },
     /// Ask for an image of every disk view of a topic, as it is now
@@ -83,9 +103,11 @@ pub enum View {
     Run {
         kind: Kind,
         topic: String,
-        /// Which part of the keys, counting from 0
+        /// Which part of the keys, of an index which part of the values, counting from 0
         #[arg(default_value = "0/1", value_name = "PART/OF", value_parser = part)]
         part: Part,
+        #[command(flatten)]
+        indexed: Indexed,
     },
     /// End a view that the node runs
     Stop {
@@ -93,6 +115,8 @@ pub enum View {
         topic: String,
         #[arg(default_value = "0/1", value_name = "PART/OF", value_parser = part)]
         part: Part,
+        #[command(flatten)]
+        indexed: Indexed,
     },
     /// Say how the views of the node are doing
     Status,
@@ -141,6 +165,19 @@ pub enum Kind {
     Disk,
     /// The newest values, in memory
     Memory,
+    /// Which keys have which value in one field of a collection of JSON, in memory
+    Index,
+}
+
+/// What an index is of.
+#[derive(Args, Debug)]
+pub struct Indexed {
+    /// The collection that is indexed
+    #[arg(long, value_name = "NAME", required_if_eq("kind", "index"))]
+    collection: Option<String>,
+    /// The field of its values
+    #[arg(long, value_name = "NAME", required_if_eq("kind", "index"))]
+    field: Option<String>,
 }
 
 /// One of several parts.
@@ -174,17 +211,51 @@ fn rule(text: &str) -> std::result::Result<Hashed, String> {
     }
 }
 
-fn name_of(kind: Kind, topic: &str, part: Part) -> ViewName {
-    let kind = match kind {
-        Kind::Disk => ViewKind::Disk {},
-        Kind::Memory => ViewKind::Memory {},
+fn name_of(kind: Kind, topic: &str, part: Part, indexed: &Indexed) -> Result<ViewName> {
+    let Indexed { collection, field } = indexed;
+    let kind = match (kind, collection, field) {
+        (Kind::Disk, None, None) => ViewKind::Disk {},
+        (Kind::Memory, None, None) => ViewKind::Memory {},
+        (Kind::Index, Some(collection), Some(field)) => {
+            ViewKind::Index { collection: collection.clone(), field: field.clone() }
+        }
+        _ => {
+            return Err(Error::invalid(
+                "name a view: --collection and --field say what an index is of: a view of another kind \
+                 keeps all collections",
+            ));
+        }
     };
-    ViewName { topic: topic.to_owned(), kind, part: part.part, of: part.of }
+    Ok(ViewName { topic: topic.to_owned(), kind, part: part.part, of: part.of })
 }
 
-/// Carries out one `view` command.
-pub fn run(client: &mut Client, command: &View, out: &mut Output) -> Result<()> {
+/// A node that was named.
+pub struct Node {
+    /// As it was named.
+    pub name: String,
+    pub client: Client,
+}
+
+/// Carries out one `view` command, by the node that answers first, or by each one that was named.
+pub fn run(
+    connect: &dyn Fn() -> Result<Client>,
+    each: &mut dyn Iterator<Item = Result<Node>>,
+    command: &View,
+    out: &mut Output,
+) -> Result<()> {
     match command {
+        View::Find { topic, collection, field, value, reached, count } => {
+            let find = find::first([topic, collection, field, value], *reached);
+            find::run(each, find, *count, out)
+        }
+        View::Verify { topic } => verify::run(each, topic, out),
+        other => by_one(&mut connect()?, other, out),
+    }
+}
+
+fn by_one(client: &mut Client, command: &View, out: &mut Output) -> Result<()> {
+    match command {
+        View::Find { .. } | View::Verify { .. } => unreachable!("they are asked of each node"),
         View::Create { topic, collection, hash, values_json } => {
             let (name, hashed, json) = (collection.clone(), *hash, *values_json);
             let index = client.view(topic).make(Collection { name, hashed, json })?;
@@ -229,16 +300,16 @@ pub fn run(client: &mut Client, command: &View, out: &mut Output) -> Result<()> 
             )
         }
         View::Load(load) => load::run(client, load, out),
-        View::Run { kind, topic, part } => {
-            let name = name_of(*kind, topic, *part);
+        View::Run { kind, topic, part, indexed } => {
+            let name = name_of(*kind, topic, *part, indexed)?;
             client.run_view(&name)?;
             out.line(
                 || format!("view `{}` runs", describe(&name)),
                 || json!({"view": describe(&name), "runs": true}),
             )
         }
-        View::Stop { kind, topic, part } => {
-            let name = name_of(*kind, topic, *part);
+        View::Stop { kind, topic, part, indexed } => {
+            let name = name_of(*kind, topic, *part, indexed)?;
             let left = client.stop_view(&name)?;
             out.line(
                 || format!("view `{}` is stopped; `{left}` can be removed", describe(&name)),

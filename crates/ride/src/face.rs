@@ -1,6 +1,9 @@
 //! The face: operations of the native protocol on topics of items, their views and rides. Runs on
 //! threads of the server and never waits there: what may wait is done by the node's workers.
 
+mod find;
+mod sum;
+
 use crate::carousel::Ticket;
 use crate::scan::First;
 use crate::views::{KeptView, RunView, Views, describe, log_topic};
@@ -110,6 +113,8 @@ impl Face for ViewFace {
             read(wire::OP_VIEW_CATALOG, ViewFace::catalog),
             read(wire::OP_VIEW_GET, ViewFace::get),
             read(wire::OP_VIEW_SCAN, ViewFace::scan),
+            read(wire::OP_VIEW_FIND, ViewFace::find),
+            read(wire::OP_VIEW_SUM, ViewFace::sum),
             read(wire::OP_VIEW_STATUS, ViewFace::status),
             order(wire::OP_VIEW_RUN, ViewFace::run).audited(Matter::Admin, run_told),
             order(wire::OP_VIEW_STOP, ViewFace::stop).audited(Matter::Admin, stop_told),
@@ -251,14 +256,25 @@ impl ViewFace {
     ) {
         let views = self.views.of(topic);
         let has = |view: &&Arc<RunView>| view.range.contains(hash);
+        let has = |view: &&Arc<RunView>| has(view) && !matches!(view.kept, KeptView::Index { .. });
         // Memory answers soonest, and knows no earlier index.
         let is_disk = |view: &&Arc<RunView>| matches!(view.kept, KeptView::Disk { .. });
         let rank = |view: &&Arc<RunView>| is_disk(view) != at.is_some();
         let Some(view) = views.iter().filter(has).min_by_key(rank).cloned() else {
             return answer(reply, Err(no_view(topic)));
         };
-        let reached = reached.max(at.unwrap_or_default());
-        if let Err(e) = self.views.check_is_there(topic, reached) {
+        self.once_reached(view, reached.max(at.unwrap_or_default()), reply, read);
+    }
+
+    /// Has `read` answer from a view once it has reached an index.
+    fn once_reached(
+        self: &Arc<Self>,
+        view: Arc<RunView>,
+        reached: Index,
+        reply: Reply,
+        read: impl FnOnce(&RunView) -> Answer + Send + 'static,
+    ) {
+        if let Err(e) = self.views.check_is_there(&view.name.topic, reached) {
             return answer(reply, Err(e));
         }
         let face = self.clone();
@@ -450,6 +466,7 @@ fn read_keys(view: &RunView, get: &msg::Get) -> Result<msg::Got> {
             });
             Ok(msg::Got { found: found.collect::<Result<_>>()?, applied })
         })?,
+        KeptView::Index { .. } => Err(no_view(&get.topic)),
     }
 }
 
@@ -495,6 +512,17 @@ fn seek(view: &RunView, scan: &msg::Scan) -> Result<msg::Rows> {
             }
             Ok(msg::Rows { applied, rows, more: next.is_some() })
         })?,
+        KeptView::Index { .. } => Err(no_view(&scan.topic)),
+    }
+}
+
+fn range(low: u64, high: u64) -> Result<Range> {
+    match low <= high && high <= Range::ALL.high() {
+        true => Ok(Range::new(low, high)),
+        false => {
+            let end = Range::ALL.high();
+            Err(Error::invalid(format!("hashes from {low} to {high}: they go up to {end}")))
+        }
     }
 }
 
@@ -506,20 +534,16 @@ fn behind(place: &msg::Place) -> First {
 
 /// What a rider is sent.
 fn wanted(board: &msg::Board) -> Result<Wanted> {
-    let msg::Board { low, high, .. } = *board;
-    if low > high || high > Range::ALL.high() {
-        return Err(Error::invalid(format!(
-            "ride hashes from {low} to {high}: they go up to {}",
-            Range::ALL.high()
-        )));
-    }
+    let range = range(board.low, board.high).map_err(|e| e.context("ride a view"))?;
     let refuse = |why: &str| Err(Error::invalid(format!("ride a view: {why}")));
     match (board.at, &board.behind) {
         (None, Some(_)) => return refuse("who goes on says of which image: name its entry"),
         (Some(_), _) if board.dedicated => {
             return refuse("an image is read by each rider for itself: leave out `dedicated`");
         }
-        (Some(_), Some(place)) if u64::from(place.hash) != low || place.index.0 == u64::MAX => {
+        (Some(_), Some(place))
+            if u64::from(place.hash) != range.low() || place.index.0 == u64::MAX =>
+        {
             return refuse("who goes on begins with the hash of the last item");
         }
         _ => {}
@@ -534,6 +558,5 @@ fn wanted(board: &msg::Board) -> Result<Wanted> {
         }
     };
     let msg::Board { keys_only, versions, .. } = *board;
-    let range = Range::new(low, high);
     Ok(Wanted { range, collections, keys_only, versions, indices: 0..u64::MAX })
 }

@@ -16,7 +16,10 @@ use holdfast_env::trial::Knob;
 use holdfast_env::{HoldMutex, event};
 use holdfast_log::{Done, Mode};
 use holdfast_node::{IdleSessions, Node};
-use holdfast_view::items::{CatalogView, Command, DiskView, MemoryView, NAME_BYTES_MAX, is_name};
+use holdfast_view::items::{
+    Catalog, CatalogView, Command, DiskView, IndexView, Indexed, MemoryView, NAME_BYTES_MAX,
+    is_name,
+};
 use holdfast_view::{Arrival, Context, Fold, FoldStatus, InRows, Marked, OWN_ROWS, Request};
 use holdfast_wire::Call;
 use holdfast_wire::slab::{PARTITIONS_MAX, Range};
@@ -44,6 +47,8 @@ static MARK_ENTRIES: Knob = Knob::new("views.mark-entries", 1_000_000, &[20, 100
 const MARK_BYTES: u64 = 1 << 30;
 /// A new view of a topic that has more entries than this begins with images, if there are some.
 static REPLAYED_MAX: Knob = Knob::new("views.replayed-max", 100_000, &[1, 5, 50]);
+/// Bytes of a field's name, of which there is an index: what is written down of a view has a limit.
+const FIELD_BYTES_MAX: usize = 1000;
 
 /// What one node keeps.
 pub struct Views {
@@ -115,6 +120,11 @@ pub enum KeptView {
         /// Folds them, and has them.
         fold: Arc<Fold<MemoryView>>,
     },
+    /// Which keys have which value in a field, in memory.
+    Index {
+        /// Folds it, and has it.
+        fold: Arc<Fold<IndexView>>,
+    },
 }
 
 impl RunView {
@@ -123,6 +133,7 @@ impl RunView {
         match &self.kept {
             KeptView::Disk { fold, .. } => fold.status(),
             KeptView::Memory { fold } => fold.status(),
+            KeptView::Index { fold } => fold.status(),
         }
     }
 
@@ -131,6 +142,7 @@ impl RunView {
         match &self.kept {
             KeptView::Disk { fold, .. } => fold.wake_at(index, done),
             KeptView::Memory { fold } => fold.wake_at(index, done),
+            KeptView::Index { fold } => fold.wake_at(index, done),
         }
     }
 
@@ -138,21 +150,21 @@ impl RunView {
     pub fn images(&self) -> Vec<Whole> {
         match &self.kept {
             KeptView::Disk { rides, .. } => rides.images(),
-            KeptView::Memory { .. } => Vec::new(),
+            KeptView::Memory { .. } | KeptView::Index { .. } => Vec::new(),
         }
     }
 
     fn images_that_stay(&self) -> Vec<Whole> {
         match &self.kept {
             KeptView::Disk { rides, .. } => rides.images_that_stay(),
-            KeptView::Memory { .. } => Vec::new(),
+            KeptView::Memory { .. } | KeptView::Index { .. } => Vec::new(),
         }
     }
 
     fn riders(&self) -> usize {
         match &self.kept {
             KeptView::Disk { rides, .. } => rides.riders(),
-            KeptView::Memory { .. } => 0,
+            KeptView::Memory { .. } | KeptView::Index { .. } => 0,
         }
     }
 
@@ -164,6 +176,10 @@ impl RunView {
                 rows.persist("views.rows")
             }
             KeptView::Memory { fold } => {
+                fold.end();
+                Ok(())
+            }
+            KeptView::Index { fold } => {
                 fold.end();
                 Ok(())
             }
@@ -292,11 +308,9 @@ impl Views {
                 name.part, name.of
             ))));
         }
-        if matches!(name.kind, ViewKind::Index { .. }) {
-            return Err(doing(Error::unsupported("this build runs no index views")));
-        }
         let topic = self.topic(&name.topic).map_err(doing)?;
-        topic.read(|_, _| ()).map_err(doing)?;
+        let fits = topic.read(|view, _| check_kind(view.catalog(), &name.kind));
+        fits.and_then(|fits| fits).map_err(doing)?;
         let place = self.place_of(name);
         {
             let kept = self.kept();
@@ -512,8 +526,10 @@ impl Views {
             ViewKind::Memory {} => {
                 KeptView::Memory { fold: self.node.open_one_of_several(context, arrival)? }
             }
-            ViewKind::Index { .. } => {
-                return Err(Error::unsupported("this build runs no index views"));
+            ViewKind::Index { collection, field } => {
+                let indexed = Indexed { collection: collection.clone(), field: field.clone() };
+                let context = Context { indexed: Some(indexed), ..context };
+                KeptView::Index { fold: self.node.open_one_of_several(context, arrival)? }
             }
         };
         Ok(RunView { name: name.clone(), range, kept })
@@ -598,7 +614,7 @@ impl Views {
         let view = self.view(name)?;
         let found = match &view.kept {
             KeptView::Disk { rides, .. } => rides.image(index),
-            KeptView::Memory { .. } => None,
+            KeptView::Memory { .. } | KeptView::Index { .. } => None,
         };
         let none = || {
             let name = describe(name);
@@ -621,7 +637,7 @@ impl Views {
         let views: Vec<_> = self.kept().views.values().cloned().collect();
         let of_one = |view: &Arc<RunView>| match &view.kept {
             KeptView::Disk { rides, .. } => Some((describe(&view.name), rides.moments())),
-            KeptView::Memory { .. } => None,
+            KeptView::Memory { .. } | KeptView::Index { .. } => None,
         };
         views.iter().filter_map(of_one).collect()
     }
@@ -800,6 +816,29 @@ impl Views {
         let ended = views.into_values().map(|view| view.end()).fold(Ok(()), Result::and);
         topics.into_values().for_each(|fold| fold.end());
         ended
+    }
+}
+
+/// Whether there is something that such a view could keep.
+fn check_kind(catalog: &Catalog, kind: &ViewKind) -> Result<()> {
+    let ViewKind::Index { collection, field } = kind else { return Ok(()) };
+    if field.is_empty() || field.len() > FIELD_BYTES_MAX {
+        return Err(Error::invalid(format!(
+            "the field's name has {} bytes: it has to have 1 to {FIELD_BYTES_MAX}",
+            field.len()
+        )));
+    }
+    let found = catalog.all().map(|(_, one)| one).find(|one| one.name == *collection);
+    match found {
+        Some(one) if one.json => Ok(()),
+        Some(_) => Err(Error::invalid(format!(
+            "the values of collection `{collection}` are bytes, which have no fields: put them into a \
+             collection that is made with --values-json"
+        ))),
+        None => Err(Error::not_found(format!(
+            "there is no collection `{}`: make it first (`holdfast view create`)",
+            collection.escape_debug()
+        ))),
     }
 }
 

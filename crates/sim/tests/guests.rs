@@ -82,6 +82,7 @@ fn rides_show_one_index_and_all_that_was_acknowledged_up_to_there() {
         "an image was ridden",
         "a view began with images",
         "the log of items was trimmed",
+        "keys were found by their tag",
     ] {
         assert!(seen.contains(what), "{what}: {seen:?}");
     }

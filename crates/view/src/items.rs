@@ -6,13 +6,17 @@
 mod catalog;
 mod command;
 mod disk;
+mod index;
 mod memory;
 mod pass;
 mod rows;
 pub mod stream;
+mod sums;
 
 pub use catalog::{COLLECTIONS_MAX, Catalog, CatalogView, NAME_BYTES_MAX, is_name};
 pub use command::{Change, Command};
 pub use disk::{DiskView, Found, Keyed, Reader, Sought};
+pub use index::{IndexView, Indexed};
 pub use memory::MemoryView;
 pub use pass::{EachItem, Pass};
+pub use sums::Totals;

@@ -30,6 +30,27 @@ type Disk = Fold<InRows<DiskView>>;
 type Key = (u16, Vec<u8>);
 type Version = (u64, Option<Vec<u8>>);
 
+/// The collection of which there is an index.
+const INDEXED: &str = "c1";
+/// What its field `f` may be, and what an index has of it then.
+const FIELDS: [(&str, &[&str]); 10] = [
+    (r#""x""#, &["x"]),
+    (r#""y""#, &["y"]),
+    ("7", &["7"]),
+    (r#""7""#, &["7"]),
+    (r#"["x", "y", "x"]"#, &["x", "y"]),
+    (r#"["z", true, null, ["x"], {"f": "x"}, "\u0079"]"#, &["z", "true", "y"]),
+    ("null", &[]),
+    (r#"{"f": "x"}"#, &[]),
+    ("[]", &[]),
+    (r#""""#, &[""]),
+];
+const VALUES: [&str; 6] = ["x", "y", "z", "7", "true", ""];
+
+fn json(field: usize) -> Vec<u8> {
+    format!(r#"{{"g": ["x"], "f": {}}}"#, FIELDS[field].0).into_bytes()
+}
+
 /// Every version of every key, and up to where nobody may look any more.
 #[derive(Clone, Default)]
 struct Model {
@@ -47,6 +68,21 @@ impl Model {
 
     fn hash(&self, (collection, key): &Key) -> u32 {
         holdfast_wire::slab::hash(self.collections[*collection as usize - 1].hashed, key)
+    }
+
+    /// Keys whose newest value has this one in the indexed field, each with its entry.
+    fn having(&self, value: &str) -> Vec<(Vec<u8>, u64)> {
+        let number = self.collections.iter().position(|one| one.name == INDEXED);
+        let Some(number) = number.map(|number| number as u16 + 1) else { return Vec::new() };
+        let mut having = Vec::new();
+        for key in self.versions.keys().filter(|key| key.0 == number) {
+            let Some((index, found)) = self.at(key, self.applied) else { continue };
+            let field = (0..FIELDS.len()).find(|field| json(*field) == found);
+            if field.is_some_and(|field| FIELDS[field].1.contains(&value)) {
+                having.push((key.1.clone(), index));
+            }
+        }
+        having
     }
 
     /// What a pass shows, in its order: who asks at the horizon or later needs no more.
@@ -98,6 +134,15 @@ impl World {
         Fold::open_member_from(self.log.clone(), context, store, MANUAL, arrival).unwrap()
     }
 
+    fn index(&self, i: u32, of: u32, arrival: Option<Arrival<'_, '_>>) -> Fold<IndexView> {
+        let name = format!("index-{i}");
+        let indexed = Indexed { collection: INDEXED.to_owned(), field: "f".to_owned() };
+        let context = World::context(Range::part(i, of), &name);
+        let context = Context { indexed: Some(indexed), ..context };
+        let store = store(&self.dir.0, &name);
+        Fold::open_member_from(self.log.clone(), context, store, MANUAL, arrival).unwrap()
+    }
+
     fn send<V: View>(&self, fold: &Fold<V>, command: Vec<u8>) -> Result<u64> {
         let (send, receive) = mpsc::channel();
         fold.propose(request(command), Box::new(move |result| drop(send.send(result))));
@@ -146,9 +191,10 @@ impl Draw {
     }
 
     fn value(&self) -> Option<Vec<u8>> {
-        match self.below(4) {
+        match self.below(6) {
             0 => None,
             1 => Some(Vec::new()),
+            2 | 3 => Some(json(self.below(FIELDS.len() as u64) as usize)),
             _ => Some(vec![self.below(256) as u8; self.below(60) as usize]),
         }
     }
@@ -239,6 +285,7 @@ fn check_disk(rows: &dyn Rows, range: Range, model: &Model, draw: &Draw, told: &
         assert_eq!(reader.get(1, b"k", Some(later.0)).unwrap_err().kind, later.1);
     }
     check_scans(&reader, range, model, at, draw, told);
+    check_totals(&reader, range, model, at, told);
     let mut shown = Vec::new();
     let mut pass = Pass::new(&*moment, reader.catalog(), range, None).unwrap();
     let pauses = 1 + draw.below(4) as usize;
@@ -269,6 +316,24 @@ fn check_disk(rows: &dyn Rows, range: Range, model: &Model, draw: &Draw, told: &
         {}
         let wanted: Vec<u64> = shown[at..].iter().map(|(_, _, index, _)| *index).collect();
         assert_eq!(again, wanted, "{told}: a pass from item {at}");
+    }
+}
+
+/// Sums as of an index and of the latest, of what the model shows.
+fn check_totals(reader: &Reader, range: Range, model: &Model, at: u64, told: &str) {
+    for at in [None, Some(at), Some(model.horizon)] {
+        let until = at.unwrap_or(model.applied);
+        let mut wanted = Totals::default();
+        let shown = model.shown(range).into_iter().filter(|(_, _, index, _)| *index <= until);
+        for (hash, key, index, value) in shown {
+            let newest = model.at(&key, until).is_some_and(|(newest, _)| newest == index);
+            let (collection, key, value) = (key.0, &*key.1, value.as_deref());
+            let item = holdfast_wire::slab::Item { hash, collection, key, index, value };
+            wanted.keys += u64::from(newest);
+            wanted.sums.add(&item, newest);
+        }
+        let found = reader.totals(range, at.map(Index)).unwrap();
+        assert!(found == wanted, "{told}: sums at {at:?}: {} and {}", found.keys, wanted.keys);
     }
 }
 
@@ -319,6 +384,14 @@ fn check_memory(view: &MemoryView, range: Range, model: &Model, told: &str) {
         .filter_map(|key| Some((key, model.at(key, model.applied)?)))
         .collect();
     assert_eq!(view.len(), newest.len(), "{told}");
+    let mut totals = Totals { keys: newest.len() as u64, ..Totals::default() };
+    for (key, (index, value)) in &newest {
+        let (hash, collection, index) = (model.hash(key), key.0, *index);
+        let value = Some(&**value);
+        let item = holdfast_wire::slab::Item { hash, collection, key: &key.1, index, value };
+        totals.sums.add(&item, true);
+    }
+    assert!(view.totals(Range::ALL) == totals, "{told}: sums");
     for (key, (index, value)) in &newest {
         assert_eq!(view.get(key.0, &key.1), Some((Index(*index), &value[..])), "{told}: {key:?}");
     }
@@ -331,9 +404,60 @@ fn check_memory(view: &MemoryView, range: Range, model: &Model, told: &str) {
     }
 }
 
+/// Parts of an index: each value is in one of them, with all keys that have it, and in no other one.
+fn check_index(parts: &[Fold<IndexView>], model: &Model, told: &str) -> usize {
+    let mut all = 0;
+    for value in VALUES.iter().chain(&["X", "null"]) {
+        let wanted = model.having(value);
+        all += wanted.len();
+        for (i, part) in (0..).zip(parts) {
+            let has =
+                Range::part(i, parts.len() as u32).contains(IndexView::hash(value.as_bytes()));
+            let wanted = if has { &wanted[..] } else { &[] };
+            let find = |view: &IndexView, after: Option<&[u8]>| -> Vec<(Vec<u8>, u64)> {
+                let found = view.find(value.as_bytes(), after);
+                found.map(|(key, index)| (key.to_vec(), index.0)).collect()
+            };
+            let found = part.read(|view, _| find(view, None)).unwrap();
+            assert_eq!(found, wanted, "{told}: keys with `{value}` in part {i}");
+            if let Some(at) = found.len().checked_sub(2) {
+                let behind = part.read(|view, _| find(view, Some(&found[at].0))).unwrap();
+                assert_eq!(behind, wanted[at + 1..], "{told}: of `{value}` behind {at}");
+            }
+        }
+    }
+    all
+}
+
+/// A part of an index ends, with or without a snapshot, and begins again.
+fn begin_again(draw: &Draw, w: &World, parts: &mut [Fold<IndexView>]) {
+    let (i, of) = (draw.below(parts.len() as u64) as usize, parts.len() as u32);
+    if draw.below(2) == 0 {
+        parts[i].snapshot_now().unwrap();
+    }
+    parts[i].end();
+    parts[i] = w.index(i as u32, of, None);
+    while w.log.pump() {}
+}
+
+/// A view that begins with what another one holds: its stream, and the entry that it is behind.
+fn begun_with<T>(
+    (bytes, applied, entry_crc, digest): (&[u8], Index, u32, u64),
+    begin: impl FnOnce(Arrival<'_, '_>) -> T,
+) -> T {
+    let mut left = Some(bytes);
+    let mut more = |out: &mut Vec<u8>| {
+        let more = left.take();
+        out.extend(more.iter().copied().flatten());
+        Ok(more.is_some())
+    };
+    let mut source = Source::new(bytes.len() as u64, &mut more);
+    begin(Arrival { applied, entry_crc, digest, source: &mut source })
+}
+
 #[test]
 fn views_of_items_tell_what_a_plain_model_tells() {
-    let (mut with_horizon, mut arrived) = (0, 0);
+    let (mut with_horizon, mut arrived, mut found) = (0, 0, 0);
     for seed in 0..24 {
         let trial = Trial::drawn(seed).enter();
         let draw = Draw(SeededRng::new(seed));
@@ -347,11 +471,15 @@ fn views_of_items_tell_what_a_plain_model_tells() {
         let ranges = [Range::ALL, part];
         let mut folds = [0, 1].map(|i| w.disk(&rows[i], ranges[i], None));
         let mut memory = w.memory(part, None);
+        let of_values = 1 + draw.below(3) as u32;
+        let mut index: Vec<_> = (0..of_values).map(|i| w.index(i, of_values, None)).collect();
         let mut model = Model::default();
         for at in 0..120 {
             let told = format!("seed {seed}, step {at}");
             step(&draw, &w, &folds[0], &mut model);
-            match draw.below(20) {
+            match draw.below(22) {
+                20 => found += check_index(&index, &model, &told),
+                21 if model.applied > 0 => begin_again(&draw, &w, &mut index),
                 0 => {
                     for i in 0..2 {
                         check_disk(&*rows[i], ranges[i], &model, &draw, &told);
@@ -375,25 +503,16 @@ fn views_of_items_tell_what_a_plain_model_tells() {
                     let bytes = stream_of(&*rows[0].moment().unwrap());
                     let status = folds[0].status();
                     let (applied, entry_crc) = folds[0].reached();
-                    let read = |_: &()| {
-                        let mut left = Some(bytes.clone());
-                        move |out: &mut Vec<u8>| {
-                            let more = left.take();
-                            out.extend(more.iter().flatten());
-                            Ok(more.is_some())
-                        }
-                    };
-                    let mut more = read(&());
-                    let mut source = Source::new(bytes.len() as u64, &mut more);
-                    let digest = status.digest;
-                    let arrival = Arrival { applied, entry_crc, digest, source: &mut source };
-                    memory = w.memory(part, Some(arrival));
-                    let mut more = read(&());
-                    let mut source = Source::new(bytes.len() as u64, &mut more);
-                    let arrival = Arrival { applied, entry_crc, digest, source: &mut source };
+                    let whole = (&*bytes, applied, entry_crc, status.digest);
+                    memory = begun_with(whole, |arrival| w.memory(part, Some(arrival)));
                     // In rows that hold something else already.
-                    folds[1] = w.disk(&rows[1], part, Some(arrival));
+                    folds[1] = begun_with(whole, |arrival| w.disk(&rows[1], part, Some(arrival)));
                     assert_eq!(folds[1].status().digest, status.digest, "{told}");
+                    // A part of an index needs what all keys have.
+                    let i = draw.below(u64::from(of_values)) as u32;
+                    let begin = |arrival: Arrival<'_, '_>| w.index(i, of_values, Some(arrival));
+                    index[i as usize] = begun_with(whole, begin);
+                    assert_eq!(index[i as usize].status().digest, status.digest, "{told}");
                 }
                 _ => {}
             }
@@ -405,9 +524,11 @@ fn views_of_items_tell_what_a_plain_model_tells() {
             assert_eq!(folds[i].status().digest, memory.status().digest, "{told}");
         }
         memory.read(|view, _| check_memory(view, part, &model, &told)).unwrap();
+        found += check_index(&index, &model, &told);
         drop(trial);
     }
     assert!(with_horizon > 10 && arrived > 20, "{with_horizon} and {arrived}");
+    assert!(found > 100, "{found}");
 }
 
 /// Whoever folds a page at once sees at each mark what was in front of it, and nothing behind it: else

@@ -131,6 +131,10 @@ pub const OP_VIEW_STOP: u16 = 0x0509;
 /// `VIEW_STATUS`: a topic, or an empty name for all; answered with a list of [`view::ViewStatus`],
 /// those of the node.
 pub const OP_VIEW_STATUS: u16 = 0x050a;
+/// `VIEW_FIND`: [`view::Find`]; answered with [`view::Havings`].
+pub const OP_VIEW_FIND: u16 = 0x050b;
+/// `VIEW_SUM`: [`view::Sum`]; answered with [`view::Summed`].
+pub const OP_VIEW_SUM: u16 = 0x050c;
 /// `VIEW_MARK`: [`view::Mark`]; answered with [`view::Changed`], the entry that images are made of.
 pub const OP_VIEW_MARK: u16 = 0x050f;
 /// `RIDE_BEGIN`: [`view::Board`]; answered with [`view::Boarded`] and what it says of the body.

@@ -9,7 +9,8 @@
 //!   [`Slab::columns`] are what goes on the wire, one behind the other. [`fields`] leaves single
 //!   fields of the values; [`Slab::read`] takes a slab out of an image.
 //! - Who receives makes a [`Reader`] of the bytes, which verifies all of them before it gives items.
-//!   [`Sums`] of what was received are compared with those of others.
+//!   [`Sums`] of what was received are compared with those of others. [`values`] says what an index
+//!   knows a value by.
 //! - Where a key belongs: [`hash`] by the rule ([`Hashed`]) of its collection, [`Range`] of hashes.
 
 mod builder;
@@ -22,6 +23,7 @@ mod select;
 mod sums;
 #[cfg(test)]
 mod tests;
+mod values;
 mod wanted;
 
 pub use builder::{Builder, SLAB_BYTES};
@@ -31,6 +33,7 @@ pub use header::header_bytes;
 pub use reader::Reader;
 pub use select::{retain, select};
 pub use sums::Sums;
+pub use values::{INDEXED_BYTES_MAX, object_of, values};
 pub use wanted::{Collections, Needs, Wanted};
 
 use header::{About, Group, What, write_header};

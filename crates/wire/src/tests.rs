@@ -366,6 +366,24 @@ fn view_messages(m: &mut Messages) {
     m.add("view::Scan", scan);
     let row = view::Row { key: b"k".to_vec(), index, value: b"v".to_vec() };
     m.add("view::Rows", view::Rows { applied, rows: vec![row], more: true });
+    let find = view::Find {
+        topic: topic(),
+        reached,
+        collection: "c".into(),
+        field: "f".into(),
+        value: b"v".to_vec(),
+        after: Some(b"k".to_vec()),
+        keys_max: 9,
+    };
+    m.add("view::Find", find);
+    let keys = vec![view::Having { key: b"l".to_vec(), index }];
+    m.add("view::Havings", view::Havings { applied, keys, more: true });
+    let view = name.clone();
+    m.add("view::Sum", view::Sum { view, low: 1, high: 1 << 32, reached, at });
+    let mut sums = slab::Sums::default();
+    let item = slab::Item { hash: 1 << 24, collection: 1, key: b"k", index: 5, value: Some(b"v") };
+    sums.add(&item, true);
+    m.add("view::Summed", view::Summed { at: index, horizon: Index(3), keys: 1, sums });
     let board = view::Board {
         view: name,
         low: 1,

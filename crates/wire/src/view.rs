@@ -1,7 +1,7 @@
 //! Messages of views of items, and of rides.
 
 use crate::Call;
-use crate::slab::Hashed;
+use crate::slab::{Hashed, Sums};
 use holdfast_base::codec::{Decode, DecodeError, Encode, Reader};
 use holdfast_base::ids::Index;
 use holdfast_base::{codec_enum, codec_struct};
@@ -212,6 +212,68 @@ pub struct Rows {
     pub more: bool,
 }
 codec_struct!(Rows { applied, rows, more });
+
+/// Finds keys by a value that a field of theirs has now, in an index.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Find {
+    pub topic: String,
+    /// The index has to have applied this, or comes to it first.
+    pub reached: Index,
+    /// The collection's name, and the field's: which index.
+    pub collection: String,
+    pub field: String,
+    /// As [`crate::slab::values`] has it.
+    pub value: Vec<u8>,
+    pub after: Option<Vec<u8>>,
+    pub keys_max: u32,
+}
+codec_struct!(Find { topic, reached, collection, field, value, after, keys_max });
+
+/// A key, and the entry that gave it its value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Having {
+    pub key: Vec<u8>,
+    pub index: Index,
+}
+codec_struct!(Having { key, index });
+
+/// Part of what was found, in the order of keys.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Havings {
+    pub applied: Index,
+    pub keys: Vec<Having>,
+    /// There are more behind the last one.
+    pub more: bool,
+}
+codec_struct!(Havings { applied, keys, more });
+
+/// Sums up the items of a disk view or one in memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sum {
+    pub view: ViewName,
+    /// Hashes from this one on, and below that one, which is up to 2^32.
+    pub low: u64,
+    pub high: u64,
+    /// The view has to have applied this, or comes to it first.
+    pub reached: Index,
+    /// As of this index; none for the latest, which is all that a view in memory has.
+    pub at: Option<Index>,
+}
+codec_struct!(Sum { view, low, high, reached, at });
+
+/// What a view holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Summed {
+    /// As of this index.
+    pub at: Index,
+    /// Below it the view shows no version.
+    pub horizon: Index,
+    /// Keys that have a value.
+    pub keys: u64,
+    /// Of a view in memory, those of all items are those of the newest.
+    pub sums: Sums,
+}
+codec_struct!(Summed { at, horizon, keys, sums });
 
 /// Boards a disk view.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,5 +1,9 @@
 //! `holdfast view load`: fills a topic, many changes an entry and several entries under way.
 
+mod csv;
+mod ntriples;
+mod packages;
+
 use clap::Subcommand;
 use holdfast_base::random::mix;
 use holdfast_base::{Error, Result};
@@ -11,9 +15,10 @@ use holdfast_wire::slab::Hashed;
 use holdfast_wire::view::Collection;
 use serde_json::json;
 use std::collections::VecDeque;
+use std::fmt::Display;
 use std::fs::File;
-use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
 
 /// Bytes of changes in one entry, and entries under way.
 const ENTRY_BYTES: usize = 256 << 10;
@@ -38,7 +43,29 @@ pub enum Load {
     },
     /// Lines of a file, or of standard input (`-`): a key, a tab, and its value
     Lines { topic: String, collection: String, file: PathBuf },
+    /// Records of a CSV file (RFC 4180), or of standard input (`-`): their first one names the columns.
+    /// A record is a JSON object of its other columns, all of them strings, by the text in its key's.
+    /// The collection is made if there is none
+    Csv {
+        topic: String,
+        collection: String,
+        file: PathBuf,
+        /// Whose text is the key [default: the first one]
+        #[arg(long, value_name = "COLUMN")]
+        key: Option<String>,
+    },
+    /// Triples of an N-Triples file, or of standard input (`-`). The key is the triple, and hashed by
+    /// its subject: `<http://s> <http://p> "o"`; the value is a JSON object of subject, predicate and
+    /// object as text. The collection is made if there is none
+    Ntriples { topic: String, collection: String, file: PathBuf },
+    /// Stanzas of Debian packages, as `apt-cache dumpavail` prints them, of a file or of standard input
+    /// (`-`): by a package's name, its version and section and the names of what it depends on, as
+    /// JSON. The collection is made if there is none
+    Packages { topic: String, collection: String, file: PathBuf },
 }
+
+/// What a file is read into: one key with its value after another.
+type PutEach<'a> = dyn FnMut(&[u8], &[u8]) -> Result<()> + 'a;
 
 /// Sends changes, entry after entry.
 struct Sender<'a, 'b> {
@@ -86,15 +113,34 @@ impl Sender<'_, '_> {
 /// Carries out one `view load`.
 pub fn run(client: &mut Client, load: &Load, out: &mut Output) -> Result<()> {
     let clock = RealClock::new();
-    let topic = match load {
-        Load::Graph { topic, .. } | Load::Lines { topic, .. } => topic,
-    };
+    let (Load::Graph { topic, .. }
+    | Load::Lines { topic, .. }
+    | Load::Csv { topic, .. }
+    | Load::Ntriples { topic, .. }
+    | Load::Packages { topic, .. }) = load;
     let mut view = client.view(topic);
     let (items, last) = match load {
         Load::Graph { nodes, value_bytes, seed, .. } => {
             graph(&mut view, *nodes, *value_bytes, *seed)?
         }
-        Load::Lines { collection, file, .. } => lines(&mut view, collection, file)?,
+        Load::Lines { collection, file, .. } => {
+            let of = view.collection(collection)?;
+            read(&mut view, of, file, lines)?
+        }
+        Load::Csv { collection, file, key, .. } => {
+            let of = made(&mut view, collection, Hashed::All)?;
+            read(&mut view, of, file, |input, put| csv::read(input, key.as_deref(), put))?
+        }
+        Load::Ntriples { collection, file, .. } => {
+            // Triples of a subject lie side by side; no term but a literal, which comes last, has a
+            // space in it.
+            let of = made(&mut view, collection, Hashed::Until(b' '))?;
+            read(&mut view, of, file, ntriples::read)?
+        }
+        Load::Packages { collection, file, .. } => {
+            let of = made(&mut view, collection, Hashed::All)?;
+            read(&mut view, of, file, packages::read)?
+        }
     };
     let seconds = clock.monotonic_ns() as f64 / 1e9;
     out.line(
@@ -142,34 +188,88 @@ fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
+/// A collection of JSON: the one of this name, or a new one.
+fn made(view: &mut ViewClient<'_>, name: &str, hashed: Hashed) -> Result<u16> {
+    // Of a topic that is not there, it is the first one.
+    let known = view.catalog().map_or_else(|_| Vec::new(), |catalog| catalog.collections);
+    match known.iter().find(|one| one.name == name) {
+        None => drop(view.make(Collection { name: name.to_owned(), hashed, json: true })?),
+        Some(one) if one.json => {}
+        Some(_) => {
+            return Err(Error::invalid(format!(
+                "load collection `{name}`: its values are bytes, and the file's become JSON: load \
+                 another collection"
+            )));
+        }
+    }
+    view.collection(name)
+}
+
+/// Puts what a file, or standard input, has.
 #[expect(clippy::disallowed_methods, reason = "a file that the user named")]
-fn lines(view: &mut ViewClient<'_>, collection: &str, file: &PathBuf) -> Result<(u64, u64)> {
+fn read(
+    view: &mut ViewClient<'_>,
+    of: u16,
+    file: &Path,
+    each: impl FnOnce(&mut dyn BufRead, &mut PutEach<'_>) -> Result<()>,
+) -> Result<(u64, u64)> {
     let doing = |e: Error| e.context(format_args!("load `{}`", file.display()));
-    let of = view.collection(collection)?;
     let mut input: Box<dyn BufRead> = match file.as_os_str() == "-" {
         true => Box::new(std::io::stdin().lock()),
         false => Box::new(BufReader::new(File::open(file).map_err(|e| doing(e.into()))?)),
     };
     let mut sender = sender(view);
+    each(&mut input, &mut |key, value| sender.put(of, key, value)).map_err(doing)?;
+    sender.finish()
+}
+
+/// What is wrong with a line, and what is a right one.
+fn wrong(number: u64, what: impl Display, right: &str) -> Error {
+    Error::invalid(format!(
+        "line {number} {what}: {right}; what is in front of it may be loaded already, and can be loaded \
+         again"
+    ))
+}
+
+/// The next line with its end, whatever it holds; false at the end of the input.
+fn next_line(input: &mut dyn BufRead, number: u64, line: &mut Vec<u8>) -> Result<bool> {
+    line.clear();
+    let mut limited = Read::take(&mut *input, LINE_BYTES_MAX as u64 + 1);
+    limited.read_until(b'\n', line)?;
+    match line.len() > LINE_BYTES_MAX {
+        true => {
+            Err(wrong(number, "is too long", &format!("a line has up to {LINE_BYTES_MAX} bytes")))
+        }
+        false => Ok(!line.is_empty()),
+    }
+}
+
+/// The next line as text, without its end.
+fn next_text<'a>(
+    input: &mut dyn BufRead,
+    number: u64,
+    line: &'a mut Vec<u8>,
+) -> Result<Option<&'a str>> {
+    if !next_line(input, number, line)? {
+        return Ok(None);
+    }
+    let text = std::str::from_utf8(line)
+        .map_err(|_| wrong(number, "is not UTF-8", "the file has to be text"))?;
+    let text = text.strip_suffix('\n').unwrap_or(text);
+    Ok(Some(text.strip_suffix('\r').unwrap_or(text)))
+}
+
+fn lines(input: &mut dyn BufRead, put: &mut PutEach<'_>) -> Result<()> {
     let mut line = Vec::new();
-    for number in 1u64.. {
-        line.clear();
-        let mut limited = std::io::Read::take(&mut input, LINE_BYTES_MAX as u64 + 1);
-        if limited.read_until(b'\n', &mut line).map_err(|e| doing(e.into()))? == 0 {
+    for number in 1.. {
+        if !next_line(input, number, &mut line)? {
             break;
         }
-        let wrong = |what: &str| {
-            doing(Error::invalid(format!(
-                "line {number} {what}: a line is a key, a tab and a value; the lines in front of it \
-                 may be loaded already, and can be loaded again"
-            )))
-        };
-        if line.len() > LINE_BYTES_MAX {
-            return Err(wrong(&format!("is longer than {LINE_BYTES_MAX} bytes")));
-        }
         let text = line.strip_suffix(b"\n").unwrap_or(&line);
-        let tab = text.iter().position(|byte| *byte == b'\t').ok_or_else(|| wrong("has no tab"))?;
-        sender.put(of, &text[..tab], &text[tab + 1..])?;
+        let tab = text.iter().position(|byte| *byte == b'\t');
+        let tab =
+            tab.ok_or_else(|| wrong(number, "has no tab", "a line is a key, a tab and a value"))?;
+        put(&text[..tab], &text[tab + 1..])?;
     }
-    sender.finish()
+    Ok(())
 }

@@ -46,3 +46,5 @@ mod told;
 mod trees;
 mod unmounted;
 mod views;
+mod views_index;
+mod views_packages;

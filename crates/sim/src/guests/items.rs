@@ -1,8 +1,9 @@
 //! Items as a guest: keys of a topic are put and deleted through any node under sessions, while
-//! every node runs a disk view of one half of them and some a view of all in memory. Rides go over
-//! both halves under the same faults: each shows one index, each key once, and all that was
-//! acknowledged up to there. Images are asked for; views are stopped and run anew, and begin with what
-//! other nodes have of them, while the log is trimmed.
+//! every node runs a disk view of one half of them, a half of an index of what their values are tagged
+//! with, and some a view of all in memory. Rides go over both halves under the same faults: each shows
+//! one index, each key once, and all that was acknowledged up to there. Images are asked for; views are
+//! stopped and run anew, and begin with what other nodes have of them, while the log is trimmed. In the
+//! end the index finds what the rides bring.
 
 use super::names::{Desk, until_told};
 use crate::SimNet;
@@ -28,6 +29,8 @@ const HALVES: u32 = 2;
 const CLIENTS: usize = 3;
 /// Rounds after which another view is run.
 const TURN_ROUNDS: u32 = 8;
+/// Values have one of so many tags, or none.
+const TAGS: u64 = 4;
 /// How often a client sends a change whose end it does not know, before it leaves the key alone.
 const SENDS: usize = 6;
 
@@ -59,6 +62,15 @@ fn half(node: usize) -> msg::ViewName {
     name_of(msg::ViewKind::Disk {}, node as u32 % HALVES, HALVES)
 }
 
+fn half_of_index(node: usize) -> msg::ViewName {
+    let (collection, field) = ("c".to_owned(), "tags".to_owned());
+    name_of(msg::ViewKind::Index { collection, field }, node as u32 / 2 % HALVES, HALVES)
+}
+
+fn in_fifths(turn: u32) -> msg::ViewName {
+    name_of(msg::ViewKind::Disk {}, turn % 5, 5)
+}
+
 fn in_memory() -> msg::ViewName {
     name_of(msg::ViewKind::Memory {}, 0, 1)
 }
@@ -79,10 +91,15 @@ impl Guest for Items {
             // What is run anew has nothing of its own.
             let count = count.fetch_add(1, Ordering::Relaxed);
             let (turn, rests) = (count / TURN_ROUNDS, count % TURN_ROUNDS < 2);
+            let own = half_of_index(node.id.0 as usize);
             let others = match node.id.0 {
+                1 => vec![own.clone(), in_fifths(turn)],
                 2 => vec![in_memory()],
-                _ => vec![name_of(msg::ViewKind::Disk {}, turn % 5, 5)],
+                _ => vec![in_fifths(turn)],
             };
+            if node.id.0 != 1 {
+                let _ = rounds.run(&own);
+            }
             for view in others {
                 let _ = if rests { rounds.stop(&view).map(drop) } else { rounds.run(&view) };
             }
@@ -160,6 +177,9 @@ impl Guest for Items {
                     return visitor.violate(&format!("no node has `{told}`"));
                 }
             }
+            let newest = shown.values().flatten();
+            let newest = newest.map(|(key, (index, value))| (key.clone(), *index, value.clone()));
+            self.check_index(&visitor, last, newest.collect()).await;
         })
     }
 }
@@ -186,7 +206,90 @@ fn changes(key: &[u8], value: Option<&[u8]>) -> Vec<u8> {
     body
 }
 
+/// A value with a tag, or with two, or with none, and so many bytes beside.
+fn tagged(visitor: &Visitor, bytes: usize) -> Vec<u8> {
+    let tag = || format!("t{}", visitor.below(TAGS));
+    let tags = match visitor.below(4) {
+        0 => "null".to_owned(),
+        1 => format!(r#"["{}", "{}"]"#, tag(), tag()),
+        _ => format!(r#""{}""#, tag()),
+    };
+    let rest = char::from(b'a' + visitor.below(26) as u8).to_string().repeat(bytes);
+    format!(r#"{{"tags": {tags}, "rest": "{rest}"}}"#).into_bytes()
+}
+
 impl Items {
+    /// Of each tag every node that has it finds the keys whose newest values have it, and one has it.
+    async fn check_index(
+        &self,
+        visitor: &Visitor,
+        reached: Index,
+        newest: Vec<(Vec<u8>, u64, Vec<u8>)>,
+    ) {
+        for tag in (0..TAGS).map(|tag| format!("t{tag}")) {
+            let written = format!(r#""{tag}""#);
+            let has = |value: &[u8]| String::from_utf8_lossy(value).contains(&written);
+            let mut wanted: Vec<(Vec<u8>, u64)> = newest
+                .iter()
+                .filter(|(_, _, value)| has(value))
+                .map(|(key, index, _)| (key.clone(), *index))
+                .collect();
+            wanted.sort();
+            let mut answered = 0;
+            for gateway in 1..=visitor.gateways() {
+                let ask = || self.find(visitor, gateway, reached, &tag);
+                let Some(found) = until_told(visitor, (gateway, &tag), ask).await else { return };
+                let Some(found) = found else { continue };
+                answered += 1;
+                if found != wanted {
+                    let told = format!("`{tag}` is in {found:?} at n{gateway}, not {wanted:?}");
+                    return visitor.violate(&told);
+                }
+            }
+            if answered == 0 {
+                return visitor.violate(&format!("no node has keys with `{tag}`"));
+            }
+            visitor.sometimes(!wanted.is_empty(), "keys were found by their tag");
+        }
+    }
+
+    /// Keys with a tag, page by page, if the node says; nothing where its half of the index has none.
+    async fn find(
+        &self,
+        visitor: &Visitor,
+        gateway: usize,
+        reached: Index,
+        tag: &str,
+    ) -> Option<Option<Vec<(Vec<u8>, u64)>>> {
+        let mut all = Vec::new();
+        let mut after = None;
+        loop {
+            let find = msg::Find {
+                topic: TOPIC.to_owned(),
+                reached,
+                collection: "c".to_owned(),
+                field: "tags".to_owned(),
+                value: tag.as_bytes().to_vec(),
+                after,
+                keys_max: 1 + visitor.below(5) as u32,
+            };
+            let found = visitor.ask(gateway, wire::OP_VIEW_FIND, find.to_bytes(), None).await;
+            let found = match found {
+                Ok(reply) => msg::Havings::from_bytes(&reply.meta).expect("what was answered"),
+                Err(e) if e.kind == Kind::NotFound => return Some(None),
+                Err(e) => {
+                    visitor.note(&format!("is not told by n{gateway} who has `{tag}`: {e}"));
+                    return None;
+                }
+            };
+            after = found.keys.last().map(|having| having.key.clone());
+            all.extend(found.keys.into_iter().map(|having| (having.key, having.index.0)));
+            if !found.more {
+                return Some(Some(all));
+            }
+        }
+    }
+
     /// Whether its end is known.
     async fn change(
         &self,
@@ -197,7 +300,7 @@ impl Items {
     ) -> bool {
         let value = match visitor.below(5) {
             0 => None,
-            n => Some(vec![visitor.below(256) as u8; [0, 5, 300, 3000][n as usize - 1]]),
+            n => Some(tagged(visitor, [0, 5, 300, 3000][n as usize - 1])),
         };
         let Some(session) = ready(visitor, gateway, session).await else { return true };
         session.sequence += 1;
@@ -414,7 +517,7 @@ async fn ready<'a>(
     session: &'a mut Option<Session>,
 ) -> Option<&'a mut Session> {
     if session.is_none() {
-        let collection = msg::Collection { name: "c".into(), hashed: Hashed::All, json: false };
+        let collection = msg::Collection { name: "c".into(), hashed: Hashed::All, json: true };
         let make = msg::Make { topic: TOPIC.to_owned(), collection }.to_bytes();
         visitor.ask(gateway, wire::OP_VIEW_MAKE, make, None).await.ok()?;
         let topic = TOPIC.to_owned().to_bytes();

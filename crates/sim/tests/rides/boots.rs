@@ -43,6 +43,7 @@ fn check(world: &World, view: &msg::ViewName, model: &Model, told: &str) {
                 });
                 held.unwrap()
             }
+            holdfast_ride::KeptView::Index { .. } => unreachable!("none is run here"),
             holdfast_ride::KeptView::Disk { rows, .. } => {
                 let reader = holdfast_view::items::Reader::new(rows.moment().unwrap()).unwrap();
                 for (made, value) in versions {

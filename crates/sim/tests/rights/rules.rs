@@ -213,6 +213,16 @@ impl Part {
             behind: None,
         };
         let mark = view::Mark { topic: topic(), call: call() };
+        let find = view::Find {
+            topic: topic(),
+            reached,
+            collection: "c".into(),
+            field: "f".into(),
+            value: b"v".to_vec(),
+            after: None,
+            keys_max: 1,
+        };
+        let sum = view::Sum { view: disk_view(&topic()), low: 0, high: 1, reached, at };
         let horizon = view::Horizon { topic: topic(), call: call(), index: Index(0) };
         vec![
             (wire::OP_VIEW_CATALOG, topic().to_bytes(), looks),
@@ -227,6 +237,8 @@ impl Part {
             (wire::OP_VIEW_MARK, mark.to_bytes(), changes),
             (wire::OP_VIEW_GET, get_item.to_bytes(), looks),
             (wire::OP_VIEW_SCAN, scan.to_bytes(), looks),
+            (wire::OP_VIEW_FIND, find.to_bytes(), looks),
+            (wire::OP_VIEW_SUM, sum.to_bytes(), looks),
             (wire::OP_VIEW_STATUS, topic().to_bytes(), looks),
             (wire::OP_RIDE_BEGIN, board.to_bytes(), looks),
         ]

@@ -3,6 +3,7 @@
 //! position, the digest, the epoch and the sessions, all or nothing.
 
 use super::{Apart, Applied, View};
+use crate::items::Indexed;
 use holdfast_base::codec::{Decode, Encode, Reader, put_bytes};
 use holdfast_base::ids::{Index, SessionId};
 use holdfast_base::stream::{Source, Writer};
@@ -25,6 +26,8 @@ pub struct Context {
     pub name: String,
     /// Of keys' hashes, where the view keeps a part of its topic.
     pub range: Range,
+    /// What it is an index of, if it is one.
+    pub indexed: Option<Indexed>,
     /// Rows of its own, for a view that is kept in them.
     pub rows: Option<Arc<dyn Rows>>,
     /// Who is told of its marks.
@@ -43,6 +46,7 @@ impl Context {
             shard: 0,
             name: topic.to_owned(),
             range: Range::ALL,
+            indexed: None,
             rows: None,
             marked: None,
         }

@@ -150,8 +150,13 @@ impl Reader {
         &self.catalog
     }
 
+    /// The rows as they are read.
+    pub(super) fn moment(&self) -> &dyn Moment {
+        &*self.moment
+    }
+
     /// The index to read at: the latest, or one that is not behind the horizon and was reached.
-    fn at(&self, wanted: Option<Index>) -> Result<Index> {
+    pub(super) fn at(&self, wanted: Option<Index>) -> Result<Index> {
         let at = wanted.unwrap_or(self.applied);
         let horizon = self.catalog.horizon();
         if at > self.applied {

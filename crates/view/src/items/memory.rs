@@ -69,15 +69,19 @@ impl MemoryView {
         }
     }
 
+    /// All of it, in the order of collections and keys.
+    pub(super) fn each(&self) -> impl Iterator<Item = Item<'_>> {
+        self.values.iter().flat_map(|(collection, values)| {
+            values.iter().map(|(key, (index, value))| {
+                let (collection, hash) = (*collection, self.catalog.hash(*collection, key));
+                Item { hash, collection, key, index: index.0, value: Some(value) }
+            })
+        })
+    }
+
     /// In the order in which items travel.
     fn items(&self) -> Vec<Item<'_>> {
-        let mut items = Vec::with_capacity(self.len());
-        for (collection, values) in &self.values {
-            for (key, (index, value)) in values {
-                let (collection, hash) = (*collection, self.catalog.hash(*collection, key));
-                items.push(Item { hash, collection, key, index: index.0, value: Some(value) });
-            }
-        }
+        let mut items: Vec<Item<'_>> = self.each().collect();
         items.sort_unstable_by_key(|item| (item.hash, item.collection, item.key));
         items
     }

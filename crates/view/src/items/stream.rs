@@ -57,6 +57,14 @@ pub fn read(
     each: &mut dyn FnMut(Received<'_>) -> Result<()>,
 ) -> Result<()> {
     *catalog = source.get()?;
+    read_items(source, each)
+}
+
+/// Reads item after item, behind a catalog that was read.
+pub fn read_items(
+    source: &mut Source<'_>,
+    each: &mut dyn FnMut(Received<'_>) -> Result<()>,
+) -> Result<()> {
     loop {
         let mut read = Ok(());
         let bytes = source.get_with(|reader| {

@@ -47,11 +47,9 @@ struct Field<'a> {
 }
 
 fn leave(value: &[u8], wanted: &[Field<'_>], out: &mut Vec<u8>) {
-    let mut json = serde_json::Deserializer::from_slice(value);
-    let object = json.deserialize_map(Object(wanted));
-    let found = object.and_then(|found| json.end().map(|()| found)).unwrap_or_default();
+    let names: Vec<&str> = wanted.iter().map(|field| field.name).collect();
     out.push(b'{');
-    for (field, value) in wanted.iter().zip(&found) {
+    for (field, value) in wanted.iter().zip(&find(value, &names)) {
         let Some(value) = value else { continue };
         if out.len() > 1 {
             out.push(b',');
@@ -63,8 +61,15 @@ fn leave(value: &[u8], wanted: &[Field<'_>], out: &mut Vec<u8>) {
     out.push(b'}');
 }
 
+/// Of a JSON object the values of these fields, as they are written; nothing of what is none.
+pub(super) fn find<'json>(value: &'json [u8], names: &[&str]) -> Vec<Option<&'json RawValue>> {
+    let mut json = serde_json::Deserializer::from_slice(value);
+    let object = json.deserialize_map(Object(names));
+    object.and_then(|found| json.end().map(|()| found)).unwrap_or_default()
+}
+
 /// Reads an object: the values of the wanted fields, as they are written.
-struct Object<'a>(&'a [Field<'a>]);
+struct Object<'a>(&'a [&'a str]);
 
 impl<'json> Visitor<'json> for Object<'_> {
     type Value = Vec<Option<&'json RawValue>>;
@@ -86,7 +91,7 @@ impl<'json> Visitor<'json> for Object<'_> {
 }
 
 /// Reads a field's name: its place among the wanted ones.
-struct Place<'a>(&'a [Field<'a>]);
+struct Place<'a>(&'a [&'a str]);
 
 impl<'json> DeserializeSeed<'json> for Place<'_> {
     type Value = Option<usize>;
@@ -104,6 +109,6 @@ impl Visitor<'_> for Place<'_> {
     }
 
     fn visit_str<E>(self, name: &str) -> Result<Self::Value, E> {
-        Ok(self.0.iter().position(|field| field.name == name))
+        Ok(self.0.iter().position(|wanted| *wanted == name))
     }
 }

@@ -2,8 +2,9 @@
 //! whoever holds them, in whatever order, and divided into whatever partitions.
 
 use super::{Item, Reader, SUB_RANGES, sub_range};
+use holdfast_base::Error;
+use holdfast_base::codec::{Decode, DecodeError, Encode, Reader as Bytes};
 use holdfast_base::random::mix;
-use holdfast_base::{Error, Result};
 use holdfast_env::planted;
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
@@ -36,6 +37,38 @@ impl Default for Sums {
     }
 }
 
+/// Those that are not 0, in order: how many (u32), then of each its sub-range (u8), the sum of the newest
+/// and that of all (u128 each).
+impl Encode for Sums {
+    fn encode(&self, out: &mut Vec<u8>) {
+        let sums = (0u8..=255).zip(self.newest.iter().zip(&self.all));
+        let sums = sums.filter(|(_, sums)| *sums != (&0, &0));
+        (sums.clone().count() as u32).encode(out);
+        for (at, (newest, all)) in sums {
+            at.encode(out);
+            out.extend_from_slice(&newest.to_le_bytes());
+            out.extend_from_slice(&all.to_le_bytes());
+        }
+    }
+}
+
+impl Decode for Sums {
+    fn decode(reader: &mut Bytes<'_>) -> Result<Sums, DecodeError> {
+        let mut sums = Sums::default();
+        let mut next = 0;
+        for _ in 0..u32::decode(reader)? {
+            let at = usize::from(u8::decode(reader)?);
+            if at < next {
+                return Err(DecodeError::BadValue("sub-range of a sum"));
+            }
+            next = at + 1;
+            sums.newest[at] = u128::from_le_bytes(reader.array()?);
+            sums.all[at] = u128::from_le_bytes(reader.array()?);
+        }
+        Ok(sums)
+    }
+}
+
 impl Sums {
     pub fn add(&mut self, item: &Item<'_>, newest: bool) {
         let (at, hash) = (usize::from(sub_range(item.hash)), item_hash(item));
@@ -47,7 +80,7 @@ impl Sums {
 
     /// Adds what a slab brings. Who has not asked for older versions has no sum of all items.
     /// `Invalid` where values were not sent: keys alone have no sums.
-    pub fn add_slab(&mut self, reader: &Reader<'_>) -> Result<()> {
+    pub fn add_slab(&mut self, reader: &Reader<'_>) -> holdfast_base::Result<()> {
         if reader.lacks_values() {
             return Err(Error::invalid(
                 "sum up a slab: it has keys without values: ask for values, too",

@@ -1,0 +1,286 @@
+//! `holdfast view verify`: whether the views of a topic hold the same items. One set of disk views that
+//! has all keys is the measure: what any other view holds at its own index is summed up, and held
+//! against what the measure held at that same index, sub-range by sub-range of the keys' hashes. So
+//! nothing has to stand still: disk views know every index from the horizon on.
+
+use super::Node;
+use holdfast_base::ids::Index;
+use holdfast_base::{Error, Kind, Result};
+use holdfast_client::view::{Candidate, select};
+use holdfast_command::output::Output;
+use holdfast_ride::describe;
+use holdfast_wire::slab::{Range, SUB_RANGES, Sums};
+use holdfast_wire::view::{Sum, Summed, ViewKind, ViewStatus};
+use serde_json::json;
+
+/// How often two views are compared anew because the horizon has moved meanwhile.
+const TRIES: u32 = 5;
+/// Hashes of one request to a disk view, which is a pass over its rows: a sixteenth of them.
+const PIECE: u64 = 1 << 28;
+
+/// One view of one node.
+struct Place {
+    node: usize,
+    status: ViewStatus,
+    range: Range,
+    /// What came of it.
+    found: Found,
+}
+
+#[derive(Default)]
+struct Found {
+    keys: u64,
+    at: Index,
+    /// Part of it is the measure.
+    is_measure: bool,
+    was_compared: bool,
+    /// Sub-ranges in which it differs from the measure: of the newest items, or of earlier ones alone.
+    newest: Vec<u8>,
+    earlier: Vec<u8>,
+    /// Why it is not compared.
+    left_out: Option<String>,
+}
+
+impl Place {
+    fn is_disk(&self) -> bool {
+        self.status.view.kind == ViewKind::Disk {}
+    }
+}
+
+impl Found {
+    fn differs(&self) -> bool {
+        !self.newest.is_empty() || !self.earlier.is_empty()
+    }
+}
+
+/// Compares and prints a line for each view. Fails where one differs.
+pub fn run(
+    nodes: &mut dyn Iterator<Item = Result<Node>>,
+    topic: &str,
+    out: &mut Output,
+) -> Result<()> {
+    let doing = |e: Error| e.context(format_args!("verify topic `{topic}`"));
+    let mut nodes = nodes.collect::<Result<Vec<Node>>>().map_err(doing)?;
+    let mut places = places(&mut nodes, topic).map_err(doing)?;
+    let measure = measure(&places, topic)?;
+    let reached = places.iter().map(|place| place.status.applied).max().unwrap_or_default();
+    for (place, range) in &measure {
+        places[*place].found.is_measure = true;
+        for at in 0..places.len() {
+            let both = places[at].range.intersection(*range);
+            if at != *place && places[at].found.left_out.is_none() && !both.is_empty() {
+                compare(&mut nodes, &mut places, (at, *place), both, reached).map_err(doing)?;
+            }
+        }
+    }
+    for Place { found, .. } in &mut places {
+        for sub_ranges in [&mut found.newest, &mut found.earlier] {
+            sub_ranges.sort_unstable();
+            sub_ranges.dedup();
+        }
+    }
+    if places.iter().all(|place| !place.found.was_compared) {
+        return Err(Error::not_found(format!(
+            "verify topic `{topic}`: there is nothing but {} to compare: run another view, or name more \
+             nodes (`--server A,B`)",
+            named(&places, &nodes, |found| found.is_measure)
+        )));
+    }
+    places.iter().try_for_each(|place| print(place, &nodes, out))?;
+    conclude(&places, &nodes, topic)
+}
+
+fn places(nodes: &mut [Node], topic: &str) -> Result<Vec<Place>> {
+    let mut places = Vec::new();
+    for (node, asked) in nodes.iter_mut().enumerate() {
+        for status in asked.client.views(topic)? {
+            let left_out = match &status.view.kind {
+                _ if !status.stopped.is_empty() => {
+                    Some(format!("it has stopped: {}", status.stopped))
+                }
+                ViewKind::Index { .. } => Some("an index has no items to compare".to_owned()),
+                _ => None,
+            };
+            let range = Range::part(status.view.part, status.view.of);
+            let found = Found { left_out, ..Found::default() };
+            places.push(Place { node, status, range, found });
+        }
+    }
+    Ok(places)
+}
+
+/// Disk views that have all keys together, of each what is taken of it.
+fn measure(places: &[Place], topic: &str) -> Result<Vec<(usize, Range)>> {
+    let disks: Vec<usize> = (0..places.len())
+        .filter(|at| places[*at].is_disk() && places[*at].found.left_out.is_none())
+        .collect();
+    let candidate = |at: &usize| Candidate {
+        range: places[*at].range,
+        applied: places[*at].status.applied,
+        is_apart: false,
+    };
+    let candidates: Vec<Candidate> = disks.iter().map(candidate).collect();
+    let chosen = select(&candidates, Range::ALL).map_err(|_| {
+        Error::not_found(format!(
+            "verify topic `{topic}`: others are compared with disk views, and those of the nodes that were \
+             asked do not have all keys: name more nodes (`--server A,B`), or run one (`holdfast view \
+             run disk {topic}`)"
+        ))
+    })?;
+    Ok(chosen.into_iter().map(|chosen| (disks[chosen.candidate], chosen.range)).collect())
+}
+
+/// Holds a view against one of the measure, in a range that both have.
+fn compare(
+    nodes: &mut [Node],
+    places: &mut [Place],
+    (at, with): (usize, usize),
+    range: Range,
+    reached: Index,
+) -> Result<()> {
+    for _ in 0..TRIES {
+        let own = sum(nodes, &places[at], range, (reached, None))?;
+        let other = match sum(nodes, &places[with], range, (own.at, Some(own.at))) {
+            Ok(other) => other,
+            // The horizon has passed that index: its versions are gone.
+            Err(e) if e.kind == Kind::Invalid => continue,
+            Err(e) => return Err(e),
+        };
+        let has_versions = places[at].is_disk();
+        if has_versions && own.horizon != other.horizon {
+            continue;
+        }
+        let differing = |own: &[u128], other: &[u128]| -> Vec<u8> {
+            (0..SUB_RANGES).filter(|s| own[*s] != other[*s]).map(|s| s as u8).collect()
+        };
+        let found = &mut places[at].found;
+        let newest = differing(own.sums.newest(), other.sums.newest());
+        if has_versions {
+            let mut all = differing(own.sums.all(), other.sums.all());
+            all.retain(|s| !newest.contains(s));
+            found.earlier.extend(all);
+        }
+        found.newest.extend(newest);
+        found.keys += own.keys;
+        found.at = found.at.max(own.at);
+        found.was_compared = true;
+        return Ok(());
+    }
+    Err(Error::retry(format!(
+        "the horizon has moved {TRIES} times while views were compared: ask again when it rests"
+    )))
+}
+
+/// What a view holds of a range: all of it at one index, of a disk view piece by piece.
+fn sum(
+    nodes: &mut [Node],
+    place: &Place,
+    range: Range,
+    (reached, mut at): (Index, Option<Index>),
+) -> Result<Summed> {
+    let client = &mut nodes[place.node].client;
+    let mut total: Option<Summed> = None;
+    let mut low = range.low();
+    while low < range.high() {
+        let high = match place.is_disk() {
+            true => range.high().min((low / PIECE + 1) * PIECE),
+            false => range.high(),
+        };
+        let view = place.status.view.clone();
+        let asked = Sum { view, low, high, reached, at };
+        let summed = client.view(&place.status.view.topic).sum(&asked)?;
+        at = Some(summed.at);
+        match &mut total {
+            Some(total) => {
+                total.keys += summed.keys;
+                total.horizon = total.horizon.max(summed.horizon);
+                total.sums.add_sums(&summed.sums);
+            }
+            None => total = Some(summed),
+        }
+        low = high;
+    }
+    let nothing = || Summed { at: reached, horizon: Index(0), keys: 0, sums: Sums::default() };
+    Ok(total.unwrap_or_else(nothing))
+}
+
+/// Sub-ranges, as the first byte of the hashes in them: `07, 1a-1c`.
+fn shown(sub_ranges: &[u8]) -> String {
+    let mut runs: Vec<(u8, u8)> = Vec::new();
+    for s in sub_ranges {
+        match runs.last_mut() {
+            Some((_, last)) if u16::from(*last) + 1 >= u16::from(*s) => *last = *s,
+            _ => runs.push((*s, *s)),
+        }
+    }
+    let run = |(first, last): &(u8, u8)| match first == last {
+        true => format!("{first:02x}"),
+        false => format!("{first:02x}-{last:02x}"),
+    };
+    runs.iter().map(run).collect::<Vec<_>>().join(", ")
+}
+
+fn print(place: &Place, nodes: &[Node], out: &mut Output) -> Result<()> {
+    let Found { keys, at, is_measure, was_compared, newest, earlier, left_out } = &place.found;
+    let (view, node) = (describe(&place.status.view), &nodes[place.node].name);
+    let mut differs = Vec::new();
+    if !newest.is_empty() {
+        differs.push(format!("values of keys with hashes {}", shown(newest)));
+    }
+    if !earlier.is_empty() {
+        differs.push(format!("earlier versions of keys with hashes {}", shown(earlier)));
+    }
+    out.line(
+        || match (left_out, is_measure, was_compared) {
+            (Some(why), ..) => format!("{view}  {node}  left out: {why}"),
+            _ if place.found.differs() => {
+                format!(
+                    "{view}  {node}  {keys} keys at entry {at}: DIFFERS in {}",
+                    differs.join("; ")
+                )
+            }
+            (None, true, false) => format!("{view}  {node}  others are compared with it"),
+            _ => format!("{view}  {node}  {keys} keys at entry {at}: agrees"),
+        },
+        || {
+            json!({
+                "view": view,
+                "node": node,
+                "keys": was_compared.then_some(keys),
+                "at": was_compared.then_some(at.0),
+                "is_measure": is_measure,
+                "agrees": was_compared.then_some(!place.found.differs()),
+                "newest_differ": newest,
+                "earlier_differ": earlier,
+                "left_out": left_out,
+            })
+        },
+    )
+}
+
+/// Views of which this is so, as people say them.
+fn named(places: &[Place], nodes: &[Node], which: impl Fn(&Found) -> bool) -> String {
+    let name =
+        |place: &Place| format!("`{}` of {}", describe(&place.status.view), nodes[place.node].name);
+    let all = places.iter().filter(|place| which(&place.found)).map(name);
+    all.collect::<Vec<_>>().join(", ")
+}
+
+fn conclude(places: &[Place], nodes: &[Node], topic: &str) -> Result<()> {
+    let compared = places.iter().filter(|place| place.found.was_compared).count();
+    let differing = places.iter().filter(|place| place.found.differs()).count();
+    if differing == 0 {
+        return Ok(());
+    }
+    // Who differs from everybody is more likely wrong than everybody.
+    let hint = match differing == compared && compared > 1 {
+        true => " (all others differ from it, so rather it is wrong)",
+        false => "",
+    };
+    Err(Error::corrupt(format!(
+        "verify topic `{topic}`: {} differ from {}{hint}: stop the view that is wrong, remove what it \
+         leaves, and run it again: it folds the log anew",
+        named(places, nodes, Found::differs),
+        named(places, nodes, |found| found.is_measure),
+    )))
+}
