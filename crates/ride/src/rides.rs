@@ -41,7 +41,7 @@ struct State {
     scans: BTreeMap<ScanId, Scan>,
     /// Of those, the ones that nobody will ask for another one.
     stopped: BTreeSet<ScanId>,
-    slabs: BTreeMap<Held, Kept>,
+    slabs: BTreeMap<Held, Arc<Kept>>,
     riders: BTreeMap<RiderId, Rider>,
     /// What all riders need together.
     needs: Arc<Needs>,
@@ -73,7 +73,6 @@ struct Rider {
 }
 
 /// A slab that somebody may still be sent.
-#[derive(Clone)]
 pub(crate) struct Kept {
     pub shown: Arc<Shown>,
     pub range: Range,
@@ -98,7 +97,7 @@ enum Job {
 struct Sending {
     rider: RiderId,
     head: usize,
-    kept: Kept,
+    kept: Arc<Kept>,
     wanted: Arc<Wanted>,
     reply: Reply,
 }
@@ -444,7 +443,8 @@ impl Rides {
             }
             match made {
                 Ok((about, kept)) => {
-                    state.slabs.insert(Held { scan: id, number: about.number }, kept);
+                    let held = Held { scan: id, number: about.number };
+                    state.slabs.insert(held, Arc::new(kept));
                     state.core.made(now, id, about);
                 }
                 Err(e) => state.core.failed(now, id, e),
