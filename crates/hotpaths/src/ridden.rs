@@ -6,7 +6,7 @@ use holdfast_wire::slab::{
 use std::hint::black_box;
 use std::sync::Arc;
 
-/// Of one round: they make a slab of the usual size.
+/// Of one round: they make one slab.
 const ITEMS: u64 = 1_380;
 const VALUE_BYTES: usize = 150;
 

@@ -52,7 +52,7 @@ struct State {
     scans: BTreeMap<ScanId, Pages>,
     /// Of those, the ones that nobody will ask for another one.
     stopped: BTreeSet<ScanId>,
-    slabs: BTreeMap<Held, Kept>,
+    slabs: BTreeMap<Held, Arc<Kept>>,
     riders: BTreeMap<RiderId, Rider>,
     images: Images,
     /// What all riders need together.
@@ -85,7 +85,6 @@ struct Rider {
 }
 
 /// A slab that somebody may still be sent.
-#[derive(Clone)]
 pub(crate) struct Kept {
     /// Nothing where it has everything, as those of images have.
     pub again: Option<Again>,
@@ -122,7 +121,7 @@ enum Job {
 struct Sending {
     rider: RiderId,
     head: usize,
-    kept: Kept,
+    kept: Arc<Kept>,
     wanted: Arc<Wanted>,
     reply: Reply,
 }
@@ -492,7 +491,8 @@ impl Rides {
             }
             match made {
                 Ok((about, kept)) => {
-                    state.slabs.insert(Held { scan: id, number: about.number }, kept);
+                    let held = Held { scan: id, number: about.number };
+                    state.slabs.insert(held, Arc::new(kept));
                     state.core.made(now, id, about);
                 }
                 Err(e) => state.core.failed(now, id, e),

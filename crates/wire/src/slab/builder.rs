@@ -9,9 +9,11 @@ use holdfast_env::trial::Knob;
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-/// A slab ends with the first key that brings it to this weight: long enough that a rider's request
-/// costs little beside it, and short enough to lie in a processor's cache while it is made.
-pub static SLAB_BYTES: Knob = Knob::new("slab.bytes", 256 << 10, &[1, 40, 150, 1000]);
+/// A slab ends with the first key that brings it to this weight. Long enough that the threads which wake
+/// each other for it cost little beside it: with half of this, riders of everything took 4 to 9% more of
+/// the processor (docs/benchmarks.md). With twice as much they took no less, those of keys alone 3%, and
+/// were owed twice the memory.
+pub static SLAB_BYTES: Knob = Knob::new("slab.bytes", 512 << 10, &[1, 40, 150, 1000]);
 
 /// What an item weighs beside its key and its value.
 pub(super) const ITEM_BYTES: usize = KEY_HEADER_BYTES + VALUE_HEADER_BYTES;
