@@ -48,17 +48,17 @@ pub type Told<'a> = BTreeMap<NodeId, (&'a str, Vec<Image>)>;
 
 /// Images that differ from others that should be equal. None of them counts.
 pub fn differing(told: &Told<'_>) -> Vec<Difference> {
-    let mut sums: BTreeMap<(Index, u64, u64), (BTreeSet<u128>, Vec<NodeId>)> = BTreeMap::new();
+    let mut equal: BTreeMap<(Index, u64, u64), Vec<(NodeId, u128)>> = BTreeMap::new();
     for (id, (_, images)) in told {
         for Image { low, high, index, sum } in images {
-            let (sums, nodes) = sums.entry((*index, *low, *high)).or_default();
-            sums.insert(*sum);
-            nodes.push(*id);
+            equal.entry((*index, *low, *high)).or_default().push((*id, *sum));
         }
     }
-    let differ = sums.into_iter().filter(|(_, (sums, _))| sums.len() > 1);
-    let difference = |((index, low, high), (_, nodes))| Difference { index, low, high, nodes };
-    differ.map(difference).collect()
+    equal.retain(|_, sums| sums.iter().any(|(_, sum)| *sum != sums[0].1));
+    let nodes = |sums: Vec<(NodeId, u128)>| sums.into_iter().map(|(id, _)| id).collect();
+    let difference =
+        |((index, low, high), sums)| Difference { index, low, high, nodes: nodes(sums) };
+    equal.into_iter().map(difference).collect()
 }
 
 /// Up to where the log may be trimmed: whichever host is lost, the others have images of one mark, at

@@ -110,7 +110,7 @@ enum Job {
     Send(Box<Sending>),
     Open(SpinId, Option<(Index, Arc<dyn Moment>)>),
     /// Writes a slab to the image of a spin.
-    Spool(SpinId, usize, Arc<Image>, Kept),
+    Spool(SpinId, usize, Arc<Image>, Arc<Kept>),
     Seal(SpinId, Arc<Image>),
     Remove(Arc<Image>),
     Answer(Reply, Response),

@@ -2,31 +2,31 @@
 //! takes changes of it, and the views that somebody has asked this node to run. Opens and ends them;
 //! which there are is written down, so that a start brings them back. Answers nobody.
 
+mod open;
+mod rounds;
+
 use crate::boot::Boot;
 use crate::image::Image;
 use crate::rides::{Rides, Whole};
 use holdfast_base::checksum::crc32c;
 use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::ids::Index;
-use holdfast_base::{Error, Kind, Result};
-use holdfast_cluster::images::Image as HeldImage;
+use holdfast_base::{Error, Result};
+use holdfast_env::HoldMutex;
 use holdfast_env::disk::{ReplaceSites, create_dir_durable, read_file, replace_file};
 use holdfast_env::rows::{Moment, Rows};
 use holdfast_env::trial::Knob;
-use holdfast_env::{HoldMutex, event};
-use holdfast_log::{Done, Mode};
+use holdfast_log::Done;
 use holdfast_node::{IdleSessions, Node};
 use holdfast_view::items::{
-    Catalog, CatalogView, Command, DiskView, IndexView, Indexed, MemoryView, NAME_BYTES_MAX,
-    is_name,
+    Catalog, CatalogView, DiskView, IndexView, MemoryView, NAME_BYTES_MAX, is_name,
 };
-use holdfast_view::{Arrival, Context, Fold, FoldStatus, InRows, Marked, OWN_ROWS, Request};
-use holdfast_wire::Call;
+use holdfast_view::{Context, Fold, FoldStatus, InRows};
 use holdfast_wire::slab::{PARTITIONS_MAX, Range};
 use holdfast_wire::view::{self as msg, ViewKind, ViewName, ViewStatus};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Views that one node runs.
@@ -37,14 +37,6 @@ const SITES: ReplaceSites = ReplaceSites { data: "views.name-data", name: "views
 const VIEW_FILE_BYTES_MAX: u64 = 4096;
 /// How long a session of a topic may be unused before it is ended.
 const SESSION_IDLE_MS: u64 = 3_600_000;
-/// What messages call a view's rows, in front of its name.
-const ROWS: &str = "the rows of view";
-/// Rows set aside as damaged that are kept of a view; of more, a person has heard.
-const DAMAGED_MAX: u32 = 8;
-/// Images are asked for when so many entries have come since the last ones, ...
-static MARK_ENTRIES: Knob = Knob::new("views.mark-entries", 1_000_000, &[20, 100]);
-/// ... or so many bytes.
-const MARK_BYTES: u64 = 1 << 30;
 /// A new view of a topic that has more entries than this begins with images, if there are some.
 static REPLAYED_MAX: Knob = Knob::new("views.replayed-max", 100_000, &[1, 5, 50]);
 /// Bytes of a field's name, of which there is an index: what is written down of a view has a limit.
@@ -366,60 +358,6 @@ impl Views {
         }
     }
 
-    /// Where a topic's log begins, as far as this node knows, and since when: no entry before it is
-    /// there any more.
-    fn first_of(&self, topic: &str) -> Result<(Index, u64)> {
-        if self.node.hosted.is_some() {
-            let now_ns = self.node.machine.clock.monotonic_ns();
-            return Ok((self.node.log.info(&log_topic(topic)?)?.first, now_ns));
-        }
-        let first = self.kept().firsts.get(topic).copied();
-        first.ok_or_else(|| Error::retry("the log's host has not said yet where the log begins"))
-    }
-
-    /// Asks where the logs of topics begin, where that is another node's to know.
-    fn ask_firsts(self: &Arc<Views>) {
-        if self.node.hosted.is_some() {
-            return;
-        }
-        let topics: Vec<String> = self.kept().topics.keys().cloned().collect();
-        for topic in topics {
-            let Ok(name) = log_topic(&topic) else { continue };
-            let (weak, asked_ns) = (Arc::downgrade(self), self.node.machine.clock.monotonic_ns());
-            self.node.ask_first(&name, move |first| {
-                if let (Ok(first), Some(views)) = (first, weak.upgrade()) {
-                    views.kept().firsts.insert(topic, (first, asked_ns));
-                }
-            });
-        }
-    }
-
-    /// Views that the log has left behind begin again, with images.
-    fn boot_again(self: &Arc<Views>) {
-        let (views, failed) = {
-            let kept = self.kept();
-            let views = kept.views.iter().map(|(place, view)| (place.clone(), view.clone()));
-            let failed = kept.failed.iter().map(|(place, (name, _))| (place.clone(), name.clone()));
-            (views.collect::<Vec<_>>(), failed.collect::<Vec<_>>())
-        };
-        for (place, view) in views {
-            let first = self.first_of(&view.name.topic);
-            if first.is_ok_and(|(first, _)| first.0 > view.status().applied.0 + 1) {
-                let _one = self.opening.held();
-                self.kept().views.remove(&place);
-                // What it kept goes when the images are there.
-                let _ = view.end();
-                drop(_one);
-                self.boot(&view.name, &place);
-            }
-        }
-        for (place, name) in failed {
-            if self.first_of(&name.topic).is_ok_and(|(first, _)| first.0 > 1) {
-                self.boot(&name, &place);
-            }
-        }
-    }
-
     /// Ends a view for good. What it kept on disk stays, and the answer says where.
     pub fn stop(&self, name: &ViewName) -> Result<PathBuf> {
         let place = self.place_of(name);
@@ -449,92 +387,6 @@ impl Views {
         self.place.join(format!("{readable}-{:08x}", crc32c(&name.to_bytes())))
     }
 
-    fn open_view(&self, name: &ViewName, place: &Path) -> Result<()> {
-        self.open_with(name, place, None)
-    }
-
-    /// Opens a view as it was left, or with what arrives.
-    pub(crate) fn open_with(
-        &self,
-        name: &ViewName,
-        place: &Path,
-        arrival: Option<Arrival<'_, '_>>,
-    ) -> Result<()> {
-        let opened = self.topic(&name.topic).and_then(|_| {
-            let _one = self.opening.held();
-            if arrival.is_some() && !self.kept().booting.contains_key(place) {
-                return Err(Error::retry("it was stopped meanwhile"));
-            }
-            self.open_once(name, place, arrival)
-        });
-        let mut kept = self.kept();
-        match opened {
-            Ok(view) => {
-                event!(ViewRuns, describe(name));
-                kept.failed.remove(place);
-                kept.views.insert(place.to_owned(), Arc::new(view));
-                Ok(())
-            }
-            Err(e) => {
-                kept.failed.insert(place.to_owned(), (name.clone(), e.clone()));
-                Err(e)
-            }
-        }
-    }
-
-    fn open_once(
-        &self,
-        name: &ViewName,
-        place: &Path,
-        arrival: Option<Arrival<'_, '_>>,
-    ) -> Result<RunView> {
-        let range = Range::part(name.part, name.of);
-        let topic = log_topic(&name.topic)?;
-        let context = Context { range, name: describe(name), ..Context::of(&topic) };
-        let kept = match &name.kind {
-            ViewKind::Disk {} => {
-                let marks = Arc::new(Marks::default());
-                let told = marks.clone();
-                let marked: Marked = Arc::new(move |index, moment| {
-                    *told.held() = Some((index, moment));
-                });
-                let context = Context { marked: Some(marked), ..context };
-                let (fold, rows) = match (self.open_engine(name, place), arrival) {
-                    (Ok(rows), Some(arrival)) => {
-                        (self.open_rows(&rows, &context, Some(arrival))?, rows)
-                    }
-                    (opened, arrival) => {
-                        let opened = opened
-                            .and_then(|rows| Ok((self.open_rows(&rows, &context, None)?, rows)));
-                        match opened {
-                            // What they held is in the log, or arrives.
-                            Err(e) if e.kind == Kind::Corrupt && is_of_rows(&e) => {
-                                self.set_aside(name, place, &e)?;
-                                let rows = self.open_engine(name, place)?;
-                                (self.open_rows(&rows, &context, arrival)?, rows)
-                            }
-                            opened => opened?,
-                        }
-                    }
-                };
-                let (machine, workers) = (&self.node.machine, &self.node.workers);
-                let of = (name, place.to_owned());
-                let rides = Rides::new(of, rows.clone(), range, self.heads, machine, workers);
-                rides.find_images()?;
-                KeptView::Disk { fold, rows, rides, marks, durable: AtomicU64::new(0) }
-            }
-            ViewKind::Memory {} => {
-                KeptView::Memory { fold: self.node.open_one_of_several(context, arrival)? }
-            }
-            ViewKind::Index { collection, field } => {
-                let indexed = Indexed { collection: collection.clone(), field: field.clone() };
-                let context = Context { indexed: Some(indexed), ..context };
-                KeptView::Index { fold: self.node.open_one_of_several(context, arrival)? }
-            }
-        };
-        Ok(RunView { name: name.clone(), range, kept })
-    }
-
     /// Refuses an index that the log has not come to: a view would never reach it, or with an entry
     /// that nobody meant. One that has come is waited for.
     pub(crate) fn check_is_there(&self, topic: &str, index: Index) -> Result<()> {
@@ -547,46 +399,6 @@ impl Views {
                 next.0.saturating_sub(1)
             ))),
         }
-    }
-
-    fn open_engine(&self, name: &ViewName, place: &Path) -> Result<Arc<dyn Rows>> {
-        let what = format!("{ROWS} `{}`", describe(name));
-        let engine = &self.node.machine.engine;
-        engine.open_rows(&place.join("rows"), &what, self.cache_bytes)
-    }
-
-    fn open_rows(
-        &self,
-        rows: &Arc<dyn Rows>,
-        context: &Context,
-        arrival: Option<Arrival<'_, '_>>,
-    ) -> Result<Arc<DiskFold>> {
-        self.node.open_one_of_several(context.clone().in_rows(rows.clone()), arrival)
-    }
-
-    /// Moves damaged rows away, for people to look at.
-    fn set_aside(&self, name: &ViewName, place: &Path, why: &Error) -> Result<()> {
-        let disk = &*self.node.machine.disk;
-        for number in 1..=DAMAGED_MAX {
-            let aside = place.join(format!("rows.damaged-{number}"));
-            if disk.exists(&aside)? {
-                continue;
-            }
-            disk.rename(&place.join("rows"), &aside)?;
-            self.node.report_finding(format!(
-                "the rows of view `{}` were damaged ({why}): they are in `{}`, and were folded anew \
-                 from the log; nothing is missing",
-                describe(name),
-                aside.display()
-            ));
-            return Ok(());
-        }
-        Err(Error::full(format!(
-            "set the damaged rows of view `{}` aside: there are {DAMAGED_MAX} others in `{}`: look at \
-             the disk, then remove them ({why})",
-            describe(name),
-            place.display()
-        )))
     }
 
     /// The views that run here of a topic.
@@ -678,122 +490,6 @@ impl Views {
         all
     }
 
-    /// Now and then: rows are made durable, so that a start folds little of the log again; views that
-    /// stopped for want of room go on once there is some; sessions that nobody uses end.
-    pub fn round(self: &Arc<Views>) {
-        self.end_sessions();
-        self.ask_firsts();
-        self.boot_again();
-        self.tell_images();
-        self.ask_for_images();
-        let views: Vec<_> = self.kept().views.values().cloned().collect();
-        for view in views {
-            let KeptView::Disk { fold, rows, rides, marks, durable } = &view.kept else { continue };
-            let marked = marks.held().take();
-            if let Some((index, moment)) = marked {
-                rides.mark(index, moment);
-            }
-            if let Ok((first, known_ns)) = self.first_of(&view.name.topic) {
-                rides.retire_images(first, known_ns);
-            }
-            let applied = fold.status().applied.0;
-            // A view at rest costs its disk nothing.
-            if durable.load(Ordering::Relaxed) != applied {
-                match rows.persist("views.rows") {
-                    Ok(()) => durable.store(applied, Ordering::Relaxed),
-                    Err(e) => self
-                        .node
-                        .report_failure(format_args!("keep view `{}`", describe(&view.name)), &e),
-                }
-            }
-            // It says `Retry` as long as there is no room.
-            match fold.resume() {
-                Ok(true) => event!(ViewRuns, describe(&view.name)),
-                Ok(false) => {}
-                Err(e) if matches!(e.kind, Kind::Retry | Kind::Full) => {}
-                Err(e) => {
-                    self.node
-                        .report_failure(format_args!("resume view `{}`", describe(&view.name)), &e);
-                }
-            }
-        }
-    }
-
-    /// Says of each topic what there is of images.
-    fn tell_images(&self) {
-        let (views, topics) = {
-            let kept = self.kept();
-            let views: Vec<_> = kept.views.values().cloned().collect();
-            (views, kept.topics.keys().cloned().collect::<Vec<_>>())
-        };
-        for topic in topics {
-            let of_topic = views.iter().filter(|view| view.name.topic == topic);
-            let image = |view: &Arc<RunView>| {
-                let (low, high) = (view.range.low(), view.range.high());
-                let whole = view.images_that_stay().into_iter();
-                whole.map(move |w| HeldImage { low, high, index: w.index, sum: w.total.all })
-            };
-            let images = of_topic.flat_map(image).collect();
-            if let Ok(name) = log_topic(&topic) {
-                self.node.tell_images(&name, images);
-            }
-        }
-    }
-
-    /// Asks for images of topics of which many entries have come since the last ones: the log's host
-    /// does, for all.
-    fn ask_for_images(&self) {
-        if self.node.hosted.is_none() {
-            return;
-        }
-        let mut due = Vec::new();
-        {
-            let Kept { topics, marked, .. } = &mut *self.kept();
-            for (name, fold) in topics.iter() {
-                let read = fold.read(|view, applied| (view.catalog().mark(), applied));
-                let info = log_topic(name).and_then(|topic| self.node.log.info(&topic));
-                let (Ok((mark, applied)), Ok(info)) = (read, info) else { continue };
-                let (asked, bytes) = marked.entry(name.clone()).or_insert((mark, info.bytes));
-                let since = applied.0.saturating_sub(mark.max(*asked).0);
-                // What was trimmed is not counted twice.
-                *bytes = (*bytes).min(info.bytes);
-                if since >= MARK_ENTRIES.get() || info.bytes - *bytes >= MARK_BYTES {
-                    MARK_ENTRIES.cross();
-                    (*asked, *bytes) = (applied, info.bytes);
-                    due.push(fold.clone());
-                }
-            }
-        }
-        for fold in due {
-            let mark = Request::of(Call::default(), Command::mark(), Mode::Ordered);
-            // One that could not be made is asked for again, after as many entries.
-            fold.propose(mark, Box::new(|_| ()));
-        }
-    }
-
-    /// Ends sessions of topics that nobody uses any more: the log's host does, for all.
-    fn end_sessions(&self) {
-        if self.node.hosted.is_none() {
-            return;
-        }
-        let now_ns = self.node.machine.clock.monotonic_ns();
-        let mut ends = Vec::new();
-        {
-            let Kept { topics, idle, .. } = &mut *self.kept();
-            for (name, fold) in topics.iter() {
-                let idle = idle.entry(name.clone());
-                let idle = idle.or_insert_with(|| IdleSessions::new(SESSION_IDLE_MS));
-                let idle = idle.look(now_ns, || fold.sessions()).into_iter();
-                ends.extend(idle.map(|session| (fold.clone(), session)));
-            }
-        }
-        for (fold, session) in ends {
-            // One that was used a moment ago gets a new one; one that could not be ended is looked
-            // at again.
-            fold.end_session(session, Mode::Ordered, Box::new(|_| ()));
-        }
-    }
-
     /// Why views do not run, a sentence each.
     pub fn stopped(&self) -> Vec<String> {
         let booting: Vec<ViewName> =
@@ -840,11 +536,6 @@ fn check_kind(catalog: &Catalog, kind: &ViewKind) -> Result<()> {
             collection.escape_debug()
         ))),
     }
-}
-
-/// Whether it is the rows that are damaged, or what the fold keeps of its own in them: not the log.
-fn is_of_rows(e: &Error) -> bool {
-    e.message.contains(ROWS) || e.message.contains(OWN_ROWS)
 }
 
 fn written_name(name: &ViewName) -> Vec<u8> {

@@ -1,0 +1,152 @@
+//! Views opened: as they were left, folded anew where their rows are damaged, or with what arrives.
+
+use super::{DiskFold, KeptView, Marks, RunView, Views, describe, log_topic};
+use crate::rides::Rides;
+use holdfast_base::{Error, Kind, Result};
+use holdfast_env::rows::Rows;
+use holdfast_env::{HoldMutex, event};
+use holdfast_view::items::Indexed;
+use holdfast_view::{Arrival, Context, Marked, OWN_ROWS};
+use holdfast_wire::slab::Range;
+use holdfast_wire::view::{ViewKind, ViewName};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+/// What messages call a view's rows, in front of its name.
+const ROWS: &str = "the rows of view";
+/// Rows set aside as damaged that are kept of a view; of more, a person has heard.
+const DAMAGED_MAX: u32 = 8;
+
+impl Views {
+    pub(super) fn open_view(&self, name: &ViewName, place: &Path) -> Result<()> {
+        self.open_with(name, place, None)
+    }
+
+    /// Opens a view as it was left, or with what arrives.
+    pub(crate) fn open_with(
+        &self,
+        name: &ViewName,
+        place: &Path,
+        arrival: Option<Arrival<'_, '_>>,
+    ) -> Result<()> {
+        let opened = self.topic(&name.topic).and_then(|_| {
+            let _one = self.opening.held();
+            if arrival.is_some() && !self.kept().booting.contains_key(place) {
+                return Err(Error::retry("it was stopped meanwhile"));
+            }
+            self.open_once(name, place, arrival)
+        });
+        let mut kept = self.kept();
+        match opened {
+            Ok(view) => {
+                event!(ViewRuns, describe(name));
+                kept.failed.remove(place);
+                kept.views.insert(place.to_owned(), Arc::new(view));
+                Ok(())
+            }
+            Err(e) => {
+                kept.failed.insert(place.to_owned(), (name.clone(), e.clone()));
+                Err(e)
+            }
+        }
+    }
+
+    fn open_once(
+        &self,
+        name: &ViewName,
+        place: &Path,
+        arrival: Option<Arrival<'_, '_>>,
+    ) -> Result<RunView> {
+        let range = Range::part(name.part, name.of);
+        let topic = log_topic(&name.topic)?;
+        let context = Context { range, name: describe(name), ..Context::of(&topic) };
+        let kept = match &name.kind {
+            ViewKind::Disk {} => {
+                let marks = Arc::new(Marks::default());
+                let told = marks.clone();
+                let marked: Marked = Arc::new(move |index, moment| {
+                    *told.held() = Some((index, moment));
+                });
+                let context = Context { marked: Some(marked), ..context };
+                let (fold, rows) = match (self.open_engine(name, place), arrival) {
+                    (Ok(rows), Some(arrival)) => {
+                        (self.open_rows(&rows, &context, Some(arrival))?, rows)
+                    }
+                    (opened, arrival) => {
+                        let opened = opened
+                            .and_then(|rows| Ok((self.open_rows(&rows, &context, None)?, rows)));
+                        match opened {
+                            // What they held is in the log, or arrives.
+                            Err(e) if e.kind == Kind::Corrupt && is_of_rows(&e) => {
+                                self.set_aside(name, place, &e)?;
+                                let rows = self.open_engine(name, place)?;
+                                (self.open_rows(&rows, &context, arrival)?, rows)
+                            }
+                            opened => opened?,
+                        }
+                    }
+                };
+                let (machine, workers) = (&self.node.machine, &self.node.workers);
+                let of = (name, place.to_owned());
+                let rides = Rides::new(of, rows.clone(), range, self.heads, machine, workers);
+                rides.find_images()?;
+                KeptView::Disk { fold, rows, rides, marks, durable: AtomicU64::new(0) }
+            }
+            ViewKind::Memory {} => {
+                KeptView::Memory { fold: self.node.open_one_of_several(context, arrival)? }
+            }
+            ViewKind::Index { collection, field } => {
+                let indexed = Indexed { collection: collection.clone(), field: field.clone() };
+                let context = Context { indexed: Some(indexed), ..context };
+                KeptView::Index { fold: self.node.open_one_of_several(context, arrival)? }
+            }
+        };
+        Ok(RunView { name: name.clone(), range, kept })
+    }
+
+    fn open_engine(&self, name: &ViewName, place: &Path) -> Result<Arc<dyn Rows>> {
+        let what = format!("{ROWS} `{}`", describe(name));
+        let engine = &self.node.machine.engine;
+        engine.open_rows(&place.join("rows"), &what, self.cache_bytes)
+    }
+
+    fn open_rows(
+        &self,
+        rows: &Arc<dyn Rows>,
+        context: &Context,
+        arrival: Option<Arrival<'_, '_>>,
+    ) -> Result<Arc<DiskFold>> {
+        self.node.open_one_of_several(context.clone().in_rows(rows.clone()), arrival)
+    }
+
+    /// Moves damaged rows away, for people to look at.
+    fn set_aside(&self, name: &ViewName, place: &Path, why: &Error) -> Result<()> {
+        let disk = &*self.node.machine.disk;
+        for number in 1..=DAMAGED_MAX {
+            let aside = place.join(format!("rows.damaged-{number}"));
+            if disk.exists(&aside)? {
+                continue;
+            }
+            disk.rename(&place.join("rows"), &aside)?;
+            self.node.report_finding(format!(
+                "the rows of view `{}` were damaged ({why}): they are in `{}`, and were folded anew \
+                 from the log; nothing is missing",
+                describe(name),
+                aside.display()
+            ));
+            return Ok(());
+        }
+        Err(Error::full(format!(
+            "set the damaged rows of view `{}` aside: there are {DAMAGED_MAX} others in `{}`: look at \
+             the disk, then remove them ({why})",
+            describe(name),
+            place.display()
+        )))
+    }
+}
+
+/// Whether it is the rows that are damaged, or what the fold keeps of its own in them: not the log.
+fn is_of_rows(e: &Error) -> bool {
+    e.message.contains(ROWS) || e.message.contains(OWN_ROWS)
+}

@@ -1,0 +1,193 @@
+//! What is done for views now and then: images begun, told of and asked for, rows made durable, views
+//! that the log has left behind begun again, sessions ended.
+
+use super::{Kept, KeptView, RunView, SESSION_IDLE_MS, Views, describe, log_topic};
+use holdfast_base::ids::Index;
+use holdfast_base::{Error, Kind, Result};
+use holdfast_cluster::images::Image as HeldImage;
+use holdfast_env::trial::Knob;
+use holdfast_env::{HoldMutex, event};
+use holdfast_log::Mode;
+use holdfast_node::IdleSessions;
+use holdfast_view::Request;
+use holdfast_view::items::Command;
+use holdfast_wire::Call;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Images are asked for when so many entries have come since the last ones, ...
+static MARK_ENTRIES: Knob = Knob::new("views.mark-entries", 1_000_000, &[20, 100]);
+/// ... or so many bytes.
+const MARK_BYTES: u64 = 1 << 30;
+
+impl Views {
+    /// Now and then: rows are made durable, so that a start folds little of the log again; views that
+    /// stopped for want of room go on once there is some; sessions that nobody uses end.
+    pub fn round(self: &Arc<Views>) {
+        self.end_sessions();
+        self.ask_firsts();
+        self.boot_again();
+        self.tell_images();
+        self.ask_for_images();
+        let views: Vec<_> = self.kept().views.values().cloned().collect();
+        for view in views {
+            let KeptView::Disk { fold, rows, rides, marks, durable } = &view.kept else { continue };
+            let marked = marks.held().take();
+            if let Some((index, moment)) = marked {
+                rides.mark(index, moment);
+            }
+            if let Ok((first, known_ns)) = self.first_of(&view.name.topic) {
+                rides.retire_images(first, known_ns);
+            }
+            let applied = fold.status().applied.0;
+            // A view at rest costs its disk nothing.
+            if durable.load(Ordering::Relaxed) != applied {
+                match rows.persist("views.rows") {
+                    Ok(()) => durable.store(applied, Ordering::Relaxed),
+                    Err(e) => self
+                        .node
+                        .report_failure(format_args!("keep view `{}`", describe(&view.name)), &e),
+                }
+            }
+            // It says `Retry` as long as there is no room.
+            match fold.resume() {
+                Ok(true) => event!(ViewRuns, describe(&view.name)),
+                Ok(false) => {}
+                Err(e) if matches!(e.kind, Kind::Retry | Kind::Full) => {}
+                Err(e) => {
+                    self.node
+                        .report_failure(format_args!("resume view `{}`", describe(&view.name)), &e);
+                }
+            }
+        }
+    }
+
+    /// Views that the log has left behind begin again, with images.
+    pub(super) fn boot_again(self: &Arc<Views>) {
+        let (views, failed) = {
+            let kept = self.kept();
+            let views = kept.views.iter().map(|(place, view)| (place.clone(), view.clone()));
+            let failed = kept.failed.iter().map(|(place, (name, _))| (place.clone(), name.clone()));
+            (views.collect::<Vec<_>>(), failed.collect::<Vec<_>>())
+        };
+        for (place, view) in views {
+            let first = self.first_of(&view.name.topic);
+            if first.is_ok_and(|(first, _)| first.0 > view.status().applied.0 + 1) {
+                let _one = self.opening.held();
+                self.kept().views.remove(&place);
+                // What it kept goes when the images are there.
+                let _ = view.end();
+                drop(_one);
+                self.boot(&view.name, &place);
+            }
+        }
+        for (place, name) in failed {
+            if self.first_of(&name.topic).is_ok_and(|(first, _)| first.0 > 1) {
+                self.boot(&name, &place);
+            }
+        }
+    }
+
+    /// Where a topic's log begins, as far as this node knows, and since when: no entry before it is
+    /// there any more.
+    pub(super) fn first_of(&self, topic: &str) -> Result<(Index, u64)> {
+        if self.node.hosted.is_some() {
+            let now_ns = self.node.machine.clock.monotonic_ns();
+            return Ok((self.node.log.info(&log_topic(topic)?)?.first, now_ns));
+        }
+        let first = self.kept().firsts.get(topic).copied();
+        first.ok_or_else(|| Error::retry("the log's host has not said yet where the log begins"))
+    }
+
+    /// Asks where the logs of topics begin, where that is another node's to know.
+    fn ask_firsts(self: &Arc<Views>) {
+        if self.node.hosted.is_some() {
+            return;
+        }
+        let topics: Vec<String> = self.kept().topics.keys().cloned().collect();
+        for topic in topics {
+            let Ok(name) = log_topic(&topic) else { continue };
+            let (weak, asked_ns) = (Arc::downgrade(self), self.node.machine.clock.monotonic_ns());
+            self.node.ask_first(&name, move |first| {
+                if let (Ok(first), Some(views)) = (first, weak.upgrade()) {
+                    views.kept().firsts.insert(topic, (first, asked_ns));
+                }
+            });
+        }
+    }
+
+    /// Says of each topic what there is of images.
+    fn tell_images(&self) {
+        let (views, topics) = {
+            let kept = self.kept();
+            let views: Vec<_> = kept.views.values().cloned().collect();
+            (views, kept.topics.keys().cloned().collect::<Vec<_>>())
+        };
+        for topic in topics {
+            let of_topic = views.iter().filter(|view| view.name.topic == topic);
+            let image = |view: &Arc<RunView>| {
+                let (low, high) = (view.range.low(), view.range.high());
+                let whole = view.images_that_stay().into_iter();
+                whole.map(move |w| HeldImage { low, high, index: w.index, sum: w.total.all })
+            };
+            let images = of_topic.flat_map(image).collect();
+            if let Ok(name) = log_topic(&topic) {
+                self.node.tell_images(&name, images);
+            }
+        }
+    }
+
+    /// Asks for images of topics of which many entries have come since the last ones: the log's host
+    /// does, for all.
+    fn ask_for_images(&self) {
+        if self.node.hosted.is_none() {
+            return;
+        }
+        let mut due = Vec::new();
+        {
+            let Kept { topics, marked, .. } = &mut *self.kept();
+            for (name, fold) in topics.iter() {
+                let read = fold.read(|view, applied| (view.catalog().mark(), applied));
+                let info = log_topic(name).and_then(|topic| self.node.log.info(&topic));
+                let (Ok((mark, applied)), Ok(info)) = (read, info) else { continue };
+                let (asked, bytes) = marked.entry(name.clone()).or_insert((mark, info.bytes));
+                let since = applied.0.saturating_sub(mark.max(*asked).0);
+                // What was trimmed is not counted twice.
+                *bytes = (*bytes).min(info.bytes);
+                if since >= MARK_ENTRIES.get() || info.bytes - *bytes >= MARK_BYTES {
+                    MARK_ENTRIES.cross();
+                    (*asked, *bytes) = (applied, info.bytes);
+                    due.push(fold.clone());
+                }
+            }
+        }
+        for fold in due {
+            let mark = Request::of(Call::default(), Command::mark(), Mode::Ordered);
+            // One that could not be made is asked for again, after as many entries.
+            fold.propose(mark, Box::new(|_| ()));
+        }
+    }
+
+    /// Ends sessions of topics that nobody uses any more: the log's host does, for all.
+    fn end_sessions(&self) {
+        if self.node.hosted.is_none() {
+            return;
+        }
+        let now_ns = self.node.machine.clock.monotonic_ns();
+        let mut ends = Vec::new();
+        {
+            let Kept { topics, idle, .. } = &mut *self.kept();
+            for (name, fold) in topics.iter() {
+                let idle = idle.entry(name.clone());
+                let idle = idle.or_insert_with(|| IdleSessions::new(SESSION_IDLE_MS));
+                let idle = idle.look(now_ns, || fold.sessions()).into_iter();
+                ends.extend(idle.map(|session| (fold.clone(), session)));
+            }
+        }
+        for (fold, session) in ends {
+            // One that was used a moment ago gets a new one; one that could not be ended is looked
+            // at again.
+            fold.end_session(session, Mode::Ordered, Box::new(|_| ()));
+        }
+    }
+}
