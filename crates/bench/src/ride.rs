@@ -1,6 +1,8 @@
 //! `holdfast bench ride`: what rides cost the node that serves them, beside a bare pass of the engine
 //! over the same rows. The graph is Beam's own; riders are processes of their own, over TCP.
 
+mod images;
+
 use crate::process::{Process, own_cpu_seconds};
 use crate::report::{median, rounded};
 use clap::Args;
@@ -22,11 +24,11 @@ pub struct RideBench {
     /// Repetitions; medians are printed, with the spread
     #[arg(short = 'e', long = "repetitions", default_value_t = 5, value_name = "N")]
     pub repetitions: usize,
-    /// Of one, nothing, keys, five, twenty, fifty, slow, dedicated, with commas
+    /// Of one, nothing, keys, five, twenty, fifty, slow, dedicated and images, with commas
     #[arg(
         short = 't',
         long = "cases",
-        default_value = "one,nothing,keys,five,twenty,fifty,slow,dedicated",
+        default_value = "one,nothing,keys,five,twenty,fifty,slow,dedicated,images",
         value_name = "NAMES"
     )]
     pub cases: String,
@@ -192,7 +194,10 @@ fn riders(case: &str, slow_bytes: u64) -> Result<Vec<Vec<String>>> {
 
 /// Measures what was asked for.
 pub fn run(options: &RideBench, out: &mut Output) -> Result<()> {
-    let cases: Vec<&str> = options.cases.split(',').filter(|case| !case.is_empty()).collect();
+    let mut cases: Vec<&str> = options.cases.split(',').filter(|case| !case.is_empty()).collect();
+    let before = cases.len();
+    cases.retain(|case| *case != "images");
+    let with_images = cases.len() < before;
     cases.iter().try_for_each(|case| riders(case, 1).map(drop))?;
     let mut node = Node::start(options)?;
     load(options, &mut node, out)?;
@@ -214,56 +219,65 @@ pub fn run(options: &RideBench, out: &mut Output) -> Result<()> {
         node.end()?;
         limits.push(pass(&rows)?);
     }
-    let limit = |of: fn(&Pass) -> f64| median(limits.iter().map(of));
     for (case, ridden) in cases.iter().zip(&ridden) {
-        let of = |value: fn(&Ridden) -> f64| median(ridden.iter().map(value));
-        let cpu = of(|ridden| ridden.server_cpu);
-        let fastest = of(|ridden| ridden.each.iter().copied().fold(f64::MAX, f64::min));
-        let slowest = of(|ridden| ridden.each.iter().copied().fold(0.0, f64::max));
-        let riders = ridden.first().map_or(0, |ridden| ridden.each.len());
-        let spread = ridden.iter().map(|ridden| ridden.server_cpu);
-        let spread = spread.fold((f64::MAX, 0f64), |(a, b), v| (a.min(v), b.max(v)));
-        let pass_cpu = limit(|pass| pass.cpu_seconds);
-        out.line(
-            || {
-                format!(
-                    "ride {case:<10} {riders:>2} riders  server {} cpu s ({} to {}), {} of a bare pass \
-                     {}  riders took {} to {} s, a bare pass {}",
-                    rounded(cpu),
-                    rounded(spread.0),
-                    rounded(spread.1),
-                    rounded(cpu / pass_cpu),
-                    rounded(pass_cpu),
-                    rounded(fastest),
-                    rounded(slowest),
-                    rounded(limit(|pass| pass.seconds)),
-                )
-            },
-            || {
-                json!({
-                    "case": format!("ride {case}"),
-                    "operations": riders,
-                    "bytes": rounded(of(|ridden| ridden.bytes)),
-                    "seconds": rounded(of(|ridden| ridden.seconds)),
-                    "fastest_seconds": rounded(fastest),
-                    "slowest_seconds": rounded(slowest),
-                    "limit": {
-                        "name": "a bare pass of the engine over the rows",
-                        "value": rounded(pass_cpu),
-                        "unit": "cpu_seconds",
-                        "seconds": rounded(limit(|pass| pass.seconds)),
-                        "bytes": rounded(limit(|pass| pass.bytes as f64)),
-                    },
-                    "ratio_to_limit": rounded(cpu / pass_cpu),
-                    "better": "lower",
-                    "server_cpu_seconds": rounded(cpu),
-                    "repetitions": ridden.len(),
-                    "spread": {"min": rounded(spread.0), "max": rounded(spread.1)},
-                })
-            },
-        )?;
+        say(case, ridden, &limits, out)?;
+    }
+    if with_images {
+        node.up()?;
+        let pass_cpu = median(limits.iter().map(|pass| pass.cpu_seconds));
+        images::run(&node, options.repetitions, pass_cpu, out)?;
     }
     Ok(())
+}
+
+fn say(case: &str, ridden: &[Ridden], limits: &[Pass], out: &mut Output) -> Result<()> {
+    let limit = |of: fn(&Pass) -> f64| median(limits.iter().map(of));
+    let of = |value: fn(&Ridden) -> f64| median(ridden.iter().map(value));
+    let cpu = of(|ridden| ridden.server_cpu);
+    let fastest = of(|ridden| ridden.each.iter().copied().fold(f64::MAX, f64::min));
+    let slowest = of(|ridden| ridden.each.iter().copied().fold(0.0, f64::max));
+    let riders = ridden.first().map_or(0, |ridden| ridden.each.len());
+    let spread = ridden.iter().map(|ridden| ridden.server_cpu);
+    let spread = spread.fold((f64::MAX, 0f64), |(a, b), v| (a.min(v), b.max(v)));
+    let pass_cpu = limit(|pass| pass.cpu_seconds);
+    out.line(
+        || {
+            format!(
+                "ride {case:<10} {riders:>2} riders  server {} cpu s ({} to {}), {} of a bare pass \
+                     {}  riders took {} to {} s, a bare pass {}",
+                rounded(cpu),
+                rounded(spread.0),
+                rounded(spread.1),
+                rounded(cpu / pass_cpu),
+                rounded(pass_cpu),
+                rounded(fastest),
+                rounded(slowest),
+                rounded(limit(|pass| pass.seconds)),
+            )
+        },
+        || {
+            json!({
+                "case": format!("ride {case}"),
+                "operations": riders,
+                "bytes": rounded(of(|ridden| ridden.bytes)),
+                "seconds": rounded(of(|ridden| ridden.seconds)),
+                "fastest_seconds": rounded(fastest),
+                "slowest_seconds": rounded(slowest),
+                "limit": {
+                    "name": "a bare pass of the engine over the rows",
+                    "value": rounded(pass_cpu),
+                    "unit": "cpu_seconds",
+                    "seconds": rounded(limit(|pass| pass.seconds)),
+                    "bytes": rounded(limit(|pass| pass.bytes as f64)),
+                },
+                "ratio_to_limit": rounded(cpu / pass_cpu),
+                "better": "lower",
+                "server_cpu_seconds": rounded(cpu),
+                "repetitions": ridden.len(),
+                "spread": {"min": rounded(spread.0), "max": rounded(spread.1)},
+            })
+        },
+    )
 }
 
 /// Loads the graph and waits until the view has it.

@@ -37,8 +37,9 @@ const SITES: ReplaceSites = ReplaceSites { data: "views.name-data", name: "views
 const VIEW_FILE_BYTES_MAX: u64 = 4096;
 /// How long a session of a topic may be unused before it is ended.
 const SESSION_IDLE_MS: u64 = 3_600_000;
-/// A new view of a topic that has more entries than this begins with images, if there are some.
-static REPLAYED_MAX: Knob = Knob::new("views.replayed-max", 100_000, &[1, 5, 50]);
+/// A new view of a topic whose log has more bytes than this begins with images, if there are some.
+static REPLAYED_BYTES_MAX: Knob =
+    Knob::new("views.replayed-bytes-max", 64 << 20, &[1, 1000, 10_000]);
 /// Bytes of a field's name, of which there is an index: what is written down of a view has a limit.
 const FIELD_BYTES_MAX: usize = 1000;
 
@@ -70,6 +71,8 @@ struct Kept {
     failed: BTreeMap<PathBuf, (ViewName, Error)>,
     /// Those that are on their way.
     booting: BTreeMap<PathBuf, (ViewName, Arc<Boot>)>,
+    /// When each was last begun with images.
+    booted_ns: BTreeMap<PathBuf, u64>,
 }
 
 /// A mark, and the rows as it has left them. The fold leaves it here, and rounds take it: what follows
@@ -223,7 +226,7 @@ impl Views {
 
     /// Opens what ran when the node ended. One that cannot be opened says why, and is tried again
     /// with the next start.
-    pub fn open_all(&self) -> Result<()> {
+    pub fn open_all(self: &Arc<Views>) -> Result<()> {
         let disk = &*self.node.machine.disk;
         if !disk.exists(&self.place)? {
             return Ok(());
@@ -236,7 +239,13 @@ impl Views {
                 continue;
             }
             match read_name(&read_file(disk, &file, VIEW_FILE_BYTES_MAX)?) {
-                Some(name) => drop(self.open_view(&name, &place)),
+                Some(name) => {
+                    // Its catalog first: that says how long the log is.
+                    let opened = self.topic(&name.topic).and_then(|_| self.begin(&name, &place));
+                    if let Err(e) = opened {
+                        self.kept().failed.insert(place, (name, e));
+                    }
+                }
                 None => self.node.report_finding(format!(
                     "`{}` does not say which view it keeps: it is damaged: remove `{}` and run the \
                      view again",
@@ -318,28 +327,36 @@ impl Views {
         create_dir_durable(disk, &place, 2, "views.directory").map_err(|e| doing(e.into()))?;
         replace_file(disk, &place.join("view"), &written_name(name), SITES)
             .map_err(|e| doing(e.into()))?;
-        let info = self.node.log.info(&log_topic(&name.topic)?)?;
-        let first = self.first_of(&name.topic).map_or(info.first, |(first, _)| first);
-        let entries = info.next.0.saturating_sub(first.0);
-        let is_long = entries > REPLAYED_MAX.get();
+        self.begin(name, &place).map_err(doing)
+    }
+
+    /// Opens a view, or has it begin with images where it has nothing and folding the log would take
+    /// long, or is not possible.
+    fn begin(self: &Arc<Views>, name: &ViewName, place: &Path) -> Result<()> {
+        // Nothing is known of a log that was not heard of yet: then it is folded, as far as it goes.
+        let info = log_topic(&name.topic).and_then(|topic| self.node.log.info(&topic));
+        let (mut first, bytes) = info.map_or((Index(1), 0), |info| (info.first, info.bytes));
+        first = self.first_of(&name.topic).map_or(first, |(known, _)| known.max(first));
+        let is_long = bytes > REPLAYED_BYTES_MAX.get();
         if is_long {
-            REPLAYED_MAX.cross();
+            REPLAYED_BYTES_MAX.cross();
         }
-        // One that was stopped goes on with what it kept.
-        let is_new = !disk.exists(&place.join("rows"))?;
-        if is_new && (is_long || first.0 > 1) {
-            self.boot(name, &place);
+        let has_rows = self.node.machine.disk.exists(&place.join("rows"))?;
+        if !has_rows && (is_long || first.0 > 1) {
+            self.boot(name, place);
             return Ok(());
         }
-        self.open_view(name, &place).map_err(doing)
+        self.open_view(name, place)
     }
 
     /// Has a view begin with images.
-    fn boot(self: &Arc<Views>, name: &ViewName, place: &Path) {
+    pub(super) fn boot(self: &Arc<Views>, name: &ViewName, place: &Path) {
         let boot = Boot::new(self, name, place.to_owned());
         {
             let mut kept = self.kept();
             kept.failed.remove(place);
+            let now_ns = self.node.machine.clock.monotonic_ns();
+            kept.booted_ns.insert(place.to_owned(), now_ns);
             kept.booting.insert(place.to_owned(), (name.clone(), boot.clone()));
         }
         boot.ask();

@@ -154,3 +154,71 @@ fn a_damaged_view_is_folded_again() {
     }
     assert!(set_aside >= 2, "{set_aside} of the damages were met");
 }
+
+/// What `view status` says of a view, once it is as it should be.
+fn view_once(node: &Node, name: &str, good: impl Fn(&Value) -> bool) -> Value {
+    // Each a process of its own: their number is a bound, not a time.
+    for _ in 0..10_000 {
+        let views = node.json(&["view", "status"]);
+        if let Some(view) = views.into_iter().find(|view| view["view"] == name && good(view)) {
+            return view;
+        }
+    }
+    panic!("view `{name}` does not come to it: {:?}", node.json(&["view", "status"]));
+}
+
+fn images(view: &Value) -> Vec<u64> {
+    view["images"].as_array().unwrap().iter().map(|i| i["index"].as_u64().unwrap()).collect()
+}
+
+/// With two images the log goes, and what is new, or was killed, begins with one of them.
+#[test]
+fn a_view_begins_with_an_image_once_the_log_is_trimmed() {
+    let scratch = Scratch::new();
+    let data = scratch.path("data");
+    let settings = format!("{SETTINGS}snapshot_entries = 2\n");
+    let mut node = Node::start_with(&data, &settings);
+    node.run(&["view", "create", "orders", "nodes"]).ok();
+    node.run(&["view", "run", "disk", "orders"]).ok();
+    let put = |node: &Node, key: &str, value: &str| {
+        node.json(&["view", "put", "orders", "nodes", key, value])[0]["index"].as_u64().unwrap()
+    };
+    node.run(&["ride", "orders", "--at", "7"]).refused(&["entry 7", "view mark"]);
+    (0..20).for_each(|i| drop(put(&node, &format!("k{i}"), "1")));
+    let mut marks = Vec::new();
+    for round in 2..4 {
+        let mark = node.json(&["view", "mark", "orders"])[0]["index"].as_u64().unwrap();
+        view_once(&node, "orders disk 0/1", |view| images(view).contains(&mark));
+        marks.push(mark);
+        (0..5).for_each(|i| drop(put(&node, &format!("k{i}"), &round.to_string())));
+    }
+    let at = marks[1].to_string();
+    let values =
+        |items: &[(String, u64, Value)]| items.iter().filter(|(_, _, value)| *value == "2").count();
+    let (items, end) = ride(&node, &["--at", &at]);
+    assert_eq!((items.len(), values(&items)), (20, 5), "as it was then: {end}");
+    assert!(items.iter().all(|(_, index, _)| *index < marks[1]));
+
+    let begins = |node: &Node| {
+        let log = node.json(&["log", "ls"]).into_iter();
+        let ours = log.filter(|topic| topic["topic"] == "view/orders");
+        ours.filter_map(|topic| topic["first"].as_u64()).next().unwrap()
+    };
+    let trimmed = (0..10_000).any(|_| begins(&node) >= marks[0]);
+    assert!(trimmed, "two images were made");
+    assert_eq!(begins(&node), marks[0], "the second image is left if the first one is lost");
+    let memory = "orders memory 0/1";
+    node.run(&["view", "run", "memory", "orders"]).ok();
+    for turn in 0..2 {
+        view_once(&node, memory, |view| view["behind"] == 0 && view["applied"] != 0);
+        let got = node.json(&["view", "get", "orders", "nodes", "k3", "k19"]);
+        assert_eq!((&got[0]["value"], &got[1]["value"]), (&"3".into(), &"1".into()), "{turn}");
+        node.run(&["view", "verify", "orders"]).ok();
+        node.kill();
+        node = Node::start_with(&data, &settings);
+    }
+    put(&node, "k3", "4");
+    let (items, _) = ride(&node, &["--at", &marks[0].to_string()]);
+    assert_eq!(values(&items), 0, "the first image is there after kills, too");
+    node.stop();
+}

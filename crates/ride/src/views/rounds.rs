@@ -12,13 +12,16 @@ use holdfast_node::IdleSessions;
 use holdfast_view::Request;
 use holdfast_view::items::Command;
 use holdfast_wire::Call;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Images are asked for when so many entries have come since the last ones, ...
 static MARK_ENTRIES: Knob = Knob::new("views.mark-entries", 1_000_000, &[20, 100]);
 /// ... or so many bytes.
-const MARK_BYTES: u64 = 1 << 30;
+const MARK_BYTES: u64 = 256 << 20;
+/// Before a view looks for images again.
+const AGAIN_NS: u64 = 5_000_000_000;
 
 impl Views {
     /// Now and then: rows are made durable, so that a start folds little of the log again; views that
@@ -62,29 +65,36 @@ impl Views {
         }
     }
 
-    /// Views that the log has left behind begin again, with images.
-    pub(super) fn boot_again(self: &Arc<Views>) {
+    /// Views that the log has left behind begin again, with images; and so do, after a while, those that
+    /// found none.
+    fn boot_again(self: &Arc<Views>) {
+        let now_ns = self.node.machine.clock.monotonic_ns();
         let (views, failed) = {
             let kept = self.kept();
             let views = kept.views.iter().map(|(place, view)| (place.clone(), view.clone()));
-            let failed = kept.failed.iter().map(|(place, (name, _))| (place.clone(), name.clone()));
+            let begun = |place: &PathBuf| kept.booted_ns.get(place).copied();
+            let waited = |place: &PathBuf| begun(place).is_some_and(|ns| now_ns - ns > AGAIN_NS);
+            let failed = kept.failed.iter().filter(|(place, _)| waited(place));
+            let failed = failed.map(|(place, (name, _))| (place.clone(), name.clone()));
             (views.collect::<Vec<_>>(), failed.collect::<Vec<_>>())
         };
         for (place, view) in views {
             let first = self.first_of(&view.name.topic);
             if first.is_ok_and(|(first, _)| first.0 > view.status().applied.0 + 1) {
-                let _one = self.opening.held();
-                self.kept().views.remove(&place);
-                // What it kept goes when the images are there.
-                let _ = view.end();
-                drop(_one);
-                self.boot(&view.name, &place);
+                let name = view.name.clone();
+                {
+                    let _one = self.opening.held();
+                    self.kept().views.remove(&place);
+                    // What it kept goes when the images are there.
+                    let _ = view.end();
+                }
+                // Its rows are closed with it.
+                drop(view);
+                self.boot(&name, &place);
             }
         }
         for (place, name) in failed {
-            if self.first_of(&name.topic).is_ok_and(|(first, _)| first.0 > 1) {
-                self.boot(&name, &place);
-            }
+            self.boot(&name, &place);
         }
     }
 

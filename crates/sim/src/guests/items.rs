@@ -191,6 +191,15 @@ enum Answer {
     Elsewhere,
 }
 
+/// How a node's half is doing, if it says.
+async fn half_of(visitor: &Visitor, gateway: usize) -> Option<msg::ViewStatus> {
+    let topic = TOPIC.to_owned().to_bytes();
+    let status = visitor.ask(gateway, wire::OP_VIEW_STATUS, topic, None).await.ok()?;
+    let views = Vec::<msg::ViewStatus>::from_bytes(&status.meta).expect("what was answered");
+    let is_half = |view: &msg::ViewName| view.kind == msg::ViewKind::Disk {} && view.of == HALVES;
+    views.into_iter().find(|one| is_half(&one.view))
+}
+
 /// A session at some node's fold, and its last number.
 struct Session {
     id: SessionId,
@@ -403,13 +412,7 @@ impl Items {
         gateway: usize,
         reached: Index,
     ) -> Option<(u32, Shown)> {
-        let topic = TOPIC.to_owned().to_bytes();
-        let status = visitor.ask(gateway, wire::OP_VIEW_STATUS, topic, None).await.ok()?;
-        let views = Vec::<msg::ViewStatus>::from_bytes(&status.meta).expect("what was answered");
-        let disk = views
-            .into_iter()
-            .find(|one| one.view.kind == msg::ViewKind::Disk {} && one.view.of == HALVES);
-        let msg::ViewStatus { view, images, .. } = disk?;
+        let msg::ViewStatus { view, images, .. } = half_of(visitor, gateway).await?;
         // Of an image nobody asks for later entries than its own.
         let at = images.last().map(|image| image.index).filter(|_| reached.0 == 0);
         let at = at.filter(|_| visitor.below(2) == 0);

@@ -137,6 +137,17 @@ fn through(riders: &mut Vec<Rider>, model: &Model, told: &str) -> usize {
     before - riders.len()
 }
 
+/// One that rides an image may go on with another ride. Whether it does.
+fn may_break_off(rider: &mut Rider, images: &[Index], world: &mut World) -> bool {
+    let of_image =
+        rider.boarded.is_some_and(|boarded| boarded.heads == 1 && images.contains(&boarded.index));
+    let breaks = of_image && !rider.over && rider.board.at.is_some();
+    if breaks {
+        rider.break_off(world);
+    }
+    breaks
+}
+
 #[test]
 fn each_rider_gets_what_it_wants_of_one_index_whoever_rides_beside_it() {
     let (mut rides, mut shared, mut from_images, mut broken_off) = (0, 0, 0, 0);
@@ -162,15 +173,7 @@ fn each_rider_gets_what_it_wants_of_one_index_whoever_rides_beside_it() {
                 }
                 8 if !riders.is_empty() => {
                     let at = below(riders.len() as u64) as usize;
-                    let rider = &mut riders[at];
-                    let of_image = rider.boarded.is_some_and(|boarded| {
-                        boarded.heads == 1 && images.contains(&boarded.index)
-                    });
-                    if of_image && !rider.board.dedicated && !rider.over && rider.board.at.is_some()
-                    {
-                        rider.break_off(&mut world);
-                        broken_off += 1;
-                    }
+                    broken_off += u32::from(may_break_off(&mut riders[at], &images, &mut world));
                 }
                 0 => change(&mut asks, &mut model, &below),
                 1 if riders.len() < RIDERS => {

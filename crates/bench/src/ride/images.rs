@@ -1,0 +1,152 @@
+//! Images: what one costs the node that makes it, rides of one beside a direct read of its files, and a
+//! view in memory that begins with one, beside one that folds the log.
+
+use super::{Node, TOPIC, ride};
+use crate::report::{median, rounded};
+use holdfast_base::{Error, Result};
+use holdfast_command::output::Output;
+use holdfast_env::RealDisk;
+use holdfast_env::buf::AlignedBuf;
+use holdfast_env::disk::{Access, Disk};
+use holdfast_env::tasks::Stop;
+use serde_json::{Value, json};
+use std::time::{Duration, Instant};
+
+/// Between two looks at how far something is.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// What something took.
+#[derive(Clone, Copy)]
+struct Took {
+    cpu_seconds: f64,
+    seconds: f64,
+    bytes: f64,
+}
+
+/// Measures so often: `pass_cpu` is what a bare pass over the rows takes.
+pub(super) fn run(node: &Node, times: usize, pass_cpu: f64, out: &mut Output) -> Result<()> {
+    let measured = |measure: &dyn Fn() -> Result<Took>| -> Result<Vec<Took>> {
+        (0..times).map(|_| measure()).collect()
+    };
+    // Before there is an image.
+    let replays = measured(&|| begin_in_memory(node))?;
+    let (mut spools, mut whole, mut keys) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut begun, mut reads) = (Vec::new(), Vec::new());
+    for _ in 0..times {
+        let (spool, at) = spool(node)?;
+        spools.push(spool);
+        reads.push(read_directly(node, at)?);
+        whole.push(ride_at(node, at, &[])?);
+        keys.push(ride_at(node, at, &["--keys-only"])?);
+        begun.push(begin_in_memory(node)?);
+    }
+    let of = |all: &[Took], value: fn(&Took) -> f64| median(all.iter().map(value));
+    let rate = |all: &[Took]| median(all.iter().map(|took| took.bytes / took.seconds));
+    let mut say = |case: &str, all: &[Took], name: &str, ratio: f64, better: &str| {
+        let (cpu, seconds) = (of(all, |t| t.cpu_seconds), of(all, |t| t.seconds));
+        out.line(
+            || {
+                format!(
+                    "{case:<22} server {} cpu s, {} s, {} of {name}",
+                    rounded(cpu),
+                    rounded(seconds),
+                    rounded(ratio)
+                )
+            },
+            || {
+                json!({
+                    "case": case,
+                    "server_cpu_seconds": rounded(cpu),
+                    "seconds": rounded(seconds),
+                    "bytes": rounded(of(all, |t| t.bytes)),
+                    "limit": {"name": name},
+                    "ratio_to_limit": rounded(ratio),
+                    "better": better,
+                    "repetitions": all.len(),
+                })
+            },
+        )
+    };
+    let cpu = |all: &[Took]| of(all, |took| took.cpu_seconds);
+    say("image made", &spools, "a bare pass's processor time", cpu(&spools) / pass_cpu, "lower")?;
+    let read = "a direct read of its files, in bytes a second";
+    say("image ridden", &whole, read, rate(&whole) / rate(&reads), "higher")?;
+    let full = "the full ride's processor time";
+    say("image ridden, keys", &keys, full, cpu(&keys) / cpu(&whole), "lower")?;
+    let pace = "the ride's pace";
+    let seconds = |all: &[Took]| of(all, |took| took.seconds);
+    say("memory view, image", &begun, pace, seconds(&whole) / seconds(&begun), "higher")?;
+    let image = "the time with an image";
+    say("memory view, log", &replays, image, seconds(&replays) / seconds(&begun), "higher")
+}
+
+fn views(node: &Node) -> Result<Vec<Value>> {
+    let output = node.command(&["view", "status"])?.output()?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let parsed = text.lines().map(serde_json::from_str).collect::<std::result::Result<_, _>>();
+    parsed.map_err(|e| Error::bug(format!("read what `view status` has said: {e}")))
+}
+
+/// Looks at the views until one is as it should be.
+fn wait(node: &Node, is_there: impl Fn(&Value) -> bool) -> Result<()> {
+    while !views(node)?.iter().any(&is_there) {
+        Stop::new().sleep_until_stop(LOOK);
+    }
+    Ok(())
+}
+
+/// An image of the disk view, and its mark.
+fn spool(node: &Node) -> Result<(Took, u64)> {
+    let (cpu, start) = (node.cpu_seconds(), Instant::now());
+    let at = node.ask(&["view", "mark", TOPIC])?["index"].as_u64().unwrap_or_default();
+    wait(node, |view| {
+        let images = view["images"].as_array().map(Vec::as_slice).unwrap_or_default();
+        images.iter().any(|image| image["index"] == at)
+    })?;
+    let (cpu_seconds, seconds) = (node.cpu_seconds() - cpu, start.elapsed().as_secs_f64());
+    Ok((Took { cpu_seconds, seconds, bytes: 0.0 }, at))
+}
+
+fn ride_at(node: &Node, at: u64, words: &[&str]) -> Result<Took> {
+    let all = ["0", "1", "--at", &at.to_string()];
+    let rider = all.iter().chain(words).map(|word| (*word).to_owned()).collect();
+    let ridden = ride(node, &[rider])?;
+    let (cpu_seconds, seconds, bytes) = (ridden.server_cpu, ridden.each[0], ridden.bytes);
+    Ok(Took { cpu_seconds, seconds, bytes })
+}
+
+/// Past the page cache.
+fn read_directly(node: &Node, at: u64) -> Result<Took> {
+    let rows = node.rows()?;
+    let place = rows.parent().ok_or_else(|| Error::bug("measure images: no directory"))?;
+    let start = Instant::now();
+    let mut buf = AlignedBuf::zeroed(1 << 20);
+    let mut bytes = 0u64;
+    for entry in RealDisk.list(place)? {
+        if !entry.name.starts_with(&format!("image-{at:020}.")) {
+            continue;
+        }
+        let file = RealDisk.open(&place.join(&entry.name), Access::Direct)?;
+        let mut offset = 0;
+        while offset < entry.bytes {
+            let read = file.read_at(&mut buf, offset)? as u64;
+            offset += read.max(1);
+            bytes += read;
+        }
+    }
+    let seconds = start.elapsed().as_secs_f64();
+    Ok(Took { cpu_seconds: 0.0, seconds, bytes: bytes as f64 })
+}
+
+/// Runs a view in memory until it has everything, and ends it.
+fn begin_in_memory(node: &Node) -> Result<Took> {
+    let (cpu, start) = (node.cpu_seconds(), Instant::now());
+    node.ask(&["view", "run", "memory", TOPIC])?;
+    wait(node, |view| {
+        let is_memory = view["view"].as_str().is_some_and(|name| name.contains("memory"));
+        is_memory && view["behind"] == 0 && view["stopped"].is_null() && view["applied"] != 0
+    })?;
+    let (cpu_seconds, seconds) = (node.cpu_seconds() - cpu, start.elapsed().as_secs_f64());
+    node.ask(&["view", "stop", "memory", TOPIC])?;
+    Ok(Took { cpu_seconds, seconds, bytes: 0.0 })
+}
