@@ -184,17 +184,21 @@ fn a_view_begins_with_an_image_once_the_log_is_trimmed() {
         node.json(&["view", "put", "orders", "nodes", key, value])[0]["index"].as_u64().unwrap()
     };
     node.run(&["ride", "orders", "--at", "7"]).refused(&["entry 7", "view mark"]);
-    (0..20).for_each(|i| drop(put(&node, &format!("k{i}"), "1")));
+    for i in 0..20 {
+        put(&node, &format!("k{i}"), "1");
+    }
     let mut marks = Vec::new();
     for round in 2..4 {
         let mark = node.json(&["view", "mark", "orders"])[0]["index"].as_u64().unwrap();
         view_once(&node, "orders disk 0/1", |view| images(view).contains(&mark));
         marks.push(mark);
-        (0..5).for_each(|i| drop(put(&node, &format!("k{i}"), &round.to_string())));
+        for i in 0..5 {
+            put(&node, &format!("k{i}"), &round.to_string());
+        }
     }
     let at = marks[1].to_string();
     let values =
-        |items: &[(String, u64, Value)]| items.iter().filter(|(_, _, value)| *value == "2").count();
+        |items: &[(String, u64, Value)]| items.iter().filter(|(_, _, value)| *value == 2).count();
     let (items, end) = ride(&node, &["--at", &at]);
     assert_eq!((items.len(), values(&items)), (20, 5), "as it was then: {end}");
     assert!(items.iter().all(|(_, index, _)| *index < marks[1]));
@@ -212,7 +216,7 @@ fn a_view_begins_with_an_image_once_the_log_is_trimmed() {
     for turn in 0..2 {
         view_once(&node, memory, |view| view["behind"] == 0 && view["applied"] != 0);
         let got = node.json(&["view", "get", "orders", "nodes", "k3", "k19"]);
-        assert_eq!((&got[0]["value"], &got[1]["value"]), (&"3".into(), &"1".into()), "{turn}");
+        assert_eq!((&got[0]["value"], &got[1]["value"]), (&3.into(), &1.into()), "{turn}");
         node.run(&["view", "verify", "orders"]).ok();
         node.kill();
         node = Node::start_with(&data, &settings);
