@@ -92,7 +92,7 @@ pub enum Command {
     #[command(subcommand)]
     View(crate::view::View),
     /// Receive everything that a view holds at one index, and say how fast it came
-    Ride(crate::view::RideOptions),
+    Ride(crate::ride::RideOptions),
     /// Run a cache that speaks memcached's protocol, with memcached's own options
     Cache(crate::cache::CacheOptions),
     /// Work with blobs over S3, here or elsewhere

@@ -20,6 +20,7 @@ mod log;
 mod node;
 mod rebuild;
 mod recovery;
+mod ride;
 mod roles;
 mod route;
 mod s3;
@@ -110,7 +111,7 @@ fn run(cli: &Cli) -> Result<()> {
         Command::View(command) => {
             view::run(&|| connect(cli), &mut each_node(cli), command, &mut out)
         }
-        Command::Ride(options) => view::ride(&mut connect(cli)?, options, &mut out),
+        Command::Ride(options) => ride::run(&mut each_node(cli), options, &mut out),
         Command::Blob(blob) => blob::run(blob, &mut out),
         Command::S3(s3) => blob::users(s3, &mut out),
         Command::Cache(options) => cache::run(options, &mut out),

@@ -6,18 +6,15 @@ mod verify;
 
 use clap::{Args, Subcommand};
 use holdfast_base::ids::Index;
-use holdfast_base::units::{format_bytes, parse_bytes};
+use holdfast_base::units::format_bytes;
 use holdfast_base::{Error, Result};
 use holdfast_client::Client;
-use holdfast_client::view::{Candidate, Changes, Chosen, select};
+use holdfast_client::view::Changes;
 use holdfast_command::output::Output;
-use holdfast_env::tasks::Stop;
-use holdfast_env::{Clock, RealClock};
 use holdfast_ride::describe;
-use holdfast_wire::slab::{Content, Hashed, PARTITIONS_MAX, Range};
-use holdfast_wire::view::{Board, Collection, Key, Scan, ViewKind, ViewName, ViewStatus};
+use holdfast_wire::slab::{Hashed, PARTITIONS_MAX};
+use holdfast_wire::view::{Collection, Key, Scan, ViewKind, ViewName, ViewStatus};
 use serde_json::{Value, json};
-use std::time::Duration;
 
 /// `holdfast view ...`.
 #[derive(Subcommand, Debug)]
@@ -120,42 +117,6 @@ pub enum View {
     },
     /// Say how the views of the node are doing
     Status,
-}
-
-/// `holdfast ride`.
-#[derive(Args, Debug)]
-pub struct RideOptions {
-    topic: String,
-    /// Which part of the keys, counting from 0
-    #[arg(default_value_t = 0)]
-    part: u32,
-    /// Of so many
-    #[arg(default_value_t = 1)]
-    of: u32,
-    /// With a pass over the rows of its own, which nobody shares
-    #[arg(long)]
-    dedicated: bool,
-    /// Of these alone, with commas; `--collections ''` for none: what a pass costs
-    #[arg(long, value_name = "NAMES")]
-    collections: Option<String>,
-    /// Without values
-    #[arg(long)]
-    keys_only: bool,
-    /// Every version down to the horizon, with deletions
-    #[arg(long)]
-    versions: bool,
-    /// Not before the view has applied this entry
-    #[arg(long, default_value_t = 0, hide_default_value = true, value_name = "INDEX")]
-    reached: u64,
-    /// As of this entry, from the images that there are of it
-    #[arg(long, value_name = "INDEX", conflicts_with = "dedicated")]
-    at: Option<u64>,
-    /// Take so many bytes a second and no more
-    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
-    slow: Option<u64>,
-    /// Print the items
-    #[arg(long)]
-    print: bool,
 }
 
 /// What a view keeps.
@@ -417,7 +378,8 @@ fn shown(bytes: &[u8], json_values: bool) -> Value {
     }
 }
 
-fn print_item(key: &[u8], index: u64, value: Option<&[u8]>, out: &mut Output) -> Result<()> {
+/// Prints one item.
+pub fn print_item(key: &[u8], index: u64, value: Option<&[u8]>, out: &mut Output) -> Result<()> {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).escape_debug().to_string();
     out.line(
         || match value {
@@ -487,120 +449,6 @@ fn scan(
         // All parts of the answer show one moment.
         scan.at = scan.at.or(Some(found.applied));
         scan.after = found.rows.last().map(|row| row.key.clone());
-    }
-    Ok(())
-}
-
-/// What came of a ride.
-#[derive(Default)]
-struct Came {
-    items: u64,
-    bytes: u64,
-}
-
-/// Rides over the node's views, one after another, until all of the part was received.
-pub fn ride(client: &mut Client, options: &RideOptions, out: &mut Output) -> Result<()> {
-    let RideOptions { topic, part, of, .. } = options;
-    if *part >= *of || *of > PARTITIONS_MAX {
-        return Err(Error::invalid(format!(
-            "ride part {part} of {of}: parts count from 0, and there are up to {PARTITIONS_MAX}"
-        )));
-    }
-    let collections = match &options.collections {
-        None => None,
-        Some(names) => {
-            let mut view = client.view(topic);
-            let names = names.split(',').filter(|name| !name.is_empty());
-            Some(names.map(|name| view.collection(name)).collect::<Result<Vec<u16>>>()?)
-        }
-    };
-    let disks: Vec<ViewStatus> = client
-        .views(topic)?
-        .into_iter()
-        .filter(|one| one.view.kind == ViewKind::Disk {})
-        .filter(|one| one.stopped.is_empty())
-        .filter(|one| options.at.is_none_or(|at| one.images.iter().any(|i| i.index.0 == at)))
-        .collect();
-    if let (Some(at), true) = (options.at, disks.is_empty()) {
-        return Err(Error::not_found(format!(
-            "ride topic `{topic}` as of entry {at}: no view of this node has an image of it: `holdfast \
-             view status` says which there are, `holdfast view mark` asks for a new one"
-        )));
-    }
-    let candidate = |one: &ViewStatus| Candidate {
-        range: Range::part(one.view.part, one.view.of),
-        applied: one.applied,
-        is_apart: false,
-    };
-    let candidates: Vec<Candidate> = disks.iter().map(candidate).collect();
-    let chosen = select(&candidates, Range::part(*part, *of))?;
-    let clock = RealClock::new();
-    let mut came = Came::default();
-    for Chosen { candidate, range } in chosen {
-        let board = Board {
-            view: disks[candidate].view.clone(),
-            low: range.low(),
-            high: range.high(),
-            collections: collections.clone(),
-            keys_only: options.keys_only,
-            versions: options.versions,
-            reached: Index(options.reached),
-            dedicated: options.dedicated,
-            at: options.at.map(Index),
-            behind: None,
-        };
-        ride_one(client, &board, options, (&clock, &mut came), out)?;
-    }
-    let seconds = clock.monotonic_ns() as f64 / 1e9;
-    let rate = came.bytes as f64 / seconds;
-    out.line(
-        || {
-            format!(
-                "{} items, {}, in {seconds:.3} s: {}/s",
-                came.items,
-                format_bytes(came.bytes),
-                format_bytes(rate as u64)
-            )
-        },
-        || {
-            json!({
-                "topic": topic,
-                "items": came.items,
-                "bytes": came.bytes,
-                "seconds": seconds,
-                "bytes_per_second": rate,
-            })
-        },
-    )
-}
-
-fn ride_one(
-    client: &mut Client,
-    board: &Board,
-    options: &RideOptions,
-    (clock, came): (&RealClock, &mut Came),
-    out: &mut Output,
-) -> Result<()> {
-    let mut ride = client.ride(board)?;
-    while let Some(slab) = ride.next_slab()? {
-        came.bytes += slab.bytes() as u64;
-        slab.each(|item| {
-            came.items += 1;
-            if !options.print {
-                return Ok(());
-            }
-            let value = match item.content {
-                Content::Value(value) => Some(value),
-                Content::Deleted => None,
-                Content::NotSent => Some(&b""[..]),
-            };
-            print_item(item.key, item.index, value, out)
-        })?;
-        if let Some(rate) = options.slow {
-            let due_ns = (came.bytes as f64 / rate as f64 * 1e9) as u64;
-            let early = due_ns.saturating_sub(clock.monotonic_ns());
-            Stop::new().sleep_until_stop(Duration::from_nanos(early));
-        }
     }
     Ok(())
 }

@@ -333,16 +333,18 @@ impl Views {
     /// Opens a view, or has it begin with images where it has nothing and folding the log would take
     /// long, or is not possible.
     fn begin(self: &Arc<Views>, name: &ViewName, place: &Path) -> Result<()> {
-        // Nothing is known of a log that was not heard of yet: then it is folded, as far as it goes.
-        let info = log_topic(&name.topic).and_then(|topic| self.node.log.info(&topic));
-        let (mut first, bytes) = info.map_or((Index(1), 0), |info| (info.first, info.bytes));
-        first = self.first_of(&name.topic).map_or(first, |(known, _)| known.max(first));
+        let topic = log_topic(&name.topic)?;
+        // As it is now: a view in front of the log's beginning would stop at once. Where the host is not
+        // heard of, the log is folded as far as it goes.
+        let asked = self.node.wait_for(|done| self.node.ask_first(&topic, done));
+        let (first, bytes) = self.node.log.info(&topic).map_or((1, 0), |i| (i.first.0, i.bytes));
+        let first = asked.map_or(first, |asked| asked.0);
         let is_long = bytes > REPLAYED_BYTES_MAX.get();
         if is_long {
             REPLAYED_BYTES_MAX.cross();
         }
         let has_rows = self.node.machine.disk.exists(&place.join("rows"))?;
-        if !has_rows && (is_long || first.0 > 1) {
+        if !has_rows && (is_long || first > 1) {
             self.boot(name, place);
             return Ok(());
         }

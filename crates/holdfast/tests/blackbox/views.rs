@@ -1,7 +1,7 @@
 //! Views of items and rides from outside: what was acknowledged is read by every view, also after a
 //! kill, and a ride brings all of it, by the commands that the page has.
 
-use super::common::{Node, Scratch};
+use super::common::{Node, Scratch, binary, finish, free_port};
 use super::stopped_views::files_below;
 use serde_json::Value;
 
@@ -167,6 +167,13 @@ fn view_once(node: &Node, name: &str, good: impl Fn(&Value) -> bool) -> Value {
     panic!("view `{name}` does not come to it: {:?}", node.json(&["view", "status"]));
 }
 
+/// Where the topic's log begins.
+fn begins(node: &Node) -> u64 {
+    let log = node.json(&["log", "ls"]).into_iter();
+    let ours = log.filter(|topic| topic["topic"] == "view/orders");
+    ours.filter_map(|topic| topic["first"].as_u64()).next().unwrap()
+}
+
 fn images(view: &Value) -> Vec<u64> {
     view["images"].as_array().unwrap().iter().map(|i| i["index"].as_u64().unwrap()).collect()
 }
@@ -203,11 +210,6 @@ fn a_view_begins_with_an_image_once_the_log_is_trimmed() {
     assert_eq!((items.len(), values(&items)), (20, 5), "as it was then: {end}");
     assert!(items.iter().all(|(_, index, _)| *index < marks[1]));
 
-    let begins = |node: &Node| {
-        let log = node.json(&["log", "ls"]).into_iter();
-        let ours = log.filter(|topic| topic["topic"] == "view/orders");
-        ours.filter_map(|topic| topic["first"].as_u64()).next().unwrap()
-    };
     let trimmed = (0..10_000).any(|_| begins(&node) >= marks[0]);
     assert!(trimmed, "two images were made");
     assert_eq!(begins(&node), marks[0], "the second image is left if the first one is lost");
@@ -225,4 +227,73 @@ fn a_view_begins_with_an_image_once_the_log_is_trimmed() {
     let (items, _) = ride(&node, &["--at", &marks[0].to_string()]);
     assert_eq!(values(&items), 0, "the first image is there after kills, too");
     node.stop();
+}
+
+/// Halves of one topic on two nodes are ridden at once, and a view that is run on the second node after
+/// the log was trimmed begins with images of both.
+#[test]
+fn halves_on_two_nodes_are_ridden_together() {
+    let scratch = Scratch::new();
+    let port = free_port();
+    let first = format!("{SETTINGS}native_port = {port}\nhost = \"h1\"\nsnapshot_entries = 2\n");
+    let first = Node::start_with(&scratch.path("1"), &first);
+    let other = scratch.path("2");
+    // The log's host asks it what it has.
+    let own = format!("native_port = {}\nhost = \"h2\"\n", free_port());
+    Node::set(&other, &format!("{SETTINGS}{own}snapshot_entries = 2\n"));
+    let second = Node::join(&other, &first, port);
+    let servers = [&first, &second].map(|node| format!("unix:{}", node.socket().display()));
+    let both = servers.join(",");
+    let ride = |words: &[&str]| {
+        let all = [&["--json", "--server", &both, "ride", "orders", "--print"], words].concat();
+        finish(binary().args(all), b"")
+    };
+    first.run(&["view", "create", "orders", "nodes"]).ok();
+    first.run(&["view", "run", "disk", "orders", "0/2"]).ok();
+    second.run(&["view", "run", "disk", "orders", "1/2"]).ok();
+    for i in 0..40 {
+        first.run(&["view", "put", "orders", "nodes", &format!("k{i}"), "1"]).ok();
+    }
+    let last = second.json(&["view", "put", "orders", "nodes", "k40", "1"])[0]["index"].to_string();
+    let items = |printed: String| -> Vec<String> {
+        let line = |line: &str| serde_json::from_str::<Value>(line).unwrap();
+        let keys = printed.lines().map(line).filter_map(|l| Some(l["key"].as_str()?.to_owned()));
+        let mut keys: Vec<String> = keys.collect();
+        keys.sort();
+        keys
+    };
+    let all = items(ride(&["--reached", &last]).ok());
+    assert_eq!(all.len(), 41, "{all:?}");
+    ride(&["--not", &servers[1]]).refused(&["none has hashes"]);
+    ride(&["--not", &servers[0], "--not", &servers[1]]).refused(&["--not"]);
+
+    // Images of one mark on both, of which neither host has all: so the log stays.
+    let mark = first.json(&["view", "mark", "orders"])[0]["index"].as_u64().unwrap();
+    for (node, half) in [(&first, "orders disk 0/2"), (&second, "orders disk 1/2")] {
+        view_once(node, half, |view| images(view).contains(&mark));
+    }
+    first.run(&["view", "put", "orders", "nodes", "k41", "1"]).ok();
+    assert_eq!(items(ride(&["--at", &mark.to_string()]).ok()), all);
+    // Now each host has all of it.
+    first.run(&["view", "run", "disk", "orders", "1/2"]).ok();
+    second.run(&["view", "run", "disk", "orders", "0/2"]).ok();
+    let mark = second.json(&["view", "mark", "orders"])[0]["index"].as_u64().unwrap();
+    for node in [&first, &second] {
+        for half in ["orders disk 0/2", "orders disk 1/2"] {
+            view_once(node, half, |view| images(view).contains(&mark));
+        }
+    }
+    // What takes changes has snapshots behind it, too.
+    for i in 50..60 {
+        first.run(&["view", "put", "orders", "nodes", &format!("k{i}"), "1"]).ok();
+    }
+    assert!((0..10_000).any(|_| begins(&first) == mark), "two hosts have images of all keys");
+    second.run(&["view", "run", "disk", "orders", "2/3"]).ok();
+    second.run(&["view", "run", "memory", "orders"]).ok();
+    for view in ["orders disk 2/3", "orders memory 0/1"] {
+        view_once(&second, view, |view| view["behind"] == 0 && view["applied"] != 0);
+    }
+    finish(binary().args(["--server", &both, "view", "verify", "orders"]), b"").ok();
+    second.stop();
+    first.stop();
 }

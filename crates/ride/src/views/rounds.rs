@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Images are asked for when so many entries have come since the last ones, ...
-static MARK_ENTRIES: Knob = Knob::new("views.mark-entries", 1_000_000, &[20, 100]);
+static MARK_ENTRIES: Knob = Knob::new("views.mark-entries", 1_000_000, &[5, 20]);
 /// ... or so many bytes.
 const MARK_BYTES: u64 = 256 << 20;
 /// Before a view looks for images again.

@@ -1,0 +1,261 @@
+//! `holdfast ride`: everything that the views of some nodes hold of a part of a topic's keys. Which
+//! views are ridden is decided by [`select`]; those of different nodes are ridden at once.
+
+use crate::view::{Node, print_item};
+use clap::Args;
+use holdfast_base::ids::Index;
+use holdfast_base::units::{format_bytes, parse_bytes};
+use holdfast_base::{Error, Result};
+use holdfast_client::Client;
+use holdfast_client::view::{Candidate, Chosen, Slab, select};
+use holdfast_command::output::{Output, aside};
+use holdfast_env::tasks::{self, Stop};
+use holdfast_env::{Clock, RealClock};
+use holdfast_wire::slab::{Content, PARTITIONS_MAX, Range};
+use holdfast_wire::view::{Board, ViewKind, ViewStatus};
+use serde_json::json;
+use std::sync::mpsc;
+use std::time::Duration;
+
+/// Slabs that wait for whoever prints, of all nodes together.
+const WAITING_MAX: usize = 2;
+
+/// `holdfast ride`.
+#[derive(Args, Debug)]
+pub struct RideOptions {
+    topic: String,
+    /// Which part of the keys, counting from 0
+    #[arg(default_value_t = 0)]
+    part: u32,
+    /// Of so many
+    #[arg(default_value_t = 1)]
+    of: u32,
+    /// With a pass over the rows of its own, which nobody shares
+    #[arg(long)]
+    dedicated: bool,
+    /// Of these alone, with commas; `--collections ''` for none: what a pass costs
+    #[arg(long, value_name = "NAMES")]
+    collections: Option<String>,
+    /// Without values
+    #[arg(long)]
+    keys_only: bool,
+    /// Every version down to the horizon, with deletions
+    #[arg(long)]
+    versions: bool,
+    /// Not before the view has applied this entry
+    #[arg(long, default_value_t = 0, hide_default_value = true, value_name = "INDEX")]
+    reached: u64,
+    /// As of this entry, from the images that there are of it
+    #[arg(long, value_name = "INDEX", conflicts_with = "dedicated")]
+    at: Option<u64>,
+    /// Not from this node, of those that `--server` names
+    #[arg(long, value_name = "SERVER")]
+    not: Vec<String>,
+    /// Take so many bytes a second and no more
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    slow: Option<u64>,
+    /// Print the items
+    #[arg(long)]
+    print: bool,
+}
+
+/// What came of a ride.
+struct Came<'a> {
+    options: &'a RideOptions,
+    clock: RealClock,
+    items: u64,
+    bytes: u64,
+}
+
+/// What is ridden of one node.
+struct Legs {
+    node: Node,
+    boards: Vec<Board>,
+}
+
+/// Rides over the nodes' views until all of the part was received: those of one node one after another,
+/// and nodes at once.
+pub fn run(
+    nodes: &mut dyn Iterator<Item = Result<Node>>,
+    options: &RideOptions,
+    out: &mut Output,
+) -> Result<()> {
+    let RideOptions { topic, part, of, .. } = options;
+    if *part >= *of || *of > PARTITIONS_MAX {
+        return Err(Error::invalid(format!(
+            "ride part {part} of {of}: parts count from 0, and there are up to {PARTITIONS_MAX}"
+        )));
+    }
+    let mut nodes = answering(nodes, options)?;
+    let collections = collections(&mut nodes[0].client, options)?;
+    let mut legs = legs(nodes, options, collections)?;
+    let mut came = Came { options, clock: RealClock::new(), items: 0, bytes: 0 };
+    match legs.len() {
+        1 => legs.remove(0).ride(&mut |slab| came.take(&slab, out))?,
+        _ => ride_at_once(legs, &mut |slab| came.take(&slab, out))?,
+    }
+    came.print(topic, out)
+}
+
+/// The nodes that answer, of those that are not to be left out. It may do without the others.
+fn answering(
+    nodes: &mut dyn Iterator<Item = Result<Node>>,
+    options: &RideOptions,
+) -> Result<Vec<Node>> {
+    let (mut there, mut silent) = (Vec::new(), None);
+    for node in nodes {
+        match node {
+            Ok(node) if options.not.contains(&node.name) => {}
+            Ok(node) => there.push(node),
+            Err(e) => {
+                aside(format_args!("a node is left out: {e}"));
+                silent = Some(e);
+            }
+        }
+    }
+    match (there.is_empty(), silent) {
+        (false, _) => Ok(there),
+        (true, Some(e)) => Err(e),
+        (true, None) => Err(Error::invalid(
+            "ride a topic: every node that was named is left out by `--not`: name another one",
+        )),
+    }
+}
+
+fn collections(client: &mut Client, options: &RideOptions) -> Result<Option<Vec<u16>>> {
+    let Some(names) = &options.collections else { return Ok(None) };
+    let mut view = client.view(&options.topic);
+    let names = names.split(',').filter(|name| !name.is_empty());
+    names.map(|name| view.collection(name)).collect::<Result<Vec<u16>>>().map(Some)
+}
+
+/// What to ride of whom.
+fn legs(
+    mut nodes: Vec<Node>,
+    options: &RideOptions,
+    collections: Option<Vec<u16>>,
+) -> Result<Vec<Legs>> {
+    let RideOptions { topic, part, of, .. } = options;
+    let mut disks: Vec<(usize, ViewStatus)> = Vec::new();
+    for (at, node) in nodes.iter_mut().enumerate() {
+        let views = node.client.views(topic)?.into_iter();
+        let views = views.filter(|one| one.view.kind == ViewKind::Disk {});
+        let views = views.filter(|one| one.stopped.is_empty());
+        disks.extend(views.map(|one| (at, one)));
+    }
+    if let Some(at) = options.at {
+        disks.retain(|(_, one)| one.images.iter().any(|image| image.index.0 == at));
+        if disks.is_empty() {
+            return Err(Error::not_found(format!(
+                "ride topic `{topic}` as of entry {at}: no view has an image of it: `holdfast view status` \
+                 says which there are, `holdfast view mark` asks for a new one"
+            )));
+        }
+    }
+    let candidate = |(_, one): &(usize, ViewStatus)| Candidate {
+        range: Range::part(one.view.part, one.view.of),
+        applied: one.applied,
+        is_apart: false,
+    };
+    let candidates: Vec<Candidate> = disks.iter().map(candidate).collect();
+    let mut boards: Vec<Vec<Board>> = nodes.iter().map(|_| Vec::new()).collect();
+    for Chosen { candidate, range } in select(&candidates, Range::part(*part, *of))? {
+        let (node, status) = &disks[candidate];
+        boards[*node].push(Board {
+            view: status.view.clone(),
+            low: range.low(),
+            high: range.high(),
+            collections: collections.clone(),
+            keys_only: options.keys_only,
+            versions: options.versions,
+            reached: Index(options.reached),
+            dedicated: options.dedicated,
+            at: options.at.map(Index),
+            behind: None,
+        });
+    }
+    let legs = nodes.into_iter().zip(boards).map(|(node, boards)| Legs { node, boards });
+    Ok(legs.filter(|legs| !legs.boards.is_empty()).collect())
+}
+
+impl Legs {
+    fn ride(mut self, each: &mut dyn FnMut(Slab) -> Result<()>) -> Result<()> {
+        for board in &self.boards {
+            let doing = |e: Error| e.context(format_args!("ride at {}", self.node.name));
+            let mut ride = self.node.client.ride(board).map_err(doing)?;
+            while let Some(slab) = ride.next_slab().map_err(doing)? {
+                each(slab)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn ride_at_once(legs: Vec<Legs>, each: &mut dyn FnMut(Slab) -> Result<()>) -> Result<()> {
+    let (sender, receiver) = mpsc::sync_channel::<Result<Slab>>(WAITING_MAX);
+    let mut threads = Vec::new();
+    for legs in legs {
+        let sender = sender.clone();
+        let gone = || Error::retry("ride a topic: another stream has failed");
+        threads.push(tasks::spawn("ride", move || {
+            let ridden = legs.ride(&mut |slab| sender.send(Ok(slab)).map_err(|_| gone()));
+            if let Err(e) = ridden {
+                // Nobody listens any more where the first error has ended it.
+                let _ = sender.send(Err(e));
+            }
+        })?);
+    }
+    drop(sender);
+    // Ends when all streams have; whoever sends behind an error is told that nobody listens.
+    let ridden = receiver.into_iter().try_for_each(|slab| each(slab?));
+    threads.into_iter().for_each(tasks::Task::join);
+    ridden
+}
+
+impl Came<'_> {
+    fn take(&mut self, slab: &Slab, out: &mut Output) -> Result<()> {
+        self.bytes += slab.bytes() as u64;
+        slab.each(|item| {
+            self.items += 1;
+            if !self.options.print {
+                return Ok(());
+            }
+            let value = match item.content {
+                Content::Value(value) => Some(value),
+                Content::Deleted => None,
+                Content::NotSent => Some(&b""[..]),
+            };
+            print_item(item.key, item.index, value, out)
+        })?;
+        if let Some(rate) = self.options.slow {
+            let due_ns = (self.bytes as f64 / rate as f64 * 1e9) as u64;
+            let early = due_ns.saturating_sub(self.clock.monotonic_ns());
+            Stop::new().sleep_until_stop(Duration::from_nanos(early));
+        }
+        Ok(())
+    }
+
+    fn print(&self, topic: &str, out: &mut Output) -> Result<()> {
+        let seconds = self.clock.monotonic_ns() as f64 / 1e9;
+        let rate = self.bytes as f64 / seconds;
+        out.line(
+            || {
+                format!(
+                    "{} items, {}, in {seconds:.3} s: {}/s",
+                    self.items,
+                    format_bytes(self.bytes),
+                    format_bytes(rate as u64)
+                )
+            },
+            || {
+                json!({
+                    "topic": topic,
+                    "items": self.items,
+                    "bytes": self.bytes,
+                    "seconds": seconds,
+                    "bytes_per_second": rate,
+                })
+            },
+        )
+    }
+}
