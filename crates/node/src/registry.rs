@@ -110,7 +110,8 @@ impl Registry {
 
     /// One of each topic: what they say of the topic's entries is the same.
     pub fn one_a_topic(&self) -> BTreeMap<String, Arc<dyn Folded>> {
-        self.all().into_iter().rev().collect()
+        let topics = self.all().into_iter().map(|(topic, _)| topic);
+        topics.filter_map(|topic| Some((topic.clone(), self.view(&topic).ok()?))).collect()
     }
 
     /// All of a topic.
@@ -119,9 +120,16 @@ impl Registry {
         self.all().into_iter().filter(move |(of, _)| *of == topic).map(|(_, view)| view)
     }
 
-    /// One of a topic.
+    /// The view of a whole topic, which has its name; else one of it.
     pub fn view(&self, topic: &str) -> Result<Arc<dyn Folded>> {
-        self.of(topic).next().ok_or_else(|| no_view(topic))
+        let whole = {
+            let views = self.views.held();
+            match views.get(topic) {
+                Some((_, Entry::Open(view))) if !planted!("node.any-view-lends") => view.upgrade(),
+                _ => None,
+            }
+        };
+        whole.or_else(|| self.of(topic).next()).ok_or_else(|| no_view(topic))
     }
 
     /// Views that have stopped or could not be opened, and why.

@@ -294,6 +294,15 @@ fn halves_on_two_nodes_are_ridden_together() {
         view_once(&second, view, |view| view["behind"] == 0 && view["applied"] != 0);
     }
     finish(binary().args(["--server", &both, "view", "verify", "orders"]), b"").ok();
+    // A node that is new knows the topic by a snapshot of the first one: of its catalog, which lies
+    // among the views of parts there.
+    let third = scratch.path("3");
+    Node::set(&third, &format!("{SETTINGS}native_port = {}\nhost = \"h3\"\n", free_port()));
+    let third = Node::join(&third, &first, port);
+    third.run(&["view", "run", "memory", "orders"]).ok();
+    view_once(&third, "orders memory 0/1", |view| view["behind"] == 0 && view["applied"] != 0);
+    third.run(&["view", "get", "orders", "nodes", "k7", "k59"]).ok();
+    third.stop();
     second.stop();
     first.stop();
 }
