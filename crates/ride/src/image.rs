@@ -114,8 +114,6 @@ pub struct Image {
     path: PathBuf,
     pub about: About,
     parts: Vec<Part>,
-    /// Of what was written, or is there.
-    sums: Mutex<Sums>,
     /// Once it is whole and has its name.
     sealed: Mutex<Option<Total>>,
 }
@@ -188,8 +186,7 @@ impl Image {
         };
         let parts = ranges.iter().enumerate().map(part).collect::<std::io::Result<Vec<Part>>>();
         let parts = parts.map_err(|e| writing(&path, e.into()))?;
-        let (disk, sums) = (disk.clone(), Mutex::default());
-        Ok(Image { disk, path, about, parts, sums, sealed: Mutex::new(None) })
+        Ok(Image { disk: disk.clone(), path, about, parts, sealed: Mutex::new(None) })
     }
 
     /// Opens one that is whole.
@@ -219,9 +216,8 @@ impl Image {
             Ok(Part { range: Range::new(low, high), path, file, state })
         };
         let parts = table.parts.into_iter().enumerate().map(part).collect::<Result<_>>()?;
-        let (disk, sums) = (disk.clone(), Mutex::default());
         let sealed = Mutex::new(Some(Total { newest, all }));
-        Ok(Image { disk, path, about: table.about, parts, sums, sealed })
+        Ok(Image { disk: disk.clone(), path, about: table.about, parts, sealed })
     }
 
     /// Its mark.
@@ -258,7 +254,6 @@ impl Image {
             slab.write(&mut bytes);
             let offset = part.state.held_shared().bytes;
             part.file.write_at(&bytes, offset).map_err(|e| writing(&part.path, e.into()))?;
-            self.sum_up(&bytes, &mut self.sums.held())?;
             let mut state = part.state.held_alone();
             state.bytes += bytes.len() as u64;
             state.slabs.push(Entry {
@@ -273,20 +268,12 @@ impl Image {
         Ok(())
     }
 
-    fn sum_up(&self, bytes: &[u8], sums: &mut Sums) -> Result<()> {
-        let (header, columns) = bytes.split_at(slab::header_bytes(bytes)?.min(bytes.len()));
-        sums.add_slab(&Reader::new(header, columns)?)
-    }
-
     /// Makes it durable, reads it back from the device, and gives it its name.
     pub fn seal(&self) -> Result<Total> {
         for part in &self.parts {
             part.file.sync("image.data").map_err(|e| writing(&part.path, e.into()))?;
         }
-        let total = Total::of(&self.sums.held());
-        if self.verify()? != total {
-            return Err(damaged(&self.path, "what was written is"));
-        }
+        let total = self.verify()?;
         let described = |part: &Part| {
             let Slabs { slabs, bytes, .. } = part.state.held_shared().clone();
             Described { low: part.range.low(), high: part.range.high(), bytes, slabs }
@@ -307,7 +294,7 @@ impl Image {
         Ok(total)
     }
 
-    /// Reads every slab as the device holds it.
+    /// Reads every slab as the device holds it, and sums up its items.
     fn verify(&self) -> Result<Total> {
         let mut sums = Sums::default();
         for part in &self.parts {
@@ -317,7 +304,9 @@ impl Image {
             for entry in &slabs {
                 let bytes =
                     read_direct(&*file, entry).map_err(|e| reading(&part.path, e.into()))?;
-                self.sum_up(&bytes, &mut sums)?;
+                let (header, columns) =
+                    bytes.split_at(slab::header_bytes(&bytes)?.min(bytes.len()));
+                sums.add_slab(&Reader::new(header, columns)?)?;
             }
         }
         Ok(Total::of(&sums))
