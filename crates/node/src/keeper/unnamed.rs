@@ -36,13 +36,19 @@ impl Keeper {
             if !self.node.stores.get(held.store_id).is_some_and(on_disk) {
                 continue;
             }
+            // The current one goes last, and takes what is beside it along: not a copy that has just
+            // arrived and is to count.
+            let mut one_stays = false;
             for generation in self.unnamed_of(&held)? {
                 let key = (held.store_id, held.info.chunk, generation);
                 if unheard.contains(&key) {
+                    one_stays = true;
                     continue;
                 }
                 let since_ns = self.unnamed.get(&key).copied().unwrap_or(now_ns);
-                if now_ns - since_ns < unnamed_ns {
+                let waits = generation == held.info.generation && one_stays;
+                if now_ns - since_ns < unnamed_ns || waits {
+                    one_stays = true;
                     unnamed.insert(key, since_ns);
                 } else if self.node.replicator.let_go(key) {
                     self.let_go_again(&held, generation);
@@ -65,7 +71,7 @@ impl Keeper {
             };
             // A later one waits for its switch, and the current one for those that are named.
             let mut unnamed = beside.clone();
-            if !beside.iter().any(is_named) {
+            if !beside.iter().any(|at| is_named(at) || *at > known.generation) {
                 unnamed.push(current);
             }
             unnamed.retain(|at| *at <= known.generation && !is_named(at));
