@@ -86,6 +86,9 @@ pub fn run(
             "ride part {part} of {of}: parts count from 0, and there are up to {PARTITIONS_MAX}"
         )));
     }
+    if options.slow == Some(0) {
+        return Err(Error::invalid("ride slowly: no byte a second never ends: say how many"));
+    }
     let mut nodes = answering(nodes, options)?;
     let collections = collections(&mut nodes[0].client, options)?;
     let mut legs = legs(nodes, options, collections)?;

@@ -273,7 +273,14 @@ fn by_one(client: &mut Client, command: &View, out: &mut Output) -> Result<()> {
             let name = name_of(*kind, topic, *part, indexed)?;
             let left = client.stop_view(&name)?;
             out.line(
-                || format!("view `{}` is stopped; `{left}` can be removed", describe(&name)),
+                || {
+                    format!(
+                        "view `{}` is stopped; `{left}` can be removed, if it is not the last that has \
+                         images of a topic whose log was trimmed: `holdfast view status` says which \
+                         there are",
+                        describe(&name)
+                    )
+                },
                 || json!({"view": describe(&name), "runs": false, "left": left}),
             )
         }

@@ -15,8 +15,8 @@ use holdfast_base::checksum::crc32c;
 use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::ids::Index;
 use holdfast_base::{Error, Kind, Result};
-use holdfast_env::HoldMutex;
 use holdfast_env::net::{PeerReply, PeerRequest, Peers};
+use holdfast_env::{HoldMutex, planted};
 use holdfast_wire::peer::Sender;
 use holdfast_wire::{log as msg, peer_log as wire};
 pub use mirror::MIRROR_BYTES_MAX;
@@ -92,7 +92,9 @@ impl RemoteLog {
     pub fn another_reader(&self) -> RemoteLog {
         let mut state = self.inner.lock();
         state.readers += 1;
-        RemoteLog { inner: self.inner.clone(), reader: state.readers }
+        let reader =
+            if planted!("log.readers-share-a-window") { self.reader } else { state.readers };
+        RemoteLog { inner: self.inner.clone(), reader }
     }
 
     fn key(&self, topic: &str) -> Key {

@@ -182,10 +182,8 @@ impl Node {
         let never = FoldOptions { snapshot_entries: 0, snapshot_bytes: 0 };
         // With entries of its own: one that is far behind would take them from the others.
         let log: Arc<dyn Log> = match &self.remote {
-            Some(remote) if !planted!("node.one-reader-a-topic") => {
-                Arc::new(remote.another_reader())
-            }
-            _ => self.log.clone(),
+            Some(remote) => Arc::new(remote.another_reader()),
+            None => self.log.clone(),
         };
         self.open_from(log, context, snapshots, never, arrival)
     }

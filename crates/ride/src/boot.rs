@@ -4,7 +4,7 @@
 //! next question. What was received counts for nothing before all of it is there.
 
 use crate::carousel::Place as At;
-use crate::image::Image;
+use crate::image::{self, Image};
 use crate::scan::{First, ImageScan};
 use crate::views::{Views, describe};
 use holdfast_base::codec::{Decode, Encode};
@@ -17,8 +17,8 @@ use holdfast_view::Arrival;
 use holdfast_wire::slab::{self, Collections, Item, Range, Reader, Wanted, select};
 use holdfast_wire::view::{Board, Boarded, Next, Place, ViewKind, ViewName, ViewStatus};
 use holdfast_wire::{self as wire};
-use std::collections::{BTreeSet, VecDeque};
-use std::path::PathBuf;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, Weak};
 
 /// How long another node may take to answer.
@@ -92,6 +92,8 @@ pub(crate) struct Boot {
     /// What it rides.
     range: Range,
     place: PathBuf,
+    /// What the view itself has left: its rows may be lost, and its images not.
+    own: BTreeMap<Index, Arc<Image>>,
     state: Mutex<State>,
 }
 
@@ -125,8 +127,9 @@ impl Boot {
             ViewKind::Index { .. } => Range::ALL,
             _ => Range::part(name.part, name.of),
         };
+        let own = left_images(views, name, &place);
         let (views, name) = (Arc::downgrade(views), name.clone());
-        Arc::new(Boot { views, name, range, place, state: Mutex::default() })
+        Arc::new(Boot { views, name, range, place, own, state: Mutex::default() })
     }
 
     /// How far it is, for people.
@@ -154,7 +157,13 @@ impl Boot {
         let Some(views) = self.views.upgrade() else { return };
         let neighbours = views.node.neighbours();
         // Of which one says how far this is.
-        let here = offers(&Giver::Here, &views.status(), &self.name);
+        let mut here = offers(&Giver::Here, &views.status(), &self.name);
+        here.extend(self.own.keys().map(|index| Offer {
+            giver: Giver::Here,
+            view: self.name.clone(),
+            range: Range::part(self.name.part, self.name.of),
+            index: *index,
+        }));
         {
             let mut state = self.state.held();
             state.offers = here;
@@ -198,7 +207,9 @@ impl Boot {
         let Some((index, legs)) = found else {
             let whose = describe(&self.name);
             return self.end(Err(Error::not_found(format!(
-                "begin view `{whose}` with images: there are none of one entry that have all of it"
+                "begin view `{whose}` with images: there are none of one entry that have all of it: \
+                 start the nodes that have some, or run disk views of these keys and ask for images \
+                 (`holdfast view mark`)"
             ))));
         };
         let made = self.create_file();
@@ -394,7 +405,8 @@ impl Boot {
     fn read_here(self: &Arc<Boot>, leg: &Leg, index: Index, number: u64) {
         let read = || {
             let views = self.views.upgrade().ok_or_else(|| Error::retry("the node is ending"))?;
-            let image = views.image(&leg.offer.view, index)?;
+            let own = self.own.get(&index).filter(|_| leg.offer.view == self.name);
+            let image = own.cloned().map_or_else(|| views.image(&leg.offer.view, index), Ok)?;
             let position = image.about.position;
             let (entry_crc, digest) = (position.entry_crc, position.digest);
             let boarded = Boarded { ride: 0, heads: 0, index, entry_crc, digest };
@@ -514,6 +526,16 @@ impl Boot {
         }
         views.boot_ended(&self.name, &self.place, result);
     }
+}
+
+/// Images in a view's directory that are whole.
+fn left_images(views: &Views, name: &ViewName, place: &Path) -> BTreeMap<Index, Arc<Image>> {
+    let disk = &views.node.machine.disk;
+    // What is damaged is said when the view is open.
+    let indices = image::list(&**disk, place).unwrap_or_default().into_iter();
+    let images = indices.filter_map(|index| Image::open(disk, place, index).ok());
+    let own = images.filter(|image| image.about.view == *name);
+    own.map(|image| (image.index(), Arc::new(image))).collect()
 }
 
 fn request(opcode: u16, meta: Vec<u8>) -> PeerRequest {

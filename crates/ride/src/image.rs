@@ -145,7 +145,8 @@ fn index_of(name: &str) -> Option<Index> {
 /// Images that have a name, and whatever else lies there of images.
 fn listed(disk: &dyn Disk, place: &Path) -> Result<(Vec<Index>, Vec<String>)> {
     let (mut named, mut others) = (Vec::new(), Vec::new());
-    for entry in disk.list(place)?.into_iter().filter(|e| e.name.starts_with("image-")) {
+    let files = disk.list(place)?.into_iter().filter(|entry| !entry.is_dir);
+    for entry in files.filter(|entry| entry.name.starts_with("image-")) {
         match index_of(&entry.name) {
             Some(index) => named.push(index),
             None => others.push(entry.name),

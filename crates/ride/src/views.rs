@@ -109,6 +109,8 @@ pub enum KeptView {
         marks: Arc<Marks>,
         /// What the last round has made durable.
         durable: AtomicU64,
+        /// When it was last tried to go on, after its rows had found no room.
+        resumed_ns: AtomicU64,
     },
     /// The newest values, in memory.
     Memory {
@@ -344,11 +346,17 @@ impl Views {
             REPLAYED_BYTES_MAX.cross();
         }
         let has_rows = self.node.machine.disk.exists(&place.join("rows"))?;
-        if !has_rows && (is_long || first > 1) {
-            self.boot(name, place);
-            return Ok(());
+        let boots = match has_rows {
+            true => first > 1 && self.kept_to(name, place)?.0 + 1 < first,
+            false => is_long || first > 1,
+        };
+        match boots {
+            true => {
+                self.boot(name, place);
+                Ok(())
+            }
+            false => self.open_view(name, place),
         }
-        self.open_view(name, place)
     }
 
     /// Has a view begin with images.

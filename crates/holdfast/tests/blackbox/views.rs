@@ -226,6 +226,23 @@ fn a_view_begins_with_an_image_once_the_log_is_trimmed() {
     put(&node, "k3", "4");
     let (items, _) = ride(&node, &["--at", &marks[0].to_string()]);
     assert_eq!(values(&items), 0, "the first image is there after kills, too");
+    node.run(&["ride", "orders", "--slow", "0"]).refused(&["never ends"]);
+
+    // Its rows are lost, and its own images are all that is left of what was trimmed.
+    node.stop();
+    for view in std::fs::read_dir(data.join("views")).unwrap() {
+        let rows = view.unwrap().path().join("rows");
+        if rows.exists() {
+            std::fs::remove_dir_all(rows).unwrap();
+        }
+    }
+    let node = Node::start_with(&data, &settings);
+    for view in ["orders disk 0/1", memory] {
+        view_once(&node, view, |view| view["behind"] == 0 && view["applied"] != 0);
+    }
+    let got = node.json(&["view", "get", "orders", "nodes", "k3", "k19"]);
+    assert_eq!((&got[0]["value"], &got[1]["value"]), (&4.into(), &1.into()));
+    node.run(&["view", "verify", "orders"]).ok();
     node.stop();
 }
 

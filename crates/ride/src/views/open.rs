@@ -2,11 +2,12 @@
 
 use super::{DiskFold, KeptView, Marks, RunView, Views, describe, log_topic};
 use crate::rides::Rides;
+use holdfast_base::ids::Index;
 use holdfast_base::{Error, Kind, Result};
 use holdfast_env::rows::Rows;
 use holdfast_env::{HoldMutex, event};
 use holdfast_view::items::Indexed;
-use holdfast_view::{Arrival, Context, Marked, OWN_ROWS};
+use holdfast_view::{Arrival, Context, Marked, OWN_ROWS, position};
 use holdfast_wire::slab::Range;
 use holdfast_wire::view::{ViewKind, ViewName};
 use std::path::Path;
@@ -91,7 +92,14 @@ impl Views {
                 let of = (name, place.to_owned());
                 let rides = Rides::new(of, rows.clone(), range, self.heads, machine, workers);
                 rides.find_images()?;
-                KeptView::Disk { fold, rows, rides, marks, durable: AtomicU64::new(0) }
+                KeptView::Disk {
+                    fold,
+                    rows,
+                    rides,
+                    marks,
+                    durable: AtomicU64::new(0),
+                    resumed_ns: AtomicU64::new(0),
+                }
             }
             ViewKind::Memory {} => {
                 KeptView::Memory { fold: self.node.open_one_of_several(context, arrival)? }
@@ -103,6 +111,18 @@ impl Views {
             }
         };
         Ok(RunView { name: name.clone(), range, kept })
+    }
+
+    /// The last entry that a view's rows have; damaged ones are set aside, and have none.
+    pub(super) fn kept_to(&self, name: &ViewName, place: &Path) -> Result<Index> {
+        let kept = self.open_engine(name, place).and_then(|rows| position(&*rows.moment()?));
+        match kept {
+            Err(e) if e.kind == Kind::Corrupt && is_of_rows(&e) => {
+                self.set_aside(name, place, &e)?;
+                Ok(Index(0))
+            }
+            kept => Ok(kept?.map_or(Index(0), |position| position.applied)),
+        }
     }
 
     fn open_engine(&self, name: &ViewName, place: &Path) -> Result<Arc<dyn Rows>> {
@@ -130,8 +150,8 @@ impl Views {
             }
             disk.rename(&place.join("rows"), &aside)?;
             self.node.report_finding(format!(
-                "the rows of view `{}` were damaged ({why}): they are in `{}`, and were folded anew \
-                 from the log; nothing is missing",
+                "the rows of view `{}` were damaged ({why}): they are in `{}`, and are folded anew \
+                 from the log, or from images where that was trimmed",
                 describe(name),
                 aside.display()
             ));

@@ -20,6 +20,8 @@ use std::sync::atomic::Ordering;
 static MARK_ENTRIES: Knob = Knob::new("views.mark-entries", 1_000_000, &[5, 20]);
 /// ... or so many bytes.
 const MARK_BYTES: u64 = 256 << 20;
+/// Before a view that found no room is tried once more.
+const RESUME_NS: u64 = 10_000_000_000;
 /// Before a view looks for images again.
 const AGAIN_NS: u64 = 5_000_000_000;
 
@@ -34,7 +36,10 @@ impl Views {
         self.ask_for_images();
         let views: Vec<_> = self.kept().views.values().cloned().collect();
         for view in views {
-            let KeptView::Disk { fold, rows, rides, marks, durable } = &view.kept else { continue };
+            let KeptView::Disk { fold, rows, rides, marks, durable, resumed_ns } = &view.kept
+            else {
+                continue;
+            };
             let marked = marks.held().take();
             if let Some((index, moment)) = marked {
                 rides.mark(index, moment);
@@ -52,8 +57,16 @@ impl Views {
                         .report_failure(format_args!("keep view `{}`", describe(&view.name)), &e),
                 }
             }
-            // It says `Retry` as long as there is no room.
-            match fold.resume() {
+            // It says `Retry` as long as there is no room. Where there was hardly some, it stops again.
+            let now_ns = self.node.machine.clock.monotonic_ns();
+            if now_ns - resumed_ns.load(Ordering::Relaxed).min(now_ns) < RESUME_NS {
+                continue;
+            }
+            let resumed = fold.resume();
+            if !matches!(resumed, Ok(false)) {
+                resumed_ns.store(now_ns, Ordering::Relaxed);
+            }
+            match resumed {
                 Ok(true) => event!(ViewRuns, describe(&view.name)),
                 Ok(false) => {}
                 Err(e) if matches!(e.kind, Kind::Retry | Kind::Full) => {}
