@@ -375,6 +375,9 @@ impl<V: View> Shared<V> {
                 self.follows.store(false, Ordering::Release);
                 if machine.held_up { Step::HeldUp } else { Step::Stopped }
             }
+            // The entry that proves the log comes first: what lies behind it may have no room beside it
+            // before it was looked at.
+            None if !self.verified.load(Ordering::Relaxed) => Step::Idle(machine.applied),
             None => Step::Idle(Index(machine.applied.0 + 1)),
         }
     }
