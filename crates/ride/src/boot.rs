@@ -14,7 +14,7 @@ use holdfast_env::disk::{Access, File};
 use holdfast_env::net::{PeerReply, PeerRequest};
 use holdfast_env::{HoldMutex, event, sometimes};
 use holdfast_view::Arrival;
-use holdfast_wire::slab::{self, Collections, Item, Range, Reader, Wanted, select};
+use holdfast_wire::slab::{self, Collections, Range, Reader, Wanted, select};
 use holdfast_wire::view::{Board, Boarded, Next, Place, ViewKind, ViewName, ViewStatus};
 use holdfast_wire::{self as wire};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -421,11 +421,7 @@ impl Boot {
 
     fn copy(&self, image: &Arc<Image>, leg: &Leg, number: u64) -> Result<()> {
         let range = leg.range;
-        let first = leg.behind.as_ref().map(|place| {
-            let Place { hash, collection, key, index } = place;
-            let (hash, collection, index) = (*hash, *collection, index.0);
-            First::behind(&Item { hash, collection, key, index, value: None }).to_bytes()
-        });
+        let first = leg.behind.as_ref().map(|last| First::behind(last).to_bytes());
         let mut scan = ImageScan::new(image, range, &At { number: 0, first })?;
         let versions = self.wants_versions();
         let collections = Collections::All;

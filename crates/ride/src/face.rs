@@ -18,7 +18,7 @@ use holdfast_node::Matter;
 use holdfast_server::{Face, Request, Right, Route, Told, Within, answer};
 use holdfast_view::items::{Catalog, Command, Reader, Sought};
 use holdfast_view::{ENVELOPE_BYTES, Request as Proposal};
-use holdfast_wire::slab::{self, Collections, Range, Wanted};
+use holdfast_wire::slab::{Collections, Range, Wanted};
 use holdfast_wire::{self as wire, Call, view as msg};
 use std::sync::Arc;
 
@@ -377,7 +377,7 @@ impl ViewFace {
                 return answer(reply, Err(e));
             }
             let at_least = board.reached;
-            let from = board.behind.as_ref().map(|place| behind(place).to_bytes());
+            let from = board.behind.as_ref().map(|last| First::behind(last).to_bytes());
             let ticket = match board.at {
                 Some(index) => Ticket::At { index, from },
                 None if board.dedicated => Ticket::Dedicated { at_least },
@@ -524,12 +524,6 @@ fn range(low: u64, high: u64) -> Result<Range> {
             Err(Error::invalid(format!("hashes from {low} to {high}: they go up to {end}")))
         }
     }
-}
-
-fn behind(place: &msg::Place) -> First {
-    let msg::Place { hash, collection, key, index } = place;
-    let (hash, collection, index) = (*hash, *collection, index.0);
-    First::behind(&slab::Item { hash, collection, key, index, value: None })
 }
 
 /// What a rider is sent.

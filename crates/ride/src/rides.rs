@@ -11,7 +11,6 @@ use crate::carousel::{
 use crate::image::Image;
 use crate::scan::{First, ImageScan, Pages, Scan};
 use holdfast_base::codec::Encode;
-use holdfast_base::ids::Index;
 use holdfast_base::{Error, Result};
 use holdfast_env::net::{BodyPart, Parts, Reply, Response};
 use holdfast_env::rows::{Moment, Rows};
@@ -105,10 +104,11 @@ pub(crate) struct Again {
 /// What has to be done once the lock is given back.
 enum Job {
     /// Makes the next slab.
-    Scan(ScanId, Box<Pages>),
+    Scan(ScanId, Pages),
     /// Sends a rider what it wants of a slab, which is made once more if it lacks that.
     Send(Box<Sending>),
-    Open(SpinId, Option<(Index, Arc<dyn Moment>)>),
+    /// Of a moment that was taken for an image, or of the rows as they are now.
+    Open(SpinId, Option<Arc<dyn Moment>>),
     /// Writes a slab to the image of a spin.
     Spool(SpinId, usize, Arc<Image>, Arc<Kept>),
     Seal(SpinId, Arc<Image>),
@@ -303,7 +303,7 @@ impl Rides {
         while let Some(effect) = state.core.next_effect() {
             match effect {
                 Effect::Open { spin, image } => {
-                    let taken = image.map(|image| (image, state.images.take_moment(image)));
+                    let taken = image.map(|image| state.images.take_moment(image));
                     jobs.push(Job::Open(spin, taken));
                 }
                 Effect::Close { spin } => {
@@ -336,7 +336,7 @@ impl Rides {
                     let image = state.images.drafts[&spin].clone();
                     jobs.push(Job::Seal(spin, image));
                 }
-                Effect::Abandon { spin } => self.abandon(state, spin),
+                Effect::Abandon { spin } => state.abandon(spin),
                 Effect::Remove { image } => jobs.extend(state.images.remove(image)),
             }
         }
@@ -371,7 +371,7 @@ impl Rides {
             (None, None, _) => Err(Error::bug("go on with a scan: it was never begun")),
         };
         match opened {
-            Ok(open) => jobs.push(Job::Scan(scan, Box::new(open))),
+            Ok(open) => jobs.push(Job::Scan(scan, open)),
             Err(e) => state.core.failed(now, scan, e),
         }
     }
@@ -425,7 +425,7 @@ impl Rides {
 
     fn done(&self, job: Job) -> Vec<Job> {
         match job {
-            Job::Scan(scan, open) => self.make(scan, *open),
+            Job::Scan(scan, open) => self.make(scan, open),
             Job::Send(sending) => self.send_now(*sending),
             Job::Open(spin, taken) => self.open(spin, taken),
             Job::Spool(spin, head, image, kept) => self.spool(spin, head, &image, &kept),
@@ -462,9 +462,9 @@ impl Rides {
         });
     }
 
-    fn open(&self, spin: SpinId, taken: Option<(Index, Arc<dyn Moment>)>) -> Vec<Job> {
+    fn open(&self, spin: SpinId, taken: Option<Arc<dyn Moment>>) -> Vec<Job> {
         let for_image = taken.is_some();
-        let moment = taken.map_or_else(|| self.rows.moment(), |(_, moment)| Ok(moment));
+        let moment = taken.map_or_else(|| self.rows.moment(), Ok);
         let shown = moment.and_then(Shown::new);
         let draft = shown.as_ref().ok().filter(|_| for_image).map(|shown| self.begin_image(shown));
         self.tell(|state, now, _| {
@@ -483,7 +483,7 @@ impl Rides {
         let made = scan.make();
         self.tell(|state, now, _| {
             if let (Err(e), Some(image)) = (&made, scan.image()) {
-                self.distrust(state, now, image.index(), e);
+                state.distrust(now, image.index(), e);
             }
             // Of one that was stopped meanwhile nothing is kept but what is yet to be forgotten.
             if !state.stopped.remove(&id) {

@@ -9,6 +9,7 @@ use holdfast_base::{Result, codec_struct};
 use holdfast_env::planted;
 use holdfast_view::items::Pass;
 use holdfast_wire::slab::{self, Builder, Item, Needs, Range, Slab};
+use holdfast_wire::view as msg;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -77,9 +78,12 @@ pub(crate) struct First {
 codec_struct!(First { inside_key, row });
 
 impl First {
-    /// Where a ride goes on whose last item was this one.
-    pub fn behind(last: &Item<'_>) -> First {
-        First { inside_key: false, row: Pass::place(&Item { index: last.index + 1, ..*last }) }
+    /// Where a ride goes on whose last item lay here.
+    pub fn behind(last: &msg::Place) -> First {
+        let msg::Place { hash, collection, key, index } = last;
+        let (hash, collection, index) = (*hash, *collection, index.0 + 1);
+        let row = Pass::place(&Item { hash, collection, key, index, value: None });
+        First { inside_key: false, row }
     }
 }
 

@@ -79,6 +79,22 @@ impl State {
         goes
     }
 
+    /// The core has given an image up: its writer held up riders, or something failed, which was said.
+    pub(super) fn abandon(&mut self, spin: SpinId) {
+        if let Some(image) = self.images.drafts.remove(&spin) {
+            let why = format!("image `{}` is not made", image.path().display());
+            event!(ImageGivenUp, why);
+        }
+        self.know_needs();
+    }
+
+    /// A slab of an image could not be read: if it is damaged, nobody begins to read it any more.
+    pub(super) fn distrust(&mut self, now: u64, index: Index, e: &Error) {
+        if e.kind == Kind::Corrupt && self.retire(now, index) {
+            event!(ImageGivenUp, e);
+        }
+    }
+
     pub(super) fn spool(
         &mut self,
         spin: SpinId,
@@ -222,27 +238,11 @@ impl Rides {
         })
     }
 
-    /// The core has given an image up: its writer held up riders, or something failed, which was said.
-    pub(super) fn abandon(&self, state: &mut State, spin: SpinId) {
-        if let Some(image) = state.images.drafts.remove(&spin) {
-            let why = format!("image `{}` is not made", image.path().display());
-            event!(ImageGivenUp, why);
-        }
-        state.know_needs();
-    }
-
     pub(super) fn remove(&self, image: &Image) -> Vec<Job> {
         if let Err(e) = image.remove() {
             event!(ImageGivenUp, e);
         }
         Vec::new()
-    }
-
-    /// A slab of an image could not be read: if it is damaged, nobody begins to read it any more.
-    pub(super) fn distrust(&self, state: &mut State, now: u64, index: Index, e: &Error) {
-        if e.kind == Kind::Corrupt && state.retire(now, index) {
-            event!(ImageGivenUp, e);
-        }
     }
 }
 
