@@ -11,6 +11,7 @@ pub const LAYERS: &[&[&str]] = &[
     &["holdfast-env"],
     &["holdfast-wire"],
     &["holdfast-client", "holdfast-cache-client"],
+    &["holdfast-python"],
     &["holdfast-log"],
     &["holdfast-view"],
     &["holdfast-chunk"],

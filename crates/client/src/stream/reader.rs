@@ -123,11 +123,50 @@ impl FileReader<'_> {
         self.taken = (self.taken + bytes).min(self.buffer.len());
     }
 
+    /// Where the next byte is that [`FileReader::read`] gives; of a multifile, in its current file.
+    pub fn position(&self) -> u64 {
+        self.position - (self.buffer.len() - self.taken) as u64
+    }
+
+    /// Goes on from another place of the file; what was read ahead is given up, unless that place is
+    /// in it. Behind the end nothing is read. Not of a multifile, whose files have their own places.
+    pub fn seek(&mut self, position: u64) -> Result<()> {
+        if self.bag.is_some() {
+            return Err(Error::invalid(format!(
+                "seek in `{}`: it is a multifile; open one of its files",
+                self.cursor.path
+            )));
+        }
+        if let Some(whole) = &self.cursor.whole
+            && self.buffer.is_empty()
+            && position > 0
+        {
+            self.buffer.clone_from(whole);
+            (self.position, self.asked_to) = (self.info.size, self.info.size);
+        }
+        let position = position.min(self.info.size);
+        let buffered = self.position - self.buffer.len() as u64;
+        if (buffered..=self.position).contains(&position) {
+            self.taken = (position - buffered) as usize;
+            return Ok(());
+        }
+        for asked in self.asked.drain(..) {
+            self.client.forget(asked.ticket);
+        }
+        self.buffer.clear();
+        self.taken = 0;
+        (self.position, self.asked_to) = (position, position);
+        Ok(())
+    }
+
     /// Reads up to `out.len()` bytes; 0 only at the end. A large `out` is filled without a copy
     /// in between.
     pub fn read(&mut self, out: &mut [u8]) -> Result<usize> {
         let large = out.len() >= SLICE_BYTES as usize;
         if large && self.taken == self.buffer.len() && self.cursor.whole.is_none() {
+            // What is there is used up, and does not lie in front of what is read next.
+            self.buffer.clear();
+            self.taken = 0;
             let got = self.fill(out)?;
             if got > 0 || self.cursor.whole.is_none() {
                 return Ok(got);
@@ -194,17 +233,37 @@ impl FileReader<'_> {
             out.copy_from_slice(&whole[offset as usize..end as usize]);
             return Ok(());
         }
-        let mut done = 0;
-        while done < out.len() {
-            let at = offset + done as u64;
-            let span = self.cursor.span_at(self.client, at, out.len() - done)?;
-            let part = &mut out[done..done + span.bytes];
-            if !self.cursor.read_mapped(self.client, &span, part)? {
-                let asked = self.cursor.ask(self.client, span)?;
-                self.cursor.receive(self.client, &asked, part)?;
+        // As many are on their way as are read ahead of a stream.
+        let (mut asked_to, mut asked) = (0, VecDeque::new());
+        let mut read = Ok(());
+        while read.is_ok() && (asked_to < out.len() || !asked.is_empty()) {
+            if asked_to < out.len() && asked.len() < self.slices {
+                read = self.ask_at(offset, out, &mut asked_to, &mut asked);
+            } else if let Some((at, one)) = asked.pop_front() {
+                let part: &mut [u8] = &mut out[at..at + one.span.bytes];
+                read = self.cursor.receive(self.client, &one, part);
             }
-            done += span.bytes;
         }
+        asked.into_iter().for_each(|(_, one): (usize, Asked)| self.client.forget(one.ticket));
+        read
+    }
+
+    /// Asks for the next run of what lies at `offset`, or copies it out of mapped memory.
+    fn ask_at(
+        &mut self,
+        offset: u64,
+        out: &mut [u8],
+        asked_to: &mut usize,
+        asked: &mut VecDeque<(usize, Asked)>,
+    ) -> Result<()> {
+        let (at, left) = (offset + *asked_to as u64, out.len() - *asked_to);
+        let span = self.cursor.span_at(self.client, at, left)?;
+        let part = &mut out[*asked_to..*asked_to + span.bytes];
+        if !self.cursor.read_mapped(self.client, &span, part)? {
+            asked.push_back((*asked_to, self.cursor.ask(self.client, span)?));
+            self.client.push();
+        }
+        *asked_to += span.bytes;
         Ok(())
     }
 

@@ -1,0 +1,28 @@
+//! The Rust client for Python. Classes here have the shapes of the Rust client's; what Python's users
+//! expect on top of them (`open`, mappings, fsspec) is written in Python, in `python/holdfast`. Every
+//! wait is without the interpreter's lock, so threads of one process wait for nodes side by side.
+#![deny(unsafe_code)]
+
+mod client;
+mod errors;
+mod files;
+mod info;
+mod log;
+mod pool;
+mod ranges;
+
+use pyo3::prelude::*;
+
+#[pymodule]
+fn _holdfast(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add_class::<client::Client>()?;
+    module.add_class::<files::Reader>()?;
+    module.add_class::<files::Writer>()?;
+    module.add_class::<info::FileInfo>()?;
+    module.add_class::<info::Entry>()?;
+    module.add_class::<info::Usage>()?;
+    module.add_class::<log::Log>()?;
+    module.add_class::<log::TopicInfo>()?;
+    Ok(())
+}

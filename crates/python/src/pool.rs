@@ -1,0 +1,177 @@
+//! Connections of one `Client`: as many as are in use at once, up to its limit, so that threads and
+//! open files do not wait for each other. One that comes back is used again.
+
+use holdfast_base::{Error, Result};
+use holdfast_client::{Client, ClientOptions, Endpoint};
+use holdfast_env::HoldMutex;
+use std::ops::{Deref, DerefMut};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+/// Where to connect, and how.
+pub struct Pool {
+    nodes: Vec<Endpoint>,
+    options: ClientOptions,
+    connections_max: usize,
+    state: Mutex<State>,
+    came_back: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    idle: Vec<Client>,
+    /// In use.
+    lent: usize,
+    closed: bool,
+    /// Whose connections these are.
+    process: u32,
+}
+
+/// A connection that is in use; comes back when it is dropped.
+pub struct Lent {
+    pool: Arc<Pool>,
+    client: Option<Client>,
+}
+
+impl Pool {
+    /// Connects once, so that a wrong address or secret is found now.
+    pub fn connect(
+        nodes: Vec<Endpoint>,
+        options: ClientOptions,
+        connections_max: usize,
+    ) -> Result<Arc<Pool>> {
+        let pool = Pool {
+            nodes,
+            options,
+            connections_max,
+            state: Mutex::new(State { process: std::process::id(), ..State::default() }),
+            came_back: Condvar::new(),
+        };
+        let client = pool.connect_one()?;
+        pool.state().idle.push(client);
+        Ok(Arc::new(pool))
+    }
+
+    /// How a client of this pool is connected.
+    pub fn options(&self) -> ClientOptions {
+        let others = self.nodes[1..].to_vec();
+        ClientOptions { others, ..self.options.clone() }
+    }
+
+    /// The first node that was named.
+    pub fn node(&self) -> &Endpoint {
+        &self.nodes[0]
+    }
+
+    /// To the first node that answers; the others are where to go on when it does not any more.
+    fn connect_one(&self) -> Result<Client> {
+        let mut nodes = self.nodes.clone();
+        for _ in 1..nodes.len() {
+            let options = ClientOptions { others: nodes[1..].to_vec(), ..self.options.clone() };
+            if let Ok(client) = Client::connect(&nodes[0], &options) {
+                return Ok(client);
+            }
+            nodes.rotate_left(1);
+        }
+        let options = ClientOptions { others: nodes[1..].to_vec(), ..self.options.clone() };
+        Client::connect(&nodes[0], &options)
+    }
+
+    /// In a child of the process that connected, without its connections: each answer would go to
+    /// whichever of the two reads first. They are not ended, for they are the parent's.
+    fn state(&self) -> MutexGuard<'_, State> {
+        let mut state = self.state.held();
+        let process = std::process::id();
+        if state.process != process {
+            std::mem::take(&mut state.idle).into_iter().for_each(std::mem::forget);
+            (state.lent, state.process) = (0, process);
+        }
+        state
+    }
+
+    /// A connection, for calls that are over at once: waits for one while all are in use.
+    pub fn lend(self: &Arc<Pool>) -> Result<Lent> {
+        let mut state = self.state();
+        loop {
+            if state.closed {
+                return Err(Error::invalid("use a client: it was closed"));
+            }
+            let idle = state.idle.pop();
+            if idle.is_some() || state.lent < self.connections_max {
+                state.lent += 1;
+                drop(state);
+                let mut lent = Lent { pool: self.clone(), client: idle };
+                if lent.client.is_none() {
+                    lent.client = Some(self.connect_one()?);
+                }
+                return Ok(lent);
+            }
+            state = self.came_back.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// A connection for an open file, which keeps it for as long as it likes: it counts for none of
+    /// the limit, or files that are open would stop all calls for ever.
+    pub fn connection(self: &Arc<Pool>) -> Result<Client> {
+        let mut state = self.state();
+        if state.closed {
+            return Err(Error::invalid("open a file: its client was closed"));
+        }
+        match state.idle.pop() {
+            Some(client) => Ok(client),
+            None => {
+                drop(state);
+                self.connect_one()
+            }
+        }
+    }
+
+    /// Takes a connection back that a file had.
+    pub fn give_back(&self, client: Client) {
+        let mut state = self.state();
+        if !state.closed && state.idle.len() < self.connections_max {
+            state.idle.push(client);
+        }
+    }
+
+    /// Ends all connections that are not in use, and lends none any more.
+    pub fn close(&self) {
+        let idle = {
+            let mut state = self.state();
+            state.closed = true;
+            std::mem::take(&mut state.idle)
+        };
+        self.came_back.notify_all();
+        drop(idle);
+    }
+}
+
+impl Deref for Lent {
+    type Target = Client;
+
+    fn deref(&self) -> &Client {
+        self.client.as_ref().expect("it is there until it is dropped")
+    }
+}
+
+impl DerefMut for Lent {
+    fn deref_mut(&mut self) -> &mut Client {
+        self.client.as_mut().expect("it is there until it is dropped")
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        let client = self.client.take();
+        let mut state = self.pool.state();
+        // In a child it was not lent.
+        state.lent = state.lent.saturating_sub(1);
+        drop(state);
+        // One that was in use while somebody panicked may have half a request on its way.
+        if let Some(client) = client
+            && !std::thread::panicking()
+        {
+            self.pool.give_back(client);
+        }
+        self.pool.came_back.notify_one();
+    }
+}

@@ -1,0 +1,28 @@
+"""Holdfast from Python: files, key-values and logs, over the Rust client.
+
+    import holdfast
+
+    client = holdfast.connect("127.0.0.1:7400", secret="data/secret")
+    client.put("/greeting", b"hello", replace=True)
+    with client.open("/greeting") as file:
+        print(file.read())
+
+Errors are in :mod:`holdfast.errors`; ``holdfast://`` for fsspec is in :mod:`holdfast.fs`.
+"""
+
+from ._holdfast import Entry, FileInfo, TopicInfo, Usage, __version__
+from .client import Client, Log, Table, connect
+from .errors import HoldfastError
+
+__all__ = [
+    "Client",
+    "Entry",
+    "FileInfo",
+    "HoldfastError",
+    "Log",
+    "Table",
+    "TopicInfo",
+    "Usage",
+    "__version__",
+    "connect",
+]
