@@ -1,7 +1,7 @@
 # One front door: `make` lists what can be done. Each step says in one line what it does.
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test tools format lint tidy deny unit mutants callgrind test-import test-tls fuzz interleaved sim coverage bench bench-cache clean
+.PHONY: help build run test tools format lint tidy deny unit python wheel mutants callgrind test-import test-tls fuzz interleaved sim coverage bench bench-cache clean
 
 DATA ?= ./data
 FUZZ_SECONDS ?= 60
@@ -32,6 +32,7 @@ test: ## everything that must hold before a change is merged
 	@$(MAKE) --no-print-directory tidy
 	@$(MAKE) --no-print-directory deny DENY=--if-there
 	@$(MAKE) --no-print-directory unit
+	@$(MAKE) --no-print-directory python
 	@$(MAKE) --no-print-directory interleaved ORDERS=500 SEED=1
 	@$(MAKE) --no-print-directory mutants BUGS=--quick
 	@$(MAKE) --no-print-directory sim SCHEDULES=60 SEED=1
@@ -64,6 +65,15 @@ deny: ## check dependencies for licences, sources and known vulnerabilities, wit
 unit: ## run all tests, also behind one that fails
 	@echo "== unit: cargo test --workspace"
 	@cargo test --workspace --no-fail-fast
+
+python: ## build the Python package, install it, and run its tests against a node
+	@echo "== python: a wheel as developers build it, in an environment of its own"
+	@.ci/python test
+
+wheel: ## build the Python package to ship, python/dist/*.whl, and try it
+	@echo "== wheel: the optimised package, installed and tried"
+	@.ci/tools build
+	@.ci/python wheel
 
 callgrind: ## compare the hot paths' instruction counts with their baselines
 	@echo "== callgrind: instructions of the hot paths against callgrind-baselines.tsv"

@@ -207,8 +207,7 @@ impl Client {
             "multifile" => NodeKind::MultiFile,
             "table" => NodeKind::Table,
             _ => {
-                let wrong =
-                    format!("make a `{kind}`: choose `directory`, `multifile` or `table`");
+                let wrong = format!("make a `{kind}`: choose `directory`, `multifile` or `table`");
                 return Err(raised(py, Error::invalid(wrong)));
             }
         };

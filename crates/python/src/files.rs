@@ -79,9 +79,7 @@ impl Reader {
         bytes: usize,
         fill: impl FnOnce(&mut FileReader<'_>, &mut [u8]) -> Result<()> + Send,
     ) -> PyResult<Bound<'py, PyBytes>> {
-        PyBytes::new_with(py, bytes, |out| {
-            waiting(py, || self.with(|reader| fill(reader, out)))
-        })
+        PyBytes::new_with(py, bytes, |out| waiting(py, || self.with(|reader| fill(reader, out))))
     }
 }
 
@@ -207,9 +205,8 @@ impl Writer {
     /// Ends it one way or the other, and gives the connection back.
     fn end<T>(&self, end: impl FnOnce(FileWriter<'_>) -> Result<T>) -> Result<T> {
         let mut writing = self.writing.held().take().ok_or_else(is_closed)?;
-        let ended = writing.with_dependent_mut(|_, writer| {
-            writer.take().ok_or_else(is_closed).and_then(end)
-        });
+        let ended = writing
+            .with_dependent_mut(|_, writer| writer.take().ok_or_else(is_closed).and_then(end));
         self.pool.give_back(writing.into_owner().into_inner());
         ended
     }

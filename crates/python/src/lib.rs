@@ -1,7 +1,7 @@
 //! The Rust client for Python. Classes here have the shapes of the Rust client's; what Python's users
 //! expect on top of them (`open`, mappings, fsspec) is written in Python, in `python/holdfast`. Every
 //! wait is without the interpreter's lock, so threads of one process wait for nodes side by side.
-#![deny(unsafe_code)]
+#![forbid(unsafe_code)]
 
 mod client;
 mod errors;
