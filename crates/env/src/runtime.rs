@@ -118,6 +118,57 @@ fn bind(address: SocketAddr) -> io::Result<std::net::TcpListener> {
     Ok(socket)
 }
 
+/// A thread with a runtime, for futures of threads that have none. Ends when dropped, and what it
+/// runs with it.
+pub struct Background {
+    handle: tokio::runtime::Handle,
+    /// Dropping it tells the thread to end.
+    stop: Option<oneshot::Sender<()>>,
+    task: Option<Task>,
+}
+
+impl Background {
+    /// Starts the thread.
+    pub fn start(name: &str) -> Result<Background> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime =
+            runtime.map_err(|e| Error::from(e).context("start an asynchronous runtime"))?;
+        let handle = runtime.handle().clone();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let task = tasks::spawn(name, move || {
+            let _ = runtime.block_on(stopped);
+        })?;
+        Ok(Background { handle, stop: Some(stop), task: Some(task) })
+    }
+
+    /// Runs a future there; what it comes to, the future tells somebody itself.
+    pub fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) {
+        drop(self.handle.spawn(future));
+    }
+
+    /// Waits on this thread for what a future comes to there. Not for a thread of a runtime.
+    pub fn wait_for<T: Send + 'static>(
+        &self,
+        future: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> Result<T> {
+        let (done, came) = oneshot::channel();
+        self.spawn(async move {
+            let _ = done.send(future.await);
+        });
+        let ended = |_| Error::retry("wait for a task: it panicked, or its runtime ended");
+        came.blocking_recv().map_err(ended)?
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        self.stop.take();
+        if let Some(task) = self.task.take() {
+            task.join();
+        }
+    }
+}
+
 /// Runs `future` to its end on this thread, with a runtime of its own.
 pub fn block_on<F: Future>(future: F) -> Result<F::Output> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();

@@ -1,10 +1,12 @@
 //! The client: names, small files, ranges. Streams are in `files`, the log in `log`.
 
+use crate::background::wait_for;
 use crate::errors::{raised, waiting};
 use crate::files::{Reader, Writer};
 use crate::info::{Entry, FileInfo, Usage};
 use crate::log::Log;
 use crate::pool::Pool;
+use crate::ranges;
 use holdfast_base::node::NodeKind;
 use holdfast_base::{Error, Result};
 use holdfast_client::{ClientOptions, Endpoint, NewFile, Secret, Secrets, TlsClient, Token};
@@ -138,9 +140,12 @@ impl Client {
     fn get_ranges<'py>(
         &self,
         py: Python<'py>,
-        ranges: Vec<(String, u64, Option<u64>)>,
+        ranges: Vec<ranges::Part>,
     ) -> PyResult<Vec<Bound<'py, PyBytes>>> {
-        let parts = waiting(py, || crate::ranges::get(&self.pool, &ranges))?;
+        let parts = waiting(py, || {
+            let client = self.pool.shared()?;
+            wait_for(async move { ranges::of(&client, &ranges).await })
+        })?;
         Ok(parts.iter().map(|part| PyBytes::new(py, part)).collect())
     }
 
@@ -275,6 +280,11 @@ impl Client {
             let new = new_file(replace, parents, mode, mtime_ns, storage_class, metadata)?;
             Writer::create(&self.pool, path, &new, size)
         })
+    }
+
+    /// A client of asyncio, to be awaited, of the same node.
+    fn asynchronous<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        crate::aio::AsyncClient::connect(py, &self.pool)
     }
 
     /// The node's log, over this client's connections.

@@ -3,6 +3,8 @@
 //! wait is without the interpreter's lock, so threads of one process wait for nodes side by side.
 #![forbid(unsafe_code)]
 
+mod aio;
+mod background;
 mod client;
 mod errors;
 mod files;
@@ -16,6 +18,7 @@ use pyo3::prelude::*;
 #[pymodule]
 fn _holdfast(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add_class::<aio::AsyncClient>()?;
     module.add_class::<client::Client>()?;
     module.add_class::<files::Reader>()?;
     module.add_class::<files::Writer>()?;

@@ -1,7 +1,9 @@
 //! Connections of one `Client`: as many as are in use at once, up to its limit, so that threads and
 //! open files do not wait for each other. One that comes back is used again.
 
+use crate::background::wait_for;
 use holdfast_base::{Error, Result};
+use holdfast_client::aio::AsyncClient;
 use holdfast_client::{Client, ClientOptions, Endpoint};
 use holdfast_env::HoldMutex;
 use std::ops::{Deref, DerefMut};
@@ -14,6 +16,8 @@ pub struct Pool {
     connections_max: usize,
     state: Mutex<State>,
     came_back: Condvar,
+    /// For what is asked for side by side, and the process that connected it.
+    shared: Mutex<Option<(u32, AsyncClient)>>,
 }
 
 #[derive(Default)]
@@ -45,6 +49,7 @@ impl Pool {
             connections_max,
             state: Mutex::new(State { process: std::process::id(), ..State::default() }),
             came_back: Condvar::new(),
+            shared: Mutex::default(),
         };
         let client = pool.connect_one()?;
         pool.state().idle.push(client);
@@ -109,6 +114,25 @@ impl Pool {
         }
     }
 
+    /// The asynchronous connection, which all threads share.
+    pub fn shared(&self) -> Result<AsyncClient> {
+        if self.state().closed {
+            return Err(Error::invalid("use a client: it was closed"));
+        }
+        let mut shared = self.shared.held();
+        let process = std::process::id();
+        match &*shared {
+            Some((of, client)) if *of == process => return Ok(client.clone()),
+            // The parent's, see `state`.
+            Some(_) => std::mem::forget(shared.take()),
+            None => {}
+        }
+        let (node, options) = (self.node().clone(), self.options());
+        let client = wait_for(async move { AsyncClient::connect(&node, &options).await })?;
+        *shared = Some((process, client.clone()));
+        Ok(client)
+    }
+
     /// A connection for an open file, which keeps it for as long as it likes: it counts for none of
     /// the limit, or files that are open would stop all calls for ever.
     pub fn connection(self: &Arc<Pool>) -> Result<Client> {
@@ -142,6 +166,7 @@ impl Pool {
         };
         self.came_back.notify_all();
         drop(idle);
+        self.shared.held().take();
     }
 }
 
