@@ -1,7 +1,7 @@
 # One front door: `make` lists what can be done. Each step says in one line what it does.
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test tools format lint tidy deny unit python wheel mutants callgrind test-import test-tls fuzz interleaved sim coverage bench bench-cache clean
+.PHONY: help build run test tools format lint tidy deny unit python python-libraries wheel mutants callgrind test-import test-tls fuzz interleaved sim coverage bench bench-cache clean
 
 DATA ?= ./data
 FUZZ_SECONDS ?= 60
@@ -10,7 +10,7 @@ ORDERS ?= 10000
 SEED ?= 1
 
 help: ## list what can be done
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## build the optimised binary, target/release/holdfast
 	@echo "== build: target/release/holdfast, optimised across all crates: this takes its time"
@@ -69,6 +69,10 @@ unit: ## run all tests, also behind one that fails
 python: ## build the Python package, install it, and run its tests against a node
 	@echo "== python: a wheel as developers build it, in an environment of its own"
 	@.ci/python test
+
+python-libraries: ## the same with pandas, PyArrow, Polars, DuckDB, Dask and Zarr, which it installs
+	@echo "== python-libraries: what reads and writes through the Python package"
+	@.ci/python libraries
 
 wheel: ## build the Python package to ship, python/dist/*.whl, and try it
 	@echo "== wheel: the optimised package, installed and tried"

@@ -84,6 +84,60 @@ fn the_end_of_a_file_of_known_length_is_packed_and_of_an_unknown_one_raw() {
     assert_same(&part, &bytes[at..at + 70_000], "across chunk and remainder");
 }
 
+/// Every way to read, in any order, beside the bytes and a place in them.
+#[test]
+fn reads_and_seeks_in_any_order_give_what_lies_there() {
+    let world = World::new("seek");
+    let mut client = world.client();
+    // Whole in one answer, a slice and a bit, and over the border of a chunk into what is packed.
+    for size in [0, 5, 700_000, 2 * SLICE_BYTES as usize + 1, CHUNK_BYTES as usize + 900_000] {
+        let bytes = pattern(size, 7);
+        client.put_sized("/f", &bytes, &replacing()).unwrap();
+        let mut reader = client.open("/f").unwrap();
+        let mut place = 0_usize;
+        let mut drawn = size as u64;
+        let mut draw = |below: usize| {
+            // Knuth's, of MMIX: what is drawn need not be good, only the same each time.
+            drawn = drawn.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (drawn >> 33) as usize % below.max(1)
+        };
+        for step in 0..300 {
+            let borders = [0, SLICE_BYTES as usize, CHUNK_BYTES as usize, size];
+            let near = (borders[draw(4)] + draw(20)).saturating_sub(10);
+            let somewhere = if draw(2) == 0 { near } else { draw(size + 10) };
+            let wanted = [1, 100, 70_000, SLICE_BYTES as usize, 3 * SLICE_BYTES as usize][draw(5)];
+            match draw(4) {
+                0 => {
+                    reader.seek(somewhere as u64).unwrap();
+                    place = somewhere.min(size);
+                }
+                1 => {
+                    let from = somewhere.min(size);
+                    let mut part = vec![0; wanted.min(size - from)];
+                    reader.read_exact_at(&mut part, from as u64).unwrap();
+                    assert_same(&part, &bytes[from..from + part.len()], "from a place");
+                }
+                2 => {
+                    let ready = reader.next_bytes().unwrap().to_vec();
+                    assert_eq!(ready.is_empty(), place == size, "{step}");
+                    assert_same(&ready, &bytes[place..place + ready.len()], "ready");
+                    let used = ready.len().min(wanted);
+                    reader.consume(used);
+                    place += used;
+                }
+                _ => {
+                    let mut out = vec![0; wanted];
+                    let read = reader.read(&mut out).unwrap();
+                    assert_eq!(read == 0, place == size, "{step}");
+                    assert_same(&out[..read], &bytes[place..place + read], "read on");
+                    place += read;
+                }
+            }
+            assert_eq!(reader.position(), place as u64, "{step} of {size}");
+        }
+    }
+}
+
 #[test]
 fn a_file_that_turns_out_longer_or_shorter_than_said_is_stored_all_the_same() {
     let world = World::new("hint");
