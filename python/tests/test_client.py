@@ -2,6 +2,7 @@
 
 import array
 import errno
+import gc
 import os
 import random
 import threading
@@ -194,6 +195,33 @@ def test_a_client_from_before_a_fork_connects_anew(node, place):
             assert client.get(f"{place}/a") == b"parent"
         assert os.waitpid(child, 0)[1] == 0
         assert client.get(f"{place}/child-99") == b"child"
+
+
+def test_a_file_from_before_a_fork_is_left_alone(node, place):
+    """The child's reads took the parent's answers, of other files, and its end closed the session."""
+    with node.connect() as client:
+        client.put(f"{place}/a", b"a" * (3 << 20))
+        reader = client.open(f"{place}/a", buffering=0)
+        writer = client.open(f"{place}/b", "wb", buffering=0)
+        writer.write(b"b" * (3 << 20))
+        child = os.fork()
+        if child == 0:
+            refused = 0
+            try:
+                for use in (lambda: reader.read(10), lambda: writer.write(b"x"), writer.abandon):
+                    try:
+                        use()
+                    except ValueError as e:
+                        refused += "fork" in str(e)
+                del reader, writer, client
+                gc.collect()
+            finally:
+                os._exit(refused)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+        assert reader.read(-1) == b"a" * (3 << 20)
+        writer.write(b"c")
+        writer.close()
+        assert client.get(f"{place}/b") == b"b" * (3 << 20) + b"c"
 
 
 def test_a_closed_client_says_so(node, place):

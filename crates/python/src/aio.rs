@@ -5,6 +5,7 @@ use crate::background::background;
 use crate::client::{bytes_of, new_file};
 use crate::errors::raised;
 use crate::info::{Entry, FileInfo, Usage};
+use crate::process::Process;
 use crate::ranges;
 use holdfast_base::node::NodeKind;
 use holdfast_base::{Error, Result};
@@ -51,6 +52,7 @@ fn awaited<'py, T: Send + 'static>(
 /// Asynchronous calls over one connection of its own, which is made by [`AsyncClient::connect`].
 #[pyclass(frozen, module = "holdfast._holdfast")]
 pub struct AsyncClient {
+    process: Process,
     client: aio::AsyncClient,
 }
 
@@ -59,7 +61,14 @@ impl AsyncClient {
     pub fn connect<'py>(py: Python<'py>, pool: &crate::pool::Pool) -> PyResult<Bound<'py, PyAny>> {
         let (node, options) = (pool.node().clone(), pool.options());
         let connected = async move { aio::AsyncClient::connect(&node, &options).await };
-        awaited(py, connected, |py, client| AsyncClient { client }.into_py_any(py))
+        awaited(py, connected, |py, client| {
+            AsyncClient { process: Process::current(), client }.into_py_any(py)
+        })
+    }
+
+    fn client(&self, py: Python<'_>) -> PyResult<aio::AsyncClient> {
+        self.process.check("a client of asyncio").map_err(|e| raised(py, e))?;
+        Ok(self.client.clone())
     }
 }
 
@@ -73,20 +82,20 @@ type Awaited<'py> = PyResult<Bound<'py, PyAny>>;
 impl AsyncClient {
     /// Ends its session.
     fn close<'py>(&self, py: Python<'py>) -> Awaited<'py> {
-        let client = self.client.clone();
+        let client = self.client(py)?;
         awaited(py, async move { client.close().await }, none)
     }
 
     /// The whole of a file, verified.
     fn get<'py>(&self, py: Python<'py>, path: String) -> Awaited<'py> {
-        let client = self.client.clone();
+        let client = self.client(py)?;
         let told = |py: Python<'_>, bytes: Vec<u8>| PyBytes::new(py, &bytes).into_py_any(py);
         awaited(py, async move { client.get(&path).await }, told)
     }
 
     /// Bytes of files, each `(path, start, end)`, all asked for at once.
     fn get_ranges<'py>(&self, py: Python<'py>, parts: Vec<ranges::Part>) -> Awaited<'py> {
-        let client = self.client.clone();
+        let client = self.client(py)?;
         let told = |py: Python<'_>, parts: Vec<Vec<u8>>| {
             let parts: Vec<_> = parts.iter().map(|part| PyBytes::new(py, part)).collect();
             parts.into_py_any(py)
@@ -113,7 +122,7 @@ impl AsyncClient {
         let metadata = metadata.unwrap_or_default();
         let new = new_file(replace, parents, mode, mtime_ns, storage_class, metadata)
             .map_err(|e| raised(py, e))?;
-        let client = self.client.clone();
+        let client = self.client(py)?;
         let put = async move { store(&client, &path, &data, &new).await };
         awaited(py, put, |py, id| id.into_py_any(py))
     }
@@ -121,7 +130,7 @@ impl AsyncClient {
     /// What is known of a name; of a symbolic link, of the link itself unless it is followed.
     #[pyo3(signature = (path, *, follow=false))]
     fn stat<'py>(&self, py: Python<'py>, path: String, follow: bool) -> Awaited<'py> {
-        let client = self.client.clone();
+        let client = self.client(py)?;
         let stat = async move {
             match follow {
                 true => client.stat_followed(&path).await,
@@ -135,7 +144,7 @@ impl AsyncClient {
     /// there are more.
     #[pyo3(signature = (path, after=String::new()))]
     fn list_page<'py>(&self, py: Python<'py>, path: String, after: String) -> Awaited<'py> {
-        let client = self.client.clone();
+        let client = self.client(py)?;
         awaited(py, async move { client.list(&path, &after).await }, |py, page| {
             let entries = page.entries.into_iter().map(|named| Entry::new(py, named));
             (entries.collect::<PyResult<Vec<Entry>>>()?, page.more).into_py_any(py)
@@ -144,7 +153,7 @@ impl AsyncClient {
 
     /// Bytes, files and directories below a path, all together.
     fn usage<'py>(&self, py: Python<'py>, path: String) -> Awaited<'py> {
-        let client = self.client.clone();
+        let client = self.client(py)?;
         let usage = async move { client.usage(&path).await };
         awaited(py, usage, |py, usage| Usage::from(usage).into_py_any(py))
     }
@@ -158,7 +167,7 @@ impl AsyncClient {
         parents: bool,
         mode: u16,
     ) -> Awaited<'py> {
-        let client = self.client.clone();
+        let client = self.client(py)?;
         let new = NewFile { kind: NodeKind::Directory, mode, parents, ..NewFile::default() };
         awaited(py, async move { client.make_dir(&path, &new).await }, none)
     }
@@ -172,14 +181,14 @@ impl AsyncClient {
         new: String,
         replace: bool,
     ) -> Awaited<'py> {
-        let client = self.client.clone();
+        let client = self.client(py)?;
         awaited(py, async move { client.rename(&old, &new, replace).await }, none)
     }
 
     /// Removes a name; a directory with entries only if `recursive`.
     #[pyo3(signature = (path, *, recursive=false))]
     fn delete<'py>(&self, py: Python<'py>, path: String, recursive: bool) -> Awaited<'py> {
-        let client = self.client.clone();
+        let client = self.client(py)?;
         awaited(py, async move { client.delete(&path, recursive).await }, none)
     }
 }

@@ -4,6 +4,7 @@ use crate::client::bytes_of;
 use crate::errors::{raised, waiting};
 use crate::info::FileInfo;
 use crate::pool::Pool;
+use crate::process::Process;
 use holdfast_base::limits::SLICE_BYTES;
 use holdfast_base::node::NodeKind;
 use holdfast_base::{Error, Result};
@@ -37,6 +38,7 @@ self_cell!(
 pub struct Reader {
     pool: Arc<Pool>,
     info: holdfast_wire::file::FileInfo,
+    process: Process,
     reading: Mutex<Option<Reading>>,
 }
 
@@ -53,7 +55,8 @@ impl Reader {
         match opened {
             Ok(reading) => {
                 let info = reading.borrow_dependent().info().clone();
-                Ok(Reader { pool: pool.clone(), info, reading: Mutex::new(Some(reading)) })
+                let (pool, process) = (pool.clone(), Process::current());
+                Ok(Reader { pool, info, process, reading: Mutex::new(Some(reading)) })
             }
             Err((client, e)) => {
                 pool.give_back(client.into_inner());
@@ -63,6 +66,7 @@ impl Reader {
     }
 
     fn with<T>(&self, with: impl FnOnce(&mut FileReader<'_>) -> Result<T>) -> Result<T> {
+        self.process.check("a file")?;
         let mut reading = self.reading.held();
         let reading = reading.as_mut().ok_or_else(is_closed)?;
         reading.with_dependent_mut(|_, reader| with(reader))
@@ -157,10 +161,20 @@ impl Reader {
     /// Gives the connection back. Closed twice is closed.
     fn close(&self, py: Python<'_>) {
         py.detach(|| {
-            if let Some(reading) = self.reading.held().take() {
+            if self.process.is_current()
+                && let Some(reading) = self.reading.held().take()
+            {
                 self.pool.give_back(reading.into_owner().into_inner());
             }
         });
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        if !self.process.is_current() {
+            std::mem::forget(self.reading.held().take());
+        }
     }
 }
 
@@ -168,6 +182,7 @@ impl Reader {
 #[pyclass(frozen, module = "holdfast._holdfast")]
 pub struct Writer {
     pool: Arc<Pool>,
+    process: Process,
     writing: Mutex<Option<Writing>>,
 }
 
@@ -188,7 +203,10 @@ impl Writer {
             }
         });
         match created {
-            Ok(writing) => Ok(Writer { pool: pool.clone(), writing: Mutex::new(Some(writing)) }),
+            Ok(writing) => {
+                let (pool, process) = (pool.clone(), Process::current());
+                Ok(Writer { pool, process, writing: Mutex::new(Some(writing)) })
+            }
             Err((client, e)) => {
                 pool.give_back(client.into_inner());
                 Err(e)
@@ -197,6 +215,7 @@ impl Writer {
     }
 
     fn with<T>(&self, with: impl FnOnce(&mut FileWriter<'_>) -> Result<T>) -> Result<T> {
+        self.process.check("a file")?;
         let mut writing = self.writing.held();
         let writing = writing.as_mut().ok_or_else(is_closed)?;
         writing.with_dependent_mut(|_, writer| with(writer.as_mut().ok_or_else(is_closed)?))
@@ -204,6 +223,7 @@ impl Writer {
 
     /// Ends it one way or the other, and gives the connection back.
     fn end<T>(&self, end: impl FnOnce(FileWriter<'_>) -> Result<T>) -> Result<T> {
+        self.process.check("a file")?;
         let mut writing = self.writing.held().take().ok_or_else(is_closed)?;
         let ended = writing
             .with_dependent_mut(|_, writer| writer.take().ok_or_else(is_closed).and_then(end));
@@ -234,5 +254,13 @@ impl Writer {
     /// Forgets the file, and frees what it took.
     fn abandon(&self, py: Python<'_>) -> PyResult<()> {
         waiting(py, || self.end(|writer| writer.abandon()))
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        if !self.process.is_current() {
+            std::mem::forget(self.writing.held().take());
+        }
     }
 }

@@ -11,6 +11,7 @@ mod files;
 mod info;
 mod log;
 mod pool;
+mod process;
 mod ranges;
 
 use pyo3::prelude::*;

@@ -2,6 +2,7 @@
 //! open files do not wait for each other. One that comes back is used again.
 
 use crate::background::wait_for;
+use crate::process::Process;
 use holdfast_base::{Error, Result};
 use holdfast_client::aio::AsyncClient;
 use holdfast_client::{Client, ClientOptions, Endpoint};
@@ -16,18 +17,17 @@ pub struct Pool {
     connections_max: usize,
     state: Mutex<State>,
     came_back: Condvar,
-    /// For what is asked for side by side, and the process that connected it.
-    shared: Mutex<Option<(u32, AsyncClient)>>,
+    /// For what is asked for side by side.
+    shared: Mutex<Option<(Process, AsyncClient)>>,
 }
 
-#[derive(Default)]
 struct State {
     idle: Vec<Client>,
     /// In use.
     lent: usize,
     closed: bool,
     /// Whose connections these are.
-    process: u32,
+    process: Process,
 }
 
 /// A connection that is in use; comes back when it is dropped.
@@ -47,7 +47,12 @@ impl Pool {
             nodes,
             options,
             connections_max,
-            state: Mutex::new(State { process: std::process::id(), ..State::default() }),
+            state: Mutex::new(State {
+                idle: Vec::new(),
+                lent: 0,
+                closed: false,
+                process: Process::current(),
+            }),
             came_back: Condvar::new(),
             shared: Mutex::default(),
         };
@@ -81,14 +86,12 @@ impl Pool {
         Client::connect(&nodes[0], &options)
     }
 
-    /// In a child of the process that connected, without its connections: each answer would go to
-    /// whichever of the two reads first. They are not ended, for they are the parent's.
+    /// In a child of the process that connected, without its connections.
     fn state(&self) -> MutexGuard<'_, State> {
         let mut state = self.state.held();
-        let process = std::process::id();
-        if state.process != process {
+        if !state.process.is_current() {
             std::mem::take(&mut state.idle).into_iter().for_each(std::mem::forget);
-            (state.lent, state.process) = (0, process);
+            (state.lent, state.process) = (0, Process::current());
         }
         state
     }
@@ -120,16 +123,14 @@ impl Pool {
             return Err(Error::invalid("use a client: it was closed"));
         }
         let mut shared = self.shared.held();
-        let process = std::process::id();
         match &*shared {
-            Some((of, client)) if *of == process => return Ok(client.clone()),
-            // The parent's, see `state`.
+            Some((process, client)) if process.is_current() => return Ok(client.clone()),
             Some(_) => std::mem::forget(shared.take()),
             None => {}
         }
         let (node, options) = (self.node().clone(), self.options());
         let client = wait_for(async move { AsyncClient::connect(&node, &options).await })?;
-        *shared = Some((process, client.clone()));
+        *shared = Some((Process::current(), client.clone()));
         Ok(client)
     }
 
@@ -167,6 +168,17 @@ impl Pool {
         self.came_back.notify_all();
         drop(idle);
         self.shared.held().take();
+    }
+}
+
+impl Drop for Pool {
+    /// What a child has of its parent's stays as it is.
+    fn drop(&mut self) {
+        drop(self.state());
+        let shared = self.shared.held().take();
+        if shared.as_ref().is_some_and(|(process, _)| !process.is_current()) {
+            std::mem::forget(shared);
+        }
     }
 }
 
