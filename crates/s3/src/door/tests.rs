@@ -241,6 +241,23 @@ fn half_a_handshake_makes_way_for_a_newcomer() {
     assert_eq!(all(&mut half), b"");
 }
 
+/// TLS 1.3 has new keys instead of a second handshake, and each costs both sides some work.
+#[test]
+fn a_flood_of_new_keys_ends_the_connection_that_it_comes_over() {
+    let (certificates, client) = certificates("keys");
+    let port = port(HERE, terms(Some(&certificates)));
+    let mut tls = over_tls(&port, &client);
+    asks(&mut tls);
+    let flooded = (0..1000).find(|_| {
+        let sent = tls.conn.refresh_traffic_keys().is_ok() && tls.flush().is_ok();
+        !sent
+    });
+    let end = tls.write_all(GET).and_then(|()| tls.read(&mut [0; 1000]));
+    assert!(flooded.is_some() || !matches!(end, Ok(1..)), "it was answered: {end:?}");
+    // All others are.
+    asks(&mut over_tls(&port, &client));
+}
+
 /// Asks, and leaves its connection open: by the answer TLS is at rest.
 fn asks(tls: &mut StreamOwned<ClientConnection, TcpStream>) {
     tls.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
