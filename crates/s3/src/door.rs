@@ -141,7 +141,7 @@ async fn begin(
             let config = certificates.server(ALPN, ClientCertificates::Ignored, false);
             let counted = !planted!("s3.tls-memory-uncounted");
             let mut held = counted.then(|| budget.hold(TLS_HANDSHAKE_BYTES));
-            let stream = unless_short(budget, stream.into_tls(config)).await??;
+            let stream = unless_short(budget, STALL_SHORT, stream.into_tls(config)).await??;
             held.iter_mut().for_each(|held| held.shrink(TLS_BYTES));
             Some((stream, held))
         }
@@ -158,11 +158,15 @@ async fn begin(
     }
 }
 
-/// What comes of it, unless memory is short meanwhile and it does not get on.
-async fn unless_short<T>(budget: &Budget, future: impl Future<Output = T>) -> Option<T> {
+/// What comes of it, unless it takes longer than `patience` and memory is short then.
+async fn unless_short<T>(
+    budget: &Budget,
+    patience: Duration,
+    future: impl Future<Output = T>,
+) -> Option<T> {
     let mut future = pin!(future);
     loop {
-        match runtime::within(STALL_SHORT, future.as_mut()).await {
+        match runtime::within(patience, future.as_mut()).await {
             None if budget.is_short() => return None,
             None => {}
             done => return done,

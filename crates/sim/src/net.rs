@@ -438,12 +438,15 @@ impl State {
 /// while it runs.
 pub type Shows = Arc<Mutex<Option<Arc<Named>>>>;
 
+/// Which connection to an address it was that began with what.
+type Begun = BTreeMap<String, (u64, Arc<Named>)>;
+
 struct SimPeers {
     net: SimNet,
     from: String,
     shows: Shows,
     /// What each connection began with, by its other end, and which of them it was.
-    begun: Arc<Mutex<BTreeMap<String, (u64, Arc<Named>)>>>,
+    begun: Arc<Mutex<Begun>>,
     life: Life,
 }
 

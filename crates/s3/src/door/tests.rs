@@ -314,6 +314,21 @@ fn what_tls_holds_is_counted_and_the_idlest_make_way_before_it_is_much() {
     assert_eq!(budget.used(), 0);
 }
 
+#[test]
+fn a_handshake_stands_still_for_long_only_while_there_is_memory() {
+    let budget = Budget::new(0);
+    let short = budget.hold(budget.limit() / 2);
+    let look = Duration::from_millis(1);
+    let ended = runtime::block_on(async {
+        let still = unless_short(&budget, look, std::future::pending::<()>()).await;
+        drop(short);
+        // Looked at more than once before it is done.
+        let slow = runtime::sleep(3 * look);
+        (still, unless_short(&budget, look, slow).await)
+    });
+    assert_eq!(ended.unwrap(), (None, Some(())));
+}
+
 /// Takes nothing, as a client whose window is full.
 struct Full;
 
