@@ -4,6 +4,7 @@
 use holdfast_base::{Error, Result};
 use holdfast_command::certificates::{CA, Issuer, TLS};
 use holdfast_env::local;
+use holdfast_env::tls::provider;
 use rustls::client::Resumption;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -12,7 +13,7 @@ use rustls::{
     StreamOwned,
 };
 use std::io::{self, Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -87,10 +88,9 @@ fn accept(config: &Arc<ServerConfig>) -> io::Result<ServerConnection> {
 fn ends(authority: &Path) -> io::Result<(ClientConfig, Arc<ServerConfig>)> {
     let issuer = Issuer::open(authority, "bench").map_err(|e| broken(e.message))?;
     let issued = issuer.issue(NAME).map_err(|e| broken(e.message))?;
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
     let chain = CertificateDer::from_pem_slice(&issued.chain).map_err(broken)?;
     let key = PrivateKeyDer::from_pem_slice(&issued.key).map_err(broken)?;
-    let mut server = ServerConfig::builder_with_provider(provider)
+    let mut server = ServerConfig::builder_with_provider(provider())
         .with_protocol_versions(VERSIONS)
         .map_err(broken)?
         .with_no_client_auth()
@@ -104,8 +104,7 @@ fn ends(authority: &Path) -> io::Result<(ClientConfig, Arc<ServerConfig>)> {
 fn client_of(authorities: &[u8]) -> io::Result<ClientConfig> {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_slice(authorities).map_err(broken)?).map_err(broken)?;
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let client = ClientConfig::builder_with_provider(provider)
+    let client = ClientConfig::builder_with_provider(provider())
         .with_protocol_versions(VERSIONS)
         .map_err(broken)?;
     Ok(client.with_root_certificates(roots).with_no_client_auth())
@@ -187,6 +186,58 @@ pub fn handshakes(authority: &Path, message_bytes: usize, resumes: bool) -> io::
         }
     }
     Ok(f64::from(count) / spent)
+}
+
+/// The same over sockets of loopback: the least that a server does whose peers connect and close, one
+/// thread that waits for one connection at a time. Its processor time, the kernel's for it included.
+pub fn handshakes_over_tcp(
+    authority: &Path,
+    message_bytes: usize,
+    resumes: bool,
+) -> io::Result<f64> {
+    let (client, server) = ends(authority)?;
+    let listener = TcpListener::bind((HOST, 0))?;
+    let address = listener.local_addr()?;
+    std::thread::scope(|scope| {
+        let serving = scope.spawn(move || -> io::Result<f64> {
+            let own = || {
+                let (user, system) = local::thread_cpu_seconds();
+                user + system
+            };
+            let (mut start, mut count) = (0.0, 0u32);
+            let mut message = vec![0; message_bytes];
+            while count < 2 || own() - start < SEALING.as_secs_f64() {
+                let (socket, _) = listener.accept()?;
+                socket.set_nodelay(true)?;
+                let mut far = StreamOwned::new(accept(&server)?, socket);
+                far.read_exact(&mut message)?;
+                far.write_all(&message)?;
+                far.flush()?;
+                // Until the peer has closed.
+                let _ = far.read(&mut message);
+                count += 1;
+                if count == 1 {
+                    // The first one has nothing to resume.
+                    start = own();
+                }
+            }
+            Ok(f64::from(count - 1) / (own() - start))
+        });
+        let shaker = Shaker::of(client, resumes);
+        let (message, mut answer) = (vec![7; message_bytes], vec![0; message_bytes]);
+        while !serving.is_finished() {
+            let shaken = TcpStream::connect(address)
+                .and_then(|socket| shaker.shake(socket, &message, &mut answer));
+            if let Err(e) = shaken {
+                // It listens no more: its time is over.
+                if serving.is_finished() {
+                    break;
+                }
+                return Err(e);
+            }
+        }
+        serving.join().map_err(|_| io::Error::other("the limit's other end panicked"))?
+    })
 }
 
 /// Processor time of this process, which has one thread at work: as it is taken of the node's.

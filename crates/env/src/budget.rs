@@ -133,6 +133,12 @@ impl Budget {
         taken.then(|| Share { budget: self.clone(), bytes })
     }
 
+    /// Takes bytes without asking, of what is bounded elsewhere: others have so much less.
+    pub fn hold(self: &Arc<Self>, bytes: u64) -> Share {
+        self.change(0, bytes);
+        Share { budget: self.clone(), bytes }
+    }
+
     /// A connection that the budget knew with `before` bytes holds `now`: for what could not be
     /// known before, such as the size of an answer.
     pub fn change(&self, before: u64, now: u64) {
@@ -161,6 +167,15 @@ impl Budget {
             self.recent_peak.store(used, Ordering::Relaxed);
         }
         fell
+    }
+}
+
+impl Share {
+    /// Gives back all but so many bytes.
+    pub fn shrink(&mut self, bytes: u64) {
+        assert!(bytes <= self.bytes, "a share grew from {} to {bytes} bytes", self.bytes);
+        self.budget.change(self.bytes, bytes);
+        self.bytes = bytes;
     }
 }
 
@@ -205,6 +220,17 @@ mod tests {
         assert!(budget.take_more(0, largest, Asker::Client));
         assert!(!budget.take_more(largest, largest, Asker::Client));
         assert_eq!(budget.refused(), 1);
+    }
+
+    #[test]
+    fn what_is_held_without_asking_is_missed_by_who_asks() {
+        let budget = Budget::new(BYTES_MIN);
+        let mut held = budget.hold(BYTES_MIN - 100);
+        assert!(budget.is_short() && budget.take(51).is_none() && budget.take(50).is_some());
+        held.shrink(1000);
+        assert_eq!((budget.used(), budget.is_short()), (1000, false));
+        drop(held);
+        assert_eq!(budget.used(), 0);
     }
 
     #[test]

@@ -22,10 +22,19 @@ pub fn host_name() -> String {
 
 /// Processor time of this process so far, in seconds: its own, and the kernel's for it.
 pub fn cpu_seconds() -> (f64, f64) {
+    seconds_of(libc::RUSAGE_SELF)
+}
+
+/// As [`cpu_seconds`], of the calling thread alone.
+pub fn thread_cpu_seconds() -> (f64, f64) {
+    seconds_of(libc::RUSAGE_THREAD)
+}
+
+fn seconds_of(whose: libc::c_int) -> (f64, f64) {
     // SAFETY: a plain C struct for which all zeros is a value, written by the call.
     let usage = unsafe {
         let mut usage: libc::rusage = std::mem::zeroed();
-        libc::getrusage(libc::RUSAGE_SELF, &mut usage);
+        libc::getrusage(whose, &mut usage);
         usage
     };
     let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;

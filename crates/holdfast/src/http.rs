@@ -49,9 +49,10 @@ struct HttpRole {
 /// Nothing if it is switched off.
 pub fn start(context: &Context<'_>) -> Result<Option<Box<dyn Role>>> {
     let Some(address) = context.config.address(context.config.http_port) else { return Ok(None) };
-    let places = runtime::Places::new(context.places.http);
     let budget = context.budget.clone();
     let certificates = context.certificates.clone();
+    let places = door::places(context.places.http, certificates.as_ref(), &budget);
+    let places = runtime::Places::new(places);
     let terms = Terms { certificates, head: PATIENCE, stall: PATIENCE, places, budget };
     let sources = (context.native.clone(), context.metrics.clone());
     let has_certificates = context.certificates.is_some();

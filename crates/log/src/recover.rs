@@ -326,8 +326,20 @@ fn next_commit(
     Ok(format::payload_is_valid(&commit, payload).then_some((commit, crc)))
 }
 
+/// Of entries that should be behind a segment's last commit, in a file that is gone: from the first
+/// one up to that of the next file.
+pub fn in_no_file(topic: &str, segment: &Segment, (next, following): (u64, u64), at: u64) -> Error {
+    Error::corrupt(format!(
+        "read topic `{topic}`: entries {next} to {} are in no file: `{}` ends at offset {at}, and the \
+         next file is `{}`: restore what was between them from a copy",
+        following - 1,
+        segment.path.display(),
+        segment_name(following)
+    ))
+}
+
 /// Finds the commits of a segment that `following` comes after, by their headers. They must be one
-/// chain up to there; what is in them is checked by whoever reads it.
+/// chain up to there, or to where a file is missing; what is in them is checked by whoever reads it.
 pub fn survey(topic: &str, segment: &Segment, following: u64) -> Result<SegmentMeta> {
     let io = |e: std::io::Error| {
         Error::from(e).context(format_args!("read segment `{}`", segment.path.display()))
@@ -348,13 +360,11 @@ pub fn survey(topic: &str, segment: &Segment, following: u64) -> Result<SegmentM
         let at = meta.end;
         let head = window.get(at, COMMIT_HEADER_BYTES).map_err(io)?;
         if head.iter().all(|byte| *byte == 0) {
-            return Err(Error::corrupt(format!(
-                "read topic `{topic}`: entries {next} to {} are in no file: `{}` ends at offset {at}, \
-                 and the next file is `{}`: restore what was between them from a copy",
-                following - 1,
-                segment.path.display(),
-                segment_name(following)
-            )));
+            // What is in it can be read, all the same.
+            if next > header.first && !planted!("log.hole-hides-what-is-before") {
+                break;
+            }
+            return Err(in_no_file(topic, segment, (next, following), at));
         }
         let (commit, crc) =
             CommitHeader::decode(head, topic_hash, at).map_err(|e| bad(at, &e.to_string()))?;

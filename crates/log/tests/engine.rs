@@ -84,7 +84,14 @@ fn verifying_finds_what_opening_does_not_look_at() {
     assert_eq!((topic.as_str(), e.kind), (T, Kind::Corrupt));
     let missing = format!("entries {} to {} are in no file", first(2), first(3) - 1);
     assert!(e.message.contains(&missing), "{e}");
-    // What lies behind can be read.
+    // What lies in front of it, in the file before, and behind can be read, a page up to the hole too.
+    let page = log.read(T, Index(first(1)), 1000, 1 << 20, Scope::Durable).unwrap();
+    assert_eq!(page.len() as u64, first(2) - first(1));
+    assert_eq!(log.read(T, Index(first(2) - 1), 9, 1 << 20, Scope::Durable).unwrap().len(), 1);
+    for hole in [first(2), first(3) - 1] {
+        let e = log.read(T, Index(hole), 9, 1 << 20, Scope::Durable).unwrap_err();
+        assert!(e.kind == Kind::Corrupt && e.message.contains(&missing), "{e}");
+    }
     assert!(log.read(T, Index(first(3)), 1, 1, Scope::Durable).is_ok());
     drop(log);
     std::fs::write(&segments[2], &gone).unwrap();
@@ -376,10 +383,10 @@ fn damage_in_an_earlier_segment_is_refused_when_it_is_read() {
     write_bytes(&path, &good);
     remove(&segment_path(&dir.0, T, 16));
     let log = open(&dir.0, Drive::Pump);
-    for from in [1, 16] {
-        let e = log.read(T, Index(from), 99, 1 << 20, Scope::Durable).unwrap_err();
-        assert_eq!(e.kind, Kind::Corrupt, "a missing segment: {e}");
-    }
+    let read = |from| log.read(T, Index(from), 99, 1 << 20, Scope::Durable);
+    assert_eq!(read(1).unwrap().len(), 15, "what is in front of a missing segment");
+    let e = read(16).unwrap_err();
+    assert_eq!(e.kind, Kind::Corrupt, "a missing segment: {e}");
 }
 
 /// A snapshot makes up for what is damaged. What could not be read just now is not: it is there the

@@ -23,10 +23,10 @@ use holdfast_cluster::{
     CLUSTER_TOPIC, ClusterCommand, ClusterOutcome, ClusterView, DATA_FORMAT_VERSION,
     NAMESPACE_TOPIC, Namespace, StartedStore,
 };
-use holdfast_env::Disk;
 use holdfast_env::disk::{Lock, ReplaceSites, create_dir_durable, read_file, replace_file};
 use holdfast_env::net::PeerRequest;
 use holdfast_env::region::Region;
+use holdfast_env::{Disk, planted};
 use holdfast_log::{Drive, EmbeddedLog, Log, LogOptions, Mode, RemoteLog};
 use holdfast_view::{Context, Fold, FoldOptions, SnapshotStore, View};
 use holdfast_wire::peer::{self, Sender, Welcome};
@@ -379,10 +379,19 @@ impl Joining<'_> {
     ) -> Result<(Identity, Sender)> {
         let identity = self.identify(known)?;
         self.bind_name(identity.node)?;
+        let save = || match known {
+            None => identity.save(&*self.machine.disk, &self.config.data),
+            Some(_) => Ok(()),
+        };
+        // A number that is lost before this is nobody's for ever, and gives its name up; not so one
+        // that has started, so that comes behind.
+        let late = planted!("node.starts-before-its-number-is-kept");
+        if !late {
+            save()?;
+        }
         let sender = self.start(identity, stores)?;
-        if known.is_none() {
-            // A number that is lost before this is nobody's for ever.
-            identity.save(&*self.machine.disk, &self.config.data)?;
+        if late {
+            save()?;
         }
         self.catch_up(NAMESPACE_TOPIC, namespace)?;
         Ok((identity, sender))

@@ -2,6 +2,7 @@
 //! its heads and bodies, take its answers, make way when it does nothing while others wait at the
 //! door. For every port that speaks HTTP; what is answered is the service's.
 
+use holdfast_env::budget::Share;
 use holdfast_env::runtime::{self, Activity, Busy, NO_TLS, Places, Stream, Timer};
 use holdfast_env::tls::{Certificates, ClientCertificates, TLS_BEGINS};
 use holdfast_env::{Budget, planted};
@@ -23,7 +24,15 @@ const HEADERS_MAX: usize = 100;
 const HEAD_BYTES_MAX: usize = 64 << 10;
 /// What is spoken inside of TLS.
 const ALPN: &[&[u8]] = &[b"http/1.1"];
-/// How long a client may take nothing of its answer while memory is short.
+/// What TLS holds of a connection at rest: measured as 40 KiB more than of a plain one.
+pub const TLS_BYTES: u64 = 64 << 10;
+/// And within a handshake, whose peer may make it keep a first message of 64 KiB: 120 KiB.
+pub const TLS_HANDSHAKE_BYTES: u64 = 128 << 10;
+/// Those at rest never hold more than this part of what the process may hold for all of its clients:
+/// the idlest make way before.
+const TLS_SHARE: u64 = 4;
+/// How long a client may take nothing of its answer, or say nothing in a handshake, while memory is
+/// short.
 const STALL_SHORT: Duration = Duration::from_secs(5);
 
 /// What a port demands of its connections.
@@ -39,6 +48,13 @@ pub struct Terms {
     pub places: Arc<Places>,
     /// While it is short, nobody may stand still for long.
     pub budget: Arc<Budget>,
+}
+
+/// How many connections a port has that wants `most`: TLS takes memory of each before anything is
+/// known of its peer.
+pub fn places(most: usize, certificates: Option<&Arc<Certificates>>, budget: &Budget) -> usize {
+    let fit = usize::try_from(budget.limit() / TLS_SHARE / TLS_BYTES).unwrap_or(usize::MAX);
+    if certificates.is_none() || planted!("s3.tls-memory-uncounted") { most } else { most.min(fit) }
 }
 
 /// Serves a connection from `peer` as a task of its own, until either side ends it. `service` is
@@ -61,8 +77,8 @@ pub fn serve<S, B>(
     let (head, stall, budget) = (terms.head, terms.stall, terms.budget.clone());
     let certificates = terms.certificates.clone();
     let connection = async move {
-        let begun = runtime::within(head, begin(stream, peer, certificates)).await;
-        let Some(Some(stream)) = begun else { return };
+        let begun = runtime::within(head, begin(stream, peer, (certificates, &budget))).await;
+        let Some(Some((stream, _held))) = begun else { return };
         let service = service(stream.is_tls());
         let io = TokioIo::new(stream);
         let io = Patient { io, stall, budget, activity: activity.clone(), still: None };
@@ -113,17 +129,21 @@ fn way(first: u8, has_certificates: bool, peer: IpAddr) -> Way {
     }
 }
 
-/// Nothing where the connection is over, which it has been told.
+/// Nothing where the connection is over, which it has been told. What TLS holds of it is counted.
 async fn begin(
     stream: Stream,
     peer: IpAddr,
-    certificates: Option<Arc<Certificates>>,
-) -> Option<Stream> {
+    (certificates, budget): (Option<Arc<Certificates>>, &Arc<Budget>),
+) -> Option<(Stream, Option<Share>)> {
     let first = stream.first_byte().await?;
     match (way(first, certificates.is_some(), peer), certificates) {
         (Way::Tls, Some(certificates)) => {
             let config = certificates.server(ALPN, ClientCertificates::Ignored, false);
-            stream.into_tls(config).await
+            let counted = !planted!("s3.tls-memory-uncounted");
+            let mut held = counted.then(|| budget.hold(TLS_HANDSHAKE_BYTES));
+            let stream = unless_short(budget, STALL_SHORT, stream.into_tls(config)).await??;
+            held.iter_mut().for_each(|held| held.shrink(TLS_BYTES));
+            Some((stream, held))
         }
         (Way::NeedsTls, _) => {
             let answer = needs_tls(&stream);
@@ -134,7 +154,23 @@ async fn begin(
             stream.farewell(&NO_TLS).await;
             None
         }
-        (Way::Plain, _) => Some(stream),
+        (Way::Plain, _) => Some((stream, None)),
+    }
+}
+
+/// What comes of it, unless it takes longer than `patience` and memory is short then.
+async fn unless_short<T>(
+    budget: &Budget,
+    patience: Duration,
+    future: impl Future<Output = T>,
+) -> Option<T> {
+    let mut future = pin!(future);
+    loop {
+        match runtime::within(patience, future.as_mut()).await {
+            None if budget.is_short() => return None,
+            None => {}
+            done => return done,
+        }
     }
 }
 

@@ -4,6 +4,7 @@
 
 use crate::access::{Access, Asked, Caller, Peer};
 use crate::incoming::broken;
+use crate::trail::Note;
 use bytes::Bytes;
 use holdfast_blob::Pair;
 use holdfast_env::budget::{Budget, Share};
@@ -109,6 +110,9 @@ where
         *value = value.replace("${filename}", &top.file_name);
     }
     let key = top.check(&bucket)?;
+    if let Some(note) = parts.extensions.get::<Note>() {
+        note.key(&key);
+    }
     let tags = crate::tags::of_form(top.field("tagging"))?;
     let form = Form { tags, headers: top.headers(&parts.headers) };
     if top.field("policy").is_none() {

@@ -10,6 +10,7 @@ use crate::incoming::{self, Incoming, PUT_BYTES_MAX, Sink, decoded_length, share
 use crate::outgoing::{self, Started};
 use crate::photos;
 use crate::service::{Face, caller};
+use crate::trail::Note;
 use holdfast_blob::{
     Answer, Condition, Failure, Head, NewObject, Object, Outcome, PHOTO_BYTES_MAX, Pair, Refusal,
     Writer, version_name,
@@ -543,6 +544,7 @@ pub async fn delete_objects(
 ) -> S3Result<S3Response<DeleteObjectsOutput>> {
     const KEYS_MAX: usize = 1000;
     let caller = caller(&req);
+    let note = req.extensions.get::<Note>().cloned();
     let input = req.input;
     let bypass = input.bypass_governance_retention.unwrap_or(false);
     if input.delete.objects.is_empty() || input.delete.objects.len() > KEYS_MAX {
@@ -594,6 +596,13 @@ pub async fn delete_objects(
                 version_id,
             }),
         }
+    }
+    if let Some(note) = note {
+        let said = |text: &'_ Option<String>| text.clone().unwrap_or_default();
+        let gone: Vec<String> = gone.iter().map(|one| said(&one.key)).collect();
+        let kept: Vec<_> = errors.iter().map(|one| (said(&one.key), said(&one.code))).collect();
+        let kept = kept.iter().map(|(key, code)| (key.as_str(), code.as_str()));
+        note.removed(gone.iter().map(String::as_str), kept);
     }
     let quiet = input.delete.quiet.unwrap_or(false);
     Ok(S3Response::new(DeleteObjectsOutput {

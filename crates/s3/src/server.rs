@@ -152,11 +152,13 @@ impl Server {
             ids: Arc::new(Ids::new(RealRng.next_u64())),
         };
         let threads = door.limits.threads;
+        let certificates = entrance.certificates;
+        let places = door::places(door.limits.connections, certificates.as_ref(), &door.budget);
         let terms = Arc::new(Terms {
-            certificates: entrance.certificates,
+            certificates,
             head: door.limits.head,
             stall: door.limits.stall,
-            places: Places::new(door.limits.connections),
+            places: Places::new(places),
             budget: door.budget.clone(),
         });
         let runtimes = runtime::serve_on_threads("s3", address, threads, move |listener| {

@@ -13,7 +13,21 @@ use std::sync::{Arc, OnceLock};
 
 /// Travels with a request until it is known who asks for what; nothing is noted of what only reads.
 #[derive(Clone, Default)]
-pub struct Note(Arc<OnceLock<Noted>>);
+pub struct Note(Arc<Pages>);
+
+#[derive(Default)]
+struct Pages {
+    noted: OnceLock<Noted>,
+    told: OnceLock<Told>,
+}
+
+/// What only the request's body says, or only its answer's.
+struct Told {
+    /// Behind the path.
+    what: String,
+    /// Why nothing came of it, where the answer is none of an error.
+    refused: Option<Error>,
+}
 
 struct Noted {
     matter: Matter,
@@ -52,7 +66,33 @@ impl Note {
             _ => "anonymous".to_owned(),
         };
         let (is_stranger, operation) = (caller.key.is_none(), operation.to_owned());
-        let _ = self.0.set(Noted { matter, is_stranger, who, operation, what });
+        let _ = self.0.noted.set(Noted { matter, is_stranger, who, operation, what });
+    }
+
+    /// Of a form: which key it names.
+    pub fn key(&self, key: &str) {
+        let _ = self.0.told.set(Told { what: format!("/{key}"), refused: None });
+    }
+
+    /// Of the removal of many keys: which are gone, and which are not, with the code of the error that
+    /// says why. Who removes none of them is told that it went well, and each error in the answer.
+    pub fn removed<'k>(
+        &self,
+        gone: impl ExactSizeIterator<Item = &'k str>,
+        kept: impl ExactSizeIterator<Item = (&'k str, &'k str)> + Clone,
+    ) {
+        let (done, all) = (gone.len(), gone.len() + kept.len());
+        let mut what = format!(": {done} of {all} keys");
+        // In front, since a long list is cut.
+        for (key, code) in kept.clone() {
+            what += &format!(", not `{key}` ({code})");
+        }
+        gone.for_each(|key| what += &format!(", `{key}`"));
+        let refused = kept.into_iter().next().filter(|_| done == 0).map(|(_, code)| {
+            let kind = if code == "AccessDenied" { Kind::Denied } else { Kind::Invalid };
+            Error::new(kind, code.to_owned())
+        });
+        let _ = self.0.told.set(Told { what, refused });
     }
 
     /// Writes down how the request was answered, if anything is noted of it that is kept; returns
@@ -63,16 +103,17 @@ impl Note {
         (address, request): (String, &str),
         response: &Response<Body>,
     ) {
-        let Some(noted) = self.0.get().filter(|noted| audit.wants(noted.matter)) else { return };
+        let noted = self.0.noted.get().filter(|noted| audit.wants(noted.matter));
+        let (Some(noted), told) = (noted, self.0.told.get()) else { return };
         let Noted { is_stranger, who, operation, what, .. } = noted;
         let deed = Deed {
             who: who.clone(),
             address,
             request: request.to_owned(),
             operation: format!("s3 {operation}"),
-            what: what.clone(),
+            what: what.clone() + told.map_or("", |told| &told.what),
         };
-        let outcome = outcome(response);
+        let outcome = outcome(response).or_else(|| told?.refused.clone());
         // Nobody answers for it, and everybody could fill the trail with it.
         if outcome.is_some() && *is_stranger {
             return;

@@ -3,7 +3,7 @@
 //! processes end while others wait for them. Same seed, same events in the same order; `digest`
 //! says so. Never looks into a message.
 
-use holdfast_base::{Error, Result};
+use holdfast_base::{Error, Kind, Result};
 use holdfast_env::net::{Named, PeerDone, PeerReply, PeerRequest, Peers};
 use holdfast_env::{HoldMutex, Rng, SeededRng, sometimes};
 use std::collections::{BTreeMap, BTreeSet};
@@ -273,8 +273,20 @@ impl SimNet {
 
     /// As [`SimNet::peers`]; its connections begin with a certificate or a token, if any.
     pub fn peers_named(&self, address: &str, shown: Option<Named>, life: &Life) -> Arc<dyn Peers> {
+        self.peers_showing(address, Arc::new(Mutex::new(shown.map(Arc::new))), life)
+    }
+
+    /// As [`SimNet::peers_named`], of what may be exchanged.
+    pub fn peers_showing(&self, address: &str, shows: Shows, life: &Life) -> Arc<dyn Peers> {
         let (net, from, life) = (self.clone(), address.to_owned(), life.clone());
-        Arc::new(SimPeers { net, from, shown: shown.map(Arc::new), life })
+        Arc::new(SimPeers { net, from, shows, begun: Arc::default(), life })
+    }
+
+    /// Calls of the process at `address` that wait for their answers.
+    pub fn outstanding_of(&self, address: &str) -> usize {
+        let state = self.state();
+        let own = state.connections.iter().filter(|(way, _)| way.0 == address);
+        own.map(|(_, connection)| connection.outstanding.len()).sum()
     }
 
     /// Fails every outstanding call of a connection; messages on their way are gone.
@@ -422,11 +434,51 @@ impl State {
     }
 }
 
+/// The certificate or token that a process shows where it begins a connection; it may be exchanged
+/// while it runs.
+pub type Shows = Arc<Mutex<Option<Arc<Named>>>>;
+
+/// Which connection to an address it was that began with what.
+type Begun = BTreeMap<String, (u64, Arc<Named>)>;
+
 struct SimPeers {
     net: SimNet,
     from: String,
-    shown: Option<Arc<Named>>,
+    shows: Shows,
+    /// What each connection began with, by its other end, and which of them it was.
+    begun: Arc<Mutex<Begun>>,
     life: Life,
+}
+
+impl SimPeers {
+    /// What the connection to `to` has shown: what it began with, as long as it lasts.
+    fn shown(&self, to: &str, epoch: u64) -> Option<Arc<Named>> {
+        let now = self.shows.held().clone()?;
+        let mut begun = self.begun.held();
+        match begun.get(to) {
+            Some((of, named)) if *of == epoch => Some(named.clone()),
+            _ => {
+                begun.insert(to.to_owned(), (epoch, now.clone()));
+                Some(now)
+            }
+        }
+    }
+
+    /// Whoever is refused because of what it showed connects again, and shows what it has by now.
+    fn seen_to(&self, to: &str, shown: &Option<Arc<Named>>, done: PeerDone) -> PeerDone {
+        let Some(shown) = shown.clone() else { return done };
+        let (to, shows, begun) = (to.to_owned(), self.shows.clone(), self.begun.clone());
+        Box::new(move |answer| {
+            let is_refused = answer.as_ref().is_err_and(|e| e.kind == Kind::Denied);
+            let was_exchanged = shows.held().as_ref().is_some_and(|now| now.serial != shown.serial);
+            if is_refused && was_exchanged {
+                begun
+                    .held()
+                    .retain(|other, (_, named)| *other != to || !Arc::ptr_eq(named, &shown));
+            }
+            done(answer);
+        })
+    }
 }
 
 impl Peers for SimPeers {
@@ -443,7 +495,8 @@ impl Peers for SimPeers {
         let Some(connection) = state.connections.get_mut(&way) else { return };
         let (epoch, call) = (connection.epoch, connection.next_call);
         connection.next_call += 1;
-        connection.outstanding.insert(call, done);
+        let shown = self.shown(address, epoch);
+        connection.outstanding.insert(call, self.seen_to(address, &shown, done));
         if request.deadline_ms > 0 {
             let (net, way) = (self.net.clone(), way.clone());
             let late = move || {
@@ -457,7 +510,7 @@ impl Peers for SimPeers {
             };
             state.schedule(deadline_ns, Box::new(late));
         }
-        let (net, shown) = (self.net.clone(), self.shown.clone());
+        let net = self.net.clone();
         state.schedule(
             at,
             Box::new(move || {

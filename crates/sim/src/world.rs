@@ -12,6 +12,7 @@ pub mod faults;
 pub mod guest;
 mod model;
 mod progress;
+mod renewal;
 pub mod scene;
 
 use crate::guests;
@@ -48,6 +49,7 @@ const LASTS_NS_MAX: u64 = 900 * SECOND;
 /// never put to the test is not known to hold.
 pub const SOMETIMES: &[&str] = &[
     "a bit flipped",
+    "a certificate was exchanged under load",
     "a change in doubt was repeated and answered",
     "a chunk was compacted",
     "a chunk was copied",
@@ -64,6 +66,7 @@ pub const SOMETIMES: &[&str] = &[
     "a file went on in another chunk",
     "a leader was cut off while it worked",
     "a message of a broken connection arrived late",
+    "a message with a revoked certificate was refused",
     "a message with a stolen number was refused",
     "a node was drained",
     "a node was lost",
@@ -421,6 +424,7 @@ impl World {
         }
         if !self.faults.is_empty() {
             self.fault_soon(self.net.now_ns() + self.schedule.faults_ns);
+            self.renew_certificates(self.net.now_ns() + self.schedule.faults_ns);
         }
         // As events: a node that waits to be started may be waiting on top of this.
         let (healer, watchdog) = (self.clone(), self.shared.clone());

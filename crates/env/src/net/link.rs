@@ -79,6 +79,11 @@ impl Link {
         self.sealed.is_some()
     }
 
+    /// Whether both sides have yet to agree on how the bytes travel.
+    pub(super) fn is_shaking(&self) -> bool {
+        self.sealed.as_ref().is_some_and(|sealed| !sealed.tls.is_ready())
+    }
+
     /// The certificate that the peer has proved to hold, if it showed one.
     pub(super) fn certificate(&self) -> Option<&[u8]> {
         self.sealed.as_ref()?.tls.certificate()

@@ -96,6 +96,9 @@ pub(super) struct Reactor {
     sweep_ns: Option<u64>,
     /// When to look who is nobody any more; nothing while nobody with a name is connected.
     standing_ns: Option<u64>,
+    /// Somebody was served in this round, and may be back at once. Not who begins or ends a connection:
+    /// the next step of a handshake takes its peer longer than anybody should stay awake for it.
+    expects: bool,
     /// Counts rounds of the loop: the order in which connections were active.
     turn: u64,
     accept_again_ns: Option<u64>,
@@ -138,6 +141,7 @@ impl Reactor {
             turn_ns: None,
             sweep_ns: None,
             standing_ns: None,
+            expects: false,
             turn: 0,
             accept_again_ns: None,
             stop_ns: None,
@@ -154,11 +158,16 @@ impl Reactor {
         loop {
             self.turn += 1;
             let mut worked = self.poll_rings();
+            self.expects = worked;
             if self.rings.is_empty() || quiet_turns.is_multiple_of(QUIET_TURNS) {
                 let timeout_ms = if quiet_turns < LINGER_TURNS { 0 } else { self.timeout_ms() };
                 worked |= self.poll_sockets(&mut events, timeout_ms);
             }
-            quiet_turns = if worked { 0 } else { quiet_turns.wrapping_add(1) };
+            quiet_turns = match (worked, self.expects) {
+                (true, true) => 0,
+                (true, false) => quiet_turns,
+                (false, _) => quiet_turns.wrapping_add(1),
+            };
             self.read_mailbox();
             if self.has_timers() {
                 self.timers();
@@ -218,6 +227,7 @@ impl Reactor {
 
     fn event(&mut self, token: u64, events: u32) {
         if token == WAKE {
+            self.expects = true;
             self.mailbox.woken();
             return;
         }
@@ -248,6 +258,8 @@ impl Reactor {
         if self.connections[slot as usize].is_some() {
             self.settle(slot);
         }
+        let connection = self.connections[slot as usize].as_deref();
+        self.expects |= connection.is_some_and(|connection| !connection.link.is_shaking());
     }
 
     fn accept(&mut self, listener: usize) {

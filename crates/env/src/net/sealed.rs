@@ -11,7 +11,7 @@ use super::tls::{RECORD_BYTES, RECORD_EXTRA_BYTES, SEALED_RECORD_BYTES, Tls};
 use crate::planted;
 use crate::trial::Knob;
 use std::cell::RefCell;
-use std::io::{self, IoSlice};
+use std::io::{self, IoSlice, Write};
 
 /// Plain bytes that one receive asks for at most.
 static RECEIVE_BYTES: Knob = Knob::new("net.tls-receive", 256 << 10, &[1, 100, 17_000]);
@@ -21,9 +21,33 @@ static SEAL_BYTES: Knob = Knob::new("net.tls-seal", 128 << 10, &[1, 100, 17_000]
 /// What a handshake under way takes: keys, messages, a chain of certificates.
 const HANDSHAKE_BYTES: usize = 16 << 10;
 
+/// What a session's tickets take while they wait for the first answer.
+const WORDS_BYTES: usize = 4 << 10;
+
 thread_local! {
-    /// Where records are received and sealed: one a thread, for all of its connections.
-    static SCRATCH: RefCell<(Vec<u8>, Vec<u8>)> = const { RefCell::new((Vec::new(), Vec::new())) };
+    /// Where records are received: one a thread, for all of its connections.
+    static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Records go from where they were sealed to the kernel: nobody gathers them before.
+struct Way<'a> {
+    socket: &'a Socket,
+    offered: usize,
+}
+
+impl Write for Way<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.write_vectored(&[IoSlice::new(bytes)])
+    }
+
+    fn write_vectored(&mut self, records: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.offered = records.iter().map(|record| record.len()).sum();
+        self.socket.send(records, None, false)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// Where plain bytes go.
@@ -88,14 +112,15 @@ pub(super) struct Sealed {
     /// Opened, and more than the caller had room for; from `plain_at` on.
     plain: Vec<u8>,
     plain_at: usize,
-    /// Records that the kernel has not taken; from `unsent_at` on.
-    unsent: Vec<u8>,
-    unsent_at: usize,
+    /// Bytes of records that the kernel has not taken when it was asked last.
+    unsent: usize,
     /// Bytes of the caller's in the records sealed last, of which it has not heard yet.
     promised: usize,
     /// Bytes of records that came and went, since they were last taken.
     received: u64,
     sent: u64,
+    /// The peer's end of the stream came without its saying so: it reads nothing any more.
+    is_cut: bool,
 }
 
 impl Sealed {
@@ -104,11 +129,11 @@ impl Sealed {
             tls,
             plain: Vec::new(),
             plain_at: 0,
-            unsent: Vec::new(),
-            unsent_at: 0,
+            unsent: 0,
             promised: 0,
             received: 0,
             sent: 0,
+            is_cut: false,
         }
     }
 
@@ -120,7 +145,11 @@ impl Sealed {
     /// Memory that is held for the peer.
     pub fn held_bytes(&self) -> usize {
         let shaking = if self.tls.is_ready() { 0 } else { HANDSHAKE_BYTES };
-        self.tls.unopened_bytes() + self.plain.capacity() + self.unsent.capacity() + shaking
+        let waiting = match self.unsent {
+            0 if self.tls.is_ready() && self.tls.wants_write() => WORDS_BYTES,
+            unsent => unsent,
+        };
+        self.tls.unopened_bytes() + self.plain.capacity() + waiting + shaking
     }
 
     /// Whether the peer owes the rest of a record, or of the handshake.
@@ -189,7 +218,7 @@ impl Sealed {
         sink: &mut dyn Sink,
         wait: Wait,
     ) -> io::Result<Option<usize>> {
-        SCRATCH.with_borrow_mut(|(scratch, _)| {
+        SCRATCH.with_borrow_mut(|scratch| {
             let wanted = sink.room().min(RECEIVE_BYTES.size());
             // Whole records, so that little is kept; more than a handshake takes at once.
             let room = wanted + wanted.div_ceil(RECORD_BYTES) * RECORD_EXTRA_BYTES;
@@ -199,6 +228,7 @@ impl Sealed {
             }
             let received = socket.receive(&mut scratch[..end], wait, &mut Vec::new())?;
             if received == 0 {
+                self.is_cut = !self.tls.is_ended;
                 return Ok(None);
             }
             self.received += received as u64;
@@ -212,6 +242,7 @@ impl Sealed {
         received: &[u8],
         sink: &mut dyn Sink,
     ) -> io::Result<usize> {
+        let was_ready = self.tls.is_ready();
         let (mut taken, plain) = (0, &mut self.plain);
         let opened = self.tls.open(received, &mut |bytes| {
             // In order: behind what is kept already.
@@ -219,15 +250,22 @@ impl Sealed {
             taken += fits;
             plain.extend_from_slice(&bytes[fits..]);
         });
-        // Also why the peer is refused. Whether that arrives is known by the next who sends.
-        let _ = self.flush(socket);
+        // With its last word of the handshake the peer has sent a request: tickets, which nobody waits
+        // for, go with the answer, and the peer is woken once.
+        let words_wait = !was_ready && self.tls.is_server() && self.tls.is_ready() && taken > 0;
+        if opened.is_err() || !words_wait {
+            // Also why the peer is refused. Whether that arrives is known by the next who sends.
+            let _ = self.flush(socket);
+        }
         opened.map(|()| taken)
     }
 
     /// Sends without waiting, and says how many bytes of `parts` are done with: all that were sealed
     /// together, or none.
     pub fn send(&mut self, socket: &Socket, parts: &[IoSlice<'_>]) -> io::Result<usize> {
-        if !self.flush(socket)? || !self.tls.is_ready() {
+        // What has not been offered to the kernel yet goes in front of these.
+        let is_free = self.unsent == 0 || self.flush(socket)?;
+        if !is_free || !self.tls.is_ready() {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         if self.promised > 0 {
@@ -235,59 +273,41 @@ impl Sealed {
             assert!(offered >= self.promised, "what was sealed is not offered again");
             return Ok(std::mem::take(&mut self.promised));
         }
-        SCRATCH.with_borrow_mut(|(_, records)| {
-            records.clear();
-            let sealed = seal(&mut self.tls, parts, records)?;
-            let mut at = 0;
-            while at < records.len() {
-                match socket.send(&[IoSlice::new(&records[at..])], None, false) {
-                    Ok(sent) => {
-                        (at, self.sent) = (at + sent, self.sent + sent as u64);
-                    }
-                    Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                    Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                        if planted!("net.sealed-rest-forgotten") {
-                            return Ok(sealed);
-                        }
-                        self.unsent.extend_from_slice(&records[at..]);
-                        self.promised = sealed;
-                        return Err(e);
-                    }
-                    Err(e) => return Err(e),
-                }
-            }
-            Ok(sealed)
-        })
+        let sealed = seal(&mut self.tls, parts)?;
+        if self.flush(socket)? || planted!("net.sealed-rest-forgotten") {
+            return Ok(sealed);
+        }
+        self.promised = sealed;
+        Err(io::ErrorKind::WouldBlock.into())
     }
 
     /// Sends the records that wait; true when none does any more.
     fn flush(&mut self, socket: &Socket) -> io::Result<bool> {
-        self.unsent.append(&mut self.tls.sealed);
-        while self.unsent_at < self.unsent.len() {
-            match socket.send(&[IoSlice::new(&self.unsent[self.unsent_at..])], None, false) {
-                Ok(sent) => {
-                    self.unsent_at += sent;
-                    self.sent += sent as u64;
-                }
+        while self.tls.wants_write() {
+            let mut way = Way { socket, offered: 0 };
+            let written = self.tls.write_to(&mut way);
+            self.unsent = way.offered - *written.as_ref().unwrap_or(&0);
+            match written {
+                Ok(sent) => self.sent += sent as u64,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(false),
                 Err(e) => return Err(e),
             }
         }
-        (self.unsent, self.unsent_at) = (Vec::new(), 0);
         Ok(true)
     }
 
-    /// Tells the peer that nothing more comes, if the kernel takes it at once.
+    /// Tells a peer that still reads that nothing more comes, if the kernel takes it at once.
     pub fn end(&mut self, socket: &Socket) {
-        if self.tls.is_ready() && self.tls.end().is_ok() {
+        if self.tls.is_ready() && !self.is_cut {
+            self.tls.end();
             let _ = self.flush(socket);
         }
     }
 }
 
 /// Seals the front of `parts`, in records as full as can be, and says how many bytes that is.
-fn seal(tls: &mut Tls, parts: &[IoSlice<'_>], records: &mut Vec<u8>) -> io::Result<usize> {
+fn seal(tls: &mut Tls, parts: &[IoSlice<'_>]) -> io::Result<usize> {
     let limit = SEAL_BYTES.size();
     // Small pieces are gathered: a record of its own costs each more than a copy.
     let mut gathered: Vec<u8> = Vec::new();
@@ -298,7 +318,7 @@ fn seal(tls: &mut Tls, parts: &[IoSlice<'_>], records: &mut Vec<u8>) -> io::Resu
         while !part.is_empty() {
             if gathered.is_empty() && part.len() >= RECORD_BYTES {
                 let whole = part.len() / RECORD_BYTES * RECORD_BYTES;
-                tls.seal(&part[..whole], records)?;
+                tls.seal(&part[..whole])?;
                 part = &part[whole..];
                 continue;
             }
@@ -306,7 +326,7 @@ fn seal(tls: &mut Tls, parts: &[IoSlice<'_>], records: &mut Vec<u8>) -> io::Resu
             gathered.extend_from_slice(&part[..fits]);
             part = &part[fits..];
             if gathered.len() == RECORD_BYTES {
-                tls.seal(&gathered, records)?;
+                tls.seal(&gathered)?;
                 gathered.clear();
             }
         }
@@ -316,7 +336,7 @@ fn seal(tls: &mut Tls, parts: &[IoSlice<'_>], records: &mut Vec<u8>) -> io::Resu
         }
     }
     if !gathered.is_empty() {
-        tls.seal(&gathered, records)?;
+        tls.seal(&gathered)?;
     }
     Ok(sealed)
 }

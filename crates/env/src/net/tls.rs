@@ -3,8 +3,8 @@
 //! moves the bytes. It stands on rustls' buffered interface: the unbuffered one panics when it is
 //! asked anything more after a stranger's noise.
 
-use crate::tls::pem_file;
 use crate::tls::{Certificates, ClientCertificates, TlsConfig};
+use crate::tls::{pem_file, provider};
 use holdfast_base::{Error, Kind, Result};
 use rustls::pki_types::{PrivateKeyDer, ServerName};
 use rustls::{AlertDescription, RootCertStore};
@@ -49,8 +49,7 @@ impl TlsClient {
         for certificate in pem_file(authorities, "certificates")? {
             roots.add(certificate).map_err(|e| wrong(&e))?;
         }
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let builder = rustls::ClientConfig::builder_with_provider(provider)
+        let builder = rustls::ClientConfig::builder_with_provider(provider())
             .with_protocol_versions(&[&rustls::version::TLS13])
             .map_err(|e| wrong(&e))?
             .with_root_certificates(roots);
@@ -99,8 +98,6 @@ pub(super) struct Tls {
     connection: Box<rustls::Connection>,
     /// The peer has said that it sends nothing more.
     pub is_ended: bool,
-    /// Records to be sent; the caller empties it.
-    pub sealed: Vec<u8>,
     records: Records,
 }
 
@@ -111,26 +108,26 @@ fn broken(e: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
 impl Tls {
     pub fn server(config: &Arc<rustls::ServerConfig>) -> io::Result<Tls> {
         let connection = rustls::ServerConnection::new(config.clone()).map_err(broken)?;
-        Tls::new(connection.into())
+        Ok(Tls::new(connection.into()))
     }
 
-    /// Greets the server that has a certificate for `name`: [`Tls::sealed`] says how.
+    /// Greets the server that has a certificate for `name`: there is something to be sent.
     pub fn client(
         config: &Arc<rustls::ClientConfig>,
         name: ServerName<'static>,
     ) -> io::Result<Tls> {
         let connection = rustls::ClientConnection::new(config.clone(), name).map_err(broken)?;
-        Tls::new(connection.into())
+        Ok(Tls::new(connection.into()))
     }
 
-    fn new(mut connection: rustls::Connection) -> io::Result<Tls> {
-        // What is written is taken out in the same call.
+    fn new(mut connection: rustls::Connection) -> Tls {
+        // Who seals bounds how much it is at a time, and how often.
         connection.set_buffer_limit(None);
-        let connection = Box::new(connection);
-        let (sealed, records) = (Vec::new(), Records::default());
-        let mut tls = Tls { connection, is_ended: false, sealed, records };
-        tls.take_words()?;
-        Ok(tls)
+        Tls { connection: Box::new(connection), is_ended: false, records: Records::default() }
+    }
+
+    pub fn is_server(&self) -> bool {
+        matches!(*self.connection, rustls::Connection::Server(_))
     }
 
     /// Whether the handshake is over, so that bytes may be sealed.
@@ -149,15 +146,13 @@ impl Tls {
         self.records.begun
     }
 
-    /// Opens what was received, and gives away each piece of plain bytes. What is to be sent is in
-    /// [`Tls::sealed`] then, also after an error, which says why the connection ends.
+    /// Opens what was received, and gives away each piece of plain bytes. There may be something to be
+    /// sent then, also after an error, which says why the connection ends.
     pub fn open(&mut self, mut received: &[u8], give: &mut dyn FnMut(&[u8])) -> io::Result<()> {
         self.records.pass(received);
         while !received.is_empty() && !self.is_ended {
             self.connection.read_tls(&mut received)?;
-            let state = self.connection.process_new_packets();
-            self.take_words()?;
-            let state = state.map_err(said)?;
+            let state = self.connection.process_new_packets().map_err(said)?;
             let (mut left, mut plain) = (state.plaintext_bytes_to_read(), self.connection.reader());
             while left > 0 {
                 let piece = plain.fill_buf()?;
@@ -171,26 +166,24 @@ impl Tls {
         Ok(())
     }
 
-    /// Appends records of `plain` to `sealed`, which is the caller's.
-    pub fn seal(&mut self, plain: &[u8], sealed: &mut Vec<u8>) -> io::Result<()> {
-        self.connection.writer().write_all(plain)?;
-        while self.connection.wants_write() {
-            self.connection.write_tls(sealed)?;
-        }
-        Ok(())
+    /// Makes records of `plain`, which are to be sent.
+    pub fn seal(&mut self, plain: &[u8]) -> io::Result<()> {
+        self.connection.writer().write_all(plain)
+    }
+
+    /// Whether records are to be sent.
+    pub fn wants_write(&self) -> bool {
+        self.connection.wants_write()
+    }
+
+    /// Writes records, by one call, and says how many bytes of them were taken; the rest stays.
+    pub fn write_to(&mut self, way: &mut dyn Write) -> io::Result<usize> {
+        self.connection.write_tls(way)
     }
 
     /// Says that nothing more comes.
-    pub fn end(&mut self) -> io::Result<()> {
+    pub fn end(&mut self) {
         self.connection.send_close_notify();
-        self.take_words()
-    }
-
-    fn take_words(&mut self) -> io::Result<()> {
-        while self.connection.wants_write() {
-            self.connection.write_tls(&mut self.sealed)?;
-        }
-        Ok(())
     }
 }
 

@@ -3,13 +3,13 @@
 //! broken one (half a file, a key that does not fit) is told of and not used. Connections that are
 //! open go on with what they began with.
 
-use super::{ClientCertificates, client_verifier, pem};
+use super::{ClientCertificates, client_verifier, pem, provider};
 use crate::locks::HoldMutex;
 use crate::planted;
 use holdfast_base::{Error, Result};
 use ring::digest;
 use rustls::client::Resumption;
-use rustls::crypto::{CryptoProvider, ring as crypto};
+use rustls::crypto::ring as crypto;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{
@@ -312,6 +312,7 @@ impl Set {
             .expect("the provider has suites for both versions")
             .with_client_cert_verifier(verifier)
             .with_cert_resolver(Arc::new(identities));
+        config.ignore_client_order = true;
         config.alpn_protocols = purpose.alpn.clone();
         config.session_storage = sessions.store;
         if let Some(tickets) = sessions.tickets {
@@ -330,10 +331,6 @@ impl Set {
         config.resumption = Resumption::in_memory_sessions(SESSIONS);
         config
     }
-}
-
-fn provider() -> Arc<CryptoProvider> {
-    Arc::new(crypto::default_provider())
 }
 
 /// Which certificate answers: the first one that is for the name that the client asks for, else the

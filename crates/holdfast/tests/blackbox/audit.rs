@@ -3,7 +3,9 @@
 
 use crate::cluster_input::Joined;
 use crate::common::{Finished, Node, Scratch, binary, finish, free_port};
-use crate::s3::{blob, credentials};
+use crate::photos::client;
+use crate::s3::{blob, credentials, raw};
+use holdfast_s3::Request;
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
@@ -134,6 +136,11 @@ fn changes_of_data_are_written_down_where_that_is_asked_for_and_none_where_nothi
                 "key: s3 CreateBucket | box | done",
                 "key: s3 PutObject | box/cat | done",
                 "key: s3 DeleteObject | box/cat | done",
+                "key: s3 PutBucketPolicy | box | done",
+                "key: s3 PutObject | box/cow | done",
+                "key: s3 DeleteObjects | box: 1 of 2 keys, not `cow` (PreconditionFailed), `dog` | done",
+                "key: s3 DeleteObjects | box: 0 of 1 keys, not `cow` (PreconditionFailed) | invalid",
+                "anonymous: s3 PostObject | box/form | done",
             ][..],
         ),
         ("off", &[]),
@@ -151,6 +158,7 @@ fn changes_of_data_are_written_down_where_that_is_asked_for_and_none_where_nothi
         blob(&data, &["mb", "box"], b"").ok();
         blob(&data, &["put", source, "box/cat"], b"").ok();
         blob(&data, &["rm", "box/cat"], b"").ok();
+        change_by_bodies(&data);
         let lines = node.json(&["audit"]);
         match audit {
             "off" => assert_eq!(lines[0]["lines"], 0),
@@ -158,6 +166,34 @@ fn changes_of_data_are_written_down_where_that_is_asked_for_and_none_where_nothi
         }
         node.stop();
     }
+}
+
+/// Requests whose bodies say what they are about: keys to remove, and a form.
+fn change_by_bodies(data: &Path) {
+    let mut client = client(data);
+    let policy = r#"{"Version":"2012-10-17","Statement":[{"Effect":"Allow","Principal":"*","Action":"s3:PutObject","Resource":"arn:aws:s3:::box/*"}]}"#;
+    let mut order = |request: Request<'_>, body: &str| {
+        let request = Request { body: body.as_bytes(), ..request };
+        let done = client.send(&request).unwrap();
+        assert!(done.status < 300, "{}", done.text());
+    };
+    order(Request::new("PUT", "/box").with("policy", ""), policy);
+    order(Request::new("PUT", "/box/cow"), "moo");
+    let wrong = "<Object><Key>cow</Key><ETag>another</ETag></Object>";
+    for good in ["<Object><Key>dog</Key></Object>", ""] {
+        let body = format!("<Delete>{wrong}{good}</Delete>");
+        order(Request::new("POST", "/box").with("delete", ""), &body);
+    }
+    let form = "--b\r\nContent-Disposition: form-data; name=\"key\"\r\n\r\nform\r\n--b\r\n\
+                Content-Disposition: form-data; name=\"file\"; filename=\"f\"\r\n\r\ntext\r\n--b--\r\n";
+    let head = format!(
+        "POST /box HTTP/1.1\r\nHost: a\r\nContent-Type: multipart/form-data; boundary=b\r\n\
+         Connection: close\r\nContent-Length: {}\r\n\r\n",
+        form.len()
+    );
+    let (endpoint, ..) = credentials(data);
+    let said = raw(&endpoint, (head + form).as_bytes());
+    assert!(said.starts_with("HTTP/1.1 204"), "{said}");
 }
 
 /// A client asks the node that it is connected to: that one writes the line, into the one trail of

@@ -212,6 +212,29 @@ fn old_versions_and_weak_suites_are_refused() {
     node.stop();
 }
 
+/// Whoever shakes hands again and again within one connection makes the other side work for nothing:
+/// TLS 1.2 lets a client ask for it, and is refused at once.
+#[test]
+fn a_second_handshake_within_a_connection_is_refused() {
+    let scratch = Scratch::new();
+    let (node, ports) = start(&scratch, &Authority::new(), "");
+    for port in [ports.s3, ports.http, ports.cache] {
+        if Command::new("openssl").arg("version").output().is_err() {
+            eprintln!("SKIPPED: no `openssl`");
+            break;
+        }
+        let to = format!("localhost:{port}");
+        let mut command = Command::new("openssl");
+        command.args(["s_client", "-connect", &to, "-CAfile", &ports.ca, "-tls1_2"]);
+        command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+        let again = finish(&mut command, b"R\n");
+        let said = String::from_utf8_lossy(&again.out) + again.err.as_str();
+        assert!(said.contains("RENEGOTIATING"), "it never asked: {said}");
+        assert!(said.contains("no renegotiation") && again.code != Some(0), "{port}: {said}");
+    }
+    node.stop();
+}
+
 /// Asks for health until it says so, which takes as long as the node takes to look at its files.
 #[track_caller]
 fn until(http: u16, wanted: &str) -> String {

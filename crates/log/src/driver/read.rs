@@ -4,7 +4,7 @@
 use super::topic::Topic;
 use crate::Scope;
 use crate::format::{COMMIT_HEADER_BYTES, CommitHeader, for_each_entry};
-use crate::recover::survey;
+use crate::recover::{in_no_file, survey};
 use crate::segment::{SCAN_BYTES, Segment, Window};
 use holdfast_base::ids::Index;
 use holdfast_base::{Error, Result};
@@ -128,20 +128,29 @@ fn fill(topic: &Topic, gather: &mut Gather, window_bytes: usize) -> Result<()> {
             topic.lock().core.surveyed(meta);
             continue;
         };
-        read_segment(topic, &segment, position, end, window_bytes, gather)?;
+        let range = (position, end, following.unwrap_or(0));
+        if let Some(last) = read_segment(topic, &segment, range, window_bytes, gather)? {
+            let missing = (last, following.unwrap_or(gather.limit));
+            return match gather.out.is_empty() {
+                true => Err(in_no_file(&topic.name, &segment, missing, end)),
+                // Who asks for what follows is told.
+                false => Ok(()),
+            };
+        }
     }
     Ok(())
 }
 
-/// Reads commits of one segment from `position` up to `end`, or until nothing more is wanted.
+/// Reads commits of one segment from `position` up to `end`, or until nothing more is wanted. Says
+/// which entry should follow its last one, where the next file, which begins with entry `following`,
+/// does not have it.
 fn read_segment(
     topic: &Topic,
     segment: &Segment,
-    mut position: u64,
-    end: u64,
+    (mut position, end, following): (u64, u64, u64),
     window_bytes: usize,
     gather: &mut Gather,
-) -> Result<()> {
+) -> Result<Option<u64>> {
     let io = |e: std::io::Error| {
         Error::from(e).context(format_args!("read segment `{}`", segment.path.display()))
     };
@@ -156,7 +165,7 @@ fn read_segment(
     // Who follows the topic reads its last commit, again and again: no megabyte for that.
     let window_bytes = window_bytes.min((end - position) as usize).max(COMMIT_HEADER_BYTES);
     let mut window = Window::new(&*segment.cached, window_bytes);
-    let started_at = gather.next;
+    let (started_at, mut last) = (gather.next, 0);
     while position < end && !gather.is_done() {
         let head = window.get(position, COMMIT_HEADER_BYTES).map_err(io)?;
         let (header, _) = CommitHeader::decode(head, topic_hash, position)
@@ -170,10 +179,11 @@ fn read_segment(
             for_each_entry(&header, payload, |index, bytes| gather.take(index, bytes))
                 .map_err(|index| bad(position, format!("entry {index} fails its checksum")))?;
         }
-        position = header.end();
+        (position, last) = (header.end(), header.next());
     }
-    if gather.next == started_at && !gather.is_done() {
+    let is_behind = position >= end && last <= gather.next && gather.next < following;
+    if gather.next == started_at && !gather.is_done() && !is_behind {
         return Err(bad(position, format!("entry {started_at} is not where it should be")));
     }
-    Ok(())
+    Ok(Some(last).filter(|_| is_behind && !gather.is_done()))
 }

@@ -241,6 +241,94 @@ fn half_a_handshake_makes_way_for_a_newcomer() {
     assert_eq!(all(&mut half), b"");
 }
 
+/// TLS 1.3 has new keys instead of a second handshake, and each costs both sides some work.
+#[test]
+fn a_flood_of_new_keys_ends_the_connection_that_it_comes_over() {
+    let (certificates, client) = certificates("keys");
+    let port = port(HERE, terms(Some(&certificates)));
+    let mut tls = over_tls(&port, &client);
+    asks(&mut tls);
+    let flooded = (0..1000).find(|_| {
+        let sent = tls.conn.refresh_traffic_keys().is_ok() && tls.flush().is_ok();
+        !sent
+    });
+    let end = tls.write_all(GET).and_then(|()| tls.read(&mut [0; 1000]));
+    assert!(flooded.is_some() || !matches!(end, Ok(1..)), "it was answered: {end:?}");
+    // All others are.
+    asks(&mut over_tls(&port, &client));
+}
+
+/// Asks, and leaves its connection open: by the answer TLS is at rest.
+fn asks(tls: &mut StreamOwned<ClientConnection, TcpStream>) {
+    tls.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+    let mut got = Vec::new();
+    while !got.ends_with(b"encrypted: true") {
+        let mut piece = [0; 1000];
+        let bytes = tls.read(&mut piece).unwrap();
+        assert!(bytes > 0, "it ended");
+        got.extend_from_slice(&piece[..bytes]);
+    }
+}
+
+/// What TLS keeps of a connection was in no account: 4096 connections that said nothing, or half of
+/// a first message, took half a gigabyte of a machine that had been told to keep 64 MiB for all of
+/// its clients.
+#[test]
+fn what_tls_holds_is_counted_and_the_idlest_make_way_before_it_is_much() {
+    let (certificates, client) = certificates("budget");
+    let budget = Budget::new(0);
+    let most = super::places(4096, Some(&certificates), &budget);
+    assert_eq!(most as u64 * TLS_BYTES, budget.limit() / TLS_SHARE);
+    assert_eq!(super::places(4096, None, &budget), 4096);
+    let places = Places::new(most);
+    let terms =
+        Terms { places: places.clone(), budget: budget.clone(), ..terms(Some(&certificates)) };
+    let port = port(HERE, terms);
+    let clients: Vec<_> = (0..most + 20)
+        .map(|_| {
+            let mut tls = over_tls(&port, &client);
+            asks(&mut tls);
+            assert!(budget.used() <= most as u64 * TLS_BYTES + TLS_HANDSHAKE_BYTES);
+            tls
+        })
+        .collect();
+    assert_eq!((places.taken(), places.made_way()), (most, 20));
+    // Who has made way gives its share back when its task ends: soon.
+    while budget.used() != most as u64 * TLS_BYTES {
+        std::thread::yield_now();
+    }
+    drop(clients);
+    let hello = hello(&client);
+    let halves: Vec<_> = (0..most + 20)
+        .map(|_| {
+            let mut half = connect(&port);
+            half.write_all(&hello[..hello.len() / 2]).unwrap();
+            half
+        })
+        .collect();
+    while budget.used() != most as u64 * TLS_HANDSHAKE_BYTES {
+        std::thread::yield_now();
+    }
+    assert!(budget.is_short(), "from here on they have five seconds");
+    drop((halves, port));
+    assert_eq!(budget.used(), 0);
+}
+
+#[test]
+fn a_handshake_stands_still_for_long_only_while_there_is_memory() {
+    let budget = Budget::new(0);
+    let short = budget.hold(budget.limit() / 2);
+    let look = Duration::from_millis(1);
+    let ended = runtime::block_on(async {
+        let still = unless_short(&budget, look, std::future::pending::<()>()).await;
+        drop(short);
+        // Looked at more than once before it is done.
+        let slow = runtime::sleep(3 * look);
+        (still, unless_short(&budget, look, slow).await)
+    });
+    assert_eq!(ended.unwrap(), (None, Some(())));
+}
+
 /// Takes nothing, as a client whose window is full.
 struct Full;
 

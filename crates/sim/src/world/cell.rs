@@ -5,13 +5,14 @@
 use super::Shared;
 use super::door::{Doors, Server, of_node};
 use super::guest::Lodging;
+use crate::net::Shows;
 use crate::{Life, SimDisk, SimNet};
 use holdfast_base::Result;
 use holdfast_base::ids::{ChunkId, Index, NodeId, StoreId};
 use holdfast_base::rates::Allowance;
 use holdfast_chunk::ReplicaState;
 use holdfast_cluster::liveness::LivenessOptions;
-use holdfast_env::net::{PeerDone, PeerRequest, Peers};
+use holdfast_env::net::{Named, PeerDone, PeerRequest, Peers};
 use holdfast_env::region::Region;
 use holdfast_env::{Budget, Clients, Clock, HoldMutex, Rng, Secret, SeededRng};
 use holdfast_file::FileFace;
@@ -93,6 +94,10 @@ pub struct Cell {
     pub(super) connections: AtomicU64,
     /// Disks that it had before this one.
     disks_lost: AtomicU64,
+    /// How often its certificate was renewed.
+    renewals: AtomicU64,
+    /// What its process shows where it begins a connection.
+    shows: Mutex<Shows>,
     /// See [`NodeConfig::near`], from the next start on.
     pub near: AtomicBool,
     /// Stores on its disk.
@@ -145,6 +150,8 @@ impl Cell {
             pump_due: AtomicBool::new(false),
             connections: AtomicU64::new(0),
             disks_lost: AtomicU64::new(0),
+            renewals: AtomicU64::new(0),
+            shows: Mutex::default(),
             near: AtomicBool::new(true),
             stores,
             lives: AtomicU64::new(0),
@@ -216,6 +223,19 @@ impl Cell {
         self.shared.certificates.then(name)
     }
 
+    fn certificate(&self) -> Option<Named> {
+        Some(of_node(self.name()?, self.renewals.load(Ordering::Relaxed)))
+    }
+
+    /// Its certificate is renewed; a process that runs shows the new one where it connects from now
+    /// on. Answers the one before.
+    pub fn renew_certificate(&self) -> Option<Named> {
+        let before = self.certificate()?;
+        self.renewals.fetch_add(1, Ordering::Relaxed);
+        *self.shows.held().held() = self.certificate().map(Arc::new);
+        Some(before)
+    }
+
     fn config(&self) -> NodeConfig {
         NodeConfig {
             name: self.name(),
@@ -251,13 +271,15 @@ impl Cell {
         before.forget();
         *self.disk.held() = disk.clone();
         self.net.note(&format!("{} starts", self.address));
+        let shows: Shows = Arc::new(Mutex::new(self.certificate().map(Arc::new)));
+        *self.shows.held() = shows.clone();
         let machine = Machine {
             disk: Arc::new(disk.clone()),
             engine: Arc::new(disk),
             clock: self.clock.clone(),
             rng: Arc::new(SeededRng::new(self.rng.next_u64())),
             peers: Arc::new(CellPeers {
-                inner: self.net.peers_named(&self.address, self.name().map(of_node), &life),
+                inner: self.net.peers_showing(&self.address, shows, &life),
                 cell: self.clone(),
                 life: life.clone(),
             }),

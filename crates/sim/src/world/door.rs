@@ -24,9 +24,12 @@ const SENDER_BYTES: usize = 20;
 /// By what was shown, and whether somebody tries to pass for another node.
 pub(super) type Doors = Mutex<BTreeMap<(Option<(String, String)>, bool), Arc<Door>>>;
 
-/// The certificate of a node.
-pub(super) fn of_node(name: String) -> Named {
-    let serial = format!("{:08x}", crc32c(name.as_bytes()));
+/// The certificate of a node, renewed so many times.
+pub(super) fn of_node(name: String, renewals: u64) -> Named {
+    let serial = match renewals {
+        0 => format!("{:08x}", crc32c(name.as_bytes())),
+        n => format!("{:08x}{n:04x}", crc32c(name.as_bytes())),
+    };
     Named { role: Role::Node, name, serial, until_s: i64::MAX }
 }
 
@@ -134,6 +137,7 @@ impl Listener for Server {
             self.refuses_stolen(named, &request);
         }
         let reply = self.refuses_older(&request, reply);
+        let reply = self.refuses_revoked(shown, &request, reply);
         let shown = shown.cloned();
         self.cell.run(&life, move || of.request(&cell, (shown.as_ref(), false), request, reply));
     }
@@ -170,6 +174,35 @@ impl Server {
         });
         let (of, cell, life) = (self.of.clone(), self.cell.clone(), self.of.life.clone());
         self.cell.run(&life, move || of.request(&cell, (Some(&named), true), forged, said));
+    }
+
+    /// Watches the answer to a message over a connection that began with a certificate which this node
+    /// knows to be revoked.
+    fn refuses_revoked(
+        &self,
+        shown: Option<&Arc<Named>>,
+        request: &PeerRequest,
+        reply: PeerDone,
+    ) -> PeerDone {
+        let Some(named) = shown.filter(|named| named.role == Role::Node) else { return reply };
+        let revoked = self.of.node.cluster.read(|view, _| view.is_revoked(&named.serial));
+        if !revoked.unwrap_or(false) {
+            return reply;
+        }
+        let (shared, opcode, named) = (self.cell.shared.clone(), request.opcode, named.clone());
+        Box::new(move |answer| {
+            match &answer {
+                Ok(_) => shared.violate(format!(
+                    "operation {opcode:#06x} was carried out for `{}`, whose certificate {} had been revoked",
+                    named.name, named.serial
+                )),
+                Err(e) => shared.sometimes(
+                    e.kind == Kind::Denied,
+                    "a message with a revoked certificate was refused",
+                ),
+            }
+            reply(answer);
+        })
     }
 
     /// Watches the answer to a message of a process that was followed by another one, as far as

@@ -8,6 +8,7 @@ mod faults;
 mod flips;
 mod fold;
 mod index;
+mod joining;
 mod log;
 mod node;
 mod quarantine;

@@ -187,6 +187,49 @@ fn streams_come_through_both_ways_whatever_the_kernel_takes_and_memory_holds() {
     }
 }
 
+/// A handshake came to three sends of the server's, each of which woke its client: its flight, the
+/// session's tickets, and the answer; and a fourth to a client that had closed, which its kernel
+/// refused. That was a third of what the handshake cost.
+#[test]
+fn tickets_go_with_the_first_answer_and_nothing_to_who_has_left() {
+    let [(near, mut client), (far, mut server)] = ends(false);
+    let arrived = |socket: &Socket, sealed: &mut Sealed| {
+        let mut bytes = [0; 100];
+        let mut sink = TwoPieces { pieces: [&mut bytes, &mut []], filled: 0 };
+        let got = would_block(sealed.receive(socket, &mut sink, Wait::No));
+        got.map(|got| bytes[..got].to_vec())
+    };
+    while !client.tls.is_ready() {
+        would_block(client.shake(&near, Some(Wait::No)));
+        if !client.tls.is_ready() {
+            would_block(server.shake(&far, Some(Wait::No)));
+        }
+    }
+    assert_eq!(client.send(&near, &[IoSlice::new(b"ask")]).unwrap(), 3);
+    assert_eq!(arrived(&far, &mut server).unwrap(), b"ask");
+    assert!(server.tls.is_ready() && !near.is_readable().unwrap(), "it was woken for tickets");
+    assert!(server.held_bytes() > 0, "what waits is counted");
+    assert_eq!(server.send(&far, &[IoSlice::new(b"told")]).unwrap(), 4);
+    assert_eq!((arrived(&near, &mut client).unwrap(), server.held_bytes()), (b"told".into(), 0));
+    // The client says that it ends: it may still read, and is told the same.
+    client.end(&near);
+    assert_eq!(arrived(&far, &mut server).unwrap(), b"");
+    server.end(&far);
+    assert!(near.is_readable().unwrap());
+    // One that ends without a word has been cut off.
+    let [(near, client), (far, mut server)] = {
+        let mut ends = ends(false);
+        shake(&mut ends);
+        ends
+    };
+    drop(client);
+    near.shutdown_write();
+    assert_eq!(arrived(&far, &mut server).unwrap(), b"");
+    while near.receive(&mut [0; 4096], Wait::No, &mut Vec::new()).is_ok() {}
+    server.end(&far);
+    assert!(!near.is_readable().unwrap(), "a word to nobody");
+}
+
 #[test]
 fn a_handshake_that_never_ends_is_bounded() {
     let [_, (socket, mut sealed)] = ends(false);

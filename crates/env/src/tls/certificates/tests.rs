@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::rng::{Rng, SeededRng};
-use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
 use rustls::{ClientConnection, HandshakeKind, ServerConnection};
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -85,8 +85,13 @@ fn authority() -> Authority {
 
 impl Authority {
     fn sign(&self, name: &str) -> Made {
+        self.sign_as(name, |_| ())
+    }
+
+    fn sign_as(&self, name: &str, with: impl FnOnce(&mut CertificateParams)) -> Made {
         let key = KeyPair::generate().unwrap();
-        let params = CertificateParams::new([name.to_owned()]).unwrap();
+        let mut params = CertificateParams::new([name.to_owned()]).unwrap();
+        with(&mut params);
         made(&params.signed_by(&key, &self.issuer).unwrap(), &key)
     }
 }
@@ -315,6 +320,60 @@ fn nodes_show_who_they_are_and_trust_the_authorities_alone() {
     let theirs = theirs.server(&[], IGNORED, true);
     assert!(shake(&ours.client(), theirs, "node.test").is_err());
     assert!(shake(&ours.client(), server(), "other.test").is_err());
+}
+
+/// Each end of a handshake judges the other's, by its own clock: one whose clock is a year off refuses
+/// what is good for everybody else.
+#[test]
+fn certificates_that_are_no_good_end_a_handshake_and_say_why() {
+    let authority = authority();
+    let good = Directory::new("judged-good");
+    good.put_all(&authority.sign("node.test"), &authority.made);
+    let good = good.load();
+    let ends = |year| rcgen::date_time_ymd(year, 1, 1);
+    type Change<'a> = Box<dyn Fn(&mut CertificateParams) + 'a>;
+    let wrong: [(&str, Change<'_>, [&str; 2]); 5] = [
+        (
+            "ended",
+            Box::new(|of| (of.not_before, of.not_after) = (ends(2019), ends(2020))),
+            ["Expired", "Expired"],
+        ),
+        ("not begun", Box::new(|of| of.not_before = ends(2999)), ["NotValidYet", "NotValidYet"]),
+        (
+            "no client's",
+            Box::new(|of| of.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth]),
+            ["", "Purpose"],
+        ),
+        (
+            "no server's",
+            Box::new(|of| of.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth]),
+            ["Purpose", ""],
+        ),
+        // An authority is nobody.
+        (
+            "an authority",
+            Box::new(|of| of.is_ca = IsCa::Ca(BasicConstraints::Unconstrained)),
+            ["CaUsedAsEndEntity", "CaUsedAsEndEntity"],
+        ),
+    ];
+    for (i, (what, change, whys)) in wrong.iter().enumerate() {
+        let directory = Directory::new(&format!("judged-{i}"));
+        directory.put_all(&authority.sign_as("node.test", change), &authority.made);
+        let shown = directory.load();
+        let server = shown.server(&[], IGNORED, true);
+        let asks = good.server(&[], ClientCertificates::Required, true);
+        let by_client = shake(&good.client(), server, "node.test");
+        let by_server = shake(&shown.client(), asks, "node.test");
+        for (by, done, why) in [("client", by_client, whys[0]), ("server", by_server, whys[1])] {
+            match done {
+                Ok(_) => assert_eq!(why, "", "{what}: let in by the {by}"),
+                Err(e) => assert!(
+                    !why.is_empty() && format!("{e:?}").contains(why),
+                    "{what}, refused by the {by}: {e:?}"
+                ),
+            }
+        }
+    }
 }
 
 #[test]
