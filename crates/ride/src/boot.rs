@@ -14,7 +14,7 @@ use holdfast_env::disk::{Access, File};
 use holdfast_env::net::{PeerReply, PeerRequest};
 use holdfast_env::{HoldMutex, event, sometimes};
 use holdfast_view::Arrival;
-use holdfast_wire::slab::{self, Collections, Range, Reader, Wanted, select};
+use holdfast_wire::slab::{Collections, Range, Reader, Wanted, select};
 use holdfast_wire::view::{Board, Boarded, Next, Place, ViewKind, ViewName, ViewStatus};
 use holdfast_wire::{self as wire};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -364,13 +364,13 @@ impl Boot {
     /// once more where they are put into the view.
     fn take(&self, header: &[u8], columns: &[u8], at: usize, number: u64) -> Result<bool> {
         let reader = Reader::new(header, columns)?;
-        let place = |item: slab::Received<'_>| Place {
+        let last = reader.items().max_by_key(|i| (i.hash, i.collection, i.key, i.index));
+        let last = last.map(|item| Place {
             hash: item.hash,
             collection: item.collection,
             key: item.key.to_vec(),
             index: Index(item.index),
-        };
-        let last = reader.items().map(place).max();
+        });
         let mut bytes = ((header.len() + columns.len()) as u32).to_bytes();
         bytes.extend_from_slice(header);
         bytes.extend_from_slice(columns);
