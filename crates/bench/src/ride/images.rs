@@ -48,7 +48,7 @@ pub(super) fn run(node: &Node, times: usize, pass_cpu: f64, out: &mut Output) ->
     let of = |all: &[Took], value: fn(&Took) -> f64| median(all.iter().map(value));
     let rate = |all: &[Took]| median(all.iter().map(|took| took.bytes / took.seconds));
     let made = "of a bare pass's processor time, beside a ride that shares its pass";
-    let added = median(ridden.into_iter()) - median(alone.into_iter());
+    let added = median(ridden) - median(alone);
     super::ratio(out, ("image made, added", added / pass_cpu), made, Some(0.35), "lower")?;
     let mut say = |case: &str, all: &[Took], name: &str, ratio: f64, reach, better: &str| {
         let (cpu, seconds) = (of(all, |t| t.cpu_seconds), of(all, |t| t.seconds));
@@ -90,7 +90,11 @@ pub(super) fn run(node: &Node, times: usize, pass_cpu: f64, out: &mut Output) ->
     say("memory view, image", &begun, pace, ratio, Some(0.7), "higher")?;
     let image = "the time with an image";
     say("memory view, log", &replays, image, seconds(&replays) / seconds(&begun), None, "higher")?;
-    let pace = of(&whole, |took| took.bytes) / seconds(&begun);
+    say_tib(of(&whole, |took| took.bytes) / seconds(&begun), out)
+}
+
+/// What a node's pace, in bytes a second, makes of much more data.
+fn say_tib(pace: f64, out: &mut Output) -> Result<()> {
     let nodes = TIB / pace / MINUTES_20;
     out.line(
         || {

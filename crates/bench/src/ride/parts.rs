@@ -11,7 +11,7 @@ pub(super) fn run(node: &Node, times: usize, out: &mut Output) -> Result<()> {
     let walls = || -> Result<f64> {
         ride(node, &of_all(1, &[]))?;
         let all = (0..times).map(|_| Ok(ride(node, &of_all(1, &[]))?.each[0]));
-        Ok(median(all.collect::<Result<Vec<f64>>>()?.into_iter()))
+        Ok(median(all.collect::<Result<Vec<f64>>>()?))
     };
     let one = walls()?;
     for (of, reach) in [(2, Some(0.55)), (8, None)] {
