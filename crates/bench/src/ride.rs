@@ -2,6 +2,10 @@
 //! over the same rows. The graph is Beam's own; riders are processes of their own, over TCP.
 
 mod images;
+mod loads;
+mod parts;
+mod sizes;
+mod versions;
 
 use crate::process::{Process, own_cpu_seconds};
 use crate::report::{median, rounded};
@@ -24,18 +28,18 @@ pub struct RideBench {
     /// Repetitions; medians are printed, with the spread
     #[arg(short = 'e', long = "repetitions", default_value_t = 5, value_name = "N")]
     pub repetitions: usize,
-    /// Of one, nothing, keys, five, twenty, fifty, slow, dedicated and images, with commas
-    #[arg(
-        short = 't',
-        long = "cases",
-        default_value = "one,nothing,keys,five,twenty,fifty,slow,dedicated,images",
-        value_name = "NAMES"
-    )]
+    /// Which cases, with commas. Over one load: one, nothing, keys, five, twenty, fifty, slow,
+    /// dedicated (riders), load (beside the raw engine's), images, parts (two and eight views). With
+    /// loads of their own: versions (ten of each key), sizes (a tenth, a half and twice the items)
+    #[arg(short = 't', long = "cases", default_value = ALL, value_name = "NAMES")]
     pub cases: String,
     /// Where the node keeps its data [default: the system's directory for temporary files]
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
 }
+
+const ALL: &str =
+    "one,nothing,keys,five,twenty,fifty,slow,dedicated,load,images,parts,versions,sizes";
 
 const TOPIC: &str = "graph";
 
@@ -192,22 +196,88 @@ fn riders(case: &str, slow_bytes: u64) -> Result<Vec<Vec<String>>> {
     })
 }
 
+/// Of a bare pass's processor time: what we hold ourselves to.
+fn reach(case: &str) -> Option<f64> {
+    match case {
+        "one" => Some(1.3),
+        "nothing" => Some(1.05),
+        "five" => Some(1.6),
+        "twenty" => Some(2.5),
+        "fifty" => Some(2.0),
+        _ => None,
+    }
+}
+
+fn to_reach(reach: Option<f64>) -> String {
+    reach.map_or(String::new(), |reach| format!(" (reach {reach})"))
+}
+
+/// A case that is one ratio of two that were measured.
+fn ratio(
+    out: &mut Output,
+    (case, ratio): (&str, f64),
+    name: &str,
+    reach: Option<f64>,
+    better: &str,
+) -> Result<()> {
+    out.line(
+        || format!("{case:<22} {}{} {name}", rounded(ratio), to_reach(reach)),
+        || {
+            json!({
+                "case": case,
+                "limit": {"name": name},
+                "ratio_to_limit": rounded(ratio),
+                "reach": reach,
+                "better": better,
+            })
+        },
+    )
+}
+
 /// Measures what was asked for.
 pub fn run(options: &RideBench, out: &mut Output) -> Result<()> {
-    let mut cases: Vec<&str> = options.cases.split(',').filter(|case| !case.is_empty()).collect();
-    let before = cases.len();
-    cases.retain(|case| *case != "images");
-    let with_images = cases.len() < before;
-    cases.iter().try_for_each(|case| riders(case, 1).map(drop))?;
+    let all: Vec<&str> = options.cases.split(',').filter(|case| !case.is_empty()).collect();
+    let (cases, others): (Vec<&str>, Vec<&str>) = all.iter().partition(|c| riders(c, 1).is_ok());
+    if let Some(other) = others.iter().find(|case| !ALL.split(',').any(|one| one == **case)) {
+        return riders(other, 1).map(drop);
+    }
+    let has = |case: &str| others.contains(&case);
+    if !cases.is_empty() || ["load", "images", "parts"].iter().any(|case| has(case)) {
+        over_one_load(options, &cases, &has, out)?;
+    }
+    if has("versions") {
+        versions::run(options, out)?;
+    }
+    if has("sizes") {
+        sizes::run(options, out)?;
+    }
+    Ok(())
+}
+
+/// Cases that need the same items.
+fn over_one_load(
+    options: &RideBench,
+    cases: &[&str],
+    has: &dyn Fn(&str) -> bool,
+    out: &mut Output,
+) -> Result<()> {
     let mut node = Node::start(options)?;
-    load(options, &mut node, out)?;
+    let loaded = load(&node, options.nodes)?;
+    say_load(options.nodes, loaded, out)?;
     node.end()?;
+    if has("load") {
+        loads::run(&node, options.nodes, loaded, out)?;
+    }
     let rows = node.rows()?;
     // Once for the page cache, and once for tables that the engine still had to write.
     pass(&rows)?;
     let mut limits = vec![pass(&rows)?];
     let mut ridden: Vec<Vec<Ridden>> = cases.iter().map(|_| Vec::new()).collect();
     for _ in 0..options.repetitions {
+        if cases.is_empty() {
+            limits.push(pass(&rows)?);
+            continue;
+        }
         node.up()?;
         // What a first ride of a process pays alone.
         let warm = ride(&node, &of_all(1, &[]))?;
@@ -222,12 +292,40 @@ pub fn run(options: &RideBench, out: &mut Output) -> Result<()> {
     for (case, ridden) in cases.iter().zip(&ridden) {
         say(case, ridden, &limits, out)?;
     }
-    if with_images {
+    say_walls(cases, &ridden, out)?;
+    if has("images") || has("parts") {
         node.up()?;
+    }
+    if has("images") {
         let pass_cpu = median(limits.iter().map(|pass| pass.cpu_seconds));
         images::run(&node, options.repetitions, pass_cpu, out)?;
     }
+    if has("parts") {
+        parts::run(&node, options.repetitions, out)?;
+    }
     Ok(())
+}
+
+/// What riders wait for, beside others that were measured.
+fn say_walls(cases: &[&str], ridden: &[Vec<Ridden>], out: &mut Output) -> Result<()> {
+    let of = |case: &str| cases.iter().position(|one| *one == case).map(|at| &ridden[at]);
+    let slowest_of = |all: &Vec<Ridden>, riders: usize| {
+        median(all.iter().map(|one| one.each[..riders].iter().copied().fold(0.0, f64::max)))
+    };
+    let Some(five) = of("five") else { return Ok(()) };
+    let apart = median(five.iter().map(|one| {
+        let fastest = one.each.iter().copied().fold(f64::MAX, f64::min);
+        one.each.iter().copied().fold(0.0, f64::max) / fastest
+    }));
+    ratio(out, ("five, slowest", apart), "of the fastest's wall", Some(1.05), "lower")?;
+    if let Some(one) = of("one") {
+        let walls = slowest_of(five, 5) / slowest_of(one, 1);
+        ratio(out, ("five, wall", walls), "of one rider's wall", Some(1.25), "lower")?;
+    }
+    let Some(slow) = of("slow") else { return Ok(()) };
+    // The fifth of them is the slow one.
+    let cost = slowest_of(slow, 4) / slowest_of(five, 5);
+    ratio(out, ("slow, the four others", cost), "of five riders' wall", Some(1.03), "lower")
 }
 
 fn say(case: &str, ridden: &[Ridden], limits: &[Pass], out: &mut Output) -> Result<()> {
@@ -243,12 +341,13 @@ fn say(case: &str, ridden: &[Ridden], limits: &[Pass], out: &mut Output) -> Resu
     out.line(
         || {
             format!(
-                "ride {case:<10} {riders:>2} riders  server {} cpu s ({} to {}), {} of a bare pass \
+                "ride {case:<10} {riders:>2} riders  server {} cpu s ({} to {}), {} of a bare pass{} \
                      {}  riders took {} to {} s, a bare pass {}",
                 rounded(cpu),
                 rounded(spread.0),
                 rounded(spread.1),
                 rounded(cpu / pass_cpu),
+                to_reach(reach(case)),
                 rounded(pass_cpu),
                 rounded(fastest),
                 rounded(slowest),
@@ -271,6 +370,7 @@ fn say(case: &str, ridden: &[Ridden], limits: &[Pass], out: &mut Output) -> Resu
                     "bytes": rounded(limit(|pass| pass.bytes as f64)),
                 },
                 "ratio_to_limit": rounded(cpu / pass_cpu),
+                "reach": reach(case),
                 "better": "lower",
                 "server_cpu_seconds": rounded(cpu),
                 "repetitions": ridden.len(),
@@ -280,34 +380,46 @@ fn say(case: &str, ridden: &[Ridden], limits: &[Pass], out: &mut Output) -> Resu
     )
 }
 
+/// What a load took.
+#[derive(Clone, Copy)]
+struct Loaded {
+    server_cpu: f64,
+    seconds: f64,
+}
+
 /// Loads the graph and waits until the view has it.
-fn load(options: &RideBench, node: &mut Node, out: &mut Output) -> Result<()> {
-    let nodes = options.nodes.to_string();
+fn load(node: &Node, nodes: u64) -> Result<Loaded> {
     let collection = |name| ["view", "create", TOPIC, name, "--hash", "until=/"];
     node.ask(&collection("nodes"))?;
     node.ask(&collection("edges"))?;
     node.ask(&["view", "run", "disk", TOPIC])?;
-    let start = Instant::now();
-    let loaded = node.ask(&["view", "load", "graph", TOPIC, "--nodes", &nodes])?;
+    let (cpu, start) = (node.cpu_seconds(), Instant::now());
+    let loaded = node.ask(&["view", "load", "graph", TOPIC, "--nodes", &nodes.to_string()])?;
     // A ride at the last entry waits until the view is there.
     let last = loaded["last"].as_u64().unwrap_or_default().to_string();
     node.ask(&["ride", TOPIC, "--collections", "", "--reached", &last])?;
-    let seconds = start.elapsed().as_secs_f64();
-    let rate = 2.0 * options.nodes as f64 / seconds;
+    Ok(Loaded { server_cpu: node.cpu_seconds() - cpu, seconds: start.elapsed().as_secs_f64() })
+}
+
+fn say_load(nodes: u64, loaded: Loaded, out: &mut Output) -> Result<()> {
+    let (Loaded { server_cpu, seconds }, items) = (loaded, 2 * nodes);
+    let rate = items as f64 / seconds;
     out.line(
         || {
             format!(
-                "load {} items: {} s, {} items a second, the view level with the log",
-                2 * options.nodes,
+                "load {items} items: {} s, server {} cpu s, {} items a second, the view level with \
+                 the log",
                 rounded(seconds),
+                rounded(server_cpu),
                 rounded(rate)
             )
         },
         || {
             json!({
                 "case": "load",
-                "operations": 2 * options.nodes,
+                "operations": items,
                 "seconds": rounded(seconds),
+                "server_cpu_seconds": rounded(server_cpu),
                 "ops_per_second": rounded(rate),
                 "better": "higher",
                 "repetitions": 1,

@@ -1,5 +1,5 @@
 //! A view that begins with what others hold: it rides their images of one mark, part by part, into a
-//! file, and goes on with the log behind the mark. Who breaks off is followed by another one that has
+//! file, and goes on with the log behind the mark. Images of its own node it reads without a file. Who breaks off is followed by another one that has
 //! an image of the same mark, from the last item on. Nothing waits here: each answer leads to the
 //! next question. What was received counts for nothing before all of it is there.
 
@@ -14,7 +14,7 @@ use holdfast_env::disk::{Access, File};
 use holdfast_env::net::{PeerReply, PeerRequest};
 use holdfast_env::{HoldMutex, event, sometimes};
 use holdfast_view::Arrival;
-use holdfast_wire::slab::{self, Collections, Range, Reader, Wanted, select};
+use holdfast_wire::slab::{Collections, Range, Reader, Slab, Wanted, select};
 use holdfast_wire::view::{Board, Boarded, Next, Place, ViewKind, ViewName, ViewStatus};
 use holdfast_wire::{self as wire};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -212,10 +212,18 @@ impl Boot {
                  (`holdfast view mark`)"
             ))));
         };
+        self.state.held().index = index;
+        if legs.iter().all(|leg| leg.offer.giver == Giver::Here) {
+            match self.open_here(&legs) {
+                Ok(false) => {}
+                Ok(true) => return self.end(Ok(())),
+                Err(e) => return self.end(Err(e)),
+            }
+        }
         let made = self.create_file();
         {
             let mut state = self.state.held();
-            (state.index, state.legs) = (index, legs.into());
+            state.legs = legs.into();
             match made {
                 Ok(file) => state.file = Some(file),
                 Err(e) => {
@@ -257,7 +265,7 @@ impl Boot {
             (leg, state.index, state.number)
         };
         let address = match &leg.offer.giver {
-            Giver::Here => return self.read_here(&leg, index, number),
+            Giver::Here => return self.read_here(&leg, number),
             Giver::There(address) => address.clone(),
         };
         let board = Board {
@@ -364,13 +372,13 @@ impl Boot {
     /// once more where they are put into the view.
     fn take(&self, header: &[u8], columns: &[u8], at: usize, number: u64) -> Result<bool> {
         let reader = Reader::new(header, columns)?;
-        let place = |item: slab::Received<'_>| Place {
+        let last = reader.items().max_by_key(|i| (i.hash, i.collection, i.key, i.index));
+        let last = last.map(|item| Place {
             hash: item.hash,
             collection: item.collection,
             key: item.key.to_vec(),
             index: Index(item.index),
-        };
-        let last = reader.items().map(place).max();
+        });
         let mut bytes = ((header.len() + columns.len()) as u32).to_bytes();
         bytes.extend_from_slice(header);
         bytes.extend_from_slice(columns);
@@ -401,45 +409,107 @@ impl Boot {
         }
     }
 
+    /// Where this node has all of it: the view takes it from the images themselves. False where one of
+    /// them cannot be read, so that another node's may do.
+    fn open_here(self: &Arc<Boot>, legs: &[Leg]) -> Result<bool> {
+        let opened = legs.iter().map(|leg| {
+            let image = self.image_here(leg)?;
+            Ok((leg, image.bytes(), self.scan_here(&image, leg)?))
+        });
+        let Ok(scans) = opened.collect::<Result<Vec<_>>>() else { return Ok(false) };
+        // Each slab has more bytes than its length takes.
+        let bytes = scans.iter().map(|(_, bytes, _)| 2 * bytes).sum::<u64>() + 4;
+        let (mut scans, mut left) = (scans.into_iter(), None);
+        let (mut is_over, mut unread) = (false, false);
+        let mut next = |out: &mut Vec<u8>| {
+            if left.is_none() {
+                left = scans.next();
+                self.state.held().leg = left.as_ref().map(|(leg, ..)| (*leg).clone());
+            }
+            let Some((leg, _, scan)) = &mut left else {
+                out.extend_from_slice(&0u32.to_bytes());
+                return Ok(!std::mem::replace(&mut is_over, true));
+            };
+            let (slab, is_last) = self.next_here(scan, leg.range)?;
+            if let Some(slab) = slab {
+                let at = out.len();
+                out.extend_from_slice(&[0; 4]);
+                slab.write(out);
+                let bytes = (out.len() - at - 4) as u32;
+                out[at..at + 4].copy_from_slice(&bytes.to_le_bytes());
+                self.state.held().bytes += u64::from(bytes);
+            }
+            if is_last {
+                left = None;
+            }
+            Ok(true)
+        };
+        let opened = self.open(bytes, &mut |out| {
+            let more = next(out);
+            unread |= more.is_err();
+            more
+        });
+        match opened {
+            Err(_) if unread => {
+                if let Some(views) = self.views.upgrade() {
+                    views.begins_otherwise(&self.place);
+                }
+                let mut state = self.state.held();
+                (state.leg, state.bytes) = (None, 0);
+                Ok(false)
+            }
+            opened => opened.map(|()| true),
+        }
+    }
+
+    /// This node's image, for a leg that it is offered for.
+    fn image_here(&self, leg: &Leg) -> Result<Arc<Image>> {
+        let views = self.views.upgrade().ok_or_else(|| Error::retry("the node is ending"))?;
+        let index = leg.offer.index;
+        let own = self.own.get(&index).filter(|_| leg.offer.view == self.name);
+        let image = own.cloned().map_or_else(|| views.image(&leg.offer.view, index), Ok)?;
+        let position = image.about.position;
+        let (entry_crc, digest) = (position.entry_crc, position.digest);
+        let boarded = Boarded { ride: 0, heads: 0, index, entry_crc, digest };
+        self.boarded(boarded, image.about.front.clone())?;
+        Ok(image)
+    }
+
+    fn scan_here(&self, image: &Arc<Image>, leg: &Leg) -> Result<ImageScan> {
+        let first = leg.behind.as_ref().map(|last| First::behind(last).to_bytes());
+        ImageScan::new(image, leg.range, &At { number: 0, first })
+    }
+
+    /// The next slab, if there is something in it for the view; and whether it is the last one.
+    fn next_here(&self, scan: &mut ImageScan, range: Range) -> Result<(Option<Slab>, bool)> {
+        let (collections, versions) = (Collections::All, self.wants_versions());
+        let wanted =
+            Wanted { range, collections, keys_only: false, versions, indices: 0..u64::MAX };
+        let (about, kept) = scan.make()?;
+        let slab = kept.slab.map(|slab| select(&slab, &wanted));
+        Ok((slab.filter(|slab| slab.body_bytes() > 0), about.last))
+    }
+
     /// A leg that this node has an image for.
-    fn read_here(self: &Arc<Boot>, leg: &Leg, index: Index, number: u64) {
+    fn read_here(self: &Arc<Boot>, leg: &Leg, number: u64) {
         let read = || {
-            let views = self.views.upgrade().ok_or_else(|| Error::retry("the node is ending"))?;
-            let own = self.own.get(&index).filter(|_| leg.offer.view == self.name);
-            let image = own.cloned().map_or_else(|| views.image(&leg.offer.view, index), Ok)?;
-            let position = image.about.position;
-            let (entry_crc, digest) = (position.entry_crc, position.digest);
-            let boarded = Boarded { ride: 0, heads: 0, index, entry_crc, digest };
-            self.boarded(boarded, image.about.front.clone())?;
-            self.copy(&image, leg, number)
+            let mut scan = self.scan_here(&self.image_here(leg)?, leg)?;
+            loop {
+                let (slab, is_last) = self.next_here(&mut scan, leg.range)?;
+                if let Some(slab) = slab {
+                    let mut columns = Vec::with_capacity(slab.body_bytes());
+                    let all = slab.columns().iter();
+                    all.for_each(|column| columns.extend_from_slice(column.bytes()));
+                    self.take(&slab.header_bytes(), &columns, 0, number)?;
+                }
+                if is_last {
+                    return Ok(());
+                }
+            }
         };
         match read() {
             Ok(()) => self.ride(),
             Err(e) => self.elsewhere(number, e),
-        }
-    }
-
-    fn copy(&self, image: &Arc<Image>, leg: &Leg, number: u64) -> Result<()> {
-        let range = leg.range;
-        let first = leg.behind.as_ref().map(|last| First::behind(last).to_bytes());
-        let mut scan = ImageScan::new(image, range, &At { number: 0, first })?;
-        let versions = self.wants_versions();
-        let collections = Collections::All;
-        let wanted =
-            Wanted { range, collections, keys_only: false, versions, indices: 0..u64::MAX };
-        loop {
-            let (about, kept) = scan.make()?;
-            if let Some(slab) = &kept.slab {
-                let slab = select(slab, &wanted);
-                let mut columns = Vec::with_capacity(slab.body_bytes());
-                slab.columns().iter().for_each(|column| columns.extend_from_slice(column.bytes()));
-                if !columns.is_empty() {
-                    self.take(&slab.header_bytes(), &columns, 0, number)?;
-                }
-            }
-            if about.last {
-                return Ok(());
-            }
         }
     }
 
@@ -471,39 +541,48 @@ impl Boot {
     /// Everything is there.
     fn arrive(self: &Arc<Boot>) {
         let opened = || {
-            let views = self.views.upgrade().ok_or_else(|| Error::retry("the node is ending"))?;
-            let (begun, file, bytes) = {
+            let (file, bytes) = {
                 let mut state = self.state.held();
-                (state.begun.take(), state.file.take(), state.bytes)
+                (state.file.take(), state.bytes)
             };
-            let bug = || Error::bug("begin with images: nothing was ridden");
-            let (boarded, front) = begun.ok_or_else(bug)?;
-            let file = file.ok_or_else(bug)?;
+            let file = file.ok_or_else(nothing_ridden)?;
             file.write_at(&0u32.to_bytes(), bytes)?;
-            let (total, mut at, mut front) = (bytes + 4, 0, Some(front));
-            let all = total + front.as_ref().map_or(0, |front| front.len() as u64);
-            let mut more = |out: &mut Vec<u8>| {
-                if let Some(front) = front.take() {
-                    out.extend_from_slice(&front);
-                    return Ok(true);
-                }
+            let (total, mut at) = (bytes + 4, 0);
+            self.open(total, &mut |out| {
                 let piece = (total - at).min(READ_BYTES as u64) as usize;
                 let begin = out.len();
                 out.resize(begin + piece, 0);
                 file.read_exact_at(&mut out[begin..], at)?;
                 at += piece as u64;
                 Ok(piece > 0)
-            };
-            let mut source = holdfast_base::stream::Source::new(all, &mut more);
-            let Boarded { index: applied, entry_crc, digest, .. } = boarded;
-            let arrival = Arrival { applied, entry_crc, digest, source: &mut source };
-            views.open_with(&self.name, &self.place, Some(arrival))?;
-            event!(ViewBooted, format_args!("`{}` at entry {applied}", describe(&self.name)));
-            sometimes!("a view began with images");
-            Ok(())
+            })
         };
         let opened = opened();
         self.end(opened);
+    }
+
+    /// Opens the view with slabs that are there: `more` appends the next ones of not more than so many
+    /// bytes, as [`holdfast_view::items::stream`] has them behind a catalog.
+    fn open(&self, bytes: u64, more: &mut dyn FnMut(&mut Vec<u8>) -> Result<bool>) -> Result<()> {
+        let views = self.views.upgrade().ok_or_else(|| Error::retry("the node is ending"))?;
+        let begun = self.state.held().begun.take();
+        let (boarded, front) = begun.ok_or_else(nothing_ridden)?;
+        let all = bytes + front.len() as u64;
+        let mut front = Some(front);
+        let mut more = |out: &mut Vec<u8>| match front.take() {
+            Some(front) => {
+                out.extend_from_slice(&front);
+                Ok(true)
+            }
+            None => more(out),
+        };
+        let mut source = holdfast_base::stream::Source::new(all, &mut more);
+        let Boarded { index: applied, entry_crc, digest, .. } = boarded;
+        let arrival = Arrival { applied, entry_crc, digest, source: &mut source };
+        views.open_with(&self.name, &self.place, Some(arrival))?;
+        event!(ViewBooted, format_args!("`{}` at entry {applied}", describe(&self.name)));
+        sometimes!("a view began with images");
+        Ok(())
     }
 
     fn end(self: &Arc<Boot>, result: Result<()>) {
@@ -532,6 +611,10 @@ fn left_images(views: &Views, name: &ViewName, place: &Path) -> BTreeMap<Index, 
     let images = indices.filter_map(|index| Image::open(disk, place, index).ok());
     let own = images.filter(|image| image.about.view == *name);
     own.map(|image| (image.index(), Arc::new(image))).collect()
+}
+
+fn nothing_ridden() -> Error {
+    Error::bug("begin with images: nothing was ridden")
 }
 
 fn request(opcode: u16, meta: Vec<u8>) -> PeerRequest {

@@ -499,7 +499,8 @@ fn seek(view: &RunView, scan: &msg::Scan) -> Result<msg::Rows> {
         }
         KeptView::Memory { fold } => fold.read(|view, applied| {
             check_latest(scan.at, applied)?;
-            let mut found = view.scan(sought.collection, &sought.prefix, sought.after.as_deref());
+            let after = sought.after.as_deref();
+            let mut found = view.scan(sought.collection, &sought.prefix, after)?;
             let (mut rows, mut bytes) = (Vec::new(), 0);
             let mut next = found.next();
             while let Some((key, index, value)) = next {

@@ -385,6 +385,11 @@ impl Views {
         }
     }
 
+    /// A view that could not be opened begins in another way.
+    pub(crate) fn begins_otherwise(&self, place: &Path) {
+        self.kept().failed.remove(place);
+    }
+
     /// Ends a view for good. What it kept on disk stays, and the answer says where.
     pub fn stop(&self, name: &ViewName) -> Result<PathBuf> {
         let place = self.place_of(name);

@@ -12,6 +12,7 @@ mod pass;
 mod rows;
 pub mod stream;
 mod sums;
+mod values;
 
 pub use catalog::{COLLECTIONS_MAX, Catalog, CatalogView, NAME_BYTES_MAX, is_name};
 pub use command::{Change, Command};

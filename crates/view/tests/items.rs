@@ -395,12 +395,27 @@ fn check_memory(view: &MemoryView, range: Range, model: &Model, told: &str) {
     for (key, (index, value)) in &newest {
         assert_eq!(view.get(key.0, &key.1), Some((Index(*index), &value[..])), "{told}: {key:?}");
     }
-    for collection in 1..=model.collections.len() as u16 {
-        let keys: Vec<_> =
-            view.scan(collection, b"a", Some(b"a")).map(|(key, ..)| key.to_vec()).collect();
-        let wanted = newest.keys().filter(|key| key.0 == collection && key.1.starts_with(b"a"));
-        let wanted: Vec<_> = wanted.filter(|key| key.1 != b"a").map(|key| key.1.clone()).collect();
-        assert_eq!(keys, wanted, "{told}: of collection {collection}");
+    let of_keys = model.versions.keys().map(|(collection, key)| (*collection, &key[..1]));
+    let prefixes: BTreeSet<(u16, &[u8])> = of_keys
+        .chain(model.versions.keys().map(|(collection, key)| (*collection, &**key)))
+        .collect();
+    for (collection, prefix) in prefixes {
+        let Ok(hash) = view.catalog().hash_of_prefix(collection, prefix) else {
+            assert!(view.scan(collection, prefix, None).is_err());
+            continue;
+        };
+        let begins = |key: &&Key| key.0 == collection && key.1.starts_with(prefix);
+        let wanted = newest.keys().copied().filter(|_| range.contains(hash));
+        let wanted: Vec<&[u8]> = wanted.filter(begins).map(|key| &*key.1).collect();
+        let absent = [prefix, &[0; 2]].concat();
+        for after in [None, Some(prefix), wanted.first().copied(), Some(&*absent)] {
+            let found = view.scan(collection, prefix, after).unwrap();
+            let keys: Vec<&[u8]> = found.map(|(key, ..)| key).collect();
+            let behind =
+                wanted.iter().copied().filter(|key| after.is_none_or(|after| *key > after));
+            let behind: Vec<&[u8]> = behind.collect();
+            assert_eq!(keys, behind, "{told}: of {collection}, {prefix:?} behind {after:?}");
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Images: what one costs the node that makes it, rides of one beside a direct read of its files, and a
 //! view in memory that begins with one, beside one that folds the log.
 
-use super::{Node, TOPIC, ride};
+use super::{Node, TOPIC, of_all, ride, to_reach};
 use crate::report::{median, rounded};
 use holdfast_base::{Error, Result};
 use holdfast_command::output::Output;
@@ -12,15 +12,18 @@ use holdfast_env::tasks::Stop;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
+const TIB: f64 = (1u64 << 40) as f64;
+const MINUTES_20: f64 = 1200.0;
+
 /// Between two looks at how far something is.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// What something took.
 #[derive(Clone, Copy)]
-struct Took {
-    cpu_seconds: f64,
-    seconds: f64,
-    bytes: f64,
+pub(super) struct Took {
+    pub cpu_seconds: f64,
+    pub seconds: f64,
+    pub bytes: f64,
 }
 
 /// Measures so often: `pass_cpu` is what a bare pass over the rows takes.
@@ -31,9 +34,11 @@ pub(super) fn run(node: &Node, times: usize, pass_cpu: f64, out: &mut Output) ->
     // Before there is an image.
     let replays = measured(&|| begin_in_memory(node))?;
     let (mut spools, mut whole, mut keys) = (Vec::new(), Vec::new(), Vec::new());
-    let (mut begun, mut reads) = (Vec::new(), Vec::new());
+    let (mut begun, mut reads, mut alone, mut ridden) = (vec![], vec![], vec![], vec![]);
     for _ in 0..times {
-        let (spool, at) = spool(node)?;
+        alone.push(ride(node, &of_all(1, &[]))?.server_cpu);
+        ridden.push(spool(node, true)?.0.cpu_seconds);
+        let (spool, at) = spool(node, false)?;
         spools.push(spool);
         reads.push(read_directly(node, at)?);
         whole.push(ride_at(node, at, &[])?);
@@ -42,15 +47,19 @@ pub(super) fn run(node: &Node, times: usize, pass_cpu: f64, out: &mut Output) ->
     }
     let of = |all: &[Took], value: fn(&Took) -> f64| median(all.iter().map(value));
     let rate = |all: &[Took]| median(all.iter().map(|took| took.bytes / took.seconds));
-    let mut say = |case: &str, all: &[Took], name: &str, ratio: f64, better: &str| {
+    let made = "of a bare pass's processor time, beside a ride that shares its pass";
+    let added = median(ridden) - median(alone);
+    super::ratio(out, ("image made, added", added / pass_cpu), made, Some(0.35), "lower")?;
+    let mut say = |case: &str, all: &[Took], name: &str, ratio: f64, reach, better: &str| {
         let (cpu, seconds) = (of(all, |t| t.cpu_seconds), of(all, |t| t.seconds));
         out.line(
             || {
                 format!(
-                    "{case:<22} server {} cpu s, {} s, {} of {name}",
+                    "{case:<22} server {} cpu s, {} s, {}{} of {name}",
                     rounded(cpu),
                     rounded(seconds),
-                    rounded(ratio)
+                    rounded(ratio),
+                    to_reach(reach)
                 )
             },
             || {
@@ -61,6 +70,7 @@ pub(super) fn run(node: &Node, times: usize, pass_cpu: f64, out: &mut Output) ->
                     "bytes": rounded(of(all, |t| t.bytes)),
                     "limit": {"name": name},
                     "ratio_to_limit": rounded(ratio),
+                    "reach": reach,
                     "better": better,
                     "repetitions": all.len(),
                 })
@@ -68,16 +78,41 @@ pub(super) fn run(node: &Node, times: usize, pass_cpu: f64, out: &mut Output) ->
         )
     };
     let cpu = |all: &[Took]| of(all, |took| took.cpu_seconds);
-    say("image made", &spools, "a bare pass's processor time", cpu(&spools) / pass_cpu, "lower")?;
+    let made = "a bare pass's processor time";
+    say("image made", &spools, made, cpu(&spools) / pass_cpu, None, "lower")?;
     let read = "a direct read of its files, in bytes a second";
-    say("image ridden", &whole, read, rate(&whole) / rate(&reads), "higher")?;
+    say("image ridden", &whole, read, rate(&whole) / rate(&reads), Some(0.8), "higher")?;
     let full = "the full ride's processor time";
-    say("image ridden, keys", &keys, full, cpu(&keys) / cpu(&whole), "lower")?;
+    say("image ridden, keys", &keys, full, cpu(&keys) / cpu(&whole), Some(0.4), "lower")?;
     let pace = "the ride's pace";
     let seconds = |all: &[Took]| of(all, |took| took.seconds);
-    say("memory view, image", &begun, pace, seconds(&whole) / seconds(&begun), "higher")?;
+    let ratio = seconds(&whole) / seconds(&begun);
+    say("memory view, image", &begun, pace, ratio, Some(0.7), "higher")?;
     let image = "the time with an image";
-    say("memory view, log", &replays, image, seconds(&replays) / seconds(&begun), "higher")
+    say("memory view, log", &replays, image, seconds(&replays) / seconds(&begun), None, "higher")?;
+    say_tib(of(&whole, |took| took.bytes) / seconds(&begun), out)
+}
+
+/// What a node's pace, in bytes a second, makes of much more data.
+fn say_tib(pace: f64, out: &mut Output) -> Result<()> {
+    let nodes = TIB / pace / MINUTES_20;
+    out.line(
+        || {
+            format!(
+                "memory views begin with {} MB a second and node: 1 TiB in 20 minutes takes {} nodes \
+                 like this one",
+                rounded(pace / 1e6),
+                nodes.ceil()
+            )
+        },
+        || {
+            json!({
+                "case": "memory views of 1 TiB in 20 minutes",
+                "bytes_per_second": rounded(pace),
+                "nodes": nodes.ceil(),
+            })
+        },
+    )
 }
 
 fn views(node: &Node) -> Result<Vec<Value>> {
@@ -95,10 +130,23 @@ fn wait(node: &Node, is_there: impl Fn(&Value) -> bool) -> Result<()> {
     Ok(())
 }
 
-/// An image of the disk view, and its mark.
-fn spool(node: &Node) -> Result<(Took, u64)> {
+/// Until there are so many views, and each is level with its topic.
+pub(super) fn wait_for_all(node: &Node, count: usize) -> Result<()> {
+    let is_level =
+        |view: &Value| view["behind"] == 0 && view["stopped"].is_null() && view["applied"] != 0;
+    while views(node)?.iter().filter(|view| is_level(view)).count() < count {
+        Stop::new().sleep_until_stop(LOOK);
+    }
+    Ok(())
+}
+
+/// An image of the disk view, and its mark; also while somebody rides.
+pub(super) fn spool(node: &Node, ridden: bool) -> Result<(Took, u64)> {
     let (cpu, start) = (node.cpu_seconds(), Instant::now());
     let at = node.ask(&["view", "mark", TOPIC])?["index"].as_u64().unwrap_or_default();
+    if ridden {
+        ride(node, &of_all(1, &[]))?;
+    }
     wait(node, |view| {
         let images = view["images"].as_array().map(Vec::as_slice).unwrap_or_default();
         images.iter().any(|image| image["index"] == at)
@@ -139,7 +187,7 @@ fn read_directly(node: &Node, at: u64) -> Result<Took> {
 }
 
 /// Runs a view in memory until it has everything, and ends it.
-fn begin_in_memory(node: &Node) -> Result<Took> {
+pub(super) fn begin_in_memory(node: &Node) -> Result<Took> {
     let (cpu, start) = (node.cpu_seconds(), Instant::now());
     node.ask(&["view", "run", "memory", TOPIC])?;
     wait(node, |view| {

@@ -4,24 +4,20 @@
 use super::catalog::{Catalog, Does, accepted};
 use super::command::Command;
 use super::stream;
+use super::values::{Values, in_order, place};
 use crate::{Applied, Context, View};
 use holdfast_base::Result;
 use holdfast_base::ids::Index;
 use holdfast_base::stream::{Source, Writer};
 use holdfast_env::planted;
-use holdfast_wire::slab::{Content, Item, Range};
-use std::collections::BTreeMap;
-use std::ops::Bound;
-
-type Values = BTreeMap<Box<[u8]>, (Index, Box<[u8]>)>;
+use holdfast_wire::slab::{Item, Range};
 
 /// The newest value of each key that has one.
 #[derive(Debug)]
 pub struct MemoryView {
     range: Range,
     catalog: Catalog,
-    /// By collection.
-    values: BTreeMap<u16, Values>,
+    values: Values,
 }
 
 impl MemoryView {
@@ -32,27 +28,33 @@ impl MemoryView {
 
     /// A key's value, with the entry that made it.
     pub fn get(&self, collection: u16, key: &[u8]) -> Option<(Index, &[u8])> {
-        self.values.get(&collection)?.get(key).map(|(index, value)| (*index, &**value))
+        let place = place(self.catalog.hash(collection, key), collection, key);
+        let item = self.values.get(&place)?;
+        Some((Index(item.index), item.value?))
     }
 
-    /// Keys that begin so, in their order, behind one of them or from the first on.
-    pub fn scan(
-        &self,
+    /// Keys that begin so, in their order, behind one of them or from the first on. `Invalid` where
+    /// they have not all one hash.
+    pub fn scan<'a>(
+        &'a self,
         collection: u16,
-        prefix: &[u8],
-        after: Option<&[u8]>,
-    ) -> impl Iterator<Item = (&[u8], Index, &[u8])> {
-        let from = after.map_or(Bound::Included(prefix), Bound::Excluded);
-        let all = self.values.get(&collection).map(|values| {
-            values.range::<[u8], _>((from, Bound::Unbounded)).map(|(k, (i, v))| (&**k, *i, &**v))
+        prefix: &'a [u8],
+        after: Option<&'a [u8]>,
+    ) -> Result<impl Iterator<Item = (&'a [u8], Index, &'a [u8])>> {
+        let hash = self.catalog.hash_of_prefix(collection, prefix)?;
+        let from = self.values.from(place(hash, collection, after.unwrap_or(prefix)));
+        let behind = from.skip_while(move |item| {
+            (item.hash, item.collection) == (hash, collection) && Some(item.key) == after
         });
-        let prefix = prefix.to_vec();
-        all.into_iter().flatten().take_while(move |(key, ..)| key.starts_with(&prefix))
+        let found = behind.take_while(move |item| {
+            (item.hash, item.collection) == (hash, collection) && item.key.starts_with(prefix)
+        });
+        Ok(found.filter_map(|item| Some((item.key, Index(item.index), item.value?))))
     }
 
     /// Keys that have a value.
     pub fn len(&self) -> usize {
-        self.values.values().map(BTreeMap::len).sum()
+        self.values.len()
     }
 
     /// Whether no key has one.
@@ -60,30 +62,12 @@ impl MemoryView {
         self.len() == 0
     }
 
-    fn change(&mut self, collection: u16, key: &[u8], index: Index, value: Option<&[u8]>) {
-        let values = self.values.entry(collection).or_default();
-        match value {
-            Some(value) => drop(values.insert(key.into(), (index, value.into()))),
-            None if planted!("items.deleted-key-stays") => {}
-            None => drop(values.remove(key)),
-        }
-    }
-
-    /// All of it, in the order of collections and keys.
-    pub(super) fn each(&self) -> impl Iterator<Item = Item<'_>> {
-        self.values.iter().flat_map(|(collection, values)| {
-            values.iter().map(|(key, (index, value))| {
-                let (collection, hash) = (*collection, self.catalog.hash(*collection, key));
-                Item { hash, collection, key, index: index.0, value: Some(value) }
-            })
-        })
-    }
-
-    /// In the order in which items travel.
-    fn items(&self) -> Vec<Item<'_>> {
-        let mut items: Vec<Item<'_>> = self.each().collect();
-        items.sort_unstable_by_key(|item| (item.hash, item.collection, item.key));
-        items
+    /// Items with hashes from a range, in the order in which items travel.
+    pub(super) fn each(&self, range: Range) -> impl Iterator<Item = Item<'_>> {
+        // A range that has nothing begins behind the last hash.
+        let from = u32::try_from(range.low()).unwrap_or(u32::MAX);
+        let from = self.values.from(place(from, 0, &[]));
+        from.take_while(move |item| u64::from(item.hash) < range.high())
     }
 }
 
@@ -92,7 +76,7 @@ impl View for MemoryView {
     const VERSION: u32 = 1;
 
     fn begin(context: &Context) -> MemoryView {
-        let (catalog, values) = (Catalog::default(), BTreeMap::new());
+        let (catalog, values) = (Catalog::default(), Values::default());
         MemoryView { range: context.range, catalog, values }
     }
 
@@ -103,8 +87,16 @@ impl View for MemoryView {
             Ok(Does::Change(changed)) => changed,
         };
         for change in changed.iter() {
-            if self.range.contains(self.catalog.hash(change.collection, change.key)) {
-                self.change(change.collection, change.key, index, change.value);
+            let (collection, key) = (change.collection, change.key);
+            let hash = self.catalog.hash(collection, key);
+            match change.value {
+                _ if !self.range.contains(hash) => {}
+                Some(_) => {
+                    let value = change.value;
+                    self.values.put(&Item { hash, collection, key, index: index.0, value });
+                }
+                None if planted!("items.deleted-key-stays") => {}
+                None => self.values.remove(&place(hash, collection, key)),
             }
         }
         accepted(index)
@@ -116,22 +108,24 @@ impl View for MemoryView {
 
     fn snapshot(&self, out: &mut Writer<'_>) {
         // It holds what is applied, all of it: no item is newer than the newest one.
-        let items = self.items();
-        let index = items.iter().map(|item| item.index).max().unwrap_or_default();
+        let index = self.each(Range::ALL).map(|item| item.index).max().unwrap_or_default();
         stream::write(out, &self.catalog, (self.range, Index(index)), |put| {
-            items.iter().try_for_each(put)
+            self.each(Range::ALL).try_for_each(|item| put(&item))
         });
     }
 
     fn restore(context: &Context, source: &mut Source<'_>) -> Result<MemoryView> {
         let mut view = MemoryView::begin(context);
         let MemoryView { range, catalog, values } = &mut view;
-        stream::read(source, catalog, &mut |received| {
-            let Content::Value(value) = received.content else { return Ok(()) };
-            if received.newest && range.contains(received.hash) {
-                let of = values.entry(received.collection).or_default();
-                of.insert(received.key.into(), (Index(received.index), value.into()));
-            }
+        *catalog = source.get()?;
+        stream::read_slabs(source, &mut |slab| {
+            let newest = slab.items().filter(|received| received.newest);
+            let own = newest.filter(|received| range.contains(received.hash));
+            let mut items: Vec<Item<'_>> =
+                own.filter_map(|received| received.item()).filter(|i| i.value.is_some()).collect();
+            // A slab has one collection behind the other, each in order.
+            items.sort_by(in_order);
+            values.append(&items);
             Ok(())
         })?;
         Ok(view)

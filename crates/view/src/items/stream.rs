@@ -65,13 +65,21 @@ pub fn read_items(
     source: &mut Source<'_>,
     each: &mut dyn FnMut(Received<'_>) -> Result<()>,
 ) -> Result<()> {
+    read_slabs(source, &mut |slab| slab.items().try_for_each(&mut *each))
+}
+
+/// Reads slab after slab, behind a catalog that was read.
+pub fn read_slabs(
+    source: &mut Source<'_>,
+    each: &mut dyn FnMut(&Reader<'_>) -> Result<()>,
+) -> Result<()> {
     loop {
         let mut read = Ok(());
         let bytes = source.get_with(|reader| {
             let bytes = u32::decode(reader)?;
             let slab = reader.take(bytes as usize)?;
             if bytes > 0 {
-                read = each_of(slab, each);
+                read = open(slab).and_then(|slab| each(&slab));
             }
             Ok::<_, DecodeError>(bytes)
         })?;
@@ -82,10 +90,10 @@ pub fn read_items(
     }
 }
 
-/// Items of one slab as it lies in a stream.
-pub fn each_of(slab: &[u8], each: &mut dyn FnMut(Received<'_>) -> Result<()>) -> Result<()> {
+/// A slab as it lies in a stream.
+fn open(slab: &[u8]) -> Result<Reader<'_>> {
     let (header, columns) = slab
         .split_at_checked(slab::header_bytes(slab)?)
         .ok_or_else(|| Error::corrupt("read a slab: it ends inside its header"))?;
-    Reader::new(header, columns)?.items().try_for_each(each)
+    Reader::new(header, columns)
 }

@@ -47,9 +47,7 @@ impl MemoryView {
     /// Of a range of hashes, as it is now: it has no version but the newest.
     pub fn totals(&self, range: Range) -> Totals {
         let mut totals = Totals::default();
-        for item in self.each().filter(|item| range.contains(item.hash)) {
-            totals.add(&item, true);
-        }
+        self.each(range).for_each(|item| totals.add(&item, true));
         totals
     }
 }
