@@ -12,6 +12,7 @@ mod pass;
 mod rows;
 pub mod stream;
 mod sums;
+mod sweep;
 
 pub use catalog::{COLLECTIONS_MAX, Catalog, CatalogView, NAME_BYTES_MAX, is_name};
 pub use command::{Change, Command};
@@ -20,3 +21,4 @@ pub use index::{IndexView, Indexed};
 pub use memory::MemoryView;
 pub use pass::{EachItem, Pass};
 pub use sums::Totals;
+pub use sweep::{SWEEP_ROWS_MIN, SweepStep, sweep};
