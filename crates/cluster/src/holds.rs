@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     /// A log of entries of ten bytes each, of which 100 are there.
-    fn of(wanted: u64, held: &[(u16, u64)], bytes_max: u64) -> (u64, Vec<u64>) {
+    fn of(wanted: u64, held: &[(u32, u64)], bytes_max: u64) -> (u64, Vec<u64>) {
         let held = held.iter().map(|(node, at)| (NodeId(*node), Index(*at)));
         let bytes_from = |at: Index| (100 - at.0) * 10;
         let Bounded { until, ran_out } = bounded(Index(wanted), held, bytes_from, bytes_max);

@@ -256,8 +256,10 @@ fn by_one(client: &mut Client, command: &View, out: &mut Output) -> Result<()> {
         View::Horizon { topic, index } => {
             let Moved { index: at, horizon } = client.view(topic).horizon(Index(*index))?;
             let why = match horizon.0 < *index {
-                true => ": rides, or some that have just ended, or the end of the log, are in front of \
-                         what was asked for",
+                true => {
+                    ": rides, or some that have just ended, or the end of the log, are in front of \
+                         what was asked for"
+                }
                 false => "",
             };
             out.line(

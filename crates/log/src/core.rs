@@ -427,7 +427,9 @@ impl<A> Core<A> {
     /// kept, if it was trimmed.
     pub fn bytes_behind(&self, index: u64) -> u64 {
         let of = |segment: &SegmentMeta| segment.end - SECTOR;
-        let Some(place) = self.locate(index) else { return self.tail.segments.iter().map(of).sum() };
+        let Some(place) = self.locate(index) else {
+            return self.tail.segments.iter().map(of).sum();
+        };
         let later = self.tail.segments.iter().filter(|s| s.first > place.first).map(of);
         place.end - place.position.unwrap_or(SECTOR) + later.sum::<u64>()
     }

@@ -150,8 +150,7 @@ impl Node {
 
     fn told_of(&self, topic: &str, view: &dyn Folded) -> msg::Covered {
         let (covered, digests) = (self.covered(topic, view), view.digests());
-        let Imaged { images, lost } =
-            self.images.held().get(topic).cloned().unwrap_or_default();
+        let Imaged { images, lost } = self.images.held().get(topic).cloned().unwrap_or_default();
         let holds = self.held_now(topic);
         let image = |Image { low, high, index, sum }: Image| {
             let (sum_low, sum_high) = (sum as u64, (sum >> 64) as u64);

@@ -119,10 +119,13 @@ impl Node {
             Error::retry(format!("ask for rides of topic `{topic}`: node {} {why}", id.0))
         };
         let Some(others) = self.others() else {
-            return done(Err(Error::retry("ask for rides: this node does not know the others yet")));
+            return done(Err(Error::retry(
+                "ask for rides: this node does not know the others yet",
+            )));
         };
         if let Some(away) = others.iter().find(|other| other.state != NodeState::Live) {
-            let why = "is away, and may come back with rides: ask again when it has, or counts as lost";
+            let why =
+                "is away, and may come back with rides: ask again when it has, or counts as lost";
             return done(Err(silent(away.id, why)));
         }
         let now_ns = self.machine.clock.monotonic_ns();

@@ -13,8 +13,8 @@ use holdfast_base::limits::{ENTRY_BYTES_MAX, FRAME_META_BYTES_MAX};
 use holdfast_base::rules::Access;
 use holdfast_base::{Error, Kind, Result};
 use holdfast_env::net::{Parts, PeerReply, PeerRequest, Reply};
-use holdfast_log::{Done, Mode};
 use holdfast_env::{planted, sometimes};
+use holdfast_log::{Done, Mode};
 use holdfast_node::{Held, Matter};
 use holdfast_server::{Face, Request, Right, Route, Told, Within, answer};
 use holdfast_view::items::{Catalog, Command, Reader, Sought};
@@ -247,12 +247,7 @@ impl ViewFace {
         });
     }
 
-    fn move_horizon(
-        fold: &Arc<crate::views::Topic>,
-        call: Call,
-        until: Index,
-        reply: Reply,
-    ) {
+    fn move_horizon(fold: &Arc<crate::views::Topic>, call: Call, until: Index, reply: Reply) {
         let moved = fold.clone();
         let applied = move |applied: Result<(Index, Vec<u8>)>| {
             let moved = applied.and_then(|(_, first)| {

@@ -120,8 +120,7 @@ fn peer_log(m: &mut Messages) {
     let image = peer_log::Image { low: 1, high: 2, index: Index(5), sum_low: 6, sum_high: 7 };
     let images = vec![image];
     let (covered, holds, lost) = (Index(4), vec![Index(5)], Index(6));
-    let covered =
-        peer_log::Covered { covered, withdrawn: true, digests, images, holds, lost };
+    let covered = peer_log::Covered { covered, withdrawn: true, digests, images, holds, lost };
     // As far as three earlier builds say something.
     m.add_longer("peer_log::Covered", covered, &[8, 29, 73]);
     let before = peer_log::Covered::from_bytes(&Index(4).to_bytes());

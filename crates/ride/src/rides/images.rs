@@ -67,7 +67,11 @@ pub struct Whole {
 
 impl State {
     /// A spin was begun for an image; without one where no file could be made.
-    pub(super) fn begin_image(&mut self, spin: SpinId, draft: Option<std::result::Result<Image, Index>>) {
+    pub(super) fn begin_image(
+        &mut self,
+        spin: SpinId,
+        draft: Option<std::result::Result<Image, Index>>,
+    ) {
         let Some(draft) = draft else { return };
         let image = match draft {
             Ok(image) => image,

@@ -59,7 +59,8 @@ impl Views {
         self.ask_for_images();
         let views: Vec<_> = self.kept().views.values().cloned().collect();
         for view in views {
-            let KeptView::Disk { fold, rows, rides, sweeper, marks, durable, resumed_ns } = &view.kept
+            let KeptView::Disk { fold, rows, rides, sweeper, marks, durable, resumed_ns } =
+                &view.kept
             else {
                 continue;
             };
@@ -148,7 +149,8 @@ impl Views {
 
     /// As this node's catalog has it: a view may not have come there yet.
     fn horizon_of(&self, topic: &str) -> Index {
-        let horizon = self.known(topic).and_then(|fold| fold.read(|v, _| v.catalog().horizon()).ok());
+        let horizon =
+            self.known(topic).and_then(|fold| fold.read(|v, _| v.catalog().horizon()).ok());
         horizon.unwrap_or_default()
     }
 
@@ -252,5 +254,24 @@ impl Views {
             // at again.
             fold.end_session(session, Mode::Ordered, Box::new(|_| ()));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn images_are_asked_for_again_once_in_a_while_and_not_for_a_moment_without() {
+        let mut lacking = Lacking::default();
+        let (wait, rest) = (LACKING_NS.usual(), LACKING_AGAIN_NS.usual());
+        let mut due = |lost, at| lacking.is_due(lost, at);
+        assert!(!due(true, 0) && !due(true, wait - 1));
+        // It was there in between, or another mark was made.
+        assert!(!due(false, wait) && !due(true, wait + 1) && !due(true, 2 * wait));
+        assert!(due(true, 2 * wait + 1));
+        // The disk is still full.
+        assert!(!due(true, 2 * wait + 2) && !due(true, 2 * wait + rest));
+        assert!(due(true, 2 * wait + 1 + rest));
     }
 }

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, Weak};
 pub(super) struct Horizons {
     state: Mutex<State>,
     /// As they were opened last.
-    nodes: Mutex<BTreeMap<u16, Weak<Node>>>,
+    nodes: Mutex<BTreeMap<u32, Weak<Node>>>,
 }
 
 #[derive(Default)]
@@ -79,7 +79,7 @@ impl Horizons {
             state.moved.iter().find(|(asked, horizon)| *asked > since && *horizon > at).copied()
         };
         let Some((_, horizon)) = passed else { return };
-        let id = NodeId(gateway as u16);
+        let id = NodeId(gateway as u32);
         let nodes: Vec<_> = self.nodes.held().values().filter_map(Weak::upgrade).collect();
         let Some(host) = nodes.into_iter().find(|node| node.hosted.is_some()) else { return };
         let state = host.cluster.read(|view, _| view.node(id).map(|info| info.state));
