@@ -178,13 +178,14 @@ impl ViewClient<'_> {
         answer.map(|changed: msg::Changed| changed.index)
     }
 
-    /// Gives up versions that are older than those of an index.
-    pub fn horizon(&mut self, index: Index) -> Result<Index> {
+    /// Gives up versions that are older than those of an index, or of a ride that is in front of it: the
+    /// answer says where the horizon is now.
+    pub fn horizon(&mut self, index: Index) -> Result<msg::Moved> {
         let call = self.call()?;
         let horizon = msg::Horizon { topic: self.topic.clone(), call, index };
-        let changed: Result<msg::Changed> = self.client.ask(wire::OP_VIEW_HORIZON, &horizon);
+        let moved = self.client.ask(wire::OP_VIEW_HORIZON, &horizon);
         self.unanswered.remove(&call.sequence.0);
-        changed.map(|changed| changed.index)
+        moved
     }
 
     /// Asks for an image of every disk view, as of the entry that is answered.

@@ -23,6 +23,10 @@ pub struct Told {
     pub digests: BTreeMap<Index, u64>,
     /// Of a topic whose views keep parts: the verified images that it has.
     pub images: Vec<Image>,
+    /// And entries that its rides hold.
+    pub holds: Vec<Index>,
+    /// And the newest mark of which a view of it lost its image; 0 for none.
+    pub lost: Index,
 }
 
 /// Where a node stands with its view.

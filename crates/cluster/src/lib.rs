@@ -11,6 +11,7 @@ pub mod cluster;
 pub mod command;
 pub mod compaction;
 pub mod digests;
+pub mod holds;
 pub mod images;
 pub mod liveness;
 pub mod names;

@@ -94,6 +94,12 @@ events! {
     ImageGivenUp = "view.image-given-up", WARN,
         "An image of a disk view was not made, or cannot be read and is removed. Riders and views go on without it.",
         "Read the sentence: make room, or look at the disk. The next mark makes another one.";
+    HoldRanOut = "ride.hold-ran-out", WARN,
+        "A ride, or one that has just ended, held more of its topic's log than it may: the log is trimmed, or the horizon moves, past it. The ride goes on; who reads the log behind it finds it trimmed.",
+        "Nothing; that rider rides the newest image (`holdfast ride --at`, `holdfast view status`). If it happens often, look at why riders are slow.";
+    ItemsSwept = "view.swept", INFO,
+        "Versions of items that the horizon has passed were removed from a disk view's rows.",
+        "Nothing.";
     NodeWaits = "node.waits", WARN,
         "The node starts, and waits for the log's host.",
         "Start the log's host, or look at the way to it.";

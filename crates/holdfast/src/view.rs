@@ -13,7 +13,7 @@ use holdfast_client::view::Changes;
 use holdfast_command::output::Output;
 use holdfast_ride::describe;
 use holdfast_wire::slab::{Hashed, PARTITIONS_MAX};
-use holdfast_wire::view::{Collection, Key, Scan, ViewKind, ViewName, ViewStatus};
+use holdfast_wire::view::{Collection, Key, Moved, Scan, ViewKind, ViewName, ViewStatus};
 use serde_json::{Value, json};
 
 /// `holdfast view ...`.
@@ -254,10 +254,17 @@ fn by_one(client: &mut Client, command: &View, out: &mut Output) -> Result<()> {
             )
         }
         View::Horizon { topic, index } => {
-            let at = client.view(topic).horizon(Index(*index))?;
+            let Moved { index: at, horizon } = client.view(topic).horizon(Index(*index))?;
+            let why = match horizon.0 < *index {
+                true => {
+                    ": rides, or some that have just ended, or the end of the log, are in front of \
+                         what was asked for"
+                }
+                false => "",
+            };
             out.line(
-                || format!("the horizon is {index} from entry {at} on, or later if it was"),
-                || json!({"topic": topic, "horizon": index, "index": at.0}),
+                || format!("the horizon is {horizon} from entry {at} on{why}"),
+                || json!({"topic": topic, "horizon": horizon.0, "index": at.0}),
             )
         }
         View::Load(load) => load::run(client, load, out),

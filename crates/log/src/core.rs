@@ -423,6 +423,17 @@ impl<A> Core<A> {
         Some(Place { first: segment.first, end: segment.end, position })
     }
 
+    /// Bytes from the commit on that has `index`, or the segment where commits are not known; all that are
+    /// kept, if it was trimmed.
+    pub fn bytes_behind(&self, index: u64) -> u64 {
+        let of = |segment: &SegmentMeta| segment.end - SECTOR;
+        let Some(place) = self.locate(index) else {
+            return self.tail.segments.iter().map(of).sum();
+        };
+        let later = self.tail.segments.iter().filter(|s| s.first > place.first).map(of);
+        place.end - place.position.unwrap_or(SECTOR) + later.sum::<u64>()
+    }
+
     /// The first entry behind the segment that begins with `first`.
     pub fn following(&self, first: u64) -> Option<u64> {
         let at = self.tail.segments.partition_point(|s| s.first <= first);

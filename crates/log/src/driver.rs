@@ -415,6 +415,16 @@ impl Log for EmbeddedLog {
     }
 }
 
+impl EmbeddedLog {
+    /// Bytes of a topic's entries from an index on, with their framing: of what is kept, to the commit
+    /// that the entry lies in where that is known, else to its segment. Reads nothing.
+    pub fn bytes_behind(&self, topic: &str, index: Index) -> Result<u64> {
+        let running = self.topic(topic)?;
+        let state = running.topic.lock();
+        Ok(state.core.bytes_behind(index.0))
+    }
+}
+
 impl Drop for EmbeddedLog {
     fn drop(&mut self) {
         let topics = std::mem::take(self.topics.get_mut().expect("no holder panics"));

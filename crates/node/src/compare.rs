@@ -25,6 +25,16 @@ use std::sync::{Arc, Mutex, MutexGuard};
 const DIGESTS_MAX: usize = 1024;
 /// And so many images.
 const IMAGES_MAX: usize = 1024;
+/// And so many holds.
+const HOLDS_MAX: usize = 1024;
+
+/// What this node has of images of a topic.
+#[derive(Clone, Default)]
+pub(super) struct Imaged {
+    images: Vec<Image>,
+    /// The newest mark of which one of its views lost the image; 0 for none.
+    lost: Index,
+}
 
 /// What is known of a topic's views since the last round.
 #[derive(Default)]
@@ -59,12 +69,12 @@ impl Round {
 }
 
 /// A node that takes part in the judgement.
-struct Other {
-    id: NodeId,
-    address: String,
+pub(super) struct Other {
+    pub id: NodeId,
+    pub address: String,
     host: String,
     incarnation: Index,
-    state: NodeState,
+    pub state: NodeState,
 }
 
 impl Node {
@@ -73,7 +83,7 @@ impl Node {
     }
 
     /// Members of the cluster but for this one; none while nobody knows them.
-    fn others(&self) -> Option<Vec<Other>> {
+    pub(super) fn others(&self) -> Option<Vec<Other>> {
         let others = self.cluster.read(|view, _| {
             let others = view.nodes().filter(|(id, info)| *id != self.id && info.is_member());
             let other = |(id, info): (NodeId, &NodeInfo)| {
@@ -104,15 +114,28 @@ impl Node {
             // Who has no view of a topic of items needs nothing of it: one that begins later begins
             // with images.
             Err(_) if !is_covered_by_snapshots(topic) => {
-                Ok(msg::Covered { covered: Index(u64::MAX), ..msg::Covered::default() })
+                let holds = self.held_now(topic);
+                let covered = Index(u64::MAX);
+                Ok(msg::Covered { covered, holds, ..msg::Covered::default() })
             }
             Err(e) => Err(e),
         }
     }
 
     /// What this node has of images of a topic, from now on: for the log's host, which trims it.
-    pub fn tell_images(&self, topic: &str, images: Vec<Image>) {
-        self.images.held().insert(topic.to_owned(), images);
+    /// `lost` is the newest mark of which a view of it should have one and has none; 0 for none.
+    pub fn tell_images(&self, topic: &str, images: Vec<Image>, lost: Index) {
+        self.images.held().insert(topic.to_owned(), Imaged { images, lost });
+    }
+
+    /// The newest mark of which some node said in the last round that a view of it lost its image; 0 for
+    /// none. Known where the log is kept.
+    pub fn lost_image(&self, topic: &str) -> Index {
+        self.lost_images.held().get(topic).copied().unwrap_or_default()
+    }
+
+    fn held_now(&self, topic: &str) -> Vec<Index> {
+        self.holds.of(topic, self.machine.clock.monotonic_ns())
     }
 
     /// Up to where this node's views of a topic need its log no more.
@@ -127,7 +150,8 @@ impl Node {
 
     fn told_of(&self, topic: &str, view: &dyn Folded) -> msg::Covered {
         let (covered, digests) = (self.covered(topic, view), view.digests());
-        let images = self.images.held().get(topic).cloned().unwrap_or_default();
+        let Imaged { images, lost } = self.images.held().get(topic).cloned().unwrap_or_default();
+        let holds = self.held_now(topic);
         let image = |Image { low, high, index, sum }: Image| {
             let (sum_low, sum_high) = (sum as u64, (sum >> 64) as u64);
             msg::Image { low, high, index, sum_low, sum_high }
@@ -137,7 +161,8 @@ impl Node {
         let withdrawn = matches!(own, Standing::Outvoted(_));
         let digest = |(index, digest)| msg::Digest { index, digest };
         let digests = digests.into_iter().map(digest).collect();
-        msg::Covered { covered: covered.unwrap_or_default(), withdrawn, digests, images }
+        let covered = covered.unwrap_or_default();
+        msg::Covered { covered, withdrawn, digests, images, holds, lost }
     }
 
     /// Asks all others that live. Waits for nobody.
@@ -198,7 +223,11 @@ impl Node {
         let trim = trim_before(nodes, told, &standings);
         let trim = match is_covered_by_snapshots(topic) {
             true => trim,
-            false => trim.min(self.trim_by_images(topic, others, told)),
+            false => {
+                let lost = told.values().map(|told| told.lost).max();
+                self.lost_images.held().insert(topic.to_owned(), lost.unwrap_or_default());
+                trim.min(self.trim_by_images(topic, others, told))
+            }
         };
         let own = standings.remove(&self.id).unwrap_or_default();
         let own = {
@@ -237,7 +266,7 @@ impl Node {
                 Ok(())
             }
             Standing::Disputed(_) => Ok(()),
-            _ => self.trim_log(topic, others, trim),
+            _ => self.trim_log(topic, others, told, trim),
         }
     }
 
@@ -276,16 +305,31 @@ impl Node {
     /// Gives up the entries that two snapshots of every node cover, here where the log is kept. A
     /// node that is away holds it up until it counts as lost; then it gets a snapshot when it
     /// returns.
-    fn trim_log(&self, topic: &str, others: &[Other], before: Option<Index>) -> Result<()> {
+    fn trim_log(
+        &self,
+        topic: &str,
+        others: &[Other],
+        told: &BTreeMap<NodeId, Told>,
+        before: Option<Index>,
+    ) -> Result<()> {
         let all_live = others.iter().all(|other| other.state == NodeState::Live);
         let Some(before) = before.filter(|_| all_live && self.hosted.is_some()) else {
             return Ok(());
         };
-        if before > self.log.info(topic)?.first {
+        let first = self.log.info(topic)?.first;
+        if before <= first {
+            return Ok(());
+        }
+        let held = told.iter().map(|(id, told)| (*id, told.holds.clone())).collect();
+        let before = self.bounded_by_holds(topic, before, &held);
+        if before > first {
             // The entry at a snapshot itself stays: a boot compares it with the snapshot's.
             self.log.trim(topic, before)?;
             if !is_covered_by_snapshots(topic) {
                 sometimes!("the log of items was trimmed");
+                if held.values().any(|held| !held.is_empty()) {
+                    sometimes!("a trim happened during a ride");
+                }
             }
         }
         Ok(())
@@ -348,7 +392,7 @@ impl Node {
     }
 }
 
-fn told(said: msg::Covered) -> Told {
+pub(super) fn told(said: msg::Covered) -> Told {
     let digests = said.digests.into_iter().take(DIGESTS_MAX);
     let digests = digests.map(|one| (one.index, one.digest)).collect();
     let image = |image: msg::Image| {
@@ -356,5 +400,7 @@ fn told(said: msg::Covered) -> Told {
         Image { low, high, index, sum: u128::from(sum_high) << 64 | u128::from(sum_low) }
     };
     let images = said.images.into_iter().take(IMAGES_MAX).map(image).collect();
-    Told { covered: said.covered, withdrawn: said.withdrawn, digests, images }
+    let holds = said.holds.into_iter().take(HOLDS_MAX).collect();
+    let (covered, withdrawn, lost) = (said.covered, said.withdrawn, said.lost);
+    Told { covered, withdrawn, digests, images, holds, lost }
 }

@@ -11,6 +11,7 @@ mod cuts;
 mod ended;
 mod growth;
 mod health;
+mod holds;
 mod identity;
 mod idle;
 mod keeper;
@@ -36,6 +37,7 @@ pub use audit::{Answered, Audit, Deed, Matter, Trail};
 pub use chunks::Source;
 pub use cuts::Cuts;
 pub use health::{Condition, Watch};
+pub use holds::{Held, Holds};
 pub use identity::Identity;
 pub use idle::IdleSessions;
 pub use keeper::{Keeper, KeeperOptions};
@@ -128,7 +130,13 @@ pub struct Node {
     /// What other nodes' views were found to be beside this one's, by topic.
     compared: Mutex<BTreeMap<String, compare::Compared>>,
     /// By topic, what this node has of images of its views.
-    images: Mutex<BTreeMap<String, Vec<holdfast_cluster::images::Image>>>,
+    images: Mutex<BTreeMap<String, compare::Imaged>>,
+    /// What rides of this node hold of topics.
+    pub holds: Holds,
+    /// Where the log is kept: by topic, the holds that have run out and were told of.
+    ran_out: Mutex<BTreeMap<String, std::collections::BTreeSet<(NodeId, Index)>>>,
+    /// Where the log is kept: by topic, the newest mark of which a view lost its image.
+    lost_images: Mutex<BTreeMap<String, Index>>,
     data: PathBuf,
     /// How far the log was, where it is kept here.
     reached: Mutex<reached::Reached>,

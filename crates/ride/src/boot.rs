@@ -607,7 +607,7 @@ impl Boot {
 fn left_images(views: &Views, name: &ViewName, place: &Path) -> BTreeMap<Index, Arc<Image>> {
     let disk = &views.node.machine.disk;
     // What is damaged is said when the view is open.
-    let indices = image::list(&**disk, place).unwrap_or_default().into_iter();
+    let indices = image::list(&**disk, place).unwrap_or_default().0.into_iter();
     let images = indices.filter_map(|index| Image::open(disk, place, index).ok());
     let own = images.filter(|image| image.about.view == *name);
     own.map(|image| (image.index(), Arc::new(image))).collect()

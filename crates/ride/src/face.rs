@@ -13,8 +13,9 @@ use holdfast_base::limits::{ENTRY_BYTES_MAX, FRAME_META_BYTES_MAX};
 use holdfast_base::rules::Access;
 use holdfast_base::{Error, Kind, Result};
 use holdfast_env::net::{Parts, PeerReply, PeerRequest, Reply};
+use holdfast_env::{planted, sometimes};
 use holdfast_log::{Done, Mode};
-use holdfast_node::Matter;
+use holdfast_node::{Held, Matter};
 use holdfast_server::{Face, Request, Right, Route, Told, Within, answer};
 use holdfast_view::items::{Catalog, Command, Reader, Sought};
 use holdfast_view::{ENVELOPE_BYTES, Request as Proposal};
@@ -28,6 +29,8 @@ const KEYS_MAX: usize = 1000;
 const ANSWER_BYTES_MAX: usize = FRAME_META_BYTES_MAX as usize / 2;
 /// How long another node may take to make a topic.
 const MAKE_MS: u32 = 10_000;
+/// And how long it may take to ask all others for their rides, and to move a horizon.
+const HORIZON_MS: u32 = 15_000;
 
 /// Views of items, served by one node.
 pub struct ViewFace {
@@ -184,12 +187,7 @@ impl ViewFace {
         let node = self.views.node.clone();
         if node.hosted.is_none() {
             // Who keeps the log makes topics.
-            let opcode = wire::OP_VIEW_MAKE;
-            let request = PeerRequest { opcode, meta, body: None, deadline_ms: MAKE_MS };
-            let made = move |made: Result<PeerReply>| {
-                answer(reply, made.map(|made| (made.meta, Parts::None)));
-            };
-            return node.machine.peers.call(&node.log_host, request, Box::new(made));
+            return self.ask_host(wire::OP_VIEW_MAKE, meta, MAKE_MS, reply);
         }
         node.workers.clone().run(move || match self.views.make_topic(&make.topic) {
             Ok(fold) => {
@@ -218,11 +216,58 @@ impl ViewFace {
     }
 
     fn horizon(self: Arc<Self>, request: Request<'_>) {
+        let meta = request.meta.to_vec();
         let asked = request.decode::<msg::Horizon>("move the horizon");
         let Some((msg::Horizon { topic, call, index }, reply)) = asked else { return };
-        self.with_topic(topic, reply, move |_, fold, reply| {
-            ViewFace::propose(&fold, call, Command::horizon(index), reply);
+        // Rides of all nodes are asked for in one place: who keeps the log decides how far it goes.
+        if self.views.node.hosted.is_none() {
+            return self.ask_host(wire::OP_VIEW_HORIZON, meta, HORIZON_MS, reply);
+        }
+        let name = match log_topic(&topic) {
+            Ok(name) => name,
+            Err(e) => return answer(reply, Err(e)),
+        };
+        self.with_topic(topic, reply, move |face, fold, reply| {
+            let (node, asked) = (face.views.node.clone(), name.clone());
+            let decide = move |held: Result<Held>| {
+                let held = match held {
+                    Ok(held) => held,
+                    Err(e) => return answer(reply, Err(e.context("move the horizon"))),
+                };
+                let until = match planted!("ride.horizon-past-a-ride") {
+                    true => index,
+                    false => face.views.node.bounded_by_holds(&name, index, &held),
+                };
+                if until < index {
+                    sometimes!("a ride was in front of the horizon");
+                }
+                ViewFace::move_horizon(&fold, call, until, reply);
+            };
+            node.ask_holds(&asked, decide);
         });
+    }
+
+    fn move_horizon(fold: &Arc<crate::views::Topic>, call: Call, until: Index, reply: Reply) {
+        let moved = fold.clone();
+        let applied = move |applied: Result<(Index, Vec<u8>)>| {
+            let moved = applied.and_then(|(_, first)| {
+                let msg::Changed { index } = msg::Changed::from_bytes(&first)?;
+                let horizon = moved.read(|view, _| view.catalog().horizon())?;
+                Ok(msg::Moved { index, horizon })
+            });
+            answer(reply, coded(moved));
+        };
+        fold.propose(Proposal::of(call, Command::horizon(until), Mode::Synced), Box::new(applied));
+    }
+
+    /// Has the node that keeps the log answer in the place of this one.
+    fn ask_host(&self, opcode: u16, meta: Vec<u8>, deadline_ms: u32, reply: Reply) {
+        let node = &self.views.node;
+        let request = PeerRequest { opcode, meta, body: None, deadline_ms };
+        let answered = move |answered: Result<PeerReply>| {
+            answer(reply, answered.map(|answered| (answered.meta, Parts::None)));
+        };
+        node.machine.peers.call(&node.log_host, request, Box::new(answered));
     }
 
     fn mark(self: Arc<Self>, request: Request<'_>) {

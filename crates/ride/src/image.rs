@@ -156,16 +156,26 @@ fn listed(disk: &dyn Disk, place: &Path) -> Result<(Vec<Index>, Vec<String>)> {
 }
 
 /// Indices of the images that have a name; what was left by writers that did not come to their end
-/// is removed.
-pub fn list(disk: &dyn Disk, place: &Path) -> Result<Vec<Index>> {
+/// is removed, and the indices of those named behind them.
+pub fn list(disk: &dyn Disk, place: &Path) -> Result<(Vec<Index>, Vec<Index>)> {
     let (named, others) = listed(disk, place)?;
+    let mut unfinished = Vec::new();
     for left in others {
         let of = left.split('.').next().and_then(index_of);
-        if !of.is_some_and(|index| named.contains(&index)) || left.ends_with(".tmp") {
+        let is_named = of.is_some_and(|index| named.contains(&index));
+        if !is_named || left.ends_with(".tmp") {
             disk.remove(&place.join(left))?;
+            unfinished.extend(of.filter(|_| !is_named));
         }
     }
-    Ok(named)
+    Ok((named, unfinished))
+}
+
+/// Removes the files of an image that cannot be opened: the table first, so that what a crash leaves of
+/// them is what a writer leaves.
+pub fn remove(disk: &dyn Disk, place: &Path, index: Index) -> Result<()> {
+    disk.remove(&place.join(name_of(index)))?;
+    list(disk, place).map(drop)
 }
 
 impl Image {

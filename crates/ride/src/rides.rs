@@ -11,11 +11,12 @@ use crate::carousel::{
 use crate::image::Image;
 use crate::scan::{First, ImageScan, Pages, Scan};
 use holdfast_base::codec::Encode;
+use holdfast_base::ids::Index;
 use holdfast_base::{Error, Result};
 use holdfast_env::net::{BodyPart, Parts, Reply, Response};
 use holdfast_env::rows::{Moment, Rows};
 use holdfast_env::{HoldMutex, event, planted};
-use holdfast_node::{Machine, Workers};
+use holdfast_node::Node;
 use holdfast_view::items::{Catalog, Reader};
 use holdfast_view::{Position, front};
 use holdfast_wire::slab::{Column, Needs, Range, Slab, Wanted, select};
@@ -38,8 +39,9 @@ pub struct Rides {
     place: PathBuf,
     rows: Arc<dyn Rows>,
     heads: Vec<Range>,
-    machine: Machine,
-    workers: Arc<Workers>,
+    /// As the log calls it: rides hold it.
+    topic: String,
+    node: Arc<Node>,
     state: Mutex<State>,
     own: Weak<Rides>,
 }
@@ -129,12 +131,11 @@ struct Sending {
 impl Rides {
     /// Of rows that hold a view of this range, on as many heads as the machine has use for.
     pub fn new(
-        (view, place): (&ViewName, PathBuf),
+        (view, topic, place): (&ViewName, &str, PathBuf),
         rows: Arc<dyn Rows>,
         range: Range,
         heads: u32,
-        machine: &Machine,
-        workers: &Arc<Workers>,
+        node: &Arc<Node>,
     ) -> Arc<Rides> {
         let heads = range.divided(heads);
         let spans = heads.iter().map(|head| Span { low: head.low(), high: head.high() }).collect();
@@ -155,8 +156,8 @@ impl Rides {
             place,
             rows,
             heads,
-            machine: machine.clone(),
-            workers: workers.clone(),
+            topic: topic.to_owned(),
+            node: node.clone(),
             state: Mutex::new(state),
             own: own.clone(),
         })
@@ -188,7 +189,7 @@ impl Rides {
 
     /// Somebody boards; `reply` is answered with [`Boarded`].
     pub fn board(&self, wanted: Wanted, ticket: Ticket, reply: Reply) {
-        let id = RiderId(self.machine.rng.next_u64());
+        let id = RiderId(self.node.machine.rng.next_u64());
         self.input(|state, now, _| {
             if state.ended || state.riders.len() >= RIDERS_MAX {
                 let why = match state.ended {
@@ -249,6 +250,7 @@ impl Rides {
             if state.riders.remove(&id).is_some_and(|rider| rider.over.is_none()) {
                 state.core.leave(now, id);
             }
+            self.node.holds.end(&self.topic, ride, now);
             None
         });
     }
@@ -268,6 +270,7 @@ impl Rides {
                 if rider.over.is_none() {
                     state.core.leave(now, id);
                 }
+                self.node.holds.end(&self.topic, id.0, now);
                 None
             });
         }
@@ -278,7 +281,7 @@ impl Rides {
     fn tell(&self, tell: impl FnOnce(&mut State, u64, &mut Vec<Job>) -> Option<Job>) -> Vec<Job> {
         let mut jobs = Vec::new();
         let mut state = self.state();
-        let now = self.machine.clock.monotonic_ns();
+        let now = self.node.machine.clock.monotonic_ns();
         let job = tell(&mut state, now, &mut jobs);
         jobs.extend(job);
         self.carry_out(&mut state, now, &mut jobs);
@@ -312,7 +315,11 @@ impl Rides {
                     state.know_needs();
                 }
                 Effect::Boarded { rider, on, .. } => {
-                    state.boarded(rider, on, self.heads.len(), jobs)
+                    // Before it is told: who rides has a hold.
+                    if state.riders.contains_key(&rider) {
+                        self.node.holds.place(&self.topic, rider.0, state.index_of(on));
+                    }
+                    state.boarded(rider, on, self.heads.len(), jobs);
                 }
                 Effect::Scan { scan, source, head, at, .. } => {
                     self.scan(state, now, (scan, source), head, at, jobs);
@@ -330,7 +337,10 @@ impl Rides {
                 Effect::Moved { rider, head } => {
                     event!(RiderMoved, format_args!("rider {:016x}, head {head}", rider.0));
                 }
-                Effect::End { rider, result } => state.end(rider, result, now, jobs),
+                Effect::End { rider, result } => {
+                    self.node.holds.end(&self.topic, rider.0, now);
+                    state.end(rider, result, now, jobs);
+                }
                 Effect::Spool { spin, head, slab } => state.spool(spin, head, slab, now, jobs),
                 Effect::Seal { spin } => {
                     let image = state.images.drafts[&spin].clone();
@@ -414,9 +424,9 @@ impl Rides {
             Job::Send(sending) => sending.lacks(),
             Job::Answer(..) | Job::Wake(_) => false,
         };
-        if is_long && !self.workers.is_inline() {
+        if is_long && !self.node.workers.is_inline() {
             if let Some(own) = self.own.upgrade() {
-                self.workers.run(move || own.run(own.done(job)));
+                self.node.workers.run(move || own.run(own.done(job)));
             }
             return Vec::new();
         }
@@ -442,7 +452,7 @@ impl Rides {
                         own.tick();
                     }
                 };
-                self.machine.peers.after(ns.div_ceil(1_000_000), Box::new(tick));
+                self.node.machine.peers.after(ns.div_ceil(1_000_000), Box::new(tick));
                 Vec::new()
             }
         }
@@ -577,6 +587,13 @@ impl State {
         };
         if needs != *self.needs {
             self.needs = Arc::new(needs);
+        }
+    }
+
+    fn index_of(&self, source: Source) -> Index {
+        match source {
+            Source::Snapshot(spin) => self.spins[&spin].position.applied,
+            Source::Image(index) => index,
         }
     }
 

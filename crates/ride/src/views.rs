@@ -4,6 +4,7 @@
 
 mod open;
 mod rounds;
+mod sweeper;
 
 use crate::boot::Boot;
 use crate::image::Image;
@@ -28,6 +29,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard};
+use sweeper::Sweeper;
 
 /// Views that one node runs.
 pub const VIEWS_MAX: usize = 64;
@@ -63,6 +65,9 @@ struct Kept {
     /// Of the topics, where the log is kept here: the last mark that was asked for, or the entry behind
     /// which it was, and the bytes of the log then.
     marked: BTreeMap<String, (Index, u64)>,
+    /// Of the topics, where the log is kept here: since when the newest mark lacks images, and when it was
+    /// last asked for others for that.
+    lacking: BTreeMap<String, Lacking>,
     /// Of the topics, where the log is kept elsewhere: where it began when the host was asked, and when
     /// that was.
     firsts: BTreeMap<String, (Index, u64)>,
@@ -73,6 +78,13 @@ struct Kept {
     booting: BTreeMap<PathBuf, (ViewName, Arc<Boot>)>,
     /// When each was last begun with images.
     booted_ns: BTreeMap<PathBuf, u64>,
+}
+
+/// What is known of images that some view lost.
+#[derive(Clone, Copy, Debug, Default)]
+struct Lacking {
+    since_ns: Option<u64>,
+    asked_ns: Option<u64>,
 }
 
 /// A mark, and the rows as it has left them. The fold leaves it here, and rounds take it: what follows
@@ -105,6 +117,8 @@ pub enum KeptView {
         rows: Arc<dyn Rows>,
         /// Its carousel.
         rides: Arc<Rides>,
+        /// Removes what the horizon has passed.
+        sweeper: Arc<Sweeper>,
         /// The last mark that its fold came to, until an image of it is begun.
         marks: Arc<Marks>,
         /// What the last round has made durable.
@@ -158,6 +172,13 @@ impl RunView {
         }
     }
 
+    fn lost_image(&self) -> Index {
+        match &self.kept {
+            KeptView::Disk { rides, .. } => rides.lost_image(),
+            KeptView::Memory { .. } | KeptView::Index { .. } => Index(0),
+        }
+    }
+
     fn riders(&self) -> usize {
         match &self.kept {
             KeptView::Disk { rides, .. } => rides.riders(),
@@ -167,7 +188,8 @@ impl RunView {
 
     fn end(&self) -> Result<()> {
         match &self.kept {
-            KeptView::Disk { fold, rows, rides, .. } => {
+            KeptView::Disk { fold, rows, rides, sweeper, .. } => {
+                sweeper.end();
                 rides.end();
                 fold.end();
                 rows.persist("views.rows")

@@ -13,6 +13,7 @@ mod rows;
 pub mod stream;
 mod sums;
 mod values;
+mod sweep;
 
 pub use catalog::{COLLECTIONS_MAX, Catalog, CatalogView, NAME_BYTES_MAX, is_name};
 pub use command::{Change, Command};
@@ -21,3 +22,4 @@ pub use index::{IndexView, Indexed};
 pub use memory::MemoryView;
 pub use pass::{EachItem, Pass};
 pub use sums::Totals;
+pub use sweep::{SWEEP_ROWS_MIN, SweepStep, sweep};

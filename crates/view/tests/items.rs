@@ -319,6 +319,35 @@ fn check_disk(rows: &dyn Rows, range: Range, model: &Model, draw: &Draw, told: &
     }
 }
 
+/// A few batches of a sweep, or all: after each whatever can be asked is answered as before, and in the
+/// end the rows are those that can be seen. How many are gone.
+fn check_sweep(rows: &dyn Rows, range: Range, model: &Model, draw: &Draw, told: &str) -> u64 {
+    let steps = if draw.below(2) == 0 { usize::MAX } else { 1 + draw.below(4) as usize };
+    let rows_max = SWEEP_ROWS_MIN + draw.below(9) as usize;
+    let count = || {
+        let mut count = 0;
+        let each = &mut |_: &[u8], _: &[u8]| {
+            count += 1;
+            Ok(true)
+        };
+        rows.scan(b"i", b"j", each).unwrap();
+        count
+    };
+    let before = count();
+    for at in 0..steps {
+        let step = sweep(rows, rows_max).unwrap();
+        let Some(step) = step else {
+            assert_eq!(count(), model.shown(range).len() as u64, "{told}: what is left");
+            break;
+        };
+        let told = format!("{told}, batch {at} of a sweep");
+        check_disk(rows, range, model, draw, &told);
+        // A horizon that has moved meanwhile has a sweep of its own.
+        assert!(step.horizon.0 <= model.horizon, "{told}");
+    }
+    before - count()
+}
+
 /// Sums as of an index and of the latest, of what the model shows.
 fn check_totals(reader: &Reader, range: Range, model: &Model, at: u64, told: &str) {
     for at in [None, Some(at), Some(model.horizon)] {
@@ -472,7 +501,7 @@ fn begun_with<T>(
 
 #[test]
 fn views_of_items_tell_what_a_plain_model_tells() {
-    let (mut with_horizon, mut arrived, mut found) = (0, 0, 0);
+    let (mut with_horizon, mut arrived, mut found, mut swept) = (0, 0, 0, 0);
     for seed in 0..24 {
         let trial = Trial::drawn(seed).enter();
         let draw = Draw(SeededRng::new(seed));
@@ -492,7 +521,7 @@ fn views_of_items_tell_what_a_plain_model_tells() {
         for at in 0..120 {
             let told = format!("seed {seed}, step {at}");
             step(&draw, &w, &folds[0], &mut model);
-            match draw.below(22) {
+            match draw.below(26) {
                 20 => found += check_index(&index, &model, &told),
                 21 if model.applied > 0 => begin_again(&draw, &w, &mut index),
                 0 => {
@@ -500,6 +529,10 @@ fn views_of_items_tell_what_a_plain_model_tells() {
                         check_disk(&*rows[i], ranges[i], &model, &draw, &told);
                     }
                     memory.read(|view, _| check_memory(view, part, &model, &told)).unwrap();
+                }
+                22..=25 => {
+                    let i = draw.below(2) as usize;
+                    swept += check_sweep(&*rows[i], ranges[i], &model, &draw, &told);
                 }
                 // The process ends; what was not persisted of the rows may be gone.
                 1 => {
@@ -544,6 +577,7 @@ fn views_of_items_tell_what_a_plain_model_tells() {
     }
     assert!(with_horizon > 10 && arrived > 20, "{with_horizon} and {arrived}");
     assert!(found > 100, "{found}");
+    assert!(swept > 100, "{swept}");
 }
 
 /// Whoever folds a page at once sees at each mark what was in front of it, and nothing behind it: else

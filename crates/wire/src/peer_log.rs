@@ -126,6 +126,11 @@ pub struct Covered {
     pub digests: Vec<Digest>,
     /// Images of views of parts of the topic.
     pub images: Vec<Image>,
+    /// Entries that rides of the node hold: the log is not trimmed behind them, and the horizon does not
+    /// pass them.
+    pub holds: Vec<Index>,
+    /// The newest mark of which a view of the node should have an image and has none; 0 for none.
+    pub lost: Index,
 }
 
 /// A verified image of a view: of keys with hashes from `low` on and below `high`, behind an entry,
@@ -154,6 +159,8 @@ impl Encode for Covered {
         self.withdrawn.encode(out);
         self.digests.encode(out);
         self.images.encode(out);
+        self.holds.encode(out);
+        self.lost.encode(out);
     }
 }
 
@@ -171,7 +178,12 @@ impl Decode for Covered {
             0 => Vec::new(),
             _ => Vec::decode(reader)?,
         };
-        Ok(Covered { covered, withdrawn, digests, images })
+        let (holds, lost) = match reader.remaining() {
+            // Nor of rides, builds before they held anything.
+            0 => (Vec::new(), Index(0)),
+            _ => (Vec::decode(reader)?, Index::decode(reader)?),
+        };
+        Ok(Covered { covered, withdrawn, digests, images, holds, lost })
     }
 }
 

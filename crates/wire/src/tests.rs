@@ -119,9 +119,10 @@ fn peer_log(m: &mut Messages) {
     let digests = vec![peer_log::Digest { index: Index(5), digest: 6 }];
     let image = peer_log::Image { low: 1, high: 2, index: Index(5), sum_low: 6, sum_high: 7 };
     let images = vec![image];
-    let covered = peer_log::Covered { covered: Index(4), withdrawn: true, digests, images };
-    // As far as two earlier builds say something.
-    m.add_longer("peer_log::Covered", covered, &[8, 29]);
+    let (covered, holds, lost) = (Index(4), vec![Index(5)], Index(6));
+    let covered = peer_log::Covered { covered, withdrawn: true, digests, images, holds, lost };
+    // As far as three earlier builds say something.
+    m.add_longer("peer_log::Covered", covered, &[8, 29, 73]);
     let before = peer_log::Covered::from_bytes(&Index(4).to_bytes());
     assert_eq!(before, Ok(peer_log::Covered { covered: Index(4), ..Default::default() }));
     let (index, offset, bytes) = (Index(4), 5, 6);
@@ -343,6 +344,7 @@ fn view_messages(m: &mut Messages) {
     m.add("view::Change", view::Change { topic: topic(), call: CALL });
     m.add("view::Mark", view::Mark { topic: topic(), call: CALL });
     m.add("view::Horizon", view::Horizon { topic: topic(), call: CALL, index });
+    m.add("view::Moved", view::Moved { index, horizon: Index(4) });
     m.add("view::Changed", view::Changed { index });
     let all = view::Collection { hashed: slab::Hashed::All, json: false, ..collection.clone() };
     let bytes = view::Collection { hashed: slab::Hashed::Bytes(8), ..all.clone() };

@@ -70,6 +70,16 @@ pub struct Horizon {
 }
 codec_struct!(Horizon { topic, call, index });
 
+/// Where the horizon was moved to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moved {
+    /// Of the entry that did.
+    pub index: Index,
+    /// Where it is now: not where it was to be moved, if rides are in front of that.
+    pub horizon: Index,
+}
+codec_struct!(Moved { index, horizon });
+
 /// Asks for an image of every disk view of a topic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mark {

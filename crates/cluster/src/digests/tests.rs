@@ -6,7 +6,7 @@ fn told(digests: &[&[(u64, u64)]]) -> BTreeMap<NodeId, Told> {
     let one = |(at, digests): (usize, &&[(u64, u64)])| {
         let digests = digests.iter().map(|(index, digest)| (Index(*index), *digest)).collect();
         let id = NodeId(at as u32 + 1);
-        (id, Told { covered: Index(id.0 as u64), withdrawn: false, digests, images: Vec::new() })
+        (id, Told { covered: Index(id.0 as u64), digests, ..Told::default() })
     };
     digests.iter().enumerate().map(one).collect()
 }

@@ -163,7 +163,11 @@ impl Carousel {
                     self.board(rider, spin, index);
                 }
             }
-            (None, Ticket::At { index, .. }) => self.end(rider, Err(error::not_here(index))),
+            (None, Ticket::At { index, .. }) => {
+                let whole = self.images.iter().rev().find(|(_, image)| **image == Image::Whole);
+                let newest = whole.map(|(newest, _)| *newest);
+                self.end(rider, Err(error::not_here(index, newest)));
+            }
             (None, _) => {}
         }
     }

@@ -9,9 +9,16 @@ pub(super) fn outside(low: u64, high: u64) -> Error {
     Error::invalid(format!("ride hashes {low} up to {high}: {why}"))
 }
 
-pub(super) fn not_here(index: Index) -> Error {
-    let why = "there is neither an image of it nor a spin at it that can still be joined; ride at \
-               the index of an image, or at any index from the beginning";
+/// `newest` is the newest image that is whole.
+pub(super) fn not_here(index: Index, newest: Option<Index>) -> Error {
+    let there = match newest {
+        Some(newest) => format!("ride at {newest}, of which there is an image"),
+        None => "there is no image here".to_owned(),
+    };
+    let why = format!(
+        "there is neither an image of it nor a spin at it that can still be joined; {there}, or at any \
+         index from the beginning"
+    );
     Error::not_found(format!("ride at index {index}: {why}"))
 }
 

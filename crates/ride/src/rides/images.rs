@@ -31,11 +31,18 @@ pub(super) struct Images {
     retiring: BTreeSet<Index>,
     /// Those that nobody is told of any more, and since when.
     leaving: BTreeMap<Index, u64>,
+    /// The newest mark whose image was given up, or damaged.
+    lost: Index,
 }
 
 impl Images {
     pub fn take_moment(&mut self, index: Index) -> Arc<dyn Moment> {
         self.moments.remove(&index).expect("a moment is kept for its image")
+    }
+
+    /// A mark's image is not made, or is there no more.
+    fn lose(&mut self, index: Index) {
+        self.lost = self.lost.max(index);
     }
 
     /// Nobody needs it any more, or it never came to be.
@@ -60,8 +67,16 @@ pub struct Whole {
 
 impl State {
     /// A spin was begun for an image; without one where no file could be made.
-    pub(super) fn begin_image(&mut self, spin: SpinId, draft: Option<Result<Image>>) {
-        let Some(Ok(image)) = draft else { return };
+    pub(super) fn begin_image(
+        &mut self,
+        spin: SpinId,
+        draft: Option<std::result::Result<Image, Index>>,
+    ) {
+        let Some(draft) = draft else { return };
+        let image = match draft {
+            Ok(image) => image,
+            Err(index) => return self.images.lose(index),
+        };
         let image = Arc::new(image);
         self.images.known.insert(image.index(), image.clone());
         self.images.drafts.insert(spin, image);
@@ -81,7 +96,9 @@ impl State {
 
     /// The core has given an image up: its writer held up riders, or something failed, which was said.
     pub(super) fn abandon(&mut self, spin: SpinId) {
+        // Where something failed, that was told, and it is no draft any more.
         if let Some(image) = self.images.drafts.remove(&spin) {
+            self.images.lose(image.index());
             let why = format!("image `{}` is not made", image.path().display());
             event!(ImageGivenUp, why);
         }
@@ -91,6 +108,7 @@ impl State {
     /// A slab of an image could not be read: if it is damaged, nobody begins to read it any more.
     pub(super) fn distrust(&mut self, now: u64, index: Index, e: &Error) {
         if e.kind == Kind::Corrupt && self.retire(now, index) {
+            self.images.lose(index);
             event!(ImageGivenUp, e);
         }
     }
@@ -114,8 +132,11 @@ impl State {
 impl Rides {
     /// Takes note of the images that lie in the view's directory, before anybody rides.
     pub fn find_images(&self) -> Result<()> {
-        for index in image::list(&*self.machine.disk, &self.place)? {
-            match Image::open(&self.machine.disk, &self.place, index) {
+        let disk = &self.node.machine.disk;
+        let (named, left) = image::list(&**disk, &self.place)?;
+        let mut lost = left;
+        for index in named {
+            match Image::open(disk, &self.place, index) {
                 Ok(image) if image.about.view == self.view => self.input(|state, now, _| {
                     state.images.known.insert(index, Arc::new(image));
                     state.core.image_found(now, index);
@@ -125,9 +146,19 @@ impl Rides {
                     let other = Error::corrupt("it is of another view");
                     event!(ImageGivenUp, format_args!("image of entry {index}: {other}"));
                 }
-                Err(e) => event!(ImageGivenUp, e),
+                Err(e) => {
+                    event!(ImageGivenUp, e);
+                    lost.push(index);
+                    if e.kind == Kind::Corrupt {
+                        image::remove(&**disk, &self.place, index)?;
+                    }
+                }
             }
         }
+        self.input(|state, _, _| {
+            lost.into_iter().for_each(|index| state.images.lose(index));
+            None
+        });
         Ok(())
     }
 
@@ -155,6 +186,17 @@ impl Rides {
             image.sealed().or_else(unsealed).map(|total| Whole { index, bytes, total })
         };
         state.images.known.iter().filter_map(whole).collect()
+    }
+
+    /// The newest mark of which the view should have an image, and has none, nor will have one by itself;
+    /// 0 for none.
+    pub fn lost_image(&self) -> Index {
+        let lost = self.state().images.lost;
+        let is_there = self.images().into_iter().any(|whole| whole.index >= lost);
+        let state = self.state();
+        let drafts = state.images.drafts.values().map(|image| image.index());
+        let mut comes = state.images.moments.keys().copied().chain(drafts);
+        if is_there || comes.any(|index| index >= lost) { Index(0) } else { lost }
     }
 
     /// As [`Rides::images`], without those that leave: what others may rely on.
@@ -194,11 +236,15 @@ impl Rides {
         image.filter(|image| image.sealed().is_some())
     }
 
-    pub(super) fn begin_image(&self, shown: &Shown) -> Result<Image> {
+    /// Or the mark of the image that could not be begun.
+    pub(super) fn begin_image(&self, shown: &Shown) -> std::result::Result<Image, Index> {
         let (position, front) = (shown.position, shown.front.clone());
         let about = About { view: self.view.clone(), position, front };
-        let made = Image::create(&self.machine.disk, &self.place, about, &self.heads);
-        made.inspect_err(|e| event!(ImageGivenUp, e))
+        let made = Image::create(&self.node.machine.disk, &self.place, about, &self.heads);
+        made.map_err(|e| {
+            event!(ImageGivenUp, e);
+            shown.position.applied
+        })
     }
 
     pub(super) fn spool(&self, spin: SpinId, head: usize, image: &Image, kept: &Kept) -> Vec<Job> {
@@ -213,7 +259,10 @@ impl Rides {
         };
         let written = written();
         self.tell(|state, now, _| {
-            if let (Err(e), true) = (&written, state.images.drafts.contains_key(&spin)) {
+            if let Err(e) = &written
+                && let Some(image) = state.images.drafts.remove(&spin)
+            {
+                state.images.lose(image.index());
                 event!(ImageGivenUp, e);
             }
             state.core.spooled(now, spin, head, written);
@@ -232,6 +281,9 @@ impl Rides {
         }
         self.tell(|state, now, _| {
             state.images.drafts.remove(&spin);
+            if sealed.is_err() {
+                state.images.lose(image.index());
+            }
             state.core.sealed(now, spin, sealed.map(drop));
             state.know_needs();
             None

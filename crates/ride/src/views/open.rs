@@ -1,5 +1,6 @@
 //! Views opened: as they were left, folded anew where their rows are damaged, or with what arrives.
 
+use super::sweeper::Sweeper;
 use super::{DiskFold, KeptView, Marks, RunView, Views, describe, log_topic};
 use crate::rides::Rides;
 use holdfast_base::ids::Index;
@@ -88,14 +89,15 @@ impl Views {
                         }
                     }
                 };
-                let (machine, workers) = (&self.node.machine, &self.node.workers);
-                let of = (name, place.to_owned());
-                let rides = Rides::new(of, rows.clone(), range, self.heads, machine, workers);
+                let of = (name, &*topic, place.to_owned());
+                let rides = Rides::new(of, rows.clone(), range, self.heads, &self.node);
                 rides.find_images()?;
+                let sweeper = Sweeper::new(describe(name), rows.clone(), &self.node);
                 KeptView::Disk {
                     fold,
                     rows,
                     rides,
+                    sweeper,
                     marks,
                     durable: AtomicU64::new(0),
                     resumed_ns: AtomicU64::new(0),

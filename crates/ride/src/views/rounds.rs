@@ -1,12 +1,12 @@
 //! What is done for views now and then: images begun, told of and asked for, rows made durable, views
 //! that the log has left behind begun again, sessions ended.
 
-use super::{Kept, KeptView, RunView, SESSION_IDLE_MS, Views, describe, log_topic};
+use super::{Kept, KeptView, Lacking, RunView, SESSION_IDLE_MS, Views, describe, log_topic};
 use holdfast_base::ids::Index;
 use holdfast_base::{Error, Kind, Result};
 use holdfast_cluster::images::Image as HeldImage;
 use holdfast_env::trial::Knob;
-use holdfast_env::{HoldMutex, event};
+use holdfast_env::{HoldMutex, event, sometimes};
 use holdfast_log::Mode;
 use holdfast_node::IdleSessions;
 use holdfast_view::Request;
@@ -20,10 +20,33 @@ use std::sync::atomic::Ordering;
 static MARK_ENTRIES: Knob = Knob::new("views.mark-entries", 1_000_000, &[5, 20]);
 /// ... or so many bytes.
 const MARK_BYTES: u64 = 256 << 20;
+/// When a view has lost its image of the newest mark for so long, images are asked for again, ...
+static LACKING_NS: Knob = Knob::new("views.lacking-ns", 60_000_000_000, &[1_000_000_000]);
+/// ... at most so often: a disk that stays full or slow is not asked all the time.
+static LACKING_AGAIN_NS: Knob =
+    Knob::new("views.lacking-again-ns", 1_800_000_000_000, &[2_000_000_000]);
 /// Before a view that found no room is tried once more.
 const RESUME_NS: u64 = 10_000_000_000;
 /// Before a view looks for images again.
 const AGAIN_NS: u64 = 5_000_000_000;
+
+impl Lacking {
+    /// Whether images are to be asked for again, as a view has lost its image of the newest mark, or as none
+    /// has.
+    fn is_due(&mut self, lost: bool, now_ns: u64) -> bool {
+        let since_ns = *self.since_ns.get_or_insert(now_ns);
+        if !lost {
+            self.since_ns = None;
+            return false;
+        }
+        let rests = |asked: u64| now_ns.saturating_sub(asked) < LACKING_AGAIN_NS.get();
+        if now_ns.saturating_sub(since_ns) < LACKING_NS.get() || self.asked_ns.is_some_and(rests) {
+            return false;
+        }
+        (self.since_ns, self.asked_ns) = (None, Some(now_ns));
+        true
+    }
+}
 
 impl Views {
     /// Now and then: rows are made durable, so that a start folds little of the log again; views that
@@ -36,7 +59,8 @@ impl Views {
         self.ask_for_images();
         let views: Vec<_> = self.kept().views.values().cloned().collect();
         for view in views {
-            let KeptView::Disk { fold, rows, rides, marks, durable, resumed_ns } = &view.kept
+            let KeptView::Disk { fold, rows, rides, sweeper, marks, durable, resumed_ns } =
+                &view.kept
             else {
                 continue;
             };
@@ -47,6 +71,7 @@ impl Views {
             if let Ok((first, known_ns)) = self.first_of(&view.name.topic) {
                 rides.retire_images(first, known_ns);
             }
+            sweeper.round(self.horizon_of(&view.name.topic));
             let applied = fold.status().applied.0;
             // A view at rest costs its disk nothing.
             if durable.load(Ordering::Relaxed) != applied {
@@ -122,6 +147,13 @@ impl Views {
         first.ok_or_else(|| Error::retry("the log's host has not said yet where the log begins"))
     }
 
+    /// As this node's catalog has it: a view may not have come there yet.
+    fn horizon_of(&self, topic: &str) -> Index {
+        let horizon =
+            self.known(topic).and_then(|fold| fold.read(|v, _| v.catalog().horizon()).ok());
+        horizon.unwrap_or_default()
+    }
+
     /// Asks where the logs of topics begin, where that is another node's to know.
     fn ask_firsts(self: &Arc<Views>) {
         if self.node.hosted.is_some() {
@@ -153,9 +185,10 @@ impl Views {
                 let whole = view.images_that_stay().into_iter();
                 whole.map(move |w| HeldImage { low, high, index: w.index, sum: w.total.all })
             };
+            let lost = of_topic.clone().map(|view| view.lost_image()).max().unwrap_or_default();
             let images = of_topic.flat_map(image).collect();
             if let Ok(name) = log_topic(&topic) {
-                self.node.tell_images(&name, images);
+                self.node.tell_images(&name, images, lost);
             }
         }
     }
@@ -168,7 +201,8 @@ impl Views {
         }
         let mut due = Vec::new();
         {
-            let Kept { topics, marked, .. } = &mut *self.kept();
+            let now_ns = self.node.machine.clock.monotonic_ns();
+            let Kept { topics, marked, lacking, .. } = &mut *self.kept();
             for (name, fold) in topics.iter() {
                 let read = fold.read(|view, applied| (view.catalog().mark(), applied));
                 let info = log_topic(name).and_then(|topic| self.node.log.info(&topic));
@@ -177,8 +211,16 @@ impl Views {
                 let since = applied.0.saturating_sub(mark.max(*asked).0);
                 // What was trimmed is not counted twice.
                 *bytes = (*bytes).min(info.bytes);
-                if since >= MARK_ENTRIES.get() || info.bytes - *bytes >= MARK_BYTES {
-                    MARK_ENTRIES.cross();
+                let lost = log_topic(name).map(|topic| self.node.lost_image(&topic));
+                let lost = lost.is_ok_and(|lost| lost == mark && mark.0 > 0);
+                let again = lacking.entry(name.clone()).or_default().is_due(lost, now_ns);
+                let many = since >= MARK_ENTRIES.get() || info.bytes - *bytes >= MARK_BYTES;
+                if many || again {
+                    if many {
+                        MARK_ENTRIES.cross();
+                    } else {
+                        sometimes!("images were asked for in the place of lost ones");
+                    }
                     (*asked, *bytes) = (applied, info.bytes);
                     due.push(fold.clone());
                 }
@@ -212,5 +254,24 @@ impl Views {
             // at again.
             fold.end_session(session, Mode::Ordered, Box::new(|_| ()));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn images_are_asked_for_again_once_in_a_while_and_not_for_a_moment_without() {
+        let mut lacking = Lacking::default();
+        let (wait, rest) = (LACKING_NS.usual(), LACKING_AGAIN_NS.usual());
+        let mut due = |lost, at| lacking.is_due(lost, at);
+        assert!(!due(true, 0) && !due(true, wait - 1));
+        // It was there in between, or another mark was made.
+        assert!(!due(false, wait) && !due(true, wait + 1) && !due(true, 2 * wait));
+        assert!(due(true, 2 * wait + 1));
+        // The disk is still full.
+        assert!(!due(true, 2 * wait + 2) && !due(true, 2 * wait + rest));
+        assert!(due(true, 2 * wait + 1 + rest));
     }
 }

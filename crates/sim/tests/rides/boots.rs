@@ -161,7 +161,8 @@ fn filled(seed: u64) -> (World, Asks, Model) {
 }
 
 /// A bit of an image's slabs flips on the device: who rides it hears that, nobody begins to read it any
-/// more, and the next mark makes another one. A flipped bit in its table makes it no image.
+/// more, and the next mark makes another one. One with a flipped bit in its table is no image: it was passed
+/// over, and its files stayed for ever. They are removed.
 #[test]
 fn a_damaged_image_is_given_up_and_another_one_is_made() {
     for of_table in [false, true] {
@@ -175,6 +176,7 @@ fn a_damaged_image_is_given_up_and_another_one_is_made() {
             world.disk.flip_bit(file, 60, 3).unwrap();
             world = world.restarted(2);
             assert_eq!(images(&world), [0; 0], "it is not read any more");
+            assert_eq!(image_files(&world), [PathBuf::new(); 0], "it takes no room any more");
         } else {
             world.disk.flip_bit(file, 100, 3).unwrap();
             let mut board = all_of(disk_view());

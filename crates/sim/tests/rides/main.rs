@@ -4,6 +4,7 @@
 //! from images of marks, also while those are written, and some break off and go on from there.
 
 mod boots;
+mod holds;
 mod world;
 
 use holdfast_base::codec::Decode;

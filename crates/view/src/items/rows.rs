@@ -9,12 +9,16 @@ use std::borrow::Cow;
 
 /// The catalog's row.
 pub const CATALOG: &[u8] = b"c";
+/// How far the rows are swept.
+pub const SWEEP: &[u8] = b"w";
 const ITEM: u8 = b'i';
 /// In front of a value, and of nothing where the key was deleted.
 const VALUE: u8 = 1;
 const DELETED: u8 = 0;
 /// Kind, hash and collection.
 const HEAD_BYTES: usize = 7;
+/// The index of a version, at its end.
+const INDEX_BYTES: usize = 8;
 
 /// Where rows of items with hashes from a range lie: from, until.
 pub fn bounds(range: Range) -> (Vec<u8>, Vec<u8>) {
@@ -50,6 +54,12 @@ pub fn beginning(hash: u32, collection: u16, prefix: &[u8]) -> Vec<u8> {
 /// The row of a key's version.
 pub fn version(versions: &[u8], index: Index) -> Vec<u8> {
     [versions, &index.0.to_be_bytes()].concat()
+}
+
+/// Whether two rows are versions of one key: they differ in nothing but their index.
+pub fn same_key(a: &[u8], b: &[u8]) -> bool {
+    let key = |row: &[u8]| row.len().saturating_sub(INDEX_BYTES);
+    a[..key(a)] == b[..key(b)]
 }
 
 /// Behind everything that begins with these bytes. They hold one that is not 255.
