@@ -17,6 +17,7 @@ pub mod names;
 pub mod namespace;
 pub mod placement;
 pub mod repair;
+pub mod retention;
 pub mod topics;
 mod views;
 

@@ -25,6 +25,7 @@ mod reached;
 mod rebuild;
 mod registry;
 pub mod replicas;
+mod retention;
 mod rewrite;
 mod snapshots;
 mod standing;
@@ -45,6 +46,7 @@ pub use open::NodeConfig;
 use open::snapshot_store;
 pub use peer_service::PEER_OPERATIONS;
 pub use rebuild::RebuiltNames;
+pub use retention::Hold;
 pub use rewrite::FaceChunk;
 pub use snapshots::SNAPSHOT_OPERATIONS;
 pub use stores::{OwnStore, Stores};
@@ -129,6 +131,12 @@ pub struct Node {
     compared: Mutex<BTreeMap<String, compare::Compared>>,
     /// By topic, what this node has of images of its views.
     images: Mutex<BTreeMap<String, Vec<holdfast_cluster::images::Image>>>,
+    /// By topic, the newest mark of which nodes have images of all keys, as of the last round.
+    marks: Mutex<BTreeMap<String, Index>>,
+    /// Which topics are kept for how long, where the log is kept.
+    retained: Mutex<retention::Retained>,
+    /// Who needs entries of topics. Asked while `retained` is held, and calls nothing of the node.
+    holds: Mutex<Vec<retention::Hold>>,
     data: PathBuf,
     /// How far the log was, where it is kept here.
     reached: Mutex<reached::Reached>,

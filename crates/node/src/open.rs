@@ -9,6 +9,7 @@ use super::own_stores::{self, Before, Had, Place};
 use super::reached::{Older, Reached};
 use super::registry::Registry;
 use super::replicas::Replicator;
+use super::retention::Retained;
 use super::snapshots::take_over_if_trimmed;
 use super::views::{Views, wait_for};
 use super::{Keeper, KeeperOptions, Leader, Machine, Node, Stores, Workers, own_request};
@@ -179,6 +180,10 @@ impl Node {
             Some((remote, host, _)) => (Some(remote), host),
             None => (None, config.address.clone()),
         };
+        let retained = match &log.hosted {
+            Some(_) => Retained::load(&*machine.disk, data, &mut findings).map_err(doing)?,
+            None => Retained::default(),
+        };
         let node = Arc::new(Node {
             id: identity.node,
             sender,
@@ -204,6 +209,9 @@ impl Node {
             fold: config.fold,
             compared: Mutex::default(),
             images: Mutex::default(),
+            marks: Mutex::default(),
+            retained: Mutex::new(retained),
+            holds: Mutex::default(),
             data: data.clone(),
             reached: Mutex::new(reached),
             older: Mutex::new(older),
