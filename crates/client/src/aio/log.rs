@@ -2,15 +2,20 @@
 
 use super::AsyncClient;
 use crate::client::decode;
+use holdfast_base::codec::Encode;
 use holdfast_base::ids::Index;
 use holdfast_base::{Kind, Result};
+use holdfast_env::{Clock, RealClock, runtime};
 use holdfast_wire::log::writers::{Repeats, content, look_from};
 use holdfast_wire::{self as wire, log as msg};
+use std::time::Duration;
+
+/// Between two questions for entries, where the node refuses them for now.
+const REST: Duration = Duration::from_secs(1);
 
 impl AsyncClient {
     /// As [`LogClient::append`](crate::LogClient::append): once, so `Retry` means that nobody knows.
     pub async fn log_append(&self, topic: &str, entries: Vec<Vec<u8>>) -> Result<Index> {
-        use holdfast_base::codec::Encode;
         let entries = entries.into_iter().map(|bytes| msg::Entry { bytes }).collect();
         let append = msg::Append { topic: topic.to_owned(), synced: true, entries };
         let meta = append.to_bytes();
@@ -33,10 +38,17 @@ impl AsyncClient {
         wait: bool,
     ) -> Result<Vec<msg::Indexed>> {
         let read = msg::Read { topic: topic.to_owned(), from, entries_max, wait };
+        let clock = RealClock::new();
+        let begun_ns = clock.monotonic_ns();
         let read: Result<msg::Entries> = self.ask(wire::OP_LOG_READ, &read).await;
         match read {
-            // The deadline of the client's requests has passed.
-            Err(e) if wait && e.kind == Kind::Retry => Ok(Vec::new()),
+            Err(e) if wait && e.kind == Kind::Retry => {
+                // The deadline of the client's requests has passed; or the log is away, which is not
+                // asked again and again.
+                let waited = Duration::from_nanos(clock.monotonic_ns() - begun_ns);
+                runtime::sleep(REST.saturating_sub(waited)).await;
+                Ok(Vec::new())
+            }
             read => Ok(read?.entries),
         }
     }

@@ -14,6 +14,7 @@ use holdfast_base::ids::Index;
 use holdfast_base::{Error, Kind, Result};
 use holdfast_client::aio::{AsyncClient, AsyncLogReader};
 use holdfast_client::{ClientOptions, Endpoint};
+use holdfast_env::runtime::within;
 use holdfast_env::secret::Token;
 use holdfast_log::TRIMMED_ENTRIES;
 use holdfast_wire::log::Indexed;
@@ -24,9 +25,12 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 /// A body of entries: they go into the log together, in one request of the native protocol.
 const BODY_BYTES_MAX: usize = 1 << 20;
+/// For a body to come.
+const BODY_PATIENCE: Duration = Duration::from_secs(60);
 /// Entries of one read of the log; what is sent waits for its reader, a page at a time.
 const PAGE_ENTRIES_MAX: u32 = 1000;
 /// Entries of a read, where nobody says how many.
@@ -124,9 +128,10 @@ pub async fn append(
 async fn appended(door: &Door, topic: &str, request: Request) -> Result<Response> {
     let asked = parameters(request.uri().query(), &["lines", "writer", "number"])?;
     let client = client(door, request.headers()).await?;
-    let Ok(body) = to_bytes(request.into_body(), BODY_BYTES_MAX).await else {
+    let body = within(BODY_PATIENCE, to_bytes(request.into_body(), BODY_BYTES_MAX)).await;
+    let Some(Ok(body)) = body else {
         let why = format!(
-            "append to topic `{topic}`: the body has more than {BODY_BYTES_MAX} bytes, or broke off: send less at a time\n"
+            "append to topic `{topic}`: the body has more than {BODY_BYTES_MAX} bytes, broke off, or took longer than a minute: send less at a time\n"
         );
         return Ok((StatusCode::PAYLOAD_TOO_LARGE, why).into_response());
     };
