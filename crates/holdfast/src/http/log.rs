@@ -136,7 +136,7 @@ async fn appended(door: &Door, topic: &str, request: Request) -> Result<Response
         return Ok((StatusCode::PAYLOAD_TOO_LARGE, why).into_response());
     };
     let entries = entries(&body, asked.contains_key("lines"));
-    let entries = match (asked.get("writer"), asked.get("number")) {
+    let entries: Vec<Vec<u8>> = match (asked.get("writer"), asked.get("number")) {
         (None, None) => entries.into_iter().map(<[u8]>::to_vec).collect(),
         (Some(writer), Some(first)) => {
             check_writer(writer)?;

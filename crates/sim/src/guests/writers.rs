@@ -68,7 +68,7 @@ impl Guest for Writers {
     fn work(self: Arc<Self>, visitor: Visitor, end_ns: u64) -> Work {
         Box::pin(async move {
             let writer = visitor.name().replace('/', ".");
-            let mut next = 1;
+            let mut next: u64 = 1;
             while visitor.now_ns() < end_ns {
                 visitor.think().await;
                 visitor.count_operation();
