@@ -270,8 +270,9 @@ impl Node {
                  makes others"
             ));
         }
-        let newest = images::newest_mark(&all);
-        newest.map(|mark| self.marks.held().insert(topic.to_owned(), mark));
+        if let Some(mark) = images::newest_mark(&all) {
+            self.marks.held().insert(topic.to_owned(), mark);
+        }
         images::trim_before(&all)
     }
 

@@ -135,8 +135,6 @@ pub struct Node {
     marks: Mutex<BTreeMap<String, Index>>,
     /// Which topics are kept for how long, where the log is kept.
     retained: Mutex<retention::Retained>,
-    /// Who needs entries of topics. Asked while `retained` is held, and calls nothing of the node.
-    holds: Mutex<Vec<retention::Hold>>,
     data: PathBuf,
     /// How far the log was, where it is kept here.
     reached: Mutex<reached::Reached>,

@@ -159,9 +159,8 @@ impl Node {
         let joining = Joining { machine: &machine, config, log: &log, cluster: &cluster };
         let places = own_stores::places(&*machine.disk, config).map_err(doing)?;
         let before = joining.stores_before(identity, &places, &namespace).map_err(doing)?;
-        let places = (places, &before);
-        let (stores, partial) =
-            own_stores::open(&machine, config, region, places, &mut findings).map_err(doing)?;
+        let opened = own_stores::open(&machine, config, region, (places, &before), &mut findings);
+        let (stores, partial) = opened.map_err(doing)?;
         let stores = Arc::new(stores);
         let known_stores: BTreeSet<StoreId> =
             cluster.read(|view, _| view.stores().map(|(id, _)| id).collect()).unwrap_or_default();
@@ -176,14 +175,9 @@ impl Node {
         let replicator = replicator(&machine, config, (&stores, &workers), directory);
         replicator.set_leftovers(partial);
         replicator.events.snapshots_taken_over.store(taken_over, Ordering::Relaxed);
-        let (remote, log_host) = match log.remote {
-            Some((remote, host, _)) => (Some(remote), host),
-            None => (None, config.address.clone()),
-        };
-        let retained = match &log.hosted {
-            Some(_) => Retained::load(&*machine.disk, data, &mut findings).map_err(doing)?,
-            None => Retained::default(),
-        };
+        let here = || (None, config.address.clone());
+        let (remote, log_host) = log.remote.map_or_else(here, |(to, host, _)| (Some(to), host));
+        let retained = Retained::load(&*machine.disk, data, &mut findings).map_err(doing)?;
         let node = Arc::new(Node {
             id: identity.node,
             sender,
@@ -211,7 +205,6 @@ impl Node {
             images: Mutex::default(),
             marks: Mutex::default(),
             retained: Mutex::new(retained),
-            holds: Mutex::default(),
             data: data.clone(),
             reached: Mutex::new(reached),
             older: Mutex::new(older),

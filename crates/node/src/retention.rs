@@ -24,7 +24,8 @@ const WRITE_NS: u64 = 60_000_000_000;
 
 const _: () = assert!(ROUND_NS / 1_000_000 < ROUND_MS_MAX);
 
-/// The lowest index of a topic that somebody needs; nothing where nobody does.
+/// The lowest index of a topic that somebody needs; nothing where nobody does. Asked while what is
+/// known of limits is locked: it calls nothing of the node.
 pub type Hold = Box<dyn Fn(&str) -> Option<Index> + Send + Sync>;
 
 /// What is known of topics with limits, where the log is kept.
@@ -34,10 +35,13 @@ pub(super) struct Retained {
     /// When the last round was, and the last write.
     round_ns: Option<u64>,
     written_ns: u64,
+    /// Who needs entries of topics.
+    holds: Vec<Hold>,
 }
 
 impl Retained {
-    /// What cannot be read keeps all that there is: said as a finding.
+    /// There is nothing where another node keeps the log. What cannot be read keeps all that there is:
+    /// said as a finding.
     pub fn load(disk: &dyn Disk, data: &Path, findings: &mut Vec<String>) -> Result<Retained> {
         let path = data.join(FILE);
         if !disk.exists(&path)? {
@@ -54,18 +58,22 @@ impl Retained {
         });
         Ok(Retained { retention, ..Retained::default() })
     }
+
+    fn must_stay(&self, topic: &str) -> Option<Index> {
+        self.holds.iter().filter_map(|hold| hold(topic)).min()
+    }
 }
 
 impl Node {
     /// Whoever needs entries of topics says from which index on: nothing from there on is given up by
     /// age or size.
     pub fn hold_topics(&self, hold: Hold) {
-        self.holds.held().push(hold);
+        self.retained.held().holds.push(hold);
     }
 
     /// The lowest index of a topic that must stay.
     pub fn must_stay(&self, topic: &str) -> Option<Index> {
-        self.holds.held().iter().filter_map(|hold| hold(topic)).min()
+        self.retained.held().must_stay(topic)
     }
 
     /// How long a topic is kept, where the log is kept.
@@ -135,7 +143,7 @@ impl Node {
                 continue;
             }
             retained.retention.note(&topic, info.durable);
-            let must_stay = self.must_stay(&topic);
+            let must_stay = retained.must_stay(&topic);
             let before = retained.retention.trim_before(&topic, &segments(log, &topic)?, must_stay);
             trims.extend(before.map(|before| (topic, info.first, before)));
         }

@@ -4,7 +4,7 @@
 use holdfast_base::ids::Index;
 use holdfast_env::net::NoPeers;
 use holdfast_env::{Clock, SeededRng};
-use holdfast_log::{Log, Mode, Scope};
+use holdfast_log::{Mode, Scope};
 use holdfast_node::{Keeper, KeeperOptions, Machine, Node, NodeConfig};
 use holdfast_sim::SimDisk;
 use holdfast_wire::log::Set;
@@ -86,7 +86,7 @@ impl World {
                 "t",
                 vec![vec![7; 2000]],
                 Mode::Synced,
-                Box::new(|done| drop(done.unwrap())),
+                Box::new(|done| assert!(done.is_ok())),
             );
             self.node.log.sync("t").unwrap();
         }
