@@ -3,9 +3,11 @@
 //! what is asked for happens once, over broken connections and restarts. Needs a tokio runtime
 //! with I/O and time; nothing here blocks it.
 
+mod log;
 mod stream;
 
 pub use holdfast_env::runtime::{Spawned, block_on, spawn};
+pub use log::AsyncLogReader;
 pub use stream::{AsyncReader, AsyncWriter};
 
 use crate::client::{GET_ATTEMPTS_MAX, NewFile, PUT_ATTEMPTS_MAX, decode};

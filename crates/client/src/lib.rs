@@ -31,6 +31,6 @@ pub use connection::{ClientOptions, Connection, RequestId, Response};
 pub use holdfast_env::net::{Endpoint, TlsClient};
 pub use holdfast_env::secret::Token;
 pub use holdfast_env::{Secret, Secrets};
-pub use log::LogClient;
+pub use log::{LogClient, LogReader, LogWriter};
 pub use stream::{FileReader, FileWriter, MultiStream, Run};
 pub use view::ViewClient;

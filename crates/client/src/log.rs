@@ -1,10 +1,12 @@
 //! The log, from the client's side: topics of the user's own, and the node's to read.
-//! Appends are not numbered: after a broken connection the log says what arrived.
+//! Appends are numbered by who asks for a [`LogWriter`], and sent again after a broken connection;
+//! others are not: there the log says what arrived.
 
 use crate::client::{Client, decode};
 use holdfast_base::ids::Index;
 use holdfast_base::{Error, Kind, Result};
 use holdfast_env::{Clock, RealClock};
+use holdfast_wire::log::writers::{Numbered, Repeats, check_writer, content, look_from};
 use holdfast_wire::{self as wire, log as msg};
 use std::time::Duration;
 
@@ -13,6 +15,9 @@ use std::time::Duration;
 const TAIL_WAIT_MAX: Duration = Duration::from_secs(20);
 /// Entries of one answer, at most.
 const ENTRIES_MAX: u32 = 4096;
+
+/// How often a writer sends one append, before it says that it does not know.
+const APPENDS_MAX: u32 = 10;
 
 /// The topics of one node's log.
 pub struct LogClient<'a> {
@@ -96,6 +101,61 @@ impl LogClient<'_> {
         Ok(())
     }
 
+    /// Appends under a name, numbered, so that what is sent twice is read once. A writer is one process
+    /// at a time: two of one name drop each other's entries. It goes on behind the largest number of its
+    /// name in the last [`WINDOW_ENTRIES`](msg::writers::WINDOW_ENTRIES) indices of the topic.
+    pub fn writer(&mut self, topic: &str, name: &str) -> Result<LogWriter<'_>> {
+        check_writer(name)?;
+        let last = match self.info(topic) {
+            Ok(info) => self.reader_seen(topic, info.next, info.first)?.repeats.last_of(name),
+            Err(e) if e.kind == Kind::NotFound => None,
+            Err(e) => return Err(e),
+        };
+        let (topic, name) = (topic.to_owned(), name.to_owned());
+        Ok(LogWriter { client: self.client, topic, name, next: last.map_or(1, |last| last + 1) })
+    }
+
+    /// Reads entries from an index on without those that repeat others. Reads back what the rule
+    /// needs in front of it, once.
+    pub fn reader(&mut self, topic: &str, from: Index) -> Result<LogReader> {
+        let first = self.info(topic)?.first;
+        self.reader_seen(topic, from, first)
+    }
+
+    fn reader_seen(&mut self, topic: &str, from: Index, first: Index) -> Result<LogReader> {
+        let mut reader =
+            LogReader { topic: topic.to_owned(), next: from, repeats: Repeats::default() };
+        let mut at = look_from(from).max(first);
+        while at < from {
+            let left = u32::try_from(from.0 - at.0).unwrap_or(u32::MAX);
+            let seen = self.read(topic, at, left)?;
+            let Some(last) = seen.last() else { break };
+            at = Index(last.index.0 + 1);
+            for entry in seen.iter().filter(|entry| entry.index < from) {
+                reader.repeats.see(entry.index, &entry.bytes);
+            }
+        }
+        Ok(reader)
+    }
+
+    /// Makes a topic, which must not be there, or changes how long its entries are kept (`create` is
+    /// false); answers how long that is from now on.
+    pub fn set(&mut self, set: &msg::Set) -> Result<msg::Retention> {
+        let ticket = self.client.submit_once(wire::OP_LOG_SET, set, &[])?;
+        decode(&self.client.wait(ticket)?)
+    }
+
+    /// How long a topic's entries are kept.
+    pub fn retention(&mut self, topic: &str) -> Result<msg::Retention> {
+        self.client.ask(wire::OP_LOG_RETENTION, &topic.to_owned())
+    }
+
+    /// Has a part of a topic read and verified where it is kept, from an index on; ask again from
+    /// `next` until nothing was.
+    pub fn verify(&mut self, topic: &str, from: Index) -> Result<msg::Verified> {
+        self.client.ask(wire::OP_LOG_VERIFY, &msg::Verify { topic: topic.to_owned(), from })
+    }
+
     /// How far a topic reaches. `NotFound` if there is none.
     pub fn info(&mut self, topic: &str) -> Result<msg::Info> {
         if topic.is_empty() {
@@ -110,5 +170,83 @@ impl LogClient<'_> {
     /// The same of every topic.
     pub fn topics(&mut self) -> Result<Vec<msg::Info>> {
         self.client.ask(wire::OP_LOG_INFO, &String::new())
+    }
+}
+
+/// Numbers appends and sends each again until it is known to be kept.
+pub struct LogWriter<'a> {
+    client: &'a mut Client,
+    topic: String,
+    name: String,
+    next: u64,
+}
+
+impl LogWriter<'_> {
+    /// The number that the next entry gets.
+    pub fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// Numbers the next entry so. What has a number that its topic has already is read by nobody.
+    pub fn set_next(&mut self, number: u64) {
+        self.next = number;
+    }
+
+    /// Appends entries, all or none, with the next numbers, and answers the index of the first. After a
+    /// broken connection they are sent again, with the same numbers. An error may still mean that
+    /// nobody knows: the numbers are not used for others, so entries that come late are as good as new.
+    pub fn append<E: AsRef<[u8]>>(&mut self, entries: &[E]) -> Result<Index> {
+        let number = self.next;
+        let encode = |(at, entry): (usize, &E)| {
+            let number = number + at as u64;
+            Numbered { writer: &self.name, number, bytes: entry.as_ref() }.encode()
+        };
+        let numbered: Vec<Vec<u8>> = entries.iter().enumerate().map(encode).collect();
+        self.next += entries.len() as u64;
+        let mut left = APPENDS_MAX;
+        loop {
+            left -= 1;
+            match self.client.log().append(&self.topic, &numbered) {
+                Err(e) if e.kind == Kind::Retry && left > 0 => {}
+                answered => return answered,
+            }
+        }
+    }
+}
+
+/// Reads a topic without repeats. Holds no connection: it is given one with each call.
+#[derive(Clone, Debug)]
+pub struct LogReader {
+    topic: String,
+    next: Index,
+    repeats: Repeats,
+}
+
+impl LogReader {
+    /// Where it goes on: to be kept by who wants to go on there later, with a new reader.
+    pub fn next(&self) -> Index {
+        self.next
+    }
+
+    /// The next entries, without repeats and without their numbers: at most `entries_max` are read,
+    /// waiting up to `wait` for the first. Nothing at the end; an empty list where all were repeats.
+    pub fn read(
+        &mut self,
+        log: &mut LogClient<'_>,
+        entries_max: u32,
+        wait: Duration,
+    ) -> Result<Option<Vec<msg::Indexed>>> {
+        let mut entries = log.read(&self.topic, self.next, entries_max)?;
+        if entries.is_empty() && !wait.is_zero() {
+            entries = log.tail(&self.topic, self.next, wait)?;
+        }
+        let Some(last) = entries.last() else { return Ok(None) };
+        self.next = Index(last.index.0 + 1);
+        entries.retain(|entry| !self.repeats.see(entry.index, &entry.bytes));
+        for entry in &mut entries {
+            let front = entry.bytes.len() - content(&entry.bytes).len();
+            entry.bytes.drain(..front);
+        }
+        Ok(Some(entries))
     }
 }

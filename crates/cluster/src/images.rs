@@ -83,6 +83,14 @@ pub fn trim_before(told: &Told<'_>) -> Option<Index> {
     without_each.into_iter().min().flatten()
 }
 
+/// The newest mark of which there are images of every part: where a view, or a rider, can begin.
+pub fn newest_mark(told: &Told<'_>) -> Option<Index> {
+    let differ = differing(told);
+    let differs =
+        |i: &Image| differ.iter().any(|d| (d.index, d.low, d.high) == (i.index, i.low, i.high));
+    newest_whole(told.values().flat_map(|(_, images)| images).filter(|i| !differs(i)).copied())
+}
+
 /// The newest mark of which these images have every part.
 fn newest_whole(images: impl Iterator<Item = Image>) -> Option<Index> {
     let mut of_marks: BTreeMap<Index, Vec<Image>> = BTreeMap::new();

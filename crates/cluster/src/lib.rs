@@ -18,6 +18,7 @@ pub mod names;
 pub mod namespace;
 pub mod placement;
 pub mod repair;
+pub mod retention;
 pub mod topics;
 mod views;
 

@@ -121,6 +121,9 @@ events! {
     TlsKept = "tls.kept", WARN,
         "The files of certificates changed and cannot be used; those from before stay in force, until they end.",
         "Mend what the sentence says: the node looks again within a second. `/health` says it until then.";
+    LogRetained = "log.retained", INFO,
+        "Entries of a topic were given up, as its limits of age or size say.",
+        "Nothing; `holdfast log set` changes the limits.";
     TlsRenewed = "tls.renewed", INFO,
         "New connections use the certificates that are in the files now; open ones go on.",
         "Nothing.";

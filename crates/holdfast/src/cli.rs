@@ -453,8 +453,14 @@ pub enum Log {
     /// Append entries, all or none; without any, each line of standard input is one
     Append {
         /// Acknowledge before the sync; a later append without this syncs these, too
-        #[arg(long)]
+        #[arg(long, conflicts_with = "writer")]
         ordered: bool,
+        /// Number the entries under this name, so that what is sent twice is read once
+        #[arg(long, value_name = "NAME")]
+        writer: Option<String>,
+        /// Number of the first one [default: behind the writer's last one]
+        #[arg(long, requires = "writer", value_name = "N")]
+        number: Option<u64>,
         topic: String,
         entries: Vec<String>,
     },
@@ -467,6 +473,9 @@ pub enum Log {
         /// At most so many entries
         #[arg(short = 'n', long, default_value_t = u64::MAX, hide_default_value = true, value_name = "N")]
         count: u64,
+        /// Show what repeats an earlier entry, too, and who numbered it
+        #[arg(long)]
+        repeats: bool,
     },
     /// Print entries as they come, until interrupted
     Tail {
@@ -474,13 +483,41 @@ pub enum Log {
         /// First index [default: the next entry]
         #[arg(long, value_name = "INDEX")]
         from: Option<u64>,
+        /// Show what repeats an earlier entry, too, and who numbered it
+        #[arg(long)]
+        repeats: bool,
     },
+    /// Make a topic, and say how long its entries are kept
+    Create {
+        topic: String,
+        #[command(flatten)]
+        limits: Limits,
+    },
+    /// Change how long a topic's entries are kept
+    Set {
+        topic: String,
+        #[command(flatten)]
+        limits: Limits,
+    },
+    /// Have all entries of a topic read where they are kept, and verify their checksums
+    Verify { topic: String },
     /// Give up the entries before an index
     Trim { topic: String, before: u64 },
     /// Say how a topic is doing
     Info { topic: String },
     /// List topics
     Ls,
+}
+
+/// How long entries are kept: whole segment files go.
+#[derive(Args, Debug)]
+pub struct Limits {
+    /// The oldest go once there are more bytes than this; 0 for no limit
+    #[arg(long, value_name = "SIZE", value_parser = holdfast_base::units::parse_bytes)]
+    pub retain_bytes: Option<u64>,
+    /// They go once they are older than this, e.g. 7d; 0 for no limit
+    #[arg(long, value_name = "TIME", value_parser = crate::log::age_ms)]
+    pub retain_age: Option<u64>,
 }
 
 #[cfg(test)]

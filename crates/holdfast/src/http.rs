@@ -1,8 +1,11 @@
-//! The HTTP port: health for load balancers, metrics for Prometheus.
+//! The HTTP port: health for load balancers, metrics for Prometheus, and the log for whoever has a
+//! token.
+
+mod log;
 
 use crate::roles::{Announcement, Context, Metrics, Role};
 use axum::Router;
-use axum::extract::{Request, State};
+use axum::extract::{FromRef, Request, State};
 use axum::http::StatusCode;
 use axum::http::header::{AUTHORIZATION, WWW_AUTHENTICATE};
 use axum::middleware::{self, Next};
@@ -24,13 +27,38 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use serde_json::json;
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 type Sources = (Arc<Native>, Arc<Mutex<Vec<Metrics>>>);
+
+/// Where requests for the log are taken to.
+#[derive(Clone)]
+struct Door {
+    /// The node's own native port, if it has one.
+    native: Option<SocketAddr>,
+}
+
+#[derive(Clone)]
+struct Served {
+    sources: Sources,
+    door: Door,
+}
+
+impl FromRef<Served> for Sources {
+    fn from_ref(served: &Served) -> Sources {
+        served.sources.clone()
+    }
+}
+
+impl FromRef<Served> for Door {
+    fn from_ref(served: &Served) -> Door {
+        served.door.clone()
+    }
+}
 
 /// Until the next attempt to accept after one that failed.
 const ACCEPT_REST: Duration = Duration::from_millis(10);
@@ -56,7 +84,15 @@ pub fn start(context: &Context<'_>) -> Result<Option<Box<dyn Role>>> {
     let terms = Terms { certificates, head: PATIENCE, stall: PATIENCE, places, budget };
     let sources = (context.native.clone(), context.metrics.clone());
     let has_certificates = context.certificates.is_some();
-    let runtime = serve(address, sources, context.secret, terms)?;
+    // A port on all addresses is on this machine's own, too.
+    let native = context.config.address(context.config.native_port).map(|mut native| {
+        if native.ip().is_unspecified() {
+            native.set_ip(IpAddr::V4(Ipv4Addr::LOCALHOST));
+        }
+        native
+    });
+    let served = Served { sources, door: Door { native } };
+    let runtime = serve(address, served, context.secret, terms)?;
     let token = context.data.join(HTTP_TOKEN);
     Ok(Some(Box::new(HttpRole { runtime, address, token, has_certificates })))
 }
@@ -79,12 +115,13 @@ impl Role for HttpRole {
     }
 }
 
-fn serve(address: SocketAddr, sources: Sources, secret: &Secret, terms: Terms) -> Result<Runtime> {
+fn serve(address: SocketAddr, served: Served, secret: &Secret, terms: Terms) -> Result<Runtime> {
     let router = Router::new()
         .route("/health", get(health))
         .route("/metrics", get(metrics))
+        .route("/log/{*topic}", get(log::read).post(log::append))
         .layer(middleware::from_fn_with_state(secret.clone(), admit))
-        .with_state(sources);
+        .with_state(served);
     runtime::serve("http", address, move |listener| async move {
         loop {
             let Ok((stream, peer)) = listener.accept().await else {
@@ -98,10 +135,13 @@ fn serve(address: SocketAddr, sources: Sources, secret: &Secret, terms: Terms) -
     })
 }
 
-/// Everybody may ask for health; for the rest one needs the token.
+/// Everybody may ask for health; the log asks for tokens of its own; for the rest one needs the token.
 async fn admit(State(secret): State<Secret>, request: Request, next: Next) -> Response {
     let given = request.headers().get(AUTHORIZATION).map(|value| value.as_bytes());
-    let open = request.uri().path() == "/health" || planted!("holdfast.metrics-for-everybody");
+    let path = request.uri().path();
+    let open = path == "/health"
+        || path.starts_with("/log/")
+        || planted!("holdfast.metrics-for-everybody");
     if open || given.is_some_and(|given| secret.is_bearer(given)) {
         return next.run(request).await;
     }

@@ -297,6 +297,14 @@ impl EmbeddedLog {
         bad.collect()
     }
 
+    /// The first index of each segment of a topic that is kept, and its bytes, in order.
+    pub fn segments(&self, topic: &str) -> Result<Vec<(Index, u64)>> {
+        let running = self.topic(topic)?;
+        let state = running.topic.lock();
+        let segments = state.core.segments().iter();
+        Ok(segments.map(|s| (Index(s.first), s.end - SECTOR)).collect())
+    }
+
     /// Torn tails that opening has cut, and where their bytes are kept.
     pub fn recovered(&self) -> &[CutTail] {
         &self.cuts

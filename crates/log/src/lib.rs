@@ -17,7 +17,9 @@ mod topic;
 pub use driver::{Drive, EmbeddedLog, LogOptions};
 pub use history::missing;
 pub use recover::{CutTail, PassedOver};
-pub use remote::{GOES_ON, LogHost, MIRROR_BYTES_MAX, RemoteLog, TRIMMED, describe};
+pub use remote::{
+    GOES_ON, LogHost, MIRROR_BYTES_MAX, RemoteLog, TRIMMED, TRIMMED_ENTRIES, describe,
+};
 pub use reserve::Needed;
 pub use rewrite::{Rewritten, rewrite};
 pub use segment::Window;

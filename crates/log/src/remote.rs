@@ -36,6 +36,8 @@ const ARRIVAL_MS: u64 = 5_000;
 const DOUBT_MS: u64 = 1_000;
 /// Says of a topic that ended here that a new start mends it.
 pub const TRIMMED: &str = "was trimmed";
+/// Said of a read below the first entry that there is.
+pub const TRIMMED_ENTRIES: &str = "were trimmed";
 /// Says of a topic that it goes on without a start, see [`Log::recovers`].
 pub const GOES_ON: &str = "this node goes on by itself then";
 

@@ -14,7 +14,7 @@ use holdfast_cluster::NodeState;
 use holdfast_cluster::cluster::NodeInfo;
 use holdfast_cluster::digests::{Standing, Told, judge, trim_before};
 use holdfast_cluster::images::{self, Image};
-use holdfast_cluster::topics::is_covered_by_snapshots;
+use holdfast_cluster::topics::{ITEMS, is_covered_by_snapshots};
 use holdfast_env::net::PeerReply;
 use holdfast_env::{HoldMutex, planted, sometimes};
 use holdfast_wire::peer_log as msg;
@@ -299,7 +299,20 @@ impl Node {
                  makes others"
             ));
         }
+        if let Some(mark) = images::newest_mark(&all) {
+            self.marks.held().insert(topic.to_owned(), mark);
+        }
         images::trim_before(&all)
+    }
+
+    /// What somebody can begin with who finds that entries of a topic were trimmed; nothing where no
+    /// images are known.
+    pub fn where_to_begin(&self, topic: &str) -> Option<String> {
+        let mark = *self.marks.held().get(topic)?;
+        let name = topic.strip_prefix(ITEMS)?.strip_prefix('/')?;
+        Some(format!(
+            "begin with what `holdfast ride {name} --at {mark}` gives, and go on behind that entry"
+        ))
     }
 
     /// Gives up the entries that two snapshots of every node cover, here where the log is kept. A

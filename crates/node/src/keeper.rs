@@ -166,7 +166,7 @@ impl Keeper {
             return;
         }
         self.look();
-        let rounds: [(&str, Round); 20] = [
+        let rounds: [(&str, Round); 21] = [
             ("reclaim deleted names", Keeper::reclaim),
             ("release what readers may have used", Keeper::release),
             ("follow seals", Keeper::follow_seals),
@@ -186,6 +186,7 @@ impl Keeper {
             ("end files that nobody writes", Keeper::end_unclosed),
             ("compare views", Keeper::compare_views),
             ("note how far the log is", Keeper::note_reached),
+            ("trim topics by their limits", Keeper::retain),
             ("watch the stores grow", Keeper::watch_growth),
         ];
         for (what, round) in rounds {
@@ -349,6 +350,10 @@ impl Keeper {
         }
         self.note_next_ns = now_ns + NOTE_NS;
         self.node.note_reached()
+    }
+
+    fn retain(&mut self, now_ns: u64) -> Result<()> {
+        self.node.retain(now_ns)
     }
 
     /// Seals and switches here what was decided elsewhere while nobody told this node.

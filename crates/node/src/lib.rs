@@ -26,6 +26,7 @@ mod reached;
 mod rebuild;
 mod registry;
 pub mod replicas;
+mod retention;
 mod rewrite;
 mod snapshots;
 mod standing;
@@ -47,6 +48,7 @@ pub use open::NodeConfig;
 use open::snapshot_store;
 pub use peer_service::PEER_OPERATIONS;
 pub use rebuild::RebuiltNames;
+pub use retention::Hold;
 pub use rewrite::FaceChunk;
 pub use snapshots::SNAPSHOT_OPERATIONS;
 pub use stores::{OwnStore, Stores};
@@ -137,6 +139,10 @@ pub struct Node {
     ran_out: Mutex<BTreeMap<String, std::collections::BTreeSet<(NodeId, Index)>>>,
     /// Where the log is kept: by topic, the newest mark of which a view lost its image.
     lost_images: Mutex<BTreeMap<String, Index>>,
+    /// By topic, the newest mark of which nodes have images of all keys, as of the last round.
+    marks: Mutex<BTreeMap<String, Index>>,
+    /// Which topics are kept for how long, where the log is kept.
+    retained: Mutex<retention::Retained>,
     data: PathBuf,
     /// How far the log was, where it is kept here.
     reached: Mutex<reached::Reached>,

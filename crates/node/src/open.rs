@@ -9,6 +9,7 @@ use super::own_stores::{self, Before, Had, Place};
 use super::reached::{Older, Reached};
 use super::registry::Registry;
 use super::replicas::Replicator;
+use super::retention::Retained;
 use super::snapshots::take_over_if_trimmed;
 use super::views::{Views, wait_for};
 use super::{Keeper, KeeperOptions, Leader, Machine, Node, Stores, Workers, own_request};
@@ -158,9 +159,8 @@ impl Node {
         let joining = Joining { machine: &machine, config, log: &log, cluster: &cluster };
         let places = own_stores::places(&*machine.disk, config).map_err(doing)?;
         let before = joining.stores_before(identity, &places, &namespace).map_err(doing)?;
-        let places = (places, &before);
-        let (stores, partial) =
-            own_stores::open(&machine, config, region, places, &mut findings).map_err(doing)?;
+        let opened = own_stores::open(&machine, config, region, (places, &before), &mut findings);
+        let (stores, partial) = opened.map_err(doing)?;
         let stores = Arc::new(stores);
         let known_stores: BTreeSet<StoreId> =
             cluster.read(|view, _| view.stores().map(|(id, _)| id).collect()).unwrap_or_default();
@@ -175,10 +175,9 @@ impl Node {
         let replicator = replicator(&machine, config, (&stores, &workers), directory);
         replicator.set_leftovers(partial);
         replicator.events.snapshots_taken_over.store(taken_over, Ordering::Relaxed);
-        let (remote, log_host) = match log.remote {
-            Some((remote, host, _)) => (Some(remote), host),
-            None => (None, config.address.clone()),
-        };
+        let here = || (None, config.address.clone());
+        let (remote, log_host) = log.remote.map_or_else(here, |(to, host, _)| (Some(to), host));
+        let retained = Retained::load(&*machine.disk, data, &mut findings).map_err(doing)?;
         let node = Arc::new(Node {
             id: identity.node,
             sender,
@@ -207,6 +206,8 @@ impl Node {
             holds: Default::default(),
             ran_out: Mutex::default(),
             lost_images: Mutex::default(),
+            marks: Mutex::default(),
+            retained: Mutex::new(retained),
             data: data.clone(),
             reached: Mutex::new(reached),
             older: Mutex::new(older),

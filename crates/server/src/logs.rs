@@ -11,7 +11,7 @@ use holdfast_cluster::topics::{AUDIT_TOPIC, Use, check_audit, check_client, fold
 use holdfast_env::HoldMutex;
 use holdfast_env::net::{Parts, PeerReply, PeerRequest, Reply, Response, Who};
 use holdfast_env::planted;
-use holdfast_log::{Log, Mode, Scope, describe};
+use holdfast_log::{Log, Mode, Scope, TRIMMED_ENTRIES, describe};
 use holdfast_node::{Matter, Node};
 use holdfast_wire::{self as wire, log as msg, peer_log};
 use std::collections::BTreeMap;
@@ -24,11 +24,45 @@ const READ_BYTES_MAX: usize = FRAME_META_BYTES_MAX as usize / 2;
 /// How long the host of the log may take where the client sets no deadline: tails ask again.
 const HOST_MS: u32 = 60_000;
 
+/// Bytes that one request verifies: some tenths of a second of a disk.
+const VERIFY_BYTES_MAX: u64 = 64 << 20;
+/// And of entries; then the client asks on.
+const VERIFY_ENTRIES_MAX: u64 = 1 << 20;
+
 fn entries(log: &dyn Log, read: &msg::Read) -> Result<msg::Entries> {
     let count = (read.entries_max as usize).clamp(1, READ_ENTRIES_MAX);
     let entries = log.read(&read.topic, read.from, count, READ_BYTES_MAX, Scope::Durable)?;
     let entries = entries.into_iter().map(|(index, bytes)| msg::Indexed { index, bytes }).collect();
     Ok(msg::Entries { entries })
+}
+
+/// Says also where to begin, where entries were trimmed and images are known.
+fn told_where_to_begin(node: &Node, topic: &str, e: Error) -> Error {
+    match node.where_to_begin(topic).filter(|_| e.message.contains(TRIMMED_ENTRIES)) {
+        Some(begin) => Error { message: format!("{}; {begin}", e.message), ..e },
+        None => e,
+    }
+}
+
+/// Reads on from an index, each entry by its checksum, as far as one request goes.
+fn verify(log: &dyn Log, verify: &msg::Verify) -> Result<msg::Verified> {
+    let first = log.info(&verify.topic)?.first;
+    let next = verify.from.max(first);
+    let mut verified = msg::Verified { next, entries: 0, bytes: 0 };
+    while verified.bytes < VERIFY_BYTES_MAX && verified.entries < VERIFY_ENTRIES_MAX {
+        let page = log.read(
+            &verify.topic,
+            verified.next,
+            READ_ENTRIES_MAX,
+            READ_BYTES_MAX,
+            Scope::Durable,
+        )?;
+        let Some((last, _)) = page.last() else { break };
+        verified.next = Index(last.0 + 1);
+        verified.entries += page.len() as u64;
+        verified.bytes += page.iter().map(|(_, entry)| entry.len() as u64).sum::<u64>();
+    }
+    Ok(verified)
 }
 
 fn send<T: Encode>(reply: Reply, result: Result<T>) {
@@ -112,6 +146,17 @@ fn trim_told(meta: &[u8]) -> Told {
     Some(("log trim", format!("{} before {}", trim.topic, trim.before)))
 }
 
+fn set_told(meta: &[u8]) -> Told {
+    let set = msg::Set::from_bytes(meta).ok()?;
+    let limit = |name: &str, limit: Option<u64>, unit: &str| {
+        limit.map_or(String::new(), |limit| format!(", {name} {limit} {unit}"))
+    };
+    let (bytes, age) =
+        (limit("keep", set.retain_bytes, "bytes"), limit("keep", set.retain_ms, "ms"));
+    let operation = if set.create { "log create" } else { "log set" };
+    Some((operation, format!("{}{bytes}{age}", set.topic)))
+}
+
 /// The log's topics, for clients.
 pub struct Logs {
     node: Arc<Node>,
@@ -143,6 +188,14 @@ impl Face for Logs {
                 .allows(allows(Access::Write))
                 .audited_as(matter, trim_told),
             route(wire::OP_LOG_INFO, Logs::info).allows(allows(Access::Read)),
+            route(wire::OP_LOG_SET, Logs::set)
+                .check(check(node, Use::Change))
+                .allows(allows(Access::Write))
+                .audited_as(matter, set_told),
+            route(wire::OP_LOG_RETENTION, Logs::retention).allows(allows(Access::Read)),
+            route(wire::OP_LOG_VERIFY, Logs::verify)
+                .check(check(node, Use::Read))
+                .allows(allows(Access::Read)),
         ]
     }
 }
@@ -197,11 +250,13 @@ impl Logs {
             body: None,
             deadline_ms: HOST_MS,
         };
+        let node = self.node.clone();
         let done = Box::new(move |answered: Result<PeerReply>| {
             if wait && answered.is_ok() {
                 return read_now(asked, reply);
             }
-            let entries = answered.and_then(|PeerReply { meta, body }| {
+            let entries = answered.map_err(|e| told_where_to_begin(&node, &asked.topic, e));
+            let entries = entries.and_then(|PeerReply { meta, body }| {
                 let crc = peer_log::Entries::from_bytes(&meta)?.crc;
                 let entries = peer_log::decode_indexed(&body, crc)?.into_iter();
                 let entries = entries.map(|(index, bytes)| msg::Indexed { index, bytes });
@@ -227,11 +282,14 @@ impl Logs {
     fn read(&self, request: Request<'_>) {
         let Some((read, reply)) = request.decode::<msg::Read>("read the log") else { return };
         let (log, tails) = (self.node.log.clone(), self.tails.clone());
-        let clock = self.node.machine.clock.clone();
+        let (clock, node) = (self.node.machine.clock.clone(), self.node.clone());
         self.node.workers.run(move || match read.wait {
             // A tail: answered when there is an entry, or by the request's deadline.
             true => tails.wait(&log, clock.monotonic_ns(), (read, reply)),
-            false => send(reply, entries(&*log, &read)),
+            false => {
+                let entries = entries(&*log, &read);
+                send(reply, entries.map_err(|e| told_where_to_begin(&node, &read.topic, e)));
+            }
         });
     }
 
@@ -242,6 +300,24 @@ impl Logs {
             let trimmed = log.trim(&trim.topic, trim.before);
             answer(reply, trimmed.map(|()| (Vec::new(), Parts::None)));
         });
+    }
+
+    fn set(&self, request: Request<'_>) {
+        let Some((set, reply)) = request.decode::<msg::Set>("set up a topic") else { return };
+        let node = self.node.clone();
+        self.node.workers.run(move || send(reply, node.set_topic(&set)));
+    }
+
+    fn retention(&self, request: Request<'_>) {
+        let Some((topic, reply)) = request.decode::<String>("describe the log") else { return };
+        let node = self.node.clone();
+        self.node.workers.run(move || send(reply, node.retention(&topic)));
+    }
+
+    fn verify(&self, request: Request<'_>) {
+        let Some((asked, reply)) = request.decode::<msg::Verify>("verify the log") else { return };
+        let log = self.node.log.clone();
+        self.node.workers.run(move || send(reply, verify(&*log, &asked)));
     }
 
     fn info(&self, request: Request<'_>) {

@@ -6,6 +6,7 @@ mod items;
 mod memory;
 mod names;
 mod tokens;
+mod writers;
 
 use crate::world::guest::Guest;
 use std::sync::Arc;
@@ -14,10 +15,16 @@ pub use blobs::blobs;
 pub use items::items;
 pub use memory::memory;
 pub use tokens::tokens;
+pub use writers::writers;
 
 /// Makes a guest, of each schedule anew.
 pub type Make = fn() -> Arc<dyn Guest>;
 
 /// All of them, by name.
-pub const ALL: [(&str, Make); 4] =
-    [("blobs", blobs), ("items", items), ("memory", memory), ("tokens", tokens)];
+pub const ALL: [(&str, Make); 5] = [
+    ("blobs", blobs),
+    ("items", items),
+    ("memory", memory),
+    ("tokens", tokens),
+    ("writers", writers),
+];

@@ -155,6 +155,7 @@ impl Schedule {
                 3 | 9 => vec![guests::memory],
                 4 => vec![guests::items],
                 5 | 11 => vec![guests::tokens],
+                6 => vec![guests::writers],
                 _ => Vec::new(),
             },
             certificates: seed % 12 == 11,

@@ -47,6 +47,19 @@ fn what_is_in_memory_is_whole_or_said_to_have_ended_with_its_process() {
 }
 
 #[test]
+fn what_writers_send_twice_is_read_once_and_what_was_kept_is_read() {
+    let mut seen = BTreeSet::new();
+    for seed in 1..=3 {
+        let report = with(guests::writers, seed);
+        assert_eq!(report.violations, Vec::<String>::new(), "seed {seed}");
+        seen.extend(report.seen.into_keys());
+    }
+    for what in ["an append was sent again until it was kept", "a repeat was left out"] {
+        assert!(seen.contains(what), "{what}: {seen:?}");
+    }
+}
+
+#[test]
 fn tokens_are_taken_while_they_stand_and_for_what_their_rules_say() {
     let mut seen = BTreeSet::new();
     for seed in 1..=3 {

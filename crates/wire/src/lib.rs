@@ -83,6 +83,12 @@ pub const OP_LOG_READ: u16 = 0x0202;
 pub const OP_LOG_TRIM: u16 = 0x0203;
 /// `LOG_INFO`: a topic name, or an empty one for all; answered with a list of [`log::Info`].
 pub const OP_LOG_INFO: u16 = 0x0204;
+/// `LOG_SET`: [`log::Set`]; answered with [`log::Retention`], as it is from now on.
+pub const OP_LOG_SET: u16 = 0x0206;
+/// `LOG_RETENTION`: a topic name; answered with [`log::Retention`].
+pub const OP_LOG_RETENTION: u16 = 0x0207;
+/// `LOG_VERIFY`: [`log::Verify`]; answered with [`log::Verified`], or with what cannot be read.
+pub const OP_LOG_VERIFY: u16 = 0x0208;
 
 /// `LOOKUP`: [`file::Lookup`]; answered with [`file::FileInfo`].
 pub const OP_LOOKUP: u16 = 0x0301;

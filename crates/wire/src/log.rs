@@ -1,5 +1,7 @@
 //! Messages of the log service.
 
+pub mod writers;
+
 use holdfast_base::codec_struct;
 use holdfast_base::ids::Index;
 
@@ -70,3 +72,40 @@ pub struct Info {
     pub segments: u32,
 }
 codec_struct!(Info { topic, first, next, durable, bytes, segments });
+
+/// Makes a topic, or changes how long its entries are kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Set {
+    pub topic: String,
+    /// Makes the topic; refused where there is one. Else there must be one.
+    pub create: bool,
+    /// Nothing leaves it as it is; 0 stands for no limit.
+    pub retain_bytes: Option<u64>,
+    pub retain_ms: Option<u64>,
+}
+codec_struct!(Set { topic, create, retain_bytes, retain_ms });
+
+/// How long a topic's entries are kept: 0 for no limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Retention {
+    pub bytes: u64,
+    pub age_ms: u64,
+}
+codec_struct!(Retention { bytes, age_ms });
+
+/// Asks for a part of a topic to be read and verified where it is kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verify {
+    pub topic: String,
+    pub from: Index,
+}
+codec_struct!(Verify { topic, from });
+
+/// The entries that were verified; there are more from `next` on, unless none was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Verified {
+    pub next: Index,
+    pub entries: u64,
+    pub bytes: u64,
+}
+codec_struct!(Verified { next, entries, bytes });

@@ -102,6 +102,11 @@ fn log_messages(m: &mut Messages) {
     m.add("log::Trim", log::Trim { topic: topic(), before: Index(3) });
     let (first, next, durable) = (Index(1), Index(2), Index(3));
     m.add("log::Info", log::Info { topic: topic(), first, next, durable, bytes: 4, segments: 5 });
+    let set = log::Set { topic: topic(), create: true, retain_bytes: Some(4), retain_ms: None };
+    m.add("log::Set", set);
+    m.add("log::Retention", log::Retention { bytes: 4, age_ms: 5 });
+    m.add("log::Verify", log::Verify { topic: topic(), from: Index(3) });
+    m.add("log::Verified", log::Verified { next: Index(3), entries: 4, bytes: 5 });
 }
 
 fn peer_log(m: &mut Messages) {

@@ -43,6 +43,7 @@ mod story;
 mod tls;
 mod token;
 mod told;
+mod topics;
 mod trees;
 mod unmounted;
 mod views;

@@ -2,10 +2,10 @@
 //! is an error that names file and offset, never bytes.
 
 use super::topic::Topic;
-use crate::Scope;
 use crate::format::{COMMIT_HEADER_BYTES, CommitHeader, for_each_entry};
 use crate::recover::{in_no_file, survey};
 use crate::segment::{SCAN_BYTES, Segment, Window};
+use crate::{Scope, TRIMMED_ENTRIES};
 use holdfast_base::ids::Index;
 use holdfast_base::{Error, Result};
 use holdfast_env::planted;
@@ -59,7 +59,7 @@ pub fn read(
         let next = from.0.max(1);
         if next < first {
             return Err(Error::invalid(format!(
-                "read topic `{}` from entry {next}: entries below {first} were trimmed: start at {first}, or from a snapshot",
+                "read topic `{}` from entry {next}: entries below {first} {TRIMMED_ENTRIES}: the first one there is is {first}: start there",
                 topic.name
             )));
         }

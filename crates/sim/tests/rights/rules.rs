@@ -143,6 +143,8 @@ impl Part {
         let entries = vec![log::Entry { bytes: b"one".to_vec() }];
         let append_entry = log::Append { topic: topic(), synced: true, entries };
         let (looks, changes) = (false, true);
+        let (retain_bytes, retain_ms) = (Some(1 << 30), None);
+        let set = log::Set { topic: topic(), create: false, retain_bytes, retain_ms };
         let mut all = vec![
             (wire::OP_CHUNK_APPEND, append.to_bytes(), changes),
             (wire::OP_CHUNK_READ, run.to_bytes(), looks),
@@ -152,6 +154,9 @@ impl Part {
             (wire::OP_LOG_READ, read, looks),
             (wire::OP_LOG_TRIM, log::Trim { topic: topic(), before: Index(0) }.to_bytes(), changes),
             (wire::OP_LOG_INFO, topic().to_bytes(), looks),
+            (wire::OP_LOG_SET, set.to_bytes(), changes),
+            (wire::OP_LOG_RETENTION, topic().to_bytes(), looks),
+            (wire::OP_LOG_VERIFY, log::Verify { topic: topic(), from: Index(1) }.to_bytes(), looks),
             (wire::OP_LOOKUP, file::Lookup { path: small.clone(), follow: true }.to_bytes(), looks),
             (
                 wire::OP_LOOKUP,

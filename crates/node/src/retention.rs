@@ -1,0 +1,172 @@
+//! Trims plain topics by their age and size, where the log is kept: the host's file of what was asked
+//! and noted (`RETAIN`), and the rounds that act by it. What may go is decided in
+//! `holdfast_cluster::retention`; topics that views fold, and the audit trail, are never its business.
+
+use super::Node;
+use holdfast_base::ids::Index;
+use holdfast_base::{Error, Result};
+use holdfast_cluster::retention::{Limits, ROUND_MS_MAX, Retention, Segment};
+use holdfast_cluster::topics::{AUDIT_TOPIC, folded_by};
+use holdfast_env::disk::{ReplaceSites, read_file, replace_file};
+use holdfast_env::{Disk, HoldMutex, event, sometimes};
+use holdfast_log::{EmbeddedLog, Log};
+use holdfast_wire::log as msg;
+use std::path::Path;
+
+const FILE: &str = "RETAIN";
+const SITES: ReplaceSites = ReplaceSites { data: "node.retain-data", name: "node.retain-name" };
+/// A thousand topics with all of their notes are below this.
+const FILE_BYTES_MAX: u64 = 32 << 20;
+/// Time between two rounds.
+const ROUND_NS: u64 = 5_000_000_000;
+/// And between two writes of the notes: what a process that is killed forgets to have waited for.
+const WRITE_NS: u64 = 60_000_000_000;
+
+const _: () = assert!(ROUND_NS / 1_000_000 < ROUND_MS_MAX);
+
+/// The lowest index of a topic that somebody needs; nothing where nobody does. Asked while what is
+/// known of limits is locked: it calls nothing of the node.
+pub type Hold = Box<dyn Fn(&str) -> Option<Index> + Send + Sync>;
+
+/// What is known of topics with limits, where the log is kept.
+#[derive(Default)]
+pub(super) struct Retained {
+    retention: Retention,
+    /// When the last round was, and the last write.
+    round_ns: Option<u64>,
+    written_ns: u64,
+    /// Who needs entries of topics.
+    holds: Vec<Hold>,
+}
+
+impl Retained {
+    /// There is nothing where another node keeps the log. What cannot be read keeps all that there is:
+    /// said as a finding.
+    pub fn load(disk: &dyn Disk, data: &Path, findings: &mut Vec<String>) -> Result<Retained> {
+        let path = data.join(FILE);
+        if !disk.exists(&path)? {
+            return Ok(Retained::default());
+        }
+        let bytes = read_file(disk, &path, FILE_BYTES_MAX).unwrap_or_default();
+        let retention = Retention::parse(&bytes).unwrap_or_else(|| {
+            findings.push(format!(
+                "`{}` is damaged, which says how long topics are kept: all are kept for ever now; set \
+                 it again (`holdfast log set`)",
+                path.display()
+            ));
+            Retention::default()
+        });
+        Ok(Retained { retention, ..Retained::default() })
+    }
+
+    fn must_stay(&self, topic: &str) -> Option<Index> {
+        self.holds.iter().filter_map(|hold| hold(topic)).min()
+    }
+}
+
+impl Node {
+    /// Whoever needs entries of topics says from which index on: nothing from there on is given up by
+    /// age or size.
+    pub fn hold_topics(&self, hold: Hold) {
+        self.retained.held().holds.push(hold);
+    }
+
+    /// The lowest index of a topic that must stay.
+    pub fn must_stay(&self, topic: &str) -> Option<Index> {
+        self.retained.held().must_stay(topic)
+    }
+
+    /// How long a topic is kept, where the log is kept.
+    pub fn retention(&self, topic: &str) -> Result<msg::Retention> {
+        self.log.info(topic)?;
+        let Limits { bytes, age_ms } = self.retained.held().retention.limits(topic);
+        Ok(msg::Retention { bytes, age_ms })
+    }
+
+    /// Makes a topic, or changes how long it is kept; durable on return. Waits for the disk.
+    pub fn set_topic(&self, set: &msg::Set) -> Result<msg::Retention> {
+        let topic = &set.topic;
+        match self.log.info(topic) {
+            Ok(_) if set.create => {
+                return Err(Error::exists(format!(
+                    "create topic `{topic}`: there is one: change it with `holdfast log set`"
+                )));
+            }
+            Err(_) if set.create => self.log.create(topic)?,
+            info => drop(info?),
+        }
+        let mut retained = self.retained.held();
+        let before = retained.retention.limits(topic);
+        let limits = Limits {
+            bytes: set.retain_bytes.unwrap_or(before.bytes),
+            age_ms: set.retain_ms.unwrap_or(before.age_ms),
+        };
+        if limits != before {
+            let mut changed = retained.retention.clone();
+            changed.set(topic, limits);
+            self.check_place()?;
+            replace_file(
+                &*self.machine.disk,
+                &self.data.join(FILE),
+                changed.text().as_bytes(),
+                SITES,
+            )
+            .map_err(|e| {
+                Error::from(e).context(format_args!("keep the limits of topic `{topic}`"))
+            })?;
+            retained.retention = changed;
+        }
+        Ok(msg::Retention { bytes: limits.bytes, age_ms: limits.age_ms })
+    }
+
+    /// One round, by the keeper: counts the time, notes how far topics are, and trims.
+    pub(super) fn retain(&self, now_ns: u64) -> Result<()> {
+        let Some(log) = &self.hosted else { return Ok(()) };
+        let mut retained = self.retained.held();
+        let since_ns = retained.round_ns.map_or(0, |last| now_ns.saturating_sub(last));
+        if retained.round_ns.is_some() && since_ns < ROUND_NS {
+            return Ok(());
+        }
+        retained.round_ns = Some(now_ns);
+        retained.retention.pass(since_ns / 1_000_000);
+        let topics: Vec<String> = retained.retention.topics().map(str::to_owned).collect();
+        if topics.is_empty() {
+            return Ok(());
+        }
+        let mut trims = Vec::new();
+        for topic in topics {
+            let is_anothers =
+                folded_by(&topic).is_some() || topic == AUDIT_TOPIC || self.folds(&topic);
+            // One that cannot be read says so elsewhere.
+            let Ok(info) = log.info(&topic) else { continue };
+            if is_anothers {
+                continue;
+            }
+            retained.retention.note(&topic, info.durable);
+            let must_stay = retained.must_stay(&topic);
+            let before = retained.retention.trim_before(&topic, &segments(log, &topic)?, must_stay);
+            trims.extend(before.map(|before| (topic, info.first, before)));
+        }
+        if now_ns.saturating_sub(retained.written_ns) >= WRITE_NS {
+            retained.written_ns = now_ns;
+            let text = retained.retention.text();
+            self.check_place()?;
+            replace_file(&*self.machine.disk, &self.data.join(FILE), text.as_bytes(), SITES)?;
+        }
+        drop(retained);
+        for (topic, first, before) in trims {
+            log.trim(&topic, before)?;
+            sometimes!("a topic was trimmed by its limits");
+            event!(
+                LogRetained,
+                format_args!("`{topic}`: gave up entries {first} to {}", before.0 - 1)
+            );
+        }
+        Ok(())
+    }
+}
+
+fn segments(log: &EmbeddedLog, topic: &str) -> Result<Vec<Segment>> {
+    let segments = log.segments(topic)?.into_iter();
+    Ok(segments.map(|(first, bytes)| Segment { first, bytes }).collect())
+}
