@@ -13,8 +13,11 @@ const SETS_MAX: usize = 4;
 /// A column, once somebody has made it; others wait for it meanwhile.
 type Cell = Arc<OnceLock<Column>>;
 
+/// Of one set of fields, by the column's place in the slab.
+type Made = (Arc<Fields>, BTreeMap<usize, Cell>);
+
 #[derive(Default)]
-pub(crate) struct Projections(Mutex<Vec<(Arc<Fields>, BTreeMap<usize, Cell>)>>);
+pub(crate) struct Projections(Mutex<Vec<Made>>);
 
 impl Projections {
     /// Where that is kept which is left of the slab's column at a place, if there is room.
