@@ -14,6 +14,7 @@ use holdfast_env::{Clock, RealClock};
 use holdfast_wire::slab::{Content, PARTITIONS_MAX, Range};
 use holdfast_wire::view::{Board, ViewKind, ViewStatus};
 use serde_json::json;
+use std::collections::BTreeSet;
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -42,6 +43,16 @@ pub struct RideOptions {
     /// Every version down to the horizon, with deletions
     #[arg(long)]
     versions: bool,
+    /// Only what this entry or a later one has made; with `--versions` all changes from there on,
+    /// deletions among them
+    #[arg(long, default_value_t = 0, hide_default_value = true, value_name = "INDEX")]
+    since: u64,
+    /// Only what entries before this one have made
+    #[arg(long, value_name = "INDEX")]
+    below: Option<u64>,
+    /// Of values, which are JSON, objects of these fields alone, with commas
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', conflicts_with = "keys_only")]
+    fields: Option<Vec<String>>,
     /// Not before the view has applied this entry
     #[arg(long, default_value_t = 0, hide_default_value = true, value_name = "INDEX")]
     reached: u64,
@@ -147,11 +158,20 @@ fn legs(
         disks.extend(views.map(|one| (at, one)));
     }
     if let Some(at) = options.at {
+        let images = disks.iter().flat_map(|(_, one)| &one.images);
+        let images: BTreeSet<u64> = images.map(|image| image.index.0).collect();
         disks.retain(|(_, one)| one.images.iter().any(|image| image.index.0 == at));
         if disks.is_empty() {
+            let there = match images.is_empty() {
+                true => "there are none yet".to_owned(),
+                false => {
+                    let images: Vec<String> = images.iter().map(u64::to_string).collect();
+                    format!("there are images of entries {}", images.join(", "))
+                }
+            };
             return Err(Error::not_found(format!(
-                "ride topic `{topic}` as of entry {at}: no view has an image of it: `holdfast view status` \
-                 says which there are, `holdfast view mark` asks for a new one"
+                "ride topic `{topic}` as of entry {at}: no view has an image of it, {there}: `holdfast \
+                 view status` says who has which, `holdfast view mark` asks for a new one"
             )));
         }
     }
@@ -171,6 +191,9 @@ fn legs(
             collections: collections.clone(),
             keys_only: options.keys_only,
             versions: options.versions,
+            since: Index(options.since),
+            below: options.below.map(Index),
+            fields: options.fields.clone(),
             reached: Index(options.reached),
             dedicated: options.dedicated,
             at: options.at.map(Index),

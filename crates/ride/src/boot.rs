@@ -14,6 +14,7 @@ use holdfast_env::disk::{Access, File};
 use holdfast_env::net::{PeerReply, PeerRequest};
 use holdfast_env::{HoldMutex, event, sometimes};
 use holdfast_view::Arrival;
+use holdfast_view::items::Catalog;
 use holdfast_wire::slab::{Collections, Range, Reader, Slab, Wanted, select};
 use holdfast_wire::view::{Board, Boarded, Next, Place, ViewKind, ViewName, ViewStatus};
 use holdfast_wire::{self as wire};
@@ -275,6 +276,9 @@ impl Boot {
             collections: None,
             keys_only: false,
             versions: self.wants_versions(),
+            since: Index(0),
+            below: None,
+            fields: None,
             reached: Index(0),
             dedicated: false,
             at: Some(index),
@@ -470,8 +474,10 @@ impl Boot {
         let image = own.cloned().map_or_else(|| views.image(&leg.offer.view, index), Ok)?;
         let position = image.about.position;
         let (entry_crc, digest) = (position.entry_crc, position.digest);
-        let boarded = Boarded { ride: 0, heads: 0, index, entry_crc, digest };
-        self.boarded(boarded, image.about.front.clone())?;
+        let front = image.about.front.clone();
+        let horizon = Catalog::horizon_behind(&front)?;
+        let boarded = Boarded { ride: 0, heads: 0, index, entry_crc, digest, horizon };
+        self.boarded(boarded, front)?;
         Ok(image)
     }
 

@@ -5,6 +5,7 @@ mod find;
 mod sum;
 
 use crate::carousel::Ticket;
+use crate::rides::Wish;
 use crate::scan::First;
 use crate::views::{KeptView, RunView, Views, describe, log_topic};
 use holdfast_base::codec::{Decode, Encode, Reader as Bytes};
@@ -19,7 +20,7 @@ use holdfast_node::{Held, Matter};
 use holdfast_server::{Face, Request, Right, Route, Told, Within, answer};
 use holdfast_view::items::{Catalog, Command, Reader, Sought};
 use holdfast_view::{ENVELOPE_BYTES, Request as Proposal};
-use holdfast_wire::slab::{Collections, Range, Wanted};
+use holdfast_wire::slab::{Collections, Fields, Range, Wanted};
 use holdfast_wire::{self as wire, Call, view as msg};
 use std::sync::Arc;
 
@@ -398,12 +399,12 @@ impl ViewFace {
 
     fn board(self: Arc<Self>, request: Request<'_>) {
         let Some((board, reply)) = request.decode::<msg::Board>("ride a view") else { return };
-        let found = wanted(&board).and_then(|wanted| {
+        let found = wish(&board).and_then(|wish| {
             let view = self.views.view(&board.view)?;
             self.views.check_is_there(&board.view.topic, board.reached)?;
-            Ok((wanted, view))
+            Ok((wish, view))
         });
-        let (wanted, view) = match found {
+        let (wish, view) = match found {
             Ok(found) => found,
             Err(e) => return answer(reply, Err(e)),
         };
@@ -417,20 +418,26 @@ impl ViewFace {
             );
         };
         let rides = rides.clone();
-        let then = move |come: Result<()>| {
-            if let Err(e) = come {
+        self.with_topic(board.view.topic.clone(), reply, move |_, fold, reply| {
+            let checked = fold.read(|topic, _| check_fields(topic.catalog(), &wish));
+            if let Err(e) = checked.and_then(|checked| checked) {
                 return answer(reply, Err(e));
             }
-            let at_least = board.reached;
-            let from = board.behind.as_ref().map(|last| First::behind(last).to_bytes());
-            let ticket = match board.at {
-                Some(index) => Ticket::At { index, from },
-                None if board.dedicated => Ticket::Dedicated { at_least },
-                None => Ticket::Shared { at_least },
+            let then = move |come: Result<()>| {
+                if let Err(e) = come {
+                    return answer(reply, Err(e));
+                }
+                let at_least = board.reached;
+                let from = board.behind.as_ref().map(|last| First::behind(last).to_bytes());
+                let ticket = match board.at {
+                    Some(index) => Ticket::At { index, from },
+                    None if board.dedicated => Ticket::Dedicated { at_least },
+                    None => Ticket::Shared { at_least },
+                };
+                rides.board(wish, ticket, reply);
             };
-            rides.board(wanted, ticket, reply);
-        };
-        view.wake_at(board.reached, Box::new(then));
+            view.wake_at(board.reached, Box::new(then));
+        });
     }
 
     fn next(self: Arc<Self>, request: Request<'_>) {
@@ -573,7 +580,7 @@ fn range(low: u64, high: u64) -> Result<Range> {
 }
 
 /// What a rider is sent.
-fn wanted(board: &msg::Board) -> Result<Wanted> {
+fn wish(board: &msg::Board) -> Result<Wish> {
     let range = range(board.low, board.high).map_err(|e| e.context("ride a view"))?;
     let refuse = |why: &str| Err(Error::invalid(format!("ride a view: {why}")));
     match (board.at, &board.behind) {
@@ -588,6 +595,16 @@ fn wanted(board: &msg::Board) -> Result<Wanted> {
         }
         _ => {}
     }
+    if board.below.is_some_and(|below| below <= board.since) {
+        return refuse(
+            "no entry is as late as `since` and below `below`: name a range with entries",
+        );
+    }
+    if board.keys_only && board.fields.is_some() {
+        return refuse("keys alone have no fields: leave out `keys_only`, or `fields`");
+    }
+    let fields = board.fields.as_deref().map(Fields::new).transpose();
+    let fields = fields.map_err(|e| e.context("ride a view"))?.map(Arc::new);
     let collections = match &board.collections {
         None => Collections::All,
         Some(listed) => {
@@ -598,5 +615,22 @@ fn wanted(board: &msg::Board) -> Result<Wanted> {
         }
     };
     let msg::Board { keys_only, versions, .. } = *board;
-    Ok(Wanted { range, collections, keys_only, versions, indices: 0..u64::MAX })
+    let indices = board.since.0..board.below.map_or(u64::MAX, |below| below.0);
+    Ok(Wish { wanted: Wanted { range, collections, keys_only, versions, indices }, fields })
+}
+
+/// Bytes have no fields.
+fn check_fields(catalog: &Catalog, wish: &Wish) -> Result<()> {
+    if wish.fields.is_none() {
+        return Ok(());
+    }
+    let mut wanted = catalog.all().filter(|(number, _)| wish.wanted.collections.contains(*number));
+    match wanted.find(|(_, one)| !one.json) {
+        Some((_, one)) => Err(Error::invalid(format!(
+            "ride fields of values: those of collection `{}` are bytes, which have none: name \
+             collections of JSON, or ride whole values",
+            one.name
+        ))),
+        None => Ok(()),
+    }
 }

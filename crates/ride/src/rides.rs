@@ -1,9 +1,11 @@
 //! Rides over one disk view: carries out what the carousel's core decides. Holds the snapshots, the
 //! passes over them, the slabs until they are forgotten, and the requests of riders until there is
 //! something to answer. Makes slabs on the node's workers, one a job; decides nothing. Its images are
-//! in [`images`].
+//! in [`images`], its riders in [`riders`].
 
 mod images;
+mod projections;
+mod riders;
 
 use crate::carousel::{
     Boarding, Carousel, Effect, Held, Limits, Place, RiderId, ScanId, Source, Span, SpinId, Ticket,
@@ -13,16 +15,19 @@ use crate::scan::{First, ImageScan, Pages, Scan};
 use holdfast_base::codec::Encode;
 use holdfast_base::ids::Index;
 use holdfast_base::{Error, Result};
-use holdfast_env::net::{BodyPart, Parts, Reply, Response};
+use holdfast_env::net::{Reply, Response};
 use holdfast_env::rows::{Moment, Rows};
-use holdfast_env::{HoldMutex, event, planted};
+use holdfast_env::{HoldMutex, event};
 use holdfast_node::Node;
 use holdfast_view::items::{Catalog, Reader};
 use holdfast_view::{Position, front};
-use holdfast_wire::slab::{Column, Needs, Range, Slab, Wanted, select};
-use holdfast_wire::view::{Boarded, ViewName};
+use holdfast_wire::slab::{Needs, Range, Slab};
+use holdfast_wire::view::ViewName;
 use images::Images;
 pub use images::Whole;
+pub(crate) use projections::Projections;
+pub use riders::Wish;
+use riders::{Rider, Sending, end_of};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
@@ -73,18 +78,6 @@ pub(crate) struct Shown {
     front: Vec<u8>,
 }
 
-struct Rider {
-    wanted: Arc<Wanted>,
-    /// Waits to hear that it rides.
-    boards: Option<Reply>,
-    /// Requests that wait, by head.
-    asked: Vec<VecDeque<Reply>>,
-    /// Slabs that it is being sent.
-    sending: usize,
-    /// Its ride has ended like this, at this time.
-    over: Option<(Result<()>, u64)>,
-}
-
 /// A slab that somebody may still be sent.
 pub(crate) struct Kept {
     /// Nothing where it has everything, as those of images have.
@@ -94,6 +87,7 @@ pub(crate) struct Kept {
     pub last: bool,
     /// Nothing where the head has no item.
     pub slab: Option<Slab>,
+    pub projections: Projections,
 }
 
 /// How a slab is made once more, for somebody who needs more of it.
@@ -118,14 +112,6 @@ enum Job {
     Answer(Reply, Response),
     /// In so many nanoseconds.
     Wake(u64),
-}
-
-struct Sending {
-    rider: RiderId,
-    head: usize,
-    kept: Arc<Kept>,
-    wanted: Arc<Wanted>,
-    reply: Reply,
 }
 
 impl Rides {
@@ -188,7 +174,7 @@ impl Rides {
     }
 
     /// Somebody boards; `reply` is answered with [`Boarded`].
-    pub fn board(&self, wanted: Wanted, ticket: Ticket, reply: Reply) {
+    pub fn board(&self, wish: Wish, ticket: Ticket, reply: Reply) {
         let id = RiderId(self.node.machine.rng.next_u64());
         self.input(|state, now, _| {
             if state.ended || state.riders.len() >= RIDERS_MAX {
@@ -201,12 +187,9 @@ impl Rides {
                 };
                 return Some(Job::Answer(reply, Response::error(why)));
             }
-            let span = Span { low: wanted.range.low(), high: wanted.range.high() };
-            let asked = self.heads.iter().map(|_| VecDeque::new()).collect();
-            let wanted = Arc::new(wanted);
-            state
-                .riders
-                .insert(id, Rider { wanted, boards: Some(reply), asked, sending: 0, over: None });
+            let range = wish.wanted.range;
+            let span = Span { low: range.low(), high: range.high() };
+            state.riders.insert(id, Rider::new(Arc::new(wish), self.heads.len(), reply));
             state.know_needs();
             state.core.join(now, id, Boarding { span, ticket });
             None
@@ -222,19 +205,21 @@ impl Rides {
                 None => refuse(Error::not_found(
                     "ride on: there is no such ride (any more): board again",
                 )),
-                Some(rider) if head >= rider.asked.len() => refuse(Error::invalid(format!(
+                Some(rider) if head >= rider.lines.len() => refuse(Error::invalid(format!(
                     "ride on: the view has {} heads, not one of number {head}",
-                    rider.asked.len()
+                    rider.lines.len()
                 ))),
-                Some(Rider { over: Some((result, _)), sending: 0, .. }) => Some(end_of(result)),
-                Some(rider) if rider.asked[head].len() >= ASKED_MAX => {
+                Some(rider) if rider.over.is_some() && !rider.is_sent_to() => {
+                    rider.over.as_ref().map(|(result, _)| end_of(result))
+                }
+                Some(rider) if rider.lines[head].len() >= ASKED_MAX => {
                     refuse(Error::invalid(format!(
                         "ride on: {ASKED_MAX} requests of this head wait already: ask for more when \
                          they are answered"
                     )))
                 }
                 Some(rider) => {
-                    rider.asked[head].push_back(reply);
+                    rider.lines[head].ask(reply);
                     state.core.pull(now, id, head);
                     return None;
                 }
@@ -319,7 +304,7 @@ impl Rides {
                     if state.riders.contains_key(&rider) {
                         self.node.holds.place(&self.topic, rider.0, state.index_of(on));
                     }
-                    state.boarded(rider, on, self.heads.len(), jobs);
+                    state.boarded(now, rider, on, jobs);
                 }
                 Effect::Scan { scan, source, head, at, .. } => {
                     self.scan(state, now, (scan, source), head, at, jobs);
@@ -330,9 +315,7 @@ impl Rides {
                         state.stopped.insert(scan);
                     }
                 }
-                Effect::Send { rider, head, slab } => {
-                    self.send(state, now, rider, head, slab, jobs)
-                }
+                Effect::Send { rider, head, slab } => state.send(now, rider, head, slab, jobs),
                 Effect::Forget { slab } => drop(state.slabs.remove(&slab)),
                 Effect::Moved { rider, head } => {
                     event!(RiderMoved, format_args!("rider {:016x}, head {head}", rider.0));
@@ -386,42 +369,13 @@ impl Rides {
         }
     }
 
-    fn send(
-        &self,
-        state: &mut State,
-        now: u64,
-        id: RiderId,
-        head: usize,
-        held: Held,
-        jobs: &mut Vec<Job>,
-    ) {
-        let Some(rider) = state.riders.get_mut(&id) else { return };
-        let kept = state.slabs.get(&held).expect("what is to be sent is held");
-        let overlaps = |slab: &Slab| {
-            let (first, last) = match planted!("ride.last-hash-overlooked") {
-                true => (slab.header.first_hash, slab.header.first_hash),
-                false => (slab.header.first_hash, slab.header.last_hash),
-            };
-            let (first, last) = (u64::from(first), u64::from(last));
-            Range::new(first, last + 1).overlaps(rider.wanted.range)
-        };
-        if !kept.slab.as_ref().is_some_and(overlaps) {
-            // There is nothing for it: its request stays, for the next one.
-            return state.core.pull(now, id, head);
-        }
-        let reply = rider.asked[head].pop_front().expect("what is sent was asked for");
-        rider.sending += 1;
-        let (kept, wanted) = (kept.clone(), rider.wanted.clone());
-        jobs.push(Job::Send(Box::new(Sending { rider: id, head, kept, wanted, reply })));
-    }
-
     /// Begins a job: what takes long on another thread, where there are any; what follows from the
     /// others is answered.
     fn start(&self, job: Job) -> Vec<Job> {
         let is_long = match &job {
             Job::Scan(..) | Job::Open(..) => true,
             Job::Spool(..) | Job::Seal(..) | Job::Remove(_) => true,
-            Job::Send(sending) => sending.lacks(),
+            Job::Send(sending) => sending.takes_long(),
             Job::Answer(..) | Job::Wake(_) => false,
         };
         if is_long && !self.node.workers.is_inline() {
@@ -510,63 +464,6 @@ impl Rides {
             None
         })
     }
-
-    /// Answers with what a rider wants of a slab; if that is nothing, its request waits on.
-    fn send_now(&self, sending: Sending) -> Vec<Job> {
-        let Sending { rider, head, kept, wanted, reply } = sending;
-        let reply = match kept.selected(&wanted) {
-            Ok(Some(slab)) => {
-                reply.send(answer_of(&slab));
-                None
-            }
-            Ok(None) => Some(reply),
-            Err(e) => {
-                reply.send(Response::error(e));
-                None
-            }
-        };
-        self.tell(|state, now, jobs| {
-            let known = state.riders.get_mut(&rider)?;
-            known.sending -= 1;
-            if let Some(reply) = reply {
-                known.asked[head].push_front(reply);
-                if known.over.is_none() {
-                    state.core.pull(now, rider, head);
-                }
-            }
-            state.tell_end(rider, jobs);
-            None
-        })
-    }
-}
-
-impl Sending {
-    /// Whether the slab has to be made again.
-    fn lacks(&self) -> bool {
-        self.kept.slab.as_ref().is_some_and(|slab| !slab.serves(&self.wanted))
-    }
-}
-
-impl Kept {
-    /// What somebody wants of it, if that is anything.
-    fn selected(&self, wanted: &Wanted) -> Result<Option<Slab>> {
-        let Some(slab) = &self.slab else { return Ok(None) };
-        let again = match slab.serves(wanted) {
-            true => None,
-            false => self.made_again(Needs::of(wanted))?,
-        };
-        let selected = select(again.as_ref().unwrap_or(slab), wanted);
-        Ok((!selected.columns().is_empty()).then_some(selected))
-    }
-
-    /// The same slab with what is needed now.
-    fn made_again(&self, needs: Needs) -> Result<Option<Slab>> {
-        let Some(Again { shown, range }) = &self.again else {
-            return Err(Error::bug("make a slab again: an image's slab lacks something"));
-        };
-        let place = Place { number: 0, first: Some(self.first.to_bytes()) };
-        Ok(Scan::new(shown, *range, Arc::new(needs), &place)?.make()?.1.slab)
-    }
 }
 
 impl Shown {
@@ -582,7 +479,9 @@ impl State {
     fn know_needs(&mut self) {
         let riding = self.riders.values().filter(|rider| rider.over.is_none());
         let needs = match self.images.drafts.is_empty() {
-            true => riding.fold(Needs::nothing(), |all, rider| all.and(&Needs::of(&rider.wanted))),
+            true => {
+                riding.fold(Needs::nothing(), |all, rider| all.and(&Needs::of(&rider.wish.wanted)))
+            }
             false => Needs::all(),
         };
         if needs != *self.needs {
@@ -597,66 +496,14 @@ impl State {
         }
     }
 
-    fn boarded(&mut self, id: RiderId, on: Source, heads: usize, jobs: &mut Vec<Job>) {
+    fn send(&mut self, now: u64, id: RiderId, head: usize, held: Held, jobs: &mut Vec<Job>) {
         let Some(rider) = self.riders.get_mut(&id) else { return };
-        let Some(reply) = rider.boards.take() else { return };
-        let (position, front) = match on {
-            Source::Snapshot(spin) => (self.spins[&spin].position, &self.spins[&spin].front),
-            Source::Image(index) => {
-                let about = &self.images.known[&index].about;
-                (about.position, &about.front)
-            }
-        };
-        let Position { applied, entry_crc, digest, .. } = position;
-        let boarded =
-            Boarded { ride: id.0, heads: heads as u32, index: applied, entry_crc, digest };
-        let front = Parts::One(BodyPart::Owned(front.clone()));
-        jobs.push(Job::Answer(reply, Response::ok(boarded.to_bytes(), front)));
-    }
-
-    fn end(&mut self, id: RiderId, result: Result<()>, now: u64, jobs: &mut Vec<Job>) {
-        let Some(rider) = self.riders.get_mut(&id) else { return };
-        rider.over = Some((result, now));
-        self.know_needs();
-        self.tell_end(id, jobs);
-    }
-
-    /// Tells a rider whose ride is over that it is, once it was sent everything: slabs of one head may
-    /// still be on their way while another head is asked for more.
-    fn tell_end(&mut self, id: RiderId, jobs: &mut Vec<Job>) {
-        let Some(rider) = self.riders.get_mut(&id) else { return };
-        let Some((result, _)) = &rider.over else { return };
-        if rider.sending > 0 {
-            return;
+        let kept = self.slabs.get(&held).expect("what is to be sent is held");
+        if rider.receive(head, kept) {
+            jobs.extend(rider.next_of(id, head));
+        } else {
+            // Its request stays, for the next one.
+            self.core.pull(now, id, head);
         }
-        let result = result.clone();
-        rider.answer_all(&result, jobs);
-    }
-}
-
-impl Rider {
-    /// Whatever it has asked for is answered with how its ride has ended.
-    fn answer_all(&mut self, result: &Result<()>, jobs: &mut Vec<Job>) {
-        let waiting = self.asked.iter_mut().flat_map(|asked| asked.drain(..));
-        let all = waiting.chain(self.boards.take());
-        jobs.extend(all.map(|reply| Job::Answer(reply, end_of(result))));
-    }
-}
-
-/// Header in the meta, columns behind it, as they were encoded.
-fn answer_of(slab: &Slab) -> Response {
-    let part = |column: &Column| {
-        let (bytes, at) = column.shared();
-        BodyPart::Shared(bytes, at)
-    };
-    let parts = slab.columns().iter().map(part).collect();
-    Response::ok(slab.header_bytes(), Parts::Many(parts))
-}
-
-/// How a ride has ended: well with an empty answer.
-fn end_of(result: &Result<()>) -> Response {
-    match result {
-        Ok(()) => Response::ok(Vec::new(), Parts::None),
-        Err(e) => Response::error(e.clone()),
     }
 }

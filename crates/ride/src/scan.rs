@@ -3,7 +3,7 @@
 
 use crate::carousel::{Place, Slab as About};
 use crate::image::Image;
-use crate::rides::{Again, Kept, Shown};
+use crate::rides::{Again, Kept, Projections, Shown};
 use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::{Result, codec_struct};
 use holdfast_env::planted;
@@ -148,8 +148,9 @@ impl Scan {
             last: self.builder.is_none() && self.made.is_empty(),
         };
         self.number += 1;
+        let projections = Projections::default();
         let again = Again { shown: self.shown.clone(), range: self.range };
-        Ok((about.clone(), Kept { again: Some(again), first, last: about.last, slab }))
+        Ok((about.clone(), Kept { again: Some(again), first, last: about.last, slab, projections }))
     }
 }
 
@@ -180,10 +181,11 @@ impl ImageScan {
         let number = self.number;
         self.number += 1;
         let from = self.from.take();
+        let projections = Projections::default();
         let Some((slab, row)) = found.slab else {
             let (bytes, joinable, first) = (0, true, First::default());
             let about = About { number, bytes, joinable, first: first.to_bytes(), last };
-            return Ok((about, Kept { again: None, first, last, slab: None }));
+            return Ok((about, Kept { again: None, first, last, slab: None, projections }));
         };
         let first = First { inside_key: slab.header.begins_inside_key, row };
         let slab = match from.filter(|from| *from > first.row) {
@@ -197,6 +199,6 @@ impl ImageScan {
             first: first.to_bytes(),
             last,
         };
-        Ok((about, Kept { again: None, first, last, slab: Some(slab) }))
+        Ok((about, Kept { again: None, first, last, slab: Some(slab), projections }))
     }
 }

@@ -23,7 +23,7 @@ use holdfast_view::items::{
     Catalog, CatalogView, DiskView, IndexView, MemoryView, NAME_BYTES_MAX, is_name,
 };
 use holdfast_view::{Context, Fold, FoldStatus, InRows};
-use holdfast_wire::slab::{PARTITIONS_MAX, Range};
+use holdfast_wire::slab::{FIELD_BYTES_MAX, PARTITIONS_MAX, Range};
 use holdfast_wire::view::{self as msg, ViewKind, ViewName, ViewStatus};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -42,8 +42,6 @@ const SESSION_IDLE_MS: u64 = 3_600_000;
 /// A new view of a topic whose log has more bytes than this begins with images, if there are some.
 static REPLAYED_BYTES_MAX: Knob =
     Knob::new("views.replayed-bytes-max", 64 << 20, &[1, 1000, 10_000]);
-/// Bytes of a field's name, of which there is an index: what is written down of a view has a limit.
-const FIELD_BYTES_MAX: usize = 1000;
 
 /// What one node keeps.
 pub struct Views {

@@ -6,8 +6,8 @@
 //! - Who scans rows makes a [`Builder`] and gives it items in order: a slab comes out where one ends.
 //!   It encodes what [`Needs`] say, and cuts in the same places whatever they say.
 //! - Who sends: [`select`] takes from a slab what a rider [`Wanted`]; [`Slab::header_bytes`] and
-//!   [`Slab::columns`] are what goes on the wire, one behind the other. [`fields`] leaves single
-//!   fields of the values; [`Slab::read`] takes a slab out of an image.
+//!   [`Slab::columns`] are what goes on the wire, one behind the other. [`Fields`] are what is left of
+//!   the values where single fields were asked for; [`Slab::read`] takes a slab out of an image.
 //! - Who receives makes a [`Reader`] of the bytes, which verifies all of them before it gives items.
 //!   [`Sums`] of what was received are compared with those of others. [`values`] says what an index
 //!   knows a value by.
@@ -27,7 +27,7 @@ mod values;
 mod wanted;
 
 pub use builder::{Builder, SLAB_BYTES};
-pub use fields::fields;
+pub use fields::{FIELD_BYTES_MAX, FIELDS_MAX, Fields};
 pub use hash::{Hashed, PARTITIONS_MAX, Range, SUB_RANGES, hash, sub_range};
 pub use header::header_bytes;
 pub use reader::Reader;
@@ -125,14 +125,44 @@ pub struct Header {
 #[derive(Clone, Debug)]
 pub struct Column {
     about: About,
+    /// Of its items: known to whoever has made or verified them, and not sent.
+    indices: Indices,
     bytes: Arc<Vec<u8>>,
     at: ops::Range<usize>,
 }
 
+/// Bounds of the indices of some items: none lies outside, and they may be wider than need be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Indices {
+    lowest: u64,
+    highest: u64,
+}
+
+impl Indices {
+    /// Of no items.
+    const NONE: Indices = Indices { lowest: u64::MAX, highest: 0 };
+
+    #[inline]
+    fn add(&mut self, index: u64) {
+        self.lowest = self.lowest.min(index);
+        self.highest = self.highest.max(index);
+    }
+}
+
 impl Column {
-    fn new(about: About, bytes: Vec<u8>) -> Column {
+    fn new(about: About, indices: Indices, bytes: Vec<u8>) -> Column {
         let at = 0..bytes.len();
-        Column { about, bytes: Arc::new(bytes), at }
+        Column { about, indices, bytes: Arc::new(bytes), at }
+    }
+
+    /// Keys and values of one group follow each other.
+    fn group(&self) -> (u16, Group) {
+        (self.about.collection, self.about.group)
+    }
+
+    /// Whether it shares the other one's bytes.
+    pub fn is_same(&self, other: &Column) -> bool {
+        Arc::ptr_eq(&self.bytes, &other.bytes) && self.at == other.at
     }
 
     pub fn bytes(&self) -> &[u8] {
@@ -162,9 +192,9 @@ impl Slab {
         let (header, columns) = slice.split_at(header_bytes(slice)?.min(slice.len()));
         let reader = Reader::new(header, columns)?;
         let begin = at.start + header.len();
-        let columns = reader.columns().map(|(about, at)| {
+        let columns = reader.columns().map(|(about, indices, at)| {
             let at = begin + at.start..begin + at.end;
-            Column { about, bytes: bytes.clone(), at }
+            Column { about, indices, bytes: bytes.clone(), at }
         });
         let needs = if reader.is_whole() { Needs::all() } else { Needs::nothing() };
         Ok(Slab { header: reader.header, needs: Arc::new(needs), columns: columns.collect() })

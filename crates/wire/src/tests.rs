@@ -398,13 +398,17 @@ fn view_messages(m: &mut Messages) {
         collections: Some(vec![1, 2]),
         keys_only: true,
         versions: false,
+        since: Index(4),
+        below: Some(Index(6)),
+        fields: Some(vec!["f".into()]),
         reached,
         dedicated: true,
         at: Some(index),
         behind: Some(view::Place { hash: 1, collection: 2, key: b"k".to_vec(), index }),
     };
     m.add("view::Board", board);
-    let boarded = view::Boarded { ride: 7, heads: 2, index, entry_crc: 8, digest: 9 };
+    let horizon = Index(3);
+    let boarded = view::Boarded { ride: 7, heads: 2, index, entry_crc: 8, digest: 9, horizon };
     m.add("view::Boarded", boarded);
     m.add("view::Next", view::Next { ride: 7, head: 1 });
 }

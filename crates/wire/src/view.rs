@@ -297,6 +297,13 @@ pub struct Board {
     pub keys_only: bool,
     /// Every version down to the horizon, with deletions; else the newest values.
     pub versions: bool,
+    /// Of those, what this entry or a later one has made. With `versions` all changes from there on:
+    /// refused where some of them were given up, as of deletions up to the horizon nothing is left.
+    pub since: Index,
+    /// And nothing of this entry or of later ones; none for no end.
+    pub below: Option<Index>,
+    /// Of values, which are JSON, an object of these fields alone; none for values as they are.
+    pub fields: Option<Vec<String>>,
     /// Not as of an earlier entry.
     pub reached: Index,
     /// With a pass over the rows of its own.
@@ -313,6 +320,9 @@ codec_struct!(Board {
     collections,
     keys_only,
     versions,
+    since,
+    below,
+    fields,
     reached,
     dedicated,
     at,
@@ -341,8 +351,10 @@ pub struct Boarded {
     pub index: Index,
     pub entry_crc: u32,
     pub digest: u64,
+    /// Versions that are older than those of this entry are not there.
+    pub horizon: Index,
 }
-codec_struct!(Boarded { ride, heads, index, entry_crc, digest });
+codec_struct!(Boarded { ride, heads, index, entry_crc, digest, horizon });
 
 /// Asks for the next slab of a ride's head. Its header is the answer's meta and its columns are the
 /// body; the answer is empty when the ride is over.

@@ -99,25 +99,41 @@ impl Rider {
     }
 }
 
-fn draw_board(below: &dyn Fn(u64) -> u64) -> msg::Board {
+fn draw_board(below: &dyn Fn(u64) -> u64, last: u64) -> msg::Board {
     // Between hashes that keys have: so borders lie inside slabs.
     let border = || u64::from(hash_of(1, &key(below))) + below(2);
     let range = match (below(3), border(), border()) {
         (0, ..) => Range::ALL,
         (_, low, high) => Range::new(low.min(high), low.max(high) + 1),
     };
-    let collections = match below(4) {
+    let collections = match below(6) {
         0 => Some(Vec::new()),
-        1 => Some(vec![1 + below(2) as u16]),
+        1 => Some(vec![1]),
+        2..=3 => Some(vec![2]),
         _ => None,
+    };
+    let fields = |names: &[&str]| Some(names.iter().map(|name| (*name).to_owned()).collect());
+    let fields = match (&collections, below(4)) {
+        (Some(listed), 0) if !listed.contains(&1) => fields(&["a"]),
+        (Some(listed), 1) if !listed.contains(&1) => fields(&["b"]),
+        (Some(listed), 2) if !listed.contains(&1) => fields(&["b", "none", "a"]),
+        _ => None,
+    };
+    let indices = match (below(5), below(last + 2), below(last + 2)) {
+        (0, from, _) => (from, None),
+        (1, from, until) if from < until => (from, Some(Index(until))),
+        _ => (0, None),
     };
     msg::Board {
         view: disk_view(),
         low: range.low(),
         high: range.high(),
         collections,
-        keys_only: below(3) == 0,
+        keys_only: fields.is_none() && below(3) == 0,
         versions: below(2) == 0,
+        since: Index(indices.0),
+        below: indices.1,
+        fields,
         reached: Index(0),
         dedicated: below(5) == 0,
         at: None,
@@ -178,7 +194,7 @@ fn each_rider_gets_what_it_wants_of_one_index_whoever_rides_beside_it() {
                 }
                 0 => change(&mut asks, &mut model, &below),
                 1 if riders.len() < RIDERS => {
-                    let mut board = draw_board(&below);
+                    let mut board = draw_board(&below, model.last());
                     if let Some(at) = images.last().filter(|_| below(3) == 0) {
                         (board.at, board.dedicated) = (Some(*at), false);
                         from_images += 1;

@@ -58,7 +58,9 @@ impl World {
         let mut world = World::open(SimDisk::new(seed), Arc::default(), seed, heads);
         let mut asks = world.connect();
         for (number, hashed) in (1..=COLLECTIONS).zip([Hashed::All, Hashed::Until(b'/')]) {
-            let collection = msg::Collection { name: format!("c{number}"), hashed, json: false };
+            // The second one is of JSON.
+            let json = number == 2;
+            let collection = msg::Collection { name: format!("c{number}"), hashed, json };
             asks.now(wire::OP_VIEW_MAKE, &msg::Make { topic: TOPIC.into(), collection }, &[]);
         }
         asks.now(wire::OP_VIEW_RUN, &disk_view(), &[]);
@@ -113,6 +115,9 @@ pub fn all_of(view: msg::ViewName) -> msg::Board {
         collections: None,
         keys_only: false,
         versions: true,
+        since: Index(0),
+        below: None,
+        fields: None,
         reached: Index(0),
         dedicated: false,
         at: None,
@@ -185,6 +190,11 @@ pub fn hash_of(collection: u16, key: &[u8]) -> u32 {
 }
 
 impl Model {
+    /// The last entry that has made an item.
+    pub fn last(&self) -> u64 {
+        self.versions.values().flatten().map(|(made, _)| *made).max().unwrap_or_default()
+    }
+
     /// What somebody wants of the items at an index; a deletion is told apart from a value that was
     /// not sent by the flag.
     pub fn wanted(&self, board: &msg::Board, index: u64) -> BTreeSet<(Item, bool)> {
@@ -198,8 +208,11 @@ impl Model {
             let there: Vec<_> = versions.iter().filter(|(made, _)| *made <= index).collect();
             let newest = there.last().map(|(made, _)| *made);
             for (made, value) in there {
-                if board.versions || Some(*made) == newest && value.is_some() {
+                let in_range =
+                    board.since.0 <= *made && board.below.is_none_or(|below| *made < below.0);
+                if in_range && (board.versions || Some(*made) == newest && value.is_some()) {
                     let sent = value.clone().filter(|_| !board.keys_only);
+                    let sent = sent.map(|value| left_of(&value, board.fields.as_deref()));
                     let item = (*collection, key.clone(), *made, sent);
                     wanted.insert((item, value.is_none()));
                 }
@@ -207,6 +220,16 @@ impl Model {
         }
         wanted
     }
+}
+
+/// A value, or an object of those of these fields that it has.
+fn left_of(value: &[u8], fields: Option<&[String]>) -> Vec<u8> {
+    let Some(fields) = fields else { return value.to_vec() };
+    let whole: serde_json::Value = serde_json::from_slice(value).unwrap();
+    let has = |name: &&String| whole.get(name.as_str()).is_some();
+    let written = |name: &String| format!("{:?}:{}", name, whole[name.as_str()]);
+    let left: Vec<String> = fields.iter().filter(has).map(written).collect();
+    format!("{{{}}}", left.join(",")).into_bytes()
 }
 
 /// So many that several lie in one sub-range of hashes, and few enough to come again.
@@ -217,8 +240,13 @@ pub fn key(below: &dyn Fn(u64) -> u64) -> Vec<u8> {
 
 pub fn draw_changes(below: &dyn Fn(u64) -> u64) -> Vec<(u16, Vec<u8>, Option<Vec<u8>>)> {
     let change = |_| {
-        let value = (below(5) > 0).then(|| vec![below(256) as u8; below(90) as usize]);
-        (1 + below(u64::from(COLLECTIONS)) as u16, key(below), value)
+        let collection = 1 + below(u64::from(COLLECTIONS)) as u16;
+        let value = || match collection {
+            2 if below(8) == 0 => b"[7]".to_vec(),
+            2 => format!(r#"{{"a":{},"b":"{}"}}"#, below(9), "x".repeat(below(70) as usize)).into(),
+            _ => vec![below(256) as u8; below(90) as usize],
+        };
+        (collection, key(below), (below(5) > 0).then(value))
     };
     (0..1 + below(20)).map(change).collect()
 }

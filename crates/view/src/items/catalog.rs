@@ -3,7 +3,7 @@
 
 use super::command::{Changes, Command, Decoded, decode};
 use crate::{Applied, Context, View};
-use holdfast_base::codec::Encode;
+use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::ids::Index;
 use holdfast_base::stream::{Source, Writer};
 use holdfast_base::{Error, Result, codec_struct};
@@ -52,6 +52,13 @@ impl Catalog {
     /// At indices below it nothing can be read.
     pub fn horizon(&self) -> Index {
         self.horizon
+    }
+
+    /// The horizon of the catalog that these bytes end with, as what an image says of its fold does.
+    pub fn horizon_behind(bytes: &[u8]) -> Result<Index> {
+        let at = bytes.len().checked_sub(16).map(|at| &bytes[at..at + 8]);
+        let horizon = at.ok_or_else(|| Error::corrupt("read a catalog: it is too short"))?;
+        Ok(Index::from_bytes(horizon)?)
     }
 
     /// The last mark; 0 before the first.

@@ -3,7 +3,9 @@
 use super::header::{ABOUT_BYTES, About, Group, What};
 use super::record::{KEY_HEADER_BYTES, VALUE_HEADER_BYTES, put_key, put_value};
 use super::wanted::Need;
-use super::{Column, Header, Item, KEY_BYTES_MAX, Needs, Range, Slab, VALUE_BYTES_MAX, sub_range};
+use super::{
+    Column, Header, Indices, Item, KEY_BYTES_MAX, Needs, Range, Slab, VALUE_BYTES_MAX, sub_range,
+};
 use holdfast_env::planted;
 use holdfast_env::trial::Knob;
 use std::cmp::Ordering;
@@ -84,13 +86,22 @@ impl Part {
     }
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Making {
     items: u32,
+    /// Also of items that were here for a while.
+    indices: Indices,
     /// By [`What`].
     columns: [Vec<u8>; 2],
     /// How long they became in the slab before: what they may need here.
     usual: [usize; 2],
+}
+
+impl Default for Making {
+    fn default() -> Making {
+        let (columns, usual) = Default::default();
+        Making { items: 0, indices: Indices::NONE, columns, usual }
+    }
 }
 
 impl Making {
@@ -106,6 +117,7 @@ impl Making {
             }
         }
         self.items += 1;
+        self.indices.add(item.index);
         if need.column(group, What::Keys) {
             put_key(&mut self.columns[0], item.hash, item.key, item.index, item.value.is_none());
         }
@@ -212,6 +224,7 @@ impl Builder {
         let part = &mut self.parts[self.last.part];
         let [older, newest] = &mut part.groups;
         older.items += 1;
+        older.indices.add(self.last.index);
         newest.items -= 1;
         for (what, length) in [What::Keys, What::Values].into_iter().zip(lengths) {
             // Who needs older items needs the newest: so what is to be copied is there.
@@ -278,6 +291,7 @@ impl Builder {
                     *usual = length.max(*usual - *usual / 8);
                 }
                 let items = std::mem::take(&mut making.items);
+                let indices = std::mem::replace(&mut making.indices, Indices::NONE);
                 for what in [What::Keys, What::Values] {
                     let mut bytes = std::mem::take(&mut making.columns[what as usize]);
                     if items > 0 && part.need.column(group, what) {
@@ -285,7 +299,7 @@ impl Builder {
                             bytes.shrink_to_fit();
                         }
                         let about = About::new(part.collection, group, what, items, &bytes);
-                        columns.push(Column::new(about, bytes));
+                        columns.push(Column::new(about, indices, bytes));
                     }
                 }
             }

@@ -1,64 +1,115 @@
 //! Leaves single fields of values that are JSON objects, for riders who want no more of them.
 
 use super::header::About;
-use super::record::{Walk, put_value};
-use super::{Column, Content, Slab, What};
+use super::record::{Pair, Walk, put_value};
+use super::{Column, Content, Needs, Slab, What};
+use holdfast_base::{Error, Result};
 use serde::de::{DeserializeSeed, Deserializer as _, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 use std::fmt;
+use std::sync::Arc;
 
-/// The slab with values that have only these fields, as they were written, in this order; a value
+/// Fields that one rider may ask for.
+pub const FIELDS_MAX: usize = 64;
+/// Of a field's name, here and in an index.
+pub const FIELD_BYTES_MAX: usize = 1000;
+
+/// What is left of values: an object of these fields, in this order, as they were written. A value
 /// that is no JSON object has none of them: `{}`. Of a field that an object names twice the last is
-/// left. Keys are shared. To be made once for all riders who want the same fields of a slab.
-pub fn fields(slab: &Slab, names: &[String]) -> Slab {
-    let mut wanted: Vec<Field<'_>> = Vec::with_capacity(names.len());
-    for name in names {
-        if wanted.iter().all(|field| field.name != name) {
-            let written = serde_json::to_string(name).expect("text can be written");
-            wanted.push(Field { name, written });
+/// left. So no value becomes longer, but for one of a single byte.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fields(Vec<Field>);
+
+/// A field that is to be left.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Field {
+    name: String,
+    /// As JSON has it.
+    written: String,
+}
+
+impl Fields {
+    /// `Invalid` where there is none, or too many, or a name that is too long.
+    pub fn new(names: &[String]) -> Result<Fields> {
+        let mut fields: Vec<Field> = Vec::with_capacity(names.len());
+        for name in names {
+            if name.len() > FIELD_BYTES_MAX {
+                return Err(Error::invalid(format!(
+                    "leave fields of values: a field's name has {} bytes: it may have \
+                     {FIELD_BYTES_MAX}",
+                    name.len()
+                )));
+            }
+            if fields.iter().all(|field| field.name != *name) {
+                let written = serde_json::to_string(name).expect("text can be written");
+                fields.push(Field { name: name.clone(), written });
+            }
+        }
+        match fields.len() {
+            1..=FIELDS_MAX => Ok(Fields(fields)),
+            many => Err(Error::invalid(format!(
+                "leave fields of values: {many} fields are named: name 1 to {FIELDS_MAX}"
+            ))),
         }
     }
-    let mut made = slab.pairs().into_iter().filter(|pair| pair.values.is_some()).map(|pair| {
+
+    fn names(&self) -> Vec<&str> {
+        self.0.iter().map(|field| &*field.name).collect()
+    }
+
+    fn leave(&self, value: &[u8], names: &[&str], out: &mut Vec<u8>) {
+        out.push(b'{');
+        for (field, value) in self.0.iter().zip(&find(value, names)) {
+            let Some(value) = value else { continue };
+            if out.len() > 1 {
+                out.push(b',');
+            }
+            out.extend_from_slice(field.written.as_bytes());
+            out.push(b':');
+            out.extend_from_slice(value.get().as_bytes());
+        }
+        out.push(b'}');
+    }
+
+    /// A group's values with these fields alone.
+    fn column(&self, slab: &Slab, values: &Column, pair: Pair<'_>) -> Column {
+        let names = self.names();
         let (mut bytes, mut value) = (Vec::new(), Vec::new());
         let mut walk = Walk::new(&slab.header, pair);
         while let Some(step) = walk.step().expect("a slab's own columns are right") {
             value.clear();
             if let Content::Value(whole) = step.received.content {
-                leave(whole, &wanted, &mut value);
+                self.leave(whole, &names, &mut value);
             }
             put_value(&mut bytes, &value);
         }
+        bytes.shrink_to_fit();
         let about = About::new(pair.collection, pair.group, What::Values, pair.items, &bytes);
-        Column::new(about, bytes)
-    });
-    let columns = slab.columns.iter().map(|column| match column.about.what {
-        What::Keys => column.clone(),
-        What::Values => made.next().expect("each column of values has its keys"),
-    });
-    let columns = columns.collect();
-    Slab { header: slab.header, needs: slab.needs.clone(), columns }
-}
-
-/// A field that is to be left.
-struct Field<'a> {
-    name: &'a str,
-    /// As JSON has it.
-    written: String,
-}
-
-fn leave(value: &[u8], wanted: &[Field<'_>], out: &mut Vec<u8>) {
-    let names: Vec<&str> = wanted.iter().map(|field| field.name).collect();
-    out.push(b'{');
-    for (field, value) in wanted.iter().zip(&find(value, &names)) {
-        let Some(value) = value else { continue };
-        if out.len() > 1 {
-            out.push(b',');
-        }
-        out.extend_from_slice(field.written.as_bytes());
-        out.push(b':');
-        out.extend_from_slice(value.get().as_bytes());
+        Column::new(about, values.indices, bytes)
     }
-    out.push(b'}');
+}
+
+impl Slab {
+    /// The slab with values that have these fields alone. Keys are shared. `keep` is asked for what
+    /// was made before of a column of values, and told how it is made: it is to be made once for all
+    /// riders who want the same.
+    pub fn with_fields(
+        &self,
+        fields: &Fields,
+        mut keep: impl FnMut(&Column, &dyn Fn() -> Column) -> Column,
+    ) -> Slab {
+        let mut pairs = self.pairs().into_iter().filter(|pair| pair.values.is_some());
+        let columns = self.columns.iter().map(|column| match column.about.what {
+            What::Keys => column.clone(),
+            What::Values => {
+                let pair = pairs.next().expect("each column of values has its keys");
+                keep(column, &|| fields.column(self, column, pair))
+            }
+        });
+        let columns = columns.collect();
+        // It says of no run of items all that there is.
+        Slab { header: self.header, needs: Arc::new(Needs::nothing()), columns }
+    }
 }
 
 /// Of a JSON object the values of these fields, as they are written; nothing of what is none.

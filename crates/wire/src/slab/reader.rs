@@ -2,7 +2,7 @@
 
 use super::header::{About, corrupt, pairs, read_header};
 use super::record::{Pair, Walk, check};
-use super::{Header, Received};
+use super::{Header, Indices, Received, What};
 use holdfast_base::Result;
 use holdfast_base::checksum::crc32c;
 use holdfast_env::planted;
@@ -16,6 +16,8 @@ pub struct Reader<'a> {
     whole: bool,
     columns: Vec<About>,
     pairs: Vec<Pair<'a>>,
+    /// Of each pair.
+    indices: Vec<Indices>,
 }
 
 impl<'a> Reader<'a> {
@@ -41,8 +43,9 @@ impl<'a> Reader<'a> {
             return Err(corrupt("it goes on behind its columns"));
         }
         let pairs = pairs(bytes.into_iter()).map_err(corrupt)?;
-        pairs.iter().try_for_each(|pair| check(&header, *pair).map_err(corrupt))?;
-        Ok(Reader { header, whole, columns: described, pairs })
+        let indices = pairs.iter().map(|pair| check(&header, *pair).map_err(corrupt));
+        let indices = indices.collect::<Result<Vec<_>>>()?;
+        Ok(Reader { header, whole, columns: described, pairs, indices })
     }
 
     /// All items: collection by collection, first the older ones of all keys, then the newest ones,
@@ -66,13 +69,14 @@ impl<'a> Reader<'a> {
         self.whole
     }
 
-    /// The columns, and where their bytes lie among those of all.
-    pub(super) fn columns(&self) -> impl Iterator<Item = (About, ops::Range<usize>)> {
-        let mut end = 0;
+    /// The columns, the indices of their items, and where their bytes lie among those of all.
+    pub(super) fn columns(&self) -> impl Iterator<Item = (About, Indices, ops::Range<usize>)> {
+        let (mut end, mut pairs) = (0, 0);
         self.columns.iter().map(move |about| {
             let begin = end;
             end += about.bytes as usize;
-            (*about, begin..end)
+            pairs += usize::from(about.what == What::Keys);
+            (*about, self.indices[pairs - 1], begin..end)
         })
     }
 }

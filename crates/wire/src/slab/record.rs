@@ -1,6 +1,6 @@
 //! The records that columns are made of: one for the key of an item, one for its value.
 
-use super::{Content, Group, Header, KEY_BYTES_MAX, Received, VALUE_BYTES_MAX};
+use super::{Content, Group, Header, Indices, KEY_BYTES_MAX, Received, VALUE_BYTES_MAX};
 use std::cmp::Ordering;
 
 /// In front of a key: 3 bytes of hash (the sub-range has the first), 2 of the key's length and
@@ -101,8 +101,10 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// Whether a pair of columns that somebody sent holds what a builder could have put there.
-pub(super) fn check(header: &Header, pair: Pair<'_>) -> Result<(), &'static str> {
+/// Whether a pair of columns that somebody sent holds what a builder could have put there; and of which
+/// indices its items are.
+pub(super) fn check(header: &Header, pair: Pair<'_>) -> Result<Indices, &'static str> {
+    let mut indices = Indices::NONE;
     let mut walk = Walk::new(header, pair);
     let mut before: Option<Received<'_>> = None;
     while let Some(Step { received, .. }) = walk.step()? {
@@ -130,7 +132,8 @@ pub(super) fn check(header: &Header, pair: Pair<'_>) -> Result<(), &'static str>
         if !follows {
             return Err("items are not in order");
         }
+        indices.add(received.index);
         before = Some(received);
     }
-    Ok(())
+    Ok(indices)
 }

@@ -2,36 +2,69 @@
 
 use super::header::About;
 use super::record::{Pair, Walk};
-use super::{Column, Needs, Range, Received, Slab, Wanted, What};
+use super::{Column, Indices, Needs, Range, Received, Slab, Wanted, What};
 use holdfast_env::planted;
 use std::sync::Arc;
 
 /// The columns of `slab` that `wanted` asks for, under a new header. Items are looked at only where
-/// the border of the range, or the indices, may cut through them. Panics if the slab
+/// the border of the range, or the indices, cut through a group of them. Panics if the slab
 /// does not [serve](Slab::serves) it: what is missing would look like what is not there.
 pub fn select(slab: &Slab, wanted: &Wanted) -> Slab {
     assert!(slab.serves(wanted), "a rider is given a slab that was encoded for others");
     let header = slab.header;
-    let (first, last) = (header.first_hash, header.last_hash);
-    let every_index = wanted.indices.start == 0
-        && (wanted.indices.end > header.index || planted!("slab.indices-cut-nothing"));
-    if wanted.range.covers(first, last) && every_index {
-        let asked_for = slab.columns.iter().filter(|column| {
-            let About { collection, group, what, .. } = column.about;
-            wanted.column(collection, group, what)
-        });
-        let columns: Vec<Column> = asked_for.cloned().collect();
-        // A selection that left nothing out serves whomever the slab serves.
-        let kept = columns.len() == slab.columns.len();
-        let needs = if kept { slab.needs.clone() } else { Arc::new(Needs::nothing()) };
-        return Slab { header, needs, columns };
+    let run = Range::new(u64::from(header.first_hash), u64::from(header.last_hash) + 1);
+    let mut columns = Vec::with_capacity(slab.columns.len());
+    let mut left_out = false;
+    for group in slab.columns.chunk_by(|one, next| one.group() == next.group()) {
+        match fit(run, group[0].indices, wanted) {
+            Fit::None => left_out = true,
+            Fit::Whole => {
+                let asked_for = |column: &&Column| {
+                    let About { collection, group, what, .. } = column.about;
+                    wanted.column(collection, group, what)
+                };
+                columns.extend(group.iter().filter(asked_for).cloned());
+            }
+            Fit::Cut => {
+                left_out = true;
+                columns.extend(cut_by(slab, &pair_of(group), wanted));
+            }
+        }
     }
-    let run = Range::new(u64::from(first), u64::from(last) + 1);
-    let columns = match wanted.range.overlaps(run) {
-        true => slab.pairs().iter().flat_map(|pair| cut_by(slab, pair, wanted)).collect(),
-        false => Vec::new(),
+    // A selection that left nothing out serves whomever the slab serves.
+    let kept = !left_out && columns.len() == slab.columns.len();
+    let needs = if kept { slab.needs.clone() } else { Arc::new(Needs::nothing()) };
+    Slab { header, needs, columns }
+}
+
+/// How much of a group's items somebody wants, by range and indices.
+enum Fit {
+    None,
+    Whole,
+    /// Some of them, it may be.
+    Cut,
+}
+
+fn fit(run: Range, indices: Indices, wanted: &Wanted) -> Fit {
+    let from = wanted.indices.start;
+    let below = match planted!("slab.indices-cut-nothing") {
+        true => u64::MAX,
+        false => wanted.indices.end,
     };
-    Slab { header, needs: Arc::new(Needs::nothing()), columns }
+    if !wanted.range.overlaps(run) || indices.highest < from || below <= indices.lowest {
+        return Fit::None;
+    }
+    let is_whole = wanted.range.low() <= run.low() && run.high() <= wanted.range.high();
+    match is_whole && from <= indices.lowest && indices.highest < below {
+        true => Fit::Whole,
+        false => Fit::Cut,
+    }
+}
+
+fn pair_of(group: &[Column]) -> Pair<'_> {
+    let About { collection, group: of, items, .. } = group[0].about;
+    let (keys, values) = (group[0].bytes(), group.get(1).map(Column::bytes));
+    Pair { collection, group: of, items, keys, values }
 }
 
 /// A slab without the items that `keep` refuses.
@@ -64,11 +97,12 @@ fn cut(
     let values = if asked_for[1] { pair.values } else { None };
     // Nothing grows while it is copied: where indices cut a slab, most of it may be left.
     let mut made = [pair.keys.len(), values.map_or(0, <[u8]>::len)].map(Vec::with_capacity);
-    let mut items = 0;
+    let (mut items, mut indices) = (0, Indices::NONE);
     let mut walk = Walk::new(&slab.header, *pair);
     while let Some(step) = walk.step().expect("a slab's own columns are right") {
         if keep(&step.received) {
             items += 1;
+            indices.add(step.received.index);
             made[0].extend_from_slice(step.key_record);
             if asked_for[1] {
                 made[1].extend_from_slice(step.value_record);
@@ -77,7 +111,7 @@ fn cut(
     }
     let column = |(what, mut bytes): (What, Vec<u8>)| {
         bytes.shrink_to_fit();
-        Column::new(About::new(collection, group, what, items, &bytes), bytes)
+        Column::new(About::new(collection, group, what, items, &bytes), indices, bytes)
     };
     let columns = [What::Keys, What::Values].into_iter().zip(made);
     columns.filter(|(_, bytes)| !bytes.is_empty()).map(column).collect()

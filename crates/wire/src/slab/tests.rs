@@ -3,6 +3,7 @@
 
 mod bytes;
 mod cuts;
+mod fields;
 mod sums;
 
 use super::*;
@@ -305,7 +306,16 @@ fn what_is_whole_is_shared_and_what_a_border_cuts_is_made_anew() {
     let range = Range::new(5, 10);
     assert_eq!(shared(&Wanted { range, indices: 0..INDEX + 1, ..Wanted::all() }), [true; 6]);
     assert_eq!(shared(&Wanted { range: Range::new(0, 9), ..Wanted::all() }), [false; 6]);
-    assert_eq!(shared(&Wanted { indices: 0..4, ..Wanted::all() }), [false; 6]);
+    // Where indices cut, the groups that they cut alone: of older and newest items of collection 1 these.
+    assert_eq!(
+        shared(&Wanted { indices: 0..3, ..Wanted::all() }),
+        [true, true, false, false],
+        "and of collection 2 nothing"
+    );
+    assert_eq!(shared(&Wanted { indices: 3..4, ..Wanted::all() }), [true; 2]);
+    let image = in_an_image(slab);
+    let of_image = select(&image, &Wanted { indices: 3..4, ..Wanted::all() });
+    assert!(of_image.columns().iter().all(|c| image.columns.iter().any(|own| own.is_same(c))));
     assert_eq!(shared(&Wanted { range: Range::new(10, 90), ..Wanted::all() }), [false; 0]);
     // A selection serves others only if nothing was left out.
     assert!(select(slab, &Wanted::all()).serves(&Wanted::all()));

@@ -1,0 +1,342 @@
+//! The riders of one view as its carousel's driver keeps them: what each wants, its requests until they
+//! are answered, head by head and in their order, and how its ride has ended. Whom a slab is for, the
+//! core decides.
+
+use super::projections::Projections;
+use super::{Again, Job, Kept, Rides, State};
+use crate::carousel::{Place, RiderId, Source};
+use crate::scan::Scan;
+use holdfast_base::codec::Encode;
+use holdfast_base::ids::Index;
+use holdfast_base::{Error, Result};
+use holdfast_env::net::{BodyPart, Parts, Reply, Response};
+use holdfast_env::planted;
+use holdfast_view::Position;
+use holdfast_view::items::Catalog;
+use holdfast_wire::slab::{Column, Fields, Needs, Range, Slab, Wanted, select};
+use holdfast_wire::view::Boarded;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// What a rider is sent.
+pub struct Wish {
+    /// Of which items.
+    pub wanted: Wanted,
+    /// What is left of their values.
+    pub fields: Option<Arc<Fields>>,
+}
+
+pub(super) struct Rider {
+    pub wish: Arc<Wish>,
+    /// Waits to hear that it rides.
+    pub boards: Option<Reply>,
+    /// By head.
+    pub lines: Vec<Line<Reply, Arc<Kept>>>,
+    /// Its ride has ended like this, at this time.
+    pub over: Option<(Result<()>, u64)>,
+}
+
+/// The requests of one rider for slabs of one head, and slabs for it that wait. One slab at a time is
+/// looked at for what is wanted of it, by whichever thread: if that is nothing, the next one answers the
+/// same request.
+///
+/// It was two at a time: the second one answered the second request, and when nothing was wanted of the
+/// first, the first request got the third. So a rider with a filter received a key's versions in
+/// another order than the log's.
+#[derive(Debug)]
+pub(super) struct Line<R, S> {
+    asked: VecDeque<R>,
+    slabs: VecDeque<S>,
+    is_busy: bool,
+}
+
+impl<R, S> Line<R, S> {
+    pub fn new() -> Line<R, S> {
+        Line { asked: VecDeque::new(), slabs: VecDeque::new(), is_busy: false }
+    }
+
+    /// Requests that wait.
+    pub fn len(&self) -> usize {
+        self.asked.len()
+    }
+
+    pub fn ask(&mut self, request: R) {
+        self.asked.push_back(request);
+    }
+
+    pub fn push(&mut self, slab: S) {
+        self.slabs.push_back(slab);
+    }
+
+    /// What to look at next, and for which request; then [`Line::looked_at`] is called.
+    pub fn take(&mut self) -> Option<(R, S)> {
+        if self.is_busy && !planted!("ride.looked-at-side-by-side") {
+            return None;
+        }
+        let slab = self.slabs.pop_front()?;
+        self.is_busy = true;
+        Some((self.asked.pop_front().expect("what is sent was asked for"), slab))
+    }
+
+    /// Nothing was wanted of it where the request comes back.
+    pub fn looked_at(&mut self, request: Option<R>) {
+        self.is_busy = false;
+        if let Some(request) = request {
+            self.asked.push_front(request);
+        }
+    }
+
+    /// Whether something is still to be sent.
+    pub fn is_busy(&self) -> bool {
+        self.is_busy || !self.slabs.is_empty()
+    }
+}
+
+pub(super) struct Sending {
+    rider: RiderId,
+    head: usize,
+    kept: Arc<Kept>,
+    wish: Arc<Wish>,
+    reply: Reply,
+}
+
+impl Sending {
+    /// Whether it is more than a choice of columns: then it is nothing for a thread of the server.
+    pub fn takes_long(&self) -> bool {
+        let lacks = |slab: &Slab| !slab.serves(&self.wish.wanted);
+        self.wish.fields.is_some() || self.kept.slab.as_ref().is_some_and(lacks)
+    }
+}
+
+impl Rides {
+    /// Answers with what a rider wants of a slab; if that is nothing, its request waits on.
+    pub(super) fn send_now(&self, sending: Sending) -> Vec<Job> {
+        let Sending { rider, head, kept, wish, reply } = sending;
+        let reply = match kept.selected(&wish) {
+            Ok(Some(slab)) => {
+                reply.send(answer_of(&slab));
+                None
+            }
+            Ok(None) => Some(reply),
+            Err(e) => {
+                reply.send(Response::error(e));
+                None
+            }
+        };
+        self.tell(|state, now, jobs| {
+            let known = state.riders.get_mut(&rider)?;
+            let waits = reply.is_some();
+            known.lines[head].looked_at(reply);
+            jobs.extend(known.next_of(rider, head));
+            if waits && known.over.is_none() {
+                state.core.pull(now, rider, head);
+            }
+            state.tell_end(rider, jobs);
+            None
+        })
+    }
+}
+
+impl Kept {
+    /// What somebody wants of it, if that is anything.
+    fn selected(&self, wish: &Wish) -> Result<Option<Slab>> {
+        let Some(slab) = &self.slab else { return Ok(None) };
+        let again = match slab.serves(&wish.wanted) {
+            true => None,
+            false => self.made_again(Needs::of(&wish.wanted))?,
+        };
+        let selected = select(again.as_ref().unwrap_or(slab), &wish.wanted);
+        if selected.columns().is_empty() {
+            return Ok(None);
+        }
+        Ok(Some(match &wish.fields {
+            Some(fields) => self.projections.leave(slab, &selected, fields),
+            None => selected,
+        }))
+    }
+
+    /// The same slab with what is needed now.
+    pub fn made_again(&self, needs: Needs) -> Result<Option<Slab>> {
+        let Some(Again { shown, range }) = &self.again else {
+            return Err(Error::bug("make a slab again: an image's slab lacks something"));
+        };
+        let place = Place { number: 0, first: Some(self.first.to_bytes()) };
+        Ok(Scan::new(shown, *range, Arc::new(needs), &place)?.make()?.1.slab)
+    }
+}
+
+impl Rider {
+    pub fn new(wish: Arc<Wish>, heads: usize, boards: Reply) -> Rider {
+        let lines = (0..heads).map(|_| Line::new()).collect();
+        Rider { wish, boards: Some(boards), lines, over: None }
+    }
+
+    /// A slab is there for it, of which it may want something. False where it wants nothing of it.
+    pub fn receive(&mut self, head: usize, kept: &Arc<Kept>) -> bool {
+        let overlaps = |slab: &Slab| {
+            let (first, last) = match planted!("ride.last-hash-overlooked") {
+                true => (slab.header.first_hash, slab.header.first_hash),
+                false => (slab.header.first_hash, slab.header.last_hash),
+            };
+            let (first, last) = (u64::from(first), u64::from(last));
+            Range::new(first, last + 1).overlaps(self.wish.wanted.range)
+        };
+        let is_wanted = kept.slab.as_ref().is_some_and(overlaps);
+        if is_wanted {
+            self.lines[head].push(kept.clone());
+        }
+        is_wanted
+    }
+
+    /// What is to be looked at next of a head.
+    pub fn next_of(&mut self, rider: RiderId, head: usize) -> Option<Job> {
+        let (reply, kept) = self.lines[head].take()?;
+        let wish = self.wish.clone();
+        Some(Job::Send(Box::new(Sending { rider, head, kept, wish, reply })))
+    }
+
+    /// Whether slabs are on their way to it.
+    pub fn is_sent_to(&self) -> bool {
+        self.lines.iter().any(Line::is_busy)
+    }
+
+    /// Whatever it has asked for is answered with how its ride has ended.
+    pub fn answer_all(&mut self, result: &Result<()>, jobs: &mut Vec<Job>) {
+        let waiting = self.lines.iter_mut().flat_map(|line| line.asked.drain(..));
+        let all = waiting.chain(self.boards.take());
+        jobs.extend(all.map(|reply| Job::Answer(reply, end_of(result))));
+    }
+}
+
+impl State {
+    pub(super) fn boarded(&mut self, now: u64, id: RiderId, on: Source, jobs: &mut Vec<Job>) {
+        let (position, front) = match on {
+            Source::Snapshot(spin) => (self.spins[&spin].position, &self.spins[&spin].front),
+            Source::Image(index) => {
+                let about = &self.images.known[&index].about;
+                (about.position, &about.front)
+            }
+        };
+        let front = front.clone();
+        let Some(rider) = self.riders.get_mut(&id) else { return };
+        let Some(reply) = rider.boards.take() else { return };
+        let may = Catalog::horizon_behind(&front)
+            .and_then(|horizon| check_changes(&rider.wish.wanted, horizon).map(|()| horizon));
+        let horizon = match may {
+            Ok(horizon) => horizon,
+            Err(e) => {
+                self.riders.remove(&id);
+                self.core.leave(now, id);
+                return jobs.push(Job::Answer(reply, Response::error(e)));
+            }
+        };
+        let Position { applied, entry_crc, digest, .. } = position;
+        let heads = rider.lines.len() as u32;
+        let boarded = Boarded { ride: id.0, heads, index: applied, entry_crc, digest, horizon };
+        let front = Parts::One(BodyPart::Owned(front));
+        jobs.push(Job::Answer(reply, Response::ok(boarded.to_bytes(), front)));
+    }
+
+    pub(super) fn end(&mut self, id: RiderId, result: Result<()>, now: u64, jobs: &mut Vec<Job>) {
+        let Some(rider) = self.riders.get_mut(&id) else { return };
+        rider.over = Some((result, now));
+        self.know_needs();
+        self.tell_end(id, jobs);
+    }
+
+    /// Tells a rider whose ride is over that it is, once it was sent everything: slabs of one head may
+    /// still be on their way while another head is asked for more.
+    fn tell_end(&mut self, id: RiderId, jobs: &mut Vec<Job>) {
+        let Some(rider) = self.riders.get_mut(&id) else { return };
+        let Some((result, _)) = &rider.over else { return };
+        if rider.is_sent_to() {
+            return;
+        }
+        let result = result.clone();
+        rider.answer_all(&result, jobs);
+    }
+}
+
+/// Who asks for all changes from an entry on is to get them: of keys that were deleted up to the horizon
+/// nothing is left.
+fn check_changes(wanted: &Wanted, horizon: Index) -> Result<()> {
+    let since = wanted.indices.start;
+    if !wanted.versions || since == 0 || since > horizon.0 || planted!("ride.changes-given-up") {
+        return Ok(());
+    }
+    Err(Error::not_found(format!(
+        "ride every version since entry {since}: up to entry {horizon}, the horizon, versions and \
+         deletions were given up, so what has changed since then is not known: ride since a later entry, \
+         or everything anew"
+    )))
+}
+
+/// Header in the meta, columns behind it, as they were encoded.
+fn answer_of(slab: &Slab) -> Response {
+    let part = |column: &Column| {
+        let (bytes, at) = column.shared();
+        BodyPart::Shared(bytes, at)
+    };
+    let parts = slab.columns().iter().map(part).collect();
+    Response::ok(slab.header_bytes(), Parts::Many(parts))
+}
+
+/// How a ride has ended: well with an empty answer.
+pub(super) fn end_of(result: &Result<()>) -> Response {
+    match result {
+        Ok(()) => Response::ok(Vec::new(), Parts::None),
+        Err(e) => Response::error(e.clone()),
+    }
+}
+
+impl Projections {
+    /// What is left of the values of a selection from `slab`. Columns that the selection shares with
+    /// the slab are made once for all who want these fields.
+    fn leave(&self, slab: &Slab, selected: &Slab, fields: &Arc<Fields>) -> Slab {
+        selected.with_fields(fields, |column, make| {
+            let place = slab.columns().iter().position(|own| own.is_same(column));
+            match place.and_then(|place| self.cell(fields, place)) {
+                Some(cell) => cell.get_or_init(make).clone(),
+                None => make(),
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// See [`Line`].
+    #[test]
+    fn slabs_answer_requests_in_their_order_whatever_is_wanted_of_them() {
+        let mut line = Line::new();
+        for request in 1..=4 {
+            line.ask(request);
+        }
+        line.push('a');
+        line.push('b');
+        assert_eq!(line.take(), Some((1, 'a')));
+        assert_eq!(line.take(), None, "one at a time");
+        line.looked_at(Some(1));
+        assert_eq!(line.take(), Some((1, 'b')), "nothing was wanted of the first one");
+        line.push('c');
+        assert_eq!(line.take(), None);
+        assert!(line.is_busy());
+        line.looked_at(None);
+        assert_eq!(line.take(), Some((2, 'c')));
+        line.looked_at(None);
+        assert_eq!((line.take(), line.is_busy(), line.len()), (None, false, 2));
+    }
+
+    #[test]
+    fn all_changes_since_an_entry_are_there_or_refused() {
+        let check = |versions, since, horizon| {
+            let indices = since..u64::MAX;
+            check_changes(&Wanted { versions, indices, ..Wanted::all() }, Index(horizon)).is_ok()
+        };
+        assert!(check(true, 0, 9), "every version that there is");
+        assert!(!check(true, 1, 9) && !check(true, 9, 9));
+        assert!(check(true, 10, 9) && check(false, 1, 9) && check(true, 1, 0));
+    }
+}
