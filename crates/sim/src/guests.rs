@@ -1,7 +1,6 @@
 //! Guests that come with Holdfast: see [`crate::world::guest`].
 
 mod blobs;
-mod horizons;
 mod items;
 mod memory;
 mod names;

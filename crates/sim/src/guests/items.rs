@@ -2,11 +2,9 @@
 //! every node runs a disk view of one half of them, a half of an index of what their values are tagged
 //! with, and some a view of all in memory. Rides go over both halves under the same faults: each shows
 //! one index, each key once, and all that was acknowledged up to there. Images are asked for; views are
-//! stopped and run anew, and begin with what other nodes have of them, while the log is trimmed. The
-//! horizon moves, and passes no ride that goes on; what it has passed is swept. In the
+//! stopped and run anew, and begin with what other nodes have of them, while the log is trimmed. In the
 //! end the index finds what the rides bring.
 
-use super::horizons::Horizons;
 use super::names::{Desk, until_told};
 use crate::SimNet;
 use crate::world::guest::{Guest, Lodging, Visitor, Work};
@@ -25,8 +23,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 const TOPIC: &str = "things";
-/// As the log calls it.
-const LOG_TOPIC: &str = "view/things";
 /// The only collection.
 const OF: u16 = 1;
 const HALVES: u32 = 2;
@@ -51,7 +47,6 @@ struct Items {
     keys: Mutex<BTreeMap<Vec<u8>, Vec<Version>>>,
     /// Keys of which a change may have been made, and nobody was told.
     in_doubt: Mutex<BTreeMap<Vec<u8>, MayBe>>,
-    horizons: Horizons,
 }
 
 /// A guest of a schedule.
@@ -84,7 +79,6 @@ impl Guest for Items {
     fn open(&self, node: &Arc<Node>, _: &SimNet) -> Result<Lodging> {
         let views = Views::new(node, Path::new("/data/views"), 0, 1 + node.id.0 % 2);
         views.open_all()?;
-        self.horizons.node_begins(node);
         let (rounds, node) = (views.clone(), node.clone());
         let count = AtomicU32::new(0);
         let round = move || {
@@ -123,11 +117,7 @@ impl Guest for Items {
             let mut session = None;
             while visitor.now_ns() < end_ns {
                 let (gateway, name) = desk.turn(&visitor).await;
-                let sure = match visitor.below(10) {
-                    9 => {
-                        self.horizons.ask(&visitor, gateway, TOPIC, self.last()).await;
-                        true
-                    }
+                let sure = match visitor.below(9) {
                     8 => {
                         self.mark(&visitor, gateway).await;
                         true
@@ -149,10 +139,11 @@ impl Guest for Items {
 
     fn check(self: Arc<Self>, visitor: Visitor) -> Work {
         Box::pin(async move {
-            let last = self.last();
-            if last.0 == 0 {
-                return;
-            }
+            let last = {
+                let keys = self.keys.held();
+                keys.values().filter_map(|versions| Some(versions.last()?.0)).max()
+            };
+            let Some(last) = last.map(Index) else { return };
             visitor.sometimes(true, "an item was changed");
             // What each half holds is the same on all nodes that have it.
             let mut shown: BTreeMap<u32, Shown> = BTreeMap::new();
@@ -237,12 +228,6 @@ fn tagged(visitor: &Visitor, bytes: usize) -> Vec<u8> {
 }
 
 impl Items {
-    /// The last entry that was acknowledged; 0 for none.
-    fn last(&self) -> Index {
-        let keys = self.keys.held();
-        Index(keys.values().filter_map(|versions| Some(versions.last()?.0)).max().unwrap_or(0))
-    }
-
     /// Of each tag every node that has it finds the keys whose newest values have it, and one has it.
     async fn check_index(
         &self,
@@ -463,7 +448,6 @@ impl Items {
                 return None;
             }
         };
-        let riding = self.horizons.rides(gateway, boarded.index);
         let mut items: Shown = BTreeMap::new();
         let mut head = 0;
         let mut silent = 0;
@@ -483,7 +467,6 @@ impl Items {
                 }
             };
             silent = 0;
-            self.horizons.check(visitor, LOG_TOPIC, riding);
             if reply.meta.is_empty() {
                 visitor.sometimes(!items.is_empty(), "a ride came to its end");
                 visitor.sometimes(at.is_some(), "an image was ridden");
