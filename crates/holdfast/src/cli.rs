@@ -258,7 +258,8 @@ pub enum Node {
     Run {
         #[command(flatten)]
         up: Up,
-        /// Any node of the cluster to join, HOST:PORT
+        /// Any node of the cluster that it belongs to, HOST:PORT: at each start, unless the settings
+        /// have it (`join`). A node without one keeps the log of a cluster of its own
         #[arg(long, value_name = "ADDR")]
         join: Option<String>,
         /// End when standard input does: for `dev`, whose nodes end with it

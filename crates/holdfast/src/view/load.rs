@@ -11,7 +11,7 @@ use holdfast_client::Client;
 use holdfast_client::view::{Changes, Changing, ViewClient};
 use holdfast_command::output::Output;
 use holdfast_env::{Clock, RealClock};
-use holdfast_wire::slab::Hashed;
+use holdfast_wire::slab::{Hashed, KEY_BYTES_MAX};
 use holdfast_wire::view::Collection;
 use serde_json::json;
 use std::collections::VecDeque;
@@ -25,6 +25,7 @@ const ENTRY_BYTES: usize = 256 << 10;
 const AHEAD: usize = 8;
 /// A line of an input; a longer one is no line.
 const LINE_BYTES_MAX: usize = 900 << 10;
+const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 
 /// What a topic is filled with.
 #[derive(Subcommand, Debug)]
@@ -41,7 +42,8 @@ pub enum Load {
         #[arg(long, default_value_t = 1, value_name = "SEED")]
         seed: u64,
     },
-    /// Lines of a file, or of standard input (`-`): a key, a tab, and its value
+    /// Lines of a file, or of standard input (`-`): a key, a tab, and its value. A carriage return in
+    /// front of a line feed is of the line's end
     Lines { topic: String, collection: String, file: PathBuf },
     /// Records of a CSV file (RFC 4180), or of standard input (`-`): their first one names the columns.
     /// A record is a JSON object of its other columns, all of them strings, by the text in its key's.
@@ -231,11 +233,26 @@ fn wrong(number: u64, what: impl Display, right: &str) -> Error {
     ))
 }
 
+/// Names the line of a key that no entry takes.
+fn check_key(number: u64, key: &[u8]) -> Result<()> {
+    match (1..=KEY_BYTES_MAX).contains(&key.len()) {
+        true => Ok(()),
+        false => {
+            let right = format!("a key has 1 to {KEY_BYTES_MAX}");
+            Err(wrong(number, format!("has a key of {} bytes", key.len()), &right))
+        }
+    }
+}
+
 /// The next line with its end, whatever it holds; false at the end of the input.
 fn next_line(input: &mut dyn BufRead, number: u64, line: &mut Vec<u8>) -> Result<bool> {
     line.clear();
     let mut limited = Read::take(&mut *input, LINE_BYTES_MAX as u64 + 1);
     limited.read_until(b'\n', line)?;
+    // What some programs write in front of UTF-8 is of no line.
+    if number == 1 && line.starts_with(BYTE_ORDER_MARK) {
+        line.drain(..BYTE_ORDER_MARK.len());
+    }
     match line.len() > LINE_BYTES_MAX {
         true => {
             Err(wrong(number, "is too long", &format!("a line has up to {LINE_BYTES_MAX} bytes")))
@@ -266,10 +283,50 @@ fn lines(input: &mut dyn BufRead, put: &mut PutEach<'_>) -> Result<()> {
             break;
         }
         let text = line.strip_suffix(b"\n").unwrap_or(&line);
+        let text = text.strip_suffix(b"\r").unwrap_or(text);
         let tab = text.iter().position(|byte| *byte == b'\t');
         let tab =
             tab.ok_or_else(|| wrong(number, "has no tab", "a line is a key, a tab and a value"))?;
+        check_key(number, &text[..tab])?;
         put(&text[..tab], &text[tab + 1..])?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Lines of other systems kept a carriage return at the end of each value, and a byte order mark in
+    /// front of the first key; and a key that no entry takes was refused without its line.
+    #[test]
+    fn lines_end_as_other_systems_have_them_and_wrong_keys_are_named_by_theirs() {
+        let mut found = Vec::new();
+        let mut put = |key: &[u8], value: &[u8]| {
+            found.push((key.to_vec(), value.to_vec()));
+            Ok(())
+        };
+        lines(&mut &b"\xef\xbb\xbfa\t1\r\nb\t2\r3\n"[..], &mut put).unwrap();
+        let of = |key: &str, value: &str| (key.as_bytes().to_vec(), value.as_bytes().to_vec());
+        assert_eq!(found, [of("a", "1"), of("b", "2\r3")]);
+        let long = format!("a\t1\n{}\t2\n", "k".repeat(KEY_BYTES_MAX + 1));
+        for (text, named) in
+            [(long.as_str(), "line 2 has a key of 8193"), ("\t1\n", "line 1 has a key")]
+        {
+            let refused = lines(&mut text.as_bytes(), &mut |_, _| Ok(())).unwrap_err();
+            assert!(refused.message.contains(named), "{refused}");
+        }
+    }
+
+    #[test]
+    fn a_byte_order_mark_is_of_no_triple() {
+        let text = "\u{feff}<http://s> <http://p> \"o\" .\r\n";
+        let mut keys = Vec::new();
+        let mut put = |key: &[u8], _: &[u8]| {
+            keys.push(key.to_vec());
+            Ok(())
+        };
+        ntriples::read(&mut text.as_bytes(), &mut put).unwrap();
+        assert_eq!(keys, [b"<http://s> <http://p> \"o\"".to_vec()]);
+    }
 }
