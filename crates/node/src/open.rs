@@ -166,12 +166,8 @@ impl Node {
             cluster.read(|view, _| view.stores().map(|(id, _)| id).collect()).unwrap_or_default();
         let (identity, sender) = joining.join(identity, &stores, &namespace).map_err(doing)?;
         let workers = Arc::new(Workers::new("disk", config.worker_threads)?);
-        let directory = Views {
-            sender,
-            cluster: cluster.clone(),
-            namespace: namespace.clone(),
-            cuts: cuts.clone(),
-        };
+        let (known, names) = (cluster.clone(), namespace.clone());
+        let directory = Views { sender, cluster: known, namespace: names, cuts: cuts.clone() };
         let replicator = replicator(&machine, config, (&stores, &workers), directory);
         replicator.set_leftovers(partial);
         replicator.events.snapshots_taken_over.store(taken_over, Ordering::Relaxed);

@@ -12,8 +12,8 @@ mod pass;
 mod rows;
 pub mod stream;
 mod sums;
-mod values;
 mod sweep;
+mod values;
 
 pub use catalog::{COLLECTIONS_MAX, Catalog, CatalogView, NAME_BYTES_MAX, is_name};
 pub use command::{Change, Command};

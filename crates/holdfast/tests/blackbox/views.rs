@@ -19,6 +19,32 @@ fn ride(node: &Node, words: &[&str]) -> (Vec<(String, u64, Value)>, Value) {
     (lines.into_iter().map(item).collect(), end)
 }
 
+/// A range of entries, and fields of values: of JSON alone.
+fn less_than_everything_is_asked_for(node: &Node, at: &str) {
+    // What has changed since an entry: with its deletions, or what is there of it.
+    let since = ["--since", at, "--versions"];
+    let changed = |words: &[&str]| -> Vec<String> {
+        let mut keys: Vec<String> = ride(node, words).0.into_iter().map(|(key, ..)| key).collect();
+        keys.sort();
+        keys
+    };
+    assert_eq!(changed(&since), ["a/b", "a/c"]);
+    assert_eq!(changed(&since[..2]), ["a/c"]);
+    assert_eq!(changed(&["--below", at]), ["a"]);
+    node.run(&["view", "create", "orders", "people", "--values-json"]).ok();
+    node.run(&["view", "put", "orders", "people", "p", r#"{"name": "x", "age": 7, "no": 1}"#]).ok();
+    node.run(&["view", "put", "orders", "people", "q", "[]"]).ok();
+    let (mut left, _) = ride(node, &["--collections", "people", "--fields", "age,name"]);
+    left.sort_by_key(|(key, ..)| key.clone());
+    let values: Vec<String> = left.iter().map(|(_, _, value)| value.to_string()).collect();
+    assert_eq!(values, [r#"{"age":7,"name":"x"}"#, "{}"]);
+    node.run(&["ride", "orders", "--fields", "name"]).refused(&["`nodes`", "bytes"]);
+    node.run(&["ride", "orders", "--since", "9", "--below", "9"]).refused(&["since"]);
+    for key in ["p", "q"] {
+        node.run(&["view", "delete", "orders", "people", key]).ok();
+    }
+}
+
 #[test]
 fn the_pages_commands_do_what_it_says_and_a_kill_takes_nothing() {
     let scratch = Scratch::new();
@@ -46,29 +72,7 @@ fn the_pages_commands_do_what_it_says_and_a_kill_takes_nothing() {
     assert_eq!(end["items"], 2);
     assert_eq!(ride(&node, &["--versions"]).1["items"], 4);
     assert_eq!(ride(&node, &["--collections", "nodes"]).1["items"], 1);
-    // What has changed since an entry: with its deletions, or what is there of it.
-    let since = ["--since", &at, "--versions"];
-    let changed = |words: &[&str]| -> Vec<String> {
-        let mut keys: Vec<String> = ride(&node, words).0.into_iter().map(|(key, ..)| key).collect();
-        keys.sort();
-        keys
-    };
-    assert_eq!(changed(&since), ["a/b", "a/c"]);
-    assert_eq!(changed(&since[..2]), ["a/c"]);
-    assert_eq!(changed(&["--below", &at]), ["a"]);
-    // Fields of values: of JSON alone.
-    node.run(&["view", "create", "orders", "people", "--values-json"]).ok();
-    node.run(&["view", "put", "orders", "people", "p", r#"{"name": "x", "age": 7, "no": 1}"#]).ok();
-    node.run(&["view", "put", "orders", "people", "q", "[]"]).ok();
-    let (mut left, _) = ride(&node, &["--collections", "people", "--fields", "age,name"]);
-    left.sort_by_key(|(key, ..)| key.clone());
-    let values: Vec<String> = left.iter().map(|(_, _, value)| value.to_string()).collect();
-    assert_eq!(values, [r#"{"age":7,"name":"x"}"#, "{}"]);
-    node.run(&["ride", "orders", "--fields", "name"]).refused(&["`nodes`", "bytes"]);
-    node.run(&["ride", "orders", "--since", "9", "--below", "9"]).refused(&["since"]);
-    for key in ["p", "q"] {
-        node.run(&["view", "delete", "orders", "people", key]).ok();
-    }
+    less_than_everything_is_asked_for(&node, &at);
 
     // Halves beside the whole, a view in memory, and a kill in between.
     for view in [&["disk", "orders", "0/2"][..], &["disk", "orders", "1/2"], &["memory", "orders"]]

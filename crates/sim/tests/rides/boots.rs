@@ -176,7 +176,7 @@ fn a_damaged_image_is_given_up_and_another_one_is_made() {
             world.disk.flip_bit(file, 60, 3).unwrap();
             world = world.restarted(2);
             assert_eq!(images(&world), [0; 0], "it is not read any more");
-            assert_eq!(image_files(&world), [PathBuf::new(); 0], "it takes no room any more");
+            assert!(image_files(&world).is_empty(), "it takes no room any more");
         } else {
             // In the header of the first slab, however little that holds.
             world.disk.flip_bit(file, 60, 3).unwrap();
