@@ -154,7 +154,7 @@ fn legs(
     for (at, node) in nodes.iter_mut().enumerate() {
         let views = node.client.views(topic)?.into_iter();
         let views = views.filter(|one| one.view.kind == ViewKind::Disk {});
-        let views = views.filter(|one| one.stopped.is_empty());
+        let views = views.filter(|one| one.stopped.is_empty() && one.begins.is_empty());
         disks.extend(views.map(|one| (at, one)));
     }
     if let Some(at) = options.at {

@@ -296,11 +296,12 @@ fn by_one(client: &mut Client, command: &View, out: &mut Output) -> Result<()> {
 }
 
 fn print_status(status: &ViewStatus, out: &mut Output) -> Result<()> {
-    let ViewStatus { view, applied, last, riders, stopped, images } = status;
+    let ViewStatus { view, applied, last, riders, stopped, begins, images } = status;
     let behind = last.0.saturating_sub(applied.0);
     out.line(
         || {
             let state = match (stopped.as_str(), behind) {
+                ("", _) if !begins.is_empty() => format!("begins: {begins}"),
                 ("", 0) => "level".to_owned(),
                 ("", behind) => format!("{behind} entries behind"),
                 (why, _) => format!("stopped: {why}"),
@@ -330,6 +331,7 @@ fn print_status(status: &ViewStatus, out: &mut Output) -> Result<()> {
                     .map(|image| json!({"index": image.index.0, "bytes": image.bytes}))
                     .collect::<Vec<_>>(),
                 "stopped": (!stopped.is_empty()).then_some(stopped),
+                "begins": (!begins.is_empty()).then_some(begins),
             })
         },
     )

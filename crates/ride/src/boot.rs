@@ -1,7 +1,8 @@
 //! A view that begins with what others hold: it rides their images of one mark, part by part, into a
-//! file, and goes on with the log behind the mark. Images of its own node it reads without a file. Who breaks off is followed by another one that has
-//! an image of the same mark, from the last item on. Nothing waits here: each answer leads to the
-//! next question. What was received counts for nothing before all of it is there.
+//! file, and goes on with the log behind the mark. Images of its own node it reads without a file. Who
+//! breaks off is followed by another one that has an image of the same mark, from the last item on.
+//! Nothing waits here: each answer leads to the next question. What was received counts for nothing
+//! before all of it is there.
 
 use crate::carousel::Place as At;
 use crate::image::{self, Image};
@@ -116,7 +117,9 @@ struct State {
     begun: Option<(Boarded, Vec<u8>)>,
     file: Option<Arc<dyn File>>,
     bytes: u64,
-    /// It came to its end, well or not.
+    /// All of it is there, and the view has taken so many bytes of it.
+    taken: Option<u64>,
+    /// It came to its end, well or not, or nobody wants it any more.
     over: bool,
 }
 
@@ -135,7 +138,12 @@ impl Boot {
 
     /// How far it is, for people.
     pub fn progress(&self) -> String {
+        use holdfast_base::units::format_bytes;
         let state = self.state.held();
+        if let Some(taken) = state.taken {
+            let (index, taken, all) = (state.index, format_bytes(taken), format_bytes(state.bytes));
+            return format!("it takes in what it has received of entry {index}: {taken} of {all}");
+        }
         match &state.leg {
             None => "it looks for images to begin with".to_owned(),
             Some(leg) => {
@@ -143,7 +151,7 @@ impl Boot {
                     Giver::Here => "this node",
                     Giver::There(address) => address,
                 };
-                let bytes = holdfast_base::units::format_bytes(state.bytes);
+                let bytes = format_bytes(state.bytes);
                 let view = describe(&leg.offer.view);
                 format!(
                     "it begins with the image of entry {} of view `{view}` of {from}: {bytes} so far",
@@ -221,19 +229,38 @@ impl Boot {
                 Err(e) => return self.end(Err(e)),
             }
         }
-        let made = self.create_file();
-        {
+        let made = {
             let mut state = self.state.held();
-            state.legs = legs.into();
-            match made {
-                Ok(file) => state.file = Some(file),
-                Err(e) => {
-                    drop(state);
-                    return self.end(Err(e));
-                }
+            if state.over {
+                // The file may be another one's by now.
+                return;
             }
+            state.legs = legs.into();
+            self.create_file().map(|file| state.file = Some(file))
+        };
+        match made {
+            Ok(()) => self.ride(),
+            Err(e) => self.end(Err(e)),
         }
-        self.ride();
+    }
+
+    /// The view was stopped: what was received goes now, and what is still on its way is not taken.
+    pub fn cancel(&self) {
+        let mut state = self.state.held();
+        if !std::mem::replace(&mut state.over, true) {
+            state.number += 1;
+            self.remove_file(&mut state);
+        }
+    }
+
+    fn remove_file(&self, state: &mut State) {
+        state.file = None;
+        let Some(views) = self.views.upgrade() else { return };
+        let (disk, path) = (&views.node.machine.disk, self.path());
+        if disk.exists(&path).unwrap_or(false) {
+            // What stays is removed by the next one.
+            let _ = disk.remove(&path);
+        }
     }
 
     fn path(&self) -> PathBuf {
@@ -256,6 +283,9 @@ impl Boot {
     fn ride(self: &Arc<Boot>) {
         let (leg, index, number) = {
             let mut state = self.state.held();
+            if state.over {
+                return;
+            }
             state.number += 1;
             state.leg = state.legs.pop_front();
             let Some(leg) = state.leg.clone() else {
@@ -549,6 +579,7 @@ impl Boot {
         let opened = || {
             let (file, bytes) = {
                 let mut state = self.state.held();
+                state.taken = Some(0);
                 (state.file.take(), state.bytes)
             };
             let file = file.ok_or_else(nothing_ridden)?;
@@ -560,6 +591,7 @@ impl Boot {
                 out.resize(begin + piece, 0);
                 file.read_exact_at(&mut out[begin..], at)?;
                 at += piece as u64;
+                self.state.held().taken = Some(at);
                 Ok(piece > 0)
             })
         };
@@ -597,14 +629,9 @@ impl Boot {
             if std::mem::replace(&mut state.over, true) {
                 return;
             }
-            state.file = None;
+            self.remove_file(&mut state);
         }
         let Some(views) = self.views.upgrade() else { return };
-        let (disk, path) = (&views.node.machine.disk, self.path());
-        if disk.exists(&path).unwrap_or(false) {
-            // What stays is removed by the next one.
-            let _ = disk.remove(&path);
-        }
         views.boot_ended(&self.name, &self.place, result);
     }
 }

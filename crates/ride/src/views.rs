@@ -70,9 +70,11 @@ struct Kept {
     /// that was.
     firsts: BTreeMap<String, (Index, u64)>,
     views: BTreeMap<PathBuf, Arc<RunView>>,
+    /// Those that are to be opened, or are being opened: nobody opens one that was stopped meanwhile.
+    coming: BTreeMap<PathBuf, ViewName>,
     /// Those that could not be opened, and why.
     failed: BTreeMap<PathBuf, (ViewName, Error)>,
-    /// Those that are on their way.
+    /// Those that begin with images.
     booting: BTreeMap<PathBuf, (ViewName, Arc<Boot>)>,
     /// When each was last begun with images.
     booted_ns: BTreeMap<PathBuf, u64>,
@@ -261,13 +263,7 @@ impl Views {
                 continue;
             }
             match read_name(&read_file(disk, &file, VIEW_FILE_BYTES_MAX)?) {
-                Some(name) => {
-                    // Its catalog first: that says how long the log is.
-                    let opened = self.topic(&name.topic).and_then(|_| self.begin(&name, &place));
-                    if let Err(e) = opened {
-                        self.kept().failed.insert(place, (name, e));
-                    }
-                }
+                Some(name) => drop(self.kept().coming.insert(place, name)),
                 None => self.node.report_finding(format!(
                     "`{}` does not say which view it keeps: it is damaged: remove `{}` and run the \
                      view again",
@@ -276,7 +272,24 @@ impl Views {
                 )),
             }
         }
+        // All are known before the first is opened, which may take long.
+        let coming = self.kept().coming.clone();
+        for (place, name) in coming {
+            // Its catalog first: that says how long the log is.
+            let opened = self.topic(&name.topic).and_then(|_| self.begin(&name, &place));
+            if let Err(e) = opened {
+                self.could_not_open(&name, &place, e);
+            }
+        }
         Ok(())
+    }
+
+    /// A view stays, and says why it does not run; unless it was stopped meanwhile.
+    fn could_not_open(&self, name: &ViewName, place: &Path, e: Error) {
+        let mut kept = self.kept();
+        if kept.coming.remove(place).is_some() {
+            kept.failed.insert(place.to_owned(), (name.clone(), e));
+        }
     }
 
     /// The topic's catalog, as this node folds it; opened with the first use.
@@ -336,20 +349,32 @@ impl Views {
         fits.and_then(|fits| fits).map_err(doing)?;
         let place = self.place_of(name);
         {
-            let kept = self.kept();
-            if kept.views.contains_key(&place) || kept.booting.contains_key(&place) {
+            let mut kept = self.kept();
+            let Kept { views, coming, booting, .. } = &*kept;
+            if views.contains_key(&place)
+                || coming.contains_key(&place)
+                || booting.contains_key(&place)
+            {
                 return Err(doing(Error::exists("it runs here already")));
             }
-            if kept.views.len() >= VIEWS_MAX {
+            if views.len() + coming.len() + booting.len() >= VIEWS_MAX {
                 let full = format!("this node runs {VIEWS_MAX} views, and takes no more");
                 return Err(doing(Error::full(full)));
             }
+            kept.coming.insert(place.clone(), name.clone());
         }
+        let begun = self.write_down(name, &place).and_then(|()| self.begin(name, &place));
+        begun.map_err(|e| {
+            self.could_not_open(name, &place, e.clone());
+            doing(e)
+        })
+    }
+
+    /// Has it run again after the next start.
+    fn write_down(&self, name: &ViewName, place: &Path) -> Result<()> {
         let disk = &*self.node.machine.disk;
-        create_dir_durable(disk, &place, 2, "views.directory").map_err(|e| doing(e.into()))?;
-        replace_file(disk, &place.join("view"), &written_name(name), SITES)
-            .map_err(|e| doing(e.into()))?;
-        self.begin(name, &place).map_err(doing)
+        create_dir_durable(disk, place, 2, "views.directory")?;
+        Ok(replace_file(disk, &place.join("view"), &written_name(name), SITES)?)
     }
 
     /// Opens a view, or has it begin with images where it has nothing and folding the log would take
@@ -385,6 +410,7 @@ impl Views {
         {
             let mut kept = self.kept();
             kept.failed.remove(place);
+            kept.coming.remove(place);
             let now_ns = self.node.machine.clock.monotonic_ns();
             kept.booted_ns.insert(place.to_owned(), now_ns);
             kept.booting.insert(place.to_owned(), (name.clone(), boot.clone()));
@@ -394,14 +420,19 @@ impl Views {
 
     /// A view is open, or there were no images for it: then it folds the log, if that is whole.
     pub(crate) fn boot_ended(&self, name: &ViewName, place: &Path, result: Result<()>) {
-        let stays = self.kept().booting.remove(place).is_some();
-        let Err(e) = result else { return };
+        {
+            let mut kept = self.kept();
+            let stays = kept.booting.remove(place).is_some();
+            if !stays || result.is_ok() {
+                return;
+            }
+            kept.coming.insert(place.to_owned(), name.clone());
+        }
         let is_trimmed = self.first_of(&name.topic).is_ok_and(|(first, _)| first.0 > 1);
-        if stays && !is_trimmed {
+        match result {
+            Err(e) if is_trimmed => self.could_not_open(name, place, e),
             // It says itself why not.
-            let _ = self.open_view(name, place);
-        } else if stays {
-            self.kept().failed.insert(place.to_owned(), (name.clone(), e));
+            _ => drop(self.open_view(name, place)),
         }
     }
 
@@ -414,12 +445,16 @@ impl Views {
     pub fn stop(&self, name: &ViewName) -> Result<PathBuf> {
         let place = self.place_of(name);
         let _one = self.opening.held();
-        let (view, others) = {
+        let (view, boot, others) = {
             let mut kept = self.kept();
             let failed = kept.failed.remove(&place).is_some();
-            (kept.views.remove(&place), failed | kept.booting.remove(&place).is_some())
+            let coming = kept.coming.remove(&place).is_some();
+            (kept.views.remove(&place), kept.booting.remove(&place), failed || coming)
         };
-        if view.is_none() && !others {
+        if let Some((_, boot)) = &boot {
+            boot.cancel();
+        }
+        if view.is_none() && boot.is_none() && !others {
             return Err(Error::not_found(format!(
                 "stop view `{}`: this node does not run it",
                 describe(name)
@@ -508,11 +543,12 @@ impl Views {
 
     /// How all of them are doing.
     pub fn status(&self) -> Vec<ViewStatus> {
-        let (views, failed, booting) = {
+        let (views, failed, coming, booting) = {
             let kept = self.kept();
             let failed: Vec<_> = kept.failed.values().cloned().collect();
+            let coming: Vec<_> = kept.coming.values().cloned().collect();
             let booting: Vec<_> = kept.booting.values().cloned().collect();
-            (kept.views.values().cloned().collect::<Vec<_>>(), failed, booting)
+            (kept.views.values().cloned().collect::<Vec<_>>(), failed, coming, booting)
         };
         let of_one = |view: &Arc<RunView>| {
             let FoldStatus { applied, stopped, .. } = view.status();
@@ -524,30 +560,25 @@ impl Views {
             let images = view.images().into_iter();
             let images = images.map(|whole| msg::Image { index: whole.index, bytes: whole.bytes });
             let (view, images) = (view.name.clone(), images.collect());
-            ViewStatus { view, applied, last, riders, stopped, images }
+            ViewStatus { view, applied, last, riders, stopped, begins: String::new(), images }
         };
         let mut all: Vec<ViewStatus> = views.iter().map(of_one).collect();
-        let none = Index(0);
+        let not_open = |view: ViewName, stopped: String, begins: String| {
+            let (none, images) = (Index(0), Vec::new());
+            ViewStatus { view, applied: none, last: none, riders: 0, stopped, begins, images }
+        };
+        let opens = || "it is being opened".to_owned();
+        all.extend(failed.into_iter().map(|(view, e)| not_open(view, e.message, String::new())));
+        all.extend(coming.into_iter().map(|view| not_open(view, String::new(), opens())));
         let booting = booting.into_iter().map(|(view, boot)| (view, boot.progress()));
-        let failed = failed.into_iter().map(|(view, e)| (view, e.message));
-        let failed: Vec<_> = failed.chain(booting).collect();
-        all.extend(failed.into_iter().map(|(view, stopped)| ViewStatus {
-            view,
-            applied: none,
-            last: none,
-            riders: 0,
-            stopped,
-            images: Vec::new(),
-        }));
+        all.extend(booting.map(|(view, progress)| not_open(view, String::new(), progress)));
         all
     }
 
     /// Why views do not run, a sentence each.
     pub fn stopped(&self) -> Vec<String> {
-        let booting: Vec<ViewName> =
-            self.kept().booting.values().map(|(name, _)| name.clone()).collect();
         let mut stopped = self.status();
-        stopped.retain(|status| !status.stopped.is_empty() && !booting.contains(&status.view));
+        stopped.retain(|status| !status.stopped.is_empty());
         let stopped = stopped.into_iter();
         stopped
             .map(|status| format!("view `{}`: {}", describe(&status.view), status.stopped))
@@ -558,6 +589,7 @@ impl Views {
     pub fn end(&self) -> Result<()> {
         let (views, topics) = {
             let mut kept = self.kept();
+            kept.coming.clear();
             kept.booting.clear();
             (std::mem::take(&mut kept.views), std::mem::take(&mut kept.topics))
         };

@@ -361,7 +361,9 @@ fn view_messages(m: &mut Messages) {
     let (applied, last, stopped) = (index, Index(6), "why".to_owned());
     let images = vec![view::Image { index, bytes: 9 }];
     let view = name.clone();
-    m.add("view::ViewStatus", view::ViewStatus { view, applied, last, riders: 2, stopped, images });
+    let begins = "soon".into();
+    let status = view::ViewStatus { view, applied, last, riders: 2, stopped, begins, images };
+    m.add("view::ViewStatus", status);
     let key = view::Key { collection: 1, key: b"k".to_vec() };
     let (reached, at) = (index, Some(Index(4)));
     m.add("view::Get", view::Get { topic: topic(), reached, at, keys: vec![key] });

@@ -141,10 +141,12 @@ pub struct ViewStatus {
     pub riders: u32,
     /// Why it does nothing any more; empty while it does.
     pub stopped: String,
+    /// What it does before it runs; empty once it does.
+    pub begins: String,
     /// What it is ridden from, and what views begin with: the oldest first.
     pub images: Vec<Image>,
 }
-codec_struct!(ViewStatus { view, applied, last, riders, stopped, images });
+codec_struct!(ViewStatus { view, applied, last, riders, stopped, begins, images });
 
 /// A disk view as it was behind one entry, whole and verified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

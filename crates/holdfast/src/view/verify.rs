@@ -53,7 +53,7 @@ impl Found {
     }
 }
 
-/// Compares and prints a line for each view. Fails where one differs.
+/// Compares and prints a line for each view. Fails where one differs, or could not be compared.
 pub fn run(
     nodes: &mut dyn Iterator<Item = Result<Node>>,
     topic: &str,
@@ -62,6 +62,10 @@ pub fn run(
     let doing = |e: Error| e.context(format_args!("verify topic `{topic}`"));
     let mut nodes = nodes.collect::<Result<Vec<Node>>>().map_err(doing)?;
     let mut places = places(&mut nodes, topic).map_err(doing)?;
+    if let ([], Some(node)) = (&places[..], nodes.first_mut()) {
+        // Whether there is such a topic at all.
+        node.client.view(topic).catalog().map_err(doing)?;
+    }
     let measure = measure(&places, topic)?;
     let reached = places.iter().map(|place| place.status.applied).max().unwrap_or_default();
     for (place, range) in &measure {
@@ -98,6 +102,7 @@ fn places(nodes: &mut [Node], topic: &str) -> Result<Vec<Place>> {
                 _ if !status.stopped.is_empty() => {
                     Some(format!("it has stopped: {}", status.stopped))
                 }
+                _ if !status.begins.is_empty() => Some(format!("it begins: {}", status.begins)),
                 ViewKind::Index { .. } => Some("an index has no items to compare".to_owned()),
                 _ => None,
             };
@@ -269,6 +274,18 @@ fn named(places: &[Place], nodes: &[Node], which: impl Fn(&Found) -> bool) -> St
 fn conclude(places: &[Place], nodes: &[Node], topic: &str) -> Result<()> {
     let compared = places.iter().filter(|place| place.found.was_compared).count();
     let differing = places.iter().filter(|place| place.found.differs()).count();
+    // Of an index there is nothing to be compared.
+    let is_missing = |place: &&Place| {
+        let is_index = matches!(place.status.view.kind, ViewKind::Index { .. });
+        place.found.left_out.is_some() && !is_index
+    };
+    let missing = places.iter().filter(is_missing).count();
+    if differing == 0 && missing > 0 {
+        return Err(Error::retry(format!(
+            "verify topic `{topic}`: those that were compared agree, and {missing} could not be: see above \
+             why, and ask again"
+        )));
+    }
     if differing == 0 {
         return Ok(());
     }

@@ -34,24 +34,32 @@ impl Views {
     ) -> Result<()> {
         let opened = self.topic(&name.topic).and_then(|_| {
             let _one = self.opening.held();
-            if arrival.is_some() && !self.kept().booting.contains_key(place) {
-                return Err(Error::retry("it was stopped meanwhile"));
+            let is_wanted = {
+                let kept = self.kept();
+                match arrival {
+                    Some(_) => kept.booting.contains_key(place),
+                    None => kept.coming.contains_key(place),
+                }
+            };
+            if !is_wanted {
+                return Err(Error::retry("it was stopped while it was being opened"));
             }
-            self.open_once(name, place, arrival)
+            let view = Arc::new(self.open_once(name, place, arrival)?);
+            // Before anybody may stop it.
+            let mut kept = self.kept();
+            kept.failed.remove(place);
+            kept.coming.remove(place);
+            kept.views.insert(place.to_owned(), view);
+            Ok(())
         });
-        let mut kept = self.kept();
         match opened {
-            Ok(view) => {
-                event!(ViewRuns, describe(name));
-                kept.failed.remove(place);
-                kept.views.insert(place.to_owned(), Arc::new(view));
-                Ok(())
-            }
+            Ok(()) => event!(ViewRuns, describe(name)),
             Err(e) => {
-                kept.failed.insert(place.to_owned(), (name.clone(), e.clone()));
-                Err(e)
+                self.could_not_open(name, place, e.clone());
+                return Err(e);
             }
         }
+        Ok(())
     }
 
     fn open_once(

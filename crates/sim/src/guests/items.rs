@@ -101,7 +101,13 @@ impl Guest for Items {
                 let _ = rounds.run(&own);
             }
             for view in others {
-                let _ = if rests { rounds.stop(&view).map(drop) } else { rounds.run(&view) };
+                if !rests {
+                    let _ = rounds.run(&view);
+                } else if let Ok(place) = rounds.stop(&view) {
+                    // It may have been on its way: what came so far goes with it.
+                    let left = node.machine.disk.exists(&place.join("boot.tmp"));
+                    assert!(!left.unwrap_or(false), "what `{view:?}` received stays");
+                }
             }
         };
         Ok(Lodging { face: ViewFace::new(views), round: Box::new(round) })
