@@ -118,8 +118,12 @@ impl LogClient<'_> {
     /// Reads entries from an index on without those that repeat others. Reads back what the rule
     /// needs in front of it, once.
     pub fn reader(&mut self, topic: &str, from: Index) -> Result<LogReader> {
-        let first = self.info(topic)?.first;
-        self.reader_seen(topic, from, first)
+        match self.info(topic) {
+            Ok(info) => self.reader_seen(topic, from, info.first),
+            // A read also says whose the topic would be.
+            Err(e) if e.kind == Kind::NotFound => Err(self.read(topic, from, 1).err().unwrap_or(e)),
+            Err(e) => Err(e),
+        }
     }
 
     fn reader_seen(&mut self, topic: &str, from: Index, first: Index) -> Result<LogReader> {

@@ -1,7 +1,9 @@
 //! Topics of items, from the client's side: changes under a session, reads, and rides over views.
 
+mod itinerary;
 mod select;
 
+pub use itinerary::{Itinerary, Leg};
 pub use select::{Candidate, Chosen, select};
 
 use crate::client::{Client, Patience, Ticket, decode};
@@ -262,6 +264,18 @@ pub struct Slab {
 }
 
 impl Slab {
+    /// Where the last of its items lies; nothing where it has none.
+    pub fn last(&self) -> Result<Option<msg::Place>> {
+        let reader = Reader::new(&self.header, &self.columns)?;
+        let last = reader.items().max_by_key(|i| (i.hash, i.collection, i.key, i.index));
+        Ok(last.map(|item| msg::Place {
+            hash: item.hash,
+            collection: item.collection,
+            key: item.key.to_vec(),
+            index: Index(item.index),
+        }))
+    }
+
     /// Calls `each` for every item, those of one key in the log's order. `Corrupt` before the first
     /// call if a byte is not as it was sent.
     pub fn each(&self, mut each: impl FnMut(Received<'_>) -> Result<()>) -> Result<()> {

@@ -109,9 +109,15 @@ fn run(cli: &Cli) -> Result<()> {
         }
         Command::Config(cli::Config::Check { file }) => check_config(file, &mut out),
         Command::View(command) => {
-            view::run(&|| connect(cli), &mut each_node(cli), command, &mut out)
+            let options = ClientOptions { patience: PATIENCE, ..secrets::options() };
+            view::run(&|| connect(cli), &mut each_node(cli, options), command, &mut out)
         }
-        Command::Ride(options) => ride::run(&mut each_node(cli), options, &mut out),
+        Command::Ride(options) => {
+            // A connection that breaks ends its ride: others go on with it at once.
+            let patient = ClientOptions { patience: PATIENCE, ..secrets::options() };
+            let once = ClientOptions { reconnects_max: 0, ..patient };
+            ride::run(&mut each_node(cli, once), options, &mut out)
+        }
         Command::Blob(blob) => blob::run(blob, &mut out),
         Command::S3(s3) => blob::users(s3, &mut out),
         Command::Cache(options) => cache::run(options, &mut out),
@@ -143,13 +149,15 @@ const STALE: &str = "the node that answered has not heard from the log for a whi
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Each node that was named, by a client that asks no other one; or the local one.
-fn each_node(cli: &Cli) -> Box<dyn Iterator<Item = Result<view::Node>> + '_> {
+fn each_node(
+    cli: &Cli,
+    options: ClientOptions,
+) -> Box<dyn Iterator<Item = Result<view::Node>> + '_> {
     let Some(servers) = &cli.server else {
         let local = || Ok(view::Node { name: "this node".to_owned(), client: connect(cli)? });
         return Box::new(std::iter::once_with(local));
     };
-    Box::new(servers.split(',').map(|server| {
-        let options = ClientOptions { patience: PATIENCE, ..secrets::options() };
+    Box::new(servers.split(',').map(move |server| {
         let client = Client::connect(&Endpoint::parse(server)?, &options)?;
         Ok(view::Node { name: server.to_owned(), client })
     }))

@@ -1,5 +1,8 @@
 //! `holdfast ride`: everything that the views of some nodes hold of a part of a topic's keys. Which
-//! views are ridden is decided by [`select`]; those of different nodes are ridden at once.
+//! views are ridden is decided by [`select`]; those of different nodes are ridden at once. A ride over
+//! images goes on elsewhere when a node breaks off.
+
+mod marked;
 
 use crate::view::{Node, print_item};
 use clap::Args;
@@ -7,14 +10,13 @@ use holdfast_base::ids::Index;
 use holdfast_base::units::{format_bytes, parse_bytes};
 use holdfast_base::{Error, Result};
 use holdfast_client::Client;
-use holdfast_client::view::{Candidate, Chosen, Slab, select};
+use holdfast_client::view::{Candidate, Chosen, Itinerary, Slab, select};
 use holdfast_command::output::{Output, aside};
 use holdfast_env::tasks::{self, Stop};
 use holdfast_env::{Clock, RealClock};
 use holdfast_wire::slab::{Content, PARTITIONS_MAX, Range};
 use holdfast_wire::view::{Board, ViewKind, ViewStatus};
 use serde_json::json;
-use std::collections::BTreeSet;
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -59,6 +61,10 @@ pub struct RideOptions {
     /// As of this entry, from the images that there are of it
     #[arg(long, value_name = "INDEX", conflicts_with = "dedicated")]
     at: Option<u64>,
+    /// What is left of a ride of `--at` that broke off, by the token that it printed: give it the other
+    /// options that it had
+    #[arg(long, value_name = "TOKEN", conflicts_with_all = ["at", "dedicated"])]
+    from: Option<String>,
     /// Not from this node, of those that `--server` names
     #[arg(long, value_name = "SERVER")]
     not: Vec<String>,
@@ -102,8 +108,17 @@ pub fn run(
     }
     let mut nodes = answering(nodes, options)?;
     let collections = collections(&mut nodes[0].client, options)?;
-    let mut legs = legs(nodes, options, collections)?;
     let mut came = Came { options, clock: RealClock::new(), items: 0, bytes: 0 };
+    let itinerary = match (&options.from, options.at) {
+        (Some(token), _) => Some(Itinerary::of_token(token)?),
+        (None, at) => at.map(|at| Itinerary::new(Index(at), Range::part(*part, *of))),
+    };
+    if let Some(itinerary) = itinerary {
+        let each = &mut |slab: &Slab| came.take(slab, out);
+        marked::ride(nodes, options, collections, itinerary, each)?;
+        return came.print(topic, out);
+    }
+    let mut legs = legs(nodes, options, collections)?;
     match legs.len() {
         1 => legs.remove(0).ride(&mut |slab| came.take(&slab, out))?,
         _ => ride_at_once(legs, &mut |slab| came.take(&slab, out))?,
@@ -152,28 +167,7 @@ fn legs(
     let RideOptions { topic, part, of, .. } = options;
     let mut disks: Vec<(usize, ViewStatus)> = Vec::new();
     for (at, node) in nodes.iter_mut().enumerate() {
-        let views = node.client.views(topic)?.into_iter();
-        let views = views.filter(|one| one.view.kind == ViewKind::Disk {});
-        let views = views.filter(|one| one.stopped.is_empty() && one.begins.is_empty());
-        disks.extend(views.map(|one| (at, one)));
-    }
-    if let Some(at) = options.at {
-        let images = disks.iter().flat_map(|(_, one)| &one.images);
-        let images: BTreeSet<u64> = images.map(|image| image.index.0).collect();
-        disks.retain(|(_, one)| one.images.iter().any(|image| image.index.0 == at));
-        if disks.is_empty() {
-            let there = match images.is_empty() {
-                true => "there are none yet".to_owned(),
-                false => {
-                    let images: Vec<String> = images.iter().map(u64::to_string).collect();
-                    format!("there are images of entries {}", images.join(", "))
-                }
-            };
-            return Err(Error::not_found(format!(
-                "ride topic `{topic}` as of entry {at}: no view has an image of it, {there}: `holdfast \
-                 view status` says who has which, `holdfast view mark` asks for a new one"
-            )));
-        }
+        disks.extend(disk_views(&mut node.client, topic)?.into_iter().map(|one| (at, one)));
     }
     let candidate = |(_, one): &(usize, ViewStatus)| Candidate {
         range: Range::part(one.view.part, one.view.of),
@@ -184,24 +178,44 @@ fn legs(
     let mut boards: Vec<Vec<Board>> = nodes.iter().map(|_| Vec::new()).collect();
     for Chosen { candidate, range } in select(&candidates, Range::part(*part, *of))? {
         let (node, status) = &disks[candidate];
-        boards[*node].push(Board {
-            view: status.view.clone(),
-            low: range.low(),
-            high: range.high(),
-            collections: collections.clone(),
-            keys_only: options.keys_only,
-            versions: options.versions,
-            since: Index(options.since),
-            below: options.below.map(Index),
-            fields: options.fields.clone(),
-            reached: Index(options.reached),
-            dedicated: options.dedicated,
-            at: options.at.map(Index),
-            behind: None,
-        });
+        boards[*node].push(board(options, status, range, collections.clone()));
     }
     let legs = nodes.into_iter().zip(boards).map(|(node, boards)| Legs { node, boards });
     Ok(legs.filter(|legs| !legs.boards.is_empty()).collect())
+}
+
+/// A node's disk views that can be ridden.
+fn disk_views(client: &mut Client, topic: &str) -> Result<Vec<ViewStatus>> {
+    let mut views = client.views(topic)?;
+    views.retain(|one| {
+        let runs = one.stopped.is_empty() && one.begins.is_empty();
+        runs && one.view.kind == ViewKind::Disk {}
+    });
+    Ok(views)
+}
+
+/// What is asked of a view for a range, as of the present.
+fn board(
+    options: &RideOptions,
+    status: &ViewStatus,
+    range: Range,
+    collections: Option<Vec<u16>>,
+) -> Board {
+    Board {
+        view: status.view.clone(),
+        low: range.low(),
+        high: range.high(),
+        collections,
+        keys_only: options.keys_only,
+        versions: options.versions,
+        since: Index(options.since),
+        below: options.below.map(Index),
+        fields: options.fields.clone(),
+        reached: Index(options.reached),
+        dedicated: options.dedicated,
+        at: None,
+        behind: None,
+    }
 }
 
 impl Legs {

@@ -49,3 +49,4 @@ mod unmounted;
 mod views;
 mod views_index;
 mod views_packages;
+mod views_rides;

@@ -89,6 +89,20 @@ impl Memcached {
         assert!(done.unwrap().success());
     }
 
+    /// Stops it, every thread: one that does not hear of it at once goes on to serve.
+    pub fn stall(&self) {
+        self.send("-STOP");
+        let threads = format!("/proc/{}/task", self.child.id());
+        let is_stalled = |thread: std::fs::DirEntry| {
+            let stat = std::fs::read_to_string(thread.path().join("stat")).unwrap();
+            // Behind the name, which may hold anything.
+            stat.rsplit_once(") ").unwrap().1.starts_with('T')
+        };
+        while !std::fs::read_dir(&threads).unwrap().all(|thread| is_stalled(thread.unwrap())) {
+            std::thread::yield_now();
+        }
+    }
+
     pub fn signal(mut self, name: &str) -> i32 {
         self.send(name);
         self.child.wait().unwrap().code().unwrap()

@@ -220,7 +220,7 @@ fn a_server_that_was_stalled_serves_nothing_old_when_it_goes_on() {
     let keys = keys(300);
     let items = |value: &'static str| keys.iter().map(|k| (k, value)).collect::<Vec<_>>();
     clients[0].set_many(&items("old"), 0).unwrap();
-    main.send("-STOP");
+    main.stall();
     clients[1].set_many(&items("new"), 0).unwrap();
     for key in &keys[..50] {
         clients[2].delete(key.as_bytes()).unwrap();

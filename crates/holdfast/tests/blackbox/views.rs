@@ -305,7 +305,7 @@ fn halves_on_two_nodes_are_ridden_together() {
     for i in 0..40 {
         first.run(&["view", "put", "orders", "nodes", &format!("k{i}"), "1"]).ok();
     }
-    let last = second.json(&["view", "put", "orders", "nodes", "k40", "1"])[0]["index"].to_string();
+    second.run(&["view", "put", "orders", "nodes", "k40", "1"]).ok();
     let items = |printed: String| -> Vec<String> {
         let line = |line: &str| serde_json::from_str::<Value>(line).unwrap();
         let keys = printed.lines().map(line).filter_map(|l| Some(l["key"].as_str()?.to_owned()));
@@ -313,18 +313,16 @@ fn halves_on_two_nodes_are_ridden_together() {
         keys.sort();
         keys
     };
-    let all = items(ride(&["--reached", &last]).ok());
-    assert_eq!(all.len(), 41, "{all:?}");
     ride(&["--not", &servers[1]]).refused(&["none has hashes"]);
     ride(&["--not", &servers[0], "--not", &servers[1]]).refused(&["--not"]);
 
     // Images of one mark on both, of which neither host has all: so the log stays.
-    let mark = first.json(&["view", "mark", "orders"])[0]["index"].as_u64().unwrap();
+    let halved = first.json(&["view", "mark", "orders"])[0]["index"].as_u64().unwrap();
+    let mark = halved;
     for (node, half) in [(&first, "orders disk 0/2"), (&second, "orders disk 1/2")] {
         view_once(node, half, |view| images(view).contains(&mark));
     }
     first.run(&["view", "put", "orders", "nodes", "k41", "1"]).ok();
-    assert_eq!(items(ride(&["--at", &mark.to_string()]).ok()), all);
     // Now each host has all of it.
     first.run(&["view", "run", "disk", "orders", "1/2"]).ok();
     second.run(&["view", "run", "disk", "orders", "0/2"]).ok();
@@ -339,6 +337,17 @@ fn halves_on_two_nodes_are_ridden_together() {
         first.run(&["view", "put", "orders", "nodes", &format!("k{i}"), "1"]).ok();
     }
     assert!((0..10_000).any(|_| begins(&first) == mark), "two hosts have images of all keys");
+    // Not before: a ride holds the log behind it for a while.
+    let names = |numbers: std::ops::Range<u32>| numbers.map(|i| format!("k{i}"));
+    let sorted = |mut keys: Vec<String>| {
+        keys.sort();
+        keys
+    };
+    let then = sorted(names(0..41).collect());
+    let now = sorted(names(0..42).chain(names(50..60)).collect());
+    assert_eq!(items(ride(&["--at", &halved.to_string()]).ok()), then);
+    let last = first.json(&["view", "put", "orders", "nodes", "k59", "2"])[0]["index"].to_string();
+    assert_eq!(items(ride(&["--reached", &last]).ok()), now);
     second.run(&["view", "run", "disk", "orders", "2/3"]).ok();
     second.run(&["view", "run", "memory", "orders"]).ok();
     for view in ["orders disk 2/3", "orders memory 0/1"] {

@@ -1,0 +1,342 @@
+//! A ride over images of one mark that goes on elsewhere: what is still to be received, who is ridden
+//! for which part of it, and what is left when one breaks off. Images of one mark hold the same items
+//! everywhere, so what is left of one view's is taken from others', whatever their parts. Pure: who rides
+//! says what came.
+
+use super::select::{Candidate, Chosen, select};
+use holdfast_base::codec::{Decode, Encode};
+use holdfast_base::ids::Index;
+use holdfast_base::{Error, Result, codec_struct};
+use holdfast_env::planted;
+use holdfast_wire::slab::Range;
+use holdfast_wire::view::{Boarded, Place};
+use std::collections::BTreeMap;
+
+/// In front of a token, so that nobody takes something else for one.
+const TOKEN: &str = "ride.";
+
+/// Hashes of which everything is still to come that lies behind a place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Stretch {
+    low: u64,
+    high: u64,
+    behind: Option<Place>,
+}
+codec_struct!(Stretch { low, high, behind });
+
+/// What says that images are of the same entry of the same log, and were made alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Begun {
+    entry_crc: u32,
+    digest: u64,
+}
+codec_struct!(Begun { entry_crc, digest });
+
+/// Of which entry's images, and what is left of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Left {
+    index: Index,
+    /// Once somebody has said it.
+    begun: Option<Begun>,
+    stretches: Vec<Stretch>,
+}
+codec_struct!(Left { index, begun, stretches });
+
+/// What somebody is ridden for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Leg {
+    /// Names it here.
+    pub number: u64,
+    /// Whose image: its place in the list of candidates.
+    pub candidate: usize,
+    /// Of keys' hashes.
+    pub range: Range,
+    /// Not before what lies behind this.
+    pub behind: Option<Place>,
+}
+
+/// A ride over images of one mark.
+#[derive(Debug)]
+pub struct Itinerary {
+    index: Index,
+    begun: Option<Begun>,
+    /// Nobody rides for these.
+    left: Vec<Stretch>,
+    /// What is left of each leg that is being ridden, by its heads.
+    legs: BTreeMap<u64, Vec<Stretch>>,
+    number: u64,
+}
+
+impl Itinerary {
+    /// Of everything in a range.
+    pub fn new(index: Index, range: Range) -> Itinerary {
+        let left = vec![Stretch { low: range.low(), high: range.high(), behind: None }];
+        Itinerary { index, begun: None, left, legs: BTreeMap::new(), number: 0 }
+    }
+
+    /// Of what a [`Itinerary::token`] says is left.
+    pub fn of_token(token: &str) -> Result<Itinerary> {
+        let left = token.strip_prefix(TOKEN).and_then(from_hex);
+        let left = left.and_then(|bytes| Left::from_bytes(&bytes).ok());
+        let is_sound = |stretch: &Stretch| {
+            let from = stretch.behind.as_ref().map(|place| u64::from(place.hash));
+            stretch.low < stretch.high
+                && stretch.high <= Range::ALL.high()
+                && from.is_none_or(|from| from == stretch.low)
+        };
+        match left {
+            Some(Left { index, begun, stretches }) if stretches.iter().all(is_sound) => {
+                Ok(Itinerary { index, begun, left: stretches, legs: BTreeMap::new(), number: 0 })
+            }
+            _ => Err(Error::invalid(
+                "go on with a ride: that is no token of one, or not all of it: give what the ride \
+                 printed, from `ride.` to its end",
+            )),
+        }
+    }
+
+    /// What is left, legs that are being ridden included, for [`Itinerary::of_token`]: at any node with
+    /// images of this mark, whatever its views' parts.
+    pub fn token(&self) -> String {
+        let stretches = self.left.iter().chain(self.legs.values().flatten()).cloned().collect();
+        let left = Left { index: self.index, begun: self.begun, stretches };
+        let hex = left.to_bytes().iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        format!("{TOKEN}{hex}")
+    }
+
+    /// The mark.
+    pub fn index(&self) -> Index {
+        self.index
+    }
+
+    /// Whether everything was received.
+    pub fn is_over(&self) -> bool {
+        self.left.is_empty() && self.legs.is_empty()
+    }
+
+    /// Divides what nobody rides for among views that have images of the mark, and counts all of it as
+    /// being ridden. Fails, and changes nothing, where none has a part of it.
+    pub fn divide(&mut self, candidates: &[Candidate]) -> Result<Vec<Leg>> {
+        let mut legs = Vec::new();
+        for Stretch { low, high, behind } in &self.left {
+            for Chosen { candidate, range } in select(candidates, Range::new(*low, *high))? {
+                let behind = behind.clone().filter(|_| range.low() == *low);
+                let number = self.number + legs.len() as u64 + 1;
+                legs.push(Leg { number, candidate, range, behind });
+            }
+        }
+        self.number += legs.len() as u64;
+        self.left.clear();
+        for Leg { number, range, behind, .. } in &legs {
+            let (low, high, behind) = (range.low(), range.high(), behind.clone());
+            self.legs.insert(*number, vec![Stretch { low, high, behind }]);
+        }
+        Ok(legs)
+    }
+
+    /// A leg has begun, on a view of this range, which says what its ride is of. Refuses one of another
+    /// entry, or of another log.
+    pub fn begun(&mut self, leg: u64, view: Range, boarded: &Boarded) -> Result<()> {
+        let said = Begun { entry_crc: boarded.entry_crc, digest: boarded.digest };
+        let first = *self.begun.get_or_insert(said);
+        if boarded.index != self.index || first != said {
+            return Err(Error::corrupt(format!(
+                "ride images of entry {}: they are of different logs, or views have applied it otherwise: \
+                 `holdfast view verify` compares them",
+                self.index
+            )));
+        }
+        let of_leg = self.legs.get_mut(&leg).expect("it is being ridden");
+        let [Stretch { low, high, behind }] = &of_leg[..] else { panic!("a leg begins once") };
+        let range = Range::new(*low, *high);
+        let heads = view.divided(boarded.heads).into_iter();
+        let heads = heads.map(|head| head.intersection(range)).filter(|head| !head.is_empty());
+        let stretch = |head: Range| Stretch {
+            low: head.low(),
+            high: head.high(),
+            behind: behind.clone().filter(|_| head.low() == *low),
+        };
+        *of_leg = heads.map(stretch).collect();
+        Ok(())
+    }
+
+    /// Items of a leg's head were received, and given on, the last of which has this place.
+    pub fn received(&mut self, leg: u64, last: Place) {
+        let heads = self.legs.get_mut(&leg).expect("it is being ridden");
+        let hash = u64::from(last.hash);
+        let head = heads.iter_mut().find(|head| head.low <= hash && hash < head.high);
+        let head = head.expect("what comes was asked for");
+        head.low = hash;
+        head.behind = Some(last).filter(|_| !planted!("client.ride-goes-on-at-a-hash"));
+    }
+
+    /// All of a leg was received.
+    pub fn ended(&mut self, leg: u64) {
+        self.legs.remove(&leg);
+    }
+
+    /// A leg has broken off: what is left of it is nobody's again.
+    pub fn broke(&mut self, leg: u64) {
+        self.left.extend(self.legs.remove(&leg).into_iter().flatten());
+    }
+}
+
+fn from_hex(text: &str) -> Option<Vec<u8>> {
+    let digit = |byte: u8| (byte as char).to_digit(16).map(|digit| digit as u8);
+    let pairs = text.trim_end().as_bytes().chunks_exact(2);
+    if !pairs.remainder().is_empty() {
+        return None;
+    }
+    pairs.map(|pair| Some(digit(pair[0])? << 4 | digit(pair[1])?)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use holdfast_env::{Rng, SeededRng};
+    use std::collections::BTreeSet;
+
+    fn place(hash: u32, key: u8) -> Place {
+        Place { hash, collection: 1, key: vec![key], index: Index(u64::from(key)) }
+    }
+
+    /// A view of a part, which has an image of the mark, with so many heads.
+    struct View {
+        range: Range,
+        heads: u32,
+    }
+
+    impl View {
+        fn boarded(&self) -> Boarded {
+            let (heads, index) = (self.heads, Index(7));
+            Boarded { ride: 1, heads, index, entry_crc: 3, digest: 4, horizon: Index(0) }
+        }
+
+        /// What it sends of a leg: of each head its items behind a place, in order.
+        fn sends(&self, leg: &Leg, all: &BTreeSet<Place>) -> Vec<Vec<Place>> {
+            let is_sent = |head: Range, item: &Place| {
+                head.contains(item.hash)
+                    && leg.range.contains(item.hash)
+                    && leg.behind.as_ref().is_none_or(|behind| item > behind)
+            };
+            let of = |head: Range| all.iter().filter(|item| is_sent(head, item)).cloned().collect();
+            self.range.divided(self.heads).into_iter().map(of).collect()
+        }
+    }
+
+    fn views(of: u32, heads: u32) -> Vec<View> {
+        (0..of).map(|part| View { range: Range::part(part, of), heads }).collect()
+    }
+
+    fn candidates(views: &[View]) -> Vec<Candidate> {
+        let one = |view: &View| Candidate { range: view.range, applied: Index(9), is_apart: false };
+        views.iter().map(one).collect()
+    }
+
+    /// Legs that break anywhere, at views of ever other parts, with tokens taken up in between: each item
+    /// comes once.
+    #[test]
+    fn every_item_comes_once_whoever_breaks_off() {
+        let (mut broken, mut tokens) = (0, 0);
+        for seed in 0..200 {
+            let rng = SeededRng::new(seed);
+            let below = |n: u64| rng.next_u64() % n;
+            // Few hashes, at the borders of parts, too.
+            let hash = |at: u64| match at {
+                0..4 => Range::part(at as u32, 4).low() as u32,
+                4..8 => (Range::part(at as u32 - 4, 4).high() - 1) as u32,
+                _ => rng.next_u64() as u32,
+            };
+            let items = (0..60).map(|_| place(hash(below(12)), below(250) as u8));
+            let all: BTreeSet<Place> = items.collect();
+            let wanted = Range::part(below(2) as u32, 2);
+            let mut itinerary = Itinerary::new(Index(7), wanted);
+            let mut came = Vec::new();
+            let mut turn = 0;
+            while !itinerary.is_over() {
+                turn += 1;
+                assert!(turn < 500, "seed {seed}: it comes to no end");
+                let views = views(1 + below(6) as u32, 1 + below(3) as u32);
+                let legs = itinerary.divide(&candidates(&views)).unwrap();
+                for leg in legs {
+                    let view = &views[leg.candidate];
+                    if below(8) > 0 {
+                        itinerary.begun(leg.number, view.range, &view.boarded()).unwrap();
+                        let mut heads = view.sends(&leg, &all);
+                        let mut patience = below(12);
+                        // A slab of some items, of any head that has some.
+                        while let Some(at) = (0..heads.len()).find(|at| !heads[*at].is_empty()) {
+                            let any = below(heads.len() as u64) as usize;
+                            let at = if heads[any].is_empty() { at } else { any };
+                            if patience == 0 {
+                                break;
+                            }
+                            patience -= 1;
+                            let slab = 1 + below(3).min(heads[at].len() as u64 - 1) as usize;
+                            let slab: Vec<Place> = heads[at].drain(..slab).collect();
+                            let last = slab.last().unwrap().clone();
+                            came.extend(slab);
+                            itinerary.received(leg.number, last);
+                        }
+                        if heads.iter().all(Vec::is_empty) {
+                            itinerary.ended(leg.number);
+                            continue;
+                        }
+                    }
+                    broken += 1;
+                    if below(3) == 0 {
+                        // As if the process had ended here.
+                        tokens += 1;
+                        itinerary = Itinerary::of_token(&itinerary.token()).unwrap();
+                        break;
+                    }
+                    itinerary.broke(leg.number);
+                }
+            }
+            let mut once: Vec<Place> = came.clone();
+            once.sort();
+            let model = all.iter().filter(|item| wanted.contains(item.hash)).cloned();
+            assert_eq!(once, model.collect::<Vec<_>>(), "seed {seed}");
+        }
+        assert!(broken > 500 && tokens > 200, "{broken} broke off, {tokens} tokens");
+    }
+
+    #[test]
+    fn images_of_another_log_are_refused_and_nobody_may_lack_a_part() {
+        let mut itinerary = Itinerary::new(Index(7), Range::ALL);
+        let views = views(2, 1);
+        assert!(itinerary.divide(&candidates(&views)[..1]).is_err());
+        let legs = itinerary.divide(&candidates(&views)).unwrap();
+        let boarded = views[0].boarded();
+        itinerary.begun(legs[0].number, views[0].range, &boarded).unwrap();
+        for other in [
+            Boarded { index: Index(8), ..boarded },
+            Boarded { entry_crc: 1, ..boarded },
+            Boarded { digest: 1, ..boarded },
+        ] {
+            let refused = itinerary.begun(legs[1].number, views[1].range, &other);
+            assert!(refused.is_err(), "{other:?}");
+        }
+        // Also by who goes on with a token.
+        let mut itinerary = Itinerary::of_token(&itinerary.token()).unwrap();
+        let legs = itinerary.divide(&candidates(&views)).unwrap();
+        let other = Boarded { digest: 1, ..boarded };
+        assert!(itinerary.begun(legs[0].number, views[0].range, &other).is_err());
+    }
+
+    #[test]
+    fn what_is_no_token_is_refused() {
+        let token = Itinerary::new(Index(7), Range::ALL).token();
+        assert!(Itinerary::of_token(&format!("{token}\n")).is_ok());
+        for wrong in ["", "ride.", "ride.zz", &token[1..], &token[..token.len() - 2], "ride.ü"] {
+            assert!(Itinerary::of_token(wrong).is_err(), "{wrong}");
+        }
+        let bad = Left {
+            index: Index(7),
+            begun: None,
+            stretches: vec![Stretch { low: 5, high: 9, behind: Some(place(6, 1)) }],
+        };
+        let hex: String = bad.to_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+        assert!(Itinerary::of_token(&format!("ride.{hex}")).is_err());
+    }
+}

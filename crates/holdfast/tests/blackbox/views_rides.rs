@@ -1,0 +1,118 @@
+//! Rides over images of two nodes, one of which is killed in the middle.
+
+use super::common::{Node, Scratch, binary, finish, free_port};
+use serde_json::Value;
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Stdio};
+
+const SETTINGS: &str = "dram = \"0\"\nscrub = \"0\"\n";
+
+/// More than the streams of one ride hold while nobody reads: 20 MB.
+const ITEMS: usize = 100;
+const VALUE_BYTES: usize = 200_000;
+
+/// A ride that prints as fast as somebody reads.
+struct Riding {
+    child: Child,
+    lines: BufReader<std::process::ChildStdout>,
+}
+
+impl Riding {
+    fn begin(servers: &str, words: &[&str]) -> Riding {
+        let all = [&["--json", "--server", servers, "ride", "orders", "--print"], words].concat();
+        let mut command = binary();
+        command.args(all).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap());
+        Riding { child, lines }
+    }
+
+    /// So many keys; fewer where it ends.
+    fn keys(&mut self, most: usize) -> Vec<String> {
+        let mut keys = Vec::new();
+        let mut line = String::new();
+        while keys.len() < most && self.lines.read_line(&mut line).unwrap() > 0 {
+            let said: Value = serde_json::from_str(&line).unwrap();
+            if let Some(key) = said["key"].as_str() {
+                assert_eq!(said["value"].as_str().unwrap().len(), VALUE_BYTES);
+                keys.push(key.to_owned());
+            }
+            line.clear();
+        }
+        keys
+    }
+
+    fn end(mut self) -> (bool, String) {
+        let mut told = String::new();
+        self.child.stderr.take().unwrap().read_to_string(&mut told).unwrap();
+        (self.child.wait().unwrap().success(), told)
+    }
+}
+
+fn is_every_one_once(mut keys: Vec<String>) {
+    keys.sort();
+    let wanted: Vec<String> = (0..ITEMS).map(|i| format!("k{i:03}")).collect();
+    assert_eq!(keys, wanted);
+}
+
+fn with_image(node: &Node, view: &str, mark: u64) {
+    let has = |one: &Value| {
+        let images = one["images"].as_array().unwrap();
+        one["view"] == view && images.iter().any(|image| image["index"] == mark)
+    };
+    let found = (0..10_000).any(|_| node.json(&["view", "status"]).iter().any(has));
+    assert!(found, "{view} has an image of {mark}");
+}
+
+/// The halves are ridden, for smaller views are preferred; when their node dies, the rest comes from the
+/// other's whole. And what nobody is left to give, a token takes up again.
+#[test]
+fn a_ride_goes_on_elsewhere_and_by_its_token() {
+    let scratch = Scratch::new();
+    let port = free_port();
+    let settings = format!("{SETTINGS}native_port = {port}\n");
+    let mut first = Node::start_with(&scratch.path("1"), &settings);
+    let other = scratch.path("2");
+    Node::set(&other, &format!("{SETTINGS}native_port = {}\n", free_port()));
+    let second = Node::join(&other, &first, port);
+    let server = |node: &Node| format!("unix:{}", node.socket().display());
+    let (whole, both) = (server(&first), format!("{},{}", server(&second), server(&first)));
+    first.run(&["view", "create", "orders", "nodes"]).ok();
+    first.run(&["view", "run", "disk", "orders"]).ok();
+    for half in ["0/2", "1/2"] {
+        second.run(&["view", "run", "disk", "orders", half]).ok();
+    }
+    let value = "v".repeat(VALUE_BYTES);
+    let lines: String = (0..ITEMS).map(|i| format!("k{i:03}\t{value}\n")).collect();
+    let load = ["--server", &whole, "view", "load", "lines", "orders", "nodes", "-"];
+    finish(binary().args(load), lines.as_bytes()).ok();
+    let mark = first.json(&["view", "mark", "orders"])[0]["index"].as_u64().unwrap();
+    with_image(&first, "orders disk 0/1", mark);
+    with_image(&second, "orders disk 0/2", mark);
+    with_image(&second, "orders disk 1/2", mark);
+    let at = mark.to_string();
+
+    let mut riding = Riding::begin(&both, &["--at", &at]);
+    let mut keys = riding.keys(5);
+    second.kill();
+    keys.extend(riding.keys(usize::MAX));
+    let (good, told) = riding.end();
+    assert!(good && told.contains("goes on elsewhere"), "{told}");
+    is_every_one_once(keys);
+
+    let mut riding = Riding::begin(&whole, &["--at", &at]);
+    let mut keys = riding.keys(5);
+    let data = first.kill();
+    keys.extend(riding.keys(usize::MAX));
+    let (good, told) = riding.end();
+    assert!(!good && keys.len() < ITEMS, "{} keys: {told}", keys.len());
+    let token = told.split("--from ").nth(1).expect(&told).split('`').next().unwrap();
+    first = Node::start_with(&data, &settings);
+    let mut riding = Riding::begin(&whole, &["--from", token]);
+    keys.extend(riding.keys(usize::MAX));
+    let (good, told) = riding.end();
+    assert!(good, "{told}");
+    is_every_one_once(keys);
+    first.run(&["ride", "orders", "--from", "ride.00"]).refused(&["no token"]);
+    first.stop();
+}
