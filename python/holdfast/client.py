@@ -241,22 +241,18 @@ class Log:
 
     def read(self, topic: str, start: Optional[int] = None) -> Iterator[tuple]:
         """Entries as `(index, bytes)` from an index on, or from the first that there is, up to the end as
-        it is when it is reached."""
+        it is when it is reached. What a writer sent twice comes once."""
         start = self._log.info(topic).first if start is None else start
-        while True:
-            entries = self._log.read_page(topic, start)
-            if not entries:
-                return
+        reader = self._log.reader(topic, start)
+        while (entries := reader.read()) is not None:
             yield from entries
-            start = entries[-1][0] + 1
 
     def tail(self, topic: str, start: Optional[int] = None) -> Iterator[tuple]:
-        """Entries as `(index, bytes)` from an index on, or those that are still to come, without end."""
+        """As `read`, of entries from an index on, or of those that are still to come, without end."""
         start = self._log.info(topic).next if start is None else start
+        reader = self._log.reader(topic, start)
         while True:
-            for entry in self._log.tail_page(topic, start, _WAIT_S):
-                yield entry
-                start = entry[0] + 1
+            yield from reader.read(_WAIT_S) or ()
 
     def trim(self, topic: str, before: int) -> None:
         """Gives up the entries before an index."""

@@ -5,11 +5,13 @@ import errno
 import gc
 import os
 import random
+import subprocess
 import threading
 
 import pytest
 
 import holdfast
+from conftest import BINARY
 from holdfast import errors
 
 
@@ -154,6 +156,14 @@ def test_a_topic_is_appended_read_and_followed(client, node):
     assert "python/a" in [info.topic for info in log.topics()]
     with pytest.raises(FileNotFoundError):
         log.info("python/no")
+
+
+def test_what_a_writer_sends_twice_is_read_once(client, node):
+    append = [str(BINARY), "--server", node.server, "log", "append", "--writer", "w", "--number"]
+    for number in (1, 2, 2, 1, 3):
+        subprocess.run([*append, str(number), "python/w", f"entry {number}"], check=True)
+    read = [entry for _, entry in client.log.read("python/w")]
+    assert read == [b"entry 1", b"entry 2", b"entry 3"]
 
 
 def test_threads_use_one_client_side_by_side(node, place):

@@ -27,6 +27,7 @@ fn _holdfast(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<info::Entry>()?;
     module.add_class::<info::Usage>()?;
     module.add_class::<log::Log>()?;
+    module.add_class::<log::LogReader>()?;
     module.add_class::<log::TopicInfo>()?;
     Ok(())
 }

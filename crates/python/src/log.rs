@@ -4,11 +4,15 @@ use crate::client::bytes_of;
 use crate::errors::waiting;
 use crate::pool::Pool;
 use holdfast_base::ids::Index;
+use holdfast_env::HoldMutex;
 use holdfast_wire::log as msg;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
+
+/// Entries of one answer, at most.
+const ENTRIES_MAX: u32 = 4096;
 
 /// Topics of a node's log, over a client's connections.
 #[pyclass(frozen, module = "holdfast._holdfast")]
@@ -53,30 +57,10 @@ impl Log {
         Ok(first.0)
     }
 
-    /// Durable entries from an index on, as many as fit into an answer; none at the end.
-    #[pyo3(signature = (topic, start, count=4096))]
-    fn read_page<'py>(
-        &self,
-        py: Python<'py>,
-        topic: &str,
-        start: u64,
-        count: u32,
-    ) -> PyResult<Vec<Indexed<'py>>> {
-        let read = || self.pool.lend()?.log().read(topic, Index(start), count);
-        Ok(indexed(py, waiting(py, read)?))
-    }
-
-    /// As `read_page`, waiting for an entry for so long; none if it did not come.
-    fn tail_page<'py>(
-        &self,
-        py: Python<'py>,
-        topic: &str,
-        start: u64,
-        wait_s: f64,
-    ) -> PyResult<Vec<Indexed<'py>>> {
-        let wait = Duration::try_from_secs_f64(wait_s).unwrap_or_default();
-        let read = || self.pool.lend()?.log().tail(topic, Index(start), wait);
-        Ok(indexed(py, waiting(py, read)?))
+    /// Reads a topic from an index on, without entries that repeat others.
+    fn reader(&self, py: Python<'_>, topic: &str, start: u64) -> PyResult<LogReader> {
+        let reader = waiting(py, || self.pool.lend()?.log().reader(topic, Index(start)))?;
+        Ok(LogReader { pool: self.pool.clone(), reader: Mutex::new(reader) })
     }
 
     /// Gives up the entries before an index.
@@ -93,6 +77,28 @@ impl Log {
     fn topics(&self, py: Python<'_>) -> PyResult<Vec<TopicInfo>> {
         let infos = waiting(py, || self.pool.lend()?.log().topics())?;
         Ok(infos.into_iter().map(TopicInfo::from).collect())
+    }
+}
+
+/// Where somebody reads a topic.
+#[pyclass(frozen, module = "holdfast._holdfast")]
+pub struct LogReader {
+    pool: Arc<Pool>,
+    reader: Mutex<holdfast_client::LogReader>,
+}
+
+#[pymethods]
+impl LogReader {
+    /// The next durable entries, as many as fit into an answer, waiting for the first for so long;
+    /// None at the end, and if none came. An empty list where all were repeats.
+    #[pyo3(signature = (wait_s=0.0))]
+    fn read<'py>(&self, py: Python<'py>, wait_s: f64) -> PyResult<Option<Vec<Indexed<'py>>>> {
+        let wait = Duration::try_from_secs_f64(wait_s).unwrap_or_default();
+        let read = || {
+            let mut client = self.pool.lend()?;
+            self.reader.held().read(&mut client.log(), ENTRIES_MAX, wait)
+        };
+        Ok(waiting(py, read)?.map(|entries| indexed(py, entries)))
     }
 }
 
