@@ -113,12 +113,6 @@ impl Bitmap {
         })
     }
 
-    /// The number behind the last slot; 0 without any.
-    pub(super) fn end(&self) -> u64 {
-        let words = self.words();
-        words.last().map_or(0, |last| words.len() as u64 * 64 - u64::from(last.leading_zeros()))
-    }
-
     /// The words up to the last one with a bit.
     pub(super) fn words(&self) -> &[u64] {
         let end = self.0.iter().rposition(|word| *word != 0).map_or(0, |last| last + 1);
@@ -165,12 +159,6 @@ impl Chunk {
             live: Bitmap::default(),
             dead: Bitmap::default(),
         }
-    }
-
-    /// How many slots a seal has to keep: up to the last one that a name or a reader in its grace
-    /// may still use.
-    pub(super) fn named_end(&self) -> u64 {
-        self.live.end()
     }
 
     /// Sealed and not deleted: it is to have its copies.

@@ -108,14 +108,6 @@ impl Chunks {
                     "{length} bytes are more than a chunk's {CHUNK_BYTES}"
                 )));
             }
-            // Who proposes has looked before: a name may have come since, of bytes that it did not hear of.
-            let named = chunk.named_end();
-            if length < named && !planted!("cluster.seal-cuts-names-off") {
-                return Err(Error::invalid(format!(
-                    "names lead to objects in {named} of its slots, and a seal at {length} would cut \
-                     some off: ask stores that have more of it"
-                )));
-            }
             if let Some(store) = replicas.iter().find(|store| !chunk.replicas.contains(store)) {
                 return Err(Error::invalid(format!("store `{store}` never held it")));
             }

@@ -413,7 +413,6 @@ impl Known {
         if self.state == ChunkState::Open {
             need(are_replicas(replicas) && all_in(replicas, &self.replicas))?;
             need(length <= CHUNK_BYTES)?;
-            need(self.live().all(|(slot, _)| (slot as u64) < length))?;
             let left_out = self.replicas.iter().filter(|store| !replicas.contains(store));
             self.dropped = left_out.map(|store| (self.generation, *store)).collect();
             (self.state, self.length) = (ChunkState::Sealed, length);

@@ -291,24 +291,6 @@ fn a_slot_beyond_a_sealed_length_is_not_named() {
     world.refused(put("/r", Some(pointer(chunk, 3)), false), Kind::Retry, "sealed at 3 slots");
 }
 
-/// The other order: a node looked where the names end of a chunk whose memory was gone, and another
-/// name came before its seal did. The seal was taken, and the name led to a slot that was never to be
-/// read again; nobody was told, for the chunk had what its seal said.
-#[test]
-fn a_seal_that_would_cut_a_name_off_is_refused() {
-    let mut world = World::new();
-    let chunk = world.packed(&[1, 2, 3]);
-    world.ok(put("/q", Some(pointer(chunk, 64)), false));
-    for length in [0, 1, 64] {
-        world.refused(seal_on(chunk, length, &[1, 2, 3]), Kind::Invalid, "in 65 of its slots");
-    }
-    // Once nobody can read it any more it is in nobody's way.
-    world.ok(Command::Delete { path: "/q".into(), recursive: false });
-    world.refused(seal_on(chunk, 1, &[1, 2, 3]), Kind::Invalid, "in 65 of its slots");
-    world.ok(Command::Release { before: Index(world.index + 1), budget: 9 });
-    world.ok(seal_on(chunk, 1, &[1, 2, 3]));
-}
-
 /// After a cut of twelve seconds two chunks were said to be short "for ever as things are", with no
 /// bytes left to copy: they were sealed empty, and nobody ever made a copy of nothing.
 #[test]
@@ -316,7 +298,6 @@ fn a_chunk_that_was_sealed_empty_is_not_short() {
     let mut world = World::new();
     let chunk = world.packed(&[1, 2, 3]);
     world.ok(Command::Delete { path: "/p".into(), recursive: false });
-    world.ok(Command::Release { before: Index(world.index + 1), budget: 9 });
     world.ok(seal_on(chunk, 0, &[1]));
     assert_eq!(world.short(&[1]), []);
     assert_eq!(world.ns.chunks().lost(|_| false), []);
