@@ -4,6 +4,7 @@
 use super::common::{Node, Scratch, binary, finish, free_port};
 use super::stopped_views::files_below;
 use serde_json::Value;
+use std::path::Path;
 
 const SETTINGS: &str = "dram = \"0\"\nscrub = \"0\"\n";
 
@@ -280,6 +281,17 @@ fn a_view_begins_with_an_image_once_the_log_is_trimmed() {
     node.stop();
 }
 
+/// A node that is new knows the topic by a snapshot of the first one: of its catalog, which lies
+/// among the views of parts there.
+fn a_new_node_knows_the_topic(data: &Path, first: &Node, port: u16) {
+    Node::set(data, &format!("{SETTINGS}native_port = {}\nhost = \"h3\"\n", free_port()));
+    let third = Node::join(data, first, port);
+    third.run(&["view", "run", "memory", "orders"]).ok();
+    view_once(&third, "orders memory 0/1", |view| view["behind"] == 0 && view["applied"] != 0);
+    third.run(&["view", "get", "orders", "nodes", "k7", "k59"]).ok();
+    third.stop();
+}
+
 /// Halves of one topic on two nodes are ridden at once, and a view that is run on the second node after
 /// the log was trimmed begins with images of both.
 #[test]
@@ -354,15 +366,7 @@ fn halves_on_two_nodes_are_ridden_together() {
         view_once(&second, view, |view| view["behind"] == 0 && view["applied"] != 0);
     }
     finish(binary().args(["--server", &both, "view", "verify", "orders"]), b"").ok();
-    // A node that is new knows the topic by a snapshot of the first one: of its catalog, which lies
-    // among the views of parts there.
-    let third = scratch.path("3");
-    Node::set(&third, &format!("{SETTINGS}native_port = {}\nhost = \"h3\"\n", free_port()));
-    let third = Node::join(&third, &first, port);
-    third.run(&["view", "run", "memory", "orders"]).ok();
-    view_once(&third, "orders memory 0/1", |view| view["behind"] == 0 && view["applied"] != 0);
-    third.run(&["view", "get", "orders", "nodes", "k7", "k59"]).ok();
-    third.stop();
+    a_new_node_knows_the_topic(&scratch.path("3"), &first, port);
     second.stop();
     first.stop();
 }
