@@ -11,7 +11,7 @@ use crate::views::{Views, describe};
 use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::ids::Index;
 use holdfast_base::{Error, Result};
-use holdfast_env::disk::{Access, File};
+use holdfast_env::disk::{Access, Disk, File};
 use holdfast_env::net::{PeerReply, PeerRequest};
 use holdfast_env::{HoldMutex, event, sometimes};
 use holdfast_view::Arrival;
@@ -25,6 +25,8 @@ use std::sync::{Arc, Mutex, Weak};
 
 /// How long another node may take to answer.
 const ANSWER_MS: u32 = 20_000;
+/// What was received, in a view's directory.
+const FILE: &str = "boot.tmp";
 /// Of one read of what was received.
 const READ_BYTES: usize = 1 << 20;
 
@@ -255,16 +257,13 @@ impl Boot {
 
     fn remove_file(&self, state: &mut State) {
         state.file = None;
-        let Some(views) = self.views.upgrade() else { return };
-        let (disk, path) = (&views.node.machine.disk, self.path());
-        if disk.exists(&path).unwrap_or(false) {
-            // What stays is removed by the next one.
-            let _ = disk.remove(&path);
+        if let Some(views) = self.views.upgrade() {
+            remove_left(&*views.node.machine.disk, &self.place);
         }
     }
 
     fn path(&self) -> PathBuf {
-        self.place.join("boot.tmp")
+        self.place.join(FILE)
     }
 
     fn create_file(&self) -> Result<Arc<dyn File>> {
@@ -633,6 +632,16 @@ impl Boot {
         }
         let Some(views) = self.views.upgrade() else { return };
         views.boot_ended(&self.name, &self.place, result);
+    }
+}
+
+/// Removes what was received for a view and is of no use any more; also what a node left that was killed
+/// meanwhile.
+pub(crate) fn remove_left(disk: &dyn Disk, place: &Path) {
+    let path = place.join(FILE);
+    if disk.exists(&path).unwrap_or(false) {
+        // What stays is removed by the next one.
+        let _ = disk.remove(&path);
     }
 }
 

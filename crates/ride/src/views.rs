@@ -6,7 +6,7 @@ mod open;
 mod rounds;
 mod sweeper;
 
-use crate::boot::Boot;
+use crate::boot::{Boot, remove_left};
 use crate::image::Image;
 use crate::rides::{Rides, Whole};
 use holdfast_base::checksum::crc32c;
@@ -400,7 +400,10 @@ impl Views {
                 self.boot(name, place);
                 Ok(())
             }
-            false => self.open_view(name, place),
+            false => {
+                remove_left(&*self.node.machine.disk, place);
+                self.open_view(name, place)
+            }
         }
     }
 
@@ -460,7 +463,9 @@ impl Views {
                 describe(name)
             )));
         }
-        self.node.machine.disk.remove(&place.join("view"))?;
+        let disk = &*self.node.machine.disk;
+        disk.remove(&place.join("view"))?;
+        remove_left(disk, &place);
         view.map_or(Ok(()), |view| view.end())?;
         Ok(place)
     }
