@@ -134,7 +134,7 @@ fn views_of_any_part_begin_with_images_and_tell_what_the_log_told() {
 }
 
 /// Files of images, in the directories of views.
-fn image_files(world: &World) -> Vec<PathBuf> {
+pub fn image_files(world: &World) -> Vec<PathBuf> {
     let list = |path: &Path| world.disk.list(path).unwrap_or_default();
     let place = Path::new("/data/views");
     let mut files = Vec::new();
