@@ -6,7 +6,7 @@ use crate::client::{Client, decode};
 use holdfast_base::ids::Index;
 use holdfast_base::{Error, Kind, Result};
 use holdfast_env::{Clock, RealClock};
-use holdfast_wire::log::writers::{Numbered, Repeats, check_writer, content, look_from};
+use holdfast_wire::log::writers::{Numbered, Repeats, check_writer, content, look_from, numbers};
 use holdfast_wire::{self as wire, log as msg};
 use std::time::Duration;
 
@@ -112,7 +112,12 @@ impl LogClient<'_> {
             Err(e) => return Err(e),
         };
         let (topic, name) = (topic.to_owned(), name.to_owned());
-        Ok(LogWriter { client: self.client, topic, name, next: last.map_or(1, |last| last + 1) })
+        Ok(LogWriter {
+            client: self.client,
+            topic,
+            name,
+            next: last.map_or(1, |last| last.saturating_add(1)),
+        })
     }
 
     /// Reads entries from an index on without those that repeat others. Reads back what the rule
@@ -200,13 +205,12 @@ impl LogWriter<'_> {
     /// broken connection they are sent again, with the same numbers. An error may still mean that
     /// nobody knows: the numbers are not used for others, so entries that come late are as good as new.
     pub fn append<E: AsRef<[u8]>>(&mut self, entries: &[E]) -> Result<Index> {
-        let number = self.next;
-        let encode = |(at, entry): (usize, &E)| {
-            let number = number + at as u64;
+        let numbers = numbers(self.next, entries.len())?;
+        self.next = numbers.end;
+        let encode = |(number, entry): (u64, &E)| {
             Numbered { writer: &self.name, number, bytes: entry.as_ref() }.encode()
         };
-        let numbered: Vec<Vec<u8>> = entries.iter().enumerate().map(encode).collect();
-        self.next += entries.len() as u64;
+        let numbered: Vec<Vec<u8>> = numbers.zip(entries).map(encode).collect();
         let mut left = APPENDS_MAX;
         loop {
             left -= 1;

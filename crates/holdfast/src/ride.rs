@@ -6,6 +6,7 @@ mod marked;
 
 use crate::view::{Node, print_item};
 use clap::Args;
+use holdfast_base::checksum::crc32c;
 use holdfast_base::ids::Index;
 use holdfast_base::units::{format_bytes, parse_bytes};
 use holdfast_base::{Error, Result};
@@ -14,6 +15,7 @@ use holdfast_client::view::{Candidate, Chosen, Itinerary, Slab, select};
 use holdfast_command::output::{Output, aside};
 use holdfast_env::tasks::{self, Stop};
 use holdfast_env::{Clock, RealClock};
+use holdfast_ride::log_topic;
 use holdfast_wire::slab::{Content, PARTITIONS_MAX, Range};
 use holdfast_wire::view::{Board, ViewKind, ViewStatus};
 use serde_json::json;
@@ -28,10 +30,10 @@ const WAITING_MAX: usize = 2;
 pub struct RideOptions {
     topic: String,
     /// Which part of the keys, counting from 0
-    #[arg(default_value_t = 0)]
+    #[arg(default_value_t = 0, conflicts_with = "from")]
     part: u32,
     /// Of so many
-    #[arg(default_value_t = 1)]
+    #[arg(default_value_t = 1, conflicts_with = "from")]
     of: u32,
     /// With a pass over the rows of its own, which nobody shares
     #[arg(long)]
@@ -76,6 +78,16 @@ pub struct RideOptions {
     print: bool,
 }
 
+impl RideOptions {
+    /// A checksum of what is ridden, and how: who goes on with a token asks for the same.
+    fn what(&self) -> u32 {
+        let RideOptions { topic, collections, keys_only, versions, since, below, fields, .. } =
+            self;
+        let what = (topic, collections, keys_only, versions, since, below, fields);
+        crc32c(format!("{what:?}").as_bytes())
+    }
+}
+
 /// What came of a ride.
 struct Came<'a> {
     options: &'a RideOptions,
@@ -103,6 +115,8 @@ pub fn run(
             "ride part {part} of {of}: parts count from 0, and there are up to {PARTITIONS_MAX}"
         )));
     }
+    // None stands for all of them elsewhere.
+    log_topic(topic)?;
     if options.slow == Some(0) {
         return Err(Error::invalid("ride slowly: no byte a second never ends: say how many"));
     }
@@ -110,8 +124,10 @@ pub fn run(
     let collections = collections(&mut nodes[0].client, options)?;
     let mut came = Came { options, clock: RealClock::new(), items: 0, bytes: 0 };
     let itinerary = match (&options.from, options.at) {
-        (Some(token), _) => Some(Itinerary::of_token(token)?),
-        (None, at) => at.map(|at| Itinerary::new(Index(at), Range::part(*part, *of))),
+        (Some(token), _) => Some(Itinerary::of_token(token, options.what())?),
+        (None, at) => {
+            at.map(|at| Itinerary::new(Index(at), Range::part(*part, *of), options.what()))
+        }
     };
     if let Some(itinerary) = itinerary {
         let each = &mut |slab: &Slab| came.take(slab, out);
@@ -176,7 +192,9 @@ fn legs(
     };
     let candidates: Vec<Candidate> = disks.iter().map(candidate).collect();
     let mut boards: Vec<Vec<Board>> = nodes.iter().map(|_| Vec::new()).collect();
-    for Chosen { candidate, range } in select(&candidates, Range::part(*part, *of))? {
+    let chosen = select(&candidates, Range::part(*part, *of));
+    let chosen = chosen.map_err(|e| e.context(format_args!("ride topic `{topic}`")))?;
+    for Chosen { candidate, range } in chosen {
         let (node, status) = &disks[candidate];
         boards[*node].push(board(options, status, range, collections.clone()));
     }

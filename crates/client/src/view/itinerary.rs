@@ -4,6 +4,7 @@
 //! says what came.
 
 use super::select::{Candidate, Chosen, select};
+use holdfast_base::checksum::crc32c;
 use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::ids::Index;
 use holdfast_base::{Error, Result, codec_struct};
@@ -35,12 +36,14 @@ codec_struct!(Begun { entry_crc, digest });
 /// Of which entry's images, and what is left of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Left {
+    /// A checksum of what is ridden, and how: the caller's.
+    what: u32,
     index: Index,
     /// Once somebody has said it.
     begun: Option<Begun>,
     stretches: Vec<Stretch>,
 }
-codec_struct!(Left { index, begun, stretches });
+codec_struct!(Left { what, index, begun, stretches });
 
 /// What somebody is ridden for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,6 +61,7 @@ pub struct Leg {
 /// A ride over images of one mark.
 #[derive(Debug)]
 pub struct Itinerary {
+    what: u32,
     index: Index,
     begun: Option<Begun>,
     /// Nobody rides for these.
@@ -68,16 +72,20 @@ pub struct Itinerary {
 }
 
 impl Itinerary {
-    /// Of everything in a range.
-    pub fn new(index: Index, range: Range) -> Itinerary {
+    /// Of everything in a range. `what` is a checksum of the topic, and of all else that the caller asks
+    /// for.
+    pub fn new(index: Index, range: Range, what: u32) -> Itinerary {
         let left = vec![Stretch { low: range.low(), high: range.high(), behind: None }];
-        Itinerary { index, begun: None, left, legs: BTreeMap::new(), number: 0 }
+        Itinerary { what, index, begun: None, left, legs: BTreeMap::new(), number: 0 }
     }
 
-    /// Of what a [`Itinerary::token`] says is left.
-    pub fn of_token(token: &str) -> Result<Itinerary> {
-        let left = token.strip_prefix(TOKEN).and_then(from_hex);
-        let left = left.and_then(|bytes| Left::from_bytes(&bytes).ok());
+    /// Of what a [`Itinerary::token`] says is left, of a ride of the same.
+    pub fn of_token(token: &str, what: u32) -> Result<Itinerary> {
+        let bytes = token.strip_prefix(TOKEN).and_then(from_hex);
+        let left = bytes.as_deref().and_then(|bytes| {
+            let (left, crc) = bytes.split_last_chunk::<4>()?;
+            (crc32c(left).to_le_bytes() == *crc).then(|| Left::from_bytes(left).ok())?
+        });
         let is_sound = |stretch: &Stretch| {
             let from = stretch.behind.as_ref().map(|place| u64::from(place.hash));
             stretch.low < stretch.high
@@ -85,8 +93,13 @@ impl Itinerary {
                 && from.is_none_or(|from| from == stretch.low)
         };
         match left {
-            Some(Left { index, begun, stretches }) if stretches.iter().all(is_sound) => {
-                Ok(Itinerary { index, begun, left: stretches, legs: BTreeMap::new(), number: 0 })
+            Some(left) if left.what != what => Err(Error::invalid(
+                "go on with a ride: the token is of another topic, or of a ride with other options: give \
+                 those that it had",
+            )),
+            Some(Left { index, begun, stretches, .. }) if stretches.iter().all(is_sound) => {
+                let (left, legs) = (stretches, BTreeMap::new());
+                Ok(Itinerary { what, index, begun, left, legs, number: 0 })
             }
             _ => Err(Error::invalid(
                 "go on with a ride: that is no token of one, or not all of it: give what the ride \
@@ -99,9 +112,8 @@ impl Itinerary {
     /// images of this mark, whatever its views' parts.
     pub fn token(&self) -> String {
         let stretches = self.left.iter().chain(self.legs.values().flatten()).cloned().collect();
-        let left = Left { index: self.index, begun: self.begun, stretches };
-        let hex = left.to_bytes().iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-        format!("{TOKEN}{hex}")
+        let left = Left { what: self.what, index: self.index, begun: self.begun, stretches };
+        written(&left)
     }
 
     /// The mark.
@@ -181,6 +193,15 @@ impl Itinerary {
     }
 }
 
+/// A token: hexadecimal digits, with a checksum.
+fn written(left: &Left) -> String {
+    let mut bytes = left.to_bytes();
+    let crc = crc32c(&bytes);
+    bytes.extend_from_slice(&crc.to_le_bytes());
+    let hex = bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    format!("{TOKEN}{hex}")
+}
+
 fn from_hex(text: &str) -> Option<Vec<u8>> {
     let digit = |byte: u8| (byte as char).to_digit(16).map(|digit| digit as u8);
     let pairs = text.trim_end().as_bytes().chunks_exact(2);
@@ -250,7 +271,7 @@ mod tests {
             let items = (0..60).map(|_| place(hash(below(12)), below(250) as u8));
             let all: BTreeSet<Place> = items.collect();
             let wanted = Range::part(below(2) as u32, 2);
-            let mut itinerary = Itinerary::new(Index(7), wanted);
+            let mut itinerary = Itinerary::new(Index(7), wanted, 9);
             let mut came = Vec::new();
             let mut turn = 0;
             while !itinerary.is_over() {
@@ -287,7 +308,7 @@ mod tests {
                     if below(3) == 0 {
                         // As if the process had ended here.
                         tokens += 1;
-                        itinerary = Itinerary::of_token(&itinerary.token()).unwrap();
+                        itinerary = Itinerary::of_token(&itinerary.token(), 9).unwrap();
                         break;
                     }
                     itinerary.broke(leg.number);
@@ -303,7 +324,7 @@ mod tests {
 
     #[test]
     fn images_of_another_log_are_refused_and_nobody_may_lack_a_part() {
-        let mut itinerary = Itinerary::new(Index(7), Range::ALL);
+        let mut itinerary = Itinerary::new(Index(7), Range::ALL, 9);
         let views = views(2, 1);
         assert!(itinerary.divide(&candidates(&views)[..1]).is_err());
         let legs = itinerary.divide(&candidates(&views)).unwrap();
@@ -318,7 +339,7 @@ mod tests {
             assert!(refused.is_err(), "{other:?}");
         }
         // Also by who goes on with a token.
-        let mut itinerary = Itinerary::of_token(&itinerary.token()).unwrap();
+        let mut itinerary = Itinerary::of_token(&itinerary.token(), 9).unwrap();
         let legs = itinerary.divide(&candidates(&views)).unwrap();
         let other = Boarded { digest: 1, ..boarded };
         assert!(itinerary.begun(legs[0].number, views[0].range, &other).is_err());
@@ -326,17 +347,20 @@ mod tests {
 
     #[test]
     fn what_is_no_token_is_refused() {
-        let token = Itinerary::new(Index(7), Range::ALL).token();
-        assert!(Itinerary::of_token(&format!("{token}\n")).is_ok());
+        let token = Itinerary::new(Index(7), Range::ALL, 9).token();
+        assert!(Itinerary::of_token(&format!("{token}\n"), 9).is_ok());
+        assert!(Itinerary::of_token(&token, 8).unwrap_err().message.contains("other options"));
         for wrong in ["", "ride.", "ride.zz", &token[1..], &token[..token.len() - 2], "ride.ü"] {
-            assert!(Itinerary::of_token(wrong).is_err(), "{wrong}");
+            assert!(Itinerary::of_token(wrong, 9).is_err(), "{wrong}");
         }
-        let bad = Left {
-            index: Index(7),
-            begun: None,
-            stretches: vec![Stretch { low: 5, high: 9, behind: Some(place(6, 1)) }],
-        };
-        let hex: String = bad.to_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
-        assert!(Itinerary::of_token(&format!("ride.{hex}")).is_err());
+        // One with any digit changed was taken, and lost items.
+        for at in TOKEN.len()..token.len() {
+            let other = if &token[at..=at] == "7" { "8" } else { "7" };
+            let edited = format!("{}{other}{}", &token[..at], &token[at + 1..]);
+            assert!(Itinerary::of_token(&edited, 9).is_err(), "{edited}");
+        }
+        let stretches = vec![Stretch { low: 5, high: 9, behind: Some(place(6, 1)) }];
+        let unsound = written(&Left { what: 9, index: Index(7), begun: None, stretches });
+        assert!(Itinerary::of_token(&unsound, 9).is_err());
     }
 }

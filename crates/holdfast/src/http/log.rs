@@ -18,7 +18,7 @@ use holdfast_env::runtime::within;
 use holdfast_env::secret::Token;
 use holdfast_log::TRIMMED_ENTRIES;
 use holdfast_wire::log::Indexed;
-use holdfast_wire::log::writers::{Numbered, check_writer};
+use holdfast_wire::log::writers::{Numbered, check_writer, numbers};
 use http_body::Frame;
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -140,7 +140,7 @@ async fn appended(door: &Door, topic: &str, request: Request) -> Result<Response
         (None, None) => entries.into_iter().map(<[u8]>::to_vec).collect(),
         (Some(writer), Some(first)) => {
             check_writer(writer)?;
-            let numbers = number("number", first)?..;
+            let numbers = numbers(number("number", first)?, entries.len())?;
             let numbered = numbers.zip(entries);
             numbered.map(|(number, bytes)| Numbered { writer, number, bytes }.encode()).collect()
         }

@@ -31,28 +31,38 @@ pub fn ride(
     mut itinerary: Itinerary,
     each: &mut dyn FnMut(&Slab) -> Result<()>,
 ) -> Result<()> {
+    let (untouched, mut last) = (itinerary.token(), None);
     while !itinerary.is_over() {
-        let rode = ride_once(nodes, options, &collections, &mut itinerary, each);
-        nodes = rode.map_err(|e| Error {
-            message: format!(
-                "{}; what was received until then is whole: go on behind it, with the same options, by \
-                 `--from {}`",
-                e.message,
-                itinerary.token()
-            ),
-            ..e
-        })?;
+        let rode = match (nodes.is_empty(), last.take()) {
+            (true, Some(broke)) => Err(broke),
+            _ => ride_once(nodes, options, &collections, &mut itinerary, &mut last, each),
+        };
+        nodes = rode.map_err(|e| goes_on(e, &untouched, &itinerary.token()))?;
     }
     Ok(())
 }
 
+/// An error that ends a ride, and how to go on behind what was received.
+fn goes_on(e: Error, untouched: &str, token: &str) -> Error {
+    if token == untouched {
+        return e;
+    }
+    let message = format!(
+        "{}; what was received until then is whole: go on behind it, with the same options, by `--from \
+         {token}`",
+        e.message
+    );
+    Error { message, ..e }
+}
+
 /// Rides all that is left, until it was received or has broken off. Answers the nodes that can be asked
-/// again.
+/// again; in `last` why the first of the others broke off.
 fn ride_once(
     mut nodes: Vec<Node>,
     options: &RideOptions,
     collections: &Option<Vec<u16>>,
     itinerary: &mut Itinerary,
+    last: &mut Option<Error>,
     each: &mut dyn FnMut(&Slab) -> Result<()>,
 ) -> Result<Vec<Node>> {
     let disks = with_image(&mut nodes, options, itinerary)?;
@@ -95,8 +105,9 @@ fn ride_once(
             }
             Said::Ended(leg) => itinerary.ended(leg),
             Said::Broke(leg, e) => {
-                aside(format_args!("a ride breaks off and goes on elsewhere: {e}"));
+                aside(format_args!("a ride breaks off and goes on elsewhere, if it can: {e}"));
                 itinerary.broke(leg);
+                last.get_or_insert(e);
             }
             Said::Rests(node) => rest.push(*node),
         }

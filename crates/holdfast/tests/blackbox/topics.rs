@@ -224,6 +224,8 @@ fn refusals(http: &Http, reads: &str) {
     refused("GET", "/log/app/orders?form=1", 400, "`form`");
     refused("POST", "/log/app/orders?writer=w", 400, "together");
     refused("POST", "/log/app/orders?writer=+&number=1", 400, "writer");
+    let largest = "/log/app/orders?writer=w&number=18446744073709551615";
+    refused("POST", largest, 400, "smaller ones");
     refused("POST", "/log/app/UPPER", 400, "UPPER");
     let (status, said) = http.ask("POST", "/log/app/orders", &vec![b'x'; (1 << 20) + 1]);
     assert!(status == 413 && said.contains("send less"), "{status} {said}");

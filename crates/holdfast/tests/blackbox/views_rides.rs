@@ -114,5 +114,8 @@ fn a_ride_goes_on_elsewhere_and_by_its_token() {
     assert!(good, "{told}");
     is_every_one_once(keys);
     first.run(&["ride", "orders", "--from", "ride.00"]).refused(&["no token"]);
+    first.run(&["ride", "orders", "--from", token, "--versions"]).refused(&["other options"]);
+    first.run(&["ride", ""]).refused(&["name a topic"]);
+    first.run(&["ride", "nothere"]).refused(&["nothere"]);
     first.stop();
 }

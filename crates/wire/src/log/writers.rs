@@ -20,6 +20,9 @@ pub const WINDOW_ENTRIES: u64 = 4096;
 /// Longest name of a writer.
 pub const WRITER_BYTES_MAX: usize = 64;
 
+/// Largest number of an entry.
+pub const NUMBER_MAX: u64 = u64::MAX >> 1;
+
 /// In front of a numbered entry. No text begins so, and what is in front of the bytes has a checksum:
 /// no entry is taken for a numbered one by chance.
 const MAGIC: [u8; 8] = *b"\x89HFLW\r\n\x01";
@@ -51,6 +54,19 @@ pub fn check_writer(writer: &str) -> Result<()> {
          and `-`: name it otherwise",
         shown.escape_debug()
     )))
+}
+
+/// The numbers of so many entries, of which the first has this one. Refused where they would not be small
+/// enough: behind the largest one a writer could append nothing any more that is read.
+pub fn numbers(first: u64, entries: usize) -> Result<std::ops::Range<u64>> {
+    let end = first.checked_add(entries as u64).filter(|end| *end <= NUMBER_MAX);
+    match end {
+        Some(end) => Ok(first..end),
+        None => Err(Error::invalid(format!(
+            "number {entries} entries from {first} on: a number is below {NUMBER_MAX}: choose smaller ones, \
+             or another writer's name"
+        ))),
+    }
 }
 
 impl<'a> Numbered<'a> {

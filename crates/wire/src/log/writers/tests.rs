@@ -127,3 +127,15 @@ fn the_golden_numbered_entry() {
     let hex: String = entry("w", 5, b"hi").iter().map(|byte| format!("{byte:02x}")).collect();
     assert_eq!(hex, "8948464c570d0a01d85616bd050000000000000001776869");
 }
+
+/// Numbers near the end of what they are of panicked where they came in, or began at 0 again, so that
+/// what was acknowledged was read by nobody.
+#[test]
+fn numbers_have_an_end_far_from_that_of_their_bytes() {
+    assert_eq!(numbers(5, 3).unwrap(), 5..8);
+    assert_eq!(numbers(NUMBER_MAX - 2, 2).unwrap().end, NUMBER_MAX);
+    for (first, entries) in [(NUMBER_MAX - 2, 3), (NUMBER_MAX, 1), (u64::MAX, 1), (u64::MAX, 9)] {
+        let refused = numbers(first, entries).unwrap_err();
+        assert!(refused.message.contains("smaller ones"), "{refused}");
+    }
+}
