@@ -154,6 +154,15 @@ fn through(riders: &mut Vec<Rider>, model: &Model, told: &str) -> usize {
     before - riders.len()
 }
 
+/// Images that others are told of are whole, which their names say, and nothing else does.
+fn are_named(images: &[Index], world: &World, told: &str) {
+    let named = boots::image_files(world);
+    for image in images {
+        let name = format!("image-{:020}", image.0);
+        assert!(named.iter().any(|file| file.ends_with(&name)), "{told}: {named:?}, {image}");
+    }
+}
+
 /// One that rides an image may go on with another ride. Whether it does.
 fn may_break_off(rider: &mut Rider, images: &[Index], world: &mut World) -> bool {
     let of_image =
@@ -214,15 +223,7 @@ fn each_rider_gets_what_it_wants_of_one_index_whoever_rides_beside_it() {
             }
             let status = world.views.status();
             images = status[0].images.iter().map(|image| image.index).collect();
-            // One that others are told of is whole, which its name says, and nothing else does.
-            let named: Vec<_> = boots::image_files(&world);
-            for image in &images {
-                let name = format!("image-{:020}", image.0);
-                assert!(
-                    named.iter().any(|file| file.ends_with(&name)),
-                    "{told}: {named:?}, {image}"
-                );
-            }
+            are_named(&images, &world, &told);
             riders.iter_mut().for_each(|rider| rider.hear(&told));
             shared += (riders.iter().filter(|r| r.boarded.is_some()).count() > 1) as u32;
             rides += through(&mut riders, &model, &told);
