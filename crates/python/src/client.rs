@@ -19,9 +19,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Files beyond this are read into the bytes that Python gets, without a copy in between.
-const COPIED_BYTES_MAX: u64 = 1 << 20;
-
 /// Connections to a node, or to the first that answers of several. May be used by any number of threads
 /// at once, each call over a connection of its own.
 #[pyclass(frozen, module = "holdfast._holdfast")]
@@ -116,23 +113,8 @@ impl Client {
 
     /// The whole of a file, verified.
     fn get<'py>(&self, py: Python<'py>, path: &str) -> PyResult<Bound<'py, PyBytes>> {
-        enum Got {
-            Whole(Vec<u8>),
-            Larger(Reader),
-        }
-        let got = waiting(py, || {
-            let mut client = self.pool.lend()?;
-            let info = client.stat_followed(path)?;
-            if info.kind != NodeKind::MultiFile && info.size > COPIED_BYTES_MAX {
-                drop(client);
-                return Ok(Got::Larger(Reader::open(&self.pool, path)?));
-            }
-            Ok(Got::Whole(client.get(path)?))
-        })?;
-        match got {
-            Got::Whole(bytes) => Ok(PyBytes::new(py, &bytes)),
-            Got::Larger(reader) => reader.read(py, -1),
-        }
+        let bytes = waiting(py, || self.pool.lend()?.get(path))?;
+        Ok(PyBytes::new(py, &bytes))
     }
 
     /// Bytes of files, each `(path, start, end)` from the start up to the end or the file's, all asked

@@ -108,7 +108,7 @@ impl Reader {
 
     /// The next bytes of the stream, which is read ahead: as many as are asked for, unless it ends;
     /// with -1 all that are left. Of a multifile, at least one if there is one.
-    pub fn read<'py>(&self, py: Python<'py>, bytes: i64) -> PyResult<Bound<'py, PyBytes>> {
+    fn read<'py>(&self, py: Python<'py>, bytes: i64) -> PyResult<Bound<'py, PyBytes>> {
         if self.is_bag() {
             let read = waiting(py, || {
                 self.with(|reader| match usize::try_from(bytes) {
