@@ -6,7 +6,7 @@ use crate::client::{Client, decode};
 use holdfast_base::ids::Index;
 use holdfast_base::{Error, Kind, Result};
 use holdfast_env::{Clock, RealClock};
-use holdfast_wire::log::writers::{Numbered, Repeats, check_writer, content, look_from, numbers};
+use holdfast_wire::log::writers::{Numbered, Reading, check_writer, numbers};
 use holdfast_wire::{self as wire, log as msg};
 use std::time::Duration;
 
@@ -107,7 +107,7 @@ impl LogClient<'_> {
     pub fn writer(&mut self, topic: &str, name: &str) -> Result<LogWriter<'_>> {
         check_writer(name)?;
         let last = match self.info(topic) {
-            Ok(info) => self.reader_seen(topic, info.next, info.first)?.repeats.last_of(name),
+            Ok(info) => self.reader_seen(topic, info.next, info.first)?.reading.last_of(name),
             Err(e) if e.kind == Kind::NotFound => None,
             Err(e) => return Err(e),
         };
@@ -132,19 +132,11 @@ impl LogClient<'_> {
     }
 
     fn reader_seen(&mut self, topic: &str, from: Index, first: Index) -> Result<LogReader> {
-        let mut reader =
-            LogReader { topic: topic.to_owned(), next: from, repeats: Repeats::default() };
-        let mut at = look_from(from).max(first);
-        while at < from {
-            let left = u32::try_from(from.0 - at.0).unwrap_or(u32::MAX);
-            let seen = self.read(topic, at, left)?;
-            let Some(last) = seen.last() else { break };
-            at = Index(last.index.0 + 1);
-            for entry in seen.iter().filter(|entry| entry.index < from) {
-                reader.repeats.see(entry.index, &entry.bytes);
-            }
+        let mut reading = Reading::new(from, first);
+        while let Some((at, entries_max)) = reading.back() {
+            reading.seen_back(&self.read(topic, at, entries_max)?);
         }
-        Ok(reader)
+        Ok(LogReader { topic: topic.to_owned(), reading })
     }
 
     /// Makes a topic, which must not be there, or changes how long its entries are kept (`create` is
@@ -226,14 +218,13 @@ impl LogWriter<'_> {
 #[derive(Clone, Debug)]
 pub struct LogReader {
     topic: String,
-    next: Index,
-    repeats: Repeats,
+    reading: Reading,
 }
 
 impl LogReader {
     /// Where it goes on: to be kept by who wants to go on there later, with a new reader.
     pub fn next(&self) -> Index {
-        self.next
+        self.reading.next()
     }
 
     /// The next entries, without repeats and without their numbers: at most `entries_max` are read,
@@ -244,17 +235,10 @@ impl LogReader {
         entries_max: u32,
         wait: Duration,
     ) -> Result<Option<Vec<msg::Indexed>>> {
-        let mut entries = log.read(&self.topic, self.next, entries_max)?;
+        let mut entries = log.read(&self.topic, self.next(), entries_max)?;
         if entries.is_empty() && !wait.is_zero() {
-            entries = log.tail(&self.topic, self.next, wait)?;
+            entries = log.tail(&self.topic, self.next(), wait)?;
         }
-        let Some(last) = entries.last() else { return Ok(None) };
-        self.next = Index(last.index.0 + 1);
-        entries.retain(|entry| !self.repeats.see(entry.index, &entry.bytes));
-        for entry in &mut entries {
-            let front = entry.bytes.len() - content(&entry.bytes).len();
-            entry.bytes.drain(..front);
-        }
-        Ok(Some(entries))
+        Ok(self.reading.show(entries))
     }
 }

@@ -6,7 +6,7 @@ use holdfast_base::codec::Encode;
 use holdfast_base::ids::Index;
 use holdfast_base::{Kind, Result};
 use holdfast_env::{Clock, RealClock, runtime};
-use holdfast_wire::log::writers::{Repeats, content, look_from};
+use holdfast_wire::log::writers::Reading;
 use holdfast_wire::{self as wire, log as msg};
 use std::time::Duration;
 
@@ -60,19 +60,11 @@ impl AsyncClient {
         from: Index,
         first: Index,
     ) -> Result<AsyncLogReader> {
-        let mut repeats = Repeats::default();
-        let mut at = look_from(from).max(first);
-        while at < from {
-            let seen = self
-                .log_read(topic, at, u32::try_from(from.0 - at.0).unwrap_or(u32::MAX), false)
-                .await?;
-            let Some(last) = seen.last() else { break };
-            at = Index(last.index.0 + 1);
-            for entry in seen.iter().filter(|entry| entry.index < from) {
-                repeats.see(entry.index, &entry.bytes);
-            }
+        let mut reading = Reading::new(from, first);
+        while let Some((at, entries_max)) = reading.back() {
+            reading.seen_back(&self.log_read(topic, at, entries_max, false).await?);
         }
-        Ok(AsyncLogReader { client: self, topic: topic.to_owned(), next: from, repeats })
+        Ok(AsyncLogReader { client: self, topic: topic.to_owned(), reading })
     }
 }
 
@@ -80,8 +72,7 @@ impl AsyncClient {
 pub struct AsyncLogReader {
     client: AsyncClient,
     topic: String,
-    next: Index,
-    repeats: Repeats,
+    reading: Reading,
 }
 
 impl AsyncLogReader {
@@ -92,14 +83,8 @@ impl AsyncLogReader {
         entries_max: u32,
         wait: bool,
     ) -> Result<Option<Vec<msg::Indexed>>> {
-        let mut entries = self.client.log_read(&self.topic, self.next, entries_max, wait).await?;
-        let Some(last) = entries.last() else { return Ok(None) };
-        self.next = Index(last.index.0 + 1);
-        entries.retain(|entry| !self.repeats.see(entry.index, &entry.bytes));
-        for entry in &mut entries {
-            let front = entry.bytes.len() - content(&entry.bytes).len();
-            entry.bytes.drain(..front);
-        }
-        Ok(Some(entries))
+        let next = self.reading.next();
+        let entries = self.client.log_read(&self.topic, next, entries_max, wait).await?;
+        Ok(self.reading.show(entries))
     }
 }

@@ -7,6 +7,7 @@
 //! not from where a reader began: one that begins at an index has [`Repeats`] see the window before
 //! it, without showing it, and agrees with all others. Pure; called by clients and by the HTTP port.
 
+use super::Indexed;
 use holdfast_base::checksum::crc32c;
 use holdfast_base::ids::Index;
 use holdfast_base::{Error, Result};
@@ -161,6 +162,58 @@ impl Repeats {
     /// Writers that are known now.
     pub fn writers(&self) -> usize {
         self.writers.len()
+    }
+}
+
+/// Where somebody reads a topic without repeats, whoever fetches the entries.
+#[derive(Clone, Debug)]
+pub struct Reading {
+    /// Where it goes on.
+    next: Index,
+    /// What was looked at in front of that.
+    back: Index,
+    repeats: Repeats,
+}
+
+impl Reading {
+    /// From an index on, of a topic whose first entry is this one.
+    pub fn new(from: Index, first: Index) -> Reading {
+        Reading { next: from, back: look_from(from).max(first), repeats: Repeats::default() }
+    }
+
+    /// What is to be read back before anything is shown: from where on, and how many entries at most.
+    pub fn back(&self) -> Option<(Index, u32)> {
+        let left = self.next.0.checked_sub(self.back.0).filter(|left| *left > 0)?;
+        Some((self.back, u32::try_from(left).unwrap_or(u32::MAX)))
+    }
+
+    /// These were; where there is none, there is no more of them.
+    pub fn seen_back(&mut self, seen: &[Indexed]) {
+        self.back = seen.last().map_or(self.next, |last| Index(last.index.0 + 1));
+        for entry in seen.iter().filter(|entry| entry.index < self.next) {
+            self.repeats.see(entry.index, &entry.bytes);
+        }
+    }
+
+    /// Where it goes on.
+    pub fn next(&self) -> Index {
+        self.next
+    }
+
+    /// The largest number of a writer, as [`Repeats::last_of`].
+    pub fn last_of(&mut self, writer: &str) -> Option<u64> {
+        self.repeats.last_of(writer)
+    }
+
+    /// What is shown of the next entries: no repeats, and no numbers. Nothing where there are none.
+    pub fn show(&mut self, mut entries: Vec<Indexed>) -> Option<Vec<Indexed>> {
+        self.next = Index(entries.last()?.index.0 + 1);
+        entries.retain(|entry| !self.repeats.see(entry.index, &entry.bytes));
+        for entry in &mut entries {
+            let front = entry.bytes.len() - content(&entry.bytes).len();
+            entry.bytes.drain(..front);
+        }
+        Some(entries)
     }
 }
 
