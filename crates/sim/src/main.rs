@@ -16,6 +16,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Waits nest: a suspended round holds its frames while others run.
 const STACK_BYTES: usize = 256 << 20;
+/// In so many schedules a limit has to be drawn small before one that was never crossed is a fault: some
+/// are only asked for where something rare has happened, so that few schedules draw them at all.
+const DRAWN_TO_BE_JUDGED: u64 = 5;
 
 struct Arguments {
     seed: u64,
@@ -171,7 +174,9 @@ impl Limits {
         let limits = self.0.held();
         // Sockets are not simulated: what crosses their borders are the tests of `env` and `client`.
         let simulated = |name: &str| !name.starts_with("net.");
-        let never = limits.iter().filter(|(name, limit)| limit.crossed == 0 && simulated(name));
+        let never = limits.iter().filter(|(name, limit)| {
+            limit.crossed == 0 && limit.small >= DRAWN_TO_BE_JUDGED && simulated(name)
+        });
         never.map(|(name, _)| *name).collect()
     }
 }

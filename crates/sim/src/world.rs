@@ -142,8 +142,8 @@ fn one_in(seed: u64, what: u64, n: u64) -> bool {
 
 impl Schedule {
     /// One in eight has a node past the seventh, who is no controller; one in four has two stores
-    /// a node; most have a guest, of odd numbers all; in one of twelve nodes have certificates; in one of four
-    /// the racks are far from each other.
+    /// a node; most have a guest, of odd numbers all, one in four has items; in one of twelve nodes have
+    /// certificates; in one of four the racks are far from each other.
     pub fn new(seed: u64) -> Schedule {
         Schedule {
             seed,
@@ -153,7 +153,7 @@ impl Schedule {
             guests: match seed % 12 {
                 1 | 7 => vec![guests::blobs],
                 3 | 9 => vec![guests::memory],
-                4 => vec![guests::items],
+                4 | 8 | 10 => vec![guests::items],
                 5 | 11 => vec![guests::tokens],
                 6 => vec![guests::writers],
                 _ => Vec::new(),
