@@ -52,6 +52,7 @@ impl LogClient<'_> {
     ) -> Result<Index> {
         let entries = entries.iter().map(|e| msg::Entry { bytes: e.as_ref().to_vec() }).collect();
         let append = msg::Append { topic: topic.to_owned(), synced, entries };
+        append.check()?;
         let ticket = self.client.submit_once(wire::OP_LOG_APPEND, &append, &[])?;
         let appended: msg::Appended = decode(&self.client.wait(ticket)?)?;
         Ok(appended.first)

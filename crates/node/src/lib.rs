@@ -51,6 +51,7 @@ pub use rebuild::RebuiltNames;
 pub use retention::Hold;
 pub use rewrite::FaceChunk;
 pub use snapshots::SNAPSHOT_OPERATIONS;
+pub use standing::TOKEN_REVOKED;
 pub use stores::{OwnStore, Stores};
 pub use work::Workers;
 

@@ -17,6 +17,9 @@ use std::ops::RangeInclusive;
 /// stand for what of it was trimmed.
 const JOINING: RangeInclusive<u16> = OP_PEER_LOG_APPEND..=OP_PEER_SNAPSHOT;
 
+/// In what is said to who has proved a token that counts no more.
+pub const TOKEN_REVOKED: &str = "its token was revoked";
+
 impl Node {
     /// Refuses who showed a certificate, or proved a token, that was revoked or has ended meanwhile:
     /// asked before each batch of requests, for connections outlive both.
@@ -33,7 +36,7 @@ impl Node {
                 }
                 Some(_) => Ok(()),
                 None => Err(Error::denied(format!(
-                    "{}: its token was revoked, or this node has not heard of it yet: ask again, or for another one (`holdfast token create`)",
+                    "{}: {TOKEN_REVOKED}, or this node has not heard of it yet: ask again, or for another one (`holdfast token create`)",
                     doing()
                 ))),
             };

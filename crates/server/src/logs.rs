@@ -271,6 +271,9 @@ impl Logs {
         let Some((append, reply)) = request.decode::<msg::Append>("append to the log") else {
             return;
         };
+        if let Err(e) = append.check() {
+            return answer(reply, Err(e));
+        }
         let mode = if append.synced { Mode::Synced } else { Mode::Ordered };
         let entries = append.entries.into_iter().map(|entry| entry.bytes).collect();
         let done = Box::new(move |first: Result<Index>| {

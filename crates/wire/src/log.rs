@@ -2,8 +2,15 @@
 
 pub mod writers;
 
-use holdfast_base::codec_struct;
 use holdfast_base::ids::Index;
+use holdfast_base::limits::FRAME_META_BYTES_MAX;
+use holdfast_base::{Error, Result, codec_struct};
+
+/// Bytes of the entries of one append together, four more counted for each: it is a frame's metadata
+/// with the topic's name, and each of them an answer's with its index.
+pub const APPEND_BYTES_MAX: usize = FRAME_META_BYTES_MAX as usize - 1024;
+/// In front of what is said of an append that is too large.
+pub const TOO_LARGE: &str = "too large for one append";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Append {
@@ -13,6 +20,25 @@ pub struct Append {
     pub entries: Vec<Entry>,
 }
 codec_struct!(Append { topic, synced, entries });
+
+impl Append {
+    /// `Invalid` if there are none, if they are too large to go together, or one to be read again.
+    pub fn check(&self) -> Result<()> {
+        let bytes: usize = self.entries.iter().map(|entry| 4 + entry.bytes.len()).sum();
+        match bytes {
+            0 => Err(Error::invalid(format!(
+                "append to topic `{}`: no entries: pass at least one",
+                self.topic.escape_debug()
+            ))),
+            1..=APPEND_BYTES_MAX => Ok(()),
+            _ => Err(Error::invalid(format!(
+                "append to topic `{}`: {} entries of {bytes} bytes are {TOO_LARGE}, which takes {APPEND_BYTES_MAX}, four counted for each entry: send less at a time",
+                self.topic.escape_debug(),
+                self.entries.len(),
+            ))),
+        }
+    }
+}
 
 /// One entry's bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]

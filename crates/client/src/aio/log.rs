@@ -18,6 +18,7 @@ impl AsyncClient {
     pub async fn log_append(&self, topic: &str, entries: Vec<Vec<u8>>) -> Result<Index> {
         let entries = entries.into_iter().map(|bytes| msg::Entry { bytes }).collect();
         let append = msg::Append { topic: topic.to_owned(), synced: true, entries };
+        append.check()?;
         let meta = append.to_bytes();
         let sent = self.connection.submit(wire::OP_LOG_APPEND, &meta, &[], false).await?;
         let appended: msg::Appended = decode(&sent.answer().await?)?;

@@ -5,7 +5,7 @@
 
 use super::Door;
 use crate::log::as_json;
-use axum::body::{Body, Bytes, HttpBody, to_bytes};
+use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::{Path, Request, State};
 use axum::http::header::{AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, WWW_AUTHENTICATE};
 use axum::http::{HeaderMap, StatusCode};
@@ -17,18 +17,19 @@ use holdfast_client::{ClientOptions, Endpoint};
 use holdfast_env::runtime::within;
 use holdfast_env::secret::Token;
 use holdfast_log::TRIMMED_ENTRIES;
-use holdfast_wire::log::Indexed;
+use holdfast_node::TOKEN_REVOKED;
 use holdfast_wire::log::writers::{Numbered, check_writer, numbers};
+use holdfast_wire::log::{APPEND_BYTES_MAX, Indexed, TOO_LARGE};
 use http_body::Frame;
+use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde_json::json;
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// A body of entries: they go into the log together, in one request of the native protocol.
-const BODY_BYTES_MAX: usize = 1 << 20;
 /// For a body to come.
 const BODY_PATIENCE: Duration = Duration::from_secs(60);
 /// Entries of one read of the log; what is sent waits for its reader, a page at a time.
@@ -44,19 +45,21 @@ const LINES: &str = "application/x-ndjson";
 
 /// What is said behind the `?`.
 fn parameters(query: Option<&str>, known: &[&str]) -> Result<BTreeMap<String, String>> {
-    let pairs = query.unwrap_or("").split('&').filter(|pair| !pair.is_empty());
-    let pair = |pair: &str| {
-        let (name, value) = pair.split_once('=').unwrap_or((pair, "1"));
-        match known.contains(&name) {
-            true => Ok((name.to_owned(), value.to_owned())),
-            false => Err(Error::invalid(format!(
-                "ask for the log: it knows no `{}`: use {}",
-                name.escape_debug(),
-                known.join(", ")
-            ))),
-        }
+    let pairs = form_urlencoded::parse(query.unwrap_or("").as_bytes());
+    let pair = |(name, value): (Cow<'_, str>, Cow<'_, str>)| match known.contains(&&*name) {
+        true => Ok((name.into_owned(), value.into_owned())),
+        false => Err(Error::invalid(format!(
+            "ask for the log: it knows no `{}`: use {}",
+            name.escape_debug(),
+            known.join(", ")
+        ))),
     };
     pairs.map(pair).collect()
+}
+
+/// A name alone asks for it, as `=1` does.
+fn is_asked(asked: &BTreeMap<String, String>, name: &str) -> bool {
+    asked.get(name).is_some_and(|value| value != "0")
 }
 
 fn number(name: &str, text: &str) -> Result<u64> {
@@ -70,7 +73,9 @@ fn number(name: &str, text: &str) -> Result<u64> {
 /// Who asks, by the native protocol.
 async fn client(door: &Door, headers: &HeaderMap) -> Result<AsyncClient> {
     let given = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
-    let token = given.and_then(|given| Token::parse(given.strip_prefix("Bearer ")?));
+    let (scheme, token) = given.and_then(|given| given.split_once(' ')).unwrap_or(("", ""));
+    // Schemes have no case: RFC 9110, 11.1.
+    let token = Token::parse(token.trim()).filter(|_| scheme.eq_ignore_ascii_case("bearer"));
     let Some(token) = token else {
         return Err(Error::denied(
             "use the log: send `Authorization: Bearer TOKEN`, with what `holdfast token create NAME --allow log:TOPIC:rw` printed",
@@ -96,7 +101,9 @@ const NOT_KNOWN: &str = "use the log: ";
 fn status(e: &Error) -> StatusCode {
     match e.kind {
         Kind::Denied if e.message.starts_with(NOT_KNOWN) => StatusCode::UNAUTHORIZED,
+        Kind::Denied if e.message.contains(TOKEN_REVOKED) => StatusCode::UNAUTHORIZED,
         Kind::Denied => StatusCode::FORBIDDEN,
+        Kind::Invalid if e.message.contains(TOO_LARGE) => StatusCode::PAYLOAD_TOO_LARGE,
         Kind::Invalid if e.message.contains(TRIMMED_ENTRIES) => StatusCode::GONE,
         Kind::Invalid => StatusCode::BAD_REQUEST,
         Kind::NotFound => StatusCode::NOT_FOUND,
@@ -125,17 +132,36 @@ pub async fn append(
     appended(&door, &topic, request).await.unwrap_or_else(|e| refused(&e))
 }
 
+/// The whole body, or what is answered in its place.
+async fn whole(topic: &str, body: Body) -> std::result::Result<Bytes, (StatusCode, String)> {
+    let refused = |status, why: &str| {
+        Err((status, format!("append to topic `{}`: {why}\n", topic.escape_debug())))
+    };
+    match within(BODY_PATIENCE, Limited::new(body, APPEND_BYTES_MAX).collect()).await {
+        Some(Ok(body)) => Ok(body.to_bytes()),
+        Some(Err(e)) if e.is::<LengthLimitError>() => refused(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            &format!("the body has more than {APPEND_BYTES_MAX} bytes: send less at a time"),
+        ),
+        Some(Err(e)) => refused(
+            StatusCode::BAD_REQUEST,
+            &format!("the body did not come whole ({e}): nothing was kept, send it again"),
+        ),
+        None => refused(
+            StatusCode::REQUEST_TIMEOUT,
+            "the body took longer than a minute: nothing was kept, send less at a time",
+        ),
+    }
+}
+
 async fn appended(door: &Door, topic: &str, request: Request) -> Result<Response> {
     let asked = parameters(request.uri().query(), &["lines", "writer", "number"])?;
     let client = client(door, request.headers()).await?;
-    let body = within(BODY_PATIENCE, to_bytes(request.into_body(), BODY_BYTES_MAX)).await;
-    let Some(Ok(body)) = body else {
-        let why = format!(
-            "append to topic `{topic}`: the body has more than {BODY_BYTES_MAX} bytes, broke off, or took longer than a minute: send less at a time\n"
-        );
-        return Ok((StatusCode::PAYLOAD_TOO_LARGE, why).into_response());
+    let body = match whole(topic, request.into_body()).await {
+        Ok(body) => body,
+        Err(refused) => return Ok(refused.into_response()),
     };
-    let entries = entries(&body, asked.contains_key("lines"));
+    let entries = entries(&body, is_asked(&asked, "lines"));
     let entries: Vec<Vec<u8>> = match (asked.get("writer"), asked.get("number")) {
         (None, None) => entries.into_iter().map(<[u8]>::to_vec).collect(),
         (Some(writer), Some(first)) => {
@@ -183,7 +209,7 @@ async fn begun(door: &Door, topic: &str, request: Request) -> Result<Response> {
     let client = client(door, request.headers()).await?;
     let not_there = || Error::not_found(format!("read topic `{topic}`: there is none"));
     let info = client.log_info(topic).await?.ok_or_else(not_there)?;
-    let follow = asked.get("follow").is_some_and(|follow| follow != "0");
+    let follow = is_asked(&asked, "follow");
     // Who was cut off goes on behind the last event that came.
     let last = request.headers().get("last-event-id").filter(|_| follow);
     let from = match (last, asked.get("from")) {
@@ -198,7 +224,7 @@ async fn begun(door: &Door, topic: &str, request: Request) -> Result<Response> {
     let left = count.unwrap_or(if follow { u64::MAX } else { COUNT });
     let mut reader = client.log_reader(topic, from, info.first).await?;
     // What is wrong with the question is said by the status.
-    let first = reader.read(page(left), false).await?;
+    let first = reader.read(page(left.max(1)), false).await?.filter(|_| left > 0);
     let kind = if follow { EVENT_STREAM } else { LINES };
     let pages = Pages { follow, left, next: Next::Page(reader, first) };
     Ok(([(CONTENT_TYPE, kind), (CACHE_CONTROL, "no-store")], Body::new(pages)).into_response())
@@ -300,6 +326,10 @@ mod tests {
         assert!(parameters(None, &known).unwrap().is_empty());
         let e = parameters(Some("form=3"), &known).unwrap_err();
         assert!(e.message.contains("`form`") && e.message.contains("from, count"), "{e}");
+        // As browsers and libraries write them.
+        let asked = parameters(Some("from=%33&count"), &known).unwrap();
+        assert!(asked["from"] == "3" && is_asked(&asked, "count") && !is_asked(&asked, "lines"));
+        assert!(!is_asked(&parameters(Some("count=0"), &known).unwrap(), "count"));
         assert!(number("from", "three").unwrap_err().message.contains("`three`"));
     }
 }

@@ -170,6 +170,12 @@ fn the_log_is_written_read_and_followed_over_http() {
     assert_eq!(lines(&said)[0]["index"], 2);
     assert_eq!(http.ask("GET", "/log/app/orders?from=4", b""), (200, String::new()));
     refusals(&http, &token("reader", "log:app/*:r"));
+    bodies(&http);
+    spellings(&http);
+    let revoked = Http { port, token: token("gone", "log:app/*:r") };
+    node.run(&["token", "revoke", "gone"]).ok();
+    let (status, said) = revoked.ask("GET", "/log/app/orders", b"");
+    assert!(status == 401 && said.contains("token create"), "{status} {said}");
 
     // What was done is in the trail, by whom.
     let trail = node.run(&["audit"]).ok();
@@ -210,6 +216,41 @@ fn the_log_is_written_read_and_followed_over_http() {
     node.stop();
 }
 
+/// Bodies at the border of what one append takes; what is refused makes no topic.
+fn bodies(http: &Http) {
+    let largest = (1 << 20) - 1024 - 4;
+    for length in [largest + 1, largest + 4, 1 << 20, 3 << 20] {
+        let (status, said) = http.ask("POST", "/log/app/large", &vec![b'x'; length]);
+        assert!(status == 413 && said.contains("send less"), "{length}: {status} {said}");
+    }
+    // Each line counts, also an empty one.
+    let (status, said) = http.ask("POST", "/log/app/large?lines=1", &vec![b'\n'; 1 << 19]);
+    assert!(status == 413 && said.contains("send less"), "{status} {said}");
+    let (status, said) = http.ask("POST", "/log/app/large?lines=1", b"");
+    assert!(status == 400 && said.contains("no entries"), "{status} {said}");
+    let mut half = TcpStream::connect(("127.0.0.1", http.port)).unwrap();
+    let head = "POST /log/app/large HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n";
+    let bearer = format!("Authorization: Bearer {}\r\n", http.token);
+    write!(half, "{head}{bearer}Transfer-Encoding: chunked\r\n\r\n5\r\nfirst\r\nwhat\r\n").unwrap();
+    let (status, said) = answer(half);
+    assert!(status == 400 && said.contains("did not come whole"), "{status} {said}");
+    assert_eq!(http.ask("GET", "/log/app/large", b"").0, 404, "what was refused made a topic");
+
+    let (status, said) = http.ask("POST", "/log/app/large", &vec![b'x'; largest]);
+    assert_eq!(status, 200, "{said}");
+    let (status, said) = http.ask("GET", "/log/app/large", b"");
+    assert_eq!((status, texts(&said)[0].len()), (200, largest));
+}
+
+/// Names, values and schemes as browsers and libraries write them.
+fn spellings(http: &Http) {
+    let (_, said) = http.ask("GET", "/log/app%2Forders?from=%32&count=1", b"");
+    assert_eq!(lines(&said)[0]["index"], 2);
+    assert_eq!(http.ask("GET", "/log/app/orders?count=0", b""), (200, String::new()));
+    let headers = format!("Connection: close\r\nauthorization: bearer {}\r\n", http.token);
+    assert_eq!(answer(http.send("GET", "/log/app/orders?count=1", &headers, b"")).0, 200);
+}
+
 /// Each with its status and a sentence.
 fn refusals(http: &Http, reads: &str) {
     let refused = |method: &str, path: &str, status: u16, what: &str| {
@@ -227,8 +268,6 @@ fn refusals(http: &Http, reads: &str) {
     let largest = "/log/app/orders?writer=w&number=18446744073709551615";
     refused("POST", largest, 400, "smaller ones");
     refused("POST", "/log/app/UPPER", 400, "UPPER");
-    let (status, said) = http.ask("POST", "/log/app/orders", &vec![b'x'; (1 << 20) + 1]);
-    assert!(status == 413 && said.contains("send less"), "{status} {said}");
     let as_reader = Http { port: http.port, token: reads.to_owned() };
     assert_eq!(as_reader.ask("GET", "/log/app/orders?count=1", b"").0, 200);
     assert_eq!(as_reader.ask("POST", "/log/app/orders", b"x").0, 403);
