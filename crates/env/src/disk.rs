@@ -1,8 +1,10 @@
 //! Files. One trait, used by production ([`RealDisk`]), by the simulated disk in `sim` and by
 //! every crash test alike. Calls block; who must not wait calls them from a thread of its own.
 
+mod overlay;
 mod real;
 
+pub use overlay::Overlay;
 pub use real::RealDisk;
 
 use holdfast_base::limits::SECTOR_BYTES;

@@ -32,7 +32,7 @@ pub mod trial;
 pub use budget::{Asker, Budget};
 pub use clients::Clients;
 pub use clock::{Clock, RealClock};
-pub use disk::{Disk, File, RealDisk};
+pub use disk::{Disk, File, Overlay, RealDisk};
 pub use locks::{HoldMutex, HoldRwLock};
 pub use region::{Region, RegionMut, RegionSlice};
 pub use rng::{RealRng, Rng, SeededRng};

@@ -14,7 +14,8 @@ use holdfast_env::net::{Credentials, Meter, NoPeers, TcpPeers};
 use holdfast_env::region::Region;
 use holdfast_env::tasks;
 use holdfast_env::{
-    Budget, Clients, Disk, RealClock, RealDisk, RealEngine, RealRng, Rng, Secret, local, signals,
+    Budget, Clients, Disk, Overlay, RealClock, RealDisk, RealEngine, RealRng, Rng, Secret, local,
+    signals,
 };
 use holdfast_env::{event, events};
 use holdfast_file::FileFace;
@@ -281,7 +282,11 @@ fn program() -> String {
     std::env::args().next().unwrap_or_else(|| "holdfast".to_owned())
 }
 
-/// Opens a data directory that no node uses, reads every stored byte, and lists what is wrong.
+/// What a check may write for itself, in memory.
+const CHECK_BYTES_MAX: u64 = 1 << 30;
+
+/// Opens a data directory that no node uses, reads every stored byte, and lists what is wrong. Writes
+/// nothing: what a start would mend is found by the next one, too.
 pub fn check(data: &Path) -> Result<Vec<String>> {
     local::keep_private();
     let config = Config::load(data)?;
@@ -300,7 +305,8 @@ pub fn check(data: &Path) -> Result<Vec<String>> {
             data.display()
         )));
     }
-    let node = Node::open(machine_alone(), &node_config(&config, data), None)
+    let disk = Arc::new(Overlay::new(Arc::new(RealDisk), CHECK_BYTES_MAX));
+    let node = Node::open(Machine { disk, ..machine_alone() }, &node_config(&config, data), None)
         .map_err(|e| with_a_way_out(e, data, &config))?;
     let mut keeper = Keeper::new(node.clone(), KeeperOptions::default());
     keeper.scrub_everything();
