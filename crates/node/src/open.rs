@@ -12,7 +12,9 @@ use super::replicas::Replicator;
 use super::retention::Retained;
 use super::snapshots::take_over_if_trimmed;
 use super::views::{Views, wait_for};
-use super::{Keeper, KeeperOptions, Leader, Machine, Node, Stores, Workers, own_request};
+use super::{
+    Keeper, KeeperOptions, Leader, Machine, Node, OwnStore, Stores, Workers, own_request,
+};
 use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::ids::{Index, NodeId, StoreId, Tier};
 use holdfast_base::limits::CHUNK_BYTES;
@@ -57,6 +59,9 @@ pub struct NodeConfig {
     pub disks: Vec<PathBuf>,
     /// Any node of the cluster to belong to; `None` hosts the log itself.
     pub join: Option<String>,
+    /// Whether it has stores. One that has none keeps views alone: it takes no chunk and no seat, and
+    /// joins a cluster.
+    pub keeps_chunks: bool,
     /// Label that replicas are spread over, and that of its rack.
     pub host: String,
     pub rack: String,
@@ -96,6 +101,7 @@ impl NodeConfig {
             data: data.into(),
             disks: Vec::new(),
             join: None,
+            keeps_chunks: true,
             host: "localhost".to_owned(),
             rack: String::new(),
             address: "localhost".to_owned(),
@@ -145,6 +151,8 @@ impl Node {
         prepare: &dyn Fn() -> Result<()>,
     ) -> Result<Arc<Node>> {
         let data = &config.data;
+        assert!(config.keeps_chunks || config.join.is_some(), "who keeps the log keeps chunks");
+        assert!(config.keeps_chunks || region.is_none(), "a region is a store");
         let doing = |e: Error| e.context(format_args!("open data directory `{}`", data.display()));
         let lock = claim(&*machine.disk, data).map_err(doing)?;
         prepare().map_err(doing)?;
@@ -466,14 +474,14 @@ impl Joining<'_> {
     /// Tells the cluster that this process is the node from now on, and what it has.
     fn start(&self, identity: Identity, stores: &Stores) -> Result<Sender> {
         let (host, rack, address) = self.place();
-        let started = stores.iter().map(|own| {
-            let usage = own.store.usage();
-            let free_mib = u32::try_from(usage.free_bytes / MIB).unwrap_or(u32::MAX);
-            let (store, tier, capacity) = (own.id, own.tier, usage.capacity_bytes);
-            StartedStore { store, tier, capacity, free_mib }
-        });
-        let (node, stores) = (identity.node, started.collect());
-        let start = ClusterCommand::StartNode { node, host, rack, address, stores };
+        let node = identity.node;
+        let start = match self.config.keeps_chunks {
+            true => {
+                let stores = stores.iter().map(started).collect();
+                ClusterCommand::StartNode { node, host, rack, address, stores }
+            }
+            false => ClusterCommand::StartViewNode { node, host, rack, address },
+        };
         let incarnation = match self.propose(&start) {
             Ok(ClusterOutcome::Started { incarnation }) => incarnation,
             Ok(_) => return Err(Error::bug("start a node: the view answered something else")),
@@ -544,6 +552,14 @@ impl Joining<'_> {
             reached => reached,
         }
     }
+}
+
+/// What the cluster hears of a store.
+fn started(own: &OwnStore) -> StartedStore {
+    let usage = own.store.usage();
+    let free_mib = u32::try_from(usage.free_bytes / MIB).unwrap_or(u32::MAX);
+    let (store, tier, capacity) = (own.id, own.tier, usage.capacity_bytes);
+    StartedStore { store, tier, capacity, free_mib }
 }
 
 /// Locks the directory and checks that it is ours to use.
