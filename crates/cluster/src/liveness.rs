@@ -136,7 +136,8 @@ impl Liveness {
                 due.push((node, info));
             }
         }
-        let members = view.nodes().filter(|(id, i)| i.is_member() && view.keeps_chunks(*id)).count();
+        let members =
+            view.nodes().filter(|(id, i)| i.is_member() && view.keeps_chunks(*id)).count();
         if falling > 1 && falling * AT_ONCE_SHARE > members {
             round.unconfirmed = due.into_iter().map(|(node, _)| node).collect();
         } else {

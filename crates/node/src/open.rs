@@ -12,9 +12,7 @@ use super::replicas::Replicator;
 use super::retention::Retained;
 use super::snapshots::take_over_if_trimmed;
 use super::views::{Views, wait_for};
-use super::{
-    Keeper, KeeperOptions, Leader, Machine, Node, OwnStore, Stores, Workers, own_request,
-};
+use super::{Keeper, KeeperOptions, Leader, Machine, Node, OwnStore, Stores, Workers, own_request};
 use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::ids::{Index, NodeId, StoreId, Tier};
 use holdfast_base::limits::CHUNK_BYTES;
@@ -151,8 +149,6 @@ impl Node {
         prepare: &dyn Fn() -> Result<()>,
     ) -> Result<Arc<Node>> {
         let data = &config.data;
-        assert!(config.keeps_chunks || config.join.is_some(), "who keeps the log keeps chunks");
-        assert!(config.keeps_chunks || region.is_none(), "a region is a store");
         let doing = |e: Error| e.context(format_args!("open data directory `{}`", data.display()));
         let lock = claim(&*machine.disk, data).map_err(doing)?;
         prepare().map_err(doing)?;
@@ -208,6 +204,7 @@ impl Node {
             compared: Mutex::default(),
             images: Mutex::default(),
             holds: Default::default(),
+            beats: Default::default(),
             ran_out: Mutex::default(),
             lost_images: Mutex::default(),
             marks: Mutex::default(),
@@ -279,6 +276,7 @@ impl OpenLog {
         findings: &mut Vec<String>,
     ) -> Result<OpenLog> {
         let Some(address) = &config.join else {
+            assert!(config.keeps_chunks, "who keeps the log keeps chunks");
             lost_log::check(&*machine.disk, &config.data, identity)?;
             return OpenLog::embedded(machine, config, findings);
         };

@@ -112,6 +112,7 @@ pub(super) fn open(
         left_out.push(why);
     }
     if let Some(region) = region {
+        assert!(config.keeps_chunks, "a region is a store");
         let (id, chunk_bytes_max) = (region.store(), config.chunk_bytes);
         let store = Store::in_region(region);
         let place = "memory".to_owned();
