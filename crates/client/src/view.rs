@@ -11,12 +11,18 @@ use crate::connection::Response;
 use holdfast_base::codec::{Decode, Encode, put_bytes};
 use holdfast_base::ids::{Index, Sequence, SessionId};
 use holdfast_base::{Error, Kind, Result};
+use holdfast_env::trial::Knob;
+use holdfast_env::{Clock, RealClock};
 use holdfast_wire::slab::{Reader, Received};
 use holdfast_wire::{self as wire, Call, view as msg};
 use std::collections::{BTreeSet, VecDeque};
 
 /// Requests of a ride's head that are under way: the node makes the next slab while one travels.
 const AHEAD: usize = 4;
+
+/// The longest wait for an entry that one request asks for, in milliseconds: the connection's silence stays
+/// below the default read timeout.
+static WAIT_MAX_MS: Knob = Knob::new("client.entry-wait-ms", 20_000, &[20]);
 
 /// One topic of items, by one node.
 pub struct ViewClient<'a> {
@@ -207,24 +213,25 @@ impl ViewClient<'_> {
         reached: Index,
     ) -> Result<msg::Got> {
         let get = msg::Get { topic: self.topic.clone(), reached, at, keys };
-        self.ask_again(wire::OP_VIEW_GET, &get, at.is_none())
+        self.ask_again(wire::OP_VIEW_GET, &get, at.is_none(), reached)
     }
 
     /// Keys that begin so, in their order, behind one of them or from the first on.
     pub fn scan(&mut self, scan: &msg::Scan) -> Result<msg::Rows> {
-        self.ask_again(wire::OP_VIEW_SCAN, scan, scan.at.is_none())
+        self.ask_again(wire::OP_VIEW_SCAN, scan, scan.at.is_none(), scan.reached)
     }
 
     /// Keys that have this value in the field of an index now, in their order, behind one of them or
     /// from the first on: a page, by the node's part of the index that has the value. A key that
     /// gets or loses the value between two pages may be told or not.
     pub fn find(&mut self, find: &msg::Find) -> Result<msg::Havings> {
-        self.ask_again(wire::OP_VIEW_FIND, find, true)
+        self.ask_again(wire::OP_VIEW_FIND, find, true, find.reached)
     }
 
     /// What a view of the node holds.
     pub fn sum(&mut self, sum: &msg::Sum) -> Result<msg::Summed> {
-        self.ask_again(wire::OP_VIEW_SUM, sum, true)
+        // A pass over many keys, which may take as long as it does.
+        self.ask_again(wire::OP_VIEW_SUM, sum, true, Index(0))
     }
 
     /// What was changed by another node, this one may hear of later.
@@ -233,10 +240,12 @@ impl ViewClient<'_> {
         opcode: u16,
         message: &impl Encode,
         may_come: bool,
+        reached: Index,
     ) -> Result<T> {
         let mut patience = Patience::default();
         loop {
-            match self.client.ask(opcode, message) {
+            let answer = self.client.wait_for_entry(opcode, message, reached);
+            match answer.and_then(|response| decode(&response)) {
                 Err(e)
                     if e.kind == Kind::Retry && may_come && patience.wait(&self.client.options) => {
                 }
@@ -296,10 +305,47 @@ impl Slab {
 }
 
 impl Client {
+    /// The answer to a request that waits until a view has an entry, which may take for ever: asked in
+    /// parts, of which each is answered in time, so that a node that waits is told from one that is gone.
+    fn wait_for_entry(
+        &mut self,
+        opcode: u16,
+        message: &impl Encode,
+        reached: Index,
+    ) -> Result<Response> {
+        if reached == Index(0) {
+            let ticket = self.submit(opcode, message, &[])?;
+            return self.wait(ticket);
+        }
+        let clock = RealClock::new();
+        loop {
+            let begun_ns = clock.monotonic_ns();
+            let ticket = self.submit_by(opcode, WAIT_MAX_MS.get() as u32, message, &[])?;
+            let answer = self.wait(ticket);
+            let waited_ms = (clock.monotonic_ns() - begun_ns) / 1_000_000;
+            match answer {
+                // Its deadline has passed, and nothing else was wrong.
+                Err(e)
+                    if e.kind == Kind::Retry
+                        && waited_ms >= WAIT_MAX_MS.get()
+                        && self.connection.failure().is_none() =>
+                {
+                    WAIT_MAX_MS.cross();
+                }
+                answer => return answer,
+            }
+        }
+    }
+
     /// Rides a view of this node.
     pub fn ride(&mut self, board: &msg::Board) -> Result<Ride<'_>> {
-        let ticket = self.submit_once(wire::OP_RIDE_BEGIN, board, &[])?;
-        let response = self.wait(ticket)?;
+        let response = match board.reached {
+            Index(0) => {
+                let ticket = self.submit_once(wire::OP_RIDE_BEGIN, board, &[])?;
+                self.wait(ticket)?
+            }
+            reached => self.wait_for_entry(wire::OP_RIDE_BEGIN, board, reached)?,
+        };
         let boarded: msg::Boarded = decode(&response)?;
         let asked = (0..boarded.heads).map(|_| VecDeque::new()).collect();
         Ok(Ride { client: self, boarded, front: response.into_body(), asked, over: false })

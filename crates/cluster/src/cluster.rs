@@ -24,7 +24,7 @@ use holdfast_base::units::MIB;
 use holdfast_base::{Error, Result, path};
 use holdfast_env::planted;
 use holdfast_wire::admin::RecoverySettings;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The version of everything that this build writes below its data directory.
 pub const DATA_FORMAT_VERSION: u32 = 1;
@@ -106,6 +106,8 @@ pub struct ClusterView {
     recovery: RecoverySettings,
     identities: Identities,
     tokens: Tokens,
+    /// Those that keep views alone, by their last start.
+    view_nodes: BTreeSet<NodeId>,
 }
 
 impl Default for ClusterView {
@@ -126,6 +128,7 @@ impl ClusterView {
             recovery: RecoverySettings::default(),
             identities: Identities::default(),
             tokens: Tokens::default(),
+            view_nodes: BTreeSet::new(),
         }
     }
 
@@ -144,6 +147,12 @@ impl ClusterView {
 
     pub fn node(&self, node: NodeId) -> Option<&NodeInfo> {
         self.nodes.get(&node)
+    }
+
+    /// Whether a node may have stores. One that keeps views alone has none, takes no seat, and is missed
+    /// by nobody when it is lost.
+    pub fn keeps_chunks(&self, node: NodeId) -> bool {
+        !self.view_nodes.contains(&node)
     }
 
     pub fn stores(&self) -> impl Iterator<Item = (StoreId, &StoreInfo)> {
@@ -273,7 +282,11 @@ impl ClusterView {
             }
             ClusterCommand::StartNode { node, host, rack, address, stores } => {
                 let place = [host, rack, address].map(String::as_str);
-                self.start(index, *node, place, stores)
+                self.start(index, *node, place, Some(stores))
+            }
+            ClusterCommand::StartViewNode { node, host, rack, address } => {
+                let place = [host, rack, address].map(String::as_str);
+                self.start(index, *node, place, None)
             }
             ClusterCommand::Beat { node, incarnation, free } => {
                 self.hear(*node, *incarnation, free)?;
@@ -452,13 +465,15 @@ impl ClusterView {
         Ok(ClusterOutcome::Joined { node })
     }
 
+    /// Of a node that keeps views alone without a list of stores.
     fn start(
         &mut self,
         index: Index,
         node: NodeId,
         place: [&str; 3],
-        stores: &[StartedStore],
+        listed: Option<&[StartedStore]>,
     ) -> Result<ClusterOutcome> {
+        let stores = listed.unwrap_or_default();
         let doing = format!("start node `{node}`");
         check_place(&doing, place)?;
         for (i, started) in stores.iter().enumerate() {
@@ -484,6 +499,10 @@ impl ClusterView {
             }
         }
         stores.iter().for_each(|started| self.keep_store(node, *started));
+        match listed {
+            None if !planted!("cluster.view-node-sits") => drop(self.view_nodes.insert(node)),
+            _ => drop(self.view_nodes.remove(&node)),
+        }
         self.reseat(index);
         Ok(ClusterOutcome::Started { incarnation: index })
     }
@@ -528,7 +547,8 @@ impl ClusterView {
     }
 
     fn may_sit(&self) -> impl Iterator<Item = NodeId> {
-        self.nodes.iter().filter(|(_, info)| info.is_member()).map(|(node, _)| *node)
+        let members = self.nodes.iter().filter(|(_, info)| info.is_member());
+        members.map(|(node, _)| *node).filter(|node| self.keeps_chunks(*node))
     }
 
     fn reseat(&mut self, index: Index) {

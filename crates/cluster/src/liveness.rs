@@ -4,6 +4,7 @@
 
 use crate::cluster::{ClusterCommand, ClusterView, NodeInfo, NodeState};
 use holdfast_base::ids::{Index, NodeId};
+use holdfast_env::planted;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Rounds come this often; one that comes later than twice this restarts every timer.
@@ -123,12 +124,20 @@ impl Liveness {
                 set(node, info, NodeState::Lost);
                 continue;
             }
+            if !view.keeps_chunks(node) && !planted!("cluster.lost-view-nodes-wait") {
+                // Nothing is to be copied for it, however many there are.
+                if silent_ms >= self.options.lost_ms {
+                    set(node, info, NodeState::Lost);
+                }
+                continue;
+            }
             falling += (silent_ms + AT_ONCE_MS >= self.options.lost_ms) as usize;
             if silent_ms >= self.options.lost_ms {
                 due.push((node, info));
             }
         }
-        let members = view.nodes().filter(|(_, info)| info.is_member()).count();
+        let members =
+            view.nodes().filter(|(id, i)| i.is_member() && view.keeps_chunks(*id)).count();
         if falling > 1 && falling * AT_ONCE_SHARE > members {
             round.unconfirmed = due.into_iter().map(|(node, _)| node).collect();
         } else {

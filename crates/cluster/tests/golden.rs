@@ -277,6 +277,7 @@ fn snapshots_of_builds_before_clusters_are_still_read() {
     let old = include_str!("golden/cluster-2.txt").lines().last().unwrap();
     let mut old = ClusterView::restore(&unhex(old)).unwrap();
     assert_eq!(old.recovery(), RecoverySettings::default());
+    let later = 10 + (cluster_commands().len() - view_node_commands().len()) as u64;
     let mut now = ClusterView::new();
     for (i, command) in cluster_commands().iter().enumerate() {
         let index = Index(i as u64 + 10);
@@ -288,6 +289,9 @@ fn snapshots_of_builds_before_clusters_are_still_read() {
     for command in identity_commands() {
         old.apply(Index(30), &command).unwrap();
     }
+    for (i, command) in view_node_commands().iter().enumerate() {
+        old.apply(Index(i as u64 + later), command).unwrap();
+    }
     assert_eq!(old, now);
 
     // Version 3 lacked who the certificates are.
@@ -297,7 +301,28 @@ fn snapshots_of_builds_before_clusters_are_still_read() {
     for command in identity_commands() {
         old.apply(Index(30), &command).unwrap();
     }
+    for (i, command) in view_node_commands().iter().enumerate() {
+        old.apply(Index(i as u64 + later), command).unwrap();
+    }
     assert_eq!(old, now);
+}
+
+/// Version 4 lacked which nodes keep views alone.
+#[test]
+fn a_cluster_view_from_before_view_nodes_is_read() {
+    let old = include_str!("golden/cluster-4.txt").lines().last().unwrap();
+    let mut old = ClusterView::restore(&unhex(old)).unwrap();
+    let mut now = ClusterView::new();
+    let before = cluster_commands().len() - view_node_commands().len();
+    for (i, command) in cluster_commands().iter().enumerate() {
+        let index = Index(i as u64 + 10);
+        now.apply(index, command).unwrap();
+        if i >= before {
+            old.apply(index, command).unwrap();
+        }
+    }
+    assert_eq!(old, now);
+    assert_eq!((now.keeps_chunks(NodeId(3)), now.keeps_chunks(NodeId(4))), (false, true));
 }
 
 fn identity_commands() -> Vec<ClusterCommand> {
@@ -311,6 +336,23 @@ fn identity_commands() -> Vec<ClusterCommand> {
         put_token("backup"),
         ClusterCommand::RemoveToken { name: name("gone") },
     ]
+}
+
+/// A node that keeps chunks becomes one again when it is started so.
+fn view_node_commands() -> Vec<ClusterCommand> {
+    let place = || ("j".to_owned(), "r".to_owned(), "j:7400".to_owned());
+    let join = |nonce| {
+        let (host, rack, address) = place();
+        ClusterCommand::JoinNode { nonce, host, rack, address }
+    };
+    let start = |node| {
+        let (host, rack, address) = place();
+        ClusterCommand::StartViewNode { node: NodeId(node), host, rack, address }
+    };
+    let (host, rack, address) = place();
+    let as_other =
+        ClusterCommand::StartNode { node: NodeId(4), host, rack, address, stores: vec![] };
+    vec![join(100), start(3), join(101), start(4), as_other]
 }
 
 fn put_token(name: &str) -> ClusterCommand {
@@ -374,6 +416,7 @@ fn cluster_commands() -> Vec<ClusterCommand> {
             },
         ],
         identity_commands(),
+        view_node_commands(),
     ]
     .concat()
 }
@@ -391,6 +434,6 @@ fn the_bytes_of_cluster_entries_and_of_a_snapshot_stay() {
     let mut snapshot = Vec::new();
     view.snapshot(&mut snapshot);
     let _ = writeln!(text, "{}", hex(&snapshot));
-    assert_golden(&text, include_str!("golden/cluster-4.txt"), "cluster-4.txt");
+    assert_golden(&text, include_str!("golden/cluster-5.txt"), "cluster-5.txt");
     assert_eq!(ClusterView::restore(&snapshot), Ok(view));
 }

@@ -71,21 +71,23 @@ pub fn learn(directory: &Path) -> Result<()> {
 /// `servers` are what `--server` names, with commas; a command that `makes_its_own` may be given a
 /// file that it is about to write.
 pub fn load(given: Option<&Path>, servers: Option<&str>, makes_its_own: bool) -> Result<()> {
-    let found = match given {
+    let found: Vec<Secret> = match given {
         Some(file) if !exists(file) && makes_its_own => Vec::new(),
         Some(file) => vec![Secret::load(file)?],
-        None => {
-            let sockets = servers.iter().flat_map(|servers| servers.split(','));
-            let beside = sockets.filter_map(|server| {
-                Some(Path::new(server.strip_prefix("unix:")?).parent()?.join(FILE))
-            });
-            let usual = USUAL.iter().map(|directory| Path::new(directory).join(FILE));
-            // One that is not ours to read is not ours.
-            beside.chain(usual).filter_map(|file| Secret::load(&file).ok()).collect()
-        }
+        // One that is not ours to read is not ours.
+        None => found(servers).iter().filter_map(|file| Secret::load(file).ok()).collect(),
     };
     own().extend(found);
     Ok(())
+}
+
+/// Files of secrets beside the sockets that `servers` names, and in the usual directories.
+pub fn found(servers: Option<&str>) -> Vec<PathBuf> {
+    let sockets = servers.iter().flat_map(|servers| servers.split(','));
+    let beside = sockets
+        .filter_map(|server| Some(Path::new(server.strip_prefix("unix:")?).parent()?.join(FILE)));
+    let usual = USUAL.iter().map(|directory| Path::new(directory).join(FILE));
+    beside.chain(usual).filter(|file| exists(file)).collect()
 }
 
 fn exists(file: &Path) -> bool {

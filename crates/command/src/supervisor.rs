@@ -122,10 +122,15 @@ struct Running {
     _output: BufReader<ChildStdout>,
 }
 
-/// A native port for node 1 such that all nodes' ports are free now.
+/// Whether nobody listens on a port of this machine now.
 #[expect(clippy::disallowed_methods, reason = "asks the machine what is free; serves nothing")]
+pub fn is_free(port: u16) -> bool {
+    TcpListener::bind(("127.0.0.1", port)).is_ok()
+}
+
+/// A native port for node 1 such that all nodes' ports are free now.
 pub fn free_ports(nodes: usize) -> Result<u16> {
-    let free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
+    let free = is_free;
     let mut ports = (FREE_FROM..u16::MAX - PORT_STEP * nodes as u16).step_by(7);
     ports
         .find(|port| (0..nodes as u16).all(|i| free(port + PORT_STEP * i)))

@@ -132,7 +132,7 @@ impl Command {
                 | Command::Node(Node::Run { .. })
                 | Command::Cache(_)
                 | Command::Route(_)
-        )
+        ) || matches!(self, Command::View(crate::view::View::Run { alone, .. }) if alone.data().is_some())
     }
 
     /// Whether this may be given the file of a secret that is yet to be made.

@@ -187,9 +187,19 @@ impl Default for Config {
 impl Config {
     /// Reads a file's text; `variables` are `HOLDFAST_KEY` settings that win over it.
     pub fn parse(text: &str, variables: impl Iterator<Item = (String, String)>) -> Result<Config> {
+        Config::parse_over("", text, variables)
+    }
+
+    /// As [`Config::parse`], with other defaults for some keys.
+    fn parse_over(
+        defaults: &str,
+        text: &str,
+        variables: impl Iterator<Item = (String, String)>,
+    ) -> Result<Config> {
         let wrong = |e: String| Error::invalid(format!("read the configuration: {e}"));
         let parsed = |text: &str| text.parse::<toml::Table>().map_err(|e| wrong(e.to_string()));
         let mut table = parsed(DEFAULTS)?;
+        table.extend(parsed(defaults)?);
         table.extend(parsed(text)?);
         for (name, value) in variables {
             let Some(key) = name.strip_prefix("HOLDFAST_").map(str::to_ascii_lowercase) else {
@@ -209,11 +219,16 @@ impl Config {
     }
 
     /// The file in a data directory, if there is one.
+    pub fn load(data: &Path) -> Result<Config> {
+        Config::load_over("", data)
+    }
+
+    /// As [`Config::load`], with other defaults for some keys.
     #[expect(
         clippy::disallowed_methods,
         reason = "the configuration is read before there is a node"
     )]
-    pub fn load(data: &Path) -> Result<Config> {
+    pub fn load_over(defaults: &str, data: &Path) -> Result<Config> {
         let path = data.join(SETTINGS);
         let text = match std::fs::read(&path) {
             Ok(bytes) => String::from_utf8(bytes).map_err(|_| {
@@ -222,7 +237,8 @@ impl Config {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => String::new(),
             Err(e) => return Err(Error::from(e).context(format_args!("read `{}`", path.display()))),
         };
-        Config::parse(&text, std::env::vars()).map_err(|e| e.context(path.display()))
+        let parsed = Config::parse_over(defaults, &text, std::env::vars());
+        parsed.map_err(|e| e.context(path.display()))
     }
 
     /// `Invalid`, naming key and value, for the first setting that no node can run with.

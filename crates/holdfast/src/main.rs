@@ -109,6 +109,9 @@ fn run(cli: &Cli) -> Result<()> {
         }
         Command::Config(cli::Config::Check { file }) => check_config(file, &mut out),
         Command::View(command) => {
+            if let Some((name, alone)) = command.alone()? {
+                return alone.run(cli, &name, &|| connect(cli), &mut out);
+            }
             let options = ClientOptions { patience: PATIENCE, ..secrets::options() };
             view::run(&|| connect(cli), &mut each_node(cli, options), command, &mut out)
         }
@@ -116,7 +119,7 @@ fn run(cli: &Cli) -> Result<()> {
             // A connection that breaks ends its ride: others go on with it at once.
             let patient = ClientOptions { patience: PATIENCE, ..secrets::options() };
             let once = ClientOptions { reconnects_max: 0, ..patient };
-            ride::run(&mut each_node(cli, once), options, &mut out)
+            ride::run(&|| each_node(cli, once.clone()), options, &mut out)
         }
         Command::Blob(blob) => blob::run(blob, &mut out),
         Command::S3(s3) => blob::users(s3, &mut out),

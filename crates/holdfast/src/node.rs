@@ -106,13 +106,16 @@ fn line(cluster: &Cluster, node: &ClusterNode) -> String {
         node.stores.iter().filter(|s| s.state != "gone").map(|s| s.free_mib << 20).sum();
     let name = if node.name.is_empty() { String::new() } else { format!(" `{}`", node.name) };
     let rack = if node.rack.is_empty() { String::new() } else { format!(" rack {}", node.rack) };
+    let room = match node.stores.is_empty() {
+        true => "no stores".to_owned(),
+        false => format!("{} free", format_bytes(free)),
+    };
     format!(
-        "{:<5} {:<11}{name} {}{rack} {}, {} free  {}",
+        "{:<5} {:<11}{name} {}{rack} {}, {room}  {}",
         node.node.to_string(),
         node.state,
         node.host,
         node.address,
-        format_bytes(free),
         roles.join(" ")
     )
 }

@@ -1,11 +1,13 @@
 //! `holdfast ride`: everything that the views of some nodes hold of a part of a topic's keys. Which
 //! views are ridden is decided by [`select`]; those of different nodes are ridden at once. A ride over
-//! images goes on elsewhere when a node breaks off.
+//! images goes on elsewhere when a node breaks off, and one that follows goes on with the log.
 
+mod follow;
 mod marked;
 
 use crate::view::{Node, print_item};
 use clap::Args;
+use follow::{Follow, Nodes, Rode};
 use holdfast_base::checksum::crc32c;
 use holdfast_base::ids::Index;
 use holdfast_base::units::{format_bytes, parse_bytes};
@@ -76,6 +78,9 @@ pub struct RideOptions {
     /// Print the items
     #[arg(long)]
     print: bool,
+    /// Print the items, and behind them every change from the next entry on, until interrupted
+    #[arg(long, conflicts_with_all = ["below", "from"])]
+    follow: bool,
 }
 
 impl RideOptions {
@@ -102,13 +107,15 @@ struct Legs {
     boards: Vec<Board>,
 }
 
+/// What comes of a node's rides.
+enum Heard {
+    Began(Rode),
+    Slab(Slab),
+}
+
 /// Rides over the nodes' views until all of the part was received: those of one node one after another,
 /// and nodes at once.
-pub fn run(
-    nodes: &mut dyn Iterator<Item = Result<Node>>,
-    options: &RideOptions,
-    out: &mut Output,
-) -> Result<()> {
+pub fn run(each_node: Nodes<'_>, options: &RideOptions, out: &mut Output) -> Result<()> {
     let RideOptions { topic, part, of, .. } = options;
     if *part >= *of || *of > PARTITIONS_MAX {
         return Err(Error::invalid(format!(
@@ -120,7 +127,7 @@ pub fn run(
     if options.slow == Some(0) {
         return Err(Error::invalid("ride slowly: no byte a second never ends: say how many"));
     }
-    let mut nodes = answering(nodes, options)?;
+    let mut nodes = answering(&mut each_node(), options)?;
     let collections = collections(&mut nodes[0].client, options)?;
     let mut came = Came { options, clock: RealClock::new(), items: 0, bytes: 0 };
     let itinerary = match (&options.from, options.at) {
@@ -129,17 +136,23 @@ pub fn run(
             at.map(|at| Itinerary::new(Index(at), Range::part(*part, *of), options.what()))
         }
     };
+    let mut rode = Vec::new();
     if let Some(itinerary) = itinerary {
-        let each = &mut |slab: &Slab| came.take(slab, out);
-        marked::ride(nodes, options, collections, itinerary, each)?;
-        return came.print(topic, out);
+        let each = &mut |heard| came.hear(heard, &mut rode, out);
+        marked::ride(nodes, options, collections.clone(), itinerary, each)?;
+    } else {
+        let mut legs = legs(nodes, options, collections.clone())?;
+        let each = &mut |heard| came.hear(heard, &mut rode, out);
+        match legs.len() {
+            1 => legs.remove(0).ride(each)?,
+            _ => ride_at_once(legs, each)?,
+        }
     }
-    let mut legs = legs(nodes, options, collections)?;
-    match legs.len() {
-        1 => legs.remove(0).ride(&mut |slab| came.take(&slab, out))?,
-        _ => ride_at_once(legs, &mut |slab| came.take(&slab, out))?,
+    came.print(topic, out)?;
+    match options.follow {
+        true => Follow::new(options, collections, &rode)?.run(each_node, out),
+        false => Ok(()),
     }
-    came.print(topic, out)
 }
 
 /// The nodes that answer, of those that are not to be left out. It may do without the others.
@@ -237,26 +250,28 @@ fn board(
 }
 
 impl Legs {
-    fn ride(mut self, each: &mut dyn FnMut(Slab) -> Result<()>) -> Result<()> {
+    fn ride(mut self, each: &mut dyn FnMut(Heard) -> Result<()>) -> Result<()> {
         for board in &self.boards {
             let doing = |e: Error| e.context(format_args!("ride at {}", self.node.name));
             let mut ride = self.node.client.ride(board).map_err(doing)?;
+            let (range, front) = (Range::new(board.low, board.high), ride.front().to_vec());
+            each(Heard::Began(Rode { range, boarded: *ride.boarded(), front }))?;
             while let Some(slab) = ride.next_slab().map_err(doing)? {
-                each(slab)?;
+                each(Heard::Slab(slab))?;
             }
         }
         Ok(())
     }
 }
 
-fn ride_at_once(legs: Vec<Legs>, each: &mut dyn FnMut(Slab) -> Result<()>) -> Result<()> {
-    let (sender, receiver) = mpsc::sync_channel::<Result<Slab>>(WAITING_MAX);
+fn ride_at_once(legs: Vec<Legs>, each: &mut dyn FnMut(Heard) -> Result<()>) -> Result<()> {
+    let (sender, receiver) = mpsc::sync_channel::<Result<Heard>>(WAITING_MAX);
     let mut threads = Vec::new();
     for legs in legs {
         let sender = sender.clone();
         let gone = || Error::retry("ride a topic: another stream has failed");
         threads.push(tasks::spawn("ride", move || {
-            let ridden = legs.ride(&mut |slab| sender.send(Ok(slab)).map_err(|_| gone()));
+            let ridden = legs.ride(&mut |heard| sender.send(Ok(heard)).map_err(|_| gone()));
             if let Err(e) = ridden {
                 // Nobody listens any more where the first error has ended it.
                 let _ = sender.send(Err(e));
@@ -265,17 +280,27 @@ fn ride_at_once(legs: Vec<Legs>, each: &mut dyn FnMut(Slab) -> Result<()>) -> Re
     }
     drop(sender);
     // Ends when all streams have; whoever sends behind an error is told that nobody listens.
-    let ridden = receiver.into_iter().try_for_each(|slab| each(slab?));
+    let ridden = receiver.into_iter().try_for_each(|heard| each(heard?));
     threads.into_iter().for_each(tasks::Task::join);
     ridden
 }
 
 impl Came<'_> {
+    fn hear(&mut self, heard: Heard, rode: &mut Vec<Rode>, out: &mut Output) -> Result<()> {
+        match heard {
+            Heard::Slab(slab) => self.take(&slab, out),
+            Heard::Began(began) => {
+                rode.push(began);
+                Ok(())
+            }
+        }
+    }
+
     fn take(&mut self, slab: &Slab, out: &mut Output) -> Result<()> {
         self.bytes += slab.bytes() as u64;
         slab.each(|item| {
             self.items += 1;
-            if !self.options.print {
+            if !self.options.print && !self.options.follow {
                 return Ok(());
             }
             let value = match item.content {

@@ -156,6 +156,11 @@ impl Announcement {
     }
 }
 
+/// As metrics say it.
+pub fn seconds(ns: u64) -> f64 {
+    ns as f64 / 1e9
+}
+
 /// Threads that serve a port: one a core, at most four.
 pub fn threads_of_a_port() -> usize {
     std::thread::available_parallelism().map_or(1, |cores| cores.get().min(4))

@@ -5,6 +5,7 @@ use crate::cli::Up;
 use crate::config::Config;
 use crate::credentials::NodeCredentials;
 use crate::roles::{Context, Places, Running};
+use crate::view::alone::{self, Place};
 use holdfast_base::ids::{Index, StoreId};
 use holdfast_base::{Error, Kind, Result};
 use holdfast_command::files::SETTINGS;
@@ -23,40 +24,56 @@ use holdfast_node::{Audit, Identity, Keeper, KeeperOptions, Machine, Node, NodeC
 use holdfast_ride::{ViewFace, Views};
 use holdfast_server::Native;
 use holdfast_view::FoldOptions;
+use holdfast_wire::view::ViewName;
 use std::path::Path;
 use std::sync::Arc;
+
+/// What a node is started with, be it a whole one or one that keeps a view alone.
+pub struct Start<'a> {
+    /// Its directory.
+    pub data: &'a Path,
+    /// Those of the file, and what the command line says over them.
+    pub config: Config,
+    /// The file that has the cluster's, if one was named.
+    pub secret: Option<&'a Path>,
+    /// The view that it keeps and nothing else, and what its directory says of that.
+    pub alone: Option<(&'a ViewName, &'a Place)>,
+}
 
 /// Runs a node until a signal ends it in order. `join` and `secret` are what the command line says
 /// of the cluster that it belongs to.
 pub fn run(up: &Up, join: Option<&str>, secret: Option<&Path>, out: &mut Output) -> Result<()> {
+    alone::refuse(&up.data)?;
+    let config = settings(up, join)?;
+    serve(&Start { data: &up.data, config, secret, alone: None }, out)
+}
+
+/// As [`run`], with settings that were read.
+pub fn serve(start: &Start<'_>, out: &mut Output) -> Result<()> {
+    let Start { data, config, alone, .. } = start;
     // Before any thread starts, so that only the one that waits for them gets signals.
     signals::block_shutdown_signals();
     local::keep_private();
-    let config = settings(up, join)?;
     let certificates =
-        config.certificates(&up.data).map_err(|e| e.context(up.data.join(SETTINGS).display()))?;
+        config.certificates(data).map_err(|e| e.context(data.join(SETTINGS).display()))?;
     let joins = !config.join.is_empty();
     let credentials = certificates.clone().map(|own| NodeCredentials::new(own, joins));
     let credentials = credentials.transpose()?.map(Arc::new);
-    let (secret, new) = secrets::of_node(&up.data, secret, &config.join)?;
+    let (secret, new) = secrets::of_node(data, start.secret, &config.join)?;
     let places = Places::of_ports()?;
     local::return_large_buffers();
     let budget = Budget::new(config.clients_bytes());
-    let clock = Arc::new(RealClock::new());
-    let meter = Arc::new(Meter::default());
-    let shown = credentials.clone().map(|own| own as Arc<dyn Credentials>);
-    let peers =
-        TcpPeers::guarded(clock.clone(), Some(meter.clone()), secret.clone().into(), shown)?;
-    let peers = Arc::new(peers);
-    let rng = Arc::new(RealRng);
-    let (disk, engine) = (Arc::new(RealDisk), Arc::new(RealEngine));
-    let machine = Machine { disk, engine, clock, rng, peers, meter };
-    let region = memory_tier(&config)?;
+    let machine = machine_among(&secret, &credentials)?;
+    let region = memory_tier(config)?;
     let name = credentials.as_ref().and_then(|own| own.name());
-    let opening = NodeConfig { name, ..node_config(&config, &up.data) };
-    let prepare = || prepare(&up.data, &config, &secret, new);
+    let opening = NodeConfig { name, keeps_chunks: alone.is_none(), ..node_config(config, data) };
+    let prepare = || {
+        // A directory that is another's stays as it is.
+        alone.map_or(Ok(()), |(_, place)| place.claim(data))?;
+        prepare(data, config, &secret, new)
+    };
     let node = Node::open_prepared(machine.clone(), &opening, region.clone(), &prepare)
-        .map_err(|e| with_a_way_out(e, &up.data, &config))?;
+        .map_err(|e| with_a_way_out(e, data, config))?;
     events::name_node(node.id.0);
     if let Some(credentials) = &credentials {
         credentials.ask_node(&node);
@@ -68,7 +85,7 @@ pub fn run(up: &Up, join: Option<&str>, secret: Option<&Path>, out: &mut Output)
     }
     tell_of_start(&node);
     let files = Arc::new(FileFace::new(node.clone(), region));
-    let views = Views::new(&node, &up.data.join(VIEWS), config.view_cache_bytes(), heads());
+    let views = Views::new(&node, &data.join(VIEWS), config.view_cache_bytes(), heads());
     let audit = Audit::new(node.clone(), config.trail());
     let allowed = (config.client_allowance(places.native), config.anonymous_allowance());
     let native = Native::new(node.clone(), budget.clone(), config.dev).with_tokens_of(&secret);
@@ -76,8 +93,8 @@ pub fn run(up: &Up, join: Option<&str>, secret: Option<&Path>, out: &mut Output)
     let native =
         Arc::new(native.with_audit(audit.clone()).with(files).with(ViewFace::new(views.clone())));
     let context = Context {
-        data: &up.data,
-        config: &config,
+        data,
+        config,
         node: &node,
         native: &native,
         views: &views,
@@ -90,8 +107,14 @@ pub fn run(up: &Up, join: Option<&str>, secret: Option<&Path>, out: &mut Output)
         metrics: &Arc::default(),
     };
     let roles = Running::start(&context)?;
-    announce(&up.data, &node, &roles, out)?;
-    event!(NodeStarted, format_args!("serves `{}`", up.data.display()));
+    if let Some((name, _)) = alone
+        && let Err(e) = views.keep_running(name)
+    {
+        let _ = roles.end();
+        return Err(e);
+    }
+    announce(start, &node, &roles, out)?;
+    event!(NodeStarted, format_args!("serves `{}`", data.display()));
     let signal = signals::wait_for_shutdown()?;
     event!(NodeEnding, format_args!("{signal:?}, ending in order"));
     out.line(
@@ -205,6 +228,16 @@ pub fn end_with_input() -> Result<()> {
     Ok(())
 }
 
+/// This machine, for a node that talks to others: by the secret, and by certificates if it has some.
+fn machine_among(secret: &Secret, credentials: &Option<Arc<NodeCredentials>>) -> Result<Machine> {
+    let (clock, meter) = (Arc::new(RealClock::new()), Arc::new(Meter::default()));
+    let shown = credentials.clone().map(|own| own as Arc<dyn Credentials>);
+    let (counted, proved) = (Some(meter.clone()), secret.clone().into());
+    let peers = Arc::new(TcpPeers::guarded(clock.clone(), counted, proved, shown)?);
+    let (disk, engine, rng) = (Arc::new(RealDisk), Arc::new(RealEngine), Arc::new(RealRng));
+    Ok(Machine { disk, engine, clock, rng, peers, meter })
+}
+
 /// This machine, for a node that nobody talks to.
 pub fn machine_alone() -> Machine {
     Machine {
@@ -244,12 +277,23 @@ pub fn node_config(config: &Config, data: &Path) -> NodeConfig {
     }
 }
 
-fn announce(data: &Path, node: &Node, roles: &Running, out: &mut Output) -> Result<()> {
-    let said = roles.announce();
+fn announce(start: &Start<'_>, node: &Node, roles: &Running, out: &mut Output) -> Result<()> {
+    let Start { data, config, alone, .. } = start;
+    let mut said = roles.announce();
+    if let Some((name, _)) = alone {
+        said.tries = alone::tries(data, name);
+    }
     let findings = node.findings().len();
     let text = || {
         let (version, place) = (env!("CARGO_PKG_VERSION"), data.display());
-        let mut text = format!("holdfast {version} keeps its data in {place}\n");
+        let mut text = match alone {
+            None => format!("holdfast {version} keeps its data in {place}\n"),
+            Some((name, _)) => format!(
+                "holdfast {version} keeps view `{}` in {place}, and follows {}\n",
+                holdfast_ride::describe(name),
+                config.join
+            ),
+        };
         for (what, place) in &said.listens {
             text.push_str(&format!("  {what:<22} {place}\n"));
         }
@@ -289,6 +333,7 @@ const CHECK_BYTES_MAX: u64 = 1 << 30;
 /// nothing: what a start would mend is found by the next one, too.
 pub fn check(data: &Path) -> Result<Vec<String>> {
     local::keep_private();
+    alone::refuse(data)?;
     let config = Config::load(data)?;
     if !config.join.is_empty() {
         return Err(Error::unsupported(format!(

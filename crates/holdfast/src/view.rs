@@ -1,5 +1,6 @@
 //! `holdfast view` and `holdfast ride`: topics of items, their views, and what comes of them by hand.
 
+pub mod alone;
 mod find;
 mod load;
 mod verify;
@@ -96,7 +97,8 @@ pub enum View {
     /// Fill a topic
     #[command(subcommand)]
     Load(load::Load),
-    /// Have the node run a view, also after its next start
+    /// Have the node run a view, also after its next start; or with --data run it here, as a process of
+    /// its own that follows the node's cluster
     Run {
         kind: Kind,
         topic: String,
@@ -105,6 +107,8 @@ pub enum View {
         part: Part,
         #[command(flatten)]
         indexed: Indexed,
+        #[command(flatten)]
+        alone: alone::Alone,
     },
     /// End a view that the node runs
     Stop {
@@ -190,6 +194,18 @@ fn name_of(kind: Kind, topic: &str, part: Part, indexed: &Indexed) -> Result<Vie
     Ok(ViewName { topic: topic.to_owned(), kind, part: part.part, of: part.of })
 }
 
+impl View {
+    /// The view that is to run in this process, and how; none where a node is asked.
+    pub fn alone(&self) -> Result<Option<(ViewName, &alone::Alone)>> {
+        match self {
+            View::Run { kind, topic, part, indexed, alone } if alone.data().is_some() => {
+                Ok(Some((name_of(*kind, topic, *part, indexed)?, alone)))
+            }
+            _ => Ok(None),
+        }
+    }
+}
+
 /// A node that was named.
 pub struct Node {
     /// As it was named.
@@ -268,7 +284,7 @@ fn by_one(client: &mut Client, command: &View, out: &mut Output) -> Result<()> {
             )
         }
         View::Load(load) => load::run(client, load, out),
-        View::Run { kind, topic, part, indexed } => {
+        View::Run { kind, topic, part, indexed, .. } => {
             let name = name_of(*kind, topic, *part, indexed)?;
             client.run_view(&name)?;
             out.line(
@@ -295,15 +311,23 @@ fn by_one(client: &mut Client, command: &View, out: &mut Output) -> Result<()> {
     }
 }
 
+/// When a view was level last.
+fn as_of(level_ms: Option<u64>) -> String {
+    match level_ms {
+        Some(ms) => format!(" as of {}.{} s ago", ms / 1000, ms % 1000 / 100),
+        None => " not yet".to_owned(),
+    }
+}
+
 fn print_status(status: &ViewStatus, out: &mut Output) -> Result<()> {
-    let ViewStatus { view, applied, last, riders, stopped, begins, images } = status;
+    let ViewStatus { view, applied, last, riders, stopped, begins, images, level_ms } = status;
     let behind = last.0.saturating_sub(applied.0);
     out.line(
         || {
             let state = match (stopped.as_str(), behind) {
                 ("", _) if !begins.is_empty() => format!("begins: {begins}"),
-                ("", 0) => "level".to_owned(),
-                ("", behind) => format!("{behind} entries behind"),
+                ("", 0) => format!("level{}", as_of(*level_ms)),
+                ("", behind) => format!("{behind} entries behind, level{}", as_of(*level_ms)),
                 (why, _) => format!("stopped: {why}"),
             };
             let images = match images.as_slice() {
@@ -332,6 +356,7 @@ fn print_status(status: &ViewStatus, out: &mut Output) -> Result<()> {
                     .collect::<Vec<_>>(),
                 "stopped": (!stopped.is_empty()).then_some(stopped),
                 "begins": (!begins.is_empty()).then_some(begins),
+                "level_ms": level_ms,
             })
         },
     )

@@ -48,6 +48,11 @@ pub enum Source {
 }
 
 impl Node {
+    /// Whether this node has stores, or keeps views alone.
+    fn keeps_chunks(&self) -> bool {
+        self.cluster.read_last(|view| view.keeps_chunks(self.id))
+    }
+
     /// Stores for a new chunk of `tier` that takes `least_bytes` or more; `None`: none has room.
     pub(super) fn spot(
         &self,
@@ -76,10 +81,12 @@ impl Node {
                 own.id.0
             )));
         }
-        if !hosts || (durability == Durability::Memory && own.is_some()) {
+        // Who keeps views alone has what is written through it on others, be it a single one.
+        let alone_here = !hosts && self.keeps_chunks();
+        if alone_here || (durability == Durability::Memory && own.is_some()) {
             return Ok(own.map(alone));
         }
-        let copies = if durability == Durability::Durable { COPIES } else { 1 };
+        let copies = if hosts && durability == Durability::Durable { COPIES } else { 1 };
         let seed = self.machine.rng.next_u64();
         let ask = Ask { copies, tier, preferred: own.filter(|_| self.near).map(|_| self.id), seed };
         let (replicas, capacity) = self.cluster.read(|view, _| {

@@ -291,7 +291,13 @@ impl Node {
             let host = if *id == self.id { own.as_str() } else { host(id) };
             (*id, (host, told.images.clone()))
         };
-        let all = told.iter().filter(|(id, _)| lives(id)).map(of_node).collect();
+        // Nothing of it is missed when a machine is lost that only answers, and has no images.
+        let counts = |id: &NodeId, told: &Told| {
+            let keeps_chunks = self.cluster.read(|view, _| view.keeps_chunks(*id)).unwrap_or(true);
+            keeps_chunks || !told.images.is_empty()
+        };
+        let all = told.iter().filter(|(id, told)| lives(id) && counts(id, told));
+        let all = all.map(of_node).collect();
         for difference in images::differing(&all) {
             self.report_finding(format!(
                 "{difference} of topic `{topic}` hold different items: neither counts for the trim of \

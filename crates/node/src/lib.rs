@@ -5,6 +5,7 @@
 
 mod ahead;
 mod audit;
+mod beats;
 mod chunks;
 mod compare;
 mod cuts;
@@ -35,6 +36,7 @@ mod views;
 mod work;
 
 pub use audit::{Answered, Audit, Deed, Matter, Trail};
+pub use beats::{Beaten, Beats};
 pub use chunks::Source;
 pub use cuts::Cuts;
 pub use health::{Condition, Watch};
@@ -50,7 +52,7 @@ pub use peer_service::PEER_OPERATIONS;
 pub use rebuild::RebuiltNames;
 pub use retention::Hold;
 pub use rewrite::FaceChunk;
-pub use snapshots::SNAPSHOT_OPERATIONS;
+pub use snapshots::{Ends, SNAPSHOT_OPERATIONS};
 pub use standing::TOKEN_REVOKED;
 pub use stores::{OwnStore, Stores};
 pub use work::Workers;
@@ -136,6 +138,8 @@ pub struct Node {
     images: Mutex<BTreeMap<String, compare::Imaged>>,
     /// What rides of this node hold of topics.
     pub holds: Holds,
+    /// From the append of this node's beats, while it is a controller, until its view has them.
+    pub beats: Beats,
     /// Where the log is kept: by topic, the holds that have run out and were told of.
     ran_out: Mutex<BTreeMap<String, std::collections::BTreeSet<(NodeId, Index)>>>,
     /// Where the log is kept: by topic, the newest mark of which a view lost its image.

@@ -177,7 +177,12 @@ impl Member {
             shared.sent
         };
         let (shared, clock) = (self.shared.clone(), self.node.machine.clock.clone());
+        let (beaten, begun_ns) = (self.node.clone(), clock.monotonic_ns());
         let landed = move |result: Result<()>| {
+            // Those of controllers alone are entries.
+            if is_controller && result.is_ok() {
+                beaten.beats.came(begun_ns, clock.monotonic_ns());
+            }
             let mut shared = shared.held();
             shared.in_flight = false;
             if result.is_ok() {
@@ -276,7 +281,9 @@ impl Member {
             self.next_usage_ns = now_ns + USAGE_MS * 1_000_000;
             let latest: BTreeMap<NodeId, _> =
                 heard.iter().map(|(beat, free)| (beat.node, (beat.incarnation, free))).collect();
-            for (node, (incarnation, free)) in latest {
+            // Who keeps views alone has none to tell of.
+            let with_stores = latest.into_iter().filter(|(_, (_, free))| !free.is_empty());
+            for (node, (incarnation, free)) in with_stores {
                 let usage = ClusterCommand::Usage { node, incarnation, free: free.clone() };
                 self.node.propose_cluster(&usage, Box::new(|_| ()));
             }

@@ -12,7 +12,7 @@ use super::replicas::Replicator;
 use super::retention::Retained;
 use super::snapshots::take_over_if_trimmed;
 use super::views::{Views, wait_for};
-use super::{Keeper, KeeperOptions, Leader, Machine, Node, Stores, Workers, own_request};
+use super::{Keeper, KeeperOptions, Leader, Machine, Node, OwnStore, Stores, Workers, own_request};
 use holdfast_base::codec::{Decode, Encode};
 use holdfast_base::ids::{Index, NodeId, StoreId, Tier};
 use holdfast_base::limits::CHUNK_BYTES;
@@ -57,6 +57,9 @@ pub struct NodeConfig {
     pub disks: Vec<PathBuf>,
     /// Any node of the cluster to belong to; `None` hosts the log itself.
     pub join: Option<String>,
+    /// Whether it has stores. One that has none keeps views alone: it takes no chunk and no seat, and
+    /// joins a cluster.
+    pub keeps_chunks: bool,
     /// Label that replicas are spread over, and that of its rack.
     pub host: String,
     pub rack: String,
@@ -96,6 +99,7 @@ impl NodeConfig {
             data: data.into(),
             disks: Vec::new(),
             join: None,
+            keeps_chunks: true,
             host: "localhost".to_owned(),
             rack: String::new(),
             address: "localhost".to_owned(),
@@ -200,6 +204,7 @@ impl Node {
             compared: Mutex::default(),
             images: Mutex::default(),
             holds: Default::default(),
+            beats: Default::default(),
             ran_out: Mutex::default(),
             lost_images: Mutex::default(),
             marks: Mutex::default(),
@@ -271,6 +276,7 @@ impl OpenLog {
         findings: &mut Vec<String>,
     ) -> Result<OpenLog> {
         let Some(address) = &config.join else {
+            assert!(config.keeps_chunks, "who keeps the log keeps chunks");
             lost_log::check(&*machine.disk, &config.data, identity)?;
             return OpenLog::embedded(machine, config, findings);
         };
@@ -466,14 +472,14 @@ impl Joining<'_> {
     /// Tells the cluster that this process is the node from now on, and what it has.
     fn start(&self, identity: Identity, stores: &Stores) -> Result<Sender> {
         let (host, rack, address) = self.place();
-        let started = stores.iter().map(|own| {
-            let usage = own.store.usage();
-            let free_mib = u32::try_from(usage.free_bytes / MIB).unwrap_or(u32::MAX);
-            let (store, tier, capacity) = (own.id, own.tier, usage.capacity_bytes);
-            StartedStore { store, tier, capacity, free_mib }
-        });
-        let (node, stores) = (identity.node, started.collect());
-        let start = ClusterCommand::StartNode { node, host, rack, address, stores };
+        let node = identity.node;
+        let start = match self.config.keeps_chunks {
+            true => {
+                let stores = stores.iter().map(started).collect();
+                ClusterCommand::StartNode { node, host, rack, address, stores }
+            }
+            false => ClusterCommand::StartViewNode { node, host, rack, address },
+        };
         let incarnation = match self.propose(&start) {
             Ok(ClusterOutcome::Started { incarnation }) => incarnation,
             Ok(_) => return Err(Error::bug("start a node: the view answered something else")),
@@ -544,6 +550,14 @@ impl Joining<'_> {
             reached => reached,
         }
     }
+}
+
+/// What the cluster hears of a store.
+fn started(own: &OwnStore) -> StartedStore {
+    let usage = own.store.usage();
+    let free_mib = u32::try_from(usage.free_bytes / MIB).unwrap_or(u32::MAX);
+    let (store, tier, capacity) = (own.id, own.tier, usage.capacity_bytes);
+    StartedStore { store, tier, capacity, free_mib }
 }
 
 /// Locks the directory and checks that it is ours to use.

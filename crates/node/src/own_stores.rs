@@ -41,6 +41,9 @@ pub(super) type Place = (PathBuf, Option<StoreId>);
 /// would be split between them.
 pub(super) fn places(disk: &dyn Disk, config: &NodeConfig) -> Result<Vec<Place>> {
     let mut places: Vec<Place> = Vec::new();
+    if !config.keeps_chunks {
+        return Ok(places);
+    }
     for directory in std::iter::once(config.data.join("chunks")).chain(config.disks.iter().cloned())
     {
         let id = Store::id_in(disk, &directory)?;
@@ -109,6 +112,7 @@ pub(super) fn open(
         left_out.push(why);
     }
     if let Some(region) = region {
+        assert!(config.keeps_chunks, "a region is a store");
         let (id, chunk_bytes_max) = (region.store(), config.chunk_bytes);
         let store = Store::in_region(region);
         let place = "memory".to_owned();

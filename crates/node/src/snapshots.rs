@@ -60,16 +60,28 @@ pub(super) fn take_over_if_trimmed<V: View>(
     Ok(true)
 }
 
+/// Where a topic begins and ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ends {
+    /// The first entry that is there, or will be.
+    pub first: Index,
+    /// The last durable one; 0 before the first.
+    pub last: Index,
+}
+
 impl Node {
-    /// Asks where a topic begins by now; `done` may be called at once.
-    pub fn ask_first(&self, topic: &str, done: impl FnOnce(Result<Index>) + Send + 'static) {
+    /// Asks where a topic begins and ends by now: its first entry, and its last durable one (0 where there
+    /// is none). `done` may be called at once.
+    pub fn ask_ends(&self, topic: &str, done: impl FnOnce(Result<Ends>) + Send + 'static) {
+        let ends = |first, durable: Index| Ends { first, last: Index(durable.0.saturating_sub(1)) };
         if let Some(log) = &self.hosted {
-            return done(log.info(topic).map(|info| info.first));
+            return done(log.info(topic).map(|info| ends(info.first, info.durable)));
         }
         let describe = msg::Describe { sender: self.sender, topic: topic.to_owned() };
         let ask = request(msg::OP_PEER_LOG_INFO, &describe);
         let told = move |reply: Result<PeerReply>| {
-            done(reply.and_then(|reply| Ok(Info::from_bytes(&reply.meta)?.first)));
+            let info = reply.and_then(|reply| Ok(Info::from_bytes(&reply.meta)?));
+            done(info.map(|info| ends(info.first, info.durable)));
         };
         self.machine.peers.call(&self.log_host, ask, Box::new(told));
     }

@@ -418,14 +418,24 @@ impl ViewFace {
             );
         };
         let rides = rides.clone();
-        self.with_topic(board.view.topic.clone(), reply, move |_, fold, reply| {
+        self.with_topic(board.view.topic.clone(), reply, move |face, fold, reply| {
             let checked = fold.read(|topic, _| check_fields(topic.catalog(), &wish));
             if let Err(e) = checked.and_then(|checked| checked) {
                 return answer(reply, Err(e));
             }
+            let clock = face.views.node.machine.clock.clone();
             let then = move |come: Result<()>| {
                 if let Err(e) = come {
                     return answer(reply, Err(e));
+                }
+                // Who has asked again by now rides by that.
+                let is_late =
+                    reply.deadline_ns().is_some_and(|at_ns| at_ns <= clock.monotonic_ns());
+                if is_late {
+                    return answer(
+                        reply,
+                        Err(Error::retry("ride a view: the deadline has passed")),
+                    );
                 }
                 let at_least = board.reached;
                 let from = board.behind.as_ref().map(|last| First::behind(last).to_bytes());

@@ -18,7 +18,7 @@ use holdfast_env::disk::{ReplaceSites, create_dir_durable, read_file, replace_fi
 use holdfast_env::rows::{Moment, Rows};
 use holdfast_env::trial::Knob;
 use holdfast_log::Done;
-use holdfast_node::{IdleSessions, Node};
+use holdfast_node::{Beaten, Beats, IdleSessions, Node};
 use holdfast_view::items::{
     Catalog, CatalogView, DiskView, IndexView, MemoryView, NAME_BYTES_MAX, is_name,
 };
@@ -105,6 +105,8 @@ pub struct RunView {
     pub range: Range,
     /// What it keeps.
     pub kept: KeptView,
+    /// From when an entry is in the log until it is read here.
+    pub beats: Arc<Beats>,
 }
 
 /// What a view that runs keeps.
@@ -370,6 +372,14 @@ impl Views {
         })
     }
 
+    /// As [`Views::run`], of one that may run already, or may have run before the last start.
+    pub fn keep_running(self: &Arc<Views>, name: &ViewName) -> Result<()> {
+        match self.status().iter().any(|status| status.view == *name) {
+            true => Ok(()),
+            false => self.run(name),
+        }
+    }
+
     /// Has it run again after the next start.
     fn write_down(&self, name: &ViewName, place: &Path) -> Result<()> {
         let disk = &*self.node.machine.disk;
@@ -383,9 +393,9 @@ impl Views {
         let topic = log_topic(&name.topic)?;
         // As it is now: a view in front of the log's beginning would stop at once. Where the host is not
         // heard of, the log is folded as far as it goes.
-        let asked = self.node.wait_for(|done| self.node.ask_first(&topic, done));
+        let asked = self.node.wait_for(|done| self.node.ask_ends(&topic, done));
         let (first, bytes) = self.node.log.info(&topic).map_or((1, 0), |i| (i.first.0, i.bytes));
-        let first = asked.map_or(first, |asked| asked.0);
+        let first = asked.map_or(first, |asked| asked.first.0);
         let is_long = bytes > REPLAYED_BYTES_MAX.get();
         if is_long {
             REPLAYED_BYTES_MAX.cross();
@@ -555,6 +565,7 @@ impl Views {
             let booting: Vec<_> = kept.booting.values().cloned().collect();
             (kept.views.values().cloned().collect::<Vec<_>>(), failed, coming, booting)
         };
+        let now_ns = self.node.machine.clock.monotonic_ns();
         let of_one = |view: &Arc<RunView>| {
             let FoldStatus { applied, stopped, .. } = view.status();
             let topic = log_topic(&view.name.topic).unwrap_or_default();
@@ -564,13 +575,16 @@ impl Views {
             let riders = view.riders() as u32;
             let images = view.images().into_iter();
             let images = images.map(|whole| msg::Image { index: whole.index, bytes: whole.bytes });
-            let (view, images) = (view.name.clone(), images.collect());
-            ViewStatus { view, applied, last, riders, stopped, begins: String::new(), images }
+            let level = |ns: u64| now_ns.saturating_sub(ns) / 1_000_000;
+            let level_ms = view.beats.told().level_ns.map(level);
+            let (view, images, begins) = (view.name.clone(), images.collect(), String::new());
+            ViewStatus { view, applied, last, riders, stopped, begins, images, level_ms }
         };
         let mut all: Vec<ViewStatus> = views.iter().map(of_one).collect();
         let not_open = |view: ViewName, stopped: String, begins: String| {
             let (none, images) = (Index(0), Vec::new());
-            ViewStatus { view, applied: none, last: none, riders: 0, stopped, begins, images }
+            let (applied, last, level_ms) = (none, none, None);
+            ViewStatus { view, applied, last, riders: 0, stopped, begins, images, level_ms }
         };
         let opens = || "it is being opened".to_owned();
         all.extend(failed.into_iter().map(|(view, e)| not_open(view, e.message, String::new())));
@@ -578,6 +592,19 @@ impl Views {
         let booting = booting.into_iter().map(|(view, boot)| (view, boot.progress()));
         all.extend(booting.map(|(view, progress)| not_open(view, String::new(), progress)));
         all
+    }
+
+    /// Of each view that runs, by its name, what came of its beats, and how long ago it had all that the log
+    /// had then.
+    pub fn beaten(&self) -> Vec<(String, Beaten, Option<u64>)> {
+        let now_ns = self.node.machine.clock.monotonic_ns();
+        let views: Vec<_> = self.kept().views.values().cloned().collect();
+        let of_one = |view: &Arc<RunView>| {
+            let beaten = view.beats.told();
+            let age_ns = beaten.level_ns.map(|level_ns| now_ns.saturating_sub(level_ns));
+            (describe(&view.name), beaten, age_ns)
+        };
+        views.iter().map(of_one).collect()
     }
 
     /// Why views do not run, a sentence each.

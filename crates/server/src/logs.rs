@@ -11,7 +11,7 @@ use holdfast_cluster::topics::{AUDIT_TOPIC, Use, check_audit, check_client, fold
 use holdfast_env::HoldMutex;
 use holdfast_env::net::{Parts, PeerReply, PeerRequest, Reply, Response, Who};
 use holdfast_env::planted;
-use holdfast_log::{Log, Mode, Scope, TRIMMED_ENTRIES, describe};
+use holdfast_log::{Done, Log, Mode, Scope, TRIMMED_ENTRIES, describe};
 use holdfast_node::{Matter, Node};
 use holdfast_wire::{self as wire, log as msg, peer_log};
 use std::collections::BTreeMap;
@@ -160,7 +160,7 @@ fn set_told(meta: &[u8]) -> Told {
 /// The log's topics, for clients.
 pub struct Logs {
     node: Arc<Node>,
-    tails: Tails,
+    tails: Tails<Waiting>,
 }
 
 impl Face for Logs {
@@ -238,24 +238,12 @@ impl Logs {
     /// nodes, and no owner of another. One that waits does so as in [`Logs::ask_log_host`].
     fn read_owned(&self, request: Request<'_>) {
         let Some((asked, reply)) = request.decode::<msg::Read>("read the log") else { return };
-        let msg::Read { topic, from, entries_max, wait } = asked.clone();
-        let entries_max = if wait { 1 } else { entries_max };
-        // Of none of this node's own readers, who would have to ask again.
-        let reader = u32::MAX;
-        let sender = self.node.sender;
-        let read = peer_log::Read { sender, topic, from, entries_max, wait, reader };
-        let request = PeerRequest {
-            opcode: peer_log::OP_PEER_LOG_READ,
-            meta: read.to_bytes(),
-            body: None,
-            deadline_ms: HOST_MS,
-        };
-        let node = self.node.clone();
-        let done = Box::new(move |answered: Result<PeerReply>| {
-            if wait && answered.is_ok() {
-                return read_now(asked, reply);
-            }
-            let entries = answered.map_err(|e| told_where_to_begin(&node, &asked.topic, e));
+        if asked.wait {
+            return self.wait_owned(asked, reply);
+        }
+        let (node, topic) = (self.node.clone(), asked.topic.clone());
+        self.ask_owned(&asked, move |answered| {
+            let entries = answered.map_err(|e| told_where_to_begin(&node, &topic, e));
             let entries = entries.and_then(|PeerReply { meta, body }| {
                 let crc = peer_log::Entries::from_bytes(&meta)?.crc;
                 let entries = peer_log::decode_indexed(&body, crc)?.into_iter();
@@ -264,7 +252,39 @@ impl Logs {
             });
             send(reply, entries);
         });
-        self.node.machine.peers.call(&self.node.log_host, request, done);
+    }
+
+    /// All who wait at one place ask the host as one: it takes a second question of one reader for the
+    /// first one's end.
+    fn wait_owned(&self, asked: msg::Read, reply: Reply) {
+        let (node, now_ns) = (self.node.clone(), self.node.machine.clock.monotonic_ns());
+        let one = msg::Read { entries_max: 1, ..asked.clone() };
+        let ask = |place: &Place, wake: Done<()>| {
+            let topic = place.0.clone();
+            self.ask_owned(&one, move |answered| {
+                wake(answered.map(drop).map_err(|e| told_where_to_begin(&node, &topic, e)));
+            });
+        };
+        let place = (asked.topic.clone(), asked.from);
+        self.tails.wait(place, (asked, reply), |w| is_over(w, now_ns), answer_waiting, ask);
+    }
+
+    fn ask_owned(
+        &self,
+        asked: &msg::Read,
+        answered: impl FnOnce(Result<PeerReply>) + Send + 'static,
+    ) {
+        let msg::Read { topic, from, entries_max, wait } = asked.clone();
+        // Of none of this node's own readers, who would have to ask again.
+        let (sender, reader) = (self.node.sender, u32::MAX);
+        let read = peer_log::Read { sender, topic, from, entries_max, wait, reader };
+        let request = PeerRequest {
+            opcode: peer_log::OP_PEER_LOG_READ,
+            meta: read.to_bytes(),
+            body: None,
+            deadline_ms: HOST_MS,
+        };
+        self.node.machine.peers.call(&self.node.log_host, request, Box::new(answered));
     }
 
     fn append(&self, request: Request<'_>) {
@@ -288,7 +308,11 @@ impl Logs {
         let (clock, node) = (self.node.machine.clock.clone(), self.node.clone());
         self.node.workers.run(move || match read.wait {
             // A tail: answered when there is an entry, or by the request's deadline.
-            true => tails.wait(&log, clock.monotonic_ns(), (read, reply)),
+            true => {
+                let (place, now_ns) = ((read.topic.clone(), read.from), clock.monotonic_ns());
+                let ask = |place: &Place, wake| log.tail(&place.0, place.1, wake);
+                tails.wait(place, (read, reply), |w| is_over(w, now_ns), answer_waiting, ask);
+            }
             false => {
                 let entries = entries(&*log, &read);
                 send(reply, entries.map_err(|e| told_where_to_begin(&node, &read.topic, e)));
@@ -345,36 +369,96 @@ type Waiting = (msg::Read, Reply);
 /// A topic and the index that somebody waits for.
 type Place = (String, Index);
 
-/// Reads that wait for an entry. The log is asked once for each place that somebody waits at,
-/// however often its readers come back after their deadlines.
-#[derive(Clone, Default)]
-struct Tails {
+/// Reads that wait for an entry. The log, or its host, is asked once for each place that somebody waits at,
+/// however many readers there are, and however often they come back after their deadlines.
+struct Tails<W> {
     /// Who waits at a place that the log was asked about. Never held while the log is called.
-    waiting: Arc<Mutex<BTreeMap<Place, Vec<Waiting>>>>,
+    waiting: Arc<Mutex<BTreeMap<Place, Vec<W>>>>,
 }
 
-impl Tails {
-    fn wait(&self, log: &Arc<dyn Log>, now_ns: u64, waits: Waiting) {
-        let place = (waits.0.topic.clone(), waits.0.from);
+impl<W> Clone for Tails<W> {
+    fn clone(&self) -> Tails<W> {
+        Tails { waiting: self.waiting.clone() }
+    }
+}
+
+impl<W> Default for Tails<W> {
+    fn default() -> Tails<W> {
+        Tails { waiting: Arc::default() }
+    }
+}
+
+impl<W: Send + 'static> Tails<W> {
+    /// Has somebody wait at a place: `ask` is called where nobody does yet, and `answer` for all who wait
+    /// there once what it was given is. Who `is_over` by now waits no more.
+    fn wait(
+        &self,
+        place: Place,
+        waits: W,
+        is_over: impl Fn(&W) -> bool,
+        answer: impl Fn(W, &Result<()>) + Send + 'static,
+        ask: impl FnOnce(&Place, Done<()>),
+    ) {
         let mut waiting = self.waiting.held();
         if let Some(others) = waiting.get_mut(&place) {
             // Whoever's deadline passed was told so, and has asked again or left.
-            others.retain(|(_, reply)| reply.deadline_ns().is_none_or(|end| end > now_ns));
+            others.retain(|one| !is_over(one));
             others.push(waits);
             return;
         }
         waiting.insert(place.clone(), vec![waits]);
         drop(waiting);
-        let (tails, asked) = (self.clone(), place.clone());
-        let wake = Box::new(move |woken: Result<()>| {
-            let waiting = tails.waiting.held().remove(&asked);
-            for (read, reply) in waiting.unwrap_or_default() {
-                match &woken {
-                    Ok(()) => read_now(read, reply),
-                    Err(e) => reply.send(Response::error(e.clone())),
-                }
-            }
-        });
-        log.tail(&place.0, place.1, wake);
+        let (all, asked) = (self.waiting.clone(), place.clone());
+        let wake = move |woken: Result<()>| {
+            let waiting = all.held().remove(&asked);
+            waiting.into_iter().flatten().for_each(|waits| answer(waits, &woken));
+        };
+        ask(&place, Box::new(wake));
+    }
+}
+
+/// What a read that waited comes to.
+fn answer_waiting((read, reply): Waiting, woken: &Result<()>) {
+    match woken {
+        Ok(()) => read_now(read, reply),
+        Err(e) => reply.send(Response::error(e.clone())),
+    }
+}
+
+fn is_over((_, reply): &Waiting, now_ns: u64) -> bool {
+    reply.deadline_ns().is_some_and(|end_ns| end_ns <= now_ns)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two who followed a view's topic through one node that does not keep the log asked its host as one
+    /// reader: each question ended the other one's wait, which was asked anew at once, without end.
+    #[test]
+    fn readers_at_one_place_ask_once_and_are_all_answered() {
+        let tails = Tails::<u32>::default();
+        let (asked, answered) =
+            (Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(Vec::new())));
+        let wait = |from: u64, who: u32, over: u32| {
+            let (asked, answered) = (asked.clone(), answered.clone());
+            let answer = move |who, woken: &Result<()>| answered.held().push((who, woken.is_ok()));
+            let ask = |_: &Place, wake: Done<()>| asked.held().push(wake);
+            tails.wait(("t".to_owned(), Index(from)), who, |one| *one == over, answer, ask);
+        };
+        wait(7, 1, 0);
+        wait(7, 2, 0);
+        wait(9, 3, 0);
+        assert_eq!((asked.held().len(), answered.held().len()), (2, 0), "once a place");
+        // One whose deadline has passed comes back.
+        wait(7, 4, 1);
+        assert_eq!(asked.held().len(), 2);
+        let first = asked.held().remove(0);
+        first(Ok(()));
+        assert_eq!(*answered.held(), [(2, true), (4, true)]);
+        // From there on the place is asked about anew.
+        wait(7, 5, 0);
+        asked.held().drain(..).for_each(|wake| wake(Err(Error::retry("away"))));
+        assert_eq!(answered.held()[2..], [(3, false), (5, false)]);
     }
 }

@@ -68,6 +68,7 @@ pub const SOMETIMES: &[&str] = &[
     "a message of a broken connection arrived late",
     "a message with a revoked certificate was refused",
     "a message with a stolen number was refused",
+    "a node that keeps views alone was there",
     "a node was drained",
     "a node was lost",
     "a node began with another node's snapshot",
@@ -105,6 +106,8 @@ pub struct Schedule {
     pub nodes: usize,
     /// Stores of each node.
     pub stores: usize,
+    /// The last node keeps views alone, and has none.
+    pub views_alone: bool,
     pub clients: usize,
     /// Faces beside files.
     pub guests: Vec<guests::Make>,
@@ -143,12 +146,15 @@ fn one_in(seed: u64, what: u64, n: u64) -> bool {
 impl Schedule {
     /// One in eight has a node past the seventh, who is no controller; one in four has two stores
     /// a node; most have a guest, of odd numbers all, one in four has items; in one of twelve nodes have
-    /// certificates; in one of four the racks are far from each other.
+    /// certificates; in one of four the racks are far from each other; in one of six a node keeps views
+    /// alone.
     pub fn new(seed: u64) -> Schedule {
         Schedule {
             seed,
             nodes: if one_in(seed, 50, 8) { 8 } else { 5 },
             stores: if one_in(seed, 51, 4) { 2 } else { 1 },
+            // Of the tier in memory each node has a store.
+            views_alone: one_in(seed, 54, 6) && !matches!(seed % 12, 3 | 9),
             clients: 6,
             guests: match seed % 12 {
                 1 | 7 => vec![guests::blobs],
@@ -187,7 +193,8 @@ impl Schedule {
     }
 
     pub fn calm(seed: u64) -> Schedule {
-        Schedule { faults: Vec::new(), guests: Vec::new(), far: false, ..Schedule::new(seed) }
+        let calm = Schedule { faults: Vec::new(), guests: Vec::new(), ..Schedule::new(seed) };
+        Schedule { far: false, views_alone: false, ..calm }
     }
 }
 
@@ -361,7 +368,8 @@ impl World {
             world: OnceLock::new(),
         });
         let cell = |number| {
-            let places = (number, schedule.stores);
+            let keeps_views_alone = schedule.views_alone && number == schedule.nodes;
+            let places = (number, if keeps_views_alone { 0 } else { schedule.stores });
             Cell::new(places, mix(seed, 100 + number as u64), &net, &shared)
         };
         let models = (0..schedule.clients).map(|_| Mutex::default()).collect();
@@ -382,6 +390,7 @@ impl World {
             shared: shared.clone(),
         });
         let _ = shared.world.set(Arc::downgrade(&world));
+        shared.sometimes(schedule.views_alone, "a node that keeps views alone was there");
         if schedule.far {
             world.move_apart();
         }

@@ -4,6 +4,7 @@
 //! by whoever builds a view of their own; never opens a connection or a file.
 
 mod catalog;
+mod changes;
 mod command;
 mod disk;
 mod index;
@@ -16,6 +17,7 @@ mod sweep;
 mod values;
 
 pub use catalog::{COLLECTIONS_MAX, Catalog, CatalogView, NAME_BYTES_MAX, is_name};
+pub use changes::ChangesView;
 pub use command::{Change, Command};
 pub use disk::{DiskView, Found, Keyed, Reader, Sought};
 pub use index::{IndexView, Indexed};

@@ -362,7 +362,9 @@ fn view_messages(m: &mut Messages) {
     let images = vec![view::Image { index, bytes: 9 }];
     let view = name.clone();
     let begins = "soon".into();
-    let status = view::ViewStatus { view, applied, last, riders: 2, stopped, begins, images };
+    let level_ms = Some(400);
+    let status =
+        view::ViewStatus { view, applied, last, riders: 2, stopped, begins, images, level_ms };
     m.add("view::ViewStatus", status);
     let key = view::Key { collection: 1, key: b"k".to_vec() };
     let (reached, at) = (index, Some(Index(4)));

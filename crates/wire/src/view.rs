@@ -145,8 +145,10 @@ pub struct ViewStatus {
     pub begins: String,
     /// What it is ridden from, and what views begin with: the oldest first.
     pub images: Vec<Image>,
+    /// How long ago it had all that the log had then, as its node was told; none before it first had.
+    pub level_ms: Option<u64>,
 }
-codec_struct!(ViewStatus { view, applied, last, riders, stopped, begins, images });
+codec_struct!(ViewStatus { view, applied, last, riders, stopped, begins, images, level_ms });
 
 /// A disk view as it was behind one entry, whole and verified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -17,6 +17,8 @@ const MINUTES_20: f64 = 1200.0;
 
 /// Between two looks at how far something is.
 const LOOK: Duration = Duration::from_millis(20);
+/// Of what is waited for something changes in so long.
+const UNCHANGED_MAX: Duration = Duration::from_secs(120);
 
 /// What something took.
 #[derive(Clone, Copy)]
@@ -122,22 +124,36 @@ fn views(node: &Node) -> Result<Vec<Value>> {
     parsed.map_err(|e| Error::bug(format!("read what `view status` has said: {e}")))
 }
 
-/// Looks at the views until one is as it should be.
-fn wait(node: &Node, is_there: impl Fn(&Value) -> bool) -> Result<()> {
-    while !views(node)?.iter().any(&is_there) {
+/// Looks at the views until they are as they should be. Ends with an error where one has stopped, or
+/// nothing has changed for so long that nothing will.
+fn wait(node: &Node, are_there: impl Fn(&[Value]) -> bool) -> Result<()> {
+    let (mut before, mut since) = (Vec::new(), Instant::now());
+    loop {
+        let mut now = views(node)?;
+        if are_there(&now) {
+            return Ok(());
+        }
+        if let Some(view) = now.iter().find(|view| !view["stopped"].is_null()) {
+            return Err(Error::bug(format!("wait for views: one has stopped: {view}")));
+        }
+        // How long ago a view was level changes always.
+        now.iter_mut().for_each(|view| view["level_ms"] = Value::Null);
+        if now != before {
+            (before, since) = (now, Instant::now());
+        } else if since.elapsed() > UNCHANGED_MAX {
+            return Err(Error::bug(format!(
+                "wait for views: nothing has changed for {} s: {before:?}",
+                UNCHANGED_MAX.as_secs()
+            )));
+        }
         Stop::new().sleep_until_stop(LOOK);
     }
-    Ok(())
 }
 
 /// Until there are so many views, and each is level with its topic.
 pub(super) fn wait_for_all(node: &Node, count: usize) -> Result<()> {
-    let is_level =
-        |view: &Value| view["behind"] == 0 && view["stopped"].is_null() && view["applied"] != 0;
-    while views(node)?.iter().filter(|view| is_level(view)).count() < count {
-        Stop::new().sleep_until_stop(LOOK);
-    }
-    Ok(())
+    let is_level = |view: &&Value| view["behind"] == 0 && view["applied"] != 0;
+    wait(node, |views| views.iter().filter(is_level).count() >= count)
 }
 
 /// An image of the disk view, and its mark; also while somebody rides.
@@ -147,10 +163,11 @@ pub(super) fn spool(node: &Node, ridden: bool) -> Result<(Took, u64)> {
     if ridden {
         ride(node, &of_all(1, &[]))?;
     }
-    wait(node, |view| {
+    let has_image = |view: &Value| {
         let images = view["images"].as_array().map(Vec::as_slice).unwrap_or_default();
         images.iter().any(|image| image["index"] == at)
-    })?;
+    };
+    wait(node, |views| views.iter().any(has_image))?;
     let (cpu_seconds, seconds) = (node.cpu_seconds() - cpu, start.elapsed().as_secs_f64());
     Ok((Took { cpu_seconds, seconds, bytes: 0.0 }, at))
 }
@@ -190,10 +207,11 @@ fn read_directly(node: &Node, at: u64) -> Result<Took> {
 pub(super) fn begin_in_memory(node: &Node) -> Result<Took> {
     let (cpu, start) = (node.cpu_seconds(), Instant::now());
     node.ask(&["view", "run", "memory", TOPIC])?;
-    wait(node, |view| {
+    let is_there = |view: &Value| {
         let is_memory = view["view"].as_str().is_some_and(|name| name.contains("memory"));
-        is_memory && view["behind"] == 0 && view["stopped"].is_null() && view["applied"] != 0
-    })?;
+        is_memory && view["behind"] == 0 && view["applied"] != 0
+    };
+    wait(node, |views| views.iter().any(is_there))?;
     let (cpu_seconds, seconds) = (node.cpu_seconds() - cpu, start.elapsed().as_secs_f64());
     node.ask(&["view", "stop", "memory", TOPIC])?;
     Ok(Took { cpu_seconds, seconds, bytes: 0.0 })

@@ -159,6 +159,14 @@ pub enum ClusterCommand {
         node: NodeId,
         incarnation: Index,
     },
+    /// As `StartNode`, of a node that keeps views alone: it has no stores, and takes no seat. Answers
+    /// `Started`.
+    StartViewNode {
+        node: NodeId,
+        host: String,
+        rack: String,
+        address: String,
+    },
 }
 codec_enum!(ClusterCommand: "cluster command" {
     1 => RegisterNode { node, host, address },
@@ -179,8 +187,9 @@ codec_enum!(ClusterCommand: "cluster command" {
     16 => Revoke { serial, until_s, now_s },
     17 => PutToken { name, id, until_s, now_s, rules },
     18 => RemoveToken { name },
+    19 => StartViewNode { node, host, rack, address },
 });
-const CLUSTER_TAG_MAX: u8 = 18;
+const CLUSTER_TAG_MAX: u8 = 19;
 
 impl ClusterCommand {
     pub fn to_entry(&self) -> Vec<u8> {

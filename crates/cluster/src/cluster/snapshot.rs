@@ -1,6 +1,6 @@
 //! The cluster view as bytes, and back: docs/formats/cluster.md. The same state has one form. What
-//! a build before clusters (version 1), before recovery's settings (2) or before certificates (3)
-//! wrote is read too.
+//! a build before clusters (version 1), before recovery's settings (2), before certificates (3) or
+//! before nodes that keep views alone (4) wrote is read too.
 
 use super::identities::Identities;
 use super::tokens::Tokens;
@@ -15,7 +15,8 @@ use holdfast_wire::admin::RecoverySettings;
 use std::collections::BTreeMap;
 
 const MAGIC: [u8; 4] = *b"HFCV";
-const VERSION: u8 = 4;
+const VERSION: u8 = 5;
+const VERSION_BEFORE_VIEW_NODES: u8 = 4;
 const VERSION_BEFORE_CERTIFICATES: u8 = 3;
 /// Without what a person said about recovery.
 const VERSION_BEFORE_RECOVERY: u8 = 2;
@@ -59,6 +60,8 @@ impl ClusterView {
         out.put(&self.recovery);
         out.put_with(|out| self.identities.encode(out));
         out.put_with(|out| self.tokens.encode(out));
+        let view_nodes = self.view_nodes.iter().map(|node| (*node, ())).collect();
+        out.put_with(|out| encode_map(&view_nodes, out));
         let crc = out.crc();
         out.put(&crc);
     }
@@ -92,6 +95,10 @@ impl ClusterView {
         if version > VERSION_BEFORE_CERTIFICATES {
             view.identities = source.get_with(Identities::decode)?;
             view.tokens = source.get_with(Tokens::decode)?;
+        }
+        if version > VERSION_BEFORE_VIEW_NODES {
+            let view_nodes: BTreeMap<NodeId, ()> = source.get_with(decode_map)?;
+            view.view_nodes = view_nodes.into_keys().collect();
         }
         check_end(source)?;
         view.check()?;
@@ -131,6 +138,9 @@ impl ClusterView {
         nonces.dedup();
         if nonces.len() != count {
             return Err(Error::corrupt("two nodes share a nonce"));
+        }
+        if let Some(node) = self.view_nodes.iter().find(|node| !self.nodes.contains_key(node)) {
+            return Err(Error::corrupt(format!("unknown node `{node}` keeps views alone")));
         }
         let started = |info: &NodeInfo| info.incarnation != Index(0);
         let idle = self.nodes.values().find(|info| !started(info) && info.state != NodeState::Live);

@@ -335,6 +335,29 @@ fn beats_of_one_that_has_no_seat_count_against_nobody() {
     assert_eq!((world.leader(), world.dead()), (Some(1), vec![]));
 }
 
+/// It answers, and may be switched off by whoever started it: others do not wait for its beats.
+#[test]
+fn a_node_that_keeps_views_alone_takes_no_seat() {
+    let mut world = World::new(2);
+    world.join(3);
+    let start_alone = |node: u32| {
+        let [host, rack, address] = ["h9", "", "h9:7400"].map(str::to_owned);
+        ClusterCommand::StartViewNode { node: NodeId(node), host, rack, address }
+    };
+    let started = world.accept(start_alone(3));
+    assert_eq!(started, ClusterOutcome::Started { incarnation: Index(world.index) });
+    assert_eq!((world.seats(), world.view.keeps_chunks(NodeId(3))), (vec![1, 2], false));
+    // Nor while the others are lost, as the only one that beats.
+    world.set(1, NodeState::Lost);
+    world.set(2, NodeState::Lost);
+    world.beats(&[3], BEATS_DEAD as usize);
+    assert_eq!((world.seats(), world.leader()), (vec![], None));
+    assert!(world.apply(start_alone(7)).is_err(), "it did not join");
+    // A directory that held views alone, and is a node's now.
+    world.accept(start(3, &[(3, Tier::Disk)]));
+    assert_eq!((world.seats(), world.view.keeps_chunks(NodeId(3))), (vec![3], true));
+}
+
 /// The host of an embedded log beats whenever anybody can: before this entry nobody else could
 /// ever lead, whatever was drained or restarted.
 #[test]

@@ -259,3 +259,24 @@ fn a_node_that_leads_is_live_whatever_the_last_leader_said() {
     world.run(ROUND_MS);
     assert_eq!(world.said(), [(1, NodeState::Live)]);
 }
+
+/// Whoever starts processes for views ends them as they like: that is no accident of the cluster.
+#[test]
+fn nodes_that_keep_views_alone_are_lost_without_a_word_and_do_not_count_with_others() {
+    let mut world = World::new(12);
+    for node in 8..=12 {
+        let [host, rack, address] = ["h", "", "a:1"].map(str::to_owned);
+        let node = NodeId(node);
+        world.accept(ClusterCommand::StartViewNode { node, host, rack, address });
+    }
+    world.run(LOST_SOON_MS);
+    world.silence(&[8, 9, 10, 11]);
+    let round = world.run(LOST_SOON_MS + ROUND_MS);
+    assert_eq!(round.unconfirmed, []);
+    let lost = world.proposed.iter().filter(|(_, state)| *state == NodeState::Lost);
+    assert_eq!(lost.map(|(node, _)| *node).collect::<Vec<_>>(), [8, 9, 10, 11]);
+    // Two of seven that keep chunks are too many at once, whoever else there is.
+    world.silence(&[6, 7]);
+    let round = world.run(LOST_SOON_MS + ROUND_MS);
+    assert_eq!(round.unconfirmed, [NodeId(6), NodeId(7)]);
+}

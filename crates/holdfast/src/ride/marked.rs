@@ -1,7 +1,7 @@
 //! A ride over images of one mark, which goes on elsewhere when a node breaks off: what is left of its
 //! part is ridden at the others. [`Itinerary`] knows what was received; here are the streams, one a node.
 
-use super::{RideOptions, WAITING_MAX, board, disk_views};
+use super::{Heard, RideOptions, Rode, WAITING_MAX, board, disk_views};
 use crate::view::Node;
 use holdfast_base::{Error, Result};
 use holdfast_client::view::{Candidate, Itinerary, Leg, Slab};
@@ -14,7 +14,8 @@ use std::sync::mpsc;
 
 /// What a stream says, by its leg.
 enum Said {
-    Began(u64, Boarded),
+    /// What was said at its beginning, and what a fold needs besides items.
+    Began(u64, Boarded, Vec<u8>),
     Came(u64, Slab),
     Ended(u64),
     /// Its node will not be asked any more.
@@ -29,7 +30,7 @@ pub fn ride(
     options: &RideOptions,
     collections: Option<Vec<u16>>,
     mut itinerary: Itinerary,
-    each: &mut dyn FnMut(&Slab) -> Result<()>,
+    each: &mut dyn FnMut(Heard) -> Result<()>,
 ) -> Result<()> {
     let (untouched, mut last) = (itinerary.token(), None);
     while !itinerary.is_over() {
@@ -63,7 +64,7 @@ fn ride_once(
     collections: &Option<Vec<u16>>,
     itinerary: &mut Itinerary,
     last: &mut Option<Error>,
-    each: &mut dyn FnMut(&Slab) -> Result<()>,
+    each: &mut dyn FnMut(Heard) -> Result<()>,
 ) -> Result<Vec<Node>> {
     let disks = with_image(&mut nodes, options, itinerary)?;
     let range = |status: &ViewStatus| Range::part(status.view.part, status.view.of);
@@ -76,6 +77,7 @@ fn ride_once(
     let legs = itinerary.divide(&candidates)?;
     let views: BTreeMap<u64, Range> =
         legs.iter().map(|leg| (leg.number, candidates[leg.candidate].range)).collect();
+    let ridden: BTreeMap<u64, Range> = legs.iter().map(|leg| (leg.number, leg.range)).collect();
     let mut of_nodes: Vec<Vec<(u64, Board)>> = nodes.iter().map(|_| Vec::new()).collect();
     for leg in legs {
         let (node, status) = &disks[leg.candidate];
@@ -95,11 +97,15 @@ fn ride_once(
     // Ends when all streams have; those that are told that nobody listens end, too.
     let heard = receiver.into_iter().try_for_each(|said| {
         match said {
-            Said::Began(leg, boarded) => itinerary.begun(leg, views[&leg], &boarded)?,
+            Said::Began(leg, boarded, front) => {
+                itinerary.begun(leg, views[&leg], &boarded)?;
+                each(Heard::Began(Rode { range: ridden[&leg], boarded, front }))?;
+            }
             Said::Came(leg, slab) => {
-                each(&slab)?;
+                let last = slab.last()?;
+                each(Heard::Slab(slab))?;
                 // What is printed counts as received, and nothing else.
-                if let Some(last) = slab.last()? {
+                if let Some(last) = last {
                     itinerary.received(leg, last);
                 }
             }
@@ -126,7 +132,7 @@ fn stream(mut node: Node, legs: Vec<(u64, Board)>, sender: &mpsc::SyncSender<Sai
         let name = node.name.clone();
         let mut ridden = || {
             let mut ride = node.client.ride(&board)?;
-            let mut listens = say(Said::Began(leg, *ride.boarded()));
+            let mut listens = say(Said::Began(leg, *ride.boarded(), ride.front().to_vec()));
             while listens && let Some(slab) = ride.next_slab()? {
                 listens = say(Said::Came(leg, slab));
             }

@@ -1,12 +1,15 @@
 //! Threads with rounds: those of roles that have a port, too, and the two without one: the keeper,
 //! which scrubs, compacts and repairs, and the member, which gives signs of life and leads.
 
-use super::{Context, Role};
+use super::{Context, Metrics, Role, seconds};
 use holdfast_base::Result;
 use holdfast_cluster::liveness::LivenessOptions;
 use holdfast_env::tasks::{self, Stop, Task};
 use holdfast_env::{Clock, event, local};
-use holdfast_node::{Condition, Keeper, KeeperOptions, Member, MemberOptions, Watch};
+use holdfast_node::{Condition, Keeper, KeeperOptions, Member, MemberOptions, Node, Watch};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Unit;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -128,6 +131,41 @@ pub fn keeper(context: &Context<'_>) -> Result<Option<Box<dyn Role>>> {
     Ok(Some(Box::new(rounds)))
 }
 
+/// Gives signs of life, and says how long those of a controller take.
+struct MemberRole {
+    rounds: Rounds,
+    node: Arc<Node>,
+}
+
+impl Role for MemberRole {
+    fn health(&self) -> Option<Watch> {
+        Some(self.rounds.watch())
+    }
+
+    fn metrics(&self) -> Option<Metrics> {
+        let node = self.node.clone();
+        Some(Box::new(move |registry| {
+            let beaten = node.beats.told();
+            let (count, taken) = (Counter::<u64>::default(), Counter::<f64, AtomicU64>::default());
+            count.inc_by(beaten.count);
+            taken.inc_by(seconds(beaten.taken_ns));
+            let last = Gauge::<f64, AtomicU64>::default();
+            last.set(seconds(beaten.last_ns));
+            let help = "Beats that this node, a controller, has appended to the log and read again";
+            registry.register("log_beats", help, count);
+            let help = "How long these beats took from their append until they were read";
+            registry.register_with_unit("log_beat", help, Unit::Seconds, taken);
+            let help = "How long the last of these beats took";
+            registry.register_with_unit("log_beat_last", help, Unit::Seconds, last);
+        }))
+    }
+
+    fn end(self: Box<Self>) -> Result<()> {
+        self.rounds.end();
+        Ok(())
+    }
+}
+
 /// A node that may not be itself any more ends at once, so that nobody is answered by it.
 pub fn member(context: &Context<'_>) -> Result<Option<Box<dyn Role>>> {
     let node = context.node.clone();
@@ -142,7 +180,7 @@ pub fn member(context: &Context<'_>) -> Result<Option<Box<dyn Role>>> {
             node.report_finding(format!("lead the cluster: {e}"));
         }
     })?;
-    Ok(Some(Box::new(rounds)))
+    Ok(Some(Box::new(MemberRole { rounds, node: context.node.clone() })))
 }
 
 #[cfg(test)]

@@ -1,12 +1,15 @@
 //! Views of items: opens those that the node ran when it ended, and keeps house for them.
 
-use super::{Context, Metrics, Role, Rounds};
+use super::{Context, Metrics, Role, Rounds, seconds};
 use holdfast_base::Result;
 use holdfast_node::{Condition, Watch};
 use holdfast_ride::Views;
+use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::{Registry, Unit};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 /// Time between two rounds, which make rows durable.
@@ -26,6 +29,30 @@ pub fn start(context: &Context<'_>) -> Result<Option<Box<dyn Role>>> {
     let rounds = views.clone();
     let keeper = Rounds::start(context, ("view-keeper", KEEP), move |_| rounds.round())?;
     Ok(Some(Box::new(ViewsRole { views, keeper })))
+}
+
+/// Beats of views: once a second, from when the log is asked for its end until that was applied.
+fn register_beats(registry: &mut Registry, views: &Views) {
+    let count = Family::<Vec<(&'static str, String)>, Counter>::default();
+    let taken = Family::<Vec<(&'static str, String)>, Counter<f64, AtomicU64>>::default();
+    let last = Family::<Vec<(&'static str, String)>, Gauge<f64, AtomicU64>>::default();
+    let level = Family::<Vec<(&'static str, String)>, Gauge<f64, AtomicU64>>::default();
+    for (name, beaten, age_ns) in views.beaten() {
+        let name = vec![("view", name)];
+        count.get_or_create(&name).inc_by(beaten.count);
+        taken.get_or_create(&name).inc_by(seconds(beaten.taken_ns));
+        last.get_or_create(&name).set(seconds(beaten.last_ns));
+        if let Some(age_ns) = age_ns {
+            level.get_or_create(&name).set(seconds(age_ns));
+        }
+    }
+    registry.register("view_beats", "Beats that a view has read", count);
+    let help = "How long beats took from the log's end until a view had read it, all together";
+    registry.register_with_unit("view_beat", help, Unit::Seconds, taken);
+    let help = "How long the last beat took from the log's end until a view had read it";
+    registry.register_with_unit("view_beat_last", help, Unit::Seconds, last);
+    let help = "For how long nobody knows that a view has all that the log has";
+    registry.register_with_unit("view_level_age", help, Unit::Seconds, level);
 }
 
 impl Role for ViewsRole {
@@ -55,6 +82,7 @@ impl Role for ViewsRole {
                 behind,
             );
             registry.register("view_riders", "Rides over a view under way", riders);
+            register_beats(registry, &views);
         }))
     }
 

@@ -47,6 +47,7 @@ mod topics;
 mod trees;
 mod unmounted;
 mod views;
+mod views_alone;
 mod views_index;
 mod views_packages;
 mod views_rides;

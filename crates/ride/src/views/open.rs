@@ -120,7 +120,7 @@ impl Views {
                 KeptView::Index { fold: self.node.open_one_of_several(context, arrival)? }
             }
         };
-        Ok(RunView { name: name.clone(), range, kept })
+        Ok(RunView { name: name.clone(), range, kept, beats: Arc::default() })
     }
 
     /// The last entry that a view's rows have; damaged ones are set aside, and have none.

@@ -8,7 +8,7 @@ use holdfast_cluster::images::Image as HeldImage;
 use holdfast_env::trial::Knob;
 use holdfast_env::{HoldMutex, event, sometimes};
 use holdfast_log::Mode;
-use holdfast_node::IdleSessions;
+use holdfast_node::{Ends, IdleSessions};
 use holdfast_view::Request;
 use holdfast_view::items::Command;
 use holdfast_wire::Call;
@@ -53,7 +53,7 @@ impl Views {
     /// stopped for want of room go on once there is some; sessions that nobody uses end.
     pub fn round(self: &Arc<Views>) {
         self.end_sessions();
-        self.ask_firsts();
+        self.beat();
         self.boot_again();
         self.tell_images();
         self.ask_for_images();
@@ -154,18 +154,34 @@ impl Views {
         horizon.unwrap_or_default()
     }
 
-    /// Asks where the logs of topics begin, where that is another node's to know.
-    fn ask_firsts(self: &Arc<Views>) {
-        if self.node.hosted.is_some() {
-            return;
-        }
-        let topics: Vec<String> = self.kept().topics.keys().cloned().collect();
+    /// Asks where the logs of topics begin and end, and has each view beat that has none under way: from
+    /// the question until it has applied what was in the log then. Costs no entry, and no disk.
+    fn beat(self: &Arc<Views>) {
+        let (topics, views) = {
+            let kept = self.kept();
+            let views: Vec<_> = kept.views.values().cloned().collect();
+            (kept.topics.keys().cloned().collect::<Vec<String>>(), views)
+        };
         for topic in topics {
             let Ok(name) = log_topic(&topic) else { continue };
-            let (weak, asked_ns) = (Arc::downgrade(self), self.node.machine.clock.monotonic_ns());
-            self.node.ask_first(&name, move |first| {
-                if let (Ok(first), Some(views)) = (first, weak.upgrade()) {
+            let of_topic = views.iter().filter(|view| view.name.topic == topic);
+            let beat = of_topic.filter(|view| view.beats.begin()).cloned().collect::<Vec<_>>();
+            let (weak, clock) = (Arc::downgrade(self), self.node.machine.clock.clone());
+            let asked_ns = clock.monotonic_ns();
+            self.node.ask_ends(&name, move |ends| {
+                let Ok(Ends { first, last }) = ends else {
+                    return beat.iter().for_each(|view| view.beats.gave_up());
+                };
+                if let Some(views) = weak.upgrade() {
                     views.kept().firsts.insert(topic, (first, asked_ns));
+                }
+                for view in beat {
+                    let (beats, clock) = (view.beats.clone(), clock.clone());
+                    let come = move |come: Result<()>| match come {
+                        Ok(()) => beats.came(asked_ns, clock.monotonic_ns()),
+                        Err(_) => beats.gave_up(),
+                    };
+                    view.wake_at(last, Box::new(come));
                 }
             });
         }

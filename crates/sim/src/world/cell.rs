@@ -100,7 +100,7 @@ pub struct Cell {
     shows: Mutex<Shows>,
     /// See [`NodeConfig::near`], from the next start on.
     pub near: AtomicBool,
-    /// Stores on its disk.
+    /// Stores on its disk; none where it keeps views alone.
     stores: usize,
     /// The power fails here, at the disk's word; not by a process kill.
     pub lives: AtomicU64,
@@ -239,6 +239,7 @@ impl Cell {
     fn config(&self) -> NodeConfig {
         NodeConfig {
             name: self.name(),
+            keeps_chunks: self.stores > 0,
             join: (self.number != 1).then(|| address(1)),
             host: format!("host-{}", self.number),
             rack: format!("rack-{}", self.number % self.shared.racks),
@@ -308,6 +309,7 @@ impl Cell {
     fn memory(&self) -> Result<Option<Arc<Region>>> {
         match self.shared.guests.iter().map(|guest| guest.memory_bytes()).max() {
             None | Some(0) => Ok(None),
+            Some(_) if self.stores == 0 => Ok(None),
             Some(bytes) => {
                 let store = StoreId(self.rng.next_u64());
                 Region::create("simulated", store, bytes).map(Some)

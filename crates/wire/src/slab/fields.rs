@@ -71,6 +71,13 @@ impl Fields {
         out.push(b'}');
     }
 
+    /// What is left of one value.
+    pub fn of_value(&self, value: &[u8]) -> Vec<u8> {
+        let mut out = Vec::new();
+        self.leave(value, &self.names(), &mut out);
+        out
+    }
+
     /// A group's values with these fields alone.
     fn column(&self, slab: &Slab, values: &Column, pair: Pair<'_>) -> Column {
         let names = self.names();

@@ -1,0 +1,309 @@
+//! Views as processes of their own: they follow a cluster through a node, answer and are ridden at their
+//! own addresses, survive kill -9, and are given no chunk.
+
+use super::common::{Node, Scratch, binary, finish, free_port};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command};
+
+/// A node that can be followed.
+fn followed(data: &Path) -> (Node, u16) {
+    followed_with(data, "")
+}
+
+fn followed_with(data: &Path, more: &str) -> (Node, u16) {
+    let port = free_port();
+    let settings = format!("native_port = {port}\ndram = \"0\"\nscrub = \"0\"\n{more}");
+    (Node::start_with(data, &settings), port)
+}
+
+/// `view run VIEW --data DIR`, against the node's port, with its secret.
+fn command(node: &Node, port: u16, view: &[&str], data: &Path) -> Command {
+    let mut command = binary();
+    command.args(["--json", "--server", &format!("127.0.0.1:{port}"), "--secret"]);
+    command.arg(node.data.join("secret")).args(["view", "run"]).args(view);
+    command.arg("--data").arg(data);
+    command
+}
+
+fn start(node: &Node, port: u16, view: &[&str], data: &Path) -> Node {
+    Node::start_by(&mut command(node, port, view, data), data)
+}
+
+/// What the words print, asked of several at once.
+fn of_all(nodes: &[&Node], words: &[&str]) -> Vec<Value> {
+    let servers: Vec<String> =
+        nodes.iter().map(|node| format!("unix:{}", node.socket().display())).collect();
+    let mut command = binary();
+    command.args(["--json", "--server", &servers.join(",")]).args(words);
+    let text = finish(&mut command, b"").ok();
+    text.lines().map(|line| serde_json::from_str(line).expect(line)).collect()
+}
+
+/// Asks again until it is so: each attempt is a round trip, their number a bound.
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    assert!((0..10_000).any(|_| is_so()), "waited in vain until {what}");
+}
+
+fn keys_ridden(nodes: &[&Node], reached: &str) -> Vec<String> {
+    let mut lines = of_all(nodes, &["ride", "orders", "--print", "--reached", reached]);
+    lines.pop();
+    let mut keys: Vec<String> =
+        lines.iter().map(|line| line["key"].as_str().unwrap().to_owned()).collect();
+    keys.sort();
+    keys
+}
+
+#[test]
+fn halves_and_a_memory_view_follow_survive_a_kill_and_agree() {
+    let scratch = Scratch::new();
+    let (node, port) = followed(&scratch.path("data"));
+    for collection in ["nodes", "edges"] {
+        node.run(&["view", "create", "orders", collection, "--hash", "until=/"]).ok();
+    }
+    node.run(&["view", "put", "orders", "nodes", "first", "1"]).ok();
+    let places = ["low", "high", "memory"].map(|name| scratch.path(name));
+    let views: [&[&str]; 3] =
+        [&["disk", "orders", "0/2"], &["disk", "orders", "1/2"], &["memory", "orders"]];
+    let mut low = start(&node, port, views[0], &places[0]);
+    let high = start(&node, port, views[1], &places[1]);
+    let memory = start(&node, port, views[2], &places[2]);
+
+    // kill -9 of one while entries come.
+    let load = ["--json", "view", "load", "graph", "orders", "--nodes", "4000"];
+    let load = node.command(&load).spawn().unwrap();
+    let behind = |node: &Node, index: u64| {
+        let status = node.json(&["view", "status"]);
+        status[0]["applied"].as_u64().unwrap() < index || !status[0]["begins"].is_null()
+    };
+    until("entries come", || !behind(&low, 5));
+    low.kill();
+    let loaded = load.wait_with_output().unwrap();
+    assert!(loaded.status.success(), "{loaded:?}");
+    let loaded: Value = serde_json::from_slice(&loaded.stdout).unwrap();
+    let last = loaded["last"].to_string();
+    low = start(&node, port, views[0], &places[0]);
+
+    // Together they have everything, each key once, and agree on it.
+    let all = keys_ridden(&[&low, &high], &last);
+    assert_eq!(all.len(), 8001, "nodes, an edge of each, and the first one");
+    assert!(all.windows(2).all(|pair| pair[0] < pair[1]));
+    until("the memory view is level", || !behind(&memory, loaded["last"].as_u64().unwrap()));
+    let compared = of_all(&[&low, &high, &memory], &["view", "verify", "orders"]);
+    assert_eq!(compared.len(), 3, "{compared:?}");
+    let got = memory.json(&["view", "get", "orders", "nodes", "first", "--reached", &last]);
+    assert_eq!(got[0]["value"], 1);
+    // Changes enter by any of them.
+    let put = high.json(&["view", "put", "orders", "nodes", "second", "2"]);
+    let index = put[0]["index"].to_string();
+    let got = memory.json(&["view", "get", "orders", "nodes", "second", "--reached", &index]);
+    assert_eq!(got[0]["value"], 2);
+    // They were told of what they kept before a kill by nobody: the place says the view.
+    let said = std::fs::read_to_string(places[0].join("VIEW")).unwrap();
+    assert!(said.starts_with("view orders disk 0/2\n"), "{said}");
+
+    for view in [low, high, memory] {
+        view.stop();
+    }
+    node.stop();
+}
+
+#[test]
+fn a_view_of_its_own_is_given_no_chunk_and_decides_nothing() {
+    let scratch = Scratch::new();
+    let (node, port) = followed(&scratch.path("data"));
+    node.run(&["view", "create", "orders", "nodes"]).ok();
+    let place = scratch.path("view");
+    let view = start(&node, port, &["disk", "orders"], &place);
+    let file = scratch.path("file");
+    std::fs::write(&file, vec![7; 300_000]).unwrap();
+    // Through the node, and through the view's process, which is a node to clients.
+    for (server, path) in [(&node, "/a"), (&view, "/b")] {
+        let words = ["fs", "put", file.to_str().unwrap(), path];
+        server.run(&words).ok();
+    }
+    for (server, path) in [(&view, "/a"), (&node, "/b")] {
+        let read = server.run(&["fs", "cat", path]);
+        assert_eq!((read.code, read.out.len()), (Some(0), 300_000), "{}", read.err);
+    }
+    let nodes = node.json(&["node", "ls"]);
+    assert_eq!(nodes.len(), 2, "{nodes:?}");
+    assert_eq!(
+        (nodes[1]["stores"].as_array().unwrap().len(), &nodes[1]["controller"]),
+        (0, &Value::Bool(false))
+    );
+    assert_eq!(nodes[0]["leader"], true);
+    let text = node.run(&["node", "ls"]).ok();
+    assert!(text.lines().nth(1).unwrap().contains("no stores"), "{text}");
+    assert!(!place.join("chunks").exists() && !place.join("log").join("topics").exists());
+    for server in [&node, &view] {
+        assert!(server.run(&["doctor"]).ok().contains("is well"));
+        server.run(&["status"]).ok();
+        server.run(&["recovery", "status"]).ok();
+    }
+    view.stop();
+    node.stop();
+}
+
+#[test]
+fn a_directory_is_one_views_and_one_processs() {
+    let scratch = Scratch::new();
+    let (node, port) = followed(&scratch.path("data"));
+    node.run(&["view", "create", "orders", "nodes"]).ok();
+    let place = scratch.path("view");
+    // Nothing is made for a topic that there is not.
+    let refused = |view: &[&str], data: &Path, names: &[&str]| {
+        finish(&mut command(&node, port, view, data), b"").refused(names);
+    };
+    refused(&["disk", "others"], &place, &["others", "view create"]);
+    assert!(!place.exists());
+    assert_eq!(node.json(&["node", "ls"]).len(), 1);
+    let view = start(&node, port, &["disk", "orders", "0/2"], &place);
+    let ready = view.ready["native"].clone();
+    refused(&["disk", "orders", "0/2"], &place, &["another process uses it"]);
+    refused(&["disk", "orders", "1/2"], &place, &["orders disk 0/2", "another directory"]);
+    view.stop();
+    refused(&["memory", "orders"], &place, &["orders disk 0/2", "another directory"]);
+    let up = |words: &[&str]| finish(binary().args(words).arg(&place), b"");
+    up(&["up", "--data"]).refused(&["orders disk 0/2", "view run"]);
+    up(&["doctor", "--data"]).refused(&["orders disk 0/2", "no chunks"]);
+    // The same command again, at the same address; whoever it followed is remembered.
+    let again = start(&node, port, &["disk", "orders", "0/2"], &place);
+    assert_eq!(again.ready["native"], ready);
+    again.stop();
+    // A node's directory is no view's.
+    let data = node.stop();
+    let mut wrong = binary();
+    wrong.args(["view", "run", "disk", "orders", "--data"]).arg(&data);
+    wrong.args(["--server", &format!("127.0.0.1:{port}")]);
+    finish(&mut wrong, b"").refused(&["connect"]);
+}
+
+/// `ride orders --follow` with these words, at nodes one after the other.
+struct Follower {
+    child: Child,
+    lines: BufReader<ChildStdout>,
+    /// What is there by what was printed, by its key.
+    there: BTreeMap<String, (u64, Value)>,
+}
+
+impl Follower {
+    fn new(nodes: &[&Node], words: &[&str]) -> Follower {
+        let servers: Vec<String> =
+            nodes.iter().map(|node| format!("unix:{}", node.socket().display())).collect();
+        let mut command = binary();
+        command.args(["--json", "--server", &servers.join(","), "ride", "orders", "--follow"]);
+        let mut child = command.args(words).spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap());
+        Follower { child, lines, there: BTreeMap::new() }
+    }
+
+    /// The next line: whether it is of a change, and of which entry.
+    fn next(&mut self) -> Option<u64> {
+        let mut line = String::new();
+        self.lines.read_line(&mut line).unwrap();
+        let line: Value = serde_json::from_str(&line).expect("it goes on");
+        let key = line["key"].as_str()?.to_owned();
+        let index = line["index"].as_u64().unwrap();
+        let before = self.there.get(&key).map_or(0, |(before, _)| *before);
+        assert!(index > before, "each change once, in the log's order: {line}");
+        match &line["value"] {
+            Value::Null => drop(self.there.remove(&key)),
+            value => drop(self.there.insert(key, (index, value.clone()))),
+        }
+        Some(index)
+    }
+
+    /// Reads what was ridden, until its end was said.
+    fn ridden(mut self) -> Follower {
+        while self.next().is_some() {}
+        self
+    }
+
+    fn until(&mut self, index: u64) {
+        while self.next() != Some(index) {}
+    }
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Across a trim of the log behind them, and a kill of the process that they were ridden from.
+#[test]
+fn rides_that_follow_are_the_log_folded_anew() {
+    let scratch = Scratch::new();
+    // Folds that need little of the log: it goes behind images.
+    let soon = "snapshot_entries = 2\n";
+    let (node, port) = followed_with(&scratch.path("data"), soon);
+    node.run(&["view", "create", "orders", "nodes"]).ok();
+    node.run(&["view", "create", "orders", "people", "--values-json"]).ok();
+    let put = |collection: &str, key: &str, value: &str| {
+        let put = node.json(&["view", "put", "orders", collection, key, value]);
+        put[0]["index"].as_u64().unwrap()
+    };
+    for i in 0..10 {
+        put("nodes", &format!("n{i}"), &format!("v{i}"));
+        put("people", &format!("p{i}"), &format!(r#"{{"n": {i}, "m": "long"}}"#));
+    }
+    let place = scratch.path("view");
+    Node::set(&place, soon);
+    let view = start(&node, port, &["disk", "orders"], &place);
+    let less: [&[&str]; 3] = [&[], &["--collections", "people", "--fields", "n"], &["--keys-only"]];
+    let mut followers = less.map(|words| Follower::new(&[&view, &node], words).ridden());
+    assert_eq!(followers.each_ref().map(|follower| follower.there.len()), [20, 10, 20]);
+
+    // Marks, until the log begins behind what they were ridden at.
+    let mut marks = Vec::new();
+    for round in 0..2 {
+        for i in 0..5 {
+            put("nodes", &format!("n{i}"), &format!("changed-{round}"));
+        }
+        node.run(&["view", "delete", "orders", "people", &format!("p{round}")]).ok();
+        let mark = node.json(&["view", "mark", "orders"])[0]["index"].as_u64().unwrap();
+        until("there is an image", || {
+            let status = view.json(&["view", "status"]);
+            status[0]["images"].as_array().unwrap().iter().any(|image| image["index"] == mark)
+        });
+        marks.push(mark);
+    }
+    let changed = put("people", "p9", r#"{"n": "changed"}"#);
+    followers.iter_mut().for_each(|follower| follower.until(changed));
+    let begins = || {
+        let log = node.json(&["log", "ls"]).into_iter();
+        let ours = log.filter(|topic| topic["topic"] == "view/orders");
+        ours.filter_map(|topic| topic["first"].as_u64()).next().unwrap()
+    };
+    // The rides' holds last for a minute behind their ends, and go with their process.
+    view.kill();
+    put("nodes", "while-away", "1");
+    let view = start(&node, port, &["disk", "orders"], &place);
+    until("the log is trimmed", || begins() >= marks[0]);
+    view.kill();
+    put("nodes", "n7", "while-away-again");
+    let view = start(&node, port, &["disk", "orders"], &place);
+    let last = put("people", "new", r#"{"m": 1, "n": [1, 2]}"#);
+    for (follower, words) in followers.iter_mut().zip(less) {
+        follower.until(last);
+        let reached = last.to_string();
+        let ride = [&["ride", "orders", "--print", "--reached", &reached], words].concat();
+        let mut lines = view.json(&ride);
+        lines.pop();
+        let there: BTreeMap<String, (u64, Value)> = lines
+            .into_iter()
+            .map(|line| {
+                let key = line["key"].as_str().unwrap().to_owned();
+                (key, (line["index"].as_u64().unwrap(), line["value"].clone()))
+            })
+            .collect();
+        assert_eq!(follower.there, there, "{words:?}");
+    }
+    drop(followers);
+    view.stop();
+    node.stop();
+}
