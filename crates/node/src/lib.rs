@@ -135,8 +135,8 @@ pub struct Node {
     images: Mutex<BTreeMap<String, compare::Imaged>>,
     /// What rides of this node hold of topics.
     pub holds: Holds,
-    /// Where the log is kept: by topic, the holds that have run out and were told of.
-    ran_out: Mutex<BTreeMap<String, std::collections::BTreeSet<(NodeId, Index)>>>,
+    /// Where the log is kept: by topic and node, the latest hold that has run out. All before it have.
+    ran_out: Mutex<BTreeMap<String, BTreeMap<NodeId, Index>>>,
     /// Where the log is kept: by topic, the newest mark of which a view lost its image.
     lost_images: Mutex<BTreeMap<String, Index>>,
     /// By topic, the newest mark of which nodes have images of all keys, as of the last round.
@@ -255,6 +255,11 @@ impl Node {
             event!(Finding, finding, node = self.id.0);
             findings.push(finding);
         }
+    }
+
+    /// What was found is so no more.
+    pub(crate) fn withdraw_finding(&self, finding: &str) {
+        self.findings.held().retain(|found| found != finding);
     }
 
     /// Appends to a topic of the log that is kept here, away from the caller, which must not wait for
