@@ -199,12 +199,11 @@ fn a_damaged_file_of_limits_keeps_everything_and_is_told() {
 #[test]
 fn a_directory_in_the_place_of_the_limits_is_told_and_named() {
     let world = World::new();
-    world.append(100);
     let disk: &dyn holdfast_env::Disk = &world.disk;
     disk.create_dir_all("/data/RETAIN".as_ref()).unwrap();
     let world = world.restart();
     assert!(world.node.findings().iter().any(|found| found.contains("RETAIN")));
-    let set = Set { topic: "t".into(), create: false, retain_bytes: Some(1), retain_ms: None };
+    let set = Set { topic: "t".into(), create: true, retain_bytes: Some(1), retain_ms: None };
     let e = world.node.set_topic(&set).unwrap_err();
     assert!(e.message.contains("/data/RETAIN") && e.message.contains("move it away"), "{e}");
 }
