@@ -1,7 +1,6 @@
 //! Rides of a node's half: some of everything, some of what was drawn. What came is held against what was
 //! acknowledged, with the horizon of the ride's own index.
 
-use super::horizons::Riding;
 use super::{HALVES, Items, MayBe, OF, Shown, Version, disks_of};
 use crate::world::guest::Visitor;
 use holdfast_base::codec::{Decode, Encode};
@@ -179,15 +178,7 @@ impl Items {
         };
         let mut brought = Brought::new();
         let mut each = |_: &[u8], items: &Reader<'_>| take(visitor, items, wish, &mut brought);
-        let came = match self.begin(visitor, gateway, &board).await {
-            Ok(begun) => {
-                if at.is_none() && visitor.below(3) == 0 {
-                    self.ride_beside(visitor, gateway, &board, wish).await;
-                }
-                self.ride_on(visitor, gateway, begun, &mut each).await
-            }
-            Err(e) => Err(e),
-        };
+        let came = self.receive(visitor, gateway, &board, |_| true, &mut each).await;
         match came {
             Ok(Some(boarded)) => {
                 visitor.sometimes(!brought.is_empty(), "a ride came to its end");
@@ -224,36 +215,6 @@ impl Items {
         }
     }
 
-    async fn begin(
-        &self,
-        visitor: &Visitor,
-        gateway: usize,
-        board: &msg::Board,
-    ) -> Result<(msg::Boarded, Riding), Error> {
-        let begun = visitor.ask(gateway, wire::OP_RIDE_BEGIN, board.to_bytes(), None).await?;
-        let boarded = msg::Boarded::from_bytes(&begun.meta).expect("what was answered");
-        Ok((boarded, self.horizons.rides(gateway, boarded.index, board.at.is_none())))
-    }
-
-    /// Somebody rides beside a rider that asks for nothing meanwhile, and so holds it up, until it is moved.
-    async fn ride_beside(
-        &self,
-        visitor: &Visitor,
-        gateway: usize,
-        board: &msg::Board,
-        wish: &Wish,
-    ) {
-        let Ok(begun) = self.begin(visitor, gateway, board).await else { return };
-        let mut brought = Brought::new();
-        let mut each = |_: &[u8], items: &Reader<'_>| take(visitor, items, wish, &mut brought);
-        let came = self.ride_on(visitor, gateway, begun, &mut each).await;
-        if let Ok(Some(msg::Boarded { index, horizon, .. })) = came {
-            visitor.sometimes(!brought.is_empty(), "somebody rode beside one that was slow");
-            let range = Range::new(board.low, board.high);
-            self.arrived(visitor, wish, &Ridden { range, index, horizon }, &brought);
-        }
-    }
-
     /// Boards, asks until the end, and has `each` take what comes; what was boarded, or nothing where `each`
     /// has had enough.
     pub(super) async fn receive(
@@ -264,20 +225,12 @@ impl Items {
         mut may_begin: impl FnMut(&msg::Boarded) -> bool,
         each: &mut (dyn FnMut(&[u8], &Reader<'_>) -> bool + Send),
     ) -> Result<Option<msg::Boarded>, Error> {
-        let begun = self.begin(visitor, gateway, board).await?;
-        if !may_begin(&begun.0) {
+        let begun = visitor.ask(gateway, wire::OP_RIDE_BEGIN, board.to_bytes(), None).await?;
+        let boarded = msg::Boarded::from_bytes(&begun.meta).expect("what was answered");
+        let riding = self.horizons.rides(gateway, boarded.index, board.at.is_none());
+        if !may_begin(&boarded) {
             return Ok(None);
         }
-        self.ride_on(visitor, gateway, begun, each).await
-    }
-
-    async fn ride_on(
-        &self,
-        visitor: &Visitor,
-        gateway: usize,
-        (boarded, riding): (msg::Boarded, Riding),
-        each: &mut (dyn FnMut(&[u8], &Reader<'_>) -> bool + Send),
-    ) -> Result<Option<msg::Boarded>, Error> {
         let mut head = 0;
         let mut silent = 0;
         // One head after the other would do: the end is told for all of them.
